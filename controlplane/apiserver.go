@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	logsapi "k8s.io/component-base/logs/api/v1"
+	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+)
+
+type apiServer struct {
+	url  string
+	done chan error // receives what the command returned, once
+}
+
+func startAPIServer(dir string, creds *credentials, verbosity int, extra []string) (*apiServer, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	args := []string{
+		"--etcd-servers=" + etcdEndpoint(dir),
+		"--bind-address=127.0.0.1",
+		"--secure-port=" + strconv.Itoa(port),
+		"--cert-dir=" + dir,
+		"--tls-cert-file=" + creds.path("serving.crt"),
+		"--tls-private-key-file=" + creds.path("serving.key"),
+		"--client-ca-file=" + creds.path("ca.crt"),
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + creds.path("tokens.key"),
+		"--service-account-signing-key-file=" + creds.path("tokens.key"),
+		"--authorization-mode=RBAC",
+		// No controller makes the default service accounts that this plugin
+		// wants for every Pod.
+		"--disable-admission-plugins=ServiceAccount",
+		// A loopback address is no valid endpoint of the kubernetes service.
+		"--endpoint-reconciler-type=none",
+		"--service-cluster-ip-range=10.0.0.0/24",
+		"--profiling=false",
+		"--v=" + strconv.Itoa(verbosity),
+	}
+	// Both commands configure logging, which is the process's: the second one
+	// leaves what it finds.
+	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
+	cmd := apiserver.NewAPIServerCommand()
+	cmd.SetArgs(append(args, extra...))
+	cmd.SilenceErrors = true
+	s := &apiServer{url: "https://127.0.0.1:" + strconv.Itoa(port), done: make(chan error, 1)}
+	go func() { s.done <- cmd.Execute() }() // wait awaits it
+	return s, nil
+}
+
+// waitReady returns once /readyz is answered with 200. There is no event for
+// it: a server that is not there cannot tell when it will be.
+func (s *apiServer) waitReady(ctx context.Context, creds *credentials) error {
+	config, err := creds.clientTLS()
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config}, Timeout: 5 * time.Second}
+	defer client.CloseIdleConnections()
+	tick := time.NewTicker(25 * time.Millisecond)
+	defer tick.Stop()
+	last := errors.New("no answer yet")
+	for {
+		if last = s.probe(ctx, client); last == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("kube-apiserver is not ready: %w", last)
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *apiServer) probe(ctx context.Context, client *http.Client) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("readyz answers %s: %s", resp.Status, body)
+	}
+	return nil
+}
+
+// wait returns once the graceful stop has ended, or after d: an open watch must
+// not hold the process.
+func (s *apiServer) wait(d time.Duration) error {
+	select {
+	case err := <-s.done:
+		if err != nil && !errors.Is(err, context.Canceled) {
+			return fmt.Errorf("stop kube-apiserver: %w", err)
+		}
+	case <-time.After(d):
+	}
+	return nil
+}
+
+// startControllers runs the two controllers without which owner references and
+// the deletion of namespaces have no effect. They end with the process: the
+// command has no other way to stop.
+func startControllers(dir, kubeconfig string, verbosity int) <-chan error {
+	cmd := controllermanager.NewControllerManagerCommand()
+	cmd.SetArgs([]string{
+		"--kubeconfig=" + kubeconfig,
+		"--controllers=garbage-collector-controller,namespace-controller",
+		"--leader-elect=false",
+		"--secure-port=0",
+		"--cert-dir=" + dir,
+		"--v=" + strconv.Itoa(verbosity),
+	})
+	cmd.SilenceErrors = true
+	done := make(chan error, 1)
+	go func() { done <- cmd.Execute() }()
+	return done
+}
+
+// freePort asks the kernel. Between the answer and kube-apiserver's own listen
+// the port is free for others; kube-apiserver offers no way to hand over a
+// listener from its command, and a lost race ends in an error at start.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}

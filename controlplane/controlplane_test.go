@@ -1,0 +1,286 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// reexec makes the test binary run as the program, so that the test needs no
+// second build of Kubernetes.
+const reexec = "CONTROLPLANE_TEST_RUN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(reexec) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// process is a controlplane started by a test, with a TMPDIR of its own.
+type process struct {
+	*exec.Cmd
+	tmp, kubeconfig, readyFile string
+	stdin                      io.Closer
+	client                     kubernetes.Interface
+}
+
+func start(t *testing.T, args ...string) *process {
+	t.Helper()
+	// t.TempDir's names are long, and a socket's path must fit in 104 bytes.
+	tmp, err := os.MkdirTemp("", "cp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(tmp) })
+	p := &process{
+		tmp:        filepath.Join(tmp, "t"),
+		kubeconfig: filepath.Join(tmp, "kubeconfig"),
+		readyFile:  filepath.Join(tmp, "ready"),
+	}
+	if err := os.Mkdir(p.tmp, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p.Cmd = exec.Command(os.Args[0], append([]string{"-kubeconfig", p.kubeconfig, "-ready-file", p.readyFile}, args...)...)
+	p.Env = append(os.Environ(), reexec+"=1", "TMPDIR="+p.tmp)
+	p.Stderr = os.Stderr
+	stdout, err := p.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.stdin, err = p.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Process.Kill() })
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil || !strings.HasPrefix(line, "controlplane: ready after ") {
+		t.Fatalf("first line of output = %q, %v, want that it is ready", line, err)
+	}
+	t.Log(strings.TrimSpace(line))
+	cfg, err := clientcmd.BuildConfigFromFlags("", p.kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.client, err = kubernetes.NewForConfig(cfg); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// stop calls end and fails unless the process is gone within ten seconds with
+// exit code 0 and has left no file.
+func (p *process) stop(t *testing.T, end func() error) {
+	t.Helper()
+	if err := end(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- p.Wait() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("exit: %v, want 0", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("still running ten seconds after it was told to stop")
+	}
+	for _, file := range []string{p.kubeconfig, p.readyFile} {
+		if _, err := os.Stat(file); err == nil {
+			t.Errorf("%s is left behind", filepath.Base(file))
+		}
+	}
+	left, err := os.ReadDir(p.tmp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range left {
+		t.Errorf("%s is left behind in the temporary folder", e.Name())
+	}
+}
+
+func TestServer(t *testing.T) {
+	p := start(t)
+	t.Run("credentials are the owner's alone", func(t *testing.T) {
+		if _, err := os.Stat(p.readyFile); err != nil {
+			t.Errorf("ready file: %v", err)
+		}
+		if info, err := os.Stat(p.kubeconfig); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("mode of the kubeconfig = %v, %v, want 0600", info.Mode().Perm(), err)
+		}
+		dirs, err := filepath.Glob(filepath.Join(p.tmp, "controlplane-*"))
+		if err != nil || len(dirs) != 1 {
+			t.Fatalf("data folders = %v, %v, want one", dirs, err)
+		}
+		if info, err := os.Stat(dirs[0]); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("mode of the data folder = %v, %v, want 0700", info.Mode().Perm(), err)
+		}
+		for _, pattern := range []string{"*.key", "*.crt"} {
+			files, _ := filepath.Glob(filepath.Join(dirs[0], pattern))
+			if len(files) == 0 {
+				t.Errorf("no %s in the data folder", pattern)
+			}
+			for _, file := range files {
+				if info, err := os.Stat(file); err != nil || info.Mode().Perm()&fs.FileMode(0o077) != 0 {
+					t.Errorf("mode of %s = %v, %v, want none for others", filepath.Base(file), info.Mode().Perm(), err)
+				}
+			}
+		}
+	})
+	t.Run("version", func(t *testing.T) {
+		v, err := p.client.Discovery().ServerVersion()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v.Major != "1" || v.Minor != "37" {
+			t.Errorf("server version = %s.%s, want 1.37", v.Major, v.Minor)
+		}
+	})
+	t.Run("owner references cascade", func(t *testing.T) { cascade(t, p.client) })
+	t.Run("a deleted namespace is emptied and goes", func(t *testing.T) { namespace(t, p.client) })
+	t.Run("RBAC refuses", func(t *testing.T) {
+		cfg, err := clientcmd.BuildConfigFromFlags("", p.kubeconfig)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Impersonate.UserName = "nobody"
+		client, err := kubernetes.NewForConfig(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+			t.Errorf("listing Secrets as nobody: %v, want forbidden", err)
+		}
+	})
+	p.stop(t, func() error { return p.Process.Signal(syscall.SIGTERM) })
+}
+
+// TestStdin holds that a parent's death stops the server, and that arguments
+// after -- reach kube-apiserver.
+func TestStdin(t *testing.T) {
+	p := start(t, "-stdin", "--", "--runtime-config=apps/v1=false")
+	groups, err := p.client.Discovery().ServerGroups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range groups.Groups {
+		if g.Name == "apps" {
+			t.Error("apps is served, want it switched off by the argument after --")
+		}
+	}
+	p.stop(t, p.stdin.Close)
+}
+
+func TestBadFlags(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		args []string
+		want string
+		code int
+	}{
+		{name: "unknown", args: []string{"-nonsense"}, want: "nonsense", code: 2},
+		{name: "argument", args: []string{"please"}, want: `"please"`, code: 2},
+		{name: "negative verbosity", args: []string{"-v=-1"}, want: "-v -1", code: 2},
+		{name: "kube-apiserver's", args: []string{"--", "--no-such-flag"}, want: "no-such-flag", code: 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			cmd := exec.Command(os.Args[0], tt.args...)
+			cmd.Env = append(os.Environ(), reexec+"=1", "TMPDIR="+t.TempDir())
+			var stderr strings.Builder
+			cmd.Stderr = &stderr
+			err := cmd.Run()
+			if code := cmd.ProcessState.ExitCode(); code != tt.code {
+				t.Errorf("exit code = %d (%v), want %d", code, err, tt.code)
+			}
+			if got := strings.TrimSpace(stderr.String()); !strings.Contains(got, tt.want) || (tt.code == 2 && strings.Contains(got, "\n")) {
+				t.Errorf("stderr = %q, want one line that says %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// cascade holds that the garbage collector runs: the dependent of a deleted
+// owner is deleted.
+func cascade(t *testing.T, client kubernetes.Interface) {
+	maps := client.CoreV1().ConfigMaps("default")
+	owner, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Name: "child",
+		OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID,
+		}},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := maps.Delete(t.Context(), owner.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := awaitDeleted(t.Context(), maps, child.Name, child.ResourceVersion); err != nil {
+		t.Error(err)
+	}
+}
+
+// namespace holds that the namespace controller runs.
+func namespace(t *testing.T, client kubernetes.Interface) {
+	ns, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "short-lived"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CoreV1().ConfigMaps(ns.Name).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "inside"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.CoreV1().Namespaces().Delete(t.Context(), ns.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := awaitDeleted(t.Context(), client.CoreV1().Namespaces(), ns.Name, ns.ResourceVersion); err != nil {
+		t.Error(err)
+	}
+}
+
+func awaitDeleted(ctx context.Context, client interface {
+	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
+}, name, resourceVersion string) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	w, err := client.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name, ResourceVersion: resourceVersion})
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s was not deleted: %w", name, ctx.Err())
+		case event, ok := <-w.ResultChan():
+			if !ok {
+				return fmt.Errorf("the watch of %s ended before it was deleted", name)
+			}
+			if event.Type == watch.Deleted {
+				return nil
+			}
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
+)
+
+// etcdEndpoint is where kube-apiserver finds etcd: a socket in the data
+// folder, so that the folder's mode is etcd's access control.
+func etcdEndpoint(dir string) string {
+	return "unix://" + filepath.Join(dir, "etcd.sock")
+}
+
+func startEtcd(dir string, verbosity int) (*embed.Etcd, error) {
+	client, err := url.Parse(etcdEndpoint(dir))
+	if err != nil {
+		return nil, err
+	}
+	peer, err := url.Parse("unix://" + filepath.Join(dir, "peer.sock"))
+	if err != nil {
+		return nil, err
+	}
+
+	cfg := embed.NewConfig()
+	cfg.Dir = filepath.Join(dir, "etcd")
+	cfg.ListenClientUrls = []url.URL{*client}
+	cfg.AdvertiseClientUrls = []url.URL{*client}
+	cfg.ListenPeerUrls = []url.URL{*peer}
+	cfg.AdvertisePeerUrls = []url.URL{*peer}
+	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	cfg.UnsafeNoFsync = true // the data does not outlive the process
+	// A member alone needs no second of silence before it elects itself.
+	cfg.TickMs = 10
+	cfg.ElectionMs = 100
+	cfg.LogOutputs = []string{filepath.Join(dir, "etcd.log")}
+	cfg.LogLevel = "error"
+	if verbosity > 0 {
+		cfg.LogOutputs = []string{"stderr"}
+		cfg.LogLevel = "info"
+	}
+
+	e, err := embed.StartEtcd(cfg)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-e.Server.ReadyNotify():
+		return e, nil
+	case err := <-e.Err():
+		e.Close()
+		return nil, err
+	case <-time.After(30 * time.Second):
+		e.Close()
+		return nil, fmt.Errorf("not ready after 30s")
+	}
+}

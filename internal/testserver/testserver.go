@@ -1,0 +1,248 @@
+// Package testserver gives tests a real kube-apiserver: the controlplane of
+// this repository, started on first use and shared by the tests of one binary.
+//
+// With USE_EXISTING_CLUSTER=true the tests run against the cluster of
+// KUBECONFIG instead. It must be one that may be filled with rubbish and
+// broken; KUBECONFIG alone is not enough to say so, as many shells have it set
+// to something dear.
+package testserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const startTimeout = 90 * time.Second
+
+var shared struct {
+	once   sync.Once
+	server *Server
+	err    error
+}
+
+// Main runs the tests of a binary, stops the server if one was started, fails
+// on goroutines that are left, and exits. It is what TestMain calls.
+func Main(m *testing.M) {
+	code := m.Run()
+	if shared.server != nil {
+		if err := shared.server.Stop(); err != nil {
+			fmt.Fprintf(os.Stderr, "testserver: %v\n", err)
+			code = max(code, 1)
+		}
+	}
+	if code == 0 {
+		if err := goleak.Find(goleak.IgnoreAnyFunction("testing.(*F).Fuzz.func1")); err != nil {
+			fmt.Fprintf(os.Stderr, "testserver: goroutines left at the end of the tests: %v\n", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// Config returns an administrator's configuration for the server, without
+// client-side throttling. Each call returns a copy of its own.
+func Config(t testing.TB) *rest.Config {
+	t.Helper()
+	shared.once.Do(func() { shared.server, shared.err = Start() })
+	if shared.err != nil {
+		t.Fatalf("testserver: %v", shared.err)
+	}
+	return shared.server.Config()
+}
+
+// Namespace creates a namespace that is deleted when the test ends. Its
+// contents go with it some time later.
+func Namespace(t testing.TB) string {
+	t.Helper()
+	cfg := Config(t)
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatalf("testserver: %v", err)
+	}
+	ns, err := client.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatalf("testserver: create a namespace: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // the test's own has ended
+		defer cancel()
+		if err := client.CoreV1().Namespaces().Delete(ctx, ns.Name, metav1.DeleteOptions{}); err != nil {
+			t.Errorf("testserver: delete namespace %s: %v", ns.Name, err)
+		}
+	})
+	return ns.Name
+}
+
+// A Server is one running controlplane, or a cluster that was there before.
+type Server struct {
+	Kubeconfig string // file
+
+	config *rest.Config
+	cmd    *exec.Cmd // nil for an existing cluster
+	stdin  io.Closer
+	dir    string
+}
+
+// Start starts a server of its own and returns once it is ready.
+func Start(args ...string) (_ *Server, err error) {
+	if os.Getenv("USE_EXISTING_CLUSTER") == "true" {
+		file := os.Getenv("KUBECONFIG")
+		if file == "" {
+			return nil, errors.New("USE_EXISTING_CLUSTER=true needs KUBECONFIG to name a file")
+		}
+		s := &Server{Kubeconfig: file}
+		return s, s.load()
+	}
+	bin, err := binary()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "testserver-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(dir)
+		}
+	}()
+	s := &Server{Kubeconfig: filepath.Join(dir, "kubeconfig"), dir: dir}
+	var output strings.Builder
+	ready := &readyWriter{ready: make(chan struct{})}
+	s.cmd = exec.Command(bin, append([]string{"-stdin", "-kubeconfig", s.Kubeconfig}, args...)...)
+	s.cmd.Stdout = ready
+	s.cmd.Stderr = &output
+	if s.stdin, err = s.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	if err := s.cmd.Start(); err != nil {
+		return nil, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.cmd.Wait() }()
+	select {
+	case <-ready.ready:
+	case err := <-ended:
+		return nil, fmt.Errorf("controlplane ended at start: %w\n%s", err, output.String())
+	case <-time.After(startTimeout):
+		_ = s.cmd.Process.Kill()
+		<-ended
+		return nil, fmt.Errorf("controlplane not ready after %v\n%s", startTimeout, output.String())
+	}
+	s.stdin = &stopper{Closer: s.stdin, ended: ended}
+	return s, s.load()
+}
+
+// Config returns a copy of the administrator's configuration.
+func (s *Server) Config() *rest.Config { return rest.CopyConfig(s.config) }
+
+// Stop ends the server and waits until nothing is left of it.
+func (s *Server) Stop() error {
+	if s.cmd == nil {
+		return nil
+	}
+	err := s.stdin.Close()
+	return errors.Join(err, os.RemoveAll(s.dir))
+}
+
+func (s *Server) load() error {
+	cfg, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	cfg.QPS = -1 // client-go throttles to 5 requests a second otherwise
+	s.config = cfg
+	return nil
+}
+
+// stopper closes the server's standard input, which makes it stop, and waits.
+type stopper struct {
+	io.Closer
+	ended <-chan error
+}
+
+func (s *stopper) Close() error {
+	_ = s.Closer.Close()
+	if err := <-s.ended; err != nil {
+		return fmt.Errorf("controlplane: %w", err)
+	}
+	return nil
+}
+
+// readyWriter closes ready once the server has printed that it is.
+type readyWriter struct {
+	seen  strings.Builder
+	once  sync.Once
+	ready chan struct{}
+}
+
+func (w *readyWriter) Write(p []byte) (int, error) {
+	w.seen.Write(p)
+	if strings.Contains(w.seen.String(), "controlplane: ready") {
+		w.once.Do(func() { close(w.ready) })
+	}
+	return len(p), nil
+}
+
+// binary returns the path of the controlplane, which make builds; where it is
+// missing, as in a plain go test, it is built first.
+func binary() (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	bin := filepath.Join(root, "bin", "controlplane")
+	if _, err := os.Stat(bin); err == nil {
+		return bin, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(bin), 0o755); err != nil {
+		return "", err
+	}
+	fmt.Fprintln(os.Stderr, "testserver: building controlplane, which takes minutes the first time; \"make bin/controlplane\" does it beforehand")
+	// Several test binaries may build at once; each renames a whole file.
+	tmp := fmt.Sprintf("%s.%d", bin, os.Getpid())
+	defer os.Remove(tmp)
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", tmp, ".")
+	build.Dir = filepath.Join(root, "controlplane")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build controlplane: %w\n%s", err, out)
+	}
+	return bin, os.Rename(tmp, bin)
+}
+
+// Root returns the folder of this repository's root module, found upwards from
+// the working directory, which go test sets to the package's.
+func Root() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		data, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && strings.HasPrefix(string(data), "module github.com/controllerkit/controllerkit\n") {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errors.New("the working directory is not inside the repository")
+		}
+		dir = parent
+	}
+}
