@@ -10,9 +10,7 @@ import (
 	"strconv"
 	"time"
 
-	logsapi "k8s.io/component-base/logs/api/v1"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
-	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 )
 
 type apiServer struct {
@@ -46,9 +44,6 @@ func startAPIServer(dir string, creds *credentials, verbosity int, extra []strin
 		"--profiling=false",
 		"--v=" + strconv.Itoa(verbosity),
 	}
-	// Both commands configure logging, which is the process's: the second one
-	// leaves what it finds.
-	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
 	cmd := apiserver.NewAPIServerCommand()
 	cmd.SetArgs(append(args, extra...))
 	cmd.SilenceErrors = true
@@ -66,6 +61,8 @@ func (s *apiServer) waitReady(ctx context.Context, creds *credentials) error {
 	}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config}, Timeout: 5 * time.Second}
 	defer client.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
 	tick := time.NewTicker(25 * time.Millisecond)
 	defer tick.Stop()
 	last := errors.New("no answer yet")
@@ -109,25 +106,6 @@ func (s *apiServer) wait(d time.Duration) error {
 	case <-time.After(d):
 	}
 	return nil
-}
-
-// startControllers runs the two controllers without which owner references and
-// the deletion of namespaces have no effect. They end with the process: the
-// command has no other way to stop.
-func startControllers(dir, kubeconfig string, verbosity int) <-chan error {
-	cmd := controllermanager.NewControllerManagerCommand()
-	cmd.SetArgs([]string{
-		"--kubeconfig=" + kubeconfig,
-		"--controllers=garbage-collector-controller,namespace-controller",
-		"--leader-elect=false",
-		"--secure-port=0",
-		"--cert-dir=" + dir,
-		"--v=" + strconv.Itoa(verbosity),
-	})
-	cmd.SilenceErrors = true
-	done := make(chan error, 1)
-	go func() { done <- cmd.Execute() }()
-	return done
 }
 
 // freePort asks the kernel. Between the answer and kube-apiserver's own listen

@@ -9,15 +9,17 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/tools/clientcmd"
 )
 
 // stopTimeout is how long requests in flight may take to end once the stop has
-// begun. Open watches, among them those of the controllers in this process,
-// never end by themselves, and there is nothing to lose: the data goes too.
+// begun. Clients' open watches hold kube-apiserver for longer, and there is
+// nothing to lose: the data goes too.
 const stopTimeout = 2 * time.Second
 
 type options struct {
@@ -143,11 +145,16 @@ func run(opts options, stdout, stderr *os.File) (err error) {
 		defer os.Remove(opts.kubeconfig)
 	}
 
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	admin, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	defer running.Wait()
 	defer cancel()
-	ready := make(chan error, 1)
-	go func() { ready <- server.waitReady(ctx, creds) }()
-	var controllers <-chan error
+	ready, controllers := make(chan error, 1), make(chan error, 1)
+	running.Go(func() { ready <- server.waitReady(ctx, creds) })
 	for {
 		select {
 		case err := <-ready:
@@ -155,7 +162,7 @@ func run(opts options, stdout, stderr *os.File) (err error) {
 				return err
 			}
 			ready = nil
-			controllers = startControllers(dir, kubeconfig, opts.verbosity)
+			running.Go(func() { controllers <- runControllers(ctx, admin) })
 			if opts.readyFile != "" {
 				if err := os.WriteFile(opts.readyFile, nil, 0o600); err != nil {
 					return err
@@ -167,10 +174,12 @@ func run(opts options, stdout, stderr *os.File) (err error) {
 		case err := <-server.done:
 			return fmt.Errorf("kube-apiserver ended: %w", errOr(err, errors.New("without an error")))
 		case err := <-controllers:
-			return fmt.Errorf("kube-controller-manager ended: %w", errOr(err, errors.New("without an error")))
+			return fmt.Errorf("the controllers ended: %w", errOr(err, errors.New("without an error")))
 		case <-signals: // seen by kube-apiserver too
+			cancel()
 			return server.wait(stopTimeout)
 		case <-stop:
+			cancel()
 			genericapiserver.RequestShutdown()
 			return server.wait(stopTimeout)
 		}

@@ -36,9 +36,12 @@ var shared struct {
 	err    error
 }
 
-// Main runs the tests of a binary, stops the server if one was started, fails
-// on goroutines that are left, and exits. It is what TestMain calls.
-func Main(m *testing.M) {
+// Main calls [Run] and exits. It is what TestMain calls.
+func Main(m *testing.M) { os.Exit(Run(m)) }
+
+// Run runs the tests of a binary, stops the server if one was started, fails
+// on goroutines that are left, and returns the exit code.
+func Run(m *testing.M) int {
 	code := m.Run()
 	if shared.server != nil {
 		if err := shared.server.Stop(); err != nil {
@@ -52,7 +55,7 @@ func Main(m *testing.M) {
 			code = 1
 		}
 	}
-	os.Exit(code)
+	return code
 }
 
 // Config returns an administrator's configuration for the server, without

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/controller-manager/pkg/informerfactory"
+	"k8s.io/kubernetes/pkg/controller/garbagecollector"
+	"k8s.io/kubernetes/pkg/controller/namespace"
+)
+
+// discoveryPeriod is how often the garbage collector looks for new kinds of
+// objects. kube-controller-manager's command fixes it at 30s, and a test that
+// installs a custom resource would wait that long for the first cascade; this is
+// why the two controllers are built here and not taken from the command.
+const discoveryPeriod = time.Second
+
+const controllerWorkers = 5
+
+// runControllers runs the garbage collector and the namespace controller, the
+// two without which owner references and the deletion of namespaces have no
+// effect. It returns once they have stopped.
+func runControllers(ctx context.Context, config *rest.Config) error {
+	config = rest.CopyConfig(config)
+	config.QPS = -1
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	metadataClient, err := metadata.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	shared := informers.NewSharedInformerFactory(client, 0)
+	metadataInformers := metadatainformer.NewSharedInformerFactory(metadataClient, 0)
+	started := make(chan struct{})
+
+	collector, err := garbagecollector.NewGarbageCollector(ctx, client, metadataClient,
+		restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client.Discovery())),
+		garbagecollector.DefaultIgnoredResources(),
+		informerfactory.NewInformerFactory(shared, metadataInformers), started)
+	if err != nil {
+		return err
+	}
+	namespaces := namespace.NewNamespaceController(ctx, client, metadataClient,
+		client.Discovery().ServerPreferredNamespacedResources,
+		shared.Core().V1().Namespaces(), 5*time.Minute, corev1.FinalizerKubernetes)
+
+	shared.Start(ctx.Done())
+	metadataInformers.Start(ctx.Done())
+	close(started)
+	var wg sync.WaitGroup
+	wg.Go(func() { collector.Run(ctx, controllerWorkers, 30*time.Second) })
+	wg.Go(func() { collector.Sync(ctx, client.Discovery(), discoveryPeriod) })
+	wg.Go(func() { namespaces.Run(ctx, controllerWorkers) })
+	wg.Wait()
+	shared.Shutdown()
+	metadataInformers.Shutdown()
+	return nil
+}
