@@ -1,0 +1,65 @@
+# make demo and make test are the two commands of the README; make help lists all.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# Build without stamping the commit, so that a commit alone rebuilds nothing.
+export GOFLAGS += -buildvcs=false
+
+TEST_FLAGS ?=
+PACKAGES ?= ./...
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z/]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+.PHONY: demo
+demo: bin/controlplane bin/tenant ## run the tenant controller on a real API server and show what happens; CI=1 asserts it
+	@go run ./examples/tenant/demo -controlplane bin/controlplane -controller bin/tenant
+
+.PHONY: test
+test: bin/controlplane ## all tests, the real API server included
+	go test -race -shuffle=on $(TEST_FLAGS) $(PACKAGES)
+	cd controlplane && go test $(TEST_FLAGS) ./...
+
+.PHONY: check
+check: bin/staticcheck bin/golangci-lint bin/govulncheck ## formatting, vet (also for darwin and windows), linters, generated code, tidiness
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "gofmt these"; exit 1; }
+	go vet ./...
+	GOOS=darwin go vet ./...
+	GOOS=windows go vet ./...
+	cd controlplane && go vet ./...
+	bin/staticcheck ./...
+	bin/golangci-lint run ./...
+	go mod tidy -diff
+	cd controlplane && go mod tidy -diff
+	cd internal/tools && go mod tidy -diff
+	cd internal/tools/lint && go mod tidy -diff
+	examples/tenant/generate.sh -verify
+	@.ci/vulncheck bin/govulncheck
+
+.PHONY: generate
+generate: ## generated code of the examples, and the golden files of the exported API
+	examples/tenant/generate.sh
+	go test -run '^TestAPI$$' . -update
+
+.PHONY: bench
+bench: ## benchmarks of every package
+	go test -run '^$$' -bench . -benchmem ./...
+
+.PHONY: clean
+clean: ## remove what was built here
+	rm -rf bin
+
+# Go's build cache decides what is stale, so these are made each time.
+.PHONY: bin/controlplane bin/tenant bin/staticcheck bin/golangci-lint bin/govulncheck
+bin/controlplane: # compiles Kubernetes the first time
+	@.ci/progress controlplane bin/controlplane "etcd and kube-apiserver" "some minutes"
+bin/tenant:
+	@go build -o bin/tenant ./examples/tenant
+bin/staticcheck:
+	@go build -C internal/tools -o ../../bin/ honnef.co/go/tools/cmd/staticcheck
+bin/govulncheck:
+	@go build -C internal/tools -o ../../bin/ golang.org/x/vuln/cmd/govulncheck
+bin/golangci-lint:
+	@go build -C internal/tools/lint -o ../../../bin/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint

@@ -1,0 +1,465 @@
+package controllerkit_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"go/ast"
+	"go/doc"
+	"go/parser"
+	"go/printer"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// The tests of this file are the rules of the repository. A rule that is in
+// the way is discussed and changed here, not worked around.
+
+const module = "github.com/controllerkit/controllerkit"
+
+var update = flag.Bool("update", false, "write the golden files of the exported API instead of comparing with them")
+
+// library lists the packages that users import.
+func library() []string {
+	return []string{
+		"consistency", "finalizer", "informer", "leader", "metrics", "queue",
+		"reconcile", "shutdown", "ssa", "status", "watcher",
+	}
+}
+
+type listed struct {
+	ImportPath, Dir, Name, Doc string
+	Standard                   bool
+	Imports, Deps              []string
+	GoFiles                    []string
+}
+
+func goList(t *testing.T, args ...string) []listed {
+	t.Helper()
+	out := run(t, ".", "go", append([]string{"list", "-json"}, args...)...)
+	var all []listed
+	for dec := json.NewDecoder(bytes.NewReader(out)); dec.More(); {
+		var p listed
+		if err := dec.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+func run(t *testing.T, dir, name string, args ...string) []byte {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Dir = dir
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, out, stderr.String())
+	}
+	return out
+}
+
+// TestLibraryIsWhole holds that the list above, the folders and the map in
+// doc.go name the same packages.
+func TestLibraryIsWhole(t *testing.T) {
+	var got []string
+	for _, p := range goList(t, "./...") {
+		rel := strings.TrimPrefix(p.ImportPath, module+"/")
+		if rel == module || strings.HasPrefix(rel, "internal/") || strings.HasPrefix(rel, "examples/") {
+			continue
+		}
+		got = append(got, rel)
+	}
+	if diff := cmp.Diff(library(), got); diff != "" {
+		t.Errorf("packages of the library (-listed +found):\n%s", diff)
+	}
+	src, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range library() {
+		if !strings.Contains(string(src), "["+module+"/"+name+"]") {
+			t.Errorf("doc.go, the map of the packages, does not link [%s/%s]", module, name)
+		}
+	}
+}
+
+// TestPackageComments holds that every package says what it is.
+func TestPackageComments(t *testing.T) {
+	for _, p := range goList(t, "./...") {
+		if strings.Contains(p.ImportPath, "/client/") {
+			continue // generated
+		}
+		if p.Doc == "" {
+			t.Errorf("%s has no package comment", p.ImportPath)
+		}
+		rel := strings.TrimPrefix(p.ImportPath, module+"/")
+		if slices.Contains(library(), rel) && !slices.Contains(p.GoFiles, "doc.go") {
+			t.Errorf("%s has no doc.go", p.ImportPath)
+		}
+	}
+}
+
+// TestImports holds that a package of the library brings none of its siblings,
+// that only metrics brings Prometheus, and that shutdown brings nothing at all.
+func TestImports(t *testing.T) {
+	for _, name := range library() {
+		p := goList(t, "./"+name)[0]
+		for _, dep := range p.Deps {
+			switch {
+			case strings.HasPrefix(dep, module+"/"):
+				t.Errorf("%s depends on %s: packages are taken one at a time", name, dep)
+			case strings.HasPrefix(dep, "github.com/prometheus/") && name != "metrics":
+				t.Errorf("%s depends on %s: only metrics may", name, dep)
+			case strings.Contains(strings.SplitN(dep, "/", 2)[0], ".") && name == "shutdown":
+				t.Errorf("shutdown depends on %s: it imports the standard library alone", dep)
+			}
+		}
+	}
+}
+
+// heavy matches modules that a user of the library must never inherit.
+var heavy = regexp.MustCompile(`^(go\.etcd\.io/|k8s\.io/(kubernetes|apiserver|apiextensions-apiserver|component-base|kube-aggregator|controller-manager)$|sigs\.k8s\.io/controller-runtime)`)
+
+// TestModules holds what the go.mod files may say: a replace breaks go run
+// module@version, heavy requirements would become every user's, and Kubernetes
+// builds only with all of its staging modules at one version.
+func TestModules(t *testing.T) {
+	type require struct{ Path, Version string }
+	mod := func(dir string) (m struct {
+		Go      string
+		Require []require
+		Replace []any
+	}) {
+		if err := json.Unmarshal(run(t, dir, "go", "mod", "edit", "-json"), &m); err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	root := mod(".")
+	if len(root.Replace) > 0 {
+		t.Error("the root go.mod has a replace")
+	}
+	if root.Go != "1.26.0" {
+		t.Errorf("the root go.mod says go %s, want 1.26.0", root.Go)
+	}
+	for _, r := range root.Require {
+		if strings.HasPrefix(r.Path, "k8s.io/") && (r.Path == "k8s.io/api" || r.Path == "k8s.io/apimachinery" || r.Path == "k8s.io/client-go") && r.Version != "v0.37.2" {
+			t.Errorf("the root go.mod requires %s %s, want v0.37.2", r.Path, r.Version)
+		}
+	}
+	for line := range strings.Lines(string(run(t, ".", "go", "list", "-m", "all"))) {
+		if path := strings.Fields(line)[0]; heavy.MatchString(path) {
+			t.Errorf("users of the library would inherit %s", path)
+		}
+	}
+
+	server := mod("controlplane")
+	if len(server.Replace) > 0 {
+		t.Error("controlplane/go.mod has a replace: go run module@version refuses it")
+	}
+	var kubernetes string
+	required := map[string]string{}
+	for _, r := range server.Require {
+		required[r.Path] = r.Version
+		if r.Path == "k8s.io/kubernetes" {
+			kubernetes = r.Version
+		}
+	}
+	want := strings.Replace(kubernetes, "v1.", "v0.", 1)
+	var upstream struct {
+		Replace []struct{ Old, New require }
+	}
+	dir := strings.TrimSpace(string(run(t, "controlplane", "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")))
+	if err := json.Unmarshal(run(t, dir, "go", "mod", "edit", "-json"), &upstream); err != nil {
+		t.Fatal(err)
+	}
+	if len(upstream.Replace) == 0 {
+		t.Fatal("k8s.io/kubernetes replaces no staging module: this test reads the wrong file")
+	}
+	for _, r := range upstream.Replace {
+		if got := required[r.Old.Path]; got != want {
+			t.Errorf("controlplane/go.mod requires %s at %q, want %s", r.Old.Path, got, want)
+		}
+	}
+}
+
+// parsePackage returns a package's documentation and its test files' syntax.
+func parsePackage(t *testing.T, dir string) (*doc.Package, *token.FileSet, []*ast.File) {
+	t.Helper()
+	fset := token.NewFileSet()
+	var code, tests []*ast.File
+	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		f, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(name, "_test.go") {
+			tests = append(tests, f)
+		} else {
+			code = append(code, f)
+		}
+	}
+	p, err := doc.NewFromFiles(fset, code, module+"/"+filepath.ToSlash(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, fset, tests
+}
+
+// TestAPI holds that the exported API is what api/*.txt says, so that a change
+// of it is seen in review. go test -run TestAPI . -update writes the files.
+func TestAPI(t *testing.T) {
+	for _, name := range library() {
+		t.Run(name, func(t *testing.T) {
+			p, fset, _ := parsePackage(t, name)
+			got := exported(t, p, fset)
+			golden := filepath.Join("api", name+".txt")
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("the exported API is not what %s says (-golden +code); \"make generate\" accepts it:\n%s", golden, diff)
+			}
+		})
+	}
+}
+
+// exported prints the exported declarations of a package without comments.
+func exported(t *testing.T, p *doc.Package, fset *token.FileSet) string {
+	t.Helper()
+	var b strings.Builder
+	show := func(decl ast.Decl) {
+		if g, ok := decl.(*ast.GenDecl); ok {
+			g.Doc = nil
+			ast.Inspect(g, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.Field:
+					n.Doc, n.Comment = nil, nil
+				case *ast.ValueSpec:
+					n.Doc, n.Comment = nil, nil
+					if n.Type != nil {
+						n.Values = nil
+					}
+				case *ast.TypeSpec:
+					n.Doc, n.Comment = nil, nil
+				}
+				return true
+			})
+		}
+		if f, ok := decl.(*ast.FuncDecl); ok {
+			f.Doc, f.Body = nil, nil
+		}
+		if err := printer.Fprint(&b, fset, decl); err != nil {
+			t.Fatal(err)
+		}
+		b.WriteString("\n\n")
+	}
+	for _, v := range slices.Concat(p.Consts, p.Vars) {
+		show(v.Decl)
+	}
+	for _, f := range p.Funcs {
+		show(f.Decl)
+	}
+	for _, typ := range p.Types {
+		show(typ.Decl)
+		for _, v := range slices.Concat(typ.Consts, typ.Vars) {
+			show(v.Decl)
+		}
+		for _, f := range slices.Concat(typ.Funcs, typ.Methods) {
+			show(f.Decl)
+		}
+	}
+	// The printer keeps the blank lines where comments were.
+	return regexp.MustCompile(`\n{3,}`).ReplaceAllString(regexp.MustCompile(`\n\n+(\t| *\})`).ReplaceAllString(b.String(), "\n$1"), "\n\n")
+}
+
+// TestDocumented holds that every exported identifier and every exported field
+// says what it is.
+func TestDocumented(t *testing.T) {
+	for _, name := range library() {
+		p, fset, _ := parsePackage(t, name)
+		complain := func(pos token.Pos, what string) {
+			t.Errorf("%s: %s has no doc comment", fset.Position(pos), what)
+		}
+		for _, v := range slices.Concat(p.Consts, p.Vars) {
+			if v.Doc == "" {
+				for _, spec := range v.Decl.Specs {
+					if s := spec.(*ast.ValueSpec); s.Doc.Text() == "" && s.Comment.Text() == "" {
+						complain(s.Pos(), s.Names[0].Name)
+					}
+				}
+			}
+		}
+		for _, f := range p.Funcs {
+			if f.Doc == "" {
+				complain(f.Decl.Pos(), f.Name)
+			}
+		}
+		for _, typ := range p.Types {
+			if typ.Doc == "" {
+				complain(typ.Decl.Pos(), typ.Name)
+			}
+			for _, f := range slices.Concat(typ.Funcs, typ.Methods) {
+				if f.Doc == "" {
+					complain(f.Decl.Pos(), typ.Name+"."+f.Name)
+				}
+			}
+		}
+	}
+}
+
+// TestExamples holds that every entry point is shown: each exported function
+// and each type that runs is used in an Example whose output is checked.
+func TestExamples(t *testing.T) {
+	for _, name := range library() {
+		t.Run(name, func(t *testing.T) {
+			p, _, tests := parsePackage(t, name)
+			used := map[string]bool{}
+			for _, ex := range doc.Examples(tests...) {
+				if ex.Output == "" && !ex.EmptyOutput {
+					t.Errorf("Example%s has no output", ex.Name)
+				}
+				var syntax ast.Node = ex.Code
+				if ex.Play != nil {
+					syntax = ex.Play
+				}
+				ast.Inspect(syntax, func(n ast.Node) bool {
+					if sel, ok := n.(*ast.SelectorExpr); ok {
+						if x, ok := sel.X.(*ast.Ident); ok && x.Name == p.Name {
+							used[sel.Sel.Name] = true
+						}
+					}
+					return true
+				})
+			}
+			for _, f := range p.Funcs {
+				if !used[f.Name] {
+					t.Errorf("%s.%s is used in no Example", name, f.Name)
+				}
+			}
+			for _, typ := range p.Types {
+				for _, f := range typ.Funcs {
+					if !used[f.Name] {
+						t.Errorf("%s.%s is used in no Example", name, f.Name)
+					}
+				}
+				for _, m := range typ.Methods {
+					if (m.Name == "Run" || m.Name == "Events") && !used[typ.Name] {
+						t.Errorf("%s.%s is used in no Example", name, typ.Name)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestDocs holds that the Go blocks of README.md and docs/ compile. A block
+// that begins with a package clause stands for itself; the others of a page
+// are the declarations of one file, whose imports are in the page's first.
+func TestDocs(t *testing.T) {
+	pages := []string{"README.md"}
+	err := filepath.WalkDir("docs", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".md") {
+			pages = append(pages, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Inside the module, so that the pages see this checkout, and out of the
+	// sight of ./... by its name.
+	dir, err := os.MkdirTemp(".", "_docs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	block := regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
+	var packages []string
+	blocks := 0
+	for i, page := range pages {
+		src, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var whole []string
+		var parts strings.Builder
+		for _, m := range block.FindAllSubmatch(src, -1) {
+			blocks++
+			switch code := string(m[1]); {
+			case strings.HasPrefix(code, "package "):
+				whole = append(whole, code)
+			case strings.Contains(code, "\npackage main\n"):
+				// The tenant's main.go, which TestREADME compares and which has a
+				// second file beside it.
+			default:
+				parts.WriteString(code)
+			}
+		}
+		if parts.Len() > 0 {
+			whole = append(whole, "package page\n\n"+parts.String())
+		}
+		for j, code := range whole {
+			sub := filepath.Join(dir, "p"+string(rune('a'+i))+string(rune('a'+j)))
+			if err := os.Mkdir(sub, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(sub, strings.NewReplacer("/", "_", ".md", ".go").Replace(page)), []byte(code), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			packages = append(packages, "./"+filepath.ToSlash(sub))
+		}
+	}
+	if blocks == 0 {
+		t.Fatal("no Go block found: this test checks nothing")
+	}
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"vet"}, packages...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestREADME holds that the README stays short and that the program it shows
+// is the one that runs.
+func TestREADME(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(strings.Fields(string(readme))); n > 600 {
+		t.Errorf("README.md has %d words, want at most 600", n)
+	}
+	program, err := os.ReadFile("examples/tenant/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := bytes.Count(program, []byte("\n")); n >= 80 {
+		t.Errorf("examples/tenant/main.go has %d lines, want fewer than 80", n)
+	}
+	if !bytes.Contains(readme, append([]byte("```go\n"), program...)) {
+		t.Error("README.md does not show examples/tenant/main.go as it is")
+	}
+}
