@@ -1,0 +1,106 @@
+package controller
+
+import (
+	"context"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	networkinglisters "k8s.io/client-go/listers/networking/v1"
+	rbaclisters "k8s.io/client-go/listers/rbac/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/examples/tenant/billing"
+	"github.com/controllerkit/controllerkit/examples/tenant/client/clientset/versioned"
+	tenantlisters "github.com/controllerkit/controllerkit/examples/tenant/client/listers/api/v1alpha1"
+)
+
+var SubjectOf = subjectOf
+
+// Fixture is a Controller on fake clients. Its caches are filled by Sync, and
+// only then: between two calls they are as stale as a test wants.
+type Fixture struct {
+	c      *Controller
+	kube   kubernetes.Interface
+	stores []cache.Indexer
+}
+
+func NewFixture(kube kubernetes.Interface, tenancy versioned.Interface, service *billing.Client) *Fixture {
+	f := &Fixture{kube: kube}
+	for range 5 {
+		f.stores = append(f.stores, cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}))
+	}
+	f.c = &Controller{
+		kube: kube, tenancy: tenancy.TenancyV1alpha1().Tenants(), billing: service,
+		tenants:    tenantlisters.NewTenantLister(f.stores[0]),
+		namespaces: corelisters.NewNamespaceLister(f.stores[1]),
+		quotas:     corelisters.NewResourceQuotaLister(f.stores[2]),
+		bindings:   rbaclisters.NewRoleBindingLister(f.stores[3]),
+		policies:   networkinglisters.NewNetworkPolicyLister(f.stores[4]),
+	}
+	return f
+}
+
+// Sync makes the caches show what the fake servers have.
+func (f *Fixture) Sync(t *testing.T) {
+	t.Helper()
+	ctx := t.Context()
+	var lists [5][]any
+	tenants, err := f.c.tenancy.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range tenants.Items {
+		lists[0] = append(lists[0], &tenants.Items[i])
+	}
+	namespaces, err := f.kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range namespaces.Items {
+		lists[1] = append(lists[1], &namespaces.Items[i])
+	}
+	quotas, err := f.kube.CoreV1().ResourceQuotas("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range quotas.Items {
+		lists[2] = append(lists[2], &quotas.Items[i])
+	}
+	bindings, err := f.kube.RbacV1().RoleBindings("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range bindings.Items {
+		lists[3] = append(lists[3], &bindings.Items[i])
+	}
+	policies, err := f.kube.NetworkingV1().NetworkPolicies("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range policies.Items {
+		lists[4] = append(lists[4], &policies.Items[i])
+	}
+	for i, store := range f.stores {
+		if err := store.Replace(lists[i], ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Cached returns everything in the caches.
+func (f *Fixture) Cached() []any {
+	var all []any
+	for _, store := range f.stores {
+		all = append(all, store.List()...)
+	}
+	return all
+}
+
+// Reconcile runs the reconcile function for a tenant.
+func (f *Fixture) Reconcile(ctx context.Context, name string) error {
+	_, err := f.c.reconcile(ctx, types.NamespacedName{Name: name})
+	return err
+}

@@ -1,0 +1,160 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
+	"github.com/controllerkit/controllerkit/examples/tenant/billing"
+	"github.com/controllerkit/controllerkit/finalizer"
+	"github.com/controllerkit/controllerkit/reconcile"
+	"github.com/controllerkit/controllerkit/status"
+)
+
+// reconcile brings one tenant to what its spec asks for. It reads from the
+// informers' caches, whose objects it never changes.
+func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
+	t, err := c.tenants.Get(key.Name)
+	if apierrors.IsNotFound(err) {
+		return reconcile.Result{}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+
+	// From here on t carries the finalizer, or it is being deleted.
+	held, live, err := finalizer.Ensure(ctx, c.tenancy, t, Finalizer, c.closeAccount)
+	if !live {
+		return reconcile.Result{}, c.reportDeletion(ctx, t, err)
+	}
+	t = held.Object()
+
+	members, err := subjectsOf(t.Spec.Members)
+	if err != nil {
+		// Nothing is made or changed for a spec that cannot be understood. What
+		// was made for an earlier one stays.
+		invalid := status.False(v1alpha1.ConditionReady, reasonInvalidMember, err.Error())
+		return reconcile.Result{}, errors.Join(
+			fmt.Errorf("%w: %w", err, reconcile.ErrTerminal),
+			c.report(ctx, t, func(t *v1alpha1.Tenant) error { return setConditions(t, invalid) }))
+	}
+
+	// Neither of the two waits for the other.
+	namespaceReady, namespaceErr := c.namespace(ctx, t, members)
+	accountID, accountOpen, accountErr := c.openAccount(ctx, held)
+	statusErr := c.report(ctx, t, func(t *v1alpha1.Tenant) error {
+		switch {
+		case namespaceReady.Status == metav1.ConditionTrue:
+			t.Status.Namespace = t.Name
+		case namespaceReady.Reason == reasonNamespaceTaken:
+			t.Status.Namespace = ""
+		}
+		if accountOpen.Type != "" {
+			t.Status.AccountID = accountID
+		}
+		if err := setConditions(t, namespaceReady, accountOpen); err != nil {
+			return err
+		}
+		return setConditions(t, status.Summary(t.Status.Conditions, t.Generation,
+			v1alpha1.ConditionReady, v1alpha1.ConditionNamespaceReady, v1alpha1.ConditionAccountOpen))
+	})
+	return reconcile.Result{}, errors.Join(namespaceErr, accountErr, statusErr)
+}
+
+// openAccount opens the tenant's account, unless the status says that it is
+// open: nobody but this controller closes it. It takes a Held, so that no
+// account can be opened before the finalizer that closes it is stored. The
+// tenant's UID is the idempotency key: however often this is tried, by however
+// many replicas, there is one account.
+func (c *Controller) openAccount(ctx context.Context, held finalizer.Held[*v1alpha1.Tenant]) (string, metav1.Condition, error) {
+	t := held.Object()
+	id := t.Status.AccountID
+	if id == "" || !meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionAccountOpen) {
+		account, err := c.billing.Open(ctx, string(t.UID), t.Name, string(t.Spec.Account.Plan))
+		switch {
+		case errors.Is(err, billing.ErrClosed):
+			return "", status.False(v1alpha1.ConditionAccountOpen, reasonAccountClosed, err.Error()),
+				fmt.Errorf("%w: %w", err, reconcile.ErrTerminal)
+		case err != nil:
+			return "", status.False(v1alpha1.ConditionAccountOpen, reasonBillingUnavailable, err.Error()), err
+		}
+		id = account.ID
+	}
+	return id, status.True(v1alpha1.ConditionAccountOpen, reasonOpened, fmt.Sprintf("account %s is open", id)), nil
+}
+
+// closeError is a cleanup that failed for the billing service.
+type closeError struct{ err error }
+
+func (e *closeError) Error() string { return e.err.Error() }
+func (e *closeError) Unwrap() error { return e.err }
+
+// closeAccount is the finalizer's cleanup. The namespace and all in it are the
+// garbage collector's.
+func (c *Controller) closeAccount(ctx context.Context, held finalizer.Held[*v1alpha1.Tenant]) error {
+	if err := c.billing.Close(ctx, string(held.Object().UID)); err != nil {
+		return &closeError{err}
+	}
+	return nil
+}
+
+// reportDeletion says in the conditions what keeps a tenant from going.
+func (c *Controller) reportDeletion(ctx context.Context, t *v1alpha1.Tenant, err error) error {
+	if t.DeletionTimestamp == nil && apierrors.IsNotFound(err) {
+		return nil // it was gone before it had the finalizer: nothing was made for it
+	}
+	blocked, ok := errors.AsType[*closeError](err)
+	if !ok {
+		return err
+	}
+	message := "the tenant is being deleted and waits for its account to be closed: " + blocked.Error()
+	return errors.Join(err, c.report(ctx, t, func(t *v1alpha1.Tenant) error {
+		return setConditions(t,
+			// Whether the request that failed closed it is not known.
+			status.Unknown(v1alpha1.ConditionAccountOpen, reasonBillingUnavailable, blocked.Error()),
+			status.False(v1alpha1.ConditionReady, reasonBillingUnavailable, message))
+	}))
+}
+
+// report writes the status if change changes it. Once ctx is done it does
+// nothing: a stop is no news about the tenant, and the write would fail.
+func (c *Controller) report(ctx context.Context, t *v1alpha1.Tenant, change func(*v1alpha1.Tenant) error) (err error) {
+	if ctx.Err() == nil {
+		_, err = status.Update(ctx, c.tenancy, t, func(t *v1alpha1.Tenant) error {
+			t.Status.ObservedGeneration = t.Generation
+			return change(t)
+		})
+	}
+	return err
+}
+
+// setConditions sets those of conditions that have a type.
+func setConditions(t *v1alpha1.Tenant, conditions ...metav1.Condition) error {
+	for _, condition := range conditions {
+		if condition.Type == "" {
+			continue
+		}
+		if err := status.Set(&t.Status.Conditions, t.Generation, condition); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func subjectsOf(members []string) ([]rbacv1.Subject, error) {
+	subjects := make([]rbacv1.Subject, len(members))
+	for i, member := range members {
+		var err error
+		if subjects[i], err = subjectOf(member); err != nil {
+			return nil, err
+		}
+	}
+	return subjects, nil
+}

@@ -1,0 +1,422 @@
+// Command demo runs the tenant controller on a real API server and shows what
+// it does as it happens: creation, an edit, a repaired deletion, a deletion
+// that waits for a failing service, and a hand-over between two replicas.
+//
+// make demo builds what it needs and runs it. Each step is checked; the exit
+// code is 0 only if all that was shown was true.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
+	"github.com/controllerkit/controllerkit/examples/tenant/billing"
+	"github.com/controllerkit/controllerkit/examples/tenant/config"
+	"github.com/controllerkit/controllerkit/examples/tenant/internal/lab"
+	"github.com/controllerkit/controllerkit/shutdown"
+)
+
+func main() {
+	controlplane := flag.String("controlplane", "bin/controlplane", "the controlplane `program`")
+	controller := flag.String("controller", "bin/tenant", "the controller `program`")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "demo: unexpected argument %q\n", flag.Arg(0))
+		os.Exit(2)
+	}
+	ctx, cancel := shutdown.Context(context.Background())
+	defer cancel()
+	d := &demo{say: newTeller(os.Stdout), controller: *controller}
+	if err := d.run(ctx, *controlplane); err != nil {
+		d.say.failed(err)
+		os.Exit(1)
+	}
+}
+
+// demo is one run: what there is to act on, and what has been checked.
+type demo struct {
+	say        *teller
+	controller string
+
+	dir        string
+	kubeconfig string // of the shipped service account
+	billing    *billing.Server
+	billingURL string
+	*lab.Observer
+	replicas map[string]*lab.Process
+}
+
+// within bounds each thing that is waited for. Namespaces and garbage take the
+// longest: the collector learns of a new kind of owner every 30 seconds.
+const within = 60 * time.Second
+
+func (d *demo) run(ctx context.Context, controlplane string) (err error) {
+	if d.dir, err = os.MkdirTemp("", "demo-"); err != nil {
+		return err
+	}
+	defer os.RemoveAll(d.dir)
+
+	d.say.step("Start etcd and kube-apiserver, on loopback and in a temporary folder")
+	adminKubeconfig, stopServer, err := d.startServer(ctx, controlplane)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stopServer()) }()
+	stopBilling, err := d.startBilling()
+	if err != nil {
+		return err
+	}
+	defer stopBilling()
+	cfg, err := clientcmd.BuildConfigFromFlags("", adminKubeconfig)
+	if err != nil {
+		return err
+	}
+
+	d.say.step("Install the custom resource and the controller's role")
+	if err := lab.Install(ctx, cfg, config.Files, "crd.yaml", "rbac.yaml"); err != nil {
+		return err
+	}
+	d.say.check("Tenant is served; the controller will have the rights of config/rbac.yaml and no others")
+	if d.kubeconfig, err = lab.LimitedKubeconfig(ctx, cfg, d.dir, nil); err != nil {
+		return err
+	}
+	if d.Observer, err = lab.Observe(ctx, cfg, d.say.event); err != nil {
+		return err
+	}
+	defer d.Stop()
+
+	d.replicas = map[string]*lab.Process{}
+	defer func() {
+		for name, p := range d.replicas { // those that an error left running
+			if err != nil {
+				d.say.quote("the last lines of replica "+name, p.Tail(15))
+			}
+			p.Kill()
+		}
+	}()
+	for _, step := range []func(context.Context) error{
+		d.elect, d.create, d.edit, d.repair, d.deleteWhileBillingFails, d.handOver, d.stop,
+	} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	d.say.summary()
+	return nil
+}
+
+func (d *demo) startServer(ctx context.Context, bin string) (kubeconfig string, stop func() error, err error) {
+	kubeconfig = d.dir + "/admin.kubeconfig"
+	p, err := lab.StartProcess(bin, "-kubeconfig", kubeconfig)
+	if err != nil {
+		return "", nil, err
+	}
+	begin := time.Now()
+	if err := p.AwaitOutput(ctx, time.Minute, "controlplane: ready"); err != nil {
+		p.Kill()
+		return "", nil, fmt.Errorf("controlplane: %w", err)
+	}
+	d.say.check("a real API server answers after %.1fs", time.Since(begin).Seconds())
+	return kubeconfig, p.Stop, nil
+}
+
+// startBilling serves the external service, which lives in this process.
+func (d *demo) startBilling() (stop func(), err error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	d.billing = new(billing.Server)
+	d.billingURL = "http://" + ln.Addr().String()
+	srv := &http.Server{Handler: d.billing, ReadHeaderTimeout: 10 * time.Second}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = srv.Serve(ln) // ends by Close
+	}()
+	return func() {
+		_ = d.billing.SetMode(billing.OK, 0) // a hanging request would hold Close
+		srv.Close()
+		<-served
+	}, nil
+}
+
+func (d *demo) startReplica(name string) error {
+	p, err := lab.StartProcess(d.controller,
+		"-kubeconfig", d.kubeconfig,
+		"-billing-url", d.billingURL,
+		"-leader-elect", "-leader-election-namespace", lab.SystemNamespace,
+		"-lease-duration", "6s", "-renew-deadline", "4s", "-retry-period", "1s",
+		"-listen", "127.0.0.1:0",
+	)
+	if err != nil {
+		return err
+	}
+	d.replicas[name] = p
+	return nil
+}
+
+// await waits for cond, or for a replica to end, which none should.
+func (d *demo) await(ctx context.Context, cond func() error) error {
+	return d.Await(ctx, within, func() error {
+		for name, p := range d.replicas {
+			select {
+			case <-p.Ended():
+				return fmt.Errorf("replica %s has ended with exit code %d", name, p.ExitCode())
+			default:
+			}
+		}
+		return cond()
+	})
+}
+
+func (d *demo) elect(ctx context.Context) error {
+	d.say.step("Start two replicas of the controller; one is elected")
+	if err := d.startReplica("A"); err != nil {
+		return err
+	}
+	err := d.await(ctx, func() error {
+		if d.Leader() == "" {
+			return errors.New("the Lease has no holder")
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := d.startReplica("B"); err != nil {
+		return err
+	}
+	d.say.check("replica A holds the Lease %s/%s, replica B stands by", lab.SystemNamespace, lab.LeaseName)
+	return nil
+}
+
+func tenant(name string) *v1alpha1.Tenant {
+	return &v1alpha1.Tenant{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1alpha1.TenantSpec{
+			Members: []string{"alice", "group:" + name},
+			Quota: corev1.ResourceList{
+				corev1.ResourceCPU:  resource.MustParse("4"),
+				corev1.ResourcePods: resource.MustParse("10"),
+			},
+			NetworkIsolation: true,
+			Account:          v1alpha1.AccountSpec{Plan: v1alpha1.PlanStandard},
+		},
+	}
+}
+
+func (d *demo) create(ctx context.Context) error {
+	d.say.step("Create three tenants")
+	names := []string{"blue", "green", "red"}
+	for _, name := range names {
+		if _, err := d.Tenants.TenancyV1alpha1().Tenants().Create(ctx, tenant(name), metav1.CreateOptions{}); err != nil {
+			return err
+		}
+	}
+	for _, name := range names {
+		if err := d.await(ctx, func() error { return errors.Join(d.Ready(name), d.provisioned(name)) }); err != nil {
+			return err
+		}
+	}
+	if n := len(d.billing.Accounts()); n != len(names) {
+		return fmt.Errorf("billing has %d accounts, want %d", n, len(names))
+	}
+	d.say.check("all three are Ready: a namespace, a quota, a role binding, a network policy and one account each")
+	return nil
+}
+
+// provisioned returns nil when everything that tenant asks for is there.
+func (d *demo) provisioned(name string) error {
+	_, err := d.Namespaces.Get(name)
+	_, quotaErr := d.quota(name)
+	bindings, bindingErr := d.RoleBindings.RoleBindings(name).List(labels.Everything())
+	policies, policyErr := d.NetworkPolicies.NetworkPolicies(name).List(labels.Everything())
+	if len(bindings) != 1 || len(policies) != 1 {
+		err = errors.Join(err, fmt.Errorf("namespace %s has %d role bindings and %d network policies, want one each", name, len(bindings), len(policies)))
+	}
+	return errors.Join(err, quotaErr, bindingErr, policyErr)
+}
+
+func (d *demo) quota(namespace string) (*corev1.ResourceQuota, error) {
+	quotas, err := d.Quotas.ResourceQuotas(namespace).List(labels.Everything())
+	if err != nil {
+		return nil, err
+	}
+	if len(quotas) != 1 {
+		return nil, fmt.Errorf("namespace %s has %d quotas, want one", namespace, len(quotas))
+	}
+	return quotas[0], nil
+}
+
+func (d *demo) edit(ctx context.Context) error {
+	d.say.step("Edit tenant green: 20 Pods in place of 10, and no network isolation")
+	_, err := d.Tenants.TenancyV1alpha1().Tenants().Patch(ctx, "green", types.MergePatchType,
+		[]byte(`{"spec":{"quota":{"pods":"20"},"networkIsolation":false}}`), metav1.PatchOptions{})
+	if err != nil {
+		return err
+	}
+	err = d.await(ctx, func() error {
+		if t, err := d.TenantLister.Get("green"); err != nil || t.Generation < 2 {
+			return errors.Join(err, errors.New("the observer has not seen the edit"))
+		}
+		q, err := d.quota("green")
+		if err != nil {
+			return err
+		}
+		policies, err := d.NetworkPolicies.NetworkPolicies("green").List(labels.Everything())
+		if err != nil || len(policies) > 0 {
+			return errors.Join(err, fmt.Errorf("namespace green has %d network policies, want none", len(policies)))
+		}
+		return errors.Join(lab.HasPods(q, 20), d.Ready("green"))
+	})
+	if err != nil {
+		return err
+	}
+	d.say.check("the quota follows, the network policy is gone, and the status is of the new generation")
+	return nil
+}
+
+func (d *demo) repair(ctx context.Context) error {
+	d.say.step("Delete the quota of tenant blue behind the controller's back")
+	before, err := d.quota("blue")
+	if err != nil {
+		return err
+	}
+	if err := d.Kube.CoreV1().ResourceQuotas("blue").Delete(ctx, before.Name, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	err = d.await(ctx, func() error {
+		after, err := d.quota("blue")
+		if err == nil && after.UID == before.UID {
+			err = errors.New("the deletion has not been seen")
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	d.say.check("it is restored")
+	return nil
+}
+
+func (d *demo) deleteWhileBillingFails(ctx context.Context) error {
+	d.say.step("Let the billing service fail, and delete tenant red")
+	if err := d.billing.SetMode(billing.Fail, 0); err != nil {
+		return err
+	}
+	if err := d.Tenants.TenancyV1alpha1().Tenants().Delete(ctx, "red", metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	err := d.await(ctx, func() error {
+		t, err := d.TenantLister.Get("red")
+		if err != nil {
+			return err
+		}
+		if meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionReady) {
+			return errors.New("tenant red is still Ready")
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if n := len(d.billing.Accounts()); n != 3 {
+		return fmt.Errorf("billing has %d accounts while it fails, want 3", n)
+	}
+	d.say.check("its finalizer holds it while the account cannot be closed, and its status says why")
+
+	d.say.step("Let the billing service recover")
+	if err := d.billing.SetMode(billing.OK, 0); err != nil {
+		return err
+	}
+	err = d.await(ctx, func() error {
+		if _, err := d.TenantLister.Get("red"); !apierrors.IsNotFound(err) {
+			return errors.Join(err, errors.New("tenant red is still there"))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if n := len(d.billing.Accounts()); n != 2 {
+		return fmt.Errorf("billing has %d accounts, want 2", n)
+	}
+	d.say.check("the account is closed, and only then the tenant goes")
+	if err := d.await(ctx, func() error { return d.NamespaceGone("red") }); err != nil {
+		return err
+	}
+	d.say.check("the garbage collector has removed its namespace")
+	return nil
+}
+
+func (d *demo) handOver(ctx context.Context) error {
+	d.say.step("Stop replica A as the kubelet does, with SIGTERM")
+	old := d.Leader()
+	begin := time.Now()
+	if err := d.stopReplica("A"); err != nil {
+		return err
+	}
+	d.say.check("it finished its work, released the Lease, stopped its parts in order and ended with exit code 0, all within %dms", time.Since(begin).Milliseconds())
+	err := d.await(ctx, func() error {
+		if leader := d.Leader(); leader == "" || leader == old {
+			return fmt.Errorf("the Lease is held by %q", leader)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	d.say.check("replica B leads, %dms after the signal", time.Since(begin).Milliseconds())
+	if _, err := d.Tenants.TenancyV1alpha1().Tenants().Create(ctx, tenant("yellow"), metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	if err := d.await(ctx, func() error { return errors.Join(d.Ready("yellow"), d.provisioned("yellow")) }); err != nil {
+		return err
+	}
+	d.say.check("and works: a new tenant is Ready")
+	return nil
+}
+
+func (d *demo) stop(ctx context.Context) error {
+	d.say.step("Stop replica B")
+	if err := d.stopReplica("B"); err != nil {
+		return err
+	}
+	err := d.await(ctx, func() error {
+		if leader := d.Leader(); leader != "" {
+			return fmt.Errorf("the Lease is still held by %s", leader)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	d.say.check("it stopped in order; the Lease has no holder")
+	return nil
+}
+
+func (d *demo) stopReplica(name string) error {
+	p := d.replicas[name]
+	delete(d.replicas, name)
+	if err := p.Stop(); err != nil {
+		return fmt.Errorf("replica %s: %w", name, err)
+	}
+	return nil
+}

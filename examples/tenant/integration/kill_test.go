@@ -1,0 +1,115 @@
+package integration_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/controllerkit/controllerkit/examples/tenant/internal/lab"
+)
+
+// TestKill kills the controller with SIGKILL at each write of a tenant's life,
+// once before the write reaches the server and once after the server has
+// answered but before the controller has the answer, starts it again, and holds
+// that the end is the same as without a fault: the same state, one account per
+// tenant, and none left.
+func TestKill(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := w.run()
+
+	var (
+		mu      sync.Mutex // guards what follows and r.Process
+		left    = -1       // writes until the kill; negative means none
+		late    bool       // kill after the answer
+		current string     // the op at which the process was killed
+		restart = make(chan struct{}, 1)
+	)
+	kill := func(op lab.Op, phase string) bool {
+		r.Kill()
+		current = phase + " " + op.String()
+		restart <- struct{}{}
+		return false
+	}
+	w.hook(func(op lab.Op) bool {
+		if !op.Write {
+			return true
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if left > 0 {
+			left--
+		}
+		if left == 0 && !late {
+			left = -1
+			return kill(op, "before")
+		}
+		return true
+	}, func(op lab.Op) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if op.Write && left == 0 && late {
+			left = -1
+			return kill(op, "after")
+		}
+		return true
+	})
+	// The supervisor starts the process again, as the kubelet does.
+	supervised := make(chan struct{})
+	go func() {
+		defer close(supervised)
+		for range restart {
+			mu.Lock()
+			w.start(r)
+			mu.Unlock()
+		}
+	}()
+	defer func() {
+		w.hook(nil, nil)
+		close(restart)
+		<-supervised
+	}()
+
+	killed := 0
+	names := []string{}
+	for moment := 0; ; moment++ {
+		mu.Lock()
+		left, late, current = moment/2+1, moment%2 == 1, ""
+		mu.Unlock()
+		name := fmt.Sprintf("kill-%d", moment)
+		names = append(names, name)
+
+		obj := w.create(tenant(name))
+		w.awaitState(obj, created())
+		obj = w.edit(name)
+		w.awaitState(obj, edited())
+		w.removeQuota(name)
+		w.awaitState(obj, edited())
+		w.delete(name)
+		if n := w.accounts(obj); n != 0 {
+			t.Errorf("%d accounts of a deleted tenant, want none", n)
+		}
+
+		mu.Lock()
+		at := current
+		left = -1
+		mu.Unlock()
+		if at == "" {
+			break // the life has no more writes
+		}
+		killed++
+		t.Logf("killed %s: same end", at)
+		if t.Failed() {
+			t.Fatalf("after the kill %s", at)
+		}
+	}
+	if killed < 20 {
+		t.Errorf("killed at %d moments, want at least 20", killed)
+	}
+	if accounts := w.billing.Accounts(); len(accounts) > 0 {
+		t.Errorf("accounts left: %v", accounts)
+	}
+	for _, name := range names {
+		w.await(func() error { return w.NamespaceGone(name) })
+	}
+}

@@ -1,0 +1,115 @@
+package integration_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/controllerkit/controllerkit/examples/tenant/internal/lab"
+)
+
+// TestReplicas runs two replicas: a hand-over by SIGTERM in the middle of work,
+// and one by SIGKILL. Through a proxy each it sees who wrote what and when.
+func TestReplicas(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	args := []string{
+		"-leader-elect", "-leader-election-namespace", lab.SystemNamespace,
+		"-lease-duration", "4s", "-renew-deadline", "3s", "-retry-period", "1s",
+	}
+	lead := func(not string) (holder string) {
+		t.Helper()
+		w.await(func() error {
+			if holder = w.Leader(); holder == "" || holder == not {
+				return fmt.Errorf("the Lease is held by %q, want another holder", holder)
+			}
+			return nil
+		})
+		return holder
+	}
+
+	a, b := w.replica(args...), w.replica(args...)
+	w.start(a)
+	first := lead("")
+	w.start(b)
+	w.awaitState(w.create(tenant("blue")), created())
+
+	t.Run("SIGTERM in the middle", func(t *testing.T) {
+		// The signal arrives while a reconcile is at work.
+		signalled := make(chan error, 1)
+		armed := true
+		w.hook(func(op lab.Op) bool {
+			w.mu.Lock()
+			fire := armed && op.Write && !op.Lease
+			armed = armed && !fire
+			w.mu.Unlock()
+			if fire {
+				go func() { signalled <- a.Stop() }()
+			}
+			return true
+		}, nil)
+		green := w.create(tenant("green"))
+		if err := <-signalled; err != nil {
+			t.Fatal(err)
+		}
+		w.hook(nil, nil)
+		lead(first)
+		w.awaitState(green, created())
+		release, acquire, err := w.handOver()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, op := range w.writes(release) {
+			if op.At.Before(acquire) {
+				t.Errorf("%s between the release of the Lease and its acquisition", op)
+			}
+		}
+		t.Logf("hand-over took %v from release to acquisition", acquire.Sub(release))
+		if gap := acquire.Sub(release); gap > time.Second {
+			t.Errorf("hand-over took %v, want less than the retry period of 1s: the standby does not watch", gap)
+		}
+	})
+
+	t.Run("SIGKILL", func(t *testing.T) {
+		second := lead("")
+		b.Kill()
+		w.start(a)
+		lead(second)
+		w.awaitState(w.edit("blue"), edited())
+	})
+
+	for _, name := range []string{"blue", "green"} {
+		w.delete(name)
+	}
+	if err := a.Stop(); err != nil {
+		t.Error(err)
+	}
+	w.await(func() error {
+		if holder := w.Leader(); holder != "" {
+			return errors.New("the Lease is held by " + holder)
+		}
+		return nil
+	})
+}
+
+// handOver finds the last release of the Lease and the acquisition after it.
+func (w *world) handOver() (release, acquire time.Time, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, op := range w.ops {
+		if !op.Lease || op.Method != "PUT" || op.Status != 200 {
+			continue
+		}
+		switch released := holderless(op.Body); {
+		case released:
+			release, acquire = op.At, time.Time{}
+		case !release.IsZero() && acquire.IsZero():
+			acquire = op.At
+		}
+	}
+	if release.IsZero() || acquire.IsZero() {
+		err = errors.New("no release and acquisition of the Lease was seen")
+	}
+	return release, acquire, err
+}

@@ -1,0 +1,160 @@
+package integration_test
+
+import (
+	"encoding/json"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/controllerkit/controllerkit/examples/tenant/internal/lab"
+)
+
+// holderless tells whether a written Lease has no holder.
+func holderless(body string) bool {
+	var lease coordinationv1.Lease
+	if err := lease.Unmarshal([]byte(body)); err == nil && lease.Spec.LeaseDurationSeconds != nil {
+		return lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == ""
+	}
+	lease = coordinationv1.Lease{}
+	err := json.Unmarshal([]byte(body), &lease)
+	return err == nil && (lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "")
+}
+
+// TestStartFails holds that a start that cannot succeed ends within 30 seconds
+// and says why.
+func TestStartFails(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.mu.Lock()
+	w.stopped = true // 403 is what some of these are about
+	w.mu.Unlock()
+
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := &lab.Server{URL: "https://" + ln.Addr().String()}
+	ln.Close()
+
+	for _, tt := range []struct {
+		name    string
+		args    []string
+		prepare func(t *testing.T) (kubeconfig string)
+		want    []string
+	}{
+		{
+			name: "unreachable API server",
+			prepare: func(t *testing.T) string {
+				file, err := lab.LimitedKubeconfig(t.Context(), w.admin, t.TempDir(), closed)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return file
+			},
+			want: []string{"list", "connection refused"},
+		},
+		{
+			name: "Lease in a namespace without rights",
+			args: []string{"-leader-elect", "-leader-election-namespace", "kube-system"},
+			prepare: func(t *testing.T) string {
+				file, err := lab.LimitedKubeconfig(t.Context(), w.admin, t.TempDir(), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return file
+			},
+			want: []string{"leases", "kube-system", "get"},
+		},
+		{
+			name: "no role",
+			prepare: func(t *testing.T) string {
+				server := newWorld(t)
+				file, err := lab.LimitedKubeconfig(t.Context(), server.admin, t.TempDir(), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := server.Kube.RbacV1().ClusterRoleBindings().DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: "metadata.name=tenant-controller"}); err != nil {
+					t.Fatal(err)
+				}
+				return file
+			},
+			want: []string{"tenants", "list", "forbidden"},
+		},
+		{
+			name: "no CRD",
+			prepare: func(t *testing.T) string {
+				server := newWorld(t)
+				file, err := lab.LimitedKubeconfig(t.Context(), server.admin, t.TempDir(), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				server.Stop() // its informer of tenants would complain for ever
+				if err := server.Kube.Discovery().RESTClient().Delete().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/tenants.tenancy.example.com").Do(t.Context()).Error(); err != nil {
+					t.Fatal(err)
+				}
+				return file
+			},
+			want: []string{"tenants.tenancy.example.com", "list"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			kubeconfig := tt.prepare(t)
+			p, err := lab.StartProcess(tenantProgram(t), append([]string{
+				"-kubeconfig", kubeconfig, "-billing-url", w.billingURL, "-listen", "127.0.0.1:0",
+			}, tt.args...)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(p.Kill)
+			begin := time.Now()
+			select {
+			case <-p.Ended():
+				t.Logf("ended after %v", time.Since(begin))
+			case <-time.After(30 * time.Second):
+				t.Fatalf("still running after 30s:\n%s", p.Tail(20))
+			}
+			if code := p.ExitCode(); code != 1 {
+				t.Errorf("exit code = %d, want 1", code)
+			}
+			_, last, _ := strings.Cut("\n"+p.Output(), "\ntenant: ")
+			for _, want := range tt.want {
+				if !strings.Contains(last, want) {
+					t.Errorf("the error at the end does not name %q:\n%s", want, last)
+				}
+			}
+		})
+	}
+}
+
+// TestTryingOut holds that the program runs without a billing service of the
+// reader's own, as the README says.
+func TestTryingOut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listen := ln.Addr().String()
+	ln.Close()
+	file, err := lab.LimitedKubeconfig(t.Context(), w.admin, t.TempDir(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := lab.StartProcess(tenantProgram(t), "-kubeconfig", file, "-listen", listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Kill)
+	w.create(tenant("blue"))
+	w.await(func() error { return w.Ready("blue") })
+	w.delete("blue")
+	if err := p.Stop(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,146 @@
+// Package lab is what the demonstration and the integration tests of the
+// tenant example share: it installs the example in a cluster, runs its
+// controller as a process of its own under the shipped RBAC role, and watches
+// the cluster as an independent observer.
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+)
+
+// The names that config/rbac.yaml gives.
+const (
+	SystemNamespace = "tenant-system"
+	ServiceAccount  = "tenant-controller"
+	LeaseName       = "tenant-controller"
+)
+
+// Install applies the manifests in the order given and waits until every
+// custom resource among them is served.
+func Install(ctx context.Context, cfg *rest.Config, manifests fs.FS, names ...string) error {
+	kube, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	client, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(kube.Discovery()))
+	for _, name := range names {
+		data, err := fs.ReadFile(manifests, name)
+		if err != nil {
+			return err
+		}
+		for document := range strings.SplitSeq(string(data), "\n---\n") {
+			obj := &unstructured.Unstructured{}
+			if err := yaml.Unmarshal([]byte(document), &obj.Object); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			if len(obj.Object) == 0 {
+				continue // comments alone
+			}
+			mapping, err := mapper.RESTMapping(obj.GroupVersionKind().GroupKind(), obj.GroupVersionKind().Version)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			var resource dynamic.ResourceInterface = client.Resource(mapping.Resource)
+			if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+				resource = client.Resource(mapping.Resource).Namespace(obj.GetNamespace())
+			}
+			if _, err := resource.Apply(ctx, obj.GetName(), obj, metav1.ApplyOptions{FieldManager: "lab", Force: true}); err != nil {
+				return fmt.Errorf("%s: apply %s %s: %w", name, obj.GetKind(), obj.GetName(), err)
+			}
+			if obj.GetKind() == "CustomResourceDefinition" {
+				if err := established(ctx, resource, obj.GetName()); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// established waits until a CustomResourceDefinition is served.
+func established(ctx context.Context, client dynamic.ResourceInterface, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	w, err := client.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	for event := range w.ResultChan() {
+		obj, ok := event.Object.(*unstructured.Unstructured)
+		if !ok || event.Type == watch.Deleted {
+			continue
+		}
+		conditions, _, _ := unstructured.NestedSlice(obj.Object, "status", "conditions")
+		for _, c := range conditions {
+			if c, ok := c.(map[string]any); ok && c["type"] == "Established" && c["status"] == "True" {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("CustomResourceDefinition %s was not established: %w", name, errors.Join(ctx.Err(), errors.New("the watch ended")))
+}
+
+// LimitedKubeconfig writes a kubeconfig whose token is the shipped service
+// account's, so that whoever uses it has the rights of the shipped role and
+// no others. It leads to proxy if that is not nil.
+func LimitedKubeconfig(ctx context.Context, cfg *rest.Config, dir string, proxy *Server) (string, error) {
+	kube, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return "", err
+	}
+	token, err := kube.CoreV1().ServiceAccounts(SystemNamespace).CreateToken(ctx, ServiceAccount, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](3600)},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("token of service account %s/%s: %w", SystemNamespace, ServiceAccount, err)
+	}
+	cluster := &clientcmdapi.Cluster{Server: cfg.Host, CertificateAuthorityData: cfg.CAData, CertificateAuthority: cfg.CAFile}
+	if proxy != nil {
+		cluster = &clientcmdapi.Cluster{Server: proxy.URL, CertificateAuthorityData: proxy.CA}
+	}
+	out := clientcmdapi.NewConfig()
+	out.Clusters["lab"] = cluster
+	out.AuthInfos["lab"] = &clientcmdapi.AuthInfo{Token: token.Status.Token}
+	out.Contexts["lab"] = &clientcmdapi.Context{Cluster: "lab", AuthInfo: "lab"}
+	out.CurrentContext = "lab"
+	data, err := clientcmd.Write(*out)
+	if err != nil {
+		return "", err
+	}
+	f, err := os.CreateTemp(dir, "kubeconfig-*") // mode 0600
+	if err != nil {
+		return "", err
+	}
+	if _, err := f.Write(data); err != nil {
+		f.Close()
+		return "", err
+	}
+	return filepath.Clean(f.Name()), f.Close()
+}

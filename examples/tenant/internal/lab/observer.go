@@ -1,0 +1,218 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	coordinationlisters "k8s.io/client-go/listers/coordination/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	networkinglisters "k8s.io/client-go/listers/networking/v1"
+	rbaclisters "k8s.io/client-go/listers/rbac/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
+	"github.com/controllerkit/controllerkit/examples/tenant/client/clientset/versioned"
+	tenantinformers "github.com/controllerkit/controllerkit/examples/tenant/client/informers/externalversions"
+	tenantlisters "github.com/controllerkit/controllerkit/examples/tenant/client/listers/api/v1alpha1"
+)
+
+// Event is one change that the observer saw.
+type Event struct {
+	Type     string // Added, Modified or Deleted
+	Kind     string
+	Object   metav1.Object
+	Previous metav1.Object // of a Modified
+	Initial  bool          // it was there before the observer
+}
+
+// Observer sees what happens in a cluster, through informers of its own.
+type Observer struct {
+	Kube    kubernetes.Interface
+	Tenants versioned.Interface
+
+	TenantLister    tenantlisters.TenantLister
+	Namespaces      corelisters.NamespaceLister
+	Quotas          corelisters.ResourceQuotaLister
+	RoleBindings    rbaclisters.RoleBindingLister
+	NetworkPolicies networkinglisters.NetworkPolicyLister
+	Leases          coordinationlisters.LeaseNamespaceLister
+
+	mu      sync.Mutex
+	changed chan struct{} // closed at the next event
+	stop    context.CancelFunc
+	wait    func()
+}
+
+// Observe starts an observer and returns once it has seen what is there.
+// onEvent, if not nil, is called for every event, one at a time per kind.
+func Observe(ctx context.Context, cfg *rest.Config, onEvent func(Event)) (*Observer, error) {
+	cfg = rest.CopyConfig(cfg)
+	cfg.QPS = -1
+	kube, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	tenants, err := versioned.NewForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	all := informers.NewSharedInformerFactory(kube, 0)
+	leases := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(SystemNamespace))
+	own := tenantinformers.NewSharedInformerFactory(tenants, 0)
+	o := &Observer{
+		Kube:            kube,
+		Tenants:         tenants,
+		TenantLister:    own.Tenancy().V1alpha1().Tenants().Lister(),
+		Namespaces:      all.Core().V1().Namespaces().Lister(),
+		Quotas:          all.Core().V1().ResourceQuotas().Lister(),
+		RoleBindings:    all.Rbac().V1().RoleBindings().Lister(),
+		NetworkPolicies: all.Networking().V1().NetworkPolicies().Lister(),
+		Leases:          leases.Coordination().V1().Leases().Lister().Leases(SystemNamespace),
+		changed:         make(chan struct{}),
+		stop:            stop,
+		wait:            func() { all.Shutdown(); leases.Shutdown(); own.Shutdown() },
+	}
+	for kind, informer := range map[string]cache.SharedIndexInformer{
+		"Tenant":        own.Tenancy().V1alpha1().Tenants().Informer(),
+		"Namespace":     all.Core().V1().Namespaces().Informer(),
+		"ResourceQuota": all.Core().V1().ResourceQuotas().Informer(),
+		"RoleBinding":   all.Rbac().V1().RoleBindings().Informer(),
+		"NetworkPolicy": all.Networking().V1().NetworkPolicies().Informer(),
+		"Lease":         leases.Coordination().V1().Leases().Informer(),
+	} {
+		if _, err := informer.AddEventHandler(o.handler(kind, onEvent)); err != nil {
+			stop()
+			return nil, err
+		}
+	}
+	all.StartWithContext(ctx)
+	leases.StartWithContext(ctx)
+	own.StartWithContext(ctx)
+	sync, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for _, result := range []cache.SyncResult{
+		all.WaitForCacheSyncWithContext(sync), leases.WaitForCacheSyncWithContext(sync), own.WaitForCacheSyncWithContext(sync),
+	} {
+		if err := result.AsError(); err != nil {
+			o.Stop()
+			return nil, err
+		}
+	}
+	return o, nil
+}
+
+// Stop stops the observer and waits until it has.
+func (o *Observer) Stop() {
+	o.stop()
+	o.wait()
+}
+
+func (o *Observer) handler(kind string, onEvent func(Event)) cache.ResourceEventHandler {
+	see := func(e Event) {
+		if onEvent != nil {
+			onEvent(e)
+		}
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		close(o.changed)
+		o.changed = make(chan struct{})
+	}
+	return cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(obj any, initial bool) {
+			see(Event{Type: "Added", Kind: kind, Object: obj.(metav1.Object), Initial: initial})
+		},
+		UpdateFunc: func(old, obj any) {
+			see(Event{Type: "Modified", Kind: kind, Object: obj.(metav1.Object), Previous: old.(metav1.Object)})
+		},
+		DeleteFunc: func(obj any) {
+			if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = unknown.Obj
+			}
+			if obj, ok := obj.(metav1.Object); ok {
+				see(Event{Type: "Deleted", Kind: kind, Object: obj})
+			}
+		},
+	}
+}
+
+// Await returns once cond is nil. It asks again whenever something changes in
+// the cluster, and gives up with cond's last error after limit or with ctx.
+func (o *Observer) Await(ctx context.Context, limit time.Duration, cond func() error) error {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for {
+		o.mu.Lock()
+		changed := o.changed
+		o.mu.Unlock()
+		last := cond()
+		if last == nil {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return fmt.Errorf("not within %v: %w", limit, last)
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", context.Cause(ctx), last)
+		}
+	}
+}
+
+// Ready returns nil when the tenant's conditions say that its present spec
+// stands.
+func (o *Observer) Ready(name string) error {
+	t, err := o.TenantLister.Get(name)
+	if err != nil {
+		return err
+	}
+	for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionAccountOpen, v1alpha1.ConditionNamespaceReady} {
+		c := meta.FindStatusCondition(t.Status.Conditions, kind)
+		switch {
+		case c == nil:
+			return fmt.Errorf("tenant %s has no condition %s", name, kind)
+		case c.Status != metav1.ConditionTrue:
+			return fmt.Errorf("tenant %s: %s is %s: %s: %s", name, kind, c.Status, c.Reason, c.Message)
+		case c.ObservedGeneration != t.Generation:
+			return fmt.Errorf("tenant %s: %s is of generation %d, the tenant of %d", name, kind, c.ObservedGeneration, t.Generation)
+		}
+	}
+	if t.Status.ObservedGeneration != t.Generation {
+		return fmt.Errorf("tenant %s: the status is of generation %d, the tenant of %d", name, t.Status.ObservedGeneration, t.Generation)
+	}
+	return nil
+}
+
+// Leader returns the holder of the controllers' Lease, "" for none.
+func (o *Observer) Leader() string {
+	lease, err := o.Leases.Get(LeaseName)
+	if err != nil || lease.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *lease.Spec.HolderIdentity
+}
+
+// NamespaceGone returns nil when there is no such namespace.
+func (o *Observer) NamespaceGone(name string) error {
+	ns, err := o.Namespaces.Get(name)
+	if err != nil {
+		return nil //nolint:nilerr // not found is what is asked for
+	}
+	return fmt.Errorf("namespace %s is still there (%s)", name, ns.Status.Phase)
+}
+
+// HasPods returns nil when the quota of a tenant allows so many Pods.
+func HasPods(q *corev1.ResourceQuota, pods int64) error {
+	if got := q.Spec.Hard.Pods().Value(); got != pods {
+		return fmt.Errorf("quota %s/%s allows %d Pods, want %d", q.Namespace, q.Name, got, pods)
+	}
+	return nil
+}

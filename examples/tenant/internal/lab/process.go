@@ -1,0 +1,132 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Process is a controller that runs.
+type Process struct {
+	cmd    *exec.Cmd
+	output *buffer
+	ended  chan struct{} // closed when it has ended; err is set before
+	err    error
+}
+
+// StartProcess starts a program. What it prints is kept.
+func StartProcess(bin string, args ...string) (*Process, error) {
+	p := &Process{cmd: exec.Command(bin, args...), output: &buffer{}, ended: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() { // ends with the process; Stop and Kill await it
+		p.err = p.cmd.Wait()
+		close(p.ended)
+	}()
+	return p, nil
+}
+
+// Ended is closed when the process has ended.
+func (p *Process) Ended() <-chan struct{} { return p.ended }
+
+// ExitCode returns the exit code once Ended is closed, -1 for a signal.
+func (p *Process) ExitCode() int { return p.cmd.ProcessState.ExitCode() }
+
+// Output returns all that the process has printed.
+func (p *Process) Output() string { return p.output.String() }
+
+// Tail returns the last n lines of the output.
+func (p *Process) Tail(n int) string {
+	lines := strings.Split(strings.TrimSpace(p.Output()), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// AwaitOutput returns once the process has printed text.
+func (p *Process) AwaitOutput(ctx context.Context, limit time.Duration, text string) error {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for {
+		printed := p.output.next()
+		if strings.Contains(p.Output(), text) {
+			return nil
+		}
+		select {
+		case <-printed:
+		case <-p.ended:
+			return fmt.Errorf("ended before it printed %q: %w\n%s", text, errors.Join(p.err), p.Tail(20))
+		case <-timer.C:
+			return fmt.Errorf("did not print %q within %v\n%s", text, limit, p.Tail(20))
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Stop sends SIGTERM, as the kubelet does, and waits. An exit code other than
+// 0, and more time than the kubelet gives, are errors.
+func (p *Process) Stop() error {
+	select {
+	case <-p.ended:
+		return fmt.Errorf("the process had ended before it was told to: %w", errors.Join(p.err, errors.New(p.Tail(5))))
+	default:
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	select {
+	case <-p.ended:
+		if p.err != nil {
+			return fmt.Errorf("the process did not stop in order: %w\n%s", p.err, p.Tail(20))
+		}
+		return nil
+	case <-time.After(30 * time.Second):
+		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // the Go runtime prints all stacks
+		<-p.ended
+		return fmt.Errorf("the process did not stop within 30s\n%s", p.Output())
+	}
+}
+
+// Kill sends SIGKILL and waits.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.ended
+}
+
+// buffer is what the process printed; its writer is another goroutine.
+type buffer struct {
+	mu      sync.Mutex
+	b       strings.Builder
+	printed chan struct{} // closed at the next write; nil if nobody waits
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.printed != nil {
+		close(b.printed)
+		b.printed = nil
+	}
+	return b.b.Write(p)
+}
+
+func (b *buffer) next() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.printed == nil {
+		b.printed = make(chan struct{})
+	}
+	return b.printed
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
