@@ -1,0 +1,116 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// ErrShutDown is wrapped by the error of a Drain that ShutDown ended.
+var ErrShutDown = errors.New("queue: shut down")
+
+// ShutDown stops the queue: nothing is added any more, no delay ends, no timer
+// runs. Keys that are ready are still handed out, then every Get returns. It
+// does not wait, and ends every ShutDownWithDrain and Drain that waits. It may
+// be called any number of times.
+func (q *Queue[K]) ShutDown() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.stopLocked()
+	if q.abort != nil {
+		close(q.abort)
+		q.abort = nil
+	}
+}
+
+// ShutDownWithDrain stops the queue like ShutDown and waits until every ready
+// key was handed out and every running key is done. It has no deadline: it
+// needs workers that go on calling Get, and never returns if one of them does
+// not call Done, unless ShutDown is called. Any number of callers may wait.
+func (q *Queue[K]) ShutDownWithDrain() {
+	_, _ = q.Drain(context.Background())
+}
+
+// ShuttingDown says whether ShutDown, ShutDownWithDrain or Drain was called.
+func (q *Queue[K]) ShuttingDown() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.stopping
+}
+
+// Drain is ShutDownWithDrain with a deadline: it stops the queue and waits until
+// no key is ready or running, or ctx is done. Workers go on calling Get
+// meanwhile. Delayed keys are not waited for.
+//
+// left holds every key that was not finished when Drain returned, each once, in
+// no order: ready, running and delayed ones, and those that were added again
+// while they ran, after the queue was stopped. err is nil if no key was ready or
+// running, and otherwise wraps context.Cause(ctx) if ctx was done before, or
+// ErrShutDown if ShutDown was called. The keys in left stay in the queue: workers that still
+// call Get get the ready ones.
+func (q *Queue[K]) Drain(ctx context.Context) (left []K, err error) {
+	q.mu.Lock()
+	q.stopLocked()
+	if q.abort == nil {
+		q.abort = make(chan struct{})
+	}
+	abort := q.abort
+	q.mu.Unlock()
+
+	select {
+	case <-q.idle:
+	case <-abort:
+		err = ErrShutDown
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+
+	// Keys may have finished since: left and err must agree.
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	left = q.pendingLocked()
+	if q.settled || err == nil {
+		return left, nil
+	}
+	return left, fmt.Errorf("queue: drain: %d keys left: %w", len(left), err)
+}
+
+// Pending returns every ready, running and delayed key once, in no order. It
+// copies all of them with the queue locked.
+func (q *Queue[K]) Pending() []K {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.pendingLocked()
+}
+
+func (q *Queue[K]) pendingLocked() []K {
+	if len(q.entries) == 0 {
+		return nil
+	}
+	keys := make([]K, 0, len(q.entries))
+	for key := range q.entries {
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+func (q *Queue[K]) stopLocked() {
+	if q.stopping {
+		return
+	}
+	q.stopping = true
+	q.armLocked(time.Time{}) // stops the timer
+	q.stopGaugesLocked()
+	q.work.Broadcast()
+	q.settleLocked()
+}
+
+// settleLocked tells the drains when there is nothing to wait for. Once that is
+// so it stays so, because a stopped queue takes no keys.
+func (q *Queue[K]) settleLocked() {
+	if q.stopping && !q.settled && q.ready == 0 && q.running.n == 0 {
+		q.settled = true
+		close(q.idle)
+	}
+}

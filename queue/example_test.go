@@ -1,0 +1,255 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+
+	"github.com/controllerkit/controllerkit/queue"
+)
+
+// A worker as with client-go's queue.
+func Example() {
+	q := queue.New(queue.Config[string]{Name: "widgets"})
+	q.Add("default/web")
+	q.Add("default/web") // is queued already
+	q.AddWith(queue.AddOptions{Priority: queue.LowPriority}, "default/old")
+
+	reconcile := func(key string) error {
+		fmt.Println("reconcile", key)
+		return nil
+	}
+	q.ShutDown() // what is ready is still handed out
+	for {
+		key, shutdown := q.Get()
+		if shutdown {
+			return
+		}
+		if err := reconcile(key); err != nil {
+			q.AddRateLimited(key)
+		} else {
+			q.Forget(key)
+		}
+		q.Done(key)
+	}
+	// Output:
+	// reconcile default/web
+	// reconcile default/old
+}
+
+// Keys of equal priority take turns by namespace.
+func ExampleNew() {
+	q := queue.New(queue.Config[types.NamespacedName]{
+		Group:       func(key types.NamespacedName) string { return key.Namespace },
+		RateLimiter: queue.Exponential[types.NamespacedName](10*time.Millisecond, time.Minute),
+	})
+	for _, name := range []string{"a", "b", "c"} {
+		q.Add(types.NamespacedName{Namespace: "noisy", Name: name})
+	}
+	q.Add(types.NamespacedName{Namespace: "quiet", Name: "a"})
+	for q.Len() > 0 {
+		key, _ := q.Get()
+		fmt.Println(key)
+		q.Done(key)
+	}
+	// Output:
+	// noisy/a
+	// quiet/a
+	// noisy/b
+	// noisy/c
+}
+
+func ExampleQueue_AddWith() {
+	q := queue.New(queue.Config[string]{})
+	q.AddWith(queue.AddOptions{Priority: queue.LowPriority}, "backfill")
+	q.Add("changed")
+	q.AddWith(queue.AddOptions{Priority: 10}, "urgent")
+	for q.Len() > 0 {
+		key, priority, _ := q.GetWithPriority()
+		fmt.Println(key, priority)
+		q.Done(key)
+	}
+	// Output:
+	// urgent 10
+	// changed 0
+	// backfill -100
+}
+
+// Workers that end with a context, and start again on the same queue.
+func ExampleQueue_GetContext() {
+	q := queue.New(queue.Config[string]{})
+	q.Add("a")
+	q.Add("b")
+
+	term, loseLeadership := context.WithCancel(context.Background())
+	key, _, ok := q.GetContext(term)
+	fmt.Println(key, ok)
+	q.Done(key)
+	loseLeadership()
+	_, _, ok = q.GetContext(term)
+	fmt.Println(ok, q.Pending())
+
+	key, _, ok = q.GetContext(context.Background()) // the next term
+	fmt.Println(key, ok)
+	// Output:
+	// a true
+	// false [b]
+	// b true
+}
+
+// Finish what is ready, for as long as there is time.
+func ExampleQueue_Drain() {
+	q := queue.New(queue.Config[string]{})
+	q.Add("a")
+	q.AddAfter("later", time.Hour)
+
+	var workers sync.WaitGroup
+	workers.Go(func() {
+		for {
+			key, shutdown := q.Get()
+			if shutdown {
+				return
+			}
+			q.Done(key)
+		}
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	left, err := q.Drain(ctx)
+	workers.Wait()
+	fmt.Println(left, err)
+
+	// Without time there is an error, which says why.
+	late := queue.New(queue.Config[string]{})
+	late.Add("b")
+	errGrace := errors.New("grace period is over")
+	over, end := context.WithCancelCause(context.Background())
+	end(errGrace)
+	left, err = late.Drain(over)
+	fmt.Println(left, err, errors.Is(err, errGrace))
+	// Output:
+	// [later] <nil>
+	// [b] queue: drain: 1 keys left: grace period is over true
+}
+
+func ExampleQueue_Snapshot() {
+	q := queue.New(queue.Config[string]{Name: "widgets"})
+	q.Add("a")
+	q.Get()
+	q.Add("b")
+	q.AddRateLimited("c")
+	s := q.Snapshot()
+	fmt.Println(s.Name, s.Running, s.Ready, s.Delayed)
+	for _, key := range s.Keys {
+		fmt.Println(key.Key, key.State, key.Attempts)
+	}
+	q.ShutDown()
+	// Output:
+	// widgets 1 1 1
+	// a running 0
+	// b ready 0
+	// c delayed 1
+}
+
+func ExampleExponential() {
+	limiter := queue.Exponential[string](time.Second, 5*time.Second)
+	for range 4 {
+		d := limiter.When("a")
+		fmt.Println(d > 0 && d <= 5*time.Second, limiter.NumRequeues("a"))
+	}
+	limiter.Forget("a")
+	fmt.Println(limiter.When("a") <= time.Second)
+	// Output:
+	// true 1
+	// true 2
+	// true 3
+	// true 4
+	// true
+}
+
+// Ten retries a second for all keys together, beside the backoff of each key,
+// and never longer than a minute on account of the others.
+func ExampleTokenBucket() {
+	limiter := queue.MaxOf(
+		queue.Exponential[string](5*time.Millisecond, 5*time.Minute),
+		queue.TokenBucket[string](10, 100, time.Minute),
+	)
+	fmt.Println(limiter.When("a") <= 5*time.Millisecond)
+	// Output: true
+}
+
+func ExampleFastSlow() {
+	limiter := queue.FastSlow[string](100*time.Millisecond, time.Minute, 2)
+	fmt.Println(limiter.When("a"), limiter.When("a"), limiter.When("a"))
+	// Output: 100ms 100ms 1m0s
+}
+
+func ExampleMaxOf() {
+	limiter := queue.MaxOf(queue.FastSlow[string](time.Second, time.Second, 0), queue.FastSlow[string](0, time.Minute, 1))
+	fmt.Println(limiter.When("a"), limiter.When("a"))
+	// Output: 1s 1m0s
+}
+
+func ExampleMinOf() {
+	limiter := queue.MinOf(queue.FastSlow[string](time.Second, time.Second, 0), queue.FastSlow[string](0, time.Minute, 1))
+	fmt.Println(limiter.When("a"), limiter.When("a"))
+	// Output: 0s 1s
+}
+
+// informer stands for an informer of Pods.
+type informer struct{ handlers []cache.ResourceEventHandler }
+
+func (i *informer) AddEventHandler(h cache.ResourceEventHandler) { i.handlers = append(i.handlers, h) }
+
+func ExampleEventHandler() {
+	q := queue.New(queue.Config[types.NamespacedName]{})
+	var pods informer
+	pods.AddEventHandler(queue.EventHandler(q, queue.KeyOf[*corev1.Pod]))
+
+	for _, h := range pods.handlers {
+		h.OnAdd(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "from-list"}}, true)
+		h.OnDelete(cache.DeletedFinalStateUnknown{
+			Key: "default/gone",
+			Obj: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "gone"}},
+		})
+	}
+	for q.Len() > 0 {
+		key, priority, _ := q.GetWithPriority()
+		fmt.Println(key, priority)
+	}
+	// Output:
+	// default/gone 0
+	// default/from-list -100
+}
+
+// A change of a Pod wakes the ReplicaSet that controls it.
+func ExampleControllerOf() {
+	q := queue.New(queue.Config[types.NamespacedName]{})
+	replicaSet := appsv1.SchemeGroupVersion.WithKind("ReplicaSet").GroupKind()
+	h := queue.EventHandler(q, queue.ControllerOf[*corev1.Pod](replicaSet))
+	h.OnAdd(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default",
+		Name:      "web-1",
+		OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", Controller: ptr.To(true)},
+		},
+	}}, false)
+	key, _ := q.Get()
+	fmt.Println(key)
+	// Output: default/web
+}
+
+func ExampleKeyOf() {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
+	fmt.Println(queue.KeyOf(pod))
+	// Output: [default/web]
+}

@@ -1,0 +1,207 @@
+package queue_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/controllerkit/controllerkit/queue"
+)
+
+func namespace(key string) string { return strings.Split(key, "/")[0] }
+
+func TestGroupsTakeTurns(t *testing.T) {
+	q := queue.New(queue.Config[string]{Group: namespace})
+	for i := range 1000 {
+		q.Add(fmt.Sprintf("noisy/%d", i))
+	}
+	for _, key := range []string{"b/0", "b/1", "b/2", "c/0"} {
+		q.Add(key)
+	}
+	var got []string
+	for range 9 {
+		key, _ := q.Get()
+		got = append(got, key)
+		q.Done(key)
+	}
+	want := []string{"noisy/0", "b/0", "c/0", "noisy/1", "b/1", "noisy/2", "b/2", "noisy/3", "noisy/4"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("order (-want +got):\n%s", diff)
+	}
+	// A group that comes back waits for its turn, not for the keys before it.
+	q.Add("d/0")
+	q.Add("c/0")
+	got = nil
+	for range 3 {
+		key, _ := q.Get()
+		got = append(got, key)
+	}
+	if diff := cmp.Diff([]string{"noisy/5", "d/0", "c/0"}, got); diff != "" {
+		t.Errorf("order (-want +got):\n%s", diff)
+	}
+}
+
+// With any number of groups that always have ready keys each gets the same
+// number of Gets, give or take one, however many keys they have.
+func TestGroupsGetEqualShares(t *testing.T) {
+	q := queue.New(queue.Config[string]{Group: namespace})
+	const groups = 7
+	next := 0
+	for g := range groups {
+		for range 1 << g { // 1 to 64 keys
+			q.Add(fmt.Sprintf("%d/%d", g, next))
+			next++
+		}
+	}
+	got := make([]int, groups)
+	for range 100 * groups {
+		key, _ := q.Get()
+		got[key[0]-'0']++
+		q.Add(key) // ready again at once
+		q.Done(key)
+	}
+	if low, high := slices.Min(got), slices.Max(got); high-low > 1 {
+		t.Errorf("Gets by group: got %v, want equal shares", got)
+	}
+}
+
+// Under constant load of high priority, and each Get taking 1 s:
+func TestLowPriorityIsNotStarved(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		maxWait time.Duration
+		// when the low keys are handed out, by Get
+		want []int
+	}{
+		// The first low key is handed out by the first Get after more than a
+		// minute, later ones by one Get in four.
+		{"default", 0, []int{61, 65, 69}},
+		{"10 s", 10 * time.Second, []int{11, 15, 19}},
+		{"never", -1, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := queue.New(queue.Config[string]{MaxWait: tc.maxWait})
+				q.AddWith(queue.AddOptions{Priority: queue.LowPriority}, "low1", "low2", "low3")
+				q.Add("high1")
+				q.Add("high2")
+				var got []int
+				for n := range 200 {
+					key, _ := q.Get()
+					if strings.HasPrefix(key, "low") {
+						got = append(got, n)
+					} else {
+						q.Add(key)
+					}
+					q.Done(key)
+					time.Sleep(time.Second)
+				}
+				if diff := cmp.Diff(tc.want, got); diff != "" {
+					t.Errorf("Gets that handed out a low key (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// The bound, for several priorities at once: whenever a lower priority has a key
+// older than MaxWait, any four Gets serve the lower ones once, exactly; while
+// none is older they serve none.
+func TestStarvationBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const maxWait = 5 * time.Second
+		q := queue.New(queue.Config[string]{MaxWait: maxWait})
+		since := map[string]time.Time{}
+		priorities := map[string]int{}
+		add := func(key string, priority int) {
+			if _, ok := since[key]; !ok {
+				since[key] = time.Now()
+			}
+			priorities[key] = priority
+			q.AddWith(queue.AddOptions{Priority: priority}, key)
+		}
+		for i := range 40 {
+			add(fmt.Sprint("low", i), -100)
+			add(fmt.Sprint("mid", i), 0)
+			add(fmt.Sprint("top", i), 100)
+		}
+		overdue := func() bool {
+			for key, at := range since {
+				if priorities[key] < 100 && time.Since(at) > maxWait {
+					return true
+				}
+			}
+			return false
+		}
+		starving, high, low := 0, 0, 0 // consecutive Gets while some key is overdue
+		for n := range 600 {
+			if n%50 == 0 && n < 300 {
+				add(fmt.Sprint("mid", n/50), 100) // a raised key is not overdue, and makes none so
+			}
+			was := overdue()
+			key, priority, _ := q.GetWithPriority()
+			if priority != priorities[key] {
+				t.Fatalf("priority of %s: got %d, want %d", key, priority, priorities[key])
+			}
+			switch {
+			case !was:
+				starving = 0
+				if priority != 100 {
+					t.Fatalf("Get %d: got %s, although no key of a lower priority is older than MaxWait", n, key)
+				}
+			case priority == 100:
+				starving, high = starving+1, high+1
+				if starving > 3 {
+					t.Fatalf("Get %d: %d Gets in a row for the highest priority", n, starving)
+				}
+			default:
+				if low > 0 && starving != 3 {
+					t.Fatalf("Get %d: the highest priority had %d Gets in between, want 3 in 4", n, starving)
+				}
+				starving, low = 0, low+1
+			}
+			delete(since, key)
+			if priority == 100 {
+				add(key, 100)
+			}
+			q.Done(key)
+			time.Sleep(100 * time.Millisecond)
+		}
+		if low < 70 || high == 0 {
+			t.Errorf("served %d low keys, %d high ones meanwhile: the test has tested nothing", low, high)
+		}
+		for key := range since {
+			if priorities[key] < 100 {
+				t.Errorf("%s was never served", key)
+			}
+		}
+	})
+}
+
+// Of several lower priorities the one with the oldest key has its turn, be it
+// the lowest, and be its key a raised one.
+func TestTheOldestLowerKeyGoesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := tester{t, queue.New(queue.Config[string]{MaxWait: 10 * time.Second})}
+		with := func(priority int) queue.AddOptions { return queue.AddOptions{Priority: priority} }
+		q.AddWith(with(-100), "low")
+		time.Sleep(time.Second)
+		q.AddWith(with(-100), "raised")
+		time.Sleep(4 * time.Second)
+		for i := range 12 {
+			q.AddWith(with(100), fmt.Sprint("top", i))
+		}
+		q.Add("mid")
+		q.AddWith(with(0), "raised") // after mid, but ready for longer
+		q.run("top0", "top1", "top2", "top3")
+		time.Sleep(6 * time.Second) // low has waited for 11 s, raised for 10 s, mid for 6 s
+		q.run("low", "top4", "top5", "top6", "top7")
+		time.Sleep(1) // raised is over 10 s: its priority is served, in its order
+		q.run("mid", "top8", "top9", "top10", "raised", "top11")
+	})
+}

@@ -1,0 +1,240 @@
+package queue_test
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/controllerkit/controllerkit/queue"
+)
+
+// metric is any of the metrics of a workqueue.MetricsProvider.
+type metric struct {
+	mu    sync.Mutex
+	value float64
+	seen  []float64
+}
+
+func (m *metric) Inc() { m.add(1) }
+func (m *metric) Dec() { m.add(-1) }
+func (m *metric) add(d float64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.value += d
+}
+func (m *metric) Set(v float64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.value = v
+}
+func (m *metric) Observe(v float64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.seen) < cap(m.seen) {
+		m.seen = append(m.seen, v)
+	}
+}
+func (m *metric) get() float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.value
+}
+
+type provider struct {
+	names                                                    map[string]bool
+	depth, adds, retries, latency, work, unfinished, longest metric
+}
+
+func newProvider() *provider {
+	p := &provider{names: map[string]bool{}}
+	p.latency.seen = make([]float64, 0, 100)
+	p.work.seen = make([]float64, 0, 100)
+	return p
+}
+
+func (p *provider) NewDepthMetric(name string) workqueue.GaugeMetric {
+	p.names[name] = true
+	return &p.depth
+}
+func (p *provider) NewAddsMetric(string) workqueue.CounterMetric           { return &p.adds }
+func (p *provider) NewRetriesMetric(string) workqueue.CounterMetric        { return &p.retries }
+func (p *provider) NewLatencyMetric(string) workqueue.HistogramMetric      { return &p.latency }
+func (p *provider) NewWorkDurationMetric(string) workqueue.HistogramMetric { return &p.work }
+func (p *provider) NewUnfinishedWorkSecondsMetric(string) workqueue.SettableGaugeMetric {
+	return &p.unfinished
+}
+func (p *provider) NewLongestRunningProcessorSecondsMetric(string) workqueue.SettableGaugeMetric {
+	return &p.longest
+}
+
+type values struct{ Depth, Adds, Retries, Unfinished, Longest float64 }
+
+func (p *provider) values() values {
+	return values{p.depth.get(), p.adds.get(), p.retries.get(), p.unfinished.get(), p.longest.get()}
+}
+
+// common is what client-go's queue and this one have in common.
+type common = workqueue.TypedRateLimitingInterface[string]
+
+// metricsCycle is a life of two keys, with what the metrics say at each step.
+func metricsCycle(q common, p *provider) (steps []values) {
+	step := func() {
+		synctest.Wait()
+		steps = append(steps, p.values())
+	}
+	q.Add("a")
+	q.Add("a") // the same add
+	q.Add("b")
+	step()
+	time.Sleep(3 * time.Second)
+	q.Get()
+	step()
+	q.Add("a") // to run again
+	q.Add("a")
+	step()
+	time.Sleep(2 * time.Second)
+	q.Get()
+	time.Sleep(2*time.Second + time.Millisecond)
+	step()
+	q.Done("a")
+	time.Sleep(500 * time.Millisecond) // client-go's gauges see Done at their next tick
+	step()
+	q.Get()
+	q.AddRateLimited("b")
+	q.Done("a")
+	q.Done("b")
+	time.Sleep(500 * time.Millisecond)
+	step()
+	time.Sleep(time.Second)
+	step()
+	q.Get()
+	q.Done("b")
+	time.Sleep(500 * time.Millisecond)
+	step()
+	return steps
+}
+
+// The metrics mean what client-go's mean: the same life of the same keys gives
+// the same values in both.
+func TestMetricsAreThoseOfClientGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter := func() workqueue.TypedRateLimiter[string] {
+			return workqueue.NewTypedItemFastSlowRateLimiter[string](time.Second, time.Second, 1)
+		}
+		theirs, ours := newProvider(), newProvider()
+		q := workqueue.NewTypedRateLimitingQueueWithConfig(limiter(), workqueue.TypedRateLimitingQueueConfig[string]{Name: "q", MetricsProvider: theirs})
+		want := metricsCycle(q, theirs)
+		q.ShutDown()
+		own := queue.New(queue.Config[string]{Name: "q", MetricsProvider: ours, RateLimiter: limiter()})
+		got := metricsCycle(own, ours)
+		own.ShutDown()
+		// Their gauges are of the last tick, at most half a second ago; so are ours.
+		near := cmpopts.EquateApprox(0, 0.51)
+		if diff := cmp.Diff(want, got, near); diff != "" {
+			t.Errorf("values after each step (-client-go +queue):\n%s", diff)
+		}
+		if diff := cmp.Diff(theirs.latency.seen, ours.latency.seen, cmpopts.EquateApprox(0, 1e-6)); diff != "" {
+			t.Errorf("queue durations (-client-go +queue):\n%s", diff)
+		}
+		if diff := cmp.Diff(theirs.work.seen, ours.work.seen, cmpopts.EquateApprox(0, 1e-6)); diff != "" {
+			t.Errorf("work durations (-client-go +queue):\n%s", diff)
+		}
+		if diff := cmp.Diff(theirs.names, ours.names); diff != "" {
+			t.Errorf("names (-client-go +queue):\n%s", diff)
+		}
+	})
+}
+
+func TestRetriesCountRetriesOnly(t *testing.T) {
+	p := newProvider()
+	q := queue.New(queue.Config[string]{Name: "q", MetricsProvider: p})
+	defer q.ShutDown()
+	q.Add("a")
+	q.AddAfter("b", time.Hour)
+	q.AddWith(queue.AddOptions{After: time.Hour}, "c")
+	if got := p.retries.get(); got != 0 {
+		t.Errorf("after adds with and without a delay: got %v retries, want 0", got)
+	}
+	q.AddRateLimited("d")
+	q.AddWith(queue.AddOptions{RateLimited: true}, "e", "f")
+	if got := p.retries.get(); got != 3 {
+		t.Errorf("after rate-limited adds of 3 keys: got %v retries, want 3", got)
+	}
+}
+
+// One key hangs while others start and end all the time: the gauges must tell.
+func TestGaugesOfAHangingKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProvider()
+		q := queue.New(queue.Config[string]{Name: "q", MetricsProvider: p})
+		q.Add("hangs")
+		q.Get()
+		for range 1000 {
+			q.Add("quick")
+			q.Get()
+			time.Sleep(10 * time.Millisecond)
+			q.Done("quick")
+		}
+		synctest.Wait()
+		if got := p.longest.get(); got < 9.5 || got > 10 {
+			t.Errorf("longest running after 10 s: got %v s", got)
+		}
+		q.Done("hangs")
+		if got := p.values(); got.Longest != 0 || got.Unfinished != 0 {
+			t.Errorf("gauges when nothing runs: got %+v, want 0", got)
+		}
+		// Nothing runs: no timer either, or it would set the gauge again.
+		p.longest.Set(-1)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := p.longest.get(); got != -1 {
+			t.Errorf("the gauge was refreshed to %v although nothing runs", got)
+		}
+		// And they go on when something runs again.
+		q.Add("hangs")
+		q.Get()
+		time.Sleep(10*time.Second + time.Millisecond)
+		synctest.Wait()
+		if got := p.longest.get(); got != 10 {
+			t.Errorf("longest running after 10 s: got %v s, want 10", got)
+		}
+		q.ShutDown()
+	})
+}
+
+func TestShutDownStopsTheTimers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProvider()
+		q := queue.New(queue.Config[string]{Name: "q", MetricsProvider: p})
+		q.Add("a")
+		q.Get()
+		q.AddAfter("b", time.Second)
+		q.ShutDown()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := p.longest.get(); got != 0 {
+			t.Errorf("the gauge was refreshed to %v after ShutDown", got)
+		}
+		if n := q.Len(); n != 0 {
+			t.Errorf("%d keys are ready: a delay ended after ShutDown", n)
+		}
+		q.Done("a")
+		if got := p.values(); got.Longest != 0 || got.Unfinished != 0 {
+			t.Errorf("gauges after the last Done: got %+v, want 0", got)
+		}
+	})
+}
+
+func TestNoNameNoMetrics(t *testing.T) {
+	p := newProvider()
+	q := queue.New(queue.Config[string]{MetricsProvider: p})
+	q.Add("a")
+	if len(p.names) != 0 || p.adds.get() != 0 {
+		t.Errorf("a queue without a name made metrics: %v", p.names)
+	}
+}
