@@ -1,0 +1,240 @@
+package examples_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/leader"
+	"github.com/controllerkit/controllerkit/metrics"
+	"github.com/controllerkit/controllerkit/queue"
+	"github.com/controllerkit/controllerkit/reconcile"
+	"github.com/controllerkit/controllerkit/shutdown"
+)
+
+// What reconcile finds in a queue by assertion.
+type queueUpgrades[K comparable] interface {
+	AddWith(opts struct {
+		Priority    int
+		After       time.Duration
+		RateLimited bool
+	}, keys ...K)
+	GetWithPriority() (key K, priority int, shutdown bool)
+	GetContext(ctx context.Context) (key K, priority int, ok bool)
+	Pending() []K
+}
+
+// The packages meet by these interfaces.
+var (
+	_ workqueue.TypedRateLimitingInterface[string] = (*queue.Queue[string])(nil)
+	_ queueUpgrades[string]                        = (*queue.Queue[string])(nil)
+	_ queue.Adder[string]                          = (*queue.Queue[string])(nil)
+	_ queue.Adder[string]                          = workqueue.TypedRateLimitingInterface[string](nil)
+	_ reconcile.Gate[types.NamespacedName]         = (*consistency.Store)(nil)
+	_ reconcile.Metrics                            = (*metrics.Metrics)(nil)
+	_ leader.Metrics                               = (*metrics.Metrics)(nil)
+	_ workqueue.MetricsProvider                    = (*metrics.Metrics)(nil)
+	_ cache.DoneChecker                            = new(informer.Set).HasSyncedChecker()
+
+	// Everything that runs has one shape.
+	_ func(context.Context) error = (*reconcile.Controller[string])(nil).Run
+	_ func(context.Context) error = (*informer.Set)(nil).Run
+	_ func(context.Context) error = (*shutdown.Group)(nil).Run
+)
+
+// TestErrorsAreClassedByMethods holds the two methods by which packages class
+// each other's errors.
+func TestErrorsAreClassedByMethods(t *testing.T) {
+	store := consistency.New(consistency.Config{})
+	key := types.NamespacedName{Name: "a"}
+	if err := store.AddInformer(coordinationv1.Resource("leases"), cache.NewSharedIndexInformer(&cache.ListWatch{}, &coordinationv1.Lease{}, 0, nil)); err != nil {
+		t.Fatal(err)
+	}
+	store.WroteAt(key, "", coordinationv1.Resource("leases"), "7")
+	var stale interface{ Stale() bool }
+	if err := store.EnsureReady(key); !errors.As(err, &stale) || !stale.Stale() {
+		t.Errorf("EnsureReady: %v, want an error with Stale() true", err)
+	}
+	var lost interface{ LeadershipLost() bool }
+	if !errors.As(leader.ErrLost, &lost) || !lost.LeadershipLost() {
+		t.Errorf("leader.ErrLost has no LeadershipLost() that is true")
+	}
+}
+
+// results counts what reconcile reports.
+type results struct {
+	*metrics.Metrics
+	seen chan string
+}
+
+func (r results) ReconcileFinished(controller, result string, d time.Duration) {
+	r.Metrics.ReconcileFinished(controller, result, d)
+	r.seen <- result
+}
+
+// TestResultsHaveSeries holds that metrics has a series, from the start, for
+// each result of reconcile's table, and no other.
+func TestResultsHaveSeries(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m, err := metrics.New(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.ReconcileWorkers("c", 1)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range families {
+		if f.GetName() != "controller_reconcile_total" {
+			continue
+		}
+		for _, series := range f.GetMetric() {
+			for _, label := range series.GetLabel() {
+				if label.GetName() == "result" {
+					got = append(got, label.GetValue())
+				}
+			}
+		}
+	}
+	want := []string{
+		"cancelled", "conflict", "error", "forbidden", "not_found", "panic", "requeue",
+		"server_delay", "stale", "success", "terminal", "timeout",
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("results with a series:\ngot  %v\nwant %v", got, want)
+	}
+}
+
+// TestLossStopsWorkAtOnce holds the contract between leader and reconcile that
+// matters most: when the Lease is lost, a call that runs is cancelled at once,
+// also when a graceful stop had begun, and the same queue serves the next term.
+func TestLossStopsWorkAtOnce(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		stopping bool // the process was asked to stop before the Lease was lost
+	}{
+		{name: "while leading"},
+		{name: "while draining", stopping: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := fake.NewClientset()
+				var cut atomic.Bool // the API server is out of reach
+				client.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+					if cut.Load() {
+						return true, nil, apierrors.NewTimeoutError("cut", 0)
+					}
+					return false, nil, nil
+				})
+				elector := &leader.Elector{
+					Leases: client.CoordinationV1().Leases("ns"), Namespace: "ns", Name: "lease",
+					LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
+					DrainTimeout: time.Minute,
+				}
+				q := queue.New(queue.Config[string]{})
+				defer q.ShutDown()
+				q.Add("a")
+				started := make(chan struct{}, 8)
+				cancelled := make(chan error, 8)
+				c := &reconcile.Controller[string]{
+					Name: "c", Queue: q, GracePeriod: time.Minute,
+					Reconcile: func(ctx context.Context, _ string) (reconcile.Result, error) {
+						started <- struct{}{}
+						<-ctx.Done() // as long as it may
+						cancelled <- context.Cause(ctx)
+						return reconcile.Result{}, ctx.Err()
+					},
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				ran := make(chan error, 1)
+				go func() { ran <- elector.Run(ctx, c.Run) }()
+				<-started
+
+				cut.Store(true)
+				begin := time.Now()
+				if tt.stopping {
+					stop()
+				}
+				cause := <-cancelled
+				var lost interface{ LeadershipLost() bool }
+				if !errors.As(cause, &lost) {
+					t.Errorf("the call was cancelled for %v, want the loss of leadership", cause)
+				}
+				if took := time.Since(begin); took > elector.RenewDeadline {
+					t.Errorf("the call was cancelled %v after the last renewal could be sent, want at most %v", took, elector.RenewDeadline)
+				}
+				if !tt.stopping {
+					cut.Store(false)
+					<-started // the next term, the same key, the same queue
+					stop()
+				}
+				<-ran
+				if !tt.stopping {
+					<-cancelled
+				}
+			})
+		})
+	}
+}
+
+// TestOneMetricsForAll holds that the packages share one registry.
+func TestOneMetricsForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		registry := prometheus.NewRegistry()
+		m, err := metrics.New(registry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := queue.New(queue.Config[string]{Name: "c", MetricsProvider: m})
+		seen := make(chan string, 1)
+		c := &reconcile.Controller[string]{
+			Name: "c", Queue: q, Metrics: results{m, seen},
+			Reconcile: func(context.Context, string) (reconcile.Result, error) { return reconcile.Result{}, nil },
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ran := make(chan error, 1)
+		go func() { ran <- c.Run(ctx) }()
+		q.Add("a")
+		if got := <-seen; got != "success" {
+			t.Errorf("result = %q, want success", got)
+		}
+		stop()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+		q.ShutDown()
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, f := range families {
+			names = append(names, f.GetName())
+		}
+		for _, want := range []string{"workqueue_adds_total", "controller_reconcile_total"} {
+			if !slices.Contains(names, want) {
+				t.Errorf("no %s in %s", want, strings.Join(names, " "))
+			}
+		}
+	})
+}
