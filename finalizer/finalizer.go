@@ -1,0 +1,274 @@
+package finalizer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// ErrDeleting is returned by [Add] for an object that is being deleted and does
+// not carry the finalizer. The API server would refuse it too: it is too late.
+var ErrDeleting = errors.New("finalizer: the object is being deleted")
+
+// Patcher is the one method of a client that this package calls. The typed
+// clients, the dynamic client and the metadata client of client-go have it. The
+// client of a namespaced resource is the one of the object's namespace.
+type Patcher[T any] interface {
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
+}
+
+// Held is the proof that an object carries a finalizer. Only [Ensure] and [Add]
+// make one, so a function that takes a Held cannot be called before the
+// finalizer is stored. It says nothing about later: use it in the reconcile that
+// received it and do not keep it.
+//
+// The zero Held proves nothing, and Valid tells it apart.
+type Held[T metav1.Object] struct {
+	object T
+	name   string // "" in the zero Held, never in a made one
+}
+
+// Object returns the object that carries the finalizer: the server's answer if
+// the finalizer was added just now, otherwise the object given to Ensure or Add.
+// That one may belong to an informer's cache: read it, do not write to it. The
+// zero Held returns the zero T.
+func (h Held[T]) Object() T { return h.object }
+
+// Valid reports whether h comes from [Ensure] or [Add]. It is false for the zero
+// Held. Functions with effects outside the cluster that are called from code they
+// do not know should check it.
+func (h Held[T]) Valid() bool { return h.name != "" }
+
+// Has reports whether obj carries the finalizer name.
+func Has(obj metav1.Object, name string) bool {
+	return slices.Contains(obj.GetFinalizers(), name)
+}
+
+// Ensure makes sure that work on obj is guarded by the finalizer name, or, once
+// obj is being deleted, that cleanup succeeds before the finalizer goes. The
+// package comment has a table of the cases.
+//
+// name is a domain, a slash and a word: "example.com/bucket". live reports
+// whether to go on: the object is not being deleted and held is valid. Once it is
+// being deleted, live is false and there is nothing more to do, whether
+// err is nil or not.
+//
+// cleanup must be idempotent, and must read what it is about to delete from its
+// source: the object it gets can be an older copy. It gets ctx as it is; bound it
+// there. Ensure neither retries it nor recovers its panics.
+//
+// Errors wrap their cause. A Conflict means that obj was stale; a NotFound, that
+// it is gone before the finalizer was stored.
+func Ensure[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string, cleanup func(context.Context, Held[T]) error) (held Held[T], live bool, err error) {
+	if err := check(obj, name); err != nil {
+		return Held[T]{}, false, err
+	}
+	if cleanup == nil {
+		return Held[T]{}, false, fmt.Errorf("finalizer %s: cleanup is nil: without it nothing can remove the finalizer again", name)
+	}
+	if obj.GetDeletionTimestamp() == nil {
+		held, err := Add(ctx, c, obj, name)
+		return held, err == nil, err
+	}
+	if !Has(obj, name) {
+		return Held[T]{}, false, nil
+	}
+	if err := cleanup(ctx, Held[T]{object: obj, name: name}); err != nil {
+		return Held[T]{}, false, fmt.Errorf("finalizer %s: cleanup: %w", name, err)
+	}
+	_, err = Remove(ctx, c, obj, name)
+	return Held[T]{}, false, err
+}
+
+// Add stores the finalizer name on obj unless it is there already, which costs no
+// request. It fails with [ErrDeleting] when obj is being deleted without it, and
+// with a Conflict when obj is stale: the object in the server has another
+// finalizer list, is being deleted, or is another object of that name. Read it
+// again and decide again; Add does not do so itself, because a copy too old for
+// its finalizers is too old for the work that follows. obj is not changed.
+func Add[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string) (Held[T], error) {
+	if err := check(obj, name); err != nil {
+		return Held[T]{}, err
+	}
+	if Has(obj, name) {
+		return Held[T]{object: obj, name: name}, nil
+	}
+	if obj.GetDeletionTimestamp() != nil {
+		return Held[T]{}, fmt.Errorf("finalizer %s: add: %w", name, ErrDeleting)
+	}
+	answer, err := patch(ctx, c, obj, addition(obj, name))
+	if err != nil {
+		return Held[T]{}, fmt.Errorf("finalizer %s: add: %w", name, asConflict(err))
+	}
+	// A mutating webhook can take it out again. Then nothing is guarded.
+	if !Has(answer, name) {
+		return Held[T]{}, fmt.Errorf("finalizer %s: add: the server accepted the patch and answered with an object that does not carry the finalizer; look for an admission webhook", name)
+	}
+	return Held[T]{object: answer, name: name}, nil
+}
+
+// Remove takes the finalizer name off obj, and is for callers that know its
+// cleanup is done; [Ensure] calls it after cleanup. It does nothing, without a
+// request, when obj does not carry the finalizer: pass the newest copy there is.
+// obj is not changed.
+//
+// Unlike Add, Remove looks at the live object when obj turns out to be stale: that
+// another controller's finalizer went meanwhile is no reason to repeat a cleanup.
+// It is done if the finalizer is gone or the object is gone or is another one, and
+// tries once more otherwise. So Remove makes at most three requests, and returns a
+// Conflict when the list changed again between the last two.
+//
+// Remove returns the server's answer, or obj if there was nothing to do. It
+// returns the zero T, and no error, if there is no object with that UID any more.
+// The answer to the last removal is peculiar; see the Caveats of the package.
+func Remove[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string) (T, error) {
+	var gone T
+	if err := check(obj, name); err != nil {
+		return gone, err
+	}
+	if !Has(obj, name) {
+		return obj, nil
+	}
+	answer, err := patch(ctx, c, obj, removal(obj, name))
+	if isFailedTest(err) {
+		// Which test failed, the answer does not say. A patch that only tests the
+		// UID changes nothing, and returns the live object or fails for that reason
+		// alone: a read, for identities that have no verb but patch.
+		var live T
+		live, err = patch(ctx, c, obj, []operation{testUID(obj)})
+		switch {
+		case isFailedTest(err):
+			return gone, nil
+		case err == nil && !Has(live, name):
+			return live, nil
+		case err == nil:
+			answer, err = patch(ctx, c, live, removal(live, name))
+		}
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		return gone, nil
+	case err != nil:
+		return gone, fmt.Errorf("finalizer %s: remove: %w", name, asConflict(err))
+	}
+	return answer, nil
+}
+
+// check refuses what can only be a mistake in the program, before any request.
+func check(obj metav1.Object, name string) error {
+	if !strings.Contains(name, "/") || len(validation.IsQualifiedName(name)) > 0 {
+		return fmt.Errorf("finalizer %q: not a finalizer name: use a domain, a slash and a word, such as example.com/bucket", name)
+	}
+	if obj.GetUID() == "" {
+		return fmt.Errorf("finalizer %s: object %q has no metadata.uid: pass one that the API server returned", name, obj.GetName())
+	}
+	return nil
+}
+
+// operation is one step of a JSON patch (RFC 6902). Value has no omitempty: a
+// test for null must say null. Remove ignores it.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+const (
+	uidPath        = "/metadata/uid"
+	deletionPath   = "/metadata/deletionTimestamp"
+	finalizersPath = "/metadata/finalizers"
+)
+
+// addition appends name to the list of obj, if the live list is still that one.
+func addition(obj metav1.Object, name string) []operation {
+	tests := []operation{
+		testUID(obj),
+		// A live deletion the copy does not show would make the whole patch 422
+		// Invalid, which reads like a bug. It is staleness.
+		{Op: "test", Path: deletionPath},
+		testList(obj),
+	}
+	if len(obj.GetFinalizers()) == 0 {
+		// There is no list to append to. Without the test for null this operation
+		// would replace a list that the copy does not show.
+		return append(tests, operation{Op: "add", Path: finalizersPath, Value: []string{name}})
+	}
+	return append(tests, operation{Op: "add", Path: finalizersPath + "/-", Value: name})
+}
+
+// removal takes name, which obj carries, out of the list, if the live list is
+// still that of obj. An index is safe only behind that test.
+func removal(obj metav1.Object, name string) []operation {
+	at := slices.Index(obj.GetFinalizers(), name)
+	return []operation{
+		testUID(obj),
+		testList(obj),
+		{Op: "remove", Path: fmt.Sprintf("%s/%d", finalizersPath, at)},
+	}
+}
+
+func testUID(obj metav1.Object) operation {
+	return operation{Op: "test", Path: uidPath, Value: obj.GetUID()}
+}
+
+// testList holds for the finalizer list of obj exactly. The API server leaves an
+// empty list out, so the test for one is a test for null, which an absent member
+// passes.
+func testList(obj metav1.Object) operation {
+	if list := obj.GetFinalizers(); len(list) > 0 {
+		return operation{Op: "test", Path: finalizersPath, Value: list}
+	}
+	return operation{Op: "test", Path: finalizersPath}
+}
+
+func patch[T metav1.Object](ctx context.Context, c Patcher[T], obj T, operations []operation) (T, error) {
+	data, err := json.Marshal(operations)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return c.Patch(ctx, obj.GetName(), types.JSONPatchType, data, metav1.PatchOptions{})
+}
+
+// isFailedTest reports whether err says that the patch did not apply. The API
+// server answers 422 Invalid then, as it does for validation and as policies and
+// webhooks may, but with a generic message and nothing about a kind, a name or a
+// field. Both are asked for: an error taken for a failed test by mistake would be
+// retried quietly for ever.
+func isFailedTest(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	s := status.Status()
+	if s.Reason != metav1.StatusReasonInvalid || s.Code != http.StatusUnprocessableEntity {
+		return false
+	}
+	if d := s.Details; d != nil && (d.Kind != "" || d.Name != "" || len(d.Causes) > 0) {
+		return false
+	}
+	return strings.HasPrefix(s.Message, "the server rejected our request due to an error in our request")
+}
+
+// asConflict puts a Conflict in front of err if err is a failed test. Conflict is
+// what callers look for, and what the failed test means.
+func asConflict(err error) error {
+	if !isFailedTest(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusConflict,
+		Reason:  metav1.StatusReasonConflict,
+		Message: "the object is not the one that was read: its finalizers, its deletion or its UID changed",
+	}}, err)
+}
