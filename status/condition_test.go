@@ -1,0 +1,206 @@
+package status_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/controllerkit/controllerkit/status"
+)
+
+func TestBuilders(t *testing.T) {
+	for _, tt := range []struct {
+		got  metav1.Condition
+		want metav1.ConditionStatus
+	}{
+		{got: status.True("T", "R", "m"), want: metav1.ConditionTrue},
+		{got: status.False("T", "R", "m"), want: metav1.ConditionFalse},
+		{got: status.Unknown("T", "R", "m"), want: metav1.ConditionUnknown},
+	} {
+		if want := (metav1.Condition{Type: "T", Status: tt.want, Reason: "R", Message: "m"}); tt.got != want {
+			t.Errorf("got %+v, want %+v", tt.got, want)
+		}
+	}
+}
+
+// lastTransitionTime moves when the status flips, to whole seconds, and at no
+// other time.
+func TestSetTransitionTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(1500 * time.Millisecond) // off the whole second
+		var conditions []metav1.Condition
+		steps := []struct {
+			name string
+			set  metav1.Condition
+			gen  int64
+			flip bool
+		}{
+			{name: "new", set: status.True("Ready", "A", ""), gen: 1, flip: true},
+			{name: "same", set: status.True("Ready", "A", ""), gen: 1},
+			{name: "other reason", set: status.True("Ready", "B", ""), gen: 1},
+			{name: "other message", set: status.True("Ready", "B", "m"), gen: 1},
+			{name: "other generation", set: status.True("Ready", "B", "m"), gen: 2},
+			{name: "to False", set: status.False("Ready", "B", "m"), gen: 2, flip: true},
+			{name: "to Unknown", set: status.Unknown("Ready", "B", "m"), gen: 2, flip: true},
+			{name: "a time is given", set: metav1.Condition{Type: "Ready", Status: metav1.ConditionUnknown, Reason: "B", LastTransitionTime: metav1.Unix(5, 0)}, gen: 3},
+			{name: "a time is given with a flip", set: metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "B", LastTransitionTime: metav1.Unix(5, 0)}, gen: 3, flip: true},
+		}
+		var last metav1.Time
+		for _, tt := range steps {
+			if err := status.Set(&conditions, tt.gen, tt.set); err != nil {
+				t.Fatalf("%s: %v", tt.name, err)
+			}
+			c := conditions[0]
+			want := last
+			if tt.flip {
+				want = metav1.Time{Time: time.Now().Truncate(time.Second)}
+			}
+			if !c.LastTransitionTime.Equal(&want) {
+				t.Errorf("%s: lastTransitionTime = %v, want %v", tt.name, c.LastTransitionTime, want)
+			}
+			if c.ObservedGeneration != tt.gen || c.Reason != tt.set.Reason || c.Message != tt.set.Message || c.Status != tt.set.Status {
+				t.Errorf("%s: condition = %+v", tt.name, c)
+			}
+			last = c.LastTransitionTime
+			time.Sleep(10 * time.Second)
+		}
+		// The API requires a time; one that was left out is filled in.
+		conditions[0].LastTransitionTime = metav1.Time{}
+		if err := status.Set(&conditions, 3, status.True("Ready", "B", "")); err != nil || conditions[0].LastTransitionTime.IsZero() {
+			t.Errorf("a missing lastTransitionTime stays %v, error %v", conditions[0].LastTransitionTime, err)
+		}
+	})
+}
+
+func TestSetOrderAndAliases(t *testing.T) {
+	old := []metav1.Condition{
+		{Type: "B", Status: metav1.ConditionTrue, Reason: "R", LastTransitionTime: metav1.Unix(1, 0)},
+		{Type: "Other", Status: metav1.ConditionTrue, Reason: "R", LastTransitionTime: metav1.Unix(1, 0)},
+		{Type: "A", Status: metav1.ConditionTrue, Reason: "R", LastTransitionTime: metav1.Unix(1, 0)},
+	}
+	before := slices.Clone(old)
+	conditions := old
+	if err := status.Set(&conditions, 1, status.False("A", "R", ""), status.True("C", "R", ""), status.True("B", "R", "")); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range conditions {
+		got = append(got, c.Type+string(c.Status))
+	}
+	if want := []string{"BTrue", "OtherTrue", "AFalse", "CTrue"}; !slices.Equal(got, want) {
+		t.Errorf("conditions = %q, want %q", got, want)
+	}
+	if diff := cmp.Diff(before[1], conditions[1]); diff != "" {
+		t.Errorf("another's condition changed (-before +after):\n%s", diff)
+	}
+	if diff := cmp.Diff(before, old); diff != "" {
+		t.Errorf("elements of the old slice changed (-before +after):\n%s", diff)
+	}
+}
+
+func TestSetRefuses(t *testing.T) {
+	valid := status.True("Valid", "R", "")
+	tests := []struct {
+		name string
+		set  []metav1.Condition
+		gen  int64
+		text string
+	}{
+		{name: "no type", set: []metav1.Condition{status.True("", "R", "")}, gen: 5, text: "type"},
+		{name: "type with a space", set: []metav1.Condition{status.True("Not Ready", "R", "")}, gen: 5, text: "type"},
+		{name: "no reason", set: []metav1.Condition{status.True("Ready", "", "")}, gen: 5, text: "reason"},
+		{name: "reason is a sentence", set: []metav1.Condition{status.True("Ready", "all is well", "")}, gen: 5, text: "reason"},
+		{name: "reason too long", set: []metav1.Condition{status.True("Ready", strings.Repeat("a", 1025), "")}, gen: 5, text: "reason"},
+		{name: "no status", set: []metav1.Condition{{Type: "Ready", Reason: "R"}}, gen: 5, text: "status"},
+		{name: "other status", set: []metav1.Condition{{Type: "Ready", Reason: "R", Status: "Yes"}}, gen: 5, text: "status"},
+		{name: "negative generation", set: []metav1.Condition{status.True("New", "R", "")}, gen: -1, text: "observedGeneration"},
+		{name: "older generation", set: []metav1.Condition{status.True("Ready", "R", "")}, gen: 4, text: "generation 5"},
+		{name: "second is invalid", set: []metav1.Condition{valid, status.True("Ready", "", "")}, gen: 5, text: "reason"},
+		{name: "second is older", set: []metav1.Condition{valid, status.True("Ready", "R", "")}, gen: 4, text: "generation 5"},
+		{name: "twice", set: []metav1.Condition{valid, status.False("Valid", "R", "")}, gen: 5, text: "twice"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			conditions := []metav1.Condition{{Type: "Ready", Status: metav1.ConditionFalse, Reason: "R", ObservedGeneration: 5, LastTransitionTime: metav1.Unix(1, 0)}}
+			before := slices.Clone(conditions)
+			err := status.Set(&conditions, tt.gen, tt.set...)
+			if err == nil || !strings.Contains(err.Error(), tt.text) {
+				t.Errorf("error = %v, want one about %s", err, tt.text)
+			}
+			if diff := cmp.Diff(before, conditions); diff != "" {
+				t.Errorf("conditions changed (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestSetMessages(t *testing.T) {
+	tests := []struct {
+		name    string
+		message string
+		want    string
+	}{
+		{name: "as it is", message: "grün", want: "grün"},
+		{name: "longest", message: strings.Repeat("a", 32768), want: strings.Repeat("a", 32768)},
+		{name: "too long", message: strings.Repeat("a", 32769), want: strings.Repeat("a", 32768)},
+		{name: "cut between letters", message: strings.Repeat("a", 32767) + "ü", want: strings.Repeat("a", 32767)},
+		{name: "not UTF-8", message: "a\xffb", want: "a\uFFFDb"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var conditions []metav1.Condition
+			if err := status.Set(&conditions, 1, status.True("Ready", "R", tt.message)); err != nil {
+				t.Fatal(err)
+			}
+			if got := conditions[0].Message; got != tt.want || !utf8.ValidString(got) {
+				t.Errorf("message of %d bytes, want %d: %.40q", len(got), len(tt.want), got)
+			}
+		})
+	}
+}
+
+func TestSummary(t *testing.T) {
+	at := func(gen int64, c metav1.Condition) metav1.Condition {
+		c.ObservedGeneration = gen
+		return c
+	}
+	a, b := at(2, status.True("A", "Fine", "a")), at(2, status.True("B", "Fine", "b"))
+	notA, notB := at(2, status.False("A", "NoA", "a is down")), at(2, status.False("B", "NoB", "b is down"))
+	dunnoA := at(2, status.Unknown("A", "AskA", "asking a"))
+	tests := []struct {
+		name       string
+		conditions []metav1.Condition
+		parts      []string
+		want       metav1.Condition
+	}{
+		{name: "all True", conditions: []metav1.Condition{b, a}, parts: []string{"A", "B"}, want: status.True("Ready", status.ReasonAllTrue, "A, B")},
+		{name: "others do not count", conditions: []metav1.Condition{a, notB}, parts: []string{"A"}, want: status.True("Ready", status.ReasonAllTrue, "A")},
+		{name: "one False", conditions: []metav1.Condition{a, notB}, parts: []string{"A", "B"}, want: status.False("Ready", "NoB", "B: b is down")},
+		{name: "first False decides", conditions: []metav1.Condition{notB, notA}, parts: []string{"A", "B"}, want: status.False("Ready", "NoA", "A: a is down; B: b is down")},
+		{name: "False beats Unknown", conditions: []metav1.Condition{dunnoA, notB}, parts: []string{"A", "B"}, want: status.False("Ready", "NoB", "A: asking a; B: b is down")},
+		{name: "Unknown beats True", conditions: []metav1.Condition{b, dunnoA}, parts: []string{"B", "A"}, want: status.Unknown("Ready", "AskA", "A: asking a")},
+		{name: "missing", conditions: []metav1.Condition{a}, parts: []string{"A", "B"}, want: status.Unknown("Ready", status.ReasonNotReported, "B: not reported")},
+		{name: "True for an older generation", conditions: []metav1.Condition{at(1, a), b}, parts: []string{"A", "B"}, want: status.Unknown("Ready", status.ReasonOutdated, "A: reported for generation 1, not 2")},
+		{name: "False for an older generation", conditions: []metav1.Condition{at(1, notA), b}, parts: []string{"A", "B"}, want: status.Unknown("Ready", status.ReasonOutdated, "A: reported for generation 1, not 2")},
+		{name: "no parts", conditions: []metav1.Condition{a}, want: status.Unknown("Ready", status.ReasonNotReported, "no parts")},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := status.Summary(tt.conditions, 2, "Ready", tt.parts...)
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			var set []metav1.Condition
+			if err := status.Set(&set, 2, got); err != nil || !meta.IsStatusConditionPresentAndEqual(set, "Ready", tt.want.Status) {
+				t.Errorf("Set does not take it: %v", err)
+			}
+		})
+	}
+}
