@@ -1,0 +1,356 @@
+package ssa_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/controllerkit/controllerkit/ssa"
+)
+
+const manager ssa.FieldManager = "example.com/colors"
+
+type (
+	config = applycorev1.ConfigMapApplyConfiguration
+	quota  = applycorev1.ResourceQuotaApplyConfiguration
+)
+
+// What the clients of client-go have fits without casts.
+var (
+	_ ssa.Applier[*corev1.ConfigMap, *config]          = typedcorev1.ConfigMapInterface(nil)
+	_ ssa.StatusApplier[*corev1.ResourceQuota, *quota] = typedcorev1.ResourceQuotaInterface(nil)
+)
+
+var errBoom = errors.New("boom")
+
+// recorder is a client that remembers what it was asked, and answers the same to
+// everything.
+type recorder struct {
+	calls  []string
+	config *config
+	err    error
+}
+
+func (r *recorder) Apply(_ context.Context, c *config, opts metav1.ApplyOptions) (*corev1.ConfigMap, error) {
+	r.calls = append(r.calls, fmt.Sprintf("apply %s force=%v dryRun=%d", opts.FieldManager, opts.Force, len(opts.DryRun)))
+	r.config = c
+	return &corev1.ConfigMap{}, r.err
+}
+
+func (r *recorder) ApplyStatus(_ context.Context, c *config, opts metav1.ApplyOptions) (*corev1.ConfigMap, error) {
+	r.calls = append(r.calls, fmt.Sprintf("applyStatus %s force=%v dryRun=%d", opts.FieldManager, opts.Force, len(opts.DryRun)))
+	r.config = c
+	return &corev1.ConfigMap{}, r.err
+}
+
+// verbs are the functions of the package with one shape.
+var verbs = []struct {
+	name string
+	call func(context.Context, ssa.FieldManager, *recorder, *config) (*corev1.ConfigMap, error)
+	want string // the request
+}{
+	{
+		name: "Apply", want: "apply example.com/colors force=true dryRun=0",
+		call: func(ctx context.Context, fm ssa.FieldManager, r *recorder, c *config) (*corev1.ConfigMap, error) {
+			return ssa.Apply(ctx, fm, r, c)
+		},
+	},
+	{
+		name: "ApplyStatus", want: "applyStatus example.com/colors force=true dryRun=0",
+		call: func(ctx context.Context, fm ssa.FieldManager, r *recorder, c *config) (*corev1.ConfigMap, error) {
+			return ssa.ApplyStatus(ctx, fm, r, c)
+		},
+	},
+	{
+		name: "TryApply", want: "apply example.com/colors force=false dryRun=0",
+		call: func(ctx context.Context, fm ssa.FieldManager, r *recorder, c *config) (*corev1.ConfigMap, error) {
+			return ssa.TryApply(ctx, fm, r, c)
+		},
+	},
+	{
+		name: "TryApplyStatus", want: "applyStatus example.com/colors force=false dryRun=0",
+		call: func(ctx context.Context, fm ssa.FieldManager, r *recorder, c *config) (*corev1.ConfigMap, error) {
+			return ssa.TryApplyStatus(ctx, fm, r, c)
+		},
+	},
+	{
+		name: "ApplyChanged", want: "apply example.com/colors force=true dryRun=0",
+		call: func(ctx context.Context, fm ssa.FieldManager, r *recorder, c *config) (*corev1.ConfigMap, error) {
+			answer, applied, err := ssa.ApplyChanged(ctx, fm, r, c, nil, applycorev1.ExtractConfigMap)
+			if applied != (err == nil) {
+				return nil, fmt.Errorf("applied = %v with error %w", applied, err)
+			}
+			return answer, err
+		},
+	},
+}
+
+func TestRequests(t *testing.T) {
+	for _, verb := range verbs {
+		t.Run(verb.name, func(t *testing.T) {
+			r := &recorder{}
+			c := applycorev1.ConfigMap("one", "default").WithUID("a").WithData(map[string]string{"a": "b"})
+			before := fmt.Sprintf("%+v %+v", c, c.ObjectMetaApplyConfiguration)
+			answer, err := verb.call(t.Context(), manager, r, c)
+			if err != nil || answer == nil {
+				t.Errorf("answer %v, error %v", answer, err)
+			}
+			if diff := cmp.Diff([]string{verb.want}, r.calls); diff != "" {
+				t.Errorf("requests (-want +got):\n%s", diff)
+			}
+			if r.config != c || fmt.Sprintf("%+v %+v", c, c.ObjectMetaApplyConfiguration) != before {
+				t.Error("the configuration sent is not the one given")
+			}
+		})
+	}
+}
+
+func TestFieldManager(t *testing.T) {
+	tests := []struct {
+		name    string
+		manager ssa.FieldManager
+		text    string // "" means valid
+	}{
+		{name: "longest", manager: ssa.FieldManager(strings.Repeat("a", 128))},
+		{name: "empty", manager: "", text: "field manager is empty"},
+		{name: "too long", manager: ssa.FieldManager(strings.Repeat("a", 129)), text: "129 bytes"},
+		{name: "too long in bytes", manager: ssa.FieldManager(strings.Repeat("ü", 65)), text: "130 bytes"},
+	}
+	for _, tt := range tests {
+		for _, verb := range verbs {
+			t.Run(tt.name+"/"+verb.name, func(t *testing.T) {
+				r := &recorder{}
+				_, err := verb.call(t.Context(), tt.manager, r, applycorev1.ConfigMap("one", "default"))
+				if (err == nil) != (tt.text == "") || err != nil && !strings.Contains(err.Error(), tt.text) {
+					t.Errorf("error = %v, want one with %q", err, tt.text)
+				}
+				if err != nil && len(r.calls) > 0 {
+					t.Errorf("%d requests", len(r.calls))
+				}
+			})
+		}
+	}
+	// Even when there would be nothing to apply.
+	live, c := applied(t)
+	if _, _, err := ssa.ApplyChanged(t.Context(), "", &recorder{}, c, live, func(*corev1.ConfigMap, string) (*config, error) { return c, nil }); err == nil {
+		t.Error("ApplyChanged takes an empty field manager")
+	}
+}
+
+// Callers can tell the kinds of conflict apart, and every error keeps its cause.
+func TestErrors(t *testing.T) {
+	fields := apierrors.NewApplyConflict([]metav1.StatusCause{
+		{Type: metav1.CauseTypeFieldManagerConflict, Field: ".data.color", Message: `conflict with "kubectl-edit" using v1 at 2026-01-02T03:04:05Z`},
+		{Type: metav1.CauseTypeFieldManagerConflict, Field: ".data.size", Message: `conflict with "a \"b\"" with subresource "status"`},
+		{Type: metav1.CauseTypeFieldManagerConflict, Field: ".data.shape", Message: "something new"},
+	}, "Apply failed with 3 conflicts")
+	tests := []struct {
+		name         string
+		err          error
+		conflicts    []ssa.Conflict
+		uidMismatch  bool
+		wantConflict bool
+	}{
+		{
+			name: "fields", err: fields, wantConflict: true,
+			conflicts: []ssa.Conflict{{Field: ".data.color", Manager: "kubectl-edit"}, {Field: ".data.shape"}, {Field: ".data.size", Manager: `a "b"`}},
+		},
+		{
+			name: "resourceVersion", wantConflict: true,
+			err: apierrors.NewConflict(schema.GroupResource{Resource: "configmaps"}, "one", errors.New("the object has been modified")),
+		},
+		{
+			name: "no object", wantConflict: true, uidMismatch: true,
+			err: apierrors.NewConflict(schema.GroupResource{Resource: "configmaps"}, "one", errors.New("uid mismatch: the provided object specified uid a, and no existing object was found")),
+		},
+		{
+			name: "another object", uidMismatch: true,
+			err: apierrors.NewInvalid(schema.GroupKind{Kind: "ConfigMap"}, "one", field.ErrorList{field.Invalid(field.NewPath("metadata", "uid"), "a", "field is immutable")}),
+		},
+		{
+			name: "validation",
+			err:  apierrors.NewInvalid(schema.GroupKind{Kind: "ConfigMap"}, "one", field.ErrorList{field.Required(field.NewPath("data"), "")}),
+		},
+		{name: "without details", err: &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonConflict}}, wantConflict: true},
+		{name: "not of the API", err: errBoom},
+	}
+	for _, tt := range tests {
+		for _, verb := range verbs {
+			t.Run(tt.name+"/"+verb.name, func(t *testing.T) {
+				answer, err := verb.call(t.Context(), manager, &recorder{err: tt.err}, applycorev1.ConfigMap("one", "default"))
+				if !errors.Is(err, tt.err) || !strings.Contains(err.Error(), string(manager)) {
+					t.Fatalf("error = %v, want one that names %s and wraps %v", err, manager, tt.err)
+				}
+				if answer != nil {
+					t.Errorf("answer %v with an error", answer)
+				}
+				var conflict *ssa.ConflictError
+				if errors.As(err, &conflict) != (tt.conflicts != nil) {
+					t.Errorf("error = %#v, want a ConflictError: %v", err, tt.conflicts != nil)
+				}
+				if conflict != nil {
+					if diff := cmp.Diff(tt.conflicts, conflict.Conflicts); diff != "" {
+						t.Errorf("conflicts (-want +got):\n%s", diff)
+					}
+					if text := err.Error(); !strings.Contains(text, `.data.color by "kubectl-edit"`) {
+						t.Errorf("error %q does not name field and manager", text)
+					}
+				}
+				if errors.Is(err, ssa.ErrUIDMismatch) != tt.uidMismatch || apierrors.IsConflict(err) != tt.wantConflict || apierrors.IsInvalid(err) != apierrors.IsInvalid(tt.err) {
+					t.Errorf("error = %v: uid mismatch %v, conflict %v, invalid %v", err, errors.Is(err, ssa.ErrUIDMismatch), apierrors.IsConflict(err), apierrors.IsInvalid(err))
+				}
+			})
+		}
+	}
+}
+
+// applied returns an object with a configuration that says the same.
+func applied(t testing.TB) (*corev1.ConfigMap, *config) {
+	t.Helper()
+	c := applycorev1.ConfigMap("one", "default").WithData(map[string]string{"color": "red"}).WithLabels(map[string]string{"a": "b"})
+	live, err := ssa.Apply(t.Context(), manager, fake.NewClientset().CoreV1().ConfigMaps("default"), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	live.UID, live.ResourceVersion = "a", "7"
+	return live, c
+}
+
+func TestApplyChanged(t *testing.T) {
+	live, _ := applied(t)
+	none := func(c *config) *config { return c }
+	tests := []struct {
+		name      string
+		manager   ssa.FieldManager
+		config    func(*config) *config
+		live      func(*corev1.ConfigMap) *corev1.ConfigMap
+		noExtract bool
+		want      bool
+	}{
+		{name: "same", config: none, want: false},
+		{name: "same uid and resourceVersion", config: func(c *config) *config { return c.WithUID("a").WithResourceVersion("7") }, want: false},
+		{name: "other uid", config: func(c *config) *config { return c.WithUID("b") }, want: true},
+		{name: "other resourceVersion", config: func(c *config) *config { return c.WithResourceVersion("6") }, want: true},
+		{name: "empty for nil", config: func(c *config) *config { c.BinaryData = map[string][]byte{}; return c }, want: false},
+		{name: "other value", config: func(c *config) *config { return c.WithData(map[string]string{"color": "blue"}) }, want: true},
+		{name: "one more field", config: func(c *config) *config { return c.WithData(map[string]string{"size": "1"}) }, want: true},
+		{name: "one field less", config: func(c *config) *config { c.Labels = nil; return c }, want: true},
+		{name: "another name", config: func(c *config) *config { return c.WithName("two") }, want: true},
+		{name: "another manager", manager: "somebody", config: none, want: true},
+		{name: "changed under us", config: none, want: true, live: func(o *corev1.ConfigMap) *corev1.ConfigMap { o.Data["color"] = "blue"; return o }},
+		{name: "removed under us", config: none, want: true, live: func(o *corev1.ConfigMap) *corev1.ConfigMap { o.Data = nil; return o }},
+		{name: "fields of others do not count", config: none, want: false, live: func(o *corev1.ConfigMap) *corev1.ConfigMap { o.Data["other"] = "x"; return o }},
+		{name: "no managedFields", config: none, want: true, live: func(o *corev1.ConfigMap) *corev1.ConfigMap { o.ManagedFields = nil; return o }},
+		{name: "no live object", config: none, want: true, live: func(*corev1.ConfigMap) *corev1.ConfigMap { return nil }},
+		{name: "no extract", config: none, want: true, noExtract: true},
+		{name: "no configuration", config: func(*config) *config { return nil }, want: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			live := live.DeepCopy()
+			if tt.live != nil {
+				live = tt.live(live)
+			}
+			fm := manager
+			if tt.manager != "" {
+				fm = tt.manager
+			}
+			extract := applycorev1.ExtractConfigMap
+			if tt.noExtract {
+				extract = nil
+			}
+			_, c := applied(t)
+			c = tt.config(c)
+			var beforeMeta, before string
+			if c != nil {
+				before, beforeMeta = fmt.Sprintf("%+v", c), fmt.Sprintf("%+v", c.ObjectMetaApplyConfiguration)
+			}
+			beforeLive := live.DeepCopy()
+			r := &recorder{}
+			got, applied, err := ssa.ApplyChanged(t.Context(), fm, r, c, live, extract)
+			if err != nil || applied != tt.want || (len(r.calls) > 0) != tt.want {
+				t.Errorf("applied = %v with %d requests, error %v, want %v", applied, len(r.calls), err, tt.want)
+			}
+			if (got == live) == tt.want {
+				t.Errorf("returned live: %v, want %v", got == live, !tt.want)
+			}
+			if c != nil && (fmt.Sprintf("%+v", c) != before || fmt.Sprintf("%+v", c.ObjectMetaApplyConfiguration) != beforeMeta) {
+				t.Error("the configuration changed")
+			}
+			if diff := cmp.Diff(beforeLive, live); diff != "" {
+				t.Errorf("live changed (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+// 1 and 1000m are one quantity, at any depth.
+func TestApplyChangedQuantity(t *testing.T) {
+	client := fake.NewClientset().CoreV1().ResourceQuotas("default")
+	configuration := func(cpu string) *quota {
+		return applycorev1.ResourceQuota("one", "default").WithSpec(applycorev1.ResourceQuotaSpec().
+			WithHard(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}))
+	}
+	live, err := ssa.Apply(t.Context(), manager, client, configuration("1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		cpu  string
+		want bool
+	}{{cpu: "1", want: false}, {cpu: "1000m", want: false}, {cpu: "1001m", want: true}} {
+		_, applied, err := ssa.ApplyChanged(t.Context(), manager, client, configuration(tt.cpu), live, applycorev1.ExtractResourceQuota)
+		if err != nil || applied != tt.want {
+			t.Errorf("%s: applied = %v, error %v, want %v", tt.cpu, applied, err, tt.want)
+		}
+	}
+}
+
+// Nothing known about what is owned is no reason not to apply.
+func TestApplyChangedExtractError(t *testing.T) {
+	live, c := applied(t)
+	r := &recorder{}
+	got, applied, err := ssa.ApplyChanged(t.Context(), manager, r, c, live, func(*corev1.ConfigMap, string) (*config, error) { return nil, errBoom })
+	if err != nil || !applied || got == nil || len(r.calls) != 1 {
+		t.Errorf("returned %v, applied = %v, error %v, %d requests", got, applied, err, len(r.calls))
+	}
+}
+
+// plain is a configuration that is not a generated one.
+type plain struct{ Name, Data string }
+
+type plainClient struct{ calls int }
+
+func (c *plainClient) Apply(context.Context, *plain, metav1.ApplyOptions) (*corev1.ConfigMap, error) {
+	c.calls++
+	return &corev1.ConfigMap{}, nil
+}
+
+func TestApplyChangedOtherTypes(t *testing.T) {
+	live := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: types.UID("a")}}
+	client := &plainClient{}
+	extract := func(*corev1.ConfigMap, string) (*plain, error) { return &plain{Name: "one", Data: "x"}, nil }
+	for _, tt := range []struct {
+		data string
+		want bool
+	}{{data: "x", want: false}, {data: "y", want: true}} {
+		_, applied, err := ssa.ApplyChanged(t.Context(), manager, client, &plain{Name: "one", Data: tt.data}, live, extract)
+		if err != nil || applied != tt.want {
+			t.Errorf("%s: applied = %v, error %v, want %v", tt.data, applied, err, tt.want)
+		}
+	}
+}
