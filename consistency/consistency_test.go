@@ -1,0 +1,559 @@
+package consistency_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"pgregory.net/rapid"
+
+	"github.com/controllerkit/controllerkit/consistency"
+)
+
+var (
+	pods    = schema.GroupResource{Resource: "pods"}
+	secrets = schema.GroupResource{Resource: "secrets"}
+	owner   = types.NamespacedName{Namespace: "ns", Name: "owner"}
+	other   = types.NamespacedName{Namespace: "ns", Name: "other"}
+)
+
+// The interface of client-go 0.38, word for word.
+var _ interface {
+	WroteAt(owner types.NamespacedName, ownerUID types.UID, resource schema.GroupResource, rv string)
+	Clear(owner types.NamespacedName, ownerUID types.UID)
+	EnsureReady(owner types.NamespacedName) error
+} = (*consistency.Store)(nil)
+
+// The gate of a reconcile loop.
+var _ interface {
+	Begin(ctx context.Context, key types.NamespacedName) context.Context
+	Ready(key types.NamespacedName, wake func()) bool
+	End(key types.NamespacedName)
+} = (*consistency.Store)(nil)
+
+// version is a store of which only the version matters.
+type version struct{ rv atomic.Value }
+
+func at(rv string) *version {
+	v := &version{}
+	v.set(rv)
+	return v
+}
+func (v *version) set(rv string)                        { v.rv.Store(rv) }
+func (v *version) LastStoreSyncResourceVersion() string { return v.rv.Load().(string) }
+
+type stores = map[schema.GroupResource]interface{ LastStoreSyncResourceVersion() string }
+
+func TestEnsureReady(t *testing.T) {
+	type write struct {
+		uid      types.UID
+		resource schema.GroupResource
+		rv       string
+	}
+	for _, tc := range []struct {
+		name   string
+		writes []write
+		read   map[schema.GroupResource]string
+		stale  *consistency.StaleError // nil means ready
+		text   string                  // of another error
+	}{
+		{name: "nothing written", read: map[schema.GroupResource]string{pods: ""}},
+		{name: "store behind", writes: []write{{"u", pods, "10"}}, read: map[schema.GroupResource]string{pods: "9"},
+			stale: &consistency.StaleError{GroupResource: pods, ReadRV: "9", WroteRV: "10"}},
+		{name: "compared as numbers", writes: []write{{"u", pods, "99"}}, read: map[schema.GroupResource]string{pods: "100"}},
+		{name: "longer than 64 bits", writes: []write{{"u", pods, "99999999999999999999999"}}, read: map[schema.GroupResource]string{pods: "99999999999999999999998"},
+			stale: &consistency.StaleError{GroupResource: pods, ReadRV: "99999999999999999999998", WroteRV: "99999999999999999999999"}},
+		{name: "store there", writes: []write{{"u", pods, "10"}}, read: map[schema.GroupResource]string{pods: "10"}},
+		{name: "the highest write counts", writes: []write{{"u", pods, "10"}, {"u", pods, "12"}, {"u", pods, "11"}}, read: map[schema.GroupResource]string{pods: "11"},
+			stale: &consistency.StaleError{GroupResource: pods, ReadRV: "11", WroteRV: "12"}},
+		{name: "every resource counts", writes: []write{{"u", pods, "10"}, {"u", secrets, "11"}}, read: map[schema.GroupResource]string{pods: "20", secrets: "10"},
+			stale: &consistency.StaleError{GroupResource: secrets, ReadRV: "10", WroteRV: "11"}},
+		{name: "store without a version", writes: []write{{"u", pods, "10"}}, read: map[schema.GroupResource]string{pods: ""},
+			stale: &consistency.StaleError{GroupResource: pods, ReadRV: "", WroteRV: "10"}},
+		{name: "store's version does not compare", writes: []write{{"u", pods, "10"}}, read: map[schema.GroupResource]string{pods: "x"},
+			stale: &consistency.StaleError{GroupResource: pods, ReadRV: "x", WroteRV: "10"}},
+		{name: "resource without a store", writes: []write{{"u", pods, "10"}}, text: "has no store: use AddInformer or Config.Stores"},
+		{name: "nil store", writes: []write{{"u", pods, "10"}}, read: map[schema.GroupResource]string{pods: "nil"}, text: "has no store"},
+		{name: "versions that are none", writes: []write{{"u", pods, ""}, {"u", pods, "0"}, {"u", pods, "x"}, {"u", pods, "010"}}, read: map[schema.GroupResource]string{pods: "1"}},
+		{name: "another UID is another owner", writes: []write{{"u", pods, "10"}, {"v", secrets, "5"}}, read: map[schema.GroupResource]string{pods: "1", secrets: "5"}},
+		{name: "no UID is any", writes: []write{{"u", pods, "10"}, {"", secrets, "5"}}, read: map[schema.GroupResource]string{pods: "9", secrets: "5"},
+			stale: &consistency.StaleError{GroupResource: pods, ReadRV: "9", WroteRV: "10"}},
+		{name: "a UID for what had none", writes: []write{{"", pods, "10"}, {"u", secrets, "5"}}, read: map[schema.GroupResource]string{pods: "9", secrets: "5"},
+			stale: &consistency.StaleError{GroupResource: pods, ReadRV: "9", WroteRV: "10"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cfg := consistency.Config{Stores: stores{}}
+			for resource, rv := range tc.read {
+				cfg.Stores[resource] = at(rv)
+				if rv == "nil" {
+					cfg.Stores[resource] = nil
+				}
+			}
+			s := consistency.New(cfg)
+			for _, w := range tc.writes {
+				s.WroteAt(owner, w.uid, w.resource, w.rv)
+			}
+			err := s.EnsureReady(owner)
+			var stale *consistency.StaleError
+			errors.As(err, &stale)
+			if diff := cmp.Diff(tc.stale, stale); diff != "" {
+				t.Errorf("StaleError (-want +got):\n%s", diff)
+			}
+			var marked interface{ Stale() bool }
+			if isStale := errors.As(err, &marked) && marked.Stale(); isStale != (tc.stale != nil) {
+				t.Errorf("Stale() = %v, want %v", isStale, tc.stale != nil)
+			}
+			if tc.stale == nil && (err != nil) != (tc.text != "") || tc.text != "" && !strings.Contains(fmt.Sprint(err), tc.text) {
+				t.Errorf("error = %v, want %q", err, tc.text)
+			}
+			if err := s.EnsureReady(other); err != nil {
+				t.Errorf("another owner: %v, want nil", err)
+			}
+		})
+	}
+}
+
+// Once ready, an owner is forgotten: a store that goes back does not matter any more.
+func TestReadyIsForgotten(t *testing.T) {
+	store := at("10")
+	s := consistency.New(consistency.Config{Stores: stores{pods: store}})
+	for _, tc := range []struct {
+		name string
+		call func()
+	}{
+		{"EnsureReady", func() { _ = s.EnsureReady(owner) }},
+		{"Ready", func() { s.Ready(owner, nil) }},
+		{"Wait", func() { _ = s.Wait(t.Context(), owner) }},
+		{"End", func() { s.End(owner) }},
+		{"Clear", func() { store.set("1"); s.Clear(owner, "u") }},
+		{"Clear of any", func() { store.set("1"); s.Clear(owner, "") }},
+	} {
+		store.set("10")
+		s.WroteAt(owner, "u", pods, "10")
+		tc.call()
+		store.set("9")
+		if err := s.EnsureReady(owner); err != nil {
+			t.Errorf("after %s: %v, want it forgotten", tc.name, err)
+		}
+	}
+	s.WroteAt(owner, "u", pods, "10")
+	s.Clear(owner, "v")
+	s.End(owner)
+	if err := s.EnsureReady(owner); err == nil {
+		t.Error("forgotten by Clear of another UID, or by End while the store is behind")
+	}
+}
+
+func TestWait(t *testing.T) {
+	cause := errors.New("lease lost")
+	for _, tc := range []struct {
+		name    string
+		do      func(s *consistency.Store, store *version, cancel context.CancelCauseFunc)
+		took    time.Duration
+		wantErr error
+	}{
+		{name: "woken by an event", took: time.Second, do: func(s *consistency.Store, store *version, _ context.CancelCauseFunc) {
+			store.set("10")
+			s.Handler().OnUpdate(nil, nil)
+		}},
+		{name: "found by the re-check", took: 60 * time.Second, do: func(_ *consistency.Store, store *version, _ context.CancelCauseFunc) { store.set("10") }},
+		{name: "cleared", took: time.Second, do: func(s *consistency.Store, _ *version, _ context.CancelCauseFunc) { s.Clear(owner, "") }},
+		{name: "ctx", took: time.Second, wantErr: cause, do: func(_ *consistency.Store, _ *version, cancel context.CancelCauseFunc) { cancel(cause) }},
+		{name: "an event that is not enough", took: 60 * time.Second, do: func(s *consistency.Store, store *version, _ context.CancelCauseFunc) {
+			store.set("9")
+			s.Handler().OnDelete(nil)
+			store.set("10")
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := at("5")
+				s := consistency.New(consistency.Config{Stores: stores{pods: store}, RecheckInterval: time.Minute})
+				s.WroteAt(owner, "u", pods, "10")
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				start := time.Now()
+				time.AfterFunc(time.Second, func() { tc.do(s, store, cancel) })
+				err := s.Wait(ctx, owner)
+				if took := time.Since(start); took != tc.took {
+					t.Errorf("Wait took %v, want %v", took, tc.took)
+				}
+				if !errors.Is(err, tc.wantErr) || tc.wantErr == nil && err != nil {
+					t.Errorf("Wait = %v, want %v", err, tc.wantErr)
+				}
+				var stale *consistency.StaleError
+				if tc.wantErr != nil && (!errors.As(err, &stale) || stale.WroteRV != "10") {
+					t.Errorf("Wait = %v, want it to say what was missing", err)
+				}
+			})
+		})
+	}
+
+	// Ready just after ctx: what was found ready is not reported as missing.
+	t.Run("tie", func(t *testing.T) {
+		for range 100 {
+			synctest.Test(t, func(t *testing.T) {
+				store := at("5")
+				s := consistency.New(consistency.Config{Stores: stores{pods: store}})
+				s.WroteAt(owner, "u", pods, "10")
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(time.Second, func() {
+					cancel()
+					store.set("10")
+					s.Handler().OnUpdate(nil, nil)
+				})
+				if err := s.Wait(ctx, owner); err != nil {
+					t.Errorf("Wait = %v", err)
+				}
+			})
+		}
+	})
+
+	t.Run("a resource without a store", func(t *testing.T) {
+		s := consistency.New(consistency.Config{})
+		s.WroteAt(owner, "u", pods, "10")
+		if err := s.Wait(t.Context(), owner); err == nil || !strings.Contains(err.Error(), "no store") {
+			t.Errorf("Wait = %v, want an error at once", err)
+		}
+	})
+}
+
+func TestReadyWakesOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := at("5")
+		s := consistency.New(consistency.Config{Stores: stores{pods: store}, RecheckInterval: time.Second})
+		var woken []string
+		wake := func(what string) func() { return func() { woken = append(woken, what) } }
+		if !s.Ready(owner, wake("nothing written")) {
+			t.Error("Ready = false for an owner without a write")
+		}
+		s.WroteAt(owner, "u", pods, "10")
+		s.WroteAt(other, "u", pods, "12")
+		if s.Ready(owner, wake("owner")) || s.Ready(owner, wake("owner again")) || s.Ready(other, wake("other")) {
+			t.Error("Ready = true while the store is behind")
+		}
+		time.Sleep(time.Hour)
+		if len(woken) > 0 {
+			t.Errorf("woken: %v, want nobody yet", woken)
+		}
+		store.set("11")
+		s.Handler().OnAdd(nil, false)
+		s.Handler().OnAdd(nil, false)
+		if diff := cmp.Diff([]string{"owner", "owner again"}, woken); diff != "" {
+			t.Errorf("woken (-want +got):\n%s", diff)
+		}
+		// A write that is made before the wake means waiting for it too.
+		s.WroteAt(other, "u", pods, "13")
+		store.set("12")
+		time.Sleep(time.Hour)
+		if len(woken) != 2 {
+			t.Errorf("woken: %v, want other to wait for its second write", woken)
+		}
+		store.set("13")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if diff := cmp.Diff([]string{"owner", "owner again", "other"}, woken); diff != "" {
+			t.Errorf("woken (-want +got):\n%s", diff)
+		}
+		time.Sleep(time.Hour)
+		if !s.Ready(owner, wake("ready")) || len(woken) != 3 {
+			t.Errorf("woken: %v, want nobody twice", woken)
+		}
+	})
+}
+
+// The timer runs only while somebody waits, however the waiting ends.
+func TestRechecksOnlyWhileWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := &counting{version: at("5")}
+		s := consistency.New(consistency.Config{Stores: stores{pods: asked}})
+		idle := func(when string) {
+			t.Helper()
+			before := asked.n.Load()
+			time.Sleep(time.Hour)
+			if n := asked.n.Load() - before; n != 0 {
+				t.Errorf("%s the store was asked %d times in an hour, want not at all", when, n)
+			}
+		}
+		s.WroteAt(owner, "u", pods, "10")
+		idle("before anybody waits")
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		before := asked.n.Load()
+		if err := s.Wait(ctx, owner); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Wait = %v", err)
+		}
+		if n := asked.n.Load() - before; n < 49 || n > 53 {
+			t.Errorf("asked %d times while waiting 10s, want every 200ms", n)
+		}
+		idle("after Wait has ended")
+		s.Ready(owner, func() {})
+		asked.set("10")
+		time.Sleep(time.Second)
+		idle("after the wake")
+	})
+}
+
+type counting struct {
+	*version
+	n atomic.Int64
+}
+
+func (c *counting) LastStoreSyncResourceVersion() string {
+	c.n.Add(1)
+	return c.version.LastStoreSyncResourceVersion()
+}
+
+// No wake is lost or doubled when everything happens at once.
+func TestWakesUnderRaces(t *testing.T) {
+	for _, handlers := range []bool{true, false} {
+		t.Run(fmt.Sprintf("handlers=%v", handlers), func(t *testing.T) {
+			const owners, writes = 20, 50
+			store := at("1")
+			s := consistency.New(consistency.Config{Stores: stores{pods: store}, RecheckInterval: time.Millisecond})
+			var rv atomic.Int64
+			rv.Store(1)
+			stop := make(chan struct{})
+			var informer, workers sync.WaitGroup
+			informer.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+						store.set(fmt.Sprint(rv.Load()))
+						if handlers {
+							s.Handler().OnUpdate(nil, nil)
+						}
+						runtime.Gosched()
+					}
+				}
+			})
+			var doubled atomic.Int64
+			for i := range owners {
+				key := types.NamespacedName{Name: fmt.Sprint(i)}
+				workers.Go(func() {
+					for range writes {
+						wrote := rv.Add(1)
+						s.WroteAt(key, "u", pods, fmt.Sprint(wrote))
+						var calls atomic.Int64
+						woken := make(chan struct{})
+						if !s.Ready(key, func() {
+							if calls.Add(1) > 1 {
+								doubled.Add(1)
+								return
+							}
+							close(woken)
+						}) {
+							<-woken // a lost wake hangs here
+						} else if calls.Load() > 0 {
+							doubled.Add(1)
+						}
+						if err := s.EnsureReady(key); err != nil {
+							t.Errorf("woken, but %v", err)
+						}
+						s.WroteAt(key, "u", pods, fmt.Sprint(rv.Add(1)))
+						if err := s.Wait(t.Context(), key); err != nil {
+							t.Errorf("Wait = %v", err)
+						}
+						s.End(key)
+					}
+				})
+			}
+			workers.Wait()
+			close(stop)
+			informer.Wait()
+			if n := doubled.Load(); n > 0 {
+				t.Errorf("%d wakes too many", n)
+			}
+		})
+	}
+}
+
+// Random programs against the obvious model: a set of writes for each owner.
+func TestAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		versions := map[schema.GroupResource]int{pods: 1, secrets: 1}
+		backing := map[schema.GroupResource]*version{pods: at("1"), secrets: at("1")}
+		s := consistency.New(consistency.Config{Stores: stores{pods: backing[pods], secrets: backing[secrets]}, RecheckInterval: time.Hour})
+		type unseen struct {
+			uid    types.UID
+			writes map[schema.GroupResource]int
+		}
+		model := map[types.NamespacedName]unseen{}
+		waiting := map[types.NamespacedName]int{}
+		woken := map[types.NamespacedName]int{}
+		ready := func(key types.NamespacedName) bool {
+			for resource, rv := range model[key].writes {
+				if versions[resource] < rv {
+					return false
+				}
+			}
+			delete(model, key)
+			return true
+		}
+		settle := func() {
+			for key := range waiting {
+				if ready(key) {
+					delete(waiting, key)
+				}
+			}
+		}
+		keys := rapid.SampledFrom([]types.NamespacedName{owner, other})
+		resources := rapid.SampledFrom([]schema.GroupResource{pods, secrets})
+		uids := rapid.SampledFrom([]types.UID{"u", "v", ""})
+		t.Repeat(map[string]func(*rapid.T){
+			"write": func(t *rapid.T) {
+				key, resource, uid, rv := keys.Draw(t, "key"), resources.Draw(t, "resource"), uids.Draw(t, "uid"), rapid.IntRange(1, 30).Draw(t, "rv")
+				s.WroteAt(key, uid, resource, fmt.Sprint(rv))
+				m := model[key]
+				if m.writes == nil || m.uid != "" && uid != "" && m.uid != uid {
+					m = unseen{uid: uid, writes: map[schema.GroupResource]int{}}
+				}
+				if m.uid == "" {
+					m.uid = uid
+				}
+				m.writes[resource] = max(m.writes[resource], rv)
+				model[key] = m
+			},
+			"cache": func(t *rapid.T) {
+				resource := resources.Draw(t, "resource")
+				versions[resource] += rapid.IntRange(0, 5).Draw(t, "step")
+				backing[resource].set(fmt.Sprint(versions[resource]))
+				s.Handler().OnUpdate(nil, nil)
+				settle()
+			},
+			"ready": func(t *rapid.T) {
+				key := keys.Draw(t, "key")
+				got := s.Ready(key, func() { woken[key]++ })
+				if want := ready(key); got != want {
+					t.Fatalf("Ready(%s) = %v, want %v", key, got, want)
+				}
+				if !got {
+					waiting[key]++
+					woken[key]--
+				}
+			},
+			"clear": func(t *rapid.T) {
+				key, uid := keys.Draw(t, "key"), uids.Draw(t, "uid")
+				s.Clear(key, uid)
+				if uid == "" || model[key].uid == uid {
+					delete(model, key)
+				}
+				settle()
+			},
+			"end": func(t *rapid.T) {
+				key := keys.Draw(t, "key")
+				s.End(key)
+				ready(key)
+			},
+			"": func(t *rapid.T) {
+				for _, key := range []types.NamespacedName{owner, other} {
+					if got, want := woken[key], -waiting[key]; got != want {
+						t.Fatalf("%s: %d wakes too many (negative: outstanding), want %d", key, got, want)
+					}
+				}
+			},
+		})
+	})
+}
+
+// Owners that are never asked for again do not fill the memory.
+func TestMemoryIsBounded(t *testing.T) {
+	store := at("1")
+	s := consistency.New(consistency.Config{Stores: stores{pods: store}})
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	for i := range 200_000 {
+		rv := fmt.Sprint(i + 1)
+		s.WroteAt(types.NamespacedName{Name: "gone-" + rv}, "u", pods, rv)
+		store.set(rv)
+	}
+	if after := heap(); after > before+1<<20 {
+		t.Errorf("%d KiB are held for owners whose writes were seen, want almost none", (after-before)>>10)
+	}
+	runtime.KeepAlive(s)
+}
+
+// A real informer over a scripted watch: the store moves, then the handler wakes.
+func TestAddInformer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		events := watch.NewFakeWithChanSize(10, false)
+		pod := func(name, rv string) *corev1.Pod {
+			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, ResourceVersion: rv}}
+		}
+		lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+			ListWithContextFunc: func(context.Context, metav1.ListOptions) (k8sruntime.Object, error) {
+				return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "5"}}, nil
+			},
+			WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) { return events, nil },
+		}, noWatchList{})
+		informer := cache.NewSharedIndexInformer(lw, &corev1.Pod{}, 0, nil)
+		s := consistency.New(consistency.Config{RecheckInterval: 24 * time.Hour})
+		s.WroteAt(owner, "u", pods, "5")
+		early := false
+		if s.Ready(owner, func() { early = true }) {
+			t.Error("Ready before the resource has a store")
+		}
+		if err := s.AddInformer(pods, informer); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.AddInformer(pods, informer); err == nil || !strings.Contains(err.Error(), "has a store already") {
+			t.Errorf("a second informer for a resource: %v, want an error", err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { informer.RunWithContext(ctx) })
+		synctest.Wait()
+
+		s.WroteAt(owner, "u", pods, "7")
+		if err := s.EnsureReady(owner); err == nil {
+			t.Error("EnsureReady = nil before the informer saw the write")
+		}
+		woken := false
+		if s.Ready(owner, func() { woken = true }) {
+			t.Error("Ready before the informer saw the write")
+		}
+		events.Add(pod("a", "6"))
+		synctest.Wait()
+		if woken {
+			t.Error("woken by an older event")
+		}
+		events.Modify(pod("a", "8"))
+		synctest.Wait()
+		if !woken || !early {
+			t.Errorf("woken = %v, waiter from before AddInformer woken = %v, want both", woken, early)
+		}
+		cancel()
+		wg.Wait()
+		s2 := consistency.New(consistency.Config{})
+		if err := s2.AddInformer(pods, informer); err == nil || !strings.Contains(err.Error(), "add handler") {
+			t.Errorf("a stopped informer: %v, want an error", err)
+		}
+	})
+}
+
+// noWatchList says of a source that it cannot send its list in a watch.
+type noWatchList struct{}
+
+func (noWatchList) IsWatchListSemanticsUnSupported() bool { return true }

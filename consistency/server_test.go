@@ -1,0 +1,329 @@
+package consistency_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/internal/testserver"
+)
+
+// holder holds back what the server sends on watches: a slow network, as far as the
+// informer can tell.
+type holder struct {
+	mu   sync.Mutex
+	free chan struct{} // closed while nothing is held
+}
+
+func (h *holder) hold() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.free = make(chan struct{})
+}
+
+func (h *holder) release() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	select {
+	case <-h.free:
+	default:
+		close(h.free)
+	}
+}
+
+func (h *holder) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(req *http.Request) (*http.Response, error) {
+		resp, err := next.RoundTrip(req)
+		if err == nil && req.URL.Query().Has("watch") {
+			resp.Body = &heldBody{ReadCloser: resp.Body, h: h, ctx: req.Context()}
+		}
+		return resp, err
+	})
+}
+
+type heldBody struct {
+	io.ReadCloser
+	h   *holder
+	ctx context.Context
+}
+
+func (b *heldBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.h.mu.Lock()
+	free := b.h.free
+	b.h.mu.Unlock()
+	select {
+	case <-free:
+	case <-b.ctx.Done():
+		return 0, b.ctx.Err()
+	}
+	return n, err
+}
+
+// fixture is a controller's surroundings on the real API server: informers that can be
+// held back, and a client whose writes are recorded.
+type fixture struct {
+	ns     string
+	holder *holder
+	writes *consistency.Store
+	client kubernetes.Interface // recorded
+	live   kubernetes.Interface // neither held nor recorded
+	maps   cache.Indexer
+	pods   cache.Indexer
+	lose   chan struct{} // one value loses one answer
+	key    types.NamespacedName
+	ctx    context.Context
+}
+
+func newFixture(t *testing.T, contentType string) *fixture {
+	t.Helper()
+	f := &fixture{ns: testserver.Namespace(t), holder: &holder{free: make(chan struct{})}, lose: make(chan struct{}, 1)}
+	f.holder.release()
+	// Long enough that what wakes in these tests is the informers' handlers.
+	f.writes = consistency.New(consistency.Config{RecheckInterval: time.Hour})
+	f.key = types.NamespacedName{Namespace: f.ns, Name: "owner"}
+	f.ctx = f.writes.Begin(t.Context(), f.key)
+
+	newClient := func(change func(*rest.Config)) kubernetes.Interface {
+		cfg := testserver.Config(t)
+		change(cfg)
+		client, err := kubernetes.NewForConfig(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return client
+	}
+	f.live = newClient(func(*rest.Config) {})
+	f.client = newClient(func(cfg *rest.Config) {
+		cfg.ContentType = contentType
+		cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return roundTripper(func(req *http.Request) (*http.Response, error) {
+				resp, err := next.RoundTrip(req)
+				select {
+				case <-f.lose:
+					resp.Body.Close()
+					return nil, syscall.ECONNRESET
+				default:
+				}
+				return resp, err
+			})
+		})
+		cfg.Wrap(f.writes.Wrap)
+	})
+	factory := informers.NewSharedInformerFactoryWithOptions(newClient(func(cfg *rest.Config) { cfg.Wrap(f.holder.wrap) }), 0, informers.WithNamespace(f.ns))
+	maps, pods := factory.Core().V1().ConfigMaps().Informer(), factory.Core().V1().Pods().Informer()
+	f.maps, f.pods = maps.GetIndexer(), pods.GetIndexer()
+	for resource, informer := range map[string]cache.SharedIndexInformer{"configmaps": maps, "pods": pods} {
+		if err := f.writes.AddInformer(corev1.Resource(resource), informer); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	factory.StartWithContext(ctx)
+	t.Cleanup(func() {
+		f.holder.release()
+		cancel()
+		factory.Shutdown()
+	})
+	if !cache.WaitFor(ctx, "", maps.HasSyncedChecker(), pods.HasSyncedChecker()) {
+		t.Fatal("the informers did not sync")
+	}
+	return f
+}
+
+func (f *fixture) cached(t *testing.T, indexer cache.Indexer, name string) metav1.Object {
+	t.Helper()
+	obj, ok, err := indexer.GetByKey(f.ns + "/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !ok {
+		return nil
+	}
+	return obj.(metav1.Object)
+}
+
+// Every kind of write of a reconcile is waited for, and seen in the cache once waiting
+// is over, in both encodings client-go uses.
+func TestServerReadYourWrites(t *testing.T) {
+	for _, contentType := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
+		t.Run(contentType, func(t *testing.T) {
+			f := newFixture(t, contentType)
+			maps, pods := f.client.CoreV1().ConfigMaps(f.ns), f.client.CoreV1().Pods(f.ns)
+			var pod *corev1.Pod
+			for _, step := range []struct {
+				name  string
+				write func(ctx context.Context) error
+				seen  func() bool
+			}{
+				{"create", func(ctx context.Context) error {
+					_, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
+					return err
+				}, func() bool { return f.cached(t, f.maps, "a") != nil }},
+				{"update", func(ctx context.Context) error {
+					cm, err := maps.Get(ctx, "a", metav1.GetOptions{})
+					if err != nil {
+						return err
+					}
+					cm.Labels = map[string]string{"updated": "yes"}
+					_, err = maps.Update(ctx, cm, metav1.UpdateOptions{})
+					return err
+				}, func() bool { return f.cached(t, f.maps, "a").GetLabels()["updated"] == "yes" }},
+				{"patch", func(ctx context.Context) error {
+					_, err := maps.Patch(ctx, "a", types.MergePatchType, []byte(`{"metadata":{"labels":{"patched":"yes"}}}`), metav1.PatchOptions{})
+					return err
+				}, func() bool { return f.cached(t, f.maps, "a").GetLabels()["patched"] == "yes" }},
+				{"two resources", func(ctx context.Context) (err error) {
+					if _, err = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "b"}}, metav1.CreateOptions{}); err != nil {
+						return err
+					}
+					pod, err = pods.Create(ctx, &corev1.Pod{
+						ObjectMeta: metav1.ObjectMeta{Name: "p"},
+						Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}, AutomountServiceAccountToken: new(bool)},
+					}, metav1.CreateOptions{})
+					return err
+				}, func() bool { return f.cached(t, f.maps, "b") != nil && f.cached(t, f.pods, "p") != nil }},
+				{"status", func(ctx context.Context) error {
+					pod.Status.Message = "written"
+					_, err := pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+					return err
+				}, func() bool { return f.cached(t, f.pods, "p").(*corev1.Pod).Status.Message == "written" }},
+				{"delete that answers with the object", func(ctx context.Context) error {
+					return pods.Delete(ctx, "p", metav1.DeleteOptions{})
+				}, func() bool { p := f.cached(t, f.pods, "p"); return p == nil || p.GetDeletionTimestamp() != nil }},
+			} {
+				f.holder.hold()
+				if err := step.write(f.ctx); err != nil {
+					t.Fatalf("%s: %v", step.name, err)
+				}
+				f.writes.End(f.key)
+				woken := make(chan struct{})
+				if f.writes.Ready(f.key, func() { close(woken) }) {
+					t.Fatalf("%s: Ready = true while the informers are held back", step.name)
+				}
+				if step.seen() {
+					t.Fatalf("%s: the cache shows it although it is held back; the test proves nothing", step.name)
+				}
+				err := f.writes.EnsureReady(f.key)
+				if stale, ok := errors.AsType[*consistency.StaleError](err); !ok {
+					t.Errorf("%s: EnsureReady = %v, want a StaleError", step.name, err)
+				} else if stale.ReadRV == "" {
+					t.Errorf("%s: the store says no version: %v", step.name, err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+				if err := f.writes.Wait(ctx, f.key); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%s: Wait = %v while held back", step.name, err)
+				}
+				cancel()
+				select {
+				case <-woken:
+					t.Fatalf("%s: woken while held back", step.name)
+				default:
+				}
+				f.holder.release()
+				<-woken
+				if !step.seen() {
+					t.Errorf("%s: woken, but the cache does not show it", step.name)
+				}
+				if !f.writes.Ready(f.key, func() { t.Errorf("%s: woken after Ready = true", step.name) }) {
+					t.Errorf("%s: Ready = false after the wake", step.name)
+				}
+			}
+		})
+	}
+}
+
+// The same reconcile creates two children without the gate, and one with it, under the
+// same delay.
+func TestServerGatePreventsDoubleCreate(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		gated bool
+		want  int
+	}{{"without", false, 2}, {"with", true, 1}} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := newFixture(t, "application/json")
+			f.holder.hold()
+			for n := range 2 {
+				if woken := make(chan struct{}); tc.gated && !f.writes.Ready(f.key, func() { close(woken) }) {
+					if n == 0 {
+						t.Error("not ready before the first write")
+					}
+					f.holder.release()
+					<-woken
+				}
+				ctx := f.writes.Begin(t.Context(), f.key)
+				if len(f.maps.ListKeys()) == 0 { // decided from the cache
+					child := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "child-"}}
+					if _, err := f.client.CoreV1().ConfigMaps(f.ns).Create(ctx, child, metav1.CreateOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				f.writes.End(f.key)
+			}
+			list, err := f.live.CoreV1().ConfigMaps(f.ns).List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := len(list.Items); got != tc.want {
+				t.Errorf("%d children, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+// The answer of a create is lost, but the object is there. A live read says from which
+// version on the cache knows.
+func TestServerLostAnswer(t *testing.T) {
+	f := newFixture(t, "application/vnd.kubernetes.protobuf")
+	f.holder.hold()
+	f.lose <- struct{}{}
+	_, err := f.client.CoreV1().ConfigMaps(f.ns).Create(f.ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
+	if !errors.Is(err, syscall.ECONNRESET) {
+		t.Fatalf("Create = %v, want the connection to be reset", err)
+	}
+	configMaps := corev1.Resource("configmaps")
+	if got := f.writes.Ambiguous(f.key); !slices.Equal(got, []schema.GroupResource{configMaps}) {
+		t.Fatalf("Ambiguous = %v, want configmaps", got)
+	}
+	// A retry that is refused says nothing new.
+	_, err = f.client.CoreV1().ConfigMaps(f.ns).Create(f.ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		t.Fatalf("second Create = %v, want AlreadyExists", err)
+	}
+	live, err := f.live.CoreV1().ConfigMaps(f.ns).Get(f.ctx, "a", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.writes.WroteAt(f.key, "", configMaps, live.ResourceVersion)
+	if got := f.writes.Ambiguous(f.key); len(got) > 0 {
+		t.Errorf("Ambiguous = %v after the live read", got)
+	}
+	if err := f.writes.EnsureReady(f.key); err == nil {
+		t.Error("EnsureReady = nil while the informers are held back")
+	}
+	f.holder.release()
+	if err := f.writes.Wait(t.Context(), f.key); err != nil {
+		t.Fatal(err)
+	}
+	if f.cached(t, f.maps, "a") == nil {
+		t.Error("the cache does not show what the lost write created")
+	}
+}
