@@ -1,0 +1,386 @@
+package watcher
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+var (
+	// errLeft says that the consumer has left its loop: nothing may be yielded again.
+	errLeft = errors.New("watcher: the loop was left")
+	// errPause says that a watch ended as watches do, but too early to go on at once.
+	errPause = errors.New("watcher: the watch ended early")
+	// errShort is a failure: a watch that ended as soon as it began.
+	errShort = errors.New("watcher: the watch was closed at once, without an event")
+)
+
+// misuse is an error that repeating does not cure.
+type misuse struct{ error }
+
+// loop is one range over Events. It runs in the consumer's goroutine, all of it.
+type loop[T Object] struct {
+	w     *RetryWatcher[T]
+	yield func(Event[T], error) bool
+
+	// known holds the last delivered state of every object that is not deleted: for
+	// the difference after a list, and to recognise repeated events.
+	known map[types.UID]T
+	// complete says that an object that is not in known does not exist, as far as the
+	// consumer was told. It is false after a start from a version, until the first list.
+	complete bool
+
+	rv       string // the position: everything up to here was delivered
+	mustList bool   // there is no position to watch from
+	failures int    // in a row
+}
+
+// run lists, watches and pauses by turns, until it returns errLeft, the cause of ctx,
+// or a misuse.
+func (l *loop[T]) run(ctx context.Context) error {
+	for {
+		if ctx.Err() != nil {
+			return fmt.Errorf("watcher: %w", context.Cause(ctx))
+		}
+		var pause time.Duration
+		err := l.attempt(ctx)
+		if _, ok := errors.AsType[misuse](err); ok || err == errLeft {
+			return err
+		}
+		switch {
+		case err == nil || ctx.Err() != nil:
+			continue
+		case err == errPause:
+			pause = l.w.jittered(l.backoff())
+		default:
+			l.failures++
+			pause = l.classify(err)
+			if !l.send(Event[T]{Type: Trouble, Err: err, RetryAfter: pause, ResourceVersion: l.position()}) {
+				return errLeft
+			}
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// classify decides what a failure means, be it of a call or in the stream: whether
+// the position is lost, and how long to pause.
+func (l *loop[T]) classify(err error) time.Duration {
+	pause := l.backoff()
+	switch {
+	case apierrors.IsGone(err), apierrors.IsResourceExpired(err),
+		apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge),
+		// A server whose data was restored from a backup is silent for a version that it
+		// has not reached again; only a list shows that.
+		errors.Is(err, ErrStalled):
+		l.mustList = true
+	case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
+		// The resource is not served. When it is again, its objects are others.
+		l.mustList = true
+		pause = l.w.maxDelay()
+	case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err):
+		pause = l.w.maxDelay()
+	}
+	pause = l.w.jittered(pause)
+	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
+		if asked := time.Duration(seconds) * time.Second; pause < asked {
+			// All clients were told the same; they should not come back at once.
+			pause = asked + rand.N(l.w.baseDelay())
+		}
+	}
+	return pause
+}
+
+// backoff is the pause for the present number of failures, before jitter.
+func (l *loop[T]) backoff() time.Duration {
+	d, limit := l.w.baseDelay(), l.w.maxDelay()
+	for range l.failures - 1 {
+		if d > limit/2 {
+			return limit
+		}
+		d *= 2
+	}
+	return d
+}
+
+// attempt lists, if it must, and watches until the watch ends. nil means that it
+// ended as watches do and the next one may follow at once.
+func (l *loop[T]) attempt(ctx context.Context) error {
+	if l.mustList {
+		if err := l.list(ctx); err != nil {
+			return err
+		}
+	}
+	return l.watch(ctx)
+}
+
+// position is what the consumer would have to resume from.
+func (l *loop[T]) position() string {
+	if l.mustList {
+		return ""
+	}
+	return l.rv
+}
+
+// send delivers an event; once it is handled, the consumer's position is behind it.
+func (l *loop[T]) send(ev Event[T]) bool {
+	if !l.yield(ev, nil) {
+		return false
+	}
+	l.w.handled(ev.ResourceVersion)
+	return true
+}
+
+// guard ends ctx with ErrStalled after the silence timeout, until stop is called.
+// stop reports whether it was in time.
+func (l *loop[T]) guard(ctx context.Context) (_ context.Context, stop func() bool, cancel func()) {
+	ctx, end := context.WithCancelCause(ctx)
+	stop = func() bool { return true }
+	if d := l.w.silence(); d > 0 {
+		stop = time.AfterFunc(d, func() { end(ErrStalled) }).Stop
+	}
+	return ctx, stop, func() { stop(); end(nil) }
+}
+
+// list reads the whole collection, from the server's storage and not from a cache
+// that may be older than what was delivered, and delivers what is different.
+func (l *loop[T]) list(ctx context.Context) error {
+	opts := metav1.ListOptions{LabelSelector: l.w.LabelSelector, FieldSelector: l.w.FieldSelector, Limit: pageSize}
+	var items []T
+	for {
+		pageCtx, _, cancel := l.guard(ctx)
+		page, listMeta, err := l.w.Source.List(pageCtx, opts)
+		if err != nil && context.Cause(pageCtx) == ErrStalled {
+			err = ErrStalled
+		}
+		cancel()
+		if err != nil {
+			// Nothing was delivered; a list that expired between two pages begins anew.
+			return fmt.Errorf("watcher: list: %w", err)
+		}
+		items = append(items, page...)
+		if opts.Continue = listMeta.Continue; opts.Continue == "" {
+			return l.replace(items, listMeta.ResourceVersion)
+		}
+	}
+}
+
+// replace delivers the difference between what is known and a list. Versions are
+// only compared for being the same: after a restore from a backup they are lower.
+func (l *loop[T]) replace(items []T, rv string) error {
+	if !l.complete {
+		clear(l.known)
+		if !l.send(Event[T]{Type: Reset, Synthetic: true}) {
+			return errLeft
+		}
+		l.complete = true
+	}
+	listed := make(map[types.UID]struct{}, len(items))
+	for _, object := range items {
+		listed[id(object)] = struct{}{}
+	}
+	var gone []T
+	for uid, object := range l.known {
+		if _, ok := listed[uid]; !ok {
+			gone = append(gone, object)
+		}
+	}
+	slices.SortFunc(gone, func(a, b T) int {
+		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
+	})
+	// Deletions first: an object of the same name may have taken the place.
+	for _, object := range gone {
+		delete(l.known, id(object))
+		if !l.send(Event[T]{Type: watch.Deleted, Object: object, Synthetic: true}) {
+			return errLeft
+		}
+	}
+	for _, object := range items {
+		ev := Event[T]{Type: watch.Added, Object: object, Synthetic: true}
+		if old, ok := l.known[id(object)]; ok {
+			ev.Type = watch.Modified
+			if rv := old.GetResourceVersion(); rv != "" && rv == object.GetResourceVersion() {
+				continue
+			}
+		}
+		l.known[id(object)] = object
+		if !l.send(ev) {
+			return errLeft
+		}
+	}
+	l.rv, l.mustList = rv, false
+	if !l.send(Event[T]{Type: Synced, Synthetic: true, ResourceVersion: rv}) {
+		return errLeft
+	}
+	return nil
+}
+
+// watch delivers events until the stream ends, and has it closed when it returns.
+func (l *loop[T]) watch(ctx context.Context) error {
+	ctx, answered, cancel := l.guard(ctx)
+	defer cancel()
+	timeout := int64((minWatchTimeout + rand.N(minWatchTimeout)).Seconds())
+	stream, err := l.w.Source.Watch(ctx, metav1.ListOptions{
+		LabelSelector: l.w.LabelSelector, FieldSelector: l.w.FieldSelector,
+		ResourceVersion: l.rv, AllowWatchBookmarks: true, TimeoutSeconds: &timeout,
+	})
+	inTime := answered()
+	if err == nil {
+		defer func() {
+			stream.Stop()
+			for range stream.ResultChan() { // until its goroutine is done
+			}
+		}()
+	}
+	switch {
+	case !inTime:
+		return fmt.Errorf("watcher: watch: %w", ErrStalled)
+	case err != nil:
+		return fmt.Errorf("watcher: watch: %w", err)
+	}
+
+	opened, progress := time.Now(), false
+	silence := make(<-chan time.Time)
+	var timer *time.Timer
+	if d := l.w.silence(); d > 0 {
+		timer = time.NewTimer(d)
+		defer timer.Stop()
+		silence = timer.C
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-silence:
+			return fmt.Errorf("watcher: watch: %w", ErrStalled)
+		case ev, ok := <-stream.ResultChan():
+			if !ok {
+				return l.ended(time.Since(opened), progress)
+			}
+			news, err := l.deliver(ev)
+			if err != nil {
+				return err
+			}
+			if news {
+				progress = true
+				l.failures = 0
+			}
+			if timer != nil {
+				timer.Reset(l.w.silence()) // the consumer's time is not the server's
+			}
+		}
+	}
+}
+
+// ended judges a stream that was closed without an error. Servers close a watch
+// after some minutes; a server that closes watches all the time is failing.
+func (l *loop[T]) ended(age time.Duration, progress bool) error {
+	if age >= healthyWatch {
+		l.failures = 0
+		return nil
+	}
+	switch {
+	case progress && age >= shortWatch:
+		return nil
+	case !progress && age < shortWatch:
+		return fmt.Errorf("watcher: watch: %w", errShort)
+	}
+	return errPause
+}
+
+// deliver sends what the server reported, unless it was reported before. It reports
+// whether there was anything new.
+func (l *loop[T]) deliver(ev watch.Event) (news bool, err error) {
+	switch ev.Type {
+	case watch.Error:
+		return false, fmt.Errorf("watcher: watch: %w", apierrors.FromObject(ev.Object))
+	case watch.Bookmark:
+		object, err := meta.Accessor(ev.Object)
+		if err != nil {
+			return false, fmt.Errorf("watcher: bookmark: %w", err)
+		}
+		if !l.advance(object.GetResourceVersion()) {
+			return false, nil
+		}
+		if !l.send(Event[T]{Type: watch.Bookmark, ResourceVersion: l.rv}) {
+			return true, errLeft
+		}
+		return true, nil
+	case watch.Added, watch.Modified, watch.Deleted:
+	default:
+		return false, fmt.Errorf("watcher: watch: unknown type of event %q", ev.Type)
+	}
+
+	object, ok := ev.Object.(T)
+	if !ok {
+		return false, misuse{fmt.Errorf("watcher: the watch yields %T, not the %T of RetryWatcher", ev.Object, object)}
+	}
+	if l.repeated(ev.Type, object) {
+		return false, nil
+	}
+	if ev.Type == watch.Deleted {
+		delete(l.known, id(object))
+	} else {
+		l.known[id(object)] = object
+	}
+	l.advance(object.GetResourceVersion())
+	if !l.send(Event[T]{Type: ev.Type, Object: object, ResourceVersion: l.rv}) {
+		return true, errLeft
+	}
+	return true, nil
+}
+
+// repeated reports whether the consumer has had the event. What cannot be compared is
+// not taken for a repetition, because a lost event is worse than one too many.
+func (l *loop[T]) repeated(eventType watch.EventType, object T) bool {
+	rv := object.GetResourceVersion()
+	last, ok := l.known[id(object)]
+	if !ok {
+		if eventType == watch.Deleted && l.complete {
+			return true // it was never there, or is reported as deleted already
+		}
+		// The order of events is that of their versions.
+		order, err := resourceversion.CompareResourceVersion(rv, l.rv)
+		return err == nil && order <= 0
+	}
+	order, err := resourceversion.CompareResourceVersion(rv, last.GetResourceVersion())
+	if err != nil {
+		return eventType != watch.Deleted && rv != "" && rv == last.GetResourceVersion()
+	}
+	// Some servers report a deletion with the version of the last change.
+	return order < 0 || order == 0 && eventType != watch.Deleted
+}
+
+// advance moves the position forward and reports whether it moved.
+func (l *loop[T]) advance(rv string) bool {
+	if order, err := resourceversion.CompareResourceVersion(rv, l.rv); rv == "" || rv == l.rv || err == nil && order < 0 {
+		return false
+	}
+	l.rv = rv
+	return true
+}
+
+// id tells objects apart, also two of the same name. Servers that give no UIDs (some
+// aggregated ones) have nothing better than the name.
+func id(object metav1.Object) types.UID {
+	if uid := object.GetUID(); uid != "" {
+		return uid
+	}
+	return types.UID(object.GetNamespace() + "/" + object.GetName())
+}

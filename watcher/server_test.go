@@ -1,0 +1,360 @@
+package watcher_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+
+	"github.com/controllerkit/controllerkit/internal/testserver"
+	"github.com/controllerkit/controllerkit/watcher"
+)
+
+func clientset(t *testing.T, change func(*rest.Config)) kubernetes.Interface {
+	t.Helper()
+	cfg := testserver.Config(t)
+	if change != nil {
+		change(cfg)
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// writer changes config maps and writes down what a watch must report.
+type writer struct {
+	t    *testing.T
+	maps typedcorev1.ConfigMapInterface
+	want []string
+}
+
+func line(eventType watch.EventType, o metav1.Object) string {
+	return fmt.Sprintf("%s %s %s %s", eventType, o.GetName(), o.GetUID(), o.GetResourceVersion())
+}
+
+func (w *writer) create(name string) *corev1.ConfigMap {
+	w.t.Helper()
+	cm, err := w.maps.Create(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.want = append(w.want, line(watch.Added, cm))
+	return cm
+}
+
+func (w *writer) update(cm *corev1.ConfigMap, value string) *corev1.ConfigMap {
+	w.t.Helper()
+	cm = cm.DeepCopy()
+	cm.Data = map[string]string{"value": value}
+	cm, err := w.maps.Update(w.t.Context(), cm, metav1.UpdateOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.want = append(w.want, line(watch.Modified, cm))
+	return cm
+}
+
+// delete does not learn the version of the deletion; the name and UID must do.
+func (w *writer) delete(cm *corev1.ConfigMap) {
+	w.t.Helper()
+	if err := w.maps.Delete(w.t.Context(), cm.Name, metav1.DeleteOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.want = append(w.want, fmt.Sprintf("DELETED %s %s", cm.Name, cm.UID))
+}
+
+func eventLine[T watcher.Object](ev watcher.Event[T]) string {
+	if ev.Type == watch.Deleted {
+		return fmt.Sprintf("DELETED %s %s", ev.Object.GetName(), ev.Object.GetUID())
+	}
+	return line(ev.Type, ev.Object)
+}
+
+// cutter closes the connections it has made.
+type cutter struct {
+	mu    sync.Mutex
+	conns []net.Conn
+	cuts  int
+}
+
+func (c *cutter) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	if err == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.conns = append(c.conns, conn)
+	}
+	return conn, err
+}
+
+func (c *cutter) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.conns {
+		conn.Close()
+		c.cuts++
+	}
+	c.conns = nil
+}
+
+// Connections break while objects change: every change arrives, once, in order.
+func TestServerCutConnections(t *testing.T) {
+	ns := testserver.Namespace(t)
+	var cut cutter
+	watching := clientset(t, func(cfg *rest.Config) { cfg.Dial = cut.dial }).CoreV1().ConfigMaps(ns)
+	w := &writer{t: t, maps: clientset(t, nil).CoreV1().ConfigMaps(ns)}
+	rw := &watcher.RetryWatcher[*corev1.ConfigMap]{
+		Source:    watcher.Client[*corev1.ConfigMap](watching),
+		BaseDelay: 1e6, // 1ms: the cuts are not the server's trouble
+	}
+	const rounds = 12
+	var got []string
+	round := 0
+	var current *corev1.ConfigMap
+	for ev, err := range rw.Events(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch ev.Type {
+		case watch.Added, watch.Modified, watch.Deleted:
+			got = append(got, eventLine(ev))
+		case watcher.Synced:
+		default:
+			continue
+		}
+		if len(got) < len(w.want) {
+			continue
+		}
+		if round == rounds {
+			break
+		}
+		// Half of the changes happen before the cut, half while nothing is watched.
+		round++
+		current = w.create(fmt.Sprintf("cm-%d", round))
+		current = w.update(current, "before")
+		if round%2 == 1 {
+			cut.cut()
+		}
+		current = w.update(current, "after")
+		w.delete(current)
+	}
+	if diff := cmp.Diff(w.want, got); diff != "" {
+		t.Errorf("events (-written +watched):\n%s", diff)
+	}
+	if cut.cuts < rounds/2 {
+		t.Errorf("%d connections were cut, want at least %d", cut.cuts, rounds/2)
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+// The version has expired, as the answer to the call and in the stream; meanwhile the
+// collection has changed, and what has changed is delivered.
+func TestServerExpired(t *testing.T) {
+	const gone = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","reason":"Expired","message":"too old resource version","code":410}`
+	for _, tc := range []struct {
+		name string
+		code int
+		body string
+	}{
+		{"call", http.StatusGone, gone},
+		{"stream", http.StatusOK, `{"type":"ERROR","object":` + gone + `}`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			ns := testserver.Namespace(t)
+			w := &writer{t: t, maps: clientset(t, nil).CoreV1().ConfigMaps(ns)}
+			a, b, c := w.create("a"), w.create("b"), w.create("c")
+			watches := 0
+			watching := clientset(t, func(cfg *rest.Config) {
+				cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+					return roundTripper(func(req *http.Request) (*http.Response, error) {
+						if !req.URL.Query().Has("watch") {
+							return next.RoundTrip(req)
+						}
+						if watches++; watches > 1 {
+							return next.RoundTrip(req)
+						}
+						w.want = nil
+						w.delete(b)
+						w.delete(c)
+						w.update(a, "new")
+						w.create("c") // another object of that name
+						w.create("d")
+						return &http.Response{
+							StatusCode: tc.code, Header: http.Header{"Content-Type": {"application/json"}}, Request: req,
+							Body: io.NopCloser(bytes.NewReader([]byte(tc.body))),
+						}, nil
+					})
+				})
+			}).CoreV1().ConfigMaps(ns)
+			rw := &watcher.RetryWatcher[*corev1.ConfigMap]{Source: watcher.Client[*corev1.ConfigMap](watching), BaseDelay: 1e6}
+			var got []string
+			synced, expired := 0, 0
+			for ev, err := range rw.Events(t.Context()) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				switch ev.Type {
+				case watcher.Synced:
+					if synced++; synced == 2 {
+						w.update(a, "after the list") // conflicts if a's update was not read
+					}
+				case watcher.Trouble:
+					expired++
+					if !apierrors.IsResourceExpired(ev.Err) {
+						t.Errorf("Trouble = %v, want the 410", ev.Err)
+					}
+				case watch.Added, watch.Modified, watch.Deleted:
+					if ev.Object.Name == "a" {
+						a = ev.Object
+					}
+					if expired > 0 {
+						if ev.Synthetic != (synced == 1) {
+							t.Errorf("%s: Synthetic = %v", eventLine(ev), ev.Synthetic)
+						}
+						got = append(got, eventLine(ev))
+					}
+				}
+				if synced == 2 && len(got) == len(w.want) {
+					break
+				}
+			}
+			if diff := cmp.Diff(w.want, got); diff != "" {
+				t.Errorf("events after the 410 (-changes +watched):\n%s", diff)
+			}
+			if expired != 1 {
+				t.Errorf("%d times Trouble, want once", expired)
+			}
+		})
+	}
+}
+
+// A consumer that comes back with LastResourceVersion gets what it has not handled, the
+// event it left at included, whatever kind of client it uses.
+func TestServerResume(t *testing.T) {
+	gvr := corev1.SchemeGroupVersion.WithResource("configmaps")
+	dynamicClient, err := dynamic.NewForConfig(testserver.Config(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	metadataClient, err := metadata.NewForConfig(testserver.Config(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Run("typed", func(t *testing.T) {
+		resume(t, func(ns string) watcher.Source[*corev1.ConfigMap] {
+			return watcher.Client[*corev1.ConfigMap](clientset(t, nil).CoreV1().ConfigMaps(ns))
+		})
+	})
+	t.Run("typed, protobuf", func(t *testing.T) {
+		resume(t, func(ns string) watcher.Source[*corev1.ConfigMap] {
+			return watcher.Client[*corev1.ConfigMap](clientset(t, func(cfg *rest.Config) { cfg.ContentType = "application/vnd.kubernetes.protobuf" }).CoreV1().ConfigMaps(ns))
+		})
+	})
+	t.Run("dynamic", func(t *testing.T) {
+		resume(t, func(ns string) watcher.Source[*unstructured.Unstructured] {
+			return watcher.Client[*unstructured.Unstructured](dynamicClient.Resource(gvr).Namespace(ns))
+		})
+	})
+	t.Run("metadata", func(t *testing.T) {
+		resume(t, func(ns string) watcher.Source[*metav1.PartialObjectMetadata] {
+			return watcher.Client[*metav1.PartialObjectMetadata](metadataClient.Resource(gvr).Namespace(ns))
+		})
+	})
+}
+
+func resume[T watcher.Object](t *testing.T, source func(ns string) watcher.Source[T]) {
+	ns := testserver.Namespace(t)
+	w := &writer{t: t, maps: clientset(t, nil).CoreV1().ConfigMaps(ns)}
+	var got []string
+	rv := ""
+	for life := range 5 {
+		rw := &watcher.RetryWatcher[T]{Source: source(ns), ResourceVersion: rv}
+		wrote := false
+		for ev, err := range rw.Events(t.Context()) {
+			if err != nil || ev.Type == watcher.Trouble {
+				t.Fatalf("life %d: error %v, %v", life, err, ev.Err)
+			}
+			if wrote && len(got)+2 == len(w.want) {
+				break // two events are left, this one is not handled
+			}
+			switch ev.Type {
+			case watch.Added, watch.Modified, watch.Deleted:
+				got = append(got, eventLine(ev))
+			}
+			// Everything so far is handled but for the two that were left.
+			if !wrote && len(got) == len(w.want) {
+				cm := w.create(fmt.Sprintf("cm-%d", life))
+				cm = w.update(cm, "1")
+				cm = w.update(cm, "2")
+				w.delete(cm)
+				wrote = true
+			}
+		}
+		if rv = rw.LastResourceVersion(); rv == "" {
+			t.Fatalf("life %d: nothing to resume from", life)
+		}
+	}
+	// The last life's two events.
+	rw := &watcher.RetryWatcher[T]{Source: source(ns), ResourceVersion: rv}
+	for ev, err := range rw.Events(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, eventLine(ev))
+		if len(got) == len(w.want) {
+			break
+		}
+	}
+	if diff := cmp.Diff(w.want, got); diff != "" {
+		t.Errorf("events over all lives (-written +watched):\n%s", diff)
+	}
+}
+
+// A selector is the server's work.
+func TestServerSelector(t *testing.T) {
+	ns := testserver.Namespace(t)
+	maps := clientset(t, nil).CoreV1().ConfigMaps(ns)
+	for _, name := range []string{"a", "b"} {
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": name}}}
+		if _, err := maps.Create(t.Context(), cm, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, rw := range []*watcher.RetryWatcher[*corev1.ConfigMap]{
+		{Source: watcher.Client[*corev1.ConfigMap](maps), LabelSelector: "name=b"},
+		{Source: watcher.Client[*corev1.ConfigMap](maps), FieldSelector: "metadata.name=b"},
+	} {
+		for ev, err := range rw.Events(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ev.Type == watcher.Synced {
+				break
+			}
+			if ev.Object.Name != "b" {
+				t.Errorf("%s with selectors %q, %q, want only b", eventLine(ev), rw.LabelSelector, rw.FieldSelector)
+			}
+		}
+	}
+}
