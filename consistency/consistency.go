@@ -3,6 +3,7 @@ package consistency
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -278,7 +279,7 @@ func (s *Store) Wait(ctx context.Context, owner types.NamespacedName) error {
 	w := &waiter{wake: func() { close(done) }}
 	s.mu.Lock()
 	missing := s.readyLocked(owner)
-	if _, stale := missing.(*StaleError); !stale {
+	if _, stale := errors.AsType[*StaleError](missing); !stale {
 		s.mu.Unlock()
 		return missing
 	}

@@ -22,7 +22,7 @@ import (
 const maxAnswer = 8 << 20
 
 // protobufMagic precedes every protobuf message of Kubernetes.
-var protobufMagic = []byte("k8s\x00")
+var protobufMagic = []byte("k8s\x00") //nolint:gochecknoglobals // a constant that Go cannot write as one
 
 // ownerKey is the key of the context value that Begin sets. It holds the store, so
 // that reconciles of two stores can be nested.

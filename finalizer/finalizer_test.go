@@ -117,7 +117,7 @@ func TestEnsurePanickingCleanup(t *testing.T) {
 				t.Errorf("recovered %v, want the panic of cleanup", r)
 			}
 		}()
-		finalizer.Ensure(t.Context(), m, obj, name, func(context.Context, held) error { panic("boom") }) //nolint:errcheck // it panics
+		finalizer.Ensure(t.Context(), m, obj, name, func(context.Context, held) error { panic("boom") })
 	}()
 	if got := stored(m); !slices.Equal(got, []string{name}) || m.patches != 0 {
 		t.Errorf("stored finalizers = %q after %d patches, want the finalizer and none", got, m.patches)

@@ -246,8 +246,8 @@ func TestServerGenuineInvalid(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		policies.ValidatingAdmissionPolicyBindings().Delete(context.Background(), s.namespace, metav1.DeleteOptions{}) //nolint:errcheck // the server goes with the tests
-		policies.ValidatingAdmissionPolicies().Delete(context.Background(), s.namespace, metav1.DeleteOptions{})       //nolint:errcheck // as above
+		policies.ValidatingAdmissionPolicyBindings().Delete(context.Background(), s.namespace, metav1.DeleteOptions{})
+		policies.ValidatingAdmissionPolicies().Delete(context.Background(), s.namespace, metav1.DeleteOptions{})
 	})
 	if _, err := policies.ValidatingAdmissionPolicyBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

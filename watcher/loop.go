@@ -55,13 +55,13 @@ func (l *loop[T]) run(ctx context.Context) error {
 		}
 		var pause time.Duration
 		err := l.attempt(ctx)
-		if _, ok := errors.AsType[misuse](err); ok || err == errLeft {
+		if _, ok := errors.AsType[misuse](err); ok || errors.Is(err, errLeft) {
 			return err
 		}
 		switch {
 		case err == nil || ctx.Err() != nil:
 			continue
-		case err == errPause:
+		case errors.Is(err, errPause):
 			pause = l.w.jittered(l.backoff())
 		default:
 			l.failures++
@@ -166,7 +166,7 @@ func (l *loop[T]) list(ctx context.Context) error {
 	for {
 		pageCtx, _, cancel := l.guard(ctx)
 		page, listMeta, err := l.w.Source.List(pageCtx, opts)
-		if err != nil && context.Cause(pageCtx) == ErrStalled {
+		if err != nil && errors.Is(context.Cause(pageCtx), ErrStalled) {
 			err = ErrStalled
 		}
 		cancel()

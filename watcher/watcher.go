@@ -159,7 +159,7 @@ func (w *RetryWatcher[T]) Events(ctx context.Context) iter.Seq2[Event[T], error]
 			defer w.mu.Unlock()
 			w.running = false
 		}()
-		if err := l.run(ctx); err != errLeft {
+		if err := l.run(ctx); !errors.Is(err, errLeft) {
 			yield(Event[T]{}, err)
 		}
 	}

@@ -1,0 +1,207 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// class is what became of a call. Its text is the result label of the metrics.
+type class string
+
+const (
+	success     class = "success"
+	requeue     class = "requeue"
+	conflict    class = "conflict"
+	serverDelay class = "server_delay"
+	stale       class = "stale"
+	terminal    class = "terminal"
+	notFound    class = "not_found"
+	forbidden   class = "forbidden"
+	timeout     class = "timeout"
+	panicked    class = "panic"
+	cancelled   class = "cancelled"
+	failed      class = "error"
+)
+
+// precedence orders the classes of the parts of a joined error; the first one
+// present decides. What needs care stands before what is quiet, so that no
+// error hides behind a conflict; the server's delay stands before backoff, so
+// that no other error makes the retry come sooner than the server asked; and
+// terminal stands last, since parking the key would lose the retry of the rest.
+var precedence = []class{ //nolint:gochecknoglobals // a table that nobody writes to
+	panicked, serverDelay, failed, timeout, notFound, forbidden, conflict, stale, terminal,
+}
+
+// The delays of the classes that do not use the queue's rate limiter.
+const (
+	conflictMin, conflictMax   = 50 * time.Millisecond, 250 * time.Millisecond
+	staleMin, staleMax         = 100 * time.Millisecond, 5 * time.Second
+	forbiddenMin, forbiddenMax = 30 * time.Second, 60 * time.Second
+	serverMin, serverMax       = time.Second, 5 * time.Minute
+
+	// quietInARow is how many conflicts, or stale results, in a row on one key
+	// pass as the normal course of things. More of them are no race that the next
+	// try wins, and must neither spin nor stay unseen.
+	quietInARow = 5
+)
+
+// again says how a key comes back to the queue.
+type again int
+
+const (
+	never   again = iota // not by this call
+	now                  // at once
+	after                // after a time
+	limited              // when the rate limiter says, which counts a failure
+	gated                // when the gate says, else after a time
+)
+
+// verdict is everything that follows from one call.
+type verdict struct {
+	reset bool // forget the failures counted so far
+	again again
+	delay time.Duration // of after and gated
+	quiet bool          // log at V(4) only
+}
+
+// classify finds the class of a call. stopped says that it was cancelled by a
+// stop, timedOut that its Timeout was over.
+func classify(res Result, err error, stopped, timedOut bool) class {
+	if err == nil {
+		if res.RequeueAfter > 0 {
+			return requeue
+		}
+		return success
+	}
+	best := len(precedence)
+	for _, part := range flatten(nil, err) {
+		best = min(best, slices.Index(precedence, classifyPart(part)))
+	}
+	switch cl := precedence[best]; {
+	case stopped && cl != panicked:
+		// Whatever else the error says, it may say it only for the cancellation.
+		return cancelled
+	case timedOut && cl == failed:
+		// Not everything that a context ends returns an error that says so.
+		return timeout
+	default:
+		return cl
+	}
+}
+
+// judge decides what follows from a call of class cl, the n-th of that class in
+// a row with its key. With classify it is the table in the package comment.
+func judge(cl class, n int, res Result, err error) verdict {
+	var v verdict
+	switch cl {
+	case success, requeue:
+		v.reset, v.quiet = true, true
+	case cancelled:
+		v.again, v.quiet = now, true
+		return v // the key is for the next Run, which need not wait
+	case terminal:
+		v.reset = true
+	case serverDelay:
+		v.again, v.delay = after, max(suggestedDelay(err), res.RequeueAfter)
+		return v // RequeueAfter must not make the retry come sooner
+	case forbidden:
+		v.again, v.delay = after, between(forbiddenMin, forbiddenMax)
+	case conflict:
+		v.again, v.delay, v.quiet = after, between(conflictMin, conflictMax), n <= quietInARow
+		if !v.quiet {
+			v.again = limited
+		}
+	case stale:
+		d := min(staleMin<<min(n-1, 10), staleMax)
+		v.again, v.delay, v.quiet = gated, between(d, d+d/2), n <= quietInARow
+	default:
+		v.again = limited
+	}
+	if res.RequeueAfter > 0 {
+		v.again, v.delay = after, res.RequeueAfter
+	}
+	return v
+}
+
+// classifyPart finds the class of an error that is not a joined one. Where two
+// would fit, the caller's own word comes before the API server's.
+func classifyPart(err error) class {
+	var outdated interface{ Stale() bool }
+	_, delayed := apierrors.SuggestsClientDelay(err)
+	switch {
+	case isType[*PanicError](err):
+		return panicked
+	case errors.Is(err, ErrTerminal):
+		return terminal
+	case errors.As(err, &outdated) && outdated.Stale():
+		return stale
+	case delayed:
+		return serverDelay
+	case apierrors.IsConflict(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeFieldManagerConflict):
+		// A conflict of server-side apply is no race: it lasts until somebody
+		// gives up the field, and so is an error like others.
+		return conflict
+	case apierrors.IsForbidden(err):
+		return forbidden
+	case apierrors.IsNotFound(err):
+		return notFound
+	case errors.Is(err, context.DeadlineExceeded):
+		return timeout
+	default:
+		return failed
+	}
+}
+
+func isType[T error](err error) bool {
+	_, ok := errors.AsType[T](err)
+	return ok
+}
+
+var joinType = reflect.TypeOf(errors.Join(ErrTerminal)) //nolint:gochecknoglobals // never written to
+
+// flatten appends to parts the errors that err joins, or err itself. Only what
+// errors.Join and apimachinery's Aggregate made is taken apart: several %w in
+// one fmt.Errorf describe one failure, as in marking an error terminal.
+func flatten(parts []error, err error) []error {
+	for e := err; e != nil; e = errors.Unwrap(e) {
+		var list []error
+		switch j := e.(type) { //nolint:errorlint // the loop unwraps step by step
+		case interface{ Errors() []error }:
+			list = j.Errors()
+		case interface{ Unwrap() []error }:
+			if reflect.TypeOf(e) == joinType {
+				list = j.Unwrap()
+			}
+		}
+		if len(list) > 0 {
+			for _, e := range list {
+				parts = flatten(parts, e)
+			}
+			return parts
+		}
+	}
+	return append(parts, err)
+}
+
+// suggestedDelay is the longest delay that a part of err asks for, within bounds,
+// and up to a fifth longer, so that the keys of one overload do not return as one.
+func suggestedDelay(err error) time.Duration {
+	d := serverMin
+	for _, part := range flatten(nil, err) {
+		if seconds, ok := apierrors.SuggestsClientDelay(part); ok {
+			d = max(d, time.Duration(seconds)*time.Second)
+		}
+	}
+	d = min(d, serverMax)
+	return between(d, d+d/5)
+}
+
+// between returns a random duration in [low, high).
+func between(low, high time.Duration) time.Duration { return low + rand.N(high-low) }

@@ -1,0 +1,381 @@
+package reconcile_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit/reconcile"
+)
+
+// newClientGoQueue is client-go's queue with a limiter whose delays are easy to
+// tell from others: 1h, 2h, 4h.
+func newClientGoQueue() workqueue.TypedRateLimitingInterface[string] {
+	return workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](time.Hour, 1000*time.Hour))
+}
+
+type addOptions = struct {
+	Priority    int
+	After       time.Duration
+	RateLimited bool
+}
+
+// call is one thing that the controller asked of a queue.
+type call struct {
+	Op       string // Add, Forget, Done
+	Key      string
+	Priority int
+	After    time.Duration
+	Limited  bool
+}
+
+// testQueue offers all that a queue can: context, priorities (which it hands
+// through but does not order by), pending keys. Rate limited keys come after an
+// hour. It records what the controller asks for.
+type testQueue struct {
+	mu       sync.Mutex
+	keys     map[string]*entry
+	order    []string // ready keys
+	failures map[string]int
+	shutdown bool
+	changed  chan struct{} // closed when a blocked GetContext should look again
+	calls    []call
+}
+
+type entry struct {
+	priority              int
+	ready, dirty, running bool
+	timer                 *time.Timer
+}
+
+func newTestQueue(keys ...string) *testQueue {
+	q := &testQueue{keys: map[string]*entry{}, failures: map[string]int{}, changed: make(chan struct{})}
+	for _, key := range keys {
+		q.Add(key)
+	}
+	q.calls = nil
+	return q
+}
+
+func (q *testQueue) AddWith(o addOptions, keys ...string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, key := range keys {
+		q.calls = append(q.calls, call{Op: "Add", Key: key, Priority: o.Priority, After: o.After, Limited: o.RateLimited})
+		e := q.entryLocked(key)
+		e.priority = o.Priority
+		after := o.After
+		if o.RateLimited {
+			q.failures[key]++
+			after = time.Hour
+		}
+		if e.timer != nil {
+			e.timer.Stop()
+			e.timer = nil
+		}
+		if after > 0 {
+			e.timer = time.AfterFunc(after, func() {
+				q.mu.Lock()
+				defer q.mu.Unlock()
+				e.timer = nil
+				q.pushLocked(key, e)
+			})
+			continue
+		}
+		q.pushLocked(key, e)
+	}
+}
+
+func (q *testQueue) entryLocked(key string) *entry {
+	if q.keys[key] == nil {
+		q.keys[key] = &entry{}
+	}
+	return q.keys[key]
+}
+
+func (q *testQueue) pushLocked(key string, e *entry) {
+	switch {
+	case q.shutdown || e.ready:
+	case e.running:
+		e.dirty = true
+	default:
+		e.ready = true
+		q.order = append(q.order, key)
+		q.wakeLocked()
+	}
+}
+
+func (q *testQueue) wakeLocked() {
+	close(q.changed)
+	q.changed = make(chan struct{})
+}
+
+func (q *testQueue) GetContext(ctx context.Context) (string, int, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for ctx.Err() == nil {
+		if len(q.order) > 0 {
+			key := q.order[0]
+			q.order = q.order[1:]
+			e := q.keys[key]
+			e.ready, e.running = false, true
+			return key, e.priority, true
+		}
+		if q.shutdown {
+			break
+		}
+		changed := q.changed
+		q.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+		q.mu.Lock()
+	}
+	return "", 0, false
+}
+
+func (q *testQueue) Done(key string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.calls = append(q.calls, call{Op: "Done", Key: key})
+	e := q.keys[key]
+	if !e.running {
+		panic("Done of a key that does not run: " + key)
+	}
+	e.running = false
+	if e.dirty {
+		e.dirty = false
+		q.pushLocked(key, e)
+	}
+}
+
+func (q *testQueue) Pending() []string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var keys []string
+	for key, e := range q.keys {
+		if e.ready || e.running || e.dirty || e.timer != nil {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func (q *testQueue) Forget(key string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.calls = append(q.calls, call{Op: "Forget", Key: key})
+	delete(q.failures, key)
+}
+
+func (q *testQueue) NumRequeues(key string) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.failures[key]
+}
+
+func (q *testQueue) Len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.order)
+}
+
+func (q *testQueue) ShutDown() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.shutdown = true
+	for _, e := range q.keys {
+		if e.timer != nil {
+			e.timer.Stop()
+			e.timer = nil
+		}
+	}
+	q.wakeLocked()
+}
+
+func (q *testQueue) ShuttingDown() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.shutdown
+}
+
+func (q *testQueue) Add(key string) { q.AddWith(addOptions{}, key) }
+func (q *testQueue) AddAfter(key string, after time.Duration) {
+	q.AddWith(addOptions{After: after}, key)
+}
+func (q *testQueue) AddRateLimited(key string) { q.AddWith(addOptions{RateLimited: true}, key) }
+func (q *testQueue) ShutDownWithDrain()        { panic("not used") }
+func (q *testQueue) Get() (string, bool)       { panic("a queue with GetContext is asked with it") }
+
+// take returns what was asked since the last take.
+func (q *testQueue) take() []call {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	calls := q.calls
+	q.calls = nil
+	return calls
+}
+
+// counts is a Metrics that remembers everything.
+type counts struct {
+	mu     sync.Mutex
+	events []string
+	took   []time.Duration
+}
+
+func (c *counts) add(format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.events = append(c.events, fmt.Sprintf(format, args...))
+}
+
+func (c *counts) ReconcileWorkers(controller string, n int) { c.add("%s workers %d", controller, n) }
+func (c *counts) ReconcileStarted(controller string)        { c.add("%s started", controller) }
+func (c *counts) ReconcileFinished(controller, result string, d time.Duration) {
+	c.add("%s %s", controller, result)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.took = append(c.took, d)
+}
+
+// all returns every event so far.
+func (c *counts) all() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.events)
+}
+
+// results returns the results of the calls so far.
+func (c *counts) results() []string {
+	var results []string
+	for _, e := range c.all() {
+		if _, word, _ := strings.Cut(e, " "); !strings.HasPrefix(word, "workers") && word != "started" {
+			results = append(results, word)
+		}
+	}
+	return results
+}
+
+// line is one line of log.
+type line struct {
+	Level   int // -1 for errors
+	Message string
+	Err     error
+	Values  map[string]any
+}
+
+// logs is a logger that remembers everything.
+type logs struct {
+	mu    *sync.Mutex
+	lines *[]line
+	with  []any
+	hook  func(message string) // called first; nil for none
+}
+
+func newLogs() logs { return logs{mu: &sync.Mutex{}, lines: &[]line{}} }
+
+func (l logs) context(ctx context.Context) context.Context {
+	return klog.NewContext(ctx, klog.New(l))
+}
+
+func (l logs) Init(klog.RuntimeInfo)        {}
+func (l logs) Enabled(int) bool             { return true }
+func (l logs) WithName(string) klog.LogSink { return l }
+func (l logs) WithValues(kv ...any) klog.LogSink {
+	l.with = append(slices.Clone(l.with), kv...)
+	return l
+}
+func (l logs) Info(level int, msg string, kv ...any) {
+	l.add(line{Level: level, Message: msg}, kv)
+}
+func (l logs) Error(err error, msg string, kv ...any) {
+	l.add(line{Level: -1, Message: msg, Err: err}, kv)
+}
+
+func (l logs) add(n line, kv []any) {
+	if l.hook != nil {
+		l.hook(n.Message)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n.Values = map[string]any{}
+	kv = append(slices.Clone(l.with), kv...)
+	for i := 0; i+1 < len(kv); i += 2 {
+		n.Values[kv[i].(string)] = kv[i+1]
+	}
+	*l.lines = append(*l.lines, n)
+}
+
+// find returns the lines with a message.
+func (l logs) find(message string) []line {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(*l.lines), func(n line) bool { return n.Message != message })
+}
+
+// calls returns the lines about calls: all that carry a class.
+func (l logs) calls() []line {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(*l.lines), func(n line) bool { return n.Values["class"] == nil })
+}
+
+// running is a controller whose Run was started in the bubble.
+type running struct {
+	t      *testing.T
+	cancel context.CancelCauseFunc
+	err    chan error
+}
+
+// start runs c until stop, or the end of the test.
+func start[K comparable](t *testing.T, ctx context.Context, c *reconcile.Controller[K]) *running {
+	t.Helper()
+	ctx, cancel := context.WithCancelCause(ctx)
+	r := &running{t: t, cancel: cancel, err: make(chan error, 1)}
+	go func() { r.err <- c.Run(ctx) }()
+	synctest.Wait()
+	return r
+}
+
+// stop cancels the context and checks that Run returns nil.
+func (r *running) stop() {
+	r.t.Helper()
+	r.cancel(nil)
+	r.wait()
+}
+
+// wait checks that Run returns nil.
+func (r *running) wait() {
+	r.t.Helper()
+	if err := <-r.err; err != nil {
+		r.t.Errorf("Run() = %v, want nil", err)
+	}
+}
+
+// returned reports whether Run has returned.
+func (r *running) returned() bool {
+	synctest.Wait()
+	return len(r.err) > 0
+}
+
+// discard is a logger that prints nothing but, like a real one, keeps values.
+type discard struct{ with []any }
+
+func (discard) Init(klog.RuntimeInfo)          {}
+func (discard) Enabled(int) bool               { return false }
+func (discard) Info(int, string, ...any)       {}
+func (discard) Error(error, string, ...any)    {}
+func (d discard) WithName(string) klog.LogSink { return d }
+func (d discard) WithValues(kv ...any) klog.LogSink {
+	return discard{append(slices.Clone(d.with), kv...)}
+}

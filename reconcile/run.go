@@ -1,0 +1,395 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+// What a queue may offer beyond client-go's interface. Nothing but std types, so
+// that a queue satisfies them without importing this package.
+type (
+	addOptions = struct {
+		Priority    int
+		After       time.Duration
+		RateLimited bool
+	}
+	optionAdder[K comparable] interface {
+		AddWith(opts addOptions, keys ...K)
+	}
+	priorityGetter[K comparable] interface {
+		GetWithPriority() (key K, priority int, shutdown bool)
+	}
+	contextGetter[K comparable] interface {
+		GetContext(ctx context.Context) (key K, priority int, ok bool)
+	}
+	pendingLister[K comparable] interface {
+		Pending() []K
+	}
+)
+
+// validityKey finds, in the context of a leader, the context that ends when
+// leadership is really over: later than the leader's own context when that is
+// cancelled to drain, at the same time when the lease is lost.
+type validityKey = struct{ LeaseValidity struct{} }
+
+// run is the state of one Run.
+type run[K comparable] struct {
+	*Controller[K]
+	logger klog.Logger
+
+	// timeoutCause wraps the error that it stands for, because net/http returns
+	// the cause of a context in place of its error.
+	timeoutCause error
+
+	// What the queue offers; nil where it does not.
+	adder       optionAdder[K]
+	prioritized priorityGetter[K]
+	restartable contextGetter[K]
+	pending     pendingLister[K]
+
+	mu      sync.Mutex     // guards the fields below
+	slots   []slot[K]      // by worker
+	streaks map[K]streak   // keys whose last call did not succeed
+	parked  map[K]int      // keys that wait for the gate, and their priority
+	left    map[K]struct{} // keys that a queue without Pending does not keep
+}
+
+// slot is what one worker is doing.
+type slot[K comparable] struct {
+	busy  bool
+	key   K
+	since time.Time
+}
+
+// streak tells how the calls with a key went since the last success.
+type streak struct {
+	attempts int
+	class    class // of the last call
+	inARow   int   // calls of that class
+}
+
+// Run waits for HasSynced, then works until ctx is done, and returns when every
+// call and every goroutine that it started has ended. It returns nil when ctx
+// was done, also while it still waited for HasSynced; an error means that it
+// could not start, or that the queue was shut down under it.
+//
+// Once ctx is done no further key is started. Calls that run may go on for
+// GracePeriod, then their context is cancelled. It is cancelled at once when the
+// cause of ctx has a method LeadershipLost() bool that returns true, or when
+// ctx carries the context of a lease that is over. Run waits for calls that
+// ignore their context, and logs their keys.
+//
+// One Run at a time. After it returned it can be called again if the queue has
+// GetContext; a queue without it is shut down by Run and cannot be used again.
+func (c *Controller[K]) Run(ctx context.Context) error {
+	if err := c.validate(); err != nil {
+		return err
+	}
+	if !c.running.CompareAndSwap(false, true) {
+		return fmt.Errorf("reconcile: controller %q: Run is called while it runs: wait for it to return, or use another Controller", c.Name)
+	}
+	defer c.running.Store(false)
+	if c.Queue.ShuttingDown() {
+		return fmt.Errorf("reconcile: controller %q: Queue is shut down already: give each Run a new queue, or a queue with GetContext, which Run does not shut down", c.Name)
+	}
+
+	r := &run[K]{
+		Controller:   c,
+		logger:       klog.FromContext(ctx).WithValues("controller", c.Name),
+		timeoutCause: fmt.Errorf("reconcile: timeout of %v is over: %w", c.Timeout, context.DeadlineExceeded),
+		slots:        make([]slot[K], cmp.Or(c.Workers, defaultWorkers)),
+		streaks:      map[K]streak{},
+		parked:       map[K]int{},
+		left:         map[K]struct{}{},
+	}
+	r.adder, _ = c.Queue.(optionAdder[K])
+	r.prioritized, _ = c.Queue.(priorityGetter[K])
+	r.restartable, _ = c.Queue.(contextGetter[K])
+	r.pending, _ = c.Queue.(pendingLister[K])
+	return r.run(klog.NewContext(ctx, r.logger))
+}
+
+func (r *run[K]) run(ctx context.Context) error {
+	if r.Metrics != nil {
+		r.Metrics.ReconcileWorkers(r.Name, len(r.slots))
+		defer r.Metrics.ReconcileWorkers(r.Name, 0)
+	}
+	stop := newStop(ctx)
+	defer stop.cancelIntake(nil)
+	defer stop.cancelCalls(nil)
+
+	finished := make(chan struct{})
+	var supervisor, workers sync.WaitGroup
+	supervisor.Go(func() { r.supervise(stop, finished) })
+	if r.waitForSync(stop.intake) {
+		r.logger.Info("Starting controller", "workers", len(r.slots))
+		for i := range r.slots {
+			workers.Go(func() { r.work(stop, &r.slots[i]) })
+		}
+		workers.Wait()
+	}
+	close(finished)
+	supervisor.Wait()
+
+	r.unpark()
+	asked := stop.ended()
+	r.shutDownQueue()
+	r.report()
+	if !asked {
+		return fmt.Errorf("reconcile: controller %q: Queue was shut down before the context was done: to stop a controller cancel the context of Run", r.Name)
+	}
+	return nil
+}
+
+func (r *run[K]) waitForSync(ctx context.Context) bool {
+	if len(r.HasSynced) > 0 && !cache.WaitFor(ctx, "caches", r.HasSynced...) {
+		return false
+	}
+	return ctx.Err() == nil
+}
+
+// work takes keys until the intake ends or the queue is shut down.
+func (r *run[K]) work(stop *stop, s *slot[K]) {
+	for {
+		key, priority, ok := r.get(stop.intake)
+		switch {
+		case !ok:
+			return
+		case stop.ended():
+			// The queue gave the key out in the moment that the intake ended, or it
+			// is one that gives out all that it has after it was shut down.
+			r.putBack(key, priority)
+			r.Queue.Done(key)
+		default:
+			r.handle(stop, s, key, priority)
+		}
+	}
+}
+
+func (r *run[K]) get(ctx context.Context) (key K, priority int, ok bool) {
+	switch {
+	case r.restartable != nil:
+		return r.restartable.GetContext(ctx)
+	case r.prioritized != nil:
+		key, priority, shutdown := r.prioritized.GetWithPriority()
+		return key, priority, !shutdown
+	default:
+		key, shutdown := r.Queue.Get()
+		return key, 0, !shutdown
+	}
+}
+
+// handle runs key once, unless the gate holds it back, and does what the table
+// says.
+func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
+	defer r.Queue.Done(key)
+	logger := r.logger.WithValues("key", key)
+	if !r.ready(key, priority) {
+		logger.V(4).Info("Waiting for the cache")
+		return
+	}
+
+	start := time.Now()
+	r.mu.Lock()
+	*s = slot[K]{busy: true, key: key, since: start}
+	r.mu.Unlock()
+	if r.Metrics != nil {
+		r.Metrics.ReconcileStarted(r.Name)
+	}
+
+	res, timedOut, err := r.call(stop.calls, logger, key)
+
+	took := time.Since(start)
+	cl := classify(res, err, stop.calls.Err() != nil, timedOut)
+	r.mu.Lock()
+	*s = slot[K]{}
+	st := r.noteLocked(key, cl)
+	r.mu.Unlock()
+	if r.Metrics != nil {
+		r.Metrics.ReconcileFinished(r.Name, string(cl), took)
+	}
+	v := judge(cl, st.inARow, res, err)
+	r.log(logger, cl, v, err, st.attempts, took)
+	if res.Priority != nil {
+		priority = *res.Priority
+	}
+	r.settle(stop, v, key, priority)
+}
+
+// call calls Reconcile with a context of its own, which ends with the call, so
+// that nothing Reconcile derived from it outlives it.
+func (r *run[K]) call(calls context.Context, logger klog.Logger, key K) (res Result, timedOut bool, err error) {
+	var ctx context.Context
+	var cancel context.CancelFunc
+	if r.Timeout > 0 {
+		ctx, cancel = context.WithTimeoutCause(calls, r.Timeout, r.timeoutCause)
+	} else {
+		ctx, cancel = context.WithCancel(calls)
+	}
+	defer cancel()
+	callCtx := klog.NewContext(ctx, logger)
+	if r.Gate != nil {
+		callCtx = r.Gate.Begin(callCtx, key)
+		defer r.Gate.End(key)
+	}
+	res, err = r.protect(callCtx, key)
+	return res, errors.Is(ctx.Err(), context.DeadlineExceeded), err
+}
+
+// protect is the one place that recovers a panic: one object that the Func
+// cannot cope with must not stop the work on all others.
+func (r *run[K]) protect(ctx context.Context, key K) (res Result, err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = &PanicError{Value: value, Stack: debug.Stack()}
+		}
+	}()
+	return r.Reconcile(ctx, key)
+}
+
+// noteLocked counts a call of class cl. An entry lives as long as its key is
+// retried, so there are no more of them than failing keys.
+func (r *run[K]) noteLocked(key K, cl class) streak {
+	st := r.streaks[key]
+	st.attempts++
+	if st.class != cl {
+		st.class, st.inARow = cl, 0
+	}
+	st.inARow++
+	switch cl {
+	case success, requeue, terminal:
+		delete(r.streaks, key)
+	default:
+		r.streaks[key] = st
+	}
+	return st
+}
+
+// settle gives the key back to the queue as v says.
+func (r *run[K]) settle(stop *stop, v verdict, key K, priority int) {
+	if v.reset {
+		r.Queue.Forget(key)
+	}
+	if v.again == gated && r.Gate != nil && !r.ready(key, priority) {
+		return
+	}
+	if v.again != never && stop.ended() && r.restartable == nil {
+		// The queue is shut down and would drop the key without a word.
+		r.keepLeft(key)
+		return
+	}
+	switch v.again {
+	case now:
+		r.add(addOptions{Priority: priority}, key)
+	case after, gated:
+		r.add(addOptions{Priority: priority, After: v.delay}, key)
+	case limited:
+		r.add(addOptions{Priority: priority, RateLimited: true}, key)
+	}
+}
+
+func (r *run[K]) add(opts addOptions, key K) {
+	switch {
+	case r.adder != nil:
+		r.adder.AddWith(opts, key)
+	case opts.RateLimited:
+		r.Queue.AddRateLimited(key)
+	case opts.After > 0:
+		r.Queue.AddAfter(key, opts.After)
+	default:
+		r.Queue.Add(key)
+	}
+}
+
+// ready asks the gate. A key that must wait is in no queue, so it is noted here,
+// before the question: the gate may call wake before it answers.
+func (r *run[K]) ready(key K, priority int) bool {
+	if r.Gate == nil {
+		return true
+	}
+	r.mu.Lock()
+	r.parked[key] = priority
+	r.mu.Unlock()
+	ok := r.Gate.Ready(key, func() {
+		r.mu.Lock()
+		priority, parked := r.parked[key]
+		delete(r.parked, key)
+		r.mu.Unlock()
+		if parked {
+			r.add(addOptions{Priority: priority}, key)
+		}
+	})
+	if ok {
+		r.mu.Lock()
+		delete(r.parked, key)
+		r.mu.Unlock()
+	}
+	return ok
+}
+
+// putBack keeps a key that is not run by this Run any more.
+func (r *run[K]) putBack(key K, priority int) {
+	if r.restartable == nil {
+		r.keepLeft(key)
+		return
+	}
+	r.add(addOptions{Priority: priority}, key)
+}
+
+func (r *run[K]) keepLeft(key K) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left[key] = struct{}{}
+}
+
+// unpark gives back the keys that wait for the gate, for the next Run to ask again.
+func (r *run[K]) unpark() {
+	r.mu.Lock()
+	parked := r.parked
+	r.parked = map[K]int{} // a wake that comes later finds nothing to do
+	r.mu.Unlock()
+	for key, priority := range parked {
+		r.putBack(key, priority)
+	}
+}
+
+// log writes the one line of a call. Nothing else logs the error.
+func (r *run[K]) log(logger klog.Logger, cl class, v verdict, err error, attempts int, took time.Duration) {
+	if v.quiet {
+		logger = logger.V(4)
+		if !logger.Enabled() {
+			return
+		}
+	}
+	values := []any{"class", cl, "attempts", attempts, "took", took}
+	if v.again == after || v.again == gated && r.Gate == nil {
+		values = append(values, "retryAfter", v.delay)
+	}
+	switch {
+	case err == nil:
+		logger.Info("Reconciled", values...)
+		return
+	case v.quiet:
+		logger.Info("Reconcile did not succeed", append(values, "err", err)...)
+		return
+	}
+	if p, ok := errors.AsType[*PanicError](err); ok {
+		values = append(values, "stack", string(p.Stack))
+	}
+	var status apierrors.APIStatus
+	if cl == forbidden && errors.As(err, &status) {
+		if d := status.Status().Details; d != nil {
+			values = append(values, "deniedGroup", d.Group, "deniedResource", d.Kind, "deniedName", d.Name)
+		}
+	}
+	logger.Error(err, "Reconcile failed", values...)
+}
