@@ -3,8 +3,12 @@ package integration_test
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"testing"
 	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/controllerkit/controllerkit/examples/tenant/internal/lab"
 )
@@ -98,11 +102,15 @@ func (w *world) handOver() (release, acquire time.Time, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, op := range w.ops {
-		if !op.Lease || op.Method != "PUT" || op.Status != 200 {
+		if !op.Lease || op.Method != http.MethodPut || op.Status != http.StatusOK {
 			continue
 		}
-		switch released := holderless(op.Body); {
-		case released:
+		obj, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(op.Body), nil, nil) // JSON or protobuf
+		if err != nil {
+			return release, acquire, err
+		}
+		switch holder := obj.(*coordinationv1.Lease).Spec.HolderIdentity; {
+		case holder == nil || *holder == "":
 			release, acquire = op.At, time.Time{}
 		case !release.IsZero() && acquire.IsZero():
 			acquire = op.At
