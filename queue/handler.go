@@ -110,7 +110,8 @@ func KeyOf[T metav1.Object](obj T) []types.NamespacedName {
 // ControllerOf names an object by its controlling owner: for EventHandler, when
 // the owner is reconciled. The owner must be of the given kind, in any version,
 // and in the object's namespace, as namespaced owners are; objects without such
-// an owner name nothing.
+// an owner name nothing. For a cluster-scoped owner of namespaced objects the
+// namespace would be wrong: write a function that leaves it out.
 func ControllerOf[T metav1.Object](owner schema.GroupKind) func(T) []types.NamespacedName {
 	return func(obj T) []types.NamespacedName {
 		ref := metav1.GetControllerOfNoCopy(obj)

@@ -65,6 +65,13 @@
 // apply each time. The server finds that nothing changes and keeps the
 // resourceVersion, so there is no loop, only a request.
 //
+// Without a uid, Apply on an object that the caller believes absent merges into
+// one that somebody else has created meanwhile. Where that matters Create the object
+// first, or see with TryApply at least the fields that are contested.
+//
+// The first call of any generated ExtractX in a process parses the schema of all
+// built-in types, which takes some hundred milliseconds.
+//
 // The dynamic client's Apply takes the name as well. Three lines make it fit:
 //
 //	type applier struct{ dynamic.ResourceInterface }
