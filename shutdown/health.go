@@ -1,0 +1,121 @@
+package shutdown
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+)
+
+// check is one named reason for not being ready or not being alive.
+type check struct {
+	name string
+	fn   func() error
+}
+
+// AddReady adds a check to the readiness handler: while fn returns an error the
+// process is not ready. fn is called once for every request, by several
+// goroutines at a time, and must return quickly. Its error is not shown to
+// whoever asks, only name is. Misuse is reported as by [Group.Add].
+func (g *Group) AddReady(name string, fn func() error) { g.addCheck("AddReady", &g.ready, name, fn) }
+
+// AddLive adds a check to the liveness handler, on the terms of
+// [Group.AddReady]. A failing one makes the kubelet restart the container, so
+// it should tell only of what a restart cures.
+func (g *Group) AddLive(name string, fn func() error) { g.addCheck("AddLive", &g.live, name, fn) }
+
+func (g *Group) addCheck(method string, list *[]check, name string, fn func() error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var err error
+	switch {
+	case g.phase != idle:
+		err = fmt.Errorf("shutdown: %s(%q) was called after Run: add all checks before Run", method, name)
+	case name == "":
+		err = fmt.Errorf("shutdown: %s needs a name: it is what the probe shows", method)
+	case fn == nil:
+		err = fmt.Errorf("shutdown: %s(%q) needs a function, got nil", method, name)
+	default:
+		for _, c := range *list {
+			if c.name == name {
+				err = fmt.Errorf("shutdown: %s(%q) was called twice: give every check its own name", method, name)
+			}
+		}
+	}
+	if err != nil {
+		g.misusedLocked(err)
+		return
+	}
+	*list = append(*list, check{name, fn})
+}
+
+// Ready returns the handler of the readiness probe. It answers 200 and "ok", or
+// 503 and one line for each reason: "starting" until Run has started all parts,
+// "stopping" from the moment stopping begins, before Delay and for good, and
+// "failing: <name>" for each check of [Group.AddReady] that returns an error.
+func (g *Group) Ready() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		g.mu.Lock()
+		phase, checks := g.phase, g.ready
+		g.mu.Unlock()
+		switch phase {
+		case idle, starting:
+			answer(w, "starting", checks)
+		case running:
+			answer(w, "", checks)
+		default:
+			answer(w, "stopping", checks)
+		}
+	})
+}
+
+// Live returns the handler of the liveness probe. It answers 200 and "ok", or
+// 503 and "failing: <name>" for each failing check of [Group.AddLive]. Starting
+// and stopping do not change it, so that the kubelet does not kill a process
+// that drains.
+func (g *Group) Live() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		g.mu.Lock()
+		checks := g.live
+		g.mu.Unlock()
+		answer(w, "", checks)
+	})
+}
+
+// answer runs the checks without any lock held: they may be slow, and may ask
+// the group itself.
+func answer(w http.ResponseWriter, state string, checks []check) {
+	var body strings.Builder
+	if state != "" {
+		body.WriteString(state + "\n")
+	}
+	for _, c := range checks {
+		if c.fn() != nil {
+			body.WriteString("failing: " + c.name + "\n")
+		}
+	}
+	code := http.StatusServiceUnavailable
+	if body.Len() == 0 {
+		code = http.StatusOK
+		body.WriteString("ok\n")
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(code)
+	_, _ = io.WriteString(w, body.String())
+}
+
+// misusedLocked keeps a mistake for Run to return, and ends a Run that is
+// already going: a part or check that was silently left out is worse.
+func (g *Group) misusedLocked(err error) {
+	g.misuse = errors.Join(g.misuse, err)
+	if g.misused != nil {
+		select {
+		case g.misused <- struct{}{}:
+		default: // Run knows already
+		}
+	}
+}

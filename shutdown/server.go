@@ -1,0 +1,97 @@
+package shutdown
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+)
+
+// Server turns srv into a part: a function that listens on srv.Addr, serves
+// until its context is done, then lets running requests finish, and closes what
+// is left. An address that cannot be listened on is an error at once.
+//
+// Requests have three quarters of the time that the [Group] gives the part, or
+// 10s outside of a Group. Connections that are still busy then are closed,
+// which ends the contexts of their requests, and the part returns an error that
+// says so. Hijacked connections (WebSockets) are not waited for.
+//
+// TLS is served when srv.TLSConfig has a certificate or a function that finds
+// one. srv belongs to the part: do not call its methods, except
+// RegisterOnShutdown before the part starts. When both srv.ReadHeaderTimeout
+// and srv.ReadTimeout are 0, ReadHeaderTimeout is set to 10s, so that clients
+// which never finish their headers cannot hold connections; a negative value
+// means none. An http.Server serves once, so the part can run only once.
+func Server(srv *http.Server) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if srv == nil {
+			return errors.New("shutdown: Server needs an *http.Server, got nil")
+		}
+		if srv.ReadHeaderTimeout == 0 && srv.ReadTimeout == 0 {
+			srv.ReadHeaderTimeout = 10 * time.Second
+		}
+		secure := servesTLS(srv)
+		addr := srv.Addr
+		if addr == "" { // as ListenAndServe and ListenAndServeTLS read it
+			addr = ":http"
+			if secure {
+				addr = ":https"
+			}
+		}
+		var lc net.ListenConfig
+		ln, err := lc.Listen(ctx, "tcp", addr)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil // told to stop before it listened
+			}
+			return fmt.Errorf("shutdown: server: %w", err)
+		}
+
+		defer ln.Close() // for the one case in which Serve does not: it never got to run
+
+		served := make(chan error, 1)
+		go func() {
+			if secure {
+				served <- srv.ServeTLS(ln, "", "")
+			} else {
+				served <- srv.Serve(ln)
+			}
+		}()
+		select {
+		case err := <-served:
+			if errors.Is(err, http.ErrServerClosed) {
+				return nil // somebody called Shutdown or Close: that is how it was asked to end
+			}
+			return fmt.Errorf("shutdown: server %s: %w", ln.Addr(), err)
+		case <-ctx.Done():
+		}
+
+		// The requests' time must not end with ctx, which is done.
+		draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime(ctx))
+		defer cancel()
+		err = srv.Shutdown(draining)
+		if err != nil {
+			err = fmt.Errorf("shutdown: server %s: closed while requests were running: %w", ln.Addr(), err)
+			_ = srv.Close() // Shutdown's error already says that the end was not clean
+		}
+		<-served
+		return err
+	}
+}
+
+func servesTLS(srv *http.Server) bool {
+	c := srv.TLSConfig
+	return c != nil && (len(c.Certificates) > 0 || c.GetCertificate != nil || c.GetConfigForClient != nil)
+}
+
+// drainTime is how long the requests of a server may go on. The quarter that is
+// kept lets the server close connections and return before it counts as late.
+func drainTime(ctx context.Context) time.Duration {
+	p, ok := ctx.Value(partKey{}).(*part)
+	if ok && p.deadline.Load() != 0 { // 0: not the group ended ctx, but a function around this one
+		return time.Until(time.Unix(0, p.deadline.Load())) * 3 / 4
+	}
+	return 10 * time.Second
+}

@@ -1,0 +1,200 @@
+package shutdown_test
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/controllerkit/controllerkit/shutdown"
+)
+
+// serve runs srv as a part until stop is called, and gives its address.
+func serve(t *testing.T, srv *http.Server) (addr string, stop func() error) {
+	t.Helper()
+	addrs := make(chan string, 1)
+	srv.Addr = "127.0.0.1:0"
+	srv.BaseContext = func(l net.Listener) context.Context { addrs <- l.Addr().String(); return context.Background() }
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- shutdown.Server(srv)(ctx) }()
+	select {
+	case addr = <-addrs:
+	case err := <-done:
+		cancel()
+		t.Fatalf("Server ended at once: %v", err)
+	}
+	return addr, func() error { cancel(); return <-done }
+}
+
+func client() *http.Client { return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}} }
+
+func TestServerFinishesRunningRequests(t *testing.T) {
+	entered, release := make(chan struct{}), make(chan struct{})
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		close(entered)
+		<-release
+		_, _ = io.WriteString(w, "done")
+	})}
+	shutdownBegan := make(chan struct{})
+	srv.RegisterOnShutdown(func() { close(shutdownBegan) })
+	addr, stop := serve(t, srv)
+	body := make(chan string, 1)
+	go func() {
+		resp, err := client().Get("http://" + addr)
+		if err != nil {
+			body <- err.Error()
+			return
+		}
+		defer resp.Body.Close()
+		b, _ := io.ReadAll(resp.Body)
+		body <- string(b)
+	}()
+	<-entered
+	ended := make(chan error, 1)
+	go func() { ended <- stop() }()
+	<-shutdownBegan // the part was told, and the request still runs
+	close(release)
+	if got := <-body; got != "done" {
+		t.Errorf("the running request got %q, want done", got)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("Server() = %v, want nil", err)
+	}
+	if srv.ReadHeaderTimeout != 10*time.Second {
+		t.Errorf("ReadHeaderTimeout = %v, want 10s when it was 0", srv.ReadHeaderTimeout)
+	}
+}
+
+func TestServerInAGroupClosesWhatHangsInTime(t *testing.T) {
+	entered := make(chan struct{})
+	handlerDone := make(chan struct{})
+	srv := &http.Server{Addr: "127.0.0.1:0", Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		close(entered)
+		<-r.Context().Done() // ends only because the connection is closed
+		close(handlerDone)
+	})}
+	addrs := make(chan string, 1)
+	srv.BaseContext = func(l net.Listener) context.Context { addrs <- l.Addr().String(); return context.Background() }
+	g := &shutdown.Group{GracePeriod: 2 * time.Second}
+	g.Add("server", shutdown.Server(srv))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- g.Run(ctx) }()
+	addr := <-addrs
+	go func() {
+		if resp, err := client().Get("http://" + addr); err == nil {
+			resp.Body.Close()
+		}
+	}()
+	<-entered
+	cancel()
+	err := <-done
+	if err == nil || !strings.Contains(err.Error(), "closed while requests were running") || strings.Contains(err.Error(), "did not stop") {
+		t.Errorf("Run() = %v, want the server to close the connection before it is late", err)
+	}
+	<-handlerDone
+}
+
+func TestServerAddressInUse(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	err = shutdown.Server(&http.Server{Addr: ln.Addr().String()})(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "address already in use") || !strings.HasPrefix(err.Error(), "shutdown: server: ") {
+		t.Errorf("Server() = %v, want address already in use", err)
+	}
+}
+
+func TestServerKeepsTimeouts(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		srv  *http.Server
+		want time.Duration
+	}{
+		{name: "own", srv: &http.Server{ReadHeaderTimeout: time.Minute}, want: time.Minute},
+		{name: "none", srv: &http.Server{ReadHeaderTimeout: -1}, want: -1},
+		{name: "ReadTimeout counts for headers", srv: &http.Server{ReadTimeout: time.Minute}, want: 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, stop := serve(t, tc.srv)
+			if err := stop(); err != nil {
+				t.Errorf("Server() = %v", err)
+			}
+			if tc.srv.ReadHeaderTimeout != tc.want {
+				t.Errorf("ReadHeaderTimeout = %v, want %v", tc.srv.ReadHeaderTimeout, tc.want)
+			}
+		})
+	}
+}
+
+func TestServerTLS(t *testing.T) {
+	pattern := httptest.NewTLSServer(nil) // for its certificate and a client that trusts it
+	defer pattern.Close()
+	srv := &http.Server{
+		TLSConfig: &tls.Config{Certificates: pattern.TLS.Certificates},
+		Handler:   http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) }),
+	}
+	addr, stop := serve(t, srv)
+	c := pattern.Client()
+	resp, err := c.Get("https://" + addr)
+	if err != nil {
+		t.Fatalf("GET over TLS: %v", err)
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	resp.Body.Close()
+	c.CloseIdleConnections()
+	if err := stop(); err != nil {
+		t.Errorf("Server() = %v", err)
+	}
+}
+
+func TestServerNilAndClosedByOthers(t *testing.T) {
+	want := "shutdown: Server needs an *http.Server, got nil"
+	if err := shutdown.Server(nil)(t.Context()); err == nil || err.Error() != want {
+		t.Errorf("Server(nil) = %v, want %s", err, want)
+	}
+	srv := &http.Server{}
+	_, stop := serve(t, srv)
+	_ = srv.Close()
+	if err := stop(); err != nil {
+		t.Errorf("Server() = %v after srv.Close, want nil", err)
+	}
+}
+
+// TestServerInsideAnotherFunction: the group did not end the context, so the
+// group's deadline must not be taken for the requests'.
+func TestServerInsideAnotherFunction(t *testing.T) {
+	entered, release := make(chan struct{}), make(chan struct{})
+	srv := &http.Server{Addr: "127.0.0.1:0", Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		close(entered)
+		<-release
+		_, _ = io.WriteString(w, "done")
+	})}
+	addrs := make(chan string, 1)
+	srv.BaseContext = func(l net.Listener) context.Context { addrs <- l.Addr().String(); return context.Background() }
+	srv.RegisterOnShutdown(func() { close(release) })
+	g := &shutdown.Group{}
+	g.Add("outer", func(ctx context.Context) error {
+		ctx, cancel := context.WithCancel(ctx)
+		go func() { <-entered; cancel() }()
+		return shutdown.Server(srv)(ctx)
+	})
+	done := make(chan error, 1)
+	go func() { done <- g.Run(t.Context()) }()
+	resp, err := client().Get("http://" + <-addrs)
+	if err != nil {
+		t.Fatalf("GET: %v, want the request to be finished", err)
+	}
+	resp.Body.Close()
+	if err := <-done; err != nil {
+		t.Errorf("Run() = %v", err)
+	}
+}
