@@ -1,0 +1,182 @@
+package informer
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+// failed notes an error that ended a list or watch. A watch that is refused
+// though the list was allowed ends Run when it happens twice: once may be a
+// server that has just started and does not know its roles yet.
+func (m *member) failed(err error, until time.Time, refused chan<- error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last = report{err: err}
+	if !isRefusal(err) || !cache.IsDone(m.checkers[0]) || time.Now().After(until) {
+		return
+	}
+	if m.refusals++; m.refusals < 2 {
+		return
+	}
+	select {
+	case refused <- fmt.Errorf("%w: %q: its cache was filled and then went stale: %s: %w", ErrNotSynced, m.name, m.reason(err), err):
+	default: // one is enough to end Run
+	}
+}
+
+// isRefusal tells of answers that the same request will get again.
+func isRefusal(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
+}
+
+// missing returns the checkers that are not done.
+func (m *member) missing() []cache.DoneChecker {
+	return slices.DeleteFunc(slices.Clone(m.checkers), cache.IsDone)
+}
+
+// unsynced explains why members are not synced, each on a line of its own. It
+// returns nil when all are, as they may be at the very last moment.
+func unsynced(members []*member, timeout time.Duration) error {
+	var errs []error
+	for _, m := range members {
+		missing := m.missing()
+		if len(missing) == 0 {
+			continue
+		}
+		m.mu.Lock()
+		last := m.last
+		m.mu.Unlock()
+		var err error
+		switch {
+		case missing[0] != m.checkers[0]:
+			err = fmt.Errorf("%w within %v: %q: the informer is synced, but %s has not worked off the initial list: handlers should only put keys into a queue", ErrNotSynced, timeout, m.name, missing[0].Name())
+		case last.err == nil:
+			also := ""
+			if timeout <= bookmarkWarning {
+				also = ", or the end of the initial events is never marked, which shows only after " + bookmarkWarning.String()
+			}
+			err = fmt.Errorf("%w within %v: %q: list and watch are neither refused nor complete: the server cannot be reached, or there is more to list than Timeout allows%s", ErrNotSynced, timeout, m.name, also)
+		case last.bookmark:
+			err = fmt.Errorf("%w within %v: %q: the server took the watch but does not mark the end of the initial events: it, or a proxy, drops the bookmark k8s.io/initial-events-end; setting KUBE_FEATURE_WatchListClient=false in the environment avoids the need for it: %w", ErrNotSynced, timeout, m.name, last.err)
+		default:
+			err = fmt.Errorf("%w within %v: %q: %s: %w", ErrNotSynced, timeout, m.name, m.reason(last.err), last.err)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// reason says in words what err means for an informer, and what cures it.
+func (m *member) reason(err error) string {
+	verb := "watch"
+	if strings.HasPrefix(err.Error(), "failed to list") { // the reflector's words
+		verb = "list"
+	}
+	group, resource := "", m.name
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		if d := status.Status().Details; d != nil && d.Kind != "" {
+			group, resource = d.Group, d.Kind // of a refused request, Kind holds the resource
+		}
+	}
+	switch {
+	case apierrors.IsForbidden(err):
+		return fmt.Sprintf("forbidden to %s: a Role or ClusterRole must allow verbs %q on resources %q in apiGroups %q", verb, []string{"list", "watch"}, []string{resource}, []string{group})
+	case apierrors.IsUnauthorized(err):
+		return fmt.Sprintf("unauthorized to %s %s: the server does not accept the credentials", verb, resource)
+	case apierrors.IsNotFound(err):
+		return fmt.Sprintf("cannot %s %s: the server does not serve it: install its CustomResourceDefinition, or check group and version", verb, resource)
+	case apierrors.IsMethodNotSupported(err):
+		return fmt.Sprintf("cannot %s %s: the server does not support that verb for it", verb, resource)
+	case apierrors.IsTooManyRequests(err):
+		return fmt.Sprintf("cannot %s %s: the server is overloaded", verb, resource)
+	case utilnet.IsConnectionRefused(err), errors.As(err, new(net.Error)):
+		return fmt.Sprintf("cannot %s %s: the server cannot be reached", verb, resource)
+	}
+	return fmt.Sprintf("cannot %s %s", verb, resource)
+}
+
+// listen returns logger with an ear on it. Some failures of a reflector never
+// reach its watch error handler, because it repeats the request in place and
+// only logs why; so the error is taken from the log line.
+func listen(logger klog.Logger, m *member) klog.Logger {
+	return logger.WithSink(deepen(&ear{m: m, sink: logger.GetSink()}, 1)) // 1 for the method of ear
+}
+
+const (
+	// retryLevel is the verbosity at which the reflector tells why it repeats
+	// its first request.
+	retryLevel = 2
+	// bookmarkWarning is after how long it misses the end of the initial events.
+	bookmarkWarning = 10 * time.Second
+)
+
+// ear passes everything on to sink, which is nil when logging is off.
+type ear struct {
+	m    *member
+	sink klog.LogSink
+}
+
+func (e *ear) Init(klog.RuntimeInfo) {} // sink has been initialised by its owner
+
+func (e *ear) Enabled(level int) bool {
+	return level <= retryLevel && !e.m.settled.Load() || e.sink != nil && e.sink.Enabled(level)
+}
+
+func (e *ear) Info(level int, msg string, keysAndValues ...any) {
+	if !e.m.settled.Load() {
+		for i := 0; i+1 < len(keysAndValues); i += 2 {
+			if err, ok := keysAndValues[i+1].(error); ok && keysAndValues[i] == "err" {
+				e.m.heard(err, strings.Contains(msg, "bookmark"))
+			}
+		}
+	}
+	if e.sink != nil && e.sink.Enabled(level) {
+		e.sink.Info(level, msg, keysAndValues...)
+	}
+}
+
+func (e *ear) Error(err error, msg string, keysAndValues ...any) {
+	if e.sink != nil {
+		e.sink.Error(err, msg, keysAndValues...)
+	}
+}
+
+func (e *ear) WithValues(keysAndValues ...any) klog.LogSink {
+	if e.sink == nil {
+		return e
+	}
+	return &ear{m: e.m, sink: e.sink.WithValues(keysAndValues...)}
+}
+
+func (e *ear) WithName(name string) klog.LogSink {
+	if e.sink == nil {
+		return e
+	}
+	return &ear{m: e.m, sink: e.sink.WithName(name)}
+}
+
+// WithCallDepth keeps file and line of the log right.
+func (e *ear) WithCallDepth(depth int) klog.LogSink { return deepen(e, depth) }
+
+func deepen(e *ear, depth int) *ear {
+	if s, ok := e.sink.(interface{ WithCallDepth(int) klog.LogSink }); ok {
+		return &ear{m: e.m, sink: s.WithCallDepth(depth)}
+	}
+	return e
+}
+
+func (m *member) heard(err error, bookmark bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last = report{err: err, bookmark: bookmark}
+}

@@ -1,0 +1,83 @@
+package informer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"time"
+
+	"github.com/controllerkit/controllerkit/informer"
+)
+
+// A Set starts the informers, tells when they are synced, and stops them.
+func ExampleSet() {
+	client := fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}})
+	factory := informers.NewSharedInformerFactory(client, 0)
+	configMaps := factory.Core().V1().ConfigMaps()
+	handler, err := configMaps.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) { fmt.Println("added", obj.(*corev1.ConfigMap).Name) },
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	var set informer.Set
+	set.Add("configmaps", configMaps.Informer(), handler)
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
+	done := make(chan error, 1)
+	go func() { done <- set.Run(ctx) }()
+
+	<-set.HasSyncedChecker().Done()
+	fmt.Println("ready:", set.Ready() == nil)
+	cancel()
+	fmt.Println("stopped:", <-done)
+	// Output:
+	// added a
+	// ready: true
+	// stopped: <nil>
+}
+
+// An informer that may not list its resource is an error that says what to do.
+func ExampleSet_Run() {
+	client := fake.NewClientset()
+	client.PrependReactor("list", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "", errors.New("no rule"))
+	})
+	set := informer.Set{Timeout: 100 * time.Millisecond}
+	set.Add("secrets", informers.NewSharedInformerFactory(client, 0).Core().V1().Secrets().Informer())
+	err := set.Run(klog.NewContext(context.Background(), klog.Logger{}))
+	fmt.Println(apierrors.IsForbidden(err))
+	fmt.Println(err)
+	// Output:
+	// true
+	// informer: not synced within 100ms: "secrets": forbidden to list: a Role or ClusterRole must allow verbs ["list" "watch"] on resources ["secrets"] in apiGroups [""]: failed to list *v1.Secret: secrets is forbidden: no rule
+}
+
+// Trim is given to a factory, or to one informer with SetTransform.
+func ExampleTrim() {
+	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Name:            "a",
+		ResourceVersion: "7",
+		ManagedFields:   []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
+	}}
+	if _, err := informer.Trim(obj); err != nil {
+		fmt.Println(err)
+	}
+	fmt.Println(len(obj.ManagedFields), obj.ResourceVersion)
+
+	_ = informers.NewSharedInformerFactoryWithOptions(fake.NewClientset(), 0, informers.WithTransform(informer.Trim))
+	// Output: 0 7
+}

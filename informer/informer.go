@@ -1,0 +1,320 @@
+package informer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+// ErrNotSynced is found by errors.Is in the error of a Run that ended because an
+// informer did not get in sync, and in that of Ready before all have. The API
+// server's error is wrapped as well, so that apierrors.IsForbidden and the like
+// tell more.
+var ErrNotSynced = errors.New("informer: not synced")
+
+// Set runs informers. The zero value is ready to use; a Set must not be copied
+// and runs once, as client-go's informers do. Its methods may be called by
+// several goroutines.
+type Set struct {
+	// Timeout is how long the informers and the given handlers have to sync,
+	// from the start of Run. client-go tries again at growing intervals, the
+	// fifth time after 12 to 24s, so what is put right late in Timeout may not be
+	// noticed in it. 0 means 20s.
+	Timeout time.Duration
+
+	// StopTimeout is how long Run waits for the informers to stop, once ctx is
+	// done or one of them has failed. It takes longer than an instant only when
+	// a handler is busy or client-go pauses before it tries again, see the
+	// package's Caveats. 0 means 5s.
+	StopTimeout time.Duration
+
+	// WatchErrorHandler is called with each error that ends a list or watch of
+	// one of the informers, in place of what was set on the informer itself.
+	// nil means cache.DefaultWatchErrorHandler, which logs it.
+	WatchErrorHandler cache.WatchErrorHandlerWithContext
+
+	mu      sync.Mutex // guards the fields below
+	members []*member
+	misuse  error
+	misused chan struct{} // wakes Run; nil until Run
+	synced  chan struct{} // closed when all are synced; made when first needed
+	stopped bool          // Run has begun to stop the informers
+}
+
+// member is one informer of a Set, and what is known about it.
+type member struct {
+	name     string
+	informer cache.SharedIndexInformer
+	checkers []cache.DoneChecker // the informer's, then its handlers'
+	done     chan struct{}       // closed when the informer has stopped
+	settled  atomic.Bool         // its log lines are of no interest any more
+
+	mu       sync.Mutex // guards the fields below
+	last     report
+	refusals int // of the watch, since it synced
+}
+
+// report is the latest thing that went wrong with an informer.
+type report struct {
+	err      error
+	bookmark bool // err says that the end of the initial events is missing
+}
+
+// Add adds an informer under a name that is its own in the set, best its
+// resource ("deployments.apps"). The informer must not have been started, and
+// nobody else may start it: with a factory, do not call its Start. It may have a
+// resync period, indexers and a transform, and handlers may still be added
+// elsewhere and at any time.
+//
+// handlers are registrations, as AddEventHandler returns them, that must have
+// been given the whole initial list before the set counts as synced. An informer
+// is synced earlier than its handlers.
+//
+// Misuse (an empty or repeated name, nil, an informer added twice or already
+// started) is reported by Run before it starts anything; a call while Run is
+// running makes it end with an error.
+func (s *Set) Add(name string, informer cache.SharedIndexInformer, handlers ...cache.ResourceEventHandlerRegistration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.addLocked(name, informer, handlers); err != nil {
+		s.misuse = errors.Join(s.misuse, err)
+		if s.misused != nil {
+			select {
+			case s.misused <- struct{}{}:
+			default: // Run knows already
+			}
+		}
+	}
+}
+
+func (s *Set) addLocked(name string, informer cache.SharedIndexInformer, handlers []cache.ResourceEventHandlerRegistration) error {
+	switch {
+	case s.misused != nil:
+		return fmt.Errorf("informer: Add(%q) was called after Run: add all informers before Run", name)
+	case name == "":
+		return errors.New("informer: Add needs a name: errors name informers by it, best use the resource")
+	case informer == nil:
+		return fmt.Errorf("informer: Add(%q) needs an informer, got nil", name)
+	}
+	m := &member{
+		name:     name,
+		informer: informer,
+		checkers: []cache.DoneChecker{informer.HasSyncedChecker()},
+		done:     make(chan struct{}),
+	}
+	for i, h := range handlers {
+		if h == nil {
+			return fmt.Errorf("informer: Add(%q): handler %d is nil: check the error of AddEventHandler", name, i)
+		}
+		m.checkers = append(m.checkers, h.HasSyncedChecker())
+	}
+	for _, other := range s.members {
+		if other.name == name {
+			return fmt.Errorf("informer: Add(%q) was called twice: give every informer its own name", name)
+		}
+		// The channel tells informers apart also when one is a typed wrapper of
+		// the other; comparing the interfaces could panic.
+		if other.checkers[0].Done() == m.checkers[0].Done() {
+			return fmt.Errorf("informer: Add(%q): the informer is already in the set as %q: pass all its handlers to one Add", name, other.name)
+		}
+	}
+	s.members = append(s.members, m)
+	return nil
+}
+
+// Run starts the informers, waits for them to sync, and keeps them running until
+// ctx is done. It returns when they have stopped: nil when ctx ended them, an
+// error that wraps ErrNotSynced when some did not sync in time, and an error
+// that names those that have not stopped within StopTimeout. That ctx is done
+// before the informers are synced, or before Run, is no error.
+func (s *Set) Run(ctx context.Context) error {
+	refused := make(chan error, 1)
+	members, err := s.begin(refused)
+	if err != nil || ctx.Err() != nil {
+		return err
+	}
+	logger := klog.FromContext(ctx)
+	run, stop := context.WithCancelCause(ctx)
+	ended := make(chan *member, len(members)) // never blocks
+	for _, m := range members {
+		go func() {
+			defer func() { close(m.done); ended <- m }()
+			m.informer.RunWithContext(klog.NewContext(run, listen(logger, m)))
+		}()
+	}
+	var waiter sync.WaitGroup
+	synced := make(chan struct{})
+	waiter.Go(func() {
+		if cache.WaitFor(run, "", checkers(members)...) {
+			close(synced)
+		}
+	})
+
+	start, timeout := time.Now(), cmp.Or(s.Timeout, 20*time.Second)
+	deadline := time.NewTimer(timeout)
+	defer deadline.Stop()
+	for err == nil && ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-synced:
+			synced = nil // once
+			logger.Info("Informers synced", "informers", len(members), "duration", time.Since(start))
+			s.setSynced(members)
+		case <-deadline.C:
+			err = unsynced(members, timeout)
+		case err = <-refused:
+		case <-s.misused:
+			err = s.mistakes()
+		case m := <-ended:
+			if ctx.Err() == nil {
+				err = fmt.Errorf("informer: %q ended by itself: only the Set may start and stop it", m.name)
+			}
+		}
+	}
+	stop(err) // nil means context.Canceled; ctx's own cause goes first
+	waiter.Wait()
+	return errors.Join(err, s.await(members))
+}
+
+// begin checks everything that can be wrong, claims the one Run and takes over
+// the watch error handlers, which fails for an informer that was started.
+func (s *Set) begin(refused chan<- error) ([]*member, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.misused != nil:
+		return nil, errors.New("informer: Run was called twice: informers run once, make new ones and a new Set")
+	case s.misuse != nil:
+		return nil, s.misuse
+	case len(s.members) == 0:
+		return nil, errors.New("informer: the Set has no informers: call Add before Run")
+	case s.Timeout < 0:
+		return nil, fmt.Errorf("informer: Set.Timeout is %v: it must not be negative; 0 means 20s", s.Timeout)
+	case s.StopTimeout < 0:
+		return nil, fmt.Errorf("informer: Set.StopTimeout is %v: it must not be negative; 0 means 5s", s.StopTimeout)
+	}
+	s.misused = make(chan struct{}, 1)
+	next := s.WatchErrorHandler
+	if next == nil {
+		next = cache.DefaultWatchErrorHandler
+	}
+	until := time.Now().Add(cmp.Or(s.Timeout, 20*time.Second))
+	for _, m := range s.members {
+		if m.informer.IsStopped() {
+			return nil, fmt.Errorf("informer: %q was stopped before Run: an informer runs once, make a new one", m.name)
+		}
+		err := m.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+			m.failed(err, until, refused)
+			next(ctx, r, err)
+		})
+		if err != nil {
+			return nil, fmt.Errorf("informer: %q cannot be started: %w: only the Set may start it, do not call the factory's Start or the informer's Run", m.name, err)
+		}
+	}
+	return s.members, nil
+}
+
+// await waits for the informers to stop and returns an error for each that has
+// not in time.
+func (s *Set) await(members []*member) error {
+	s.mu.Lock()
+	s.stopped = true
+	s.mu.Unlock()
+	patience := cmp.Or(s.StopTimeout, 5*time.Second)
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	var errs []error
+	up := false
+	for _, m := range members {
+		if !up {
+			select {
+			case <-m.done:
+			case <-timer.C:
+				up = true
+			}
+		}
+		select {
+		case <-m.done:
+		default:
+			errs = append(errs, fmt.Errorf("informer: %q has not stopped within %v: one of its handlers is busy, or client-go pauses before it tries again, for a minute at most; it is left to end by itself", m.name, patience))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func checkers(members []*member) []cache.DoneChecker {
+	var all []cache.DoneChecker
+	for _, m := range members {
+		all = append(all, m.checkers...)
+	}
+	return all
+}
+
+func (s *Set) mistakes() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.misuse
+}
+
+func (s *Set) setSynced(members []*member) {
+	for _, m := range members {
+		m.settled.Store(true)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.syncedLocked())
+}
+
+func (s *Set) syncedLocked() chan struct{} {
+	if s.synced == nil {
+		s.synced = make(chan struct{})
+	}
+	return s.synced
+}
+
+// Ready returns nil while all informers and given handlers are synced and Run
+// has not begun to stop them. Otherwise it returns an error that wraps
+// ErrNotSynced and names those that are not. It fits shutdown's AddReady.
+func (s *Set) Ready() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.misused == nil {
+		return fmt.Errorf("%w: Run was not called yet", ErrNotSynced)
+	}
+	if s.stopped {
+		return fmt.Errorf("%w: stopped", ErrNotSynced)
+	}
+	if cache.IsDone(checker{s.syncedLocked()}) {
+		return nil
+	}
+	var missing []string
+	for _, m := range s.members {
+		if len(m.missing()) > 0 {
+			missing = append(missing, m.name)
+		}
+	}
+	return fmt.Errorf("%w: waiting for %q", ErrNotSynced, missing)
+}
+
+// HasSyncedChecker is done once all informers and given handlers are synced. It
+// may be called at any time, also before Run.
+func (s *Set) HasSyncedChecker() cache.DoneChecker {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return checker{s.syncedLocked()}
+}
+
+// HasSynced tells the same without waiting; it is a cache.InformerSynced.
+func (s *Set) HasSynced() bool { return cache.IsDone(s.HasSyncedChecker()) }
+
+type checker struct{ done chan struct{} }
+
+func (checker) Name() string            { return "informer.Set" }
+func (c checker) Done() <-chan struct{} { return c.done }

@@ -1,0 +1,259 @@
+package informer_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/internal/testserver"
+)
+
+// typedClient has connections of its own, which are closed with the test.
+func typedClient(t *testing.T, config *rest.Config) kubernetes.Interface {
+	t.Helper()
+	h, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.CloseIdleConnections)
+	client, err := kubernetes.NewForConfigAndClient(config, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+func configMapsOf(t *testing.T, config *rest.Config, namespace string) cache.SharedIndexInformer {
+	t.Helper()
+	factory := informers.NewSharedInformerFactoryWithOptions(typedClient(t, config), 0, informers.WithNamespace(namespace), informers.WithTransform(informer.Trim))
+	return factory.Core().V1().ConfigMaps().Informer()
+}
+
+// runUntilError runs a set of one informer, which is expected to fail.
+func runUntilError(t *testing.T, name string, timeout time.Duration, inf cache.SharedIndexInformer) error {
+	t.Helper()
+	set := informer.Set{Timeout: timeout, StopTimeout: time.Minute}
+	set.Add(name, inf)
+	ctx, cancel := context.WithTimeout(quiet(t), timeout+30*time.Second) // so that a wrong nil is seen
+	defer cancel()
+	err := set.Run(ctx)
+	if !errors.Is(err, informer.ErrNotSynced) {
+		t.Fatalf("Run() = %v, want ErrNotSynced", err)
+	}
+	return err
+}
+
+func contains(t *testing.T, err error, want ...string) {
+	t.Helper()
+	for _, w := range want {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("Run() = %v\nwant it to contain %s", err, w)
+		}
+	}
+}
+
+func TestServerSyncTrimAndStop(t *testing.T) {
+	namespace := testserver.Namespace(t)
+	config := testserver.Config(t)
+	client := typedClient(t, config)
+	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{lastApplied: "{}", "keep": "me"}}}
+	created, err := client.CoreV1().ConfigMaps(namespace).Create(t.Context(), obj, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(created.ManagedFields) == 0 {
+		t.Fatal("the server set no managedFields, so this test proves nothing")
+	}
+	inf := configMapsOf(t, config, namespace)
+	added := make(chan string, 10)
+	handler, err := inf.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(o any) { added <- o.(*corev1.ConfigMap).Name }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := informer.Set{Timeout: time.Minute}
+	set.Add("configmaps", inf, handler)
+	ctx, cancel := context.WithCancel(quiet(t))
+	done := make(chan error, 1)
+	go func() { done <- set.Run(ctx) }()
+	select {
+	case <-set.HasSyncedChecker().Done():
+	case err := <-done:
+		t.Fatalf("Run() = %v", err)
+	}
+	got, ok, err := inf.GetStore().GetByKey(namespace + "/a")
+	if err != nil || !ok {
+		t.Fatalf("synced, but the cache has no a: %v", err)
+	}
+	o := got.(*corev1.ConfigMap)
+	if o.ManagedFields != nil || o.ResourceVersion != created.ResourceVersion || len(o.Annotations) != 1 {
+		t.Errorf("cached: %d managedFields, resourceVersion %s, annotations %v; want 0, %s, keep only", len(o.ManagedFields), o.ResourceVersion, o.Annotations, created.ResourceVersion)
+	}
+	if rv := inf.GetStore().LastStoreSyncResourceVersion(); rv == "" {
+		t.Error("the store does not know how fresh it is: Trim broke resourceVersion")
+	}
+	if _, err := client.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "b"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for name := range added { // ends the test's wait with the event itself
+		if name == "b" {
+			break
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+	if !inf.IsStopped() {
+		t.Error("Run returned before the informer stopped")
+	}
+}
+
+func TestServerForbidden(t *testing.T) {
+	namespace := testserver.Namespace(t)
+	config := testserver.Config(t)
+	config.Impersonate.UserName = "nobody-" + namespace
+	err := runUntilError(t, "configmaps", 3*time.Second, configMapsOf(t, config, namespace))
+	contains(t, err, `informer: not synced within 3s: "configmaps": forbidden to list: `,
+		`must allow verbs ["list" "watch"] on resources ["configmaps"] in apiGroups [""]`, config.Impersonate.UserName, namespace)
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("IsForbidden(%v) = false", err)
+	}
+}
+
+func TestServerListAllowedWatchNot(t *testing.T) {
+	namespace := testserver.Namespace(t)
+	config := testserver.Config(t)
+	admin := typedClient(t, config)
+	user := "lister-" + namespace
+	if _, err := admin.RbacV1().Roles(namespace).Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "lister"},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list"}}}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admin.RbacV1().RoleBindings(namespace).Create(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "lister"},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "lister"},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	config.Impersonate.UserName = user
+	err := runUntilError(t, "configmaps", time.Minute, configMapsOf(t, config, namespace))
+	contains(t, err, `"configmaps": its cache was filled and then went stale: forbidden to watch: `, "cannot watch resource")
+}
+
+func TestServerMissingCRD(t *testing.T) {
+	config := testserver.Config(t)
+	h, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.CloseIdleConnections)
+	client, err := dynamic.NewForConfigAndClient(config, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gvr := schema.GroupVersionResource{Group: "missing.example.com", Version: "v1", Resource: "widgets"}
+	inf := dynamicinformer.NewDynamicSharedInformerFactory(client, 0).ForResource(gvr).Informer()
+	err = runUntilError(t, "widgets.missing.example.com", 3*time.Second, inf)
+	contains(t, err, `"widgets.missing.example.com": cannot list widgets.missing.example.com: the server does not serve it: install its CustomResourceDefinition`)
+	if !apierrors.IsNotFound(err) {
+		t.Errorf("IsNotFound(%v) = false", err)
+	}
+}
+
+func TestServerUnreachable(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	_ = ln.Close() // nothing listens there now
+	err = runUntilError(t, "configmaps", time.Second, configMapsOf(t, &rest.Config{Host: "http://" + addr}, ""))
+	contains(t, err, `"configmaps": cannot watch configmaps: the server cannot be reached: `, addr)
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("%v does not wrap ECONNREFUSED", err)
+	}
+}
+
+// TestServerWithoutBookmark puts a proxy before the server that drops the end of
+// the initial events, as some do.
+func TestServerWithoutBookmark(t *testing.T) {
+	namespace := testserver.Namespace(t)
+	config := testserver.Config(t)
+	config.ContentType = "application/json" // which filter can read; native types come as protobuf otherwise
+	dropped := make(chan struct{}, 10)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &bookmarkEater{next, dropped} })
+	err := runUntilError(t, "configmaps", 12*time.Second, configMapsOf(t, config, namespace))
+	contains(t, err, `"configmaps": the server took the watch but does not mark the end of the initial events: `, "k8s.io/initial-events-end", "KUBE_FEATURE_WatchListClient=false")
+	select {
+	case <-dropped:
+	default:
+		t.Error("no bookmark was dropped, so this test proves nothing")
+	}
+}
+
+type bookmarkEater struct {
+	next    http.RoundTripper
+	dropped chan<- struct{}
+}
+
+func (b *bookmarkEater) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := b.next.RoundTrip(req)
+	if err == nil && req.URL.Query().Has("watch") {
+		resp.Body = &filter{body: resp.Body, events: json.NewDecoder(resp.Body), dropped: b.dropped}
+	}
+	return resp, err
+}
+
+func (b *bookmarkEater) WrappedRoundTripper() http.RoundTripper { return b.next }
+
+// filter passes on a stream of watch events without the bookmarks.
+type filter struct {
+	body    io.Closer
+	events  *json.Decoder
+	buf     bytes.Buffer
+	dropped chan<- struct{}
+}
+
+func (f *filter) Read(p []byte) (int, error) {
+	for f.buf.Len() == 0 {
+		var event json.RawMessage
+		if err := f.events.Decode(&event); err != nil {
+			return 0, err
+		}
+		var head struct{ Type string }
+		if err := json.Unmarshal(event, &head); err != nil {
+			return 0, err
+		}
+		if head.Type == "BOOKMARK" {
+			select {
+			case f.dropped <- struct{}{}:
+			default:
+			}
+			continue
+		}
+		f.buf.Write(append(event, '\n'))
+	}
+	return f.buf.Read(p)
+}
+
+func (f *filter) Close() error { return f.body.Close() }
