@@ -1,0 +1,567 @@
+package metrics_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/controllerkit/controllerkit/internal/testserver"
+	"github.com/controllerkit/controllerkit/metrics"
+)
+
+func TestMain(m *testing.M) { testserver.Main(m) }
+
+// The interfaces as the packages reconcile and leader declare them.
+type (
+	reconcileMetrics interface {
+		ReconcileWorkers(controller string, workers int)
+		ReconcileStarted(controller string)
+		ReconcileFinished(controller, result string, d time.Duration)
+	}
+	leaderMetrics interface {
+		LeaderStatus(name string, leading bool)
+		LeaderTransition(name string)
+	}
+)
+
+var (
+	_ reconcileMetrics          = (*metrics.Metrics)(nil)
+	_ leaderMetrics             = (*metrics.Metrics)(nil)
+	_ workqueue.MetricsProvider = (*metrics.Metrics)(nil)
+	_ transport.WrapperFunc     = (*metrics.Metrics)(nil).Transport
+	_                           = (*rest.Config).Wrap
+)
+
+func newMetrics(t testing.TB) (*metrics.Metrics, *prometheus.Registry) {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	m, err := metrics.New(reg)
+	if err != nil {
+		t.Fatalf("New() = %v", err)
+	}
+	return m, reg
+}
+
+// use touches every family once.
+func use(t testing.TB, m *metrics.Metrics) {
+	t.Helper()
+	m.ReconcileWorkers("c", 2)
+	m.LeaderStatus("ns/lease", true)
+	m.LeaderTransition("ns/lease")
+	m.NewDepthMetric("q").Inc()
+	m.NewAddsMetric("q").Inc()
+	m.NewRetriesMetric("q").Inc()
+	m.NewLatencyMetric("q").Observe(1)
+	m.NewWorkDurationMetric("q").Observe(1)
+	m.NewUnfinishedWorkSecondsMetric("q").Set(1)
+	m.NewLongestRunningProcessorSecondsMetric("q").Set(1)
+	if _, err := m.Transport(status(200)).RoundTrip(request("GET", "https://api/x")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestNamesAndLabels(t *testing.T) {
+	m, reg := newMetrics(t)
+	use(t, m)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, f := range families {
+		var labels []string
+		for _, l := range f.GetMetric()[0].GetLabel() {
+			labels = append(labels, l.GetName())
+		}
+		got[f.GetName()] = fmt.Sprint(strings.ToLower(f.GetType().String()), " ", strings.Join(labels, ","))
+	}
+	want := map[string]string{
+		"controller_reconcile_total":                  "counter controller,result",
+		"controller_reconcile_duration_seconds":       "histogram controller",
+		"controller_active_workers":                   "gauge controller",
+		"controller_workers":                          "gauge controller",
+		"controller_leader_transitions_total":         "counter name",
+		"leader_election_master_status":               "gauge name",
+		"workqueue_depth":                             "gauge name",
+		"workqueue_adds_total":                        "counter name",
+		"workqueue_retries_total":                     "counter name",
+		"workqueue_queue_duration_seconds":            "histogram name",
+		"workqueue_work_duration_seconds":             "histogram name",
+		"workqueue_unfinished_work_seconds":           "gauge name",
+		"workqueue_longest_running_processor_seconds": "gauge name",
+		"rest_client_requests_total":                  "counter code,host,method",
+		"rest_client_request_duration_seconds":        "histogram host,verb",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("families (-want +got):\n%s", diff)
+	}
+	problems, err := testutil.GatherAndLint(reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("promlint: %s: %s", p.Metric, p.Text)
+	}
+}
+
+func TestReconcile(t *testing.T) {
+	m, reg := newMetrics(t)
+	m.ReconcileWorkers("widgets", 3)
+	header := "# HELP controller_reconcile_total Reconciles that ended, by their result.\n# TYPE controller_reconcile_total counter\n"
+	line := func(result string, n int) string {
+		return fmt.Sprintf("controller_reconcile_total{controller=\"widgets\",result=%q} %d\n", result, n)
+	}
+	all := func(n map[string]int) string {
+		s := header
+		for _, r := range []string{"success", "requeue", "conflict", "server_delay", "stale", "terminal", "not_found", "forbidden", "timeout", "panic", "cancelled", "error"} {
+			s += line(r, n[r])
+		}
+		return s
+	}
+	compare := func(want string, names ...string) {
+		t.Helper()
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(want), names...); err != nil {
+			t.Error(err)
+		}
+	}
+	compare(all(nil), "controller_reconcile_total") // all results are there before the first reconcile
+
+	for range 3 {
+		m.ReconcileStarted("widgets")
+	}
+	m.ReconcileFinished("widgets", "conflict", 3*time.Second)
+	m.ReconcileFinished("widgets", "no such result", 20*time.Millisecond)
+	compare(all(map[string]int{"conflict": 1, "error": 1}), "controller_reconcile_total")
+	compare(`# HELP controller_active_workers Workers that are reconciling a key now.
+# TYPE controller_active_workers gauge
+controller_active_workers{controller="widgets"} 1
+# HELP controller_workers Workers of a running controller; 0 when it does not run.
+# TYPE controller_workers gauge
+controller_workers{controller="widgets"} 3
+`, "controller_active_workers", "controller_workers")
+	compare(`# HELP controller_reconcile_duration_seconds How long a reconcile takes.
+# TYPE controller_reconcile_duration_seconds histogram
+controller_reconcile_duration_seconds_bucket{controller="widgets",le="0.005"} 0
+controller_reconcile_duration_seconds_bucket{controller="widgets",le="0.01"} 0
+controller_reconcile_duration_seconds_bucket{controller="widgets",le="0.025"} 1
+controller_reconcile_duration_seconds_bucket{controller="widgets",le="0.05"} 1
+controller_reconcile_duration_seconds_bucket{controller="widgets",le="0.1"} 1
+controller_reconcile_duration_seconds_bucket{controller="widgets",le="0.25"} 1
+controller_reconcile_duration_seconds_bucket{controller="widgets",le="0.5"} 1
+controller_reconcile_duration_seconds_bucket{controller="widgets",le="1"} 1
+controller_reconcile_duration_seconds_bucket{controller="widgets",le="2.5"} 1
+controller_reconcile_duration_seconds_bucket{controller="widgets",le="5"} 2
+controller_reconcile_duration_seconds_bucket{controller="widgets",le="10"} 2
+controller_reconcile_duration_seconds_bucket{controller="widgets",le="30"} 2
+controller_reconcile_duration_seconds_bucket{controller="widgets",le="60"} 2
+controller_reconcile_duration_seconds_bucket{controller="widgets",le="120"} 2
+controller_reconcile_duration_seconds_bucket{controller="widgets",le="300"} 2
+controller_reconcile_duration_seconds_bucket{controller="widgets",le="+Inf"} 2
+controller_reconcile_duration_seconds_sum{controller="widgets"} 3.02
+controller_reconcile_duration_seconds_count{controller="widgets"} 2
+`, "controller_reconcile_duration_seconds")
+
+	m.ReconcileWorkers("widgets", 0)
+	compare(`# HELP controller_workers Workers of a running controller; 0 when it does not run.
+# TYPE controller_workers gauge
+controller_workers{controller="widgets"} 0
+`, "controller_workers")
+}
+
+func TestLeader(t *testing.T) {
+	m, reg := newMetrics(t)
+	want := func(status, transitions int) {
+		t.Helper()
+		err := testutil.GatherAndCompare(reg, strings.NewReader(fmt.Sprintf(`# HELP controller_leader_transitions_total How often this process has acquired the lease.
+# TYPE controller_leader_transitions_total counter
+controller_leader_transitions_total{name="ns/widgets"} %d
+# HELP leader_election_master_status 1 while this process holds the lease, 0 otherwise.
+# TYPE leader_election_master_status gauge
+leader_election_master_status{name="ns/widgets"} %d
+`, transitions, status)))
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	m.LeaderStatus("ns/widgets", false)
+	want(0, 0)
+	m.LeaderTransition("ns/widgets")
+	m.LeaderStatus("ns/widgets", true)
+	want(1, 1)
+	m.LeaderStatus("ns/widgets", false)
+	want(0, 1)
+}
+
+func TestRegistry(t *testing.T) {
+	t.Run("nil", func(t *testing.T) {
+		want := "metrics: New needs a prometheus.Registerer, got nil: for example prometheus.NewRegistry()"
+		if m, err := metrics.New(nil); m != nil || err == nil || err.Error() != want {
+			t.Errorf("New(nil) = %v, %v, want error %q", m, err, want)
+		}
+	})
+	for _, tc := range []struct {
+		name string
+		wrap func(prometheus.Registerer) prometheus.Registerer
+		want string
+	}{
+		{name: "twice", wrap: func(r prometheus.Registerer) prometheus.Registerer { return r }, want: "controller_active_workers"},
+		{name: "twice, wrapped", wrap: func(r prometheus.Registerer) prometheus.Registerer {
+			return prometheus.WrapRegistererWithPrefix("p_", r)
+		}, want: "p_controller_active_workers"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			reg := prometheus.NewPedanticRegistry()
+			a, err := metrics.New(tc.wrap(reg))
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := metrics.New(tc.wrap(reg))
+			if err != nil {
+				t.Fatalf("second New() = %v, want the same collectors", err)
+			}
+			a.ReconcileStarted("x")
+			b.ReconcileStarted("x")
+			b.ReconcileStarted("y")
+			if got, err := testutil.GatherAndCount(reg, tc.want); err != nil || got != 2 {
+				t.Errorf("%d series, %v; want 2, shared", got, err)
+			}
+			families, _ := reg.Gather()
+			for _, f := range families {
+				if f.GetName() == tc.want && f.GetMetric()[0].GetGauge().GetValue() != 2 {
+					t.Errorf("x has %v active workers, want 2 together", f.GetMetric()[0].GetGauge().GetValue())
+				}
+			}
+		})
+	}
+	t.Run("somebody else's family", func(t *testing.T) {
+		reg := prometheus.NewPedanticRegistry()
+		theirs := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "workqueue_depth", Help: "theirs"}, []string{"name", "controller", "priority"})
+		reg.MustRegister(theirs)
+		m, err := metrics.New(reg)
+		if m != nil || err == nil || !strings.HasPrefix(err.Error(), "metrics: registering workqueue_depth: ") {
+			t.Fatalf("New() = %v, %v, want an error that names workqueue_depth", m, err)
+		}
+		// Nothing of ours may be left: the other families must be free again.
+		reg.Unregister(theirs)
+		for _, name := range []string{"controller_reconcile_total", "controller_active_workers"} {
+			if err := reg.Register(prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: "Reconciles that ended, by their result."}, []string{"controller", "result"})); errors.As(err, new(prometheus.AlreadyRegisteredError)) {
+				t.Errorf("%s is still registered after New failed", name)
+			}
+		}
+	})
+	t.Run("same descriptor, other kind", func(t *testing.T) {
+		reg := prometheus.NewPedanticRegistry()
+		reg.MustRegister(prometheus.NewCounterVec(prometheus.CounterOpts{Name: "controller_workers", Help: "Workers of a running controller; 0 when it does not run."}, []string{"controller"}))
+		if _, err := metrics.New(reg); err == nil || !strings.HasPrefix(err.Error(), "metrics: registering controller_workers: ") {
+			t.Errorf("New() = %v, want an error, as a counter cannot be a gauge", err)
+		}
+	})
+}
+
+func series(t *testing.T, reg *prometheus.Registry) int {
+	t.Helper()
+	n, err := testutil.GatherAndCount(reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestSeriesDoNotGrowWithResults(t *testing.T) {
+	m, reg := newMetrics(t)
+	use(t, m)
+	before := series(t, reg)
+	r := rand.New(rand.NewPCG(1, 2))
+	rt := m.Transport(roundTripper(func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: r.IntN(1000) + 1000, Body: http.NoBody}, nil
+	}))
+	const n = 100_000
+	for range n {
+		s := randomString(r)
+		m.ReconcileStarted("c")
+		m.ReconcileFinished("c", s, time.Second)
+		req := request("GET", "https://api/x")
+		req.Method = "X" + s
+		if _, err := rt.RoundTrip(req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// New are only: requests with code other and method other, and their duration.
+	if got, want := series(t, reg), before+2; got != want {
+		t.Errorf("%d series after %d random results, methods and codes, want %d", got, n, want)
+	}
+	want := fmt.Sprintf(`# HELP rest_client_requests_total Requests to an API server, by status code; <error> without an answer.
+# TYPE rest_client_requests_total counter
+rest_client_requests_total{code="200",host="api",method="GET"} 1
+rest_client_requests_total{code="other",host="api",method="other"} %d
+`, n)
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "rest_client_requests_total"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSeriesDoNotGrowWithNames(t *testing.T) {
+	m, reg := newMetrics(t)
+	r := rand.New(rand.NewPCG(3, 4))
+	const n = 20_000
+	for range n {
+		name := randomString(r)
+		m.ReconcileStarted(name)
+		m.ReconcileFinished(name, "success", time.Second)
+		m.LeaderStatus(name, true)
+		use := m.NewDepthMetric(name)
+		use.Inc()
+		m.NewAddsMetric(name).Inc()
+		req := request("GET", "https://api/x")
+		req.URL.Host = name
+		if _, err := m.Transport(status(200)).RoundTrip(req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, limit := range map[string]int{
+		"controller_active_workers":     1001,
+		"leader_election_master_status": 1001,
+		"workqueue_depth":               1001,
+		"workqueue_adds_total":          1001,
+		"rest_client_requests_total":    102, // 100, other, and none for an empty host
+	} {
+		if got, err := testutil.GatherAndCount(reg, name); err != nil || got > limit || got < limit*9/10 {
+			t.Errorf("%s has %d series (%v) after %d random names, want about %d and not more", name, got, err, n, limit)
+		}
+	}
+}
+
+// randomString holds bytes that no label may have.
+func randomString(r *rand.Rand) string {
+	b := make([]byte, 1+r.IntN(20))
+	for i := range b {
+		b[i] = byte(r.IntN(256))
+	}
+	return string(b)
+}
+
+func TestRequestLabels(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		req      *http.Request
+		resp     roundTripper
+		want     string // the requests series
+		duration bool
+	}{
+		{name: "get", req: request("GET", "https://api:6443/api/v1/pods?limit=1"), resp: status(200), want: `code="200",host="api:6443",method="GET"`, duration: true},
+		{name: "no method means GET", req: request("", "https://api/x"), resp: status(200), want: `code="200",host="api",method="GET"`, duration: true},
+		{name: "apply", req: request("PATCH", "https://api/x"), resp: status(409), want: `code="409",host="api",method="PATCH"`, duration: true},
+		{name: "unknown method", req: request("PROPFIND", "https://api/x"), resp: status(405), want: `code="405",host="api",method="other"`, duration: true},
+		{name: "no answer", req: request("DELETE", "https://api/x"), resp: func(*http.Request) (*http.Response, error) { return nil, errors.New("refused") },
+			want: `code="<error>",host="api",method="DELETE"`, duration: true},
+		{name: "credentials in the URL", req: request("GET", "https://user:secret@api/x"), resp: status(200), want: `code="200",host="api",method="GET"`, duration: true},
+		{name: "credentials in the host", req: &http.Request{Method: "GET", URL: &url.URL{Scheme: "https", Host: "user:secret@api"}}, resp: status(200), want: `code="200",host="api",method="GET"`, duration: true},
+		{name: "no host", req: &http.Request{Method: "GET", URL: &url.URL{Path: "/"}}, resp: status(200), want: `code="200",host="none",method="GET"`, duration: true},
+		{name: "watch", req: request("GET", "https://api/api/v1/pods?watch=true"), resp: status(200), want: `code="200",host="api",method="GET"`},
+		{name: "watch among others", req: request("GET", "https://api/api/v1/pods?resourceVersion=1&watch=1"), resp: status(200), want: `code="200",host="api",method="GET"`},
+		{name: "a label named watch", req: request("GET", "https://api/api/v1/pods?labelSelector=watch%3Dyes"), resp: status(200), want: `code="200",host="api",method="GET"`, duration: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m, reg := newMetrics(t)
+			wantResp, wantErr := tc.resp(tc.req)
+			resp, err := m.Transport(roundTripper(func(r *http.Request) (*http.Response, error) {
+				if r != tc.req {
+					t.Error("the request was copied or replaced, want it passed on untouched")
+				}
+				return wantResp, wantErr
+			})).RoundTrip(tc.req)
+			if resp != wantResp || err != wantErr {
+				t.Errorf("RoundTrip() = %v, %v, want what the next one gave", resp, err)
+			}
+			want := `# HELP rest_client_requests_total Requests to an API server, by status code; <error> without an answer.
+# TYPE rest_client_requests_total counter
+rest_client_requests_total{` + tc.want + "} 1\n"
+			if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "rest_client_requests_total"); err != nil {
+				t.Error(err)
+			}
+			n, err := testutil.GatherAndCount(reg, "rest_client_request_duration_seconds")
+			if err != nil || (n == 1) != tc.duration {
+				t.Errorf("%d duration series, %v; want one: %v", n, err, tc.duration)
+			}
+		})
+	}
+}
+
+func TestTransportCanBeUnwrapped(t *testing.T) {
+	m, _ := newMetrics(t)
+	base := &http.Transport{}
+	u, ok := m.Transport(base).(interface{ WrappedRoundTripper() http.RoundTripper })
+	if !ok || u.WrappedRoundTripper() != base {
+		t.Error("WrappedRoundTripper does not give the transport below, which exec and port-forward need")
+	}
+	u = m.Transport(nil).(interface{ WrappedRoundTripper() http.RoundTripper })
+	if u.WrappedRoundTripper() != http.DefaultTransport {
+		t.Error("Transport(nil) does not use http.DefaultTransport")
+	}
+}
+
+func TestQueueOfClientGo(t *testing.T) {
+	m, reg := newMetrics(t)
+	newQueue := func() workqueue.TypedRateLimitingInterface[string] {
+		return workqueue.NewTypedRateLimitingQueueWithConfig(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[string](time.Millisecond, time.Second),
+			workqueue.TypedRateLimitingQueueConfig[string]{Name: "widgets", MetricsProvider: m})
+	}
+	value := func(name string) float64 {
+		t.Helper()
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == name {
+				if len(f.GetMetric()) != 1 {
+					t.Errorf("%s has %d series, want 1", name, len(f.GetMetric()))
+				}
+				x := f.GetMetric()[0]
+				return x.GetGauge().GetValue() + x.GetCounter().GetValue() + float64(x.GetHistogram().GetSampleCount())
+			}
+		}
+		return -1
+	}
+	q := newQueue()
+	q.Add("a")
+	q.Add("a")
+	q.Add("b")
+	q.AddRateLimited("c")
+	k, _ := q.Get()
+	q.Done(k)
+	for name, want := range map[string]float64{
+		"workqueue_adds_total":             2,
+		"workqueue_retries_total":          1,
+		"workqueue_queue_duration_seconds": 1,
+		"workqueue_work_duration_seconds":  1,
+	} {
+		if got := value(name); got < want { // c may have become ready meanwhile
+			t.Errorf("%s = %v, want %v", name, got, want)
+		}
+	}
+	if got := value("workqueue_depth"); got < 1 {
+		t.Errorf("depth = %v, want b in it", got)
+	}
+
+	// The queue is shut down with keys in it: client-go leaves the gauge as it is.
+	q.ShutDown()
+	next := newQueue()
+	defer next.ShutDown()
+	if got := value("workqueue_depth"); got != 0 {
+		t.Errorf("depth = %v after a new queue was made under the name, want 0", got)
+	}
+	for {
+		k, down := q.Get() // the old queue's keys, still handed out
+		if down {
+			break
+		}
+		q.Done(k)
+	}
+	if got := value("workqueue_depth"); got != 0 {
+		t.Errorf("depth = %v, the old queue still counts", got)
+	}
+	next.Add("x")
+	if got := value("workqueue_depth"); got != 1 {
+		t.Errorf("depth = %v, want 1", got)
+	}
+	m.ForgetQueue("widgets")
+	for _, name := range []string{"workqueue_depth", "workqueue_unfinished_work_seconds", "workqueue_longest_running_processor_seconds"} {
+		if got := value(name); got != -1 {
+			t.Errorf("%s = %v after ForgetQueue, want no series", name, got)
+		}
+	}
+	if got := value("workqueue_adds_total"); got < 3 {
+		t.Errorf("adds = %v after ForgetQueue, want the counter to stay", got)
+	}
+}
+
+func TestConcurrentUse(t *testing.T) {
+	m, reg := newMetrics(t)
+	var wg sync.WaitGroup
+	const workers, each = 8, 500
+	for w := range workers {
+		wg.Go(func() {
+			for i := range each {
+				name := fmt.Sprint("c", (i+w)%20)
+				m.ReconcileWorkers(name, workers)
+				m.ReconcileStarted(name)
+				m.ReconcileFinished(name, "success", time.Millisecond)
+				m.LeaderStatus(name, i%2 == 0)
+				m.NewDepthMetric(name).Inc()
+				m.ForgetQueue(name)
+				_, _ = m.Transport(status(200)).RoundTrip(request("GET", "https://api/x"))
+			}
+		})
+	}
+	wg.Wait()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		sum := 0.0
+		for _, x := range f.GetMetric() {
+			sum += x.GetGauge().GetValue() + x.GetCounter().GetValue()
+		}
+		switch f.GetName() {
+		case "controller_reconcile_total", "rest_client_requests_total":
+			if sum != workers*each {
+				t.Errorf("%s sums up to %v, want %d", f.GetName(), sum, workers*each)
+			}
+		case "controller_active_workers":
+			if sum != 0 {
+				t.Errorf("active workers sum up to %v when none is, want 0", sum)
+			}
+		}
+	}
+}
+
+func TestHotPathDoesNotAllocate(t *testing.T) {
+	m, _ := newMetrics(t)
+	m.ReconcileWorkers("widgets", 1)
+	for _, result := range []string{"success", "conflict", "unknown"} {
+		if n := testing.AllocsPerRun(1000, func() {
+			m.ReconcileStarted("widgets")
+			m.ReconcileFinished("widgets", result, time.Millisecond)
+		}); n != 0 {
+			t.Errorf("a reconcile with result %q allocates %v times, want 0", result, n)
+		}
+	}
+	depth, latency := m.NewDepthMetric("q"), m.NewLatencyMetric("q")
+	if n := testing.AllocsPerRun(1000, func() { depth.Inc(); latency.Observe(1); depth.Dec() }); n != 0 {
+		t.Errorf("a queue operation allocates %v times, want 0", n)
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func status(code int) roundTripper {
+	return func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: code, Body: http.NoBody}, nil
+	}
+}
+
+func request(method, target string) *http.Request {
+	u, err := url.Parse(target)
+	if err != nil {
+		panic(err)
+	}
+	return &http.Request{Method: method, URL: u}
+}

@@ -1,0 +1,69 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/util/workqueue"
+)
+
+// The methods of workqueue.MetricsProvider. A queue calls each of them once,
+// when it is made.
+
+// NewDepthMetric returns the gauge workqueue_depth of a new queue.
+func (m *Metrics) NewDepthMetric(name string) workqueue.GaugeMetric { return m.fresh(m.depth, name) }
+
+// NewAddsMetric returns the counter workqueue_adds_total of the queue.
+func (m *Metrics) NewAddsMetric(name string) workqueue.CounterMetric {
+	return m.adds.WithLabelValues(m.queues.label(name))
+}
+
+// NewLatencyMetric returns the histogram workqueue_queue_duration_seconds of
+// the queue.
+func (m *Metrics) NewLatencyMetric(name string) workqueue.HistogramMetric {
+	return m.waiting.WithLabelValues(m.queues.label(name))
+}
+
+// NewWorkDurationMetric returns the histogram workqueue_work_duration_seconds of
+// the queue.
+func (m *Metrics) NewWorkDurationMetric(name string) workqueue.HistogramMetric {
+	return m.working.WithLabelValues(m.queues.label(name))
+}
+
+// NewUnfinishedWorkSecondsMetric returns the gauge
+// workqueue_unfinished_work_seconds of a new queue.
+func (m *Metrics) NewUnfinishedWorkSecondsMetric(name string) workqueue.SettableGaugeMetric {
+	return m.fresh(m.unfinished, name)
+}
+
+// NewLongestRunningProcessorSecondsMetric returns the gauge
+// workqueue_longest_running_processor_seconds of a new queue.
+func (m *Metrics) NewLongestRunningProcessorSecondsMetric(name string) workqueue.SettableGaugeMetric {
+	return m.fresh(m.longest, name)
+}
+
+// NewRetriesMetric returns the counter workqueue_retries_total of the queue.
+func (m *Metrics) NewRetriesMetric(name string) workqueue.CounterMetric {
+	return m.retries.WithLabelValues(m.queues.label(name))
+}
+
+// fresh returns a gauge at 0 for a new queue. An earlier queue of that name
+// keeps its own, which is no longer shown: what was left in it must not add to
+// the new one's depth for ever.
+func (m *Metrics) fresh(vec *prometheus.GaugeVec, name string) prometheus.Gauge {
+	name = m.queues.label(name)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	vec.DeleteLabelValues(name)
+	return vec.WithLabelValues(name)
+}
+
+// ForgetQueue removes the gauges of a queue that was shut down, which otherwise
+// keep their last values. Its counters stay, as counters must. A queue of that
+// name that is still in use is not shown any more.
+func (m *Metrics) ForgetQueue(name string) {
+	name = m.queues.label(name)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, vec := range []*prometheus.GaugeVec{m.depth, m.unfinished, m.longest} {
+		vec.DeleteLabelValues(name)
+	}
+}
