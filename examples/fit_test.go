@@ -166,6 +166,7 @@ func TestLossStopsWorkAtOnce(t *testing.T) {
 					},
 				}
 				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
 				ran := make(chan error, 1)
 				go func() { ran <- elector.Run(ctx, c.Run) }()
 				<-started

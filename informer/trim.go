@@ -31,7 +31,7 @@ func Trim(obj any) (any, error) {
 	}
 	o, err := meta.Accessor(obj)
 	if err != nil {
-		return obj, nil // a tombstone, whose object was trimmed before, or nothing we know
+		return obj, nil //nolint:nilerr // a tombstone, whose object was trimmed before, or nothing we know
 	}
 	if o.GetManagedFields() != nil {
 		o.SetManagedFields(nil)

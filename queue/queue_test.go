@@ -130,7 +130,7 @@ func TestSemantics(t *testing.T) {
 			q.AddAfter("a", time.Second)
 			time.Sleep(time.Second - 1)
 			q.none()
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			q.run("a")
 		}},
 		{"AddAfter without a delay adds at once", func(q tester) {
@@ -200,7 +200,7 @@ func TestSemantics(t *testing.T) {
 			q.none()
 			time.Sleep(6*time.Second - 1)
 			q.none()
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			q.run("a")
 		}},
 		{"Add before a delay wins while the key runs", func(q tester) {
@@ -243,7 +243,7 @@ func TestSemantics(t *testing.T) {
 				q.AddRateLimited("a")
 				time.Sleep(want - 1)
 				q.none()
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				q.run("a")
 			}
 			if got := q.NumRequeues("a"); got != 3 {
@@ -262,11 +262,11 @@ func TestSemantics(t *testing.T) {
 			q.AddWith(queue.AddOptions{After: time.Millisecond, RateLimited: true}, "b")
 			time.Sleep(time.Second - 1)
 			q.none()
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			q.run("b")
 			time.Sleep(9*time.Second - 1)
 			q.none()
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			q.run("a")
 		}},
 

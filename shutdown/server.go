@@ -76,7 +76,7 @@ func Server(srv *http.Server) func(context.Context) error {
 			err = fmt.Errorf("shutdown: server %s: closed while requests were running: %w", ln.Addr(), err)
 			_ = srv.Close() // Shutdown's error already says that the end was not clean
 		}
-		<-served
+		<-served //nolint:errcheck // it says that it was shut down
 		return err
 	}
 }

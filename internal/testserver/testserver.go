@@ -146,7 +146,7 @@ func Start(args ...string) (_ *Server, err error) {
 		return nil, fmt.Errorf("controlplane ended at start: %w\n%s", err, output.String())
 	case <-time.After(startTimeout):
 		_ = s.cmd.Process.Kill()
-		_ = <-ended
+		<-ended //nolint:errcheck // it was killed
 		return nil, fmt.Errorf("controlplane not ready after %v\n%s", startTimeout, output.String())
 	}
 	s.stdin = &stopper{Closer: s.stdin, ended: ended}

@@ -1,0 +1,107 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/utils/ptr"
+)
+
+// renew keeps the Lease renewed until ctx is done, which it is when the term is
+// over. Attempts are RetryPeriod apart from send to send.
+func (c *candidate) renew(ctx context.Context, t *term) {
+	defer c.guard(nil)
+	next := t.lastRenewal().Add(c.retryPeriod)
+	for {
+		timer := time.NewTimer(time.Until(next))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-t.doubt:
+			timer.Stop()
+		case <-timer.C:
+		}
+		next = time.Now().Add(c.retryPeriod)
+		if err := c.renewOnce(ctx, t); err != nil && ctx.Err() == nil {
+			c.logger.V(2).Info("Could not renew the Lease", "term", t.Number, "err", err)
+		}
+	}
+}
+
+// renewOnce writes one renewal. A conflict means that somebody wrote the Lease:
+// this process, in an attempt whose response was lost; somebody who changed its
+// metadata; or another holder, and then the term ends.
+func (c *candidate) renewOnce(ctx context.Context, t *term) error {
+	c.mu.Lock()
+	lease := c.seen.lease
+	c.mu.Unlock()
+	for {
+		if c.holds(lease) && lease.UID == t.LeaseUID {
+			sent := time.Now()
+			now := micro(sent)
+			spec := *lease.Spec.DeepCopy()
+			spec.RenewTime = &now
+			_, err := c.write(ctx, lease, spec)
+			if err == nil {
+				t.extend(sent)
+				return nil
+			}
+			if !isConflict(err) {
+				return err
+			}
+		}
+		var err error
+		if lease, err = c.read(ctx); err != nil {
+			return err
+		}
+		if !c.holds(lease) || lease.UID != t.LeaseUID {
+			t.end()
+			return errors.New("the Lease is another's")
+		}
+	}
+}
+
+// release gives the Lease up if the record just read is still this Run's. It
+// tries for as long as one call may take; then the Lease expires by itself.
+func (c *candidate) release(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.callTimeout)
+	defer cancel()
+	for tries := 1; ; tries++ {
+		err := c.releaseOnce(ctx)
+		if err == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			c.logger.Error(err, "Could not release the Lease, it expires by itself")
+			return
+		}
+		if isConflict(err) && tries == 1 {
+			continue // with a renewal that was in flight, or with the next leader
+		}
+		c.sleep(ctx, time.Now().Add(c.retryPeriod/4))
+	}
+}
+
+// releaseOnce is one attempt, with client-go's record of a released Lease. That
+// the Lease is another's is no error: there is nothing to release.
+func (c *candidate) releaseOnce(ctx context.Context) error {
+	lease, err := c.read(ctx)
+	if err != nil || !c.holds(lease) {
+		return err
+	}
+	now := micro(time.Now())
+	_, err = c.write(ctx, lease, coordinationv1.LeaseSpec{
+		HolderIdentity:       ptr.To(""),
+		LeaseDurationSeconds: ptr.To(int32(1)),
+		AcquireTime:          &now,
+		RenewTime:            &now,
+		LeaseTransitions:     lease.Spec.LeaseTransitions,
+	})
+	if err == nil {
+		c.logger.Info("Released the Lease")
+	}
+	return err
+}

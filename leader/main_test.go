@@ -1,0 +1,15 @@
+package leader_test
+
+import (
+	"log/slog"
+	"testing"
+
+	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit/internal/testserver"
+)
+
+func TestMain(m *testing.M) {
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // elections in bubbles write a lot
+	testserver.Main(m)
+}

@@ -1,0 +1,360 @@
+package leader_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/controllerkit/controllerkit/internal/testserver"
+	"github.com/controllerkit/controllerkit/leader"
+)
+
+// patience bounds what should take milliseconds on a server that may be busy. It
+// is far less than the RetryPeriod of the tests that use slowTimings.
+const patience = 10 * time.Second
+
+func newClient(t *testing.T, cfg *rest.Config) *kubernetes.Clientset {
+	t.Helper()
+	clients, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return clients
+}
+
+// serverElector is an Elector whose next poll is so far away that whatever it
+// does soon, the watch made it do.
+func serverElector(leases leader.LeaseClient, ns, identity string) *leader.Elector {
+	return &leader.Elector{
+		Leases: leases, Namespace: ns, Name: leaseName, Identity: identity,
+		LeaseDuration: 5 * time.Minute, RenewDeadline: 4 * time.Minute, RetryPeriod: 2 * time.Minute,
+	}
+}
+
+// fast makes the Elector poll, renew and expire within seconds.
+func fast(e *leader.Elector) *leader.Elector {
+	e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = 6*time.Second, 5*time.Second, 200*time.Millisecond
+	return e
+}
+
+// spied passes calls on and tells of them.
+type spied struct {
+	leader.LeaseClient
+	watching chan struct{} // a watch was established
+
+	mu      sync.Mutex
+	updates []error
+	creates int
+}
+
+func spy(c leader.LeaseClient) *spied {
+	return &spied{LeaseClient: c, watching: make(chan struct{}, 100)}
+}
+
+func (s *spied) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	w, err := s.LeaseClient.Watch(ctx, opts)
+	if err == nil {
+		s.watching <- struct{}{}
+	}
+	return w, err
+}
+
+func (s *spied) Update(ctx context.Context, lease *coordinationv1.Lease, opts metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+	got, err := s.LeaseClient.Update(ctx, lease, opts)
+	s.mu.Lock()
+	s.updates = append(s.updates, err)
+	s.mu.Unlock()
+	return got, err
+}
+
+func (s *spied) Create(ctx context.Context, lease *coordinationv1.Lease, opts metav1.CreateOptions) (*coordinationv1.Lease, error) {
+	s.mu.Lock()
+	s.creates++
+	s.mu.Unlock()
+	return s.LeaseClient.Create(ctx, lease, opts)
+}
+
+// TestServerHandOver: of three replicas one leads at a time, and a released Lease
+// is taken at once, although the next poll is minutes away.
+func TestServerHandOver(t *testing.T) {
+	ns := testserver.Namespace(t)
+	starts := make(chan string, 3)
+	terms := make(chan leader.Term, 3)
+	replicas := map[string]*replica{}
+	for _, name := range []string{"a", "b", "c"} {
+		leases := spy(newClient(t, testserver.Config(t)).CoordinationV1().Leases(ns))
+		replicas[name] = start(t, serverElector(leases, ns, name), func(ctx context.Context) error {
+			starts <- name
+			terms <- mustTerm(t, ctx)
+			return untilDone(ctx)
+		})
+		<-leases.watching
+	}
+	var last leader.Term
+	for n := range 3 {
+		began := time.Now()
+		select {
+		case name := <-starts:
+			t.Logf("%s leads after %v", name, time.Since(began).Round(time.Millisecond))
+			term := <-terms
+			if n > 0 && (term.LeaseUID != last.LeaseUID || term.Number != last.Number+1) {
+				t.Errorf("term = %v after %v, want the next number", term, last)
+			}
+			last = term
+			if len(starts) > 0 {
+				t.Errorf("%s leads beside %s", <-starts, name)
+			}
+			if err := replicas[name].stop(); err != nil {
+				t.Errorf("%s: Run() = %v, want nil", name, err)
+			}
+		case <-time.After(patience):
+			t.Fatalf("nobody leads %v after the release", patience)
+		}
+	}
+	lease, err := newClient(t, testserver.Config(t)).CoordinationV1().Leases(ns).Get(t.Context(), leaseName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *lease.Spec.HolderIdentity != "" || *lease.Spec.LeaseDurationSeconds != 1 {
+		t.Errorf("released Lease: holder %q, %d s, want the API server to store \"\" and 1", *lease.Spec.HolderIdentity, *lease.Spec.LeaseDurationSeconds)
+	}
+}
+
+// TestServerTakeover: a stranger in the Lease is noticed at once, and neither
+// overwritten nor released.
+func TestServerTakeover(t *testing.T) {
+	ns := testserver.Namespace(t)
+	leases := newClient(t, testserver.Config(t)).CoordinationV1().Leases(ns)
+	watching := spy(leases)
+	r := start(t, serverElector(watching, ns, "a"), untilDone)
+	ctx := r.leads(t, patience)
+	<-watching.watching
+	edit(t, leases, func(l *coordinationv1.Lease) { *l.Spec.HolderIdentity = "stranger" })
+	await(t, ctx)
+	if !errors.Is(context.Cause(ctx), leader.ErrLost) {
+		t.Errorf("cause = %v, want ErrLost", context.Cause(ctx))
+	}
+	if err := r.stop(); err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+	lease, err := leases.Get(t.Context(), leaseName, metav1.GetOptions{})
+	if err != nil || *lease.Spec.HolderIdentity != "stranger" {
+		t.Errorf("Get() = %v, %v, want the stranger's record", lease, err)
+	}
+}
+
+func edit(t *testing.T, leases coordinationv1client.LeaseInterface, change func(*coordinationv1.Lease)) {
+	t.Helper()
+	lease, err := leases.Get(t.Context(), leaseName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(lease)
+	if _, err := leases.Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func await(t *testing.T, ctx context.Context) {
+	t.Helper()
+	select {
+	case <-ctx.Done():
+	case <-time.After(patience):
+		t.Fatalf("lead's context goes on after %v", patience)
+	}
+}
+
+// TestServerLeaseDeleted: the leader ends at once and leads again with another
+// Lease, and a later term.
+func TestServerLeaseDeleted(t *testing.T) {
+	ns := testserver.Namespace(t)
+	leases := newClient(t, testserver.Config(t)).CoordinationV1().Leases(ns)
+	watching := spy(leases)
+	r := start(t, serverElector(watching, ns, "a"), untilDone)
+	ctx := r.leads(t, patience)
+	<-watching.watching
+	if err := leases.Delete(t.Context(), leaseName, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, ctx)
+	first, second := mustTerm(t, ctx), mustTerm(t, r.leads(t, patience))
+	if second.LeaseUID == first.LeaseUID || second.Number <= first.Number {
+		t.Errorf("term = %v after %v, want another UID and a higher number", second, first)
+	}
+	if err := r.stop(); err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+}
+
+// TestServerRenewalDoesNotRecreate: an update creates a Lease that does not
+// exist, unless it carries the UID of the one that was deleted.
+func TestServerRenewalDoesNotRecreate(t *testing.T) {
+	ns := testserver.Namespace(t)
+	leases := newClient(t, testserver.Config(t)).CoordinationV1().Leases(ns)
+	blind := spy(noWatch{leases})
+	r := start(t, fast(serverElector(blind, ns, "a")), untilDone)
+	ctx := r.leads(t, patience)
+	if err := leases.Delete(t.Context(), leaseName, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, ctx)
+	r.leads(t, patience)
+	if err := r.stop(); err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+	blind.mu.Lock()
+	defer blind.mu.Unlock()
+	refused := 0
+	for _, err := range blind.updates {
+		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+			refused++
+		}
+	}
+	if refused != 1 || blind.creates != 2 {
+		t.Errorf("%d renewals refused and %d creates, want 1 and 2: %v", refused, blind.creates, blind.updates)
+	}
+}
+
+// noWatch is a client whose watches fail.
+type noWatch struct{ leader.LeaseClient }
+
+func (noWatch) Watch(context.Context, metav1.ListOptions) (watch.Interface, error) {
+	return nil, errors.New("no watch")
+}
+
+// TestServerLostResponses: renewals that are stored without the leader knowing
+// are recognised as its own, by what the API server makes of the record.
+func TestServerLostResponses(t *testing.T) {
+	ns := testserver.Namespace(t)
+	lossy := &lossy{LeaseClient: noWatch{newClient(t, testserver.Config(t)).CoordinationV1().Leases(ns)}, enough: make(chan struct{})}
+	r := start(t, fast(serverElector(lossy, ns, "a")), untilDone)
+	ctx := r.leads(t, patience)
+	<-lossy.enough
+	if ctx.Err() != nil {
+		t.Errorf("lead's context ended: %v", context.Cause(ctx))
+	}
+	if err := r.stop(); err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+}
+
+// lossy loses the response of every other write.
+type lossy struct {
+	leader.LeaseClient
+	enough chan struct{}
+
+	mu sync.Mutex
+	n  int
+}
+
+func (l *lossy) lose(err error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.n++; l.n == 12 {
+		close(l.enough)
+	}
+	if err == nil && l.n%2 == 1 && l.n < 12 {
+		return errors.New("connection reset by peer")
+	}
+	return err
+}
+
+func (l *lossy) Create(ctx context.Context, lease *coordinationv1.Lease, opts metav1.CreateOptions) (*coordinationv1.Lease, error) {
+	got, err := l.LeaseClient.Create(ctx, lease, opts)
+	return got, l.lose(err)
+}
+
+func (l *lossy) Update(ctx context.Context, lease *coordinationv1.Lease, opts metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+	got, err := l.LeaseClient.Update(ctx, lease, opts)
+	return got, l.lose(err)
+}
+
+// as is a client of a user who may do to Leases in ns what verbs say.
+func as(t *testing.T, ns, user string, verbs ...string) coordinationv1client.LeaseInterface {
+	t.Helper()
+	rbac := newClient(t, testserver.Config(t)).RbacV1()
+	if len(verbs) > 0 {
+		role := &rbacv1.Role{
+			ObjectMeta: metav1.ObjectMeta{Name: user, Namespace: ns},
+			Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: verbs}},
+		}
+		if _, err := rbac.Roles(ns).Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		binding := &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: user, Namespace: ns},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: user},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+		}
+		if _, err := rbac.RoleBindings(ns).Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg := testserver.Config(t)
+	cfg.Impersonate.UserName = user
+	return newClient(t, cfg).CoordinationV1().Leases(ns)
+}
+
+// TestServerRBACMissing: Run names what the Role lacks.
+func TestServerRBACMissing(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		verbs  []string
+		exists bool
+		want   string
+	}{
+		{name: "nothing", want: "verbs [get]"},
+		{name: "no create", verbs: []string{"get", "update", "watch"}, want: "verbs [create], without resourceNames"},
+		{name: "no update", verbs: []string{"get", "create", "watch"}, exists: true, want: "verbs [update]"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel() // each waits for StartTimeout
+			ns := testserver.Namespace(t)
+			if tt.exists {
+				e := serverElector(newClient(t, testserver.Config(t)).CoordinationV1().Leases(ns), ns, "before")
+				if err := e.Run(t.Context(), func(context.Context) error { return nil }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			e := fast(serverElector(as(t, ns, "limited", tt.verbs...), ns, "a"))
+			e.StartTimeout = 4 * time.Second // more than a Role needs to take effect
+			err := e.Run(t.Context(), untilDone)
+			if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), ns+"/"+leaseName) {
+				t.Errorf("Run() = %v, want a forbidden error that names the Lease and says %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// TestServerWatchForbidden: a Role without watch costs speed and nothing else.
+func TestServerWatchForbidden(t *testing.T) {
+	ns := testserver.Namespace(t)
+	limited := spy(as(t, ns, "limited", "get", "create", "update"))
+	e := fast(serverElector(limited, ns, "a"))
+	e.StartTimeout = time.Minute // the Role takes effect some time after it was created
+	a := start(t, e, untilDone)
+	a.leads(t, time.Minute)
+	b := start(t, fast(serverElector(limited, ns, "b")), untilDone)
+	if err := a.stop(); err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+	b.leads(t, patience)
+	if err := b.stop(); err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+	if n := len(limited.watching); n != 0 {
+		t.Errorf("%d watches established, want none: the Role forbids it", n)
+	}
+}

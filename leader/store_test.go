@@ -1,0 +1,439 @@
+package leader_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+
+	"github.com/controllerkit/controllerkit/leader"
+)
+
+const (
+	namespace = "ns"
+	leaseName = "controller"
+)
+
+// A store holds one Lease the way the API server does: versions, UIDs,
+// conflicts, create-on-update, watches that begin with the present state.
+// client-go's fake has no resource versions, so it cannot show two writers.
+type store struct {
+	calls sync.WaitGroup // requests under way, also those whose client gave up
+
+	mu       sync.Mutex
+	lease    *coordinationv1.Lease
+	version  int
+	uids     int
+	watchers map[*watcher]bool
+	history  []record
+}
+
+// A record is one stored version of the Lease; holder "<deleted>" if it went.
+type record struct {
+	at     time.Time
+	holder string
+	number int32
+}
+
+func newStore() *store { return &store{watchers: map[*watcher]bool{}} }
+
+func gone() error {
+	return apierrors.NewNotFound(coordinationv1.Resource("leases"), leaseName)
+}
+
+func (s *store) get() (*coordinationv1.Lease, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lease == nil {
+		return nil, gone()
+	}
+	return s.lease.DeepCopy(), nil
+}
+
+func (s *store) create(lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lease != nil {
+		return nil, apierrors.NewAlreadyExists(coordinationv1.Resource("leases"), leaseName)
+	}
+	s.uids++
+	lease = lease.DeepCopy()
+	lease.UID = types.UID(fmt.Sprintf("uid-%d", s.uids))
+	return s.storeLocked(watch.Added, lease), nil
+}
+
+func (s *store) update(lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	s.mu.Lock()
+	if s.lease == nil && lease.UID == "" {
+		s.mu.Unlock()
+		return s.create(lease) // as the API server does for Leases
+	}
+	defer s.mu.Unlock()
+	if s.lease == nil || s.lease.UID != lease.UID || s.lease.ResourceVersion != lease.ResourceVersion {
+		return nil, apierrors.NewConflict(coordinationv1.Resource("leases"), leaseName, errors.New("the object has been modified"))
+	}
+	return s.storeLocked(watch.Modified, lease.DeepCopy()), nil
+}
+
+func (s *store) storeLocked(kind watch.EventType, lease *coordinationv1.Lease) *coordinationv1.Lease {
+	s.version++
+	lease.ResourceVersion = strconv.Itoa(s.version)
+	s.lease = lease
+	s.history = append(s.history, record{time.Now(), *lease.Spec.HolderIdentity, *lease.Spec.LeaseTransitions})
+	for w := range s.watchers {
+		w.push(watch.Event{Type: kind, Object: lease.DeepCopy()})
+	}
+	return lease.DeepCopy()
+}
+
+func (s *store) delete() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lease == nil {
+		return
+	}
+	for w := range s.watchers {
+		w.push(watch.Event{Type: watch.Deleted, Object: s.lease.DeepCopy()})
+	}
+	s.history = append(s.history, record{at: time.Now(), holder: "<deleted>"})
+	s.lease = nil
+}
+
+// edit changes the Lease as a stranger would: by a read and an update.
+func (s *store) edit(t *testing.T, change func(*coordinationv1.Lease)) {
+	t.Helper()
+	lease, err := s.get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(lease)
+	if _, err := s.update(lease); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *store) watches() []*watcher {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.watchers))
+}
+
+func (s *store) records() []record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]record(nil), s.history...)
+}
+
+// A fault is what happens to one request.
+type fault struct {
+	before time.Duration // until the API server has it
+	after  time.Duration // until the client has the response
+	lost   bool          // it never arrives
+	cut    bool          // its response never arrives
+	err    error         // refused with this error
+}
+
+// A client reaches the store through faults. It satisfies all of client-go's
+// LeaseInterface, so that client-go's elector can use it too.
+type client struct {
+	coordinationv1client.LeaseInterface
+	*store
+
+	faulting sync.Mutex // held while faults runs, so that it needs no lock of its own
+
+	mu     sync.Mutex
+	faults func(verb string) fault
+	down   bool
+	delay  time.Duration // of watch events
+	count  map[string]int
+}
+
+func (s *store) client() *client { return &client{store: s, count: map[string]int{}} }
+
+func (c *client) Leases(string) coordinationv1client.LeaseInterface { return c }
+
+// partition cuts the client off, watches included, or connects it again.
+func (c *client) partition(down bool) {
+	c.mu.Lock()
+	c.down = down
+	c.mu.Unlock()
+}
+
+func (c *client) on(faults func(verb string) fault) {
+	c.mu.Lock()
+	c.faults = faults
+	c.mu.Unlock()
+}
+
+func (c *client) calls(verb string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.count[verb]
+}
+
+func (c *client) fault(verb string) fault {
+	c.mu.Lock()
+	c.count[verb]++
+	faults := c.faults
+	if c.down {
+		faults = func(string) fault { return fault{lost: true} }
+	}
+	c.mu.Unlock()
+	if faults == nil {
+		return fault{}
+	}
+	c.faulting.Lock()
+	defer c.faulting.Unlock()
+	return faults(verb)
+}
+
+func (c *client) call(ctx context.Context, verb string, do func() (*coordinationv1.Lease, error)) (*coordinationv1.Lease, error) {
+	type result struct {
+		lease *coordinationv1.Lease
+		err   error
+	}
+	f := c.fault(verb)
+	response := make(chan result, 1)
+	c.store.calls.Go(func() {
+		time.Sleep(f.before)
+		if f.lost {
+			return
+		}
+		r := result{err: f.err}
+		if f.err == nil {
+			r.lease, r.err = do()
+		}
+		time.Sleep(f.after)
+		if !f.cut {
+			response <- r
+		}
+	})
+	select {
+	case r := <-response:
+		return r.lease, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (c *client) Get(ctx context.Context, name string, _ metav1.GetOptions) (*coordinationv1.Lease, error) {
+	return c.call(ctx, "get", c.get)
+}
+
+func (c *client) Create(ctx context.Context, lease *coordinationv1.Lease, _ metav1.CreateOptions) (*coordinationv1.Lease, error) {
+	lease = lease.DeepCopy()
+	return c.call(ctx, "create", func() (*coordinationv1.Lease, error) { return c.create(lease) })
+}
+
+func (c *client) Update(ctx context.Context, lease *coordinationv1.Lease, _ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+	lease = lease.DeepCopy()
+	return c.call(ctx, "update", func() (*coordinationv1.Lease, error) { return c.update(lease) })
+}
+
+func (c *client) Watch(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
+	var w *watcher
+	_, err := c.call(ctx, "watch", func() (*coordinationv1.Lease, error) {
+		w = &watcher{client: c, out: make(chan watch.Event), wake: make(chan struct{}, 1), done: make(chan struct{})}
+		c.store.mu.Lock()
+		defer c.store.mu.Unlock()
+		if c.lease != nil {
+			w.push(watch.Event{Type: watch.Added, Object: c.lease.DeepCopy()})
+		}
+		c.watchers[w] = true
+		c.store.calls.Go(w.run)
+		// A client that gave up meanwhile must not leave the watch behind.
+		context.AfterFunc(ctx, w.Stop)
+		return nil, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// A watcher delivers events in order, each after the client's delay.
+type watcher struct {
+	client *client
+	out    chan watch.Event
+	wake   chan struct{}
+	done   chan struct{}
+	once   sync.Once
+
+	mu    sync.Mutex
+	queue []watch.Event
+	due   []time.Time
+}
+
+func (w *watcher) push(event watch.Event) {
+	w.client.mu.Lock()
+	delay := w.client.delay
+	w.client.mu.Unlock()
+	w.mu.Lock()
+	w.queue = append(w.queue, event)
+	w.due = append(w.due, time.Now().Add(delay))
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (w *watcher) run() {
+	defer close(w.out)
+	for {
+		w.mu.Lock()
+		var event watch.Event
+		var due time.Time
+		some := len(w.queue) > 0
+		if some {
+			event, due = w.queue[0], w.due[0]
+			w.queue, w.due = w.queue[1:], w.due[1:]
+		}
+		w.mu.Unlock()
+		if !some {
+			select {
+			case <-w.wake:
+				continue
+			case <-w.done:
+				return
+			}
+		}
+		select {
+		case <-time.After(time.Until(due)):
+		case <-w.done:
+			return
+		}
+		w.client.mu.Lock()
+		down := w.client.down
+		w.client.mu.Unlock()
+		if down {
+			continue // lost; a real connection would stall and break, which is kinder
+		}
+		select {
+		case w.out <- event:
+		case <-w.done:
+			return
+		}
+	}
+}
+
+func (w *watcher) ResultChan() <-chan watch.Event { return w.out }
+
+func (w *watcher) Stop() {
+	w.once.Do(func() {
+		w.client.store.mu.Lock()
+		delete(w.client.watchers, w)
+		w.client.store.mu.Unlock()
+		close(w.done)
+	})
+}
+
+// bubble runs test in a synctest bubble with an empty store, and waits for the
+// requests that are still under way at its end.
+func bubble(t *testing.T, test func(t *testing.T, s *store)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore()
+		defer s.calls.Wait()
+		test(t, s)
+	})
+}
+
+// A replica is one running Elector with work that reports.
+type replica struct {
+	*leader.Elector
+	client *client
+	cancel context.CancelCauseFunc
+	starts chan context.Context // a term began
+	ended  chan error           // Run returned
+}
+
+// elector is an Elector with short timings on a client of its own.
+func (s *store) elector(identity string) (*leader.Elector, *client) {
+	c := s.client()
+	return &leader.Elector{
+		Leases: c, Namespace: namespace, Name: leaseName, Identity: identity,
+	}, c
+}
+
+// untilDone is work that stops when it is asked to.
+func untilDone(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+// start runs the Elector with work that announces itself and then does work.
+func start(t *testing.T, e *leader.Elector, work func(context.Context) error) *replica {
+	t.Helper()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	r := &replica{Elector: e, cancel: cancel, starts: make(chan context.Context, 100), ended: make(chan error, 1)}
+	r.client, _ = e.Leases.(*client)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.ended <- e.Run(ctx, func(ctx context.Context) error {
+			r.starts <- ctx
+			return work(ctx)
+		})
+	}()
+	t.Cleanup(func() { // a test that failed has not stopped it
+		cancel(nil)
+		<-done
+	})
+	return r
+}
+
+// leads waits for the replica's next term, but not longer than limit.
+func (r *replica) leads(t *testing.T, limit time.Duration) context.Context {
+	t.Helper()
+	select {
+	case ctx := <-r.starts:
+		return ctx
+	case err := <-r.ended:
+		t.Fatalf("%s: Run returned %v, want a term", r.Identity, err)
+	case <-time.After(limit):
+		t.Fatalf("%s does not lead after %v", r.Identity, limit)
+	}
+	return nil
+}
+
+// stop cancels the replica and returns what its Run returned.
+func (r *replica) stop() error {
+	r.cancel(nil)
+	return <-r.ended
+}
+
+func mustTerm(t *testing.T, ctx context.Context) leader.Term {
+	t.Helper()
+	term, ok := leader.TermFrom(ctx)
+	if !ok {
+		t.Fatal("TermFrom() = false, want the term of lead's context")
+	}
+	return term
+}
+
+// validity is the second context that lead's context carries, found the way a
+// package finds it that does not import leader.
+func validity(t *testing.T, ctx context.Context) context.Context {
+	t.Helper()
+	v, ok := ctx.Value(struct{ LeaseValidity struct{} }{}).(context.Context)
+	if !ok {
+		t.Fatal("lead's context carries no validity context")
+	}
+	return v
+}
+
+func since(start time.Time) time.Duration { return time.Since(start).Round(time.Millisecond) }
