@@ -463,3 +463,86 @@ func TestREADME(t *testing.T) {
 		t.Error("README.md does not show examples/tenant/main.go as it is")
 	}
 }
+
+// guarantees returns the items under the heading Guarantees of a package's
+// documentation, each as one line.
+func guarantees(comment string) []string {
+	_, rest, found := strings.Cut(comment, "\n# Guarantees\n")
+	if !found {
+		return nil
+	}
+	var items []string
+	for line := range strings.Lines(rest) {
+		line = strings.TrimRight(line, "\n")
+		switch text := strings.TrimSpace(line); {
+		case strings.HasPrefix(line, "# "):
+			return items
+		case strings.HasPrefix(text, "- "):
+			items = append(items, strings.TrimPrefix(text, "- "))
+		case text != "" && len(items) > 0:
+			items[len(items)-1] += " " + text
+		}
+	}
+	return items
+}
+
+// TestGuarantees holds that GUARANTEES.md has a row for each promise of the
+// packages' documentation, in its words, and that the tests it names exist.
+func TestGuarantees(t *testing.T) {
+	src, err := os.ReadFile("GUARANTEES.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string][][]string{} // by package
+	var section string
+	ids := map[string]bool{}
+	for line := range strings.Lines(string(src)) {
+		line = strings.TrimRight(line, "\n")
+		if name, ok := strings.CutPrefix(line, "## "); ok {
+			section = name
+		}
+		if cells := strings.Split(line, " | "); strings.HasPrefix(line, "| ") && !strings.HasPrefix(line, "| id ") {
+			if len(cells) != 4 {
+				t.Errorf("a row of %s has %d cells, want 4: %s", section, len(cells), line)
+				continue
+			}
+			id := strings.TrimPrefix(cells[0], "| ")
+			if ids[id] {
+				t.Errorf("the id %s is there twice", id)
+			}
+			ids[id] = true
+			rows[section] = append(rows[section], cells)
+		}
+	}
+	for _, name := range library() {
+		t.Run(name, func(t *testing.T) {
+			p, _, tests := parsePackage(t, name)
+			var got []string
+			for _, cells := range rows[name] {
+				got = append(got, cells[1])
+			}
+			if diff := cmp.Diff(guarantees(p.Doc), got); diff != "" {
+				t.Errorf("promises (-documentation +GUARANTEES.md):\n%s", diff)
+			}
+			exist := map[string]bool{}
+			for _, f := range tests {
+				for _, d := range f.Decls {
+					if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil {
+						exist[fn.Name.Name] = true
+					}
+				}
+			}
+			for _, cells := range rows[name] {
+				named := strings.Split(cells[2], ", ")
+				for _, test := range named {
+					if !exist[test] {
+						t.Errorf("%s names the test %q, which %s does not have", cells[0], test, name)
+					}
+				}
+			}
+			if len(rows[name]) == 0 {
+				t.Errorf("GUARANTEES.md has nothing about %s", name)
+			}
+		})
+	}
+}
