@@ -472,6 +472,7 @@ func TestStoppedWhileAcquiring(t *testing.T) {
 				if err := r.stop(); err != nil {
 					t.Errorf("Run() = %v, want nil", err)
 				}
+				time.Sleep(5 * time.Second) // what is on its way arrives
 				if lease, err := s.get(); err == nil && *lease.Spec.HolderIdentity != "" {
 					t.Errorf("holderIdentity = %q, want it released", *lease.Spec.HolderIdentity)
 				}
@@ -1371,6 +1372,33 @@ func TestStartTimeout(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRefusedInBetween: refusals count only as long as the Lease stays free.
+func TestRefusedInBetween(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store) {
+		if _, err := s.create(stranger(ptr.To[int32](5))); err != nil {
+			t.Fatal(err)
+		}
+		e, c := s.elector("a")
+		refuse := func(verb string) fault {
+			if verb == "update" {
+				return fault{err: apierrors.NewForbidden(coordinationv1.Resource("leases"), leaseName, nil)}
+			}
+			return fault{}
+		}
+		c.on(refuse)
+		r := start(t, e, untilDone)
+		time.Sleep(15 * time.Second) // expired and refused for ten
+		for range 30 {
+			s.edit(t, func(l *coordinationv1.Lease) { l.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()} })
+			time.Sleep(time.Second)
+		}
+		time.Sleep(10 * time.Second) // and once more, but not for StartTimeout
+		c.on(nil)
+		r.leads(t, time.Minute)
+		_ = r.stop()
+	})
 }
 
 // TestOutageIsNoStartFailure: once the Lease was read, an outage is waited out.

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
@@ -240,7 +239,7 @@ func TestServerCustomResource(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	widgets := dyn.Resource(widgetDefinition(t, dyn, "status.test.controllerkit.dev")).Namespace(testserver.Namespace(t))
+	widgets := dyn.Resource(widgetDefinition(t, "status.test.controllerkit.dev")).Namespace(testserver.Namespace(t))
 	widget := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "status.test.controllerkit.dev/v1", "kind": "Widget",
 		"metadata": map[string]any{"name": "one"}, "spec": map[string]any{"size": int64(1)},
@@ -347,13 +346,12 @@ func TestServerNoSubresource(t *testing.T) {
 	}
 }
 
-// widgetDefinition creates a CustomResourceDefinition and waits until it is
-// established.
-func widgetDefinition(t *testing.T, dyn dynamic.Interface, group string) schema.GroupVersionResource {
+// widgetDefinition installs a CustomResourceDefinition for the time of the
+// test.
+func widgetDefinition(t *testing.T, group string) schema.GroupVersionResource {
 	t.Helper()
 	text := map[string]any{"type": "string"}
-	definitions := dyn.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	created, err := definitions.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+	testserver.InstallCRD(t, map[string]any{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
 		"metadata": map[string]any{"name": "widgets." + group},
 		"spec": map[string]any{
@@ -384,37 +382,6 @@ func widgetDefinition(t *testing.T, dyn dynamic.Interface, group string) schema.
 				}}},
 			}},
 		},
-	}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := definitions.Delete(context.Background(), created.GetName(), metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	w, err := definitions.Watch(ctx, metav1.ListOptions{
-		FieldSelector:   fields.OneTermEqualSelector("metadata.name", created.GetName()).String(),
-		ResourceVersion: created.GetResourceVersion(),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Stop()
-	for event := range w.ResultChan() {
-		obj, ok := event.Object.(*unstructured.Unstructured)
-		if !ok {
-			break
-		}
-		conditions, _, _ := unstructured.NestedSlice(obj.Object, "status", "conditions")
-		for _, c := range conditions {
-			if c, ok := c.(map[string]any); ok && c["type"] == "Established" && c["status"] == "True" {
-				return schema.GroupVersionResource{Group: group, Version: "v1", Resource: "widgets"}
-			}
-		}
-	}
-	t.Fatalf("%s was not established: %v", created.GetName(), ctx.Err())
-	panic("unreachable")
+	return schema.GroupVersionResource{Group: group, Version: "v1", Resource: "widgets"}
 }

@@ -23,6 +23,10 @@ import (
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -91,6 +95,51 @@ func Namespace(t testing.TB) string {
 		}
 	})
 	return ns.Name
+}
+
+// InstallCRD creates a CustomResourceDefinition and returns once it is served.
+// It is deleted when the test ends.
+func InstallCRD(t testing.TB, definition map[string]any) {
+	t.Helper()
+	client, err := dynamic.NewForConfig(Config(t))
+	if err != nil {
+		t.Fatalf("testserver: %v", err)
+	}
+	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	created, err := definitions.Create(t.Context(), &unstructured.Unstructured{Object: definition}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatalf("testserver: create a CustomResourceDefinition: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // the test's own has ended
+		defer cancel()
+		if err := definitions.Delete(ctx, created.GetName(), metav1.DeleteOptions{}); err != nil {
+			t.Errorf("testserver: delete %s: %v", created.GetName(), err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	w, err := definitions.Watch(ctx, metav1.ListOptions{
+		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, created.GetName()).String(),
+		ResourceVersion: created.GetResourceVersion(),
+	})
+	if err != nil {
+		t.Fatalf("testserver: watch %s: %v", created.GetName(), err)
+	}
+	defer w.Stop()
+	for event := range w.ResultChan() {
+		obj, ok := event.Object.(*unstructured.Unstructured)
+		if !ok {
+			break
+		}
+		conditions, _, _ := unstructured.NestedSlice(obj.Object, "status", "conditions")
+		for _, c := range conditions {
+			if c, ok := c.(map[string]any); ok && c["type"] == "Established" && c["status"] == "True" {
+				return
+			}
+		}
+	}
+	t.Fatalf("testserver: %s was not established: %v", created.GetName(), ctx.Err())
 }
 
 // A Server is one running controlplane, or a cluster that was there before.
