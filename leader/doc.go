@@ -55,9 +55,10 @@
 //   - The clocks of two replicas may differ by any amount, but must run at nearly
 //     the same rate: LeaseDuration - RenewDeadline is the margin, a third of
 //     LeaseDuration by default.
-//   - The clock runs while the process does not. A paused process or container is
-//     safe; a virtual machine that was suspended, so that its monotonic clock
-//     stood still, learns of its loss only from the API server.
+//   - The monotonic clock runs on while the process does not. One that was paused
+//     learns of its loss from Term.Check at once and from its context as soon as
+//     its timers run; on a virtual machine whose clock was stopped as well, it
+//     learns of it only from the API server.
 //   - Nobody deletes the Lease while a leader is cut off. Candidates that saw it
 //     wait its LeaseDuration before they create a new one; one that never saw it
 //     cannot know, and does so at once.

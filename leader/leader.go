@@ -54,8 +54,10 @@ type Metrics interface {
 // must not be copied after first use.
 type Elector struct {
 	// Leases is the client of the Lease's namespace. It is required. Give the
-	// election a client of its own (its own rest.Config, hence its own rate
-	// limiter and connection), or a busy controller delays its own renewals.
+	// election a client of its own, or a busy controller delays its own renewals:
+	// its own rest.Config has its own rate limiter, but client-go shares the
+	// connection of configurations that are equal, so set a Dial of its own too.
+	// Set no Timeout: it would cut the watch, and calls are bounded anyway.
 	Leases LeaseClient
 	// Namespace is the Lease's namespace: the one Leases was made for. It is
 	// required.
