@@ -1,10 +1,9 @@
 // Package testserver gives tests a real kube-apiserver: the controlplane of
 // this repository, started on first use and shared by the tests of one binary.
 //
-// With USE_EXISTING_CLUSTER=true the tests run against the cluster of
-// KUBECONFIG instead. It must be one that may be filled with rubbish and
-// broken; KUBECONFIG alone is not enough to say so, as many shells have it set
-// to something dear.
+// With USE_EXISTING_CLUSTER=true the shared server is the cluster of KUBECONFIG
+// instead. It must be one that may be filled with rubbish and broken; KUBECONFIG
+// alone is not enough to say so, as many shells have it set to something dear.
 package testserver
 
 import (
@@ -54,7 +53,19 @@ func Run(m *testing.M) int {
 		}
 	}
 	if code == 0 {
-		if err := goleak.Find(goleak.IgnoreAnyFunction("testing.(*F).Fuzz.func1")); err != nil {
+		ignored := []goleak.Option{goleak.IgnoreAnyFunction("testing.(*F).Fuzz.func1")}
+		if shared.server != nil && shared.server.cmd == nil {
+			// client-go keeps connections, which end only with a server that stops.
+			for _, f := range []string{
+				"golang.org/x/net/http2.(*ClientConn).readLoop",
+				"net/http.(*http2ClientConn).readLoop",
+				"net/http.(*persistConn).readLoop",
+				"net/http.(*persistConn).writeLoop",
+			} {
+				ignored = append(ignored, goleak.IgnoreAnyFunction(f))
+			}
+		}
+		if err := goleak.Find(ignored...); err != nil {
 			fmt.Fprintf(os.Stderr, "testserver: goroutines left at the end of the tests: %v\n", err)
 			code = 1
 		}
@@ -66,7 +77,7 @@ func Run(m *testing.M) int {
 // client-side throttling. Each call returns a copy of its own.
 func Config(t testing.TB) *rest.Config {
 	t.Helper()
-	shared.once.Do(func() { shared.server, shared.err = Start() })
+	shared.once.Do(func() { shared.server, shared.err = existingOrOwn() })
 	if shared.err != nil {
 		t.Fatalf("testserver: %v", shared.err)
 	}
@@ -152,16 +163,21 @@ type Server struct {
 	dir    string
 }
 
-// Start starts a server of its own and returns once it is ready.
-func Start(args ...string) (_ *Server, err error) {
-	if os.Getenv("USE_EXISTING_CLUSTER") == "true" {
-		file := os.Getenv("KUBECONFIG")
-		if file == "" {
-			return nil, errors.New("USE_EXISTING_CLUSTER=true needs KUBECONFIG to name a file")
-		}
-		s := &Server{Kubeconfig: file}
-		return s, s.load()
+func existingOrOwn() (*Server, error) {
+	if os.Getenv("USE_EXISTING_CLUSTER") != "true" {
+		return Start()
 	}
+	file := os.Getenv("KUBECONFIG")
+	if file == "" {
+		return nil, errors.New("USE_EXISTING_CLUSTER=true needs KUBECONFIG to name a file")
+	}
+	s := &Server{Kubeconfig: file}
+	return s, s.load()
+}
+
+// Start starts a server of the caller's own, whatever the environment says, and
+// returns once it is ready.
+func Start(args ...string) (_ *Server, err error) {
 	bin, err := binary()
 	if err != nil {
 		return nil, err
