@@ -97,11 +97,11 @@ func TestKill(t *testing.T) {
 		if at == "" {
 			break // the life has no more writes
 		}
+		if t.Failed() {
+			t.Fatalf("killed %s", at)
+		}
 		killed++
 		t.Logf("killed %s: same end", at)
-		if t.Failed() {
-			t.Fatalf("after the kill %s", at)
-		}
 	}
 	if killed < 20 {
 		t.Errorf("killed at %d moments, want at least 20", killed)
