@@ -1,0 +1,125 @@
+package integration_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/controllerkit/controllerkit/examples/tenant/config"
+	"github.com/controllerkit/controllerkit/examples/tenant/internal/lab"
+)
+
+// TestRoleIsNoLarger holds that the shipped role allows no write that the
+// controller never makes. That it allows all that are made is held by every
+// test here, since a 403 fails it.
+func TestRoleIsNoLarger(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := w.replica("-leader-elect", "-leader-election-namespace", lab.SystemNamespace,
+		"-lease-duration", "4s", "-renew-deadline", "3s", "-retry-period", "1s")
+	w.start(r)
+	blue := w.create(tenant("blue"))
+	w.awaitState(blue, created())
+
+	// A spec that asks for nothing: all children go.
+	blue, err := w.Tenants.TenancyV1alpha1().Tenants().Patch(t.Context(), "blue", types.MergePatchType,
+		[]byte(`{"spec":{"members":null,"quota":null,"networkIsolation":false}}`), metav1.PatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bare := created()
+	bare.Quota, bare.Subjects, bare.Role, bare.Policies = nil, nil, "", 0
+	w.awaitState(blue, bare)
+
+	// The namespace loses its label.
+	if _, err := w.Kube.CoreV1().Namespaces().Patch(t.Context(), "blue", types.MergePatchType,
+		[]byte(`{"metadata":{"labels":{"tenancy.example.com/tenant":null}}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.await(func() error {
+		ns, err := w.Namespaces.Get("blue")
+		if err == nil && ns.Labels["tenancy.example.com/tenant"] != "blue" {
+			err = errors.New("the label is not back")
+		}
+		return err
+	})
+	w.delete("blue")
+	if err := r.Stop(); err != nil { // and releases the Lease, which is an update
+		t.Error(err)
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, rule := range shippedRules(t) {
+		for _, resource := range rule.Resources {
+			for _, verb := range rule.Verbs {
+				method := map[string]string{
+					"create": http.MethodPost, "update": http.MethodPut, "patch": http.MethodPatch, "delete": http.MethodDelete,
+				}[verb]
+				switch {
+				case method == "":
+					continue // reads, and bind, which is no request
+				case verb == "create" && resource != "namespaces" && resource != "leases":
+					method = http.MethodPatch // an apply that creates
+				}
+				used := slices.ContainsFunc(w.ops, func(op lab.Op) bool {
+					return op.Method == method && resourceOf(op.Path) == resource
+				})
+				if !used {
+					t.Errorf("the shipped role allows %s on %s, which the controller never did", verb, resource)
+				}
+			}
+		}
+	}
+}
+
+// shippedRules returns the rules of config/rbac.yaml.
+func shippedRules(t *testing.T) []rbacv1.PolicyRule {
+	t.Helper()
+	data, err := config.Files.ReadFile("rbac.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rules []rbacv1.PolicyRule
+	for document := range strings.SplitSeq(string(data), "\n---\n") {
+		var role rbacv1.ClusterRole // a Role has the same fields
+		if err := yaml.Unmarshal([]byte(document), &role); err != nil {
+			t.Fatal(err)
+		}
+		if role.Kind == "ClusterRole" || role.Kind == "Role" {
+			rules = append(rules, role.Rules...)
+		}
+	}
+	if len(rules) == 0 {
+		t.Fatal("no rules found: this test checks nothing")
+	}
+	return rules
+}
+
+// resourceOf names the resource of a path of the API as a rule does.
+func resourceOf(path string) string {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	switch parts[0] {
+	case "api":
+		parts = parts[2:] // api, version
+	case "apis":
+		parts = parts[3:] // apis, group, version
+	default:
+		return path
+	}
+	if len(parts) > 2 && parts[0] == "namespaces" {
+		parts = parts[2:]
+	}
+	if len(parts) > 2 {
+		return fmt.Sprintf("%s/%s", parts[0], parts[2])
+	}
+	return parts[0]
+}
