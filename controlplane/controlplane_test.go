@@ -155,8 +155,8 @@ func TestServer(t *testing.T) {
 			t.Errorf("server version = %s.%s, want 1.37", v.Major, v.Minor)
 		}
 	})
-	t.Run("owner references cascade", func(t *testing.T) { cascade(t, p.client) })
-	t.Run("a deleted namespace is emptied and goes", func(t *testing.T) { namespace(t, p.client) })
+	t.Run("owner references cascade", func(t *testing.T) { cascades(t, p.client) })
+	t.Run("a deleted namespace is emptied and goes", func(t *testing.T) { emptiesNamespace(t, p.client) })
 	t.Run("RBAC refuses", func(t *testing.T) {
 		cfg, err := clientcmd.BuildConfigFromFlags("", p.kubeconfig)
 		if err != nil {
@@ -218,9 +218,9 @@ func TestBadFlags(t *testing.T) {
 	}
 }
 
-// cascade holds that the garbage collector runs: the dependent of a deleted
+// cascades holds that the garbage collector runs: the dependent of a deleted
 // owner is deleted.
-func cascade(t *testing.T, client kubernetes.Interface) {
+func cascades(t *testing.T, client kubernetes.Interface) {
 	maps := client.CoreV1().ConfigMaps("default")
 	owner, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
 	if err != nil {
@@ -243,8 +243,8 @@ func cascade(t *testing.T, client kubernetes.Interface) {
 	}
 }
 
-// namespace holds that the namespace controller runs.
-func namespace(t *testing.T, client kubernetes.Interface) {
+// emptiesNamespace holds that the namespace controller runs.
+func emptiesNamespace(t *testing.T, client kubernetes.Interface) {
 	ns, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "short-lived"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
