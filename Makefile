@@ -19,7 +19,8 @@ demo: bin/controlplane bin/tenant ## run the tenant controller on a real API ser
 
 .PHONY: test
 test: bin/controlplane ## all tests, the real API server included
-	go test -race -shuffle=on $(TEST_FLAGS) $(PACKAGES)
+	@# Many tests wait for a server or a clock, so more of them run at once than there are cores.
+	go test -race -shuffle=on -p 3 -parallel 6 $(TEST_FLAGS) $(PACKAGES)
 	cd controlplane && go test $(TEST_FLAGS) ./...
 
 .PHONY: check
