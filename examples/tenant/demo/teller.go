@@ -123,6 +123,9 @@ func (t *teller) event(e lab.Event) {
 
 // tenant says how the conditions moved.
 func (t *teller) tenant(e lab.Event, obj *v1alpha1.Tenant) string {
+	if e.Type == "Deleted" {
+		return ""
+	}
 	var before []metav1.Condition
 	if old, ok := e.Previous.(*v1alpha1.Tenant); ok {
 		before = old.Status.Conditions
