@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,32 +23,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
 var configMapResource = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
-
-// counter counts requests at the transport, below every client.
-type counter struct {
-	http.RoundTripper
-	n *atomic.Int64
-}
-
-func (c counter) RoundTrip(r *http.Request) (*http.Response, error) {
-	c.n.Add(1)
-	return c.RoundTripper.RoundTrip(r)
-}
-
-func counted(t *testing.T) (*rest.Config, *atomic.Int64) {
-	t.Helper()
-	n := new(atomic.Int64)
-	config := testserver.Config(t)
-	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return counter{RoundTripper: rt, n: n} })
-	return config, n
-}
 
 type server struct {
 	typedcorev1.ConfigMapInterface
@@ -60,7 +39,7 @@ type server struct {
 
 func newServer(t *testing.T) server {
 	t.Helper()
-	config, n := counted(t)
+	config, n := testserver.Counted(t)
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@ package ssa_test
 import (
 	"context"
 	"errors"
-	"net/http"
 	"sync/atomic"
 	"testing"
 
@@ -28,17 +27,6 @@ import (
 	"github.com/controllerkit/controllerkit/ssa"
 )
 
-// counter counts requests at the transport, below every client.
-type counter struct {
-	http.RoundTripper
-	n *atomic.Int64
-}
-
-func (c counter) RoundTrip(r *http.Request) (*http.Response, error) {
-	c.n.Add(1)
-	return c.RoundTripper.RoundTrip(r)
-}
-
 type server struct {
 	kubernetes.Interface
 	namespace string
@@ -47,9 +35,7 @@ type server struct {
 
 func newServer(t *testing.T) server {
 	t.Helper()
-	n := new(atomic.Int64)
-	config := testserver.Config(t)
-	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return counter{RoundTripper: rt, n: n} })
+	config, n := testserver.Counted(t)
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,6 @@ package status_test
 
 import (
 	"context"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,34 +20,14 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	policyclient "k8s.io/client-go/kubernetes/typed/policy/v1"
-	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/status"
 )
 
-// counter counts requests at the transport, below every client.
-type counter struct {
-	http.RoundTripper
-	n *atomic.Int64
-}
-
-func (c counter) RoundTrip(r *http.Request) (*http.Response, error) {
-	c.n.Add(1)
-	return c.RoundTripper.RoundTrip(r)
-}
-
-func counted(t *testing.T) (*rest.Config, *atomic.Int64) {
-	t.Helper()
-	n := new(atomic.Int64)
-	config := testserver.Config(t)
-	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return counter{RoundTripper: rt, n: n} })
-	return config, n
-}
-
 func newBudgets(t *testing.T) (policyclient.PodDisruptionBudgetInterface, *atomic.Int64) {
 	t.Helper()
-	config, n := counted(t)
+	config, n := testserver.Counted(t)
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +121,7 @@ func TestServerConflict(t *testing.T) {
 
 // Many kinds take a write without a resourceVersion as permission to overwrite.
 func TestServerBlindWrite(t *testing.T) {
-	config, requests := counted(t)
+	config, requests := testserver.Counted(t)
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
@@ -234,7 +213,7 @@ func TestServerOutsideStatus(t *testing.T) {
 // A custom resource with a status subresource, through the dynamic client. Its
 // schema is the one of metav1.Condition, so the server validates what Set made.
 func TestServerCustomResource(t *testing.T) {
-	config, requests := counted(t)
+	config, requests := testserver.Counted(t)
 	dyn, err := dynamic.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)

@@ -11,11 +11,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -82,6 +84,26 @@ func Config(t testing.TB) *rest.Config {
 		t.Fatalf("testserver: %v", shared.err)
 	}
 	return shared.server.Config()
+}
+
+// Counted returns a configuration like Config's, and the number of requests that
+// clients made with it have sent: counted at the transport, below every client.
+func Counted(t testing.TB) (*rest.Config, *atomic.Int64) {
+	t.Helper()
+	n := new(atomic.Int64)
+	config := Config(t)
+	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return counter{RoundTripper: rt, n: n} })
+	return config, n
+}
+
+type counter struct {
+	http.RoundTripper
+	n *atomic.Int64
+}
+
+func (c counter) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.n.Add(1)
+	return c.RoundTripper.RoundTrip(r)
 }
 
 // Namespace creates a namespace that is deleted when the test ends. Its
