@@ -28,7 +28,7 @@ func (c *candidate) acquire(ctx context.Context) (*term, error) {
 		nextRead     time.Time // zero: at once
 		nextClaim    time.Time
 		wasFree      bool
-		conflict     bool // the last claim came too late
+		conflicts    int  // how many claims in a row came too late
 		unsure       bool // a claim may have been stored although it is not held
 	)
 	for ctx.Err() == nil {
@@ -55,7 +55,7 @@ func (c *candidate) acquire(ctx context.Context) (*term, error) {
 		}
 		if wasFree = may; !may {
 			// Others use it well. What went wrong before is no longer of interest.
-			conflict, refusedSince = false, time.Time{}
+			conflicts, nextClaim, refusedSince = 0, time.Time{}, time.Time{}
 		}
 		if !may || time.Now().Before(nextClaim) {
 			wake := nextRead
@@ -82,10 +82,12 @@ func (c *candidate) acquire(ctx context.Context) (*term, error) {
 			// Then the record is its own and can be claimed again.
 			t.end()
 			c.guard(nil)
-		case isConflict(err) && !conflict:
-			// Somebody was faster. If it happens twice in a row, something is wrong.
-			conflict, refusedSince = true, time.Time{}
-			nextRead = time.Time{}
+		case isConflict(err):
+			// Somebody was faster, and may be done with it already. The more often in
+			// a row, the more there are who try, or something is wrong.
+			nextClaim = time.Now().Add(rand.N(min(claimJitter<<min(conflicts, 16), c.retryPeriod)))
+			nextRead, refusedSince = nextClaim, time.Time{}
+			conflicts++
 			c.reached = true
 		default:
 			c.logger.V(2).Info("Could not acquire the Lease", "err", err)

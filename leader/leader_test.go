@@ -879,6 +879,55 @@ func TestHandOver(t *testing.T) {
 	})
 }
 
+// TestConflictsInARow: a candidate whom others forestall several times, and do
+// not keep the Lease, acquires it at once and not a RetryPeriod later; one that is
+// forestalled for ever does not storm.
+func TestConflictsInARow(t *testing.T) {
+	for _, watching := range []bool{true, false} {
+		bubble(t, func(t *testing.T, s *store) {
+			released := stranger(ptr.To[int32](1))
+			released.Spec.HolderIdentity = ptr.To("")
+			if _, err := s.create(released); err != nil {
+				t.Fatal(err)
+			}
+			e, c := s.elector("a")
+			e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = time.Minute, 45*time.Second, 30*time.Second
+			var forestalled atomic.Int32
+			c.on(func(verb string) fault {
+				switch {
+				case verb == "watch" && !watching:
+					return fault{err: errors.New("no watch")}
+				case verb == "update" && forestalled.Add(1) <= 4:
+					s.edit(t, func(l *coordinationv1.Lease) { *l.Spec.LeaseTransitions++ })
+				}
+				return fault{}
+			})
+			r := start(t, e, untilDone)
+			r.leads(t, time.Second)
+			if got := forestalled.Load(); got != 5 {
+				t.Errorf("%d claims, want four that are forestalled and one", got)
+			}
+			if err := r.stop(); err != nil {
+				t.Fatal(err)
+			}
+
+			e, c = s.elector("b")
+			c.on(func(verb string) fault {
+				if verb == "update" {
+					s.edit(t, func(l *coordinationv1.Lease) { *l.Spec.LeaseTransitions++ })
+				}
+				return fault{}
+			})
+			r = start(t, e, untilDone)
+			time.Sleep(10 * time.Minute)
+			if got, most := c.calls("update"), int(10*time.Minute/retryPeriod)*3; got > most {
+				t.Errorf("%d claims in 10 minutes of conflicts, want at most %d", got, most)
+			}
+			_ = r.stop()
+		})
+	}
+}
+
 // TestHandOverWithoutWatch: where the watch brings nothing, standbys find the
 // released Lease at their next poll.
 func TestHandOverWithoutWatch(t *testing.T) {
