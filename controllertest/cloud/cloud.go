@@ -1,0 +1,241 @@
+// Package cloud is a fake of the service that a controller manages outside of
+// Kubernetes: accounts, buckets, machines. It has the properties that make such
+// services hard: ids that the service chooses, idempotency tokens or none, reads
+// that do not show what was just made.
+//
+// A [Cloud] is one client's handle. Handles made by [Cloud.Through] share what
+// there is and differ in what happens to their calls: the handle that
+// controllertest gives to a controller passes through the faults of a plan, the
+// one that it gives to the user does not.
+//
+// # Guarantees
+//
+//   - A call either happens whole or not at all, and calls happen one after the
+//     other.
+//   - With Idempotent, two Creates with one Token make one resource; without,
+//     they make two.
+//   - With ChosenIDs, a second Create of one Name is refused with ErrExists, until
+//     the first is deleted.
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Errors of a service.
+var (
+	ErrNotFound = errors.New("cloud: not found")
+	ErrExists   = errors.New("cloud: exists already")
+)
+
+// Options say what kind of service it is. The zero value is the worst one: it
+// chooses ids, ignores tokens, and shows at once what was made.
+type Options struct {
+	// Idempotent makes Create return the resource that an earlier Create with the
+	// same Token made. false means that tokens are stored and have no effect.
+	Idempotent bool
+
+	// ChosenIDs makes a resource's ID its Name, which Create then requires, and
+	// refuses a second one. false means that the service chooses a new ID each time.
+	ChosenIDs bool
+
+	// HiddenReads is how many Lists and Gets do not show a new resource yet, in all,
+	// whoever calls them. 0 means that reads are consistent.
+	HiddenReads int
+}
+
+// A Resource is something that the service holds.
+type Resource struct {
+	ID    string
+	Name  string // need not be unique unless Options.ChosenIDs
+	Token string
+	Tags  map[string]string
+}
+
+// A Cloud is a handle on a service. Make one with [New]. Its methods may be
+// called concurrently. They return ctx's error if ctx is done.
+type Cloud struct {
+	through func(ctx context.Context, name string, call func(context.Context) error) error
+	*service
+}
+
+type service struct {
+	options Options
+
+	mu      sync.Mutex
+	last    int
+	creates int
+	deletes int
+	held    []*held // in order of creation
+}
+
+type held struct {
+	Resource
+	hidden int
+}
+
+// New returns a handle on a new, empty service.
+func New(options Options) *Cloud {
+	return &Cloud{service: &service{options: options}}
+}
+
+// Through returns a handle on the same service whose calls are made by through:
+// it decides whether and when call is called, and what its error becomes. Name is
+// the call and what it is about, such as "create account-a".
+func (c *Cloud) Through(through func(ctx context.Context, name string, call func(context.Context) error) error) *Cloud {
+	return &Cloud{through: through, service: c.service}
+}
+
+func (c *Cloud) do(ctx context.Context, name string, f func() error) error {
+	call := func(ctx context.Context) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return f()
+	}
+	if c.through == nil {
+		return call(ctx)
+	}
+	return c.through(ctx, name, call)
+}
+
+// Create makes a resource. The ID of r is ignored.
+func (c *Cloud) Create(ctx context.Context, r Resource) (Resource, error) {
+	var made Resource
+	err := c.do(ctx, "create "+r.Name, func() error {
+		for _, h := range c.held {
+			if c.options.Idempotent && r.Token != "" && h.Token == r.Token {
+				made = h.copy()
+				return nil
+			}
+			if c.options.ChosenIDs && h.ID == r.Name {
+				return fmt.Errorf("create %q: %w", r.Name, ErrExists)
+			}
+		}
+		c.last++
+		r.ID = fmt.Sprintf("id-%d", c.last)
+		if c.options.ChosenIDs {
+			if r.Name == "" {
+				return errors.New("cloud: Name is empty: this service wants its clients to choose the id")
+			}
+			r.ID = r.Name
+		}
+		h := &held{Resource: r, hidden: c.options.HiddenReads}
+		h.Tags = maps.Clone(r.Tags)
+		c.held = append(c.held, h)
+		c.creates++
+		made = h.copy()
+		return nil
+	})
+	return made, err
+}
+
+// Get returns the resource with the ID, or an error that wraps ErrNotFound.
+func (c *Cloud) Get(ctx context.Context, id string) (Resource, error) {
+	var found Resource
+	err := c.do(ctx, "get "+c.nameOf(id), func() error {
+		for _, h := range c.held {
+			if h.ID == id && h.visible() {
+				found = h.copy()
+				return nil
+			}
+		}
+		return fmt.Errorf("get %q: %w", id, ErrNotFound)
+	})
+	return found, err
+}
+
+// List returns the resources with the Name, or all if it is empty, in the order
+// in which they were made.
+func (c *Cloud) List(ctx context.Context, name string) ([]Resource, error) {
+	var found []Resource
+	err := c.do(ctx, "list "+name, func() error {
+		for _, h := range c.held {
+			if (name == "" || h.Name == name) && h.visible() {
+				found = append(found, h.copy())
+			}
+		}
+		return nil
+	})
+	return found, err
+}
+
+// Update replaces the tags of a resource.
+func (c *Cloud) Update(ctx context.Context, id string, tags map[string]string) error {
+	return c.do(ctx, "update "+c.nameOf(id), func() error {
+		for _, h := range c.held {
+			if h.ID == id {
+				h.Tags = maps.Clone(tags)
+				return nil
+			}
+		}
+		return fmt.Errorf("update %q: %w", id, ErrNotFound)
+	})
+}
+
+// Delete removes a resource. That there is none is an error that wraps ErrNotFound.
+func (c *Cloud) Delete(ctx context.Context, id string) error {
+	return c.do(ctx, "delete "+c.nameOf(id), func() error {
+		i := slices.IndexFunc(c.held, func(h *held) bool { return h.ID == id })
+		if i < 0 {
+			return fmt.Errorf("delete %q: %w", id, ErrNotFound)
+		}
+		c.held = slices.Delete(c.held, i, i+1)
+		c.deletes++
+		return nil
+	})
+}
+
+// Resources returns what the service holds, in the order in which it was made.
+// It is not a call: no fault and no HiddenReads applies.
+func (c *Cloud) Resources() []Resource {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make([]Resource, 0, len(c.held))
+	for _, h := range c.held {
+		all = append(all, h.copy())
+	}
+	return all
+}
+
+// Calls returns how many Creates made and how many Deletes removed a resource.
+// It is not a call either.
+func (c *Cloud) Calls() (creates, deletes int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.creates, c.deletes
+}
+
+// nameOf names a call by the name of its resource, as a generated id says nothing.
+func (c *Cloud) nameOf(id string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, h := range c.held {
+		if h.ID == id {
+			return h.Name
+		}
+	}
+	return strings.TrimRight(id, "0123456789")
+}
+
+func (h *held) visible() bool {
+	if h.hidden > 0 {
+		h.hidden--
+		return false
+	}
+	return true
+}
+
+func (h *held) copy() Resource {
+	r := h.Resource
+	r.Tags = maps.Clone(r.Tags)
+	return r
+}

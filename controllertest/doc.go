@@ -1,0 +1,2 @@
+// Package controllertest explores what a controller does under faults.
+package controllertest

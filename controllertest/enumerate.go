@@ -1,0 +1,105 @@
+package controllertest
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+)
+
+// single enumerates the plans with one fault.
+func (x *explorer) single(ref *reference) []plan {
+	var plans []plan
+	for _, kind := range x.options.Faults {
+		for n, op := range ref.operations {
+			for _, j := range x.injections(kind, op) {
+				plans = append(plans, plan{j})
+			}
+			if kind == TimeTravel {
+				plans = append(plans, x.travels(ref.operations, n)...)
+			}
+		}
+	}
+	return plans
+}
+
+// injections are the faults of a kind at an operation.
+func (x *explorer) injections(kind Kind, op operation) []injection {
+	if kind == SlowRenewal {
+		if !x.leases.Load() || !op.write {
+			return nil
+		}
+		return []injection{{kind: kind, at: op.id}}
+	}
+	if kind == TimeTravel || !kind.fits(op) {
+		return nil
+	}
+	var all []injection
+	switch kind.scope() {
+	case anyOperation:
+		all = append(all, injection{kind: kind, at: op.id})
+	case watchedResource:
+		for _, resource := range op.watched {
+			all = append(all, injection{kind: kind, about: resource, at: op.id})
+		}
+	case userObject:
+		for _, user := range op.users {
+			all = append(all, injection{kind: kind, about: user, at: op.id})
+		}
+	}
+	return all
+}
+
+// travels are the restarts at an operation with an old list of one resource. Two
+// old lists are the same, and one of them enough, if nothing of that resource was
+// written between them; and so is the present one.
+func (x *explorer) travels(ops []operation, n int) []plan {
+	if !TimeTravel.fits(ops[n]) {
+		return nil
+	}
+	var plans []plan
+	for _, resource := range slices.Sorted(maps.Keys(x.watched)) {
+		from := "start"
+		for m, op := range ops[:n+1] {
+			// At the beginning of a step the user has written something.
+			wrote := m > 0 && (ops[m-1].write && ops[m-1].resource == resource || ops[m-1].step != op.step)
+			if m == 0 {
+				wrote = true
+			}
+			if wrote {
+				plans = append(plans, plan{{kind: TimeTravel, about: resource, from: from, at: ops[n].id}})
+				from = op.id
+			}
+		}
+	}
+	return plans
+}
+
+// maxFaults is how many faults a random plan has at most.
+const maxFaults = 4
+
+// longer adds faults to a plan, which are chosen when the run gets there: what a
+// controller does after a fault is known only then.
+func (x *explorer) longer(p plan, rng *rand.Rand) plan {
+	p = slices.Clone(p)
+	own := rand.New(rand.NewPCG(rng.Uint64(), rng.Uint64()))
+	for faults := 1 + rng.IntN(maxFaults-1); faults > 0; faults-- {
+		p = append(p, injection{after: 1 + own.IntN(12), rng: own})
+	}
+	return p
+}
+
+// chooseLocked decides an open fault at an operation, if it is there.
+func (r *run) chooseLocked(op operation) {
+	j := &r.plan[r.next]
+	if j.after--; j.after > 0 {
+		return
+	}
+	faults := r.x.options.Faults
+	for _, n := range j.rng.Perm(len(faults)) {
+		if all := r.x.injections(faults[n], op); len(all) > 0 {
+			*j = all[j.rng.IntN(len(all))]
+			return
+		}
+	}
+	j.after = 1 // nothing fits here
+}

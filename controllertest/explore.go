@@ -1,0 +1,453 @@
+package controllertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// Run is [Explore] outside of a test: it returns what was found instead of failing.
+// An error says that the scenario cannot be explored, and what to change.
+func Run(ctx context.Context, s Scenario, o Options) (*Report, error) {
+	return explore(ctx, s, o, func(string, ...any) {})
+}
+
+// An explorer is one exploration.
+type explorer struct {
+	scenario Scenario
+	options  Options
+	log      func(format string, args ...any)
+	config   *rest.Config
+	kube     kubernetes.Interface
+	dyn      dynamic.Interface
+	observer *observer
+	prefix   string // of the namespaces
+	pause    time.Duration
+	keep     bool // the server is thrown away afterwards
+	runs     atomic.Int64
+	watched  map[string]int // resource → watches at rest without faults
+	leases   atomic.Bool    // the controller writes Leases
+
+	mu     sync.Mutex
+	plans  map[string]plan // by run, to name those that left goroutines
+	left   []*run          // whose objects have to be removed
+	report *Report
+}
+
+func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any)) (_ *Report, err error) {
+	if err := s.validate(); err != nil {
+		return nil, err
+	}
+	o = o.orDefaults()
+	var fixed []plan
+	for _, text := range o.Plans {
+		p, err := parsePlan(text)
+		if err != nil {
+			return nil, fmt.Errorf("controllertest: %w", err)
+		}
+		fixed = append(fixed, p)
+	}
+	cfg, keep, stop, err := server(o)
+	if err != nil {
+		return nil, fmt.Errorf("controllertest: %w", err)
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+
+	x := &explorer{
+		scenario: s, options: o, log: log, keep: keep || o.KeepNamespaces, prefix: "ct-" + utilrand.String(5), pause: s.Pause,
+		plans: map[string]plan{}, report: &Report{Scenario: s.Name, Kinds: map[Kind]Count{}},
+	}
+	if x.pause == 0 {
+		x.pause = 500 * time.Millisecond
+	}
+	x.config = rest.CopyConfig(cfg)
+	x.config.QPS = -1
+	if x.kube, err = kubernetes.NewForConfig(x.config); err != nil {
+		return nil, err
+	}
+	if x.dyn, err = dynamic.NewForConfig(x.config); err != nil {
+		return nil, err
+	}
+	if s.Setup != nil {
+		if err := s.Setup(ctx, rest.CopyConfig(x.config)); err != nil {
+			return nil, fmt.Errorf("controllertest: %s: Setup: %w", s.Name, err)
+		}
+	}
+	watching, stopWatching := context.WithCancel(ctx)
+	x.observer = newObserver(watching, x.dyn, x.prefix)
+	restore := catchPanics(x)
+	defer func() {
+		err = errors.Join(err, x.sweep())
+		stopWatching()
+		x.observer.wg.Wait()
+		restore()
+	}()
+
+	began := time.Now()
+	ref, err := x.references(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("controllertest: %s: %w", s.Name, err)
+	}
+	if ref == nil { // something is wrong without any fault
+		return x.report, x.leaks()
+	}
+	if took := time.Since(began); o.Budget > 0 && took > o.Budget {
+		return nil, fmt.Errorf("controllertest: %s: the runs without faults took %v, more than Options.Budget, which is %v: give it a multiple of that time, or make the script shorter", s.Name, took.Round(time.Millisecond), o.Budget)
+	}
+	for _, op := range ref.operations {
+		x.report.Operations = append(x.report.Operations, op.id)
+	}
+	x.report.Skipped = ref.skipped
+	x.all(ctx, ref, fixed)
+	return x.report, errors.Join(ctx.Err(), x.leaks())
+}
+
+func (s *Scenario) validate() error {
+	missing := func(field, cure string) error {
+		return fmt.Errorf("controllertest: %s: %s is not set: %s", s.Name, field, cure)
+	}
+	switch {
+	case s.Start == nil:
+		return missing("Scenario.Start", "give it the function that runs the controller")
+	case len(s.Script) == 0:
+		return missing("Scenario.Script", "give it at least one step, which makes the controller do something")
+	case s.Converged == nil:
+		return missing("Scenario.Converged", "give it a function that returns nil when the cluster is as it should be")
+	case s.Replicas < 0:
+		return fmt.Errorf("controllertest: %s: Scenario.Replicas is %d: it must not be negative", s.Name, s.Replicas)
+	}
+	for n, step := range s.Script {
+		if step.Do == nil {
+			return missing(fmt.Sprintf("Scenario.Script[%d].Do", n), "give it what the user does")
+		}
+	}
+	for n, invariant := range s.Invariants {
+		if invariant.Check == nil {
+			return missing(fmt.Sprintf("Scenario.Invariants[%d].Check", n), "give it the function that checks a state")
+		}
+	}
+	return nil
+}
+
+// references tells the story without faults: once to learn what is written and
+// watched, and three times to learn what all runs have in common. It returns nil
+// if something is wrong without any fault.
+func (x *explorer) references(ctx context.Context) (*reference, error) {
+	warm, err := x.try(ctx, nil, nil)
+	if err != nil || x.faultless(warm) {
+		return nil, err
+	}
+	if len(warm.trace) == 0 {
+		return nil, errors.New("the controller did nothing: no write, read or external call was seen; does Start use the configuration that it is given?")
+	}
+	runs := make([]*run, 3)
+	errs := make([]error, len(runs))
+	var wg sync.WaitGroup
+	for n := range runs {
+		wg.Go(func() { runs[n], errs[n] = x.try(ctx, nil, nil) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	for _, r := range runs {
+		if x.faultless(r) {
+			return nil, nil
+		}
+	}
+	return x.agree(runs)
+}
+
+// faultless takes in a run without faults, and reports whether something was wrong
+// in it.
+func (x *explorer) faultless(r *run) bool {
+	if !r.failed() {
+		return false
+	}
+	x.report.Failures = []Failure{x.failure(r)}
+	return true
+}
+
+// agree finds what runs without faults have in common.
+func (x *explorer) agree(runs []*run) (*reference, error) {
+	ref := &reference{rests: runs[0].rests, masked: map[string]bool{}, added: map[string]int{}, deleted: map[string]int{}}
+	seen := map[string]int{}
+	for _, r := range runs {
+		for _, op := range r.trace {
+			seen[op.id]++
+		}
+		added, deleted := r.eventCounts()
+		for _, c := range []struct{ all, one map[string]int }{{ref.added, added}, {ref.deleted, deleted}} {
+			for name, n := range c.one {
+				c.all[name] = max(c.all[name], n)
+			}
+		}
+		for n, rest := range r.rests {
+			union := maps.Clone(rest.state)
+			maps.Copy(union, ref.rests[n].state)
+			for path := range union {
+				if rest.state[path] != ref.rests[n].state[path] {
+					ref.masked[strconv.Itoa(n)+" "+path] = true
+				}
+			}
+		}
+	}
+	for _, op := range runs[0].trace {
+		if seen[op.id] == len(runs) {
+			ref.operations = append(ref.operations, op)
+		}
+	}
+	for id, n := range seen {
+		if n < len(runs) {
+			ref.skipped = append(ref.skipped, id)
+		}
+	}
+	slices.Sort(ref.skipped)
+	if len(ref.skipped) > len(ref.operations) {
+		return nil, fmt.Errorf("the runs without faults are not alike, so no plan could name its operations: they share %d of %d, and do not share:\n\t%s\ngive objects fixed names, do things in a fixed order, and write nothing that depends on the time",
+			len(ref.operations), len(seen), strings.Join(ref.skipped[:min(10, len(ref.skipped))], "\n\t"))
+	}
+	return ref, nil
+}
+
+// try makes one run. What is wrong is in its findings; an error means that the
+// exploration itself cannot go on.
+func (x *explorer) try(ctx context.Context, p plan, ref *reference) (*run, error) {
+	r, err := x.newRun(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	x.mu.Lock()
+	x.plans[r.id] = p
+	x.mu.Unlock()
+	r.tell(ctx)
+	x.observer.remove(r)
+	r.mu.Lock()
+	if r.next < len(r.plan) && r.plan[r.next].after > 0 {
+		r.plan = r.plan[:r.next] // the story was over before there was an operation for the rest
+	}
+	r.mu.Unlock()
+	whole := !r.failed()
+	r.checkInvariants()
+	if ref != nil && whole {
+		r.judge(ref)
+	}
+	x.mu.Lock()
+	if len(r.present) > 0 {
+		x.left = append(x.left, r)
+	}
+	x.mu.Unlock()
+	return r, nil
+}
+
+// all runs plans until there are none, or the budget is spent.
+func (x *explorer) all(ctx context.Context, ref *reference, fixed []plan) {
+	began := time.Now()
+	source := x.source(ref, fixed, began)
+	done := make(chan struct{})
+	var wg, progress sync.WaitGroup
+	progress.Go(func() { x.progress(began, done) })
+	for range x.options.Parallel {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				p := source.next()
+				if p == nil {
+					return
+				}
+				x.attempt(ctx, p, ref)
+			}
+		})
+	}
+	wg.Wait()
+	close(done)
+	progress.Wait()
+	x.report.Duration = time.Since(began)
+	x.report.Complete = source.complete()
+	slices.Sort(x.report.Invalid)
+	slices.SortFunc(x.report.Failures, func(a, b Failure) int { return strings.Compare(a.Plan, b.Plan) })
+}
+
+// attempt runs a plan and takes down its outcome. A plan whose faults did not all
+// happen has a second chance: the controller did things in another order.
+func (x *explorer) attempt(ctx context.Context, p plan, ref *reference) {
+	var r *run
+	for range 2 {
+		var err error
+		if r, err = x.try(ctx, p, ref); err != nil {
+			if ctx.Err() == nil {
+				x.mu.Lock()
+				x.report.Plans++
+				x.report.Failures = append(x.report.Failures, Failure{Plan: p.String(), Findings: []Finding{{Health, "the server: " + err.Error()}}})
+				x.mu.Unlock()
+			}
+			return
+		}
+		p = r.plan
+		if r.fired() == len(p) || r.failed() || ctx.Err() != nil {
+			break
+		}
+	}
+	if ctx.Err() != nil {
+		return // cut short: it says nothing
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.report.Plans++
+	count := x.report.Kinds[p[0].kind]
+	count.Plans++
+	switch {
+	case r.failed():
+		x.report.Valid++
+		count.Valid++
+		count.Failing++
+		failures := len(x.report.Failures)
+		x.report.Kinds[p[0].kind] = count
+		x.mu.Unlock()
+		if failures < explained {
+			r = x.shrink(ctx, r, ref)
+		}
+		failure := x.failure(r)
+		x.log("FAIL %s\n%s", failure.Plan, failure.brief())
+		x.mu.Lock()
+		x.report.Failures = append(x.report.Failures, failure)
+		return
+	case r.fired() < len(p):
+		x.report.Invalid = append(x.report.Invalid, p.String())
+	default:
+		x.report.Valid++
+		count.Valid++
+	}
+	x.report.Kinds[p[0].kind] = count
+}
+
+// explained is how many failing plans are shrunk and get their timeline. A bug
+// shows in many, and the first few say it all.
+const explained = 20
+
+// shrink leaves out faults for as long as the plan still fails.
+func (x *explorer) shrink(ctx context.Context, r *run, ref *reference) *run {
+	for smaller := true; smaller && len(r.plan) > 1; {
+		smaller = false
+		for n := range r.plan {
+			p := slices.Delete(slices.Clone(r.plan), n, n+1)
+			if again, err := x.try(ctx, p, ref); err == nil && again.failed() && again.fired() == len(p) && ctx.Err() == nil {
+				r, smaller = again, true
+				break
+			}
+		}
+	}
+	return r
+}
+
+// A source gives out plans.
+type source struct {
+	x     *explorer
+	end   time.Time // zero: no bound
+	first []plan    // to begin random plans with
+
+	mu    sync.Mutex
+	queue []plan
+	rng   *rand.Rand
+	cut   bool
+}
+
+func (x *explorer) source(ref *reference, fixed []plan, began time.Time) *source {
+	s := &source{x: x, queue: fixed, rng: rand.New(rand.NewPCG(x.options.Seed, 0))}
+	if x.options.Budget > 0 {
+		s.end = began.Add(x.options.Budget)
+	}
+	if fixed == nil {
+		s.queue = x.single(ref)
+		s.rng.Shuffle(len(s.queue), func(a, b int) { s.queue[a], s.queue[b] = s.queue[b], s.queue[a] })
+		s.first = s.queue
+		if n := x.options.Sample; n > 0 && n < len(s.queue) {
+			s.queue, s.cut = s.queue[:n], true
+		}
+	}
+	return s
+}
+
+// next returns the next plan: those that were enumerated, and then, if there is a
+// budget, random ones that begin like these; nil at the end.
+func (s *source) next() plan {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !s.end.IsZero() && !time.Now().Before(s.end):
+		s.cut = s.cut || len(s.queue) > 0
+		return nil
+	case len(s.queue) > 0:
+		p := s.queue[0]
+		s.queue = s.queue[1:]
+		return p
+	case s.end.IsZero() || len(s.first) == 0:
+		return nil
+	}
+	return s.x.longer(s.first[s.rng.IntN(len(s.first))], s.rng)
+}
+
+func (s *source) complete() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.queue) == 0 && !s.cut
+}
+
+// progress says how far it is, now and then.
+func (x *explorer) progress(began time.Time, done <-chan struct{}) {
+	ticker := time.NewTicker(10 * time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			x.mu.Lock()
+			r := x.report
+			x.log("%s: %d plans in %v (%.1f a second), %d failing, %d invalid", x.scenario.Name, r.Plans, time.Since(began).Round(time.Second),
+				float64(r.Plans)/time.Since(began).Seconds(), len(r.Failures), len(r.Invalid))
+			x.mu.Unlock()
+		case <-done:
+			return
+		}
+	}
+}
+
+// sweep removes what the runs have left in a cluster that goes on.
+func (x *explorer) sweep() error {
+	if x.keep {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for _, r := range x.left {
+		for key := range r.present {
+			client := x.dyn.Resource(r.gvr(key.resource)).Namespace(key.namespace)
+			// Nobody is there any more who would remove its finalizers.
+			_, _ = client.Patch(ctx, key.name, mergePatch, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+			_ = client.Delete(ctx, key.name, metav1.DeleteOptions{})
+		}
+	}
+	var errs []error
+	for n := range x.runs.Load() {
+		name := fmt.Sprintf("%s-%d", x.prefix, n+1)
+		if err := x.kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}); ignoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("controllertest: delete namespace %s: %w", name, err))
+			if len(errs) == 5 {
+				break
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,135 @@
+package fault
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// An Op is a request to the API server, read from its method, URL and body.
+type Op struct {
+	Verb        string // create, get, list, watch, update, patch, apply, delete, deletecollection; the lower-case method where the path is none of an object
+	Resource    string // plural[.group], or the path where it is none of an object
+	Version     string // of the API
+	Subresource string
+	Namespace   string
+	Name        string
+	Generated   bool       // Name is metadata.generateName
+	Query       url.Values // never nil
+	ContentType string     // of Body
+	Body        []byte     // of a write; must not be modified
+}
+
+// IsWrite reports whether the request can change something.
+func (o *Op) IsWrite() bool {
+	switch o.Verb {
+	case "create", "update", "patch", "apply", "delete", "deletecollection":
+		return !slices.Contains(o.Query["dryRun"], "All") && !strings.HasSuffix(o.Resource, "reviews.authorization.k8s.io") &&
+			!strings.HasSuffix(o.Resource, "reviews.authentication.k8s.io") && o.Subresource != "token"
+	}
+	return false
+}
+
+// IsReflector reports whether it is one of the lists and watches that fill a cache.
+func (o *Op) IsReflector() bool {
+	return o.Verb == "watch" || o.Verb == "list" && (o.Query.Has("resourceVersion") || o.Query.Get("limit") == "500")
+}
+
+// parse reads a request. The body that it has read is put back.
+func parse(r *http.Request, prefix string) (*Op, error) {
+	op := &Op{Query: r.URL.Query(), ContentType: r.Header.Get("Content-Type")}
+	if r.Body != nil && r.Body != http.NoBody {
+		body, err := io.ReadAll(r.Body)
+		_ = r.Body.Close()
+		if err != nil {
+			return nil, err
+		}
+		op.Body = body
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	}
+	path := strings.Trim(strings.TrimPrefix(r.URL.Path, prefix), "/")
+	if !op.parsePath(strings.Split(path, "/")) {
+		op.Verb, op.Resource = strings.ToLower(r.Method), "/"+path
+		return op, nil
+	}
+	switch r.Method {
+	case http.MethodGet:
+		switch {
+		case op.Query.Get("watch") == "true" || op.Query.Get("watch") == "1":
+			op.Verb = "watch"
+		case op.Name == "":
+			op.Verb = "list"
+		default:
+			op.Verb = "get"
+		}
+	case http.MethodPost:
+		op.Verb = "create"
+		op.nameFromBody()
+	case http.MethodPut:
+		op.Verb = "update"
+	case http.MethodPatch:
+		op.Verb = "patch"
+		if strings.HasPrefix(op.ContentType, "application/apply-patch") {
+			op.Verb = "apply"
+		}
+	case http.MethodDelete:
+		op.Verb = "delete"
+		if op.Name == "" {
+			op.Verb = "deletecollection"
+		}
+	default:
+		op.Verb = strings.ToLower(r.Method)
+	}
+	return op, nil
+}
+
+// parsePath understands /api/v1/... and /apis/group/version/..., below which
+// come [namespaces/ns/]resource[/name[/subresource...]].
+func (o *Op) parsePath(parts []string) bool {
+	group := ""
+	switch {
+	case len(parts) >= 3 && parts[0] == "api":
+		o.Version, parts = parts[1], parts[2:]
+	case len(parts) >= 4 && parts[0] == "apis":
+		group, o.Version, parts = parts[1], parts[2], parts[3:]
+	default:
+		return false
+	}
+	// A namespace's own subresources are the exception to the rule.
+	if parts[0] == "namespaces" && len(parts) >= 3 && (len(parts) > 3 || parts[2] != "status" && parts[2] != "finalize") {
+		o.Namespace, parts = parts[1], parts[2:]
+	}
+	o.Resource = parts[0]
+	if group != "" {
+		o.Resource += "." + group
+	}
+	if len(parts) > 1 {
+		o.Name = parts[1]
+	}
+	if len(parts) > 2 {
+		o.Subresource = strings.Join(parts[2:], "/")
+	}
+	return true
+}
+
+// nameFromBody finds the name of what is created.
+func (o *Op) nameFromBody() {
+	if o.Name != "" || !strings.Contains(o.ContentType, "json") {
+		return
+	}
+	var object struct {
+		Metadata struct{ Name, GenerateName string }
+	}
+	if json.Unmarshal(o.Body, &object) != nil {
+		return
+	}
+	o.Name = object.Metadata.Name
+	if o.Name == "" && object.Metadata.GenerateName != "" {
+		o.Name, o.Generated = object.Metadata.GenerateName, true
+	}
+}

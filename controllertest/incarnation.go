@@ -1,0 +1,484 @@
+package controllertest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"runtime/debug"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit/controllertest/fault"
+)
+
+// label marks the goroutines of a run in profiles, with its id.
+const label = "controllertest"
+
+// maxRestarts bounds how often a controller may end by itself in a run with
+// faults: something restarts it then, as in a cluster.
+const maxRestarts = 20
+
+// An incarnation is one process of the controller.
+type incarnation struct {
+	*fault.Incarnation
+	run     *run
+	replica int
+	number  int
+	ctx     context.Context
+	cancel  context.CancelFunc
+	ended   chan struct{} // Start has returned
+	die     func()
+
+	queues  []interface{ Len() int } // guarded by run.mu
+	effects effects                  // guarded by run.mu
+}
+
+// effects are faults that wait for their request.
+type effects struct {
+	noBookmark  string        // the next watch-list of this resource does not end
+	travelTo    string        // a resource version
+	travels     string        // the resource whose lists show it
+	slowRenewal time.Duration // of the next write of a Lease
+}
+
+// launch starts an incarnation.
+func (r *run) launch(replica int) { r.launchWith(replica, effects{}) }
+
+func (r *run) launchWith(replica int, e effects) {
+	i := &incarnation{run: r, replica: replica, ended: make(chan struct{}), effects: e}
+	var err error
+	if i.Incarnation, err = fault.New(r.x.config, i.on, r.answered); err != nil {
+		r.find(Health, "%v", err)
+		return
+	}
+	i.ctx, i.cancel = context.WithCancel(context.Background())
+	i.die = sync.OnceFunc(func() {
+		i.Kill()
+		i.cancel()
+	})
+	r.mu.Lock()
+	if r.over {
+		r.mu.Unlock()
+		i.die()
+		return
+	}
+	i.number = len(r.past) + len(r.life) + 1
+	if replica < len(r.life) {
+		r.past = append(r.past, r.life[replica])
+		r.life[replica] = i
+	} else {
+		r.life = append(r.life, i)
+	}
+	r.noteLocked("process %d starts", i.number)
+	r.touchLocked()
+	r.mu.Unlock()
+
+	env := r.env
+	env.incarnation = i
+	env.Cloud = r.env.Cloud.Through(i.external)
+	ctx := klog.NewContext(i.ctx, funcr.New(func(_, line string) { r.note("process %d logs: %s", i.number, line) }, funcr.Options{}))
+	go pprof.Do(ctx, pprof.Labels(label, r.id), func(ctx context.Context) {
+		defer close(i.ended)
+		err := i.start(ctx, &env)
+		if ctx.Err() == nil {
+			i.endedByItself(err)
+		}
+	})
+}
+
+func (i *incarnation) start(ctx context.Context, env *Env) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			i.run.find(Health, "panic: %v\n%s", v, debug.Stack())
+			err = fmt.Errorf("panic: %v", v)
+		}
+	}()
+	return i.run.x.scenario.Start(ctx, i.Config(), env)
+}
+
+// endedByItself restarts a process that nobody killed.
+func (i *incarnation) endedByItself(err error) {
+	r := i.run
+	i.die()
+	r.mu.Lock()
+	r.restarts++
+	restarts, over := r.restarts, r.over
+	r.noteLocked("process %d ended by itself: %v", i.number, err)
+	r.mu.Unlock()
+	switch {
+	case over:
+	case len(r.plan) == 0:
+		r.find(Health, "Start returned while its context was not done: %v", err)
+	case restarts == maxRestarts:
+		r.find(Health, "the process ended %d times by itself, the last time with: %v", restarts, err)
+	case restarts < maxRestarts:
+		end := r.begin()
+		r.wg.Go(func() {
+			defer end()
+			time.Sleep(time.Duration(restarts) * 20 * time.Millisecond)
+			r.launch(i.replica)
+		})
+	}
+}
+
+// crash kills the process and starts the next one.
+func (i *incarnation) crash(e effects) {
+	r := i.run
+	i.die()
+	r.note("process %d was killed", i.number)
+	end := r.begin()
+	r.wg.Go(func() {
+		defer end()
+		r.launchWith(i.replica, e)
+	})
+}
+
+// await waits for the goroutine that runs Start.
+func (i *incarnation) await(context.Context) {
+	timer := time.NewTimer(i.run.x.options.StopTimeout)
+	defer timer.Stop()
+	select {
+	case <-i.ended:
+	case <-timer.C:
+		i.run.find(Health, "Start has not returned %v after its context was done; it is at\n%s", i.run.x.options.StopTimeout, stacks(i.run.id))
+	}
+}
+
+func (i *incarnation) addQueue(q interface{ Len() int }) {
+	i.run.mu.Lock()
+	i.queues = append(i.queues, q)
+	i.run.mu.Unlock()
+}
+
+// on decides what happens to a request.
+func (i *incarnation) on(op *fault.Op) fault.Fault {
+	r := i.run
+	r.mu.Lock()
+	switch {
+	case op.IsReflector():
+		defer r.mu.Unlock()
+		return i.reflectorLocked(op)
+	case op.Resource == leases:
+		defer r.mu.Unlock()
+		var f fault.Fault
+		if op.IsWrite() {
+			r.x.leases.Store(true)
+			f.Hold, i.effects.slowRenewal = i.effects.slowRenewal, 0
+		}
+		return f
+	case unobserved(op.Resource) || !op.IsWrite() && op.Verb != "get" && op.Verb != "list":
+		r.mu.Unlock()
+		return fault.Fault{}
+	}
+	if op.IsWrite() {
+		r.x.learn(op)
+	}
+	o := operation{write: op.IsWrite(), resource: op.Resource}
+	return i.operateLocked(o, r.signatureLocked(op))
+}
+
+// operateLocked counts an operation and returns the fault that happens to it. It
+// unlocks.
+func (i *incarnation) operateLocked(o operation, signature string) fault.Fault {
+	r := i.run
+	o.id, o.step, o.users = r.countLocked(signature), r.step, r.usersLocked()
+	o.watched = slices.Sorted(maps.Keys(i.Watches()))
+	r.trace = append(r.trace, o)
+	r.noteLocked("process %d: %s", i.number, o.id)
+	if o.write {
+		r.writes = append(r.writes[max(0, len(r.writes)-4):], o.id)
+		r.touchLocked()
+	}
+	var f fault.Fault
+	var travel bool
+	if r.next < len(r.plan) {
+		if r.plan[r.next].after > 0 {
+			r.chooseLocked(o)
+		}
+		j := r.plan[r.next]
+		travel = j.kind == TimeTravel && j.from == o.id
+		if j.at == o.id {
+			var possible bool
+			if f, possible = i.injectLocked(j); possible {
+				r.noteLocked("FAULT %s", j)
+				r.next++
+				clear(r.counts)
+				r.touchLocked()
+			}
+		}
+	}
+	r.mu.Unlock()
+	if travel {
+		before := f.Before
+		f.Before = func() {
+			if version := r.revisionNow(i.ctx); version != "" {
+				r.mu.Lock()
+				r.old[o.id] = version
+				r.mu.Unlock()
+			}
+			if before != nil {
+				before()
+			}
+		}
+	}
+	return f
+}
+
+// reflectorLocked is what happens to the lists and watches of caches.
+func (i *incarnation) reflectorLocked(op *fault.Op) fault.Fault {
+	var f fault.Fault
+	watchList := op.Query.Get("sendInitialEvents") == "true"
+	switch e := &i.effects; {
+	case op.Verb == "watch" && !watchList && parseRevision(op.Query.Get("resourceVersion")) < i.run.expired[op.Resource]:
+		f.Answer = &fault.Answer{Code: http.StatusGone, Reason: metav1.StatusReasonExpired, Message: "too old resource version"}
+	case watchList && e.noBookmark == op.Resource:
+		e.noBookmark = ""
+		f.NoBookmark = stallTime
+	case e.travels == op.Resource && watchList:
+		// As of a server without watch-lists: the client falls back to a list.
+		f.Answer = &fault.Answer{Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"}
+	case e.travels == op.Resource && op.Verb == "list":
+		if op.Query.Get("resourceVersion") == "0" {
+			f.Rewrite = fault.SetQuery("resourceVersion", e.travelTo, "resourceVersionMatch", "Exact")
+			i.run.noteLocked("process %d lists %s as of version %s", i.number, op.Resource, e.travelTo)
+		}
+	case e.travels == op.Resource && op.Verb == "watch":
+		e.travels = ""
+		f.Delay = holdTime // the watch cache that it came from is late
+	}
+	return f
+}
+
+// How long faults last.
+const (
+	holdTime  = 400 * time.Millisecond
+	stallTime = 2 * time.Second
+	dripTime  = 200 * time.Millisecond
+)
+
+// injectLocked turns a fault of the plan into what happens to the operation. It
+// reports whether the fault can happen now.
+func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
+	r := i.run
+	if j.kind.scope() == watchedResource && j.kind != TimeTravel && j.kind != NoBookmark && i.Streams(j.about) == 0 {
+		return f, false
+	}
+	status := func(code int, reason metav1.StatusReason, retryAfter int) *fault.Answer {
+		return &fault.Answer{Code: code, Reason: reason, RetryAfter: retryAfter, Message: "controllertest: " + string(j.kind)}
+	}
+	switch j.kind {
+	case CrashBefore:
+		f.Before = func() { i.crash(effects{}) }
+	case CrashAfter:
+		f.After = func() { i.crash(effects{}) }
+	case TimeTravel:
+		version := r.old[j.from]
+		if version == "" {
+			return f, false
+		}
+		f.Before = func() { i.crash(effects{travels: j.about, travelTo: version}) }
+	case NoBookmark:
+		f.Before = func() { i.crash(effects{noBookmark: j.about}) }
+	case DropRequest:
+		f.Drop = true
+	case LostResponse:
+		f.Lose = true
+	case ResetConns:
+		f.After, f.Lose = i.Reset, true
+	case Slow:
+		f.Drip = dripTime
+	case Truncated:
+		f.Trunc = true
+	case Conflict:
+		f.Answer = status(http.StatusConflict, metav1.StatusReasonConflict, 0)
+	case Forbidden:
+		f.Answer = status(http.StatusForbidden, metav1.StatusReasonForbidden, 0)
+	case Invalid:
+		f.Answer = status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, 0)
+	case TooManyRequests:
+		f.Answer = status(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, 1)
+	case Unavailable:
+		f.Answer = status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, 1)
+	case CommitThen503:
+		f.Answer, f.Commit = status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, 1), true
+	case InternalError:
+		f.Answer = status(http.StatusInternalServerError, metav1.StatusReasonInternalError, 0)
+	case Timeout:
+		f.Answer = status(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, 0)
+	case Hold:
+		f.Before = func() { r.after(holdTime, i.Hold(j.about)) }
+	case HoldRelist:
+		f.Before = func() {
+			release := i.Hold(j.about)
+			r.after(holdTime, func() { r.expire(j.about); i.Cut(j.about, true); release() })
+		}
+	case Stall:
+		f.Before = func() {
+			release := i.Hold(j.about)
+			r.after(stallTime, func() { i.Cut(j.about, false); release() })
+		}
+	case Gone:
+		f.Before = func() { r.expire(j.about); i.Cut(j.about, true) }
+	case GoneAtStart:
+		f.Before = func() { r.expire(j.about); i.Cut(j.about, false) }
+	case Pause:
+		f.Delay = r.x.pause
+	case Freeze:
+		f.Before = func() { r.after(r.x.pause, i.Freeze()) }
+	case SlowRenewal:
+		i.effects.slowRenewal = r.x.pause
+	case UserDelete, UserEdit, UserRecreate:
+		key, obj := r.ownedLocked(j.about)
+		if obj == nil {
+			return f, false
+		}
+		f.Before = func() { r.interfere(i.ctx, j.kind, key, obj) }
+	}
+	return f, true
+}
+
+// expire makes the versions of a resource up to now too old to watch from, as a
+// compaction does: for good, and for every process.
+func (r *run) expire(resource string) {
+	version := parseRevision(r.revisionNow(context.Background()))
+	r.mu.Lock()
+	r.expired[resource] = version
+	r.mu.Unlock()
+}
+
+// after ends a fault some time later.
+func (r *run) after(d time.Duration, end func()) {
+	done := r.begin()
+	r.wg.Go(func() {
+		defer done()
+		defer end()
+		time.Sleep(d)
+	})
+}
+
+func (r *run) ownedLocked(name string) (objectKey, *unstructured.Unstructured) {
+	for key, obj := range r.owned {
+		if key.resource+"/"+r.maskLocked(key.name) == name {
+			return key, obj
+		}
+	}
+	return objectKey{}, nil
+}
+
+// interfere is a user who acts at the worst moment.
+func (r *run) interfere(ctx context.Context, kind Kind, key objectKey, obj *unstructured.Unstructured) {
+	client := r.x.dyn.Resource(r.gvr(key.resource)).Namespace(key.namespace)
+	if kind == UserEdit {
+		_, err := client.Patch(ctx, key.name, types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+editAnnotation+`":"true"}}}`), metav1.PatchOptions{})
+		r.interfered(err)
+		return
+	}
+	// The observer may not have seen the user's last change yet.
+	latest, err := client.Get(ctx, key.name, metav1.GetOptions{})
+	if err == nil {
+		obj, err = latest, r.deleteAsUser(ctx, key)
+	}
+	r.interfered(err)
+	if kind == UserDelete || err != nil {
+		return
+	}
+	end := r.begin()
+	r.wg.Go(func() {
+		defer end()
+		ctx, cancel := context.WithTimeout(context.Background(), r.x.options.Settle)
+		defer cancel()
+		for !r.gone(key) {
+			r.mu.Lock()
+			since, over := r.lastEvent, r.over
+			r.mu.Unlock()
+			if over || !r.gone(key) && !r.waitChange(ctx, since, r.x.options.Settle) {
+				return // a finding of the step: it does not converge
+			}
+		}
+		again := fresh(obj)
+		var made *unstructured.Unstructured
+		made, err = client.Create(ctx, again, metav1.CreateOptions{})
+		r.interfered(err)
+		if err == nil {
+			r.mu.Lock()
+			r.owned[key] = made
+			r.mu.Unlock()
+		}
+	})
+}
+
+const editAnnotation = "controllertest.controllerkit.github.io/edited"
+
+func (r *run) interfered(err error) {
+	if err != nil && !apierrors.IsNotFound(err) {
+		r.find(Health, "the user of the plan: %v", err)
+	}
+}
+
+func (r *run) gone(key objectKey) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.present[key] == nil
+}
+
+// fresh is the object as its user would create it again.
+func fresh(obj *unstructured.Unstructured) *unstructured.Unstructured {
+	o := obj.DeepCopy()
+	for _, field := range []string{"uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "deletionTimestamp", "deletionGracePeriodSeconds", "finalizers", "selfLink"} {
+		unstructured.RemoveNestedField(o.Object, "metadata", field)
+	}
+	delete(o.Object, "status")
+	return o
+}
+
+// external makes an external call, and what happens to it.
+func (i *incarnation) external(ctx context.Context, name string, call func(context.Context) error) error {
+	r := i.run
+	if i.ctx.Err() != nil {
+		return fault.ErrKilled
+	}
+	r.mu.Lock()
+	o := operation{write: !strings.HasPrefix(name, "get ") && !strings.HasPrefix(name, "list "), external: true}
+	f := i.operateLocked(o, tidy("external "+r.maskLocked(name)))
+	return f.Call(ctx, i.Incarnation, func(ctx context.Context) error {
+		r.external.Lock()
+		defer r.external.Unlock()
+		if i.ctx.Err() != nil {
+			return fault.ErrKilled
+		}
+		before := r.env.Cloud.Resources()
+		err := call(ctx)
+		after := r.env.Cloud.Resources()
+		if !slices.EqualFunc(before, after, sameResource) {
+			// The write that caused this call was stored before it; one that this call
+			// causes is stored after it.
+			version := r.revisionNow(context.WithoutCancel(ctx))
+			r.mu.Lock()
+			r.history = append(r.history, event{revision: parseRevision(version), cloud: after})
+			r.noteLocked("  cloud: %s", describe(after))
+			r.touchLocked()
+			r.mu.Unlock()
+		}
+		return err
+	})
+}
+
+// revisionNow asks the API server for its present revision.
+func (r *run) revisionNow(ctx context.Context) string {
+	list, err := r.x.kube.CoreV1().ConfigMaps(r.env.Namespace).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return ""
+	}
+	return list.ResourceVersion
+}

@@ -1,0 +1,299 @@
+package controllertest
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/controllerkit/controllerkit/controllertest/cloud"
+)
+
+// A reference is what the runs without faults agree on.
+type reference struct {
+	operations []operation
+	skipped    []string
+	rests      []rest_
+	masked     map[string]bool // paths of rests that differ between the runs
+	added      map[string]int  // events by masked object: the most of any run
+	deleted    map[string]int
+}
+
+// judge compares a run that came to its end with the reference.
+func (r *run) judge(ref *reference) {
+	for n, have := range r.rests {
+		if n >= len(ref.rests) {
+			break
+		}
+		// Without the object that a user of the plan has deleted the story goes on
+		// otherwise, but it ends the same.
+		if r.plan.usersDelete() && n < len(ref.rests)-1 {
+			continue
+		}
+		if diff := differences(ref.rests[n].state, have.state, ref.masked, n); len(diff) > 0 {
+			r.find(EndState, "after step %q the state differs from that without faults:\n%s", have.step, strings.Join(diff, "\n"))
+		}
+	}
+	added, deleted := r.eventCounts()
+	again := 1
+	for _, j := range r.plan {
+		if j.kind == UserRecreate {
+			again++
+		}
+	}
+	for _, c := range []struct {
+		verb      string
+		have, ref map[string]int
+	}{{"created", added, ref.added}, {"deleted", deleted, ref.deleted}} {
+		for _, name := range slices.Sorted(maps.Keys(c.have)) {
+			if most := c.ref[name] * again; c.have[name] > most {
+				r.find(Events, "%s was %s %d times, without faults %d times", name, c.verb, c.have[name], most)
+			}
+		}
+	}
+}
+
+// eventCounts counts creations and deletions by masked object.
+func (r *run) eventCounts() (added, deleted map[string]int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	added, deleted = map[string]int{}, map[string]int{}
+	for _, e := range r.history {
+		if e.object == nil {
+			continue
+		}
+		name := r.maskedKeyLocked(e.key)
+		switch e.kind {
+		case watch.Added:
+			added[name]++
+		case watch.Deleted:
+			deleted[name]++
+		}
+	}
+	return added, deleted
+}
+
+func (r *run) maskedKeyLocked(k objectKey) string {
+	name := k.resource + "/" + r.maskLocked(k.name)
+	if k.namespace != "" && k.namespace != r.env.Namespace {
+		name = k.resource + "/" + r.maskLocked(k.namespace) + "/" + r.maskLocked(k.name)
+	}
+	return name
+}
+
+// checkInvariants replays what was observed, in the order of revisions.
+func (r *run) checkInvariants() {
+	if len(r.x.scenario.Invariants) == 0 {
+		return
+	}
+	r.mu.Lock()
+	history := slices.Clone(r.history)
+	r.mu.Unlock()
+	// Two events of one revision are a write and what came of it at once.
+	slices.SortStableFunc(history, func(a, b event) int {
+		switch {
+		case a.revision < b.revision:
+			return -1
+		case a.revision > b.revision:
+			return 1
+		case a.object != nil && b.object == nil:
+			return -1
+		case a.object == nil && b.object != nil:
+			return 1
+		}
+		return 0
+	})
+	s := &State{namespace: r.env.Namespace, objects: map[objectKey]*unstructured.Unstructured{}}
+	broken := map[string]bool{}
+	for _, e := range history {
+		switch {
+		case e.object == nil:
+			s.cloud = e.cloud
+		case e.kind == watch.Deleted:
+			delete(s.objects, e.key)
+		default:
+			s.objects[e.key] = e.object
+		}
+		for _, invariant := range r.x.scenario.Invariants {
+			if broken[invariant.Name] {
+				continue
+			}
+			if err := invariant.Check(s.clone()); err != nil {
+				broken[invariant.Name] = true
+				r.find(Invariance, "%s: %v (at version %d)", invariant.Name, err, e.revision)
+			}
+		}
+	}
+}
+
+// normalizeLocked is the state as text by path, without what differs from one run
+// to the next by nature: versions, times, generated names.
+func (r *run) normalizeLocked(s *State) map[string]any {
+	flat := map[string]any{}
+	present := map[types.UID]objectKey{}
+	for key, obj := range s.objects {
+		present[obj.GetUID()] = key
+	}
+	var replace []string
+	for uid, key := range r.uids {
+		name := "<uid of " + r.maskedKeyLocked(key) + ">"
+		if _, ok := present[uid]; !ok {
+			name = "<uid of an earlier " + r.maskedKeyLocked(key) + ">"
+		}
+		replace = append(replace, string(uid), name)
+	}
+	for name, masked := range r.generated {
+		replace = append(replace, name, masked)
+	}
+	replace = append(replace, r.env.Namespace, "$ns")
+	masks := strings.NewReplacer(replace...)
+
+	byName := map[string][]map[string]any{}
+	for key, obj := range s.objects {
+		if rubbish(key) {
+			continue
+		}
+		o := obj.DeepCopy()
+		if r.x.scenario.Mask != nil {
+			r.x.scenario.Mask(o)
+		}
+		if o.Object == nil {
+			continue
+		}
+		generation := o.GetGeneration()
+		for _, field := range []string{"uid", "resourceVersion", "creationTimestamp", "managedFields", "generation", "deletionTimestamp", "selfLink"} {
+			unstructured.RemoveNestedField(o.Object, "metadata", field)
+		}
+		unstructured.RemoveNestedField(o.Object, "metadata", "annotations", editAnnotation)
+		if len(o.GetAnnotations()) == 0 {
+			unstructured.RemoveNestedField(o.Object, "metadata", "annotations")
+		}
+		object := map[string]any{}
+		flatten("", o.Object, generation, masks, object)
+		name := r.maskedKeyLocked(key)
+		byName[name] = append(byName[name], object)
+	}
+	for name, objects := range byName {
+		slices.SortFunc(objects, func(a, b map[string]any) int { return strings.Compare(text(a), text(b)) })
+		for n, object := range objects {
+			path := name
+			if len(objects) > 1 {
+				path += fmt.Sprintf(" (%d of %d)", n+1, len(objects))
+			}
+			flat[path] = "exists"
+			for k, v := range object {
+				flat[path+" "+k] = v
+			}
+		}
+	}
+	resources := map[string][]string{}
+	for _, c := range s.cloud {
+		name := "cloud/" + masks.Replace(c.Name)
+		resources[name] = append(resources[name], masks.Replace(text(c.Tags)))
+	}
+	for name, tags := range resources {
+		slices.Sort(tags)
+		flat[name] = fmt.Sprintf("%d with tags %s", len(tags), strings.Join(tags, ", "))
+	}
+	return flat
+}
+
+// flatten lists the leaves of an object by path.
+func flatten(path string, v any, generation int64, masks *strings.Replacer, into map[string]any) {
+	switch v := v.(type) {
+	case map[string]any:
+		for k, inner := range v {
+			// How far behind it is matters, not how often the spec was changed.
+			if n, ok := inner.(int64); ok && k == "observedGeneration" && generation > 0 {
+				inner = "<of the present generation>"
+				if n != generation {
+					inner = "<of an earlier generation>"
+				}
+			}
+			flatten(path+"."+masks.Replace(k), inner, generation, masks, into)
+		}
+	case []any:
+		for n, inner := range v {
+			// Lists of named things are compared by name.
+			index := strconv.Itoa(n)
+			if m, ok := inner.(map[string]any); ok {
+				for _, key := range []string{"type", "name", "uid"} {
+					if s, ok := m[key].(string); ok {
+						index = masks.Replace(s)
+						break
+					}
+				}
+			}
+			flatten(path+"["+index+"]", inner, generation, masks, into)
+		}
+	case string:
+		into[path] = masks.Replace(v)
+	default:
+		into[path] = v
+	}
+}
+
+// differences lists what is not the same in two rests.
+func differences(want, have map[string]any, masked map[string]bool, rest int) []string {
+	var diff []string
+	union := maps.Clone(want)
+	maps.Copy(union, have)
+	for _, path := range slices.Sorted(maps.Keys(union)) {
+		if masked[strconv.Itoa(rest)+" "+path] || reflect.DeepEqual(want[path], have[path]) {
+			continue
+		}
+		w, inWant := want[path]
+		h, inHave := have[path]
+		switch {
+		case !inWant:
+			diff = append(diff, fmt.Sprintf("  + %s: %v", path, h))
+		case !inHave:
+			diff = append(diff, fmt.Sprintf("  - %s: %v", path, w))
+		default:
+			diff = append(diff, fmt.Sprintf("  ~ %s: %v, without faults %v", path, h, w))
+		}
+		if len(diff) == 20 {
+			return append(diff, "  ...")
+		}
+	}
+	return diff
+}
+
+func text(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprint(v)
+	}
+	return string(b)
+}
+
+func sameResource(a, b cloud.Resource) bool { return reflect.DeepEqual(a, b) }
+
+func describe(resources []cloud.Resource) string {
+	parts := make([]string, len(resources))
+	for n, c := range resources {
+		parts[n] = fmt.Sprintf("%s (%s, token %q, tags %s)", c.ID, c.Name, c.Token, text(c.Tags))
+	}
+	return fmt.Sprintf("holds %d: %s", len(parts), strings.Join(parts, ", "))
+}
+
+func revision(obj *unstructured.Unstructured) uint64 { return parseRevision(obj.GetResourceVersion()) }
+
+// parseRevision orders versions of different resources. The API server makes them
+// of one etcd's revisions, which is what the explorer's own servers and all of
+// kube-apiserver's do; where it is not so, an invariant over several resources
+// cannot be checked.
+func parseRevision(version string) uint64 {
+	n, err := strconv.ParseUint(version, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
