@@ -121,8 +121,10 @@ func (s *Scenario) validate() error {
 		return fmt.Errorf("controllertest: %s: %s is not set: %s", s.Name, field, cure)
 	}
 	switch {
-	case s.Start == nil:
+	case s.Start == nil && s.Command == nil:
 		return missing("Scenario.Start", "give it the function that runs the controller")
+	case s.Start != nil && s.Command != nil:
+		return fmt.Errorf("controllertest: %s: both Scenario.Start and Scenario.Command are set: choose one", s.Name)
 	case len(s.Script) == 0:
 		return missing("Scenario.Script", "give it at least one step, which makes the controller do something")
 	case s.Converged == nil:

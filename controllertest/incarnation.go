@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"os/exec"
 	"runtime/debug"
 	"runtime/pprof"
 	"slices"
@@ -40,6 +41,7 @@ type incarnation struct {
 	ended   chan struct{} // Start has returned
 	die     func()
 
+	cmd     *exec.Cmd                // guarded by run.mu; nil unless it is a real process
 	queues  []interface{ Len() int } // guarded by run.mu
 	effects effects                  // guarded by run.mu
 }
@@ -104,6 +106,9 @@ func (i *incarnation) start(ctx context.Context, env *Env) (err error) {
 			err = fmt.Errorf("panic: %v", v)
 		}
 	}()
+	if i.run.x.scenario.Command != nil {
+		return i.process(ctx, env)
+	}
 	return i.run.x.scenario.Start(ctx, i.Config(), env)
 }
 
@@ -335,7 +340,10 @@ func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 	case Pause:
 		f.Delay = r.x.pause
 	case Freeze:
-		f.Before = func() { r.after(r.x.pause, i.Freeze()) }
+		f.Before = func() {
+			thaw, resume := i.Freeze(), i.freezeProcess()
+			r.after(r.x.pause, func() { resume(); thaw() })
+		}
 	case SlowRenewal:
 		i.effects.slowRenewal = r.x.pause
 	case UserDelete, UserEdit, UserRecreate:
@@ -406,14 +414,22 @@ func (r *run) interfere(ctx context.Context, kind Kind, key objectKey, obj *unst
 				return // a finding of the step: it does not converge
 			}
 		}
-		again := fresh(obj)
-		var made *unstructured.Unstructured
-		made, err = client.Create(ctx, again, metav1.CreateOptions{})
+		r.mu.Lock()
+		unwanted := r.unwanted[key]
+		if !unwanted {
+			r.owned[key] = obj
+		}
+		r.mu.Unlock()
+		if unwanted {
+			return // the script has deleted it too
+		}
+		_, err := client.Create(ctx, fresh(obj), metav1.CreateOptions{})
 		r.interfered(err)
-		if err == nil {
-			r.mu.Lock()
-			r.owned[key] = made
-			r.mu.Unlock()
+		r.mu.Lock()
+		unwanted = r.unwanted[key]
+		r.mu.Unlock()
+		if unwanted { // meanwhile
+			r.interfered(r.deleteAsUser(ctx, key))
 		}
 	})
 }

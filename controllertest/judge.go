@@ -34,7 +34,7 @@ func (r *run) judge(ref *reference) {
 		}
 		// Without the object that a user of the plan has deleted the story goes on
 		// otherwise, but it ends the same.
-		if r.plan.usersDelete() && n < len(ref.rests)-1 {
+		if r.plan.has(UserDelete) && n < len(ref.rests)-1 {
 			continue
 		}
 		if diff := differences(ref.rests[n].state, have.state, ref.masked, n); len(diff) > 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"runtime/pprof"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -52,7 +53,10 @@ func (o *observer) observe(gvr schema.GroupVersionResource, namespaced bool) {
 	}
 	t := &observed{gvr: gvr, namespaced: namespaced, synced: make(chan struct{})}
 	o.types[name] = t
-	o.wg.Go(func() { o.watch(name, t) })
+	o.wg.Go(func() {
+		pprof.SetGoroutineLabels(context.Background()) // it is not of the run that happens to be first
+		o.watch(name, t)
+	})
 }
 
 // unobserved are resources that are no part of a state: how often they are

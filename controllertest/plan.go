@@ -79,10 +79,8 @@ func parsePlan(text string) (plan, error) {
 	return p, nil
 }
 
-// usersDelete reports whether the plan leaves the user's objects other than the
-// script wants them.
-func (p plan) usersDelete() bool {
-	return slices.ContainsFunc(p, func(j injection) bool { return j.kind == UserDelete })
+func (p plan) has(kind Kind) bool {
+	return slices.ContainsFunc(p, func(j injection) bool { return j.kind == kind })
 }
 
 // scope is what a kind of fault is about, besides an operation.

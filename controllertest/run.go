@@ -55,6 +55,8 @@ type run struct {
 	present   map[objectKey]*unstructured.Unstructured
 	history   []event
 	owned     map[objectKey]*unstructured.Unstructured // what the user created and did not delete
+	unwanted  map[objectKey]bool                       // deleted by the script
+	useless   bool                                     // says nothing about the controller
 	writes    []string                                 // the last few, to name a loop
 	timeline  []moment
 	trace     []operation
@@ -121,7 +123,14 @@ func (r *run) play(ctx context.Context, n int, name string, do func() error) boo
 	end := r.begin()
 	err := do()
 	end()
-	if err != nil && !(r.plan.usersDelete() && apierrors.IsNotFound(err)) {
+	if err != nil && apierrors.IsNotFound(err) && r.plan.has(UserRecreate) {
+		// The script wanted what the plan's user was about to create again.
+		r.mu.Lock()
+		r.useless = true
+		r.mu.Unlock()
+		return false
+	}
+	if err != nil && !(r.plan.has(UserDelete) && apierrors.IsNotFound(err)) {
 		r.find(Health, "step %q: %v", name, err)
 		return false
 	}
@@ -336,6 +345,9 @@ func (r *run) failed() bool {
 func (r *run) fired() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.useless {
+		return -1
+	}
 	return r.next
 }
 
@@ -480,6 +492,9 @@ func (r *run) answered(op *fault.Op, status int, body []byte) {
 // what the user may delete.
 func (r *run) asUser(op *fault.Op, status int, body []byte) {
 	r.answered(op, status, body)
+	if op.Verb == "delete" && status == http.StatusNotFound {
+		status = http.StatusOK // it is what the user wanted
+	}
 	if !op.IsWrite() || op.Subresource != "" || status < 200 || status > 299 || unobserved(op.Resource) {
 		return
 	}
@@ -491,8 +506,10 @@ func (r *run) asUser(op *fault.Op, status int, body []byte) {
 	switch {
 	case op.Verb == "delete":
 		delete(r.owned, key)
+		r.unwanted[key] = true
 	case obj.GetName() != "" && obj.GetKind() != "Status":
 		key.name = obj.GetName()
+		delete(r.unwanted, key)
 		if r.owned[key] != nil || op.Verb == "create" || status == http.StatusCreated {
 			r.owned[key] = &obj
 		}
@@ -552,7 +569,7 @@ func (x *explorer) newRun(ctx context.Context, p plan) (*run, error) {
 	n := x.runs.Add(1)
 	r := &run{
 		x: x, id: fmt.Sprintf("%s-%d", x.prefix, n), plan: slices.Clone(p), changed: make(chan struct{}), began: time.Now(), lastEvent: time.Now(),
-		expired: map[string]uint64{}, old: map[string]string{}, counts: map[string]int{}, generated: map[string]string{}, uids: map[types.UID]objectKey{},
+		unwanted: map[objectKey]bool{}, expired: map[string]uint64{}, old: map[string]string{}, counts: map[string]int{}, generated: map[string]string{}, uids: map[types.UID]objectKey{},
 		versions: map[string]map[string]any{}, present: map[objectKey]*unstructured.Unstructured{}, owned: map[objectKey]*unstructured.Unstructured{},
 	}
 	r.env = Env{Namespace: r.id, Cloud: cloud.New(x.scenario.Cloud)}

@@ -2,6 +2,7 @@ package controllertest
 
 import (
 	"context"
+	"os/exec"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -10,8 +11,8 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
 )
 
-// A Scenario is a controller and a story that it must survive. Start, Script and
-// Converged are required.
+// A Scenario is a controller and a story that it must survive. Start or Command,
+// Script and Converged are required.
 type Scenario struct {
 	// Name stands in reports and in the line that replays a plan. "" means the
 	// name of the test.
@@ -24,6 +25,13 @@ type Scenario struct {
 	// other runs go on beside it. An error or a return while ctx is not done is a
 	// crash that is reported.
 	Start func(ctx context.Context, cfg *rest.Config, env *Env) error
+
+	// Command, if it is not nil, is used instead of Start: it makes the command of a
+	// real process, which is killed by SIGKILL and frozen by SIGSTOP. It finds
+	// everything else than Start does, but each life costs what it takes to start a
+	// process, and its queues cannot be looked into. What the process prints goes into
+	// the timeline unless Stdout and Stderr are set.
+	Command func(p Process) (*exec.Cmd, error)
 
 	// Script is what users do, one step after the other. Each begins when the step
 	// before has converged.

@@ -63,6 +63,7 @@ type Resource struct {
 type Cloud struct {
 	through func(ctx context.Context, name string, call func(context.Context) error) error
 	*service
+	remote *remote // instead of service, see Connect
 }
 
 type service struct {
@@ -89,7 +90,7 @@ func New(options Options) *Cloud {
 // it decides whether and when call is called, and what its error becomes. Name is
 // the call and what it is about, such as "create account-a".
 func (c *Cloud) Through(through func(ctx context.Context, name string, call func(context.Context) error) error) *Cloud {
-	return &Cloud{through: through, service: c.service}
+	return &Cloud{through: through, service: c.service, remote: c.remote}
 }
 
 func (c *Cloud) do(ctx context.Context, name string, f func() error) error {
@@ -109,6 +110,11 @@ func (c *Cloud) do(ctx context.Context, name string, f func() error) error {
 
 // Create makes a resource. The ID of r is ignored.
 func (c *Cloud) Create(ctx context.Context, r Resource) (Resource, error) {
+	if c.remote != nil {
+		var made Resource
+		err := c.remote.call(ctx, "create", r, &made)
+		return made, err
+	}
 	var made Resource
 	err := c.do(ctx, "create "+r.Name, func() error {
 		for _, h := range c.held {
@@ -140,6 +146,11 @@ func (c *Cloud) Create(ctx context.Context, r Resource) (Resource, error) {
 
 // Get returns the resource with the ID, or an error that wraps ErrNotFound.
 func (c *Cloud) Get(ctx context.Context, id string) (Resource, error) {
+	if c.remote != nil {
+		var found Resource
+		err := c.remote.call(ctx, "get", Resource{ID: id}, &found)
+		return found, err
+	}
 	var found Resource
 	err := c.do(ctx, "get "+c.nameOf(id), func() error {
 		for _, h := range c.held {
@@ -156,6 +167,11 @@ func (c *Cloud) Get(ctx context.Context, id string) (Resource, error) {
 // List returns the resources with the Name, or all if it is empty, in the order
 // in which they were made.
 func (c *Cloud) List(ctx context.Context, name string) ([]Resource, error) {
+	if c.remote != nil {
+		var found []Resource
+		err := c.remote.call(ctx, "list", Resource{Name: name}, &found)
+		return found, err
+	}
 	var found []Resource
 	err := c.do(ctx, "list "+name, func() error {
 		for _, h := range c.held {
@@ -170,6 +186,9 @@ func (c *Cloud) List(ctx context.Context, name string) ([]Resource, error) {
 
 // Update replaces the tags of a resource.
 func (c *Cloud) Update(ctx context.Context, id string, tags map[string]string) error {
+	if c.remote != nil {
+		return c.remote.call(ctx, "update", Resource{ID: id, Tags: tags}, nil)
+	}
 	return c.do(ctx, "update "+c.nameOf(id), func() error {
 		for _, h := range c.held {
 			if h.ID == id {
@@ -183,6 +202,9 @@ func (c *Cloud) Update(ctx context.Context, id string, tags map[string]string) e
 
 // Delete removes a resource. That there is none is an error that wraps ErrNotFound.
 func (c *Cloud) Delete(ctx context.Context, id string) error {
+	if c.remote != nil {
+		return c.remote.call(ctx, "delete", Resource{ID: id}, nil)
+	}
 	return c.do(ctx, "delete "+c.nameOf(id), func() error {
 		i := slices.IndexFunc(c.held, func(h *held) bool { return h.ID == id })
 		if i < 0 {
@@ -195,8 +217,12 @@ func (c *Cloud) Delete(ctx context.Context, id string) error {
 }
 
 // Resources returns what the service holds, in the order in which it was made.
-// It is not a call: no fault and no HiddenReads applies.
+// It is not a call: no fault and no HiddenReads applies. A handle made by Connect
+// does not have it: nil.
 func (c *Cloud) Resources() []Resource {
+	if c.remote != nil {
+		return nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	all := make([]Resource, 0, len(c.held))
@@ -207,8 +233,11 @@ func (c *Cloud) Resources() []Resource {
 }
 
 // Calls returns how many Creates made and how many Deletes removed a resource.
-// It is not a call either.
+// It is not a call either, and 0 for a handle made by Connect.
 func (c *Cloud) Calls() (creates, deletes int) {
+	if c.remote != nil {
+		return 0, 0
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.creates, c.deletes

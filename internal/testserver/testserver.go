@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -30,10 +29,9 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-)
 
-const startTimeout = 90 * time.Second
+	"github.com/controllerkit/controllerkit/internal/localserver"
+)
 
 var shared struct {
 	once   sync.Once
@@ -56,7 +54,7 @@ func Run(m *testing.M) int {
 	}
 	if code == 0 {
 		ignored := []goleak.Option{goleak.IgnoreAnyFunction("testing.(*F).Fuzz.func1")}
-		if shared.server != nil && shared.server.cmd == nil {
+		if shared.server != nil && !shared.server.IsOwn() {
 			// client-go keeps connections, which end only with a server that stops.
 			for _, f := range []string{
 				"golang.org/x/net/http2.(*ClientConn).readLoop",
@@ -176,119 +174,23 @@ func InstallCRD(t testing.TB, definition map[string]any) {
 }
 
 // A Server is one running controlplane, or a cluster that was there before.
-type Server struct {
-	Kubeconfig string // file
-
-	config *rest.Config
-	cmd    *exec.Cmd // nil for an existing cluster
-	stdin  io.Closer
-	dir    string
-}
+type Server = localserver.Server
 
 func existingOrOwn() (*Server, error) {
-	if os.Getenv("USE_EXISTING_CLUSTER") != "true" {
-		return Start()
+	if s, err := localserver.Existing(); s != nil || err != nil {
+		return s, err
 	}
-	file := os.Getenv("KUBECONFIG")
-	if file == "" {
-		return nil, errors.New("USE_EXISTING_CLUSTER=true needs KUBECONFIG to name a file")
-	}
-	s := &Server{Kubeconfig: file}
-	return s, s.load()
+	return Start()
 }
 
 // Start starts a server of the caller's own, whatever the environment says, and
 // returns once it is ready.
-func Start(args ...string) (_ *Server, err error) {
+func Start(args ...string) (*Server, error) {
 	bin, err := binary()
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", "testserver-")
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			os.RemoveAll(dir)
-		}
-	}()
-	s := &Server{Kubeconfig: filepath.Join(dir, "kubeconfig"), dir: dir}
-	var output strings.Builder
-	ready := &readyWriter{ready: make(chan struct{})}
-	s.cmd = exec.Command(bin, append([]string{"-stdin", "-kubeconfig", s.Kubeconfig}, args...)...)
-	s.cmd.Stdout = ready
-	s.cmd.Stderr = &output
-	if s.stdin, err = s.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	if err := s.cmd.Start(); err != nil {
-		return nil, err
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- s.cmd.Wait() }()
-	select {
-	case <-ready.ready:
-	case err := <-ended:
-		return nil, fmt.Errorf("controlplane ended at start: %w\n%s", err, output.String())
-	case <-time.After(startTimeout):
-		_ = s.cmd.Process.Kill()
-		<-ended //nolint:errcheck // it was killed
-		return nil, fmt.Errorf("controlplane not ready after %v\n%s", startTimeout, output.String())
-	}
-	s.stdin = &stopper{Closer: s.stdin, ended: ended}
-	return s, s.load()
-}
-
-// Config returns a copy of the administrator's configuration.
-func (s *Server) Config() *rest.Config { return rest.CopyConfig(s.config) }
-
-// Stop ends the server and waits until nothing is left of it.
-func (s *Server) Stop() error {
-	if s.cmd == nil {
-		return nil
-	}
-	err := s.stdin.Close()
-	return errors.Join(err, os.RemoveAll(s.dir))
-}
-
-func (s *Server) load() error {
-	cfg, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig)
-	if err != nil {
-		return err
-	}
-	cfg.QPS = -1 // client-go throttles to 5 requests a second otherwise
-	s.config = cfg
-	return nil
-}
-
-// stopper closes the server's standard input, which makes it stop, and waits.
-type stopper struct {
-	io.Closer
-	ended <-chan error
-}
-
-func (s *stopper) Close() error {
-	_ = s.Closer.Close()
-	if err := <-s.ended; err != nil {
-		return fmt.Errorf("controlplane: %w", err)
-	}
-	return nil
-}
-
-// readyWriter closes ready once the server has printed that it is.
-type readyWriter struct {
-	seen  strings.Builder
-	once  sync.Once
-	ready chan struct{}
-}
-
-func (w *readyWriter) Write(p []byte) (int, error) {
-	w.seen.Write(p)
-	if strings.Contains(w.seen.String(), "controlplane: ready") {
-		w.once.Do(func() { close(w.ready) })
-	}
-	return len(p), nil
+	return localserver.Start(bin, args...)
 }
 
 // binary returns the path of the controlplane, which make builds; where it is

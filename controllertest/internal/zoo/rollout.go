@@ -1,0 +1,247 @@
+package zoo
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clientcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	listerscorev1 "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/reconcile"
+)
+
+// Annotations of the family rollout.
+const (
+	rolledAnnotation = "zoo.example.com/rolled"   // of a parent: the hash of the config that all nodes have
+	countAnnotation  = "zoo.example.com/rollouts" // of a parent: how many there were
+	hashAnnotation   = "zoo.example.com/hash"     // of a node: that of its config
+	joinedAnnotation = "zoo.example.com/joined"   // of a node: it was made known to the others
+)
+
+// rolloutFamily brings data.config of the parent to two nodes, one after the
+// other: a ConfigMap named by the config's hash, the nodes, away with the old
+// ConfigMap, and a note on the parent that it is done. All are ConfigMaps.
+func rolloutFamily() Family {
+	return Family{Name: "rollout", Scenario: rolloutScenario, Mutants: []Mutant{{
+		Bug: "config-first", Cause: "change noticed only once",
+		Does:      "Updates the nodes in the pass that makes the new config, and in no other.",
+		Reference: "konpyutaika/nifikop#49", Historic: true,
+	}, {
+		Bug: "join-once", Cause: "step only at creation",
+		Does:      "Makes a node known right after it was created, and never if that fails.",
+		Reference: "konpyutaika/nifikop#79", Historic: true,
+	}, {
+		Bug: "gone-is-an-error", Cause: "step that cannot be repeated",
+		Does:      "Fails for ever on the old config that it has deleted before, as it did not come to note it.",
+		Reference: "Orange-OpenSource/casskop#370", Historic: true,
+	}, {
+		Bug: "done-first", Cause: "marker before the work",
+		Does:      "Notes that the rollout is done, by which it knows the old config, before that is deleted.",
+		Reference: "elastic/cloud-on-k8s#1730",
+	}, {
+		Bug: "count-apart", Cause: "count that is not idempotent",
+		Does:      "Counts a rollout when it begins, and so counts one that is begun again twice.",
+		Reference: "kubernetes/kubernetes#114768",
+	}, {
+		Bug: "swallowed-error", Cause: "swallowed error",
+		Does:      "Goes on when the config could not be made, and points the nodes to one that is not there.",
+		Reference: "openstack-k8s-operators/keystone-operator#187",
+	}}}
+}
+
+func rolloutScenario(bug string) controllertest.Scenario {
+	return controllertest.Scenario{
+		Name: "rollout",
+		Start: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+			l, err := newLoop(cfg, env, loopOptions{})
+			if err != nil {
+				return err
+			}
+			configMaps := l.factory.Core().V1().ConfigMaps()
+			if err := l.watch(corev1.Resource("configmaps"), configMaps.Informer(), parentOrOwner); err != nil {
+				return err
+			}
+			r := &rollout{bug: bug, client: l.kube.CoreV1().ConfigMaps(env.Namespace), cache: configMaps.Lister().ConfigMaps(env.Namespace)}
+			return l.run(ctx, r.reconcile)
+		},
+		Script: []controllertest.Step{
+			{Name: "create", Do: createsConfigMap("kafka", map[string]string{"config": "small"})},
+			{Name: "config large", Do: editsConfigMap("kafka", `{"data":{"config":"large"}}`)},
+			{Name: "delete", Do: deletesConfigMap("kafka")},
+		},
+		Converged: func(s *controllertest.State) error {
+			parent := s.Get("configmaps", "kafka")
+			children, err := childrenOf(s, "configmaps", parent)
+			if err != nil || parent == nil {
+				return err
+			}
+			hash := hashOf(text(parent, "data", "config"))
+			if children[configName("kafka", hash)] == nil || len(children) != 3 {
+				return fmt.Errorf("%d children, want the config %s and two nodes", len(children), hash)
+			}
+			for _, name := range []string{"kafka-a", "kafka-b"} {
+				if got := text(children[name], "metadata", "annotations", hashAnnotation); got != hash {
+					return fmt.Errorf("%s has config %s, want %s", name, got, hash)
+				}
+				if text(children[name], "metadata", "annotations", joinedAnnotation) == "" {
+					return fmt.Errorf("%s has not joined", name)
+				}
+			}
+			if got := text(parent, "metadata", "annotations", rolledAnnotation); got != hash {
+				return fmt.Errorf("rolled is %q, want %s", got, hash)
+			}
+			return nil
+		},
+		Invariants: []controllertest.Invariant{{
+			Name: "a node's config exists",
+			Check: func(s *controllertest.State) error {
+				parent := s.Get("configmaps", "kafka")
+				if parent == nil {
+					return nil
+				}
+				for _, name := range []string{"kafka-a", "kafka-b"} {
+					node := s.Get("configmaps", name)
+					if node == nil || !metav1.IsControlledBy(node, parent) {
+						continue
+					}
+					if config := configName("kafka", text(node, "metadata", "annotations", hashAnnotation)); s.Get("configmaps", config) == nil {
+						return fmt.Errorf("%s needs %s", name, config)
+					}
+				}
+				return nil
+			},
+		}},
+	}
+}
+
+type rollout struct {
+	bug    string
+	client clientcorev1.ConfigMapInterface
+	cache  listerscorev1.ConfigMapNamespaceLister
+}
+
+func (r *rollout) reconcile(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
+	parent, err := r.cache.Get(key.Name)
+	if err != nil {
+		return reconcile.Result{}, ignoreNotFound(err)
+	}
+	if parent.Data["config"] == "" {
+		return reconcile.Result{}, nil // not a parent
+	}
+	hash, rolled := hashOf(parent.Data["config"]), parent.Annotations[rolledAnnotation]
+	count, _ := strconv.Atoi(parent.Annotations[countAnnotation])
+	if rolled != hash {
+		count++
+	}
+	if r.bug == "count-apart" && rolled != hash {
+		if parent, err = r.note(ctx, parent, rolled, count); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+
+	made, err := r.config(ctx, parent, hash)
+	if err != nil && r.bug != "swallowed-error" {
+		return reconcile.Result{}, err
+	}
+	if r.bug != "config-first" || made {
+		for _, role := range []string{"a", "b"} {
+			if err := r.node(ctx, parent, role, hash); err != nil {
+				return reconcile.Result{}, err
+			}
+		}
+	}
+
+	if rolled == hash {
+		return reconcile.Result{}, nil
+	}
+	if r.bug == "done-first" {
+		if parent, err = r.note(ctx, parent, hash, count); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	if rolled != "" {
+		err := r.client.Delete(ctx, configName(parent.Name, rolled), metav1.DeleteOptions{})
+		if err != nil && (r.bug == "gone-is-an-error" || !apierrors.IsNotFound(err)) {
+			return reconcile.Result{}, err
+		}
+	}
+	_, err = r.note(ctx, parent, hash, count)
+	return reconcile.Result{}, err
+}
+
+// config makes the ConfigMap with the config and says whether there was none.
+func (r *rollout) config(ctx context.Context, parent *corev1.ConfigMap, hash string) (made bool, err error) {
+	name := configName(parent.Name, hash)
+	if _, exists, err := r.child(parent, name); exists || err != nil {
+		return false, err
+	}
+	_, err = r.client.Create(ctx, &corev1.ConfigMap{ObjectMeta: childMeta(parent, name), Data: parent.Data}, metav1.CreateOptions{})
+	return err == nil, err
+}
+
+// node makes a node have the config, and known.
+func (r *rollout) node(ctx context.Context, parent *corev1.ConfigMap, role, hash string) error {
+	node, exists, err := r.child(parent, parent.Name+"-"+role)
+	if err != nil {
+		return err
+	}
+	if !exists {
+		node = &corev1.ConfigMap{ObjectMeta: childMeta(parent, parent.Name+"-"+role)}
+		metav1.SetMetaDataAnnotation(&node.ObjectMeta, hashAnnotation, hash)
+		if node, err = r.client.Create(ctx, node, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+	}
+	if node, err = r.annotate(ctx, node, hashAnnotation, hash); err != nil {
+		return err
+	}
+	if r.bug != "join-once" || !exists {
+		_, err = r.annotate(ctx, node, joinedAnnotation, "true")
+	}
+	return err
+}
+
+// note writes to the parent how far it is.
+func (r *rollout) note(ctx context.Context, parent *corev1.ConfigMap, rolled string, count int) (*corev1.ConfigMap, error) {
+	return r.annotate(ctx, parent, rolledAnnotation, rolled, countAnnotation, strconv.Itoa(count))
+}
+
+// annotate sets annotations, given as names and values, if they are not set.
+func (r *rollout) annotate(ctx context.Context, obj *corev1.ConfigMap, pairs ...string) (*corev1.ConfigMap, error) {
+	changed := obj.DeepCopy()
+	for pair := range slices.Chunk(pairs, 2) {
+		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, pair[0], pair[1])
+	}
+	if maps.Equal(changed.Annotations, obj.Annotations) {
+		return obj, nil
+	}
+	return r.client.Update(ctx, changed, metav1.UpdateOptions{})
+}
+
+// child returns a child from the cache. One of a parent that had the same name is
+// in the way.
+func (r *rollout) child(parent *corev1.ConfigMap, name string) (child *corev1.ConfigMap, exists bool, err error) {
+	child, err = r.cache.Get(name)
+	if err == nil && !metav1.IsControlledBy(child, parent) {
+		err = apierrors.NewAlreadyExists(corev1.Resource("configmaps"), name)
+	}
+	return child, err == nil, ignoreNotFound(err)
+}
+
+func configName(parent, hash string) string { return parent + "-config-" + hash }
+
+func hashOf(config string) string {
+	h := fnv.New32a()
+	h.Write([]byte(config))
+	return strconv.FormatUint(uint64(h.Sum32()), 16)
+}

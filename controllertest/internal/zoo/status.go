@@ -1,0 +1,342 @@
+package zoo
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	clientcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	listerscorev1 "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/retry"
+
+	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/reconcile"
+	"github.com/controllerkit/controllerkit/status"
+)
+
+var gauges = schema.GroupVersionResource{Group: "status.zoo.example.com", Version: "v1", Resource: "gauges"}
+
+// statusFamily writes spec.value of a Gauge, a custom resource with a status, to a
+// ConfigMap of its name, and says in the condition Ready whether that is done, and
+// for which generation. Somebody else keeps a condition in the same list.
+func statusFamily() Family {
+	return Family{Name: "status", Scenario: statusScenario, Mutants: []Mutant{{
+		Bug: "edge-status", Cause: "status only after a change",
+		Does:      "Writes the status in the pass that changed the child: if that fails, there is nothing to change any more.",
+		Reference: "k8ssandra/cass-operator#657",
+	}, {
+		Bug: "latest-generation", Cause: "status for another generation",
+		Does:      "Retries a conflict with the latest object, and calls that ready although it has looked at the one before.",
+		Reference: "karmada-io/karmada#7446",
+	}, {
+		Bug: "still-ready", Cause: "status that survives its spec",
+		Does:      "Observes the new generation when the child could not be updated, and leaves Ready true from the old one.",
+		Reference: "fluxcd/helm-controller#265",
+	}, {
+		Bug: "whole-list", Cause: "merge patch of a list",
+		Does:      "Patches the list of conditions as a whole, and so removes one that was added meanwhile.",
+		Reference: "k0sproject/k0smotron#1657",
+	}, {
+		Bug: "hot-loop", Cause: "hot loop",
+		Does:      "Writes the time of each pass to the status, which is an event that causes the next one.",
+		Reference: "strimzi/strimzi-kafka-operator#13079", Historic: true,
+	}}}
+}
+
+func statusScenario(bug string) controllertest.Scenario {
+	return controllertest.Scenario{
+		Name:  "status",
+		Setup: installGauges,
+		Start: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+			l, err := newLoop(cfg, env, loopOptions{})
+			if err != nil {
+				return err
+			}
+			informer, configMaps := l.dynamic.ForResource(gauges), l.factory.Core().V1().ConfigMaps()
+			if err := l.watch(gauges.GroupResource(), informer.Informer(), self); err != nil {
+				return err
+			}
+			if err := l.watch(corev1.Resource("configmaps"), configMaps.Informer(), owner); err != nil {
+				return err
+			}
+			r := &statusReconciler{
+				bug:      bug,
+				gauges:   l.dyn.Resource(gauges).Namespace(env.Namespace),
+				cache:    informer.Lister().ByNamespace(env.Namespace),
+				children: l.kube.CoreV1().ConfigMaps(env.Namespace),
+				cached:   configMaps.Lister().ConfigMaps(env.Namespace),
+			}
+			return l.run(ctx, r.reconcile)
+		},
+		Script: []controllertest.Step{
+			gaugeStep("create", func(ctx context.Context, client dynamic.ResourceInterface) error {
+				_, err := client.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+					"apiVersion": gauges.GroupVersion().String(), "kind": "Gauge",
+					"metadata": map[string]any{"name": "oil"},
+					"spec":     map[string]any{"value": "low"},
+				}}, metav1.CreateOptions{})
+				return err
+			}),
+			gaugeStep("change", func(ctx context.Context, client dynamic.ResourceInterface) error {
+				_, err := client.Patch(ctx, "oil", types.MergePatchType, []byte(`{"spec":{"value":"high"}}`), metav1.PatchOptions{})
+				return err
+			}),
+			gaugeStep("inspect", func(ctx context.Context, client dynamic.ResourceInterface) error {
+				return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+					gauge, err := client.Get(ctx, "oil", metav1.GetOptions{})
+					if err != nil {
+						return err
+					}
+					_, err = status.Update(ctx, client, gauge, func(g *unstructured.Unstructured) error {
+						return setCondition(g, status.True("Inspected", "Inspected", "by a human"))
+					})
+					return err
+				})
+			}),
+			gaugeStep("delete", func(ctx context.Context, client dynamic.ResourceInterface) error {
+				return client.Delete(ctx, "oil", metav1.DeleteOptions{})
+			}),
+		},
+		Converged: func(s *controllertest.State) error {
+			gauge := s.Get(gauges.GroupResource().String(), "oil")
+			children, err := childrenOf(s, "configmaps", gauge)
+			if err != nil || gauge == nil {
+				return err
+			}
+			if children["oil"] == nil {
+				return errors.New("the child is missing")
+			}
+			if got, want := text(children["oil"], "data", "value"), text(gauge, "spec", "value"); got != want {
+				return fmt.Errorf("the child's value is %q, want %q", got, want)
+			}
+			if ready := readyCondition(gauge); ready == nil || ready.Status != metav1.ConditionTrue || ready.ObservedGeneration != gauge.GetGeneration() {
+				return fmt.Errorf("not ready for generation %d: %v", gauge.GetGeneration(), ready)
+			}
+			return nil
+		},
+		Invariants: []controllertest.Invariant{{
+			Name: "ready for this generation means that the child has its value",
+			Check: func(s *controllertest.State) error {
+				gauge := s.Get(gauges.GroupResource().String(), "oil")
+				if gauge == nil {
+					return nil
+				}
+				ready := readyCondition(gauge)
+				if ready == nil || ready.Status != metav1.ConditionTrue || ready.ObservedGeneration != gauge.GetGeneration() {
+					return nil
+				}
+				if child, want := s.Get("configmaps", "oil"), text(gauge, "spec", "value"); child == nil || text(child, "data", "value") != want {
+					return fmt.Errorf("ready for generation %d, but the child does not have %q", gauge.GetGeneration(), want)
+				}
+				return nil
+			},
+		}},
+		Mask: func(obj *unstructured.Unstructured) {
+			conditions, _, _ := unstructured.NestedSlice(obj.Object, "status", "conditions")
+			for _, c := range conditions {
+				delete(c.(map[string]any), "lastTransitionTime")
+			}
+			if len(conditions) > 0 {
+				_ = unstructured.SetNestedSlice(obj.Object, conditions, "status", "conditions")
+			}
+		},
+	}
+}
+
+type statusReconciler struct {
+	bug      string
+	gauges   dynamic.ResourceInterface
+	cache    cache.GenericNamespaceLister
+	children clientcorev1.ConfigMapInterface
+	cached   listerscorev1.ConfigMapNamespaceLister
+}
+
+func (r *statusReconciler) reconcile(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
+	obj, err := r.cache.Get(key.Name)
+	if err != nil {
+		return reconcile.Result{}, ignoreNotFound(err)
+	}
+	gauge := obj.(*unstructured.Unstructured)
+	changed, err := r.child(ctx, gauge)
+	if r.bug == "edge-status" && !changed {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{}, errors.Join(err, r.report(ctx, gauge, err))
+}
+
+// child makes the child have the value and says whether it did not.
+func (r *statusReconciler) child(ctx context.Context, gauge *unstructured.Unstructured) (changed bool, err error) {
+	value := text(gauge, "spec", "value")
+	child, err := r.cached.Get(gauge.GetName())
+	switch {
+	case apierrors.IsNotFound(err):
+		// The cache of ConfigMaps can show what the garbage collector has removed
+		// sooner than that of Gauges shows why.
+		live, err := r.gauges.Get(ctx, gauge.GetName(), metav1.GetOptions{})
+		if err != nil || live.GetUID() != gauge.GetUID() {
+			return false, ignoreNotFound(err)
+		}
+		_, err = r.children.Create(ctx, &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{
+				Name:            gauge.GetName(),
+				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(gauge, gauge.GroupVersionKind())},
+			},
+			Data: map[string]string{"value": value},
+		}, metav1.CreateOptions{})
+		return true, err
+	case err != nil:
+	case !metav1.IsControlledBy(child, gauge):
+		return false, apierrors.NewAlreadyExists(corev1.Resource("configmaps"), child.Name)
+	case child.Data["value"] == value:
+		return false, nil
+	default:
+		child = child.DeepCopy()
+		child.Data["value"] = value
+		_, err = r.children.Update(ctx, child, metav1.UpdateOptions{})
+	}
+	return true, err
+}
+
+// report writes what became of the child to the status.
+func (r *statusReconciler) report(ctx context.Context, gauge *unstructured.Unstructured, failure error) error {
+	ready := status.True("Ready", "Written", "the child has the value")
+	if failure != nil {
+		ready = status.False("Ready", "Failed", "the child could not be written")
+	}
+	mutate := func(g *unstructured.Unstructured) error {
+		if r.bug == "hot-loop" {
+			if err := unstructured.SetNestedField(g.Object, time.Now().String(), "status", "lastPass"); err != nil {
+				return err
+			}
+		}
+		if r.bug == "still-ready" && failure != nil && readyCondition(g) != nil {
+			ready = *readyCondition(g)
+		}
+		return setCondition(g, ready)
+	}
+
+	if r.bug == "whole-list" {
+		changed := gauge.DeepCopy()
+		if err := mutate(changed); err != nil || equality.Semantic.DeepEqual(changed, gauge) {
+			return err
+		}
+		patch, _ := json.Marshal(map[string]any{"status": changed.Object["status"]})
+		_, err := r.gauges.Patch(ctx, gauge.GetName(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+		return err
+	}
+	_, err := status.Update(ctx, r.gauges, gauge, mutate)
+	if r.bug == "latest-generation" && apierrors.IsConflict(err) {
+		if gauge, err = r.gauges.Get(ctx, gauge.GetName(), metav1.GetOptions{}); err != nil {
+			return err
+		}
+		_, err = status.Update(ctx, r.gauges, gauge, mutate)
+	}
+	return ignoreNotFound(err) // it was deleted meanwhile
+}
+
+// gaugeStatus is the status of a Gauge.
+type gaugeStatus struct {
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+func statusOf(gauge *unstructured.Unstructured) gaugeStatus {
+	var s struct{ Status gaugeStatus }
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(gauge.Object, &s); err != nil {
+		panic(err) // the schema does not allow it
+	}
+	return s.Status
+}
+
+func readyCondition(gauge *unstructured.Unstructured) *metav1.Condition {
+	return meta.FindStatusCondition(statusOf(gauge).Conditions, "Ready")
+}
+
+// setCondition sets a condition of a Gauge, for the generation that it has.
+func setCondition(gauge *unstructured.Unstructured, condition metav1.Condition) error {
+	s := statusOf(gauge)
+	if err := status.Set(&s.Conditions, gauge.GetGeneration(), condition); err != nil {
+		return err
+	}
+	var conditions []any
+	for _, c := range s.Conditions {
+		c, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&c)
+		if err != nil {
+			return err
+		}
+		conditions = append(conditions, c)
+	}
+	return unstructured.SetNestedSlice(gauge.Object, conditions, "status", "conditions")
+}
+
+func gaugeStep(name string, do func(context.Context, dynamic.ResourceInterface) error) controllertest.Step {
+	return controllertest.Step{Name: name, Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+		client, err := dynamic.NewForConfig(cfg)
+		if err != nil {
+			return err
+		}
+		return do(ctx, client.Resource(gauges).Namespace(env.Namespace))
+	}}
+}
+
+// installGauges defines Gauges and returns when they are served.
+func installGauges(ctx context.Context, cfg *rest.Config) error {
+	client, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	_, err = definitions.Create(ctx, &unstructured.Unstructured{Object: gaugeDefinition}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	w, err := definitions.Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, gauges.GroupResource().String()).String()})
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	for event := range w.ResultChan() {
+		definition, ok := event.Object.(*unstructured.Unstructured)
+		if ok && meta.IsStatusConditionTrue(statusOf(definition).Conditions, "Established") {
+			return nil
+		}
+	}
+	return cmp.Or(context.Cause(ctx), errors.New("the watch for the definition ended"))
+}
+
+var gaugeDefinition = map[string]any{
+	"apiVersion": "apiextensions.k8s.io/v1",
+	"kind":       "CustomResourceDefinition",
+	"metadata":   map[string]any{"name": gauges.GroupResource().String()},
+	"spec": map[string]any{
+		"group": gauges.Group,
+		"scope": "Namespaced",
+		"names": map[string]any{"plural": gauges.Resource, "singular": "gauge", "kind": "Gauge"},
+		"versions": []any{map[string]any{
+			"name": gauges.Version, "served": true, "storage": true,
+			"subresources": map[string]any{"status": map[string]any{}},
+			"schema": map[string]any{"openAPIV3Schema": map[string]any{
+				"type": "object",
+				"properties": map[string]any{
+					"spec":   map[string]any{"type": "object", "properties": map[string]any{"value": map[string]any{"type": "string"}}},
+					"status": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+				},
+			}},
+		}},
+	},
+}

@@ -1,0 +1,199 @@
+package zoo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/controllertest/cloud"
+	"github.com/controllerkit/controllerkit/finalizer"
+	"github.com/controllerkit/controllerkit/reconcile"
+)
+
+const (
+	machineFinalizer = "zoo.example.com/machine"
+	machineID        = "zoo.example.com/machine-id"
+	machineReady     = "zoo.example.com/machine-ready"
+)
+
+// machines owns a machine for each parent, in a service whose reads do not show at
+// once what was made, but which knows idempotency tokens.
+//
+// The correct one sends the parent's UID as the token, which makes every attempt
+// the same one. It never concludes from a read that there is no machine: where it
+// does not know the id it asks for the machine once more, with the same token.
+type machines struct {
+	bug     string
+	parents listers.ConfigMapNamespaceLister
+	client  typedcorev1.ConfigMapInterface
+	cloud   *cloud.Cloud
+}
+
+func (c *machines) reconcile(ctx context.Context, key types.NamespacedName) (none reconcile.Result, _ error) {
+	parent, err := c.parents.Get(key.Name)
+	switch {
+	case apierrors.IsNotFound(err):
+		return none, nil
+	case err != nil:
+		return none, err
+	case parent.Data["machine"] == "":
+		return none, nil
+	case parent.DeletionTimestamp != nil:
+		return none, c.finalize(ctx, parent)
+	case parent.Annotations[machineReady] != "":
+		return none, nil
+	}
+	held, err := finalizer.Add(ctx, c.client, parent, machineFinalizer)
+	if err != nil {
+		return none, err
+	}
+	return none, c.provide(ctx, held.Object())
+}
+
+func (c *machines) provide(ctx context.Context, parent *corev1.ConfigMap) error {
+	id := parent.Annotations[machineID]
+	if id == "" {
+		made, err := c.ensure(ctx, parent)
+		if err != nil {
+			return err
+		}
+		id = made.ID
+		if err := annotate(ctx, c.client, parent, map[string]string{machineID: id}); err != nil {
+			return err
+		}
+	}
+	if _, err := c.cloud.Get(ctx, id); err != nil {
+		return fmt.Errorf("not to be seen yet: %w", err)
+	}
+	return annotate(ctx, c.client, parent, map[string]string{machineReady: "true"})
+}
+
+// ensure returns the parent's machine, which it makes if there is none.
+func (c *machines) ensure(ctx context.Context, parent *corev1.ConfigMap) (cloud.Resource, error) {
+	machine := cloud.Resource{Name: parent.Name, Token: string(parent.UID), Tags: map[string]string{"owner": string(parent.UID)}}
+	switch c.bug {
+	case "lookup-only":
+		machine.Token = ""
+		if found, err := c.cloud.List(ctx, parent.Name); err != nil || len(found) > 0 {
+			return append(found, cloud.Resource{})[0], err
+		}
+	case "token-per-attempt":
+		machine.Token = string(uuid.NewUUID())
+	}
+	return c.cloud.Create(ctx, machine)
+}
+
+func (c *machines) finalize(ctx context.Context, parent *corev1.ConfigMap) error {
+	if !finalizer.Has(parent, machineFinalizer) {
+		return nil
+	}
+	id := parent.Annotations[machineID]
+	if id == "" {
+		made, err := c.ensure(ctx, parent)
+		if err != nil {
+			return err
+		}
+		id = made.ID
+	}
+	exists := true
+	if c.bug == "read-is-absence" {
+		_, err := c.cloud.Get(ctx, id)
+		if exists = err == nil; notFoundIsGone(err) != nil {
+			return err
+		}
+	}
+	if exists {
+		if err := c.cloud.Delete(ctx, id); err != nil && !errors.Is(err, cloud.ErrNotFound) {
+			return err
+		}
+	}
+	_, err := finalizer.Remove(ctx, c.client, parent, machineFinalizer)
+	return err
+}
+
+func tokens(bug string) controllertest.Scenario {
+	return controllertest.Scenario{
+		Name: "tokens",
+		Start: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+			l, err := newLoop(cfg, env, loopOptions{})
+			if err != nil {
+				return err
+			}
+			parents := l.factory.Core().V1().ConfigMaps()
+			if err := l.watch(corev1.Resource("configmaps"), parents.Informer(), self); err != nil {
+				return err
+			}
+			c := &machines{
+				bug: bug, parents: parents.Lister().ConfigMaps(env.Namespace),
+				client: l.kube.CoreV1().ConfigMaps(env.Namespace), cloud: env.Cloud,
+			}
+			return l.run(ctx, c.reconcile)
+		},
+		Script: []controllertest.Step{
+			{Name: "create", Do: createsConfigMap("p", map[string]string{"machine": "yes"})},
+			{Name: "delete", Do: deletesConfigMap("p")},
+		},
+		Converged: machinesConverged,
+		Invariants: []controllertest.Invariant{
+			{Name: "one machine for each parent", Check: oneForEach},
+		},
+		Mask:  withoutAnnotation(machineID), // a recreated parent has another machine
+		Cloud: cloud.Options{Idempotent: true, HiddenReads: 2},
+	}
+}
+
+// machinesConverged wants one machine for each parent, and none for anybody else.
+func machinesConverged(s *controllertest.State) error {
+	held := map[string]cloud.Resource{}
+	for _, r := range s.Cloud() {
+		held[r.Tags["owner"]] = r
+	}
+	for _, parent := range s.Objects("configmaps") {
+		if configMapData(parent)["machine"] == "" {
+			continue
+		}
+		machine, exists := held[string(parent.GetUID())]
+		delete(held, string(parent.GetUID()))
+		switch {
+		case parent.GetDeletionTimestamp() != nil:
+			return fmt.Errorf("%s is still being deleted", parent.GetName())
+		case !exists:
+			return fmt.Errorf("%s has no machine", parent.GetName())
+		case parent.GetAnnotations()[machineID] != machine.ID, parent.GetAnnotations()[machineReady] == "":
+			return fmt.Errorf("%s is not ready", parent.GetName())
+		}
+	}
+	for _, machine := range held {
+		return fmt.Errorf("machine %s belongs to nobody", machine.Name)
+	}
+	return nil
+}
+
+func tokensFamily() Family {
+	return Family{Name: "tokens", Scenario: tokens, Mutants: []Mutant{
+		{
+			Bug: "read-is-absence", Cause: "absence by a read that lags",
+			Does:      "removes the finalizer when a read does not show the machine, which it does not yet",
+			Reference: "pingcap/tidb-operator#6532",
+		},
+		{
+			Bug: "lookup-only", Cause: "duplicate by a read that lags",
+			Does:      "looks for a machine of an earlier attempt before it makes one, and sends no token",
+			Reference: "kubernetes-sigs/cluster-api-provider-aws#6132",
+		},
+		{
+			Bug: "token-per-attempt", Cause: "idempotency token not stable",
+			Does:      "sends a new token with each attempt, so that the service takes them for different wishes",
+			Reference: "go-to-k/cdkd#2090",
+		},
+	}}
+}

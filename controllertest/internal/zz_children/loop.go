@@ -1,0 +1,132 @@
+package zoo
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/queue"
+	"github.com/controllerkit/controllerkit/reconcile"
+)
+
+// A loop is what all the controllers of the zoo have in common: clients, informers
+// confined to the run's namespace, a queue of parents, and the loop.
+type loop struct {
+	env     *controllertest.Env
+	kube    kubernetes.Interface
+	dyn     dynamic.Interface
+	factory informers.SharedInformerFactory
+	dynamic dynamicinformer.DynamicSharedInformerFactory
+	queue   *queue.Queue[types.NamespacedName]
+	writes  *consistency.Store // nil if the controller does not wait for its own writes
+	synced  []cache.DoneChecker
+	handler func(cache.ResourceEventHandler) cache.ResourceEventHandler
+}
+
+// A loopOptions' zero value is what a correct controller needs.
+type loopOptions struct {
+	staleReads bool // do not wait for own writes to be in the caches
+	anyVersion bool // let lists begin with any version that the API server has, as client-go does when it falls back from watch-lists
+	resync     time.Duration
+	handler    func(cache.ResourceEventHandler) cache.ResourceEventHandler // stands between an informer and the queue; nil means nothing
+}
+
+func newLoop(cfg *rest.Config, env *controllertest.Env, o loopOptions) (*loop, error) {
+	l := &loop{env: env, handler: o.handler, queue: queue.New(queue.Config[types.NamespacedName]{
+		RateLimiter: queue.Exponential[types.NamespacedName](5*time.Millisecond, 500*time.Millisecond),
+	})}
+	env.Queue(l.queue)
+	if !o.staleReads {
+		l.writes = consistency.New(consistency.Config{RecheckInterval: 20 * time.Millisecond})
+		cfg.Wrap(l.writes.Wrap)
+	}
+	var err error
+	if l.kube, err = kubernetes.NewForConfig(cfg); err != nil {
+		return nil, err
+	}
+	if l.dyn, err = dynamic.NewForConfig(cfg); err != nil {
+		return nil, err
+	}
+	tweak := func(options *metav1.ListOptions) {
+		if options.ResourceVersion == "0" && !o.anyVersion {
+			options.ResourceVersion = ""
+		}
+	}
+	l.factory = informers.NewSharedInformerFactoryWithOptions(l.kube, o.resync,
+		informers.WithNamespace(env.Namespace), informers.WithTweakListOptions(tweak))
+	l.dynamic = dynamicinformer.NewFilteredDynamicSharedInformerFactory(l.dyn, o.resync, env.Namespace, tweak)
+	return l, nil
+}
+
+// watch adds the keys of each event's object to the queue.
+func (l *loop) watch(resource schema.GroupResource, informer cache.SharedIndexInformer, keys func(metav1.Object) []types.NamespacedName) error {
+	if l.writes != nil {
+		if err := l.writes.AddInformer(resource, informer); err != nil {
+			return err
+		}
+	}
+	handler := queue.EventHandler(l.queue, keys)
+	if l.handler != nil {
+		handler = l.handler(handler)
+	}
+	registration, err := informer.AddEventHandler(handler)
+	if err != nil {
+		return err
+	}
+	l.synced = append(l.synced, informer.HasSyncedChecker(), registration.HasSyncedChecker())
+	return nil
+}
+
+// run blocks until all has stopped.
+func (l *loop) run(ctx context.Context, reconciler reconcile.Func[types.NamespacedName]) error {
+	defer l.factory.Shutdown()
+	defer l.dynamic.Shutdown()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	l.factory.StartWithContext(ctx)
+	l.dynamic.Start(ctx.Done())
+	c := &reconcile.Controller[types.NamespacedName]{
+		Name: "zoo", Queue: l.queue, Workers: 2,
+		Reconcile: func(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
+			result, err := reconciler(ctx, key)
+			if apierrors.IsForbidden(err) {
+				err = errors.New(err.Error()) // an ordinary one: half a minute until it is tried again is long here
+			}
+			return result, err
+		},
+		GracePeriod: 10 * time.Millisecond, HasSynced: l.synced,
+	}
+	if l.writes != nil {
+		c.Gate = l.writes
+	}
+	return c.Run(ctx)
+}
+
+// self names an object by its own key.
+func self(o metav1.Object) []types.NamespacedName {
+	return []types.NamespacedName{{Namespace: o.GetNamespace(), Name: o.GetName()}}
+}
+
+// owner names an object by the name of its controlling owner, of any kind.
+func owner(o metav1.Object) []types.NamespacedName {
+	if ref := metav1.GetControllerOfNoCopy(o); ref != nil {
+		return []types.NamespacedName{{Namespace: o.GetNamespace(), Name: ref.Name}}
+	}
+	return nil
+}

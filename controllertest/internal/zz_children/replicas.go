@@ -1,0 +1,201 @@
+package zoo
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	clientcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	listerscorev1 "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/reconcile"
+)
+
+// readyAnnotation of a parent is how many children it has, as the cache shows.
+const readyAnnotation = "zoo.example.com/ready"
+
+// replicasFamily keeps as many children as data.replicas of the parent says. The
+// server chooses their names, as those of a ReplicaSet's pods, so that nothing but
+// counting keeps it from making too many.
+func replicasFamily() Family {
+	return Family{Name: "replicas", Scenario: replicasScenario, Mutants: []Mutant{{
+		Bug: "stale-count", Cause: "own writes not seen",
+		Does:      "Counts children in a cache that does not show yet what it has made itself, and makes it again.",
+		Reference: "ray-project/kuberay#715", Historic: true,
+	}, {
+		Bug: "resent-create", Cause: "request sent twice",
+		Does:      "Lets the client send a create again that was answered with 503, and gets two children with generated names.",
+		Reference: "openshift/origin#31255",
+	}, {
+		Bug: "any-version", Cause: "stale start",
+		Does:      "Begins with lists that may be of any age, and makes what the parent asked for once.",
+		Reference: "elastic/cloud-on-k8s#4956", Historic: true,
+	}, {
+		Bug: "scale-down-edge", Cause: "decision from an event",
+		Does:      "Deletes as many children as replicas went down since it last looked, instead of those that are too many.",
+		Reference: "instaclustr/cassandra-operator#398", Historic: true,
+	}, {
+		Bug: "blind-update", Cause: "blind write",
+		Does:      "Writes its annotation by replacing the parent, whatever version it has by now: the user's change is lost.",
+		Reference: "openshift/cluster-network-operator#2325",
+	}, {
+		Bug: "ignored-conflict", Cause: "ignored conflict",
+		Does:      "Takes a conflict for good news, as there will be an event for the new version: it may have come already.",
+		Reference: "Azure/azure-service-operator#2719",
+	}, {
+		Bug: "owner-by-name", Cause: "wrong owner",
+		Does:      "Remembers the parent's uid by its name, and gives children of a new parent to the one before, which is dead.",
+		Reference: "red-hat-storage/odf-operator#301",
+	}}}
+}
+
+func replicasScenario(bug string) controllertest.Scenario {
+	return controllertest.Scenario{
+		Name: "replicas",
+		Start: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+			l, err := newLoop(cfg, env, loopOptions{staleReads: bug == "stale-count", anyVersion: bug == "any-version"})
+			if err != nil {
+				return err
+			}
+			configMaps := l.factory.Core().V1().ConfigMaps()
+			if err := l.watch(corev1.Resource("configmaps"), configMaps.Informer(), parentOrOwner); err != nil {
+				return err
+			}
+			r := &replicas{
+				loop: l, bug: bug,
+				client: l.kube.CoreV1().ConfigMaps(env.Namespace),
+				cache:  configMaps.Lister().ConfigMaps(env.Namespace),
+			}
+			return l.run(ctx, r.reconcile)
+		},
+		Script: []controllertest.Step{
+			{Name: "create", Do: createsConfigMap("web", map[string]string{"replicas": "2"})},
+			{Name: "replicas 1", Do: editsConfigMap("web", `{"data":{"replicas":"1"}}`)},
+			{Name: "replicas 3", Do: editsConfigMap("web", `{"data":{"replicas":"3"}}`)},
+			{Name: "delete", Do: deletesConfigMap("web")},
+		},
+		Converged: func(s *controllertest.State) error {
+			parent := s.Get("configmaps", "web")
+			children, err := childrenOf(s, "configmaps", parent)
+			if err != nil || parent == nil {
+				return err
+			}
+			replicas := text(parent, "data", "replicas")
+			if got := strconv.Itoa(len(children)); got != replicas {
+				return fmt.Errorf("%s children, want %s: %q", got, replicas, slices.Sorted(maps.Keys(children)))
+			}
+			if ready := text(parent, "metadata", "annotations", readyAnnotation); ready != replicas {
+				return fmt.Errorf("ready is %q, want %s", ready, replicas)
+			}
+			return nil
+		},
+	}
+}
+
+type replicas struct {
+	*loop
+	bug    string
+	client clientcorev1.ConfigMapInterface
+	cache  listerscorev1.ConfigMapNamespaceLister
+
+	last, uids sync.Map // of the bugs: what was seen of a parent before
+}
+
+func (r *replicas) reconcile(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
+	parent, err := r.cache.Get(key.Name)
+	if err != nil {
+		return reconcile.Result{}, ignoreNotFound(err)
+	}
+	want, err := strconv.Atoi(parent.Data["replicas"])
+	if err != nil {
+		return reconcile.Result{}, nil // not a parent
+	}
+	owner := parent.DeepCopy()
+	if r.bug == "owner-by-name" {
+		uid, _ := r.uids.LoadOrStore(key, parent.UID)
+		owner.UID = uid.(types.UID)
+	}
+	children, err := r.children(ctx, owner)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+
+	surplus := children[min(want, len(children)):]
+	if r.bug == "scale-down-edge" {
+		last, _ := r.last.LoadOrStore(key, want)
+		surplus = surplus[:min(max(last.(int)-want, 0), len(surplus))]
+	}
+	for _, child := range surplus {
+		if err := r.client.Delete(ctx, child.Name, exactly(child)); ignoreNotFound(err) != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	r.last.Store(key, want)
+	for range want - len(children) {
+		if err := r.create(ctx, owner); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	if len(children) != want {
+		return reconcile.Result{RequeueAfter: 200 * time.Millisecond}, nil // to see what became of it
+	}
+
+	if ready := strconv.Itoa(want); parent.Annotations[readyAnnotation] != ready {
+		parent = parent.DeepCopy()
+		metav1.SetMetaDataAnnotation(&parent.ObjectMeta, readyAnnotation, ready)
+		if r.bug == "blind-update" {
+			parent.ResourceVersion = ""
+		}
+		_, err = r.client.Update(ctx, parent, metav1.UpdateOptions{})
+		if r.bug == "ignored-conflict" && apierrors.IsConflict(err) {
+			err = nil
+		}
+	}
+	return reconcile.Result{}, err
+}
+
+// create makes a child. A create that is sent twice makes two, so client-go must
+// not send it again by itself, whatever the answer says.
+func (r *replicas) create(ctx context.Context, owner *corev1.ConfigMap) error {
+	child := &corev1.ConfigMap{ObjectMeta: childMeta(owner, "")}
+	child.GenerateName = owner.Name + "-"
+	request := r.kube.CoreV1().RESTClient().Post().Namespace(owner.Namespace).Resource("configmaps").Body(child)
+	if r.bug != "resent-create" {
+		request.MaxRetries(0)
+	}
+	return request.Do(ctx).Error()
+}
+
+// children returns those of this very parent. The cache shows what was made, but
+// not what may have been made by a request whose answer was lost.
+func (r *replicas) children(ctx context.Context, owner *corev1.ConfigMap) ([]*corev1.ConfigMap, error) {
+	all, err := r.cache.List(labels.Everything())
+	if err != nil {
+		return nil, err
+	}
+	if r.writes != nil && len(r.writes.Ambiguous(types.NamespacedName{Namespace: owner.Namespace, Name: owner.Name})) > 0 {
+		list, err := r.client.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, err
+		}
+		all = nil
+		for _, item := range list.Items {
+			all = append(all, &item)
+		}
+	}
+	all = slices.DeleteFunc(all, func(c *corev1.ConfigMap) bool { return !metav1.IsControlledBy(c, owner) })
+	slices.SortFunc(all, func(a, b *corev1.ConfigMap) int { return cmp.Compare(a.Name, b.Name) })
+	return all, nil
+}

@@ -1,0 +1,148 @@
+package controllertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/controllerkit/controllerkit/controllertest/cloud"
+)
+
+// process runs Scenario.Command: a real process, killed by SIGKILL and frozen by
+// SIGSTOP, whose requests go through a proxy where the faults are.
+func (i *incarnation) process(ctx context.Context, env *Env) error {
+	target, err := url.Parse(i.Config().Host)
+	if err != nil {
+		return err
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(target)
+			r.Out.Header.Del("Accept-Encoding")                       // the faults have to read the answers,
+			r.Out.Header.Set("Accept", jsonOf(r.In.Header["Accept"])) // and tell the events of a stream apart
+		},
+		Transport:     i.Incarnation,
+		FlushInterval: -1,
+		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+		ErrorLog:      discard(),
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/", proxy)
+	api, err := serve(mux)
+	if err != nil {
+		return err
+	}
+	defer api.close()
+	service, err := serve(cloud.Handler(env.Cloud))
+	if err != nil {
+		return err
+	}
+	defer service.close()
+
+	dir, err := os.MkdirTemp("", "controllertest-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	if err := clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"": {Server: api.url}},
+		Contexts:       map[string]*clientcmdapi.Context{"": {Cluster: "", Namespace: env.Namespace}},
+		CurrentContext: "",
+	}, kubeconfig); err != nil {
+		return err
+	}
+	cmd, err := i.run.x.scenario.Command(Process{Kubeconfig: kubeconfig, Namespace: env.Namespace, CloudURL: service.url})
+	if err != nil {
+		return err
+	}
+	output := &lines{note: func(line string) { i.run.note("process %d prints: %s", i.number, line) }}
+	if cmd.Stdout == nil {
+		cmd.Stdout = output
+	}
+	if cmd.Stderr == nil {
+		cmd.Stderr = output
+	}
+	cmd.WaitDelay = time.Second
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	i.run.mu.Lock()
+	i.cmd = cmd
+	i.run.mu.Unlock()
+	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
+	defer stop()
+	err = cmd.Wait()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && strings.Contains(output.text(), "panic: ") {
+		i.run.find(Health, "the process panicked:\n%s", output.text())
+	}
+	return err
+}
+
+// A Process is what a controller that runs as a process of its own is given.
+type Process struct {
+	Kubeconfig string // a file; it leads through the faults, with all rights
+	Namespace  string // as in Env
+	CloudURL   string // of env.Cloud, for cloud.Connect
+}
+
+// freezeProcess stops a real process for as long as its requests are held.
+func (i *incarnation) freezeProcess() (thaw func()) {
+	i.run.mu.Lock()
+	cmd := i.cmd
+	i.run.mu.Unlock()
+	if cmd == nil {
+		return func() {}
+	}
+	return suspend(cmd.Process)
+}
+
+// jsonOf asks for JSON where the client would rather have protobuf or CBOR.
+func jsonOf(accept []string) string {
+	var kept []string
+	for _, part := range strings.Split(strings.Join(accept, ","), ",") {
+		if !strings.Contains(part, "protobuf") && !strings.Contains(part, "cbor") {
+			kept = append(kept, part)
+		}
+	}
+	if len(kept) == 0 {
+		return "application/json"
+	}
+	return strings.Join(kept, ",")
+}
+
+// A served handler.
+type served struct {
+	url    string
+	server *http.Server
+	wg     sync.WaitGroup
+}
+
+func serve(h http.Handler) (*served, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	s := &served{url: "http://" + listener.Addr().String(), server: &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ErrorLog: discard()}}
+	s.wg.Go(func() { _ = s.server.Serve(listener) })
+	return s, nil
+}
+
+func (s *served) close() {
+	_ = s.server.Close()
+	s.wg.Wait()
+}

@@ -1,0 +1,137 @@
+// Package localserver runs a controlplane as a process of its own, and finds a
+// cluster that was there before. It is what testserver and controllertest share.
+package localserver
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const startTimeout = 90 * time.Second
+
+// A Server is one running controlplane, or a cluster that was there before.
+type Server struct {
+	Kubeconfig string // file
+
+	config *rest.Config
+	cmd    *exec.Cmd // nil for an existing cluster
+	stdin  io.Closer
+	dir    string
+}
+
+// Existing returns the cluster of KUBECONFIG if USE_EXISTING_CLUSTER is "true",
+// and nil if not. KUBECONFIG alone is not enough to say that a cluster may be
+// filled with rubbish: many shells have it set to something dear.
+func Existing() (*Server, error) {
+	if os.Getenv("USE_EXISTING_CLUSTER") != "true" {
+		return nil, nil
+	}
+	file := os.Getenv("KUBECONFIG")
+	if file == "" {
+		return nil, errors.New("USE_EXISTING_CLUSTER=true needs KUBECONFIG to name a file")
+	}
+	s := &Server{Kubeconfig: file}
+	return s, s.load()
+}
+
+// IsOwn reports whether Start made the server, so that Stop throws it away.
+func (s *Server) IsOwn() bool { return s.cmd != nil }
+
+// Start starts the controlplane of the given file and returns once it is ready.
+func Start(bin string, args ...string) (_ *Server, err error) {
+	dir, err := os.MkdirTemp("", "testserver-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(dir)
+		}
+	}()
+	s := &Server{Kubeconfig: filepath.Join(dir, "kubeconfig"), dir: dir}
+	var output strings.Builder
+	ready := &readyWriter{ready: make(chan struct{})}
+	s.cmd = exec.Command(bin, append([]string{"-stdin", "-kubeconfig", s.Kubeconfig}, args...)...)
+	s.cmd.Stdout = ready
+	s.cmd.Stderr = &output
+	if s.stdin, err = s.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	if err := s.cmd.Start(); err != nil {
+		return nil, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.cmd.Wait() }()
+	select {
+	case <-ready.ready:
+	case err := <-ended:
+		return nil, fmt.Errorf("controlplane ended at start: %w\n%s", err, output.String())
+	case <-time.After(startTimeout):
+		_ = s.cmd.Process.Kill()
+		<-ended //nolint:errcheck // it was killed
+		return nil, fmt.Errorf("controlplane not ready after %v\n%s", startTimeout, output.String())
+	}
+	s.stdin = &stopper{Closer: s.stdin, ended: ended}
+	return s, s.load()
+}
+
+// Config returns a copy of the administrator's configuration.
+func (s *Server) Config() *rest.Config { return rest.CopyConfig(s.config) }
+
+// Stop ends the server and waits until nothing is left of it.
+func (s *Server) Stop() error {
+	if s.cmd == nil {
+		return nil
+	}
+	err := s.stdin.Close()
+	return errors.Join(err, os.RemoveAll(s.dir))
+}
+
+func (s *Server) load() error {
+	cfg, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	cfg.QPS = -1 // client-go throttles to 5 requests a second otherwise
+	s.config = cfg
+	return nil
+}
+
+// stopper closes the server's standard input, which makes it stop, and waits.
+type stopper struct {
+	io.Closer
+	ended <-chan error
+}
+
+func (s *stopper) Close() error {
+	_ = s.Closer.Close()
+	if err := <-s.ended; err != nil {
+		return fmt.Errorf("controlplane: %w", err)
+	}
+	return nil
+}
+
+// readyWriter closes ready once the server has printed that it is.
+type readyWriter struct {
+	seen  strings.Builder
+	once  sync.Once
+	ready chan struct{}
+}
+
+func (w *readyWriter) Write(p []byte) (int, error) {
+	w.seen.Write(p)
+	if strings.Contains(w.seen.String(), "controlplane: ready") {
+		w.once.Do(func() { close(w.ready) })
+	}
+	return len(p), nil
+}
