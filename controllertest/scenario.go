@@ -3,6 +3,7 @@ package controllertest
 import (
 	"context"
 	"os/exec"
+	"runtime"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -29,7 +30,9 @@ type Scenario struct {
 	// Command, if it is not nil, is used instead of Start: it makes the command of a
 	// real process, which is killed by SIGKILL and frozen by SIGSTOP. It finds
 	// everything else than Start does, but each life costs what it takes to start a
-	// process, and its queues cannot be looked into. What the process prints goes into
+	// process, and its queues cannot be looked into. Its clients should write JSON
+	// (rest.Config.ContentType): plans know what is written in protobuf by verb and
+	// resource only. What the process prints goes into
 	// the timeline unless Stdout and Stderr are set.
 	Command func(p Process) (*exec.Cmd, error)
 
@@ -152,7 +155,8 @@ type Options struct {
 	// Seed chooses samples and random plans. 0 means 1.
 	Seed uint64
 
-	// Parallel is how many runs go on at once. 0 means 32.
+	// Parallel is how many runs go on at once; most of the time they wait. 0 means 32
+	// for each CPU.
 	Parallel int
 
 	// Quiet is how long nothing may be written for the cluster to be at rest. It must
@@ -174,7 +178,7 @@ type Options struct {
 
 func (o Options) orDefaults() Options {
 	if o.Parallel == 0 {
-		o.Parallel = 32
+		o.Parallel = 32 * runtime.GOMAXPROCS(0)
 	}
 	if o.Quiet == 0 {
 		o.Quiet = 250 * time.Millisecond

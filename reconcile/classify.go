@@ -43,7 +43,7 @@ var precedence = []class{ //nolint:gochecknoglobals // a table that nobody write
 const (
 	conflictMin, conflictMax   = 50 * time.Millisecond, 250 * time.Millisecond
 	staleMin, staleMax         = 100 * time.Millisecond, 5 * time.Second
-	forbiddenMin, forbiddenMax = 30 * time.Second, 60 * time.Second
+	forbiddenMin, forbiddenMax = time.Second, 40 * time.Second
 	serverMin, serverMax       = time.Second, 5 * time.Minute
 
 	// quietInARow is how many conflicts, or stale results, in a row on one key
@@ -112,7 +112,8 @@ func judge(cl class, n int, res Result, err error) verdict {
 		v.again, v.delay = after, max(suggestedDelay(err), res.RequeueAfter)
 		return v // RequeueAfter must not make the retry come sooner
 	case forbidden:
-		v.again, v.delay = after, between(forbiddenMin, forbiddenMax)
+		d := min(forbiddenMin<<min(n-1, 10), forbiddenMax)
+		v.again, v.delay = after, between(d, d+d/2)
 	case conflict:
 		v.again, v.delay, v.quiet = after, between(conflictMin, conflictMax), n <= quietInARow
 		if !v.quiet {

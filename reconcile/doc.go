@@ -38,7 +38,7 @@
 //	stale         Stale() bool is true, more in a row  kept      gate, or soon  RequeueAfter           error
 //	terminal      ErrTerminal                          reset     no             RequeueAfter           error
 //	not_found     API not found                        counted   rate limiter   RequeueAfter           error
-//	forbidden     API forbidden                        kept      30s..60s       RequeueAfter           error
+//	forbidden     API forbidden                        kept      1s to 60s      RequeueAfter           error
 //	timeout       deadline exceeded                    counted   rate limiter   RequeueAfter           error
 //	panic         Func panicked                        counted   rate limiter   RequeueAfter           error
 //	cancelled     any error of a call that Run ended   kept      at once        at once                V(4)
@@ -68,8 +68,10 @@
 //     behind. With a Gate that is not ready for the key, the key waits until the
 //     gate wakes it; otherwise the delay grows from 100ms to 5s with the number of
 //     stale results in a row, and up to half is added at random.
-//   - forbidden is apierrors.IsForbidden. The line of log has what the API error
-//     denies in deniedGroup, deniedResource and deniedName.
+//   - forbidden is apierrors.IsForbidden: a role is missing, or on its way. The
+//     delay grows from 1s to 40s with the number in a row, and up to half is added
+//     at random. The line of log has what the API error denies in deniedGroup,
+//     deniedResource and deniedName.
 //   - timeout is an error that is context.DeadlineExceeded, or one that would be
 //     classed error and comes after the call's Timeout was over.
 //   - panic is a *PanicError; the line of log has the stack.

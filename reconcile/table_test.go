@@ -156,8 +156,8 @@ var table = []struct {
 		again: "no", afterMin: 40 * time.Second, afterMax: 40 * time.Second},
 	{doc: "not_found|API not found|counted|rate limiter|RequeueAfter|error", err: errNotFound,
 		again: "rate limiter", afterMin: 40 * time.Second, afterMax: 40 * time.Second},
-	{doc: "forbidden|API forbidden|kept|30s..60s|RequeueAfter|error", err: errForbidden,
-		again: "after", min: 30 * time.Second, max: 60 * time.Second, afterMin: 40 * time.Second, afterMax: 40 * time.Second},
+	{doc: "forbidden|API forbidden|kept|1s to 60s|RequeueAfter|error", err: errForbidden,
+		again: "after", min: time.Second, max: 1500 * time.Millisecond, afterMin: 40 * time.Second, afterMax: 40 * time.Second},
 	{doc: "timeout|deadline exceeded|counted|rate limiter|RequeueAfter|error", err: errDeadline,
 		again: "rate limiter", afterMin: 40 * time.Second, afterMax: 40 * time.Second},
 	{doc: "panic|Func panicked|counted|rate limiter|RequeueAfter|error", panics: true,
@@ -199,6 +199,14 @@ func TestTable(t *testing.T) {
 				want.check(t, observe(t, nth, fn(40*time.Second)))
 			})
 		}
+	}
+}
+
+// TestForbiddenInARow: a refusal that lasts is tried ever more rarely.
+func TestForbiddenInARow(t *testing.T) {
+	for nth, least := range map[int]time.Duration{2: 2 * time.Second, 6: 32 * time.Second, 7: 40 * time.Second, 12: 40 * time.Second} {
+		want := outcome{Result: "forbidden", Failures: "kept", Log: "error", Again: "after", Min: least, Max: least * 3 / 2}
+		want.check(t, observe(t, nth, returning(reconcile.Result{}, errForbidden)))
 	}
 }
 

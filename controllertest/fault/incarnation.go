@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,14 +27,18 @@ var ErrKilled = errors.New("fault: this incarnation was killed")
 
 // A Fault is what happens to one request. The zero value is nothing. The fields
 // take effect in the order in which they stand here.
+//
+// For a watch the answer is that it is established, or not: Drip and Trunc, which
+// are about the body of an answer, do nothing to its stream. See
+// [Incarnation.Hold] and [Incarnation.Cut] for that.
 type Fault struct {
 	Before  func()              // called before the request is sent
 	Delay   time.Duration       // how long it waits after Before
 	Drop    bool                // it is not sent; the caller sees a reset connection
 	Rewrite func(*http.Request) // changes what is sent
 
-	Answer *Answer // the caller sees this answer
-	Commit bool    // but the request is sent all the same
+	Answer *Answer // the caller sees this answer, and the request is not sent
+	Commit bool    // with Answer: the request is sent all the same
 
 	// A watch-list does not bring the bookmark that ends the initial list, and the
 	// stream is cut this long after its beginning. 0 means that nothing is held back.
@@ -69,7 +74,7 @@ type Incarnation struct {
 	kill context.CancelFunc
 
 	mu      sync.Mutex
-	conns   map[net.Conn]bool
+	conns   map[*conn]bool
 	streams map[*stream]bool
 	held    map[string]int // by resource, "" for all
 	frozen  int
@@ -77,11 +82,21 @@ type Incarnation struct {
 }
 
 // New returns an incarnation that talks to the server of cfg. on is asked about
-// each request, from the goroutine that makes it, and may block it. done, if it is
-// not nil, is told the status and the body of the answer to each request, whether
-// or not the caller gets to see it; it must not modify the body, which is nil for a
-// watch.
+// each request, from the goroutine that makes it, and may block it; nil means that
+// nothing happens to any. done is told the status and the body of the answer to
+// each request, whether or not the caller gets to see it; it must not modify the
+// body, which is nil for a watch. nil means that nobody is told.
+//
+// cfg must not have a Transport, as an incarnation makes its own, nor an
+// ExecProvider, which client-go does not use with one. What is in WrapTransport is
+// put around the incarnation.
 func New(cfg *rest.Config, on func(*Op) Fault, done func(op *Op, status int, body []byte)) (*Incarnation, error) {
+	switch {
+	case cfg.Transport != nil:
+		return nil, errors.New("fault: the configuration has a Transport: give one without, as an incarnation has connections of its own")
+	case cfg.ExecProvider != nil:
+		return nil, errors.New("fault: the configuration has an ExecProvider, which client-go uses only with its own connections: give one with a token or a client certificate")
+	}
 	tlsConfig, err := rest.TLSConfigFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("fault: %w", err)
@@ -92,20 +107,28 @@ func New(cfg *rest.Config, on func(*Op) Fault, done func(op *Op, status int, bod
 	}
 	i := &Incarnation{
 		prefix: strings.TrimSuffix(host.Path, "/"), on: on, done: done,
-		conns: map[net.Conn]bool{}, streams: map[*stream]bool{}, held: map[string]int{}, changed: make(chan struct{}),
+		conns: map[*conn]bool{}, streams: map[*stream]bool{}, held: map[string]int{}, changed: make(chan struct{}),
 	}
 	i.life, i.kill = context.WithCancel(context.Background())
 	dial := cfg.Dial
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
 	}
+	proxy := cfg.Proxy
+	if proxy == nil {
+		proxy = http.ProxyFromEnvironment // as client-go
+	}
 	i.base = &http.Transport{
+		Proxy:               proxy,
 		TLSClientConfig:     tlsConfig,
 		TLSHandshakeTimeout: 10 * time.Second,
 		ForceAttemptHTTP2:   true,
 		MaxIdleConnsPerHost: 25,
 		DisableCompression:  true, // what is cut or filtered must be readable
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			defer context.AfterFunc(i.life, cancel)()
 			c, err := dial(ctx, network, address)
 			if err != nil {
 				return nil, err
@@ -119,10 +142,10 @@ func New(cfg *rest.Config, on func(*Op) Fault, done func(op *Op, status int, bod
 	own := rest.CopyConfig(cfg)
 	own.TLSClientConfig = rest.TLSClientConfig{}
 	own.Host = host.String()
-	own.Dial, own.Proxy, own.WrapTransport = nil, nil, nil
+	own.Dial, own.Proxy = nil, nil
 	own.Transport = i
 	own.DisableCompression = true
-	// Watch events have to be told apart.
+	// Names and watch events have to be read.
 	own.ContentType, own.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 	i.config = own
 	return i, nil
@@ -144,30 +167,66 @@ func (i *Incarnation) Kill() {
 	i.base.CloseIdleConnections()
 }
 
-// Reset resets all connections that are open.
+// Reset resets all connections that are open. Requests under way end with the
+// error of a connection that the other side has reset.
 func (i *Incarnation) Reset() {
 	i.mu.Lock()
 	conns := i.conns
-	i.conns = map[net.Conn]bool{}
+	i.conns = map[*conn]bool{}
 	i.mu.Unlock()
 	for c := range conns {
-		if tcp, ok := c.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0)
-		}
-		_ = c.Close()
+		c.reset()
 	}
+}
+
+// A conn is a connection that can be reset.
+type conn struct {
+	net.Conn
+	i        *Incarnation
+	wasReset atomic.Bool
+}
+
+func (c *conn) reset() {
+	c.wasReset.Store(true)
+	if tcp, ok := c.Conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	_ = c.Conn.Close()
+}
+
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err != nil && c.wasReset.Load() {
+		err = reset()
+	}
+	return n, err
+}
+
+func (c *conn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if err != nil && c.wasReset.Load() {
+		err = reset()
+	}
+	return n, err
+}
+
+func (c *conn) Close() error {
+	c.i.mu.Lock()
+	delete(c.i.conns, c)
+	c.i.mu.Unlock()
+	return c.Conn.Close()
 }
 
 // Hold keeps the watches of a resource, or of all if it is "", from delivering
 // anything until release is called. What the server sends meanwhile is late,
-// not lost.
+// not lost. A watch that is held can be established, and can be cut.
 func (i *Incarnation) Hold(resource string) (release func()) {
 	i.change(func() { i.held[resource]++ })
 	return sync.OnceFunc(func() { i.change(func() { i.held[resource]-- }) })
 }
 
 // Freeze stops everything: nothing is sent, and nothing is received, until thaw is
-// called.
+// called. Only Kill, and the end of a request's context, are seen before that.
 func (i *Incarnation) Freeze() (thaw func()) {
 	i.change(func() { i.frozen++ })
 	return sync.OnceFunc(func() { i.change(func() { i.frozen-- }) })
@@ -175,29 +234,20 @@ func (i *Incarnation) Freeze() (thaw func()) {
 
 // Cut ends the watches of a resource, or of all if it is "": without a word, or,
 // if gone is true, with the event that tells that the resource version is too
-// old (410). Events that the incarnation has not received yet are not delivered.
+// old (410). Events that the incarnation has not received yet are not delivered. A
+// watch that is in the middle of an event breaks off there, without a word.
 func (i *Incarnation) Cut(resource string, gone bool) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	for s := range i.streams {
-		if resource == "" || s.resource == resource {
-			s.cut(gone)
+	i.change(func() {
+		for s := range i.streams {
+			if resource == "" || s.resource == resource {
+				s.cutLocked(gone)
+			}
 		}
-	}
+	})
 }
 
 // Streams returns how many watches of a resource are established.
-func (i *Incarnation) Streams(resource string) int {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	n := 0
-	for s := range i.streams {
-		if s.resource == resource {
-			n++
-		}
-	}
-	return n
-}
+func (i *Incarnation) Streams(resource string) int { return i.Watches()[resource] }
 
 // Watches returns how many watches are established, by resource.
 func (i *Incarnation) Watches() map[string]int {
@@ -205,7 +255,9 @@ func (i *Incarnation) Watches() map[string]int {
 	defer i.mu.Unlock()
 	n := map[string]int{}
 	for s := range i.streams {
-		n[s.resource]++
+		if s.over == open {
+			n[s.resource]++
+		}
 	}
 	return n
 }
@@ -218,12 +270,12 @@ func (i *Incarnation) change(f func()) {
 	i.mu.Unlock()
 }
 
-// passable waits while the incarnation is frozen or, for a stream, the resource is
-// held. It returns early when ctx is done, or the incarnation killed.
-func (i *Incarnation) passable(ctx context.Context, stream bool, resource string) error {
+// passable waits while the incarnation is frozen or, for a stream that goes on, its
+// resource is held. It returns early when ctx is done, or the incarnation killed.
+func (i *Incarnation) passable(ctx context.Context, s *stream) error {
 	for {
 		i.mu.Lock()
-		blocked := i.frozen > 0 || stream && (i.held[resource] > 0 || i.held[""] > 0)
+		blocked := i.frozen > 0 || s != nil && s.over == open && (i.held[s.resource] > 0 || i.held[""] > 0)
 		changed := i.changed
 		i.mu.Unlock()
 		switch {
@@ -252,7 +304,7 @@ func (i *Incarnation) sleep(ctx context.Context, d time.Duration) error {
 		case <-i.life.Done():
 		}
 	}
-	return i.passable(ctx, false, "")
+	return i.passable(ctx, nil)
 }
 
 func (i *Incarnation) track(c net.Conn) (net.Conn, error) {
@@ -262,8 +314,9 @@ func (i *Incarnation) track(c net.Conn) (net.Conn, error) {
 		_ = c.Close()
 		return nil, ErrKilled
 	}
-	i.conns[c] = true
-	return c, nil
+	own := &conn{Conn: c, i: i}
+	i.conns[own] = true
+	return own, nil
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -273,10 +326,14 @@ func (i *Incarnation) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := i.passable(r.Context(), false, ""); err != nil {
+	acceptJSON(r.Header)
+	if err := i.passable(r.Context(), nil); err != nil {
 		return nil, err
 	}
-	f := i.on(op)
+	var f Fault
+	if i.on != nil {
+		f = i.on(op)
+	}
 	if f.Before != nil {
 		f.Before()
 	}
@@ -295,35 +352,28 @@ func (i *Incarnation) RoundTrip(r *http.Request) (*http.Response, error) {
 
 	ctx, cancel := context.WithCancel(r.Context())
 	stop := context.AfterFunc(i.life, cancel)
+	end := func() { stop(); cancel() }
 	response, err := i.base.RoundTrip(r.WithContext(ctx))
 	if err != nil {
-		stop()
-		cancel()
-		if i.life.Err() != nil {
-			err = ErrKilled
-		}
-		return nil, err
+		end()
+		return nil, i.failed(r.Context(), err)
 	}
-	if op.Verb == "watch" && response.StatusCode == http.StatusOK {
-		s := newStream(i, op.Resource, ctx, cancel, stop, response)
-		if f.NoBookmark > 0 {
-			s.withoutBookmark(f.NoBookmark)
+	watch := op.Verb == "watch" && response.StatusCode == http.StatusOK
+	var body []byte
+	if !watch {
+		body, err = io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		end()
+		if err != nil {
+			return nil, i.failed(r.Context(), err)
 		}
-		response.Body = s
-		if i.done != nil {
-			i.done(op, response.StatusCode, nil)
-		}
-		return response, nil
 	}
-	defer cancel()
-	defer stop()
-	body, err := io.ReadAll(response.Body)
-	_ = response.Body.Close()
-	if err != nil {
-		if i.life.Err() != nil {
-			err = ErrKilled
+	refuse := func(err error) error {
+		if watch {
+			end()
+			_ = response.Body.Close()
 		}
-		return nil, err
+		return err
 	}
 	if i.done != nil {
 		i.done(op, response.StatusCode, body)
@@ -332,23 +382,35 @@ func (i *Incarnation) RoundTrip(r *http.Request) (*http.Response, error) {
 		f.After()
 	}
 	if err := i.sleep(r.Context(), f.Hold); err != nil {
-		return nil, err
+		return nil, refuse(err)
 	}
 	switch {
 	case f.Lose:
-		return nil, reset()
+		return nil, refuse(reset())
 	case f.Answer != nil:
+		_ = refuse(nil)
 		return f.Answer.response(r), nil
+	case watch:
+		response.Body = newStream(i, op.Resource, r.Context(), end, response, f.NoBookmark)
+		return response, nil
 	}
 	var reader io.Reader = bytes.NewReader(body)
 	switch {
 	case f.Trunc:
 		reader = io.MultiReader(bytes.NewReader(body[:len(body)/2]), broken{})
 	case f.Drip > 0:
-		reader = &dripping{i: i, ctx: r.Context(), body: body, pause: f.Drip / 8, size: len(body)/8 + 1}
+		reader = &dripping{i: i, ctx: r.Context(), body: body, pause: f.Drip / drops, size: (len(body) + drops - 1) / drops}
 	}
 	response.Body = io.NopCloser(reader)
 	return response, nil
+}
+
+// failed is what the caller sees of a request that failed by itself.
+func (i *Incarnation) failed(ctx context.Context, err error) error {
+	if gone := i.passable(ctx, nil); gone != nil {
+		return gone
+	}
+	return err
 }
 
 func (a *Answer) response(r *http.Request) *http.Response {
@@ -387,19 +449,26 @@ type dripping struct {
 	i     *Incarnation
 	ctx   context.Context
 	body  []byte
-	pause time.Duration
-	size  int
+	pause time.Duration // before each piece
+	size  int           // of a piece
+	drop  []byte        // what is left of the present one
 }
 
+const drops = 8
+
 func (d *dripping) Read(p []byte) (int, error) {
-	if len(d.body) == 0 {
-		return 0, io.EOF
+	if len(d.drop) == 0 {
+		if len(d.body) == 0 {
+			return 0, io.EOF
+		}
+		if err := d.i.sleep(d.ctx, d.pause); err != nil {
+			return 0, err
+		}
+		n := min(d.size, len(d.body))
+		d.drop, d.body = d.body[:n], d.body[n:]
 	}
-	if err := d.i.sleep(d.ctx, d.pause); err != nil {
-		return 0, err
-	}
-	n := copy(p, d.body[:min(d.size, len(d.body))])
-	d.body = d.body[n:]
+	n := copy(p, d.drop)
+	d.drop = d.drop[n:]
 	return n, nil
 }
 
@@ -419,7 +488,7 @@ func SetQuery(pairs ...string) func(*http.Request) {
 // Call makes a call that is no request to the API server, and what f says happens
 // to it: Before, Delay, Drop, After, Hold and Lose.
 func (f Fault) Call(ctx context.Context, i *Incarnation, call func(context.Context) error) error {
-	if err := i.passable(ctx, false, ""); err != nil {
+	if err := i.passable(ctx, nil); err != nil {
 		return err
 	}
 	if f.Before != nil {

@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // An Op is a request to the API server, read from its method, URL and body.
@@ -28,10 +30,19 @@ type Op struct {
 func (o *Op) IsWrite() bool {
 	switch o.Verb {
 	case "create", "update", "patch", "apply", "delete", "deletecollection":
-		return !slices.Contains(o.Query["dryRun"], "All") && !strings.HasSuffix(o.Resource, "reviews.authorization.k8s.io") &&
+		return !o.isDryRun() && !strings.HasSuffix(o.Resource, "reviews.authorization.k8s.io") &&
 			!strings.HasSuffix(o.Resource, "reviews.authentication.k8s.io") && o.Subresource != "token"
 	}
 	return false
+}
+
+// isDryRun knows that deletions say so in the body.
+func (o *Op) isDryRun() bool {
+	if slices.Contains(o.Query["dryRun"], "All") {
+		return true
+	}
+	var options struct{ DryRun []string }
+	return strings.HasPrefix(o.Verb, "delete") && json.Unmarshal(o.Body, &options) == nil && slices.Contains(options.DryRun, "All")
 }
 
 // IsReflector reports whether it is one of the lists and watches that fill a cache.
@@ -59,13 +70,13 @@ func parse(r *http.Request, prefix string) (*Op, error) {
 	}
 	switch r.Method {
 	case http.MethodGet:
-		switch {
-		case op.Query.Get("watch") == "true" || op.Query.Get("watch") == "1":
-			op.Verb = "watch"
-		case op.Name == "":
-			op.Verb = "list"
-		default:
+		switch watch := strings.ToLower(op.Query.Get("watch")); {
+		case op.Name != "":
 			op.Verb = "get"
+		case op.Query.Has("watch") && watch != "false" && watch != "0":
+			op.Verb = "watch"
+		default:
+			op.Verb = "list"
 		}
 	case http.MethodPost:
 		op.Verb = "create"
@@ -131,5 +142,24 @@ func (o *Op) nameFromBody() {
 	o.Name = object.Metadata.Name
 	if o.Name == "" && object.Metadata.GenerateName != "" {
 		o.Name, o.Generated = object.Metadata.GenerateName, true
+	}
+}
+
+// acceptJSON asks for JSON where the client would rather have what cannot be read
+// here. Clients of the API understand both.
+func acceptJSON(h http.Header) {
+	for n, value := range h["Accept"] {
+		parts := strings.Split(value, ",")
+		for m, part := range parts {
+			media, rest, _ := strings.Cut(strings.TrimSpace(part), ";")
+			switch media {
+			case runtime.ContentTypeProtobuf, runtime.ContentTypeCBOR, runtime.ContentTypeCBORSequence:
+				parts[m] = runtime.ContentTypeJSON
+				if rest = strings.TrimPrefix(rest, "stream=watch"); rest != "" {
+					parts[m] += ";" + strings.TrimPrefix(rest, ";")
+				}
+			}
+		}
+		h["Accept"][n] = strings.Join(parts, ",")
 	}
 }

@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,19 +21,19 @@ type stream struct {
 	resource string
 	body     io.ReadCloser
 	lines    bool
-	ctx      context.Context
-	cancel   context.CancelFunc
-	stop     func() bool
+	ctx      context.Context // done when nobody wants the stream any more
+	close    context.CancelFunc
+	end      func()      // ends a Read of the body
 	timer    *time.Timer // ends a stream without its bookmark
 
+	// Of the one who reads.
 	buffer  [16 << 10]byte
 	pending []byte // read from body, and not delivered
 	within  bool   // what was delivered ends within a line
 	filter  bool   // hold back the bookmark that ends the initial list
+	tail    []byte // delivered at the end
 
-	mu   sync.Mutex
-	over ending
-	tail []byte // delivered at the end
+	over ending // guarded by i.mu
 }
 
 type ending int
@@ -46,41 +44,42 @@ const (
 	gone
 )
 
-func newStream(i *Incarnation, resource string, ctx context.Context, cancel context.CancelFunc, stop func() bool, r *http.Response) *stream {
-	s := &stream{i: i, resource: resource, body: r.Body, ctx: ctx, cancel: cancel, stop: stop}
+func newStream(i *Incarnation, resource string, ctx context.Context, end func(), r *http.Response, noBookmark time.Duration) *stream {
+	s := &stream{i: i, resource: resource, body: r.Body, end: end, tail: expiredEvent()}
+	s.ctx, s.close = context.WithCancel(ctx)
 	s.lines = strings.HasPrefix(r.Header.Get("Content-Type"), runtime.ContentTypeJSON)
-	i.mu.Lock()
-	i.streams[s] = true
-	i.mu.Unlock()
+	s.filter = s.lines && noBookmark > 0
+	i.change(func() {
+		i.streams[s] = true
+		if noBookmark > 0 {
+			s.timer = time.AfterFunc(noBookmark, func() { i.change(func() { s.cutLocked(false) }) })
+		}
+	})
 	return s
 }
 
-func (s *stream) withoutBookmark(d time.Duration) {
-	s.filter = s.lines
-	s.timer = time.AfterFunc(d, func() { s.cut(false) })
-}
-
-func (s *stream) cut(expired bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (s *stream) cutLocked(expired bool) {
 	if s.over != open {
 		return
 	}
 	s.over = wasCut
 	if expired && s.lines {
-		s.over, s.tail = gone, expiredEvent()
+		s.over = gone
 	}
-	s.cancel() // ends a Read of the body, and a wait
+	s.end()
 }
 
 func (s *stream) ending() ending {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.i.mu.Lock()
+	defer s.i.mu.Unlock()
 	return s.over
 }
 
 // Read implements io.Reader.
 func (s *stream) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
 	for {
 		var err error
 		if len(s.pending) == 0 {
@@ -91,11 +90,8 @@ func (s *stream) Read(p []byte) (int, error) {
 				s.pending, err = s.withoutEnd(s.pending, err)
 			}
 		}
-		if e := s.i.passable(s.ctx, true, s.resource); e != nil {
-			if errors.Is(e, ErrKilled) {
-				return 0, e
-			}
-			err = e
+		if err := s.i.passable(s.ctx, s); err != nil {
+			return 0, err
 		}
 		switch s.ending() {
 		case wasCut:
@@ -111,9 +107,6 @@ func (s *stream) Read(p []byte) (int, error) {
 			return n, nil
 		}
 		if err != nil {
-			if s.i.life.Err() != nil {
-				err = ErrKilled
-			}
 			return 0, err
 		}
 	}
@@ -150,23 +143,35 @@ func (s *stream) withoutEnd(first []byte, err error) ([]byte, error) {
 	}
 	var kept []byte
 	for line := range bytes.Lines(all) {
-		if !bytes.Contains(line, []byte(metav1.InitialEventsAnnotationKey)) {
+		if !endsInitialList(line) {
 			kept = append(kept, line...)
 		}
 	}
 	return kept, err
 }
 
+func endsInitialList(line []byte) bool {
+	if !bytes.Contains(line, []byte(metav1.InitialEventsAnnotationKey)) {
+		return false
+	}
+	var event struct {
+		Type   string
+		Object struct {
+			Metadata struct{ Annotations map[string]string }
+		}
+	}
+	return json.Unmarshal(line, &event) == nil && event.Type == string(watch.Bookmark) &&
+		event.Object.Metadata.Annotations[metav1.InitialEventsAnnotationKey] == "true"
+}
+
 // Close implements io.Closer.
 func (s *stream) Close() error {
-	s.i.mu.Lock()
-	delete(s.i.streams, s)
-	s.i.mu.Unlock()
+	s.i.change(func() { delete(s.i.streams, s) })
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	s.stop()
-	s.cancel()
+	s.close()
+	s.end()
 	return s.body.Close()
 }
 

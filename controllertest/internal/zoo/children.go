@@ -6,7 +6,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	listerscorev1 "k8s.io/client-go/listers/core/v1"
 
 	"github.com/controllerkit/controllerkit/controllertest"
 )
@@ -36,6 +38,18 @@ func childMeta(parent *corev1.ConfigMap, name string) metav1.ObjectMeta {
 func exactly(o metav1.Object) metav1.DeleteOptions {
 	uid := o.GetUID()
 	return metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}
+}
+
+// snapshot returns the ConfigMaps of a cache, by name, all as of one moment. Whoever
+// looks at a parent first, and at its children later, may find that the garbage
+// collector has removed the children of one that is gone, and make them again.
+func snapshot(cache listerscorev1.ConfigMapNamespaceLister) (map[string]*corev1.ConfigMap, error) {
+	all, err := cache.List(labels.Everything())
+	byName := make(map[string]*corev1.ConfigMap, len(all))
+	for _, cm := range all {
+		byName[cm.Name] = cm
+	}
+	return byName, err
 }
 
 // childrenOf returns the objects of a resource by name, those whose controller is

@@ -2,11 +2,9 @@ package zoo
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -102,14 +100,7 @@ func (l *loop) run(ctx context.Context, reconciler reconcile.Func[types.Namespac
 	l.factory.StartWithContext(ctx)
 	l.dynamic.Start(ctx.Done())
 	c := &reconcile.Controller[types.NamespacedName]{
-		Name: "zoo", Queue: l.queue, Workers: 2,
-		Reconcile: func(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
-			result, err := reconciler(ctx, key)
-			if apierrors.IsForbidden(err) {
-				err = errors.New(err.Error()) // an ordinary one: half a minute until it is tried again is long here
-			}
-			return result, err
-		},
+		Name: "zoo", Queue: l.queue, Reconcile: reconciler, Workers: 2,
 		GracePeriod: 10 * time.Millisecond, HasSynced: l.synced,
 	}
 	if l.writes != nil {

@@ -131,9 +131,13 @@ type rollout struct {
 }
 
 func (r *rollout) reconcile(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
-	parent, err := r.cache.Get(key.Name)
+	all, err := snapshot(r.cache)
 	if err != nil {
-		return reconcile.Result{}, ignoreNotFound(err)
+		return reconcile.Result{}, err
+	}
+	parent := all[key.Name]
+	if parent == nil {
+		return reconcile.Result{}, nil
 	}
 	if parent.Data["config"] == "" {
 		return reconcile.Result{}, nil // not a parent
@@ -149,13 +153,13 @@ func (r *rollout) reconcile(ctx context.Context, key types.NamespacedName) (reco
 		}
 	}
 
-	made, err := r.config(ctx, parent, hash)
+	made, err := r.config(ctx, all, parent, hash)
 	if err != nil && r.bug != "swallowed-error" {
 		return reconcile.Result{}, err
 	}
 	if r.bug != "config-first" || made {
 		for _, role := range []string{"a", "b"} {
-			if err := r.node(ctx, parent, role, hash); err != nil {
+			if err := r.node(ctx, all, parent, role, hash); err != nil {
 				return reconcile.Result{}, err
 			}
 		}
@@ -180,9 +184,9 @@ func (r *rollout) reconcile(ctx context.Context, key types.NamespacedName) (reco
 }
 
 // config makes the ConfigMap with the config and says whether there was none.
-func (r *rollout) config(ctx context.Context, parent *corev1.ConfigMap, hash string) (made bool, err error) {
+func (r *rollout) config(ctx context.Context, all map[string]*corev1.ConfigMap, parent *corev1.ConfigMap, hash string) (made bool, err error) {
 	name := configName(parent.Name, hash)
-	if _, exists, err := r.child(parent, name); exists || err != nil {
+	if child, err := child(all, parent, name); child != nil || err != nil {
 		return false, err
 	}
 	_, err = r.client.Create(ctx, &corev1.ConfigMap{ObjectMeta: childMeta(parent, name), Data: parent.Data}, metav1.CreateOptions{})
@@ -190,12 +194,13 @@ func (r *rollout) config(ctx context.Context, parent *corev1.ConfigMap, hash str
 }
 
 // node makes a node have the config, and known.
-func (r *rollout) node(ctx context.Context, parent *corev1.ConfigMap, role, hash string) error {
-	node, exists, err := r.child(parent, parent.Name+"-"+role)
+func (r *rollout) node(ctx context.Context, all map[string]*corev1.ConfigMap, parent *corev1.ConfigMap, role, hash string) error {
+	node, err := child(all, parent, parent.Name+"-"+role)
 	if err != nil {
 		return err
 	}
-	if !exists {
+	created := node == nil
+	if created {
 		node = &corev1.ConfigMap{ObjectMeta: childMeta(parent, parent.Name+"-"+role)}
 		metav1.SetMetaDataAnnotation(&node.ObjectMeta, hashAnnotation, hash)
 		if node, err = r.client.Create(ctx, node, metav1.CreateOptions{}); err != nil {
@@ -205,7 +210,7 @@ func (r *rollout) node(ctx context.Context, parent *corev1.ConfigMap, role, hash
 	if node, err = r.annotate(ctx, node, hashAnnotation, hash); err != nil {
 		return err
 	}
-	if r.bug != "join-once" || !exists {
+	if r.bug != "join-once" || created {
 		_, err = r.annotate(ctx, node, joinedAnnotation, "true")
 	}
 	return err
@@ -228,14 +233,13 @@ func (r *rollout) annotate(ctx context.Context, obj *corev1.ConfigMap, pairs ...
 	return r.client.Update(ctx, changed, metav1.UpdateOptions{})
 }
 
-// child returns a child from the cache. One of a parent that had the same name is
-// in the way.
-func (r *rollout) child(parent *corev1.ConfigMap, name string) (child *corev1.ConfigMap, exists bool, err error) {
-	child, err = r.cache.Get(name)
-	if err == nil && !metav1.IsControlledBy(child, parent) {
-		err = apierrors.NewAlreadyExists(corev1.Resource("configmaps"), name)
+// child returns a child, nil if there is none. One of a parent that had the same
+// name is in the way.
+func child(all map[string]*corev1.ConfigMap, parent *corev1.ConfigMap, name string) (*corev1.ConfigMap, error) {
+	if all[name] != nil && !metav1.IsControlledBy(all[name], parent) {
+		return nil, apierrors.NewAlreadyExists(corev1.Resource("configmaps"), name)
 	}
-	return child, err == nil, ignoreNotFound(err)
+	return all[name], nil
 }
 
 func configName(parent, hash string) string { return parent + "-config-" + hash }

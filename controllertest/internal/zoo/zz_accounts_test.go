@@ -26,7 +26,7 @@ func TestZZAccounts(t *testing.T) {
 			bugs = strings.Split(b, ",")
 		}
 		for _, bug := range bugs {
-			o := controllertest.Options{Config: testserver.Config(t), KeepNamespaces: true, Parallel: 16, Settle: 4 * time.Second}
+			o := controllertest.Options{Config: testserver.Config(t), KeepNamespaces: true, Parallel: 32, Settle: 4 * time.Second}
 			if bug == "" {
 				o.Settle = 0
 			}
@@ -35,6 +35,14 @@ func TestZZAccounts(t *testing.T) {
 			}
 			if n, err := strconv.Atoi(os.Getenv("ZZ_TIMES")); err == nil {
 				o.Plans = slices.Repeat(o.Plans, n)
+			}
+			if n, err := strconv.Atoi(os.Getenv("ZZ_SAMPLE")); err == nil {
+				o.Sample = n
+			}
+			if k := os.Getenv("ZZ_KINDS"); k != "" {
+				for _, k := range strings.Split(k, ",") {
+					o.Faults = append(o.Faults, controllertest.Kind(k))
+				}
 			}
 			r, err := controllertest.Run(t.Context(), f.Scenario(bug), o)
 			if err != nil {

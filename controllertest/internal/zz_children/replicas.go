@@ -1,7 +1,6 @@
 package zoo
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -13,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	clientcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	listerscorev1 "k8s.io/client-go/listers/core/v1"
@@ -114,9 +112,13 @@ type replicas struct {
 }
 
 func (r *replicas) reconcile(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
-	parent, err := r.cache.Get(key.Name)
+	all, err := r.look(ctx, key)
 	if err != nil {
-		return reconcile.Result{}, ignoreNotFound(err)
+		return reconcile.Result{}, err
+	}
+	parent := all[key.Name]
+	if parent == nil {
+		return reconcile.Result{}, nil
 	}
 	want, err := strconv.Atoi(parent.Data["replicas"])
 	if err != nil {
@@ -127,9 +129,11 @@ func (r *replicas) reconcile(ctx context.Context, key types.NamespacedName) (rec
 		uid, _ := r.uids.LoadOrStore(key, parent.UID)
 		owner.UID = uid.(types.UID)
 	}
-	children, err := r.children(ctx, owner)
-	if err != nil {
-		return reconcile.Result{}, err
+	var children []*corev1.ConfigMap
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if metav1.IsControlledBy(all[name], owner) {
+			children = append(children, all[name])
+		}
 	}
 
 	surplus := children[min(want, len(children)):]
@@ -178,24 +182,19 @@ func (r *replicas) create(ctx context.Context, owner *corev1.ConfigMap) error {
 	return request.Do(ctx).Error()
 }
 
-// children returns those of this very parent. The cache shows what was made, but
-// not what may have been made by a request whose answer was lost.
-func (r *replicas) children(ctx context.Context, owner *corev1.ConfigMap) ([]*corev1.ConfigMap, error) {
-	all, err := r.cache.List(labels.Everything())
+// look returns all ConfigMaps. The cache shows what was made, but not what may have
+// been made by a request whose answer was lost.
+func (r *replicas) look(ctx context.Context, key types.NamespacedName) (map[string]*corev1.ConfigMap, error) {
+	if r.writes == nil || len(r.writes.Ambiguous(key)) == 0 {
+		return snapshot(r.cache)
+	}
+	list, err := r.client.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
-	if r.writes != nil && len(r.writes.Ambiguous(types.NamespacedName{Namespace: owner.Namespace, Name: owner.Name})) > 0 {
-		list, err := r.client.List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return nil, err
-		}
-		all = nil
-		for _, item := range list.Items {
-			all = append(all, &item)
-		}
+	all := map[string]*corev1.ConfigMap{}
+	for _, item := range list.Items {
+		all[item.Name] = &item
 	}
-	all = slices.DeleteFunc(all, func(c *corev1.ConfigMap) bool { return !metav1.IsControlledBy(c, owner) })
-	slices.SortFunc(all, func(a, b *corev1.ConfigMap) int { return cmp.Compare(a.Name, b.Name) })
 	return all, nil
 }

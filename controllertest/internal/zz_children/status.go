@@ -256,7 +256,9 @@ type gaugeStatus struct {
 }
 
 func statusOf(gauge *unstructured.Unstructured) gaugeStatus {
-	var s struct{ Status gaugeStatus }
+	var s struct {
+		Status gaugeStatus `json:"status"`
+	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(gauge.Object, &s); err != nil {
 		panic(err) // the schema does not allow it
 	}
