@@ -22,6 +22,14 @@ test: bin/controlplane ## all tests, the real API server included
 	@# Many tests wait for a server or a clock, so more of them run at once than there are cores.
 	go test -race -shuffle=on -p 3 -parallel 6 $(TEST_FLAGS) $(PACKAGES)
 	cd controlplane && go test $(TEST_FLAGS) ./...
+	cd bench && go test $(TEST_FLAGS) ./...
+
+BUDGET ?= 40m
+
+.PHONY: explore
+explore: bin/controlplane ## faults at every place, and random ones: BUDGET (40m) for each of the two large scenarios, all single faults for the zoo
+	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -p 1 -run '^(TestReference|TestExplore)$$' ./controllertest/internal/zoo ./examples/tenant/integration
+	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^TestTwins$$' ./controllertest/internal/zoo
 
 .PHONY: check
 check: bin/staticcheck bin/golangci-lint bin/govulncheck ## formatting, vet (also for darwin and windows), linters, generated code, tidiness
@@ -30,10 +38,12 @@ check: bin/staticcheck bin/golangci-lint bin/govulncheck ## formatting, vet (als
 	GOOS=darwin go vet ./...
 	GOOS=windows go vet ./...
 	cd controlplane && go vet ./...
+	cd bench && go vet ./...
 	bin/staticcheck ./...
 	bin/golangci-lint run ./...
 	go mod tidy -diff
 	cd controlplane && go mod tidy -diff
+	cd bench && go mod tidy -diff
 	cd internal/tools && go mod tidy -diff
 	cd internal/tools/lint && go mod tidy -diff
 	examples/tenant/generate.sh -verify
@@ -43,6 +53,10 @@ check: bin/staticcheck bin/golangci-lint bin/govulncheck ## formatting, vet (als
 generate: ## generated code of the examples, and the golden files of the exported API
 	examples/tenant/generate.sh
 	go test -run '^TestAPI$$' . -update
+
+.PHONY: zoo
+zoo: bin/controlplane ## docs/zoo.md, the table of the bugs that controllertest finds
+	go test ./controllertest/internal/zoo -run '^TestDocs$$' -update
 
 .PHONY: bench
 bench: ## benchmarks of every package

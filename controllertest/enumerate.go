@@ -58,17 +58,17 @@ func (x *explorer) travels(ops []operation, n int) []plan {
 	}
 	var plans []plan
 	for _, resource := range slices.Sorted(maps.Keys(x.watched)) {
-		from := "start"
-		for m, op := range ops[:n+1] {
-			// At the beginning of a step the user has written something.
-			wrote := m > 0 && (ops[m-1].write && ops[m-1].resource == resource || ops[m-1].step != op.step)
-			if m == 0 {
-				wrote = true
+		from, before := "start", operation{write: true, resource: resource}
+		for _, op := range ops[:n+1] {
+			if !op.write {
+				continue // how many there are depends on when events arrive
 			}
-			if wrote {
+			// At the beginning of a step the user has written something.
+			if before.resource == resource || before.step != op.step {
 				plans = append(plans, plan{{kind: TimeTravel, about: resource, from: from, at: ops[n].id}})
 				from = op.id
 			}
+			before = op
 		}
 	}
 	return plans

@@ -44,7 +44,7 @@ type explorer struct {
 
 	mu     sync.Mutex
 	plans  map[string]plan // by run, to name those that left goroutines
-	left   []*run          // whose objects have to be removed
+	left   []objectKey     // have to be removed
 	report *Report
 }
 
@@ -249,8 +249,10 @@ func (x *explorer) try(ctx context.Context, p plan, ref *reference) (*run, error
 		r.judge(ref)
 	}
 	x.mu.Lock()
-	if len(r.present) > 0 {
-		x.left = append(x.left, r)
+	if !x.keep {
+		for key := range r.present {
+			x.left = append(x.left, key)
+		}
 	}
 	x.mu.Unlock()
 	return r, nil
@@ -433,13 +435,11 @@ func (x *explorer) sweep() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	for _, r := range x.left {
-		for key := range r.present {
-			client := x.dyn.Resource(r.gvr(key.resource)).Namespace(key.namespace)
-			// Nobody is there any more who would remove its finalizers.
-			_, _ = client.Patch(ctx, key.name, mergePatch, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-			_ = client.Delete(ctx, key.name, metav1.DeleteOptions{})
-		}
+	for _, key := range x.left {
+		client := x.dyn.Resource(x.observer.gvr(key.resource)).Namespace(key.namespace)
+		// Nobody is there any more who would remove its finalizers.
+		_, _ = client.Patch(ctx, key.name, mergePatch, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		_ = client.Delete(ctx, key.name, metav1.DeleteOptions{})
 	}
 	var errs []error
 	for n := range x.runs.Load() {

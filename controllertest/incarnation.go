@@ -219,7 +219,7 @@ func (i *incarnation) operateLocked(o operation, signature string) fault.Fault {
 				r.noteLocked("FAULT %s", j)
 				r.next++
 				clear(r.counts)
-				r.touchLocked()
+				r.faultLocked()
 			}
 		}
 	}
@@ -386,7 +386,7 @@ func (r *run) ownedLocked(name string) (objectKey, *unstructured.Unstructured) {
 
 // interfere is a user who acts at the worst moment.
 func (r *run) interfere(ctx context.Context, kind Kind, key objectKey, obj *unstructured.Unstructured) {
-	client := r.x.dyn.Resource(r.gvr(key.resource)).Namespace(key.namespace)
+	client := r.x.dyn.Resource(r.x.observer.gvr(key.resource)).Namespace(key.namespace)
 	if kind == UserEdit {
 		_, err := client.Patch(ctx, key.name, types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+editAnnotation+`":"true"}}}`), metav1.PatchOptions{})
 		r.interfered(err)
@@ -406,13 +406,8 @@ func (r *run) interfere(ctx context.Context, kind Kind, key objectKey, obj *unst
 		defer end()
 		ctx, cancel := context.WithTimeout(context.Background(), r.x.options.Settle)
 		defer cancel()
-		for !r.gone(key) {
-			r.mu.Lock()
-			since, over := r.lastEvent, r.over
-			r.mu.Unlock()
-			if over || !r.gone(key) && !r.waitChange(ctx, since, r.x.options.Settle) {
-				return // a finding of the step: it does not converge
-			}
+		if !r.awaitGone(ctx, key) {
+			return // a finding of the step: it does not converge
 		}
 		r.mu.Lock()
 		unwanted := r.unwanted[key]
@@ -442,10 +437,17 @@ func (r *run) interfered(err error) {
 	}
 }
 
-func (r *run) gone(key objectKey) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.present[key] == nil
+// awaitGone waits until the observer has seen that an object is gone. It reports
+// false if the run or ctx is over before.
+func (r *run) awaitGone(ctx context.Context, key objectKey) bool {
+	for {
+		r.mu.Lock()
+		changed, over, gone := r.changed, r.over, r.present[key] == nil
+		r.mu.Unlock()
+		if gone || over || sleep(ctx, changed, r.x.options.Settle) != nil {
+			return gone && !over
+		}
+	}
 }
 
 // fresh is the object as its user would create it again.

@@ -21,7 +21,7 @@ import (
 type reference struct {
 	operations []operation
 	skipped    []string
-	rests      []rest_
+	rests      []checkpoint
 	masked     map[string]bool // paths of rests that differ between the runs
 	added      map[string]int  // events by masked object: the most of any run
 	deleted    map[string]int

@@ -102,6 +102,15 @@ func (o *observer) runOf(obj *unstructured.Unstructured) *run {
 	return o.runs[namespace]
 }
 
+func (o *observer) gvr(resource string) schema.GroupVersionResource {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if t := o.types[resource]; t != nil {
+		return t.gvr
+	}
+	return schema.GroupVersionResource{}
+}
+
 func (o *observer) add(r *run) {
 	o.mu.Lock()
 	o.runs[r.env.Namespace] = r

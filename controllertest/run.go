@@ -43,6 +43,7 @@ type run struct {
 	restarts  int
 	pending   int       // faults that go on, writes under way, users that wait
 	lastEvent time.Time // when something happened last
+	lastFault time.Time // when a step or a fault began or ended last
 	changed   chan struct{}
 	step      int
 	next      int                       // the fault of the plan to come
@@ -61,7 +62,7 @@ type run struct {
 	timeline  []moment
 	trace     []operation
 	findings  []Finding
-	rests     []rest_
+	rests     []checkpoint
 }
 
 // A moment is a line of the timeline.
@@ -79,8 +80,8 @@ type event struct {
 	cloud    []cloud.Resource // what it holds from now on; if object is nil
 }
 
-// A rest_ is the state that a step came to rest in.
-type rest_ struct {
+// A checkpoint is the state that a step came to rest in.
+type checkpoint struct {
 	step  string
 	state map[string]any // normalized, flat
 }
@@ -143,7 +144,7 @@ func (r *run) play(ctx context.Context, n int, name string, do func() error) boo
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.rests = append(r.rests, rest_{name, r.normalizeLocked(state)})
+	r.rests = append(r.rests, checkpoint{name, r.normalizeLocked(state)})
 	if r.x.watched == nil && len(r.plan) == 0 {
 		r.x.watched = map[string]int{} // the first run of all, and nothing beside it
 		for _, i := range r.life {
@@ -158,14 +159,12 @@ func (r *run) play(ctx context.Context, n int, name string, do func() error) boo
 // rest waits until nothing happens any more and the cluster has converged. It
 // returns the state, or what is wrong.
 func (r *run) rest(ctx context.Context) (*State, []Finding) {
-	o := r.x.options
-	var missing error
+	missing := errors.New("it was never at rest")
 	for {
-		quiet, ctxErr := r.quiet(ctx)
-		if ctxErr != nil {
-			return nil, []Finding{{Health, fmt.Sprintf("the exploration was stopped: %v", ctxErr)}}
-		}
-		if !quiet {
+		switch quiet, err := r.quiet(ctx); {
+		case err != nil:
+			return nil, []Finding{{Health, fmt.Sprintf("the exploration was stopped: %v", err)}}
+		case !quiet:
 			return nil, []Finding{r.restless(missing)}
 		}
 		r.mu.Lock()
@@ -185,22 +184,32 @@ func (r *run) rest(ctx context.Context) (*State, []Finding) {
 			return state, nil
 		}
 		// Not there yet: wait until something happens.
-		if !r.waitChange(ctx, seen, o.Settle) {
-			if err := ctx.Err(); err != nil {
-				return nil, []Finding{{Health, fmt.Sprintf("the exploration was stopped: %v", err)}}
-			}
+		switch news, ctxErr := r.news(ctx, seen); {
+		case ctxErr != nil:
+			return nil, []Finding{{Health, fmt.Sprintf("the exploration was stopped: %v", ctxErr)}}
+		case !news:
 			return nil, []Finding{r.unconverged(err)}
 		}
 	}
+}
+
+// deadline is until when the cluster has to be at rest.
+func (r *run) deadline() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.pending > 0 {
+		return time.Now().Add(r.x.options.Settle)
+	}
+	return r.lastFault.Add(r.x.options.Settle)
 }
 
 // restless is the finding of a cluster in which something happens all the time.
 func (r *run) restless(missing error) Finding {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	text := fmt.Sprintf("no rest of %v within %v; the last writes: %s", r.x.options.Quiet, r.x.options.Settle, strings.Join(r.writes, "; "))
+	text := fmt.Sprintf("no rest of %v within %v of the last fault or step; the last writes: %s", r.x.options.Quiet, r.x.options.Settle, strings.Join(r.writes, "; "))
 	if missing != nil {
-		text += "; not converged: " + missing.Error()
+		text += "; " + missing.Error()
 	}
 	return Finding{Quiescence, text}
 }
@@ -232,13 +241,13 @@ func (r *run) queuesEmpty() error {
 // over, and the controller's watches are there again. It reports false if that is
 // not so after Options.Settle.
 func (r *run) quiet(ctx context.Context) (bool, error) {
-	deadline := time.Now().Add(r.x.options.Settle)
 	for {
+		deadline := r.deadline()
 		r.mu.Lock()
 		now := time.Now()
 		wait := r.x.options.Quiet - now.Sub(r.lastEvent)
 		if r.pending > 0 || len(r.life) == 0 {
-			wait = time.Until(deadline)
+			wait = deadline.Sub(now)
 		} else if !r.watchesLocked() {
 			// Only for so long: a controller may have a reason to do without.
 			wait = max(wait, watchPatience-now.Sub(r.lastEvent))
@@ -251,16 +260,23 @@ func (r *run) quiet(ctx context.Context) (bool, error) {
 		if !now.Before(deadline) {
 			return false, nil
 		}
-		timer := time.NewTimer(min(wait, deadline.Sub(now)))
-		select {
-		case <-timer.C:
-		case <-changed:
-			timer.Stop()
-		case <-ctx.Done():
-			timer.Stop()
-			return false, context.Cause(ctx)
+		if err := sleep(ctx, changed, min(wait, deadline.Sub(now))); err != nil {
+			return false, err
 		}
 	}
+}
+
+// sleep waits until the channel is closed, for that time, or for ctx.
+func sleep(ctx context.Context, changed <-chan struct{}, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-changed:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
 // watchPatience is how long a watch may be missing that the controller had in the
@@ -282,23 +298,19 @@ func (r *run) watchesLocked() bool {
 	return true
 }
 
-// waitChange waits until something has happened since the given time.
-func (r *run) waitChange(ctx context.Context, since time.Time, limit time.Duration) bool {
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
+// news waits until something has happened since the given time. It reports false
+// if nothing has until the deadline.
+func (r *run) news(ctx context.Context, since time.Time) (bool, error) {
 	for {
+		deadline := r.deadline()
 		r.mu.Lock()
 		changed, news := r.changed, r.lastEvent.After(since)
 		r.mu.Unlock()
-		if news {
-			return true
+		if now := time.Now(); news || !now.Before(deadline) {
+			return news && now.Before(deadline), nil
 		}
-		select {
-		case <-changed:
-		case <-timer.C:
-			return false
-		case <-ctx.Done():
-			return false
+		if err := sleep(ctx, changed, time.Until(deadline)); err != nil {
+			return false, err
 		}
 	}
 }
@@ -310,16 +322,23 @@ func (r *run) touchLocked() {
 	r.changed = make(chan struct{})
 }
 
+// faultLocked is touchLocked for faults and steps: from now on counts how long the
+// cluster takes to come to rest.
+func (r *run) faultLocked() {
+	r.touchLocked()
+	r.lastFault = r.lastEvent
+}
+
 // begin marks something that must end before the cluster can be at rest.
 func (r *run) begin() (end func()) {
 	r.mu.Lock()
 	r.pending++
-	r.touchLocked()
+	r.faultLocked()
 	r.mu.Unlock()
 	return sync.OnceFunc(func() {
 		r.mu.Lock()
 		r.pending--
-		r.touchLocked()
+		r.faultLocked()
 		r.mu.Unlock()
 	})
 }
@@ -488,12 +507,29 @@ func (r *run) answered(op *fault.Op, status int, body []byte) {
 	r.mu.Unlock()
 }
 
+// creatingLocked makes an object the user's before it is created: the controller
+// may see it before the user has the answer.
+func (r *run) creatingLocked(op *fault.Op) {
+	key := objectKey{op.Resource, op.Namespace, op.Name}
+	var obj unstructured.Unstructured
+	if op.Verb == "create" && op.Subresource == "" && !op.Generated && op.Name != "" && !unobserved(op.Resource) &&
+		r.owned[key] == nil && json.Unmarshal(op.Body, &obj.Object) == nil {
+		r.owned[key] = &obj
+		delete(r.unwanted, key)
+	}
+}
+
 // asUser takes in the answer to a request of the user: what the user creates is
 // what the user may delete.
 func (r *run) asUser(op *fault.Op, status int, body []byte) {
 	r.answered(op, status, body)
 	if op.Verb == "delete" && status == http.StatusNotFound {
 		status = http.StatusOK // it is what the user wanted
+	}
+	if op.Verb == "create" && status > 299 && status != http.StatusConflict {
+		r.mu.Lock()
+		delete(r.owned, objectKey{op.Resource, op.Namespace, op.Name})
+		r.mu.Unlock()
 	}
 	if !op.IsWrite() || op.Subresource != "" || status < 200 || status > 299 || unobserved(op.Resource) {
 		return
@@ -529,20 +565,11 @@ func (r *run) usersLocked() []string {
 	return names
 }
 
-func (r *run) gvr(resource string) schema.GroupVersionResource {
-	r.x.observer.mu.Lock()
-	defer r.x.observer.mu.Unlock()
-	if t := r.x.observer.types[resource]; t != nil {
-		return t.gvr
-	}
-	return schema.GroupVersionResource{}
-}
-
 func (r *run) deleteAsUser(ctx context.Context, key objectKey) error {
 	r.mu.Lock()
 	delete(r.owned, key)
 	r.mu.Unlock()
-	return r.x.dyn.Resource(r.gvr(key.resource)).Namespace(key.namespace).Delete(ctx, key.name, metav1.DeleteOptions{})
+	return r.x.dyn.Resource(r.x.observer.gvr(key.resource)).Namespace(key.namespace).Delete(ctx, key.name, metav1.DeleteOptions{})
 }
 
 // stop kills what runs and waits for it.
@@ -568,7 +595,7 @@ func (r *run) stop(ctx context.Context) {
 func (x *explorer) newRun(ctx context.Context, p plan) (*run, error) {
 	n := x.runs.Add(1)
 	r := &run{
-		x: x, id: fmt.Sprintf("%s-%d", x.prefix, n), plan: slices.Clone(p), changed: make(chan struct{}), began: time.Now(), lastEvent: time.Now(),
+		x: x, id: fmt.Sprintf("%s-%d", x.prefix, n), plan: slices.Clone(p), changed: make(chan struct{}), began: time.Now(), lastEvent: time.Now(), lastFault: time.Now(),
 		unwanted: map[objectKey]bool{}, expired: map[string]uint64{}, old: map[string]string{}, counts: map[string]int{}, generated: map[string]string{}, uids: map[types.UID]objectKey{},
 		versions: map[string]map[string]any{}, present: map[objectKey]*unstructured.Unstructured{}, owned: map[objectKey]*unstructured.Unstructured{},
 	}
@@ -580,6 +607,7 @@ func (x *explorer) newRun(ctx context.Context, p plan) (*run, error) {
 		if op.IsWrite() {
 			x.learn(op)
 			r.noteLocked("user: %s", r.signatureLocked(op))
+			r.creatingLocked(op)
 		}
 		r.touchLocked()
 		return fault.Fault{}

@@ -50,7 +50,7 @@ func newByHand(cfg *rest.Config, env *controllertest.Env) (*byHand, error) {
 				}
 			})),
 		queue: workqueue.NewTypedRateLimitingQueue(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[string](5*time.Millisecond, 500*time.Millisecond)),
+			workqueue.NewTypedItemExponentialFailureRateLimiter[string](5*time.Millisecond, 200*time.Millisecond)),
 	}
 	env.Queue(h.queue)
 	return h, nil

@@ -18,7 +18,7 @@ import (
 
 const (
 	registerLabel     = "register.zoo.example.com/account"    // of the ConfigMaps that want an account
-	registerDone      = "register.zoo.example.com/registered" // annotation
+	registerDone      = "register.zoo.example.com/registered" // annotation: the UID of the object that has its account
 	registerFinalizer = "register.zoo.example.com/account"
 )
 
@@ -71,7 +71,7 @@ func (r *registerLoop) reconcile(ctx context.Context, name string) error {
 		}
 		_, err := r.update(ctx, cm, func(cm *corev1.ConfigMap) { cm.Finalizers = append(cm.Finalizers, registerFinalizer) })
 		return err
-	case cm.Annotations[registerDone] == "":
+	case cm.Annotations[registerDone] != string(cm.UID): // a copy of a registered object is not one
 		return r.register(ctx, cm)
 	}
 	r.seen.Store(name, true)
@@ -87,7 +87,7 @@ func (r *registerLoop) register(ctx context.Context, cm *corev1.ConfigMap) error
 		return err
 	}
 	_, err = r.update(ctx, cm, func(cm *corev1.ConfigMap) {
-		metav1.SetMetaDataAnnotation(&cm.ObjectMeta, registerDone, "true")
+		metav1.SetMetaDataAnnotation(&cm.ObjectMeta, registerDone, string(cm.UID))
 	})
 	return err
 }
@@ -114,7 +114,7 @@ func register(bug string) controllertest.Scenario {
 		Script: []controllertest.Step{userCreates("a", registerLabel), userCreates("b", registerLabel)},
 		Converged: func(s *controllertest.State) error {
 			for _, cm := range s.Objects("configmaps") {
-				if cm.GetLabels()[registerLabel] != "" && cm.GetAnnotations()[registerDone] == "" {
+				if cm.GetLabels()[registerLabel] != "" && cm.GetAnnotations()[registerDone] != string(cm.GetUID()) {
 					return fmt.Errorf("%s is not registered", cm.GetName())
 				}
 			}

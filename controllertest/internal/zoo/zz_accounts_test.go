@@ -28,7 +28,7 @@ func TestZZAccounts(t *testing.T) {
 		for _, bug := range bugs {
 			o := controllertest.Options{Config: testserver.Config(t), KeepNamespaces: true, Parallel: 32, Settle: 4 * time.Second}
 			if bug == "" {
-				o.Settle = 0
+				o.Settle = 8 * time.Second
 			}
 			if p := os.Getenv("ZZ_PLANS"); p != "" {
 				o.Plans = strings.Split(p, "|")
