@@ -33,6 +33,15 @@
 //   - [github.com/controllerkit/controllerkit/metrics]: Prometheus collectors for
 //     all of the above
 //
+// # What proves it
+//
+//   - [github.com/controllerkit/controllerkit/controllertest]: runs a controller
+//     under every crash, lost answer and stale cache, and judges what comes out
+//   - [github.com/controllerkit/controllerkit/controllertest/fault]: the faults
+//     alone, for tests without an explorer
+//   - [github.com/controllerkit/controllerkit/controllertest/cloud]: a fake of an
+//     external service
+//
 // # How they fit
 //
 // Everything that runs is a func(context.Context) error that blocks until all

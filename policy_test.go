@@ -31,8 +31,8 @@ var update = flag.Bool("update", false, "write the golden files of the exported 
 // library lists the packages that users import.
 func library() []string {
 	return []string{
-		"consistency", "finalizer", "informer", "leader", "metrics", "queue",
-		"reconcile", "shutdown", "ssa", "status", "watcher",
+		"consistency", "controllertest", "controllertest/cloud", "controllertest/fault", "finalizer", "informer",
+		"leader", "metrics", "queue", "reconcile", "shutdown", "ssa", "status", "watcher",
 	}
 }
 
@@ -76,7 +76,7 @@ func TestLibraryIsWhole(t *testing.T) {
 	var got []string
 	for _, p := range goList(t, "./...") {
 		rel := strings.TrimPrefix(p.ImportPath, module+"/")
-		if rel == module || strings.HasPrefix(rel, "internal/") || rel == "examples" || strings.HasPrefix(rel, "examples/") {
+		if rel == module || strings.Contains("/"+rel, "/internal/") || rel == "examples" || strings.HasPrefix(rel, "examples/") {
 			continue
 		}
 		got = append(got, rel)
@@ -112,13 +112,14 @@ func TestPackageComments(t *testing.T) {
 }
 
 // TestImports holds that a package of the library brings none of its siblings,
-// that only metrics brings Prometheus, and that shutdown brings nothing at all.
+// controllertest aside, that only metrics brings Prometheus, and that shutdown
+// brings nothing at all.
 func TestImports(t *testing.T) {
 	for _, name := range library() {
 		p := goList(t, "./"+name)[0]
 		for _, dep := range p.Deps {
 			switch {
-			case strings.HasPrefix(dep, module+"/"):
+			case strings.HasPrefix(dep, module+"/") && !strings.HasPrefix(name, "controllertest"):
 				t.Errorf("%s depends on %s: packages are taken one at a time", name, dep)
 			case strings.HasPrefix(dep, "github.com/prometheus/") && name != "metrics":
 				t.Errorf("%s depends on %s: only metrics may", name, dep)
@@ -229,7 +230,7 @@ func TestAPI(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p, fset, _ := parsePackage(t, name)
 			got := exported(t, p, fset)
-			golden := filepath.Join("api", name+".txt")
+			golden := filepath.Join("api", strings.ReplaceAll(name, "/", "_")+".txt")
 			if *update {
 				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
 					t.Fatal(err)
@@ -356,7 +357,7 @@ func TestExamples(t *testing.T) {
 				})
 			}
 			for _, f := range p.Funcs {
-				if !used[f.Name] {
+				if !used[f.Name] && !takesTB(f.Decl) {
 					t.Errorf("%s.%s is used in no Example", name, f.Name)
 				}
 			}
@@ -373,6 +374,45 @@ func TestExamples(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// takesTB reports whether a function is called by tests only: its package comment
+// shows it, as an Example has no test to give it.
+func takesTB(f *ast.FuncDecl) bool {
+	params := f.Type.Params.List
+	if len(params) == 0 {
+		return false
+	}
+	sel, ok := params[0].Type.(*ast.SelectorExpr)
+	return ok && sel.Sel.Name == "TB"
+}
+
+// TestFirstTest holds that the test which the package comment of controllertest
+// shows is one that runs, and is short.
+func TestFirstTest(t *testing.T) {
+	source, err := os.ReadFile("controllertest/first_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, code, ok := strings.Cut(string(source), "\nfunc TestGreeter(")
+	if !ok {
+		t.Fatal("controllertest/first_test.go has no TestGreeter")
+	}
+	code = "func TestGreeter(" + code
+	if lines := strings.Count(code, "\n"); lines >= 30 {
+		t.Errorf("a user's first test has %d lines, want fewer than 30", lines)
+	}
+	var shown strings.Builder
+	for line := range strings.Lines(code) {
+		shown.WriteString("//\t" + line)
+	}
+	comment, err := os.ReadFile("controllertest/doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(comment), shown.String()) {
+		t.Error("controllertest/doc.go does not show TestGreeter as first_test.go has it")
 	}
 }
 

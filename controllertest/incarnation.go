@@ -169,6 +169,9 @@ func (i *incarnation) addQueue(q interface{ Len() int }) {
 // on decides what happens to a request.
 func (i *incarnation) on(op *fault.Op) fault.Fault {
 	r := i.run
+	if op.Verb == "update" {
+		r.awaitBase(i.ctx, op)
+	}
 	r.mu.Lock()
 	switch {
 	case op.IsReflector():
@@ -245,7 +248,7 @@ func (i *incarnation) reflectorLocked(op *fault.Op) fault.Fault {
 	var f fault.Fault
 	watchList := op.Query.Get("sendInitialEvents") == "true"
 	switch e := &i.effects; {
-	case op.Verb == "watch" && !watchList && parseRevision(op.Query.Get("resourceVersion")) < i.run.expired[op.Resource]:
+	case op.Verb == "watch" && !watchList && i.run.isExpiredLocked(op.Resource, op.Query.Get("resourceVersion")):
 		f.Answer = &fault.Answer{Code: http.StatusGone, Reason: metav1.StatusReasonExpired, Message: "too old resource version"}
 	case watchList && e.noBookmark == op.Resource:
 		e.noBookmark = ""
@@ -363,6 +366,11 @@ func (r *run) expire(resource string) {
 	r.mu.Lock()
 	r.expired[resource] = version
 	r.mu.Unlock()
+}
+
+func (r *run) isExpiredLocked(resource, version string) bool {
+	revision := parseRevision(version) // of "" and "0", which mean any, it is 0
+	return revision > 0 && revision < r.expired[resource]
 }
 
 // after ends a fault some time later.

@@ -1,11 +1,13 @@
 package controllertest
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
@@ -68,12 +70,7 @@ func (r *run) fieldsLocked(op *fault.Op) []string {
 	var paths []string
 	switch {
 	case op.Verb == "update":
-		var object map[string]any
-		if json.Unmarshal(op.Body, &object) != nil {
-			return nil
-		}
-		metadata, _ := object["metadata"].(map[string]any)
-		version, _ := metadata["resourceVersion"].(string)
+		object, version := updated(op)
 		base := r.versions[version]
 		if version == "" || base == nil {
 			return nil
@@ -103,6 +100,38 @@ func (r *run) fieldsLocked(op *fault.Op) []string {
 	slices.Sort(paths)
 	return slices.Compact(paths)
 }
+
+// updated is the object of an update, and the version that it was made from.
+func updated(op *fault.Op) (object map[string]any, version string) {
+	if json.Unmarshal(op.Body, &object) != nil {
+		return nil, ""
+	}
+	metadata, _ := object["metadata"].(map[string]any)
+	version, _ = metadata["resourceVersion"].(string)
+	return object, version
+}
+
+// awaitBase waits until the version that an update was made from is known: the
+// controller may have seen it before the user had the answer, and before the
+// observer.
+func (r *run) awaitBase(ctx context.Context, op *fault.Op) {
+	_, version := updated(op)
+	if version == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, baseTimeout)
+	defer cancel()
+	for {
+		r.mu.Lock()
+		changed, known := r.changed, r.versions[version] != nil
+		r.mu.Unlock()
+		if known || sleep(ctx, changed, baseTimeout) != nil {
+			return
+		}
+	}
+}
+
+const baseTimeout = 500 * time.Millisecond
 
 // changed lists the paths to a depth of two that differ.
 func changed(from, to map[string]any) []string {

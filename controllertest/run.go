@@ -102,6 +102,9 @@ func (r *run) tell(ctx context.Context) {
 	}
 	r.mu.Lock()
 	left := slices.SortedFunc(maps.Keys(r.owned), func(a, b objectKey) int { return strings.Compare(b.String(), a.String()) })
+	for _, key := range left {
+		r.unwanted[key] = true
+	}
 	r.mu.Unlock()
 	if len(left) > 0 {
 		r.play(ctx, len(r.x.scenario.Script), teardown, func() error {
