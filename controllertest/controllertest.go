@@ -26,31 +26,42 @@ func Explore(t testing.TB, s Scenario, o Options) {
 		t.Fatal(err)
 	}
 	report.tell(t)
+	if len(o.Plans) > 0 && len(report.Invalid) > 0 {
+		t.Errorf("these plans were asked for, and their faults did not happen; the names of operations are those of Report.Operations:\n\t%s", strings.Join(report.Invalid, "\n\t"))
+	}
 }
 
 // tell reports to a test.
 func (r *Report) tell(t testing.TB) {
 	t.Helper()
 	t.Log(r)
+	// A plan that was made shorter may begin with a kind that no other plan does.
+	byKind := map[Kind][]Failure{}
+	for _, f := range r.Failures {
+		kind := f.kind()
+		byKind[kind] = append(byKind[kind], f)
+	}
+	for _, f := range byKind[""] {
+		t.Errorf("%s%s", f, f.cure())
+	}
 	if r.Plans == 0 {
-		for _, f := range r.Failures {
-			t.Errorf("%s%s", f, f.cure())
+		if len(r.Failures) == 0 {
+			t.Error("no plan was run: none of Options.Faults makes sense at any operation of the controller, or Options.Budget is too short")
 		}
 		return
 	}
 	kinds, _ := t.(*testing.T)
 	for _, kind := range AllFaults() {
 		count, ok := r.Kinds[kind]
-		if !ok {
+		failures := byKind[kind]
+		if !ok && len(failures) == 0 {
 			continue
 		}
 		sub := func(t testing.TB) {
 			t.Helper()
 			t.Logf("%d plans, %d valid", count.Plans, count.Valid)
-			for _, f := range r.Failures {
-				if strings.HasPrefix(f.Plan, string(kind)+"@") || strings.HasPrefix(f.Plan, string(kind)+"(") {
-					t.Error(f)
-				}
+			for _, f := range failures {
+				t.Error(f)
 			}
 		}
 		if kinds != nil {
@@ -63,6 +74,13 @@ func (r *Report) tell(t testing.TB) {
 		t.Errorf("%d of %d plans are invalid, more than 2%%: their faults did not happen, so they say nothing; such as:\n\t%s",
 			len(r.Invalid), r.Plans, strings.Join(r.Invalid[:min(5, len(r.Invalid))], "\n\t"))
 	}
+}
+
+// kind is that of the first fault, "" without one.
+func (f Failure) kind() Kind {
+	kind, _, _ := strings.Cut(f.Plan, "@")
+	kind, _, _ = strings.Cut(kind, "(")
+	return Kind(kind)
 }
 
 // cure says what to do about a scenario that fails without faults.

@@ -52,6 +52,9 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
 	o = o.orDefaults()
 	var fixed []plan
 	for _, text := range o.Plans {
@@ -189,6 +192,9 @@ func (x *explorer) agree(runs []*run) (*reference, error) {
 	ref := &reference{rests: runs[0].rests, masked: map[string]bool{}, added: map[string]int{}, deleted: map[string]int{}}
 	seen := map[string]int{}
 	for _, r := range runs {
+		if len(r.rests) != len(ref.rests) {
+			return nil, fmt.Errorf("the runs without faults are not alike: one had %d steps and another %d, with the one in which users delete what they made; let the script create the same objects each time", len(ref.rests), len(r.rests))
+		}
 		for _, op := range r.trace {
 			seen[op.id]++
 		}

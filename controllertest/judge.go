@@ -221,6 +221,7 @@ func flatten(path string, v any, generation int64, masks *strings.Replacer, into
 			flatten(path+"."+masks.Replace(k), inner, generation, masks, into)
 		}
 	case []any:
+		seen := map[string]int{}
 		for n, inner := range v {
 			// Lists of named things are compared by name.
 			index := strconv.Itoa(n)
@@ -231,6 +232,9 @@ func flatten(path string, v any, generation int64, masks *strings.Replacer, into
 						break
 					}
 				}
+			}
+			if seen[index]++; seen[index] > 1 {
+				index += fmt.Sprintf(" (%d)", seen[index]) // none must hide another
 			}
 			flatten(path+"["+index+"]", inner, generation, masks, into)
 		}

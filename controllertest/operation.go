@@ -133,20 +133,21 @@ func (r *run) awaitBase(ctx context.Context, op *fault.Op) {
 
 const baseTimeout = 500 * time.Millisecond
 
-// changed lists the paths to a depth of two that differ.
+// changed lists the paths to a depth of two that differ. If from is nil, to is a
+// patch, in which null means something too.
 func changed(from, to map[string]any) []string {
 	var paths []string
 	for _, top := range keys(from, to) {
 		a, aMap := from[top].(map[string]any)
 		b, bMap := to[top].(map[string]any)
 		if !aMap && !bMap {
-			if !reflect.DeepEqual(from[top], to[top]) && !ignoredField(top) {
+			if (from == nil || !reflect.DeepEqual(from[top], to[top])) && !ignoredField(top) {
 				paths = append(paths, top)
 			}
 			continue
 		}
 		for _, key := range keys(a, b) {
-			if path := top + "." + key; !ignoredField(path) && !reflect.DeepEqual(a[key], b[key]) {
+			if path := top + "." + key; !ignoredField(path) && (from == nil || !reflect.DeepEqual(a[key], b[key])) {
 				paths = append(paths, path)
 			}
 		}

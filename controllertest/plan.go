@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -57,6 +58,9 @@ func parsePlan(text string) (plan, error) {
 		what, at, ok := strings.Cut(strings.TrimSpace(part), "@")
 		if !ok || !strings.Contains(at, "#") {
 			return nil, fmt.Errorf("plan %q: %q has no operation: write kind@operation#occurrence, as reports do", text, part)
+		}
+		if n, err := strconv.Atoi(at[strings.LastIndexByte(at, '#')+1:]); err != nil || n < 1 {
+			return nil, fmt.Errorf("plan %q: %q does not end in an occurrence: write #1 for the first such operation; it counts from 1", text, at)
 		}
 		j := injection{kind: Kind(what), at: at}
 		if kind, about, ok := strings.Cut(what, "("); ok {

@@ -2,8 +2,10 @@ package controllertest
 
 import (
 	"context"
+	"fmt"
 	"os/exec"
 	"runtime"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -174,6 +176,26 @@ type Options struct {
 	// StopTimeout is how long a killed incarnation's goroutines may take to end.
 	// 0 means 10s.
 	StopTimeout time.Duration
+}
+
+func (o Options) validate() error {
+	for _, kind := range o.Faults {
+		if !slices.Contains(AllFaults(), kind) {
+			return fmt.Errorf("controllertest: Options.Faults: there is no kind %q; there are %v", kind, AllFaults())
+		}
+	}
+	for _, field := range []struct {
+		name  string
+		value int64
+	}{
+		{"Budget", int64(o.Budget)}, {"Sample", int64(o.Sample)}, {"Parallel", int64(o.Parallel)},
+		{"Quiet", int64(o.Quiet)}, {"Settle", int64(o.Settle)}, {"StopTimeout", int64(o.StopTimeout)},
+	} {
+		if field.value < 0 {
+			return fmt.Errorf("controllertest: Options.%s is negative: 0 means its default", field.name)
+		}
+	}
+	return nil
 }
 
 func (o Options) orDefaults() Options {

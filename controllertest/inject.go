@@ -1,0 +1,151 @@
+package controllertest
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/controllerkit/controllerkit/controllertest/fault"
+)
+
+// reflectorLocked is what happens to the lists and watches of caches.
+func (i *incarnation) reflectorLocked(op *fault.Op) fault.Fault {
+	var f fault.Fault
+	watchList := op.Query.Get("sendInitialEvents") == "true"
+	switch e := &i.effects; {
+	case op.Verb == "watch" && !watchList && i.run.isExpiredLocked(op.Resource, op.Query.Get("resourceVersion")):
+		f.Answer = &fault.Answer{Code: http.StatusGone, Reason: metav1.StatusReasonExpired, Message: "too old resource version"}
+	case watchList && e.noBookmark == op.Resource:
+		e.noBookmark = ""
+		f.NoBookmark = stallTime
+	case e.travels == op.Resource && watchList:
+		// As of a server without watch-lists: the client falls back to a list.
+		f.Answer = &fault.Answer{Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"}
+	case e.travels == op.Resource && op.Verb == "list":
+		if op.Query.Get("resourceVersion") == "0" {
+			f.Rewrite = fault.SetQuery("resourceVersion", e.travelTo, "resourceVersionMatch", "Exact")
+			i.run.noteLocked("process %d lists %s as of version %s", i.number, op.Resource, e.travelTo)
+		}
+	case e.travels == op.Resource && op.Verb == "watch":
+		e.travels = ""
+		f.Delay = holdTime // the watch cache that it came from is late
+	}
+	return f
+}
+
+// How long faults last.
+const (
+	holdTime  = 400 * time.Millisecond
+	stallTime = 2 * time.Second
+	dripTime  = 200 * time.Millisecond
+)
+
+// injectLocked turns a fault of the plan into what happens to the operation. It
+// reports whether the fault can happen now.
+func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
+	r := i.run
+	if j.kind.scope() == watchedResource && j.kind != TimeTravel && j.kind != NoBookmark && i.Streams(j.about) == 0 {
+		return f, false
+	}
+	status := func(code int, reason metav1.StatusReason, retryAfter int) *fault.Answer {
+		return &fault.Answer{Code: code, Reason: reason, RetryAfter: retryAfter, Message: "controllertest: " + string(j.kind)}
+	}
+	switch j.kind {
+	case CrashBefore:
+		f.Before = func() { i.crash(effects{}) }
+	case CrashAfter:
+		f.After = func() { i.crash(effects{}) }
+	case TimeTravel:
+		version := r.old[j.from]
+		if version == "" {
+			return f, false
+		}
+		f.Before = func() { i.crash(effects{travels: j.about, travelTo: version}) }
+	case NoBookmark:
+		f.Before = func() { i.crash(effects{noBookmark: j.about}) }
+	case DropRequest:
+		f.Drop = true
+	case LostResponse:
+		f.Lose = true
+	case ResetConns:
+		f.After, f.Lose = i.Reset, true
+	case Slow:
+		f.Drip = dripTime
+	case Truncated:
+		f.Trunc = true
+	case Conflict:
+		f.Answer = status(http.StatusConflict, metav1.StatusReasonConflict, 0)
+	case Forbidden:
+		f.Answer = status(http.StatusForbidden, metav1.StatusReasonForbidden, 0)
+	case Invalid:
+		f.Answer = status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, 0)
+	case TooManyRequests:
+		f.Answer = status(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, 1)
+	case Unavailable:
+		f.Answer = status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, 1)
+	case CommitThen503:
+		f.Answer, f.Commit = status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, 1), true
+	case InternalError:
+		f.Answer = status(http.StatusInternalServerError, metav1.StatusReasonInternalError, 0)
+	case Timeout:
+		f.Answer = status(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, 0)
+	case Hold:
+		f.Before = func() { r.after(holdTime, i.Hold(j.about)) }
+	case HoldRelist:
+		f.Before = func() {
+			release := i.Hold(j.about)
+			r.after(holdTime, func() { r.expire(j.about); i.Cut(j.about, true); release() })
+		}
+	case Stall:
+		f.Before = func() {
+			release := i.Hold(j.about)
+			r.after(stallTime, func() { i.Cut(j.about, false); release() })
+		}
+	case Gone:
+		f.Before = func() { r.expire(j.about); i.Cut(j.about, true) }
+	case GoneAtStart:
+		f.Before = func() { r.expire(j.about); i.Cut(j.about, false) }
+	case Pause:
+		f.Delay = r.x.pause
+	case Freeze:
+		f.Before = func() {
+			thaw, resume := i.Freeze(), i.freezeProcess()
+			r.after(r.x.pause, func() { resume(); thaw() })
+		}
+	case SlowRenewal:
+		i.effects.slowRenewal = r.x.pause
+	case UserDelete, UserEdit, UserRecreate:
+		key, obj := r.ownedLocked(j.about)
+		if obj == nil {
+			return f, false
+		}
+		f.Before = func() { r.interfere(i.ctx, j.kind, key, obj) }
+	}
+	return f, true
+}
+
+// expire makes the versions of a resource up to now too old to watch from, as a
+// compaction does: for good, and for every process.
+func (r *run) expire(resource string) {
+	version := parseRevision(r.revisionNow(context.Background()))
+	r.mu.Lock()
+	r.expired[resource] = version
+	r.mu.Unlock()
+}
+
+func (r *run) isExpiredLocked(resource, version string) bool {
+	revision := parseRevision(version) // of "" and "0", which mean any, it is 0
+	return revision > 0 && revision < r.expired[resource]
+}
+
+// after ends a fault some time later.
+func (r *run) after(d time.Duration, end func()) {
+	done := r.begin()
+	r.wg.Go(func() {
+		defer done()
+		defer end()
+		time.Sleep(d)
+	})
+}
