@@ -12,10 +12,14 @@
 //
 //   - A call either happens whole or not at all, and calls happen one after the
 //     other.
-//   - With Idempotent, two Creates with one Token make one resource; without,
-//     they make two.
+//   - With Idempotent, two Creates with one Token make one resource for as long as
+//     it is there; without, they make two.
 //   - With ChosenIDs, a second Create of one Name is refused with ErrExists, until
 //     the first is deleted.
+//   - Without HiddenReads a Get, and a List, shows every Create, Update and Delete
+//     before it.
+//   - Through a handle made by [Connect] errors keep their identity, calls happen at
+//     most once, and a call of which the client learns nothing is an error.
 package cloud
 
 import (
@@ -33,6 +37,8 @@ var (
 	ErrNotFound = errors.New("cloud: not found")
 	ErrExists   = errors.New("cloud: exists already")
 )
+
+var errNameless = errors.New("cloud: Name is empty: this service wants its clients to choose the id")
 
 // Options say what kind of service it is. The zero value is the worst one: it
 // chooses ids, ignores tokens, and shows at once what was made.
@@ -87,52 +93,56 @@ func New(options Options) *Cloud {
 }
 
 // Through returns a handle on the same service whose calls are made by through:
-// it decides whether and when call is called, and what its error becomes. Name is
-// the call and what it is about, such as "create account-a".
+// it decides whether and when call is called, and what its error becomes. name is
+// the call and what it is about, such as "create account-a". What c itself was made
+// to go through does not apply to the new handle.
 func (c *Cloud) Through(through func(ctx context.Context, name string, call func(context.Context) error) error) *Cloud {
 	return &Cloud{through: through, service: c.service, remote: c.remote}
 }
 
-func (c *Cloud) do(ctx context.Context, name string, f func() error) error {
-	call := func(ctx context.Context) error {
+// do makes a call: in this process, or else in that of the service.
+func (c *Cloud) do(ctx context.Context, call string, about Resource, result any, local func() error) error {
+	once := func(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		if c.remote != nil {
+			return c.remote.call(ctx, call, about, result)
+		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return f()
+		return local()
 	}
 	if c.through == nil {
-		return call(ctx)
+		return once(ctx)
 	}
-	return c.through(ctx, name, call)
+	name := about.Name
+	if name == "" {
+		name = c.nameOf(about.ID)
+	}
+	return c.through(ctx, call+" "+name, once)
 }
 
 // Create makes a resource. The ID of r is ignored.
 func (c *Cloud) Create(ctx context.Context, r Resource) (Resource, error) {
-	if c.remote != nil {
-		var made Resource
-		err := c.remote.call(ctx, "create", r, &made)
-		return made, err
-	}
+	r.ID = ""
 	var made Resource
-	err := c.do(ctx, "create "+r.Name, func() error {
+	err := c.do(ctx, "create", r, &made, func() error {
+		if c.options.ChosenIDs && r.Name == "" {
+			return fmt.Errorf("create: %w", errNameless)
+		}
 		for _, h := range c.held {
 			if c.options.Idempotent && r.Token != "" && h.Token == r.Token {
 				made = h.copy()
 				return nil
 			}
-			if c.options.ChosenIDs && h.ID == r.Name {
-				return fmt.Errorf("create %q: %w", r.Name, ErrExists)
-			}
 		}
-		c.last++
-		r.ID = fmt.Sprintf("id-%d", c.last)
-		if c.options.ChosenIDs {
-			if r.Name == "" {
-				return errors.New("cloud: Name is empty: this service wants its clients to choose the id")
-			}
-			r.ID = r.Name
+		r.ID = r.Name
+		if !c.options.ChosenIDs {
+			c.last++
+			r.ID = fmt.Sprintf("id-%d", c.last)
+		} else if slices.ContainsFunc(c.held, func(h *held) bool { return h.ID == r.ID }) {
+			return fmt.Errorf("create %q: %w", r.Name, ErrExists)
 		}
 		h := &held{Resource: r, hidden: c.options.HiddenReads}
 		h.Tags = maps.Clone(r.Tags)
@@ -146,13 +156,8 @@ func (c *Cloud) Create(ctx context.Context, r Resource) (Resource, error) {
 
 // Get returns the resource with the ID, or an error that wraps ErrNotFound.
 func (c *Cloud) Get(ctx context.Context, id string) (Resource, error) {
-	if c.remote != nil {
-		var found Resource
-		err := c.remote.call(ctx, "get", Resource{ID: id}, &found)
-		return found, err
-	}
 	var found Resource
-	err := c.do(ctx, "get "+c.nameOf(id), func() error {
+	err := c.do(ctx, "get", Resource{ID: id}, &found, func() error {
 		for _, h := range c.held {
 			if h.ID == id && h.visible() {
 				found = h.copy()
@@ -167,13 +172,9 @@ func (c *Cloud) Get(ctx context.Context, id string) (Resource, error) {
 // List returns the resources with the Name, or all if it is empty, in the order
 // in which they were made.
 func (c *Cloud) List(ctx context.Context, name string) ([]Resource, error) {
-	if c.remote != nil {
-		var found []Resource
-		err := c.remote.call(ctx, "list", Resource{Name: name}, &found)
-		return found, err
-	}
 	var found []Resource
-	err := c.do(ctx, "list "+name, func() error {
+	err := c.do(ctx, "list", Resource{Name: name}, &found, func() error {
+		found = nil
 		for _, h := range c.held {
 			if (name == "" || h.Name == name) && h.visible() {
 				found = append(found, h.copy())
@@ -186,10 +187,7 @@ func (c *Cloud) List(ctx context.Context, name string) ([]Resource, error) {
 
 // Update replaces the tags of a resource.
 func (c *Cloud) Update(ctx context.Context, id string, tags map[string]string) error {
-	if c.remote != nil {
-		return c.remote.call(ctx, "update", Resource{ID: id, Tags: tags}, nil)
-	}
-	return c.do(ctx, "update "+c.nameOf(id), func() error {
+	return c.do(ctx, "update", Resource{ID: id, Tags: tags}, nil, func() error {
 		for _, h := range c.held {
 			if h.ID == id {
 				h.Tags = maps.Clone(tags)
@@ -202,10 +200,7 @@ func (c *Cloud) Update(ctx context.Context, id string, tags map[string]string) e
 
 // Delete removes a resource. That there is none is an error that wraps ErrNotFound.
 func (c *Cloud) Delete(ctx context.Context, id string) error {
-	if c.remote != nil {
-		return c.remote.call(ctx, "delete", Resource{ID: id}, nil)
-	}
-	return c.do(ctx, "delete "+c.nameOf(id), func() error {
+	return c.do(ctx, "delete", Resource{ID: id}, nil, func() error {
 		i := slices.IndexFunc(c.held, func(h *held) bool { return h.ID == id })
 		if i < 0 {
 			return fmt.Errorf("delete %q: %w", id, ErrNotFound)
@@ -244,12 +239,15 @@ func (c *Cloud) Calls() (creates, deletes int) {
 }
 
 // nameOf names a call by the name of its resource, as a generated id says nothing.
+// What is in another process cannot be asked for it.
 func (c *Cloud) nameOf(id string) string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, h := range c.held {
-		if h.ID == id {
-			return h.Name
+	if c.remote == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, h := range c.held {
+			if h.ID == id && h.Name != "" {
+				return h.Name
+			}
 		}
 	}
 	return strings.TrimRight(id, "0123456789")

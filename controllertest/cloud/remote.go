@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"slices"
 )
 
 // A remote is a service in another process.
@@ -21,7 +23,7 @@ type request struct {
 type answer struct {
 	Result json.RawMessage
 	Error  string
-	Kind   string // notFound or exists
+	Kind   string // notFound, exists, or "" if there is nothing to tell them apart by
 }
 
 // Handler serves c to another process, which calls [Connect]. A call whose handle
@@ -34,6 +36,10 @@ func Handler(c *Cloud) http.Handler {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
+		if !slices.Contains([]string{"create", "get", "list", "update", "delete"}, in.Call) {
+			http.Error(w, fmt.Sprintf("there is no call %q", in.Call), http.StatusBadRequest)
+			return
+		}
 		result, err := c.dispatch(r.Context(), in)
 		var out answer
 		switch {
@@ -41,6 +47,8 @@ func Handler(c *Cloud) http.Handler {
 			out.Error, out.Kind = err.Error(), "notFound"
 		case errors.Is(err, ErrExists):
 			out.Error, out.Kind = err.Error(), "exists"
+		case errors.Is(err, errNameless):
+			out.Error = err.Error()
 		case err != nil:
 			panic(http.ErrAbortHandler)
 		default:
@@ -64,10 +72,9 @@ func (c *Cloud) dispatch(ctx context.Context, in request) (any, error) {
 		return c.List(ctx, r.Name)
 	case "update":
 		return nil, c.Update(ctx, r.ID, r.Tags)
-	case "delete":
+	default:
 		return nil, c.Delete(ctx, r.ID)
 	}
-	return nil, fmt.Errorf("cloud: there is no call %q", in.Call)
 }
 
 // Connect returns a handle on the service that Handler serves at a URL, for a
@@ -92,6 +99,10 @@ func (r *remote) call(ctx context.Context, call string, resource Resource, resul
 		return fmt.Errorf("cloud: %s: %w", call, err)
 	}
 	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
+		return fmt.Errorf("cloud: %s: %s: %s", call, response.Status, bytes.TrimSpace(text))
+	}
 	var out answer
 	if err := json.NewDecoder(response.Body).Decode(&out); err != nil {
 		return fmt.Errorf("cloud: %s: %w", call, err)
@@ -101,6 +112,9 @@ func (r *remote) call(ctx context.Context, call string, resource Resource, resul
 		return remoteError{out.Error, ErrNotFound}
 	case "exists":
 		return remoteError{out.Error, ErrExists}
+	}
+	if out.Error != "" {
+		return errors.New(out.Error)
 	}
 	if result == nil {
 		return nil

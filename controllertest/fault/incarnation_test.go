@@ -65,7 +65,9 @@ func incarnate(t testing.TB, cfg *rest.Config, on func(*fault.Op) fault.Fault, d
 }
 
 // always is a fault that happens to every request.
-func always(f fault.Fault) func(*fault.Op) fault.Fault { return func(*fault.Op) fault.Fault { return f } }
+func always(f fault.Fault) func(*fault.Op) fault.Fault {
+	return func(*fault.Op) fault.Fault { return f }
+}
 
 func client(t testing.TB, i *fault.Incarnation) *http.Client {
 	t.Helper()
@@ -150,14 +152,14 @@ func TestFault(t *testing.T) {
 	const while = 50 * time.Millisecond
 	teapot := &fault.Answer{Code: http.StatusTeapot, Reason: "Teapot", Message: "no coffee"}
 	tests := []struct {
-		name     string
-		fault    func(s *story) fault.Fault
-		want     []string // what happened, in order
-		status   int
-		body     string
-		sendErr  error // of the request
-		readErr  error // of reading the answer
-		atLeast  time.Duration
+		name    string
+		fault   func(s *story) fault.Fault
+		want    []string // what happened, in order
+		status  int
+		body    string
+		sendErr error // of the request
+		readErr error // of reading the answer
+		atLeast time.Duration
 	}{
 		{
 			name:  "nothing",
@@ -268,6 +270,24 @@ func TestFault(t *testing.T) {
 	}
 }
 
+// TestRoundTripper holds that the caller's request stays as it is, as the
+// interface demands.
+func TestRoundTripper(t *testing.T) {
+	t.Parallel()
+	i := incarnate(t, serve(t, func(http.ResponseWriter, *http.Request) {}), always(fault.Fault{Rewrite: fault.SetQuery("a", "b")}), nil)
+	r := request(t, i, http.MethodPut, configMaps+"/a?c=d", "body")
+	r.Header.Set("Accept", "application/vnd.kubernetes.protobuf")
+	was := r.Clone(r.Context())
+	response, err := i.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	if r.URL.String() != was.URL.String() || !cmp.Equal(r.Header, was.Header) {
+		t.Errorf("the request is now %s %v, and was %s %v", r.URL, r.Header, was.URL, was.Header)
+	}
+}
+
 // TestFaultOfWatch is what happens to the answer of a watch: it is established,
 // or not.
 func TestFaultOfWatch(t *testing.T) {
@@ -352,6 +372,14 @@ func TestAnswer(t *testing.T) {
 			}
 			if delay, ok := apierrors.SuggestsClientDelay(err); delay != test.delay || ok != (test.delay > 0) {
 				t.Errorf("client-go reads a delay of %d (%t), want %d", delay, ok, test.delay)
+			}
+			response, err2 := client(t, i).Do(request(t, i, http.MethodGet, configMaps, ""))
+			if err2 != nil {
+				t.Fatal(err2)
+			}
+			_ = response.Body.Close()
+			if got, want := response.Header.Get("Retry-After"), strings.Trim(fmt.Sprint(test.delay), "0"); got != want {
+				t.Errorf("the header Retry-After is %q, want %q", got, want)
 			}
 			if status := apierrors.APIStatus(nil); !errors.As(err, &status) || int(status.Status().Code) != test.answer.Code {
 				t.Errorf("client-go reads %#v", err)
@@ -539,16 +567,21 @@ func TestKill(t *testing.T) {
 // that nobody waits for one that does not come.
 func TestKillWhileDialing(t *testing.T) {
 	t.Parallel()
-	cfg := serve(t, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("the server got %s", r.URL) })
-	dialing, proceed := make(chan struct{}), make(chan struct{})
-	ended := make(chan error, 1)
-	cfg.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
-		close(dialing)
-		<-proceed
-		ended <- ctx.Err()
-		return (&net.Dialer{}).DialContext(context.WithoutCancel(ctx), network, address)
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("the server got %s", r.URL) }))
+	closed := make(chan struct{})
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateClosed {
+			close(closed)
+		}
 	}
-	i := incarnate(t, cfg, nil, nil)
+	s.Start() // without TLS, whose handshake would notice by itself
+	t.Cleanup(s.Close)
+	dialing := make(chan struct{})
+	i := incarnate(t, &rest.Config{Host: s.URL, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		close(dialing)
+		<-ctx.Done()
+		return (&net.Dialer{}).DialContext(context.WithoutCancel(ctx), network, address)
+	}}, nil, nil)
 	result := make(chan error)
 	go func() {
 		_, _, err := send(t, i, http.MethodGet, configMaps, "")
@@ -559,9 +592,10 @@ func TestKillWhileDialing(t *testing.T) {
 	if err := <-result; !errors.Is(err, fault.ErrKilled) {
 		t.Errorf("the request ended with %v, want ErrKilled", err)
 	}
-	close(proceed)
-	if err := <-ended; err == nil {
-		t.Error("the dialer's context goes on")
+	select {
+	case <-closed:
+	case <-time.After(10 * time.Second):
+		t.Error("the connection is left open")
 	}
 }
 
@@ -603,6 +637,18 @@ func TestReset(t *testing.T) {
 	}
 }
 
+// meanwhile gives what must not happen the time to happen, as long as some other
+// requests take.
+func meanwhile(t testing.TB) {
+	t.Helper()
+	i := incarnate(t, serve(t, func(http.ResponseWriter, *http.Request) {}), nil, nil)
+	for range 10 {
+		if _, _, err := send(t, i, http.MethodGet, configMaps, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestFreeze holds that a frozen incarnation neither sends nor receives.
 func TestFreeze(t *testing.T) {
 	var thawed atomic.Bool
@@ -625,6 +671,7 @@ func TestFreeze(t *testing.T) {
 		}()
 		other()
 		other() // counts once
+		meanwhile(t)
 		thawed.Store(true)
 		thaw()
 		if err := <-result; err != nil {
@@ -645,6 +692,7 @@ func TestFreeze(t *testing.T) {
 			result <- err
 		}()
 		thaw := <-thaws
+		meanwhile(t)
 		thawed.Store(true)
 		thaw()
 		if err := <-result; err != nil {
@@ -670,6 +718,7 @@ func TestFreeze(t *testing.T) {
 		thaw := i.Freeze()
 		close(answer)
 		<-answered // it is here, and the caller does not see it
+		meanwhile(t)
 		thawed.Store(true)
 		thaw()
 		if err := <-result; err != nil {
@@ -694,6 +743,7 @@ func TestFreeze(t *testing.T) {
 		<-arrived
 		thaw := i.Freeze()
 		close(aborted)
+		meanwhile(t)
 		thawed.Store(true)
 		thaw()
 		if err := <-result; err == nil {
@@ -716,6 +766,7 @@ func TestFreeze(t *testing.T) {
 			result <- err
 		}()
 		thaw := <-thaws
+		meanwhile(t)
 		thawed.Store(true)
 		thaw()
 		if err := <-result; err != nil {
@@ -723,7 +774,7 @@ func TestFreeze(t *testing.T) {
 		}
 	})
 	t.Run("delivers no event and no end", func(t *testing.T) {
-		for _, gone := range []bool{false, true} {
+		for _, how := range []string{"event", "cut", "gone"} {
 			thawed.Store(false)
 			lines := make(chan string)
 			i := incarnate(t, serve(t, events(lines)), nil, nil)
@@ -740,11 +791,14 @@ func TestFreeze(t *testing.T) {
 				result <- line
 			}()
 			lines <- added(2)
-			i.Cut("configmaps", gone)
+			if how != "event" {
+				i.Cut("configmaps", how == "gone")
+			}
+			meanwhile(t)
 			thawed.Store(true)
 			thaw()
-			if line := <-result; gone != strings.Contains(line, "410") || strings.Contains(line, "ADDED") {
-				t.Errorf("gone %t: read %q", gone, line)
+			if line, want := <-result, map[string]string{"event": added(2), "cut": "", "gone": gone410}[how]; line != want {
+				t.Errorf("%s: read %q, want %q", how, line, want)
 			}
 		}
 	})
@@ -796,6 +850,8 @@ func TestHold(t *testing.T) {
 			for n := range 3 {
 				lines <- added(n)
 			}
+			again()
+			again() // counts once
 			if status, _, err := send(t, i, http.MethodGet, configMaps+"/a", ""); status != http.StatusOK {
 				t.Errorf("a get: %d %v", status, err)
 			}
@@ -805,8 +861,7 @@ func TestHold(t *testing.T) {
 					t.Errorf("another resource: %q %v", line, err)
 				}
 			}
-			again()
-			again()
+			meanwhile(t)
 			released.Store(true)
 			release()
 			if got, want := <-result, added(0)+added(1)+added(2); got != want {
@@ -886,6 +941,36 @@ func TestCut(t *testing.T) {
 			}
 		})
 	}
+	t.Run("what was received and not read", func(t *testing.T) {
+		t.Parallel()
+		for name, end := range map[string]func(i *fault.Incarnation){
+			"cut":  func(i *fault.Incarnation) { i.Cut("configmaps", false) },
+			"gone": func(i *fault.Incarnation) { i.Cut("configmaps", true) },
+			"kill": func(i *fault.Incarnation) { i.Kill() },
+		} {
+			for _, held := range []bool{false, true} {
+				lines := make(chan string)
+				i := incarnate(t, serve(t, events(lines)), nil, nil)
+				response, err := client(t, i).Do(request(t, i, http.MethodGet, configMaps+"?watch=true", ""))
+				if err != nil {
+					t.Fatal(err)
+				}
+				lines <- added(1) + added(2) // one piece, of which the first half is read
+				if _, err := io.ReadFull(response.Body, make([]byte, len(added(1)))); err != nil {
+					t.Fatal(err)
+				}
+				if held {
+					defer i.Hold("configmaps")()
+				}
+				end(i)
+				b, err := io.ReadAll(response.Body)
+				_ = response.Body.Close()
+				if name == "gone" != (string(b) == gone410) || name != "gone" && (len(b) > 0 || err == nil) {
+					t.Errorf("%s, held %t: read %q %v", name, held, b, err)
+				}
+			}
+		}
+	})
 	t.Run("within an event", func(t *testing.T) {
 		t.Parallel()
 		lines := make(chan string)
@@ -907,9 +992,14 @@ func TestCut(t *testing.T) {
 func TestIsolation(t *testing.T) {
 	t.Parallel()
 	var addresses sync.Map
+	var watches atomic.Int32
 	lines := make(chan string)
 	cfg := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		addresses.Store(r.RemoteAddr, true)
+		if r.URL.Query().Has("watch") && watches.Add(1) == 1 {
+			events(nil)(w, r)
+			return
+		}
 		events(lines)(w, r)
 	})
 	given := rest.CopyConfig(cfg)
@@ -925,7 +1015,7 @@ func TestIsolation(t *testing.T) {
 	first.Cut("", true)
 	first.Reset()
 	first.Kill()
-	lines <- added(1) // the only one that is still there to take it
+	lines <- added(1)
 	if line, err := body.ReadString('\n'); line != added(1) {
 		t.Errorf("the other incarnation's watch: %q %v", line, err)
 	}

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +29,8 @@ const (
 	accountID        = "zoo.example.com/account-id"
 	accountPlan      = "zoo.example.com/account-plan"    // what the account was set to
 	accountPending   = "zoo.example.com/account-pending" // it may have been made
+
+	annotatedUID = "zoo.example.com/uid" // the object that the annotations are about
 )
 
 // accounts owns an account for each parent, in a service that chooses the ids and
@@ -77,12 +81,12 @@ func (c *accounts) reconcile(ctx context.Context, key types.NamespacedName) (non
 
 func (c *accounts) provide(ctx context.Context, parent *corev1.ConfigMap) error {
 	plan := parent.Data["plan"]
-	id := parent.Annotations[accountID]
-	if id != "" && parent.Annotations[accountPlan] == plan {
+	id := annotation(parent, accountID)
+	if id != "" && annotation(parent, accountPlan) == plan {
 		return nil
 	}
 	if id == "" && c.bug == "create-pending" {
-		if parent.Annotations[accountPending] != "" {
+		if annotation(parent, accountPending) != "" {
 			return nil // whether the account was made, a human has to find out
 		}
 		if err := annotate(ctx, c.client, parent, map[string]string{accountPending: "true"}); err != nil {
@@ -192,7 +196,7 @@ func account(bug string) controllertest.Scenario {
 		Invariants: []controllertest.Invariant{
 			{Name: "one account for each parent", Check: oneForEach},
 		},
-		Mask: withoutAnnotation(accountID), // a recreated parent has another account
+		Mask: annotationsMask(accountID),
 	}
 }
 
@@ -217,8 +221,8 @@ func accountsConverged(s *controllertest.State) error {
 			return fmt.Errorf("%s has no account", parent.GetName())
 		case account.Tags["plan"] != plan:
 			return fmt.Errorf("the account of %s has the plan %q, want %q", parent.GetName(), account.Tags["plan"], plan)
-		case parent.GetAnnotations()[accountID] != account.ID:
-			return fmt.Errorf("%s does not name its account", parent.GetName())
+		case annotation(parent, accountID) != account.ID, annotation(parent, accountPlan) != plan:
+			return fmt.Errorf("%s does not say what account it has", parent.GetName())
 		}
 	}
 	for _, account := range held {
@@ -241,9 +245,9 @@ func oneForEach(s *controllertest.State) error {
 
 // annotate sets annotations of parent, and removes those that are to be empty,
 // unless it is another object of that name by now: a merge patch with another UID is
-// a Conflict.
+// a Conflict. They say what they were written for, as users copy objects.
 func annotate(ctx context.Context, client typedcorev1.ConfigMapInterface, parent *corev1.ConfigMap, annotations map[string]string) error {
-	change := map[string]any{}
+	change := map[string]any{annotatedUID: parent.UID}
 	for key, value := range annotations {
 		change[key] = value
 		if value == "" {
@@ -258,9 +262,26 @@ func annotate(ctx context.Context, client typedcorev1.ConfigMapInterface, parent
 	return err
 }
 
-func withoutAnnotation(name string) func(*unstructured.Unstructured) {
+// annotation is what annotate has set for this very object.
+func annotation(parent metav1.Object, name string) string {
+	if parent.GetAnnotations()[annotatedUID] != string(parent.GetUID()) {
+		return ""
+	}
+	return parent.GetAnnotations()[name]
+}
+
+// annotationsMask removes what differs by nature in an object and a copy that a user
+// made of it: ids, and all that is about the former one.
+func annotationsMask(ids ...string) func(*unstructured.Unstructured) {
 	return func(o *unstructured.Unstructured) {
-		unstructured.RemoveNestedField(o.Object, "metadata", "annotations", name)
+		annotations := o.GetAnnotations()
+		for name := range o.GetAnnotations() {
+			stale := strings.HasPrefix(name, "zoo.example.com/") && annotation(o, name) == ""
+			if stale || name == annotatedUID || slices.Contains(ids, name) {
+				delete(annotations, name)
+			}
+		}
+		o.SetAnnotations(annotations)
 	}
 }
 

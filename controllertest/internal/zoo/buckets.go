@@ -81,7 +81,7 @@ func (c *buckets) reconcile(ctx context.Context, key types.NamespacedName) (none
 
 func (c *buckets) provide(ctx context.Context, parent *corev1.ConfigMap, wish string) error {
 	bucket, names := parent.Data["bucket"], namesOf(parent)
-	switch state := parent.Annotations[bucketState]; {
+	switch state := annotation(parent, bucketState); {
 	case state == wish && slices.Equal(names, []string{bucket}), state == "refused "+wish && len(names) == 0:
 		return nil
 	}
@@ -92,7 +92,7 @@ func (c *buckets) provide(ctx context.Context, parent *corev1.ConfigMap, wish st
 	parent = held.Object()
 	if !slices.Contains(names, bucket) {
 		names = append(names, bucket)
-		if err := annotate(ctx, c.client, parent, map[string]string{bucketNames: strings.Join(names, " ")}); err != nil {
+		if err := annotate(ctx, c.client, parent, map[string]string{bucketNames: strings.Join(names, " "), bucketState: ""}); err != nil {
 			return err
 		}
 	}
@@ -144,7 +144,7 @@ func (c *buckets) release(ctx context.Context, parent *corev1.ConfigMap) error {
 			return err
 		}
 	}
-	if parent.DeletionTimestamp == nil && len(parent.Annotations[bucketNames]+parent.Annotations[bucketState]) > 0 {
+	if parent.DeletionTimestamp == nil && annotation(parent, bucketNames)+annotation(parent, bucketState) != "" {
 		if err := annotate(ctx, c.client, parent, map[string]string{bucketNames: "", bucketState: ""}); err != nil {
 			return err
 		}
@@ -169,7 +169,7 @@ func (c *buckets) remove(ctx context.Context, parent *corev1.ConfigMap, name str
 }
 
 func namesOf(parent *corev1.ConfigMap) []string {
-	return strings.Fields(parent.Annotations[bucketNames])
+	return strings.Fields(annotation(parent, bucketNames))
 }
 
 func bucketsScenario(bug string) controllertest.Scenario {
@@ -206,6 +206,7 @@ func bucketsScenario(bug string) controllertest.Scenario {
 		Invariants: []controllertest.Invariant{
 			{Name: "what exists is guarded", Check: bucketsBelong},
 		},
+		Mask:  annotationsMask(),
 		Cloud: cloud.Options{ChosenIDs: true},
 	}
 }
@@ -224,7 +225,7 @@ func bucketsConverged(s *controllertest.State) error {
 			continue
 		}
 		found := held[bucket]
-		state := parent.GetAnnotations()[bucketState]
+		state := annotation(parent, bucketState)
 		switch {
 		case parent.GetDeletionTimestamp() != nil:
 			return fmt.Errorf("%s is still being deleted", parent.GetName())

@@ -152,6 +152,12 @@ func userCreatesConfigMap(ctx context.Context, configMaps typedcorev1.ConfigMapI
 	return err
 }
 
+func userDeletes(name string) controllertest.Step {
+	return userStep("delete "+name, func(ctx context.Context, configMaps typedcorev1.ConfigMapInterface) error {
+		return configMaps.Delete(ctx, name, metav1.DeleteOptions{})
+	})
+}
+
 // userChangesAndDeletes is a step in which a user sets the datum of the ConfigMap a
 // and, as soon as its mirror shows it, deletes another one, while the controller's
 // own write may be on its way back to it. In between a user may create one more, and
@@ -185,7 +191,7 @@ func userDoesAndWaits(ctx context.Context, configMaps typedcorev1.ConfigMapInter
 	if err := do(); err != nil {
 		return err
 	}
-	patience := time.After(5 * time.Second)
+	patience := time.After(3 * time.Second)
 	for {
 		select {
 		case event, ok := <-stream.ResultChan():

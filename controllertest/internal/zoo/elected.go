@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,10 +33,10 @@ const (
 
 	// A pause costs the lead, but another replica does not get it meanwhile: the
 	// service cannot tell an order that was given before the loss and arrives after it.
-	electedPause    = 1200 * time.Millisecond
-	electedLease    = 3 * time.Second
-	electedDeadline = 600 * time.Millisecond
-	electedRetry    = 150 * time.Millisecond
+	electedPause    = 2 * time.Second
+	electedLease    = 4 * time.Second
+	electedDeadline = time.Second
+	electedRetry    = 200 * time.Millisecond
 )
 
 // An electedLoop is one of two replicas. The one that leads makes an account for
@@ -49,7 +50,18 @@ type electedLoop struct {
 	bug      string
 	announce bool
 	leads    sync.WaitGroup
+	early    electedMemory // of the process; only one mutant looks at it
+	begun    callsUnderWay
+}
 
+// callsUnderWay counts them. It is registered like a queue: with a call under way
+// the controller is not at rest.
+type callsUnderWay struct{ atomic.Int32 }
+
+func (c *callsUnderWay) Len() int { return int(c.Load()) }
+
+// An electedMemory is what a leader knows.
+type electedMemory struct {
 	mu       sync.Mutex        // held while an account is made or deleted
 	accounts map[string]string // name to id; nil means that it has to be read
 }
@@ -61,9 +73,10 @@ func startElected(bug string, announce bool) func(context.Context, *rest.Config,
 			return err
 		}
 		e := &electedLoop{cfg: cfg, env: env, kube: kube, bug: bug, announce: announce}
+		env.Queue(&e.begun)
 		defer e.leads.Wait()
-		if e.bug == "memory-at-start" {
-			if err := e.read(ctx); err != nil {
+		if bug == "memory-at-start" {
+			if err := e.early.read(ctx, env.Cloud); err != nil {
 				return err
 			}
 		}
@@ -125,10 +138,9 @@ func (e *electedLoop) campaignWithClientGo(ctx context.Context) error {
 func (e *electedLoop) lead(ctx context.Context, stepDown func()) error {
 	e.leads.Add(1)
 	defer e.leads.Done()
-	if e.bug != "memory-at-start" {
-		e.mu.Lock()
-		e.accounts = nil // another one has led since
-		e.mu.Unlock()
+	memory := &electedMemory{}
+	if e.bug == "memory-at-start" {
+		memory = &e.early // another one may have led since
 	}
 	l, err := newLoop(rest.CopyConfig(e.cfg), e.env, loopOptions{})
 	if err != nil {
@@ -147,12 +159,14 @@ func (e *electedLoop) lead(ctx context.Context, stepDown func()) error {
 	}); err != nil {
 		return err
 	}
+	// The accounts of what is gone have no event, so one look is owed to them.
+	l.queue.Add(types.NamespacedName{Namespace: e.env.Namespace, Name: electedSettings})
 	err = l.run(ctx, func(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
 		cm, err := configMaps.Lister().ConfigMaps(key.Namespace).Get(key.Name)
 		if err != nil {
 			cm = nil // there is none
 		}
-		return reconcile.Result{}, e.reconcile(ctx, l, key.Name, cm)
+		return reconcile.Result{}, e.reconcile(ctx, l, memory, key.Name, cm)
 	})
 	for l.queue.Len() > 0 { // the next leader begins with everything
 		key, _ := l.queue.Get()
@@ -161,26 +175,27 @@ func (e *electedLoop) lead(ctx context.Context, stepDown func()) error {
 	return err
 }
 
-func (e *electedLoop) reconcile(ctx context.Context, l *loop, name string, cm *corev1.ConfigMap) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.accounts == nil {
-		if err := e.read(ctx); err != nil {
+func (e *electedLoop) reconcile(ctx context.Context, l *loop, memory *electedMemory, name string, cm *corev1.ConfigMap) error {
+	memory.mu.Lock()
+	defer memory.mu.Unlock()
+	if memory.accounts == nil {
+		if err := memory.read(ctx, e.env.Cloud); err != nil {
 			return err
 		}
-		for name := range e.accounts {
+		for name := range memory.accounts {
 			l.queue.Add(types.NamespacedName{Namespace: e.env.Namespace, Name: name})
 		}
 	}
-	id, has := e.accounts[name]
+	id, has := memory.accounts[name]
 	wanted := cm != nil && cm.Labels[electedLabel] != ""
 	if has == wanted {
 		return nil
 	}
+	begun := context.WithoutCancel(ctx) // what was begun is finished
 	if wanted && e.announce && cm.Annotations[electedAnnounced] == "" {
 		cm = cm.DeepCopy()
 		metav1.SetMetaDataAnnotation(&cm.ObjectMeta, electedAnnounced, "true")
-		if _, err := e.kube.CoreV1().ConfigMaps(cm.Namespace).Update(ctx, cm, metav1.UpdateOptions{}); err != nil {
+		if _, err := e.kube.CoreV1().ConfigMaps(cm.Namespace).Update(begun, cm, metav1.UpdateOptions{}); err != nil {
 			return err
 		}
 	}
@@ -189,31 +204,32 @@ func (e *electedLoop) reconcile(ctx context.Context, l *loop, name string, cm *c
 			return err
 		}
 	}
-	ctx = context.WithoutCancel(ctx) // what the service was asked to do is waited for
+	e.begun.Add(1)
+	defer e.begun.Add(-1)
 	if wanted {
-		account, err := e.env.Cloud.Create(ctx, cloud.Resource{Name: name})
+		account, err := e.env.Cloud.Create(begun, cloud.Resource{Name: name})
 		if err != nil {
-			e.accounts = nil // it may have made it
+			memory.accounts = nil // it may have made it
 			return err
 		}
-		e.accounts[name] = account.ID
+		memory.accounts[name] = account.ID
 		return nil
 	}
-	if err := e.env.Cloud.Delete(ctx, id); err != nil && !errors.Is(err, cloud.ErrNotFound) {
+	if err := e.env.Cloud.Delete(begun, id); err != nil && !errors.Is(err, cloud.ErrNotFound) {
 		return err
 	}
-	delete(e.accounts, name)
+	delete(memory.accounts, name)
 	return nil
 }
 
-func (e *electedLoop) read(ctx context.Context) error {
-	all, err := e.env.Cloud.List(ctx, "")
+func (m *electedMemory) read(ctx context.Context, c *cloud.Cloud) error {
+	all, err := c.List(ctx, "")
 	if err != nil {
 		return err
 	}
-	e.accounts = map[string]string{}
+	m.accounts = map[string]string{}
 	for _, account := range all {
-		e.accounts[account.Name] = account.ID
+		m.accounts[account.Name] = account.ID
 	}
 	return nil
 }
@@ -227,9 +243,8 @@ func elected(bug string) controllertest.Scenario {
 		Script: []controllertest.Step{
 			userCreates("a", electedLabel),
 			userCreates("b", electedLabel),
-			userStep("delete a", func(ctx context.Context, configMaps typedcorev1.ConfigMapInterface) error {
-				return configMaps.Delete(ctx, "a", metav1.DeleteOptions{})
-			}),
+			userCreates("c", electedLabel),
+			userDeletes("a"),
 		},
 		Converged:  accountsOf(electedLabel),
 		Invariants: []controllertest.Invariant{oneAccountEach},
@@ -298,10 +313,12 @@ func electedFamily() Family {
 		Bug: "process-context", Cause: "work outlives leadership",
 		Does:      "runs the leader's work with the context of the process, so that it goes on after the loss",
 		Reference: "kyverno/kyverno#14984",
+		Plan:      "freeze@external create a#1", Oracle: controllertest.Invariance,
 	}, {
 		Bug: "memory-at-start", Cause: "standby's memory is out of date",
 		Does:      "reads what there is when the process starts, and believes it when it becomes the leader later",
 		Reference: "hadron-project/hadron#71",
+		Plan:      "crash-after@external create a#1", Oracle: controllertest.Invariance,
 	}}}
 }
 
@@ -310,5 +327,6 @@ func handoverFamily() Family {
 		Bug: "released-early", Cause: "lease released while work goes on",
 		Does:      "gives the Lease up when it steps down, and not when its work has ended",
 		Reference: "kubernetes/kubernetes#139991", Historic: true,
+		Plan: "pause@external create a#1", Oracle: controllertest.Invariance,
 	}}}
 }

@@ -108,10 +108,13 @@ func (r *registerLoop) unregister(ctx context.Context, cm *corev1.ConfigMap) err
 
 func register(bug string) controllertest.Scenario {
 	return controllertest.Scenario{
-		Name:   "register",
-		Start:  startRegister(bug),
-		Cloud:  cloud.Options{ChosenIDs: true},
-		Script: []controllertest.Step{userCreates("a", registerLabel), userCreates("b", registerLabel)},
+		Name:  "register",
+		Start: startRegister(bug),
+		Cloud: cloud.Options{ChosenIDs: true},
+		Script: []controllertest.Step{
+			userCreates("a", registerLabel), userCreates("b", registerLabel),
+			userDeletes("b"), userDeletes("a"),
+		},
 		Converged: func(s *controllertest.State) error {
 			for _, cm := range s.Objects("configmaps") {
 				if cm.GetLabels()[registerLabel] != "" && cm.GetAnnotations()[registerDone] != string(cm.GetUID()) {
@@ -139,13 +142,16 @@ func registerFamily() Family {
 		Bug: "exists-is-failure", Cause: "AlreadyExists taken for failure",
 		Does:      "fails for ever when an attempt whose outcome was lost has made the account",
 		Reference: "jaegertracing/jaeger-operator#886",
+		Plan:      "lost-response@external create a#1", Oracle: controllertest.Quiescence,
 	}, {
 		Bug: "gone-is-failure", Cause: "NotFound of a deletion taken for failure",
 		Does:      "never removes the finalizer when an attempt whose outcome was lost has deleted the account",
 		Reference: "coralogix/coralogix-operator#239",
+		Plan:      "lost-response@external delete b#1", Oracle: controllertest.Quiescence,
 	}, {
 		Bug: "seen-by-name", Cause: "memory keyed by name, not by UID",
 		Does:      "remembers by name what it has done, and takes a recreated object for the old one",
 		Reference: "operator-framework/java-operator-sdk#1337",
+		Plan:      "user-recreate(configmaps/a)@external create b#1", Oracle: controllertest.Liveness,
 	}}}
 }

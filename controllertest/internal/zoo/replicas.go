@@ -32,30 +32,44 @@ func replicasFamily() Family {
 		Bug: "stale-count", Cause: "own writes not seen",
 		Does:      "Counts children in a cache that does not show yet what it has made itself, and makes it again.",
 		Reference: "ray-project/kuberay#715", Historic: true,
+		Plan:   "hold(configmaps)@create configmaps web-*#2",
+		Oracle: controllertest.Events,
 	}, {
 		Bug: "resent-create", Cause: "request sent twice",
 		Does:      "Lets the client send a create again that was answered with 503, and gets two children with generated names.",
 		Reference: "openshift/origin#31255",
+		Plan:      "commit-503@create configmaps web-*#2",
+		Oracle:    controllertest.Events,
 	}, {
 		Bug: "any-version", Cause: "stale start",
 		Does:      "Begins with lists that may be of any age, and makes what the parent asked for once.",
 		Reference: "elastic/cloud-on-k8s#4956", Historic: true,
+		Plan:   "time-travel(configmaps<create configmaps web-*#4)@update configmaps web metadata.annotations#3",
+		Oracle: controllertest.Events,
 	}, {
 		Bug: "scale-down-edge", Cause: "decision from an event",
 		Does:      "Deletes as many children as replicas went down since it last looked, instead of those that are too many.",
 		Reference: "instaclustr/cassandra-operator#398", Historic: true,
+		Plan:   "crash-before@delete configmaps web-*#1",
+		Oracle: controllertest.Liveness,
 	}, {
 		Bug: "blind-update", Cause: "blind write",
 		Does:      "Writes its annotation by replacing the parent, whatever version it has by now: the user's change is lost.",
 		Reference: "openshift/cluster-network-operator#2325",
+		Plan:      "commit-503@update configmaps web#1",
+		Oracle:    controllertest.EndState,
 	}, {
 		Bug: "ignored-conflict", Cause: "ignored conflict",
 		Does:      "Takes a conflict for good news, as there will be an event for the new version: it may have come already.",
 		Reference: "Azure/azure-service-operator#2719",
+		Plan:      "409@update configmaps web metadata.annotations#1",
+		Oracle:    controllertest.Liveness,
 	}, {
 		Bug: "owner-by-name", Cause: "wrong owner",
 		Does:      "Remembers the parent's uid by its name, and gives children of a new parent to the one before, which is dead.",
 		Reference: "red-hat-storage/odf-operator#301",
+		Plan:      "user-recreate(configmaps/web)@update configmaps web metadata.annotations#1",
+		Oracle:    controllertest.Quiescence,
 	}}}
 }
 
@@ -147,13 +161,11 @@ func (r *replicas) reconcile(ctx context.Context, key types.NamespacedName) (rec
 		}
 	}
 	r.last.Store(key, want)
-	for range want - len(children) {
-		if err := r.create(ctx, owner); err != nil {
-			return reconcile.Result{}, err
-		}
+	if len(children) < want {
+		err = r.create(ctx, owner) // one after the other
 	}
 	if len(children) != want {
-		return reconcile.Result{RequeueAfter: 200 * time.Millisecond}, nil // to see what became of it
+		return reconcile.Result{RequeueAfter: 200 * time.Millisecond}, err // to see what became of it
 	}
 
 	if ready := strconv.Itoa(want); parent.Annotations[readyAnnotation] != ready {

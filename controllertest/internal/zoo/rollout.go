@@ -36,26 +36,38 @@ func rolloutFamily() Family {
 		Bug: "config-first", Cause: "change noticed only once",
 		Does:      "Updates the nodes in the pass that makes the new config, and in no other.",
 		Reference: "konpyutaika/nifikop#49", Historic: true,
+		Plan:   "crash-after@create configmaps kafka-config-4bd02db4#1",
+		Oracle: controllertest.Liveness,
 	}, {
 		Bug: "join-once", Cause: "step only at creation",
 		Does:      "Makes a node known right after it was created, and never if that fails.",
 		Reference: "konpyutaika/nifikop#79", Historic: true,
+		Plan:   "crash-after@create configmaps kafka-a#1",
+		Oracle: controllertest.Liveness,
 	}, {
 		Bug: "gone-is-an-error", Cause: "step that cannot be repeated",
 		Does:      "Fails for ever on the old config that it has deleted before, as it did not come to note it.",
 		Reference: "Orange-OpenSource/casskop#370", Historic: true,
+		Plan:   "crash-after@delete configmaps kafka-config-a2c4f48c#1",
+		Oracle: controllertest.Liveness,
 	}, {
 		Bug: "done-first", Cause: "marker before the work",
 		Does:      "Notes that the rollout is done, by which it knows the old config, before that is deleted.",
 		Reference: "elastic/cloud-on-k8s#1730",
+		Plan:      "crash-before@delete configmaps kafka-config-a2c4f48c#1",
+		Oracle:    controllertest.Liveness,
 	}, {
 		Bug: "count-apart", Cause: "count that is not idempotent",
 		Does:      "Counts a rollout when it begins, and so counts one that is begun again twice.",
 		Reference: "kubernetes/kubernetes#114768",
+		Plan:      "crash-before@create configmaps kafka-a#1",
+		Oracle:    controllertest.EndState,
 	}, {
 		Bug: "swallowed-error", Cause: "swallowed error",
 		Does:      "Goes on when the config could not be made, and points the nodes to one that is not there.",
 		Reference: "openstack-k8s-operators/keystone-operator#187",
+		Plan:      "500@create configmaps kafka-config-a2c4f48c#1",
+		Oracle:    controllertest.Invariance,
 	}}}
 }
 
@@ -173,9 +185,12 @@ func (r *rollout) reconcile(ctx context.Context, key types.NamespacedName) (reco
 			return reconcile.Result{}, err
 		}
 	}
-	if rolled != "" {
-		err := r.client.Delete(ctx, configName(parent.Name, rolled), metav1.DeleteOptions{})
-		if err != nil && (r.bug == "gone-is-an-error" || !apierrors.IsNotFound(err)) {
+	old := all[configName(parent.Name, rolled)]
+	if rolled != "" && old == nil && r.bug == "gone-is-an-error" {
+		return reconcile.Result{}, fmt.Errorf("there is no config %s", rolled)
+	}
+	if old != nil {
+		if err := r.client.Delete(ctx, old.Name, exactly(old)); ignoreNotFound(err) != nil {
 			return reconcile.Result{}, err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,6 +33,9 @@ import (
 
 var gauges = schema.GroupVersionResource{Group: "status.zoo.example.com", Version: "v1", Resource: "gauges"}
 
+// inspectedAnnotation is the uid of the Gauge that was inspected.
+const inspectedAnnotation = "zoo.example.com/inspected"
+
 // statusFamily writes spec.value of a Gauge, a custom resource with a status, to a
 // ConfigMap of its name, and says in the condition Ready whether that is done, and
 // for which generation. Somebody else keeps a condition in the same list.
@@ -40,22 +44,31 @@ func statusFamily() Family {
 		Bug: "edge-status", Cause: "status only after a change",
 		Does:      "Writes the status in the pass that changed the child: if that fails, there is nothing to change any more.",
 		Reference: "k8ssandra/cass-operator#657",
+		Plan:      "crash-after@create configmaps oil#1",
+		Oracle:    controllertest.Liveness,
 	}, {
 		Bug: "latest-generation", Cause: "status for another generation",
 		Does:      "Retries a conflict with the latest object, and calls that ready although it has looked at the one before.",
 		Reference: "karmada-io/karmada#7446",
+		Plan:      "commit-503@update gauges.status.zoo.example.com/status oil status.conditions#1",
+		Oracle:    controllertest.Invariance,
 	}, {
 		Bug: "still-ready", Cause: "status that survives its spec",
 		Does:      "Observes the new generation when the child could not be updated, and leaves Ready true from the old one.",
 		Reference: "fluxcd/helm-controller#265",
+		Plan:      "500@update configmaps oil data.value#1",
+		Oracle:    controllertest.Invariance,
 	}, {
 		Bug: "whole-list", Cause: "merge patch of a list",
 		Does:      "Patches the list of conditions as a whole, and so removes one that was added meanwhile.",
 		Reference: "k0sproject/k0smotron#1657",
+		Plan:      "commit-503@patch gauges.status.zoo.example.com/status oil status.conditions#1",
+		Oracle:    controllertest.Invariance,
 	}, {
 		Bug: "hot-loop", Cause: "hot loop",
 		Does:      "Writes the time of each pass to the status, which is an event that causes the next one.",
 		Reference: "strimzi/strimzi-kafka-operator#13079", Historic: true,
+		Oracle: controllertest.Quiescence,
 	}}}
 }
 
@@ -93,21 +106,26 @@ func statusScenario(bug string) controllertest.Scenario {
 				}}, metav1.CreateOptions{})
 				return err
 			}),
-			gaugeStep("change", func(ctx context.Context, client dynamic.ResourceInterface) error {
-				_, err := client.Patch(ctx, "oil", types.MergePatchType, []byte(`{"spec":{"value":"high"}}`), metav1.PatchOptions{})
-				return err
-			}),
 			gaugeStep("inspect", func(ctx context.Context, client dynamic.ResourceInterface) error {
 				return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 					gauge, err := client.Get(ctx, "oil", metav1.GetOptions{})
 					if err != nil {
 						return err
 					}
-					_, err = status.Update(ctx, client, gauge, func(g *unstructured.Unstructured) error {
+					gauge, err = status.Update(ctx, client, gauge, func(g *unstructured.Unstructured) error {
 						return setCondition(g, status.True("Inspected", "Inspected", "by a human"))
 					})
+					if err != nil {
+						return err
+					}
+					patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, inspectedAnnotation, gauge.GetUID())
+					_, err = client.Patch(ctx, "oil", types.MergePatchType, patch, metav1.PatchOptions{})
 					return err
 				})
+			}),
+			gaugeStep("change", func(ctx context.Context, client dynamic.ResourceInterface) error {
+				_, err := client.Patch(ctx, "oil", types.MergePatchType, []byte(`{"spec":{"value":"high"}}`), metav1.PatchOptions{})
+				return err
 			}),
 			gaugeStep("delete", func(ctx context.Context, client dynamic.ResourceInterface) error {
 				return client.Delete(ctx, "oil", metav1.DeleteOptions{})
@@ -146,9 +164,25 @@ func statusScenario(bug string) controllertest.Scenario {
 				}
 				return nil
 			},
+		}, {
+			Name: "a condition of somebody else stays",
+			Check: func(s *controllertest.State) error {
+				gauge := s.Get(gauges.GroupResource().String(), "oil")
+				if gauge == nil || text(gauge, "metadata", "annotations", inspectedAnnotation) != string(gauge.GetUID()) {
+					return nil
+				}
+				if !meta.IsStatusConditionTrue(statusOf(gauge).Conditions, "Inspected") {
+					return errors.New("it was inspected, but does not say so")
+				}
+				return nil
+			},
 		}},
+		// When a condition changed is not compared, and neither is the inspection: a
+		// Gauge that is deleted and created again has lost it.
 		Mask: func(obj *unstructured.Unstructured) {
+			unstructured.RemoveNestedField(obj.Object, "metadata", "annotations", inspectedAnnotation)
 			conditions, _, _ := unstructured.NestedSlice(obj.Object, "status", "conditions")
+			conditions = slices.DeleteFunc(conditions, func(c any) bool { return c.(map[string]any)["type"] == "Inspected" })
 			for _, c := range conditions {
 				delete(c.(map[string]any), "lastTransitionTime")
 			}

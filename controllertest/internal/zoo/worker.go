@@ -162,6 +162,7 @@ func worker(bug string) controllertest.Scenario {
 			userCreates("a b", workerSource),
 			userChangesAndDeletes("2", "b", ""),
 			userChangesAndDeletes("3", "mirror-a", "c"),
+			userDeletes("c"),
 		},
 		User:      []string{"configmaps/a"},
 		Converged: mirrored,
@@ -192,37 +193,46 @@ func workerFamily() Family {
 		Bug: "swallow-error", Cause: "error swallowed",
 		Does:      "logs an error and forgets the key, so that nothing tries again",
 		Reference: "kubernetes/sample-controller#31", Historic: true,
+		Plan: "drop-request@create configmaps mirror-a#1", Oracle: controllertest.Liveness,
 	}, {
 		Bug: "conflict-is-done", Cause: "conflict taken for success",
 		Does:      "drops a conflict, expecting that whoever was faster causes another event",
 		Reference: "quay/quay-operator#544",
+		Plan:      "409@update configmaps mirror-a data.v#1", Oracle: controllertest.Liveness,
 	}, {
 		Bug: "same-version-again", Cause: "conflict retried without reading again",
 		Does:      "repeats an update with the version that was refused, for ever",
 		Reference: "ksonnet/ksonnet#787",
+		Plan:      "commit-503@update configmaps mirror-a data.v#1", Oracle: controllertest.Quiescence,
 	}, {
 		Bug: "failed-for-ever", Cause: "passing error made a terminal state",
 		Does:      "marks the object as failed after an error of the API server, and never looks at it again",
 		Reference: "nuclio/nuclio#4120",
+		Plan:      "500@create configmaps mirror-a#1", Oracle: controllertest.Liveness,
 	}, {
 		Bug: "cache-mutated", Cause: "cached object modified",
 		Does:      "changes the informer's object before the update, and finds nothing to do when the update has failed",
 		Reference: "sky-uk/cassandra-operator#127",
+		Plan:      "drop-request@update configmaps mirror-a data.v#1", Oracle: controllertest.Liveness,
 	}, {
 		Bug: "write-back", Cause: "cache overwritten with an older version",
 		Does:      "stores the answer of an update in the informer's cache, over something newer",
 		Reference: "argoproj/argo-rollouts#4073", Historic: true,
+		Plan: "slow@update configmaps mirror-a data.v#2", Oracle: controllertest.Liveness,
 	}, {
 		Bug: "tombstone", Cause: "DeletedFinalStateUnknown ignored",
 		Does:      "ignores deletions that the informer learns of by a list",
 		Reference: "projectcalico/calico#12741", Historic: true,
+		Plan: "hold-relist(configmaps)@update configmaps mirror-a data.v#1", Oracle: controllertest.Liveness,
 	}, {
 		Bug: "missed-deletion", Cause: "deletion while the controller is down",
 		Does:      "does not look for mirrors whose source is gone when it starts",
 		Reference: "kubernetes-sigs/controller-runtime#243", Historic: true,
+		Plan: "crash-before@delete configmaps mirror-b#1", Oracle: controllertest.Liveness,
 	}, {
 		Bug: "made-in-memory", Cause: "state only in memory",
 		Does:      "knows only by memory what it has made, and does not repair it after a restart",
 		Reference: "sky-uk/cassandra-operator#7",
+		Plan:      "crash-after@update configmaps mirror-a data.v#1", Oracle: controllertest.Liveness,
 	}}}
 }

@@ -8,12 +8,7 @@
 // one switch.
 package zoo
 
-import (
-	"cmp"
-	"slices"
-
-	"github.com/controllerkit/controllerkit/controllertest"
-)
+import "github.com/controllerkit/controllerkit/controllertest"
 
 // A Family is a controller and the bugs that it can have.
 type Family struct {
@@ -33,11 +28,21 @@ type Mutant struct {
 	Oracle    controllertest.Oracle // one that fires under Plan
 }
 
-var families []Family
-
 // Families returns all of them, by name.
 func Families() []Family {
-	sorted := slices.Clone(families)
-	slices.SortFunc(sorted, func(a, b Family) int { return cmp.Compare(a.Name, b.Name) })
-	return sorted
+	return []Family{
+		accountFamily(),
+		bucketsFamily(),
+		electedFamily(),
+		finalizersFamily(),
+		handoverFamily(),
+		rawwatchFamily(),
+		registerFamily(),
+		replicasFamily(),
+		resizeFamily(),
+		rolloutFamily(),
+		statusFamily(),
+		tokensFamily(),
+		workerFamily(),
+	}
 }

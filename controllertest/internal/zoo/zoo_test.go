@@ -40,7 +40,7 @@ func TestMutants(t *testing.T) {
 				t.Parallel()
 				s := f.Scenario(m.Bug)
 				s.Name = f.Name + "/" + m.Bug
-				o := controllertest.Options{Config: testserver.Config(t), KeepNamespaces: true, Settle: 5 * time.Second, Parallel: 4}
+				o := controllertest.Options{Config: testserver.Config(t), KeepNamespaces: true, Settle: 10 * time.Second, Parallel: 4}
 				if m.Plan != "" {
 					o.Plans = []string{m.Plan}
 				}

@@ -1,0 +1,290 @@
+package controllertest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/internal/testserver"
+)
+
+// TestBadScenarios: a scenario that cannot be explored ends, in time, with a
+// message that says which and what to change.
+func TestBadScenarios(t *testing.T) {
+	t.Parallel()
+	forever := make(chan struct{})
+	t.Cleanup(func() { close(forever) })
+	var number atomic.Int64
+	tests := []struct {
+		name   string
+		copier copier
+		with   func(s *controllertest.Scenario, o *controllertest.Options)
+		within time.Duration
+		want   []string
+	}{
+		{
+			name: "never converges",
+			with: func(s *controllertest.Scenario, o *controllertest.Options) {
+				s.Converged = func(*controllertest.State) error { return errors.New("the moon is missing") }
+				o.Settle = 2 * time.Second
+			},
+			want: []string{"without any fault", "liveness: not converged 2s after", "the moon is missing", "mend the controller, or Converged, or give it more time with Options.Settle"},
+		}, {
+			name: "writes without end",
+			copier: copier{begin: func(ctx context.Context, c *copying) error {
+				for n := 0; ctx.Err() == nil; n++ {
+					_ = c.annotate(ctx, "kube-root-ca.crt", fmt.Sprint(n))
+				}
+				return nil
+			}},
+			with: func(_ *controllertest.Scenario, o *controllertest.Options) { o.Settle = 2 * time.Second },
+			want: []string{"without any fault", "quiescence: no rest of 250ms within 2s", "patch configmaps kube-root-ca.crt", "a longer Options.Quiet"},
+		}, {
+			name:   "a queue that is never empty",
+			copier: copier{begin: func(_ context.Context, c *copying) error { c.env.Queue(queueOf(1)); return nil }},
+			with:   func(_ *controllertest.Scenario, o *controllertest.Options) { o.Settle = 2 * time.Second },
+			want:   []string{"without any fault", "a queue is not empty at rest", "leaves its queue filled"},
+		}, {
+			name:   "an error at the start",
+			copier: copier{begin: func(context.Context, *copying) error { return errors.New("no luck") }},
+			with:   func(_ *controllertest.Scenario, o *controllertest.Options) { o.Settle = 2 * time.Second },
+			want:   []string{"without any fault", "health: Start returned while its context was not done: no luck"},
+		}, {
+			name:   "returns at once",
+			copier: copier{begin: func(context.Context, *copying) error { return nil }},
+			with: func(s *controllertest.Scenario, o *controllertest.Options) {
+				s.Start = func(context.Context, *rest.Config, *controllertest.Env) error { return nil }
+				o.Settle = 2 * time.Second
+			},
+			want: []string{"without any fault", "Start returned while its context was not done: <nil>"},
+		}, {
+			name:   "panics at the start",
+			copier: copier{begin: func(context.Context, *copying) error { panic("bang") }},
+			with:   func(_ *controllertest.Scenario, o *controllertest.Options) { o.Settle = 2 * time.Second },
+			want:   []string{"without any fault", "health: panic: bang", "does not work without faults"},
+		}, {
+			name:   "panics at the start in a worker of client-go",
+			copier: copier{begin: panicking},
+			want:   []string{"without any fault", "health: panic: in a worker of client-go"},
+		}, {
+			name:   "does not stop",
+			copier: copier{end: func(*copying) { <-forever }},
+			with:   func(_ *controllertest.Scenario, o *controllertest.Options) { o.StopTimeout = time.Second },
+			want:   []string{"without any fault", "Start has not returned 1s after its context was done", "bad_test.go"},
+		}, {
+			name:   "leaves goroutines",
+			copier: copier{begin: func(context.Context, *copying) error { go func() { <-forever }(); return nil }},
+			with:   func(_ *controllertest.Scenario, o *controllertest.Options) { o.StopTimeout = time.Second },
+			want:   []string{"without any fault", "goroutines are left 1s after the run", "bad_test.go"},
+		}, {
+			name: "is told differently each time",
+			copier: copier{begin: func(ctx context.Context, c *copying) error {
+				for m := range 5 {
+					_, err := c.configMaps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("x-%d-%d", number.Add(1), m)}}, metav1.CreateOptions{})
+					if err != nil {
+						return err
+					}
+				}
+				return nil
+			}},
+			want: []string{"controllertest: copier: the runs without faults are not alike", "create configmaps x-", "give objects fixed names"},
+		}, {
+			name: "has another number of steps each time",
+			with: func(s *controllertest.Scenario, _ *controllertest.Options) {
+				s.Script = []controllertest.Step{{Name: "create a, or not", Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+					if n := number.Add(1); n%2 == 0 && strings.HasSuffix(env.Namespace, "-3") {
+						return createsA(ctx, cfg, env)
+					}
+					kube, err := kubernetes.NewForConfig(cfg)
+					if err == nil && !strings.HasSuffix(env.Namespace, "-2") {
+						_, err = kube.CoreV1().ConfigMaps(env.Namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
+					}
+					return err
+				}}}
+			},
+			want: []string{"controllertest: copier: the runs without faults are not alike: one had", "let the script create the same objects each time"},
+		}, {
+			name: "needs longer than the budget",
+			with: func(_ *controllertest.Scenario, o *controllertest.Options) { o.Budget = time.Millisecond },
+			want: []string{"controllertest: copier: the runs without faults took", "more than Options.Budget, which is 1ms", "make the script shorter"},
+		}, {
+			name: "does nothing",
+			with: func(s *controllertest.Scenario, _ *controllertest.Options) {
+				s.Start = func(ctx context.Context, _ *rest.Config, _ *controllertest.Env) error { <-ctx.Done(); return nil }
+				s.Converged = func(*controllertest.State) error { return nil }
+			},
+			want: []string{"controllertest: copier: the controller did nothing", "does Start use the configuration that it is given?"},
+		}, {
+			name: "ignores its configuration",
+			with: func(s *controllertest.Scenario, _ *controllertest.Options) {
+				start := s.Start
+				s.Start = func(ctx context.Context, _ *rest.Config, env *controllertest.Env) error {
+					return start(ctx, testserver.Config(t), env)
+				}
+			},
+			want: []string{"controllertest: copier: the controller did nothing", "does Start use the configuration that it is given?"},
+		}, {
+			name: "a step that fails",
+			with: func(s *controllertest.Scenario, _ *controllertest.Options) {
+				s.Script[0].Do = func(context.Context, *rest.Config, *controllertest.Env) error { return errors.New("no such thing") }
+			},
+			want: []string{"without any fault", `health: step "create a": no such thing`},
+		}, {
+			name: "an invariant that never holds",
+			with: func(s *controllertest.Scenario, _ *controllertest.Options) {
+				s.Invariants = []controllertest.Invariant{{Name: "never", Check: func(*controllertest.State) error { return errors.New("no") }}}
+			},
+			want: []string{"without any fault", "invariant: never: no (at version ", "the scenario is wrong without faults"},
+		}, {
+			name: "Setup fails",
+			with: func(s *controllertest.Scenario, _ *controllertest.Options) {
+				s.Setup = func(context.Context, *rest.Config) error { return errors.New("no such server") }
+			},
+			want: []string{"controllertest: copier: Setup: no such server"},
+		}, {
+			name: "no Start", with: func(s *controllertest.Scenario, _ *controllertest.Options) { s.Start = nil },
+			want: []string{"controllertest: copier: Scenario.Start is not set: give it"},
+		}, {
+			name: "no Script", with: func(s *controllertest.Scenario, _ *controllertest.Options) { s.Script = nil },
+			want: []string{"Scenario.Script is not set: give it"},
+		}, {
+			name: "no Do", with: func(s *controllertest.Scenario, _ *controllertest.Options) { s.Script[0].Do = nil },
+			want: []string{"Scenario.Script[0].Do is not set: give it"},
+		}, {
+			name: "no Converged", with: func(s *controllertest.Scenario, _ *controllertest.Options) { s.Converged = nil },
+			want: []string{"Scenario.Converged is not set: give it"},
+		}, {
+			name: "no Check", with: func(s *controllertest.Scenario, _ *controllertest.Options) {
+				s.Invariants = make([]controllertest.Invariant, 1)
+			},
+			want: []string{"Scenario.Invariants[0].Check is not set: give it"},
+		}, {
+			name: "negative Replicas", with: func(s *controllertest.Scenario, _ *controllertest.Options) { s.Replicas = -1 },
+			want: []string{"Scenario.Replicas is -1"},
+		}, {
+			name: "negative Settle", with: func(_ *controllertest.Scenario, o *controllertest.Options) { o.Settle = -1 },
+			want: []string{"Options.Settle is negative: 0 means its default"},
+		}, {
+			name: "a kind that does not exist", with: func(_ *controllertest.Scenario, o *controllertest.Options) { o.Faults = []controllertest.Kind{"meteor"} },
+			want: []string{`there is no kind "meteor"; there are [crash-before`},
+		}, {
+			name: "a plan that is none", with: func(_ *controllertest.Scenario, o *controllertest.Options) { o.Plans = []string{"meteor@x#1"} },
+			want: []string{`there is no kind "meteor"`},
+		}, {
+			name: "no fault that makes sense", with: func(_ *controllertest.Scenario, o *controllertest.Options) {
+				o.Plans, o.Faults = nil, []controllertest.Kind{controllertest.SlowRenewal}
+			},
+			want: []string{"no plan was run"},
+		}, {
+			name: "a server that is not there", with: func(_ *controllertest.Scenario, o *controllertest.Options) {
+				o.Config = &rest.Config{Host: "http://127.0.0.1:1"}
+			},
+			want: []string{"controllertest: ", "connection refused"},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s, o := test.copier.scenario(), quick(t, dropped)
+			if test.with != nil {
+				test.with(&s, &o)
+			}
+			began := time.Now()
+			rec := record(t, func(tb testing.TB) { controllertest.Explore(tb, s, o) })
+			if !rec.failed {
+				t.Error("the test did not fail")
+			}
+			if text := rec.errors(); slices.ContainsFunc(test.want, func(part string) bool { return !strings.Contains(text, part) }) {
+				t.Errorf("Explore reports\n%s\nwant %q", text, test.want)
+			}
+			if took, most := time.Since(began), o.Settle+o.StopTimeout+20*time.Second; took > most {
+				t.Errorf("it took %v", took)
+			}
+		})
+	}
+}
+
+// TestStopped: the end of the context ends an exploration, and leaves nothing.
+func TestStopped(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	var runs sync.Map
+	var n atomic.Int64
+	c := copier{begin: func(_ context.Context, c *copying) error {
+		if _, again := runs.LoadOrStore(c.env.Namespace, true); !again && n.Add(1) == 10 {
+			cancel()
+		}
+		return nil
+	}}
+	o := quick(t)
+	o.Faults = []controllertest.Kind{controllertest.DropRequest, controllertest.LostResponse, controllertest.Pause, controllertest.CrashAfter, controllertest.CrashBefore, controllertest.Conflict}
+	report, err := controllertest.Run(ctx, c.scenario(), o)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("the error is %v", err)
+	}
+	if report != nil {
+		for _, f := range report.Failures {
+			t.Errorf("held against the controller: %s", f)
+		}
+	}
+}
+
+// TestSweep: on a cluster that goes on, nothing is left that holds anything.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	var namespaces sync.Map
+	c := copier{
+		begin: func(ctx context.Context, c *copying) error {
+			namespaces.Store(c.env.Namespace, true)
+			// A finalizer that nobody removes any more when the story ends early.
+			_, err := c.configMaps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "stuck", Finalizers: []string{"example.com/stuck"}}}, metav1.CreateOptions{})
+			return err
+		},
+	}
+	o := quick(t, dropped)
+	o.KeepNamespaces = false
+	s := c.scenario()
+	bad := c.scenario()
+	bad.Converged = func(*controllertest.State) error { return errors.New("never") }
+	short := o
+	short.Settle = time.Second
+	run(t, s, o)
+	run(t, bad, short)
+
+	kube, err := kubernetes.NewForConfig(testserver.Config(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for name := range namespaces.Range {
+		n++
+		ns, err := kube.CoreV1().Namespaces().Get(t.Context(), name.(string), metav1.GetOptions{})
+		if err == nil && ns.DeletionTimestamp == nil {
+			t.Errorf("namespace %s is left", name)
+		}
+		all, err := kube.CoreV1().ConfigMaps(name.(string)).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, cm := range all.Items {
+			if len(cm.Finalizers) > 0 {
+				t.Errorf("%s/%s still has %v", name, cm.Name, cm.Finalizers)
+			}
+		}
+	}
+	if n < 6 {
+		t.Errorf("%d namespaces were seen", n)
+	}
+}

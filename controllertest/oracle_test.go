@@ -1,0 +1,379 @@
+package controllertest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/internal/testserver"
+)
+
+// dropped is the plan under which the copier's first attempt fails.
+const dropped = "drop-request@create configmaps a-copy#1"
+
+func quick(t testing.TB, plans ...string) controllertest.Options {
+	return controllertest.Options{
+		Config: testserver.Config(t), KeepNamespaces: true, Plans: plans, Parallel: 8,
+		Settle: 10 * time.Second, StopTimeout: 5 * time.Second,
+	}
+}
+
+func run(t *testing.T, s controllertest.Scenario, o controllertest.Options) *controllertest.Report {
+	t.Helper()
+	report, err := controllertest.Run(t.Context(), s, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
+
+type queueOf int
+
+func (q queueOf) Len() int { return int(q) }
+
+// TestOracles: each oracle fires for the bug that it is for, and no other does.
+func TestOracles(t *testing.T) {
+	t.Parallel()
+	forever := make(chan struct{})
+	t.Cleanup(func() { close(forever) })
+	tests := []struct {
+		name   string
+		copier copier
+		with   func(s *controllertest.Scenario, o *controllertest.Options)
+		plan   string
+		oracle controllertest.Oracle // "" means none
+		also   controllertest.Oracle // may fire too
+		want   []string              // parts of what is found
+	}{
+		{
+			name: "correct", plan: dropped,
+		}, {
+			name: "end state", plan: dropped, oracle: controllertest.EndState,
+			copier: copier{failed: func(_ context.Context, c *copying) error {
+				c.note = map[string]string{"second": "attempt"}
+				return nil
+			}},
+			want: []string{`after step "create a" the state differs from that without faults`, "+ configmaps/a-copy .metadata.annotations.second: attempt"},
+		}, {
+			name: "events", plan: "lost-response@create configmaps a-copy#1", oracle: controllertest.Events,
+			copier: copier{failed: func(ctx context.Context, c *copying) error {
+				_ = c.configMaps.Delete(ctx, "a-copy", metav1.DeleteOptions{})
+				return c.create(ctx, map[string]string{"k": "v"})
+			}},
+			want: []string{"configmaps/a-copy was created 2 times, without faults 1 times"},
+		}, {
+			name: "invariant", plan: dropped, oracle: controllertest.Invariance,
+			copier: copier{failed: func(ctx context.Context, c *copying) error {
+				if err := c.create(ctx, nil); err != nil {
+					return err
+				}
+				_, err := c.configMaps.Update(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a-copy"}, Data: map[string]string{"k": "v"}}, metav1.UpdateOptions{})
+				return err
+			}},
+			with: func(s *controllertest.Scenario, _ *controllertest.Options) {
+				s.Invariants = []controllertest.Invariant{{Name: "a copy has data", Check: func(s *controllertest.State) error {
+					if o := s.Get("configmaps", "a-copy"); o != nil && o.Object["data"] == nil {
+						return errors.New("it is empty")
+					}
+					return nil
+				}}}
+			},
+			want: []string{"a copy has data: it is empty (at version "},
+		}, {
+			name: "liveness", plan: dropped, oracle: controllertest.Liveness,
+			copier: copier{failed: func(context.Context, *copying) error { return errStop }},
+			with:   func(_ *controllertest.Scenario, o *controllertest.Options) { o.Settle = 3 * time.Second },
+			want:   []string{"not converged 3s after the last fault or step: a is there: true, a-copy is there: false"},
+		}, {
+			name: "quiescence by writes", plan: dropped, oracle: controllertest.Quiescence,
+			copier: copier{failed: func(ctx context.Context, c *copying) error {
+				for n := 0; ctx.Err() == nil; n++ {
+					_ = c.create(ctx, nil)
+					_ = c.annotate(ctx, "a-copy", fmt.Sprint(n))
+				}
+				return nil
+			}},
+			with: func(_ *controllertest.Scenario, o *controllertest.Options) { o.Settle = 3 * time.Second },
+			want: []string{"no rest of 250ms within 3s", "the last writes: ", "patch configmaps a-copy metadata.annotations#"},
+		}, {
+			name: "quiescence by a queue", plan: dropped, oracle: controllertest.Quiescence,
+			copier: copier{failed: func(_ context.Context, c *copying) error { c.env.Queue(queueOf(2)); return nil }},
+			with:   func(_ *controllertest.Scenario, o *controllertest.Options) { o.Settle = 3 * time.Second },
+			want:   []string{"a queue is not empty at rest: Len() is 2"},
+		}, {
+			name: "an error of Start is a restart", plan: dropped,
+			copier: copier{failed: func(context.Context, *copying) error { return errors.New("lost heart") }},
+		}, {
+			name: "errors of Start without end", plan: dropped, oracle: controllertest.Health,
+			copier: func() copier {
+				var broken sync.Map // what a file that was spoilt would be
+				return copier{
+					begin: func(_ context.Context, c *copying) error {
+						if _, ok := broken.Load(c.env.Namespace); ok {
+							return errors.New("spoilt")
+						}
+						return nil
+					},
+					failed: func(_ context.Context, c *copying) error {
+						broken.Store(c.env.Namespace, true)
+						return errors.New("lost heart")
+					},
+				}
+			}(),
+			with: func(_ *controllertest.Scenario, o *controllertest.Options) { o.Settle = 6 * time.Second },
+			also: controllertest.Liveness,
+			want: []string{"the process ended 20 times by itself, the last time with: spoilt"},
+		}, {
+			name: "a panic in Start", plan: dropped, oracle: controllertest.Health,
+			copier: copier{failed: func(context.Context, *copying) error { panic("out of order") }},
+			want:   []string{"panic: out of order", "oracle_test.go"},
+		}, {
+			name: "a panic in a worker of client-go", plan: dropped, oracle: controllertest.Health,
+			copier: copier{failed: panicking},
+			want:   []string{"panic: in a worker of client-go", "copier_test.go"},
+		}, {
+			name: "Start does not return", plan: dropped, oracle: controllertest.Health,
+			copier: func() copier {
+				var failed sync.Map
+				return copier{
+					failed: func(_ context.Context, c *copying) error { failed.Store(c.env.Namespace, true); return nil },
+					end: func(c *copying) {
+						if _, ok := failed.Load(c.env.Namespace); ok {
+							<-forever
+						}
+					},
+				}
+			}(),
+			with: func(_ *controllertest.Scenario, o *controllertest.Options) { o.StopTimeout = time.Second },
+			want: []string{"Start has not returned 1s after its context was done; it is at", "oracle_test.go"},
+		}, {
+			name: "a goroutine is left", plan: dropped, oracle: controllertest.Health,
+			copier: copier{failed: func(context.Context, *copying) error { go func() { <-forever }(); return nil }},
+			with:   func(_ *controllertest.Scenario, o *controllertest.Options) { o.StopTimeout = time.Second },
+			want:   []string{"goroutines are left 1s after the run:", "oracle_test.go"},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s, o := test.copier.scenario(), quick(t, test.plan)
+			if test.with != nil {
+				test.with(&s, &o)
+			}
+			report := run(t, s, o)
+			if report.Plans != 1 || report.Valid != 1 || len(report.Invalid) != 0 {
+				t.Errorf("%d plans, %d valid, invalid %v; want 1 valid", report.Plans, report.Valid, report.Invalid)
+			}
+			if test.oracle == "" {
+				for _, f := range report.Failures {
+					t.Errorf("a finding for a correct controller: %s", f)
+				}
+				return
+			}
+			if len(report.Failures) == 0 {
+				t.Fatalf("nothing is found, want %s", test.oracle)
+			}
+			text := ""
+			for _, f := range report.Failures {
+				if f.Plan != test.plan || f.Replay != "CONTROLLERTEST_REPLAY='copier: "+test.plan+"'" {
+					t.Errorf("the failure is of plan %q, with the replay %q", f.Plan, f.Replay)
+				}
+				for _, finding := range f.Findings {
+					if finding.Oracle != test.oracle && finding.Oracle != test.also {
+						t.Errorf("found also by %s: %s", finding.Oracle, finding.Text)
+					}
+				}
+				text += f.String()
+			}
+			if slices.ContainsFunc(test.want, func(part string) bool { return !strings.Contains(text, part) }) {
+				t.Errorf("what is found does not say %q: %s", test.want, text)
+			}
+		})
+	}
+}
+
+// TestTimeline holds that a failure tells the story.
+func TestTimeline(t *testing.T) {
+	t.Parallel()
+	c := copier{failed: func(_ context.Context, c *copying) error { c.note = map[string]string{"second": "attempt"}; return nil }}
+	report := run(t, c.scenario(), quick(t, dropped))
+	if len(report.Failures) != 1 {
+		t.Fatalf("%d failures", len(report.Failures))
+	}
+	timeline := report.Failures[0].Timeline
+	for _, part := range []string{
+		"process 1 starts", "user: create a", "user: create configmaps a", "event: added configmaps/", "process 1: create configmaps a-copy#1",
+		"FAULT " + dropped, "user: users delete what they made", "FINDING end state: ",
+	} {
+		_, rest, found := strings.Cut(timeline, part)
+		if !found {
+			t.Errorf("the timeline does not say %q at its place:\n%s", part, report.Failures[0].Timeline)
+		}
+		timeline = rest
+	}
+}
+
+// TestFaultKinds: every kind of fault happens to a correct controller as often as
+// it is asked for, and none is held against it.
+func TestFaultKinds(t *testing.T) {
+	t.Parallel()
+	var plans []string
+	for _, kind := range controllertest.AllFaults() {
+		switch kind {
+		case controllertest.SlowRenewal: // it writes no Lease
+			continue
+		case controllertest.TimeTravel:
+			plans = append(plans, "time-travel(configmaps<start)@create configmaps a-copy#1")
+		case controllertest.Hold, controllertest.HoldRelist, controllertest.Gone, controllertest.GoneAtStart, controllertest.NoBookmark, controllertest.Stall:
+			plans = append(plans, string(kind)+"(configmaps)@create configmaps a-copy#1")
+		case controllertest.UserDelete, controllertest.UserEdit, controllertest.UserRecreate:
+			plans = append(plans, string(kind)+"(configmaps/a)@create configmaps a-copy#1")
+		default:
+			plans = append(plans, string(kind)+"@create configmaps a-copy#1")
+		}
+	}
+	o := quick(t, plans...)
+	o.Parallel = 16
+	o.Settle = 20 * time.Second
+	s := (&copier{}).scenario()
+	s.Pause = 300 * time.Millisecond
+	report := run(t, s, o)
+	for _, f := range report.Failures {
+		t.Error(f)
+	}
+	if report.Valid != len(plans) || len(report.Invalid) > 0 {
+		t.Errorf("%d of %d plans are valid; not: %v", report.Valid, len(plans), report.Invalid)
+	}
+	if !report.Complete {
+		t.Error("the report says that there were more")
+	}
+}
+
+// TestUnfired: a plan whose faults do not happen is invalid, and not passed.
+func TestUnfired(t *testing.T) {
+	t.Parallel()
+	plans := []string{
+		"409@create configmaps nobody#1",
+		"drop-request@create configmaps a-copy#1 + 409@create configmaps nobody#1",
+		"hold(secrets)@create configmaps a-copy#1",
+		"user-delete(configmaps/b)@create configmaps a-copy#1",
+	}
+	s := (&copier{}).scenario()
+	report := run(t, s, quick(t, append(plans, dropped)...))
+	slices.Sort(plans)
+	if !slices.Equal(report.Invalid, plans) || report.Valid != 1 || report.Plans != 5 || len(report.Failures) > 0 {
+		t.Errorf("%d plans, %d valid, invalid %q; want %q", report.Plans, report.Valid, report.Invalid, plans)
+	}
+	if text := report.String(); !strings.Contains(text, "5 plans in ") || !strings.Contains(text, "1 valid, 0 failing, 4 invalid") {
+		t.Errorf("the table says\n%s", text)
+	}
+	rec := record(t, func(tb testing.TB) { controllertest.Explore(tb, s, quick(t, plans[0])) })
+	if !rec.failed || !strings.Contains(rec.errors(), plans[0]) || !strings.Contains(rec.errors(), "did not happen") {
+		t.Errorf("Explore reports %q", rec.errors())
+	}
+}
+
+// TestReplay: the variable of a failure makes Explore run that plan and no other.
+func TestReplay(t *testing.T) {
+	var mu sync.Mutex
+	started := map[string]bool{}
+	c := copier{
+		begin: func(_ context.Context, c *copying) error {
+			mu.Lock()
+			defer mu.Unlock()
+			started[c.env.Namespace] = true
+			return nil
+		},
+		failed: func(_ context.Context, c *copying) error { c.note = map[string]string{"second": "attempt"}; return nil },
+	}
+	report := run(t, c.scenario(), quick(t, dropped))
+	if len(report.Failures) != 1 {
+		t.Fatalf("%d failures", len(report.Failures))
+	}
+	name, value, _ := strings.Cut(report.Failures[0].Replay, "=")
+	if name != controllertest.ReplayVariable {
+		t.Fatalf("the variable is %s", name)
+	}
+	t.Setenv(name, strings.Trim(value, "'"))
+	clear(started)
+	rec := record(t, func(tb testing.TB) { controllertest.Explore(tb, c.scenario(), quick(t)) }) // all plans, but for the variable
+	if !rec.failed || !strings.Contains(rec.errors(), dropped) || !strings.Contains(rec.logs(), "copier: 1 plans in ") {
+		t.Errorf("Explore reports %q and logs %q", rec.errors(), rec.logs())
+	}
+	if len(started) != 5 {
+		t.Errorf("there were %d runs, want 4 without faults and the plan", len(started))
+	}
+	other := c.scenario()
+	other.Name = "another"
+	clear(started)
+	rec = record(t, func(tb testing.TB) { controllertest.Explore(tb, other, quick(t)) })
+	if rec.failed || !rec.skipped || len(started) > 0 {
+		t.Errorf("another scenario: failed %t, skipped %t, %d runs", rec.failed, rec.skipped, len(started))
+	}
+	t.Setenv(name, "copier: nonsense")
+	rec = record(t, func(tb testing.TB) { controllertest.Explore(tb, c.scenario(), quick(t)) })
+	if !rec.failed || !strings.Contains(rec.errors(), "write kind@operation#occurrence") {
+		t.Errorf("a broken variable: %q", rec.errors())
+	}
+}
+
+// TestShrink: of a plan with several faults those remain that matter, and a test
+// fails for it although no other plan begins with that kind.
+func TestShrink(t *testing.T) {
+	t.Parallel()
+	long := "slow@create configmaps a-copy#1 + 409@delete configmaps a-copy#1"
+	spoil := copier{failed: func(ctx context.Context, c *copying) error {
+		_, err := c.configMaps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "left"}}, metav1.CreateOptions{})
+		return err
+	}}
+	rec := record(t, func(tb testing.TB) { controllertest.Explore(tb, spoil.scenario(), quick(t, long)) })
+	if want := "409@delete configmaps a-copy#1\nend state: "; !rec.failed || !strings.Contains(rec.errors(), want) || strings.Contains(rec.errors(), "replay: CONTROLLERTEST_REPLAY='copier: slow") {
+		t.Errorf("Explore reports %q", rec.errors())
+	}
+}
+
+// TestExternal: calls of the cloud and of Env.External are operations, and what
+// they change is state.
+func TestExternal(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	outside := map[string]int{}
+	c := copier{begin: func(ctx context.Context, c *copying) error {
+		return c.env.External(ctx, "ring the (bell)", func(context.Context) error {
+			mu.Lock()
+			defer mu.Unlock()
+			outside[c.env.Namespace]++
+			return nil
+		})
+	}}
+	report := run(t, c.scenario(), quick(t, "crash-after@external ring the [bell]#1", "drop-request@external ring the [bell]#1"))
+	for _, f := range report.Failures {
+		t.Error(f)
+	}
+	if report.Valid != 2 || !slices.Contains(report.Operations, "external ring the [bell]#1") {
+		t.Errorf("%d valid, operations %q", report.Valid, report.Operations)
+	}
+	twice := 0
+	for _, n := range outside {
+		if n == 2 {
+			twice++
+		}
+	}
+	if len(outside) != 6 || twice != 1 {
+		t.Errorf("calls by run: %v; want 1, and 2 where the process was killed after the first", outside)
+	}
+	var env controllertest.Env // of a user: there is nothing to go through
+	if err := env.External(t.Context(), "x", func(context.Context) error { return errStop }); !errors.Is(err, errStop) {
+		t.Error(err)
+	}
+	env.Queue(queueOf(1))
+}

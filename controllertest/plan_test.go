@@ -1,0 +1,77 @@
+package controllertest
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestPlanRoundTrip(t *testing.T) {
+	var texts []string
+	for _, kind := range AllFaults() {
+		switch kind.scope() {
+		case anyOperation:
+			texts = append(texts, string(kind)+"@create configmaps a#1")
+		case userObject:
+			texts = append(texts, string(kind)+"(configmaps/a)@patch deployments.apps/status $ns-x status.conditions,status.replicas#12")
+		case watchedResource:
+			if kind == TimeTravel {
+				texts = append(texts, string(kind)+"(configmaps<start)@external create a#1", string(kind)+"(configmaps<update configmaps a data.x#2)@delete configmaps [uid configmaps]*#1")
+				continue
+			}
+			texts = append(texts, string(kind)+"(deployments.apps)@update configmaps a metadata.finalizers#1")
+		}
+	}
+	texts = append(texts, strings.Join(texts, " + "))
+	for _, text := range texts {
+		p, err := parsePlan(text)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if got := p.String(); got != text {
+			t.Errorf("%s becomes %s", text, got)
+		}
+	}
+}
+
+func TestBadPlans(t *testing.T) {
+	tests := []struct{ text, want string }{
+		{"", "has no operation: write kind@operation#occurrence"},
+		{"409", "has no operation"},
+		{"409@create configmaps a", "has no operation"},
+		{"409@create configmaps a#", "counts from 1"},
+		{"409@create configmaps a#0", "counts from 1"},
+		{"409@create configmaps a#x", "counts from 1"},
+		{"409@create configmaps a#1 + ", "has no operation"},
+		{"meteor@create configmaps a#1", `there is no kind "meteor"; there are [crash-before`},
+		{"hold@create configmaps a#1", "hold needs to say of what: hold(...)@operation"},
+		{"user-delete@create configmaps a#1", "user-delete needs to say of what: user-delete(...)@operation"},
+		{"409(configmaps)@create configmaps a#1", "409 takes nothing in parentheses like"},
+		{"hold(configmaps<start)@create configmaps a#1", "hold takes nothing in parentheses like"},
+		{"time-travel@create configmaps a#1", "needs to say"},
+		{"time-travel(configmaps)@create configmaps a#1", "time-travel needs to say from when: time-travel(resource<operation)@operation"},
+	}
+	for _, test := range tests {
+		if p, err := parsePlan(test.text); err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), test.text) {
+			t.Errorf("%q is read as %v, %v; want an error that names it and says %q", test.text, p, err, test.want)
+		}
+	}
+}
+
+// FuzzParsePlan holds that no text is too strange, and that what is understood is
+// written as it was.
+func FuzzParsePlan(f *testing.F) {
+	f.Add("409@create configmaps a#1")
+	f.Add("time-travel(configmaps<start)@a#1 + hold(b)@c#2")
+	f.Add("hold(@#")
+	f.Fuzz(func(t *testing.T, text string) {
+		p, err := parsePlan(text)
+		if err != nil {
+			return
+		}
+		again, err := parsePlan(p.String())
+		if err != nil || again.String() != p.String() {
+			t.Errorf("%q is written as %q, which is read as %q, %v", text, p, again, err)
+		}
+	})
+}
