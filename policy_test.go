@@ -527,7 +527,8 @@ func guarantees(comment string) []string {
 }
 
 // TestGuarantees holds that GUARANTEES.md has a row for each promise of the
-// packages' documentation, in its words, and that the tests it names exist.
+// packages' documentation, with its id and in its words, and that the tests it
+// names exist and name the id as well.
 func TestGuarantees(t *testing.T) {
 	src, err := os.ReadFile("GUARANTEES.md")
 	if err != nil {
@@ -559,24 +560,29 @@ func TestGuarantees(t *testing.T) {
 			p, _, tests := parsePackage(t, name)
 			var got []string
 			for _, cells := range rows[name] {
-				got = append(got, cells[1])
+				got = append(got, strings.TrimPrefix(cells[0], "| ")+": "+cells[1])
 			}
 			if diff := cmp.Diff(guarantees(p.Doc), got); diff != "" {
 				t.Errorf("promises (-documentation +GUARANTEES.md):\n%s", diff)
 			}
-			exist := map[string]bool{}
+			comments := map[string]string{}
 			for _, f := range tests {
 				for _, d := range f.Decls {
 					if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil {
-						exist[fn.Name.Name] = true
+						comments[fn.Name.Name] = fn.Doc.Text()
 					}
 				}
 			}
 			for _, cells := range rows[name] {
-				named := strings.Split(cells[2], ", ")
-				for _, test := range named {
-					if !exist[test] {
-						t.Errorf("%s names the test %q, which %s does not have", cells[0], test, name)
+				id := strings.TrimPrefix(cells[0], "| ")
+				for test := range strings.SplitSeq(cells[2], ", ") {
+					comment, ok := comments[test]
+					_, proves, _ := strings.Cut(comment, "roves ")
+					switch {
+					case !ok:
+						t.Errorf("%s names the test %q, which %s does not have", id, test, name)
+					case !slices.Contains(strings.FieldsFunc(proves, func(r rune) bool { return strings.ContainsRune(" ,.\n", r) }), id):
+						t.Errorf("%s names the test %q, whose comment does not say that it proves %s", id, test, id)
 					}
 				}
 			}

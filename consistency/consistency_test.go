@@ -59,6 +59,7 @@ func (v *version) LastStoreSyncResourceVersion() string { return v.rv.Load().(st
 
 type stores = map[schema.GroupResource]interface{ LastStoreSyncResourceVersion() string }
 
+// TestEnsureReady proves C1.
 func TestEnsureReady(t *testing.T) {
 	type write struct {
 		uid      types.UID
@@ -129,6 +130,8 @@ func TestEnsureReady(t *testing.T) {
 }
 
 // Once ready, an owner is forgotten: a store that goes back does not matter any more.
+//
+// Proves C5.
 func TestReadyIsForgotten(t *testing.T) {
 	store := at("10")
 	s := consistency.New(consistency.Config{Stores: stores{pods: store}})
@@ -239,6 +242,7 @@ func TestWait(t *testing.T) {
 	})
 }
 
+// TestReadyWakesOnce proves C2.
 func TestReadyWakesOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := at("5")
@@ -284,6 +288,8 @@ func TestReadyWakesOnce(t *testing.T) {
 }
 
 // The timer runs only while somebody waits, however the waiting ends.
+//
+// Proves C6.
 func TestRechecksOnlyWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := &counting{version: at("5")}
@@ -326,6 +332,8 @@ func (c *counting) LastStoreSyncResourceVersion() string {
 }
 
 // No wake is lost or doubled when everything happens at once.
+//
+// Proves C2.
 func TestWakesUnderRaces(t *testing.T) {
 	for _, handlers := range []bool{true, false} {
 		t.Run(fmt.Sprintf("handlers=%v", handlers), func(t *testing.T) {
@@ -392,6 +400,8 @@ func TestWakesUnderRaces(t *testing.T) {
 }
 
 // Random programs against the obvious model: a set of writes for each owner.
+//
+// Proves C1.
 func TestAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		versions := map[schema.GroupResource]int{pods: 1, secrets: 1}
@@ -480,6 +490,8 @@ func TestAgainstModel(t *testing.T) {
 }
 
 // Owners that are never asked for again do not fill the memory.
+//
+// Proves C5.
 func TestMemoryIsBounded(t *testing.T) {
 	store := at("1")
 	s := consistency.New(consistency.Config{Stores: stores{pods: store}})

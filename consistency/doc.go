@@ -37,25 +37,26 @@
 //
 // # Guarantees
 //
-//   - EnsureReady, Wait and Ready report an owner as ready only when every recorded
-//     write of it is in the store of its resource. A store that has no resource
-//     version yet, or one that cannot be compared, is not ready; neither is a
-//     resource without a store.
-//   - When Ready returned false, its wake is called exactly once, when the owner is
-//     ready, and at latest RecheckInterval after that; when Ready returned true,
-//     never.
-//   - A transport made by Wrap records every write that was made with a context from
-//     Begin, was answered with success, concerns a resource with a store, and
-//     carries a resource version in its answer, in JSON or protobuf, for the object
-//     or its subresources; it does so before the caller has the answer. The caller
-//     reads the same bytes as without it. At most 8 MiB of an answer are held.
-//   - A write of which the outcome is not known is never reported as seen: it is
-//     listed by Ambiguous until a later answer for that resource is recorded.
-//   - An owner's record goes when the cache shows its writes. Records that nobody
-//     asks for again are swept, so the memory is proportional to the owners with
-//     unseen writes.
-//   - No goroutine outlives a call. Caches are asked only while somebody waits, and when
-//     an owner is asked for.
+//   - C1: EnsureReady, Wait and Ready report an owner as ready only when every
+//     recorded write of it is in the store of its resource. A store that has no
+//     resource version yet, or one that cannot be compared, is not ready; neither
+//     is a resource without a store.
+//   - C2: When Ready returned false, its wake is called exactly once, when the
+//     owner is ready, and at latest RecheckInterval after that; when Ready
+//     returned true, never.
+//   - C3: A transport made by Wrap records every write that was made with a
+//     context from Begin, was answered with success, concerns a resource with a
+//     store, and carries a resource version in its answer, in JSON or protobuf,
+//     for the object or its subresources; it does so before the caller has the
+//     answer. The caller reads the same bytes as without it. At most 8 MiB of an
+//     answer are held.
+//   - C4: A write of which the outcome is not known is never reported as seen: it
+//     is listed by Ambiguous until a later answer for that resource is recorded.
+//   - C5: An owner's record goes when the cache shows its writes. Records that
+//     nobody asks for again are swept, so the memory is proportional to the
+//     owners with unseen writes.
+//   - C6: No goroutine outlives a call. Caches are asked only while somebody
+//     waits, and when an owner is asked for.
 //
 // # Caveats
 //

@@ -162,6 +162,8 @@ func (f *fixture) cached(t *testing.T, indexer cache.Indexer, name string) metav
 
 // Every kind of write of a reconcile is waited for, and seen in the cache once waiting
 // is over, in both encodings client-go uses.
+//
+// Proves C1.
 func TestServerReadYourWrites(t *testing.T) {
 	for _, contentType := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
 		t.Run(contentType, func(t *testing.T) {
@@ -291,6 +293,8 @@ func TestServerGatePreventsDoubleCreate(t *testing.T) {
 
 // The answer of a create is lost, but the object is there. A live read says from which
 // version on the cache knows.
+//
+// Proves C4.
 func TestServerLostAnswer(t *testing.T) {
 	f := newFixture(t, "application/vnd.kubernetes.protobuf")
 	f.holder.hold()

@@ -78,6 +78,7 @@ func missing(s *consistency.Store, owner types.NamespacedName) string {
 	return err.Error()
 }
 
+// TestWrapRecords proves C3.
 func TestWrapRecords(t *testing.T) {
 	const jsonType, pbType = "application/json", "application/vnd.kubernetes.protobuf"
 	refused := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
@@ -189,6 +190,8 @@ func (u *unreadable) Read([]byte) (int, error) { u.read = true; return 0, io.EOF
 func (u *unreadable) Close() error             { return nil }
 
 // The caller gets the bytes before an error, the error itself, and closes the body.
+//
+// Proves C3.
 func TestWrapKeepsBodyErrors(t *testing.T) {
 	s := tracked()
 	broken := errors.New("broken")
@@ -217,6 +220,8 @@ func TestWrapKeepsBodyErrors(t *testing.T) {
 }
 
 // An answer without end is not held without end.
+//
+// Proves C3.
 func TestWrapHoldsLittle(t *testing.T) {
 	s := tracked()
 	body := &endless{}
@@ -266,6 +271,8 @@ func TestWrapIsFoundByClientGo(t *testing.T) {
 }
 
 // What tells more about an ambiguous write, and what does not.
+//
+// Proves C4.
 func TestAmbiguousIsSettled(t *testing.T) {
 	send := func(t *testing.T, s *consistency.Store, answer roundTripper) {
 		t.Helper()

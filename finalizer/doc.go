@@ -36,21 +36,21 @@
 //
 // # Guarantees
 //
-//   - A [Held] exists only once the API server has answered with an object that
-//     carries the finalizer, or the caller passed such an object.
-//   - No other finalizer is added, removed, repeated or moved, however stale
+//   - F1: A [Held] exists only once the API server has answered with an object
+//     that carries the finalizer, or the caller passed such an object.
+//   - F2: No other finalizer is added, removed, repeated or moved, however stale
 //     the copy and however the requests of several controllers interleave.
-//   - Nothing is added to an object that is being deleted, even when the copy
+//   - F3: Nothing is added to an object that is being deleted, even when the copy
 //     does not show the deletion yet.
-//   - Nothing is written to another object of the same name: every patch tests
-//     the UID.
-//   - The finalizer of an object that is being deleted is removed only after
+//   - F4: Nothing is written to another object of the same name: every patch
+//     tests the UID.
+//   - F5: The finalizer of an object that is being deleted is removed only after
 //     cleanup returned nil. An error, a panic or a crash leaves it in place.
-//   - A stale copy is a Conflict: apierrors.IsConflict reports true, and the
+//   - F6: A stale copy is a Conflict: apierrors.IsConflict reports true, and the
 //     server's own answer stays in the chain. Validation and admission errors
 //     stay what they are.
-//   - Remove succeeds when there is nothing left to remove: the object is gone,
-//     or replaced by another one of the same name, or somebody was faster.
+//   - F7: Remove succeeds when there is nothing left to remove: the object is
+//     gone, or replaced by another one of the same name, or somebody was faster.
 //
 // # Assumptions
 //

@@ -22,6 +22,7 @@ var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 type held = finalizer.Held[*corev1.ConfigMap]
 
+// TestEnsure proves F1, F5.
 func TestEnsure(t *testing.T) {
 	tests := []struct {
 		name       string
@@ -108,6 +109,8 @@ func stored(m *model) []string {
 }
 
 // A crash of cleanup must leave the finalizer, as its error does.
+//
+// Proves F5.
 func TestEnsurePanickingCleanup(t *testing.T) {
 	obj := object("a", true, name)
 	m := &model{live: obj.DeepCopy()}
@@ -250,6 +253,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestAddStale proves F3, F6.
 func TestAddStale(t *testing.T) {
 	tests := []struct {
 		name string
@@ -291,6 +295,8 @@ func TestAddStale(t *testing.T) {
 
 // Not every 422 is a failed test. One that is taken for it would be retried
 // quietly for ever.
+//
+// Proves F6.
 func TestGenuineInvalid(t *testing.T) {
 	status := func(details *metav1.StatusDetails, message string) error {
 		return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: 422, Reason: metav1.StatusReasonInvalid, Details: details, Message: message}}
@@ -321,6 +327,7 @@ func TestGenuineInvalid(t *testing.T) {
 	}
 }
 
+// TestRemove proves F4, F7.
 func TestRemove(t *testing.T) {
 	tests := []struct {
 		name         string

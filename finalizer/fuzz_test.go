@@ -38,6 +38,8 @@ func others(l []string) []string {
 
 // Whatever the copy and the live object say, the finalizers of others survive in
 // order, and an outcome without an error is the one asked for.
+//
+// Proves F2.
 func FuzzFinalizerPatches(f *testing.F) {
 	f.Add("", "", false, false, true, true)
 	f.Add("x/1 me", "me x/1", false, true, true, false)
@@ -104,6 +106,8 @@ func lastIndex(l []string, s string) int {
 // Several controllers, each with its own finalizer and a copy from any moment of
 // the past, work on one object until it is gone. A history of what each of them was
 // told is compared with the store after every step.
+//
+// Proves F2.
 func TestControllersWithStaleCopies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &model{live: object("a", false)}

@@ -91,6 +91,8 @@ func (s server) mustAdd(t *testing.T, obj *corev1.ConfigMap, name string) *corev
 }
 
 // The whole life of an object, with the requests each step costs.
+//
+// Proves F1, F5.
 func TestServerEnsure(t *testing.T) {
 	s := newServer(t)
 	obj := s.create(t, "one")
@@ -138,6 +140,8 @@ func TestServerEnsure(t *testing.T) {
 
 // A stale copy never costs a neighbour its finalizer. The empty list is the case
 // that an unguarded "add" replaces.
+//
+// Proves F3.
 func TestServerAddStale(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -184,6 +188,8 @@ func TestServerAddStale(t *testing.T) {
 
 // Without the test on deletionTimestamp the server answers 422 Invalid, and so
 // does validation in general. Those must stay what they are.
+//
+// Proves F6.
 func TestServerGenuineInvalid(t *testing.T) {
 	s := newServer(t)
 	obj := s.create(t, "one", "x.example.com/1")
@@ -249,6 +255,7 @@ func TestServerGenuineInvalid(t *testing.T) {
 	}
 }
 
+// TestServerRemove proves F4.
 func TestServerRemove(t *testing.T) {
 	const other = "x.example.com/1"
 	tests := []struct {
@@ -364,6 +371,8 @@ func TestServerLookWritesNothing(t *testing.T) {
 // Many controllers with copies of different age add and remove their own
 // finalizers at once. None of them loses its own, whatever the interleaving, until
 // it removes it.
+//
+// Proves F2.
 func TestServerRace(t *testing.T) {
 	const controllers, rounds = 6, 8
 	s := newServer(t)
@@ -433,6 +442,8 @@ func TestServerRace(t *testing.T) {
 
 // Two controllers finalize one object with the same stale copy. Each cleans up
 // once although the other one's removal changed the list under it.
+//
+// Proves F7.
 func TestServerTwoFinalizers(t *testing.T) {
 	s := newServer(t)
 	names := []string{"a.example.com/f", "b.example.com/f"}

@@ -29,23 +29,24 @@
 //
 // # Guarantees
 //
-//   - Run starts all informers together and returns nil only when ctx is done
+//   - I1: Run starts all informers together and returns nil only when ctx is done
 //     and all of them have stopped.
-//   - When an informer, or a handler given to Add, is not synced within Timeout,
-//     Run ends with an error for each that names it and the reason: forbidden
-//     (with the rule that is missing), not served (missing CRD), unreachable, the
-//     end of the initial events never marked, or a handler that is too slow.
-//   - When an informer has synced, but is then refused twice within Timeout of
-//     the start, Run ends too: it may list and not watch, and client-go would list
-//     anew for ever.
-//   - [Set.Ready] and [Set.HasSyncedChecker] report synced only when every
+//   - I2: When an informer, or a handler given to Add, is not synced within
+//     Timeout, Run ends with an error for each that names it and the reason:
+//     forbidden (with the rule that is missing), not served (missing CRD),
+//     unreachable, the end of the initial events never marked, or a handler that
+//     is too slow.
+//   - I3: When an informer has synced, but is then refused twice within Timeout
+//     of the start, Run ends too: it may list and not watch, and client-go would
+//     list anew for ever.
+//   - I4: [Set.Ready] and [Set.HasSyncedChecker] report synced only when every
 //     informer and every given handler is. Nothing polls.
-//   - Run waits for stopping informers for at most StopTimeout, and an informer
-//     that is still running then is an error that names it.
-//   - Whoever made the context's logger gets the same lines of client-go's as
+//   - I5: Run waits for stopping informers for at most StopTimeout, and an
+//     informer that is still running then is an error that names it.
+//   - I6: Whoever made the context's logger gets the same lines of client-go's as
 //     without the Set.
-//   - [Trim] never touches resourceVersion, and writes nothing to an object that
-//     is trimmed already.
+//   - I7: [Trim] never touches resourceVersion, and writes nothing to an object
+//     that is trimmed already.
 //
 // # Caveats
 //

@@ -86,6 +86,7 @@ func quiet(t *testing.T) context.Context {
 	return klog.NewContext(t.Context(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(io.Discard))))
 }
 
+// TestSyncsRunsAndStops proves I1, I4.
 func TestSyncsRunsAndStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(configMap("a"), configMap("b"))
@@ -142,6 +143,7 @@ func TestSyncsRunsAndStops(t *testing.T) {
 	})
 }
 
+// TestStartsTogether proves I1.
 func TestStartsTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// The first can sync only once the second has been asked.
@@ -173,6 +175,7 @@ func TestStartsTogether(t *testing.T) {
 	})
 }
 
+// TestDiagnosis proves I2.
 func TestDiagnosis(t *testing.T) {
 	missing := apierrors.NewGenericServerResponse(404, "list", schema.GroupResource{Group: "example.com", Resource: "widgets"}, "", "page not found", 0, true)
 	for _, tc := range []struct {
@@ -271,6 +274,7 @@ func TestDiagnosis(t *testing.T) {
 	}
 }
 
+// TestEveryUnsyncedInformerIsNamed proves I4.
 func TestEveryUnsyncedInformerIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var set informer.Set
@@ -363,6 +367,7 @@ func (s stubborn) RunWithContext(ctx context.Context) {
 	time.Sleep(s.extra)
 }
 
+// TestWaitForStopIsBounded proves I5.
 func TestWaitForStopIsBounded(t *testing.T) {
 	for _, tc := range []struct {
 		name        string
@@ -399,6 +404,8 @@ func TestWaitForStopIsBounded(t *testing.T) {
 
 // TestPauseOfClientGo shows that the wait is needed with client-go as it is: in
 // its pause after a refused connection it does not look at its context.
+//
+// Proves I5.
 func TestPauseOfClientGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set := informer.Set{StopTimeout: time.Millisecond}
@@ -549,6 +556,8 @@ func (b *lockedBuffer) String() string {
 
 // TestLogIsUnchanged: the Set listens to client-go's log, and whoever reads the
 // log must not notice.
+//
+// Proves I6.
 func TestLogIsUnchanged(t *testing.T) {
 	lookFor := []string{"bookmark expired", "backing off", "Failed to watch"}
 	volatile := regexp.MustCompile(`reflector="[^"]*"|err="[^"]*"`)

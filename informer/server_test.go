@@ -129,6 +129,7 @@ func TestServerSyncTrimAndStop(t *testing.T) {
 	}
 }
 
+// TestServerForbidden proves I2.
 func TestServerForbidden(t *testing.T) {
 	namespace := testserver.Namespace(t)
 	config := testserver.Config(t)
@@ -141,6 +142,7 @@ func TestServerForbidden(t *testing.T) {
 	}
 }
 
+// TestServerListAllowedWatchNot proves I3.
 func TestServerListAllowedWatchNot(t *testing.T) {
 	namespace := testserver.Namespace(t)
 	config := testserver.Config(t)
@@ -160,6 +162,7 @@ func TestServerListAllowedWatchNot(t *testing.T) {
 	contains(t, err, `"configmaps": its cache was filled and then went stale: forbidden to watch: `, "cannot watch resource")
 }
 
+// TestServerMissingCRD proves I2.
 func TestServerMissingCRD(t *testing.T) {
 	config := testserver.Config(t)
 	h, err := rest.HTTPClientFor(config)
@@ -180,6 +183,7 @@ func TestServerMissingCRD(t *testing.T) {
 	}
 }
 
+// TestServerUnreachable proves I2.
 func TestServerUnreachable(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -196,6 +200,8 @@ func TestServerUnreachable(t *testing.T) {
 
 // TestServerWithoutBookmark puts a proxy before the server that drops the end of
 // the initial events, as some do.
+//
+// Proves I2.
 func TestServerWithoutBookmark(t *testing.T) {
 	namespace := testserver.Namespace(t)
 	config := testserver.Config(t)

@@ -22,33 +22,33 @@
 //
 // # Guarantees
 //
-//   - One leader: the contexts of two leaders are never both open, and Term.Check
-//     never returns nil for two, whatever requests and responses are delayed, lost
-//     or stored late. Validity counts from when the last successful renewal was
-//     sent and ends RenewDeadline later, by a timer that waits for no call. A
-//     candidate takes a Lease that was not released only LeaseDuration (that of
-//     the record) after it saw it change last.
-//   - A record with the same identity is another's unless this very Run wrote it,
-//     so two Electors with one identity never both lead.
-//   - A write whose response was lost never prolongs leadership. It is recognised
-//     when the Lease is read again, so it does not end leadership either, and an
-//     acquisition that was lost like this is made good without waiting for
-//     LeaseDuration.
-//   - Terms grow: every acquisition raises leaseTransitions.
-//   - When ctx is done the Lease is renewed while lead drains, for at most
-//     DrainTimeout, and released only after lead returned, only if the record just
-//     read is still this Run's, and only over the version read.
-//   - lead is never called twice at a time, nor after ctx was done. Run waits for
-//     it, except for one that ignores the end of its context and of its
+//   - L1: One leader: the contexts of two leaders are never both open, and
+//     Term.Check never returns nil for two, whatever requests and responses are
+//     delayed, lost or stored late. Validity counts from when the last successful
+//     renewal was sent and ends RenewDeadline later, by a timer that waits for no
+//     call. A candidate takes a Lease that was not released only LeaseDuration
+//     (that of the record) after it saw it change last.
+//   - L2: A record with the same identity is another's unless this very Run wrote
+//     it, so two Electors with one identity never both lead.
+//   - L3: A write whose response was lost never prolongs leadership. It is
+//     recognised when the Lease is read again, so it does not end leadership
+//     either, and an acquisition that was lost like this is made good without
+//     waiting for LeaseDuration.
+//   - L4: Terms grow: every acquisition raises leaseTransitions.
+//   - L5: When ctx is done the Lease is renewed while lead drains, for at most
+//     DrainTimeout, and released only after lead returned, only if the record
+//     just read is still this Run's, and only over the version read.
+//   - L6: lead is never called twice at a time, nor after ctx was done. Run waits
+//     for it, except for one that ignores the end of its context and of its
 //     leadership: then Run returns an error with its stack.
-//   - A foreign holder in the Lease, or its deletion, ends lead's context when the
-//     watch tells, and without a watch at the next renewal. The other's record is
-//     left alone, and a renewal does not bring a deleted Lease back.
-//   - A released Lease is taken when the watch of a standby tells, after at most
-//     50ms of jitter, and without a watch at the next poll.
-//   - No call to the API server takes longer than half of RenewDeadline, so one
-//     that hangs does not cost leadership.
-//   - Term.Check allocates nothing.
+//   - L7: A foreign holder in the Lease, or its deletion, ends lead's context
+//     when the watch tells, and without a watch at the next renewal. The other's
+//     record is left alone, and a renewal does not bring a deleted Lease back.
+//   - L8: A released Lease is taken when the watch of a standby tells, after at
+//     most 50ms of jitter, and without a watch at the next poll.
+//   - L9: No call to the API server takes longer than half of RenewDeadline, so
+//     one that hangs does not cost leadership.
+//   - L10: Term.Check allocates nothing.
 //
 // # Assumptions
 //

@@ -70,6 +70,7 @@ func TestRunLeadsAndReleases(t *testing.T) {
 	})
 }
 
+// TestRunReturns proves L6.
 func TestRunReturns(t *testing.T) {
 	boom := errors.New("boom")
 	cause := errors.New("shutting down")
@@ -228,6 +229,8 @@ func TestIdentityDefault(t *testing.T) {
 
 // TestValidityFromSendTime: the term ends RenewDeadline after the last
 // successful renewal was sent, however late its response was.
+//
+// Proves L1.
 func TestValidityFromSendTime(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")
@@ -296,6 +299,8 @@ func TestErrLostIsClassedByMethod(t *testing.T) {
 
 // TestLostResponseDoesNotExtend: renewals that are stored, but whose responses
 // are lost, do not keep a leader: it cannot know.
+//
+// Proves L3.
 func TestLostResponseDoesNotExtend(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")
@@ -327,6 +332,8 @@ func TestLostResponseDoesNotExtend(t *testing.T) {
 
 // TestOneLostRenewal: a renewal whose response is lost is recognised as the
 // leader's own, and leadership goes on.
+//
+// Proves L3.
 func TestOneLostRenewal(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")
@@ -350,6 +357,8 @@ func TestOneLostRenewal(t *testing.T) {
 // TestSlowRenewalThenPartition is the schedule under which client-go's elector
 // has two leaders for 4.66 s: the response of one renewal is 9.5 s late, and
 // then the leader is cut off.
+//
+// Proves L1.
 func TestSlowRenewalThenPartition(t *testing.T) {
 	for _, late := range []time.Duration{0, 4 * time.Second, 4999 * time.Millisecond, 9500 * time.Millisecond} {
 		t.Run(late.String(), func(t *testing.T) {
@@ -389,6 +398,8 @@ func TestSlowRenewalThenPartition(t *testing.T) {
 
 // TestLostAcquire: whatever happens to the request that acquires the Lease, the
 // work starts at most once at a time, and soon.
+//
+// Proves L3.
 func TestLostAcquire(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -484,6 +495,8 @@ func TestStoppedWhileAcquiring(t *testing.T) {
 // TestForeignTakeover: another holder in the Lease ends leadership at once, by
 // the watch, and without one at the next renewal. The other's record is neither
 // overwritten nor released.
+//
+// Proves L7.
 func TestForeignTakeover(t *testing.T) {
 	takeover := func(l *coordinationv1.Lease) {
 		l.Spec.HolderIdentity = ptr.To("stranger")
@@ -602,6 +615,8 @@ func TestLaggingWatch(t *testing.T) {
 
 // TestSameIdentity: two processes with one name never both lead, and one does
 // not take the other's record for its own.
+//
+// Proves L2.
 func TestSameIdentity(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e1, c1 := s.elector("twin")
@@ -642,6 +657,8 @@ func TestSameIdentity(t *testing.T) {
 
 // TestSameIdentityAtOneInstant: a record of a twin that was written at the very
 // microsecond of an own attempt that got lost is still the twin's.
+//
+// Proves L2.
 func TestSameIdentityAtOneInstant(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("twin")
@@ -693,6 +710,8 @@ func TestCrashedSelf(t *testing.T) {
 
 // TestLeaseDeleted: the leader ends at once and takes a new Lease; a standby that
 // had seen the record waits for it to run out.
+//
+// Proves L7.
 func TestLeaseDeleted(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -930,6 +949,8 @@ func TestConflictsInARow(t *testing.T) {
 
 // TestHandOverWithoutWatch: where the watch brings nothing, standbys find the
 // released Lease at their next poll.
+//
+// Proves L8.
 func TestHandOverWithoutWatch(t *testing.T) {
 	forbidden := apierrors.NewForbidden(coordinationv1.Resource("leases"), leaseName, nil)
 	for _, tt := range []struct {
@@ -1038,6 +1059,8 @@ func TestStandbyReadsLittle(t *testing.T) {
 }
 
 // TestDrain: the Lease is renewed while lead drains, and released only after.
+//
+// Proves L5.
 func TestDrain(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		drain := 50 * time.Second
@@ -1082,6 +1105,8 @@ func TestDrain(t *testing.T) {
 }
 
 // TestLostWhileDraining: a drain does not keep a Lease that cannot be renewed.
+//
+// Proves L5.
 func TestLostWhileDraining(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")
@@ -1144,6 +1169,8 @@ func bystander(release chan struct{}) { <-release }
 
 // TestHang: work that ignores everything does not keep Run; the error shows where
 // it hangs.
+//
+// Proves L6.
 func TestHang(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, _ := s.elector("a")
@@ -1187,6 +1214,8 @@ func TestHang(t *testing.T) {
 
 // TestCampaignsAgain: after a loss Run waits for lead, then leads again in the
 // same process, and does not wait for its own record to expire.
+//
+// Proves L4.
 func TestCampaignsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")
@@ -1260,6 +1289,8 @@ func TestCheck(t *testing.T) {
 
 // TestReleaseIsConditional: a Lease that is another's by the time of the release
 // is left alone, also when the takeover happens between its read and its write.
+//
+// Proves L5.
 func TestReleaseIsConditional(t *testing.T) {
 	for _, verb := range []string{"get", "update"} {
 		t.Run("taken over before the "+verb, func(t *testing.T) {
@@ -1487,6 +1518,8 @@ func TestOutageWhileLeading(t *testing.T) {
 }
 
 // TestCallsAreBounded: no call may take longer than half of RenewDeadline.
+//
+// Proves L9.
 func TestCallsAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")

@@ -101,6 +101,8 @@ func (l *ledger) work(t *testing.T, name string, rng *rand.Rand) func(context.Co
 // partitions and broken, lagging watches, and stops and starts them at random
 // moments. The guarded work of two must never overlap, terms must only grow, and
 // once the faults stop somebody must lead.
+//
+// Proves L1.
 func TestRandomSchedules(t *testing.T) {
 	var mu sync.Mutex
 	var started, checked int

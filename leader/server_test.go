@@ -88,6 +88,8 @@ func (s *spied) Create(ctx context.Context, lease *coordinationv1.Lease, opts me
 
 // TestServerHandOver: of three replicas one leads at a time, and a released Lease
 // is taken at once, although the next poll is minutes away.
+//
+// Proves L8.
 func TestServerHandOver(t *testing.T) {
 	ns := testserver.Namespace(t)
 	starts := make(chan string, 3)
@@ -134,6 +136,8 @@ func TestServerHandOver(t *testing.T) {
 
 // TestServerTakeover: a stranger in the Lease is noticed at once, and neither
 // overwritten nor released.
+//
+// Proves L7.
 func TestServerTakeover(t *testing.T) {
 	ns := testserver.Namespace(t)
 	leases := newClient(t, testserver.Config(t)).CoordinationV1().Leases(ns)
@@ -200,6 +204,8 @@ func TestServerLeaseDeleted(t *testing.T) {
 
 // TestServerRenewalDoesNotRecreate: an update creates a Lease that does not
 // exist, unless it carries the UID of the one that was deleted.
+//
+// Proves L7.
 func TestServerRenewalDoesNotRecreate(t *testing.T) {
 	ns := testserver.Namespace(t)
 	leases := newClient(t, testserver.Config(t)).CoordinationV1().Leases(ns)
@@ -236,6 +242,8 @@ func (noWatch) Watch(context.Context, metav1.ListOptions) (watch.Interface, erro
 
 // TestServerLostResponses: renewals that are stored without the leader knowing
 // are recognised as its own, by what the API server makes of the record.
+//
+// Proves L3.
 func TestServerLostResponses(t *testing.T) {
 	ns := testserver.Namespace(t)
 	lossy := &lossy{LeaseClient: noWatch{newClient(t, testserver.Config(t)).CoordinationV1().Leases(ns)}, enough: make(chan struct{})}

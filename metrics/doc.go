@@ -34,21 +34,22 @@
 //
 // # Guarantees
 //
-//   - [New] can be called any number of times with one registry: all Metrics then
-//     share the series. Where the registry holds a family of the same name with
-//     other labels or another help text, New returns an error and leaves the
+//   - M1: [New] can be called any number of times with one registry: all Metrics
+//     then share the series. Where the registry holds a family of the same name
+//     with other labels or another help text, New returns an error and leaves the
 //     registry as it was.
-//   - Every result of a controller is present, as 0, from the moment Run of the
-//     controller starts, so that rates see the first error.
-//   - The number of series does not depend on objects, keys or errors. Results
-//     that are not in the list count as "error", unknown HTTP methods as "other",
-//     codes outside of 100-599 as "other"; a Metrics gives at most 1000
+//   - M2: Every result of a controller is present, as 0, from the moment Run of
+//     the controller starts, so that rates see the first error.
+//   - M3: The number of series does not depend on objects, keys or errors.
+//     Results that are not in the list count as "error", unknown HTTP methods as
+//     "other", codes outside of 100-599 as "other"; a Metrics gives at most 1000
 //     controllers, 1000 queues, 1000 leases and 100 hosts a label value of their
 //     own, and puts the rest together under "other".
-//   - No label holds the name of an object, except the Lease's, or credentials.
-//   - A queue that is made anew under a name starts its gauges at 0, also when
-//     the one before it was shut down with keys in it.
-//   - Counting a reconcile allocates nothing.
+//   - M4: No label holds the name of an object, except the Lease's, or
+//     credentials.
+//   - M5: A queue that is made anew under a name starts its gauges at 0, also
+//     when the one before it was shut down with keys in it.
+//   - M6: Counting a reconcile allocates nothing.
 //
 // # Caveats
 //

@@ -73,6 +73,7 @@ func use(t testing.TB, m *metrics.Metrics) {
 	}
 }
 
+// TestNamesAndLabels proves M4.
 func TestNamesAndLabels(t *testing.T) {
 	m, reg := newMetrics(t)
 	use(t, m)
@@ -117,6 +118,7 @@ func TestNamesAndLabels(t *testing.T) {
 	}
 }
 
+// TestReconcile proves M2.
 func TestReconcile(t *testing.T) {
 	m, reg := newMetrics(t)
 	m.ReconcileWorkers("widgets", 3)
@@ -205,6 +207,7 @@ leader_election_master_status{name="ns/widgets"} %d
 	want(0, 1)
 }
 
+// TestRegistry proves M1.
 func TestRegistry(t *testing.T) {
 	t.Run("nil", func(t *testing.T) {
 		want := "metrics: New needs a prometheus.Registerer, got nil: for example prometheus.NewRegistry()"
@@ -280,6 +283,7 @@ func series(t *testing.T, reg *prometheus.Registry) int {
 	return n
 }
 
+// TestSeriesDoNotGrowWithResults proves M3.
 func TestSeriesDoNotGrowWithResults(t *testing.T) {
 	m, reg := newMetrics(t)
 	use(t, m)
@@ -313,6 +317,7 @@ rest_client_requests_total{code="other",host="api",method="other"} %d
 	}
 }
 
+// TestSeriesDoNotGrowWithNames proves M3.
 func TestSeriesDoNotGrowWithNames(t *testing.T) {
 	m, reg := newMetrics(t)
 	r := rand.New(rand.NewPCG(3, 4))
@@ -353,6 +358,7 @@ func randomString(r *rand.Rand) string {
 	return string(b)
 }
 
+// TestRequestLabels proves M3, M4.
 func TestRequestLabels(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
@@ -413,6 +419,7 @@ func TestTransportCanBeUnwrapped(t *testing.T) {
 	}
 }
 
+// TestQueueOfClientGo proves M5.
 func TestQueueOfClientGo(t *testing.T) {
 	m, reg := newMetrics(t)
 	newQueue := func() workqueue.TypedRateLimitingInterface[string] {
@@ -531,6 +538,7 @@ func TestConcurrentUse(t *testing.T) {
 	}
 }
 
+// TestHotPathDoesNotAllocate proves M6.
 func TestHotPathDoesNotAllocate(t *testing.T) {
 	m, _ := newMetrics(t)
 	m.ReconcileWorkers("widgets", 1)

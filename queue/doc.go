@@ -48,38 +48,40 @@
 //
 // # Guarantees
 //
-//   - A key is never with two workers at once.
-//   - After each add that came before the queue was stopped the key is handed
+//   - Q1: A key is never with two workers at once.
+//   - Q2: After each add that came before the queue was stopped the key is handed
 //     out to a worker, or is among the keys that Drain and Pending return.
-//   - The highest priority goes first; at equal priority groups with ready keys
-//     take turns, key by key; in a group keys are handed out in the order in
+//   - Q3: The highest priority goes first; at equal priority groups with ready
+//     keys take turns, key by key; in a group keys are handed out in the order in
 //     which they became ready at that priority.
-//   - While a key of a lower priority than the highest ready one has been ready
-//     for longer than MaxWait, one Get in four serves the priority that holds
-//     the oldest such key; the highest keeps three in four. While none has, the
-//     lower ones are not served.
-//   - A delay does not end early, and ends once. Equal times end in the order in
-//     which they were asked for.
-//   - GetContext returns without a key if its context is done when it is called,
-//     and when the context ends while it waits. No key and no wake-up is lost.
-//   - Drain returns once no key is ready or running, when its context is done,
-//     or when ShutDown is called; its error is nil in the first case only. What
-//     it returns is every unfinished key, once. Any number of callers may drain
-//     and shut down at once; each returns as if it were alone.
-//   - The queue has no goroutine of its own. ShutDown, ShutDownWithDrain and
+//   - Q4: While a key of a lower priority than the highest ready one has been
+//     ready for longer than MaxWait, one Get in four serves the priority that
+//     holds the oldest such key; the highest keeps three in four. While none has,
+//     the lower ones are not served.
+//   - Q5: A delay does not end early, and ends once. Equal times end in the order
+//     in which they were asked for.
+//   - Q6: GetContext returns without a key if its context is done when it is
+//     called, and when the context ends while it waits. No key and no wake-up is
+//     lost.
+//   - Q7: Drain returns once no key is ready or running, when its context is
+//     done, or when ShutDown is called; its error is nil in the first case only.
+//     What it returns is every unfinished key, once. Any number of callers may
+//     drain and shut down at once; each returns as if it were alone.
+//   - Q8: The queue has no goroutine of its own. ShutDown, ShutDownWithDrain and
 //     Drain stop its timers at once.
-//   - Add, Get, GetContext without waiting, and Done do not allocate in steady
-//     use: while no more than 1024 keys are held and those were held before.
-//   - A key that is not ready, delayed or running is not held. What stays of a
-//     burst is the room that the map of keys took, and 1024 empty entries.
-//   - The metrics have client-go's names and values, except that
+//   - Q9: Add, Get, GetContext without waiting, and Done do not allocate in
+//     steady use: while no more than 1024 keys are held and those were held
+//     before.
+//   - Q10: A key that is not ready, delayed or running is not held. What stays of
+//     a burst is the room that the map of keys took, and 1024 empty entries.
+//   - Q11: The metrics have client-go's names and values, except that
 //     workqueue_retries_total counts rate-limited adds only, and that the gauges
 //     of running keys are 0 as soon as none runs.
-//   - The delays of Exponential are uniform in the upper half of the capped
-//     doubled delay, at any number of failures; it remembers the keys that
-//     failed since Forget and no others.
-//   - TokenBucket gives no delay above its longest, and an overload delays no
-//     key that comes after it.
+//   - Q12: The delays of Exponential are uniform in the upper half of the capped
+//     doubled delay, at any number of failures; it remembers the keys that failed
+//     since Forget and no others.
+//   - Q13: TokenBucket gives no delay above its longest, and an overload delays
+//     no key that comes after it.
 //
 // # Differences from client-go
 //

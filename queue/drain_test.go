@@ -133,6 +133,7 @@ func TestShutDownEndsTheDrains(t *testing.T) {
 	})
 }
 
+// TestDrain proves Q7.
 func TestDrain(t *testing.T) {
 	errTooLate := errors.New("grace period is over")
 	for _, tc := range []struct {
@@ -278,6 +279,7 @@ func TestDrainReportsRetries(t *testing.T) {
 	}
 }
 
+// TestManyDrainAndShutDown proves Q7.
 func TestManyDrainAndShutDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for range 50 {

@@ -15,6 +15,7 @@ import (
 
 func namespace(key string) string { return strings.Split(key, "/")[0] }
 
+// TestGroupsTakeTurns proves Q3.
 func TestGroupsTakeTurns(t *testing.T) {
 	q := queue.New(queue.Config[string]{Group: namespace})
 	for i := range 1000 {
@@ -112,6 +113,8 @@ func TestLowPriorityIsNotStarved(t *testing.T) {
 // The bound, for several priorities at once: whenever a lower priority has a key
 // older than MaxWait, any four Gets serve the lower ones once, exactly; while
 // none is older they serve none.
+//
+// Proves Q4.
 func TestStarvationBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const maxWait = 5 * time.Second

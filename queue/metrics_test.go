@@ -121,6 +121,8 @@ func metricsCycle(q common, p *provider) (steps []values) {
 
 // The metrics mean what client-go's mean: the same life of the same keys gives
 // the same values in both.
+//
+// Proves Q11.
 func TestMetricsAreThoseOfClientGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limiter := func() workqueue.TypedRateLimiter[string] {
@@ -150,6 +152,7 @@ func TestMetricsAreThoseOfClientGo(t *testing.T) {
 	})
 }
 
+// TestRetriesCountRetriesOnly proves Q11.
 func TestRetriesCountRetriesOnly(t *testing.T) {
 	p := newProvider()
 	q := queue.New(queue.Config[string]{Name: "q", MetricsProvider: p})
@@ -207,6 +210,7 @@ func TestGaugesOfAHangingKey(t *testing.T) {
 	})
 }
 
+// TestShutDownStopsTheTimers proves Q8.
 func TestShutDownStopsTheTimers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProvider()

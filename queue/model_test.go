@@ -496,6 +496,7 @@ var (
 	modelPriorities = []int{queue.LowPriority, -1, 0, 5}
 )
 
+// TestModel proves Q2.
 func TestModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// Without the method Deadline, which may not be called in a bubble.

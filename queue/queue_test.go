@@ -72,6 +72,7 @@ func (q tester) gone() {
 	}
 }
 
+// TestSemantics proves Q5.
 func TestSemantics(t *testing.T) {
 	with := func(priority int) queue.AddOptions { return queue.AddOptions{Priority: priority} }
 	for _, tc := range []struct {
@@ -434,6 +435,7 @@ func TestShutDownEndsEveryGet(t *testing.T) {
 	}
 }
 
+// TestGetContext proves Q6.
 func TestGetContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := queue.New(queue.Config[string]{})
@@ -485,6 +487,8 @@ func (c *endedFirst) Err() error {
 
 // A worker that is woken for a key and leaves because its context is done must
 // not take the wake-up with it: another one waits.
+//
+// Proves Q6.
 func TestGetContextPassesOnTheWakeUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := queue.New(queue.Config[string]{})
@@ -534,6 +538,8 @@ func TestGroupPanicLeavesTheQueueUsable(t *testing.T) {
 }
 
 // A queue that is not used any more is collected: nothing runs for it.
+//
+// Proves Q8.
 func TestNoGoroutine(t *testing.T) {
 	before := runtime.NumGoroutine()
 	queues := make([]*queue.Queue[string], 100)
@@ -551,6 +557,7 @@ func TestNoGoroutine(t *testing.T) {
 	}
 }
 
+// TestAllocations proves Q9.
 func TestAllocations(t *testing.T) {
 	type namespacedName struct{ Namespace, Name string }
 	key := namespacedName{"default", "web"}
@@ -615,6 +622,8 @@ func TestAllocations(t *testing.T) {
 }
 
 // The queue remembers nothing of the keys that it is finished with.
+//
+// Proves Q10.
 func TestMemory(t *testing.T) {
 	heap := func() uint64 {
 		runtime.GC()

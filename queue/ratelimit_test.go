@@ -59,6 +59,8 @@ func TestExponential(t *testing.T) {
 }
 
 // The jitter is uniform: each tenth of [d/2, d] gets about a tenth.
+//
+// Proves Q12.
 func TestExponentialJitter(t *testing.T) {
 	const n = 20000
 	r := queue.Exponential[int](time.Second, time.Second)
@@ -75,6 +77,8 @@ func TestExponentialJitter(t *testing.T) {
 }
 
 // A limiter remembers the keys that fail and no others.
+//
+// Proves Q12.
 func TestLimiterMemory(t *testing.T) {
 	heap := func() uint64 {
 		runtime.GC()
@@ -99,6 +103,7 @@ func TestLimiterMemory(t *testing.T) {
 	}
 }
 
+// TestTokenBucket proves Q13.
 func TestTokenBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := queue.TokenBucket[int](10, 5, time.Second)

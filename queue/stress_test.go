@@ -15,6 +15,8 @@ import (
 
 // Everybody does everything at once, in real time: a key is never with two
 // workers, and nothing that was added before the drain is lost.
+//
+// Proves Q1.
 func TestStress(t *testing.T) {
 	const keys, workers, adders, adds = 50, 8, 6, 4000
 	q := queue.New(queue.Config[int]{

@@ -99,20 +99,22 @@
 //
 // # Guarantees
 //
-//   - Every call ends in exactly one row of the table, one line of log and one
-//     result; Done is called once for every key that the queue gave out.
-//   - A panic in the Func is recovered, counted and retried; other keys and the
-//     worker go on.
-//   - Conflicts on one key never spin: at most five in a row are retried without
-//     the rate limiter.
-//   - No key is started before all of HasSynced are done; the wait does not poll.
-//   - No key is started once the context of Run is done. Running calls have
-//     GracePeriod, then their context is cancelled; at once if leadership is lost.
-//     context.Cause says which, and is known as context.Canceled too.
-//   - With a queue that has GetContext no key is lost over a stop: what was not
-//     done, was cancelled, or waited for the gate, is in the queue when Run returns.
-//   - When Run returns, no call and no goroutine of it is running.
-//   - The context of a call is done when the call has returned.
+//   - R1: Every call ends in exactly one row of the table, one line of log and
+//     one result; Done is called once for every key that the queue gave out.
+//   - R2: A panic in the Func is recovered, counted and retried; other keys and
+//     the worker go on.
+//   - R3: Conflicts on one key never spin: at most five in a row are retried
+//     without the rate limiter.
+//   - R4: No key is started before all of HasSynced are done; the wait does not
+//     poll.
+//   - R5: No key is started once the context of Run is done. Running calls have
+//     GracePeriod, then their context is cancelled; at once if leadership is
+//     lost. context.Cause says which, and is known as context.Canceled too.
+//   - R6: With a queue that has GetContext no key is lost over a stop: what was
+//     not done, was cancelled, or waited for the gate, is in the queue when Run
+//     returns.
+//   - R7: When Run returns, no call and no goroutine of it is running.
+//   - R8: The context of a call is done when the call has returned.
 //
 // # Caveats
 //

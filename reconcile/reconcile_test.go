@@ -211,6 +211,8 @@ func TestWorkers(t *testing.T) {
 
 // TestContextOfCall: it has the values of Run's context, a logger with controller
 // and key, and ends with the call.
+//
+// Proves R8.
 func TestContextOfCall(t *testing.T) {
 	type valueKey struct{}
 	for _, timeout := range []time.Duration{0, time.Minute} {
@@ -242,6 +244,7 @@ func TestContextOfCall(t *testing.T) {
 	}
 }
 
+// TestPanic proves R2.
 func TestPanic(t *testing.T) {
 	var nilMap map[string]int
 	tests := []struct {
@@ -448,6 +451,7 @@ type checker chan struct{}
 func (c checker) Name() string          { return "the checker" }
 func (c checker) Done() <-chan struct{} { return c }
 
+// TestHasSynced proves R4.
 func TestHasSynced(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
 		rec := &recorder{}
@@ -672,6 +676,8 @@ func TestForbiddenNamesWhatIsDenied(t *testing.T) {
 // TestNothingIsLost stops and starts a controller at random moments over keys
 // that fail, panic, wait and are cancelled at random. In the end every key has
 // succeeded once after its last event.
+//
+// Proves R6.
 func TestNothingIsLost(t *testing.T) {
 	for seed := range uint64(300) {
 		synctest.Test(t, func(t *testing.T) {
@@ -744,6 +750,8 @@ func TestNothingIsLost(t *testing.T) {
 }
 
 // TestRunLeavesNoGoroutine looks for any that runs code of the package.
+//
+// Proves R7.
 func TestRunLeavesNoGoroutine(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
 		goroutines := func() int {

@@ -200,6 +200,8 @@ func TestServerController(t *testing.T) {
 
 // TestServerConflict: another writer comes first. The retry is soon, quiet and
 // costs no backoff.
+//
+// Proves R3.
 func TestServerConflict(t *testing.T) {
 	admin := kubernetes.NewForConfigOrDie(testserver.Config(t))
 	namespace := testserver.Namespace(t)

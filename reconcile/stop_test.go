@@ -39,6 +39,8 @@ func (u *untilCancelled) reconcile(ctx context.Context, _ string) (reconcile.Res
 
 // TestNoKeyStartsAfterDone: the running call may finish, the ready keys stay, and
 // are reported.
+//
+// Proves R5.
 func TestNoKeyStartsAfterDone(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
 		logs := newLogs()
@@ -117,6 +119,8 @@ func (q *cancellingQueue) GetContext(ctx context.Context) (string, int, bool) {
 
 // TestGracePeriod: running calls are not disturbed for as long as the grace period,
 // and then cancelled with a cause.
+//
+// Proves R5.
 func TestGracePeriod(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -170,6 +174,8 @@ func TestTimeoutHoldsWhileStopping(t *testing.T) {
 
 // TestLeadershipLost: work stops at once, whether the cause of the context or the
 // context of the lease says so, and also in the middle of a graceful stop.
+//
+// Proves R5.
 func TestLeadershipLost(t *testing.T) {
 	tests := []struct {
 		name string
@@ -301,6 +307,8 @@ func TestFailureWhileStopping(t *testing.T) {
 
 // TestGatedKeysAreLeft: a key that waits for its gate is in no queue, and must
 // not be forgotten for that. A wake after the stop changes nothing.
+//
+// Proves R6.
 func TestGatedKeysAreLeft(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
 		g, logs, rec := newGate("a"), newLogs(), &recorder{}

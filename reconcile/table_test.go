@@ -169,6 +169,8 @@ var table = []struct {
 
 // TestTable runs every row of the documented table, without and with
 // RequeueAfter.
+//
+// Proves R1, R3.
 func TestTable(t *testing.T) {
 	for _, tt := range table {
 		columns := strings.Split(tt.doc, "|")
@@ -212,6 +214,8 @@ func TestForbiddenInARow(t *testing.T) {
 
 // TestTableIsDocumented compares the table of the package comment with the rows
 // that TestTable runs.
+//
+// Proves R1.
 func TestTableIsDocumented(t *testing.T) {
 	source, err := os.ReadFile("doc.go")
 	if err != nil {

@@ -32,23 +32,23 @@
 //
 // # Guarantees
 //
-//   - Parts are stopped last-added first, and a part is told to stop only when
-//     the one before it has stopped or has used up its time.
-//   - A part that fails stops the whole group; Run returns its error wrapped
+//   - D1: Parts are stopped last-added first, and a part is told to stop only
+//     when the one before it has stopped or has used up its time.
+//   - D2: A part that fails stops the whole group; Run returns its error wrapped
 //     with the part's name. A part that returns nil early is finished and the
 //     others go on.
-//   - Run returns within GracePeriod of the moment stopping begins, even when a
-//     part never stops. Each late part is a [LateError] that holds the stacks of
-//     its goroutines, and the parts after it are still stopped.
-//   - A part that is late does not take the time of those after it: of n parts
-//     that are to be stopped, each has at least 1/(2n) of 99 % of GracePeriod
-//     less Delay.
-//   - A part's context ends only when that part is told to stop; its cause is the
-//     signal, the failure or whatever else ended the group.
-//   - The readiness handler answers 503 before all parts are started, while any
-//     check fails, and from the moment stopping begins. Its body holds names
+//   - D3: Run returns within GracePeriod of the moment stopping begins, even when
+//     a part never stops. Each late part is a [LateError] that holds the stacks
+//     of its goroutines, and the parts after it are still stopped.
+//   - D4: A part that is late does not take the time of those after it: of n
+//     parts that are to be stopped, each has at least 1/(2n) of 99 % of
+//     GracePeriod less Delay.
+//   - D5: A part's context ends only when that part is told to stop; its cause is
+//     the signal, the failure or whatever else ended the group.
+//   - D6: The readiness handler answers 503 before all parts are started, while
+//     any check fails, and from the moment stopping begins. Its body holds names
 //     only, never the text of a check's error.
-//   - The first SIGINT or SIGTERM ends [Context] with a cause that names the
+//   - D7: The first SIGINT or SIGTERM ends [Context] with a cause that names the
 //     signal; the second one kills the process by the signal's default action.
 //
 // # Caveats

@@ -22,6 +22,7 @@ func get(t *testing.T, h http.Handler) (int, string) {
 	return w.Code, w.Body.String()
 }
 
+// TestReadyAndLive proves D6.
 func TestReadyAndLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &shutdown.Group{}
@@ -70,6 +71,8 @@ func TestReadyAndLive(t *testing.T) {
 
 // TestNotReadyFromTheMomentAPartFails: nothing may be sent to a process that is
 // on its way out, whatever the reason.
+//
+// Proves D6.
 func TestNotReadyFromTheMomentAPartFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &shutdown.Group{}

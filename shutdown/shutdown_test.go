@@ -71,6 +71,7 @@ func (p prober) Ready() (int, string) {
 	return w.Code, w.Body.String()
 }
 
+// TestStopsLastAddedFirstAndWaits proves D1.
 func TestStopsLastAddedFirstAndWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var j journal
@@ -108,6 +109,7 @@ func TestStartsTogether(t *testing.T) {
 	})
 }
 
+// TestFailureStopsTheGroup proves D2.
 func TestFailureStopsTheGroup(t *testing.T) {
 	errBroken := errors.New("broken")
 	for _, tc := range []struct {
@@ -142,6 +144,7 @@ func TestFailureStopsTheGroup(t *testing.T) {
 	}
 }
 
+// TestPartThatFinishesEarlyLeavesTheOthersAlone proves D2.
 func TestPartThatFinishesEarlyLeavesTheOthersAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var j journal
@@ -222,6 +225,7 @@ func TestEveryErrorIsReturnedFirstFailureFirst(t *testing.T) {
 	})
 }
 
+// TestLatePartIsNamedAndTheOthersStillStop proves D3.
 func TestLatePartIsNamedAndTheOthersStillStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const grace = 20 * time.Second
@@ -335,6 +339,7 @@ func TestLatePartThatStopsInTheRestIsNotAbandoned(t *testing.T) {
 	})
 }
 
+// TestEveryPartHasItsShare proves D4.
 func TestEveryPartHasItsShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// All but the part under test hang; it must get its 1/(2n) wherever it is.
@@ -430,6 +435,7 @@ func TestErrorOfAPartThatEndsDuringTheStopIsKept(t *testing.T) {
 	}
 }
 
+// TestContextOfAPart proves D5.
 func TestContextOfAPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
@@ -555,6 +561,8 @@ func TestContextDoneBeforeRunStartsNothing(t *testing.T) {
 
 // TestRandomStops stops groups of random parts at random moments. Whatever
 // happens, Run returns in time, parts are told in order, and nothing is left.
+//
+// Proves D1.
 func TestRandomStops(t *testing.T) {
 	const rounds = 2000
 	for seed := range uint64(rounds) {

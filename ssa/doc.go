@@ -33,18 +33,18 @@
 //
 // # Guarantees
 //
-//   - No request leaves with a field manager that is empty or longer than the API
-//     accepts.
-//   - TryApply and TryApplyStatus never take a field from another manager.
-//   - ApplyChanged makes no request when live already shows, as owned by this
-//     manager, exactly what the configuration says. Compared is the meaning: 1 and
-//     1000m are one quantity. A field that another manager took or changed, or that
-//     this manager owns and no longer applies, makes a difference.
-//   - An apply whose configuration carries a uid never creates an object: if the
-//     object is gone or replaced, the answer is [ErrUIDMismatch].
-//   - A conflict about fields is a *ConflictError; a conflict about the
+//   - A1: No request leaves with a field manager that is empty or longer than the
+//     API accepts.
+//   - A2: TryApply and TryApplyStatus never take a field from another manager.
+//   - A3: ApplyChanged makes no request when live already shows, as owned by this
+//     manager, exactly what the configuration says. Compared is the meaning: 1
+//     and 1000m are one quantity. A field that another manager took or changed,
+//     or that this manager owns and no longer applies, makes a difference.
+//   - A4: An apply whose configuration carries a uid never creates an object: if
+//     the object is gone or replaced, the answer is [ErrUIDMismatch].
+//   - A5: A conflict about fields is a *ConflictError; a conflict about the
 //     resourceVersion is not. apierrors.IsConflict is true for both.
-//   - Neither the configuration nor live is changed.
+//   - A6: Neither the configuration nor live is changed.
 //
 // # Assumptions
 //

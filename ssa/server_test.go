@@ -76,6 +76,7 @@ func twice[T interface {
 	return live
 }
 
+// TestServerUnchanged proves A3.
 func TestServerUnchanged(t *testing.T) {
 	t.Run("ConfigMap", func(t *testing.T) {
 		s := newServer(t)
@@ -135,6 +136,8 @@ func TestServerUnchanged(t *testing.T) {
 }
 
 // Every difference is applied, and lands.
+//
+// Proves A3.
 func TestServerChanged(t *testing.T) {
 	const other ssa.FieldManager = "example.org/fashion"
 	s := newServer(t)
@@ -181,6 +184,7 @@ func TestServerChanged(t *testing.T) {
 	changed("updated by another", red, true, red)
 }
 
+// TestServerTryApply proves A2.
 func TestServerTryApply(t *testing.T) {
 	s := newServer(t)
 	c := s.CoreV1().ConfigMaps(s.namespace)
@@ -222,6 +226,8 @@ func TestServerTryApply(t *testing.T) {
 }
 
 // A resourceVersion in the configuration is the other kind of conflict.
+//
+// Proves A5.
 func TestServerResourceVersion(t *testing.T) {
 	s := newServer(t)
 	c := s.CoreV1().ConfigMaps(s.namespace)
@@ -250,6 +256,8 @@ func TestServerResourceVersion(t *testing.T) {
 
 // An apply with a uid never brings a deleted object back, however the object that
 // the caller knows looks.
+//
+// Proves A4.
 func TestServerUID(t *testing.T) {
 	s := newServer(t)
 	c := s.CoreV1().ConfigMaps(s.namespace)
@@ -294,6 +302,8 @@ func TestServerUID(t *testing.T) {
 }
 
 // What the API server says to each field manager that is refused here.
+//
+// Proves A1.
 func TestServerFieldManager(t *testing.T) {
 	s := newServer(t)
 	c := s.CoreV1().ConfigMaps(s.namespace)
@@ -325,6 +335,7 @@ func make128() []byte {
 	return b
 }
 
+// TestServerApplyStatus proves A2.
 func TestServerApplyStatus(t *testing.T) {
 	s := newServer(t)
 	c := s.PolicyV1().PodDisruptionBudgets(s.namespace)

@@ -119,6 +119,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
+// TestFieldManager proves A1.
 func TestFieldManager(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -152,6 +153,8 @@ func TestFieldManager(t *testing.T) {
 }
 
 // Callers can tell the kinds of conflict apart, and every error keeps its cause.
+//
+// Proves A5.
 func TestErrors(t *testing.T) {
 	fields := apierrors.NewApplyConflict([]metav1.StatusCause{
 		{Type: metav1.CauseTypeFieldManagerConflict, Field: ".data.color", Message: `conflict with "kubectl-edit" using v1 at 2026-01-02T03:04:05Z`},
@@ -230,6 +233,7 @@ func applied(t testing.TB) (*corev1.ConfigMap, *config) {
 	return live, c
 }
 
+// TestApplyChanged proves A6.
 func TestApplyChanged(t *testing.T) {
 	live, _ := applied(t)
 	none := func(c *config) *config { return c }

@@ -32,6 +32,8 @@ func TestBuilders(t *testing.T) {
 
 // lastTransitionTime moves when the status flips, to whole seconds, and at no
 // other time.
+//
+// Proves S5.
 func TestSetTransitionTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond) // off the whole second
@@ -79,6 +81,7 @@ func TestSetTransitionTime(t *testing.T) {
 	})
 }
 
+// TestSetOrderAndAliases proves S7.
 func TestSetOrderAndAliases(t *testing.T) {
 	old := []metav1.Condition{
 		{Type: "B", Status: metav1.ConditionTrue, Reason: "R", LastTransitionTime: metav1.Unix(1, 0)},
@@ -105,6 +108,7 @@ func TestSetOrderAndAliases(t *testing.T) {
 	}
 }
 
+// TestSetRefuses proves S6, S7.
 func TestSetRefuses(t *testing.T) {
 	valid := status.True("Valid", "R", "")
 	tests := []struct {
@@ -166,6 +170,7 @@ func TestSetMessages(t *testing.T) {
 	}
 }
 
+// TestSummary proves S8.
 func TestSummary(t *testing.T) {
 	at := func(gen int64, c metav1.Condition) metav1.Condition {
 		c.ObservedGeneration = gen

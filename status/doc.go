@@ -23,23 +23,24 @@
 //
 // # Guarantees
 //
-//   - Update makes one request if the status changed and none if it did not.
+//   - S1: Update makes one request if the status changed and none if it did not.
 //     Equal is meant semantically: 1 and 1000m are one quantity, no list and an
 //     empty list are one list.
-//   - Update never overwrites a status it has not seen. It writes with the
+//   - S2: Update never overwrites a status it has not seen. It writes with the
 //     resourceVersion of the object it got and returns a Conflict as it is,
 //     without a second try.
-//   - Update never changes the object it got, which may be the informer's.
-//   - Update refuses, before any request, a function that changes something
-//     outside the status. The API server drops such changes silently, so the
-//     same write would come again with every reconcile.
-//   - Set moves lastTransitionTime when a condition's status changes and at no
-//     other time, and in whole seconds, as it is stored.
-//   - Set never lets observedGeneration go back: a result computed for an older
-//     generation is an error and leaves the conditions as they are.
-//   - Set keeps the order and the conditions of others, and changes nothing at
-//     all when one of the given conditions is invalid.
-//   - Summary is True only if every part is True for the generation asked about.
+//   - S3: Update never changes the object it got, which may be the informer's.
+//   - S4: Update refuses, before any request, a function that changes something
+//     outside the status. The API server drops such changes silently, so the same
+//     write would come again with every reconcile.
+//   - S5: Set moves lastTransitionTime when a condition's status changes and at
+//     no other time, and in whole seconds, as it is stored.
+//   - S6: Set never lets observedGeneration go back: a result computed for an
+//     older generation is an error and leaves the conditions as they are.
+//   - S7: Set keeps the order and the conditions of others, and changes nothing
+//     at all when one of the given conditions is invalid.
+//   - S8: Summary is True only if every part is True for the generation asked
+//     about.
 //
 // # Caveats
 //

@@ -56,6 +56,8 @@ func ready(reason string) func(*policyv1.PodDisruptionBudget) error {
 
 // One write if something changed, none if not: what is computed equals what is
 // stored, to the fraction of a second and the last byte of a message.
+//
+// Proves S1.
 func TestServerUpdate(t *testing.T) {
 	c, requests := newBudgets(t)
 	obj := createBudget(t, c)
@@ -99,6 +101,8 @@ func TestServerUpdate(t *testing.T) {
 
 // A stale copy is a Conflict after one request, and the status it did not see
 // stays.
+//
+// Proves S2.
 func TestServerConflict(t *testing.T) {
 	c, requests := newBudgets(t)
 	stale := createBudget(t, c)
@@ -120,6 +124,8 @@ func TestServerConflict(t *testing.T) {
 }
 
 // Many kinds take a write without a resourceVersion as permission to overwrite.
+//
+// Proves S2.
 func TestServerBlindWrite(t *testing.T) {
 	config, requests := testserver.Counted(t)
 	client, err := kubernetes.NewForConfig(config)
@@ -192,6 +198,8 @@ func TestServerRace(t *testing.T) {
 }
 
 // The reason for ErrOutsideStatus: the server drops such a change without a word.
+//
+// Proves S4.
 func TestServerOutsideStatus(t *testing.T) {
 	c, requests := newBudgets(t)
 	obj := createBudget(t, c)

@@ -47,6 +47,7 @@ func budget() *policyv1.PodDisruptionBudget {
 	}
 }
 
+// TestUpdate proves S1, S3, S4.
 func TestUpdate(t *testing.T) {
 	type pdb = policyv1.PodDisruptionBudget
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "poddisruptionbudgets"}, "one", errBoom)
@@ -128,6 +129,8 @@ func updates(client *fake.Clientset) int {
 }
 
 // Quantities are compared by value.
+//
+// Proves S1.
 func TestUpdateQuantity(t *testing.T) {
 	obj := &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "default", ResourceVersion: "1"},
@@ -149,6 +152,7 @@ func TestUpdateQuantity(t *testing.T) {
 	}
 }
 
+// TestUpdateUnstructured proves S3.
 func TestUpdateUnstructured(t *testing.T) {
 	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 	obj := &unstructured.Unstructured{Object: map[string]any{

@@ -48,27 +48,28 @@
 //
 // # Guarantees
 //
-//   - No event is lost and none repeated across cuts, errors and restarts of the watch:
-//     the consumer sees each version the server reports after the start exactly once,
-//     in the server's order.
-//   - After an expired version the consumer's state is made complete again: Added,
-//     Modified and Deleted events, marked Synthetic, for what has changed since, by UID,
-//     deletions first; then Synced. Versions in between are not seen: that is what expired
-//     means. Lists are read in pages of 500 and from the storage, never from an older
-//     cache.
-//   - A watcher that was started from a ResourceVersion does not know the objects that
-//     did not change since. Its first list is therefore preceded by Reset: the events up
-//     to Synced are all there is.
-//   - A server whose versions went back (restored from a backup) is followed: at the list
-//     after ErrStalled at the latest the state is the server's, and so is the position.
-//   - Failures are visible as they happen, as Trouble, whether they came as the answer to
-//     a call or in the stream, and are retried with exponential, jittered, capped pauses
-//     or later if the server says so.
-//   - Resuming from LastResourceVersion in a new watcher delivers every event that was not
-//     handled. Bookmarks are delivered too, because they move that position in a quiet
-//     collection.
-//   - Leaving the loop, or ctx, ends everything: when range is over, the stream is closed
-//     and no goroutine is left.
+//   - W1: No event is lost and none repeated across cuts, errors and restarts of
+//     the watch: the consumer sees each version the server reports after the
+//     start exactly once, in the server's order.
+//   - W2: After an expired version the consumer's state is made complete again:
+//     Added, Modified and Deleted events, marked Synthetic, for what has changed
+//     since, by UID, deletions first; then Synced. Versions in between are not
+//     seen: that is what expired means. Lists are read in pages of 500 and from
+//     the storage, never from an older cache.
+//   - W3: A watcher that was started from a ResourceVersion does not know the
+//     objects that did not change since. Its first list is therefore preceded by
+//     Reset: the events up to Synced are all there is.
+//   - W4: A server whose versions went back (restored from a backup) is followed:
+//     at the list after ErrStalled at the latest the state is the server's, and
+//     so is the position.
+//   - W5: Failures are visible as they happen, as Trouble, whether they came as
+//     the answer to a call or in the stream, and are retried with exponential,
+//     jittered, capped pauses or later if the server says so.
+//   - W6: Resuming from LastResourceVersion in a new watcher delivers every event
+//     that was not handled. Bookmarks are delivered too, because they move that
+//     position in a quiet collection.
+//   - W7: Leaving the loop, or ctx, ends everything: when range is over, the
+//     stream is closed and no goroutine is left.
 //
 // # Assumptions
 //

@@ -306,6 +306,7 @@ func between(m *model, from, to int) []int {
 	return rvs
 }
 
+// FuzzEvents proves W1.
 func FuzzEvents(f *testing.F) {
 	for seed := range uint64(20) {
 		f.Add(randomInput(seed, 200))
@@ -325,6 +326,8 @@ func randomInput(seed uint64, n int) []byte {
 }
 
 // The seeds of the fuzz test are few; these are many.
+//
+// Proves W1, W4.
 func TestRandomHistories(t *testing.T) {
 	for seed := range uint64(3000) {
 		input := randomInput(1000+seed, 50+int(seed)%600)

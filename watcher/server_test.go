@@ -116,6 +116,8 @@ func (c *cutter) cut() {
 }
 
 // Connections break while objects change: every change arrives, once, in order.
+//
+// Proves W1.
 func TestServerCutConnections(t *testing.T) {
 	ns := testserver.Namespace(t)
 	var cut cutter
@@ -170,6 +172,8 @@ func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { ret
 
 // The version has expired, as the answer to the call and in the stream; meanwhile the
 // collection has changed, and what has changed is delivered.
+//
+// Proves W2.
 func TestServerExpired(t *testing.T) {
 	const gone = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","reason":"Expired","message":"too old resource version","code":410}`
 	for _, tc := range []struct {
@@ -251,6 +255,8 @@ func TestServerExpired(t *testing.T) {
 
 // A consumer that comes back with LastResourceVersion gets what it has not handled, the
 // event it left at included, whatever kind of client it uses.
+//
+// Proves W6.
 func TestServerResume(t *testing.T) {
 	gvr := corev1.SchemeGroupVersion.WithResource("configmaps")
 	dynamicClient, err := dynamic.NewForConfig(testserver.Config(t))

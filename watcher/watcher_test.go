@@ -207,6 +207,8 @@ func TestListsThenWatches(t *testing.T) {
 }
 
 // Each failure must mean the same as the answer to the call and in the stream.
+//
+// Proves W5.
 func TestFailures(t *testing.T) {
 	const (
 		base = 500 * time.Millisecond
@@ -287,6 +289,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// TestJitterAndCap proves W5.
 func TestJitterAndCap(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -397,6 +400,7 @@ func TestWhatForgetsFailures(t *testing.T) {
 	})
 }
 
+// TestExpiredDeliversTheDifference proves W2, W3.
 func TestExpiredDeliversTheDifference(t *testing.T) {
 	expired := status(410, metav1.StatusReasonExpired, 0)
 	for _, tc := range []struct {
@@ -638,6 +642,7 @@ func TestRepeatedEvents(t *testing.T) {
 	}
 }
 
+// TestOptionsAndPages proves W2.
 func TestOptionsAndPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lists, watches []metav1.ListOptions
@@ -689,6 +694,7 @@ func TestOptionsAndPages(t *testing.T) {
 	})
 }
 
+// TestLastResourceVersion proves W6.
 func TestLastResourceVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{
@@ -739,6 +745,8 @@ type reporter struct{}
 func (reporter) AsObject(error) runtime.Object { return &metav1.Status{} }
 
 // The bubble of synctest fails the test if the stream's goroutine is left behind.
+//
+// Proves W7.
 func TestEndsWithNothingLeft(t *testing.T) {
 	cause := errors.New("the lease was lost")
 	for _, tc := range []struct {
