@@ -177,7 +177,9 @@ func TestBadScenarios(t *testing.T) {
 			name: "negative Settle", with: func(_ *controllertest.Scenario, o *controllertest.Options) { o.Settle = -1 },
 			want: []string{"Options.Settle is negative: 0 means its default"},
 		}, {
-			name: "a kind that does not exist", with: func(_ *controllertest.Scenario, o *controllertest.Options) { o.Faults = []controllertest.Kind{"meteor"} },
+			name: "a kind that does not exist", with: func(_ *controllertest.Scenario, o *controllertest.Options) {
+				o.Faults = []controllertest.Kind{"meteor"}
+			},
 			want: []string{`there is no kind "meteor"; there are [crash-before`},
 		}, {
 			name: "a plan that is none", with: func(_ *controllertest.Scenario, o *controllertest.Options) { o.Plans = []string{"meteor@x#1"} },

@@ -88,7 +88,7 @@ func (x *explorer) leftovers() []string {
 // explorations go on it becomes a finding instead: client-go's own switch for
 // that is a variable of its package, so what was there has to be put back by the
 // last one.
-var panics struct {
+var panics struct { //nolint:gochecknoglobals // as what it guards is
 	sync.Mutex
 	explorers []*explorer
 	crash     bool

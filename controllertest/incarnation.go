@@ -165,7 +165,7 @@ func (i *incarnation) addQueue(q interface{ Len() int }) {
 // on decides what happens to a request.
 func (i *incarnation) on(op *fault.Op) fault.Fault {
 	r := i.run
-	if op.Verb == "update" {
+	if op.Verb == "update" && !unobserved(op.Resource) {
 		r.awaitBase(i.ctx, op)
 	}
 	r.mu.Lock()
@@ -178,7 +178,10 @@ func (i *incarnation) on(op *fault.Op) fault.Fault {
 		var f fault.Fault
 		if op.IsWrite() {
 			r.x.leases.Store(true)
-			f.Hold, i.effects.slowRenewal = i.effects.slowRenewal, 0
+			if d := i.effects.slowRenewal; d > 0 {
+				i.effects.slowRenewal = 0
+				f.Hold, f.Before = d, func() { r.after(d+holdTime, func() {}) } // no rest before it is over
+			}
 		}
 		return f
 	case unobserved(op.Resource) || !op.IsWrite() && op.Verb != "get" && op.Verb != "list":

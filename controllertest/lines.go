@@ -3,7 +3,7 @@ package controllertest
 import (
 	"bytes"
 	"io"
-	"log"
+	"log" //nolint:depguard // the type that net/http wants
 	"sync"
 )
 
@@ -41,4 +41,5 @@ func (l *lines) text() string {
 	return string(l.tail)
 }
 
+// discard is where net/http says what the faults of a plan do to its connections.
 func discard() *log.Logger { return log.New(io.Discard, "", 0) }

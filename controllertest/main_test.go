@@ -41,8 +41,8 @@ func process(kubeconfig, namespace string) error {
 	defer stop()
 	go func() {
 		last := time.Now()
-		for now := range time.Tick(10 * time.Millisecond) {
-			if now.Sub(last) > 300*time.Millisecond {
+		for range time.Tick(10 * time.Millisecond) {
+			if time.Since(last) > 500*time.Millisecond {
 				fmt.Println("stood still for some time")
 			}
 			last = time.Now()

@@ -2,7 +2,6 @@ package controllertest
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/json" // numbers as in what clients decode
 	"sigs.k8s.io/yaml"
 
 	"github.com/controllerkit/controllerkit/controllertest/fault"
@@ -77,7 +77,10 @@ func (r *run) fieldsLocked(op *fault.Op) []string {
 		}
 		paths = changed(base, object)
 	case op.Verb == "patch" && op.ContentType == string(types.JSONPatchType):
-		var patch []struct{ Op, Path string }
+		var patch []struct {
+			Op   string `json:"op"`
+			Path string `json:"path"`
+		}
 		if json.Unmarshal(op.Body, &patch) != nil {
 			return nil
 		}
@@ -131,7 +134,7 @@ func (r *run) awaitBase(ctx context.Context, op *fault.Op) {
 	}
 }
 
-const baseTimeout = 500 * time.Millisecond
+const baseTimeout = 200 * time.Millisecond
 
 // changed lists the paths to a depth of two that differ. If from is nil, to is a
 // patch, in which null means something too.
@@ -171,7 +174,8 @@ func keys(a, b map[string]any) []string {
 func ignoredField(path string) bool {
 	switch path {
 	case "apiVersion", "kind", "metadata.name", "metadata.namespace", "metadata.uid", "metadata.resourceVersion",
-		"metadata.managedFields", "metadata.creationTimestamp", "metadata.generation", "metadata.selfLink":
+		"metadata.managedFields", "metadata.creationTimestamp", "metadata.generation", "metadata.selfLink",
+		"metadata.deletionTimestamp", "metadata.deletionGracePeriodSeconds":
 		return true
 	}
 	return false

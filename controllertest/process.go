@@ -31,8 +31,7 @@ func (i *incarnation) process(ctx context.Context, env *Env) error {
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
-			r.Out.Header.Del("Accept-Encoding")                       // the faults have to read the answers,
-			r.Out.Header.Set("Accept", jsonOf(r.In.Header["Accept"])) // and tell the events of a stream apart
+			r.Out.Header.Del("Accept-Encoding") // the faults have to read the answers
 		},
 		Transport:     i.Incarnation,
 		FlushInterval: -1,
@@ -41,12 +40,12 @@ func (i *incarnation) process(ctx context.Context, env *Env) error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", proxy)
-	api, err := serve(mux)
+	api, err := serve(ctx, mux)
 	if err != nil {
 		return err
 	}
 	defer api.close()
-	service, err := serve(cloud.Handler(env.Cloud))
+	service, err := serve(ctx, cloud.Handler(env.Cloud))
 	if err != nil {
 		return err
 	}
@@ -111,20 +110,6 @@ func (i *incarnation) freezeProcess() (thaw func()) {
 	return suspend(cmd.Process)
 }
 
-// jsonOf asks for JSON where the client would rather have protobuf or CBOR.
-func jsonOf(accept []string) string {
-	var kept []string
-	for _, part := range strings.Split(strings.Join(accept, ","), ",") {
-		if !strings.Contains(part, "protobuf") && !strings.Contains(part, "cbor") {
-			kept = append(kept, part)
-		}
-	}
-	if len(kept) == 0 {
-		return "application/json"
-	}
-	return strings.Join(kept, ",")
-}
-
 // A served handler.
 type served struct {
 	url    string
@@ -132,8 +117,8 @@ type served struct {
 	wg     sync.WaitGroup
 }
 
-func serve(h http.Handler) (*served, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+func serve(ctx context.Context, h http.Handler) (*served, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}

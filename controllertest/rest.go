@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -210,14 +211,21 @@ func (r *run) list(ctx context.Context) (*State, error) {
 	r.mu.Lock()
 	var single []objectKey // cluster-scoped
 	namespaces := map[string]bool{r.env.Namespace: true}
-	for key := range r.present {
-		if key.namespace == "" {
-			single = append(single, key)
-		} else {
-			namespaces[key.namespace] = true
-		}
+	// Not only what the observer has seen: also what was written, which it may see late.
+	known := maps.Clone(r.owned)
+	maps.Copy(known, r.present)
+	for _, key := range r.uids {
+		known[key] = nil
 	}
 	r.mu.Unlock()
+	for key := range known {
+		switch {
+		case key.namespace != "":
+			namespaces[key.namespace] = true
+		case resources[key.resource] != nil:
+			single = append(single, key)
+		}
+	}
 	for _, key := range single {
 		obj, err := r.x.dyn.Resource(resources[key.resource].gvr).Get(ctx, key.name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {

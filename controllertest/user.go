@@ -2,7 +2,6 @@ package controllertest
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"slices"
 
@@ -10,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/controllerkit/controllerkit/controllertest/fault"
 )

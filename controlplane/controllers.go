@@ -24,7 +24,10 @@ import (
 // why the two controllers are built here and not taken from the command.
 const discoveryPeriod = time.Second
 
-const controllerWorkers = 5
+// controllerWorkers is for each of the two controllers. A worker empties one
+// namespace at a time, with requests for each kind of object one after the other,
+// and tests delete many namespaces at once.
+const controllerWorkers = 20
 
 // runControllers runs the garbage collector and the namespace controller, the
 // two without which owner references and the deletion of namespaces have no

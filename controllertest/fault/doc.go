@@ -55,7 +55,8 @@
 //   - Requests that change the protocol (exec, attach, port-forward) are not
 //     supported.
 //   - Answers are asked for in JSON, whatever the client prefers, so that they can be
-//     read. A client that sends protobuf hides the names of what it creates.
+//     read. What a client sends stays as it is; an Op shows protobuf of the built-in
+//     types as JSON, and other encodings without the name of what is created.
 //   - Kill ends what goes through the incarnation. Goroutines of the program that
 //     runs in it, and its locks and files, are the test's to end.
 //   - A read that was received before Kill, Hold or Freeze may still be processed by

@@ -873,14 +873,17 @@ func TestHold(t *testing.T) {
 		t.Parallel()
 		lines := make(chan string)
 		i := incarnate(t, serve(t, events(lines)), nil, nil)
-		defer i.Hold("configmaps")()
 		ctx, cancel := context.WithCancel(t.Context())
 		response, err := client(t, i).Do(request(t, i, http.MethodGet, configMaps+"?watch=true", "").WithContext(ctx))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer response.Body.Close()
-		lines <- added(1)
+		lines <- added(1) + added(2) // one piece, of which the first half is read
+		if _, err := io.ReadFull(response.Body, make([]byte, len(added(1)))); err != nil {
+			t.Fatal(err)
+		}
+		defer i.Hold("configmaps")()
 		cancel()
 		if b, err := io.ReadAll(response.Body); len(b) > 0 || !errors.Is(err, context.Canceled) {
 			t.Errorf("read %q %v", b, err)

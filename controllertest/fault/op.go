@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // An Op is a request to the API server, read from its method, URL and body.
@@ -23,7 +24,7 @@ type Op struct {
 	Generated   bool       // Name is metadata.generateName
 	Query       url.Values // never nil
 	ContentType string     // of Body
-	Body        []byte     // of a write; must not be modified
+	Body        []byte     // of a write, in JSON where the client sends protobuf; must not be modified
 }
 
 // IsWrite reports whether the request can change something.
@@ -59,7 +60,7 @@ func parse(r *http.Request, prefix string) (*Op, error) {
 		if err != nil {
 			return nil, err
 		}
-		op.Body = body
+		op.ContentType, op.Body = readable(op.ContentType, body)
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	}
@@ -143,6 +144,22 @@ func (o *Op) nameFromBody() {
 	if o.Name == "" && object.Metadata.GenerateName != "" {
 		o.Name, o.Generated = object.Metadata.GenerateName, true
 	}
+}
+
+// readable translates what client-go's typed clients send by default.
+func readable(contentType string, body []byte) (string, []byte) {
+	if contentType != runtime.ContentTypeProtobuf {
+		return contentType, body
+	}
+	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	if err != nil {
+		return contentType, body
+	}
+	translated, err := json.Marshal(object)
+	if err != nil {
+		return contentType, body
+	}
+	return runtime.ContentTypeJSON, translated
 }
 
 // acceptJSON asks for JSON where the client would rather have what cannot be read

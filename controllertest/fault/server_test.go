@@ -221,7 +221,7 @@ func TestServerProtobuf(t *testing.T) {
 	create(t, kube, namespace, "a")
 	var verbs sync.Map
 	i := incarnate(t, testserver.Config(t), func(op *fault.Op) fault.Fault {
-		verbs.Store(fmt.Sprintf("%s %s %s", op.Verb, op.Resource, op.Name), true)
+		verbs.Store(fmt.Sprintf("%s %s %s %t", op.Verb, op.Resource, op.Name, op.IsWrite()), true)
 		return fault.Fault{}
 	}, nil)
 	cfg := i.Config()
@@ -268,7 +268,12 @@ func TestServerProtobuf(t *testing.T) {
 		}
 		w.Stop()
 	}
-	if _, ok := verbs.Load("get configmaps a"); !ok {
-		t.Error("the requests were not understood")
+	if err := typed.CoreV1().ConfigMaps(namespace).Delete(t.Context(), "b", metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+		t.Errorf("dry run: %v", err)
+	}
+	for _, want := range []string{"get configmaps a false", "create configmaps b true", "delete configmaps b false"} {
+		if _, ok := verbs.Load(want); !ok {
+			t.Errorf("no request was understood as %q", want)
+		}
 	}
 }

@@ -59,7 +59,7 @@ func TestStreamIsAPrefix(t *testing.T) {
 	c := client(t, i)
 	id := 0
 	seen := map[string]int{}
-	rapid.Check(t, func(rt *rapid.T) {
+	check := func(rt *rapid.T) {
 		id++
 		var lines []string
 		for n := range rapid.IntRange(0, 6).Draw(rt, "lines") {
@@ -79,6 +79,9 @@ func TestStreamIsAPrefix(t *testing.T) {
 			return noBookmark && strings.HasPrefix(line, `{"type":"BOOKMARK"`) && strings.Contains(line, "initial-events-end")
 		})
 
+		if len(want) < len(lines) {
+			seen["filtered"]++
+		}
 		var release []func()
 		if rapid.Bool().Draw(rt, "held from the beginning") {
 			release = append(release, i.Hold("configmaps"))
@@ -109,8 +112,14 @@ func TestStreamIsAPrefix(t *testing.T) {
 		stream := server.stream(strconv.Itoa(id))
 		rest := strings.Join(lines, "")
 		cut, wasGone := false, false
-		for len(rest) > 0 && !cut {
-			switch rapid.IntRange(0, 9).Draw(rt, "action") {
+		const cutting = 10
+		end := rapid.IntRange(0, 20).Draw(rt, "cut after") // or not at all
+		for n := 0; len(rest) > 0 && !cut; n++ {
+			action := rapid.IntRange(0, 9).Draw(rt, "action")
+			if n == end {
+				action = cutting
+			}
+			switch action {
 			case 0:
 				release = append(release, i.Hold(rapid.SampledFrom([]string{"", "configmaps", "secrets"}).Draw(rt, "resource")))
 			case 1, 2:
@@ -118,7 +127,7 @@ func TestStreamIsAPrefix(t *testing.T) {
 					release[0]()
 					release = release[1:]
 				}
-			case 3:
+			case cutting:
 				cut, wasGone = true, rapid.Bool().Draw(rt, "gone")
 				i.Cut(rapid.SampledFrom([]string{"", "configmaps"}).Draw(rt, "resource"), wasGone)
 				i.Cut("configmaps", !wasGone) // comes too late
@@ -126,7 +135,7 @@ func TestStreamIsAPrefix(t *testing.T) {
 				i.Cut("secrets", true) // is of no concern
 				other.Cut("", true)
 			default:
-				n := rapid.IntRange(1, min(len(rest), rapid.SampledFrom([]int{3, 200, 50000}).Draw(rt, "most"))).Draw(rt, "piece")
+				n := rapid.IntRange(1, min(len(rest), rapid.SampledFrom([]int{20, 300, 50000}).Draw(rt, "most"))).Draw(rt, "piece")
 				stream <- rest[:n]
 				rest = rest[n:]
 			}
@@ -143,10 +152,10 @@ func TestStreamIsAPrefix(t *testing.T) {
 		// What a client makes of it.
 		var decoded []string
 		decoder := json.NewDecoder(io.MultiReader(strings.NewReader(got.bytes), failing{got.err}))
-		var end error
-		for end == nil {
+		var last error
+		for last == nil {
 			var raw json.RawMessage
-			if end = decoder.Decode(&raw); end == nil {
+			if last = decoder.Decode(&raw); last == nil {
 				decoded = append(decoded, string(raw)+"\n")
 			}
 		}
@@ -163,18 +172,22 @@ func TestStreamIsAPrefix(t *testing.T) {
 		switch {
 		case !cut:
 			seen["whole"]++
-			if len(decoded) != len(want) || !errors.Is(end, io.EOF) || errors.Is(end, io.ErrUnexpectedEOF) {
-				rt.Fatalf("%d of %d events without a cut, and then %v", len(decoded), len(want), end)
+			if len(decoded) != len(want) || !errors.Is(last, io.EOF) || errors.Is(last, io.ErrUnexpectedEOF) {
+				rt.Fatalf("%d of %d events without a cut, and then %v", len(decoded), len(want), last)
 			}
-		case wasGone && errors.Is(end, io.EOF):
+		case wasGone && errors.Is(last, io.EOF):
 			seen["gone"]++
-		case errors.Is(end, io.ErrUnexpectedEOF):
+		case errors.Is(last, io.ErrUnexpectedEOF):
 			seen["cut"]++
 		default:
-			rt.Fatalf("after the cut it ended with %v", end)
+			rt.Fatalf("after the cut it ended with %v", last)
 		}
-	})
-	for _, what := range []string{"whole", "410", "cut"} {
+	}
+	for range 5 {
+		rapid.Check(t, check)
+	}
+	t.Log(seen)
+	for _, what := range []string{"whole", "410", "cut", "filtered"} {
 		if seen[what] == 0 {
 			t.Errorf("no example was of the kind %q: %v", what, seen)
 		}

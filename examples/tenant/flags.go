@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/klog/v2"
 
@@ -22,6 +23,7 @@ type options struct {
 	kubeconfig     string
 	billingURL     string
 	workers        int
+	selector       labels.Selector // nil means all
 	listen         string
 	leaderElect    bool
 	leaseNamespace string
@@ -51,6 +53,10 @@ func parse(args []string) (o options, usage string, err error) {
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server; empty: as a Pod of the cluster")
 	fs.StringVar(&o.billingURL, "billing-url", "", "`URL` of the billing service; empty: one in memory, to try out, under /billing/ of -listen")
 	fs.IntVar(&o.workers, "workers", 4, "how many tenants may be reconciled at once")
+	fs.Func("selector", "`labels` of the tenants to serve, such as shard=a: several instances can share them; with -leader-elect each share needs a namespace of its own for its Lease; empty: all", func(s string) (err error) {
+		o.selector, err = labels.Parse(s)
+		return err
+	})
 	fs.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`address` that serves /metrics, /readyz and /livez")
 	fs.BoolVar(&o.leaderElect, "leader-elect", false, "work only while holding the Lease tenant-controller")
 	fs.StringVar(&o.leaseNamespace, "leader-election-namespace", "", "`namespace` of the Lease")

@@ -33,6 +33,7 @@ func TestFlags(t *testing.T) {
 		{name: "no number", args: "-workers=many", code: 2, want: "-workers"},
 		{name: "no workers", args: "-workers=0", code: 2, want: "-workers 0: at least 1"},
 		{name: "fewer than none", args: "-workers=-1", code: 2, want: "-workers -1: at least 1"},
+		{name: "no selector", args: "-selector=a==b==c", code: 2, want: "-selector"},
 		{name: "billing without scheme", args: "-billing-url=billing:8090", code: 2, want: "-billing-url: write http://"},
 		{name: "billing in another scheme", args: "-billing-url=ftp://billing", code: 2, want: "-billing-url: write http://"},
 		{name: "listen without port", args: "-listen=localhost", code: 2, want: "write host:port"},

@@ -43,7 +43,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	c, err := controller.New(controller.Config{REST: config, Billing: o.billing(ctx, mux), Workers: o.workers, Metrics: m})
+	c, err := controller.New(controller.Config{REST: config, Billing: o.billing(ctx, mux), Workers: o.workers, Selector: o.selector, Metrics: m})
 	if err != nil {
 		return err
 	}

@@ -89,7 +89,8 @@ func (c *accounts) provide(ctx context.Context, parent *corev1.ConfigMap) error 
 		if annotation(parent, accountPending) != "" {
 			return nil // whether the account was made, a human has to find out
 		}
-		if err := annotate(ctx, c.client, parent, map[string]string{accountPending: "true"}); err != nil {
+		var err error
+		if parent, err = annotate(ctx, c.client, parent, map[string]string{accountPending: "true"}); err != nil {
 			return err
 		}
 	}
@@ -113,7 +114,8 @@ func (c *accounts) provide(ctx context.Context, parent *corev1.ConfigMap) error 
 	} else if err := c.cloud.Update(ctx, id, tags); err != nil {
 		return err
 	}
-	return annotate(ctx, c.client, parent, map[string]string{accountID: id, accountPlan: plan})
+	_, err := annotate(ctx, c.client, parent, map[string]string{accountID: id, accountPlan: plan})
+	return err
 }
 
 func (c *accounts) finalize(ctx context.Context, parent *corev1.ConfigMap) error {
@@ -244,9 +246,9 @@ func oneForEach(s *controllertest.State) error {
 }
 
 // annotate sets annotations of parent, and removes those that are to be empty,
-// unless it is another object of that name by now: a merge patch with another UID is
-// a Conflict. They say what they were written for, as users copy objects.
-func annotate(ctx context.Context, client typedcorev1.ConfigMapInterface, parent *corev1.ConfigMap, annotations map[string]string) error {
+// unless parent has changed: a merge patch with another version is a Conflict. They
+// say what they were written for, as users copy objects.
+func annotate(ctx context.Context, client typedcorev1.ConfigMapInterface, parent *corev1.ConfigMap, annotations map[string]string) (*corev1.ConfigMap, error) {
 	change := map[string]any{annotatedUID: parent.UID}
 	for key, value := range annotations {
 		change[key] = value
@@ -254,12 +256,11 @@ func annotate(ctx context.Context, client typedcorev1.ConfigMapInterface, parent
 			change[key] = nil
 		}
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": parent.UID, "annotations": change}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": parent.ResourceVersion, "annotations": change}})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = client.Patch(ctx, parent.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-	return err
+	return client.Patch(ctx, parent.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 }
 
 // annotation is what annotate has set for this very object.
@@ -298,41 +299,49 @@ func accountFamily() Family {
 			Bug: "no-lookup", Cause: "create without lookup", Historic: true,
 			Does:      "makes the account and stores its id afterwards; if that does not happen, the next attempt makes another one",
 			Reference: "aws-controllers-k8s/community#2062",
+			Plan:      "crash-after@external create p#1", Oracle: controllertest.Invariance,
 		},
 		{
 			Bug: "late-finalizer", Cause: "finalizer too late",
 			Does:      "adds the finalizer when the account exists; a parent that is deleted before leaves it behind",
 			Reference: "outscale/cluster-api-provider-outscale#917",
+			Plan:      "user-delete(configmaps/p)@patch configmaps p metadata.finalizers#1", Oracle: controllertest.Liveness,
 		},
 		{
 			Bug: "unchecked-finalizer", Cause: "finalizer not checked",
 			Does:      "goes on when the finalizer could not be added",
 			Reference: "gardener/gardener#1498",
+			Plan:      "user-delete(configmaps/p)@patch configmaps p metadata.finalizers#1", Oracle: controllertest.Liveness,
 		},
 		{
 			Bug: "early-unfinalize", Cause: "finalizer removed too early",
 			Does:      "removes the finalizer and deletes the account afterwards",
 			Reference: "appvia/kore#818",
+			Plan:      "crash-before@external delete p#1", Oracle: controllertest.Liveness,
 		},
 		{
 			Bug: "memory-cleanup", Cause: "state in memory only", Historic: true,
 			Does:      "cleans up only what this process made",
 			Reference: "kubernetes/kubernetes#78124",
+			Plan:      "crash-before@external delete p#1", Oracle: controllertest.Liveness,
 		},
 		{
 			Bug: "no-finalizer", Cause: "deletion missed while down", Historic: true,
 			Does:      "has no finalizer and cleans up when the parent has disappeared from the cache, which it sees only if it runs",
 			Reference: "kubernetes/kubernetes#53451",
+			Plan:      "crash-before@external delete p#1", Oracle: controllertest.Liveness,
 		},
 		{
 			Bug: "create-pending", Cause: "stuck on an unknown outcome", Historic: true,
 			Does:      "marks the parent before it makes the account, and waits for a human when it finds the mark and no id",
 			Reference: "crossplane/crossplane#3037",
+			Plan:      "crash-before@external create p#1", Oracle: controllertest.Liveness,
 		},
 		{
 			Bug: "swallowed-error", Cause: "swallowed error",
 			Does:      "removes the finalizer although the cleanup failed",
 			Reference: "DataDog/datadog-operator#2919",
+			Plan:      "drop-request@external delete p#1", Oracle: controllertest.Liveness,
 		},
 	}}
 }

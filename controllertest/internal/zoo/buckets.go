@@ -92,7 +92,7 @@ func (c *buckets) provide(ctx context.Context, parent *corev1.ConfigMap, wish st
 	parent = held.Object()
 	if !slices.Contains(names, bucket) {
 		names = append(names, bucket)
-		if err := annotate(ctx, c.client, parent, map[string]string{bucketNames: strings.Join(names, " "), bucketState: ""}); err != nil {
+		if parent, err = annotate(ctx, c.client, parent, map[string]string{bucketNames: strings.Join(names, " "), bucketState: ""}); err != nil {
 			return err
 		}
 	}
@@ -124,10 +124,12 @@ func (c *buckets) provide(ctx context.Context, parent *corev1.ConfigMap, wish st
 			return err
 		}
 	}
+	result := map[string]string{bucketNames: bucket, bucketState: wish}
 	if refused {
-		return annotate(ctx, c.client, parent, map[string]string{bucketNames: "", bucketState: "refused " + wish})
+		result = map[string]string{bucketNames: "", bucketState: "refused " + wish}
 	}
-	return annotate(ctx, c.client, parent, map[string]string{bucketNames: bucket, bucketState: wish})
+	_, err = annotate(ctx, c.client, parent, result)
+	return err
 }
 
 // release removes all buckets of the parent, and the finalizer.
@@ -145,7 +147,8 @@ func (c *buckets) release(ctx context.Context, parent *corev1.ConfigMap) error {
 		}
 	}
 	if parent.DeletionTimestamp == nil && annotation(parent, bucketNames)+annotation(parent, bucketState) != "" {
-		if err := annotate(ctx, c.client, parent, map[string]string{bucketNames: "", bucketState: ""}); err != nil {
+		var err error
+		if parent, err = annotate(ctx, c.client, parent, map[string]string{bucketNames: "", bucketState: ""}); err != nil {
 			return err
 		}
 	}
@@ -270,41 +273,49 @@ func bucketsFamily() Family {
 			Bug: "done-by-name", Cause: "name taken for identity",
 			Does:      "remembers by name for which parents there is nothing to do, and takes a new one for the old",
 			Reference: "kubevirt/ssp-operator#145",
+			Plan:      "user-recreate(configmaps/p)@patch configmaps q metadata.finalizers#1", Oracle: controllertest.Liveness,
 		},
 		{
 			Bug: "delete-unowned", Cause: "cleanup without ownership",
 			Does:      "deletes each bucket whose name it wrote down, although it was refused",
 			Reference: "seaweedfs/seaweedfs-operator#275",
+			Plan:      "user-delete(configmaps/q)@patch configmaps q metadata.annotations#2", Oracle: controllertest.EndState,
 		},
 		{
 			Bug: "exists-is-done", Cause: "half-done taken for done",
 			Does:      "skips the settings of a bucket that it finds, which an attempt cut short has left without",
 			Reference: "dome9/cloud-bots#37",
+			Plan:      "crash-after@external create red#1", Oracle: controllertest.Liveness,
 		},
 		{
 			Bug: "exists-is-foreign", Cause: "own creation not recognised",
 			Does:      "takes a bucket that exists for somebody else's, and so its own whose creation it did not hear of",
 			Reference: "aws-controllers-k8s/community#2267",
+			Plan:      "crash-after@external create red#1", Oracle: controllertest.Liveness,
 		},
 		{
 			Bug: "marked-later", Cause: "ownership recorded too late",
 			Does:      "marks the bucket as the parent's by a second call, and refuses it if that did not happen",
 			Reference: "aws-controllers-k8s/community#2730",
+			Plan:      "crash-after@external create red#1", Oracle: controllertest.Liveness,
 		},
 		{
 			Bug: "gone-is-error", Cause: "absence taken for failure",
 			Does:      "fails for ever to clean up what is gone",
 			Reference: "coralogix/coralogix-operator#239",
+			Plan:      "crash-after@external delete blue#1", Oracle: controllertest.Liveness,
 		},
 		{
 			Bug: "not-wanted-skipped", Cause: "transition seen in memory only", Historic: true,
 			Does:      "skips a parent that wishes no bucket, unless this process saw it wish one",
 			Reference: "kubernetes/kubernetes#78954",
+			Plan:      "crash-before@external delete blue#1", Oracle: controllertest.Liveness,
 		},
 		{
 			Bug: "cleanup-by-wish", Cause: "cleanup by wish",
 			Does:      "cleans up the bucket that is wished now, not those that were made",
 			Reference: "seaweedfs/seaweedfs-operator#380",
+			Plan:      "user-delete(configmaps/p)@patch configmaps p metadata.annotations#3", Oracle: controllertest.Invariance,
 		},
 	}}
 }

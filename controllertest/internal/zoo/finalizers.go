@@ -316,31 +316,37 @@ func finalizersFamily() Family {
 			Bug: "whole-list", Cause: "list replaced as a whole", Historic: true,
 			Does:      "adds its finalizer with a merge patch, which contains the whole list and no version",
 			Reference: "kubermatic/kubermatic#6759",
+			Plan:      "commit-503@patch configmaps p metadata.finalizers#1", Oracle: controllertest.Invariance,
 		},
 		{
 			Bug: "blind-update", Cause: "update without version",
 			Does:      "adds its finalizer with an update of a copy from which it has removed the version",
 			Reference: "EnMasseProject/enmasse#1988",
+			Plan:      "commit-503@update configmaps p#1", Oracle: controllertest.Invariance,
 		},
 		{
 			Bug: "append-untested", Cause: "list changed without test", Historic: true,
 			Does:      "appends its finalizer with a JSON patch that does not test whether it is there",
 			Reference: "kube-rs/kube#964",
+			Plan:      "commit-503@patch configmaps p metadata.finalizers#4", Oracle: controllertest.Invariance,
 		},
 		{
 			Bug: "remove-by-index", Cause: "neighbour removed by index", Historic: true,
 			Does:      "removes its finalizer by its place in the list, without a test of what is there",
 			Reference: "prometheus-operator/prometheus-operator#8323",
+			Plan:      "commit-503@patch configmaps p metadata.finalizers#3", Oracle: controllertest.Invariance,
 		},
 		{
 			Bug: "alive-without-own", Cause: "work for a deleted object",
 			Does:      "takes a parent that is being deleted for a new one once its own finalizer is gone and somebody else's is not",
 			Reference: "hashicorp/hcp-terraform-operator#460",
+			Plan:      "user-delete(configmaps/p)@external create p#1", Oracle: controllertest.Invariance,
 		},
 		{
 			Bug: "deleting-at-start", Cause: "event filter too narrow",
 			Does:      "does not queue what is being deleted already when it starts",
 			Reference: "fluid-cloudnative/fluid#1970",
+			Plan:      "crash-before@external delete p#2", Oracle: controllertest.Liveness,
 		},
 	}}
 }

@@ -67,14 +67,15 @@ func (c *machines) provide(ctx context.Context, parent *corev1.ConfigMap) error 
 			return err
 		}
 		id = made.ID
-		if err := annotate(ctx, c.client, parent, map[string]string{machineID: id, machineReady: ""}); err != nil {
+		if parent, err = annotate(ctx, c.client, parent, map[string]string{machineID: id, machineReady: ""}); err != nil {
 			return err
 		}
 	}
 	if _, err := c.cloud.Get(ctx, id); err != nil {
 		return fmt.Errorf("not to be seen yet: %w", err)
 	}
-	return annotate(ctx, c.client, parent, map[string]string{machineID: id, machineReady: "true"})
+	_, err := annotate(ctx, c.client, parent, map[string]string{machineID: id, machineReady: "true"})
+	return err
 }
 
 // ensure returns the parent's machine, which it makes if there is none.
@@ -184,16 +185,19 @@ func tokensFamily() Family {
 			Bug: "read-is-absence", Cause: "absence by a read that lags",
 			Does:      "removes the finalizer when a read does not show the machine, which it does not yet",
 			Reference: "pingcap/tidb-operator#6532",
+			Plan:      "user-delete(configmaps/p)@external create p#1", Oracle: controllertest.Liveness,
 		},
 		{
 			Bug: "lookup-only", Cause: "duplicate by a read that lags",
 			Does:      "looks for a machine of an earlier attempt before it makes one, and sends no token",
 			Reference: "kubernetes-sigs/cluster-api-provider-aws#6132",
+			Plan:      "crash-after@external create p#1", Oracle: controllertest.Invariance,
 		},
 		{
 			Bug: "token-per-attempt", Cause: "idempotency token not stable",
 			Does:      "sends a new token with each attempt, so that the service takes them for different wishes",
 			Reference: "go-to-k/cdkd#2090",
+			Plan:      "crash-after@external create p#1", Oracle: controllertest.Invariance,
 		},
 	}}
 }

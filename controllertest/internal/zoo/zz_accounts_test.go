@@ -26,7 +26,7 @@ func TestZZAccounts(t *testing.T) {
 			bugs = strings.Split(b, ",")
 		}
 		for _, bug := range bugs {
-			o := controllertest.Options{Config: testserver.Config(t), KeepNamespaces: true, Parallel: 32, Settle: 4 * time.Second}
+			o := controllertest.Options{Config: testserver.Config(t), KeepNamespaces: true, Parallel: 32, Settle: 3 * time.Second}
 			if bug == "" {
 				o.Settle = 8 * time.Second
 			}

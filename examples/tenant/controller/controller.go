@@ -12,6 +12,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
@@ -84,6 +85,12 @@ type Config struct {
 	// Workers is the number of tenants that may be reconciled at once. 0 means 4.
 	Workers int
 
+	// Selector chooses the tenants that this instance serves by their labels, so
+	// that several instances can share a cluster. Each tenant needs exactly one:
+	// what no instance selects waits, also for its deletion. A tenant changes hands
+	// when its labels do. nil means all.
+	Selector labels.Selector
+
 	// Metrics receives counts. nil means none.
 	Metrics *metrics.Metrics
 }
@@ -138,9 +145,20 @@ func New(cfg Config) (*Controller, error) {
 	// Of Tenants and Namespaces nothing is extracted, so their managedFields,
 	// often the larger half of an object, need not be kept. The children's must
 	// be: ssa.ApplyChanged reads from them what this controller owns.
-	crs := tenantinformers.NewSharedInformerFactoryWithOptions(tenancy, 0, tenantinformers.WithTransform(informer.Trim))
-	cluster := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithTransform(informer.Trim))
+	//
+	// The selector is for Tenants alone. Of namespaces and children each instance
+	// sees all, because what stands in a tenant's way does not carry its labels;
+	// tenantOf drops the events of those that others serve.
+	crs := tenantinformers.NewSharedInformerFactoryWithOptions(tenancy, 0, tenantinformers.WithTransform(informer.Trim),
+		tenantinformers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			consistentList(o)
+			if cfg.Selector != nil {
+				o.LabelSelector = cfg.Selector.String()
+			}
+		}))
+	cluster := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithTransform(informer.Trim), informers.WithTweakListOptions(consistentList))
 	inside := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		consistentList(o)
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, childName).String()
 	}))
 	tenants := crs.Tenancy().V1alpha1().Tenants()
@@ -182,6 +200,17 @@ func New(cfg Config) (*Controller, error) {
 	c.loop.HasSynced = []cache.DoneChecker{c.informers.HasSyncedChecker()}
 	c.loop.Gate = writes
 	return c, nil
+}
+
+// consistentList keeps an informer from beginning in the past. Where the server
+// does not stream the initial list, client-go asks for one of any version, which
+// after a restart may be older than what this process acted on before it: it
+// would make children for a tenant that has long gone. Such a list costs the API
+// server more, once at each start.
+func consistentList(o *metav1.ListOptions) {
+	if o.ResourceVersion == "0" {
+		o.ResourceVersion = ""
+	}
 }
 
 // tenantOf names the tenant that an object concerns, by the object's namespace,

@@ -1,0 +1,106 @@
+package controllertest_test
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/controllerkit/controllerkit/controllertest"
+)
+
+// TestProcess: a controller that is a process of its own is killed and frozen as
+// plans say, finds its way through the faults, and nothing is left of it.
+func TestProcess(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	type started struct {
+		cmd    *exec.Cmd
+		output *bytes.Buffer
+	}
+	lives := map[string][]started{} // by run
+	s := (&copier{}).scenario()
+	s.Start = nil
+	s.Pause = 700 * time.Millisecond
+	s.Command = func(p controllertest.Process) (*exec.Cmd, error) {
+		cmd := exec.Command(self)
+		cmd.Env = append(os.Environ(), processVariable+"="+p.Kubeconfig, "NAMESPACE="+p.Namespace)
+		output := new(bytes.Buffer)
+		cmd.Stdout, cmd.Stderr = output, output
+		mu.Lock()
+		defer mu.Unlock()
+		lives[p.Namespace] = append(lives[p.Namespace], started{cmd, output})
+		return cmd, nil
+	}
+	o := quick(t, "crash-before@create configmaps a-copy#1", "crash-after@create configmaps a-copy#1", "freeze@create configmaps a-copy#1", dropped, "410(configmaps)@create configmaps a-copy#1")
+	o.Quiet, o.Settle, o.Parallel = time.Second, 30*time.Second, 2
+	report := run(t, s, o)
+	for _, f := range report.Failures {
+		t.Error(f)
+	}
+	if report.Valid != 5 {
+		t.Errorf("%d plans are valid, invalid %q", report.Valid, report.Invalid)
+	}
+	twice, frozen := 0, 0
+	for namespace, all := range lives {
+		if len(all) == 2 {
+			twice++
+		}
+		for _, life := range all {
+			status, ok := life.cmd.ProcessState.Sys().(syscall.WaitStatus)
+			if !ok || !status.Signaled() || status.Signal() != syscall.SIGKILL {
+				t.Errorf("%s: the process ended with %v, want SIGKILL\n%s", namespace, life.cmd.ProcessState, life.output)
+			}
+			if strings.Contains(life.output.String(), "stood still") {
+				frozen++
+			}
+		}
+	}
+	if len(lives) != 9 || twice != 2 {
+		t.Errorf("%d runs, %d of them with a second process; want 9 and 2", len(lives), twice)
+	}
+	if frozen == 0 {
+		t.Error("no process was stopped")
+	}
+}
+
+// TestProcessFails: a process that cannot be started, or ends, is reported with
+// what it printed.
+func TestProcessFails(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name    string
+		command []string
+		want    []string
+	}{
+		{"is not there", []string{"/nonexistent/controller"}, []string{"Start returned while its context was not done", "no such file"}},
+		{"ends", []string{"sh", "-c", "echo I cannot go on; exit 3"}, []string{"Start returned while its context was not done: exit status 3", "prints: I cannot go on"}},
+		{"panics", []string{"sh", "-c", "echo panic: nil map >&2; exit 2"}, []string{"the process panicked:\npanic: nil map"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s := (&copier{}).scenario()
+			s.Start = nil
+			s.Command = func(controllertest.Process) (*exec.Cmd, error) {
+				return exec.Command(test.command[0], test.command[1:]...), nil
+			}
+			o := quick(t)
+			o.Settle = time.Second
+			rec := record(t, func(tb testing.TB) { controllertest.Explore(tb, s, o) })
+			for _, part := range test.want {
+				if !strings.Contains(rec.errors(), part) {
+					t.Errorf("Explore reports\n%s\nwant %q", rec.errors(), part)
+				}
+			}
+		})
+	}
+}

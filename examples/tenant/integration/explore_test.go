@@ -1,0 +1,338 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/controllertest/cloud"
+	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
+	"github.com/controllerkit/controllerkit/examples/tenant/billing"
+	"github.com/controllerkit/controllerkit/examples/tenant/client/clientset/versioned"
+	tenancyclient "github.com/controllerkit/controllerkit/examples/tenant/client/clientset/versioned/typed/api/v1alpha1"
+	"github.com/controllerkit/controllerkit/examples/tenant/config"
+	"github.com/controllerkit/controllerkit/examples/tenant/controller"
+	"github.com/controllerkit/controllerkit/examples/tenant/internal/lab"
+	"github.com/controllerkit/controllerkit/internal/testserver"
+	"github.com/controllerkit/controllerkit/shutdown"
+)
+
+// TestExplore tells a tenant's life again and again, each time with another
+// fault at another moment. A sample of the plans is run; with EXPLORE_BUDGET, such
+// as 60s, as many as there is time for.
+func TestExplore(t *testing.T) {
+	t.Parallel()
+	server, err := testserver.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	options := controllertest.Options{
+		Config:         server.Config(),
+		KeepNamespaces: true,
+		// A run waits more than it works: a deleted namespace is emptied five
+		// seconds later. So these all go on at once.
+		Parallel: 40,
+		Sample:   32,
+		// After a 403 the loop waits for 30 to 60s before it tries again. A sample
+		// leaves that out; nothing else waits so long.
+		Faults: slices.DeleteFunc(controllertest.AllFaults(), func(k controllertest.Kind) bool { return k == controllertest.Forbidden }),
+		Settle: 90 * time.Second,
+	}
+	if text := os.Getenv("EXPLORE_BUDGET"); text != "" {
+		if options.Budget, err = time.ParseDuration(text); err != nil {
+			t.Fatalf("EXPLORE_BUDGET: %v", err)
+		}
+		options.Sample, options.Faults = 0, nil
+	}
+	controllertest.Explore(t, tenantScenario(), options)
+}
+
+// shardLabel tells the tenants of runs that share a server apart.
+const shardLabel = "shard"
+
+// tenantScenario is the life of one tenant.
+func tenantScenario() controllertest.Scenario {
+	services := new(sync.Map) // namespace of the run → *billing.Server
+	serviceOf := func(env *controllertest.Env) *billing.Server {
+		service, _ := services.LoadOrStore(env.Namespace, new(billing.Server))
+		return service.(*billing.Server)
+	}
+	patch := func(spec string) func(context.Context, tenancyclient.TenantInterface, *controllertest.Env) error {
+		return func(ctx context.Context, tenants tenancyclient.TenantInterface, env *controllertest.Env) error {
+			_, err := tenants.Patch(ctx, tenantName(env), types.MergePatchType, []byte(`{"spec":`+spec+`}`), metav1.PatchOptions{})
+			return err
+		}
+	}
+	return controllertest.Scenario{
+		Name: "tenant",
+		Setup: func(ctx context.Context, cfg *rest.Config) error {
+			return lab.Install(ctx, cfg, config.Files, "crd.yaml")
+		},
+		Start: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+			c, err := controller.New(controller.Config{
+				REST:     cfg,
+				Billing:  &billing.Client{URL: "http://billing", Transport: &billingLine{env, serviceOf(env)}},
+				Selector: labels.SelectorFromSet(labels.Set{shardLabel: env.Namespace}),
+			})
+			if err != nil {
+				return err
+			}
+			group := &shutdown.Group{}
+			group.Add("informers", c.RunInformers)
+			group.Add("controller", c.Run)
+			return group.Run(ctx)
+		},
+		Script: []controllertest.Step{
+			step("create", func(ctx context.Context, tenants tenancyclient.TenantInterface, env *controllertest.Env) error {
+				t := tenant(tenantName(env))
+				t.Labels = map[string]string{shardLabel: env.Namespace}
+				t.Spec.Members = []string{"alice", "group:devs"}
+				_, err := tenants.Create(ctx, t, metav1.CreateOptions{})
+				return err
+			}),
+			step("more pods and no isolation", patch(`{"quota":{"pods":"20"},"networkIsolation":false}`)),
+			step("another member", patch(`{"members":["alice","group:devs","bob"]}`)),
+			// It is 4: only the status has to change, so that no event of another
+			// object makes up for a status that was not written.
+			step("the same quota in other words", patch(`{"quota":{"cpu":"4000m"}}`)),
+			step("delete", func(ctx context.Context, tenants tenancyclient.TenantInterface, env *controllertest.Env) error {
+				return tenants.Delete(ctx, tenantName(env), metav1.DeleteOptions{})
+			}),
+		},
+		Converged: asSpecified,
+		Mask:      withoutTimes,
+		Invariants: []controllertest.Invariant{
+			{Name: "at most one account for each tenant", Check: oneAccount},
+			{Name: "no account without a tenant that its finalizer holds", Check: accountHeld},
+			{Name: "everything in a tenant's namespace is the tenant's", Check: childrenOwned},
+		},
+	}
+}
+
+func step(name string, do func(context.Context, tenancyclient.TenantInterface, *controllertest.Env) error) controllertest.Step {
+	return controllertest.Step{Name: name, Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+		client, err := versioned.NewForConfig(cfg)
+		if err != nil {
+			return err
+		}
+		return do(ctx, client.TenancyV1alpha1().Tenants(), env)
+	}}
+}
+
+// tenantName is also the name of the namespace, by which the explorer knows whose
+// it is.
+func tenantName(env *controllertest.Env) string { return env.Namespace + "-blue" }
+
+// A billingLine leads to the run's billing service, and through the plan's
+// faults. After each call it writes down in the run's cloud which accounts there
+// are, so that states show them.
+type billingLine struct {
+	env     *controllertest.Env
+	service *billing.Server
+}
+
+func (l *billingLine) RoundTrip(req *http.Request) (*http.Response, error) {
+	verb := "open"
+	if req.Method == http.MethodDelete {
+		verb = "close"
+	}
+	var resp *http.Response
+	err := l.env.External(req.Context(), verb+" "+tenantName(l.env), func(ctx context.Context) error {
+		recorder := httptest.NewRecorder()
+		l.service.ServeHTTP(recorder, req.WithContext(ctx))
+		resp = recorder.Result()
+		return l.record(ctx)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+// record is part of a call. Calls of a run do not overlap.
+func (l *billingLine) record(ctx context.Context) error {
+	books := l.env.Cloud.Through(nil)
+	accounts := l.service.Accounts()
+	for _, r := range books.Resources() {
+		if !slices.ContainsFunc(accounts, func(a billing.Account) bool { return a.ID == r.Token }) {
+			if err := books.Delete(ctx, r.ID); err != nil {
+				return err
+			}
+		}
+	}
+	have := books.Resources()
+	for _, a := range accounts {
+		if !slices.ContainsFunc(have, func(r cloud.Resource) bool { return a.ID == r.Token }) {
+			_, err := books.Create(ctx, cloud.Resource{Name: a.Key, Token: a.ID, Tags: map[string]string{"plan": a.Plan, "tenant": a.Tenant}})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+const tenantResource = "tenants." + v1alpha1.GroupName
+
+// childResources are what a tenant's namespace holds.
+var childResources = []string{"resourcequotas", "rolebindings.rbac.authorization.k8s.io", "networkpolicies.networking.k8s.io"}
+
+// asSpecified returns nil if the cluster is as the tenant's spec says, and if
+// nothing is there that no tenant asks for.
+func asSpecified(s *controllertest.State) error {
+	objects := s.Objects(tenantResource)
+	if len(objects) == 0 {
+		var left []string
+		for _, resource := range append([]string{"namespaces"}, childResources...) {
+			for _, obj := range s.Objects(resource) {
+				if obj.GetName() != s.Namespace() {
+					left = append(left, resource+"/"+obj.GetName())
+				}
+			}
+		}
+		for _, account := range s.Cloud() {
+			left = append(left, "account of "+account.Name)
+		}
+		if len(left) > 0 {
+			return fmt.Errorf("no tenant, and there are still %q", left)
+		}
+		return nil
+	}
+
+	var t v1alpha1.Tenant
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(objects[0].Object, &t); err != nil {
+		return err
+	}
+	ready := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionReady)
+	switch {
+	case len(objects) > 1:
+		return fmt.Errorf("%d tenants, want one", len(objects))
+	case t.DeletionTimestamp != nil:
+		return errors.New("the tenant is being deleted")
+	case ready == nil || ready.Status != metav1.ConditionTrue || ready.ObservedGeneration != t.Generation || t.Status.ObservedGeneration != t.Generation:
+		return fmt.Errorf("condition Ready of generation %d is %+v", t.Generation, ready)
+	case t.Status.Namespace != t.Name:
+		return fmt.Errorf("status.namespace is %q", t.Status.Namespace)
+	}
+	ns := s.Get("namespaces", t.Name)
+	if ns == nil || ns.GetDeletionTimestamp() != nil || !metav1.IsControlledBy(ns, &t) {
+		return fmt.Errorf("namespace of the tenant: %v", ns)
+	}
+	for _, child := range []struct {
+		resource string
+		wanted   bool
+		check    func(*unstructured.Unstructured) error
+	}{
+		{childResources[0], len(t.Spec.Quota) > 0, func(o *unstructured.Unstructured) error {
+			var quota corev1.ResourceQuota
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &quota); err != nil {
+				return err
+			}
+			for name, want := range t.Spec.Quota {
+				if got := quota.Spec.Hard[name]; got.Cmp(want) != 0 {
+					return fmt.Errorf("%s is %s, want %s", name, got.String(), want.String())
+				}
+			}
+			return nil
+		}},
+		{childResources[1], len(t.Spec.Members) > 0, func(o *unstructured.Unstructured) error {
+			subjects, _, _ := unstructured.NestedSlice(o.Object, "subjects")
+			if len(subjects) != len(t.Spec.Members) {
+				return fmt.Errorf("%d subjects, want %d", len(subjects), len(t.Spec.Members))
+			}
+			return nil
+		}},
+		{childResources[2], t.Spec.NetworkIsolation, func(*unstructured.Unstructured) error { return nil }},
+	} {
+		have := s.Objects(child.resource)
+		switch {
+		case !child.wanted && len(have) > 0:
+			return fmt.Errorf("%d of %s, want none", len(have), child.resource)
+		case child.wanted && len(have) != 1:
+			return fmt.Errorf("%d of %s, want one", len(have), child.resource)
+		case child.wanted:
+			if err := child.check(have[0]); err != nil {
+				return fmt.Errorf("%s: %w", child.resource, err)
+			}
+		}
+	}
+	if accounts := s.Cloud(); len(accounts) != 1 || accounts[0].Name != string(t.UID) || accounts[0].Token != t.Status.AccountID {
+		return fmt.Errorf("accounts %v, want one of %s with id %q", accounts, t.UID, t.Status.AccountID)
+	}
+	return nil
+}
+
+// withoutTimes removes when conditions have changed, which runs in the same second
+// agree on by chance.
+func withoutTimes(obj *unstructured.Unstructured) {
+	conditions, found, err := unstructured.NestedSlice(obj.Object, "status", "conditions")
+	if !found || err != nil {
+		return
+	}
+	for _, c := range conditions {
+		if c, ok := c.(map[string]any); ok {
+			delete(c, "lastTransitionTime")
+		}
+	}
+	_ = unstructured.SetNestedSlice(obj.Object, conditions, "status", "conditions") // was one before
+}
+
+func oneAccount(s *controllertest.State) error {
+	seen := map[string]bool{}
+	for _, account := range s.Cloud() {
+		if seen[account.Name] {
+			return fmt.Errorf("two of %s", account.Name)
+		}
+		seen[account.Name] = true
+	}
+	return nil
+}
+
+func accountHeld(s *controllertest.State) error {
+	for _, account := range s.Cloud() {
+		held := slices.ContainsFunc(s.Objects(tenantResource), func(t *unstructured.Unstructured) bool {
+			return string(t.GetUID()) == account.Name && slices.Contains(t.GetFinalizers(), controller.Finalizer)
+		})
+		if !held {
+			return fmt.Errorf("nothing will close the account of %s", account.Name)
+		}
+	}
+	return nil
+}
+
+func childrenOwned(s *controllertest.State) error {
+	for _, resource := range append([]string{"namespaces"}, childResources...) {
+		for _, obj := range s.Objects(resource) {
+			if !strings.HasPrefix(obj.GetNamespace()+obj.GetName(), s.Namespace()+"-") {
+				continue // the run's own namespace
+			}
+			if owner := metav1.GetControllerOfNoCopy(obj); owner == nil || owner.Kind != "Tenant" {
+				return fmt.Errorf("%s %s has the owner %v", resource, obj.GetName(), owner)
+			}
+		}
+	}
+	return nil
+}
