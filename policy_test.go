@@ -566,6 +566,14 @@ func TestGuarantees(t *testing.T) {
 				t.Errorf("promises (-documentation +GUARANTEES.md):\n%s", diff)
 			}
 			comments := map[string]string{}
+			below, err := filepath.Glob(filepath.Join(name, "internal", "*"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, dir := range below {
+				_, _, more := parsePackage(t, dir)
+				tests = append(tests, more...)
+			}
 			for _, f := range tests {
 				for _, d := range f.Decls {
 					if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil {

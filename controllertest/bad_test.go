@@ -22,6 +22,8 @@ import (
 
 // TestBadScenarios: a scenario that cannot be explored ends, in time, with a
 // message that says which and what to change.
+//
+// Proves X5.
 func TestBadScenarios(t *testing.T) {
 	t.Parallel()
 	forever := make(chan struct{})
@@ -219,6 +221,8 @@ func TestBadScenarios(t *testing.T) {
 }
 
 // TestStopped: the end of the context ends an exploration, and leaves nothing.
+//
+// Proves X6.
 func TestStopped(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -244,6 +248,8 @@ func TestStopped(t *testing.T) {
 }
 
 // TestSweep: on a cluster that goes on, nothing is left that holds anything.
+//
+// Proves X6.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	var namespaces sync.Map

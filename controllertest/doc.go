@@ -64,30 +64,31 @@
 // process that made it, each fault, and each event as the cluster saw it. Its last
 // line is an environment variable that makes Explore run that plan and no other.
 //
+// What can be found this way is shown by a zoo of small controllers with bugs from
+// reports about real ones (docs/zoo.md): each is found by a plan that stands beside
+// it, and their correct twins pass.
+//
 // # Guarantees
 //
-//   - Nothing is forged or reordered. What a controller sees is what the API server
-//     sent, late, cut off, or replaced by an answer that the server, or a proxy
-//     before it, may give; an old list is one that the server had.
-//   - From a killed incarnation nothing reaches the server any more, but for
-//     requests under way, which end as at the death of any process.
-//   - A plan counts as valid only if all its faults have happened. The others are
+//   - X1: Each kind of fault happens to a correct controller without being held
+//     against it. Nothing is forged or reordered: what a controller sees is what the
+//     API server sent, late, cut off, or replaced by an answer that the server, or a
+//     proxy before it, may give, as package fault promises; an old list is one that
+//     the server had.
+//   - X2: A plan counts as valid only if all its faults have happened. The others are
 //     listed as invalid, and more than 2 % of them fail the test.
-//   - States are shown to invariants in the order in which the server stored them,
-//     an external call between the writes that it was made between.
-//   - The line at the end of a failure runs the same plan.
-//   - A scenario that cannot be explored ends with a message that says why and what
-//     to change: it does not converge without faults, writes without end, does
+//   - X3: States are shown to invariants in the order in which the server stored
+//     them, an external call between the writes that it was made between.
+//   - X4: The line at the end of a failure runs the same plan.
+//   - X5: A scenario that cannot be explored ends with a message that says why and
+//     what to change: it does not converge without faults, writes without end, does
 //     nothing, panics, does not stop, leaves goroutines, is told differently each
 //     time, or needs longer than the budget.
-//   - When an exploration ends nothing of it runs any more. On a cluster that goes on,
-//     unless KeepNamespaces is set, its namespaces are deleted and no finalizer holds
-//     its objects.
-//   - Every bug of the zoo is found by the plan that stands beside it, and no plan
-//     with one fault fails for the correct controllers.
-//
-// The zoo is controllertest/internal/zoo: small controllers with bugs from reports
-// about real ones; docs/zoo.md lists them.
+//   - X6: When an exploration ends nothing of it runs any more. On a cluster that goes
+//     on, unless KeepNamespaces is set, its namespaces are deleted and no finalizer
+//     holds its objects.
+//   - X7: Every bug of the zoo is found by the plan that stands beside it, and no
+//     plan with one fault fails for the correct controllers.
 //
 // # Caveats
 //

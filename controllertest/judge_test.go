@@ -287,6 +287,8 @@ func TestAgree(t *testing.T) {
 
 // TestInvariantsInOrder holds that states are shown in the order of revisions, and
 // a call of the cloud after the write of its revision.
+//
+// Proves X3.
 func TestInvariantsInOrder(t *testing.T) {
 	var seen []string
 	r := quietRun(Scenario{Invariants: []Invariant{{Name: "order", Check: func(s *State) error {

@@ -224,6 +224,8 @@ func TestTimeline(t *testing.T) {
 
 // TestFaultKinds: every kind of fault happens to a correct controller as often as
 // it is asked for, and none is held against it.
+//
+// Proves X1.
 func TestFaultKinds(t *testing.T) {
 	t.Parallel()
 	var plans []string
@@ -259,6 +261,8 @@ func TestFaultKinds(t *testing.T) {
 }
 
 // TestUnfired: a plan whose faults do not happen is invalid, and not passed.
+//
+// Proves X2.
 func TestUnfired(t *testing.T) {
 	t.Parallel()
 	plans := []string{
@@ -283,6 +287,8 @@ func TestUnfired(t *testing.T) {
 }
 
 // TestReplay: the variable of a failure makes Explore run that plan and no other.
+//
+// Proves X4.
 func TestReplay(t *testing.T) {
 	var mu sync.Mutex
 	started := map[string]bool{}
@@ -343,6 +349,8 @@ func TestShrink(t *testing.T) {
 
 // TestExternal: calls of the cloud and of Env.External are operations, and what
 // they change is state.
+//
+// Proves X3.
 func TestExternal(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

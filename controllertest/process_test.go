@@ -41,7 +41,7 @@ func TestProcess(t *testing.T) {
 		return cmd, nil
 	}
 	o := quick(t, "crash-before@create configmaps a-copy#1", "crash-after@create configmaps a-copy#1", "freeze@create configmaps a-copy#1", dropped, "410(configmaps)@create configmaps a-copy#1")
-	o.Quiet, o.Settle, o.Parallel = time.Second, 30*time.Second, 2
+	o.Settle, o.Parallel = 30*time.Second, 5
 	report := run(t, s, o)
 	for _, f := range report.Failures {
 		t.Error(f)

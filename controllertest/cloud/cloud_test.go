@@ -62,6 +62,7 @@ func create(t *testing.T, c *cloud.Cloud, r cloud.Resource) cloud.Resource {
 	return made
 }
 
+// TestIDs proves E3.
 func TestIDs(t *testing.T) {
 	t.Run("generated", func(t *testing.T) {
 		handles(t, cloud.Options{}, func(t *testing.T, service, c *cloud.Cloud) {
@@ -102,6 +103,7 @@ func TestIDs(t *testing.T) {
 	})
 }
 
+// TestIdempotent proves E2.
 func TestIdempotent(t *testing.T) {
 	for _, chosen := range []bool{false, true} {
 		t.Run(fmt.Sprintf("chosen %t", chosen), func(t *testing.T) {
@@ -138,6 +140,7 @@ func TestIdempotent(t *testing.T) {
 	})
 }
 
+// TestHiddenReads proves E4.
 func TestHiddenReads(t *testing.T) {
 	handles(t, cloud.Options{HiddenReads: 2}, func(t *testing.T, service, c *cloud.Cloud) {
 		made := create(t, c, cloud.Resource{Name: "a"})
@@ -289,6 +292,8 @@ func TestContext(t *testing.T) {
 // TestAborted holds that what a fault does to a call at the service's end is an
 // error at the client's, that the call was made or not as the fault says, and that
 // it was not made again.
+//
+// Proves E5.
 func TestAborted(t *testing.T) {
 	fault := errors.New("connection reset by peer")
 	for _, lost := range []bool{false, true} {
@@ -319,6 +324,7 @@ func TestAborted(t *testing.T) {
 	}
 }
 
+// TestConnect proves E5.
 func TestConnect(t *testing.T) {
 	c := served(t, cloud.New(cloud.Options{}))
 	create(t, c, cloud.Resource{Name: "a"})
@@ -358,6 +364,8 @@ func TestHandlerBadRequests(t *testing.T) {
 }
 
 // TestOneAfterTheOther holds that calls which are made at once count once each.
+//
+// Proves E1.
 func TestOneAfterTheOther(t *testing.T) {
 	c := cloud.New(cloud.Options{Idempotent: true})
 	var wg sync.WaitGroup
@@ -423,6 +431,8 @@ func (m *model) shown(match func(cloud.Resource) bool) []cloud.Resource {
 }
 
 // TestModel holds that any sequence of calls does what the model does.
+//
+// Proves E1.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := &model{hidden: map[string]int{}, options: cloud.Options{

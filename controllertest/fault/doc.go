@@ -27,26 +27,26 @@
 //
 // # Guarantees
 //
-//   - Once Kill has returned, nothing of the incarnation reaches the server:
+//   - N1: Once Kill has returned, nothing of the incarnation reaches the server:
 //     neither requests of old clients nor of new ones, nor what waited for a delay.
 //     What is under way ends with ErrKilled. No connection and no goroutine of the
 //     incarnation is left.
-//   - A request that is dropped, or answered without Commit, does not reach the
+//   - N2: A request that is dropped, or answered without Commit, does not reach the
 //     server; one that is lost, or answered with Commit, does, once.
-//   - A watch delivers a beginning of the lines that the server sent, in their
+//   - N3: A watch delivers a beginning of the lines that the server sent, in their
 //     order and unchanged, and after it at most one 410 event, when it was cut so:
 //     no part of an event can be taken for one, none is forged, and none overtakes
 //     another. NoBookmark takes out the bookmark that ends the initial list, and
 //     nothing else.
-//   - Between Freeze and thaw nothing is sent, and the process sees no answer,
+//   - N4: Between Freeze and thaw nothing is sent, and the process sees no answer,
 //     no event and no failure. Between Hold and release the watches of the resource
 //     deliver nothing.
-//   - Answers decode as those of an API server: the predicates of apierrors and
+//   - N5: Answers decode as those of an API server: the predicates of apierrors and
 //     SuggestsClientDelay understand them. A reset connection is one that client-go
 //     knows as such, so it repeats reads by itself, as it does in production.
-//   - Two incarnations of one configuration have no connection in common, and what is
+//   - N6: Two incarnations of one configuration have no connection in common, and what is
 //     done to one does not happen to the other.
-//   - No error tells the token of the configuration.
+//   - N7: No error tells the token of the configuration.
 //
 // # Caveats
 //

@@ -88,3 +88,15 @@ func ExampleFault_Call() {
 	// the machine is created
 	// and nobody learns it: true
 }
+
+// A list that any version would do for shows an old one.
+func ExampleSetQuery() {
+	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "https://server/api/v1/configmaps?resourceVersion=0", http.NoBody)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fault.SetQuery("resourceVersion", "7", "resourceVersionMatch", "Exact")(r)
+	fmt.Println(r.URL.RawQuery)
+	// Output: resourceVersion=7&resourceVersionMatch=Exact
+}

@@ -148,6 +148,8 @@ const createdBody = `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"m
 
 // TestFault is every field of Fault on its own: what the caller sees, and
 // whether the server has the request.
+//
+// Proves N2.
 func TestFault(t *testing.T) {
 	const while = 50 * time.Millisecond
 	teapot := &fault.Answer{Code: http.StatusTeapot, Reason: "Teapot", Message: "no coffee"}
@@ -342,6 +344,8 @@ func TestFaultOfWatch(t *testing.T) {
 }
 
 // TestAnswer holds that client-go understands the answers as those of a server.
+//
+// Proves N5.
 func TestAnswer(t *testing.T) {
 	tests := []struct {
 		answer fault.Answer
@@ -390,6 +394,8 @@ func TestAnswer(t *testing.T) {
 
 // TestRetriesOfTheClient holds that a reset connection is one that client-go
 // knows: a read is repeated by itself, and a write is not.
+//
+// Proves N5.
 func TestRetriesOfTheClient(t *testing.T) {
 	t.Parallel()
 	var served atomic.Int32
@@ -465,6 +471,8 @@ func open(t testing.TB, i *fault.Incarnation, resource string) *bufio.Reader {
 
 // TestKill holds that a killed incarnation sends and receives nothing, and that
 // nothing is left of it.
+//
+// Proves N1.
 func TestKill(t *testing.T) {
 	var served, conns atomic.Int32
 	arrived := make(chan struct{})
@@ -565,6 +573,8 @@ func TestKill(t *testing.T) {
 
 // TestKillWhileDialing holds that a connection that comes too late is closed, and
 // that nobody waits for one that does not come.
+//
+// Proves N1.
 func TestKillWhileDialing(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("the server got %s", r.URL) }))
@@ -650,6 +660,8 @@ func meanwhile(t testing.TB) {
 }
 
 // TestFreeze holds that a frozen incarnation neither sends nor receives.
+//
+// Proves N4.
 func TestFreeze(t *testing.T) {
 	var thawed atomic.Bool
 	inTime := func(t testing.TB, what string) {
@@ -815,6 +827,8 @@ func TestFreeze(t *testing.T) {
 
 // TestHold holds that what a held watch is sent is late, and not lost; that other
 // resources and requests go on; and that a held watch can be established.
+//
+// Proves N4.
 func TestHold(t *testing.T) {
 	for _, held := range []string{"configmaps", ""} {
 		t.Run("held "+held, func(t *testing.T) {
@@ -892,6 +906,8 @@ func TestHold(t *testing.T) {
 }
 
 // TestCut holds what client-go sees of a watch that is cut.
+//
+// Proves N3.
 func TestCut(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		t.Run(fmt.Sprintf("gone %t", gone), func(t *testing.T) {
@@ -992,6 +1008,8 @@ func TestCut(t *testing.T) {
 
 // TestIsolation holds that incarnations of one configuration have nothing in
 // common.
+//
+// Proves N6.
 func TestIsolation(t *testing.T) {
 	t.Parallel()
 	var addresses sync.Map
@@ -1036,6 +1054,8 @@ func TestIsolation(t *testing.T) {
 }
 
 // TestConfig holds what becomes of the configuration that New is given.
+//
+// Proves N7.
 func TestConfig(t *testing.T) {
 	t.Parallel()
 	var got []string

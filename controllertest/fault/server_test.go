@@ -68,6 +68,8 @@ func admin(t *testing.T) kubernetes.Interface {
 
 // TestServerNoBookmark holds that an informer is not synced by a watch-list that
 // lacks the bookmark at the end of the initial list, and is after the cut.
+//
+// Proves N3.
 func TestServerNoBookmark(t *testing.T) {
 	t.Parallel()
 	namespace, kube := testserver.Namespace(t), admin(t)

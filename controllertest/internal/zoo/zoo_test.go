@@ -33,6 +33,8 @@ func budget(t *testing.T) time.Duration {
 
 // TestMutants: each bug is found by its plan, in the way that is written beside it,
 // and no run without faults shows it.
+//
+// Proves X7.
 func TestMutants(t *testing.T) {
 	for _, f := range zoo.Families() {
 		for _, m := range f.Mutants {
@@ -65,6 +67,8 @@ func TestMutants(t *testing.T) {
 
 // TestTwins: no plan fails for the correct controllers: a sample of those with one
 // fault, and all of them where there is a budget.
+//
+// Proves X7.
 func TestTwins(t *testing.T) {
 	for _, f := range zoo.Families() {
 		t.Run(f.Name, func(t *testing.T) {
