@@ -225,6 +225,16 @@ func (i *incarnation) operateLocked(o operation, signature string) fault.Fault {
 			}
 		}
 	}
+	if o.write {
+		// There is no rest while it is under way.
+		r.underway++
+		f.Finally = func() {
+			r.mu.Lock()
+			r.underway--
+			r.touchLocked()
+			r.mu.Unlock()
+		}
+	}
 	r.mu.Unlock()
 	if travel {
 		before := f.Before

@@ -109,7 +109,6 @@ func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 		f.Before = func() { r.expire(j.about); i.Cut(j.about, false) }
 	case Pause:
 		f.Delay = r.x.pause
-		f.Before = func() { r.after(r.x.pause+holdTime, func() {}) } // no rest before it is over
 	case Freeze:
 		f.Before = func() {
 			thaw, resume := i.Freeze(), i.freezeProcess()

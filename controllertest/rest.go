@@ -104,7 +104,7 @@ func (r *run) quiet(ctx context.Context) (bool, error) {
 		r.mu.Lock()
 		now := time.Now()
 		wait := r.x.options.Quiet - now.Sub(r.lastEvent)
-		if r.pending > 0 || len(r.life) == 0 {
+		if r.pending > 0 || r.underway > 0 || len(r.life) == 0 {
 			wait = deadline.Sub(now)
 		} else if !r.watchesLocked() {
 			// Only for so long: a controller may have a reason to do without.

@@ -39,7 +39,8 @@ type run struct {
 	life      []*incarnation // the present ones, by replica
 	past      []*incarnation
 	restarts  int
-	pending   int       // faults that go on, writes under way, users that wait
+	pending   int       // faults and steps that go on, users that wait
+	underway  int       // writes and calls of the controller
 	lastEvent time.Time // when something happened last
 	lastFault time.Time // when a step or a fault began or ended last
 	changed   chan struct{}

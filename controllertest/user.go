@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/controllerkit/controllerkit/controllertest/fault"
 )
@@ -90,6 +91,8 @@ func (r *run) ownedLocked(name string) (objectKey, *unstructured.Unstructured) {
 
 // interfere is a user who acts at the worst moment.
 func (r *run) interfere(ctx context.Context, kind Kind, key objectKey, obj *unstructured.Unstructured) {
+	end := r.begin()
+	defer end()
 	client := r.x.dyn.Resource(r.x.observer.gvr(key.resource)).Namespace(key.namespace)
 	if kind == UserEdit {
 		_, err := client.Patch(ctx, key.name, types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+editAnnotation+`":"true"}}}`), metav1.PatchOptions{})
@@ -105,13 +108,13 @@ func (r *run) interfere(ctx context.Context, kind Kind, key objectKey, obj *unst
 	if kind == UserDelete || err != nil {
 		return
 	}
-	end := r.begin()
+	recreated := r.begin()
 	r.wg.Go(func() {
-		defer end()
+		defer recreated()
 		ctx, cancel := context.WithTimeout(context.Background(), r.x.options.Settle)
 		defer cancel()
-		if !r.awaitGone(ctx, key) {
-			return // a finding of the step: it does not converge
+		if !r.awaitGone(ctx, client, obj) {
+			return // a finding of the step: the object stays
 		}
 		r.mu.Lock()
 		unwanted := r.unwanted[key]
@@ -141,15 +144,22 @@ func (r *run) interfered(err error) {
 	}
 }
 
-// awaitGone waits until the observer has seen that an object is gone. It reports
-// false if the run or ctx is over before.
-func (r *run) awaitGone(ctx context.Context, key objectKey) bool {
+// awaitGone waits until an object is gone. It reports false if the run or ctx is
+// over before.
+func (r *run) awaitGone(ctx context.Context, client dynamic.ResourceInterface, obj *unstructured.Unstructured) bool {
 	for {
 		r.mu.Lock()
-		changed, over, gone := r.changed, r.over, r.present[key] == nil
+		changed, over := r.changed, r.over
 		r.mu.Unlock()
-		if gone || over || sleep(ctx, changed, r.x.options.Settle) != nil {
-			return gone && !over
+		now, err := client.Get(ctx, obj.GetName(), metav1.GetOptions{})
+		switch {
+		case over:
+			return false
+		case apierrors.IsNotFound(err) || err == nil && now.GetUID() != obj.GetUID():
+			return true
+		}
+		if sleep(ctx, changed, r.x.options.Settle) != nil {
+			return false
 		}
 	}
 }

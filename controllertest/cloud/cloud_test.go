@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -299,9 +300,9 @@ func TestAborted(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lost %t", lost), func(t *testing.T) {
 			service := cloud.New(cloud.Options{})
-			calls := 0
+			var calls atomic.Int32
 			c := served(t, service.Through(func(ctx context.Context, _ string, call func(context.Context) error) error {
-				calls++
+				calls.Add(1)
 				if lost {
 					_ = call(ctx)
 				}
@@ -317,8 +318,8 @@ func TestAborted(t *testing.T) {
 			if made := len(service.Resources()) == 1; made != lost {
 				t.Errorf("it was made: %t", made)
 			}
-			if calls != 2 {
-				t.Errorf("%d calls, want 2", calls)
+			if n := calls.Load(); n != 2 {
+				t.Errorf("%d calls, want 2", n)
 			}
 		})
 	}

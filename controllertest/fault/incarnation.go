@@ -49,6 +49,8 @@ type Fault struct {
 	Lose  bool          // the caller sees a reset connection instead
 	Drip  time.Duration // about how long reading the answer's body takes
 	Trunc bool          // the answer's body breaks off in the middle
+
+	Finally func() // called right before the caller sees the outcome, whatever it is
 }
 
 // An Answer is a Status that an API server, or what stands before it, sends.
@@ -334,6 +336,9 @@ func (i *Incarnation) RoundTrip(r *http.Request) (*http.Response, error) {
 	if i.on != nil {
 		f = i.on(op)
 	}
+	if f.Finally != nil {
+		defer f.Finally()
+	}
 	if f.Before != nil {
 		f.Before()
 	}
@@ -486,8 +491,11 @@ func SetQuery(pairs ...string) func(*http.Request) {
 }
 
 // Call makes a call that is no request to the API server, and what f says happens
-// to it: Before, Delay, Drop, After, Hold and Lose.
+// to it: Before, Delay, Drop, After, Hold, Lose and Finally.
 func (f Fault) Call(ctx context.Context, i *Incarnation, call func(context.Context) error) error {
+	if f.Finally != nil {
+		defer f.Finally()
+	}
 	if err := i.passable(ctx, nil); err != nil {
 		return err
 	}

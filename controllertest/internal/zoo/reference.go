@@ -203,10 +203,10 @@ func deleteChild(ctx context.Context, l *loop, child *corev1.ConfigMap) error {
 		return nil
 	}
 	err := l.kube.CoreV1().ConfigMaps(child.Namespace).Delete(ctx, child.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(child.UID))})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // gone already, or another one
+	if apierrors.IsNotFound(err) {
+		return nil
 	}
-	return err
+	return err // a conflict too: it may be another one by now, and it may be none of that
 }
 
 // accountName is known before there is an account, so that one that was made in

@@ -2,7 +2,6 @@ package zoo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -84,8 +83,12 @@ func (c *machines) ensure(ctx context.Context, parent *corev1.ConfigMap) (cloud.
 	switch c.bug {
 	case "lookup-only":
 		machine.Token = ""
-		if found, err := c.cloud.List(ctx, parent.Name); err != nil || len(found) > 0 {
-			return append(found, cloud.Resource{})[0], err
+		found, err := c.cloud.List(ctx, parent.Name)
+		if err != nil {
+			return cloud.Resource{}, err
+		}
+		if len(found) > 0 {
+			return found[0], nil
 		}
 	case "token-per-attempt":
 		machine.Token = string(uuid.NewUUID())
@@ -105,15 +108,16 @@ func (c *machines) finalize(ctx context.Context, parent *corev1.ConfigMap) error
 		}
 		id = made.ID
 	}
-	exists := true
+	remove := true
 	if c.bug == "read-is-absence" {
 		_, err := c.cloud.Get(ctx, id)
-		if exists = err == nil; notFoundIsGone(err) != nil {
+		if notFoundIsGone(err) != nil {
 			return err
 		}
+		remove = err == nil
 	}
-	if exists {
-		if err := c.cloud.Delete(ctx, id); err != nil && !errors.Is(err, cloud.ErrNotFound) {
+	if remove {
+		if err := notFoundIsGone(c.cloud.Delete(ctx, id)); err != nil {
 			return err
 		}
 	}
