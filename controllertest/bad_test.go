@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -46,13 +47,15 @@ func TestBadScenarios(t *testing.T) {
 		}, {
 			name: "writes without end",
 			copier: copier{begin: func(ctx context.Context, c *copying) error {
-				for n := 0; ctx.Err() == nil; n++ {
-					_ = c.annotate(ctx, "kube-root-ca.crt", fmt.Sprint(n))
-				}
+				go func() {
+					for n := 0; ctx.Err() == nil; n++ {
+						_ = c.annotate(ctx, "a", fmt.Sprint(n))
+					}
+				}()
 				return nil
 			}},
 			with: func(_ *controllertest.Scenario, o *controllertest.Options) { o.Settle = 2 * time.Second },
-			want: []string{"without any fault", "quiescence: no rest of 250ms within 2s", "patch configmaps kube-root-ca.crt", "a longer Options.Quiet"},
+			want: []string{"without any fault", "quiescence: no rest of 250ms within 2s", "patch configmaps a metadata.annotations", "a longer Options.Quiet"},
 		}, {
 			name:   "a queue that is never empty",
 			copier: copier{begin: func(_ context.Context, c *copying) error { c.env.Queue(queueOf(1)); return nil }},
@@ -252,13 +255,24 @@ func TestStopped(t *testing.T) {
 // Proves X6.
 func TestSweep(t *testing.T) {
 	t.Parallel()
+	kube, err := kubernetes.NewForConfig(testserver.Config(t))
+	if err != nil {
+		t.Fatal(err)
+	}
 	var namespaces sync.Map
 	c := copier{
 		begin: func(ctx context.Context, c *copying) error {
 			namespaces.Store(c.env.Namespace, true)
 			// A finalizer that nobody removes any more when the story ends early.
 			_, err := c.configMaps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "stuck", Finalizers: []string{"example.com/stuck"}}}, metav1.CreateOptions{})
-			return err
+			return ignoreExists(err)
+		},
+		end: func(c *copying) {
+			// What was on its way when the process was killed.
+			_, err := kube.CoreV1().ConfigMaps(c.env.Namespace).Create(context.Background(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "late", Finalizers: []string{"example.com/stuck"}}}, metav1.CreateOptions{})
+			if ignoreExists(err) != nil {
+				t.Error(err)
+			}
 		},
 	}
 	o := quick(t, dropped)
@@ -271,10 +285,6 @@ func TestSweep(t *testing.T) {
 	run(t, s, o)
 	run(t, bad, short)
 
-	kube, err := kubernetes.NewForConfig(testserver.Config(t))
-	if err != nil {
-		t.Fatal(err)
-	}
 	n := 0
 	for name := range namespaces.Range {
 		n++
@@ -295,4 +305,11 @@ func TestSweep(t *testing.T) {
 	if n < 6 {
 		t.Errorf("%d namespaces were seen", n)
 	}
+}
+
+func ignoreExists(err error) error {
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
 }

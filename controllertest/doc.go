@@ -87,8 +87,8 @@
 //   - X6: When an exploration ends nothing of it runs any more. On a cluster that goes
 //     on, unless KeepNamespaces is set, its namespaces are deleted and no finalizer
 //     holds its objects.
-//   - X7: Every bug of the zoo is found by the plan that stands beside it, and no
-//     plan with one fault fails for the correct controllers.
+//   - X7: Every bug of the zoo is found by the plan that stands beside it, in at most
+//     three runs, and no plan with one fault fails for the correct controllers.
 //
 // # Caveats
 //

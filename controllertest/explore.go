@@ -44,7 +44,6 @@ type explorer struct {
 
 	mu     sync.Mutex
 	plans  map[string]plan // by run, to name those that left goroutines
-	left   []objectKey     // have to be removed
 	report *Report
 }
 
@@ -254,13 +253,6 @@ func (x *explorer) try(ctx context.Context, p plan, ref *reference) (*run, error
 	if ref != nil && whole {
 		r.judge(ref)
 	}
-	x.mu.Lock()
-	if !x.keep {
-		for key := range r.present {
-			x.left = append(x.left, key)
-		}
-	}
-	x.mu.Unlock()
 	return r, nil
 }
 
@@ -441,13 +433,30 @@ func (x *explorer) sweep() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	for _, key := range x.left {
-		client := x.dyn.Resource(x.observer.gvr(key.resource)).Namespace(key.namespace)
-		// Nobody is there any more who would remove its finalizers.
-		_, _ = client.Patch(ctx, key.name, mergePatch, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-		_ = client.Delete(ctx, key.name, metav1.DeleteOptions{})
-	}
 	var errs []error
+	// What the observer has seen may lack the last request of a process that was
+	// killed.
+	for _, gvr := range x.observer.all() {
+		list, err := x.dyn.Resource(gvr).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("controllertest: list %s: %w", gvr.Resource, err))
+			continue
+		}
+		for n := range list.Items {
+			obj := &list.Items[n]
+			if !x.observer.isMine(obj) {
+				continue
+			}
+			client := x.dyn.Resource(gvr).Namespace(obj.GetNamespace())
+			// Nobody is there any more who would remove its finalizers.
+			if len(obj.GetFinalizers()) > 0 {
+				_, _ = client.Patch(ctx, obj.GetName(), mergePatch, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+			}
+			if obj.GetNamespace() == "" || obj.GetDeletionTimestamp() == nil {
+				_ = client.Delete(ctx, obj.GetName(), metav1.DeleteOptions{})
+			}
+		}
+	}
 	for n := range x.runs.Load() {
 		name := fmt.Sprintf("%s-%d", x.prefix, n+1)
 		if err := x.kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}); ignoreNotFound(err) != nil {

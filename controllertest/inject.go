@@ -86,7 +86,8 @@ func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 	case Unavailable:
 		f.Answer = status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, 1)
 	case CommitThen503:
-		f.Answer, f.Commit = status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, 1), true
+		// Long enough for the next step to come before it is sent again.
+		f.Answer, f.Commit = status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, 3), true
 	case InternalError:
 		f.Answer = status(http.StatusInternalServerError, metav1.StatusReasonInternalError, 0)
 	case Timeout:

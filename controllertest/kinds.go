@@ -27,7 +27,7 @@ const (
 	Invalid         Kind = "422"
 	TooManyRequests Kind = "429"        // with Retry-After: 1
 	Unavailable     Kind = "503"        // with Retry-After: 1
-	CommitThen503   Kind = "commit-503" // with Retry-After: 1, although it has happened: client-go then sends it again
+	CommitThen503   Kind = "commit-503" // with Retry-After: 3, although it has happened: client-go then sends it again
 	InternalError   Kind = "500"
 	Timeout         Kind = "504"
 

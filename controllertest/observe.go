@@ -111,6 +111,22 @@ func (o *observer) gvr(resource string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{}
 }
 
+// all are the resources that were written.
+func (o *observer) all() []schema.GroupVersionResource {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var found []schema.GroupVersionResource
+	for _, t := range o.types {
+		found = append(found, t.gvr)
+	}
+	return found
+}
+
+// isMine reports whether an object belongs to a run, a present or a past one.
+func (o *observer) isMine(obj *unstructured.Unstructured) bool {
+	return o.mine.MatchString(obj.GetNamespace()) || o.mine.MatchString(obj.GetName())
+}
+
 func (o *observer) add(r *run) {
 	o.mu.Lock()
 	o.runs[r.env.Namespace] = r

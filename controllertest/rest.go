@@ -45,6 +45,8 @@ func (r *run) rest(ctx context.Context) (*State, []Finding) {
 		switch news, ctxErr := r.news(ctx, seen); {
 		case ctxErr != nil:
 			return nil, []Finding{{Health, fmt.Sprintf("the exploration was stopped: %v", ctxErr)}}
+		case !news && errors.Is(err, errUnseen):
+			return nil, []Finding{r.restless(err)} // something is written all the time
 		case !news:
 			return nil, []Finding{r.unconverged(err)}
 		}
@@ -80,7 +82,10 @@ func (r *run) unconverged(err error) Finding {
 	return Finding{oracle, fmt.Sprintf("not converged %v after the last fault or step: %v", r.x.options.Settle, err)}
 }
 
-var errQueue = errors.New("a queue is not empty at rest")
+var (
+	errQueue  = errors.New("a queue is not empty at rest")
+	errUnseen = errors.New("the observer has not seen yet")
+)
 
 func (r *run) queuesEmpty() error {
 	r.mu.Lock()
@@ -260,12 +265,12 @@ func (r *run) agrees(s *State) error {
 	defer r.mu.Unlock()
 	for key, obj := range s.objects {
 		if have := r.present[key]; have == nil || have.GetResourceVersion() != obj.GetResourceVersion() {
-			return fmt.Errorf("the observer has not seen %s yet", key)
+			return fmt.Errorf("%w: %s", errUnseen, key)
 		}
 	}
 	for key := range r.present {
 		if s.objects[key] == nil {
-			return fmt.Errorf("the observer has not seen yet that %s is gone", key)
+			return fmt.Errorf("%w: that %s is gone", errUnseen, key)
 		}
 	}
 	return nil

@@ -55,6 +55,7 @@ type run struct {
 	present   map[objectKey]*unstructured.Unstructured
 	history   []event
 	owned     map[objectKey]*unstructured.Unstructured // what the user created and did not delete
+	edited    map[objectKey]types.UID                  // by the plan's user
 	unwanted  map[objectKey]bool                       // deleted by the script
 	useless   bool                                     // says nothing about the controller
 	writes    []string                                 // the last few, to name a loop
@@ -146,6 +147,11 @@ func (r *run) play(ctx context.Context, n int, name string, do func() error) boo
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for key, uid := range r.edited {
+		if obj := state.objects[key]; obj != nil && obj.GetUID() == uid && obj.GetAnnotations()[editAnnotation] == "" {
+			r.findings = append(r.findings, Finding{EndState, fmt.Sprintf("the annotation that the plan's user has put on %s is lost: something was written over it", key)})
+		}
+	}
 	r.rests = append(r.rests, checkpoint{name, r.normalizeLocked(state)})
 	if r.x.watched == nil && len(r.plan) == 0 {
 		r.x.watched = map[string]int{} // the first run of all, and nothing beside it
@@ -276,7 +282,7 @@ func (x *explorer) newRun(ctx context.Context, p plan) (*run, error) {
 	n := x.runs.Add(1)
 	r := &run{
 		x: x, id: fmt.Sprintf("%s-%d", x.prefix, n), plan: slices.Clone(p), changed: make(chan struct{}), began: time.Now(), lastEvent: time.Now(), lastFault: time.Now(),
-		unwanted: map[objectKey]bool{}, expired: map[string]uint64{}, old: map[string]string{}, counts: map[string]int{}, generated: map[string]string{}, uids: map[types.UID]objectKey{},
+		unwanted: map[objectKey]bool{}, edited: map[objectKey]types.UID{}, expired: map[string]uint64{}, old: map[string]string{}, counts: map[string]int{}, generated: map[string]string{}, uids: map[types.UID]objectKey{},
 		versions: map[string]map[string]any{}, present: map[objectKey]*unstructured.Unstructured{}, owned: map[objectKey]*unstructured.Unstructured{},
 	}
 	r.env = Env{Namespace: r.id, Cloud: cloud.New(x.scenario.Cloud)}
@@ -287,7 +293,7 @@ func (x *explorer) newRun(ctx context.Context, p plan) (*run, error) {
 		if op.IsWrite() {
 			x.learn(op)
 			r.noteLocked("user: %s", r.signatureLocked(op))
-			r.creatingLocked(op)
+			r.asksLocked(op)
 		}
 		r.touchLocked()
 		return fault.Fault{}

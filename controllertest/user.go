@@ -15,10 +15,20 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest/fault"
 )
 
-// creatingLocked makes an object the user's before it is created: the controller
-// may see it before the user has the answer.
-func (r *run) creatingLocked(op *fault.Op) {
+// asksLocked takes in a request of the user, which the controller may see before
+// the user has the answer: an object is the user's before it is created, and not
+// any more before it is deleted.
+func (r *run) asksLocked(op *fault.Op) {
 	key := objectKey{op.Resource, op.Namespace, op.Name}
+	switch {
+	case op.Subresource != "":
+		return
+	case op.Verb == "delete":
+		delete(r.owned, key)
+		r.unwanted[key] = true
+	case op.Verb == "update":
+		delete(r.edited, key) // the script may take back what the plan's user has done
+	}
 	var obj unstructured.Unstructured
 	if op.Verb == "create" && op.Subresource == "" && !op.Generated && op.Name != "" && !unobserved(op.Resource) &&
 		r.owned[key] == nil && json.Unmarshal(op.Body, &obj.Object) == nil {
@@ -95,8 +105,13 @@ func (r *run) interfere(ctx context.Context, kind Kind, key objectKey, obj *unst
 	defer end()
 	client := r.x.dyn.Resource(r.x.observer.gvr(key.resource)).Namespace(key.namespace)
 	if kind == UserEdit {
-		_, err := client.Patch(ctx, key.name, types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+editAnnotation+`":"true"}}}`), metav1.PatchOptions{})
+		edited, err := client.Patch(ctx, key.name, types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+editAnnotation+`":"true"}}}`), metav1.PatchOptions{})
 		r.interfered(err)
+		if err == nil {
+			r.mu.Lock()
+			r.edited[key] = edited.GetUID()
+			r.mu.Unlock()
+		}
 		return
 	}
 	// The observer may not have seen the user's last change yet.

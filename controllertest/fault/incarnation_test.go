@@ -550,7 +550,7 @@ func TestKill(t *testing.T) {
 	if had != 2 {
 		t.Errorf("the server got %d requests, want 2: the delayed one must not be sent", had)
 	}
-	if _, err := c.Do(request(t, i, http.MethodGet, configMaps, "")); !errors.Is(err, fault.ErrKilled) { //nolint:bodyclose // there is none
+	if _, err := c.Do(request(t, i, http.MethodGet, configMaps, "")); !errors.Is(err, fault.ErrKilled) {
 		t.Errorf("a request with an old client: %v, want ErrKilled", err)
 	}
 	if _, _, err := send(t, i, http.MethodGet, configMaps, ""); !errors.Is(err, fault.ErrKilled) {
@@ -819,7 +819,7 @@ func TestFreeze(t *testing.T) {
 		defer i.Freeze()()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := client(t, i).Do(request(t, i, http.MethodGet, configMaps, "").WithContext(ctx)); !errors.Is(err, context.Canceled) { //nolint:bodyclose // there is none
+		if _, err := client(t, i).Do(request(t, i, http.MethodGet, configMaps, "").WithContext(ctx)); !errors.Is(err, context.Canceled) {
 			t.Errorf("it ended with %v", err)
 		}
 	})
