@@ -54,8 +54,10 @@ func TestBadScenarios(t *testing.T) {
 				}()
 				return nil
 			}},
-			with: func(_ *controllertest.Scenario, o *controllertest.Options) { o.Settle = 2 * time.Second },
-			want: []string{"without any fault", "quiescence: no rest of 250ms within 2s", "patch configmaps a metadata.annotations", "a longer Options.Quiet"},
+			with: func(_ *controllertest.Scenario, o *controllertest.Options) {
+				o.Quiet, o.Settle = time.Second, 3*time.Second
+			},
+			want: []string{"without any fault", "quiescence: no rest of 1s within 3s", "patch configmaps a metadata.annotations", "a longer Options.Quiet"},
 		}, {
 			name:   "a queue that is never empty",
 			copier: copier{begin: func(_ context.Context, c *copying) error { c.env.Queue(queueOf(1)); return nil }},

@@ -39,7 +39,7 @@ func (i *incarnation) reflectorLocked(op *fault.Op) fault.Fault {
 const (
 	holdTime  = 400 * time.Millisecond
 	stallTime = 2 * time.Second
-	dripTime  = 200 * time.Millisecond
+	dripTime  = 600 * time.Millisecond
 )
 
 // injectLocked turns a fault of the plan into what happens to the operation. It

@@ -109,7 +109,8 @@ func (r *run) quiet(ctx context.Context) (bool, error) {
 		r.mu.Lock()
 		now := time.Now()
 		wait := r.x.options.Quiet - now.Sub(r.lastEvent)
-		if r.pending > 0 || r.underway > 0 || len(r.life) == 0 {
+		busy := r.pending > 0 || r.underway > 0 || len(r.life) == 0
+		if busy {
 			wait = deadline.Sub(now)
 		} else if !r.watchesLocked() {
 			// Only for so long: a controller may have a reason to do without.
@@ -117,7 +118,7 @@ func (r *run) quiet(ctx context.Context) (bool, error) {
 		}
 		changed := r.changed
 		r.mu.Unlock()
-		if wait <= 0 {
+		if wait <= 0 && !busy {
 			return true, nil
 		}
 		if !now.Before(deadline) {

@@ -47,7 +47,7 @@ func explore(t *testing.T, scenarios []controllertest.Scenario, o func(n int) co
 	for _, batch := range []struct {
 		elections bool
 		slots     int
-	}{{false, 16}, {true, 4}} {
+	}{{false, 12}, {true, 5}} {
 		slots := make(chan struct{}, batch.slots)
 		var wg sync.WaitGroup
 		for n, s := range scenarios {
@@ -91,7 +91,10 @@ func TestMutants(t *testing.T) {
 		}
 	}
 	verdicts := explore(t, scenarios, func(n int) controllertest.Options {
-		o := controllertest.Options{Settle: 15 * time.Second, Parallel: 4}
+		o := controllertest.Options{Settle: 8 * time.Second, Parallel: 4}
+		if scenarios[n].Replicas > 1 {
+			o.Settle = 15 * time.Second
+		}
 		if plan := mutants[n].Plan; plan != "" {
 			// What some do depends on what comes first by a hair.
 			o.Plans = []string{plan, plan, plan}
@@ -123,6 +126,9 @@ func TestMutants(t *testing.T) {
 //
 // Proves X7.
 func TestTwins(t *testing.T) {
+	if budget(t) == 0 {
+		t.Parallel()
+	}
 	var scenarios []controllertest.Scenario
 	for _, f := range zoo.Families() {
 		s := f.Scenario("")
@@ -139,7 +145,7 @@ func TestTwins(t *testing.T) {
 		return
 	}
 	verdicts := explore(t, scenarios, func(int) controllertest.Options {
-		return controllertest.Options{Sample: 15, Settle: time.Minute, Parallel: 5, Seed: seed}
+		return controllertest.Options{Sample: 10, Settle: time.Minute, Parallel: 5, Seed: seed}
 	})
 	for n, v := range verdicts {
 		t.Run(scenarios[n].Name, func(t *testing.T) {
@@ -159,6 +165,9 @@ func TestTwins(t *testing.T) {
 
 // TestReference explores the scenario that the kit measures itself with.
 func TestReference(t *testing.T) {
+	if budget(t) == 0 {
+		t.Parallel()
+	}
 	o := controllertest.Options{Config: testserver.Config(t), KeepNamespaces: true, Sample: 60}
 	if o.Budget = budget(t); o.Budget > 0 {
 		o.Sample = 0
