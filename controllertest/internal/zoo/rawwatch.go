@@ -86,7 +86,7 @@ func (w *rawWatch) watch(ctx context.Context, version string) (last string, expi
 				w.put(obj, event.Type == watch.Deleted)
 			}
 		case *metav1.Status:
-			err := error(apierrors.FromObject(obj))
+			err := apierrors.FromObject(obj)
 			return version, apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
 		}
 	}
