@@ -125,7 +125,7 @@ func (i *incarnation) endedByItself(err error) {
 		r.find(Health, "the process ended %d times by itself, the last time with: %v", restarts, err)
 	case restarts < maxRestarts:
 		end := r.begin()
-		r.wg.Go(func() {
+		r.goes(func() {
 			defer end()
 			time.Sleep(time.Duration(restarts) * 20 * time.Millisecond)
 			r.launch(i.replica)
@@ -139,7 +139,7 @@ func (i *incarnation) crash(e effects) {
 	i.die()
 	r.note("process %d was killed", i.number)
 	end := r.begin()
-	r.wg.Go(func() {
+	r.goes(func() {
 		defer end()
 		r.launchWith(i.replica, e)
 	})
@@ -285,10 +285,31 @@ func (i *incarnation) external(ctx context.Context, name string, call func(conte
 }
 
 // revisionNow asks the API server for its present revision.
-func (r *run) revisionNow(ctx context.Context) string {
-	list, err := r.x.kube.CoreV1().ConfigMaps(r.env.Namespace).List(ctx, metav1.ListOptions{Limit: 1})
-	if err != nil {
-		return ""
-	}
-	return list.ResourceVersion
+func (r *run) revisionNow(ctx context.Context) (version string) {
+	apart(func() {
+		if list, err := r.x.kube.CoreV1().ConfigMaps(r.env.Namespace).List(ctx, metav1.ListOptions{Limit: 1}); err == nil {
+			version = list.ResourceVersion
+		}
+	})
+	return version
+}
+
+// apart calls f in a goroutine that is none of the run's: a connection that the
+// explorer makes in it is not the controller's, although the controller waits.
+func apart(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		pprof.SetGoroutineLabels(context.Background())
+		f()
+	}()
+	<-done
+}
+
+// goes is wg.Go for what is none of the controller's either.
+func (r *run) goes(f func()) {
+	r.wg.Go(func() {
+		pprof.SetGoroutineLabels(context.Background())
+		f()
+	})
 }

@@ -122,7 +122,7 @@ func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 		if obj == nil {
 			return f, false
 		}
-		f.Before = func() { r.interfere(i.ctx, j.kind, key, obj) }
+		f.Before = func() { apart(func() { r.interfere(i.ctx, j.kind, key, obj) }) }
 	}
 	return f, true
 }
@@ -144,7 +144,7 @@ func (r *run) isExpiredLocked(resource, version string) bool {
 // after ends a fault some time later.
 func (r *run) after(d time.Duration, end func()) {
 	done := r.begin()
-	r.wg.Go(func() {
+	r.goes(func() {
 		defer done()
 		defer end()
 		time.Sleep(d)

@@ -124,7 +124,7 @@ func (r *run) interfere(ctx context.Context, kind Kind, key objectKey, obj *unst
 		return
 	}
 	recreated := r.begin()
-	r.wg.Go(func() {
+	r.goes(func() {
 		defer recreated()
 		ctx, cancel := context.WithTimeout(context.Background(), r.x.options.Settle)
 		defer cancel()
