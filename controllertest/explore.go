@@ -313,8 +313,10 @@ func (x *explorer) attempt(ctx context.Context, p plan, ref *reference) {
 	count.Plans++
 	switch {
 	case r.failed():
-		x.report.Valid++
-		count.Valid++
+		if r.fired() == len(p) {
+			x.report.Valid++
+			count.Valid++
+		}
 		count.Failing++
 		failures := len(x.report.Failures)
 		x.report.Kinds[p[0].kind] = count

@@ -146,7 +146,7 @@ func (i *incarnation) crash(e effects) {
 }
 
 // await waits for the goroutine that runs Start.
-func (i *incarnation) await(context.Context) {
+func (i *incarnation) await() {
 	timer := time.NewTimer(i.run.x.options.StopTimeout)
 	defer timer.Stop()
 	select {
@@ -306,8 +306,14 @@ func apart(f func()) {
 	<-done
 }
 
-// goes is wg.Go for what is none of the controller's either.
+// goes is wg.Go for what is none of the controller's either. Once the run is over
+// it does nothing: stop waits for what was begun before.
 func (r *run) goes(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over {
+		return
+	}
 	r.wg.Go(func() {
 		pprof.SetGoroutineLabels(context.Background())
 		f()

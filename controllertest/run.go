@@ -91,7 +91,7 @@ const teardown = "users delete what they made"
 
 // tell runs the whole story.
 func (r *run) tell(ctx context.Context) {
-	defer r.stop(ctx)
+	defer r.stop()
 	for replica := range max(1, r.x.scenario.Replicas) {
 		r.launch(replica)
 	}
@@ -259,7 +259,7 @@ func (r *run) answered(op *fault.Op, status int, body []byte) {
 }
 
 // stop kills what runs and waits for it.
-func (r *run) stop(ctx context.Context) {
+func (r *run) stop() {
 	r.mu.Lock()
 	r.over = true
 	life := r.life
@@ -273,7 +273,7 @@ func (r *run) stop(ctx context.Context) {
 	all := append(slices.Clone(r.past), life...)
 	r.mu.Unlock()
 	for _, i := range all {
-		i.await(ctx)
+		i.await()
 	}
 }
 
