@@ -1,6 +1,12 @@
 package queue
 
-import "time"
+import (
+	"math"
+	"time"
+)
+
+// expireAtOnce is how many delays end before the queue is unlocked for others.
+const expireAtOnce = 256
 
 // AddAfter adds key once duration has passed; at once if it is not positive. A
 // key that is ready already is left as it is, a delayed key takes the earlier
@@ -17,129 +23,113 @@ func (q *Queue[K]) AddRateLimited(key K) {
 	q.add(key, request{after: q.limiter.When(key), retry: true}) // When is the caller's code: not under the lock
 }
 
-// delayLocked delays a key that is in no other state.
-func (q *Queue[K]) delayLocked(e *entry[K], now time.Time, after time.Duration) {
-	e.at = now.Add(after)
-	q.pushDelayLocked(e, now)
+// delays are the keys that wait for their time and do not run.
+type delays struct {
+	heap[delay]
+	seq   int64       // numbers them: equal times end in the order asked
+	timer *time.Timer // ends the earliest delay; nil until the first one
+	armed int64       // when timer fires; never while it is stopped
 }
 
-func (q *Queue[K]) pushDelayLocked(e *entry[K], now time.Time) {
+// delay is a delayed key. Its due time stands here too, so that the heap need not
+// look at the entries that it compares.
+type delay struct {
+	at  int64
+	ref ref
+}
+
+// never is later than any time.
+const never = math.MaxInt64
+
+func newDelays(s *entries) delays {
+	return delays{
+		armed: never,
+		heap: heap[delay]{
+			less: func(a, b delay) bool {
+				return a.at < b.at || a.at == b.at && s.at(a.ref).order < s.at(b.ref).order
+			},
+			place: func(d delay) *int32 { return &s.at(d.ref).place },
+		},
+	}
+}
+
+// now is the queue's clock: nanoseconds since it was made. Reading it takes half
+// as long as time.Now, which reads the wall clock too.
+func (q *Queue[K]) now() int64 { return int64(time.Since(q.made)) }
+
+// after returns the time that is d after now; never if that is out of range.
+func after(now int64, d time.Duration) int64 {
+	if int64(d) > never-now {
+		return never
+	}
+	return now + int64(d)
+}
+
+// delayLocked delays a key that is in no other state until e.at.
+func (q *Queue[K]) delayLocked(k ref, e *entry, now int64) {
 	e.state = stateDelayed
-	q.seq++
-	e.seq = q.seq
-	q.delays.push(e)
+	q.delays.seq++
+	e.order = q.delays.seq
+	q.delays.push(delay{at: e.at, ref: k})
 	q.armLocked(now)
 }
 
-// hastenLocked ends a key's delay earlier if after says so.
-func (q *Queue[K]) hastenLocked(e *entry[K], now time.Time, after time.Duration) {
-	if due := now.Add(after); due.Before(e.at) {
-		q.seq++
-		e.at, e.seq = due, q.seq
-		q.delays.fix(e)
-		q.armLocked(now)
-	}
+// hastenLocked ends a key's delay earlier.
+func (q *Queue[K]) hastenLocked(k ref, e *entry, now, due int64) {
+	q.delays.remove(delay{ref: k})
+	e.at = due
+	q.delayLocked(k, e, now)
 }
 
 // armLocked sees to it that the timer fires no later than the earliest delay
 // ends. It may fire too early, when that delay was cancelled or hastened:
 // expire then sets it anew, which is cheaper than to do it at each change.
-func (q *Queue[K]) armLocked(now time.Time) {
-	if len(q.delays) == 0 || q.stopping {
-		if !q.armed.IsZero() {
-			q.timer.Stop()
-			q.armed = time.Time{}
+func (q *Queue[K]) armLocked(now int64) {
+	d := &q.delays
+	if d.len() == 0 || q.stopping {
+		if d.armed != never {
+			d.timer.Stop()
+			d.armed = never
 		}
 		return
 	}
-	due := q.delays[0].at
-	if !q.armed.IsZero() && !due.Before(q.armed) {
+	due := d.first().at
+	if due >= d.armed {
 		return
 	}
-	q.armed = due
-	if q.timer == nil {
-		q.timer = time.AfterFunc(due.Sub(now), q.expire)
+	d.armed = due
+	if wait := time.Duration(due - now); d.timer == nil {
+		d.timer = time.AfterFunc(wait, q.expire)
 	} else {
-		q.timer.Reset(due.Sub(now))
+		d.timer.Reset(wait)
 	}
 }
 
 // expire is called by the timer. A call that was under way when the timer was
 // stopped or set anew finds nothing due.
 func (q *Queue[K]) expire() {
+	for q.expireSome() {
+	}
+}
+
+// expireSome ends some of the delays that are due and says whether there may be
+// more.
+func (q *Queue[K]) expireSome() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.stopping {
-		return
+		return false
 	}
-	now := time.Now()
-	for len(q.delays) > 0 && !q.delays[0].at.After(now) {
-		e := q.delays[0]
-		q.delays.remove(e)
-		q.readyLocked(e, now)
-	}
-	q.armed = time.Time{}
-	q.armLocked(now)
-}
-
-// timeHeap is a binary heap of entries by their time; the earliest is first.
-// Each entry knows its position, so that it can be removed from the middle.
-type timeHeap[K comparable] []*entry[K]
-
-func (h timeHeap[K]) less(i, j int) bool {
-	if h[i].at.Equal(h[j].at) {
-		return h[i].seq < h[j].seq
-	}
-	return h[i].at.Before(h[j].at)
-}
-
-func (h timeHeap[K]) swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = i, j
-}
-
-func (h timeHeap[K]) up(i int) {
-	for i > 0 && h.less(i, (i-1)/2) {
-		h.swap(i, (i-1)/2)
-		i = (i - 1) / 2
-	}
-}
-
-func (h timeHeap[K]) down(i int) {
-	for {
-		first := i
-		for child := 2*i + 1; child <= 2*i+2 && child < len(h); child++ {
-			if h.less(child, first) {
-				first = child
-			}
+	now := q.now()
+	for range expireAtOnce {
+		if q.delays.len() == 0 || q.delays.first().at > now {
+			q.delays.armed = never // the timer fired, or fires for nothing
+			q.armLocked(now)
+			return false
 		}
-		if first == i {
-			return
-		}
-		h.swap(i, first)
-		i = first
+		due := q.delays.first()
+		q.delays.remove(due)
+		q.addReadyLocked(due.ref, q.held.at(due.ref))
 	}
-}
-
-func (h *timeHeap[K]) push(e *entry[K]) {
-	e.index = len(*h)
-	*h = append(*h, e)
-	h.up(e.index)
-}
-
-func (h *timeHeap[K]) remove(e *entry[K]) {
-	i, last := e.index, len(*h)-1
-	h.swap(i, last)
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	e.index = -1
-	if i < last {
-		h.fix((*h)[i])
-	}
-}
-
-// fix puts an entry whose time changed in its place.
-func (h timeHeap[K]) fix(e *entry[K]) {
-	h.up(e.index)
-	h.down(e.index)
+	return true
 }

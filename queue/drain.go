@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 )
 
 // ErrShutDown is wrapped by the error of a Drain that ShutDown ended.
@@ -50,14 +49,7 @@ func (q *Queue[K]) ShuttingDown() bool {
 // ErrShutDown if ShutDown was called. The keys in left stay in the queue: workers that still
 // call Get get the ready ones.
 func (q *Queue[K]) Drain(ctx context.Context) (left []K, err error) {
-	q.mu.Lock()
-	q.stopLocked()
-	if q.abort == nil {
-		q.abort = make(chan struct{})
-	}
-	abort := q.abort
-	q.mu.Unlock()
-
+	abort := q.stop()
 	select {
 	case <-q.idle:
 	case <-abort:
@@ -65,11 +57,26 @@ func (q *Queue[K]) Drain(ctx context.Context) (left []K, err error) {
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
+	return q.left(err)
+}
 
-	// Keys may have finished since: left and err must agree.
+// stop stops the queue for a Drain; a ShutDown closes the channel.
+func (q *Queue[K]) stop() (abort <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	left = q.pendingLocked()
+	q.stopLocked()
+	if q.abort == nil {
+		q.abort = make(chan struct{})
+	}
+	return q.abort
+}
+
+// left is what a Drain returns that has ended for the reason of err, nil if the
+// queue was idle. Keys may have finished since: both results must agree.
+func (q *Queue[K]) left(err error) ([]K, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	left := q.pendingLocked()
 	if q.settled || err == nil {
 		return left, nil
 	}
@@ -85,12 +92,12 @@ func (q *Queue[K]) Pending() []K {
 }
 
 func (q *Queue[K]) pendingLocked() []K {
-	if len(q.entries) == 0 {
+	if q.held.n == 0 {
 		return nil
 	}
-	keys := make([]K, 0, len(q.entries))
-	for key := range q.entries {
-		keys = append(keys, key)
+	keys := make([]K, 0, q.held.n)
+	for k := range q.held.all {
+		keys = append(keys, q.held.key(k))
 	}
 	return keys
 }
@@ -100,16 +107,18 @@ func (q *Queue[K]) stopLocked() {
 		return
 	}
 	q.stopping = true
-	q.armLocked(time.Time{}) // stops the timer
+	q.armLocked(0) // stops the timer
 	q.stopGaugesLocked()
-	q.work.Broadcast()
+	for q.waiters.head != nil {
+		q.waiters.wake()
+	}
 	q.settleLocked()
 }
 
 // settleLocked tells the drains when there is nothing to wait for. Once that is
 // so it stays so, because a stopped queue takes no keys.
 func (q *Queue[K]) settleLocked() {
-	if q.stopping && !q.settled && q.ready == 0 && q.running.n == 0 {
+	if q.stopping && !q.settled && q.ready.n == 0 && q.running.n == 0 {
 		q.settled = true
 		close(q.idle)
 	}

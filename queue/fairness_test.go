@@ -187,24 +187,25 @@ func TestStarvationBound(t *testing.T) {
 }
 
 // Of several lower priorities the one with the oldest key has its turn, be it
-// the lowest, and be its key a raised one.
+// the lowest. A key that is raised is the youngest of its new priority.
 func TestTheOldestLowerKeyGoesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := tester{t, queue.New(queue.Config[string]{MaxWait: 10 * time.Second})}
 		with := func(priority int) queue.AddOptions { return queue.AddOptions{Priority: priority} }
-		q.AddWith(with(-100), "low")
-		time.Sleep(time.Second)
-		q.AddWith(with(-100), "raised")
-		time.Sleep(4 * time.Second)
 		for i := range 12 {
 			q.AddWith(with(100), fmt.Sprint("top", i))
 		}
+		q.AddWith(with(-100), "low", "raised")
+		q.run("top0") // passes over low and raised
+		time.Sleep(5 * time.Second)
 		q.Add("mid")
-		q.AddWith(with(0), "raised") // after mid, but ready for longer
-		q.run("top0", "top1", "top2", "top3")
-		time.Sleep(6 * time.Second) // low has waited for 11 s, raised for 10 s, mid for 6 s
+		q.AddWith(with(0), "raised")
+		q.run("top1", "top2", "top3") // passes over mid, and raised once more
+		time.Sleep(6 * time.Second)   // low has waited for 11 s, mid and raised for 6 s
 		q.run("low", "top4", "top5", "top6", "top7")
-		time.Sleep(time.Nanosecond) // raised is over 10 s: its priority is served, in its order
-		q.run("mid", "top8", "top9", "top10", "raised", "top11")
+		time.Sleep(4 * time.Second) // mid and raised for 10 s
+		q.run("top8")
+		time.Sleep(time.Nanosecond) // for longer than MaxWait
+		q.run("mid", "top9", "top10", "top11", "raised")
 	})
 }

@@ -23,18 +23,27 @@ type Adder[K comparable] interface {
 
 // EventHandler adds to q the keys that keys names for each object that an
 // informer reports. For an update it adds the keys of the old and the new
-// object, so that an owner that lost the object hears of it too.
+// object, so that an owner that lost the object hears of it too. keys may name
+// any number of keys, and one twice.
 //
 // Objects of the informer's initial list, and updates that change nothing (the
 // resourceVersion is the same: a resync or a relist), are added at LowPriority
-// if q has AddWith, as *Queue has, and plainly if not. A deletion that the
-// informer missed comes as a cache.DeletedFinalStateUnknown, and is taken for a
-// deletion of the object in it. If it holds no object there is nothing to name
-// keys by: it is ignored. Informers always put the object in.
+// if q has AddWith, as *Queue has, and plainly if not.
 //
-// keys must not change the object, and must not return the keys of a nil one.
-// An object of another type than T is a mistake in the wiring: the handler
-// panics at the first one, since it would see none that it wants.
+// A deletion that the informer missed comes as a cache.DeletedFinalStateUnknown,
+// and is taken for a deletion of the object in it. Informers always put one in.
+// If it holds none, keys is given a new object that has nothing but the namespace
+// and the name of the deleted one: KeyOf names it as ever, ControllerOf, which
+// cannot know the owner, names nothing. Such an object can be made if T has the
+// methods of metav1.Object and is a pointer to a struct that works without more,
+// as *v1.Pod and *unstructured.Unstructured do, or an interface that
+// *metav1.PartialObjectMetadata satisfies. For any other T, and for a key that is
+// no name, there is nothing to name keys by and the deletion is ignored.
+//
+// keys must not change the object. It is never given a nil one: an event with a
+// nil object, or with one of another type than T, is a mistake in the wiring,
+// and the handler panics at the first one, since it would see none that it
+// wants.
 func EventHandler[T any, K comparable](q Adder[K], keys func(T) []K) cache.ResourceEventHandler {
 	h := &eventHandler[T, K]{q: q, keys: keys}
 	h.with, _ = q.(interface {
@@ -56,32 +65,25 @@ func (h *eventHandler[T, K]) OnAdd(obj any, isInInitialList bool) {
 }
 
 func (h *eventHandler[T, K]) OnUpdate(oldObj, newObj any) {
+	before, after := h.object(oldObj), h.object(newObj)
 	same := sameVersion(oldObj, newObj)
-	keys := h.keys(h.object(newObj))
+	keys := h.keys(after)
 	h.add(keys, same)
-	for _, key := range h.keys(h.object(oldObj)) {
-		if !slices.Contains(keys, key) {
-			h.add([]K{key}, same)
-		}
+	if old := h.keys(before); !slices.Equal(old, keys) {
+		h.add(without(old, keys), same)
 	}
 }
 
 func (h *eventHandler[T, K]) OnDelete(obj any) {
-	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		if obj = tombstone.Obj; obj == nil {
-			return
-		}
+	last, key, known := deleted(obj)
+	if known {
+		h.add(h.keys(h.object(last)), false)
+	} else if t, ok := named[T](key); ok {
+		h.add(h.keys(t), false)
 	}
-	h.add(h.keys(h.object(obj)), false)
 }
 
-func (h *eventHandler[T, K]) object(obj any) T {
-	t, ok := obj.(T)
-	if !ok {
-		panic(fmt.Sprintf("queue: EventHandler for %v is given a %T: register it with the informer of its type", reflect.TypeFor[T](), obj))
-	}
-	return t
-}
+func (h *eventHandler[T, K]) object(obj any) T { return typed[T]("EventHandler", obj) }
 
 func (h *eventHandler[T, K]) add(keys []K, low bool) {
 	if low && h.with != nil {
@@ -91,6 +93,80 @@ func (h *eventHandler[T, K]) add(keys []K, low bool) {
 	for _, key := range keys {
 		h.q.Add(key)
 	}
+}
+
+// without returns the keys that are not among others. Both may be long.
+func without[K comparable](keys, others []K) []K {
+	has := make(map[K]bool, len(others))
+	for _, key := range others {
+		has[key] = true
+	}
+	var left []K
+	for _, key := range keys {
+		if !has[key] {
+			left = append(left, key)
+		}
+	}
+	return left
+}
+
+// deleted returns the object of a deletion. If the informer missed the deletion
+// and kept no object, known is false and key names the object.
+func deleted(obj any) (last any, key string, known bool) {
+	var tombstone cache.DeletedFinalStateUnknown
+	switch obj := obj.(type) {
+	case cache.DeletedFinalStateUnknown:
+		tombstone = obj
+	case *cache.DeletedFinalStateUnknown:
+		if obj != nil {
+			tombstone = *obj
+		}
+	default:
+		return obj, "", true
+	}
+	return tombstone.Obj, tombstone.Key, !isNil(tombstone.Obj)
+}
+
+func isNil(obj any) bool {
+	v := reflect.ValueOf(obj)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+// typed returns what the informer of a handler reported as what it is.
+func typed[T any](handler string, obj any) T {
+	t, ok := obj.(T)
+	if !ok {
+		panic(fmt.Sprintf("queue: %s for %v is given a %T: register it with the informer of its type", handler, reflect.TypeFor[T](), obj))
+	}
+	if isNil(obj) {
+		panic(fmt.Sprintf("queue: %s for %v is given a nil object", handler, reflect.TypeFor[T]()))
+	}
+	return t
+}
+
+// named returns an object that has nothing but a namespace and a name, which key
+// holds as informers write it; ok is false if there is no such T or no name.
+func named[T any](key string) (obj T, ok bool) {
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil || name == "" {
+		return obj, false
+	}
+	var empty any
+	switch typ := reflect.TypeFor[T](); {
+	case !typ.Implements(reflect.TypeFor[metav1.Object]()):
+		return obj, false
+	case typ.Kind() == reflect.Interface:
+		empty = &metav1.PartialObjectMetadata{}
+	case typ.Kind() == reflect.Pointer && typ.Elem().Kind() == reflect.Struct:
+		empty = reflect.New(typ.Elem()).Interface()
+	}
+	if obj, ok = empty.(T); !ok {
+		return obj, false
+	}
+	meta := empty.(metav1.Object)
+	meta.SetNamespace(namespace)
+	meta.SetName(name)
+	return obj, true
 }
 
 // sameVersion says whether an update changed nothing. Objects without a
@@ -111,7 +187,8 @@ func KeyOf[T metav1.Object](obj T) []types.NamespacedName {
 // the owner is reconciled. The owner must be of the given kind, in any version,
 // and in the object's namespace, as namespaced owners are; objects without such
 // an owner name nothing. For a cluster-scoped owner of namespaced objects the
-// namespace would be wrong: write a function that leaves it out.
+// namespace would be wrong: wrap the function in one that empties it, as the
+// example does.
 func ControllerOf[T metav1.Object](owner schema.GroupKind) func(T) []types.NamespacedName {
 	return func(obj T) []types.NamespacedName {
 		ref := metav1.GetControllerOfNoCopy(obj)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,12 +12,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit/queue"
@@ -81,6 +87,18 @@ func TestEventHandler(t *testing.T) {
 			want:  []string{"b", "a"}, wantPlain: []string{"b", "a"},
 		},
 		{
+			name: "update of many keys, some of them twice",
+			event: func(h cache.ResourceEventHandler) {
+				h.OnUpdate(pod("p", "1", "a", "a", "b", "c"), pod("p", "2", "d", "a"))
+			},
+			want: []string{"d", "a", "b", "c"}, wantPlain: []string{"d", "a", "b", "c"},
+		},
+		{
+			name:  "update that changes nothing but moves the object, which no server does",
+			event: func(h cache.ResourceEventHandler) { h.OnUpdate(pod("p", "1", "a"), pod("p", "1", "b")) },
+			want:  []string{"b at -100", "a at -100"}, wantPlain: []string{"b", "a"},
+		},
+		{
 			name:  "resync",
 			event: func(h cache.ResourceEventHandler) { h.OnUpdate(pod("p", "2", "a"), pod("p", "2", "a")) },
 			want:  []string{"a at -100"}, wantPlain: []string{"a"},
@@ -103,10 +121,11 @@ func TestEventHandler(t *testing.T) {
 			want: []string{"a"}, wantPlain: []string{"a"},
 		},
 		{
-			name: "tombstone without an object",
+			name: "tombstone by pointer",
 			event: func(h cache.ResourceEventHandler) {
-				h.OnDelete(cache.DeletedFinalStateUnknown{Key: "default/p"})
+				h.OnDelete(&cache.DeletedFinalStateUnknown{Key: "default/p", Obj: pod("p", "2", "a")})
 			},
+			want: []string{"a"}, wantPlain: []string{"a"},
 		},
 		{
 			name:  "an object that names no keys",
@@ -127,23 +146,115 @@ func TestEventHandler(t *testing.T) {
 	}
 }
 
-func TestEventHandlerOfTheWrongType(t *testing.T) {
-	h := queue.EventHandler(&recorder{}, ownerNames)
-	for name, event := range map[string]func(){
-		"add":       func() { h.OnAdd(&corev1.Secret{}, false) },
-		"update":    func() { h.OnUpdate(&corev1.Secret{}, &corev1.Secret{}) },
-		"delete":    func() { h.OnDelete(&corev1.Secret{}) },
-		"tombstone": func() { h.OnDelete(cache.DeletedFinalStateUnknown{Obj: &corev1.Secret{}}) },
+// keysOf returns the keys of the deletion of obj.
+func keysOf[T any](keys func(T) []types.NamespacedName) func(obj any) []types.NamespacedName {
+	return func(obj any) (got []types.NamespacedName) {
+		queue.EventHandler(addFunc(func(key types.NamespacedName) { got = append(got, key) }), keys).OnDelete(obj)
+		return got
+	}
+}
+
+type addFunc func(types.NamespacedName)
+
+func (f addFunc) Add(key types.NamespacedName) { f(key) }
+
+// A deletion is not lost if the tombstone has no object: its key names it.
+//
+// Proves Q15.
+func TestTombstoneWithoutAnObject(t *testing.T) {
+	type object interface {
+		metav1.Object
+		runtime.Object
+	}
+	type phased interface {
+		metav1.Object
+		Phase() string
+	}
+	web := []types.NamespacedName{{Namespace: "default", Name: "web"}}
+	byValue := cache.DeletedFinalStateUnknown{Key: "default/web"}
+	never := func(what string) []types.NamespacedName {
+		t.Errorf("keys is given %s", what)
+		return nil
+	}
+	for _, tc := range []struct {
+		name   string
+		delete func(obj any) []types.NamespacedName
+		obj    any
+		want   []types.NamespacedName
+	}{
+		{"a struct", keysOf(queue.KeyOf[*corev1.Pod]), byValue, web},
+		{"by pointer", keysOf(queue.KeyOf[*corev1.Pod]), &byValue, web},
+		{"a nil pointer in it", keysOf(queue.KeyOf[*corev1.Pod]), cache.DeletedFinalStateUnknown{Key: "default/web", Obj: (*corev1.Pod)(nil)}, web},
+		{"cluster-scoped", keysOf(queue.KeyOf[*corev1.Node]), cache.DeletedFinalStateUnknown{Key: "one"}, []types.NamespacedName{{Name: "one"}}},
+		{"unstructured", keysOf(queue.KeyOf[*unstructured.Unstructured]), byValue, web},
+		{"cluster-scoped and unstructured", keysOf(queue.KeyOf[*unstructured.Unstructured]), cache.DeletedFinalStateUnknown{Key: "one"}, []types.NamespacedName{{Name: "one"}}},
+		{"metadata", keysOf(queue.KeyOf[*metav1.PartialObjectMetadata]), byValue, web},
+		{"an interface", keysOf(queue.KeyOf[metav1.Object]), byValue, web},
+		{"a larger interface", keysOf(queue.KeyOf[object]), byValue, web},
+		{"an interface that metadata does not satisfy", keysOf(queue.KeyOf[phased]), byValue, nil},
+		{"an interface without a name", keysOf(func(any) []types.NamespacedName { return never("any") }), byValue, nil},
+		{"no object at all", keysOf(func(int) []types.NamespacedName { return never("an int") }), byValue, nil},
+		{"a key of too many parts", keysOf(func(*corev1.Pod) []types.NamespacedName { return never("a Pod") }), cache.DeletedFinalStateUnknown{Key: "a/b/c"}, nil},
+		{"an empty key", keysOf(func(*corev1.Pod) []types.NamespacedName { return never("a Pod") }), cache.DeletedFinalStateUnknown{}, nil},
+		{"a nil tombstone", keysOf(func(*corev1.Pod) []types.NamespacedName { return never("a Pod") }), (*cache.DeletedFinalStateUnknown)(nil), nil},
+		{
+			"the owner is not known",
+			keysOf(queue.ControllerOf[*corev1.Pod](appsv1.SchemeGroupVersion.WithKind("ReplicaSet").GroupKind())), byValue, nil,
+		},
 	} {
-		func() {
-			defer func() {
-				want := "queue: EventHandler for *v1.Pod is given a *v1.Secret: register it with the informer of its type"
-				if got := recover(); got != want {
-					t.Errorf("%s: got panic %q, want %q", name, got, want)
-				}
+		t.Run(tc.name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, tc.delete(tc.obj)); diff != "" {
+				t.Errorf("keys (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Both handlers panic at what no informer of the right type reports.
+func TestWrongObjects(t *testing.T) {
+	var none *corev1.Pod
+	some, secret := pod("p", "1", "a"), &corev1.Secret{}
+	const (
+		wrongType = " for *v1.Pod is given a *v1.Secret: register it with the informer of its type"
+		untyped   = " for *v1.Pod is given a <nil>: register it with the informer of its type"
+		isNil     = " for *v1.Pod is given a nil object"
+	)
+	for _, tc := range []struct {
+		name  string
+		event func(h cache.ResourceEventHandler)
+		want  string
+	}{
+		{"add, wrong type", func(h cache.ResourceEventHandler) { h.OnAdd(secret, false) }, wrongType},
+		{"update, wrong type", func(h cache.ResourceEventHandler) { h.OnUpdate(secret, secret) }, wrongType},
+		{"update, wrong old type", func(h cache.ResourceEventHandler) { h.OnUpdate(secret, some) }, wrongType},
+		{"delete, wrong type", func(h cache.ResourceEventHandler) { h.OnDelete(secret) }, wrongType},
+		{"tombstone, wrong type", func(h cache.ResourceEventHandler) { h.OnDelete(cache.DeletedFinalStateUnknown{Obj: secret}) }, wrongType},
+		{"tombstone by pointer, wrong type", func(h cache.ResourceEventHandler) { h.OnDelete(&cache.DeletedFinalStateUnknown{Obj: secret}) }, wrongType},
+		{"add, untyped nil", func(h cache.ResourceEventHandler) { h.OnAdd(nil, false) }, untyped},
+		{"delete, untyped nil", func(h cache.ResourceEventHandler) { h.OnDelete(nil) }, untyped},
+		{"add, nil", func(h cache.ResourceEventHandler) { h.OnAdd(none, true) }, isNil},
+		{"update, nil", func(h cache.ResourceEventHandler) { h.OnUpdate(some, none) }, isNil},
+		{"update, old nil", func(h cache.ResourceEventHandler) { h.OnUpdate(none, some) }, isNil},
+		{"delete, nil", func(h cache.ResourceEventHandler) { h.OnDelete(none) }, isNil},
+	} {
+		q := &recorder{}
+		all := func(queue.Event[*corev1.Pod]) bool { return true }
+		for name, h := range map[string]cache.ResourceEventHandler{
+			"EventHandler": queue.EventHandler(q, ownerNames),
+			"Filter":       queue.Filter(cache.ResourceEventHandlerFuncs{}, all),
+		} {
+			func() {
+				defer func() {
+					if got, want := recover(), "queue: "+name+tc.want; got != want {
+						t.Errorf("%s: got panic %v, want %q", tc.name, got, want)
+					}
+				}()
+				tc.event(h)
 			}()
-			event()
-		}()
+		}
+		if len(q.got) > 0 {
+			t.Errorf("%s: added %v before the panic, want nothing", tc.name, q.got)
+		}
 	}
 }
 
@@ -227,5 +338,108 @@ func TestEventHandlerWithInformer(t *testing.T) {
 		theirs.ShutDown()
 		cancel()
 		factory.Shutdown()
+	})
+}
+
+// outage is a server whose first watch breaks off, and that has forgotten what
+// happened since: b was deleted, and a deleted and made anew.
+type outage struct {
+	*cache.ListWatch
+	broken chan struct{} // closed by the test
+}
+
+func (outage) IsWatchListSemanticsUnSupported() bool { return true }
+
+func newOutage(kept, lost *corev1.Pod, anew *corev1.Pod) outage {
+	o := outage{broken: make(chan struct{})}
+	lists, watches := 0, 0
+	o.ListWatch = &cache.ListWatch{
+		ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+			lists++
+			if lists == 1 {
+				return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "10"}, Items: []corev1.Pod{*kept, *lost}}, nil
+			}
+			return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "20"}, Items: []corev1.Pod{*anew}}, nil
+		},
+		WatchFuncWithContext: func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
+			watches++
+			switch watches {
+			case 1:
+				w := watch.NewFake()
+				go func() {
+					select {
+					case <-o.broken:
+					case <-ctx.Done():
+					}
+					w.Stop()
+				}()
+				return w, nil
+			case 2:
+				return nil, apierrors.NewResourceExpired("too old")
+			}
+			return watch.NewFake(), nil
+		},
+	}
+	return o
+}
+
+// What happened while the informer was cut off: it reports the deletion as a
+// tombstone with the object, and the object that was made anew as an update.
+// GenerationChanged holds back neither, although the generation is the same.
+//
+// Proves Q15 and Q16.
+func TestOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{})) // says nothing
+		kept, lost, anew := pod("a", "1"), pod("b", "2"), pod("a", "15")
+		for i, p := range []*corev1.Pod{kept, lost, anew} {
+			p.UID, p.Generation = types.UID(fmt.Sprint("uid", i)), 1
+		}
+		server := newOutage(kept, lost, anew)
+		informer := cache.NewSharedIndexInformer(server, &corev1.Pod{}, 0, nil)
+		q := queue.New(queue.Config[types.NamespacedName]{})
+		var seen []string
+		h := queue.Filter(cache.ResourceEventHandlerDetailedFuncs{
+			AddFunc:    func(any, bool) { seen = append(seen, "add") },
+			UpdateFunc: func(any, any) { seen = append(seen, "update") },
+			DeleteFunc: func(obj any) {
+				tombstone, ok := obj.(cache.DeletedFinalStateUnknown)
+				seen = append(seen, fmt.Sprint("delete ", ok, " ", tombstone.Obj != nil))
+			},
+		}, queue.GenerationChanged[*corev1.Pod])
+		for _, h := range []cache.ResourceEventHandler{
+			h, queue.Filter(queue.EventHandler(q, queue.KeyOf[*corev1.Pod]), queue.GenerationChanged[*corev1.Pod]),
+		} {
+			if _, err := informer.AddEventHandler(h); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() { informer.RunWithContext(ctx) })
+		take := func() (keys []string) {
+			synctest.Wait()
+			for q.Len() > 0 {
+				key, priority, _ := q.GetWithPriority()
+				keys = append(keys, fmt.Sprint(key, " ", priority))
+				q.Done(key)
+			}
+			slices.Sort(keys)
+			return keys
+		}
+		if diff := cmp.Diff([]string{"default/a -100", "default/b -100"}, take()); diff != "" {
+			t.Errorf("keys of the list (-want +got):\n%s", diff)
+		}
+		close(server.broken)
+		time.Sleep(time.Minute)
+		if diff := cmp.Diff([]string{"default/a 0", "default/b 0"}, take()); diff != "" {
+			t.Errorf("keys after the outage (-want +got):\n%s", diff)
+		}
+		slices.Sort(seen)
+		if diff := cmp.Diff([]string{"add", "add", "delete true true", "update"}, seen); diff != "" {
+			t.Errorf("events (-want +got):\n%s", diff)
+		}
+		q.ShutDown()
+		cancel()
+		wg.Wait()
 	})
 }

@@ -3,7 +3,7 @@ package queue_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testserver.Main(m) }

@@ -37,10 +37,8 @@ func newMetrics(name string, p workqueue.MetricsProvider) *metrics {
 }
 
 func (m *metrics) add() {
-	if m != nil {
-		m.adds.Inc()
-		m.depth.Inc()
-	}
+	m.adds.Inc()
+	m.depth.Inc()
 }
 
 func (m *metrics) get(waited time.Duration) {
@@ -86,11 +84,12 @@ func (q *Queue[K]) refreshGauges() {
 }
 
 func (q *Queue[K]) setGaugesLocked() {
-	now := time.Now()
+	now := q.now()
 	var total, longest time.Duration
-	for e := q.running.head; e != nil; e = e.links[1].next {
-		total += now.Sub(e.started)
-		longest = max(longest, now.Sub(e.started))
+	for k := q.running.head; k != 0; k = q.held.at(k).next {
+		ran := time.Duration(now - q.held.at(k).order)
+		total += ran
+		longest = max(longest, ran)
 	}
 	q.metrics.unfinished.Set(total.Seconds())
 	q.metrics.longest.Set(longest.Seconds())

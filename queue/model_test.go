@@ -1,11 +1,12 @@
 package queue_test
 
 import (
+	stdcmp "cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
-	"sort"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,242 +18,145 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 )
 
-// The model is the queue as one would write it without caring for speed: plain
-// slices, searched from the front. machine runs every operation on both and
-// compares all that can be seen after each of them.
+// The model is the queue as one would write it without caring for speed: keys in
+// no order, searched each time. machine runs every operation on both and compares
+// all that can be seen after each of them.
 
 const modelMaxWait = 10 * time.Second
 
+func modelGroup(key string) string { return key[:1] }
+
 type modelKey struct {
-	key, state   string // state is "ready", "running" or "delayed"
-	priority     int
-	again, later bool
-	asks, forgot bool
-	asked        int
-	at           time.Time // ready: since when it is ready; delayed or later: due
-	added        time.Time
-	started      time.Time
+	key, state                 string // state is "ready", "delayed" or "running"
+	priority, asked, order     int
+	asks, forgot, wants, again bool // wants: it goes on after Done; again: at once
+	at, passed, started        time.Time
 }
 
 type model struct {
-	ready, running, delayed []*modelKey // each in order; ready in order of arrival at its priority
-	turns                   map[int][]string
-	served                  int
-	stopping                bool
-	failures                map[string]int
+	keys          map[string]*modelKey
+	turns         map[string]int // of lanes with ready keys: the lowest is next
+	order, served int
+	marked        time.Time // last Get that passed over a lower priority
+	stopping      bool
 }
 
-func modelGroup(key string) string { return key[:1] }
-
-func (m *model) find(key string) *modelKey {
-	for _, l := range [][]*modelKey{m.ready, m.running, m.delayed} {
-		for _, k := range l {
-			if k.key == key {
-				return k
-			}
-		}
-	}
-	return nil
-}
-
-func without(l []*modelKey, k *modelKey) []*modelKey {
-	return slices.DeleteFunc(l, func(o *modelKey) bool { return o == k })
-}
-
-func (m *model) groupIsReady(priority int, group string) bool {
-	return slices.ContainsFunc(m.ready, func(k *modelKey) bool {
-		return k.priority == priority && modelGroup(k.key) == group
-	})
-}
-
-func (m *model) arrive(k *modelKey) {
-	k.state = "ready"
-	if !m.groupIsReady(k.priority, modelGroup(k.key)) {
-		m.turns[k.priority] = append(m.turns[k.priority], modelGroup(k.key))
-	}
-	m.ready = append(m.ready, k)
-}
-
-func (m *model) leave(k *modelKey) {
-	m.ready = without(m.ready, k)
-	if !m.groupIsReady(k.priority, modelGroup(k.key)) {
-		m.turns[k.priority] = slices.DeleteFunc(m.turns[k.priority], func(g string) bool { return g == modelGroup(k.key) })
-	}
-}
-
-func (m *model) delay(k *modelKey) {
-	k.state = "delayed"
-	m.delayed = append(m.delayed, k)
-	sort.SliceStable(m.delayed, func(i, j int) bool { return m.delayed[i].at.Before(m.delayed[j].at) })
-}
+// What becomes of a key.
 
 func (m *model) add(key string, asks bool, priority int, after time.Duration) {
-	now := time.Now()
-	k := m.find(key)
-	if m.stopping {
-		if k != nil && k.state == "running" && !k.again && !k.later {
-			k.later, k.at = true, now.Add(after)
-		}
-		return
-	}
-	if k == nil {
-		k = &modelKey{key: key, priority: priority, at: now.Add(after), added: now}
-		if after > 0 {
-			m.delay(k)
-		} else {
-			m.arrive(k)
-		}
-		return
-	}
-	switch k.state {
-	case "ready":
-		if asks && priority > k.priority {
-			m.leave(k)
-			k.priority = priority
-			m.arrive(k)
-		}
-	case "delayed":
-		if asks && priority > k.priority {
-			k.priority = priority
-		}
-		if after <= 0 {
-			m.delayed = without(m.delayed, k)
-			k.at, k.added = now, now
-			m.arrive(k)
-		} else if now.Add(after).Before(k.at) {
-			m.delayed = without(m.delayed, k)
-			k.at = now.Add(after)
-			m.delay(k)
-		}
-	case "running":
+	k, at := m.keys[key], time.Now().Add(after)
+	switch {
+	case m.stopping && (k == nil || k.state != "running" || k.wants):
+	case m.stopping:
+		k.wants, k.at = true, at
+	case k == nil:
+		m.keys[key] = &modelKey{key: key, priority: priority}
+		m.wait(m.keys[key], after > 0, at)
+	case k.state == "running":
 		if asks && (!k.asks || priority > k.asked) {
 			k.asks, k.asked = true, priority
 		}
-		switch {
-		case k.again:
-		case after <= 0:
-			k.again, k.later, k.added = true, false, now
-		case !k.later || now.Add(after).Before(k.at):
-			k.later, k.at = true, now.Add(after)
+		if !k.wants || !k.again && (after <= 0 || at.Before(k.at)) {
+			k.wants, k.again, k.at = true, after <= 0, at
+		}
+	default:
+		rises := asks && priority > k.priority
+		if rises {
+			k.priority = priority
+		}
+		if k.state == "ready" && rises || k.state == "delayed" && at.Before(k.at) {
+			m.wait(k, k.state == "delayed" && after > 0, at)
 		}
 	}
-}
-
-// order returns the ready keys as they would be handed out without starvation.
-func (m *model) order() (order []*modelKey) {
-	var priorities []int
-	for _, k := range m.ready {
-		priorities = append(priorities, k.priority)
-	}
-	sort.Sort(sort.Reverse(sort.IntSlice(priorities)))
-	for _, p := range slices.Compact(priorities) {
-		rest := slices.DeleteFunc(slices.Clone(m.ready), func(k *modelKey) bool { return k.priority != p })
-		for len(rest) > 0 {
-			for _, g := range m.turns[p] {
-				if i := slices.IndexFunc(rest, func(k *modelKey) bool { return modelGroup(k.key) == g }); i >= 0 {
-					order = append(order, rest[i])
-					rest = slices.Delete(rest, i, i+1)
-				}
-			}
-		}
-	}
-	return order
-}
-
-func (m *model) get() *modelKey {
-	order := m.order()
-	k := order[0]
-	m.served++
-	if m.served > 3 {
-		m.served = 3
-		var oldest *modelKey
-		for _, low := range order {
-			if low.priority < k.priority && (oldest == nil || low.at.Before(oldest.at)) {
-				oldest = low
-			}
-		}
-		if oldest != nil && time.Since(oldest.at) > modelMaxWait {
-			m.served = 0
-			k = order[slices.IndexFunc(order, func(o *modelKey) bool { return o.priority == oldest.priority })]
-		}
-	}
-	p, g := k.priority, modelGroup(k.key)
-	m.leave(k)
-	if m.groupIsReady(p, g) { // its turn is over
-		m.turns[p] = append(slices.DeleteFunc(m.turns[p], func(o string) bool { return o == g }), g)
-	}
-	k.state, k.started = "running", time.Now()
-	m.running = append(m.running, k)
-	return k
 }
 
 func (m *model) done(key string) {
-	k := m.find(key)
+	k := m.keys[key]
 	if k == nil || k.state != "running" {
 		return
 	}
-	m.running = without(m.running, k)
-	again, later := k.again, k.later
-	switch {
-	case k.forgot && k.asks:
-		k.priority = k.asked
-	case k.forgot:
-		k.priority = 0
-	case k.asks:
-		k.priority = max(k.priority, k.asked)
+	was := *k
+	*k = modelKey{key: key, priority: was.priority}
+	if was.forgot || was.asks && was.asked > was.priority {
+		k.priority = was.asked
 	}
-	k.again, k.later, k.asks, k.forgot, k.asked = false, false, false, false, 0
-	now := time.Now()
-	switch {
-	case again:
-		k.at = now
-		m.arrive(k)
-	case later && (m.stopping || k.at.After(now)):
-		m.delay(k)
-	case later:
-		k.at, k.added = now, now
-		m.arrive(k)
+	if was.wants {
+		m.wait(k, !was.again && (m.stopping || was.at.After(time.Now())), was.at)
+	} else {
+		delete(m.keys, key)
 	}
 }
 
-// expire ends the delays that are due, each at its own time.
 func (m *model) expire() {
-	for !m.stopping && len(m.delayed) > 0 && !m.delayed[0].at.After(time.Now()) {
-		k := m.delayed[0]
-		m.delayed = m.delayed[1:]
-		k.added = k.at
-		m.arrive(k)
+	for _, k := range m.all("delayed") {
+		if !m.stopping && !k.at.After(time.Now()) {
+			m.wait(k, false, k.at)
+		}
 	}
 }
 
-func (m *model) keys() (keys []string) {
-	for _, l := range [][]*modelKey{m.running, m.ready, m.delayed} {
-		for _, k := range l {
-			keys = append(keys, k.key)
+// Who is next.
+
+func (k *modelKey) lane() string        { return fmt.Sprint(k.priority, modelGroup(k.key)) }
+func (k *modelKey) age() []int          { return []int{k.order} }
+func (m *model) turn(k *modelKey) []int { return []int{-k.priority, m.turns[k.lane()], k.order} }
+func (m *model) number() int            { m.order++; return m.order }
+
+// first returns the first of the ready keys that count.
+func (m *model) first(by func(*modelKey) []int, counts func(*modelKey) bool) (first *modelKey) {
+	for _, k := range m.keys {
+		if k.state == "ready" && counts(k) && (first == nil || slices.Compare(by(k), by(first)) < 0) {
+			first = k
 		}
 	}
-	slices.Sort(keys)
+	return first
+}
+
+func (m *model) wait(k *modelKey, delayed bool, at time.Time) {
+	k.state, k.at, k.passed = "", at, time.Time{}
+	if m.first((*modelKey).age, func(o *modelKey) bool { return o.lane() == k.lane() }) == nil {
+		m.turns[k.lane()] = m.number()
+	}
+	k.order, k.state = m.number(), "ready"
+	if delayed {
+		k.state = "delayed"
+	}
+}
+
+func (m *model) get() *modelKey {
+	k, now := m.first(m.turn, func(*modelKey) bool { return true }), time.Now()
+	low := m.first((*modelKey).age, func(o *modelKey) bool { return o.priority < k.priority })
+	m.served++
+	if low != nil && m.served > 3 && !low.passed.IsZero() && now.Sub(low.passed) > modelMaxWait {
+		k, m.served = m.first(m.turn, func(o *modelKey) bool { return o.priority == low.priority }), 0
+	}
+	for _, o := range m.keys {
+		if low != nil && now != m.marked && o.passed.IsZero() {
+			o.passed = now
+		}
+	}
+	if low != nil {
+		m.marked = now
+	}
+	k.state, k.started, k.order = "running", now, m.number()
+	m.turns[k.lane()] = m.number()
+	return k
+}
+
+// all returns the keys of a state in order.
+func (m *model) all(state string) (keys []*modelKey) {
+	for _, k := range m.keys {
+		if k.state == state {
+			keys = append(keys, k)
+		}
+	}
+	slices.SortFunc(keys, func(a, b *modelKey) int {
+		if state == "delayed" && !a.at.Equal(b.at) {
+			return a.at.Compare(b.at)
+		}
+		return a.order - b.order
+	})
 	return keys
-}
-
-func (m *model) state() queue.State {
-	s := queue.State{Ready: len(m.ready), Running: len(m.running), Delayed: len(m.delayed), ShuttingDown: m.stopping}
-	for _, k := range slices.Concat(m.running, m.order(), m.delayed) {
-		ks := queue.KeyState{Key: k.key, State: k.state, Group: modelGroup(k.key), Priority: k.priority, Again: k.again, Attempts: m.failures[k.key]}
-		switch k.state {
-		case "ready":
-			ks.Since = k.added
-		case "delayed":
-			ks.Until = k.at
-		case "running":
-			ks.Since = k.started
-			if k.later {
-				ks.Until = k.at
-			}
-		}
-		s.Keys = append(s.Keys, ks)
-	}
-	return s
 }
 
 // drain is a Drain under way.
@@ -272,6 +176,42 @@ type machine struct {
 	q      *queue.Queue[string]
 	m      *model
 	drains []*drain
+
+	failures map[string]int
+}
+
+func (c *machine) count(state string) int { return len(c.m.all(state)) }
+
+func (c *machine) keys() []string { return slices.Sorted(maps.Keys(c.m.keys)) }
+
+// order returns the ready keys as they would be handed out without starvation:
+// all that are first in their lane, then all that are second.
+func (c *machine) order() []*modelKey {
+	ready := c.m.all("ready")
+	rank, n := map[*modelKey]int{}, map[string]int{}
+	for _, k := range ready {
+		rank[k] = n[k.lane()]
+		n[k.lane()]++
+	}
+	slices.SortFunc(ready, func(a, b *modelKey) int {
+		return stdcmp.Or(b.priority-a.priority, rank[a]-rank[b], c.m.turns[a.lane()]-c.m.turns[b.lane()])
+	})
+	return ready
+}
+
+func (c *machine) state() queue.State {
+	s := queue.State{Ready: c.count("ready"), Running: c.count("running"), Delayed: c.count("delayed"), ShuttingDown: c.m.stopping}
+	for _, k := range slices.Concat(c.m.all("running"), c.order(), c.m.all("delayed")) {
+		ks := queue.KeyState{Key: k.key, State: k.state, Group: modelGroup(k.key), Priority: k.priority, Again: k.wants && k.again, Attempts: c.failures[k.key]}
+		if k.state == "running" {
+			ks.Since = k.started
+		}
+		if k.state == "delayed" || k.wants && !k.again {
+			ks.Until = k.at
+		}
+		s.Keys = append(s.Keys, ks)
+	}
+	return s
 }
 
 func newMachine(t fataler) *machine {
@@ -283,13 +223,14 @@ func newMachine(t fataler) *machine {
 			// client-go's limiter: no jitter, so that the model knows the delay.
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[string](time.Second, 8*time.Second),
 		}),
-		m: &model{turns: map[int][]string{}, failures: map[string]int{}},
+		m:        &model{keys: map[string]*modelKey{}, turns: map[string]int{}},
+		failures: map[string]int{},
 	}
 }
 
 func (c *machine) fail(key string) time.Duration {
-	d := min(time.Second<<min(c.m.failures[key], 10), 8*time.Second)
-	c.m.failures[key]++
+	d := min(time.Second<<min(c.failures[key], 10), 8*time.Second)
+	c.failures[key]++
 	return d
 }
 
@@ -321,8 +262,8 @@ func (c *machine) AddRateLimited(key string) {
 
 func (c *machine) Forget(key string) {
 	c.q.Forget(key)
-	delete(c.m.failures, key)
-	if k := c.m.find(key); k != nil && k.state == "running" {
+	delete(c.failures, key)
+	if k := c.m.keys[key]; k != nil && k.state == "running" {
 		k.forgot = true
 	}
 }
@@ -336,19 +277,19 @@ func (c *machine) Done(key string) {
 // without a delay for its context.
 func (c *machine) Get() {
 	c.t.Helper()
-	waits := len(c.m.ready) == 0 && !c.m.stopping
+	waits := c.count("ready") == 0 && !c.m.stopping
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	if !waits || len(c.m.delayed) > 0 {
+	if !waits || c.count("delayed") > 0 {
 		cancel()
 		ctx, cancel = context.WithCancel(context.Background())
 	}
 	defer cancel()
 	key, priority, ok := c.q.GetContext(ctx)
-	if waits && len(c.m.delayed) > 0 {
+	if waits && c.count("delayed") > 0 {
 		synctest.Wait()
 		c.m.expire()
 	}
-	if len(c.m.ready) == 0 {
+	if c.count("ready") == 0 {
 		if ok {
 			c.t.Fatalf("GetContext: got %q, want none", key)
 		}
@@ -374,8 +315,8 @@ func (c *machine) Advance(d time.Duration) {
 	until := time.Now().Add(d)
 	for {
 		next := until
-		if !c.m.stopping && len(c.m.delayed) > 0 && c.m.delayed[0].at.Before(until) {
-			next = c.m.delayed[0].at
+		if !c.m.stopping && c.count("delayed") > 0 && c.m.all("delayed")[0].at.Before(until) {
+			next = c.m.all("delayed")[0].at
 		}
 		time.Sleep(time.Until(next))
 		synctest.Wait()
@@ -415,11 +356,11 @@ func (c *machine) DrainCancelled() {
 	cancel(cause)
 	left, err := c.q.Drain(ctx)
 	c.m.stopping = true
-	if idle := len(c.m.ready)+len(c.m.running) == 0; idle != (err == nil) || !idle && !errors.Is(err, cause) {
-		c.t.Fatalf("Drain with a context that is done: got error %v, with %d ready and %d running", err, len(c.m.ready), len(c.m.running))
+	if idle := c.count("ready")+c.count("running") == 0; idle != (err == nil) || !idle && !errors.Is(err, cause) {
+		c.t.Fatalf("Drain with a context that is done: got error %v, with %d ready and %d running", err, c.count("ready"), c.count("running"))
 	}
 	slices.Sort(left)
-	if diff := cmp.Diff(c.m.keys(), left); diff != "" {
+	if diff := cmp.Diff(c.keys(), left); diff != "" {
 		c.t.Fatalf("Drain with a context that is done: left (-want +got):\n%s", diff)
 	}
 }
@@ -430,14 +371,14 @@ func (c *machine) ended(d *drain, shutDown bool) {
 	select {
 	case <-d.ended:
 	default:
-		c.t.Fatalf("Drain waits, with %d ready and %d running keys, ShutDown called: %v", len(c.m.ready), len(c.m.running), shutDown)
+		c.t.Fatalf("Drain waits, with %d ready and %d running keys, ShutDown called: %v", c.count("ready"), c.count("running"), shutDown)
 	}
-	idle := len(c.m.ready)+len(c.m.running) == 0
+	idle := c.count("ready")+c.count("running") == 0
 	if idle != (d.err == nil) || !idle && !errors.Is(d.err, queue.ErrShutDown) {
-		c.t.Fatalf("Drain: got error %v, with %d ready and %d running", d.err, len(c.m.ready), len(c.m.running))
+		c.t.Fatalf("Drain: got error %v, with %d ready and %d running", d.err, c.count("ready"), c.count("running"))
 	}
 	slices.Sort(d.left)
-	if diff := cmp.Diff(c.m.keys(), d.left); diff != "" {
+	if diff := cmp.Diff(c.keys(), d.left); diff != "" {
 		c.t.Fatalf("Drain: left (-want +got):\n%s", diff)
 	}
 }
@@ -446,21 +387,21 @@ func (c *machine) ended(d *drain, shutDown bool) {
 func (c *machine) Check() {
 	c.t.Helper()
 	synctest.Wait()
-	if diff := cmp.Diff(c.m.state(), c.q.Snapshot()); diff != "" {
+	if diff := cmp.Diff(c.state(), c.q.Snapshot()); diff != "" {
 		c.t.Fatalf("Snapshot (-model +queue):\n%s", diff)
 	}
-	if got, want := c.q.Len(), len(c.m.ready); got != want {
+	if got, want := c.q.Len(), c.count("ready"); got != want {
 		c.t.Fatalf("Len: got %d, want %d", got, want)
 	}
 	pending := c.q.Pending()
 	slices.Sort(pending)
-	if diff := cmp.Diff(c.m.keys(), pending); diff != "" {
+	if diff := cmp.Diff(c.keys(), pending); diff != "" {
 		c.t.Fatalf("Pending (-model +queue):\n%s", diff)
 	}
 	if got := c.q.ShuttingDown(); got != c.m.stopping {
 		c.t.Fatalf("ShuttingDown: got %v, want %v", got, c.m.stopping)
 	}
-	if len(c.m.ready)+len(c.m.running) == 0 {
+	if c.count("ready")+c.count("running") == 0 {
 		for _, d := range c.drains {
 			c.ended(d, false)
 		}
@@ -469,7 +410,7 @@ func (c *machine) Check() {
 	for _, d := range c.drains {
 		select {
 		case <-d.ended:
-			c.t.Fatalf("Drain returned %v, %v with %d ready and %d running keys", d.left, d.err, len(c.m.ready), len(c.m.running))
+			c.t.Fatalf("Drain returned %v, %v with %d ready and %d running keys", d.left, d.err, c.count("ready"), c.count("running"))
 		default:
 		}
 	}
@@ -479,11 +420,11 @@ func (c *machine) Check() {
 func (c *machine) Finish() {
 	c.t.Helper()
 	c.Drain()
-	for len(c.m.ready)+len(c.m.running) > 0 {
-		if len(c.m.ready) > 0 {
+	for c.count("ready")+c.count("running") > 0 {
+		if c.count("ready") > 0 {
 			c.Get()
 		}
-		c.Done(c.m.running[0].key)
+		c.Done(c.m.all("running")[0].key)
 		c.Check()
 	}
 	c.Get()
@@ -533,11 +474,12 @@ func TestModel(t *testing.T) {
 				},
 				"Work": func(rt *rapid.T) {
 					for range rapid.IntRange(1, 8).Draw(rt, "n") {
-						if len(c.m.ready) == 0 {
+						if c.count("ready") == 0 {
 							return
 						}
 						c.Get()
-						worked := c.m.running[len(c.m.running)-1]
+						running := c.m.all("running")
+						worked := running[len(running)-1]
 						c.Done(worked.key)
 						if worked.priority > 0 {
 							c.AddWith(queue.AddOptions{Priority: worked.priority}, worked.key)
@@ -547,10 +489,10 @@ func TestModel(t *testing.T) {
 				"GetCancelled": func(rt *rapid.T) { c.GetCancelled() },
 				"Done":         func(rt *rapid.T) { c.Done(key.Draw(rt, "key")) },
 				"DoneRunning": func(rt *rapid.T) {
-					if len(c.m.running) == 0 {
+					if c.count("running") == 0 {
 						rt.Skip("none runs")
 					}
-					c.Done(rapid.SampledFrom(c.m.running).Draw(rt, "running").key)
+					c.Done(rapid.SampledFrom(c.m.all("running")).Draw(rt, "running").key)
 				},
 				"Forget":  func(rt *rapid.T) { c.Forget(key.Draw(rt, "key")) },
 				"Advance": func(rt *rapid.T) { c.Advance(seconds.Draw(rt, "time")) },

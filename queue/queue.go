@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -61,22 +62,17 @@ type Queue[K comparable] struct {
 	name    string
 	limiter workqueue.TypedRateLimiter[K]
 	groupOf func(K) string // nil means one group
-	maxWait time.Duration
-	metrics *metrics // nil means none; its methods are called with mu held
+	metrics *metrics       // nil means none; its methods are called with mu held
+	made    time.Time      // where the queue's clock starts
 
 	mu sync.Mutex // guards everything below
 
-	work    sync.Cond       // Get waits on it for a ready key
-	entries map[K]*entry[K] // every ready, running and delayed key
-	levels  []*level[K]     // ready keys by priority, highest first, none empty
-	ready   int             // how many keys the levels hold
-	served  int             // Gets since a lower priority had its turn
-	running list[K]         // by start, oldest first
-	delays  timeHeap[K]     // delayed keys that do not run, by due time
-	seq     uint64          // numbers the delays: equal due times end in the order asked
+	held    index[K] // every ready, running and delayed key
+	ready   readySet // in the order in which they are handed out
+	running list     // by start, oldest first
+	delays  delays   // by due time, without those that run
+	waiters waiters  // the Gets that wait
 
-	timer   *time.Timer // ends the earliest delay; nil until the first one
-	armed   time.Time   // when timer fires; zero means stopped
 	gauges  *time.Timer // refreshes the gauges; nil until a key runs and there are metrics
 	ticking bool        // gauges is set
 
@@ -84,44 +80,6 @@ type Queue[K comparable] struct {
 	idle     chan struct{} // closed when stopping, with nothing ready or running
 	settled  bool          // idle is closed
 	abort    chan struct{} // closed by ShutDown to end the drains that wait; nil: no Drain since
-
-	freeEntries pool[entry[K]]
-	freeLevels  pool[level[K]]
-	freeGroups  pool[group[K]]
-}
-
-type keyState uint8
-
-const (
-	stateReady   keyState = iota // in a level
-	stateDelayed                 // in delays
-	stateRunning                 // in running, handed out and not done
-)
-
-// entry is all that the queue knows of one key. A key has at most one, and an
-// entry is in exactly one of the three states; what a running key does after
-// Done is in again and later.
-type entry[K comparable] struct {
-	key      K
-	name     string // the name of its group
-	state    keyState
-	priority int
-
-	// While running: what the adds since Get asked for.
-	again  bool // ready right after Done
-	later  bool // delayed until at after Done; never together with again
-	asks   bool // asked is set
-	asked  int  // highest priority asked for
-	forgot bool // Forget was called: priority does not carry over
-
-	added   time.Time // ready, or running with again: when that was asked for
-	at      time.Time // ready: since when; delayed, or running with later: due time
-	started time.Time // running: since when
-
-	seq   uint64
-	index int         // position in a timeHeap, -1 if in none
-	group *group[K]   // ready: where it waits
-	links [2]links[K] // [0] its group's keys; [1] its level's ages, or running
 }
 
 // New makes a queue. It starts no goroutine.
@@ -130,19 +88,16 @@ func New[K comparable](cfg Config[K]) *Queue[K] {
 		name:    cfg.Name,
 		limiter: cfg.RateLimiter,
 		groupOf: cfg.Group,
-		maxWait: cfg.MaxWait,
 		metrics: newMetrics(cfg.Name, cfg.MetricsProvider),
-		entries: map[K]*entry[K]{},
-		running: list[K]{link: 1},
+		made:    time.Now(),
+		held:    newIndex[K](),
 		idle:    make(chan struct{}),
 	}
+	q.ready = newReadySet(&q.held.entries, cmp.Or(cfg.MaxWait, defaultMaxWait))
+	q.delays = newDelays(&q.held.entries)
 	if q.limiter == nil {
 		q.limiter = Exponential[K](defaultBase, defaultLimit)
 	}
-	if q.maxWait == 0 {
-		q.maxWait = defaultMaxWait
-	}
-	q.work.L = &q.mu
 	return q
 }
 
@@ -189,72 +144,104 @@ func (q *Queue[K]) add(key K, r request) {
 }
 
 func (q *Queue[K]) addLocked(key K, r request) {
-	e := q.entries[key]
+	k, hash := q.held.find(key)
+	if k == 0 {
+		if !q.stopping {
+			q.addNewLocked(key, hash, r)
+		}
+		return
+	}
+	e := q.held.at(k)
 	if q.stopping {
 		// Nothing is added any more. But if the key is running, the worker or an
 		// event says that it is not finished with this run: Drain must know.
-		if e != nil && e.state == stateRunning && !e.again && !e.later {
-			e.later, e.at = true, time.Now().Add(max(r.after, 0))
+		if e.state == stateRunning && e.then == thenNothing {
+			e.then, e.at = thenDelayed, after(q.now(), max(r.after, 0))
 		}
 		return
 	}
 	if r.retry && q.metrics != nil {
 		q.metrics.retries.Inc()
 	}
-	if e == nil {
-		e = q.insertLocked(key, r.priority)
-		if r.after > 0 {
-			q.delayLocked(e, time.Now(), r.after)
-		} else {
-			q.readyLocked(e, time.Now())
-		}
-		return
-	}
 	switch e.state {
 	case stateReady:
 		if r.asks && r.priority > e.priority {
-			q.raiseLocked(e, r.priority)
+			q.ready.remove(e)
+			e.priority = r.priority
+			q.ready.push(k, e)
 		}
 	case stateDelayed:
 		if r.asks {
 			e.priority = max(e.priority, r.priority)
 		}
-		now := time.Now()
-		if r.after > 0 {
-			q.hastenLocked(e, now, r.after)
+		if r.after <= 0 {
+			q.delays.remove(delay{ref: k})
+			if q.delays.len() == 0 {
+				q.armLocked(0) // stops the timer
+			}
+			q.addReadyLocked(k, e)
 			return
 		}
-		q.delays.remove(e)
-		q.armLocked(now)
-		q.readyLocked(e, now)
+		now := q.now()
+		if due := after(now, r.after); due < e.at {
+			q.hastenLocked(k, e, now, due)
+		}
 	case stateRunning:
 		if r.asks && (!e.asks || r.priority > e.asked) {
 			e.asks, e.asked = true, r.priority
 		}
-		if e.again {
-			return
-		}
-		now := time.Now()
-		if r.after <= 0 {
-			e.again, e.later, e.added = true, false, now
-			q.metrics.add()
-		} else if due := now.Add(r.after); !e.later || due.Before(e.at) {
-			e.later, e.at = true, due
+		switch {
+		case e.then == thenReady:
+		case r.after <= 0:
+			e.then = thenReady
+			q.askedLocked(e)
+		default:
+			if due := after(q.now(), r.after); e.then == thenNothing || due < e.at {
+				e.then, e.at = thenDelayed, due
+			}
 		}
 	}
 }
 
-// insertLocked makes the entry of a key that the queue does not hold. Group is
-// the caller's code and may panic: nothing has changed until it returned.
-func (q *Queue[K]) insertLocked(key K, priority int) *entry[K] {
-	name := ""
+// addNewLocked adds a key that the queue does not hold. Group is the caller's
+// code and may panic: nothing has changed until it returned.
+func (q *Queue[K]) addNewLocked(key K, hash uint32, r request) {
+	group := uint32(0)
 	if q.groupOf != nil {
-		name = q.groupOf(key)
+		group = q.ready.groups.enter(q.groupOf(key))
 	}
-	e := q.freeEntries.get()
-	*e = entry[K]{key: key, name: name, priority: priority, index: -1}
-	q.entries[key] = e
-	return e
+	if r.retry && q.metrics != nil {
+		q.metrics.retries.Inc()
+	}
+	k, e := q.held.insert(key, hash)
+	e.group, e.priority = group, r.priority
+	if r.after <= 0 {
+		q.addReadyLocked(k, e)
+		return
+	}
+	now := q.now()
+	e.at = after(now, r.after)
+	q.delayLocked(k, e, now)
+}
+
+// addReadyLocked makes ready a key that counts as newly added.
+func (q *Queue[K]) addReadyLocked(k ref, e *entry) {
+	q.askedLocked(e)
+	q.readyLocked(k, e)
+}
+
+// askedLocked counts a key that is ready, or will be right after Done.
+func (q *Queue[K]) askedLocked(e *entry) {
+	if q.metrics != nil {
+		e.at = q.now()
+		q.metrics.add()
+	}
+}
+
+func (q *Queue[K]) readyLocked(k ref, e *entry) {
+	e.state = stateReady
+	q.ready.push(k, e)
+	q.wakeLocked()
 }
 
 // Get waits for a ready key and hands it out; the caller must call Done with
@@ -278,97 +265,95 @@ func (q *Queue[K]) GetWithPriority() (key K, priority int, shutdown bool) {
 func (q *Queue[K]) GetContext(ctx context.Context) (key K, priority int, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	watched := false
 	for {
-		if ctx.Err() != nil {
-			// The wake-up that brought us here may have been meant for a key,
-			// and this caller does not take it.
-			if q.ready > 0 {
-				q.work.Signal()
-			}
+		k, e, wait := q.tryLocked(ctx.Err() != nil)
+		if e != nil {
+			return q.held.key(k), e.priority, true
+		}
+		if !wait {
 			return key, 0, false
 		}
-		if q.ready > 0 {
-			e := q.takeLocked(time.Now())
-			return e.key, e.priority, true
-		}
-		if q.stopping {
-			return key, 0, false
-		}
-		if !watched && ctx.Done() != nil {
-			watched = true
-			defer context.AfterFunc(ctx, q.wake)()
-		}
-		q.work.Wait()
+		w := q.enterLocked()
+		q.mu.Unlock()
+		w.wait(ctx)
+		q.mu.Lock()
+		q.arriveLocked(w)
 	}
 }
 
-// wake lets every waiting Get look at its context again. It takes the lock, so
-// that no Get is between looking and waiting.
-func (q *Queue[K]) wake() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.work.Broadcast()
-}
-
-// takeLocked hands out the next ready key.
-func (q *Queue[K]) takeLocked(now time.Time) *entry[K] {
-	e := q.nextLocked(now)
-	q.removeReadyLocked(e)
-	e.state, e.started = stateRunning, now
-	q.running.push(e)
+// tryLocked hands out a key, or says whether the caller is to wait for one; ended
+// says that its context has ended.
+func (q *Queue[K]) tryLocked(ended bool) (k ref, e *entry, wait bool) {
+	if ended {
+		// The wake-up that brought the caller here may have been meant for a key,
+		// and this caller does not take it.
+		q.wakeLocked()
+		return 0, nil, false
+	}
+	if q.ready.n == 0 {
+		return 0, nil, !q.stopping
+	}
+	now := q.now()
+	k, e = q.ready.next(now)
+	e.state, e.order = stateRunning, now
+	q.running.push(&q.held.entries, k, e)
 	if q.metrics != nil {
-		q.metrics.get(now.Sub(e.added))
+		q.metrics.get(time.Duration(now - e.at))
 		q.watchGaugesLocked()
 	}
-	return e
+	return k, e, false
 }
 
-// Done says that the worker has finished with key. If the key was added again
-// while it ran, it is now ready, or delayed; otherwise the queue forgets its
-// priority and everything else but what the rate limiter knows. Done of a key
-// that does not run does nothing.
+// Done says that the work on key has ended. If the key was added again while it
+// ran, it is now ready, or delayed; otherwise the queue forgets its priority and
+// everything else but what the rate limiter knows. Done of a key that does not
+// run does nothing.
 func (q *Queue[K]) Done(key K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	e := q.entries[key]
-	if e == nil || e.state != stateRunning {
+	k, _ := q.held.find(key)
+	if k == 0 {
 		return
 	}
-	now := time.Now()
-	q.running.remove(e)
+	e := q.held.at(k)
+	if e.state != stateRunning {
+		return
+	}
+	q.running.remove(&q.held.entries, e)
 	if q.metrics != nil {
-		q.metrics.work.Observe(now.Sub(e.started).Seconds())
+		q.metrics.work.Observe(time.Duration(q.now() - e.order).Seconds())
 		q.watchGaugesLocked()
 	}
-	switch again, later := e.again, e.later; {
-	case again:
+	switch next := e.then; next {
+	case thenReady:
 		e.settle()
-		q.enqueueLocked(e, now)
-	case later && (q.stopping || e.at.After(now)): // from ShutDown on no delay ends
+		q.readyLocked(k, e)
+	case thenDelayed:
 		e.settle()
-		q.pushDelayLocked(e, now)
-	case later:
-		e.settle()
-		q.readyLocked(e, now)
+		if now := q.now(); q.stopping || e.at > now { // from ShutDown on no delay ends
+			q.delayLocked(k, e, now)
+		} else {
+			q.addReadyLocked(k, e)
+		}
 	default:
-		delete(q.entries, key)
-		*e = entry[K]{} // holds on to nothing of the key
-		q.freeEntries.put(e)
+		if q.groupOf != nil {
+			q.ready.groups.leave(e.group)
+		}
+		q.held.delete(k, e)
 	}
 	q.settleLocked()
 }
 
 // settle gives a key that goes back to the queue after Done its priority: the
 // one it ran with unless Forget was called, or a higher one that was asked for.
-func (e *entry[K]) settle() {
+func (e *entry) settle() {
 	switch {
 	case e.forgot:
 		e.priority = e.asked
 	case e.asks:
 		e.priority = max(e.priority, e.asked)
 	}
-	e.again, e.later, e.asks, e.asked, e.forgot = false, false, false, 0, false
+	e.then, e.asks, e.asked, e.forgot = thenNothing, false, 0, false
 }
 
 // Forget says that key is no longer retried: the rate limiter forgets its
@@ -378,8 +363,8 @@ func (q *Queue[K]) Forget(key K) {
 	q.limiter.Forget(key)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if e := q.entries[key]; e != nil && e.state == stateRunning {
-		e.forgot = true
+	if k, _ := q.held.find(key); k != 0 && q.held.at(k).state == stateRunning {
+		q.held.at(k).forgot = true
 	}
 }
 
@@ -392,5 +377,5 @@ func (q *Queue[K]) NumRequeues(key K) int { return q.limiter.NumRequeues(key) }
 func (q *Queue[K]) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.ready
+	return q.ready.n
 }

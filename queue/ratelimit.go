@@ -1,7 +1,11 @@
 package queue
 
 import (
+	"fmt"
+	"maps"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,8 +16,8 @@ import (
 // Exponential doubles a key's delay with each failure since Forget, from base
 // up to limit, and takes a random time in the upper half of it: keys that failed
 // together do not come back together. It remembers the keys that are failing
-// and no others. Most controllers want it and nothing else. base 0 means 5 ms,
-// limit 0 means 5 min.
+// and no others. Most controllers want it and nothing else. A base that is not
+// positive means 5 ms, such a limit 5 min; a base above limit means limit.
 func Exponential[K comparable](base, limit time.Duration) workqueue.TypedRateLimiter[K] {
 	if base <= 0 {
 		base = defaultBase
@@ -30,7 +34,8 @@ type exponential[K comparable] struct {
 }
 
 func (r *exponential[K]) When(key K) time.Duration {
-	n := r.fail(key) - 1
+	// Unsigned: should the count ever run over, the delay is the limit.
+	n := uint(r.fail(key) - 1)
 	delay := r.limit
 	// Shifting the limit down cannot overflow, as shifting base up could.
 	if n < 63 && r.base <= r.limit>>n {
@@ -49,11 +54,15 @@ func jitter(d time.Duration) time.Duration {
 // they would have to wait for longer they take no token and wait for a random
 // time in [longest/2, longest]: under overload the rate is exceeded, but no debt
 // is built that would delay keys long after. Use it with MaxOf beside
-// Exponential. perSecond 0 means that no key passes after the burst, burst 0
-// means 1, longest 0 means 1 min.
+// Exponential. A perSecond of 0, below, or NaN means that no key passes after
+// the burst, +Inf that every key passes; a burst below 1 means 1, a longest that
+// is not positive 1 min.
 func TokenBucket[K comparable](perSecond float64, burst int, longest time.Duration) workqueue.TypedRateLimiter[K] {
 	if longest <= 0 {
 		longest = time.Minute
+	}
+	if math.IsNaN(perSecond) {
+		perSecond = 0
 	}
 	return &tokenBucket[K]{
 		tokens:  rate.NewLimiter(rate.Limit(max(perSecond, 0)), max(burst, 1)),
@@ -83,13 +92,15 @@ func (r *tokenBucket[K]) When(K) time.Duration {
 	return delay
 }
 
+// Forget and NumRequeues do nothing: a bucket knows no keys.
+
 func (r *tokenBucket[K]) Forget(K)          {}
 func (r *tokenBucket[K]) NumRequeues(K) int { return 0 }
 
 // FastSlow gives a key's first failures since Forget, as many as attempts, the
 // delay fast, and all later ones slow. Delays that are not positive mean none.
 func FastSlow[K comparable](fast, slow time.Duration, attempts int) workqueue.TypedRateLimiter[K] {
-	return &fastSlow[K]{fast: fast, slow: slow, attempts: attempts}
+	return &fastSlow[K]{fast: max(fast, 0), slow: max(slow, 0), attempts: attempts}
 }
 
 type fastSlow[K comparable] struct {
@@ -106,26 +117,40 @@ func (r *fastSlow[K]) When(key K) time.Duration {
 }
 
 // MaxOf asks every limiter and takes the longest delay; without any it gives
-// none. NumRequeues is the highest of any.
+// none. NumRequeues is the highest of any. It panics if a limiter is nil: to
+// leave one out must not go unnoticed.
 func MaxOf[K comparable](limiters ...workqueue.TypedRateLimiter[K]) workqueue.TypedRateLimiter[K] {
-	return &combined[K]{limiters: limiters, better: func(a, b time.Duration) bool { return a > b }}
+	return combine("MaxOf", limiters, func(a, b time.Duration) time.Duration { return max(a, b) })
 }
 
 // MinOf asks every limiter and takes the shortest delay; without any it gives
-// none. NumRequeues is the highest of any.
+// none. NumRequeues is the highest of any. It panics if a limiter is nil: to
+// leave one out must not go unnoticed.
 func MinOf[K comparable](limiters ...workqueue.TypedRateLimiter[K]) workqueue.TypedRateLimiter[K] {
-	return &combined[K]{limiters: limiters, better: func(a, b time.Duration) bool { return a < b }}
+	return combine("MinOf", limiters, func(a, b time.Duration) time.Duration { return min(a, b) })
+}
+
+func combine[K comparable](name string, limiters []workqueue.TypedRateLimiter[K], better func(a, b time.Duration) time.Duration) *combined[K] {
+	for i, limiter := range limiters {
+		if limiter == nil {
+			panic(fmt.Sprintf("queue: %s: limiter %d of %d is nil", name, i+1, len(limiters)))
+		}
+	}
+	return &combined[K]{limiters: slices.Clone(limiters), better: better}
 }
 
 type combined[K comparable] struct {
 	limiters []workqueue.TypedRateLimiter[K]
-	better   func(a, b time.Duration) bool
+	better   func(a, b time.Duration) time.Duration
 }
 
 func (r *combined[K]) When(key K) (delay time.Duration) {
 	for i, limiter := range r.limiters {
-		if d := limiter.When(key); i == 0 || r.better(d, delay) {
+		// A delay below 0 is none, and must not win over one of 0.
+		if d := max(limiter.When(key), 0); i == 0 {
 			delay = d
+		} else {
+			delay = r.better(delay, d)
 		}
 	}
 	return delay
@@ -144,10 +169,14 @@ func (r *combined[K]) NumRequeues(key K) (n int) {
 	return n
 }
 
+// keptRoom is for how many keys a counter keeps room, once it had it.
+const keptRoom = 1024
+
 // counter counts the failures of each key since it was forgotten.
 type counter[K comparable] struct {
-	mu       sync.Mutex // guards failures
+	mu       sync.Mutex // guards everything below
 	failures map[K]int  // only keys that failed since Forget; nil until the first
+	room     int        // how many keys failures has held since it was made
 }
 
 func (c *counter[K]) fail(key K) int {
@@ -156,14 +185,25 @@ func (c *counter[K]) fail(key K) int {
 	if c.failures == nil {
 		c.failures = map[K]int{}
 	}
-	c.failures[key]++
-	return c.failures[key]
+	n := c.failures[key] + 1
+	c.failures[key] = n
+	if n == 1 {
+		c.room = max(c.room, len(c.failures))
+	}
+	return n
 }
 
 func (c *counter[K]) Forget(key K) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.failures, key)
+	// A map never gives room back. After an outage, in which every key failed,
+	// what is left moves to a smaller one: at most one copy for seven deletions.
+	if n := len(c.failures); c.room > keptRoom && n < c.room/8 {
+		left := make(map[K]int, n)
+		maps.Copy(left, c.failures)
+		c.failures, c.room = left, n
+	}
 }
 
 func (c *counter[K]) NumRequeues(key K) int {

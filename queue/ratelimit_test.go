@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,6 +26,9 @@ func TestExponential(t *testing.T) {
 		{name: "capped", base: time.Second, limit: 5 * time.Second, failures: 100, wantBase: time.Second, wantMax: 5 * time.Second},
 		{name: "no overflow", base: 3 * time.Nanosecond, limit: math.MaxInt64, failures: 1000, wantBase: 3, wantMax: math.MaxInt64},
 		{name: "base above limit", base: time.Minute, limit: time.Second, failures: 3, wantBase: time.Second, wantMax: time.Second},
+		{name: "negative", base: -time.Second, limit: -time.Second, failures: 100, wantBase: 5 * time.Millisecond, wantMax: 5 * time.Minute},
+		{name: "the largest", base: math.MaxInt64, limit: math.MaxInt64, failures: 3, wantBase: math.MaxInt64, wantMax: math.MaxInt64},
+		{name: "one nanosecond", base: 1, limit: 1, failures: 3, wantBase: 1, wantMax: 1},
 		{name: "defaults", failures: 100, wantBase: 5 * time.Millisecond, wantMax: 5 * time.Minute},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -103,6 +107,76 @@ func TestLimiterMemory(t *testing.T) {
 	}
 }
 
+// After an outage, in which all keys failed, the room they took is given back:
+// what is left are those that fail still.
+//
+// Proves Q12.
+func TestLimiterMemoryAfterAnOutage(t *testing.T) {
+	const keys, still = 200_000, 100
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	for name, r := range map[string]workqueue.TypedRateLimiter[int]{
+		"Exponential": queue.Exponential[int](0, 0),
+		"FastSlow":    queue.FastSlow[int](time.Second, time.Minute, 3),
+	} {
+		before := heap()
+		for key := range keys {
+			r.When(key)
+			r.When(key)
+		}
+		during := heap()
+		if during < before+keys*16 {
+			t.Fatalf("%s: %d failing keys take %d KiB: this test measures nothing", name, keys, (during-before)>>10)
+		}
+		for key := still; key < keys; key++ {
+			r.Forget(key)
+		}
+		if after := heap(); after > before+128<<10 {
+			t.Errorf("%s: %d failing keys of %d hold %d KiB", name, still, keys, (after-before)>>10)
+		}
+		for key := range keys {
+			want := 0
+			if key < still {
+				want = 2
+			}
+			if got := r.NumRequeues(key); got != want {
+				t.Fatalf("%s: NumRequeues(%d): got %d, want %d", name, key, got, want)
+			}
+		}
+		runtime.KeepAlive(r)
+	}
+}
+
+// Failures that happen at once are all counted, while other keys come and go.
+func TestLimitersConcurrently(t *testing.T) {
+	const workers, failures = 8, 2000
+	for name, r := range map[string]workqueue.TypedRateLimiter[int]{
+		"Exponential": queue.Exponential[int](0, 0),
+		"MaxOf":       queue.MaxOf(queue.Exponential[int](0, 0), queue.TokenBucket[int](1, 1, time.Minute)),
+	} {
+		var wg sync.WaitGroup
+		for w := range workers {
+			wg.Go(func() {
+				for i := range failures {
+					r.When(0)
+					r.When(1 + w*failures + i)
+				}
+				for i := range failures {
+					r.Forget(1 + w*failures + i)
+				}
+			})
+		}
+		wg.Wait()
+		if got := r.NumRequeues(0); got != workers*failures {
+			t.Errorf("%s: got %d failures, want %d", name, got, workers*failures)
+		}
+	}
+}
+
 // TestTokenBucket proves Q13.
 func TestTokenBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -141,13 +215,46 @@ func TestTokenBucket(t *testing.T) {
 	})
 }
 
-func TestTokenBucketZero(t *testing.T) {
-	r := queue.TokenBucket[int](0, 0, 0)
-	if got := r.When(1); got != 0 {
-		t.Errorf("first: got %v, want 0", got)
-	}
-	if got := r.When(2); got < 30*time.Second || got > time.Minute {
-		t.Errorf("second: got %v, want it in [30 s, 1 min]", got)
+// Rates and bursts that are none, and those that are too much.
+//
+// Proves Q13.
+func TestTokenBucketOfOddRates(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		perSecond float64
+		burst     int
+		longest   time.Duration
+		at        time.Duration // from the first call to the second
+		min, max  time.Duration // of the second delay
+	}{
+		{name: "zero", min: 30 * time.Second, max: time.Minute},
+		{name: "zero, later", at: 1000 * time.Hour, min: 30 * time.Second, max: time.Minute},
+		{name: "negative", perSecond: -1, burst: -1, longest: -1, min: 30 * time.Second, max: time.Minute},
+		{name: "negative infinity", perSecond: math.Inf(-1), longest: time.Second, min: time.Second / 2, max: time.Second},
+		{name: "not a number", perSecond: math.NaN(), longest: time.Second, min: time.Second / 2, max: time.Second},
+		{name: "not a number, later", perSecond: math.NaN(), longest: time.Second, at: 1000 * time.Hour, min: time.Second / 2, max: time.Second},
+		{name: "infinite", perSecond: math.Inf(1)},
+		{name: "infinite, later", perSecond: math.Inf(1), at: time.Hour},
+		{name: "the largest", perSecond: math.MaxFloat64},
+		{name: "nearly none", perSecond: math.SmallestNonzeroFloat64, longest: time.Second, min: time.Second / 2, max: time.Second},
+		{name: "one a century, as long as there is", perSecond: 1e-10, longest: math.MaxInt64, min: 1, max: math.MaxInt64},
+		{name: "a burst that is not used up", perSecond: 1, burst: math.MaxInt},
+		{name: "a nanosecond", perSecond: 1, longest: 1, min: 1, max: 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := queue.TokenBucket[int](tc.perSecond, tc.burst, tc.longest)
+				if got := r.When(1); got != 0 {
+					t.Errorf("first: got %v, want 0", got)
+				}
+				time.Sleep(tc.at)
+				for range 100 {
+					if got := r.When(2); got < tc.min || got > tc.max {
+						t.Fatalf("later: got %v, want it in [%v, %v]", got, tc.min, tc.max)
+					}
+				}
+			})
+		})
 	}
 }
 
@@ -165,6 +272,74 @@ func TestFastSlow(t *testing.T) {
 	if got := r.When("a"); got != time.Second {
 		t.Errorf("after Forget: got %v, want 1s", got)
 	}
+	r = queue.FastSlow[string](-time.Second, -time.Minute, 1)
+	if fast, slow := r.When("a"), r.When("a"); fast != 0 || slow != 0 {
+		t.Errorf("negative delays: got %v and %v, want none", fast, slow)
+	}
+	r = queue.FastSlow[string](time.Second, time.Minute, -1)
+	if got := r.When("a"); got != time.Minute {
+		t.Errorf("negative attempts: got %v, want 1m", got)
+	}
+}
+
+// negative is a limiter as nobody should write it.
+type negative struct {
+	workqueue.TypedRateLimiter[string]
+}
+
+func (negative) When(string) time.Duration { return -time.Second }
+
+// A negative delay is none, wherever it comes from.
+func TestNegativeDelay(t *testing.T) {
+	bad := negative{queue.Exponential[string](0, 0)}
+	second := queue.FastSlow[string](time.Second, time.Second, 0)
+	none := queue.FastSlow[string](0, 0, 0)
+	for name, tc := range map[string]struct {
+		r    workqueue.TypedRateLimiter[string]
+		want time.Duration
+	}{
+		"MaxOf":                {queue.MaxOf[string](bad, second), time.Second},
+		"MaxOf alone":          {queue.MaxOf[string](bad, bad), 0},
+		"MinOf":                {queue.MinOf[string](second, bad), 0},
+		"MinOf, with a 0 too":  {queue.MinOf[string](none, bad), 0},
+		"MaxOf, with a 0 too":  {queue.MaxOf[string](none, bad), 0},
+		"MinOf of MaxOf":       {queue.MinOf(queue.MaxOf[string](bad), second), 0},
+		"MaxOf of client-go's": {queue.MaxOf(workqueue.NewTypedMaxOfRateLimiter[string](bad), second), time.Second},
+	} {
+		if got := tc.r.When("a"); got != tc.want {
+			t.Errorf("%s: got %v, want %v", name, got, tc.want)
+		}
+	}
+	q := queue.New(queue.Config[string]{RateLimiter: bad})
+	q.AddRateLimited("a")
+	q.AddWith(queue.AddOptions{RateLimited: true}, "b")
+	if got := q.Len(); got != 2 {
+		t.Errorf("the queue: %d keys are ready, want 2", got)
+	}
+}
+
+// A limiter that is missing is found when the queue is made, not when the first
+// key fails, or never.
+func TestNilLimiter(t *testing.T) {
+	type limiters = []workqueue.TypedRateLimiter[string]
+	some := queue.Exponential[string](0, 0)
+	for want, f := range map[string]func(){
+		"queue: MaxOf: limiter 2 of 3 is nil": func() { queue.MaxOf(limiters{some, nil, some}...) },
+		"queue: MinOf: limiter 1 of 1 is nil": func() { queue.MinOf(limiters{nil}...) },
+	} {
+		func() {
+			defer func() {
+				if got := recover(); got != want {
+					t.Errorf("got panic %v, want %q", got, want)
+				}
+			}()
+			f()
+		}()
+	}
+	mine := limiters{some}
+	r := queue.MaxOf(mine...)
+	mine[0] = nil
+	r.When("a") // the caller's slice is the caller's
 }
 
 func TestMaxOfMinOf(t *testing.T) {

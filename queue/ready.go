@@ -1,244 +1,273 @@
 package queue
 
 import (
-	"cmp"
+	"maps"
 	"slices"
 	"time"
 )
 
-// share: of so many Gets one serves the lower priorities when they have waited
-// longer than MaxWait.
-const share = 4
+const (
+	// share: of so many Gets one serves the lower priorities when they have
+	// waited for longer than MaxWait.
+	share = 4
 
-// level holds the ready keys of one priority.
-type level[K comparable] struct {
+	// precision: MaxWait is kept to this part of it.
+	precision = 32
+)
+
+// readySet holds the ready keys and decides which is next.
+type readySet struct {
+	entries *entries
+	groups  groups
+	n       int // how many keys are ready
+	maxWait int64
+
+	top    *level         // the highest level with keys, nil if there is none
+	lower  heap[*level]   // all others with keys, the highest first
+	oldest heap[*level]   // the same, the one with the oldest key first
+	levels map[int]*level // by priority: all with keys, and some without
+	idle   int            // how many of levels are without
+	peak   int            // most levels since the map was made
+
+	seq    int64 // numbers the keys as they become ready
+	served int   // Gets since a lower priority had its turn
+
+	// Which keys have waited for too long is told by their numbers, so that no key
+	// needs a time: a Get that passes over lower priorities marks the number that
+	// was reached and the time, and once the mark is older than maxWait, so is
+	// every key up to that number.
+	marks   []mark
+	overdue int64 // keys up to this number are older than maxWait
+}
+
+type mark struct{ seq, at int64 }
+
+// level is a priority with ready keys.
+type level struct {
 	priority int
-	turn     *group[K]            // a ring of the groups with ready keys; this one is next
-	only     group[K]             // the one group when Config.Group is nil
-	groups   map[string]*group[K] // the groups otherwise
-
-	// Both together hold every key of the level, for the age of the oldest.
-	// Keys that became ready at this priority are in ages, which is in order by
-	// itself; keys raised to it come in any order.
-	ages   list[K]
-	raised timeHeap[K]
+	turn     *lane       // a ring of the lanes with keys; this one is next. nil if there is none
+	ages     heap[*lane] // the same, the one with the oldest key first
+	age      int64       // by which the level stands in oldest
+	places   [2]int32    // in lower and in oldest
+	dropped  bool        // no longer in levels
 }
 
-// group holds the ready keys of one group and priority, first come first served.
-type group[K comparable] struct {
-	level      *level[K]
-	name       string
-	keys       list[K]
-	next, prev *group[K]
-}
-
-// readyLocked makes ready a key that counts as newly added.
-func (q *Queue[K]) readyLocked(e *entry[K], now time.Time) {
-	e.added = now
-	q.metrics.add()
-	q.enqueueLocked(e, now)
-}
-
-// enqueueLocked puts a key at the end of its group and wakes one Get.
-func (q *Queue[K]) enqueueLocked(e *entry[K], now time.Time) {
-	e.state, e.at = stateReady, now
-	g := q.groupLocked(e.priority, e.name)
-	g.keys.push(e)
-	g.level.ages.push(e)
-	e.group = g
-	q.ready++
-	q.work.Signal()
-}
-
-// raiseLocked moves a ready key to the end of a higher priority. How long it has
-// been waiting stays with it.
-func (q *Queue[K]) raiseLocked(e *entry[K], priority int) {
-	q.removeReadyLocked(e)
-	e.priority = priority
-	g := q.groupLocked(priority, e.name)
-	g.keys.push(e)
-	g.level.raised.push(e)
-	e.group = g
-	q.ready++
-}
-
-func (q *Queue[K]) removeReadyLocked(e *entry[K]) {
-	g := e.group
-	l := g.level
-	g.keys.remove(e)
-	if e.index >= 0 {
-		l.raised.remove(e)
-	} else {
-		l.ages.remove(e)
+func newReadySet(entries *entries, maxWait time.Duration) readySet {
+	return readySet{
+		entries: entries,
+		groups:  newGroups(),
+		maxWait: int64(maxWait),
+		levels:  map[int]*level{},
+		lower: heap[*level]{
+			less:  func(a, b *level) bool { return a.priority > b.priority },
+			place: func(l *level) *int32 { return &l.places[0] },
+		},
+		oldest: heap[*level]{
+			less:  func(a, b *level) bool { return a.age < b.age },
+			place: func(l *level) *int32 { return &l.places[1] },
+		},
 	}
-	e.group = nil
-	q.ready--
-	if g.keys.n > 0 {
+}
+
+// push adds a key at the end of its lane, as the youngest of its priority.
+func (r *readySet) push(key ref, e *entry) {
+	ln := r.lane(e)
+	r.n++
+	r.seq++
+	e.order = r.seq
+	ln.keys.push(r.entries, key, e)
+	if ln.keys.n > 1 {
 		return
 	}
-	l.leave(g)
-	if g != &l.only {
-		delete(l.groups, g.name)
-		*g = group[K]{}
-		q.freeGroups.put(g)
-	}
-	if l.turn == nil {
-		i, _ := q.findLevelLocked(l.priority)
-		q.levels = slices.Delete(q.levels, i, i+1)
-		q.freeLevels.put(l)
+	l := ln.level
+	first := l.turn == nil
+	l.join(ln)
+	ln.age = e.order
+	l.ages.push(ln)
+	if first {
+		r.idle--
+		r.rise(l)
 	}
 }
 
-// nextLocked chooses the key to hand out: the one whose group has its turn at
-// the highest priority, or, for one Get in four, at the lower priority that
-// holds the oldest key if that waited longer than MaxWait. The turn then goes
-// to the next group.
-func (q *Queue[K]) nextLocked(now time.Time) *entry[K] {
-	l := q.levels[0]
-	q.served++
-	if q.served >= share && q.maxWait > 0 {
-		if low := q.oldestLowerLocked(); low != nil && now.Sub(low.oldest()) > q.maxWait {
-			l, q.served = low, 0
-		}
-	}
-	g := l.turn
-	l.turn = g.next
-	return g.keys.head
-}
-
-// oldestLowerLocked returns the level below the highest that holds the key that
-// has been ready for longest, nil if there is one level only.
-func (q *Queue[K]) oldestLowerLocked() (low *level[K]) {
-	for _, l := range q.levels[1:] {
-		if low == nil || l.oldest().Before(low.oldest()) {
-			low = l
-		}
-	}
-	return low
-}
-
-// oldest returns since when the level's oldest key is ready.
-func (l *level[K]) oldest() time.Time {
+// rise gives a level that has its first key a place among the others.
+func (r *readySet) rise(l *level) {
 	switch {
-	case l.ages.head == nil:
-		return l.raised[0].at
-	case len(l.raised) > 0 && l.raised[0].at.Before(l.ages.head.at):
-		return l.raised[0].at
+	case r.top == nil:
+		r.top = l
+		return
+	case l.priority > r.top.priority:
+		l, r.top = r.top, l
 	}
-	return l.ages.head.at
+	l.age = l.ages.first().age
+	r.lower.push(l)
+	r.oldest.push(l)
 }
 
-// findLevelLocked returns where the level of priority is, or belongs.
-func (q *Queue[K]) findLevelLocked(priority int) (int, bool) {
-	return slices.BinarySearchFunc(q.levels, priority, func(l *level[K], p int) int {
-		return cmp.Compare(p, l.priority) // highest first
-	})
-}
-
-// groupLocked returns the group of a priority and name, made if need be. A new
-// group waits until all others of the level had their turn.
-func (q *Queue[K]) groupLocked(priority int, name string) *group[K] {
-	i, found := q.findLevelLocked(priority)
-	if !found {
-		l := q.freeLevels.get()
-		l.priority, l.ages.link, l.only.level = priority, 1, l
-		q.levels = slices.Insert(q.levels, i, l)
-	}
-	l := q.levels[i]
-	g := &l.only
-	if q.groupOf != nil {
-		if g = l.groups[name]; g == nil {
-			if l.groups == nil {
-				l.groups = map[string]*group[K]{}
-			}
-			g = q.freeGroups.get()
-			g.level, g.name = l, name
-			l.groups[name] = g
+// fall takes it away when the last key is gone.
+func (r *readySet) fall(l *level) {
+	if l == r.top {
+		r.top = nil
+		if r.lower.len() == 0 {
+			return
 		}
+		l = r.lower.first()
+		r.top = l
 	}
-	if g.next == nil {
-		l.join(g)
-	}
-	return g
+	r.lower.remove(l)
+	r.oldest.remove(l)
 }
 
-// join puts a group at the end of the ring: right before the one whose turn it is.
-func (l *level[K]) join(g *group[K]) {
-	if l.turn == nil {
-		l.turn, g.next, g.prev = g, g, g
+func (r *readySet) remove(e *entry) {
+	r.removeFrom(r.lane(e), e)
+}
+
+func (r *readySet) removeFrom(ln *lane, e *entry) {
+	r.n--
+	ln.keys.remove(r.entries, e)
+	if ln.keys.n > 0 {
 		return
 	}
-	g.next, g.prev = l.turn, l.turn.prev
-	g.prev.next, g.next.prev = g, g
+	l := ln.level
+	l.leave(ln)
+	l.ages.remove(ln)
+	if ln.extra {
+		ln.group.drop(ln)
+	}
+	if l.turn == nil {
+		r.fall(l)
+		r.release(l)
+	}
 }
 
-func (l *level[K]) leave(g *group[K]) {
-	if l.turn == g {
-		l.turn = g.next
+// next removes and returns the key to hand out: the one whose group has its turn
+// at the highest priority, or, for one Get in four, at the lower priority that
+// holds the oldest key if that has waited for too long. The turn then goes to
+// the next group.
+func (r *readySet) next(now int64) (key ref, e *entry) {
+	l := r.top
+	r.served++
+	if r.lower.len() > 0 && r.maxWait > 0 {
+		r.mark(now)
+		if r.served >= share && r.overdue > 0 {
+			if low := r.oldestLower(); low.age <= r.overdue {
+				l, r.served = low, 0
+			}
+		}
 	}
-	if g.next == g {
+	ln := l.turn
+	l.turn = ln.next
+	key = ln.keys.head
+	e = r.entries.at(key)
+	r.removeFrom(ln, e)
+	return key, e
+}
+
+// oldestLower returns the level below the highest that holds the oldest key. The
+// ages of levels and lanes are brought up to date here and not at each key that
+// leaves: most are never asked for. Until then they are too old, never too young.
+func (r *readySet) oldestLower() *level {
+	for {
+		l := r.oldest.first()
+		age := r.oldestOf(l)
+		if age == l.age {
+			return l
+		}
+		l.age = age
+		r.oldest.fix(l)
+	}
+}
+
+// oldestOf returns the number of a level's oldest key.
+func (r *readySet) oldestOf(l *level) int64 {
+	for {
+		ln := l.ages.first()
+		age := r.entries.at(ln.keys.head).order
+		if age == ln.age {
+			return age
+		}
+		ln.age = age
+		l.ages.fix(ln)
+	}
+}
+
+// mark remembers when the keys of now were passed over.
+func (r *readySet) mark(now int64) {
+	expired := 0
+	for expired < len(r.marks) && now-r.marks[expired].at > r.maxWait {
+		r.overdue = r.marks[expired].seq
+		expired++
+	}
+	if expired > 0 {
+		r.marks = slices.Delete(r.marks, 0, expired)
+	}
+	if n := len(r.marks); n == 0 || now-r.marks[n-1].at >= max(r.maxWait/precision, 1) {
+		r.marks = append(r.marks, mark{seq: r.seq, at: now})
+	}
+}
+
+// lane returns where a key with this group and priority waits.
+func (r *readySet) lane(e *entry) *lane {
+	g := r.groups.all[e.group]
+	ln := g.lane(e.priority)
+	if ln == nil {
+		ln = &lane{priority: e.priority, group: g, level: r.level(e.priority)}
+		g.add(ln)
+	}
+	if ln.level.dropped {
+		ln.level = r.level(e.priority)
+	}
+	return ln
+}
+
+// level returns the level of a priority, made if need be.
+func (r *readySet) level(priority int) *level {
+	l := r.levels[priority]
+	if l == nil {
+		l = &level{priority: priority, ages: heap[*lane]{
+			less:  func(a, b *lane) bool { return a.age < b.age },
+			place: func(ln *lane) *int32 { return &ln.place },
+		}}
+		r.levels[priority] = l
+		r.peak = max(r.peak, len(r.levels))
+		r.idle++
+	}
+	return l
+}
+
+// release is called when the last key of a level is gone.
+func (r *readySet) release(l *level) {
+	r.idle++
+	if r.idle <= maxIdleLevels {
+		return
+	}
+	r.idle--
+	l.dropped = true
+	delete(r.levels, l.priority)
+	if n := len(r.levels); r.peak > 4*n { // a map never gives back room
+		kept := make(map[int]*level, n)
+		maps.Copy(kept, r.levels)
+		r.levels, r.peak = kept, n
+	}
+}
+
+// join puts a lane at the end of the ring: right before the one whose turn it is.
+func (l *level) join(ln *lane) {
+	if l.turn == nil {
+		l.turn, ln.next, ln.prev = ln, ln, ln
+		return
+	}
+	ln.next, ln.prev = l.turn, l.turn.prev
+	ln.prev.next, ln.next.prev = ln, ln
+}
+
+func (l *level) leave(ln *lane) {
+	switch {
+	case ln.next == ln:
 		l.turn = nil
+	case l.turn == ln:
+		l.turn = ln.next
 	}
-	g.prev.next, g.next.prev = g.next, g.prev
-	g.next, g.prev = nil, nil
-}
-
-// list is an intrusive list: the links are in the entries, so that adding and
-// removing a key anywhere takes constant time and no memory.
-type list[K comparable] struct {
-	head, tail *entry[K]
-	n          int
-	link       int // which of an entry's links this list uses
-}
-
-type links[K comparable] struct{ next, prev *entry[K] }
-
-func (l *list[K]) push(e *entry[K]) {
-	e.links[l.link] = links[K]{prev: l.tail}
-	if l.tail == nil {
-		l.head = e
-	} else {
-		l.tail.links[l.link].next = e
-	}
-	l.tail = e
-	l.n++
-}
-
-func (l *list[K]) remove(e *entry[K]) {
-	at := e.links[l.link]
-	if at.prev == nil {
-		l.head = at.next
-	} else {
-		at.prev.links[l.link].next = at.next
-	}
-	if at.next == nil {
-		l.tail = at.prev
-	} else {
-		at.next.links[l.link].prev = at.prev
-	}
-	e.links[l.link] = links[K]{}
-	l.n--
-}
-
-// pool keeps what was released for reuse, so that a queue in steady use does
-// not allocate; no more than so many, so that a burst is not kept for ever.
-type pool[T any] struct{ free []*T }
-
-const poolSize = 1024
-
-func (p *pool[T]) get() *T {
-	n := len(p.free)
-	if n == 0 {
-		return new(T)
-	}
-	t := p.free[n-1]
-	p.free[n-1] = nil
-	p.free = p.free[:n-1]
-	return t
-}
-
-func (p *pool[T]) put(t *T) {
-	if len(p.free) < poolSize {
-		p.free = append(p.free, t)
-	}
+	ln.prev.next, ln.next.prev = ln.next, ln.prev
+	ln.next, ln.prev = nil, nil
 }

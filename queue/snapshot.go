@@ -29,15 +29,16 @@ type KeyState struct {
 	State    string    `json:"state"` // "running", "ready" or "delayed"
 	Group    string    `json:"group,omitempty"`
 	Priority int       `json:"priority"`
-	Since    time.Time `json:"since,omitzero"`  // running or ready: since when
+	Since    time.Time `json:"since,omitzero"`  // running, or ready in a queue with metrics: since when
 	Until    time.Time `json:"until,omitzero"`  // when its delay ends, if it has one
 	Again    bool      `json:"again,omitempty"` // running, and ready right after Done
 	Attempts int       `json:"attempts"`        // NumRequeues
 }
 
-// Snapshot returns the state of the queue, for logs and debug pages. Everything but Attempts is of one
-// moment; Attempts is asked of the rate limiter right after. It lists at most
-// 300 keys, so its time and size do not grow with the number of keys.
+// Snapshot returns the state of the queue, for logs and debug pages. Everything
+// but Attempts is of one moment; Attempts is asked of the rate limiter right
+// after. It lists at most 300 keys, so its time and size do not grow with the
+// number of keys.
 func (q *Queue[K]) Snapshot() State {
 	s, keys := q.snapshot()
 	for i, key := range keys {
@@ -54,52 +55,63 @@ func (q *Queue[K]) snapshot() (s State, keys []K) {
 	defer q.mu.Unlock()
 	s = State{
 		Name:         q.name,
-		Ready:        q.ready,
+		Ready:        q.ready.n,
 		Running:      q.running.n,
-		Delayed:      len(q.delays),
+		Delayed:      q.delays.len(),
 		ShuttingDown: q.stopping,
 	}
-	list := func(e *entry[K], k KeyState) {
-		k.Group, k.Priority = e.name, e.priority
+	now, wall := q.now(), time.Now()
+	at := func(t int64) time.Time { return wall.Add(time.Duration(t - now)) }
+	list := func(r ref, e *entry, k KeyState) {
+		k.Group, k.Priority = q.ready.groups.all[e.group].name, e.priority
 		s.Keys = append(s.Keys, k)
-		keys = append(keys, e.key)
+		keys = append(keys, q.held.key(r))
 	}
-	for e := q.running.head; e != nil && len(keys) < snapshotKeys; e = e.links[1].next {
-		k := KeyState{State: "running", Since: e.started, Again: e.again}
-		if e.later {
-			k.Until = e.at
+	for r := q.running.head; r != 0 && len(keys) < snapshotKeys; {
+		e := q.held.at(r)
+		k := KeyState{State: "running", Since: at(e.order), Again: e.then == thenReady}
+		if e.then == thenDelayed {
+			k.Until = at(e.at)
 		}
-		list(e, k)
+		list(r, e, k)
+		r = e.next
 	}
-	for _, e := range q.firstReadyLocked(snapshotKeys) {
-		list(e, KeyState{State: "ready", Since: e.added})
+	for _, r := range q.ready.first(snapshotKeys) {
+		e, k := q.held.at(r), KeyState{State: "ready"}
+		if q.metrics != nil {
+			k.Since = at(e.at)
+		}
+		list(r, e, k)
 	}
-	for _, e := range q.delays.first(snapshotKeys) {
-		list(e, KeyState{State: "delayed", Until: e.at})
+	for _, d := range q.delays.least(snapshotKeys) {
+		list(d.ref, q.held.at(d.ref), KeyState{State: "delayed", Until: at(d.at)})
 	}
 	return s, keys
 }
 
-// firstReadyLocked returns the first n ready keys as they would be handed out,
-// starvation apart: by priority, the groups of one taking turns.
-func (q *Queue[K]) firstReadyLocked(n int) (first []*entry[K]) {
-	for _, l := range q.levels {
-		// One cursor for each group, as far as there is room for its first key.
-		var cursors []*entry[K]
-		for g := l.turn; len(first)+len(cursors) < n; g = g.next {
-			cursors = append(cursors, g.keys.head)
-			if g.next == l.turn {
+// first returns the first n keys as they would be handed out, starvation apart:
+// by priority, the groups of one taking turns.
+func (r *readySet) first(n int) (first []ref) {
+	if r.top == nil {
+		return nil
+	}
+	for _, l := range append([]*level{r.top}, r.lower.least(n)...) {
+		// One cursor for each lane, as far as there is room for its first key.
+		var cursors []ref
+		for ln := l.turn; len(first)+len(cursors) < n; ln = ln.next {
+			cursors = append(cursors, ln.keys.head)
+			if ln.next == l.turn {
 				break
 			}
 		}
 		for len(cursors) > 0 && len(first) < n {
 			left := cursors[:0]
-			for _, e := range cursors {
+			for _, key := range cursors {
 				if len(first) < n {
-					first = append(first, e)
+					first = append(first, key)
 				}
-				if e = e.links[0].next; e != nil {
-					left = append(left, e)
+				if key = r.entries.at(key).next; key != 0 {
+					left = append(left, key)
 				}
 			}
 			cursors = left
@@ -108,27 +120,26 @@ func (q *Queue[K]) firstReadyLocked(n int) (first []*entry[K]) {
 	return first
 }
 
-// first returns the n earliest entries in order. In a heap the next one is
-// always a child of one already taken.
-func (h timeHeap[K]) first(n int) (first []*entry[K]) {
-	if len(h) == 0 {
+// least returns the n least items in order. In a heap the next one is always a
+// child of one already taken.
+func (h *heap[T]) least(n int) (least []T) {
+	if h.len() == 0 {
 		return nil
 	}
-	edge := timeHeap[K]{h[0]}
-	for len(edge) > 0 && len(first) < n {
+	for edge := []int{0}; len(edge) > 0 && len(least) < n; {
 		next := 0
 		for i := range edge {
-			if edge.less(i, next) {
+			if h.less(h.items[edge[i]], h.items[edge[next]]) {
 				next = i
 			}
 		}
-		e := edge[next]
-		first = append(first, e)
+		place := edge[next]
+		least = append(least, h.items[place])
 		edge[next] = edge[len(edge)-1]
 		edge = edge[:len(edge)-1]
-		for child := 2*e.index + 1; child <= 2*e.index+2 && child < len(h); child++ {
-			edge = append(edge, h[child])
+		for child := 2*place + 1; child <= 2*place+2 && child < h.len(); child++ {
+			edge = append(edge, child)
 		}
 	}
-	return first
+	return least
 }

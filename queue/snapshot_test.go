@@ -17,7 +17,7 @@ func TestSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		q := queue.New(queue.Config[types.NamespacedName]{
-			Name:        "widgets",
+			Name: "widgets", MetricsProvider: newProvider(), // with metrics it knows since when keys are ready
 			Group:       func(k types.NamespacedName) string { return k.Namespace },
 			RateLimiter: queue.FastSlow[types.NamespacedName](time.Minute, time.Hour, 1),
 		})

@@ -1,0 +1,179 @@
+package queue_test
+
+import (
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+
+	"github.com/controllerkit/controllerkit/queue"
+)
+
+// A Pod that a Node controls, as static Pods are: the owner has no namespace.
+func ExampleControllerOf_clusterScoped() {
+	node := queue.ControllerOf[*corev1.Pod](corev1.SchemeGroupVersion.WithKind("Node").GroupKind())
+	nodeOf := func(pod *corev1.Pod) []types.NamespacedName {
+		keys := node(pod)
+		for i := range keys {
+			keys[i].Namespace = ""
+		}
+		return keys
+	}
+	q := queue.New(queue.Config[types.NamespacedName]{})
+	queue.EventHandler(q, nodeOf).OnAdd(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace:       "kube-system",
+		Name:            "etcd-one",
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "one", Controller: ptr.To(true)}},
+	}}, false)
+	key, _ := q.Get()
+	fmt.Printf("%q %q\n", key.Namespace, key.Name)
+	// Output: "" "one"
+}
+
+// A change of a ConfigMap wakes every Deployment that uses it: keys may look
+// into a lister, and name as many keys as there are.
+func ExampleEventHandler_manyKeys() {
+	users := map[string][]string{"settings": {"web", "api"}}
+	q := queue.New(queue.Config[types.NamespacedName]{})
+	h := queue.EventHandler(q, func(cm *corev1.ConfigMap) (keys []types.NamespacedName) {
+		for _, name := range users[cm.Name] {
+			keys = append(keys, types.NamespacedName{Namespace: cm.Namespace, Name: name})
+		}
+		return keys
+	})
+	h.OnAdd(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "settings"}}, false)
+	for q.Len() > 0 {
+		key, _ := q.Get()
+		fmt.Println(key)
+	}
+	// Output:
+	// default/web
+	// default/api
+}
+
+// deployment is one at a time of its life.
+func deployment(version string, generation int64, set map[string]string) *appsv1.Deployment {
+	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "web", ResourceVersion: version, Generation: generation, Labels: set,
+	}}
+}
+
+func ExampleFilter() {
+	q := queue.New(queue.Config[types.NamespacedName]{})
+	handler := queue.EventHandler(q, queue.KeyOf[*appsv1.Deployment])
+	h := queue.Filter(handler, func(e queue.Event[*appsv1.Deployment]) bool {
+		return e.Created || e.Deleted || e.Old.Status.ReadyReplicas != e.New.Status.ReadyReplicas
+	})
+	before, after := deployment("1", 1, nil), deployment("2", 1, nil)
+	h.OnUpdate(before, after)
+	fmt.Println(q.Len())
+	after.Status.ReadyReplicas = 1
+	h.OnUpdate(before, after)
+	fmt.Println(q.Len())
+	// Output:
+	// 0
+	// 1
+}
+
+func ExampleGenerationChanged() {
+	q := queue.New(queue.Config[types.NamespacedName]{})
+	h := queue.Filter(queue.EventHandler(q, queue.KeyOf[*appsv1.Deployment]), queue.GenerationChanged[*appsv1.Deployment])
+	h.OnUpdate(deployment("1", 1, nil), deployment("2", 1, nil)) // a label or the status
+	fmt.Println(q.Len())
+	h.OnUpdate(deployment("2", 1, nil), deployment("3", 2, nil)) // the spec
+	fmt.Println(q.Len())
+	// Output:
+	// 0
+	// 1
+}
+
+func ExampleResourceVersionChanged() {
+	q := queue.New(queue.Config[types.NamespacedName]{})
+	h := queue.Filter(queue.EventHandler(q, queue.KeyOf[*appsv1.Deployment]), queue.ResourceVersionChanged[*appsv1.Deployment])
+	h.OnUpdate(deployment("1", 1, nil), deployment("1", 1, nil)) // a resync
+	fmt.Println(q.Len())
+	h.OnUpdate(deployment("1", 1, nil), deployment("2", 1, nil))
+	fmt.Println(q.Len())
+	// Output:
+	// 0
+	// 1
+}
+
+// Both the object that enters the selection and the one that leaves it pass.
+func ExampleSelects() {
+	q := queue.New(queue.Config[types.NamespacedName]{})
+	web := queue.Selects[*appsv1.Deployment](labels.SelectorFromSet(labels.Set{"tier": "web"}))
+	h := queue.Filter(queue.EventHandler(q, queue.KeyOf[*appsv1.Deployment]), web)
+	h.OnUpdate(deployment("1", 1, nil), deployment("2", 1, nil))
+	fmt.Println(q.Len())
+	h.OnUpdate(deployment("2", 1, map[string]string{"tier": "web"}), deployment("3", 1, nil))
+	fmt.Println(q.Len())
+	// Output:
+	// 0
+	// 1
+}
+
+// Deployments of one tier, when their specs change.
+func ExampleAnd() {
+	web := queue.Selects[*appsv1.Deployment](labels.SelectorFromSet(labels.Set{"tier": "web"}))
+	pass := queue.And(queue.GenerationChanged, web)
+	before, after := deployment("1", 1, map[string]string{"tier": "web"}), deployment("2", 2, map[string]string{"tier": "web"})
+	fmt.Println(pass(queue.Event[*appsv1.Deployment]{Old: before, New: after}))
+	fmt.Println(pass(queue.Event[*appsv1.Deployment]{Old: before, New: before}))
+	// Output:
+	// true
+	// false
+}
+
+// The spec, or one annotation that the controller reads too. Creations and
+// deletions have passed before the annotation is asked for: both objects are there.
+func ExampleOr() {
+	annotation := func(e queue.Event[*appsv1.Deployment]) bool {
+		return e.Old.Annotations["example.com/restart"] != e.New.Annotations["example.com/restart"]
+	}
+	pass := queue.Or(queue.GenerationChanged, annotation)
+	before, after := deployment("1", 1, nil), deployment("2", 1, nil)
+	fmt.Println(pass(queue.Event[*appsv1.Deployment]{Old: before, New: after}))
+	after.Annotations = map[string]string{"example.com/restart": "now"}
+	fmt.Println(pass(queue.Event[*appsv1.Deployment]{Old: before, New: after}))
+	// Output:
+	// false
+	// true
+}
+
+// A pause: Not holds back the update that ends it, the opposite selector does
+// not.
+func ExampleNot() {
+	paused, err := labels.Parse("paused=true")
+	if err != nil {
+		panic(err)
+	}
+	active, err := labels.Parse("paused!=true")
+	if err != nil {
+		panic(err)
+	}
+	ends := queue.Event[*appsv1.Deployment]{
+		Old: deployment("1", 1, map[string]string{"paused": "true"}),
+		New: deployment("2", 1, nil),
+	}
+	fmt.Println(queue.Not(queue.Selects[*appsv1.Deployment](paused))(ends))
+	fmt.Println(queue.Selects[*appsv1.Deployment](active)(ends))
+	// Output:
+	// false
+	// true
+}
+
+// A deletion that the informer missed, of which nothing is left but the name.
+func ExampleEventHandler_tombstone() {
+	q := queue.New(queue.Config[types.NamespacedName]{})
+	h := queue.EventHandler(q, queue.KeyOf[*corev1.Pod])
+	h.OnDelete(cache.DeletedFinalStateUnknown{Key: "default/gone"})
+	key, _ := q.Get()
+	fmt.Println(key)
+	// Output: default/gone
+}

@@ -1,0 +1,90 @@
+package queue
+
+import (
+	"fmt"
+	"strings"
+)
+
+// The lock sections of the methods that have more than one, one by one: for the
+// test that runs them in every order.
+
+type Waiter = waiter
+
+// TryGet is what GetContext does under the lock before it waits or returns. If
+// it has to wait it is now a waiter.
+func (q *Queue[K]) TryGet(ended bool) (key K, ok bool, w *Waiter) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	k, e, wait := q.tryLocked(ended)
+	switch {
+	case e != nil:
+		return q.held.key(k), true, nil
+	case wait:
+		return key, false, q.enterLocked()
+	}
+	return key, false, nil
+}
+
+// Arrive is what it does once its wait is over.
+func (q *Queue[K]) Arrive(w *Waiter, ended bool) (key K, ok bool, again *Waiter) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.arriveLocked(w)
+	k, e, wait := q.tryLocked(ended)
+	switch {
+	case e != nil:
+		return q.held.key(k), true, nil
+	case wait:
+		return key, false, q.enterLocked()
+	}
+	return key, false, nil
+}
+
+// Woken says whether a wake-up is waiting for w.
+func (w *waiter) Woken() bool { return len(w.wake) > 0 }
+
+// Stop, Idle and Left are the sections of Drain.
+func (q *Queue[K]) Stop()              { q.stop() }
+func (q *Queue[K]) Idle() bool         { q.mu.Lock(); defer q.mu.Unlock(); return q.settled }
+func (q *Queue[K]) Left() ([]K, error) { return q.left(nil) }
+
+// Armed says whether the timer is set.
+func (q *Queue[K]) Armed() bool { q.mu.Lock(); defer q.mu.Unlock(); return q.delays.armed != never }
+
+// Inside describes all of the queue that its future depends on: two queues of
+// which it is the same, but for numbers, do the same from here on. waits names
+// the waiters.
+func (q *Queue[K]) Inside(waits map[*Waiter]string) string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var s strings.Builder
+	list := func(name string, l list) {
+		fmt.Fprintf(&s, "%s", name)
+		for k := l.head; k != 0; k = q.held.at(k).next {
+			e := q.held.at(k)
+			fmt.Fprintf(&s, " %v/%d/%d/%d/%v/%v/%d", q.held.key(k), e.state, e.priority, e.then, e.asks, e.forgot, e.asked)
+		}
+		s.WriteByte(';')
+	}
+	levels := append([]*level{}, q.ready.lower.least(1<<30)...)
+	if q.ready.top != nil {
+		levels = append(levels, q.ready.top)
+	}
+	for _, l := range levels {
+		for ln := l.turn; ln != nil; {
+			list(fmt.Sprintf("%d:%s", l.priority, ln.group.name), ln.keys)
+			if ln = ln.next; ln == l.turn {
+				break
+			}
+		}
+	}
+	list("running", q.running)
+	for _, d := range q.delays.least(1 << 30) {
+		fmt.Fprintf(&s, "delayed %v/%d;", q.held.key(d.ref), q.held.at(d.ref).priority)
+	}
+	for w := q.waiters.head; w != nil; w = w.next {
+		fmt.Fprintf(&s, "waits %s;", waits[w])
+	}
+	fmt.Fprintf(&s, "%d %d %d %v %v %v", q.held.n, q.ready.n, q.waiters.woken, q.stopping, q.settled, q.delays.armed != never)
+	return s.String()
+}

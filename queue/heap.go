@@ -1,0 +1,90 @@
+package queue
+
+// minRoom is how many items a heap has room for without giving it back.
+const minRoom = 1024
+
+// heap is a binary heap; the item that is less than all others is first. Each
+// item knows its place, so that it can be moved or removed from the middle.
+type heap[T any] struct {
+	items []T
+	less  func(a, b T) bool
+	place func(T) *int32 // where the item keeps its place; -1 while it is in no heap
+}
+
+func (h *heap[T]) len() int { return len(h.items) }
+func (h *heap[T]) first() T { return h.items[0] }
+
+func (h *heap[T]) push(t T) {
+	*h.place(t) = int32(len(h.items))
+	h.items = append(h.items, t)
+	h.up(len(h.items) - 1)
+}
+
+func (h *heap[T]) remove(t T) {
+	place := h.place(t)
+	i, last := int(*place), len(h.items)-1
+	*place = -1
+	moved := h.items[last]
+	var none T
+	h.items[last] = none
+	h.items = h.items[:last]
+	if i < last {
+		h.set(i, moved)
+		h.fix(moved)
+	}
+	if cap(h.items) > max(4*last, minRoom) { // gives back the room of a burst
+		h.items = append(make([]T, 0, 2*last), h.items...)
+	}
+}
+
+// fix puts an item whose order changed in its place.
+func (h *heap[T]) fix(t T) {
+	i := int(*h.place(t))
+	if h.up(i) == i {
+		h.down(i)
+	}
+}
+
+func (h *heap[T]) set(i int, t T) {
+	h.items[i] = t
+	*h.place(t) = int32(i)
+}
+
+func (h *heap[T]) up(i int) int {
+	t := h.items[i]
+	start := i
+	for i > 0 {
+		parent := (i - 1) / 2
+		if !h.less(t, h.items[parent]) {
+			break
+		}
+		h.set(i, h.items[parent])
+		i = parent
+	}
+	if i != start {
+		h.set(i, t)
+	}
+	return i
+}
+
+func (h *heap[T]) down(i int) {
+	t := h.items[i]
+	start := i
+	for {
+		child := 2*i + 1
+		if child >= len(h.items) {
+			break
+		}
+		if right := child + 1; right < len(h.items) && h.less(h.items[right], h.items[child]) {
+			child = right
+		}
+		if !h.less(h.items[child], t) {
+			break
+		}
+		h.set(i, h.items[child])
+		i = child
+	}
+	if i != start {
+		h.set(i, t)
+	}
+}
