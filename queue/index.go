@@ -14,6 +14,10 @@ const (
 	pageShift = 6 // buckets are made and given back by the page
 	pageSize  = 1 << pageShift
 
+	// minSize is how many buckets stay: enough for 1,536 keys, so that a queue in
+	// steady use does not allocate.
+	minSize = 512
+
 	used = 1 << 31 // in each hash, so that none is 0
 )
 
@@ -53,16 +57,17 @@ func newIndex[K comparable]() index[K] {
 	}
 }
 
-// find returns the entry of key, 0 if there is none, and the hash that insert
-// wants then.
-func (x *index[K]) find(key K) (r ref, hash uint32) {
-	hash = uint32(maphash.Comparable(x.seed, key)) | used
+// hash returns the hash of a key. It may be called without the lock.
+func (x *index[K]) hash(key K) uint32 { return uint32(maphash.Comparable(x.seed, key)) | used }
+
+// find returns the entry of key, 0 if there is none.
+func (x *index[K]) find(key K, hash uint32) ref {
 	b := x.bucket(hash)
-	r = b.refs[b.slot(hash)]
+	r := b.refs[b.slot(hash)]
 	if r == 0 || x.key(r) == key {
-		return r, hash
+		return r
 	}
-	return x.search(b, key, hash), hash
+	return x.search(b, key, hash)
 }
 
 // search is for a key that has no slot, or the hash of another key.
@@ -139,10 +144,9 @@ func (x *index[K]) delete(r ref, e *entry) {
 	x.take(r, e.hash)
 	x.remove(r)
 	x.n--
-	for range 2 { // buckets go as fast as keys: there are fewer of them, but still more than half as many
-		if x.n < load*int(x.size)/4 && x.size > pageSize {
-			x.shrink()
-		}
+	// Up to two buckets go with a key, so that they are gone when the keys are.
+	for x.n < load*int(x.size)/4 && x.size > minSize {
+		x.shrink()
 	}
 }
 

@@ -31,9 +31,9 @@ type Config[K comparable] struct {
 	MetricsProvider workqueue.MetricsProvider
 
 	// Group names the group of a key, for example its namespace: ready keys of
-	// equal priority take turns by group. It is called once each time a key
-	// enters the queue, with the queue locked: it must be quick and must not
-	// call the queue. nil means one group.
+	// equal priority take turns by group. It is called by each add, by any number
+	// of goroutines at once; what it says counts when the add brings the key into
+	// the queue. nil means one group.
 	Group func(K) string
 
 	// MaxWait bounds how long higher priorities go first without exception:
@@ -114,17 +114,11 @@ func (q *Queue[K]) Add(key K) {
 // time win: a ready key can only rise, a delayed or running key also keeps its
 // time if that is earlier.
 func (q *Queue[K]) AddWith(opts AddOptions, keys ...K) {
-	if !opts.RateLimited {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		for _, key := range keys {
-			q.addLocked(key, request{asks: true, priority: opts.Priority, after: opts.After})
-		}
-		return
-	}
 	for _, key := range keys {
-		r := request{asks: true, priority: opts.Priority, retry: true}
-		r.after = max(opts.After, q.limiter.When(key))
+		r := request{asks: true, priority: opts.Priority, after: opts.After, retry: opts.RateLimited}
+		if opts.RateLimited {
+			r.after = max(opts.After, q.limiter.When(key))
+		}
 		q.add(key, r)
 	}
 }
@@ -137,17 +131,23 @@ type request struct {
 	retry    bool
 }
 
+// add asks for everything that is the caller's code before it locks.
 func (q *Queue[K]) add(key K, r request) {
+	hash := q.held.hash(key)
+	group := ""
+	if q.groupOf != nil {
+		group = q.groupOf(key)
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.addLocked(key, r)
+	q.addLocked(key, hash, group, r)
 }
 
-func (q *Queue[K]) addLocked(key K, r request) {
-	k, hash := q.held.find(key)
+func (q *Queue[K]) addLocked(key K, hash uint32, group string, r request) {
+	k := q.held.find(key, hash)
 	if k == 0 {
 		if !q.stopping {
-			q.addNewLocked(key, hash, r)
+			q.addNewLocked(key, hash, group, r)
 		}
 		return
 	}
@@ -203,18 +203,15 @@ func (q *Queue[K]) addLocked(key K, r request) {
 	}
 }
 
-// addNewLocked adds a key that the queue does not hold. Group is the caller's
-// code and may panic: nothing has changed until it returned.
-func (q *Queue[K]) addNewLocked(key K, hash uint32, r request) {
-	group := uint32(0)
-	if q.groupOf != nil {
-		group = q.ready.groups.enter(q.groupOf(key))
-	}
+// addNewLocked adds a key that the queue does not hold.
+func (q *Queue[K]) addNewLocked(key K, hash uint32, group string, r request) {
 	if r.retry && q.metrics != nil {
 		q.metrics.retries.Inc()
 	}
 	k, e := q.held.insert(key, hash)
-	e.group, e.priority = group, r.priority
+	if e.priority = r.priority; q.groupOf != nil {
+		e.group = q.ready.groups.enter(group)
+	}
 	if r.after <= 0 {
 		q.addReadyLocked(k, e)
 		return
@@ -309,9 +306,10 @@ func (q *Queue[K]) tryLocked(ended bool) (k ref, e *entry, wait bool) {
 // everything else but what the rate limiter knows. Done of a key that does not
 // run does nothing.
 func (q *Queue[K]) Done(key K) {
+	hash := q.held.hash(key)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	k, _ := q.held.find(key)
+	k := q.held.find(key, hash)
 	if k == 0 {
 		return
 	}
@@ -361,9 +359,10 @@ func (e *entry) settle() {
 // what was asked for while it ran, or 0. Forget does not replace Done.
 func (q *Queue[K]) Forget(key K) {
 	q.limiter.Forget(key)
+	hash := q.held.hash(key)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if k, _ := q.held.find(key); k != 0 && q.held.at(k).state == stateRunning {
+	if k := q.held.find(key, hash); k != 0 && q.held.at(k).state == stateRunning {
 		q.held.at(k).forgot = true
 	}
 }

@@ -1,0 +1,646 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/controllerkit/controllerkit/queue"
+)
+
+// fixedLimiter says the same delay for every key. call, if any, is made by each
+// of its methods.
+type fixedLimiter[K comparable] struct {
+	delay time.Duration
+	call  func()
+}
+
+func (l *fixedLimiter[K]) called() {
+	if l.call != nil {
+		l.call()
+	}
+}
+
+func (l *fixedLimiter[K]) When(K) time.Duration { l.called(); return l.delay }
+func (l *fixedLimiter[K]) Forget(K)             { l.called() }
+func (l *fixedLimiter[K]) NumRequeues(K) int    { l.called(); return 7 }
+
+// take returns the keys that are ready now, in order, and finishes them.
+func take[K comparable](q *queue.Queue[K]) (keys []K) {
+	for q.Len() > 0 {
+		key, _ := q.Get()
+		keys = append(keys, key)
+		q.Done(key)
+	}
+	return keys
+}
+
+// usable fails the test if a queue that something bad was done to does not take,
+// hand out and finish a key any more, or holds more than what is meant to be
+// left. It gives up after a minute if the queue is locked for ever.
+func usable[K comparable](t *testing.T, q *queue.Queue[K], key K, left int) {
+	t.Helper()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		q.Add(key)
+		if got, _, ok := q.GetContext(context.Background()); !ok || got != key {
+			t.Errorf("after Add %v: GetContext returned %v, %v", key, got, ok)
+		}
+		q.Done(key)
+		if pending := q.Pending(); len(pending) != left {
+			t.Errorf("the queue holds %v, want %d keys", pending, left)
+		}
+	}()
+	limit := time.NewTimer(time.Minute)
+	defer limit.Stop()
+	select {
+	case <-ended:
+	case <-limit.C:
+		t.Fatal("the queue is locked")
+	}
+}
+
+// panics calls f and says whether it panicked.
+func panics(f func()) (panicked bool) {
+	defer func() { panicked = recover() != nil }()
+	f()
+	return false
+}
+
+func TestZeroConfig(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := queue.New(queue.Config[string]{})
+		defer q.ShutDown()
+		q.AddWith(queue.AddOptions{}, "a")
+		q.AddWith(queue.AddOptions{})
+		q.AddWith(queue.AddOptions{Priority: 1}, nil...)
+		q.AddWith(queue.AddOptions{RateLimited: true}, nil...)
+		if diff := cmp.Diff([]string{"a"}, take(q)); diff != "" {
+			t.Errorf("AddWith (-want +got):\n%s", diff)
+		}
+		q.AddRateLimited("a")
+		if got := q.NumRequeues("a"); got != 1 {
+			t.Errorf("NumRequeues: got %d, want 1", got)
+		}
+		time.Sleep(5 * time.Millisecond) // the default limiter's first delay at most
+		synctest.Wait()
+		if diff := cmp.Diff([]string{"a"}, take(q)); diff != "" {
+			t.Errorf("AddRateLimited (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(queue.State{}, q.Snapshot()); diff != "" {
+			t.Errorf("Snapshot (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A delay that is not positive is none, and a very long one does not end early
+// because it overflows, whoever asks for it and however late.
+//
+// Proves Q5.
+func TestExtremeDelays(t *testing.T) {
+	const never = math.MaxInt64
+	type adds struct {
+		name string
+		add  func(q *queue.Queue[string], limiter *fixedLimiter[string], d time.Duration)
+	}
+	for _, by := range []adds{
+		{"AddAfter", func(q *queue.Queue[string], _ *fixedLimiter[string], d time.Duration) { q.AddAfter("a", d) }},
+		{"AddWith", func(q *queue.Queue[string], _ *fixedLimiter[string], d time.Duration) {
+			q.AddWith(queue.AddOptions{After: d}, "a")
+		}},
+		{"AddRateLimited", func(q *queue.Queue[string], l *fixedLimiter[string], d time.Duration) {
+			l.delay = d
+			q.AddRateLimited("a")
+		}},
+		{"AddWith rate-limited", func(q *queue.Queue[string], l *fixedLimiter[string], d time.Duration) {
+			l.delay = d
+			q.AddWith(queue.AddOptions{RateLimited: true}, "a")
+		}},
+		{"AddWith rate-limited, the other delay longer", func(q *queue.Queue[string], l *fixedLimiter[string], d time.Duration) {
+			l.delay = math.MinInt64
+			q.AddWith(queue.AddOptions{RateLimited: true, After: d}, "a")
+		}},
+	} {
+		for _, tc := range []struct {
+			name    string
+			delay   time.Duration
+			delayed bool
+		}{
+			{"zero", 0, false},
+			{"negative", -time.Second, false},
+			{"MinInt64", math.MinInt64, false},
+			{"1 ns", 1, true},
+			{"MaxInt64", never, true},
+			{"MaxInt64 - 1", never - 1, true},
+			{"200 years", 200 * 365 * 24 * time.Hour, true},
+		} {
+			for _, first := range []string{"new", "delayed", "running"} {
+				t.Run(by.name+"/"+tc.name+"/"+first, func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						limiter := &fixedLimiter[string]{}
+						q := queue.New(queue.Config[string]{RateLimiter: limiter})
+						defer q.ShutDown()
+						time.Sleep(time.Hour)
+						switch first {
+						case "delayed":
+							q.AddAfter("a", never)
+						case "running":
+							q.Add("a")
+							q.Get()
+						}
+						by.add(q, limiter, tc.delay)
+						q.Done("a")
+						if !tc.delayed && q.Len() == 0 {
+							t.Fatal("not ready at once")
+						}
+						synctest.Wait()
+						if got := q.Len() == 0; got != tc.delayed {
+							t.Fatalf("delayed: got %v, want %v", got, tc.delayed)
+						}
+						if !tc.delayed {
+							return
+						}
+						if tc.delay == 1 {
+							time.Sleep(1 * time.Nanosecond)
+							synctest.Wait()
+							if q.Len() != 1 {
+								t.Error("not ready after 1 ns")
+							}
+							return
+						}
+						time.Sleep(50 * 365 * 24 * time.Hour)
+						synctest.Wait()
+						if q.Len() > 0 {
+							t.Fatalf("ready after 50 years, want %v", tc.delay)
+						}
+						if until := q.Snapshot().Keys[0].Until; until.Before(time.Now()) {
+							t.Errorf("Snapshot: delayed until %v, and it is %v", until, time.Now())
+						}
+						// An earlier time wins over one that never comes, and nothing is lost.
+						q.AddAfter("a", time.Minute)
+						q.AddAfter("b", never)
+						time.Sleep(time.Minute)
+						synctest.Wait()
+						if diff := cmp.Diff([]string{"a"}, take(q)); diff != "" {
+							t.Errorf("a minute later (-want +got):\n%s", diff)
+						}
+						if diff := cmp.Diff([]string{"b"}, q.Pending()); diff != "" {
+							t.Errorf("Pending (-want +got):\n%s", diff)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// Proves Q3.
+func TestExtremePriorities(t *testing.T) {
+	const lowest, highest = math.MinInt, math.MaxInt
+	with := func(q *queue.Queue[string], priority int, keys ...string) {
+		q.AddWith(queue.AddOptions{Priority: priority}, keys...)
+	}
+	for _, tc := range []struct {
+		name string
+		add  func(q *queue.Queue[string])
+		want []string
+	}{
+		{"in order", func(q *queue.Queue[string]) {
+			with(q, 0, "normal")
+			with(q, lowest, "lowest")
+			with(q, highest, "highest")
+			with(q, lowest+1, "low")
+			with(q, highest-1, "high")
+			with(q, -1, "below")
+		}, []string{"highest", "high", "normal", "below", "low", "lowest"}},
+		{"raised from lowest to highest, and not lowered", func(q *queue.Queue[string]) {
+			with(q, lowest, "a", "b")
+			with(q, 1, "c")
+			with(q, highest, "b")
+			with(q, lowest, "b")
+		}, []string{"b", "c", "a"}},
+		{"added again while it runs", func(q *queue.Queue[string]) {
+			with(q, lowest, "a")
+			q.Get()
+			with(q, lowest, "a")
+			with(q, lowest, "b")
+			with(q, highest, "a")
+			with(q, lowest, "a")
+			with(q, highest-1, "c")
+			q.Done("a")
+		}, []string{"a", "c", "b"}},
+		{"forgotten while it runs", func(q *queue.Queue[string]) {
+			with(q, highest, "a")
+			q.Get()
+			q.Forget("a")
+			with(q, lowest, "a")
+			with(q, lowest+1, "b")
+			q.Done("a")
+		}, []string{"b", "a"}},
+		{"delayed", func(q *queue.Queue[string]) {
+			q.AddWith(queue.AddOptions{Priority: lowest, After: time.Hour}, "a")
+			q.AddWith(queue.AddOptions{Priority: highest, After: time.Hour}, "b")
+			with(q, lowest, "a", "b")
+		}, []string{"b", "a"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			q := queue.New(queue.Config[string]{})
+			defer q.ShutDown()
+			tc.add(q)
+			if diff := cmp.Diff(tc.want, take(q)); diff != "" {
+				t.Errorf("order (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A worker that never calls Done keeps its key and nothing else.
+//
+// Proves Q7.
+func TestKeysThatAreNeverDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := queue.New(queue.Config[string]{})
+		q.Add("stuck")
+		q.Get()
+		since := time.Now()
+		time.Sleep(24 * time.Hour)
+		q.Add("stuck") // waits for Done, whatever it asks for
+		for range 3 {
+			q.AddWith(queue.AddOptions{Priority: 1}, "b")
+			q.Add("c")
+			if diff := cmp.Diff([]string{"b", "c"}, take(q)); diff != "" {
+				t.Errorf("the others (-want +got):\n%s", diff)
+			}
+		}
+		want := queue.State{Running: 1, Keys: []queue.KeyState{{Key: "stuck", State: "running", Since: since, Again: true}}}
+		if diff := cmp.Diff(want, q.Snapshot()); diff != "" {
+			t.Errorf("Snapshot (-want +got):\n%s", diff)
+		}
+		q.Add("ready")
+		q.AddAfter("delayed", time.Hour)
+		cause := errors.New("out of patience")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, cause)
+		defer cancel()
+		begin := time.Now()
+		left, err := q.Drain(ctx)
+		slices.Sort(left)
+		if diff := cmp.Diff([]string{"delayed", "ready", "stuck"}, left); diff != "" {
+			t.Errorf("Drain: left (-want +got):\n%s", diff)
+		}
+		if !errors.Is(err, cause) || time.Since(begin) != time.Minute {
+			t.Errorf("Drain: got %v after %v, want the cause after a minute", err, time.Since(begin))
+		}
+		q.ShutDown()
+	})
+}
+
+// Done of a key that does not run does nothing: not to the key, and to no other.
+func TestDoneOfWhatDoesNotRun(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		do    func(q *queue.Queue[string])
+		ready []string
+		held  []string
+	}{
+		{"never added", func(q *queue.Queue[string]) { q.Done("a") }, nil, nil},
+		{"the empty key", func(q *queue.Queue[string]) { q.Done("") }, nil, nil},
+		{"twice", func(q *queue.Queue[string]) {
+			q.Add("a")
+			q.Get()
+			q.Done("a")
+			q.Done("a")
+		}, nil, nil},
+		{"twice, added again while it ran", func(q *queue.Queue[string]) {
+			q.Add("a")
+			q.Get()
+			q.Add("a")
+			q.Done("a")
+			q.Done("a")
+		}, []string{"a"}, nil},
+		{"ready", func(q *queue.Queue[string]) {
+			q.Add("a")
+			q.Done("a")
+		}, []string{"a"}, nil},
+		{"delayed", func(q *queue.Queue[string]) {
+			q.AddAfter("a", time.Hour)
+			q.Done("a")
+		}, nil, []string{"a"}},
+		{"delayed, and then it runs", func(q *queue.Queue[string]) {
+			q.AddAfter("a", time.Hour)
+			q.Done("a")
+			q.Add("a")
+			q.Get()
+			q.Done("b")
+		}, nil, []string{"a"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			q := queue.New(queue.Config[string]{})
+			defer q.ShutDown()
+			tc.do(q)
+			if diff := cmp.Diff(tc.ready, take(q)); diff != "" {
+				t.Errorf("ready (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tc.held, q.Pending()); diff != "" {
+				t.Errorf("Pending (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The empty string is a key like any other.
+func TestEmptyKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := queue.New(queue.Config[string]{Group: func(key string) string { return key }})
+		q.Add("")
+		q.Add("")
+		key, priority, ok := q.GetContext(t.Context())
+		if key != "" || priority != 0 || !ok {
+			t.Errorf(`GetContext: got (%q, %d, %v), want ("", 0, true)`, key, priority, ok)
+		}
+		q.AddAfter("", time.Second)
+		if diff := cmp.Diff([]string{""}, q.Pending()); diff != "" {
+			t.Errorf("Pending (-want +got):\n%s", diff)
+		}
+		q.Done("")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if diff := cmp.Diff([]string{""}, take(q)); diff != "" {
+			t.Errorf("after the delay (-want +got):\n%s", diff)
+		}
+		q.ShutDown()
+		if key, shutdown := q.Get(); key != "" || !shutdown {
+			t.Errorf(`Get: got (%q, %v), want ("", true)`, key, shutdown)
+		}
+	})
+}
+
+// Every method of a queue that was shut down returns at once, and nothing is
+// added: what was ready, running and delayed before is still there.
+//
+// Proves Q8.
+func TestAfterShutDown(t *testing.T) {
+	for _, stop := range []struct {
+		name string
+		stop func(q *queue.Queue[string])
+	}{
+		{"ShutDown", func(q *queue.Queue[string]) { q.ShutDown() }},
+		{"ShutDownWithDrain", func(q *queue.Queue[string]) { q.ShutDownWithDrain() }},
+		{"Drain", func(q *queue.Queue[string]) { _, _ = q.Drain(context.Background()) }},
+	} {
+		for _, tc := range []struct {
+			name string
+			call func(t *testing.T, q *queue.Queue[string])
+		}{
+			{"Add", func(_ *testing.T, q *queue.Queue[string]) { q.Add("a"); q.Add("late") }},
+			{"AddAfter", func(_ *testing.T, q *queue.Queue[string]) { q.AddAfter("a", 1); q.AddAfter("late", 0) }},
+			{"AddRateLimited", func(_ *testing.T, q *queue.Queue[string]) { q.AddRateLimited("a"); q.AddRateLimited("late") }},
+			{"AddWith", func(_ *testing.T, q *queue.Queue[string]) {
+				q.AddWith(queue.AddOptions{Priority: 1}, "a", "late")
+				q.AddWith(queue.AddOptions{After: -1, RateLimited: true}, "a", "late")
+				q.AddWith(queue.AddOptions{})
+			}},
+			{"Get", func(t *testing.T, q *queue.Queue[string]) {
+				if key, shutdown := q.Get(); key != "" || !shutdown {
+					t.Errorf(`Get: got (%q, %v), want ("", true)`, key, shutdown)
+				}
+			}},
+			{"GetWithPriority", func(t *testing.T, q *queue.Queue[string]) {
+				if key, _, shutdown := q.GetWithPriority(); key != "" || !shutdown {
+					t.Errorf(`GetWithPriority: got (%q, %v), want ("", true)`, key, shutdown)
+				}
+			}},
+			{"GetContext", func(t *testing.T, q *queue.Queue[string]) {
+				if key, _, ok := q.GetContext(t.Context()); key != "" || ok {
+					t.Errorf(`GetContext: got (%q, %v), want ("", false)`, key, ok)
+				}
+			}},
+			{"Done", func(_ *testing.T, q *queue.Queue[string]) { q.Done("a"); q.Done("late") }},
+			{"Forget", func(t *testing.T, q *queue.Queue[string]) {
+				q.Forget("a")
+				q.Forget("late")
+				if got := q.NumRequeues("a"); got != 0 {
+					t.Errorf("NumRequeues after Forget: got %d, want 0", got)
+				}
+			}},
+			{"NumRequeues", func(t *testing.T, q *queue.Queue[string]) {
+				if got := q.NumRequeues("a"); got != 1 {
+					t.Errorf("NumRequeues: got %d, want 1", got)
+				}
+			}},
+			{"Len", func(t *testing.T, q *queue.Queue[string]) {
+				if got := q.Len(); got != 0 {
+					t.Errorf("Len: got %d, want 0", got)
+				}
+			}},
+			{"Snapshot", func(t *testing.T, q *queue.Queue[string]) {
+				if got := q.Snapshot(); !got.ShuttingDown || got.Ready+got.Running != 0 || got.Delayed != 1 {
+					t.Errorf("Snapshot: got %+v, want one delayed key", got)
+				}
+			}},
+			{"Pending", func(*testing.T, *queue.Queue[string]) {}}, // looked at below
+			{"ShuttingDown", func(t *testing.T, q *queue.Queue[string]) {
+				if !q.ShuttingDown() {
+					t.Error("ShuttingDown: got false, want true")
+				}
+			}},
+			{"Drain", func(t *testing.T, q *queue.Queue[string]) {
+				ctx, cancel := context.WithCancel(t.Context())
+				cancel()
+				for _, ctx := range []context.Context{t.Context(), ctx} {
+					left, err := q.Drain(ctx)
+					if diff := cmp.Diff([]string{"a"}, left); diff != "" || err != nil {
+						t.Errorf("Drain: error %v, left (-want +got):\n%s", err, diff)
+					}
+				}
+			}},
+			{"ShutDown", func(_ *testing.T, q *queue.Queue[string]) { q.ShutDown(); q.ShutDown() }},
+			{"ShutDownWithDrain", func(_ *testing.T, q *queue.Queue[string]) { q.ShutDownWithDrain(); q.ShutDownWithDrain() }},
+		} {
+			t.Run(stop.name+"/"+tc.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					q := queue.New(queue.Config[string]{})
+					q.AddRateLimited("a")
+					stop.stop(q)
+					time.Sleep(time.Hour) // no delay ends any more
+					begin := time.Now()
+					tc.call(t, q)
+					synctest.Wait()
+					if waited := time.Since(begin); waited != 0 {
+						t.Errorf("it waited for %v", waited)
+					}
+					if diff := cmp.Diff([]string{"a"}, q.Pending()); diff != "" {
+						t.Errorf("Pending (-want +got):\n%s", diff)
+					}
+					if got := q.Len(); got != 0 {
+						t.Errorf("Len: got %d, want 0", got)
+					}
+				})
+			})
+		}
+	}
+}
+
+// The rate limiter is called without the queue's lock: it may use the queue, and
+// if it panics the caller sees it and the queue goes on.
+func TestLimiterUsesTheQueueOrPanics(t *testing.T) {
+	for _, bad := range []struct {
+		name   string
+		panics bool
+	}{{"uses the queue", false}, {"panics", true}} {
+		for _, tc := range []struct {
+			name string
+			call func(q *queue.Queue[string])
+		}{
+			{"AddRateLimited", func(q *queue.Queue[string]) { q.AddRateLimited("bad") }},
+			{"AddWith", func(q *queue.Queue[string]) { q.AddWith(queue.AddOptions{RateLimited: true}, "bad") }},
+			{"Forget", func(q *queue.Queue[string]) { q.Forget("bad") }},
+			{"NumRequeues", func(q *queue.Queue[string]) { q.NumRequeues("bad") }},
+			{"Snapshot", func(q *queue.Queue[string]) { q.Snapshot() }},
+		} {
+			t.Run(bad.name+"/"+tc.name, func(t *testing.T) {
+				limiter := &fixedLimiter[string]{delay: time.Hour}
+				q := queue.New(queue.Config[string]{RateLimiter: limiter})
+				held := 1
+				if q.AddAfter("held", time.Hour); tc.name == "AddRateLimited" || tc.name == "AddWith" {
+					held = 2
+				}
+				if bad.panics {
+					held = 1
+					limiter.call = func() { panic("bad limiter") }
+				} else {
+					limiter.call = func() { usable(t, q, "inner", 1) }
+				}
+				if got := panics(func() { tc.call(q) }); got != bad.panics {
+					t.Errorf("panicked: got %v, want %v", got, bad.panics)
+				}
+				limiter.call = nil
+				usable(t, q, "good", held)
+				q.ShutDown()
+			})
+		}
+	}
+}
+
+var _ workqueue.TypedRateLimiter[string] = &fixedLimiter[string]{}
+
+// A key of an interface type may hold a value that cannot be compared. A map
+// panics on it, and so may the queue, in the caller's goroutine; it holds nothing
+// of the key afterwards and can be used as before.
+func TestKeyThatCannotBeCompared(t *testing.T) {
+	bad := []int{1}
+	for _, tc := range []struct {
+		name string
+		call func(q *queue.Queue[any])
+	}{
+		{"Add", func(q *queue.Queue[any]) { q.Add(bad) }},
+		{"AddAfter", func(q *queue.Queue[any]) { q.AddAfter(bad, time.Hour) }},
+		{"AddRateLimited", func(q *queue.Queue[any]) { q.AddRateLimited(bad) }},
+		{"AddWith", func(q *queue.Queue[any]) { q.AddWith(queue.AddOptions{Priority: 1}, bad) }},
+		{"AddWith rate-limited", func(q *queue.Queue[any]) { q.AddWith(queue.AddOptions{RateLimited: true}, bad) }},
+		{"Done", func(q *queue.Queue[any]) { q.Done(bad) }},
+		{"Forget", func(q *queue.Queue[any]) { q.Forget(bad) }},
+		{"NumRequeues", func(q *queue.Queue[any]) { q.NumRequeues(bad) }},
+	} {
+		for _, limiter := range []workqueue.TypedRateLimiter[any]{nil, &fixedLimiter[any]{}} {
+			t.Run(tc.name, func(t *testing.T) {
+				q := queue.New(queue.Config[any]{RateLimiter: limiter, Group: func(any) string { return "" }})
+				q.AddAfter("held", time.Hour)
+				panics(func() { tc.call(q) })
+				usable[any](t, q, "good", 1)
+				q.ShutDown()
+			})
+		}
+	}
+}
+
+// NaN is not equal to itself, so that Done does not find it: such a key runs for
+// ever. It does no harm to others, and a drain has its deadline.
+func TestKeyThatIsNotEqualToItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nan := math.NaN()
+		q := queue.New(queue.Config[float64]{RateLimiter: &fixedLimiter[float64]{delay: time.Hour}})
+		q.Add(nan)
+		q.AddWith(queue.AddOptions{Priority: 1}, 1, 2)
+		for _, want := range []float64{1, 2} {
+			if key, _ := q.Get(); key != want {
+				t.Errorf("Get: got %v, want %v", key, want)
+			}
+			q.Done(want)
+		}
+		if key, _ := q.Get(); key == key {
+			t.Errorf("Get: got %v, want NaN", key)
+		}
+		q.Done(nan)
+		q.Forget(nan)
+		q.AddAfter(nan, time.Second)
+		q.AddRateLimited(nan)
+		q.Add(3)
+		if key, _ := q.Get(); key != 3 {
+			t.Errorf("Get: got %v, want 3", key)
+		}
+		q.Done(3)
+		q.Snapshot()
+		q.Pending()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		begin := time.Now()
+		_, _ = q.Drain(ctx)
+		if got := time.Since(begin); got > time.Minute {
+			t.Errorf("Drain took %v, want no more than a minute", got)
+		}
+		q.ShutDown()
+		for ended := false; !ended; { // what is ready is still handed out
+			_, ended = q.Get()
+		}
+	})
+}
+
+// No limiter panics on NaN either, though it cannot count its failures.
+func TestLimitersOfAKeyThatIsNotEqualToItself(t *testing.T) {
+	for name, limiter := range map[string]workqueue.TypedRateLimiter[float64]{
+		"Exponential": queue.Exponential[float64](time.Second, time.Minute),
+		"TokenBucket": queue.TokenBucket[float64](1, 1, time.Minute),
+		"FastSlow":    queue.FastSlow[float64](time.Second, time.Minute, 1),
+	} {
+		for range 3 {
+			if panics(func() {
+				if got := limiter.When(math.NaN()); got < 0 || got > time.Minute {
+					t.Errorf("%s: When(NaN): got %v, want 0s to 1m", name, got)
+				}
+				limiter.NumRequeues(math.NaN())
+				limiter.Forget(math.NaN())
+			}) {
+				t.Errorf("%s panics on NaN", name)
+			}
+		}
+	}
+}
+
+// GetContext needs a context. Without one it may panic; no key is lost by it.
+func TestNilContext(t *testing.T) {
+	q := queue.New(queue.Config[string]{})
+	defer q.ShutDown()
+	q.Add("a")
+	var none context.Context
+	got := ""
+	panicked := panics(func() { got, _, _ = q.GetContext(none) })
+	if panicked == (got == "a") {
+		t.Errorf("panicked: %v, got %q: want one of both", panicked, got)
+	}
+	if panicked && q.Len() == 1 {
+		got, _ = q.Get()
+	}
+	if got != "a" {
+		t.Errorf("got %q, want a", got)
+	}
+	q.Done("a")
+	usable(t, q, "good", 0)
+}

@@ -1,0 +1,239 @@
+package queue_test
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/controllerkit/controllerkit/queue"
+)
+
+// heapInUse is what is reachable: everything else was collected before.
+func heapInUse() int64 {
+	runtime.GC()
+	runtime.GC() // what finalizers and pools held on to
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// raceDetector says whether the tests run with it: it makes large tests slow.
+func raceDetector() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}
+
+// mapRoom is what stays of a map from which all of n keys were deleted.
+func mapRoom[K comparable](keys []K) int64 {
+	before := heapInUse()
+	m := map[K]*int{}
+	for _, key := range keys {
+		m[key] = nil
+	}
+	for _, key := range keys {
+		delete(m, key)
+	}
+	room := heapInUse() - before
+	runtime.KeepAlive(m)
+	return room
+}
+
+// A burst of many keys in many groups and priorities leaves nothing but the room
+// in the map of keys, and a megabyte at most.
+//
+// Proves Q10.
+func TestMemoryAfterABurst(t *testing.T) {
+	burst, groups, priorities := 1_000_000, 100_000, 1_000
+	if raceDetector() {
+		burst, groups = burst/10, groups/10
+	}
+	names := make([]string, groups)
+	for i := range names {
+		names[i] = fmt.Sprint("group", i)
+	}
+	keys := make([]int, burst)
+	for i := range keys {
+		keys[i] = i
+	}
+	for _, tc := range []struct {
+		name string
+		add  func(q *queue.Queue[int], key int)
+	}{
+		// Every key has a group and priority of its own.
+		{"ready", func(q *queue.Queue[int], key int) {
+			q.AddWith(queue.AddOptions{Priority: (key + key/groups*7) % priorities}, key)
+		}},
+		{"raised", func(q *queue.Queue[int], key int) {
+			q.Add(key)
+			q.AddWith(queue.AddOptions{Priority: 1 + key%priorities}, key)
+		}},
+		{"delayed", func(q *queue.Queue[int], key int) { q.AddAfter(key, time.Hour) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			bound := mapRoom(keys) + 1<<20
+			// Without MaxWait, or each Get looks at every priority.
+			q := queue.New(queue.Config[int]{MaxWait: -1, Group: func(key int) string { return names[key%groups] }})
+			defer q.ShutDown()
+			before := heapInUse()
+			for _, key := range keys {
+				tc.add(q, key)
+			}
+			most := heapInUse() - before
+			if tc.name == "delayed" {
+				for _, key := range keys {
+					q.Add(key)
+				}
+			}
+			for range keys {
+				key, _ := q.Get()
+				q.Done(key)
+			}
+			left := heapInUse() - before
+			t.Logf("%d bytes a key are held at most, %d KiB after; the map alone keeps %d KiB", most/int64(burst), left>>10, (bound-1<<20)>>10)
+			if left > bound {
+				t.Errorf("a burst of %d keys that is over holds %d KiB, want at most %d", burst, left>>10, bound>>10)
+			}
+			runtime.KeepAlive(q)
+		})
+	}
+}
+
+// Proves Q10.
+func TestMemoryOfAKey(t *testing.T) {
+	const limit = 200 // bytes, without the content of the key
+	n := 1_000_000
+	if raceDetector() {
+		n /= 10
+	}
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = fmt.Sprint("namespace/name-", i)
+	}
+	for _, tc := range []struct {
+		name string
+		add  func(q *queue.Queue[string], key string)
+	}{
+		{"ready", func(q *queue.Queue[string], key string) { q.Add(key) }},
+		{"delayed", func(q *queue.Queue[string], key string) { q.AddAfter(key, time.Hour) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			q := queue.New(queue.Config[string]{})
+			defer q.ShutDown()
+			before := heapInUse()
+			for _, key := range keys {
+				tc.add(q, key)
+			}
+			got := (heapInUse() - before) / int64(n)
+			t.Logf("%d bytes a key", got)
+			if got > limit {
+				t.Errorf("each of %d keys takes %d bytes, want at most %d", n, got, limit)
+			}
+			runtime.KeepAlive(q)
+		})
+	}
+	runtime.KeepAlive(keys)
+}
+
+// Whatever key has its turn, and however many are held, nothing is allocated.
+// A run is 1024 keys, so that one allocation in a thousand is seen.
+//
+// Proves Q9.
+func TestAllocationsOfManyKeys(t *testing.T) {
+	type namespacedName struct{ Namespace, Name string }
+	keys := make([]namespacedName, 1024)
+	for i := range keys {
+		keys[i] = namespacedName{fmt.Sprint("namespace-", i%100), fmt.Sprint("name-", i)}
+	}
+	groupOf := func(key namespacedName) string { return key.Namespace }
+	priority := func(i int) queue.AddOptions { return queue.AddOptions{Priority: i % 2 * queue.LowPriority} }
+	for _, tc := range []struct {
+		name string
+		run  func(q *queue.Queue[namespacedName])
+	}{
+		{"one at a time", func(q *queue.Queue[namespacedName]) {
+			for i, key := range keys {
+				q.AddWith(priority(i), key)
+				k, _ := q.Get()
+				q.Done(k)
+			}
+		}},
+		{"all at once", func(q *queue.Queue[namespacedName]) {
+			for i, key := range keys {
+				q.AddWith(priority(i), key)
+			}
+			for range keys {
+				k, _ := q.Get()
+				q.Done(k)
+			}
+		}},
+		{"all at once, added again while they run", func(q *queue.Queue[namespacedName]) {
+			for i, key := range keys {
+				q.AddWith(priority(i), key)
+			}
+			for range keys {
+				k, _ := q.Get()
+				q.Add(k)
+				q.Done(k)
+			}
+			for range keys {
+				k, _ := q.Get()
+				q.Done(k)
+			}
+		}},
+		{"some more than before each time", func(q *queue.Queue[namespacedName]) {
+			for n := 1; n <= len(keys); n *= 2 {
+				for i, key := range keys[len(keys)-n:] {
+					q.AddWith(priority(i), key)
+				}
+				for range n {
+					k, _ := q.Get()
+					q.Done(k)
+				}
+			}
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			q := queue.New(queue.Config[namespacedName]{Group: groupOf})
+			for range 10 {
+				tc.run(q)
+			}
+			if got := testing.AllocsPerRun(100, func() { tc.run(q) }); got != 0 {
+				t.Errorf("got %v allocations in a run, want 0", got)
+			}
+		})
+	}
+}
+
+// A delay that ends, Get and Done: nothing is allocated for it, be there few
+// delays or many.
+//
+// Proves Q9.
+func TestAllocationsOfDelays(t *testing.T) {
+	for _, n := range []int{1, 64, 1024} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := queue.New(queue.Config[int]{})
+				defer q.ShutDown()
+				run := func() {
+					for key := range n {
+						q.AddAfter(key, time.Duration(1+key*7919%n)*time.Millisecond)
+					}
+					for range n {
+						key, _ := q.Get() // waits for the next delay to end
+						q.Done(key)
+					}
+				}
+				for range 10 {
+					run()
+				}
+				if got := testing.AllocsPerRun(100, run); got != 0 {
+					t.Errorf("got %v allocations for %d delays, want 0", got, n)
+				}
+			})
+		})
+	}
+}
