@@ -58,9 +58,11 @@ generate: ## generated code of the examples, and the golden files of the exporte
 zoo: bin/controlplane ## docs/zoo.md, the table of the bugs that controllertest finds
 	go test ./controllertest/internal/zoo -run '^TestDocs$$' -update
 
+ROW ?=
+
 .PHONY: bench
-bench: ## benchmarks of every package
-	go test -run '^$$' -bench . -benchmem ./...
+bench: ## side by side with client-go and controller-runtime, into bench/RESULTS.md; ROW=queue/ or ROW=queue/cycle runs some
+	cd bench && go run ./cmd/bench -row "$(ROW)"
 
 .PHONY: clean
 clean: ## remove what was built here

@@ -1,9 +1,6 @@
 package queue
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 // expireAtOnce is how many delays end before the queue is unlocked for others.
 const expireAtOnce = 256
@@ -38,9 +35,6 @@ type delay struct {
 	ref ref
 }
 
-// never is later than any time.
-const never = math.MaxInt64
-
 func newDelays(s *entries) delays {
 	return delays{
 		armed: never,
@@ -51,18 +45,6 @@ func newDelays(s *entries) delays {
 			place: func(d delay) *int32 { return &s.at(d.ref).place },
 		},
 	}
-}
-
-// now is the queue's clock: nanoseconds since it was made. Reading it takes half
-// as long as time.Now, which reads the wall clock too.
-func (q *Queue[K]) now() int64 { return int64(time.Since(q.made)) }
-
-// after returns the time that is d after now; never if that is out of range.
-func after(now int64, d time.Duration) int64 {
-	if int64(d) > never-now {
-		return never
-	}
-	return now + int64(d)
 }
 
 // delayLocked delays a key that is in no other state until e.at.

@@ -108,6 +108,7 @@ func (q *Queue[K]) stopLocked() {
 	}
 	q.stopping = true
 	q.armLocked(0) // stops the timer
+	q.stampRunningLocked()
 	q.stopGaugesLocked()
 	for q.waiters.head != nil {
 		q.waiters.wake()

@@ -3,7 +3,6 @@ package queue
 import (
 	"hash/maphash"
 	"math/bits"
-	"slices"
 )
 
 const (
@@ -60,29 +59,35 @@ func newIndex[K comparable]() index[K] {
 // hash returns the hash of a key. It may be called without the lock.
 func (x *index[K]) hash(key K) uint32 { return uint32(maphash.Comparable(x.seed, key)) | used }
 
+// place is where find found a key, or where insert is to put it.
+type place struct {
+	*bucket
+	slot int // rest if it has none
+}
+
 // find returns the entry of key, 0 if there is none.
-func (x *index[K]) find(key K, hash uint32) ref {
+func (x *index[K]) find(key K, hash uint32) (ref, place) {
 	b := x.bucket(hash)
-	r := b.refs[b.slot(hash)]
-	if r == 0 || x.key(r) == key {
-		return r
+	at := place{b, b.slot(hash)}
+	r := b.refs[at.slot]
+	if r == 0 || at.slot < slots && x.key(r) == key {
+		return r, at
 	}
 	return x.search(b, key, hash)
 }
 
 // search is for a key that has no slot, or the hash of another key.
-func (x *index[K]) search(b *bucket, key K, hash uint32) (r ref) {
+func (x *index[K]) search(b *bucket, key K, hash uint32) (ref, place) {
 	for i, h := range &b.hashes {
 		if h == hash && x.key(b.refs[i]) == key {
-			return b.refs[i]
+			return b.refs[i], place{b, i}
 		}
 	}
-	for r = b.refs[rest]; r != 0; r = x.at(r).chain {
-		if x.at(r).hash == hash && x.key(r) == key {
-			break
-		}
+	r := b.refs[rest]
+	for r != 0 && x.key(r) != key {
+		r = x.at(r).chain
 	}
-	return r
+	return r, place{b, rest}
 }
 
 // slot returns the last slot with this hash, or rest if there is none. It looks
@@ -128,20 +133,34 @@ func (x *index[K]) bucket(hash uint32) *bucket {
 func (x *index[K]) number(i uint32) *bucket { return &x.pages[i>>pageShift][i%pageSize] }
 
 // insert makes the entry of a key that find did not find.
-func (x *index[K]) insert(key K, hash uint32) (ref, *entry) {
+func (x *index[K]) insert(key K, hash uint32, at place) (ref, *entry) {
 	r := x.add(key)
 	e := x.at(r)
 	e.hash = hash
-	x.put(r, hash)
+	at.put(&x.entries, r, hash)
 	if x.n++; x.n > load*int(x.size) {
 		x.grow()
 	}
 	return r, e
 }
 
-// delete forgets a key and its entry.
-func (x *index[K]) delete(r ref, e *entry) {
-	x.take(r, e.hash)
+// delete forgets a key that find found, and its entry.
+func (x *index[K]) delete(r ref, at place) {
+	if at.slot == rest {
+		before := &at.refs[rest]
+		for *before != r {
+			before = &x.at(*before).chain
+		}
+		*before = x.at(r).chain
+	} else {
+		at.n--
+		last := at.n
+		at.hashes[at.slot], at.refs[at.slot] = at.hashes[last], at.refs[last]
+		at.hashes[last], at.refs[last] = 0, 0
+		if at.refs[rest] != 0 {
+			x.putRest(at.bucket)
+		}
+	}
 	x.remove(r)
 	x.n--
 	// Up to two buckets go with a key, so that they are gone when the keys are.
@@ -150,40 +169,13 @@ func (x *index[K]) delete(r ref, e *entry) {
 	}
 }
 
-// put puts an entry where it belongs.
-func (x *index[K]) put(r ref, hash uint32) {
-	b := x.bucket(hash)
+func (b *bucket) put(s *entries, r ref, hash uint32) {
 	if n := b.n; n < slots {
 		b.hashes[n], b.refs[n] = hash, r
 		b.n++
 		return
 	}
-	x.at(r).chain, b.refs[rest] = b.refs[rest], r
-}
-
-// take removes an entry from its bucket.
-func (x *index[K]) take(r ref, hash uint32) {
-	b := x.bucket(hash)
-	i := b.slot(hash)
-	if i < slots && b.refs[i] != r { // has the hash of another one
-		i = slices.Index(b.refs[:], r)
-		if i < 0 {
-			i = rest
-		}
-	}
-	if i == rest {
-		at := &b.refs[rest]
-		for *at != r {
-			at = &x.at(*at).chain
-		}
-		*at = x.at(r).chain
-		return
-	}
-	b.n--
-	last := b.n
-	b.hashes[i], b.refs[i] = b.hashes[last], b.refs[last]
-	b.hashes[last], b.refs[last] = 0, 0
-	x.putRest(b)
+	s.at(r).chain, b.refs[rest] = b.refs[rest], r
 }
 
 // grow adds a bucket, which takes its part of the one that has served for both.
@@ -223,7 +215,7 @@ func (x *index[K]) shrink() {
 	}
 	from := x.number(last)
 	for i := range from.n {
-		x.put(from.refs[i], from.hashes[i])
+		x.bucket(from.hashes[i]).put(&x.entries, from.refs[i], from.hashes[i])
 	}
 	x.putRest(from)
 	*from = bucket{}
@@ -240,7 +232,7 @@ func (x *index[K]) putRest(b *bucket) {
 	for r != 0 {
 		e := x.at(r)
 		next := e.chain
-		x.put(r, e.hash)
+		x.bucket(e.hash).put(&x.entries, r, e.hash)
 		r = next
 	}
 }

@@ -73,6 +73,9 @@ type Queue[K comparable] struct {
 	delays  delays   // by due time, without those that run
 	waiters waiters  // the Gets that wait
 
+	stamp    *time.Timer // tells running keys when they started; nil until it was needed
+	stamping bool        // stamp is set
+
 	gauges  *time.Timer // refreshes the gauges; nil until a key runs and there are metrics
 	ticking bool        // gauges is set
 
@@ -89,7 +92,7 @@ func New[K comparable](cfg Config[K]) *Queue[K] {
 		limiter: cfg.RateLimiter,
 		groupOf: cfg.Group,
 		metrics: newMetrics(cfg.Name, cfg.MetricsProvider),
-		made:    time.Now(),
+		made:    time.Now().Add(-1), // so that no time is 0
 		held:    newIndex[K](),
 		idle:    make(chan struct{}),
 	}
@@ -144,10 +147,10 @@ func (q *Queue[K]) add(key K, r request) {
 }
 
 func (q *Queue[K]) addLocked(key K, hash uint32, group string, r request) {
-	k := q.held.find(key, hash)
+	k, at := q.held.find(key, hash)
 	if k == 0 {
 		if !q.stopping {
-			q.addNewLocked(key, hash, group, r)
+			q.addNewLocked(key, hash, at, group, r)
 		}
 		return
 	}
@@ -204,11 +207,11 @@ func (q *Queue[K]) addLocked(key K, hash uint32, group string, r request) {
 }
 
 // addNewLocked adds a key that the queue does not hold.
-func (q *Queue[K]) addNewLocked(key K, hash uint32, group string, r request) {
+func (q *Queue[K]) addNewLocked(key K, hash uint32, at place, group string, r request) {
 	if r.retry && q.metrics != nil {
 		q.metrics.retries.Inc()
 	}
-	k, e := q.held.insert(key, hash)
+	k, e := q.held.insert(key, hash, at)
 	if e.priority = r.priority; q.groupOf != nil {
 		e.group = q.ready.groups.enter(group)
 	}
@@ -290,10 +293,16 @@ func (q *Queue[K]) tryLocked(ended bool) (k ref, e *entry, wait bool) {
 	if q.ready.n == 0 {
 		return 0, nil, !q.stopping
 	}
-	now := q.now()
+	now := int64(unknown)
+	if q.metrics != nil || q.stopping || q.ready.lower.len() > 0 {
+		now = q.now()
+	} else {
+		q.stampSoonLocked()
+	}
 	k, e = q.ready.next(now)
 	e.state, e.order = stateRunning, now
 	q.running.push(&q.held.entries, k, e)
+	q.wakeLocked()
 	if q.metrics != nil {
 		q.metrics.get(time.Duration(now - e.at))
 		q.watchGaugesLocked()
@@ -309,7 +318,7 @@ func (q *Queue[K]) Done(key K) {
 	hash := q.held.hash(key)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	k := q.held.find(key, hash)
+	k, at := q.held.find(key, hash)
 	if k == 0 {
 		return
 	}
@@ -337,7 +346,7 @@ func (q *Queue[K]) Done(key K) {
 		if q.groupOf != nil {
 			q.ready.groups.leave(e.group)
 		}
-		q.held.delete(k, e)
+		q.held.delete(k, at)
 	}
 	q.settleLocked()
 }
@@ -362,7 +371,7 @@ func (q *Queue[K]) Forget(key K) {
 	hash := q.held.hash(key)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if k := q.held.find(key, hash); k != 0 && q.held.at(k).state == stateRunning {
+	if k, _ := q.held.find(key, hash); k != 0 && q.held.at(k).state == stateRunning {
 		q.held.at(k).forgot = true
 	}
 }

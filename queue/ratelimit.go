@@ -2,7 +2,6 @@ package queue
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -169,45 +168,48 @@ func (r *combined[K]) NumRequeues(key K) (n int) {
 	return n
 }
 
-// keptRoom is for how many keys a counter keeps room, once it had it.
-const keptRoom = 1024
-
-// counter counts the failures of each key since it was forgotten.
+// counter counts the failures of each key since it was forgotten. It keeps them
+// in the queue's own index, which is faster than a map when many keys fail at
+// once, and gives back the room when they have recovered.
 type counter[K comparable] struct {
-	mu       sync.Mutex // guards everything below
-	failures map[K]int  // only keys that failed since Forget; nil until the first
-	room     int        // how many keys failures has held since it was made
+	mu       sync.Mutex // guards failures
+	failures *index[K]  // only keys that failed since Forget, with their number in order; nil until the first
 }
 
 func (c *counter[K]) fail(key K) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.failures == nil {
-		c.failures = map[K]int{}
+		x := newIndex[K]()
+		c.failures = &x
 	}
-	n := c.failures[key] + 1
-	c.failures[key] = n
-	if n == 1 {
-		c.room = max(c.room, len(c.failures))
+	hash := c.failures.hash(key)
+	k, at := c.failures.find(key, hash)
+	if k == 0 {
+		k, _ = c.failures.insert(key, hash, at)
 	}
-	return n
+	e := c.failures.at(k)
+	e.order++
+	return int(e.order)
 }
 
 func (c *counter[K]) Forget(key K) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.failures, key)
-	// A map never gives room back. After an outage, in which every key failed,
-	// what is left moves to a smaller one: at most one copy for seven deletions.
-	if n := len(c.failures); c.room > keptRoom && n < c.room/8 {
-		left := make(map[K]int, n)
-		maps.Copy(left, c.failures)
-		c.failures, c.room = left, n
+	if c.failures == nil {
+		return
+	}
+	if k, at := c.failures.find(key, c.failures.hash(key)); k != 0 {
+		c.failures.delete(k, at)
 	}
 }
 
 func (c *counter[K]) NumRequeues(key K) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.failures[key]
+	if c.failures == nil {
+		return 0
+	}
+	k, _ := c.failures.find(key, c.failures.hash(key))
+	return int(c.failures.at(k).order) // 0 of none
 }

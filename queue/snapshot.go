@@ -29,7 +29,7 @@ type KeyState struct {
 	State    string    `json:"state"` // "running", "ready" or "delayed"
 	Group    string    `json:"group,omitempty"`
 	Priority int       `json:"priority"`
-	Since    time.Time `json:"since,omitzero"`  // running, or ready in a queue with metrics: since when
+	Since    time.Time `json:"since,omitzero"`  // running, or ready in a queue with metrics: since when; without metrics up to 1 s late
 	Until    time.Time `json:"until,omitzero"`  // when its delay ends, if it has one
 	Again    bool      `json:"again,omitempty"` // running, and ready right after Done
 	Attempts int       `json:"attempts"`        // NumRequeues
@@ -60,6 +60,7 @@ func (q *Queue[K]) snapshot() (s State, keys []K) {
 		Delayed:      q.delays.len(),
 		ShuttingDown: q.stopping,
 	}
+	q.stampRunningLocked()
 	now, wall := q.now(), time.Now()
 	at := func(t int64) time.Time { return wall.Add(time.Duration(t - now)) }
 	list := func(r ref, e *entry, k KeyState) {
@@ -118,28 +119,4 @@ func (r *readySet) first(n int) (first []ref) {
 		}
 	}
 	return first
-}
-
-// least returns the n least items in order. In a heap the next one is always a
-// child of one already taken.
-func (h *heap[T]) least(n int) (least []T) {
-	if h.len() == 0 {
-		return nil
-	}
-	for edge := []int{0}; len(edge) > 0 && len(least) < n; {
-		next := 0
-		for i := range edge {
-			if h.less(h.items[edge[i]], h.items[edge[next]]) {
-				next = i
-			}
-		}
-		place := edge[next]
-		least = append(least, h.items[place])
-		edge[next] = edge[len(edge)-1]
-		edge = edge[:len(edge)-1]
-		for child := 2*place + 1; child <= 2*place+2 && child < h.len(); child++ {
-			edge = append(edge, child)
-		}
-	}
-	return least
 }

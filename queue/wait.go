@@ -65,7 +65,7 @@ func (q *Queue[K]) arriveLocked(w *waiter) {
 
 // wakeLocked wakes a waiter if more keys are ready than waiters are on their way.
 func (q *Queue[K]) wakeLocked() {
-	if q.waiters.head != nil && q.ready.n > q.waiters.woken {
+	if q.waiters.head != nil && q.ready.n > 0 && q.waiters.woken == 0 {
 		q.waiters.wake()
 	}
 }

@@ -1,0 +1,63 @@
+// Command bench measures the rows of the folder rows and writes RESULTS.md.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/controllerkit/controllerkit/bench"
+	_ "github.com/controllerkit/controllerkit/bench/rows"
+)
+
+// fewest repeats that a median and a spread are worth writing down of.
+const fewest = 5
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	name := flag.String("row", "", "run the row of this name, or those whose names begin with it; \"\" means all")
+	repeats := flag.Int("repeats", fewest, fmt.Sprintf("how often each pair is measured, at least %d", fewest))
+	out := flag.String("out", "RESULTS.md", "the file to write; rows that do not run keep their sections")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		return fmt.Errorf("%q is not a flag", flag.Arg(0))
+	}
+	if *repeats < fewest {
+		return fmt.Errorf("%d repeats are too few, want %d or more", *repeats, fewest)
+	}
+	env := bench.Here(ctx)
+	if env.RaceEnabled {
+		return fmt.Errorf("built with -race: the figures would mean nothing")
+	}
+	all := bench.Rows()
+	rows, err := bench.Select(all, *name)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		start := time.Now()
+		fmt.Fprintf(os.Stderr, "%s: measuring\n", row.Name)
+		result, err := bench.Runner{Repeats: *repeats}.Run(ctx, row)
+		if err != nil {
+			return err
+		}
+		// After each row, so that an interrupt loses one row only.
+		if err := bench.Update(*out, result, env, bench.Names(all)); err != nil {
+			return err
+		}
+		fmt.Printf("%s\n", bench.Section(result, env))
+		fmt.Fprintf(os.Stderr, "%s: %v\n", row.Name, time.Since(start).Round(100*time.Millisecond))
+	}
+	return nil
+}

@@ -1,0 +1,245 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Environment is where and with what figures were measured.
+type Environment struct {
+	CPU         string
+	Cores       int
+	MaxProcs    int // GOMAXPROCS
+	OS, Arch    string
+	Go          string
+	Date        string            // 2006-01-02
+	Modules     map[string]string // versions by path
+	RaceEnabled bool              // the figures are worth nothing
+}
+
+// Here returns the environment of this process.
+func Here(ctx context.Context) Environment {
+	env := Environment{
+		CPU:      cpu(ctx),
+		Cores:    runtime.NumCPU(),
+		MaxProcs: runtime.GOMAXPROCS(0),
+		OS:       runtime.GOOS,
+		Arch:     runtime.GOARCH,
+		Go:       runtime.Version(),
+		Date:     time.Now().UTC().Format(time.DateOnly),
+		Modules:  map[string]string{},
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range info.Deps {
+			env.Modules[m.Path] = m.Version
+		}
+		for _, s := range info.Settings {
+			env.RaceEnabled = env.RaceEnabled || s.Key == "-race" && s.Value == "true"
+		}
+	}
+	return env
+}
+
+// cpu returns the model of the processor.
+func cpu(ctx context.Context) string {
+	var model string
+	switch runtime.GOOS {
+	case "linux":
+		info, _ := os.ReadFile("/proc/cpuinfo") // some have none, and some of those have no model
+		for line := range strings.Lines(string(info)) {
+			if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "model name" {
+				model = strings.TrimSpace(value)
+				break
+			}
+		}
+	case "darwin":
+		out, _ := exec.CommandContext(ctx, "sysctl", "-n", "machdep.cpu.brand_string").Output()
+		model = strings.TrimSpace(string(out))
+	}
+	return cmp.Or(model, "a CPU of unknown model")
+}
+
+// describe says in one line what belongs to the figures of a row.
+func (e Environment) describe(r Result) string {
+	parts := []string{
+		e.CPU,
+		fmt.Sprintf("%d cores", e.Cores),
+		fmt.Sprintf("GOMAXPROCS %d", e.MaxProcs),
+		e.OS + "/" + e.Arch,
+		e.Go,
+	}
+	for _, path := range r.Modules {
+		parts = append(parts, path+" "+cmp.Or(e.Modules[path], "of unknown version"))
+	}
+	repeats := 0
+	for _, l := range r.Lines {
+		repeats = max(repeats, l.Repeats)
+	}
+	text := fmt.Sprintf("Measured on %s: %s; %d repeats", e.Date, strings.Join(parts, ", "), repeats)
+	said := map[string]bool{}
+	for _, l := range r.Lines {
+		if fewer := fmt.Sprintf(", %d beside %s", l.Repeats, l.Rival); l.Repeats < repeats && !said[fewer] {
+			said[fewer] = true
+			text += fewer
+		}
+	}
+	return text + "."
+}
+
+// preamble is what RESULTS.md begins with.
+const preamble = `# Results
+
+The library beside what people use today, on the machine that each section
+names. Written by ` + "`make bench`" + `; a run of some rows replaces their sections
+only. Each figure is the median, with the lowest and the highest in
+parentheses. A ratio is the library's figure divided by its rival's: the median
+of the ratios of runs that came directly after one another. Goals are judged on
+the numbers as they are printed.
+`
+
+const heading = "## "
+
+// Section returns the part of RESULTS.md that is about one row.
+func Section(r Result, env Environment) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s%s\n\n%s\n\n", heading, r.Row.Name, r.Row.About)
+	fmt.Fprintln(&b, "| case | figure | controllerkit | rival | rival's figure | ratio | goal | |")
+	fmt.Fprintln(&b, "|---|---|---|---|---|---|---|---|")
+	for _, l := range r.Lines {
+		goal, verdict := "", ""
+		if l.Goal != nil {
+			goal = "≤ " + number(l.Goal.AtMost)
+			if l.Goal.Rival != "" {
+				goal = "ratio " + goal
+			}
+			if l.Goal.Stretch > 0 {
+				goal += ", stretch " + number(l.Goal.Stretch)
+			}
+			switch pass, stretch := l.Pass(); {
+			case stretch:
+				verdict = "pass, stretch too"
+			case pass:
+				verdict = "pass"
+			default:
+				verdict = "falls short"
+			}
+		}
+		ratio := ""
+		if !math.IsNaN(l.Ratio.Median) {
+			ratio = l.Ratio.show(func(v float64) string { return strconv.FormatFloat(v, 'f', ratioDecimals, 64) })
+		}
+		fmt.Fprintf(&b, "| %s | %s/%s | %s | %s | %s | %s | %s | %s |\n",
+			l.Case, l.Figure, r.Row.Op, l.Ours.show(figure), l.Rival, l.Theirs.show(figure), ratio, goal, verdict)
+	}
+	fmt.Fprintf(&b, "\n%s\n", env.describe(r))
+	return b.String()
+}
+
+// show prints a Stat, without the spread if it cannot be seen.
+func (s Stat) show(format func(float64) string) string {
+	median, low, high := format(s.Median), format(s.Min), format(s.Max)
+	if low == high {
+		return median
+	}
+	return fmt.Sprintf("%s (%s–%s)", median, low, high)
+}
+
+// round leaves of a figure as many decimals as are of interest.
+func round(v float64) float64 {
+	switch a := math.Abs(v); {
+	case a < 10:
+		return math.Round(v*100) / 100
+	case a < 100:
+		return math.Round(v*10) / 10
+	}
+	return math.Round(v)
+}
+
+// ratioDecimals is one more than goals have.
+const ratioDecimals = 3
+
+func roundRatio(v float64) float64 { return math.Round(v*1000) / 1000 }
+
+// figure prints a figure as round leaves it.
+func figure(v float64) string { return number(round(v)) }
+
+// number prints v with a comma between thousands and no more decimals than it
+// has.
+func number(v float64) string {
+	whole, fraction, _ := strings.Cut(strconv.FormatFloat(v, 'f', -1, 64), ".")
+	sign := ""
+	if rest, ok := strings.CutPrefix(whole, "-"); ok {
+		sign, whole = "-", rest
+	}
+	for i := len(whole) - 3; i > 0; i -= 3 {
+		whole = whole[:i] + "," + whole[i:]
+	}
+	if fraction != "" {
+		whole += "." + fraction
+	}
+	return sign + whole
+}
+
+// Merge returns the text of RESULTS.md with the given sections by row, and with
+// those of old for the other rows. Sections of rows that are not known are
+// dropped: nobody could measure them again.
+func Merge(old string, sections map[string]string, known []string) string {
+	all := map[string]string{}
+	name := ""
+	for line := range strings.Lines(old) {
+		if rest, ok := strings.CutPrefix(line, heading); ok {
+			name = strings.TrimSpace(rest)
+		}
+		if name != "" {
+			all[name] += line
+		}
+	}
+	for name, section := range sections {
+		all[name] = section
+	}
+	var b strings.Builder
+	b.WriteString(preamble)
+	for _, name := range slices.Sorted(slices.Values(known)) {
+		if section := strings.TrimSpace(all[name]); section != "" {
+			b.WriteString("\n" + section + "\n")
+		}
+	}
+	return b.String()
+}
+
+// Update writes one row's section to the file at path, which may not exist yet.
+// The file is replaced as a whole or not at all.
+func Update(path string, r Result, env Environment, known []string) error {
+	old, err := os.ReadFile(path)
+	if err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	text := Merge(string(old), map[string]string{r.Row.Name: Section(r, env)}, known)
+	temp, err := os.CreateTemp(filepath.Dir(path), ".results-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temp.Name())
+	_, err = temp.WriteString(text)
+	if closed := temp.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = os.Chmod(temp.Name(), 0o644)
+	}
+	if err == nil {
+		err = os.Rename(temp.Name(), path)
+	}
+	return err
+}

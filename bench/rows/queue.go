@@ -1,0 +1,297 @@
+package rows
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+
+	"github.com/controllerkit/controllerkit/bench"
+	"github.com/controllerkit/controllerkit/queue"
+)
+
+// What the rows about queues share. All queues are without metrics. The
+// library's and controller-runtime's use two priorities, the library's also
+// takes turns between 100 groups; client-go's has neither.
+
+const (
+	clientGo          = "client-go"
+	controllerRuntime = "controller-runtime"
+)
+
+// groups is how many namespaces the keys are in. Each has keys of both
+// priorities.
+const groups = 100
+
+// A rate limiter's delays, so long that none ends while it is measured.
+const (
+	limiterBase  = time.Hour
+	limiterLimit = 1000 * time.Hour
+)
+
+// target is a queue under measurement. It names keys by their index where it
+// adds them: those with an odd one have the lower priority.
+type target[K comparable] interface {
+	add(i int)
+	addAfter(i int, delay time.Duration)
+	addRateLimited(i int)
+
+	// addMarker adds a key that is not one of those with an index, so that it
+	// is handed out after all of them.
+	addMarker(marker K)
+	// addMarkerSoon adds it with the shortest delay that there is.
+	addMarkerSoon(marker K)
+
+	get() K
+	done(K)
+	len() int // how many keys are ready
+	shutDown()
+}
+
+// soon is a delay, and so takes the way of all delays.
+const soon = time.Nanosecond
+
+// oursTarget calls the library's queue directly, as its users do: the keys of
+// AddWith then stay on the stack.
+type oursTarget[K comparable] struct {
+	q    *queue.Queue[K]
+	keys []K
+}
+
+func (t *oursTarget[K]) add(i int) {
+	if i%2 == 0 {
+		t.q.Add(t.keys[i])
+	} else {
+		t.q.AddWith(queue.AddOptions{Priority: queue.LowPriority}, t.keys[i])
+	}
+}
+
+func (t *oursTarget[K]) addAfter(i int, delay time.Duration) {
+	if i%2 == 0 {
+		t.q.AddAfter(t.keys[i], delay)
+	} else {
+		t.q.AddWith(queue.AddOptions{Priority: queue.LowPriority, After: delay}, t.keys[i])
+	}
+}
+
+func (t *oursTarget[K]) addRateLimited(i int) {
+	if i%2 == 0 {
+		t.q.AddRateLimited(t.keys[i])
+	} else {
+		t.q.AddWith(queue.AddOptions{Priority: queue.LowPriority, RateLimited: true}, t.keys[i])
+	}
+}
+
+func (t *oursTarget[K]) addMarker(marker K) {
+	t.q.AddWith(queue.AddOptions{Priority: queue.LowPriority - 1}, marker)
+}
+
+func (t *oursTarget[K]) addMarkerSoon(marker K) { t.q.AddAfter(marker, soon) }
+
+func (t *oursTarget[K]) get() K {
+	key, _ := t.q.Get()
+	return key
+}
+
+func (t *oursTarget[K]) done(key K) { t.q.Done(key) }
+func (t *oursTarget[K]) len() int   { return t.q.Len() }
+func (t *oursTarget[K]) shutDown()  { t.q.ShutDown() }
+
+type clientGoTarget[K comparable] struct {
+	q    workqueue.TypedRateLimitingInterface[K]
+	keys []K
+}
+
+func (t *clientGoTarget[K]) add(i int)                           { t.q.Add(t.keys[i]) }
+func (t *clientGoTarget[K]) addAfter(i int, delay time.Duration) { t.q.AddAfter(t.keys[i], delay) }
+func (t *clientGoTarget[K]) addRateLimited(i int)                { t.q.AddRateLimited(t.keys[i]) }
+func (t *clientGoTarget[K]) addMarker(marker K)                  { t.q.Add(marker) }
+func (t *clientGoTarget[K]) addMarkerSoon(marker K)              { t.q.AddAfter(marker, soon) }
+
+func (t *clientGoTarget[K]) get() K {
+	key, _ := t.q.Get()
+	return key
+}
+
+func (t *clientGoTarget[K]) done(key K) { t.q.Done(key) }
+func (t *clientGoTarget[K]) len() int   { return t.q.Len() }
+func (t *clientGoTarget[K]) shutDown()  { t.q.ShutDown() }
+
+type controllerRuntimeTarget[K comparable] struct {
+	q           priorityqueue.PriorityQueue[K]
+	keys        []K
+	low, lowest *int // made once: a caller can do that as well
+}
+
+func (t *controllerRuntimeTarget[K]) add(i int) {
+	if i%2 == 0 {
+		t.q.Add(t.keys[i])
+	} else {
+		t.q.AddWithOpts(priorityqueue.AddOpts{Priority: t.low}, t.keys[i])
+	}
+}
+
+func (t *controllerRuntimeTarget[K]) addAfter(i int, delay time.Duration) {
+	if i%2 == 0 {
+		t.q.AddAfter(t.keys[i], delay)
+	} else {
+		t.q.AddWithOpts(priorityqueue.AddOpts{Priority: t.low, After: delay}, t.keys[i])
+	}
+}
+
+func (t *controllerRuntimeTarget[K]) addRateLimited(i int) {
+	if i%2 == 0 {
+		t.q.AddRateLimited(t.keys[i])
+	} else {
+		t.q.AddWithOpts(priorityqueue.AddOpts{Priority: t.low, RateLimited: true}, t.keys[i])
+	}
+}
+
+func (t *controllerRuntimeTarget[K]) addMarker(marker K) {
+	t.q.AddWithOpts(priorityqueue.AddOpts{Priority: t.lowest}, marker)
+}
+
+func (t *controllerRuntimeTarget[K]) addMarkerSoon(marker K) { t.q.AddAfter(marker, soon) }
+
+func (t *controllerRuntimeTarget[K]) get() K {
+	key, _ := t.q.Get()
+	return key
+}
+
+func (t *controllerRuntimeTarget[K]) done(key K) { t.q.Done(key) }
+func (t *controllerRuntimeTarget[K]) len() int   { return t.q.Len() }
+func (t *controllerRuntimeTarget[K]) shutDown()  { t.q.ShutDown() }
+
+// kind is a kind of keys. Those that were made once are used in every run, so
+// that no run is charged for them.
+type kind[K comparable] struct {
+	name   string
+	key    func(namespace, name string) K
+	group  func(K) string
+	marker K
+	made   []K
+}
+
+func (k *kind[K]) keys(n int) []K {
+	for i := len(k.made); i < n; i++ {
+		k.made = append(k.made, k.key(fmt.Sprint("namespace-", i/2%groups), fmt.Sprint("name-", i)))
+	}
+	return k.made[:n]
+}
+
+func stringKind() *kind[string] {
+	return &kind[string]{
+		name: "string keys",
+		key:  func(namespace, name string) string { return namespace + "/" + name },
+		group: func(key string) string {
+			namespace, _, _ := strings.Cut(key, "/")
+			return namespace
+		},
+		marker: "marker",
+	}
+}
+
+func structKind() *kind[types.NamespacedName] {
+	return &kind[types.NamespacedName]{
+		name: "struct keys",
+		key: func(namespace, name string) types.NamespacedName {
+			return types.NamespacedName{Namespace: namespace, Name: name}
+		},
+		group:  func(key types.NamespacedName) string { return key.Namespace },
+		marker: types.NamespacedName{Name: "marker"},
+	}
+}
+
+// opener makes an empty queue that is to hold keys.
+type opener[K comparable] func(keys []K) target[K]
+
+func (k *kind[K]) openOurs(keys []K) target[K] {
+	return &oursTarget[K]{keys: keys, q: queue.New(queue.Config[K]{
+		Group:       k.group,
+		RateLimiter: queue.Exponential[K](limiterBase, limiterLimit),
+	})}
+}
+
+func (k *kind[K]) openClientGo(keys []K) target[K] {
+	return &clientGoTarget[K]{keys: keys, q: workqueue.NewTypedRateLimitingQueueWithConfig(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[K](limiterBase, limiterLimit),
+		workqueue.TypedRateLimitingQueueConfig[K]{},
+	)}
+}
+
+func (k *kind[K]) openControllerRuntime(keys []K) target[K] {
+	return &controllerRuntimeTarget[K]{
+		keys: keys,
+		q: priorityqueue.New("", func(o *priorityqueue.Opts[K]) {
+			o.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[K](limiterBase, limiterLimit)
+		}),
+		low:    new(queue.LowPriority),
+		lowest: new(queue.LowPriority - 1),
+	}
+}
+
+// work is a row's work on one queue after another, each of which it shuts
+// down. It returns the number of operations.
+type work[K comparable] func(m *bench.Meter, k *kind[K], open opener[K], size int) (ops int)
+
+// queueRow is a row about queues.
+type queueRow struct {
+	bench.Row // without Pairs
+
+	// The row's work with both kinds of keys.
+	strings work[string]
+	structs work[types.NamespacedName]
+
+	// How much of it there is beside each rival. What takes controller-runtime
+	// long is made smaller, for both of the pair.
+	besideClientGo, besideControllerRuntime int
+
+	// repeatsBesideControllerRuntime is as Repeats of bench.Pair.
+	repeatsBesideControllerRuntime int
+
+	// handedOut says what becomes of the keys: how many there are, how often
+	// each is handed out, and how often one is in the queue when that is shut
+	// down. The tests hold every contender to it.
+	handedOut func(m *bench.Meter, ops int) tally
+}
+
+// tally is what became of the keys of a row.
+type tally struct {
+	keys int // different keys, without markers
+	each int // how often each of them was handed out, or left
+	left int // how often any was left
+}
+
+var queueRows []queueRow
+
+func registerQueue(row queueRow) {
+	queueRows = append(queueRows, row)
+	row.Pairs = func(context.Context) ([]bench.Pair, func(), error) {
+		return append(queuePairs(row, stringKind(), row.strings), queuePairs(row, structKind(), row.structs)...), nil, nil
+	}
+	bench.Register(row.Row)
+}
+
+func queuePairs[K comparable](row queueRow, k *kind[K], do work[K]) []bench.Pair {
+	contender := func(name, module string, open opener[K], size int) bench.Contender {
+		return bench.Contender{Name: name, Module: module, Run: func(_ context.Context, m *bench.Meter) (int, error) {
+			return do(m, k, open, size), nil
+		}}
+	}
+	beside := func(name, module string, open opener[K], size, repeats int) bench.Pair {
+		return bench.Pair{
+			Case:    k.name,
+			Ours:    contender("controllerkit", "", k.openOurs, size),
+			Theirs:  contender(name, module, open, size),
+			Repeats: repeats,
+		}
+	}
+	return []bench.Pair{
+		beside(clientGo, "k8s.io/client-go", k.openClientGo, row.besideClientGo, 0),
+		beside(controllerRuntime, "sigs.k8s.io/controller-runtime", k.openControllerRuntime, row.besideControllerRuntime, row.repeatsBesideControllerRuntime),
+	}
+}

@@ -1,0 +1,52 @@
+package rows
+
+import (
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/controllerkit/controllerkit/bench"
+)
+
+// backlogKeys is how many keys are ready at once.
+const backlogKeys = 100_000
+
+func init() {
+	registerQueue(queueRow{
+		Row: bench.Row{
+			Name:  "queue/backlog",
+			About: "A new queue gets 100,000 keys, each twice, then all are handed out and done.",
+			Op:    "key",
+			Goals: []bench.Goal{
+				{Figure: bench.Time, Rival: clientGo, AtMost: 0.85, Stretch: 0.7},
+				{Figure: bench.Time, Rival: controllerRuntime, AtMost: 0.10},
+			},
+		},
+		strings:                 backlog[string],
+		structs:                 backlog[types.NamespacedName],
+		besideClientGo:          5,
+		besideControllerRuntime: 2,
+		handedOut: func(m *bench.Meter, ops int) tally {
+			n := m.N(backlogKeys)
+			return tally{keys: n, each: ops / n}
+		},
+	})
+}
+
+// backlog does size rounds.
+func backlog[K comparable](m *bench.Meter, k *kind[K], open opener[K], size int) int {
+	n := m.N(backlogKeys)
+	for range size {
+		t := open(k.keys(n))
+		m.Measure(func() {
+			for range 2 {
+				for key := range n {
+					t.add(key)
+				}
+			}
+			for range n {
+				t.done(t.get())
+			}
+		})
+		t.shutDown()
+	}
+	return size * n
+}

@@ -1,0 +1,58 @@
+package rows
+
+import (
+	"runtime"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/controllerkit/controllerkit/bench"
+)
+
+// heldKeys is how many keys a queue holds when its memory is measured.
+const heldKeys = 1_000_000
+
+func init() {
+	registerQueue(queueRow{
+		Row: bench.Row{
+			Name:  "queue/memory",
+			About: "Bytes of the heap that a new queue takes when 1,000,000 keys are ready, after a collection. What the strings of the keys hold is not counted.",
+			Op:    "key",
+			Goals: []bench.Goal{{Figure: heap, AtMost: 200}},
+		},
+		strings:                 memory[string],
+		structs:                 memory[types.NamespacedName],
+		besideClientGo:          heldKeys,
+		besideControllerRuntime: heldKeys,
+
+		repeatsBesideControllerRuntime: 2, // it takes long, and there is no noise
+
+		handedOut: func(m *bench.Meter, _ int) tally { return tally{keys: m.N(heldKeys), each: 1, left: 1} },
+	})
+}
+
+// heap is the figure of what is alive after a collection.
+const heap = "heap B"
+
+func memory[K comparable](m *bench.Meter, k *kind[K], open opener[K], size int) int {
+	n := m.N(size)
+	keys := k.keys(n)
+	before := alive()
+	t := open(keys)
+	for key := range n {
+		t.add(key)
+	}
+	held := t.len() // controller-runtime's queue has taken all of them when it answers
+	m.Count(heap, float64(alive()-before))
+	runtime.KeepAlive(keys)
+	t.shutDown()
+	return held
+}
+
+// alive returns the bytes of the heap that are in use.
+func alive() int64 {
+	var stats runtime.MemStats
+	runtime.GC()
+	runtime.GC() // what the first one only unlinked, as in a sync.Pool
+	runtime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc)
+}

@@ -1,0 +1,229 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"runtime"
+	"slices"
+	"time"
+)
+
+// Meter takes the figures of one run of one contender. It is used by one
+// goroutine. The zero value is ready.
+type Meter struct {
+	Quick bool // for tests: a hundredth of the work; the figures mean nothing
+
+	totals map[string]float64
+}
+
+// N is how many operations to do where n would be measured: n, or a hundredth
+// of it if only a test looks at the row.
+func (m *Meter) N(n int) int {
+	if m.Quick {
+		return max(n/100, 1)
+	}
+	return n
+}
+
+// Measure runs f, after a garbage collection, and adds its time, its
+// allocations and their bytes to the figures. Whatever other goroutines
+// allocate meanwhile counts as well.
+func (m *Meter) Measure(f func()) {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	start := time.Now()
+	f()
+	elapsed := time.Since(start)
+	runtime.ReadMemStats(&after)
+	m.Count(Time, float64(elapsed))
+	m.Count(Allocs, float64(after.Mallocs-before.Mallocs))
+	m.Count(Bytes, float64(after.TotalAlloc-before.TotalAlloc))
+}
+
+// Count adds total to a figure, which may be any: "requests". Like all figures
+// it is reported per operation.
+func (m *Meter) Count(figure string, total float64) {
+	if m.totals == nil {
+		m.totals = map[string]float64{}
+	}
+	m.totals[figure] += total
+}
+
+// Stat is what is reported of several values.
+type Stat struct{ Median, Min, Max float64 }
+
+// StatOf returns the median and the spread of values, of which there must be
+// some.
+func StatOf(values []float64) Stat {
+	s := slices.Sorted(slices.Values(values))
+	middle := len(s) / 2
+	median := s[middle]
+	if len(s)%2 == 0 {
+		median = (s[middle-1] + s[middle]) / 2
+	}
+	return Stat{Median: median, Min: s[0], Max: s[len(s)-1]}
+}
+
+// Result is what a row reached.
+type Result struct {
+	Row     Row
+	Modules []string // of the contenders, sorted
+	Lines   []Line
+}
+
+// Line is one figure of one pair, and at most one goal for it.
+type Line struct {
+	Case, Figure, Rival string
+
+	Repeats      int
+	Ours, Theirs Stat
+	Ratio        Stat // NaN if the rival's figure was 0
+
+	Goal *Goal // nil means none
+}
+
+// Reached is the number that the goal is about, as it is printed.
+func (l Line) Reached() float64 {
+	if l.Goal.Rival != "" {
+		return roundRatio(l.Ratio.Median)
+	}
+	return round(l.Ours.Median)
+}
+
+// Pass says whether the goal is reached, and whether the stretch is too.
+func (l Line) Pass() (pass, stretch bool) {
+	reached := l.Reached() // of a NaN both are false
+	return reached <= l.Goal.AtMost, l.Goal.Stretch > 0 && reached <= l.Goal.Stretch
+}
+
+// Runner runs rows.
+type Runner struct {
+	Repeats int  // 0 means 5
+	Quick   bool // as in Meter
+}
+
+// Run measures a row. It returns early, with an error, when ctx is done.
+func (r Runner) Run(ctx context.Context, row Row) (Result, error) {
+	result := Result{Row: row}
+	pairs, cleanup, err := row.Pairs(ctx)
+	if cleanup != nil {
+		defer cleanup()
+	}
+	if err != nil {
+		return Result{}, fmt.Errorf("%s: %w", row.Name, err)
+	}
+	judged := map[Goal]bool{}
+	for _, pair := range pairs {
+		repeats := cmp.Or(r.Repeats, 5)
+		if pair.Repeats > 0 {
+			repeats = min(repeats, pair.Repeats)
+		}
+		lines, err := r.runPair(ctx, row, pair, repeats)
+		if err != nil {
+			return Result{}, fmt.Errorf("%s: %s: %w", row.Name, pair.Case, err)
+		}
+		for _, line := range lines {
+			if line.Goal != nil {
+				judged[*line.Goal] = true
+			}
+		}
+		result.Lines = append(result.Lines, lines...)
+		for _, c := range []Contender{pair.Ours, pair.Theirs} {
+			if c.Module != "" && !slices.Contains(result.Modules, c.Module) {
+				result.Modules = append(result.Modules, c.Module)
+			}
+		}
+	}
+	slices.Sort(result.Modules)
+	for _, goal := range row.Goals {
+		if !judged[goal] {
+			return Result{}, fmt.Errorf("%s: no pair with the rival %q measured %q: a goal is judged nowhere", row.Name, goal.Rival, goal.Figure)
+		}
+	}
+	return result, nil
+}
+
+func (r Runner) runPair(ctx context.Context, row Row, pair Pair, repeats int) ([]Line, error) {
+	contenders := [2]Contender{pair.Ours, pair.Theirs}
+	var samples [2]map[string][]float64
+	for i := range samples {
+		samples[i] = map[string][]float64{}
+	}
+	for repeat := -1; repeat < repeats; repeat++ { // -1 warms up
+		var ops [2]int
+		for turn := range 2 {
+			if err := context.Cause(ctx); err != nil {
+				return nil, err
+			}
+			i := (turn + repeat + 2) % 2
+			m := &Meter{Quick: r.Quick}
+			runtime.GC()
+			n, err := contenders[i].Run(ctx, m)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", contenders[i].Name, err)
+			}
+			if n <= 0 {
+				return nil, fmt.Errorf("%s did %d operations", contenders[i].Name, n)
+			}
+			ops[i] = n
+			if repeat < 0 {
+				continue
+			}
+			for figure, total := range m.totals {
+				samples[i][figure] = append(samples[i][figure], total/float64(n))
+			}
+		}
+		if ops[0] != ops[1] {
+			return nil, fmt.Errorf("%s did %d operations, %s %d: not the same work", pair.Ours.Name, ops[0], pair.Theirs.Name, ops[1])
+		}
+	}
+	var lines []Line
+	for _, figure := range figures(samples[0]) {
+		ours, theirs := samples[0][figure], samples[1][figure]
+		if len(ours) != repeats || len(theirs) != repeats {
+			return nil, fmt.Errorf("%q was not measured in every run of %s and %s", figure, pair.Ours.Name, pair.Theirs.Name)
+		}
+		ratios := make([]float64, repeats)
+		for i := range ratios {
+			ratios[i] = ours[i] / theirs[i]
+		}
+		line := Line{Case: pair.Case, Figure: figure, Rival: pair.Theirs.Name, Repeats: repeats, Ours: StatOf(ours), Theirs: StatOf(theirs)}
+		if slices.Contains(theirs, 0) {
+			line.Ratio = Stat{math.NaN(), math.NaN(), math.NaN()}
+		} else {
+			line.Ratio = StatOf(ratios)
+		}
+		before := len(lines)
+		for _, goal := range row.Goals {
+			if goal.Figure == figure && (goal.Rival == "" || goal.Rival == pair.Theirs.Name) {
+				line.Goal = &goal
+				lines = append(lines, line)
+			}
+		}
+		if len(lines) == before {
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) == 0 {
+		return nil, fmt.Errorf("%s measured nothing", pair.Ours.Name)
+	}
+	return lines, nil
+}
+
+// figures returns the names of what was measured, those of every row first.
+func figures(samples map[string][]float64) []string {
+	first := []string{Time, Allocs, Bytes}
+	rank := func(figure string) int {
+		if i := slices.Index(first, figure); i >= 0 {
+			return i
+		}
+		return len(first)
+	}
+	return slices.SortedFunc(maps.Keys(samples), func(a, b string) int {
+		return cmp.Or(rank(a)-rank(b), cmp.Compare(a, b))
+	})
+}
