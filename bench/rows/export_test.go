@@ -30,6 +30,9 @@ func (r QueueRow) Sizes() []int {
 	return []int{r.row.besideClientGo, r.row.besideControllerRuntime}
 }
 
+// Contenders names all that do the row's work.
+func (r QueueRow) Contenders() []string { return append(r.row.rivals(), "controllerkit") }
+
 // Check does the row's work with string keys, or with struct keys, on a
 // contender ("controllerkit" or a rival), and complains if its keys are not
 // handed out as the row says.
@@ -44,11 +47,7 @@ func (r QueueRow) Check(t *testing.T, contender string, structs bool, size int) 
 
 func check[K comparable](t *testing.T, row queueRow, k *kind[K], do work[K], contender string, size int) {
 	t.Helper()
-	open := map[string]opener[K]{
-		"controllerkit":   k.openOurs,
-		clientGo:          k.openClientGo,
-		controllerRuntime: k.openControllerRuntime,
-	}[contender]
+	open := k.contenders(row.metrics)[contender]
 	m := &bench.Meter{Quick: true}
 	r := &recorder[K]{t: t, marker: k.marker, handed: map[K]int{}, left: map[K]int{}}
 	ops := do(m, k, func(keys []K) target[K] {
@@ -204,11 +203,7 @@ func spread[K comparable](k *kind[K], n int) (groups, both int) {
 func Order(contender, method string, indexes ...int) []int {
 	k := stringKind()
 	keys := k.keys(slices.Max(indexes) + 1)
-	q := map[string]opener[string]{
-		"controllerkit":   k.openOurs,
-		clientGo:          k.openClientGo,
-		controllerRuntime: k.openControllerRuntime,
-	}[contender](keys)
+	q := k.contenders(false)[contender](keys)
 	defer q.shutDown()
 	for _, i := range indexes {
 		switch method {

@@ -6,22 +6,30 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 
 	"github.com/controllerkit/controllerkit/bench"
+	"github.com/controllerkit/controllerkit/metrics"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
-// What the rows about queues share. All queues are without metrics. The
-// library's and controller-runtime's use two priorities, the library's also
-// takes turns between 100 groups; client-go's has neither.
+// What the rows about queues share. The library's and controller-runtime's use
+// two priorities, the library's also takes turns between 100 groups; client-go's
+// has neither. None has metrics, except in the row about them, and except that
+// controller-runtime's is measured as its controllers make it too: they give it
+// a name, and with a name it has metrics.
 
 const (
 	clientGo          = "client-go"
 	controllerRuntime = "controller-runtime"
+	withoutMetrics    = "controller-runtime without metrics"
 )
+
+// queueName is the name of queues that have metrics.
+const queueName = "bench"
 
 // groups is how many namespaces the keys are in. Each has keys of both
 // priorities.
@@ -209,24 +217,61 @@ func structKind() *kind[types.NamespacedName] {
 // opener makes an empty queue that is to hold keys.
 type opener[K comparable] func(keys []K) target[K]
 
-func (k *kind[K]) openOurs(keys []K) target[K] {
+// contenders names them all.
+func (k *kind[K]) contenders(metrics bool) map[string]opener[K] {
+	var provider workqueue.MetricsProvider
+	if metrics {
+		provider = newMetrics()
+	}
+	return map[string]opener[K]{
+		"controllerkit":   func(keys []K) target[K] { return k.openOurs(keys, provider) },
+		clientGo:          func(keys []K) target[K] { return k.openClientGo(keys, provider) },
+		controllerRuntime: k.openControllerRuntime,
+		withoutMetrics:    k.openWithoutMetrics,
+	}
+}
+
+// newMetrics returns the library's metrics, which client-go's queue can use too.
+func newMetrics() *metrics.Metrics {
+	m, err := metrics.New(prometheus.NewRegistry())
+	if err != nil {
+		panic(err) // the registry is empty
+	}
+	return m
+}
+
+// openOurs makes a queue that has metrics if provider is not nil.
+func (k *kind[K]) openOurs(keys []K, provider workqueue.MetricsProvider) target[K] {
 	return &oursTarget[K]{keys: keys, q: queue.New(queue.Config[K]{
-		Group:       k.group,
-		RateLimiter: queue.Exponential[K](limiterBase, limiterLimit),
+		Name:            queueName,
+		MetricsProvider: provider,
+		Group:           k.group,
+		RateLimiter:     queue.Exponential[K](limiterBase, limiterLimit),
 	})}
 }
 
-func (k *kind[K]) openClientGo(keys []K) target[K] {
+func (k *kind[K]) openClientGo(keys []K, provider workqueue.MetricsProvider) target[K] {
+	config := workqueue.TypedRateLimitingQueueConfig[K]{MetricsProvider: provider}
+	if provider != nil {
+		config.Name = queueName
+	}
 	return &clientGoTarget[K]{keys: keys, q: workqueue.NewTypedRateLimitingQueueWithConfig(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[K](limiterBase, limiterLimit),
-		workqueue.TypedRateLimitingQueueConfig[K]{},
+		workqueue.NewTypedItemExponentialFailureRateLimiter[K](limiterBase, limiterLimit), config,
 	)}
 }
 
 func (k *kind[K]) openControllerRuntime(keys []K) target[K] {
+	return k.openPriorityQueue(queueName, keys)
+}
+
+func (k *kind[K]) openWithoutMetrics(keys []K) target[K] {
+	return k.openPriorityQueue("", keys)
+}
+
+func (k *kind[K]) openPriorityQueue(name string, keys []K) target[K] {
 	return &controllerRuntimeTarget[K]{
 		keys: keys,
-		q: priorityqueue.New("", func(o *priorityqueue.Opts[K]) {
+		q: priorityqueue.New(name, func(o *priorityqueue.Opts[K]) {
 			o.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[K](limiterBase, limiterLimit)
 		}),
 		low:    new(queue.LowPriority),
@@ -245,6 +290,9 @@ type queueRow struct {
 	// The row's work with both kinds of keys.
 	strings work[string]
 	structs work[types.NamespacedName]
+
+	// metrics says that every queue has them.
+	metrics bool
 
 	// How much of it there is beside each rival. What takes controller-runtime
 	// long is made smaller, for both of the pair.
@@ -276,22 +324,32 @@ func registerQueue(row queueRow) {
 	bench.Register(row.Row)
 }
 
-func queuePairs[K comparable](row queueRow, k *kind[K], do work[K]) []bench.Pair {
-	contender := func(name, module string, open opener[K], size int) bench.Contender {
+// rivals names those of a row.
+func (row queueRow) rivals() []string {
+	if row.metrics {
+		return []string{clientGo, controllerRuntime}
+	}
+	return []string{clientGo, controllerRuntime, withoutMetrics}
+}
+
+func queuePairs[K comparable](row queueRow, k *kind[K], do work[K]) (pairs []bench.Pair) {
+	contenders := k.contenders(row.metrics)
+	contender := func(name, module string, size int) bench.Contender {
 		return bench.Contender{Name: name, Module: module, Run: func(_ context.Context, m *bench.Meter) (int, error) {
-			return do(m, k, open, size), nil
+			return do(m, k, contenders[name], size), nil
 		}}
 	}
-	beside := func(name, module string, open opener[K], size, repeats int) bench.Pair {
-		return bench.Pair{
-			Case:    k.name,
-			Ours:    contender("controllerkit", "", k.openOurs, size),
-			Theirs:  contender(name, module, open, size),
-			Repeats: repeats,
+	for _, rival := range row.rivals() {
+		module, size, repeats := "sigs.k8s.io/controller-runtime", row.besideControllerRuntime, row.repeatsBesideControllerRuntime
+		if rival == clientGo {
+			module, size, repeats = "k8s.io/client-go", row.besideClientGo, 0
 		}
+		pairs = append(pairs, bench.Pair{
+			Case:    k.name,
+			Ours:    contender("controllerkit", "", size),
+			Theirs:  contender(rival, module, size),
+			Repeats: repeats,
+		})
 	}
-	return []bench.Pair{
-		beside(clientGo, "k8s.io/client-go", k.openClientGo, row.besideClientGo, 0),
-		beside(controllerRuntime, "sigs.k8s.io/controller-runtime", k.openControllerRuntime, row.besideControllerRuntime, row.repeatsBesideControllerRuntime),
-	}
+	return pairs
 }

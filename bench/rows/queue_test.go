@@ -21,7 +21,7 @@ func TestQueueRows(t *testing.T) {
 		sizes := row.Sizes()
 		slices.Sort(sizes)
 		for _, size := range slices.Compact(sizes) {
-			for _, contender := range []string{"controllerkit", "client-go", "controller-runtime"} {
+			for _, contender := range row.Contenders() {
 				for _, structs := range []bool{false, true} {
 					t.Run(fmt.Sprintf("%s/%d/%s/structs=%v", row.Name(), size, contender, structs), func(t *testing.T) {
 						synctest.Test(t, func(t *testing.T) { row.Check(t, contender, structs, size) })
