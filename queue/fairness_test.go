@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -208,4 +209,102 @@ func TestTheOldestLowerKeyGoesFirst(t *testing.T) {
 		time.Sleep(time.Nanosecond) // for longer than MaxWait
 		q.run("mid", "top9", "top10", "top11", "raised")
 	})
+}
+
+// However many keys a group has, a key of another group waits for one key of
+// each group at most.
+//
+// Proves Q3.
+func TestOneRound(t *testing.T) {
+	const noisy, quiet = 100_000, 20
+	q := queue.New(queue.Config[string]{Group: namespace})
+	for i := range noisy {
+		q.Add(fmt.Sprintf("noisy/%d", i))
+	}
+	waits := map[string]int{} // Gets since the key was added
+	longest := 0
+	for n := range 5_000 {
+		if n%3 == 0 { // a single key of a group that has none
+			if key := fmt.Sprintf("quiet%d/0", n/3%quiet); !slices.Contains(slices.Collect(maps.Keys(waits)), key) {
+				q.Add(key)
+				waits[key] = 0
+			}
+		}
+		got, _ := q.Get()
+		q.Done(got)
+		delete(waits, got)
+		for key := range waits {
+			waits[key]++
+			longest = max(longest, waits[key])
+		}
+	}
+	if longest > quiet {
+		t.Errorf("a group's only key waited for %d Gets, with %d groups", longest, quiet+1)
+	}
+	if longest == 0 {
+		t.Error("no key waited: the test has tested nothing")
+	}
+}
+
+// Under constant overload of a higher priority, and with fewer low keys than one
+// in four, no low key waits for much longer than MaxWait, nor for less. With
+// groups that take turns the same holds for a group that has its share of the
+// low keys or less; it does not wait for the others.
+//
+// Proves Q4.
+func TestOverload(t *testing.T) {
+	for _, groups := range []bool{false, true} {
+		t.Run(fmt.Sprintf("groups %v", groups), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { overload(t, groups) })
+		})
+	}
+}
+
+func overload(t *testing.T, groups bool) {
+	const (
+		maxWait = 10 * time.Second
+		work    = 10 * time.Millisecond
+		gets    = 100_000 // 1000 s
+	)
+	cfg := queue.Config[string]{MaxWait: maxWait}
+	if groups {
+		cfg.Group = namespace
+	}
+	q := queue.New(cfg)
+	since := map[string]time.Time{}
+	low, longest, shortest := 0, map[string]time.Duration{}, time.Hour
+	for n := range gets {
+		q.AddWith(queue.AddOptions{Priority: 10}, fmt.Sprintf("high/%d", n), fmt.Sprintf("high/%d", n+gets)) // two for each Get
+		if n%5 == 0 {
+			group := "many"
+			if n%20 == 0 {
+				group = "few"
+			}
+			key := fmt.Sprintf("%s/%d", group, n)
+			q.AddWith(queue.AddOptions{Priority: queue.LowPriority}, key)
+			since[key] = time.Now()
+		}
+		key, priority, _ := q.GetWithPriority()
+		if priority < 10 {
+			wait := time.Since(since[key])
+			longest[namespace(key)] = max(longest[namespace(key)], wait)
+			shortest = min(shortest, wait)
+			delete(since, key)
+			low++
+		}
+		q.Done(key)
+		time.Sleep(work)
+	}
+	t.Logf("%d of %d Gets for low keys, which waited for %v at least and %v at most", low, gets, shortest, longest)
+	// Time is over to 1/32 of MaxWait, and then comes one Get in four.
+	bound := maxWait + maxWait/32 + 4*work
+	if longest["few"] > bound || !groups && longest["many"] > bound {
+		t.Errorf("low keys waited for %v, want %v at most", longest, bound)
+	}
+	if !groups && shortest <= maxWait {
+		t.Errorf("a low key waited for %v only, with higher ones ready all the time", shortest)
+	}
+	if want := gets / 5 * 98 / 100; low < want {
+		t.Errorf("%d Gets for low keys, want %d at least", low, want)
+	}
 }

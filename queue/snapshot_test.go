@@ -56,6 +56,61 @@ func TestSnapshot(t *testing.T) {
 	})
 }
 
+// Without metrics a key learns up to a second late when it started: from a timer
+// that is set while keys start to run and no longer, or from what asks first.
+func TestSince(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		metrics bool
+		ask     func(q *queue.Queue[string])
+		wait    time.Duration // from Get until ask
+		want    time.Duration // Since, from Get on
+	}{
+		{name: "the timer", wait: time.Hour, want: time.Second},
+		{name: "Snapshot comes before", ask: func(q *queue.Queue[string]) { q.Snapshot() }, wait: time.Second / 4, want: time.Second / 4},
+		{name: "ShutDown comes before", ask: (*queue.Queue[string]).ShutDown, wait: time.Second / 2, want: time.Second / 2},
+		{name: "metrics", metrics: true, wait: time.Hour, want: 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cfg := queue.Config[string]{Name: "since"}
+				if tc.metrics {
+					cfg.MetricsProvider = newProvider()
+				}
+				q := queue.New(cfg)
+				defer q.ShutDown()
+				for _, key := range []string{"first", "done"} {
+					q.Add(key)
+					q.Get()
+				}
+				q.Done("done")
+				start := time.Now()
+				time.Sleep(tc.wait)
+				if tc.ask != nil {
+					tc.ask(q)
+				}
+				time.Sleep(time.Hour)
+				if !q.ShuttingDown() {
+					q.Add("second") // the timer is set anew
+				}
+				q.Get()
+				second := time.Since(start)
+				time.Sleep(time.Hour)
+				got := q.Snapshot().Keys
+				if want := start.Add(tc.want); !got[0].Since.Equal(want) {
+					t.Errorf("%s: got since %v, want %v", got[0].Key, got[0].Since.Sub(start), tc.want)
+				}
+				if q.ShuttingDown() {
+					return
+				}
+				if want := second + time.Second; !tc.metrics && got[1].Since.Sub(start) != want {
+					t.Errorf("%s: got since %v, want %v", got[1].Key, got[1].Since.Sub(start), want)
+				}
+			})
+		})
+	}
+}
+
 // The counts are exact, the list is bounded and holds the first keys of each kind.
 func TestSnapshotIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
