@@ -25,9 +25,11 @@ test: bin/controlplane ## all tests, the real API server included
 	cd bench && go test $(TEST_FLAGS) ./...
 
 BUDGET ?= 40m
+OPERATIONS ?= 100000000
 
 .PHONY: explore
-explore: bin/controlplane ## faults at every place, and random ones: BUDGET (40m) for each of the two large scenarios, all single faults for the zoo
+explore: bin/controlplane ## faults at every place, and random ones: BUDGET (40m) for each of the two large scenarios, all single faults for the zoo; the queue under OPERATIONS (10^8)
+	go test -race -v -count=1 -timeout 0 -run '^(TestStress|TestLinearizable|TestNoWakeUpIsLost)$$' ./queue -operations $(OPERATIONS)
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -p 1 -run '^(TestReference|TestExplore)$$' ./controllertest/internal/zoo ./examples/tenant/integration
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^TestTwins$$' ./controllertest/internal/zoo
 
@@ -40,6 +42,7 @@ check: bin/staticcheck bin/golangci-lint bin/govulncheck ## formatting, vet (als
 	cd controlplane && go vet ./...
 	cd bench && go vet ./...
 	bin/staticcheck ./...
+	cd bench && ../bin/staticcheck ./...
 	bin/golangci-lint run ./...
 	go mod tidy -diff
 	cd controlplane && go mod tidy -diff

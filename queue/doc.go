@@ -46,18 +46,30 @@
 // only what was asked for since Get counts; so does Done of a key that was not
 // added again.
 //
+// # Events
+//
+// EventHandler adds the keys of what an informer reports: the initial list and
+// resyncs at LowPriority, both objects of an update, and deletions that the
+// informer missed. KeyOf and ControllerOf name the usual keys. Filter holds back
+// events before a handler, by GenerationChanged, ResourceVersionChanged, Selects,
+// And, Or, Not or any function. Most controllers need no filter: the queue takes
+// changes of one key together. What is held back does not come again; the
+// comment of GenerationChanged says what it does not see.
+//
 // # Guarantees
 //
 //   - Q1: A key is never with two workers at once.
 //   - Q2: After each add that came before the queue was stopped the key is handed
 //     out to a worker, or is among the keys that Drain and Pending return.
 //   - Q3: The highest priority goes first; at equal priority groups with ready
-//     keys take turns, key by key; in a group keys are handed out in the order in
-//     which they became ready at that priority.
-//   - Q4: While a key of a lower priority than the highest ready one has been
-//     ready for longer than MaxWait, one Get in four serves the priority that
-//     holds the oldest such key; the highest keeps three in four. While none has,
-//     the lower ones are not served.
+//     keys take turns, key by key, so that a key waits for one key of each other
+//     group at most, however many those have; in a group keys are handed out in
+//     the order in which they became ready at that priority.
+//   - Q4: Once the oldest key of a lower priority has been passed over for
+//     MaxWait, one Get in four serves the priority that holds it, groups still in
+//     turn, until no lower key is older; the highest keeps three in four. Before,
+//     lower ones are not served. The time counts from the first Get that passed
+//     the key over, and is kept to 1/32 of MaxWait, never less.
 //   - Q5: A delay does not end early, and ends once. Equal times end in the order
 //     in which they were asked for.
 //   - Q6: GetContext returns without a key if its context is done when it is
@@ -69,11 +81,14 @@
 //     drain and shut down at once; each returns as if it were alone.
 //   - Q8: The queue has no goroutine of its own. ShutDown, ShutDownWithDrain and
 //     Drain stop its timers at once.
-//   - Q9: Add, Get, GetContext without waiting, and Done do not allocate in
-//     steady use: while no more than 1024 keys are held and those were held
-//     before.
-//   - Q10: A key that is not ready, delayed or running is not held. What stays of
-//     a burst is the room that the map of keys took, and 1024 empty entries.
+//   - Q9: Add, AddAfter, Get, GetContext without waiting, and Done do not
+//     allocate in steady use: while no more than 1024 keys, 2048 groups and 64
+//     priorities are in use, and all were before.
+//   - Q10: A key that is not ready, delayed or running is not held. A ready key
+//     takes less than 110 bytes and the key itself, a delayed one less than 140.
+//     Of a burst stay less than 3 MiB, a byte for each of its keys and 16 for
+//     each of its groups; a key that is still held keeps the room of at most 127
+//     others.
 //   - Q11: The metrics have client-go's names and values, except that
 //     workqueue_retries_total counts rate-limited adds only, and that the gauges
 //     of running keys are 0 as soon as none runs.
@@ -82,14 +97,27 @@
 //     since Forget and no others.
 //   - Q13: TokenBucket gives no delay above its longest, and an overload delays
 //     no key that comes after it.
+//   - Q14: What client-go documents of its work queues holds for this queue too,
+//     but for the differences listed below.
+//   - Q15: EventHandler loses no deletion that the informer reports: one that the
+//     informer missed is a deletion of the object in the tombstone, or, if there
+//     is none and T can be named, of an object with its namespace and name.
+//   - Q16: GenerationChanged and ResourceVersionChanged pass every creation and
+//     deletion, every object without a generation or a resourceVersion
+//     respectively, and an object that was made anew. Selects passes an update if
+//     the old or the new object matches. Filter passes a deletion without an
+//     object.
 //
 // # Differences from client-go
 //
 //   - Add cancels a pending delay; client-go runs the key twice. AddAfter does
 //     nothing to a ready key; client-go runs it again later.
-//   - ShutDownWithDrain waits for ready keys as client-go documents, and any
-//     number of callers return; client-go waits for the running ones only.
-//   - Done of a key that does not run does nothing.
+//   - ShutDownWithDrain waits for ready keys as client-go documents, also for
+//     those that are to run again, and any number of callers return; client-go
+//     waits for the running ones only.
+//   - Done of a key that does not run does nothing; client-go hands out a ready
+//     key twice at once.
+//   - Equal delays end in the order in which they were asked for.
 //   - The default rate limiter has jitter and no bucket for all keys together.
 //   - Metrics are made by Config.MetricsProvider only, never by the process-wide
 //     provider.
@@ -104,8 +132,14 @@
 //     once more.
 //   - A worker that never calls Done keeps its key for ever. Snapshot and
 //     workqueue_longest_running_processor_seconds show it.
-//   - Priorities are meant to be few: Get looks at each that has ready keys.
-//   - Config.Group and the metrics are called with the queue locked.
+//   - A key that is raised to a higher priority is the youngest there: its wait
+//     starts anew.
+//   - While groups take turns, a group with more overdue keys than its share waits
+//     longer than MaxWait; it does not make others wait.
+//   - A key must be equal to itself: a floating-point NaN, which is not, runs for
+//     ever. A key that holds a value that cannot be compared panics in the caller,
+//     as in a map.
+//   - The metrics are called with the queue locked.
 //
 // The package is larger than its siblings because a queue, its limiters and its
 // event handlers are useless without each other.
