@@ -68,8 +68,9 @@
 //   - Q4: Once the oldest key of a lower priority has been passed over for
 //     MaxWait, one Get in four serves the priority that holds it, groups still in
 //     turn, until no lower key is older; the highest keeps three in four. Before,
-//     lower ones are not served. The time counts from the first Get that passed
-//     the key over, and is kept to 1/32 of MaxWait, never less.
+//     lower ones are not served. The time counts from the first Get after the key
+//     became ready that passed over lower priorities, and is kept to 1/32 of
+//     MaxWait, never less.
 //   - Q5: A delay does not end early, and ends once. Equal times end in the order
 //     in which they were asked for.
 //   - Q6: GetContext returns without a key if its context is done when it is

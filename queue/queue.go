@@ -37,8 +37,8 @@ type Config[K comparable] struct {
 	Group func(K) string
 
 	// MaxWait bounds how long higher priorities go first without exception:
-	// once a key of a lower priority has been ready for longer, one Get in four
-	// serves the lower priorities. 0 means 1 min, negative means never.
+	// once a key of a lower priority has been passed over for longer, one Get in
+	// four serves the lower priorities. 0 means 1 min, negative means never.
 	MaxWait time.Duration
 }
 
@@ -261,7 +261,7 @@ func (q *Queue[K]) GetWithPriority() (key K, priority int, shutdown bool) {
 // GetContext is like GetWithPriority, but ok is also false once ctx is done,
 // even if keys are ready; they stay in the queue for others. Workers that end
 // with ctx can so be started again on the same queue. It allocates only if it
-// has to wait.
+// has to wait. ctx must not be nil.
 func (q *Queue[K]) GetContext(ctx context.Context) (key K, priority int, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -273,9 +273,10 @@ func (q *Queue[K]) GetContext(ctx context.Context) (key K, priority int, ok bool
 		if !wait {
 			return key, 0, false
 		}
+		done := ctx.Done() // the caller's code, and may panic: not between Unlock and Lock
 		w := q.enterLocked()
 		q.mu.Unlock()
-		w.wait(ctx)
+		w.wait(done)
 		q.mu.Lock()
 		q.arriveLocked(w)
 	}
