@@ -308,3 +308,31 @@ func overload(t *testing.T, groups bool) {
 		t.Errorf("%d Gets for low keys, want %d at least", low, want)
 	}
 }
+
+// So many priorities come and go that the queue forgets some; a group that was
+// there before and one that was not take turns at them all the same.
+func TestManyPriorities(t *testing.T) {
+	q := queue.New(queue.Config[string]{Group: namespace})
+	const priorities = 300
+	for p := range priorities {
+		q.AddWith(queue.AddOptions{Priority: p}, fmt.Sprintf("old%d/0", p))
+		key, _ := q.Get()
+		q.Done(key)
+	}
+	for p := range priorities {
+		old := fmt.Sprintf("old%d", p)
+		q.AddWith(queue.AddOptions{Priority: p}, old+"/1", old+"/2", "new/1", "new/2")
+		var got []string
+		for range 4 {
+			key, priority, _ := q.GetWithPriority()
+			if priority != p {
+				t.Errorf("priority of %s: got %d, want %d", key, priority, p)
+			}
+			got = append(got, key)
+			q.Done(key)
+		}
+		if diff := cmp.Diff([]string{old + "/1", "new/1", old + "/2", "new/2"}, got); diff != "" {
+			t.Fatalf("order at priority %d (-want +got):\n%s", p, diff)
+		}
+	}
+}

@@ -666,3 +666,26 @@ func TestMemory(t *testing.T) {
 	runtime.KeepAlive(ints)
 	runtime.KeepAlive(q)
 }
+
+// Many delays that end at once all end, though the queue is unlocked in between.
+func TestManyDelaysEndAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := queue.New(queue.Config[int]{})
+		defer q.ShutDown()
+		const keys = 10_000
+		for key := range keys {
+			q.AddAfter(key, time.Minute)
+		}
+		q.AddAfter(keys, 2*time.Minute)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := q.Len(); got != keys {
+			t.Errorf("ready after a minute: got %d, want %d", got, keys)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := q.Len(); got != keys+1 {
+			t.Errorf("ready after two minutes: got %d, want %d", got, keys+1)
+		}
+	})
+}
