@@ -21,6 +21,9 @@ func (h *heap[T]) len() int { return len(h.items) }
 func (h *heap[T]) first() T { return h.items[0] }
 
 func (h *heap[T]) push(t T) {
+	if n := len(h.items); n == cap(h.items) { // append would grow by a quarter, and copy all that more often
+		h.items = append(make([]T, 0, max(2*n, 8)), h.items...)
+	}
 	*h.place(t) = int32(len(h.items))
 	h.items = append(h.items, t)
 	h.up(len(h.items) - 1)
