@@ -15,13 +15,11 @@ type ref uint32
 
 // entry is all that the queue knows of one key, except for the key. A key has at
 // most one, and an entry is in exactly one of the three states; what a running
-// key does after Done is in then. It fills a cache line and has no pointers: when
+// key does after Done is in then. It has no pointers: when
 // there are many keys the garbage collector has nothing to look at in it, which
 // took more time than everything else together.
 type entry struct {
-	hash  uint32 // of the key
-	chain ref    // next in its bucket, or next free
-	next  ref    // ready: in its lane; running: in running
+	next  ref // ready: in its lane; running: in running
 	prev  ref
 	group uint32 // in groups
 	place int32  // delayed: in delays
@@ -57,51 +55,59 @@ const (
 	thenDelayed      // delayed until at
 )
 
-// arena holds the entries and, apart from them, the keys.
-type arena[K comparable] struct {
-	entries
-	keys []*[blockSize]K // as in blocks
+// arena holds what there is for each key: an E, which is an entry in a queue, and
+// apart from it the key. They are in blocks that never move, each of which is
+// given back once none of its keys is in use.
+type arena[K comparable, E any] struct {
+	blocks[E]                 // nil where one was given back
+	keys      []*[blockSize]K // as in blocks, like the next two
+	nodes     []*[blockSize]node
+	usage     []usage
+	open      []uint32 // the blocks with room; the last one is filled first
+	spare     []uint32 // the numbers of blocks that were given back
+	empty     int      // how many of open have no key in use
 }
 
-// entries are in blocks that never move, each of which is given back once none
-// of its entries is in use.
-type entries struct {
-	blocks []*[blockSize]entry // nil where one was given back
-	usage  []usage             // as in blocks
-	open   []uint32            // the blocks with room; the last one is filled first
-	spare  []uint32            // the numbers of blocks that were given back
-	empty  int                 // how many of open have no entry in use
+type blocks[E any] []*[blockSize]E
+
+// node is for keys that are in a chain.
+type node struct {
+	hash  uint32 // in a bucket's chain: of the key
+	chain ref    // next in the bucket's chain, or of the free ones
 }
 
 type usage struct {
-	free  ref   // entries that were used before, as a chain
+	free  ref   // keys that were used before, as a chain
 	fresh int32 // the first one that was never used
 	live  int32 // how many are in use
 	open  int32 // position in open, if live < blockSize
 }
 
-func newArena[K comparable]() arena[K] {
-	var a arena[K]
+func newArena[K comparable, E any]() arena[K, E] {
+	var a arena[K, E]
 	var nobody K
 	a.add(nobody) // takes the ref that means none
 	return a
 }
 
-func (s *entries) at(r ref) *entry { return &s.blocks[r>>blockShift][r%blockSize] }
+func (b blocks[E]) at(r ref) *E { return &b[r>>blockShift][r%blockSize] }
 
-func (a *arena[K]) key(r ref) K { return a.keys[r>>blockShift][r%blockSize] }
+func (a *arena[K, E]) key(r ref) K { return a.keys[r>>blockShift][r%blockSize] }
 
-// add returns an entry for a key. All but its key is zero.
-func (a *arena[K]) add(key K) ref {
+func (a *arena[K, E]) node(r ref) *node { return &a.nodes[r>>blockShift][r%blockSize] }
+
+// add returns the ref of a key. Its E is zero.
+func (a *arena[K, E]) add(key K) ref {
 	if len(a.open) == 0 {
-		a.grow()
+		a.enlarge()
 	}
 	i := a.open[len(a.open)-1]
 	u := &a.usage[i]
 	r := u.free
 	if r != 0 {
-		u.free = a.at(r).chain
-		*a.at(r) = entry{}
+		u.free = a.node(r).chain
+		var zero E
+		*a.at(r) = zero
 	} else {
 		r = ref(i<<blockShift) + ref(u.fresh)
 		u.fresh++
@@ -116,27 +122,28 @@ func (a *arena[K]) add(key K) ref {
 	return r
 }
 
-func (a *arena[K]) grow() {
+// enlarge adds a block.
+func (a *arena[K, E]) enlarge() {
+	i := uint32(len(a.blocks))
 	if n := len(a.spare); n > 0 {
-		a.open = append(a.open, a.spare[n-1])
-		a.spare = a.spare[:n-1]
+		i, a.spare = a.spare[n-1], a.spare[:n-1]
 	} else {
-		a.open = append(a.open, uint32(len(a.blocks)))
-		a.blocks, a.usage, a.keys = append(a.blocks, nil), append(a.usage, usage{}), append(a.keys, nil)
+		a.blocks, a.keys = append(a.blocks, nil), append(a.keys, nil)
+		a.nodes, a.usage = append(a.nodes, nil), append(a.usage, usage{})
 	}
-	i := a.open[0]
-	a.blocks[i], a.keys[i] = new([blockSize]entry), new([blockSize]K)
+	a.blocks[i], a.keys[i], a.nodes[i] = new([blockSize]E), new([blockSize]K), new([blockSize]node)
 	a.usage[i] = usage{}
+	a.open = append(a.open, i)
 	a.empty++
 }
 
-// remove takes back an entry and forgets its key.
-func (a *arena[K]) remove(r ref) {
+// remove takes back a ref and forgets its key.
+func (a *arena[K, E]) remove(r ref) {
 	i := uint32(r >> blockShift)
 	u := &a.usage[i]
 	var nobody K
 	a.keys[i][r%blockSize] = nobody
-	a.at(r).chain, u.free = u.free, r
+	a.node(r).chain, u.free = u.free, r
 	if u.live == blockSize {
 		u.open = int32(len(a.open))
 		a.open = append(a.open, i)
@@ -152,8 +159,11 @@ func (a *arena[K]) remove(r ref) {
 	a.open[u.open], a.usage[last].open = last, u.open
 	a.open = a.open[:len(a.open)-1]
 	a.spare = append(a.spare, i)
-	a.blocks[i], a.keys[i] = nil, nil
+	a.blocks[i], a.keys[i], a.nodes[i] = nil, nil, nil
 }
+
+// entries are those of a queue.
+type entries = blocks[entry]
 
 // list is a list of entries, linked by themselves, so that adding and removing a
 // key anywhere takes constant time and no memory. An entry is in one list at most.
@@ -162,7 +172,7 @@ type list struct {
 	n          int
 }
 
-func (l *list) push(s *entries, r ref, e *entry) {
+func (l *list) push(s entries, r ref, e *entry) {
 	e.next, e.prev = 0, l.tail
 	if l.tail == 0 {
 		l.head = r
@@ -173,7 +183,7 @@ func (l *list) push(s *entries, r ref, e *entry) {
 	l.n++
 }
 
-func (l *list) remove(s *entries, e *entry) {
+func (l *list) remove(s entries, e *entry) {
 	if e.prev == 0 {
 		l.head = e.next
 	} else {

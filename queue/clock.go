@@ -30,11 +30,8 @@ func after(now int64, d time.Duration) int64 {
 // else wants to know the time: reading the clock for Snapshot alone would be a
 // sixth of a cycle. Nearly all keys are done before the timer fires; the others
 // it tells that they have started now. It fires once for all, at most once in a
-// period, and not while no key starts.
+// period, and not while no key starts. It must not be set already.
 func (q *Queue[K]) stampSoonLocked() {
-	if q.stamping {
-		return
-	}
 	q.stamping = true
 	if q.stamp == nil {
 		q.stamp = time.AfterFunc(stampPeriod, q.stampRunning)

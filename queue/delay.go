@@ -11,13 +11,13 @@ const expireAtOnce = 256
 // it takes effect at Done, and a plain Add before or after it wins. The key
 // keeps the priority that it has; a new key has 0.
 func (q *Queue[K]) AddAfter(key K, duration time.Duration) {
-	q.add(key, request{after: duration})
+	q.add(key, &request{after: duration})
 }
 
 // AddRateLimited is AddAfter with the delay that the rate limiter says, and is
 // what workqueue_retries_total counts.
 func (q *Queue[K]) AddRateLimited(key K) {
-	q.add(key, request{after: q.limiter.When(key), retry: true}) // When is the caller's code: not under the lock
+	q.add(key, &request{after: q.limiter.When(key), retry: true}) // When is the caller's code: not under the lock
 }
 
 // delays are the keys that wait for their time and do not run.

@@ -26,7 +26,9 @@ func (h *heap[T]) push(t T) {
 	}
 	*h.place(t) = int32(len(h.items))
 	h.items = append(h.items, t)
-	h.up(len(h.items) - 1)
+	if i := len(h.items) - 1; i > 0 {
+		h.up(i)
+	}
 }
 
 func (h *heap[T]) remove(t T) {

@@ -29,8 +29,8 @@ const (
 // nearly all time is cache misses: here a search reads one bucket, and a key
 // only if it is the right one; growing reads no entry. And it gives back the room
 // of a burst, which a map does not, without ever moving all keys at once.
-type index[K comparable] struct {
-	arena[K]
+type index[K comparable, E any] struct {
+	arena[K, E]
 	seed  maphash.Seed
 	pages []*[pageSize]bucket
 	size  uint32 // how many buckets are in use
@@ -46,9 +46,9 @@ type bucket struct {
 	refs   [slots + 1]ref
 }
 
-func newIndex[K comparable]() index[K] {
-	return index[K]{
-		arena: newArena[K](),
+func newIndex[K comparable, E any]() index[K, E] {
+	return index[K, E]{
+		arena: newArena[K, E](),
 		seed:  maphash.MakeSeed(),
 		pages: []*[pageSize]bucket{new([pageSize]bucket)},
 		size:  pageSize,
@@ -57,7 +57,7 @@ func newIndex[K comparable]() index[K] {
 }
 
 // hash returns the hash of a key. It may be called without the lock.
-func (x *index[K]) hash(key K) uint32 { return uint32(maphash.Comparable(x.seed, key)) | used }
+func (x *index[K, E]) hash(key K) uint32 { return uint32(maphash.Comparable(x.seed, key)) | used }
 
 // place is where find found a key, or where insert is to put it.
 type place struct {
@@ -66,7 +66,7 @@ type place struct {
 }
 
 // find returns the entry of key, 0 if there is none.
-func (x *index[K]) find(key K, hash uint32) (ref, place) {
+func (x *index[K, E]) find(key K, hash uint32) (ref, place) {
 	b := x.bucket(hash)
 	at := place{b, b.slot(hash)}
 	r := b.refs[at.slot]
@@ -77,7 +77,7 @@ func (x *index[K]) find(key K, hash uint32) (ref, place) {
 }
 
 // search is for a key that has no slot, or the hash of another key.
-func (x *index[K]) search(b *bucket, key K, hash uint32) (ref, place) {
+func (x *index[K, E]) search(b *bucket, key K, hash uint32) (ref, place) {
 	for i, h := range &b.hashes {
 		if h == hash && x.key(b.refs[i]) == key {
 			return b.refs[i], place{b, i}
@@ -85,7 +85,7 @@ func (x *index[K]) search(b *bucket, key K, hash uint32) (ref, place) {
 	}
 	r := b.refs[rest]
 	for r != 0 && x.key(r) != key {
-		r = x.at(r).chain
+		r = x.node(r).chain
 	}
 	return r, place{b, rest}
 }
@@ -123,35 +123,35 @@ func (b *bucket) slot(hash uint32) int {
 
 // bucket returns the bucket of a hash. The last doubling has split only so many
 // buckets; the others take what belongs to both of their halves.
-func (x *index[K]) bucket(hash uint32) *bucket {
+func (x *index[K, E]) bucket(hash uint32) *bucket {
 	i := hash & x.mask
 	// If i >= x.size, without the highest bit of the mask; no branch here either.
 	over := uint32((int64(x.size) - 1 - int64(i)) >> 63)
 	return x.number(i &^ (over & (x.mask ^ x.mask>>1)))
 }
 
-func (x *index[K]) number(i uint32) *bucket { return &x.pages[i>>pageShift][i%pageSize] }
+func (x *index[K, E]) number(i uint32) *bucket { return &x.pages[i>>pageShift][i%pageSize] }
 
 // insert makes the entry of a key that find did not find.
-func (x *index[K]) insert(key K, hash uint32, at place) (ref, *entry) {
+func (x *index[K, E]) insert(key K, hash uint32, at place) (ref, *E) {
 	r := x.add(key)
-	e := x.at(r)
-	e.hash = hash
-	at.put(&x.entries, r, hash)
+	if !at.put(r, hash) {
+		x.chain(at.bucket, r, hash)
+	}
 	if x.n++; x.n > load*int(x.size) {
 		x.grow()
 	}
-	return r, e
+	return r, x.at(r)
 }
 
 // delete forgets a key that find found, and its entry.
-func (x *index[K]) delete(r ref, at place) {
+func (x *index[K, E]) delete(r ref, at place) {
 	if at.slot == rest {
 		before := &at.refs[rest]
 		for *before != r {
-			before = &x.at(*before).chain
+			before = &x.node(*before).chain
 		}
-		*before = x.at(r).chain
+		*before = x.node(r).chain
 	} else {
 		at.n--
 		last := at.n
@@ -169,17 +169,32 @@ func (x *index[K]) delete(r ref, at place) {
 	}
 }
 
-func (b *bucket) put(s *entries, r ref, hash uint32) {
-	if n := b.n; n < slots {
-		b.hashes[n], b.refs[n] = hash, r
-		b.n++
-		return
+// put takes an entry into a slot, if there is one.
+func (b *bucket) put(r ref, hash uint32) bool {
+	n := b.n
+	if n == slots {
+		return false
 	}
-	s.at(r).chain, b.refs[rest] = b.refs[rest], r
+	b.hashes[n], b.refs[n] = hash, r
+	b.n++
+	return true
+}
+
+// chain takes an entry that finds no slot.
+func (x *index[K, E]) chain(b *bucket, r ref, hash uint32) {
+	*x.node(r) = node{hash: hash, chain: b.refs[rest]}
+	b.refs[rest] = r
+}
+
+// put puts an entry where it belongs.
+func (x *index[K, E]) put(r ref, hash uint32) {
+	if b := x.bucket(hash); !b.put(r, hash) {
+		x.chain(b, r, hash)
+	}
 }
 
 // grow adds a bucket, which takes its part of the one that has served for both.
-func (x *index[K]) grow() {
+func (x *index[K, E]) grow() {
 	last := x.size
 	if last%pageSize == 0 {
 		x.pages = append(x.pages, new([pageSize]bucket))
@@ -207,7 +222,7 @@ func (x *index[K]) grow() {
 }
 
 // shrink removes the last bucket; what is in it goes to where it came from.
-func (x *index[K]) shrink() {
+func (x *index[K, E]) shrink() {
 	x.size--
 	last := x.size
 	if last <= x.mask>>1 {
@@ -215,7 +230,7 @@ func (x *index[K]) shrink() {
 	}
 	from := x.number(last)
 	for i := range from.n {
-		x.bucket(from.hashes[i]).put(&x.entries, from.refs[i], from.hashes[i])
+		x.put(from.refs[i], from.hashes[i])
 	}
 	x.putRest(from)
 	*from = bucket{}
@@ -226,19 +241,19 @@ func (x *index[K]) shrink() {
 }
 
 // putRest puts what found no slot in a bucket where it belongs now.
-func (x *index[K]) putRest(b *bucket) {
+func (x *index[K, E]) putRest(b *bucket) {
 	r := b.refs[rest]
 	b.refs[rest] = 0
 	for r != 0 {
-		e := x.at(r)
-		next := e.chain
-		x.bucket(e.hash).put(&x.entries, r, e.hash)
+		n := x.node(r)
+		next := n.chain
+		x.put(r, n.hash)
 		r = next
 	}
 }
 
 // all calls yield with every entry, in no order.
-func (x *index[K]) all(yield func(ref) bool) {
+func (x *index[K, E]) all(yield func(ref) bool) {
 	for i := range x.size {
 		b := x.number(i)
 		for _, r := range b.refs[:b.n] {
@@ -246,7 +261,7 @@ func (x *index[K]) all(yield func(ref) bool) {
 				return
 			}
 		}
-		for r := b.refs[rest]; r != 0; r = x.at(r).chain {
+		for r := b.refs[rest]; r != 0; r = x.node(r).chain {
 			if !yield(r) {
 				return
 			}

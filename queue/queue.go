@@ -67,11 +67,11 @@ type Queue[K comparable] struct {
 
 	mu sync.Mutex // guards everything below
 
-	held    index[K] // every ready, running and delayed key
-	ready   readySet // in the order in which they are handed out
-	running list     // by start, oldest first
-	delays  delays   // by due time, without those that run
-	waiters waiters  // the Gets that wait
+	held    index[K, entry] // every ready, running and delayed key
+	ready   readySet        // in the order in which they are handed out
+	running list            // by start, oldest first
+	delays  delays          // by due time, without those that run
+	waiters waiters         // the Gets that wait
 
 	stamp    *time.Timer // tells running keys when they started; nil until it was needed
 	stamping bool        // stamp is set
@@ -93,11 +93,11 @@ func New[K comparable](cfg Config[K]) *Queue[K] {
 		groupOf: cfg.Group,
 		metrics: newMetrics(cfg.Name, cfg.MetricsProvider),
 		made:    time.Now().Add(-1), // so that no time is 0
-		held:    newIndex[K](),
+		held:    newIndex[K, entry](),
 		idle:    make(chan struct{}),
 	}
-	q.ready = newReadySet(&q.held.entries, cmp.Or(cfg.MaxWait, defaultMaxWait))
-	q.delays = newDelays(&q.held.entries)
+	q.ready = newReadySet(&q.held.blocks, cmp.Or(cfg.MaxWait, defaultMaxWait))
+	q.delays = newDelays(&q.held.blocks)
 	if q.limiter == nil {
 		q.limiter = Exponential[K](defaultBase, defaultLimit)
 	}
@@ -109,7 +109,7 @@ func New[K comparable](cfg Config[K]) *Queue[K] {
 // gone, a running key runs once more after Done. After ShutDown nothing is
 // added.
 func (q *Queue[K]) Add(key K) {
-	q.add(key, request{asks: true})
+	q.add(key, &request{asks: true})
 }
 
 // AddWith adds keys with a priority, and after a delay if the options have one.
@@ -122,7 +122,7 @@ func (q *Queue[K]) AddWith(opts AddOptions, keys ...K) {
 		if opts.RateLimited {
 			r.after = max(opts.After, q.limiter.When(key))
 		}
-		q.add(key, r)
+		q.add(key, &r)
 	}
 }
 
@@ -135,7 +135,7 @@ type request struct {
 }
 
 // add asks for everything that is the caller's code before it locks.
-func (q *Queue[K]) add(key K, r request) {
+func (q *Queue[K]) add(key K, r *request) {
 	hash := q.held.hash(key)
 	group := ""
 	if q.groupOf != nil {
@@ -146,7 +146,7 @@ func (q *Queue[K]) add(key K, r request) {
 	q.addLocked(key, hash, group, r)
 }
 
-func (q *Queue[K]) addLocked(key K, hash uint32, group string, r request) {
+func (q *Queue[K]) addLocked(key K, hash uint32, group string, r *request) {
 	k, at := q.held.find(key, hash)
 	if k == 0 {
 		if !q.stopping {
@@ -207,7 +207,7 @@ func (q *Queue[K]) addLocked(key K, hash uint32, group string, r request) {
 }
 
 // addNewLocked adds a key that the queue does not hold.
-func (q *Queue[K]) addNewLocked(key K, hash uint32, at place, group string, r request) {
+func (q *Queue[K]) addNewLocked(key K, hash uint32, at place, group string, r *request) {
 	if r.retry && q.metrics != nil {
 		q.metrics.retries.Inc()
 	}
@@ -297,12 +297,12 @@ func (q *Queue[K]) tryLocked(ended bool) (k ref, e *entry, wait bool) {
 	now := int64(unknown)
 	if q.metrics != nil || q.stopping || q.ready.lower.len() > 0 {
 		now = q.now()
-	} else {
+	} else if !q.stamping {
 		q.stampSoonLocked()
 	}
 	k, e = q.ready.next(now)
 	e.state, e.order = stateRunning, now
-	q.running.push(&q.held.entries, k, e)
+	q.running.push(q.held.blocks, k, e)
 	q.wakeLocked()
 	if q.metrics != nil {
 		q.metrics.get(time.Duration(now - e.at))
@@ -327,7 +327,7 @@ func (q *Queue[K]) Done(key K) {
 	if e.state != stateRunning {
 		return
 	}
-	q.running.remove(&q.held.entries, e)
+	q.running.remove(q.held.blocks, e)
 	if q.metrics != nil {
 		q.metrics.work.Observe(time.Duration(q.now() - e.order).Seconds())
 		q.watchGaugesLocked()

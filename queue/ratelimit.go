@@ -172,15 +172,15 @@ func (r *combined[K]) NumRequeues(key K) (n int) {
 // in the queue's own index, which is faster than a map when many keys fail at
 // once, and gives back the room when they have recovered.
 type counter[K comparable] struct {
-	mu       sync.Mutex // guards failures
-	failures *index[K]  // only keys that failed since Forget, with their number in order; nil until the first
+	mu       sync.Mutex     // guards failures
+	failures *index[K, int] // how often each key failed since Forget; nil until the first
 }
 
 func (c *counter[K]) fail(key K) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.failures == nil {
-		x := newIndex[K]()
+		x := newIndex[K, int]()
 		c.failures = &x
 	}
 	hash := c.failures.hash(key)
@@ -188,9 +188,9 @@ func (c *counter[K]) fail(key K) int {
 	if k == 0 {
 		k, _ = c.failures.insert(key, hash, at)
 	}
-	e := c.failures.at(k)
-	e.order++
-	return int(e.order)
+	n := c.failures.at(k)
+	*n++
+	return *n
 }
 
 func (c *counter[K]) Forget(key K) {
@@ -211,5 +211,5 @@ func (c *counter[K]) NumRequeues(key K) int {
 		return 0
 	}
 	k, _ := c.failures.find(key, c.failures.hash(key))
-	return int(c.failures.at(k).order) // 0 of none
+	return *c.failures.at(k) // 0 of none
 }

@@ -17,7 +17,7 @@ const (
 
 // readySet holds the ready keys and decides which is next.
 type readySet struct {
-	entries *entries
+	entries *entries // of the queue
 	groups  groups
 	n       int // how many keys are ready
 	maxWait int64
@@ -75,7 +75,7 @@ func (r *readySet) push(key ref, e *entry) {
 	r.n++
 	r.seq++
 	e.order = r.seq
-	ln.keys.push(r.entries, key, e)
+	ln.keys.push(*r.entries, key, e)
 	if ln.keys.n > 1 {
 		return
 	}
@@ -124,7 +124,7 @@ func (r *readySet) remove(e *entry) {
 
 func (r *readySet) removeFrom(ln *lane, e *entry) {
 	r.n--
-	ln.keys.remove(r.entries, e)
+	ln.keys.remove(*r.entries, e)
 	if ln.keys.n > 0 {
 		return
 	}
@@ -208,15 +208,21 @@ func (r *readySet) mark(now int64) {
 
 // lane returns where a key with this group and priority waits.
 func (r *readySet) lane(e *entry) *lane {
-	g := r.groups.all[e.group]
-	ln := g.lane(e.priority)
+	ln := r.groups.all[e.group].lane(e.priority)
+	if ln != nil && !ln.level.dropped {
+		return ln
+	}
+	return r.makeLane(e, ln)
+}
+
+// makeLane makes a lane, or a level for one whose level was dropped.
+func (r *readySet) makeLane(e *entry, ln *lane) *lane {
 	if ln == nil {
-		ln = &lane{priority: e.priority, group: g, level: r.level(e.priority)}
+		g := r.groups.all[e.group]
+		ln = &lane{priority: e.priority, group: g}
 		g.add(ln)
 	}
-	if ln.level.dropped {
-		ln.level = r.level(e.priority)
-	}
+	ln.level = r.level(e.priority)
 	return ln
 }
 
