@@ -15,7 +15,7 @@ const (
 const stampPeriod = time.Second
 
 // now reads the clock. It takes half as long as time.Now, which reads the wall
-// clock too, and still as long as a lock: see stampSoonLocked.
+// clock too, and still longer than a lock: see stampSoonLocked.
 func (q *Queue[K]) now() int64 { return int64(time.Since(q.made)) }
 
 // after returns the time that is d after now; never if that is out of range.

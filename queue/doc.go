@@ -142,6 +142,14 @@
 //     as in a map.
 //   - The metrics are called with the queue locked.
 //
+// # Speed
+//
+// With two priorities and a hundred groups in use, Add, Get and Done take about
+// 0.8 of the time of client-go's queue, AddAfter 0.4, and nothing is allocated.
+// bench/RESULTS.md in the repository has the figures, beside controller-runtime's
+// too.
+//
 // The package is larger than its siblings because a queue, its limiters and its
-// event handlers are useless without each other.
+// event handlers are useless without each other, and because it keeps its keys
+// in an index of its own; index.go says why.
 package queue

@@ -25,7 +25,7 @@ const (
 //
 // It takes the place of a map for three reasons that profiles gave. To find that
 // a key is not there and to add it is one search, as is to find and to remove it;
-// with a map these four searches were more than a third of a cycle. In a backlog
+// with a map these four searches were a third of a cycle. In a backlog
 // nearly all time is cache misses: here a search reads one bucket, and a key
 // only if it is the right one; growing reads no entry. And it gives back the room
 // of a burst, which a map does not, without ever moving all keys at once.

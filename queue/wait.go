@@ -10,8 +10,8 @@ type waiter struct {
 // waiters are the Gets that wait. One at a time is woken: while it is on its way
 // to look for a key no other need be, and when it takes one it wakes the next if
 // there are more. So producers do not spend their time waking workers that find
-// nothing, because busy ones were there before: with 64 workers that was half of
-// the time. A key is not promised to whom it wakes; who comes first takes it.
+// nothing, because busy ones were there before: with 64 workers that was a third
+// of the time. A key is not promised to whom it wakes; who comes first takes it.
 type waiters struct {
 	head  *waiter // last come, first woken: it is the one with warm caches
 	woken int     // how many were woken and have not arrived
