@@ -39,7 +39,7 @@ type index[K comparable, E any] struct {
 }
 
 // bucket holds the entries of some hashes: n of them in its first slots. The
-// others are 0.
+// hashes of the other slots are 0.
 type bucket struct {
 	hashes [slots]uint32
 	n      uint32
@@ -156,7 +156,7 @@ func (x *index[K, E]) delete(r ref, at place) {
 		at.n--
 		last := at.n
 		at.hashes[at.slot], at.refs[at.slot] = at.hashes[last], at.refs[last]
-		at.hashes[last], at.refs[last] = 0, 0
+		at.hashes[last] = 0
 		if at.refs[rest] != 0 {
 			x.putRest(at.bucket)
 		}
@@ -214,10 +214,12 @@ func (x *index[K, E]) grow() {
 		to.n += goes
 		from.n += 1 - goes
 	}
-	clear(from.hashes[from.n:])
-	clear(from.refs[from.n:rest])
-	clear(to.hashes[to.n:])
-	clear(to.refs[to.n:rest])
+	for i := from.n; i < all; i++ {
+		from.hashes[i] = 0
+	}
+	for i := to.n; i < all; i++ {
+		to.hashes[i] = 0
+	}
 	x.putRest(from)
 }
 
