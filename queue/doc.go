@@ -83,7 +83,7 @@
 //   - Q8: The queue has no goroutine of its own. ShutDown, ShutDownWithDrain and
 //     Drain stop its timers at once.
 //   - Q9: Add, AddAfter, Get, GetContext without waiting, and Done do not
-//     allocate in steady use: while no more than 1024 keys, 2048 groups and 64
+//     allocate in steady use: while no more than 1024 keys, 2048 groups and 8
 //     priorities are in use, and all were before.
 //   - Q10: A key that is not ready, delayed or running is not held. A ready key
 //     takes less than 110 bytes and the key itself, a delayed one less than 140.

@@ -46,8 +46,8 @@ func (q *Queue[K]) ShuttingDown() bool {
 // no order: ready, running and delayed ones, and those that were added again
 // while they ran, after the queue was stopped. err is nil if no key was ready or
 // running, and otherwise wraps context.Cause(ctx) if ctx was done before, or
-// ErrShutDown if ShutDown was called. The keys in left stay in the queue: workers that still
-// call Get get the ready ones.
+// ErrShutDown if ShutDown was called. The keys in left stay in the queue: workers
+// that still call Get get the ready ones.
 func (q *Queue[K]) Drain(ctx context.Context) (left []K, err error) {
 	abort := q.stop()
 	select {

@@ -3,6 +3,7 @@ package queue
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // The lock sections of the methods that have more than one, one by one: for the
@@ -15,14 +16,7 @@ type Waiter = waiter
 func (q *Queue[K]) TryGet(ended bool) (key K, ok bool, w *Waiter) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	k, e, wait := q.tryLocked(ended)
-	switch {
-	case e != nil:
-		return q.held.key(k), true, nil
-	case wait:
-		return key, false, q.enterLocked()
-	}
-	return key, false, nil
+	return q.tryOrEnterLocked(ended)
 }
 
 // Arrive is what it does once its wait is over.
@@ -30,6 +24,10 @@ func (q *Queue[K]) Arrive(w *Waiter, ended bool) (key K, ok bool, again *Waiter)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.arriveLocked(w)
+	return q.tryOrEnterLocked(ended)
+}
+
+func (q *Queue[K]) tryOrEnterLocked(ended bool) (key K, ok bool, w *Waiter) {
 	k, e, wait := q.tryLocked(ended)
 	switch {
 	case e != nil:
@@ -87,4 +85,14 @@ func (q *Queue[K]) Inside(waits map[*Waiter]string) string {
 	}
 	fmt.Fprintf(&s, "%d %d %d %v %v %v", q.held.n, q.ready.n, q.waiters.woken, q.stopping, q.settled, q.delays.armed != never)
 	return s.String()
+}
+
+// StopTimers stops every timer and says whether one was set.
+func (q *Queue[K]) StopTimers() (set bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, timer := range []*time.Timer{q.delays.timer, q.stamp, q.gauges} {
+		set = timer != nil && timer.Stop() || set
+	}
+	return set
 }

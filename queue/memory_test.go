@@ -133,7 +133,7 @@ func TestAllocationsOfManyKeys(t *testing.T) {
 		keys[i] = namespacedName{fmt.Sprint("namespace-", i%100), fmt.Sprint("name-", i)}
 	}
 	groupOf := func(key namespacedName) string { return key.Namespace }
-	priority := func(i int) queue.AddOptions { return queue.AddOptions{Priority: i % 2 * queue.LowPriority} }
+	priority := func(i int) queue.AddOptions { return queue.AddOptions{Priority: i / 100 % 8} } // every group has all
 	for _, tc := range []struct {
 		name string
 		run  func(q *queue.Queue[namespacedName])

@@ -1,6 +1,8 @@
 package queue_test
 
 import (
+	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -232,6 +234,41 @@ func TestShutDownStopsTheTimers(t *testing.T) {
 			t.Errorf("gauges after the last Done: got %+v, want 0", got)
 		}
 	})
+}
+
+// TestTimersAreStopped proves Q8.
+func TestTimersAreStopped(t *testing.T) {
+	for name, stop := range map[string]func(q *queue.Queue[string]){
+		"none":     nil,
+		"ShutDown": (*queue.Queue[string]).ShutDown,
+		"Drain": func(q *queue.Queue[string]) {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			_, _ = q.Drain(ctx)
+		},
+	} {
+		for _, provider := range []workqueue.MetricsProvider{nil, newProvider()} {
+			t.Run(fmt.Sprintf("%s, metrics %v", name, provider != nil), func(t *testing.T) {
+				q := queue.New(queue.Config[string]{Name: "q", MetricsProvider: provider})
+				q.Add("a")
+				q.Get()
+				if stop != nil {
+					stop(q)
+				}
+				if set := q.StopTimers(); set != (stop == nil) {
+					t.Errorf("a timer for the running key: %v, want %v", set, stop == nil)
+				}
+				q = queue.New(queue.Config[string]{Name: "q", MetricsProvider: provider})
+				q.AddAfter("a", time.Hour)
+				if stop != nil {
+					stop(q)
+				}
+				if set := q.StopTimers(); set != (stop == nil) {
+					t.Errorf("a timer for the delay: %v, want %v", set, stop == nil)
+				}
+			})
+		}
+	}
 }
 
 func TestNoNameNoMetrics(t *testing.T) {

@@ -148,17 +148,10 @@ func (q *Queue[K]) add(key K, r *request) {
 
 func (q *Queue[K]) addLocked(key K, hash uint32, group string, r *request) {
 	k, at := q.held.find(key, hash)
-	if k == 0 {
-		if !q.stopping {
-			q.addNewLocked(key, hash, at, group, r)
-		}
-		return
-	}
-	e := q.held.at(k)
 	if q.stopping {
 		// Nothing is added any more. But if the key is running, the worker or an
 		// event says that it is not finished with this run: Drain must know.
-		if e.state == stateRunning && e.then == thenNothing {
+		if e := q.held.at(k); k != 0 && e.state == stateRunning && e.then == thenNothing {
 			e.then, e.at = thenDelayed, after(q.now(), max(r.after, 0))
 		}
 		return
@@ -166,6 +159,11 @@ func (q *Queue[K]) addLocked(key K, hash uint32, group string, r *request) {
 	if r.retry && q.metrics != nil {
 		q.metrics.retries.Inc()
 	}
+	if k == 0 {
+		q.addNewLocked(key, hash, at, group, r)
+		return
+	}
+	e := q.held.at(k)
 	switch e.state {
 	case stateReady:
 		if r.asks && r.priority > e.priority {
@@ -208,9 +206,6 @@ func (q *Queue[K]) addLocked(key K, hash uint32, group string, r *request) {
 
 // addNewLocked adds a key that the queue does not hold.
 func (q *Queue[K]) addNewLocked(key K, hash uint32, at place, group string, r *request) {
-	if r.retry && q.metrics != nil {
-		q.metrics.retries.Inc()
-	}
 	k, e := q.held.insert(key, hash, at)
 	if e.priority = r.priority; q.groupOf != nil {
 		e.group = q.ready.groups.enter(group)

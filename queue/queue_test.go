@@ -537,6 +537,35 @@ func TestGroupPanicLeavesTheQueueUsable(t *testing.T) {
 	}
 }
 
+// Group is the caller's code: it may call the queue, and see it as it is.
+func TestGroupMayCallTheQueue(t *testing.T) {
+	var q *queue.Queue[string]
+	q = queue.New(queue.Config[string]{Group: func(string) string { return fmt.Sprint(q.Len()) }})
+	q.Add("a")
+	q.AddWith(queue.AddOptions{Priority: 1}, "b")
+	if got := q.Snapshot().Keys; len(got) != 2 || got[0].Group != "1" || got[1].Group != "0" {
+		t.Errorf("got %+v, want b in group 1 and a in group 0", got)
+	}
+}
+
+// panicking is a context that cannot be waited for.
+type panicking struct{ context.Context }
+
+func (panicking) Done() <-chan struct{} { panic("no channel") }
+
+func TestContextThatPanics(t *testing.T) {
+	q := queue.New(queue.Config[string]{})
+	func() {
+		defer func() { _ = recover() }()
+		q.GetContext(panicking{context.Background()})
+		t.Error("no panic")
+	}()
+	q.Add("a")
+	if key, _ := q.Get(); key != "a" {
+		t.Errorf("Get: got %q, want a", key)
+	}
+}
+
 // A queue that is not used any more is collected: nothing runs for it.
 //
 // Proves Q8.
