@@ -64,7 +64,7 @@ zoo: bin/controlplane ## docs/zoo.md, the table of the bugs that controllertest 
 ROW ?=
 
 .PHONY: bench
-bench: ## side by side with client-go and controller-runtime, into bench/RESULTS.md; ROW=queue/ or ROW=queue/cycle runs some
+bench: bin/controlplane ## side by side with client-go and controller-runtime, into bench/RESULTS.md; ROW=queue/ or ROW=queue/cycle runs some
 	cd bench && go run ./cmd/bench -row "$(ROW)"
 
 .PHONY: clean

@@ -2,7 +2,9 @@ package leader
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -21,41 +23,69 @@ const claimJitter = 50 * time.Millisecond
 //
 // Each round does one of three things: it reads the Lease if nothing was heard of
 // it for too long, or waits, or claims the Lease. News from the watch ends a wait.
-func (c *candidate) acquire(ctx context.Context) (*term, error) {
+func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 	var (
-		begun        = time.Now()
-		refusedSince time.Time // the free Lease may not be written; zero: it may, as far as is known
+		unreadSince  time.Time // the Lease may not be read; zero: it may, as far as is known
+		refusedSince time.Time // the free Lease may not be written
+		freeSince    time.Time // the Lease may be claimed; zero: it may not
 		nextRead     time.Time // zero: at once
 		nextClaim    time.Time
-		wasFree      bool
-		conflicts    int  // how many claims in a row came too late
+		tooLate      int  // how many claims in a row came too late
 		unsure       bool // a claim may have been stored although it is not held
 	)
+	defer func() {
+		if t == nil && unsure {
+			c.release(ctx)
+		}
+	}()
+	// lasts returns an error once there was a problem for StartTimeout.
+	lasts := func(since *time.Time, verb string, err error) error {
+		if since.IsZero() {
+			*since = time.Now()
+		}
+		if time.Since(*since) >= c.startTimeout {
+			return c.unusable(verb, err)
+		}
+		return nil
+	}
+	if !c.reached {
+		unreadSince = time.Now()
+	}
 	for ctx.Err() == nil {
 		if !time.Now().Before(nextRead) {
 			nextRead = time.Now().Add(c.pollPeriod())
 			_, err := c.read(ctx)
 			switch {
 			case err == nil:
-				c.reached, unsure = true, false
+				c.reached, unsure, unreadSince = true, false, time.Time{}
 			case ctx.Err() == nil:
 				c.logger.V(2).Info("Could not read the Lease", "err", err)
 				nextRead = time.Now().Add(jittered(c.retryPeriod))
-				// An outage after the Lease was reached is waited out.
-				if !c.reached && time.Since(begun) >= c.startTimeout {
-					return nil, c.unusable("get", err)
+				if c.reached && !isRefusal(err) {
+					unreadSince = time.Time{} // an outage is waited out
+				} else if err := lasts(&unreadSince, "get", err); err != nil {
+					return nil, err
 				}
 			}
 			continue
 		}
 
 		lease, may, at := c.mayAcquire()
-		if may && !wasFree {
-			nextClaim = latest(nextClaim, time.Now().Add(rand.N(min(claimJitter, c.retryPeriod))))
+		if lease != nil && lease.Spec.Strategy != nil {
+			if err := lasts(&refusedSince, "update", fmt.Errorf("%w, %q", errStrategy, *lease.Spec.Strategy)); err != nil {
+				return nil, err
+			}
+			freeSince = time.Time{}
+			c.sleep(ctx, earliest(nextRead, refusedSince.Add(c.startTimeout)))
+			continue
 		}
-		if wasFree = may; !may {
+		switch {
+		case !may:
 			// Others use it well. What went wrong before is no longer of interest.
-			conflicts, nextClaim, refusedSince = 0, time.Time{}, time.Time{}
+			tooLate, nextClaim, refusedSince, freeSince = 0, time.Time{}, time.Time{}, time.Time{}
+		case freeSince.IsZero():
+			freeSince = time.Now()
+			nextClaim = latest(nextClaim, freeSince.Add(rand.N(min(claimJitter, c.retryPeriod))))
 		}
 		if !may || time.Now().Before(nextClaim) {
 			wake := nextRead
@@ -66,7 +96,7 @@ func (c *candidate) acquire(ctx context.Context) (*term, error) {
 				wake = earliest(wake, at)
 			}
 			if news := c.sleep(ctx, wake); news {
-				nextRead = time.Now().Add(c.pollPeriod())
+				nextRead, unreadSince = time.Now().Add(c.pollPeriod()), time.Time{}
 			}
 			continue
 		}
@@ -76,6 +106,7 @@ func (c *candidate) acquire(ctx context.Context) (*term, error) {
 		unsure = true
 		switch {
 		case err == nil && ctx.Err() == nil && t.valid():
+			t.took = time.Since(freeSince)
 			return t, nil
 		case err == nil:
 			// Not wanted any more, or this process was paused for RenewDeadline.
@@ -85,9 +116,9 @@ func (c *candidate) acquire(ctx context.Context) (*term, error) {
 		case isConflict(err):
 			// Somebody was faster, and may be done with it already. The more often in
 			// a row, the more there are who try, or something is wrong.
-			nextClaim = time.Now().Add(rand.N(min(claimJitter<<min(conflicts, 16), c.retryPeriod)))
+			nextClaim = time.Now().Add(rand.N(min(claimJitter<<min(tooLate, 16), c.retryPeriod)))
 			nextRead, refusedSince = nextClaim, time.Time{}
-			conflicts++
+			tooLate++
 			c.reached = true
 		default:
 			c.logger.V(2).Info("Could not acquire the Lease", "err", err)
@@ -95,21 +126,17 @@ func (c *candidate) acquire(ctx context.Context) (*term, error) {
 			nextRead = nextClaim
 			if !isRefusal(err) {
 				refusedSince = time.Time{}
-				break
-			}
-			if refusedSince.IsZero() {
-				refusedSince = time.Now()
-			}
-			if time.Since(refusedSince) >= c.startTimeout {
-				return nil, c.unusable(verbOf(lease), err)
+			} else if err := lasts(&refusedSince, verbOf(lease), err); err != nil {
+				return nil, err
 			}
 		}
 	}
-	if unsure {
-		c.release(ctx)
-	}
 	return nil, nil
 }
+
+// errStrategy: the coordinated leader election of the control plane (KEP-4355)
+// chooses the holder of a Lease with a strategy and writes it at will.
+var errStrategy = errors.New("the Lease is one of coordinated leader election, it has a strategy: use a Lease of another name, or delete it")
 
 // verbOf is the verb of a claim of the given Lease.
 func verbOf(lease *coordinationv1.Lease) string {
@@ -126,13 +153,16 @@ func (c *candidate) claim(ctx context.Context, lease *coordinationv1.Lease) (*te
 	number := c.seen.number
 	c.mu.Unlock()
 	if lease != nil {
-		number = int64(ptr.Deref(lease.Spec.LeaseTransitions, 0)) + 1
+		number = numberOf(lease) + 1
 	}
-	sent := time.Now()
-	now := micro(sent)
+	if number > math.MaxInt32 {
+		return nil, errNoTermLeft
+	}
+	sent := instantOf(time.Now(), c.wall)
+	now := micro(sent.mono)
 	got, err := c.write(ctx, lease, coordinationv1.LeaseSpec{
 		HolderIdentity:       &c.identity,
-		LeaseDurationSeconds: ptr.To(int32(c.leaseDuration / time.Second)),
+		LeaseDurationSeconds: ptr.To(int32(wholeSeconds(c.leaseDuration))),
 		AcquireTime:          &now,
 		RenewTime:            &now,
 		LeaseTransitions:     ptr.To(int32(number)),
@@ -140,19 +170,43 @@ func (c *candidate) claim(ctx context.Context, lease *coordinationv1.Lease) (*te
 	if err != nil {
 		return nil, err
 	}
-	t := newTerm(ctx, Term{LeaseUID: got.UID, Number: number}, sent, c.renewDeadline, c.leaseDuration+c.renewDeadline)
+	validFor := c.validFor(got)
+	if validFor <= 0 {
+		return nil, fmt.Errorf("%w: it is %v although LeaseDuration, which is %v, was sent", errShortened, c.durationOf(got), c.leaseDuration)
+	}
+	t := newTerm(ctx, Term{LeaseUID: got.UID, Number: number}, sent, validFor, c.leaseDuration+c.renewDeadline, c.wall)
 	c.guard(t)
 	return t, nil
+}
+
+// errNoTermLeft: somebody has edited leaseTransitions, which no fleet gets to.
+var errNoTermLeft = errors.New("leaseTransitions has its highest value: delete the Lease")
+
+// errShortened: others wait for less than the margin, so nobody can lead.
+var errShortened = errors.New("an admission plugin shortens leaseDurationSeconds")
+
+// validFor is how long a term is valid from when the record was sent that is
+// stored as got. Others wait for what is stored. If that is less than what was
+// sent, validity is shorter too, and the margin stays.
+func (c *candidate) validFor(got *coordinationv1.Lease) time.Duration {
+	return c.renewDeadline - max(0, c.leaseDuration-c.durationOf(got))
+}
+
+// wholeSeconds is d in seconds, rounded up: a Lease stores whole seconds, and
+// nobody must wait for less than LeaseDuration.
+func wholeSeconds(d time.Duration) int64 {
+	return int64((d + time.Second - 1) / time.Second)
 }
 
 // unusable is the error of Run for a Lease that it cannot use.
 func (c *candidate) unusable(verb string, err error) error {
 	hint := ""
 	if apierrors.IsForbidden(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		hint = fmt.Sprintf("; a Role in namespace %s must allow it: apiGroups [coordination.k8s.io], resources [leases], verbs [%s]", c.elector.Namespace, verb)
+		name := c.elector.Name
 		if verb == "create" {
-			hint += ", without resourceNames"
+			name = "" // the rule cannot be limited by resourceNames
 		}
+		hint = fmt.Sprintf("; a Role in namespace %s must allow: %s", c.elector.Namespace, rule(name, verb))
 	}
 	return fmt.Errorf("leader: no success within StartTimeout, which is %v: %s leases.coordination.k8s.io %s: %w%s", c.startTimeout, verb, c.ref, err, hint)
 }
@@ -181,9 +235,10 @@ func (c *candidate) pollPeriod() time.Duration {
 	return jittered(c.retryPeriod)
 }
 
-// isRefusal: the API server answered, and will answer the same next time.
+// isRefusal: the answer will be the same next time.
 func isRefusal(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsInvalid(err) ||
+	return errors.Is(err, errShortened) || errors.Is(err, errNoTermLeft) || errors.Is(err, errNotLeads) ||
+		apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsInvalid(err) ||
 		apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err) ||
 		apierrors.IsNotFound(err) // of a create: the namespace does not exist
 }

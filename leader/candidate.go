@@ -7,7 +7,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 )
@@ -27,19 +26,22 @@ type candidate struct {
 	identity string
 	run      string // goes into runAnnotation
 
-	leaseDuration, renewDeadline, retryPeriod time.Duration
-	startTimeout, drainTimeout, callTimeout   time.Duration
+	leaseDuration, renewDeadline, retryPeriod            time.Duration
+	startTimeout, drainTimeout, stopTimeout, callTimeout time.Duration
+
+	wall func(time.Time) time.Time
 
 	metrics Metrics
+	events  EventRecorder
 	logger  klog.Logger
 	ref     string        // namespace/name
 	kick    chan struct{} // the watch brought news; read while campaigning
 
 	mu       sync.Mutex // guards the fields below
 	seen     view
-	sent     []metav1.MicroTime // renewTime of the last write that succeeded and of all tried since
-	leading  *term              // nil while campaigning
-	watching bool               // a watch is established
+	sent     []coordinationv1.LeaseSpec // the record last stored, as far as is known, and all tried since
+	leading  *term                      // nil while campaigning
+	watching bool                       // a watch is established
 
 	reached bool // a read or a conflict showed that the Lease can be reached; only acquire uses it
 }
@@ -64,8 +66,7 @@ type view struct {
 //   - or the record is one that this very Run wrote, in an earlier term or in an
 //     attempt whose response was lost. An equal identity is not enough,
 //   - or for the record's LeaseDuration this candidate has not seen it change,
-//   - or there is no Lease, and none was ever seen, or that time has passed since
-//     it was seen gone: its holder may have renewed it right before.
+//   - or there is no Lease, and none was ever seen, or its time is over too.
 func (c *candidate) mayAcquire() (lease *coordinationv1.Lease, may bool, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,6 +91,11 @@ func (c *candidate) freeAtLocked() time.Time {
 	return v.changed.Add(c.durationOf(v.lease))
 }
 
+// numberOf is the number of the record's term.
+func numberOf(lease *coordinationv1.Lease) int64 {
+	return int64(ptr.Deref(lease.Spec.LeaseTransitions, 0))
+}
+
 // durationOf is how long the record bars others, and the own one if it does not say.
 func (c *candidate) durationOf(lease *coordinationv1.Lease) time.Duration {
 	if s := ptr.Deref(lease.Spec.LeaseDurationSeconds, 0); s > 0 {
@@ -99,11 +105,13 @@ func (c *candidate) durationOf(lease *coordinationv1.Lease) time.Duration {
 }
 
 // wroteLocked reports whether the record is one that this Run wrote and that
-// nobody has written over. The renewTime tells it from a record of client-go's
-// elector with the same identity, which would keep the annotation.
+// nobody has written over. Every field counts: client-go's elector with the same
+// identity would keep the annotation, and others go by a record that was edited.
 func (c *candidate) wroteLocked(lease *coordinationv1.Lease) bool {
-	return c.signedLocked(lease) && lease.Spec.RenewTime != nil &&
-		slices.ContainsFunc(c.sent, func(t metav1.MicroTime) bool { return t.Equal(lease.Spec.RenewTime) })
+	return lease.Annotations[runAnnotation] == c.run &&
+		slices.ContainsFunc(c.sent, func(spec coordinationv1.LeaseSpec) bool {
+			return apiequality.Semantic.DeepEqual(spec, lease.Spec)
+		})
 }
 
 // holds reports whether the Lease just read is still this Run's; nil is not.
@@ -113,30 +121,39 @@ func (c *candidate) holds(lease *coordinationv1.Lease) bool {
 	return lease != nil && c.wroteLocked(lease)
 }
 
-// signedLocked reports whether this Run acquired the Lease last.
-func (c *candidate) signedLocked(lease *coordinationv1.Lease) bool {
-	return ptr.Deref(lease.Spec.HolderIdentity, "") == c.identity && lease.Annotations[runAnnotation] == c.run
-}
-
-// observeLocked takes in a version of the Lease; nil means that there is none. A
-// change of metadata alone is none of the record, as for client-go's elector.
+// observeLocked takes in a version of the Lease. A change of metadata alone is
+// none of the record, as for client-go's elector.
 func (c *candidate) observeLocked(lease *coordinationv1.Lease) {
 	v := &c.seen
-	if lease == nil {
-		if v.lease != nil {
-			// Counted from now: the record's last renewal may not have been seen.
-			if v.vacant = c.freeAtLocked(); !v.vacant.IsZero() {
-				v.vacant = time.Now().Add(c.durationOf(v.lease))
-			}
-		}
-		v.known, v.lease = true, nil
-		return
-	}
 	if v.lease == nil || v.lease.UID != lease.UID || !apiequality.Semantic.DeepEqual(v.lease.Spec, lease.Spec) {
 		v.changed = time.Now()
 	}
 	v.known, v.lease = true, lease
-	v.number = int64(ptr.Deref(lease.Spec.LeaseTransitions, 0)) + 1
+	v.number = numberOf(lease) + 1
+}
+
+// observeNoneLocked takes in that there is no Lease. If there was one, another
+// replica may have acquired or renewed it, unseen, right before it was deleted.
+// So its time is waited out from now on, whatever was in the record seen last,
+// except by the leader itself: as long as its own term is valid nobody has. (That
+// the exception may be no wider is a counter-example of the model in the tests.)
+func (c *candidate) observeNoneLocked() {
+	v := &c.seen
+	if v.lease != nil {
+		v.vacant = time.Time{}
+		if c.leading == nil || !c.leading.valid() {
+			v.vacant = time.Now().Add(max(c.durationOf(v.lease), c.leaseDuration))
+		}
+	}
+	v.known, v.lease = true, nil
+}
+
+// observeDeletedLocked takes in that the Lease was deleted, and its last version.
+// Unlike a read that finds none, it leaves nothing unseen.
+func (c *candidate) observeDeletedLocked(last *coordinationv1.Lease) {
+	c.observeLocked(last)
+	c.seen.vacant = c.freeAtLocked()
+	c.seen.lease = nil
 }
 
 // guard says which term the watch has to guard; nil means none.

@@ -7,8 +7,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/controllerkit/controllerkit/leader"
 )
@@ -95,4 +100,61 @@ func ExampleElector_Check() {
 	healthz(w, httptest.NewRequest(http.MethodGet, "/healthz", nil))
 	fmt.Println(w.Code)
 	// Output: 200
+}
+
+// Leading through the restart of an only API server, at the price of waiting
+// longer for a leader that crashed.
+func ExampleOutageTolerant() {
+	elector := &leader.Elector{Name: "shop-controller"}
+	elector.LeaseDuration, elector.RenewDeadline, elector.RetryPeriod = leader.OutageTolerant()
+	fmt.Println(elector.LeaseDuration, elector.RenewDeadline, elector.RetryPeriod)
+	// Output: 2m17s 1m47s 26s
+}
+
+// A deadline for the work that goes with the timings.
+func ExampleDefaults() {
+	leaseDuration, renewDeadline, _ := leader.Defaults()
+	fmt.Println("the work has to stop within", leaseDuration-renewDeadline)
+	// Output: the work has to stop within 5s
+}
+
+// A deployment without the rights it needs says so when it starts.
+func ExampleElector_Preflight() {
+	clientset := fake.NewClientset()
+	clientset.PrependReactor("create", "selfsubjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		return true, a.(clienttesting.CreateAction).GetObject(), nil // status.allowed is false
+	})
+	elector := &leader.Elector{
+		Leases:    clientset.CoordinationV1().Leases("shop"),
+		Namespace: "shop",
+		Name:      "shop-controller",
+	}
+	err := elector.Preflight(context.Background(), clientset.AuthorizationV1().SelfSubjectAccessReviews())
+	fmt.Println(err)
+	// Output: leader: Lease shop/shop-controller cannot be used fully; a Role in namespace shop must allow: {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [create]}, {apiGroups: [coordination.k8s.io], resources: [leases], resourceNames: [shop-controller], verbs: [get, update, watch]}
+}
+
+// Informers run on every replica, so that the next leader has warm caches; only
+// the leader works. A replica takes part once its caches are filled.
+func ExampleElector_Run_warmStandby() {
+	ctx, stop := context.WithCancel(context.Background())
+	clientset := fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "prices"}})
+	factory := informers.NewSharedInformerFactory(clientset, 0)
+	prices := factory.Core().V1().ConfigMaps().Lister()
+	factory.Start(ctx.Done())
+	defer factory.Shutdown()
+	defer stop()
+	factory.WaitForCacheSync(ctx.Done())
+
+	elector := &leader.Elector{
+		Leases:    clientset.CoordinationV1().Leases("shop"),
+		Namespace: "shop",
+		Name:      "shop-controller",
+	}
+	_ = elector.Run(ctx, func(context.Context) error {
+		found, err := prices.List(labels.Everything())
+		fmt.Println("the new leader has", len(found), "in its cache at once")
+		return err
+	})
+	// Output: the new leader has 1 in its cache at once
 }

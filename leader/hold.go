@@ -3,6 +3,7 @@ package leader
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -10,7 +11,8 @@ import (
 )
 
 // renew keeps the Lease renewed until ctx is done, which it is when the term is
-// over. Attempts are RetryPeriod apart from send to send.
+// over. Attempts are RetryPeriod apart from send to send, and up to a tenth more
+// after a success, so that leaders which started at once do not stay in step.
 func (c *candidate) renew(ctx context.Context, t *term) {
 	defer c.guard(nil)
 	next := t.lastRenewal().Add(c.retryPeriod)
@@ -24,8 +26,14 @@ func (c *candidate) renew(ctx context.Context, t *term) {
 			timer.Stop()
 		case <-timer.C:
 		}
+		if !t.valid() {
+			return // after a suspend the timer of the term itself may be late
+		}
 		next = time.Now().Add(c.retryPeriod)
-		if err := c.renewOnce(ctx, t); err != nil && ctx.Err() == nil {
+		if err := c.renewOnce(ctx, t); err == nil {
+			// Not after a failure: as many attempts as possible before RenewDeadline.
+			next = next.Add(rand.N(c.retryPeriod/10 + 1))
+		} else if ctx.Err() == nil {
 			c.logger.V(2).Info("Could not renew the Lease", "term", t.Number, "err", err)
 		}
 	}
@@ -40,13 +48,15 @@ func (c *candidate) renewOnce(ctx context.Context, t *term) error {
 	c.mu.Unlock()
 	for {
 		if c.holds(lease) && lease.UID == t.LeaseUID {
-			sent := time.Now()
-			now := micro(sent)
+			sent := instantOf(time.Now(), c.wall)
+			now := micro(sent.mono)
 			spec := *lease.Spec.DeepCopy()
 			spec.RenewTime = &now
-			_, err := c.write(ctx, lease, spec)
+			got, err := c.write(ctx, lease, spec)
 			if err == nil {
-				t.extend(sent)
+				slow := time.Since(t.lastRenewal()) >= c.renewDeadline/2
+				c.metrics.LeaderRenewal(c.ref, time.Since(sent.mono), slow)
+				t.extend(sent, c.validFor(got))
 				return nil
 			}
 			if !isConflict(err) {

@@ -2,6 +2,7 @@ package leader
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,19 +17,35 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
 )
 
-// The zero values of the Elector's durations. They are client-go's
-// recommended ones, so a rollout from one to the other changes no timing.
+// The zero values of the Elector's other fields.
 const (
-	defaultLeaseDuration = 15 * time.Second
-	defaultRenewDeadline = 10 * time.Second
-	defaultRetryPeriod   = 2 * time.Second
-	defaultStartTimeout  = 20 * time.Second
+	defaultStartTimeout = 20 * time.Second
+	defaultMaxDrift     = 0.01
 )
+
+// Defaults returns the timings that zero values stand for: 15s, 10s and 2s. They
+// are client-go's recommended ones, so a rollout from one to the other changes
+// none. A crashed leader is replaced within 18s. An API server that cannot be
+// reached for 6s costs nothing, one for 10s costs leadership.
+func Defaults() (leaseDuration, renewDeadline, retryPeriod time.Duration) {
+	return 15 * time.Second, 10 * time.Second, 2 * time.Second
+}
+
+// OutageTolerant returns timings of 137s, 107s and 26s, those of OpenShift's
+// controllers (library-go, pkg/config/leaderelection). The leader leads on through
+// 78s without API server, enough for a single one to restart, and renewing takes
+// a thirteenth of the requests. The price: a crashed leader is replaced only after
+// up to 170s, and 30s are left for work to stop after a loss. A graceful hand-over
+// takes milliseconds with any timings.
+func OutageTolerant() (leaseDuration, renewDeadline, retryPeriod time.Duration) {
+	return 137 * time.Second, 107 * time.Second, 26 * time.Second
+}
 
 // LeaseClient is the part of a Lease client that an Elector uses. The
 // LeaseInterface of client-go's coordination/v1 client satisfies it.
@@ -40,24 +57,33 @@ type LeaseClient interface {
 }
 
 // Metrics is told what an Elector does. Name is the Lease's namespace/name.
-// The methods are called by one goroutine at a time and must not block.
+// The methods may be called by several goroutines and must not block.
 type Metrics interface {
 	// LeaderStatus says whether this replica leads. It is called with false
 	// when Run starts and when it ends, and on every change between.
 	LeaderStatus(name string, leading bool)
-	// LeaderTransition counts: this replica acquired the Lease.
-	LeaderTransition(name string)
+	// LeaderTransition says that this replica acquired the Lease, and how long
+	// that took from when it saw that the Lease was free.
+	LeaderTransition(name string, took time.Duration)
+	// LeaderRenewal says that the Lease was renewed, and how long it took from
+	// when the renewal was sent until its response was there. A slow one came
+	// when half of RenewDeadline or more had passed since the one before was sent.
+	LeaderRenewal(name string, took time.Duration, slow bool)
+}
+
+// EventRecorder is the part of client-go's record.EventRecorder that an Elector
+// uses.
+type EventRecorder interface {
+	Eventf(object runtime.Object, eventtype, reason, messageFmt string, args ...any)
 }
 
 // An Elector takes part in the election of one leader by one Lease. Its fields
 // are its configuration and must not change once Run was called. An Elector
 // must not be copied after first use.
 type Elector struct {
-	// Leases is the client of the Lease's namespace. It is required. Give the
-	// election a client of its own, or a busy controller delays its own renewals:
-	// its own rest.Config has its own rate limiter, but client-go shares the
-	// connection of configurations that are equal, so set a Dial of its own too.
-	// Set no Timeout: it would cut the watch, and calls are bounded anyway.
+	// Leases is the client of the Lease's namespace. It is required. [NewClient]
+	// makes one that shares neither rate limiter nor connections with the
+	// application, so that a busy controller does not delay its own renewals.
 	Leases LeaseClient
 	// Namespace is the Lease's namespace: the one Leases was made for. It is
 	// required.
@@ -69,28 +95,44 @@ type Elector struct {
 	// a UUID, new for every Run.
 	Identity string
 
-	// LeaseDuration is how long the other candidates wait after they last saw
-	// the Lease change before they take it. It is stored in the Lease in whole
-	// seconds, so it must be a whole number of seconds. 0 means 15s.
+	// LeaseDuration is how long the other candidates wait, at the least, after
+	// they last saw the Lease change before they take it. It is stored in the
+	// Lease in whole seconds, rounded up. 0 means 15s. See also [Defaults] and
+	// [OutageTolerant].
 	LeaseDuration time.Duration
 	// RenewDeadline is how long the leader stays leader after it sent its last
-	// successful renewal. The rest of LeaseDuration is the margin for clocks
-	// that run at different rates and for work to stop. 0 means 10s.
+	// successful renewal. The rest of LeaseDuration is the margin: it must exceed
+	// LeaseDuration * MaxDrift + StopTimeout. 0 means 10s.
 	RenewDeadline time.Duration
 	// RetryPeriod is the time from one renewal to the next, and between two
-	// reads of the Lease where no watch brings news. A call to the API server
+	// reads of the Lease where no watch brings news, with some jitter. A call to the API server
 	// is given up after half of RenewDeadline. 0 means 2s.
 	RetryPeriod time.Duration
 
-	// StartTimeout is how long Run puts up with a Lease that it cannot use:
-	// none of its calls succeeded since the start, or the API server keeps
-	// refusing to let it take the free Lease. 0 means 20s.
+	// StartTimeout is how long Run puts up with a Lease that it cannot use: none
+	// of its calls succeeded since the start, or the API server keeps refusing to
+	// let it read the Lease, or take it when it is free. An outage later on is
+	// waited out. 0 means 20s.
 	StartTimeout time.Duration
 	// DrainTimeout is how long lead may go on, with the Lease being renewed,
 	// after the context given to Run is done. 0 means RenewDeadline.
 	DrainTimeout time.Duration
+	// StopTimeout is how long lead may take to return once leadership is over,
+	// so that it has stopped before another replica leads. 0 means all that
+	// MaxDrift leaves of the margin.
+	StopTimeout time.Duration
+	// MaxDrift is by what fraction the clock of one replica may run faster than
+	// that of another. 0 means 0.01, twenty times the rate at which NTP sets a
+	// clock right (500 ppm, RFC 5905).
+	MaxDrift float64
+
 	// Metrics is told of changes. nil means none.
 	Metrics Metrics
+	// Events records on the Lease, with the reason LeaderElection as client-go's
+	// elector does, that this replica leads or does so no longer. nil means none.
+	Events EventRecorder
+
+	wall func(time.Time) time.Time // the wall clock, for tests; nil means wallClock
 
 	mu      sync.Mutex // guards the fields below
 	running bool       // a Run has not returned
@@ -114,8 +156,8 @@ type Elector struct {
 //     lead, after the Lease was released.
 //   - ctx is done and lead did not return within DrainTimeout: an error. From
 //     then on the Lease is not renewed, and it expires unreleased. The work is
-//     told by ErrLost and gets LeaseDuration - RenewDeadline to stop. If lead has
-//     not returned even then, the error holds its stack and lead is left
+//     told by ErrLost and gets StopTimeout to stop. If lead has not returned even
+//     then, the error holds its stack and lead is left
 //     behind: the one goroutine that outlives Run. The process should exit;
 //     until lead returns, Run refuses to run again and Check reports an error.
 //   - the Lease could not be used for StartTimeout: an error that names verb,
@@ -205,43 +247,51 @@ func (e *Elector) setTerm(t *term) {
 
 // candidate checks the configuration and resolves its zero values.
 func (e *Elector) candidate(ctx context.Context) (*candidate, error) {
-	or := func(d, zero time.Duration) time.Duration {
-		if d == 0 {
-			return zero
-		}
-		return d
-	}
+	leaseDuration, renewDeadline, retryPeriod := Defaults()
 	c := &candidate{
 		elector:       e,
 		client:        e.Leases,
 		identity:      e.Identity,
 		run:           string(uuid.NewUUID()),
-		leaseDuration: or(e.LeaseDuration, defaultLeaseDuration),
-		renewDeadline: or(e.RenewDeadline, defaultRenewDeadline),
-		retryPeriod:   or(e.RetryPeriod, defaultRetryPeriod),
-		startTimeout:  or(e.StartTimeout, defaultStartTimeout),
+		leaseDuration: cmp.Or(e.LeaseDuration, leaseDuration),
+		renewDeadline: cmp.Or(e.RenewDeadline, renewDeadline),
+		retryPeriod:   cmp.Or(e.RetryPeriod, retryPeriod),
+		startTimeout:  cmp.Or(e.StartTimeout, defaultStartTimeout),
 		metrics:       e.Metrics,
+		events:        e.Events,
+		wall:          e.wall,
 		ref:           e.Namespace + "/" + e.Name,
 		kick:          make(chan struct{}, 1),
 	}
-	c.drainTimeout = or(e.DrainTimeout, c.renewDeadline)
+	c.drainTimeout = cmp.Or(e.DrainTimeout, c.renewDeadline)
 	c.callTimeout = c.renewDeadline / 2
+	margin := c.leaseDuration - c.renewDeadline
+	maxDrift := cmp.Or(e.MaxDrift, defaultMaxDrift)
+	drift := time.Duration(float64(c.leaseDuration) * maxDrift)
+	c.stopTimeout = cmp.Or(e.StopTimeout, margin-drift)
 
 	switch {
 	case c.client == nil:
 		return nil, errors.New("leader: Leases is nil: set it to a client such as clientset.CoordinationV1().Leases(namespace)")
 	case e.Namespace == "":
-		return nil, errors.New("leader: Namespace is empty: set it to the namespace Leases was made for")
+		return nil, errNamespace
 	case e.Name == "":
-		return nil, errors.New("leader: Name is empty: set it to the name of the Lease")
-	case c.leaseDuration < time.Second || c.leaseDuration%time.Second != 0 || c.leaseDuration/time.Second > math.MaxInt32:
-		return nil, fmt.Errorf("leader: LeaseDuration is %v: a Lease stores whole seconds, set it to a whole number of seconds, at least 1s", c.leaseDuration)
+		return nil, errName
+	case c.leaseDuration < 0 || wholeSeconds(c.leaseDuration) > math.MaxInt32:
+		return nil, fmt.Errorf("leader: LeaseDuration is %v: it must be positive, and in seconds fit into 31 bits", c.leaseDuration)
 	case c.retryPeriod < 0:
 		return nil, fmt.Errorf("leader: RetryPeriod is %v: it must not be negative", c.retryPeriod)
 	case float64(c.renewDeadline) <= 1.2*float64(c.retryPeriod):
 		return nil, fmt.Errorf("leader: RenewDeadline is %v: it must be more than 1.2 times RetryPeriod, which is %v", c.renewDeadline, c.retryPeriod)
 	case c.leaseDuration <= c.renewDeadline:
 		return nil, fmt.Errorf("leader: LeaseDuration is %v: it must be more than RenewDeadline, which is %v", c.leaseDuration, c.renewDeadline)
+	case !(maxDrift >= 0 && maxDrift < 1): // false for NaN too
+		return nil, fmt.Errorf("leader: MaxDrift is %v: it must be a fraction of at least 0 and less than 1", maxDrift)
+	case e.StopTimeout < 0:
+		return nil, fmt.Errorf("leader: StopTimeout is %v: it must not be negative", e.StopTimeout)
+	case margin <= drift+e.StopTimeout:
+		return nil, fmt.Errorf("leader: RenewDeadline is %v: the margin that it leaves of LeaseDuration, %v, must exceed LeaseDuration * MaxDrift + StopTimeout, which is %v: lower RenewDeadline or raise LeaseDuration",
+			c.renewDeadline, margin, drift+e.StopTimeout)
 	case c.startTimeout < 0:
 		return nil, fmt.Errorf("leader: StartTimeout is %v: it must not be negative", c.startTimeout)
 	case c.drainTimeout < 0:
@@ -257,21 +307,39 @@ func (e *Elector) candidate(ctx context.Context) (*candidate, error) {
 	if c.metrics == nil {
 		c.metrics = noMetrics{}
 	}
+	if c.events == nil {
+		c.events = noEvents{}
+	}
+	if c.wall == nil {
+		c.wall = wallClock
+	}
 	c.logger = klog.FromContext(ctx).WithValues("lease", klog.KRef(e.Namespace, e.Name), "identity", c.identity)
 	return c, nil
 }
 
+var (
+	errNamespace = errors.New("leader: Namespace is empty: set it to the namespace Leases was made for")
+	errName      = errors.New("leader: Name is empty: set it to the name of the Lease")
+)
+
 type noMetrics struct{}
 
-func (noMetrics) LeaderStatus(string, bool) {}
-func (noMetrics) LeaderTransition(string)   {}
+func (noMetrics) LeaderStatus(string, bool)                 {}
+func (noMetrics) LeaderTransition(string, time.Duration)    {}
+func (noMetrics) LeaderRenewal(string, time.Duration, bool) {}
+
+type noEvents struct{}
+
+func (noEvents) Eventf(runtime.Object, string, string, string, ...any) {}
 
 // serve runs lead for one term. It reports whether to campaign again, and if
 // not what Run returns.
 func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Context) error) (again bool, err error) {
 	c.logger.Info("Started leading", "term", t.Number)
-	c.metrics.LeaderTransition(c.ref)
+	c.metrics.LeaderTransition(c.ref, t.took)
 	c.metrics.LeaderStatus(c.ref, true)
+	c.record(t, "became leader")
+	defer c.record(t, "stopped leading")
 
 	var wg sync.WaitGroup
 	renewCtx, stopRenewing := context.WithCancel(t.validity)
@@ -289,6 +357,11 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 	go pprof.Do(leadCtx, pprof.Labels(stackLabel, c.ref), func(ctx context.Context) {
 		err := errGoexit
 		defer func() {
+			// A panic goes on and ends the process. Run must not hear of it: it would
+			// release the Lease, or end the process itself, before the panic is printed.
+			if v := recover(); v != nil {
+				panic(v)
+			}
 			c.elector.setTerm(nil)
 			returned <- err
 		}()
@@ -312,7 +385,7 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 		case <-drained:
 			overran = true
 			t.end()
-			hung = time.After(c.leaseDuration - c.renewDeadline)
+			hung = time.After(c.stopTimeout)
 
 		case <-lost:
 			lost = nil
@@ -321,7 +394,7 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 
 		case <-hung:
 			return false, fmt.Errorf("leader: lead has not returned %v after it was asked to stop; Lease %s expires unreleased; lead is at:\n%s",
-				c.drainTimeout+c.leaseDuration-c.renewDeadline, c.ref, leadStacks(c.ref))
+				c.drainTimeout+c.stopTimeout, c.ref, leadStacks(c.ref))
 
 		case err := <-returned:
 			held := t.valid()
@@ -329,7 +402,7 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 			stopRenewing()
 			wg.Wait()
 			c.metrics.LeaderStatus(c.ref, false)
-			if held {
+			if held && err != errGoexit { //nolint:errorlint // by identity: nobody else has it
 				c.release(ctx)
 			}
 			switch {
@@ -350,7 +423,7 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 	}
 }
 
-var errGoexit = errors.New("leader: lead ended its goroutine with runtime.Goexit")
+var errGoexit = errors.New("leader: lead ended its goroutine with runtime.Goexit; the Lease expires unreleased")
 
 // unlessStopped is err, or nil where err is just the end of ctx handed back.
 // Compared by identity: an error that wraps it has more to say.

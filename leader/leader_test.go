@@ -3,6 +3,8 @@ package leader_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"net/http"
 	"strings"
 	"sync"
@@ -25,6 +27,7 @@ const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
+	renewPeriod   = retryPeriod * 11 / 10  // the longest time from one renewal to the next
 	soon          = 100 * time.Millisecond // more than the jitter before a claim
 )
 
@@ -57,8 +60,8 @@ func TestRunLeadsAndReleases(t *testing.T) {
 		if got := *spec.LeaseDurationSeconds; got != 15 {
 			t.Errorf("leaseDurationSeconds = %d, want 15", got)
 		}
-		if got := spec.RenewTime.Sub(spec.AcquireTime.Time); got != time.Minute {
-			t.Errorf("renewTime - acquireTime after 61s = %v, want 1m, the last multiple of RetryPeriod", got)
+		if got := spec.RenewTime.Sub(spec.AcquireTime.Time); got <= 61*time.Second-renewPeriod || got > 61*time.Second {
+			t.Errorf("renewTime - acquireTime after 61s = %v, want no longer ago than RetryPeriod and a tenth", got)
 		}
 		lease, _ := s.get()
 		if got := *lease.Spec.HolderIdentity; got != "" {
@@ -129,6 +132,10 @@ func TestRunGoexit(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "Goexit") {
 			t.Errorf("Run() = %v, want an error that names Goexit", err)
 		}
+		// What lead started may go on, so the Lease has to expire.
+		if lease, _ := s.get(); *lease.Spec.HolderIdentity != "a" {
+			t.Errorf("holder = %q, want a: not released", *lease.Spec.HolderIdentity)
+		}
 	})
 }
 
@@ -146,8 +153,6 @@ func TestRunMisuse(t *testing.T) {
 		{name: "no client", change: func(e *leader.Elector) { e.Leases = nil }, field: "Leases"},
 		{name: "no namespace", change: func(e *leader.Elector) { e.Namespace = "" }, field: "Namespace"},
 		{name: "no name", change: func(e *leader.Elector) { e.Name = "" }, field: "Name"},
-		{name: "not whole seconds", change: func(e *leader.Elector) { e.LeaseDuration = 15500 * time.Millisecond }, field: "LeaseDuration"},
-		{name: "less than a second", change: func(e *leader.Elector) { e.LeaseDuration = 500 * time.Millisecond }, field: "LeaseDuration"},
 		{name: "negative lease", change: func(e *leader.Elector) { e.LeaseDuration = -time.Second }, field: "LeaseDuration"},
 		{name: "more seconds than a Lease holds", change: func(e *leader.Elector) { e.LeaseDuration = 1 << 31 * time.Second }, field: "LeaseDuration"},
 		{name: "no margin", change: func(e *leader.Elector) { e.LeaseDuration = renewDeadline }, field: "LeaseDuration"},
@@ -156,6 +161,13 @@ func TestRunMisuse(t *testing.T) {
 		{name: "negative period", change: func(e *leader.Elector) { e.RetryPeriod = -time.Second }, field: "RetryPeriod"},
 		{name: "negative start", change: func(e *leader.Elector) { e.StartTimeout = -time.Second }, field: "StartTimeout"},
 		{name: "negative drain", change: func(e *leader.Elector) { e.DrainTimeout = -time.Second }, field: "DrainTimeout"},
+		{name: "negative stop", change: func(e *leader.Elector) { e.StopTimeout = -time.Second }, field: "StopTimeout"},
+		{name: "no time to stop", change: func(e *leader.Elector) { e.StopTimeout = 4850 * time.Millisecond }, field: "RenewDeadline"},
+		{name: "negative drift", change: func(e *leader.Elector) { e.MaxDrift = -0.1 }, field: "MaxDrift"},
+		{name: "a drift that stops a clock", change: func(e *leader.Elector) { e.MaxDrift = 1 }, field: "MaxDrift"},
+		{name: "a drift that is no number", change: func(e *leader.Elector) { e.MaxDrift = math.NaN() }, field: "MaxDrift"},
+		{name: "more drift than margin", change: func(e *leader.Elector) { e.MaxDrift = 1.0 / 3 }, field: "RenewDeadline"},
+		{name: "less margin than the default drift", change: func(e *leader.Elector) { e.RenewDeadline = 14900 * time.Millisecond }, field: "RenewDeadline"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			e := valid()
@@ -237,16 +249,17 @@ func TestValidityFromSendTime(t *testing.T) {
 		r := start(t, e, untilDone)
 		ctx := r.leads(t, soon)
 		v := validity(t, ctx)
-		began := time.Now()
+		var sent time.Time
 
-		// The renewal sent at 2s is answered 4.9s later; then nothing any more.
+		// The first renewal is answered 4.9s later; then nothing any more.
 		c.on(func(verb string) fault {
+			sent = time.Now()
 			c.partition(true)
 			return fault{after: 4900 * time.Millisecond}
 		})
 		<-ctx.Done()
-		if got, want := since(began), retryPeriod+renewDeadline; got != want {
-			t.Errorf("lead's context ended after %v, want %v: send time + RenewDeadline", got, want)
+		if got := since(sent); got != renewDeadline {
+			t.Errorf("lead's context ended %v after the renewal was sent, want RenewDeadline", got)
 		}
 		if !errors.Is(context.Cause(ctx), leader.ErrLost) {
 			t.Errorf("cause = %v, want ErrLost", context.Cause(ctx))
@@ -515,8 +528,8 @@ func TestForeignTakeover(t *testing.T) {
 		{name: "takeover, watching", change: takeover, watch: true, within: 0},
 		{name: "edit without a new term, watching", change: steal, watch: true, within: 0},
 		{name: "released by a stranger, watching", watch: true, within: 0, change: func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = ptr.To("") }},
-		{name: "takeover, not watching", change: takeover, within: retryPeriod},
-		{name: "edit without a new term, not watching", change: steal, within: retryPeriod},
+		{name: "takeover, not watching", change: takeover, within: renewPeriod},
+		{name: "edit without a new term, not watching", change: steal, within: renewPeriod},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *store) {
@@ -668,8 +681,9 @@ func TestSameIdentityAtOneInstant(t *testing.T) {
 				return fault{}
 			}
 			taken = time.Now()
-			lease := stranger(nil)
+			lease := stranger(ptr.To[int32](15))
 			lease.Spec.HolderIdentity = ptr.To("twin")
+			lease.Spec.LeaseTransitions = ptr.To[int32](0)
 			lease.Spec.RenewTime = ptr.To(metav1.NewMicroTime(taken.Truncate(time.Microsecond)))
 			lease.Spec.AcquireTime = lease.Spec.RenewTime
 			if _, err := s.create(lease); err != nil {
@@ -738,7 +752,7 @@ func TestLeaseDeleted(t *testing.T) {
 				s.delete()
 				began := time.Now()
 				<-ctx.Done()
-				if got := since(began); tt.watch && got != 0 || got > retryPeriod {
+				if got := since(began); tt.watch && got != 0 || got > renewPeriod {
 					t.Errorf("lead's context ended after %v", got)
 				}
 				after := mustTerm(t, a.leads(t, soon))
@@ -792,6 +806,60 @@ func TestLeaseDeletedAfterUnseenRenewal(t *testing.T) {
 		}
 		_ = r.stop()
 	})
+}
+
+// TestLeaseDeletedAfterUnseenTerm: another replica has led since this one saw the
+// Lease released, or its own, and leads on although the Lease was deleted. Who
+// finds none then waits.
+//
+// Proves L1.
+func TestLeaseDeletedAfterUnseenTerm(t *testing.T) {
+	for i := range 4 {
+		own, told := i&1 != 0, i&2 != 0
+		t.Run(fmt.Sprintf("own=%t,told=%t", own, told), func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *store) {
+				eb, cb := s.elector("b")
+				var b *replica
+				if own {
+					b = start(t, eb, untilDone)
+					ctx := b.leads(t, soon)
+					time.Sleep(time.Second)
+					cb.partition(true)
+					<-ctx.Done()
+				} else {
+					x, _ := s.elector("x")
+					first := start(t, x, untilDone)
+					first.leads(t, soon)
+					cb.on(func(verb string) fault { return fault{lost: verb == "update"} })
+					b = start(t, eb, untilDone)
+					time.Sleep(time.Second)
+					_ = first.stop()
+					time.Sleep(soon) // b has seen it released, and claims in vain
+					cb.partition(true)
+				}
+				ea, ca := s.elector("a")
+				a := start(t, ea, untilDone)
+				ctx := a.leads(t, time.Minute)
+				time.Sleep(retryPeriod + time.Second)
+				ca.partition(true)
+				s.delete()
+				if !told {
+					time.Sleep(time.Millisecond) // the event is lost
+				}
+				cb.partition(false)
+				cb.on(nil)
+				next := b.leads(t, 2*time.Minute)
+				if ctx.Err() == nil || mustTerm(t, ctx).Check(ctx) == nil {
+					t.Error("b leads while a does")
+				}
+				if mustTerm(t, next).Check(next) != nil {
+					t.Error("b does not lead, the test proves nothing")
+				}
+				_ = a.stop()
+				_ = b.stop()
+			})
+		})
+	}
 }
 
 // TestUpdateDoesNotRecreate: a renewal that arrives after the Lease was deleted
@@ -1188,8 +1256,8 @@ func TestHang(t *testing.T) {
 		r.cancel(nil)
 		began := time.Now()
 		err := <-r.ended
-		if got, want := since(began), 20*time.Second+leaseDuration-renewDeadline; got != want {
-			t.Errorf("Run returned after %v, want %v", got, want)
+		if got, want := since(began), 20*time.Second+4850*time.Millisecond; got != want {
+			t.Errorf("Run returned after %v, want %v: DrainTimeout and the margin without the drift", got, want)
 		}
 		if err == nil || strings.Count(err.Error(), "stuckWork") < 2 {
 			t.Errorf("Run() = %v, want an error with the stacks of lead and of what it started", err)
@@ -1370,7 +1438,7 @@ func TestReleaseAfterLostRenewal(t *testing.T) {
 			}
 			return fault{after: 300 * time.Millisecond}
 		})
-		time.Sleep(retryPeriod + 100*time.Millisecond) // a renewal is on its way
+		time.Sleep(renewPeriod + 100*time.Millisecond) // a renewal is on its way
 		close(finish)
 		<-r.ended
 		time.Sleep(time.Minute)
@@ -1392,7 +1460,7 @@ func TestStartTimeout(t *testing.T) {
 		{
 			name:   "get forbidden",
 			faults: func(string) fault { return fault{err: forbidden} },
-			want:   []string{"get leases.coordination.k8s.io ns/controller", "RBAC says no", "verbs [get]", "StartTimeout"},
+			want:   []string{"get leases.coordination.k8s.io ns/controller", "RBAC says no", "verbs: [get]", "StartTimeout"},
 		},
 		{
 			name:   "API server does not answer",
@@ -1407,7 +1475,7 @@ func TestStartTimeout(t *testing.T) {
 				}
 				return fault{}
 			},
-			want: []string{"create leases.coordination.k8s.io ns/controller", "RBAC says no", "verbs [create]", "without resourceNames"},
+			want: []string{"create leases.coordination.k8s.io ns/controller", "RBAC says no", "resources: [leases], verbs: [create]"},
 		},
 		{
 			name:   "update forbidden",
@@ -1419,7 +1487,7 @@ func TestStartTimeout(t *testing.T) {
 				return fault{}
 			},
 			within: leaseDuration,
-			want:   []string{"update leases.coordination.k8s.io ns/controller", "RBAC says no", "verbs [update]"},
+			want:   []string{"update leases.coordination.k8s.io ns/controller", "RBAC says no", "verbs: [update]"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -1561,6 +1629,10 @@ type observed struct {
 	leading     bool
 	calls       int
 	transitions int
+	took        time.Duration
+	renewals    int
+	slow        int
+	slowest     time.Duration
 	name        string
 }
 
@@ -1571,10 +1643,21 @@ func (m *recordedMetrics) LeaderStatus(name string, leading bool) {
 	m.calls++
 }
 
-func (m *recordedMetrics) LeaderTransition(string) {
+func (m *recordedMetrics) LeaderTransition(_ string, took time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.transitions++
+	m.took = took
+}
+
+func (m *recordedMetrics) LeaderRenewal(_ string, took time.Duration, slow bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.renewals++
+	if slow {
+		m.slow++
+	}
+	m.slowest = max(m.slowest, took)
 }
 
 // now is what was observed once everybody has done what is to be done now.
@@ -1604,6 +1687,20 @@ func TestMetrics(t *testing.T) {
 		r.leads(t, time.Minute)
 		if got := m.now(); !got.leading || got.transitions != 1 || got.name != "ns/controller" {
 			t.Errorf("while leading: %+v, want status true, 1 transition, ns/controller", got)
+		}
+		if got := m.now().took; got <= 0 || got > soon {
+			t.Errorf("took %v to acquire the Lease once it had expired, want the jitter", got)
+		}
+		time.Sleep(10*renewPeriod + retryPeriod/2)
+		if got := m.now(); got.renewals < 10 || got.renewals > 11 || got.slow != 0 || got.slowest != 0 {
+			t.Errorf("after 10 periods: %+v, want 10 or 11 renewals, none slow", got)
+		}
+		const late = renewDeadline/2 - time.Second
+		c.on(func(string) fault { return fault{after: late} })
+		time.Sleep(renewPeriod + late)
+		c.on(nil)
+		if got := m.now(); got.slow != 1 || got.slowest != late {
+			t.Errorf("after a late response: %+v, want 1 slow renewal, of %v", got, late)
 		}
 		c.partition(true)
 		time.Sleep(renewDeadline + time.Second)

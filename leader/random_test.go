@@ -147,7 +147,7 @@ func runSchedule(t *testing.T, s *store, seed uint64) *ledger {
 		}
 		e, c := s.elector(identity)
 		e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = lease, deadline, retry
-		e.StartTimeout = time.Hour
+		e.StartTimeout, e.MaxDrift = time.Hour, 0.001
 		e.DrainTimeout = upTo(own, 4*time.Second)
 		c.on(randomFaults(rand.New(rand.NewPCG(seed, uint64(20+i))), deadline/2))
 		c.delay = upTo(own, 500*time.Millisecond)
@@ -199,7 +199,7 @@ func runSchedule(t *testing.T, s *store, seed uint64) *ledger {
 
 	// Without faults somebody leads before long.
 	e, _ := s.elector("last")
-	e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = lease, deadline, retry
+	e.LeaseDuration, e.RenewDeadline, e.RetryPeriod, e.MaxDrift = lease, deadline, retry, 0.001
 	r := start(t, e, untilDone)
 	r.leads(t, 3*time.Second+2*retry+soon)
 	_ = r.stop()

@@ -15,14 +15,15 @@ func (c *candidate) read(ctx context.Context) (*coordinationv1.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.callTimeout)
 	defer cancel()
 	lease, err := c.client.Get(ctx, c.elector.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		lease, err = nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	switch {
+	case apierrors.IsNotFound(err):
+		c.observeNoneLocked()
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
 	c.observeLocked(lease)
 	return lease, nil
 }
@@ -38,7 +39,7 @@ func (c *candidate) write(ctx context.Context, over *coordinationv1.Lease, spec 
 	// or instead of it. One that was forgotten because there are too many counts
 	// as another's, which is safe.
 	c.mu.Lock()
-	c.sent = append(c.sent[max(0, len(c.sent)-sentLimit):], *spec.RenewTime)
+	c.sent = append(c.sent[max(0, len(c.sent)-sentLimit):], spec)
 	c.mu.Unlock()
 
 	var got *coordinationv1.Lease
@@ -71,7 +72,9 @@ func (c *candidate) write(ctx context.Context, over *coordinationv1.Lease, spec 
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.sent = append(c.sent[:0], *spec.RenewTime) // what was sent before can no longer be stored
+	// What was sent before can no longer be stored. An admission plugin may have
+	// changed what was sent now.
+	c.sent = append(c.sent[:0], got.Spec)
 	c.observeLocked(got)
 	return got, nil
 }

@@ -323,9 +323,9 @@ func TestServerRBACMissing(t *testing.T) {
 		exists bool
 		want   string
 	}{
-		{name: "nothing", want: "verbs [get]"},
-		{name: "no create", verbs: []string{"get", "update", "watch"}, want: "verbs [create], without resourceNames"},
-		{name: "no update", verbs: []string{"get", "create", "watch"}, exists: true, want: "verbs [update]"},
+		{name: "nothing", want: "resourceNames: [controller], verbs: [get]"},
+		{name: "no create", verbs: []string{"get", "update", "watch"}, want: "{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [create]}"},
+		{name: "no update", verbs: []string{"get", "create", "watch"}, exists: true, want: "resourceNames: [controller], verbs: [update]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel() // each waits for StartTimeout

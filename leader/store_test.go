@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit/leader"
 )
@@ -32,6 +33,8 @@ const (
 // client-go's fake has no resource versions, so it cannot show two writers.
 type store struct {
 	calls sync.WaitGroup // requests under way, also those whose client gave up
+
+	admit func(*coordinationv1.Lease) // changes what is stored; nil changes nothing
 
 	mu       sync.Mutex
 	lease    *coordinationv1.Lease
@@ -89,10 +92,13 @@ func (s *store) update(lease *coordinationv1.Lease) (*coordinationv1.Lease, erro
 }
 
 func (s *store) storeLocked(kind watch.EventType, lease *coordinationv1.Lease) *coordinationv1.Lease {
+	if s.admit != nil {
+		s.admit(lease)
+	}
 	s.version++
 	lease.ResourceVersion = strconv.Itoa(s.version)
 	s.lease = lease
-	s.history = append(s.history, record{time.Now(), *lease.Spec.HolderIdentity, *lease.Spec.LeaseTransitions})
+	s.history = append(s.history, record{time.Now(), ptr.Deref(lease.Spec.HolderIdentity, ""), ptr.Deref(lease.Spec.LeaseTransitions, 0)})
 	for w := range s.watchers {
 		w.push(watch.Event{Type: kind, Object: lease.DeepCopy()})
 	}
@@ -152,6 +158,8 @@ type client struct {
 	coordinationv1client.LeaseInterface
 	*store
 
+	before func(ctx context.Context, verb string) error // refuses a request before it is sent; nil refuses none
+
 	faulting sync.Mutex // held while faults runs, so that it needs no lock of its own
 
 	mu     sync.Mutex
@@ -204,6 +212,11 @@ func (c *client) call(ctx context.Context, verb string, do func() (*coordination
 	type result struct {
 		lease *coordinationv1.Lease
 		err   error
+	}
+	if c.before != nil {
+		if err := c.before(ctx, verb); err != nil {
+			return nil, err
+		}
 	}
 	f := c.fault(verb)
 	response := make(chan result, 1)

@@ -61,6 +61,19 @@ var errNoTerm = errors.New("leader: the context is not that of a leader: use the
 
 type termKey struct{}
 
+// An instant is one moment by two clocks.
+type instant struct {
+	mono time.Time // with the reading of the monotonic clock
+	wall time.Time // without
+}
+
+func instantOf(now time.Time, wall func(time.Time) time.Time) instant {
+	return instant{mono: now, wall: wall(now)}
+}
+
+// wallClock is what the wall clock said at a moment that time.Now returned.
+func wallClock(t time.Time) time.Time { return t.Round(0) }
+
 // validityKey finds the context that ends only when leadership is over. It is
 // an alias of an unnamed type so that other packages can declare the same key.
 type validityKey = struct{ LeaseValidity struct{} }
@@ -68,8 +81,9 @@ type validityKey = struct{ LeaseValidity struct{} }
 // A term is the running side of a Term: until when it is valid.
 type term struct {
 	Term
-	renewDeadline  time.Duration
+	wall           func(time.Time) time.Time
 	unhealthyAfter time.Duration
+	took           time.Duration // from when the Lease was seen to be free
 
 	validity context.Context // done when the term is over
 	cancel   context.CancelCauseFunc
@@ -77,36 +91,39 @@ type term struct {
 
 	mu       sync.Mutex // guards the fields below
 	renewed  time.Time  // when the last successful renewal was sent
-	deadline time.Time  // renewed + renewDeadline
+	deadline time.Time  // until when it is valid, by the monotonic clock
+	wallEnd  time.Time  // the same by the wall clock
 	timer    *time.Timer
 	over     bool
 }
 
 // newTerm is the term of a Lease that was acquired by a request sent at the
-// given time. It keeps the values of ctx, not its end.
-func newTerm(ctx context.Context, id Term, sent time.Time, renewDeadline, unhealthyAfter time.Duration) *term {
+// given time, valid for that long. It keeps the values of ctx, not its end.
+func newTerm(ctx context.Context, id Term, sent instant, validFor, unhealthyAfter time.Duration, wall func(time.Time) time.Time) *term {
 	t := &term{
 		Term:           id,
-		renewDeadline:  renewDeadline,
+		wall:           wall,
 		unhealthyAfter: unhealthyAfter,
 		doubt:          make(chan struct{}, 1),
-		renewed:        sent,
-		deadline:       sent.Add(renewDeadline),
 	}
 	ctx = context.WithValue(context.WithoutCancel(ctx), termKey{}, t)
 	t.validity, t.cancel = context.WithCancelCause(ctx)
 	t.mu.Lock()
+	t.extendLocked(sent, validFor)
 	t.timer = time.AfterFunc(time.Until(t.deadline), func() { t.valid() })
 	t.mu.Unlock()
 	return t
 }
 
 // valid decides "am I still the leader": nobody ended the term, and the last
-// successful renewal was sent less than RenewDeadline ago. What arrives late,
-// or not at all, does not count. The first false ends the term.
+// successful renewal was sent less than RenewDeadline ago by both clocks. The
+// monotonic one does not count while the machine is suspended (on Linux it is
+// CLOCK_MONOTONIC), the wall clock may be set back: whichever says that the time
+// is up is believed. What arrives late, or not at all, does not count. The first
+// false ends the term.
 func (t *term) valid() bool {
 	t.mu.Lock()
-	ok := !t.over && time.Now().Before(t.deadline)
+	ok := t.validLocked()
 	t.mu.Unlock()
 	if !ok {
 		t.end()
@@ -114,17 +131,31 @@ func (t *term) valid() bool {
 	return ok
 }
 
-// extend counts a renewal that succeeded and was sent at the given time. A term
-// that is over stays over.
-func (t *term) extend(sent time.Time) {
+func (t *term) validLocked() bool {
+	now := instantOf(time.Now(), t.wall)
+	return !t.over && now.mono.Before(t.deadline) && now.wall.Before(t.wallEnd)
+}
+
+// extend counts a renewal that succeeded and was sent at the given time: the
+// term is valid for that long from then on. One that is over stays over, even
+// if nobody has noticed yet.
+func (t *term) extend(sent instant, validFor time.Duration) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.over {
-		return
+	ok := t.validLocked()
+	if ok {
+		t.extendLocked(sent, validFor)
+		t.timer.Reset(time.Until(t.deadline))
 	}
-	t.renewed = sent
-	t.deadline = sent.Add(t.renewDeadline)
-	t.timer.Reset(time.Until(t.deadline))
+	t.mu.Unlock()
+	if !ok {
+		t.end()
+	}
+}
+
+func (t *term) extendLocked(sent instant, validFor time.Duration) {
+	t.renewed = sent.mono
+	t.deadline = sent.mono.Add(validFor)
+	t.wallEnd = sent.wall.Add(validFor)
 }
 
 // end ends the term, and with it every context of the work. It may be called

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 )
@@ -80,21 +81,20 @@ func (c *candidate) setWatching(on bool) {
 	c.mu.Unlock()
 }
 
-// event takes in a watch event. It may be older than what is known already. So
-// a leader's term is ended only by what no older state can look like: its Lease
-// deleted, or in a later term. Whatever else may be another's record makes the
-// leader renew at once, which shows the truth.
+// event takes in a watch event. While leading, one that is older than what is
+// known says nothing. A newer one ends the term if the Lease was deleted or is in
+// a later term. Whatever else is not this Run's record makes the leader renew at
+// once, which shows the truth.
 func (c *candidate) event(kind watch.EventType, lease *coordinationv1.Lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if t := c.leading; t != nil {
-		number := int64(ptr.Deref(lease.Spec.LeaseTransitions, 0))
 		same := lease.UID == t.LeaseUID
 		switch {
-		case same && (kind == watch.Deleted || number > t.Number):
-			t.end()
-		case same && (number < t.Number || c.olderLocked(lease)):
+		case same && c.olderLocked(lease):
 			return
+		case same && (kind == watch.Deleted || numberOf(lease) > t.Number):
+			t.end()
 		case !same || !c.wroteLocked(lease):
 			t.renewAtOnce()
 			return
@@ -104,7 +104,7 @@ func (c *candidate) event(kind watch.EventType, lease *coordinationv1.Lease) {
 	case kind != watch.Deleted:
 		c.observeLocked(lease)
 	case c.seen.lease != nil && c.seen.lease.UID == lease.UID:
-		c.observeLocked(nil)
+		c.observeDeletedLocked(lease)
 	}
 	select {
 	case c.kick <- struct{}{}:
@@ -112,8 +112,12 @@ func (c *candidate) event(kind watch.EventType, lease *coordinationv1.Lease) {
 	}
 }
 
-// olderLocked reports whether the record is an earlier renewal of this Run.
+// olderLocked reports whether the version is older than the one in view. One
+// that cannot be compared is not.
 func (c *candidate) olderLocked(lease *coordinationv1.Lease) bool {
-	last := c.sent[len(c.sent)-1]
-	return c.signedLocked(lease) && lease.Spec.RenewTime != nil && lease.Spec.RenewTime.Before(&last)
+	if c.seen.lease == nil {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(lease.ResourceVersion, c.seen.lease.ResourceVersion)
+	return err == nil && order < 0
 }

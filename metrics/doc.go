@@ -21,6 +21,9 @@
 //	controller_active_workers{controller}                  gauge
 //	controller_workers{controller}                         gauge
 //	controller_leader_transitions_total{name}              counter
+//	controller_leader_acquire_duration_seconds{name}       histogram
+//	controller_leader_renewal_duration_seconds{name}       histogram
+//	controller_leader_slow_renewals_total{name}            counter
 //	leader_election_master_status{name}                    gauge
 //	workqueue_depth{name}                                  gauge
 //	workqueue_adds_total{name}                             counter

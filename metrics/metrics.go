@@ -39,6 +39,9 @@ type Metrics struct {
 
 	leading     *prometheus.GaugeVec
 	transitions *prometheus.CounterVec
+	acquiring   *prometheus.HistogramVec
+	renewing    *prometheus.HistogramVec
+	slow        *prometheus.CounterVec
 
 	depth      *prometheus.GaugeVec
 	adds       *prometheus.CounterVec
@@ -89,6 +92,11 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 
 		leading:     gauge(r, "leader_election_master_status", "1 while this process holds the lease, 0 otherwise.", "name"),
 		transitions: counter(r, "controller_leader_transitions_total", "How often this process has acquired the lease.", "name"),
+		acquiring: histogram(r, "controller_leader_acquire_duration_seconds", "How long it took to acquire the lease once it was seen to be free.",
+			[]float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}, "name"),
+		renewing: histogram(r, "controller_leader_renewal_duration_seconds", "How long a renewal of the lease takes from its request to its response.",
+			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}, "name"),
+		slow: counter(r, "controller_leader_slow_renewals_total", "Renewals of the lease that came when half of the renew deadline or more had passed since the one before.", "name"),
 
 		depth:      gauge(r, "workqueue_depth", "Keys that are ready and not yet handed out.", "name"),
 		adds:       counter(r, "workqueue_adds_total", "Keys added to the queue, repeated ones left out.", "name"),
@@ -252,9 +260,23 @@ func (m *Metrics) LeaderStatus(name string, leading bool) {
 	name = m.leases.label(name)
 	m.leading.WithLabelValues(name).Set(v)
 	m.transitions.WithLabelValues(name) // present, as 0, before the first one
+	m.slow.WithLabelValues(name)
 }
 
-// LeaderTransition says that this process has acquired the Lease.
-func (m *Metrics) LeaderTransition(name string) {
-	m.transitions.WithLabelValues(m.leases.label(name)).Inc()
+// LeaderTransition says that this process has acquired the Lease, and how long
+// that took once the Lease was free.
+func (m *Metrics) LeaderTransition(name string, took time.Duration) {
+	name = m.leases.label(name)
+	m.transitions.WithLabelValues(name).Inc()
+	m.acquiring.WithLabelValues(name).Observe(took.Seconds())
+}
+
+// LeaderRenewal says that this process has renewed the Lease, how long that took,
+// and whether it was later than it should be.
+func (m *Metrics) LeaderRenewal(name string, took time.Duration, slow bool) {
+	name = m.leases.label(name)
+	m.renewing.WithLabelValues(name).Observe(took.Seconds())
+	if slow {
+		m.slow.WithLabelValues(name).Inc()
+	}
 }

@@ -33,7 +33,8 @@ type (
 	}
 	leaderMetrics interface {
 		LeaderStatus(name string, leading bool)
-		LeaderTransition(name string)
+		LeaderTransition(name string, took time.Duration)
+		LeaderRenewal(name string, took time.Duration, slow bool)
 	}
 )
 
@@ -60,7 +61,8 @@ func use(t testing.TB, m *metrics.Metrics) {
 	t.Helper()
 	m.ReconcileWorkers("c", 2)
 	m.LeaderStatus("ns/lease", true)
-	m.LeaderTransition("ns/lease")
+	m.LeaderTransition("ns/lease", time.Second)
+	m.LeaderRenewal("ns/lease", time.Second, true)
 	m.NewDepthMetric("q").Inc()
 	m.NewAddsMetric("q").Inc()
 	m.NewRetriesMetric("q").Inc()
@@ -95,6 +97,9 @@ func TestNamesAndLabels(t *testing.T) {
 		"controller_active_workers":                   "gauge controller",
 		"controller_workers":                          "gauge controller",
 		"controller_leader_transitions_total":         "counter name",
+		"controller_leader_acquire_duration_seconds":  "histogram name",
+		"controller_leader_renewal_duration_seconds":  "histogram name",
+		"controller_leader_slow_renewals_total":       "counter name",
 		"leader_election_master_status":               "gauge name",
 		"workqueue_depth":                             "gauge name",
 		"workqueue_adds_total":                        "counter name",
@@ -185,26 +190,49 @@ controller_workers{controller="widgets"} 0
 
 func TestLeader(t *testing.T) {
 	m, reg := newMetrics(t)
-	want := func(status, transitions int) {
+	want := func(status, transitions, slow int) {
 		t.Helper()
-		err := testutil.GatherAndCompare(reg, strings.NewReader(fmt.Sprintf(`# HELP controller_leader_transitions_total How often this process has acquired the lease.
+		err := testutil.GatherAndCompare(reg, strings.NewReader(fmt.Sprintf(`# HELP controller_leader_slow_renewals_total Renewals of the lease that came when half of the renew deadline or more had passed since the one before.
+# TYPE controller_leader_slow_renewals_total counter
+controller_leader_slow_renewals_total{name="ns/widgets"} %d
+# HELP controller_leader_transitions_total How often this process has acquired the lease.
 # TYPE controller_leader_transitions_total counter
 controller_leader_transitions_total{name="ns/widgets"} %d
 # HELP leader_election_master_status 1 while this process holds the lease, 0 otherwise.
 # TYPE leader_election_master_status gauge
 leader_election_master_status{name="ns/widgets"} %d
-`, transitions, status)))
+`, slow, transitions, status)), "controller_leader_slow_renewals_total", "controller_leader_transitions_total", "leader_election_master_status")
 		if err != nil {
 			t.Error(err)
 		}
 	}
 	m.LeaderStatus("ns/widgets", false)
-	want(0, 0)
-	m.LeaderTransition("ns/widgets")
+	want(0, 0, 0)
+	m.LeaderTransition("ns/widgets", 30*time.Millisecond)
 	m.LeaderStatus("ns/widgets", true)
-	want(1, 1)
+	want(1, 1, 0)
+	m.LeaderRenewal("ns/widgets", 3*time.Millisecond, false)
+	m.LeaderRenewal("ns/widgets", 6*time.Second, true)
+	want(1, 1, 1)
 	m.LeaderStatus("ns/widgets", false)
-	want(0, 1)
+	want(0, 1, 1)
+
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sums := map[string]string{}
+	for _, f := range families {
+		if h := f.GetMetric()[0].GetHistogram(); h != nil {
+			sums[f.GetName()] = fmt.Sprintf("%d in %gs", h.GetSampleCount(), h.GetSampleSum())
+		}
+	}
+	if diff := cmp.Diff(map[string]string{
+		"controller_leader_acquire_duration_seconds": "1 in 0.03s",
+		"controller_leader_renewal_duration_seconds": "2 in 6.003s",
+	}, sums); diff != "" {
+		t.Errorf("histograms (-want +got):\n%s", diff)
+	}
 }
 
 // TestRegistry proves M1.
@@ -327,6 +355,8 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 		m.ReconcileStarted(name)
 		m.ReconcileFinished(name, "success", time.Second)
 		m.LeaderStatus(name, true)
+		m.LeaderTransition(name, time.Second)
+		m.LeaderRenewal(name, time.Second, true)
 		use := m.NewDepthMetric(name)
 		use.Inc()
 		m.NewAddsMetric(name).Inc()
@@ -337,11 +367,12 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 		}
 	}
 	for name, limit := range map[string]int{
-		"controller_active_workers":     1001,
-		"leader_election_master_status": 1001,
-		"workqueue_depth":               1001,
-		"workqueue_adds_total":          1001,
-		"rest_client_requests_total":    102, // 100, other, and none for an empty host
+		"controller_active_workers":                  1001,
+		"leader_election_master_status":              1001,
+		"controller_leader_renewal_duration_seconds": 1001,
+		"workqueue_depth":                            1001,
+		"workqueue_adds_total":                       1001,
+		"rest_client_requests_total":                 102, // 100, other, and none for an empty host
 	} {
 		if got, err := testutil.GatherAndCount(reg, name); err != nil || got > limit || got < limit*9/10 {
 			t.Errorf("%s has %d series (%v) after %d random names, want about %d and not more", name, got, err, n, limit)

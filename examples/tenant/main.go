@@ -4,15 +4,11 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/controllerkit/controllerkit/examples/tenant/controller"
@@ -47,14 +43,12 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	own := rest.CopyConfig(config) // with another Dial, or client-go shares the connection
-	own.Dial = (&net.Dialer{Timeout: 5 * time.Second}).DialContext
-	election, err := kubernetes.NewForConfig(own)
+	leases, err := leader.NewClient(config, o.leaseNamespace)
 	if err != nil {
 		return err
 	}
 	elector := &leader.Elector{
-		Leases: election.CoordinationV1().Leases(o.leaseNamespace), Namespace: o.leaseNamespace, Name: "tenant-controller",
+		Leases: leases, Namespace: o.leaseNamespace, Name: "tenant-controller",
 		LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
 		DrainTimeout: controller.GracePeriod * 5 / 4, Metrics: m,
 	}

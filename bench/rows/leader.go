@@ -1,0 +1,325 @@
+package rows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/controllerkit/controllerkit/bench"
+	"github.com/controllerkit/controllerkit/internal/localserver"
+	"github.com/controllerkit/controllerkit/leader"
+)
+
+// What the rows about elections share. They run on a real API server, which is
+// that of bin/controlplane, or the cluster of KUBECONFIG if USE_EXISTING_CLUSTER
+// is "true".
+
+// An arena is where the elections of a row are held.
+type arena struct {
+	config    *rest.Config
+	namespace string
+	elections atomic.Int64
+	stop      func()
+}
+
+func openArena(ctx context.Context) (_ *arena, err error) {
+	server, err := localserver.Existing()
+	if err != nil {
+		return nil, err
+	}
+	if server == nil {
+		bin, err := controlplane()
+		if err != nil {
+			return nil, err
+		}
+		if server, err = localserver.Start(bin); err != nil {
+			return nil, err
+		}
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, server.Stop())
+		}
+	}()
+	clients, err := kubernetes.NewForConfig(server.Config())
+	if err != nil {
+		return nil, err
+	}
+	namespaces := clients.CoreV1().Namespaces()
+	ns, err := namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "bench-"}}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return &arena{config: server.Config(), namespace: ns.Name, stop: func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		err := errors.Join(namespaces.Delete(ctx, ns.Name, metav1.DeleteOptions{}), server.Stop())
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "bench: clean up:", err)
+		}
+	}}, nil
+}
+
+// controlplane finds the server that make has built.
+func controlplane() (string, error) {
+	dir, err := os.Getwd()
+	for err == nil && dir != filepath.Dir(dir) {
+		data, readErr := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if readErr == nil && strings.HasPrefix(string(data), "module github.com/controllerkit/controllerkit\n") {
+			bin := filepath.Join(dir, "bin", "controlplane")
+			_, err = os.Stat(bin)
+			return bin, err
+		}
+		dir = filepath.Dir(dir)
+	}
+	return "", errors.Join(errors.New("there is no API server: run make bin/controlplane, in this repository"), err)
+}
+
+// electionPairs sets the library's elector beside client-go's at the given work,
+// once for each number of replicas.
+func electionPairs(ctx context.Context, replicas []int, work func(ctx context.Context, m *bench.Meter, a *arena, k electorKind, replicas int) (int, error)) ([]bench.Pair, func(), error) {
+	a, err := openArena(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	contender := func(name, module string, k electorKind, n int) bench.Contender {
+		return bench.Contender{Name: name, Module: module, Run: func(ctx context.Context, m *bench.Meter) (int, error) {
+			// Both log each hand-over.
+			return work(logr.NewContext(ctx, logr.Discard()), m, a, k, n)
+		}}
+	}
+	var pairs []bench.Pair
+	for _, n := range replicas {
+		pairs = append(pairs, bench.Pair{
+			Case:    fmt.Sprintf("%d replicas", n),
+			Ours:    contender("controllerkit", "", ourElector, n),
+			Theirs:  contender(clientGo, "k8s.io/client-go", clientGoElector, n),
+			Repeats: 1, // each takes as long as its elections do
+		})
+	}
+	return pairs, a.stop, nil
+}
+
+// together calls f for 0 to n-1 at once. The first error ends the others.
+func together(ctx context.Context, n int, f func(ctx context.Context, i int) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			if err := f(ctx, i); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
+// Timings of an election.
+type timings struct{ lease, renew, retry time.Duration }
+
+// timingsOf are the defaults of the library and of Kubernetes' components.
+func timingsOf(m *bench.Meter) timings {
+	if m.Quick {
+		return timings{lease: 2 * time.Second, renew: 1500 * time.Millisecond, retry: 200 * time.Millisecond}
+	}
+	return timings{lease: 15 * time.Second, renew: 10 * time.Second, retry: 2 * time.Second}
+}
+
+// A seat is one replica's part in an election.
+type seat struct {
+	leases          leader.LeaseClient
+	namespace, name string
+	identity        string
+	timings         timings
+}
+
+// An electorKind campaigns, and calls lead while it leads, until ctx is done.
+// Losing the Lease before that is an error.
+type electorKind func(ctx context.Context, s seat, lead func(context.Context)) error
+
+func ourElector(ctx context.Context, s seat, lead func(context.Context)) error {
+	e := &leader.Elector{
+		Leases: s.leases, Namespace: s.namespace, Name: s.name, Identity: s.identity,
+		LeaseDuration: s.timings.lease, RenewDeadline: s.timings.renew, RetryPeriod: s.timings.retry,
+	}
+	var lost bool
+	err := e.Run(ctx, func(ctx context.Context) error {
+		lead(ctx)
+		lost = lost || errors.Is(context.Cause(ctx), leader.ErrLost)
+		return nil
+	})
+	if err == nil && lost {
+		err = fmt.Errorf("%s lost the Lease", s.identity)
+	}
+	return err
+}
+
+func clientGoElector(ctx context.Context, s seat, lead func(context.Context)) error {
+	e, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Namespace: s.namespace, Name: s.name},
+			Client:     lockClient{leases: s.leases},
+			LockConfig: resourcelock.ResourceLockConfig{Identity: s.identity},
+		},
+		LeaseDuration: s.timings.lease, RenewDeadline: s.timings.renew, RetryPeriod: s.timings.retry,
+		ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: lead, // Run does not wait for it; whoever saw it begin waits for its end
+			OnStoppedLeading: func() {},
+		},
+	})
+	if err != nil {
+		return err
+	}
+	e.Run(ctx)
+	if ctx.Err() == nil {
+		return fmt.Errorf("%s lost the Lease", s.identity)
+	}
+	return nil
+}
+
+// A lockClient is what client-go's elector takes. It calls three of the methods.
+type lockClient struct {
+	coordinationv1client.LeaseInterface
+	leases leader.LeaseClient
+}
+
+func (c lockClient) Leases(string) coordinationv1client.LeaseInterface { return c }
+
+func (c lockClient) Get(ctx context.Context, name string, opts metav1.GetOptions) (*coordinationv1.Lease, error) {
+	return c.leases.Get(ctx, name, opts)
+}
+
+func (c lockClient) Create(ctx context.Context, lease *coordinationv1.Lease, opts metav1.CreateOptions) (*coordinationv1.Lease, error) {
+	return c.leases.Create(ctx, lease, opts)
+}
+
+func (c lockClient) Update(ctx context.Context, lease *coordinationv1.Lease, opts metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+	return c.leases.Update(ctx, lease, opts)
+}
+
+// An election is that of one leader among replicas, each with a client, and so
+// with connections, of its own.
+type election struct {
+	kind  electorKind
+	seats []seat
+
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	begins  chan leadership
+	failed  chan error
+	members []member
+}
+
+// A member is one Run of one replica.
+type member struct {
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+// A leadership is one call of lead.
+type leadership struct {
+	replica int
+	began   time.Time
+	ended   chan time.Time // told when lead returns
+}
+
+// open prepares an election, with a Lease of its own, in which nobody takes part
+// yet. config is that of a replica.
+func (a *arena) open(ctx context.Context, m *bench.Meter, k electorKind, replicas int, config func(replica int) *rest.Config) (*election, error) {
+	e := &election{
+		kind:    k,
+		begins:  make(chan leadership, 100), // never full: each is read, or is the last of a replica
+		failed:  make(chan error, 100),
+		members: make([]member, replicas),
+	}
+	name := fmt.Sprintf("election-%d", a.elections.Add(1))
+	for i := range replicas {
+		leases, err := leader.NewClient(config(i), a.namespace)
+		if err != nil {
+			return nil, err
+		}
+		e.seats = append(e.seats, seat{
+			leases: leases, namespace: a.namespace, name: name,
+			identity: fmt.Sprintf("replica-%d", i), timings: timingsOf(m),
+		})
+	}
+	e.ctx, e.cancel = context.WithCancel(ctx)
+	return e, nil
+}
+
+// join makes a replica a candidate.
+func (e *election) join(replica int) {
+	ctx, stop := context.WithCancel(e.ctx)
+	done := make(chan struct{})
+	e.members[replica] = member{stop: stop, done: done}
+	e.wg.Go(func() {
+		defer close(done)
+		err := e.kind(ctx, e.seats[replica], func(ctx context.Context) {
+			l := leadership{replica: replica, began: time.Now(), ended: make(chan time.Time, 1)}
+			e.begins <- l
+			<-ctx.Done()
+			l.ended <- time.Now()
+		})
+		if err != nil {
+			e.failed <- err
+		}
+	})
+}
+
+// next waits until a replica leads.
+func (e *election) next() (leadership, error) {
+	limit := time.NewTimer(time.Minute)
+	defer limit.Stop()
+	select {
+	case l := <-e.begins:
+		return l, nil
+	case err := <-e.failed:
+		return leadership{}, err
+	case <-limit.C:
+		return leadership{}, errors.New("nobody leads after a minute")
+	case <-e.ctx.Done():
+		return leadership{}, context.Cause(e.ctx)
+	}
+}
+
+// wait lets the election go on for that long.
+func (e *election) wait(d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case err := <-e.failed:
+		return err
+	case l := <-e.begins:
+		return fmt.Errorf("replica %d leads although nobody stopped", l.replica)
+	case <-e.ctx.Done():
+		return context.Cause(e.ctx)
+	}
+}
+
+// close stops all replicas.
+func (e *election) close() {
+	e.cancel()
+	e.wg.Wait()
+}

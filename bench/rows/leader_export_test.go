@@ -1,0 +1,4 @@
+package rows
+
+// Quantile is what the figures of leader/handover are.
+var Quantile = quantile

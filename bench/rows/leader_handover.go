@@ -1,0 +1,112 @@
+package rows
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/controllerkit/controllerkit/bench"
+)
+
+// Elections at a time, and hand-overs in each. Client-go's take seconds, so that
+// they could not follow one another.
+const (
+	handOverElections = 25
+	handOversEach     = 4
+)
+
+// Figures of the row. A quantile is one number of a run, whatever the operations.
+const (
+	p50     = "ms p50"
+	p99     = "ms p99"
+	slowest = "ms slowest"
+)
+
+func init() {
+	bench.Register(bench.Row{
+		Name: "leader/handover",
+		About: "The leader's context is cancelled, as at SIGTERM. The time runs from when its work has returned to when the work of the next leader begins, " +
+			"on a real API server with a LeaseDuration of 15 s, a RenewDeadline of 10 s and a RetryPeriod of 2 s. 100 hand-overs, 4 in each of 25 elections at once, " +
+			"at a random moment of up to 4 s after the one before; the replica that stopped is a candidate again when another leads. " +
+			"The figures are quantiles over the hand-overs of a run. Client-go's elector has ReleaseOnCancel.",
+		Op: "hand-over",
+		Goals: []bench.Goal{
+			{Figure: p50, AtMost: 50},
+			{Figure: p99, AtMost: 250},
+		},
+		Pairs: func(ctx context.Context) ([]bench.Pair, func(), error) {
+			return electionPairs(ctx, []int{2, 5}, handOvers)
+		},
+	})
+}
+
+func handOvers(ctx context.Context, m *bench.Meter, a *arena, k electorKind, replicas int) (int, error) {
+	elections, each := handOverElections, handOversEach
+	if n := m.N(elections * each); n < elections*each {
+		elections, each = 1, n
+	}
+	took := make([][]time.Duration, elections)
+	err := together(ctx, elections, func(ctx context.Context, i int) (err error) {
+		took[i], err = handOversOf(ctx, m, a, k, replicas, each)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	all := slices.Concat(took...)
+	slices.Sort(all)
+	for figure, q := range map[string]float64{p50: 0.5, p99: 0.99, slowest: 1} {
+		ms := float64(quantile(all, q)) / float64(time.Millisecond)
+		m.Count(figure, ms*float64(len(all))) // which is divided by the operations
+	}
+	return len(all), nil
+}
+
+// quantile is the least of the sorted values that a share of q of them are not
+// above.
+func quantile(sorted []time.Duration, q float64) time.Duration {
+	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]
+}
+
+// handOversOf holds one election and returns how long each hand-over took.
+func handOversOf(ctx context.Context, m *bench.Meter, a *arena, k electorKind, replicas, n int) ([]time.Duration, error) {
+	e, err := a.open(ctx, m, k, replicas, func(int) *rest.Config { return a.config })
+	if err != nil {
+		return nil, err
+	}
+	defer e.close()
+	for replica := range replicas {
+		e.join(replica)
+	}
+	now, err := e.next()
+	if err != nil {
+		return nil, err
+	}
+	var took []time.Duration
+	for range n {
+		// Else every hand-over would be at the same point of a standby's period.
+		if err := e.wait(rand.N(2 * e.seats[0].timings.retry)); err != nil {
+			return nil, err
+		}
+		old := e.members[now.replica]
+		old.stop()
+		returned := <-now.ended
+		next, err := e.next()
+		if err != nil {
+			return nil, err
+		}
+		if next.replica == now.replica {
+			return nil, fmt.Errorf("replica %d leads after it was stopped", next.replica)
+		}
+		took = append(took, next.began.Sub(returned))
+		<-old.done
+		e.join(now.replica)
+		now = next
+	}
+	return took, nil
+}

@@ -1,0 +1,380 @@
+package leader_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+
+	"github.com/controllerkit/controllerkit/leader"
+)
+
+func contains(s string, all ...string) bool {
+	for _, part := range all {
+		if !strings.Contains(s, part) {
+			return false
+		}
+	}
+	return true
+}
+
+func edits() map[string]func(*coordinationv1.LeaseSpec) {
+	past := metav1.NewMicroTime(time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC))
+	return map[string]func(*coordinationv1.LeaseSpec){
+		"another holder":     func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = ptr.To("stranger") },
+		"a holder of spaces": func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = ptr.To("   ") },
+		"no holder":          func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = nil },
+		"an empty holder":    func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = ptr.To("") },
+		"no duration":        func(s *coordinationv1.LeaseSpec) { s.LeaseDurationSeconds = nil },
+		"no time at all":     func(s *coordinationv1.LeaseSpec) { s.LeaseDurationSeconds = ptr.To[int32](0) },
+		"a negative time":    func(s *coordinationv1.LeaseSpec) { s.LeaseDurationSeconds = ptr.To[int32](-7) },
+		"a shorter time":     func(s *coordinationv1.LeaseSpec) { s.LeaseDurationSeconds = ptr.To[int32](1) },
+		"a later term":       func(s *coordinationv1.LeaseSpec) { s.LeaseTransitions = ptr.To[int32](100) },
+		"an earlier term":    func(s *coordinationv1.LeaseSpec) { s.LeaseTransitions = ptr.To[int32](0) },
+		"no term":            func(s *coordinationv1.LeaseSpec) { s.LeaseTransitions = nil },
+		"renewed long ago":   func(s *coordinationv1.LeaseSpec) { s.RenewTime = &past },
+		"never renewed":      func(s *coordinationv1.LeaseSpec) { s.RenewTime = nil },
+		"acquired long ago":  func(s *coordinationv1.LeaseSpec) { s.AcquireTime = &past },
+		"a strategy": func(s *coordinationv1.LeaseSpec) {
+			s.Strategy = ptr.To(coordinationv1.OldestEmulationVersion)
+		},
+		"nothing": func(s *coordinationv1.LeaseSpec) { *s = coordinationv1.LeaseSpec{} },
+	}
+}
+
+// TestEdited: whatever a person changes in the record ends the term, at once by
+// the watch and otherwise at the next renewal, because others go by what is
+// written there. Then the edited record is waited out like anybody else's.
+//
+// Proves L7.
+func TestEdited(t *testing.T) {
+	for name, edit := range edits() {
+		for _, watching := range []bool{true, false} {
+			t.Run(name+map[bool]string{true: "/watch", false: "/no watch"}[watching], func(t *testing.T) {
+				bubble(t, func(t *testing.T, s *store) {
+					// So that the term has a number that can be lowered.
+					before, _ := s.elector("before")
+					for range 3 {
+						if err := before.Run(t.Context(), func(context.Context) error { return nil }); err != nil {
+							t.Fatal(err)
+						}
+					}
+					e, c := s.elector("a")
+					if !watching {
+						c.on(func(verb string) fault {
+							if verb == "watch" {
+								return fault{err: errors.New("no watch")}
+							}
+							return fault{}
+						})
+					}
+					r := start(t, e, untilDone)
+					ctx := r.leads(t, soon)
+					first := mustTerm(t, ctx)
+					time.Sleep(time.Minute + retryPeriod/2)
+
+					s.edit(t, func(lease *coordinationv1.Lease) { edit(&lease.Spec) })
+					edited, _ := s.get()
+					began := time.Now()
+					await(t, ctx)
+					limit := renewPeriod
+					if watching {
+						limit = 0
+					}
+					if got := since(began); got > limit {
+						t.Errorf("lead's context ended after %v, want at most %v", got, limit)
+					}
+					if edited.Spec.Strategy != nil {
+						var err error
+						select {
+						case err = <-r.ended:
+						case <-time.After(time.Minute):
+						}
+						if err == nil || !contains(err.Error(), "strategy", "OldestEmulationVersion", "another name") {
+							t.Errorf("Run() = %v, want an error that names the strategy and the cure", err)
+						}
+						return
+					}
+					wait := leaseDuration
+					if s := ptr.Deref(edited.Spec.LeaseDurationSeconds, 0); s > 0 {
+						wait = time.Duration(s) * time.Second
+					}
+					if ptr.Deref(edited.Spec.HolderIdentity, "") == "" {
+						wait = 0
+					}
+					second := mustTerm(t, r.leads(t, time.Minute))
+					if got := since(began); got < wait || got > wait+limit+soon {
+						t.Errorf("leads again after %v, want what the edited record says, %v", got, wait)
+					}
+					if want := int64(ptr.Deref(edited.Spec.LeaseTransitions, 0)) + 1; second.Number != want || second.LeaseUID != first.LeaseUID {
+						t.Errorf("term %v after %v, want number %d, one more than the edited record's", second, first, want)
+					}
+					if lease, _ := s.get(); *lease.Spec.LeaseDurationSeconds != 15 || *lease.Spec.HolderIdentity != "a" {
+						t.Errorf("record = %v, want the Elector's own again", lease.Spec)
+					}
+					_ = r.stop()
+				})
+			})
+		}
+	}
+}
+
+// TestStandbyOfEdited: what a candidate makes of a record that nobody would write.
+func TestStandbyOfEdited(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		edit func(*coordinationv1.LeaseSpec)
+		want time.Duration
+	}{
+		{name: "rubbish holder", edit: func(s *coordinationv1.LeaseSpec) { s.HolderIdentity = ptr.To("\x00 {}") }, want: 15 * time.Second},
+		{name: "no duration", edit: func(s *coordinationv1.LeaseSpec) { s.LeaseDurationSeconds = ptr.To[int32](0) }, want: leaseDuration},
+		{name: "negative duration", edit: func(s *coordinationv1.LeaseSpec) { s.LeaseDurationSeconds = ptr.To[int32](math.MinInt32) }, want: leaseDuration},
+		{name: "a day", edit: func(s *coordinationv1.LeaseSpec) { s.LeaseDurationSeconds = ptr.To[int32](86400) }, want: 24 * time.Hour},
+		{name: "renewed in the future", edit: func(s *coordinationv1.LeaseSpec) {
+			future := metav1.NewMicroTime(time.Date(2999, 1, 1, 0, 0, 0, 0, time.UTC))
+			s.RenewTime, s.AcquireTime = &future, &future
+		}, want: 15 * time.Second},
+		{name: "negative term", edit: func(s *coordinationv1.LeaseSpec) { s.LeaseTransitions = ptr.To[int32](-3) }, want: 15 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *store) {
+				lease := stranger(ptr.To[int32](15))
+				tt.edit(&lease.Spec)
+				if _, err := s.create(lease); err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				e, _ := s.elector("a")
+				r := start(t, e, untilDone)
+				term := mustTerm(t, r.leads(t, 48*time.Hour))
+				if got := since(began); got < tt.want || got > tt.want+soon {
+					t.Errorf("leads after %v, want %v", got, tt.want)
+				}
+				if want := int64(*lease.Spec.LeaseTransitions) + 1; term.Number != want {
+					t.Errorf("Number = %d, want %d", term.Number, want)
+				}
+				_ = r.stop()
+			})
+		})
+	}
+}
+
+// TestStrategy: the Lease belongs to coordinated leader election, which writes
+// whom it likes into it.
+func TestStrategy(t *testing.T) {
+	for _, holder := range []string{"", "stranger"} {
+		t.Run("holder "+holder, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *store) {
+				lease := stranger(ptr.To[int32](15))
+				lease.Spec.HolderIdentity = &holder
+				lease.Spec.Strategy = ptr.To(coordinationv1.OldestEmulationVersion)
+				if _, err := s.create(lease); err != nil {
+					t.Fatal(err)
+				}
+				e, c := s.elector("a")
+				began := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				err := e.Run(ctx, untilDone)
+				if err == nil || !contains(err.Error(), "ns/controller", "strategy", "OldestEmulationVersion", "another name", "StartTimeout") {
+					t.Errorf("Run() = %v, want an error that names the Lease, its strategy and the cure", err)
+				}
+				if got := since(began); got < 20*time.Second || got > 20*time.Second+soon {
+					t.Errorf("Run returned after %v, want StartTimeout", got)
+				}
+				if n := c.calls("update"); n != 0 {
+					t.Errorf("%d updates, want none", n)
+				}
+			})
+		})
+	}
+	t.Run("for a while", func(t *testing.T) {
+		bubble(t, func(t *testing.T, s *store) {
+			lease := stranger(ptr.To[int32](1))
+			lease.Spec.Strategy = ptr.To(coordinationv1.OldestEmulationVersion)
+			if _, err := s.create(lease); err != nil {
+				t.Fatal(err)
+			}
+			e, _ := s.elector("a")
+			r := start(t, e, untilDone)
+			time.Sleep(19 * time.Second)
+			s.edit(t, func(lease *coordinationv1.Lease) { lease.Spec.Strategy = nil })
+			r.leads(t, time.Second+soon)
+			_ = r.stop()
+		})
+	})
+}
+
+// TestNoTermLeft: the number of terms has an end, which only an edit gets to.
+func TestNoTermLeft(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store) {
+		lease := stranger(ptr.To[int32](1))
+		lease.Spec.LeaseTransitions = ptr.To[int32](math.MaxInt32)
+		if _, err := s.create(lease); err != nil {
+			t.Fatal(err)
+		}
+		e, _ := s.elector("a")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := e.Run(ctx, untilDone); err == nil || !contains(err.Error(), "ns/controller", "leaseTransitions", "delete the Lease") {
+			t.Errorf("Run() = %v, want an error that names the Lease, the field and the cure", err)
+		}
+		s.delete()
+		r := start(t, e, untilDone)
+		if got := mustTerm(t, r.leads(t, soon)).Number; got != 0 {
+			t.Errorf("Number = %d in the new Lease, want 0", got)
+		}
+		_ = r.stop()
+	})
+}
+
+// TestRightsTakenAway: the API server refuses what it allowed when the process
+// started. A leader leads on to its deadline; then, and as a standby, Run ends
+// once that has lasted StartTimeout. What is given back in time costs nothing.
+func TestRightsTakenAway(t *testing.T) {
+	forbidden := apierrors.NewForbidden(coordinationv1.Resource("leases"), leaseName, errors.New("RBAC says no"))
+	for _, standby := range []bool{false, true} {
+		t.Run(fmt.Sprintf("standby=%t", standby), func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *store) {
+				if standby {
+					other, _ := s.elector("other")
+					o := start(t, other, untilDone)
+					o.leads(t, soon)
+					defer o.cancel(nil)
+				}
+				e, c := s.elector("a")
+				r := start(t, e, untilDone)
+				var ctx context.Context
+				if !standby {
+					ctx = r.leads(t, soon)
+				}
+				time.Sleep(time.Minute + retryPeriod/2)
+				c.on(func(string) fault { return fault{err: forbidden} })
+				for _, w := range s.watches() {
+					if w.client == c {
+						w.Stop()
+					}
+				}
+				time.Sleep(6500 * time.Millisecond)
+				c.on(nil)
+				time.Sleep(time.Minute)
+				if ctx != nil && ctx.Err() != nil {
+					t.Errorf("lead's context ended: %v", context.Cause(ctx))
+				}
+				began := time.Now()
+				c.on(func(string) fault { return fault{err: forbidden} })
+				for _, w := range s.watches() {
+					if w.client == c {
+						w.Stop()
+					}
+				}
+				var err error
+				select {
+				case err = <-r.ended:
+				case <-time.After(time.Hour):
+				}
+				if !apierrors.IsForbidden(err) || !contains(err.Error(), "leases.coordination.k8s.io ns/controller", "a Role in namespace ns must allow", "verbs: [") {
+					t.Errorf("Run() = %v, want an error that names the missing right", err)
+				}
+				least := 20 * time.Second
+				if !standby {
+					least += renewDeadline - retryPeriod
+				}
+				// Then it tries to release what it may have claimed, for RenewDeadline / 2.
+				if got := since(began); got < least || got > least+3*retryPeriod+renewDeadline/2 {
+					t.Errorf("Run returned after %v, want about %v", got, least)
+				}
+				if ctx != nil && !errors.Is(context.Cause(ctx), leader.ErrLost) {
+					t.Errorf("cause = %v, want ErrLost", context.Cause(ctx))
+				}
+			})
+		})
+	}
+}
+
+// recordedEvents keeps what was recorded.
+type recordedEvents chan string
+
+func (r recordedEvents) Eventf(object runtime.Object, eventtype, reason, format string, args ...any) {
+	lease := object.(*coordinationv1.Lease)
+	r <- strings.Join([]string{lease.Kind, lease.APIVersion, lease.Namespace, lease.Name, string(lease.UID), eventtype, reason, fmt.Sprintf(format, args...)}, " ")
+}
+
+// TestEvents: one when a term begins, one when its work has ended.
+func TestEvents(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store) {
+		e, _ := s.elector("a")
+		events := make(recordedEvents, 10)
+		e.Events = events
+		for n := range 2 {
+			if err := e.Run(t.Context(), func(context.Context) error {
+				if len(events) != 1+2*n {
+					t.Errorf("%d events while leading term %d, want %d", len(events), n, 1+2*n)
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		close(events)
+		var got []string
+		for event := range events {
+			got = append(got, event)
+		}
+		const lease = "Lease coordination.k8s.io/v1 ns controller uid-1 Normal LeaderElection "
+		want := []string{
+			lease + "a became leader in term 0", lease + "a stopped leading in term 0",
+			lease + "a became leader in term 1", lease + "a stopped leading in term 1",
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("events (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestTimings: the presets are valid, and the zero values are Defaults.
+func TestTimings(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		timings func() (time.Duration, time.Duration, time.Duration)
+		seconds int32
+	}{
+		{name: "Defaults", timings: leader.Defaults, seconds: 15},
+		{name: "OutageTolerant", timings: leader.OutageTolerant, seconds: 137},
+		{name: "zero", timings: func() (a, b, c time.Duration) { return }, seconds: 15},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *store) {
+				e, c := s.elector("a")
+				e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = tt.timings()
+				r := start(t, e, untilDone)
+				ctx := r.leads(t, soon)
+				if lease, _ := s.get(); *lease.Spec.LeaseDurationSeconds != tt.seconds {
+					t.Errorf("leaseDurationSeconds = %d, want %d", *lease.Spec.LeaseDurationSeconds, tt.seconds)
+				}
+				// What their documentation promises of an outage.
+				outage := map[int32]time.Duration{15: 6 * time.Second, 137: 78 * time.Second}[tt.seconds]
+				for range 20 {
+					time.Sleep(time.Duration(tt.seconds) * 777 * time.Millisecond)
+					c.on(func(string) fault { return fault{err: errors.New("connection refused")} })
+					time.Sleep(outage)
+					c.on(nil)
+				}
+				if ctx.Err() != nil {
+					t.Errorf("lead's context ended although no outage lasted more than %v", outage)
+				}
+				_ = r.stop()
+			})
+		})
+	}
+}

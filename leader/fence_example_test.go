@@ -1,0 +1,116 @@
+package leader_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	applyconfigurationscorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	"github.com/controllerkit/controllerkit/leader"
+)
+
+// The leader's work has a client that writes for the leader alone. The Elector has
+// another one.
+func ExampleGuard() {
+	config := &rest.Config{Host: "https://cluster.example.com"}
+	config.Wrap(leader.Guard)
+	work, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	elector := &leader.Elector{
+		Leases:    fake.NewClientset().CoordinationV1().Leases("shop"),
+		Namespace: "shop",
+		Name:      "shop-controller",
+	}
+	var escaped context.Context
+	_ = elector.Run(context.Background(), func(ctx context.Context) error {
+		escaped = context.WithoutCancel(ctx)
+		return nil
+	})
+
+	// Work that outlived its term writes no more.
+	err = work.CoreV1().ConfigMaps("shop").Delete(escaped, "prices", metav1.DeleteOptions{})
+	fmt.Println(err)
+	fmt.Println("lost:", errors.Is(err, leader.ErrLost))
+
+	// Nor does work that was never given a leader's context.
+	err = work.CoreV1().ConfigMaps("shop").Delete(context.Background(), "prices", metav1.DeleteOptions{})
+	fmt.Println("not the leader's:", strings.Contains(err.Error(), "the context is not that of one"))
+	// Output:
+	// Delete "https://cluster.example.com/api/v1/namespaces/shop/configmaps/prices": leader: no longer the leader
+	// lost: true
+	// not the leader's: true
+}
+
+// With the term in the user's name a Fence sees deletions and status updates, too.
+func ExampleGuardAs() {
+	config := &rest.Config{Host: "https://cluster.example.com"}
+	config.Wrap(leader.GuardAs("system:serviceaccount:shop:shop-controller"))
+	_, err := kubernetes.NewForConfig(config)
+	fmt.Println(err)
+	// Output: <nil>
+}
+
+// The policy and its binding are applied once, by who installs the controller.
+func ExampleFence_Policy() {
+	policy, binding, err := leader.Fence{
+		Name:           "shop-controller",
+		LeaseNamespace: "shop",
+		LeaseName:      "shop-controller",
+		Users:          []string{"system:serviceaccount:shop:shop-controller"},
+		Resources:      []schema.GroupResource{{Group: "apps", Resource: "deployments"}},
+	}.Policy()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(policy.Kind, policy.Name, "has", len(policy.Spec.Validations), "rules")
+	data, err := yaml.Marshal(binding)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, _ = os.Stdout.Write(data)
+	// Output:
+	// ValidatingAdmissionPolicy shop-controller has 3 rules
+	// apiVersion: admissionregistration.k8s.io/v1
+	// kind: ValidatingAdmissionPolicyBinding
+	// metadata:
+	//   name: shop-controller
+	// spec:
+	//   paramRef:
+	//     name: shop-controller
+	//     namespace: shop
+	//     parameterNotFoundAction: Allow
+	//   policyName: shop-controller
+	//   validationActions:
+	//   - Deny
+}
+
+func ExampleTerm_Stamp() {
+	term := leader.Term{LeaseUID: "ed0c47a5", Number: 12} // from TermFrom
+	prices := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "prices"}}
+	term.Stamp(prices)
+	fmt.Println(prices.Annotations)
+	// Output: map[controllerkit.github.io/leader-term:ed0c47a5/12]
+}
+
+func ExampleTerm_Annotations() {
+	term := leader.Term{LeaseUID: "ed0c47a5", Number: 12} // from TermFrom
+	prices := applyconfigurationscorev1.ConfigMap("prices", "shop").WithAnnotations(term.Annotations())
+	fmt.Println(prices.Annotations)
+	// Output: map[controllerkit.github.io/leader-term:ed0c47a5/12]
+}

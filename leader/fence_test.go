@@ -1,0 +1,179 @@
+package leader_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/yaml"
+
+	"github.com/controllerkit/controllerkit/leader"
+)
+
+const stampKey = "controllerkit.github.io/leader-term"
+
+// TestStamp: the stamp comes to the annotations that are there, and a map that is
+// shared with a cache stays as it is.
+func TestStamp(t *testing.T) {
+	term := leader.Term{LeaseUID: "uid", Number: 7}
+	for _, tt := range []struct {
+		name string
+		have map[string]string
+		want map[string]string
+	}{
+		{name: "nil", want: map[string]string{stampKey: "uid/7"}},
+		{name: "empty", have: map[string]string{}, want: map[string]string{stampKey: "uid/7"}},
+		{name: "others", have: map[string]string{"a": "b"}, want: map[string]string{"a": "b", stampKey: "uid/7"}},
+		{name: "older", have: map[string]string{stampKey: "uid/6"}, want: map[string]string{stampKey: "uid/7"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			cached := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Annotations: tt.have}}
+			before := cached.DeepCopy()
+			shallow := *cached
+			term.Stamp(&shallow)
+			if diff := cmp.Diff(tt.want, shallow.Annotations); diff != "" {
+				t.Errorf("annotations (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(before, cached); diff != "" {
+				t.Errorf("the cached object changed (-before +after):\n%s", diff)
+			}
+		})
+	}
+	first := term.Annotations()
+	first["a"] = "b"
+	if diff := cmp.Diff(map[string]string{stampKey: "uid/7"}, term.Annotations()); diff != "" {
+		t.Errorf("Annotations() after a caller changed its own (-want +got):\n%s", diff)
+	}
+}
+
+// shopFence is the fence of manifests/fence.yaml.
+func shopFence() leader.Fence {
+	return leader.Fence{
+		Name:           "shop-controller",
+		LeaseNamespace: "shop",
+		LeaseName:      "shop-controller",
+		Users:          []string{"system:serviceaccount:shop:shop-controller"},
+		Resources:      []schema.GroupResource{{Resource: "configmaps"}, {Group: "apps", Resource: "deployments"}},
+	}
+}
+
+// TestFenceManifest: the manifest says what Policy renders.
+func TestFenceManifest(t *testing.T) {
+	policy, binding, err := shopFence().Policy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, doc := range manifest(t, "fence.yaml", "shop") {
+		switch kindOf(t, doc) {
+		case policy.Kind:
+			found++
+			var got admissionregistrationv1.ValidatingAdmissionPolicy
+			if err := yaml.UnmarshalStrict(doc, &got); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(policy, &got); diff != "" {
+				t.Errorf("policy (-rendered +manifest):\n%s", diff)
+			}
+		case binding.Kind:
+			found++
+			var got admissionregistrationv1.ValidatingAdmissionPolicyBinding
+			if err := yaml.UnmarshalStrict(doc, &got); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(binding, &got); diff != "" {
+				t.Errorf("binding (-rendered +manifest):\n%s", diff)
+			}
+		}
+	}
+	if found != 2 {
+		t.Errorf("%d of policy and binding in the manifest, want 2", found)
+	}
+}
+
+// manifest returns the documents of a file in manifests, for another name than
+// shop: that is the namespace, and the beginning of the other names.
+func manifest(t *testing.T, file, shop string) [][]byte {
+	t.Helper()
+	data, err := os.ReadFile("manifests/" + file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var docs [][]byte
+	for doc := range strings.SplitSeq(strings.ReplaceAll(string(data), "shop", shop), "\n---\n") {
+		docs = append(docs, []byte(doc))
+	}
+	return docs
+}
+
+func kindOf(t *testing.T, doc []byte) string {
+	t.Helper()
+	var meta metav1.TypeMeta
+	if err := yaml.Unmarshal(doc, &meta); err != nil || meta.Kind == "" {
+		t.Fatalf("a document without a kind (%v):\n%s", err, doc)
+	}
+	return meta.Kind
+}
+
+// TestFencePolicyQuotes: a user name cannot end the expression that it is in.
+func TestFencePolicyQuotes(t *testing.T) {
+	fence := shopFence()
+	fence.Users = []string{`a"] || true || request.userInfo.username in ["b\`, "é\n"}
+	policy, _, err := fence.Policy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `request.userInfo.username in ["a\"] || true || request.userInfo.username in [\"b\\", "\u00e9\n"]`
+	if got := policy.Spec.MatchConditions[0].Expression; got != want {
+		t.Errorf("condition = %s, want %s", got, want)
+	}
+}
+
+func TestFencePolicyErrors(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*leader.Fence)
+		want   string // "" is no error
+	}{
+		{name: "valid", change: func(*leader.Fence) {}},
+		{name: "person", change: func(f *leader.Fence) { f.Users = []string{"jane@example.com"} }},
+		{name: "allow", change: func(f *leader.Fence) { f.ParameterNotFoundAction = admissionregistrationv1.AllowAction }},
+		{name: "other action", change: func(f *leader.Fence) { f.ParameterNotFoundAction = "deny" }, want: `ParameterNotFoundAction is "deny": set it to Allow or Deny`},
+		{name: "no name", change: func(f *leader.Fence) { f.Name = "" }, want: `leader: Fence: Name is ""`},
+		{name: "bad name", change: func(f *leader.Fence) { f.Name = "Shop" }, want: `Name is "Shop"`},
+		{name: "no namespace", change: func(f *leader.Fence) { f.LeaseNamespace = "" }, want: `LeaseNamespace is "": set it to the Namespace of the Elector`},
+		{name: "bad namespace", change: func(f *leader.Fence) { f.LeaseNamespace = "a.b" }, want: `LeaseNamespace is "a.b"`},
+		{name: "no Lease", change: func(f *leader.Fence) { f.LeaseName = "" }, want: `LeaseName is "": set it to the Name of the Elector`},
+		{name: "bad Lease", change: func(f *leader.Fence) { f.LeaseName = `x" + "` }, want: `LeaseName is "x\" + \""`},
+		{name: "no users", change: func(f *leader.Fence) { f.Users = nil }, want: "Users is empty: set it to the user names of the replicas, such as system:serviceaccount:shop:"},
+		{name: "empty user", change: func(f *leader.Fence) { f.Users = append(f.Users, "") }, want: `Users[1] is ""`},
+		{name: "account without namespace", change: func(f *leader.Fence) { f.Users[0] = "system:serviceaccount:shop" }, want: "Users[0] is"},
+		{name: "account without name", change: func(f *leader.Fence) { f.Users[0] = "system:serviceaccount:shop:" }, want: "Users[0] is"},
+		{name: "account with a slash", change: func(f *leader.Fence) { f.Users[0] = "system:serviceaccount:shop/a:b" }, want: "Users[0] is"},
+		{name: "no resources", change: func(f *leader.Fence) { f.Resources = nil }, want: "Resources is empty"},
+		{name: "no resource", change: func(f *leader.Fence) { f.Resources[1].Resource = "" }, want: `Resources[1] is "" of group "apps"`},
+		{name: "wildcard", change: func(f *leader.Fence) { f.Resources[0].Resource = "*" }, want: "without version, subresource or wildcard"},
+		{name: "subresource", change: func(f *leader.Fence) { f.Resources[0].Resource = "pods/status" }, want: `Resources[0] is "pods/status"`},
+		{name: "group and version", change: func(f *leader.Fence) { f.Resources[1].Group = "apps/v1" }, want: `of group "apps/v1"`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			fence := shopFence()
+			tt.change(&fence)
+			policy, binding, err := fence.Policy()
+			if tt.want == "" {
+				if err != nil || policy == nil || binding == nil {
+					t.Errorf("Policy() = %v, %v, %v, want both and no error", policy, binding, err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.HasPrefix(err.Error(), "leader: Fence: ") {
+				t.Errorf("Policy() error = %v, want one that says %q", err, tt.want)
+			}
+		})
+	}
+}
