@@ -26,10 +26,13 @@ test: bin/controlplane ## all tests, the real API server included
 
 BUDGET ?= 40m
 OPERATIONS ?= 100000000
+SCHEDULES ?= 2000
 
 .PHONY: explore
-explore: bin/controlplane ## faults at every place, and random ones: BUDGET (40m) for each of the two large scenarios, all single faults for the zoo; the queue under OPERATIONS (10^8)
+explore: bin/controlplane ## faults at every place, and random ones: BUDGET (40m) for each of the two large scenarios, all single faults for the zoo; the queue under OPERATIONS (10^8), elections under SCHEDULES (2000)
 	go test -race -v -count=1 -timeout 0 -run '^(TestStress|TestLinearizable|TestNoWakeUpIsLost)$$' ./queue -operations $(OPERATIONS)
+	go test -v -count=1 -timeout 0 -run '^TestSchedules$$' ./leader -schedules $(SCHEDULES)
+	go test -v -count=1 -timeout 0 -run '^TestServerThrottledApplication$$' ./leader -throttled 10m
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -p 1 -run '^(TestReference|TestExplore)$$' ./controllertest/internal/zoo ./examples/tenant/integration
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^TestTwins$$' ./controllertest/internal/zoo
 

@@ -86,12 +86,17 @@ func TestSuspend(t *testing.T) {
 			r := start(t, e, untilDone)
 			ctx := r.leads(t, soon)
 			time.Sleep(time.Minute + time.Second)
-			c.on(func(string) fault { return fault{after: time.Second} })
-			time.Sleep(retryPeriod - time.Second/2) // sent half a second ago
+			sent := make(chan struct{}, 10)
+			c.on(func(string) fault {
+				sent <- struct{}{}
+				return fault{after: time.Second}
+			})
+			<-sent
+			time.Sleep(time.Second / 2)
 			wall.jump(renewDeadline)
 			began := time.Now()
 			await(t, ctx)
-			if got := since(began); got > time.Second {
+			if got := since(began); got > time.Second/2 {
 				t.Errorf("lead's context ended after %v, want with the response: it must not prolong what is over", got)
 			}
 			_ = r.stop()

@@ -88,8 +88,8 @@
 //   - L15: A panic in lead ends the process with its own stack, after what lead
 //     deferred has run. The Lease is not released, neither before nor after, and
 //     expires.
-//   - L16: When a leader crashes another one leads within LeaseDuration, 1.2 times
-//     RetryPeriod and 250ms.
+//   - L16: When a leader crashes and the API server can be reached, another leads at
+//     most LeaseDuration + 1.2 * RetryPeriod + 250ms later.
 //   - L17: With a client of [NewClient], neither an application that has used up its
 //     rate limiter nor connections that died without a word cost the Lease, as long
 //     as new connections work and RetryPeriod is less than half of RenewDeadline.
@@ -116,6 +116,9 @@
 //
 //   - client-go's elector takes any record with its own identity for its own. One
 //     that has the identity of an Elector leads at once; the Elector then stops.
+//   - client-go's elector compares renewTime in whole seconds and may take a Lease
+//     up to a second early: while both share one, LeaseDuration - RenewDeadline must
+//     be more than a second.
 //   - A process that crashed and comes back with the same identity waits like any
 //     other candidate.
 //   - The holder of a Lease is also recorded in its annotation

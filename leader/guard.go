@@ -25,7 +25,8 @@ import (
 // client.
 //
 // What writes without leading needs a client without Guard: the Elector first of
-// all, and a recorder of events, which has a context of its own. Exec, attach and
+// all, [Elector.Preflight], whose questions are POST requests, and a recorder of
+// events, which has a context of its own. Exec, attach and
 // port-forward by WebSocket are GET requests, and pass.
 //
 // Guard does not stop what it has let pass, which may still be on its way when the

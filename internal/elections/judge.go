@@ -1,0 +1,264 @@
+package elections
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+)
+
+// slack is what a failover may take beside LeaseDuration and a RetryPeriod with
+// its jitter.
+const slack = 250 * time.Millisecond
+
+// noticed is what a watch may take to tell of an edit.
+const noticed = 250 * time.Millisecond
+
+// An Overlap is a time during which two replicas did guarded work, or one
+// finished its work beside another that led already.
+type Overlap struct {
+	A, B string
+	From time.Time
+	For  time.Duration
+}
+
+// A Verdict is what came of one schedule.
+type Verdict struct {
+	Schedule Schedule
+	Timeline string
+
+	Terms    int       // how often somebody began to lead
+	Versions int       // of the Lease
+	Overlaps []Overlap // of guarded work
+	Drains   []Overlap // of work that was asked to stop, and was given the time, with another's
+
+	ForeignReleases int // a record was emptied that another than the releaser had written
+	EarlyReleases   int // the Lease was given up while lead was running
+	Failover        time.Duration
+	FailoverNoise   time.Duration // of Failover, how much the machine stood still; measured only if that is over the bound
+
+	Unreleased   bool          // the last leader stopped in time, in fair weather, and the Lease is still held
+	ReleaseNoise time.Duration // how much the machine stood still when it should have been released
+
+	noise    time.Duration // at the longest overlap
+	problems []string
+}
+
+// judge looks at everything that was recorded.
+func (r *run) judge(f failover) Verdict {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := Verdict{Schedule: r.script, Terms: len(r.tenures), EarlyReleases: r.early, problems: r.problems}
+	v.Overlaps, v.Drains = overlaps(r.tenures, r.script.DrainLimit)
+	for _, o := range v.Overlaps {
+		if o.For == Longest(v.Overlaps) {
+			v.noise = r.world.noise.within(o.From.Add(-r.script.RenewDeadline), o.From.Add(o.For))
+		}
+	}
+	versions := r.book.all()
+	v.Versions = len(versions)
+	foreign, problems := stored(versions)
+	v.ForeignReleases = foreign
+	if r.script.Class == Lawful {
+		v.problems = append(v.problems, problems...)
+		v.problems = append(v.problems, grows(r.tenures)...)
+	}
+	if !f.from.IsZero() {
+		v.Failover = f.to.Sub(f.from)
+		if v.Failover > r.script.FailoverBound() {
+			v.FailoverNoise = r.world.noise.within(f.from, f.to)
+		}
+	}
+	if n := len(versions); n > 0 && r.script.failover {
+		slices.SortFunc(r.tenures, func(a, b *tenure) int { return a.start.Compare(b.start) })
+		t := r.tenures[len(r.tenures)-1]
+		inTime := !t.asked.IsZero() && t.left.Sub(t.asked) < r.script.DrainLimit*9/10 && !t.checked.IsZero()
+		if v.Unreleased = inTime && versions[n-1].holder() != ""; v.Unreleased {
+			v.ReleaseNoise = r.world.noise.within(t.asked, t.left.Add(r.script.RenewDeadline/2))
+		}
+	}
+	v.Timeline = r.timeline()
+	return v
+}
+
+// FailoverBound is how long after a crash nobody may lead.
+func (s Schedule) FailoverBound() time.Duration {
+	return s.LeaseDuration + s.RetryPeriod*12/10 + slack
+}
+
+// overlaps compares every tenure with those of other lives. Each is judged to the
+// nanosecond.
+func overlaps(tenures []*tenure, drainLimit time.Duration) (guarded, drains []Overlap) {
+	for i, a := range tenures {
+		for _, b := range tenures[:i] {
+			if a.who == b.who {
+				continue
+			}
+			if o := overlap(a, b, a.start, a.guarded(), b.start, b.guarded()); o.For > 0 {
+				guarded = append(guarded, o)
+			}
+			if o := overlap(a, b, a.guarded(), a.drained(drainLimit), b.start, b.guarded()); o.For > 0 {
+				drains = append(drains, o)
+			}
+			if o := overlap(b, a, b.guarded(), b.drained(drainLimit), a.start, a.guarded()); o.For > 0 {
+				drains = append(drains, o)
+			}
+		}
+	}
+	return guarded, drains
+}
+
+func overlap(a, b *tenure, aFrom, aTo, bFrom, bTo time.Time) Overlap {
+	from := later(aFrom, bFrom)
+	return Overlap{a.who, b.who, from, earlier(aTo, bTo).Sub(from)}
+}
+
+// stored looks at each version of the Lease and the one before it. One whose record
+// changed while its renewTime did not is no elector's, whoever owns that field.
+func stored(versions []version) (foreign int, problems []string) {
+	var author string // of the record of the version before
+	for i, now := range versions {
+		if i == 0 || versions[i-1].deleted || now.deleted || versions[i-1].lease.UID != now.lease.UID {
+			author = now.writer
+			continue
+		}
+		old, before := versions[i-1], author
+		switch {
+		case apiequality.Semantic.DeepEqual(old.lease.Spec, now.lease.Spec):
+			continue // metadata
+		case now.lease.Spec.RenewTime == nil || old.lease.Spec.RenewTime.Equal(now.lease.Spec.RenewTime):
+			author = personName
+			continue
+		}
+		author = now.writer
+		switch at := fmt.Sprintf("(version %s)", now.lease.ResourceVersion); {
+		case author == personName:
+		case now.holder() == "" && old.holder() != "" && author != before:
+			foreign++
+			problems = append(problems, fmt.Sprintf("%s released the Lease that %s held %s", author, before, at))
+		case now.transitions() < old.transitions():
+			problems = append(problems, fmt.Sprintf("leaseTransitions went from %d to %d %s", old.transitions(), now.transitions(), at))
+		case now.holder() != "" && author != before && now.transitions() == old.transitions():
+			problems = append(problems, fmt.Sprintf("%s took the Lease from %s and kept leaseTransitions at %d %s", author, before, now.transitions(), at))
+		}
+	}
+	return foreign, problems
+}
+
+// grows looks at the terms that were told, in the order in which they began.
+func grows(tenures []*tenure) (problems []string) {
+	sorted := slices.Clone(tenures)
+	slices.SortFunc(sorted, func(a, b *tenure) int { return a.start.Compare(b.start) })
+	last := int64(-1)
+	for _, t := range sorted {
+		if t.term >= 0 && t.term <= last {
+			problems = append(problems, fmt.Sprintf("%s leads in term %d after term %d", t.who, t.term, last))
+		}
+		last = max(last, t.term)
+	}
+	return problems
+}
+
+// Longest is the longest of overlaps, or 0.
+func Longest(overlaps []Overlap) (longest time.Duration) {
+	for _, o := range overlaps {
+		longest = max(longest, o.For)
+	}
+	return longest
+}
+
+// Total is the sum of overlaps.
+func Total(overlaps []Overlap) (total time.Duration) {
+	for _, o := range overlaps {
+		total += o.For
+	}
+	return total
+}
+
+// Problems is what package leader promises and the schedule did not show. How long
+// a failover took, and how long replicas overlapped after an edit, is measured
+// against the bound and what the machine is known to have stood still meanwhile.
+// Where there may be no overlap there is no such allowance.
+func (v Verdict) Problems() []string {
+	problems := slices.Clone(v.problems)
+	bound, allowance := time.Duration(0), time.Duration(0)
+	switch v.Schedule.Class {
+	case Edited:
+		bound, allowance = noticed, v.noise
+	case Blind:
+		bound, allowance = v.Schedule.RenewDeadline, v.noise
+	}
+	if longest := Longest(v.Overlaps); longest > bound+allowance {
+		for _, o := range v.Overlaps {
+			problems = append(problems, fmt.Sprintf("%s and %s did guarded work for %v at the same time, want %v at most (the machine stood still for %v)", o.A, o.B, o.For, bound, v.noise))
+		}
+	}
+	if v.Schedule.Class == Lawful {
+		for _, o := range v.Drains {
+			problems = append(problems, fmt.Sprintf("%s went on for %v of the time it was given to stop while %s led", o.A, o.For, o.B))
+		}
+	}
+	// A release takes two calls, in half of RenewDeadline.
+	if v.Unreleased && v.ReleaseNoise < v.Schedule.RenewDeadline/4 {
+		problems = append(problems, fmt.Sprintf("the last leader stopped in time and did not release the Lease (the machine stood still for %v)", v.ReleaseNoise))
+	}
+	if v.EarlyReleases > 0 {
+		problems = append(problems, fmt.Sprintf("the Lease was released %d times while lead was running", v.EarlyReleases))
+	}
+	if v.ForeignReleases > 0 && v.Schedule.Class != Lawful {
+		problems = append(problems, fmt.Sprintf("the Lease of another was released %d times", v.ForeignReleases))
+	}
+	if v.Failover > v.Schedule.FailoverBound()+v.FailoverNoise {
+		problems = append(problems, fmt.Sprintf("nobody led for %v after a crash, want %v at most (the machine stood still for %v)", v.Failover, v.Schedule.FailoverBound(), v.FailoverNoise))
+	}
+	return problems
+}
+
+// A Summary is what came of many schedules of a class.
+type Summary struct {
+	Schedules, Terms, Versions     int
+	Overlapping                    int // schedules with an overlap
+	Overlaps, Drains               []Overlap
+	ForeignReleases, EarlyReleases int
+	Failovers                      []time.Duration
+	Slow                           int // failovers over the bound
+	Unreleased                     int // Leases that nobody released
+}
+
+// Add counts a verdict.
+func (s *Summary) Add(v Verdict) {
+	s.Schedules++
+	s.Terms += v.Terms
+	s.Versions += v.Versions
+	s.Overlaps = append(s.Overlaps, v.Overlaps...)
+	if len(v.Overlaps) > 0 {
+		s.Overlapping++
+	}
+	s.Drains = append(s.Drains, v.Drains...)
+	s.ForeignReleases += v.ForeignReleases
+	s.EarlyReleases += v.EarlyReleases
+	if v.Unreleased {
+		s.Unreleased++
+	}
+	if v.Failover > 0 {
+		s.Failovers = append(s.Failovers, v.Failover)
+		if v.Failover > v.Schedule.FailoverBound() {
+			s.Slow++
+		}
+	}
+}
+
+func (s *Summary) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d schedules, %d terms, %d versions of the Lease: %d overlaps of guarded work in %d schedules, the longest %v, %v in all; "+
+		"%d times work was draining beside the next leader, %v in all; foreign Leases released: %d; released while lead ran: %d",
+		s.Schedules, s.Terms, s.Versions, len(s.Overlaps), s.Overlapping, Longest(s.Overlaps).Round(100*time.Microsecond), ms(Total(s.Overlaps)),
+		len(s.Drains), ms(Total(s.Drains)), s.ForeignReleases, s.EarlyReleases)
+	if n := len(s.Failovers); n > 0 {
+		f := slices.Sorted(slices.Values(s.Failovers))
+		fmt.Fprintf(&b, "; %d failovers after a crash: p50 %v, p99 %v, max %v, over the bound: %d; Leases not released at the end: %d", n, ms(f[n/2]), ms(f[n*99/100]), ms(f[n-1]), s.Slow, s.Unreleased)
+	}
+	return b.String()
+}

@@ -1,0 +1,648 @@
+package elections
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+
+	"github.com/controllerkit/controllerkit/controllertest/fault"
+)
+
+const (
+	personName   = "person"
+	strangerName = "stranger"
+	leaseKind    = "leases.coordination.k8s.io"
+)
+
+var errQuit = errors.New("the work has ended by itself")
+
+// beat is how often work looks whether it may go on.
+const beat = 10 * time.Millisecond
+
+// A tenure is one time of leadership. Its fields are guarded by run.mu.
+type tenure struct {
+	who  string
+	term int64 // -1 if it is not known
+
+	start   time.Time // lead was called
+	ended   time.Time // its context ended
+	checked time.Time // when the last check was made that succeeded
+	left    time.Time // lead returned
+	asked   time.Time // it was asked to stop; zero: it was not
+	died    time.Time // the process; zero: it did not
+}
+
+// guarded is until when it may act.
+func (t *tenure) guarded() time.Time {
+	end := later(t.ended, t.checked)
+	if !t.died.IsZero() {
+		end = earlier(end, t.died)
+	}
+	return end
+}
+
+// drained is until when it finishes what it has begun, after it was asked to stop
+// while it led, and as long as it was given.
+func (t *tenure) drained(limit time.Duration) time.Time {
+	if t.asked.IsZero() || t.asked.After(t.ended) || !t.died.IsZero() {
+		return t.guarded()
+	}
+	return earlier(t.left, t.asked.Add(limit))
+}
+
+// A process is one life of a replica.
+type process struct {
+	name    string
+	replica int
+	run     *run
+	stop    context.CancelFunc
+	dead    chan struct{} // closed at a crash
+	crash   chan struct{} // closed to make it crash
+	rng     *rand.Rand    // used by lead, which runs once at a time
+
+	// Guarded by run.mu.
+	leading int
+	asked   time.Time
+	died    time.Time
+}
+
+func (p *process) crashed() bool {
+	select {
+	case <-p.dead:
+		return true
+	default:
+		return false
+	}
+}
+
+// A tally counts goroutines. Unlike a WaitGroup it may be waited for while others
+// are started.
+type tally struct {
+	mu   sync.Mutex // guards the fields below
+	n    int
+	idle []chan struct{}
+}
+
+func (t *tally) run(f func()) {
+	t.mu.Lock()
+	t.n++
+	t.mu.Unlock()
+	go func() {
+		defer func() {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			if t.n--; t.n > 0 {
+				return
+			}
+			for _, c := range t.idle {
+				close(c)
+			}
+			t.idle = nil
+		}()
+		f()
+	}()
+}
+
+// wait returns once none runs.
+func (t *tally) wait() {
+	t.mu.Lock()
+	if t.n == 0 {
+		t.mu.Unlock()
+		return
+	}
+	c := make(chan struct{})
+	t.idle = append(t.idle, c)
+	t.mu.Unlock()
+	<-c
+}
+
+// A run is a schedule that is carried out.
+type run struct {
+	world  *World
+	script Schedule
+	elect  Replica
+	name   string // of the Lease
+	book   *book
+	ctx    context.Context
+	begun  time.Time
+
+	packets tally         // of the network, whoever sent them
+	others  tally         // the stranger's terms
+	finish  chan struct{} // closed: all stop, as in a rollout
+	calm    chan struct{} // closed: lead does not end by itself any more
+
+	mu       sync.Mutex // guards the fields below
+	tenures  []*tenure
+	alive    map[string]*process
+	leads    chan struct{} // closed and replaced when somebody begins to lead
+	busy     bool          // the stranger is
+	events   []event
+	problems []string
+	early    int
+}
+
+type event struct {
+	at   time.Time
+	text string
+}
+
+func (r *run) at(d time.Duration) time.Time { return r.begun.Add(d) }
+
+func (r *run) note(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.noteLocked(format, args...)
+}
+
+func (r *run) noteLocked(format string, args ...any) {
+	r.events = append(r.events, event{time.Now(), fmt.Sprintf(format, args...)})
+}
+
+func (r *run) problem(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.problems = append(r.problems, fmt.Sprintf(format, args...))
+}
+
+// Run carries a schedule out with replicas of the given kind. The error says that
+// it could not be judged.
+func (w *World) Run(ctx context.Context, s Schedule, elect Replica) (Verdict, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r := &run{
+		world: w, script: s, elect: elect, ctx: ctx, begun: time.Now(),
+		name:   fmt.Sprintf("lease-%d-%s", s.Seed, s.Class),
+		finish: make(chan struct{}), calm: make(chan struct{}), leads: make(chan struct{}),
+		alive: map[string]*process{},
+	}
+	r.book = w.book(r.name)
+	defer w.forget(r.name)
+
+	var replicas, weather sync.WaitGroup
+	for i := range s.lives {
+		replicas.Go(func() { r.replica(i) })
+	}
+	weather.Go(r.edits)
+	sleep(ctx, r.at(s.horizon))
+	close(r.calm)
+	weather.Wait()
+	r.packets.wait()
+	r.others.wait()
+	r.note("the weather has cleared")
+	var failover failover
+	if s.failover {
+		failover = r.failover()
+	}
+	close(r.finish)
+	replicas.Wait()
+	r.packets.wait()
+
+	// The Lease is left to whoever looks at the next one; what is judged is complete.
+	last, err := w.leases.Get(ctx, r.name, metav1.GetOptions{})
+	if err == nil {
+		err = r.book.reached(ctx, last.ResourceVersion)
+	}
+	if err == nil {
+		err = w.leases.Delete(ctx, r.name, metav1.DeleteOptions{})
+	}
+	w.mu.Lock()
+	err = errors.Join(err, w.err)
+	w.mu.Unlock()
+	return r.judge(failover), err
+}
+
+// replica lives one life after the other.
+func (r *run) replica(i int) {
+	for n, l := range r.script.lives[i] {
+		if !sleep(r.ctx, r.at(l.start)) {
+			return
+		}
+		if err := r.live(i, n, l); err != nil {
+			r.problem("replica %d: %v", i, err)
+			return
+		}
+	}
+}
+
+func (r *run) live(replica, n int, l life) error {
+	name := fmt.Sprintf("%d-r%d-l%d", r.script.Seed, replica, n)
+	config := rest.CopyConfig(r.world.config)
+	config.UserAgent = name
+	incarnation, err := fault.New(config, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer incarnation.Kill()
+	ctx, cancel := context.WithCancel(r.ctx)
+	defer cancel()
+	stream := func(k uint64) *rand.Rand {
+		return rand.New(rand.NewPCG(r.script.Seed, uint64(replica)<<16+uint64(n)<<2+k))
+	}
+	p := &process{
+		name: name, replica: replica, run: r, stop: cancel, rng: stream(1),
+		dead: make(chan struct{}), crash: make(chan struct{}),
+	}
+	config = incarnation.Config()
+	network := stream(2)
+	config.Wrap(func(base http.RoundTripper) http.RoundTripper {
+		return &wire{run: r, life: p, base: base, rng: network}
+	})
+	r.mu.Lock()
+	r.alive[name] = p
+	r.noteLocked("%s starts as %s", name, l.identity)
+	r.mu.Unlock()
+
+	var around sync.WaitGroup
+	around.Go(func() { r.skies(ctx, replica, incarnation) })
+	around.Go(func() {
+		again := rand.New(rand.NewPCG(r.script.Seed, 1))
+		for ctx.Err() == nil {
+			err := r.elect(ctx, Candidate{
+				Config: config, Namespace: r.world.namespace, Name: r.name, Identity: l.identity,
+				LeaseDuration: r.script.LeaseDuration, RenewDeadline: r.script.RenewDeadline, RetryPeriod: r.script.RetryPeriod,
+				DrainLimit: r.script.DrainLimit,
+			}, p.lead)
+			if ctx.Err() == nil && !p.crashed() && !errors.Is(err, errQuit) {
+				r.problem("%s: the elector returned although it was not asked to: %v", name, err)
+			}
+			sleep(ctx, time.Now().Add(time.Duration(again.Int64N(int64(200*time.Millisecond)))))
+		}
+	})
+
+	var over <-chan time.Time
+	if l.end > 0 {
+		timer := time.NewTimer(time.Until(r.at(l.end)))
+		defer timer.Stop()
+		over = timer.C
+	}
+	crash := false
+	select {
+	case <-over:
+		crash = l.crash
+	case <-p.crash:
+		crash = true
+	case <-r.finish:
+	case <-r.ctx.Done():
+	}
+	r.mu.Lock()
+	delete(r.alive, name)
+	now := time.Now()
+	if crash {
+		p.died = now
+		r.noteLocked("%s crashes", name)
+	} else {
+		p.asked = now
+		r.noteLocked("%s is asked to stop", name)
+	}
+	for _, t := range r.tenures {
+		if t.who == name && t.left.IsZero() {
+			t.asked, t.died = p.asked, p.died
+		}
+	}
+	r.mu.Unlock()
+	if crash {
+		close(p.dead)
+		incarnation.Kill()
+	}
+	cancel()
+	around.Wait()
+	return nil
+}
+
+// skies does what happens to a process or its watches.
+func (r *run) skies(ctx context.Context, replica int, i *fault.Incarnation) {
+	for _, s := range r.script.weather[replica] {
+		if s.kind < frozen || time.Now().After(r.at(s.to)) {
+			continue
+		}
+		if !sleep(ctx, r.at(s.from)) {
+			return
+		}
+		end := func() {}
+		switch s.kind {
+		case frozen:
+			end = i.Freeze()
+		case noNews:
+			end = i.Hold(leaseKind)
+		case cut:
+			i.Cut(leaseKind, s.share > 0.7)
+		}
+		sleep(ctx, r.at(s.to))
+		end()
+	}
+}
+
+// lead is the work of a process. It acts whenever it may, and goes on for a while
+// when it is asked to stop.
+func (p *process) lead(ctx context.Context, h Hold) error {
+	r := p.run
+	begun := time.Now()
+	t := &tenure{who: p.name, term: h.Term, start: begun}
+	r.mu.Lock()
+	r.tenures = append(r.tenures, t)
+	p.leading++
+	t.asked, t.died = p.asked, p.died
+	close(r.leads)
+	r.leads = make(chan struct{})
+	r.noteLocked("%s leads (term %d)", p.name, h.Term)
+	r.mu.Unlock()
+
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		r.mu.Lock()
+		t.ended = time.Now()
+		r.noteLocked("%s: lead's context ends: %v", p.name, context.Cause(ctx))
+		r.mu.Unlock()
+		close(ended)
+	})
+	defer func() {
+		left := time.Now()
+		early := stop()
+		if !early {
+			<-ended
+		}
+		r.mu.Lock()
+		t.left = left
+		if early {
+			t.ended = left
+		}
+		p.leading--
+		r.noteLocked("%s: lead returns", p.name)
+		r.mu.Unlock()
+	}()
+
+	drain := time.Duration(p.rng.Int64N(int64(r.script.DrainLimit)))
+	if p.rng.IntN(8) == 0 {
+		drain += r.script.DrainLimit / 2 // maybe more than it is given
+	}
+	linger := time.Duration(p.rng.Int64N(int64(100 * time.Millisecond))) // in what was begun when it was lost
+	var quit <-chan time.Time
+	if p.rng.IntN(4) == 0 && !r.script.stays {
+		timer := time.NewTimer(time.Duration(p.rng.Int64N(int64(2 * time.Second))))
+		defer timer.Stop()
+		quit = timer.C
+	}
+	calm := r.calm
+	ticker := time.NewTicker(beat)
+	defer ticker.Stop()
+	done := ctx.Done()
+	var until <-chan time.Time
+	for held := true; ; {
+		select {
+		case <-p.dead:
+			return nil
+		case <-calm:
+			quit, calm = nil, nil
+		case <-quit:
+			return errQuit
+		case <-done:
+			done, quit = nil, nil
+			if held = held && (h.Check == nil || h.Check() == nil); held {
+				until = time.After(drain)
+			} else if until == nil {
+				until = time.After(linger)
+			}
+		case <-until:
+			return ctx.Err()
+		case <-ticker.C:
+		}
+		if h.Check == nil || !held {
+			continue
+		}
+		now := time.Now()
+		if held = h.Check() == nil; !held {
+			until = time.After(linger)
+			continue
+		}
+		r.mu.Lock()
+		t.checked = now
+		r.mu.Unlock()
+	}
+}
+
+// sends is told of every write before it leaves the process.
+func (p *process) sends(body []byte) {
+	if !releases(body) {
+		return
+	}
+	p.run.mu.Lock()
+	defer p.run.mu.Unlock()
+	if p.leading > 0 && p.died.IsZero() {
+		p.run.early++
+		p.run.noteLocked("%s releases the Lease while lead runs", p.name)
+		return
+	}
+	p.run.noteLocked("%s releases the Lease", p.name)
+}
+
+// intrude lets a stranger act between what an elector has read and what it writes.
+// The stranger is a candidate of the protocol: it takes a Lease that is free or
+// has not changed for its duration. Where it may not, it changes a label, which
+// makes the version another one and is nobody's business.
+func (r *run) intrude() {
+	r.mu.Lock()
+	busy := r.busy
+	r.busy = true
+	r.mu.Unlock()
+	if busy {
+		return
+	}
+	idle := func() {
+		r.mu.Lock()
+		r.busy = false
+		r.mu.Unlock()
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, r.script.RenewDeadline/4)
+	defer cancel()
+	seen, changed, ok := r.book.last()
+	if !ok {
+		idle()
+		return
+	}
+	free := seen.holder() == "" || time.Since(changed) > time.Duration(*seen.lease.Spec.LeaseDurationSeconds)*time.Second
+	if !free {
+		_, err := r.world.leases.Patch(ctx, r.name, types.MergePatchType,
+			fmt.Appendf(nil, `{"metadata":{"labels":{"touched":"%d"}}}`, time.Now().UnixNano()), metav1.PatchOptions{})
+		r.note("a person changes a label: %v", err)
+		idle()
+		return
+	}
+	lease := seen.lease.DeepCopy()
+	lease.ManagedFields = nil
+	sent := time.Now()
+	now := metav1.NewMicroTime(sent)
+	lease.Spec = coordinationv1.LeaseSpec{
+		HolderIdentity: ptr.To(strangerName), LeaseDurationSeconds: ptr.To(int32(r.script.LeaseDuration / time.Second)), AcquireTime: &now, RenewTime: &now,
+		LeaseTransitions: ptr.To(seen.transitions() + 1),
+	}
+	lease, err := r.world.stranger.Update(ctx, lease, metav1.UpdateOptions{})
+	if err != nil {
+		r.note("the stranger does not get the Lease: %v", err)
+		idle()
+		return
+	}
+	t := &tenure{who: strangerName, term: int64(*lease.Spec.LeaseTransitions), start: time.Now()}
+	r.mu.Lock()
+	r.tenures = append(r.tenures, t)
+	r.noteLocked("the stranger leads (term %d)", t.term)
+	r.mu.Unlock()
+	r.others.run(func() {
+		defer idle()
+		sleep(r.ctx, sent.Add(r.script.RenewDeadline*time.Duration(sent.UnixMicro()%10)/10))
+		r.mu.Lock()
+		t.ended = time.Now()
+		t.left = t.ended
+		r.noteLocked("the stranger stops")
+		r.mu.Unlock()
+		if sent.UnixMicro()%2 == 0 {
+			return // without a release
+		}
+		now := metav1.NowMicro()
+		lease.Spec.HolderIdentity, lease.Spec.RenewTime, lease.Spec.AcquireTime = ptr.To(""), &now, &now
+		_, err := r.world.stranger.Update(r.ctx, lease, metav1.UpdateOptions{})
+		r.note("the stranger releases the Lease: %v", err)
+	})
+}
+
+// edits does what people do to a Lease.
+func (r *run) edits() {
+	for _, e := range r.script.edits {
+		if !sleep(r.ctx, r.at(e.at)) {
+			return
+		}
+		err := r.edit(e.kind)
+		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			r.note("%v comes to nothing: %v", e.kind, err)
+			continue
+		}
+		if err != nil {
+			r.problem("%v: %v", e.kind, err)
+		}
+		r.note("%v", e.kind)
+	}
+}
+
+func (r *run) edit(kind editKind) error {
+	if kind == deletion {
+		return r.world.leases.Delete(r.ctx, r.name, metav1.DeleteOptions{})
+	}
+	lease, err := r.world.leases.Get(r.ctx, r.name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	lease.ManagedFields = nil
+	switch kind {
+	case noHolder:
+		lease.Spec.HolderIdentity = ptr.To("")
+	case otherHolder:
+		lease.Spec.HolderIdentity = ptr.To("?! \u2603")
+	case transitionsZero:
+		lease.Spec.LeaseTransitions = ptr.To(int32(0))
+	case longerDuration:
+		lease.Spec.LeaseDurationSeconds = ptr.To(int32(2))
+	case oldRenewTime:
+		lease.Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Now().AddDate(-1, 0, 0)))
+	case noAnnotations:
+		lease.Annotations = nil
+	case noSpec:
+		lease.Spec = coordinationv1.LeaseSpec{}
+	}
+	_, err = r.world.leases.Update(r.ctx, lease, metav1.UpdateOptions{})
+	return err
+}
+
+// A failover is how long nobody led after a crash in fair weather.
+type failover struct {
+	from, to time.Time
+}
+
+// failover waits for a leader, kills it, and waits for the next.
+func (r *run) failover() failover {
+	deadline := time.After(patience)
+	var victim *process
+	for victim == nil {
+		r.mu.Lock()
+		changed := r.leads
+		for _, p := range r.alive {
+			// Not one that has just lost it, and goes on a little.
+			if p.leading > 0 && slices.ContainsFunc(r.tenures, func(t *tenure) bool { return t.who == p.name && t.ended.IsZero() }) {
+				victim = p
+			}
+		}
+		r.mu.Unlock()
+		if victim != nil {
+			break
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			r.problem("nobody leads %v after the faults ended", patience)
+			return failover{}
+		case <-r.ctx.Done():
+			return failover{}
+		}
+	}
+	// Somewhere between two renewals.
+	sleep(r.ctx, time.Now().Add(time.Duration(r.script.Seed%7)*r.script.RetryPeriod/5))
+	r.mu.Lock()
+	before := len(r.tenures)
+	r.mu.Unlock()
+	close(victim.crash)
+	for {
+		r.mu.Lock()
+		changed, died := r.leads, victim.died
+		var next *tenure
+		for _, t := range r.tenures[before:] {
+			if t.who != victim.name {
+				next = t
+			}
+		}
+		r.mu.Unlock()
+		if next != nil && !died.IsZero() {
+			return failover{died, next.start}
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			r.problem("nobody leads long after %s crashed", victim.name)
+			return failover{}
+		case <-r.ctx.Done():
+			return failover{}
+		}
+	}
+}
+
+// timeline is what happened, in order.
+func (r *run) timeline() string {
+	for i, spells := range r.script.weather {
+		for _, s := range spells {
+			r.events = append(r.events, event{r.at(s.from), fmt.Sprintf("replica %d: %v until %v, %.0f %% of requests, up to %v", i, s.kind, ms(s.to), s.share*100, ms(s.delay))})
+		}
+	}
+	for _, v := range r.book.all() {
+		what := "stored"
+		if v.deleted {
+			what = "deleted"
+		}
+		r.events = append(r.events, event{v.at, fmt.Sprintf("%s by %q: holder %q, transitions %d, version %s", what, v.writer, v.holder(), v.transitions(), v.lease.ResourceVersion)})
+	}
+	slices.SortStableFunc(r.events, func(a, b event) int { return a.at.Compare(b.at) })
+	var b strings.Builder
+	for _, e := range r.events {
+		fmt.Fprintf(&b, "%9.3fs  %s\n", e.at.Sub(r.begun).Seconds(), e.text)
+	}
+	return b.String()
+}

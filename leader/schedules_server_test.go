@@ -1,0 +1,139 @@
+package leader_test
+
+import (
+	"flag"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/controllerkit/controllerkit/internal/elections"
+	"github.com/controllerkit/controllerkit/internal/testserver"
+)
+
+// For a night: go test -run '^TestSchedules$' ./leader -schedules 2000 -timeout 0
+var (
+	serverSchedules = flag.Int("schedules", 150, "how many random schedules TestSchedules runs on the API server")
+	scheduleSeed    = flag.Uint64("schedule-seed", 0, "the seed of the first of them; 0 means a random one")
+)
+
+// Schedules wait most of the time, so many run at once.
+const schedulesAtOnce = 48
+
+// runSchedules runs n schedules, of which each calls judge with its verdict, one
+// after the other.
+func runSchedules(t *testing.T, n int, schedule func(i int) elections.Schedule, elect elections.Replica, judge func(elections.Verdict)) {
+	t.Helper()
+	world, err := elections.Open(t.Context(), testserver.Config(t), testserver.Namespace(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer world.Close()
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	turn := make(chan struct{}, schedulesAtOnce)
+	for i := range n {
+		turn <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-turn }()
+			s := schedule(i)
+			v, err := world.Run(t.Context(), s, elect)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				t.Errorf("%v: %v", s, err)
+			}
+			judge(v)
+		})
+	}
+	wg.Wait()
+}
+
+// TestSchedules runs two or three replicas against the API server, over networks
+// that delay, drop, lose and repeat their requests and answers, and lets them start,
+// stop, drain and crash, while a stranger claims the Lease between a replica's read
+// and its write. Guarded work of two must not overlap by a nanosecond, a Lease is
+// released by its holder and after its work only, terms grow, and after a crash in
+// fair weather another leads in time.
+//
+// In some schedules the Lease is deleted and edited by hand as well. They are
+// counted apart: there the watch, and without one the clock, bounds the overlap.
+//
+// client-go's elector runs some of them at the same time, to keep this test honest:
+// it overlaps, and releases the Lease while the work goes on.
+//
+// Proves L1, L4, L5 and L16.
+func TestSchedules(t *testing.T) {
+	t.Run("controllerkit", schedulesOfOurs)
+	t.Run("client-go", schedulesOfClientGo)
+}
+
+func schedulesOfOurs(t *testing.T) {
+	t.Parallel()
+	first := *scheduleSeed
+	if first == 0 {
+		first = rand.Uint64() >> 16
+	}
+	t.Logf("-schedule-seed %d -schedules %d", first, *serverSchedules)
+	begun := time.Now()
+	var summaries [3]elections.Summary
+	failures := 0
+	class := func(seed uint64) elections.Class {
+		switch {
+		case seed%10 == 8:
+			return elections.Edited
+		case seed%10 == 9:
+			return elections.Blind
+		}
+		return elections.Lawful
+	}
+	runSchedules(t, *serverSchedules, func(i int) elections.Schedule {
+		if seed := first + uint64(i); seed%50 == 0 {
+			return elections.LateRenewal(seed)
+		}
+		return elections.New(first+uint64(i), class(first+uint64(i)), elections.Options{Twins: true})
+	}, elections.Controllerkit, func(v elections.Verdict) {
+		summaries[v.Schedule.Class].Add(v)
+		if bound := v.Schedule.FailoverBound(); v.Failover > bound {
+			t.Logf("seed %d: nobody led for %v after a crash, %v more than allowed; the machine was seen to stand still for %v", v.Schedule.Seed, v.Failover, v.Failover-bound, v.FailoverNoise)
+		}
+		if v.Unreleased {
+			t.Logf("seed %d: the last leader had %v to release the Lease and did not; the machine was seen to stand still for %v", v.Schedule.Seed, v.Schedule.RenewDeadline/2, v.ReleaseNoise)
+		}
+		problems := v.Problems()
+		if len(problems) == 0 {
+			return
+		}
+		for _, p := range problems {
+			t.Errorf("%v: %s", v.Schedule, p)
+		}
+		if failures++; failures <= 3 {
+			t.Logf("%v:\n%s", v.Schedule, v.Timeline)
+		}
+	})
+	for class, s := range summaries {
+		t.Logf("%v: %v", elections.Class(class), &s)
+	}
+	t.Logf("took %v", time.Since(begun).Round(time.Second))
+	if lawful := summaries[elections.Lawful]; lawful.Terms < 2*lawful.Schedules {
+		t.Errorf("only %d terms in %d schedules: they prove little", lawful.Terms, lawful.Schedules)
+	}
+}
+
+func schedulesOfClientGo(t *testing.T) {
+	t.Parallel()
+	var s elections.Summary
+	const round = 24
+	for first := 1; (len(s.Overlaps) == 0 || s.EarlyReleases == 0) && first < 5*round; first += round {
+		runSchedules(t, round, func(i int) elections.Schedule {
+			if i%4 == 0 {
+				return elections.LateRenewal(uint64(first + i))
+			}
+			return elections.New(uint64(first+i), elections.Lawful, elections.Options{})
+		}, elections.ClientGo(true), func(v elections.Verdict) { s.Add(v) })
+	}
+	t.Logf("client-go, ReleaseOnCancel: %v", &s)
+	if len(s.Overlaps) == 0 || s.EarlyReleases == 0 {
+		t.Error("no overlap or no early release: either client-go is fixed, and this test can go, or the schedules no longer show it")
+	}
+}
