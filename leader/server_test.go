@@ -346,6 +346,34 @@ func TestServerRBACMissing(t *testing.T) {
 	}
 }
 
+// TestServerRightsTakenAway: the Role of a leader is unbound. It leads on to its
+// deadline, and then Run says what is missing.
+func TestServerRightsTakenAway(t *testing.T) {
+	t.Parallel()
+	ns := testserver.Namespace(t)
+	e := serverElector(as(t, ns, "limited", "get", "create", "update", "watch"), ns, "a")
+	e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = 4*time.Second, 2*time.Second, 200*time.Millisecond
+	e.StartTimeout = time.Minute // more than a Role needs to take effect
+	r := start(t, e, untilDone)
+	r.leads(t, time.Minute)
+	if err := r.stop(); err != nil {
+		t.Fatalf("Run() = %v, want nil", err)
+	}
+	e.StartTimeout = time.Second
+	r = start(t, e, untilDone)
+	ctx := r.leads(t, patience)
+	if err := newClient(t, testserver.Config(t)).RbacV1().RoleBindings(ns).Delete(t.Context(), "limited", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, ctx)
+	if !errors.Is(context.Cause(ctx), leader.ErrLost) {
+		t.Errorf("cause = %v, want ErrLost", context.Cause(ctx))
+	}
+	if err := <-r.ended; !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "a Role in namespace "+ns+" must allow: ") {
+		t.Errorf("Run() = %v, want a forbidden error that says what the Role lacks", err)
+	}
+}
+
 // TestServerWatchForbidden: a Role without watch costs speed and nothing else.
 func TestServerWatchForbidden(t *testing.T) {
 	ns := testserver.Namespace(t)

@@ -43,17 +43,16 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	leases, err := leader.NewClient(config, o.leaseNamespace)
-	if err != nil {
-		return err
-	}
 	elector := &leader.Elector{
-		Leases: leases, Namespace: o.leaseNamespace, Name: "tenant-controller",
+		Namespace: o.leaseNamespace, Name: "tenant-controller",
 		LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
 		DrainTimeout: controller.GracePeriod * 5 / 4, Metrics: m,
 	}
 	lead := c.Run
 	if o.leaderElect {
+		if elector.Leases, err = leader.NewClient(config, o.leaseNamespace); err != nil {
+			return err
+		}
 		lead = func(ctx context.Context) error { return elector.Run(ctx, c.Run) }
 	}
 
