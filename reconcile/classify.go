@@ -65,10 +65,11 @@ const (
 
 // verdict is everything that follows from one call.
 type verdict struct {
-	reset bool // forget the failures counted so far
-	again again
-	delay time.Duration // of after and gated
-	quiet bool          // log at V(4) only
+	reset  bool // forget the failures counted so far
+	again  again
+	delay  time.Duration // of after and gated
+	quiet  bool          // log at V(4) only
+	parked bool          // never again because of MaxAttempts
 }
 
 // classify finds the class of a call. stopped says that it was cancelled by a

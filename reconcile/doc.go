@@ -77,6 +77,11 @@
 //   - panic is a *PanicError; the line of log has the stack.
 //   - cancelled has precedence over all rows but panic, success and requeue.
 //
+// An error that panics when it is looked at, such as a nil of a pointer type, is
+// classed panic. With MaxAttempts a key whose failures were counted so many times
+// since its last success is parked: reset, and run again by an event only. What
+// the table cannot know is told by Classify.
+//
 // In an error that wraps several with %w, the first of panic, terminal, stale, API
 // error, timeout decides, so that an API error can be marked terminal; of several
 // API errors the first in the text is looked at. The parts of errors.Join, and of apimachinery's
@@ -107,14 +112,17 @@
 //     without the rate limiter.
 //   - R4: No key is started before all of HasSynced are done; the wait does not
 //     poll.
-//   - R5: No key is started once the context of Run is done. Running calls have
-//     GracePeriod, then their context is cancelled; at once if leadership is
+//   - R5: No key is started once the context of Run is done, but for those of R9.
+//     Running calls have GracePeriod, then their context is cancelled; at once if leadership is
 //     lost. context.Cause says which, and is known as context.Canceled too.
 //   - R6: With a queue that has GetContext no key is lost over a stop: what was
 //     not done, was cancelled, or waited for the gate, is in the queue when Run
 //     returns.
 //   - R7: When Run returns, no call and no goroutine of it is running.
 //   - R8: The context of a call is done when the call has returned.
+//   - R9: With DrainReady the keys that are ready when the context of Run is done
+//     are worked off until GracePeriod is over, and Run returns as soon as none is
+//     left. None is started once leadership is lost.
 //
 // # Caveats
 //

@@ -121,6 +121,31 @@ type Controller[K comparable] struct {
 	// done, before theirs is cancelled. 0 means 20s.
 	GracePeriod time.Duration
 
+	// DrainReady works off the keys that are ready when Run's context is done, until
+	// GracePeriod is over, instead of leaving them to the next Run or process. Keys
+	// that wait for a delay, or for the Gate, are left. It has no effect when
+	// leadership is lost: then nothing is started.
+	DrainReady bool
+
+	// MaxAttempts parks a key after that many calls since its last success that
+	// the queue's rate limiter counts as failures (see the table). Parked like a
+	// terminal error, it runs again, with a fresh count, at its next event. The last
+	// line of log has parkedAfter. 0 means no limit.
+	MaxAttempts int
+
+	// Classify may replace an error of Reconcile before it is classed and logged,
+	// to tell what the table cannot know:
+	//
+	//	if errors.Is(err, billing.ErrCardExpired) {
+	//		return fmt.Errorf("%w: %w", reconcile.ErrTerminal, err)
+	//	}
+	//	return err
+	//
+	// It is called with each error that is not nil, by several goroutines at once;
+	// nil as its result means that there was none. A panic in it is one of the
+	// call. nil means that errors stay as they are.
+	Classify func(error) error
+
 	// HasSynced is what must be done before the first key runs: give it the
 	// HasSyncedChecker() of every informer that Reconcile reads from, and of every
 	// handler registration that fills the queue. nil means nothing to wait for.
@@ -163,6 +188,9 @@ func (c *Controller[K]) validate() error {
 	}
 	if c.GracePeriod < 0 {
 		bad("GracePeriod", fmt.Sprintf("is %v: set it to more than 0, or 0 for %v", c.GracePeriod, defaultGracePeriod))
+	}
+	if c.MaxAttempts < 0 {
+		bad("MaxAttempts", fmt.Sprintf("is %d: set it to 1 or more, or 0 for no limit", c.MaxAttempts))
 	}
 	for i, checker := range c.HasSynced {
 		if checker == nil {

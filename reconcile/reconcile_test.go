@@ -78,6 +78,7 @@ func TestMisuse(t *testing.T) {
 		{"Workers", func(c *controller) { c.Workers = -1 }, []string{"Controller.Workers is -1: set it to 1 or more"}},
 		{"Timeout", func(c *controller) { c.Timeout = -1 }, []string{"Controller.Timeout is -1ns: set it to more"}},
 		{"GracePeriod", func(c *controller) { c.GracePeriod = -1 }, []string{"Controller.GracePeriod is -1ns: set it to more"}},
+		{"MaxAttempts", func(c *controller) { c.MaxAttempts = -1 }, []string{"Controller.MaxAttempts is -1: set it to 1 or more"}},
 		{"HasSynced", func(c *controller) { c.HasSynced = []cache.DoneChecker{nil} }, []string{"Controller.HasSynced[0] is nil: set it"}},
 		{"all at once", func(c *controller) { *c = controller{Workers: -1} }, []string{"Name", "Queue", "Reconcile", "Workers"}},
 		{"queue shut down", func(c *controller) { c.Queue.ShutDown() }, []string{`"x"`, "Queue is shut down already: give each Run a new queue"}},

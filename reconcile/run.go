@@ -73,6 +73,7 @@ type slot[K comparable] struct {
 // streak tells how the calls with a key went since the last success.
 type streak struct {
 	attempts int
+	failures int   // calls that the rate limiter counts; kept with MaxAttempts only
 	class    class // of the last call
 	inARow   int   // calls of that class
 }
@@ -82,8 +83,8 @@ type streak struct {
 // was done, also while it still waited for HasSynced; an error means that it
 // could not start, or that the queue was shut down under it.
 //
-// Once ctx is done no further key is started. Calls that run may go on for
-// GracePeriod, then their context is cancelled. It is cancelled at once when the
+// Once ctx is done no further key is started, unless DrainReady asks for it. Calls
+// that run may go on for GracePeriod, then their context is cancelled. It is cancelled at once when the
 // cause of ctx has a method LeadershipLost() bool that returns true, or when
 // ctx carries the context of a lease that is over. Run waits for calls that
 // ignore their context, and logs their keys.
@@ -125,6 +126,7 @@ func (r *run[K]) run(ctx context.Context) error {
 	}
 	stop := newStop(ctx)
 	defer stop.cancelIntake(nil)
+	defer stop.cancelDrain()
 	defer stop.cancelCalls(nil)
 
 	finished := make(chan struct{})
@@ -157,14 +159,25 @@ func (r *run[K]) waitForSync(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// work takes keys until the intake ends or the queue is shut down.
+// work takes keys until the intake ends or the queue is shut down, and then the
+// ready ones if they are to be worked off.
 func (r *run[K]) work(stop *stop, s *slot[K]) {
 	for {
-		key, priority, ok := r.get(stop.intake)
+		intake := stop.intake
+		if r.restartable != nil && stop.ended() {
+			if !r.drains(stop) || r.Queue.Len() == 0 {
+				stop.cancelDrain() // the other workers wait for nothing any more
+				return
+			}
+			intake = stop.drain
+		}
+		key, priority, ok := r.get(intake)
 		switch {
+		case !ok && r.restartable != nil && intake == stop.intake && stop.ended():
+			// The queue may still have ready keys.
 		case !ok:
 			return
-		case stop.ended():
+		case stop.ended() && !r.drains(stop):
 			// The queue gave the key out in the moment that the intake ended, or it
 			// is one that gives out all that it has after it was shut down.
 			r.putBack(key, priority)
@@ -173,6 +186,11 @@ func (r *run[K]) work(stop *stop, s *slot[K]) {
 			r.handle(stop, s, key, priority)
 		}
 	}
+}
+
+// drains decides whether ready keys are started although the intake has ended.
+func (r *run[K]) drains(s *stop) bool {
+	return r.DrainReady && s.drain.Err() == nil && s.leadershipOver() == nil
 }
 
 func (r *run[K]) get(ctx context.Context) (key K, priority int, ok bool) {
@@ -209,7 +227,7 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	res, timedOut, err := r.call(stop.calls, logger, key)
 
 	took := time.Since(start)
-	cl := classify(res, err, stop.calls.Err() != nil, timedOut)
+	cl, err := r.class(res, err, stop.calls.Err() != nil, timedOut)
 	r.mu.Lock()
 	*s = slot[K]{}
 	st := r.noteLocked(key, cl)
@@ -218,6 +236,9 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 		r.Metrics.ReconcileFinished(r.Name, string(cl), took)
 	}
 	v := judge(cl, st.inARow, res, err)
+	if v.again == limited && r.MaxAttempts > 0 && r.exhausted(key) {
+		v = verdict{reset: true, again: never, parked: true}
+	}
 	r.log(logger, cl, v, err, st.attempts, took)
 	if res.Priority != nil {
 		priority = *res.Priority
@@ -253,7 +274,26 @@ func (r *run[K]) protect(ctx context.Context, key K) (res Result, err error) {
 			err = &PanicError{Value: value, Stack: debug.Stack()}
 		}
 	}()
-	return r.Reconcile(ctx, key)
+	res, err = r.Reconcile(ctx, key)
+	if err != nil && r.Classify != nil {
+		err = r.Classify(err)
+	}
+	return res, err
+}
+
+// class is classify, for errors that cannot be looked at too: a nil of a pointer
+// type, say, which is an error that is not nil and panics when it is asked for its
+// text. What panics here was a mistake of the Func, and is classed like a panic in it.
+func (r *run[K]) class(res Result, err error, stopped, timedOut bool) (cl class, out error) {
+	defer func() {
+		if value := recover(); value != nil {
+			cl, out = panicked, &PanicError{Value: fmt.Sprintf("the error of type %T that was returned panics: %v", err, value), Stack: debug.Stack()}
+		}
+	}()
+	if err != nil {
+		_ = err.Error()
+	}
+	return classify(res, err, stopped, timedOut), err
 }
 
 // noteLocked counts a call of class cl. An entry lives as long as its key is
@@ -272,6 +312,21 @@ func (r *run[K]) noteLocked(key K, cl class) streak {
 		r.streaks[key] = st
 	}
 	return st
+}
+
+// exhausted counts a failure of the key, and reports whether it was the last of
+// MaxAttempts. Then its next event begins anew.
+func (r *run[K]) exhausted(key K) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	st := r.streaks[key]
+	st.failures++
+	if st.failures >= r.MaxAttempts {
+		delete(r.streaks, key)
+		return true
+	}
+	r.streaks[key] = st
+	return false
 }
 
 // settle gives the key back to the queue as v says.
@@ -373,6 +428,9 @@ func (r *run[K]) log(logger klog.Logger, cl class, v verdict, err error, attempt
 	values := []any{"class", cl, "attempts", attempts, "took", took}
 	if v.again == after || v.again == gated && r.Gate == nil {
 		values = append(values, "retryAfter", v.delay)
+	}
+	if v.parked {
+		values = append(values, "parkedAfter", r.MaxAttempts)
 	}
 	switch {
 	case err == nil:

@@ -28,6 +28,11 @@ type stop struct {
 	intake       context.Context
 	cancelIntake context.CancelCauseFunc
 
+	// drain ends when the ready keys are no longer worked off, or never were.
+	// Workers wait for keys with it once intake has ended.
+	drain       context.Context
+	cancelDrain context.CancelFunc
+
 	// calls carries the values of ctx but not its end. Every call derives from it.
 	calls       context.Context
 	cancelCalls context.CancelCauseFunc
@@ -37,6 +42,7 @@ func newStop(ctx context.Context) *stop {
 	s := &stop{ctx: ctx}
 	s.lease, _ = ctx.Value(validityKey{}).(context.Context)
 	s.intake, s.cancelIntake = context.WithCancelCause(ctx)
+	s.drain, s.cancelDrain = context.WithCancel(context.WithoutCancel(ctx))
 	s.calls, s.cancelCalls = context.WithCancelCause(context.WithoutCancel(ctx))
 	return s
 }
@@ -105,6 +111,7 @@ func (r *run[K]) supervise(s *stop, finished <-chan struct{}) {
 			cause = s.leadershipOver()
 		}
 	}
+	s.cancelDrain()
 	count, keys := r.runningKeys() // before: some end as soon as they are cancelled
 	s.cancel(why, cause)
 	if count > 0 {

@@ -1,0 +1,363 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/controllerkit/controllerkit/reconcile"
+)
+
+// TestDrainReady: what is ready when the context ends is worked off by all
+// workers, what waits for a delay or fails meanwhile is left, and Run returns as
+// soon as nothing is ready.
+//
+// Proves R9.
+func TestDrainReady(t *testing.T) {
+	for _, workers := range []int{1, 3} {
+		t.Run(fmt.Sprintf("workers=%d", workers), func(t *testing.T) {
+			bothQueues(t, func(t *testing.T, q queueOf) {
+				rec := &recorder{fn: func(_ context.Context, key string) (reconcile.Result, error) {
+					time.Sleep(time.Second)
+					if key == "key04" {
+						return reconcile.Result{}, errPlain
+					}
+					return reconcile.Result{}, nil
+				}}
+				q.AddAfter("delayed", time.Minute)
+				for i := range 6 {
+					q.Add(fmt.Sprintf("key%02d", i))
+				}
+				logs := newLogs()
+				r := start(t, logs.context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, Workers: workers, DrainReady: true})
+				began := time.Now()
+				r.stop()
+				if got, want := time.Since(began), time.Duration(6/workers)*time.Second; got != want {
+					t.Errorf("Run returned after %v, want %v", got, want)
+				}
+				if got := len(rec.got()); got != 6 {
+					t.Errorf("%d calls, want 6: %v", got, rec.got())
+				}
+				if test, ok := q.(*testQueue); ok {
+					if diff := cmp.Diff([]string{"delayed", "key04"}, sorted(test.Pending())); diff != "" {
+						t.Errorf("left (-want +got):\n%s", diff)
+					}
+				} else if got := logs.find("Stopped controller")[0].Values["left"]; got != 1 {
+					t.Errorf("left = %v, want 1: the key that failed", got)
+				}
+			})
+		})
+	}
+}
+
+// TestDrainReadyEnds: GracePeriod bounds it, and the loss of leadership ends it at
+// once; what is still ready then is left.
+//
+// Proves R9.
+func TestDrainReadyEnds(t *testing.T) {
+	slow := func(ctx context.Context, _ string) (reconcile.Result, error) {
+		select {
+		case <-time.After(4 * time.Second):
+			return reconcile.Result{}, nil
+		case <-ctx.Done():
+			return reconcile.Result{}, ctx.Err()
+		}
+	}
+	for _, tt := range []struct {
+		name  string
+		stop  func(cancel, cancelLease context.CancelCauseFunc)
+		want  time.Duration // until Run returned
+		calls int
+	}{
+		{
+			name: "grace period is over", want: 10 * time.Second, calls: 3,
+			stop: func(cancel, _ context.CancelCauseFunc) { cancel(nil) },
+		},
+		{
+			name: "leadership was lost", want: 0, calls: 1,
+			stop: func(cancel, _ context.CancelCauseFunc) { cancel(lostError{}) },
+		},
+		{
+			name: "leadership is lost meanwhile", want: 5 * time.Second, calls: 2,
+			stop: func(cancel, cancelLease context.CancelCauseFunc) {
+				cancel(nil)
+				time.Sleep(5 * time.Second)
+				cancelLease(lostError{})
+			},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bothQueues(t, func(t *testing.T, q queueOf) {
+				lease, cancelLease := context.WithCancelCause(t.Context())
+				defer cancelLease(nil)
+				rec := &recorder{fn: slow}
+				for i := range 9 {
+					q.Add(fmt.Sprintf("key%02d", i))
+				}
+				r := start(t, context.WithValue(t.Context(), leaseKey{}, lease), &controller{
+					Name: "x", Queue: q, Reconcile: rec.reconcile, DrainReady: true, GracePeriod: 10 * time.Second,
+				})
+				began := time.Now()
+				tt.stop(r.cancel, cancelLease)
+				r.wait()
+				if got := time.Since(began); got != tt.want {
+					t.Errorf("Run returned after %v, want %v", got, tt.want)
+				}
+				if got := len(rec.got()); got != tt.calls {
+					t.Errorf("%d calls, want %d: %v", got, tt.calls, rec.got())
+				}
+				if test, ok := q.(*testQueue); ok {
+					// The last call was cancelled, so its key is left, too.
+					if got := len(test.Pending()); got != 9-tt.calls+1 {
+						t.Errorf("%d keys left, want %d", got, 9-tt.calls+1)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestDrainReadyAgain: a Run that drained can be followed by another on the queue.
+func TestDrainReadyAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTestQueue("a", "b")
+		rec := &recorder{}
+		c := &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, DrainReady: true, Workers: 2}
+		start(t, t.Context(), c).stop()
+		q.Add("c")
+		r := start(t, t.Context(), c)
+		synctest.Wait()
+		r.stop()
+		if diff := cmp.Diff([]string{"a", "b", "c"}, sorted(rec.got())); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestMaxAttempts: a key is given up after so many counted failures since its last
+// success, and its next event begins anew.
+func TestMaxAttempts(t *testing.T) {
+	bothQueues(t, func(t *testing.T, q queueOf) {
+		logs, fail := newLogs(), true
+		rec := &recorder{fn: func(context.Context, string) (reconcile.Result, error) {
+			if fail {
+				return reconcile.Result{}, errPlain
+			}
+			return reconcile.Result{}, nil
+		}}
+		q.Add("a")
+		r := start(t, logs.context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, MaxAttempts: 3})
+		time.Sleep(100 * time.Hour)
+		if got := len(rec.got()); got != 3 {
+			t.Errorf("%d calls, want 3", got)
+		}
+		if got := q.NumRequeues("a"); got != 0 {
+			t.Errorf("NumRequeues = %d of a parked key, want 0", got)
+		}
+		lines := logs.calls()
+		for i, want := range []any{nil, nil, 3} {
+			if got := lines[i].Values["parkedAfter"]; got != want {
+				t.Errorf("parkedAfter = %v in line %d, want %v", got, i, want)
+			}
+		}
+		q.Add("a") // an event
+		time.Sleep(100 * time.Hour)
+		if got := len(rec.got()); got != 6 {
+			t.Errorf("%d calls after an event, want 6", got)
+		}
+		q.Add("a")
+		synctest.Wait()
+		fail = false // a success in between
+		time.Sleep(100 * time.Hour)
+		fail = true
+		q.Add("a")
+		time.Sleep(100 * time.Hour)
+		if got := len(rec.got()); got != 11 {
+			t.Errorf("%d calls after a failure, a success and three failures, want 11", got)
+		}
+		r.stop()
+	})
+}
+
+// TestMaxAttemptsCounts: only what the rate limiter counts uses attempts up.
+func TestMaxAttemptsCounts(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		res  reconcile.Result
+		err  error
+		want bool // parked
+	}{
+		{name: "plain", err: errPlain, want: true},
+		{name: "not found", err: errNotFound, want: true},
+		{name: "conflicts", err: errConflict, want: true}, // after some that are not counted
+		{name: "server delay", err: errDelay, want: false},
+		{name: "forbidden", err: errForbidden, want: false},
+		{name: "stale", err: staleError(true), want: false},
+		{name: "next to RequeueAfter", res: reconcile.Result{RequeueAfter: time.Second}, err: errPlain, want: false},
+		{name: "requeue", res: reconcile.Result{RequeueAfter: time.Second}, want: false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rec := &recorder{fn: returning(tt.res, tt.err)}
+				r := start(t, t.Context(), &controller{Name: "x", Queue: newTestQueue("a"), Reconcile: rec.reconcile, MaxAttempts: 2})
+				time.Sleep(6 * time.Hour)
+				before := len(rec.got())
+				time.Sleep(6 * time.Hour)
+				if parked := len(rec.got()) == before; parked != tt.want {
+					t.Errorf("parked = %v after %d calls, want %v", parked, before, tt.want)
+				}
+				r.stop()
+			})
+		})
+	}
+}
+
+// TestClassify: what it returns is classed in place of the error.
+func TestClassify(t *testing.T) {
+	expired := errors.New("card expired")
+	for _, tt := range []struct {
+		name     string
+		err      error
+		classify func(error) error
+		want     string
+	}{
+		{name: "to terminal", err: fmt.Errorf("charge: %w", expired), want: "terminal", classify: func(err error) error {
+			if errors.Is(err, expired) {
+				return fmt.Errorf("%w: %w", reconcile.ErrTerminal, err)
+			}
+			return err
+		}},
+		{name: "as it is", err: errPlain, want: "error", classify: func(err error) error { return err }},
+		{name: "to nothing", err: errPlain, want: "success", classify: func(error) error { return nil }},
+		{name: "not called on success", want: "success", classify: func(error) error { return errPlain }},
+		{name: "panics", err: errPlain, want: "panic", classify: func(error) error { panic("boom") }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				metrics, calls := &counts{}, 0
+				r := start(t, t.Context(), &controller{
+					Name: "x", Queue: newTestQueue("a"), Metrics: metrics, Classify: tt.classify,
+					Reconcile: func(ctx context.Context, _ string) (reconcile.Result, error) {
+						if calls++; calls > 1 {
+							<-ctx.Done()
+						}
+						return reconcile.Result{}, tt.err
+					},
+				})
+				if got := metrics.results(); len(got) == 0 || got[0] != tt.want {
+					t.Errorf("results = %v, want %s first", got, tt.want)
+				}
+				r.stop()
+			})
+		})
+	}
+}
+
+// nilError is an error of a pointer type whose nil is not a nil error.
+type nilError struct{ text string }
+
+func (e *nilError) Error() string { return e.text } // panics if e is nil
+
+// TestBadErrors: what a Func should not return, or do, ends one call and no more.
+func TestBadErrors(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		fn   reconcile.Func[string]
+		want string
+	}{
+		{name: "nil of a pointer type", want: "panic", fn: func(context.Context, string) (reconcile.Result, error) {
+			var err *nilError
+			return reconcile.Result{}, err
+		}},
+		{name: "wrapped nil of an API error", want: "panic", fn: func(context.Context, string) (reconcile.Result, error) {
+			var err *apierrors.StatusError
+			return reconcile.Result{}, fmt.Errorf("step: %w", error(err)) // has a text, but no status
+		}},
+		{name: "panic with nil", want: "panic", fn: func(context.Context, string) (reconcile.Result, error) { panic(nil) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				metrics, logs := &counts{}, newLogs()
+				r := start(t, logs.context(t.Context()), &controller{
+					Name: "x", Queue: newTestQueue("a", "b"), Metrics: metrics,
+					Reconcile: func(ctx context.Context, key string) (reconcile.Result, error) {
+						if key == "b" {
+							return reconcile.Result{}, nil
+						}
+						return tt.fn(ctx, key)
+					},
+				})
+				if got := metrics.results(); len(got) != 2 || got[0] != tt.want || got[1] != "success" {
+					t.Errorf("results = %v, want [%s success]", got, tt.want)
+				}
+				if lines := logs.calls(); len(lines) != 2 {
+					t.Errorf("%d lines, want 2", len(lines))
+				}
+				r.stop()
+			})
+		})
+	}
+}
+
+func sorted(keys []string) []string {
+	slices.Sort(keys)
+	return keys
+}
+
+// TestDrainReadyInTheMomentOfTheLoss: a key that the queue gives out in the moment
+// that leadership is lost is not started, although ready keys are to be worked off.
+//
+// Proves R9.
+func TestDrainReadyInTheMomentOfTheLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		q := &cancellingQueue{testQueue: newTestQueue("a"), cancel: func() { cancel(lostError{}) }}
+		rec := &recorder{}
+		start(t, ctx, &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, DrainReady: true}).wait()
+		if got := rec.got(); len(got) != 0 {
+			t.Errorf("calls = %v, want none", got)
+		}
+		if diff := cmp.Diff([]string{"a"}, q.Pending()); diff != "" {
+			t.Errorf("pending (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestDrainReadyWakesAll: a worker that was told of a ready key, which another one
+// then took, does not wait for the end of GracePeriod.
+func TestDrainReadyWakesAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &boastfulQueue{testQueue: newTestQueue("a", "b")}
+		rec := &recorder{fn: func(context.Context, string) (reconcile.Result, error) {
+			time.Sleep(time.Second)
+			return reconcile.Result{}, nil
+		}}
+		r := start(t, t.Context(), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, DrainReady: true, Workers: 3})
+		began := time.Now()
+		r.stop()
+		if got := time.Since(began); got != time.Second {
+			t.Errorf("Run returned after %v, want 1s, when the last call returned", got)
+		}
+	})
+}
+
+// boastfulQueue says once that it has a key when it has none.
+type boastfulQueue struct {
+	*testQueue
+	said atomic.Bool
+}
+
+func (q *boastfulQueue) Len() int {
+	if n := q.testQueue.Len(); n > 0 || !q.said.CompareAndSwap(false, true) {
+		return n
+	}
+	return 1
+}
