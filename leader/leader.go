@@ -104,9 +104,9 @@ type Elector struct {
 	// successful renewal. The rest of LeaseDuration is the margin: it must exceed
 	// LeaseDuration * MaxDrift + StopTimeout. 0 means 10s.
 	RenewDeadline time.Duration
-	// RetryPeriod is the time from one renewal to the next, and between two
-	// reads of the Lease where no watch brings news, with some jitter. A call to the API server
-	// is given up after half of RenewDeadline. 0 means 2s.
+	// RetryPeriod is the time from one renewal to the next, with up to a tenth of
+	// jitter, and between two reads of the Lease where no watch brings news. A call
+	// to the API server is given up after half of RenewDeadline. 0 means 2s.
 	RetryPeriod time.Duration
 
 	// StartTimeout is how long Run puts up with a Lease that it cannot use: none
@@ -129,7 +129,8 @@ type Elector struct {
 	// Metrics is told of changes. nil means none.
 	Metrics Metrics
 	// Events records on the Lease, with the reason LeaderElection as client-go's
-	// elector does, that this replica leads or does so no longer. nil means none.
+	// elector does, that this replica leads or does so no longer. Its client must
+	// be allowed to create and patch events, and have no [Guard]. nil means none.
 	Events EventRecorder
 
 	wall func(time.Time) time.Time // the wall clock, for tests; nil means wallClock
