@@ -20,7 +20,7 @@ import (
 // workers, what waits for a delay or fails meanwhile is left, and Run returns as
 // soon as nothing is ready.
 //
-// Proves R9.
+// Proves R15.
 func TestDrainReady(t *testing.T) {
 	for _, workers := range []int{1, 3} {
 		t.Run(fmt.Sprintf("workers=%d", workers), func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestDrainReady(t *testing.T) {
 // TestDrainReadyEnds: GracePeriod bounds it, and the loss of leadership ends it at
 // once; what is still ready then is left.
 //
-// Proves R9.
+// Proves R15.
 func TestDrainReadyEnds(t *testing.T) {
 	slow := func(ctx context.Context, _ string) (reconcile.Result, error) {
 		select {
@@ -315,7 +315,7 @@ func sorted(keys []string) []string {
 // TestDrainReadyInTheMomentOfTheLoss: a key that the queue gives out in the moment
 // that leadership is lost is not started, although ready keys are to be worked off.
 //
-// Proves R9.
+// Proves R15.
 func TestDrainReadyInTheMomentOfTheLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())

@@ -14,7 +14,7 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
-// TestSteps proves R10: what runs, what does not, and what comes out, for every way in which a list can end.
+// TestSteps proves R10, what runs, what does not, and what comes out, for every way in which a list can end.
 func TestSteps(t *testing.T) {
 	t.Parallel()
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "configmaps"}, "settings", errors.New("changed"))

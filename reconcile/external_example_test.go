@@ -1,0 +1,84 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/controllerkit/controllerkit/controllertest/cloud"
+	"github.com/controllerkit/controllerkit/reconcile"
+)
+
+// The answer to the first create is lost. The service does not know tokens, so a
+// second create would make a second account; Find sees the first.
+func ExampleExternalOnce() {
+	ctx := context.Background()
+	client := fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tenant", UID: "c0ffee", ResourceVersion: "1"}})
+	service := cloud.New(cloud.Options{})
+	lose := true
+	external := reconcile.External{
+		Annotation: "example.com/account",
+		Find: func(ctx context.Context, token string) (string, bool, error) {
+			found, err := service.List(ctx, token)
+			if err != nil || len(found) == 0 {
+				return "", false, err
+			}
+			return found[0].ID, true, nil
+		},
+		Create: func(ctx context.Context, token string) (string, error) {
+			made, err := service.Create(ctx, cloud.Resource{Name: token})
+			if lose {
+				lose = false
+				return "", errors.New("connection reset by peer")
+			}
+			return made.ID, err
+		},
+	}
+	fn := func(ctx context.Context, key string) (reconcile.Result, error) {
+		tenants := client.CoreV1().ConfigMaps("default")
+		obj, err := tenants.Get(ctx, key, metav1.GetOptions{}) // a lister does
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		id, res, err := reconcile.ExternalOnce(ctx, tenants, obj, external)
+		if id == "" {
+			return res, err
+		}
+		fmt.Println("the account is", id)
+		return reconcile.Result{}, nil
+	}
+	for range 3 {
+		if _, err := fn(ctx, "tenant"); err != nil {
+			fmt.Println(err)
+		}
+	}
+	fmt.Println(len(service.Resources()), "account")
+	// Output:
+	// external example.com/account of default/tenant: create: connection reset by peer
+	// the account is id-1
+	// the account is id-1
+	// 1 account
+}
+
+// Cleanup finds what was made although a crash kept its id from being stored.
+func ExampleExternalToken() {
+	ctx := context.Background()
+	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tenant", UID: "c0ffee"}}
+	token := reconcile.ExternalToken(obj, "example.com/account")
+
+	service := cloud.New(cloud.Options{})
+	_, _ = service.Create(ctx, cloud.Resource{Name: token})
+
+	left, _ := service.List(ctx, token)
+	for _, account := range left {
+		fmt.Println("delete", account.ID, service.Delete(ctx, account.ID))
+	}
+	fmt.Println(len(token), len(service.Resources()))
+	// Output:
+	// delete id-1 <nil>
+	// 32 0
+}

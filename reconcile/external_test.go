@@ -1,0 +1,482 @@
+package reconcile_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/controllerkit/controllerkit/controllertest/cloud"
+	"github.com/controllerkit/controllerkit/controllertest/fault"
+	"github.com/controllerkit/controllerkit/internal/testserver"
+	"github.com/controllerkit/controllerkit/reconcile"
+)
+
+const account = "example.com/account"
+
+// accounts is a controller's way to a service: the token is the name.
+func accounts(c *cloud.Cloud, settle time.Duration) reconcile.External {
+	return reconcile.External{
+		Annotation: account,
+		Settle:     settle,
+		Find: func(ctx context.Context, token string) (string, bool, error) {
+			list, err := c.List(ctx, token)
+			if err != nil || len(list) == 0 {
+				return "", false, err
+			}
+			if len(list) > 1 {
+				return "", false, fmt.Errorf("%d accounts have the token %s", len(list), token)
+			}
+			return list[0].ID, true, nil
+		},
+		Create: func(ctx context.Context, token string) (string, error) {
+			made, err := c.Create(ctx, cloud.Resource{Name: token, Token: token})
+			if errors.Is(err, cloud.ErrExists) {
+				return token, nil // only its token is its name, so it is ours
+			}
+			return made.ID, err
+		},
+	}
+}
+
+// services are the kinds that there are, and what each needs.
+var services = []struct {
+	name    string
+	options cloud.Options
+	settle  time.Duration
+}{
+	{name: "knows tokens, reads lag", options: cloud.Options{Idempotent: true, HiddenReads: 2}},
+	{name: "refuses names, reads lag", options: cloud.Options{ChosenIDs: true, HiddenReads: 2}},
+	{name: "knows nothing", options: cloud.Options{}},
+	{name: "knows nothing, reads lag", options: cloud.Options{HiddenReads: 1}, settle: time.Minute},
+}
+
+// trouble is what happens to one call, to the API server or to the service.
+type trouble int
+
+const (
+	crashBefore trouble = iota // the process dies before the call is sent
+	crashAfter                 // after it took effect
+	lost                       // only the answer does not come
+	dropped                    // an error, and nothing happened
+	troubles
+)
+
+var errCrash = errors.New("crash")
+
+// plan makes trouble at some calls, counted from 0.
+type plan struct {
+	at    map[int]trouble
+	calls int
+}
+
+func (p *plan) do(_ string, call func() error) error {
+	n, ok := p.at[p.calls]
+	p.calls++
+	switch {
+	case !ok:
+		return call()
+	case n == crashBefore:
+		panic(errCrash)
+	case n == dropped:
+		return io.ErrUnexpectedEOF
+	}
+	err := call()
+	if n == crashAfter {
+		panic(errCrash)
+	}
+	return errors.Join(io.ErrUnexpectedEOF, err)
+}
+
+// pass calls ExternalOnce and survives its crash.
+func pass(ctx context.Context, m *memory, obj *corev1.ConfigMap, e reconcile.External) (id string, res reconcile.Result, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			if r != any(errCrash) {
+				panic(r)
+			}
+			err = errCrash
+		}
+	}()
+	return reconcile.ExternalOnce(ctx, m, obj, e)
+}
+
+// TestExternalOnceCrash proves R11, with every pair of crashes, lost responses and failures
+// at every two calls, on every kind of service, with caches that are up to date
+// and that lag behind by one call, there is one account in the end, and there is an end.
+func TestExternalOnceCrash(t *testing.T) {
+	t.Parallel()
+	for _, service := range services {
+		t.Run(service.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				runs, most := 0, 0
+				for first := 0; first < 7; first++ {
+					for second := first + 1; second < 14; second++ {
+						for mode := trouble(0); mode < troubles*troubles; mode++ {
+							for _, lag := range []bool{false, true} {
+								p := &plan{at: map[int]trouble{first: mode % troubles, second: mode / troubles}}
+								if diff := p.run(t, service.options, service.settle, lag); diff != "" {
+									t.Errorf("trouble %v, lag %v: %s", p.at, lag, diff)
+									return
+								}
+								runs, most = runs+1, max(most, p.calls)
+							}
+						}
+					}
+				}
+				t.Logf("%d runs, at most %d calls", runs, most)
+			})
+		})
+	}
+}
+
+// run is the life of one object under the plan, and says what is wrong with it.
+func (p *plan) run(t *testing.T, options cloud.Options, settle time.Duration, lag bool) string {
+	t.Helper()
+	m := newMemory(settings())
+	m.do = p.do
+	c := cloud.New(options)
+	e := accounts(c.Through(func(ctx context.Context, name string, call func(context.Context) error) error {
+		return p.do(name, func() error { return call(ctx) })
+	}), settle)
+	cached := m.objects["settings"]
+	for range 20 {
+		next := m.objects["settings"]
+		if !lag {
+			cached = next
+		}
+		id, res, err := pass(t.Context(), m, cached, e)
+		cached = next
+		if id == "" && err == nil && res.RequeueAfter <= 0 {
+			return "nothing came out, and nothing would go on"
+		}
+		if id == "" {
+			time.Sleep(res.RequeueAfter)
+			continue
+		}
+		if held := c.Resources(); len(held) != 1 || held[0].ID != id {
+			return fmt.Sprintf("the id is %s, the service has %+v", id, held)
+		}
+		if creates, _ := c.Calls(); creates != 1 {
+			return fmt.Sprintf("%d creates", creates)
+		}
+		before := p.calls
+		again, _, err := pass(t.Context(), m, m.objects["settings"], e)
+		if again != id || err != nil || p.calls != before {
+			return fmt.Sprintf("the next pass = %q, %v with %d calls; want %q with none", again, err, p.calls-before, id)
+		}
+		return ""
+	}
+	return "no id after 20 passes"
+}
+
+// TestExternalOnceGuard proves R12, Create is not called for a copy of an object
+// that is not its newest version, whatever the copy says.
+func TestExternalOnceGuard(t *testing.T) {
+	t.Parallel()
+	obj := settings()
+	intent := func(cm *corev1.ConfigMap) {
+		cm.Annotations = map[string]string{account: fmt.Sprintf(`{"token":%q,"since":"2020-01-01T00:00:00Z"}`, reconcile.ExternalToken(obj, account))}
+	}
+	tests := []struct {
+		name   string
+		cached *corev1.ConfigMap
+		live   *corev1.ConfigMap // nil if it is gone
+		want   func(error) bool
+	}{
+		{name: "none recorded, changed", cached: settings(), live: settings(func(cm *corev1.ConfigMap) { cm.Data = map[string]string{"a": "b"} }), want: apierrors.IsConflict},
+		{name: "none recorded, replaced", cached: settings(), live: settings(func(cm *corev1.ConfigMap) { cm.UID = "uid-2" }), want: apierrors.IsConflict},
+		{name: "none recorded, gone", cached: settings(), want: apierrors.IsNotFound},
+		{name: "recorded, changed", cached: settings(intent), live: settings(intent, func(cm *corev1.ConfigMap) { cm.Data = map[string]string{"a": "b"} }), want: apierrors.IsConflict},
+		{name: "recorded, deleted", cached: settings(intent), live: settings(intent, func(cm *corev1.ConfigMap) { cm.DeletionTimestamp = &metav1.Time{Time: time.Now()} }), want: apierrors.IsConflict},
+		{name: "recorded, replaced", cached: settings(intent), live: settings(intent, func(cm *corev1.ConfigMap) { cm.UID = "uid-2" }), want: apierrors.IsConflict},
+		{name: "recorded, gone", cached: settings(intent), want: apierrors.IsNotFound},
+	}
+	for _, tt := range tests {
+		for _, settle := range []time.Duration{0, time.Minute} {
+			t.Run(fmt.Sprint(tt.name, " ", settle), func(t *testing.T) {
+				t.Parallel()
+				m := newMemory()
+				m.version = 1 // the live one is version 2
+				if tt.live != nil {
+					m.put(tt.live)
+				}
+				c := cloud.New(cloud.Options{})
+				id, res, err := reconcile.ExternalOnce(t.Context(), m, tt.cached, accounts(c, settle))
+				if id != "" || res != (reconcile.Result{}) || !tt.want(err) {
+					t.Errorf("ExternalOnce() = %q, %+v, %v", id, res, err)
+				}
+				if creates, _ := c.Calls(); creates != 0 || m.writes != 0 {
+					t.Errorf("%d creates and %d writes, want none", creates, m.writes)
+				}
+			})
+		}
+	}
+}
+
+// What is in the annotation, and what follows from it.
+func TestExternalOnceAnnotation(t *testing.T) {
+	t.Parallel()
+	token := reconcile.ExternalToken(settings(), account)
+	other := reconcile.ExternalToken(settings(func(cm *corev1.ConfigMap) { cm.UID = "uid-2" }), account)
+	deleting := func(cm *corev1.ConfigMap) { cm.DeletionTimestamp = &metav1.Time{Time: time.Now()} }
+	tests := []struct {
+		name    string
+		value   string // "" for none
+		change  func(*corev1.ConfigMap)
+		settle  time.Duration
+		mangle  func(*corev1.ConfigMap) *corev1.ConfigMap
+		want    string // the id
+		after   time.Duration
+		wantErr string
+		creates int
+		writes  int
+	}{
+		{name: "none", want: "id-1", creates: 1, writes: 2},
+		{name: "id", value: `{"token":"` + token + `","id":"id-9"}`, want: "id-9"},
+		{name: "id, deleting", value: `{"token":"` + token + `","id":"id-9"}`, change: deleting, want: "id-9"},
+		{name: "none, deleting", change: deleting, wantErr: "the object is being deleted"},
+		{name: "intent, deleting", value: `{"token":"` + token + `"}`, change: deleting, wantErr: "the object is being deleted"},
+		{name: "copied from another object", value: `{"token":"` + other + `","id":"id-9"}`, want: "id-1", creates: 1, writes: 2},
+		{name: "copied, with settle", value: `{"token":"` + other + `","id":"id-9"}`, settle: time.Minute, want: "id-1", creates: 1, writes: 2},
+		{name: "unreadable", value: "id-9", want: "id-1", creates: 1, writes: 2},
+		{name: "unreadable, with settle", value: "id-9", settle: time.Minute, after: time.Minute, writes: 1},
+		{name: "without token, with settle", value: `{"id":"id-9"}`, settle: time.Minute, after: time.Minute, writes: 1},
+		{name: "intent just now, with settle", value: `{"token":"` + token + `","since":"2000-01-01T00:00:00Z"}`, settle: time.Minute, after: time.Minute},
+		{name: "intent from the future", value: `{"token":"` + token + `","since":"2100-01-01T00:00:00Z"}`, settle: time.Minute, after: time.Minute, writes: 1},
+		{name: "intent, settled", value: `{"token":"` + token + `","since":"1999-12-31T23:59:00Z"}`, settle: time.Minute, want: "id-1", creates: 1, writes: 2},
+		{name: "intent, nothing to settle", value: `{"token":"` + token + `","since":"2000-01-01T00:00:00Z"}`, want: "id-1", creates: 1, writes: 1},
+		{name: "webhook removes the intent", mangle: func(cm *corev1.ConfigMap) *corev1.ConfigMap { cm.Annotations = nil; return cm }, wantErr: "store the intent: the server accepted the patch", writes: 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { // where it is 2000-01-01
+				obj := settings()
+				obj.Annotations = map[string]string{"other": "stays"}
+				if tt.value != "" {
+					obj.Annotations[account] = tt.value
+				}
+				if tt.change != nil {
+					tt.change(obj)
+				}
+				given := obj.DeepCopy()
+				m := newMemory(obj)
+				m.mangle = tt.mangle
+				c := cloud.New(cloud.Options{})
+				id, res, err := reconcile.ExternalOnce(t.Context(), m, obj, accounts(c, tt.settle))
+				if id != tt.want || res.RequeueAfter != tt.after {
+					t.Errorf("ExternalOnce() = %q, %v; want %q, %v", id, res.RequeueAfter, tt.want, tt.after)
+				}
+				if tt.wantErr == "" && err != nil || tt.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tt.wantErr)) {
+					t.Errorf("error = %v, want %q", err, tt.wantErr)
+				}
+				if creates, _ := c.Calls(); creates != tt.creates || m.writes != tt.writes {
+					t.Errorf("%d creates and %d writes, want %d and %d", creates, m.writes, tt.creates, tt.writes)
+				}
+				if live := m.objects["settings"]; tt.mangle == nil && live.Annotations["other"] != "stays" {
+					t.Errorf("annotations are %v: another one is lost", live.Annotations)
+				}
+				if fmt.Sprint(given) != fmt.Sprint(obj) {
+					t.Errorf("the object given was changed to %v", obj)
+				}
+			})
+		})
+	}
+}
+
+func TestExternalOnceMisuse(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name   string
+		change func(*reconcile.External, *corev1.ConfigMap)
+		want   string
+	}{
+		{name: "no annotation", change: func(e *reconcile.External, _ *corev1.ConfigMap) { e.Annotation = "" }, want: "External.Annotation"},
+		{name: "annotation without domain", change: func(e *reconcile.External, _ *corev1.ConfigMap) { e.Annotation = "account" }, want: "External.Annotation"},
+		{name: "no Find", change: func(e *reconcile.External, _ *corev1.ConfigMap) { e.Find = nil }, want: "External.Find is nil"},
+		{name: "no Create", change: func(e *reconcile.External, _ *corev1.ConfigMap) { e.Create = nil }, want: "External.Create is nil"},
+		{name: "negative", change: func(e *reconcile.External, _ *corev1.ConfigMap) { e.Settle = -1 }, want: "External.Settle is -1ns"},
+		{name: "no uid", change: func(_ *reconcile.External, cm *corev1.ConfigMap) { cm.UID = "" }, want: "metadata.uid"},
+		{name: "no version", change: func(_ *reconcile.External, cm *corev1.ConfigMap) { cm.ResourceVersion = "" }, want: "metadata.resourceVersion"},
+		{name: "empty id", change: func(e *reconcile.External, _ *corev1.ConfigMap) {
+			e.Create = func(context.Context, string) (string, error) { return "", nil }
+		}, want: "empty id"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			e, obj := accounts(cloud.New(cloud.Options{}), 0), settings()
+			m := newMemory(obj)
+			tt.change(&e, obj)
+			id, _, err := reconcile.ExternalOnce(t.Context(), m, obj, e)
+			if id != "" || !errors.Is(err, reconcile.ErrTerminal) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("ExternalOnce() = %q, %v; want a terminal error with %q", id, err, tt.want)
+			}
+		})
+	}
+}
+
+// A Create that fails, for ever if need be, costs no write after the first, which
+// would be an event and so a retry without backoff.
+func TestExternalOnceFailingCreate(t *testing.T) {
+	t.Parallel()
+	m := newMemory(settings())
+	quota := errors.New("quota exceeded")
+	e := accounts(cloud.New(cloud.Options{}), 0)
+	e.Create = func(context.Context, string) (string, error) { return "", quota }
+	for i := range 10 {
+		id, res, err := reconcile.ExternalOnce(t.Context(), m, m.objects["settings"], e)
+		if id != "" || res != (reconcile.Result{}) || !errors.Is(err, quota) {
+			t.Fatalf("pass %d: ExternalOnce() = %q, %+v, %v; want %v", i, id, res, err, quota)
+		}
+	}
+	if m.writes != 1 {
+		t.Errorf("%d writes in 10 passes, want 1", m.writes)
+	}
+}
+
+// The token must not change with a new version of the library: it is what is looked for.
+func TestExternalToken(t *testing.T) {
+	t.Parallel()
+	const want = "8af6d6e86a52232345619c49734e859e"
+	if got := reconcile.ExternalToken(settings(), account); got != want {
+		t.Errorf("ExternalToken() = %s, want %s", got, want)
+	}
+	if got := reconcile.ExternalToken(settings(), "example.com/bucket"); got == want {
+		t.Error("two annotations have one token")
+	}
+	if got := reconcile.ExternalToken(settings(func(cm *corev1.ConfigMap) { cm.UID = "uid-2" }), account); got == want {
+		t.Error("two objects have one token")
+	}
+}
+
+// TestServerExternalOnce proves R11 on the real server, with trouble at each
+// call: requests to it through the faults of a process, calls to the service likewise.
+func TestServerExternalOnce(t *testing.T) {
+	t.Parallel()
+	namespace := testserver.Namespace(t)
+	admin := kubernetes.NewForConfigOrDie(testserver.Config(t)).CoreV1().ConfigMaps(namespace)
+	for first := range 6 {
+		for mode := range troubles {
+			for _, lag := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%d-%d-%v", first, mode, lag), func(t *testing.T) {
+					t.Parallel()
+					obj, err := admin.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "settings-"}}, metav1.CreateOptions{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					calls := 0
+					// A crash is a lost answer, or a call that is not made, and a new process.
+					at := func() fault.Fault {
+						defer func() { calls++ }()
+						if calls != first {
+							return fault.Fault{}
+						}
+						return fault.Fault{Drop: mode == crashBefore || mode == dropped, Lose: mode == crashAfter || mode == lost}
+					}
+					c := cloud.New(cloud.Options{})
+					cached := obj
+					for range 8 {
+						process, err := fault.New(testserver.Config(t), func(*fault.Op) fault.Fault { return at() }, nil)
+						if err != nil {
+							t.Fatal(err)
+						}
+						e := accounts(c.Through(func(ctx context.Context, _ string, call func(context.Context) error) error {
+							return at().Call(ctx, process, call)
+						}), 0)
+						client := kubernetes.NewForConfigOrDie(process.Config()).CoreV1().ConfigMaps(namespace)
+						id, _, err := reconcile.ExternalOnce(t.Context(), client, cached, e)
+						process.Kill()
+						next, getErr := admin.Get(t.Context(), obj.Name, metav1.GetOptions{})
+						if getErr != nil {
+							t.Fatal(getErr)
+						}
+						if id == "" {
+							if err == nil {
+								t.Fatal("no id, no error")
+							}
+							if !lag {
+								cached = next
+							}
+							lag = false // the cache catches up
+							continue
+						}
+						if held := c.Resources(); len(held) != 1 || held[0].ID != id {
+							t.Errorf("the id is %s, the service has %+v", id, held)
+						}
+						var stored struct{ ID string }
+						if err := json.Unmarshal([]byte(next.Annotations[account]), &stored); err != nil || stored.ID != id {
+							t.Errorf("annotations are %v (%v), want the id %s in them", next.Annotations, err, id)
+						}
+						if again, _, err := reconcile.ExternalOnce(t.Context(), client, next, e); again != id || err != nil {
+							t.Errorf("the next pass = %q, %v; want %q without a request", again, err, id)
+						}
+						return
+					}
+					t.Error("no id after 8 passes")
+				})
+			}
+		}
+	}
+}
+
+// FuzzExternalOnce has anything in the annotation: there is one account in the end.
+func FuzzExternalOnce(f *testing.F) {
+	token := reconcile.ExternalToken(settings(), account)
+	for _, seed := range []string{"", "{", "null", "[]", `{"token":""}`, `{"token":"` + token + `"}`, `{"token":"` + token + `","since":"9999-12-31T23:59:59Z"}`, `{"token":"` + token + `","since":"x"}`, `{"token":"x","id":"id-9"}`} {
+		f.Add(seed, int64(0))
+		f.Add(seed, int64(time.Minute))
+	}
+	f.Fuzz(func(t *testing.T, value string, settle int64) {
+		if settle < 0 || settle > int64(time.Hour) {
+			t.Skip()
+		}
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemory(settings(func(cm *corev1.ConfigMap) { cm.Annotations = map[string]string{account: value} }))
+			c := cloud.New(cloud.Options{})
+			e := accounts(c, time.Duration(settle))
+			for range 3 {
+				id, res, err := reconcile.ExternalOnce(t.Context(), m, m.objects["settings"], e)
+				if err != nil {
+					t.Fatalf("ExternalOnce() with %q = %v", value, err)
+				}
+				if id != "" {
+					var stored struct{ Token, ID string }
+					if creates, _ := c.Calls(); creates != 1 && (json.Unmarshal([]byte(value), &stored) != nil || stored.ID != id) {
+						t.Fatalf("%q: the id is %s after %d creates", value, id, creates)
+					}
+					return
+				}
+				time.Sleep(res.RequeueAfter)
+			}
+			t.Fatalf("%q: no id after 3 passes", value)
+		})
+	})
+}
+
+func BenchmarkExternalOnce(b *testing.B) {
+	m := newMemory(settings())
+	e := accounts(cloud.New(cloud.Options{}), 0)
+	if _, _, err := reconcile.ExternalOnce(b.Context(), m, m.objects["settings"], e); err != nil {
+		b.Fatal(err)
+	}
+	obj := m.objects["settings"]
+	b.ReportAllocs()
+	for b.Loop() {
+		if id, _, err := reconcile.ExternalOnce(b.Context(), m, obj, e); id == "" || err != nil {
+			b.Fatal(id, err)
+		}
+	}
+}
