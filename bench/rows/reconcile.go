@@ -1,0 +1,391 @@
+package rows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	crreconcile "sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/controllerkit/controllerkit/bench"
+	"github.com/controllerkit/controllerkit/metrics"
+	"github.com/controllerkit/controllerkit/queue"
+	"github.com/controllerkit/controllerkit/reconcile"
+)
+
+// What the rows about reconcile share: an informer's store and its event
+// handler, and controllers whose one worker reads the object of each key from
+// the store and does nothing with it. The store is written and the handler is
+// called directly. In an informer client-go's reflector and its buffers come
+// before that, the same ones for all, which would only make the ratios milder.
+//
+// The library's controller, controller-runtime's and the loop written by hand
+// have metrics and a timeout for each call. The library's and
+// controller-runtime's also recover panics and give each call a logger with its
+// key, which the loops do not.
+
+const (
+	byHand   = "client-go by hand"
+	bareLoop = "client-go bare"
+)
+
+// reconcilers are the workers of every controller.
+const reconcilers = 1
+
+// callTimeout is the timeout of a call. None takes as long.
+const callTimeout = time.Minute
+
+// The delays of a queue after failures, of which there are none.
+const (
+	retryBase  = 5 * time.Millisecond
+	retryLimit = 5 * time.Minute
+)
+
+// stage is an informer's store with objects, of which each event brings the
+// other version.
+type stage struct {
+	store   cache.Indexer
+	objects [2][]*corev1.ConfigMap // by version, then by index
+	events  int
+}
+
+func newStage() *stage {
+	s := &stage{store: cache.NewIndexer(cache.DeletionHandlingMetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})}
+	for i := range rotating {
+		key := stageKey(i)
+		for version := range s.objects {
+			s.objects[version] = append(s.objects[version], &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+				Namespace: key.Namespace, Name: key.Name, ResourceVersion: fmt.Sprint(i + 1 + version*rotating),
+			}})
+		}
+		if err := s.store.Add(s.objects[0][i]); err != nil {
+			panic(err) // the object has a name
+		}
+	}
+	return s
+}
+
+// stageKey names the object of the i-th event.
+func stageKey(i int) types.NamespacedName {
+	i %= rotating
+	return types.NamespacedName{Namespace: fmt.Sprint("namespace-", i%groups), Name: fmt.Sprint("name-", i)}
+}
+
+// event does what an informer does when the next object, in turn, has changed.
+func (s *stage) event(h cache.ResourceEventHandler) {
+	i, version := s.events%rotating, s.events/rotating%2
+	s.events++
+	if err := s.store.Update(s.objects[1-version][i]); err != nil {
+		panic(err) // the object has a name
+	}
+	h.OnUpdate(s.objects[version][i], s.objects[1-version][i])
+}
+
+// noOp is what every reconcile does: it reads the object and counts down. The
+// one that comes to 0 says so.
+type noOp struct {
+	lister corev1listers.ConfigMapLister
+	left   atomic.Int64
+	done   chan struct{}
+
+	look func(ctx context.Context, key types.NamespacedName) // for tests; nil means none
+}
+
+func (w *noOp) reconcile(ctx context.Context, key types.NamespacedName) error {
+	if _, err := w.lister.ConfigMaps(key.Namespace).Get(key.Name); err != nil {
+		return err
+	}
+	if w.look != nil {
+		w.look(ctx, key)
+	}
+	if w.left.Add(-1) == 0 {
+		w.done <- struct{}{}
+	}
+	return nil
+}
+
+// running is a controller that works.
+type running struct {
+	handler cache.ResourceEventHandler
+	stop    func() error        // and waits
+	metrics prometheus.Gatherer // nil means none
+}
+
+// loop starts a controller that calls w.
+type loop func(ctx context.Context, w *noOp) (*running, error)
+
+// loops names them all.
+func loops() map[string]loop {
+	return map[string]loop{
+		"controllerkit":   runOurs,
+		controllerRuntime: runControllerRuntime,
+		byHand:            runByHand,
+		bareLoop:          runBare,
+	}
+}
+
+func runOurs(ctx context.Context, w *noOp) (*running, error) {
+	reg := prometheus.NewRegistry()
+	m, err := metrics.New(reg)
+	if err != nil {
+		return nil, err
+	}
+	q := queue.New(queue.Config[types.NamespacedName]{
+		Name:            queueName,
+		MetricsProvider: m,
+		RateLimiter:     queue.Exponential[types.NamespacedName](retryBase, retryLimit),
+	})
+	c := &reconcile.Controller[types.NamespacedName]{
+		Name:    queueName,
+		Queue:   q,
+		Metrics: m,
+		Workers: reconcilers,
+		Timeout: callTimeout,
+		Reconcile: func(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
+			return reconcile.Result{}, w.reconcile(ctx, key)
+		},
+	}
+	stop := start(ctx, c.Run)
+	return &running{handler: queue.EventHandler(q, queue.KeyOf[*corev1.ConfigMap]), metrics: reg, stop: func() error {
+		err := stop()
+		q.ShutDown()
+		return err
+	}}, nil
+}
+
+func runControllerRuntime(ctx context.Context, w *noOp) (*running, error) {
+	c, err := controller.NewUnmanaged(queueName, controller.Options{
+		SkipNameValidation:      new(true), // it is made in every run
+		Logger:                  logr.FromContextOrDiscard(ctx),
+		MaxConcurrentReconciles: reconcilers,
+		ReconciliationTimeout:   callTimeout,
+		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[crreconcile.Request](retryBase, retryLimit),
+		Reconciler: crreconcile.Func(func(ctx context.Context, req crreconcile.Request) (crreconcile.Result, error) {
+			return crreconcile.Result{}, w.reconcile(ctx, req.NamespacedName)
+		}),
+	})
+	if err != nil {
+		return nil, err
+	}
+	informer := &handlerCatcher{caught: make(chan cache.ResourceEventHandler, 1)}
+	if err := c.Watch(&source.TypedInformer[client.Object, crreconcile.Request]{
+		Informer: informer,
+		Handler:  &handler.EnqueueRequestForObject{},
+	}); err != nil {
+		return nil, err
+	}
+	failed := make(chan error, 1)
+	stop := start(ctx, func(ctx context.Context) error {
+		err := c.Start(ctx)
+		failed <- err
+		return err
+	})
+	select {
+	case h := <-informer.caught:
+		return &running{handler: h, stop: stop, metrics: crmetrics.Registry}, nil
+	case err := <-failed:
+		return nil, errors.Join(fmt.Errorf("controller-runtime's controller ended: %w", err), stop())
+	}
+}
+
+// handlerCatcher is an informer of which nothing is used but that handlers are
+// added to it.
+type handlerCatcher struct {
+	cache.SharedIndexInformer
+	caught chan cache.ResourceEventHandler
+}
+
+func (c *handlerCatcher) AddEventHandlerWithOptions(h cache.ResourceEventHandler, _ cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
+	c.caught <- h
+	return nil, nil
+}
+
+func runByHand(ctx context.Context, w *noOp) (*running, error) {
+	reg := prometheus.NewRegistry()
+	m, err := metrics.New(reg)
+	if err != nil {
+		return nil, err
+	}
+	m.ReconcileWorkers(queueName, reconcilers)
+	return runLoop(ctx, workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Name: queueName, MetricsProvider: m}, reg,
+		func(ctx context.Context, q workqueue.TypedRateLimitingInterface[types.NamespacedName], key types.NamespacedName) {
+			defer q.Done(key)
+			m.ReconcileStarted(queueName)
+			start := time.Now()
+			ctx, cancel := context.WithTimeout(ctx, callTimeout)
+			defer cancel()
+			if err := w.reconcile(ctx, key); err != nil {
+				m.ReconcileFinished(queueName, "error", time.Since(start))
+				logr.FromContextOrDiscard(ctx).Error(err, "Reconcile failed", "key", key)
+				q.AddRateLimited(key)
+				return
+			}
+			m.ReconcileFinished(queueName, "success", time.Since(start))
+			q.Forget(key)
+		})
+}
+
+func runBare(ctx context.Context, w *noOp) (*running, error) {
+	return runLoop(ctx, workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{}, nil,
+		func(ctx context.Context, q workqueue.TypedRateLimitingInterface[types.NamespacedName], key types.NamespacedName) {
+			defer q.Done(key)
+			if err := w.reconcile(ctx, key); err != nil {
+				logr.FromContextOrDiscard(ctx).Error(err, "Reconcile failed", "key", key)
+				q.AddRateLimited(key)
+				return
+			}
+			q.Forget(key)
+		})
+}
+
+// runLoop is what the two loops on client-go's queue share.
+func runLoop(
+	ctx context.Context, config workqueue.TypedRateLimitingQueueConfig[types.NamespacedName], gatherer prometheus.Gatherer,
+	process func(ctx context.Context, q workqueue.TypedRateLimitingInterface[types.NamespacedName], key types.NamespacedName),
+) (*running, error) {
+	q := workqueue.NewTypedRateLimitingQueueWithConfig(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](retryBase, retryLimit), config,
+	)
+	add := func(obj any) {
+		if key, err := cache.DeletionHandlingObjectToName(obj); err == nil {
+			q.Add(types.NamespacedName(key))
+		}
+	}
+	stop := start(ctx, func(ctx context.Context) error {
+		for {
+			key, shutdown := q.Get()
+			if shutdown {
+				return nil
+			}
+			process(ctx, q, key)
+		}
+	})
+	return &running{
+		metrics: gatherer,
+		handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    add,
+			UpdateFunc: func(_, obj any) { add(obj) },
+			DeleteFunc: add,
+		},
+		stop: func() error {
+			q.ShutDown()
+			return stop()
+		},
+	}, nil
+}
+
+// start runs f until the function that it returns is called, which waits.
+func start(ctx context.Context, f func(ctx context.Context) error) (stop func() error) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- f(ctx) }()
+	return func() error {
+		cancel()
+		return <-ended
+	}
+}
+
+// quiet is a logger as klog's is without -v: it keeps values for later lines,
+// and writes none at a higher verbosity than 0. Here it writes nothing at all,
+// which spares the few lines about start and stop.
+type quiet struct{ values []any }
+
+func (quiet) Init(logr.RuntimeInfo)           {}
+func (quiet) Enabled(level int) bool          { return level <= 0 }
+func (quiet) Info(int, string, ...any)        {}
+func (quiet) Error(error, string, ...any)     {}
+func (q *quiet) WithName(string) logr.LogSink { return &quiet{values: q.values} }
+func (q *quiet) WithValues(kv ...any) logr.LogSink {
+	values := make([]any, 0, len(q.values)+len(kv))
+	return &quiet{values: append(append(values, q.values...), kv...)}
+}
+
+// dispatchCase is how the events come.
+type dispatchCase struct {
+	name  string
+	burst int // events, before the reconcile of the last of which none comes
+	n     int // events that are measured
+}
+
+func dispatchCases() []dispatchCase {
+	return []dispatchCase{
+		{name: "bursts", burst: rotating, n: 200_000},
+		{name: "one at a time", burst: 1, n: 100_000},
+	}
+}
+
+func init() {
+	bench.Register(bench.Row{
+		Name: "reconcile/dispatch",
+		About: "From a changed object to the end of a reconcile that reads it and does nothing: the informer's store and event handler, the queue, one worker, metrics. " +
+			"2,000 objects change in turn, in bursts of all of them, or each once the one before is reconciled. " +
+			"All but the bare loop have metrics and a timeout for each call; the library and controller-runtime also give each call a logger with its key and recover panics, " +
+			"with a logger that keeps values and writes nothing.",
+		Op: "key",
+		Goals: []bench.Goal{
+			{Figure: bench.Time, Rival: controllerRuntime, AtMost: 0.35},
+			{Figure: bench.Allocs, Rival: controllerRuntime, AtMost: 0.3},
+			{Figure: bench.Time, Rival: byHand, AtMost: 1.15},
+			{Figure: bench.Time, Rival: bareLoop, AtMost: 3},
+		},
+		Pairs: func(context.Context) (pairs []bench.Pair, _ func(), _ error) {
+			all := loops()
+			contender := func(name, module string, c dispatchCase) bench.Contender {
+				return bench.Contender{Name: name, Module: module, Run: func(ctx context.Context, m *bench.Meter) (int, error) {
+					return dispatch(ctx, m, all[name], c, nil)
+				}}
+			}
+			for _, c := range dispatchCases() {
+				for _, rival := range []string{controllerRuntime, byHand, bareLoop} {
+					module := "k8s.io/client-go"
+					if rival == controllerRuntime {
+						module = "sigs.k8s.io/controller-runtime"
+					}
+					pairs = append(pairs, bench.Pair{Case: c.name, Ours: contender("controllerkit", "", c), Theirs: contender(rival, module, c)})
+				}
+			}
+			return pairs, nil, nil
+		},
+	})
+}
+
+// dispatch measures a controller. The objects are all reconciled once before,
+// which is also how it waits for the controller to have started.
+func dispatch(
+	ctx context.Context, m *bench.Meter, open loop, c dispatchCase, look func(ctx context.Context, key types.NamespacedName),
+) (ops int, err error) {
+	s := newStage()
+	w := &noOp{lister: corev1listers.NewConfigMapLister(s.store), done: make(chan struct{}, 1), look: look}
+	r, err := open(logr.NewContext(ctx, logr.New(&quiet{})), w)
+	if err != nil {
+		return 0, err
+	}
+	bursts := func(n, size int) {
+		for range n {
+			w.left.Store(int64(size))
+			for range size {
+				s.event(r.handler)
+			}
+			<-w.done
+		}
+	}
+	bursts(1, rotating)
+	n := max(m.N(c.n)/c.burst, 1)
+	m.Measure(func() { bursts(n, c.burst) })
+	return n * c.burst, r.stop()
+}
