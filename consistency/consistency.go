@@ -2,14 +2,13 @@ package consistency
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -24,7 +23,15 @@ const (
 	// sweepMin is the number of owners below which sweeping is not worth it.
 	sweepMin = 64
 
-	// ambiguousFor bounds the memory of ambiguous writes nobody asks for. It is ten
+	// defaultMaxWait is twice the time between the bookmarks of a watch: what a
+	// filtered informer can be late by itself does not end a wait.
+	defaultMaxWait = 2 * time.Minute
+
+	// defaultAmbiguousWait is long beside a write that the server still carries out
+	// when its connection is gone, and short beside a backoff.
+	defaultAmbiguousWait = time.Second
+
+	// ambiguousFor bounds the memory of ambiguous writes nobody settles. It is ten
 	// times the API server's default request timeout, after which it has given up.
 	ambiguousFor = 10 * time.Minute
 )
@@ -44,49 +51,95 @@ type Config struct {
 	// bookmarks reach no handler. It runs only while somebody waits.
 	// 0 means 200ms; a negative value counts as 0.
 	RecheckInterval time.Duration
+
+	// MaxWait is how long after its last recorded write Ready holds a key back at
+	// most. Then the key runs although the cache is behind, and LiveRead is true in
+	// that run. It bounds the wait for a filtered informer, whose next bookmark may be
+	// late, and for a watch that is broken. EnsureReady and Wait know no such bound. A
+	// Reconcile that does not ask LiveRead acts on the old cache then: give it a
+	// negative value.
+	// 0 means 2min; a negative value means no bound.
+	MaxWait time.Duration
+
+	// AmbiguousWait is how long Ready holds a key back after a write of which the
+	// outcome is not known: time for the server to finish it. Then the key runs, and
+	// LiveRead is true in its runs until the write is settled (see Ambiguous).
+	// 0 means 1s; a negative value means none.
+	AmbiguousWait time.Duration
+
+	// Metrics is told what Ready's waiting costs. nil means nobody is.
+	Metrics Metrics
+}
+
+// Metrics receives what a Store counts. Implementations must be safe for concurrent
+// use and must not block; they may be called by an informer's handler.
+type Metrics interface {
+	// ConsistencyWaited is called when a wait that began with Ready = false is over,
+	// before its wake, with the time it took. timedOut says that it ended with MaxWait
+	// or AmbiguousWait and not because the cache had caught up or the key was cleared.
+	ConsistencyWaited(d time.Duration, timedOut bool)
 }
 
 // Store remembers, for each owner, what was written for it and is not in the cache
 // yet. An owner is usually the object that is reconciled, and its key. All methods
-// may be called concurrently.
+// may be called concurrently. Use New.
 type Store struct {
-	recheckEvery time.Duration
+	recheckEvery, maxWait, ambiguousWait time.Duration // negative: no bound, none
 
-	// mu guards everything below. It is held while a store's version is read (which
-	// takes the store's own lock), never while a wake function runs.
+	metrics Metrics // may be nil
+
+	// mu guards everything below. It is held while a store is asked (which takes the
+	// store's own lock), never while a wake function or metrics run.
 	mu      sync.Mutex
 	stores  map[schema.GroupResource]storeVersion
 	owners  map[types.NamespacedName]*record
 	waiters map[types.NamespacedName][]*waiter
 	timer   *time.Timer // not nil exactly while waiters is not empty
+	due     time.Time   // when timer fires
 	clock   uint64      // orders the start of requests against ambiguous answers
 	sweepAt int         // sweep when owners has grown to this size
 }
 
-// record is what an owner waits for. It is removed when both maps are empty.
+// record is what an owner waits for. It is removed when nothing is left of it.
 type record struct {
 	uid       types.UID // "" while only Wrap has written for it
-	wrote     map[schema.GroupResource]string
-	ambiguous map[schema.GroupResource]mark
+	last      time.Time // when wrote or deleted was last added to
+	wrote     []written // one for each resource
+	deleted   map[types.UID]deletion
+	ambiguous []mark     // one for each resource
+	first     [1]written // most owners write one resource: saves an allocation
+}
+
+type written struct {
+	resource schema.GroupResource
+	rv       string
+}
+
+// deletion is an object that the cache must lose.
+type deletion struct {
+	resource schema.GroupResource
+	key      string // namespace/name in the store; "" while it was not found there
 }
 
 // mark says when a write was found to be ambiguous: only what was started after that
 // can tell more about it.
 type mark struct {
-	clock uint64
-	at    time.Time
+	resource schema.GroupResource
+	clock    uint64
+	at       time.Time
 }
-
-type waiter struct{ wake func() }
 
 // New returns a Store. It starts nothing and needs no closing.
 func New(cfg Config) *Store {
 	s := &Store{
-		recheckEvery: cmp.Or(max(cfg.RecheckInterval, 0), defaultRecheck),
-		stores:       make(map[schema.GroupResource]storeVersion, len(cfg.Stores)),
-		owners:       map[types.NamespacedName]*record{},
-		waiters:      map[types.NamespacedName][]*waiter{},
-		sweepAt:      sweepMin,
+		recheckEvery:  cmp.Or(max(cfg.RecheckInterval, 0), defaultRecheck),
+		maxWait:       cmp.Or(cfg.MaxWait, defaultMaxWait),
+		ambiguousWait: cmp.Or(cfg.AmbiguousWait, defaultAmbiguousWait),
+		metrics:       cfg.Metrics,
+		stores:        make(map[schema.GroupResource]storeVersion, len(cfg.Stores)),
+		owners:        map[types.NamespacedName]*record{},
+		waiters:       map[types.NamespacedName][]*waiter{},
+		sweepAt:       sweepMin,
 	}
 	maps.Copy(s.stores, cfg.Stores)
 	return s
@@ -126,10 +179,11 @@ func (s *Store) Handler() cache.ResourceEventHandler {
 
 // WroteAt records that the resource was written, or read from the server, at rv for
 // the owner: the owner is ready when the resource's store has reached the highest
-// recorded version. An rv that is not a version (empty, "0", not a number) is
-// ignored, because nothing could be compared with it. Another ownerUID than the
-// recorded one means that the owner was replaced: what was recorded for the former
-// is dropped. An empty ownerUID stands for whichever is recorded.
+// recorded version. So it is also the way to wait for what a live read has shown: the
+// versions of the objects read. An rv that is not a version (empty,
+// "0", not a number) is ignored, because nothing could be compared with it. Another
+// ownerUID than the recorded one means that the owner was replaced: what was recorded
+// for the former is dropped. An empty ownerUID stands for whichever is recorded.
 func (s *Store) WroteAt(owner types.NamespacedName, ownerUID types.UID, resource schema.GroupResource, rv string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,15 +198,65 @@ func (s *Store) wroteLocked(owner types.NamespacedName, uid types.UID, resource 
 		return
 	}
 	rec := s.recordLocked(owner, uid)
-	if m, ok := rec.ambiguous[resource]; ok && m.clock < started {
-		delete(rec.ambiguous, resource)
+	rec.ambiguous = slices.DeleteFunc(rec.ambiguous, func(m mark) bool { return m.resource == resource && m.clock < started })
+	i := slices.IndexFunc(rec.wrote, func(w written) bool { return w.resource == resource })
+	if i < 0 {
+		rec.wrote = append(rec.wrote, written{resource: resource})
+		i = len(rec.wrote) - 1
+	} else if order, err := resourceversion.CompareResourceVersion(rec.wrote[i].rv, rv); err == nil && order >= 0 {
+		return
 	}
-	if known, ok := rec.wrote[resource]; ok {
-		if order, err := resourceversion.CompareResourceVersion(known, rv); err == nil && order >= 0 {
-			return
-		}
+	rec.wrote[i].rv = rv
+	rec.last = time.Now()
+}
+
+// Deleted records that the object with the UID was deleted for the owner: the owner
+// is ready when the resource's store holds no object with that UID. A transport from
+// Wrap calls it by itself. A UID that the store does not hold counts as gone once the
+// store shows the other recorded writes of the owner; an object that the cache has
+// never shown, because somebody else made it just now, may appear after that: record
+// the version it was read at with WroteAt too. An empty uid is ignored. ownerUID is as
+// for WroteAt.
+//
+// The store must be able to say what it holds, by GetByKey (keys are namespace/name)
+// and List, as every informer's store does; one that only has a version leaves the
+// owner not ready, and EnsureReady says why. Deleted itself looks through the whole
+// store once for the object's key; after that asking costs one GetByKey.
+func (s *Store) Deleted(owner types.NamespacedName, ownerUID types.UID, resource schema.GroupResource, uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deletedLocked(owner, ownerUID, resource, uid, "")
+}
+
+// deletedLocked is Deleted for an object of which the key may be known.
+func (s *Store) deletedLocked(owner types.NamespacedName, ownerUID types.UID, resource schema.GroupResource, uid types.UID, key string) {
+	if uid == "" {
+		return
 	}
-	rec.wrote[resource] = rv
+	rec := s.recordLocked(owner, ownerUID)
+	if rec.deleted == nil {
+		rec.deleted = map[types.UID]deletion{}
+	}
+	if _, known := rec.deleted[uid]; known {
+		return
+	}
+	if store, ok := s.stores[resource].(objects); ok && key == "" {
+		key = find(store, uid)
+	}
+	rec.deleted[uid] = deletion{resource: resource, key: key}
+	rec.last = time.Now()
+}
+
+// ambiguousLocked records a write of which the outcome is not known.
+func (s *Store) ambiguousLocked(owner types.NamespacedName, resource schema.GroupResource) {
+	s.clock++
+	rec := s.recordLocked(owner, "")
+	m := mark{resource: resource, clock: s.clock, at: time.Now()}
+	if i := slices.IndexFunc(rec.ambiguous, func(m mark) bool { return m.resource == resource }); i >= 0 {
+		rec.ambiguous[i] = m
+	} else {
+		rec.ambiguous = append(rec.ambiguous, m)
+	}
 }
 
 // recordLocked returns the owner's record for the UID, which it makes if needed.
@@ -169,15 +273,14 @@ func (s *Store) recordLocked(owner types.NamespacedName, uid types.UID) *record 
 		// would stay for ever. Sweeping at every doubling costs O(1) per record.
 		s.sweepLocked()
 	}
-	rec = &record{uid: uid, wrote: map[schema.GroupResource]string{}, ambiguous: map[schema.GroupResource]mark{}}
+	rec = &record{uid: uid}
+	rec.wrote = rec.first[:0]
 	s.owners[owner] = rec
 	return rec
 }
 
 func (s *Store) sweepLocked() {
-	now := time.Now()
-	for owner, rec := range s.owners {
-		maps.DeleteFunc(rec.ambiguous, func(_ schema.GroupResource, m mark) bool { return now.Sub(m.at) > ambiguousFor })
+	for owner := range s.owners {
 		s.lagLocked(owner) // forgets it if it is ready
 	}
 	s.sweepAt = max(sweepMin, 2*len(s.owners))
@@ -191,14 +294,14 @@ func (s *Store) Clear(owner types.NamespacedName, ownerUID types.UID) {
 	if rec := s.owners[owner]; rec != nil && (ownerUID == "" || rec.uid == ownerUID) {
 		delete(s.owners, owner)
 	}
-	wakes := s.takeReadyLocked()
+	taken := s.takeLocked(time.Now())
 	s.mu.Unlock()
-	call(wakes)
+	s.call(taken)
 }
 
-// EnsureReady returns nil if the cache shows every recorded write of the owner, and
-// forgets them; else a *StaleError, or an error that names a resource without a
-// store. It does not block. As with client-go's, a WroteAt that runs concurrently may
+// EnsureReady returns nil if the cache shows every recorded write and deletion of the
+// owner, and forgets them; else a *StaleError, or an error that names a resource
+// without a store that can answer. It does not block. As with client-go's, a WroteAt that runs concurrently may
 // or may not be taken into account.
 func (s *Store) EnsureReady(owner types.NamespacedName) error {
 	s.mu.Lock()
@@ -213,6 +316,8 @@ func (s *Store) readyLocked(owner types.NamespacedName) error {
 		return &lag
 	case noStore:
 		return fmt.Errorf("consistency: %s was written for %s, but has no store: use AddInformer or Config.Stores", lag.GroupResource, owner)
+	case noObjects:
+		return fmt.Errorf("consistency: an object of %s was deleted for %s, but its store has no GetByKey and List to ask whether it is gone: give Config.Stores the informer's own store", lag.GroupResource, owner)
 	}
 	return nil
 }
@@ -223,6 +328,7 @@ const (
 	ready verdict = iota
 	behind
 	noStore
+	noObjects // the store cannot say which objects it holds
 )
 
 // lagLocked says what an owner waits for, and forgets its writes if for nothing. It
@@ -232,32 +338,98 @@ func (s *Store) lagLocked(owner types.NamespacedName) (StaleError, verdict) {
 	if rec == nil {
 		return StaleError{}, ready
 	}
-	for resource, wrote := range rec.wrote {
-		store := s.stores[resource]
+	for _, w := range rec.wrote {
+		store := s.stores[w.resource]
 		if store == nil {
-			return StaleError{GroupResource: resource}, noStore
+			return StaleError{GroupResource: w.resource}, noStore
 		}
 		read := store.LastStoreSyncResourceVersion()
 		// A version that does not compare is not known to be new enough.
-		if order, err := resourceversion.CompareResourceVersion(read, wrote); err != nil || order < 0 {
-			return StaleError{GroupResource: resource, ReadRV: read, WroteRV: wrote}, behind
+		if order, err := resourceversion.CompareResourceVersion(read, w.rv); err != nil || order < 0 {
+			return StaleError{GroupResource: w.resource, ReadRV: read, WroteRV: w.rv}, behind
 		}
 	}
-	// All at once, or none: a record is only let go at a moment at which every store
-	// was there.
-	clear(rec.wrote)
+	// Only now: an object that the owner made must have come before it can be gone.
+	for uid, d := range rec.deleted {
+		read, verdict := s.holdsLocked(rec, uid)
+		if verdict != ready {
+			return StaleError{GroupResource: d.resource, ReadRV: read, DeletedUID: uid}, verdict
+		}
+		delete(rec.deleted, uid) // a UID does not come back
+	}
+	// Versions all at once, or none: a record is only let go at a moment at which
+	// every store was there.
+	rec.wrote = rec.wrote[:0]
+	if len(rec.ambiguous) > 0 {
+		now := time.Now()
+		rec.ambiguous = slices.DeleteFunc(rec.ambiguous, func(m mark) bool { return now.Sub(m.at) > ambiguousFor })
+	}
 	if len(rec.ambiguous) == 0 {
 		delete(s.owners, owner)
 	}
 	return StaleError{}, ready
 }
 
+// objects is the part of cache.Store that tells what it holds.
+type objects interface {
+	GetByKey(key string) (item any, exists bool, err error)
+	List() []any
+}
+
+// holdsLocked is ready if the object is not in its store, and says which version that
+// has reached.
+func (s *Store) holdsLocked(rec *record, uid types.UID) (read string, _ verdict) {
+	d := rec.deleted[uid]
+	store := s.stores[d.resource]
+	if store == nil {
+		return "", noStore
+	}
+	held, ok := store.(objects)
+	if !ok {
+		return "", noObjects
+	}
+	read = store.LastStoreSyncResourceVersion()
+	if read == "" {
+		return read, behind // an empty store says nothing before it was filled
+	}
+	if d.key == "" {
+		// It may have come since Deleted was called, but not after the owner's other
+		// writes, which are there.
+		if d.key = find(held, uid); d.key == "" {
+			return read, ready
+		}
+		rec.deleted[uid] = d
+	}
+	item, exists, err := held.GetByKey(d.key)
+	if err != nil {
+		return read, behind
+	}
+	if !exists {
+		return read, ready
+	}
+	object, err := meta.Accessor(item)
+	if err != nil || object.GetUID() == uid {
+		return read, behind // what has no readable UID is not known to be another one
+	}
+	return read, ready
+}
+
+// find returns the key of the object with the UID, "" if there is none.
+func find(store objects, uid types.UID) string {
+	for _, item := range store.List() {
+		if object, err := meta.Accessor(item); err == nil && object.GetUID() == uid {
+			return cache.MetaObjectToName(object).String()
+		}
+	}
+	return ""
+}
+
 // Ambiguous returns the resources with a write of the owner whose outcome is not
 // known, because its answer was lost, was an error of the server (5xx), could not be
 // read, or was that of a deletion of a collection. A cache cannot tell more; read the
 // objects from the server and pass the version of that read to WroteAt. The entry is
-// removed by that, by any later write of the resource, by Clear, and at the earliest
-// ten minutes later by itself.
+// removed by that, by any later write of the resource, by Clear, and after ten minutes
+// by itself.
 func (s *Store) Ambiguous(owner types.NamespacedName) []schema.GroupResource {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -265,148 +437,27 @@ func (s *Store) Ambiguous(owner types.NamespacedName) []schema.GroupResource {
 	if rec == nil {
 		return nil
 	}
-	return slices.SortedFunc(maps.Keys(rec.ambiguous), func(a, b schema.GroupResource) int {
-		return cmp.Compare(a.String(), b.String())
-	})
+	var list []schema.GroupResource
+	for _, m := range rec.ambiguous {
+		list = append(list, m.resource)
+	}
+	slices.SortFunc(list, func(a, b schema.GroupResource) int { return cmp.Compare(a.String(), b.String()) })
+	return list
 }
 
-// Wait blocks until the cache shows every recorded write of the owner and returns
-// nil, or until ctx is done and returns an error that wraps both the cause and what
-// was missing. What no cache can ever show is returned at once: a write of a resource
-// without a store.
-func (s *Store) Wait(ctx context.Context, owner types.NamespacedName) error {
-	done := make(chan struct{})
-	w := &waiter{wake: func() { close(done) }}
-	s.mu.Lock()
-	missing := s.readyLocked(owner)
-	if _, stale := errors.AsType[*StaleError](missing); !stale {
-		s.mu.Unlock()
-		return missing
-	}
-	s.waitLocked(owner, w)
-	s.mu.Unlock()
-
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.forgetLocked(owner, w) {
-		return nil // it was taken to be woken meanwhile: the owner was ready
-	}
-	if err := s.readyLocked(owner); err != nil {
-		missing = err
-	}
-	return fmt.Errorf("consistency: wait for %s: %w: %w", owner, context.Cause(ctx), missing)
-}
-
-// Begin returns a context for a reconcile of the key: writes made with it through a
-// transport from Wrap are recorded for the key.
-func (s *Store) Begin(ctx context.Context, key types.NamespacedName) context.Context {
-	return context.WithValue(ctx, ownerKey{s}, key)
-}
-
-// Ready reports whether the cache shows every recorded write of the key. If not,
-// wake is called exactly once when it does: from an informer's handler, a timer, or
-// Clear, so it must not block; adding the key to a queue is what it is for. Every call
-// that returns false has its own wake.
-func (s *Store) Ready(key types.NamespacedName, wake func()) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, verdict := s.lagLocked(key); verdict == ready {
-		return true
-	}
-	s.waitLocked(key, &waiter{wake: wake})
-	return false
-}
-
-// End says that the reconcile of the key is over. What the cache shows already is
-// forgotten; the rest stays until it does. Writes that still arrive with the context
-// of Begin are recorded all the same.
-func (s *Store) End(key types.NamespacedName) { _ = s.EnsureReady(key) }
-
-// waitLocked adds a waiter. Because it happens under the same lock as the check that
-// found the owner not ready, an event in between cannot be missed.
-func (s *Store) waitLocked(owner types.NamespacedName, w *waiter) {
-	s.waiters[owner] = append(s.waiters[owner], w)
-	if s.timer == nil {
-		s.timer = time.AfterFunc(s.recheckEvery, s.recheck)
-	}
-}
-
-// forgetLocked removes a waiter and reports whether it was still there.
-func (s *Store) forgetLocked(owner types.NamespacedName, w *waiter) bool {
-	list := s.waiters[owner]
-	i := slices.Index(list, w)
-	if i < 0 {
-		return false
-	}
-	if list = slices.Delete(list, i, i+1); len(list) > 0 {
-		s.waiters[owner] = list
-	} else {
-		delete(s.waiters, owner)
-		s.stopIdleTimerLocked()
-	}
-	return true
-}
-
-// takeReadyLocked removes the waiters of owners that are ready, to be called without
-// the lock: once taken nobody else can call them.
-func (s *Store) takeReadyLocked() []*waiter {
-	var taken []*waiter
-	for owner, list := range s.waiters {
-		if _, verdict := s.lagLocked(owner); verdict == ready {
-			delete(s.waiters, owner)
-			taken = append(taken, list...)
-		}
-	}
-	s.stopIdleTimerLocked()
-	return taken
-}
-
-func (s *Store) stopIdleTimerLocked() {
-	if len(s.waiters) == 0 && s.timer != nil {
-		s.timer.Stop()
-		s.timer = nil
-	}
-}
-
-func (s *Store) wakeReady() {
-	s.mu.Lock()
-	wakes := s.takeReadyLocked()
-	s.mu.Unlock()
-	call(wakes)
-}
-
-// recheck is wakeReady at the end of the timer. A callback that lost a race with Stop
-// finds either no timer or a newer one, which it postpones by one interval at most.
-func (s *Store) recheck() {
-	s.mu.Lock()
-	wakes := s.takeReadyLocked()
-	if s.timer != nil {
-		s.timer.Reset(s.recheckEvery)
-	}
-	s.mu.Unlock()
-	call(wakes)
-}
-
-func call(waiters []*waiter) {
-	for _, w := range waiters {
-		w.wake()
-	}
-}
-
-// StaleError says that the cache of a resource is behind a recorded write.
+// StaleError says that the cache of a resource is behind a recorded write or deletion.
 type StaleError struct {
 	GroupResource schema.GroupResource
-	ReadRV        string // what the store has reached; "" means it does not know
-	WroteRV       string // what it must reach
+	ReadRV        string    // what the store has reached; "" means it does not know
+	WroteRV       string    // what it must reach; "" if DeletedUID is set
+	DeletedUID    types.UID // the object it must lose; "" if WroteRV is set
 }
 
 // Error implements error.
 func (e *StaleError) Error() string {
+	if e.DeletedUID != "" {
+		return fmt.Sprintf("consistency: the cache of %s is at version %q and still holds the deleted object with UID %s", e.GroupResource, e.ReadRV, e.DeletedUID)
+	}
 	return fmt.Sprintf("consistency: the cache of %s is at version %q, behind the written %q", e.GroupResource, e.ReadRV, e.WroteRV)
 }
 

@@ -246,7 +246,7 @@ func TestWait(t *testing.T) {
 func TestReadyWakesOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := at("5")
-		s := consistency.New(consistency.Config{Stores: stores{pods: store}, RecheckInterval: time.Second})
+		s := consistency.New(consistency.Config{Stores: stores{pods: store}, RecheckInterval: time.Second, MaxWait: -1})
 		var woken []string
 		wake := func(what string) func() { return func() { woken = append(woken, what) } }
 		if !s.Ready(owner, wake("nothing written")) {

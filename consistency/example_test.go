@@ -102,6 +102,67 @@ func ExampleStore_AddInformer() {
 	// Output: <nil>
 }
 
+// By hand; a transport from Wrap does it by itself.
+func ExampleStore_Deleted() {
+	pods := cache.NewStore(cache.MetaNamespaceKeyFunc)
+	writes := consistency.New(consistency.Config{
+		Stores: map[schema.GroupResource]interface{ LastStoreSyncResourceVersion() string }{
+			corev1.Resource("pods"): pods,
+		},
+	})
+	web := types.NamespacedName{Namespace: "default", Name: "web"}
+	pod := examplePod("41")
+	pod.UID = "uid-of-web-0"
+	_ = pods.Add(pod)
+
+	writes.Deleted(web, "uid-of-web", corev1.Resource("pods"), pod.UID)
+	fmt.Println(writes.EnsureReady(web))
+
+	_ = pods.Delete(pod) // the informer has received the DELETED event
+	fmt.Println(writes.EnsureReady(web))
+	// Output:
+	// consistency: the cache of pods is at version "41" and still holds the deleted object with UID uid-of-web-0
+	// <nil>
+}
+
+// A reconcile that reads live when the cache cannot be trusted.
+func ExampleLiveRead() {
+	pods := cache.NewStore(cache.MetaNamespaceKeyFunc)
+	_ = pods.Add(examplePod("41"))
+	writes := consistency.New(consistency.Config{
+		Stores: map[schema.GroupResource]interface{ LastStoreSyncResourceVersion() string }{
+			corev1.Resource("pods"): pods,
+		},
+		AmbiguousWait: -1, // for the example: run at once
+	})
+	key := types.NamespacedName{Namespace: "default", Name: "web"}
+	reset := roundTripper(func(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF })
+	client := &http.Client{Transport: writes.Wrap(reset)}
+
+	reconcile := func(ctx context.Context) {
+		if consistency.LiveRead(ctx) {
+			fmt.Println("list from the server")
+			writes.WroteAt(key, "", corev1.Resource("pods"), "41") // the list's version
+			return
+		}
+		fmt.Println("list from the cache, and create what is missing")
+		req, _ := http.NewRequestWithContext(ctx, http.MethodPost, "https://server/api/v1/namespaces/default/pods", nil)
+		if resp, err := client.Do(req); err == nil {
+			resp.Body.Close()
+		}
+	}
+	for range 3 { // the loop's part
+		if writes.Ready(key, nil) {
+			reconcile(writes.Begin(context.Background(), key))
+			writes.End(key)
+		}
+	}
+	// Output:
+	// list from the cache, and create what is missing
+	// list from the server
+	// list from the cache, and create what is missing
+}
+
 // Usually rest.Config.Wrap(writes.Wrap), before the clients are made.
 func ExampleStore_Wrap() {
 	server := roundTripper(func(*http.Request) (*http.Response, error) {

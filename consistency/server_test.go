@@ -252,6 +252,98 @@ func TestServerReadYourWrites(t *testing.T) {
 	}
 }
 
+// Deletions are waited for, whatever the server answers them with: a Status, the object
+// as it was, or its old version when the last finalizer is removed.
+//
+// Proves C7.
+func TestServerDeletions(t *testing.T) {
+	for _, contentType := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
+		t.Run(contentType, func(t *testing.T) {
+			f := newFixture(t, contentType)
+			maps, pods := f.client.CoreV1().ConfigMaps(f.ns), f.client.CoreV1().Pods(f.ns)
+			deleted := func(name string) { // with a finalizer: it is still there, and answered as an object
+				if err := maps.Delete(f.ctx, name, metav1.DeleteOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, name := range []string{"plain", "patched", "updated"} {
+				cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
+				if name != "plain" {
+					cm.Finalizers = []string{"example.com/hold"}
+				}
+				if _, err := maps.Create(f.ctx, cm, metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			pod := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: "p"},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}, AutomountServiceAccountToken: new(bool)},
+			}
+			if _, err := pods.Create(f.ctx, pod, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			deleted("patched")
+			deleted("updated")
+			if err := f.writes.Wait(t.Context(), f.key); err != nil {
+				t.Fatal(err)
+			}
+			if f.cached(t, f.maps, "patched") == nil {
+				t.Fatal("an object with a finalizer is gone; the test proves nothing")
+			}
+			for _, step := range []struct {
+				name  string
+				write func() error
+				held  func() bool
+				byUID bool // and not by a version
+			}{
+				{"a Status", func() error { return maps.Delete(f.ctx, "plain", metav1.DeleteOptions{}) },
+					func() bool { return f.cached(t, f.maps, "plain") != nil }, true},
+				{"a patch of the last finalizer", func() error {
+					_, err := maps.Patch(f.ctx, "patched", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+					return err
+				}, func() bool { return f.cached(t, f.maps, "patched") != nil }, true},
+				{"an update without the last finalizer", func() error {
+					cm, err := maps.Get(f.ctx, "updated", metav1.GetOptions{})
+					if err != nil {
+						return err
+					}
+					cm.Finalizers = nil
+					_, err = maps.Update(f.ctx, cm, metav1.UpdateOptions{})
+					return err
+				}, func() bool { return f.cached(t, f.maps, "updated") != nil }, true},
+				{"the object", func() error {
+					return pods.Delete(f.ctx, "p", metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
+				}, func() bool { return f.cached(t, f.pods, "p") != nil }, false},
+			} {
+				f.holder.hold()
+				if err := step.write(); err != nil {
+					t.Fatalf("%s: %v", step.name, err)
+				}
+				f.writes.End(f.key)
+				if !step.held() {
+					t.Fatalf("%s: the cache does not show it although it is held back; the test proves nothing", step.name)
+				}
+				woken := make(chan struct{})
+				if f.writes.Ready(f.key, func() { close(woken) }) {
+					t.Fatalf("%s: Ready = true while the cache holds the object", step.name)
+				}
+				stale, ok := errors.AsType[*consistency.StaleError](f.writes.EnsureReady(f.key))
+				if !ok || step.byUID != (stale.DeletedUID != "") {
+					t.Errorf("%s: EnsureReady = %v, want a StaleError by UID: %v", step.name, stale, step.byUID)
+				}
+				f.holder.release()
+				<-woken
+				if step.held() {
+					t.Errorf("%s: woken, but the cache holds the object", step.name)
+				}
+				if got := f.writes.Ambiguous(f.key); len(got) > 0 {
+					t.Errorf("%s: Ambiguous = %v", step.name, got)
+				}
+			}
+		})
+	}
+}
+
 // The same reconcile creates two children without the gate, and one with it, under the
 // same delay.
 func TestServerGatePreventsDoubleCreate(t *testing.T) {

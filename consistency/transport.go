@@ -1,28 +1,21 @@
 package consistency
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"io"
-	"mime"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
-	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 )
 
 // maxAnswer bounds what is held of an answer. The API server refuses requests over
 // 3 MiB and etcd, by default, objects over 1.5 MiB.
 const maxAnswer = 8 << 20
-
-// protobufMagic precedes every protobuf message of Kubernetes.
-var protobufMagic = []byte("k8s\x00") //nolint:gochecknoglobals // a constant that Go cannot write as one
 
 // ownerKey is the key of the context value that Begin sets. It holds the store, so
 // that reconciles of two stores can be nested.
@@ -72,14 +65,16 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	case resp.StatusCode >= http.StatusInternalServerError:
 		w.ambiguous()
 	case resp.StatusCode >= 200 && resp.StatusCode < 300:
+		// Of other answers the end is where the connection ended.
+		framed := resp.ContentLength >= 0 || len(resp.TransferEncoding) > 0 || resp.ProtoMajor >= 2
 		body, complete := hold(resp)
-		switch rv, err := version(resp.Header.Get("Content-Type"), body); {
+		switch a, err := read(resp.Header.Get("Content-Type"), body, framed); {
 		case !complete, err != nil:
 			w.ambiguous()
 		case req.Method == http.MethodDelete && target.name == "":
 			w.ambiguous() // the list that was deleted says nothing of the deletions
 		default:
-			w.recorded(rv)
+			w.recorded(a, gone(req.Method, target, a), target)
 		}
 	}
 	return resp, err
@@ -89,9 +84,26 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 func mutating(req *http.Request) bool {
 	switch req.Method {
 	case http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:
-		return !req.URL.Query().Has("dryRun")
+		return !strings.Contains(req.URL.RawQuery, "dryRun") || !req.URL.Query().Has("dryRun")
 	}
 	return false
+}
+
+// gone returns the UID of the object that the write has removed, "" if it has not. A
+// deletion answers with a Status of it, or with the object; so does an update that
+// removes the last finalizer of an object being deleted, and there the version is the
+// one from before: only a DELETED event will tell. What waits for its grace period is
+// still there. A namespace is too: it has finalizers of its own in its spec.
+func gone(method string, t target, a answer) types.UID {
+	switch {
+	case a.uid == "" && method == http.MethodDelete:
+		return a.deleted
+	case t.resource == schema.GroupResource{Resource: "namespaces"}, a.finalizers, a.grace:
+		return ""
+	case a.deleting || method == http.MethodDelete && t.subresource == "":
+		return a.uid
+	}
+	return ""
 }
 
 // write is a request that is under way.
@@ -112,23 +124,29 @@ func (w *write) start() bool {
 	return w.store.stores[w.resource] != nil
 }
 
-func (w *write) recorded(rv string) {
+func (w *write) recorded(a answer, gone types.UID, t target) {
 	w.store.mu.Lock()
 	defer w.store.mu.Unlock()
-	w.store.wroteLocked(w.owner, "", w.resource, rv, w.started)
+	w.store.wroteLocked(w.owner, "", w.resource, a.rv, w.started)
+	switch _, ok := w.store.stores[w.resource].(objects); {
+	case gone == "":
+	case !ok:
+		w.store.ambiguousLocked(w.owner, w.resource) // nothing will tell that it is gone
+	default:
+		w.store.deletedLocked(w.owner, "", w.resource, gone, cache.ObjectName{Namespace: t.namespace, Name: t.name}.String())
+	}
 }
 
 func (w *write) ambiguous() {
 	w.store.mu.Lock()
 	defer w.store.mu.Unlock()
-	w.store.clock++
-	w.store.recordLocked(w.owner, "").ambiguous[w.resource] = mark{clock: w.store.clock, at: time.Now()}
+	w.store.ambiguousLocked(w.owner, w.resource)
 }
 
 // target is what the path of a request names.
 type target struct {
-	resource          schema.GroupResource
-	name, subresource string
+	resource                     schema.GroupResource
+	namespace, name, subresource string
 }
 
 // parsePath reads a path of the Kubernetes API, which may stand behind a prefix:
@@ -139,35 +157,45 @@ type target struct {
 // It is false for anything else, and for subresources that are streams.
 func parsePath(path string) (target, bool) {
 	var t target
-	segments := strings.Split(strings.Trim(path, "/"), "/")
-	for i, s := range segments {
-		if s == "api" && i+1 < len(segments) && segments[i+1] == "v1" {
-			segments = segments[i+2:]
-			break
-		}
-		if s == "apis" && i+2 < len(segments) {
-			t.resource.Group = segments[i+1]
-			segments = segments[i+3:]
-			break
-		}
-		if i == len(segments)-1 {
+	path = strings.Trim(path, "/")
+	for found := false; !found; {
+		var s string
+		if s, path, found = strings.Cut(path, "/"); !found {
 			return t, false
 		}
+		switch found = false; s {
+		case "api":
+			if rest, ok := strings.CutPrefix(path, "v1/"); ok {
+				path, found = rest, true
+			}
+		case "apis":
+			group, rest, _ := strings.Cut(path, "/")
+			if _, rest, found = strings.Cut(rest, "/"); found {
+				t.resource.Group, path = group, rest
+			}
+		}
 	}
+	var segments [5]string
+	n := 0
+	for more := true; more && n < len(segments); n++ {
+		segments[n], path, more = strings.Cut(path, "/")
+	}
+	rest := segments[:n]
 	// A namespace is an object too: its own subresources are not resources in it.
-	if len(segments) >= 3 && segments[0] == "namespaces" &&
-		!(len(segments) == 3 && t.resource.Group == "" && (segments[2] == "status" || segments[2] == "finalize")) {
-		segments = segments[2:]
+	if n >= 3 && rest[0] == "namespaces" &&
+		!(n == 3 && t.resource.Group == "" && (rest[2] == "status" || rest[2] == "finalize")) {
+		t.namespace = rest[1]
+		rest = rest[2:]
 	}
-	if len(segments) == 0 || segments[0] == "" {
+	if rest[0] == "" {
 		return t, false
 	}
-	t.resource.Resource = segments[0]
-	if len(segments) > 1 {
-		t.name = segments[1]
+	t.resource.Resource = rest[0]
+	if len(rest) > 1 {
+		t.name = rest[1]
 	}
-	if len(segments) > 2 {
-		t.subresource = segments[2]
+	if len(rest) > 2 {
+		t.subresource = rest[2]
 	}
 	switch t.subresource {
 	case "exec", "attach", "portforward", "proxy", "log":
@@ -179,64 +207,40 @@ func parsePath(path string) (target, bool) {
 // hold reads the answer's body, up to maxAnswer, and puts a body in its place that
 // yields the same bytes and the same error. It reports whether this is all of it.
 func hold(resp *http.Response) (body []byte, complete bool) {
-	var buf bytes.Buffer
+	size := 4 << 10
 	if n := resp.ContentLength; n > 0 && n <= maxAnswer {
-		buf.Grow(int(n) + bytes.MinRead) // the margin spares ReadFrom a last growth
+		size = int(n) + 1 // the byte that is not used spares growing it to see the end
 	}
-	_, err := buf.ReadFrom(io.LimitReader(resp.Body, maxAnswer+1))
-	body = buf.Bytes()
-	rest := io.Reader(resp.Body) // at its end, or past the limit
-	if err != nil {
-		rest = failed{err}
+	h := &held{Closer: resp.Body, data: make([]byte, 0, size), rest: resp.Body}
+	for h.err == nil && len(h.data) <= maxAnswer {
+		if len(h.data) == cap(h.data) {
+			h.data = slices.Grow(h.data, len(h.data))
+		}
+		var n int
+		n, h.err = resp.Body.Read(h.data[len(h.data):min(cap(h.data), maxAnswer+1)])
+		h.data = h.data[:len(h.data)+n]
 	}
-	resp.Body = replay{io.MultiReader(bytes.NewReader(body), rest), resp.Body}
-	return body, err == nil && len(body) <= maxAnswer
+	resp.Body = h
+	return h.data, h.err == io.EOF && len(h.data) <= maxAnswer //nolint:errorlint // a Reader returns io.EOF itself
 }
 
-type replay struct {
-	io.Reader
+// held is a body of which the beginning was read already.
+type held struct {
 	io.Closer
+	data []byte
+	next int       // what the caller reads next of data
+	err  error     // what ended data, nil if rest goes on
+	rest io.Reader // what follows data
 }
 
-type failed struct{ err error }
-
-func (f failed) Read([]byte) (int, error) { return 0, f.err }
-
-var errContentType = errors.New("not JSON or protobuf")
-
-// version returns metadata.resourceVersion of the object in body, "" if it has none,
-// as a Status.
-func version(contentType string, body []byte) (string, error) {
-	media, _, err := mime.ParseMediaType(contentType)
-	if err != nil {
-		return "", err
+func (h *held) Read(p []byte) (int, error) {
+	if h.next < len(h.data) {
+		n := copy(p, h.data[h.next:])
+		h.next += n
+		return n, nil
 	}
-	switch media {
-	case runtime.ContentTypeJSON:
-		var object struct {
-			Metadata struct {
-				ResourceVersion string `json:"resourceVersion"`
-			} `json:"metadata"`
-		}
-		err := json.Unmarshal(body, &object)
-		return object.Metadata.ResourceVersion, err
-	case runtime.ContentTypeProtobuf:
-		raw, ok := bytes.CutPrefix(body, protobufMagic)
-		if !ok {
-			return "", errContentType
-		}
-		var envelope runtime.Unknown
-		if err := envelope.Unmarshal(raw); err != nil {
-			return "", err
-		}
-		if envelope.ContentEncoding != "" {
-			return "", errContentType
-		}
-		// Every kind has its metadata in field 1; the fields of the kind are skipped. A
-		// Status has a ListMeta there, whose fields do not reach the number of this one.
-		var object metav1.PartialObjectMetadata
-		err := object.Unmarshal(envelope.Raw)
-		return object.ResourceVersion, err
+	if h.err != nil {
+		return 0, h.err
 	}
-	return "", errContentType
+	return h.rest.Read(p)
 }
