@@ -50,6 +50,7 @@ var (
 	_ reconcile.Gate[types.NamespacedName]         = (*consistency.Store)(nil)
 	_ reconcile.Metrics                            = (*metrics.Metrics)(nil)
 	_ leader.Metrics                               = (*metrics.Metrics)(nil)
+	_ consistency.Metrics                          = (*metrics.Metrics)(nil)
 	_ workqueue.MetricsProvider                    = (*metrics.Metrics)(nil)
 	_ cache.DoneChecker                            = new(informer.Set).HasSyncedChecker()
 

@@ -10,6 +10,7 @@
 //	q := queue.New(queue.Config[types.NamespacedName]{Name: "widgets", MetricsProvider: m})
 //	c := &reconcile.Controller[types.NamespacedName]{Name: "widgets", Queue: q, Metrics: m, ...}
 //	e := &leader.Elector{Metrics: m, ...}
+//	writes := consistency.New(consistency.Config{Metrics: m})
 //
 // A *Metrics is a workqueue.MetricsProvider, so it also serves client-go's own
 // queues, through the MetricsProvider field of their configurations.
@@ -20,6 +21,7 @@
 //	controller_reconcile_duration_seconds{controller}      histogram
 //	controller_active_workers{controller}                  gauge
 //	controller_workers{controller}                         gauge
+//	controller_consistency_wait_duration_seconds{result}   histogram
 //	controller_leader_transitions_total{name}              counter
 //	controller_leader_acquire_duration_seconds{name}       histogram
 //	controller_leader_renewal_duration_seconds{name}       histogram

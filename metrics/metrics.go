@@ -29,7 +29,7 @@ func results() []string {
 }
 
 // Metrics holds the collectors. It satisfies the Metrics interfaces of the
-// packages reconcile and leader, and workqueue.MetricsProvider. Only [New] makes
+// packages reconcile, leader and consistency, and workqueue.MetricsProvider. Only [New] makes
 // one; its methods may be called by several goroutines.
 type Metrics struct {
 	reconciles *prometheus.CounterVec
@@ -42,6 +42,8 @@ type Metrics struct {
 	acquiring   *prometheus.HistogramVec
 	renewing    *prometheus.HistogramVec
 	slow        *prometheus.CounterVec
+
+	waits *prometheus.HistogramVec
 
 	depth      *prometheus.GaugeVec
 	adds       *prometheus.CounterVec
@@ -97,6 +99,9 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		renewing: histogram(r, "controller_leader_renewal_duration_seconds", "How long a renewal of the lease takes from its request to its response.",
 			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}, "name"),
 		slow: counter(r, "controller_leader_slow_renewals_total", "Renewals of the lease that came when half of the renew deadline or more had passed since the one before.", "name"),
+
+		waits: histogram(r, "controller_consistency_wait_duration_seconds", "How long a key was held back because the cache did not show its own writes, by what ended it: visible, or timeout.",
+			[]float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}, "result"),
 
 		depth:      gauge(r, "workqueue_depth", "Keys that are ready and not yet handed out.", "name"),
 		adds:       counter(r, "workqueue_adds_total", "Keys added to the queue, repeated ones left out.", "name"),
@@ -279,4 +284,15 @@ func (m *Metrics) LeaderRenewal(name string, took time.Duration, slow bool) {
 	if slow {
 		m.slow.WithLabelValues(name).Inc()
 	}
+}
+
+// ConsistencyWaited says that a key was held back for d, until the cache showed its
+// writes or, if timedOut, until that had taken too long.
+func (m *Metrics) ConsistencyWaited(d time.Duration, timedOut bool) {
+	series := m.waits.WithLabelValues("visible")
+	late := m.waits.WithLabelValues("timeout") // present before the first one
+	if timedOut {
+		series = late
+	}
+	series.Observe(d.Seconds())
 }

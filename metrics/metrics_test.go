@@ -63,6 +63,7 @@ func use(t testing.TB, m *metrics.Metrics) {
 	m.LeaderStatus("ns/lease", true)
 	m.LeaderTransition("ns/lease", time.Second)
 	m.LeaderRenewal("ns/lease", time.Second, true)
+	m.ConsistencyWaited(time.Second, false)
 	m.NewDepthMetric("q").Inc()
 	m.NewAddsMetric("q").Inc()
 	m.NewRetriesMetric("q").Inc()
@@ -92,24 +93,25 @@ func TestNamesAndLabels(t *testing.T) {
 		got[f.GetName()] = fmt.Sprint(strings.ToLower(f.GetType().String()), " ", strings.Join(labels, ","))
 	}
 	want := map[string]string{
-		"controller_reconcile_total":                  "counter controller,result",
-		"controller_reconcile_duration_seconds":       "histogram controller",
-		"controller_active_workers":                   "gauge controller",
-		"controller_workers":                          "gauge controller",
-		"controller_leader_transitions_total":         "counter name",
-		"controller_leader_acquire_duration_seconds":  "histogram name",
-		"controller_leader_renewal_duration_seconds":  "histogram name",
-		"controller_leader_slow_renewals_total":       "counter name",
-		"leader_election_master_status":               "gauge name",
-		"workqueue_depth":                             "gauge name",
-		"workqueue_adds_total":                        "counter name",
-		"workqueue_retries_total":                     "counter name",
-		"workqueue_queue_duration_seconds":            "histogram name",
-		"workqueue_work_duration_seconds":             "histogram name",
-		"workqueue_unfinished_work_seconds":           "gauge name",
-		"workqueue_longest_running_processor_seconds": "gauge name",
-		"rest_client_requests_total":                  "counter code,host,method",
-		"rest_client_request_duration_seconds":        "histogram host,verb",
+		"controller_reconcile_total":                   "counter controller,result",
+		"controller_reconcile_duration_seconds":        "histogram controller",
+		"controller_active_workers":                    "gauge controller",
+		"controller_workers":                           "gauge controller",
+		"controller_consistency_wait_duration_seconds": "histogram result",
+		"controller_leader_transitions_total":          "counter name",
+		"controller_leader_acquire_duration_seconds":   "histogram name",
+		"controller_leader_renewal_duration_seconds":   "histogram name",
+		"controller_leader_slow_renewals_total":        "counter name",
+		"leader_election_master_status":                "gauge name",
+		"workqueue_depth":                              "gauge name",
+		"workqueue_adds_total":                         "counter name",
+		"workqueue_retries_total":                      "counter name",
+		"workqueue_queue_duration_seconds":             "histogram name",
+		"workqueue_work_duration_seconds":              "histogram name",
+		"workqueue_unfinished_work_seconds":            "gauge name",
+		"workqueue_longest_running_processor_seconds":  "gauge name",
+		"rest_client_requests_total":                   "counter code,host,method",
+		"rest_client_request_duration_seconds":         "histogram host,verb",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("families (-want +got):\n%s", diff)
@@ -232,6 +234,31 @@ leader_election_master_status{name="ns/widgets"} %d
 		"controller_leader_renewal_duration_seconds": "2 in 6.003s",
 	}, sums); diff != "" {
 		t.Errorf("histograms (-want +got):\n%s", diff)
+	}
+}
+
+func TestConsistency(t *testing.T) {
+	m, reg := newMetrics(t)
+	m.ConsistencyWaited(20*time.Millisecond, false)
+	got := func() string {
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var lines []string
+		for _, f := range families {
+			for _, s := range f.GetMetric() {
+				lines = append(lines, fmt.Sprintf("%s %d in %gs", s.GetLabel()[0].GetValue(), s.GetHistogram().GetSampleCount(), s.GetHistogram().GetSampleSum()))
+			}
+		}
+		return strings.Join(lines, ", ")
+	}
+	if got, want := got(), "timeout 0 in 0s, visible 1 in 0.02s"; got != want {
+		t.Errorf("after one wait: %s, want %s", got, want)
+	}
+	m.ConsistencyWaited(2*time.Minute, true)
+	if got, want := got(), "timeout 1 in 120s, visible 1 in 0.02s"; got != want {
+		t.Errorf("after a timeout: %s, want %s", got, want)
 	}
 }
 
