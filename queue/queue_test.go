@@ -654,14 +654,8 @@ func TestAllocations(t *testing.T) {
 //
 // Proves Q10.
 func TestMemory(t *testing.T) {
-	heap := func() uint64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	q := queue.New(queue.Config[string]{Group: func(key string) string { return key }})
-	before := heap()
+	before := heapInUse()
 	for i := range 100_000 {
 		key := fmt.Sprint("key", i)
 		q.AddWith(queue.AddOptions{Priority: i}, key)
@@ -673,7 +667,7 @@ func TestMemory(t *testing.T) {
 		q.Get()
 		q.Done(key)
 	}
-	if after := heap(); after > before+1<<20 {
+	if after := heapInUse(); after > before+1<<20 {
 		t.Errorf("100000 finished keys hold %d KiB", (after-before)>>10)
 	}
 
@@ -681,7 +675,7 @@ func TestMemory(t *testing.T) {
 	// back: less than 100 bytes for such a key, of about 300.
 	const burst = 100_000
 	ints := queue.New(queue.Config[int]{})
-	before = heap()
+	before = heapInUse()
 	for i := range burst {
 		ints.Add(i)
 	}
@@ -689,7 +683,7 @@ func TestMemory(t *testing.T) {
 		key, _ := ints.Get()
 		ints.Done(key)
 	}
-	if after := heap(); after > before+burst*100 {
+	if after := heapInUse(); after > before+burst*100 {
 		t.Errorf("after a burst %d finished keys hold %d bytes each", burst, (after-before)/burst)
 	}
 	runtime.KeepAlive(ints)

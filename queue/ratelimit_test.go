@@ -84,23 +84,17 @@ func TestExponentialJitter(t *testing.T) {
 //
 // Proves Q12.
 func TestLimiterMemory(t *testing.T) {
-	heap := func() uint64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	for name, r := range map[string]workqueue.TypedRateLimiter[string]{
 		"Exponential": queue.Exponential[string](0, 0),
 		"FastSlow":    queue.FastSlow[string](time.Second, time.Minute, 3),
 	} {
-		before := heap()
+		before := heapInUse()
 		for i := range 200_000 {
 			key := fmt.Sprint("key", i)
 			r.When(key)
 			r.Forget(key)
 		}
-		if after := heap(); after > before+1<<20 {
+		if after := heapInUse(); after > before+1<<20 {
 			t.Errorf("%s: 200000 keys that failed once and were forgotten hold %d KiB", name, (after-before)>>10)
 		}
 		runtime.KeepAlive(r)
@@ -113,29 +107,23 @@ func TestLimiterMemory(t *testing.T) {
 // Proves Q12.
 func TestLimiterMemoryAfterAnOutage(t *testing.T) {
 	const keys, still = 200_000, 100
-	heap := func() uint64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	for name, r := range map[string]workqueue.TypedRateLimiter[int]{
 		"Exponential": queue.Exponential[int](0, 0),
 		"FastSlow":    queue.FastSlow[int](time.Second, time.Minute, 3),
 	} {
-		before := heap()
+		before := heapInUse()
 		for key := range keys {
 			r.When(key)
 			r.When(key)
 		}
-		during := heap()
+		during := heapInUse()
 		if during < before+keys*16 {
 			t.Fatalf("%s: %d failing keys take %d KiB: this test measures nothing", name, keys, (during-before)>>10)
 		}
 		for key := still; key < keys; key++ {
 			r.Forget(key)
 		}
-		if after := heap(); after > before+256<<10 { // 32 KiB of buckets, and blocks for eight times as many keys
+		if after := heapInUse(); after > before+256<<10 { // 32 KiB of buckets, and blocks for eight times as many keys
 			t.Errorf("%s: %d failing keys of %d hold %d KiB", name, still, keys, (after-before)>>10)
 		}
 		for key := range keys {

@@ -146,12 +146,13 @@ func TestDrainReadyAgain(t *testing.T) {
 // success, and its next event begins anew.
 func TestMaxAttempts(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
-		logs, fail := newLogs(), true
+		logs := newLogs()
+		var works atomic.Bool
 		rec := &recorder{fn: func(context.Context, string) (reconcile.Result, error) {
-			if fail {
-				return reconcile.Result{}, errPlain
+			if works.Load() {
+				return reconcile.Result{}, nil
 			}
-			return reconcile.Result{}, nil
+			return reconcile.Result{}, errPlain
 		}}
 		q.Add("a")
 		r := start(t, logs.context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, MaxAttempts: 3})
@@ -175,9 +176,9 @@ func TestMaxAttempts(t *testing.T) {
 		}
 		q.Add("a")
 		synctest.Wait()
-		fail = false // a success in between
+		works.Store(true) // a success in between
 		time.Sleep(100 * time.Hour)
-		fail = true
+		works.Store(false)
 		q.Add("a")
 		time.Sleep(100 * time.Hour)
 		if got := len(rec.got()); got != 11 {

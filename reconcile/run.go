@@ -46,6 +46,8 @@ type run[K comparable] struct {
 	*Controller[K]
 	logger klog.Logger
 
+	loggerKey any // see callContext
+
 	// timeoutCause wraps the error that it stands for, because net/http returns
 	// the cause of a context in place of its error.
 	timeoutCause error
@@ -106,6 +108,7 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 	r := &run[K]{
 		Controller:   c,
 		logger:       klog.FromContext(ctx).WithValues("controller", c.Name),
+		loggerKey:    loggerKey(),
 		timeoutCause: fmt.Errorf("reconcile: timeout of %v is over: %w", c.Timeout, context.DeadlineExceeded),
 		slots:        make([]slot[K], cmp.Or(c.Workers, defaultWorkers)),
 		streaks:      map[K]streak{},
@@ -210,9 +213,8 @@ func (r *run[K]) get(ctx context.Context) (key K, priority int, ok bool) {
 // says.
 func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	defer r.Queue.Done(key)
-	logger := r.logger.WithValues("key", key)
 	if !r.ready(key, priority) {
-		logger.V(4).Info("Waiting for the cache")
+		r.logger.V(4).Info("Waiting for the cache", "key", key)
 		return
 	}
 
@@ -224,12 +226,12 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 		r.Metrics.ReconcileStarted(r.Name)
 	}
 
-	res, timedOut, err := r.call(stop.calls, logger, key)
+	res, timedOut, err := r.call(stop.calls, key, start)
 
 	took := time.Since(start)
 	cl, err := r.class(res, err, stop.calls.Err() != nil, timedOut)
 	r.mu.Lock()
-	*s = slot[K]{}
+	s.busy = false
 	st := r.noteLocked(key, cl)
 	r.mu.Unlock()
 	if r.Metrics != nil {
@@ -239,7 +241,7 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	if v.again == limited && r.MaxAttempts > 0 && r.exhausted(key) {
 		v = verdict{reset: true, again: never, parked: true}
 	}
-	r.log(logger, cl, v, err, st.attempts, took)
+	r.log(key, cl, v, err, st.attempts, took)
 	if res.Priority != nil {
 		priority = *res.Priority
 	}
@@ -248,22 +250,16 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 
 // call calls Reconcile with a context of its own, which ends with the call, so
 // that nothing Reconcile derived from it outlives it.
-func (r *run[K]) call(calls context.Context, logger klog.Logger, key K) (res Result, timedOut bool, err error) {
-	var ctx context.Context
-	var cancel context.CancelFunc
-	if r.Timeout > 0 {
-		ctx, cancel = context.WithTimeoutCause(calls, r.Timeout, r.timeoutCause)
-	} else {
-		ctx, cancel = context.WithCancel(calls)
-	}
-	defer cancel()
-	callCtx := klog.NewContext(ctx, logger)
+func (r *run[K]) call(calls context.Context, key K, start time.Time) (res Result, timedOut bool, err error) {
+	own := r.newCallContext(calls, key, start)
+	defer func() { timedOut = own.end() }()
+	var ctx context.Context = own
 	if r.Gate != nil {
-		callCtx = r.Gate.Begin(callCtx, key)
+		ctx = r.Gate.Begin(ctx, key)
 		defer r.Gate.End(key)
 	}
-	res, err = r.protect(callCtx, key)
-	return res, errors.Is(ctx.Err(), context.DeadlineExceeded), err
+	res, err = r.protect(ctx, key)
+	return res, false, err
 }
 
 // protect is the one place that recovers a panic: one object that the Func
@@ -299,6 +295,9 @@ func (r *run[K]) class(res Result, err error, stopped, timedOut bool) (cl class,
 // noteLocked counts a call of class cl. An entry lives as long as its key is
 // retried, so there are no more of them than failing keys.
 func (r *run[K]) noteLocked(key K, cl class) streak {
+	if len(r.streaks) == 0 && (cl == success || cl == requeue || cl == terminal) {
+		return streak{attempts: 1, class: cl, inARow: 1} // as below, without a search
+	}
 	st := r.streaks[key]
 	st.attempts++
 	if st.class != cl {
@@ -418,14 +417,15 @@ func (r *run[K]) unpark() {
 }
 
 // log writes the one line of a call. Nothing else logs the error.
-func (r *run[K]) log(logger klog.Logger, cl class, v verdict, err error, attempts int, took time.Duration) {
+func (r *run[K]) log(key K, cl class, v verdict, err error, attempts int, took time.Duration) {
+	logger := r.logger
 	if v.quiet {
 		logger = logger.V(4)
 		if !logger.Enabled() {
 			return
 		}
 	}
-	values := []any{"class", cl, "attempts", attempts, "took", took}
+	values := []any{"key", key, "class", cl, "attempts", attempts, "took", took}
 	if v.again == after || v.again == gated && r.Gate == nil {
 		values = append(values, "retryAfter", v.delay)
 	}
