@@ -290,8 +290,8 @@ func TestRightsTakenAway(t *testing.T) {
 				if !standby {
 					least += renewDeadline - retryPeriod
 				}
-				// Then it tries to release what it may have claimed, for RenewDeadline / 2.
-				if got := since(began); got < least || got > least+4*retryPeriod+renewDeadline/2 {
+				// Then it tries to release what it may have claimed, for RenewDeadline.
+				if got := since(began); got < least || got > least+4*retryPeriod+renewDeadline {
 					t.Errorf("Run returned after %v, want about %v", got, least)
 				}
 				if ctx != nil && !errors.Is(context.Cause(ctx), leader.ErrLost) {

@@ -75,9 +75,10 @@ func (c *candidate) renewOnce(ctx context.Context, t *term) error {
 }
 
 // release gives the Lease up if the record just read is still this Run's. It
-// tries for as long as one call may take; then the Lease expires by itself.
+// tries for RenewDeadline, in which one call may hang; then the Lease is left to
+// expire.
 func (c *candidate) release(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.callTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.renewDeadline)
 	defer cancel()
 	for tries := 1; ; tries++ {
 		err := c.releaseOnce(ctx)

@@ -13,7 +13,7 @@ import (
 )
 
 // schedules is how many random schedules TestRandomSchedules runs.
-const schedules = 1000
+const schedules = 500
 
 // A ledger watches over the guarded work of all replicas. Work counts from the
 // moment lead is called until its validity context is done.
