@@ -55,8 +55,8 @@ func (c *candidate) renewOnce(ctx context.Context, t *term) error {
 			got, err := c.write(ctx, lease, spec)
 			if err == nil {
 				slow := time.Since(t.lastRenewal()) >= c.renewDeadline/2
-				c.metrics.LeaderRenewal(c.ref, time.Since(sent.mono), slow)
 				t.extend(sent, c.validFor(got))
+				c.metrics.LeaderRenewal(c.ref, time.Since(sent.mono), slow)
 				return nil
 			}
 			if !isConflict(err) {

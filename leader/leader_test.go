@@ -1394,20 +1394,28 @@ func TestReleaseIsConditional(t *testing.T) {
 	}
 }
 
-// TestReleaseIsRetried: a call that fails does not cost the hand-over.
+// TestReleaseIsRetried: a call that fails, or hangs, does not cost the hand-over.
 func TestReleaseIsRetried(t *testing.T) {
-	for _, verb := range []string{"get", "update"} {
-		t.Run(verb, func(t *testing.T) {
+	for _, tt := range []struct {
+		verb  string
+		fault fault
+	}{
+		{verb: "get", fault: fault{err: errors.New("connection refused")}},
+		{verb: "update", fault: fault{err: errors.New("connection refused")}},
+		{verb: "get", fault: fault{lost: true}},
+		{verb: "update", fault: fault{lost: true}},
+	} {
+		t.Run(fmt.Sprintf("%s, hangs=%t", tt.verb, tt.fault.lost), func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *store) {
 				e, c := s.elector("a")
 				err := e.Run(t.Context(), func(context.Context) error {
 					failed := false
 					c.on(func(v string) fault {
-						if v != verb || failed {
+						if v != tt.verb || failed {
 							return fault{}
 						}
 						failed = true
-						return fault{err: errors.New("connection refused")}
+						return tt.fault
 					})
 					return nil
 				})

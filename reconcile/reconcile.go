@@ -114,8 +114,7 @@ type Controller[K comparable] struct {
 	// Workers is the number of keys that may run at once. 0 means 1.
 	Workers int
 
-	// Timeout ends the context of a call after this time. 0 means none. A call that
-	// asks its context for nothing but the logger costs no timer.
+	// Timeout ends the context of a call after this time. 0 means none.
 	Timeout time.Duration
 
 	// GracePeriod is how long running calls may go on after Run's context is

@@ -250,6 +250,7 @@ func (s *Summary) Add(v Verdict) {
 	}
 }
 
+// String has all figures in one line.
 func (s *Summary) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d schedules, %d terms, %d versions of the Lease: %d overlaps of guarded work in %d schedules, the longest %v, %v in all; "+

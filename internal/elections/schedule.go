@@ -22,6 +22,7 @@ const (
 	Blind
 )
 
+// String names the class.
 func (c Class) String() string { return [...]string{"lawful", "edited", "blind"}[c] }
 
 // A weather is what a replica's network does to requests, or to the process.
@@ -240,6 +241,7 @@ func (s Schedule) Times(n int) Schedule {
 	return s
 }
 
+// String has the seed and the timings.
 func (s Schedule) String() string {
 	return fmt.Sprintf("seed %d, %s: %d replicas, LeaseDuration %v, RenewDeadline %v, RetryPeriod %v, DrainTimeout %v, faults until %v",
 		s.Seed, s.Class, len(s.lives), s.LeaseDuration, ms(s.RenewDeadline), ms(s.RetryPeriod), ms(s.DrainLimit), ms(s.horizon))
