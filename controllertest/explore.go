@@ -89,8 +89,15 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 			return nil, fmt.Errorf("controllertest: %s: Setup: %w", s.Name, err)
 		}
 	}
+	eyes := rest.CopyConfig(x.config)
+	eyes.ContentType, eyes.AcceptContentTypes = "application/json", "application/json"
+	eyes.Wrap(onlyMine(x.prefix))
+	seeing, err := dynamic.NewForConfig(eyes)
+	if err != nil {
+		return nil, err
+	}
 	watching, stopWatching := context.WithCancel(ctx)
-	x.observer = newObserver(watching, x.dyn, x.prefix)
+	x.observer = newObserver(watching, seeing, x.prefix)
 	restore := catchPanics(x)
 	defer func() {
 		err = errors.Join(err, x.sweep())

@@ -53,21 +53,30 @@ func (r *run) rest(ctx context.Context) (*State, []Finding) {
 	}
 }
 
-// deadline is until when the cluster has to be at rest.
+// deadline is until when the cluster has to be at rest. Time in which the observer
+// was late does not count, up to maxLate times Settle: somebody who writes for ever
+// makes it late for ever.
 func (r *run) deadline() time.Time {
+	settle := r.x.options.Settle
+	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.pending > 0 {
-		return time.Now().Add(r.x.options.Settle)
+		return now.Add(settle)
 	}
-	return r.lastFault.Add(r.x.options.Settle)
+	return r.lastFault.Add(settle + min(r.late.sum(now), maxLate*settle))
 }
+
+const maxLate = 5
 
 // restless is the finding of a cluster in which something happens all the time.
 func (r *run) restless(missing error) Finding {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	text := fmt.Sprintf("no rest of %v within %v of the last fault or step; the last writes: %s", r.x.options.Quiet, r.x.options.Settle, strings.Join(r.writes, "; "))
+	if late := r.late.sum(time.Now()); late > r.x.options.Settle/10 {
+		text += fmt.Sprintf("; the observer was late for %v of it, which does not count up to %d times that time", late.Round(time.Millisecond), maxLate)
+	}
 	if missing != nil {
 		text += "; " + missing.Error()
 	}
@@ -191,6 +200,7 @@ func (r *run) touchLocked() {
 func (r *run) faultLocked() {
 	r.touchLocked()
 	r.lastFault = r.lastEvent
+	r.late.reset(r.lastFault)
 }
 
 // begin marks something that must end before the cluster can be at rest.

@@ -43,6 +43,7 @@ type run struct {
 	underway  int       // writes and calls of the controller
 	lastEvent time.Time // when something happened last
 	lastFault time.Time // when a step or a fault began or ended last
+	late      lateness  // of the observer, since then
 	changed   chan struct{}
 	step      int
 	next      int                       // the fault of the plan to come
@@ -215,6 +216,7 @@ func (r *run) observe(resource string, kind watch.EventType, obj *unstructured.U
 	} else {
 		r.present[key] = obj
 	}
+	r.late.observed(obj.GetUID(), revision(obj), kind, time.Now())
 	r.history = append(r.history, event{revision: revision(obj), key: key, kind: kind, object: obj})
 	r.noteLocked("  event: %s %s (version %s)", strings.ToLower(string(kind)), key, obj.GetResourceVersion())
 	r.touchLocked()
@@ -253,8 +255,13 @@ func (r *run) answered(op *fault.Op, status int, body []byte) {
 	if json.Unmarshal(body, &obj.Object) != nil || obj.GetKind() == "Status" {
 		return
 	}
+	mine := r.x.observer.isMine(&obj)
 	r.mu.Lock()
-	r.learnLocked(objectKey{op.Resource, obj.GetNamespace(), obj.GetName()}, &obj)
+	key := objectKey{op.Resource, obj.GetNamespace(), obj.GetName()}
+	r.learnLocked(key, &obj)
+	if mine && !unobserved(op.Resource) && !rubbish(key) {
+		r.late.answered(obj.GetUID(), revision(&obj), time.Now())
+	}
 	r.mu.Unlock()
 }
 
@@ -281,7 +288,7 @@ func (r *run) stop() {
 func (x *explorer) newRun(ctx context.Context, p plan) (*run, error) {
 	n := x.runs.Add(1)
 	r := &run{
-		x: x, id: fmt.Sprintf("%s-%d", x.prefix, n), plan: slices.Clone(p), changed: make(chan struct{}), began: time.Now(), lastEvent: time.Now(), lastFault: time.Now(),
+		x: x, id: fmt.Sprintf("%s-%d", x.prefix, n), plan: slices.Clone(p), changed: make(chan struct{}), began: time.Now(), lastEvent: time.Now(), lastFault: time.Now(), late: newLateness(),
 		unwanted: map[objectKey]bool{}, edited: map[objectKey]types.UID{}, expired: map[string]uint64{}, old: map[string]string{}, counts: map[string]int{}, generated: map[string]string{}, uids: map[types.UID]objectKey{},
 		versions: map[string]map[string]any{}, present: map[objectKey]*unstructured.Unstructured{}, owned: map[objectKey]*unstructured.Unstructured{},
 	}
