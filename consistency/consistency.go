@@ -103,10 +103,12 @@ type Store struct {
 // record is what an owner waits for. It is removed when nothing is left of it.
 type record struct {
 	uid       types.UID // "" while only Wrap has written for it
-	last      time.Time // when wrote or deleted was last added to
+	last      time.Time // when wrote, deleted or refused was last added to
 	wrote     []written // one for each resource
 	deleted   map[types.UID]deletion
 	ambiguous []mark     // one for each resource
+	refused   []refusal  // one for each object
+	live      time.Time  // when it was found that the next run must read live; zero means it need not
 	first     [1]written // most owners write one resource: saves an allocation
 }
 
@@ -300,7 +302,7 @@ func (s *Store) Clear(owner types.NamespacedName, ownerUID types.UID) {
 }
 
 // EnsureReady returns nil if the cache shows every recorded write and deletion of the
-// owner, and forgets them; else a *StaleError, or an error that names a resource
+// owner, and what refused its writes, and forgets them; else a *StaleError, or an error that names a resource
 // without a store that can answer. It does not block. As with client-go's, a WroteAt that runs concurrently may
 // or may not be taken into account.
 func (s *Store) EnsureReady(owner types.NamespacedName) error {
@@ -357,14 +359,20 @@ func (s *Store) lagLocked(owner types.NamespacedName) (StaleError, verdict) {
 		}
 		delete(rec.deleted, uid) // a UID does not come back
 	}
+	if lag, verdict := s.refusalsLocked(rec); verdict != ready {
+		return lag, verdict
+	}
 	// Versions all at once, or none: a record is only let go at a moment at which
 	// every store was there.
 	rec.wrote = rec.wrote[:0]
-	if len(rec.ambiguous) > 0 {
+	if len(rec.ambiguous) > 0 || !rec.live.IsZero() {
 		now := time.Now()
 		rec.ambiguous = slices.DeleteFunc(rec.ambiguous, func(m mark) bool { return now.Sub(m.at) > ambiguousFor })
+		if now.Sub(rec.live) > ambiguousFor {
+			rec.live = time.Time{}
+		}
 	}
-	if len(rec.ambiguous) == 0 {
+	if len(rec.ambiguous) == 0 && rec.live.IsZero() {
 		delete(s.owners, owner)
 	}
 	return StaleError{}, ready
@@ -445,18 +453,25 @@ func (s *Store) Ambiguous(owner types.NamespacedName) []schema.GroupResource {
 	return list
 }
 
-// StaleError says that the cache of a resource is behind a recorded write or deletion.
+// StaleError says that the cache of a resource is behind a recorded write or deletion,
+// or behind the change that a write was refused for. One of WroteRV, DeletedUID and
+// RefusedRV is set.
 type StaleError struct {
 	GroupResource schema.GroupResource
-	ReadRV        string    // what the store has reached; "" means it does not know
-	WroteRV       string    // what it must reach; "" if DeletedUID is set
-	DeletedUID    types.UID // the object it must lose; "" if WroteRV is set
+	ReadRV        string    // what the store has reached; "" means it does not know. With RefusedRV: of its copy of the object
+	WroteRV       string    // what it must reach
+	DeletedUID    types.UID // the object it must lose
+	RefusedRV     string    // what its copy of RefusedObject must be newer than
+	RefusedObject string    // namespace/name, set with RefusedRV
 }
 
 // Error implements error.
 func (e *StaleError) Error() string {
 	if e.DeletedUID != "" {
 		return fmt.Sprintf("consistency: the cache of %s is at version %q and still holds the deleted object with UID %s", e.GroupResource, e.ReadRV, e.DeletedUID)
+	}
+	if e.RefusedRV != "" {
+		return fmt.Sprintf("consistency: the cache of %s has %s at version %q, and a write at version %q was refused", e.GroupResource, e.RefusedObject, e.ReadRV, e.RefusedRV)
 	}
 	return fmt.Sprintf("consistency: the cache of %s is at version %q, behind the written %q", e.GroupResource, e.ReadRV, e.WroteRV)
 }

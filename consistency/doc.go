@@ -39,6 +39,12 @@
 // and seen once the store holds no object with it. The transport finds it in the answer
 // to a DELETE, and in the answer to an update that removes the last finalizer.
 //
+// A conflict means that the cache was behind somebody else's write. It is remembered by
+// the object and the version that the refused write carried, and seen once the store
+// holds a newer one, or the object no more: to try before that is to be refused again.
+// The transport reads the version from the request, in every form that a write or a
+// deletion can carry one; Refused records it by hand.
+//
 // # When waiting does not help
 //
 // Two things a cache may never show: a write whose answer was lost, and one that a
@@ -54,6 +60,10 @@
 //				writes.WroteAt(key, "", corev1.Resource("pods"), pod.ResourceVersion)
 //			}
 //		}
+//
+// A conflict that no version explains (a patch without one, a JSON patch whose test
+// failed, another object's quota) holds nothing back, and LiveRead is true in the next
+// run, once.
 //
 // WroteAt with the versions that were read settles what was lost: the runs after it
 // wait until the cache shows as much as the read did. Only for an empty list take the
@@ -91,8 +101,28 @@
 //     the answer to a DELETE says that the object is gone, and when an update or a
 //     patch has removed the last finalizer of an object being deleted.
 //   - C8: LiveRead is true in a run exactly if, when it began, a recorded write or
-//     deletion was not visible, or a write was ambiguous. Ready lets such a run go
-//     at latest when MaxWait and AmbiguousWait have passed, and not before.
+//     deletion was not visible, a write was ambiguous, or one was refused as in C9 or
+//     C10. Ready lets a run of the first two kinds go at latest when MaxWait and
+//     AmbiguousWait have passed, and not before.
+//   - C9: When an update, a patch or a deletion that carried a resource version is
+//     refused with a conflict about its object, the owner is ready when the store
+//     holds that object at a newer version or with another UID than the write carried,
+//     or holds it no more; Ready lets it go at latest MaxWait after that, and then
+//     LiveRead is true. So no version that came from the cache is tried twice, and a
+//     foreign write costs one refused request at most.
+//   - C10: A refused write of which the cache cannot show the cause is not waited
+//     for, and LiveRead is true once, in the next run of the owner: it carried no
+//     version, or none that can be read again (no GetBody); it was a JSON patch of
+//     which a test failed (422); the conflict is not about its object; the store
+//     cannot be asked for objects; or it has reached the version and never held the
+//     object. A create that finds its name taken, and an apply of fields that others
+//     manage, record nothing.
+//   - C11: Stores have nothing in common. Several can wrap one configuration, serve
+//     several controllers with one key, and be used again after a controller ended:
+//     each records the writes that were made with a context of its own Begin.
+//   - C12: A write that C3 covers and that may have been carried out, although the
+//     answer is a 5xx, is not repeated by client-go itself: the transport takes
+//     Retry-After out of the answer's header.
 //
 // # Caveats
 //
@@ -118,7 +148,13 @@
 //     feature turned off, leaves the store without a version: never ready.
 //   - Client-go's fake clientset has no resource versions; nothing is recorded with it.
 //   - Answers longer than 8 MiB count as ambiguous.
+//   - A server that refuses a current version with a conflict about the very object, as
+//     for a namespace that is being emptied, holds the key back until the next change
+//     of the object, or MaxWait.
+//   - A conflict after a live read that was newer than the cache is waited for as well:
+//     until the cache has passed the version that was read.
 //
 // The package is larger than most of this library because the transport reads three
-// encodings and every form of path; the store itself is half of it.
+// encodings, every form of path and every way to send a version; the store itself is
+// half of it.
 package consistency

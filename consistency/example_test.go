@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -161,6 +162,30 @@ func ExampleLiveRead() {
 	// list from the cache, and create what is missing
 	// list from the server
 	// list from the cache, and create what is missing
+}
+
+// A loop without a transport from Wrap says by itself what was refused.
+func ExampleStore_Refused() {
+	pods := cache.NewStore(cache.MetaNamespaceKeyFunc)
+	_ = pods.Add(examplePod("41"))
+	writes := consistency.New(consistency.Config{
+		Stores: map[schema.GroupResource]interface{ LastStoreSyncResourceVersion() string }{
+			corev1.Resource("pods"): pods,
+		},
+	})
+	owner := types.NamespacedName{Namespace: "default", Name: "web"}
+	pod := examplePod("41")
+	err := error(apierrors.NewConflict(corev1.Resource("pods"), pod.Name, errors.New("it has changed"))) // from an update
+	if apierrors.IsConflict(err) {
+		name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+		writes.Refused(owner, "", corev1.Resource("pods"), name, pod.ResourceVersion)
+	}
+	fmt.Println(writes.EnsureReady(owner))
+	_ = pods.Update(examplePod("43"))
+	fmt.Println(writes.EnsureReady(owner))
+	// Output:
+	// consistency: the cache of pods has default/web-0 at version "41", and a write at version "41" was refused
+	// <nil>
 }
 
 // Usually rest.Config.Wrap(writes.Wrap), before the clients are made.

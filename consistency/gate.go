@@ -15,7 +15,7 @@ type liveKey struct{}
 
 // LiveRead reports whether the context came from a Begin at which the cache could not
 // be trusted for its key: a recorded write or deletion was not visible, or a write was
-// ambiguous. Such a run must read from the server what it decides on, and should pass
+// ambiguous, or one was refused (see Refused). Such a run must read from the server what it decides on, and should pass
 // the version of that read to WroteAt, so that the runs after it wait for the cache to
 // show as much. It is false for any other context.
 func LiveRead(ctx context.Context) bool {
@@ -30,14 +30,16 @@ func (s *Store) Begin(ctx context.Context, key types.NamespacedName) context.Con
 	ctx = context.WithValue(ctx, ownerKey{s}, key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, verdict := s.lagLocked(key); verdict != ready || s.owners[key] != nil {
+	_, _ = s.lagLocked(key)
+	if rec := s.owners[key]; rec != nil { // it has something left
+		rec.live = time.Time{} // for one run
 		ctx = context.WithValue(ctx, liveKey{}, true)
 	}
 	return ctx
 }
 
 // Ready reports whether the key may run: the cache shows every recorded write and
-// deletion of it, and no write of it became ambiguous in the last AmbiguousWait; or
+// deletion of it and what refused its writes, and no write of it became ambiguous in the last AmbiguousWait; or
 // MaxWait has passed since the last of them, and then LiveRead is true in the run. If
 // not, wake is called exactly once when it may: from an informer's handler, a timer, or
 // Clear, so it must not block; adding the key to a queue is what it is for. Every call
@@ -126,7 +128,7 @@ func (s *Store) mayGoLocked(owner types.NamespacedName, w *waiter, now time.Time
 	if now.Before(next) {
 		return false, next
 	}
-	w.timedOut = true
+	w.timedOut = verdict != ready || len(rec.ambiguous) > 0
 	return true, time.Time{}
 }
 

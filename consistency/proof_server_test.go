@@ -51,6 +51,7 @@ type proof struct {
 	burst  int           // how many children one call creates at most: more calls, more decisions
 	gated  bool          // the store is the controller's gate
 	named  bool          // children have names that follow from the owner's, instead of generateName
+	fault  fault.Fault   // what happens to the answers that are lost; nothing means that the connection is reset
 	lose   int           // lost are the answers of each owner's first create, and of one in so many of the others; 0 means none
 	live   bool          // what was lost is looked for on the server
 	wait   time.Duration // Config.AmbiguousWait
@@ -234,7 +235,10 @@ func (p proof) run(t *testing.T) proofResult {
 			if later && creates.Add(1)%int64(p.lose) != 0 {
 				return fault.Fault{}
 			}
-			return fault.Fault{After: func() { c.lost.Add(1) }, Lose: true} // carried out, and reset
+			f := p.fault
+			f.Lose = f.Answer == nil && !f.Trunc
+			f.Finally = func() { c.lost.Add(1) }
+			return f
 		}, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -370,20 +374,28 @@ func TestServerNoDuplicates(t *testing.T) {
 	}
 }
 
-// Creates are carried out and their connections reset. Who asks LiveRead and then
-// reads live creates nothing twice; neither does who gives names that follow from the
-// owner's, without asking. Generated names without a live read give duplicates, even
-// with the gate: it knows no version to wait for. An AmbiguousWait that is longer than
-// the watches are late hides that, and so it is turned off elsewhere.
+// Creates are carried out, and their connections reset, their answers cut off, or an
+// error of a server sent instead, also one that client-go would repeat by itself. Who
+// asks LiveRead and then reads live creates nothing twice; neither does who gives names
+// that follow from the owner's, without asking. Generated names without a live read give
+// duplicates, even with the gate: it knows no version to wait for. An AmbiguousWait that
+// is longer than the watches are late hides that, and so it is turned off elsewhere.
 //
-// Proves C4, C8.
+// Proves C4, C8, C12.
 func TestServerLostCreates(t *testing.T) {
+	answered := func(code, retryAfter int, reason metav1.StatusReason) fault.Fault {
+		return fault.Fault{Commit: true, Answer: &fault.Answer{Code: code, Reason: reason, Message: "gone wrong", RetryAfter: retryAfter}}
+	}
 	for _, tt := range []struct {
 		name       string
 		proof      proof
 		duplicates bool
 	}{
 		{"generateName and a live read", proof{owners: 30, burst: proofChildren, gated: true, lose: 4, live: true, wait: -1}, false},
+		{"an answer that is cut off", proof{owners: 6, burst: proofChildren, gated: true, lose: 4, live: true, wait: -1, fault: fault.Fault{Trunc: true}}, false},
+		{"500", proof{owners: 6, burst: proofChildren, gated: true, lose: 4, live: true, wait: -1, fault: answered(500, 0, metav1.StatusReasonInternalError)}, false},
+		{"503 with Retry-After", proof{owners: 6, burst: proofChildren, gated: true, lose: 4, live: true, wait: -1, fault: answered(503, 1, metav1.StatusReasonServiceUnavailable)}, false},
+		{"504, and no live read", proof{owners: 10, burst: proofChildren, gated: true, lose: 50, wait: -1, fault: answered(504, 0, metav1.StatusReasonTimeout)}, true},
 		{"generateName and a wait", proof{owners: 10, burst: proofChildren, gated: true, lose: 50, wait: 6 * proofLate}, false},
 		{"generateName alone", proof{owners: 10, burst: proofChildren, gated: true, lose: 50, wait: -1}, true},
 		{"names that follow from the owner", proof{owners: 30, burst: proofChildren, gated: true, lose: 4, named: true, wait: -1}, false},

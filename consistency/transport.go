@@ -22,7 +22,8 @@ const maxAnswer = 8 << 20
 type ownerKey struct{ store *Store }
 
 // Wrap returns a transport that records the writes made with a context of Begin; it
-// has the form rest.Config.Wrap wants. All else passes through untouched: reads, dry
+// has the form rest.Config.Wrap wants. It takes Retry-After out of their 5xx answers:
+// client-go repeats such a request unasked, also when it was carried out. All else passes through untouched: reads, dry
 // runs, writes of resources without a store, and streams (exec, attach, port-forward,
 // proxy). A nil rt means http.DefaultTransport.
 func (s *Store) Wrap(rt http.RoundTripper) http.RoundTripper {
@@ -64,6 +65,11 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	case resp.StatusCode >= http.StatusInternalServerError:
 		w.ambiguous()
+		// Client-go would send it again by itself, and create twice what has no name yet.
+		// A Status tells the delay in its details too, and those stay.
+		resp.Header.Del("Retry-After")
+	case resp.StatusCode == http.StatusConflict || resp.StatusCode == http.StatusUnprocessableEntity:
+		w.refused(req, resp, target)
 	case resp.StatusCode >= 200 && resp.StatusCode < 300:
 		// Of other answers the end is where the connection ended.
 		framed := resp.ContentLength >= 0 || len(resp.TransferEncoding) > 0 || resp.ProtoMajor >= 2

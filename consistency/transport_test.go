@@ -376,3 +376,48 @@ func TestAmbiguousIsSettled(t *testing.T) {
 		})
 	})
 }
+
+// A write that may have been carried out is not offered to client-go for a repetition.
+//
+// Proves C12.
+func TestWrapTakesRetryAfter(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		method string
+		path   string
+		code   int
+		owned  bool
+		want   string
+	}{
+		{name: "create", method: "POST", path: "/api/v1/namespaces/ns/pods", code: 503, owned: true, want: ""},
+		{name: "patch", method: "PATCH", path: "/api/v1/namespaces/ns/pods/n", code: 500, owned: true, want: ""},
+		{name: "not carried out", method: "POST", path: "/api/v1/namespaces/ns/pods", code: 429, owned: true, want: "7"},
+		{name: "read", method: "GET", path: "/api/v1/namespaces/ns/pods", code: 503, owned: true, want: "7"},
+		{name: "no store", method: "POST", path: "/api/v1/namespaces/ns/events", code: 503, owned: true, want: "7"},
+		{name: "no owner", method: "POST", path: "/api/v1/namespaces/ns/pods", code: 503, want: "7"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := tracked()
+			ctx := t.Context()
+			if tc.owned {
+				ctx = s.Begin(ctx, owner)
+			}
+			req, err := http.NewRequestWithContext(ctx, tc.method, "https://server"+tc.path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := s.Wrap(roundTripper(func(req *http.Request) (*http.Response, error) {
+				resp, err := respond(tc.code, jsonType, []byte("{}"))(req)
+				resp.Header.Set("Retry-After", "7")
+				return resp, err
+			})).RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if got := resp.Header.Get("Retry-After"); got != tc.want {
+				t.Errorf("Retry-After = %q, want %q", got, tc.want)
+			}
+		})
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -140,11 +141,9 @@ func Remove[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name stri
 	}
 	answer, err := patch(ctx, c, obj, removal(obj, name))
 	if isFailedTest(err) {
-		// Which test failed, the answer does not say. A patch that only tests the
-		// UID changes nothing, and returns the live object or fails for that reason
-		// alone: a read, for identities that have no verb but patch.
+		// Which test failed, the answer does not say.
 		var live T
-		live, err = patch(ctx, c, obj, []operation{testUID(obj)})
+		live, err = look(ctx, c, obj)
 		switch {
 		case isFailedTest(err):
 			return gone, nil
@@ -155,7 +154,7 @@ func Remove[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name stri
 		}
 	}
 	switch {
-	case apierrors.IsNotFound(err):
+	case isGone(err):
 		return gone, nil
 	case err != nil:
 		return gone, fmt.Errorf("finalizer %s: remove: %w", name, asConflict(err))
@@ -168,10 +167,24 @@ func check(obj metav1.Object, name string) error {
 	if !strings.Contains(name, "/") || len(validation.IsQualifiedName(name)) > 0 {
 		return fmt.Errorf("finalizer %q: not a finalizer name: use a domain, a slash and a word, such as example.com/bucket", name)
 	}
-	if obj.GetUID() == "" {
+	switch {
+	case isNil(obj):
+		return fmt.Errorf("finalizer %s: the object is nil: pass one that the API server returned", name)
+	case obj.GetName() == "":
+		return fmt.Errorf("finalizer %s: the object has no metadata.name: pass one that the API server returned", name)
+	case obj.GetUID() == "":
 		return fmt.Errorf("finalizer %s: object %q has no metadata.uid: pass one that the API server returned", name, obj.GetName())
 	}
 	return nil
+}
+
+// isNil reports whether obj is nil or a nil pointer, whose fields nobody can read.
+func isNil(obj metav1.Object) bool {
+	if obj == nil {
+		return true
+	}
+	v := reflect.ValueOf(obj)
+	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // operation is one step of a JSON patch (RFC 6902). Value has no omitempty: a
@@ -230,13 +243,29 @@ func testList(obj metav1.Object) operation {
 	return operation{Op: "test", Path: finalizersPath}
 }
 
+// look returns the live object of the UID of obj. It is a patch that only tests
+// the UID: it changes nothing, and fails for that reason alone. So it is a read, of
+// what is stored and not of a cache, for identities that have no verb but patch.
+func look[T metav1.Object](ctx context.Context, c Patcher[T], obj T) (T, error) {
+	return patch(ctx, c, obj, []operation{testUID(obj)})
+}
+
 func patch[T metav1.Object](ctx context.Context, c Patcher[T], obj T, operations []operation) (T, error) {
+	var none T
+	if c == nil {
+		return none, errors.New("the client is nil: pass one of the object's resource and namespace")
+	}
 	data, err := json.Marshal(operations)
 	if err != nil {
-		var none T
 		return none, err
 	}
 	return c.Patch(ctx, obj.GetName(), types.JSONPatchType, data, metav1.PatchOptions{})
+}
+
+// isGone reports whether err says that there is no such object. A server or proxy
+// that does not know the resource answers 404 as well, which proves no absence.
+func isGone(err error) bool {
+	return apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
 }
 
 // isFailedTest reports whether err says that the patch did not apply. The API

@@ -30,6 +30,10 @@ type Adder[K comparable] interface {
 // resourceVersion is the same: a resync or a relist), are added at LowPriority
 // if q has AddWith, as *Queue has, and plainly if not.
 //
+// If q has AddEvent, as the Source of a reconcile.Controller has, keys are added by it,
+// with the kind of event: "add", "update", "delete", "list" for the initial list, or
+// "resync".
+//
 // A deletion that the informer missed comes as a cache.DeletedFinalStateUnknown,
 // and is taken for a deletion of the object in it. Informers always put one in.
 // If it holds none, keys is given a new object that has nothing but the namespace
@@ -49,6 +53,9 @@ func EventHandler[T any, K comparable](q Adder[K], keys func(T) []K) cache.Resou
 	h.with, _ = q.(interface {
 		AddWith(opts AddOptions, keys ...K)
 	})
+	h.event, _ = q.(interface {
+		AddEvent(kind string, opts AddOptions, keys ...K)
+	})
 	return h
 }
 
@@ -57,41 +64,58 @@ type eventHandler[T any, K comparable] struct {
 	with interface {
 		AddWith(opts AddOptions, keys ...K)
 	} // nil if q cannot
+	event interface {
+		AddEvent(kind string, opts AddOptions, keys ...K)
+	} // nil if q cannot
 	keys func(T) []K
 }
 
 func (h *eventHandler[T, K]) OnAdd(obj any, isInInitialList bool) {
-	h.add(h.keys(h.object(obj)), isInInitialList)
+	kind := "add"
+	if isInInitialList {
+		kind = "list"
+	}
+	h.add(h.keys(h.object(obj)), kind, isInInitialList)
 }
 
 func (h *eventHandler[T, K]) OnUpdate(oldObj, newObj any) {
 	before, after := h.object(oldObj), h.object(newObj)
-	same := sameVersion(oldObj, newObj)
+	kind, same := "update", sameVersion(oldObj, newObj)
+	if same {
+		kind = "resync"
+	}
 	keys := h.keys(after)
-	h.add(keys, same)
+	h.add(keys, kind, same)
 	if old := h.keys(before); !slices.Equal(old, keys) {
-		h.add(without(old, keys), same)
+		h.add(without(old, keys), kind, same)
 	}
 }
 
 func (h *eventHandler[T, K]) OnDelete(obj any) {
 	last, key, known := deleted(obj)
 	if known {
-		h.add(h.keys(h.object(last)), false)
+		h.add(h.keys(h.object(last)), "delete", false)
 	} else if t, ok := named[T](key); ok {
-		h.add(h.keys(t), false)
+		h.add(h.keys(t), "delete", false)
 	}
 }
 
 func (h *eventHandler[T, K]) object(obj any) T { return typed[T]("EventHandler", obj) }
 
-func (h *eventHandler[T, K]) add(keys []K, low bool) {
-	if low && h.with != nil {
-		h.with.AddWith(AddOptions{Priority: LowPriority}, keys...)
-		return
+func (h *eventHandler[T, K]) add(keys []K, kind string, low bool) {
+	var opts AddOptions
+	if low {
+		opts.Priority = LowPriority
 	}
-	for _, key := range keys {
-		h.q.Add(key)
+	switch {
+	case h.event != nil:
+		h.event.AddEvent(kind, opts, keys...)
+	case low && h.with != nil:
+		h.with.AddWith(opts, keys...)
+	default:
+		for _, key := range keys {
+			h.q.Add(key)
+		}
 	}
 }
 

@@ -116,7 +116,7 @@ func judge(cl class, n int, res Result, err error) verdict {
 		d := min(forbiddenMin<<min(n-1, 10), forbiddenMax)
 		v.again, v.delay = after, between(d, d+d/2)
 	case conflict:
-		v.again, v.delay, v.quiet = after, between(conflictMin, conflictMax), n <= quietInARow
+		v.again, v.delay, v.quiet = gated, between(conflictMin, conflictMax), n <= quietInARow
 		if !v.quiet {
 			v.again = limited
 		}

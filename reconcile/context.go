@@ -18,6 +18,7 @@ type callContext[K comparable] struct {
 	run      *run[K]
 	calls    context.Context // what the call's context is derived from
 	key      K
+	why      uint64    // its triggers
 	deadline time.Time // zero: none
 
 	real atomic.Pointer[realContext]
@@ -30,8 +31,8 @@ type realContext struct {
 	cancel context.CancelFunc
 }
 
-func (r *run[K]) newCallContext(calls context.Context, key K, start time.Time) *callContext[K] {
-	c := &callContext[K]{run: r, calls: calls, key: key}
+func (r *run[K]) newCallContext(calls context.Context, key K, start time.Time, why uint64) *callContext[K] {
+	c := &callContext[K]{run: r, calls: calls, key: key, why: why}
 	if r.Timeout > 0 {
 		c.deadline = start.Add(r.Timeout)
 	}
@@ -85,10 +86,23 @@ func (c *callContext[K]) Err() error { return c.make().Err() }
 // Value needs the real context for most keys: context.Cause, and contexts that are
 // derived from this one, find what they look for by a value.
 func (c *callContext[K]) Value(key any) any {
-	if key == c.run.loggerKey {
+	switch key {
+	case c.run.loggerKey:
+		if triggers := c.triggers(); triggers != nil {
+			return c.run.logger.WithValues("key", c.key, "triggers", triggers)
+		}
 		return c.run.logger.WithValues("key", c.key)
+	case triggersKey{}:
+		return c.triggers()
 	}
 	return c.make().Value(key)
+}
+
+func (c *callContext[K]) triggers() []string {
+	c.run.mu.Lock()
+	_, retried := c.run.streaks[c.key]
+	c.run.mu.Unlock()
+	return c.run.triggers.text(c.why, retried)
 }
 
 // loggerKey is the key by which klog.FromContext finds a logger, which is not

@@ -31,7 +31,7 @@
 //	result        returned                             failures  runs again     with RequeueAfter > 0  log
 //	success       nil                                  reset     no             see requeue            V(4)
 //	requeue       nil                                  reset     see success    RequeueAfter           V(4)
-//	conflict      API conflict, 5 in a row             kept      50ms..250ms    RequeueAfter           V(4)
+//	conflict      API conflict, 5 in a row             kept      gate, or soon  RequeueAfter           V(4)
 //	conflict      API conflict, more in a row          counted   rate limiter   RequeueAfter           error
 //	server_delay  API error with Retry-After           kept      1x..1.2x       the longer             error
 //	stale         Stale() bool is true, 5 in a row     kept      gate, or soon  RequeueAfter           V(4)
@@ -60,8 +60,11 @@
 // The rows in words:
 //
 //   - conflict is apierrors.IsConflict: somebody else wrote first, which is no
-//     failure. More than five in a row on one key are, and back off. A conflict of
-//     server-side apply is no race but lasts, and is classed error.
+//     failure. With a Gate that is not ready for the key, since the cache has not seen
+//     yet what was in the way, the key waits until the gate wakes it; otherwise the
+//     delay is 50ms to 250ms. More than five in a row on one key are a failure, and
+//     back off. A conflict of server-side apply is no race but lasts, and is classed
+//     error.
 //   - server_delay is apierrors.SuggestsClientDelay. The delay counts as at least
 //     1s and at most 5min, and up to a fifth is added at random.
 //   - stale is an error with a method Stale() bool that returns true: the cache is

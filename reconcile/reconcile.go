@@ -151,13 +151,34 @@ type Controller[K comparable] struct {
 	// handler registration that fills the queue. nil means nothing to wait for.
 	HasSynced []cache.DoneChecker
 
+	// Resync adds every key of Keys once in this time, at a moment of its own each, so
+	// that what no event tells of is found and mended: changes outside of the cluster,
+	// say. The keys are added at priority -100. 0 means never; else it must be 1s or more.
+	Resync time.Duration
+
+	// Keys returns the keys to resync, such as those of all objects in an informer's
+	// store. It is called once in each Resync, by one goroutine. Required with Resync.
+	Keys func() []K
+
+	// Unguarded turns off the guard that slows down keys that make themselves run (see
+	// "Hot loops" in the package comment).
+	Unguarded bool
+
 	// Gate holds keys back until caches have seen their own writes. nil means none.
 	Gate Gate[K]
+
+	// Hook is called before each call of Reconcile, with the context that the call is to
+	// get, and returns the one that it gets: ctx or one derived from it. What it returns
+	// beside that is called after the call, with the result that Metrics gets and the
+	// error, unless it is nil. A tracer can begin a span and end it so; [Triggers] tells
+	// what led to the call. It is called by several goroutines at once. nil means none.
+	Hook func(ctx context.Context, key K) (_ context.Context, end func(result string, err error))
 
 	// Metrics receives counts. nil means none.
 	Metrics Metrics
 
-	running atomic.Bool // Run is running
+	running  atomic.Bool // Run is running
+	triggers triggers[K]
 }
 
 const (
@@ -191,6 +212,14 @@ func (c *Controller[K]) validate() error {
 	}
 	if c.MaxAttempts < 0 {
 		bad("MaxAttempts", fmt.Sprintf("is %d: set it to 1 or more, or 0 for no limit", c.MaxAttempts))
+	}
+	switch {
+	case c.Resync != 0 && c.Resync < time.Second:
+		bad("Resync", fmt.Sprintf("is %v: set it to 1s or more, or 0 for never", c.Resync))
+	case c.Resync > 0 && c.Keys == nil:
+		bad("Keys", fmt.Sprintf("is nil although Resync is %v: set it to the function that returns all keys", c.Resync))
+	case c.Resync == 0 && c.Keys != nil:
+		bad("Resync", "is 0 although Keys is set: set both, or none")
 	}
 	for i, checker := range c.HasSynced {
 		if checker == nil {

@@ -11,6 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 )
 
@@ -58,7 +59,10 @@ type run[K comparable] struct {
 	restartable contextGetter[K]
 	pending     pendingLister[K]
 
+	began time.Time // where the guard's clock starts
+
 	mu      sync.Mutex     // guards the fields below
+	guard   guard[K]       // unused if Unguarded
 	slots   []slot[K]      // by worker
 	streaks map[K]streak   // keys whose last call did not succeed
 	parked  map[K]int      // keys that wait for the gate, and their priority
@@ -110,6 +114,7 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 		logger:       klog.FromContext(ctx).WithValues("controller", c.Name),
 		loggerKey:    loggerKey(),
 		timeoutCause: fmt.Errorf("reconcile: timeout of %v is over: %w", c.Timeout, context.DeadlineExceeded),
+		began:        time.Now(),
 		slots:        make([]slot[K], cmp.Or(c.Workers, defaultWorkers)),
 		streaks:      map[K]streak{},
 		parked:       map[K]int{},
@@ -133,19 +138,23 @@ func (r *run[K]) run(ctx context.Context) error {
 	defer stop.cancelCalls(nil)
 
 	finished := make(chan struct{})
-	var supervisor, workers sync.WaitGroup
-	supervisor.Go(func() { r.supervise(stop, finished) })
+	var beside, workers sync.WaitGroup
+	beside.Go(func() { r.supervise(stop, finished) })
 	if r.waitForSync(stop.intake) {
 		r.logger.Info("Starting controller", "workers", len(r.slots))
+		if r.Resync > 0 {
+			beside.Go(func() { r.resync(stop.intake, finished) })
+		}
 		for i := range r.slots {
 			workers.Go(func() { r.work(stop, &r.slots[i]) })
 		}
 		workers.Wait()
 	}
 	close(finished)
-	supervisor.Wait()
+	beside.Wait()
 
 	r.unpark()
+	r.releaseAll()
 	asked := stop.ended()
 	r.shutDownQueue()
 	r.report()
@@ -209,16 +218,20 @@ func (r *run[K]) get(ctx context.Context) (key K, priority int, ok bool) {
 	}
 }
 
-// handle runs key once, unless the gate holds it back, and does what the table
-// says.
+// handle runs key once, unless the gate or the guard holds it back, and does what the
+// table says.
 func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	defer r.Queue.Done(key)
 	if !r.ready(key, priority) {
 		r.logger.V(4).Info("Waiting for the cache", "key", key)
 		return
 	}
+	start, why := time.Now(), r.triggers.take(key)
+	if !r.Unguarded && !r.admit(key, priority, start.Sub(r.began), why) {
+		r.triggers.add(why, key)
+		return
+	}
 
-	start := time.Now()
 	r.mu.Lock()
 	*s = slot[K]{busy: true, key: key, since: start}
 	r.mu.Unlock()
@@ -226,22 +239,30 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 		r.Metrics.ReconcileStarted(r.Name)
 	}
 
-	res, timedOut, err := r.call(stop.calls, key, start)
+	res, timedOut, end, err := r.call(stop.calls, key, start, why)
 
-	took := time.Since(start)
+	ended := time.Now()
+	took := ended.Sub(start)
 	cl, err := r.class(res, err, stop.calls.Err() != nil, timedOut)
 	r.mu.Lock()
 	s.busy = false
 	st := r.noteLocked(key, cl)
+	calls, since, hot := r.guard.ended(key, ended.Sub(r.began))
 	r.mu.Unlock()
 	if r.Metrics != nil {
 		r.Metrics.ReconcileFinished(r.Name, string(cl), took)
+	}
+	if end != nil {
+		end(string(cl), err)
+	}
+	if hot {
+		r.logger.Info("Slowed down a key that makes itself run", "key", key, "calls", calls, "in", since.Round(time.Second), "triggers", r.triggers.text(why, st.attempts > 1))
 	}
 	v := judge(cl, st.inARow, res, err)
 	if v.again == limited && r.MaxAttempts > 0 && r.exhausted(key) {
 		v = verdict{reset: true, again: never, parked: true}
 	}
-	r.log(key, cl, v, err, st.attempts, took)
+	r.log(key, cl, v, err, st.attempts, took, why)
 	if res.Priority != nil {
 		priority = *res.Priority
 	}
@@ -249,17 +270,20 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 }
 
 // call calls Reconcile with a context of its own, which ends with the call, so
-// that nothing Reconcile derived from it outlives it.
-func (r *run[K]) call(calls context.Context, key K, start time.Time) (res Result, timedOut bool, err error) {
-	own := r.newCallContext(calls, key, start)
+// that nothing Reconcile derived from it outlives it. What end is, the Hook says.
+func (r *run[K]) call(calls context.Context, key K, start time.Time, why uint64) (res Result, timedOut bool, end func(string, error), err error) {
+	own := r.newCallContext(calls, key, start, why)
 	defer func() { timedOut = own.end() }()
 	var ctx context.Context = own
 	if r.Gate != nil {
 		ctx = r.Gate.Begin(ctx, key)
 		defer r.Gate.End(key)
 	}
+	if r.Hook != nil {
+		ctx, end = r.Hook(ctx, key)
+	}
 	res, err = r.protect(ctx, key)
-	return res, false, err
+	return res, false, end, err
 }
 
 // protect is the one place that recovers a panic: one object that the Func
@@ -345,22 +369,36 @@ func (r *run[K]) settle(stop *stop, v verdict, key K, priority int) {
 	case now:
 		r.add(addOptions{Priority: priority}, key)
 	case after, gated:
+		if v.delay < callCost && !r.Unguarded { // a longer one costs nothing anyway
+			r.mu.Lock()
+			r.guard.expect(key, time.Since(r.began)+v.delay)
+			r.mu.Unlock()
+		}
 		r.add(addOptions{Priority: priority, After: v.delay}, key)
 	case limited:
 		r.add(addOptions{Priority: priority, RateLimited: true}, key)
 	}
 }
 
-func (r *run[K]) add(opts addOptions, key K) {
-	switch {
-	case r.adder != nil:
-		r.adder.AddWith(opts, key)
-	case opts.RateLimited:
-		r.Queue.AddRateLimited(key)
-	case opts.After > 0:
-		r.Queue.AddAfter(key, opts.After)
-	default:
-		r.Queue.Add(key)
+func (r *run[K]) add(opts addOptions, keys ...K) {
+	addTo(r.Queue, r.adder, opts, keys...)
+}
+
+// addTo adds keys to a queue, by adder if it has one.
+func addTo[K comparable](queue workqueue.TypedRateLimitingInterface[K], adder optionAdder[K], opts addOptions, keys ...K) {
+	if adder != nil {
+		adder.AddWith(opts, keys...)
+		return
+	}
+	for _, key := range keys {
+		switch {
+		case opts.RateLimited:
+			queue.AddRateLimited(key)
+		case opts.After > 0:
+			queue.AddAfter(key, opts.After)
+		default:
+			queue.Add(key)
+		}
 	}
 }
 
@@ -417,7 +455,7 @@ func (r *run[K]) unpark() {
 }
 
 // log writes the one line of a call. Nothing else logs the error.
-func (r *run[K]) log(key K, cl class, v verdict, err error, attempts int, took time.Duration) {
+func (r *run[K]) log(key K, cl class, v verdict, err error, attempts int, took time.Duration, why uint64) {
 	logger := r.logger
 	if v.quiet {
 		logger = logger.V(4)
@@ -428,6 +466,9 @@ func (r *run[K]) log(key K, cl class, v verdict, err error, attempts int, took t
 	values := []any{"key", key, "class", cl, "attempts", attempts, "took", took}
 	if v.again == after || v.again == gated && r.Gate == nil {
 		values = append(values, "retryAfter", v.delay)
+	}
+	if triggers := r.triggers.text(why, attempts > 1); triggers != nil {
+		values = append(values, "triggers", triggers)
 	}
 	if v.parked {
 		values = append(values, "parkedAfter", r.MaxAttempts)

@@ -142,7 +142,7 @@ var table = []struct {
 		again: "no"},
 	{doc: "requeue|nil|reset|see success|RequeueAfter|V(4)",
 		afterMin: 40 * time.Second, afterMax: 40 * time.Second},
-	{doc: "conflict|API conflict, 5 in a row|kept|50ms..250ms|RequeueAfter|V(4)", err: errConflict, nth: 5,
+	{doc: "conflict|API conflict, 5 in a row|kept|gate, or soon|RequeueAfter|V(4)", err: errConflict, nth: 5,
 		again: "after", min: 50 * time.Millisecond, max: 250 * time.Millisecond, afterMin: 40 * time.Second, afterMax: 40 * time.Second},
 	{doc: "conflict|API conflict, more in a row|counted|rate limiter|RequeueAfter|error", err: errConflict, nth: 6,
 		again: "rate limiter", afterMin: 40 * time.Second, afterMax: 40 * time.Second},

@@ -1,0 +1,66 @@
+package reconcile_test
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/controllerkit/controllerkit/reconcile"
+)
+
+// The same thing happens three times; one Event tells of it.
+func ExampleEventRecorder() {
+	client := fake.NewClientset()
+	recorder := &reconcile.EventRecorder{
+		Controller: "example.com/copier",
+		Client:     func(ns string) reconcile.EventClient { return client.EventsV1().Events(ns) },
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- recorder.Run(ctx) }()
+
+	settings := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "settings", UID: "c0ffee"}}
+	for range 3 {
+		recorder.Event(
+			reconcile.Reference(settings, corev1.SchemeGroupVersion.WithKind("ConfigMap")), corev1.ObjectReference{},
+			corev1.EventTypeWarning, "QuotaExceeded", "Copy", "the copy does not fit into the quota of namespace prod",
+		)
+	}
+
+	cancel() // after the controllers that use it have ended
+	fmt.Println(<-ended, recorder.Counts())
+	events, _ := client.EventsV1().Events("default").List(context.Background(), metav1.ListOptions{})
+	for _, e := range events.Items {
+		fmt.Println(e.Regarding.Name, e.Type, e.Reason, e.Action, e.Series.Count)
+	}
+	// Output:
+	// <nil> {1 2 0 map[]}
+	// settings Warning QuotaExceeded Copy 3
+}
+
+// A reference says what an Event is about, and needs no scheme.
+func ExampleReference() {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "data", UID: "c0ffee"}}
+	ref := reconcile.Reference(claim, corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"))
+	fmt.Println(ref.APIVersion, ref.Kind, ref.Namespace, ref.Name, ref.UID)
+	// Output:
+	// v1 PersistentVolumeClaim prod data c0ffee
+}
+
+// A recorder is used by many; an Event that cannot be written is counted, not waited for.
+func ExampleEventRecorder_Event() {
+	var none *reconcile.EventRecorder // as in the test of a Func
+	none.Event(corev1.ObjectReference{}, corev1.ObjectReference{}, "", "", "", "")
+
+	recorder := &reconcile.EventRecorder{Controller: "example.com/copier"}
+	node := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "worker-1", UID: "c0ffee"}
+	recorder.Event(node, corev1.ObjectReference{}, corev1.EventTypeNormal, "Drained", "Drain", "all pods are gone")
+	recorder.Event(node, corev1.ObjectReference{}, "Error", "Failed", "Drain", "a type that the API does not have")
+	counts := recorder.Counts()
+	fmt.Println(counts.Held, counts.Dropped)
+	// Output:
+	// 1 map[invalid:1]
+}

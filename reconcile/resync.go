@@ -1,0 +1,58 @@
+package reconcile
+
+import (
+	"context"
+	"hash/maphash"
+	"time"
+)
+
+// resyncPriority is that of what is not urgent: the priority at which event handlers
+// of package queue add the keys of an initial list.
+const resyncPriority = -100
+
+// resyncParts is into how many parts a Resync is divided. Only the keys of one part wait
+// in the queue, so a resync of many keys costs little memory there.
+const resyncParts = 64
+
+// resync adds each key once in every Resync until the intake ends or all workers have
+// ended. The moment of a key follows from a hash with a seed of this Run: the same one
+// in each Resync, so that no key waits for two of them, and another one in other
+// processes.
+func (r *run[K]) resync(ctx context.Context, finished <-chan struct{}) {
+	mask := r.triggers.bit(resyncTrigger)
+	seed := maphash.MakeSeed()
+	part := r.Resync / resyncParts
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	<-timer.C
+	for {
+		began := time.Now()
+		parts := make([][]turn[K], resyncParts)
+		for _, key := range r.Keys() {
+			at := time.Duration(maphash.Comparable(seed, key) % uint64(part*resyncParts))
+			n := int(at / part)
+			parts[n] = append(parts[n], turn[K]{key, at % part})
+		}
+		for n := range parts {
+			for _, t := range parts[n] {
+				r.triggers.add(mask, t.key)
+				r.add(addOptions{Priority: resyncPriority, After: t.after}, t.key)
+			}
+			parts[n] = nil
+			timer.Reset(time.Until(began.Add(part * time.Duration(n+1))))
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+				return
+			case <-finished:
+				return
+			}
+		}
+	}
+}
+
+// turn is that of a key in its part.
+type turn[K comparable] struct {
+	key   K
+	after time.Duration
+}

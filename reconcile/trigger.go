@@ -1,0 +1,180 @@
+package reconcile
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// maxTriggers is how many kinds of events are told apart: the bits of a mask. What
+	// comes after them counts as the last one.
+	maxTriggers = 64
+
+	// maxTriggered bounds the keys of which the events are remembered. A queue with
+	// more keys than that has other things to tell.
+	maxTriggered = 1 << 16
+)
+
+// The triggers that are not of a Source.
+const (
+	resyncTrigger  = "resync"
+	retryTrigger   = "retry"
+	requeueTrigger = "requeue"
+	otherTriggers  = "other"
+)
+
+// Source is where the events of a Controller come from: what event handlers add keys
+// to instead of the queue, so that calls can be told what led to them. See
+// [Controller.Source].
+type Source[K comparable] struct {
+	c    *Controller[K]
+	name string
+	mask uint64 // of an event of which the kind is not told
+}
+
+// Source returns something to add keys to in the place of the Queue, which it passes
+// them on to. It remembers for each key, until its next call, that an event of this
+// source came: see [Triggers]. The name is for people, such as the resource that an
+// informer watches:
+//
+//	pods.AddEventHandler(queue.EventHandler(c.Source("pods"), ownerOf))
+//
+// The Queue must be set before keys are added. Sources can be made and used before,
+// while and after Run runs. Up to 62 kinds of events are told apart, by the name of the
+// source and what [Source.AddEvent] is told; what more there is counts as "other".
+func (c *Controller[K]) Source(name string) *Source[K] {
+	c.triggers.sourced.Store(true)
+	return &Source[K]{c: c, name: name, mask: c.triggers.bit(name)}
+}
+
+// Add adds the key to the controller's queue.
+func (s *Source[K]) Add(key K) {
+	s.c.triggers.add(s.mask, key)
+	s.c.Queue.Add(key)
+}
+
+// AddWith adds keys to the controller's queue, with a priority or a delay where the
+// queue has AddWith. Where it does not, only the delay counts.
+func (s *Source[K]) AddWith(opts struct {
+	Priority    int
+	After       time.Duration
+	RateLimited bool
+}, keys ...K,
+) {
+	s.AddEvent("", opts, keys...)
+}
+
+// AddEvent is AddWith for an event of a kind, which is a word such as "update". "" means
+// that it is not known.
+func (s *Source[K]) AddEvent(kind string, opts struct {
+	Priority    int
+	After       time.Duration
+	RateLimited bool
+}, keys ...K,
+) {
+	mask := s.mask
+	if kind != "" {
+		mask = s.c.triggers.bit(s.name + " " + kind)
+	}
+	s.c.triggers.add(mask, keys...)
+	adder, _ := s.c.Queue.(optionAdder[K])
+	addTo(s.c.Queue, adder, opts, keys...)
+}
+
+// Triggers tells what led to the call that ctx belongs to, for logs: the names of the
+// sources that reported an event of its key since its last call, with the kind of
+// event, such as "pods update"; "resync" if it is a turn of Controller.Resync; and if
+// there was neither, "retry" after a call that did not succeed, else "requeue" (for a
+// RequeueAfter, or for a key that was added to the queue directly). There are at most
+// 65 of them. It is nil for other contexts, and where the controller has no Source and no
+// Resync: then nobody can tell.
+func Triggers(ctx context.Context) []string {
+	names, _ := ctx.Value(triggersKey{}).([]string)
+	return names
+}
+
+// triggersKey is the key of the context value that Triggers returns.
+type triggersKey struct{}
+
+// triggers remembers why keys are in the queue. The zero value remembers nothing yet.
+type triggers[K comparable] struct {
+	used    atomic.Bool // there is at least one name
+	sourced atomic.Bool // one of them is of a Source
+
+	mu    sync.Mutex
+	names []string     // by bit
+	keys  map[K]uint64 // what was reported since the last call of the key
+}
+
+// bit returns the mask of a name.
+func (t *triggers[K]) bit(name string) uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.used.Store(true)
+	for n, have := range t.names {
+		if have == name {
+			return 1 << n
+		}
+	}
+	if len(t.names) == maxTriggers-1 {
+		name = otherTriggers
+	} else if len(t.names) == maxTriggers {
+		return 1 << (maxTriggers - 1)
+	}
+	t.names = append(t.names, name)
+	return 1 << (len(t.names) - 1)
+}
+
+// add remembers that something of mask was reported for the keys.
+func (t *triggers[K]) add(mask uint64, keys ...K) {
+	if mask == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.keys == nil {
+		t.keys = map[K]uint64{}
+	}
+	for _, key := range keys {
+		if have, ok := t.keys[key]; ok || len(t.keys) < maxTriggered {
+			t.keys[key] = have | mask
+		}
+	}
+}
+
+// take returns what was reported for the key, and forgets it.
+func (t *triggers[K]) take(key K) uint64 {
+	if !t.used.Load() {
+		return 0
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	mask := t.keys[key]
+	if mask != 0 {
+		delete(t.keys, key)
+	}
+	return mask
+}
+
+// text returns the names of a mask. If it is empty, retried decides what it was.
+func (t *triggers[K]) text(mask uint64, retried bool) []string {
+	switch {
+	case !t.used.Load():
+		return nil
+	case mask == 0 && retried:
+		return []string{retryTrigger}
+	case mask == 0:
+		return []string{requeueTrigger}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var names []string
+	for n, name := range t.names {
+		if mask&(1<<n) != 0 {
+			names = append(names, name)
+		}
+	}
+	return names
+}

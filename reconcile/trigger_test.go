@@ -1,0 +1,304 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit/reconcile"
+)
+
+// TestTriggers: a call is told everything that led to it since the last one, and
+// nothing that came before or comes after.
+//
+// Proves R17.
+func TestTriggers(t *testing.T) {
+	bothQueues(t, func(t *testing.T, q queueOf) {
+		var got [][]string
+		c := &controller{Name: "x", Queue: q}
+		pods, secrets := c.Source("pods"), c.Source("secrets")
+		var fail error
+		var again time.Duration
+		c.Reconcile = func(ctx context.Context, key string) (reconcile.Result, error) {
+			got = append(got, reconcile.Triggers(ctx))
+			time.Sleep(time.Second)
+			res, err := reconcile.Result{RequeueAfter: again}, fail
+			again, fail = 0, nil
+			return res, err
+		}
+		logs := newLogs()
+		pods.AddEvent("add", addOptions{Priority: 3}, "a") // before Run
+		secrets.AddWith(addOptions{}, "a")
+		r := start(t, logs.context(t.Context()), c)
+		secrets.AddEvent("update", addOptions{}, "a") // while it runs
+		secrets.Add("a")
+		time.Sleep(time.Minute)
+		q.Add("a") // not by a source
+		time.Sleep(time.Minute)
+		again = time.Minute
+		pods.AddEvent("delete", addOptions{After: time.Minute}, "a")
+		time.Sleep(10 * time.Minute)
+		fail = errPlain
+		pods.Add("a")
+		time.Sleep(10 * time.Hour)
+		fail = errPlain
+		pods.Add("a")
+		time.Sleep(2 * time.Second)
+		pods.AddEvent("update", addOptions{}, "a") // before the retry
+		time.Sleep(time.Minute)
+		r.stop()
+		want := [][]string{
+			{"pods add", "secrets"},
+			{"secrets", "secrets update"},
+			{"requeue"},
+			{"pods delete"},
+			{"requeue"},
+			{"pods"},
+			{"retry"},
+			{"pods"},
+			{"pods update"},
+		}
+		for n := range got {
+			slices.Sort(got[n])
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("triggers (-want +got):\n%s", diff)
+		}
+		if lines := logs.calls(); len(lines) != len(want) || fmt.Sprint(lines[6].Values["triggers"]) != "[retry]" {
+			t.Errorf("lines of log %v, want one for each call with its triggers", lines)
+		}
+	})
+}
+
+// TestTriggersOfHeldKeys: what led to a call is not lost while the gate or the guard
+// holds its key back.
+//
+// Proves R17.
+func TestTriggersOfHeldKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, g := newTestQueue(), newGate("a")
+		var got []string
+		c := &controller{Name: "x", Queue: q, Gate: g}
+		s := c.Source("pods")
+		n := 0
+		c.Reconcile = func(ctx context.Context, key string) (reconcile.Result, error) {
+			got = append(got, strings.Join(reconcile.Triggers(ctx), "+"))
+			if n++; n < 26 {
+				s.AddEvent(fmt.Sprint("event", n), addOptions{}, "a")
+			}
+			return reconcile.Result{}, nil
+		}
+		r := start(t, t.Context(), c)
+		s.AddEvent("held", addOptions{}, "a")
+		time.Sleep(time.Second)
+		if len(got) > 0 {
+			t.Fatalf("the gate did not hold the key")
+		}
+		g.set("a", false)
+		time.Sleep(500 * time.Millisecond)
+		if len(got) != 25 {
+			t.Fatalf("%d calls, want 25: then the guard holds the key", len(got))
+		}
+		s.AddEvent("later", addOptions{}, "a")
+		time.Sleep(time.Minute)
+		r.stop()
+		if want := "pods event25+pods later"; len(got) != 26 || got[0] != "pods held" || got[25] != want {
+			t.Errorf("%d calls, the first %q, the last %q; want 26, %q, %q", len(got), got[0], got[len(got)-1], "pods held", want)
+		}
+	})
+}
+
+// TestTriggersAreBounded: more kinds of events than there is room for are told as
+// other, and the events of more keys than there is room for are not told.
+//
+// Proves R17.
+func TestTriggersAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		got := map[string][]string{}
+		c := &controller{Name: "x", Queue: newTestQueue(), Unguarded: true}
+		c.Reconcile = func(ctx context.Context, key string) (reconcile.Result, error) {
+			got[key] = reconcile.Triggers(ctx)
+			return reconcile.Result{}, nil
+		}
+		s := c.Source("0")
+		for n := range 100 {
+			s.AddEvent(fmt.Sprint(n), addOptions{}, "kinds")
+		}
+		for n := range 1 << 16 {
+			s.Add(fmt.Sprint("key", n))
+		}
+		r := start(t, t.Context(), c)
+		time.Sleep(time.Second)
+		r.stop()
+		kinds := got["kinds"]
+		if len(kinds) != 63 || kinds[0] != "0 0" || kinds[61] != "0 61" || kinds[62] != "other" {
+			t.Errorf("%d kinds %q, want 62 kinds and other", len(kinds), kinds)
+		}
+		if diff := cmp.Diff([]string{"requeue"}, got[fmt.Sprint("key", 1<<16-1)]); diff != "" {
+			t.Errorf("triggers of the last key (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff([]string{"0"}, got["key1"]); diff != "" {
+			t.Errorf("triggers of the first keys (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestNobodyKnows: without a Source nothing is told, and a context of something else
+// has no triggers.
+func TestNobodyKnows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, t.Context(), &controller{Name: "x", Queue: newTestQueue("a"), Reconcile: func(ctx context.Context, _ string) (reconcile.Result, error) {
+			if got := reconcile.Triggers(ctx); got != nil {
+				t.Errorf("Triggers = %q, want nil", got)
+			}
+			return reconcile.Result{}, nil
+		}})
+		time.Sleep(time.Second)
+		r.stop()
+		if got := reconcile.Triggers(t.Context()); got != nil {
+			t.Errorf("Triggers = %q, want nil", got)
+		}
+	})
+}
+
+type spanKey struct{}
+
+// TestHook: it stands around each call, with what a tracer wants to know; the call
+// gets its context.
+//
+// Proves R19.
+func TestHook(t *testing.T) {
+	bothQueues(t, func(t *testing.T, q queueOf) {
+		var got []string
+		note := func(format string, args ...any) { got = append(got, fmt.Sprintf(format, args...)) }
+		gate := newGate()
+		c := &controller{Name: "x", Queue: q, Timeout: time.Minute, Gate: gate}
+		c.Hook = func(ctx context.Context, key string) (context.Context, func(string, error)) {
+			note("begin %s %v", key, reconcile.Triggers(ctx))
+			if key == "nothing" {
+				return ctx, nil
+			}
+			if _, ok := ctx.Deadline(); !ok || klog.FromContext(ctx).GetSink() == nil {
+				t.Errorf("the context of the hook is not that of the call")
+			}
+			own := ctx
+			return context.WithValue(ctx, spanKey{}, key), func(result string, err error) {
+				note("end %s %s %v %v", key, result, err, own.Err())
+			}
+		}
+		c.Reconcile = func(ctx context.Context, key string) (reconcile.Result, error) {
+			note("call %s %v", key, ctx.Value(spanKey{}))
+			switch key {
+			case "fails":
+				return reconcile.Result{}, errPlain
+			case "panics":
+				panic("boom")
+			}
+			return reconcile.Result{}, nil
+		}
+		r := start(t, t.Context(), c)
+		for _, key := range []string{"works", "fails", "panics", "nothing"} {
+			c.Source("pods").Add(key)
+			time.Sleep(time.Second)
+		}
+		r.stop()
+		want := []string{
+			"begin works [pods]", "call works works", "end works success <nil> context canceled",
+			"begin fails [pods]", "call fails fails", "end fails error plain context canceled",
+			"begin panics [pods]", "call panics panics", "end panics panic reconcile: panic: boom context canceled",
+			"begin nothing [pods]", "call nothing <nil>",
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestResync: each key of Keys runs once in every Resync, at a moment of its own that
+// stays, at low priority; keys that come and go are noticed; nothing is left when Run
+// returns.
+//
+// Proves R18.
+func TestResync(t *testing.T) {
+	bothQueues(t, func(t *testing.T, q queueOf) {
+		const period = time.Hour
+		began := time.Now()
+		at := map[string][]time.Duration{}
+		var triggers []string
+		keys := []string{"gone"}
+		for n := range 1000 {
+			keys = append(keys, fmt.Sprint("key", n))
+		}
+		c := &controller{Name: "x", Queue: q, Resync: period, Keys: func() []string {
+			if time.Since(began) > period/2 {
+				return keys[1:]
+			}
+			return keys
+		}}
+		c.Reconcile = func(ctx context.Context, key string) (reconcile.Result, error) {
+			at[key] = append(at[key], time.Since(began))
+			triggers = append(triggers, reconcile.Triggers(ctx)...)
+			return reconcile.Result{}, nil
+		}
+		r := start(t, t.Context(), c)
+		time.Sleep(3*period - time.Nanosecond)
+		synctest.Wait()
+		r.stop()
+		minutes := make([]int, 61)
+		for key, times := range at {
+			want := 3
+			if key == "gone" {
+				want = 1
+			}
+			if len(times) != want {
+				t.Errorf("%s ran after %v, want %d times", key, times, want)
+			}
+			for n, d := range times {
+				if d < time.Duration(n)*period || d > time.Duration(n+1)*period {
+					t.Errorf("%s ran after %v", key, times)
+				}
+				if n > 0 && (d-times[n-1]-period).Abs() > time.Minute {
+					t.Errorf("%s ran after %v, want the same moment in each", key, times)
+				}
+			}
+			minutes[int(times[0]/time.Minute)]++
+		}
+		if most := slices.Max(minutes); len(at) != 1001 || most > 60 {
+			t.Errorf("%d keys, at most %d in a minute, want 1001 and some 17", len(at), most)
+		}
+		if len(triggers) != 3001 || slices.ContainsFunc(triggers, func(s string) bool { return s != "resync" }) {
+			t.Errorf("%d triggers, want 3001 times resync", len(triggers))
+		}
+		if test, ok := q.(*testQueue); ok {
+			for _, call := range test.take() {
+				if call.Op == "Add" && (call.Priority != -100 || call.After > period/64) {
+					t.Fatalf("%+v, want priority -100 and at most a 64th of the period", call)
+				}
+			}
+		}
+	})
+}
+
+// TestResyncEnds: with the queue that is shut down under it, too.
+//
+// Proves R18, R7.
+func TestResyncEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newClientGoQueue()
+		r := start(t, t.Context(), &controller{Name: "x", Queue: q, Reconcile: returning(result{}, nil), Resync: time.Hour, Keys: func() []string { return nil }})
+		time.Sleep(time.Minute)
+		q.ShutDown()
+		synctest.Wait()
+		if err := <-r.err; err == nil || errors.Is(err, context.Canceled) {
+			t.Errorf("Run() = %v, want that the queue was shut down", err)
+		}
+	})
+}
