@@ -113,8 +113,11 @@ func (w *write) refused(req *http.Request, resp *http.Response, t target) {
 	// Of what cannot be read only the code is known; a live read harms nothing.
 	if complete && decode(mediaType(resp.Header), answer, &status) == nil {
 		conflict := status.Reason == metav1.StatusReasonConflict
-		if !conflict && (resp.StatusCode == http.StatusConflict || status.Reason != metav1.StatusReasonInvalid) {
-			return // AlreadyExists
+		// A patch that does not apply names no object. One that makes an object that is
+		// not valid does.
+		inapplicable := status.Reason == metav1.StatusReasonInvalid && (status.Details == nil || status.Details.Name == "")
+		if !conflict && (resp.StatusCode == http.StatusConflict || !inapplicable) {
+			return // AlreadyExists, or not valid
 		}
 		uid, rv := carried(req.Method, media, body)
 		switch fields := ofFields(status.Details); {
@@ -143,9 +146,9 @@ func ofObject(details *metav1.StatusDetails, t target) bool {
 	if details == nil || t.name == "" || details.Name != t.name {
 		return false
 	}
-	kind, _, _ := strings.Cut(details.Kind, "/") // the resource, or for deletions the kind
-	plural, _ := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Kind: kind})
-	return kind == t.resource.Resource || plural.Resource == t.resource.Resource
+	// It is the resource, or its kind if a deletion is refused. Kinds have capitals.
+	kind, _, _ := strings.Cut(details.Kind, "/")
+	return kind == t.resource.Resource || kind != strings.ToLower(kind)
 }
 
 // sent returns what the request carried, nil if it cannot be had a second time. Only

@@ -31,147 +31,151 @@ import (
 //
 // Proves C9, C10.
 func TestServerConflicts(t *testing.T) {
-	const waits, live, nothing = "waits", "reads live once", "nothing"
-	configMaps := corev1.Resource("configmaps")
 	for _, contentType := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
 		t.Run(contentType, func(t *testing.T) {
-			f := newFixture(t, contentType)
-			maps, pods := f.client.CoreV1().ConfigMaps(f.ns), f.client.CoreV1().Pods(f.ns)
-			patch := func(kind types.PatchType, format string) func(context.Context, metav1.Object) error {
-				return func(ctx context.Context, seen metav1.Object) error {
-					_, err := maps.Patch(ctx, "a", kind, fmt.Appendf(nil, format, seen.GetResourceVersion()), metav1.PatchOptions{})
-					return err
-				}
-			}
-			for _, tt := range []struct {
-				name  string
-				pod   bool
-				write func(ctx context.Context, seen metav1.Object) error
-				want  string
-			}{
-				{name: "update", want: waits, write: func(ctx context.Context, seen metav1.Object) error {
-					_, err := maps.Update(ctx, seen.(*corev1.ConfigMap), metav1.UpdateOptions{})
-					return err
-				}},
-				{name: "status", pod: true, want: waits, write: func(ctx context.Context, seen metav1.Object) error {
-					pod := seen.(*corev1.Pod).DeepCopy()
-					pod.Status.Message = "written"
-					_, err := pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
-					return err
-				}},
-				{name: "merge patch", want: waits, write: patch(types.MergePatchType, `{"metadata":{"resourceVersion":%q,"labels":{"w":"m"}}}`)},
-				{name: "strategic merge patch", want: waits, write: patch(types.StrategicMergePatchType, `{"metadata":{"resourceVersion":%q,"labels":{"w":"s"}}}`)},
-				{name: "JSON patch that sets", want: waits, write: patch(types.JSONPatchType, `[{"op":"add","path":"/data","value":{"w":"j"}},{"op":"replace","path":"/metadata/resourceVersion","value":%q}]`)},
-				{name: "JSON patch that tests", want: live, write: patch(types.JSONPatchType, `[{"op":"test","path":"/metadata/resourceVersion","value":%q},{"op":"add","path":"/data","value":{"w":"t"}}]`)},
-				{name: "apply", want: waits, write: func(ctx context.Context, seen metav1.Object) error {
-					config := corev1apply.ConfigMap("a", f.ns).WithResourceVersion(seen.GetResourceVersion()).WithData(map[string]string{"mine": "a"})
-					_, err := maps.Apply(ctx, config, metav1.ApplyOptions{FieldManager: "test"})
-					return err
-				}},
-				{name: "apply of YAML", want: waits, write: func(ctx context.Context, seen metav1.Object) error {
-					yaml := "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  resourceVersion: \"" + seen.GetResourceVersion() + "\"\ndata: {mine: b}\n"
-					_, err := maps.Patch(ctx, "a", types.ApplyPatchType, []byte(yaml), metav1.PatchOptions{FieldManager: "test"})
-					return err
-				}},
-				{name: "apply of fields that another manages", want: nothing, write: func(ctx context.Context, _ metav1.Object) error {
-					config := corev1apply.ConfigMap("a", f.ns).WithData(map[string]string{"foreign": "mine"})
-					_, err := maps.Apply(ctx, config, metav1.ApplyOptions{FieldManager: "test"})
-					return err
-				}},
-				{name: "delete with a version", want: waits, write: func(ctx context.Context, seen metav1.Object) error {
-					rv := seen.GetResourceVersion()
-					return maps.Delete(ctx, "a", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &rv}})
-				}},
-				{name: "delete with another UID", want: live, write: func(ctx context.Context, _ metav1.Object) error {
-					return maps.Delete(ctx, "a", *metav1.NewPreconditionDeleteOptions("another"))
-				}},
-				{name: "create of what exists", want: nothing, write: func(ctx context.Context, _ metav1.Object) error {
-					_, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
-					return err
-				}},
-				{name: "update that is not valid", want: nothing, write: func(ctx context.Context, seen metav1.Object) error {
-					cm := seen.(*corev1.ConfigMap).DeepCopy()
-					cm.ResourceVersion, cm.Data = "", map[string]string{"not a key": ""}
-					_, err := maps.Update(ctx, cm, metav1.UpdateOptions{})
-					return err
-				}},
-			} {
-				// The object is made, shown by the cache, and changed behind it.
-				resource, name, index := configMaps, "a", f.maps
-				seen, err := metav1.Object(nil), error(nil)
-				if tt.pod {
-					resource, name, index = corev1.Resource("pods"), "p", f.pods
-					seen, err = f.live.CoreV1().Pods(f.ns).Create(t.Context(), &corev1.Pod{
-						ObjectMeta: metav1.ObjectMeta{Name: name},
-						Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}, AutomountServiceAccountToken: new(bool)},
-					}, metav1.CreateOptions{})
-				} else {
-					seen, err = f.live.CoreV1().ConfigMaps(f.ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-				}
-				if err != nil {
-					t.Fatalf("%s: %v", tt.name, err)
-				}
-				f.writes.WroteAt(f.key, "", resource, seen.GetResourceVersion())
-				if err := f.writes.Wait(t.Context(), f.key); err != nil {
-					t.Fatalf("%s: %v", tt.name, err)
-				}
-				f.holder.hold()
-				foreign := []byte(`{"metadata":{"labels":{"by":"another"}},"data":{"foreign":"yes"}}`)
-				if tt.pod {
-					foreign = []byte(`{"metadata":{"labels":{"by":"another"}}}`)
-					_, err = f.live.CoreV1().Pods(f.ns).Patch(t.Context(), name, types.MergePatchType, foreign, metav1.PatchOptions{})
-				} else {
-					_, err = f.live.CoreV1().ConfigMaps(f.ns).Patch(t.Context(), name, types.MergePatchType, foreign, metav1.PatchOptions{})
-				}
-				if err != nil {
-					t.Fatalf("%s: %v", tt.name, err)
-				}
-
-				err = tt.write(f.ctx, f.cached(t, index, name))
-				if !apierrors.IsConflict(err) && !apierrors.IsInvalid(err) && !apierrors.IsAlreadyExists(err) {
-					t.Fatalf("%s: %v, want it to be refused", tt.name, err)
-				}
-				f.writes.End(f.key)
-				woken := make(chan struct{})
-				ok := f.writes.Ready(f.key, func() { close(woken) })
-				if ok != (tt.want != waits) {
-					t.Fatalf("%s: Ready = %v while the cache is held back, want that it %s (%v)", tt.name, ok, tt.want, err)
-				}
-				if !ok {
-					stale, _ := errors.AsType[*consistency.StaleError](f.writes.EnsureReady(f.key))
-					want := consistency.StaleError{
-						GroupResource: resource, ReadRV: seen.GetResourceVersion(),
-						RefusedRV: seen.GetResourceVersion(), RefusedObject: f.ns + "/" + name,
-					}
-					if stale == nil || *stale != want {
-						t.Errorf("%s: EnsureReady = %v, want %v", tt.name, stale, &want)
-					}
-					f.holder.release()
-					<-woken
-					if f.cached(t, index, name).GetLabels()["by"] != "another" {
-						t.Errorf("%s: woken, but the cache does not show what refused the write", tt.name)
-					}
-				}
-				f.holder.release()
-				for run, want := range []bool{tt.want == live, false} {
-					if got := consistency.LiveRead(f.writes.Begin(t.Context(), f.key)); got != want {
-						t.Errorf("%s: LiveRead = %v in run %d after it, want %v", tt.name, got, run+1, want)
-					}
-					f.writes.End(f.key)
-				}
-				if tt.pod {
-					err = f.client.CoreV1().Pods(f.ns).Delete(f.ctx, name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
-				} else {
-					err = f.client.CoreV1().ConfigMaps(f.ns).Delete(f.ctx, name, metav1.DeleteOptions{})
-				}
-				if err != nil {
-					t.Fatalf("%s: %v", tt.name, err)
-				}
-				if err := f.writes.Wait(t.Context(), f.key); err != nil {
-					t.Fatalf("%s: %v", tt.name, err)
-				}
-			}
+			testConflicts(t, newFixture(t, contentType))
 		})
+	}
+}
+
+func testConflicts(t *testing.T, f *fixture) {
+	const waits, live, nothing = "waits", "reads live once", "nothing"
+	configMaps := corev1.Resource("configmaps")
+	maps, pods := f.client.CoreV1().ConfigMaps(f.ns), f.client.CoreV1().Pods(f.ns)
+	patch := func(kind types.PatchType, format string) func(context.Context, metav1.Object) error {
+		return func(ctx context.Context, seen metav1.Object) error {
+			_, err := maps.Patch(ctx, "a", kind, fmt.Appendf(nil, format, seen.GetResourceVersion()), metav1.PatchOptions{})
+			return err
+		}
+	}
+	for _, tt := range []struct {
+		name  string
+		pod   bool
+		write func(ctx context.Context, seen metav1.Object) error
+		want  string
+	}{
+		{name: "update", want: waits, write: func(ctx context.Context, seen metav1.Object) error {
+			_, err := maps.Update(ctx, seen.(*corev1.ConfigMap), metav1.UpdateOptions{})
+			return err
+		}},
+		{name: "status", pod: true, want: waits, write: func(ctx context.Context, seen metav1.Object) error {
+			pod := seen.(*corev1.Pod).DeepCopy()
+			pod.Status.Message = "written"
+			_, err := pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+			return err
+		}},
+		{name: "merge patch", want: waits, write: patch(types.MergePatchType, `{"metadata":{"resourceVersion":%q,"labels":{"w":"m"}}}`)},
+		{name: "strategic merge patch", want: waits, write: patch(types.StrategicMergePatchType, `{"metadata":{"resourceVersion":%q,"labels":{"w":"s"}}}`)},
+		{name: "JSON patch that sets", want: waits, write: patch(types.JSONPatchType, `[{"op":"add","path":"/data","value":{"w":"j"}},{"op":"replace","path":"/metadata/resourceVersion","value":%q}]`)},
+		{name: "JSON patch that tests", want: live, write: patch(types.JSONPatchType, `[{"op":"test","path":"/metadata/resourceVersion","value":%q},{"op":"add","path":"/data","value":{"w":"t"}}]`)},
+		{name: "JSON patch that is not valid", want: nothing, write: patch(types.JSONPatchType, `[{"op":"add","path":"/data","value":{"not a key":%q}}]`)},
+		{name: "apply", want: waits, write: func(ctx context.Context, seen metav1.Object) error {
+			config := corev1apply.ConfigMap("a", f.ns).WithResourceVersion(seen.GetResourceVersion()).WithData(map[string]string{"mine": "a"})
+			_, err := maps.Apply(ctx, config, metav1.ApplyOptions{FieldManager: "test"})
+			return err
+		}},
+		{name: "apply of YAML", want: waits, write: func(ctx context.Context, seen metav1.Object) error {
+			yaml := "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  resourceVersion: \"" + seen.GetResourceVersion() + "\"\ndata: {mine: b}\n"
+			_, err := maps.Patch(ctx, "a", types.ApplyPatchType, []byte(yaml), metav1.PatchOptions{FieldManager: "test"})
+			return err
+		}},
+		{name: "apply of fields that another manages", want: nothing, write: func(ctx context.Context, _ metav1.Object) error {
+			config := corev1apply.ConfigMap("a", f.ns).WithData(map[string]string{"foreign": "mine"})
+			_, err := maps.Apply(ctx, config, metav1.ApplyOptions{FieldManager: "test"})
+			return err
+		}},
+		{name: "delete with a version", want: waits, write: func(ctx context.Context, seen metav1.Object) error {
+			rv := seen.GetResourceVersion()
+			return maps.Delete(ctx, "a", metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &rv}})
+		}},
+		{name: "delete with another UID", want: live, write: func(ctx context.Context, _ metav1.Object) error {
+			return maps.Delete(ctx, "a", *metav1.NewPreconditionDeleteOptions("another"))
+		}},
+		{name: "create of what exists", want: nothing, write: func(ctx context.Context, _ metav1.Object) error {
+			_, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
+			return err
+		}},
+		{name: "update that is not valid", want: nothing, write: func(ctx context.Context, seen metav1.Object) error {
+			cm := seen.(*corev1.ConfigMap).DeepCopy()
+			cm.ResourceVersion, cm.Data = "", map[string]string{"not a key": ""}
+			_, err := maps.Update(ctx, cm, metav1.UpdateOptions{})
+			return err
+		}},
+	} {
+		// The object is made, shown by the cache, and changed behind it.
+		resource, name, index := configMaps, "a", f.maps
+		seen, err := metav1.Object(nil), error(nil)
+		if tt.pod {
+			resource, name, index = corev1.Resource("pods"), "p", f.pods
+			seen, err = f.live.CoreV1().Pods(f.ns).Create(t.Context(), &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: name},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}, AutomountServiceAccountToken: new(bool)},
+			}, metav1.CreateOptions{})
+		} else {
+			seen, err = f.live.CoreV1().ConfigMaps(f.ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		f.writes.WroteAt(f.key, "", resource, seen.GetResourceVersion())
+		if err := f.writes.Wait(t.Context(), f.key); err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		f.holder.hold()
+		foreign := []byte(`{"metadata":{"labels":{"by":"another"}},"data":{"foreign":"yes"}}`)
+		if tt.pod {
+			foreign = []byte(`{"metadata":{"labels":{"by":"another"}}}`)
+			_, err = f.live.CoreV1().Pods(f.ns).Patch(t.Context(), name, types.MergePatchType, foreign, metav1.PatchOptions{})
+		} else {
+			_, err = f.live.CoreV1().ConfigMaps(f.ns).Patch(t.Context(), name, types.MergePatchType, foreign, metav1.PatchOptions{})
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+
+		err = tt.write(f.ctx, f.cached(t, index, name))
+		if !apierrors.IsConflict(err) && !apierrors.IsInvalid(err) && !apierrors.IsAlreadyExists(err) {
+			t.Fatalf("%s: %v, want it to be refused", tt.name, err)
+		}
+		f.writes.End(f.key)
+		woken := make(chan struct{})
+		ok := f.writes.Ready(f.key, func() { close(woken) })
+		if ok != (tt.want != waits) {
+			t.Fatalf("%s: Ready = %v while the cache is held back, want that it %s (%v)", tt.name, ok, tt.want, err)
+		}
+		if !ok {
+			stale, _ := errors.AsType[*consistency.StaleError](f.writes.EnsureReady(f.key))
+			want := consistency.StaleError{
+				GroupResource: resource, ReadRV: seen.GetResourceVersion(),
+				RefusedRV: seen.GetResourceVersion(), RefusedObject: f.ns + "/" + name,
+			}
+			if stale == nil || *stale != want {
+				t.Errorf("%s: EnsureReady = %v, want %v", tt.name, stale, &want)
+			}
+			f.holder.release()
+			<-woken
+			if f.cached(t, index, name).GetLabels()["by"] != "another" {
+				t.Errorf("%s: woken, but the cache does not show what refused the write", tt.name)
+			}
+		}
+		f.holder.release()
+		for run, want := range []bool{tt.want == live, false} {
+			if got := consistency.LiveRead(f.writes.Begin(t.Context(), f.key)); got != want {
+				t.Errorf("%s: LiveRead = %v in run %d after it, want %v", tt.name, got, run+1, want)
+			}
+			f.writes.End(f.key)
+		}
+		if tt.pod {
+			err = f.client.CoreV1().Pods(f.ns).Delete(f.ctx, name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
+		} else {
+			err = f.client.CoreV1().ConfigMaps(f.ns).Delete(f.ctx, name, metav1.DeleteOptions{})
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		if err := f.writes.Wait(t.Context(), f.key); err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
 	}
 }
 

@@ -208,6 +208,8 @@ func TestWrapRefused(t *testing.T) {
 		{name: "JSON patch without a version", method: "PATCH", media: jsonPatch, body: []byte(`[{"op":"replace","path":"/spec","value":"9"}]`), want: live},
 		{name: "JSON patch of which a test fails", method: "PATCH", media: jsonPatch, body: []byte(`[{"op":"test","path":"/metadata/resourceVersion","value":"9"}]`),
 			answer: status(422, metav1.StatusReasonInvalid, "", ""), want: live},
+		{name: "JSON patch of which the result is not valid", method: "PATCH", media: jsonPatch, body: []byte(`[]`),
+			answer: status(422, metav1.StatusReasonInvalid, "Pod", "one"), want: nothing},
 		{name: "JSON patch that is too much", method: "PATCH", media: jsonPatch, body: []byte(`[]`), answer: status(422, "TooMuch", "", ""), want: nothing},
 		{name: "apply of YAML", method: "PATCH", media: apply, body: []byte("metadata:\n  resourceVersion: \"9\"\n"), want: waits},
 		{name: "apply of JSON", method: "PATCH", media: apply, body: jsonOf(t, pod), want: waits},

@@ -302,9 +302,9 @@ func (s *Store) Clear(owner types.NamespacedName, ownerUID types.UID) {
 }
 
 // EnsureReady returns nil if the cache shows every recorded write and deletion of the
-// owner, and what refused its writes, and forgets them; else a *StaleError, or an error that names a resource
-// without a store that can answer. It does not block. As with client-go's, a WroteAt that runs concurrently may
-// or may not be taken into account.
+// owner, and what refused its writes, and forgets them; else a *StaleError, or an error
+// that names a resource without a store that can answer. It does not block. As with
+// client-go's, a WroteAt that runs concurrently may or may not be taken into account.
 func (s *Store) EnsureReady(owner types.NamespacedName) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

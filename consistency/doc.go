@@ -115,14 +115,14 @@
 //     version, or none that can be read again (no GetBody); it was a JSON patch of
 //     which a test failed (422); the conflict is not about its object; the store
 //     cannot be asked for objects; or it has reached the version and never held the
-//     object. A create that finds its name taken, and an apply of fields that others
-//     manage, record nothing.
+//     object. A create that finds its name taken, what is not valid, and an apply of
+//     fields that others manage record nothing.
 //   - C11: Stores have nothing in common. Several can wrap one configuration, serve
 //     several controllers with one key, and be used again after a controller ended:
 //     each records the writes that were made with a context of its own Begin.
-//   - C12: A write that C3 covers and that may have been carried out, although the
-//     answer is a 5xx, is not repeated by client-go itself: the transport takes
-//     Retry-After out of the answer's header.
+//   - C12: A write with a context from Begin to a resource with a store, which a 5xx
+//     answers although it may have been carried out, is not repeated by client-go
+//     itself: the transport takes Retry-After out of the answer's header.
 //
 // # Caveats
 //

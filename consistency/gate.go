@@ -14,10 +14,10 @@ import (
 type liveKey struct{}
 
 // LiveRead reports whether the context came from a Begin at which the cache could not
-// be trusted for its key: a recorded write or deletion was not visible, or a write was
-// ambiguous, or one was refused (see Refused). Such a run must read from the server what it decides on, and should pass
-// the version of that read to WroteAt, so that the runs after it wait for the cache to
-// show as much. It is false for any other context.
+// be trusted for its key: a recorded write or deletion was not visible, a write was
+// ambiguous, or one was refused (see Refused). Such a run must read from the server
+// what it decides on, and should pass the version of that read to WroteAt, so that the
+// runs after it wait for the cache to show as much. It is false for any other context.
 func LiveRead(ctx context.Context) bool {
 	live, _ := ctx.Value(liveKey{}).(bool)
 	return live
@@ -39,10 +39,11 @@ func (s *Store) Begin(ctx context.Context, key types.NamespacedName) context.Con
 }
 
 // Ready reports whether the key may run: the cache shows every recorded write and
-// deletion of it and what refused its writes, and no write of it became ambiguous in the last AmbiguousWait; or
-// MaxWait has passed since the last of them, and then LiveRead is true in the run. If
-// not, wake is called exactly once when it may: from an informer's handler, a timer, or
-// Clear, so it must not block; adding the key to a queue is what it is for. Every call
+// deletion of it and what refused its writes, and no write of it became ambiguous in
+// the last AmbiguousWait; or MaxWait has passed since the last of them, and then
+// LiveRead is true in the run. If not, wake is called exactly once when it may: from an
+// informer's handler, a timer, or Clear, so it must not block; adding the key to a
+// queue is what it is for. Every call
 // that returns false has its own wake. A nil wake wakes nobody.
 func (s *Store) Ready(key types.NamespacedName, wake func()) bool {
 	s.mu.Lock()

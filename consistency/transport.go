@@ -23,9 +23,9 @@ type ownerKey struct{ store *Store }
 
 // Wrap returns a transport that records the writes made with a context of Begin; it
 // has the form rest.Config.Wrap wants. It takes Retry-After out of their 5xx answers:
-// client-go repeats such a request unasked, also when it was carried out. All else passes through untouched: reads, dry
-// runs, writes of resources without a store, and streams (exec, attach, port-forward,
-// proxy). A nil rt means http.DefaultTransport.
+// client-go repeats such a request unasked, also when it was carried out. All else
+// passes through untouched: reads, dry runs, writes of resources without a store, and
+// streams (exec, attach, port-forward, proxy). A nil rt means http.DefaultTransport.
 func (s *Store) Wrap(rt http.RoundTripper) http.RoundTripper {
 	if rt == nil {
 		rt = http.DefaultTransport

@@ -41,8 +41,15 @@ type queueUpgrades[K comparable] interface {
 	Pending() []K
 }
 
+// What EventHandler finds in the Source of a Controller by assertion.
+type eventAdder[K comparable] interface {
+	AddEvent(kind string, opts queue.AddOptions, keys ...K)
+}
+
 // The packages meet by these interfaces.
 var (
+	_ queue.Adder[string]                          = (*reconcile.Source[string])(nil)
+	_ eventAdder[string]                           = (*reconcile.Source[string])(nil)
 	_ workqueue.TypedRateLimitingInterface[string] = (*queue.Queue[string])(nil)
 	_ queueUpgrades[string]                        = (*queue.Queue[string])(nil)
 	_ queue.Adder[string]                          = (*queue.Queue[string])(nil)

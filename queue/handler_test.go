@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -42,6 +43,14 @@ func (r *priorityRecorder) AddWith(o queue.AddOptions, keys ...string) {
 	}
 }
 
+type eventRecorder struct{ recorder }
+
+func (r *eventRecorder) AddEvent(kind string, o queue.AddOptions, keys ...string) {
+	for _, key := range keys {
+		r.got = append(r.got, fmt.Sprintf("%s of %s at %d", kind, key, o.Priority))
+	}
+}
+
 func pod(name, version string, owners ...string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, ResourceVersion: version}}
 	for _, owner := range owners {
@@ -63,31 +72,37 @@ func TestEventHandler(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
 		event     func(h cache.ResourceEventHandler)
+		kind      string   // with AddEvent
 		want      []string // with AddWith
 		wantPlain []string // without
 	}{
 		{
 			name:  "add",
+			kind:  "add",
 			event: func(h cache.ResourceEventHandler) { h.OnAdd(pod("p", "1", "a", "b"), false) },
 			want:  []string{"a", "b"}, wantPlain: []string{"a", "b"},
 		},
 		{
 			name:  "initial list",
+			kind:  "list",
 			event: func(h cache.ResourceEventHandler) { h.OnAdd(pod("p", "1", "a", "b"), true) },
 			want:  []string{"a at -100", "b at -100"}, wantPlain: []string{"a", "b"},
 		},
 		{
 			name:  "update",
+			kind:  "update",
 			event: func(h cache.ResourceEventHandler) { h.OnUpdate(pod("p", "1", "a"), pod("p", "2", "a")) },
 			want:  []string{"a"}, wantPlain: []string{"a"},
 		},
 		{
 			name:  "update that moves the object to another owner",
+			kind:  "update",
 			event: func(h cache.ResourceEventHandler) { h.OnUpdate(pod("p", "1", "a"), pod("p", "2", "b")) },
 			want:  []string{"b", "a"}, wantPlain: []string{"b", "a"},
 		},
 		{
 			name: "update of many keys, some of them twice",
+			kind: "update",
 			event: func(h cache.ResourceEventHandler) {
 				h.OnUpdate(pod("p", "1", "a", "a", "b", "c"), pod("p", "2", "d", "a"))
 			},
@@ -95,26 +110,31 @@ func TestEventHandler(t *testing.T) {
 		},
 		{
 			name:  "update that changes nothing but moves the object, which no server does",
+			kind:  "resync",
 			event: func(h cache.ResourceEventHandler) { h.OnUpdate(pod("p", "1", "a"), pod("p", "1", "b")) },
 			want:  []string{"b at -100", "a at -100"}, wantPlain: []string{"b", "a"},
 		},
 		{
 			name:  "resync",
+			kind:  "resync",
 			event: func(h cache.ResourceEventHandler) { h.OnUpdate(pod("p", "2", "a"), pod("p", "2", "a")) },
 			want:  []string{"a at -100"}, wantPlain: []string{"a"},
 		},
 		{
 			name:  "update of objects without resourceVersion, as fakes make them",
+			kind:  "update",
 			event: func(h cache.ResourceEventHandler) { h.OnUpdate(pod("p", "", "a"), pod("p", "", "a")) },
 			want:  []string{"a"}, wantPlain: []string{"a"},
 		},
 		{
 			name:  "delete",
+			kind:  "delete",
 			event: func(h cache.ResourceEventHandler) { h.OnDelete(pod("p", "2", "a")) },
 			want:  []string{"a"}, wantPlain: []string{"a"},
 		},
 		{
 			name: "tombstone",
+			kind: "delete",
 			event: func(h cache.ResourceEventHandler) {
 				h.OnDelete(cache.DeletedFinalStateUnknown{Key: "default/p", Obj: pod("p", "2", "a")})
 			},
@@ -122,6 +142,7 @@ func TestEventHandler(t *testing.T) {
 		},
 		{
 			name: "tombstone by pointer",
+			kind: "delete",
 			event: func(h cache.ResourceEventHandler) {
 				h.OnDelete(&cache.DeletedFinalStateUnknown{Key: "default/p", Obj: pod("p", "2", "a")})
 			},
@@ -141,6 +162,20 @@ func TestEventHandler(t *testing.T) {
 			}
 			if diff := cmp.Diff(tc.wantPlain, plain.got); diff != "" {
 				t.Errorf("without AddWith (-want +got):\n%s", diff)
+			}
+			var wantEvents []string
+			for _, want := range tc.want {
+				key, low := strings.CutSuffix(want, " at -100")
+				priority := 0
+				if low {
+					priority = -100
+				}
+				wantEvents = append(wantEvents, fmt.Sprintf("%s of %s at %d", tc.kind, key, priority))
+			}
+			events := &eventRecorder{}
+			tc.event(queue.EventHandler(events, ownerNames))
+			if diff := cmp.Diff(wantEvents, events.got); diff != "" {
+				t.Errorf("with AddEvent (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -18,9 +18,9 @@
 // Most callers set these fields, and Timeout. Run has the shape
 // func(context.Context) error, so it is what a leader elector runs, or a part of
 // a group that is shut down in order. A Func needs no server to be tested: it is
-// called like any function; see the example of Func. The package has some 1,200
-// lines of code, more than its neighbours: classes, gate and stop meet in one loop
-// and cannot be had one without the other; the helpers are the rest.
+// called like any function; see the example of Func. The package has some 2,000
+// lines of code, more than its neighbours: classes, gate, guard and stop meet in one
+// loop and cannot be had one without the other; the helpers are the other half.
 //
 // # Results and errors
 //
@@ -92,6 +92,39 @@
 // error, timeout, not_found, forbidden, conflict, stale, terminal decides: what
 // joins is terminal only if all of it is.
 //
+// # Why a key runs
+//
+// A Func is not told of events, but people who read logs want to know. Event handlers
+// that add to a [Source] of the controller instead of to its queue leave a note of what
+// they saw, which [Triggers] returns, and which the logger of the call and the line of
+// log have as triggers:
+//
+//	pods.AddEventHandler(queue.EventHandler(c.Source("pods"), ownerOf))
+//
+// # Hot loops
+//
+// A Func that writes something new each time, such as the time of day, makes an event
+// of its own key each time, and so runs for ever, as fast as the API server lets it. The
+// backoff does not help: it counts failures, and an event ends it. So the loop has a
+// guard, which asks two questions:
+//
+//   - Is the key hot? It is if it ran 25 times more often than about once a second.
+//     Retries and RequeueAfter are not counted. (A rate limiter that is quick for ever
+//     counts, unless events come by Sources and so can be told from it.)
+//   - Do events explain it? A hot key is held back after a call, for 1s at first. Its
+//     own events come at once; one that comes a second after the call or later is
+//     somebody else's. It runs the key at once, and the sooner it comes the more calls it
+//     explains. If none comes, the key runs when the pause is over, and the pause is
+//     doubled, to at most 8s.
+//
+// So a key that makes itself run twice a second or more often is slowed down within 30s,
+// to one call in 8s in the end, and named once in the log with its triggers. A key that
+// others make run once a second is never slowed down. If they do it more often it is held
+// back for about a second now and then: of 20 events a second, four of five are not. At
+// the end of a burst of events the last one may wait for two seconds. A change of
+// somebody else that comes within a second after a call of a key that is really hot may
+// wait for 8s. Unguarded turns the guard off.
+//
 // # Queues
 //
 // What a queue can do beyond client-go's interface is found by its methods:
@@ -110,7 +143,8 @@
 // A Func needs none of these, and they do not need the Controller. [Steps] writes a
 // long reconcile as a list. [ConfirmLive] reads before a destructive act.
 // [ExternalOnce] creates what is outside of the cluster once. [SetController] and
-// [Claim] keep ownership.
+// [Claim] keep ownership. [EventRecorder] writes Events, deduplicated and bounded,
+// without ever holding up the Func.
 //
 // # Guarantees
 //
@@ -147,6 +181,22 @@
 //   - R15: With DrainReady the keys that are ready when the context of Run is done
 //     are worked off until GracePeriod is over, and Run returns as soon as none is
 //     left. None is started once leadership is lost.
+//   - R16: A key that makes itself run twice a second or more often falls below one call
+//     a second within 30s and is named once; one that others make run once a second or
+//     less is never held back, and no event waits longer than 8s for the guard.
+//   - R17: Triggers names every event that a Source reported for the key since its last
+//     call, and no other; at most 65 names, for at most 65,536 keys at once.
+//   - R18: With Resync each key of Keys is added once in that time, at a moment of its
+//     own that stays the same, and at most a 64th of them wait in the queue for it.
+//   - R19: Hook is called once for each call, and its end after it, with the result that
+//     Metrics gets.
+//   - R20: An EventRecorder makes one Event of what is the same, with the right count,
+//     by one write at once and one per Interval, also over lost answers and over the
+//     removal of the Event by the API server.
+//   - R21: EventRecorder.Event never blocks; memory, requests and retries are bounded
+//     under any flood and any failing client. Each event is counted once, as written,
+//     deduplicated, held or dropped for a reason. Run writes what it holds within
+//     StopTimeout and reports the rest.
 //
 // # Caveats
 //
@@ -154,11 +204,13 @@
 //     their keys when it cancels them, and once more 5s later.
 //   - With client-go's queue, keys that wait for a delay are lost when Run stops.
 //     The next start of the process lists everything anyway.
-//   - A key held back by the Gate is not a call: it is logged at V(4) and counted
-//     by no metric.
+//   - A key held back by the Gate or by the guard is not a call: it is counted by no
+//     metric.
 //   - R11 holds with the Settle that the service needs. A process that is stopped
 //     right before Create, for longer than Settle, may create a second one; only a
 //     service that knows tokens can prevent that.
-//   - A panic in a Gate, in Metrics or in the queue is not recovered.
+//   - A panic in a Gate, a Hook, Keys, in Metrics or in the queue is not recovered.
 //   - Keys are logged; so is the text of errors.
+//   - Events are best effort: what a flood, a refusal or a stop drops is counted and
+//     logged, not kept. Stop the EventRecorder after the controllers that use it.
 package reconcile

@@ -86,7 +86,7 @@ func eventsAbout(t *testing.T, object corev1.ObjectReference) []eventsv1.Event {
 }
 
 // The API server has one Event for what happened often, with the right count, also
-// after the Event was removed. Proves R16.
+// after the Event was removed. Proves R20.
 func TestEventServerSeries(t *testing.T) {
 	ns := testserver.Namespace(t)
 	config, requests := testserver.Counted(t)
@@ -147,7 +147,7 @@ func TestEventServerSeries(t *testing.T) {
 	wantCounts(t, r, reconcile.EventCounts{Written: 2, Deduplicated: 1003})
 }
 
-// The API server takes the extremes of what Event takes. Proves R17.
+// The API server takes the extremes of what Event takes. Proves R21.
 func TestEventServerValidation(t *testing.T) {
 	ns := testserver.Namespace(t)
 	long := strings.Repeat("ä", 5000)
@@ -197,7 +197,7 @@ func TestEventServerValidation(t *testing.T) {
 }
 
 // What the API server refuses is dropped with its reason, and keeps no other Event from
-// being written. Proves R17.
+// being written. Proves R21.
 func TestEventServerRefusals(t *testing.T) {
 	admin := kubernetes.NewForConfigOrDie(testserver.Config(t))
 	good := testserver.Namespace(t)
@@ -267,6 +267,9 @@ func TestEventServerRefusals(t *testing.T) {
 			r.Event(fine, corev1.ObjectReference{}, corev1.EventTypeNormal, "Copied", "Copy", "copied")
 			if err := await(t, got); err != nil {
 				t.Errorf("create in another namespace = %v", err)
+			}
+			if c := r.Counts(); c.Dropped[tt.reason] != 3 {
+				t.Errorf("Counts = %v before the stop, want 3 dropped as %s and none to be tried again", c, tt.reason)
 			}
 			stop()
 			wantCounts(t, r, reconcile.EventCounts{Written: 1, Dropped: map[string]uint64{tt.reason: 3}})

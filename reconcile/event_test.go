@@ -190,7 +190,7 @@ func wantCounts(t *testing.T, r *reconcile.EventRecorder, want reconcile.EventCo
 }
 
 // The same event many times is one Event, written at once, whose series is patched
-// once an Interval. Proves R16.
+// once an Interval. Proves R20.
 func TestEventSeries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var store eventStore
@@ -265,7 +265,7 @@ func TestEventSeriesEnds(t *testing.T) {
 }
 
 // 100,000 events at once, of three kinds, cost the requests that are documented, and
-// every one is counted. Proves R16, R17.
+// every one is counted. Proves R20, R21.
 func TestEventFlood(t *testing.T) {
 	const flood = 100_000
 	for _, tt := range []struct {
@@ -395,7 +395,7 @@ func TestEventBudget(t *testing.T) {
 }
 
 // A client that answers nothing does not hold up Event, nor Run for longer than
-// StopTimeout, and what it held up is counted and logged. Proves R17.
+// StopTimeout, and what it held up is counted and logged. Proves R21.
 func TestEventHungClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := eventStore{hang: true}
@@ -433,8 +433,35 @@ func TestEventHungClient(t *testing.T) {
 	})
 }
 
+// One request that hangs holds up the others for 10s at most. Proves R21.
+func TestEventRequestTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := eventStore{hang: true}
+		r := newRecorder(&store)
+		stop := runEvents(t, t.Context(), r)
+		start := time.Now()
+		say(r, "a", "copied")
+		synctest.Wait()
+		store.mu.Lock()
+		store.hang = false // for the next ones
+		store.mu.Unlock()
+		say(r, "b", "copied")
+		time.Sleep(time.Minute)
+		stop()
+		var after []time.Duration
+		_, times := store.requests()
+		for _, at := range times {
+			after = append(after, at.Sub(start))
+		}
+		if diff := cmp.Diff([]time.Duration{0, 10 * time.Second, 11 * time.Second}, after); diff != "" {
+			t.Errorf("times of the requests (-want +got):\n%s", diff)
+		}
+		wantCounts(t, r, reconcile.EventCounts{Written: 2})
+	})
+}
+
 // What is held when Run is stopped is written, new events of that time too, each
-// series once; a failure is not tried again. Proves R17.
+// series once; a failure is not tried again. Proves R21.
 func TestEventStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var store eventStore
@@ -484,7 +511,7 @@ func TestEventStop(t *testing.T) {
 }
 
 // A flood that goes on while Run stops does not hold it up: each series is written
-// once. Proves R17.
+// once. Proves R21.
 func TestEventStopInFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var store eventStore
@@ -511,7 +538,7 @@ func terminating() error {
 }
 
 // What may succeed later is tried a bounded number of times, anything else once, and
-// each drop has its reason. Proves R17.
+// each drop has its reason. Proves R21.
 func TestEventErrors(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -544,10 +571,10 @@ func TestEventErrors(t *testing.T) {
 				}
 				r := newRecorder(&store)
 				logs := newLogs()
+				say(r, "a", "copied")
+				say(r, "a", "copied")
 				stop := runEvents(t, logs.context(t.Context()), r)
 				start := time.Now()
-				say(r, "a", "copied")
-				say(r, "a", "copied")
 				time.Sleep(time.Hour)
 				verbs, times := store.requests()
 				if len(verbs) != tt.tries {
@@ -589,39 +616,71 @@ func TestEventErrors(t *testing.T) {
 	}
 }
 
-// A write that came through although its answer did not makes no second Event and no
-// wrong count. Proves R16.
-func TestEventLostAnswers(t *testing.T) {
+// Drops of one reason are one line a minute, which counts them all.
+func TestEventLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lost := map[int]bool{1: true, 3: true, 5: true}
-		store := eventStore{fail: func(n int, _ string) (bool, error) {
-			if lost[n] {
-				return true, errNoConnection
-			}
-			return false, nil
-		}}
+		store := eventStore{fail: func(int, string) (bool, error) { return false, apierrors.NewForbidden(eventsResource, "a", nil) }}
 		r := newRecorder(&store)
-		r.Interval = 10 * time.Second
-		stop := runEvents(t, t.Context(), r)
-		say(r, "a", "copied")
-		synctest.Wait()
-		say(r, "a", "copied") // the create that is tried again would have a series
-		for range 30 {
+		logs := newLogs()
+		stop := runEvents(t, logs.context(t.Context()), r)
+		time.Sleep(time.Second / 2)
+		for i := range 150 {
+			say(r, fmt.Sprint("a", i), "copied")
 			time.Sleep(time.Second)
-			say(r, "a", "copied")
 		}
 		stop()
-		if events := store.list(); len(events) != 1 {
-			t.Fatalf("%d Events, want 1", len(events))
+		lines, sum := logs.find("Dropped events"), uint64(0)
+		for _, l := range lines {
+			sum += l.Values["dropped"].(uint64)
+			if l.Values["reason"] != "forbidden" || !apierrors.IsForbidden(l.Err) || l.Values["recorder"] != "example.com/copier" {
+				t.Errorf("line = %v, want the reason, the error and the recorder", l)
+			}
 		}
-		if got := store.observed(); got != 32 {
-			t.Errorf("the Event tells of %d occurrences, want 32", got)
+		if len(lines) != 3 || sum != 150 {
+			t.Errorf("%d lines about %d drops, want 3 about 150", len(lines), sum)
 		}
-		wantCounts(t, r, reconcile.EventCounts{Written: 1, Deduplicated: 31})
 	})
 }
 
-// The API server removes Events after an hour: the series goes on in a new one.
+// A write that came through although its answer did not makes no second Event and no
+// wrong count. Proves R20.
+func TestEventLostAnswers(t *testing.T) {
+	for _, more := range []int{0, 30} { // events after the create that is tried again
+		t.Run(fmt.Sprint(more), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				lost := map[int]bool{1: true, 4: true, 6: true}
+				store := eventStore{fail: func(n int, _ string) (bool, error) {
+					if lost[n] {
+						return true, errNoConnection
+					}
+					return false, nil
+				}}
+				r := newRecorder(&store)
+				r.Interval = 10 * time.Second
+				stop := runEvents(t, t.Context(), r)
+				say(r, "a", "copied")
+				synctest.Wait()
+				say(r, "a", "copied") // not in the Event that came through
+				time.Sleep(time.Second + 1)
+				for range more {
+					time.Sleep(time.Second)
+					say(r, "a", "copied")
+				}
+				stop()
+				if events := store.list(); len(events) != 1 {
+					t.Fatalf("%d Events, want 1", len(events))
+				}
+				if got := store.observed(); got != uint64(2+more) {
+					t.Errorf("the Event tells of %d occurrences, want %d", got, 2+more)
+				}
+				wantCounts(t, r, reconcile.EventCounts{Written: 1, Deduplicated: uint64(1 + more)})
+			})
+		})
+	}
+}
+
+// The API server removes Events after an hour: the series goes on in a new one. Proves
+// R20.
 func TestEventExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var store eventStore
@@ -669,7 +728,7 @@ func TestEventMaxSeries(t *testing.T) {
 }
 
 // Whatever the server does, every event is counted once, and the Events tell of those
-// that are not dropped. Proves R17.
+// that are not dropped. Proves R21.
 func TestEventCountsAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, 2))
@@ -678,7 +737,7 @@ func TestEventCountsAddUp(t *testing.T) {
 			case 0:
 				return false, apierrors.NewForbidden(eventsResource, "a", nil)
 			case 1:
-				return true, errNoConnection // the answer is lost
+				return false, errNoConnection
 			case 2, 3:
 				return false, apierrors.NewTooManyRequests("slow down", 1)
 			}
@@ -711,6 +770,9 @@ func TestEventCountsAddUp(t *testing.T) {
 		c := r.Counts()
 		if total(c) != callers*each || c.Held != 0 {
 			t.Errorf("Counts = %v, want %d in all and none held", c, callers*each)
+		}
+		if got, want := store.observed(), c.Written+c.Deduplicated; got != want {
+			t.Errorf("the Events tell of %d occurrences, want %d: Counts = %v", got, want, c)
 		}
 		if c.Written == 0 || c.Deduplicated == 0 || c.Dropped["full"] == 0 || c.Dropped["forbidden"] == 0 {
 			t.Errorf("Counts = %v, want some of each kind", c)

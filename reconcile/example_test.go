@@ -156,3 +156,28 @@ func ExampleResult() {
 	// backup poll 3
 	// stopped: <nil>
 }
+
+// A controller whose calls know what led to them: event handlers add to its sources.
+func ExampleTriggers() {
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &reconcile.Controller[string]{
+		Name:  "widgets",
+		Queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
+		Reconcile: func(ctx context.Context, key string) (reconcile.Result, error) {
+			fmt.Println(key, reconcile.Triggers(ctx))
+			cancel()
+			return reconcile.Result{}, nil
+		},
+	}
+	// What queue.EventHandler(c.Source("pods"), keys) does at events:
+	c.Source("widgets").AddEvent("update", struct {
+		Priority    int
+		After       time.Duration
+		RateLimited bool
+	}{}, "default/blue")
+	c.Source("pods").Add("default/blue")
+	if err := c.Run(ctx); err != nil {
+		fmt.Println(err)
+	}
+	// Output: default/blue [widgets update pods]
+}

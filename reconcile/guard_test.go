@@ -91,13 +91,11 @@ func TestHotLoop(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			bothQueues(t, func(t *testing.T, q queueOf) {
-				var c *controller
 				event := func() { q.Add("a") }
-				var source *reconcile.Source[string]
-				r, c, calls, logs := guarded(t, q, tt.takes, func(c *controller) {
+				r, _, calls, logs := guarded(t, q, tt.takes, func(c *controller) {
 					c.Unguarded = tt.unguarded
 					if tt.source {
-						source = c.Source("widgets")
+						source := c.Source("widgets")
 						event = func() { source.AddEvent("update", addOptions{}, "a") }
 					}
 				}, func() (result, error) {
@@ -106,7 +104,6 @@ func TestHotLoop(t *testing.T) {
 					}
 					return result{}, tt.err
 				})
-				_ = c
 				event()
 				if tt.edits > 0 {
 					for n := 1; time.Duration(n)*tt.edits < time.Minute; n++ {
@@ -223,18 +220,99 @@ func TestAskedFor(t *testing.T) {
 		{"a rate limiter with a fixed delay", result{}, errPlain},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r, c, calls, _ := guarded(t, fixed(), 0, nil, func() (result, error) { return tt.res, tt.err })
-				c.Source("widgets").Add("a")
-				time.Sleep(100 * time.Second)
-				r.stop()
-				if got := len(calls.at); got < 999 || got > 1001 {
-					t.Errorf("%d calls in 100s, want 1000", got)
-				}
+		for _, hot := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, hot=%t", tt.name, hot), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var event func()
+					var isHot atomic.Bool
+					isHot.Store(hot)
+					r, c, calls, _ := guarded(t, fixed(), 10*time.Millisecond, nil, func() (result, error) {
+						if isHot.Load() {
+							event()
+							return result{}, nil
+						}
+						return tt.res, tt.err
+					})
+					event = func() { c.Source("widgets").Add("a") }
+					event()
+					if hot {
+						time.Sleep(20 * time.Second)
+						isHot.Store(false)
+						time.Sleep(10 * time.Second)
+					}
+					from := time.Since(calls.began)
+					time.Sleep(110 * time.Second)
+					r.stop()
+					if got := calls.between(from, from+110*time.Second); got < 999 || got > 1001 {
+						t.Errorf("%d calls in 110s, want 1000", got)
+					}
+				})
 			})
-		})
+		}
 	}
+}
+
+// TestComesToRest: a key that was hot and is not any more is as good as any other one.
+//
+// Proves R16.
+func TestComesToRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTestQueue("a")
+		var hot atomic.Bool
+		hot.Store(true)
+		r, _, calls, _ := guarded(t, q, 0, nil, func() (result, error) {
+			if hot.Load() {
+				q.Add("a")
+			}
+			return result{}, nil
+		})
+		time.Sleep(20 * time.Second)
+		hot.Store(false)
+		time.Sleep(20 * time.Second)
+		from := time.Since(calls.began)
+		for range 20 {
+			q.Add("a")
+			time.Sleep(10 * time.Millisecond)
+		}
+		synctest.Wait()
+		if got := calls.between(from, from+time.Second); got != 20 {
+			t.Errorf("%d calls for 20 events, want 20", got)
+		}
+		r.stop()
+	})
+}
+
+// TestHeldPriority: a key that is held back comes out with the highest priority that it
+// was asked for with.
+//
+// Proves R16.
+func TestHeldPriority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTestQueue("a")
+		var hot atomic.Bool
+		hot.Store(true)
+		r, _, _, _ := guarded(t, q, 0, nil, func() (result, error) {
+			if hot.Load() {
+				q.AddWith(addOptions{Priority: -100}, "a")
+			}
+			return result{}, nil
+		})
+		time.Sleep(500 * time.Millisecond)
+		hot.Store(false)
+		q.AddWith(addOptions{Priority: 7}, "a")
+		q.take()
+		time.Sleep(time.Minute)
+		r.stop()
+		var got []call
+		for _, call := range q.take() {
+			if call.Op == "Add" {
+				got = append(got, call)
+			}
+		}
+		if diff := cmp.Diff([]call{{Op: "Add", Key: "a", Priority: 7}}, got); diff != "" {
+			t.Errorf("added after the pause (-want +got):\n%s", diff)
+		}
+	})
 }
 
 // TestHeldKeysAtStop: a key that is held back is not lost when Run ends, and nothing
@@ -253,8 +331,8 @@ func TestHeldKeysAtStop(t *testing.T) {
 		q.Add("a")
 		time.Sleep(500 * time.Millisecond)
 		stopped.Store(true)
-		before := len(calls.at)
 		r.stop()
+		before := len(calls.at)
 		if got := logs.find("Stopped controller")[0].Values["left"]; got != 1 {
 			t.Errorf("left = %v, want 1", got)
 		}
@@ -278,7 +356,7 @@ func TestHeldKeysAtStop(t *testing.T) {
 // Proves R16.
 func TestManyKeysBesideAHotOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newTestQueue("hot")
+		q := newTestQueue()
 		hot := &runs{began: time.Now()}
 		r := start(t, t.Context(), &controller{Name: "x", Queue: q, Reconcile: func(_ context.Context, key string) (reconcile.Result, error) {
 			if key == "hot" {
@@ -294,6 +372,9 @@ func TestManyKeysBesideAHotOne(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			q.take()
+			if n == 1 {
+				q.Add("hot")
+			}
 		}
 		time.Sleep(30 * time.Second)
 		r.stop()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,13 +26,16 @@ func TestTriggers(t *testing.T) {
 		var got [][]string
 		c := &controller{Name: "x", Queue: q}
 		pods, secrets := c.Source("pods"), c.Source("secrets")
-		var fail error
-		var again time.Duration
-		c.Reconcile = func(ctx context.Context, key string) (reconcile.Result, error) {
+		var fail, again atomic.Bool // once
+		c.Reconcile = func(ctx context.Context, key string) (res reconcile.Result, err error) {
 			got = append(got, reconcile.Triggers(ctx))
 			time.Sleep(time.Second)
-			res, err := reconcile.Result{RequeueAfter: again}, fail
-			again, fail = 0, nil
+			if again.Swap(false) {
+				res.RequeueAfter = time.Minute
+			}
+			if fail.Swap(false) {
+				err = errPlain
+			}
 			return res, err
 		}
 		logs := newLogs()
@@ -43,13 +47,13 @@ func TestTriggers(t *testing.T) {
 		time.Sleep(time.Minute)
 		q.Add("a") // not by a source
 		time.Sleep(time.Minute)
-		again = time.Minute
+		again.Store(true)
 		pods.AddEvent("delete", addOptions{After: time.Minute}, "a")
 		time.Sleep(10 * time.Minute)
-		fail = errPlain
+		fail.Store(true)
 		pods.Add("a")
 		time.Sleep(10 * time.Hour)
-		fail = errPlain
+		fail.Store(true)
 		pods.Add("a")
 		time.Sleep(2 * time.Second)
 		pods.AddEvent("update", addOptions{}, "a") // before the retry
@@ -99,11 +103,13 @@ func TestTriggersOfHeldKeys(t *testing.T) {
 		r := start(t, t.Context(), c)
 		s.AddEvent("held", addOptions{}, "a")
 		time.Sleep(time.Second)
+		synctest.Wait()
 		if len(got) > 0 {
 			t.Fatalf("the gate did not hold the key")
 		}
 		g.set("a", false)
 		time.Sleep(500 * time.Millisecond)
+		synctest.Wait()
 		if len(got) != 25 {
 			t.Fatalf("%d calls, want 25: then the guard holds the key", len(got))
 		}
@@ -252,7 +258,7 @@ func TestResync(t *testing.T) {
 		time.Sleep(3*period - time.Nanosecond)
 		synctest.Wait()
 		r.stop()
-		minutes := make([]int, 61)
+		minutes, moments := make([]int, 61), map[time.Duration]bool{}
 		for key, times := range at {
 			want := 3
 			if key == "gone" {
@@ -270,9 +276,10 @@ func TestResync(t *testing.T) {
 				}
 			}
 			minutes[int(times[0]/time.Minute)]++
+			moments[times[0]] = true
 		}
-		if most := slices.Max(minutes); len(at) != 1001 || most > 60 {
-			t.Errorf("%d keys, at most %d in a minute, want 1001 and some 17", len(at), most)
+		if most := slices.Max(minutes); len(at) != 1001 || most > 60 || len(moments) < 990 {
+			t.Errorf("%d keys at %d moments, at most %d in a minute, want 1001, nearly as many, and some 17", len(at), len(moments), most)
 		}
 		if len(triggers) != 3001 || slices.ContainsFunc(triggers, func(s string) bool { return s != "resync" }) {
 			t.Errorf("%d triggers, want 3001 times resync", len(triggers))

@@ -169,17 +169,18 @@ func New(cfg Config) (*Controller, error) {
 	c.tenants, c.namespaces = tenants.Lister(), namespaces.Lister()
 	c.quotas, c.bindings, c.policies = quotas.Lister(), bindings.Lister(), policies.Lister()
 
-	q := queue.New(queueConfig)
+	c.loop.Name = name
+	c.loop.Queue = queue.New(queueConfig)
 	for _, watched := range []struct {
 		resource schema.GroupResource
 		informer cache.SharedIndexInformer
 		handler  cache.ResourceEventHandler
 	}{
-		{v1alpha1.Resource("tenants"), tenants.Informer(), queue.EventHandler(q, queue.KeyOf[*v1alpha1.Tenant])},
-		{corev1.Resource("namespaces"), namespaces.Informer(), queue.EventHandler(q, tenantOf[*corev1.Namespace](c))},
-		{corev1.Resource("resourcequotas"), quotas.Informer(), queue.EventHandler(q, tenantOf[*corev1.ResourceQuota](c))},
-		{rbacv1.Resource("rolebindings"), bindings.Informer(), queue.EventHandler(q, tenantOf[*rbacv1.RoleBinding](c))},
-		{networkingv1.Resource("networkpolicies"), policies.Informer(), queue.EventHandler(q, tenantOf[*networkingv1.NetworkPolicy](c))},
+		{v1alpha1.Resource("tenants"), tenants.Informer(), queue.EventHandler(c.loop.Source("tenants"), queue.KeyOf[*v1alpha1.Tenant])},
+		{corev1.Resource("namespaces"), namespaces.Informer(), queue.EventHandler(c.loop.Source("namespaces"), tenantOf[*corev1.Namespace](c))},
+		{corev1.Resource("resourcequotas"), quotas.Informer(), queue.EventHandler(c.loop.Source("resourcequotas"), tenantOf[*corev1.ResourceQuota](c))},
+		{rbacv1.Resource("rolebindings"), bindings.Informer(), queue.EventHandler(c.loop.Source("rolebindings"), tenantOf[*rbacv1.RoleBinding](c))},
+		{networkingv1.Resource("networkpolicies"), policies.Informer(), queue.EventHandler(c.loop.Source("networkpolicies"), tenantOf[*networkingv1.NetworkPolicy](c))},
 	} {
 		registration, err := watched.informer.AddEventHandler(watched.handler)
 		if err != nil {
@@ -191,8 +192,6 @@ func New(cfg Config) (*Controller, error) {
 		c.informers.Add(watched.resource.String(), watched.informer, registration)
 	}
 
-	c.loop.Name = name
-	c.loop.Queue = q
 	c.loop.Reconcile = c.reconcile
 	c.loop.Workers = cmp.Or(cfg.Workers, 4)
 	c.loop.Timeout = 30 * time.Second
