@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
 	"github.com/controllerkit/controllerkit/controllertest/fault"
@@ -429,6 +432,64 @@ func TestServerExternalOnce(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestServerExternalOnceTwoProcesses proves R11 for two processes that are both alive,
+// as an old leader and its successor are for a while, with a service that knows no
+// tokens: the Settle keeps them apart. What they read of the object may be old.
+func TestServerExternalOnceTwoProcesses(t *testing.T) {
+	t.Parallel()
+	namespace := testserver.Namespace(t)
+	config := rest.CopyConfig(testserver.Config(t))
+	config.QPS = -1
+	client := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps(namespace)
+	c := cloud.New(cloud.Options{})
+	const objects, settle = 40, time.Second
+	e := accounts(c.Through(func(ctx context.Context, what string, call func(context.Context) error) error {
+		if what == "create" {
+			<-time.After(rand.N(100 * time.Millisecond)) // until the service has it
+		}
+		return call(ctx)
+	}), settle)
+	var processes sync.WaitGroup
+	for n := range objects {
+		obj, err := client.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("settings-", n)}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			processes.Go(func() {
+				cached := obj
+				for {
+					id, res, err := reconcile.ExternalOnce(t.Context(), client, cached, e)
+					if id != "" {
+						return
+					}
+					if err != nil && !apierrors.IsConflict(err) {
+						t.Error(err)
+						return
+					}
+					<-time.After(res.RequeueAfter + rand.N(20*time.Millisecond))
+					if next, err := client.Get(t.Context(), obj.Name, metav1.GetOptions{}); err != nil {
+						t.Error(err)
+						return
+					} else if rand.N(3) > 0 {
+						cached = next // else it is old once more
+					}
+				}
+			})
+		}
+	}
+	processes.Wait()
+	tokens := map[string]int{}
+	for _, made := range c.Resources() {
+		if tokens[made.Token]++; tokens[made.Token] > 1 {
+			t.Errorf("%d accounts with the token %s", tokens[made.Token], made.Token)
+		}
+	}
+	if len(tokens) != objects {
+		t.Errorf("accounts of %d objects, want %d", len(tokens), objects)
 	}
 }
 

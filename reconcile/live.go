@@ -83,15 +83,26 @@ func ConfirmLive[T metav1.Object](ctx context.Context, c Getter[T], cached metav
 	return live, nil
 }
 
+// isGone reports whether err says that the object of that name does not exist. A proxy
+// that knows nothing of the resource answers 404 as well, and so does an API server
+// that has the group but not the resource; those name no object. Taken for an absence
+// they would be proof of nothing.
+func isGone(err error, name string) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsNotFound(err) || apierrors.IsUnexpectedServerError(err) || !errors.As(err, &status) {
+		return false
+	}
+	d := status.Status().Details
+	return d != nil && d.Name == name
+}
+
 // getSame reads the object that cached is a copy of, in whatever version. With
 // ErrReplaced it returns the other object.
 func getSame[T metav1.Object](ctx context.Context, c Getter[T], cached metav1.Object) (live T, err error) {
 	var none T
 	live, err = c.Get(ctx, cached.GetName(), metav1.GetOptions{})
 	switch {
-	// A server or proxy that does not know the resource answers 404 as well. Taken
-	// for an absence it would be proof of nothing.
-	case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err):
+	case isGone(err, cached.GetName()):
 		return none, fmt.Errorf("%w: %w", ErrGone, err)
 	case err != nil:
 		return none, err

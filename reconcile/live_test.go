@@ -136,6 +136,7 @@ func isStale(err error) bool {
 func TestConfirmLive(t *testing.T) {
 	t.Parallel()
 	unserved := apierrors.NewGenericServerResponse(http.StatusNotFound, "GET", schema.GroupResource{Resource: "configmaps"}, "settings", "404 page not found", 0, true)
+	unknown := apierrors.NewGenericServerResponse(http.StatusNotFound, "GET", schema.GroupResource{Resource: "configmaps"}, "", "", 0, false)
 	tests := []struct {
 		name     string
 		cached   *corev1.ConfigMap
@@ -154,6 +155,7 @@ func TestConfirmLive(t *testing.T) {
 		{name: "changed", cached: settings(func(cm *corev1.ConfigMap) { cm.ResourceVersion = "0" }), live: settings(), want: reconcile.ErrChanged, wantText: "from resource version 0 to 1", stale: true, wantLive: true, requests: 1},
 		{name: "cluster-scoped", cached: settings(func(cm *corev1.ConfigMap) { cm.Namespace = "" }), want: reconcile.ErrGone, wantText: "confirm settings live", stale: true, notFound: true, requests: 1},
 		{name: "resource not served", cached: settings(), get: unserved, want: unserved, notFound: true, requests: 1},
+		{name: "group served, resource not", cached: settings(), get: unknown, want: unknown, notFound: true, requests: 1},
 		{name: "forbidden", cached: settings(), get: context.DeadlineExceeded, want: context.DeadlineExceeded, requests: 1},
 		{name: "no uid", cached: settings(func(cm *corev1.ConfigMap) { cm.UID = "" }), want: reconcile.ErrTerminal, wantText: "metadata.uid"},
 		{name: "no version", cached: settings(func(cm *corev1.ConfigMap) { cm.ResourceVersion = "" }), want: reconcile.ErrTerminal, wantText: "metadata.resourceVersion"},
@@ -244,10 +246,14 @@ func TestServerConfirmLive(t *testing.T) {
 	create()
 	check(cm, reconcile.ErrReplaced)
 
-	nothing := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "nothings"}
-	unserved := served{dynamic.NewForConfigOrDie(testserver.Config(t)).Resource(nothing).Namespace(namespace)}
-	_, err := reconcile.ConfirmLive(t.Context(), unserved, cm)
-	if !apierrors.IsNotFound(err) || errors.Is(err, reconcile.ErrGone) || isStale(err) {
-		t.Errorf("ConfirmLive() of a resource that is not served = %v, want NotFound and not ErrGone", err)
+	for _, nothing := range []schema.GroupVersionResource{
+		{Group: "example.com", Version: "v1", Resource: "nothings"},
+		{Group: "apps", Version: "v1", Resource: "nothings"},
+	} {
+		unserved := served{dynamic.NewForConfigOrDie(testserver.Config(t)).Resource(nothing).Namespace(namespace)}
+		_, err := reconcile.ConfirmLive(t.Context(), unserved, cm)
+		if !apierrors.IsNotFound(err) || errors.Is(err, reconcile.ErrGone) || isStale(err) {
+			t.Errorf("ConfirmLive() of %v, which is not served, = %v, want NotFound and not ErrGone", nothing, err)
+		}
 	}
 }

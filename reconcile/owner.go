@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -167,7 +166,7 @@ func Claim[O, T metav1.Object](ctx context.Context, owners Getter[O], owner meta
 			answer, err = patch(ctx, client, child, operations...)
 		}
 		switch {
-		case apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err): // gone
+		case isGone(err, child.GetName()):
 		case err != nil:
 			errs = append(errs, fmt.Errorf("%s: %s %s: %w", what, verb, nameOf(child), err))
 		case !mine:

@@ -82,7 +82,7 @@ func Dispatch(t *testing.T, contender, name string) (d Dispatched) {
 		d.Added -= added
 	}
 	d.Early = -int(calls.left.Load())
-	d.Ops, d.Events = ops, rotating+ops
+	d.Ops, d.Events = ops, staged+ops
 	for i := range d.Events {
 		events[stageKey(i)]++
 	}

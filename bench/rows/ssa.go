@@ -1,0 +1,191 @@
+package rows
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	applyappsv1 "k8s.io/client-go/applyconfigurations/apps/v1"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	applymetav1 "k8s.io/client-go/applyconfigurations/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	appsv1client "k8s.io/client-go/kubernetes/typed/apps/v1"
+
+	"github.com/controllerkit/controllerkit/bench"
+	"github.com/controllerkit/controllerkit/ssa"
+)
+
+// What the row about ssa measures: finding out that a Deployment is already what it
+// should be. The library looks at the object of the cache, others ask the server with a
+// dry run, or extract and compare what is owned.
+
+const applier = "bench"
+
+func init() {
+	const beside = " Beside it a dry-run apply to a real API server, and the generated extraction with a comparison of what is encoded."
+	bench.Register(bench.Row{
+		Name:  "ssa/unchanged",
+		About: "Deciding that a Deployment of 8 KiB needs no apply: the first decision about each object, of a kind that was seen before." + beside,
+		Op:    "decision",
+		Goals: []bench.Goal{
+			{Figure: bench.Time, AtMost: 150e3},
+			{Figure: bench.Allocs, AtMost: 400},
+			{Figure: bench.Time, Rival: dryRun, AtMost: 0.2},
+			{Figure: bench.Time, Rival: extraction, AtMost: 0.5},
+		},
+		Pairs: func(ctx context.Context) ([]bench.Pair, func(), error) { return unchangedPairs(ctx, false) },
+	})
+	bench.Register(bench.Row{
+		Name:  "ssa/again",
+		About: "The same decision about the same uid, resourceVersion and configuration." + beside,
+		Op:    "decision",
+		Goals: []bench.Goal{{Figure: bench.Time, AtMost: 30e3}},
+		Pairs: func(ctx context.Context) ([]bench.Pair, func(), error) { return unchangedPairs(ctx, true) },
+	})
+}
+
+const (
+	dryRun     = "dry run"
+	extraction = "extraction"
+)
+
+// deployments is a real Deployment, and what made it.
+type deployments struct {
+	client appsv1client.DeploymentInterface
+	config *applyappsv1.DeploymentApplyConfiguration
+	live   *appsv1.Deployment
+}
+
+func unchangedPairs(ctx context.Context, again bool) (_ []bench.Pair, _ func(), err error) {
+	a, err := openArena(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	kube, err := kubernetes.NewForConfig(a.config)
+	if err != nil {
+		return nil, a.stop, err
+	}
+	d := &deployments{client: kube.AppsV1().Deployments(a.namespace), config: bigDeployment(a.namespace)}
+	if d.live, err = ssa.Apply(ctx, applier, d.client, d.config); err != nil {
+		return nil, a.stop, err
+	}
+	bare := d.live.DeepCopy()
+	bare.ManagedFields = nil
+	if b, err := json.Marshal(bare); err != nil || len(b) < 8<<10 {
+		return nil, a.stop, fmt.Errorf("the Deployment has %d bytes, want 8 KiB: %w", len(b), err)
+	}
+	pair := func(n int, name string, theirs func(ctx context.Context, n int) error) bench.Pair {
+		measured := func(f func(ctx context.Context, n int) error) func(ctx context.Context, m *bench.Meter) (int, error) {
+			return func(ctx context.Context, m *bench.Meter) (ops int, err error) {
+				ops = m.N(n)
+				m.Measure(func() { err = f(ctx, ops) })
+				return ops, err
+			}
+		}
+		ours := func(ctx context.Context, m *bench.Meter) (int, error) { return d.decide(ctx, m, m.N(n), again) }
+		return bench.Pair{
+			Ours:   bench.Contender{Name: "controllerkit", Run: ours},
+			Theirs: bench.Contender{Name: name, Module: "k8s.io/client-go", Run: measured(theirs)},
+		}
+	}
+	return []bench.Pair{pair(300, dryRun, d.dryRun), pair(1000, extraction, d.extract)}, a.stop, nil
+}
+
+var errRequest = errors.New("a request, where none is needed")
+
+// refuser is a client that must not be called.
+type refuser struct{}
+
+func (refuser) Apply(context.Context, *applyappsv1.DeploymentApplyConfiguration, metav1.ApplyOptions) (*appsv1.Deployment, error) {
+	return nil, errRequest
+}
+
+// decide makes n decisions: about the same object again and again, or about others of
+// its kind.
+func (d *deployments) decide(ctx context.Context, m *bench.Meter, n int, again bool) (int, error) {
+	memory := &ssa.Memory[*appsv1.Deployment, *applyappsv1.DeploymentApplyConfiguration]{}
+	decide := func(live *appsv1.Deployment) error {
+		_, _, err := memory.ApplyChanged(ctx, applier, refuser{}, d.config, live, applyappsv1.ExtractDeployment)
+		return err
+	}
+	objects := make([]appsv1.Deployment, n)
+	for i := range objects {
+		objects[i] = *d.live
+		if !again {
+			objects[i].UID = types.UID(fmt.Sprint(i))
+		}
+	}
+	failed := decide(d.live)
+	m.Measure(func() {
+		for i := range objects {
+			if err := decide(&objects[i]); err != nil {
+				failed = err
+			}
+		}
+	})
+	return n, failed
+}
+
+func (d *deployments) dryRun(ctx context.Context, n int) error {
+	for range n {
+		answer, err := d.client.Apply(ctx, d.config, metav1.ApplyOptions{FieldManager: applier, Force: true, DryRun: []string{metav1.DryRunAll}})
+		if err != nil {
+			return err
+		}
+		if answer.ResourceVersion != d.live.ResourceVersion {
+			return errors.New("the dry run changes something")
+		}
+	}
+	return nil
+}
+
+// extract is how it is done by hand.
+func (d *deployments) extract(_ context.Context, n int) error {
+	for range n {
+		owned, err := applyappsv1.ExtractDeployment(d.live, applier)
+		if err != nil {
+			return err
+		}
+		want, err := json.Marshal(d.config)
+		if err != nil {
+			return err
+		}
+		got, err := json.Marshal(owned)
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(got, want) {
+			return fmt.Errorf("what is owned differs: %s, want %s", got, want)
+		}
+	}
+	return nil
+}
+
+// bigDeployment has two containers with all that usually is in one.
+func bigDeployment(namespace string) *applyappsv1.DeploymentApplyConfiguration {
+	labels := map[string]string{"app": "one"}
+	pod := applycorev1.PodSpec()
+	for _, name := range []string{"main", "side"} {
+		c := applycorev1.Container().WithName(name).WithImage("example.com/image:1").WithArgs("--one=1", "--two=2")
+		for i := range 40 {
+			c.WithEnv(applycorev1.EnvVar().WithName(fmt.Sprintf("VARIABLE_%d", i)).WithValue(fmt.Sprintf("value %d of the environment of the container", i)))
+		}
+		for i := range 4 {
+			c.WithPorts(applycorev1.ContainerPort().WithName(fmt.Sprintf("port-%d", i)).WithContainerPort(int32(8000 + i)))
+			c.WithVolumeMounts(applycorev1.VolumeMount().WithName(fmt.Sprintf("volume-%d", i)).WithMountPath(fmt.Sprintf("/var/lib/volumes/%d", i)))
+		}
+		pod.WithContainers(c)
+	}
+	for i := range 4 {
+		pod.WithVolumes(applycorev1.Volume().WithName(fmt.Sprintf("volume-%d", i)).WithConfigMap(applycorev1.ConfigMapVolumeSource().WithName("configuration")))
+	}
+	config := applyappsv1.Deployment("one", namespace).WithLabels(labels)
+	return config.WithSpec(applyappsv1.DeploymentSpec().WithReplicas(2).
+		WithSelector(applymetav1.LabelSelector().WithMatchLabels(labels)).
+		WithTemplate(applycorev1.PodTemplateSpec().WithLabels(labels).WithSpec(pod)))
+}
