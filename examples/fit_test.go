@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/metrics"
@@ -58,6 +59,7 @@ var (
 	_ reconcile.Metrics                            = (*metrics.Metrics)(nil)
 	_ leader.Metrics                               = (*metrics.Metrics)(nil)
 	_ consistency.Metrics                          = (*metrics.Metrics)(nil)
+	_ finalizer.Metrics                            = (*metrics.Metrics)(nil)
 	_ workqueue.MetricsProvider                    = (*metrics.Metrics)(nil)
 	_ cache.DoneChecker                            = new(informer.Set).HasSyncedChecker()
 

@@ -23,3 +23,19 @@ func BenchmarkEnsureHeld(b *testing.B) {
 		b.Fatalf("%d requests", client.calls)
 	}
 }
+
+// BenchmarkPlan is one pass over a plan whose steps have nothing to do, next to the
+// one request that it makes.
+func BenchmarkPlan(b *testing.B) {
+	obj := object("a", true, name)
+	p := plan{Client: &answering{object: obj}}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		p.Steps = append(p.Steps, step{Name: name, Run: says(done, nil)})
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, _, err := finalizer.Ensure(b.Context(), p.Client, obj, name, p.Run); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -112,7 +112,7 @@ func Delete(ctx context.Context, c Deleter, child metav1.Object, propagation met
 		Preconditions:     &metav1.Preconditions{UID: &uid, ResourceVersion: &version},
 		PropagationPolicy: &propagation,
 	})
-	if err != nil && !isGone(err) {
+	if err != nil && !isGone(err, child.GetName()) {
 		return fmt.Errorf("delete %q: %w", child.GetName(), err)
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/controllerkit/controllerkit/finalizer"
@@ -138,6 +139,11 @@ func TestDeleteAll(t *testing.T) {
 			wantErr: notServed, wantLeft: "c1", wantLists: 1, wantDeletes: 1,
 		},
 		{
+			name:    "nor does one that the group lacks",
+			store:   &store{objects: []*corev1.ConfigMap{child("c1", "a")}, fail: map[string]error{"c1": noSuchResource}},
+			wantErr: noSuchResource, wantLeft: "c1", wantLists: 1, wantDeletes: 1,
+		},
+		{
 			name:  "gone in between",
 			store: &store{objects: []*corev1.ConfigMap{child("c1", "a")}, fail: map[string]error{"c1": apierrors.NewNotFound(configMaps, "c1")}},
 			want:  progress{Message: "1 left: c1"}, wantLeft: "c1", wantLists: 2, wantDeletes: 1,
@@ -172,7 +178,12 @@ func TestDeleteAll(t *testing.T) {
 	}
 }
 
-var notServed = apierrors.NewGenericServerResponse(404, "delete", configMaps, "one", "404 page not found", 0, true)
+// The answers to requests for a resource that is not served: of a server that does
+// not know the group, and of one that knows it.
+var (
+	notServed      = apierrors.NewGenericServerResponse(404, "delete", configMaps, "one", "404 page not found", 0, true)
+	noSuchResource = apierrors.NewGenericServerResponse(404, "", schema.GroupResource{}, "", "", 0, false)
+)
 
 // TestDelete proves F13.
 func TestDelete(t *testing.T) {

@@ -154,7 +154,7 @@ func Remove[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name stri
 		}
 	}
 	switch {
-	case isGone(err):
+	case isGone(err, obj.GetName()):
 		return gone, nil
 	case err != nil:
 		return gone, fmt.Errorf("finalizer %s: remove: %w", name, asConflict(err))
@@ -262,10 +262,16 @@ func patch[T metav1.Object](ctx context.Context, c Patcher[T], obj T, operations
 	return c.Patch(ctx, obj.GetName(), types.JSONPatchType, data, metav1.PatchOptions{})
 }
 
-// isGone reports whether err says that there is no such object. A server or proxy
-// that does not know the resource answers 404 as well, which proves no absence.
-func isGone(err error) bool {
-	return apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
+// isGone reports whether err says that there is no object of that name. A server
+// that does not know the resource, or a proxy, answers 404 as well. That proves no
+// absence, and tells no name or calls itself unexpected.
+func isGone(err error, name string) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsNotFound(err) || apierrors.IsUnexpectedServerError(err) || !errors.As(err, &status) {
+		return false
+	}
+	d := status.Status().Details
+	return d != nil && d.Name == name
 }
 
 // isFailedTest reports whether err says that the patch did not apply. The API

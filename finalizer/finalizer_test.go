@@ -253,7 +253,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestAddStale proves F3, F6.
+// TestAddStale proves F3, F4, F6.
 func TestAddStale(t *testing.T) {
 	tests := []struct {
 		name string

@@ -109,7 +109,8 @@ type Metrics interface {
 	// FinalizerBlocked is called at the end of a pass for each step that blocks it.
 	// age is the time since the deletion was asked for, which survives restarts.
 	FinalizerBlocked(finalizer, step string, age time.Duration)
-	// FinalizerFinished is called when all steps are done.
+	// FinalizerFinished is called when all steps are done: once for an object, unless
+	// the removal of the finalizer then fails and the plan runs again.
 	FinalizerFinished(finalizer string, age time.Duration)
 }
 
@@ -139,7 +140,7 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 	}
 	live, err := look(ctx, p.Client, held.object)
 	switch {
-	case isGone(err) || isFailedTest(err) || err == nil && !Has(live, held.name):
+	case isGone(err, held.object.GetName()) || isFailedTest(err) || err == nil && !Has(live, held.name):
 		return nil
 	case err != nil:
 		return fmt.Errorf("look at the object: %w", err)
@@ -158,9 +159,10 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 			blocked.add(held.name, BlockedStep{Name: step.Name, Err: fmt.Errorf("not started: %w", context.Cause(ctx)), After: step.base()})
 			break
 		}
-		b := p.ask(ctx, step, held, blocked.Since)
-		if done[step.Name] = b == nil; b != nil {
+		if b := p.ask(ctx, step, held, blocked.Since); b != nil {
 			blocked.add(held.name, *b)
+		} else {
+			done[step.Name] = true
 		}
 	}
 	// Whatever was not asked waits, at the end of its chain, for a step that was.
@@ -349,10 +351,10 @@ func (b *BlockedStep) cause() error {
 }
 
 func (e *BlockedError) add(finalizer string, b BlockedStep) {
-	e.Steps = append(e.Steps, b)
-	if e.After = cmp.Or(e.After, b.After); b.After < e.After {
+	if len(e.Steps) == 0 || b.After < e.After {
 		e.After = b.After
 	}
+	e.Steps = append(e.Steps, b)
 	if b.Err != nil {
 		e.Err = errors.Join(e.Err, fmt.Errorf("finalizer %s: step %s: %w", finalizer, b.Name, b.Err))
 	}

@@ -466,6 +466,8 @@ func TestServerTwoFinalizers(t *testing.T) {
 }
 
 // The dynamic and the metadata client satisfy Patcher as they are.
+//
+// Proves F9.
 func TestServerOtherClients(t *testing.T) {
 	config := testserver.Config(t)
 	dyn, err := dynamic.NewForConfig(config)
@@ -523,7 +525,10 @@ func life[T metav1.Object](t *testing.T, s server, object string, c finalizer.Pa
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, live, err := finalizer.Ensure(t.Context(), c, deleting, name, cleanup); err != nil || live || ran != 1 {
+	p := finalizer.Plan[T]{Client: c, Steps: []finalizer.Step[T]{{Name: "a", Run: func(ctx context.Context, h finalizer.Held[T]) (finalizer.Progress, error) {
+		return done, cleanup(ctx, h)
+	}}}}
+	if _, live, err := finalizer.Ensure(t.Context(), c, deleting, name, p.Run); err != nil || live || ran != 1 {
 		t.Errorf("deleting: live %v, error %v, %d cleanups", live, err, ran)
 	}
 	if _, err := get(); !apierrors.IsNotFound(err) {
@@ -531,6 +536,9 @@ func life[T metav1.Object](t *testing.T, s server, object string, c finalizer.Pa
 	}
 	if _, err := finalizer.Remove(t.Context(), c, h.Object(), name); err != nil {
 		t.Errorf("remove from an object that is gone: %v", err)
+	}
+	if _, _, err := finalizer.Ensure(t.Context(), c, deleting, name, p.Run); err != nil || ran != 1 {
+		t.Errorf("plan for an object that is gone: error %v, %d cleanups", err, ran)
 	}
 }
 

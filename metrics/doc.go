@@ -11,31 +11,36 @@
 //	c := &reconcile.Controller[types.NamespacedName]{Name: "widgets", Queue: q, Metrics: m, ...}
 //	e := &leader.Elector{Metrics: m, ...}
 //	writes := consistency.New(consistency.Config{Metrics: m})
+//	cleanup := finalizer.Plan[*v1.Widget]{Metrics: m, ...}
 //
 // A *Metrics is a workqueue.MetricsProvider, so it also serves client-go's own
 // queues, through the MetricsProvider field of their configurations.
 //
 // # Series
 //
-//	controller_reconcile_total{controller,result}          counter
-//	controller_reconcile_duration_seconds{controller}      histogram
-//	controller_active_workers{controller}                  gauge
-//	controller_workers{controller}                         gauge
-//	controller_consistency_wait_duration_seconds{result}   histogram
-//	controller_leader_transitions_total{name}              counter
-//	controller_leader_acquire_duration_seconds{name}       histogram
-//	controller_leader_renewal_duration_seconds{name}       histogram
-//	controller_leader_slow_renewals_total{name}            counter
-//	leader_election_master_status{name}                    gauge
-//	workqueue_depth{name}                                  gauge
-//	workqueue_adds_total{name}                             counter
-//	workqueue_retries_total{name}                          counter
-//	workqueue_queue_duration_seconds{name}                 histogram
-//	workqueue_work_duration_seconds{name}                  histogram
-//	workqueue_unfinished_work_seconds{name}                gauge
-//	workqueue_longest_running_processor_seconds{name}      gauge
-//	rest_client_requests_total{code,method,host}           counter
-//	rest_client_request_duration_seconds{verb,host}        histogram
+//	controller_reconcile_total{controller,result}                       counter
+//	controller_reconcile_duration_seconds{controller}                   histogram
+//	controller_active_workers{controller}                               gauge
+//	controller_workers{controller}                                      gauge
+//	controller_consistency_wait_duration_seconds{result}                histogram
+//	controller_finalizer_steps_running{finalizer,step}                  gauge
+//	controller_finalizer_step_duration_seconds{finalizer,step,result}   histogram
+//	controller_finalizer_blocked_age_seconds{finalizer,step}            histogram
+//	controller_finalizer_duration_seconds{finalizer}                    histogram
+//	controller_leader_transitions_total{name}                           counter
+//	controller_leader_acquire_duration_seconds{name}                    histogram
+//	controller_leader_renewal_duration_seconds{name}                    histogram
+//	controller_leader_slow_renewals_total{name}                         counter
+//	leader_election_master_status{name}                                 gauge
+//	workqueue_depth{name}                                               gauge
+//	workqueue_adds_total{name}                                          counter
+//	workqueue_retries_total{name}                                       counter
+//	workqueue_queue_duration_seconds{name}                              histogram
+//	workqueue_work_duration_seconds{name}                               histogram
+//	workqueue_unfinished_work_seconds{name}                             gauge
+//	workqueue_longest_running_processor_seconds{name}                   gauge
+//	rest_client_requests_total{code,method,host}                        counter
+//	rest_client_request_duration_seconds{verb,host}                     histogram
 //
 // # Guarantees
 //
@@ -48,8 +53,8 @@
 //   - M3: The number of series does not depend on objects, keys or errors.
 //     Results that are not in the list count as "error", unknown HTTP methods as
 //     "other", codes outside of 100-599 as "other"; a Metrics gives at most 1000
-//     controllers, 1000 queues, 1000 leases and 100 hosts a label value of their
-//     own, and puts the rest together under "other".
+//     controllers, 1000 queues, 1000 leases, 1000 finalizers, 1000 steps of them and 100 hosts
+//     a label value of their own, and puts the rest together under "other".
 //   - M4: No label holds the name of an object, except the Lease's, or
 //     credentials.
 //   - M5: A queue that is made anew under a name starts its gauges at 0, also

@@ -16,6 +16,7 @@ import (
 const (
 	maxNames = 1000 // controllers, queues and leases, each
 	maxHosts = 100
+	maxSteps = 1000 // pairs of a finalizer and a step
 	other    = "other"
 )
 
@@ -28,9 +29,9 @@ func results() []string {
 	}
 }
 
-// Metrics holds the collectors. It satisfies the Metrics interfaces of the
-// packages reconcile, leader and consistency, and workqueue.MetricsProvider. Only [New] makes
-// one; its methods may be called by several goroutines.
+// Metrics holds the collectors. It satisfies the Metrics interfaces of the packages
+// reconcile, leader, consistency and finalizer, and workqueue.MetricsProvider. Only
+// [New] makes one; its methods may be called by several goroutines.
 type Metrics struct {
 	reconciles *prometheus.CounterVec
 	durations  *prometheus.HistogramVec
@@ -45,6 +46,11 @@ type Metrics struct {
 
 	waits *prometheus.HistogramVec
 
+	stepsRunning *prometheus.GaugeVec
+	steps        *prometheus.HistogramVec
+	blocked      *prometheus.HistogramVec
+	finalized    *prometheus.HistogramVec
+
 	depth      *prometheus.GaugeVec
 	adds       *prometheus.CounterVec
 	retries    *prometheus.CounterVec
@@ -56,7 +62,7 @@ type Metrics struct {
 	requests  *prometheus.CounterVec
 	latencies *prometheus.HistogramVec
 
-	leases, queues, hosts names
+	leases, queues, hosts, finalizers, steppers names
 
 	mu sync.Mutex // held to replace controllers, and the gauges of a queue
 	// controllers maps a controller's name to its series. The map is never
@@ -103,6 +109,13 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		waits: histogram(r, "controller_consistency_wait_duration_seconds", "How long a key was held back because the cache did not show its own writes, by what ended it: visible, or timeout.",
 			[]float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}, "result"),
 
+		stepsRunning: gauge(r, "controller_finalizer_steps_running", "Calls of a cleanup's step that are running now.", "finalizer", "step"),
+		steps: histogram(r, "controller_finalizer_step_duration_seconds", "How long a call of a cleanup's step takes, by its result: done, waiting, failed, timed_out or gave_up.",
+			[]float64{.005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}, "finalizer", "step", "result"),
+		blocked: histogram(r, "controller_finalizer_blocked_age_seconds", "How long ago the deletion was asked for of an object that a step still blocks, once in each pass over the object.",
+			ages(), "finalizer", "step"),
+		finalized: histogram(r, "controller_finalizer_duration_seconds", "How long after its deletion was asked for an object was cleaned up.", ages(), "finalizer"),
+
 		depth:      gauge(r, "workqueue_depth", "Keys that are ready and not yet handed out.", "name"),
 		adds:       counter(r, "workqueue_adds_total", "Keys added to the queue, repeated ones left out.", "name"),
 		retries:    counter(r, "workqueue_retries_total", "Keys added with a delay or a rate limit.", "name"),
@@ -118,6 +131,9 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		leases: names{limit: maxNames},
 		queues: names{limit: maxNames},
 		hosts:  names{limit: maxHosts},
+
+		finalizers: names{limit: maxNames},
+		steppers:   names{limit: maxSteps},
 	}
 	m.controllers.Store(&map[string]*controller{})
 	if r.err != nil {

@@ -64,6 +64,10 @@ func use(t testing.TB, m *metrics.Metrics) {
 	m.LeaderTransition("ns/lease", time.Second)
 	m.LeaderRenewal("ns/lease", time.Second, true)
 	m.ConsistencyWaited(time.Second, false)
+	m.FinalizerStepStarted("example.com/f", "step")
+	m.FinalizerStepEnded("example.com/f", "step", "done", time.Second)
+	m.FinalizerBlocked("example.com/f", "step", time.Second)
+	m.FinalizerFinished("example.com/f", time.Second)
 	m.NewDepthMetric("q").Inc()
 	m.NewAddsMetric("q").Inc()
 	m.NewRetriesMetric("q").Inc()
@@ -98,6 +102,10 @@ func TestNamesAndLabels(t *testing.T) {
 		"controller_active_workers":                    "gauge controller",
 		"controller_workers":                           "gauge controller",
 		"controller_consistency_wait_duration_seconds": "histogram result",
+		"controller_finalizer_steps_running":           "gauge finalizer,step",
+		"controller_finalizer_step_duration_seconds":   "histogram finalizer,result,step",
+		"controller_finalizer_blocked_age_seconds":     "histogram finalizer,step",
+		"controller_finalizer_duration_seconds":        "histogram finalizer",
 		"controller_leader_transitions_total":          "counter name",
 		"controller_leader_acquire_duration_seconds":   "histogram name",
 		"controller_leader_renewal_duration_seconds":   "histogram name",
@@ -237,6 +245,42 @@ leader_election_master_status{name="ns/widgets"} %d
 	}
 }
 
+// TestFinalizer: calls, what they came to, and what blocks for how long.
+func TestFinalizer(t *testing.T) {
+	m, reg := newMetrics(t)
+	m.FinalizerStepStarted("example.com/f", "drain")
+	m.FinalizerStepStarted("example.com/f", "drain")
+	m.FinalizerStepEnded("example.com/f", "drain", "waiting", 2*time.Second)
+	m.FinalizerBlocked("example.com/f", "drain", time.Hour)
+	m.FinalizerFinished("example.com/f", 2*time.Hour)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, f := range families {
+		for _, s := range f.GetMetric() {
+			var labels []string
+			for _, l := range s.GetLabel() {
+				labels = append(labels, l.GetValue())
+			}
+			value := fmt.Sprint(s.GetGauge().GetValue())
+			if h := s.GetHistogram(); h != nil {
+				value = fmt.Sprintf("%d in %gs", h.GetSampleCount(), h.GetSampleSum())
+			}
+			got[f.GetName()] += strings.Join(labels, " ") + ": " + value
+		}
+	}
+	if diff := cmp.Diff(map[string]string{
+		"controller_finalizer_steps_running":         "example.com/f drain: 1",
+		"controller_finalizer_step_duration_seconds": "example.com/f waiting drain: 1 in 2s",
+		"controller_finalizer_blocked_age_seconds":   "example.com/f drain: 1 in 3600s",
+		"controller_finalizer_duration_seconds":      "example.com/f: 1 in 7200s",
+	}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestConsistency(t *testing.T) {
 	m, reg := newMetrics(t)
 	m.ConsistencyWaited(20*time.Millisecond, false)
@@ -352,14 +396,17 @@ func TestSeriesDoNotGrowWithResults(t *testing.T) {
 		s := randomString(r)
 		m.ReconcileStarted("c")
 		m.ReconcileFinished("c", s, time.Second)
+		m.FinalizerStepStarted("example.com/f", "step")
+		m.FinalizerStepEnded("example.com/f", "step", s, time.Second)
 		req := request("GET", "https://api/x")
 		req.Method = "X" + s
 		if _, err := rt.RoundTrip(req); err != nil {
 			t.Fatal(err)
 		}
 	}
-	// New are only: requests with code other and method other, and their duration.
-	if got, want := series(t, reg), before+2; got != want {
+	// New are only: requests with code other and method other, their duration, and
+	// steps that failed.
+	if got, want := series(t, reg), before+3; got != want {
 		t.Errorf("%d series after %d random results, methods and codes, want %d", got, n, want)
 	}
 	want := fmt.Sprintf(`# HELP rest_client_requests_total Requests to an API server, by status code; <error> without an answer.
@@ -384,6 +431,10 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 		m.LeaderStatus(name, true)
 		m.LeaderTransition(name, time.Second)
 		m.LeaderRenewal(name, time.Second, true)
+		m.FinalizerStepStarted(name, name)
+		m.FinalizerStepEnded(name, name, "done", time.Second)
+		m.FinalizerBlocked(name, name, time.Second)
+		m.FinalizerFinished(name, time.Second)
 		use := m.NewDepthMetric(name)
 		use.Inc()
 		m.NewAddsMetric(name).Inc()
@@ -397,6 +448,10 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 		"controller_active_workers":                  1001,
 		"leader_election_master_status":              1001,
 		"controller_leader_renewal_duration_seconds": 1001,
+		"controller_finalizer_steps_running":         1001,
+		"controller_finalizer_step_duration_seconds": 1001,
+		"controller_finalizer_blocked_age_seconds":   1001,
+		"controller_finalizer_duration_seconds":      1001,
 		"workqueue_depth":                            1001,
 		"workqueue_adds_total":                       1001,
 		"rest_client_requests_total":                 102, // 100, other, and none for an empty host

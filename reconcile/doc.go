@@ -123,7 +123,9 @@
 // back for about a second now and then: of 20 events a second, four of five are not. At
 // the end of a burst of events the last one may wait for two seconds. A change of
 // somebody else that comes within a second after a call of a key that is really hot may
-// wait for 8s. Unguarded turns the guard off.
+// wait for 8s. A Func that works in small steps, each of which is a write that brings the
+// next, looks like a loop after 25 of them in a row: let it ask for the next one by
+// RequeueAfter, or do more in a call. Unguarded turns the guard off.
 //
 // # Queues
 //
