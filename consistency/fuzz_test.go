@@ -13,53 +13,87 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/controllerkit/controllerkit/consistency"
 )
 
-// oracle reads the resource version of a whole answer by decoding all of it. It is
-// false where that fails, or where the decoders have an opinion of their own.
-func oracle(contentType string, body []byte) (rv string, ok bool) {
-	var object any
+// oracle is what decoders find in an answer, by decoding all of it.
+type oracle struct {
+	rv     string
+	gone   bool   // the object is no more, if it was to be deleted, or had to
+	normal []byte // the same as Kubernetes writes it, nil where that cannot be told
+}
+
+// ask returns false where decoding fails, or where decoders have an opinion of their own.
+func ask(contentType string, body []byte, deletion bool) (o oracle, ok bool) {
+	var object metav1.PartialObjectMetadata
 	switch contentType {
-	case jsonType:
-		if json.Unmarshal(body, &object) != nil {
-			return "", false
-		}
-	case cborType:
-		if direct.Unmarshal(body, &object) != nil {
-			return "", false
-		}
 	case pbType:
 		raw, ok := bytes.CutPrefix(body, []byte("k8s\x00"))
 		var envelope runtime.Unknown
-		var object metav1.PartialObjectMetadata
+		var err error
 		if !ok || envelope.Unmarshal(raw) != nil || envelope.ContentEncoding != "" || object.Unmarshal(envelope.Raw) != nil {
-			return "", false
+			return o, false
 		}
 		if envelope.Kind == "Status" {
-			return "", false // has another kind of metadata
+			return o, false // has another kind of metadata
 		}
-		return object.ResourceVersion, true
+		if envelope.Raw, err = object.Marshal(); err == nil {
+			if normal, err := envelope.Marshal(); err == nil {
+				o.normal = append([]byte("k8s\x00"), normal...)
+			}
+		}
+	case jsonType, cborType:
+		decode, encode := json.Unmarshal, json.Marshal
+		if contentType == cborType {
+			decode, encode = direct.Unmarshal, direct.Marshal
+		}
+		var value any
+		if decode(body, &value) != nil {
+			return o, false
+		}
+		fields, ok := value.(map[string]any)
+		if !ok {
+			return o, false
+		}
+		metadata, ok := fields["metadata"].(map[string]any)
+		if !ok && fields["metadata"] != nil {
+			return o, false
+		}
+		uid, isText := metadata["uid"].(string)
+		if metadata["uid"] != nil && !isText {
+			return o, false
+		}
+		object.UID = types.UID(uid)
+		if object.ResourceVersion, isText = metadata["resourceVersion"].(string); metadata["resourceVersion"] != nil && !isText {
+			return o, false
+		}
+		o.normal, _ = encode(value)
+		for name, into := range map[string]any{
+			"finalizers": &object.Finalizers, "deletionTimestamp": &object.DeletionTimestamp, "deletionGracePeriodSeconds": &object.DeletionGracePeriodSeconds,
+		} {
+			if raw, err := json.Marshal(metadata[name]); err != nil || string(raw) == "-0" || json.Unmarshal(raw, into) != nil {
+				o.normal = nil
+			}
+		}
+		if details, ok := fields["details"].(map[string]any); ok && uid == "" && deletion {
+			if uid, isText := details["uid"].(string); isText {
+				o.gone = uid != ""
+			} else if details["uid"] != nil {
+				o.normal = nil
+			}
+		}
 	default:
-		return "", false
+		return o, false
 	}
-	fields, ok := object.(map[string]any)
-	if !ok {
-		return "", false
+	grace := object.DeletionGracePeriodSeconds
+	if object.UID != "" {
+		o.gone = len(object.Finalizers) == 0 && (grace == nil || *grace == 0) && (deletion || object.DeletionTimestamp != nil)
 	}
-	metadata, ok := fields["metadata"].(map[string]any)
-	if !ok {
-		return "", fields["metadata"] == nil
-	}
-	for _, name := range []string{"resourceVersion", "uid"} {
-		if _, isText := metadata[name].(string); metadata[name] != nil && !isText {
-			return "", false
-		}
-	}
-	rv, _ = metadata["resourceVersion"].(string)
-	return rv, true
+	o.rv = object.ResourceVersion
+	return o, true
 }
 
 // FuzzAnswer proves C3 and C4 for any answer, whole or cut off: the caller gets the
@@ -118,20 +152,24 @@ func FuzzAnswer(f *testing.F) {
 
 	f.Fuzz(func(t *testing.T, contentType int, body []byte, cut int, deletion bool) {
 		kind := contentTypes[uint(contentType)%uint(len(contentTypes))]
-		cut = max(min(cut, len(body)), 0)
-		part := body[:len(body)-cut]
+		media, _, _ := strings.Cut(kind, ";")
 		method := http.MethodPut
 		if deletion {
 			method = http.MethodDelete
 		}
-		for _, broken := range []bool{false, true} {
+		// answered returns what is recorded of a write that is answered with the body. The
+		// store has a version only: what is gone makes the write ambiguous.
+		answered := func(body []byte, framed, broken bool) (recorded string, ambiguous bool) {
 			s := consistency.New(consistency.Config{Stores: stores{pods: at("")}})
 			rt := s.Wrap(roundTripper(func(*http.Request) (*http.Response, error) {
-				answer := io.Reader(bytes.NewReader(part))
+				answer, length := io.Reader(bytes.NewReader(body)), int64(-1)
 				if broken {
 					answer = io.MultiReader(answer, &failing{io.ErrUnexpectedEOF})
 				}
-				return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(answer), ContentLength: -1}, nil
+				if framed {
+					length = int64(len(body))
+				}
+				return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(answer), ContentLength: length}, nil
 			}))
 			req, err := http.NewRequestWithContext(s.Begin(t.Context(), owner), method, "https://server/api/v1/namespaces/ns/pods/n", nil)
 			if err != nil {
@@ -142,42 +180,58 @@ func FuzzAnswer(f *testing.F) {
 				t.Fatal(err)
 			}
 			got, err := io.ReadAll(resp.Body)
-			if !bytes.Equal(got, part) || errors.Is(err, io.ErrUnexpectedEOF) != broken {
-				t.Errorf("the caller got %q, %v, want %q and an error: %v", got, err, part, broken)
+			if !bytes.Equal(got, body) || errors.Is(err, io.ErrUnexpectedEOF) != broken {
+				t.Errorf("the caller got %q, %v, want %q and an error: %v", got, err, body, broken)
 			}
-			ambiguous, recorded := len(s.Ambiguous(owner)) > 0, missing(s, owner)
-			if broken {
-				if !ambiguous || recorded != "" {
-					t.Errorf("a broken answer: ambiguous = %v, recorded %q, want it ambiguous", ambiguous, recorded)
-				}
-				continue
+			return missing(s, owner), len(s.Ambiguous(owner)) > 0
+		}
+		wantOf := func(o oracle) string {
+			if _, err := resourceversion.CompareResourceVersion(o.rv, o.rv); err != nil {
+				return ""
 			}
-			media, _, _ := strings.Cut(kind, ";")
-			rv, ok := oracle(media, part)
-			if ok {
-				want := ""
-				if _, err := resourceversion.CompareResourceVersion(rv, rv); err == nil {
-					want = "pods@" + rv
-				}
-				// Encodings that Kubernetes does not write may count as not readable. What
-				// is written for a deletion may be that an object is gone.
-				readable := !ambiguous || media == jsonType && !deletion
-				if readable && recorded != want {
-					t.Errorf("recorded %q of %s %q, want %q", recorded, kind, part, want)
-				}
-				if readable && ambiguous && media == jsonType {
-					t.Errorf("ambiguous, although %s %q is whole", kind, part)
-				}
+			return "pods@" + o.rv
+		}
+
+		cut = max(min(cut, len(body)), 0)
+		part := body[:len(body)-cut]
+		if recorded, ambiguous := answered(part, false, true); !ambiguous || recorded != "" {
+			t.Errorf("a broken answer: ambiguous = %v, recorded %q, want it ambiguous", ambiguous, recorded)
+		}
+		recorded, ambiguous := answered(part, false, false)
+		if o, ok := ask(media, part, deletion); ok {
+			// What Kubernetes does not write may count as not readable in the other encodings.
+			unread := media != jsonType && ambiguous && recorded == ""
+			if want := wantOf(o); recorded != want && !unread {
+				t.Errorf("recorded %q of %s %q, want %q", recorded, kind, part, want)
 			}
-			rv, whole := oracle(media, body)
-			switch {
-			case !whole || ambiguous || strings.TrimSpace(string(body[len(part):])) == "":
-			case media != pbType:
-				t.Errorf("%s %q is cut off, but not ambiguous (recorded %q)", kind, part, recorded)
-			case recorded != "" && recorded != "pods@"+rv:
-				// The last fields of the envelope may be missed without harm, but no other.
-				t.Errorf("recorded %q of %s %q, which is cut off, want nothing or %q", recorded, kind, part, rv)
+		}
+		whole, ok := ask(media, body, deletion)
+		if !ok {
+			return
+		}
+		switch {
+		case ambiguous || strings.TrimSpace(string(body[len(part):])) == "":
+		case media != pbType:
+			t.Errorf("%s %q is cut off, but not ambiguous (recorded %q)", kind, part, recorded)
+		case recorded != "" && recorded != wantOf(whole):
+			// The last fields of the envelope may be missed without harm, but no other.
+			t.Errorf("recorded %q of %s %q, which is cut off, want nothing or %q", recorded, kind, part, whole.rv)
+		}
+
+		// What Kubernetes writes is read, also of an answer known to be whole, of which not
+		// all is read.
+		if whole.normal == nil {
+			return
+		}
+		for _, framed := range []bool{false, true} {
+			recorded, ambiguous := answered(whole.normal, framed, false)
+			if want := wantOf(whole); recorded != want || ambiguous != whole.gone {
+				t.Errorf("recorded %q, ambiguous = %v of %s %q (framed = %v), want %q, %v", recorded, ambiguous, kind, whole.normal, framed, want, whole.gone)
 			}
+		}
+		cut = min(cut, len(whole.normal)-1)
+		if _, ambiguous := answered(whole.normal[:len(whole.normal)-cut], false, false); cut > 0 && media != pbType && !ambiguous {
+			t.Errorf("%s %q without its last %d bytes is not ambiguous", kind, whole.normal, cut)
 		}
 	})
 }

@@ -359,6 +359,7 @@ func TestServerNoDuplicates(t *testing.T) {
 		{"without", proof{owners: 10, burst: 3}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel() // most of the time each of them waits for its watches
 			r := tt.proof.run(t)
 			t.Logf("%d owners: %v", tt.proof.owners, r)
 			if r.missing > 0 {
@@ -401,6 +402,7 @@ func TestServerLostCreates(t *testing.T) {
 		{"names that follow from the owner", proof{owners: 30, burst: proofChildren, gated: true, lose: 4, named: true, wait: -1}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel() // most of the time each of them waits for its watches
 			r := tt.proof.run(t)
 			t.Logf("%d owners: %v", tt.proof.owners, r)
 			if r.missing > 0 {

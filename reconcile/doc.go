@@ -187,7 +187,7 @@
 //     a second within 30s and is named once; one that others make run once a second or
 //     less is never held back, and no event waits longer than 8s for the guard.
 //   - R17: Triggers names every event that a Source reported for the key since its last
-//     call, and no other; at most 65 names, for at most 65,536 keys at once.
+//     call, and no other; at most 64 names, for at most 65,536 keys at once.
 //   - R18: With Resync each key of Keys is added once in that time, at a moment of its
 //     own that stays the same, and at most a 64th of them wait in the queue for it.
 //   - R19: Hook is called once for each call, and its end after it, with the result that

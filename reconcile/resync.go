@@ -19,7 +19,6 @@ const resyncParts = 64
 // in each Resync, so that no key waits for two of them, and another one in other
 // processes.
 func (r *run[K]) resync(ctx context.Context, finished <-chan struct{}) {
-	mask := r.triggers.bit(resyncTrigger)
 	seed := maphash.MakeSeed()
 	part := r.Resync / resyncParts
 	timer := time.NewTimer(0)
@@ -35,7 +34,7 @@ func (r *run[K]) resync(ctx context.Context, finished <-chan struct{}) {
 		}
 		for n := range parts {
 			for _, t := range parts[n] {
-				r.triggers.add(mask, t.key)
+				r.triggers.note(trigger{source: resyncTrigger}, t.key)
 				r.add(addOptions{Priority: resyncPriority, After: t.after}, t.key)
 			}
 			parts[n] = nil

@@ -228,7 +228,7 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	}
 	start, why := time.Now(), r.triggers.take(key)
 	if !r.Unguarded && !r.admit(key, priority, start.Sub(r.began), why) {
-		r.triggers.add(why, key)
+		r.triggers.restore(why, key)
 		return
 	}
 

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// maxTriggers is how many kinds of events are told apart: the bits of a mask. What
-	// comes after them counts as the last one.
+	// maxTriggers is how many kinds of events there are, the bits of a mask; the last one
+	// stands for all that come after the others.
 	maxTriggers = 64
 
 	// maxTriggered bounds the keys of which the events are remembered. A queue with
@@ -27,11 +27,10 @@ const (
 
 // Source is where the events of a Controller come from: what event handlers add keys
 // to instead of the queue, so that calls can be told what led to them. See
-// [Controller.Source].
+// [Controller.Source]. It may be used by several goroutines at once.
 type Source[K comparable] struct {
 	c    *Controller[K]
 	name string
-	mask uint64 // of an event of which the kind is not told
 }
 
 // Source returns something to add keys to in the place of the Queue, which it passes
@@ -42,16 +41,16 @@ type Source[K comparable] struct {
 //	pods.AddEventHandler(queue.EventHandler(c.Source("pods"), ownerOf))
 //
 // The Queue must be set before keys are added. Sources can be made and used before,
-// while and after Run runs. Up to 62 kinds of events are told apart, by the name of the
+// while and after Run runs. Up to 63 kinds of events are told apart, by the name of the
 // source and what [Source.AddEvent] is told; what more there is counts as "other".
 func (c *Controller[K]) Source(name string) *Source[K] {
 	c.triggers.sourced.Store(true)
-	return &Source[K]{c: c, name: name, mask: c.triggers.bit(name)}
+	return &Source[K]{c: c, name: name}
 }
 
 // Add adds the key to the controller's queue.
 func (s *Source[K]) Add(key K) {
-	s.c.triggers.add(s.mask, key)
+	s.c.triggers.note(trigger{source: s.name}, key)
 	s.c.Queue.Add(key)
 }
 
@@ -74,11 +73,7 @@ func (s *Source[K]) AddEvent(kind string, opts struct {
 	RateLimited bool
 }, keys ...K,
 ) {
-	mask := s.mask
-	if kind != "" {
-		mask = s.c.triggers.bit(s.name + " " + kind)
-	}
-	s.c.triggers.add(mask, keys...)
+	s.c.triggers.note(trigger{s.name, kind}, keys...)
 	adder, _ := s.c.Queue.(optionAdder[K])
 	addTo(s.c.Queue, adder, opts, keys...)
 }
@@ -88,7 +83,7 @@ func (s *Source[K]) AddEvent(kind string, opts struct {
 // event, such as "pods update"; "resync" if it is a turn of Controller.Resync; and if
 // there was neither, "retry" after a call that did not succeed, else "requeue" (for a
 // RequeueAfter, or for a key that was added to the queue directly). There are at most
-// 65 of them. It is nil for other contexts, and where the controller has no Source and no
+// 64 of them. It is nil for other contexts, and where the controller has no Source and no
 // Resync: then nobody can tell.
 func Triggers(ctx context.Context) []string {
 	names, _ := ctx.Value(triggersKey{}).([]string)
@@ -100,40 +95,50 @@ type triggersKey struct{}
 
 // triggers remembers why keys are in the queue. The zero value remembers nothing yet.
 type triggers[K comparable] struct {
-	used    atomic.Bool // there is at least one name
-	sourced atomic.Bool // one of them is of a Source
+	used    atomic.Bool // something was noted
+	sourced atomic.Bool // there is a Source
 
 	mu    sync.Mutex
-	names []string     // by bit
-	keys  map[K]uint64 // what was reported since the last call of the key
+	kinds []trigger    // by bit
+	keys  map[K]uint64 // what was noted since the last call of the key
 }
 
-// bit returns the mask of a name.
-func (t *triggers[K]) bit(name string) uint64 {
+// trigger is what is told apart: an event of a source, "" as the kind means that it is
+// not known.
+type trigger struct{ source, kind string }
+
+func (t trigger) String() string {
+	if t.kind == "" {
+		return t.source
+	}
+	return t.source + " " + t.kind
+}
+
+// note remembers that something happened to the keys.
+func (t *triggers[K]) note(what trigger, keys ...K) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.used.Store(true)
-	for n, have := range t.names {
-		if have == name {
+	t.putLocked(t.bitLocked(what), keys...)
+}
+
+// bitLocked returns the mask of a trigger.
+func (t *triggers[K]) bitLocked(what trigger) uint64 {
+	for n, have := range t.kinds {
+		if have == what {
 			return 1 << n
 		}
 	}
-	if len(t.names) == maxTriggers-1 {
-		name = otherTriggers
-	} else if len(t.names) == maxTriggers {
-		return 1 << (maxTriggers - 1)
+	if n := len(t.kinds); n < maxTriggers {
+		if n == maxTriggers-1 {
+			what = trigger{source: otherTriggers}
+		}
+		t.kinds = append(t.kinds, what)
 	}
-	t.names = append(t.names, name)
-	return 1 << (len(t.names) - 1)
+	return 1 << (len(t.kinds) - 1)
 }
 
-// add remembers that something of mask was reported for the keys.
-func (t *triggers[K]) add(mask uint64, keys ...K) {
-	if mask == 0 {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *triggers[K]) putLocked(mask uint64, keys ...K) {
+	t.used.Store(true)
 	if t.keys == nil {
 		t.keys = map[K]uint64{}
 	}
@@ -144,7 +149,7 @@ func (t *triggers[K]) add(mask uint64, keys ...K) {
 	}
 }
 
-// take returns what was reported for the key, and forgets it.
+// take returns what was noted for the key, and forgets it.
 func (t *triggers[K]) take(key K) uint64 {
 	if !t.used.Load() {
 		return 0
@@ -158,10 +163,20 @@ func (t *triggers[K]) take(key K) uint64 {
 	return mask
 }
 
+// restore takes back a take: the key does not run yet.
+func (t *triggers[K]) restore(mask uint64, key K) {
+	if mask == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.putLocked(mask, key)
+}
+
 // text returns the names of a mask. If it is empty, retried decides what it was.
 func (t *triggers[K]) text(mask uint64, retried bool) []string {
 	switch {
-	case !t.used.Load():
+	case !t.used.Load() && !t.sourced.Load():
 		return nil
 	case mask == 0 && retried:
 		return []string{retryTrigger}
@@ -171,9 +186,9 @@ func (t *triggers[K]) text(mask uint64, retried bool) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var names []string
-	for n, name := range t.names {
+	for n, what := range t.kinds {
 		if mask&(1<<n) != 0 {
-			names = append(names, name)
+			names = append(names, what.String())
 		}
 	}
 	return names
