@@ -55,7 +55,8 @@
 //   - [Invariance]: the scenario's invariants hold in every state on the way.
 //   - [Liveness]: after the last fault the cluster converges.
 //   - [Quiescence]: then nothing is written any more, and the queues that the
-//     controller has registered are empty.
+//     controller has registered are empty. A loop that slows itself down looks like
+//     rest: turn that off in Start (Unguarded of a reconcile.Controller).
 //   - [Health]: no panic, no goroutine that is left, no process that does not stop.
 //
 // # Reading a failure

@@ -46,7 +46,8 @@ func runGreeter(ctx context.Context, cfg *rest.Config, namespace string) error {
 	defer cancel()
 	factory.StartWithContext(ctx)
 	controller := &reconcile.Controller[types.NamespacedName]{
-		Name: "greeter", Queue: work, HasSynced: []cache.DoneChecker{registration.HasSyncedChecker()},
+		Unguarded: true,
+		Name:      "greeter", Queue: work, HasSynced: []cache.DoneChecker{registration.HasSyncedChecker()},
 		Reconcile: func(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
 			name, err := configMaps.Lister().ConfigMaps(key.Namespace).Get(key.Name)
 			if err != nil {

@@ -161,7 +161,8 @@ type Controller[K comparable] struct {
 	Keys func() []K
 
 	// Unguarded turns off the guard that slows down keys that make themselves run (see
-	// "Hot loops" in the package comment).
+	// "Hot loops" in the package comment). Set it in tests that look for such loops: a
+	// slow one looks like rest.
 	Unguarded bool
 
 	// Gate holds keys back until caches have seen their own writes. nil means none.

@@ -93,6 +93,10 @@ type Config struct {
 
 	// Metrics receives counts. nil means none.
 	Metrics *metrics.Metrics
+
+	// Unguarded turns off the loop's guard against hot loops, for tests that look for
+	// them.
+	Unguarded bool
 }
 
 // Controller reconciles Tenants. Make one with [New].
@@ -198,6 +202,7 @@ func New(cfg Config) (*Controller, error) {
 	c.loop.GracePeriod = GracePeriod
 	c.loop.HasSynced = []cache.DoneChecker{c.informers.HasSyncedChecker()}
 	c.loop.Gate = writes
+	c.loop.Unguarded = cfg.Unguarded
 	return c, nil
 }
 
