@@ -2,6 +2,7 @@ package zoo
 
 import (
 	"context"
+	"net/http"
 	"sync"
 	"time"
 
@@ -50,7 +51,11 @@ func newLoop(cfg *rest.Config, env *controllertest.Env, o loopOptions) (*loop, e
 	env.Queue(l.queue)
 	if !o.staleReads {
 		l.writes = consistency.New(consistency.Config{RecheckInterval: 20 * time.Millisecond})
+		// The store keeps client-go from sending a request again by itself, which some
+		// bugs need.
+		cfg.Wrap(moveHeader("Retry-After", keptRetryAfter))
 		cfg.Wrap(l.writes.Wrap)
+		cfg.Wrap(moveHeader(keptRetryAfter, "Retry-After"))
 	}
 	var err error
 	if l.kube, err = kubernetes.NewForConfig(cfg); err != nil {
@@ -69,6 +74,26 @@ func newLoop(cfg *rest.Config, env *controllertest.Env, o loopOptions) (*loop, e
 	l.dynamic = dynamicinformer.NewFilteredDynamicSharedInformerFactory(l.dyn, o.resync, env.Namespace, tweak)
 	return l, nil
 }
+
+const keptRetryAfter = "Zoo-Retry-After"
+
+// moveHeader returns a transport that gives a header of answers another name.
+func moveHeader(from, to string) func(http.RoundTripper) http.RoundTripper {
+	return func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			resp, err := next.RoundTrip(req)
+			if err == nil && resp.Header.Get(from) != "" {
+				resp.Header.Set(to, resp.Header.Get(from))
+				resp.Header.Del(from)
+			}
+			return resp, err
+		})
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
 // watch adds the keys of each event's object to the queue.
 func (l *loop) watch(resource schema.GroupResource, informer cache.SharedIndexInformer, keys func(metav1.Object) []types.NamespacedName) error {
