@@ -2,6 +2,7 @@ package ssa_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	applyappsv1 "k8s.io/client-go/applyconfigurations/apps/v1"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	applymetav1 "k8s.io/client-go/applyconfigurations/meta/v1"
@@ -17,65 +19,111 @@ import (
 	"github.com/controllerkit/controllerkit/ssa"
 )
 
-type noRequest[T, C any] struct{ b *testing.B }
+type (
+	deploymentConfig = applyappsv1.DeploymentApplyConfiguration
+	deploymentMemory = ssa.Memory[*appsv1.Deployment, *deploymentConfig]
+)
+
+// noRequest is a client that must not be called.
+type noRequest[T, C any] struct{ t testing.TB }
 
 func (n noRequest[T, C]) Apply(context.Context, C, metav1.ApplyOptions) (T, error) {
-	n.b.Fatal("a request")
+	n.t.Fatal("a request")
 	panic("unreachable")
 }
 
-// BenchmarkApplyChangedUnchanged is the cost of an apply that was not needed: the
-// extraction and the comparison, no request.
-func BenchmarkApplyChangedUnchanged(b *testing.B) {
-	b.Run("ConfigMap", func(b *testing.B) {
-		live, c := applied(b)
-		client := noRequest[*corev1.ConfigMap, *config]{b: b}
-		b.ReportAllocs()
-		for b.Loop() {
-			if _, _, err := ssa.ApplyChanged(b.Context(), manager, client, c, live, applycorev1.ExtractConfigMap); err != nil {
-				b.Fatal(err)
+// decisions calls f with the ways to decide that an apply of a Deployment of 8 KiB is
+// not needed.
+func decisions(t testing.TB, f func(name string, decide func())) {
+	live, config := large(t)
+	client := noRequest[*appsv1.Deployment, *deploymentConfig]{t: t}
+	ctx := t.Context()
+	check := func(_ *appsv1.Deployment, applied bool, err error) {
+		if err != nil || applied {
+			t.Fatalf("applied = %v, error %v", applied, err)
+		}
+	}
+	f("no memory", func() {
+		check(ssa.ApplyChanged(ctx, manager, client, config, live, applyappsv1.ExtractDeployment))
+	})
+	// Each time another object, of a kind that the memory has seen.
+	memory := &deploymentMemory{}
+	check(memory.ApplyChanged(ctx, manager, client, config, live, applyappsv1.ExtractDeployment))
+	other := live.DeepCopy()
+	n := 0
+	f("cold", func() {
+		n++
+		other.UID = types.UID(fmt.Sprint(n))
+		check(memory.ApplyChanged(ctx, manager, client, config, other, applyappsv1.ExtractDeployment))
+	})
+	f("repeat", func() {
+		check(memory.ApplyChanged(ctx, manager, client, config, live, applyappsv1.ExtractDeployment))
+	})
+}
+
+// BenchmarkApplyChanged is the cost of an apply that was not needed.
+func BenchmarkApplyChanged(b *testing.B) {
+	decisions(b, func(name string, decide func()) {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				decide()
 			}
+		})
+	})
+}
+
+// TestAllocations proves A11.
+func TestAllocations(t *testing.T) {
+	most := map[string]float64{"cold": 400, "repeat": 60}
+	decisions(t, func(name string, decide func()) {
+		got := testing.AllocsPerRun(20, decide)
+		t.Logf("%s: %.0f allocations", name, got)
+		if bound, ok := most[name]; ok && got > bound {
+			t.Errorf("%s: %.0f allocations, want at most %.0f", name, got, bound)
 		}
 	})
-	b.Run("Deployment", func(b *testing.B) {
-		c := deployment("one", "default")
-		live, err := ssa.Apply(b.Context(), manager, fake.NewClientset().AppsV1().Deployments("default"), c)
-		if err != nil {
-			b.Fatal(err)
+}
+
+// large returns a Deployment of 8 KiB, without its managedFields, and what made it.
+func large(t testing.TB) (*appsv1.Deployment, *deploymentConfig) {
+	t.Helper()
+	config := deployment("one", "default")
+	for i := range config.Spec.Template.Spec.Containers {
+		c := &config.Spec.Template.Spec.Containers[i]
+		for j := range 36 {
+			c.WithEnv(applycorev1.EnvVar().WithName(fmt.Sprintf("VARIABLE_%d", j)).WithValue(fmt.Sprintf("value-%d-of-the-environment-of-the-container", j)))
 		}
-		client := noRequest[*appsv1.Deployment, *applyappsv1.DeploymentApplyConfiguration]{b: b}
-		b.ReportAllocs()
-		for b.Loop() {
-			if _, _, err := ssa.ApplyChanged(b.Context(), manager, client, c, live, applyappsv1.ExtractDeployment); err != nil {
-				b.Fatal(err)
-			}
+		for j := range 4 {
+			c.WithVolumeMounts(applycorev1.VolumeMount().WithName(fmt.Sprintf("volume-%d", j)).WithMountPath(fmt.Sprintf("/var/lib/volumes/%d", j)).WithReadOnly(true))
+			c.WithPorts(applycorev1.ContainerPort().WithName(fmt.Sprintf("port-%d", j)).WithContainerPort(int32(8000 + j)).WithProtocol(corev1.ProtocolTCP))
 		}
-	})
-	// What the comparison alone costs, without the generated extraction.
-	b.Run("comparison of Deployment", func(b *testing.B) {
-		c := deployment("one", "default")
-		live, err := ssa.Apply(b.Context(), manager, fake.NewClientset().AppsV1().Deployments("default"), c)
-		if err != nil {
-			b.Fatal(err)
-		}
-		owned, err := applyappsv1.ExtractDeployment(live, string(manager))
-		if err != nil {
-			b.Fatal(err)
-		}
-		extract := func(*appsv1.Deployment, string) (*applyappsv1.DeploymentApplyConfiguration, error) { return owned, nil }
-		client := noRequest[*appsv1.Deployment, *applyappsv1.DeploymentApplyConfiguration]{b: b}
-		b.ReportAllocs()
-		for b.Loop() {
-			if _, _, err := ssa.ApplyChanged(b.Context(), manager, client, c, live, extract); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
+		c.WithArgs("--one=1", "--two=2", "--three=3", "--four=4")
+	}
+	for j := range 4 {
+		config.Spec.Template.Spec.WithVolumes(applycorev1.Volume().WithName(fmt.Sprintf("volume-%d", j)).WithConfigMap(applycorev1.ConfigMapVolumeSource().WithName("configuration")))
+	}
+	for j := range 6 {
+		config.WithAnnotations(map[string]string{fmt.Sprintf("example.com/annotation-%d", j): fmt.Sprintf("the value of annotation %d, which has some length", j)})
+	}
+	live, err := ssa.Apply(t.Context(), manager, fake.NewClientset().AppsV1().Deployments("default"), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	live.UID, live.ResourceVersion = "a", "7"
+	owned := len(live.ManagedFields[0].FieldsV1.GetRawString())
+	bare := live.DeepCopy()
+	bare.ManagedFields = nil
+	b, err := json.Marshal(bare)
+	if err != nil || len(b) < 8<<10 {
+		t.Fatalf("%d bytes and %d of FieldsV1, error %v", len(b), owned, err)
+	}
+	return live, config
 }
 
 // deployment is a configuration with what usually makes trouble in a comparison:
 // defaulted fields, keys of lists with a default, quantities in other words.
-func deployment(name, namespace string) *applyappsv1.DeploymentApplyConfiguration {
+func deployment(name, namespace string) *deploymentConfig {
 	labels := map[string]string{"app": name}
 	var env []*applycorev1.EnvVarApplyConfiguration
 	for i := range 10 {

@@ -6,9 +6,14 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/controllerkit/controllerkit/ssa"
@@ -103,4 +108,42 @@ func ExampleTryApplyStatus() {
 	var conflict *ssa.ConflictError
 	fmt.Println(errors.As(err, &conflict))
 	// Output: true
+}
+
+func ExampleMemory() {
+	ctx := context.Background()
+	client := fake.NewClientset().CoreV1().ConfigMaps("default")
+
+	// A field of the controller.
+	var memory ssa.Memory[*corev1.ConfigMap, *applycorev1.ConfigMapApplyConfiguration]
+
+	var live *corev1.ConfigMap // from the lister
+	for range 2 {
+		config := applycorev1.ConfigMap("paint", "default").WithData(map[string]string{"color": "red"})
+		obj, applied, err := memory.ApplyChanged(ctx, "example.com/colors", client, config, live, applycorev1.ExtractConfigMap)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(obj.Data["color"], "applied:", applied)
+		live = obj
+	}
+	// Output:
+	// red applied: true
+	// red applied: false
+}
+
+func ExampleDynamic() {
+	client := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
+	mapper := meta.NewDefaultRESTMapper(nil) // in a controller: restmapper.NewDeferredDiscoveryRESTMapper
+	mapper.Add(schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Paint"}, meta.RESTScopeNamespace)
+
+	config := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "example.com/v1",
+		"kind":       "Pain",
+		"metadata":   map[string]any{"name": "one", "namespace": "default"},
+	}}
+	_, err := ssa.Apply(context.Background(), "example.com/colors", ssa.Dynamic(client, mapper), config)
+	fmt.Println(err)
+	// Output: ssa: apply as "example.com/colors": apiVersion and kind: find the resource of example.com/v1, Kind=Pain: no matches for kind "Pain" in version "example.com/v1"
 }

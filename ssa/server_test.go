@@ -1,8 +1,11 @@
 package ssa_test
 
 import (
-	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -21,7 +24,9 @@ import (
 	applymetav1 "k8s.io/client-go/applyconfigurations/meta/v1"
 	applypolicyv1 "k8s.io/client-go/applyconfigurations/policy/v1"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/ssa"
@@ -66,9 +71,9 @@ func twice[T interface {
 	if again != live {
 		t.Error("second: the answer is not live")
 	}
-	forced, applied, err := ssa.ApplyChanged(t.Context(), manager, c, configuration(), live, nil)
-	if requests := s.requests.Load() - before; err != nil || !applied || requests != 1 {
-		t.Errorf("without extract: applied = %v with %d requests, error %v", applied, requests, err)
+	forced, err := ssa.Apply(t.Context(), manager, c, configuration())
+	if err != nil {
+		t.Fatal(err)
 	}
 	if forced.GetResourceVersion() != live.GetResourceVersion() {
 		t.Errorf("an apply that changes nothing moved resourceVersion from %s to %s", live.GetResourceVersion(), forced.GetResourceVersion())
@@ -387,24 +392,32 @@ func TestServerApplyStatus(t *testing.T) {
 	var _ *policyv1.PodDisruptionBudget = forced
 }
 
-// applier is the adapter of the package comment.
-type applier struct{ dynamic.ResourceInterface }
-
-func (a applier) Apply(ctx context.Context, config *unstructured.Unstructured, opts metav1.ApplyOptions) (*unstructured.Unstructured, error) {
-	return a.ResourceInterface.Apply(ctx, config.GetName(), config, opts)
-}
-
-func TestServerDynamic(t *testing.T) {
-	s := newServer(t)
+func newDynamic(t *testing.T, kinds ...schema.GroupVersionKind) *ssa.DynamicClient {
+	t.Helper()
 	client, err := dynamic.NewForConfig(testserver.Config(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := applier{client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace(s.namespace)}
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, meta.RESTScopeNamespace)
+	mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}, meta.RESTScopeRoot)
+	mapper.Add(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, meta.RESTScopeNamespace)
+	for _, kind := range kinds {
+		mapper.Add(kind, meta.RESTScopeNamespace)
+	}
+	return ssa.Dynamic(client, mapper)
+}
+
+// The client of unstructured objects has all that typed ones have.
+//
+// Proves A4, A5.
+func TestServerDynamic(t *testing.T) {
+	namespace := testserver.Namespace(t)
+	c := newDynamic(t)
 	configuration := func(color string) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "v1", "kind": "ConfigMap",
-			"metadata": map[string]any{"name": "one", "namespace": s.namespace},
+			"metadata": map[string]any{"name": "one", "namespace": namespace},
 			"data":     map[string]any{"color": color},
 		}}
 	}
@@ -412,39 +425,178 @@ func TestServerDynamic(t *testing.T) {
 	if err != nil || !applied {
 		t.Fatalf("applied = %v, error %v", applied, err)
 	}
+	again, applied, err := ssa.ApplyChanged(t.Context(), manager, c, configuration("red"), live, nil)
+	if err != nil || applied || again != live {
+		t.Errorf("the same: applied = %v, error %v", applied, err)
+	}
 	_, err = ssa.TryApply(t.Context(), "example.org/fashion", c, configuration("blue"))
 	var conflict *ssa.ConflictError
 	if !errors.As(err, &conflict) || conflict.Conflicts[0].Field != ".data.color" {
 		t.Errorf("error = %v, want a ConflictError about .data.color", err)
 	}
-	config := configuration("red")
-	config.SetUID(live.GetUID())
-	if err := c.Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {
+	cluster := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": namespace, "labels": map[string]any{"a": "b"}},
+	}}
+	if ns, err := ssa.Apply(t.Context(), manager, c, cluster); err != nil || ns.GetLabels()["a"] != "b" {
+		t.Errorf("a Namespace: %v, error %v", ns, err)
+	}
+	if err := kubernetes.NewForConfigOrDie(testserver.Config(t)).CoreV1().ConfigMaps(namespace).Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	config := configuration("red")
+	config.SetUID(live.GetUID())
 	if _, err := ssa.Apply(t.Context(), manager, c, config); !errors.Is(err, ssa.ErrUIDMismatch) {
 		t.Errorf("error = %v, want ErrUIDMismatch", err)
 	}
 }
 
-// What the Caveats say: a value that is stored in other words is applied each time,
-// and makes no loop.
-func TestServerNormalised(t *testing.T) {
+// ApplyChanged with a live object brings nothing back, and does not touch what has
+// taken its place.
+//
+// Proves A8.
+func TestServerGone(t *testing.T) {
+	s := newServer(t)
+	typed, dynamic := s.CoreV1().ConfigMaps(s.namespace), newDynamic(t)
+	for _, replaced := range []bool{false, true} {
+		live, err := ssa.Apply(t.Context(), manager, typed, applycorev1.ConfigMap("one", s.namespace).WithData(map[string]string{"color": "red"}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := typed.Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		want := ""
+		if replaced {
+			other, err := typed.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want = other.ResourceVersion
+		}
+		blue := applycorev1.ConfigMap("one", s.namespace).WithData(map[string]string{"color": "blue"})
+		_, _, err = ssa.ApplyChanged(t.Context(), manager, typed, blue, live, applycorev1.ExtractConfigMap)
+		if !errors.Is(err, ssa.ErrUIDMismatch) || blue.UID != nil {
+			t.Errorf("typed, replaced %v: error %v, uid %v", replaced, err, blue.UID)
+		}
+		untyped := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "one", "namespace": s.namespace}, "data": map[string]any{"color": "blue"},
+		}}
+		untypedLive := untyped.DeepCopy()
+		untypedLive.SetUID(live.UID)
+		_, _, err = ssa.ApplyChanged(t.Context(), manager, dynamic, untyped, untypedLive, nil)
+		if !errors.Is(err, ssa.ErrUIDMismatch) || untyped.GetUID() != "" {
+			t.Errorf("unstructured, replaced %v: error %v, uid %q", replaced, err, untyped.GetUID())
+		}
+		got, err := typed.Get(t.Context(), "one", metav1.GetOptions{})
+		if replaced != (err == nil) || replaced && got.ResourceVersion != want {
+			t.Errorf("replaced %v: %v, error %v", replaced, got, err)
+		}
+	}
+}
+
+// misspelt is a configuration of a typed client with a field that no ConfigMap has.
+type misspelt struct {
+	applymetav1.TypeMetaApplyConfiguration    `json:",inline"`
+	*applymetav1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
+
+	Date map[string]string `json:"date,omitempty"`
+}
+
+// A misspelt field is an error for every client, and nothing is written.
+//
+// Proves A9.
+func TestServerStrict(t *testing.T) {
+	s := newServer(t)
+	var kinds []schema.GroupVersionKind
+	for _, kind := range []string{"Strict", "Lax"} {
+		testserver.InstallCRD(t, definition(kind))
+		kinds = append(kinds, schema.GroupVersionKind{Group: "ssa.example.com", Version: "v1", Kind: kind})
+	}
+	c := newDynamic(t, kinds...)
+	object := func(apiVersion, kind, more string) *unstructured.Unstructured {
+		u := &unstructured.Unstructured{Object: map[string]any{}}
+		if err := json.Unmarshal([]byte(more), &u.Object); err != nil {
+			t.Fatal(err)
+		}
+		u.Object["apiVersion"], u.Object["kind"] = apiVersion, kind
+		u.SetName("one")
+		u.SetNamespace(s.namespace)
+		return u
+	}
+	typed := gentype.NewClientWithApply[*corev1.ConfigMap, *misspelt]("configmaps", s.CoreV1().RESTClient(), scheme.ParameterCodec, s.namespace, func() *corev1.ConfigMap { return &corev1.ConfigMap{} })
+	base := applycorev1.ConfigMap("one", s.namespace)
+	tests := []struct {
+		name  string
+		apply func() error
+		field string
+	}{
+		{name: "typed", field: "date", apply: func() error {
+			_, err := ssa.Apply(t.Context(), manager, typed, &misspelt{
+				TypeMetaApplyConfiguration: base.TypeMetaApplyConfiguration, ObjectMetaApplyConfiguration: base.ObjectMetaApplyConfiguration, Date: map[string]string{"a": "b"},
+			})
+			return err
+		}},
+		{name: "unstructured", field: "date", apply: func() error {
+			_, err := ssa.Apply(t.Context(), manager, c, object("v1", "ConfigMap", `{"date":{"a":"b"}}`))
+			return err
+		}},
+		{name: "deep down", field: "imag", apply: func() error {
+			_, err := ssa.Apply(t.Context(), manager, c, object("apps/v1", "Deployment", `{"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"a","imag":"b"}]}}}}`))
+			return err
+		}},
+		{name: "a resource of one's own", field: "tekst", apply: func() error {
+			_, err := ssa.Apply(t.Context(), manager, c, object("ssa.example.com/v1", "Strict", `{"spec":{"tekst":"b"}}`))
+			return err
+		}},
+		{name: "its metadata", field: "label", apply: func() error {
+			_, err := ssa.Apply(t.Context(), manager, c, object("ssa.example.com/v1", "Strict", `{"metadata":{"label":{"a":"b"}}}`))
+			return err
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if err := tt.apply(); err == nil || !strings.Contains(err.Error(), tt.field) {
+				t.Errorf("error = %v, want one that names %s", err, tt.field)
+			}
+		})
+	}
+	// Only a schema makes a field one that the kind lacks.
+	if _, err := ssa.Apply(t.Context(), manager, c, object("ssa.example.com/v1", "Lax", `{"spec":{"tekst":"b"}}`)); err != nil {
+		t.Errorf("a kind without a schema: %v", err)
+	}
+	if list, err := s.CoreV1().ConfigMaps(s.namespace).List(t.Context(), metav1.ListOptions{}); err != nil || slices.ContainsFunc(list.Items, func(o corev1.ConfigMap) bool { return o.Name == "one" }) {
+		t.Errorf("something was written, error %v", err)
+	}
+}
+
+// The object of 1 MiB is applied, and the next time skipped.
+func TestServerLarge(t *testing.T) {
+	s := newServer(t)
+	twice(t, s, s.CoreV1().ConfigMaps(s.namespace), func() *config {
+		data := map[string]string{}
+		for i := range 4096 {
+			data[fmt.Sprintf("key-%d", i)] = strings.Repeat("x", 230)
+		}
+		return applycorev1.ConfigMap("one", s.namespace).WithData(data)
+	}, applycorev1.ExtractConfigMap)
+}
+
+// stringData is stored as data, and compared with that.
+func TestServerStringData(t *testing.T) {
 	s := newServer(t)
 	c := s.CoreV1().Secrets(s.namespace)
-	configuration := applycorev1.Secret("one", s.namespace).WithStringData(map[string]string{"a": "b"})
-	live, err := ssa.Apply(t.Context(), manager, c, configuration)
+	configuration := func(value string) *applycorev1.SecretApplyConfiguration {
+		return applycorev1.Secret("one", s.namespace).WithStringData(map[string]string{"a": value})
+	}
+	live, err := ssa.Apply(t.Context(), manager, c, configuration("b"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := applycorev1.ExtractSecret(live, string(manager)); err == nil {
-		t.Error("the fields can be extracted: this test needs a live object in which none is left")
+	if _, applied, err := ssa.ApplyChanged(t.Context(), manager, c, configuration("b"), live, applycorev1.ExtractSecret); err != nil || applied {
+		t.Errorf("the same: applied = %v, error %v", applied, err)
 	}
-	again, applied, err := ssa.ApplyChanged(t.Context(), manager, c, configuration, live, applycorev1.ExtractSecret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err != nil || !applied || again.ResourceVersion != live.ResourceVersion {
-		t.Errorf("applied = %v, resourceVersion %s became %s, error %v", applied, live.ResourceVersion, again.GetResourceVersion(), err)
+	live, applied, err := ssa.ApplyChanged(t.Context(), manager, c, configuration("c"), live, applycorev1.ExtractSecret)
+	if err != nil || !applied || string(live.Data["a"]) != "c" {
+		t.Errorf("another: applied = %v, data %q, error %v", applied, live.Data["a"], err)
 	}
 }

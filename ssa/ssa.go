@@ -5,15 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/klog/v2"
 )
 
 // ErrUIDMismatch is wrapped by the error of an apply whose configuration carries a
@@ -23,7 +22,7 @@ var ErrUIDMismatch = errors.New("ssa: there is no object with the uid of the con
 
 // FieldManager is the name under which fields are owned: one constant for each
 // intent of a controller, the same in every release and every replica. The empty
-// name and names of more than 128 bytes are errors.
+// name, names of more than 128 bytes, and characters that cannot be printed are errors.
 type FieldManager string
 
 // Applier is the one method of a client that [Apply], [TryApply] and [ApplyChanged]
@@ -62,34 +61,25 @@ func TryApplyStatus[T, C any](ctx context.Context, fm FieldManager, c StatusAppl
 	return apply(ctx, fm, c.ApplyStatus, config, false)
 }
 
-// ApplyChanged is Apply if config differs from what fm owns in live, and otherwise
-// returns live, the same pointer, without a request. applied reports whether it
-// wrote; it is false when there is an error.
+// ApplyChanged is Apply if config would change live, and otherwise returns live, the
+// same pointer, without a request. applied reports whether it made a successful
+// request; it is false when there is an error.
 //
 // live is the object as the caller knows it, nil if it knows none; then ApplyChanged
-// applies. extract finds what a manager owns in an object: the generated
-// ExtractX that belongs to config's type. If extract is nil, ApplyChanged always
-// applies; if extract fails, it applies too.
+// applies, and creates what is missing. With live it applies to the object with that
+// uid or to none: if live is gone or was replaced the error is [ErrUIDMismatch], and
+// nothing comes back that a user has deleted. A live object of another name or
+// namespace than config is an error.
+//
+// The decision is made from the managedFields of live. extract answers what they leave
+// open: it is the generated ExtractX that belongs to config's type, and nil means that
+// there is none. Where a doubt remains ApplyChanged applies, as a dry run would be a
+// request as well. [Memory] makes doubts rare, and decisions fast.
 //
 // A uid or resourceVersion in config is a precondition and not a field to own. One
 // that live does not meet makes ApplyChanged apply, so that the server refuses it.
 func ApplyChanged[T metav1.Object, C any](ctx context.Context, fm FieldManager, c Applier[T, C], config C, live T, extract func(live T, fieldManager string) (C, error)) (answer T, applied bool, err error) {
-	if err := fm.check(); err != nil {
-		return answer, false, err
-	}
-	if extract != nil && !isNil(live) {
-		owned, err := extract(live, string(fm))
-		switch {
-		case err != nil:
-			// The generated functions fail if nothing is left in live of what the
-			// manager owns: stringData of a Secret, or what a transform took out.
-			klog.FromContext(ctx).V(4).Info("Applying because the owned fields cannot be extracted", "fieldManager", string(fm), "err", err)
-		case same(config, owned, live):
-			return live, false, nil
-		}
-	}
-	answer, err = Apply(ctx, fm, c, config)
-	return answer, err == nil, err
+	return applyChanged(ctx, nil, fm, c, config, live, extract)
 }
 
 // ConflictError says which fields of a configuration belong to other managers. It
@@ -124,17 +114,30 @@ func (fm FieldManager) check() error {
 		return errors.New("ssa: the field manager is empty: use a constant that names the controller")
 	case len(fm) > 128:
 		return fmt.Errorf("ssa: the field manager %.32q has %d bytes, the API takes 128", string(fm), len(fm))
+	case strings.ContainsFunc(string(fm), func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }):
+		return fmt.Errorf("ssa: the field manager %q has characters that cannot be printed", string(fm))
 	}
 	return nil
 }
 
-func apply[T, C any](ctx context.Context, fm FieldManager, call func(context.Context, C, metav1.ApplyOptions) (T, error), config C, force bool) (T, error) {
-	var none T
+func apply[T, C any](ctx context.Context, fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C, force bool) (answer T, err error) {
 	if err := fm.check(); err != nil {
-		return none, err
+		return answer, err
 	}
-	answer, err := call(ctx, config, metav1.ApplyOptions{FieldManager: string(fm), Force: force})
+	e, err := encodeConfig(config)
 	if err != nil {
+		return answer, err
+	}
+	if err := e.read(nil); err != nil {
+		return answer, err
+	}
+	return call(ctx, fm, request, config, force)
+}
+
+func call[T, C any](ctx context.Context, fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C, force bool) (T, error) {
+	answer, err := request(ctx, config, metav1.ApplyOptions{FieldManager: string(fm), Force: force})
+	if err != nil {
+		var none T
 		return none, fmt.Errorf("ssa: apply as %q: %w", fm, explain(err))
 	}
 	return answer, nil
@@ -184,54 +187,4 @@ func manager(message string) string {
 	}
 	name, _ := strconv.Unquote(quoted) // QuotedPrefix accepts only what Unquote does
 	return name
-}
-
-// same reports whether applying config would leave live as it is, given what the
-// manager owns in live.
-func same[T metav1.Object, C any](config, owned C, live T) bool {
-	rest, uid, resourceVersion := withoutPreconditions(config)
-	if uid != "" && uid != string(live.GetUID()) {
-		return false
-	}
-	if resourceVersion != "" && resourceVersion != live.GetResourceVersion() {
-		return false
-	}
-	return apiequality.Semantic.DeepEqual(rest, any(owned))
-}
-
-// withoutPreconditions returns config without its uid and resourceVersion, and these
-// two. It copies what it changes. Every generated configuration of an object embeds
-// a pointer to ObjectMetaApplyConfiguration; it is found by name, because importing
-// its package brings in most of client-go. Other types are returned as they are.
-func withoutPreconditions(config any) (rest any, uid, resourceVersion string) {
-	const embedded = "ObjectMetaApplyConfiguration"
-	value := reflect.ValueOf(config)
-	if value.Kind() != reflect.Pointer || value.Elem().Kind() != reflect.Struct {
-		return config, "", ""
-	}
-	pointer := value.Elem().FieldByName(embedded)
-	if !pointer.IsValid() || pointer.Kind() != reflect.Pointer || pointer.IsNil() {
-		return config, "", ""
-	}
-	meta := reflect.New(pointer.Type().Elem())
-	meta.Elem().Set(pointer.Elem())
-	take := func(name string) string {
-		field := meta.Elem().FieldByName(name)
-		if !field.IsValid() || field.Kind() != reflect.Pointer || field.IsNil() {
-			return ""
-		}
-		text := field.Elem().String()
-		field.SetZero()
-		return text
-	}
-	uid, resourceVersion = take("UID"), take("ResourceVersion")
-	copied := reflect.New(value.Type().Elem())
-	copied.Elem().Set(value.Elem())
-	copied.Elem().FieldByName(embedded).Set(meta)
-	return copied.Interface(), uid, resourceVersion
-}
-
-func isNil(v any) bool {
-	value := reflect.ValueOf(v)
-	return !value.IsValid() || value.Kind() == reflect.Pointer && value.IsNil()
 }

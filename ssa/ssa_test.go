@@ -2,19 +2,21 @@ package ssa_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	applyappsv1 "k8s.io/client-go/applyconfigurations/apps/v1"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -128,6 +130,8 @@ func TestFieldManager(t *testing.T) {
 	}{
 		{name: "longest", manager: ssa.FieldManager(strings.Repeat("a", 128))},
 		{name: "empty", manager: "", text: "field manager is empty"},
+		{name: "not printable", manager: "a\nb", text: "cannot be printed"},
+		{name: "not UTF-8", manager: "a\xff", text: "cannot be printed"},
 		{name: "too long", manager: ssa.FieldManager(strings.Repeat("a", 129)), text: "129 bytes"},
 		{name: "too long in bytes", manager: ssa.FieldManager(strings.Repeat("ü", 65)), text: "130 bytes"},
 	}
@@ -253,15 +257,28 @@ func TestApplyChanged(t *testing.T) {
 		{name: "other value", config: func(c *config) *config { return c.WithData(map[string]string{"color": "blue"}) }, want: true},
 		{name: "one more field", config: func(c *config) *config { return c.WithData(map[string]string{"size": "1"}) }, want: true},
 		{name: "one field less", config: func(c *config) *config { c.Labels = nil; return c }, want: true},
-		{name: "another name", config: func(c *config) *config { return c.WithName("two") }, want: true},
 		{name: "another manager", manager: "somebody", config: none, want: true},
 		{name: "changed under us", config: none, want: true, live: func(o *corev1.ConfigMap) *corev1.ConfigMap { o.Data["color"] = "blue"; return o }},
 		{name: "removed under us", config: none, want: true, live: func(o *corev1.ConfigMap) *corev1.ConfigMap { o.Data = nil; return o }},
 		{name: "fields of others do not count", config: none, want: false, live: func(o *corev1.ConfigMap) *corev1.ConfigMap { o.Data["other"] = "x"; return o }},
 		{name: "no managedFields", config: none, want: true, live: func(o *corev1.ConfigMap) *corev1.ConfigMap { o.ManagedFields = nil; return o }},
 		{name: "no live object", config: none, want: true, live: func(*corev1.ConfigMap) *corev1.ConfigMap { return nil }},
-		{name: "no extract", config: none, want: true, noExtract: true},
-		{name: "no configuration", config: func(*config) *config { return nil }, want: true},
+		{name: "no extract", config: none, want: false, noExtract: true},
+		{name: "owned fields that are no JSON", config: none, want: true, live: func(o *corev1.ConfigMap) *corev1.ConfigMap {
+			o.ManagedFields[0].FieldsV1 = metav1.NewFieldsV1(`{"f:data":`)
+			return o
+		}},
+		{name: "no owned fields", config: none, want: true, live: func(o *corev1.ConfigMap) *corev1.ConfigMap { o.ManagedFields[0].FieldsV1 = nil; return o }},
+		{name: "owned in another version", config: none, want: true, live: func(o *corev1.ConfigMap) *corev1.ConfigMap { o.ManagedFields[0].APIVersion = "v0"; return o }},
+		{name: "owned by an update", config: none, want: true, live: func(o *corev1.ConfigMap) *corev1.ConfigMap {
+			o.ManagedFields[0].Operation = metav1.ManagedFieldsOperationUpdate
+			return o
+		}},
+		{name: "owned in the status", config: none, want: true, live: func(o *corev1.ConfigMap) *corev1.ConfigMap { o.ManagedFields[0].Subresource = "status"; return o }},
+		{name: "owned by name besides", config: none, want: true, live: func(o *corev1.ConfigMap) *corev1.ConfigMap {
+			o.ManagedFields[0].FieldsV1 = metav1.NewFieldsV1(`{"f:data":{".":{},"f:color":{}},"f:metadata":{"f:labels":{"f:a":{}}}}`)
+			return o
+		}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -324,37 +341,105 @@ func TestApplyChangedQuantity(t *testing.T) {
 	}
 }
 
-// Nothing known about what is owned is no reason not to apply.
+// What extraction cannot answer is applied.
 func TestApplyChangedExtractError(t *testing.T) {
-	live, c := applied(t)
-	r := &recorder{}
-	got, applied, err := ssa.ApplyChanged(t.Context(), manager, r, c, live, func(*corev1.ConfigMap, string) (*config, error) { return nil, errBoom })
-	if err != nil || !applied || got == nil || len(r.calls) != 1 {
-		t.Errorf("returned %v, applied = %v, error %v, %d requests", got, applied, err, len(r.calls))
+	client := fake.NewClientset().AppsV1().Deployments("default")
+	live, err := ssa.Apply(t.Context(), manager, client, deployment("one", "default"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name    string
+		extract func(*appsv1.Deployment, string) (*applyappsv1.DeploymentApplyConfiguration, error)
+		want    bool
+	}{
+		{name: "generated", extract: applyappsv1.ExtractDeployment, want: false},
+		{name: "none", want: true},
+		{name: "fails", want: true, extract: func(*appsv1.Deployment, string) (*applyappsv1.DeploymentApplyConfiguration, error) {
+			return nil, errBoom
+		}},
+		{name: "finds nothing", want: true, extract: func(*appsv1.Deployment, string) (*applyappsv1.DeploymentApplyConfiguration, error) {
+			return applyappsv1.Deployment("one", "default"), nil
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, applied, err := ssa.ApplyChanged(t.Context(), manager, client, deployment("one", "default"), live, tt.extract)
+			if err != nil || applied != tt.want {
+				t.Errorf("applied = %v, error %v, want %v", applied, err, tt.want)
+			}
+		})
 	}
 }
 
-// plain is a configuration that is not a generated one.
-type plain struct{ Name, Data string }
-
-type plainClient struct{ calls int }
-
-func (c *plainClient) Apply(context.Context, *plain, metav1.ApplyOptions) (*corev1.ConfigMap, error) {
-	c.calls++
-	return &corev1.ConfigMap{}, nil
-}
-
-func TestApplyChangedOtherTypes(t *testing.T) {
-	live := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: types.UID("a")}}
-	client := &plainClient{}
-	extract := func(*corev1.ConfigMap, string) (*plain, error) { return &plain{Name: "one", Data: "x"}, nil }
-	for _, tt := range []struct {
-		data string
-		want bool
-	}{{data: "x", want: false}, {data: "y", want: true}} {
-		_, applied, err := ssa.ApplyChanged(t.Context(), manager, client, &plain{Name: "one", Data: tt.data}, live, extract)
-		if err != nil || applied != tt.want {
-			t.Errorf("%s: applied = %v, error %v, want %v", tt.data, applied, err, tt.want)
+// Every mistake is an error that names the field, before any request.
+//
+// Proves A10.
+func TestBadInput(t *testing.T) {
+	valid := func() *config { return applycorev1.ConfigMap("one", "default") }
+	tests := []struct {
+		name   string
+		config *config
+		live   *corev1.ConfigMap // only for ApplyChanged
+		text   string
+	}{
+		{name: "nil", text: "configuration is nil"},
+		{name: "without name", config: &config{TypeMetaApplyConfiguration: valid().TypeMetaApplyConfiguration}, text: "metadata.name"},
+		{name: "empty name", config: applycorev1.ConfigMap("", "default"), text: "metadata.name"},
+		{name: "without kind", config: func() *config { c := valid(); c.Kind = nil; return c }(), text: "kind"},
+		{name: "without apiVersion", config: valid().WithAPIVersion(""), text: "apiVersion"},
+		{name: "empty uid", config: valid().WithUID(""), text: "metadata.uid"},
+		{name: "empty resourceVersion", config: valid().WithResourceVersion(""), text: "metadata.resourceVersion"},
+		{name: "over 3 MiB", config: valid().WithData(map[string]string{"a": strings.Repeat("x", 3<<20)}), text: "3145728"},
+		{name: "live of another name", config: valid(), live: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "two", Namespace: "default"}}, text: "metadata.name"},
+		{name: "live of another namespace", config: valid(), live: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "other"}}, text: "metadata.namespace"},
+	}
+	for _, tt := range tests {
+		for _, verb := range verbs {
+			if tt.live != nil && verb.name != "ApplyChanged" {
+				continue
+			}
+			t.Run(tt.name+"/"+verb.name, func(t *testing.T) {
+				r := &recorder{}
+				call := func() (*corev1.ConfigMap, error) { return verb.call(t.Context(), manager, r, tt.config) }
+				if tt.live != nil {
+					call = func() (*corev1.ConfigMap, error) {
+						answer, _, err := ssa.ApplyChanged(t.Context(), manager, r, tt.config, tt.live, applycorev1.ExtractConfigMap)
+						return answer, err
+					}
+				}
+				answer, err := call()
+				if err == nil || !strings.Contains(err.Error(), tt.text) || len(r.calls) > 0 || answer != nil {
+					t.Errorf("answer %v, error %v with %d requests, want one with %q and none", answer, err, len(r.calls), tt.text)
+				}
+			})
 		}
 	}
+}
+
+// FuzzApplyChanged holds that no managedFields, however wrong, bring a panic, and that
+// a skip is one for good reasons: each field of the configuration is among the owned.
+func FuzzApplyChanged(f *testing.F) {
+	f.Add(`{"f:data":{"f:color":{}},"f:metadata":{"f:labels":{"f:a":{}}}}`)
+	f.Add(`{"f:data":{"k:{\"a\":1}":{".":{}},"v:\"x\"":{},"i:0":{}}}`)
+	f.Add(`{"f:data":{"f:\u0063olor":{}}}`)
+	f.Add(`[[[[{"":null}]]]]`)
+	f.Add(`{"f:data":{"f:\ud83d\ude00":{}}`)
+	f.Fuzz(func(t *testing.T, fields string) {
+		live := &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "default", UID: "a", ResourceVersion: "7", Labels: map[string]string{"a": "b"}, ManagedFields: []metav1.ManagedFieldsEntry{{
+				Manager: string(manager), Operation: metav1.ManagedFieldsOperationApply, APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields),
+			}}},
+			Data: map[string]string{"color": "red"},
+		}
+		c := applycorev1.ConfigMap("one", "default").WithData(map[string]string{"color": "red"}).WithLabels(map[string]string{"a": "b"})
+		r := &recorder{}
+		_, applied, err := ssa.ApplyChanged(t.Context(), manager, r, c, live, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var owned map[string]map[string]any
+		if !applied && (json.Unmarshal([]byte(fields), &owned) != nil || len(owned) != 2 || len(owned["f:data"]) != 1 || len(owned["f:metadata"]) != 1) {
+			t.Errorf("skipped although %s is owned", fields)
+		}
+	})
 }

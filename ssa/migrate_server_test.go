@@ -1,0 +1,365 @@
+package ssa_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	applymetav1 "k8s.io/client-go/applyconfigurations/meta/v1"
+	applypolicyv1 "k8s.io/client-go/applyconfigurations/policy/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/controllerkit/controllerkit/internal/testserver"
+	"github.com/controllerkit/controllerkit/ssa"
+)
+
+const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
+
+// limited returns a configuration of somebody who may do no more than rules say, in
+// the namespace or, if that is empty, everywhere.
+func limited(t *testing.T, namespace string, rules ...rbacv1.PolicyRule) *rest.Config {
+	t.Helper()
+	admin := kubernetes.NewForConfigOrDie(testserver.Config(t)).RbacV1()
+	cfg := testserver.Config(t)
+	var err error
+	name := "limited"
+	if namespace == "" {
+		role, createErr := admin.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{GenerateName: "limited-"}, Rules: rules}, metav1.CreateOptions{})
+		if createErr != nil {
+			t.Fatal(createErr)
+		}
+		name = role.Name
+		t.Cleanup(func() {
+			_ = admin.ClusterRoles().Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{})
+			_ = admin.ClusterRoleBindings().Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{})
+		})
+		_, err = admin.ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "user-" + name}},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		}, metav1.CreateOptions{})
+	} else {
+		if _, err := admin.Roles(namespace).Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		name += "-" + namespace
+		_, err = admin.RoleBindings(namespace).Create(t.Context(), &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "user-" + name}},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "limited"},
+		}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Impersonate.UserName = "user-" + name
+	return cfg
+}
+
+// After the migration an apply that leaves a field out removes it; without, it stays.
+// Fields of others stay either way, and so do finalizers. The identity can patch and
+// nothing else.
+//
+// Proves A21, A22.
+func TestServerMigrate(t *testing.T) {
+	s := newServer(t)
+	admin := s.CoreV1().ConfigMaps(s.namespace)
+	cfg := limited(t, s.namespace, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"patch"}})
+	c := kubernetes.NewForConfigOrDie(cfg).CoreV1().ConfigMaps(s.namespace)
+	tests := []struct {
+		name     string
+		managers []string // none means no migration
+		applied  bool     // before the migration, as well as after it
+		want     map[string]string
+		anno     bool // the annotation of kubectl is there at the end
+	}{
+		{name: "none", want: map[string]string{"color": "red", "size": "S", "old": "1", "edited": "1"}, anno: true},
+		{name: "none and applied twice", applied: true, want: map[string]string{"color": "red", "size": "S", "old": "1", "edited": "1"}, anno: true},
+		{name: "one", managers: []string{"kubectl-client-side-apply"}, want: map[string]string{"color": "red", "size": "S", "edited": "1"}},
+		{name: "two", managers: []string{"kubectl-client-side-apply", "kubectl-edit"}, want: map[string]string{"color": "red", "size": "S"}},
+		{name: "two, applied before", applied: true, managers: []string{"kubectl-edit", "kubectl-client-side-apply"}, want: map[string]string{"color": "red", "size": "S"}},
+		{name: "somebody else", managers: []string{"nobody"}, want: map[string]string{"color": "red", "size": "S", "old": "1", "edited": "1"}, anno: true},
+	}
+	for i, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			name := fmt.Sprint("object-", i)
+			configuration := func() *config {
+				return applycorev1.ConfigMap(name, s.namespace).WithData(map[string]string{"color": "red"})
+			}
+			live, err := admin.Create(t.Context(), &corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{lastApplied: "{}"}, Finalizers: []string{"example.com/keep"}},
+				Data:       map[string]string{"color": "blue", "old": "1"},
+			}, metav1.CreateOptions{FieldManager: "kubectl-client-side-apply"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				_, _ = admin.Patch(context.WithoutCancel(t.Context()), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+			})
+			live.Data["edited"] = "1"
+			if live, err = admin.Update(t.Context(), live, metav1.UpdateOptions{FieldManager: "kubectl-edit"}); err != nil {
+				t.Fatal(err)
+			}
+			live.Data["size"] = "S"
+			if live, err = admin.Update(t.Context(), live, metav1.UpdateOptions{FieldManager: "tailor"}); err != nil {
+				t.Fatal(err)
+			}
+			if tt.applied {
+				if live, err = ssa.Apply(t.Context(), manager, c, configuration()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tt.managers != nil {
+				before := live.DeepCopy()
+				answer, migrated, err := ssa.Migrate(t.Context(), manager, c, live, tt.managers...)
+				if err != nil || migrated != (tt.managers[0] != "nobody") {
+					t.Fatalf("migrated = %v, error %v", migrated, err)
+				}
+				if diff := cmp.Diff(before, live); diff != "" {
+					t.Errorf("live changed: -before +after:\n%s", diff)
+				}
+				// Nothing has changed but managedFields.
+				same := answer.DeepCopy()
+				same.ManagedFields, same.ResourceVersion = live.ManagedFields, live.ResourceVersion
+				if diff := cmp.Diff(live, same); diff != "" {
+					t.Errorf("the migration changed: -before +after:\n%s", diff)
+				}
+				if slices.ContainsFunc(answer.ManagedFields, func(e metav1.ManagedFieldsEntry) bool {
+					return e.Operation == metav1.ManagedFieldsOperationUpdate && e.Manager == string(manager)
+				}) {
+					t.Errorf("the patch itself owns something: %v", answer.ManagedFields)
+				}
+				s.requests.Store(0)
+				again, migrated, err := ssa.Migrate(t.Context(), manager, admin, answer, tt.managers...)
+				if err != nil || migrated || again != answer || s.requests.Load() != 0 {
+					t.Errorf("again: migrated = %v with %d requests, error %v", migrated, s.requests.Load(), err)
+				}
+			}
+			got, err := ssa.Apply(t.Context(), manager, c, configuration())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got.Data); diff != "" {
+				t.Errorf("data: -want +got:\n%s", diff)
+			}
+			if _, ok := got.Annotations[lastApplied]; ok != tt.anno {
+				t.Errorf("annotations = %v, want kubectl's there: %v", got.Annotations, tt.anno)
+			}
+			if len(got.Finalizers) != 1 {
+				t.Errorf("finalizers = %v, want the one that the object had", got.Finalizers)
+			}
+		})
+	}
+}
+
+// The status is migrated by itself, and so is what nobody has managed before the
+// first apply.
+//
+// Proves A21.
+func TestServerMigrateStatus(t *testing.T) {
+	s := newServer(t)
+	c := s.PolicyV1().PodDisruptionBudgets(s.namespace)
+	live, err := c.Create(t.Context(), &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: "one", Labels: map[string]string{"a": "b"}},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}},
+	}, metav1.CreateOptions{FieldManager: "painter"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"Ready", "Old"} {
+		live.Status.Conditions = append(live.Status.Conditions, metav1.Condition{Type: kind, Status: "True", Reason: "Fine", LastTransitionTime: metav1.Unix(1e9, 0)})
+	}
+	if live, err = c.UpdateStatus(t.Context(), live, metav1.UpdateOptions{FieldManager: "painter"}); err != nil {
+		t.Fatal(err)
+	}
+	status := applypolicyv1.PodDisruptionBudget("one", s.namespace).WithStatus(applypolicyv1.PodDisruptionBudgetStatus().WithConditions(
+		applymetav1.Condition().WithType("Ready").WithStatus("True").WithReason("Fine").WithMessage("").WithLastTransitionTime(metav1.Unix(1e9, 0))))
+	bare := applypolicyv1.PodDisruptionBudget("one", s.namespace).WithSpec(applypolicyv1.PodDisruptionBudgetSpec().WithSelector(applymetav1.LabelSelector().WithMatchLabels(map[string]string{"a": "b"})))
+
+	live, migrated, err := ssa.MigrateStatus(t.Context(), manager, c, live, "painter")
+	if err != nil || !migrated {
+		t.Fatalf("migrated = %v, error %v", migrated, err)
+	}
+	if live, err = ssa.Apply(t.Context(), manager, c, bare); err != nil || live.Labels["a"] != "b" || len(live.Status.Conditions) != 2 {
+		t.Errorf("after Apply: labels %v, conditions %v, error %v", live.Labels, live.Status.Conditions, err)
+	}
+	if live, err = ssa.ApplyStatus(t.Context(), manager, c, status); err != nil || live.Labels["a"] != "b" ||
+		len(live.Status.Conditions) != 1 || !meta.IsStatusConditionTrue(live.Status.Conditions, "Ready") {
+		t.Errorf("after ApplyStatus: labels %v, conditions %v, error %v", live.Labels, live.Status.Conditions, err)
+	}
+	if live, migrated, err = ssa.Migrate(t.Context(), manager, c, live, "painter"); err != nil || !migrated {
+		t.Fatalf("migrated = %v, error %v", migrated, err)
+	}
+	if live, err = ssa.Apply(t.Context(), manager, c, bare); err != nil || live.Labels != nil || len(live.Status.Conditions) != 1 {
+		t.Errorf("after Migrate: labels %v, conditions %v, error %v", live.Labels, live.Status.Conditions, err)
+	}
+
+	// Whose managedFields were cleared.
+	cleared, err := c.Patch(t.Context(), "one", types.MergePatchType, []byte(`{"metadata":{"managedFields":[{}],"labels":{"x":"y"}}}`), metav1.PatchOptions{FieldManager: "vandal"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(cleared.ManagedFields) == 0 {
+		if _, _, err := ssa.Migrate(t.Context(), manager, c, cleared, "before-first-apply"); err == nil {
+			t.Error("no managedFields: no error")
+		}
+	}
+	if live, err = ssa.Apply(t.Context(), manager, c, bare); err != nil || live.Labels["x"] != "y" {
+		t.Errorf("after Apply: labels %v, error %v", live.Labels, err)
+	}
+	if live, migrated, err = ssa.Migrate(t.Context(), manager, c, live, "before-first-apply", "vandal"); err != nil || !migrated {
+		t.Fatalf("migrated = %v, error %v, managedFields %v", migrated, err, cleared.ManagedFields)
+	}
+	if live, err = ssa.Apply(t.Context(), manager, c, bare); err != nil || live.Labels != nil {
+		t.Errorf("after Migrate: labels %v, error %v", live.Labels, err)
+	}
+}
+
+// A migration is about the object that was read, as it was read.
+//
+// Proves A22.
+func TestServerMigrateGuard(t *testing.T) {
+	s := newServer(t)
+	c := s.CoreV1().ConfigMaps(s.namespace)
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Data: map[string]string{"color": "red"}}
+	first, err := c.Create(t.Context(), object, metav1.CreateOptions{FieldManager: "painter"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed, err := c.Patch(t.Context(), "one", types.MergePatchType, []byte(`{"data":{"size":"S"}}`), metav1.PatchOptions{FieldManager: "tailor"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	unchanged := func(step string, want *corev1.ConfigMap, err error, is func(error) bool) {
+		t.Helper()
+		if !is(err) {
+			t.Errorf("%s: error = %v", step, err)
+		}
+		if got, err := c.Get(t.Context(), "one", metav1.GetOptions{}); want != nil && (err != nil || got.ResourceVersion != want.ResourceVersion) {
+			t.Errorf("%s: the object changed: %v, error %v", step, got, err)
+		}
+	}
+	_, _, err = ssa.Migrate(t.Context(), manager, c, first, "painter")
+	unchanged("changed", changed, err, apierrors.IsConflict)
+	if err := c.Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = ssa.Migrate(t.Context(), manager, c, changed, "painter")
+	unchanged("gone", nil, err, apierrors.IsNotFound)
+	second, err := c.Create(t.Context(), object, metav1.CreateOptions{FieldManager: "painter"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = ssa.Migrate(t.Context(), manager, c, changed, "painter")
+	unchanged("replaced", second, err, apierrors.IsConflict)
+	liar := changed.DeepCopy()
+	liar.ResourceVersion = second.ResourceVersion
+	_, _, err = ssa.Migrate(t.Context(), manager, c, liar, "painter")
+	unchanged("another uid", second, err, func(err error) bool { return errors.Is(err, ssa.ErrUIDMismatch) })
+}
+
+// Two processes migrate the same objects, and apply, while a third writer updates
+// fields of its own, and what the old manager has: the fields of the third one are
+// there at the end, and those of the old one are gone.
+//
+// Proves A21, A22.
+func TestServerMigrateRace(t *testing.T) {
+	s := newServer(t)
+	dyn, err := dynamic.NewForConfig(testserver.Config(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	typed := s.CoreV1().ConfigMaps(s.namespace)
+	untyped := dyn.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace(s.namespace)
+	const rounds, writes = 10, 10
+	conflicts := 0
+	for round := range rounds {
+		name := fmt.Sprint("object-", round)
+		if _, err := typed.Create(t.Context(), &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"color": "blue", "old": "1"},
+		}, metav1.CreateOptions{FieldManager: "painter"}); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for i := range writes {
+				for _, write := range []struct{ manager, patch string }{
+					{"tailor", fmt.Sprintf(`{"data":{"size-%d":"S"}}`, i)}, {"painter", fmt.Sprintf(`{"data":{"old-%d":"1"}}`, i)},
+				} {
+					if _, err := typed.Patch(t.Context(), name, types.MergePatchType, []byte(write.patch), metav1.PatchOptions{FieldManager: write.manager}); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+		var mu sync.Mutex
+		process := func(migrate func() error) func() {
+			return func() {
+				for done := false; !done; {
+					err := migrate()
+					mu.Lock()
+					if apierrors.IsConflict(err) {
+						conflicts++
+					}
+					mu.Unlock()
+					if err != nil && !apierrors.IsConflict(err) {
+						t.Error(err)
+						return
+					}
+					done = err == nil
+				}
+			}
+		}
+		step := func() error {
+			live, err := typed.Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			_, _, err = ssa.Migrate(t.Context(), manager, typed, live, "painter")
+			return err
+		}
+		dynStep := func() error {
+			live, err := untyped.Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			_, _, err = ssa.Migrate[*unstructured.Unstructured](t.Context(), manager, untyped, live, "painter")
+			return err
+		}
+		wg.Go(process(step))
+		wg.Go(process(dynStep))
+		wg.Wait()
+		process(step)() // what the old one has written since
+		got, err := ssa.Apply(t.Context(), manager, typed, applycorev1.ConfigMap(name, s.namespace).WithData(map[string]string{"color": "red"}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]string{"color": "red"}
+		for i := range writes {
+			want[fmt.Sprint("size-", i)] = "S"
+		}
+		if diff := cmp.Diff(want, got.Data); diff != "" {
+			t.Errorf("round %d: -want +got:\n%s", round, diff)
+		}
+	}
+	if conflicts == 0 {
+		t.Error("nothing raced")
+	}
+	t.Logf("%d conflicts in %d rounds", conflicts, rounds)
+}
