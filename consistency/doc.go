@@ -86,7 +86,7 @@
 //     store, and carries a resource version in its answer, in JSON, protobuf or
 //     CBOR, for the object or its subresources; it does so before the caller has
 //     the answer. The caller reads the same bytes as without it. At most 8 MiB of
-//     an answer are held. A write of an object of 4 KiB costs at most 5 allocations
+//     an answer are held. A write of an object of 4 KiB costs at most 4 allocations
 //     more than without it.
 //   - C4: A write of which the outcome is not known is never reported as seen: it
 //     is listed by Ambiguous until a later answer for that resource is recorded, or

@@ -2,20 +2,15 @@ package consistency
 
 import (
 	"errors"
-	"io"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 )
-
-// maxAnswer bounds what is held of an answer. The API server refuses requests over
-// 3 MiB and etcd, by default, objects over 1.5 MiB.
-const maxAnswer = 8 << 20
 
 // ownerKey is the key of the context value that Begin sets. It holds the store, so
 // that reconciles of two stores can be nested.
@@ -34,8 +29,9 @@ func (s *Store) Wrap(rt http.RoundTripper) http.RoundTripper {
 }
 
 type transport struct {
-	store *Store
-	next  http.RoundTripper
+	store   *Store
+	next    http.RoundTripper
+	buffers sync.Pool // of *[]byte, see hold
 }
 
 // WrappedRoundTripper lets client-go find the transport below, for example to close
@@ -73,7 +69,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	case resp.StatusCode >= 200 && resp.StatusCode < 300:
 		// Of other answers the end is where the connection ended.
 		framed := resp.ContentLength >= 0 || len(resp.TransferEncoding) > 0 || resp.ProtoMajor >= 2
-		body, complete := hold(resp)
+		body, complete := t.hold(resp)
 		switch a, err := read(resp.Header.Get("Content-Type"), body, framed); {
 		case !complete, err != nil:
 			w.ambiguous()
@@ -208,45 +204,4 @@ func parsePath(path string) (target, bool) {
 		return t, false
 	}
 	return t, true
-}
-
-// hold reads the answer's body, up to maxAnswer, and puts a body in its place that
-// yields the same bytes and the same error. It reports whether this is all of it.
-func hold(resp *http.Response) (body []byte, complete bool) {
-	size := 4 << 10
-	if n := resp.ContentLength; n > 0 && n <= maxAnswer {
-		size = int(n) + 1 // the byte that is not used spares growing it to see the end
-	}
-	h := &held{Closer: resp.Body, data: make([]byte, 0, size), rest: resp.Body}
-	for h.err == nil && len(h.data) <= maxAnswer {
-		if len(h.data) == cap(h.data) {
-			h.data = slices.Grow(h.data, len(h.data))
-		}
-		var n int
-		n, h.err = resp.Body.Read(h.data[len(h.data):min(cap(h.data), maxAnswer+1)])
-		h.data = h.data[:len(h.data)+n]
-	}
-	resp.Body = h
-	return h.data, h.err == io.EOF && len(h.data) <= maxAnswer //nolint:errorlint // a Reader returns io.EOF itself
-}
-
-// held is a body of which the beginning was read already.
-type held struct {
-	io.Closer
-	data []byte
-	next int       // what the caller reads next of data
-	err  error     // what ended data, nil if rest goes on
-	rest io.Reader // what follows data
-}
-
-func (h *held) Read(p []byte) (int, error) {
-	if h.next < len(h.data) {
-		n := copy(p, h.data[h.next:])
-		h.next += n
-		return n, nil
-	}
-	if h.err != nil {
-		return 0, h.err
-	}
-	return h.rest.Read(p)
 }

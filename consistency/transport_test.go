@@ -161,6 +161,7 @@ func TestWrapRecords(t *testing.T) {
 		{name: "ctx done", method: "POST", path: "/api/v1/namespaces/ns/pods", answer: func(*http.Request) (*http.Response, error) { return nil, context.Canceled }, ambiguous: []schema.GroupResource{pods}},
 		{name: "503", method: "POST", path: "/api/v1/namespaces/ns/pods", answer: respond(503, jsonType, nil), ambiguous: []schema.GroupResource{pods}},
 		{name: "answer cut off", method: "POST", path: "/api/v1/namespaces/ns/pods", answer: respond(201, jsonType, object("42")[:40]), ambiguous: []schema.GroupResource{pods}},
+		{name: "more after the object", method: "POST", path: "/api/v1/namespaces/ns/pods", answer: respond(201, jsonType, []byte(`{"metadata":{"resourceVersion":"42"}}{`)), ambiguous: []schema.GroupResource{pods}},
 		{name: "protobuf cut off", method: "POST", path: "/api/v1/namespaces/ns/pods", answer: respond(201, pbType, pb[:20]), ambiguous: []schema.GroupResource{pods}},
 		{name: "no protobuf", method: "POST", path: "/api/v1/namespaces/ns/pods", answer: respond(201, pbType, object("42")), ambiguous: []schema.GroupResource{pods}},
 		{name: "CBOR cut off", method: "POST", path: "/api/v1/namespaces/ns/pods", answer: respond(201, cborType, []byte{0xd9, 0xd9, 0xf7}), ambiguous: []schema.GroupResource{pods}},
