@@ -21,6 +21,33 @@
 //
 //	_, err := status.Update(ctx, client, widget, func(w *v1.Widget) { w.Status.Replicas = ready })
 //
+// # Three forms of one write
+//
+// All three take an object as the caller knows it, make one request or none, and
+// write only to the version that was seen: any other is a Conflict, for which the
+// caller reconciles again from a newer copy.
+//
+//   - Update sends the whole status. It is the one to begin with.
+//   - Patch sends the fields that changed: for clients that have nothing else, and
+//     for types that do not know every field of the status.
+//   - Apply sends the conditions of one field manager: for controllers that share
+//     an object.
+//
+// Update needs the verb update on the status subresource (poddisruptionbudgets/status
+// in a Role), Patch and Apply need patch. None needs anything else.
+//
+// # Conditions for others
+//
+// What waits for objects of any kind reads Ready, and kstatus with it Reconciling,
+// Stalled and status.observedGeneration. [ForKstatus] makes the three conditions,
+// and [Check] tells a test what would be misread. [Summary] makes Ready out of
+// parts, [Steady] keeps a blip of a part from flipping it, and [Phases] derives the
+// one word that some kinds must have. [CheckDefinition] finds, at start, the custom
+// resources whose status cannot be kept right.
+//
+// The package has more names than most, because each is one rule of a status: three
+// ways to write it, what may be in it, and two checks, for tests and for the start.
+//
 // # Guarantees
 //
 //   - S1: Update makes one request if the status changed and none if it did not.
@@ -41,6 +68,35 @@
 //     at all when one of the given conditions is invalid.
 //   - S8: Summary is True only if every part is True for the generation asked
 //     about.
+//   - S9: Patch makes one request if the status changed and none if it did not. It
+//     sends the fields that changed, the uid and the resourceVersion: a stale copy,
+//     or an object that took the name of a deleted one, is a Conflict.
+//   - S10: Apply sends the conditions that it is given, the uid and the
+//     resourceVersion, and nothing else. Conditions and fields of others stay as they
+//     are. A stale copy, or an object that took the name of a deleted one, is a
+//     Conflict.
+//   - S11: Apply makes no request if live shows that the field manager owns these
+//     conditions with these values and nothing else in the status, and one if not.
+//   - S12: With Update, Patch and Apply no observedGeneration goes back or runs
+//     ahead, neither that of a condition nor that of the status: what is stored for a
+//     generation was computed from a copy of it.
+//   - S13: Steady lets a condition flip only to what its parts have said for the
+//     given time, and lets it a second after that at the latest, if it is asked again
+//     when it said. What it waits for is stored with the object and survives a restart.
+//   - S14: What passes Check is read by kstatus as it is meant, and what ForKstatus
+//     makes passes Check.
+//   - S15: Phases.Next returns only phases that the conditions say and the table
+//     allows, and an error for all else.
+//   - S16: CheckDefinition reports by name a version that is not served, a missing
+//     status subresource, conditions that are no map by type and fields that the
+//     server would drop, and tells apart that it may not look.
+//   - S17: What the API server would refuse or misunderstand is an error that names
+//     the field, before any request: an object that is nil or lacks a name, uid or
+//     resourceVersion, a field manager that is empty or too long, a configuration
+//     with other content than its name, a status of more than 1 MiB.
+//   - S18: A controller that dies at any of its writes, before or after it, and
+//     starts again from a copy of any age, ends with the same status.
+//   - S19: Each form works with the one verb that is documented above.
 //
 // # Caveats
 //
@@ -48,5 +104,9 @@
 // a new status every time: one write for each reconcile, and one reconcile for each
 // write. Update cannot see that.
 //
-// Kinds without a status subresource answer UpdateStatus with NotFound.
+// The package finds the status, its conditions and its observedGeneration by their
+// names in JSON, in structs as in maps, so a type needs no methods. What another
+// type than []metav1.Condition holds is not checked, and Apply refuses it.
+//
+// Kinds without a status subresource answer with NotFound.
 package status

@@ -221,6 +221,7 @@ func TestServerOutsideStatus(t *testing.T) {
 // A custom resource with a status subresource, through the dynamic client. Its
 // schema is the one of metav1.Condition, so the server validates what Set made.
 func TestServerCustomResource(t *testing.T) {
+	t.Parallel()
 	config, requests := testserver.Counted(t)
 	dyn, err := dynamic.NewForConfig(config)
 	if err != nil {
@@ -231,22 +232,8 @@ func TestServerCustomResource(t *testing.T) {
 		"apiVersion": "status.test.controllerkit.dev/v1", "kind": "Widget",
 		"metadata": map[string]any{"name": "one"}, "spec": map[string]any{"size": int64(1)},
 	}}
-	// An established definition is not served at once, and nothing tells when.
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	var obj *unstructured.Unstructured
-	for {
-		if obj, err = widgets.Create(ctx, widget, metav1.CreateOptions{}); !apierrors.IsNotFound(err) {
-			break
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	ctx := t.Context()
+	obj := createServed(t, widgets, widget)
 
 	set := func(o *unstructured.Unstructured) error {
 		var current struct {
@@ -333,12 +320,39 @@ func TestServerNoSubresource(t *testing.T) {
 	}
 }
 
+// createServed creates an object of a definition that was just installed. An
+// established definition is not served at once, and nothing tells when.
+func createServed(t *testing.T, c dynamic.ResourceInterface, obj *unstructured.Unstructured) *unstructured.Unstructured {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for {
+		created, err := c.Create(ctx, obj, metav1.CreateOptions{})
+		if err == nil {
+			return created
+		}
+		if !apierrors.IsNotFound(err) {
+			t.Fatal(err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
 // widgetDefinition installs a CustomResourceDefinition for the time of the
 // test.
 func widgetDefinition(t *testing.T, group string) schema.GroupVersionResource {
 	t.Helper()
-	text := map[string]any{"type": "string"}
-	testserver.InstallCRD(t, map[string]any{
+	testserver.InstallCRD(t, widgetObject(group))
+	return schema.GroupVersionResource{Group: group, Version: "v1", Resource: "widgets"}
+}
+
+// widgetObject is the CustomResourceDefinition.
+func widgetObject(group string) map[string]any {
+	text := func() map[string]any { return map[string]any{"type": "string"} }
+	return map[string]any{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
 		"metadata": map[string]any{"name": "widgets." + group},
 		"spec": map[string]any{
@@ -350,14 +364,14 @@ func widgetDefinition(t *testing.T, group string) schema.GroupVersionResource {
 				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": map[string]any{
 					"spec": map[string]any{"type": "object", "properties": map[string]any{"size": map[string]any{"type": "integer"}}},
 					"status": map[string]any{"type": "object", "properties": map[string]any{
-						"phase": text,
+						"phase": text(),
 						"conditions": map[string]any{
 							"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": []any{"type"},
 							"items": map[string]any{
 								"type":     "object",
 								"required": []any{"type", "status", "lastTransitionTime", "reason", "message"},
 								"properties": map[string]any{
-									"type": text, "message": text,
+									"type": text(), "message": text(),
 									"status":             map[string]any{"type": "string", "enum": []any{"True", "False", "Unknown"}},
 									"reason":             map[string]any{"type": "string", "minLength": int64(1), "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"},
 									"lastTransitionTime": map[string]any{"type": "string", "format": "date-time"},
@@ -369,6 +383,5 @@ func widgetDefinition(t *testing.T, group string) schema.GroupVersionResource {
 				}}},
 			}},
 		},
-	})
-	return schema.GroupVersionResource{Group: group, Version: "v1", Resource: "widgets"}
+	}
 }

@@ -37,7 +37,7 @@ var errBoom = errors.New("boom")
 
 func budget() *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "default", ResourceVersion: "7", Generation: 3, Labels: map[string]string{"a": "b"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "default", UID: "u", ResourceVersion: "7", Generation: 3, Labels: map[string]string{"a": "b"}},
 		Status: policyv1.PodDisruptionBudgetStatus{
 			CurrentHealthy: 2,
 			Conditions: []metav1.Condition{{

@@ -1,0 +1,113 @@
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// ErrDefinition is wrapped by the error of [CheckDefinition] when the definition was
+// read and a status of its kind cannot be kept right.
+var ErrDefinition = errors.New("status: the custom resource definition is unfit")
+
+// Getter is the one method of a client that [CheckDefinition] calls: that of the
+// dynamic client for customresourcedefinitions.apiextensions.k8s.io/v1.
+type Getter interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions, subresources ...string) (*unstructured.Unstructured, error)
+}
+
+// CheckDefinition reads the definition of a custom resource and reports, by name,
+// what makes writing its status go wrong in silence or late. Call it at start; a
+// program should not go on after an [ErrDefinition], which lists:
+//
+//   - The version is not served.
+//   - There is no status subresource. The forms of this package get NotFound, and
+//     other writes change the status along with the spec.
+//   - The schema has no status, or conditions without a field that each condition
+//     has. The API server drops what the schema does not have, so the same status
+//     is written again with every reconcile.
+//   - The conditions are not a map by type (x-kubernetes-list-type: map and
+//     x-kubernetes-list-map-keys: [type]). Then each [Apply] replaces the conditions
+//     of the others.
+//
+// A schema without conditions is fine. CheckDefinition needs the verb get on
+// customresourcedefinitions in the group apiextensions.k8s.io, which only a
+// ClusterRole gives, and which can be limited to the name, such as
+// widgets.example.com. Without it the error is a Forbidden, which says nothing about
+// the definition: a program may log that and go on. For a kind that is not installed
+// as a custom resource it is a NotFound.
+func CheckDefinition(ctx context.Context, c Getter, resource schema.GroupVersionResource) error {
+	if resource.Group == "" || resource.Version == "" || resource.Resource == "" {
+		return fmt.Errorf("status: resource %q of group %q in version %q: name all three", resource.Resource, resource.Group, resource.Version)
+	}
+	name := resource.GroupResource().String()
+	definition, err := c.Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("status: definition %s is not checked: a ClusterRole must allow the verb get on customresourcedefinitions in apiextensions.k8s.io: %w", name, err)
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("status: there is no definition %s: install it, or leave out the check of a kind that is built in: %w", name, err)
+	case err != nil:
+		return fmt.Errorf("status: read definition %s: %w", name, err)
+	}
+	var found []error
+	for _, defect := range defects(definition.Object, resource.Version) {
+		found = append(found, fmt.Errorf("%w: %s version %s: %s", ErrDefinition, name, resource.Version, defect))
+	}
+	return errors.Join(found...)
+}
+
+// defects returns what is wrong with a version of a definition.
+func defects(definition map[string]any, version string) []string {
+	versions, _, _ := unstructured.NestedSlice(definition, "spec", "versions")
+	var v map[string]any
+	for _, item := range versions {
+		if item, ok := item.(map[string]any); ok && item["name"] == version && item["served"] == true {
+			v = item
+		}
+	}
+	if v == nil {
+		return []string{"it is not served: set served to true"}
+	}
+	var found []string
+	if _, ok, _ := unstructured.NestedMap(v, "subresources", "status"); !ok {
+		found = append(found, "there is no status subresource: add subresources: {status: {}}")
+	}
+	root, _, _ := unstructured.NestedMap(v, "schema", "openAPIV3Schema")
+	status, ok := property(root, "status")
+	if !ok {
+		if !keepsUnknown(root) {
+			found = append(found, "the schema has no status, so that it is dropped: add it")
+		}
+		return found
+	}
+	conditions, ok := property(status, "conditions")
+	if !ok {
+		return found
+	}
+	if conditions["x-kubernetes-list-type"] != "map" || !reflect.DeepEqual(conditions["x-kubernetes-list-map-keys"], []any{"type"}) {
+		found = append(found, "status.conditions is no map by type: add x-kubernetes-list-type: map and x-kubernetes-list-map-keys: [type]")
+	}
+	items, _, _ := unstructured.NestedMap(conditions, "items")
+	for _, name := range []string{"type", "status", "observedGeneration", "lastTransitionTime", "reason", "message"} {
+		if _, ok := property(items, name); !ok && !keepsUnknown(items) {
+			found = append(found, fmt.Sprintf("status.conditions has no field %s, so that it is dropped: add it", name))
+		}
+	}
+	return found
+}
+
+func property(schema map[string]any, name string) (map[string]any, bool) {
+	p, ok, _ := unstructured.NestedMap(schema, "properties", name)
+	return p, ok
+}
+
+func keepsUnknown(schema map[string]any) bool {
+	return schema["x-kubernetes-preserve-unknown-fields"] == true
+}

@@ -1,0 +1,116 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+)
+
+// Patcher is the one method of a client that [Patch] calls. The typed clients and
+// the dynamic client have it.
+type Patcher[T any] interface {
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
+}
+
+// Patch is [Update] with a merge patch of the status subresource, for clients that
+// have only Patch, and for statuses with fields that T does not know: they stay,
+// unless they are in a list that changed. The patch has the fields that mutate
+// changed, and the uid and resourceVersion of obj, which must have both.
+func Patch[T Object[T], F func(T) | func(T) error](ctx context.Context, c Patcher[T], obj T, mutate F) (T, error) {
+	var none T
+	if err := identified(obj); err != nil {
+		return none, err
+	}
+	changed, err := change(obj, mutate)
+	if err != nil {
+		return none, err
+	}
+	if isNil(changed) {
+		return obj, nil
+	}
+	body, err := mergePatch(obj, changed)
+	if err != nil {
+		return none, err
+	}
+	if body == nil {
+		return obj, nil
+	}
+	answer, err := c.Patch(ctx, obj.GetName(), types.MergePatchType, body, metav1.PatchOptions{}, "status")
+	if err != nil {
+		return none, fmt.Errorf("status: patch: %w", err)
+	}
+	return answer, nil
+}
+
+// mergePatch returns the patch that makes the status of changed out of that of obj
+// and of no other version of it, or nil if they are the same in JSON.
+func mergePatch(obj, changed metav1.Object) ([]byte, error) {
+	before, err := statusJSON(obj)
+	if err != nil {
+		return nil, err
+	}
+	after, err := statusJSON(changed)
+	if err != nil {
+		return nil, err
+	}
+	status, differs := difference(before, after)
+	if !differs {
+		return nil, nil
+	}
+	body, err := json.Marshal(map[string]any{"metadata": guard(obj), "status": status})
+	if err != nil {
+		return nil, fmt.Errorf("status: status cannot be written as JSON: %w", err)
+	}
+	return body, nil
+}
+
+// guard is the metadata that makes the API server refuse a write to anything else
+// than this version of this object.
+func guard(obj metav1.Object) map[string]any {
+	return map[string]any{"uid": string(obj.GetUID()), "resourceVersion": obj.GetResourceVersion()}
+}
+
+// statusJSON returns the status of obj in the types of unstructured objects.
+func statusJSON(obj any) (any, error) {
+	status := statusOf(obj)
+	if _, ok := obj.(unstructuredContent); ok {
+		return status, nil
+	}
+	data, err := json.Marshal(status)
+	if err != nil {
+		return nil, fmt.Errorf("status: status cannot be written as JSON: %w", err)
+	}
+	var v any
+	err = utiljson.Unmarshal(data, &v)
+	return v, err
+}
+
+// difference returns the merge patch (RFC 7386) from a to b. No value and null are
+// the same to it, because such a patch cannot make the one out of the other.
+func difference(a, b any) (patch any, differs bool) {
+	after, ok := b.(map[string]any)
+	if !ok {
+		return b, !reflect.DeepEqual(a, b)
+	}
+	before, ok := a.(map[string]any)
+	fields := map[string]any{}
+	for name := range before {
+		if after[name] == nil && before[name] != nil {
+			fields[name] = nil
+		}
+	}
+	for name, value := range after {
+		if value == nil {
+			continue
+		}
+		if p, differs := difference(before[name], value); differs {
+			fields[name] = p
+		}
+	}
+	return fields, !ok || len(fields) > 0
+}
