@@ -201,10 +201,8 @@ func (p *pauses) release() {
 	p.held, p.timer = false, nil
 }
 
-// admit asks the guard whether the key may be called, and holds it back if not.
-func (r *run[K]) admit(key K, priority int, now time.Duration, why uint64) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// admitLocked asks the guard whether the key may be called, and holds it back if not.
+func (r *run[K]) admitLocked(key K, priority int, now time.Duration, why uint64) bool {
 	// A key that failed, and of which no source has told anything, is a retry. Where
 	// there are no sources it may be an event as well.
 	asked := false

@@ -227,14 +227,16 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 		return
 	}
 	start, why := time.Now(), r.triggers.take(key)
-	if !r.Unguarded && !r.admit(key, priority, start.Sub(r.began), why) {
+	r.mu.Lock()
+	ok := r.Unguarded || r.admitLocked(key, priority, start.Sub(r.began), why)
+	if ok {
+		*s = slot[K]{busy: true, key: key, since: start}
+	}
+	r.mu.Unlock()
+	if !ok {
 		r.triggers.restore(why, key)
 		return
 	}
-
-	r.mu.Lock()
-	*s = slot[K]{busy: true, key: key, since: start}
-	r.mu.Unlock()
 	if r.Metrics != nil {
 		r.Metrics.ReconcileStarted(r.Name)
 	}
