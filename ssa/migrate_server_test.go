@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -69,6 +70,25 @@ func limited(t *testing.T, namespace string, rules ...rbacv1.PolicyRule) *rest.C
 		t.Fatal(err)
 	}
 	cfg.Impersonate.UserName = "user-" + name
+	reviews := kubernetes.NewForConfigOrDie(cfg).AuthorizationV1().SelfSubjectAccessReviews()
+	for _, rule := range rules {
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Namespace: namespace, Verb: rule.Verbs[0], Group: rule.APIGroups[0], Resource: rule.Resources[0],
+		}}}
+		allowed := false
+		for range 1000 { // the authorizer learns of a role by a watch of its own
+			answer, err := reviews.Create(t.Context(), review, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if allowed = answer.Status.Allowed; allowed {
+				break
+			}
+		}
+		if !allowed {
+			t.Fatalf("%s may not %s", cfg.Impersonate.UserName, rule)
+		}
+	}
 	return cfg
 }
 
