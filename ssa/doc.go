@@ -15,7 +15,10 @@
 // live is the object from the lister, nil if there is none. Most callers need
 // [ApplyChanged] for the objects they own and [ApplyStatus] for what they report. A
 // controller that runs for long has a [Memory] for each kind and calls its
-// ApplyChanged. For unstructured objects there is [Dynamic].
+// ApplyChanged. For unstructured objects there is [Dynamic], for sets of them [Batch],
+// and for objects that were written without server-side apply [Migrate]. These parts
+// stand side by side; the package is larger than its neighbours for them, and for the
+// decision not to apply.
 //
 // # Force
 //
@@ -60,6 +63,32 @@
 //     errors that name the field, before any request.
 //   - A11: The decision about a Deployment of 8 KiB makes at most 400 allocations with a
 //     Memory that has seen its kind, and at most 60 when it has seen the object.
+//   - A20: Each conflict has an Owner with the operation, the subresource and the time
+//     that the managedFields of the object have for the manager and the field. Owners
+//     makes no request.
+//   - A21: After a migration an apply that leaves out a field which a named manager had
+//     removes it. The migration changes no value, leaves finalizers with who has them,
+//     and changes nothing that other managers or the other subresources have.
+//   - A22: A migration is one patch that holds for the uid and the resourceVersion of
+//     live, and none at all if there is nothing to migrate.
+//   - A23: An object of a Batch is applied, or the error has an ObjectError for it. Applied
+//     again, a Batch changes nothing.
+//   - A24: A Batch begins with its second stage when all of the first has been applied and
+//     its CustomResourceDefinitions are established; if that fails or takes too long it
+//     does not begin.
+//   - A25: A Batch has no more requests under way than Concurrency. When its context ends it
+//     makes none any more, and each object that it made none for has ErrNotTried.
+//   - A26: Delete of a Batch deletes no object of another uid, and no CustomResourceDefinition
+//     or Namespace before the deletion of the others is accepted. What is gone or
+//     replaced is no error.
+//   - A27: What is wrong with an object of a Batch or a migration, and can be known without
+//     the API server, is an error before the first request that names the object and
+//     the field.
+//   - A28: A Batch, or a migration with the apply after it, that died at any of its writes and
+//     is made again ends as one that did not.
+//   - A29: Objects of a Batch with an Owner are garbage collected after it. An owner that
+//     would make the garbage collector delete them at once, and a second controller, are
+//     errors.
 //
 // # What changes nothing
 //
@@ -119,6 +148,10 @@
 //
 // The first call of any generated ExtractX in a process parses the schema of all
 // built-in types, which takes some hundred milliseconds.
+//
+// Each API server begins to serve a new kind by itself. Where there are several, a Batch
+// can be answered NotFound by one that is late, although the CustomResourceDefinition is
+// established; apply again.
 //
 // client-go's fake clientset tracks fields, but its ApplyStatus writes more than the
 // status. Test that on an API server.

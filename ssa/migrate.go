@@ -111,6 +111,12 @@ func migratedFields(entries []metav1.ManagedFieldsEntry, fm FieldManager, subres
 	if len(entries) == 0 {
 		return nil, errors.New("metadata.managedFields of live is empty: pass an object whose managedFields no transform dropped; if it has none on the server either, apply first, and migrate before-first-apply")
 	}
+	isTheirs := func(e metav1.ManagedFieldsEntry) bool {
+		return slices.Contains(managers, e.Manager) && e.Operation == metav1.ManagedFieldsOperationUpdate && e.Subresource == subresource
+	}
+	if !slices.ContainsFunc(entries, isTheirs) {
+		return nil, nil // the usual case decodes nothing
+	}
 	merged := metav1.ManagedFieldsEntry{
 		Manager: string(fm), Operation: metav1.ManagedFieldsOperationApply, Subresource: subresource, FieldsType: "FieldsV1",
 	}
@@ -118,9 +124,9 @@ func migratedFields(entries []metav1.ManagedFieldsEntry, fm FieldManager, subres
 	var others []metav1.ManagedFieldsEntry
 	moved := false
 	for _, entry := range entries {
-		ours := entry.Manager == string(fm) && entry.Operation == metav1.ManagedFieldsOperationApply
-		theirs := slices.Contains(managers, entry.Manager) && entry.Operation == metav1.ManagedFieldsOperationUpdate
-		if entry.Subresource != subresource || !ours && !theirs {
+		theirs := isTheirs(entry)
+		ours := entry.Manager == string(fm) && entry.Operation == metav1.ManagedFieldsOperationApply && entry.Subresource == subresource
+		if !ours && !theirs {
 			others = append(others, entry)
 			continue
 		}

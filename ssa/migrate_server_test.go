@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/controllerkit/controllerkit/controllertest/fault"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/ssa"
 )
@@ -212,7 +213,7 @@ func TestServerMigrateStatus(t *testing.T) {
 		applymetav1.Condition().WithType("Ready").WithStatus("True").WithReason("Fine").WithMessage("").WithLastTransitionTime(metav1.Unix(1e9, 0))))
 	bare := applypolicyv1.PodDisruptionBudget("one", s.namespace).WithSpec(applypolicyv1.PodDisruptionBudgetSpec().WithSelector(applymetav1.LabelSelector().WithMatchLabels(map[string]string{"a": "b"})))
 
-	live, migrated, err := ssa.MigrateStatus(t.Context(), manager, c, live, "painter")
+	_, migrated, err := ssa.MigrateStatus(t.Context(), manager, c, live, "painter")
 	if err != nil || !migrated {
 		t.Fatalf("migrated = %v, error %v", migrated, err)
 	}
@@ -223,7 +224,7 @@ func TestServerMigrateStatus(t *testing.T) {
 		len(live.Status.Conditions) != 1 || !meta.IsStatusConditionTrue(live.Status.Conditions, "Ready") {
 		t.Errorf("after ApplyStatus: labels %v, conditions %v, error %v", live.Labels, live.Status.Conditions, err)
 	}
-	if live, migrated, err = ssa.Migrate(t.Context(), manager, c, live, "painter"); err != nil || !migrated {
+	if _, migrated, err = ssa.Migrate(t.Context(), manager, c, live, "painter"); err != nil || !migrated {
 		t.Fatalf("migrated = %v, error %v", migrated, err)
 	}
 	if live, err = ssa.Apply(t.Context(), manager, c, bare); err != nil || live.Labels != nil || len(live.Status.Conditions) != 1 {
@@ -243,7 +244,7 @@ func TestServerMigrateStatus(t *testing.T) {
 	if live, err = ssa.Apply(t.Context(), manager, c, bare); err != nil || live.Labels["x"] != "y" {
 		t.Errorf("after Apply: labels %v, error %v", live.Labels, err)
 	}
-	if live, migrated, err = ssa.Migrate(t.Context(), manager, c, live, "before-first-apply", "vandal"); err != nil || !migrated {
+	if _, migrated, err = ssa.Migrate(t.Context(), manager, c, live, "before-first-apply", "vandal"); err != nil || !migrated {
 		t.Fatalf("migrated = %v, error %v, managedFields %v", migrated, err, cleared.ManagedFields)
 	}
 	if live, err = ssa.Apply(t.Context(), manager, c, bare); err != nil || live.Labels != nil {
@@ -382,4 +383,87 @@ func TestServerMigrateRace(t *testing.T) {
 		t.Error("nothing raced")
 	}
 	t.Logf("%d conflicts in %d rounds", conflicts, rounds)
+}
+
+// A process that dies at the migration or at the apply after it, before the write
+// arrives or after, is followed by one that does the same, from what it reads or from
+// the copy that the first one had: the end is the one without a crash.
+//
+// Proves A28.
+func TestServerMigrateCrash(t *testing.T) {
+	s := newServer(t)
+	admin := s.CoreV1().ConfigMaps(s.namespace)
+	n := 0
+	for at := 0; at <= 2; at++ {
+		for _, lost := range []bool{false, true} {
+			for _, stale := range []bool{false, true} {
+				n++
+				name := fmt.Sprint("object-", n)
+				if _, err := admin.Create(t.Context(), &corev1.ConfigMap{
+					ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"color": "blue", "old": "1"},
+				}, metav1.CreateOptions{FieldManager: "painter"}); err != nil {
+					t.Fatal(err)
+				}
+				first, err := admin.Patch(t.Context(), name, types.MergePatchType, []byte(`{"data":{"size":"S"}}`), metav1.PatchOptions{FieldManager: "tailor"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				dies, live := at > 0, first
+				for run := 0; ; run++ {
+					writes := 0
+					var process *fault.Incarnation
+					process, err := fault.New(testserver.Config(t), func(op *fault.Op) fault.Fault {
+						if writes++; !dies || writes != at {
+							return fault.Fault{}
+						}
+						if lost {
+							return fault.Fault{After: func() { process.Kill() }, Lose: true}
+						}
+						return fault.Fault{Before: func() { process.Kill() }, Drop: true}
+					}, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					c := kubernetes.NewForConfigOrDie(process.Config()).CoreV1().ConfigMaps(s.namespace)
+					_, _, err = ssa.Migrate(t.Context(), manager, c, live, "painter")
+					if err == nil {
+						_, err = ssa.Apply(t.Context(), manager, c, applycorev1.ConfigMap(name, s.namespace).WithData(map[string]string{"color": "red"}))
+					}
+					process.Kill()
+					if err == nil {
+						break
+					}
+					switch {
+					case run == 0 && dies:
+					case run == 1 && stale && apierrors.IsConflict(err):
+						// It reads what it has not seen, as its cache would.
+						stale = false
+					default:
+						t.Fatalf("crash at write %d, lost %v, run %d: %v", at, lost, run, err)
+					}
+					dies = false
+					if !stale {
+						if live, err = admin.Get(t.Context(), name, metav1.GetOptions{}); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				got, err := admin.Get(t.Context(), name, metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(map[string]string{"color": "red", "size": "S"}, got.Data); diff != "" {
+					t.Errorf("crash at write %d, lost %v: -want +got:\n%s", at, lost, diff)
+				}
+				var managers []string
+				for _, e := range got.ManagedFields {
+					managers = append(managers, fmt.Sprint(e.Manager, " ", e.Operation))
+				}
+				slices.Sort(managers)
+				if diff := cmp.Diff([]string{string(manager) + " Apply", "tailor Update"}, managers); diff != "" {
+					t.Errorf("crash at write %d, lost %v: -want +got:\n%s", at, lost, diff)
+				}
+			}
+		}
+	}
 }

@@ -1,0 +1,82 @@
+package ssa_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/controllerkit/controllerkit/ssa"
+)
+
+// exampleBatch stands for a dynamic client, which is a fake that answers an apply with
+// what is applied, and a mapper of a discovery client.
+func exampleBatch(objects ...runtime.Object) *ssa.Batch {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, meta.RESTScopeNamespace)
+	mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}, meta.RESTScopeRoot)
+	client := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme(), objects...)
+	client.PrependReactor("patch", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		o, err := runtime.Decode(unstructured.UnstructuredJSONScheme, a.(clienttesting.PatchAction).GetPatch())
+		return true, o, err
+	})
+	return &ssa.Batch{Client: client, Mapper: mapper, Manager: "example.com/colors"}
+}
+
+func ExampleBatch_Apply() {
+	answers, err := exampleBatch().Apply(context.Background(),
+		applycorev1.ConfigMap("paint", "studio").WithData(map[string]string{"color": "red"}),
+		&unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "studio"},
+		}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, a := range answers {
+		fmt.Println(a.GetKind(), a.GetName())
+	}
+	// Output:
+	// ConfigMap paint
+	// Namespace studio
+}
+
+func ExampleBatch_TryApply() {
+	_, err := exampleBatch().TryApply(context.Background(),
+		applycorev1.ConfigMap("paint", "studio"), applycorev1.ConfigMap("brush", ""), applycorev1.ConfigMap("easel", ""))
+	// All errors, and not the first one alone:
+	if all, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, err := range all.Unwrap() {
+			var o *ssa.ObjectError
+			if errors.As(err, &o) {
+				fmt.Println(o.Kind.Kind, o.Name, "at", o.Index, "not tried:", errors.Is(err, ssa.ErrNotTried))
+			}
+		}
+	}
+	// Output:
+	// ConfigMap brush at 1 not tried: false
+	// ConfigMap easel at 2 not tried: false
+}
+
+func ExampleBatch_Delete() {
+	// An answer of Apply, or an object of a lister with its apiVersion and kind set.
+	paint := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "paint", "namespace": "studio", "uid": "1234"},
+	}}
+	batch := exampleBatch(paint)
+	// The second time it is gone.
+	for range 2 {
+		fmt.Println(batch.Delete(context.Background(), metav1.DeletePropagationBackground, paint))
+	}
+	// Output:
+	// <nil>
+	// <nil>
+}
