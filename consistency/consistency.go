@@ -170,7 +170,8 @@ func (s *Store) AddInformer(resource schema.GroupResource, informer cache.Shared
 
 // Handler returns a handler that wakes waiters. Add it to each informer whose store
 // is in Config.Stores; without it they are woken by RecheckInterval alone. An event
-// costs a lock, and one comparison for each owner that is waited for.
+// costs a lock, and one comparison for each waiter: a key whose controller asked Ready, or
+// a call of Wait.
 func (s *Store) Handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { s.wakeReady() },

@@ -17,7 +17,9 @@ type liveKey struct{}
 // be trusted for its key: a recorded write or deletion was not visible, a write was
 // ambiguous, or one was refused (see Refused). Such a run must read from the server
 // what it decides on, and should pass the version of that read to WroteAt, so that the
-// runs after it wait for the cache to show as much. It is false for any other context.
+// runs after it wait for the cache to show as much. After a refused write it is true
+// for one run only: one that fails before it has read should read live again. It is
+// false for any other context.
 func LiveRead(ctx context.Context) bool {
 	live, _ := ctx.Value(liveKey{}).(bool)
 	return live
@@ -34,6 +36,8 @@ func (s *Store) Begin(ctx context.Context, key types.NamespacedName) context.Con
 	if rec := s.owners[key]; rec != nil { // it has something left
 		rec.live = time.Time{} // for one run
 		ctx = context.WithValue(ctx, liveKey{}, true)
+	} else if LiveRead(ctx) {
+		ctx = context.WithValue(ctx, liveKey{}, false) // that is another Store's
 	}
 	return ctx
 }

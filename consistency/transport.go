@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -48,7 +49,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return t.next.RoundTrip(req)
 	}
 	w := write{store: t.store, owner: owner, resource: target.resource}
-	if !w.start() {
+	if !w.start() || req.Method == http.MethodDelete && dryDelete(req) {
 		return t.next.RoundTrip(req)
 	}
 
@@ -204,4 +205,11 @@ func parsePath(path string) (target, bool) {
 		return t, false
 	}
 	return t, true
+}
+
+// dryDelete reports whether a deletion is a dry run. Its options come in the body.
+func dryDelete(req *http.Request) bool {
+	media, body := sent(req)
+	var options metav1.DeleteOptions
+	return decode(media, body, &options) == nil && len(options.DryRun) > 0
 }

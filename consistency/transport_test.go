@@ -422,3 +422,43 @@ func TestWrapTakesRetryAfter(t *testing.T) {
 		})
 	}
 }
+
+// A deletion says in its body that it is a dry run: it deletes nothing.
+//
+// Proves C7.
+func TestWrapDryRunOfADeletion(t *testing.T) {
+	body, err := json.Marshal(metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/api/v1/namespaces/ns/pods/one", "/api/v1/namespaces/ns/pods"} {
+		store := consistency.New(consistency.Config{Stores: stores{pods: at("5")}})
+		answer := respond(200, jsonType, []byte(`{"kind":"Status","apiVersion":"v1","status":"Success","details":{"name":"one","kind":"pods","uid":"a"}}`))
+		req, err := http.NewRequestWithContext(store.Begin(t.Context(), owner), http.MethodDelete, "https://127.0.0.1"+path, bytes.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", jsonType)
+		if _, err := store.Wrap(answer).RoundTrip(req); err != nil {
+			t.Fatal(err)
+		}
+		if err := store.EnsureReady(owner); err != nil || len(store.Ambiguous(owner)) > 0 {
+			t.Errorf("after a dry run of DELETE %s: %v, ambiguous %v; want nothing recorded", path, err, store.Ambiguous(owner))
+		}
+	}
+}
+
+// What one store knows of its owner says nothing of another store's.
+//
+// Proves C8, C11.
+func TestLiveReadIsOfOneStore(t *testing.T) {
+	a := consistency.New(consistency.Config{Stores: stores{pods: at("5")}})
+	b := consistency.New(consistency.Config{Stores: stores{pods: at("5")}})
+	a.WroteAt(owner, "", pods, "10")
+	if ctx := b.Begin(a.Begin(t.Context(), owner), owner); consistency.LiveRead(ctx) {
+		t.Error("LiveRead is true in a run of a store that knows nothing")
+	}
+	if ctx := a.Begin(b.Begin(t.Context(), owner), owner); !consistency.LiveRead(ctx) {
+		t.Error("LiveRead is false in a run of a store that is behind")
+	}
+}

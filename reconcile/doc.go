@@ -108,9 +108,9 @@
 // backoff does not help: it counts failures, and an event ends it. So the loop has a
 // guard, which asks two questions:
 //
-//   - Is the key hot? It is if it ran 25 times more often than about once a second.
-//     Retries and RequeueAfter are not counted. (A rate limiter that is quick for ever
-//     counts, unless events come by Sources and so can be told from it.)
+//   - Is the key hot? It is after some 25 calls more than one a second would have been.
+//     A call that RequeueAfter brings is not counted, nor is a retry if all events come by
+//     Sources, without which it cannot be told from an event.
 //   - Do events explain it? A hot key is held back after a call, for 1s at first. Its
 //     own events come at once; one that comes a second after the call or later is
 //     somebody else's. It runs the key at once, and the sooner it comes the more calls it
@@ -124,8 +124,10 @@
 // the end of a burst of events the last one may wait for two seconds. A change of
 // somebody else that comes within a second after a call of a key that is really hot may
 // wait for 8s. A Func that works in small steps, each of which is a write that brings the
-// next, looks like a loop after 25 of them in a row: let it ask for the next one by
-// RequeueAfter, or do more in a call. Unguarded turns the guard off.
+// next, looks like a loop after 25 of them in a row: do more in a call. What others do
+// with a key that is hot is always worth some calls, so one that makes itself run and
+// that others make run about once a second besides is slowed down to some calls a second
+// only, and may not be named. Unguarded turns the guard off.
 //
 // # Queues
 //
@@ -183,9 +185,10 @@
 //   - R15: With DrainReady the keys that are ready when the context of Run is done
 //     are worked off until GracePeriod is over, and Run returns as soon as none is
 //     left. None is started once leadership is lost.
-//   - R16: A key that makes itself run twice a second or more often falls below one call
-//     a second within 30s and is named once; one that others make run once a second or
-//     less is never held back, and no event waits longer than 8s for the guard.
+//   - R16: A key that makes itself run twice a second or more often, and that nobody else
+//     makes run, falls below one call a second within 30s and is named once. One that is
+//     called once a second or less, what RequeueAfter brings not counted, is never held
+//     back, and no event waits longer than 8s for the guard.
 //   - R17: Triggers names every event that a Source reported for the key since its last
 //     call, and no other; at most 64 names, for at most 65,536 keys at once.
 //   - R18: With Resync each key of Keys is added once in that time, at a moment of its

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -55,6 +56,32 @@ func TestDrainReady(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestDrainReadyLeavesNothing: a worker that finds nothing ready any more does not keep
+// another one from the last key, which it has just got.
+//
+// Proves R15.
+func TestDrainReadyLeavesNothing(t *testing.T) {
+	for round := range 1000 {
+		q := newTestQueue()
+		for i := range 40 {
+			q.Add(fmt.Sprint(i))
+		}
+		ctx, cancel := context.WithCancel(newLogs().context(t.Context()))
+		begun, once := make(chan struct{}), sync.Once{}
+		c := &controller{Name: "x", Queue: q, Workers: 4, DrainReady: true, Reconcile: func(context.Context, string) (reconcile.Result, error) {
+			once.Do(func() { cancel(); close(begun) })
+			<-begun
+			return reconcile.Result{}, nil
+		}}
+		if err := c.Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if left := q.Pending(); len(left) > 0 {
+			t.Fatalf("round %d: %v is left although the grace period is not over", round, left)
+		}
 	}
 }
 

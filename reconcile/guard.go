@@ -78,20 +78,28 @@ type pauses struct {
 func (g *guard[K]) admit(key K, now time.Duration, asked bool) (ok bool, pause time.Duration) {
 	p := g.hot[key]
 	if p == nil {
+		due := g.warm[key].due
 		if g.charge(key, now, asked) {
 			return true, 0
 		}
 		p = g.heat(key, now)
+		p.due = due
 	}
 	since := now - p.ended
+	own := p.due > 0 && now >= p.due // the Func's RequeueAfter explains nothing
+	if own {
+		p.due = 0
+	}
 	switch {
 	case p.held && since >= p.pause: // nothing has explained it
 		p.explained, p.free = 0, 0
 		p.loops++
 		p.pause = min(2*p.pause, lastPause)
-	case !p.held && (asked || p.due > 0 && now >= p.due):
 	case !p.held && since >= lastPause: // it has come to rest
 		delete(g.hot, key)
+	case p.held && own:
+		return false, 0
+	case !p.held && (asked || own):
 	case since >= echo:
 		p.explained = min(max(1, 2*p.explained), maxExplained, int(explains/(since-echo+time.Millisecond)))
 		p.free, p.loops = p.explained, 0
@@ -105,7 +113,7 @@ func (g *guard[K]) admit(key K, now time.Duration, asked bool) (ok bool, pause t
 		return false, p.pause - since
 	}
 	p.release()
-	p.due = 0
+	p.ended = now // the key is not at rest while it runs
 	p.calls++
 	return true, 0
 }
@@ -140,7 +148,6 @@ func (g *guard[K]) charge(key K, now time.Duration, asked bool) bool {
 		return true
 	}
 	d.paid = max(d.paid, now) + callCost
-	d.due = 0
 	switch {
 	case d.paid-now > callsAtOnce*callCost:
 		delete(g.warm, key)
@@ -171,9 +178,12 @@ func (g *guard[K]) sweep(now time.Duration) bool {
 
 // expect says that the loop has asked for the next call of the key.
 func (g *guard[K]) expect(key K, due time.Duration) {
+	// A queue may keep an earlier one that an event came before.
 	if p := g.hot[key]; p != nil {
-		p.due = due
-	} else if d, ok := g.warm[key]; ok {
+		if p.due == 0 || due < p.due {
+			p.due = due
+		}
+	} else if d, ok := g.warm[key]; ok && (d.due == 0 || due < d.due) {
 		d.due = due
 		g.warm[key] = d
 	}
@@ -222,10 +232,9 @@ func (r *run[K]) admitLocked(key K, priority int, now time.Duration, why uint64)
 	var timer *time.Timer
 	timer = time.AfterFunc(pause, func() {
 		r.mu.Lock()
-		over, priority := p.timer == timer, p.priority // if not, that pause was ended by an event
-		r.mu.Unlock()
-		if over {
-			r.add(addOptions{Priority: priority}, key)
+		defer r.mu.Unlock()   // nothing is added once Run has returned
+		if p.timer == timer { // if not, that pause was ended by an event
+			r.add(addOptions{Priority: p.priority}, key)
 		}
 	})
 	p.timer = timer

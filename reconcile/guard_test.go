@@ -69,6 +69,7 @@ func TestHotLoop(t *testing.T) {
 		takes         time.Duration
 		echoes        []time.Duration // when the events of a call come after it
 		err           error
+		again         time.Duration // RequeueAfter
 		source        bool
 		edits         time.Duration // events of somebody else, this far apart; 0 means none
 		unguarded     bool
@@ -84,6 +85,10 @@ func TestHotLoop(t *testing.T) {
 		{name: "several events", takes: 10 * time.Millisecond, echoes: []time.Duration{time.Millisecond, 50 * time.Millisecond, 400 * time.Millisecond}, leastAfter30s: 3, mostAfter30s: 5},
 		{name: "failing", takes: 5 * time.Millisecond, echoes: []time.Duration{5 * time.Millisecond}, err: errPlain, leastAfter30s: 3, mostAfter30s: 5},
 		{name: "failing, with a source", takes: 5 * time.Millisecond, echoes: []time.Duration{5 * time.Millisecond}, err: errPlain, source: true, leastAfter30s: 3, mostAfter30s: 5, named: []string{"widgets update"}},
+		{name: "with RequeueAfter 500ms", takes: 5 * time.Millisecond, echoes: []time.Duration{5 * time.Millisecond}, again: 500 * time.Millisecond, leastAfter30s: 3, mostAfter30s: 5},
+		{name: "with RequeueAfter 1s", takes: 5 * time.Millisecond, echoes: []time.Duration{5 * time.Millisecond}, again: time.Second, leastAfter30s: 3, mostAfter30s: 5},
+		{name: "with RequeueAfter 1.5s", takes: 5 * time.Millisecond, echoes: []time.Duration{5 * time.Millisecond}, again: 1500 * time.Millisecond, leastAfter30s: 3, mostAfter30s: 5},
+		{name: "with RequeueAfter 5s", takes: 5 * time.Millisecond, echoes: []time.Duration{5 * time.Millisecond}, again: 5 * time.Second, leastAfter30s: 3, mostAfter30s: 6},
 		{name: "edited every 7s", takes: 5 * time.Millisecond, echoes: []time.Duration{5 * time.Millisecond}, edits: 7 * time.Second, leastAfter30s: 4, mostAfter30s: 29},
 		{name: "edited every 1.9s", takes: 5 * time.Millisecond, echoes: []time.Duration{5 * time.Millisecond}, edits: 1900 * time.Millisecond, leastAfter30s: 15, mostAfter30s: 90},
 		{name: "unguarded", echoes: []time.Duration{10 * time.Millisecond}, unguarded: true, leastAfter30s: 2990, mostAfter30s: 3010},
@@ -102,7 +107,7 @@ func TestHotLoop(t *testing.T) {
 					for _, echo := range tt.echoes {
 						time.AfterFunc(echo, func() { event() })
 					}
-					return result{}, tt.err
+					return result{RequeueAfter: tt.again}, tt.err
 				})
 				event()
 				if tt.edits > 0 {
@@ -148,12 +153,15 @@ func TestHonestKeys(t *testing.T) {
 		jitter time.Duration // each comes up to this much earlier or later
 		events int
 		takes  time.Duration
+		again  time.Duration // RequeueAfter
 		waits  time.Duration // the longest that an event may wait
 		calls  int           // at least
 	}{
 		{name: "1 event a second", every: time.Second, events: 1000, takes: 100 * time.Millisecond, calls: 1000},
 		{name: "1 event a second, jittered", every: time.Second, jitter: 300 * time.Millisecond, events: 1000, takes: 100 * time.Millisecond, calls: 1000},
 		{name: "1.05 events a second", every: 953 * time.Millisecond, events: 1000, takes: 100 * time.Millisecond, calls: 1000},
+		{name: "1 event a second, and RequeueAfter 500ms", every: 1050 * time.Millisecond, events: 300, takes: time.Millisecond, again: 500 * time.Millisecond, calls: 300},
+		{name: "1 event a second, and RequeueAfter 1s", every: 1050 * time.Millisecond, events: 300, takes: time.Millisecond, again: time.Second, calls: 300},
 		{name: "3 events a second", every: 333 * time.Millisecond, events: 3000, takes: 50 * time.Millisecond, waits: 1400 * time.Millisecond, calls: 2400},
 		{name: "20 events a second", every: 50 * time.Millisecond, events: 12000, takes: 10 * time.Millisecond, waits: 1100 * time.Millisecond, calls: 9500},
 		{name: "200 events a second", every: 5 * time.Millisecond, events: 60000, takes: time.Millisecond, waits: 1100 * time.Millisecond, calls: 30000},
@@ -162,7 +170,7 @@ func TestHonestKeys(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			bothQueues(t, func(t *testing.T, q queueOf) {
-				r, _, calls, logs := guarded(t, q, tt.takes, nil, func() (result, error) { return result{}, nil })
+				r, _, calls, logs := guarded(t, q, tt.takes, nil, func() (result, error) { return result{RequeueAfter: tt.again}, nil })
 				rnd := rand.New(rand.NewPCG(1, 2))
 				var events []time.Duration
 				for n := range tt.events {
@@ -199,6 +207,45 @@ func TestHonestKeys(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestNotForgottenInItsCall: a hot key that is being called does not come to rest by it,
+// whatever other keys do meanwhile.
+//
+// Proves R16.
+func TestNotForgottenInItsCall(t *testing.T) {
+	bothQueues(t, func(t *testing.T, q queueOf) {
+		logs, hot := newLogs(), &runs{began: time.Now()}
+		r := start(t, logs.context(t.Context()), &controller{Name: "x", Queue: q, Workers: 2, Reconcile: func(_ context.Context, key string) (reconcile.Result, error) {
+			if key == "hot" {
+				hot.at = append(hot.at, time.Since(hot.began))
+				time.Sleep(300 * time.Millisecond)
+				time.AfterFunc(5*time.Millisecond, func() { q.Add("hot") })
+			}
+			return reconcile.Result{}, nil
+		}})
+		q.Add("hot")
+		for i := range 600 { // another key with 30 events each 200ms
+			for range 30 {
+				q.Add(fmt.Sprint(i))
+				time.Sleep(5 * time.Millisecond)
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		r.stop()
+		if got := hot.between(time.Minute, 2*time.Minute); got > 8 {
+			t.Errorf("%d calls of the hot key in a minute, want 7", got)
+		}
+		named := 0
+		for _, line := range logs.find("Slowed down a key that makes itself run") {
+			if line.Values["key"] == "hot" {
+				named++
+			}
+		}
+		if named != 1 {
+			t.Errorf("named %d times, want once", named)
+		}
+	})
 }
 
 // TestAskedFor: calls that the loop or the Func has asked for itself are none of the

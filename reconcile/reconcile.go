@@ -75,8 +75,8 @@ type Gate[K comparable] interface {
 	// Ready reports whether key may run. After false, the gate calls wake once
 	// the key may run: from any goroutine, from inside Ready too, and with its
 	// own locks held if it likes, since wake only adds to the queue. The
-	// controller does not ask again by itself, so a gate that loses a wake loses
-	// the key until its next event.
+	// controller does not ask again before that, whatever events come, so a gate
+	// that loses a wake loses the key until the next Run.
 	Ready(key K, wake func()) bool
 
 	// End is called after each call of the Func, also one that panicked.

@@ -202,7 +202,7 @@ func (r *run[K]) work(stop *stop, s *slot[K]) {
 
 // drains decides whether ready keys are started although the intake has ended.
 func (r *run[K]) drains(s *stop) bool {
-	return r.DrainReady && s.drain.Err() == nil && s.leadershipOver() == nil
+	return r.DrainReady && s.calls.Err() == nil && s.leadershipOver() == nil
 }
 
 func (r *run[K]) get(ctx context.Context) (key K, priority int, ok bool) {
@@ -371,7 +371,7 @@ func (r *run[K]) settle(stop *stop, v verdict, key K, priority int) {
 	case now:
 		r.add(addOptions{Priority: priority}, key)
 	case after, gated:
-		if v.delay < callCost && !r.Unguarded { // a longer one costs nothing anyway
+		if !r.Unguarded {
 			r.mu.Lock()
 			r.guard.expect(key, time.Since(r.began)+v.delay)
 			r.mu.Unlock()
@@ -411,14 +411,23 @@ func (r *run[K]) ready(key K, priority int) bool {
 		return true
 	}
 	r.mu.Lock()
+	if have, waits := r.parked[key]; waits { // the wake that it waits for is to come
+		r.parked[key] = max(have, priority)
+		r.mu.Unlock()
+		return false
+	}
 	r.parked[key] = priority
 	r.mu.Unlock()
 	ok := r.Gate.Ready(key, func() {
 		r.mu.Lock()
+		defer r.mu.Unlock() // unpark must find the key here or in the queue
 		priority, parked := r.parked[key]
 		delete(r.parked, key)
-		r.mu.Unlock()
-		if parked {
+		switch {
+		case !parked:
+		case r.restartable == nil && r.Queue.ShuttingDown():
+			r.left[key] = struct{}{}
+		default:
 			r.add(addOptions{Priority: priority}, key)
 		}
 	})

@@ -42,7 +42,10 @@ type Source[K comparable] struct {
 //
 // The Queue must be set before keys are added. Sources can be made and used before,
 // while and after Run runs. Up to 63 kinds of events are told apart, by the name of the
-// source and what [Source.AddEvent] is told; what more there is counts as "other".
+// source and what [Source.AddEvent] is told; what more there is counts as "other". A
+// controller that has one Source should get all its keys by Sources: a call for which
+// none has told anything counts as a retry or a requeue, for the guard against hot loops
+// too.
 func (c *Controller[K]) Source(name string) *Source[K] {
 	c.triggers.sourced.Store(true)
 	return &Source[K]{c: c, name: name}
@@ -80,7 +83,8 @@ func (s *Source[K]) AddEvent(kind string, opts struct {
 
 // Triggers tells what led to the call that ctx belongs to, for logs: the names of the
 // sources that reported an event of its key since its last call, with the kind of
-// event, such as "pods update"; "resync" if it is a turn of Controller.Resync; and if
+// event, such as "pods update"; "resync" if it is a turn of Controller.Resync, or one comes
+// within a 64th of that time; and if
 // there was neither, "retry" after a call that did not succeed, else "requeue" (for a
 // RequeueAfter, or for a key that was added to the queue directly). There are at most
 // 64 of them. It is nil for other contexts, and where the controller has no Source and no

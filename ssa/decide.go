@@ -307,6 +307,12 @@ type owner struct {
 	used      bool
 }
 
+// hashed is an item of a list with the hash of its only key, as owner has it.
+type hashed struct {
+	item int32
+	hash uint64
+}
+
 // items compares lists whose items are owned one by one.
 func (d *decider) items(config, owned, live int32) {
 	if d.nodes[config].n != d.nodes[owned].n {
@@ -317,7 +323,7 @@ func (d *decider) items(config, owned, live int32) {
 		d.rule(differs, "too many items to compare")
 		return
 	}
-	owners := make([]owner, 0, 16)
+	owners := make([]owner, 0, d.nodes[owned].n)
 	for o := d.nodes[owned].child; o != 0; o = d.nodes[o].next {
 		key := d.nodes[o].key
 		if len(key) < 3 || key[1] != ':' || key[0] != 'k' && key[0] != 'v' {
@@ -333,42 +339,43 @@ func (d *decider) items(config, owned, live int32) {
 	}
 	// Most lists have one key, such as the name of a container, and some are long.
 	name, seed := d.onlyKey(owners), maphash.Seed{}
-	hashes := make([]uint64, 0, 64) // of the live items, in their order
 	if name != "" {
 		seed = maphash.MakeSeed()
 		for i := range owners {
 			owners[i].hash = maphash.String(seed, d.nodes[d.nodes[owners[i].key].child].value)
 		}
-		for l := d.nodes[live].child; l != 0; l = d.nodes[l].next {
-			hashes = append(hashes, maphash.String(seed, d.nodes[d.member(l, 0, "", name)].value))
+	}
+	hash := func(item int32) uint64 {
+		if name == "" {
+			return 0
 		}
+		return maphash.String(seed, d.nodes[d.member(item, 0, "", name)].value)
+	}
+	stored := make([]hashed, 0, d.nodes[live].n)
+	for l := d.nodes[live].child; l != 0; l = d.nodes[l].next {
+		stored = append(stored, hashed{item: l, hash: hash(l)})
 	}
 	length := len(d.path)
 	d.path = append(d.path, items...)
 	defer func() { d.path = d.path[:length] }()
 	behind := 0
 	for c := d.nodes[config].child; c != 0; c = d.nodes[c].next {
-		hash := uint64(0)
-		if name != "" {
-			hash = maphash.String(seed, d.nodes[d.member(c, 0, "", name)].value)
-		}
-		own := d.ownerOf(owners, c, hash)
+		own := d.ownerOf(owners, c, hash(c))
 		if own == nil {
 			d.rule(differs, "an item is not owned")
 			return
 		}
 		own.used = true
-		found, at, i := int32(0), 0, 0
-		for l := d.nodes[live].child; l != 0; l = d.nodes[l].next {
-			i++
-			if name != "" && hashes[i-1] != own.hash || !d.keyed(own.key, l, own.item) {
+		found, at := int32(0), 0
+		for i, l := range stored {
+			if l.hash != own.hash || !d.keyed(own.key, l.item, own.item) {
 				continue
 			}
 			if found != 0 {
 				d.rule(differs, "an item is there twice")
 				return
 			}
-			found, at = l, i
+			found, at = l.item, i+1
 		}
 		switch {
 		case found == 0:

@@ -36,6 +36,13 @@
 // apply now is removed, so two places in a program that apply different parts of one
 // object need two names.
 //
+// # Permissions
+//
+// An apply needs the verb patch, on the resource or, for a status, on the resource's
+// status subresource. Where it creates the object the API server wants create as well:
+// without it the apply of a missing object is Forbidden. Nothing needs get, but for a
+// [Batch], which says what it needs.
+//
 // # Guarantees
 //
 //   - A1: No request leaves with a field manager that is empty or longer than the
@@ -89,6 +96,7 @@
 //   - A29: Objects of a Batch with an Owner are garbage collected after it. An owner that
 //     would make the garbage collector delete them at once, and a second controller, are
 //     errors.
+//   - A30: Each form works with the verbs that are documented above, and reads nothing.
 //
 // # What changes nothing
 //

@@ -156,7 +156,7 @@ func decide[T metav1.Object, C any](m *Memory[T, C], fm FieldManager, e *encoded
 		return d
 	}
 	owned, err := e.forest.parse(d.owned)
-	if err != nil {
+	if err != nil || slices.ContainsFunc(e.forest.nodes[owned:], func(n node) bool { return n.kind != object }) {
 		d.rule(differs, "fieldsV1 cannot be read")
 		return d
 	}

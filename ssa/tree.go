@@ -41,9 +41,9 @@ const maxDepth = 500
 
 var errJSON = errors.New("malformed JSON")
 
-// parse reads a value and returns its node. It accepts all of JSON, and is lenient
-// about what encoders do not write: it is for what was encoded, not for what people
-// type.
+// parse reads a value and returns its node. It accepts all of JSON up to maxDepth, and
+// is lenient about one thing that no encoder writes: control characters in strings.
+// Members that are there twice stay so, and invalid UTF-8 stays as it is.
 func (f *forest) parse(src string) (int32, error) {
 	p := parser{forest: f, src: src}
 	root, err := p.value("", 0)
@@ -84,8 +84,9 @@ func (f *forest) member(of, hint int32, prefix, name string) int32 {
 
 type parser struct {
 	*forest
-	src string
-	at  int
+	src   string
+	at    int
+	texts strings.Builder // those with escapes, one behind the other
 }
 
 func (p *parser) space() {
@@ -132,14 +133,10 @@ func (p *parser) value(key string, depth int) (at int32, err error) {
 		kind = null
 	case p.word("true"), p.word("false"):
 		kind, value = boolean, p.src[start:p.at]
-	default:
-		for p.at < len(p.src) && strings.IndexByte("+-.0123456789eE", p.src[p.at]) >= 0 {
-			p.at++
-		}
+	case p.number():
 		kind, value = number, p.src[start:p.at]
-		if value == "" {
-			err = errJSON
-		}
+	default:
+		err = errJSON
 	}
 	n := &p.nodes[at]
 	n.kind, n.end = kind, int32(p.at)
@@ -154,6 +151,33 @@ func (p *parser) word(w string) bool {
 		return false
 	}
 	p.at += len(w)
+	return true
+}
+
+// number takes a number that begins here.
+func (p *parser) number() bool {
+	one := func(of string) bool {
+		ok := p.at < len(p.src) && strings.IndexByte(of, p.src[p.at]) >= 0
+		if ok {
+			p.at++
+		}
+		return ok
+	}
+	digits := func() bool {
+		start := p.at
+		for p.at < len(p.src) && p.src[p.at] >= '0' && p.src[p.at] <= '9' {
+			p.at++
+		}
+		return p.at > start
+	}
+	one("-")
+	if !one("0") && !digits() || one(".") && !digits() {
+		return false
+	}
+	if one("eE") {
+		one("+-")
+		return digits()
+	}
 	return true
 }
 
@@ -212,42 +236,43 @@ func (p *parser) text() (string, error) {
 	if end < 0 {
 		return "", errJSON
 	}
-	escape := strings.IndexByte(p.src[start:start+end], '\\')
-	if escape < 0 {
+	if strings.IndexByte(p.src[start:start+end], '\\') < 0 {
 		p.at += end + 1
 		return p.src[start : start+end], nil
 	}
-	p.at += escape
-	b := make([]byte, 0, end+64)
-	b = append(b, p.src[start:p.at]...)
-	for p.at < len(p.src) {
-		switch c := p.src[p.at]; c {
-		case '"':
+	if p.texts.Cap() == 0 {
+		p.texts.Grow(len(p.src) - p.at) // enough: nothing gets longer without its escapes
+	}
+	from := p.texts.Len()
+	for part := p.at; p.at < len(p.src); {
+		c := p.src[p.at]
+		if c != '"' && c != '\\' {
 			p.at++
-			return string(b), nil
-		case '\\':
-			var ok bool
-			if b, ok = p.escape(b); !ok {
-				return "", errJSON
-			}
-		default:
-			b = append(b, c)
-			p.at++
+			continue
 		}
+		p.texts.WriteString(p.src[part:p.at])
+		if c == '"' {
+			p.at++
+			return p.texts.String()[from:], nil
+		}
+		if !p.escape() {
+			break
+		}
+		part = p.at
 	}
 	return "", errJSON
 }
 
-// escape appends what the escape that begins here stands for.
-func (p *parser) escape(b []byte) ([]byte, bool) {
+// escape writes what the escape that begins here stands for.
+func (p *parser) escape() bool {
 	if p.at+1 >= len(p.src) {
-		return b, false
+		return false
 	}
 	c := p.src[p.at+1]
 	if c == 'u' {
 		r, ok := p.unicode()
 		if !ok {
-			return b, false
+			return false
 		}
 		if high := r; high >= 0xd800 && high < 0xdc00 {
 			r = utf8.RuneError
@@ -258,15 +283,17 @@ func (p *parser) escape(b []byte) ([]byte, bool) {
 				p.at = before
 			}
 		}
-		return utf8.AppendRune(b, r), true
+		p.texts.WriteRune(r)
+		return true
 	}
 	const escapes, means = `"\/bfnrt`, "\"\\/\b\f\n\r\t"
 	i := strings.IndexByte(escapes, c)
 	if i < 0 {
-		return b, false
+		return false
 	}
 	p.at += 2
-	return append(b, means[i]), true
+	p.texts.WriteByte(means[i])
+	return true
 }
 
 // unicode takes an escape of four hexadecimal digits.
