@@ -176,6 +176,9 @@ func decide[T metav1.Object, C any](m *Memory[T, C], fm FieldManager, e *encoded
 		})
 	}
 	d.root(e.root, owned, liveRoot)
+	if d.verdict != differs && d.twice(e.root) { // only raw JSON in a configuration can bring that
+		d.rule(differs, "a member is there twice")
+	}
 	if fm == "kubectl" && live.GetAnnotations()["kubectl.kubernetes.io/last-applied-configuration"] != "" {
 		d.rule(doubt, "the server keeps an annotation for kubectl")
 	}

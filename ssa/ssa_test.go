@@ -443,3 +443,35 @@ func FuzzApplyChanged(f *testing.F) {
 		}
 	})
 }
+
+// rawConfig is a configuration as it is, such as one with raw JSON in it.
+type rawConfig struct{ json.RawMessage }
+
+type rawApplier struct{ applied int }
+
+func (a *rawApplier) Apply(context.Context, *rawConfig, metav1.ApplyOptions) (*corev1.ConfigMap, error) {
+	a.applied++
+	return &corev1.ConfigMap{}, nil
+}
+
+// TestMembersTwice: a member that is there twice does not stand for another one that is
+// owned.
+//
+// Proves A7.
+func TestMembersTwice(t *testing.T) {
+	live := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "default", UID: "u", ResourceVersion: "7", ManagedFields: []metav1.ManagedFieldsEntry{{
+			Manager: string(manager), Operation: metav1.ManagedFieldsOperationApply, APIVersion: "v1", FieldsType: "FieldsV1",
+			FieldsV1: metav1.NewFieldsV1(`{"f:data":{"f:a":{},"f:b":{}}}`),
+		}}},
+		Data: map[string]string{"a": "1", "b": "2"},
+	}
+	for data, want := range map[string]int{`{"a":"1","b":"2"}`: 0, `{"a":"1","a":"1"}`: 1} {
+		config := &rawConfig{json.RawMessage(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one","namespace":"default","uid":"u"},"data":` + data + `}`)}
+		client := &rawApplier{}
+		_, applied, err := ssa.ApplyChanged(t.Context(), manager, client, config, live, nil)
+		if err != nil || client.applied != want || applied != (want > 0) {
+			t.Errorf("data %s: applied %t with %d requests, %v; want %d", data, applied, client.applied, err, want)
+		}
+	}
+}

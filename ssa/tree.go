@@ -82,6 +82,34 @@ func (f *forest) member(of, hint int32, prefix, name string) int32 {
 	return 0
 }
 
+// twice reports whether an object in the value has a member twice.
+func (f *forest) twice(of int32) bool {
+	var names map[string]bool // of a large object, where comparing each with each takes too long
+	if f.nodes[of].kind == object && f.nodes[of].n > 32 {
+		names = make(map[string]bool, f.nodes[of].n)
+	}
+	for i := f.nodes[of].child; i != 0; i = f.nodes[i].next {
+		switch {
+		case f.nodes[of].kind != object:
+		case names != nil:
+			if names[f.nodes[i].key] {
+				return true
+			}
+			names[f.nodes[i].key] = true
+		default:
+			for j := f.nodes[i].next; j != 0; j = f.nodes[j].next {
+				if f.nodes[i].key == f.nodes[j].key {
+					return true
+				}
+			}
+		}
+		if f.nodes[i].child != 0 && f.twice(i) {
+			return true
+		}
+	}
+	return false
+}
+
 type parser struct {
 	*forest
 	src   string

@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	applymetav1 "k8s.io/client-go/applyconfigurations/meta/v1"
 	applynetworkingv1 "k8s.io/client-go/applyconfigurations/networking/v1"
@@ -53,10 +52,9 @@ func (c *Controller) namespace(ctx context.Context, t *v1alpha1.Tenant, members 
 		return taken(reasonNamespaceTaken, "Namespace", t.Name)
 	case ns.Labels[TenantLabel] != t.Name:
 		config := applycorev1.Namespace(t.Name).
-			WithUID(ns.UID).
 			WithLabels(map[string]string{TenantLabel: t.Name}).
 			WithOwnerReferences(ownerReference(t))
-		if _, err := ssa.Apply(ctx, manager, c.kube.CoreV1().Namespaces(), config); err != nil {
+		if _, _, err := ssa.ApplyChanged(ctx, manager, c.kube.CoreV1().Namespaces(), config, ns, applycorev1.ExtractNamespace); err != nil {
 			return failed(err, t, "Namespace", t.Name)
 		}
 	}
@@ -147,7 +145,7 @@ func (c *Controller) networkPolicy(ctx context.Context, t *v1alpha1.Tenant) (met
 
 // child is an object in the tenant's namespace: as the cache shows it, and as
 // it should be.
-type child[T metav1.Object, C interface{ WithUID(types.UID) C }] struct {
+type child[T metav1.Object, C any] struct {
 	kind   string
 	client interface {
 		ssa.Applier[T, C]
@@ -182,9 +180,9 @@ func (ch child[T, C]) ensure(ctx context.Context, t *v1alpha1.Tenant) (metav1.Co
 	case found && !own:
 		return taken(reasonObjectTaken, ch.kind, name)
 	case found:
-		// The uid makes the server refuse what would bring back an object that
-		// has gone meanwhile, or change another one of its name.
-		_, _, err = ssa.ApplyChanged(ctx, manager, ch.client, ch.config.WithUID(ch.live.GetUID()), ch.live, ch.extract)
+		// With the uid of live, so that the server refuses what would bring back an
+		// object that has gone meanwhile, or change another one of its name.
+		_, _, err = ssa.ApplyChanged(ctx, manager, ch.client, ch.config, ch.live, ch.extract)
 	default:
 		// Without force: should there be one that the cache does not show yet, it
 		// is somebody else's, and stays as it is.
