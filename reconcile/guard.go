@@ -78,8 +78,8 @@ type pauses struct {
 func (g *guard[K]) admit(key K, now time.Duration, asked bool) (ok bool, pause time.Duration) {
 	p := g.hot[key]
 	if p == nil {
-		due := g.warm[key].due
-		if g.charge(key, now, asked) {
+		ok, due := g.charge(key, now, asked)
+		if ok {
 			return true, 0
 		}
 		p = g.heat(key, now)
@@ -137,28 +137,29 @@ func (g *guard[K]) heat(key K, now time.Duration) *pauses {
 	return p
 }
 
-// charge adds a call to what the key owes, and reports whether that is not too much.
-func (g *guard[K]) charge(key K, now time.Duration, asked bool) bool {
+// charge adds a call to what the key owes, and reports whether that is not too much,
+// and when the key is due.
+func (g *guard[K]) charge(key K, now time.Duration, asked bool) (ok bool, due time.Duration) {
 	d, known := g.warm[key]
 	if asked || d.due > 0 && now >= d.due {
 		if d.due > 0 {
 			d.due = 0
 			g.warm[key] = d
 		}
-		return true
+		return true, 0
 	}
 	d.paid = max(d.paid, now) + callCost
 	switch {
 	case d.paid-now > callsAtOnce*callCost:
 		delete(g.warm, key)
-		return false
+		return false, d.due
 	case !known && len(g.warm) >= maxWarm && !g.sweep(now):
-		return true
+		return true, 0
 	case g.warm == nil:
 		g.warm = map[K]debt{}
 	}
 	g.warm[key] = d
-	return true
+	return true, 0
 }
 
 // sweep forgets the keys that owe nothing, at most once a second. It reports whether
