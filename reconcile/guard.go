@@ -6,8 +6,9 @@ import "time"
 // something that is an event of the key again. It decides by two questions.
 //
 // Is it hot? Each call costs a key callCost, and it may owe callsAtOnce times that
-// at most: about that many calls in a row, or one a second for ever. What the loop
-// or the Func asked for itself is free: retries and RequeueAfter are spaced by others.
+// at most: about that many calls in a row, or one a second for ever. What RequeueAfter
+// brings is free, and so is a retry where it can be told from an event: both are spaced
+// by others.
 //
 // Do events explain it? A key that owes too much is held back after its call. What
 // it wrote comes back as an event at once; what others write comes at any time. So

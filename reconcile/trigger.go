@@ -83,12 +83,11 @@ func (s *Source[K]) AddEvent(kind string, opts struct {
 
 // Triggers tells what led to the call that ctx belongs to, for logs: the names of the
 // sources that reported an event of its key since its last call, with the kind of
-// event, such as "pods update"; "resync" if it is a turn of Controller.Resync, or one comes
-// within a 64th of that time; and if
-// there was neither, "retry" after a call that did not succeed, else "requeue" (for a
-// RequeueAfter, or for a key that was added to the queue directly). There are at most
-// 64 of them. It is nil for other contexts, and where the controller has no Source and no
-// Resync: then nobody can tell.
+// event, such as "pods update"; "resync" if it is a turn of Controller.Resync, or one
+// comes within a 64th of that time; and if there was neither, "retry" after a call that
+// did not succeed, else "requeue" (for a RequeueAfter, or for a key that was added to
+// the queue directly). There are at most 64 of them. It is nil for other contexts, and
+// where the controller has no Source and no Resync: then nobody can tell.
 func Triggers(ctx context.Context) []string {
 	names, _ := ctx.Value(triggersKey{}).([]string)
 	return names
