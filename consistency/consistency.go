@@ -94,6 +94,7 @@ type Store struct {
 	stores  map[schema.GroupResource]storeVersion
 	owners  map[types.NamespacedName]*record
 	waiters map[types.NamespacedName][]*waiter
+	wakes   wakes
 	timer   *time.Timer // not nil exactly while waiters is not empty
 	due     time.Time   // when timer fires
 	clock   uint64      // orders the start of requests against ambiguous answers
@@ -141,6 +142,7 @@ func New(cfg Config) *Store {
 		stores:        make(map[schema.GroupResource]storeVersion, len(cfg.Stores)),
 		owners:        map[types.NamespacedName]*record{},
 		waiters:       map[types.NamespacedName][]*waiter{},
+		wakes:         wakes{versions: map[schema.GroupResource]*versions{}},
 		sweepAt:       sweepMin,
 	}
 	maps.Copy(s.stores, cfg.Stores)
@@ -170,8 +172,8 @@ func (s *Store) AddInformer(resource schema.GroupResource, informer cache.Shared
 
 // Handler returns a handler that wakes waiters. Add it to each informer whose store
 // is in Config.Stores; without it they are woken by RecheckInterval alone. An event
-// costs a lock, and one comparison for each waiter: a key whose controller asked Ready, or
-// a call of Wait.
+// costs a lock, and a look at the owners that it can concern: those that wait for a version
+// which their store has reached, or for something else than a version.
 func (s *Store) Handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { s.wakeReady() },
@@ -276,6 +278,9 @@ func (s *Store) recordLocked(owner types.NamespacedName, uid types.UID) *record 
 		// would stay for ever. Sweeping at every doubling costs O(1) per record.
 		s.sweepLocked()
 	}
+	if rec != nil && len(s.waiters[owner]) > 0 {
+		s.wakes.any = append(s.wakes.any, owner) // it waits for something else from now on
+	}
 	rec = &record{uid: uid}
 	rec.wrote = rec.first[:0]
 	s.owners[owner] = rec
@@ -297,7 +302,8 @@ func (s *Store) Clear(owner types.NamespacedName, ownerUID types.UID) {
 	if rec := s.owners[owner]; rec != nil && (ownerUID == "" || rec.uid == ownerUID) {
 		delete(s.owners, owner)
 	}
-	taken := s.takeLocked(time.Now())
+	taken := s.takeLocked(nil, owner, time.Now())
+	s.stopIdleTimerLocked()
 	s.mu.Unlock()
 	s.call(taken)
 }
@@ -347,8 +353,7 @@ func (s *Store) lagLocked(owner types.NamespacedName) (StaleError, verdict) {
 			return StaleError{GroupResource: w.resource}, noStore
 		}
 		read := store.LastStoreSyncResourceVersion()
-		// A version that does not compare is not known to be new enough.
-		if order, err := resourceversion.CompareResourceVersion(read, w.rv); err != nil || order < 0 {
+		if !reached(read, w.rv) { // what does not compare is not known to be new enough
 			return StaleError{GroupResource: w.resource, ReadRV: read, WroteRV: w.rv}, behind
 		}
 	}

@@ -123,6 +123,9 @@
 //   - C12: A write with a context from Begin to a resource with a store, which a 5xx
 //     answers although it may have been carried out, is not repeated by client-go
 //     itself: the transport takes Retry-After out of the answer's header.
+//   - C13: An event looks only at the waiting owners whose version its store has reached,
+//     and at those that wait for something else than a version. How many others wait
+//     makes no difference.
 //
 // # Caveats
 //

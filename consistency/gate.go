@@ -54,9 +54,9 @@ func (s *Store) Ready(key types.NamespacedName, wake func()) bool {
 	defer s.mu.Unlock()
 	now := time.Now()
 	w := &waiter{wake: wake, gate: true, since: now}
-	ok, next := s.mayGoLocked(key, w, now)
+	ok, lag, next := s.mayGoLocked(key, w, now)
 	if !ok {
-		s.waitLocked(key, w, now, next)
+		s.waitLocked(key, w, lag, now, next)
 	}
 	return ok
 }
@@ -75,11 +75,12 @@ func (s *Store) Wait(ctx context.Context, owner types.NamespacedName) error {
 	w := &waiter{wake: func() { close(done) }}
 	s.mu.Lock()
 	missing := s.readyLocked(owner)
-	if _, stale := errors.AsType[*StaleError](missing); !stale {
+	lag, stale := errors.AsType[*StaleError](missing)
+	if !stale {
 		s.mu.Unlock()
 		return missing
 	}
-	s.waitLocked(owner, w, time.Now(), time.Time{})
+	s.waitLocked(owner, w, *lag, time.Now(), time.Time{})
 	s.mu.Unlock()
 
 	select {
@@ -106,16 +107,16 @@ type waiter struct {
 	timedOut bool // set when it is taken because a bound was reached
 }
 
-// mayGoLocked reports whether the waiter need not wait any more, and if it must, when
-// a bound ends that; zero means never.
-func (s *Store) mayGoLocked(owner types.NamespacedName, w *waiter, now time.Time) (ok bool, next time.Time) {
-	_, verdict := s.lagLocked(owner)
+// mayGoLocked reports whether the waiter need not wait any more, and if it must, what
+// for, and when a bound ends that; zero means never.
+func (s *Store) mayGoLocked(owner types.NamespacedName, w *waiter, now time.Time) (ok bool, lag StaleError, next time.Time) {
+	lag, verdict := s.lagLocked(owner)
 	rec := s.owners[owner]
 	if rec == nil {
-		return true, time.Time{}
+		return true, lag, time.Time{}
 	}
 	if !w.gate {
-		return verdict == ready, time.Time{}
+		return verdict == ready, lag, time.Time{}
 	}
 	for _, m := range rec.ambiguous {
 		if end := m.at.Add(max(s.ambiguousWait, 0)); end.After(next) {
@@ -124,23 +125,28 @@ func (s *Store) mayGoLocked(owner types.NamespacedName, w *waiter, now time.Time
 	}
 	if verdict != ready {
 		if s.maxWait < 0 {
-			return false, time.Time{}
+			return false, lag, time.Time{}
 		}
 		if end := rec.last.Add(s.maxWait); end.After(next) {
 			next = end
 		}
 	}
 	if now.Before(next) {
-		return false, next
+		return false, lag, next
 	}
 	w.timedOut = verdict != ready || len(rec.ambiguous) > 0
-	return true, time.Time{}
+	return true, lag, time.Time{}
 }
 
 // waitLocked adds a waiter. Because it happens under the same lock as the check that
 // found the owner not ready, an event in between cannot be missed.
-func (s *Store) waitLocked(owner types.NamespacedName, w *waiter, now, next time.Time) {
-	s.waiters[owner] = append(s.waiters[owner], w)
+func (s *Store) waitLocked(owner types.NamespacedName, w *waiter, lag StaleError, now, next time.Time) {
+	list := s.waiters[owner]
+	s.waiters[owner] = append(list, w)
+	if len(list) == 0 {
+		s.fileLocked(owner, lag)
+		s.refileLocked()
+	}
 	s.armLocked(now, next)
 }
 
@@ -178,34 +184,6 @@ func (s *Store) forgetLocked(owner types.NamespacedName, w *waiter) bool {
 	return true
 }
 
-// takeLocked removes the waiters that need not wait any more, to be called without
-// the lock: once taken nobody else can call them.
-func (s *Store) takeLocked(now time.Time) []*waiter {
-	var taken []*waiter
-	for owner, list := range s.waiters {
-		left := list[:0]
-		for _, w := range list {
-			ok, next := s.mayGoLocked(owner, w, now)
-			if ok {
-				taken = append(taken, w)
-				continue
-			}
-			left = append(left, w)
-			if !next.IsZero() && next.Before(s.due) {
-				s.armLocked(now, next)
-			}
-		}
-		clear(list[len(left):])
-		if len(left) == 0 {
-			delete(s.waiters, owner)
-		} else if len(left) < len(list) {
-			s.waiters[owner] = left
-		}
-	}
-	s.stopIdleTimerLocked()
-	return taken
-}
-
 func (s *Store) stopIdleTimerLocked() {
 	if len(s.waiters) == 0 && s.timer != nil {
 		s.timer.Stop()
@@ -219,7 +197,7 @@ func (s *Store) wakeReady() {
 		s.mu.Unlock()
 		return
 	}
-	taken := s.takeLocked(time.Now())
+	taken := s.takeReachedLocked(time.Now())
 	s.mu.Unlock()
 	s.call(taken)
 }
@@ -233,7 +211,7 @@ func (s *Store) recheck() {
 		s.due = now.Add(s.recheckEvery)
 		s.timer.Reset(s.recheckEvery)
 	}
-	taken := s.takeLocked(now) // may set the timer earlier
+	taken := s.takeAllLocked(now) // may set the timer earlier
 	s.mu.Unlock()
 	s.call(taken)
 }
