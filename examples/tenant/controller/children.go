@@ -96,7 +96,7 @@ func (c *Controller) resourceQuota(ctx context.Context, t *v1alpha1.Tenant) (met
 		WithSpec(applycorev1.ResourceQuotaSpec().WithHard(t.Spec.Quota))
 	live, err := c.quotas.ResourceQuotas(t.Name).Get(childName)
 	return child[*corev1.ResourceQuota, *applycorev1.ResourceQuotaApplyConfiguration]{
-		kind: "ResourceQuota", client: c.kube.CoreV1().ResourceQuotas(t.Name), extract: applycorev1.ExtractResourceQuota,
+		kind: "ResourceQuota", memory: &c.appliedQuotas, client: c.kube.CoreV1().ResourceQuotas(t.Name), extract: applycorev1.ExtractResourceQuota,
 		live: live, liveErr: err, config: config, wanted: len(t.Spec.Quota) > 0,
 	}.ensure(ctx, t)
 }
@@ -120,7 +120,7 @@ func (c *Controller) roleBinding(ctx context.Context, t *v1alpha1.Tenant, member
 	}
 	live, err := c.bindings.RoleBindings(t.Name).Get(childName)
 	return child[*rbacv1.RoleBinding, *applyrbacv1.RoleBindingApplyConfiguration]{
-		kind: "RoleBinding", client: c.kube.RbacV1().RoleBindings(t.Name), extract: applyrbacv1.ExtractRoleBinding,
+		kind: "RoleBinding", memory: &c.appliedBindings, client: c.kube.RbacV1().RoleBindings(t.Name), extract: applyrbacv1.ExtractRoleBinding,
 		live: live, liveErr: err, config: config, wanted: len(members) > 0,
 	}.ensure(ctx, t)
 }
@@ -138,7 +138,7 @@ func (c *Controller) networkPolicy(ctx context.Context, t *v1alpha1.Tenant) (met
 			WithIngress(applynetworkingv1.NetworkPolicyIngressRule().WithFrom(fromWithin)))
 	live, err := c.policies.NetworkPolicies(t.Name).Get(childName)
 	return child[*networkingv1.NetworkPolicy, *applynetworkingv1.NetworkPolicyApplyConfiguration]{
-		kind: "NetworkPolicy", client: c.kube.NetworkingV1().NetworkPolicies(t.Name), extract: applynetworkingv1.ExtractNetworkPolicy,
+		kind: "NetworkPolicy", memory: &c.appliedPolicies, client: c.kube.NetworkingV1().NetworkPolicies(t.Name), extract: applynetworkingv1.ExtractNetworkPolicy,
 		live: live, liveErr: err, config: config, wanted: t.Spec.NetworkIsolation,
 	}.ensure(ctx, t)
 }
@@ -147,6 +147,7 @@ func (c *Controller) networkPolicy(ctx context.Context, t *v1alpha1.Tenant) (met
 // it should be.
 type child[T metav1.Object, C any] struct {
 	kind   string
+	memory *ssa.Memory[T, C]
 	client interface {
 		ssa.Applier[T, C]
 		Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
@@ -182,7 +183,7 @@ func (ch child[T, C]) ensure(ctx context.Context, t *v1alpha1.Tenant) (metav1.Co
 	case found:
 		// With the uid of live, so that the server refuses what would bring back an
 		// object that has gone meanwhile, or change another one of its name.
-		_, _, err = ssa.ApplyChanged(ctx, manager, ch.client, ch.config, ch.live, ch.extract)
+		_, _, err = ch.memory.ApplyChanged(ctx, manager, ch.client, ch.config, ch.live, ch.extract)
 	default:
 		// Without force: should there be one that the cache does not show yet, it
 		// is somebody else's, and stays as it is.
