@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,16 +40,18 @@ type Children[L runtime.Object] interface {
 //
 // mine is required, as a selector that is too wide costs other people's objects;
 // that is metav1.IsControlledBy for most. opts needs no Limit; with one, all pages
-// are read. A resourceVersion in opts, which would allow an old answer, and a
+// are read. A resourceVersion in opts, which would allow an old answer, Watch and a
 // Continue are refused before any request. The identity needs the verb list.
 func Remaining[L runtime.Object](ctx context.Context, c Lister[L], opts metav1.ListOptions, mine func(metav1.Object) bool) ([]metav1.Object, error) {
 	switch {
-	case c == nil:
+	case isNil(c):
 		return nil, errors.New("finalizer: the client is nil: pass one of the children's resource")
 	case mine == nil:
 		return nil, errors.New("finalizer: mine is nil: pass a function that tells which objects are this owner's")
 	case opts.ResourceVersion != "" || opts.ResourceVersionMatch != "":
 		return nil, errors.New("finalizer: opts.ResourceVersion is set: leave it empty, an old answer proves no absence")
+	case opts.Watch:
+		return nil, errors.New("finalizer: opts.Watch is set: leave it false, a watch has no end and proves no absence")
 	case opts.Continue != "":
 		return nil, errors.New("finalizer: opts.Continue is set: leave it empty, an answer that starts in the middle proves no absence")
 	}
@@ -90,7 +93,7 @@ func Remaining[L runtime.Object](ctx context.Context, c Lister[L], opts metav1.L
 // verb delete.
 func Delete(ctx context.Context, c Deleter, child metav1.Object, propagation metav1.DeletionPropagation) error {
 	switch {
-	case c == nil:
+	case isNil(c):
 		return errors.New("finalizer: the client is nil: pass one of the child's resource and namespace")
 	case isNil(child):
 		return errors.New("finalizer: the child is nil: pass an object that the API server returned")
@@ -113,7 +116,7 @@ func Delete(ctx context.Context, c Deleter, child metav1.Object, propagation met
 		PropagationPolicy: &propagation,
 	})
 	if err != nil && !isGone(err, child.GetName()) {
-		return fmt.Errorf("delete %q: %w", child.GetName(), err)
+		return fmt.Errorf("delete %q: %w", child.GetName(), notServed(err, child.GetName()))
 	}
 	return nil
 }
@@ -123,39 +126,53 @@ func Delete(ctx context.Context, c Deleter, child metav1.Object, propagation met
 // may be in the same call. Until then its Message tells how many are left. The
 // arguments are those of the two functions.
 //
-// A child that fails does not keep the others from being deleted; the errors are
-// joined. Whoever creates the children must have stopped when it runs, or what is
-// made after it said done stays; the controller that runs it does so by itself, as
+// A child that fails does not keep the others from being deleted; the first errors
+// are joined and the others counted. After half of the time that ctx has, the rest is
+// left to the next call: that more children are left than a Timeout is long enough for
+// is no failure. Whoever creates the children must have stopped when it runs, or what
+// is made after it said done stays; the controller that runs it does so by itself, as
 // an object that is being deleted is not live.
 func DeleteAll[L runtime.Object](ctx context.Context, c Children[L], opts metav1.ListOptions, mine func(metav1.Object) bool, propagation metav1.DeletionPropagation) (Progress, error) {
 	if err := checkPropagation(propagation); err != nil {
 		return Progress{}, err
 	}
-	if c == nil {
+	if isNil(c) {
 		return Progress{}, errors.New("finalizer: the client is nil: pass one of the children's resource")
 	}
 	left, err := Remaining(ctx, c, opts, mine)
 	if err != nil {
 		return Progress{}, err
 	}
-	asked := false
+	start := time.Now()
+	end, bounded := ctx.Deadline()
+	asked, failed := 0, 0
 	var errs []error
+	var next time.Duration
 	for _, child := range left {
 		if child.GetDeletionTimestamp() != nil {
 			continue
 		}
-		asked = true
+		if bounded && time.Until(end) < time.Since(start) {
+			next = time.Second
+			break
+		}
+		asked++
 		if err := Delete(ctx, c, child, propagation); err != nil {
-			errs = append(errs, err)
+			if failed++; failed <= 3 {
+				errs = append(errs, err)
+			}
 		}
 		if ctx.Err() != nil {
 			break
 		}
 	}
+	if failed > len(errs) {
+		errs = append(errs, fmt.Errorf("%d more of %d failed", failed-len(errs), asked))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return Progress{}, err
 	}
-	if asked { // without finalizers they are gone at once
+	if asked > 0 { // without finalizers they are gone at once
 		if left, err = Remaining(ctx, c, opts, mine); err != nil {
 			return Progress{}, err
 		}
@@ -163,7 +180,7 @@ func DeleteAll[L runtime.Object](ctx context.Context, c Children[L], opts metav1
 	if len(left) == 0 {
 		return Progress{Done: true}, nil
 	}
-	return Progress{Message: leftover(left)}, nil
+	return Progress{After: next, Message: leftover(left)}, nil
 }
 
 // leftover says what is left, the same for the same objects.

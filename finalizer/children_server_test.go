@@ -13,6 +13,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -63,17 +64,41 @@ func TestServerDelete(t *testing.T) {
 	}
 	t.Run("foreground", func(t *testing.T) {
 		s := newServer(t)
-		obj := s.create(t, "one", "x.example.com/1") // so that it can be looked at
+		obj := s.create(t, "one", "x.example.com/1")
+		// The garbage collector takes its finalizer off again: the event has it.
+		w, err := s.Watch(t.Context(), metav1.ListOptions{
+			FieldSelector: fields.OneTermEqualSelector("metadata.name", "one").String(), ResourceVersion: obj.ResourceVersion,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Stop()
 		if err := finalizer.Delete(t.Context(), s, obj, metav1.DeletePropagationForeground); err != nil {
 			t.Fatal(err)
 		}
-		after := s.get(t, "one")
-		if !slices.Contains(after.Finalizers, metav1.FinalizerDeleteDependents) {
-			t.Errorf("stored finalizers %q, want that of a foreground deletion", after.Finalizers)
+		after, ok := (<-w.ResultChan()).Object.(*corev1.ConfigMap)
+		if !ok || !slices.Contains(after.Finalizers, metav1.FinalizerDeleteDependents) {
+			t.Fatalf("stored finalizers %q, want that of a foreground deletion", after.GetFinalizers())
 		}
 		before := s.requests.Load()
 		if err := finalizer.Delete(t.Context(), s, after, metav1.DeletePropagationForeground); err != nil || s.requests.Load() != before {
 			t.Errorf("again: error %v, %d requests", err, s.requests.Load()-before)
+		}
+	})
+	t.Run("a client of all namespaces", func(t *testing.T) {
+		s := newServer(t)
+		obj := s.create(t, "one", name)
+		all := s.client.CoreV1().ConfigMaps("")
+		_, removed := finalizer.Remove(t.Context(), all, obj, name)
+		_, added := finalizer.Add(t.Context(), all, obj, "example.com/other")
+		deleted := finalizer.Delete(t.Context(), all, obj, metav1.DeletePropagationBackground)
+		for what, err := range map[string]error{"Remove": removed, "Add": added, "Delete": deleted} {
+			if !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), "the client must be one of the object's namespace") {
+				t.Errorf("%s: error = %v, want one that names the cure", what, err)
+			}
+		}
+		if after := s.get(t, "one"); after.ResourceVersion != obj.ResourceVersion {
+			t.Error("the object changed")
 		}
 	})
 	for _, group := range []string{"", "nobody.example.com"} {

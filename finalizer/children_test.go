@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -178,6 +180,82 @@ func TestDeleteAll(t *testing.T) {
 	}
 }
 
+// More children than fit into the time of a step are no failure, and those that can be
+// deleted in it are. Each request takes a second here, as a client's rate limit does.
+//
+// Proves F17.
+func TestDeleteAllTakesTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		for i := range 50 {
+			s.objects = append(s.objects, child(fmt.Sprintf("c%02d", i), "a"))
+		}
+		m := &model{live: deleted(time.Hour)}
+		p := plan{Steps: []step{{Name: "children", Timeout: 20 * time.Second, Run: func(ctx context.Context, _ held) (progress, error) {
+			return finalizer.DeleteAll(ctx, slow{s}, metav1.ListOptions{}, mine, metav1.DeletePropagationBackground)
+		}}}}
+		passes := 0
+		for m.live != nil && passes < 10 {
+			passes++
+			before := len(s.objects)
+			err := pass(t.Context(), p, m, deleted(time.Hour))
+			if m.live == nil {
+				break
+			}
+			b := blockedBy(t, err)
+			if b.Err != nil || b.After != time.Second || len(s.objects) > before-8 {
+				t.Errorf("pass %d left %d of %d: error %v, again after %v", passes, len(s.objects), before, b.Err, b.After)
+			}
+		}
+		if passes < 5 || passes > 7 || len(s.objects) > 0 {
+			t.Errorf("%d left after %d passes", len(s.objects), passes)
+		}
+	})
+}
+
+// slow is a store of which each request takes a second, or fails at once if there is
+// none left.
+type slow struct{ *store }
+
+func (s slow) wait(ctx context.Context) error {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) < time.Second {
+		return errors.New("would exceed context deadline")
+	}
+	time.Sleep(time.Second)
+	return nil
+}
+
+func (s slow) List(ctx context.Context, opts metav1.ListOptions) (*corev1.ConfigMapList, error) {
+	if err := s.wait(ctx); err != nil {
+		return nil, err
+	}
+	return s.store.List(ctx, opts)
+}
+
+func (s slow) Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error {
+	if err := s.wait(ctx); err != nil {
+		return err
+	}
+	return s.store.Delete(ctx, name, opts)
+}
+
+// Children that all fail do not make an error that no log and no status can take.
+func TestDeleteAllManyErrors(t *testing.T) {
+	s := &store{fail: map[string]error{}}
+	for i := range 1000 {
+		n := fmt.Sprintf("c%03d", i)
+		s.objects = append(s.objects, child(n, "a"))
+		s.fail[n] = apierrors.NewForbidden(configMaps, n, errBoom)
+	}
+	_, err := finalizer.DeleteAll(t.Context(), s, metav1.ListOptions{}, mine, metav1.DeletePropagationBackground)
+	if !apierrors.IsForbidden(err) || len(err.Error()) > 1000 || !strings.Contains(err.Error(), "c002") || !strings.Contains(err.Error(), "997 more of 1000 failed") {
+		t.Errorf("error = %v", err)
+	}
+	if len(s.deletes) != 1000 {
+		t.Errorf("%d deletes, want all", len(s.deletes))
+	}
+}
+
 // The answers to requests for a resource that is not served: of a server that does
 // not know the group, and of one that knows it.
 var (
@@ -257,6 +335,16 @@ func TestChildrenBadInput(t *testing.T) {
 		{name: "all, nil mine", call: all(metav1.ListOptions{}, nil, background), text: "mine is nil"},
 		{name: "all, old answer", call: all(metav1.ListOptions{ResourceVersion: "0"}, mine, background), text: "opts.ResourceVersion"},
 		{name: "all, old answer by match", call: all(metav1.ListOptions{ResourceVersionMatch: "NotOlderThan"}, mine, background), text: "opts.ResourceVersion"},
+		{name: "all, a watch", call: all(metav1.ListOptions{Watch: true}, mine, background), text: "opts.Watch"},
+		{name: "nil pointer as client", call: func() error { return finalizer.Delete(t.Context(), (*store)(nil), child("c1", "a"), background) }, text: "the client is nil"},
+		{name: "all, nil pointer as client", call: func() error {
+			_, err := finalizer.DeleteAll(t.Context(), (*store)(nil), metav1.ListOptions{}, mine, background)
+			return err
+		}, text: "the client is nil"},
+		{name: "remaining, nil pointer as client", call: func() error {
+			_, err := finalizer.Remaining(t.Context(), (*store)(nil), metav1.ListOptions{}, mine)
+			return err
+		}, text: "the client is nil"},
 		{name: "all, from the middle", call: all(metav1.ListOptions{Continue: "x"}, mine, background), text: "opts.Continue"},
 		{name: "all, nil client", call: func() error {
 			_, err := finalizer.DeleteAll[*corev1.ConfigMapList](t.Context(), nil, metav1.ListOptions{}, mine, background)

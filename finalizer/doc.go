@@ -68,6 +68,14 @@
 // That something is gone is proven by its source: [Remaining] and [DeleteAll] list
 // from the API server.
 //
+// Client is that of the object's namespace, so make the Plan where Ensure is called. A
+// step gets at most nine tenths of the time that the context has left; let the Timeouts
+// of all steps fit into that of the reconcile, so that each gets its own.
+//
+// The steps may change from one version of the controller to the next: a pass asks
+// those that there are. Remove a step only when nothing is left that it alone cleans
+// up. A finalizer that gets another name stays on the objects that have the old one.
+//
 // Verbs: patch on the resource of the object, in every case; list and delete on
 // those of the children for DeleteAll.
 //
@@ -96,8 +104,8 @@
 //   - F10: A process that dies at any write of an object's life, before the write
 //     or after it, leaves nothing that the next one does not bring to the same end:
 //     no effect without a finalizer, none left behind, nobody else's touched.
-//   - F11: A step is given up only after its GiveUpAfter, after a last try, and after
-//     GaveUp returned nil; never by default.
+//   - F11: A step is given up only after its GiveUpAfter, after a last try that had at
+//     least half of its Timeout, and after GaveUp returned nil; never by default.
 //   - F12: What blocks a [Plan] is named with what it says and since when, as error,
 //     condition and metric, and told apart by waiting, failing and timing out.
 //   - F13: [Delete] and [DeleteAll] delete only the version of the object that was
@@ -110,6 +118,8 @@
 //     which need list and delete.
 //   - F17: To wait is no failure: with the lines above the loop counts none, and the
 //     object comes again after the time that the step asked for.
+//   - F18: The look of a [Plan] and of Remove writes nothing, also where admission
+//     changes the object at every update.
 //
 // # Assumptions
 //
@@ -132,9 +142,16 @@
 // resourceVersion in a cache, it has been there all along; remember the UID, and
 // wait for the deletion.
 //
-// The look of a [Plan] is a patch that changes nothing, one in each pass, and that
-// of Remove too. Where an admission webhook changes the object at every update, it
-// is a write.
+// The look of a [Plan], one in each pass, and that of Remove are dry runs of a patch
+// that only tests the UID. They write nothing. Where admission changes the object at
+// every update, steps see the object so changed.
+//
+// An error whose text changes with each try makes each status a new one, and the event
+// of that write brings the next pass at once: keep request ids and times out of what is
+// written.
+//
+// With a client of another namespace than the object's, Add is NotFound, and Remove
+// takes the object for gone.
 //
 // client-go's fake clientset answers a failed test with a plain error instead of
 // 422 Invalid, and keeps objects whose last finalizer is gone. Objects in it need

@@ -35,7 +35,8 @@ type Patcher[T any] interface {
 // The zero Held proves nothing, and Valid tells it apart.
 type Held[T metav1.Object] struct {
 	object T
-	name   string // "" in the zero Held, never in a made one
+	name   string     // "" in the zero Held, never in a made one
+	client Patcher[T] // whose answers a Plan believes
 }
 
 // Object returns the object that carries the finalizer: the server's answer if
@@ -70,7 +71,7 @@ func Has(obj metav1.Object, name string) bool {
 // Errors wrap their cause. A Conflict means that obj was stale; a NotFound, that
 // it is gone before the finalizer was stored.
 func Ensure[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string, cleanup func(context.Context, Held[T]) error) (held Held[T], live bool, err error) {
-	if err := check(obj, name); err != nil {
+	if err := check(c, obj, name); err != nil {
 		return Held[T]{}, false, err
 	}
 	if cleanup == nil {
@@ -83,7 +84,7 @@ func Ensure[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name stri
 	if !Has(obj, name) {
 		return Held[T]{}, false, nil
 	}
-	if err := cleanup(ctx, Held[T]{object: obj, name: name}); err != nil {
+	if err := cleanup(ctx, Held[T]{object: obj, name: name, client: c}); err != nil {
 		return Held[T]{}, false, fmt.Errorf("finalizer %s: cleanup: %w", name, err)
 	}
 	_, err = Remove(ctx, c, obj, name)
@@ -97,11 +98,11 @@ func Ensure[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name stri
 // again and decide again; Add does not do so itself, because a copy too old for
 // its finalizers is too old for the work that follows. obj is not changed.
 func Add[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string) (Held[T], error) {
-	if err := check(obj, name); err != nil {
+	if err := check(c, obj, name); err != nil {
 		return Held[T]{}, err
 	}
 	if Has(obj, name) {
-		return Held[T]{object: obj, name: name}, nil
+		return Held[T]{object: obj, name: name, client: c}, nil
 	}
 	if obj.GetDeletionTimestamp() != nil {
 		return Held[T]{}, fmt.Errorf("finalizer %s: add: %w", name, ErrDeleting)
@@ -114,7 +115,7 @@ func Add[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string)
 	if !Has(answer, name) {
 		return Held[T]{}, fmt.Errorf("finalizer %s: add: the server accepted the patch and answered with an object that does not carry the finalizer; look for an admission webhook", name)
 	}
-	return Held[T]{object: answer, name: name}, nil
+	return Held[T]{object: answer, name: name, client: c}, nil
 }
 
 // Remove takes the finalizer name off obj, and is for callers that know its
@@ -133,7 +134,7 @@ func Add[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string)
 // The answer to the last removal is peculiar; see the Caveats of the package.
 func Remove[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string) (T, error) {
 	var gone T
-	if err := check(obj, name); err != nil {
+	if err := check(c, obj, name); err != nil {
 		return gone, err
 	}
 	if !Has(obj, name) {
@@ -163,7 +164,7 @@ func Remove[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name stri
 }
 
 // check refuses what can only be a mistake in the program, before any request.
-func check(obj metav1.Object, name string) error {
+func check(client any, obj metav1.Object, name string) error {
 	if !strings.Contains(name, "/") || len(validation.IsQualifiedName(name)) > 0 {
 		return fmt.Errorf("finalizer %q: not a finalizer name: use a domain, a slash and a word, such as example.com/bucket", name)
 	}
@@ -174,17 +175,16 @@ func check(obj metav1.Object, name string) error {
 		return fmt.Errorf("finalizer %s: the object has no metadata.name: pass one that the API server returned", name)
 	case obj.GetUID() == "":
 		return fmt.Errorf("finalizer %s: object %q has no metadata.uid: pass one that the API server returned", name, obj.GetName())
+	case isNil(client):
+		return fmt.Errorf("finalizer %s: the client is nil: pass one of the object's resource and namespace", name)
 	}
 	return nil
 }
 
-// isNil reports whether obj is nil or a nil pointer, whose fields nobody can read.
-func isNil(obj metav1.Object) bool {
-	if obj == nil {
-		return true
-	}
-	v := reflect.ValueOf(obj)
-	return v.Kind() == reflect.Pointer && v.IsNil()
+// isNil reports whether v is nil or a nil pointer, which nobody can call or read.
+func isNil(v any) bool {
+	value := reflect.ValueOf(v)
+	return !value.IsValid() || value.Kind() == reflect.Pointer && value.IsNil()
 }
 
 // operation is one step of a JSON patch (RFC 6902). Value has no omitempty: a
@@ -219,14 +219,17 @@ func addition(obj metav1.Object, name string) []operation {
 }
 
 // removal takes name, which obj carries, out of the list, if the live list is
-// still that of obj. An index is safe only behind that test.
+// still that of obj. An index is safe only behind that test. The API server stores a
+// name twice if somebody asks it to; the last goes first, so that the others stay
+// where they are.
 func removal(obj metav1.Object, name string) []operation {
-	at := slices.Index(obj.GetFinalizers(), name)
-	return []operation{
-		testUID(obj),
-		testList(obj),
-		{Op: "remove", Path: fmt.Sprintf("%s/%d", finalizersPath, at)},
+	operations := []operation{testUID(obj), testList(obj)}
+	for at, other := range slices.Backward(obj.GetFinalizers()) {
+		if other == name {
+			operations = append(operations, operation{Op: "remove", Path: fmt.Sprintf("%s/%d", finalizersPath, at)})
+		}
 	}
+	return operations
 }
 
 func testUID(obj metav1.Object) operation {
@@ -244,22 +247,25 @@ func testList(obj metav1.Object) operation {
 }
 
 // look returns the live object of the UID of obj. It is a patch that only tests
-// the UID: it changes nothing, and fails for that reason alone. So it is a read, of
-// what is stored and not of a cache, for identities that have no verb but patch.
+// the UID, and fails for that reason alone. So it is a read, of what is stored and
+// not of a cache, for identities that have no verb but patch. It is a dry run:
+// admission may change the object at every update, and then each look would be a
+// write, whose event brings the next look at once.
 func look[T metav1.Object](ctx context.Context, c Patcher[T], obj T) (T, error) {
-	return patch(ctx, c, obj, []operation{testUID(obj)})
+	return patch(ctx, c, obj, []operation{testUID(obj)}, metav1.DryRunAll)
 }
 
-func patch[T metav1.Object](ctx context.Context, c Patcher[T], obj T, operations []operation) (T, error) {
+func patch[T metav1.Object](ctx context.Context, c Patcher[T], obj T, operations []operation, dryRun ...string) (T, error) {
 	var none T
-	if c == nil {
-		return none, errors.New("the client is nil: pass one of the object's resource and namespace")
-	}
 	data, err := json.Marshal(operations)
 	if err != nil {
 		return none, err
 	}
-	return c.Patch(ctx, obj.GetName(), types.JSONPatchType, data, metav1.PatchOptions{})
+	answer, err := c.Patch(ctx, obj.GetName(), types.JSONPatchType, data, metav1.PatchOptions{DryRun: dryRun})
+	if err == nil && isNil(answer) {
+		return none, errors.New("the client returned neither an object nor an error")
+	}
+	return answer, notServed(err, obj.GetName())
 }
 
 // isGone reports whether err says that there is no object of that name. A server
@@ -272,6 +278,15 @@ func isGone(err error, name string) bool {
 	}
 	d := status.Status().Details
 	return d != nil && d.Name == name
+}
+
+// notServed says more about a 404 that is not about the object. The client of all
+// namespaces gets one for each object that is in a namespace.
+func notServed(err error, name string) error {
+	if !apierrors.IsNotFound(err) || isGone(err, name) {
+		return err
+	}
+	return fmt.Errorf("%w: the client must be one of the object's namespace, and of a resource that is served", err)
 }
 
 // isFailedTest reports whether err says that the patch did not apply. The API

@@ -180,6 +180,28 @@ func TestErrors(t *testing.T) {
 			},
 		},
 		{
+			name: "add without an answer", text: []string{name, "add", "neither an object nor an error"},
+			call: func() error {
+				_, err := finalizer.Add(t.Context(), &answering{}, object("a", false), name)
+				return err
+			},
+		},
+		{
+			name: "remove without an answer", text: []string{name, "remove", "neither an object nor an error"},
+			call: func() error {
+				_, err := finalizer.Remove(t.Context(), &answering{}, object("a", true, name), name)
+				return err
+			},
+		},
+		{
+			name: "look of a plan without an answer", text: []string{name, "cleanup", "look", "neither an object nor an error"},
+			call: func() error {
+				p := plan{Client: &answering{}, Steps: []step{{Name: "a", Run: says(done, nil)}}}
+				_, _, err := finalizer.Ensure(t.Context(), &answering{}, object("a", true, name), name, p.Run)
+				return err
+			},
+		},
+		{
 			name: "nil cleanup", text: []string{name, "cleanup is nil"},
 			call: func() error {
 				_, _, err := finalizer.Ensure(t.Context(), &answering{object: object("a", false, name)}, object("a", false), name, nil)
@@ -341,6 +363,7 @@ func TestRemove(t *testing.T) {
 		wantConflict bool
 	}{
 		{name: "fresh", obj: object("a", true, "x/1", name, "x/2"), live: object("a", true, "x/1", name, "x/2"), want: []string{"x/1", "x/2"}, wantStored: []string{"x/1", "x/2"}, wantCalls: 1},
+		{name: "there twice", obj: object("a", true, name, "x/1", name, "x/2"), live: object("a", true, name, "x/1", name, "x/2"), want: []string{"x/1", "x/2"}, wantStored: []string{"x/1", "x/2"}, wantCalls: 1},
 		{name: "not there", obj: object("a", false, "x/1"), live: object("a", false, "x/1"), want: []string{"x/1"}, wantStored: []string{"x/1"}, wantCalls: 0},
 		{name: "last of a live object", obj: object("a", false, name), live: object("a", false, name), want: nil, wantStored: nil, wantCalls: 1},
 		{name: "stale, others came", obj: object("a", false, name), live: object("a", false, "x/1", name), want: []string{"x/1"}, wantStored: []string{"x/1"}, wantCalls: 3},

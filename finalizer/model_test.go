@@ -31,7 +31,7 @@ type model struct {
 	before  func(*model) // runs before each patch: others at work
 }
 
-func (m *model) Patch(_ context.Context, name string, pt types.PatchType, data []byte, _ metav1.PatchOptions, subresources ...string) (*corev1.ConfigMap, error) {
+func (m *model) Patch(_ context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*corev1.ConfigMap, error) {
 	if pt != types.JSONPatchType || len(subresources) > 0 {
 		panic(fmt.Sprintf("unexpected patch %s of %v", pt, subresources))
 	}
@@ -62,6 +62,9 @@ func (m *model) Patch(_ context.Context, name string, pt types.PatchType, data [
 		return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "ConfigMap"}, name, field.ErrorList{
 			field.Forbidden(field.NewPath("metadata", "finalizers"), "no new finalizers can be added if the object is being deleted"),
 		})
+	}
+	if len(opts.DryRun) > 0 {
+		return &next, nil
 	}
 	m.live = &next
 	if next.DeletionTimestamp != nil && len(next.Finalizers) == 0 {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -22,9 +23,9 @@ import (
 // one before it is done. After and AtOnce of a Step loosen that, so that what
 // needs not wait does not. Steps are called one after the other, never at once.
 type Plan[T metav1.Object] struct {
-	// Client is the one that Ensure gets. Run looks at the object itself before the
-	// first step, with a patch that changes nothing, so that no step works from a
-	// stale copy. Required.
+	// Client is the one that Ensure gets: that of the object's namespace. Run looks at
+	// the object itself before the first step, with a patch that changes nothing, so
+	// that no step works from a stale copy. Required.
 	Client Patcher[T]
 
 	// Steps are what has to be done, at least one.
@@ -34,7 +35,8 @@ type Plan[T metav1.Object] struct {
 	// is not; cause is what it said last. It is the place to record an Event, as
 	// something is left behind that nobody will clean up. An error of it keeps the
 	// step blocking, so nothing is given up silently. A later pass over the same
-	// object calls it again. Required with a GiveUpAfter.
+	// object calls it again. ctx ends after the Timeout of the step. Required with a
+	// GiveUpAfter.
 	GaveUp func(ctx context.Context, held Held[T], step string, cause error) error
 
 	// Metrics observes the steps. nil means none.
@@ -65,19 +67,22 @@ type Step[T metav1.Object] struct {
 	// means that After holds.
 	AtOnce bool
 
-	// Timeout bounds one call of Run. 0 means 1 minute.
+	// Timeout bounds one call of Run. So do nine tenths of the time that the context
+	// of the pass has left, or a step that hangs would leave none to the others and to
+	// what follows. 0 means 1 minute.
 	Timeout time.Duration
 
 	// BaseDelay and MaxDelay bound the time until a step that failed, or waits
 	// without saying how long, is asked again: half of the time since the deletion
 	// was asked for, within these, and up to a fifth longer. That grows by half with
-	// each try, and a restart of the process does not set it back. 0 means 1 second
-	// and 1 minute.
+	// each try, and a restart of the process does not set it back. After a Conflict it
+	// is BaseDelay, however old the deletion is. 0 means 1 second and 1 minute.
 	BaseDelay, MaxDelay time.Duration
 
 	// GiveUpAfter is how long after the deletion was asked for the step counts as
 	// done although it is not, once it was asked a last time. What it should have
-	// cleaned up stays. 0 means never.
+	// cleaned up stays. A pass that has less than half of the Timeout for it does not
+	// give it up. 0 means never.
 	GiveUpAfter time.Duration
 }
 
@@ -104,7 +109,7 @@ type Metrics interface {
 	// FinalizerStepStarted is called before each call of a step.
 	FinalizerStepStarted(finalizer, step string)
 	// FinalizerStepEnded is called after it with one of the results done, waiting,
-	// failed, timed_out and gave_up, and the time that the call took.
+	// failed, timed_out and gave_up, and the time that the call took. A panic counts as failed.
 	FinalizerStepEnded(finalizer, step, result string, took time.Duration)
 	// FinalizerBlocked is called at the end of a pass for each step that blocks it.
 	// age is the time since the deletion was asked for, which survives restarts.
@@ -139,8 +144,16 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 		return errors.New("finalizer: Run got the zero Held: pass the one that Ensure gives to its cleanup")
 	}
 	live, err := look(ctx, p.Client, held.object)
+	missing := func() bool { return isGone(err, held.object.GetName()) || isFailedTest(err) }
+	if missing() {
+		// That is what a client of another namespace or resource says too, and Ensure
+		// would remove the finalizer with its own.
+		if live, err = look(ctx, held.client, held.object); err == nil {
+			return fmt.Errorf("finalizer: Plan.Client does not find object %q, and the client of Ensure does: set it to that one, of the object's resource and namespace", live.GetName())
+		}
+	}
 	switch {
-	case isGone(err, held.object.GetName()) || isFailedTest(err) || err == nil && !Has(live, held.name):
+	case missing() || err == nil && !Has(live, held.name):
 		return nil
 	case err != nil:
 		return fmt.Errorf("look at the object: %w", err)
@@ -195,44 +208,55 @@ func (p Plan[T]) ready(i int, done map[string]bool) bool {
 
 // ask calls a step and returns nil if it is done, or counts as such.
 func (p Plan[T]) ask(ctx context.Context, step Step[T], held Held[T], deleted time.Time) *BlockedStep {
+	result := resultFailed // a panic leaves it at that
+	var took time.Duration
 	if p.Metrics != nil {
 		p.Metrics.FinalizerStepStarted(held.name, step.Name)
+		defer func() { p.Metrics.FinalizerStepEnded(held.name, step.Name, result, took) }()
 	}
-	timeout := cmp.Or(step.Timeout, time.Minute)
+	own := cmp.Or(step.Timeout, time.Minute)
+	timeout := own
+	if end, ok := ctx.Deadline(); ok {
+		timeout = min(own, time.Until(end)/10*9)
+	}
 	bounded, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	start := time.Now()
-	progress, err := step.Run(bounded, held)
-	took := time.Since(start)
-	late := bounded.Err() != nil && ctx.Err() == nil
-	cancel()
+	progress, err := func() (Progress, error) {
+		defer func() { took = time.Since(start) }()
+		return step.Run(bounded, held)
+	}()
 
 	b := &BlockedStep{Name: step.Name, Message: progress.Message, After: progress.After}
-	result := resultWaiting
-	switch {
+	switch late := bounded.Err() != nil && ctx.Err() == nil; {
 	case err != nil && late:
 		result = resultTimedOut
-		b = &BlockedStep{Name: step.Name, Err: fmt.Errorf("timed out after %v: %w", timeout, err), TimedOut: true}
+		after := own.String()
+		if timeout < own { // which differs from pass to pass, and a condition must not
+			after = "most of what the pass had left"
+		}
+		b = &BlockedStep{Name: step.Name, Err: fmt.Errorf("timed out after %s: %w", after, err), TimedOut: true}
 	case err != nil:
-		result = resultFailed
 		b = &BlockedStep{Name: step.Name, Err: err}
 	case progress.Done:
-		result, b = resultDone, nil
+		result = resultDone
+		return nil
+	default:
+		result = resultWaiting
 	}
 	age := since(deleted)
-	// A step that a stop interrupts had no fair last try.
-	if b != nil && step.GiveUpAfter > 0 && age >= step.GiveUpAfter && ctx.Err() == nil {
-		if err := p.GaveUp(ctx, held, step.Name, b.cause()); err != nil {
-			b.Err = fmt.Errorf("%w; not given up: %w", b.cause(), err)
-			result = resultFailed
-		} else {
-			result, b = resultGaveUp, nil
+	// A step that a stop interrupts, or that others left too little time, had no fair
+	// last try.
+	if fair := ctx.Err() == nil && timeout >= own/2; fair && step.GiveUpAfter > 0 && age >= step.GiveUpAfter {
+		result = resultFailed
+		told, cancel := context.WithTimeout(ctx, own)
+		defer cancel()
+		err := p.GaveUp(told, held, step.Name, b.cause())
+		if err == nil {
+			result = resultGaveUp
+			return nil
 		}
-	}
-	if p.Metrics != nil {
-		p.Metrics.FinalizerStepEnded(held.name, step.Name, result, took)
-	}
-	if b == nil {
-		return nil
+		b = &BlockedStep{Name: step.Name, Err: fmt.Errorf("%w; not given up: %w", b.cause(), err), TimedOut: b.TimedOut}
 	}
 	if b.After <= 0 {
 		b.After = step.delay(age, b.Err)
@@ -254,7 +278,7 @@ func (s Step[T]) delay(age time.Duration, err error) time.Duration {
 		d = max(d, min(age/2, cmp.Or(s.MaxDelay, max(d, time.Minute))))
 	}
 	// The objects of one namespace are deleted at one time.
-	return d + rand.N(d/5+1)
+	return d + min(rand.N(d/5+1), math.MaxInt64-d)
 }
 
 // since is the age of a deletion. Its timestamp is the server's, and that of a
@@ -266,8 +290,10 @@ func since(deleted time.Time) time.Duration { return max(0, time.Since(deleted))
 // at start.
 func (p Plan[T]) Validate() error {
 	switch {
-	case p.Client == nil:
+	case isNil(p.Client):
 		return errors.New("finalizer: Plan.Client is nil: set it to the client that Ensure gets")
+	case p.Metrics != nil && isNil(p.Metrics):
+		return fmt.Errorf("finalizer: Plan.Metrics is a nil %T: leave it out to have none", p.Metrics)
 	case len(p.Steps) == 0:
 		return errors.New("finalizer: Plan.Steps is empty: a plan needs at least one step")
 	}
@@ -393,7 +419,8 @@ func (e *BlockedError) Condition(generation int64) metav1.Condition {
 			reason = "StepFailed"
 		}
 	}
-	message := e.Error()
+	// Another encoding comes back from the API server changed, and is written anew.
+	message := strings.ToValidUTF8(e.Error(), "\uFFFD")
 	if len(message) > conditionMessage {
 		message = strings.ToValidUTF8(message[:conditionMessage], "")
 	}

@@ -2,8 +2,10 @@ package finalizer_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -263,6 +265,33 @@ func TestPlanStale(t *testing.T) {
 	})
 }
 
+// What the client of the plan does not find is not gone as long as that of Ensure
+// does: nobody else will clean up.
+//
+// Proves F8.
+func TestPlanOtherClient(t *testing.T) {
+	tests := []struct {
+		name string
+		live *corev1.ConfigMap // what the client of the plan sees
+	}{
+		{name: "nothing there"},
+		{name: "another one there", live: object("b", true, name)},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m := &model{live: object("a", true, name)}
+			p := plan{Client: &model{live: tt.live}, Steps: []step{{Name: "a", Run: says(done, nil)}}}
+			_, _, err := finalizer.Ensure(t.Context(), m, m.live.DeepCopy(), name, p.Run)
+			if err == nil || !strings.Contains(err.Error(), `Plan.Client does not find object "one"`) {
+				t.Errorf("error = %v, want one about Plan.Client", err)
+			}
+			if !finalizer.Has(m.live, name) {
+				t.Error("the finalizer went although no step was asked")
+			}
+		})
+	}
+}
+
 // Run refuses what is no cleanup.
 //
 // Proves F9.
@@ -348,6 +377,11 @@ func TestPlanBlocked(t *testing.T) {
 			want:  want{text: "not finished: step dns: boom", reason: "StepFailed", fails: true, min: 2 * time.Minute, to: 144 * time.Second},
 		},
 		{
+			name:  "a base without end",
+			steps: []step{{Name: "dns", Run: says(done, errBoom), BaseDelay: math.MaxInt64}},
+			want:  want{text: "not finished: step dns: boom", reason: "StepFailed", fails: true, min: math.MaxInt64, to: math.MaxInt64},
+		},
+		{
 			name: "a conflict is soon over", age: 40 * time.Hour,
 			steps: []step{{Name: "dns", Run: says(done, conflict)}},
 			want:  want{text: "step dns: Operation cannot be fulfilled", reason: "StepFailed", fails: true, min: time.Second, to: 1200 * time.Millisecond},
@@ -416,6 +450,24 @@ func TestConditionMessage(t *testing.T) {
 	}
 }
 
+// A condition comes back from the API server as it was written, whatever the text
+// of an error: otherwise every pass would write it again.
+func TestConditionIsStable(t *testing.T) {
+	b := &finalizer.BlockedError{Steps: []finalizer.BlockedStep{{Name: "a", Message: "not \xff\xfe UTF-8"}}}
+	want := b.Condition(1)
+	data, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got metav1.Condition
+	if err := json.Unmarshal(data, &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Message != want.Message {
+		t.Errorf("message %q comes back as %q", want.Message, got.Message)
+	}
+}
+
 // Tries get rarer as the deletion gets older, in this process or the next.
 //
 // Proves F12.
@@ -449,6 +501,7 @@ func TestPlanTimeout(t *testing.T) {
 		name    string
 		step    step
 		stop    time.Duration // of the context of the pass; 0 means never
+		pass    time.Duration // until the deadline of the context; 0 means none
 		took    time.Duration
 		timeout bool
 		reason  string
@@ -456,6 +509,9 @@ func TestPlanTimeout(t *testing.T) {
 	}{
 		{name: "default", step: step{Run: hangs}, took: time.Minute, timeout: true, reason: "StepTimedOut"},
 		{name: "own", step: step{Run: hangs, Timeout: 5 * time.Second}, took: 5 * time.Second, timeout: true, reason: "StepTimedOut"},
+		{name: "the pass is shorter", step: step{Run: hangs}, pass: 20 * time.Second, took: 18 * time.Second, timeout: true, reason: "StepTimedOut"},
+		{name: "the pass is as long", step: step{Run: hangs}, pass: time.Minute, took: 54 * time.Second, timeout: true, reason: "StepTimedOut"},
+		{name: "the pass is longer", step: step{Run: hangs}, pass: 2 * time.Minute, took: time.Minute, timeout: true, reason: "StepTimedOut"},
 		{name: "a stop is no timeout", step: step{Run: hangs}, stop: time.Second, took: time.Second, reason: "StepFailed"},
 		{name: "an error in time is no timeout", step: step{Run: says(progress{}, context.DeadlineExceeded)}, reason: "StepFailed"},
 		{name: "late but done", took: time.Minute, passed: true, step: step{Run: func(ctx context.Context, _ held) (progress, error) {
@@ -468,8 +524,13 @@ func TestPlanTimeout(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx := t.Context()
 				if tt.stop > 0 {
+					var cancel context.CancelCauseFunc
+					ctx, cancel = context.WithCancelCause(ctx)
+					defer time.AfterFunc(tt.stop, func() { cancel(nil) }).Stop()
+				}
+				if tt.pass > 0 {
 					var cancel context.CancelFunc
-					ctx, cancel = context.WithTimeout(ctx, tt.stop)
+					ctx, cancel = context.WithTimeout(ctx, tt.pass)
 					defer cancel()
 				}
 				tt.step.Name = "slow"
@@ -486,10 +547,14 @@ func TestPlanTimeout(t *testing.T) {
 					return
 				}
 				b := blockedBy(t, err)
-				if b.Steps[0].TimedOut != tt.timeout || b.Condition(1).Reason != tt.reason || !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("TimedOut = %v, reason %s, error %v; want %v, %s, a deadline", b.Steps[0].TimedOut, b.Condition(1).Reason, err, tt.timeout, tt.reason)
+				if b.Steps[0].TimedOut != tt.timeout || b.Condition(1).Reason != tt.reason || errors.Is(err, context.DeadlineExceeded) != (tt.stop == 0) {
+					t.Errorf("TimedOut = %v, reason %s, error %v; want %v, %s, a deadline if there was one", b.Steps[0].TimedOut, b.Condition(1).Reason, err, tt.timeout, tt.reason)
 				}
-				if tt.timeout && !strings.Contains(err.Error(), fmt.Sprintf("step slow: timed out after %v", tt.took)) {
+				after := tt.took.String()
+				if tt.took < time.Minute && tt.step.Timeout == 0 {
+					after = "most of what the pass had left" // the same in each pass, as the condition
+				}
+				if tt.timeout && !strings.Contains(err.Error(), "step slow: timed out after "+after+": ") {
 					t.Errorf("error %q does not name the step and the time", err)
 				}
 			})
@@ -526,21 +591,34 @@ func TestPlanStopped(t *testing.T) {
 	}
 }
 
-// A panic is the caller's to recover, and leaves the finalizer.
+// A panic is the caller's to recover, and leaves the finalizer. Metrics are told that
+// the call has ended.
 //
-// Proves F8.
+// Proves F8, F12.
 func TestPlanPanics(t *testing.T) {
+	synctest.Test(t, testPlanPanics)
+}
+
+func testPlanPanics(t *testing.T) {
 	m := &model{live: deleted(0)}
+	var got observed
 	func() {
 		defer func() {
 			if r := recover(); r != "boom" {
 				t.Errorf("recovered %v, want the panic of the step", r)
 			}
 		}()
-		pass(t.Context(), plan{Steps: []step{{Name: "a", Run: func(context.Context, held) (progress, error) { panic("boom") }}}}, m, m.live.DeepCopy())
+		pass(t.Context(), plan{Metrics: &got, Steps: []step{{Name: "a", Run: func(context.Context, held) (progress, error) {
+			time.Sleep(time.Second)
+			panic("boom")
+		}}}}, m, m.live.DeepCopy())
 	}()
 	if !finalizer.Has(m.live, name) {
 		t.Error("the finalizer went")
+	}
+	want := observed{"started " + name + " a", "failed " + name + " a 1s"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("observed (-want +got):\n%s", diff)
 	}
 }
 
@@ -563,6 +641,7 @@ func TestPlanGivesUp(t *testing.T) {
 		{name: "waiting", age: time.Hour, after: time.Hour, step: says(progress{Message: "3 left"}, nil), wantGone: true, wantTold: 1, wantText: "3 left"},
 		{name: "done after all", age: time.Hour, after: time.Hour, step: says(done, nil), wantGone: true},
 		{name: "nobody could be told", age: time.Hour, after: time.Hour, step: says(progress{Message: "3 left"}, nil), gaveUp: errors.New("no event"), wantTold: 1, wantText: "3 left; not given up: no event", wantWait: 72 * time.Second},
+		{name: "nobody could be told and the step has time", age: time.Hour, after: time.Hour, step: says(progress{After: time.Hour, Message: "3 left"}, nil), gaveUp: errors.New("no event"), wantTold: 1, wantText: "3 left; not given up: no event", wantWait: 72 * time.Second},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -590,8 +669,12 @@ func TestPlanGivesUp(t *testing.T) {
 					t.Errorf("told %d times, gone %v, next step %v, error %v; want %d, gone: %v", told, m.live == nil, next, err, tt.wantTold, tt.wantGone)
 				}
 				if err != nil {
-					if b := blockedBy(t, err); !strings.Contains(err.Error(), tt.wantText) || b.After > tt.wantWait || b.After <= 0 {
+					b := blockedBy(t, err)
+					if !strings.Contains(err.Error(), tt.wantText) || b.After > tt.wantWait || b.After <= 0 {
 						t.Errorf("error %q after %v, want %q after at most %v", err, b.After, tt.wantText, tt.wantWait)
+					}
+					if s := b.Steps[0]; s.Err != nil && s.Message != "" {
+						t.Errorf("Message %q next to the Err %q", s.Message, s.Err)
 					}
 				}
 			})
@@ -612,6 +695,76 @@ func TestPlanGivesUp(t *testing.T) {
 		}
 		if err := pass(ctx, p, m, m.live.DeepCopy()); err == nil || m.live == nil {
 			t.Errorf("error = %v, gone: %v", err, m.live == nil)
+		}
+	})
+}
+
+// A step that hangs leaves time for the others, is given up, and does not let one be
+// given up that had too little time because of it.
+//
+// Proves F11.
+func TestPlanGivesUpInTime(t *testing.T) {
+	hangs := func(ctx context.Context, _ held) (progress, error) {
+		<-ctx.Done()
+		return progress{}, ctx.Err()
+	}
+	synctest.Test(t, func(t *testing.T) {
+		m := &model{live: deleted(2 * time.Hour)}
+		obj := m.live.DeepCopy()
+		var told []string
+		healthy := 0
+		p := plan{
+			Steps: []step{
+				{Name: "hangs", GiveUpAfter: time.Hour, Run: hangs},
+				{Name: "hangs too", GiveUpAfter: time.Hour, AtOnce: true, Run: hangs},
+				{Name: "healthy", AtOnce: true, Run: func(context.Context, held) (progress, error) {
+					healthy++
+					return done, nil
+				}},
+			},
+			GaveUp: func(_ context.Context, _ held, step string, _ error) error {
+				told = append(told, step)
+				return nil
+			},
+		}
+		// The context of a pass that package reconcile gives, with a Timeout of a minute.
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		b := blockedBy(t, pass(ctx, p, m, obj))
+		if got := strings.Join(told, ", "); got != "hangs" || healthy != 1 || b.Steps[0].Name != "hangs too" || !b.Steps[0].TimedOut {
+			t.Errorf("given up: %s; %d calls of the step behind; error %v", got, healthy, b)
+		}
+		p.Steps[0].Timeout, p.Steps[1].Timeout = 20*time.Second, 20*time.Second
+		ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := pass(ctx, p, m, obj); err != nil || m.live != nil {
+			t.Errorf("with Timeouts that fit into the pass: error %v, gone %v", err, m.live == nil)
+		}
+	})
+}
+
+// A GaveUp that hangs is bounded too.
+//
+// Proves F11.
+func TestPlanGaveUpHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &model{live: deleted(2 * time.Hour)}
+		p := plan{
+			Steps: []step{{Name: "dns", Run: says(progress{}, errBoom), GiveUpAfter: time.Hour, Timeout: 10 * time.Second}},
+			GaveUp: func(ctx context.Context, _ held, _ string, _ error) error {
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-time.After(time.Hour):
+					return nil
+				}
+			},
+		}
+		start := time.Now()
+		err := pass(t.Context(), p, m, m.live.DeepCopy())
+		blockedBy(t, err)
+		if took := time.Since(start); took != 10*time.Second || !errors.Is(err, errBoom) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v after %v, want what the step said, and a deadline, after 10s", err, took)
 		}
 	})
 }
@@ -710,6 +863,8 @@ func TestPlanValidate(t *testing.T) {
 		text []string
 	}{
 		{name: "no client", plan: plan{Steps: []step{{Name: "a", Run: run}}}, text: []string{"Plan.Client is nil"}},
+		{name: "nil pointer as client", plan: plan{Client: (*model)(nil), Steps: []step{{Name: "a", Run: run}}}, text: []string{"Plan.Client is nil"}},
+		{name: "nil pointer as metrics", plan: plan{Client: client, Metrics: (*observed)(nil), Steps: []step{{Name: "a", Run: run}}}, text: []string{"Plan.Metrics is a nil *finalizer_test.observed"}},
 		{name: "no steps", plan: plan{Client: client}, text: []string{"Plan.Steps is empty"}},
 		{name: "no name", plan: plan{Client: client, Steps: []step{{Name: "a", Run: run}, {Run: run}}}, text: []string{"Plan.Steps[1].Name is empty"}},
 		{name: "no run", plan: plan{Client: client, Steps: []step{{Name: "a"}}}, text: []string{"Plan.Steps[0].Run is nil", "step a"}},
@@ -796,11 +951,26 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("error = %v", err)
 		}
 	})
-	t.Run("nil client", func(t *testing.T) {
-		if _, err := finalizer.Add(t.Context(), nil, object("a", false), name); err == nil || !strings.Contains(err.Error(), "the client is nil") {
-			t.Errorf("error = %v", err)
-		}
-	})
+	for _, tt := range []struct {
+		name   string
+		client finalizer.Patcher[*corev1.ConfigMap]
+	}{{name: "nil client"}, {name: "nil pointer as client", client: (*model)(nil)}} {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, obj := range []*corev1.ConfigMap{object("a", false), object("a", false, name), object("a", true, name)} {
+				_, added := finalizer.Add(t.Context(), tt.client, obj, name)
+				_, removed := finalizer.Remove(t.Context(), tt.client, obj, name)
+				_, _, ensured := finalizer.Ensure(t.Context(), tt.client, obj, name, func(context.Context, held) error {
+					t.Error("the cleanup runs, and nothing can remove the finalizer after it")
+					return nil
+				})
+				for _, err := range []error{added, removed, ensured} {
+					if err == nil || !strings.Contains(err.Error(), "the client is nil") {
+						t.Errorf("finalizers %q: error = %v", obj.Finalizers, err)
+					}
+				}
+			}
+		})
+	}
 }
 
 // A 404 that is not about the object proves no absence.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -268,6 +269,7 @@ func TestServerRemove(t *testing.T) {
 		requests int64
 	}{
 		{name: "fresh", first: []string{name, other}, want: []string{other}, requests: 1},
+		{name: "there twice", first: []string{name, other, name}, want: []string{other}, requests: 1},
 		{name: "last of a live object", first: []string{name}, requests: 1},
 		{name: "others came", first: []string{name}, want: []string{other}, requests: 3, then: func(t *testing.T, s server, obj *corev1.ConfigMap) { s.mustAdd(t, obj, other) }},
 		{name: "others went", first: []string{other, name}, requests: 3, then: func(t *testing.T, s server, obj *corev1.ConfigMap) {
@@ -324,6 +326,107 @@ func TestServerRemove(t *testing.T) {
 	}
 }
 
+// Admission that changes the object at every update does not make a write of the
+// look: its event would bring the next pass at once, for as long as a step waits.
+//
+// Proves F18.
+func TestServerLookUnderAdmission(t *testing.T) {
+	s := newServer(t)
+	fail := admissionv1.Fail
+	policies := s.client.AdmissionregistrationV1()
+	policy := &admissionv1.MutatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: s.namespace},
+		Spec: admissionv1.MutatingAdmissionPolicySpec{
+			FailurePolicy: &fail, ReinvocationPolicy: admissionv1.NeverReinvocationPolicy,
+			MatchConstraints: &admissionv1.MatchResources{
+				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": s.namespace}},
+				ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+					Operations: []admissionv1.OperationType{admissionv1.Update},
+					Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+				}}},
+			},
+			Mutations: []admissionv1.Mutation{{
+				PatchType:          admissionv1.PatchTypeApplyConfiguration,
+				ApplyConfiguration: &admissionv1.ApplyConfiguration{Expression: `Object{metadata: Object.metadata{annotations: {"was": "at-" + oldObject.metadata.resourceVersion}}}`},
+			}},
+		},
+	}
+	binding := &admissionv1.MutatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: s.namespace},
+		Spec:       admissionv1.MutatingAdmissionPolicyBindingSpec{PolicyName: s.namespace},
+	}
+	if _, err := policies.MutatingAdmissionPolicies().Create(t.Context(), policy, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		policies.MutatingAdmissionPolicyBindings().Delete(context.Background(), s.namespace, metav1.DeleteOptions{})
+		policies.MutatingAdmissionPolicies().Delete(context.Background(), s.namespace, metav1.DeleteOptions{})
+	})
+	if _, err := policies.MutatingAdmissionPolicyBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	obj := s.create(t, "one", name)
+	s.delete(t, "one")
+	// When the server has read a policy, nothing tells. Try until it changes the object.
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for obj.Annotations["was"] == "" {
+		var err error
+		if obj, err = s.Patch(ctx, "one", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	asked := 0
+	p := plan{Client: s, Steps: []step{{Name: "a", Run: func(_ context.Context, h held) (progress, error) {
+		asked++
+		if h.Object().UID != obj.UID || h.Object().ResourceVersion != obj.ResourceVersion {
+			t.Errorf("the step got %s at %s, want %s at %s", h.Object().UID, h.Object().ResourceVersion, obj.UID, obj.ResourceVersion)
+		}
+		return progress{}, nil
+	}}}}
+	before := s.get(t, "one")
+	for range 3 {
+		_, _, err := finalizer.Ensure(t.Context(), s, before, name, p.Run)
+		blockedBy(t, err)
+	}
+	if after := s.get(t, "one"); after.ResourceVersion != before.ResourceVersion || asked != 3 {
+		t.Errorf("%d passes moved the resourceVersion from %s to %s, want 3 and none", asked, before.ResourceVersion, after.ResourceVersion)
+	}
+}
+
+// A Plan with a client of another namespace finds no object, and must not take that
+// for its end: Ensure would remove the finalizer, and nothing were cleaned up.
+//
+// Proves F8.
+func TestServerPlanOfAnotherNamespace(t *testing.T) {
+	s, elsewhere := newServer(t), newServer(t)
+	for _, there := range []bool{false, true} {
+		t.Run(fmt.Sprintf("the name is taken there: %v", there), func(t *testing.T) {
+			if there {
+				elsewhere.create(t, "one", name)
+			}
+			s.create(t, "one", name)
+			s.delete(t, "one")
+			p := plan{Client: elsewhere, Steps: []step{{Name: "a", Run: says(done, nil)}}}
+			_, _, err := finalizer.Ensure(t.Context(), s, s.get(t, "one"), name, p.Run)
+			if err == nil || !strings.Contains(err.Error(), "Plan.Client does not find") {
+				t.Errorf("error = %v, want one about Plan.Client", err)
+			}
+			if !finalizer.Has(s.get(t, "one"), name) {
+				t.Error("the finalizer went although no step was asked")
+			}
+			p.Client = s
+			if _, _, err := finalizer.Ensure(t.Context(), s, s.get(t, "one"), name, p.Run); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // What the Caveats say about the last removal: the answer has the old
 // resourceVersion and watchers see DELETED alone. The look of Remove at the live
 // object must not write either.
@@ -352,6 +455,7 @@ func TestServerLastRemoval(t *testing.T) {
 	}
 }
 
+// TestServerLookWritesNothing proves F18.
 func TestServerLookWritesNothing(t *testing.T) {
 	s := newServer(t)
 	obj := s.create(t, "one", "x.example.com/1", name)
