@@ -65,5 +65,7 @@
 //     or dies later is retried by client-go and not reported here.
 //   - Do not use Trim on objects whose field ownership is read from the cache:
 //     extracting applied fields (ssa.ApplyChanged's extract, the generated
-//     Extract functions) needs managedFields.
+//     Extract functions) needs managedFields. Nor where the cached object itself is
+//     written back to the status of a built-in kind (UpdateStatus): the API server
+//     stores the annotations that come with it, and the trimmed one would be gone.
 package informer

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +28,9 @@ type Applier[T, C any] interface {
 // does not have any more go, and those of set are written whoever wrote them before.
 // It returns the server's answer, or live itself, the same pointer, when there was
 // nothing to write.
+//
+// The schema must have the conditions as a map by type, which [CheckDefinition] tells:
+// in any other list the server replaces those of others.
 //
 // A type belongs to one manager. What two have written can be changed, but not given
 // up: the server keeps the part of the other one, and answers Invalid if that is no
@@ -55,7 +59,7 @@ func Apply[T metav1.Object, C any](ctx context.Context, fieldManager string, c A
 	if errs := validation.ValidateFieldManager(fieldManager, nil); len(errs) > 0 {
 		return none, fmt.Errorf("status: fieldManager %.32q: %w", fieldManager, errs.ToAggregate())
 	}
-	if err := identified(live); err != nil {
+	if err := identified(c, live); err != nil {
 		return none, err
 	}
 	current := read(live)
@@ -68,19 +72,16 @@ func Apply[T metav1.Object, C any](ctx context.Context, fieldManager string, c A
 	}
 	// In the order of live, which the server then keeps.
 	var own []metav1.Condition
-	same := true
-	for i, c := range next {
-		if meta.FindStatusCondition(set, c.Type) == nil {
-			continue
+	for _, c := range next {
+		if meta.FindStatusCondition(set, c.Type) != nil {
+			own = append(own, c)
 		}
-		same = same && i < len(current.conditions) && current.conditions[i] == c
-		own = append(own, c)
 	}
 	body, err := envelope(config, live)
 	if err != nil {
 		return none, err
 	}
-	if same && owns(live, fieldManager, body["apiVersion"], own) {
+	if slices.Equal(next, current.conditions) && owns(live, fieldManager, body["apiVersion"], own) {
 		return live, nil
 	}
 	full, err := fill(config, body, own)
@@ -114,7 +115,8 @@ func owns(live metav1.Object, manager string, apiVersion any, conditions []metav
 		return entry.APIVersion == apiVersion && json.Unmarshal(entry.FieldsV1.GetRawBytes(), &got) == nil &&
 			reflect.DeepEqual(got, set{"f:status": set{"f:conditions": want}})
 	}
-	return len(conditions) == 0
+	// Without any entry nothing is known about who owns what.
+	return len(conditions) == 0 && len(live.GetManagedFields()) > 0
 }
 
 // envelope returns what config is in JSON, with the guard of live.
@@ -136,9 +138,20 @@ func envelope(config any, live metav1.Object) (map[string]any, error) {
 			return nil, fmt.Errorf("status: config has metadata.%s %q, live has %q", f.name, got, f.want)
 		}
 	}
+	for _, name := range []string{"apiVersion", "kind"} {
+		if text, _ := body[name].(string); text == "" {
+			return nil, fmt.Errorf("status: config has no %s: give what the generated constructor returns", name)
+		}
+	}
 	for name := range body {
 		if name != "apiVersion" && name != "kind" && name != "metadata" {
 			return nil, fmt.Errorf("status: config has %s: Apply sends conditions alone", name)
+		}
+	}
+	// The server stores labels and finalizers that come with the status of built-in kinds.
+	for name, value := range metadata {
+		if name != "name" && name != "namespace" && value != nil {
+			return nil, fmt.Errorf("status: config has metadata.%s: Apply sends conditions alone", name)
 		}
 	}
 	maps.Copy(metadata, guard(live))

@@ -2,17 +2,24 @@ package status_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	policyac "k8s.io/client-go/applyconfigurations/policy/v1"
+	"k8s.io/client-go/dynamic"
 	policyclient "k8s.io/client-go/kubernetes/typed/policy/v1"
 
+	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/status"
 )
 
@@ -285,6 +292,146 @@ func TestServerPatch(t *testing.T) {
 		}
 		if diff := cmp.Diff(wanted, obj); diff != "" {
 			t.Errorf("%s: wanted and stored object (-wanted +stored):\n%s", tt.name, diff)
+		}
+	}
+}
+
+// A cache that drops managedFields does not tell what a manager owns, so what it gives
+// up is given up on the server.
+//
+// Proves S11.
+func TestServerApplyStripped(t *testing.T) {
+	t.Parallel()
+	c, requests := newBudgets(t)
+	obj, err := apply(t.Context(), c, "m", createBudget(t, c), status.True("Ready", "Fine", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	obj.ManagedFields = nil
+	before := requests.Load()
+	answer, err := apply(t.Context(), c, "m", obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := requests.Load() - before; n != 1 || len(answer.Status.Conditions) != 0 {
+		t.Errorf("%d requests, conditions %v, want 1 and none", n, answer.Status.Conditions)
+	}
+}
+
+// A list that became a map has a type twice. Apply sends it once, and then it is there
+// once.
+//
+// Proves S10.
+func TestServerApplyTwice(t *testing.T) {
+	t.Parallel()
+	const group = "twice.test.controllerkit.dev"
+	config, requests := testserver.Counted(t)
+	dyn, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := definition(group)
+	path := []string{"spec", "versions", "schema", "openAPIV3Schema", "properties", "status", "properties", "conditions"}
+	delete(at(d.Object, path...), "x-kubernetes-list-type")
+	delete(at(d.Object, path...), "x-kubernetes-list-map-keys")
+	testserver.InstallCRD(t, d.Object)
+	namespace := testserver.Namespace(t)
+	widgets := dyn.Resource(schema.GroupVersionResource{Group: group, Version: "v1", Resource: "widgets"}).Namespace(namespace)
+	blank := func() *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": group + "/v1", "kind": "Widget", "metadata": map[string]any{"name": "one", "namespace": namespace},
+		}}
+	}
+	item := func(typ, s string) map[string]any {
+		return map[string]any{"type": typ, "status": s, "reason": "R", "message": "", "observedGeneration": int64(1), "lastTransitionTime": "2001-09-09T01:46:40Z"}
+	}
+	obj := createServed(t, widgets, blank())
+	obj.Object["status"] = map[string]any{"conditions": []any{item("Ready", "True"), item("Other", "True"), item("Ready", "False")}}
+	if obj, err = widgets.UpdateStatus(t.Context(), obj, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	fixed, err := dyn.Resource(definitions()).Get(t.Context(), d.GetName(), metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at(fixed.Object, path...)["x-kubernetes-list-type"] = "map"
+	at(fixed.Object, path...)["x-kubernetes-list-map-keys"] = []any{"type"}
+	if _, err := dyn.Resource(definitions()).Update(t.Context(), fixed, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// When the new schema is in force nothing tells: until then an apply is one to a list.
+	// A dry run answers with one condition then, and with two when it is.
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for inForce := false; !inForce; {
+		trial := blank()
+		trial.Object["status"] = map[string]any{"conditions": []any{item("Ready", "True")}}
+		answer, err := widgets.ApplyStatus(ctx, "one", trial, metav1.ApplyOptions{FieldManager: "trial", Force: true, DryRun: []string{metav1.DryRunAll}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, _, _ := unstructured.NestedSlice(answer.Object, "status", "conditions")
+		inForce = len(list) > 1
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	for i, want := range []int64{1, 0} {
+		before := requests.Load()
+		if obj, err = status.Apply(t.Context(), "m", applier{widgets}, obj, blank(), status.True("Ready", "Fine", "")); err != nil {
+			t.Fatal(err)
+		}
+		if n := requests.Load() - before; n != want {
+			t.Errorf("apply %d: %d requests, want %d", i, n, want)
+		}
+	}
+	var types []string
+	list, _, _ := unstructured.NestedSlice(obj.Object, "status", "conditions")
+	for _, c := range list {
+		types = append(types, fmt.Sprint(c.(map[string]any)["type"], c.(map[string]any)["status"]))
+	}
+	slices.Sort(types)
+	if diff := cmp.Diff([]string{"OtherTrue", "ReadyTrue"}, types); diff != "" {
+		t.Errorf("conditions (-want +stored):\n%s", diff)
+	}
+}
+
+// A cache that trims annotations takes none from the server: not with Patch and Apply.
+// What Update does is documented with it.
+//
+// Proves S9, S10.
+func TestServerTrimmed(t *testing.T) {
+	t.Parallel()
+	c, _ := newBudgets(t)
+	obj := createBudget(t, c)
+	obj.Annotations = map[string]string{"example.com/a": "b"}
+	obj, err := c.Update(t.Context(), obj, metav1.UpdateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	grow := func(o *policyv1.PodDisruptionBudget) { o.Status.CurrentHealthy++ }
+	for _, f := range []struct {
+		name  string
+		write func(obj *policyv1.PodDisruptionBudget) (*policyv1.PodDisruptionBudget, error)
+		keeps bool
+	}{
+		{name: "Patch", keeps: true, write: func(obj *policyv1.PodDisruptionBudget) (*policyv1.PodDisruptionBudget, error) {
+			return status.Patch(t.Context(), c, obj, grow)
+		}},
+		{name: "Apply", keeps: true, write: func(obj *policyv1.PodDisruptionBudget) (*policyv1.PodDisruptionBudget, error) {
+			return apply(t.Context(), c, "m", obj, status.True("Ready", "Fine", ""))
+		}},
+		{name: "Update", write: func(obj *policyv1.PodDisruptionBudget) (*policyv1.PodDisruptionBudget, error) {
+			return status.Update(t.Context(), c, obj, grow)
+		}},
+	} {
+		obj.ManagedFields, obj.Annotations = nil, nil
+		if obj, err = f.write(obj); err != nil {
+			t.Fatalf("%s: %v", f.name, err)
+		}
+		if kept := obj.Annotations["example.com/a"] == "b"; kept != f.keeps {
+			t.Errorf("%s: annotations %v, want the one that the copy did not have: %v", f.name, obj.Annotations, f.keeps)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	policyac "k8s.io/client-go/applyconfigurations/policy/v1"
 
@@ -64,6 +65,7 @@ func TestBadObject(t *testing.T) {
 		{name: "nil", null: true, want: "object is nil"},
 		{name: "no name", object: func(o *pdb) { o.Name = "" }, want: "metadata.name"},
 		{name: "no resourceVersion", object: func(o *pdb) { o.ResourceVersion = "" }, want: "metadata.resourceVersion"},
+		{name: "resourceVersion of any", object: func(o *pdb) { o.ResourceVersion = "0" }, want: "metadata.resourceVersion"},
 		{name: "no uid", object: func(o *pdb) { o.UID = "" }, want: "metadata.uid", updates: true},
 	}
 	for _, tt := range tests {
@@ -91,6 +93,19 @@ func TestBadObject(t *testing.T) {
 	var mutate func(*pdb)
 	_, err = status.Update(t.Context(), silent[*pdb]{t}, budget(), mutate)
 	refused(t, "no mutate", err, "mutate is nil")
+
+	grow := func(o *pdb) { o.Status.CurrentHealthy++ }
+	_, err = status.Update(t.Context(), nil, budget(), grow)
+	refused(t, "Update without a client", err, "client is nil")
+	var typed *recorder[*pdb]
+	_, err = status.Patch(t.Context(), typed, budget(), grow)
+	refused(t, "Patch with a typed nil", err, "client is nil")
+	var applier status.Applier[*pdb, *policyac.PodDisruptionBudgetApplyConfiguration]
+	_, err = status.Apply(t.Context(), "m", applier, budget(), policyac.PodDisruptionBudget("one", "default"), status.True("Ready", "Fine", ""))
+	refused(t, "Apply without a client", err, "client is nil")
+	err = status.CheckDefinition(t.Context(), nil, schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"})
+	refused(t, "CheckDefinition without a client", err, "client is nil")
+	refused(t, "Set without conditions", status.Set(nil, 1, status.True("Ready", "Fine", "")), "conditions is nil")
 }
 
 // A status that says less than before, or more than can be, is refused: by Update,
@@ -201,6 +216,11 @@ func TestBadApply(t *testing.T) {
 		{name: "no metadata", manager: "m", config: &policyac.PodDisruptionBudgetApplyConfiguration{}, want: "metadata.name"},
 		{name: "a spec", manager: "m", config: fine().WithSpec(policyac.PodDisruptionBudgetSpec()), want: "config has spec"},
 		{name: "a status", manager: "m", config: fine().WithStatus(policyac.PodDisruptionBudgetStatus()), want: "config has status"},
+		{name: "labels", manager: "m", config: fine().WithLabels(map[string]string{"a": "b"}), want: "config has metadata.labels"},
+		{name: "a finalizer", manager: "m", config: fine().WithFinalizers("example.com/a"), want: "config has metadata.finalizers"},
+		{name: "a uid", manager: "m", config: fine().WithUID("v"), want: "config has metadata.uid"},
+		{name: "no kind", manager: "m", config: fine().WithKind(""), want: "config has no kind"},
+		{name: "no apiVersion", manager: "m", config: fine().WithAPIVersion(""), want: "config has no apiVersion"},
 		{name: "bad reason", manager: "m", config: fine(), set: []metav1.Condition{status.True("Ready", "a sentence", "")}, want: "reason"},
 		{name: "bad type", manager: "m", config: fine(), set: []metav1.Condition{status.True("-", "Fine", "")}, want: "type"},
 		{name: "twice", manager: "m", config: fine(), set: []metav1.Condition{ready, ready}, want: "twice"},
@@ -220,9 +240,11 @@ func TestBadApply(t *testing.T) {
 	_, err = status.Apply(t.Context(), "m", silentApplier[*appsv1.Deployment, config]{t}, deployment, fine(), ready)
 	refused(t, "own condition type", err, "status.conditions")
 	type bare struct {
+		metav1.TypeMeta   `json:",inline"`
 		metav1.ObjectMeta `json:"metadata"`
 	}
-	_, err = status.Apply(t.Context(), "m", silentApplier[*pdb, *bare]{t}, budget(), &bare{ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "default"}}, ready)
+	kind := metav1.TypeMeta{APIVersion: "policy/v1", Kind: "PodDisruptionBudget"}
+	_, err = status.Apply(t.Context(), "m", silentApplier[*pdb, *bare]{t}, budget(), &bare{TypeMeta: kind, ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "default"}}, ready)
 	refused(t, "config without conditions", err, "status.conditions")
 	_, err = status.Apply(t.Context(), "m", silentApplier[*pdb, bare]{t}, budget(), bare{}, ready)
 	refused(t, "config is no pointer", err, "pointer")
@@ -294,10 +316,13 @@ func TestPatchBody(t *testing.T) {
 }
 
 // sender counts applies.
-type sender struct{ n int }
+type sender struct {
+	n    int
+	last *policyac.PodDisruptionBudgetApplyConfiguration
+}
 
-func (s *sender) ApplyStatus(_ context.Context, _ *policyac.PodDisruptionBudgetApplyConfiguration, _ metav1.ApplyOptions) (*policyv1.PodDisruptionBudget, error) {
-	s.n++
+func (s *sender) ApplyStatus(_ context.Context, config *policyac.PodDisruptionBudgetApplyConfiguration, _ metav1.ApplyOptions) (*policyv1.PodDisruptionBudget, error) {
+	s.n, s.last = s.n+1, config
 	return budget(), nil
 }
 
@@ -325,6 +350,7 @@ func TestApplyOwnership(t *testing.T) {
 		name    string
 		entries []metav1.ManagedFieldsEntry
 		set     []metav1.Condition
+		twice   string // a type that the list has once more at its end, and once more
 		want    int
 	}{
 		{name: "owned", entries: []metav1.ManagedFieldsEntry{entry(nil)}, set: ready},
@@ -342,14 +368,80 @@ func TestApplyOwnership(t *testing.T) {
 		{name: "no fields", entries: []metav1.ManagedFieldsEntry{entry(func(e *metav1.ManagedFieldsEntry) { e.FieldsV1 = nil })}, set: ready, want: 1},
 		{name: "not JSON", entries: []metav1.ManagedFieldsEntry{entry(fieldsOf(`{`))}, set: ready, want: 1},
 		{name: "gives up", entries: []metav1.ManagedFieldsEntry{entry(nil)}, want: 1},
+		{name: "nobody knows what it owns", want: 1},
+		{name: "a duplicate of its own", entries: []metav1.ManagedFieldsEntry{entry(nil)}, set: ready, twice: "Ready", want: 1},
+		{name: "a duplicate of others", entries: []metav1.ManagedFieldsEntry{entry(nil)}, set: ready, twice: "Other"},
 		{name: "has nothing to give up", entries: []metav1.ManagedFieldsEntry{entry(func(e *metav1.ManagedFieldsEntry) { e.Manager = "n" })}},
 	} {
 		obj := budget()
 		obj.ManagedFields = tt.entries
+		if tt.twice != "" {
+			again := metav1.Condition{Type: tt.twice, Status: "False", Reason: "Again", ObservedGeneration: 3, LastTransitionTime: metav1.Unix(1e9, 0)}
+			obj.Status.Conditions = append(obj.Status.Conditions, again, again)
+		}
 		s := &sender{}
 		answer, err := status.Apply(t.Context(), "m", s, obj, policyac.PodDisruptionBudget("one", "default"), tt.set...)
 		if err != nil || s.n != tt.want || (answer == obj) != (tt.want == 0) {
 			t.Errorf("%s: %d requests, error %v, want %d", tt.name, s.n, err, tt.want)
 		}
+		if s.n > 0 && tt.set != nil && len(s.last.Status.Conditions) != len(tt.set) {
+			t.Errorf("%s: %d conditions are sent, want %d", tt.name, len(s.last.Status.Conditions), len(tt.set))
+		}
 	}
+}
+
+// Types that a list has twice, as one that is no map can: what nobody touches stays
+// and stops nobody, and what is set is there once.
+//
+// Proves S7, S12.
+func TestTwice(t *testing.T) {
+	condition := func(typ string, s metav1.ConditionStatus, generation int64) metav1.Condition {
+		return metav1.Condition{Type: typ, Status: s, Reason: "R", ObservedGeneration: generation, LastTransitionTime: metav1.Unix(1e9, 0)}
+	}
+	for _, tt := range []struct {
+		name string
+		has  []metav1.Condition
+		set  []metav1.Condition // for generation 3
+		want []metav1.Condition // transition times aside
+		text string             // of the error
+	}{
+		{
+			name: "others stay", has: []metav1.Condition{condition("A", "True", 3), condition("A", "True", 2), condition("B", "True", 2), condition("B", "False", 3)},
+			set:  []metav1.Condition{condition("C", "True", 3)},
+			want: []metav1.Condition{condition("A", "True", 3), condition("A", "True", 2), condition("B", "True", 2), condition("B", "False", 3), condition("C", "True", 3)},
+		},
+		{
+			name: "what is set is there once", has: []metav1.Condition{condition("A", "True", 3), condition("B", "True", 1), condition("A", "False", 2), condition("C", "True", 3), condition("A", "True", 3)},
+			set:  []metav1.Condition{condition("A", "True", 3)},
+			want: []metav1.Condition{condition("A", "True", 3), condition("B", "True", 1), condition("C", "True", 3)},
+		},
+		{name: "the second is newer", has: []metav1.Condition{condition("A", "True", 3), condition("A", "True", 4)}, set: []metav1.Condition{condition("A", "True", 3)}, text: "shows generation 4"},
+	} {
+		obj := budget()
+		obj.Status.Conditions = tt.has
+		before := obj.DeepCopy()
+		got, err := status.Update(t.Context(), echo{}, obj, func(o *policyv1.PodDisruptionBudget) error {
+			o.Status.CurrentHealthy++
+			return status.Set(&o.Status.Conditions, 3, tt.set...)
+		})
+		refused(t, tt.name, err, tt.text)
+		if diff := cmp.Diff(before, obj); diff != "" {
+			t.Errorf("%s: the caller's object changed (-before +after):\n%s", tt.name, diff)
+		}
+		if err != nil {
+			continue
+		}
+		for i := range got.Status.Conditions {
+			got.Status.Conditions[i].LastTransitionTime = metav1.Unix(1e9, 0)
+		}
+		if diff := cmp.Diff(tt.want, got.Status.Conditions); diff != "" {
+			t.Errorf("%s: (-want +got):\n%s", tt.name, diff)
+		}
+	}
+	// The newest of two may not be taken away to write an older one.
+	obj := budget()
+	obj.Status.Conditions = []metav1.Condition{condition("A", "True", 2), condition("A", "True", 3), condition("A", "True", 2)}
+	_, err := status.Update(t.Context(), echo{}, obj, func(o *policyv1.PodDisruptionBudget) { o.Status.Conditions = o.Status.Conditions[:1] })
+	refused(t, "the newest goes", err, `condition "A" shows generation 3`)
+	refused(t, "Set", status.Set(&obj.Status.Conditions, 2, condition("A", "True", 2)), "shows generation 3")
 }

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,7 +16,7 @@ import (
 // give. Otherwise it gives the reason of the part that decided.
 const (
 	ReasonAllTrue     = "AllTrue"     // every part is True
-	ReasonNotReported = "NotReported" // a part is missing
+	ReasonNotReported = "NotReported" // a part is missing, or has no reason
 	ReasonOutdated    = "Outdated"    // a part describes an older generation
 )
 
@@ -39,7 +40,8 @@ func Unknown(conditionType, reason, message string) metav1.Condition {
 
 // Set puts each of set into conditions: in the place of the one with its type, or
 // at the end. generation is the metadata.generation of the object that the result
-// was computed from; it becomes observedGeneration (0 for kinds without one).
+// was computed from; it becomes observedGeneration (0 for kinds without one). Where
+// the list has a type more than once, the others go: some read the first, some all.
 //
 // lastTransitionTime is now, in whole seconds, for a new condition and for one
 // whose status changed, and stays what it is otherwise. ObservedGeneration and
@@ -55,6 +57,9 @@ func Unknown(conditionType, reason, message string) metav1.Condition {
 // should leave out. Set replaces the slice and never writes to the elements of
 // the old one.
 func Set(conditions *[]metav1.Condition, generation int64, set ...metav1.Condition) error {
+	if conditions == nil {
+		return errors.New("status: conditions is nil: pass the address of the conditions of the object")
+	}
 	now := metav1.Now().Rfc3339Copy()
 	next := slices.Clone(*conditions)
 	seen := make(map[string]bool, len(set))
@@ -69,18 +74,22 @@ func Set(conditions *[]metav1.Condition, generation int64, set ...metav1.Conditi
 			return fmt.Errorf("status: condition %q is given twice", c.Type)
 		}
 		seen[c.Type] = true
-		old := meta.FindStatusCondition(next, c.Type)
-		if old == nil {
+		same := func(old metav1.Condition) bool { return old.Type == c.Type }
+		i := slices.IndexFunc(next, same)
+		if i < 0 {
 			next = append(next, c)
 			continue
 		}
-		if generation < old.ObservedGeneration {
-			return fmt.Errorf("status: condition %q shows generation %d, this result is for generation %d: reconcile again from a newer copy", c.Type, old.ObservedGeneration, generation)
+		for _, old := range next[i:] {
+			if same(old) && generation < old.ObservedGeneration {
+				return fmt.Errorf("status: condition %q shows generation %d, this result is for generation %d: reconcile again from a newer copy", c.Type, old.ObservedGeneration, generation)
+			}
 		}
-		if old.Status == c.Status && !old.LastTransitionTime.IsZero() {
+		if old := next[i]; old.Status == c.Status && !old.LastTransitionTime.IsZero() {
 			c.LastTransitionTime = old.LastTransitionTime
 		}
-		*old = c
+		next[i] = c
+		next = append(next[:i+1], slices.DeleteFunc(next[i+1:], same)...)
 	}
 	*conditions = next
 	return nil
@@ -108,6 +117,12 @@ func Summary(conditions []metav1.Condition, generation int64, conditionType stri
 			p = Unknown(part, ReasonOutdated, fmt.Sprintf("reported for generation %d, not %d", c.ObservedGeneration, generation))
 		default:
 			p = *c
+			if p.Reason == "" {
+				p.Reason = ReasonNotReported
+			}
+			if p.Status != metav1.ConditionTrue && p.Status != metav1.ConditionFalse {
+				p.Status = metav1.ConditionUnknown
+			}
 		}
 		if p.Status == metav1.ConditionTrue {
 			continue

@@ -194,6 +194,8 @@ func TestSummary(t *testing.T) {
 		{name: "missing", conditions: []metav1.Condition{a}, parts: []string{"A", "B"}, want: status.Unknown("Ready", status.ReasonNotReported, "B: not reported")},
 		{name: "True for an older generation", conditions: []metav1.Condition{at(1, a), b}, parts: []string{"A", "B"}, want: status.Unknown("Ready", status.ReasonOutdated, "A: reported for generation 1, not 2")},
 		{name: "False for an older generation", conditions: []metav1.Condition{at(1, notA), b}, parts: []string{"A", "B"}, want: status.Unknown("Ready", status.ReasonOutdated, "A: reported for generation 1, not 2")},
+		{name: "a part without a reason", conditions: []metav1.Condition{at(2, status.False("A", "", "a is down"))}, parts: []string{"A"}, want: status.False("Ready", status.ReasonNotReported, "A: a is down")},
+		{name: "a part without a status", conditions: []metav1.Condition{at(2, metav1.Condition{Type: "A", Reason: "NoA", Message: "m"})}, parts: []string{"A"}, want: status.Unknown("Ready", "NoA", "A: m")},
 		{name: "no parts", conditions: []metav1.Condition{a}, want: status.Unknown("Ready", status.ReasonNotReported, "no parts")},
 	}
 	for _, tt := range tests {

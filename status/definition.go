@@ -31,12 +31,14 @@ type Getter interface {
 //     other writes change the status along with the spec.
 //   - The schema has no status, or conditions without a field that each condition
 //     has. The API server drops what the schema does not have, so the same status
-//     is written again with every reconcile.
+//     is written again with every reconcile. Without a conversion webhook it also
+//     drops what the version that is stored lacks.
 //   - The conditions are not a map by type (x-kubernetes-list-type: map and
 //     x-kubernetes-list-map-keys: [type]). Then each [Apply] replaces the conditions
 //     of the others.
 //
-// A schema without conditions is fine. CheckDefinition needs the verb get on
+// A schema without conditions is taken for that of a kind that has none; where it keeps
+// unknown fields, conditions are kept too, but are no map. CheckDefinition needs the verb get on
 // customresourcedefinitions in the group apiextensions.k8s.io, which only a
 // ClusterRole gives, and which can be limited to the name, such as
 // widgets.example.com. Without it the error is a Forbidden, which says nothing about
@@ -45,6 +47,9 @@ type Getter interface {
 func CheckDefinition(ctx context.Context, c Getter, resource schema.GroupVersionResource) error {
 	if resource.Group == "" || resource.Version == "" || resource.Resource == "" {
 		return fmt.Errorf("status: resource %q of group %q in version %q: name all three", resource.Resource, resource.Group, resource.Version)
+	}
+	if isNil(c) {
+		return errNoClient
 	}
 	name := resource.GroupResource().String()
 	definition, err := c.Get(ctx, name, metav1.GetOptions{})
@@ -65,34 +70,58 @@ func CheckDefinition(ctx context.Context, c Getter, resource schema.GroupVersion
 
 // defects returns what is wrong with a version of a definition.
 func defects(definition map[string]any, version string) []string {
+	var v, stored map[string]any
 	versions, _, _ := unstructured.NestedSlice(definition, "spec", "versions")
-	var v map[string]any
 	for _, item := range versions {
-		if item, ok := item.(map[string]any); ok && item["name"] == version && item["served"] == true {
+		item, _ := item.(map[string]any)
+		if item["name"] == version && item["served"] == true {
 			v = item
+		}
+		if item["storage"] == true {
+			stored = item
 		}
 	}
 	if v == nil {
-		return []string{"it is not served: set served to true"}
+		return []string{"it is not served: add it, or set served to true"}
 	}
 	var found []string
 	if _, ok, _ := unstructured.NestedMap(v, "subresources", "status"); !ok {
 		found = append(found, "there is no status subresource: add subresources: {status: {}}")
 	}
-	root, _, _ := unstructured.NestedMap(v, "schema", "openAPIV3Schema")
+	lost, conditions := dropped(v, false)
+	if conditions == nil {
+		return append(found, lost...)
+	}
+	if conditions["x-kubernetes-list-type"] != "map" || !reflect.DeepEqual(conditions["x-kubernetes-list-map-keys"], []any{"type"}) {
+		found = append(found, "status.conditions is no map by type: add x-kubernetes-list-type: map and x-kubernetes-list-map-keys: [type]")
+	}
+	found = append(found, lost...)
+	// What a webhook makes of a version cannot be known.
+	if strategy, _, _ := unstructured.NestedString(definition, "spec", "conversion", "strategy"); stored != nil && stored["name"] != version && strategy != "Webhook" {
+		lost, _ := dropped(stored, true)
+		for _, defect := range lost {
+			found = append(found, fmt.Sprintf("it is stored as version %v: %s", stored["name"], defect))
+		}
+	}
+	return found
+}
+
+// dropped returns what the server drops of the status of a version, and the schema
+// of its conditions, nil if there is none; used says that there are conditions.
+func dropped(version map[string]any, used bool) (found []string, conditions map[string]any) {
+	root, _, _ := unstructured.NestedMap(version, "schema", "openAPIV3Schema")
 	status, ok := property(root, "status")
 	if !ok {
 		if !keepsUnknown(root) {
 			found = append(found, "the schema has no status, so that it is dropped: add it")
 		}
-		return found
+		return found, nil
 	}
-	conditions, ok := property(status, "conditions")
-	if !ok {
-		return found
-	}
-	if conditions["x-kubernetes-list-type"] != "map" || !reflect.DeepEqual(conditions["x-kubernetes-list-map-keys"], []any{"type"}) {
-		found = append(found, "status.conditions is no map by type: add x-kubernetes-list-type: map and x-kubernetes-list-map-keys: [type]")
+	if conditions, ok = property(status, "conditions"); !ok {
+		if used && !keepsUnknown(status) {
+			found = append(found, "the schema has no status.conditions, so that they are dropped: add them")
+		}
+		return found, nil
 	}
 	items, _, _ := unstructured.NestedMap(conditions, "items")
 	for _, name := range []string{"type", "status", "observedGeneration", "lastTransitionTime", "reason", "message"} {
@@ -100,7 +129,7 @@ func defects(definition map[string]any, version string) []string {
 			found = append(found, fmt.Sprintf("status.conditions has no field %s, so that it is dropped: add it", name))
 		}
 	}
-	return found
+	return found, conditions
 }
 
 func property(schema map[string]any, name string) (map[string]any, bool) {

@@ -69,6 +69,17 @@ func TestCheckDefinition(t *testing.T) {
 			}
 		}
 	}
+	// stored adds a version v0 that is like the first and is the one that is stored.
+	stored := func(change func(version map[string]any)) func(map[string]any) {
+		return func(o map[string]any) {
+			v := at(o, "spec", "versions")
+			v0 := runtime.DeepCopyJSON(v)
+			if v0["name"], v["storage"] = "v0", false; change != nil {
+				change(v0)
+			}
+			at(o, "spec")["versions"] = []any{v, v0}
+		}
+	}
 	for _, tt := range []struct {
 		name   string
 		change []func(map[string]any)
@@ -89,6 +100,26 @@ func TestCheckDefinition(t *testing.T) {
 		{name: "no status", change: []func(map[string]any){set("spec versions schema openAPIV3Schema properties", "status", nil)}, want: []string{"has no status"}},
 		{name: "no schema of anything", change: []func(map[string]any){set("spec versions schema openAPIV3Schema", "properties", nil), set("spec versions schema openAPIV3Schema", "x-kubernetes-preserve-unknown-fields", true)}},
 		{name: "all", change: []func(map[string]any){set("spec versions", "subresources", nil), set(conditionsPath, "x-kubernetes-list-type", nil), set(conditionsPath+" items properties", "reason", nil)}, want: []string{"no status subresource", "no map by type", "no field reason"}},
+		{name: "another is stored", change: []func(map[string]any){stored(nil)}},
+		{name: "stored without a field", change: []func(map[string]any){stored(func(v map[string]any) {
+			delete(at(v, "schema", "openAPIV3Schema", "properties", "status", "properties", "conditions", "items", "properties"), "observedGeneration")
+		})}, want: []string{"it is stored as version v0: status.conditions has no field observedGeneration"}},
+		{name: "stored without conditions", change: []func(map[string]any){stored(func(v map[string]any) {
+			delete(at(v, "schema", "openAPIV3Schema", "properties", "status", "properties"), "conditions")
+		})}, want: []string{"it is stored as version v0: the schema has no status.conditions"}},
+		{name: "stored without a status", change: []func(map[string]any){stored(func(v map[string]any) {
+			delete(at(v, "schema", "openAPIV3Schema", "properties"), "status")
+		})}, want: []string{"it is stored as version v0: the schema has no status"}},
+		{name: "stored with all that comes", change: []func(map[string]any){stored(func(v map[string]any) {
+			s := at(v, "schema", "openAPIV3Schema", "properties", "status")
+			delete(at(s, "properties"), "conditions")
+			s["x-kubernetes-preserve-unknown-fields"] = true
+		})}},
+		{name: "stored by a webhook", change: []func(map[string]any){stored(func(v map[string]any) {
+			delete(at(v, "schema", "openAPIV3Schema", "properties"), "status")
+		}), set("spec", "conversion", map[string]any{"strategy": "Webhook"})}},
+		{name: "none is stored", change: []func(map[string]any){set("spec versions", "storage", false)}},
+		{name: "none has conditions", change: []func(map[string]any){set(statusPath+" properties", "conditions", nil), stored(nil)}},
 		{name: "empty", change: []func(map[string]any){set("", "spec", nil)}, want: []string{"not served"}},
 	} {
 		d := definition("example.com")
@@ -139,6 +170,7 @@ func TestServerCheckDefinition(t *testing.T) {
 		group  string
 		break_ func(version map[string]any)
 		want   string
+		stored bool                                                                     // the version that is broken is another, which is stored
 		then   func(c dynamic.ResourceInterface, obj, blank *unstructured.Unstructured) // shows the harm
 	}{
 		{group: "fit.status.controllerkit.dev"},
@@ -177,10 +209,37 @@ func TestServerCheckDefinition(t *testing.T) {
 				delete(at(version, "schema", "openAPIV3Schema", "properties", "status", "properties", "conditions", "items", "properties"), "observedGeneration")
 			},
 		},
+		{
+			group: "stored.status.controllerkit.dev", want: "it is stored as version v0: status.conditions has no field observedGeneration", stored: true,
+			break_: func(version map[string]any) {
+				delete(at(version, "schema", "openAPIV3Schema", "properties", "status", "properties", "conditions", "items", "properties"), "observedGeneration")
+			},
+			then: func(c dynamic.ResourceInterface, obj, _ *unstructured.Unstructured) {
+				answer, err := status.Update(t.Context(), c, obj, func(u *unstructured.Unstructured) {
+					u.Object["status"] = map[string]any{"conditions": []metav1.Condition{{
+						Type: "A", Status: "True", Reason: "Fine", ObservedGeneration: 1, LastTransitionTime: metav1.Unix(1e9, 0),
+					}}}
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				list, _, _ := unstructured.NestedSlice(answer.Object, "status", "conditions")
+				if _, ok := list[0].(map[string]any)["observedGeneration"]; ok {
+					t.Errorf("conditions %v, want no observedGeneration: the check reports what is no harm", list)
+				}
+			},
+		},
 	} {
 		d := definition(tt.group)
+		version := at(d.Object, "spec", "versions")
+		if tt.stored {
+			v0 := runtime.DeepCopyJSON(version)
+			version["storage"], v0["name"] = false, "v0"
+			at(d.Object, "spec")["versions"] = []any{version, v0}
+			version = v0
+		}
 		if tt.break_ != nil {
-			tt.break_(at(d.Object, "spec", "versions"))
+			tt.break_(version)
 		}
 		testserver.InstallCRD(t, d.Object)
 		err := status.CheckDefinition(t.Context(), dyn.Resource(definitions()), resource(tt.group))

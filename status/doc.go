@@ -52,10 +52,11 @@
 //
 //   - S1: Update makes one request if the status changed and none if it did not.
 //     Equal is meant semantically: 1 and 1000m are one quantity, no list and an
-//     empty list are one list.
+//     empty list are one list. What is the same in JSON is equal too: a time with a
+//     fraction of a second, an int and an int64 in a map.
 //   - S2: Update never overwrites a status it has not seen. It writes with the
-//     resourceVersion of the object it got and returns a Conflict as it is,
-//     without a second try.
+//     resourceVersion of the object it got and returns a Conflict,
+//     wrapped, without a second try.
 //   - S3: Update never changes the object it got, which may be the informer's.
 //   - S4: Update refuses, before any request, a function that changes something
 //     outside the status. The API server drops such changes silently, so the same
@@ -65,7 +66,8 @@
 //   - S6: Set never lets observedGeneration go back: a result computed for an
 //     older generation is an error and leaves the conditions as they are.
 //   - S7: Set keeps the order and the conditions of others, and changes nothing
-//     at all when one of the given conditions is invalid.
+//     at all when one of the given conditions is invalid. A type that the list has
+//     more than once is there once after it was set.
 //   - S8: Summary is True only if every part is True for the generation asked
 //     about.
 //   - S9: Patch makes one request if the status changed and none if it did not. It
@@ -79,7 +81,8 @@
 //     conditions with these values and nothing else in the status, and one if not.
 //   - S12: With Update, Patch and Apply no observedGeneration goes back or runs
 //     ahead, neither that of a condition nor that of the status: what is stored for a
-//     generation was computed from a copy of it.
+//     generation was computed from a copy of it. Of a type that is there more than
+//     once the newest generation counts.
 //   - S13: Steady lets a condition flip only to what its parts have said for the
 //     given time, and lets it a second after that at the latest, if it is asked again
 //     when it said. What it waits for is stored with the object and survives a restart.
@@ -89,11 +92,13 @@
 //     allows, and an error for all else.
 //   - S16: CheckDefinition reports by name a version that is not served, a missing
 //     status subresource, conditions that are no map by type and fields that the
-//     server would drop, and tells apart that it may not look.
+//     server would drop, also by the version that is stored, and tells apart that it
+//     may not look.
 //   - S17: What the API server would refuse or misunderstand is an error that names
-//     the field, before any request: an object that is nil or lacks a name, uid or
-//     resourceVersion, a field manager that is empty or too long, a configuration
-//     with other content than its name, a status of more than 1 MiB.
+//     the field, before any request: a client or an object that is nil, an object
+//     without name, uid or resourceVersion, a field manager that is empty or too long,
+//     a configuration without a kind or with other content than its name, a status of
+//     more than 1 MiB.
 //   - S18: A controller that dies at any of its writes, before or after it, and
 //     starts again from a copy of any age, ends with the same status.
 //   - S19: Each form works with the one verb that is documented above.
@@ -107,6 +112,13 @@
 // The package finds the status, its conditions and its observedGeneration by their
 // names in JSON, in structs as in maps, so a type needs no methods. What another
 // type than []metav1.Condition holds is not checked, and Apply refuses it.
+//
+// Update sends the whole object, and with the status of a built-in kind the API server
+// stores metadata too. From a cache that trims annotations, as informer.Trim does, use
+// Patch or Apply for such a kind, or they are gone from the object.
+//
+// Steady cannot see what goes round between the parts, or between False and Unknown,
+// faster than its time.
 //
 // Kinds without a status subresource answer with NotFound.
 package status

@@ -10,9 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// The conditions that kstatus, and with it Flux, Argo CD, Helm and others that wait
-// for objects of any kind, reads of kinds that it does not know. Besides them it
-// reads status.observedGeneration, and nothing of a condition but its status.
+// The conditions that kstatus, and with it Flux, Helm and others that wait for objects
+// of any kind, reads of kinds that it does not know. Besides them it reads
+// status.observedGeneration, and nothing of a condition but its status. An object that
+// is being deleted is Terminating to it, whatever its status says.
 const (
 	TypeReady       = "Ready"       // True: done
 	TypeReconciling = "Reconciling" // True: on the way
@@ -23,7 +24,7 @@ const (
 // Stalled as they must be for kstatus: both False if ready is True; otherwise
 // Stalled is True if stalled says that trying again cannot help, and Reconciling if
 // not. The one that is True has the reason and message of ready. Give all three to
-// [Set] or [Apply], and set status.observedGeneration.
+// [Set] or [Apply], and set status.observedGeneration, which Apply does not send.
 func ForKstatus(ready metav1.Condition, stalled bool) []metav1.Condition {
 	reconciling, stuck := False(TypeReconciling, ready.Reason, ""), False(TypeStalled, ready.Reason, "")
 	switch {
@@ -52,6 +53,9 @@ func ForKstatus(ready metav1.Condition, stalled bool) []metav1.Condition {
 //   - Reconciling or Stalled is Unknown, which kstatus takes for False.
 //   - A condition is not valid, or there twice.
 //
+// Of an object that is being deleted kstatus does not read the status: there Check
+// reports only conditions that are not valid or ahead.
+//
 // It is strict about kinds that use Ready alone: [ForKstatus] makes what is missing.
 func Check(obj metav1.Object) error {
 	if isNil(obj) {
@@ -65,7 +69,9 @@ func Check(obj metav1.Object) error {
 	report := func(format string, args ...any) { found = append(found, fmt.Errorf("status: "+format, args...)) }
 
 	generation := obj.GetGeneration()
+	deleting := obj.GetDeletionTimestamp() != nil
 	switch {
+	case deleting:
 	case generation == 0:
 		report("metadata.generation is missing: kstatus cannot tell old from new")
 	case v.observed == 0:
@@ -77,7 +83,7 @@ func Check(obj metav1.Object) error {
 		report("%w", err)
 	}
 	for _, c := range v.conditions {
-		kstatus := c.Type == TypeReady || c.Type == TypeReconciling || c.Type == TypeStalled
+		kstatus := !deleting && (c.Type == TypeReady || c.Type == TypeReconciling || c.Type == TypeStalled)
 		switch {
 		case c.ObservedGeneration > generation:
 			report("condition %s is about generation %d, ahead of metadata.generation %d", c.Type, c.ObservedGeneration, generation)
@@ -91,6 +97,7 @@ func Check(obj metav1.Object) error {
 	is := func(conditionType string) bool { return meta.IsStatusConditionTrue(v.conditions, conditionType) }
 	ready, reconciling, stalled := is(TypeReady), is(TypeReconciling), is(TypeStalled)
 	switch {
+	case deleting:
 	case reconciling && stalled:
 		report("conditions Reconciling and Stalled are both True: kstatus believes the one that comes first")
 	case ready && (reconciling || stalled):

@@ -15,6 +15,9 @@ import (
 
 // kstatus is what kstatus makes of an object of a kind that it does not know.
 func kstatus(o *policyv1.PodDisruptionBudget) string {
+	if o.DeletionTimestamp != nil {
+		return "terminating"
+	}
 	if seen := o.Status.ObservedGeneration; seen != 0 && seen != o.Generation {
 		return "in progress"
 	}
@@ -177,6 +180,16 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%s: found\n%v\nwant lines with %q", tt.name, err, tt.want)
 		}
 	}
+	// kstatus does not read the status of what is being deleted, so nothing is misread.
+	o := budget()
+	o.DeletionTimestamp = new(metav1.Unix(1e9, 0))
+	o.Status.Conditions = []metav1.Condition{c("Ready", "False", 3), c("Stalled", "Unknown", 2)}
+	refused(t, "deleted", status.Check(o), "")
+	o.Status.Conditions = []metav1.Condition{c("Ready", "Yes", 3)}
+	refused(t, "deleted and invalid", status.Check(o), "status.conditions[0].status")
+	o.Status.Conditions = []metav1.Condition{c("Ready", "True", 4)}
+	refused(t, "deleted and ahead", status.Check(o), "ahead of metadata.generation 3")
+
 	var none *policyv1.PodDisruptionBudget
 	refused(t, "nil", status.Check(none), "object is nil")
 	refused(t, "own condition type", status.Check(&appsv1.Deployment{}), "status.conditions")

@@ -8,7 +8,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
 // Patcher is the one method of a client that [Patch] calls. The typed clients and
@@ -23,22 +22,23 @@ type Patcher[T any] interface {
 // changed, and the uid and resourceVersion of obj, which must have both.
 func Patch[T Object[T], F func(T) | func(T) error](ctx context.Context, c Patcher[T], obj T, mutate F) (T, error) {
 	var none T
-	if err := identified(obj); err != nil {
+	if err := identified(c, obj); err != nil {
 		return none, err
 	}
-	changed, err := change(obj, mutate)
+	_, made, err := change(obj, mutate)
 	if err != nil {
 		return none, err
 	}
-	if isNil(changed) {
+	if made == nil {
 		return obj, nil
 	}
-	body, err := mergePatch(obj, changed)
+	status, differs := difference(made.before, made.after)
+	if !differs {
+		return obj, nil
+	}
+	body, err := json.Marshal(map[string]any{"metadata": guard(obj), "status": status})
 	if err != nil {
-		return none, err
-	}
-	if body == nil {
-		return obj, nil
+		return none, fmt.Errorf("status: status cannot be written as JSON: %w", err)
 	}
 	answer, err := c.Patch(ctx, obj.GetName(), types.MergePatchType, body, metav1.PatchOptions{}, "status")
 	if err != nil {
@@ -47,47 +47,10 @@ func Patch[T Object[T], F func(T) | func(T) error](ctx context.Context, c Patche
 	return answer, nil
 }
 
-// mergePatch returns the patch that makes the status of changed out of that of obj
-// and of no other version of it, or nil if they are the same in JSON.
-func mergePatch(obj, changed metav1.Object) ([]byte, error) {
-	before, err := statusJSON(obj)
-	if err != nil {
-		return nil, err
-	}
-	after, err := statusJSON(changed)
-	if err != nil {
-		return nil, err
-	}
-	status, differs := difference(before, after)
-	if !differs {
-		return nil, nil
-	}
-	body, err := json.Marshal(map[string]any{"metadata": guard(obj), "status": status})
-	if err != nil {
-		return nil, fmt.Errorf("status: status cannot be written as JSON: %w", err)
-	}
-	return body, nil
-}
-
 // guard is the metadata that makes the API server refuse a write to anything else
 // than this version of this object.
 func guard(obj metav1.Object) map[string]any {
 	return map[string]any{"uid": string(obj.GetUID()), "resourceVersion": obj.GetResourceVersion()}
-}
-
-// statusJSON returns the status of obj in the types of unstructured objects.
-func statusJSON(obj any) (any, error) {
-	status := statusOf(obj)
-	if _, ok := obj.(unstructuredContent); ok {
-		return status, nil
-	}
-	data, err := json.Marshal(status)
-	if err != nil {
-		return nil, fmt.Errorf("status: status cannot be written as JSON: %w", err)
-	}
-	var v any
-	err = utiljson.Unmarshal(data, &v)
-	return v, err
 }
 
 // difference returns the merge patch (RFC 7386) from a to b. No value and null are

@@ -32,7 +32,11 @@ func read(obj any) view {
 		v.observed, _ = status["observedGeneration"].(int64)
 		v.conditions, v.conditioned = fromMaps(status["conditions"])
 	default:
-		value := reflect.Indirect(reflect.ValueOf(status))
+		value := reflect.ValueOf(status)
+		if value.Kind() == reflect.Pointer && value.IsNil() {
+			value = reflect.New(value.Type().Elem()) // says nothing yet, but can
+		}
+		value = reflect.Indirect(value)
 		if f := reflect.Indirect(member(value, "observedGeneration")); f.IsValid() && f.CanInt() {
 			v.observed = f.Int()
 		}
@@ -79,24 +83,36 @@ func statusOf(obj any) any {
 
 // member returns the field of a struct with that name in JSON, which may be in an
 // embedded struct; otherwise the zero Value.
-func member(value reflect.Value, name string) reflect.Value {
+func member(value reflect.Value, name string) (found reflect.Value) {
 	if value.Kind() != reflect.Struct {
 		return reflect.Value{}
 	}
 	for i := range value.NumField() {
-		field := value.Type().Field(i)
-		tag, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		switch {
-		case !field.IsExported():
-		case tag == name:
-			return value.Field(i)
-		case tag == "" && field.Anonymous:
-			if f := member(reflect.Indirect(value.Field(i)), name); f.IsValid() {
-				return f
+		switch field := value.Type().Field(i); {
+		case embedded(field):
+			if !found.IsValid() {
+				found = member(reflect.Indirect(value.Field(i)), name)
 			}
+		case field.IsExported() && nameOf(field) == name:
+			return value.Field(i) // before those of embedded structs, as in JSON
 		}
 	}
-	return reflect.Value{}
+	return found
+}
+
+// nameOf returns the name of a field in JSON.
+func nameOf(field reflect.StructField) string {
+	if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" {
+		return name
+	}
+	return field.Name
+}
+
+// embedded reports whether the fields of the field are in JSON those of the struct
+// that has it.
+func embedded(field reflect.StructField) bool {
+	name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+	return field.Anonymous && name == ""
 }
 
 // outside names a top-level field other than the status in which a and b differ,
@@ -105,20 +121,23 @@ func outside(a, b any) string {
 	if ua, ok := a.(unstructuredContent); ok {
 		return outsideMap(ua.UnstructuredContent(), b.(unstructuredContent).UnstructuredContent())
 	}
-	va, vb := reflect.Indirect(reflect.ValueOf(a)), reflect.Indirect(reflect.ValueOf(b))
-	if va.Kind() != reflect.Struct {
+	return outsideStruct(reflect.Indirect(reflect.ValueOf(a)), reflect.Indirect(reflect.ValueOf(b)))
+}
+
+func outsideStruct(a, b reflect.Value) string {
+	if a.Kind() != reflect.Struct || b.Kind() != reflect.Struct {
 		return ""
 	}
-	for i := range va.NumField() {
-		field := va.Type().Field(i)
-		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		if name == "" {
-			name = field.Name
-		}
-		if name == "status" || !field.IsExported() {
-			continue
-		}
-		if !apiequality.Semantic.DeepEqual(va.Field(i).Interface(), vb.Field(i).Interface()) {
+	for i := range a.NumField() {
+		field := a.Type().Field(i)
+		fa, fb := a.Field(i), b.Field(i)
+		switch name := nameOf(field); {
+		case embedded(field) && reflect.Indirect(fa).Kind() == reflect.Struct && reflect.Indirect(fb).Kind() == reflect.Struct:
+			if name := outsideStruct(reflect.Indirect(fa), reflect.Indirect(fb)); name != "" {
+				return name
+			}
+		case name == "status" || name == "-" || !field.IsExported():
+		case !apiequality.Semantic.DeepEqual(fa.Interface(), fb.Interface()):
 			return name
 		}
 	}

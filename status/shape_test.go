@@ -1,9 +1,11 @@
 package status_test
 
 import (
+	"context"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	policyac "k8s.io/client-go/applyconfigurations/policy/v1"
 
 	"github.com/controllerkit/controllerkit/status"
 )
@@ -62,8 +64,96 @@ func TestShapes(t *testing.T) {
 		func(s pointing) pointing { s.ObservedGeneration = nil; return s })
 	back(t, "pointer to a status", &Common{ObservedGeneration: 3}, func(s *Common) *Common { c := *s; return &c },
 		func(s *Common) *Common { s.ObservedGeneration = 2; return s })
+	back(t, "embedded, not exported", struct{ hidden }{hidden{3}}, func(s struct{ hidden }) struct{ hidden } { return s },
+		func(s struct{ hidden }) struct{ hidden } { s.ObservedGeneration = 2; return s })
+	back(t, "embedded and outer", outerWins{ObservedGeneration: 3}, func(s outerWins) outerWins { return s },
+		func(s outerWins) outerWins { s.ObservedGeneration = 2; return s })
 	back(t, "no status left", &Common{ObservedGeneration: 3}, func(s *Common) *Common { c := *s; return &c },
 		func(*Common) *Common { return nil })
+}
+
+type hidden struct {
+	ObservedGeneration int64 `json:"observedGeneration"`
+}
+
+type outerWins struct {
+	Common             `json:",inline"`
+	ObservedGeneration int64 `json:"observedGeneration"`
+}
+
+// Parent has all that kinds have, and is embedded in them.
+type Parent struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Size int `json:"size"`
+	} `json:"spec"`
+	Status Common `json:"status"`
+}
+
+type child struct {
+	Parent `json:",inline"`
+	memo   int // unexported: no business of anybody
+	Memo   int `json:"-"` // nor this
+}
+
+func (c *child) DeepCopy() *child {
+	next := *c
+	next.ObjectMeta = *c.ObjectMeta.DeepCopy()
+	next.memo++
+	return &next
+}
+
+// The spec and the status can be in an embedded struct, and what is not in JSON does
+// not count.
+//
+// Proves S1, S4.
+func TestEmbeddedObject(t *testing.T) {
+	obj := &child{}
+	obj.Name, obj.UID, obj.ResourceVersion, obj.Generation = "one", "u", "1", 3
+	for _, tt := range []struct {
+		name   string
+		mutate func(*child)
+		want   string // the patch of the status
+		text   string // of the error
+	}{
+		{name: "nothing", mutate: func(*child) {}},
+		{name: "status", mutate: func(c *child) { c.Status.ObservedGeneration = 3 }, want: `{"observedGeneration":3}`},
+		{name: "no field in JSON", mutate: func(c *child) { c.Memo++ }},
+		{name: "spec", mutate: func(c *child) { c.Spec.Size++ }, text: "mutate changed spec"},
+		{name: "kind", mutate: func(c *child) { c.Kind = "Child" }, text: "mutate changed kind"},
+		{name: "label", mutate: func(c *child) { c.Labels = map[string]string{"a": "b"} }, text: "mutate changed metadata"},
+	} {
+		r := &recorder[*child]{}
+		_, err := status.Patch(t.Context(), r, obj, tt.mutate)
+		refused(t, tt.name, err, tt.text)
+		want := ""
+		if tt.want != "" {
+			want = `{"metadata":{"resourceVersion":"1","uid":"u"},"status":` + tt.want + `}`
+		}
+		if string(r.data) != want {
+			t.Errorf("%s: patch %s, want %s", tt.name, r.data, want)
+		}
+	}
+}
+
+// An object without a status yet can have conditions if its type can.
+//
+// Proves S10.
+func TestApplyToNoStatus(t *testing.T) {
+	obj := &shaped[*Common]{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "u", ResourceVersion: "1", Generation: 3}}
+	sent := 0
+	_, err := status.Apply(t.Context(), "m", applies[*shaped[*Common]](func() { sent++ }), obj, policyac.PodDisruptionBudget("one", ""), status.True("Ready", "Fine", ""))
+	if err != nil || sent != 1 {
+		t.Errorf("%d requests, error %v, want 1", sent, err)
+	}
+}
+
+type applies[T any] func()
+
+func (f applies[T]) ApplyStatus(context.Context, *policyac.PodDisruptionBudgetApplyConfiguration, metav1.ApplyOptions) (T, error) {
+	f()
+	return *new(T), nil
 }
 
 // A field of the status that the type does not know is not in the patch.

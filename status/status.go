@@ -9,11 +9,14 @@ import (
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
 // ErrOutsideStatus is wrapped by the error of [Update] and [Patch] when the function
 // given to them changed a field outside the status, which the error names.
 var ErrOutsideStatus = errors.New("status: changed outside the status")
+
+var errNoClient = errors.New("status: the client is nil: pass the one of the object's kind")
 
 // maxStatus is the largest status, in bytes of JSON, that is sent. The API server
 // takes no object of more than 1.5 MiB, and every watcher holds a copy.
@@ -40,6 +43,10 @@ type Updater[T any] interface {
 // cache; Update refuses one that has none, because many kinds take such a write as
 // permission to overwrite. Objects in a fake clientset need one set by hand.
 //
+// Update sends the object whole, and with the status of a built-in kind the API
+// server stores the metadata too: an annotation that a cache has trimmed is gone
+// then. [Patch] and [Apply] write no metadata.
+//
 // mutate runs once; it is a func(T), or a func(T) error whose error ends Update,
 // wrapped, with nothing written. It may change only the status, otherwise Update
 // fails with [ErrOutsideStatus]. It must not let status.observedGeneration or that
@@ -48,14 +55,14 @@ type Updater[T any] interface {
 // Conflict, reconcile again from a newer copy.
 func Update[T Object[T], F func(T) | func(T) error](ctx context.Context, c Updater[T], obj T, mutate F) (T, error) {
 	var none T
-	if err := usable(obj); err != nil {
+	if err := usable(c, obj); err != nil {
 		return none, err
 	}
-	changed, err := change(obj, mutate)
+	changed, made, err := change(obj, mutate)
 	if err != nil {
 		return none, err
 	}
-	if isNil(changed) {
+	if made == nil {
 		return obj, nil
 	}
 	answer, err := c.UpdateStatus(ctx, changed, metav1.UpdateOptions{})
@@ -65,12 +72,16 @@ func Update[T Object[T], F func(T) | func(T) error](ctx context.Context, c Updat
 	return answer, nil
 }
 
-// change returns a copy of obj with the status that mutate gives it, or nil if that
-// is the one it has. It is where all that a status must not be is refused.
-func change[T Object[T], F func(T) | func(T) error](obj T, mutate F) (T, error) {
+// edit is a status before and after, in the types of unstructured objects.
+type edit struct{ before, after any }
+
+// change returns a copy of obj with the status that mutate gives it, and what mutate
+// made of the status, nil if nothing. It is where all that a status must not be is
+// refused.
+func change[T Object[T], F func(T) | func(T) error](obj T, mutate F) (T, *edit, error) {
 	var none T
 	if mutate == nil {
-		return none, errors.New("status: mutate is nil: give a function that changes the status")
+		return none, nil, errors.New("status: mutate is nil: give a function that changes the status")
 	}
 	changed := obj.DeepCopy()
 	switch mutate := any(mutate).(type) {
@@ -78,41 +89,73 @@ func change[T Object[T], F func(T) | func(T) error](obj T, mutate F) (T, error) 
 		mutate(changed)
 	case func(T) error:
 		if err := mutate(changed); err != nil {
-			return none, fmt.Errorf("status: mutate: %w", err)
+			return none, nil, fmt.Errorf("status: mutate: %w", err)
 		}
 	}
-	if apiequality.Semantic.DeepEqual(obj, changed) {
-		return none, nil
-	}
 	if field := outside(obj, changed); field != "" {
-		return none, fmt.Errorf("%w: mutate changed %s: write that with its own request", ErrOutsideStatus, field)
+		return none, nil, fmt.Errorf("%w: mutate changed %s: write that with its own request", ErrOutsideStatus, field)
+	}
+	if apiequality.Semantic.DeepEqual(statusOf(obj), statusOf(changed)) {
+		return none, nil, nil
+	}
+	// What differs in Go can be one in JSON, such as a time with a fraction of a second
+	// and the one that is stored. To write it would change nothing, again and again.
+	before, _, err := plain(obj)
+	if err != nil {
+		return none, nil, err
+	}
+	after, size, err := plain(changed)
+	if err != nil {
+		return none, nil, err
+	}
+	if reflect.DeepEqual(before, after) {
+		return none, nil, nil
+	}
+	// A map can have any Go type in it, of which the rules would not know.
+	if u, ok := any(changed).(unstructuredContent); ok {
+		content := u.UnstructuredContent()
+		if content["status"] = after; after == nil {
+			delete(content, "status")
+		}
 	}
 	if err := forward(obj.GetGeneration(), read(obj), read(changed)); err != nil {
-		return none, err
+		return none, nil, err
 	}
-	data, err := json.Marshal(statusOf(changed))
-	if err != nil {
-		return none, fmt.Errorf("status: status cannot be written as JSON: %w", err)
-	}
-	return changed, sized(len(data))
+	return changed, &edit{before, after}, sized(size)
 }
 
-// usable refuses an object that did not come from the API server.
-func usable(obj metav1.Object) error {
+// plain returns the status of obj in the types of unstructured objects, and how many
+// bytes of JSON it has.
+func plain(obj any) (status any, size int, err error) {
+	data, err := json.Marshal(statusOf(obj))
+	if err == nil {
+		err = utiljson.Unmarshal(data, &status)
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("status: status cannot be written as JSON: %w", err)
+	}
+	return status, len(data), nil
+}
+
+// usable refuses a client that is none, and an object that did not come from the
+// API server.
+func usable(client any, obj metav1.Object) error {
 	switch {
+	case isNil(client):
+		return errNoClient
 	case isNil(obj):
 		return errors.New("status: the object is nil: pass one that the API server returned")
 	case obj.GetName() == "":
 		return errors.New("status: the object has no metadata.name: pass one that the API server returned")
-	case obj.GetResourceVersion() == "":
+	case obj.GetResourceVersion() == "" || obj.GetResourceVersion() == "0": // to the server both are any version
 		return fmt.Errorf("status: object %q has no metadata.resourceVersion: pass one that the API server returned", obj.GetName())
 	}
 	return nil
 }
 
 // identified is usable for the requests that name the uid.
-func identified(obj metav1.Object) error {
-	if err := usable(obj); err != nil {
+func identified(client any, obj metav1.Object) error {
+	if err := usable(client, obj); err != nil {
 		return err
 	}
 	if obj.GetUID() == "" {
@@ -144,16 +187,23 @@ func forward(generation int64, before, after view) error {
 	if err := check("status.observedGeneration", before.observed, after.observed); err != nil {
 		return err
 	}
-	old := make(map[string]int64, len(before.conditions))
-	for _, c := range before.conditions {
-		old[c.Type] = c.ObservedGeneration
-	}
+	old, next := generations(before.conditions), generations(after.conditions)
 	for _, c := range after.conditions {
-		if err := check(fmt.Sprintf("condition %q", c.Type), old[c.Type], c.ObservedGeneration); err != nil {
+		if err := check(fmt.Sprintf("condition %q", c.Type), old[c.Type], next[c.Type]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// generations returns the newest generation that is shown for each type, which can
+// be there twice.
+func generations(conditions []metav1.Condition) map[string]int64 {
+	newest := make(map[string]int64, len(conditions))
+	for _, c := range conditions {
+		newest[c.Type] = max(newest[c.Type], c.ObservedGeneration)
+	}
+	return newest
 }
 
 func isNil(v any) bool {

@@ -152,6 +152,38 @@ func TestUpdateQuantity(t *testing.T) {
 	}
 }
 
+// Times are compared as they are stored, in whole seconds.
+//
+// Proves S1.
+func TestUpdateTime(t *testing.T) {
+	obj := budget()
+	obj.Status.DisruptedPods = map[string]metav1.Time{"web-1": metav1.Unix(1e9, 0)}
+	client := fake.NewClientset(obj.DeepCopy())
+	for _, tt := range []struct {
+		time metav1.Time
+		want int
+	}{{time: metav1.Unix(1e9, 999), want: 0}, {time: metav1.Unix(1e9+1, 0), want: 1}} {
+		client.ClearActions()
+		got, err := status.Update(t.Context(), client.PolicyV1().PodDisruptionBudgets("default"), obj, func(o *policyv1.PodDisruptionBudget) {
+			o.Status.DisruptedPods["web-1"] = tt.time
+		})
+		if err != nil || updates(client) != tt.want || (got == obj) != (tt.want == 0) {
+			t.Errorf("%v: %d requests, error %v, want %d", tt.time, updates(client), err, tt.want)
+		}
+	}
+}
+
+// So are strings, in UTF-8.
+//
+// Proves S1.
+func TestUpdateText(t *testing.T) {
+	stored := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one", ResourceVersion: "1"}, Status: corev1.NodeStatus{Phase: "a\uFFFDb"}}
+	got, err := status.Update(t.Context(), silent[*corev1.Node]{t}, stored, func(o *corev1.Node) { o.Status.Phase = "a\xffb" })
+	if err != nil || got != stored {
+		t.Errorf("returned %v, error %v, want the object given", got, err)
+	}
+}
+
 // TestUpdateUnstructured proves S3.
 func TestUpdateUnstructured(t *testing.T) {
 	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
@@ -171,6 +203,7 @@ func TestUpdateUnstructured(t *testing.T) {
 		{name: "spec", path: []string{"spec", "size"}, value: int64(2), wantText: "mutate changed spec"},
 		{name: "spec is same", path: []string{"spec", "size"}, value: int64(1)},
 		{name: "new field", path: []string{"extra"}, value: "x", wantText: "mutate changed extra"},
+		{name: "status is null", path: []string{"status"}, value: (*int)(nil)},
 		{name: "field gone", path: []string{"spec"}, wantText: "mutate changed spec"},
 		{name: "not a map", path: []string{"kind", "x"}, value: "x", wantText: "status: mutate: "},
 	}
@@ -181,6 +214,10 @@ func TestUpdateUnstructured(t *testing.T) {
 			_, err := status.Update(t.Context(), client.Resource(widgets).Namespace("default"), obj, func(o *unstructured.Unstructured) error {
 				if tt.value == nil {
 					unstructured.RemoveNestedField(o.Object, tt.path...)
+					return nil
+				}
+				if pointer, ok := tt.value.(*int); ok {
+					o.Object[tt.path[0]] = pointer
 					return nil
 				}
 				return unstructured.SetNestedField(o.Object, tt.value, tt.path...)
@@ -196,6 +233,80 @@ func TestUpdateUnstructured(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A map can have any Go type in it. It is compared, checked and sent as what it is in
+// JSON.
+//
+// Proves S1, S9, S12.
+func TestPlainMaps(t *testing.T) {
+	type m = map[string]any
+	condition := func(generation int64) []metav1.Condition {
+		return []metav1.Condition{{Type: "Ready", Status: "True", Reason: "Fine", ObservedGeneration: generation, LastTransitionTime: metav1.Unix(1e9, 0)}}
+	}
+	stored := func() *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: m{
+			"apiVersion": "example.com/v1", "kind": "Widget",
+			"metadata": m{"name": "one", "namespace": "default", "uid": "u", "resourceVersion": "1", "generation": int64(3)},
+			"status": m{"size": int64(5), "load": 0.5, "observedGeneration": int64(3), "conditions": []any{m{
+				"type": "Ready", "status": "True", "reason": "Fine", "message": "", "observedGeneration": int64(3), "lastTransitionTime": "2001-09-09T01:46:40Z",
+			}}},
+		}}
+	}
+	for _, tt := range []struct {
+		name, field string
+		value       any
+		want        int
+		text        string
+	}{
+		{name: "same int", field: "size", value: 5},
+		{name: "same float", field: "size", value: 5.0},
+		{name: "same float32", field: "load", value: float32(0.5)},
+		{name: "same generation", field: "observedGeneration", value: 3},
+		{name: "same conditions", field: "conditions", value: condition(3)},
+		{name: "other int", field: "size", value: 6, want: 1},
+		{name: "older generation", field: "observedGeneration", value: 2, text: "shows generation 3, this result is for generation 2"},
+		{name: "generation ahead", field: "observedGeneration", value: int32(4), text: "would show generation 4"},
+		{name: "older conditions", field: "conditions", value: condition(2), text: `condition "Ready" shows generation 3`},
+		{name: "no JSON", field: "size", value: func() {}, text: "cannot be written as JSON"},
+	} {
+		mutate := func(u *unstructured.Unstructured) { u.Object["status"].(m)[tt.field] = tt.value }
+		client := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme(), stored())
+		obj := stored()
+		_, err := status.Update(t.Context(), client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}).Namespace("default"), obj, mutate)
+		refused(t, "Update, "+tt.name, err, tt.text)
+		if n := len(client.Actions()); n != tt.want {
+			t.Errorf("Update, %s: %d requests, want %d", tt.name, n, tt.want)
+		}
+		r := &recorder[*unstructured.Unstructured]{}
+		_, err = status.Patch(t.Context(), r, obj, mutate)
+		refused(t, "Patch, "+tt.name, err, tt.text)
+		if (r.data != nil) != (tt.want > 0) {
+			t.Errorf("Patch, %s: sends %s, want %d requests", tt.name, r.data, tt.want)
+		}
+		if diff := cmp.Diff(stored(), obj); diff != "" {
+			t.Errorf("%s: the caller's object changed (-before +after):\n%s", tt.name, diff)
+		}
+	}
+}
+
+// A status that goes is not sent as null, which no schema takes.
+//
+// Proves S1.
+func TestStatusGoes(t *testing.T) {
+	obj := &unstructured.Unstructured{Object: map[string]any{
+		"metadata": map[string]any{"name": "one", "resourceVersion": "1"}, "status": map[string]any{"size": int64(1)},
+	}}
+	got, err := status.Update(t.Context(), same{}, obj, func(u *unstructured.Unstructured) { u.Object["status"] = nil })
+	if _, ok := got.Object["status"]; ok || err != nil || got == obj {
+		t.Errorf("sent %v, error %v, want no status", got, err)
+	}
+}
+
+type same struct{}
+
+func (same) UpdateStatus(_ context.Context, u *unstructured.Unstructured, _ metav1.UpdateOptions) (*unstructured.Unstructured, error) {
+	return u, nil
 }
 
 func ExampleUpdate() {

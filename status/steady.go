@@ -18,7 +18,8 @@ import (
 // A part has lasted since its transition; next, if True, since the last one of all
 // parts, otherwise since the first one of those that have its status. As stored
 // times are whole seconds, the wait is between d and a second more. now is the time
-// of the clock that set them.
+// of the clock that set them. What goes round between parts, or between False and
+// Unknown, lasts nowhere: while it does that faster than d, the condition stays.
 //
 // Steady returns next and 0, that is, it keeps nothing back, if d is not positive;
 // if next's status is no other than the present one or there is none; if the present
@@ -29,6 +30,7 @@ func Steady(conditions []metav1.Condition, generation int64, next metav1.Conditi
 	if d <= 0 || present == nil || present.Status == next.Status || present.ObservedGeneration != generation {
 		return next, 0
 	}
+	d = min(d, 1<<62) // or the sums below overflow
 	var since time.Time
 	for _, part := range parts {
 		c := meta.FindStatusCondition(conditions, part)

@@ -2,6 +2,7 @@ package status_test
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,6 +46,7 @@ func TestSteady(t *testing.T) {
 		{name: "not one of the parts", has: list{c("Ready", "True", 0, 1), c("C", "False", 15, 1)}, next: status.False("Ready", "N", ""), now: 16},
 		{name: "no parts", has: list{c("Ready", "True", 0, 1), c("A", "False", 15, 1)}, next: status.False("Ready", "N", ""), parts: []string{}, now: 16},
 		{name: "no inertia", has: list{c("Ready", "True", 0, 1), c("A", "False", 15, 1)}, next: status.False("Ready", "N", ""), d: -1, now: 16},
+		{name: "for ever", has: list{c("Ready", "True", 0, 1), c("A", "False", 15, 1)}, next: status.False("Ready", "N", ""), d: math.MaxInt64, now: 1e6, keeps: true, wait: 1<<62 - (1e6-16)*time.Second},
 		{name: "a clock ahead", has: list{c("Ready", "True", 0, 1), c("A", "False", 3600, 1)}, next: status.False("Ready", "N", ""), now: 16, keeps: true, wait: 11 * time.Second},
 	} {
 		if tt.d == 0 {
@@ -121,6 +123,39 @@ func FuzzSteady(f *testing.F) {
 			}
 		})
 	})
+}
+
+// The limit of Steady, as documented: what goes round between parts, or between False
+// and Unknown, is seen as one blip after the other.
+func TestSteadyGoesRound(t *testing.T) {
+	const d = 10 * time.Second
+	part := func(typ string, s metav1.ConditionStatus, since time.Time) metav1.Condition {
+		return metav1.Condition{Type: typ, Status: s, Reason: "R", ObservedGeneration: 1, LastTransitionTime: metav1.Time{Time: since}}
+	}
+	for _, tt := range []struct {
+		name string
+		a, b [2]metav1.ConditionStatus // in even and in odd rounds
+	}{
+		{name: "between False and Unknown", a: [2]metav1.ConditionStatus{"False", "Unknown"}, b: [2]metav1.ConditionStatus{"True", "True"}},
+		{name: "between parts", a: [2]metav1.ConditionStatus{"False", "True"}, b: [2]metav1.ConditionStatus{"True", "False"}},
+	} {
+		now := time.Unix(1e9, 0)
+		list := []metav1.Condition{part("Ready", "True", now), part("A", "True", now), part("B", "True", now)}
+		look := func() string {
+			next, _ := status.Steady(list, 1, status.Summary(list, 1, "Ready", "A", "B"), d, now, "A", "B")
+			return string(next.Status)
+		}
+		for i := range 20 {
+			now = now.Add(d / 2)
+			list[1], list[2] = part("A", tt.a[i%2], now), part("B", tt.b[i%2], now)
+			if got := look(); got != "True" {
+				t.Fatalf("%s: Ready is %s in round %d", tt.name, got, i)
+			}
+		}
+		if now = now.Add(d + time.Second); look() == "True" {
+			t.Errorf("%s: Ready is True after it came to rest", tt.name)
+		}
+	}
 }
 
 func ExampleSteady() {
