@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -21,6 +23,10 @@ import (
 // ErrNotTried is wrapped by the [ObjectError] of an object that no request was made
 // for, because the batch stopped before.
 var ErrNotTried = errors.New("ssa: not tried")
+
+// errDeleting is about a Namespace or CustomResourceDefinition that was applied, and is
+// going with all that would be created in it.
+var errDeleting = errors.New("it is being deleted: apply again when it is gone")
 
 // ObjectError says what went wrong with one object of a [Batch].
 type ObjectError struct {
@@ -56,9 +62,10 @@ func (e *ObjectError) Unwrap() error { return e.Err }
 // it does not know one of these kinds and is a meta.ResettableRESTMapper.
 //
 // Everything that can be wrong with an object without asking the API server is found
-// before the first request; then none is made. The error of a call joins an
-// [*ObjectError] for each object that failed, in the order in which they were given, so
-// errors.As finds the first one, and Unwrap() []error all of them.
+// before the first request; then none is made, and all other objects have [ErrNotTried].
+// The error of a call joins an [*ObjectError] for each object that failed or was not
+// tried, in the order in which they were given, so errors.As finds the first one, and
+// Unwrap() []error all of them. What is wrong with the Batch itself is an error alone.
 //
 // A call that ended early, for whatever reason, is finished by making it again with
 // the same objects.
@@ -69,22 +76,29 @@ type Batch struct {
 
 	// Owner becomes the controller of each object that is applied: they are garbage
 	// collected after it. It must have a uid, and be in the namespace of the objects
-	// or in none. An object that has another controller on the API server fails with
-	// an Invalid. nil means no owner.
+	// or in none, and not be one of them. An object that has another controller on the
+	// API server fails with an Invalid. Where the admission plugin
+	// OwnerReferencesPermissionEnforcement is on, the identity needs the verb update on
+	// the subresource finalizers of the owner. nil means no owner.
 	Owner     metav1.Object
-	OwnerKind schema.GroupVersionKind // the kind of Owner, as typed objects do not carry it
+	OwnerKind schema.GroupVersionKind // the kind of Owner, as typed objects do not carry it: with a wrong one the objects are collected at once
 
 	Concurrency int           // how many requests are under way at a time; 0 means 8
 	CRDTimeout  time.Duration // how long CustomResourceDefinitions that were applied may take to be established; 0 means 30s
 }
 
 // Apply applies the objects, by force as [Apply] does. It returns the server's answers
-// in the order of the objects, nil for those that failed.
+// in the order of the objects, nil for those that failed or were not tried.
 //
 // An object of the second stage is not applied before each CustomResourceDefinition of
 // the batch is established, which Apply learns from a watch. The identity needs the
 // verb patch for the kinds of all objects, create for those that are missing, and get
 // and watch for CustomResourceDefinitions if there are any.
+//
+// The API server begins to serve a changed CustomResourceDefinition a moment after it
+// has answered. An object of such a kind that it does not find the kind of, or does
+// not find valid, is applied a second time when a second is over. A Namespace or
+// CustomResourceDefinition that is being deleted is an error.
 //
 // When ctx ends no further request is made. What was under way then has the error of
 // its request and may have been applied all the same, and what was not begun has
@@ -106,9 +120,9 @@ func (b *Batch) TryApply(ctx context.Context, objects ...any) ([]*unstructured.U
 // Each object must have its uid, as the answers of Apply do: an object that has the name
 // but not the uid is left alone. That an object is gone, or replaced by such a one, is
 // no error. propagation says what becomes of the objects that these own; it is
-// required, as the default depends on the kind. A kind that Mapper does not know is
-// an error, unless its CustomResourceDefinition is among the objects: so pass both
-// until Delete succeeds.
+// required, as the default depends on the kind. A kind that Mapper does not know, or
+// the API server does not serve, is an error, unless its CustomResourceDefinition is
+// among the objects: so pass both until Delete succeeds.
 //
 // The identity needs the verb delete, and get to find out what a Conflict is about.
 func (b *Batch) Delete(ctx context.Context, propagation metav1.DeletionPropagation, objects ...any) error {
@@ -137,7 +151,11 @@ func (b *Batch) Delete(ctx context.Context, propagation metav1.DeletionPropagati
 				return fmt.Errorf("delete: %w; and see if it was replaced: %w", err, getErr)
 			}
 		}
-		if err != nil && !apierrors.IsNotFound(err) {
+		switch {
+		case isUnserved(err) && !slices.Contains(r.defined, m.object.GroupVersionKind()):
+			// Nobody has looked for the object, which can be there in another version.
+			return fmt.Errorf("delete: apiVersion and kind: the API server does not serve %s: pass the object in a version that it serves, or its CustomResourceDefinition as well: %w", m.object.GroupVersionKind(), err)
+		case err != nil && !apierrors.IsNotFound(err):
 			return fmt.Errorf("delete: %w", err)
 		}
 		return nil
@@ -152,14 +170,20 @@ func (b *Batch) apply(ctx context.Context, force bool, objects []any) ([]*unstru
 	if err != nil {
 		return nil, err
 	}
+	client := Dynamic(b.Client, r.mapper)
 	request := func(ctx context.Context, m *member) (err error) {
-		m.answer, err = apply(ctx, b.Manager, Dynamic(b.Client, r.mapper).Apply, m.object, force)
+		m.answer, err = call(ctx, b.Manager, client.Apply, m.object, force)
 		return err
 	}
-	r.stage(ctx, r.first, request)
+	r.stage(ctx, r.first, func(ctx context.Context, m *member) error {
+		if err := request(ctx, m); err != nil || m.answer.GetDeletionTimestamp() == nil {
+			return err
+		}
+		return errDeleting
+	})
 	if len(r.crds) > 0 && !r.failed {
 		b.waitForCRDs(ctx, r)
-		if !r.failed && slices.ContainsFunc(r.defined, func(gvk schema.GroupVersionKind) bool {
+		if !r.failed && ctx.Err() == nil && slices.ContainsFunc(r.defined, func(gvk schema.GroupVersionKind) bool {
 			_, err := b.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 			return meta.IsNoMatchError(err)
 		}) {
@@ -167,6 +191,7 @@ func (b *Batch) apply(ctx context.Context, force bool, objects []any) ([]*unstru
 		}
 	}
 	r.stage(ctx, r.second, request)
+	r.again(ctx, request)
 	answers := make([]*unstructured.Unstructured, len(r.members))
 	for i, m := range r.members {
 		if m.err == nil {
@@ -192,15 +217,16 @@ type batchRun struct {
 	crds          []*member // some of first
 	defined       []schema.GroupVersionKind
 	mapper        *meta.DefaultRESTMapper // what the members need, and nothing else
-	failed        bool
+	failed        bool                    // an object, or the check of one
 }
 
-// plan checks all objects and returns what is to be done with them.
+// plan checks all objects and returns what is to be done with them, which is nothing
+// if one of them is wrong. The error is about the batch itself.
 func (b *Batch) plan(objects []any, remove bool) (*batchRun, error) {
 	switch {
-	case b.Client == nil:
+	case isNil(b.Client):
 		return nil, errors.New("ssa: batch: Client is nil: set a dynamic client")
-	case b.Mapper == nil:
+	case isNil(b.Mapper):
 		return nil, errors.New("ssa: batch: Mapper is nil: set a RESTMapper")
 	case b.Concurrency < 0:
 		return nil, fmt.Errorf("ssa: batch: Concurrency is %d: set how many requests may be under way, or 0", b.Concurrency)
@@ -251,7 +277,8 @@ func (b *Batch) plan(objects []any, remove bool) (*batchRun, error) {
 		seen[k] = i
 		m.err = b.place(r, m, remove)
 	}
-	return r, r.err()
+	r.failed = slices.ContainsFunc(r.members, func(m *member) bool { return m.err != nil })
+	return r, nil
 }
 
 // readObject returns the object as unstructured content of its own.
@@ -315,6 +342,14 @@ func (b *Batch) place(r *batchRun, m *member, remove bool) error {
 		r.mapper.AddSpecific(gvk, mapping.Resource, mapping.Resource, mapping.Scope)
 	}
 	m.resource = mapping.Resource
+	if m.object.GetName() == "" {
+		return errors.New("metadata.name is not a text: give the name as one")
+	}
+	for _, field := range []struct{ name, value string }{{"name", m.object.GetName()}, {"namespace", m.object.GetNamespace()}} {
+		if wrong := content.IsPathSegmentName(field.value); len(wrong) > 0 {
+			return fmt.Errorf("metadata.%s is %q: it %s", field.name, field.value, strings.Join(wrong, ", "))
+		}
+	}
 	namespaced := mapping.Scope.Name() == meta.RESTScopeNameNamespace
 	switch namespace := m.object.GetNamespace(); {
 	case namespaced && namespace == "":
@@ -337,12 +372,25 @@ func (b *Batch) checkOwner() error {
 		return errors.New("ssa: batch: Owner has no metadata.uid or no metadata.name: set an object that the API server returned")
 	case b.OwnerKind.Version == "" || b.OwnerKind.Kind == "":
 		return fmt.Errorf("ssa: batch: OwnerKind is %q: set the version and the kind of Owner", b.OwnerKind)
+	default:
+		// The garbage collector looks for the owner under this kind and, if that is
+		// namespaced, in the namespace of the object; it deletes what has no owner there.
+		if typed, ok := b.Owner.(interface{ GetObjectKind() schema.ObjectKind }); ok {
+			if kind := typed.GetObjectKind().GroupVersionKind(); kind.Kind != "" && kind.GroupKind() != b.OwnerKind.GroupKind() {
+				return fmt.Errorf("ssa: batch: OwnerKind is %q, and Owner is of the kind %q: set the kind of Owner", b.OwnerKind, kind)
+			}
+		}
+		mapping, err := b.Mapper.RESTMapping(b.OwnerKind.GroupKind(), b.OwnerKind.Version)
+		if err == nil && (mapping.Scope.Name() == meta.RESTScopeNameNamespace) != (b.Owner.GetNamespace() != "") {
+			return fmt.Errorf("ssa: batch: Owner has metadata.namespace %q, and objects of the kind %q are in the scope %s: set an object that the API server returned, and its kind", b.Owner.GetNamespace(), b.OwnerKind, mapping.Scope.Name())
+		}
 	}
 	return nil
 }
 
 // own makes Owner the controller of an object. It refuses what would make the garbage
-// collector delete the object, and a second controller.
+// collector delete the object, and a second controller. The other references stay as
+// they are, with what the API server will refuse in them.
 func (b *Batch) own(object *unstructured.Unstructured) error {
 	switch ns := b.Owner.GetNamespace(); {
 	case ns == "" || ns == object.GetNamespace():
@@ -351,24 +399,44 @@ func (b *Batch) own(object *unstructured.Unstructured) error {
 	default:
 		return fmt.Errorf("metadata.ownerReferences: Owner is in namespace %q and the object in another: an owner must be in the object's namespace", ns)
 	}
-	refs := slices.DeleteFunc(object.GetOwnerReferences(), func(ref metav1.OwnerReference) bool { return ref.UID == b.Owner.GetUID() })
-	for _, ref := range refs {
-		if ref.Controller != nil && *ref.Controller {
-			return fmt.Errorf("metadata.ownerReferences: %s %q is its controller, and it can have only one besides Owner's", ref.Kind, ref.Name)
-		}
+	if object.GroupVersionKind().GroupKind() == b.OwnerKind.GroupKind() && object.GetName() == b.Owner.GetName() && object.GetNamespace() == b.Owner.GetNamespace() {
+		return errors.New("metadata.ownerReferences: the object is Owner itself, and deleted in the foreground would wait for itself: leave it out")
 	}
-	object.SetOwnerReferences(append(refs, *metav1.NewControllerRef(b.Owner, b.OwnerKind)))
+	const field = "ownerReferences"
+	metadata, _ := object.Object["metadata"].(map[string]any) // it has a name
+	given, ok := metadata[field].([]any)
+	if !ok && metadata[field] != nil {
+		return errors.New("metadata.ownerReferences is no list")
+	}
+	var refs []any
+	for _, given := range given {
+		ref, _ := given.(map[string]any)
+		switch {
+		case ref["uid"] == string(b.Owner.GetUID()):
+			continue
+		case ref["controller"] == true:
+			return fmt.Errorf("metadata.ownerReferences: %v %q is its controller, and there can be no other besides Owner", ref["kind"], ref["name"])
+		}
+		refs = append(refs, given)
+	}
+	metadata[field] = append(refs, map[string]any{
+		"apiVersion": b.OwnerKind.GroupVersion().String(), "kind": b.OwnerKind.Kind, "name": b.Owner.GetName(), "uid": string(b.Owner.GetUID()),
+		"controller": true, "blockOwnerDeletion": true,
+	})
 	return nil
 }
 
-// stage calls f for members, several at a time, and returns when all calls have. After
-// a stage that failed it makes no calls.
+// stage calls f for the members that have not failed yet, several at a time, and
+// returns when all calls have. After a failure it makes no calls.
 func (r *batchRun) stage(ctx context.Context, members []*member, f func(context.Context, *member) error) {
 	slots := make(chan struct{}, r.concurrency)
 	var wg sync.WaitGroup
 	for _, m := range members {
+		if m.err != nil {
+			continue
+		}
 		if r.failed {
-			m.err = fmt.Errorf("%w: something that comes first has failed", ErrNotTried)
+			m.err = fmt.Errorf("%w: another object has failed", ErrNotTried)
 			continue
 		}
 		select {
@@ -386,6 +454,49 @@ func (r *batchRun) stage(ctx context.Context, members []*member, f func(context.
 	}
 	wg.Wait()
 	r.failed = r.failed || slices.ContainsFunc(members, func(m *member) bool { return m.err != nil })
+}
+
+// again calls f a second time for the members that failed because the API server did
+// not serve the CustomResourceDefinition yet that was applied before. That it does is
+// no event which could be waited for.
+func (r *batchRun) again(ctx context.Context, f func(context.Context, *member) error) {
+	var late []*member
+	var errs []error
+	for _, m := range r.second {
+		if slices.Contains(r.defined, m.object.GroupVersionKind()) && (isUnserved(m.err) || isUndeclared(m.err) || apierrors.IsInvalid(m.err)) {
+			late, errs = append(late, m), append(errs, m.err)
+		}
+	}
+	if len(late) == 0 {
+		return
+	}
+	select {
+	case <-ctx.Done():
+		return
+	case <-time.After(time.Second):
+	}
+	for _, m := range late {
+		m.err = nil
+	}
+	r.failed = false
+	r.stage(ctx, late, f)
+	for i, m := range late {
+		if errors.Is(m.err, ErrNotTried) {
+			m.err = errs[i] // the first time it was
+		}
+	}
+}
+
+// isUnserved reports whether the API server has no such resource, which it says in
+// other words than that it has no such object.
+func isUnserved(err error) bool {
+	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}
+
+// isUndeclared reports whether a field is not in the schema. The API has nothing but
+// the text to say so.
+func isUndeclared(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "field not declared in schema")
 }
 
 func (r *batchRun) err() error {

@@ -62,6 +62,7 @@ func ExampleBatch_TryApply() {
 		}
 	}
 	// Output:
+	// ConfigMap paint at 0 not tried: true
 	// ConfigMap brush at 1 not tried: false
 	// ConfigMap easel at 2 not tried: false
 }

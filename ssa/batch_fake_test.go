@@ -17,7 +17,7 @@ type fakeClient struct {
 	dynamic.NamespaceableResourceInterface
 
 	patch  func(name string) (*unstructured.Unstructured, error)
-	get    func(name string) (*unstructured.Unstructured, error)
+	get    func(ctx context.Context, name string) (*unstructured.Unstructured, error)
 	delete func(name string) error
 	watch  func(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
@@ -32,8 +32,8 @@ func (f fakeClient) Patch(_ context.Context, name string, _ types.PatchType, _ [
 	return f.patch(name)
 }
 
-func (f fakeClient) Get(_ context.Context, name string, _ metav1.GetOptions, _ ...string) (*unstructured.Unstructured, error) {
-	return f.get(name)
+func (f fakeClient) Get(ctx context.Context, name string, _ metav1.GetOptions, _ ...string) (*unstructured.Unstructured, error) {
+	return f.get(ctx, name)
 }
 
 func (f fakeClient) Delete(_ context.Context, name string, _ metav1.DeleteOptions, _ ...string) error {

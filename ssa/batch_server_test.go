@@ -351,6 +351,142 @@ func TestServerBatchWait(t *testing.T) {
 	}
 }
 
+// Names that were taken are accepted once they are corrected, although the answer to
+// that apply still says that they are taken.
+//
+// Proves A24.
+func TestServerBatchNames(t *testing.T) {
+	w := newArena(t)
+	b, _ := w.process(t, nil)
+	taken := object(strings.ReplaceAll(paintCRD, "paints", "colors"), w.group, w.group)
+	testserver.InstallCRD(t, taken.Object)
+	for range 2 { // the second apply changes nothing
+		if _, err := b.Apply(t.Context(), object(paintCRD, w.group, w.group)); err == nil || !strings.Contains(err.Error(), "spec.names") {
+			t.Errorf("taken: error %v", err)
+		}
+	}
+	corrected := strings.NewReplacer(`"Paint"`, `"Dye"`, `"PaintList"`, `"DyeList"`, `"paint"`, `"dye"`).Replace(paintCRD)
+	dye := object(`{"apiVersion":"%s/v1","kind":"Dye","metadata":{"name":"one","namespace":"%s"},"spec":{"color":"red"}}`, w.group, w.name)
+	if _, err := b.Apply(t.Context(), dye, object(corrected, w.group, w.group), applycorev1.Namespace(w.name)); err != nil {
+		t.Errorf("corrected: error %v", err)
+	}
+	// And back again, which is the third generation: nothing is to be waited for in vain.
+	for range 2 {
+		_, err := b.Apply(t.Context(), object(strings.Replace(corrected, `"kind":"Dye"`, `"kind":"Paint"`, 1), w.group, w.group))
+		if err != nil && !strings.Contains(err.Error(), "spec.names") {
+			t.Errorf("taken again: error %v", err)
+		}
+	}
+}
+
+// A CustomResourceDefinition is changed together with objects that need the change: a
+// version, and a field. The API server answers from before the change now and then.
+//
+// Proves A23.
+func TestServerBatchUpgrade(t *testing.T) {
+	late := 0
+	for range 6 {
+		w := newArena(t)
+		var mu sync.Mutex
+		tries := map[string]int{}
+		b, _ := w.process(t, func(op *fault.Op) fault.Fault {
+			mu.Lock()
+			defer mu.Unlock()
+			if tries[op.Name]++; op.Resource == "paints" && tries[op.Name] == 2 {
+				late++
+			}
+			return fault.Fault{}
+		})
+		if _, err := b.Apply(t.Context(), w.objects(2)...); err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range []struct{ old, new, paint string }{
+			{`"name":"v2","served":false`, `"name":"v2","served":true`, `{"apiVersion":"%s/v2","kind":"Paint","metadata":{"name":"two","namespace":"%s"}}`},
+			{`"color":{`, `"gloss":{"type":"string"},"color":{`, `{"apiVersion":"%s/v1","kind":"Paint","metadata":{"name":"three","namespace":"%s"},"spec":{"gloss":"high"}}`},
+		} {
+			if _, err := b.Apply(t.Context(), object(step.paint, w.group, w.name), object(strings.Replace(paintCRD, step.old, step.new, 1), w.group, w.group)); err != nil {
+				t.Errorf("%s: %v", step.new, err)
+			}
+		}
+		// What is wrong for good is an error still.
+		_, err := b.Apply(t.Context(), object(`{"apiVersion":"%s/v1","kind":"Paint","metadata":{"name":"four","namespace":"%s"},"spec":{"colour":"red"}}`, w.group, w.name))
+		if err == nil || !strings.Contains(err.Error(), "colour") {
+			t.Errorf("misspelt: error %v", err)
+		}
+	}
+	t.Logf("%d of 12 changes were late", late)
+}
+
+// An object is deleted in a version that is not served any more, with a mapper that
+// does not know that: it is there, and no answer says that it is gone.
+//
+// Proves A26.
+func TestServerBatchUnserved(t *testing.T) {
+	w := newArena(t)
+	b, _ := w.process(t, nil)
+	answers, err := b.Apply(t.Context(), w.objects(2)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := w.kind()
+	old.Version = "v0"
+	mapper := batchMapper(w.kind(), old)
+	mapper.Reset()
+	b.Mapper = mapper
+	paint := answers[1].DeepCopy()
+	paint.SetGroupVersionKind(old)
+	err = b.Delete(t.Context(), metav1.DeletePropagationBackground, paint)
+	if _, getErr := w.paints().Get(t.Context(), "one", metav1.GetOptions{}); getErr != nil || err == nil || !strings.Contains(err.Error(), "does not serve") {
+		t.Errorf("error %v, and of the Get %v", err, getErr)
+	}
+	if err := b.Delete(t.Context(), metav1.DeletePropagationBackground, answers[1]); err != nil {
+		t.Error(err)
+	}
+	if _, err := w.paints().Get(t.Context(), "one", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("deleted, error %v", err)
+	}
+}
+
+// A context that ends while a CustomResourceDefinition is waited for, and a Namespace
+// that is being deleted, are said as what they are.
+//
+// Proves A24, A25.
+func TestServerBatchStopped(t *testing.T) {
+	w := newArena(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	stop := errors.New("the lease is lost")
+	b, process := w.process(t, func(op *fault.Op) fault.Fault {
+		if op.Verb == "watch" {
+			return fault.Fault{Finally: func() { time.AfterFunc(50*time.Millisecond, func() { cancel(stop) }) }}
+		}
+		return fault.Fault{}
+	})
+	t.Cleanup(process.Hold(crdResource.GroupResource().String()))
+	_, err := b.Apply(ctx, object(paintCRD, w.group, w.group), applycorev1.ConfigMap("one", w.name))
+	if all := objectErrors(t, err); !errors.Is(all[0], stop) || !strings.Contains(all[0].Error(), "not established") || !errors.Is(all[1], ssa.ErrNotTried) {
+		t.Errorf("stopped: error %v", err)
+	}
+
+	namespaces := w.Resource(namespaceResource)
+	if _, err := namespaces.Create(t.Context(), object(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"%s","finalizers":["example.com/keep"]}}`, w.name), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_, err := namespaces.Patch(context.WithoutCancel(t.Context()), w.name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if err := namespaces.Delete(t.Context(), w.name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.Apply(t.Context(), applycorev1.Namespace(w.name), applycorev1.ConfigMap("one", w.name))
+	if all := objectErrors(t, err); all[0] == nil || !strings.Contains(all[0].Error(), "being deleted") || !errors.Is(all[1], ssa.ErrNotTried) {
+		t.Errorf("being deleted: error %v", err)
+	}
+}
+
 // state is what there is of an arena, without what differs from one to the next.
 func (w arena) state(t *testing.T) map[string]string {
 	t.Helper()

@@ -3,7 +3,6 @@ package ssa_test
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -21,8 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/watch"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/client-go/dynamic"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -53,7 +54,7 @@ func batchMapper(learns ...schema.GroupVersionKind) *resettable {
 
 func object(s string, args ...any) *unstructured.Unstructured {
 	u := new(unstructured.Unstructured)
-	if err := json.Unmarshal(fmt.Appendf(nil, s, args...), &u.Object); err != nil {
+	if err := utiljson.Unmarshal(fmt.Appendf(nil, s, args...), &u.Object); err != nil {
 		panic(err)
 	}
 	return u
@@ -83,9 +84,10 @@ func objectErrors(t *testing.T, err error) map[int]*ssa.ObjectError {
 }
 
 // What is wrong with a batch or with one of its objects is an error before the first
-// request, which names the object and the field. All objects are named at once.
+// request, which names the object and the field. All objects are named at once, also
+// those that nothing was wrong with: they are not tried.
 //
-// Proves A27.
+// Proves A23, A27.
 func TestBatchBadInput(t *testing.T) {
 	const cm = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one","namespace":"a"}}`
 	const remove = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one","namespace":"a","uid":"u"}}`
@@ -103,6 +105,8 @@ func TestBatchBadInput(t *testing.T) {
 		want   string
 	}{
 		{name: "no client", batch: func(b *ssa.Batch) { b.Client = nil }, want: "Client"},
+		{name: "client that is nil", batch: func(b *ssa.Batch) { b.Client = (*dynamic.DynamicClient)(nil) }, want: "Client"},
+		{name: "mapper that is nil", batch: func(b *ssa.Batch) { b.Mapper = (*meta.DefaultRESTMapper)(nil) }, want: "Mapper"},
 		{name: "no mapper", batch: func(b *ssa.Batch) { b.Mapper = nil }, want: "Mapper"},
 		{name: "no manager", batch: func(b *ssa.Batch) { b.Manager = "" }, want: "field manager"},
 		{name: "concurrency", batch: func(b *ssa.Batch) { b.Concurrency = -1 }, want: "Concurrency"},
@@ -110,6 +114,13 @@ func TestBatchBadInput(t *testing.T) {
 		{name: "owner without uid", batch: func(b *ssa.Batch) { b.Owner, b.OwnerKind = &corev1.ConfigMap{}, ownerKind }, want: "Owner has no metadata.uid"},
 		{name: "owner that is nil", batch: func(b *ssa.Batch) { b.Owner, b.OwnerKind = (*corev1.ConfigMap)(nil), ownerKind }, want: "Owner is a nil pointer"},
 		{name: "owner without kind", batch: func(b *ssa.Batch) { b.Owner = owner("a") }, want: "OwnerKind"},
+		{name: "owner of another kind", batch: func(b *ssa.Batch) {
+			b.Owner, b.OwnerKind = object(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"owner","namespace":"a","uid":"o"}}`), ownerKind
+		}, want: `Owner is of the kind "/v1, Kind=Pod"`},
+		{name: "owner that lost its namespace", batch: func(b *ssa.Batch) { b.Owner, b.OwnerKind = owner(""), ownerKind }, want: "Owner has metadata.namespace"},
+		{name: "owner with a namespace too many", batch: func(b *ssa.Batch) {
+			b.Owner, b.OwnerKind = owner("a"), schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}
+		}, want: "Owner has metadata.namespace"},
 		{name: "no propagation", delete: true, want: "propagation"},
 		{name: "wrong propagation", delete: true, policy: "Later", want: "propagation"},
 
@@ -120,6 +131,9 @@ func TestBatchBadInput(t *testing.T) {
 		{name: "no kind", bad: object(`{"apiVersion":"v1","metadata":{"name":"bad"}}`), want: "kind"},
 		{name: "no apiVersion", bad: object(`{"kind":"ConfigMap","metadata":{"name":"bad"}}`), want: "apiVersion"},
 		{name: "no name", bad: object(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"generateName":"bad"}}`), want: "metadata.name"},
+		{name: "a name that is a number", bad: object(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":5,"namespace":"a"}}`), want: "metadata.name"},
+		{name: "a name that is a path", bad: applycorev1.ConfigMap("../bad", "a"), want: "metadata.name is \"../bad\": it may not contain '/'"},
+		{name: "a namespace that is a path", bad: applycorev1.ConfigMap("bad", "a/b"), want: `metadata.namespace is "a/b"`},
 		{name: "typed without name", bad: &applycorev1.ConfigMapApplyConfiguration{}, want: "apiVersion"},
 		{name: "no namespace", bad: applycorev1.ConfigMap("bad", ""), want: "metadata.namespace"},
 		{name: "a namespace where none belongs", bad: object(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"bad","namespace":"a"}}`), want: "metadata.namespace"},
@@ -132,6 +146,17 @@ func TestBatchBadInput(t *testing.T) {
 		{name: "twice", bad: applycorev1.ConfigMap("one", "a"), want: "object 0 is the same one"},
 		{name: "owner in another namespace", bad: applycorev1.ConfigMap("bad", "b"), batch: func(b *ssa.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: "metadata.ownerReferences"},
 		{name: "namespaced owner of what has none", bad: applycorev1.Namespace("bad"), batch: func(b *ssa.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: "metadata.ownerReferences"},
+		{name: "owner of itself", bad: applycorev1.ConfigMap("owner", "a"), batch: func(b *ssa.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: "metadata.ownerReferences: the object is Owner itself"},
+		{
+			name:  "owners that are no list",
+			bad:   object(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"bad","namespace":"a","ownerReferences":{"kind":"Pod"}}}`),
+			batch: func(b *ssa.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: "metadata.ownerReferences is no list",
+		},
+		{
+			name:  "another controller among nonsense",
+			bad:   object(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"bad","namespace":"a","ownerReferences":[5,{"kind":"Pod","name":"p","uid":"p","controller":true}]}}`),
+			batch: func(b *ssa.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: `metadata.ownerReferences: Pod "p"`,
+		},
 		{
 			name:  "another controller",
 			bad:   object(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"bad","namespace":"a","ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"p","controller":true}]}}`),
@@ -169,8 +194,13 @@ func TestBatchBadInput(t *testing.T) {
 			} else {
 				var answers []*unstructured.Unstructured
 				answers, err = b.Apply(t.Context(), objects...)
-				if answers != nil {
-					t.Errorf("answers = %v", answers)
+				for _, a := range answers {
+					if a != nil {
+						t.Errorf("answers = %v", answers)
+					}
+				}
+				if bad != len(objects) && len(answers) != len(objects) {
+					t.Errorf("%d answers for %d objects", len(answers), len(objects))
 				}
 			}
 			if err == nil || !strings.Contains(err.Error(), tt.want) || len(client.Actions()) != 0 {
@@ -180,8 +210,10 @@ func TestBatchBadInput(t *testing.T) {
 				return
 			}
 			all := objectErrors(t, err)
-			if len(all) != 2 || all[bad] == nil || all[bad+1] == nil || !strings.Contains(all[bad].Error(), fmt.Sprintf("object %d", bad)) {
-				t.Errorf("error = %v, want one of objects %d and %d", err, bad, bad+1)
+			for i := range objects {
+				if all[i] == nil || errors.Is(all[i], ssa.ErrNotTried) != (i < bad) || !strings.Contains(all[i].Error(), fmt.Sprintf("(object %d of", i)) {
+					t.Errorf("object %d: error = %v, want ErrNotTried for those before %d, and only for them", i, all[i], bad)
+				}
 			}
 		})
 	}
@@ -216,22 +248,30 @@ func TestBatchOwner(t *testing.T) {
 	yes := true
 	mine := metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Paint", Name: "owner", UID: "o", Controller: &yes, BlockOwnerDeletion: &yes}
 	weak := metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Paint", Name: "owner", UID: "o"}
+	misspelt := map[string]any{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "p", "contoller": true}
+	raw := func(refs ...metav1.OwnerReference) []any {
+		u := new(unstructured.Unstructured)
+		u.SetOwnerReferences(refs)
+		list, _, _ := unstructured.NestedSlice(u.Object, "metadata", "ownerReferences")
+		return list
+	}
 	tests := []struct {
 		name      string
 		namespace string // of the owner
-		refs      []metav1.OwnerReference
-		want      []metav1.OwnerReference
+		refs      []any
+		want      []any
 	}{
-		{name: "no other", namespace: "a", want: []metav1.OwnerReference{mine}},
-		{name: "cluster-scoped", want: []metav1.OwnerReference{mine}},
-		{name: "beside another", namespace: "a", refs: []metav1.OwnerReference{other}, want: []metav1.OwnerReference{other, mine}},
-		{name: "was not the controller", namespace: "a", refs: []metav1.OwnerReference{weak, other}, want: []metav1.OwnerReference{other, mine}},
+		{name: "no other", namespace: "a", want: raw(mine)},
+		{name: "cluster-scoped", want: raw(mine)},
+		{name: "beside another", namespace: "a", refs: raw(other), want: raw(other, mine)},
+		{name: "was not the controller", namespace: "a", refs: raw(weak, other), want: raw(other, mine)},
+		{name: "what the server refuses stays", namespace: "a", refs: []any{misspelt}, want: append([]any{misspelt}, raw(mine)...)},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			given := object(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one","namespace":"a"}}`)
 			if tt.refs != nil {
-				given.SetOwnerReferences(tt.refs)
+				given.Object["metadata"].(map[string]any)["ownerReferences"] = tt.refs
 			}
 			before := given.DeepCopy()
 			client := stub("patch", func(a clienttesting.Action) (runtime.Object, error) {
@@ -243,7 +283,8 @@ func TestBatchOwner(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := gocmp.Diff(tt.want, answers[0].GetOwnerReferences()); diff != "" {
+			got, _, _ := unstructured.NestedSlice(answers[0].Object, "metadata", "ownerReferences")
+			if diff := gocmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 			if diff := gocmp.Diff(before, given); diff != "" {
@@ -342,6 +383,8 @@ func TestBatchStopped(t *testing.T) {
 // Proves A24.
 func TestBatchWait(t *testing.T) {
 	const crd = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"paints.example.com","resourceVersion":"%d"%s},"status":{"conditions":[%s]}}`
+	const replaced = `,"uid":"another one"`
+	const changed = `,"generation":2`
 	const yes = `{"type":"NamesAccepted","status":"True"},{"type":"Established","status":"True"}`
 	const accepted = `{"type":"NamesAccepted","status":"True"},{"type":"Established","status":"False"}`
 	const refused = `{"type":"NamesAccepted","status":"False","reason":"KindConflict","message":"Paint is taken"}`
@@ -349,14 +392,18 @@ func TestBatchWait(t *testing.T) {
 		return watch.Event{Type: watch.Modified, Object: object(crd, 2, "", conditions)}
 	}
 	expired := &apierrors.NewResourceExpired("too old").ErrStatus
+	broken := &apierrors.NewInternalError(errors.New("http2: client connection lost")).ErrStatus
 	forbidden := &apierrors.NewForbidden(schema.GroupResource{}, "", errBoom).ErrStatus
 	tests := []struct {
 		name    string
 		applied string
-		deleted bool            // the answer of the apply is about to go
+		meta    string          // of the answer of the apply
 		streams [][]watch.Event // a stream ends after its last event, if there is another one
 		open    error           // of the first watch
+		deaf    bool            // streams do not end with the context, as those of client-go's fakes
 		get     string
+		gotMeta string
+		getting time.Duration // how long a Get takes
 		want    string
 		took    time.Duration
 		watches int
@@ -367,38 +414,46 @@ func TestBatchWait(t *testing.T) {
 		{name: "names are taken", streams: [][]watch.Event{{modified(refused)}}, want: "spec.names: the API server does not accept them: KindConflict: Paint is taken", watches: 1},
 		{name: "names are taken at once", applied: refused, want: "spec.names"},
 		{name: "names of a change are taken", applied: yes + "," + refused},
-		{name: "being deleted", deleted: true, want: "being deleted"},
+		{name: "being deleted", meta: `,"deletionTimestamp":"2020-01-01T00:00:00Z"`, want: "being deleted"},
+		{name: "names of before this change were taken", applied: refused, meta: changed, streams: [][]watch.Event{{modified(yes)}}, watches: 1},
+		{name: "names are taken after a change", applied: refused, meta: changed, streams: [][]watch.Event{{modified(refused)}}, want: "spec.names", watches: 1},
+		{name: "names are taken still", applied: refused, meta: changed, streams: [][]watch.Event{{}}, get: refused, gotMeta: changed, want: "spec.names", took: 2 * time.Second, watches: 1},
 		{name: "deleted", streams: [][]watch.Event{{{Type: watch.Deleted, Object: object(crd, 2, "", "")}}}, want: "deleted before", watches: 1},
 		{name: "never", streams: [][]watch.Event{{modified(accepted)}}, want: "CRDTimeout of 10s is over", took: 10 * time.Second, watches: 1},
 		{name: "stopped", streams: [][]watch.Event{{modified(accepted)}}, want: "not established: the lease is lost", stop: 2 * time.Second, took: 2 * time.Second, watches: 1},
+		{name: "never, by a stream that does not end", deaf: true, streams: [][]watch.Event{{modified(accepted)}}, want: "CRDTimeout of 10s is over", took: 10 * time.Second, watches: 1},
+		{name: "stopped between streams", streams: [][]watch.Event{{}, {}}, getting: time.Hour, stop: 2 * time.Second, want: "not established: the lease is lost", took: 2 * time.Second, watches: 1},
+		{name: "replaced between streams", streams: [][]watch.Event{{}, {}}, get: yes, gotMeta: replaced, want: "another one has its name", took: time.Second, watches: 1},
 		{name: "a stream that ends", streams: [][]watch.Event{{modified(accepted)}, {modified(yes)}}, get: accepted, took: time.Second, watches: 2},
 		{name: "missed it", streams: [][]watch.Event{{}, {}}, get: yes, took: time.Second, watches: 1},
 		{name: "too old", streams: [][]watch.Event{{{Type: watch.Error, Object: expired}}, {}}, get: yes, took: time.Second, watches: 1},
 		{name: "too old at once", open: apierrors.NewResourceExpired("too old"), streams: [][]watch.Event{{}}, get: yes, took: time.Second, watches: 1},
-		{name: "an error event", streams: [][]watch.Event{{{Type: watch.Error, Object: forbidden}}}, want: "watch until it is established", watches: 1},
+		{name: "an error event", streams: [][]watch.Event{{{Type: watch.Error, Object: broken}}, {}}, get: yes, took: time.Second, watches: 1},
 		{name: "may not watch", open: &apierrors.StatusError{ErrStatus: *forbidden}, want: "watch until it is established", watches: 1},
 		{name: "gone between streams", streams: [][]watch.Event{{}, {}}, want: "see if it is established", took: time.Second, watches: 1},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				deletion, watches, second := "", 0, 0
+				watches, second := 0, 0
 				var opened []*watch.ProxyWatcher
-				if tt.deleted {
-					deletion = `,"deletionTimestamp":"2020-01-01T00:00:00Z"`
-				}
 				client := fakeClient{
 					patch: func(name string) (*unstructured.Unstructured, error) {
 						if name != "paints.example.com" {
 							second++
 						}
-						return object(crd, 1, deletion, tt.applied), nil
+						return object(crd, 1, tt.meta, tt.applied), nil
 					},
-					get: func(name string) (*unstructured.Unstructured, error) {
+					get: func(ctx context.Context, name string) (*unstructured.Unstructured, error) {
+						select {
+						case <-ctx.Done():
+							return nil, ctx.Err()
+						case <-time.After(tt.getting):
+						}
 						if tt.get == "" {
 							return nil, apierrors.NewNotFound(schema.GroupResource{}, name)
 						}
-						return object(crd, 3, "", tt.get), nil
+						return object(crd, 3, tt.gotMeta, tt.get), nil
 					},
 					watch: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 						if opts.FieldSelector != "metadata.name=paints.example.com" || opts.ResourceVersion == "" {
@@ -412,9 +467,10 @@ func TestBatchWait(t *testing.T) {
 						for _, e := range tt.streams[watches-1] {
 							events <- e
 						}
-						if watches < len(tt.streams) {
+						switch {
+						case watches < len(tt.streams):
 							close(events)
-						} else {
+						case !tt.deaf:
 							context.AfterFunc(ctx, func() { close(events) })
 						}
 						w := watch.NewProxyWatcher(events)
@@ -471,6 +527,154 @@ func TestBatchReset(t *testing.T) {
 	if mapper.resets != 1 {
 		t.Errorf("%d resets, want 1", mapper.resets)
 	}
+	// A mapper that is reset asks the API server, which nobody does when the context ended.
+	ctx, cancel := context.WithCancel(t.Context())
+	client.patch = func(name string) (*unstructured.Unstructured, error) {
+		cancel()
+		return object(`{"metadata":{"name":"%s"},"status":{"conditions":[{"type":"Established","status":"True"}]}}`, name), nil
+	}
+	mapper = batchMapper(paint)
+	b = &ssa.Batch{Client: client, Mapper: mapper, Manager: manager}
+	if _, err := b.Apply(ctx, object(paintCRD, "example.com", "example.com")); err != nil || mapper.resets != 0 {
+		t.Errorf("the context ended: %d resets, error %v", mapper.resets, err)
+	}
+}
+
+// An object that the API server does not know the kind of, or does not find valid, is
+// tried a second time if the batch has its CustomResourceDefinition, and once if not.
+//
+// Proves A23, A25.
+func TestBatchAgain(t *testing.T) {
+	paints := schema.GroupResource{Group: "example.com", Resource: "paints"}
+	unserved := apierrors.NewGenericServerResponse(404, "PATCH", schema.GroupResource{}, "", "404 page not found", 0, true)
+	undeclared := &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: 500, Message: "failed to create typed patch object (a/one; example.com/v1, Kind=Paint): .spec.gloss: field not declared in schema"}}
+	tests := []struct {
+		name    string
+		answers []error
+		alone   bool // without the CustomResourceDefinition
+		stop    time.Duration
+		want    error
+		tries   int
+		took    time.Duration
+	}{
+		{name: "fine", answers: []error{nil}, tries: 1},
+		{name: "not served yet", answers: []error{unserved, nil}, tries: 2, took: time.Second},
+		{name: "a new field", answers: []error{undeclared, nil}, tries: 2, took: time.Second},
+		{name: "a new value", answers: []error{apierrors.NewInvalid(schema.GroupKind{}, "one", nil), nil}, tries: 2, took: time.Second},
+		{name: "never served", answers: []error{unserved, unserved}, want: unserved, tries: 2, took: time.Second},
+		{name: "another error then", answers: []error{unserved, errBoom}, want: errBoom, tries: 2, took: time.Second},
+		{name: "forbidden", answers: []error{apierrors.NewForbidden(paints, "one", errBoom)}, want: errBoom, tries: 1},
+		{name: "no namespace", answers: []error{apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "a")}, want: apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "a"), tries: 1},
+		{name: "another's kind", alone: true, answers: []error{unserved}, want: unserved, tries: 1},
+		{name: "stopped", answers: []error{unserved}, stop: time.Second / 2, want: unserved, tries: 1, took: time.Second / 2},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tries := 0
+				client := fakeClient{patch: func(name string) (*unstructured.Unstructured, error) {
+					if name != "one" {
+						return object(`{"metadata":{"name":"%s"},"status":{"conditions":[{"type":"Established","status":"True"}]}}`, name), nil
+					}
+					tries++
+					return object(`{"metadata":{"name":"one"}}`), tt.answers[tries-1]
+				}}
+				mapper := batchMapper(schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Paint"})
+				mapper.Reset()
+				b := &ssa.Batch{Client: client, Mapper: mapper, Manager: manager}
+				ctx, cancel := context.WithTimeout(t.Context(), cmp.Or(tt.stop, time.Hour))
+				defer cancel()
+				objects := []any{object(`{"apiVersion":"example.com/v1","kind":"Paint","metadata":{"name":"one","namespace":"a"}}`), applycorev1.ConfigMap("two", "a")}
+				if !tt.alone {
+					objects = append(objects, object(paintCRD, "example.com", "example.com"))
+				}
+				start := time.Now()
+				answers, err := b.Apply(ctx, objects...)
+				if took := time.Since(start); tries != tt.tries || took != tt.took {
+					t.Errorf("%d tries in %v, want %d in %v", tries, took, tt.tries, tt.took)
+				}
+				all := objectErrors(t, err)
+				if o := all[0]; (o == nil) != (tt.want == nil) || (answers[0] == nil) != (tt.want != nil) || o != nil && !strings.Contains(o.Error(), tt.want.Error()) || answers[1] == nil {
+					t.Errorf("answers %v, error %v, want %v", answers, err, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// An object that was tried keeps the error of that, although the context ended before
+// it was tried again.
+//
+// Proves A25.
+func TestBatchAgainStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		tries := 0
+		client := fakeClient{patch: func(name string) (*unstructured.Unstructured, error) {
+			if name != "one" && name != "two" {
+				return object(`{"metadata":{"name":"%s"},"status":{"conditions":[{"type":"Established","status":"True"}]}}`, name), nil
+			}
+			if tries++; tries == 3 {
+				cancel()
+			}
+			return nil, apierrors.NewInvalid(schema.GroupKind{}, name, nil)
+		}}
+		b := &ssa.Batch{Client: client, Mapper: batchMapper(), Manager: manager, Concurrency: 1}
+		paint := `{"apiVersion":"example.com/v1","kind":"Paint","metadata":{"name":"%s","namespace":"a"}}`
+		_, err := b.Apply(ctx, object(paint, "one"), object(paint, "two"), object(paintCRD, "example.com", "example.com"))
+		if all := objectErrors(t, err); tries != 3 || !apierrors.IsInvalid(all[0]) || !apierrors.IsInvalid(all[1]) {
+			t.Errorf("%d tries, error %v, want 3 and two Invalid", tries, err)
+		}
+	})
+}
+
+// A Namespace that is being deleted takes all with it: nothing is applied into it.
+//
+// Proves A24.
+func TestBatchTerminating(t *testing.T) {
+	second := 0
+	client := fakeClient{patch: func(name string) (*unstructured.Unstructured, error) {
+		if name != "a" {
+			second++
+		}
+		return object(`{"metadata":{"name":"%s","deletionTimestamp":"2020-01-01T00:00:00Z"}}`, name), nil
+	}}
+	b := &ssa.Batch{Client: client, Mapper: batchMapper(), Manager: manager}
+	answers, err := b.Apply(t.Context(), applycorev1.ConfigMap("one", "a"), applycorev1.Namespace("a"))
+	all := objectErrors(t, err)
+	if len(all) != 2 || !errors.Is(all[0], ssa.ErrNotTried) || !strings.Contains(all[1].Error(), "being deleted") || answers[1] != nil || second != 0 {
+		t.Errorf("answers %v with %d requests of the second stage, error %v", answers, second, err)
+	}
+}
+
+// An API server that does not serve the kind has not looked for the object.
+//
+// Proves A26.
+func TestBatchDeleteUnserved(t *testing.T) {
+	unserved := apierrors.NewGenericServerResponse(404, "DELETE", schema.GroupResource{}, "", "404 page not found", 0, true)
+	mapper := batchMapper(schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Paint"}, schema.GroupVersionKind{Group: "example.com", Version: "v3", Kind: "Paint"})
+	mapper.Reset()
+	b := &ssa.Batch{Client: fakeClient{delete: func(string) error { return unserved }}, Mapper: mapper}
+	for version, want := range map[string]string{"v1": "", "v3": "does not serve example.com/v3"} {
+		crd := object(paintCRD, "example.com", "example.com")
+		crd.SetUID("u")
+		paint := object(`{"apiVersion":"example.com/%s","kind":"Paint","metadata":{"name":"one","namespace":"a","uid":"u"}}`, version)
+		err := b.Delete(t.Context(), metav1.DeletePropagationBackground, paint)
+		if all := objectErrors(t, err); all[0] == nil || !apierrors.IsNotFound(all[0]) || !strings.Contains(all[0].Error(), "does not serve") {
+			t.Errorf("%s: error %v, want one that says that it is not served", version, err)
+		}
+		// The kind went with its CustomResourceDefinition, in the versions that this has.
+		client := fakeClient{delete: func(name string) error {
+			if name == "one" {
+				return unserved
+			}
+			return apierrors.NewNotFound(schema.GroupResource{}, name)
+		}}
+		err = (&ssa.Batch{Client: client, Mapper: mapper}).Delete(t.Context(), metav1.DeletePropagationBackground, paint, crd)
+		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s, and its CustomResourceDefinition: error %v, want %q", version, err, want)
+		}
+	}
 }
 
 // What a Conflict at a deletion is about is looked up.
@@ -480,19 +684,19 @@ func TestBatchDeleteConflict(t *testing.T) {
 	conflict := apierrors.NewConflict(schema.GroupResource{}, "one", errBoom)
 	tests := []struct {
 		name string
-		get  func(string) (*unstructured.Unstructured, error)
+		get  func(context.Context, string) (*unstructured.Unstructured, error)
 		want func(error) bool
 	}{
-		{name: "replaced", get: func(string) (*unstructured.Unstructured, error) {
+		{name: "replaced", get: func(context.Context, string) (*unstructured.Unstructured, error) {
 			return object(`{"metadata":{"name":"one","uid":"v"}}`), nil
 		}, want: func(err error) bool { return err == nil }},
-		{name: "gone", get: func(name string) (*unstructured.Unstructured, error) {
+		{name: "gone", get: func(_ context.Context, name string) (*unstructured.Unstructured, error) {
 			return nil, apierrors.NewNotFound(schema.GroupResource{}, name)
 		}, want: func(err error) bool { return err == nil }},
-		{name: "there", get: func(string) (*unstructured.Unstructured, error) {
+		{name: "there", get: func(context.Context, string) (*unstructured.Unstructured, error) {
 			return object(`{"metadata":{"name":"one","uid":"u"}}`), nil
 		}, want: apierrors.IsConflict},
-		{name: "who knows", get: func(string) (*unstructured.Unstructured, error) { return nil, errBoom }, want: func(err error) bool {
+		{name: "who knows", get: func(context.Context, string) (*unstructured.Unstructured, error) { return nil, errBoom }, want: func(err error) bool {
 			return apierrors.IsConflict(err) && errors.Is(err, errBoom)
 		}},
 	}

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // maxBytes is the longest body that the API server reads.
@@ -33,6 +35,16 @@ func encode(v any) ([]byte, error) {
 		return json.Marshal(u.UnstructuredContent())
 	}
 	return json.Marshal(v)
+}
+
+// encodeText is encode to a text, without a copy.
+func encodeText(v any) (string, error) {
+	var text strings.Builder
+	if u, ok := v.(unstructuredContent); ok {
+		v = u.UnstructuredContent()
+	}
+	err := json.NewEncoder(&text).Encode(v)
+	return text.String(), err
 }
 
 // encodeConfig encodes a configuration, and refuses what no server could apply.
@@ -92,49 +104,55 @@ func (e *encoded) read(live metav1.Object) (err error) {
 	if namespace != "" && namespace != live.GetNamespace() {
 		return wrong("metadata.namespace", "is %q, and live is in %q", namespace, live.GetNamespace())
 	}
+	// Objects of typed clients have no kind.
+	if typed, ok := live.(interface{ GetObjectKind() schema.ObjectKind }); ok {
+		kind, _ := e.text(e.root, "kind")
+		if of := typed.GetObjectKind().GroupVersionKind().Kind; of != "" && of != kind {
+			return wrong("kind", "is %q, and live is a %q", kind, of)
+		}
+	}
 	return nil
 }
 
 // withUID returns the configuration with a uid, so that it is applied to that object
 // or to none. It copies what it changes. Every generated configuration of an object
 // embeds a pointer to ObjectMetaApplyConfiguration; it is found by name, because
-// importing its package brings in most of client-go. Other types are returned as they
-// are.
-func withUID[C any](config C, uid string) C {
+// importing its package brings in most of client-go. ok is false for other types.
+func withUID[C any](config C, uid string) (_ C, ok bool) {
+	value := reflect.ValueOf(config)
+	if value.Kind() != reflect.Pointer || value.Elem().Kind() != reflect.Struct {
+		return config, false
+	}
+	copied := reflect.New(value.Type().Elem())
 	if u, ok := any(config).(unstructuredContent); ok {
+		set, settable := copied.Interface().(interface{ SetUnstructuredContent(map[string]any) })
 		content := maps.Clone(u.UnstructuredContent())
-		meta, _ := content["metadata"].(map[string]any)
+		meta, isMap := content["metadata"].(map[string]any)
+		if !settable || !isMap {
+			return config, false
+		}
 		meta = maps.Clone(meta)
 		meta["uid"] = uid
 		content["metadata"] = meta
-		copied := reflect.New(reflect.TypeOf(config).Elem())
-		if set, ok := copied.Interface().(interface{ SetUnstructuredContent(map[string]any) }); ok {
-			set.SetUnstructuredContent(content)
-			return copied.Interface().(C)
-		}
-		return config
+		set.SetUnstructuredContent(content)
+		return copied.Interface().(C), true
 	}
 	const embedded = "ObjectMetaApplyConfiguration"
-	value := reflect.ValueOf(config)
-	if value.Kind() != reflect.Pointer || value.Elem().Kind() != reflect.Struct {
-		return config
-	}
 	pointer := value.Elem().FieldByName(embedded)
 	if !pointer.IsValid() || pointer.Kind() != reflect.Pointer || pointer.IsNil() {
-		return config
+		return config, false
 	}
 	meta := reflect.New(pointer.Type().Elem())
 	meta.Elem().Set(pointer.Elem())
 	field := meta.Elem().FieldByName("UID")
 	if !field.IsValid() || field.Kind() != reflect.Pointer || field.Type().Elem().Kind() != reflect.String {
-		return config
+		return config, false
 	}
 	field.Set(reflect.New(field.Type().Elem()))
 	field.Elem().SetString(uid)
-	copied := reflect.New(value.Type().Elem())
 	copied.Elem().Set(value.Elem())
 	copied.Elem().FieldByName(embedded).Set(meta)
-	return copied.Interface().(C)
+	return copied.Interface().(C), true
 }
 
 // withManagedFields returns a shallow copy of an object with other managedFields.
@@ -160,6 +178,11 @@ func withManagedFields[T metav1.Object](obj T, entries []metav1.ManagedFieldsEnt
 		}
 		set.SetUnstructuredContent(content)
 	} else {
+		// With its metadata behind a pointer the copy would share them with live.
+		meta, ok := value.Type().Elem().FieldByName("ObjectMeta")
+		if !ok || len(meta.Index) != 1 || meta.Type.Kind() != reflect.Struct {
+			return obj, false
+		}
 		fresh.Elem().Set(value.Elem())
 	}
 	copied.SetManagedFields(entries)

@@ -19,14 +19,14 @@ type Owner struct {
 }
 
 // Owners says more about the conflicts of e: how and when the other managers wrote.
-// The API server's answer names the manager alone; the rest is in the managedFields
-// of the object. Owners makes no request for them, as most callers need no more than
-// the Conflicts.
+// The rest is in the managedFields of the object. Owners makes no request for them, as
+// most callers need no more than the Conflicts.
 //
 // live is the object of the conflict: from the lister if its managedFields are kept,
 // which may be older than the conflict, or from a Get, which is one request and may
 // be younger. fm is the manager that applied: what it has applied itself is no
-// conflict, what it has written by Update is one.
+// conflict, what it has written by Update is one, and so is what it has applied
+// through another subresource, such as scale.
 //
 // The order is that of the Conflicts, each of which has an Owner at least: where live
 // does not have the manager with that field, only Field and Manager are set.
@@ -37,8 +37,8 @@ func (e *ConflictError) Owners(fm FieldManager, live metav1.Object) []Owner {
 	}
 	var all []Owner
 	for _, entry := range entries {
-		if entry.Operation == metav1.ManagedFieldsOperationApply && entry.Manager == string(fm) {
-			continue
+		if entry.Operation == metav1.ManagedFieldsOperationApply && entry.Manager == string(fm) && (entry.Subresource == "" || entry.Subresource == "status") {
+			continue // the one that applied: neither of the two has fields of the other
 		}
 		set, err := fieldSet(entry)
 		if err != nil {

@@ -8,11 +8,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	applyappsv1 "k8s.io/client-go/applyconfigurations/apps/v1"
+	applyautoscalingv1 "k8s.io/client-go/applyconfigurations/autoscaling/v1"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	applymetav1 "k8s.io/client-go/applyconfigurations/meta/v1"
 	applypolicyv1 "k8s.io/client-go/applyconfigurations/policy/v1"
@@ -121,6 +124,39 @@ func TestServerOwners(t *testing.T) {
 	want = []ssa.Owner{{Field: ".metadata.labels.size", Manager: string(manager), Operation: "Update"}}
 	if diff := cmp.Diff(want, owners(t, err, live)); diff != "" {
 		t.Errorf("earlier self: -want +got:\n%s", diff)
+	}
+}
+
+// What the same manager has applied through the subresource scale is another's.
+//
+// Proves A20.
+func TestServerOwnersScale(t *testing.T) {
+	s := newServer(t)
+	c := s.AppsV1().Deployments(s.namespace)
+	labels := map[string]string{"a": "b"}
+	if _, err := c.Create(t.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: appsv1.DeploymentSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
+	}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	scale := applyautoscalingv1.Scale().WithName("one").WithNamespace(s.namespace).WithSpec(applyautoscalingv1.ScaleSpec().WithReplicas(3))
+	if _, err := c.ApplyScale(t.Context(), "one", scale, metav1.ApplyOptions{FieldManager: string(manager), Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	live, err := c.Get(t.Context(), "one", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = ssa.TryApply(t.Context(), manager, c, applyappsv1.Deployment("one", s.namespace).WithSpec(applyappsv1.DeploymentSpec().WithReplicas(5)))
+	var conflict *ssa.ConflictError
+	if !errors.As(err, &conflict) {
+		t.Fatalf("error = %v, want a ConflictError", err)
+	}
+	// The API server keeps no time for it.
+	want := []ssa.Owner{{Field: ".spec.replicas", Manager: string(manager), Operation: "Apply", Subresource: "scale"}}
+	if diff := cmp.Diff(want, conflict.Owners(manager, live)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 

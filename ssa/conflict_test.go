@@ -26,6 +26,7 @@ func TestOwners(t *testing.T) {
 		entry("timeless", "Update", "v1", "", `{"f:set":{"v:1":{}}}`),
 		{Manager: "empty", Operation: "Update"},
 		at(entry(string(manager), "Apply", "v1", "", color), 4),
+		at(entry(string(manager), "Apply", "v1", "scale", `{"f:spec":{"f:replicas":{}}}`), 5),
 	}
 	tests := []struct {
 		name      string
@@ -44,6 +45,9 @@ func TestOwners(t *testing.T) {
 		}},
 		{name: "no time", conflicts: []ssa.Conflict{{Field: ".set[=1]", Manager: "timeless"}}, want: []ssa.Owner{
 			{Field: ".set[=1]", Manager: "timeless", Operation: "Update"},
+		}},
+		{name: "itself by another way", conflicts: []ssa.Conflict{{Field: ".spec.replicas", Manager: string(manager)}}, want: []ssa.Owner{
+			{Field: ".spec.replicas", Manager: string(manager), Operation: "Apply", Subresource: "scale", Time: time.Unix(5, 0)},
 		}},
 		{name: "not in live", conflicts: []ssa.Conflict{{Field: ".data.color", Manager: "broken"}, {Field: ".data.color", Manager: string(manager)}}, want: []ssa.Owner{
 			{Field: ".data.color", Manager: "broken"}, {Field: ".data.color", Manager: string(manager)},

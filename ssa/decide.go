@@ -39,9 +39,12 @@ const (
 	items = "\x01"
 )
 
+// ownerReference is the path of what is owned as one in objects of every kind.
+const ownerReference = down + "metadata" + down + "ownerReferences" + items
+
 // question is a field of which the shape has to be known.
 type question struct {
-	path   string // in the schema
+	path   string // in the schema, and the kind of the value
 	want   shape  // what it has to be for the verdict to hold
 	config int32  // the field in the configuration
 	at     int    // behind the brace of the owned field, for extraction
@@ -81,20 +84,34 @@ func (d *decider) rule(v verdict, why string) {
 }
 
 func (d *decider) need(want shape, config, owned int32) {
-	switch known := d.shapes(d.path); {
+	switch known := d.known(config); {
 	case known == want || known == dotted && want == granular:
 	case known != unknown:
 		d.rule(differs, "owned in another shape")
 	default:
-		d.questions = append(d.questions, question{path: string(d.path), want: want, config: config, at: int(d.nodes[owned].start) + 1})
+		d.questions = append(d.questions, question{path: string(d.kinded(config)), want: want, config: config, at: int(d.nodes[owned].start) + 1})
 	}
+}
+
+// known is what is known of the shape of the field of the path.
+func (d *decider) known(config int32) shape {
+	if string(d.path[d.prefix:]) == ownerReference {
+		return atomic
+	}
+	return d.shapes(d.kinded(config))
+}
+
+// kinded is the path with the kind of the value: where there is no schema a list and
+// an object of one path have different shapes.
+func (d *decider) kinded(config int32) []byte {
+	return append(d.path, byte(d.nodes[config].kind))
 }
 
 // root compares whole objects.
 func (d *decider) root(config, owned, live int32) {
 	used := int32(0)
 	var hints [2]int32
-	for c := d.nodes[config].child; c != 0; c = d.nodes[c].next {
+	for c := d.nodes[config].child; c != 0 && d.verdict != differs; c = d.nodes[c].next {
 		name := d.nodes[c].key
 		o := d.member(owned, hints[0], "f:", name)
 		l := d.member(live, hints[1], "", name)
@@ -102,8 +119,11 @@ func (d *decider) root(config, owned, live int32) {
 		length := d.down(name)
 		switch name {
 		case "apiVersion":
-			if d.version != "" && d.version != d.nodes[c].value {
+			switch version := d.nodes[c].value; {
+			case d.version != "" && d.version != version:
 				d.rule(differs, "fields are owned in another version")
+			case d.nodes[l].value != "" && d.nodes[l].value != version: // objects of typed clients have none
+				d.rule(differs, "live is of another version")
 			}
 		case "kind":
 			// Objects of typed clients have none. It is in the address too.
@@ -116,7 +136,7 @@ func (d *decider) root(config, owned, live int32) {
 			if o != 0 {
 				used++
 			}
-			if name == "stringData" && d.nodes[d.member(config, 0, "", "kind")].value == "Secret" {
+			if name == "stringData" && string(d.path[:d.prefix]) == "v1"+down+"Secret"+down {
 				d.stringData(c, o, d.member(live, 0, "", "data"))
 			} else {
 				d.value(c, o, l, false)
@@ -132,7 +152,7 @@ func (d *decider) root(config, owned, live int32) {
 // metadata compares the metadata, of which the server lets nobody own a part.
 func (d *decider) metadata(config, owned, live int32) {
 	used := int32(0)
-	for c := d.nodes[config].child; c != 0; c = d.nodes[c].next {
+	for c := d.nodes[config].child; c != 0 && d.verdict != differs; c = d.nodes[c].next {
 		name := d.nodes[c].key
 		o, l := d.member(owned, 0, "f:", name), d.member(live, 0, "", name)
 		length := d.down(name)
@@ -151,7 +171,8 @@ func (d *decider) metadata(config, owned, live int32) {
 				d.rule(doubt, "set by the server")
 			}
 		case "labels", "annotations", "finalizers", "ownerReferences":
-			// The schema of these is that of every kind: all are granular.
+			// The schema of these is that of every kind: all are granular. Of an owner
+			// reference the manager owns all.
 			if o != 0 {
 				used++
 			}
@@ -244,7 +265,7 @@ func (d *decider) emptyList(config, owned, live int32) {
 	case o.n != 0:
 		d.rule(differs, "an item is owned and not applied any more")
 	case o.kind == object && l.kind == list && l.n == 0:
-	case o.kind == absent && l.kind == list && d.shapes(d.path) == granular:
+	case o.kind == absent && l.kind == list && d.known(config) == granular:
 	default:
 		d.rule(differs, "an empty list")
 	}
@@ -257,17 +278,19 @@ func (d *decider) members(config, owned, live int32, item bool) {
 	if dot {
 		used++
 	}
-	switch known := d.shapes(d.path); {
+	switch {
 	case item && !dot:
 		d.rule(differs, "the item is not owned")
 	case item:
 	case dot:
 		d.need(dotted, config, owned)
-	case known == dotted || known == atomic:
-		d.rule(differs, "owned in another shape")
+	default:
+		if known := d.known(config); known == dotted || known == atomic {
+			d.rule(differs, "owned in another shape")
+		}
 	}
 	var hints [2]int32
-	for c := d.nodes[config].child; c != 0; c = d.nodes[c].next {
+	for c := d.nodes[config].child; c != 0 && d.verdict != differs; c = d.nodes[c].next {
 		name := d.nodes[c].key
 		o := d.member(owned, hints[0], "f:", name)
 		l := d.member(live, hints[1], "", name)
@@ -460,7 +483,7 @@ func (d *decider) whole(config, live int32) {
 	default:
 		found := int32(0)
 		hint := int32(0)
-		for a := c.child; a != 0; a = d.nodes[a].next {
+		for a := c.child; a != 0 && d.verdict != differs; a = d.nodes[a].next {
 			b := d.member(live, hint, "", d.nodes[a].key)
 			hint = cmp.Or(b, hint)
 			if b != 0 {

@@ -41,7 +41,8 @@
 // An apply needs the verb patch, on the resource or, for a status, on the resource's
 // status subresource. Where it creates the object the API server wants create as well:
 // without it the apply of a missing object is Forbidden. Nothing needs get, but for a
-// [Batch], which says what it needs.
+// [Batch], which says what it needs. [Migrate] and [MigrateStatus] need patch on the
+// resource itself.
 //
 // # Guarantees
 //
@@ -59,44 +60,50 @@
 //   - A6: Neither the configuration nor live is changed.
 //   - A7: ApplyChanged, with a [Memory] and without, never skips an apply that would
 //     change a field of the object or who owns one. Where live is as the server
-//     answered to the same configuration, a Memory skips.
+//     answered to the same configuration, a Memory skips. Only a configuration of nothing,
+//     after which nobody owns anything, is applied once more.
 //   - A8: ApplyChanged with a live object applies to that object or to none: it brings
 //     back nothing that was deleted.
 //   - A9: A field that the kind does not have is an error, for typed clients and for
 //     unstructured objects, and nothing is written.
 //   - A10: A configuration without apiVersion, kind or name, with an empty uid or
 //     resourceVersion, or longer than the API server reads, a live object of another
-//     name or namespace, and a kind or scope that the RESTMapper does not have are
-//     errors that name the field, before any request.
+//     kind, name or namespace, a type of configuration into which the uid of live cannot be
+//     put, a kind or scope that the RESTMapper does not have, and a nil client are errors
+//     that name the field, before any request.
 //   - A11: The decision about a Deployment of 8 KiB makes at most 400 allocations with a
 //     Memory that has seen its kind, and at most 60 when it has seen the object.
 //   - A20: Each conflict has an Owner with the operation, the subresource and the time
-//     that the managedFields of the object have for the manager and the field. Owners
-//     makes no request.
+//     that the managedFields of the object have for the manager and the field. What the
+//     manager itself applied through another subresource, such as scale, can be one too.
+//     Owners makes no request.
 //   - A21: After a migration an apply that leaves out a field which a named manager had
 //     removes it. The migration changes no value, leaves finalizers with who has them,
 //     and changes nothing that other managers or the other subresources have.
 //   - A22: A migration is one patch that holds for the uid and the resourceVersion of
 //     live, and none at all if there is nothing to migrate.
-//   - A23: An object of a Batch is applied, or the error has an ObjectError for it. Applied
-//     again, a Batch changes nothing.
+//   - A23: An object of a Batch is applied, or the error has an ObjectError for it, also
+//     when another object stopped the batch. Applied again, a Batch changes no field and
+//     no owner.
 //   - A24: A Batch begins with its second stage when all of the first has been applied and
-//     its CustomResourceDefinitions are established; if that fails or takes too long it
-//     does not begin.
+//     its CustomResourceDefinitions are established; if that fails or takes too long, or
+//     one of the first stage is being deleted, it does not begin.
 //   - A25: A Batch has no more requests under way than Concurrency. When its context ends it
 //     makes none any more, and each object that it made none for has ErrNotTried.
 //   - A26: Delete of a Batch deletes no object of another uid, and no CustomResourceDefinition
 //     or Namespace before the deletion of the others is accepted. What is gone or
-//     replaced is no error.
+//     replaced is no error. A kind that the API server does not serve is one, unless its
+//     CustomResourceDefinition is among the objects.
 //   - A27: What is wrong with an object of a Batch or a migration, and can be known without
 //     the API server, is an error before the first request that names the object and
 //     the field.
 //   - A28: A Batch, or a migration with the apply after it, that died at any of its writes and
 //     is made again ends as one that did not.
-//   - A29: Objects of a Batch with an Owner are garbage collected after it. An owner that
-//     would make the garbage collector delete them at once, and a second controller, are
-//     errors.
-//   - A30: Each form works with the verbs that are documented above, and reads nothing.
+//   - A29: Objects of a Batch with an Owner are garbage collected after it. An Owner in
+//     another namespace, one that is visibly not of OwnerKind or its scope, one that is the
+//     object itself, and a second controller are errors.
+//   - A30: Each form works with the verbs that are documented, and reads nothing but what
+//     the comment of Batch names.
 //
 // # What changes nothing
 //
@@ -108,8 +115,9 @@
 // server.
 //
 // What is owned as one (atomic lists and maps, such as the selector of a Deployment)
-// looks in managedFields as what once was applied empty. Here extract decides, or a
-// Memory, which learns it from the server's answers; else ApplyChanged applies. A dry
+// looks in managedFields as what once was applied empty. Of owner references it is known
+// that they are owned as one. Elsewhere extract decides, or a Memory, which learns it from
+// the server's answers; else ApplyChanged applies. A dry
 // run would be a request too, and tell no more.
 //
 // Other things only the server can tell: defaults inside of what is owned as one
@@ -120,7 +128,8 @@
 //
 // The server itself moves the resourceVersion, or the generation, without changing
 // anything at each apply of some configurations: an empty list that it does not store
-// is enough. With a Memory that does not become a loop.
+// is enough. With a Memory that does not become a loop. Two managers that own the same
+// empty field take it from each other at each apply: that no Memory ends.
 //
 // # Field validation
 //
@@ -138,7 +147,8 @@
 // ApplyChanged believes live. If live is older than the object, it can skip although
 // the object has changed since; the event of that change then brings the key again.
 // If live lacks managedFields, because a transform of the informer drops them, it
-// cannot skip and always applies; a Memory can until the resourceVersion changes.
+// cannot skip and always applies; with a Memory it applies at most twice, and then skips
+// until the resourceVersion changes.
 //
 // # Caveats
 //
@@ -157,9 +167,9 @@
 // The first call of any generated ExtractX in a process parses the schema of all
 // built-in types, which takes some hundred milliseconds.
 //
-// Each API server begins to serve a new kind by itself. Where there are several, a Batch
-// can be answered NotFound by one that is late, although the CustomResourceDefinition is
-// established; apply again.
+// Each API server begins to serve a new or changed CustomResourceDefinition by itself, a
+// moment after it has answered. A Batch tries the objects of such kinds once more after a
+// second; where an API server is later than that, apply again.
 //
 // client-go's fake clientset tracks fields, but its ApplyStatus writes more than the
 // status. Test that on an API server.

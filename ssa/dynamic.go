@@ -3,6 +3,7 @@ package ssa
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -18,7 +19,8 @@ type Patcher interface {
 }
 
 // DynamicClient applies unstructured objects of any kind. It is an [Applier] and a
-// [StatusApplier], and safe for concurrent use if its client and its mapper are.
+// [StatusApplier], and safe for concurrent use if its client and its mapper are. The
+// zero value, and what Dynamic makes of a nil client or mapper, answer with an error.
 type DynamicClient struct {
 	mapper   meta.RESTMapper
 	resource func(gvr schema.GroupVersionResource, namespace string) Patcher
@@ -38,6 +40,9 @@ func Dynamic[N interface {
 }, R Patcher](client interface {
 	Resource(schema.GroupVersionResource) N
 }, mapper meta.RESTMapper) *DynamicClient {
+	if isNil(client) {
+		return &DynamicClient{} // says so when it is called
+	}
 	return &DynamicClient{mapper: mapper, resource: func(gvr schema.GroupVersionResource, namespace string) Patcher {
 		if namespace == "" {
 			return client.Resource(gvr)
@@ -57,6 +62,17 @@ func (c *DynamicClient) ApplyStatus(ctx context.Context, config *unstructured.Un
 }
 
 func (c *DynamicClient) apply(ctx context.Context, config *unstructured.Unstructured, opts metav1.ApplyOptions, subresources ...string) (*unstructured.Unstructured, error) {
+	switch {
+	case c == nil || c.resource == nil:
+		return nil, errors.New("the client is nil: pass a dynamic client to Dynamic")
+	case isNil(c.mapper):
+		return nil, errors.New("the mapper is nil: pass a RESTMapper to Dynamic")
+	case config == nil:
+		return nil, errors.New("the configuration is nil")
+	}
+	if err := FieldManager(opts.FieldManager).check(); err != nil {
+		return nil, err
+	}
 	gvk := config.GroupVersionKind()
 	mapping, err := c.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {

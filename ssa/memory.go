@@ -3,6 +3,7 @@ package ssa
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"hash/maphash"
 	"reflect"
 	"slices"
@@ -46,14 +47,16 @@ type sum [2]uint64
 
 // seen is a configuration that changes nothing in an object.
 type seen struct {
-	resourceVersion string
+	resourceVersion string // "" as long as that is not known: it is the last one that was applied
 	config          sum
 	content         sum // of the object and of what is owned; the zero one is of none
 }
 
-// maxShapes bounds what is remembered of schemas: a map without a schema can have any
-// names.
-const maxShapes = 1 << 14
+// These bound what is remembered of schemas: a map without a schema can have any names.
+const (
+	maxShapes = 1 << 14 // fields
+	maxShape  = 1 << 10 // bytes of the path of one
+)
 
 // ApplyChanged is [ApplyChanged], with a memory.
 func (m *Memory[T, C]) ApplyChanged(ctx context.Context, fm FieldManager, c Applier[T, C], config C, live T, extract func(live T, fieldManager string) (C, error)) (answer T, applied bool, err error) {
@@ -62,6 +65,10 @@ func (m *Memory[T, C]) ApplyChanged(ctx context.Context, fm FieldManager, c Appl
 
 // applyChanged is ApplyChanged. m is nil if there is no memory.
 func applyChanged[T metav1.Object, C any](ctx context.Context, m *Memory[T, C], fm FieldManager, c Applier[T, C], config C, live T, extract func(live T, fieldManager string) (C, error)) (answer T, applied bool, err error) {
+	if isNil(c) {
+		answer, err = noClient[T]()
+		return answer, false, err
+	}
 	if err := fm.check(); err != nil {
 		return answer, false, err
 	}
@@ -92,6 +99,7 @@ func applyChanged[T metav1.Object, C any](ctx context.Context, m *Memory[T, C], 
 	d := decide(m, fm, e, live)
 	if len(live.GetManagedFields()) == 0 {
 		d.rule(differs, "live has no managedFields")
+		d.content = sum{} // it does not show the owners
 	}
 	if d.verdict == same && (len(d.questions) == 0 || settled(m, fm, d, e, live, extract)) || m.recalls(live, fm, configSum, d.content) {
 		m.remember(live, fm, configSum, d.content)
@@ -104,13 +112,17 @@ func applyChanged[T metav1.Object, C any](ctx context.Context, m *Memory[T, C], 
 	klog.FromContext(ctx).V(4).Info("Applying", "fieldManager", string(fm), "namespace", live.GetNamespace(), "name", live.GetName(), "because", why)
 
 	if uid, ok := e.text(e.meta, "uid"); !ok && uid == "" && live.GetUID() != "" {
-		config = withUID(config, string(live.GetUID()))
+		guarded, ok := withUID(config, string(live.GetUID()))
+		if !ok {
+			return answer, false, fmt.Errorf("ssa: metadata.uid of the configuration of %q: is not set, and cannot be set to that of live in a %T: set it", live.GetName(), config)
+		}
+		config = guarded
 	}
 	answer, err = call(ctx, fm, c.Apply, config, true)
 	if err != nil {
 		return answer, false, err
 	}
-	if answer.GetUID() == live.GetUID() && answer.GetResourceVersion() == live.GetResourceVersion() {
+	if !isNil(answer) && answer.GetUID() == live.GetUID() && answer.GetResourceVersion() == live.GetResourceVersion() {
 		m.remember(live, fm, configSum, d.content)
 	}
 	m.learn(fm, e, answer, configSum, d.content)
@@ -144,12 +156,11 @@ func decide[T metav1.Object, C any](m *Memory[T, C], fm FieldManager, e *encoded
 		d.owned, d.version = entry.FieldsV1.GetRawString(), entry.APIVersion
 	}
 	trimmed, ok := withManagedFields(live, nil)
-	b, err := encode(trimmed)
+	text, err := encodeText(trimmed)
 	if !ok || err != nil {
 		d.rule(differs, "live cannot be encoded")
 		return d
 	}
-	text := string(b)
 	liveRoot, err := e.forest.parse(text)
 	if err != nil {
 		d.rule(differs, "live cannot be read")
@@ -182,7 +193,8 @@ func decide[T metav1.Object, C any](m *Memory[T, C], fm FieldManager, e *encoded
 	if fm == "kubectl" && live.GetAnnotations()["kubectl.kubernetes.io/last-applied-configuration"] != "" {
 		d.rule(doubt, "the server keeps an annotation for kubectl")
 	}
-	if _, guarded := e.text(e.meta, "resourceVersion"); !guarded && len(entries) > 0 {
+	certain := d.verdict == same && len(d.questions) == 0 && len(entries) > 0 // and will be at the same content
+	if _, guarded := e.text(e.meta, "resourceVersion"); !guarded && !certain {
 		hasStatus := e.forest.member(e.root, 0, "", "status") != 0
 		d.content = m.contentSum(e.forest, liveRoot, text, hasStatus, entries)
 	}
@@ -216,11 +228,11 @@ func settled[T metav1.Object, C any](m *Memory[T, C], fm FieldManager, d decisio
 	if err != nil {
 		return false
 	}
-	b, err := encode(extracted)
+	text, err := encodeText(extracted)
 	if err != nil {
 		return false
 	}
-	root, err := d.parse(string(b))
+	root, err := d.parse(text)
 	if err != nil {
 		return false
 	}
@@ -290,8 +302,15 @@ func (m *Memory[T, C]) learn(fm FieldManager, e *encoded, answer T, configSum, b
 	// To apply it again changes nothing: it was just merged and defaulted, or has
 	// just changed nothing. Where the answer contradicts the configuration something
 	// else is at work.
-	if d.verdict != differs || d.content == before && before != (sum{}) {
+	unknown := before == sum{} // live lacks managedFields, or there was none
+	// Where nobody owns anything the next apply makes somebody the owner of what is there.
+	owned := len(answer.GetManagedFields()) > 0
+	switch last := m.last(answer, fm); {
+	case d.verdict != differs && owned, m.knows(answer, fm, configSum), !unknown && d.content == before,
+		unknown && d.content != sum{} && last.config == configSum && last.content == d.content:
 		m.remember(answer, fm, configSum, d.content)
+	case unknown:
+		m.put(answer.GetUID(), fm, seen{config: configSum, content: d.content})
 	}
 }
 
@@ -310,8 +329,14 @@ func (m *Memory[T, C]) note(path string, is shape) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, known := m.shapes[path]; !known && len(m.shapes) >= maxShapes {
+	if len(path) > maxShape {
 		return
+	}
+	if _, known := m.shapes[path]; !known && len(m.shapes) >= maxShapes {
+		for other := range m.shapes {
+			delete(m.shapes, other)
+			break
+		}
 	}
 	if m.shapes == nil {
 		m.shapes = map[string]shape{}
@@ -322,34 +347,40 @@ func (m *Memory[T, C]) note(path string, is shape) {
 // knows reports whether the configuration is known to change nothing in live, by its
 // resourceVersion.
 func (m *Memory[T, C]) knows(live T, fm FieldManager, config sum) bool {
-	s, ok := m.of(live, fm)
-	return ok && s.resourceVersion == live.GetResourceVersion() && s.config == config
+	s := m.last(live, fm)
+	return s.resourceVersion != "" && s.resourceVersion == live.GetResourceVersion() && s.config == config
 }
 
 // recalls reports the same by the content of live: its status, and what others own,
 // can have changed.
 func (m *Memory[T, C]) recalls(live T, fm FieldManager, config, content sum) bool {
-	s, ok := m.of(live, fm)
-	return ok && s.content == content && s.config == config && content != sum{}
+	s := m.last(live, fm)
+	return s.resourceVersion != "" && s.content == content && s.config == config && content != sum{}
 }
 
-func (m *Memory[T, C]) of(live T, fm FieldManager) (seen, bool) {
+// last is what is remembered of an object.
+func (m *Memory[T, C]) last(live T, fm FieldManager) seen {
 	if m == nil {
-		return seen{}, false
+		return seen{}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s, ok := m.seen[seenKey{uid: live.GetUID(), manager: fm}]
-	return s, ok
+	return m.seen[seenKey{uid: live.GetUID(), manager: fm}]
 }
 
 func (m *Memory[T, C]) remember(live T, fm FieldManager, config, content sum) {
-	if m == nil || live.GetUID() == "" || live.GetResourceVersion() == "" {
+	if version := live.GetResourceVersion(); version != "" {
+		m.put(live.GetUID(), fm, seen{resourceVersion: version, config: config, content: content})
+	}
+}
+
+func (m *Memory[T, C]) put(uid types.UID, fm FieldManager, s seen) {
+	if m == nil || uid == "" {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	key := seenKey{uid: live.GetUID(), manager: fm}
+	key := seenKey{uid: uid, manager: fm}
 	if _, known := m.seen[key]; !known && len(m.seen) >= max(cmp.Or(m.Objects, 4096), 1) {
 		for other := range m.seen {
 			delete(m.seen, other)
@@ -359,7 +390,7 @@ func (m *Memory[T, C]) remember(live T, fm FieldManager, config, content sum) {
 	if m.seen == nil {
 		m.seen = map[seenKey]seen{}
 	}
-	m.seen[key] = seen{resourceVersion: live.GetResourceVersion(), config: config, content: content}
+	m.seen[key] = s
 }
 
 // random returns the seeds of all sums.
@@ -396,17 +427,19 @@ func (m *Memory[T, C]) contentSum(f *forest, live int32, text string, hasStatus 
 			maphash.WriteComparable(&h, len(part))
 			_, _ = h.WriteString(part) // it never fails
 		}
+		// The server orders them by time, and an apply that changes nothing can move that.
 		for j := range entries {
 			if e := &entries[j]; e.Subresource != "status" && e.FieldsV1 != nil {
+				h.Reset()
 				write(e.Manager)
 				write(string(e.Operation))
 				write(e.APIVersion)
 				write(e.Subresource)
-				fields := e.FieldsV1.GetRawBytes() // not copied
-				maphash.WriteComparable(&h, len(fields))
-				_, _ = h.Write(fields)
+				_, _ = h.Write(e.FieldsV1.GetRawBytes()) // not copied
+				s[i] += h.Sum64()
 			}
 		}
+		h.Reset()
 		for j := f.nodes[live].child; j != 0; j = f.nodes[j].next {
 			switch n := &f.nodes[j]; {
 			case n.key == "status" && !hasStatus:
@@ -422,7 +455,7 @@ func (m *Memory[T, C]) contentSum(f *forest, live int32, text string, hasStatus 
 				write(text[n.start:n.end])
 			}
 		}
-		s[i] = h.Sum64()
+		s[i] += h.Sum64()
 	}
 	return s
 }

@@ -3,6 +3,7 @@ package ssa_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -62,6 +63,10 @@ func TestMemory(t *testing.T) {
 		}},
 		{name: "the time of an entry", want: false, change: func(o *corev1.ConfigMap) {
 			o.ResourceVersion, o.ManagedFields[0].Time = "8", &metav1.Time{}
+		}},
+		{name: "the order of the entries, which the server moves with their times", want: false, change: func(o *corev1.ConfigMap) {
+			o.ResourceVersion = "8"
+			slices.Reverse(o.ManagedFields)
 		}},
 		{name: "the uid", change: func(o *corev1.ConfigMap) { o.UID = "b" }, want: true},
 		{name: "a value", change: func(o *corev1.ConfigMap) { o.ResourceVersion, o.Data["size"] = "8", "2" }, want: true},
@@ -133,6 +138,105 @@ func TestMemoryBounded(t *testing.T) {
 	if n := memory.Len(); n != 2 {
 		t.Errorf("%d objects are remembered, want 2", n)
 	}
+}
+
+// moving is a server that moves the resourceVersion at each apply, and changes nothing
+// else. What is applied is never found in its answers.
+type moving struct {
+	live *corev1.ConfigMap
+	n    int
+}
+
+func (m *moving) Apply(context.Context, *config, metav1.ApplyOptions) (*corev1.ConfigMap, error) {
+	m.n++
+	m.live = m.live.DeepCopy()
+	m.live.ResourceVersion = fmt.Sprint(m.n)
+	return m.live, nil
+}
+
+// What moves the resourceVersion at each apply does not become a loop, though an
+// informer drops the managedFields.
+//
+// Proves A7.
+func TestMemoryWithoutManagedFields(t *testing.T) {
+	server := &moving{live: &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "default", UID: "a", ResourceVersion: "0", ManagedFields: []metav1.ManagedFieldsEntry{
+			{Manager: string(manager), Operation: metav1.ManagedFieldsOperationApply, APIVersion: "v1", FieldsV1: metav1.NewFieldsV1(`{"f:data":{"f:color":{}}}`)},
+		}},
+		Data: map[string]string{"color": "as a webhook wants it"},
+	}}
+	c := applycorev1.ConfigMap("one", "default").WithData(map[string]string{"color": "red"})
+	memory := &configMapMemory{}
+	reconcile := func(c *config) (applied bool) {
+		live := server.live.DeepCopy()
+		live.ManagedFields = nil
+		_, applied, err := memory.ApplyChanged(t.Context(), manager, server, c, live, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return applied
+	}
+	for i, want := range []bool{true, true, false, false} {
+		if got := reconcile(c); got != want {
+			t.Errorf("reconcile %d: applied = %v, want %v", i, got, want)
+		}
+	}
+	server.live.Data["size"], server.live.ResourceVersion = "1", "100"
+	if !reconcile(c) {
+		t.Error("another value: skipped")
+	}
+	if !reconcile(applycorev1.ConfigMap("one", "default").WithData(map[string]string{"color": "blue"})) {
+		t.Error("another configuration: skipped")
+	}
+}
+
+// What has no schema can be a list in one object and an object in the next, and a
+// manager owns the one as one and the other part by part.
+//
+// Proves A7.
+func TestMemoryShapes(t *testing.T) {
+	memory := &ssa.Memory[*unstructured.Unstructured, *unstructured.Unstructured]{}
+	config := func(spec string) *unstructured.Unstructured {
+		return untypedObject(t, "example.com/v1", "Thing", "", `,"spec":`+spec, "")
+	}
+	object := func(uid types.UID, spec, fields string) *unstructured.Unstructured {
+		o := untypedObject(t, "example.com/v1", "Thing", "", `,"spec":`+spec, `{"f:spec":`+fields+`}`)
+		o.SetUID(uid)
+		return o
+	}
+	create := func(spec, fields string) {
+		if _, _, err := memory.ApplyChanged(t.Context(), manager, &untypedAnswers{answer: object("a", spec, fields)}, config(spec), nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	create(`{"a":[1]}`, `{"f:a":{}}`)
+	skips := func(name, spec, fields string, want bool) {
+		t.Helper()
+		live := object("b", spec, fields)
+		if _, applied, err := memory.ApplyChanged(t.Context(), manager, &untypedAnswers{answer: live}, config(spec), live, nil); err != nil || applied == want {
+			t.Errorf("%s: applied = %v, error %v", name, applied, err)
+		}
+	}
+	skips("a list of another object", `{"a":[2]}`, `{"f:a":{}}`, true)
+	skips("an object, which another has filled", `{"a":{"b":1}}`, `{"f:a":{}}`, false)
+
+	// Names that never come again are bounded, in number and in length.
+	long := strings.Repeat("x", 1<<20)
+	create(`{"`+long+`":[1]}`, `{"f:`+long+`":{}}`)
+	if _, size := memory.Shapes(); size > 1<<12 {
+		t.Errorf("%d bytes of paths are remembered", size)
+	}
+	var names, fields []string
+	for i := range 20_000 {
+		names = append(names, fmt.Sprintf(`"n%05d":[1]`, i))
+		fields = append(fields, fmt.Sprintf(`"f:n%05d":{}`, i))
+	}
+	create(`{`+strings.Join(names, ",")+`}`, `{`+strings.Join(fields, ",")+`}`)
+	create(`{"new":[1]}`, `{"f:new":{}}`)
+	if n, _ := memory.Shapes(); n > 1<<14 {
+		t.Errorf("%d fields are remembered", n)
+	}
+	skips("learned when there were too many", `{"new":[2]}`, `{"f:new":{}}`, true)
 }
 
 // Kinds that the mapper does not know, and namespaces that do not fit, are errors that

@@ -48,7 +48,8 @@ func Migrate[T metav1.Object](ctx context.Context, fm FieldManager, c TypedPatch
 }
 
 // MigrateStatus is Migrate for what the managers own through the status subresource:
-// for controllers that called UpdateStatus and now call [ApplyStatus].
+// for controllers that called UpdateStatus and now call [ApplyStatus]. It patches
+// managedFields, so it needs the verb patch on the resource itself, as Migrate does.
 func MigrateStatus[T metav1.Object](ctx context.Context, fm FieldManager, c TypedPatcher[T], live T, managers ...string) (answer T, migrated bool, err error) {
 	return migrate(ctx, fm, c, live, "status", managers)
 }
@@ -58,7 +59,7 @@ func migrate[T metav1.Object](ctx context.Context, fm FieldManager, c TypedPatch
 		return answer, false, err
 	}
 	switch {
-	case c == nil:
+	case isNil(c):
 		return answer, false, errors.New("ssa: migrate: the client is nil: pass one of the object's resource and namespace")
 	case isNil(live):
 		return answer, false, errors.New("ssa: migrate: live is nil: pass an object that the API server returned")
@@ -122,7 +123,7 @@ func migratedFields(entries []metav1.ManagedFieldsEntry, fm FieldManager, subres
 	}
 	all, finalizers := fieldpath.NewSet(), fieldpath.NewSet(fieldpath.MakePathOrDie("metadata", "finalizers"))
 	var others []metav1.ManagedFieldsEntry
-	moved := false
+	moved, first := false, ""
 	for _, entry := range entries {
 		theirs := isTheirs(entry)
 		ours := entry.Manager == string(fm) && entry.Operation == metav1.ManagedFieldsOperationApply && entry.Subresource == subresource
@@ -149,10 +150,12 @@ func migratedFields(entries []metav1.ManagedFieldsEntry, fm FieldManager, subres
 			set, moved = moves, true
 		}
 		if merged.APIVersion != "" && merged.APIVersion != entry.APIVersion {
-			return nil, fmt.Errorf("metadata.managedFields: the fields to be migrated were written as %s and as %s, and their names may differ: migrate manager %q alone, or take its entry out by hand if its fields may stay",
-				merged.APIVersion, entry.APIVersion, entry.Manager)
+			return nil, fmt.Errorf("metadata.managedFields: the fields of %q were written as %s and those of %q as %s, and their names may differ: apply in the version of a manager that is to be migrated, then migrate it alone",
+				first, merged.APIVersion, entry.Manager, entry.APIVersion)
 		}
-		merged.APIVersion = entry.APIVersion
+		if merged.APIVersion == "" {
+			merged.APIVersion, first = entry.APIVersion, entry.Manager
+		}
 		if merged.Time == nil || merged.Time.Before(entry.Time) {
 			merged.Time = entry.Time
 		}

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -19,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	applyautoscalingv1 "k8s.io/client-go/applyconfigurations/autoscaling/v1"
+	applyautoscalingv2 "k8s.io/client-go/applyconfigurations/autoscaling/v2"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	applymetav1 "k8s.io/client-go/applyconfigurations/meta/v1"
 	applypolicyv1 "k8s.io/client-go/applyconfigurations/policy/v1"
@@ -249,6 +253,42 @@ func TestServerMigrateStatus(t *testing.T) {
 	}
 	if live, err = ssa.Apply(t.Context(), manager, c, bare); err != nil || live.Labels != nil {
 		t.Errorf("after Migrate: labels %v, error %v", live.Labels, err)
+	}
+}
+
+// What was written in another version than the one that is applied can be migrated in
+// the way that the error says.
+//
+// Proves A21.
+func TestServerMigrateVersions(t *testing.T) {
+	s := newServer(t)
+	v1, v2 := s.AutoscalingV1().HorizontalPodAutoscalers(s.namespace), s.AutoscalingV2().HorizontalPodAutoscalers(s.namespace)
+	if _, err := v1.Create(t.Context(), &autoscalingv1.HorizontalPodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Name: "one", Labels: map[string]string{"old": "1"}},
+		Spec:       autoscalingv1.HorizontalPodAutoscalerSpec{MaxReplicas: 3, ScaleTargetRef: autoscalingv1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "d"}},
+	}, metav1.CreateOptions{FieldManager: "painter"}); err != nil {
+		t.Fatal(err)
+	}
+	older := applyautoscalingv1.HorizontalPodAutoscaler("one", s.namespace).WithSpec(applyautoscalingv1.HorizontalPodAutoscalerSpec().
+		WithMaxReplicas(3).WithScaleTargetRef(applyautoscalingv1.CrossVersionObjectReference().WithAPIVersion("apps/v1").WithKind("Deployment").WithName("d")))
+	newer := applyautoscalingv2.HorizontalPodAutoscaler("one", s.namespace).WithSpec(applyautoscalingv2.HorizontalPodAutoscalerSpec().
+		WithMaxReplicas(3).WithScaleTargetRef(applyautoscalingv2.CrossVersionObjectReference().WithAPIVersion("apps/v1").WithKind("Deployment").WithName("d")))
+	live, err := ssa.Apply(t.Context(), manager, v2, newer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err = ssa.Migrate(t.Context(), manager, v2, live, "painter"); err == nil || !strings.Contains(err.Error(), `"painter" were written as autoscaling/v1`) && !strings.Contains(err.Error(), `"painter" as autoscaling/v1`) {
+		t.Fatalf("error %v, want one that names painter and its version", err)
+	}
+	applied, err := ssa.Apply(t.Context(), manager, v1, older)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, migrated, err := ssa.Migrate(t.Context(), manager, v1, applied, "painter"); err != nil || !migrated {
+		t.Fatalf("migrated = %v, error %v", migrated, err)
+	}
+	if live, err = ssa.Apply(t.Context(), manager, v2, newer); err != nil || live.Labels != nil {
+		t.Errorf("labels %v, error %v", live.Labels, err)
 	}
 }
 

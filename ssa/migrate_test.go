@@ -83,11 +83,11 @@ func TestMigrateBadInput(t *testing.T) {
 		{name: "two versions", live: func(o *corev1.ConfigMap) *corev1.ConfigMap {
 			o.ManagedFields = append(o.ManagedFields, entry("painter", "Update", "v0", "", `{"f:data":{"f:size":{}}}`))
 			return o
-		}, want: "as v1 and as v0"},
+		}, want: `the fields of "painter" were written as v1 and those of "painter" as v0`},
 		{name: "applied in another version", live: func(o *corev1.ConfigMap) *corev1.ConfigMap {
 			o.ManagedFields = append(o.ManagedFields, entry(string(manager), "Apply", "v0", "", `{"f:data":{"f:size":{}}}`))
 			return o
-		}, want: "as v1 and as v0"},
+		}, want: `the fields of "painter" were written as v1 and those of "` + string(manager) + `" as v0, and their names may differ: apply in the version`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -116,6 +116,9 @@ func TestMigrateBadInput(t *testing.T) {
 	}
 	if _, _, err := ssa.Migrate[*corev1.ConfigMap](t.Context(), manager, nil, good(), "painter"); err == nil || !strings.Contains(err.Error(), "client") {
 		t.Errorf("no client: error %v", err)
+	}
+	if _, _, err := ssa.Migrate(t.Context(), manager, (*patches)(nil), good(), "painter"); err == nil || !strings.Contains(err.Error(), "client") {
+		t.Errorf("a client that is nil: error %v", err)
 	}
 }
 

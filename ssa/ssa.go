@@ -41,23 +41,35 @@ type StatusApplier[T, C any] interface {
 // server's answer. It creates the object if there is none and config has no uid.
 // The package comment says why it forces.
 func Apply[T, C any](ctx context.Context, fm FieldManager, c Applier[T, C], config C) (T, error) {
+	if isNil(c) {
+		return noClient[T]()
+	}
 	return apply(ctx, fm, c.Apply, config, true)
 }
 
 // ApplyStatus is Apply for the status subresource. It creates nothing: a missing
 // object is a NotFound. Fields outside the status are ignored by the server.
 func ApplyStatus[T, C any](ctx context.Context, fm FieldManager, c StatusApplier[T, C], config C) (T, error) {
+	if isNil(c) {
+		return noClient[T]()
+	}
 	return apply(ctx, fm, c.ApplyStatus, config, true)
 }
 
 // TryApply is Apply without force: if another manager owns a field of config
 // and its value differs, nothing is written and the error is a [*ConflictError].
 func TryApply[T, C any](ctx context.Context, fm FieldManager, c Applier[T, C], config C) (T, error) {
+	if isNil(c) {
+		return noClient[T]()
+	}
 	return apply(ctx, fm, c.Apply, config, false)
 }
 
 // TryApplyStatus is ApplyStatus without force, as TryApply is Apply.
 func TryApplyStatus[T, C any](ctx context.Context, fm FieldManager, c StatusApplier[T, C], config C) (T, error) {
+	if isNil(c) {
+		return noClient[T]()
+	}
 	return apply(ctx, fm, c.ApplyStatus, config, false)
 }
 
@@ -132,6 +144,10 @@ func apply[T, C any](ctx context.Context, fm FieldManager, request func(context.
 		return answer, err
 	}
 	return call(ctx, fm, request, config, force)
+}
+
+func noClient[T any]() (none T, err error) {
+	return none, errors.New("ssa: the client is nil")
 }
 
 func call[T, C any](ctx context.Context, fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C, force bool) (T, error) {

@@ -3,6 +3,7 @@ package ssa_test
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -40,6 +41,7 @@ func TestServerTraps(t *testing.T) {
 		name   string
 		of     family
 		typed  bool
+		learn  string   // applied to another object, for what the memory learns; "" means nothing
 		before []string // applied one after the other
 		other  string   // applied by another manager then; "" means nothing
 		then   []string // applied one after the other then
@@ -110,6 +112,21 @@ func TestServerTraps(t *testing.T) {
 			other:  `{"roleRef":{"kind":"ClusterRole","name":"view","apiGroup":"rbac.authorization.k8s.io"},"subjects":[{"kind":"User","name":"u","apiGroup":"rbac.authorization.k8s.io"}]}`,
 			config: `{"roleRef":{"kind":"ClusterRole","name":"view"},"subjects":[{"kind":"User","name":"u"}]}`,
 		},
+		{
+			name: "an object that another has filled, where others have a list", of: trap,
+			learn:  `{"spec":{"free":{"a":[1]}}}`,
+			before: []string{`{"spec":{"free":{"a":{}}}}`}, other: `{"spec":{"free":{"a":{"b":1}}}}`, config: `{"spec":{"free":{"a":{"b":1}}}}`,
+		},
+		{
+			name: "nothing, where there are defaults and nobody owns anything", of: familyOf("Secret"), typed: true,
+			before: []string{`{}`}, config: `{}`,
+		},
+		{
+			name: "an owner reference that another has too, in other words", of: trap,
+			before: []string{`{"metadata":{"ownerReferences":[{"apiVersion":"unknown.example.com/v1","kind":"Owner","name":"o","uid":"x"}]}}`},
+			other:  `{"metadata":{"ownerReferences":[{"apiVersion":"unknown.example.com/v1","kind":"Owner","name":"o","uid":"x","controller":false}]}}`,
+			config: `{"metadata":{"ownerReferences":[{"apiVersion":"unknown.example.com/v1","kind":"Owner","name":"o","uid":"x"}]}}`,
+		},
 	}
 	for i, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -133,6 +150,13 @@ func TestServerTraps(t *testing.T) {
 			}
 			gvr, _ := meta.UnsafeGuessKindToResource(tt.of.gvk)
 			raw := client.Resource(gvr).Namespace(namespace)
+			if tt.learn != "" {
+				d.name += "-learn"
+				if _, _, err := s.changed(t.Context(), raw, render(tt.learn), nil); err != nil {
+					t.Fatal(err)
+				}
+				d.name = strings.TrimSuffix(d.name, "-learn")
+			}
 			var live *unstructured.Unstructured
 			apply := func(configs []string) {
 				for _, config := range configs {

@@ -115,6 +115,8 @@ type parser struct {
 	src   string
 	at    int
 	texts strings.Builder // those with escapes, one behind the other
+
+	backslash int // where the next one is, if it is not behind at
 }
 
 func (p *parser) space() {
@@ -264,12 +266,19 @@ func (p *parser) text() (string, error) {
 	if end < 0 {
 		return "", errJSON
 	}
-	if strings.IndexByte(p.src[start:start+end], '\\') < 0 {
+	if p.backslash < start {
+		p.backslash = len(p.src)
+		if i := strings.IndexByte(p.src[start:], '\\'); i >= 0 {
+			p.backslash = start + i
+		}
+	}
+	if p.backslash >= start+end {
 		p.at += end + 1
 		return p.src[start : start+end], nil
 	}
-	if p.texts.Cap() == 0 {
-		p.texts.Grow(len(p.src) - p.at) // enough: nothing gets longer without its escapes
+	if p.texts.Cap()-p.texts.Len() < 256 {
+		p.texts = strings.Builder{}
+		p.texts.Grow(min(len(p.src)-p.at, 2<<10)) // nothing gets longer without its escapes
 	}
 	from := p.texts.Len()
 	for part := p.at; p.at < len(p.src); {
