@@ -147,7 +147,7 @@ func apply[T, C any](ctx context.Context, fm FieldManager, request func(context.
 }
 
 func noClient[T any]() (none T, err error) {
-	return none, errors.New("ssa: the client is nil")
+	return none, errors.New("ssa: the client is nil: pass one of the resource that the configuration is for")
 }
 
 func call[T, C any](ctx context.Context, fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C, force bool) (T, error) {
