@@ -57,8 +57,8 @@ func unsynced(members []*member, timeout time.Duration) error {
 		m.mu.Unlock()
 		var err error
 		switch {
-		case missing[0] != m.checkers[0]:
-			err = fmt.Errorf("%w within %v: %q: the informer is synced, but %s has not worked off the initial list: handlers should only put keys into a queue", ErrNotSynced, timeout, m.name, missing[0].Name())
+		case missing[0].Done() != m.checkers[0].Done(): // comparing the interfaces could panic
+			err = fmt.Errorf("%w within %v: %q: the informer is synced, but %s has not worked off the initial list: it does more than put keys into a queue, was removed, or is another informer's", ErrNotSynced, timeout, m.name, missing[0].Name())
 		case last.err == nil:
 			also := ""
 			if timeout <= bookmarkWarning {
@@ -78,7 +78,7 @@ func unsynced(members []*member, timeout time.Duration) error {
 // reason says in words what err means for an informer, and what cures it.
 func (m *member) reason(err error) string {
 	verb := "watch"
-	if strings.HasPrefix(err.Error(), "failed to list") { // the reflector's words
+	if text := err.Error(); strings.HasPrefix(text, "failed to list") || strings.Contains(text, "list result") { // the reflector's words
 		verb = "list"
 	}
 	group, resource := "", m.name
@@ -90,6 +90,10 @@ func (m *member) reason(err error) string {
 	}
 	switch {
 	case apierrors.IsForbidden(err):
+		if group == "" {
+			// Whoever answered did not say what was asked for, or it is in the core group.
+			resource, group, _ = strings.Cut(resource, ".")
+		}
 		return fmt.Sprintf("forbidden to %s: a Role or ClusterRole must allow verbs %q on resources %q in apiGroups %q", verb, []string{"list", "watch"}, []string{resource}, []string{group})
 	case apierrors.IsUnauthorized(err):
 		return fmt.Sprintf("unauthorized to %s %s: the server does not accept the credentials", verb, resource)
@@ -99,17 +103,29 @@ func (m *member) reason(err error) string {
 		return fmt.Sprintf("cannot %s %s: the server does not support that verb for it", verb, resource)
 	case apierrors.IsTooManyRequests(err):
 		return fmt.Sprintf("cannot %s %s: the server is overloaded", verb, resource)
-	case utilnet.IsConnectionRefused(err), errors.As(err, new(net.Error)):
+	case unreachable(err):
 		return fmt.Sprintf("cannot %s %s: the server cannot be reached", verb, resource)
 	}
 	return fmt.Sprintf("cannot %s %s", verb, resource)
+}
+
+// unreachable tells of a connection that fails or a server that does not answer. That
+// a request could not be made, for want of trust or credentials, is something else,
+// though net/http wraps all of it in the same net.Error.
+func unreachable(err error) bool {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return op.Op != "remote error" // which is the server's, about TLS
+	}
+	timeout, ok := errors.AsType[net.Error](err)
+	return utilnet.IsConnectionRefused(err) || ok && timeout.Timeout()
 }
 
 // listen returns logger with an ear on it. Some failures of a reflector never
 // reach its watch error handler, because it repeats the request in place and
 // only logs why; so the error is taken from the log line.
 func listen(logger klog.Logger, m *member) klog.Logger {
-	return logger.WithSink(deepen(&ear{m: m, sink: logger.GetSink()}, 1)) // 1 for the method of ear
+	e := &ear{m: m, limit: logger.GetV() + retryLevel, sink: logger.GetSink()}
+	return logger.WithSink(e.WithCallDepth(1)) // 1 for the method of ear
 }
 
 const (
@@ -122,30 +138,50 @@ const (
 
 // ear passes everything on to sink, which is nil when logging is off.
 type ear struct {
-	m    *member
-	sink klog.LogSink
+	m     *member
+	limit int // the highest level it listens to
+	sink  klog.LogSink
 }
 
 func (e *ear) Init(klog.RuntimeInfo) {} // sink has been initialised by its owner
 
 func (e *ear) Enabled(level int) bool {
-	return level <= retryLevel && !e.m.settled.Load() || e.sink != nil && e.sink.Enabled(level)
+	return level <= e.limit && !e.m.settled.Load() || e.sink != nil && e.sink.Enabled(level)
 }
 
 func (e *ear) Info(level int, msg string, keysAndValues ...any) {
+	e.GetCallStackHelper()()
 	if !e.m.settled.Load() {
-		for i := 0; i+1 < len(keysAndValues); i += 2 {
-			if err, ok := keysAndValues[i+1].(error); ok && keysAndValues[i] == "err" {
-				e.m.heard(err, strings.Contains(msg, "bookmark"))
-			}
-		}
+		e.listen(msg, keysAndValues)
 	}
 	if e.sink != nil && e.sink.Enabled(level) {
 		e.sink.Info(level, msg, keysAndValues...)
 	}
 }
 
+// listen notes the error of a line in which the reflector names itself, which are those
+// about failures. With the same logger write also the client, the functions of a
+// ListWatch and the WatchErrorHandler; and the reflector tells debuggers, without its
+// name, that a server has no watch-list.
+func (e *ear) listen(msg string, keysAndValues []any) {
+	bookmark := strings.Contains(msg, "event bookmark")
+	reflector := bookmark // its warning has no key that says so
+	var err error
+	for i := 0; i+1 < len(keysAndValues); i += 2 {
+		switch keysAndValues[i] {
+		case "reflector":
+			reflector = true
+		case "err":
+			err, _ = keysAndValues[i+1].(error)
+		}
+	}
+	if reflector && err != nil {
+		e.m.heard(err, bookmark)
+	}
+}
+
 func (e *ear) Error(err error, msg string, keysAndValues ...any) {
+	e.GetCallStackHelper()()
 	if e.sink != nil {
 		e.sink.Error(err, msg, keysAndValues...)
 	}
@@ -155,24 +191,36 @@ func (e *ear) WithValues(keysAndValues ...any) klog.LogSink {
 	if e.sink == nil {
 		return e
 	}
-	return &ear{m: e.m, sink: e.sink.WithValues(keysAndValues...)}
+	return e.to(e.sink.WithValues(keysAndValues...))
 }
 
 func (e *ear) WithName(name string) klog.LogSink {
 	if e.sink == nil {
 		return e
 	}
-	return &ear{m: e.m, sink: e.sink.WithName(name)}
+	return e.to(e.sink.WithName(name))
 }
 
 // WithCallDepth keeps file and line of the log right.
-func (e *ear) WithCallDepth(depth int) klog.LogSink { return deepen(e, depth) }
-
-func deepen(e *ear, depth int) *ear {
+func (e *ear) WithCallDepth(depth int) klog.LogSink {
 	if s, ok := e.sink.(interface{ WithCallDepth(int) klog.LogSink }); ok {
-		return &ear{m: e.m, sink: s.WithCallDepth(depth)}
+		return e.to(s.WithCallDepth(depth))
 	}
 	return e
+}
+
+// GetCallStackHelper does the same for loggers of tests, which take testing.TB.Helper.
+func (e *ear) GetCallStackHelper() func() {
+	if s, ok := e.sink.(interface{ GetCallStackHelper() func() }); ok {
+		return s.GetCallStackHelper()
+	}
+	return func() {}
+}
+
+func (e *ear) to(sink klog.LogSink) *ear {
+	c := *e
+	c.sink = sink
+	return &c
 }
 
 func (m *member) heard(err error, bookmark bool) {

@@ -53,7 +53,9 @@
 //   - client-go reports some failures only to its log: a refused connection, an
 //     answer 429 and the missing end of the initial events. The Set reads these
 //     from the lines themselves, through the logger in the informers' context.
-//     Should client-go word them differently, the error lists what it may be.
+//     Should client-go word them differently, the error lists what it may be. Only
+//     lines in which the reflector names itself count; with klog's contextual logging
+//     turned off there are none.
 //   - The missing end of the initial events is noticed after 10s. With a shorter
 //     Timeout the error names it only as a possibility.
 //   - client-go pauses for up to 60s between tries without looking at its context

@@ -45,7 +45,7 @@ type Set struct {
 	misuse  error
 	misused chan struct{} // wakes Run; nil until Run
 	synced  chan struct{} // closed when all are synced; made when first needed
-	stopped bool          // Run has begun to stop the informers
+	stopped bool          // Run has begun to stop the informers, or will not start them
 }
 
 // member is one informer of a Set, and what is known about it.
@@ -137,8 +137,11 @@ func (s *Set) addLocked(name string, informer cache.SharedIndexInformer, handler
 func (s *Set) Run(ctx context.Context) error {
 	refused := make(chan error, 1)
 	members, err := s.begin(refused)
-	if err != nil || ctx.Err() != nil {
+	switch {
+	case err != nil:
 		return err
+	case ctx.Err() != nil:
+		return s.await(nil)
 	}
 	logger := klog.FromContext(ctx)
 	run, stop := context.WithCancelCause(ctx)
@@ -201,6 +204,7 @@ func (s *Set) begin(refused chan<- error) ([]*member, error) {
 		return nil, fmt.Errorf("informer: Set.StopTimeout is %v: it must not be negative; 0 means 5s", s.StopTimeout)
 	}
 	s.misused = make(chan struct{}, 1)
+	s.stopped = true // until nothing is in the way
 	next := s.WatchErrorHandler
 	if next == nil {
 		next = cache.DefaultWatchErrorHandler
@@ -218,6 +222,7 @@ func (s *Set) begin(refused chan<- error) ([]*member, error) {
 			return nil, fmt.Errorf("informer: %q cannot be started: %w: only the Set may start it, do not call the factory's Start or the informer's Run", m.name, err)
 		}
 	}
+	s.stopped = false
 	return s.members, nil
 }
 

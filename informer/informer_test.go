@@ -3,11 +3,16 @@ package informer_test
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"os"
+	"path/filepath"
 	"regexp"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +21,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +33,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
 	"k8s.io/klog/v2/textlogger"
 
 	"github.com/controllerkit/controllerkit/informer"
@@ -198,6 +205,23 @@ func TestDiagnosis(t *testing.T) {
 		{name: "connection refused", informer: func(*testing.T) cache.SharedIndexInformer { return failing(errRefused) },
 			want: []string{`"thing": cannot watch thing: the server cannot be reached: `, "connection refused"},
 			is:   func(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }},
+		{name: "no answer in time", informer: func(*testing.T) cache.SharedIndexInformer {
+			return failing(&url.Error{Op: "Get", URL: "https://server", Err: context.DeadlineExceeded})
+		},
+			want: []string{`"thing": cannot list thing: the server cannot be reached: `}},
+		// net/http wraps these as it wraps connections that fail.
+		{name: "certificate not trusted", informer: func(*testing.T) cache.SharedIndexInformer {
+			return failing(&url.Error{Op: "Get", URL: "https://server", Err: x509.UnknownAuthorityError{}})
+		},
+			want: []string{`"thing": cannot list thing: failed to list *v1.ConfigMap: Get "https://server": x509: `}},
+		{name: "own certificate not trusted", informer: func(*testing.T) cache.SharedIndexInformer {
+			return failing(&url.Error{Op: "Get", URL: "https://server", Err: &net.OpError{Op: "remote error", Err: errors.New("tls: bad certificate")}})
+		},
+			want: []string{`"thing": cannot list thing: failed to list *v1.ConfigMap: Get "https://server": remote error: tls: `}},
+		{name: "no credentials", informer: func(*testing.T) cache.SharedIndexInformer {
+			return failing(&url.Error{Op: "Get", URL: "https://server", Err: errors.New("getting credentials: exec: no such file")})
+		},
+			want: []string{`"thing": cannot list thing: failed to list *v1.ConfigMap: Get "https://server": getting credentials: `}},
 		{name: "429", informer: func(*testing.T) cache.SharedIndexInformer { return failing(apierrors.NewTooManyRequestsError("later")) },
 			want: []string{`"thing": cannot watch thing: the server is overloaded: `}, is: apierrors.IsTooManyRequests},
 		{name: "bookmark missing", informer: func(*testing.T) cache.SharedIndexInformer {
@@ -231,7 +255,12 @@ func TestDiagnosis(t *testing.T) {
 		{name: "slow handler", informer: func(t *testing.T) cache.SharedIndexInformer {
 			return informers.NewSharedInformerFactory(fake.NewClientset(configMap("a")), 0).Core().V1().ConfigMaps().Informer()
 		},
-			want: []string{`"thing": the informer is synced, but SharedIndexInformer *v1.ConfigMap + event handler `, "has not worked off the initial list"}},
+			want: []string{`"thing": the informer is synced, but SharedIndexInformer *v1.ConfigMap + event handler `, "has not worked off the initial list: it does more than put keys into a queue, was removed, or is another informer's"}},
+		{name: "transform fails", informer: func(*testing.T) cache.SharedIndexInformer {
+			transform := informers.WithTransform(func(any) (any, error) { return nil, errors.New("strange") })
+			return informers.NewSharedInformerFactoryWithOptions(fake.NewClientset(configMap("a")), 0, transform).Core().V1().ConfigMaps().Informer()
+		},
+			want: []string{`"thing": cannot list thing: unable to sync list result: strange`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -272,6 +301,67 @@ func TestDiagnosis(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A proxy's 403 does not say what was asked for; the name of the informer does.
+//
+// Proves I2.
+func TestForbiddenWithoutDetails(t *testing.T) {
+	for _, tc := range []struct {
+		name, want string
+	}{
+		{"widgets.example.com", `on resources ["widgets"] in apiGroups ["example.com"]: `},
+		{"configmaps", `on resources ["configmaps"] in apiGroups [""]: `},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var set informer.Set
+				set.Add(tc.name, failing(&apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonForbidden, Message: "no"}}))
+				if err := set.Run(quiet(t)); err == nil || !strings.Contains(err.Error(), tc.want) {
+					t.Errorf("Run() = %v\nwant it to contain %s", err, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// Others write with the logger of the context too. What they say is not why an
+// informer does not sync.
+//
+// Proves I2.
+func TestLinesOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set := informer.Set{WatchErrorHandler: func(ctx context.Context, _ *cache.Reflector, _ error) {
+			logger := klog.FromContext(ctx)
+			logger.Info("Cannot count bookmarks", "err", errors.New("disk full"))
+			logger.Info("Odd", "err", (*net.OpError)(nil), []string{"no string"}, 1, "reflector")
+			logger.Info("Odd", "reflector", "r", "err", "no error")
+		}}
+		set.Add("configmaps", failing(forbidden("list")))
+		if err := set.Run(quiet(t)); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `"configmaps": forbidden to list: `) {
+			t.Errorf("Run() = %v, want the 403", err)
+		}
+	})
+}
+
+// incomparable is an informer whose checkers panic when they are compared.
+type incomparable struct{ cache.SharedIndexInformer }
+
+func (i incomparable) HasSyncedChecker() cache.DoneChecker {
+	return struct {
+		cache.DoneChecker
+		_ []int
+	}{DoneChecker: i.SharedIndexInformer.HasSyncedChecker()}
+}
+
+func TestCheckersAreNotCompared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var set informer.Set
+		set.Add("configmaps", incomparable{failing(forbidden("list"))})
+		if err := set.Run(quiet(t)); !apierrors.IsForbidden(err) {
+			t.Errorf("Run() = %v, want the 403", err)
+		}
+	})
 }
 
 // TestEveryUnsyncedInformerIsNamed proves I4.
@@ -475,6 +565,9 @@ func TestInformerStartedElsewhereIsRefused(t *testing.T) {
 		if other.HasSynced() {
 			t.Error("the other informer was started")
 		}
+		if got, want := set.Ready().Error(), "informer: not synced: stopped"; got != want {
+			t.Errorf("Ready() = %s, want %s", got, want)
+		}
 		cancel()
 		<-done
 	})
@@ -530,6 +623,9 @@ func TestAskedToStopBeforeSyncIsNoError(t *testing.T) {
 				}
 				if tc.after == 0 && inf.IsStopped() {
 					t.Error("the informer was started")
+				}
+				if got, want := set.Ready().Error(), "informer: not synced: stopped"; got != want {
+					t.Errorf("Ready() = %s, want %s", got, want)
 				}
 			})
 		})
@@ -601,6 +697,96 @@ func TestLogIsUnchanged(t *testing.T) {
 			})
 		}
 	}
+}
+
+// testLog is where a test's logger writes. It notes file and line as testing does.
+type testLog struct {
+	testing.TB
+	mu      sync.Mutex // guards the fields below
+	helpers map[string]bool
+	lines   []string
+}
+
+func (l *testLog) Helper() {
+	pc, _, _, _ := goruntime.Caller(1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.helpers[goruntime.FuncForPC(pc).Name()] = true
+}
+
+func (l *testLog) Log(...any) {
+	pcs := make([]uintptr, 50)
+	frames := goruntime.CallersFrames(pcs[:goruntime.Callers(2, pcs)])
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for frame, more := frames.Next(); more; frame, more = frames.Next() {
+		if !l.helpers[frame.Function] {
+			l.lines = append(l.lines, fmt.Sprintf("%s:%d", filepath.Base(frame.File), frame.Line))
+			return
+		}
+	}
+}
+
+// Loggers of tests find the line by testing.TB.Helper.
+//
+// Proves I6.
+func TestLinesInTestLogs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		run := func(start func(context.Context)) []string {
+			log := &testLog{TB: t, helpers: map[string]bool{}}
+			logger := ktesting.NewLogger(log, ktesting.NewConfig(ktesting.Verbosity(4)))
+			ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), logger), 5*time.Second)
+			defer cancel()
+			start(ctx)
+			slices.Sort(log.lines)
+			return slices.Compact(log.lines)
+		}
+		want := run(failing(forbidden("list")).RunWithContext)
+		var set informer.Set
+		set.Add("x", failing(forbidden("list")))
+		got := run(func(ctx context.Context) { _ = set.Run(ctx) })
+		if diff := cmp.Diff(want, got); diff != "" || len(want) == 0 {
+			t.Errorf("lines of code in the log (-without +with the Set):\n%s", diff)
+		}
+	})
+}
+
+// Client-go also tells debuggers what is no failure.
+//
+// Proves I2.
+func TestDiagnosisWithAVerboseLog(t *testing.T) {
+	for _, verbosity := range []int{0, 4, 10} {
+		synctest.Test(t, func(t *testing.T) {
+			set := informer.Set{StopTimeout: time.Hour}
+			set.Add("x", cache.NewSharedIndexInformer(&cache.ListWatch{
+				ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+					<-ctx.Done() // a long list
+					return nil, ctx.Err()
+				},
+				WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+					return nil, errors.New("the server has no watch-list")
+				},
+			}, &corev1.ConfigMap{}, 0, cache.Indexers{}))
+			logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(io.Discard), textlogger.Verbosity(verbosity)))
+			err := set.Run(klog.NewContext(t.Context(), logger))
+			if err == nil || strings.Contains(err.Error(), "watch-list") {
+				t.Errorf("verbosity %d: Run() = %v, want nothing about the watch-list", verbosity, err)
+			}
+		})
+	}
+}
+
+// A logger of a higher verbosity is no reason to be deaf.
+func TestLoggerWithVerbosity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set := informer.Set{StopTimeout: time.Hour}
+		set.Add("x", failing(errRefused))
+		ctx := quiet(t)
+		err := set.Run(klog.NewContext(ctx, klog.FromContext(ctx).V(3)))
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("Run() = %v, want the reason", err)
+		}
+	})
 }
 
 func TestLoggerThatIsOff(t *testing.T) {

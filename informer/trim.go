@@ -2,6 +2,7 @@ package informer
 
 import (
 	"maps"
+	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -25,6 +26,9 @@ var _ cache.TransformFunc = Trim
 // Do not use it where field ownership is read from the cache, see the package's
 // Caveats.
 func Trim(obj any) (any, error) {
+	if v := reflect.ValueOf(obj); v.Kind() == reflect.Pointer && v.IsNil() {
+		return obj, nil
+	}
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		trimUnstructured(u)
 		return obj, nil

@@ -67,6 +67,8 @@ func TestTrim(t *testing.T) {
 		{name: "tombstone", obj: tombstone, want: cache.DeletedFinalStateUnknown{Key: "default/a", Obj: &corev1.ConfigMap{ObjectMeta: fat()}}},
 		{name: "string", obj: "x", want: "x"},
 		{name: "nil"},
+		{name: "nil, typed", obj: (*corev1.ConfigMap)(nil), want: (*corev1.ConfigMap)(nil)},
+		{name: "nil, unstructured", obj: (*unstructured.Unstructured)(nil), want: (*unstructured.Unstructured)(nil)},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			for range 2 { // the second time must change nothing

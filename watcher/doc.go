@@ -54,14 +54,17 @@
 //   - W2: After an expired version the consumer's state is made complete again:
 //     Added, Modified and Deleted events, marked Synthetic, for what has changed
 //     since, by UID, deletions first; then Synced. Versions in between are not
-//     seen: that is what expired means. Lists are read in pages of 500 and from
-//     the storage, never from an older cache.
+//     seen: that is what expired means. Lists are read in pages of 500, in one
+//     after a list that expired between its pages, and from the storage, never from an
+//     older cache.
 //   - W3: A watcher that was started from a ResourceVersion does not know the
 //     objects that did not change since. Its first list is therefore preceded by
 //     Reset: the events up to Synced are all there is.
 //   - W4: A server whose versions went back (restored from a backup) is followed:
 //     at the list after ErrStalled at the latest the state is the server's, and
-//     so is the position.
+//     so is the position. Bookmarks older than the position are no sign of life. A
+//     server that has passed the old position again before that is not noticed: no
+//     version shows it.
 //   - W5: Failures are visible as they happen, as Trouble, whether they came as
 //     the answer to a call or in the stream, and are retried with exponential,
 //     jittered, capped pauses or later if the server says so.
@@ -69,13 +72,15 @@
 //     that was not handled. Bookmarks are delivered too, because they move that
 //     position in a quiet collection.
 //   - W7: Leaving the loop, or ctx, ends everything: when range is over, the
-//     stream is closed and no goroutine is left.
+//     stream is closed and no goroutine is left. Nothing is delivered after ctx is done.
 //
 // # Assumptions
 //
 //   - Resource versions are numbers, and events come in their order, as the Kubernetes
 //     API demands. Where they are not numbers, repeated events are recognised only if
 //     they repeat the last version of an object.
+//   - A list has a resource version. Where it has none, each new watch is preceded by a
+//     list, and there is nothing to resume from.
 //   - A Source returns when its context is done, and its watch closes its channel when
 //     stopped. All of client-go's do.
 //
@@ -87,6 +92,8 @@
 //     it reports anything, and reports them as a watch that ends at once.
 //   - A server that sends no bookmarks is silent where nothing happens: set SilenceTimeout
 //     accordingly, or see Trouble and a list every three minutes.
+//   - A ResourceVersion to start from that the server calls invalid is Trouble again and
+//     again, and not given up for a list.
 //   - While the loop's body runs nothing is received. A body that takes minutes makes the
 //     server drop the watch; nothing is lost by it, but the version may expire.
 //

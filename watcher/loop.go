@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
@@ -23,7 +24,7 @@ var (
 	// errPause says that a watch ended as watches do, but too early to go on at once.
 	errPause = errors.New("watcher: the watch ended early")
 	// errShort is a failure: a watch that ended as soon as it began.
-	errShort = errors.New("watcher: the watch was closed at once, without an event")
+	errShort = errors.New("closed at once, without an event")
 )
 
 // misuse is an error that repeating does not cure.
@@ -43,6 +44,7 @@ type loop[T Object] struct {
 
 	rv       string // the position: everything up to here was delivered
 	mustList bool   // there is no position to watch from
+	whole    bool   // the last list expired between two pages: the next has one page
 	failures int    // in a row
 }
 
@@ -66,8 +68,9 @@ func (l *loop[T]) run(ctx context.Context) error {
 		default:
 			l.failures++
 			pause = l.classify(err)
-			if !l.send(Event[T]{Type: Trouble, Err: err, RetryAfter: pause, ResourceVersion: l.position()}) {
-				return errLeft
+			err = l.send(ctx, Event[T]{Type: Trouble, Err: err, RetryAfter: pause, ResourceVersion: l.position()})
+			if errors.Is(err, errLeft) {
+				return err
 			}
 		}
 		timer := time.NewTimer(pause)
@@ -139,12 +142,16 @@ func (l *loop[T]) position() string {
 }
 
 // send delivers an event; once it is handled, the consumer's position is behind it.
-func (l *loop[T]) send(ev Event[T]) bool {
+// When ctx is done nothing is delivered any more.
+func (l *loop[T]) send(ctx context.Context, ev Event[T]) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if !l.yield(ev, nil) {
-		return false
+		return errLeft
 	}
 	l.w.handled(ev.ResourceVersion)
-	return true
+	return nil
 }
 
 // guard ends ctx with ErrStalled after the silence timeout, until stop is called.
@@ -162,32 +169,36 @@ func (l *loop[T]) guard(ctx context.Context) (_ context.Context, stop func() boo
 // that may be older than what was delivered, and delivers what is different.
 func (l *loop[T]) list(ctx context.Context) error {
 	opts := metav1.ListOptions{LabelSelector: l.w.LabelSelector, FieldSelector: l.w.FieldSelector, Limit: pageSize}
+	if l.whole {
+		opts.Limit = 0 // pages may take longer than the server keeps a version
+	}
 	var items []T
 	for {
 		pageCtx, _, cancel := l.guard(ctx)
 		page, listMeta, err := l.w.Source.List(pageCtx, opts)
-		if err != nil && errors.Is(context.Cause(pageCtx), ErrStalled) {
-			err = ErrStalled
+		if errors.Is(context.Cause(pageCtx), ErrStalled) {
+			err = ErrStalled // whatever the Source makes of it
 		}
 		cancel()
 		if err != nil {
-			// Nothing was delivered; a list that expired between two pages begins anew.
+			// Nothing was delivered; the next list begins anew.
+			l.whole = opts.Continue != "" && (apierrors.IsGone(err) || apierrors.IsResourceExpired(err))
 			return fmt.Errorf("watcher: list: %w", err)
 		}
 		items = append(items, page...)
 		if opts.Continue = listMeta.Continue; opts.Continue == "" {
-			return l.replace(items, listMeta.ResourceVersion)
+			return l.replace(ctx, items, listMeta.ResourceVersion)
 		}
 	}
 }
 
 // replace delivers the difference between what is known and a list. Versions are
 // only compared for being the same: after a restore from a backup they are lower.
-func (l *loop[T]) replace(items []T, rv string) error {
+func (l *loop[T]) replace(ctx context.Context, items []T, rv string) error {
 	if !l.complete {
 		clear(l.known)
-		if !l.send(Event[T]{Type: Reset, Synthetic: true}) {
-			return errLeft
+		if err := l.send(ctx, Event[T]{Type: Reset, Synthetic: true}); err != nil {
+			return err
 		}
 		l.complete = true
 	}
@@ -207,8 +218,8 @@ func (l *loop[T]) replace(items []T, rv string) error {
 	// Deletions first: an object of the same name may have taken the place.
 	for _, object := range gone {
 		delete(l.known, id(object))
-		if !l.send(Event[T]{Type: watch.Deleted, Object: object, Synthetic: true}) {
-			return errLeft
+		if err := l.send(ctx, Event[T]{Type: watch.Deleted, Object: object, Synthetic: true}); err != nil {
+			return err
 		}
 	}
 	for _, object := range items {
@@ -220,15 +231,14 @@ func (l *loop[T]) replace(items []T, rv string) error {
 			}
 		}
 		l.known[id(object)] = object
-		if !l.send(ev) {
-			return errLeft
+		if err := l.send(ctx, ev); err != nil {
+			return err
 		}
 	}
-	l.rv, l.mustList = rv, false
-	if !l.send(Event[T]{Type: Synced, Synthetic: true, ResourceVersion: rv}) {
-		return errLeft
-	}
-	return nil
+	// A list without a version is no position: what happens between two watches shows
+	// only in the next list.
+	l.rv, l.mustList = rv, rv == ""
+	return l.send(ctx, Event[T]{Type: Synced, Synthetic: true, ResourceVersion: rv})
 }
 
 // watch delivers events until the stream ends, and has it closed when it returns.
@@ -241,7 +251,7 @@ func (l *loop[T]) watch(ctx context.Context) error {
 		ResourceVersion: l.rv, AllowWatchBookmarks: true, TimeoutSeconds: &timeout,
 	})
 	inTime := answered()
-	if err == nil {
+	if err == nil && stream != nil {
 		defer func() {
 			stream.Stop()
 			for range stream.ResultChan() { // until its goroutine is done
@@ -253,10 +263,17 @@ func (l *loop[T]) watch(ctx context.Context) error {
 		return fmt.Errorf("watcher: watch: %w", ErrStalled)
 	case err != nil:
 		return fmt.Errorf("watcher: watch: %w", err)
+	case stream == nil:
+		return misuse{errors.New("watcher: the Source returned neither a watch nor an error")}
 	}
 
 	opened, progress := time.Now(), false
-	silence := make(<-chan time.Time)
+	defer func() {
+		if time.Since(opened) >= healthyWatch {
+			l.failures = 0
+		}
+	}()
+	var silence <-chan time.Time
 	var timer *time.Timer
 	if d := l.w.silence(); d > 0 {
 		timer = time.NewTimer(d)
@@ -273,7 +290,7 @@ func (l *loop[T]) watch(ctx context.Context) error {
 			if !ok {
 				return l.ended(time.Since(opened), progress)
 			}
-			news, err := l.deliver(ev)
+			news, err := l.deliver(ctx, ev)
 			if err != nil {
 				return err
 			}
@@ -281,7 +298,9 @@ func (l *loop[T]) watch(ctx context.Context) error {
 				progress = true
 				l.failures = 0
 			}
-			if timer != nil {
+			// Bookmarks before the position are no sign of life: a server that was restored
+			// from a backup may send them until it has reached the position again.
+			if timer != nil && (news || !l.older(ev.Object)) {
 				timer.Reset(l.w.silence()) // the consumer's time is not the server's
 			}
 		}
@@ -291,12 +310,8 @@ func (l *loop[T]) watch(ctx context.Context) error {
 // ended judges a stream that was closed without an error. Servers close a watch
 // after some minutes; a server that closes watches all the time is failing.
 func (l *loop[T]) ended(age time.Duration, progress bool) error {
-	if age >= healthyWatch {
-		l.failures = 0
-		return nil
-	}
 	switch {
-	case progress && age >= shortWatch:
+	case age >= healthyWatch, progress && age >= shortWatch:
 		return nil
 	case !progress && age < shortWatch:
 		return fmt.Errorf("watcher: watch: %w", errShort)
@@ -306,7 +321,7 @@ func (l *loop[T]) ended(age time.Duration, progress bool) error {
 
 // deliver sends what the server reported, unless it was reported before. It reports
 // whether there was anything new.
-func (l *loop[T]) deliver(ev watch.Event) (news bool, err error) {
+func (l *loop[T]) deliver(ctx context.Context, ev watch.Event) (news bool, err error) {
 	switch ev.Type {
 	case watch.Error:
 		return false, fmt.Errorf("watcher: watch: %w", apierrors.FromObject(ev.Object))
@@ -318,10 +333,7 @@ func (l *loop[T]) deliver(ev watch.Event) (news bool, err error) {
 		if !l.advance(object.GetResourceVersion()) {
 			return false, nil
 		}
-		if !l.send(Event[T]{Type: watch.Bookmark, ResourceVersion: l.rv}) {
-			return true, errLeft
-		}
-		return true, nil
+		return true, l.send(ctx, Event[T]{Type: watch.Bookmark, ResourceVersion: l.rv})
 	case watch.Added, watch.Modified, watch.Deleted:
 	default:
 		return false, fmt.Errorf("watcher: watch: unknown type of event %q", ev.Type)
@@ -340,10 +352,17 @@ func (l *loop[T]) deliver(ev watch.Event) (news bool, err error) {
 		l.known[id(object)] = object
 	}
 	l.advance(object.GetResourceVersion())
-	if !l.send(Event[T]{Type: ev.Type, Object: object, ResourceVersion: l.rv}) {
-		return true, errLeft
+	return true, l.send(ctx, Event[T]{Type: ev.Type, Object: object, ResourceVersion: l.rv})
+}
+
+// older reports whether an event is from before the position.
+func (l *loop[T]) older(object runtime.Object) bool {
+	o, err := meta.Accessor(object)
+	if err != nil {
+		return false
 	}
-	return true, nil
+	order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), l.rv)
+	return err == nil && order < 0
 }
 
 // repeated reports whether the consumer has had the event. What cannot be compared is
@@ -367,9 +386,11 @@ func (l *loop[T]) repeated(eventType watch.EventType, object T) bool {
 	return order < 0 || order == 0 && eventType != watch.Deleted
 }
 
-// advance moves the position forward and reports whether it moved.
+// advance moves the position forward and reports whether it moved. Where there is no
+// position there is none to move: a watch without a version begins with what exists,
+// in no order.
 func (l *loop[T]) advance(rv string) bool {
-	if order, err := resourceversion.CompareResourceVersion(rv, l.rv); rv == "" || rv == l.rv || err == nil && order < 0 {
+	if order, err := resourceversion.CompareResourceVersion(rv, l.rv); rv == "" || l.rv == "" || rv == l.rv || err == nil && order < 0 {
 		return false
 	}
 	l.rv = rv

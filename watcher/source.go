@@ -31,8 +31,14 @@ type ListerWatcher[L runtime.Object] interface {
 //	watcher.Client[*unstructured.Unstructured](dynamicClient.Resource(gvr))
 //	watcher.Client[*metav1.PartialObjectMetadata](metadataClient.Resource(gvr))
 //
-// A T that is not what the client returns ends Events with an error.
-func Client[T Object, L runtime.Object](c ListerWatcher[L]) Source[T] { return client[T, L]{c} }
+// A T that is not what the client returns ends Events with an error. Of nil it makes
+// nil.
+func Client[T Object, L runtime.Object](c ListerWatcher[L]) Source[T] {
+	if c == nil {
+		return nil // which Events refuses
+	}
+	return client[T, L]{c}
+}
 
 type client[T Object, L runtime.Object] struct{ ListerWatcher[L] }
 

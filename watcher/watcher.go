@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -117,6 +118,7 @@ type RetryWatcher[T Object] struct {
 
 	mu      sync.Mutex // guards what follows
 	running bool
+	ranged  bool // last is set
 	last    string
 }
 
@@ -124,11 +126,23 @@ type RetryWatcher[T Object] struct {
 // has not handled: the version of the last event whose loop body ran to its end, ""
 // if that is a list that is not complete. An event in whose body the loop was left
 // counts as not handled and is delivered again; where that is not wanted, use
-// Event.ResourceVersion. It may be called from anywhere.
+// Event.ResourceVersion. Before the first loop it is where that will start. It may be
+// called from anywhere.
 func (w *RetryWatcher[T]) LastResourceVersion() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if !w.ranged {
+		return w.start()
+	}
 	return w.last
+}
+
+// start is the version to begin after, "" for a list.
+func (w *RetryWatcher[T]) start() string {
+	if w.ResourceVersion == "0" {
+		return ""
+	}
+	return w.ResourceVersion
 }
 
 func (w *RetryWatcher[T]) handled(rv string) {
@@ -173,19 +187,18 @@ func (w *RetryWatcher[T]) newLoop(yield func(Event[T], error) bool) (*loop[T], e
 		return nil, errors.New("watcher: RetryWatcher.BaseDelay must not be negative; 0 means 500ms")
 	case w.maxDelay() < w.baseDelay():
 		return nil, errors.New("watcher: RetryWatcher.MaxDelay must not be less than BaseDelay; 0 means 30s")
+	case math.IsNaN(w.Jitter):
+		return nil, errors.New("watcher: RetryWatcher.Jitter must be a number; 0 means 0.5")
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.running {
 		return nil, errors.New("watcher: Events is being ranged over already; use a second RetryWatcher")
 	}
-	l := &loop[T]{w: w, yield: yield, known: map[types.UID]T{}}
-	if w.ResourceVersion != "0" {
-		l.rv = w.ResourceVersion
-	}
+	l := &loop[T]{w: w, yield: yield, known: map[types.UID]T{}, rv: w.start()}
 	l.mustList = l.rv == ""
 	l.complete = l.rv == "" // who starts without a version knows of no object
-	w.running, w.last = true, l.rv
+	w.running, w.ranged, w.last = true, true, l.rv
 	return l, nil
 }
 

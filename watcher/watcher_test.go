@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	metadatafake "k8s.io/client-go/metadata/fake"
 
 	"github.com/controllerkit/controllerkit/watcher"
@@ -289,6 +291,46 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// A watch that was open for a minute was good, whatever ends it.
+//
+// Proves W5.
+func TestFailuresAreForgotten(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		open time.Duration // how long the watch is before it fails
+		want time.Duration
+	}{
+		{"after a minute", time.Minute, 500 * time.Millisecond},
+		{"not before", 59 * time.Second, 30 * time.Second},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &source{watch: func(_ context.Context, n int, _ metav1.ListOptions) (watch.Interface, error) {
+					if n < 10 {
+						return nil, errors.New("refused")
+					}
+					st := open()
+					time.AfterFunc(tc.open, func() { st.send(errorEvent(status(500, metav1.StatusReasonInternalError, 0))) })
+					return st, nil
+				}}
+				w := &watcher.RetryWatcher[*corev1.Pod]{Source: s, ResourceVersion: "9", Jitter: -1}
+				troubles := 0
+				for ev, err := range w.Events(t.Context()) {
+					if err != nil {
+						t.Fatal(err)
+					}
+					if troubles++; troubles == 10 {
+						if ev.RetryAfter != tc.want {
+							t.Errorf("RetryAfter = %v, want %v", ev.RetryAfter, tc.want)
+						}
+						break
+					}
+				}
+			})
+		})
+	}
+}
+
 // TestJitterAndCap proves W5.
 func TestJitterAndCap(t *testing.T) {
 	for _, tc := range []struct {
@@ -475,6 +517,7 @@ func TestExpiredDeliversTheDifference(t *testing.T) {
 	}
 }
 
+// TestSilence proves W4.
 func TestSilence(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -482,6 +525,13 @@ func TestSilence(t *testing.T) {
 	}{
 		{"the stream is silent", func(context.Context) (watch.Interface, error) { return open(), nil }},
 		{"the call is not answered", func(ctx context.Context) (watch.Interface, error) { <-ctx.Done(); return nil, ctx.Err() }},
+		{"a restored server says only what is older", func(context.Context) (watch.Interface, error) {
+			st := open(bookmark("3"), watch.Event{Type: watch.Modified, Object: pod("a", "1", "4")})
+			for i := range 9 {
+				time.AfterFunc(time.Duration(i+1)*time.Minute, func() { st.send(bookmark("5")) })
+			}
+			return st, nil
+		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -537,25 +587,30 @@ func TestSilence(t *testing.T) {
 	})
 }
 
-// A list that is not answered must not block for ever either.
+// A list that is not answered must not block for ever either, nor be taken for an empty
+// one.
 func TestSilentList(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := hangingList{}
-		w := &watcher.RetryWatcher[*corev1.Pod]{Source: s}
-		for ev, err := range w.Events(t.Context()) {
-			if err != nil || !errors.Is(ev.Err, watcher.ErrStalled) {
-				t.Errorf("event %v, error %v, want ErrStalled", ev, err)
+	for _, err := range []error{context.Canceled, nil} {
+		synctest.Test(t, func(t *testing.T) {
+			w := &watcher.RetryWatcher[*corev1.Pod]{Source: hangingList{err: err}}
+			for ev, err := range w.Events(t.Context()) {
+				if err != nil || !errors.Is(ev.Err, watcher.ErrStalled) {
+					t.Errorf("event %v, error %v, want ErrStalled", ev, err)
+				}
+				break
 			}
-			break
-		}
-	})
+		})
+	}
 }
 
-type hangingList struct{ watcher.Source[*corev1.Pod] }
+type hangingList struct {
+	watcher.Source[*corev1.Pod]
+	err error
+}
 
-func (hangingList) List(ctx context.Context, _ metav1.ListOptions) ([]*corev1.Pod, metav1.ListMeta, error) {
+func (h hangingList) List(ctx context.Context, _ metav1.ListOptions) ([]*corev1.Pod, metav1.ListMeta, error) {
 	<-ctx.Done()
-	return nil, metav1.ListMeta{}, ctx.Err()
+	return nil, metav1.ListMeta{}, h.err
 }
 
 func TestRepeatedEvents(t *testing.T) {
@@ -650,10 +705,12 @@ func TestOptionsAndPages(t *testing.T) {
 			list: func(n int, opts metav1.ListOptions) ([]*corev1.Pod, metav1.ListMeta, error) {
 				lists = append(lists, opts)
 				switch n {
-				case 1, 3:
+				case 1, 4:
 					return []*corev1.Pod{pod("a", "1", "5")}, metav1.ListMeta{ResourceVersion: "10", Continue: "next"}, nil
 				case 2: // the token has expired
 					return nil, metav1.ListMeta{}, status(410, metav1.StatusReasonExpired, 0)
+				case 3:
+					return nil, metav1.ListMeta{}, status(500, metav1.StatusReasonInternalError, 0)
 				}
 				return []*corev1.Pod{pod("b", "2", "6")}, metav1.ListMeta{ResourceVersion: "10"}, nil
 			},
@@ -666,14 +723,16 @@ func TestOptionsAndPages(t *testing.T) {
 		}
 		w := &watcher.RetryWatcher[*corev1.Pod]{Source: s, ResourceVersion: "0", LabelSelector: "app=x", FieldSelector: "spec.nodeName=n"}
 		events, _ := collect(t, w, 3*time.Hour)
-		want := []string{"TROUBLE", "ADDED a/1@5 synthetic", "ADDED b/2@6 synthetic", "SYNCED synthetic rv=10"}
+		want := []string{"TROUBLE", "TROUBLE", "ADDED a/1@5 synthetic", "ADDED b/2@6 synthetic", "SYNCED synthetic rv=10"}
 		if diff := cmp.Diff(want, lines(events)); diff != "" {
 			t.Errorf("events (-want +got):\n%s", diff)
 		}
 		page := metav1.ListOptions{LabelSelector: "app=x", FieldSelector: "spec.nodeName=n", Limit: 500}
 		next := page
 		next.Continue = "next"
-		if diff := cmp.Diff([]metav1.ListOptions{page, next, page, next}, lists); diff != "" {
+		whole := page
+		whole.Limit = 0
+		if diff := cmp.Diff([]metav1.ListOptions{page, next, whole, page, next}, lists); diff != "" {
 			t.Errorf("lists (-want +got):\n%s", diff)
 		}
 		timeouts := map[int64]bool{}
@@ -690,6 +749,66 @@ func TestOptionsAndPages(t *testing.T) {
 		}
 		if len(timeouts) < 10 {
 			t.Errorf("%d different timeouts in %d watches, want them random", len(timeouts), len(watches))
+		}
+	})
+}
+
+// Whoever saves the position at the end of a process must not save "" when the loop
+// had no time to begin.
+//
+// Proves W6.
+func TestLastResourceVersionBeforeTheLoop(t *testing.T) {
+	for start, want := range map[string]string{"": "", "0": "", "42": "42"} {
+		w := &watcher.RetryWatcher[*corev1.Pod]{ResourceVersion: start}
+		if got := w.LastResourceVersion(); got != want {
+			t.Errorf("LastResourceVersion() = %q with ResourceVersion %q, want %q", got, start, want)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		w.Source = &source{}
+		for range w.Events(ctx) {
+		}
+		if got := w.LastResourceVersion(); got != want {
+			t.Errorf("LastResourceVersion() = %q with ResourceVersion %q and ctx done, want %q", got, start, want)
+		}
+	}
+}
+
+// A list without a version cannot be watched from. What happens between two watches is
+// found by listing, and a watch without a version begins with what exists, in no order.
+func TestListsWithoutAVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &source{
+			list: func(n int, _ metav1.ListOptions) ([]*corev1.Pod, metav1.ListMeta, error) {
+				if n == 1 {
+					return []*corev1.Pod{pod("a", "1", "5")}, metav1.ListMeta{}, nil
+				}
+				return []*corev1.Pod{pod("c", "3", "6")}, metav1.ListMeta{}, nil
+			},
+			watch: func(_ context.Context, n int, _ metav1.ListOptions) (watch.Interface, error) {
+				if n > 1 {
+					return open(watch.Event{Type: watch.Added, Object: pod("c", "3", "6")}), nil
+				}
+				st := open(
+					watch.Event{Type: watch.Added, Object: pod("a", "1", "5")},
+					watch.Event{Type: watch.Added, Object: pod("b", "2", "7")},
+					watch.Event{Type: watch.Added, Object: pod("c", "3", "6")},
+				)
+				time.AfterFunc(time.Minute, st.Stop)
+				return st, nil
+			},
+		}
+		w := &watcher.RetryWatcher[*corev1.Pod]{Source: s}
+		events, _ := collect(t, w, 2*time.Minute)
+		want := []string{
+			"ADDED a/1@5 synthetic", "SYNCED synthetic", "ADDED b/2@7", "ADDED c/3@6",
+			"DELETED a/1@5 synthetic", "DELETED b/2@7 synthetic", "SYNCED synthetic",
+		}
+		if diff := cmp.Diff(want, lines(events)); diff != "" {
+			t.Errorf("events (-want +got):\n%s", diff)
+		}
+		if got := w.LastResourceVersion(); got != "" {
+			t.Errorf("LastResourceVersion() = %q, want none", got)
 		}
 	})
 }
@@ -803,6 +922,40 @@ func TestEndsWithNothingLeft(t *testing.T) {
 		})
 	})
 
+	t.Run("nothing is delivered after ctx", func(t *testing.T) {
+		var pods []*corev1.Pod
+		var added []watch.Event
+		for i := range 100 {
+			pods = append(pods, pod(fmt.Sprint(i), fmt.Sprint("uid-", i), fmt.Sprint(i+11)))
+			added = append(added, watch.Event{Type: watch.Added, Object: pods[i]})
+		}
+		s := &source{
+			list: func(int, metav1.ListOptions) ([]*corev1.Pod, metav1.ListMeta, error) {
+				return pods, metav1.ListMeta{ResourceVersion: "200"}, nil
+			},
+			watch: func(context.Context, int, metav1.ListOptions) (watch.Interface, error) { return open(added...), nil },
+		}
+		for range 50 { // because select takes what it likes
+			for _, start := range []string{"", "10"} {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				w := &watcher.RetryWatcher[*corev1.Pod]{Source: s, ResourceVersion: start}
+				var got []string
+				for ev, err := range w.Events(ctx) {
+					if err != nil {
+						got = append(got, err.Error())
+						continue
+					}
+					got = append(got, string(ev.Type))
+					cancel(cause)
+				}
+				if diff := cmp.Diff([]string{"ADDED", "watcher: the lease was lost"}, got); diff != "" {
+					t.Fatalf("from %q (-want +got):\n%s", start, diff)
+				}
+			}
+		}
+	})
+
 	t.Run("during a pause", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := &source{watch: func(context.Context, int, metav1.ListOptions) (watch.Interface, error) {
@@ -824,6 +977,8 @@ func TestMisuse(t *testing.T) {
 	wrong := &source{watch: func(context.Context, int, metav1.ListOptions) (watch.Interface, error) {
 		return open(watch.Event{Type: watch.Added, Object: &corev1.Node{}}), nil
 	}}
+	nothing := &source{watch: func(context.Context, int, metav1.ListOptions) (watch.Interface, error) { return nil, nil }}
+	var noClient typedcorev1.PodInterface
 	clientset := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
 	for _, tc := range []struct {
 		name string
@@ -831,6 +986,9 @@ func TestMisuse(t *testing.T) {
 		want string
 	}{
 		{"no source", &watcher.RetryWatcher[*corev1.Pod]{}, "RetryWatcher.Source"},
+		{"a source of no client", &watcher.RetryWatcher[*corev1.Pod]{Source: watcher.Client[*corev1.Pod](noClient)}, "RetryWatcher.Source"},
+		{"a source without an answer", &watcher.RetryWatcher[*corev1.Pod]{Source: nothing, ResourceVersion: "1"}, "the Source returned neither"},
+		{"Jitter is no number", &watcher.RetryWatcher[*corev1.Pod]{Source: silent, Jitter: math.NaN()}, "RetryWatcher.Jitter"},
 		{"negative BaseDelay", &watcher.RetryWatcher[*corev1.Pod]{Source: silent, BaseDelay: -1}, "RetryWatcher.BaseDelay"},
 		{"MaxDelay under BaseDelay", &watcher.RetryWatcher[*corev1.Pod]{Source: silent, BaseDelay: 2, MaxDelay: 1}, "RetryWatcher.MaxDelay"},
 		{"negative MaxDelay", &watcher.RetryWatcher[*corev1.Pod]{Source: silent, MaxDelay: -1}, "RetryWatcher.MaxDelay"},
