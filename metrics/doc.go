@@ -66,7 +66,9 @@
 //   - client-go's queues do not say when they are shut down: their gauges keep
 //     the last value until [Metrics.ForgetQueue] or a queue of the same name.
 //   - Two live queues need two names: gauges of a name belong to the queue that
-//     was made last with it.
+//     was made last with it. So do two controllers: controller_workers is what the
+//     last of them said.
+//   - The bounds of M3 are those of one Metrics: make one for a registry.
 //   - rest_client_request_duration_seconds ends with the response's headers and
 //     counts each attempt; client-go's own metric includes the body and all
 //     retries. Neither counts watches.

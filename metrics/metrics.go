@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -87,6 +88,9 @@ type controller struct {
 // these names with other labels or help, as other libraries register it: give
 // each its own registry then. When New fails it has changed nothing.
 func New(reg prometheus.Registerer) (*Metrics, error) {
+	if v := reflect.ValueOf(reg); v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil, fmt.Errorf("metrics: New needs a prometheus.Registerer, got a nil %T: for example prometheus.NewRegistry()", reg)
+	}
 	if reg == nil {
 		return nil, errors.New("metrics: New needs a prometheus.Registerer, got nil: for example prometheus.NewRegistry()")
 	}
@@ -118,7 +122,7 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 
 		depth:      gauge(r, "workqueue_depth", "Keys that are ready and not yet handed out.", "name"),
 		adds:       counter(r, "workqueue_adds_total", "Keys added to the queue, repeated ones left out.", "name"),
-		retries:    counter(r, "workqueue_retries_total", "Keys added with a delay or a rate limit.", "name"),
+		retries:    counter(r, "workqueue_retries_total", "Keys added with a rate limit; client-go's own queues also count those with a delay.", "name"),
 		waiting:    histogram(r, "workqueue_queue_duration_seconds", "How long a key is ready before it is handed out.", prometheus.ExponentialBuckets(10e-9, 10, 10), "name"),
 		working:    histogram(r, "workqueue_work_duration_seconds", "How long a key is worked on.", prometheus.ExponentialBuckets(10e-9, 10, 10), "name"),
 		unfinished: gauge(r, "workqueue_unfinished_work_seconds", "Sum of how long the keys that are worked on now have been so.", "name"),
@@ -177,7 +181,7 @@ func register[C prometheus.Collector](r *registration, name string, c C) C {
 		}
 	}
 	if err != nil {
-		r.err = fmt.Errorf("metrics: registering %s: %w (another library registers this name: give it, or this one, a registry of its own)", name, err)
+		r.err = fmt.Errorf("metrics: registering %s: %w (another library registers this name, or the registry adds a label of this one: give New a registry of its own)", name, err)
 		return c
 	}
 	r.added = append(r.added, c)
@@ -193,13 +197,10 @@ type names struct {
 }
 
 func (n *names) label(name string) string {
-	n.mu.RLock()
-	_, ok := n.seen[name]
-	n.mu.RUnlock()
+	name, ok := n.own(name)
 	if ok {
 		return name
 	}
-	name = strings.ToValidUTF8(name, "?") // Prometheus panics on anything else
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if _, ok := n.seen[name]; !ok {
@@ -212,6 +213,15 @@ func (n *names) label(name string) string {
 		n.seen[name] = struct{}{}
 	}
 	return name
+}
+
+// own returns name as a label value, and whether it was given out as such.
+func (n *names) own(name string) (string, bool) {
+	name = strings.ToValidUTF8(name, "?") // Prometheus panics on anything else
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	_, ok := n.seen[name]
+	return name, ok
 }
 
 // ReconcileWorkers says how many workers the controller runs: once when its Run

@@ -314,6 +314,19 @@ func TestRegistry(t *testing.T) {
 			t.Errorf("New(nil) = %v, %v, want error %q", m, err, want)
 		}
 	})
+	t.Run("typed nil", func(t *testing.T) {
+		want := "metrics: New needs a prometheus.Registerer, got a nil *prometheus.Registry: for example prometheus.NewRegistry()"
+		var reg *prometheus.Registry
+		if m, err := metrics.New(reg); m != nil || err == nil || err.Error() != want {
+			t.Errorf("New() = %v, %v, want error %q", m, err, want)
+		}
+	})
+	t.Run("a label that is one of ours", func(t *testing.T) {
+		reg := prometheus.WrapRegistererWith(prometheus.Labels{"controller": "x"}, prometheus.NewPedanticRegistry())
+		if _, err := metrics.New(reg); err == nil || !strings.Contains(err.Error(), "or the registry adds a label of this one") {
+			t.Errorf("New() = %v, want an error that says so", err)
+		}
+	})
 	for _, tc := range []struct {
 		name string
 		wrap func(prometheus.Registerer) prometheus.Registerer
@@ -491,6 +504,11 @@ func TestRequestLabels(t *testing.T) {
 		{name: "no host", req: &http.Request{Method: "GET", URL: &url.URL{Path: "/"}}, resp: status(200), want: `code="200",host="none",method="GET"`, duration: true},
 		{name: "watch", req: request("GET", "https://api/api/v1/pods?watch=true"), resp: status(200), want: `code="200",host="api",method="GET"`},
 		{name: "watch among others", req: request("GET", "https://api/api/v1/pods?resourceVersion=1&watch=1"), resp: status(200), want: `code="200",host="api",method="GET"`},
+		{name: "watch without a value", req: request("GET", "https://api/api/v1/pods?watch"), resp: status(200), want: `code="200",host="api",method="GET"`},
+		{name: "no watch", req: request("GET", "https://api/api/v1/pods?limit=1&watch=False"), resp: status(200), want: `code="200",host="api",method="GET"`, duration: true},
+		{name: "no watch, as a number", req: request("GET", "https://api/api/v1/pods?watch=0"), resp: status(200), want: `code="200",host="api",method="GET"`, duration: true},
+		{name: "neither answer nor error", req: request("GET", "https://api/x"), resp: func(*http.Request) (*http.Response, error) { return nil, nil },
+			want: `code="<error>",host="api",method="GET"`, duration: true},
 		{name: "a label named watch", req: request("GET", "https://api/api/v1/pods?labelSelector=watch%3Dyes"), resp: status(200), want: `code="200",host="api",method="GET"`, duration: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -529,6 +547,72 @@ func TestTransportCanBeUnwrapped(t *testing.T) {
 	u = m.Transport(nil).(interface{ WrappedRoundTripper() http.RoundTripper })
 	if u.WrappedRoundTripper() != http.DefaultTransport {
 		t.Error("Transport(nil) does not use http.DefaultTransport")
+	}
+}
+
+// TestIdleConnectionsCanBeClosed: http.Client looks for the method on its
+// transport only.
+func TestIdleConnectionsCanBeClosed(t *testing.T) {
+	m, _ := newMetrics(t)
+	base := &closer{roundTripper: status(200)}
+	client := &http.Client{Transport: m.Transport(base)}
+	client.CloseIdleConnections()
+	if base.closed != 1 {
+		t.Errorf("the transport below was told %d times to close idle connections, want once", base.closed)
+	}
+	client = &http.Client{Transport: m.Transport(status(200))} // has no such method
+	client.CloseIdleConnections()
+}
+
+type closer struct {
+	roundTripper
+	closed int
+}
+
+func (c *closer) CloseIdleConnections() { c.closed++ }
+
+// TestQueuesWithoutANameOfTheirOwn: they share gauges, which neither a new one
+// nor ForgetQueue takes from the others; and forgetting takes no name.
+//
+// Proves M3.
+func TestQueuesWithoutANameOfTheirOwn(t *testing.T) {
+	m, reg := newMetrics(t)
+	depth := func(name string) float64 {
+		t.Helper()
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			for _, x := range f.GetMetric() {
+				if f.GetName() == "workqueue_depth" && x.GetLabel()[0].GetValue() == name {
+					return x.GetGauge().GetValue()
+				}
+			}
+		}
+		return -1
+	}
+	for i := range 1000 {
+		m.ForgetQueue(fmt.Sprint("never made ", i))
+	}
+	for i := range 1000 {
+		m.NewDepthMetric(fmt.Sprint("q", i)).Inc()
+	}
+	if got := depth("q999"); got != 1 {
+		t.Errorf("depth of the 1000th queue = %v, want 1: it has a name of its own", got)
+	}
+	m.NewDepthMetric("x").Inc()
+	m.NewDepthMetric("y").Inc()
+	if got := depth("other"); got != 2 {
+		t.Errorf("depth of the 1001st and 1002nd together = %v, want 2", got)
+	}
+	m.ForgetQueue("x")
+	if got := depth("other"); got != 2 {
+		t.Errorf("depth of others = %v after ForgetQueue of one of them, want 2", got)
+	}
+	m.ForgetQueue("q0")
+	if got := depth("q0"); got != -1 {
+		t.Errorf("depth of q0 = %v after ForgetQueue, want no series", got)
 	}
 }
 

@@ -47,20 +47,27 @@ func (m *Metrics) NewRetriesMetric(name string) workqueue.CounterMetric {
 
 // fresh returns a gauge at 0 for a new queue. An earlier queue of that name
 // keeps its own, which is no longer shown: what was left in it must not add to
-// the new one's depth for ever.
+// the new one's depth for ever. Queues without a label value of their own share
+// one gauge, which stays.
 func (m *Metrics) fresh(vec *prometheus.GaugeVec, name string) prometheus.Gauge {
-	name = m.queues.label(name)
+	label := m.queues.label(name)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	vec.DeleteLabelValues(name)
-	return vec.WithLabelValues(name)
+	if _, own := m.queues.own(name); own {
+		vec.DeleteLabelValues(label)
+	}
+	return vec.WithLabelValues(label)
 }
 
 // ForgetQueue removes the gauges of a queue that was shut down, which otherwise
 // keep their last values. Its counters stay, as counters must. A queue of that
-// name that is still in use is not shown any more.
+// name that is still in use is not shown any more. A name that no queue had, or
+// that is counted under "other", changes nothing.
 func (m *Metrics) ForgetQueue(name string) {
-	name = m.queues.label(name)
+	name, own := m.queues.own(name)
+	if !own {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, vec := range []*prometheus.GaugeVec{m.depth, m.unfinished, m.longest} {

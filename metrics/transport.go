@@ -33,7 +33,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	took := time.Since(start)
 
 	host, method, code := t.m.host(req), method(req.Method), "<error>"
-	if err == nil {
+	if err == nil && resp != nil { // neither is a mistake of next, which http.Client reports
 		code = other
 		if resp.StatusCode >= 100 && resp.StatusCode <= 599 {
 			code = strconv.Itoa(resp.StatusCode)
@@ -49,6 +49,14 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 // WrappedRoundTripper lets client-go find the transport below, as it must for
 // exec and port-forward.
 func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.next }
+
+// CloseIdleConnections lets http.Client's method of that name reach the transport
+// below.
+func (t *transport) CloseIdleConnections() {
+	if c, ok := t.next.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
 
 // host is the label of the server. User and password are not in URL.Host, but
 // nothing stops a hand-made URL from having them there.
@@ -73,8 +81,13 @@ func method(m string) string {
 	return other
 }
 
-// isWatch looks for the query parameter without parsing the query.
+// isWatch looks for the query parameter without parsing the query, and reads its
+// value as the API server does.
 func isWatch(req *http.Request) bool {
-	q := req.URL.RawQuery
-	return strings.HasPrefix(q, "watch=") || strings.Contains(q, "&watch=")
+	for parameter := range strings.SplitSeq(req.URL.RawQuery, "&") {
+		if name, value, _ := strings.Cut(parameter, "="); name == "watch" {
+			return value != "0" && !strings.EqualFold(value, "false")
+		}
+	}
+	return false
 }

@@ -49,6 +49,9 @@ func (q *Queue[K]) Left() ([]K, error) { return q.left(nil) }
 // Armed says whether the timer is set.
 func (q *Queue[K]) Armed() bool { q.mu.Lock(); defer q.mu.Unlock(); return q.delays.armed != never }
 
+// SetServed makes it n Gets since a lower priority had its turn.
+func (q *Queue[K]) SetServed(n int) { q.mu.Lock(); defer q.mu.Unlock(); q.ready.served = n }
+
 // Inside describes all of the queue that its future depends on: two queues of
 // which it is the same, but for numbers, do the same from here on. waits names
 // the waiters.

@@ -3,6 +3,8 @@ package queue_test
 import (
 	"fmt"
 	"maps"
+	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -211,6 +213,24 @@ func TestTheOldestLowerKeyGoesFirst(t *testing.T) {
 	})
 }
 
+// It matters not how many Gets there were before: they are more than a number of
+// 32 bits holds after a month of 1000 a second.
+//
+// Proves Q4.
+func TestStarvationBoundAfterManyGets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := tester{t, queue.New(queue.Config[string]{MaxWait: 10 * time.Second})}
+		for i := range 6 {
+			q.Add(fmt.Sprint("top", i))
+		}
+		q.SetServed(math.MaxInt)
+		q.AddWith(queue.AddOptions{Priority: -100}, "low")
+		q.run("top0")
+		time.Sleep(11 * time.Second)
+		q.run("low", "top1")
+	})
+}
+
 // However many keys a group has, a key of another group waits for one key of
 // each group at most.
 //
@@ -334,5 +354,96 @@ func TestManyPriorities(t *testing.T) {
 		if diff := cmp.Diff([]string{old + "/1", "new/1", old + "/2", "new/2"}, got); diff != "" {
 			t.Fatalf("order at priority %d (-want +got):\n%s", p, diff)
 		}
+	}
+}
+
+// The order is that of Q3 also while groups, levels and lanes without keys are
+// dropped and made anew, because there are more than the queue keeps.
+//
+// Proves Q3.
+func TestOrderOfManyGroupsAndPriorities(t *testing.T) {
+	const keys, groups, priorities = 12_000, 6_000, 150
+	groupOf := func(key int) int {
+		if key%4 == 0 {
+			return key % 80 // these have many keys, so many priorities at once
+		}
+		return key % groups
+	}
+	q := queue.New(queue.Config[int]{MaxWait: -1, Group: func(key int) string { return fmt.Sprint(groupOf(key)) }})
+	// What is ready: of each priority the groups, the one whose turn it is first, and
+	// the keys of each.
+	type level struct {
+		turns []int
+		keys  map[int][]int // by group
+	}
+	levels := map[int]*level{}
+	priorityOf := map[int]int{} // of the ready keys
+	drop := func(key int) {
+		l, g := levels[priorityOf[key]], groupOf(key)
+		l.keys[g] = slices.DeleteFunc(l.keys[g], func(k int) bool { return k == key })
+		if len(l.keys[g]) == 0 {
+			l.turns = slices.DeleteFunc(l.turns, func(o int) bool { return o == g })
+		}
+		delete(priorityOf, key)
+	}
+	add := func(key, priority int) {
+		q.AddWith(queue.AddOptions{Priority: priority}, key)
+		if old, ready := priorityOf[key]; ready {
+			if old >= priority {
+				return
+			}
+			drop(key)
+		}
+		l, g := levels[priority], groupOf(key)
+		if l == nil {
+			l = &level{keys: map[int][]int{}}
+			levels[priority] = l
+		}
+		if len(l.keys[g]) == 0 {
+			l.turns = append(l.turns, g)
+		}
+		l.keys[g] = append(l.keys[g], key)
+		priorityOf[key] = priority
+	}
+	get := func() {
+		top := math.MinInt
+		for priority, l := range levels {
+			if len(l.turns) > 0 {
+				top = max(top, priority)
+			}
+		}
+		l := levels[top]
+		g := l.turns[0]
+		want := l.keys[g][0]
+		drop(want)
+		if len(l.keys[g]) > 0 { // it has had its turn
+			l.turns = append(l.turns[1:], g)
+		}
+		got, priority, _ := q.GetWithPriority()
+		if got != want || priority != top {
+			t.Fatalf("got %d at %d, want %d at %d", got, priority, want, top)
+		}
+		q.Done(got)
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 20 {
+		// Some keys of all groups, or many of a few; of all priorities, or of some.
+		from, of := random.IntN(keys), []int{keys, 40}[random.IntN(2)]
+		low, wide := random.IntN(priorities), []int{priorities, 12}[random.IntN(2)]
+		for range 3_000 {
+			add((from+random.IntN(of)*7)%keys, (low+random.IntN(wide))%priorities)
+			if len(priorityOf) > 0 && random.IntN(3) == 0 {
+				get()
+			}
+		}
+		for random.IntN(3_000) > 0 && len(priorityOf) > 0 {
+			get()
+		}
+	}
+	for len(priorityOf) > 0 {
+		get()
+	}
+	if n := q.Len(); n != 0 {
+		t.Errorf("%d keys are left, want none", n)
 	}
 }

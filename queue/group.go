@@ -1,10 +1,13 @@
 package queue
 
-import "maps"
+import (
+	"maps"
+	"strings"
+)
 
-// Groups and levels without keys are kept, so that keys that come and go do not
-// make them anew each time; no more than so many, so that those of a burst are
-// not kept for ever.
+// Groups, levels and lanes without keys are kept, so that keys that come and go
+// do not make them anew each time; no more than so many, so that those of a burst
+// are not kept for ever. The one that has not been used for longest goes first.
 const (
 	maxIdleGroups = 2048
 	maxIdleLevels = 64
@@ -16,17 +19,17 @@ const (
 type groups struct {
 	all    []*group // nil where one was dropped
 	spare  []uint32 // the numbers of those
-	byName map[string]uint32
-	peak   int // most groups since byName was made
-	idle   int // groups without keys
+	byName table[string, uint32]
+	idle   idlers[*group] // those without keys
 }
 
 type group struct {
 	name  string
-	keys  int   // how many keys of it the queue holds
-	lanes *lane // as a list: the first maxLanes priorities that were used
-	nLane int
-	extra map[int]*lane // by priority: others, while they have keys
+	keys  uint32 // how many keys of it the queue holds
+	nLane uint32
+	lanes *lane              // as a list: up to maxLanes priorities, the last one that was made first
+	extra *table[int, *lane] // by priority: others, while they have keys. nil until there is one
+	idler idler[*group]
 }
 
 // lane holds the ready keys of one group and priority, first come first served.
@@ -35,29 +38,31 @@ type lane struct {
 	group      *group
 	level      *level
 	sibling    *lane // next in the group's list
-	extra      bool  // is in the group's extra
 	keys       list
 	next, prev *lane // in the level's ring, nil while it has no keys
 	age        int64 // by which the lane stands in the level's ages
 	place      int32 // in ages
+	extra      bool  // is in the group's extra
 }
 
 func newGroups() groups {
-	return groups{all: []*group{{}}, byName: map[string]uint32{}}
+	return groups{all: []*group{{}}}
 }
 
 // enter counts a key of the named group and returns the group's number.
 func (s *groups) enter(name string) uint32 {
-	i, ok := s.byName[name]
+	i, ok := s.byName.all[name]
 	if ok {
 		g := s.all[i]
 		if g.keys == 0 {
-			s.idle--
+			s.idle.leave(&g.idler)
 		}
 		g.keys++
 		return i
 	}
-	g := &group{name: name, keys: 1}
+	// A part of the key, as names often are, would hold on to all of it.
+	g := &group{name: strings.Clone(name), keys: 1}
+	g.idler.is = g
 	if n := len(s.spare); n > 0 {
 		i, s.spare = s.spare[n-1], s.spare[:n-1]
 		s.all[i] = g
@@ -65,8 +70,7 @@ func (s *groups) enter(name string) uint32 {
 		i = uint32(len(s.all))
 		s.all = append(s.all, g)
 	}
-	s.byName[name] = i
-	s.peak = max(s.peak, len(s.byName))
+	s.byName.put(g.name, i)
 	return i
 }
 
@@ -76,18 +80,16 @@ func (s *groups) leave(i uint32) {
 	if g.keys--; g.keys > 0 {
 		return
 	}
-	if s.idle++; s.idle <= maxIdleGroups {
+	s.idle.enter(&g.idler)
+	if s.idle.n <= maxIdleGroups {
 		return
 	}
-	s.idle--
+	g = s.idle.first()
+	s.idle.leave(&g.idler)
+	i = s.byName.all[g.name]
 	s.all[i] = nil
 	s.spare = append(s.spare, i)
-	delete(s.byName, g.name)
-	if n := len(s.byName); s.peak > 4*n { // a map never gives back room
-		kept := make(map[string]uint32, n)
-		maps.Copy(kept, s.byName)
-		s.byName, s.peak = kept, n
-	}
+	s.byName.remove(g.name)
 }
 
 func (g *group) lane(priority int) *lane {
@@ -96,24 +98,104 @@ func (g *group) lane(priority int) *lane {
 			return ln
 		}
 	}
-	return g.extra[priority]
+	if g.extra == nil {
+		return nil
+	}
+	return g.extra.all[priority]
 }
 
 func (g *group) add(ln *lane) {
+	if g.nLane == maxLanes {
+		g.makeRoom()
+	}
 	if g.nLane < maxLanes {
 		g.nLane++
 		ln.sibling, g.lanes = g.lanes, ln
 		return
 	}
 	if g.extra == nil {
-		g.extra = map[int]*lane{}
+		g.extra = &table[int, *lane]{}
 	}
 	ln.extra = true
-	g.extra[ln.priority] = ln
+	g.extra.put(ln.priority, ln)
 }
 
-func (g *group) drop(ln *lane) {
-	if delete(g.extra, ln.priority); len(g.extra) == 0 {
-		g.extra = nil
+// makeRoom drops the oldest lane without keys from the list, if there is one.
+func (g *group) makeRoom() {
+	var idle **lane
+	for at := &g.lanes; *at != nil; at = &(*at).sibling {
+		if (*at).keys.n == 0 {
+			idle = at
+		}
+	}
+	if idle != nil {
+		*idle = (*idle).sibling
+		g.nLane--
+	}
+}
+
+// idlers are groups, or levels, without keys, the one that is so for longest first.
+type idlers[T any] struct {
+	head, tail *idler[T]
+	n          int
+}
+
+// idler is the place of one of them, which is part of it.
+type idler[T any] struct {
+	is         T
+	next, prev *idler[T]
+}
+
+func (l *idlers[T]) first() T { return l.head.is }
+
+func (l *idlers[T]) enter(i *idler[T]) {
+	i.prev = l.tail
+	if l.tail == nil {
+		l.head = i
+	} else {
+		l.tail.next = i
+	}
+	l.tail = i
+	l.n++
+}
+
+func (l *idlers[T]) leave(i *idler[T]) {
+	if i.prev == nil {
+		l.head = i.next
+	} else {
+		i.prev.next = i.next
+	}
+	if i.next == nil {
+		l.tail = i.prev
+	} else {
+		i.next.prev = i.prev
+	}
+	i.next, i.prev = nil, nil
+	l.n--
+}
+
+// table is a map that gives back the room of a burst, which a map never does.
+type table[K comparable, V any] struct {
+	all  map[K]V // nil while it is empty
+	peak int     // most entries since all was made
+}
+
+func (t *table[K, V]) put(key K, v V) {
+	if t.all == nil {
+		t.all = map[K]V{}
+	}
+	t.all[key] = v
+	t.peak = max(t.peak, len(t.all))
+}
+
+func (t *table[K, V]) remove(key K) {
+	delete(t.all, key)
+	switch n := len(t.all); {
+	case n == 0:
+		*t = table[K, V]{}
+	case t.peak > 4*n:
+		kept := make(map[K]V, n)
+		maps.Copy(kept, t.all)
+		t.all, t.peak = kept, n
 	}
 }

@@ -47,8 +47,14 @@ type Adder[K comparable] interface {
 // keys must not change the object. It is never given a nil one: an event with a
 // nil object, or with one of another type than T, is a mistake in the wiring,
 // and the handler panics at the first one, since it would see none that it
-// wants.
+// wants. EventHandler panics at once if q or keys is nil.
 func EventHandler[T any, K comparable](q Adder[K], keys func(T) []K) cache.ResourceEventHandler {
+	if isNil(q) {
+		panic("queue: EventHandler: q is nil: make the queue before its handlers")
+	}
+	if keys == nil {
+		panic("queue: EventHandler: keys is nil: KeyOf names each object by itself")
+	}
 	h := &eventHandler[T, K]{q: q, keys: keys}
 	h.with, _ = q.(interface {
 		AddWith(opts AddOptions, keys ...K)
@@ -158,12 +164,12 @@ func isNil(obj any) bool {
 
 // typed returns what the informer of a handler reported as what it is.
 func typed[T any](handler string, obj any) T {
+	if isNil(obj) {
+		panic(fmt.Sprintf("queue: %s for %v is given a nil object", handler, reflect.TypeFor[T]()))
+	}
 	t, ok := obj.(T)
 	if !ok {
 		panic(fmt.Sprintf("queue: %s for %v is given a %T: register it with the informer of its type", handler, reflect.TypeFor[T](), obj))
-	}
-	if isNil(obj) {
-		panic(fmt.Sprintf("queue: %s for %v is given a nil object", handler, reflect.TypeFor[T]()))
 	}
 	return t
 }
@@ -181,7 +187,7 @@ func named[T any](key string) (obj T, ok bool) {
 		return obj, false
 	case typ.Kind() == reflect.Interface:
 		empty = &metav1.PartialObjectMetadata{}
-	case typ.Kind() == reflect.Pointer && typ.Elem().Kind() == reflect.Struct:
+	case typ.Kind() == reflect.Pointer && typ.Elem().Kind() == reflect.Struct && !borrowed(typ.Elem()):
 		empty = reflect.New(typ.Elem()).Interface()
 	}
 	if obj, ok = empty.(T); !ok {
@@ -191,6 +197,18 @@ func named[T any](key string) (obj T, ok bool) {
 	meta.SetNamespace(namespace)
 	meta.SetName(name)
 	return obj, true
+}
+
+// borrowed says whether a struct has the methods of metav1.Object from a pointer or
+// an interface in it, which is nil in a new one.
+func borrowed(typ reflect.Type) bool {
+	for _, field := range reflect.VisibleFields(typ) {
+		kind := field.Type.Kind()
+		if field.Anonymous && (kind == reflect.Pointer || kind == reflect.Interface) && field.Type.Implements(reflect.TypeFor[metav1.Object]()) {
+			return true
+		}
+	}
+	return false
 }
 
 // sameVersion says whether an update changed nothing. Objects without a
@@ -212,8 +230,12 @@ func KeyOf[T metav1.Object](obj T) []types.NamespacedName {
 // and in the object's namespace, as namespaced owners are; objects without such
 // an owner name nothing. For a cluster-scoped owner of namespaced objects the
 // namespace would be wrong: wrap the function in one that empties it, as the
-// example does.
+// example does. It panics if the kind is empty, as it is in objects of typed
+// clients: no object would name anything.
 func ControllerOf[T metav1.Object](owner schema.GroupKind) func(T) []types.NamespacedName {
+	if owner.Kind == "" {
+		panic("queue: ControllerOf: owner has no kind: name it, as in appsv1.SchemeGroupVersion.WithKind(\"Deployment\").GroupKind()")
+	}
 	return func(obj T) []types.NamespacedName {
 		ref := metav1.GetControllerOfNoCopy(obj)
 		if ref == nil || ref.Kind != owner.Kind {

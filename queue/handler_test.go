@@ -205,6 +205,9 @@ func TestTombstoneWithoutAnObject(t *testing.T) {
 		metav1.Object
 		Phase() string
 	}
+	type pointing struct{ *corev1.Pod }
+	type holding struct{ metav1.Object }
+	type deeper struct{ pointing }
 	web := []types.NamespacedName{{Namespace: "default", Name: "web"}}
 	byValue := cache.DeletedFinalStateUnknown{Key: "default/web"}
 	never := func(what string) []types.NamespacedName {
@@ -228,6 +231,9 @@ func TestTombstoneWithoutAnObject(t *testing.T) {
 		{"a larger interface", keysOf(queue.KeyOf[object]), byValue, web},
 		{"an interface that metadata does not satisfy", keysOf(queue.KeyOf[phased]), byValue, nil},
 		{"an interface without a name", keysOf(func(any) []types.NamespacedName { return never("any") }), byValue, nil},
+		{"a struct with a pointer to the metadata", keysOf(queue.KeyOf[*pointing]), byValue, nil},
+		{"a struct with an interface to the metadata", keysOf(queue.KeyOf[*holding]), byValue, nil},
+		{"a struct with a struct with a pointer to it", keysOf(queue.KeyOf[*deeper]), byValue, nil},
 		{"no object at all", keysOf(func(int) []types.NamespacedName { return never("an int") }), byValue, nil},
 		{"a key of too many parts", keysOf(func(*corev1.Pod) []types.NamespacedName { return never("a Pod") }), cache.DeletedFinalStateUnknown{Key: "a/b/c"}, nil},
 		{"an empty key", keysOf(func(*corev1.Pod) []types.NamespacedName { return never("a Pod") }), cache.DeletedFinalStateUnknown{}, nil},
@@ -251,7 +257,6 @@ func TestWrongObjects(t *testing.T) {
 	some, secret := pod("p", "1", "a"), &corev1.Secret{}
 	const (
 		wrongType = " for *v1.Pod is given a *v1.Secret: register it with the informer of its type"
-		untyped   = " for *v1.Pod is given a <nil>: register it with the informer of its type"
 		isNil     = " for *v1.Pod is given a nil object"
 	)
 	for _, tc := range []struct {
@@ -265,8 +270,8 @@ func TestWrongObjects(t *testing.T) {
 		{"delete, wrong type", func(h cache.ResourceEventHandler) { h.OnDelete(secret) }, wrongType},
 		{"tombstone, wrong type", func(h cache.ResourceEventHandler) { h.OnDelete(cache.DeletedFinalStateUnknown{Obj: secret}) }, wrongType},
 		{"tombstone by pointer, wrong type", func(h cache.ResourceEventHandler) { h.OnDelete(&cache.DeletedFinalStateUnknown{Obj: secret}) }, wrongType},
-		{"add, untyped nil", func(h cache.ResourceEventHandler) { h.OnAdd(nil, false) }, untyped},
-		{"delete, untyped nil", func(h cache.ResourceEventHandler) { h.OnDelete(nil) }, untyped},
+		{"add, untyped nil", func(h cache.ResourceEventHandler) { h.OnAdd(nil, false) }, isNil},
+		{"delete, untyped nil", func(h cache.ResourceEventHandler) { h.OnDelete(nil) }, isNil},
 		{"add, nil", func(h cache.ResourceEventHandler) { h.OnAdd(none, true) }, isNil},
 		{"update, nil", func(h cache.ResourceEventHandler) { h.OnUpdate(some, none) }, isNil},
 		{"update, old nil", func(h cache.ResourceEventHandler) { h.OnUpdate(none, some) }, isNil},

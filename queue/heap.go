@@ -44,7 +44,7 @@ func (h *heap[T]) remove(t T) {
 		h.fix(moved)
 	}
 	if cap(h.items) > max(4*last, minRoom) { // gives back the room of a burst
-		h.items = append(make([]T, 0, 2*last), h.items...)
+		h.items = append(make([]T, 0, max(2*last, minRoom)), h.items...)
 	}
 }
 

@@ -143,8 +143,8 @@ func TestGroups(t *testing.T) {
 		for i := range numbers {
 			s.leave(i)
 		}
-		if len(s.byName) != maxIdleGroups || s.idle != maxIdleGroups || len(s.all) > 4*maxIdleGroups+1 {
-			t.Errorf("round %d: %d groups by name, %d idle, %d numbers", round, len(s.byName), s.idle, len(s.all))
+		if len(s.byName.all) != maxIdleGroups || s.idle.n != maxIdleGroups || len(s.all) > 4*maxIdleGroups+1 {
+			t.Errorf("round %d: %d groups by name, %d idle, %d numbers", round, len(s.byName.all), s.idle.n, len(s.all))
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -218,6 +219,121 @@ func TestAllocationsOfDelays(t *testing.T) {
 					t.Errorf("got %v allocations for %d delays, want 0", got, n)
 				}
 			})
+		})
+	}
+}
+
+// A burst of other groups, priorities and delays, such as an initial list is,
+// changes nothing about what is in steady use after it.
+//
+// Proves Q9.
+func TestAllocationsAfterABurst(t *testing.T) {
+	names := make([]string, 5000)
+	for i := range names {
+		names[i] = fmt.Sprint("group", i)
+	}
+	takeAll := func(q *queue.Queue[int]) {
+		for q.Len() > 0 {
+			key, _ := q.Get()
+			q.Done(key)
+		}
+	}
+	delayed := func(q *queue.Queue[int], n int) {
+		for key := range n {
+			q.AddAfter(key, time.Hour)
+		}
+		for key := range n {
+			q.Add(key)
+		}
+		takeAll(q)
+	}
+	for _, tc := range []struct {
+		name          string
+		burst, steady func(q *queue.Queue[int])
+	}{
+		{"groups", func(q *queue.Queue[int]) {
+			for key := range names {
+				q.Add(key)
+			}
+			takeAll(q)
+		}, func(q *queue.Queue[int]) {
+			for key := len(names) - 2048; key < len(names); key++ {
+				q.Add(key)
+				takeAll(q)
+			}
+		}},
+		{"priorities", func(q *queue.Queue[int]) {
+			for i := range 100 {
+				q.AddWith(queue.AddOptions{Priority: 1000 + i}, i)
+			}
+			takeAll(q)
+		}, func(q *queue.Queue[int]) {
+			for i := range 8 {
+				q.AddWith(queue.AddOptions{Priority: i}, 0)
+				takeAll(q)
+			}
+		}},
+		{"delays", func(q *queue.Queue[int]) { delayed(q, 3000) }, func(q *queue.Queue[int]) { delayed(q, 1024) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			q := queue.New(queue.Config[int]{Group: func(key int) string { return names[key] }})
+			if tc.name != "groups" {
+				q = queue.New(queue.Config[int]{})
+			}
+			defer q.ShutDown()
+			tc.burst(q)
+			for range 5 {
+				tc.steady(q)
+			}
+			if got := testing.AllocsPerRun(20, func() { tc.steady(q) }); got != 0 {
+				t.Errorf("got %v allocations in a run, want 0", got)
+			}
+		})
+	}
+}
+
+// What is kept for later use holds on to no key, and some keys that are left of
+// a burst do not hold its room.
+//
+// Proves Q10.
+func TestMemoryThatIsKept(t *testing.T) {
+	burst := 300_000
+	if raceDetector() {
+		burst /= 10
+	}
+	for _, tc := range []struct {
+		name  string
+		bound int64
+		run   func() (q any)
+	}{
+		{"groups that are named by a part of the key", 3 << 20, func() any {
+			q := queue.New(queue.Config[string]{Group: func(key string) string { return key[:4] }})
+			for i := range 2000 {
+				q.Add(fmt.Sprintf("%04d%s", i, strings.Repeat("x", 16<<10)))
+				key, _ := q.Get()
+				q.Done(key)
+			}
+			return q
+		}},
+		{"keys that are left, of as many priorities", int64(3<<20 + burst), func() any {
+			q := queue.New(queue.Config[int]{})
+			for key := range burst {
+				q.AddWith(queue.AddOptions{Priority: key}, key)
+			}
+			for range burst - 20 {
+				key, _ := q.Get()
+				q.Done(key)
+			}
+			return q
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			before := heapInUse()
+			q := tc.run()
+			if left := heapInUse() - before; left > tc.bound {
+				t.Errorf("%d KiB are held, want at most %d", left>>10, tc.bound>>10)
+			}
+			runtime.KeepAlive(q)
 		})
 	}
 }

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"fmt"
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
@@ -26,14 +27,23 @@ func newMetrics(name string, p workqueue.MetricsProvider) *metrics {
 		return nil
 	}
 	return &metrics{
-		depth:      p.NewDepthMetric(name),
-		adds:       p.NewAddsMetric(name),
-		retries:    p.NewRetriesMetric(name),
-		latency:    p.NewLatencyMetric(name),
-		work:       p.NewWorkDurationMetric(name),
-		unfinished: p.NewUnfinishedWorkSecondsMetric(name),
-		longest:    p.NewLongestRunningProcessorSecondsMetric(name),
+		depth:      made("NewDepthMetric", p.NewDepthMetric(name)),
+		adds:       made("NewAddsMetric", p.NewAddsMetric(name)),
+		retries:    made("NewRetriesMetric", p.NewRetriesMetric(name)),
+		latency:    made("NewLatencyMetric", p.NewLatencyMetric(name)),
+		work:       made("NewWorkDurationMetric", p.NewWorkDurationMetric(name)),
+		unfinished: made("NewUnfinishedWorkSecondsMetric", p.NewUnfinishedWorkSecondsMetric(name)),
+		longest:    made("NewLongestRunningProcessorSecondsMetric", p.NewLongestRunningProcessorSecondsMetric(name)),
 	}
+}
+
+// made returns a metric that a provider made. Without one an add would fail half
+// way and lose its key.
+func made[M any](by string, metric M) M {
+	if any(metric) == nil {
+		panic(fmt.Sprintf("queue: Config.MetricsProvider: %s returned nil: return a metric that does nothing", by))
+	}
+	return metric
 }
 
 func (m *metrics) add() {
@@ -50,22 +60,20 @@ func (m *metrics) get(waited time.Duration) {
 // refreshed by a timer while any runs, and are 0 when none does. A stopped queue
 // has no timer; its gauges change when a key starts or is done.
 func (q *Queue[K]) watchGaugesLocked() {
-	if q.running.n == 0 || q.stopping {
-		q.stopGaugesLocked()
+	switch {
+	case q.stopping || q.running.n == 0 && q.shown:
 		q.setGaugesLocked()
-		return
-	}
-	if q.ticking {
-		return
-	}
-	q.ticking = true
-	if q.gauges == nil {
-		q.gauges = time.AfterFunc(gaugePeriod, q.refreshGauges)
-	} else {
-		q.gauges.Reset(gaugePeriod)
+	case q.running.n > 0 && !q.ticking:
+		q.ticking = true
+		if q.gauges == nil {
+			q.gauges = time.AfterFunc(gaugePeriod, q.refreshGauges)
+		} else {
+			q.gauges.Reset(gaugePeriod)
+		}
 	}
 }
 
+// stopGaugesLocked is called when the queue is stopped.
 func (q *Queue[K]) stopGaugesLocked() {
 	if q.ticking {
 		q.gauges.Stop()
@@ -73,11 +81,15 @@ func (q *Queue[K]) stopGaugesLocked() {
 	}
 }
 
-// refreshGauges is called by the timer.
+// refreshGauges is called by the timer. It is not stopped when no key runs any
+// more, as the next one mostly comes before it fires.
 func (q *Queue[K]) refreshGauges() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.ticking {
+	if !q.ticking {
+		return
+	}
+	if q.ticking = q.running.n > 0; q.ticking {
 		q.setGaugesLocked()
 		q.gauges.Reset(gaugePeriod)
 	}
@@ -85,12 +97,14 @@ func (q *Queue[K]) refreshGauges() {
 
 func (q *Queue[K]) setGaugesLocked() {
 	now := q.now()
-	var total, longest time.Duration
+	var total float64 // a duration of many keys that hang would run over
+	var longest time.Duration
 	for k := q.running.head; k != 0; k = q.held.at(k).next {
 		ran := time.Duration(now - q.held.at(k).order)
-		total += ran
+		total += ran.Seconds()
 		longest = max(longest, ran)
 	}
-	q.metrics.unfinished.Set(total.Seconds())
+	q.metrics.unfinished.Set(total)
 	q.metrics.longest.Set(longest.Seconds())
+	q.shown = q.running.n > 0
 }

@@ -212,6 +212,59 @@ func TestGaugesOfAHangingKey(t *testing.T) {
 	})
 }
 
+// Keys that follow each other, some quick and some slow: the gauges are 0 whenever
+// none runs, and show a slow one within half a second.
+//
+// Proves Q11.
+func TestGaugesOfKeysThatFollow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProvider()
+		q := queue.New(queue.Config[string]{Name: "q", MetricsProvider: p})
+		defer q.ShutDown()
+		for i := range 200 {
+			pause, ran := time.Duration(i*37%700)*time.Millisecond, time.Duration(i*61%1500)*time.Millisecond
+			time.Sleep(pause)
+			synctest.Wait()
+			if got := p.values(); got.Longest != 0 || got.Unfinished != 0 {
+				t.Fatalf("key %d, %v after the last Done: got %+v, want 0", i, pause, got)
+			}
+			q.Add("a")
+			q.Get()
+			time.Sleep(ran)
+			synctest.Wait()
+			if got := p.longest.get(); got > ran.Seconds() || got < (ran-500*time.Millisecond).Seconds() {
+				t.Fatalf("key %d: longest running after %v: got %v s", i, ran, got)
+			}
+			q.Done("a")
+			if got := p.values(); got.Longest != 0 || got.Unfinished != 0 {
+				t.Fatalf("key %d: gauges after Done: got %+v, want 0", i, got)
+			}
+		}
+	})
+}
+
+// The time of all running keys together is more than a time.Duration holds when
+// 1000 of them hang for four months, or five for a century.
+//
+// Proves Q11.
+func TestUnfinishedWorkOfManyHangingKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const century = 100 * 365 * 24 * time.Hour
+		p := newProvider()
+		q := queue.New(queue.Config[int]{Name: "q", MetricsProvider: p})
+		for key := range 6 {
+			q.Add(key)
+			q.Get()
+		}
+		q.ShutDown() // the gauges are set at each Done from here on, and not every half second
+		time.Sleep(century)
+		q.Done(0)
+		if got, want := p.unfinished.get(), 5*century.Seconds(); got != want {
+			t.Errorf("unfinished work of 5 keys after a century: got %v s, want %v", got, want)
+		}
+	})
+}
+
 // TestShutDownStopsTheTimers proves Q8.
 func TestShutDownStopsTheTimers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

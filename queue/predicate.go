@@ -1,6 +1,9 @@
 package queue
 
 import (
+	"fmt"
+	"slices"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/cache"
@@ -41,8 +44,12 @@ type Predicate[T any] func(Event[T]) bool
 // A cache.DeletedFinalStateUnknown is a deletion of the object in it. One that
 // holds no object passes without asking, as there is nothing to judge. A nil
 // object and one of another type than T are mistakes in the wiring, and panic as
-// in EventHandler.
+// in EventHandler. Filter panics at once if h or pass is nil.
 func Filter[T any](h cache.ResourceEventHandler, pass Predicate[T]) cache.ResourceEventHandler {
+	if h == nil {
+		panic("queue: Filter: h is nil: give it the handler that the events are for")
+	}
+	given("Filter", pass)
 	return &filter[T]{h: h, pass: pass}
 }
 
@@ -113,12 +120,15 @@ func ResourceVersionChanged[T metav1.Object](e Event[T]) bool {
 
 // Selects passes the events of objects whose labels match: of an update, if the
 // old object matches or the new one. An object that leaves the selection is so
-// seen once more, and the reconcile must look at its labels. selector must not
-// be nil.
+// seen once more, and the reconcile must look at its labels. It panics if
+// selector is nil.
 //
 // To leave objects out, select the others, as in "paused!=true", and do not use
 // Not: see there.
 func Selects[T metav1.Object](selector labels.Selector) Predicate[T] {
+	if selector == nil {
+		panic("queue: Selects: selector is nil: labels.Everything() matches every object")
+	}
 	return func(e Event[T]) bool {
 		return !e.Created && selector.Matches(labels.Set(e.Old.GetLabels())) ||
 			!e.Deleted && selector.Matches(labels.Set(e.New.GetLabels()))
@@ -126,8 +136,9 @@ func Selects[T metav1.Object](selector labels.Selector) Predicate[T] {
 }
 
 // And passes what all of passes pass, asked in order until one does not. Without
-// any it passes everything.
+// any it passes everything. It panics if one is nil.
 func And[T any](passes ...Predicate[T]) Predicate[T] {
+	passes = given("And", passes...)
 	return func(e Event[T]) bool {
 		for _, pass := range passes {
 			if !pass(e) {
@@ -139,8 +150,9 @@ func And[T any](passes ...Predicate[T]) Predicate[T] {
 }
 
 // Or passes what one of passes passes, asked in order until one does. Without
-// any it passes nothing.
+// any it passes nothing. It panics if one is nil.
 func Or[T any](passes ...Predicate[T]) Predicate[T] {
+	passes = given("Or", passes...)
 	return func(e Event[T]) bool {
 		for _, pass := range passes {
 			if pass(e) {
@@ -159,6 +171,20 @@ func Or[T any](passes ...Predicate[T]) Predicate[T] {
 //     "paused!=true" passes it.
 //   - Not of GenerationChanged or ResourceVersionChanged passes no creation and
 //     no deletion.
+//
+// It panics if pass is nil.
 func Not[T any](pass Predicate[T]) Predicate[T] {
+	given("Not", pass)
 	return func(e Event[T]) bool { return !pass(e) }
+}
+
+// given returns a copy of the predicates that the caller gave. One that is nil may
+// be asked late, or never, and is a mistake all the same.
+func given[T any](to string, passes ...Predicate[T]) []Predicate[T] {
+	for i, pass := range passes {
+		if pass == nil {
+			panic(fmt.Sprintf("queue: %s: predicate %d of %d is nil", to, i+1, len(passes)))
+		}
+	}
+	return slices.Clone(passes)
 }

@@ -78,6 +78,7 @@ type Queue[K comparable] struct {
 
 	gauges  *time.Timer // refreshes the gauges; nil until a key runs and there are metrics
 	ticking bool        // gauges is set
+	shown   bool        // the gauges are not 0
 
 	stopping bool
 	idle     chan struct{} // closed when stopping, with nothing ready or running

@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"maps"
 	"slices"
 	"time"
 )
@@ -22,15 +21,14 @@ type readySet struct {
 	n       int // how many keys are ready
 	maxWait int64
 
-	top    *level         // the highest level with keys, nil if there is none
-	lower  heap[*level]   // all others with keys, the highest first
-	oldest heap[*level]   // the same, the one with the oldest key first
-	levels map[int]*level // by priority: all with keys, and some without
-	idle   int            // how many of levels are without
-	peak   int            // most levels since the map was made
+	top    *level             // the highest level with keys, nil if there is none
+	lower  heap[*level]       // all others with keys, the highest first
+	oldest heap[*level]       // the same, the one with the oldest key first
+	levels table[int, *level] // by priority: all with keys, and some without
+	idle   idlers[*level]     // those without
 
 	seq    int64 // numbers the keys as they become ready
-	served int   // Gets since a lower priority had its turn
+	served int   // Gets since a lower priority had its turn, up to share
 
 	// Which keys have waited for too long is told by their numbers, so that no key
 	// needs a time: a Get that passes over lower priorities marks the number that
@@ -50,6 +48,7 @@ type level struct {
 	age      int64       // by which the level stands in oldest
 	places   [2]int32    // in lower and in oldest
 	dropped  bool        // no longer in levels
+	idler    idler[*level]
 }
 
 func newReadySet(entries *entries, maxWait time.Duration) readySet {
@@ -57,7 +56,6 @@ func newReadySet(entries *entries, maxWait time.Duration) readySet {
 		entries: entries,
 		groups:  newGroups(),
 		maxWait: int64(maxWait),
-		levels:  map[int]*level{},
 		lower: heap[*level]{
 			less:  func(a, b *level) bool { return a.priority > b.priority },
 			place: func(l *level) *int32 { return &l.places[0] },
@@ -85,7 +83,7 @@ func (r *readySet) push(key ref, e *entry) {
 	ln.age = e.order
 	l.ages.push(ln)
 	if first {
-		r.idle--
+		r.idle.leave(&l.idler)
 		r.rise(l)
 	}
 }
@@ -132,7 +130,7 @@ func (r *readySet) removeFrom(ln *lane, e *entry) {
 	l.leave(ln)
 	l.ages.remove(ln)
 	if ln.extra {
-		ln.group.drop(ln)
+		ln.group.extra.remove(ln.priority)
 	}
 	if l.turn == nil {
 		r.fall(l)
@@ -146,7 +144,9 @@ func (r *readySet) removeFrom(ln *lane, e *entry) {
 // the next group.
 func (r *readySet) next(now int64) (key ref, e *entry) {
 	l := r.top
-	r.served++
+	if r.served < share { // and no further: an int of 32 bits would run over
+		r.served++
+	}
 	if r.lower.len() > 0 && r.maxWait > 0 {
 		r.mark(now)
 		if r.served >= share && r.overdue > 0 {
@@ -228,33 +228,29 @@ func (r *readySet) makeLane(e *entry, ln *lane) *lane {
 
 // level returns the level of a priority, made if need be.
 func (r *readySet) level(priority int) *level {
-	l := r.levels[priority]
+	l := r.levels.all[priority]
 	if l == nil {
 		l = &level{priority: priority, ages: heap[*lane]{
 			less:  func(a, b *lane) bool { return a.age < b.age },
 			place: func(ln *lane) *int32 { return &ln.place },
 		}}
-		r.levels[priority] = l
-		r.peak = max(r.peak, len(r.levels))
-		r.idle++
+		l.idler.is = l
+		r.levels.put(priority, l)
+		r.idle.enter(&l.idler)
 	}
 	return l
 }
 
 // release is called when the last key of a level is gone.
 func (r *readySet) release(l *level) {
-	r.idle++
-	if r.idle <= maxIdleLevels {
+	r.idle.enter(&l.idler)
+	if r.idle.n <= maxIdleLevels {
 		return
 	}
-	r.idle--
+	l = r.idle.first()
+	r.idle.leave(&l.idler)
 	l.dropped = true
-	delete(r.levels, l.priority)
-	if n := len(r.levels); r.peak > 4*n { // a map never gives back room
-		kept := make(map[int]*level, n)
-		maps.Copy(kept, r.levels)
-		r.levels, r.peak = kept, n
-	}
+	r.levels.remove(l.priority)
 }
 
 // join puts a lane at the end of the ring: right before the one whose turn it is.

@@ -23,6 +23,12 @@ const childEnv = "SHUTDOWN_TEST_CHILD"
 // child says what happens to it on stdout and then hangs, so that only a signal
 // (or the end of its stdin) can end it.
 func child() {
+	if os.Getenv(childEnv) == "panic" {
+		var g shutdown.Group
+		g.Add("bad", panickingPart)
+		fmt.Println("Run() =", g.Run(context.Background()))
+		os.Exit(1)
+	}
 	parent, cancelParent := context.WithCancel(context.Background())
 	defer cancelParent()
 	ctx, cancel := shutdown.Context(parent)
@@ -44,6 +50,8 @@ func child() {
 	}
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
+
+func panickingPart(context.Context) error { panic("boom") }
 
 type process struct {
 	*exec.Cmd

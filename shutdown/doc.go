@@ -49,7 +49,8 @@
 //     any check fails, and from the moment stopping begins. Its body holds names
 //     only, never the text of a check's error.
 //   - D7: The first SIGINT or SIGTERM ends [Context] with a cause that names the
-//     signal; the second one kills the process by the signal's default action.
+//     signal; the second one kills the process by the signal's default action, or,
+//     as PID 1 of a container, where the kernel has none, ends it with status 2.
 //
 // # Caveats
 //
@@ -57,10 +58,15 @@
 //     its goroutine is left behind, which LateError.Abandoned says. This is the
 //     one place where the library does not wait for what it started, so return
 //     from main soon after Run.
-//   - Panics are not recovered: a panic in a part ends the process.
+//   - A panic in a part ends the process, with its stack. Run does not return before
+//     that.
 //   - GracePeriod must be shorter than the Pod's terminationGracePeriodSeconds,
 //     and a part's own drain time (for example a controller's) shorter than its
-//     share of GracePeriod.
+//     share of GracePeriod. A Group that is a part of another one does not know the
+//     outer time: give it a GracePeriod below its share.
+//   - Where there are very many goroutines there may be no time to write a stack.
+//     LateError.Stack says so then, and the goroutine that writes it ends a moment
+//     after Run.
 //   - The stacks are found by the pprof label "shutdown", which parts and the
 //     goroutines that they start carry. Code that calls
 //     pprof.SetGoroutineLabels with other labels drops out of the report.

@@ -57,16 +57,19 @@ func (g *Group) addCheck(method string, list *[]check, name string, fn func() er
 func (g *Group) Ready() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		g.mu.Lock()
-		phase, checks := g.phase, g.ready
+		checks := g.ready
+		g.mu.Unlock()
+		reasons := failing(checks)
+		g.mu.Lock() // after the checks: stopping may have begun while they ran
+		phase := g.phase
 		g.mu.Unlock()
 		switch phase {
 		case idle, starting:
-			answer(w, "starting", checks)
-		case running:
-			answer(w, "", checks)
-		default:
-			answer(w, "stopping", checks)
+			reasons = "starting\n" + reasons
+		case stopping:
+			reasons = "stopping\n" + reasons
 		}
+		answer(w, reasons)
 	})
 }
 
@@ -79,33 +82,33 @@ func (g *Group) Live() http.Handler {
 		g.mu.Lock()
 		checks := g.live
 		g.mu.Unlock()
-		answer(w, "", checks)
+		answer(w, failing(checks))
 	})
 }
 
-// answer runs the checks without any lock held: they may be slow, and may ask
-// the group itself.
-func answer(w http.ResponseWriter, state string, checks []check) {
-	var body strings.Builder
-	if state != "" {
-		body.WriteString(state + "\n")
-	}
+// failing runs the checks without any lock held: they may be slow, and may ask
+// the group itself. It returns a line for each that fails.
+func failing(checks []check) string {
+	var lines strings.Builder
 	for _, c := range checks {
 		if c.fn() != nil {
-			body.WriteString("failing: " + c.name + "\n")
+			lines.WriteString("failing: " + c.name + "\n")
 		}
 	}
-	code := http.StatusServiceUnavailable
-	if body.Len() == 0 {
-		code = http.StatusOK
-		body.WriteString("ok\n")
+	return lines.String()
+}
+
+func answer(w http.ResponseWriter, reasons string) {
+	code, body := http.StatusServiceUnavailable, reasons
+	if reasons == "" {
+		code, body = http.StatusOK, "ok\n"
 	}
 	h := w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(code)
-	_, _ = io.WriteString(w, body.String())
+	_, _ = io.WriteString(w, body)
 }
 
 // misusedLocked keeps a mistake for Run to return, and ends a Run that is

@@ -69,6 +69,28 @@ func TestReadyAndLive(t *testing.T) {
 	})
 }
 
+// TestSlowCheckDoesNotHideTheStop: what is answered after stopping began says so.
+//
+// Proves D6.
+func TestSlowCheckDoesNotHideTheStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &shutdown.Group{}
+		g.AddReady("slow", func() error { time.Sleep(2 * time.Second); return nil })
+		g.Add("part", func(ctx context.Context) error { <-ctx.Done(); time.Sleep(5 * time.Second); return nil })
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- g.Run(ctx) }()
+		synctest.Wait()
+		time.AfterFunc(time.Second, cancel)
+		if c, b := get(t, g.Ready()); c != 503 || b != "stopping\n" {
+			t.Errorf("answer a second after stopping began: %d %q, want 503 stopping", c, b)
+		}
+		if err := <-done; err != nil {
+			t.Errorf("Run() = %v", err)
+		}
+	})
+}
+
 // TestNotReadyFromTheMomentAPartFails: nothing may be sent to a process that is
 // on its way out, whatever the reason.
 //

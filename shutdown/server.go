@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 )
 
@@ -16,15 +17,18 @@ import (
 // Requests have three quarters of the time that the [Group] gives the part, or
 // 10s outside of a Group. Connections that are still busy then are closed,
 // which ends the contexts of their requests, and the part returns an error that
-// says so. Hijacked connections (WebSockets) are not waited for.
+// says so. A connection on which no request came yet counts as busy for its
+// first 5 to 6 seconds. Hijacked connections (WebSockets) are not waited for.
 //
 // TLS is served when srv.TLSConfig has a certificate or a function that finds
-// one. srv belongs to the part: do not call its methods, except
+// one; one that has neither is an error, so that nobody serves HTTP by mistake.
+// srv belongs to the part: do not call its methods, except
 // RegisterOnShutdown before the part starts. When both srv.ReadHeaderTimeout
 // and srv.ReadTimeout are 0, ReadHeaderTimeout is set to 10s, so that clients
 // which never finish their headers cannot hold connections; a negative value
 // means none. An http.Server serves once, so the part can run only once.
 func Server(srv *http.Server) func(context.Context) error {
+	var served atomic.Bool // there was a listener for it
 	return func(ctx context.Context) error {
 		if srv == nil {
 			return errors.New("shutdown: Server needs an *http.Server, got nil")
@@ -33,6 +37,9 @@ func Server(srv *http.Server) func(context.Context) error {
 			srv.ReadHeaderTimeout = 10 * time.Second
 		}
 		secure := servesTLS(srv)
+		if srv.TLSConfig != nil && !secure && !served.Load() { // serving sets one
+			return errors.New("shutdown: Server has a TLSConfig without a certificate: set Certificates, GetCertificate or GetConfigForClient of it, or no TLSConfig to serve HTTP")
+		}
 		addr := srv.Addr
 		if addr == "" { // as ListenAndServe and ListenAndServeTLS read it
 			addr = ":http"
@@ -50,20 +57,24 @@ func Server(srv *http.Server) func(context.Context) error {
 		}
 
 		defer ln.Close() // for the one case in which Serve does not: it never got to run
+		if served.Swap(true) {
+			return fmt.Errorf("shutdown: server %s was run twice: an http.Server serves once, make a new one", addr)
+		}
 
-		served := make(chan error, 1)
+		ended := make(chan error, 1)
 		go func() {
 			if secure {
-				served <- srv.ServeTLS(ln, "", "")
+				ended <- srv.ServeTLS(ln, "", "")
 			} else {
-				served <- srv.Serve(ln)
+				ended <- srv.Serve(ln)
 			}
 		}()
 		select {
-		case err := <-served:
+		case err := <-ended:
 			if errors.Is(err, http.ErrServerClosed) {
 				return nil // somebody called Shutdown or Close: that is how it was asked to end
 			}
+			_ = srv.Close() // the listener failed; what it accepted before must not outlive the part
 			return fmt.Errorf("shutdown: server %s: %w", ln.Addr(), err)
 		case <-ctx.Done():
 		}
@@ -73,10 +84,10 @@ func Server(srv *http.Server) func(context.Context) error {
 		defer cancel()
 		err = srv.Shutdown(draining)
 		if err != nil {
-			err = fmt.Errorf("shutdown: server %s: closed while requests were running: %w", ln.Addr(), err)
+			err = fmt.Errorf("shutdown: server %s: closed connections that were still open: %w", ln.Addr(), err)
 			_ = srv.Close() // Shutdown's error already says that the end was not clean
 		}
-		<-served //nolint:errcheck // it says that it was shut down
+		<-ended //nolint:errcheck // it says that it was shut down
 		return err
 	}
 }
@@ -90,8 +101,12 @@ func servesTLS(srv *http.Server) bool {
 // kept lets the server close connections and return before it counts as late.
 func drainTime(ctx context.Context) time.Duration {
 	p, ok := ctx.Value(partKey{}).(*part)
-	if ok && p.deadline.Load() != 0 { // 0: not the group ended ctx, but a function around this one
-		return time.Until(time.Unix(0, p.deadline.Load())) * 3 / 4
+	if !ok {
+		return 10 * time.Second
 	}
-	return 10 * time.Second
+	deadline := p.deadline.Load()
+	if deadline == nil { // not the group ended ctx, but a function around this one
+		return 10 * time.Second
+	}
+	return time.Until(*deadline) / 4 * 3
 }

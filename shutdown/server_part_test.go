@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -95,7 +96,7 @@ func TestServerInAGroupClosesWhatHangsInTime(t *testing.T) {
 	<-entered
 	cancel()
 	err := <-done
-	if err == nil || !strings.Contains(err.Error(), "closed while requests were running") || strings.Contains(err.Error(), "did not stop") {
+	if err == nil || !strings.Contains(err.Error(), "closed connections that were still open") || strings.Contains(err.Error(), "did not stop") {
 		t.Errorf("Run() = %v, want the server to close the connection before it is late", err)
 	}
 	<-handlerDone
@@ -156,6 +157,16 @@ func TestServerTLS(t *testing.T) {
 	}
 }
 
+// Whoever forgets the certificate must not serve in clear text.
+func TestServerTLSWithoutACertificate(t *testing.T) {
+	srv := &http.Server{Addr: "127.0.0.1:0", TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13}}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // serving would end without an error
+	defer cancel()
+	if err := shutdown.Server(srv)(ctx); err == nil || !strings.Contains(err.Error(), "without a certificate") {
+		t.Errorf("Server() = %v, want an error about the certificate", err)
+	}
+}
+
 func TestServerNilAndClosedByOthers(t *testing.T) {
 	want := "shutdown: Server needs an *http.Server, got nil"
 	if err := shutdown.Server(nil)(t.Context()); err == nil || err.Error() != want {
@@ -196,5 +207,102 @@ func TestServerInsideAnotherFunction(t *testing.T) {
 	resp.Body.Close()
 	if err := <-done; err != nil {
 		t.Errorf("Run() = %v", err)
+	}
+}
+
+// TestServerInAGroupWithoutABound: a GracePeriod of centuries is more than the
+// nanoseconds since 1970 can count.
+func TestServerInAGroupWithoutABound(t *testing.T) {
+	entered, release := make(chan struct{}), make(chan struct{})
+	srv := &http.Server{Addr: "127.0.0.1:0", Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		close(entered)
+		<-release
+	})}
+	addrs := make(chan string, 1)
+	srv.BaseContext = func(l net.Listener) context.Context { addrs <- l.Addr().String(); return context.Background() }
+	// Closing what is open comes right after this, if at all, so give it the time.
+	srv.RegisterOnShutdown(func() { time.AfterFunc(100*time.Millisecond, func() { close(release) }) })
+	g := &shutdown.Group{GracePeriod: math.MaxInt64}
+	g.Add("server", shutdown.Server(srv))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- g.Run(ctx) }()
+	go func() { <-entered; cancel() }()
+	resp, err := client().Get("http://" + <-addrs)
+	if err != nil {
+		t.Errorf("GET: %v, want the request to be finished", err)
+	} else {
+		resp.Body.Close()
+	}
+	if err := <-done; err != nil {
+		t.Errorf("Run() = %v", err)
+	}
+}
+
+func TestServerRunsOnce(t *testing.T) {
+	srv := &http.Server{Addr: "127.0.0.1:0"}
+	ctx, cancel := context.WithCancel(t.Context())
+	srv.BaseContext = func(net.Listener) context.Context { cancel(); return context.Background() }
+	part := shutdown.Server(srv)
+	if err := part(ctx); err != nil {
+		t.Fatalf("first run = %v", err)
+	}
+	want := "shutdown: server 127.0.0.1:0 was run twice: an http.Server serves once, make a new one"
+	if err := part(t.Context()); err == nil || err.Error() != want {
+		t.Errorf("second run = %v, want %s", err, want)
+	}
+}
+
+// TestServerThatCouldNotListenMayTryAgain: nothing was served yet.
+func TestServerThatCouldNotListenMayTryAgain(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	part := shutdown.Server(&http.Server{
+		Addr:        ln.Addr().String(),
+		BaseContext: func(net.Listener) context.Context { cancel(); return context.Background() },
+	})
+	if err := part(ctx); err == nil {
+		t.Error("first run = nil, want address in use")
+	}
+	ln.Close()
+	if err := part(ctx); err != nil {
+		t.Errorf("second run = %v, want nil", err)
+	}
+}
+
+// TestServerWhoseListenerFails leaves no connection behind.
+func TestServerWhoseListenerFails(t *testing.T) {
+	entered, release := make(chan struct{}), make(chan struct{})
+	cut := make(chan bool, 1)
+	srv := &http.Server{Addr: "127.0.0.1:0", Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		close(entered)
+		select {
+		case <-r.Context().Done():
+			cut <- true
+		case <-release:
+			cut <- false
+		}
+	})}
+	listeners := make(chan net.Listener, 1)
+	srv.BaseContext = func(l net.Listener) context.Context { listeners <- l; return context.Background() }
+	done := make(chan error, 1)
+	go func() { done <- shutdown.Server(srv)(t.Context()) }()
+	l := <-listeners
+	go func() {
+		if resp, err := client().Get("http://" + l.Addr().String()); err == nil {
+			resp.Body.Close()
+		}
+	}()
+	<-entered
+	l.Close()
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "use of closed network connection") {
+		t.Errorf("Server() = %v, want the listener's error", err)
+	}
+	time.AfterFunc(2*time.Second, func() { close(release) })
+	if !<-cut {
+		t.Error("a request went on after the part had returned")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
 	"runtime/pprof"
 	"slices"
 	"strconv"
@@ -22,7 +23,8 @@ type Group struct {
 	// Delay is the time between answering "not ready" and telling the first
 	// part to stop, so that load balancers stop sending work before servers stop
 	// taking it. All parts go on during Delay, also when a failure began the
-	// stop. It is part of GracePeriod. 0 means none.
+	// stop. It is part of GracePeriod, and must be less than 99 % of it. 0 means
+	// none.
 	Delay time.Duration
 
 	// GracePeriod bounds the whole stop, from the end of the context or the
@@ -59,7 +61,7 @@ type part struct {
 	told     bool          // stop was called; only Run's goroutine uses it
 	done     chan struct{} // closed when run has returned, after err is set
 	err      error
-	deadline atomic.Int64 // Unix nanoseconds: when it must have stopped; set before stop is called
+	deadline atomic.Pointer[time.Time] // when it must have stopped; set before stop is called
 }
 
 type partKey struct{} // in a part's context: the *part, for Server
@@ -68,7 +70,7 @@ type partKey struct{} // in a part's context: the *part, for Server
 type LateError struct {
 	Part      string        // the name given to Add
 	Waited    time.Duration // how long the part had, since it was told to stop
-	Stack     string        // its goroutines at that moment, cut off after 16 KiB
+	Stack     string        // its goroutines from then on, cut off after 16 KiB, or why there are none
 	Abandoned bool          // it was still running when Run returned
 }
 
@@ -166,6 +168,10 @@ func (g *Group) gracePeriod() time.Duration {
 	return g.GracePeriod
 }
 
+// usable is what the parts and Delay have of grace. One per cent is for Run's own
+// work, of which writing stacks is the most.
+func usable(grace time.Duration) time.Duration { return grace - grace/100 }
+
 // begin checks everything that can be wrong and claims the one Run.
 func (g *Group) begin() ([]*part, <-chan struct{}, error) {
 	g.mu.Lock()
@@ -181,7 +187,7 @@ func (g *Group) begin() ([]*part, <-chan struct{}, error) {
 		return nil, nil, fmt.Errorf("shutdown: Group.GracePeriod is %v: it must not be negative; 0 means 25s", g.GracePeriod)
 	case g.Delay < 0:
 		return nil, nil, fmt.Errorf("shutdown: Group.Delay is %v: it must not be negative; 0 means none", g.Delay)
-	case g.Delay >= g.gracePeriod():
+	case g.Delay >= usable(g.gracePeriod()):
 		return nil, nil, fmt.Errorf("shutdown: Group.Delay (%v) leaves nothing of Group.GracePeriod (%v) for the parts: make Delay shorter", g.Delay, g.gracePeriod())
 	}
 	g.phase = starting
@@ -212,6 +218,11 @@ func (p *part) start(base context.Context, ended chan<- *part) {
 		// assignment below, and Run must not wait for it for ever.
 		p.err = errors.New("its goroutine ended without returning (runtime.Goexit)")
 		defer func() {
+			// Run must not hear of a panic, of which the process is about to die: it
+			// could return, and main exit, before the panic is printed.
+			if v := recover(); v != nil {
+				panic(v)
+			}
 			close(p.done)
 			ended <- p
 		}()
@@ -241,8 +252,7 @@ func (r *round) end(p *part) error {
 // stop stops what is left of parts, within grace.
 func (r *round) stop(parts []*part, delay, grace time.Duration) {
 	begin := time.Now()
-	// One per cent is for Run's own work, of which writing stacks is the most.
-	deadline := begin.Add(grace - grace/100)
+	deadline := begin.Add(usable(grace))
 	if delay > 0 {
 		r.waitAll(begin.Add(delay))
 	}
@@ -255,30 +265,70 @@ func (r *round) stop(parts []*part, delay, grace time.Duration) {
 			alive = append(alive, p)
 		}
 	}
-	reserve := time.Until(deadline) / time.Duration(2*max(1, len(alive)))
-	late := map[*part]*LateError{}
+	reserve := max(0, time.Until(deadline)) / time.Duration(2*max(1, len(alive)))
+	late := map[*part]*lateness{}
+	timeUp, cancel := context.WithDeadline(context.Background(), begin.Add(grace-grace/200))
+	defer cancel()
+	var writing sync.Mutex
 	for i, p := range alive {
+		select {
+		case <-p.done: // by itself, so an error of it is a failure
+			continue
+		default:
+		}
 		told, limit := time.Now(), deadline.Add(-reserve*time.Duration(len(alive)-1-i))
-		p.deadline.Store(limit.UnixNano())
+		p.deadline.Store(&limit)
 		p.told = true
 		p.stop(r.reason)
 		timer := time.NewTimer(time.Until(limit))
 		select {
 		case <-p.done:
 		case <-timer.C:
-			late[p] = &LateError{Part: p.name, Waited: limit.Sub(told), Stack: stacks(p.path), Abandoned: true}
-			r.errs = append(r.errs, late[p])
+			err := &LateError{Part: p.name, Waited: max(0, limit.Sub(told)), Abandoned: true}
+			r.errs = append(r.errs, err)
+			stack := make(chan string, 1)
+			late[p] = &lateness{err: err, stack: stack}
+			go func() {
+				writing.Lock()
+				defer writing.Unlock()
+				if timeUp.Err() == nil {
+					stack <- stacks(p.path)
+				}
+			}()
 		}
 		timer.Stop()
 	}
 
 	r.waitAll(deadline) // reads the errors; late parts may use what the others left
-	for p, err := range late {
+	for p, l := range late {
+		l.err.Stack = l.read(timeUp)
 		select {
 		case <-p.done:
-			err.Abandoned = false
+			l.err.Abandoned = false
 		default:
 		}
+	}
+}
+
+// lateness is a LateError whose stack is being written. That takes a second for
+// some 100,000 goroutines, which must not be taken from the parts after it, and
+// which Run may not have: what is being written when Run returns is dropped.
+type lateness struct {
+	err   *LateError
+	stack <-chan string
+}
+
+func (l *lateness) read(timeUp context.Context) string {
+	select {
+	case stack := <-l.stack: // also when the time is up
+		return stack
+	default:
+	}
+	select {
+	case stack := <-l.stack:
+		return stack
+	case <-timeUp.Done():
+		return fmt.Sprintf("no stacks: there was no time to look through %d goroutines", runtime.NumGoroutine())
 	}
 }
 
@@ -310,7 +360,7 @@ func repeats(err, reason error) bool {
 	if err == context.Canceled { //nolint:errorlint // see above
 		return true
 	}
-	return reflect.TypeOf(reason).Comparable() && err == reason //nolint:errorlint // see above
+	return reflect.ValueOf(reason).Comparable() && err == reason //nolint:errorlint // see above
 }
 
 const (
@@ -319,8 +369,10 @@ const (
 )
 
 // path is the label's value: names of nested groups are joined by slashes, so
-// that the outer group still finds the goroutines of the inner one.
+// that the outer group still finds the goroutines of the inner one. A slash in a
+// name does not join.
 func path(ctx context.Context, name string) string {
+	name = strings.NewReplacer("%", "%25", "/", "%2F").Replace(name)
 	if outer, ok := pprof.Label(ctx, label); ok {
 		return outer + "/" + name
 	}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -162,10 +163,46 @@ func TestPartThatFinishesEarlyLeavesTheOthersAlone(t *testing.T) {
 	})
 }
 
+// TestEndsByItselfWhileOthersStop: what ends before its turn was not told, so
+// that context.Canceled from it is a failure like any other.
+//
+// Proves D2.
+func TestEndsByItselfWhileOthersStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g shutdown.Group
+		g.Add("a", func(context.Context) error { time.Sleep(2 * time.Second); return context.Canceled })
+		g.Add("b", func(ctx context.Context) error { <-ctx.Done(); time.Sleep(3 * time.Second); return nil })
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		want := `shutdown: part "a": context canceled`
+		if err := g.Run(ctx); err == nil || err.Error() != want {
+			t.Errorf("Run() = %v, want %s", err, want)
+		}
+	})
+}
+
+// TestPanicIsTheProcesssEnd: Run must not return while the process dies of a
+// panic, else main says something else and exits first.
+func TestPanicIsTheProcesssEnd(t *testing.T) {
+	for range 50 {
+		cmd := exec.CommandContext(t.Context(), os.Args[0])
+		cmd.Env = append(os.Environ(), childEnv+"=panic")
+		out, err := cmd.CombinedOutput()
+		if err == nil || !strings.HasPrefix(string(out), "panic: boom") || !strings.Contains(string(out), "panickingPart") {
+			t.Fatalf("child ended with %v, want the panic, with its stack, and nothing else:\n%s", err, out)
+		}
+	}
+}
+
 // unhashable is an error that == panics on.
 type unhashable []string
 
 func (unhashable) Error() string { return "unhashable" }
+
+// holder can be compared by its type, and not by what is in it.
+type holder struct{ detail any }
+
+func (holder) Error() string { return "holder" }
 
 func TestErrorsWhileStopping(t *testing.T) {
 	cause := errors.New("the reason")
@@ -182,6 +219,8 @@ func TestErrorsWhileStopping(t *testing.T) {
 		{name: "own error", cause: cause, err: func(context.Context) error { return errors.New("flush failed") }, want: `shutdown: part "a": flush failed`},
 		{name: "cause that cannot be compared", cause: unhashable{"x"}, err: func(ctx context.Context) error { return unhashable{"y"} },
 			want: `shutdown: part "a": unhashable`},
+		{name: "cause that holds what cannot be compared", cause: holder{[]string{"x"}}, err: func(ctx context.Context) error { return holder{[]string{"y"}} },
+			want: `shutdown: part "a": holder`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -300,6 +339,72 @@ func deep(n int, release chan struct{}) {
 		return
 	}
 	<-release
+}
+
+// TestWritingStacksTakesNobodysTime: with many goroutines it is slow, and must
+// make neither Run late nor the parts after a late one.
+//
+// Proves D3.
+func TestWritingStacksTakesNobodysTime(t *testing.T) {
+	release := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 1500 {
+		wg.Go(func() { deep(100, release) })
+	}
+	const grace, n = time.Second, 100
+	g := shutdown.Group{GracePeriod: grace}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var began time.Time
+	for i := range n {
+		wg.Add(1)
+		g.Add(fmt.Sprint(i), func(context.Context) error {
+			defer wg.Done()
+			if i == 0 {
+				began = time.Now()
+				cancel()
+			}
+			hangHere(release)
+			return nil
+		})
+	}
+	err := g.Run(ctx)
+	// Twice the time, because the machine may be busy; one after the other, 100
+	// stacks take three times as long or more.
+	if took := time.Since(began); took > 2*grace {
+		t.Errorf("Run took %v, want %v", took, grace)
+	}
+	var late *shutdown.LateError
+	if !errors.As(err, &late) || late.Part != fmt.Sprint(n-1) {
+		t.Fatalf("Run() = %.300v, want the part that was late first", err)
+	}
+	if !strings.Contains(late.Stack, "hangHere") && !strings.HasPrefix(late.Stack, "no stacks: there was no time to look through ") {
+		t.Errorf("stack = %q, want it, or why there is none", late.Stack)
+	}
+	close(release)
+	wg.Wait()
+}
+
+// TestNamesWithASlashAreNotNested: only a part of a nested group is shown with
+// the outer one.
+func TestNamesWithASlashAreNotNested(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := shutdown.Group{GracePeriod: time.Second}
+		release := make(chan struct{})
+		g.Add("web/metrics", func(context.Context) error { hangHere(release); return nil })
+		g.Add("web", func(context.Context) error { deep(1, release); return nil })
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		var late *shutdown.LateError
+		if err := g.Run(ctx); !errors.As(err, &late) || late.Part != "web" {
+			t.Fatalf("Run() = %v, want web to be late first", err)
+		}
+		if !strings.Contains(late.Stack, "deep") || strings.Contains(late.Stack, "hangHere") {
+			t.Errorf("the stacks of web hold those of web/metrics, or not its own:\n%s", late.Stack)
+		}
+		close(release)
+		synctest.Wait()
+	})
 }
 
 func TestNestedGroupIsFoundByTheOuterOne(t *testing.T) {
@@ -481,6 +586,8 @@ func TestMisuse(t *testing.T) {
 			want: "shutdown: Group.GracePeriod is -1ns: it must not be negative; 0 means 25s"},
 		{name: "negative delay", group: &shutdown.Group{Delay: -1}, setup: func(g *shutdown.Group) { g.Add("x", ok) },
 			want: "shutdown: Group.Delay is -1ns: it must not be negative; 0 means none"},
+		{name: "delay takes all but what Run needs", group: &shutdown.Group{Delay: 24900 * time.Millisecond}, setup: func(g *shutdown.Group) { g.Add("x", ok) },
+			want: "shutdown: Group.Delay (24.9s) leaves nothing of Group.GracePeriod (25s) for the parts: make Delay shorter"},
 		{name: "delay too long", group: &shutdown.Group{Delay: 25 * time.Second}, setup: func(g *shutdown.Group) { g.Add("x", ok) },
 			want: "shutdown: Group.Delay (25s) leaves nothing of Group.GracePeriod (25s) for the parts: make Delay shorter"},
 	} {
@@ -492,7 +599,9 @@ func TestMisuse(t *testing.T) {
 			if tc.setup != nil {
 				tc.setup(g)
 			}
-			if err := g.Run(t.Context()); err == nil || err.Error() != tc.want {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // ends what was taken by mistake
+			defer cancel()
+			if err := g.Run(ctx); err == nil || err.Error() != tc.want {
 				t.Errorf("Run() = %v\nwant    %s", err, tc.want)
 			}
 		})
@@ -507,6 +616,25 @@ func TestSameNameForAReadyAndALiveCheckIsFine(t *testing.T) {
 	if err := g.Run(t.Context()); err != nil {
 		t.Errorf("Run() = %v, want nil", err)
 	}
+}
+
+// TestGracePeriodThatIsOverAtOnce: 25 without a unit is 25 ns, a usual mistake.
+func TestGracePeriodThatIsOverAtOnce(t *testing.T) {
+	g := &shutdown.Group{GracePeriod: 25}
+	release := make(chan struct{})
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for _, name := range []string{"a", "b"} {
+		wg.Add(1)
+		g.Add(name, func(context.Context) error { defer wg.Done(); cancel(); <-release; return nil })
+	}
+	err := g.Run(ctx)
+	if got := fmt.Sprint(err); !strings.Contains(got, `part "b" did not stop within 0s`) || !strings.Contains(got, `part "a" did not stop within 0s`) {
+		t.Errorf("Run() = %v, want both to be late after 0s", err)
+	}
+	close(release)
+	wg.Wait()
 }
 
 func TestRunTwice(t *testing.T) {
