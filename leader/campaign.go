@@ -31,7 +31,7 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 		nextRead     time.Time // zero: at once
 		nextClaim    time.Time
 		tooLate      int  // how many claims in a row came too late
-		unsure       bool // a claim may have been stored although it is not held
+		unsure       bool // the Lease has, or may have, this Run's record although it is not held
 	)
 	defer func() {
 		if t == nil && unsure {
@@ -53,11 +53,13 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 	}
 	for ctx.Err() == nil {
 		if !time.Now().Before(nextRead) {
-			nextRead = time.Now().Add(c.pollPeriod())
-			_, err := c.read(ctx)
+			nextRead = time.Now().Add(jittered(c.retryPeriod))
+			lease, err := c.read(ctx)
 			switch {
 			case err == nil:
-				c.reached, unsure, unreadSince = true, false, time.Time{}
+				c.reached, unsure, unreadSince = true, c.holds(lease), time.Time{}
+				// However slow reads are, there is time for a claim between two.
+				nextRead = latest(nextRead, time.Now().Add(c.retryPeriod/4))
 			case ctx.Err() == nil:
 				c.logger.V(2).Info("Could not read the Lease", "err", err)
 				nextRead = time.Now().Add(jittered(c.retryPeriod))
@@ -96,7 +98,10 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 				wake = earliest(wake, at)
 			}
 			if news := c.sleep(ctx, wake); news {
-				nextRead, unreadSince = time.Now().Add(c.pollPeriod()), time.Time{}
+				// A leader renews within 1.1 RetryPeriods. Who reads no later than 1.2
+				// after the last news loses no time to a watch that is dead.
+				nextRead = time.Now().Add(c.retryPeriod/20*23 + rand.N(c.retryPeriod/20+1))
+				unreadSince = time.Time{}
 			}
 			continue
 		}
@@ -152,11 +157,13 @@ func (c *candidate) claim(ctx context.Context, lease *coordinationv1.Lease) (*te
 	c.mu.Lock()
 	number := c.seen.number
 	c.mu.Unlock()
-	if lease != nil {
-		number = numberOf(lease) + 1
-	}
-	if number > math.MaxInt32 {
+	switch {
+	case lease != nil && numberOf(lease) == math.MaxInt32:
 		return nil, errNoTermLeft
+	case lease != nil:
+		number = numberOf(lease) + 1
+	case number > math.MaxInt32:
+		number = 0 // the Lease was deleted as errNoTermLeft asks; the new one has another UID
 	}
 	sent := instantOf(time.Now(), c.wall)
 	now := micro(sent.mono)
@@ -224,20 +231,9 @@ func (c *candidate) sleep(ctx context.Context, until time.Time) (news bool) {
 	return false
 }
 
-// pollPeriod is how long a candidate that hears nothing waits before it reads
-// the Lease. A watch that works brings the leader's renewal sooner.
-func (c *candidate) pollPeriod() time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.watching {
-		return 2 * jittered(c.retryPeriod)
-	}
-	return jittered(c.retryPeriod)
-}
-
 // isRefusal: the answer will be the same next time.
 func isRefusal(err error) bool {
-	return errors.Is(err, errShortened) || errors.Is(err, errNoTermLeft) || errors.Is(err, errNotLeads) ||
+	return errors.Is(err, errShortened) || errors.Is(err, errNoTermLeft) || errors.Is(err, errNotLeads) || errors.Is(err, errElsewhere) ||
 		apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsInvalid(err) ||
 		apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err) ||
 		apierrors.IsNotFound(err) // of a create: the namespace does not exist

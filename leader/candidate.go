@@ -37,11 +37,12 @@ type candidate struct {
 	ref     string        // namespace/name
 	kick    chan struct{} // the watch brought news; read while campaigning
 
-	mu       sync.Mutex // guards the fields below
-	seen     view
-	sent     []coordinationv1.LeaseSpec // the record last stored, as far as is known, and all tried since
-	leading  *term                      // nil while campaigning
-	watching bool                       // a watch is established
+	mu      sync.Mutex // guards the fields below
+	seen    view
+	sent    []coordinationv1.LeaseSpec // the record last stored, as far as is known, and all tried since
+	stored  *coordinationv1.Lease      // the last answer to a write; nil means none yet
+	strange *coordinationv1.Lease      // the last version the watch told of that is not this Run's, or was deleted
+	leading *term                      // nil while campaigning
 
 	reached bool // a read or a conflict showed that the Lease can be reached; only acquire uses it
 }
@@ -107,8 +108,13 @@ func (c *candidate) durationOf(lease *coordinationv1.Lease) time.Duration {
 // wroteLocked reports whether the record is one that this Run wrote and that
 // nobody has written over. Every field counts: client-go's elector with the same
 // identity would keep the annotation, and others go by a record that was edited.
+//
+// Without the annotation, which an admission plugin may remove, only the very
+// version that the API server answered with is this Run's.
 func (c *candidate) wroteLocked(lease *coordinationv1.Lease) bool {
-	return lease.Annotations[runAnnotation] == c.run &&
+	answered := c.stored != nil && lease.ResourceVersion != "" &&
+		lease.UID == c.stored.UID && lease.ResourceVersion == c.stored.ResourceVersion
+	return (answered || lease.Annotations[runAnnotation] == c.run) &&
 		slices.ContainsFunc(c.sent, func(spec coordinationv1.LeaseSpec) bool {
 			return apiequality.Semantic.DeepEqual(spec, lease.Spec)
 		})
@@ -156,9 +162,27 @@ func (c *candidate) observeDeletedLocked(last *coordinationv1.Lease) {
 	c.seen.lease = nil
 }
 
-// guard says which term the watch has to guard; nil means none.
+// guard says which term the watch has to guard; nil means none. What the watch
+// told before, while the claim was under way, counts too.
 func (c *candidate) guard(t *term) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.leading = t
-	c.mu.Unlock()
+	if t != nil && c.doubtedLocked() {
+		t.renewAtOnce()
+	}
+}
+
+// doubtedLocked reports whether the watch told of something that is not this
+// Run's, and that its last write did not replace.
+func (c *candidate) doubtedLocked() bool {
+	order, ok := compare(c.strange, c.stored)
+	return c.strange != nil && (!ok || order > 0)
+}
+
+// doubted is doubtedLocked without the lock.
+func (c *candidate) doubted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.doubtedLocked()
 }

@@ -132,6 +132,8 @@
 //     its user, which is that of leader elections for service accounts of
 //     kube-system only, and workload-low for yours. manifests/flowschema.yaml
 //     changes that.
+//   - Leases must be the client of Namespace. One of another namespace is an error of
+//     Run, after StartTimeout.
 //   - The Role needs get, create, update and watch on leases (manifests/role.yaml).
 //     Without watch the election works, at the speed of RetryPeriod. A rule for
 //     create cannot be limited by resourceNames.

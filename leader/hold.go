@@ -24,6 +24,9 @@ func (c *candidate) renew(ctx context.Context, t *term) {
 			return
 		case <-t.doubt:
 			timer.Stop()
+			if !c.doubted() {
+				continue // a renewal since then has shown the truth
+			}
 		case <-timer.C:
 		}
 		if !t.valid() {
@@ -46,7 +49,7 @@ func (c *candidate) renewOnce(ctx context.Context, t *term) error {
 	c.mu.Lock()
 	lease := c.seen.lease
 	c.mu.Unlock()
-	for {
+	for tries := 1; ; tries++ {
 		if c.holds(lease) && lease.UID == t.LeaseUID {
 			sent := instantOf(time.Now(), c.wall)
 			now := micro(sent.mono)
@@ -59,8 +62,8 @@ func (c *candidate) renewOnce(ctx context.Context, t *term) error {
 				c.metrics.LeaderRenewal(c.ref, time.Since(sent.mono), slow)
 				return nil
 			}
-			if !isConflict(err) {
-				return err
+			if !isConflict(err) || tries == 3 {
+				return err // the next attempt is a RetryPeriod away
 			}
 		}
 		var err error

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"reflect"
 	"runtime/pprof"
 	"strings"
 	"sync"
@@ -206,13 +207,17 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context) error) err
 // does not lead, and while it leads and renews. It returns an error once lead
 // is running although the last successful renewal was sent more than
 // LeaseDuration + RenewDeadline ago: lead has not returned long after
-// leadership was lost, and only a restart helps.
+// leadership was lost, and only a restart helps. So it does while a lead runs
+// that Run has left behind.
 func (e *Elector) Check(*http.Request) error {
 	e.mu.Lock()
-	t := e.term
+	t, running := e.term, e.running
 	e.mu.Unlock()
 	if t == nil {
 		return nil
+	}
+	if !running {
+		return errLeftBehind
 	}
 	if age := time.Since(t.lastRenewal()); age > t.unhealthyAfter {
 		return fmt.Errorf("leader: lead is still running although Lease %s/%s was last renewed %v ago: %w",
@@ -228,11 +233,13 @@ func (e *Elector) begin() error {
 		return errors.New("leader: the Elector is running already: use one Elector for each Run")
 	}
 	if e.term != nil {
-		return errors.New("leader: lead of an earlier Run has not returned: restart the process")
+		return errLeftBehind
 	}
 	e.running = true
 	return nil
 }
+
+var errLeftBehind = errors.New("leader: lead of an earlier Run has not returned: restart the process")
 
 func (e *Elector) end() {
 	e.mu.Lock()
@@ -278,7 +285,7 @@ func (e *Elector) candidate(ctx context.Context) (*candidate, error) {
 		return nil, errNamespace
 	case e.Name == "":
 		return nil, errName
-	case c.leaseDuration < 0 || wholeSeconds(c.leaseDuration) > math.MaxInt32:
+	case c.leaseDuration < 0 || c.leaseDuration > math.MaxInt32*time.Second:
 		return nil, fmt.Errorf("leader: LeaseDuration is %v: it must be positive, and in seconds fit into 31 bits", c.leaseDuration)
 	case c.retryPeriod < 0:
 		return nil, fmt.Errorf("leader: RetryPeriod is %v: it must not be negative", c.retryPeriod)
@@ -290,9 +297,9 @@ func (e *Elector) candidate(ctx context.Context) (*candidate, error) {
 		return nil, fmt.Errorf("leader: MaxDrift is %v: it must be a fraction of at least 0 and less than 1", maxDrift)
 	case e.StopTimeout < 0:
 		return nil, fmt.Errorf("leader: StopTimeout is %v: it must not be negative", e.StopTimeout)
-	case margin <= drift+e.StopTimeout:
-		return nil, fmt.Errorf("leader: RenewDeadline is %v: the margin that it leaves of LeaseDuration, %v, must exceed LeaseDuration * MaxDrift + StopTimeout, which is %v: lower RenewDeadline or raise LeaseDuration",
-			c.renewDeadline, margin, drift+e.StopTimeout)
+	case margin-drift <= e.StopTimeout: // a sum could overflow
+		return nil, fmt.Errorf("leader: RenewDeadline is %v: the margin that it leaves of LeaseDuration, %v, must exceed LeaseDuration * MaxDrift, which is %v, and StopTimeout, which is %v, together: lower RenewDeadline or raise LeaseDuration",
+			c.renewDeadline, margin, drift, e.StopTimeout)
 	case c.startTimeout < 0:
 		return nil, fmt.Errorf("leader: StartTimeout is %v: it must not be negative", c.startTimeout)
 	case c.drainTimeout < 0:
@@ -355,7 +362,7 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 	returned := make(chan error, 1)
 	c.elector.setTerm(t)
 	// The label marks lead's goroutines in profiles and finds their stacks if they hang.
-	go pprof.Do(leadCtx, pprof.Labels(stackLabel, c.ref), func(ctx context.Context) {
+	go pprof.Do(leadCtx, pprof.Labels(stackLabel, c.ref), func(leadCtx context.Context) {
 		err := errGoexit
 		defer func() {
 			// A panic goes on and ends the process. Run must not hear of it: it would
@@ -366,7 +373,14 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 			c.elector.setTerm(nil)
 			returned <- err
 		}()
-		err = lead(ctx)
+		switch {
+		case ctx.Err() != nil:
+			err = nil // stopped since the claim
+		case !t.valid():
+			err = ErrLost // paused since the claim
+		default:
+			err = lead(leadCtx)
+		}
 	})
 
 	var (
@@ -380,7 +394,9 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 		select {
 		case <-stopped:
 			stopped = nil
-			c.logger.Info("Asked to stop, keeping the Lease while the work drains", "drainTimeout", c.drainTimeout)
+			if lost != nil {
+				c.logger.Info("Asked to stop, keeping the Lease while the work drains", "drainTimeout", c.drainTimeout)
+			}
 			drained = time.After(c.drainTimeout)
 
 		case <-drained:
@@ -427,8 +443,15 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 var errGoexit = errors.New("leader: lead ended its goroutine with runtime.Goexit; the Lease expires unreleased")
 
 // unlessStopped is err, or nil where err is just the end of ctx handed back.
-// Compared by identity: an error that wraps it has more to say.
+// Compared by identity: an error that wraps it has more to say. A cause without
+// identity, such as an Aggregate of apimachinery, is compared by value.
 func unlessStopped(ctx context.Context, err error) error {
+	if !reflect.ValueOf(err).Comparable() {
+		if reflect.DeepEqual(err, context.Cause(ctx)) {
+			return nil
+		}
+		return err
+	}
 	switch err { //nolint:errorlint // by identity, see above
 	case context.Canceled, ctx.Err(), context.Cause(ctx):
 		return nil

@@ -2,6 +2,8 @@ package leader
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -23,10 +25,20 @@ func (c *candidate) read(ctx context.Context) (*coordinationv1.Lease, error) {
 		return nil, nil
 	case err != nil:
 		return nil, err
+	case c.elsewhere(lease):
+		return nil, fmt.Errorf("%w %q and not of Namespace, which is %q", errElsewhere, lease.Namespace, c.elector.Namespace)
 	}
 	c.observeLocked(lease)
 	return lease, nil
 }
+
+// elsewhere: Preflight, logs and a Fence would speak of another Lease. Fakes may
+// leave the namespace out.
+func (c *candidate) elsewhere(lease *coordinationv1.Lease) bool {
+	return lease.Namespace != "" && lease.Namespace != c.elector.Namespace
+}
+
+var errElsewhere = errors.New("the client in Leases is of namespace")
 
 // write stores a record over the version given, or creates the Lease if that is
 // nil. The UID goes along with the resourceVersion: an update of a Lease that
@@ -75,6 +87,7 @@ func (c *candidate) write(ctx context.Context, over *coordinationv1.Lease, spec 
 	// What was sent before can no longer be stored. An admission plugin may have
 	// changed what was sent now.
 	c.sent = append(c.sent[:0], got.Spec)
+	c.stored = got
 	c.observeLocked(got)
 	return got, nil
 }

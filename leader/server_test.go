@@ -240,6 +240,81 @@ func (noWatch) Watch(context.Context, metav1.ListOptions) (watch.Interface, erro
 	return nil, errors.New("no watch")
 }
 
+// overtaken is a client whose claim is answered only after the Lease was deleted
+// again and the watch has told of that.
+type overtaken struct {
+	*spied
+	once sync.Once
+	told chan struct{}
+	tell func() // closes told
+	led  chan struct{}
+}
+
+// Update lets lead start first.
+func (o *overtaken) Update(ctx context.Context, lease *coordinationv1.Lease, opts metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+	<-o.led
+	return o.spied.Update(ctx, lease, opts)
+}
+
+func (o *overtaken) Create(ctx context.Context, lease *coordinationv1.Lease, opts metav1.CreateOptions) (*coordinationv1.Lease, error) {
+	got, err := o.spied.Create(ctx, lease, opts)
+	o.once.Do(func() {
+		<-o.watching
+		if err := o.LeaseClient.(coordinationv1client.LeaseInterface).Delete(ctx, leaseName, metav1.DeleteOptions{}); err == nil {
+			<-o.told
+		}
+	})
+	return got, err
+}
+
+func (o *overtaken) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	w, err := o.spied.Watch(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	return drained{watch.Filter(w, func(event watch.Event) (watch.Event, bool) {
+		if event.Type == watch.Deleted {
+			o.tell()
+		}
+		return event, true
+	})}, nil
+}
+
+// drained ends the goroutine of watch.Filter, which waits for a reader.
+type drained struct{ watch.Interface }
+
+func (d drained) Stop() {
+	d.Interface.Stop()
+	for range d.ResultChan() {
+		continue
+	}
+}
+
+// TestServerOvertakenClaim: a Lease that was deleted before the claim was answered
+// is not led with until the next renewal, which is minutes away.
+//
+// Proves L7.
+func TestServerOvertakenClaim(t *testing.T) {
+	ns := testserver.Namespace(t)
+	leases := newClient(t, testserver.Config(t)).CoordinationV1().Leases(ns)
+	told := make(chan struct{})
+	o := &overtaken{spied: spy(leases), told: told, tell: sync.OnceFunc(func() { close(told) }), led: make(chan struct{})}
+	led := sync.OnceFunc(func() { close(o.led) })
+	r := start(t, serverElector(o, ns, "a"), func(ctx context.Context) error {
+		led()
+		return untilDone(ctx)
+	})
+	first := r.leads(t, patience)
+	await(t, first)
+	second := r.leads(t, patience)
+	if a, b := mustTerm(t, first), mustTerm(t, second); a.LeaseUID == b.LeaseUID || b.Number <= a.Number {
+		t.Errorf("term = %v after %v, want another UID and a higher number", b, a)
+	}
+	if err := r.stop(); err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+}
+
 // TestServerLostResponses: renewals that are stored without the leader knowing
 // are recognised as its own, by what the API server makes of the record.
 //

@@ -111,6 +111,8 @@ func (s *store) delete() {
 	if s.lease == nil {
 		return
 	}
+	s.version++
+	s.lease.ResourceVersion = strconv.Itoa(s.version) // as the API server does
 	for w := range s.watchers {
 		w.push(watch.Event{Type: watch.Deleted, Object: s.lease.DeepCopy()})
 	}
@@ -324,10 +326,14 @@ func (w *watcher) run() {
 				return
 			}
 		}
-		select {
-		case <-time.After(time.Until(due)):
-		case <-w.done:
-			return
+		// No timer where there is no delay: Go 1.26.8 was seen to crash in this select,
+		// in a bubble with -race (runtime.(*timer).maybeRunChan).
+		if delay := time.Until(due); delay > 0 {
+			select {
+			case <-time.After(delay):
+			case <-w.done:
+				return
+			}
 		}
 		w.client.mu.Lock()
 		down := w.client.down

@@ -20,13 +20,12 @@ import (
 func (c *candidate) watch(ctx context.Context) {
 	first, limit := c.retryPeriod/4, 16*c.retryPeriod
 	for delay := first; ctx.Err() == nil; {
-		start := time.Now()
-		err := c.watchOnce(ctx)
+		lasted, err := c.watchOnce(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if time.Since(start) > limit {
-			delay = first
+		if lasted > 2*c.retryPeriod {
+			delay = first // it has saved a read
 		}
 		c.logger.V(2).Info("The watch of the Lease ended, reading it instead meanwhile", "err", err, "retryAfter", delay)
 		timer := time.NewTimer(jittered(delay))
@@ -39,8 +38,8 @@ func (c *candidate) watch(ctx context.Context) {
 	}
 }
 
-// watchOnce follows one watch to its end.
-func (c *candidate) watchOnce(ctx context.Context) error {
+// watchOnce follows one watch to its end, and says how long it was established.
+func (c *candidate) watchOnce(ctx context.Context) (lasted time.Duration, err error) {
 	// A connection that is dead without our knowing ends some minutes later.
 	lifetime := 5*time.Minute + rand.N(5*time.Minute)
 	ctx, cancel := context.WithTimeout(ctx, lifetime)
@@ -52,33 +51,27 @@ func (c *candidate) watchOnce(ctx context.Context) error {
 	})
 	establish.Stop()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer w.Stop()
-	c.setWatching(true)
-	defer c.setWatching(false)
+	start := time.Now()
+	defer func() { lasted = time.Since(start) }()
 	for {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return 0, ctx.Err()
 		case event, ok := <-w.ResultChan():
 			if !ok {
-				return errors.New("closed by the server")
+				return 0, errors.New("closed by the server")
 			}
 			if event.Type == watch.Error {
-				return apierrors.FromObject(event.Object)
+				return 0, apierrors.FromObject(event.Object)
 			}
-			if lease, ok := event.Object.(*coordinationv1.Lease); ok && lease.Name == c.elector.Name {
+			if lease, ok := event.Object.(*coordinationv1.Lease); ok && lease.Name == c.elector.Name && !c.elsewhere(lease) {
 				c.event(event.Type, lease)
 			}
 		}
 	}
-}
-
-func (c *candidate) setWatching(on bool) {
-	c.mu.Lock()
-	c.watching = on
-	c.mu.Unlock()
 }
 
 // event takes in a watch event. While leading, one that is older than what is
@@ -88,14 +81,20 @@ func (c *candidate) setWatching(on bool) {
 func (c *candidate) event(kind watch.EventType, lease *coordinationv1.Lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	own := kind != watch.Deleted && c.wroteLocked(lease) && (c.leading == nil || lease.UID == c.leading.LeaseUID)
+	if order, ok := compare(lease, c.strange); !own && (!ok || order > 0) {
+		c.strange = lease
+	}
 	if t := c.leading; t != nil {
 		same := lease.UID == t.LeaseUID
+		order, ok := compare(lease, c.seen.lease)
+		older := ok && order < 0
 		switch {
-		case same && c.olderLocked(lease):
+		case same && older:
 			return
 		case same && (kind == watch.Deleted || numberOf(lease) > t.Number):
 			t.end()
-		case !same || !c.wroteLocked(lease):
+		case !own:
 			t.renewAtOnce()
 			return
 		}
@@ -112,12 +111,12 @@ func (c *candidate) event(kind watch.EventType, lease *coordinationv1.Lease) {
 	}
 }
 
-// olderLocked reports whether the version is older than the one in view. One
-// that cannot be compared is not.
-func (c *candidate) olderLocked(lease *coordinationv1.Lease) bool {
-	if c.seen.lease == nil {
-		return false
+// compare says which of two versions of one Lease is the later: a, if order is
+// positive. It is not ok if they cannot be compared.
+func compare(a, b *coordinationv1.Lease) (order int, ok bool) {
+	if a == nil || b == nil || a.UID != b.UID {
+		return 0, false
 	}
-	order, err := resourceversion.CompareResourceVersion(lease.ResourceVersion, c.seen.lease.ResourceVersion)
-	return err == nil && order < 0
+	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
+	return order, err == nil
 }
