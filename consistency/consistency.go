@@ -302,7 +302,8 @@ func (s *Store) Clear(owner types.NamespacedName, ownerUID types.UID) {
 	if rec := s.owners[owner]; rec != nil && (ownerUID == "" || rec.uid == ownerUID) {
 		delete(s.owners, owner)
 	}
-	taken := s.takeLocked(nil, owner, time.Now())
+	now := time.Now()
+	taken := s.takeLocked(s.takeReachedLocked(now), owner, now)
 	s.stopIdleTimerLocked()
 	s.mu.Unlock()
 	s.call(taken)
