@@ -84,8 +84,7 @@ func (s *groups) leave(i uint32) {
 	if s.idle.n <= maxIdleGroups {
 		return
 	}
-	g = s.idle.first()
-	s.idle.leave(&g.idler)
+	g = s.idle.oldest()
 	i = s.byName.all[g.name]
 	s.all[i] = nil
 	s.spare = append(s.spare, i)
@@ -135,43 +134,65 @@ func (g *group) makeRoom() {
 }
 
 // idlers are groups, or levels, without keys, the one that is so for longest first.
+// Most have a key again soon: who does stays in the list, and is passed over when it
+// comes up, as a list that is always right took 4 % of a cycle.
 type idlers[T any] struct {
 	head, tail *idler[T]
-	n          int
+	n          int // how many are idle
 }
 
 // idler is the place of one of them, which is part of it.
 type idler[T any] struct {
-	is         T
-	next, prev *idler[T]
+	is     T
+	next   *idler[T]
+	idle   bool
+	listed bool
+	again  bool // has become idle once more since it was listed
 }
 
-func (l *idlers[T]) first() T { return l.head.is }
-
 func (l *idlers[T]) enter(i *idler[T]) {
-	i.prev = l.tail
+	l.n++
+	i.idle = true
+	if i.listed {
+		i.again = true
+		return
+	}
+	l.list(i)
+}
+
+func (l *idlers[T]) leave(i *idler[T]) {
+	l.n--
+	i.idle = false
+}
+
+// oldest takes one out that has been idle for long; there must be one.
+func (l *idlers[T]) oldest() T {
+	for {
+		i := l.head
+		if l.head = i.next; l.head == nil {
+			l.tail = nil
+		}
+		again := i.again
+		i.next, i.listed, i.again = nil, false, false
+		switch {
+		case !i.idle:
+		case again:
+			l.list(i)
+		default:
+			l.leave(i)
+			return i.is
+		}
+	}
+}
+
+func (l *idlers[T]) list(i *idler[T]) {
+	i.listed = true
 	if l.tail == nil {
 		l.head = i
 	} else {
 		l.tail.next = i
 	}
 	l.tail = i
-	l.n++
-}
-
-func (l *idlers[T]) leave(i *idler[T]) {
-	if i.prev == nil {
-		l.head = i.next
-	} else {
-		i.prev.next = i.next
-	}
-	if i.next == nil {
-		l.tail = i.prev
-	} else {
-		i.next.prev = i.prev
-	}
-	i.next, i.prev = nil, nil
-	l.n--
 }
 
 // table is a map that gives back the room of a burst, which a map never does.

@@ -247,8 +247,7 @@ func (r *readySet) release(l *level) {
 	if r.idle.n <= maxIdleLevels {
 		return
 	}
-	l = r.idle.first()
-	r.idle.leave(&l.idler)
+	l = r.idle.oldest()
 	l.dropped = true
 	r.levels.remove(l.priority)
 }
