@@ -7,7 +7,7 @@ import (
 
 // Groups, levels and lanes without keys are kept, so that keys that come and go
 // do not make them anew each time; no more than so many, so that those of a burst
-// are not kept for ever. The one that has not been used for longest goes first.
+// are not kept for ever. Those that are known for longest go first.
 const (
 	maxIdleGroups = 2048
 	maxIdleLevels = 64
@@ -133,9 +133,9 @@ func (g *group) makeRoom() {
 	}
 }
 
-// idlers are groups, or levels, without keys, the one that is so for longest first.
-// Most have a key again soon: who does stays in the list, and is passed over when it
-// comes up, as a list that is always right took 4 % of a cycle.
+// idlers are groups, or levels, without keys, in the order in which they were listed.
+// Most have a key again soon: who does stays in the list, and leaves it when it comes
+// up, as a list that is always right took 4 % of a cycle.
 type idlers[T any] struct {
 	head, tail *idler[T]
 	n          int // how many are idle
@@ -147,45 +147,14 @@ type idler[T any] struct {
 	next   *idler[T]
 	idle   bool
 	listed bool
-	again  bool // has become idle once more since it was listed
 }
 
 func (l *idlers[T]) enter(i *idler[T]) {
 	l.n++
 	i.idle = true
 	if i.listed {
-		i.again = true
 		return
 	}
-	l.list(i)
-}
-
-func (l *idlers[T]) leave(i *idler[T]) {
-	l.n--
-	i.idle = false
-}
-
-// oldest takes one out that has been idle for long; there must be one.
-func (l *idlers[T]) oldest() T {
-	for {
-		i := l.head
-		if l.head = i.next; l.head == nil {
-			l.tail = nil
-		}
-		again := i.again
-		i.next, i.listed, i.again = nil, false, false
-		switch {
-		case !i.idle:
-		case again:
-			l.list(i)
-		default:
-			l.leave(i)
-			return i.is
-		}
-	}
-}
-
-func (l *idlers[T]) list(i *idler[T]) {
 	i.listed = true
 	if l.tail == nil {
 		l.head = i
@@ -193,6 +162,26 @@ func (l *idlers[T]) list(i *idler[T]) {
 		l.tail.next = i
 	}
 	l.tail = i
+}
+
+func (l *idlers[T]) leave(i *idler[T]) {
+	l.n--
+	i.idle = false
+}
+
+// oldest takes out the first one; there must be one.
+func (l *idlers[T]) oldest() T {
+	for {
+		i := l.head
+		if l.head = i.next; l.head == nil {
+			l.tail = nil
+		}
+		i.next, i.listed = nil, false
+		if i.idle {
+			l.leave(i)
+			return i.is
+		}
+	}
 }
 
 // table is a map that gives back the room of a burst, which a map never does.
