@@ -53,8 +53,9 @@
 //   - M3: The number of series does not depend on objects, keys or errors.
 //     Results that are not in the list count as "error", unknown HTTP methods as
 //     "other", codes outside of 100-599 as "other"; a Metrics gives at most 1000
-//     controllers, 1000 queues, 1000 leases, 1000 finalizers, 1000 steps of them and 100 hosts
-//     a label value of their own, and puts the rest together under "other".
+//     controllers, 1000 queues, 1000 leases, 1000 finalizers, 1000 steps of them
+//     and 100 hosts a label value of their own, and puts the rest together under
+//     "other".
 //   - M4: No label holds the name of an object, except the Lease's, or
 //     credentials.
 //   - M5: A queue that is made anew under a name starts its gauges at 0, also

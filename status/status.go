@@ -40,8 +40,8 @@ type Updater[T any] interface {
 // obj itself, the same pointer, when there was nothing to write.
 //
 // obj must have a name and a resourceVersion, that is, come from the server or a
-// cache; Update refuses one that has none, because many kinds take such a write as
-// permission to overwrite. Objects in a fake clientset need one set by hand.
+// cache; Update refuses one that has none or "0", because many kinds take such a write
+// as permission to overwrite. Objects in a fake clientset need one set by hand.
 //
 // Update sends the object whole, and with the status of a built-in kind the API
 // server stores the metadata too: an annotation that a cache has trimmed is gone
@@ -148,7 +148,7 @@ func usable(client any, obj metav1.Object) error {
 	case obj.GetName() == "":
 		return errors.New("status: the object has no metadata.name: pass one that the API server returned")
 	case obj.GetResourceVersion() == "" || obj.GetResourceVersion() == "0": // to the server both are any version
-		return fmt.Errorf("status: object %q has no metadata.resourceVersion: pass one that the API server returned", obj.GetName())
+		return fmt.Errorf("status: object %q has metadata.resourceVersion %q, which guards nothing: pass one that the API server returned", obj.GetName(), obj.GetResourceVersion())
 	}
 	return nil
 }
