@@ -1,0 +1,53 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Operation is one operation of a JSON patch (RFC 6902). Value has no omitempty, because
+// a test for null must contain the null. A remove ignores it.
+type Operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// Test returns the operation that fails the patch unless the field at path has the
+// value. A nil value matches an absent field: the API server omits empty fields.
+func Test(path string, value any) Operation {
+	return Operation{Op: "test", Path: path, Value: value}
+}
+
+// TestUID returns the test that the patched object is obj and not a later object of the
+// same name.
+func TestUID(obj metav1.Object) Operation {
+	return Test("/metadata/uid", obj.GetUID())
+}
+
+// Patcher is the method of every client that patches an object.
+type Patcher[T any] interface {
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
+}
+
+// Patch sends the operations as one JSON patch. The error of a failed test is a
+// Conflict; see [AsConflict].
+func Patch[T any](ctx context.Context, client Patcher[T], name string, operations []Operation, opts metav1.PatchOptions, subresources ...string) (T, error) {
+	var zero T
+	data, err := json.Marshal(operations)
+	if err != nil {
+		return zero, err
+	}
+	patched, err := client.Patch(ctx, name, types.JSONPatchType, data, opts, subresources...)
+	switch {
+	case err != nil:
+		return zero, AsConflict(err)
+	case IsNil(patched):
+		return zero, errors.New("the client returned neither an object nor an error")
+	}
+	return patched, nil
+}
