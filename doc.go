@@ -6,7 +6,9 @@
 // # What runs
 //
 //   - [github.com/controllerkit/controllerkit/queue]: the work queue: priorities,
-//     fairness, delays, a drain that drains; rate limiters; typed event handlers
+//     fairness, delays, a drain that drains; rate limiters
+//   - [github.com/controllerkit/controllerkit/enqueue]: the events of informers as
+//     keys of a queue: typed handlers and predicates
 //   - [github.com/controllerkit/controllerkit/reconcile]: the loop: a key in, a
 //     result or a classed error out; panics, timeouts, an orderly stop
 //   - [github.com/controllerkit/controllerkit/leader]: one leader, by the time at

@@ -31,7 +31,7 @@ var update = flag.Bool("update", false, "write the golden files of the exported 
 // library lists the packages that users import.
 func library() []string {
 	return []string{
-		"consistency", "controllertest", "controllertest/cloud", "controllertest/fault", "finalizer", "informer",
+		"consistency", "controllertest", "controllertest/cloud", "controllertest/fault", "enqueue", "finalizer", "informer",
 		"leader", "metrics", "queue", "reconcile", "shutdown", "ssa", "status", "watcher",
 	}
 }

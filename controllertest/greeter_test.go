@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
@@ -34,7 +35,7 @@ func runGreeter(ctx context.Context, cfg *rest.Config, namespace string) error {
 		}))
 	configMaps := factory.Core().V1().ConfigMaps()
 	work := queue.New(queue.Config[types.NamespacedName]{})
-	registration, err := configMaps.Informer().AddEventHandler(queue.EventHandler(work, func(o metav1.Object) []types.NamespacedName {
+	registration, err := configMaps.Informer().AddEventHandler(enqueue.Handler(work, func(o metav1.Object) []types.NamespacedName {
 		// A greeting that was deleted has to come back.
 		return []types.NamespacedName{{Namespace: o.GetNamespace(), Name: strings.TrimSuffix(o.GetName(), greetingSuffix)}}
 	}))

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/leader"
@@ -42,19 +43,19 @@ type queueUpgrades[K comparable] interface {
 	Pending() []K
 }
 
-// What EventHandler finds in the Source of a Controller by assertion.
+// What enqueue.Handler finds in the Source of a Controller by assertion.
 type eventAdder[K comparable] interface {
 	AddEvent(kind string, opts queue.AddOptions, keys ...K)
 }
 
 // The packages meet by these interfaces.
 var (
-	_ queue.Adder[string]                          = (*reconcile.Source[string])(nil)
+	_ enqueue.Adder[string]                        = (*reconcile.Source[string])(nil)
 	_ eventAdder[string]                           = (*reconcile.Source[string])(nil)
 	_ workqueue.TypedRateLimitingInterface[string] = (*queue.Queue[string])(nil)
 	_ queueUpgrades[string]                        = (*queue.Queue[string])(nil)
-	_ queue.Adder[string]                          = (*queue.Queue[string])(nil)
-	_ queue.Adder[string]                          = workqueue.TypedRateLimitingInterface[string](nil)
+	_ enqueue.Adder[string]                        = (*queue.Queue[string])(nil)
+	_ enqueue.Adder[string]                        = workqueue.TypedRateLimitingInterface[string](nil)
 	_ reconcile.Gate[types.NamespacedName]         = (*consistency.Store)(nil)
 	_ reconcile.Metrics                            = (*metrics.Metrics)(nil)
 	_ leader.Metrics                               = (*metrics.Metrics)(nil)

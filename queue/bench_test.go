@@ -11,6 +11,8 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 )
 
+const lowPriority = -100
+
 var benchConfigs = []struct {
 	name string
 	cfg  queue.Config[types.NamespacedName]
@@ -52,11 +54,11 @@ func BenchmarkBacklog(b *testing.B) {
 		for _, bc := range benchConfigs {
 			b.Run(fmt.Sprintf("%s-%d", bc.name, n), func(b *testing.B) {
 				q := queue.New(bc.cfg)
-				q.AddWith(queue.AddOptions{Priority: queue.LowPriority}, benchKeys(n)...)
+				q.AddWith(queue.AddOptions{Priority: lowPriority}, benchKeys(n)...)
 				b.ReportAllocs()
 				for b.Loop() {
 					k, _ := q.Get()
-					q.AddWith(queue.AddOptions{Priority: queue.LowPriority}, k)
+					q.AddWith(queue.AddOptions{Priority: lowPriority}, k)
 					q.Done(k)
 				}
 			})

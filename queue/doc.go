@@ -7,7 +7,7 @@
 // queues of both.
 //
 //	q := queue.New(queue.Config[types.NamespacedName]{Name: "widgets"})
-//	informer.AddEventHandler(queue.EventHandler(q, queue.KeyOf[*v1.Widget]))
+//	informer.AddEventHandler(enqueue.Handler(q, enqueue.KeyOf[*v1.Widget]))
 //	...
 //	for {
 //		key, _, ok := q.GetContext(ctx)
@@ -22,7 +22,7 @@
 //		q.Done(key)
 //	}
 //
-// Most callers need New, EventHandler, and a loop as above.
+// Most callers need New and a loop as above.
 //
 // # The life of a key
 //
@@ -45,16 +45,6 @@
 // priority that the key had. Forget of a running key ends its priority, so that
 // only what was asked for since Get counts; so does Done of a key that was not
 // added again.
-//
-// # Events
-//
-// EventHandler adds the keys of what an informer reports: the initial list and
-// resyncs at LowPriority, both objects of an update, and deletions that the
-// informer missed. KeyOf and ControllerOf name the usual keys. Filter holds back
-// events before a handler, by GenerationChanged, ResourceVersionChanged, Selects,
-// And, Or, Not or any function. Most controllers need no filter: the queue takes
-// changes of one key together. What is held back does not come again; the
-// comment of GenerationChanged says what it does not see.
 //
 // # Guarantees
 //
@@ -100,14 +90,6 @@
 //     no key that comes after it.
 //   - Q14: What client-go documents of its work queues holds for this queue too,
 //     but for the differences listed below.
-//   - Q15: EventHandler loses no deletion that the informer reports: one that the
-//     informer missed is a deletion of the object in the tombstone, or, if there
-//     is none and T can be named, of an object with its namespace and name.
-//   - Q16: GenerationChanged and ResourceVersionChanged pass every creation and
-//     deletion, every object without a generation or a resourceVersion
-//     respectively, and an object that was made anew. Selects passes an update if
-//     the old or the new object matches. Filter passes a deletion without an
-//     object.
 //
 // # Differences from client-go
 //
@@ -148,8 +130,4 @@
 // 0.8 of the time of client-go's queue, AddAfter 0.4, and nothing is allocated.
 // bench/RESULTS.md in the repository has the figures, beside controller-runtime's
 // too.
-//
-// The package is larger than its siblings because a queue, its limiters and its
-// event handlers are useless without each other, and because it keeps its keys
-// in an index of its own; index.go says why.
 package queue

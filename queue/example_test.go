@@ -7,12 +7,7 @@ import (
 	"sync"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
-	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit/queue"
 )
@@ -22,7 +17,7 @@ func Example() {
 	q := queue.New(queue.Config[string]{Name: "widgets"})
 	q.Add("default/web")
 	q.Add("default/web") // is queued already
-	q.AddWith(queue.AddOptions{Priority: queue.LowPriority}, "default/old")
+	q.AddWith(queue.AddOptions{Priority: -100}, "default/old")
 
 	reconcile := func(key string) error {
 		fmt.Println("reconcile", key)
@@ -70,7 +65,7 @@ func ExampleNew() {
 
 func ExampleQueue_AddWith() {
 	q := queue.New(queue.Config[string]{})
-	q.AddWith(queue.AddOptions{Priority: queue.LowPriority}, "backfill")
+	q.AddWith(queue.AddOptions{Priority: -100}, "backfill")
 	q.Add("changed")
 	q.AddWith(queue.AddOptions{Priority: 10}, "urgent")
 	for q.Len() > 0 {
@@ -203,53 +198,4 @@ func ExampleMinOf() {
 	limiter := queue.MinOf(queue.FastSlow[string](time.Second, time.Second, 0), queue.FastSlow[string](0, time.Minute, 1))
 	fmt.Println(limiter.When("a"), limiter.When("a"))
 	// Output: 0s 1s
-}
-
-// informer stands for an informer of Pods.
-type informer struct{ handlers []cache.ResourceEventHandler }
-
-func (i *informer) AddEventHandler(h cache.ResourceEventHandler) { i.handlers = append(i.handlers, h) }
-
-func ExampleEventHandler() {
-	q := queue.New(queue.Config[types.NamespacedName]{})
-	var pods informer
-	pods.AddEventHandler(queue.EventHandler(q, queue.KeyOf[*corev1.Pod]))
-
-	for _, h := range pods.handlers {
-		h.OnAdd(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "from-list"}}, true)
-		h.OnDelete(cache.DeletedFinalStateUnknown{
-			Key: "default/gone",
-			Obj: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "gone"}},
-		})
-	}
-	for q.Len() > 0 {
-		key, priority, _ := q.GetWithPriority()
-		fmt.Println(key, priority)
-	}
-	// Output:
-	// default/gone 0
-	// default/from-list -100
-}
-
-// A change of a Pod wakes the ReplicaSet that controls it.
-func ExampleControllerOf() {
-	q := queue.New(queue.Config[types.NamespacedName]{})
-	replicaSet := appsv1.SchemeGroupVersion.WithKind("ReplicaSet").GroupKind()
-	h := queue.EventHandler(q, queue.ControllerOf[*corev1.Pod](replicaSet))
-	h.OnAdd(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "default",
-		Name:      "web-1",
-		OwnerReferences: []metav1.OwnerReference{
-			{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", Controller: ptr.To(true)},
-		},
-	}}, false)
-	key, _ := q.Get()
-	fmt.Println(key)
-	// Output: default/web
-}
-
-func ExampleKeyOf() {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
-	fmt.Println(queue.KeyOf(pod))
-	// Output: [default/web]
 }

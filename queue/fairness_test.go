@@ -91,7 +91,7 @@ func TestLowPriorityIsNotStarved(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				q := queue.New(queue.Config[string]{MaxWait: tc.maxWait})
-				q.AddWith(queue.AddOptions{Priority: queue.LowPriority}, "low1", "low2", "low3")
+				q.AddWith(queue.AddOptions{Priority: lowPriority}, "low1", "low2", "low3")
 				q.Add("high1")
 				q.Add("high2")
 				var got []int
@@ -301,7 +301,7 @@ func overload(t *testing.T, groups bool) {
 				group = "few"
 			}
 			key := fmt.Sprintf("%s/%d", group, n)
-			q.AddWith(queue.AddOptions{Priority: queue.LowPriority}, key)
+			q.AddWith(queue.AddOptions{Priority: lowPriority}, key)
 			since[key] = time.Now()
 		}
 		key, priority, _ := q.GetWithPriority()

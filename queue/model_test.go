@@ -435,7 +435,7 @@ func (c *machine) Finish() {
 
 var (
 	modelKeys       = []string{"a1", "a2", "a3", "b1", "b2", "c1"}
-	modelPriorities = []int{queue.LowPriority, -1, 0, 5}
+	modelPriorities = []int{lowPriority, -1, 0, 5}
 )
 
 // TestModel proves Q2.

@@ -99,7 +99,7 @@
 // they saw, which [Triggers] returns, and which the logger of the call and the line of
 // log have as triggers:
 //
-//	pods.AddEventHandler(queue.EventHandler(c.Source("pods"), ownerOf))
+//	pods.AddEventHandler(enqueue.Handler(c.Source("pods"), ownerOf))
 //
 // # Hot loops
 //

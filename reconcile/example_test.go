@@ -169,7 +169,7 @@ func ExampleTriggers() {
 			return reconcile.Result{}, nil
 		},
 	}
-	// What queue.EventHandler(c.Source("pods"), keys) does at events:
+	// What enqueue.Handler(c.Source("pods"), keys) does at events:
 	c.Source("widgets").AddEvent("update", struct {
 		Priority    int
 		After       time.Duration

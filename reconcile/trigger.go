@@ -38,7 +38,7 @@ type Source[K comparable] struct {
 // source came: see [Triggers]. The name is for people, such as the resource that an
 // informer watches:
 //
-//	pods.AddEventHandler(queue.EventHandler(c.Source("pods"), ownerOf))
+//	pods.AddEventHandler(enqueue.Handler(c.Source("pods"), ownerOf))
 //
 // The Queue must be set before keys are added. Sources can be made and used before,
 // while and after Run runs. Up to 63 kinds of events are told apart, by the name of the

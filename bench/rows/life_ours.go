@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/queue"
@@ -82,10 +83,10 @@ func liveOurs(ctx context.Context, s lifeSetting) (*lifeController, error) {
 		informer cache.SharedIndexInformer
 		handler  cache.ResourceEventHandler
 	}{
-		{widgetVersion().WithResource(widgetResource).GroupResource(), widgets, queue.EventHandler(q, queue.KeyOf[*widget])},
-		{appsv1.Resource("deployments"), factory.Apps().V1().Deployments().Informer(), queue.EventHandler(q, queue.ControllerOf[*appsv1.Deployment](owner))},
-		{corev1.Resource("services"), factory.Core().V1().Services().Informer(), queue.EventHandler(q, queue.ControllerOf[*corev1.Service](owner))},
-		{corev1.Resource("configmaps"), factory.Core().V1().ConfigMaps().Informer(), queue.EventHandler(q, queue.ControllerOf[*corev1.ConfigMap](owner))},
+		{widgetVersion().WithResource(widgetResource).GroupResource(), widgets, enqueue.Handler(q, enqueue.KeyOf[*widget])},
+		{appsv1.Resource("deployments"), factory.Apps().V1().Deployments().Informer(), enqueue.Handler(q, enqueue.ControllerOf[*appsv1.Deployment](owner))},
+		{corev1.Resource("services"), factory.Core().V1().Services().Informer(), enqueue.Handler(q, enqueue.ControllerOf[*corev1.Service](owner))},
+		{corev1.Resource("configmaps"), factory.Core().V1().ConfigMaps().Informer(), enqueue.Handler(q, enqueue.ControllerOf[*corev1.ConfigMap](owner))},
 	} {
 		handler, err := i.informer.AddEventHandler(i.handler)
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 
 	"github.com/controllerkit/controllerkit/bench"
+	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/metrics"
 	"github.com/controllerkit/controllerkit/queue"
 )
@@ -74,7 +75,7 @@ func (t *oursTarget[K]) add(i int) {
 	if i%2 == 0 {
 		t.q.Add(t.keys[i])
 	} else {
-		t.q.AddWith(queue.AddOptions{Priority: queue.LowPriority}, t.keys[i])
+		t.q.AddWith(queue.AddOptions{Priority: enqueue.LowPriority}, t.keys[i])
 	}
 }
 
@@ -82,7 +83,7 @@ func (t *oursTarget[K]) addAfter(i int, delay time.Duration) {
 	if i%2 == 0 {
 		t.q.AddAfter(t.keys[i], delay)
 	} else {
-		t.q.AddWith(queue.AddOptions{Priority: queue.LowPriority, After: delay}, t.keys[i])
+		t.q.AddWith(queue.AddOptions{Priority: enqueue.LowPriority, After: delay}, t.keys[i])
 	}
 }
 
@@ -90,12 +91,12 @@ func (t *oursTarget[K]) addRateLimited(i int) {
 	if i%2 == 0 {
 		t.q.AddRateLimited(t.keys[i])
 	} else {
-		t.q.AddWith(queue.AddOptions{Priority: queue.LowPriority, RateLimited: true}, t.keys[i])
+		t.q.AddWith(queue.AddOptions{Priority: enqueue.LowPriority, RateLimited: true}, t.keys[i])
 	}
 }
 
 func (t *oursTarget[K]) addMarker(marker K) {
-	t.q.AddWith(queue.AddOptions{Priority: queue.LowPriority - 1}, marker)
+	t.q.AddWith(queue.AddOptions{Priority: enqueue.LowPriority - 1}, marker)
 }
 
 func (t *oursTarget[K]) addMarkerSoon(marker K) { t.q.AddAfter(marker, soon) }
@@ -274,8 +275,8 @@ func (k *kind[K]) openPriorityQueue(name string, keys []K) target[K] {
 		q: priorityqueue.New(name, func(o *priorityqueue.Opts[K]) {
 			o.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[K](limiterBase, limiterLimit)
 		}),
-		low:    new(queue.LowPriority),
-		lowest: new(queue.LowPriority - 1),
+		low:    new(enqueue.LowPriority),
+		lowest: new(enqueue.LowPriority - 1),
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/controllerkit/controllerkit/bench"
+	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/metrics"
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
@@ -166,7 +167,7 @@ func runOurs(ctx context.Context, w *noOp) (*running, error) {
 		},
 	}
 	stop := start(ctx, c.Run)
-	return &running{handler: queue.EventHandler(q, queue.KeyOf[*corev1.ConfigMap]), metrics: reg, stop: func() error {
+	return &running{handler: enqueue.Handler(q, enqueue.KeyOf[*corev1.ConfigMap]), metrics: reg, stop: func() error {
 		err := stop()
 		q.ShutDown()
 		return err

@@ -18,6 +18,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
@@ -102,7 +103,7 @@ func (l *loop) watch(resource schema.GroupResource, informer cache.SharedIndexIn
 			return err
 		}
 	}
-	handler := queue.EventHandler(l.queue, keys)
+	handler := enqueue.Handler(l.queue, keys)
 	if l.handler != nil {
 		handler = l.handler(handler)
 	}

@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
 	"github.com/controllerkit/controllerkit/examples/tenant/billing"
 	"github.com/controllerkit/controllerkit/examples/tenant/client/clientset/versioned"
@@ -188,11 +189,11 @@ func New(cfg Config) (*Controller, error) {
 		informer cache.SharedIndexInformer
 		handler  cache.ResourceEventHandler
 	}{
-		{v1alpha1.Resource("tenants"), tenants.Informer(), queue.EventHandler(c.loop.Source("tenants"), queue.KeyOf[*v1alpha1.Tenant])},
-		{corev1.Resource("namespaces"), namespaces.Informer(), queue.EventHandler(c.loop.Source("namespaces"), tenantOf[*corev1.Namespace](c))},
-		{corev1.Resource("resourcequotas"), quotas.Informer(), queue.EventHandler(c.loop.Source("resourcequotas"), tenantOf[*corev1.ResourceQuota](c))},
-		{rbacv1.Resource("rolebindings"), bindings.Informer(), queue.EventHandler(c.loop.Source("rolebindings"), tenantOf[*rbacv1.RoleBinding](c))},
-		{networkingv1.Resource("networkpolicies"), policies.Informer(), queue.EventHandler(c.loop.Source("networkpolicies"), tenantOf[*networkingv1.NetworkPolicy](c))},
+		{v1alpha1.Resource("tenants"), tenants.Informer(), enqueue.Handler(c.loop.Source("tenants"), enqueue.KeyOf[*v1alpha1.Tenant])},
+		{corev1.Resource("namespaces"), namespaces.Informer(), enqueue.Handler(c.loop.Source("namespaces"), tenantOf[*corev1.Namespace](c))},
+		{corev1.Resource("resourcequotas"), quotas.Informer(), enqueue.Handler(c.loop.Source("resourcequotas"), tenantOf[*corev1.ResourceQuota](c))},
+		{rbacv1.Resource("rolebindings"), bindings.Informer(), enqueue.Handler(c.loop.Source("rolebindings"), tenantOf[*rbacv1.RoleBinding](c))},
+		{networkingv1.Resource("networkpolicies"), policies.Informer(), enqueue.Handler(c.loop.Source("networkpolicies"), tenantOf[*networkingv1.NetworkPolicy](c))},
 	} {
 		registration, err := watched.informer.AddEventHandler(watched.handler)
 		if err != nil {

@@ -1,9 +1,10 @@
-package queue
+package enqueue
 
 import (
 	"fmt"
 	"reflect"
 	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -11,17 +12,17 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// LowPriority is the priority at which EventHandler adds keys for the initial
+// LowPriority is the priority at which Handler adds keys for the initial
 // list and for resyncs, so that they do not hold up what changes meanwhile.
 const LowPriority = -100
 
-// Adder is the queue that an EventHandler adds to: a *Queue, or any queue of
+// Adder is the queue that a Handler adds to: a *Queue, or any queue of
 // client-go.
 type Adder[K comparable] interface {
 	Add(key K)
 }
 
-// EventHandler adds to q the keys that keys names for each object that an
+// Handler adds to q the keys that keys names for each object that an
 // informer reports. For an update it adds the keys of the old and the new
 // object, so that an owner that lost the object hears of it too. keys may name
 // any number of keys, and one twice.
@@ -47,31 +48,39 @@ type Adder[K comparable] interface {
 // keys must not change the object. It is never given a nil one: an event with a
 // nil object, or with one of another type than T, is a mistake in the wiring,
 // and the handler panics at the first one, since it would see none that it
-// wants. EventHandler panics at once if q or keys is nil.
-func EventHandler[T any, K comparable](q Adder[K], keys func(T) []K) cache.ResourceEventHandler {
+// wants. Handler panics at once if q or keys is nil.
+func Handler[T any, K comparable](q Adder[K], keys func(T) []K) cache.ResourceEventHandler {
 	if isNil(q) {
-		panic("queue: EventHandler: q is nil: make the queue before its handlers")
+		panic("enqueue: Handler: q is nil: make the queue before its handlers")
 	}
 	if keys == nil {
-		panic("queue: EventHandler: keys is nil: KeyOf names each object by itself")
+		panic("enqueue: Handler: keys is nil: KeyOf names each object by itself")
 	}
 	h := &eventHandler[T, K]{q: q, keys: keys}
 	h.with, _ = q.(interface {
-		AddWith(opts AddOptions, keys ...K)
+		AddWith(opts addOptions, keys ...K)
 	})
 	h.event, _ = q.(interface {
-		AddEvent(kind string, opts AddOptions, keys ...K)
+		AddEvent(kind string, opts addOptions, keys ...K)
 	})
 	return h
+}
+
+// addOptions is what AddWith of a queue takes: unnamed, so that a queue need not
+// import this package to have the method.
+type addOptions = struct {
+	Priority    int
+	After       time.Duration
+	RateLimited bool
 }
 
 type eventHandler[T any, K comparable] struct {
 	q    Adder[K]
 	with interface {
-		AddWith(opts AddOptions, keys ...K)
+		AddWith(opts addOptions, keys ...K)
 	} // nil if q cannot
 	event interface {
-		AddEvent(kind string, opts AddOptions, keys ...K)
+		AddEvent(kind string, opts addOptions, keys ...K)
 	} // nil if q cannot
 	keys func(T) []K
 }
@@ -106,10 +115,10 @@ func (h *eventHandler[T, K]) OnDelete(obj any) {
 	}
 }
 
-func (h *eventHandler[T, K]) object(obj any) T { return typed[T]("EventHandler", obj) }
+func (h *eventHandler[T, K]) object(obj any) T { return typed[T]("Handler", obj) }
 
 func (h *eventHandler[T, K]) add(keys []K, kind string, low bool) {
-	var opts AddOptions
+	var opts addOptions
 	if low {
 		opts.Priority = LowPriority
 	}
@@ -165,11 +174,11 @@ func isNil(obj any) bool {
 // typed returns what the informer of a handler reported as what it is.
 func typed[T any](handler string, obj any) T {
 	if isNil(obj) {
-		panic(fmt.Sprintf("queue: %s for %v is given a nil object", handler, reflect.TypeFor[T]()))
+		panic(fmt.Sprintf("enqueue: %s for %v is given a nil object", handler, reflect.TypeFor[T]()))
 	}
 	t, ok := obj.(T)
 	if !ok {
-		panic(fmt.Sprintf("queue: %s for %v is given a %T: register it with the informer of its type", handler, reflect.TypeFor[T](), obj))
+		panic(fmt.Sprintf("enqueue: %s for %v is given a %T: register it with the informer of its type", handler, reflect.TypeFor[T](), obj))
 	}
 	return t
 }
@@ -219,13 +228,13 @@ func sameVersion(a, b any) bool {
 	return ok1 && ok2 && newObj.GetResourceVersion() != "" && oldObj.GetResourceVersion() == newObj.GetResourceVersion()
 }
 
-// KeyOf names an object by itself: for EventHandler, when what changed is what
+// KeyOf names an object by itself: for Handler, when what changed is what
 // is reconciled.
 func KeyOf[T metav1.Object](obj T) []types.NamespacedName {
 	return []types.NamespacedName{{Namespace: obj.GetNamespace(), Name: obj.GetName()}}
 }
 
-// ControllerOf names an object by its controlling owner: for EventHandler, when
+// ControllerOf names an object by its controlling owner: for Handler, when
 // the owner is reconciled. The owner must be of the given kind, in any version,
 // and in the object's namespace, as namespaced owners are; objects without such
 // an owner name nothing. For a cluster-scoped owner of namespaced objects the
@@ -234,7 +243,7 @@ func KeyOf[T metav1.Object](obj T) []types.NamespacedName {
 // clients: no object would name anything.
 func ControllerOf[T metav1.Object](owner schema.GroupKind) func(T) []types.NamespacedName {
 	if owner.Kind == "" {
-		panic("queue: ControllerOf: owner has no kind: name it, as in appsv1.SchemeGroupVersion.WithKind(\"Deployment\").GroupKind()")
+		panic("enqueue: ControllerOf: owner has no kind: name it, as in appsv1.SchemeGroupVersion.WithKind(\"Deployment\").GroupKind()")
 	}
 	return func(obj T) []types.NamespacedName {
 		ref := metav1.GetControllerOfNoCopy(obj)

@@ -1,4 +1,4 @@
-package queue_test
+package enqueue_test
 
 import (
 	"testing"
@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/controllerkit/controllerkit/queue"
+	"github.com/controllerkit/controllerkit/enqueue"
 )
 
 // change makes the old or the new object of an event.
@@ -23,25 +23,25 @@ func change(version string, generation int64, label string) *corev1.Pod {
 }
 
 type (
-	podEvent     = queue.Event[*corev1.Pod]
-	podPredicate = queue.Predicate[*corev1.Pod]
+	podEvent     = enqueue.Event[*corev1.Pod]
+	podPredicate = enqueue.Predicate[*corev1.Pod]
 )
 
-// TestPredicates proves Q16.
+// TestPredicates proves EQ3, EQ4, EQ5 and EQ6.
 func TestPredicates(t *testing.T) {
-	web := queue.Selects[*corev1.Pod](labels.SelectorFromSet(labels.Set{"app": "web"}))
+	web := enqueue.Selects[*corev1.Pod](labels.SelectorFromSet(labels.Set{"app": "web"}))
 	notWeb, err := labels.Parse("app!=web")
 	if err != nil {
 		t.Fatal(err)
 	}
 	predicates := map[string]podPredicate{
-		"generation": queue.GenerationChanged[*corev1.Pod],
-		"version":    queue.ResourceVersionChanged[*corev1.Pod],
+		"generation": enqueue.GenerationChanged[*corev1.Pod],
+		"version":    enqueue.ResourceVersionChanged[*corev1.Pod],
 		"web":        web,
-		"not web":    queue.Not(web),
-		"!=web":      queue.Selects[*corev1.Pod](notWeb),
-		"and":        queue.And(queue.GenerationChanged, web),
-		"or":         queue.Or(queue.GenerationChanged, web),
+		"not web":    enqueue.Not(web),
+		"!=web":      enqueue.Selects[*corev1.Pod](notWeb),
+		"and":        enqueue.And(enqueue.GenerationChanged, web),
+		"or":         enqueue.Or(enqueue.GenerationChanged, web),
 	}
 	anew := change("2", 1, "")
 	anew.UID = types.UID("another")
@@ -161,20 +161,20 @@ func TestAndOr(t *testing.T) {
 		pass podPredicate
 		want bool
 	}{
-		{"And of none", queue.And[*corev1.Pod](), true},
-		{"And of one that passes", queue.And(yes), true},
-		{"And of one that does not", queue.And(no), false},
-		{"And, all pass", queue.And(yes, yes, yes), true},
-		{"And, the last does not", queue.And(yes, yes, no), false},
-		{"And, the first does not", queue.And(no, never), false},
-		{"Or of none", queue.Or[*corev1.Pod](), false},
-		{"Or of one that passes", queue.Or(yes), true},
-		{"Or of one that does not", queue.Or(no), false},
-		{"Or, none passes", queue.Or(no, no, no), false},
-		{"Or, the last passes", queue.Or(no, no, yes), true},
-		{"Or, the first passes", queue.Or(yes, never), true},
-		{"Not of one that passes", queue.Not(yes), false},
-		{"Not of one that does not", queue.Not(no), true},
+		{"And of none", enqueue.And[*corev1.Pod](), true},
+		{"And of one that passes", enqueue.And(yes), true},
+		{"And of one that does not", enqueue.And(no), false},
+		{"And, all pass", enqueue.And(yes, yes, yes), true},
+		{"And, the last does not", enqueue.And(yes, yes, no), false},
+		{"And, the first does not", enqueue.And(no, never), false},
+		{"Or of none", enqueue.Or[*corev1.Pod](), false},
+		{"Or of one that passes", enqueue.Or(yes), true},
+		{"Or of one that does not", enqueue.Or(no), false},
+		{"Or, none passes", enqueue.Or(no, no, no), false},
+		{"Or, the last passes", enqueue.Or(no, no, yes), true},
+		{"Or, the first passes", enqueue.Or(yes, never), true},
+		{"Not of one that passes", enqueue.Not(yes), false},
+		{"Not of one that does not", enqueue.Not(no), true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := tc.pass(podEvent{}); got != tc.want {
@@ -187,7 +187,7 @@ func TestAndOr(t *testing.T) {
 // What Filter makes of an informer's events, and that it hands on exactly what
 // it was given.
 //
-// Proves Q16.
+// Proves EQ7.
 func TestFilter(t *testing.T) {
 	older, newer := change("1", 1, ""), change("2", 2, "")
 	type call struct {
@@ -259,7 +259,7 @@ func TestFilter(t *testing.T) {
 			for _, answer := range []bool{true, false} {
 				var asked []podEvent
 				var got []call
-				tc.send(queue.Filter(cache.ResourceEventHandlerDetailedFuncs{
+				tc.send(enqueue.Filter(cache.ResourceEventHandlerDetailedFuncs{
 					AddFunc:    func(obj any, initial bool) { got = append(got, call{Kind: "add", New: obj, Initial: initial}) },
 					UpdateFunc: func(o, n any) { got = append(got, call{Kind: "update", Old: o, New: n}) },
 					DeleteFunc: func(obj any) { got = append(got, call{Kind: "delete", Old: obj}) },
@@ -286,7 +286,7 @@ func TestFilter(t *testing.T) {
 // them is in the selection.
 func TestFilterBeforeEventHandler(t *testing.T) {
 	q := &recorder{}
-	h := queue.Filter(queue.EventHandler(q, ownerNames), queue.Selects[*corev1.Pod](labels.SelectorFromSet(labels.Set{"app": "web"})))
+	h := enqueue.Filter(enqueue.Handler(q, ownerNames), enqueue.Selects[*corev1.Pod](labels.SelectorFromSet(labels.Set{"app": "web"})))
 	older, newer := pod("p", "1", "a"), pod("p", "2", "b")
 	older.Labels = map[string]string{"app": "web"}
 	h.OnUpdate(older, newer)

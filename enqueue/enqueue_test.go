@@ -1,4 +1,4 @@
-package queue_test
+package enqueue_test
 
 import (
 	"context"
@@ -26,6 +26,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -68,7 +69,8 @@ func ownerNames(p *corev1.Pod) (names []string) {
 	return names
 }
 
-func TestEventHandler(t *testing.T) {
+// TestHandler proves EQ1.
+func TestHandler(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
 		event     func(h cache.ResourceEventHandler)
@@ -155,8 +157,8 @@ func TestEventHandler(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			with, plain := &priorityRecorder{}, &recorder{}
-			tc.event(queue.EventHandler(with, ownerNames))
-			tc.event(queue.EventHandler(plain, ownerNames))
+			tc.event(enqueue.Handler(with, ownerNames))
+			tc.event(enqueue.Handler(plain, ownerNames))
 			if diff := cmp.Diff(tc.want, with.got); diff != "" {
 				t.Errorf("with AddWith (-want +got):\n%s", diff)
 			}
@@ -173,7 +175,7 @@ func TestEventHandler(t *testing.T) {
 				wantEvents = append(wantEvents, fmt.Sprintf("%s of %s at %d", tc.kind, key, priority))
 			}
 			events := &eventRecorder{}
-			tc.event(queue.EventHandler(events, ownerNames))
+			tc.event(enqueue.Handler(events, ownerNames))
 			if diff := cmp.Diff(wantEvents, events.got); diff != "" {
 				t.Errorf("with AddEvent (-want +got):\n%s", diff)
 			}
@@ -184,7 +186,7 @@ func TestEventHandler(t *testing.T) {
 // keysOf returns the keys of the deletion of obj.
 func keysOf[T any](keys func(T) []types.NamespacedName) func(obj any) []types.NamespacedName {
 	return func(obj any) (got []types.NamespacedName) {
-		queue.EventHandler(addFunc(func(key types.NamespacedName) { got = append(got, key) }), keys).OnDelete(obj)
+		enqueue.Handler(addFunc(func(key types.NamespacedName) { got = append(got, key) }), keys).OnDelete(obj)
 		return got
 	}
 }
@@ -195,7 +197,7 @@ func (f addFunc) Add(key types.NamespacedName) { f(key) }
 
 // A deletion is not lost if the tombstone has no object: its key names it.
 //
-// Proves Q15.
+// Proves EQ2.
 func TestTombstoneWithoutAnObject(t *testing.T) {
 	type object interface {
 		metav1.Object
@@ -220,27 +222,27 @@ func TestTombstoneWithoutAnObject(t *testing.T) {
 		obj    any
 		want   []types.NamespacedName
 	}{
-		{"a struct", keysOf(queue.KeyOf[*corev1.Pod]), byValue, web},
-		{"by pointer", keysOf(queue.KeyOf[*corev1.Pod]), &byValue, web},
-		{"a nil pointer in it", keysOf(queue.KeyOf[*corev1.Pod]), cache.DeletedFinalStateUnknown{Key: "default/web", Obj: (*corev1.Pod)(nil)}, web},
-		{"cluster-scoped", keysOf(queue.KeyOf[*corev1.Node]), cache.DeletedFinalStateUnknown{Key: "one"}, []types.NamespacedName{{Name: "one"}}},
-		{"unstructured", keysOf(queue.KeyOf[*unstructured.Unstructured]), byValue, web},
-		{"cluster-scoped and unstructured", keysOf(queue.KeyOf[*unstructured.Unstructured]), cache.DeletedFinalStateUnknown{Key: "one"}, []types.NamespacedName{{Name: "one"}}},
-		{"metadata", keysOf(queue.KeyOf[*metav1.PartialObjectMetadata]), byValue, web},
-		{"an interface", keysOf(queue.KeyOf[metav1.Object]), byValue, web},
-		{"a larger interface", keysOf(queue.KeyOf[object]), byValue, web},
-		{"an interface that metadata does not satisfy", keysOf(queue.KeyOf[phased]), byValue, nil},
+		{"a struct", keysOf(enqueue.KeyOf[*corev1.Pod]), byValue, web},
+		{"by pointer", keysOf(enqueue.KeyOf[*corev1.Pod]), &byValue, web},
+		{"a nil pointer in it", keysOf(enqueue.KeyOf[*corev1.Pod]), cache.DeletedFinalStateUnknown{Key: "default/web", Obj: (*corev1.Pod)(nil)}, web},
+		{"cluster-scoped", keysOf(enqueue.KeyOf[*corev1.Node]), cache.DeletedFinalStateUnknown{Key: "one"}, []types.NamespacedName{{Name: "one"}}},
+		{"unstructured", keysOf(enqueue.KeyOf[*unstructured.Unstructured]), byValue, web},
+		{"cluster-scoped and unstructured", keysOf(enqueue.KeyOf[*unstructured.Unstructured]), cache.DeletedFinalStateUnknown{Key: "one"}, []types.NamespacedName{{Name: "one"}}},
+		{"metadata", keysOf(enqueue.KeyOf[*metav1.PartialObjectMetadata]), byValue, web},
+		{"an interface", keysOf(enqueue.KeyOf[metav1.Object]), byValue, web},
+		{"a larger interface", keysOf(enqueue.KeyOf[object]), byValue, web},
+		{"an interface that metadata does not satisfy", keysOf(enqueue.KeyOf[phased]), byValue, nil},
 		{"an interface without a name", keysOf(func(any) []types.NamespacedName { return never("any") }), byValue, nil},
-		{"a struct with a pointer to the metadata", keysOf(queue.KeyOf[*pointing]), byValue, nil},
-		{"a struct with an interface to the metadata", keysOf(queue.KeyOf[*holding]), byValue, nil},
-		{"a struct with a struct with a pointer to it", keysOf(queue.KeyOf[*deeper]), byValue, nil},
+		{"a struct with a pointer to the metadata", keysOf(enqueue.KeyOf[*pointing]), byValue, nil},
+		{"a struct with an interface to the metadata", keysOf(enqueue.KeyOf[*holding]), byValue, nil},
+		{"a struct with a struct with a pointer to it", keysOf(enqueue.KeyOf[*deeper]), byValue, nil},
 		{"no object at all", keysOf(func(int) []types.NamespacedName { return never("an int") }), byValue, nil},
 		{"a key of too many parts", keysOf(func(*corev1.Pod) []types.NamespacedName { return never("a Pod") }), cache.DeletedFinalStateUnknown{Key: "a/b/c"}, nil},
 		{"an empty key", keysOf(func(*corev1.Pod) []types.NamespacedName { return never("a Pod") }), cache.DeletedFinalStateUnknown{}, nil},
 		{"a nil tombstone", keysOf(func(*corev1.Pod) []types.NamespacedName { return never("a Pod") }), (*cache.DeletedFinalStateUnknown)(nil), nil},
 		{
 			"the owner is not known",
-			keysOf(queue.ControllerOf[*corev1.Pod](appsv1.SchemeGroupVersion.WithKind("ReplicaSet").GroupKind())), byValue, nil,
+			keysOf(enqueue.ControllerOf[*corev1.Pod](appsv1.SchemeGroupVersion.WithKind("ReplicaSet").GroupKind())), byValue, nil,
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -278,14 +280,14 @@ func TestWrongObjects(t *testing.T) {
 		{"delete, nil", func(h cache.ResourceEventHandler) { h.OnDelete(none) }, isNil},
 	} {
 		q := &recorder{}
-		all := func(queue.Event[*corev1.Pod]) bool { return true }
+		all := func(enqueue.Event[*corev1.Pod]) bool { return true }
 		for name, h := range map[string]cache.ResourceEventHandler{
-			"EventHandler": queue.EventHandler(q, ownerNames),
-			"Filter":       queue.Filter(cache.ResourceEventHandlerFuncs{}, all),
+			"Handler": enqueue.Handler(q, ownerNames),
+			"Filter":  enqueue.Filter(cache.ResourceEventHandlerFuncs{}, all),
 		} {
 			func() {
 				defer func() {
-					if got, want := recover(), "queue: "+name+tc.want; got != want {
+					if got, want := recover(), "enqueue: "+name+tc.want; got != want {
 						t.Errorf("%s: got panic %v, want %q", tc.name, got, want)
 					}
 				}()
@@ -299,7 +301,7 @@ func TestWrongObjects(t *testing.T) {
 }
 
 func TestControllerOf(t *testing.T) {
-	keys := queue.ControllerOf[*corev1.Pod](appsv1.SchemeGroupVersion.WithKind("ReplicaSet").GroupKind())
+	keys := enqueue.ControllerOf[*corev1.Pod](appsv1.SchemeGroupVersion.WithKind("ReplicaSet").GroupKind())
 	ref := func(apiVersion, kind string, controller *bool) *corev1.Pod {
 		p := pod("p", "1")
 		p.OwnerReferences = []metav1.OwnerReference{
@@ -338,7 +340,7 @@ func TestControllerOf(t *testing.T) {
 
 // With a real informer: what changes goes before the initial list, with this
 // queue and, without priorities, with client-go's.
-func TestEventHandlerWithInformer(t *testing.T) {
+func TestHandlerWithInformer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		client := fake.NewClientset(pod("old1", "1"), pod("old2", "1"))
@@ -348,8 +350,8 @@ func TestEventHandlerWithInformer(t *testing.T) {
 		own := queue.New(queue.Config[types.NamespacedName]{})
 		theirs := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[types.NamespacedName]())
 		for _, h := range []cache.ResourceEventHandler{
-			queue.EventHandler(own, queue.KeyOf[*corev1.Pod]),
-			queue.EventHandler(theirs, queue.KeyOf[*corev1.Pod]),
+			enqueue.Handler(own, enqueue.KeyOf[*corev1.Pod]),
+			enqueue.Handler(theirs, enqueue.KeyOf[*corev1.Pod]),
 		} {
 			if _, err := informer.AddEventHandler(h); err != nil {
 				t.Fatal(err)
@@ -427,7 +429,7 @@ func newOutage(kept, lost *corev1.Pod, anew *corev1.Pod) outage {
 // tombstone with the object, and the object that was made anew as an update.
 // GenerationChanged holds back neither, although the generation is the same.
 //
-// Proves Q15 and Q16.
+// Proves EQ1 and EQ3.
 func TestOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{})) // says nothing
@@ -439,16 +441,16 @@ func TestOutage(t *testing.T) {
 		informer := cache.NewSharedIndexInformer(server, &corev1.Pod{}, 0, nil)
 		q := queue.New(queue.Config[types.NamespacedName]{})
 		var seen []string
-		h := queue.Filter(cache.ResourceEventHandlerDetailedFuncs{
+		h := enqueue.Filter(cache.ResourceEventHandlerDetailedFuncs{
 			AddFunc:    func(any, bool) { seen = append(seen, "add") },
 			UpdateFunc: func(any, any) { seen = append(seen, "update") },
 			DeleteFunc: func(obj any) {
 				tombstone, ok := obj.(cache.DeletedFinalStateUnknown)
 				seen = append(seen, fmt.Sprint("delete ", ok, " ", tombstone.Obj != nil))
 			},
-		}, queue.GenerationChanged[*corev1.Pod])
+		}, enqueue.GenerationChanged[*corev1.Pod])
 		for _, h := range []cache.ResourceEventHandler{
-			h, queue.Filter(queue.EventHandler(q, queue.KeyOf[*corev1.Pod]), queue.GenerationChanged[*corev1.Pod]),
+			h, enqueue.Filter(enqueue.Handler(q, enqueue.KeyOf[*corev1.Pod]), enqueue.GenerationChanged[*corev1.Pod]),
 		} {
 			if _, err := informer.AddEventHandler(h); err != nil {
 				t.Fatal(err)

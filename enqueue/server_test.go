@@ -1,4 +1,4 @@
-package queue_test
+package enqueue_test
 
 import (
 	"context"
@@ -25,8 +25,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/internal/testserver"
-	"github.com/controllerkit/controllerkit/queue"
 )
 
 // passed is one event of an informer, and which of the predicates passed it.
@@ -66,8 +66,8 @@ func watched(t *testing.T, client dynamic.Interface, resource schema.GroupVersio
 		}
 	}
 	filters := []cache.ResourceEventHandler{
-		queue.Filter(set(&byGen), queue.GenerationChanged[object]),
-		queue.Filter(set(&byVersion), queue.ResourceVersionChanged[object]),
+		enqueue.Filter(set(&byGen), enqueue.GenerationChanged[object]),
+		enqueue.Filter(set(&byVersion), enqueue.ResourceVersionChanged[object]),
 	}
 	judge := func(obj any, deleted bool, send func(cache.ResourceEventHandler)) {
 		byGen, byVersion = false, false
@@ -103,7 +103,7 @@ func watched(t *testing.T, client dynamic.Interface, resource schema.GroupVersio
 // events GenerationChanged and ResourceVersionChanged therefore pass: what the
 // comment of GenerationChanged says.
 //
-// Proves Q16.
+// Proves EQ4 and EQ5.
 func TestServerGeneration(t *testing.T) {
 	config := testserver.Config(t)
 	client, err := dynamic.NewForConfig(config)

@@ -1,4 +1,4 @@
-package queue
+package enqueue
 
 import (
 	"fmt"
@@ -30,7 +30,7 @@ type Predicate[T any] func(Event[T]) bool
 
 // Filter returns a handler that hands to h the events that pass, unchanged:
 //
-//	deployments.AddEventHandler(queue.Filter(handler, queue.GenerationChanged[*appsv1.Deployment]))
+//	deployments.AddEventHandler(enqueue.Filter(handler, enqueue.GenerationChanged[*appsv1.Deployment]))
 //
 // Unlike cache.FilteringResourceEventHandler it judges the change and not the
 // object, and never makes an update into a creation or a deletion.
@@ -44,10 +44,10 @@ type Predicate[T any] func(Event[T]) bool
 // A cache.DeletedFinalStateUnknown is a deletion of the object in it. One that
 // holds no object passes without asking, as there is nothing to judge. A nil
 // object and one of another type than T are mistakes in the wiring, and panic as
-// in EventHandler. Filter panics at once if h or pass is nil.
+// in Handler. Filter panics at once if h or pass is nil.
 func Filter[T any](h cache.ResourceEventHandler, pass Predicate[T]) cache.ResourceEventHandler {
 	if h == nil {
-		panic("queue: Filter: h is nil: give it the handler that the events are for")
+		panic("enqueue: Filter: h is nil: give it the handler that the events are for")
 	}
 	given("Filter", pass)
 	return &filter[T]{h: h, pass: pass}
@@ -127,7 +127,7 @@ func ResourceVersionChanged[T metav1.Object](e Event[T]) bool {
 // Not: see there.
 func Selects[T metav1.Object](selector labels.Selector) Predicate[T] {
 	if selector == nil {
-		panic("queue: Selects: selector is nil: labels.Everything() matches every object")
+		panic("enqueue: Selects: selector is nil: labels.Everything() matches every object")
 	}
 	return func(e Event[T]) bool {
 		return !e.Created && selector.Matches(labels.Set(e.Old.GetLabels())) ||
@@ -183,7 +183,7 @@ func Not[T any](pass Predicate[T]) Predicate[T] {
 func given[T any](to string, passes ...Predicate[T]) []Predicate[T] {
 	for i, pass := range passes {
 		if pass == nil {
-			panic(fmt.Sprintf("queue: %s: predicate %d of %d is nil", to, i+1, len(passes)))
+			panic(fmt.Sprintf("enqueue: %s: predicate %d of %d is nil", to, i+1, len(passes)))
 		}
 	}
 	return slices.Clone(passes)

@@ -1,4 +1,4 @@
-package queue_test
+package enqueue_test
 
 import (
 	"fmt"
@@ -11,12 +11,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
 // A Pod that a Node controls, as static Pods are: the owner has no namespace.
 func ExampleControllerOf_clusterScoped() {
-	node := queue.ControllerOf[*corev1.Pod](corev1.SchemeGroupVersion.WithKind("Node").GroupKind())
+	node := enqueue.ControllerOf[*corev1.Pod](corev1.SchemeGroupVersion.WithKind("Node").GroupKind())
 	nodeOf := func(pod *corev1.Pod) []types.NamespacedName {
 		keys := node(pod)
 		for i := range keys {
@@ -25,7 +26,7 @@ func ExampleControllerOf_clusterScoped() {
 		return keys
 	}
 	q := queue.New(queue.Config[types.NamespacedName]{})
-	queue.EventHandler(q, nodeOf).OnAdd(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+	enqueue.Handler(q, nodeOf).OnAdd(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace:       "kube-system",
 		Name:            "etcd-one",
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "one", Controller: ptr.To(true)}},
@@ -37,10 +38,10 @@ func ExampleControllerOf_clusterScoped() {
 
 // A change of a ConfigMap wakes every Deployment that uses it: keys may look
 // into a lister, and name as many keys as there are.
-func ExampleEventHandler_manyKeys() {
+func ExampleHandler_manyKeys() {
 	users := map[string][]string{"settings": {"web", "api"}}
 	q := queue.New(queue.Config[types.NamespacedName]{})
-	h := queue.EventHandler(q, func(cm *corev1.ConfigMap) (keys []types.NamespacedName) {
+	h := enqueue.Handler(q, func(cm *corev1.ConfigMap) (keys []types.NamespacedName) {
 		for _, name := range users[cm.Name] {
 			keys = append(keys, types.NamespacedName{Namespace: cm.Namespace, Name: name})
 		}
@@ -65,8 +66,8 @@ func deployment(version string, generation int64, set map[string]string) *appsv1
 
 func ExampleFilter() {
 	q := queue.New(queue.Config[types.NamespacedName]{})
-	handler := queue.EventHandler(q, queue.KeyOf[*appsv1.Deployment])
-	h := queue.Filter(handler, func(e queue.Event[*appsv1.Deployment]) bool {
+	handler := enqueue.Handler(q, enqueue.KeyOf[*appsv1.Deployment])
+	h := enqueue.Filter(handler, func(e enqueue.Event[*appsv1.Deployment]) bool {
 		return e.Created || e.Deleted || e.Old.Status.ReadyReplicas != e.New.Status.ReadyReplicas
 	})
 	before, after := deployment("1", 1, nil), deployment("2", 1, nil)
@@ -82,7 +83,7 @@ func ExampleFilter() {
 
 func ExampleGenerationChanged() {
 	q := queue.New(queue.Config[types.NamespacedName]{})
-	h := queue.Filter(queue.EventHandler(q, queue.KeyOf[*appsv1.Deployment]), queue.GenerationChanged[*appsv1.Deployment])
+	h := enqueue.Filter(enqueue.Handler(q, enqueue.KeyOf[*appsv1.Deployment]), enqueue.GenerationChanged[*appsv1.Deployment])
 	h.OnUpdate(deployment("1", 1, nil), deployment("2", 1, nil)) // a label or the status
 	fmt.Println(q.Len())
 	h.OnUpdate(deployment("2", 1, nil), deployment("3", 2, nil)) // the spec
@@ -94,7 +95,7 @@ func ExampleGenerationChanged() {
 
 func ExampleResourceVersionChanged() {
 	q := queue.New(queue.Config[types.NamespacedName]{})
-	h := queue.Filter(queue.EventHandler(q, queue.KeyOf[*appsv1.Deployment]), queue.ResourceVersionChanged[*appsv1.Deployment])
+	h := enqueue.Filter(enqueue.Handler(q, enqueue.KeyOf[*appsv1.Deployment]), enqueue.ResourceVersionChanged[*appsv1.Deployment])
 	h.OnUpdate(deployment("1", 1, nil), deployment("1", 1, nil)) // a resync
 	fmt.Println(q.Len())
 	h.OnUpdate(deployment("1", 1, nil), deployment("2", 1, nil))
@@ -107,8 +108,8 @@ func ExampleResourceVersionChanged() {
 // Both the object that enters the selection and the one that leaves it pass.
 func ExampleSelects() {
 	q := queue.New(queue.Config[types.NamespacedName]{})
-	web := queue.Selects[*appsv1.Deployment](labels.SelectorFromSet(labels.Set{"tier": "web"}))
-	h := queue.Filter(queue.EventHandler(q, queue.KeyOf[*appsv1.Deployment]), web)
+	web := enqueue.Selects[*appsv1.Deployment](labels.SelectorFromSet(labels.Set{"tier": "web"}))
+	h := enqueue.Filter(enqueue.Handler(q, enqueue.KeyOf[*appsv1.Deployment]), web)
 	h.OnUpdate(deployment("1", 1, nil), deployment("2", 1, nil))
 	fmt.Println(q.Len())
 	h.OnUpdate(deployment("2", 1, map[string]string{"tier": "web"}), deployment("3", 1, nil))
@@ -120,11 +121,11 @@ func ExampleSelects() {
 
 // Deployments of one tier, when their specs change.
 func ExampleAnd() {
-	web := queue.Selects[*appsv1.Deployment](labels.SelectorFromSet(labels.Set{"tier": "web"}))
-	pass := queue.And(queue.GenerationChanged, web)
+	web := enqueue.Selects[*appsv1.Deployment](labels.SelectorFromSet(labels.Set{"tier": "web"}))
+	pass := enqueue.And(enqueue.GenerationChanged, web)
 	before, after := deployment("1", 1, map[string]string{"tier": "web"}), deployment("2", 2, map[string]string{"tier": "web"})
-	fmt.Println(pass(queue.Event[*appsv1.Deployment]{Old: before, New: after}))
-	fmt.Println(pass(queue.Event[*appsv1.Deployment]{Old: before, New: before}))
+	fmt.Println(pass(enqueue.Event[*appsv1.Deployment]{Old: before, New: after}))
+	fmt.Println(pass(enqueue.Event[*appsv1.Deployment]{Old: before, New: before}))
 	// Output:
 	// true
 	// false
@@ -133,14 +134,14 @@ func ExampleAnd() {
 // The spec, or one annotation that the controller reads too. Creations and
 // deletions have passed before the annotation is asked for: both objects are there.
 func ExampleOr() {
-	annotation := func(e queue.Event[*appsv1.Deployment]) bool {
+	annotation := func(e enqueue.Event[*appsv1.Deployment]) bool {
 		return e.Old.Annotations["example.com/restart"] != e.New.Annotations["example.com/restart"]
 	}
-	pass := queue.Or(queue.GenerationChanged, annotation)
+	pass := enqueue.Or(enqueue.GenerationChanged, annotation)
 	before, after := deployment("1", 1, nil), deployment("2", 1, nil)
-	fmt.Println(pass(queue.Event[*appsv1.Deployment]{Old: before, New: after}))
+	fmt.Println(pass(enqueue.Event[*appsv1.Deployment]{Old: before, New: after}))
 	after.Annotations = map[string]string{"example.com/restart": "now"}
-	fmt.Println(pass(queue.Event[*appsv1.Deployment]{Old: before, New: after}))
+	fmt.Println(pass(enqueue.Event[*appsv1.Deployment]{Old: before, New: after}))
 	// Output:
 	// false
 	// true
@@ -157,23 +158,72 @@ func ExampleNot() {
 	if err != nil {
 		panic(err)
 	}
-	ends := queue.Event[*appsv1.Deployment]{
+	ends := enqueue.Event[*appsv1.Deployment]{
 		Old: deployment("1", 1, map[string]string{"paused": "true"}),
 		New: deployment("2", 1, nil),
 	}
-	fmt.Println(queue.Not(queue.Selects[*appsv1.Deployment](paused))(ends))
-	fmt.Println(queue.Selects[*appsv1.Deployment](active)(ends))
+	fmt.Println(enqueue.Not(enqueue.Selects[*appsv1.Deployment](paused))(ends))
+	fmt.Println(enqueue.Selects[*appsv1.Deployment](active)(ends))
 	// Output:
 	// false
 	// true
 }
 
 // A deletion that the informer missed, of which nothing is left but the name.
-func ExampleEventHandler_tombstone() {
+func ExampleHandler_tombstone() {
 	q := queue.New(queue.Config[types.NamespacedName]{})
-	h := queue.EventHandler(q, queue.KeyOf[*corev1.Pod])
+	h := enqueue.Handler(q, enqueue.KeyOf[*corev1.Pod])
 	h.OnDelete(cache.DeletedFinalStateUnknown{Key: "default/gone"})
 	key, _ := q.Get()
 	fmt.Println(key)
 	// Output: default/gone
+}
+
+// informer stands for an informer of Pods.
+type informer struct{ handlers []cache.ResourceEventHandler }
+
+func (i *informer) AddEventHandler(h cache.ResourceEventHandler) { i.handlers = append(i.handlers, h) }
+
+func ExampleHandler() {
+	q := queue.New(queue.Config[types.NamespacedName]{})
+	var pods informer
+	pods.AddEventHandler(enqueue.Handler(q, enqueue.KeyOf[*corev1.Pod]))
+
+	for _, h := range pods.handlers {
+		h.OnAdd(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "from-list"}}, true)
+		h.OnDelete(cache.DeletedFinalStateUnknown{
+			Key: "default/gone",
+			Obj: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "gone"}},
+		})
+	}
+	for q.Len() > 0 {
+		key, priority, _ := q.GetWithPriority()
+		fmt.Println(key, priority)
+	}
+	// Output:
+	// default/gone 0
+	// default/from-list -100
+}
+
+// A change of a Pod wakes the ReplicaSet that controls it.
+func ExampleControllerOf() {
+	q := queue.New(queue.Config[types.NamespacedName]{})
+	replicaSet := appsv1.SchemeGroupVersion.WithKind("ReplicaSet").GroupKind()
+	h := enqueue.Handler(q, enqueue.ControllerOf[*corev1.Pod](replicaSet))
+	h.OnAdd(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default",
+		Name:      "web-1",
+		OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", Controller: ptr.To(true)},
+		},
+	}}, false)
+	key, _ := q.Get()
+	fmt.Println(key)
+	// Output: default/web
+}
+
+func ExampleKeyOf() {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
+	fmt.Println(enqueue.KeyOf(pod))
+	// Output: [default/web]
 }

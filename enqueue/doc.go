@@ -1,0 +1,36 @@
+// Package enqueue turns the events of informers into keys of a work queue.
+//
+// It takes the place of a handwritten cache.ResourceEventHandler: its handlers
+// are typed, handle the deletions that an informer missed, and give the initial
+// list a low priority if the queue has priorities.
+//
+//	informer.AddEventHandler(enqueue.Handler(q, enqueue.KeyOf[*v1.Widget]))
+//	pods.AddEventHandler(enqueue.Handler(q, enqueue.ControllerOf[*corev1.Pod](widgetKind)))
+//
+// Most callers need [Handler] with [KeyOf] for the reconciled objects, and with
+// [ControllerOf] for their children. The queue can be any type with an Add
+// method: a queue of client-go, a queue of package queue, or a Source of package
+// reconcile.
+//
+// Most controllers need no [Filter]: the queue merges the changes of one key,
+// and a reconcile that finds nothing to do is cheap. A filtered event does not
+// come again. The comment of [GenerationChanged] lists the changes that it does
+// not see.
+//
+// # Guarantees
+//
+//   - EQ1: If an informer missed a deletion, Handler adds the keys of the object
+//     in the tombstone.
+//   - EQ2: If the tombstone has no object and T can be made empty, Handler adds the
+//     keys of an object with the tombstone's namespace and name.
+//   - EQ3: If an update replaces an object by a new one with the same name,
+//     GenerationChanged and ResourceVersionChanged pass it.
+//   - EQ4: GenerationChanged and ResourceVersionChanged pass every creation and
+//     every deletion.
+//   - EQ5: GenerationChanged passes every event of an object without a generation;
+//     ResourceVersionChanged passes every event of an object without a
+//     resourceVersion.
+//   - EQ6: If the old or the new object of an update matches, Selects passes the
+//     update.
+//   - EQ7: If a tombstone has no object, Filter passes the deletion.
+package enqueue
