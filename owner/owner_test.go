@@ -1,4 +1,4 @@
-package reconcile_test
+package owner_test
 
 import (
 	"context"
@@ -18,18 +18,38 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
+	"github.com/controllerkit/controllerkit/internal/fakeserver"
+	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/testserver"
-	"github.com/controllerkit/controllerkit/reconcile"
+	"github.com/controllerkit/controllerkit/owner"
 )
 
 var configMapKind = corev1.SchemeGroupVersion.WithKind("ConfigMap")
+
+// errTerminal stands for an error with a method Terminal() bool that returns true.
+var errTerminal = errors.New("terminal")
+
+func isTerminal(err error) bool {
+	var t interface{ Terminal() bool }
+	return errors.As(err, &t) && t.Terminal()
+}
+
+func isStale(err error) bool {
+	var s interface{ Stale() bool }
+	return errors.As(err, &s) && s.Stale()
+}
+
+// hasPrefix reports whether the package's prefix is in the text of err exactly once.
+func hasPrefix(err error) bool {
+	return strings.HasPrefix(err.Error(), "owner: ") && strings.Count(err.Error(), "owner: ") == 1
+}
 
 // ref is a reference to a ConfigMap: Controller and BlockOwnerDeletion are controller.
 func ref(name string, uid types.UID, controller *bool) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: name, UID: uid, Controller: controller, BlockOwnerDeletion: controller}
 }
 
-// TestSetController proves R13, which references are made, and which are refused.
+// TestSetController proves OW1 and OW2: which references are made, and which are refused.
 func TestSetController(t *testing.T) {
 	t.Parallel()
 	mine := ref("settings", "uid-1", ptr.To(true))
@@ -56,20 +76,21 @@ func TestSetController(t *testing.T) {
 		{name: "old version of the kind", owner: "default", child: "default", refs: []metav1.OwnerReference{renamed}, want: []metav1.OwnerReference{mine}},
 		{name: "cluster-scoped owner and child", want: []metav1.OwnerReference{mine}},
 		{name: "cluster-scoped owner", child: "default", want: []metav1.OwnerReference{mine}},
-		{name: "another namespace", owner: "default", child: "other", wantErr: reconcile.ErrTerminal, wantText: "the owner is in namespace default, the child in other"},
-		{name: "cluster-scoped child", owner: "default", wantErr: reconcile.ErrTerminal, wantText: "the child in none"},
-		{name: "another controller", owner: "default", child: "default", refs: []metav1.OwnerReference{foreign}, want: []metav1.OwnerReference{foreign}, wantErr: reconcile.ErrOtherController, wantText: "ConfigMap settings with uid uid-2"},
-		{name: "owner and another controller", owner: "default", child: "default", refs: []metav1.OwnerReference{plain, foreign}, want: []metav1.OwnerReference{plain, foreign}, wantErr: reconcile.ErrOtherController},
-		{name: "no uid", owner: "default", child: "default", change: func(cm *corev1.ConfigMap) { cm.UID = "" }, wantErr: reconcile.ErrTerminal, wantText: "metadata.uid"},
-		{name: "no name", owner: "default", child: "default", change: func(cm *corev1.ConfigMap) { cm.Name = "" }, wantErr: reconcile.ErrTerminal, wantText: "no name"},
-		{name: "kind of a typed object", owner: "default", child: "default", kind: schema.GroupVersionKind{Group: "apps"}, wantErr: reconcile.ErrTerminal, wantText: "set the version and kind"},
+		{name: "another namespace", owner: "default", child: "other", wantErr: errTerminal, wantText: "the owner is in namespace \"default\" and the child in \"other\""},
+		{name: "cluster-scoped child", owner: "default", wantErr: errTerminal, wantText: "the child has no namespace"},
+		{name: "another controller", owner: "default", child: "default", refs: []metav1.OwnerReference{foreign}, want: []metav1.OwnerReference{foreign}, wantErr: owner.ErrOtherController, wantText: `ConfigMap "settings" with uid "uid-2"`},
+		{name: "owner and another controller", owner: "default", child: "default", refs: []metav1.OwnerReference{plain, foreign}, want: []metav1.OwnerReference{plain, foreign}, wantErr: owner.ErrOtherController},
+		{name: "owner twice", owner: "default", child: "default", refs: []metav1.OwnerReference{plain, friend, mine}, want: []metav1.OwnerReference{mine, friend}},
+		{name: "no uid", owner: "default", child: "default", change: func(cm *corev1.ConfigMap) { cm.UID = "" }, wantErr: errTerminal, wantText: "metadata.uid"},
+		{name: "no name", owner: "default", child: "default", change: func(cm *corev1.ConfigMap) { cm.Name = "" }, wantErr: errTerminal, wantText: "no metadata.name"},
+		{name: "kind of a typed object", owner: "default", child: "default", kind: schema.GroupVersionKind{Group: "apps"}, wantErr: errTerminal, wantText: "set its version and kind"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			owner := settings(func(cm *corev1.ConfigMap) { cm.Namespace = tt.owner })
+			parent := fakeserver.Settings(func(cm *corev1.ConfigMap) { cm.Namespace = tt.owner })
 			if tt.change != nil {
-				tt.change(owner)
+				tt.change(parent)
 			}
 			kind := tt.kind
 			if kind == (schema.GroupVersionKind{}) {
@@ -82,12 +103,12 @@ func TestSetController(t *testing.T) {
 				child.OwnerReferences = given
 			}
 			for range 2 { // the second time changes nothing
-				err := reconcile.SetController(owner, kind, child)
-				if !errors.Is(err, tt.wantErr) || tt.wantErr == nil && err != nil {
+				err := owner.SetController(parent, kind, child)
+				if tt.wantErr == errTerminal != isTerminal(err) || tt.wantErr != errTerminal && !errors.Is(err, tt.wantErr) || tt.wantErr == nil && err != nil {
 					t.Errorf("error = %v, want %v", err, tt.wantErr)
 				}
-				if err != nil && !strings.Contains(err.Error(), tt.wantText) {
-					t.Errorf("error = %q, want one with %q", err, tt.wantText)
+				if err != nil && (!strings.Contains(err.Error(), tt.wantText) || !hasPrefix(err)) {
+					t.Errorf("error = %q, want one with %q and the prefix of the package once", err, tt.wantText)
 				}
 				if diff := cmp.Diff(tt.want, child.OwnerReferences); diff != "" {
 					t.Errorf("owner references (-want +got):\n%s", diff)
@@ -121,7 +142,7 @@ func owned(refs ...metav1.OwnerReference) func(*corev1.ConfigMap) {
 	return func(cm *corev1.ConfigMap) { cm.OwnerReferences = refs }
 }
 
-// TestClaim proves R14, the table in the comment of Claim, and everything that holds a write up.
+// TestClaim proves OW3, OW4 and OW5: the table in the comment of Claim, and everything that holds a write up.
 func TestClaim(t *testing.T) {
 	t.Parallel()
 	mine := ref("settings", "uid-1", ptr.To(true))
@@ -155,12 +176,14 @@ func TestClaim(t *testing.T) {
 		{name: "owned, no match, deleting", live: none, child: []edit{owned(mine), deleting}, want: []metav1.OwnerReference{mine}},
 		{name: "orphan, matches, deleting", live: none, child: []edit{labelled, deleting}},
 		{name: "orphan, other namespace", live: none, child: []edit{labelled, func(cm *corev1.ConfigMap) { cm.Namespace = "other" }}},
+		{name: "forged in another namespace, matches", live: none, child: []edit{labelled, owned(mine), func(cm *corev1.ConfigMap) { cm.Namespace = "other" }}, want: []metav1.OwnerReference{mine}},
+		{name: "forged in another namespace, no match", live: none, child: []edit{owned(mine), func(cm *corev1.ConfigMap) { cm.Namespace = "other" }}, want: []metav1.OwnerReference{mine}},
 		{name: "owner deleting, adopt", owner: []edit{deleting}, live: deleting, child: []edit{labelled}},
 		{name: "owner deleting, orphan", owner: []edit{deleting}, live: deleting, child: []edit{owned(mine)}, want: []metav1.OwnerReference{mine}},
-		{name: "owner deleting live, adopt", live: deleting, child: []edit{labelled}, requests: "get settings", wantErr: func(err error) bool { return errors.Is(err, reconcile.ErrChanged) && isStale(err) }},
-		{name: "owner deleting live, orphan", live: deleting, child: []edit{owned(mine)}, want: []metav1.OwnerReference{mine}, requests: "get settings", wantErr: func(err error) bool { return errors.Is(err, reconcile.ErrChanged) && isStale(err) }},
-		{name: "owner gone", child: []edit{labelled}, requests: "get settings", wantErr: func(err error) bool { return errors.Is(err, reconcile.ErrGone) && isStale(err) }},
-		{name: "owner replaced", live: func(cm *corev1.ConfigMap) { cm.UID = "uid-9" }, child: []edit{labelled}, requests: "get settings", wantErr: func(err error) bool { return errors.Is(err, reconcile.ErrReplaced) && isStale(err) }},
+		{name: "owner deleting live, adopt", live: deleting, child: []edit{labelled}, requests: "get settings", wantErr: func(err error) bool { return errors.Is(err, kube.ErrChanged) && isStale(err) }},
+		{name: "owner deleting live, orphan", live: deleting, child: []edit{owned(mine)}, want: []metav1.OwnerReference{mine}, requests: "get settings", wantErr: func(err error) bool { return errors.Is(err, kube.ErrChanged) && isStale(err) }},
+		{name: "owner gone", child: []edit{labelled}, requests: "get settings", wantErr: func(err error) bool { return errors.Is(err, kube.ErrGone) && isStale(err) }},
+		{name: "owner replaced", live: func(cm *corev1.ConfigMap) { cm.UID = "uid-9" }, child: []edit{labelled}, requests: "get settings", wantErr: func(err error) bool { return errors.Is(err, kube.ErrReplaced) && isStale(err) }},
 		{name: "owner changed otherwise", live: func(cm *corev1.ConfigMap) { cm.Data = map[string]string{"a": "b"} }, child: []edit{labelled}, claimed: true, want: []metav1.OwnerReference{mine}, requests: "get settings, patch child"},
 		{name: "child changed otherwise", live: none, child: []edit{labelled}, now: func(cm *corev1.ConfigMap) { cm.Data = map[string]string{"a": "b"} }, claimed: true, want: []metav1.OwnerReference{mine}, requests: "get settings, patch child"},
 		{name: "child relabelled", live: none, child: []edit{labelled}, now: func(cm *corev1.ConfigMap) { cm.Labels = nil }, requests: "get settings, patch child", wantErr: apierrors.IsConflict},
@@ -174,38 +197,38 @@ func TestClaim(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			owner, cached := settings(tt.owner...), child(tt.child...)
-			m := newMemory()
+			parent, cached := fakeserver.Settings(tt.owner...), child(tt.child...)
+			m := fakeserver.New()
 			if tt.live != nil {
-				m.put(settings(tt.live))
+				m.Put(fakeserver.Settings(tt.live))
 			}
 			if !tt.gone {
 				live := cached.DeepCopy()
 				if tt.now != nil {
 					tt.now(live)
 				}
-				m.put(live)
+				m.Put(live)
 			}
 			var requests []string
-			m.do = func(name string, call func() error) error {
+			m.Do = func(name string, call func() error) error {
 				requests = append(requests, name)
 				return call()
 			}
 			given := cached.DeepCopy()
-			claimed, err := reconcile.Claim(t.Context(), m, owner, configMapKind, m, labels.SelectorFromSet(labels.Set{"app": "web"}), []*corev1.ConfigMap{cached})
-			if tt.wantErr == nil && err != nil || tt.wantErr != nil && !tt.wantErr(err) {
+			claimed, err := owner.Claim(t.Context(), m, parent, configMapKind, m, labels.SelectorFromSet(labels.Set{"app": "web"}), []*corev1.ConfigMap{cached})
+			if tt.wantErr == nil && err != nil || tt.wantErr != nil && !(tt.wantErr(err) && hasPrefix(err)) {
 				t.Errorf("error = %v", err)
 			}
 			if got := len(claimed) == 1; got != tt.claimed || len(claimed) > 1 {
 				t.Errorf("claimed %v, want it: %v", claimed, tt.claimed)
 			}
-			if tt.claimed && metav1.GetControllerOf(claimed[0]).UID != owner.UID {
+			if tt.claimed && metav1.GetControllerOf(claimed[0]).UID != parent.UID {
 				t.Errorf("claimed %v, which is not the version that has the reference", claimed[0])
 			}
 			if got := strings.Join(requests, ", "); got != tt.requests {
 				t.Errorf("requests %q, want %q", got, tt.requests)
 			}
-			if live := m.objects["child"]; live != nil {
+			if live := m.Objects["child"]; live != nil {
 				if diff := cmp.Diff(tt.want, live.OwnerReferences); diff != "" && len(tt.want)+len(live.OwnerReferences) > 0 {
 					t.Errorf("owner references in the server (-want +got):\n%s", diff)
 				}
@@ -223,21 +246,21 @@ func TestClaimSeveral(t *testing.T) {
 	named := func(name string) func(*corev1.ConfigMap) {
 		return func(cm *corev1.ConfigMap) { cm.Name, cm.UID = name, types.UID("uid-"+name) }
 	}
-	m := newMemory(settings())
+	m := fakeserver.New(fakeserver.Settings())
 	children := []*corev1.ConfigMap{child(labelled, named("a")), child(labelled, named("b")), child(named("c")), child(labelled, named("d"))}
 	for _, c := range children {
-		m.put(c)
+		m.Put(c)
 	}
-	m.objects["b"].Labels = nil
+	m.Objects["b"].Labels = nil
 	var requests []string
-	m.do = func(name string, call func() error) error {
+	m.Do = func(name string, call func() error) error {
 		requests = append(requests, name)
 		if name == "patch d" {
 			return context.DeadlineExceeded
 		}
 		return call()
 	}
-	claimed, err := reconcile.Claim(t.Context(), m, settings(), configMapKind, m, labels.SelectorFromSet(labels.Set{"app": "web"}), children)
+	claimed, err := owner.Claim(t.Context(), m, fakeserver.Settings(), configMapKind, m, labels.SelectorFromSet(labels.Set{"app": "web"}), children)
 	if !apierrors.IsConflict(err) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "adopt default/d") {
 		t.Errorf("error = %v, want a conflict and a deadline", err)
 	}
@@ -259,24 +282,24 @@ func TestClaimMisuse(t *testing.T) {
 		selector labels.Selector
 		want     string
 	}{
-		{name: "nil selector", owner: settings(), kind: configMapKind, want: "the selector is empty"},
-		{name: "empty selector", owner: settings(), kind: configMapKind, selector: labels.Everything(), want: "the selector is empty"},
-		{name: "no uid", owner: settings(func(cm *corev1.ConfigMap) { cm.UID = "" }), kind: configMapKind, selector: web, want: "metadata.uid"},
-		{name: "no kind", owner: settings(), selector: web, want: "set the version and kind"},
+		{name: "nil selector", owner: fakeserver.Settings(), kind: configMapKind, want: "selector is empty"},
+		{name: "empty selector", owner: fakeserver.Settings(), kind: configMapKind, selector: labels.Everything(), want: "selector is empty"},
+		{name: "no uid", owner: fakeserver.Settings(func(cm *corev1.ConfigMap) { cm.UID = "" }), kind: configMapKind, selector: web, want: "metadata.uid"},
+		{name: "no kind", owner: fakeserver.Settings(), selector: web, want: "set its version and kind"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			m := newMemory(settings(), child())
-			claimed, err := reconcile.Claim(t.Context(), m, tt.owner, tt.kind, m, tt.selector, []*corev1.ConfigMap{child()})
-			if !errors.Is(err, reconcile.ErrTerminal) || !strings.Contains(err.Error(), tt.want) || claimed != nil || m.writes > 0 {
-				t.Errorf("Claim() = %v, %v with %d writes; want a terminal error with %q", claimed, err, m.writes, tt.want)
+			m := fakeserver.New(fakeserver.Settings(), child())
+			claimed, err := owner.Claim(t.Context(), m, tt.owner, tt.kind, m, tt.selector, []*corev1.ConfigMap{child()})
+			if !isTerminal(err) || !strings.Contains(err.Error(), tt.want) || !hasPrefix(err) || claimed != nil || m.Writes > 0 {
+				t.Errorf("Claim() = %v, %v with %d writes; want a terminal error with %q", claimed, err, m.Writes, tt.want)
 			}
 		})
 	}
 }
 
-// TestServerClaim proves R14 on the real server: that its answers to the patches are what
+// TestServerClaim proves OW3 and OW4 on the real server: that its answers to the patches are what
 // they are taken for, from fresh and from old copies.
 func TestServerClaim(t *testing.T) {
 	t.Parallel()
@@ -301,9 +324,9 @@ func TestServerClaim(t *testing.T) {
 		})
 		return cm
 	}
-	claim := func(t *testing.T, owner, child *corev1.ConfigMap) (*corev1.ConfigMap, error) {
+	claim := func(t *testing.T, parent, child *corev1.ConfigMap) (*corev1.ConfigMap, error) {
 		t.Helper()
-		claimed, err := reconcile.Claim(t.Context(), client, owner, configMapKind, client, web, []*corev1.ConfigMap{child})
+		claimed, err := owner.Claim(t.Context(), client, parent, configMapKind, client, web, []*corev1.ConfigMap{child})
 		if len(claimed) == 0 {
 			return nil, err
 		}
@@ -324,15 +347,15 @@ func TestServerClaim(t *testing.T) {
 
 	t.Run("there and back", func(t *testing.T) {
 		t.Parallel()
-		owner, friend := create(t), create(t)
+		parent, friend := create(t), create(t)
 		cm := create(t, labelled, func(cm *corev1.ConfigMap) {
 			cm.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: friend.Name, UID: friend.UID}}
 		})
-		adopted, err := claim(t, owner, cm)
-		if err != nil || len(adopted.OwnerReferences) != 2 || !metav1.IsControlledBy(adopted, owner) {
+		adopted, err := claim(t, parent, cm)
+		if err != nil || len(adopted.OwnerReferences) != 2 || !metav1.IsControlledBy(adopted, parent) {
 			t.Fatalf("Claim() = %v, %v", adopted, err)
 		}
-		again, err := claim(t, owner, adopted)
+		again, err := claim(t, parent, adopted)
 		if err != nil || again.ResourceVersion != adopted.ResourceVersion {
 			t.Errorf("Claim() again = %v, %v", again, err)
 		}
@@ -341,7 +364,7 @@ func TestServerClaim(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if left, err := claim(t, owner, live); left != nil || err != nil {
+		if left, err := claim(t, parent, live); left != nil || err != nil {
 			t.Errorf("Claim() of one that matches no more = %v, %v", left, err)
 		}
 		if live, err = client.Get(t.Context(), cm.Name, metav1.GetOptions{}); err != nil || len(live.OwnerReferences) != 1 || live.OwnerReferences[0].UID != friend.UID {
@@ -350,16 +373,16 @@ func TestServerClaim(t *testing.T) {
 	})
 	t.Run("from none to none", func(t *testing.T) {
 		t.Parallel()
-		owner, cm := create(t), create(t, labelled)
-		adopted, err := claim(t, owner, cm)
-		if err != nil || !metav1.IsControlledBy(adopted, owner) {
+		parent, cm := create(t), create(t, labelled)
+		adopted, err := claim(t, parent, cm)
+		if err != nil || !metav1.IsControlledBy(adopted, parent) {
 			t.Fatalf("Claim() = %v, %v", adopted, err)
 		}
 		adopted.Labels = map[string]string{"app": "mail"}
 		if adopted, err = client.Update(t.Context(), adopted, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := claim(t, owner, adopted); err != nil {
+		if _, err := claim(t, parent, adopted); err != nil {
 			t.Error(err)
 		}
 		if live, err := client.Get(t.Context(), cm.Name, metav1.GetOptions{}); err != nil || len(live.OwnerReferences) != 0 {
@@ -369,7 +392,7 @@ func TestServerClaim(t *testing.T) {
 	old := []struct {
 		name   string
 		child  func(*corev1.ConfigMap)
-		change func(t *testing.T, owner, child *corev1.ConfigMap)
+		change func(t *testing.T, parent, child *corev1.ConfigMap)
 		want   func(error) bool
 	}{
 		{name: "child relabelled", child: labelled, change: func(t *testing.T, _, child *corev1.ConfigMap) {
@@ -386,23 +409,23 @@ func TestServerClaim(t *testing.T) {
 		{name: "child gone", child: labelled, change: func(t *testing.T, _, child *corev1.ConfigMap) {
 			remove(t, child)
 		}, want: func(err error) bool { return err == nil }},
-		{name: "owner deleting", child: labelled, change: func(t *testing.T, owner, _ *corev1.ConfigMap) {
-			merge(t, owner, `{"metadata":{"finalizers":["example.com/wait"]}}`)
-			remove(t, owner)
-		}, want: func(err error) bool { return errors.Is(err, reconcile.ErrChanged) }},
-		{name: "owner gone", child: labelled, change: func(t *testing.T, owner, _ *corev1.ConfigMap) {
-			remove(t, owner)
-		}, want: func(err error) bool { return errors.Is(err, reconcile.ErrGone) }},
+		{name: "owner deleting", child: labelled, change: func(t *testing.T, parent, _ *corev1.ConfigMap) {
+			merge(t, parent, `{"metadata":{"finalizers":["example.com/wait"]}}`)
+			remove(t, parent)
+		}, want: func(err error) bool { return errors.Is(err, kube.ErrChanged) }},
+		{name: "owner gone", child: labelled, change: func(t *testing.T, parent, _ *corev1.ConfigMap) {
+			remove(t, parent)
+		}, want: func(err error) bool { return errors.Is(err, kube.ErrGone) }},
 	}
 	for _, tt := range old {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			owner, cm := create(t), create(t, tt.child)
-			tt.change(t, owner, cm)
-			if claimed, err := claim(t, owner, cm); claimed != nil || !tt.want(err) {
+			parent, cm := create(t), create(t, tt.child)
+			tt.change(t, parent, cm)
+			if claimed, err := claim(t, parent, cm); claimed != nil || !tt.want(err) {
 				t.Errorf("Claim() = %v, %v", claimed, err)
 			}
-			if live, err := client.Get(t.Context(), cm.Name, metav1.GetOptions{}); err == nil && metav1.IsControlledBy(live, owner) {
+			if live, err := client.Get(t.Context(), cm.Name, metav1.GetOptions{}); err == nil && metav1.IsControlledBy(live, parent) {
 				t.Error("it was adopted")
 			}
 		})

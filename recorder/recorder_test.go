@@ -1,4 +1,4 @@
-package reconcile_test
+package recorder_test
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/controllerkit/controllerkit/reconcile"
+	"github.com/controllerkit/controllerkit/recorder"
 )
 
 var (
@@ -40,7 +40,7 @@ type eventStore struct {
 	hang   bool                                             // every request, until its context is done
 }
 
-func (e *eventStore) client(namespace string) reconcile.EventClient {
+func (e *eventStore) client(namespace string) recorder.Client {
 	return eventClient{store: e, namespace: namespace}
 }
 
@@ -142,16 +142,16 @@ func (e *eventStore) observed() (n uint64) {
 }
 
 func configMapRef(name string) corev1.ObjectReference {
-	return reconcile.Reference(&metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name), ResourceVersion: "7"}, configMapKind)
+	return recorder.Reference(&metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name), ResourceVersion: "7"}, configMapKind)
 }
 
 // say records an event that differs from others by its object and note only.
-func say(r *reconcile.EventRecorder, object, note string) {
+func say(r *recorder.Recorder, object, note string) {
 	r.Event(configMapRef(object), corev1.ObjectReference{}, corev1.EventTypeNormal, "Copied", "Copy", note)
 }
 
 // runEvents runs r. stop ends it and returns how long that took.
-func runEvents(t *testing.T, ctx context.Context, r *reconcile.EventRecorder) (stop func() time.Duration) {
+func runEvents(t *testing.T, ctx context.Context, r *recorder.Recorder) (stop func() time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -167,11 +167,11 @@ func runEvents(t *testing.T, ctx context.Context, r *reconcile.EventRecorder) (s
 	}
 }
 
-func newRecorder(e *eventStore) *reconcile.EventRecorder {
-	return &reconcile.EventRecorder{Controller: "example.com/copier", Client: e.client}
+func newRecorder(e *eventStore) *recorder.Recorder {
+	return &recorder.Recorder{Controller: "example.com/copier", Client: e.client}
 }
 
-func total(c reconcile.EventCounts) uint64 {
+func total(c recorder.Counts) uint64 {
 	n := c.Written + c.Deduplicated + c.Held
 	for _, d := range c.Dropped {
 		n += d
@@ -179,7 +179,7 @@ func total(c reconcile.EventCounts) uint64 {
 	return n
 }
 
-func wantCounts(t *testing.T, r *reconcile.EventRecorder, want reconcile.EventCounts) {
+func wantCounts(t *testing.T, r *recorder.Recorder, want recorder.Counts) {
 	t.Helper()
 	if want.Dropped == nil {
 		want.Dropped = map[string]uint64{}
@@ -190,7 +190,7 @@ func wantCounts(t *testing.T, r *reconcile.EventRecorder, want reconcile.EventCo
 }
 
 // The same event many times is one Event, written at once, whose series is patched
-// once an Interval. Proves R20.
+// once an Interval. Proves RE1.
 func TestEventSeries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var store eventStore
@@ -199,7 +199,7 @@ func TestEventSeries(t *testing.T) {
 		say(r, "a", "copied") // before Run
 		stop := runEvents(t, t.Context(), r)
 		synctest.Wait()
-		wantCounts(t, r, reconcile.EventCounts{Written: 1})
+		wantCounts(t, r, recorder.Counts{Written: 1})
 
 		time.Sleep(time.Second / 2)
 		for range 180 { // for 3min
@@ -207,12 +207,12 @@ func TestEventSeries(t *testing.T) {
 			say(r, "a", "copied")
 		}
 		last := time.Now()
-		wantCounts(t, r, reconcile.EventCounts{Written: 1, Deduplicated: 179, Held: 1})
+		wantCounts(t, r, recorder.Counts{Written: 1, Deduplicated: 179, Held: 1})
 		say(r, "b", "copied")
 		say(r, "a", "another note")
 		synctest.Wait()
 		stop()
-		wantCounts(t, r, reconcile.EventCounts{Written: 3, Deduplicated: 180})
+		wantCounts(t, r, recorder.Counts{Written: 3, Deduplicated: 180})
 
 		verbs, times := store.requests()
 		if diff := cmp.Diff([]string{"create", "patch", "patch", "patch", "create", "create", "patch"}, verbs); diff != "" {
@@ -257,7 +257,7 @@ func TestEventSeriesEnds(t *testing.T) {
 			synctest.Wait()
 		}
 		stop()
-		wantCounts(t, r, reconcile.EventCounts{Written: 2, Deduplicated: 1})
+		wantCounts(t, r, recorder.Counts{Written: 2, Deduplicated: 1})
 		if got := len(store.list()); got != 2 {
 			t.Errorf("%d Events, want 2", got)
 		}
@@ -265,32 +265,32 @@ func TestEventSeriesEnds(t *testing.T) {
 }
 
 // 100,000 events at once, of three kinds, cost the requests that are documented, and
-// every one is counted. Proves R20, R21.
+// every one is counted. Proves RE1, R21.
 func TestEventFlood(t *testing.T) {
 	const flood = 100_000
 	for _, tt := range []struct {
 		name     string
-		say      func(r *reconcile.EventRecorder, i int)
+		say      func(r *recorder.Recorder, i int)
 		requests int // at most, in the first second
-		want     reconcile.EventCounts
+		want     recorder.Counts
 	}{
 		{
 			name:     "the same event",
-			say:      func(r *reconcile.EventRecorder, _ int) { say(r, "a", "copied") },
+			say:      func(r *recorder.Recorder, _ int) { say(r, "a", "copied") },
 			requests: 2,
-			want:     reconcile.EventCounts{Written: 1, Deduplicated: flood - 1},
+			want:     recorder.Counts{Written: 1, Deduplicated: flood - 1},
 		},
 		{
 			name:     "different notes about one object",
-			say:      func(r *reconcile.EventRecorder, i int) { say(r, "a", fmt.Sprint("copy ", i)) },
+			say:      func(r *recorder.Recorder, i int) { say(r, "a", fmt.Sprint("copy ", i)) },
 			requests: 25,
-			want:     reconcile.EventCounts{Written: 25, Dropped: map[string]uint64{"limited": flood - 25}},
+			want:     recorder.Counts{Written: 25, Dropped: map[string]uint64{"limited": flood - 25}},
 		},
 		{
 			name:     "many objects",
-			say:      func(r *reconcile.EventRecorder, i int) { say(r, fmt.Sprint("a", i), "copied") },
+			say:      func(r *recorder.Recorder, i int) { say(r, fmt.Sprint("a", i), "copied") },
 			requests: 220,
-			want:     reconcile.EventCounts{Written: 1024, Dropped: map[string]uint64{"full": flood - 1024}},
+			want:     recorder.Counts{Written: 1024, Dropped: map[string]uint64{"full": flood - 1024}},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -307,7 +307,7 @@ func TestEventFlood(t *testing.T) {
 				stop := runEvents(t, t.Context(), r)
 				time.Sleep(time.Hour)
 				stop()
-				wantCounts(t, r, func() reconcile.EventCounts {
+				wantCounts(t, r, func() recorder.Counts {
 					if tt.want.Dropped == nil {
 						tt.want.Dropped = map[string]uint64{}
 					}
@@ -417,12 +417,12 @@ func TestEventHungClient(t *testing.T) {
 			t.Errorf("10,000 calls of Event waited %v, want 0", took)
 		}
 		synctest.Wait()
-		wantCounts(t, r, reconcile.EventCounts{Held: 100, Dropped: map[string]uint64{"full": 9900}})
+		wantCounts(t, r, recorder.Counts{Held: 100, Dropped: map[string]uint64{"full": 9900}})
 
 		if took := stop(); took != 3*time.Second {
 			t.Errorf("Run returned after %v, want 3s", took)
 		}
-		wantCounts(t, r, reconcile.EventCounts{Dropped: map[string]uint64{"full": 9900, "stopped": 100}})
+		wantCounts(t, r, recorder.Counts{Dropped: map[string]uint64{"full": 9900, "stopped": 100}})
 		logged := map[string]uint64{}
 		for _, l := range logs.find("Dropped events") {
 			logged[l.Values["reason"].(string)] += l.Values["dropped"].(uint64)
@@ -456,7 +456,7 @@ func TestEventRequestTimeout(t *testing.T) {
 		if diff := cmp.Diff([]time.Duration{0, 10 * time.Second, 11 * time.Second}, after); diff != "" {
 			t.Errorf("times of the requests (-want +got):\n%s", diff)
 		}
-		wantCounts(t, r, reconcile.EventCounts{Written: 2})
+		wantCounts(t, r, recorder.Counts{Written: 2})
 	})
 }
 
@@ -527,7 +527,7 @@ func TestEventStopInFlood(t *testing.T) {
 		if took := time.Since(start); took != 0 {
 			t.Errorf("Run returned after %v, want 0", took)
 		}
-		wantCounts(t, r, reconcile.EventCounts{Written: 1, Dropped: map[string]uint64{"stopped": 1}})
+		wantCounts(t, r, recorder.Counts{Written: 1, Dropped: map[string]uint64{"stopped": 1}})
 	})
 }
 
@@ -583,7 +583,7 @@ func TestEventErrors(t *testing.T) {
 				if got := times[len(times)-1].Sub(start); got != tt.took {
 					t.Errorf("the last try came after %v, want %v", got, tt.took)
 				}
-				wantCounts(t, r, reconcile.EventCounts{Dropped: map[string]uint64{tt.reason: 2}})
+				wantCounts(t, r, recorder.Counts{Dropped: map[string]uint64{tt.reason: 2}})
 
 				// A refused series is tried once an Interval at most, and not for ever.
 				before, when := len(verbs), time.Now()
@@ -643,7 +643,7 @@ func TestEventLog(t *testing.T) {
 }
 
 // A write that came through although its answer did not makes no second Event and no
-// wrong count. Proves R20.
+// wrong count. Proves RE1.
 func TestEventLostAnswers(t *testing.T) {
 	for _, more := range []int{0, 30} { // events after the create that is tried again
 		t.Run(fmt.Sprint(more), func(t *testing.T) {
@@ -673,7 +673,7 @@ func TestEventLostAnswers(t *testing.T) {
 				if got := store.observed(); got != uint64(2+more) {
 					t.Errorf("the Event tells of %d occurrences, want %d", got, 2+more)
 				}
-				wantCounts(t, r, reconcile.EventCounts{Written: 1, Deduplicated: uint64(1 + more)})
+				wantCounts(t, r, recorder.Counts{Written: 1, Deduplicated: uint64(1 + more)})
 			})
 		})
 	}
@@ -702,7 +702,7 @@ func TestEventExpired(t *testing.T) {
 		if got := store.observed(); got != 2 {
 			t.Errorf("the Event tells of %d occurrences, want 2", got)
 		}
-		wantCounts(t, r, reconcile.EventCounts{Written: 1, Deduplicated: 1})
+		wantCounts(t, r, recorder.Counts{Written: 1, Deduplicated: 1})
 	})
 }
 
@@ -721,9 +721,9 @@ func TestEventMaxSeries(t *testing.T) {
 		say(r, "a", "copied") // in place of c
 		say(r, "c", "copied") // no place: a and b are held
 		synctest.Wait()
-		wantCounts(t, r, reconcile.EventCounts{Written: 4, Held: 1, Dropped: map[string]uint64{"full": 1}})
+		wantCounts(t, r, recorder.Counts{Written: 4, Held: 1, Dropped: map[string]uint64{"full": 1}})
 		stop()
-		wantCounts(t, r, reconcile.EventCounts{Written: 4, Deduplicated: 1, Dropped: map[string]uint64{"full": 1}})
+		wantCounts(t, r, recorder.Counts{Written: 4, Deduplicated: 1, Dropped: map[string]uint64{"full": 1}})
 	})
 }
 
@@ -791,9 +791,9 @@ func TestEventBadInput(t *testing.T) {
 		want                            *eventsv1.Event // nil if it is invalid
 	}{
 		{name: "no object", eventType: "Normal", reason: "R", action: "A"},
-		{name: "nil object", regarding: reconcile.Reference(nil, configMapKind), eventType: "Normal", reason: "R", action: "A"},
-		{name: "nil pointer", regarding: reconcile.Reference((*corev1.ConfigMap)(nil), configMapKind), eventType: "Normal", reason: "R", action: "A"},
-		{name: "no kind", regarding: reconcile.Reference(&metav1.ObjectMeta{Name: "a"}, schema.GroupVersionKind{}), eventType: "Normal", reason: "R", action: "A"},
+		{name: "nil object", regarding: recorder.Reference(nil, configMapKind), eventType: "Normal", reason: "R", action: "A"},
+		{name: "nil pointer", regarding: recorder.Reference((*corev1.ConfigMap)(nil), configMapKind), eventType: "Normal", reason: "R", action: "A"},
+		{name: "no kind", regarding: recorder.Reference(&metav1.ObjectMeta{Name: "a"}, schema.GroupVersionKind{}), eventType: "Normal", reason: "R", action: "A"},
 		{name: "no type", regarding: good, reason: "R", action: "A"},
 		{name: "unknown type", regarding: good, eventType: "Error", reason: "R", action: "A"},
 		{name: "no reason", regarding: good, eventType: "Normal", action: "A"},
@@ -819,7 +819,7 @@ func TestEventBadInput(t *testing.T) {
 				runEvents(t, t.Context(), r)()
 				events := store.list()
 				if tt.want == nil {
-					wantCounts(t, r, reconcile.EventCounts{Dropped: map[string]uint64{"invalid": 1}})
+					wantCounts(t, r, recorder.Counts{Dropped: map[string]uint64{"invalid": 1}})
 					return
 				}
 				if len(events) != 1 {
@@ -840,9 +840,9 @@ func TestEventBadInput(t *testing.T) {
 // A Func needs no recorder in its tests.
 func TestEventNilRecorder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var r *reconcile.EventRecorder
+		var r *recorder.Recorder
 		say(r, "a", "copied")
-		if diff := cmp.Diff(reconcile.EventCounts{}, r.Counts()); diff != "" {
+		if diff := cmp.Diff(recorder.Counts{}, r.Counts()); diff != "" {
 			t.Errorf("Counts (-want +got):\n%s", diff)
 		}
 		runEvents(t, t.Context(), r)()
@@ -851,9 +851,9 @@ func TestEventNilRecorder(t *testing.T) {
 
 func TestEventRecorderFields(t *testing.T) {
 	var store eventStore
-	err := (&reconcile.EventRecorder{Controller: "no good", Interval: -1, MaxSeries: -1, QPS: -1, StopTimeout: -1}).Run(t.Context())
+	err := (&recorder.Recorder{Controller: "no good", Interval: -1, MaxSeries: -1, QPS: -1, StopTimeout: -1}).Run(t.Context())
 	for _, field := range []string{"Client", "Controller", "Interval", "MaxSeries", "QPS", "StopTimeout"} {
-		if err == nil || !strings.Contains(err.Error(), "reconcile: EventRecorder."+field+" is ") {
+		if err == nil || !strings.Contains(err.Error(), "recorder: Recorder."+field+" is ") {
 			t.Errorf("Run = %v, want it to name %s", err, field)
 		}
 	}

@@ -1,4 +1,4 @@
-package reconcile_test
+package external_test
 
 import (
 	"context"
@@ -21,17 +21,23 @@ import (
 
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
 	"github.com/controllerkit/controllerkit/controllertest/fault"
+	"github.com/controllerkit/controllerkit/external"
+	"github.com/controllerkit/controllerkit/internal/fakeserver"
 	"github.com/controllerkit/controllerkit/internal/testserver"
-	"github.com/controllerkit/controllerkit/reconcile"
 )
+
+func isTerminal(err error) bool {
+	var t interface{ Terminal() bool }
+	return errors.As(err, &t) && t.Terminal()
+}
 
 const account = "example.com/account"
 
 // accounts is a controller's way to a service: the token is the name.
-func accounts(c *cloud.Cloud, settle time.Duration) reconcile.External {
-	return reconcile.External{
-		Annotation: account,
-		Settle:     settle,
+func accounts(c *cloud.Cloud, visible time.Duration) external.Resource {
+	return external.Resource{
+		Annotation:   account,
+		VisibleAfter: visible,
 		Find: func(ctx context.Context, token string) (string, bool, error) {
 			list, err := c.List(ctx, token)
 			if err != nil || len(list) == 0 {
@@ -56,12 +62,12 @@ func accounts(c *cloud.Cloud, settle time.Duration) reconcile.External {
 var services = []struct {
 	name    string
 	options cloud.Options
-	settle  time.Duration
+	visible time.Duration
 }{
 	{name: "knows tokens, reads lag", options: cloud.Options{Idempotent: true, HiddenReads: 2}},
 	{name: "refuses names, reads lag", options: cloud.Options{ChosenIDs: true, HiddenReads: 2}},
 	{name: "knows nothing", options: cloud.Options{}},
-	{name: "knows nothing, reads lag", options: cloud.Options{HiddenReads: 1}, settle: time.Minute},
+	{name: "knows nothing, reads lag", options: cloud.Options{HiddenReads: 1}, visible: time.Minute},
 }
 
 // trouble is what happens to one call, to the API server or to the service.
@@ -101,8 +107,8 @@ func (p *plan) do(_ string, call func() error) error {
 	return errors.Join(io.ErrUnexpectedEOF, err)
 }
 
-// pass calls ExternalOnce and survives its crash.
-func pass(ctx context.Context, m *memory, obj *corev1.ConfigMap, e reconcile.External) (id string, res reconcile.Result, err error) {
+// pass calls Once and survives its crash.
+func pass(ctx context.Context, m *fakeserver.Server, obj *corev1.ConfigMap, e external.Resource) (id string, wait time.Duration, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			if r != any(errCrash) {
@@ -111,13 +117,13 @@ func pass(ctx context.Context, m *memory, obj *corev1.ConfigMap, e reconcile.Ext
 			err = errCrash
 		}
 	}()
-	return reconcile.ExternalOnce(ctx, m, obj, e)
+	return external.Once(ctx, m, obj, e)
 }
 
-// TestExternalOnceCrash proves R11, with every pair of crashes, lost responses and failures
+// TestOnceCrash proves EX1, with every pair of crashes, lost responses and failures
 // at every two calls, on every kind of service, with caches that are up to date
 // and that lag behind by one call, there is one account in the end, and there is an end.
-func TestExternalOnceCrash(t *testing.T) {
+func TestOnceCrash(t *testing.T) {
 	t.Parallel()
 	for _, service := range services {
 		t.Run(service.name, func(t *testing.T) {
@@ -129,7 +135,7 @@ func TestExternalOnceCrash(t *testing.T) {
 						for mode := trouble(0); mode < troubles*troubles; mode++ {
 							for _, lag := range []bool{false, true} {
 								p := &plan{at: map[int]trouble{first: mode % troubles, second: mode / troubles}}
-								if diff := p.run(t, service.options, service.settle, lag); diff != "" {
+								if diff := p.run(t, service.options, service.visible, lag); diff != "" {
 									t.Errorf("trouble %v, lag %v: %s", p.at, lag, diff)
 									return
 								}
@@ -145,27 +151,27 @@ func TestExternalOnceCrash(t *testing.T) {
 }
 
 // run is the life of one object under the plan, and says what is wrong with it.
-func (p *plan) run(t *testing.T, options cloud.Options, settle time.Duration, lag bool) string {
+func (p *plan) run(t *testing.T, options cloud.Options, visible time.Duration, lag bool) string {
 	t.Helper()
-	m := newMemory(settings())
-	m.do = p.do
+	m := fakeserver.New(fakeserver.Settings())
+	m.Do = p.do
 	c := cloud.New(options)
 	e := accounts(c.Through(func(ctx context.Context, name string, call func(context.Context) error) error {
 		return p.do(name, func() error { return call(ctx) })
-	}), settle)
-	cached := m.objects["settings"]
+	}), visible)
+	cached := m.Objects["settings"]
 	for range 20 {
-		next := m.objects["settings"]
+		next := m.Objects["settings"]
 		if !lag {
 			cached = next
 		}
-		id, res, err := pass(t.Context(), m, cached, e)
+		id, wait, err := pass(t.Context(), m, cached, e)
 		cached = next
-		if id == "" && err == nil && res.RequeueAfter <= 0 {
+		if id == "" && err == nil && wait <= 0 {
 			return "nothing came out, and nothing would go on"
 		}
 		if id == "" {
-			time.Sleep(res.RequeueAfter)
+			time.Sleep(wait)
 			continue
 		}
 		if held := c.Resources(); len(held) != 1 || held[0].ID != id {
@@ -175,7 +181,7 @@ func (p *plan) run(t *testing.T, options cloud.Options, settle time.Duration, la
 			return fmt.Sprintf("%d creates", creates)
 		}
 		before := p.calls
-		again, _, err := pass(t.Context(), m, m.objects["settings"], e)
+		again, _, err := pass(t.Context(), m, m.Objects["settings"], e)
 		if again != id || err != nil || p.calls != before {
 			return fmt.Sprintf("the next pass = %q, %v with %d calls; want %q with none", again, err, p.calls-before, id)
 		}
@@ -184,13 +190,13 @@ func (p *plan) run(t *testing.T, options cloud.Options, settle time.Duration, la
 	return "no id after 20 passes"
 }
 
-// TestExternalOnceGuard proves R12, Create is not called for a copy of an object
+// TestOnceGuard proves EX2, Create is not called for a copy of an object
 // that is not its newest version, whatever the copy says.
-func TestExternalOnceGuard(t *testing.T) {
+func TestOnceGuard(t *testing.T) {
 	t.Parallel()
-	obj := settings()
+	obj := fakeserver.Settings()
 	intent := func(cm *corev1.ConfigMap) {
-		cm.Annotations = map[string]string{account: fmt.Sprintf(`{"token":%q,"since":"2020-01-01T00:00:00Z"}`, reconcile.ExternalToken(obj, account))}
+		cm.Annotations = map[string]string{account: fmt.Sprintf(`{"token":%q,"since":"2020-01-01T00:00:00Z"}`, external.Token(obj, account))}
 	}
 	tests := []struct {
 		name   string
@@ -198,30 +204,30 @@ func TestExternalOnceGuard(t *testing.T) {
 		live   *corev1.ConfigMap // nil if it is gone
 		want   func(error) bool
 	}{
-		{name: "none recorded, changed", cached: settings(), live: settings(func(cm *corev1.ConfigMap) { cm.Data = map[string]string{"a": "b"} }), want: apierrors.IsConflict},
-		{name: "none recorded, replaced", cached: settings(), live: settings(func(cm *corev1.ConfigMap) { cm.UID = "uid-2" }), want: apierrors.IsConflict},
-		{name: "none recorded, gone", cached: settings(), want: apierrors.IsNotFound},
-		{name: "recorded, changed", cached: settings(intent), live: settings(intent, func(cm *corev1.ConfigMap) { cm.Data = map[string]string{"a": "b"} }), want: apierrors.IsConflict},
-		{name: "recorded, deleted", cached: settings(intent), live: settings(intent, func(cm *corev1.ConfigMap) { cm.DeletionTimestamp = &metav1.Time{Time: time.Now()} }), want: apierrors.IsConflict},
-		{name: "recorded, replaced", cached: settings(intent), live: settings(intent, func(cm *corev1.ConfigMap) { cm.UID = "uid-2" }), want: apierrors.IsConflict},
-		{name: "recorded, gone", cached: settings(intent), want: apierrors.IsNotFound},
+		{name: "none recorded, changed", cached: fakeserver.Settings(), live: fakeserver.Settings(func(cm *corev1.ConfigMap) { cm.Data = map[string]string{"a": "b"} }), want: apierrors.IsConflict},
+		{name: "none recorded, replaced", cached: fakeserver.Settings(), live: fakeserver.Settings(func(cm *corev1.ConfigMap) { cm.UID = "uid-2" }), want: apierrors.IsConflict},
+		{name: "none recorded, gone", cached: fakeserver.Settings(), want: apierrors.IsNotFound},
+		{name: "recorded, changed", cached: fakeserver.Settings(intent), live: fakeserver.Settings(intent, func(cm *corev1.ConfigMap) { cm.Data = map[string]string{"a": "b"} }), want: apierrors.IsConflict},
+		{name: "recorded, deleted", cached: fakeserver.Settings(intent), live: fakeserver.Settings(intent, func(cm *corev1.ConfigMap) { cm.DeletionTimestamp = &metav1.Time{Time: time.Now()} }), want: apierrors.IsConflict},
+		{name: "recorded, replaced", cached: fakeserver.Settings(intent), live: fakeserver.Settings(intent, func(cm *corev1.ConfigMap) { cm.UID = "uid-2" }), want: apierrors.IsConflict},
+		{name: "recorded, gone", cached: fakeserver.Settings(intent), want: apierrors.IsNotFound},
 	}
 	for _, tt := range tests {
-		for _, settle := range []time.Duration{0, time.Minute} {
-			t.Run(fmt.Sprint(tt.name, " ", settle), func(t *testing.T) {
+		for _, visible := range []time.Duration{0, time.Minute} {
+			t.Run(fmt.Sprint(tt.name, " ", visible), func(t *testing.T) {
 				t.Parallel()
-				m := newMemory()
-				m.version = 1 // the live one is version 2
+				m := fakeserver.New()
+				m.Version = 1 // the live one is version 2
 				if tt.live != nil {
-					m.put(tt.live)
+					m.Put(tt.live)
 				}
 				c := cloud.New(cloud.Options{})
-				id, res, err := reconcile.ExternalOnce(t.Context(), m, tt.cached, accounts(c, settle))
-				if id != "" || res != (reconcile.Result{}) || !tt.want(err) {
-					t.Errorf("ExternalOnce() = %q, %+v, %v", id, res, err)
+				id, wait, err := external.Once(t.Context(), m, tt.cached, accounts(c, visible))
+				if id != "" || wait != 0 || !tt.want(err) {
+					t.Errorf("Once() = %q, %+v, %v", id, wait, err)
 				}
-				if creates, _ := c.Calls(); creates != 0 || m.writes != 0 {
-					t.Errorf("%d creates and %d writes, want none", creates, m.writes)
+				if creates, _ := c.Calls(); creates != 0 || m.Writes != 0 {
+					t.Errorf("%d creates and %d writes, want none", creates, m.Writes)
 				}
 			})
 		}
@@ -229,16 +235,16 @@ func TestExternalOnceGuard(t *testing.T) {
 }
 
 // What is in the annotation, and what follows from it.
-func TestExternalOnceAnnotation(t *testing.T) {
+func TestOnceAnnotation(t *testing.T) {
 	t.Parallel()
-	token := reconcile.ExternalToken(settings(), account)
-	other := reconcile.ExternalToken(settings(func(cm *corev1.ConfigMap) { cm.UID = "uid-2" }), account)
+	token := external.Token(fakeserver.Settings(), account)
+	other := external.Token(fakeserver.Settings(func(cm *corev1.ConfigMap) { cm.UID = "uid-2" }), account)
 	deleting := func(cm *corev1.ConfigMap) { cm.DeletionTimestamp = &metav1.Time{Time: time.Now()} }
 	tests := []struct {
 		name    string
 		value   string // "" for none
 		change  func(*corev1.ConfigMap)
-		settle  time.Duration
+		visible time.Duration
 		mangle  func(*corev1.ConfigMap) *corev1.ConfigMap
 		want    string // the id
 		after   time.Duration
@@ -252,21 +258,21 @@ func TestExternalOnceAnnotation(t *testing.T) {
 		{name: "none, deleting", change: deleting, wantErr: "the object is being deleted"},
 		{name: "intent, deleting", value: `{"token":"` + token + `"}`, change: deleting, wantErr: "the object is being deleted"},
 		{name: "copied from another object", value: `{"token":"` + other + `","id":"id-9"}`, want: "id-1", creates: 1, writes: 2},
-		{name: "copied, with settle", value: `{"token":"` + other + `","id":"id-9"}`, settle: time.Minute, want: "id-1", creates: 1, writes: 2},
+		{name: "copied, with VisibleAfter", value: `{"token":"` + other + `","id":"id-9"}`, visible: time.Minute, want: "id-1", creates: 1, writes: 2},
 		{name: "unreadable", value: "id-9", want: "id-1", creates: 1, writes: 2},
-		{name: "unreadable, with settle", value: "id-9", settle: time.Minute, after: time.Minute, writes: 1},
-		{name: "without token, with settle", value: `{"id":"id-9"}`, settle: time.Minute, after: time.Minute, writes: 1},
-		{name: "intent just now, with settle", value: `{"token":"` + token + `","since":"2000-01-01T00:00:00Z"}`, settle: time.Minute, after: time.Minute},
-		{name: "intent from the future", value: `{"token":"` + token + `","since":"2100-01-01T00:00:00Z"}`, settle: time.Minute, after: time.Minute, writes: 1},
-		{name: "intent, settled", value: `{"token":"` + token + `","since":"1999-12-31T23:59:00Z"}`, settle: time.Minute, want: "id-1", creates: 1, writes: 2},
-		{name: "intent, nothing to settle", value: `{"token":"` + token + `","since":"2000-01-01T00:00:00Z"}`, want: "id-1", creates: 1, writes: 1},
-		{name: "webhook removes the intent", mangle: func(cm *corev1.ConfigMap) *corev1.ConfigMap { cm.Annotations = nil; return cm }, wantErr: "store the intent: the server accepted the patch", writes: 1},
+		{name: "unreadable, with VisibleAfter", value: "id-9", visible: time.Minute, after: time.Minute, writes: 1},
+		{name: "without token, with VisibleAfter", value: `{"id":"id-9"}`, visible: time.Minute, after: time.Minute, writes: 1},
+		{name: "intent just now, with VisibleAfter", value: `{"token":"` + token + `","since":"2000-01-01T00:00:00Z"}`, visible: time.Minute, after: time.Minute},
+		{name: "intent from the future", value: `{"token":"` + token + `","since":"2100-01-01T00:00:00Z"}`, visible: time.Minute, after: time.Minute, writes: 1},
+		{name: "intent, VisibleAfter is over", value: `{"token":"` + token + `","since":"1999-12-31T23:59:00Z"}`, visible: time.Minute, want: "id-1", creates: 1, writes: 2},
+		{name: "intent, no VisibleAfter", value: `{"token":"` + token + `","since":"2000-01-01T00:00:00Z"}`, want: "id-1", creates: 1, writes: 1},
+		{name: "webhook removes the intent", mangle: func(cm *corev1.ConfigMap) *corev1.ConfigMap { cm.Annotations = nil; return cm }, wantErr: "store the intent: the API server accepted the patch", writes: 1},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { // where it is 2000-01-01
-				obj := settings()
+				obj := fakeserver.Settings()
 				obj.Annotations = map[string]string{"other": "stays"}
 				if tt.value != "" {
 					obj.Annotations[account] = tt.value
@@ -275,20 +281,20 @@ func TestExternalOnceAnnotation(t *testing.T) {
 					tt.change(obj)
 				}
 				given := obj.DeepCopy()
-				m := newMemory(obj)
-				m.mangle = tt.mangle
+				m := fakeserver.New(obj)
+				m.Mangle = tt.mangle
 				c := cloud.New(cloud.Options{})
-				id, res, err := reconcile.ExternalOnce(t.Context(), m, obj, accounts(c, tt.settle))
-				if id != tt.want || res.RequeueAfter != tt.after {
-					t.Errorf("ExternalOnce() = %q, %v; want %q, %v", id, res.RequeueAfter, tt.want, tt.after)
+				id, wait, err := external.Once(t.Context(), m, obj, accounts(c, tt.visible))
+				if id != tt.want || wait != tt.after {
+					t.Errorf("Once() = %q, %v; want %q, %v", id, wait, tt.want, tt.after)
 				}
 				if tt.wantErr == "" && err != nil || tt.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tt.wantErr)) {
 					t.Errorf("error = %v, want %q", err, tt.wantErr)
 				}
-				if creates, _ := c.Calls(); creates != tt.creates || m.writes != tt.writes {
-					t.Errorf("%d creates and %d writes, want %d and %d", creates, m.writes, tt.creates, tt.writes)
+				if creates, _ := c.Calls(); creates != tt.creates || m.Writes != tt.writes {
+					t.Errorf("%d creates and %d writes, want %d and %d", creates, m.Writes, tt.creates, tt.writes)
 				}
-				if live := m.objects["settings"]; tt.mangle == nil && live.Annotations["other"] != "stays" {
+				if live := m.Objects["settings"]; tt.mangle == nil && live.Annotations["other"] != "stays" {
 					t.Errorf("annotations are %v: another one is lost", live.Annotations)
 				}
 				if fmt.Sprint(given) != fmt.Sprint(obj) {
@@ -299,33 +305,33 @@ func TestExternalOnceAnnotation(t *testing.T) {
 	}
 }
 
-func TestExternalOnceMisuse(t *testing.T) {
+func TestOnceMisuse(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name   string
-		change func(*reconcile.External, *corev1.ConfigMap)
+		change func(*external.Resource, *corev1.ConfigMap)
 		want   string
 	}{
-		{name: "no annotation", change: func(e *reconcile.External, _ *corev1.ConfigMap) { e.Annotation = "" }, want: "External.Annotation"},
-		{name: "annotation without domain", change: func(e *reconcile.External, _ *corev1.ConfigMap) { e.Annotation = "account" }, want: "External.Annotation"},
-		{name: "no Find", change: func(e *reconcile.External, _ *corev1.ConfigMap) { e.Find = nil }, want: "External.Find is nil"},
-		{name: "no Create", change: func(e *reconcile.External, _ *corev1.ConfigMap) { e.Create = nil }, want: "External.Create is nil"},
-		{name: "negative", change: func(e *reconcile.External, _ *corev1.ConfigMap) { e.Settle = -1 }, want: "External.Settle is -1ns"},
-		{name: "no uid", change: func(_ *reconcile.External, cm *corev1.ConfigMap) { cm.UID = "" }, want: "metadata.uid"},
-		{name: "no version", change: func(_ *reconcile.External, cm *corev1.ConfigMap) { cm.ResourceVersion = "" }, want: "metadata.resourceVersion"},
-		{name: "empty id", change: func(e *reconcile.External, _ *corev1.ConfigMap) {
+		{name: "no annotation", change: func(e *external.Resource, _ *corev1.ConfigMap) { e.Annotation = "" }, want: "Resource.Annotation"},
+		{name: "annotation without domain", change: func(e *external.Resource, _ *corev1.ConfigMap) { e.Annotation = "account" }, want: "Resource.Annotation"},
+		{name: "no Find", change: func(e *external.Resource, _ *corev1.ConfigMap) { e.Find = nil }, want: "Resource.Find is nil"},
+		{name: "no Create", change: func(e *external.Resource, _ *corev1.ConfigMap) { e.Create = nil }, want: "Resource.Create is nil"},
+		{name: "negative", change: func(e *external.Resource, _ *corev1.ConfigMap) { e.VisibleAfter = -1 }, want: "Resource.VisibleAfter is -1ns"},
+		{name: "no uid", change: func(_ *external.Resource, cm *corev1.ConfigMap) { cm.UID = "" }, want: "metadata.uid"},
+		{name: "no version", change: func(_ *external.Resource, cm *corev1.ConfigMap) { cm.ResourceVersion = "" }, want: "metadata.resourceVersion"},
+		{name: "empty id", change: func(e *external.Resource, _ *corev1.ConfigMap) {
 			e.Create = func(context.Context, string) (string, error) { return "", nil }
 		}, want: "empty id"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			e, obj := accounts(cloud.New(cloud.Options{}), 0), settings()
-			m := newMemory(obj)
+			e, obj := accounts(cloud.New(cloud.Options{}), 0), fakeserver.Settings()
+			m := fakeserver.New(obj)
 			tt.change(&e, obj)
-			id, _, err := reconcile.ExternalOnce(t.Context(), m, obj, e)
-			if id != "" || !errors.Is(err, reconcile.ErrTerminal) || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("ExternalOnce() = %q, %v; want a terminal error with %q", id, err, tt.want)
+			id, _, err := external.Once(t.Context(), m, obj, e)
+			if id != "" || !isTerminal(err) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("Once() = %q, %v; want a terminal error with %q", id, err, tt.want)
 			}
 		})
 	}
@@ -333,41 +339,41 @@ func TestExternalOnceMisuse(t *testing.T) {
 
 // A Create that fails, for ever if need be, costs no write after the first, which
 // would be an event and so a retry without backoff.
-func TestExternalOnceFailingCreate(t *testing.T) {
+func TestOnceFailingCreate(t *testing.T) {
 	t.Parallel()
-	m := newMemory(settings())
+	m := fakeserver.New(fakeserver.Settings())
 	quota := errors.New("quota exceeded")
 	e := accounts(cloud.New(cloud.Options{}), 0)
 	e.Create = func(context.Context, string) (string, error) { return "", quota }
 	for i := range 10 {
-		id, res, err := reconcile.ExternalOnce(t.Context(), m, m.objects["settings"], e)
-		if id != "" || res != (reconcile.Result{}) || !errors.Is(err, quota) {
-			t.Fatalf("pass %d: ExternalOnce() = %q, %+v, %v; want %v", i, id, res, err, quota)
+		id, wait, err := external.Once(t.Context(), m, m.Objects["settings"], e)
+		if id != "" || wait != 0 || !errors.Is(err, quota) {
+			t.Fatalf("pass %d: Once() = %q, %+v, %v; want %v", i, id, wait, err, quota)
 		}
 	}
-	if m.writes != 1 {
-		t.Errorf("%d writes in 10 passes, want 1", m.writes)
+	if m.Writes != 1 {
+		t.Errorf("%d writes in 10 passes, want 1", m.Writes)
 	}
 }
 
 // The token must not change with a new version of the library: it is what is looked for.
-func TestExternalToken(t *testing.T) {
+func TestToken(t *testing.T) {
 	t.Parallel()
 	const want = "8af6d6e86a52232345619c49734e859e"
-	if got := reconcile.ExternalToken(settings(), account); got != want {
-		t.Errorf("ExternalToken() = %s, want %s", got, want)
+	if got := external.Token(fakeserver.Settings(), account); got != want {
+		t.Errorf("Token() = %s, want %s", got, want)
 	}
-	if got := reconcile.ExternalToken(settings(), "example.com/bucket"); got == want {
+	if got := external.Token(fakeserver.Settings(), "example.com/bucket"); got == want {
 		t.Error("two annotations have one token")
 	}
-	if got := reconcile.ExternalToken(settings(func(cm *corev1.ConfigMap) { cm.UID = "uid-2" }), account); got == want {
+	if got := external.Token(fakeserver.Settings(func(cm *corev1.ConfigMap) { cm.UID = "uid-2" }), account); got == want {
 		t.Error("two objects have one token")
 	}
 }
 
-// TestServerExternalOnce proves R11 on the real server, with trouble at each
+// TestServerOnce proves EX1 on the real server, with trouble at each
 // call: requests to it through the faults of a process, calls to the service likewise.
-func TestServerExternalOnce(t *testing.T) {
+func TestServerOnce(t *testing.T) {
 	t.Parallel()
 	namespace := testserver.Namespace(t)
 	admin := kubernetes.NewForConfigOrDie(testserver.Config(t)).CoreV1().ConfigMaps(namespace)
@@ -400,7 +406,7 @@ func TestServerExternalOnce(t *testing.T) {
 							return at().Call(ctx, process, call)
 						}), 0)
 						client := kubernetes.NewForConfigOrDie(process.Config()).CoreV1().ConfigMaps(namespace)
-						id, _, err := reconcile.ExternalOnce(t.Context(), client, cached, e)
+						id, _, err := external.Once(t.Context(), client, cached, e)
 						process.Kill()
 						next, getErr := admin.Get(t.Context(), obj.Name, metav1.GetOptions{})
 						if getErr != nil {
@@ -423,7 +429,7 @@ func TestServerExternalOnce(t *testing.T) {
 						if err := json.Unmarshal([]byte(next.Annotations[account]), &stored); err != nil || stored.ID != id {
 							t.Errorf("annotations are %v (%v), want the id %s in them", next.Annotations, err, id)
 						}
-						if again, _, err := reconcile.ExternalOnce(t.Context(), client, next, e); again != id || err != nil {
+						if again, _, err := external.Once(t.Context(), client, next, e); again != id || err != nil {
 							t.Errorf("the next pass = %q, %v; want %q without a request", again, err, id)
 						}
 						return
@@ -435,23 +441,23 @@ func TestServerExternalOnce(t *testing.T) {
 	}
 }
 
-// TestServerExternalOnceTwoProcesses proves R11 for two processes that are both alive,
+// TestServerOnceTwoProcesses proves EX1 for two processes that are both alive,
 // as an old leader and its successor are for a while, with a service that knows no
-// tokens: the Settle keeps them apart. What they read of the object may be old.
-func TestServerExternalOnceTwoProcesses(t *testing.T) {
+// tokens: VisibleAfter keeps them apart. What they read of the object may be old.
+func TestServerOnceTwoProcesses(t *testing.T) {
 	t.Parallel()
 	namespace := testserver.Namespace(t)
 	config := rest.CopyConfig(testserver.Config(t))
 	config.QPS = -1
 	client := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps(namespace)
 	c := cloud.New(cloud.Options{})
-	const objects, settle = 40, time.Second
+	const objects, visible = 40, time.Second
 	e := accounts(c.Through(func(ctx context.Context, what string, call func(context.Context) error) error {
 		if strings.HasPrefix(what, "create ") {
 			<-time.After(rand.N(100 * time.Millisecond)) // until the service has it
 		}
 		return call(ctx)
-	}), settle)
+	}), visible)
 	var processes sync.WaitGroup
 	for n := range objects {
 		obj, err := client.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("settings-", n)}}, metav1.CreateOptions{})
@@ -462,7 +468,7 @@ func TestServerExternalOnceTwoProcesses(t *testing.T) {
 			processes.Go(func() {
 				cached := obj
 				for {
-					id, res, err := reconcile.ExternalOnce(t.Context(), client, cached, e)
+					id, wait, err := external.Once(t.Context(), client, cached, e)
 					if id != "" {
 						return
 					}
@@ -470,7 +476,7 @@ func TestServerExternalOnceTwoProcesses(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					<-time.After(res.RequeueAfter + rand.N(20*time.Millisecond))
+					<-time.After(wait + rand.N(20*time.Millisecond))
 					if next, err := client.Get(t.Context(), obj.Name, metav1.GetOptions{}); err != nil {
 						t.Error(err)
 						return
@@ -493,25 +499,25 @@ func TestServerExternalOnceTwoProcesses(t *testing.T) {
 	}
 }
 
-// FuzzExternalOnce has anything in the annotation: there is one account in the end.
-func FuzzExternalOnce(f *testing.F) {
-	token := reconcile.ExternalToken(settings(), account)
+// FuzzOnce has anything in the annotation: there is one account in the end.
+func FuzzOnce(f *testing.F) {
+	token := external.Token(fakeserver.Settings(), account)
 	for _, seed := range []string{"", "{", "null", "[]", `{"token":""}`, `{"token":"` + token + `"}`, `{"token":"` + token + `","since":"9999-12-31T23:59:59Z"}`, `{"token":"` + token + `","since":"x"}`, `{"token":"x","id":"id-9"}`} {
 		f.Add(seed, int64(0))
 		f.Add(seed, int64(time.Minute))
 	}
-	f.Fuzz(func(t *testing.T, value string, settle int64) {
-		if settle < 0 || settle > int64(time.Hour) {
+	f.Fuzz(func(t *testing.T, value string, visible int64) {
+		if visible < 0 || visible > int64(time.Hour) {
 			t.Skip()
 		}
 		synctest.Test(t, func(t *testing.T) {
-			m := newMemory(settings(func(cm *corev1.ConfigMap) { cm.Annotations = map[string]string{account: value} }))
+			m := fakeserver.New(fakeserver.Settings(func(cm *corev1.ConfigMap) { cm.Annotations = map[string]string{account: value} }))
 			c := cloud.New(cloud.Options{})
-			e := accounts(c, time.Duration(settle))
+			e := accounts(c, time.Duration(visible))
 			for range 3 {
-				id, res, err := reconcile.ExternalOnce(t.Context(), m, m.objects["settings"], e)
+				id, wait, err := external.Once(t.Context(), m, m.Objects["settings"], e)
 				if err != nil {
-					t.Fatalf("ExternalOnce() with %q = %v", value, err)
+					t.Fatalf("Once() with %q = %v", value, err)
 				}
 				if id != "" {
 					var stored struct{ Token, ID string }
@@ -520,23 +526,23 @@ func FuzzExternalOnce(f *testing.F) {
 					}
 					return
 				}
-				time.Sleep(res.RequeueAfter)
+				time.Sleep(wait)
 			}
 			t.Fatalf("%q: no id after 3 passes", value)
 		})
 	})
 }
 
-func BenchmarkExternalOnce(b *testing.B) {
-	m := newMemory(settings())
+func BenchmarkOnce(b *testing.B) {
+	m := fakeserver.New(fakeserver.Settings())
 	e := accounts(cloud.New(cloud.Options{}), 0)
-	if _, _, err := reconcile.ExternalOnce(b.Context(), m, m.objects["settings"], e); err != nil {
+	if _, _, err := external.Once(b.Context(), m, m.Objects["settings"], e); err != nil {
 		b.Fatal(err)
 	}
-	obj := m.objects["settings"]
+	obj := m.Objects["settings"]
 	b.ReportAllocs()
 	for b.Loop() {
-		if id, _, err := reconcile.ExternalOnce(b.Context(), m, obj, e); id == "" || err != nil {
+		if id, _, err := external.Once(b.Context(), m, obj, e); id == "" || err != nil {
 			b.Fatal(id, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package reconcile_test
+package consistency_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 
-	"github.com/controllerkit/controllerkit/reconcile"
+	"github.com/controllerkit/controllerkit/consistency"
 )
 
 // A claim is deleted because the cache says that nobody uses it; meanwhile somebody does.
@@ -20,7 +20,7 @@ func ExampleConfirmLive() {
 	client := fake.NewClientset(claim).CoreV1().PersistentVolumeClaims("default")
 
 	remove := func(cached *corev1.PersistentVolumeClaim) error {
-		live, err := reconcile.ConfirmLive(ctx, client, cached)
+		live, err := consistency.ConfirmLive(ctx, client, cached)
 		if err != nil {
 			return err // the loop waits for the cache and calls again
 		}
@@ -32,9 +32,9 @@ func ExampleConfirmLive() {
 	old := claim.DeepCopy()
 	old.ResourceVersion = "6"
 	err := remove(old)
-	fmt.Println(errors.Is(err, reconcile.ErrChanged), err)
+	fmt.Println(errors.Is(err, consistency.ErrChanged), err)
 	fmt.Println(remove(claim))
 	// Output:
-	// true confirm default/data live: the cached copy is old: the object changed from resource version 6 to 7
+	// true consistency: confirm default/data live: the cached object is stale: the object changed from resource version 6 to 7
 	// <nil>
 }

@@ -1,4 +1,4 @@
-package reconcile
+package recorder
 
 import (
 	"cmp"
@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,73 +24,62 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/lru"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// EventClient is what an [EventRecorder] needs of the client of one namespace. The
-// typed client of events.k8s.io/v1 has it. Its role needs create and patch on events
-// of the group events.k8s.io.
-type EventClient interface {
+// Client is the part of the events.k8s.io/v1 client of one namespace that a [Recorder]
+// calls. The typed client has it. Its role needs create and patch on events of the group
+// events.k8s.io.
+type Client interface {
 	Create(ctx context.Context, event *eventsv1.Event, opts metav1.CreateOptions) (*eventsv1.Event, error)
-	Patcher[*eventsv1.Event]
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*eventsv1.Event, error)
 }
 
-// EventRecorder writes Events about objects, next to what a Func does. Most callers
-// set Client and Controller, start Run beside their controllers, stop it after them,
-// and share one recorder among all controllers of a process.
+// Recorder writes Events about objects. Set Client and Controller, start Run beside the
+// controllers of the process, and stop it after them.
 //
-//	recorder := &reconcile.EventRecorder{
-//		Controller: "example.com/widgets",
-//		Client:     func(ns string) reconcile.EventClient { return client.EventsV1().Events(ns) },
-//	}
+// Two Events are equal if they have the same regarding, related, type, reason, action and
+// note. A write that may succeed later (429, 5xx, Conflict, timeout, no response) is
+// tried up to 10 times within about 3 minutes: after 1s, then after twice the previous
+// delay up to 30s, or after Retry-After, up to 1 minute. A request ends after 10s.
 //
-// Events that are the same but for the time become one Event whose series counts
-// them: it is written at once when it is new, then by one patch per Interval while it
-// is seen again. The same means: regarding, related, type, reason, action and note. A
-// series that was not seen for ten times Interval is over, and the next a new Event.
-//
-// A flood is bounded. An object gets 25 different Events, then one more per 5min;
-// MaxSeries bounds the memory, QPS the requests. What is beyond is dropped, counted
-// and logged, and so is what the API server refuses. A write that may succeed later
-// (a 429, a 5xx, a conflict, a timeout, no answer) is tried up to 10 times, over some
-// 3min: after 1s, twice as long each time up to 30s, or when Retry-After asks for it,
-// 1min at most. A request ends after 10s. Drops are logged once a minute, one line per reason.
-//
-// An EventRecorder is configured by its fields, which must not change after first
-// use, and must not be copied. Its methods are safe for concurrent use. A nil
-// *EventRecorder records nothing, so that the test of a Func needs none.
-type EventRecorder struct {
+// The fields must not change after first use, and a Recorder must not be copied. Its
+// methods may be called concurrently. A nil *Recorder records nothing, so that a test of
+// a reconcile function needs none.
+type Recorder struct {
 	// Client returns the client of a namespace. Required.
-	Client func(namespace string) EventClient
+	Client func(namespace string) Client
 
-	// Controller is the Events' reportingController, such as example.com/widgets: a
-	// qualified name, like the key of a label. Required.
+	// Controller is the reportingController of the Events: a qualified name, such as
+	// example.com/widgets. Required.
 	Controller string
 
-	// Instance is the Events' reportingInstance, such as the name of the pod, cut at
-	// 128 bytes. "" means Controller.
+	// Instance is the reportingInstance of the Events, such as the name of the Pod. It is
+	// cut at 128 bytes. "" means Controller.
 	Instance string
 
-	// Interval is the least time between two writes of one series, retries aside. 0
-	// means 1min.
+	// Interval is the least time between two writes of one series, except retries. 0
+	// means 1 minute.
 	Interval time.Duration
 
-	// MaxSeries is how many series may wait to be written; an event of one more is
-	// dropped. As many that are written are remembered, and as many objects' budgets:
-	// those that were used last. 0 means 1024.
+	// MaxSeries is the number of series that can wait to be written. An Event of one more
+	// is dropped. The Recorder also remembers that many written series, and the budgets
+	// of that many objects, the most recently used. 0 means 1024.
 	MaxSeries int
 
-	// QPS is how many requests a second a Run makes at most, one at a time, after a
-	// burst of ten times as many. 0 means 20.
+	// QPS is the limit of requests a second, after a burst of ten times QPS. Run sends
+	// one request at a time. 0 means 20.
 	QPS float64
 
-	// StopTimeout is how long Run goes on writing what it holds once its context is
+	// StopTimeout bounds how long Run continues to write held Events after its context is
 	// done. 0 means 5s.
 	StopTimeout time.Duration
 
 	running atomic.Bool // Run is running
 
 	mu                    sync.Mutex            // guards the fields below and every series
-	wake                  chan struct{}         // has an element when the writer should look again; nil before first use
+	wake                  chan struct{}         // has an element if the writer must check held; nil before first use
 	held                  map[seriesKey]*series // with something to write
 	idle                  *lru.Cache            // *series by seriesKey, with nothing to write
 	objects               *lru.Cache            // *rate.Limiter by corev1.ObjectReference
@@ -99,71 +87,72 @@ type EventRecorder struct {
 	dropped               map[string]drops // by reason
 }
 
-// EventCounts tells what became of the calls of [EventRecorder.Event]. Each call is
-// counted in one place at any time: the numbers add up to the number of calls.
-type EventCounts struct {
+// Counts has the number of calls of [Recorder.Event] by outcome. Each call is counted
+// once, so that the sum is the number of calls.
+type Counts struct {
 	Written      uint64 // became an Event
-	Deduplicated uint64 // were added to the series of an Event that is written
-	Held         uint64 // are to be written
+	Deduplicated uint64 // were added to the series of a written Event
+	Held         uint64 // wait to be written
 
-	// Dropped were lost, by reason. What a timeout dropped may have arrived.
+	// Dropped were lost, by reason. A write that timed out may have succeeded.
 	//
 	//	full       MaxSeries series waited to be written
 	//	limited    the object's budget was used up
-	//	invalid    no kind or name of the object, no reason or action, or another type than Normal or Warning
+	//	invalid    no kind or name of the object, no reason or action, or a type other than Normal and Warning
 	//	gone       the namespace does not exist or is being deleted
 	//	forbidden  a role is missing
-	//	rejected   the API server refused it for another reason
-	//	failed     the retries were used up, or the one try when Run stops
+	//	rejected   the API server rejected it for another reason
+	//	failed     every retry failed, or the one try while Run stopped
 	//	stopped    Run ended before it was written
 	Dropped map[string]uint64
 }
 
 const (
-	defaultEventInterval = time.Minute
-	defaultMaxSeries     = 1024
-	defaultEventQPS      = 20
-	defaultStopTimeout   = 5 * time.Second
+	defaultInterval    = time.Minute
+	defaultMaxSeries   = 1024
+	defaultQPS         = 20
+	defaultStopTimeout = 5 * time.Second
 
-	eventTimeout = 10 * time.Second // of a request
-	eventWindow  = 10               // Intervals
-	eventTries   = 10
-	eventLog     = time.Minute // between two lines about drops of one reason
+	requestTimeout = 10 * time.Second
+	seriesEnd      = 10 // Intervals without a repetition
+	maxTries       = 10
+	logInterval    = time.Minute // between two lines about drops of one reason
 
 	objectBurst  = 25
 	objectRefill = 5 * time.Minute
 
-	maxNote  = 1024 // bytes, as the API server's validation has it
+	maxNote  = 1024 // bytes, as in the API server's validation
 	maxField = 128
 )
 
-// seriesKey is what makes events the same. Its references have no resourceVersion.
+// seriesKey has the fields by which two Events are equal. Its references have no
+// resourceVersion.
 type seriesKey struct {
 	regarding, related              corev1.ObjectReference
 	eventType, reason, action, note string
 }
 
-// series is what was seen of one key, and how much of that is written.
+// series counts the calls with one key, and how many of them are written.
 type series struct {
 	key           seriesKey
-	name          string // of the Event; "" until a try to create it
+	name          string // of the Event; "" before the first try to create it
 	first, last   time.Time
 	seen, written int64 // seen > written: there is something to write
 	created       bool
-	due           time.Time // of the next try; those that wait longest come first
-	tries         int       // that failed in a row
+	due           time.Time // of the next try; the series with the earliest comes first
+	tries         int       // failed tries in a row
 }
 
-// drops is what was dropped for one reason.
+// drops counts the calls that were dropped for one reason.
 type drops struct {
 	total, logged uint64
 	err           error // the last one
 }
 
-// Reference is the reference of an Event to obj, whose kind is kind: typed objects do
-// not carry it. It is the zero reference if obj is nil or a nil pointer.
+// Reference returns the reference of an Event to obj, an object of the kind; typed objects
+// do not carry their kind. If obj is nil or a nil pointer, it returns the zero reference.
 func Reference(obj metav1.Object, kind schema.GroupVersionKind) corev1.ObjectReference {
-	if v := reflect.ValueOf(obj); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+	if kube.IsNil(obj) {
 		return corev1.ObjectReference{}
 	}
 	return corev1.ObjectReference{
@@ -172,19 +161,18 @@ func Reference(obj metav1.Object, kind schema.GroupVersionKind) corev1.ObjectRef
 	}
 }
 
-// Event records that action was taken on regarding, or failed, for reason; note tells
-// people more. related is a second object that it is about, such as the one created;
-// the zero reference means none. See [Reference]. eventType is
-// [corev1.EventTypeNormal] or [corev1.EventTypeWarning]. regarding needs a kind and a
-// name; the Event goes to its namespace, or to default if it has none. The API wants
-// a reason and an action, in CamelCase.
+// Event records an action on the object regarding. eventType is [corev1.EventTypeNormal]
+// or [corev1.EventTypeWarning]; reason and action are words in CamelCase, which the API
+// requires; note is a text for people. related is a second object, such as a created one;
+// the zero reference means none. See [Reference]. regarding needs a kind and a name. The
+// Event is written in the namespace of regarding, or in default if it has none.
 //
-// Event never blocks and returns no error: what cannot be recorded is dropped and
-// counted. It may be called before Run. Text that is too long is cut: note at 1024
-// bytes, reason and action at 128. A note that differs each time, by a time in it
-// say, makes no series and uses up the object's budget. Resource versions of the
-// references are not recorded.
-func (r *EventRecorder) Event(regarding, related corev1.ObjectReference, eventType, reason, action, note string) {
+// Event never blocks and returns no error: it drops and counts an Event that it cannot
+// record. It can be called before Run. A note is cut at 1024 bytes, a reason and an action
+// at 128. If each note is different, because it contains a time, for example, the Events
+// make no series and use up the object's budget. The resource versions of the references
+// are not recorded.
+func (r *Recorder) Event(regarding, related corev1.ObjectReference, eventType, reason, action, note string) {
 	if r == nil {
 		return
 	}
@@ -205,7 +193,7 @@ func (r *EventRecorder) Event(regarding, related corev1.ObjectReference, eventTy
 		r.held[key] = s
 		select {
 		case r.wake <- struct{}{}:
-		default: // the writer is to look already
+		default: // the writer is going to check held
 		}
 	}
 	if s.seen == 0 {
@@ -215,7 +203,7 @@ func (r *EventRecorder) Event(regarding, related corev1.ObjectReference, eventTy
 	s.seen++
 }
 
-func (r *EventRecorder) initLocked() {
+func (r *Recorder) initLocked() {
 	if r.wake == nil {
 		r.wake = make(chan struct{}, 1)
 		r.held = map[seriesKey]*series{}
@@ -224,12 +212,12 @@ func (r *EventRecorder) initLocked() {
 	}
 }
 
-func (r *EventRecorder) interval() time.Duration { return cmp.Or(r.Interval, defaultEventInterval) }
+func (r *Recorder) interval() time.Duration { return cmp.Or(r.Interval, defaultInterval) }
 
-func (r *EventRecorder) maxSeries() int { return max(1, cmp.Or(r.MaxSeries, defaultMaxSeries)) }
+func (r *Recorder) maxSeries() int { return max(1, cmp.Or(r.MaxSeries, defaultMaxSeries)) }
 
-// seriesLocked returns the series of key to be held, or why there can be none.
-func (r *EventRecorder) seriesLocked(key seriesKey, now time.Time) (s *series, refused string) {
+// seriesLocked returns the series of key to be held, or the reason to drop the call.
+func (r *Recorder) seriesLocked(key seriesKey, now time.Time) (s *series, refused string) {
 	if key.regarding.Kind == "" || key.regarding.Name == "" || key.reason == "" || key.action == "" ||
 		key.eventType != corev1.EventTypeNormal && key.eventType != corev1.EventTypeWarning {
 		return nil, "invalid"
@@ -239,7 +227,7 @@ func (r *EventRecorder) seriesLocked(key seriesKey, now time.Time) (s *series, r
 	}
 	if value, ok := r.idle.Get(key); ok {
 		r.idle.Remove(key)
-		if s := value.(*series); now.Sub(s.last) <= eventWindow*r.interval() {
+		if s := value.(*series); now.Sub(s.last) <= seriesEnd*r.interval() {
 			return s, ""
 		}
 	}
@@ -257,19 +245,19 @@ func (r *EventRecorder) seriesLocked(key seriesKey, now time.Time) (s *series, r
 	return &series{key: key, due: now}, ""
 }
 
-func (r *EventRecorder) dropLocked(reason string, n int64, err error) {
+func (r *Recorder) dropLocked(reason string, n int64, err error) {
 	d := r.dropped[reason]
 	r.dropped[reason] = drops{total: d.total + uint64(n), logged: d.logged, err: err}
 }
 
-// Counts returns what became of the events so far.
-func (r *EventRecorder) Counts() EventCounts {
+// Counts returns the number of calls of Event so far, by outcome.
+func (r *Recorder) Counts() Counts {
 	if r == nil {
-		return EventCounts{}
+		return Counts{}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	counts := EventCounts{Written: r.written, Deduplicated: r.deduplicated, Dropped: map[string]uint64{}}
+	counts := Counts{Written: r.written, Deduplicated: r.deduplicated, Dropped: map[string]uint64{}}
 	for _, s := range r.held {
 		counts.Held += uint64(s.seen - s.written)
 	}
@@ -279,14 +267,13 @@ func (r *EventRecorder) Counts() EventCounts {
 	return counts
 }
 
-// Run writes what is recorded until ctx is done, then what it still holds, each Event
-// once and for StopTimeout at most, and returns nil when all its goroutines have
-// ended. What is left is dropped, counted and logged. An error means that it could
-// not start. A client that ignores its context holds up Run.
+// Run writes the recorded Events until ctx is done. Then it tries each held Event once,
+// within StopTimeout, drops the rest, and returns nil when all its goroutines have ended.
+// If Run cannot start, it returns an error.
 //
-// One Run at a time. After it returned it can be called again, and what was recorded
-// in between is kept. Run of a nil recorder waits for ctx.
-func (r *EventRecorder) Run(ctx context.Context) error {
+// Only one Run can be active. After it returned, Run can be called again; it then writes
+// the Events that were recorded in between. Run of a nil Recorder waits for ctx.
+func (r *Recorder) Run(ctx context.Context) error {
 	if r == nil {
 		<-ctx.Done()
 		return nil
@@ -295,7 +282,7 @@ func (r *EventRecorder) Run(ctx context.Context) error {
 		return err
 	}
 	if !r.running.CompareAndSwap(false, true) {
-		return fmt.Errorf("reconcile: EventRecorder %q: Run is called while it runs: wait for it to return, or use another EventRecorder", r.Controller)
+		return fmt.Errorf("recorder: Recorder %q: Run is already running: wait for it to return, or use another Recorder", r.Controller)
 	}
 	defer r.running.Store(false)
 	r.mu.Lock()
@@ -303,7 +290,7 @@ func (r *EventRecorder) Run(ctx context.Context) error {
 	r.mu.Unlock()
 	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var stopper sync.WaitGroup
-	stopper.Go(func() { // a request may hang when ctx ends
+	stopper.Go(func() { // ends a request that hangs when ctx is done
 		<-ctx.Done()
 		select {
 		case <-time.After(cmp.Or(r.StopTimeout, defaultStopTimeout)):
@@ -326,31 +313,31 @@ func (r *EventRecorder) Run(ctx context.Context) error {
 	return nil
 }
 
-// validate returns one error that names every field in need of a cure.
-func (r *EventRecorder) validate() error {
+// validate returns one error that names each invalid field.
+func (r *Recorder) validate() error {
 	var errs []error
 	check := func(ok bool, field, cure string) {
 		if !ok {
-			errs = append(errs, fmt.Errorf("reconcile: EventRecorder.%s", field+" "+cure))
+			errs = append(errs, fmt.Errorf("recorder: Recorder.%s", field+" "+cure))
 		}
 	}
 	check(r.Client != nil, "Client", "is nil: set it to a function that returns the client of a namespace")
 	check(len(validation.IsQualifiedName(r.Controller)) == 0, "Controller", fmt.Sprintf("is %q: set it to a qualified name such as example.com/widgets", r.Controller))
-	check(r.Interval >= 0, "Interval", fmt.Sprintf("is %v: set it to more than 0, or 0 for %v", r.Interval, defaultEventInterval))
+	check(r.Interval >= 0, "Interval", fmt.Sprintf("is %v: set it to a positive duration, or to 0 for %v", r.Interval, defaultInterval))
 	check(r.MaxSeries >= 0, "MaxSeries", fmt.Sprintf("is %d: set it to 1 or more, or 0 for %d", r.MaxSeries, defaultMaxSeries))
-	check(r.QPS >= 0, "QPS", fmt.Sprintf("is %v: set it to more than 0, or 0 for %d", r.QPS, defaultEventQPS))
+	check(r.QPS >= 0, "QPS", fmt.Sprintf("is %v: set it to more than 0, or 0 for %d", r.QPS, defaultQPS))
 	check(r.StopTimeout >= 0, "StopTimeout", fmt.Sprintf("is %v: set it to more than 0, or 0 for %v", r.StopTimeout, defaultStopTimeout))
 	return errors.Join(errs...)
 }
 
-// work is the one writer. Once ctx is done it drains, once requests is done it ends.
-func (r *EventRecorder) work(ctx, requests context.Context) {
-	qps := cmp.Or(r.QPS, defaultEventQPS)
+// work is the only writer. It drains when ctx is done, and returns when requests is done.
+func (r *Recorder) work(ctx, requests context.Context) {
+	qps := cmp.Or(r.QPS, defaultQPS)
 	limiter := rate.NewLimiter(rate.Limit(qps), int(min(max(1, 10*qps), math.MaxInt32)))
 	draining := false
 	var reported time.Time
 	for requests.Err() == nil {
-		if time.Since(reported) >= eventLog {
+		if time.Since(reported) >= logInterval {
 			reported = time.Now()
 			r.report(ctx)
 		}
@@ -374,13 +361,13 @@ func (r *EventRecorder) work(ctx, requests context.Context) {
 	}
 }
 
-// next returns the series that is to be written first and how long to wait for it,
-// more than 0 if there is none. With hurry, nothing waits any more. It looks at all of
-// them, but no more often than there are requests and new series.
-func (r *EventRecorder) next(hurry bool) (first *series, wait time.Duration) {
+// next returns the series that is due first, and the time until then. With hurry, every
+// series is due. It visits all series, but not more often than there are requests and new
+// series.
+func (r *Recorder) next(hurry bool) (first *series, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	wait = eventLog
+	wait = logInterval
 	for _, s := range r.held {
 		if hurry {
 			s.due = s.first
@@ -392,17 +379,17 @@ func (r *EventRecorder) next(hurry bool) (first *series, wait time.Duration) {
 	return first, wait
 }
 
-// write makes one request for s, and does what its outcome asks for.
-func (r *EventRecorder) write(requests context.Context, s *series, draining bool) {
+// write sends one request for s, and updates s by its outcome.
+func (r *Recorder) write(requests context.Context, s *series, draining bool) {
 	r.mu.Lock()
 	event, sent, created := r.eventLocked(s), s.seen, s.created
 	r.mu.Unlock()
-	ctx, cancel := context.WithTimeout(requests, eventTimeout)
+	ctx, cancel := context.WithTimeout(requests, requestTimeout)
 	defer cancel()
 	client := r.Client(event.Namespace)
 	var err error
 	if created {
-		series, _ := json.Marshal(event.Series) // in whole: a patch that comes twice changes nothing
+		series, _ := json.Marshal(event.Series) // the whole series, so that the patch is idempotent
 		_, err = client.Patch(ctx, event.Name, types.MergePatchType, fmt.Appendf(nil, `{"series":%s}`, series), metav1.PatchOptions{})
 	} else {
 		_, err = client.Create(ctx, event, metav1.CreateOptions{})
@@ -412,7 +399,7 @@ func (r *EventRecorder) write(requests context.Context, s *series, draining bool
 	defer r.mu.Unlock()
 	s.tries++
 	s.due = time.Now().Add(r.interval())
-	retry := s.tries < eventTries
+	retry := s.tries < maxTries
 	switch {
 	case err == nil:
 		if s.written == 0 {
@@ -424,12 +411,12 @@ func (r *EventRecorder) write(requests context.Context, s *series, draining bool
 	case requests.Err() != nil:
 		return // Run drops it
 	case retry && (created && apierrors.IsNotFound(err) || !created && apierrors.IsAlreadyExists(err)):
-		// The Event is too old and was removed. Or it is there: its name is nobody
-		// else's, so an earlier try came through, but its answer did not.
+		// The Event expired. Or it exists: its name is random, so an earlier try
+		// succeeded and its response was lost.
 		s.created, s.due = !created, time.Time{}
 		return
 	default:
-		reason, delay := eventVerdict(err, s.tries)
+		reason, delay := verdict(err, s.tries)
 		if retry && delay > 0 && !draining {
 			s.due = time.Now().Add(delay)
 			return
@@ -437,7 +424,7 @@ func (r *EventRecorder) write(requests context.Context, s *series, draining bool
 		r.dropLocked(reason, sent-s.written, err)
 		s.seen -= sent - s.written
 		if !created {
-			s.name, s.first = "", s.last // a create that failed may have come through
+			s.name, s.first = "", s.last // a create that failed may have succeeded
 		}
 	}
 	s.tries = 0
@@ -447,9 +434,9 @@ func (r *EventRecorder) write(requests context.Context, s *series, draining bool
 	}
 }
 
-// eventVerdict returns the reason to drop what failed with err, and after which time
-// to try it again instead, 0 for not at all. It failed tries times in a row.
-func eventVerdict(err error, tries int) (reason string, delay time.Duration) {
+// verdict returns the reason to drop a series whose write failed with err, tries times in
+// a row, and the delay after which to retry it instead; 0 means no retry.
+func verdict(err error, tries int) (reason string, delay time.Duration) {
 	var status apierrors.APIStatus
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsNotFound(err):
@@ -466,8 +453,8 @@ func eventVerdict(err error, tries int) (reason string, delay time.Duration) {
 	return "failed", delay
 }
 
-// eventLocked is the Event of s as it is to be now.
-func (r *EventRecorder) eventLocked(s *series) *eventsv1.Event {
+// eventLocked returns the Event of s as it should be now.
+func (r *Recorder) eventLocked(s *series) *eventsv1.Event {
 	if s.name == "" {
 		s.name = eventName(s.key.regarding.Name)
 	}
@@ -490,7 +477,8 @@ func (r *EventRecorder) eventLocked(s *series) *eventsv1.Event {
 	return event
 }
 
-// eventName is a name that no other Event has. It begins with the object's if it can.
+// eventName returns a name that no other Event has. It begins with the object's name if
+// the result is valid.
 func eventName(object string) string {
 	suffix := fmt.Sprintf(".%016x", rand.Uint64())
 	if len(validation.IsDNS1123Subdomain(object+suffix)) > 0 {
@@ -499,8 +487,8 @@ func eventName(object string) string {
 	return object + suffix
 }
 
-// report logs what was dropped since it was called last.
-func (r *EventRecorder) report(ctx context.Context) {
+// report logs the drops since the last report.
+func (r *Recorder) report(ctx context.Context) {
 	lines := map[string]drops{}
 	r.mu.Lock()
 	for reason, d := range r.dropped {
@@ -515,7 +503,7 @@ func (r *EventRecorder) report(ctx context.Context) {
 	}
 }
 
-// cut is s as valid text of at most size bytes.
+// cut returns s as valid UTF-8 of at most size bytes.
 func cut(s string, size int) string {
 	s = strings.ToValidUTF8(s, "?")
 	if len(s) <= size {
@@ -524,5 +512,5 @@ func cut(s string, size int) string {
 	for !utf8.RuneStart(s[size]) {
 		size--
 	}
-	return strings.Clone(s[:size]) // not to hold on to the rest
+	return strings.Clone(s[:size]) // without the memory of the rest
 }

@@ -1,4 +1,4 @@
-package reconcile_test
+package recorder_test
 
 import (
 	"context"
@@ -18,12 +18,12 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/internal/testserver"
-	"github.com/controllerkit/controllerkit/reconcile"
+	"github.com/controllerkit/controllerkit/recorder"
 )
 
 // answers tells of each answer that the API server gives to a recorder.
 type answers struct {
-	reconcile.EventClient
+	recorder.Client
 	got chan error
 }
 
@@ -40,13 +40,13 @@ func (a answers) Patch(ctx context.Context, name string, pt types.PatchType, dat
 }
 
 // serverRecorder writes to the real API server with config.
-func serverRecorder(t *testing.T, config *rest.Config) (*reconcile.EventRecorder, chan error) {
+func serverRecorder(t *testing.T, config *rest.Config) (*recorder.Recorder, chan error) {
 	t.Helper()
 	client := kubernetes.NewForConfigOrDie(config)
 	got := make(chan error, 100)
-	return &reconcile.EventRecorder{
+	return &recorder.Recorder{
 		Controller: "example.com/copier",
-		Client: func(ns string) reconcile.EventClient {
+		Client: func(ns string) recorder.Client {
 			return answers{client.EventsV1().Events(ns), got}
 		},
 		Interval: time.Minute, StopTimeout: 20 * time.Second,
@@ -86,13 +86,13 @@ func eventsAbout(t *testing.T, object corev1.ObjectReference) []eventsv1.Event {
 }
 
 // The API server has one Event for what happened often, with the right count, also
-// after the Event was removed. Proves R20.
+// after the Event was removed. Proves RE1.
 func TestEventServerSeries(t *testing.T) {
 	ns := testserver.Namespace(t)
 	config, requests := testserver.Counted(t)
 	r, got := serverRecorder(t, config)
-	object := reconcile.Reference(&metav1.ObjectMeta{Namespace: ns, Name: "a", UID: "uid-a"}, configMapKind)
-	related := reconcile.Reference(&metav1.ObjectMeta{Namespace: ns, Name: "b", UID: "uid-b"}, configMapKind)
+	object := recorder.Reference(&metav1.ObjectMeta{Namespace: ns, Name: "a", UID: "uid-a"}, configMapKind)
+	related := recorder.Reference(&metav1.ObjectMeta{Namespace: ns, Name: "b", UID: "uid-b"}, configMapKind)
 	happens := func(times int) {
 		var wg sync.WaitGroup
 		for range times {
@@ -126,7 +126,7 @@ func TestEventServerSeries(t *testing.T) {
 	if n := requests.Load(); n != 2 {
 		t.Errorf("%d requests, want 2", n)
 	}
-	wantCounts(t, r, reconcile.EventCounts{Written: 1, Deduplicated: 999})
+	wantCounts(t, r, recorder.Counts{Written: 1, Deduplicated: 999})
 
 	// The Event is removed, as it is after an hour.
 	happens(2)
@@ -144,7 +144,7 @@ func TestEventServerSeries(t *testing.T) {
 	if events := eventsAbout(t, object); len(events) != 1 || events[0].Series == nil || events[0].Series.Count != 5 {
 		t.Errorf("Events = %v, want one with a count of 5", events)
 	}
-	wantCounts(t, r, reconcile.EventCounts{Written: 2, Deduplicated: 1003})
+	wantCounts(t, r, recorder.Counts{Written: 2, Deduplicated: 1003})
 }
 
 // The API server takes the extremes of what Event takes. Proves R21.
@@ -256,8 +256,8 @@ func TestEventServerRefusals(t *testing.T) {
 			r, got := serverRecorder(t, tt.config)
 			logs := newLogs()
 			stop := runEvents(t, logs.context(t.Context()), r)
-			bad := reconcile.Reference(&metav1.ObjectMeta{Namespace: tt.namespace, Name: "a", UID: "uid-a"}, configMapKind)
-			fine := reconcile.Reference(&metav1.ObjectMeta{Namespace: good, Name: "a", UID: types.UID(tt.name)}, configMapKind)
+			bad := recorder.Reference(&metav1.ObjectMeta{Namespace: tt.namespace, Name: "a", UID: "uid-a"}, configMapKind)
+			fine := recorder.Reference(&metav1.ObjectMeta{Namespace: good, Name: "a", UID: types.UID(tt.name)}, configMapKind)
 			for i := range 3 {
 				r.Event(bad, corev1.ObjectReference{}, corev1.EventTypeNormal, "Copied", "Copy", fmt.Sprint("copy ", i))
 				if err := await(t, got); err == nil {
@@ -272,7 +272,7 @@ func TestEventServerRefusals(t *testing.T) {
 				t.Errorf("Counts = %v before the stop, want 3 dropped as %s and none to be tried again", c, tt.reason)
 			}
 			stop()
-			wantCounts(t, r, reconcile.EventCounts{Written: 1, Dropped: map[string]uint64{tt.reason: 3}})
+			wantCounts(t, r, recorder.Counts{Written: 1, Dropped: map[string]uint64{tt.reason: 3}})
 			if n := len(eventsAbout(t, fine)); n != 1 {
 				t.Errorf("%d Events in another namespace, want 1", n)
 			}

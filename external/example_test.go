@@ -1,4 +1,4 @@
-package reconcile_test
+package external_test
 
 import (
 	"context"
@@ -10,17 +10,18 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
+	"github.com/controllerkit/controllerkit/external"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
-// The answer to the first create is lost. The service does not know tokens, so a
+// The response to the first create is lost. The service does not know tokens, so a
 // second create would make a second account; Find sees the first.
-func ExampleExternalOnce() {
+func ExampleOnce() {
 	ctx := context.Background()
 	client := fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tenant", UID: "c0ffee", ResourceVersion: "1"}})
 	service := cloud.New(cloud.Options{})
 	lose := true
-	external := reconcile.External{
+	account := external.Resource{
 		Annotation: "example.com/account",
 		Find: func(ctx context.Context, token string) (string, bool, error) {
 			found, err := service.List(ctx, token)
@@ -40,13 +41,13 @@ func ExampleExternalOnce() {
 	}
 	fn := func(ctx context.Context, key string) (reconcile.Result, error) {
 		tenants := client.CoreV1().ConfigMaps("default")
-		obj, err := tenants.Get(ctx, key, metav1.GetOptions{}) // a lister does
+		obj, err := tenants.Get(ctx, key, metav1.GetOptions{}) // or a lister
 		if err != nil {
 			return reconcile.Result{}, err
 		}
-		id, res, err := reconcile.ExternalOnce(ctx, tenants, obj, external)
+		id, wait, err := external.Once(ctx, tenants, obj, account)
 		if id == "" {
-			return res, err
+			return reconcile.Result{RequeueAfter: wait}, err
 		}
 		fmt.Println("the account is", id)
 		return reconcile.Result{}, nil
@@ -58,17 +59,17 @@ func ExampleExternalOnce() {
 	}
 	fmt.Println(len(service.Resources()), "account")
 	// Output:
-	// external example.com/account of default/tenant: create: connection reset by peer
+	// external: example.com/account of default/tenant: create: connection reset by peer
 	// the account is id-1
 	// the account is id-1
 	// 1 account
 }
 
 // Cleanup finds what was made although a crash kept its id from being stored.
-func ExampleExternalToken() {
+func ExampleToken() {
 	ctx := context.Background()
 	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tenant", UID: "c0ffee"}}
-	token := reconcile.ExternalToken(obj, "example.com/account")
+	token := external.Token(obj, "example.com/account")
 
 	service := cloud.New(cloud.Options{})
 	_, _ = service.Create(ctx, cloud.Resource{Name: token})

@@ -1,4 +1,4 @@
-package reconcile_test
+package recorder_test
 
 import (
 	"context"
@@ -8,15 +8,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/controllerkit/controllerkit/reconcile"
+	"github.com/controllerkit/controllerkit/recorder"
 )
 
 // The same thing happens three times; one Event tells of it.
 func ExampleEventRecorder() {
 	client := fake.NewClientset()
-	recorder := &reconcile.EventRecorder{
+	recorder := &recorder.Recorder{
 		Controller: "example.com/copier",
-		Client:     func(ns string) reconcile.EventClient { return client.EventsV1().Events(ns) },
+		Client:     func(ns string) recorder.Client { return client.EventsV1().Events(ns) },
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
@@ -25,7 +25,7 @@ func ExampleEventRecorder() {
 	settings := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "settings", UID: "c0ffee"}}
 	for range 3 {
 		recorder.Event(
-			reconcile.Reference(settings, corev1.SchemeGroupVersion.WithKind("ConfigMap")), corev1.ObjectReference{},
+			recorder.Reference(settings, corev1.SchemeGroupVersion.WithKind("ConfigMap")), corev1.ObjectReference{},
 			corev1.EventTypeWarning, "QuotaExceeded", "Copy", "the copy does not fit into the quota of namespace prod",
 		)
 	}
@@ -44,7 +44,7 @@ func ExampleEventRecorder() {
 // A reference says what an Event is about, and needs no scheme.
 func ExampleReference() {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "data", UID: "c0ffee"}}
-	ref := reconcile.Reference(claim, corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"))
+	ref := recorder.Reference(claim, corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"))
 	fmt.Println(ref.APIVersion, ref.Kind, ref.Namespace, ref.Name, ref.UID)
 	// Output:
 	// v1 PersistentVolumeClaim prod data c0ffee
@@ -52,10 +52,10 @@ func ExampleReference() {
 
 // A recorder is used by many; an Event that cannot be written is counted, not waited for.
 func ExampleEventRecorder_Event() {
-	var none *reconcile.EventRecorder // as in the test of a Func
+	var none *recorder.Recorder // as in the test of a Func
 	none.Event(corev1.ObjectReference{}, corev1.ObjectReference{}, "", "", "", "")
 
-	recorder := &reconcile.EventRecorder{Controller: "example.com/copier"}
+	recorder := &recorder.Recorder{Controller: "example.com/copier"}
 	node := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "worker-1", UID: "c0ffee"}
 	recorder.Event(node, corev1.ObjectReference{}, corev1.EventTypeNormal, "Drained", "Drain", "all pods are gone")
 	recorder.Event(node, corev1.ObjectReference{}, "Error", "Failed", "Drain", "a type that the API does not have")

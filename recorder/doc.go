@@ -1,0 +1,45 @@
+// Package recorder writes Events about objects, deduplicated and bounded, without ever
+// blocking the caller.
+//
+// It replaces the broadcasters of client-go's tools/record and tools/events, which drop
+// Events without a count and lose their series when the process ends.
+//
+//	r := &recorder.Recorder{
+//		Controller: "example.com/widgets",
+//		Client:     func(namespace string) recorder.Client { return client.EventsV1().Events(namespace) },
+//	}
+//	// Run it beside the controllers, and stop it after them.
+//	err := r.Run(ctx)
+//
+// Most callers set these two fields and share one Recorder among all controllers of a
+// process:
+//
+//	r.Event(recorder.Reference(widget, widgetKind), corev1.ObjectReference{},
+//		corev1.EventTypeWarning, "QuotaExceeded", "Copy", "the copy exceeds the quota")
+//
+// # Limits
+//
+// Events that differ only in time become one Event, whose series counts them: Run writes
+// it at once, and then once per Interval while it is repeated. A series ends after ten
+// Intervals without a repetition.
+//
+// An object gets 25 different Events, and then one more every 5 minutes. MaxSeries bounds
+// the memory, and QPS the requests. A Recorder drops what exceeds a limit and what the API
+// server rejects; it counts the drops and logs one line a minute for each reason.
+//
+// # Guarantees
+//
+//   - RE1: If equal Events are repeated, Run writes one Event with the right count, also
+//     after lost responses and after the API server removed the Event.
+//   - RE2: If a Client fails or hangs, or Events arrive faster than they can be written,
+//     Event still does not block.
+//   - RE3: Each call of Event is counted once: as written, deduplicated, held, or dropped
+//     for a reason.
+//   - RE4: If the context of Run is done, Run writes the Events it holds within
+//     StopTimeout, and counts and logs the others as dropped.
+//
+// # Caveats
+//
+//   - Events are best effort. Do not use them to store state.
+//   - A Client that ignores its context delays the return of Run.
+package recorder
