@@ -27,6 +27,12 @@
 //   - [github.com/controllerkit/controllerkit/status]: conditions, one write or none
 //   - [github.com/controllerkit/controllerkit/ssa]: server-side apply that knows
 //     when there is nothing to apply
+//   - [github.com/controllerkit/controllerkit/owner]: controller references, and
+//     ownership that follows labels
+//   - [github.com/controllerkit/controllerkit/external]: one external thing for each
+//     object, across crashes
+//   - [github.com/controllerkit/controllerkit/recorder]: Events, deduplicated and
+//     bounded
 //
 // # What watches over both
 //

@@ -31,8 +31,8 @@ var update = flag.Bool("update", false, "write the golden files of the exported 
 // library lists the packages that users import.
 func library() []string {
 	return []string{
-		"consistency", "controllertest", "controllertest/cloud", "controllertest/fault", "enqueue", "finalizer", "informer",
-		"leader", "metrics", "queue", "reconcile", "shutdown", "ssa", "status", "watcher",
+		"consistency", "controllertest", "controllertest/cloud", "controllertest/fault", "enqueue", "external", "finalizer", "informer",
+		"leader", "metrics", "owner", "queue", "reconcile", "recorder", "shutdown", "ssa", "status", "watcher",
 	}
 }
 

@@ -126,6 +126,8 @@
 //   - C13: An event looks only at the waiting owners whose version its store has reached,
 //     and at those that wait for something else than a version. How many others wait
 //     makes no difference.
+//   - C14: If the API server's object differs from the cached one, ConfirmLive returns
+//     ErrGone, ErrReplaced or ErrChanged, and takes no other 404 for ErrGone.
 //
 // # Caveats
 //

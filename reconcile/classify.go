@@ -136,11 +136,12 @@ func judge(cl class, n int, res Result, err error) verdict {
 // would fit, the caller's own word comes before the API server's.
 func classifyPart(err error) class {
 	var outdated interface{ Stale() bool }
+	var final interface{ Terminal() bool }
 	_, delayed := apierrors.SuggestsClientDelay(err)
 	switch {
 	case isType[*PanicError](err):
 		return panicked
-	case errors.Is(err, ErrTerminal):
+	case errors.Is(err, ErrTerminal), errors.As(err, &final) && final.Terminal():
 		return terminal
 	case errors.As(err, &outdated) && outdated.Stale():
 		return stale

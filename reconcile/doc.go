@@ -18,9 +18,7 @@
 // Most callers set these fields, and Timeout. Run has the shape
 // func(context.Context) error, so it is what a leader elector runs, or a part of
 // a group that is shut down in order. A Func needs no server to be tested: it is
-// called like any function; see the example of Func. The package has some 2,000
-// lines of code, more than its neighbours: classes, gate, guard and stop meet in one
-// loop and cannot be had one without the other; the helpers are the other half.
+// called like any function; see the example of Func.
 //
 // # Results and errors
 //
@@ -142,14 +140,6 @@
 //   - AddWith(struct{Priority int; After time.Duration; RateLimited bool}, ...K)
 //     takes priorities; GetWithPriority() (K, int, bool) gives them.
 //
-// # Helpers
-//
-// A Func needs none of these, and they do not need the Controller. [Steps] writes a
-// long reconcile as a list. [ConfirmLive] reads before a destructive act.
-// [ExternalOnce] creates what is outside of the cluster once. [SetController] and
-// [Claim] keep ownership. [EventRecorder] writes Events, deduplicated and bounded,
-// without ever holding up the Func.
-//
 // # Guarantees
 //
 //   - R1: Every call ends in exactly one row of the table, one line of log and
@@ -168,20 +158,6 @@
 //     returns.
 //   - R7: When Run returns, no call and no goroutine of it is running.
 //   - R8: The context of a call is done when the call has returned.
-//   - R9: ConfirmLive succeeds only for an object that the API server has with the
-//     same UID and resourceVersion; otherwise it tells gone, replaced and changed
-//     apart, each as stale, and takes no other 404 for gone.
-//   - R10: Steps runs its steps in order, none after one that returned an error or a
-//     Result or after the end of the context; its error names the step and keeps its
-//     class.
-//   - R11: ExternalOnce makes one thing per object, over crashes, lost responses and
-//     failures at any two calls and over stale caches, and always comes to an end.
-//   - R12: ExternalOnce calls Create only after the API server confirmed that the
-//     object is its newest version.
-//   - R13: SetController makes no reference over namespaces or from a child without
-//     namespace to a namespaced owner, and no second controller.
-//   - R14: Claim changes no child that changed its labels or owners, or is being
-//     deleted, and none while the owner is being deleted, by a live read.
 //   - R15: With DrainReady the keys that are ready when the context of Run is done
 //     are worked off until GracePeriod is over, and Run returns as soon as none is
 //     left. None is started once leadership is lost.
@@ -195,13 +171,6 @@
 //     own that stays the same, and at most a 64th of them wait in the queue for it.
 //   - R19: Hook is called once for each call, and its end after it, with the result that
 //     Metrics gets.
-//   - R20: An EventRecorder makes one Event of what is the same, with the right count,
-//     by one write at once and one per Interval, also over lost answers and over the
-//     removal of the Event by the API server.
-//   - R21: EventRecorder.Event never blocks; memory, requests and retries are bounded
-//     under any flood and any failing client. Each event is counted once, as written,
-//     deduplicated, held or dropped for a reason. Run writes what it holds within
-//     StopTimeout and reports the rest.
 //
 // # Caveats
 //
@@ -211,11 +180,6 @@
 //     The next start of the process lists everything anyway.
 //   - A key held back by the Gate or by the guard is not a call: it is counted by no
 //     metric.
-//   - R11 holds with the Settle that the service needs. A process that is stopped
-//     right before Create, for longer than Settle, may create a second one; only a
-//     service that knows tokens can prevent that.
 //   - A panic in a Gate, a Hook, Keys, in Metrics or in the queue is not recovered.
 //   - Keys are logged; so is the text of errors.
-//   - Events are best effort: what a flood, a refusal or a stop drops is counted and
-//     logged, not kept. Stop the EventRecorder after the controllers that use it.
 package reconcile

@@ -38,7 +38,7 @@ func TestDrainReady(t *testing.T) {
 					q.Add(fmt.Sprintf("key%02d", i))
 				}
 				logs := newLogs()
-				r := start(t, logs.context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, Workers: workers, DrainReady: true})
+				r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, Workers: workers, DrainReady: true})
 				began := time.Now()
 				r.stop()
 				if got, want := time.Since(began), time.Duration(6/workers)*time.Second; got != want {
@@ -51,7 +51,7 @@ func TestDrainReady(t *testing.T) {
 					if diff := cmp.Diff([]string{"delayed", "key04"}, sorted(test.Pending())); diff != "" {
 						t.Errorf("left (-want +got):\n%s", diff)
 					}
-				} else if got := logs.find("Stopped controller")[0].Values["left"]; got != 1 {
+				} else if got := logs.Find("Stopped controller")[0].Values["left"]; got != 1 {
 					t.Errorf("left = %v, want 1: the key that failed", got)
 				}
 			})
@@ -69,7 +69,7 @@ func TestDrainReadyLeavesNothing(t *testing.T) {
 		for i := range 40 {
 			q.Add(fmt.Sprint(i))
 		}
-		ctx, cancel := context.WithCancel(newLogs().context(t.Context()))
+		ctx, cancel := context.WithCancel(newLogs().Context(t.Context()))
 		begun, once := make(chan struct{}), sync.Once{}
 		c := &controller{Name: "x", Queue: q, Workers: 4, DrainReady: true, Reconcile: func(context.Context, string) (reconcile.Result, error) {
 			once.Do(func() { cancel(); close(begun) })
@@ -182,7 +182,7 @@ func TestMaxAttempts(t *testing.T) {
 			return reconcile.Result{}, errPlain
 		}}
 		q.Add("a")
-		r := start(t, logs.context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, MaxAttempts: 3})
+		r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, MaxAttempts: 3})
 		time.Sleep(100 * time.Hour)
 		if got := len(rec.got()); got != 3 {
 			t.Errorf("%d calls, want 3", got)
@@ -190,7 +190,7 @@ func TestMaxAttempts(t *testing.T) {
 		if got := q.NumRequeues("a"); got != 0 {
 			t.Errorf("NumRequeues = %d of a parked key, want 0", got)
 		}
-		lines := logs.calls()
+		lines := logs.Having("class")
 		for i, want := range []any{nil, nil, 3} {
 			if got := lines[i].Values["parkedAfter"]; got != want {
 				t.Errorf("parkedAfter = %v in line %d, want %v", got, i, want)
@@ -314,7 +314,7 @@ func TestBadErrors(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				metrics, logs := &counts{}, newLogs()
-				r := start(t, logs.context(t.Context()), &controller{
+				r := start(t, logs.Context(t.Context()), &controller{
 					Name: "x", Queue: newTestQueue("a", "b"), Metrics: metrics,
 					Reconcile: func(ctx context.Context, key string) (reconcile.Result, error) {
 						if key == "b" {
@@ -326,7 +326,7 @@ func TestBadErrors(t *testing.T) {
 				if got := metrics.results(); len(got) != 2 || got[0] != tt.want || got[1] != "success" {
 					t.Errorf("results = %v, want [%s success]", got, tt.want)
 				}
-				if lines := logs.calls(); len(lines) != 2 {
+				if lines := logs.Having("class"); len(lines) != 2 {
 					t.Errorf("%d lines, want 2", len(lines))
 				}
 				r.stop()

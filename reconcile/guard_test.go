@@ -55,7 +55,7 @@ func guarded(t *testing.T, q queueOf, takes time.Duration, configure func(*contr
 	if configure != nil {
 		configure(c)
 	}
-	return start(t, lines.context(t.Context()), c), c, calls, lines
+	return start(t, lines.Context(t.Context()), c), c, calls, lines
 }
 
 // TestHotLoop: a key whose calls make events of it falls below one call a second
@@ -128,7 +128,7 @@ func TestHotLoop(t *testing.T) {
 						}
 					}
 				}
-				lines := logs.find("Slowed down a key that makes itself run")
+				lines := logs.Find("Slowed down a key that makes itself run")
 				if tt.edits == 0 && len(lines) != 1 != tt.unguarded {
 					t.Fatalf("named %d times, want once: %v", len(lines), lines)
 				}
@@ -201,7 +201,7 @@ func TestHonestKeys(t *testing.T) {
 						t.Fatalf("the event after %v waited for %v, want at most %v", at, wait, tt.waits)
 					}
 				}
-				if lines := logs.find("Slowed down a key that makes itself run"); len(lines) != 0 {
+				if lines := logs.Find("Slowed down a key that makes itself run"); len(lines) != 0 {
 					t.Errorf("an honest key was named: %v", lines)
 				}
 			})
@@ -216,7 +216,7 @@ func TestHonestKeys(t *testing.T) {
 func TestNotForgottenInItsCall(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
 		logs, hot := newLogs(), &runs{began: time.Now()}
-		r := start(t, logs.context(t.Context()), &controller{Name: "x", Queue: q, Workers: 2, Reconcile: func(_ context.Context, key string) (reconcile.Result, error) {
+		r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: q, Workers: 2, Reconcile: func(_ context.Context, key string) (reconcile.Result, error) {
 			if key == "hot" {
 				hot.at = append(hot.at, time.Since(hot.began))
 				time.Sleep(300 * time.Millisecond)
@@ -237,7 +237,7 @@ func TestNotForgottenInItsCall(t *testing.T) {
 			t.Errorf("%d calls of the hot key in a minute, want 7", got)
 		}
 		named := 0
-		for _, line := range logs.find("Slowed down a key that makes itself run") {
+		for _, line := range logs.Find("Slowed down a key that makes itself run") {
 			if line.Values["key"] == "hot" {
 				named++
 			}
@@ -380,7 +380,7 @@ func TestHeldKeysAtStop(t *testing.T) {
 		stopped.Store(true)
 		r.stop()
 		before := len(calls.at)
-		if got := logs.find("Stopped controller")[0].Values["left"]; got != 1 {
+		if got := logs.Find("Stopped controller")[0].Values["left"]; got != 1 {
 			t.Errorf("left = %v, want 1", got)
 		}
 		if test, ok := q.(*testQueue); ok {

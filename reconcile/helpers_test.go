@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
@@ -266,69 +266,13 @@ func (c *counts) results() []string {
 	return results
 }
 
-// line is one line of log.
-type line struct {
-	Level   int // -1 for errors
-	Message string
-	Err     error
-	Values  map[string]any
-}
+// logs keeps the lines of log.
+type (
+	logs = testlog.Logs
+	line = testlog.Line
+)
 
-// logs is a logger that remembers everything.
-type logs struct {
-	mu    *sync.Mutex
-	lines *[]line
-	with  []any
-	hook  func(message string) // called first; nil for none
-}
-
-func newLogs() logs { return logs{mu: &sync.Mutex{}, lines: &[]line{}} }
-
-func (l logs) context(ctx context.Context) context.Context {
-	return klog.NewContext(ctx, klog.New(l))
-}
-
-func (l logs) Init(klog.RuntimeInfo)        {}
-func (l logs) Enabled(int) bool             { return true }
-func (l logs) WithName(string) klog.LogSink { return l }
-func (l logs) WithValues(kv ...any) klog.LogSink {
-	l.with = append(slices.Clone(l.with), kv...)
-	return l
-}
-func (l logs) Info(level int, msg string, kv ...any) {
-	l.add(line{Level: level, Message: msg}, kv)
-}
-func (l logs) Error(err error, msg string, kv ...any) {
-	l.add(line{Level: -1, Message: msg, Err: err}, kv)
-}
-
-func (l logs) add(n line, kv []any) {
-	if l.hook != nil {
-		l.hook(n.Message)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n.Values = map[string]any{}
-	kv = append(slices.Clone(l.with), kv...)
-	for i := 0; i+1 < len(kv); i += 2 {
-		n.Values[kv[i].(string)] = kv[i+1]
-	}
-	*l.lines = append(*l.lines, n)
-}
-
-// find returns the lines with a message.
-func (l logs) find(message string) []line {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(*l.lines), func(n line) bool { return n.Message != message })
-}
-
-// calls returns the lines about calls: all that carry a class.
-func (l logs) calls() []line {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(*l.lines), func(n line) bool { return n.Values["class"] == nil })
-}
+func newLogs() logs { return testlog.New() }
 
 // running is a controller whose Run was started in the bubble.
 type running struct {
@@ -366,16 +310,4 @@ func (r *running) wait() {
 func (r *running) returned() bool {
 	synctest.Wait()
 	return len(r.err) > 0
-}
-
-// discard is a logger that prints nothing but, like a real one, keeps values.
-type discard struct{ with []any }
-
-func (discard) Init(klog.RuntimeInfo)          {}
-func (discard) Enabled(int) bool               { return false }
-func (discard) Info(int, string, ...any)       {}
-func (discard) Error(error, string, ...any)    {}
-func (d discard) WithName(string) klog.LogSink { return d }
-func (d discard) WithValues(kv ...any) klog.LogSink {
-	return discard{append(slices.Clone(d.with), kv...)}
 }

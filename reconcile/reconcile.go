@@ -44,7 +44,8 @@ type Result struct {
 //	return reconcile.Result{}, fmt.Errorf("spec.size %d: %w", size, reconcile.ErrTerminal)
 //
 // The key is not queued again; the next event for it runs it with a fresh
-// failure count. An error of another kind is marked with a second %w.
+// failure count. An error of another kind is marked with a second %w. An error with a
+// method Terminal() bool that returns true is terminal too.
 var ErrTerminal = errors.New("reconcile: terminal error")
 
 // PanicError is the error of a call whose Func panicked. It is found in the log

@@ -148,7 +148,7 @@ func TestTerminalResetsBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, logs := newTestQueue(), newLogs()
 		errs := []error{errPlain, errPlain, errInvalid, errPlain}
-		r := start(t, logs.context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: func(context.Context, string) (reconcile.Result, error) {
+		r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: func(context.Context, string) (reconcile.Result, error) {
 			err := errs[0]
 			errs = errs[1:]
 			return reconcile.Result{}, err
@@ -163,7 +163,7 @@ func TestTerminalResetsBackoff(t *testing.T) {
 			t.Errorf("failures after each call (-want +got):\n%s", diff)
 		}
 		var attempts []any
-		for _, l := range logs.calls() {
+		for _, l := range logs.Having("class") {
 			attempts = append(attempts, l.Values["attempts"])
 		}
 		if diff := cmp.Diff([]any{1, 2, 3, 1}, attempts); diff != "" {
@@ -225,14 +225,14 @@ func TestContextOfCall(t *testing.T) {
 				klog.FromContext(ctx).Info("Hello", "own", 1)
 				return reconcile.Result{}, ctx.Err()
 			}}
-			r := start(t, context.WithValue(logs.context(t.Context()), valueKey{}, 7), c)
+			r := start(t, context.WithValue(logs.Context(t.Context()), valueKey{}, 7), c)
 			if got := seen.Value(valueKey{}); got != 7 {
 				t.Errorf("value in the call's context = %v, want 7", got)
 			}
 			if seen.Err() == nil {
 				t.Errorf("context goes on after the call, want it done")
 			}
-			hello := logs.find("Hello")
+			hello := logs.Find("Hello")
 			if len(hello) != 1 {
 				t.Fatalf("%d lines from the call's logger, want 1", len(hello))
 			}
@@ -273,7 +273,7 @@ func TestPanic(t *testing.T) {
 				}
 				q.Add("bad")
 				q.Add("good")
-				r := start(t, logs.context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, Metrics: metrics})
+				r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, Metrics: metrics})
 				time.Sleep(2 * time.Hour)
 				if diff := cmp.Diff([]string{"bad", "good", "bad"}, rec.got()); diff != "" {
 					t.Errorf("calls (-want +got):\n%s", diff)
@@ -281,7 +281,7 @@ func TestPanic(t *testing.T) {
 				if diff := cmp.Diff([]string{"panic", "success", "success"}, metrics.results()); diff != "" {
 					t.Errorf("results (-want +got):\n%s", diff)
 				}
-				lines := logs.find("Reconcile failed")
+				lines := logs.Find("Reconcile failed")
 				if len(lines) != 1 || !strings.HasPrefix(lines[0].Err.Error(), tt.want) {
 					t.Fatalf("logged %v, want one error %q", lines, tt.want)
 				}
@@ -481,12 +481,12 @@ func TestHasSyncedIsEndedByContext(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
 		rec, logs := &recorder{}, newLogs()
 		q.Add("a")
-		r := start(t, logs.context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, HasSynced: []cache.DoneChecker{make(checker)}})
+		r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, HasSynced: []cache.DoneChecker{make(checker)}})
 		r.stop()
 		if got := rec.got(); len(got) != 0 {
 			t.Errorf("calls without sync: %v, want none", got)
 		}
-		lines := logs.find("Timed out waiting")
+		lines := logs.Find("Timed out waiting")
 		if len(lines) != 1 || !strings.Contains(fmt.Sprint(lines[0].Values["instances"]), "the checker") {
 			t.Errorf("logged %v, want a line that names the checker", lines)
 		}
@@ -575,7 +575,7 @@ func TestGateHoldsKeys(t *testing.T) {
 		for _, key := range []string{"a", "b", "c"} {
 			q.Add(key)
 		}
-		r := start(t, logs.context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, Gate: g, Metrics: metrics})
+		r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, Gate: g, Metrics: metrics})
 		q.Add("a") // an event does not ask the gate again, whose wake is to come
 		time.Sleep(time.Minute)
 		want := []string{"wait a", "begin b", "run b", "end b", "begin c", "run c", "end c"}
@@ -588,7 +588,7 @@ func TestGateHoldsKeys(t *testing.T) {
 		if n := q.NumRequeues("a"); n != 0 {
 			t.Errorf("waiting cost %d failures, want 0", n)
 		}
-		if lines := logs.find("Waiting for the cache"); len(lines) != 2 || lines[0].Level != 4 || lines[0].Values["key"] != "a" {
+		if lines := logs.Find("Waiting for the cache"); len(lines) != 2 || lines[0].Level != 4 || lines[0].Values["key"] != "a" {
 			t.Errorf("logged %v, want two lines at V(4) for a", lines)
 		}
 		g.set("a", false)
@@ -670,8 +670,8 @@ func TestStaleWaitsForGate(t *testing.T) {
 func TestForbiddenNamesWhatIsDenied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logs := newLogs()
-		r := start(t, logs.context(t.Context()), &controller{Name: "x", Queue: newTestQueue("a"), Reconcile: returning(reconcile.Result{}, fmt.Errorf("create: %w", errForbidden))})
-		lines := logs.find("Reconcile failed")
+		r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: newTestQueue("a"), Reconcile: returning(reconcile.Result{}, fmt.Errorf("create: %w", errForbidden))})
+		lines := logs.Find("Reconcile failed")
 		if len(lines) != 1 {
 			t.Fatalf("logged %v, want one line", lines)
 		}
@@ -793,12 +793,12 @@ func TestRunLeavesNoGoroutine(t *testing.T) {
 func TestRunWaitsForItsSupervisor(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
 		logs := newLogs()
-		logs.hook = func(message string) {
+		logs.Hook = func(message string) {
 			if message == "Stopping controller" {
 				time.Sleep(time.Minute)
 			}
 		}
-		r := start(t, logs.context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: returning(reconcile.Result{}, nil)})
+		r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: returning(reconcile.Result{}, nil)})
 		began := time.Now()
 		r.stop()
 		if took := time.Since(began); took != time.Minute {

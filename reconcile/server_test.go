@@ -26,12 +26,13 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
 func TestMain(m *testing.M) {
-	klog.SetLogger(klog.New(discard{})) // tests that look at the log bring their own
+	klog.SetLogger(klog.New(testlog.Discard{})) // tests that look at the log bring their own
 	testserver.Main(m)
 }
 
@@ -99,7 +100,7 @@ func (u *upper) run(t *testing.T, namespace string) *process {
 		Name: "upper", Queue: p.queue, Reconcile: u.reconcile, Workers: 2, Timeout: 30 * time.Second, Metrics: p.metrics,
 		HasSynced: []cache.DoneChecker{configMaps.Informer().HasSyncedChecker(), registration.HasSyncedChecker()},
 	}
-	ctx, cancel := context.WithCancel(p.logs.context(context.Background()))
+	ctx, cancel := context.WithCancel(p.logs.Context(context.Background()))
 	factory.StartWithContext(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
@@ -123,7 +124,7 @@ func (u *upper) run(t *testing.T, namespace string) *process {
 // errorLines returns what was logged as an error.
 func (p *process) errorLines() []line {
 	var lines []line
-	for _, l := range p.logs.calls() {
+	for _, l := range p.logs.Having("class") {
 		if l.Level < 0 {
 			lines = append(lines, l)
 		}
@@ -350,7 +351,7 @@ func TestServerErrors(t *testing.T) {
 		},
 	}
 	logs := newLogs()
-	ctx, cancel := context.WithTimeout(logs.context(t.Context()), 30*time.Second)
+	ctx, cancel := context.WithTimeout(logs.Context(t.Context()), 30*time.Second)
 	defer cancel()
 	q, done := newTestQueue(), 0
 	c := &controller{Name: "x", Queue: q, Reconcile: func(ctx context.Context, key string) (reconcile.Result, error) {
@@ -367,7 +368,7 @@ func TestServerErrors(t *testing.T) {
 	}
 	q.ShutDown()
 	got, want := map[string]string{}, map[string]string{}
-	for _, l := range logs.calls() {
+	for _, l := range logs.Having("class") {
 		got[l.Values["key"].(string)] = fmt.Sprint(l.Values["class"])
 	}
 	for key := range steps {

@@ -51,7 +51,7 @@ func TestNoKeyStartsAfterDone(t *testing.T) {
 		for i := range 13 {
 			q.Add(fmt.Sprintf("key%02d", i))
 		}
-		r := start(t, logs.context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile})
+		r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile})
 		r.cancel(errors.New("signal"))
 		if r.returned() {
 			t.Errorf("Run returned while a call runs")
@@ -68,7 +68,7 @@ func TestNoKeyStartsAfterDone(t *testing.T) {
 				t.Errorf("%d keys pending, want %d", got, left)
 			}
 		}
-		lines := logs.find("Stopped controller")
+		lines := logs.Find("Stopped controller")
 		if len(lines) != 1 || lines[0].Level != 0 || lines[0].Values["left"] != left {
 			t.Fatalf("logged %v, want one line at V(0) with left %d", lines, left)
 		}
@@ -76,7 +76,7 @@ func TestNoKeyStartsAfterDone(t *testing.T) {
 		if len(keys) != 10 || slices.Contains(keys, "key00") {
 			t.Errorf("keys logged = %v, want 10 of those left", keys)
 		}
-		lines = logs.find("Stopping controller")
+		lines = logs.Find("Stopping controller")
 		if len(lines) != 1 || lines[0].Values["running"] != 1 || fmt.Sprint(lines[0].Values["cause"]) != "signal" {
 			t.Errorf("logged %v, want one line with 1 running and the cause", lines)
 		}
@@ -136,7 +136,7 @@ func TestGracePeriod(t *testing.T) {
 				logs := newLogs()
 				u := &untilCancelled{}
 				q.Add("a")
-				r := start(t, logs.context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: u.reconcile, GracePeriod: tt.grace})
+				r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: u.reconcile, GracePeriod: tt.grace})
 				cause := errors.New("signal")
 				r.cancel(cause)
 				r.wait()
@@ -147,7 +147,7 @@ func TestGracePeriod(t *testing.T) {
 					!errors.Is(u.cause, cause) || !errors.Is(u.cause, context.Canceled) {
 					t.Errorf("cause = %v, want %q, the cause of Run's context, and context.Canceled", u.cause, text)
 				}
-				lines := logs.find("Cancelled running calls")
+				lines := logs.Find("Cancelled running calls")
 				if len(lines) != 1 || lines[0].Level != 0 || !strings.HasPrefix(fmt.Sprint(lines[0].Values["keys"]), "[a (") {
 					t.Errorf("logged %v, want one line at V(0) that names a", lines)
 				}
@@ -210,7 +210,7 @@ func TestLeadershipLost(t *testing.T) {
 				rec := &recorder{fn: u.reconcile}
 				q.Add("a")
 				q.Add("b")
-				ctx := context.WithValue(logs.context(t.Context()), leaseKey{}, lease)
+				ctx := context.WithValue(logs.Context(t.Context()), leaseKey{}, lease)
 				r := start(t, ctx, &controller{Name: "x", Queue: q, Reconcile: rec.reconcile})
 				tt.stop(r.cancel, endLease)
 				r.wait()
@@ -258,19 +258,19 @@ func TestCancelledByStop(t *testing.T) {
 					<-ctx.Done()
 					return tt.fn()
 				}}
-				r := start(t, logs.context(t.Context()), c)
+				r := start(t, logs.Context(t.Context()), c)
 				r.stop()
 				if diff := cmp.Diff([]string{tt.want}, metrics.results()); diff != "" {
 					t.Errorf("results (-want +got):\n%s", diff)
 				}
 				want := map[string]any{"cancelled": 1, "panic": 1, "success": 0}[tt.want]
-				if lines := logs.find("Stopped controller"); len(lines) != 1 || lines[0].Values["left"] != want {
+				if lines := logs.Find("Stopped controller"); len(lines) != 1 || lines[0].Values["left"] != want {
 					t.Errorf("logged %v, want %d key left", lines, want)
 				}
 				if tt.want != "cancelled" {
 					return
 				}
-				if lines := logs.calls(); len(lines) != 1 || lines[0].Level != 4 {
+				if lines := logs.Having("class"); len(lines) != 1 || lines[0].Level != 4 {
 					t.Errorf("logged %v, want one line at V(4)", lines)
 				}
 				if test, ok := q.(*testQueue); ok {
@@ -292,12 +292,12 @@ func TestFailureWhileStopping(t *testing.T) {
 		bothQueues(t, func(t *testing.T, q queueOf) {
 			logs := newLogs()
 			q.Add("a")
-			r := start(t, logs.context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: func(context.Context, string) (reconcile.Result, error) {
+			r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: func(context.Context, string) (reconcile.Result, error) {
 				time.Sleep(time.Second)
 				return reconcile.Result{}, err
 			}})
 			r.stop()
-			lines := logs.find("Stopped controller")
+			lines := logs.Find("Stopped controller")
 			if len(lines) != 1 || fmt.Sprint(lines[0].Values["keys"]) != "[a]" {
 				t.Errorf("after %q logged %v, want a left", err, lines)
 			}
@@ -313,9 +313,9 @@ func TestGatedKeysAreLeft(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
 		g, logs, rec := newGate("a"), newLogs(), &recorder{}
 		q.Add("a")
-		r := start(t, logs.context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, Gate: g})
+		r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, Gate: g})
 		r.stop()
-		lines := logs.find("Stopped controller")
+		lines := logs.Find("Stopped controller")
 		if len(lines) != 1 || fmt.Sprint(lines[0].Values["keys"]) != "[a]" {
 			t.Errorf("logged %v, want a left", lines)
 		}
@@ -339,7 +339,7 @@ func TestCallThatIgnoresItsContext(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
 		logs := newLogs()
 		q.Add("a")
-		r := start(t, logs.context(t.Context()), &controller{Name: "x", Queue: q, GracePeriod: time.Second, Reconcile: func(context.Context, string) (reconcile.Result, error) {
+		r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: q, GracePeriod: time.Second, Reconcile: func(context.Context, string) (reconcile.Result, error) {
 			time.Sleep(time.Hour)
 			return reconcile.Result{}, nil
 		}})
@@ -352,7 +352,7 @@ func TestCallThatIgnoresItsContext(t *testing.T) {
 			"Cancelled running calls":                               "1s",
 			"Waiting for calls that ignore their cancelled context": "6s",
 		} {
-			lines := logs.find(message)
+			lines := logs.Find(message)
 			if len(lines) != 1 || lines[0].Level != 0 || fmt.Sprint(lines[0].Values["keys"]) != "[a ("+since+")]" {
 				t.Errorf("logged %v, want one line %q with a (%s)", lines, message, since)
 			}

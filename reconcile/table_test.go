@@ -27,6 +27,11 @@ type staleError bool
 func (staleError) Error() string { return "cache is behind" }
 func (e staleError) Stale() bool { return bool(e) }
 
+type terminalError bool
+
+func (terminalError) Error() string    { return "it will never work" }
+func (e terminalError) Terminal() bool { return bool(e) }
+
 var (
 	configMaps    = schema.GroupResource{Resource: "configmaps"}
 	errPlain      = errors.New("plain")
@@ -70,7 +75,7 @@ func observe(t *testing.T, n int, fn reconcile.Func[string]) outcome {
 				return fn(ctx, key)
 			},
 		}
-		r := start(t, logs.context(t.Context()), c)
+		r := start(t, logs.Context(t.Context()), c)
 		for len(metrics.results()) < n {
 			time.Sleep(2 * time.Hour)
 		}
@@ -94,7 +99,7 @@ func observe(t *testing.T, n int, fn reconcile.Func[string]) outcome {
 		if done != 1 {
 			t.Errorf("Done was called %d times for one Get, want 1", done)
 		}
-		lines := logs.calls()
+		lines := logs.Having("class")
 		if len(lines) != n {
 			t.Fatalf("%d calls logged %d lines, want one each: %v", n, len(lines), lines)
 		}
@@ -261,6 +266,10 @@ func TestClasses(t *testing.T) {
 		{"API error marked terminal", fmt.Errorf("%w: %w", reconcile.ErrTerminal, errConflict), "terminal"},
 		{"API error marked terminal behind", fmt.Errorf("%w (%w)", errDelay, reconcile.ErrTerminal), "terminal"},
 		{"join marked terminal", fmt.Errorf("%w: %w", reconcile.ErrTerminal, errors.Join(errPlain, errConflict)), "terminal"},
+
+		{"error of a package that imports none", terminalError(true), "terminal"},
+		{"API error with it", fmt.Errorf("%w: %w", errConflict, terminalError(true)), "terminal"},
+		{"Terminal is false", terminalError(false), "error"},
 
 		{"stale that wraps a conflict", fmt.Errorf("%w: %w", errConflict, errStale), "stale"},
 		{"API error after a deadline", fmt.Errorf("%w: %w", errDeadline, errNotFound), "not_found"},

@@ -41,7 +41,7 @@ func TestTriggers(t *testing.T) {
 		logs := newLogs()
 		pods.AddEvent("add", addOptions{Priority: 3}, "a") // before Run
 		secrets.AddWith(addOptions{}, "a")
-		r := start(t, logs.context(t.Context()), c)
+		r := start(t, logs.Context(t.Context()), c)
 		secrets.AddEvent("update", addOptions{}, "a") // while it runs
 		secrets.Add("a")
 		time.Sleep(time.Minute)
@@ -76,7 +76,7 @@ func TestTriggers(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("triggers (-want +got):\n%s", diff)
 		}
-		if lines := logs.calls(); len(lines) != len(want) || fmt.Sprint(lines[6].Values["triggers"]) != "[retry]" {
+		if lines := logs.Having("class"); len(lines) != len(want) || fmt.Sprint(lines[6].Values["triggers"]) != "[retry]" {
 			t.Errorf("lines of log %v, want one for each call with its triggers", lines)
 		}
 	})

@@ -37,6 +37,8 @@
 //     for a reason.
 //   - RE4: If the context of Run is done, Run writes the Events it holds within
 //     StopTimeout, and counts and logs the others as dropped.
+//   - RE5: If a text is too long or not UTF-8, Event makes it valid, so that the API server
+//     accepts the Event.
 //
 // # Caveats
 //

@@ -11,27 +11,27 @@ import (
 	"github.com/controllerkit/controllerkit/recorder"
 )
 
-// The same thing happens three times; one Event tells of it.
-func ExampleEventRecorder() {
+// Three equal Events become one.
+func ExampleRecorder() {
 	client := fake.NewClientset()
-	recorder := &recorder.Recorder{
+	r := &recorder.Recorder{
 		Controller: "example.com/copier",
 		Client:     func(ns string) recorder.Client { return client.EventsV1().Events(ns) },
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
-	go func() { ended <- recorder.Run(ctx) }()
+	go func() { ended <- r.Run(ctx) }()
 
 	settings := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "settings", UID: "c0ffee"}}
 	for range 3 {
-		recorder.Event(
+		r.Event(
 			recorder.Reference(settings, corev1.SchemeGroupVersion.WithKind("ConfigMap")), corev1.ObjectReference{},
 			corev1.EventTypeWarning, "QuotaExceeded", "Copy", "the copy does not fit into the quota of namespace prod",
 		)
 	}
 
 	cancel() // after the controllers that use it have ended
-	fmt.Println(<-ended, recorder.Counts())
+	fmt.Println(<-ended, r.Counts())
 	events, _ := client.EventsV1().Events("default").List(context.Background(), metav1.ListOptions{})
 	for _, e := range events.Items {
 		fmt.Println(e.Regarding.Name, e.Type, e.Reason, e.Action, e.Series.Count)
@@ -41,7 +41,7 @@ func ExampleEventRecorder() {
 	// settings Warning QuotaExceeded Copy 3
 }
 
-// A reference says what an Event is about, and needs no scheme.
+// A reference needs no scheme, because the caller passes the kind.
 func ExampleReference() {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "prod", Name: "data", UID: "c0ffee"}}
 	ref := recorder.Reference(claim, corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"))
@@ -50,16 +50,16 @@ func ExampleReference() {
 	// v1 PersistentVolumeClaim prod data c0ffee
 }
 
-// A recorder is used by many; an Event that cannot be written is counted, not waited for.
-func ExampleEventRecorder_Event() {
-	var none *recorder.Recorder // as in the test of a Func
+// An Event that cannot be recorded is counted.
+func ExampleRecorder_Event() {
+	var none *recorder.Recorder // as in the test of a reconcile function
 	none.Event(corev1.ObjectReference{}, corev1.ObjectReference{}, "", "", "", "")
 
-	recorder := &recorder.Recorder{Controller: "example.com/copier"}
+	r := &recorder.Recorder{Controller: "example.com/copier"}
 	node := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "worker-1", UID: "c0ffee"}
-	recorder.Event(node, corev1.ObjectReference{}, corev1.EventTypeNormal, "Drained", "Drain", "all pods are gone")
-	recorder.Event(node, corev1.ObjectReference{}, "Error", "Failed", "Drain", "a type that the API does not have")
-	counts := recorder.Counts()
+	r.Event(node, corev1.ObjectReference{}, corev1.EventTypeNormal, "Drained", "Drain", "all pods are gone")
+	r.Event(node, corev1.ObjectReference{}, "Error", "Failed", "Drain", "a type that the API does not have")
+	counts := r.Counts()
 	fmt.Println(counts.Held, counts.Dropped)
 	// Output:
 	// 1 map[invalid:1]

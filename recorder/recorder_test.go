@@ -2,7 +2,6 @@ package recorder_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -18,180 +17,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/recorder"
 )
 
-var (
-	eventsResource  = schema.GroupResource{Group: "events.k8s.io", Resource: "events"}
-	errNoConnection = errors.New("connection refused")
-)
-
-// eventStore stands in for the API server: it keeps Events as a server would and
-// fails as fail says, which is called with the number of the request, from 1.
-type eventStore struct {
-	mu     sync.Mutex
-	events map[string]*eventsv1.Event // by namespace and name
-	order  []string
-	times  []time.Time                                      // of all requests
-	verbs  []string                                         // of all requests
-	fail   func(n int, verb string) (applied bool, _ error) // nil for never
-	hang   bool                                             // every request, until its context is done
-}
-
-func (e *eventStore) client(namespace string) recorder.Client {
-	return eventClient{store: e, namespace: namespace}
-}
-
-type eventClient struct {
-	store     *eventStore
-	namespace string
-}
-
-func (c eventClient) Create(ctx context.Context, event *eventsv1.Event, _ metav1.CreateOptions) (*eventsv1.Event, error) {
-	return c.store.request(ctx, "create", func(e *eventStore) error {
-		key := c.namespace + "/" + event.Name
-		if event.Namespace != c.namespace {
-			return fmt.Errorf("namespace %q given to the client of %q", event.Namespace, c.namespace)
-		}
-		if e.events[key] != nil {
-			return apierrors.NewAlreadyExists(eventsResource, event.Name)
-		}
-		e.events[key] = event
-		e.order = append(e.order, key)
-		return nil
-	})
-}
-
-func (c eventClient) Patch(ctx context.Context, name string, pt types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*eventsv1.Event, error) {
-	return c.store.request(ctx, "patch", func(e *eventStore) error {
-		event := e.events[c.namespace+"/"+name]
-		if event == nil {
-			return apierrors.NewNotFound(eventsResource, name)
-		}
-		if pt != types.MergePatchType {
-			return fmt.Errorf("patch type %s", pt)
-		}
-		var patch struct{ Series *eventsv1.EventSeries }
-		if err := json.Unmarshal(data, &patch); err != nil {
-			return err
-		}
-		event.Series = patch.Series
-		return nil
-	})
-}
-
-func (e *eventStore) request(ctx context.Context, verb string, do func(*eventStore) error) (*eventsv1.Event, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.times = append(e.times, time.Now())
-	e.verbs = append(e.verbs, verb)
-	if e.events == nil {
-		e.events = map[string]*eventsv1.Event{}
-	}
-	if e.hang {
-		e.mu.Unlock()
-		<-ctx.Done()
-		e.mu.Lock()
-		return nil, ctx.Err()
-	}
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
-	if e.fail != nil {
-		if applied, err := e.fail(len(e.verbs), verb); err != nil {
-			if applied {
-				_ = do(e)
-			}
-			return nil, err
-		}
-	}
-	return &eventsv1.Event{}, do(e)
-}
-
-// list returns the Events in the order of their creation.
-func (e *eventStore) list() []*eventsv1.Event {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	var all []*eventsv1.Event
-	for _, key := range e.order {
-		if event := e.events[key]; event != nil {
-			all = append(all, event)
-		}
-	}
-	return all
-}
-
-func (e *eventStore) requests() (verbs []string, times []time.Time) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return append([]string(nil), e.verbs...), append([]time.Time(nil), e.times...)
-}
-
-// observed is how many occurrences the Events speak of.
-func (e *eventStore) observed() (n uint64) {
-	for _, event := range e.list() {
-		if event.Series == nil {
-			n++
-			continue
-		}
-		n += uint64(event.Series.Count)
-	}
-	return n
-}
-
-func configMapRef(name string) corev1.ObjectReference {
-	return recorder.Reference(&metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name), ResourceVersion: "7"}, configMapKind)
-}
-
-// say records an event that differs from others by its object and note only.
-func say(r *recorder.Recorder, object, note string) {
-	r.Event(configMapRef(object), corev1.ObjectReference{}, corev1.EventTypeNormal, "Copied", "Copy", note)
-}
-
-// runEvents runs r. stop ends it and returns how long that took.
-func runEvents(t *testing.T, ctx context.Context, r *recorder.Recorder) (stop func() time.Duration) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
-	return func() time.Duration {
-		t.Helper()
-		start := time.Now()
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("Run = %v, want nil", err)
-		}
-		return time.Since(start)
-	}
-}
-
-func newRecorder(e *eventStore) *recorder.Recorder {
-	return &recorder.Recorder{Controller: "example.com/copier", Client: e.client}
-}
-
-func total(c recorder.Counts) uint64 {
-	n := c.Written + c.Deduplicated + c.Held
-	for _, d := range c.Dropped {
-		n += d
-	}
-	return n
-}
-
-func wantCounts(t *testing.T, r *recorder.Recorder, want recorder.Counts) {
-	t.Helper()
-	if want.Dropped == nil {
-		want.Dropped = map[string]uint64{}
-	}
-	if diff := cmp.Diff(want, r.Counts()); diff != "" {
-		t.Errorf("Counts (-want +got):\n%s", diff)
-	}
-}
-
 // The same event many times is one Event, written at once, whose series is patched
 // once an Interval. Proves RE1.
-func TestEventSeries(t *testing.T) {
+func TestSeries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var store eventStore
 		r := newRecorder(&store)
@@ -245,7 +78,7 @@ func TestEventSeries(t *testing.T) {
 }
 
 // A series that was not seen for ten times Interval is over.
-func TestEventSeriesEnds(t *testing.T) {
+func TestSeriesEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var store eventStore
 		r := newRecorder(&store)
@@ -265,8 +98,8 @@ func TestEventSeriesEnds(t *testing.T) {
 }
 
 // 100,000 events at once, of three kinds, cost the requests that are documented, and
-// every one is counted. Proves RE1, R21.
-func TestEventFlood(t *testing.T) {
+// every one is counted. Proves RE1 and RE2.
+func TestFlood(t *testing.T) {
 	const flood = 100_000
 	for _, tt := range []struct {
 		name     string
@@ -335,7 +168,7 @@ func TestEventFlood(t *testing.T) {
 }
 
 // What waits longest is written first, also when Run stops: no series starves.
-func TestEventOrder(t *testing.T) {
+func TestOrder(t *testing.T) {
 	for _, stopped := range []bool{false, true} {
 		t.Run(fmt.Sprintf("stopped=%v", stopped), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -368,7 +201,7 @@ func TestEventOrder(t *testing.T) {
 }
 
 // An object's budget fills up again, and other objects have their own.
-func TestEventBudget(t *testing.T) {
+func TestBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var store eventStore
 		r := newRecorder(&store)
@@ -395,14 +228,14 @@ func TestEventBudget(t *testing.T) {
 }
 
 // A client that answers nothing does not hold up Event, nor Run for longer than
-// StopTimeout, and what it held up is counted and logged. Proves R21.
-func TestEventHungClient(t *testing.T) {
+// StopTimeout, and what it held up is counted and logged. Proves RE4.
+func TestHungClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := eventStore{hang: true}
 		r := newRecorder(&store)
 		r.StopTimeout, r.MaxSeries = 3*time.Second, 100
-		logs := newLogs()
-		stop := runEvents(t, logs.context(t.Context()), r)
+		logs := testlog.New()
+		stop := runEvents(t, logs.Context(t.Context()), r)
 		start := time.Now()
 		var callers sync.WaitGroup
 		for i := range 10 {
@@ -424,7 +257,7 @@ func TestEventHungClient(t *testing.T) {
 		}
 		wantCounts(t, r, recorder.Counts{Dropped: map[string]uint64{"full": 9900, "stopped": 100}})
 		logged := map[string]uint64{}
-		for _, l := range logs.find("Dropped events") {
+		for _, l := range logs.Find("Dropped events") {
 			logged[l.Values["reason"].(string)] += l.Values["dropped"].(uint64)
 		}
 		if diff := cmp.Diff(map[string]uint64{"full": 9900, "stopped": 100}, logged); diff != "" {
@@ -433,8 +266,8 @@ func TestEventHungClient(t *testing.T) {
 	})
 }
 
-// One request that hangs holds up the others for 10s at most. Proves R21.
-func TestEventRequestTimeout(t *testing.T) {
+// One request that hangs delays the others for 10s at most. Proves RE2.
+func TestRequestTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := eventStore{hang: true}
 		r := newRecorder(&store)
@@ -461,8 +294,8 @@ func TestEventRequestTimeout(t *testing.T) {
 }
 
 // What is held when Run is stopped is written, new events of that time too, each
-// series once; a failure is not tried again. Proves R21.
-func TestEventStop(t *testing.T) {
+// series once; a failure is not tried again. Proves RE4.
+func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var store eventStore
 		r := newRecorder(&store)
@@ -511,8 +344,8 @@ func TestEventStop(t *testing.T) {
 }
 
 // A flood that goes on while Run stops does not hold it up: each series is written
-// once. Proves R21.
-func TestEventStopInFlood(t *testing.T) {
+// once. Proves RE4.
+func TestStopInFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var store eventStore
 		r := newRecorder(&store)
@@ -538,8 +371,8 @@ func terminating() error {
 }
 
 // What may succeed later is tried a bounded number of times, anything else once, and
-// each drop has its reason. Proves R21.
-func TestEventErrors(t *testing.T) {
+// each drop has its reason. Proves RE3.
+func TestErrors(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		err    error
@@ -570,10 +403,10 @@ func TestEventErrors(t *testing.T) {
 					}
 				}
 				r := newRecorder(&store)
-				logs := newLogs()
+				logs := testlog.New()
 				say(r, "a", "copied")
 				say(r, "a", "copied")
-				stop := runEvents(t, logs.context(t.Context()), r)
+				stop := runEvents(t, logs.Context(t.Context()), r)
 				start := time.Now()
 				time.Sleep(time.Hour)
 				verbs, times := store.requests()
@@ -600,7 +433,7 @@ func TestEventErrors(t *testing.T) {
 					t.Errorf("%d events are counted, want 602: %v", got, r.Counts())
 				}
 				lines := 0
-				for _, l := range logs.find("Dropped events") {
+				for _, l := range logs.Find("Dropped events") {
 					if l.Values["reason"] == tt.reason {
 						lines++
 						if l.Err == nil {
@@ -617,19 +450,19 @@ func TestEventErrors(t *testing.T) {
 }
 
 // Drops of one reason are one line a minute, which counts them all.
-func TestEventLog(t *testing.T) {
+func TestLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := eventStore{fail: func(int, string) (bool, error) { return false, apierrors.NewForbidden(eventsResource, "a", nil) }}
 		r := newRecorder(&store)
-		logs := newLogs()
-		stop := runEvents(t, logs.context(t.Context()), r)
+		logs := testlog.New()
+		stop := runEvents(t, logs.Context(t.Context()), r)
 		time.Sleep(time.Second / 2)
 		for i := range 150 {
 			say(r, fmt.Sprint("a", i), "copied")
 			time.Sleep(time.Second)
 		}
 		stop()
-		lines, sum := logs.find("Dropped events"), uint64(0)
+		lines, sum := logs.Find("Dropped events"), uint64(0)
 		for _, l := range lines {
 			sum += l.Values["dropped"].(uint64)
 			if l.Values["reason"] != "forbidden" || !apierrors.IsForbidden(l.Err) || l.Values["recorder"] != "example.com/copier" {
@@ -644,7 +477,7 @@ func TestEventLog(t *testing.T) {
 
 // A write that came through although its answer did not makes no second Event and no
 // wrong count. Proves RE1.
-func TestEventLostAnswers(t *testing.T) {
+func TestLostAnswers(t *testing.T) {
 	for _, more := range []int{0, 30} { // events after the create that is tried again
 		t.Run(fmt.Sprint(more), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -680,8 +513,8 @@ func TestEventLostAnswers(t *testing.T) {
 }
 
 // The API server removes Events after an hour: the series goes on in a new one. Proves
-// R20.
-func TestEventExpired(t *testing.T) {
+// RE1.
+func TestExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var store eventStore
 		r := newRecorder(&store)
@@ -707,7 +540,7 @@ func TestEventExpired(t *testing.T) {
 }
 
 // The series that is idle longest makes room; what waits to be written never does.
-func TestEventMaxSeries(t *testing.T) {
+func TestMaxSeries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var store eventStore
 		r := newRecorder(&store)
@@ -728,8 +561,8 @@ func TestEventMaxSeries(t *testing.T) {
 }
 
 // Whatever the server does, every event is counted once, and the Events tell of those
-// that are not dropped. Proves R21.
-func TestEventCountsAddUp(t *testing.T) {
+// that are not dropped. Proves RE3.
+func TestCountsAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, 2))
 		store := eventStore{fail: func(int, string) (bool, error) {
@@ -781,7 +614,7 @@ func TestEventCountsAddUp(t *testing.T) {
 }
 
 // Odd input is cut, or dropped and counted; nothing panics.
-func TestEventBadInput(t *testing.T) {
+func TestBadInput(t *testing.T) {
 	long := strings.Repeat("ä", 5000)
 	good := configMapRef("a")
 	for _, tt := range []struct {
@@ -838,7 +671,7 @@ func TestEventBadInput(t *testing.T) {
 }
 
 // A Func needs no recorder in its tests.
-func TestEventNilRecorder(t *testing.T) {
+func TestNilRecorder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r *recorder.Recorder
 		say(r, "a", "copied")
@@ -849,7 +682,7 @@ func TestEventNilRecorder(t *testing.T) {
 	})
 }
 
-func TestEventRecorderFields(t *testing.T) {
+func TestRecorderFields(t *testing.T) {
 	var store eventStore
 	err := (&recorder.Recorder{Controller: "no good", Interval: -1, MaxSeries: -1, QPS: -1, StopTimeout: -1}).Run(t.Context())
 	for _, field := range []string{"Client", "Controller", "Interval", "MaxSeries", "QPS", "StopTimeout"} {
@@ -861,7 +694,7 @@ func TestEventRecorderFields(t *testing.T) {
 		r := newRecorder(&store)
 		stop := runEvents(t, t.Context(), r)
 		synctest.Wait()
-		if err := r.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "while it runs") {
+		if err := r.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "already running") {
 			t.Errorf("a second Run = %v, want an error", err)
 		}
 		stop()

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/recorder"
 )
@@ -28,13 +29,13 @@ type answers struct {
 }
 
 func (a answers) Create(ctx context.Context, event *eventsv1.Event, o metav1.CreateOptions) (*eventsv1.Event, error) {
-	out, err := a.EventClient.Create(ctx, event, o)
+	out, err := a.Client.Create(ctx, event, o)
 	a.got <- err
 	return out, err
 }
 
 func (a answers) Patch(ctx context.Context, name string, pt types.PatchType, data []byte, o metav1.PatchOptions, sub ...string) (*eventsv1.Event, error) {
-	out, err := a.EventClient.Patch(ctx, name, pt, data, o, sub...)
+	out, err := a.Client.Patch(ctx, name, pt, data, o, sub...)
 	a.got <- err
 	return out, err
 }
@@ -87,7 +88,7 @@ func eventsAbout(t *testing.T, object corev1.ObjectReference) []eventsv1.Event {
 
 // The API server has one Event for what happened often, with the right count, also
 // after the Event was removed. Proves RE1.
-func TestEventServerSeries(t *testing.T) {
+func TestServerSeries(t *testing.T) {
 	ns := testserver.Namespace(t)
 	config, requests := testserver.Counted(t)
 	r, got := serverRecorder(t, config)
@@ -147,8 +148,8 @@ func TestEventServerSeries(t *testing.T) {
 	wantCounts(t, r, recorder.Counts{Written: 2, Deduplicated: 1003})
 }
 
-// The API server takes the extremes of what Event takes. Proves R21.
-func TestEventServerValidation(t *testing.T) {
+// TestServerValidation proves RE5: the API server accepts the longest and strangest texts.
+func TestServerValidation(t *testing.T) {
 	ns := testserver.Namespace(t)
 	long := strings.Repeat("ä", 5000)
 	uid := types.UID(ns) // no other test's
@@ -197,8 +198,8 @@ func TestEventServerValidation(t *testing.T) {
 }
 
 // What the API server refuses is dropped with its reason, and keeps no other Event from
-// being written. Proves R21.
-func TestEventServerRefusals(t *testing.T) {
+// being written. Proves RE3.
+func TestServerRefusals(t *testing.T) {
 	admin := kubernetes.NewForConfigOrDie(testserver.Config(t))
 	good := testserver.Namespace(t)
 	// A finalizer keeps a namespace terminating until the end of the test.
@@ -254,8 +255,8 @@ func TestEventServerRefusals(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, got := serverRecorder(t, tt.config)
-			logs := newLogs()
-			stop := runEvents(t, logs.context(t.Context()), r)
+			logs := testlog.New()
+			stop := runEvents(t, logs.Context(t.Context()), r)
 			bad := recorder.Reference(&metav1.ObjectMeta{Namespace: tt.namespace, Name: "a", UID: "uid-a"}, configMapKind)
 			fine := recorder.Reference(&metav1.ObjectMeta{Namespace: good, Name: "a", UID: types.UID(tt.name)}, configMapKind)
 			for i := range 3 {
@@ -276,7 +277,7 @@ func TestEventServerRefusals(t *testing.T) {
 			if n := len(eventsAbout(t, fine)); n != 1 {
 				t.Errorf("%d Events in another namespace, want 1", n)
 			}
-			if lines := logs.find("Dropped events"); len(lines) == 0 || lines[0].Err == nil || lines[0].Values["reason"] != tt.reason {
+			if lines := logs.Find("Dropped events"); len(lines) == 0 || lines[0].Err == nil || lines[0].Values["reason"] != tt.reason {
 				t.Errorf("log = %v, want a line about the drops with their error", lines)
 			}
 		})
