@@ -76,7 +76,7 @@ func use(t *testing.T, cm *corev1.ConfigMap) {
 	}
 }
 
-// TestHostile proves OW6: four times the references cost some four times as much, and the
+// TestHostile proves OW6, four times the references cost some four times as much, and the
 // largest object costs little.
 func TestHostile(t *testing.T) {
 	measure := func(n int) uint64 {

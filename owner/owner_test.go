@@ -49,7 +49,7 @@ func ref(name string, uid types.UID, controller *bool) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: name, UID: uid, Controller: controller, BlockOwnerDeletion: controller}
 }
 
-// TestSetController proves OW1 and OW2: which references are made, and which are refused.
+// TestSetController proves OW1 and OW2, which references are made, and which are refused.
 func TestSetController(t *testing.T) {
 	t.Parallel()
 	mine := ref("settings", "uid-1", ptr.To(true))
@@ -142,7 +142,7 @@ func owned(refs ...metav1.OwnerReference) func(*corev1.ConfigMap) {
 	return func(cm *corev1.ConfigMap) { cm.OwnerReferences = refs }
 }
 
-// TestClaim proves OW3, OW4 and OW5: the table in the comment of Claim, and everything that holds a write up.
+// TestClaim proves OW3, OW4 and OW5, the table in the comment of Claim, and everything that holds a write up.
 func TestClaim(t *testing.T) {
 	t.Parallel()
 	mine := ref("settings", "uid-1", ptr.To(true))

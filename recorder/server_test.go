@@ -148,7 +148,7 @@ func TestServerSeries(t *testing.T) {
 	wantCounts(t, r, recorder.Counts{Written: 2, Deduplicated: 1003})
 }
 
-// TestServerValidation proves RE5: the API server accepts the longest and strangest texts.
+// TestServerValidation proves RE5, the API server accepts the longest and strangest texts.
 func TestServerValidation(t *testing.T) {
 	ns := testserver.Namespace(t)
 	long := strings.Repeat("ä", 5000)
