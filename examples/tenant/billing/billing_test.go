@@ -13,6 +13,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
@@ -283,6 +284,50 @@ func TestErrorsAreTheSameOnEveryAttempt(t *testing.T) {
 				if got := errorText(err); got != tt.want {
 					t.Errorf("got %q, want %q", got, tt.want)
 				}
+			}
+		})
+	}
+}
+
+// TestHostileService holds that the errors of a service that sends anything are short
+// lines of printable text.
+func TestHostileService(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	for _, tt := range []struct{ name, response, want string }{
+		{"status line", "HTTP/1.1 503 " + long + "\x1b[2J\r\nContent-Length: 0\r\n\r\n", "503 Service Unavailable"},
+		{"unknown status", "HTTP/1.1 799 \x1b[2J\r\nContent-Length: 0\r\n\r\n", "799"},
+		{"body", `HTTP/1.1 500 x` + "\r\n\r\n" + `{"error":"a\u001b[2J\r\nb` + long + `"}`, "a?[2J b"},
+		{"no HTTP", "\x1b[2J" + long + "\r\n\r\n", "malformed HTTP"},
+		{"account id", "HTTP/1.1 200 OK\r\n\r\n" + `{"id":"\u001b[2J"}`, `account id "?[2J"`},
+		{"long account id", "HTTP/1.1 200 OK\r\n\r\n" + `{"id":"` + long + `"}`, "account id"},
+		{"no account id", "HTTP/1.1 200 OK\r\n\r\n{}", `account id ""`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				defer conn.Close()
+				request := make([]byte, 1<<10)
+				_, _ = conn.Read(request)
+				_, _ = io.WriteString(conn, tt.response) // the client may hang up before its end
+			})
+			defer wg.Wait()
+			defer l.Close()
+			c := &billing.Client{URL: "http://" + l.Addr().String(), Transport: &http.Transport{DisableKeepAlives: true}}
+			_, err = c.Open(t.Context(), "uid", "blue", "Basic")
+			got := errorText(err)
+			if !strings.Contains(got, tt.want) {
+				t.Errorf("got %q, want it to contain %q", got, tt.want)
+			}
+			if len(got) > 512 || strings.ContainsFunc(got, func(r rune) bool { return !unicode.IsPrint(r) }) {
+				t.Errorf("got %d bytes %.600q, want a short line of printable text", len(got), got)
 			}
 		})
 	}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // ErrClosed is returned by [Client.Open] for a key that was closed: no
@@ -44,8 +45,8 @@ func (c *Client) Open(ctx context.Context, key, tenant, plan string) (Account, e
 	}
 	var a Account
 	err = c.do(ctx, "open", http.MethodPost, "", key, body, &a)
-	if err == nil && a.ID == "" {
-		err = errors.New("billing: open: the service answered without an account id; check that the URL is a billing service's")
+	if err == nil && !validID(a.ID) {
+		return Account{}, fmt.Errorf("billing: open: the response has the account id %q; check that the URL is a billing service's", oneLine(a.ID))
 	}
 	return a, err
 }
@@ -114,7 +115,8 @@ func (c *Client) do(ctx context.Context, what, method, query, key string, body [
 	case resp.StatusCode == http.StatusGone:
 		return fmt.Errorf("%w; delete the tenant and create it anew to get another", ErrClosed)
 	case resp.StatusCode >= 300:
-		return fmt.Errorf("billing: %s: the service answered %s%s", what, resp.Status, reason(data))
+		// The status line's own text has any length and any characters.
+		return fmt.Errorf("billing: %s: the service answered %d %s%s", what, resp.StatusCode, http.StatusText(resp.StatusCode), reason(data))
 	case into == nil:
 		return nil
 	}
@@ -124,16 +126,36 @@ func (c *Client) do(ctx context.Context, what, method, query, key string, body [
 	return nil
 }
 
-// reason is what the service said, made fit for one line.
+// reason returns the error in a response, to be appended to a line.
 func reason(data []byte) string {
-	var said struct{ Error string }
-	if json.Unmarshal(data, &said) != nil || said.Error == "" {
+	var body struct{ Error string }
+	if json.Unmarshal(data, &body) != nil || body.Error == "" {
 		return ""
 	}
-	if len(said.Error) > 256 {
-		said.Error = said.Error[:256]
-	}
-	return ": " + strings.Join(strings.Fields(strings.ToValidUTF8(said.Error, "?")), " ")
+	return ": " + oneLine(body.Error)
+}
+
+// maxText bounds in bytes the text of the service in errors and conditions.
+const maxText = 256
+
+// oneLine returns at most maxText bytes of text from the service without line breaks
+// or control characters, which would let the service write to a terminal or forge
+// lines of a log.
+func oneLine(text string) string {
+	text = strings.ToValidUTF8(text[:min(len(text), 4*maxText)], "?")
+	text = strings.Join(strings.Fields(text), " ")
+	text = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, text)
+	return strings.ToValidUTF8(text[:min(len(text), maxText)], "")
+}
+
+// validID reports whether id can stand in a Tenant's status.
+func validID(id string) bool {
+	return id != "" && len(id) <= 253 && !strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
 // unanswered says what became of a request that got no answer, without the
@@ -151,5 +173,6 @@ func unanswered(err error, timeout time.Duration) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
-	return fmt.Errorf("%w; check that the service runs and is reachable", err)
+	// The text of an error about a malformed response quotes the response.
+	return fmt.Errorf("%s; check that the service runs and is reachable", oneLine(err.Error()))
 }

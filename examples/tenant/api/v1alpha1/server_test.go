@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -59,6 +60,14 @@ func TestSchema(t *testing.T) {
 		{name: "a negative quantity", spec: `{quota: {cpu: "-1"}}`, want: "spec.quota.cpu"},
 		{name: "no quantity", spec: `{quota: {memory: much}}`, want: "spec.quota.memory"},
 		{name: "half a pod", spec: `{quota: {pods: 500m}}`, want: "pods is a whole number"},
+		{name: "pods with an exponent", spec: `{quota: {pods: "1e99"}}`, want: "pods is a whole number"},
+		{name: "a large exponent", spec: `{quota: {memory: "1e99"}}`},
+		{name: "a small exponent", spec: `{quota: {cpu: "1e-3"}}`},
+		// In reasonable time: computing with these takes minutes to hours.
+		{name: "an exponent without end", spec: `{quota: {memory: "1e999999999"}}`, want: "spec.quota.memory"},
+		{name: "a negative exponent without end", spec: `{quota: {cpu: "1e-999999999"}}`, want: "spec.quota.cpu"},
+		{name: "pods with an exponent without end", spec: `{quota: {pods: "1e999999999"}}`, want: "spec.quota.pods"},
+		{name: "pods with a negative exponent without end", spec: `{quota: {pods: "1e-999999999"}}`, want: "spec.quota.pods"},
 		{name: "a plan that is not sold", spec: `{account: {plan: Gold}}`, want: "supported values"},
 		{name: "a plan of nothing", spec: `{account: {plan: ""}}`, want: "supported values"},
 		{name: "a field that does not exist", spec: `{member: [alice]}`, want: `unknown field "spec.member"`},
@@ -69,7 +78,9 @@ func TestSchema(t *testing.T) {
 				tt.tenant = "blue"
 			}
 			tenant := newTenant(t, tt.tenant, tt.spec)
-			_, err := tenants.Create(t.Context(), tenant, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict})
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			_, err := tenants.Create(ctx, tenant, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict})
 			switch {
 			case tt.want == "" && err != nil:
 				t.Errorf("got %v, want it accepted", err)
