@@ -54,7 +54,7 @@ check: bin/staticcheck bin/golangci-lint bin/govulncheck ## formatting, vet (als
 	cd internal/tools && go mod tidy -diff
 	cd internal/tools/lint && go mod tidy -diff
 	examples/tenant/generate.sh -verify
-	@.ci/vulncheck bin/govulncheck
+	@.ci/vulncheck "$(CURDIR)/bin/govulncheck"
 
 .PHONY: generate
 generate: ## generated code of the examples, and the golden files of the exported API
