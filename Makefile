@@ -65,6 +65,10 @@ generate: ## generated code of the examples, and the golden files of the exporte
 zoo: bin/controlplane ## docs/zoo.md, the table of the bugs that controllertest finds
 	go test ./controllertest/internal/zoo -run '^TestDocs$$' -update
 
+.PHONY: rehearse
+rehearse: ## release this commit to a folder, and use it from there as a new user would
+	@.ci/rehearse
+
 ROW ?=
 
 .PHONY: bench
