@@ -485,6 +485,37 @@ func TestDocs(t *testing.T) {
 	}
 }
 
+// TestMyths holds that the tests exist which docs/myths.md names as proofs.
+func TestMyths(t *testing.T) {
+	page, err := os.ReadFile("docs/myths.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]bool{}
+	err = filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		src, err := os.ReadFile(path)
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllSubmatch(src, -1) {
+			tests[string(m[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile("`(Test\\w+)`").FindAllSubmatch(page, -1)
+	for _, m := range named {
+		if !tests[string(m[1])] {
+			t.Errorf("docs/myths.md names the test %s, which does not exist", m[1])
+		}
+	}
+	if len(named) == 0 {
+		t.Error("docs/myths.md names no test")
+	}
+}
+
 // TestREADME holds that the README stays short and that the program it shows
 // is the one that runs.
 func TestREADME(t *testing.T) {

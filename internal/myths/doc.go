@@ -1,0 +1,2 @@
+// Package myths has no code: its tests are the proofs that docs/myths.md names.
+package myths
