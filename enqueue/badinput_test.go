@@ -11,8 +11,8 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 )
 
-// A missing argument is found when the handler or predicate is made, and not in
-// the informer's goroutine at a later event, or never.
+// TestNil tests that constructors reject nil arguments at once. A panic at a later
+// event would come in the informer's goroutine, or never.
 func TestNil(t *testing.T) {
 	yes := podPredicate(func(podEvent) bool { return true })
 	var noQueue *queue.Queue[types.NamespacedName]
@@ -31,11 +31,11 @@ func TestNil(t *testing.T) {
 		},
 		{
 			"Handler, keys", func() { enqueue.Handler[*corev1.Pod](&recorder{}, nil) },
-			"enqueue: Handler: keys is nil: KeyOf names each object by itself",
+			"enqueue: Handler: keys is nil: use KeyOf to add the key of each object",
 		},
 		{
 			"Filter, h", func() { enqueue.Filter(nil, yes) },
-			"enqueue: Filter: h is nil: give it the handler that the events are for",
+			"enqueue: Filter: h is nil: set the handler for the events that pass",
 		},
 		{
 			"Filter, pass", func() { enqueue.Filter[*corev1.Pod](cache.ResourceEventHandlerFuncs{}, nil) },
@@ -46,12 +46,12 @@ func TestNil(t *testing.T) {
 		{"Not", func() { enqueue.Not[*corev1.Pod](nil) }, "enqueue: Not: predicate 1 of 1 is nil"},
 		{
 			"Selects", func() { enqueue.Selects[*corev1.Pod](nil) },
-			"enqueue: Selects: selector is nil: labels.Everything() matches every object",
+			"enqueue: Selects: selector is nil: use labels.Everything() to match every object",
 		},
 		{
 			"ControllerOf, of an object that does not know its kind",
 			func() { enqueue.ControllerOf[*corev1.Pod]((&corev1.Node{}).GroupVersionKind().GroupKind()) },
-			`enqueue: ControllerOf: owner has no kind: name it, as in appsv1.SchemeGroupVersion.WithKind("Deployment").GroupKind()`,
+			`enqueue: ControllerOf: owner has no kind: use e.g. appsv1.SchemeGroupVersion.WithKind("Deployment").GroupKind()`,
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestNil(t *testing.T) {
 	}
 }
 
-// And and Or keep no slice of the caller's.
+// TestPredicatesOfTheCaller tests that And and Or copy the caller's slice.
 func TestPredicatesOfTheCaller(t *testing.T) {
 	yes := podPredicate(func(podEvent) bool { return true })
 	mine := []podPredicate{yes}

@@ -10,53 +10,74 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// LowPriority is the priority at which Handler adds keys for the initial
-// list and for resyncs, so that they do not hold up what changes meanwhile.
+// LowPriority is the priority that [Handler] gives to the keys of the initial
+// list and of resyncs, so that they do not delay the keys of changed objects.
 const LowPriority = -100
 
-// Adder is the queue that a Handler adds to: a *Queue, or any queue of
-// client-go.
+// Adder is the part of a work queue that a handler needs. The queues of client-go
+// have it.
 type Adder[K comparable] interface {
 	Add(key K)
 }
 
-// Handler adds to q the keys that keys names for each object that an
-// informer reports. For an update it adds the keys of the old and the new
-// object, so that an owner that lost the object hears of it too. keys may name
-// any number of keys, and one twice.
-//
-// Objects of the informer's initial list, and updates that change nothing (the
-// resourceVersion is the same: a resync or a relist), are added at LowPriority
-// if q has AddWith, as *Queue has, and plainly if not.
-//
-// If q has AddEvent, as the Source of a reconcile.Controller has, keys are added by it,
-// with the kind of event: "add", "update", "delete", "list" for the initial list, or
-// "resync".
-//
-// A deletion that the informer missed comes as a cache.DeletedFinalStateUnknown,
-// and is taken for a deletion of the object in it. Informers always put one in.
-// If it holds none, keys is given a new object that has nothing but the namespace
-// and the name of the deleted one: KeyOf names it as ever, ControllerOf, which
-// cannot know the owner, names nothing. Such an object can be made if T has the
-// methods of metav1.Object and is a pointer to a struct that works without more,
-// as *v1.Pod and *unstructured.Unstructured do, or an interface that
-// *metav1.PartialObjectMetadata satisfies. For any other T, and for a key that is
-// no name, there is nothing to name keys by and the deletion is ignored.
-//
-// keys must not change the object. It is never given a nil one: an event with a
-// nil object, or with one of another type than T, is a mistake in the wiring,
-// and the handler panics at the first one, since it would see none that it
-// wants. Handler panics at once if q or keys is nil.
+// Handler returns an event handler that calls keys with each object that an
+// informer reports, and adds the returned keys to q. It is [HandlerAt] with
+// [LowPriority].
 func Handler[T any, K comparable](q Adder[K], keys func(T) []K) cache.ResourceEventHandler {
-	if isNil(q) {
-		panic("enqueue: Handler: q is nil: make the queue before its handlers")
+	return newHandler("Handler", q, keys, LowPriority)
+}
+
+// HandlerAt returns an event handler that calls keys with each object that an
+// informer reports, and adds the returned keys to q.
+//
+// For an update it adds the keys of both the old and the new object. If a child
+// moves from one owner to another, both owners are therefore reconciled. The
+// function keys may return any number of keys, and a key twice. It must not
+// change the object, which is never nil.
+//
+// The handler has these further rules:
+//
+//   - Objects of the initial list, and updates with an unchanged resourceVersion,
+//     are added at the given priority if q has priorities, that is, if it has the
+//     method
+//
+//     AddWith(opts struct{ Priority int; After time.Duration; RateLimited bool }, keys ...K)
+//
+//   - If q has the method
+//
+//     AddEvent(kind string, opts struct{ Priority int; After time.Duration; RateLimited bool }, keys ...K)
+//
+//     the handler calls it instead of Add and AddWith. The kind is "add", "update",
+//     "delete", "list" for the initial list, or "resync".
+//
+//   - A cache.DeletedFinalStateUnknown, also called a tombstone, is the deletion of
+//     the object in it.
+//
+//   - If a tombstone has no object, keys gets a new T with the namespace and the
+//     name of the deleted object only. [KeyOf] returns its key as usual,
+//     [ControllerOf] returns no key. The new T can be made if T is a pointer to a
+//     struct with the methods of metav1.Object, e.g. *v1.Pod, or an interface that
+//     *metav1.PartialObjectMetadata implements. Otherwise the deletion is ignored.
+//
+// A nil object, or an object of another type than T, is a programming error, and
+// the handler panics at the first such event. HandlerAt itself panics if q or keys
+// is nil.
+func HandlerAt[T any, K comparable](q Adder[K], keys func(T) []K, priority int) cache.ResourceEventHandler {
+	return newHandler("HandlerAt", q, keys, priority)
+}
+
+func newHandler[T any, K comparable](name string, q Adder[K], keys func(T) []K, priority int) *handler[T, K] {
+	if kube.IsNil(q) {
+		panic("enqueue: " + name + ": q is nil: make the queue before its handlers")
 	}
 	if keys == nil {
-		panic("enqueue: Handler: keys is nil: KeyOf names each object by itself")
+		panic("enqueue: " + name + ": keys is nil: use KeyOf to add the key of each object")
 	}
-	h := &eventHandler[T, K]{q: q, keys: keys}
+	h := &handler[T, K]{name: name, q: q, keys: keys, low: addOptions{Priority: priority}}
 	h.with, _ = q.(interface {
 		AddWith(opts addOptions, keys ...K)
 	})
@@ -66,26 +87,29 @@ func Handler[T any, K comparable](q Adder[K], keys func(T) []K) cache.ResourceEv
 	return h
 }
 
-// addOptions is what AddWith of a queue takes: unnamed, so that a queue need not
-// import this package to have the method.
+// addOptions are the options of AddWith and AddEvent. The type is an alias of an
+// unnamed struct, so that a queue can have these methods without an import of
+// this package.
 type addOptions = struct {
 	Priority    int
 	After       time.Duration
 	RateLimited bool
 }
 
-type eventHandler[T any, K comparable] struct {
+type handler[T any, K comparable] struct {
+	name string // of the exported function, for panics
 	q    Adder[K]
 	with interface {
 		AddWith(opts addOptions, keys ...K)
-	} // nil if q cannot
+	} // nil if q has no AddWith
 	event interface {
 		AddEvent(kind string, opts addOptions, keys ...K)
-	} // nil if q cannot
+	} // nil if q has no AddEvent
 	keys func(T) []K
+	low  addOptions // for the initial list and resyncs
 }
 
-func (h *eventHandler[T, K]) OnAdd(obj any, isInInitialList bool) {
+func (h *handler[T, K]) OnAdd(obj any, isInInitialList bool) {
 	kind := "add"
 	if isInInitialList {
 		kind = "list"
@@ -93,7 +117,7 @@ func (h *eventHandler[T, K]) OnAdd(obj any, isInInitialList bool) {
 	h.add(h.keys(h.object(obj)), kind, isInInitialList)
 }
 
-func (h *eventHandler[T, K]) OnUpdate(oldObj, newObj any) {
+func (h *handler[T, K]) OnUpdate(oldObj, newObj any) {
 	before, after := h.object(oldObj), h.object(newObj)
 	kind, same := "update", sameVersion(oldObj, newObj)
 	if same {
@@ -106,7 +130,7 @@ func (h *eventHandler[T, K]) OnUpdate(oldObj, newObj any) {
 	}
 }
 
-func (h *eventHandler[T, K]) OnDelete(obj any) {
+func (h *handler[T, K]) OnDelete(obj any) {
 	last, key, known := deleted(obj)
 	if known {
 		h.add(h.keys(h.object(last)), "delete", false)
@@ -115,12 +139,12 @@ func (h *eventHandler[T, K]) OnDelete(obj any) {
 	}
 }
 
-func (h *eventHandler[T, K]) object(obj any) T { return typed[T]("Handler", obj) }
+func (h *handler[T, K]) object(obj any) T { return typed[T](h.name, obj) }
 
-func (h *eventHandler[T, K]) add(keys []K, kind string, low bool) {
+func (h *handler[T, K]) add(keys []K, kind string, low bool) {
 	var opts addOptions
 	if low {
-		opts.Priority = LowPriority
+		opts = h.low
 	}
 	switch {
 	case h.event != nil:
@@ -134,7 +158,7 @@ func (h *eventHandler[T, K]) add(keys []K, kind string, low bool) {
 	}
 }
 
-// without returns the keys that are not among others. Both may be long.
+// without returns the keys that are not among others. It takes linear time.
 func without[K comparable](keys, others []K) []K {
 	has := make(map[K]bool, len(others))
 	for _, key := range others {
@@ -149,8 +173,8 @@ func without[K comparable](keys, others []K) []K {
 	return left
 }
 
-// deleted returns the object of a deletion. If the informer missed the deletion
-// and kept no object, known is false and key names the object.
+// deleted returns the object of a deletion. If the event is a tombstone without an
+// object, known is false and key is the key of the object.
 func deleted(obj any) (last any, key string, known bool) {
 	var tombstone cache.DeletedFinalStateUnknown
 	switch obj := obj.(type) {
@@ -163,28 +187,24 @@ func deleted(obj any) (last any, key string, known bool) {
 	default:
 		return obj, "", true
 	}
-	return tombstone.Obj, tombstone.Key, !isNil(tombstone.Obj)
+	return tombstone.Obj, tombstone.Key, !kube.IsNil(tombstone.Obj)
 }
 
-func isNil(obj any) bool {
-	v := reflect.ValueOf(obj)
-	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
-}
-
-// typed returns what the informer of a handler reported as what it is.
+// typed converts the object of an event to T.
 func typed[T any](handler string, obj any) T {
-	if isNil(obj) {
-		panic(fmt.Sprintf("enqueue: %s for %v is given a nil object", handler, reflect.TypeFor[T]()))
+	if kube.IsNil(obj) {
+		panic(fmt.Sprintf("enqueue: %s for %v got a nil object", handler, reflect.TypeFor[T]()))
 	}
 	t, ok := obj.(T)
 	if !ok {
-		panic(fmt.Sprintf("enqueue: %s for %v is given a %T: register it with the informer of its type", handler, reflect.TypeFor[T](), obj))
+		panic(fmt.Sprintf("enqueue: %s for %v got a %T: register it with the informer of its type", handler, reflect.TypeFor[T](), obj))
 	}
 	return t
 }
 
-// named returns an object that has nothing but a namespace and a name, which key
-// holds as informers write it; ok is false if there is no such T or no name.
+// named returns a new object with the namespace and the name in key, which has the
+// form "namespace/name" or "name". If no T can be made, or key has no name, ok is
+// false.
 func named[T any](key string) (obj T, ok bool) {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil || name == "" {
@@ -208,8 +228,8 @@ func named[T any](key string) (obj T, ok bool) {
 	return obj, true
 }
 
-// borrowed says whether a struct has the methods of metav1.Object from a pointer or
-// an interface in it, which is nil in a new one.
+// borrowed reports whether a struct gets the methods of metav1.Object from an
+// embedded pointer or interface, which is nil in a new struct.
 func borrowed(typ reflect.Type) bool {
 	for _, field := range reflect.VisibleFields(typ) {
 		kind := field.Type.Kind()
@@ -220,30 +240,34 @@ func borrowed(typ reflect.Type) bool {
 	return false
 }
 
-// sameVersion says whether an update changed nothing. Objects without a
-// resourceVersion, as some fakes make them, always count as changed.
+// sameVersion reports whether two objects have the same resourceVersion. Some
+// fakes set no resourceVersion: their objects always count as changed.
 func sameVersion(a, b any) bool {
 	oldObj, ok1 := a.(metav1.Object)
 	newObj, ok2 := b.(metav1.Object)
 	return ok1 && ok2 && newObj.GetResourceVersion() != "" && oldObj.GetResourceVersion() == newObj.GetResourceVersion()
 }
 
-// KeyOf names an object by itself: for Handler, when what changed is what
-// is reconciled.
+// KeyOf returns the key of an object. Use it with [Handler] for the objects that
+// the controller reconciles.
 func KeyOf[T metav1.Object](obj T) []types.NamespacedName {
 	return []types.NamespacedName{{Namespace: obj.GetNamespace(), Name: obj.GetName()}}
 }
 
-// ControllerOf names an object by its controlling owner: for Handler, when
-// the owner is reconciled. The owner must be of the given kind, in any version,
-// and in the object's namespace, as namespaced owners are; objects without such
-// an owner name nothing. For a cluster-scoped owner of namespaced objects the
-// namespace would be wrong: wrap the function in one that empties it, as the
-// example does. It panics if the kind is empty, as it is in objects of typed
-// clients: no object would name anything.
+// ControllerOf returns a function that returns the key of an object's controller
+// owner. Use it with [Handler] for the children of the objects that the controller
+// reconciles.
+//
+// The function returns no key if the object has no controller owner, or an owner
+// of another group or kind. The version of the owner is ignored. The key has the
+// namespace of the child. If the owner is cluster-scoped, wrap the function and
+// clear the namespace, as the example does.
+//
+// ControllerOf panics if the kind is empty, as in objects that a typed client
+// returns.
 func ControllerOf[T metav1.Object](owner schema.GroupKind) func(T) []types.NamespacedName {
 	if owner.Kind == "" {
-		panic("enqueue: ControllerOf: owner has no kind: name it, as in appsv1.SchemeGroupVersion.WithKind(\"Deployment\").GroupKind()")
+		panic("enqueue: ControllerOf: owner has no kind: use e.g. appsv1.SchemeGroupVersion.WithKind(\"Deployment\").GroupKind()")
 	}
 	return func(obj T) []types.NamespacedName {
 		ref := metav1.GetControllerOfNoCopy(obj)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,61 +12,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/queue"
 )
-
-// recorder is a queue that writes down what is added. Without AddWith it is as
-// client-go's queues are.
-type recorder struct{ got []string }
-
-func (r *recorder) Add(key string) { r.got = append(r.got, key) }
-
-type priorityRecorder struct{ recorder }
-
-func (r *priorityRecorder) AddWith(o queue.AddOptions, keys ...string) {
-	for _, key := range keys {
-		r.got = append(r.got, fmt.Sprintf("%s at %d", key, o.Priority))
-	}
-}
-
-type eventRecorder struct{ recorder }
-
-func (r *eventRecorder) AddEvent(kind string, o queue.AddOptions, keys ...string) {
-	for _, key := range keys {
-		r.got = append(r.got, fmt.Sprintf("%s of %s at %d", kind, key, o.Priority))
-	}
-}
-
-func pod(name, version string, owners ...string) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, ResourceVersion: version}}
-	for _, owner := range owners {
-		p.OwnerReferences = append(p.OwnerReferences, metav1.OwnerReference{
-			APIVersion: "apps/v1", Kind: "ReplicaSet", Name: owner, Controller: ptr.To(true),
-		})
-	}
-	return p
-}
-
-func ownerNames(p *corev1.Pod) (names []string) {
-	for _, ref := range p.OwnerReferences {
-		names = append(names, ref.Name)
-	}
-	return names
-}
 
 // TestHandler proves EQ1.
 func TestHandler(t *testing.T) {
@@ -183,21 +140,38 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// keysOf returns the keys of the deletion of obj.
-func keysOf[T any](keys func(T) []types.NamespacedName) func(obj any) []types.NamespacedName {
-	return func(obj any) (got []types.NamespacedName) {
-		enqueue.Handler(addFunc(func(key types.NamespacedName) { got = append(got, key) }), keys).OnDelete(obj)
-		return got
+// TestHandlerAt tests that the caller chooses the priority of the initial list and
+// of resyncs, and only of these.
+func TestHandlerAt(t *testing.T) {
+	with, plain, events := &priorityRecorder{}, &recorder{}, &eventRecorder{}
+	for _, q := range []enqueue.Adder[string]{with, plain, events} {
+		h := enqueue.HandlerAt(q, ownerNames, -3)
+		h.OnAdd(pod("p", "1", "listed"), true)
+		h.OnAdd(pod("p", "1", "added"), false)
+		h.OnUpdate(pod("p", "1", "updated"), pod("p", "2", "updated"))
+		h.OnUpdate(pod("p", "2", "resynced"), pod("p", "2", "resynced"))
+		h.OnDelete(pod("p", "2", "deleted"))
+	}
+	for _, tc := range []struct {
+		name      string
+		got, want []string
+	}{
+		{"AddWith", with.got, []string{"listed at -3", "added", "updated", "resynced at -3", "deleted"}},
+		{"Add", plain.got, []string{"listed", "added", "updated", "resynced", "deleted"}},
+		{"AddEvent", events.got, []string{
+			"list of listed at -3", "add of added at 0", "update of updated at 0",
+			"resync of resynced at -3", "delete of deleted at 0",
+		}},
+	} {
+		if diff := cmp.Diff(tc.want, tc.got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
+		}
 	}
 }
 
-type addFunc func(types.NamespacedName)
-
-func (f addFunc) Add(key types.NamespacedName) { f(key) }
-
-// A deletion is not lost if the tombstone has no object: its key names it.
+// TestTombstoneWithoutAnObject tests that a handler adds the key of the tombstone.
 //
-// Proves EQ2.
+// It proves EQ2.
 func TestTombstoneWithoutAnObject(t *testing.T) {
 	type object interface {
 		metav1.Object
@@ -253,13 +227,13 @@ func TestTombstoneWithoutAnObject(t *testing.T) {
 	}
 }
 
-// Both handlers panic at what no informer of the right type reports.
+// TestWrongObjects tests that both handlers panic at an object of another type.
 func TestWrongObjects(t *testing.T) {
 	var none *corev1.Pod
 	some, secret := pod("p", "1", "a"), &corev1.Secret{}
 	const (
-		wrongType = " for *v1.Pod is given a *v1.Secret: register it with the informer of its type"
-		isNil     = " for *v1.Pod is given a nil object"
+		wrongType = " for *v1.Pod got a *v1.Secret: register it with the informer of its type"
+		isNil     = " for *v1.Pod got a nil object"
 	)
 	for _, tc := range []struct {
 		name  string
@@ -338,8 +312,8 @@ func TestControllerOf(t *testing.T) {
 	}
 }
 
-// With a real informer: what changes goes before the initial list, with this
-// queue and, without priorities, with client-go's.
+// TestHandlerWithInformer tests that a changed object comes before the initial list,
+// and that a queue of client-go, which has no priorities, gets the same keys.
 func TestHandlerWithInformer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -380,108 +354,5 @@ func TestHandlerWithInformer(t *testing.T) {
 		theirs.ShutDown()
 		cancel()
 		factory.Shutdown()
-	})
-}
-
-// outage is a server whose first watch breaks off, and that has forgotten what
-// happened since: b was deleted, and a deleted and made anew.
-type outage struct {
-	*cache.ListWatch
-	broken chan struct{} // closed by the test
-}
-
-func (outage) IsWatchListSemanticsUnSupported() bool { return true }
-
-func newOutage(kept, lost *corev1.Pod, anew *corev1.Pod) outage {
-	o := outage{broken: make(chan struct{})}
-	lists, watches := 0, 0
-	o.ListWatch = &cache.ListWatch{
-		ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
-			lists++
-			if lists == 1 {
-				return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "10"}, Items: []corev1.Pod{*kept, *lost}}, nil
-			}
-			return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "20"}, Items: []corev1.Pod{*anew}}, nil
-		},
-		WatchFuncWithContext: func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
-			watches++
-			switch watches {
-			case 1:
-				w := watch.NewFake()
-				go func() {
-					select {
-					case <-o.broken:
-					case <-ctx.Done():
-					}
-					w.Stop()
-				}()
-				return w, nil
-			case 2:
-				return nil, apierrors.NewResourceExpired("too old")
-			}
-			return watch.NewFake(), nil
-		},
-	}
-	return o
-}
-
-// What happened while the informer was cut off: it reports the deletion as a
-// tombstone with the object, and the object that was made anew as an update.
-// GenerationChanged holds back neither, although the generation is the same.
-//
-// Proves EQ1 and EQ3.
-func TestOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{})) // says nothing
-		kept, lost, anew := pod("a", "1"), pod("b", "2"), pod("a", "15")
-		for i, p := range []*corev1.Pod{kept, lost, anew} {
-			p.UID, p.Generation = types.UID(fmt.Sprint("uid", i)), 1
-		}
-		server := newOutage(kept, lost, anew)
-		informer := cache.NewSharedIndexInformer(server, &corev1.Pod{}, 0, nil)
-		q := queue.New(queue.Config[types.NamespacedName]{})
-		var seen []string
-		h := enqueue.Filter(cache.ResourceEventHandlerDetailedFuncs{
-			AddFunc:    func(any, bool) { seen = append(seen, "add") },
-			UpdateFunc: func(any, any) { seen = append(seen, "update") },
-			DeleteFunc: func(obj any) {
-				tombstone, ok := obj.(cache.DeletedFinalStateUnknown)
-				seen = append(seen, fmt.Sprint("delete ", ok, " ", tombstone.Obj != nil))
-			},
-		}, enqueue.GenerationChanged[*corev1.Pod])
-		for _, h := range []cache.ResourceEventHandler{
-			h, enqueue.Filter(enqueue.Handler(q, enqueue.KeyOf[*corev1.Pod]), enqueue.GenerationChanged[*corev1.Pod]),
-		} {
-			if _, err := informer.AddEventHandler(h); err != nil {
-				t.Fatal(err)
-			}
-		}
-		var wg sync.WaitGroup
-		wg.Go(func() { informer.RunWithContext(ctx) })
-		take := func() (keys []string) {
-			synctest.Wait()
-			for q.Len() > 0 {
-				key, priority, _ := q.GetWithPriority()
-				keys = append(keys, fmt.Sprint(key, " ", priority))
-				q.Done(key)
-			}
-			slices.Sort(keys)
-			return keys
-		}
-		if diff := cmp.Diff([]string{"default/a -100", "default/b -100"}, take()); diff != "" {
-			t.Errorf("keys of the list (-want +got):\n%s", diff)
-		}
-		close(server.broken)
-		time.Sleep(time.Minute)
-		if diff := cmp.Diff([]string{"default/a 0", "default/b 0"}, take()); diff != "" {
-			t.Errorf("keys after the outage (-want +got):\n%s", diff)
-		}
-		slices.Sort(seen)
-		if diff := cmp.Diff([]string{"add", "add", "delete true true", "update"}, seen); diff != "" {
-			t.Errorf("events (-want +got):\n%s", diff)
-		}
-		q.ShutDown()
-		cancel()
-		wg.Wait()
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 )
 
-// A Pod that a Node controls, as static Pods are: the owner has no namespace.
+// A Node controls its static Pods. The owner has no namespace.
 func ExampleControllerOf_clusterScoped() {
 	node := enqueue.ControllerOf[*corev1.Pod](corev1.SchemeGroupVersion.WithKind("Node").GroupKind())
 	nodeOf := func(pod *corev1.Pod) []types.NamespacedName {
@@ -36,8 +36,8 @@ func ExampleControllerOf_clusterScoped() {
 	// Output: "" "one"
 }
 
-// A change of a ConfigMap wakes every Deployment that uses it: keys may look
-// into a lister, and name as many keys as there are.
+// A change of a ConfigMap adds the keys of all Deployments that use it. The function
+// may use a lister, and return any number of keys.
 func ExampleHandler_manyKeys() {
 	users := map[string][]string{"settings": {"web", "api"}}
 	q := queue.New(queue.Config[types.NamespacedName]{})
@@ -57,7 +57,7 @@ func ExampleHandler_manyKeys() {
 	// default/api
 }
 
-// deployment is one at a time of its life.
+// deployment returns one version of a Deployment.
 func deployment(version string, generation int64, set map[string]string) *appsv1.Deployment {
 	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "default", Name: "web", ResourceVersion: version, Generation: generation, Labels: set,
@@ -105,7 +105,7 @@ func ExampleResourceVersionChanged() {
 	// 1
 }
 
-// Both the object that enters the selection and the one that leaves it pass.
+// An object passes when it enters the selection, and when it leaves it.
 func ExampleSelects() {
 	q := queue.New(queue.Config[types.NamespacedName]{})
 	web := enqueue.Selects[*appsv1.Deployment](labels.SelectorFromSet(labels.Set{"tier": "web"}))
@@ -131,8 +131,8 @@ func ExampleAnd() {
 	// false
 }
 
-// The spec, or one annotation that the controller reads too. Creations and
-// deletions have passed before the annotation is asked for: both objects are there.
+// Changes of the spec, or of one annotation. GenerationChanged passes creations and
+// deletions, so the second predicate sees only updates, which have both objects.
 func ExampleOr() {
 	annotation := func(e enqueue.Event[*appsv1.Deployment]) bool {
 		return e.Old.Annotations["example.com/restart"] != e.New.Annotations["example.com/restart"]
@@ -147,8 +147,7 @@ func ExampleOr() {
 	// true
 }
 
-// A pause: Not holds back the update that ends it, the opposite selector does
-// not.
+// Not filters the update that ends a pause. The opposite selector passes it.
 func ExampleNot() {
 	paused, err := labels.Parse("paused=true")
 	if err != nil {
@@ -169,7 +168,7 @@ func ExampleNot() {
 	// true
 }
 
-// A deletion that the informer missed, of which nothing is left but the name.
+// The informer missed a deletion and has only the name of the object.
 func ExampleHandler_tombstone() {
 	q := queue.New(queue.Config[types.NamespacedName]{})
 	h := enqueue.Handler(q, enqueue.KeyOf[*corev1.Pod])
@@ -179,7 +178,7 @@ func ExampleHandler_tombstone() {
 	// Output: default/gone
 }
 
-// informer stands for an informer of Pods.
+// informer is a fake of an informer of Pods.
 type informer struct{ handlers []cache.ResourceEventHandler }
 
 func (i *informer) AddEventHandler(h cache.ResourceEventHandler) { i.handlers = append(i.handlers, h) }
@@ -205,7 +204,7 @@ func ExampleHandler() {
 	// default/from-list -100
 }
 
-// A change of a Pod wakes the ReplicaSet that controls it.
+// A change of a Pod adds the key of the ReplicaSet that controls it.
 func ExampleControllerOf() {
 	q := queue.New(queue.Config[types.NamespacedName]{})
 	replicaSet := appsv1.SchemeGroupVersion.WithKind("ReplicaSet").GroupKind()
@@ -226,4 +225,19 @@ func ExampleKeyOf() {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
 	fmt.Println(enqueue.KeyOf(pod))
 	// Output: [default/web]
+}
+
+// A controller that handles its initial list before all later changes.
+func ExampleHandlerAt() {
+	q := queue.New(queue.Config[types.NamespacedName]{})
+	h := enqueue.HandlerAt(q, enqueue.KeyOf[*corev1.PersistentVolumeClaim], 10)
+	h.OnAdd(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "new"}}, false)
+	h.OnAdd(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "from-list"}}, true)
+	for q.Len() > 0 {
+		key, priority, _ := q.GetWithPriority()
+		fmt.Println(key, priority)
+	}
+	// Output:
+	// default/from-list 10
+	// default/new 0
 }

@@ -7,49 +7,49 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// Event is what an informer says of one object. It is a creation, a deletion,
-// or, with neither set, an update or a resync. The zero value is none of them.
+// Event is an event that an informer reports of one object. If neither Created nor
+// Deleted is set, it is an update or a resync.
 //
-//   - Old is the object before; the zero T in a creation.
-//   - New is the object after; the zero T in a deletion.
-//   - Created: the informer did not have the object before. The object may be
-//     older.
-//   - Initial: a creation of the informer's initial list.
-//   - Deleted: the object is gone. Old is the last that the informer saw of it.
+//   - Old is the object before the event. It is the zero T in a creation. In a
+//     deletion it is the last state that the informer received.
+//   - New is the object after the event. It is the zero T in a deletion.
+//   - Created: the informer did not know the object before. The object itself may
+//     be old.
+//   - Initial: the creation is part of the informer's initial list.
+//   - Deleted: the object was deleted.
 type Event[T any] struct {
 	Old, New                  T
 	Created, Initial, Deleted bool
 }
 
-// Predicate says whether an event passes. It is called in the informer's
-// goroutine, and at the same time by several if it is given to several
-// informers: it must be quick, keep no state, and not change the objects.
+// Predicate reports whether an event passes. Several informers may call it at the
+// same time, each in its own goroutine. It must return quickly, keep no state, and
+// not change the objects.
 type Predicate[T any] func(Event[T]) bool
 
-// Filter returns a handler that hands to h the events that pass, unchanged:
+// Filter returns a handler that calls h with the events that pass, unchanged:
 //
 //	deployments.AddEventHandler(enqueue.Filter(handler, enqueue.GenerationChanged[*appsv1.Deployment]))
 //
-// Unlike cache.FilteringResourceEventHandler it judges the change and not the
-// object, and never makes an update into a creation or a deletion.
+// It differs from cache.FilteringResourceEventHandler: the predicate sees the
+// change, not the object alone, and an update stays an update.
 //
-// What is held back is gone: nothing comes again later to make up for it. A
-// reconcile that reads something must hear of its changes, so filter out only
-// what it does not read. Most controllers need no filter: the queue takes
-// changes of one key together, and a reconcile that finds nothing to do is
-// cheap.
+// A filtered event does not come again. Filter only the changes that the reconcile
+// does not read.
 //
-// A cache.DeletedFinalStateUnknown is a deletion of the object in it. One that
-// holds no object passes without asking, as there is nothing to judge. A nil
-// object and one of another type than T are mistakes in the wiring, and panic as
-// in Handler. Filter panics at once if h or pass is nil.
+// If a cache.DeletedFinalStateUnknown has no object, it passes without a call of
+// the predicate. A nil object, or an object of another type than T, is a
+// programming error, and the handler panics. Filter itself panics if h or pass is
+// nil.
 func Filter[T any](h cache.ResourceEventHandler, pass Predicate[T]) cache.ResourceEventHandler {
-	if h == nil {
-		panic("enqueue: Filter: h is nil: give it the handler that the events are for")
+	if kube.IsNil(h) {
+		panic("enqueue: Filter: h is nil: set the handler for the events that pass")
 	}
-	given("Filter", pass)
+	checked("Filter", pass)
 	return &filter[T]{h: h, pass: pass}
 }
 
@@ -78,32 +78,29 @@ func (f *filter[T]) OnDelete(obj any) {
 
 func (f *filter[T]) object(obj any) T { return typed[T]("Filter", obj) }
 
-// GenerationChanged passes updates that move metadata.generation, creations and
-// deletions. It is for a controller that reads of an object only its spec. The
-// informer compares with what it reported before, so a move is never missed,
-// however many versions the informer skipped.
+// GenerationChanged passes updates that change metadata.generation, creations, and
+// deletions. Use it if the controller reads only the spec of an object. A change is
+// never missed: the informer compares with the state that it reported before.
 //
-// The API server moves the generation when the spec changes and when
-// deletionTimestamp is set. Know what it does not move for:
+// The API server changes the generation when the spec changes, and when it sets
+// deletionTimestamp. It does not change the generation for:
 //
-//   - Labels, annotations, finalizers and owner references. A controller that
-//     reads its settings from an annotation, waits for another one's finalizer
-//     to go, or adopts by label must not use this alone. (The annotations of a
-//     Deployment do move it, those of other kinds do not.)
-//   - The status. A controller that waits for its Deployment to be ready, or its
-//     Pod to end, must not use this for these.
-//   - A resync. It does not pass, so a controller that relies on resyncs must
-//     not use this.
+//   - Labels, annotations, finalizers, and owner references. Do not use
+//     GenerationChanged alone if the controller reads a setting from an annotation,
+//     waits for a finalizer, or adopts by label. (The annotations of a Deployment
+//     do change its generation.)
+//   - The status. Do not use GenerationChanged if the controller waits until a
+//     Deployment is ready or a Pod ends.
+//   - Resyncs. Do not use GenerationChanged if the controller relies on them.
 //
-// Many kinds have no generation, among them ConfigMap, Secret, Service,
-// Namespace, Node, Lease and those of RBAC. Theirs is 0, and all their events
-// pass, resyncs too. A custom resource whose definition has no status subresource
-// has a generation that moves with its status as well: a controller that writes
-// the status there wakes itself.
+// Many kinds have no generation, e.g. ConfigMap, Secret, Service, Namespace, Node,
+// Lease, and Role. All their events pass, including resyncs. If a CRD has no status
+// subresource, a write of the status changes the generation too, and a controller
+// that writes the status triggers itself.
 //
-// An object that was deleted and made anew while the informer was cut off comes
-// as an update, possibly with the same generation. It has another UID, and
-// passes.
+// If an object is deleted and created again while the informer has no connection,
+// the informer reports an update. GenerationChanged passes it, because the UID
+// differs.
 func GenerationChanged[T metav1.Object](e Event[T]) bool {
 	if e.Created || e.Deleted {
 		return true
@@ -111,23 +108,22 @@ func GenerationChanged[T metav1.Object](e Event[T]) bool {
 	return e.New.GetGeneration() == 0 || e.Old.GetGeneration() != e.New.GetGeneration() || e.Old.GetUID() != e.New.GetUID()
 }
 
-// ResourceVersionChanged passes everything but resyncs: updates that change
-// anything at all, creations and deletions. Objects without a resourceVersion,
-// as some fakes make them, always pass.
+// ResourceVersionChanged passes all events except resyncs. Objects without a
+// resourceVersion, as some fakes return them, always pass.
 func ResourceVersionChanged[T metav1.Object](e Event[T]) bool {
 	return e.Created || e.Deleted || !sameVersion(e.Old, e.New)
 }
 
-// Selects passes the events of objects whose labels match: of an update, if the
-// old object matches or the new one. An object that leaves the selection is so
-// seen once more, and the reconcile must look at its labels. It panics if
-// selector is nil.
+// Selects passes the events of objects whose labels match the selector. It passes
+// an update if the old or the new object matches. The reconcile therefore also
+// gets an object that has left the selection, and must check its labels. Selects
+// panics if selector is nil.
 //
-// To leave objects out, select the others, as in "paused!=true", and do not use
-// Not: see there.
+// To exclude objects, select all others, e.g. with "paused!=true". The comment of
+// [Not] explains the difference.
 func Selects[T metav1.Object](selector labels.Selector) Predicate[T] {
 	if selector == nil {
-		panic("enqueue: Selects: selector is nil: labels.Everything() matches every object")
+		panic("enqueue: Selects: selector is nil: use labels.Everything() to match every object")
 	}
 	return func(e Event[T]) bool {
 		return !e.Created && selector.Matches(labels.Set(e.Old.GetLabels())) ||
@@ -135,10 +131,11 @@ func Selects[T metav1.Object](selector labels.Selector) Predicate[T] {
 	}
 }
 
-// And passes what all of passes pass, asked in order until one does not. Without
-// any it passes everything. It panics if one is nil.
+// And passes an event if all predicates pass it. It calls them in order until the
+// first that does not. Without predicates it passes every event. And panics if a
+// predicate is nil.
 func And[T any](passes ...Predicate[T]) Predicate[T] {
-	passes = given("And", passes...)
+	passes = checked("And", passes...)
 	return func(e Event[T]) bool {
 		for _, pass := range passes {
 			if !pass(e) {
@@ -149,10 +146,11 @@ func And[T any](passes ...Predicate[T]) Predicate[T] {
 	}
 }
 
-// Or passes what one of passes passes, asked in order until one does. Without
-// any it passes nothing. It panics if one is nil.
+// Or passes an event if at least one predicate passes it. It calls them in order
+// until the first that does. Without predicates it passes no event. Or panics if a
+// predicate is nil.
 func Or[T any](passes ...Predicate[T]) Predicate[T] {
-	passes = given("Or", passes...)
+	passes = checked("Or", passes...)
 	return func(e Event[T]) bool {
 		for _, pass := range passes {
 			if pass(e) {
@@ -163,27 +161,26 @@ func Or[T any](passes ...Predicate[T]) Predicate[T] {
 	}
 }
 
-// Not passes what pass does not. That is rarely what is wanted:
+// Not passes an event if pass does not. It is rarely useful:
 //
-//   - Not of Selects passes an update only if neither the old nor the new object
-//     matches: with "paused=true" the update that ends the pause is held back,
-//     and the object is not seen until something else changes. Selects of
-//     "paused!=true" passes it.
-//   - Not of GenerationChanged or ResourceVersionChanged passes no creation and
-//     no deletion.
+//   - Not of [Selects] passes an update only if neither the old nor the new object
+//     matches. With the selector "paused=true" it filters the update that ends the
+//     pause. Use Selects with "paused!=true" instead.
+//   - Not of [GenerationChanged] or [ResourceVersionChanged] filters all creations
+//     and deletions.
 //
-// It panics if pass is nil.
+// Not panics if pass is nil.
 func Not[T any](pass Predicate[T]) Predicate[T] {
-	given("Not", pass)
+	checked("Not", pass)
 	return func(e Event[T]) bool { return !pass(e) }
 }
 
-// given returns a copy of the predicates that the caller gave. One that is nil may
-// be asked late, or never, and is a mistake all the same.
-func given[T any](to string, passes ...Predicate[T]) []Predicate[T] {
+// checked returns a copy of the predicates. It panics if one is nil, because a call
+// of a nil predicate may come late or never.
+func checked[T any](caller string, passes ...Predicate[T]) []Predicate[T] {
 	for i, pass := range passes {
 		if pass == nil {
-			panic(fmt.Sprintf("enqueue: %s: predicate %d of %d is nil", to, i+1, len(passes)))
+			panic(fmt.Sprintf("enqueue: %s: predicate %d of %d is nil", caller, i+1, len(passes)))
 		}
 	}
 	return slices.Clone(passes)

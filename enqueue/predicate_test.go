@@ -12,21 +12,6 @@ import (
 	"github.com/controllerkit/controllerkit/enqueue"
 )
 
-// change makes the old or the new object of an event.
-func change(version string, generation int64, label string) *corev1.Pod {
-	p := pod("p", version)
-	p.UID, p.Generation = "uid", generation
-	if label != "" {
-		p.Labels = map[string]string{"app": label}
-	}
-	return p
-}
-
-type (
-	podEvent     = enqueue.Event[*corev1.Pod]
-	podPredicate = enqueue.Predicate[*corev1.Pod]
-)
-
 // TestPredicates proves EQ3, EQ4, EQ5 and EQ6.
 func TestPredicates(t *testing.T) {
 	web := enqueue.Selects[*corev1.Pod](labels.SelectorFromSet(labels.Set{"app": "web"}))
@@ -153,7 +138,7 @@ func TestPredicates(t *testing.T) {
 func TestAndOr(t *testing.T) {
 	yes, no := podPredicate(func(podEvent) bool { return true }), podPredicate(func(podEvent) bool { return false })
 	never := podPredicate(func(podEvent) bool {
-		t.Error("asked although the answer is known")
+		t.Error("called although the result is known")
 		return false
 	})
 	for _, tc := range []struct {
@@ -184,10 +169,10 @@ func TestAndOr(t *testing.T) {
 	}
 }
 
-// What Filter makes of an informer's events, and that it hands on exactly what
-// it was given.
+// TestFilter tests the Event that Filter makes of each event of an informer, and
+// that Filter passes the event unchanged.
 //
-// Proves EQ7.
+// It proves EQ7.
 func TestFilter(t *testing.T) {
 	older, newer := change("1", 1, ""), change("2", 2, "")
 	type call struct {
@@ -203,7 +188,7 @@ func TestFilter(t *testing.T) {
 		send  func(h cache.ResourceEventHandler)
 		asked []podEvent
 		call  call // if it passes
-		// A deletion of nobody knows what cannot be held back.
+		// A deletion of an unknown object always passes.
 		always bool
 	}{
 		{
@@ -256,7 +241,7 @@ func TestFilter(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			for _, answer := range []bool{true, false} {
+			for _, result := range []bool{true, false} {
 				var asked []podEvent
 				var got []call
 				tc.send(enqueue.Filter(cache.ResourceEventHandlerDetailedFuncs{
@@ -265,26 +250,26 @@ func TestFilter(t *testing.T) {
 					DeleteFunc: func(obj any) { got = append(got, call{Kind: "delete", Old: obj}) },
 				}, func(e podEvent) bool {
 					asked = append(asked, e)
-					return answer
+					return result
 				}))
 				var want []call
-				if answer || tc.always {
+				if result || tc.always {
 					want = []call{tc.call}
 				}
 				if diff := cmp.Diff(tc.asked, asked); diff != "" {
 					t.Errorf("asked (-want +got):\n%s", diff)
 				}
 				if diff := cmp.Diff(want, got); diff != "" {
-					t.Errorf("handed on with the answer %v (-want +got):\n%s", answer, diff)
+					t.Errorf("passed on with the result %v (-want +got):\n%s", result, diff)
 				}
 			}
 		})
 	}
 }
 
-// An update that passes reaches the keys of both objects, also when only one of
-// them is in the selection.
-func TestFilterBeforeEventHandler(t *testing.T) {
+// TestFilterBeforeHandler tests that an update adds the keys of both objects, even
+// if only one of them is in the selection.
+func TestFilterBeforeHandler(t *testing.T) {
 	q := &recorder{}
 	h := enqueue.Filter(enqueue.Handler(q, ownerNames), enqueue.Selects[*corev1.Pod](labels.SelectorFromSet(labels.Set{"app": "web"})))
 	older, newer := pod("p", "1", "a"), pod("p", "2", "b")

@@ -29,7 +29,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
-// passed is one event of an informer, and which of the predicates passed it.
+// passed is an event of an informer, and the predicates that passed it.
 type passed struct {
 	version    string
 	deleted    bool
@@ -51,7 +51,7 @@ func next(t *testing.T, what string, events <-chan passed) passed {
 }
 
 // watched runs an informer of one resource in a namespace until the test ends.
-// It returns its events, each after every predicate has judged it.
+// It returns the events, each with the results of all predicates.
 func watched(t *testing.T, client dynamic.Interface, resource schema.GroupVersionResource, namespace string) <-chan passed {
 	t.Helper()
 	type object = *unstructured.Unstructured
@@ -99,11 +99,11 @@ func watched(t *testing.T, client dynamic.Interface, resource schema.GroupVersio
 	return events
 }
 
-// Which writes move metadata.generation on a real kube-apiserver, and which
-// events GenerationChanged and ResourceVersionChanged therefore pass: what the
-// comment of GenerationChanged says.
+// TestServerGeneration tests the comment of GenerationChanged on a real
+// kube-apiserver: which writes change metadata.generation, and which events
+// GenerationChanged and ResourceVersionChanged pass.
 //
-// Proves EQ4 and EQ5.
+// It proves EQ4 and EQ5.
 func TestServerGeneration(t *testing.T) {
 	config := testserver.Config(t)
 	client, err := dynamic.NewForConfig(config)
