@@ -1,66 +1,61 @@
-// Package controllerkit is the map of a library of production primitives for
-// Kubernetes controllers, built on client-go alone. It declares nothing: each
-// package is imported by itself, into any controller driven by informers, and
-// none imports another.
+// Package controllerkit maps a library of production primitives for Kubernetes
+// controllers, on client-go alone. It declares nothing. Import each package alone, into
+// any informer-driven controller; no package imports another.
 //
-// # What runs
+// # Run
 //
 //   - [github.com/controllerkit/controllerkit/queue]: the work queue: priorities,
-//     fairness, delays, a drain that drains; rate limiters
-//   - [github.com/controllerkit/controllerkit/enqueue]: the events of informers as
-//     keys of a queue: typed handlers and predicates
-//   - [github.com/controllerkit/controllerkit/reconcile]: the loop: a key in, a
-//     result or a classed error out; panics, timeouts, an orderly stop
-//   - [github.com/controllerkit/controllerkit/leader]: one leader, by the time at
-//     which the last renewal was sent; hand-over by watch
-//   - [github.com/controllerkit/controllerkit/informer]: informers that start
-//     together, or say which does not and why
-//   - [github.com/controllerkit/controllerkit/watcher]: a watch that survives what
-//     ends watches, and never fails silently
-//   - [github.com/controllerkit/controllerkit/shutdown]: parts that start together
-//     and stop in order, readiness and liveness
+//     fairness, delays, drain; rate limiters
+//   - [github.com/controllerkit/controllerkit/enqueue]: informer events to keys;
+//     predicates
+//   - [github.com/controllerkit/controllerkit/reconcile]: the loop: a key in, a result or
+//     a classed error out; panics, timeouts, ordered stop
+//   - [github.com/controllerkit/controllerkit/leader]: one leader, by the clock and by a
+//     fence; hand-over in milliseconds
+//   - [github.com/controllerkit/controllerkit/shutdown]: parts that start together and
+//     stop in order; readiness and liveness
 //
-// # What writes
+// # Read
 //
-//   - [github.com/controllerkit/controllerkit/finalizer]: stored before work,
-//     removed only when clean
-//   - [github.com/controllerkit/controllerkit/status]: conditions, one write or none
-//   - [github.com/controllerkit/controllerkit/ssa]: server-side apply that knows
-//     when there is nothing to apply
-//   - [github.com/controllerkit/controllerkit/owner]: controller references, and
-//     ownership that follows labels
+//   - [github.com/controllerkit/controllerkit/informer]: informers that start together,
+//     or an error that names the one that does not and why
+//   - [github.com/controllerkit/controllerkit/watcher]: a watch that survives failures
+//     and never fails silently
+//   - [github.com/controllerkit/controllerkit/consistency]: read your own writes; confirm
+//     an object before a destructive act
+//
+// # Write
+//
+//   - [github.com/controllerkit/controllerkit/finalizer]: stored before work, removed
+//     only after a clean cleanup
+//   - [github.com/controllerkit/controllerkit/status]: conditions; one write or none
+//   - [github.com/controllerkit/controllerkit/ssa]: server-side apply that skips no-ops
+//   - [github.com/controllerkit/controllerkit/owner]: controller references; adopt and
+//     release by labels
 //   - [github.com/controllerkit/controllerkit/external]: one external thing for each
 //     object, across crashes
-//   - [github.com/controllerkit/controllerkit/recorder]: Events, deduplicated and
-//     bounded
+//   - [github.com/controllerkit/controllerkit/recorder]: Events, deduplicated and bounded
 //
-// # What watches over both
+// # Observe and test
 //
-//   - [github.com/controllerkit/controllerkit/consistency]: whether the caches show
-//     yet what was written
-//   - [github.com/controllerkit/controllerkit/metrics]: Prometheus collectors for
-//     all of the above
+//   - [github.com/controllerkit/controllerkit/metrics]: Prometheus collectors for the
+//     packages above
+//   - [github.com/controllerkit/controllerkit/controllertest]: runs a controller under
+//     crashes, lost responses and stale caches, and judges the result
+//   - [github.com/controllerkit/controllerkit/controllertest/fault]: the faults alone
+//   - [github.com/controllerkit/controllerkit/controllertest/cloud]: a fake external
+//     service
 //
-// # What proves it
+// # Composition
 //
-//   - [github.com/controllerkit/controllerkit/controllertest]: runs a controller
-//     under every crash, lost answer and stale cache, and judges what comes out
-//   - [github.com/controllerkit/controllerkit/controllertest/fault]: the faults
-//     alone, for tests without an explorer
-//   - [github.com/controllerkit/controllerkit/controllertest/cloud]: a fake of an
-//     external service
+// Everything that runs is a func(context.Context) error that blocks until everything it
+// started has stopped. There is no manager: elector.Run(ctx, controller.Run) is the whole
+// integration. Everything that writes takes a one-method interface that generated clients
+// already implement. Packages meet by methods with types of the standard library or of
+// Kubernetes: a *queue.Queue is a workqueue.TypedRateLimitingInterface, a
+// *consistency.Store is a Gate of reconcile, and *metrics.Metrics implements the Metrics
+// interface of every package.
 //
-// # How they fit
-//
-// Everything that runs is a func(context.Context) error that blocks until all
-// that it started has stopped. There is no manager: elector.Run(ctx,
-// controller.Run) is the whole integration. Everything that talks to the API
-// server takes an interface with one method that the generated clients already
-// have. Packages meet by methods whose types are the standard library's or
-// Kubernetes': a *queue.Queue is a workqueue.TypedRateLimitingInterface, a
-// *consistency.Store is a gate for reconcile, and *metrics.Metrics is what each
-// of them reports to.
-//
-// examples/tenant is a complete controller. controlplane, a module of its own,
-// is a real API server for tests.
+// examples/tenant is a complete controller. The nested module controlplane is a real API
+// server for tests.
 package controllerkit
