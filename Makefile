@@ -27,15 +27,20 @@ test: bin/controlplane ## all tests, the real API server included
 BUDGET ?= 40m
 OPERATIONS ?= 100000000
 SCHEDULES ?= 2000
+HOSTILE ?= 5m
 
 .PHONY: explore
-explore: bin/controlplane ## faults at every place, and random ones: BUDGET (40m) for each of the two large scenarios, all single faults for the zoo; the queue under OPERATIONS (10^8), elections under SCHEDULES (2000)
+explore: bin/controlplane ## faults at every place, and random ones: BUDGET (40m) for each of the two large scenarios, all single faults for the zoo; the queue under OPERATIONS (10^8), elections under SCHEDULES (2000), each package under hostile objects for HOSTILE (5m)
 	go test -race -v -count=1 -timeout 0 -run '^(TestStress|TestLinearizable|TestNoWakeUpIsLost)$$' ./queue -operations $(OPERATIONS)
 	go test -v -count=1 -timeout 0 -run '^TestSchedules$$' ./leader -schedules $(SCHEDULES)
 	go test -v -count=1 -timeout 0 -run '^TestServerThrottledApplication$$' ./leader -throttled 10m
 	go test -race -v -count=1 -timeout 0 -run '^TestServerNoDuplicates$$' ./consistency -creations 10000
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -p 1 -run '^(TestReference|TestExplore)$$' ./controllertest/internal/zoo ./examples/tenant/integration
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^TestTwins$$' ./controllertest/internal/zoo
+	@for dir in $$(git grep -l 'func FuzzHostile(' -- '*_test.go' | xargs -n 1 dirname); do \
+		echo "go test -run '^\$$' -fuzz '^FuzzHostile\$$' -fuzztime $(HOSTILE) ./$$dir"; \
+		go test -run '^$$' -fuzz '^FuzzHostile$$' -fuzztime $(HOSTILE) "./$$dir" || exit 1; \
+	done
 
 .PHONY: check
 check: bin/staticcheck bin/golangci-lint bin/govulncheck ## formatting, vet (also for darwin and windows), linters, generated code, tidiness
