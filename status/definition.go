@@ -33,6 +33,10 @@ type Getter interface {
 //     has. The API server drops what the schema does not have, so the same status
 //     is written again with every reconcile. Without a conversion webhook it also
 //     drops what the version that is stored lacks.
+//   - The schema lets a field of a condition have a value that metav1.Condition has
+//     not, such as an empty lastTransitionTime, for want of its type or of the format
+//     date-time. One such value, of anybody who may write a status, ends every typed
+//     read of the kind, lists included.
 //   - The conditions are not a map by type (x-kubernetes-list-type: map and
 //     x-kubernetes-list-map-keys: [type]). Then each [Apply] replaces the conditions
 //     of the others.
@@ -124,9 +128,20 @@ func dropped(version map[string]any, used bool) (found []string, conditions map[
 		return found, nil
 	}
 	items, _, _ := unstructured.NestedMap(conditions, "items")
-	for _, name := range []string{"type", "status", "observedGeneration", "lastTransitionTime", "reason", "message"} {
-		if _, ok := property(items, name); !ok && !keepsUnknown(items) {
-			found = append(found, fmt.Sprintf("status.conditions has no field %s, so that it is dropped: add it", name))
+	for _, field := range []struct{ name, want string }{
+		{"type", "type: string"}, {"status", "type: string"}, {"observedGeneration", "type: integer"},
+		{"lastTransitionTime", "type: string and format: date-time"}, {"reason", "type: string"}, {"message", "type: string"},
+	} {
+		p, ok := property(items, field.name)
+		want := fmt.Sprint("type: ", p["type"])
+		if format := p["format"]; format == "date-time" {
+			want += fmt.Sprint(" and format: ", format)
+		}
+		switch {
+		case !ok && !keepsUnknown(items):
+			found = append(found, fmt.Sprintf("status.conditions has no field %s, so that it is dropped: add it", field.name))
+		case want != field.want:
+			found = append(found, fmt.Sprintf("status.conditions takes values of %s that no client can read: add %s", field.name, field.want))
 		}
 	}
 	return found, conditions

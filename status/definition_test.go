@@ -95,7 +95,14 @@ func TestCheckDefinition(t *testing.T) {
 		{name: "no keys", change: []func(map[string]any){set(conditionsPath, "x-kubernetes-list-map-keys", nil)}, want: []string{"no map by type"}},
 		{name: "other keys", change: []func(map[string]any){set(conditionsPath, "x-kubernetes-list-map-keys", []any{"type", "status"})}, want: []string{"no map by type"}},
 		{name: "no observedGeneration", change: []func(map[string]any){set(conditionsPath+" items properties", "observedGeneration", nil)}, want: []string{"no field observedGeneration"}},
-		{name: "unknown fields in conditions", change: []func(map[string]any){set(conditionsPath+" items properties", "observedGeneration", nil), set(conditionsPath+" items", "x-kubernetes-preserve-unknown-fields", true)}},
+		{name: "unknown fields in conditions", change: []func(map[string]any){set(conditionsPath+" items properties", "observedGeneration", nil), set(conditionsPath+" items", "x-kubernetes-preserve-unknown-fields", true)}, want: []string{"takes values of observedGeneration that no client can read: add type: integer"}},
+		{name: "any text for a time", change: []func(map[string]any){set(conditionsPath+" items properties lastTransitionTime", "format", nil)}, want: []string{"takes values of lastTransitionTime that no client can read: add type: string and format: date-time"}},
+		{name: "another format for a time", change: []func(map[string]any){set(conditionsPath+" items properties lastTransitionTime", "format", "date")}, want: []string{"takes values of lastTransitionTime"}},
+		{name: "a number or text", change: []func(map[string]any){set(conditionsPath+" items properties observedGeneration", "type", nil), set(conditionsPath+" items properties observedGeneration", "x-kubernetes-int-or-string", true)}, want: []string{"takes values of observedGeneration"}},
+		{name: "any reason", change: []func(map[string]any){set(conditionsPath+" items properties reason", "type", nil), set(conditionsPath+" items properties reason", "x-kubernetes-preserve-unknown-fields", true)}, want: []string{"takes values of reason"}},
+		{name: "stored with any text for a time", change: []func(map[string]any){stored(func(v map[string]any) {
+			delete(at(v, "schema", "openAPIV3Schema", "properties", "status", "properties", "conditions", "items", "properties", "lastTransitionTime"), "format")
+		})}, want: []string{"it is stored as version v0: status.conditions takes values of lastTransitionTime"}},
 		{name: "no conditions", change: []func(map[string]any){set(statusPath+" properties", "conditions", nil)}},
 		{name: "no status", change: []func(map[string]any){set("spec versions schema openAPIV3Schema properties", "status", nil)}, want: []string{"has no status"}},
 		{name: "no schema of anything", change: []func(map[string]any){set("spec versions schema openAPIV3Schema", "properties", nil), set("spec versions schema openAPIV3Schema", "x-kubernetes-preserve-unknown-fields", true)}},

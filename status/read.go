@@ -29,7 +29,7 @@ func read(obj any) view {
 	case nil:
 		_, v.conditioned = obj.(unstructuredContent)
 	case map[string]any:
-		v.observed, _ = status["observedGeneration"].(int64)
+		v.observed, _ = observed(status)
 		v.conditions, v.conditioned = fromMaps(status["conditions"])
 	default:
 		value := reflect.ValueOf(status)
@@ -47,7 +47,9 @@ func read(obj any) view {
 	return v
 }
 
-// fromMaps returns conditions of an unstructured object.
+// fromMaps returns conditions of an unstructured object. Of one that is not a
+// metav1.Condition, such as one with an empty lastTransitionTime, it has what can be
+// read: anybody who may write the status can store it, where the schema lets it pass.
 func fromMaps(list any) (conditions []metav1.Condition, ok bool) {
 	if list == nil {
 		return nil, true
@@ -63,7 +65,9 @@ func fromMaps(list any) (conditions []metav1.Condition, ok bool) {
 		}
 		var c metav1.Condition
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &c); err != nil {
-			return nil, false
+			text := func(name string) string { value, _ := fields[name].(string); return value }
+			c = metav1.Condition{Type: text("type"), Status: metav1.ConditionStatus(text("status")), Reason: text("reason"), Message: text("message")}
+			c.ObservedGeneration, _ = observed(fields)
 		}
 		conditions = append(conditions, c)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strconv"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -118,7 +119,7 @@ func change[T Object[T], F func(T) | func(T) error](obj T, mutate F) (T, *edit, 
 			delete(content, "status")
 		}
 	}
-	if err := forward(obj.GetGeneration(), read(obj), read(changed)); err != nil {
+	if err := forward(obj.GetGeneration(), before, after); err != nil {
 		return none, nil, err
 	}
 	return changed, &edit{before, after}, sized(size)
@@ -172,38 +173,74 @@ func sized(n int) error {
 	return nil
 }
 
-// forward refuses a status after that says less than before about what was
-// observed, or more than an object of that generation can.
-func forward(generation int64, before, after view) error {
-	check := func(field string, old, next int64) error {
+// forward refuses a status that shows an older generation than before, or a newer one
+// than that of the object. Both are in the types of unstructured objects.
+func forward(generation int64, before, after any) error {
+	_, old := observations(before)
+	names, next := observations(after)
+	for _, name := range names {
+		old, next := old[name], next[name]
 		switch {
-		case next < old:
-			return fmt.Errorf("status: %s shows generation %d, this result is for generation %d: reconcile again from a newer copy", field, old, next)
-		case next > old && next > generation:
-			return fmt.Errorf("status: %s would show generation %d of an object with metadata.generation %d: use the generation of the copy that was reconciled", field, next, generation)
-		}
-		return nil
-	}
-	if err := check("status.observedGeneration", before.observed, after.observed); err != nil {
-		return err
-	}
-	old, next := generations(before.conditions), generations(after.conditions)
-	for _, c := range after.conditions {
-		if err := check(fmt.Sprintf("condition %q", c.Type), old[c.Type], next[c.Type]); err != nil {
-			return err
+		case next.newest < old.newest:
+			return fmt.Errorf("status: %s shows generation %d, this result is for generation %d: reconcile again from a newer copy", name, old.newest, next.newest)
+		case next.newest > old.newest && next.newest > generation:
+			return fmt.Errorf("status: %s would show generation %d of an object with metadata.generation %d: use the generation of the copy that was reconciled", name, next.newest, generation)
+		case next.unreadable != nil && !reflect.DeepEqual(old.unreadable, next.unreadable):
+			return fmt.Errorf("status: %s would show generation %.32q, which is not a whole number: use the generation of the copy that was reconciled", name, fmt.Sprint(next.unreadable[0]))
 		}
 	}
 	return nil
 }
 
-// generations returns the newest generation that is shown for each type, which can
-// be there twice.
-func generations(conditions []metav1.Condition) map[string]int64 {
-	newest := make(map[string]int64, len(conditions))
-	for _, c := range conditions {
-		newest[c.Type] = max(newest[c.Type], c.ObservedGeneration)
+// observation holds the values of one field observedGeneration. There are several if
+// the conditions have a type more than once.
+type observation struct {
+	newest     int64
+	unreadable []any // the values that are not numbers
+}
+
+// observations returns the observedGeneration of a status and of each type of its
+// conditions, and their names for errors in order. One unreadable condition, which
+// another writer can store, must not hide the others, so it reads field by field.
+func observations(status any) (names []string, all map[string]observation) {
+	all = map[string]observation{}
+	add := func(name string, fields map[string]any) {
+		o, known := all[name]
+		if !known {
+			names = append(names, name)
+		}
+		if generation, ok := observed(fields); ok {
+			o.newest = max(o.newest, generation)
+		} else {
+			o.unreadable = append(o.unreadable, fields["observedGeneration"])
+		}
+		all[name] = o
 	}
-	return newest
+	fields, _ := status.(map[string]any)
+	add("status.observedGeneration", fields)
+	conditions, _ := fields["conditions"].([]any)
+	for _, item := range conditions {
+		if c, ok := item.(map[string]any); ok {
+			conditionType, _ := c["type"].(string)
+			add(fmt.Sprintf("condition %q", conditionType), c)
+		}
+	}
+	return names, all
+}
+
+// observed returns the observedGeneration of fields, 0 if there is none. Some kinds
+// store it as text.
+func observed(fields map[string]any) (generation int64, readable bool) {
+	switch value := fields["observedGeneration"].(type) {
+	case nil:
+		return 0, true
+	case int64:
+		return value, true
+	case string:
+		generation, err := strconv.ParseInt(value, 10, 64)
+		return generation, err == nil
+	}
+	return 0, false
 }
 
 func isNil(v any) bool {
