@@ -79,10 +79,10 @@
 //     Conflict.
 //   - S11: Apply makes no request if live shows that the field manager owns these
 //     conditions with these values and nothing else in the status, and one if not.
-//   - S12: With Update, Patch and Apply no observedGeneration goes back or runs
-//     ahead, neither that of a condition nor that of the status: what is stored for a
-//     generation was computed from a copy of it. Of a type that is there more than
-//     once the newest generation counts.
+//   - S12: If an observedGeneration of the status or of a condition would go back or run
+//     ahead of metadata.generation, Update, Patch and Apply refuse the write, whatever
+//     other conditions hold. Of a type that is there more than once the newest generation
+//     counts.
 //   - S13: Steady lets a condition flip only to what its parts have said for the
 //     given time, and lets it a second after that at the latest, if it is asked again
 //     when it said. What it waits for is stored with the object and survives a restart.
@@ -90,10 +90,10 @@
 //     makes passes Check.
 //   - S15: Phases.Next returns only phases that the conditions say and the table
 //     allows, and an error for all else.
-//   - S16: CheckDefinition reports by name a version that is not served, a missing
-//     status subresource, conditions that are no map by type and fields that the
-//     server would drop, also by the version that is stored, and tells apart that it
-//     may not look.
+//   - S16: CheckDefinition reports by name a version that is not served, a missing status
+//     subresource, conditions that are not a map by type, and fields of a condition that
+//     the server would drop or take values for that no client can read, also by the
+//     version that is stored. It tells apart that it may not look.
 //   - S17: What the API server would refuse or misunderstand is an error that names
 //     the field, before any request: a client or an object that is nil, an object
 //     without name, uid or resourceVersion, a field manager that is empty or too long,
