@@ -1,7 +1,6 @@
 package consistency
 
 import (
-	"bytes"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -13,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
@@ -27,6 +25,7 @@ type refusal struct {
 	uid      types.UID // what the write carried; "" means none
 	rv       string    // what the write carried
 	shown    bool      // the store held the object after the refusal
+	history  int       // of the store, when it was recorded
 }
 
 // Refused records that a write of the object was refused with a conflict, when it
@@ -49,10 +48,11 @@ func (s *Store) refusedLocked(owner types.NamespacedName, ownerUID types.UID, r 
 		rec.live = time.Now()
 		return
 	}
+	r.history = s.historyLocked(r.resource)
 	same := func(old refusal) bool { return old.resource == r.resource && old.object == r.object }
 	if i := slices.IndexFunc(rec.refused, same); i < 0 {
 		rec.refused = append(rec.refused, r)
-	} else if order, err := resourceversion.CompareResourceVersion(rec.refused[i].rv, r.rv); err == nil && order <= 0 {
+	} else if old := rec.refused[i]; old.history != r.history || reached(r.rv, old.rv) {
 		rec.refused[i] = r
 	} // else an older version was tried: what passes the newer one passes this one too
 	rec.last = time.Now()
@@ -63,10 +63,10 @@ func (s *Store) refusedLocked(owner types.NamespacedName, ownerUID types.UID, r 
 func (s *Store) refusalsLocked(rec *record) (lag StaleError, _ verdict) {
 	for len(rec.refused) > 0 {
 		r := &rec.refused[0]
-		held, ok := s.stores[r.resource].(objects)
-		if !ok {
+		held, ok := s.objectsLocked(r.resource)
+		if !ok || r.history != s.historyLocked(r.resource) {
 			rec.live = time.Now() // nothing will tell
-		} else if read, seen := r.seen(held, s.stores[r.resource].LastStoreSyncResourceVersion()); !seen {
+		} else if read, seen := r.seen(held, s.stores[r.resource].version()); !seen {
 			return StaleError{GroupResource: r.resource, ReadRV: read, RefusedRV: r.rv, RefusedObject: r.object}, behind
 		} else if read == "" && !r.shown {
 			// It was there when the write was refused, and the store should know it.
@@ -104,7 +104,7 @@ func (r *refusal) seen(store objects, version string) (read string, _ bool) {
 // JSON patch of which a test has failed.
 func (w *write) refused(req *http.Request, resp *http.Response, t target) {
 	media, body := sent(req)
-	if req.Method == http.MethodPost || resp.StatusCode != http.StatusConflict && media != string(types.JSONPatchType) {
+	if req.Method == http.MethodPost && t.subresource == "" || resp.StatusCode != http.StatusConflict && media != string(types.JSONPatchType) {
 		return // creates have no version, and what is not valid is no conflict
 	}
 	r := refusal{resource: t.resource, object: cache.ObjectName{Namespace: t.namespace, Name: t.name}.String()}
@@ -119,7 +119,7 @@ func (w *write) refused(req *http.Request, resp *http.Response, t target) {
 		if !conflict && (resp.StatusCode == http.StatusConflict || !inapplicable) {
 			return // AlreadyExists, or not valid
 		}
-		uid, rv := carried(req.Method, media, body)
+		uid, rv := carried(req, t, media, body)
 		switch fields := ofFields(status.Details); {
 		case fields && rv == "":
 			return // another manager's fields; no cache has to do with it
@@ -169,14 +169,9 @@ func sent(req *http.Request) (media string, body []byte) {
 	return media, body
 }
 
-func mediaType(header http.Header) string {
-	media, _, _ := strings.Cut(header.Get("Content-Type"), ";")
-	return strings.ToLower(strings.TrimSpace(media))
-}
-
 // carried returns the UID and the version that a request wants its object to have, ""
 // for what it does not say.
-func carried(method, media string, body []byte) (uid types.UID, rv string) {
+func carried(req *http.Request, t target, media string, body []byte) (uid types.UID, rv string) {
 	switch types.PatchType(media) {
 	case types.JSONPatchType:
 		return "", patchedVersion(body)
@@ -192,9 +187,9 @@ func carried(method, media string, body []byte) (uid types.UID, rv string) {
 	case types.ApplyCBORPatchType:
 		media = runtime.ContentTypeCBOR
 	}
-	if method == http.MethodDelete {
-		var options metav1.DeleteOptions
-		if err := decode(media, body, &options); err != nil || options.Preconditions == nil || options.Preconditions.ResourceVersion == nil {
+	if req.Method == http.MethodDelete || t.subresource == "eviction" {
+		options := deleteOptions(req, t)
+		if options == nil || options.Preconditions == nil || options.Preconditions.ResourceVersion == nil {
 			return "", ""
 		}
 		if options.Preconditions.UID != nil {
@@ -202,11 +197,11 @@ func carried(method, media string, body []byte) (uid types.UID, rv string) {
 		}
 		return uid, *options.Preconditions.ResourceVersion
 	}
-	a, err := read(media, body, true)
-	if err != nil {
+	var o object
+	if err := decode(media, body, &o); err != nil {
 		return "", ""
 	}
-	return a.uid, a.rv
+	return o.Metadata.UID, o.Metadata.ResourceVersion
 }
 
 // patchedVersion returns the version that a JSON patch tests, or sets.
@@ -225,25 +220,4 @@ func patchedVersion(patch []byte) (rv string) {
 		}
 	}
 	return rv
-}
-
-// decode reads a kind of meta/v1 in any content type that client-go uses.
-func decode(media string, body []byte, into interface{ Unmarshal([]byte) error }) error {
-	switch media {
-	case runtime.ContentTypeJSON:
-		return json.Unmarshal(body, into)
-	case runtime.ContentTypeCBOR:
-		return direct.Unmarshal(body, into)
-	case runtime.ContentTypeProtobuf:
-		envelope, ok := bytes.CutPrefix(body, []byte(protobufMagic))
-		var unknown runtime.Unknown
-		if !ok {
-			return errContentType
-		}
-		if err := unknown.Unmarshal(envelope); err != nil {
-			return err
-		}
-		return into.Unmarshal(unknown.Raw)
-	}
-	return errContentType
 }

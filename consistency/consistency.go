@@ -3,7 +3,6 @@ package consistency
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -91,7 +90,7 @@ type Store struct {
 	// mu guards everything below. It is held while a store is asked (which takes the
 	// store's own lock), never while a wake function or metrics run.
 	mu      sync.Mutex
-	stores  map[schema.GroupResource]storeVersion
+	stores  map[schema.GroupResource]*cached
 	owners  map[types.NamespacedName]*record
 	waiters map[types.NamespacedName][]*waiter
 	wakes   wakes
@@ -116,6 +115,49 @@ type record struct {
 type written struct {
 	resource schema.GroupResource
 	rv       string
+	history  int // of the store, when it was recorded
+}
+
+// cached is the store of a resource.
+type cached struct {
+	storeVersion
+	last    string // the last version that was read and is one
+	history int    // counts how often the version went back: etcd was restored
+}
+
+// version returns the version that the store has reached. An informer's store goes back
+// for one reason alone: it has listed anew, and the API server has an older history,
+// because etcd was restored from a backup. Versions that were recorded before will not
+// come again, or mean something else.
+func (c *cached) version() string {
+	read := c.LastStoreSyncResourceVersion()
+	if order, err := resourceversion.CompareResourceVersion(read, cmp.Or(c.last, read)); err == nil {
+		if order < 0 {
+			c.history++
+		}
+		c.last = read
+	}
+	return read
+}
+
+// objectsLocked returns the store of the resource if it can say what it holds.
+func (s *Store) objectsLocked(resource schema.GroupResource) (objects, bool) {
+	c := s.stores[resource]
+	if c == nil {
+		return nil, false
+	}
+	held, ok := c.storeVersion.(objects)
+	return held, ok
+}
+
+// historyLocked returns how often the resource's store has gone back until now.
+func (s *Store) historyLocked(resource schema.GroupResource) int {
+	c := s.stores[resource]
+	if c == nil {
+		return 0
+	}
+	_ = c.version()
+	return c.history
 }
 
 // deletion is an object that the cache must lose.
@@ -139,13 +181,17 @@ func New(cfg Config) *Store {
 		maxWait:       cmp.Or(cfg.MaxWait, defaultMaxWait),
 		ambiguousWait: cmp.Or(cfg.AmbiguousWait, defaultAmbiguousWait),
 		metrics:       cfg.Metrics,
-		stores:        make(map[schema.GroupResource]storeVersion, len(cfg.Stores)),
+		stores:        make(map[schema.GroupResource]*cached, len(cfg.Stores)),
 		owners:        map[types.NamespacedName]*record{},
 		waiters:       map[types.NamespacedName][]*waiter{},
 		wakes:         wakes{versions: map[schema.GroupResource]*versions{}},
 		sweepAt:       sweepMin,
 	}
-	maps.Copy(s.stores, cfg.Stores)
+	for resource, store := range cfg.Stores {
+		if store != nil {
+			s.stores[resource] = &cached{storeVersion: store}
+		}
+	}
 	return s
 }
 
@@ -159,7 +205,7 @@ func (s *Store) AddInformer(resource schema.GroupResource, informer cache.Shared
 		s.mu.Unlock()
 		return fmt.Errorf("consistency: add informer: %s has a store already; one store must answer for all informers of a resource", resource)
 	}
-	s.stores[resource] = informer.GetStore()
+	s.stores[resource] = &cached{storeVersion: informer.GetStore()}
 	s.mu.Unlock()
 	if _, err := informer.AddEventHandler(s.Handler()); err != nil {
 		s.mu.Lock()
@@ -197,22 +243,24 @@ func (s *Store) WroteAt(owner types.NamespacedName, ownerUID types.UID, resource
 }
 
 // wroteLocked is WroteAt for an answer to a request that was started at the given
-// clock: it settles the ambiguous writes known by then.
-func (s *Store) wroteLocked(owner types.NamespacedName, uid types.UID, resource schema.GroupResource, rv string, started uint64) {
+// clock: it settles the ambiguous writes known by then. It is false if rv is no version.
+func (s *Store) wroteLocked(owner types.NamespacedName, uid types.UID, resource schema.GroupResource, rv string, started uint64) bool {
 	if _, err := resourceversion.CompareResourceVersion(rv, rv); err != nil {
-		return
+		return false
 	}
 	rec := s.recordLocked(owner, uid)
 	rec.ambiguous = slices.DeleteFunc(rec.ambiguous, func(m mark) bool { return m.resource == resource && m.clock < started })
+	w := written{resource: resource, rv: rv, history: s.historyLocked(resource)}
 	i := slices.IndexFunc(rec.wrote, func(w written) bool { return w.resource == resource })
 	if i < 0 {
-		rec.wrote = append(rec.wrote, written{resource: resource})
+		rec.wrote = append(rec.wrote, w)
 		i = len(rec.wrote) - 1
-	} else if order, err := resourceversion.CompareResourceVersion(rec.wrote[i].rv, rv); err == nil && order >= 0 {
-		return
+	} else if old := rec.wrote[i]; old.history == w.history && reached(old.rv, rv) {
+		return true
 	}
-	rec.wrote[i].rv = rv
+	rec.wrote[i] = w
 	rec.last = time.Now()
+	return true
 }
 
 // Deleted records that the object with the UID was deleted for the owner: the owner
@@ -245,7 +293,7 @@ func (s *Store) deletedLocked(owner types.NamespacedName, ownerUID types.UID, re
 	if _, known := rec.deleted[uid]; known {
 		return
 	}
-	if store, ok := s.stores[resource].(objects); ok && key == "" {
+	if store, ok := s.objectsLocked(resource); ok && key == "" {
 		key = find(store, uid)
 	}
 	rec.deleted[uid] = deletion{resource: resource, key: key}
@@ -348,13 +396,18 @@ func (s *Store) lagLocked(owner types.NamespacedName) (StaleError, verdict) {
 	if rec == nil {
 		return StaleError{}, ready
 	}
-	for _, w := range rec.wrote {
+	for i := 0; i < len(rec.wrote); i++ {
+		w := rec.wrote[i]
 		store := s.stores[w.resource]
 		if store == nil {
 			return StaleError{GroupResource: w.resource}, noStore
 		}
-		read := store.LastStoreSyncResourceVersion()
-		if !reached(read, w.rv) { // what does not compare is not known to be new enough
+		read := store.version()
+		if w.history != store.history {
+			rec.wrote = slices.Delete(rec.wrote, i, i+1) // no cache will tell what became of it
+			rec.live = time.Now()
+			i--
+		} else if !reached(read, w.rv) { // what does not compare is not known to be new enough
 			return StaleError{GroupResource: w.resource, ReadRV: read, WroteRV: w.rv}, behind
 		}
 	}
@@ -399,11 +452,11 @@ func (s *Store) holdsLocked(rec *record, uid types.UID) (read string, _ verdict)
 	if store == nil {
 		return "", noStore
 	}
-	held, ok := store.(objects)
+	held, ok := store.storeVersion.(objects)
 	if !ok {
 		return "", noObjects
 	}
-	read = store.LastStoreSyncResourceVersion()
+	read = store.version()
 	if read == "" {
 		return read, behind // an empty store says nothing before it was filled
 	}

@@ -185,23 +185,24 @@ func TestWrapRecordsDeletions(t *testing.T) {
 		method, path string
 		answer       k8sruntime.Object
 		gone         bool
+		ambiguous    bool
 	}{
-		{"deletion with a Status", "DELETE", podPath, status, true},
-		{"deletion with a Status that names nothing", "DELETE", podPath, &metav1.Status{TypeMeta: status.TypeMeta, Status: "Success"}, false},
-		{"deletion with the object as it was", "DELETE", podPath, pod(nil, false, nil), true},
-		{"deletion with the object, no grace", "DELETE", podPath, pod(nil, true, new(int64)), true},
-		{"deletion with the object, in its grace period", "DELETE", podPath, pod(nil, true, new(int64(30))), false},
-		{"deletion with the object, finalizers", "DELETE", podPath, pod([]string{"a/b"}, true, nil), false},
-		{"deletion of a namespace", "DELETE", "/api/v1/namespaces/n", namespace, false},
-		{"deletion of a subresource", "DELETE", podPath + "/sub", pod(nil, false, nil), false},
-		{"update that removes the last finalizer", "PUT", podPath, pod(nil, true, nil), true},
-		{"the same, grace 0", "PUT", podPath, pod(nil, true, new(int64)), true},
-		{"patch that removes the last finalizer", "PATCH", podPath, pod(nil, true, nil), true},
-		{"update that leaves one", "PATCH", podPath, pod([]string{"a/b"}, true, nil), false},
-		{"update in the grace period", "PUT", podPath, pod(nil, true, new(int64(30))), false},
-		{"update of what is not deleted", "PUT", podPath, pod(nil, false, nil), false},
-		{"update of a namespace", "PUT", "/api/v1/namespaces/n", namespace, false},
-		{"eviction", "POST", podPath + "/eviction", status, false},
+		{"deletion with a Status", "DELETE", podPath, status, true, false},
+		{"deletion with a Status that names nothing", "DELETE", podPath, &metav1.Status{TypeMeta: status.TypeMeta, Status: "Success"}, false, true},
+		{"deletion with the object as it was", "DELETE", podPath, pod(nil, false, nil), true, false},
+		{"deletion with the object, no grace", "DELETE", podPath, pod(nil, true, new(int64)), true, false},
+		{"deletion with the object, in its grace period", "DELETE", podPath, pod(nil, true, new(int64(30))), false, false},
+		{"deletion with the object, finalizers", "DELETE", podPath, pod([]string{"a/b"}, true, nil), false, false},
+		{"deletion of a namespace", "DELETE", "/api/v1/namespaces/n", namespace, false, false},
+		{"deletion of a subresource", "DELETE", podPath + "/sub", pod(nil, false, nil), false, false},
+		{"update that removes the last finalizer", "PUT", podPath, pod(nil, true, nil), true, false},
+		{"the same, grace 0", "PUT", podPath, pod(nil, true, new(int64)), true, false},
+		{"patch that removes the last finalizer", "PATCH", podPath, pod(nil, true, nil), true, false},
+		{"update that leaves one", "PATCH", podPath, pod([]string{"a/b"}, true, nil), false, false},
+		{"update in the grace period", "PUT", podPath, pod(nil, true, new(int64(30))), false, false},
+		{"update of what is not deleted", "PUT", podPath, pod(nil, false, nil), false, false},
+		{"update of a namespace", "PUT", "/api/v1/namespaces/n", namespace, false, false},
+		{"eviction", "POST", podPath + "/eviction", status, false, true},
 	} {
 		for _, e := range encodings {
 			t.Run(tc.name+"/"+e.name, func(t *testing.T) {
@@ -230,8 +231,8 @@ func TestWrapRecordsDeletions(t *testing.T) {
 				if got != want {
 					t.Errorf("EnsureReady = %q, want %q", got, want)
 				}
-				if n := s.Ambiguous(owner); len(n) > 0 {
-					t.Errorf("Ambiguous = %v", n)
+				if n := s.Ambiguous(owner); (len(n) > 0) != tc.ambiguous {
+					t.Errorf("Ambiguous = %v, want one: %v", n, tc.ambiguous)
 				}
 				_ = podCache.Delete(podWith("n", "a", "6"))
 				if err := s.EnsureReady(owner); err != nil {
@@ -245,7 +246,7 @@ func TestWrapRecordsDeletions(t *testing.T) {
 					t.Errorf("EnsureReady = %v of a store that cannot be asked", err)
 				}
 				var ambiguous []schema.GroupResource
-				if tc.gone {
+				if tc.gone || tc.ambiguous {
 					ambiguous = []schema.GroupResource{pods}
 				}
 				if diff := cmp.Diff(ambiguous, s.Ambiguous(owner)); diff != "" {

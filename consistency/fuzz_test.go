@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/controllerkit/controllerkit/consistency"
@@ -69,6 +69,11 @@ func ask(contentType string, body []byte, deletion bool) (o oracle, ok bool) {
 		}
 		object.UID = types.UID(uid)
 		if object.ResourceVersion, isText = metadata["resourceVersion"].(string); metadata["resourceVersion"] != nil && !isText {
+			return o, false
+		}
+		// Of a name that is there twice a struct has both values, and a map the last one.
+		var typed metav1.PartialObjectMetadata
+		if utiljson.Unmarshal(body, &typed) == nil && (typed.UID != object.UID || typed.ResourceVersion != object.ResourceVersion) {
 			return o, false
 		}
 		o.normal, _ = encode(value)
@@ -226,8 +231,9 @@ func FuzzAnswer(f *testing.F) {
 		}
 		for _, framed := range []bool{false, true} {
 			recorded, ambiguous := answered(whole.normal, framed, false)
-			if want := wantOf(whole); recorded != want || ambiguous != whole.gone {
-				t.Errorf("recorded %q, ambiguous = %v of %s %q (framed = %v), want %q, %v", recorded, ambiguous, kind, whole.normal, framed, want, whole.gone)
+			want := wantOf(whole)
+			if unknown := whole.gone || want == ""; recorded != want || ambiguous != unknown {
+				t.Errorf("recorded %q, ambiguous = %v of %s %q (framed = %v), want %q, %v", recorded, ambiguous, kind, whole.normal, framed, want, unknown)
 			}
 		}
 		cut = min(cut, len(whole.normal)-1)
@@ -235,41 +241,4 @@ func FuzzAnswer(f *testing.F) {
 			t.Errorf("%s %q without its last %d bytes is not ambiguous", kind, whole.normal, cut)
 		}
 	})
-}
-
-// TestWrapStepsOver proves C3 for what the reader of JSON passes eight bytes at a time:
-// brackets, quotes, backslashes and text that is not ASCII, at every place of eight, and
-// cut off at every byte.
-func TestWrapStepsOver(t *testing.T) {
-	recorded := func(body []byte) (string, bool) {
-		s := tracked()
-		req, err := http.NewRequestWithContext(s.Begin(t.Context(), owner), "PUT", "https://server/api/v1/namespaces/ns/pods/n", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		roundTrip(t, s.Wrap(respond(200, jsonType, body)), req, make([]byte, 1<<10))
-		return missing(s, owner), len(s.Ambiguous(owner)) > 0
-	}
-	for _, text := range []string{
-		``, `"}}}`, `"{{{`, `\`, `\\`, `\\\`, `\"}}}`, `\\"}}}`, `}]`, `{[`, `é}}`, `"é{{`, `a"}"}"}`, `\a\b\`, strings.Repeat(`"}`, 9), strings.Repeat(`\"`, 9), strings.Repeat(`é`, 9),
-	} {
-		for pad := range 17 {
-			quoted, err := json.Marshal(strings.Repeat("-", pad) + text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			deep := strings.Repeat(`{"a":[`, pad) + string(quoted) + strings.Repeat(`]}`, pad)
-			body := fmt.Appendf(nil, `{"metadata":{"annotations":{%s:%s,"list":[[%s],{"a":%s}]},"resourceVersion":"42"},"spec":%s}`, quoted, quoted, quoted, deep, deep)
-			if got, ambiguous := recorded(body); got != "pods@42" || ambiguous {
-				t.Errorf("recorded %q, ambiguous = %v of %s, want pods@42", got, ambiguous, body)
-			}
-			if pad < 9 {
-				for end := range body {
-					if got, ambiguous := recorded(body[:end]); got != "" || !ambiguous {
-						t.Fatalf("recorded %q, ambiguous = %v of %s, want it ambiguous", got, ambiguous, body[:end])
-					}
-				}
-			}
-		}
-	}
 }

@@ -49,7 +49,10 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return t.next.RoundTrip(req)
 	}
 	w := write{store: t.store, owner: owner, resource: target.resource}
-	if !w.start() || req.Method == http.MethodDelete && dryDelete(req) {
+	if !w.start() {
+		return t.next.RoundTrip(req)
+	}
+	if options := deleteOptions(req, target); options != nil && len(options.DryRun) > 0 {
 		return t.next.RoundTrip(req)
 	}
 
@@ -68,16 +71,17 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	case resp.StatusCode == http.StatusConflict || resp.StatusCode == http.StatusUnprocessableEntity:
 		w.refused(req, resp, target)
 	case resp.StatusCode >= 200 && resp.StatusCode < 300:
-		// Of other answers the end is where the connection ended.
-		framed := resp.ContentLength >= 0 || len(resp.TransferEncoding) > 0 || resp.ProtoMajor >= 2
 		body, complete := t.hold(resp)
-		switch a, err := read(resp.Header.Get("Content-Type"), body, framed); {
+		var o object
+		switch err := decode(mediaType(resp.Header), body, &o); {
 		case !complete, err != nil:
 			w.ambiguous()
 		case req.Method == http.MethodDelete && target.name == "":
 			w.ambiguous() // the list that was deleted says nothing of the deletions
+		case target.subresource == "finalize" && o.Metadata.DeletionTimestamp != nil:
+			w.ambiguous() // of a namespace; the last one ends it, and has the version from before
 		default:
-			w.recorded(a, gone(req.Method, target, a), target)
+			w.recorded(o.Metadata.ResourceVersion, gone(req.Method, target, &o, mediaType(resp.Header), body), target)
 		}
 	}
 	return resp, err
@@ -97,14 +101,17 @@ func mutating(req *http.Request) bool {
 // removes the last finalizer of an object being deleted, and there the version is the
 // one from before: only a DELETED event will tell. What waits for its grace period is
 // still there. A namespace is too: it has finalizers of its own in its spec.
-func gone(method string, t target, a answer) types.UID {
+func gone(method string, t target, o *object, media string, body []byte) types.UID {
+	grace := o.Metadata.DeletionGracePeriodSeconds
 	switch {
-	case a.uid == "" && method == http.MethodDelete:
-		return a.deleted
-	case t.resource == schema.GroupResource{Resource: "namespaces"}, a.finalizers, a.grace:
-		return ""
-	case a.deleting || method == http.MethodDelete && t.subresource == "":
-		return a.uid
+	case o.Metadata.UID == "" && method == http.MethodDelete:
+		var status metav1.Status
+		if decode(media, body, &status) == nil && status.Details != nil {
+			return status.Details.UID
+		}
+	case t.resource == schema.GroupResource{Resource: "namespaces"}, len(o.Metadata.Finalizers) > 0, grace != nil && *grace != 0:
+	case o.Metadata.DeletionTimestamp != nil || method == http.MethodDelete && t.subresource == "":
+		return o.Metadata.UID
 	}
 	return ""
 }
@@ -127,16 +134,18 @@ func (w *write) start() bool {
 	return w.store.stores[w.resource] != nil
 }
 
-func (w *write) recorded(a answer, gone types.UID, t target) {
+// recorded records a write that was answered with success. A response that has neither
+// a version nor the UID of what is gone comes from an eviction, a binding and some
+// aggregated servers: there has been a write, and no cache can be compared with it.
+func (w *write) recorded(version string, gone types.UID, t target) {
 	w.store.mu.Lock()
 	defer w.store.mu.Unlock()
-	w.store.wroteLocked(w.owner, "", w.resource, a.rv, w.started)
-	switch _, ok := w.store.stores[w.resource].(objects); {
-	case gone == "":
-	case !ok:
-		w.store.ambiguousLocked(w.owner, w.resource) // nothing will tell that it is gone
-	default:
+	known := w.store.wroteLocked(w.owner, "", w.resource, version, w.started)
+	switch _, ok := w.store.objectsLocked(w.resource); {
+	case gone != "" && ok:
 		w.store.deletedLocked(w.owner, "", w.resource, gone, cache.ObjectName{Namespace: t.namespace, Name: t.name}.String())
+	case gone != "" || !known:
+		w.store.ambiguousLocked(w.owner, w.resource)
 	}
 }
 
@@ -157,7 +166,8 @@ type target struct {
 //	/api/v1/[namespaces/NS/]RESOURCE[/NAME[/SUBRESOURCE]]
 //	/apis/GROUP/VERSION/[namespaces/NS/]RESOURCE[/NAME[/SUBRESOURCE]]
 //
-// It is false for anything else, and for subresources that are streams.
+// It is false for anything else, for subresources that are streams, and for tokens,
+// which are not stored. The resource of a binding is that of the pod.
 func parsePath(path string) (target, bool) {
 	var t target
 	path = strings.Trim(path, "/")
@@ -201,15 +211,33 @@ func parsePath(path string) (target, bool) {
 		t.subresource = rest[2]
 	}
 	switch t.subresource {
-	case "exec", "attach", "portforward", "proxy", "log":
+	case "exec", "attach", "portforward", "proxy", "log", "token":
 		return t, false
+	}
+	if t.resource == (schema.GroupResource{Resource: "bindings"}) {
+		t.resource.Resource, t.subresource = "pods", "binding"
 	}
 	return t, true
 }
 
-// dryDelete reports whether a deletion is a dry run. Its options come in the body.
-func dryDelete(req *http.Request) bool {
+// deleteOptions returns the options of a deletion or an eviction, which come in the
+// body; nil for other writes, and if they cannot be read.
+func deleteOptions(req *http.Request, t target) *metav1.DeleteOptions {
+	var e *eviction
+	var into message
+	switch {
+	case req.Method == http.MethodDelete:
+		e = &eviction{}
+		into = &e.DeleteOptions
+	case req.Method == http.MethodPost && t.subresource == "eviction":
+		e = &eviction{}
+		into = e
+	default:
+		return nil
+	}
 	media, body := sent(req)
-	var options metav1.DeleteOptions
-	return decode(media, body, &options) == nil && len(options.DryRun) > 0
+	if decode(media, body, into) != nil {
+		return nil
+	}
+	return &e.DeleteOptions
 }

@@ -94,7 +94,7 @@ func (s *Store) takeReachedLocked(now time.Time) (taken []*waiter) {
 		if store == nil {
 			continue // AddInformer has failed since
 		}
-		read := store.LastStoreSyncResourceVersion()
+		read := store.version()
 		for len(*of) > 0 && reached(read, (*of)[0].rv) {
 			taken = s.takeLocked(taken, heap.Pop(of).(awaited).owner, now)
 		}
