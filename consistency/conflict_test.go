@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -182,6 +184,13 @@ func TestWrapRefused(t *testing.T) {
 	}
 	versioned := options(&metav1.Preconditions{ResourceVersion: &rv})
 	const waits, live, nothing = "pods ns/one 9", "live", ""
+	const evict, bind = "/api/v1/namespaces/ns/pods/one/eviction", "/api/v1/namespaces/ns/pods/one/binding"
+	evicted := func(p *metav1.Preconditions) *policyv1.Eviction {
+		return &policyv1.Eviction{TypeMeta: metav1.TypeMeta{APIVersion: "policy/v1", Kind: "Eviction"}, ObjectMeta: metav1.ObjectMeta{Name: "one"}, DeleteOptions: options(p)}
+	}
+	bound := func(version string) *corev1.Binding {
+		return &corev1.Binding{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Binding"}, ObjectMeta: metav1.ObjectMeta{Name: "one", UID: uid, ResourceVersion: version}}
+	}
 	for _, tc := range []struct {
 		name   string
 		method string // "" means PUT
@@ -242,6 +251,14 @@ func TestWrapRefused(t *testing.T) {
 		{name: "it exists already", media: jsonType, body: jsonOf(t, pod), answer: status(409, metav1.StatusReasonAlreadyExists, "pods", "one"), want: nothing},
 		{name: "it is not valid", media: jsonType, body: jsonOf(t, pod), answer: status(422, metav1.StatusReasonInvalid, "pods", "one"), want: nothing},
 		{name: "it is forbidden", media: jsonType, body: jsonOf(t, pod), answer: status(403, metav1.StatusReasonForbidden, "pods", "one"), want: nothing},
+		{name: "eviction", method: "POST", path: evict, media: jsonType, body: jsonOf(t, evicted(&metav1.Preconditions{UID: &uid, ResourceVersion: &rv})), answer: status(409, metav1.StatusReasonConflict, "Pod", "one"), want: waits},
+		{name: "eviction in protobuf", method: "POST", path: evict, media: pbType, body: protobufOf(t, evicted(&metav1.Preconditions{ResourceVersion: &rv})), want: waits},
+		{name: "eviction in CBOR", method: "POST", path: evict, media: cborType, body: cborOf(t, evicted(&metav1.Preconditions{ResourceVersion: &rv})), want: waits},
+		{name: "eviction of a UID", method: "POST", path: evict, media: jsonType, body: jsonOf(t, evicted(&metav1.Preconditions{UID: &uid})), want: live},
+		{name: "eviction without options", method: "POST", path: evict, media: jsonType, body: []byte(`{"metadata":{"name":"one"}}`), want: live},
+		{name: "binding", method: "POST", path: bind, media: jsonType, body: jsonOf(t, bound("9")), answer: status(409, metav1.StatusReasonConflict, "pods", "one"), want: waits},
+		{name: "binding in protobuf", method: "POST", path: bind, media: pbType, body: protobufOf(t, bound("9")), want: waits},
+		{name: "binding of a pod that has a node", method: "POST", path: bind, media: jsonType, body: jsonOf(t, bound("")), answer: status(409, metav1.StatusReasonConflict, "pods/binding", "one"), want: live},
 		{name: "create", method: "POST", path: "/api/v1/namespaces/ns/pods", media: jsonType, body: jsonOf(t, pod), want: nothing},
 		{name: "a resource without a store", path: "/api/v1/namespaces/ns/secrets/one", media: jsonType, body: jsonOf(t, pod), want: nothing},
 		{name: "dry run", path: "/api/v1/namespaces/ns/pods/one?dryRun=All", media: jsonType, body: jsonOf(t, pod), want: nothing},

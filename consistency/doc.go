@@ -81,16 +81,15 @@
 //   - C2: When Ready returned false, its wake is called exactly once, when the
 //     owner is ready or a bound is reached, and at latest RecheckInterval after
 //     that; when Ready returned true, never.
-//   - C3: A transport made by Wrap records every write that was made with a
-//     context from Begin, was answered with success, concerns a resource with a
-//     store, and carries a resource version in its answer, in JSON, protobuf or
-//     CBOR, for the object or its subresources; it does so before the caller has
-//     the answer. The caller reads the same bytes as without it. At most 8 MiB of
-//     an answer are held. A write of an object of 4 KiB costs at most 4 allocations
-//     more than without it.
-//   - C4: A write of which the outcome is not known is never reported as seen: it
-//     is listed by Ambiguous until a later answer for that resource is recorded, or
-//     ten minutes have passed.
+//   - C3: A transport made by Wrap records every write that was made with a context from
+//     Begin, was answered with success, concerns a resource with a store, and carries a
+//     resource version in its response, in JSON, protobuf or CBOR, for the object or its
+//     subresources; it does so before the caller has the response. The caller reads the
+//     same bytes as without it. Of a longer response than the API server sends it holds a
+//     bounded part.
+//   - C4: A write of which the outcome is not known, or that no version shows (an
+//     eviction, a binding), is never reported as seen: Ambiguous lists it until a later
+//     response for that resource is recorded, or ten minutes have passed.
 //   - C5: An owner's record goes when the cache shows its writes. Records that
 //     nobody asks for again are swept, so the memory is proportional to the
 //     owners with unseen writes.
@@ -128,6 +127,9 @@
 //     makes no difference.
 //   - C14: If the API server's object differs from the cached one, ConfirmLive returns
 //     ErrGone, ErrReplaced or ErrChanged, and takes no other 404 for ErrGone.
+//   - C15: If etcd is restored from a backup and a store goes back to an older version,
+//     nothing that was recorded before is waited for, and LiveRead is true in the next
+//     run of its owner.
 //
 // # Caveats
 //
@@ -141,8 +143,8 @@
 //     unnecessary for creates: the second one is refused.
 //   - A deletion is seen by the absence of the UID. An object that somebody else made
 //     just now, and that was deleted before the cache has shown it, may still come and
-//     go. Evictions, and Status answers without a UID, record nothing; a deletion of a
-//     collection is ambiguous. So is a deletion where the store has only a version and
+//     go. Evictions, and Status answers without a UID, are ambiguous, and so is the
+//     deletion of a collection. So is a deletion where the store has only a version and
 //     no objects to ask for. A namespace is waited for as being deleted, not as gone.
 //   - An informer that selects (labels, fields, a namespace) sees a write outside its
 //     selection only at the next bookmark, about a minute later; until then, or until
@@ -153,13 +155,11 @@
 //     feature turned off, leaves the store without a version: never ready.
 //   - Client-go's fake clientset has no resource versions; nothing is recorded with it.
 //   - Answers longer than 8 MiB count as ambiguous.
+//   - Between a restore of etcd and the informer's next list, the version of an update
+//     can be below that of the store, and counts as shown.
 //   - A server that refuses a current version with a conflict about the very object, as
 //     for a namespace that is being emptied, holds the key back until the next change
 //     of the object, or MaxWait.
 //   - A conflict after a live read that was newer than the cache is waited for as well:
 //     until the cache has passed the version that was read.
-//
-// The package is larger than most of this library because the transport reads three
-// encodings, every form of path and every way to send a version; the store itself is
-// half of it.
 package consistency

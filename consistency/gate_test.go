@@ -66,6 +66,8 @@ func TestReadyIsBounded(t *testing.T) {
 			took: time.Minute, waits: waits{"1m0s timedOut=false"}},
 		{name: "written again meanwhile", before: wrote("10"), at: time.Minute, during: func(t *testing.T, s *consistency.Store, _ *version) { wrote("11")(t, s) },
 			took: 3 * time.Minute, live: true, waits: waits{"3m0s timedOut=true"}},
+		{name: "a bound below RecheckInterval that moves", cfg: consistency.Config{RecheckInterval: time.Hour, MaxWait: time.Second}, before: wrote("10"), at: time.Second / 2,
+			during: func(t *testing.T, s *consistency.Store, _ *version) { wrote("11")(t, s) }, took: 3 * time.Second / 2, live: true, waits: waits{"1.5s timedOut=true"}},
 		{name: "an older version meanwhile", before: wrote("10"), at: time.Minute, during: func(t *testing.T, s *consistency.Store, _ *version) { wrote("9")(t, s) },
 			took: 2 * time.Minute, live: true, waits: waits{"2m0s timedOut=true"}},
 		{name: "ambiguous", before: lost, took: time.Second, live: true, waits: waits{"1s timedOut=true"}},

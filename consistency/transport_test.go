@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -429,27 +430,35 @@ func TestWrapTakesRetryAfter(t *testing.T) {
 	}
 }
 
-// A deletion says in its body that it is a dry run: it deletes nothing.
+// A deletion and an eviction say in their bodies that they are dry runs: they change
+// nothing.
 //
-// Proves C7.
+// Proves C4, C7.
 func TestWrapDryRunOfADeletion(t *testing.T) {
-	body, err := json.Marshal(metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range []string{"/api/v1/namespaces/ns/pods/one", "/api/v1/namespaces/ns/pods"} {
-		store := consistency.New(consistency.Config{Stores: stores{pods: at("5")}})
-		answer := respond(200, jsonType, []byte(`{"kind":"Status","apiVersion":"v1","status":"Success","details":{"name":"one","kind":"pods","uid":"a"}}`))
-		req, err := http.NewRequestWithContext(store.Begin(t.Context(), owner), http.MethodDelete, "https://127.0.0.1"+path, bytes.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", jsonType)
-		if _, err := store.Wrap(answer).RoundTrip(req); err != nil {
-			t.Fatal(err)
-		}
-		if err := store.EnsureReady(owner); err != nil || len(store.Ambiguous(owner)) > 0 {
-			t.Errorf("after a dry run of DELETE %s: %v, ambiguous %v; want nothing recorded", path, err, store.Ambiguous(owner))
+	options := &metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"}, DryRun: []string{metav1.DryRunAll}}
+	evicted := &policyv1.Eviction{TypeMeta: metav1.TypeMeta{APIVersion: "policy/v1", Kind: "Eviction"}, ObjectMeta: metav1.ObjectMeta{Name: "one"}, DeleteOptions: options}
+	for _, tc := range []struct {
+		method, path string
+		body         k8sruntime.Object
+	}{
+		{http.MethodDelete, "/api/v1/namespaces/ns/pods/one", options},
+		{http.MethodDelete, "/api/v1/namespaces/ns/pods", options},
+		{http.MethodPost, "/api/v1/namespaces/ns/pods/one/eviction", evicted},
+	} {
+		for _, e := range encodings {
+			store := consistency.New(consistency.Config{Stores: stores{pods: at("5")}})
+			answer := respond(200, jsonType, []byte(`{"kind":"Status","apiVersion":"v1","status":"Success","details":{"name":"one","kind":"pods","uid":"a"}}`))
+			req, err := http.NewRequestWithContext(store.Begin(t.Context(), owner), tc.method, "https://127.0.0.1"+tc.path, bytes.NewReader(e.encode(t, tc.body)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Content-Type", e.contentType)
+			if _, err := store.Wrap(answer).RoundTrip(req); err != nil {
+				t.Fatal(err)
+			}
+			if err := store.EnsureReady(owner); err != nil || len(store.Ambiguous(owner)) > 0 {
+				t.Errorf("after a dry run of %s %s in %s: %v, ambiguous %v; want nothing recorded", tc.method, tc.path, e.name, err, store.Ambiguous(owner))
+			}
 		}
 	}
 }

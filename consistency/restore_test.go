@@ -1,0 +1,159 @@
+package consistency_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	k8sruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/consistency"
+)
+
+// After etcd was restored from a backup its versions are lower than those recorded
+// before. A store that goes back shows it. What was recorded before is not waited for,
+// and the next run reads live; what is recorded after is waited for.
+//
+// Proves C15.
+func TestRestore(t *testing.T) {
+	one := types.NamespacedName{Namespace: "ns", Name: "one"}
+	for _, tc := range []struct {
+		name   string
+		record func(s *consistency.Store)
+	}{
+		{"a write", func(s *consistency.Store) { s.WroteAt(owner, "u", pods, "5000") }},
+		{"two writes", func(s *consistency.Store) {
+			s.WroteAt(owner, "u", secrets, "4000")
+			s.WroteAt(owner, "u", pods, "5000")
+		}},
+		{"a refused write", func(s *consistency.Store) { s.Refused(owner, "u", pods, one, "5000") }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := cacheOf(t, podWith("one", "a", "4500"))
+				s := consistency.New(consistency.Config{Stores: stores{pods: c, secrets: at("9000")}, MaxWait: -1})
+				tc.record(s)
+				woken := 0
+				if s.Ready(owner, func() { woken++ }) {
+					t.Fatal("Ready = true before the cache shows it")
+				}
+				waited := make(chan error, 1)
+				go func() { waited <- s.Wait(t.Context(), owner) }()
+				synctest.Wait()
+				restored := podWith("one", "a", "3000")
+				if err := c.Replace([]any{restored}, "3100"); err != nil {
+					t.Fatal(err)
+				}
+				s.Handler().OnUpdate(nil, restored)
+				time.Sleep(time.Second) // RecheckInterval
+				synctest.Wait()
+				if woken != 1 {
+					t.Fatalf("woken %d times, want once", woken)
+				}
+				if err := <-waited; err != nil {
+					t.Errorf("Wait = %v", err)
+				}
+				if !s.Ready(owner, nil) || !consistency.LiveRead(s.Begin(t.Context(), owner)) {
+					t.Error("the run after a restore does not read live")
+				}
+				s.WroteAt(owner, "", pods, "3200") // what that run has read, or written
+				s.End(owner)
+				if s.Ready(owner, nil) {
+					t.Error("Ready = true before the cache shows what was read after the restore")
+				}
+				_ = c.Add(podWith("two", "b", "3200"))
+				if !s.Ready(owner, nil) || consistency.LiveRead(s.Begin(t.Context(), owner)) {
+					t.Error("the cache is there, and is not used")
+				}
+			})
+		})
+	}
+}
+
+// A write after the restore is not taken for one from before, even where nobody has
+// asked the store in between.
+//
+// Proves C15.
+func TestRestoreThenWrite(t *testing.T) {
+	store := at("4000")
+	s := consistency.New(consistency.Config{Stores: stores{pods: store}})
+	s.WroteAt(owner, "u", pods, "5000")
+	store.set("3000")
+	s.WroteAt(other, "u", pods, "3100")
+	s.WroteAt(owner, "u", pods, "3200")
+	for _, key := range []types.NamespacedName{owner, other} {
+		if err := s.EnsureReady(key); err == nil {
+			t.Errorf("%s: ready before the cache shows the write after the restore", key)
+		}
+	}
+	store.set("")
+	if err := s.EnsureReady(owner); err == nil {
+		t.Error("ready by a store without a version")
+	}
+	store.set("3200")
+	for _, key := range []types.NamespacedName{owner, other} {
+		if err := s.EnsureReady(key); err != nil {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+}
+
+// A real informer sees a restore as a watch that ends and a list that is older.
+//
+// Proves C15.
+func TestRestoreUnderAnInformer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		version, current := "4900", watch.NewFakeWithChanSize(10, false)
+		lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+			ListWithContextFunc: func(context.Context, metav1.ListOptions) (k8sruntime.Object, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: version}}, nil
+			},
+			WatchFuncWithContext: func(_ context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				if opts.ResourceVersion != version {
+					return nil, apierrors.NewResourceExpired(fmt.Sprintf("too old or too new: %s", opts.ResourceVersion))
+				}
+				return current, nil
+			},
+		}, noWatchList{})
+		informer := cache.NewSharedIndexInformer(lw, &corev1.Pod{}, 0, nil)
+		s := consistency.New(consistency.Config{MaxWait: -1})
+		if err := s.AddInformer(pods, informer); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { informer.RunWithContext(ctx) })
+		synctest.Wait()
+		s.WroteAt(owner, "u", pods, "5000")
+		woken := false
+		if s.Ready(owner, func() { woken = true }) {
+			t.Fatal("Ready = true before the cache shows the write")
+		}
+		mu.Lock()
+		version = "3000"
+		current.Stop()
+		current = watch.NewFakeWithChanSize(10, false)
+		mu.Unlock()
+		time.Sleep(time.Minute) // the reflector's pause
+		synctest.Wait()
+		if !woken || !consistency.LiveRead(s.Begin(t.Context(), owner)) {
+			t.Errorf("woken = %v after the informer has listed an older version; want a run that reads live", woken)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
