@@ -111,7 +111,7 @@ func BenchmarkWrap(b *testing.B) {
 	}
 }
 
-// TestWrapGarbage proves C3: a write of an object of 4 KiB makes at most 1 KiB of garbage
+// TestWrapGarbage proves C3. A write of an object of 4 KiB makes at most 1 KiB of garbage
 // beyond that of the transport below, the record included. So responses share memory.
 func TestWrapGarbage(t *testing.T) {
 	const most = 1 << 10

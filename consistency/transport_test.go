@@ -111,7 +111,7 @@ func missing(s *consistency.Store, owner types.NamespacedName) string {
 	return err.Error()
 }
 
-// TestWrapRecords proves C3.
+// TestWrapRecords proves C3, C4.
 func TestWrapRecords(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	reset := &net.OpError{Op: "read", Err: syscall.ECONNRESET}
