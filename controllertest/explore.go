@@ -44,6 +44,7 @@ type explorer struct {
 
 	mu     sync.Mutex
 	plans  map[string]plan // by run, to name those that left goroutines
+	early  map[string]bool // steps and fields that are in Report.TooEarly
 	report *Report
 }
 
@@ -71,7 +72,7 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 
 	x := &explorer{
 		scenario: s, options: o, log: log, keep: keep || o.KeepNamespaces, prefix: "ct-" + utilrand.String(5), pause: s.Pause,
-		plans: map[string]plan{}, report: &Report{Scenario: s.Name, Kinds: map[Kind]Count{}},
+		plans: map[string]plan{}, early: map[string]bool{}, report: &Report{Scenario: s.Name, Kinds: map[Kind]Count{}},
 	}
 	if x.pause == 0 {
 		x.pause = 500 * time.Millisecond
@@ -91,13 +92,13 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 	}
 	eyes := rest.CopyConfig(x.config)
 	eyes.ContentType, eyes.AcceptContentTypes = "application/json", "application/json"
-	eyes.Wrap(onlyMine(x.prefix))
-	seeing, err := dynamic.NewForConfig(eyes)
-	if err != nil {
+	watching, stopWatching := context.WithCancel(ctx)
+	defer stopWatching()
+	x.observer = newObserver(watching, x.prefix)
+	eyes.Wrap(onlyMine(x.observer.wants))
+	if x.observer.dyn, err = dynamic.NewForConfig(eyes); err != nil {
 		return nil, err
 	}
-	watching, stopWatching := context.WithCancel(ctx)
-	x.observer = newObserver(watching, seeing, x.prefix)
 	restore := catchPanics(x)
 	defer func() {
 		err = errors.Join(err, x.sweep())
@@ -241,7 +242,7 @@ func (x *explorer) agree(runs []*run) (*reference, error) {
 // try makes one run. What is wrong is in its findings; an error means that the
 // exploration itself cannot go on.
 func (x *explorer) try(ctx context.Context, p plan, ref *reference) (*run, error) {
-	r, err := x.newRun(ctx, p)
+	r, err := x.newRun(ctx, p, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -343,6 +344,23 @@ func (x *explorer) attempt(ctx context.Context, p plan, ref *reference) {
 		count.Valid++
 	}
 	x.report.Kinds[p[0].kind] = count
+}
+
+// tooEarly takes in that Converged accepted a state that was not that of the runs
+// without faults yet.
+func (x *explorer) tooEarly(step string, p plan, diff difference) {
+	var fields []string
+	for _, line := range diff[:min(len(diff), 3)] {
+		field, _, _ := strings.Cut(line[len("  + "):], ": ")
+		fields = append(fields, field)
+	}
+	what := fmt.Sprintf("%q: Converged said yes too early: it does not look at %s", step, strings.Join(fields, ", "))
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.early[what] && len(x.early) < explained {
+		x.early[what] = true
+		x.report.TooEarly = append(x.report.TooEarly, fmt.Sprintf("after step %s, which came later under %s", what, p))
+	}
 }
 
 // explained is how many failing plans are shrunk and get their timeline. A bug
@@ -453,7 +471,7 @@ func (x *explorer) sweep() error {
 		}
 		for n := range list.Items {
 			obj := &list.Items[n]
-			if !x.observer.isMine(obj) {
+			if !x.observer.isMine(gvr.GroupResource().String(), obj, false) {
 				continue
 			}
 			client := x.dyn.Resource(gvr).Namespace(obj.GetNamespace())

@@ -37,10 +37,13 @@ type incarnation struct {
 	ended   chan struct{} // Start has returned
 	die     func()
 
-	cmd     *exec.Cmd                // guarded by run.mu; nil unless it is a real process
-	queues  []interface{ Len() int } // guarded by run.mu
-	effects effects                  // guarded by run.mu
+	cmd     *exec.Cmd  // guarded by run.mu; nil unless it is a real process
+	queues  []lengther // guarded by run.mu
+	effects effects    // guarded by run.mu
 }
+
+// A lengther is a queue as Env.Queue takes it.
+type lengther = interface{ Len() int }
 
 // effects are faults that wait for their request.
 type effects struct {
@@ -156,11 +159,13 @@ func (i *incarnation) await() {
 	}
 }
 
-func (i *incarnation) addQueue(q interface{ Len() int }) {
+func (i *incarnation) addQueue(q lengther) {
 	i.run.mu.Lock()
-	i.queues = append(i.queues, q)
+	i.addQueueLocked(q)
 	i.run.mu.Unlock()
 }
+
+func (i *incarnation) addQueueLocked(q lengther) { i.queues = append(i.queues, q) }
 
 // on decides what happens to a request.
 func (i *incarnation) on(op *fault.Op) fault.Fault {
@@ -180,7 +185,7 @@ func (i *incarnation) on(op *fault.Op) fault.Fault {
 			r.x.leases.Store(true)
 			if d := i.effects.slowRenewal; d > 0 {
 				i.effects.slowRenewal = 0
-				f.Hold, f.Before = d, func() { r.after(d+holdTime, func() {}) } // no rest before it is over
+				f.Hold, f.Before = d, r.silence(d)
 			}
 		}
 		return f
@@ -189,7 +194,7 @@ func (i *incarnation) on(op *fault.Op) fault.Fault {
 		return fault.Fault{}
 	}
 	if op.IsWrite() {
-		r.x.learn(op)
+		r.observesLocked(op)
 	}
 	o := operation{write: op.IsWrite(), resource: op.Resource}
 	return i.operateLocked(o, r.signatureLocked(op))
@@ -276,6 +281,7 @@ func (i *incarnation) external(ctx context.Context, name string, call func(conte
 			version := r.revisionNow(context.WithoutCancel(ctx))
 			r.mu.Lock()
 			r.history = append(r.history, event{revision: parseRevision(version), cloud: after})
+			r.learnIDsLocked(after)
 			r.noteLocked("  cloud: %s", describe(after))
 			r.touchLocked()
 			r.mu.Unlock()

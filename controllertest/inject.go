@@ -20,6 +20,7 @@ func (i *incarnation) reflectorLocked(op *fault.Op) fault.Fault {
 	case watchList && e.noBookmark == op.Resource:
 		e.noBookmark = ""
 		f.NoBookmark = stallTime
+		f.Before = i.run.silence(stallTime) // the cache waits
 	case e.travels == op.Resource && watchList:
 		// As of a server without watch-lists: the client falls back to a list.
 		f.Answer = &fault.Answer{Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"}
@@ -72,7 +73,7 @@ func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 	case ResetConns:
 		f.After, f.Lose = i.Reset, true
 	case Slow:
-		f.Drip = dripTime
+		f.Drip, f.Before = dripTime, r.silence(dripTime)
 	case Truncated:
 		f.Trunc = true
 	case Conflict:
@@ -83,8 +84,10 @@ func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 		f.Answer = status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, 0)
 	case TooManyRequests:
 		f.Answer = status(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, 1)
+		f.Before = r.silence(time.Second)
 	case Unavailable:
 		f.Answer = status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, 1)
+		f.Before = r.silence(time.Second)
 	case CommitThen503:
 		// Long enough for the next step to come before it is sent again.
 		f.Answer, f.Commit = status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, 3), true
@@ -118,11 +121,11 @@ func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 	case SlowRenewal:
 		i.effects.slowRenewal = r.x.pause
 	case UserDelete, UserEdit, UserRecreate:
-		key, obj := r.ownedLocked(j.about)
-		if obj == nil {
+		key, ok := r.ownedLocked(j.about)
+		if !ok {
 			return f, false
 		}
-		f.Before = func() { apart(func() { r.interfere(i.ctx, j.kind, key, obj) }) }
+		f.Before = func() { apart(func() { r.interfere(i.ctx, j.kind, key) }) }
 	}
 	return f, true
 }
@@ -139,6 +142,12 @@ func (r *run) expire(resource string) {
 func (r *run) isExpiredLocked(resource, version string) bool {
 	revision := parseRevision(version) // of "" and "0", which mean any, it is 0
 	return revision > 0 && revision < r.expired[resource]
+}
+
+// silence begins a time in which the controller may do nothing because of a fault,
+// such as that of a Retry-After, so that it is not taken for rest.
+func (r *run) silence(d time.Duration) func() {
+	return func() { r.after(d+holdTime, func() {}) }
 }
 
 // after ends a fault some time later.

@@ -20,7 +20,7 @@ import (
 func quietRun(s Scenario, namespace string) *run {
 	return &run{
 		x: &explorer{scenario: s}, env: Env{Namespace: namespace}, late: newLateness(), changed: make(chan struct{}), counts: map[string]int{},
-		generated: map[string]string{}, uids: map[types.UID]objectKey{}, versions: map[string]map[string]any{}, present: map[objectKey]*unstructured.Unstructured{},
+		generated: map[string]string{}, ids: map[string]string{}, uids: map[types.UID]objectKey{}, versions: map[string]map[string]any{}, present: map[objectKey]*unstructured.Unstructured{},
 	}
 }
 
@@ -141,6 +141,26 @@ func TestNormalize(t *testing.T) {
 		}, {
 			name: "ids of the cloud", cloudA: []cloud.Resource{{ID: "id-1", Name: "a"}}, cloudB: []cloud.Resource{{ID: "id-2", Name: "a"}},
 		}, {
+			name: "ids that are stored", cloudA: []cloud.Resource{{ID: "id-1", Name: "x"}}, cloudB: []cloud.Resource{{ID: "id-12", Name: "x", Tags: nil}},
+			a: []string{one + `"name":"a"},"data":{"id":"id-1","url":"https://x/id-1?a","id-1":"x"}}`},
+			b: []string{one + `"name":"a"},"data":{"id":"id-12","url":"https://x/id-12?a","id-12":"x"}}`},
+		}, {
+			name: "ids of two resources", difference: ".data.id: <id of y>, without faults <id of x>",
+			cloudA: []cloud.Resource{{ID: "id-1", Name: "x"}, {ID: "id-2", Name: "y"}}, cloudB: []cloud.Resource{{ID: "id-1", Name: "x"}, {ID: "id-2", Name: "y"}},
+			a: []string{one + `"name":"a"},"data":{"id":"id-1"}}`}, b: []string{one + `"name":"a"},"data":{"id":"id-2"}}`},
+		}, {
+			name: "an id of what is no more", difference: ".data.id: <id of an earlier old>, without faults <id of x>",
+			cloudA: []cloud.Resource{{ID: "id-1", Name: "x"}}, cloudB: []cloud.Resource{{ID: "id-1", Name: "x"}},
+			a: []string{one + `"name":"a"},"data":{"id":"id-1"}}`}, b: []string{one + `"name":"a"},"data":{"id":"id-9"}}`},
+		}, {
+			name: "what looks like an id", difference: ".data.id: valid-2, without faults valid-1",
+			cloudA: []cloud.Resource{{ID: "id-1", Name: "x"}}, cloudB: []cloud.Resource{{ID: "id-2", Name: "x"}},
+			a: []string{one + `"name":"a"},"data":{"id":"valid-1"}}`}, b: []string{one + `"name":"a"},"data":{"id":"valid-2"}}`},
+		}, {
+			name: "an id that the controller chose", difference: ".data.id: id-2, without faults id-1",
+			cloudA: []cloud.Resource{{ID: "id-1", Name: "id-1"}}, cloudB: []cloud.Resource{{ID: "id-1", Name: "id-1"}},
+			a: []string{one + `"name":"a"},"data":{"id":"id-1"}}`}, b: []string{one + `"name":"a"},"data":{"id":"id-2"}}`},
+		}, {
 			name: "one more in the cloud", difference: "cloud/a: 2 with tags", cloudA: []cloud.Resource{{ID: "id-1", Name: "a"}}, cloudB: []cloud.Resource{{ID: "id-1", Name: "a"}, {ID: "id-2", Name: "a"}},
 		}, {
 			name: "tags of the cloud", difference: `cloud/a: 1 with tags {"k":"w"}`,
@@ -160,6 +180,7 @@ func TestNormalize(t *testing.T) {
 				}
 				s := stateOf(t, r, left, test.resource, objects...)
 				s.cloud = inCloud
+				r.learnIDsLocked([]cloud.Resource{{ID: "id-9", Name: "old"}, {ID: "kept", Name: "kept"}})
 				before := maps.Clone(s.objects)
 				was := fmt.Sprint(s.Objects(test.resource))
 				f := r.normalizeLocked(s)
@@ -358,6 +379,8 @@ func TestSignature(t *testing.T) {
 		{"generateName", fault.Op{Verb: "create", Resource: "configmaps", Name: "a-", Generated: true}, "create configmaps a-*"},
 		{"of a generated name", fault.Op{Verb: "delete", Resource: "configmaps", Name: "g-abcde"}, "delete configmaps g-*"},
 		{"of a name with a uid", fault.Op{Verb: "delete", Resource: "configmaps", Name: "a-u1"}, "delete configmaps a-[uid configmaps]"},
+		{"of a name with an id of the cloud", fault.Op{Verb: "delete", Resource: "configmaps", Name: "a-id-3"}, "delete configmaps a-[id of-[uid configmaps]]"},
+		{"of a name with another id", fault.Op{Verb: "delete", Resource: "configmaps", Name: "a-id-4"}, "delete configmaps a-id-4"},
 		{"list", fault.Op{Verb: "list", Resource: "configmaps"}, "list configmaps"},
 		{"subresource", fault.Op{Verb: "create", Resource: "pods", Name: "a", Subresource: "eviction"}, "create pods/eviction a"},
 		{"update", fault.Op{Verb: "update", Resource: "configmaps", Name: "a", Body: update(func(o map[string]any) {
@@ -382,6 +405,7 @@ func TestSignature(t *testing.T) {
 			r := quietRun(Scenario{}, "ct-x-1")
 			r.learnLocked(objectKey{"configmaps", "ct-x-1", "a"}, object(t, base))
 			r.learnLocked(objectKey{"configmaps", "ct-x-1", "g-abcde"}, object(t, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"g-abcde","generateName":"g-"}}`))
+			r.learnIDsLocked([]cloud.Resource{{ID: "id-3", Name: "of-u1"}})
 			got := r.signatureLocked(&test.op)
 			if got != test.want {
 				t.Errorf("the signature is %q, want %q", got, test.want)

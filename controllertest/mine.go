@@ -8,21 +8,21 @@ import (
 	"net/http"
 )
 
-// onlyMine returns a transport that leaves out of watches the events in which the
-// text does not occur. Explorations side by side on one server each watch all of it,
+// onlyMine returns a transport that leaves out of watches the events that are not
+// wanted. Explorations side by side on one server each watch all of it,
 // and decoding the events of all others was most of what they did: with a dozen of
 // them the observers came to be seconds late. Such events are told apart here before
 // they are decoded. What is no event of an object passes, and so does any other
 // answer.
-func onlyMine(text string) func(http.RoundTripper) http.RoundTripper {
+func onlyMine(wants func(event []byte) bool) func(http.RoundTripper) http.RoundTripper {
 	return func(next http.RoundTripper) http.RoundTripper {
-		return mineTransport{next: next, text: []byte(text)}
+		return mineTransport{next: next, wants: wants}
 	}
 }
 
 type mineTransport struct {
-	next http.RoundTripper
-	text []byte
+	next  http.RoundTripper
+	wants func(event []byte) bool
 }
 
 func (t mineTransport) WrappedRoundTripper() http.RoundTripper { return t.next }
@@ -30,7 +30,7 @@ func (t mineTransport) WrappedRoundTripper() http.RoundTripper { return t.next }
 func (t mineTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := t.next.RoundTrip(req)
 	if err == nil && resp.StatusCode == http.StatusOK && req.URL.Query().Get("watch") != "" {
-		resp.Body = &mineBody{Closer: resp.Body, lines: bufio.NewReaderSize(resp.Body, 64<<10), text: t.text}
+		resp.Body = &mineBody{Closer: resp.Body, lines: bufio.NewReaderSize(resp.Body, 64<<10), wants: t.wants}
 	}
 	return resp, err
 }
@@ -39,7 +39,7 @@ func (t mineTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 type mineBody struct {
 	io.Closer
 	lines *bufio.Reader
-	text  []byte
+	wants func(event []byte) bool
 	line  []byte // what is left of the present one
 	long  []byte // holds a line that is longer than the reader's buffer
 	err   error
@@ -64,7 +64,7 @@ func (b *mineBody) Read(p []byte) (int, error) {
 			}
 			break
 		}
-		if ofObject(b.line) && !bytes.Contains(b.line, b.text) {
+		if ofObject(b.line) && !b.wants(b.line) {
 			b.line = nil
 		}
 	}

@@ -57,7 +57,7 @@ func TestOnlyMine(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			resp, err := onlyMine("ct-abcde")(answer(all.String())).RoundTrip(req)
+			resp, err := onlyMine(func(event []byte) bool { return bytes.Contains(event, []byte("ct-abcde")) })(answer(all.String())).RoundTrip(req)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,32 +1,40 @@
 package controllertest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"runtime/pprof"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/controllerkit/controllerkit/controllertest/fault"
 	"github.com/controllerkit/controllerkit/watcher"
 )
 
 // An observer watches the cluster with eyes of its own, which no fault reaches:
-// each resource once for all runs. Runs are told apart by their namespace, which
-// is part of the name or the namespace of every object of theirs.
+// each resource once for all runs. An object belongs to the run whose namespace its
+// namespace or its name contains. A cluster-scoped object of another name belongs to
+// the run that creates it.
 type observer struct {
-	dyn  dynamic.Interface
-	ctx  context.Context
-	wg   sync.WaitGroup
-	mine *regexp.Regexp // finds a run's namespace in a name
+	dyn    dynamic.Interface
+	ctx    context.Context
+	wg     sync.WaitGroup
+	prefix []byte         // of the namespaces of all runs
+	mine   *regexp.Regexp // finds a run's namespace in a name
 
-	mu    sync.Mutex
-	runs  map[string]*run // by namespace
-	types map[string]*observed
+	mu      sync.Mutex
+	runs    map[string]*run // by namespace
+	types   map[string]*observed
+	claims  map[objectKey]*run // cluster-scoped objects whose names do not contain their run's namespace
+	created map[types.UID]bool // those of them that a run has created, in the whole exploration
 }
 
 // An observed resource.
@@ -36,11 +44,45 @@ type observed struct {
 	synced     chan struct{}
 }
 
-func newObserver(ctx context.Context, dyn dynamic.Interface, prefix string) *observer {
+func newObserver(ctx context.Context, prefix string) *observer {
 	return &observer{
-		dyn: dyn, ctx: ctx, mine: regexp.MustCompile(regexp.QuoteMeta(prefix) + `-\d+`),
-		runs: map[string]*run{}, types: map[string]*observed{},
+		ctx: ctx, prefix: []byte(prefix), mine: regexp.MustCompile(regexp.QuoteMeta(prefix) + `-\d+`),
+		runs: map[string]*run{}, types: map[string]*observed{}, claims: map[objectKey]*run{}, created: map[types.UID]bool{},
 	}
+}
+
+// claim takes in that a run is about to write an object. Watches deliver it before the
+// response arrives, so this is the last moment to learn whose it is.
+func (o *observer) claim(r *run, op *fault.Op) error {
+	if op.Verb != "create" && op.Verb != "apply" || op.Namespace != "" || op.Subresource != "" || unobserved(op.Resource) || o.mine.MatchString(op.Name) {
+		return nil
+	}
+	key := objectKey{resource: op.Resource, name: op.Name}
+	if op.Generated {
+		return fmt.Errorf("%s has a generated name, so nothing tells which run it belongs to: let metadata.generateName contain the namespace of the run", key)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if other := o.claims[key]; other != nil && other != r {
+		return fmt.Errorf("%s is written by two runs at once: let its name contain the namespace of the run or the uid of an object, or set Options.Parallel to 1", key)
+	}
+	o.claims[key] = r
+	return nil
+}
+
+// wants reports whether an event, as text, can be about an object of a run.
+func (o *observer) wants(event []byte) bool {
+	if bytes.Contains(event, o.prefix) {
+		return true
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for key := range o.claims {
+		if bytes.Contains(event, []byte(key.name)) {
+			return true
+		}
+	}
+	return false
 }
 
 // observe sees to it that a resource is watched.
@@ -80,7 +122,7 @@ func (o *observer) watch(name string, t *observed) {
 		}
 		switch event.Type {
 		case watch.Added, watch.Modified, watch.Deleted:
-			if r := o.runOf(event.Object); r != nil {
+			if r := o.runOf(name, event.Object); r != nil {
 				r.observe(name, event.Type, event.Object)
 			}
 		case watcher.Synced:
@@ -89,16 +131,16 @@ func (o *observer) watch(name string, t *observed) {
 	}
 }
 
-func (o *observer) runOf(obj *unstructured.Unstructured) *run {
+func (o *observer) runOf(resource string, obj *unstructured.Unstructured) *run {
 	namespace := o.mine.FindString(obj.GetNamespace())
 	if namespace == "" {
 		namespace = o.mine.FindString(obj.GetName())
 	}
-	if namespace == "" {
-		return nil
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if namespace == "" {
+		return o.claims[objectKey{resource, obj.GetNamespace(), obj.GetName()}]
+	}
 	return o.runs[namespace]
 }
 
@@ -122,9 +164,19 @@ func (o *observer) all() []schema.GroupVersionResource {
 	return found
 }
 
-// isMine reports whether an object belongs to a run, a present or a past one.
-func (o *observer) isMine(obj *unstructured.Unstructured) bool {
-	return o.mine.MatchString(obj.GetNamespace()) || o.mine.MatchString(obj.GetName())
+// isMine reports whether an object belongs to a run, a present or a past one. created
+// tells that a run has just created it, and not only written it.
+func (o *observer) isMine(resource string, obj *unstructured.Unstructured, created bool) bool {
+	if o.mine.MatchString(obj.GetNamespace()) || o.mine.MatchString(obj.GetName()) {
+		return true
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	claimed := o.claims[objectKey{resource, obj.GetNamespace(), obj.GetName()}] != nil
+	if claimed && created {
+		o.created[obj.GetUID()] = true
+	}
+	return claimed || o.created[obj.GetUID()]
 }
 
 func (o *observer) add(r *run) {
@@ -136,23 +188,21 @@ func (o *observer) add(r *run) {
 func (o *observer) remove(r *run) {
 	o.mu.Lock()
 	delete(o.runs, r.env.Namespace)
+	maps.DeleteFunc(o.claims, func(_ objectKey, of *run) bool { return of == r })
 	o.mu.Unlock()
 }
 
 // resources are those that are watched, and whose watch has begun.
 func (o *observer) resources(ctx context.Context) (map[string]*observed, error) {
 	o.mu.Lock()
-	types := make(map[string]*observed, len(o.types))
-	for name, t := range o.types {
-		types[name] = t
-	}
+	all := maps.Clone(o.types)
 	o.mu.Unlock()
-	for name, t := range types {
+	for name, t := range all {
 		select {
 		case <-t.synced:
 		case <-ctx.Done():
 			return nil, fmt.Errorf("watch %s: %w", name, context.Cause(ctx))
 		}
 	}
-	return types, nil
+	return all, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/json" // numbers as in what clients decode
 	"sigs.k8s.io/yaml"
 
+	"github.com/controllerkit/controllerkit/controllertest/cloud"
 	"github.com/controllerkit/controllerkit/controllertest/fault"
 )
 
@@ -62,8 +64,32 @@ func (r *run) maskLocked(name string) string {
 	for uid, of := range r.uids {
 		name = strings.ReplaceAll(name, string(uid), "<uid "+of.resource+">")
 	}
-	return name
+	return maskIDs(name, func(id string) string {
+		if of, ok := r.ids[id]; ok {
+			return "<id " + r.maskLocked(of) + ">"
+		}
+		return id
+	})
 }
+
+// learnIDsLocked remembers the ids that the cloud chose.
+func (r *run) learnIDsLocked(resources []cloud.Resource) {
+	for _, c := range resources {
+		if c.ID != c.Name {
+			r.ids[c.ID] = c.Name
+		}
+	}
+}
+
+// maskIDs replaces what may be an id of the cloud's in a text.
+func maskIDs(s string, mask func(id string) string) string {
+	if !strings.Contains(s, "id-") {
+		return s
+	}
+	return chosenID.ReplaceAllStringFunc(s, mask)
+}
+
+var chosenID = regexp.MustCompile(`\bid-[0-9]+\b`)
 
 // fieldsLocked names the fields that a write changes, to a depth of two.
 func (r *run) fieldsLocked(op *fault.Op) []string {

@@ -43,6 +43,7 @@ type Report struct {
 	Plans      int      // that were run
 	Valid      int      // plans whose faults all happened
 	Invalid    []string // plans some of whose faults did not happen, which says nothing about the controller
+	TooEarly   []string // steps after which Converged returned nil too early, and the fields that it does not look at
 	Failures   []Failure
 	Kinds      map[Kind]Count // by the kind of the first fault
 	Duration   time.Duration  // of the plans; the runs without faults are not in it
@@ -120,6 +121,9 @@ func (r *Report) String() string {
 		fmt.Fprintf(&b, ", %d left out because not every run without faults makes them", len(r.Skipped))
 	}
 	b.WriteString("\n")
+	for _, early := range r.TooEarly {
+		b.WriteString(early + "\n")
+	}
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "first fault\tplans\tvalid\tfailing\n")
 	for _, kind := range AllFaults() {

@@ -12,22 +12,24 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/controllerkit/controllerkit/queue"
 )
 
-// rest waits until nothing happens any more and the cluster has converged. It
-// returns the state, or what is wrong.
+// rest waits until the cluster has converged and nothing happens any more. It
+// returns the state, or what is wrong. The state is the present one: if something
+// happens while it is listed and judged, rest begins again.
 func (r *run) rest(ctx context.Context) (*State, []Finding) {
 	missing := errors.New("it was never at rest")
+	var early difference // between the first state that Converged accepted and the expected one
 	for {
-		switch quiet, err := r.quiet(ctx); {
+		changed, err := r.quiet(ctx)
+		switch {
 		case err != nil:
-			return nil, []Finding{{Health, fmt.Sprintf("the exploration was stopped: %v", err)}}
-		case !quiet:
+			return nil, []Finding{stopped(err)}
+		case changed == nil:
 			return nil, []Finding{r.restless(missing)}
 		}
-		r.mu.Lock()
-		seen := r.lastEvent
-		r.mu.Unlock()
 		state, err := r.list(ctx)
 		if err == nil {
 			err = r.agrees(state)
@@ -36,21 +38,81 @@ func (r *run) rest(ctx context.Context) (*State, []Finding) {
 			if err = r.x.scenario.Converged(state); err == nil {
 				err = r.queuesEmpty()
 			}
+			if err == nil {
+				err = r.unexpected(state)
+			}
 			missing = err
 		}
+		select {
+		case <-changed: // meanwhile
+			if !time.Now().Before(r.deadline()) {
+				return nil, []Finding{r.restless(missing)}
+			}
+			continue
+		default:
+		}
 		if err == nil {
+			r.tooEarly(early)
 			return state, nil
 		}
+		diff, differs := errors.AsType[difference](err)
+		if early == nil {
+			early = diff
+		}
 		// Not there yet: wait until something happens.
-		switch news, ctxErr := r.news(ctx, seen); {
+		switch happens, ctxErr := r.happens(ctx, changed); {
 		case ctxErr != nil:
-			return nil, []Finding{{Health, fmt.Sprintf("the exploration was stopped: %v", ctxErr)}}
-		case !news && errors.Is(err, errUnseen):
+			return nil, []Finding{stopped(ctxErr)}
+		case happens:
+		case errors.Is(err, errUnseen):
 			return nil, []Finding{r.restless(err)} // something is written all the time
-		case !news:
+		case differs:
+			r.mu.Lock()
+			r.differs = true // which the end of the run shows; later steps differ too
+			r.mu.Unlock()
+			return state, nil
+		default:
 			return nil, []Finding{r.unconverged(err)}
 		}
 	}
+}
+
+func stopped(err error) Finding {
+	return Finding{Health, fmt.Sprintf("the exploration was stopped: %v", err)}
+}
+
+// A difference is the error of a state that is not that of the runs without faults.
+type difference []string
+
+func (d difference) Error() string {
+	return "the state differs from that without faults:\n" + strings.Join(d, "\n")
+}
+
+// unexpected compares a state that Converged accepts with that of the runs without
+// faults. A Converged that does not look at everything accepts it too early.
+func (r *run) unexpected(s *State) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := len(r.rests)
+	if r.ref == nil || r.differs || !r.comparable(n, r.ref) {
+		return nil
+	}
+	if diff := differences(r.ref.rests[n].state, r.normalizeLocked(s), r.ref.masked, n); len(diff) > 0 {
+		return difference(diff)
+	}
+	return nil
+}
+
+// tooEarly reports what Converged does not look at, if anything.
+func (r *run) tooEarly(diff difference) {
+	if diff == nil {
+		return
+	}
+	r.mu.Lock()
+	step, plan := r.stepNameLocked(), r.plan
+	r.noteLocked("Converged said yes too early; the state differed by:\n%s", strings.Join(diff, "\n"))
+	r.mu.Unlock()
+	r.x.tooEarly(step, plan, diff)
 }
 
 // deadline is until when the cluster has to be at rest. Time in which the observer
@@ -98,45 +160,89 @@ var (
 
 func (r *run) queuesEmpty() error {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, i := range r.life {
-		for _, q := range i.queues {
-			if n := q.Len(); n > 0 {
-				return fmt.Errorf("%w: Len() is %d", errQueue, n)
-			}
+	queues := r.queuesLocked()
+	r.mu.Unlock()
+	for _, q := range queues {
+		if n := q.Len(); n > 0 {
+			return fmt.Errorf("%w: Len() is %d", errQueue, n)
 		}
 	}
 	return nil
 }
 
+// queuesLocked are the registered queues of the present processes. Their methods are
+// the controller's code, and so are not called with the lock held.
+func (r *run) queuesLocked() []lengther {
+	var all []lengther
+	for _, i := range r.life {
+		all = append(all, i.queues...)
+	}
+	return all
+}
+
 // quiet waits until nothing has happened for Options.Quiet, the plan's faults are
-// over, and the controller's watches are there again. It reports false if that is
-// not so after Options.Settle.
-func (r *run) quiet(ctx context.Context) (bool, error) {
+// over, the controller's watches are there again, and the keys that waited in its
+// queues have had their turn. The channel is closed when something happens next. It
+// is nil if that is not so after Options.Settle.
+func (r *run) quiet(ctx context.Context) (changed <-chan struct{}, err error) {
+	var asked <-chan struct{} // the last event after which the queues were asked
+	var due time.Time
 	for {
 		deadline := r.deadline()
 		r.mu.Lock()
 		now := time.Now()
-		wait := r.x.options.Quiet - now.Sub(r.lastEvent)
+		silence := now.Sub(r.lastEvent)
+		wait := r.x.options.Quiet - silence
 		busy := r.pending > 0 || r.underway > 0 || len(r.life) == 0
 		if busy {
 			wait = deadline.Sub(now)
 		} else if !r.watchesLocked() {
 			// Only for so long: a controller may have a reason to do without.
-			wait = max(wait, watchPatience-now.Sub(r.lastEvent))
+			wait = max(wait, patience-silence)
 		}
-		changed := r.changed
+		changed, queues := r.changed, r.queuesLocked()
 		r.mu.Unlock()
 		if wait <= 0 && !busy {
-			return true, nil
+			running, next := waiting(queues, now)
+			switch {
+			case running && silence < patience:
+				// Nothing tells when its call ends, and it may be delayed then.
+				asked, due = nil, now.Add(r.x.options.Quiet/8)
+			case asked != changed:
+				// Once for each event: a key that polls is delayed again and again.
+				asked, due = changed, next.Add(r.x.options.Quiet)
+			}
+			wait = due.Sub(now)
+			if wait <= 0 {
+				return changed, nil
+			}
 		}
 		if !now.Before(deadline) {
-			return false, nil
+			return nil, nil
 		}
 		if err := sleep(ctx, changed, min(wait, deadline.Sub(now))); err != nil {
-			return false, err
+			return nil, err
 		}
 	}
+}
+
+// waiting asks the queues that can tell whether a key is running, and when the last
+// of the delayed keys that become ready soon does.
+func waiting(queues []lengther, now time.Time) (running bool, due time.Time) {
+	for _, q := range queues {
+		q, ok := q.(interface{ Snapshot() queue.State })
+		if !ok {
+			continue
+		}
+		s := q.Snapshot()
+		running = running || s.Running > 0
+		for _, key := range s.Keys {
+			if key.Until.After(due) && key.Until.Before(now.Add(patience)) {
+				due = key.Until
+			}
+		}
+	}
+	return running, due
 }
 
 // sleep waits until the channel is closed, for that time, or for ctx.
@@ -152,9 +258,11 @@ func sleep(ctx context.Context, changed <-chan struct{}, d time.Duration) error 
 	return nil
 }
 
-// watchPatience is how long a watch may be missing that the controller had in the
-// runs without faults. client-go takes up to two seconds to establish the next.
-const watchPatience = 5 * time.Second
+// patience is how long a watch may be missing that the controller had in the runs
+// without faults, a key may run without a write, and a key may be delayed, before
+// that is taken for the controller's way at rest. client-go takes up to two seconds
+// to establish the next watch, and errors delay a key for a second or more.
+const patience = 5 * time.Second
 
 // watchesLocked reports whether as many watches are established as at rest without
 // faults.
@@ -171,16 +279,18 @@ func (r *run) watchesLocked() bool {
 	return true
 }
 
-// news waits until something has happened since the given time. It reports false
-// if nothing has until the deadline.
-func (r *run) news(ctx context.Context, since time.Time) (bool, error) {
+// happens waits until the channel is closed, and reports false if it is not before
+// the deadline.
+func (r *run) happens(ctx context.Context, changed <-chan struct{}) (bool, error) {
 	for {
 		deadline := r.deadline()
-		r.mu.Lock()
-		changed, news := r.changed, r.lastEvent.After(since)
-		r.mu.Unlock()
-		if now := time.Now(); news || !now.Before(deadline) {
-			return news && now.Before(deadline), nil
+		select {
+		case <-changed:
+			return time.Now().Before(deadline), nil
+		default:
+		}
+		if !time.Now().Before(deadline) {
+			return false, nil
 		}
 		if err := sleep(ctx, changed, time.Until(deadline)); err != nil {
 			return false, err

@@ -2,12 +2,15 @@ package controllertest
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/controllerkit/controllerkit/queue"
 )
 
 // TestQuiet holds what rest is: nothing for Options.Quiet, and nothing under way.
@@ -26,6 +29,15 @@ func TestQuiet(t *testing.T) {
 		{name: "a write is under way", with: func(r *run) { r.underway = 1 }, after: 10 * time.Second},
 		{name: "the observer is late by less than the time left", with: func(r *run) { r.late.answered("a", 7, time.Now()) }, every: 700 * time.Millisecond, seen: 4 * time.Second, after: 14 * time.Second},
 		{name: "the observer never sees it", with: func(r *run) { r.late.answered("a", 7, time.Now()) }, every: 700 * time.Millisecond, after: 60 * time.Second},
+		{name: "a key is delayed", with: delays(3 * time.Second), quiet: true, after: 4 * time.Second},
+		{name: "two keys are delayed", with: delays(4*time.Second, 2*time.Second), quiet: true, after: 5 * time.Second},
+		{name: "a key is delayed for long", with: delays(time.Hour), quiet: true, after: time.Second},
+		{name: "a key is delayed beyond the end", with: func(r *run) { r.x.options.Settle = 3 * time.Second; delays(4 * time.Second)(r) }, after: 3 * time.Second},
+		{name: "a key is delayed again and again", with: polls(600 * time.Millisecond), quiet: true, after: 2200 * time.Millisecond},
+		{name: "a key runs", with: runs(2400*time.Millisecond, 0), quiet: true, after: 2500 * time.Millisecond},
+		{name: "a key runs and is delayed then", with: runs(2400*time.Millisecond, time.Second), quiet: true, after: 4400 * time.Millisecond},
+		{name: "a key runs for ever", with: runs(time.Hour, 0), quiet: true, after: patience},
+		{name: "a queue that tells nothing", with: func(r *run) { r.life[0].addQueueLocked(full{}) }, quiet: true, after: time.Second},
 		{name: "there is no process", with: func(r *run) { r.life = nil }, after: 10 * time.Second},
 	}
 	for _, test := range tests {
@@ -56,15 +68,70 @@ func TestQuiet(t *testing.T) {
 						r.late.observed("a", 7, watch.Modified, time.Now())
 					})
 				}
-				quiet, err := r.quiet(t.Context())
+				changed, err := r.quiet(t.Context())
+				quiet := changed != nil
 				if took := time.Since(began); err != nil || quiet != test.quiet || took != test.after {
 					t.Errorf("quiet %t, %v after %v; want %t after %v", quiet, err, took, test.quiet, test.after)
 				}
 				cancel()
+				for _, q := range r.queuesLocked() {
+					if q, ok := q.(*queue.Queue[string]); ok {
+						q.ShutDown()
+					}
+				}
 			})
 		})
 	}
 }
+
+// delays gives the run a queue with delayed keys.
+func delays(all ...time.Duration) func(r *run) {
+	return func(r *run) {
+		q := queue.New(queue.Config[string]{})
+		for n, d := range all {
+			q.AddAfter(fmt.Sprint(n), d)
+		}
+		r.life[0].addQueueLocked(q)
+	}
+}
+
+// polls gives the run a queue with a key that is delayed after each call.
+func polls(every time.Duration) func(r *run) {
+	return func(r *run) {
+		delays(every)(r)
+		q := r.life[0].queues[0].(*queue.Queue[string])
+		go func() {
+			for {
+				key, shutdown := q.Get()
+				if shutdown {
+					return
+				}
+				q.AddAfter(key, every)
+				q.Done(key)
+			}
+		}()
+	}
+}
+
+// runs gives the run a queue with a key whose call takes that long, and which is
+// delayed then.
+func runs(took, then time.Duration) func(r *run) {
+	return func(r *run) {
+		q := queue.New(queue.Config[string]{})
+		q.Add("a")
+		key, _ := q.Get()
+		if then > 0 {
+			q.AddAfter("a", took+then)
+		}
+		time.AfterFunc(took, func() { q.Done(key) })
+		r.life[0].addQueueLocked(q)
+	}
+}
+
+// full is a queue that has a key, and has nothing but Len.
+type full struct{}
+
+func (full) Len() int { return 1 }
 
 // TestLateness holds what counts as a late observer.
 func TestLateness(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -27,7 +28,8 @@ type run struct {
 	x    *explorer
 	id   string // the number of the run; labels its goroutines
 	plan plan
-	env  Env // the user's
+	ref  *reference // nil in the runs without faults
+	env  Env        // the user's
 	user *fault.Incarnation
 
 	wg       sync.WaitGroup // what goes on beside the controller: restarts, releases, users
@@ -51,14 +53,17 @@ type run struct {
 	old       map[string]string         // operation → resource version right before it, for time travel
 	counts    map[string]int            // by signature, since the last fault
 	generated map[string]string         // name → masked name
+	ids       map[string]string         // names of resources by the id that the cloud chose
 	uids      map[types.UID]objectKey   // of all objects that were seen
 	versions  map[string]map[string]any // objects by resource version
 	present   map[objectKey]*unstructured.Unstructured
 	history   []event
 	owned     map[objectKey]*unstructured.Unstructured // what the user created and did not delete
+	wrote     map[objectKey]*unstructured.Unstructured // as the user would create it again
 	edited    map[objectKey]types.UID                  // by the plan's user
 	unwanted  map[objectKey]bool                       // deleted by the script
 	useless   bool                                     // says nothing about the controller
+	differs   bool                                     // from the runs without faults, after some step
 	writes    []string                                 // the last few, to name a loop
 	timeline  []moment
 	trace     []operation
@@ -117,6 +122,13 @@ func (r *run) tell(ctx context.Context) {
 			return nil
 		})
 	}
+}
+
+func (r *run) stepNameLocked() string {
+	if r.step < len(r.x.scenario.Script) {
+		return r.x.scenario.Script[r.step].Name
+	}
+	return teardown
 }
 
 // play does a step and waits until the cluster rests. It reports whether to go on.
@@ -255,10 +267,12 @@ func (r *run) answered(op *fault.Op, status int, body []byte) {
 	if json.Unmarshal(body, &obj.Object) != nil || obj.GetKind() == "Status" {
 		return
 	}
-	mine := r.x.observer.isMine(&obj)
-	r.mu.Lock()
 	key := objectKey{op.Resource, obj.GetNamespace(), obj.GetName()}
-	r.learnLocked(key, &obj)
+	mine := r.x.observer.isMine(op.Resource, &obj, status == http.StatusCreated)
+	r.mu.Lock()
+	if mine {
+		r.learnLocked(key, &obj)
+	}
 	if mine && !unobserved(op.Resource) && !rubbish(key) {
 		r.late.answered(obj.GetUID(), revision(&obj), time.Now())
 	}
@@ -285,12 +299,12 @@ func (r *run) stop() {
 }
 
 // newRun makes a run and its namespace.
-func (x *explorer) newRun(ctx context.Context, p plan) (*run, error) {
+func (x *explorer) newRun(ctx context.Context, p plan, ref *reference) (*run, error) {
 	n := x.runs.Add(1)
 	r := &run{
-		x: x, id: fmt.Sprintf("%s-%d", x.prefix, n), plan: slices.Clone(p), changed: make(chan struct{}), began: time.Now(), lastEvent: time.Now(), lastFault: time.Now(), late: newLateness(),
-		unwanted: map[objectKey]bool{}, edited: map[objectKey]types.UID{}, expired: map[string]uint64{}, old: map[string]string{}, counts: map[string]int{}, generated: map[string]string{}, uids: map[types.UID]objectKey{},
-		versions: map[string]map[string]any{}, present: map[objectKey]*unstructured.Unstructured{}, owned: map[objectKey]*unstructured.Unstructured{},
+		x: x, id: fmt.Sprintf("%s-%d", x.prefix, n), plan: slices.Clone(p), ref: ref, changed: make(chan struct{}), began: time.Now(), lastEvent: time.Now(), lastFault: time.Now(), late: newLateness(),
+		unwanted: map[objectKey]bool{}, edited: map[objectKey]types.UID{}, expired: map[string]uint64{}, old: map[string]string{}, counts: map[string]int{}, generated: map[string]string{}, ids: map[string]string{}, uids: map[types.UID]objectKey{},
+		versions: map[string]map[string]any{}, present: map[objectKey]*unstructured.Unstructured{}, wrote: map[objectKey]*unstructured.Unstructured{}, owned: map[objectKey]*unstructured.Unstructured{},
 	}
 	r.env = Env{Namespace: r.id, Cloud: cloud.New(x.scenario.Cloud)}
 	var err error
@@ -298,7 +312,7 @@ func (x *explorer) newRun(ctx context.Context, p plan) (*run, error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if op.IsWrite() {
-			x.learn(op)
+			r.observesLocked(op)
 			r.noteLocked("user: %s", r.signatureLocked(op))
 			r.asksLocked(op)
 		}
@@ -318,13 +332,16 @@ func (x *explorer) newRun(ctx context.Context, p plan) (*run, error) {
 	return r, nil
 }
 
-// learn sees to it that what is written is observed.
-func (x *explorer) learn(op *fault.Op) {
+// observesLocked sees to it that what is written is observed.
+func (r *run) observesLocked(op *fault.Op) {
 	group, name := "", op.Resource
 	if plural, g, ok := strings.Cut(op.Resource, "."); ok {
 		name, group = plural, g
 	}
+	if err := r.x.observer.claim(r, op); err != nil {
+		r.findings = append(r.findings, Finding{Health, err.Error()})
+	}
 	if !unobserved(op.Resource) {
-		x.observer.observe(schema.GroupVersionResource{Group: group, Version: op.Version, Resource: name}, op.Namespace != "")
+		r.x.observer.observe(schema.GroupVersionResource{Group: group, Version: op.Version, Resource: name}, op.Namespace != "")
 	}
 }

@@ -3,14 +3,18 @@ package controllertest
 import (
 	"context"
 	"net/http"
+	"reflect"
 	"slices"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
 
 	"github.com/controllerkit/controllerkit/controllertest/fault"
 )
@@ -32,8 +36,104 @@ func (r *run) asksLocked(op *fault.Op) {
 	var obj unstructured.Unstructured
 	if op.Verb == "create" && op.Subresource == "" && !op.Generated && op.Name != "" && !unobserved(op.Resource) &&
 		r.owned[key] == nil && json.Unmarshal(op.Body, &obj.Object) == nil {
-		r.owned[key] = &obj
+		r.owned[key], r.wrote[key] = &obj, &obj
 		delete(r.unwanted, key)
+	}
+}
+
+// wroteLocked returns the object as its user would create it again: the body of its
+// creation, with the fields that the user wrote later. What the API server, admission
+// and controllers have put into the object is not the user's.
+func (r *run) wroteLocked(key objectKey, op *fault.Op, stored *unstructured.Unstructured) *unstructured.Unstructured {
+	wrote := r.wrote[key]
+	var body map[string]any
+	if json.Unmarshal(op.Body, &body) != nil {
+		_ = yaml.Unmarshal(op.Body, &body) // of an apply; a JSON patch is no object
+	}
+	if wrote == nil || op.Verb == "create" {
+		wrote = &unstructured.Unstructured{Object: body}
+		if wrote.Object == nil {
+			wrote = stored
+		}
+	} else {
+		wrote = wrote.DeepCopy()
+		for _, path := range r.writtenLocked(op, body) {
+			copyField(wrote.Object, stored.Object, path)
+		}
+	}
+	for _, field := range []string{"uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"} {
+		unstructured.RemoveNestedField(wrote.Object, "metadata", field)
+	}
+	wrote.SetGroupVersionKind(stored.GroupVersionKind()) // typed clients send none
+	wrote.SetName(key.name)
+	return wrote
+}
+
+// writtenLocked lists the paths of the fields that an update or a patch writes.
+func (r *run) writtenLocked(op *fault.Op, body map[string]any) [][]string {
+	switch {
+	case op.Verb == "update":
+		_, version := updated(op)
+		return leaves(nil, r.versions[version], body)
+	case op.ContentType != string(types.JSONPatchType):
+		return leaves(nil, nil, body)
+	}
+	var patch []struct {
+		Op   string `json:"op"`
+		Path string `json:"path"`
+	}
+	_ = json.Unmarshal(op.Body, &patch) // the server has understood it
+	var paths [][]string
+	for _, p := range patch {
+		if p.Op == "test" {
+			continue
+		}
+		path := strings.Split(strings.TrimPrefix(p.Path, "/"), "/")
+		for i := range path {
+			path[i] = strings.NewReplacer("~1", "/", "~0", "~").Replace(path[i])
+		}
+		paths = append(paths, path)
+	}
+	return paths
+}
+
+// leaves lists the paths at which to differs from from. A list is one leaf.
+func leaves(path []string, from, to map[string]any) (paths [][]string) {
+	for _, key := range keys(from, to) {
+		a, aMap := from[key].(map[string]any)
+		b, bMap := to[key].(map[string]any)
+		inner := append(slices.Clone(path), key)
+		switch {
+		case bMap && (aMap || from[key] == nil):
+			paths = append(paths, leaves(inner, a, b)...)
+		case !reflect.DeepEqual(from[key], to[key]) || from == nil:
+			paths = append(paths, inner)
+		}
+	}
+	return paths
+}
+
+// copyField makes a field of an object what it is in another one.
+func copyField(to, from map[string]any, path []string) {
+	if path[0] == "status" || len(path) > 1 && path[0] == "metadata" && path[1] == "finalizers" {
+		return // that controllers write too
+	}
+	for _, key := range path[:len(path)-1] {
+		next, ok := from[key].(map[string]any)
+		if !ok {
+			path = []string{key} // a list, or nothing: it is copied whole
+			break
+		}
+		if _, ok := to[key].(map[string]any); !ok {
+			to[key] = map[string]any{}
+		}
+		from, to = next, to[key].(map[string]any)
+	}
+	last := path[len(path)-1]
+	if v, ok := from[last]; ok {
+		to[last] = runtime.DeepCopyJSONValue(v)
+	} else {
+		delete(to, last)
 	}
 }
 
@@ -67,6 +167,9 @@ func (r *run) asUser(op *fault.Op, status int, body []byte) {
 		if r.owned[key] != nil || op.Verb == "create" || status == http.StatusCreated {
 			r.owned[key] = &obj
 		}
+		if r.wrote[key] != nil || op.Verb == "create" || status == http.StatusCreated {
+			r.wrote[key] = r.wroteLocked(key, op, &obj)
+		}
 	}
 	r.touchLocked()
 }
@@ -87,20 +190,22 @@ func (r *run) deleteAsUser(ctx context.Context, key objectKey) error {
 	r.mu.Lock()
 	delete(r.owned, key)
 	r.mu.Unlock()
-	return r.x.dyn.Resource(r.x.observer.gvr(key.resource)).Namespace(key.namespace).Delete(ctx, key.name, metav1.DeleteOptions{})
+	return r.x.dyn.Resource(r.x.observer.gvr(key.resource)).Namespace(key.namespace).Delete(ctx, key.name, metav1.DeleteOptions{
+		PropagationPolicy: new(metav1.DeletePropagationBackground), // which is not the default of every kind
+	})
 }
 
-func (r *run) ownedLocked(name string) (objectKey, *unstructured.Unstructured) {
-	for key, obj := range r.owned {
+func (r *run) ownedLocked(name string) (_ objectKey, ok bool) {
+	for key := range r.owned {
 		if key.resource+"/"+r.maskLocked(key.name) == name {
-			return key, obj
+			return key, true
 		}
 	}
-	return objectKey{}, nil
+	return objectKey{}, false
 }
 
 // interfere is a user who acts at the worst moment.
-func (r *run) interfere(ctx context.Context, kind Kind, key objectKey, obj *unstructured.Unstructured) {
+func (r *run) interfere(ctx context.Context, kind Kind, key objectKey) {
 	end := r.begin()
 	defer end()
 	client := r.x.dyn.Resource(r.x.observer.gvr(key.resource)).Namespace(key.namespace)
@@ -114,10 +219,9 @@ func (r *run) interfere(ctx context.Context, kind Kind, key objectKey, obj *unst
 		}
 		return
 	}
-	// The observer may not have seen the user's last change yet.
-	latest, err := client.Get(ctx, key.name, metav1.GetOptions{})
+	live, err := client.Get(ctx, key.name, metav1.GetOptions{})
 	if err == nil {
-		obj, err = latest, r.deleteAsUser(ctx, key)
+		err = r.deleteAsUser(ctx, key)
 	}
 	r.interfered(err)
 	if kind == UserDelete || err != nil {
@@ -128,19 +232,19 @@ func (r *run) interfere(ctx context.Context, kind Kind, key objectKey, obj *unst
 		defer recreated()
 		ctx, cancel := context.WithTimeout(context.Background(), r.x.options.Settle)
 		defer cancel()
-		if !r.awaitGone(ctx, client, obj) {
+		if !r.awaitGone(ctx, client, live) {
 			return // a finding of the step: the object stays
 		}
 		r.mu.Lock()
-		unwanted := r.unwanted[key]
+		unwanted, wrote := r.unwanted[key], r.wrote[key]
 		if !unwanted {
-			r.owned[key] = obj
+			r.owned[key] = live
 		}
 		r.mu.Unlock()
 		if unwanted {
 			return // the script has deleted it too
 		}
-		_, err := client.Create(ctx, fresh(obj), metav1.CreateOptions{})
+		_, err := client.Create(ctx, wrote, metav1.CreateOptions{})
 		r.interfered(err)
 		r.mu.Lock()
 		unwanted = r.unwanted[key]
@@ -177,14 +281,4 @@ func (r *run) awaitGone(ctx context.Context, client dynamic.ResourceInterface, o
 			return false
 		}
 	}
-}
-
-// fresh is the object as its user would create it again.
-func fresh(obj *unstructured.Unstructured) *unstructured.Unstructured {
-	o := obj.DeepCopy()
-	for _, field := range []string{"uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "deletionTimestamp", "deletionGracePeriodSeconds", "finalizers", "selfLink"} {
-		unstructured.RemoveNestedField(o.Object, "metadata", field)
-	}
-	delete(o.Object, "status")
-	return o
 }

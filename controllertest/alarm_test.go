@@ -1,0 +1,509 @@
+package controllertest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/controllertest/cloud"
+	"github.com/controllerkit/controllerkit/queue"
+)
+
+// A follower is a controller that calls reconcile for each event of the ConfigMap a,
+// and again some time after an error.
+type follower struct {
+	reconcile func(ctx context.Context, f *following, a *corev1.ConfigMap) error
+	queue     func(env *controllertest.Env) workqueue.TypedRateLimitingInterface[string] // nil means a queue that the explorer does not know
+	retry     time.Duration                                                              // 0 means 20ms
+}
+
+// A following is a follower at work.
+type following struct {
+	kube      kubernetes.Interface
+	env       *controllertest.Env
+	namespace string
+}
+
+func newClientgoQueue(*controllertest.Env) workqueue.TypedRateLimitingInterface[string] {
+	return workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())
+}
+
+func (f *follower) start(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+	kube, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	newQueue := f.queue
+	if newQueue == nil {
+		newQueue = newClientgoQueue
+	}
+	work := newQueue(env)
+	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(env.Namespace),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			if o.ResourceVersion == "0" {
+				o.ResourceVersion = ""
+			}
+		}))
+	informer := factory.Core().V1().ConfigMaps()
+	add := func(obj any) {
+		if key, err := cache.DeletionHandlingObjectToName(obj); err == nil && key.Name == "a" {
+			work.Add("a")
+		}
+	}
+	if _, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: add, UpdateFunc: func(_, obj any) { add(obj) }, DeleteFunc: add,
+	}); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer factory.Shutdown()
+	defer cancel()
+	defer work.ShutDown()
+	factory.StartWithContext(ctx)
+	stop := context.AfterFunc(ctx, work.ShutDown)
+	defer stop()
+	if !cache.WaitForCacheSync(ctx.Done(), informer.Informer().HasSynced) {
+		return nil
+	}
+	c := &following{kube: kube, env: env, namespace: env.Namespace}
+	for {
+		key, shutdown := work.Get()
+		if shutdown {
+			return nil
+		}
+		a, err := informer.Lister().ConfigMaps(env.Namespace).Get(key)
+		if err == nil {
+			err = f.reconcile(ctx, c, a.DeepCopy())
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			work.AddAfter(key, max(f.retry, 20*time.Millisecond))
+		}
+		work.Done(key)
+	}
+}
+
+func (f *follower) scenario() controllertest.Scenario {
+	return controllertest.Scenario{
+		Name: "follower", Start: f.start,
+		Script:    []controllertest.Step{{Name: "create a", Do: createsA}},
+		Converged: func(*controllertest.State) error { return nil },
+	}
+}
+
+// annotate stores an annotation in a by an update.
+func (f *following) annotate(ctx context.Context, a *corev1.ConfigMap, key, value string) error {
+	if a.Annotations[key] == value {
+		return nil
+	}
+	metav1.SetMetaDataAnnotation(&a.ObjectMeta, key, value)
+	_, err := f.kube.CoreV1().ConfigMaps(f.namespace).Update(ctx, a, metav1.UpdateOptions{})
+	return err
+}
+
+// copyAndNote makes the ConfigMap b for a, and notes that in a.
+func copyAndNote(ctx context.Context, f *following, a *corev1.ConfigMap) error {
+	b := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "b", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "a", UID: a.UID}}}}
+	if _, err := f.kube.CoreV1().ConfigMaps(f.namespace).Create(ctx, b, metav1.CreateOptions{}); ignoreExists(err) != nil {
+		return err
+	}
+	return f.annotate(ctx, a, "noted", "yes")
+}
+
+// TestIncompleteConverged: a Converged that does not look at everything does not hold
+// a fault's delay against a correct controller.
+//
+// Proves X1.
+func TestIncompleteConverged(t *testing.T) {
+	t.Parallel()
+	ours := func(env *controllertest.Env) workqueue.TypedRateLimitingInterface[string] {
+		q := queue.New(queue.Config[string]{})
+		env.Queue(q)
+		return q
+	}
+	clientgos := func(env *controllertest.Env) workqueue.TypedRateLimitingInterface[string] {
+		q := newClientgoQueue(env)
+		env.Queue(q)
+		return q
+	}
+	delays := []controllertest.Kind{controllertest.Conflict, controllertest.DropRequest, controllertest.Forbidden}
+	tests := []struct {
+		name     string
+		follower follower
+		faults   []controllertest.Kind
+		early    bool // the end of the delay is not foreseen
+	}{
+		{
+			name:   "client-go waits for Retry-After",
+			faults: []controllertest.Kind{controllertest.TooManyRequests, controllertest.Unavailable, controllertest.CommitThen503},
+		},
+		{name: "a slow body", faults: []controllertest.Kind{controllertest.Slow, controllertest.NoBookmark}},
+		{name: "a delayed key", follower: follower{queue: ours, retry: 1500 * time.Millisecond}, faults: delays},
+		{name: "a delayed key of client-go's queue", follower: follower{queue: clientgos, retry: 1500 * time.Millisecond}, faults: delays, early: true},
+		{name: "a delayed key of a queue that is not registered", follower: follower{retry: 1500 * time.Millisecond}, faults: delays, early: true},
+		{
+			name: "a call that waits", faults: delays,
+			follower: follower{queue: ours, reconcile: func(ctx context.Context, f *following, a *corev1.ConfigMap) error {
+				err := copyAndNote(ctx, f, a)
+				if err != nil {
+					select {
+					case <-time.After(1500 * time.Millisecond):
+					case <-ctx.Done():
+					}
+				}
+				return err
+			}},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			if test.follower.reconcile == nil {
+				test.follower.reconcile = copyAndNote
+			}
+			s := test.follower.scenario()
+			s.Converged = func(s *controllertest.State) error {
+				if (s.Get("configmaps", "a") == nil) != (s.Get("configmaps", "b") == nil) {
+					return errors.New("b is missing, or left")
+				}
+				return nil
+			}
+			o := quick(t)
+			o.Faults = test.faults
+			report := run(t, s, o)
+			for _, f := range report.Failures {
+				t.Error(f)
+			}
+			if report.Valid < 2 || report.Valid != report.Plans {
+				t.Errorf("%d of %d plans are valid: %q", report.Valid, report.Plans, report.Invalid)
+			}
+			want := `after step "create a": Converged said yes too early: it does not look at configmaps/a .metadata.annotations.noted, which came later under `
+			if text := strings.Join(report.TooEarly, "\n"); (text != "") != test.early || test.early && (!strings.Contains(text, want) || !strings.Contains(report.String(), want)) {
+				t.Errorf("it is said that Converged was too early: %q; want that: %t", text, test.early)
+			}
+		})
+	}
+}
+
+// TestPolling: keys that are delayed again and again are at rest.
+func TestPolling(t *testing.T) {
+	t.Parallel()
+	f := follower{
+		queue: func(env *controllertest.Env) workqueue.TypedRateLimitingInterface[string] {
+			q := queue.New(queue.Config[string]{})
+			env.Queue(q)
+			q.AddAfter("slow", time.Hour)
+			return q
+		},
+		retry: 300 * time.Millisecond,
+		reconcile: func(ctx context.Context, f *following, a *corev1.ConfigMap) error {
+			if a.Annotations["noted"] == "" {
+				return copyAndNote(ctx, f, a)
+			}
+			return errors.New("to be called again")
+		},
+	}
+	o := quick(t)
+	o.Parallel, o.Faults = 1, []controllertest.Kind{controllertest.Conflict}
+	report := run(t, f.scenario(), o)
+	for _, f := range report.Failures {
+		t.Error(f)
+	}
+	if report.Valid == 0 {
+		t.Error("no plan was valid")
+	}
+}
+
+// TestPresentState: a state is accepted only if nothing has happened since it was
+// listed.
+func TestPresentState(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	shown := map[string]bool{} // by namespace: the last state that Converged was asked about has the annotation
+	f := follower{reconcile: func(ctx context.Context, f *following, a *corev1.ConfigMap) error {
+		if a.Annotations["late"] != "" {
+			return nil
+		}
+		// Converged is asked 250ms after a was created, and takes 300ms.
+		select {
+		case <-time.After(400 * time.Millisecond):
+		case <-ctx.Done():
+		}
+		return f.annotate(ctx, a, "late", "yes")
+	}}
+	s := f.scenario()
+	s.Converged = func(s *controllertest.State) error {
+		a := s.Get("configmaps", "a")
+		mu.Lock()
+		shown[s.Namespace()] = a != nil && a.GetAnnotations()["late"] != ""
+		mu.Unlock()
+		time.Sleep(300 * time.Millisecond) // a busy machine
+		return nil
+	}
+	s.Script = append(s.Script, controllertest.Step{Name: "look", Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+		kube, err := kubernetes.NewForConfig(cfg)
+		if err != nil {
+			return err
+		}
+		a, err := kube.CoreV1().ConfigMaps(env.Namespace).Get(ctx, "a", metav1.GetOptions{})
+		mu.Lock()
+		defer mu.Unlock()
+		if err == nil && a.Annotations["late"] != "" && !shown[env.Namespace] {
+			t.Errorf("%s: a step was over although Converged had not seen the present state", env.Namespace)
+		}
+		return err
+	}})
+	o := quick(t)
+	o.Faults = []controllertest.Kind{controllertest.Slow}
+	for _, f := range run(t, s, o).Failures {
+		t.Error(f)
+	}
+}
+
+// TestStoredIDs: the id that the cloud chooses differs from run to run, and a
+// controller may store it.
+//
+// Proves X1.
+func TestStoredIDs(t *testing.T) {
+	t.Parallel()
+	const finalizer = "example.com/account"
+	f := follower{reconcile: func(ctx context.Context, f *following, a *corev1.ConfigMap) error {
+		accounts, err := f.env.Cloud.List(ctx, string(a.UID))
+		if err != nil {
+			return err
+		}
+		switch held := slices.Contains(a.Finalizers, finalizer); {
+		case a.DeletionTimestamp != nil && !held:
+			return nil
+		case a.DeletionTimestamp != nil:
+			for _, account := range accounts {
+				if err := f.env.Cloud.Delete(ctx, account.ID); err != nil && !errors.Is(err, cloud.ErrNotFound) {
+					return err
+				}
+			}
+			a.Finalizers = nil
+			_, err = f.kube.CoreV1().ConfigMaps(f.namespace).Update(ctx, a, metav1.UpdateOptions{})
+			return err
+		case !held:
+			a.Finalizers = []string{finalizer}
+			if a, err = f.kube.CoreV1().ConfigMaps(f.namespace).Update(ctx, a, metav1.UpdateOptions{}); err != nil {
+				return err
+			}
+		}
+		if len(accounts) == 0 {
+			account, err := f.env.Cloud.Create(ctx, cloud.Resource{Name: string(a.UID)})
+			if err != nil {
+				return err
+			}
+			accounts = append(accounts, account)
+		}
+		return f.annotate(ctx, a, "account", accounts[0].ID)
+	}}
+	s := f.scenario()
+	s.Converged = func(s *controllertest.State) error {
+		switch a, accounts := s.Get("configmaps", "a"), s.Cloud(); {
+		case a == nil && len(accounts) > 0:
+			return errors.New("an account is left")
+		case a != nil && (len(accounts) != 1 || a.GetAnnotations()["account"] != accounts[0].ID || a.GetDeletionTimestamp() != nil):
+			return fmt.Errorf("a has the account %q of %v", a.GetAnnotations()["account"], accounts)
+		}
+		return nil
+	}
+	o := quick(t)
+	o.Faults = []controllertest.Kind{controllertest.UserRecreate}
+	report := run(t, s, o)
+	for _, f := range report.Failures {
+		t.Error(f)
+	}
+	if report.Valid < 3 {
+		t.Errorf("%d of %d plans are valid", report.Valid, report.Plans)
+	}
+}
+
+// TestRecreatedAsWritten: the plan's user creates again what the script has written,
+// not what the API server and controllers have put into the object.
+//
+// Proves X1.
+func TestRecreatedAsWritten(t *testing.T) {
+	t.Parallel()
+	job := controllertest.Step{Name: "create work", Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+		kube, err := kubernetes.NewForConfig(cfg)
+		if err != nil {
+			return err
+		}
+		job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "work"}} // the server puts its uid into a selector
+		job.Spec.Completions, job.Spec.Parallelism = new(int32(2)), new(int32(1))
+		job.Spec.Template.Spec = corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: "i"}}}
+		_, err = kube.BatchV1().Jobs(env.Namespace).Create(ctx, job, metav1.CreateOptions{})
+		return err
+	}}
+	scale := controllertest.Step{Name: "scale work", Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+		kube, err := kubernetes.NewForConfig(cfg)
+		if err != nil {
+			return err
+		}
+		job, err := kube.BatchV1().Jobs(env.Namespace).Get(ctx, "work", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		job.Spec.Parallelism = new(int32(2))
+		_, err = kube.BatchV1().Jobs(env.Namespace).Update(ctx, job, metav1.UpdateOptions{})
+		return ignoreConflict(err)
+	}}
+	var mu sync.Mutex
+	carried, scaled := 0, 0
+	f := follower{reconcile: func(ctx context.Context, f *following, a *corev1.ConfigMap) error {
+		if uid := a.Annotations["uid"]; uid != "" && uid != string(a.UID) {
+			mu.Lock()
+			carried++
+			mu.Unlock()
+		}
+		return f.annotate(ctx, a, "uid", string(a.UID))
+	}}
+	s := f.scenario()
+	s.Script = []controllertest.Step{job, scale, {Name: "create a", Do: createsA}}
+	s.Converged = func(s *controllertest.State) error {
+		a, work := s.Get("configmaps", "a"), s.Get("jobs.batch", "work")
+		if a != nil && work != nil {
+			if spec, _ := work.Object["spec"].(map[string]any); spec["parallelism"] == int64(2) {
+				mu.Lock()
+				scaled++
+				mu.Unlock()
+			} else {
+				return errors.New("the job is not what the user wrote")
+			}
+		}
+		return nil
+	}
+	o := quick(t)
+	o.Faults = []controllertest.Kind{controllertest.UserRecreate}
+	report := run(t, s, o)
+	for _, f := range report.Failures {
+		t.Error(f)
+	}
+	if report.Valid < 2 || carried > 0 || scaled < report.Valid {
+		t.Errorf("%d plans are valid, %d objects were created with the controller's annotation, %d jobs were scaled", report.Valid, carried, scaled)
+	}
+}
+
+func ignoreConflict(err error) error {
+	if apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+// roleOf makes the ClusterRole of a name for a, and removes it with a, unless it leaks.
+func roleOf(name func(f *following, a *corev1.ConfigMap) metav1.ObjectMeta, leaks bool) *follower {
+	const finalizer = "example.com/role"
+	return &follower{reconcile: func(ctx context.Context, f *following, a *corev1.ConfigMap) error {
+		roles, configMaps := f.kube.RbacV1().ClusterRoles(), f.kube.CoreV1().ConfigMaps(f.namespace)
+		meta := name(f, a)
+		switch held := slices.Contains(a.Finalizers, finalizer); {
+		case a.DeletionTimestamp != nil && held:
+			if err := roles.Delete(ctx, meta.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+				return err
+			}
+			a.Finalizers = nil
+			_, err := configMaps.Update(ctx, a, metav1.UpdateOptions{})
+			return err
+		case a.DeletionTimestamp == nil && !held && !leaks:
+			a.Finalizers = []string{finalizer}
+			_, err := configMaps.Update(ctx, a, metav1.UpdateOptions{})
+			return err
+		}
+		_, err := roles.Create(ctx, &rbacv1.ClusterRole{ObjectMeta: meta}, metav1.CreateOptions{})
+		return ignoreExists(err)
+	}}
+}
+
+// TestClusterScoped: a cluster-scoped object belongs to the run that creates it,
+// whatever its name is.
+//
+// Proves X1.
+func TestClusterScoped(t *testing.T) {
+	t.Parallel()
+	byUID := func(_ *following, a *corev1.ConfigMap) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Name: "of-" + string(a.UID)}
+	}
+	converged := func(s *controllertest.State) error {
+		if a, roles := s.Get("configmaps", "a"), s.Objects("clusterroles.rbac.authorization.k8s.io"); (a == nil) != (len(roles) == 0) {
+			return fmt.Errorf("a is there: %t, roles: %d", a != nil, len(roles))
+		}
+		return nil
+	}
+	tests := []struct {
+		name  string
+		meta  func(*following, *corev1.ConfigMap) metav1.ObjectMeta
+		leaks bool
+		want  string // "" means no failure
+	}{
+		{name: "named by uid", meta: byUID},
+		{name: "named by uid and left", meta: byUID, leaks: true, want: "a is there: false, roles: 1"},
+		{
+			name: "named by a prefix", want: "clusterroles.rbac.authorization.k8s.io/role- has a generated name, so nothing tells which run it belongs to: let metadata.generateName contain the namespace of the run",
+			meta:  func(*following, *corev1.ConfigMap) metav1.ObjectMeta { return metav1.ObjectMeta{GenerateName: "role-"} },
+			leaks: true,
+		},
+		{
+			name: "one name for all runs", want: "clusterroles.rbac.authorization.k8s.io/controllertest-alarm is written by two runs at once: let its name contain the namespace of the run",
+			meta: func(*following, *corev1.ConfigMap) metav1.ObjectMeta {
+				return metav1.ObjectMeta{Name: "controllertest-alarm"}
+			},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s := roleOf(test.meta, test.leaks).scenario()
+			s.Converged = converged
+			o := quick(t)
+			o.Faults = []controllertest.Kind{controllertest.LostResponse, controllertest.DropRequest, controllertest.CrashAfter, controllertest.UserDelete}
+			o.Settle = 5 * time.Second
+			o.KeepNamespaces = false
+			report, err := controllertest.Run(t.Context(), s, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var all strings.Builder
+			for _, f := range report.Failures {
+				all.WriteString(f.String())
+			}
+			if text := all.String(); (text == "") != (test.want == "") || !strings.Contains(text, test.want) {
+				t.Errorf("found %q, want %q", text, test.want)
+			}
+			if test.want == "" && (report.Valid < 8 || !slices.Contains(report.Operations, "create clusterroles.rbac.authorization.k8s.io of-[uid configmaps]#1")) {
+				t.Errorf("%d valid plans of the operations %q", report.Valid, report.Operations)
+			}
+			kube, err := kubernetes.NewForConfig(o.Config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			roles, err := kube.RbacV1().ClusterRoles().List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, role := range roles.Items {
+				if strings.HasPrefix(role.Name, "of-") && test.name == "named by uid and left" || role.Name == "controllertest-alarm" && test.name == "one name for all runs" {
+					t.Errorf("%s is left", role.Name)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,126 @@
+package controllertest
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/controllerkit/controllerkit/controllertest/fault"
+)
+
+// TestWrote holds what a user creates again: what the user has written, and nothing
+// that others have.
+func TestWrote(t *testing.T) {
+	const (
+		created = `{"apiVersion":"v1","kind":"Widget","metadata":{"name":"a","labels":{"mine":"1"},"creationTimestamp":null},"spec":{"size":1,"list":[1,2]},"status":{}}`
+		stored  = `{"apiVersion":"v1","kind":"Widget","metadata":{"name":"a","namespace":"ns","uid":"u1","resourceVersion":"7","generation":1,"creationTimestamp":"2026-01-01T00:00:00Z",
+			"managedFields":[{"manager":"x"}],"labels":{"mine":"1","theirs":"1"},"annotations":{"theirs":"1"},"finalizers":["theirs"]},
+			"spec":{"size":1,"list":[1,2],"default":true,"inner":{"default":true}},"status":{"ready":true}}`
+		meta = `"metadata":{"name":"a","labels":{"mine":"1"}}`
+	)
+	// edited is what is stored after a change, and what an update of it sends.
+	edited := func(edit func(metadata, spec map[string]any)) string {
+		o := object(t, stored)
+		edit(o.Object["metadata"].(map[string]any), o.Object["spec"].(map[string]any))
+		b, err := json.Marshal(o.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	bigger := edited(func(_, spec map[string]any) { spec["size"] = int64(2) })
+	tests := []struct {
+		name   string
+		op     fault.Op
+		stored string // "" means as before
+		want   string
+	}{
+		{name: "an update", op: fault.Op{Verb: "update", Body: []byte(bigger)}, stored: bigger, want: `{"apiVersion":"v1","kind":"Widget",` + meta + `,"spec":{"size":2,"list":[1,2]},"status":{}}`},
+		{
+			name: "an update of a list, a new map and a map that is removed",
+			op: fault.Op{Verb: "update", Body: []byte(edited(func(metadata, spec map[string]any) {
+				spec["list"], spec["map"] = []any{int64(3)}, map[string]any{"k": map[string]any{"l": "v"}}
+				delete(metadata, "labels")
+			}))},
+			stored: edited(func(metadata, spec map[string]any) {
+				spec["list"], spec["map"] = []any{int64(3)}, map[string]any{"k": map[string]any{"l": "v", "default": "x"}}
+				delete(metadata, "labels")
+			}),
+			want: `{"apiVersion":"v1","kind":"Widget","metadata":{"name":"a"},"spec":{"size":1,"list":[3],"map":{"k":{"l":"v"}}},"status":{}}`,
+		},
+		{name: "an update of nothing", op: fault.Op{Verb: "update", Body: []byte(stored)}, want: `{"apiVersion":"v1","kind":"Widget",` + meta + `,"spec":{"size":1,"list":[1,2]},"status":{}}`},
+		{
+			name: "a merge patch", stored: edited(func(metadata, spec map[string]any) {
+				metadata["annotations"].(map[string]any)["mine"] = "2"
+				delete(spec, "size")
+			}),
+			op:   fault.Op{Verb: "patch", ContentType: string(types.MergePatchType), Body: []byte(`{"metadata":{"annotations":{"mine":"2"}},"spec":{"size":null}}`)},
+			want: `{"apiVersion":"v1","kind":"Widget","metadata":{"name":"a","labels":{"mine":"1"},"annotations":{"mine":"2"}},"spec":{"list":[1,2]},"status":{}}`,
+		},
+		{
+			name: "a JSON patch", stored: edited(func(metadata, spec map[string]any) {
+				metadata["annotations"].(map[string]any)["a/b"] = "2"
+				spec["list"] = []any{int64(1), int64(2), int64(3)}
+			}),
+			op: fault.Op{Verb: "patch", ContentType: string(types.JSONPatchType), Body: []byte(
+				`[{"op":"test","path":"/spec/default","value":true},{"op":"add","path":"/metadata/annotations/a~1b","value":"2"},{"op":"add","path":"/spec/list/-","value":3},{"op":"add","path":"/metadata/finalizers/-","value":"mine"}]`)},
+			want: `{"apiVersion":"v1","kind":"Widget","metadata":{"name":"a","labels":{"mine":"1"},"annotations":{"a/b":"2"}},"spec":{"size":1,"list":[1,2,3]},"status":{}}`,
+		},
+		{
+			name: "an apply", stored: bigger,
+			op:   fault.Op{Verb: "apply", ContentType: string(types.ApplyYAMLPatchType), Body: []byte("apiVersion: v1\nkind: Widget\nmetadata: {name: a}\nspec: {size: 2}\nstatus: {ready: true}\n")},
+			want: `{"apiVersion":"v1","kind":"Widget",` + meta + `,"spec":{"size":2,"list":[1,2]},"status":{}}`,
+		},
+		{name: "what is no object", op: fault.Op{Verb: "patch", ContentType: string(types.JSONPatchType), Body: []byte(`{`)}, want: `{"apiVersion":"v1","kind":"Widget",` + meta + `,"spec":{"size":1,"list":[1,2]},"status":{}}`},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			r := quietRun(Scenario{}, "ns")
+			key := objectKey{"widgets.example.com", "ns", "a"}
+			first := object(t, stored)
+			r.learnLocked(key, first)
+			r.wrote = map[objectKey]*unstructured.Unstructured{}
+			r.wrote[key] = r.wroteLocked(key, &fault.Op{Verb: "create", Body: []byte(created)}, first)
+			before := r.wrote[key].DeepCopy()
+			if test.stored == "" {
+				test.stored = stored
+			}
+			got := r.wroteLocked(key, &test.op, object(t, test.stored))
+			if diff := cmp.Diff(text(object(t, test.want).Object), text(got.Object)); diff != "" {
+				t.Errorf("the user wrote (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(before, r.wrote[key]); diff != "" {
+				t.Errorf("what was written before was modified (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+// FuzzOperation holds that no request is too strange to be named in a plan, and to be
+// done again by its user.
+func FuzzOperation(f *testing.F) {
+	f.Add("update", "", "a", []byte(`{"metadata":{"resourceVersion":"7","labels":null},"spec":[{}]}`))
+	f.Add("patch", string(types.JSONPatchType), "a", []byte(`[{"op":"add","path":"/metadata/labels/x~1y","value":1},{"op":"remove","path":""}]`))
+	f.Add("apply", string(types.ApplyYAMLPatchType), "a#1 + 409@b", []byte("metadata: {labels: 1}\n? {}\n: []\n"))
+	f.Add("create", "", "", []byte(`{"metadata":[]}`))
+	f.Fuzz(func(t *testing.T, verb, contentType, name string, body []byte) {
+		r := quietRun(Scenario{}, "ns")
+		key := objectKey{"configmaps", "ns", "a"}
+		first := object(t, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"ns","uid":"u1","resourceVersion":"7","labels":{"l":"1"}},"data":{"k":"v"}}`)
+		r.learnLocked(key, first)
+		r.wrote = map[objectKey]*unstructured.Unstructured{key: first.DeepCopy()}
+		op := &fault.Op{Verb: verb, Resource: "configmaps", Namespace: "ns", Name: name, ContentType: contentType, Body: body}
+		id := r.countLocked(r.signatureLocked(op))
+		if p, err := parsePlan(string(Conflict) + "@" + id); err != nil || len(p) != 1 {
+			t.Errorf("%q is read as %v, %v", id, p, err)
+		}
+		wrote := r.wroteLocked(key, op, first)
+		if _, err := wrote.MarshalJSON(); err != nil || wrote.GetName() != "a" && verb != "create" { // the server has accepted what is created
+
+			t.Errorf("the user wrote %v: %v", wrote, err)
+		}
+	})
+}
