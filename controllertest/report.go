@@ -43,7 +43,7 @@ type Report struct {
 	Plans      int      // that were run
 	Valid      int      // plans whose faults all happened
 	Invalid    []string // plans some of whose faults did not happen, which says nothing about the controller
-	TooEarly   []string // steps after which Converged returned nil too early, and the fields that it does not look at
+	TooEarly   []string // steps after which Converged returned nil before the state was that of the runs without faults, and the fields that it does not check
 	Failures   []Failure
 	Kinds      map[Kind]Count // by the kind of the first fault
 	Duration   time.Duration  // of the plans; the runs without faults are not in it

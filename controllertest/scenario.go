@@ -23,9 +23,10 @@ type Scenario struct {
 
 	// Start runs the controller and blocks until all that it started has stopped,
 	// which has to be soon after ctx is done. It makes its clients from cfg, and
-	// everything else anew: each call is a new process. It must confine itself to
-	// env.Namespace (and to cluster-scoped objects whose names contain it), because
-	// other runs go on beside it. An error or a return while ctx is not done is a
+	// everything else again: each call is a new process. It must confine itself to
+	// env.Namespace, and to cluster-scoped objects that it creates itself and whose
+	// names contain env.Namespace or the uid of an object, because other runs go on
+	// beside it. An error or a return while ctx is not done is a
 	// crash that is reported.
 	Start func(ctx context.Context, cfg *rest.Config, env *Env) error
 
@@ -43,8 +44,9 @@ type Scenario struct {
 	Script []Step
 
 	// Converged says whether the cluster is as it should be: nil, or what is
-	// missing. It is asked at rest, when nothing was written for Options.Quiet, with
-	// the whole present state, and must not modify or keep it.
+	// missing. It is asked when nothing has happened for Options.Quiet, with the whole
+	// present state, and must not modify or keep it. If something happens while it is
+	// asked, it is asked again.
 	Converged func(s *State) error
 
 	// Invariants hold in every state that the cluster goes through, under every
@@ -125,7 +127,11 @@ func (e *Env) External(ctx context.Context, name string, call func(context.Conte
 	return e.incarnation.external(ctx, name, call)
 }
 
-// Queue registers a work queue, which must be empty at rest: Len is 0.
+// Queue registers a work queue. At rest its Len must be 0. If the queue has the
+// method Snapshot of queue.Queue, a running key and a key whose delay ends within 5s
+// are no rest either. The queues of client-go do not report these keys: there a
+// Converged that does not check everything may return nil too early, which
+// Report.TooEarly names.
 func (e *Env) Queue(q interface{ Len() int }) {
 	if e.incarnation != nil {
 		e.incarnation.addQueue(q)

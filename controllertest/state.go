@@ -10,9 +10,9 @@ import (
 )
 
 // A State is what a run's part of the cluster looks like at one moment: the
-// objects in its namespace, the cluster-scoped objects whose name contains that of
-// its namespace and what is in namespaces named so, and its cloud. Its objects
-// must not be modified.
+// objects in its namespace, the cluster-scoped objects that it created or whose name
+// contains that of its namespace, the objects in namespaces named so, and its cloud.
+// Its objects must not be modified.
 type State struct {
 	namespace string
 	objects   map[objectKey]*unstructured.Unstructured
