@@ -23,14 +23,14 @@ import (
 	"github.com/controllerkit/controllerkit/status"
 )
 
-// namespace brings the tenant's namespace and what is in it to what the spec
-// asks for. It returns the condition NamespaceReady, or a condition without a
-// type where nothing can be said but that it has to be tried again.
+// namespace makes the tenant's namespace and the objects in it match the spec. It
+// returns the condition NamespaceReady. If the outcome is unknown, it returns an
+// error and a condition without a type, which leaves the status unchanged.
 func (c *Controller) namespace(ctx context.Context, t *v1alpha1.Tenant, members []rbacv1.Subject) (metav1.Condition, error) {
 	ns, err := c.namespaces.Get(t.Name)
 	if apierrors.IsNotFound(err) {
-		// Create and not apply: apply would take over a namespace of this name
-		// that the cache does not show yet.
+		// Create instead of apply: an apply would take over an existing namespace
+		// of this name that is not in the cache yet.
 		client := c.kube.CoreV1().Namespaces()
 		ns, err = client.Create(ctx, newNamespace(t), metav1.CreateOptions{FieldManager: string(manager)})
 		if apierrors.IsAlreadyExists(err) {
@@ -41,12 +41,13 @@ func (c *Controller) namespace(ctx context.Context, t *v1alpha1.Tenant, members 
 	case err != nil:
 		return failed(err, t, "Namespace", t.Name)
 	case ns.DeletionTimestamp != nil:
-		// Nothing can be made in it. Its deletion is an event that brings the
-		// tenant back.
+		// The API server rejects new objects in it. The event of its deletion
+		// enqueues the tenant.
 		return terminating(t.Name), nil
 	case !metav1.IsControlledBy(ns, t):
 		if owner := metav1.GetControllerOfNoCopy(ns); isTenant(owner) && owner.Name == t.Name {
-			// Of an earlier tenant of this name: the garbage collector removes it.
+			// It belongs to a deleted tenant of the same name: the garbage
+			// collector removes it.
 			return terminating(t.Name), nil
 		}
 		return taken(reasonNamespaceTaken, "Namespace", t.Name)
@@ -59,7 +60,7 @@ func (c *Controller) namespace(ctx context.Context, t *v1alpha1.Tenant, members 
 		}
 	}
 
-	// One child that is in trouble does not keep the others waiting.
+	// A failure of one child does not block the others.
 	quota, quotaErr := c.resourceQuota(ctx, t)
 	binding, bindingErr := c.roleBinding(ctx, t, members)
 	policy, policyErr := c.networkPolicy(ctx, t)
@@ -72,7 +73,7 @@ func (c *Controller) namespace(ctx context.Context, t *v1alpha1.Tenant, members 
 	if err != nil {
 		return metav1.Condition{}, err
 	}
-	return status.True(v1alpha1.ConditionNamespaceReady, reasonApplied, fmt.Sprintf("namespace %q is as the spec asks", t.Name)), nil
+	return status.True(v1alpha1.ConditionNamespaceReady, reasonApplied, fmt.Sprintf("namespace %q matches the spec", t.Name)), nil
 }
 
 func newNamespace(t *v1alpha1.Tenant) *corev1.Namespace {
@@ -108,8 +109,8 @@ func (c *Controller) roleBinding(ctx context.Context, t *v1alpha1.Tenant, member
 		WithRoleRef(applyrbacv1.RoleRef().WithAPIGroup(rbacv1.GroupName).WithKind("ClusterRole").WithName("edit"))
 	for _, m := range members {
 		subject := applyrbacv1.Subject().WithKind(m.Kind).WithName(m.Name)
-		// An empty string would be a field with a value, and not the one that the
-		// server stores: every reconcile would find a difference.
+		// An empty string would be applied as a value. The server stores another
+		// value, so every reconcile would find a difference.
 		if m.APIGroup != "" {
 			subject.WithAPIGroup(m.APIGroup)
 		}
@@ -126,8 +127,8 @@ func (c *Controller) roleBinding(ctx context.Context, t *v1alpha1.Tenant, member
 }
 
 func (c *Controller) networkPolicy(ctx context.Context, t *v1alpha1.Tenant) (metav1.Condition, error) {
-	// All pods are selected, so what no rule allows is denied; the one rule
-	// allows the pods of this namespace.
+	// The policy selects all pods, so it denies all traffic that no rule allows.
+	// Its only rule allows traffic from pods of the same namespace.
 	fromWithin := applynetworkingv1.NetworkPolicyPeer().WithPodSelector(applymetav1.LabelSelector())
 	config := applynetworkingv1.NetworkPolicy(childName, t.Name).
 		WithLabels(map[string]string{TenantLabel: t.Name}).
@@ -143,8 +144,7 @@ func (c *Controller) networkPolicy(ctx context.Context, t *v1alpha1.Tenant) (met
 	}.ensure(ctx, t)
 }
 
-// child is an object in the tenant's namespace: as the cache shows it, and as
-// it should be.
+// child is an object in the tenant's namespace: its cached and its desired state.
 type child[T metav1.Object, C any] struct {
 	kind   string
 	memory *ssa.Memory[T, C]
@@ -159,8 +159,8 @@ type child[T metav1.Object, C any] struct {
 	wanted  bool
 }
 
-// ensure applies or deletes the child. The zero condition and no error mean
-// that it is as it should be.
+// ensure applies or deletes the child. It returns the zero condition and no error
+// if the child matches the spec.
 func (ch child[T, C]) ensure(ctx context.Context, t *v1alpha1.Tenant) (metav1.Condition, error) {
 	name := t.Name + "/" + childName
 	found := ch.liveErr == nil
@@ -171,7 +171,7 @@ func (ch child[T, C]) ensure(ctx context.Context, t *v1alpha1.Tenant) (metav1.Co
 	var err error
 	switch {
 	case !ch.wanted && !own:
-		// None, or somebody else's.
+		// There is none, or it belongs to another owner.
 	case !ch.wanted:
 		uid := ch.live.GetUID()
 		err = ch.client.Delete(ctx, childName, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
@@ -181,12 +181,14 @@ func (ch child[T, C]) ensure(ctx context.Context, t *v1alpha1.Tenant) (metav1.Co
 	case found && !own:
 		return taken(reasonObjectTaken, ch.kind, name)
 	case found:
-		// With the uid of live, so that the server refuses what would bring back an
-		// object that has gone meanwhile, or change another one of its name.
+		// The apply carries the uid of live. If that object has been deleted or
+		// replaced, the server rejects the apply instead of creating or changing
+		// another object.
 		_, _, err = ch.memory.ApplyChanged(ctx, manager, ch.client, ch.config, ch.live, ch.extract)
 	default:
-		// Without force: should there be one that the cache does not show yet, it
-		// is somebody else's, and stays as it is.
+		// TryApply does not force. If an object of another owner exists that is not
+		// in the cache yet, the server returns a conflict and the object keeps its
+		// fields.
 		_, err = ssa.TryApply(ctx, manager, ch.client, ch.config)
 	}
 	if err != nil {
@@ -196,8 +198,8 @@ func (ch child[T, C]) ensure(ctx context.Context, t *v1alpha1.Tenant) (metav1.Co
 }
 
 func ownerReference(t *v1alpha1.Tenant) *applymetav1.OwnerReferenceApplyConfiguration {
-	// Without blockOwnerDeletion, for which some clusters want the right to
-	// update tenants/finalizers.
+	// blockOwnerDeletion is not set, because some clusters require the right to
+	// update tenants/finalizers for it.
 	return applymetav1.OwnerReference().
 		WithAPIVersion(v1alpha1.SchemeGroupVersion.String()).
 		WithKind(tenantKind).
@@ -214,10 +216,11 @@ func isTenant(ref *metav1.OwnerReference) bool {
 	return err == nil && gv.Group == v1alpha1.GroupName
 }
 
-// taken is what stands in the way and is not the tenant's. Retrying does not
-// help; the event of its deletion does.
+// taken reports an object of another owner that blocks the tenant. The error is
+// terminal, because a retry does not help: the event of the object's deletion
+// enqueues the tenant.
 func taken(reason, kind, name string) (metav1.Condition, error) {
-	message := fmt.Sprintf("%s %q exists and does not belong to this tenant: delete it if nobody needs it", kind, name)
+	message := fmt.Sprintf("%s %q exists and does not belong to this tenant: delete it if it is not needed", kind, name)
 	if reason == reasonNamespaceTaken {
 		message += ", or create the tenant under another name"
 	}
@@ -225,15 +228,16 @@ func taken(reason, kind, name string) (metav1.Condition, error) {
 		fmt.Errorf("%s: %w", message, reconcile.ErrTerminal)
 }
 
-// terminating is what passes by itself: an event ends it, no retry.
+// terminating reports a namespace that is being deleted. No retry is needed: the
+// event of its deletion enqueues the tenant.
 func terminating(name string) metav1.Condition {
 	return status.False(v1alpha1.ConditionNamespaceReady, reasonNamespaceTerminating,
-		fmt.Sprintf("namespace %q is being deleted; it is made anew when it is gone", name))
+		fmt.Sprintf("namespace %q is being deleted; the controller creates it again afterwards", name))
 }
 
-// failed is for an error of the API server. Only what a human has to cure goes
-// into the condition. The rest passes, and its text differs from one attempt
-// to the next: in a condition that would be a write for each of them.
+// failed handles an error of the API server. The condition reports only errors
+// that a person must fix. Other errors are transient and their text differs from
+// attempt to attempt: in a condition, each attempt would cause a write.
 func failed(err error, t *v1alpha1.Tenant, kind, name string) (metav1.Condition, error) {
 	wrapped := fmt.Errorf("%s %s: %w", kind, name, err)
 	switch {
@@ -241,7 +245,7 @@ func failed(err error, t *v1alpha1.Tenant, kind, name string) (metav1.Condition,
 		return terminating(t.Name), nil
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
 		if errors.Is(err, ssa.ErrUIDMismatch) {
-			break // it was replaced; the cache will show it
+			break // the object was replaced, and an event will update the cache
 		}
 		return status.False(v1alpha1.ConditionNamespaceReady, reasonRefused, wrapped.Error()), wrapped
 	}

@@ -45,8 +45,8 @@ const (
 	// Finalizer keeps a Tenant until its account is closed.
 	Finalizer = "tenancy.example.com/account"
 
-	// TenantLabel is on everything the controller makes; its value is the
-	// tenant's name. It is for people who look for these objects.
+	// TenantLabel marks every object that the controller creates. Its value is
+	// the tenant's name. People select by it; the controller does not.
 	TenantLabel = "tenancy.example.com/tenant"
 
 	name                     = "tenant-controller"
@@ -54,15 +54,14 @@ const (
 
 	tenantKind = "Tenant"
 
-	// childName is the name of every object in a tenant's namespace. It is one
-	// name, so that the informers can select by it: they then see all that there
-	// is of that name, also what belongs to somebody else or has lost its
-	// labels, and nothing more.
+	// childName is the name of every object in a tenant's namespace. The informers
+	// select by this name instead of by label, so they also see an object of
+	// another owner and an object that lost its labels.
 	childName = "tenant"
 )
 
-// GracePeriod is how long tenants that are being reconciled may go on after
-// Run was asked to stop. Whoever runs it must wait a little longer.
+// GracePeriod bounds how long running reconciles may continue after the context
+// of Run is done. The caller of Run must allow a little more time than that.
 const GracePeriod = 8 * time.Second
 
 // Reasons of conditions.
@@ -78,24 +77,26 @@ const (
 	reasonAccountClosed        = "AccountClosed"
 )
 
-// Config is what a [Controller] needs.
+// Config configures a [Controller].
 type Config struct {
-	// REST reaches the API server. It is copied. Required.
+	// REST is the configuration of the API server's clients. New copies it.
+	// Required.
 	REST *rest.Config
 
-	// Billing reaches the billing service. Required.
+	// Billing is the client of the billing service. Required.
 	Billing *billing.Client
 
-	// Workers is the number of tenants that may be reconciled at once. 0 means 4.
+	// Workers is the maximum number of concurrent reconciles. 0 means 4.
 	Workers int
 
-	// Selector chooses the tenants that this instance serves by their labels, so
-	// that several instances can share a cluster. Each tenant needs exactly one:
-	// what no instance selects waits, also for its deletion. A tenant changes hands
-	// when its labels do. nil means all.
+	// Selector selects the tenants of this instance by their labels, so that
+	// several instances can share a cluster. Exactly one instance must select each
+	// tenant: a tenant that no instance selects is neither reconciled nor, once
+	// deleted, cleaned up. A change of a tenant's labels moves it to another
+	// instance. Nil selects all tenants.
 	Selector labels.Selector
 
-	// Metrics receives counts. nil means none.
+	// Metrics receives the controller's metrics. Nil disables metrics.
 	Metrics *metrics.Metrics
 
 	// Unguarded turns off the loop's guard against hot loops, for tests that look for
@@ -115,7 +116,8 @@ type Controller struct {
 	bindings   rbaclisters.RoleBindingLister
 	policies   networkinglisters.NetworkPolicyLister
 
-	// What was applied to the children: where nothing changed, the decision is cheap.
+	// The last applied configurations. They make it cheap to decide that an
+	// unchanged child needs no request.
 	appliedQuotas   ssa.Memory[*corev1.ResourceQuota, *applycorev1.ResourceQuotaApplyConfiguration]
 	appliedBindings ssa.Memory[*rbacv1.RoleBinding, *applyrbacv1.RoleBindingApplyConfiguration]
 	appliedPolicies ssa.Memory[*networkingv1.NetworkPolicy, *applynetworkingv1.NetworkPolicyApplyConfiguration]
@@ -124,19 +126,20 @@ type Controller struct {
 	loop      reconcile.Controller[types.NamespacedName]
 }
 
-// New connects the informers, the queue and the loop. It starts nothing:
-// [Controller.RunInformers] and [Controller.Run] do.
+// New connects the informers, the queue and the loop. It starts no goroutine:
+// call [Controller.RunInformers] and [Controller.Run].
 func New(cfg Config) (*Controller, error) {
 	if cfg.REST == nil || cfg.Billing == nil {
 		return nil, errors.New("controller: Config.REST and Config.Billing are required")
 	}
-	// Each reconcile waits until the caches show what the one before it wrote.
+	// Each reconcile of a key waits until the caches show the writes of the
+	// previous one.
 	writes := consistency.New(consistency.Config{})
 	config := rest.AddUserAgent(rest.CopyConfig(cfg.REST), name)
 	config.Wrap(writes.Wrap)
 	queueConfig := queue.Config[types.NamespacedName]{
 		Name: name,
-		// While the billing service is away, a tenant asks at least every 30s.
+		// While the billing service fails, each tenant retries at least every 30s.
 		RateLimiter: queue.Exponential[types.NamespacedName](100*time.Millisecond, 30*time.Second),
 	}
 	c := &Controller{billing: cfg.Billing}
@@ -155,13 +158,13 @@ func New(cfg Config) (*Controller, error) {
 	}
 	c.kube, c.tenancy = kube, tenancy.TenancyV1alpha1().Tenants()
 
-	// Of Tenants and Namespaces nothing is extracted, so their managedFields,
-	// often the larger half of an object, need not be kept. The children's must
-	// be: ssa.ApplyChanged reads from them what this controller owns.
+	// informer.Trim drops managedFields, which are often the larger half of an
+	// object. The informers of the children must keep them, because
+	// ssa.ApplyChanged reads the fields that this controller owns from them.
 	//
-	// The selector is for Tenants alone. Of namespaces and children each instance
-	// sees all, because what stands in a tenant's way does not carry its labels;
-	// tenantOf drops the events of those that others serve.
+	// The selector applies to Tenants only. Each instance sees all namespaces and
+	// children, because an object that blocks a tenant does not carry the tenant's
+	// labels. tenantOf ignores objects that concern no tenant of this instance.
 	crs := tenantinformers.NewSharedInformerFactoryWithOptions(tenancy, 0, tenantinformers.WithTransform(informer.Trim),
 		tenantinformers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			consistentList(o)
@@ -215,42 +218,44 @@ func New(cfg Config) (*Controller, error) {
 	return c, nil
 }
 
-// consistentList keeps an informer from beginning in the past. Where the server
-// does not stream the initial list, client-go asks for one of any version, which
-// after a restart may be older than what this process acted on before it: it
-// would make children for a tenant that has long gone. Such a list costs the API
-// server more, once at each start.
+// consistentList makes an informer start with a consistent list. If the server
+// does not stream the initial list, client-go requests a list with
+// resourceVersion "0", which the API server may serve from a stale watch cache.
+// After a restart that list could be older than the state that the previous
+// process saw, and the controller would create children for a deleted tenant. A
+// consistent list costs the API server more, once at each start.
 func consistentList(o *metav1.ListOptions) {
 	if o.ResourceVersion == "0" {
 		o.ResourceVersion = ""
 	}
 }
 
-// tenantOf names the tenant that an object concerns, by the object's namespace,
-// which has the tenant's name, and not by its owner: what belongs to somebody
-// else can stand in a tenant's way, and its deletion must bring the tenant
-// back. Namespaces that are no tenant's are nobody's business.
+// tenantOf maps an object to the key of the tenant that it concerns. It uses the
+// object's namespace, which has the tenant's name, instead of the object's owner:
+// an object of another owner can block a tenant, and its deletion must enqueue
+// that tenant. Other namespaces map to no key.
 func tenantOf[T metav1.Object](c *Controller) func(T) []types.NamespacedName {
 	return func(obj T) []types.NamespacedName {
 		name := cmp.Or(obj.GetNamespace(), obj.GetName())
 		if _, err := c.tenants.Get(name); err != nil {
-			// A tenant that the cache does not show yet comes with its own event.
+			// The event of a tenant that is not in the cache yet enqueues it.
 			return nil
 		}
 		return []types.NamespacedName{{Name: name}}
 	}
 }
 
-// RunInformers runs the informers until ctx is done. One that does not sync, for
-// want of the CRD or of a right, is an error that says so. It runs once.
+// RunInformers runs the informers until ctx is done. If an informer does not
+// sync, for example because the CRD or a right is missing, RunInformers returns an
+// error that names it. A Controller's informers run only once.
 func (c *Controller) RunInformers(ctx context.Context) error {
-	defer c.loop.Queue.ShutDown() // nobody fills it any more
+	defer c.loop.Queue.ShutDown() // no more events arrive
 	return c.informers.Run(ctx)
 }
 
-// Ready returns nil once the informers are in sync.
+// Ready returns nil once the informers have synced.
 func (c *Controller) Ready() error { return c.informers.Ready() }
 
-// Run reconciles tenants until ctx is done. It waits for the informers first,
-// and can be called again after it returned: it is what a leader runs.
+// Run waits until the informers have synced and then reconciles tenants until ctx
+// is done. A leader calls it once for each of its terms.
 func (c *Controller) Run(ctx context.Context) error { return c.loop.Run(ctx) }

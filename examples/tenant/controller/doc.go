@@ -1,19 +1,21 @@
 // Package controller reconciles Tenants with the packages of controllerkit.
 //
-// For each Tenant it keeps a namespace of the tenant's name, in it a
-// ResourceQuota, a RoleBinding to ClusterRole edit and a NetworkPolicy, each
-// named "tenant", and an account in the billing service. The conditions Ready,
-// NamespaceReady and AccountOpen say how far it is.
+// For each Tenant the controller maintains a namespace with the tenant's name
+// and an account in the billing service. The namespace contains a ResourceQuota,
+// a RoleBinding to ClusterRole edit and a NetworkPolicy, each named "tenant". The
+// conditions Ready, NamespaceReady and AccountOpen report the progress.
 //
-// What it shows, and where to look:
+// The code demonstrates four rules:
 //
-//   - The finalizer is stored before the account is opened, and openAccount does
-//     not compile without the proof of it (reconcile.go).
-//   - What is not the tenant's own is never touched (children.go): a namespace
-//     is created and not applied, and an apply carries the uid of the object
-//     that it is meant for, or does not force.
-//   - Every object that could stand in the way is watched, whoever owns it, so
-//     that its deletion brings the tenant back at once, without polling
-//     (controller.go).
-//   - When nothing changes, nothing is written.
+//   - The finalizer is stored before the account is opened. openAccount takes a
+//     finalizer.Held, so a call without a stored finalizer does not compile
+//     (reconcile.go).
+//   - The controller never changes an object that does not belong to the tenant
+//     (children.go). It creates the namespace instead of applying it. An apply to
+//     an existing object carries that object's uid; an apply that may create an
+//     object does not force.
+//   - The controller watches every object that can block a tenant, whatever its
+//     owner. The deletion of that object enqueues the tenant at once, without
+//     polling (controller.go).
+//   - If the cluster already matches the spec, a reconcile sends no writes.
 package controller

@@ -8,15 +8,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// subjectOf says whom a member's name means. Names that begin with "system:"
-// are Kubernetes' own: a role given to system:authenticated would open the
-// namespace to everybody, so none but service accounts is taken. The error
-// says what to write instead.
+// subjectOf returns the RBAC subject that a member's name denotes. Kubernetes
+// reserves names that begin with "system:", so subjectOf rejects them except for
+// service accounts: a RoleBinding to system:authenticated would open the namespace
+// to every user. The error explains what to write instead.
 func subjectOf(member string) (rbacv1.Subject, error) {
 	if account, ok := strings.CutPrefix(member, "system:serviceaccount:"); ok {
 		namespace, name, _ := strings.Cut(account, ":")
 		if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
-			return rbacv1.Subject{}, fmt.Errorf("member %q is no service account: write system:serviceaccount:NAMESPACE:NAME", member)
+			return rbacv1.Subject{}, fmt.Errorf("member %q is not a valid service account: write system:serviceaccount:NAMESPACE:NAME", member)
 		}
 		return rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}, nil
 	}
@@ -29,7 +29,7 @@ func subjectOf(member string) (rbacv1.Subject, error) {
 	case strings.TrimSpace(name) == "":
 		return rbacv1.Subject{}, fmt.Errorf("member %q has no name: write alice, group:devs or system:serviceaccount:NAMESPACE:NAME", member)
 	case strings.HasPrefix(name, "system:"):
-		return rbacv1.Subject{}, fmt.Errorf("member %q is a name of Kubernetes' own: remove it, or write system:serviceaccount:NAMESPACE:NAME for a service account", member)
+		return rbacv1.Subject{}, fmt.Errorf("member %q is reserved by Kubernetes: remove it, or write system:serviceaccount:NAMESPACE:NAME for a service account", member)
 	}
 	return rbacv1.Subject{Kind: kind, APIGroup: rbacv1.GroupName, Name: name}, nil
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/controllerkit/controllerkit/status"
 )
 
-// reconcile brings one tenant to what its spec asks for. It reads from the
-// informers' caches, whose objects it never changes.
+// reconcile makes the cluster and the billing service match one tenant's spec. It
+// reads from the informers' caches and never modifies the cached objects.
 func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
 	t, err := c.tenants.Get(key.Name)
 	if apierrors.IsNotFound(err) {
@@ -29,7 +29,8 @@ func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) (r
 		return reconcile.Result{}, err
 	}
 
-	// From here on t carries the finalizer, or it is being deleted.
+	// If live is true, the API server has stored the finalizer. Otherwise the
+	// tenant is being deleted, or Ensure failed.
 	held, live, err := finalizer.Ensure(ctx, c.tenancy, t, Finalizer, c.closeAccount)
 	if !live {
 		return reconcile.Result{}, c.reportDeletion(ctx, t, err)
@@ -38,15 +39,14 @@ func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) (r
 
 	members, err := subjectsOf(t.Spec.Members)
 	if err != nil {
-		// Nothing is made or changed for a spec that cannot be understood. What
-		// was made for an earlier one stays.
+		// An invalid spec changes nothing. Objects of an earlier valid spec stay.
 		invalid := status.False(v1alpha1.ConditionReady, reasonInvalidMember, err.Error())
 		return reconcile.Result{}, errors.Join(
 			fmt.Errorf("%w: %w", err, reconcile.ErrTerminal),
 			c.report(ctx, t, func(t *v1alpha1.Tenant) error { return setConditions(t, invalid) }))
 	}
 
-	// Neither of the two waits for the other.
+	// A failure of one does not block the other.
 	namespaceReady, namespaceErr := c.namespace(ctx, t, members)
 	accountID, accountOpen, accountErr := c.openAccount(ctx, held)
 	statusErr := c.report(ctx, t, func(t *v1alpha1.Tenant) error {
@@ -68,11 +68,10 @@ func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) (r
 	return reconcile.Result{}, errors.Join(namespaceErr, accountErr, statusErr)
 }
 
-// openAccount opens the tenant's account, unless the status says that it is
-// open: nobody but this controller closes it. It takes a Held, so that no
-// account can be opened before the finalizer that closes it is stored. The
-// tenant's UID is the idempotency key: however often this is tried, by however
-// many replicas, there is one account.
+// openAccount opens the tenant's account unless the status reports it as open: only
+// this controller closes accounts. It takes a Held, so it cannot run before the
+// finalizer that closes the account is stored. The tenant's UID is the idempotency
+// key: retries, also of other replicas, get the same account.
 func (c *Controller) openAccount(ctx context.Context, held finalizer.Held[*v1alpha1.Tenant]) (string, metav1.Condition, error) {
 	t := held.Object()
 	id := t.Status.AccountID
@@ -90,14 +89,14 @@ func (c *Controller) openAccount(ctx context.Context, held finalizer.Held[*v1alp
 	return id, status.True(v1alpha1.ConditionAccountOpen, reasonOpened, fmt.Sprintf("account %s is open", id)), nil
 }
 
-// closeError is a cleanup that failed for the billing service.
+// closeError marks an error of the billing service during the cleanup.
 type closeError struct{ err error }
 
 func (e *closeError) Error() string { return e.err.Error() }
 func (e *closeError) Unwrap() error { return e.err }
 
-// closeAccount is the finalizer's cleanup. The namespace and all in it are the
-// garbage collector's.
+// closeAccount is the finalizer's cleanup. The garbage collector removes the
+// namespace and the objects in it.
 func (c *Controller) closeAccount(ctx context.Context, held finalizer.Held[*v1alpha1.Tenant]) error {
 	if err := c.billing.Close(ctx, string(held.Object().UID)); err != nil {
 		return &closeError{err}
@@ -105,10 +104,10 @@ func (c *Controller) closeAccount(ctx context.Context, held finalizer.Held[*v1al
 	return nil
 }
 
-// reportDeletion says in the conditions what keeps a tenant from going.
+// reportDeletion reports in the conditions why a deleted tenant still exists.
 func (c *Controller) reportDeletion(ctx context.Context, t *v1alpha1.Tenant, err error) error {
 	if t.DeletionTimestamp == nil && apierrors.IsNotFound(err) {
-		return nil // it was gone before it had the finalizer: nothing was made for it
+		return nil // it was removed before the finalizer was stored, so nothing was created for it
 	}
 	blocked, ok := errors.AsType[*closeError](err)
 	if !ok {
@@ -117,14 +116,14 @@ func (c *Controller) reportDeletion(ctx context.Context, t *v1alpha1.Tenant, err
 	message := "the tenant is being deleted and waits for its account to be closed: " + blocked.Error()
 	return errors.Join(err, c.report(ctx, t, func(t *v1alpha1.Tenant) error {
 		return setConditions(t,
-			// Whether the request that failed closed it is not known.
+			// The failed request may have closed the account.
 			status.Unknown(v1alpha1.ConditionAccountOpen, reasonBillingUnavailable, blocked.Error()),
 			status.False(v1alpha1.ConditionReady, reasonBillingUnavailable, message))
 	}))
 }
 
-// report writes the status if change changes it. Once ctx is done it does
-// nothing: a stop is no news about the tenant, and the write would fail.
+// report writes the status if change modifies it. If ctx is done, report is a
+// no-op: the errors of a stop are not about the tenant, and the write would fail.
 func (c *Controller) report(ctx context.Context, t *v1alpha1.Tenant, change func(*v1alpha1.Tenant) error) (err error) {
 	if ctx.Err() == nil {
 		_, err = status.Update(ctx, c.tenancy, t, func(t *v1alpha1.Tenant) error {
@@ -135,7 +134,7 @@ func (c *Controller) report(ctx context.Context, t *v1alpha1.Tenant, change func
 	return err
 }
 
-// setConditions sets those of conditions that have a type.
+// setConditions sets the given conditions and skips a condition without a type.
 func setConditions(t *v1alpha1.Tenant, conditions ...metav1.Condition) error {
 	for _, condition := range conditions {
 		if condition.Type == "" {
