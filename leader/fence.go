@@ -123,10 +123,6 @@ func (f Fence) Policy() (*admissionregistrationv1.ValidatingAdmissionPolicy, *ad
 	if err := f.validate(); err != nil {
 		return nil, nil, err
 	}
-	var users []string
-	for _, user := range f.Users {
-		users = append(users, strconv.QuoteToASCII(user)) // CEL knows Go's escapes of valid UTF-8
-	}
 	var rules []admissionregistrationv1.NamedRuleWithOperations
 	for _, r := range f.Resources {
 		rules = append(rules, admissionregistrationv1.NamedRuleWithOperations{
@@ -149,11 +145,9 @@ func (f Fence) Policy() (*admissionregistrationv1.ValidatingAdmissionPolicy, *ad
 			FailurePolicy:    ptr.To(admissionregistrationv1.Fail),
 			ParamKind:        &admissionregistrationv1.ParamKind{APIVersion: coordinationv1.SchemeGroupVersion.String(), Kind: "Lease"},
 			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: rules},
-			// One that is false makes errors of the others irrelevant, so that no
-			// expression here can fail for a person.
 			MatchConditions: []admissionregistrationv1.MatchCondition{
-				{Name: "user", Expression: "request.userInfo.username in [" + strings.Join(users, ", ") + "]"},
-				{Name: "term", Expression: fenceTold + " || " + fenceStamped("object") + " && (!has(request.subResource) || request.subResource == '')"},
+				{Name: "term", Expression: f.ofUser() + " ? (" + fenceTold + " || " + fenceStamped("object") + " && (!has(request.subResource) || request.subResource == ''))" +
+					" : object != null && " + fenceStamp("object") + " != " + fenceStamp("oldObject")},
 			},
 			Variables:   f.variables(),
 			Validations: f.validations(),
@@ -176,55 +170,89 @@ func (f Fence) Policy() (*admissionregistrationv1.ValidatingAdmissionPolicy, *ad
 }
 
 const (
-	// fenceForm is the form of a stamp.
+	// fenceForm is the form of a stamp. What is longer than fenceSize is none.
 	fenceForm = `'^[^/]+/(0|[1-9][0-9]{0,9})$'`
+	fenceSize = 64
 	// fenceTold: the user carries the term.
 	fenceTold = `has(request.userInfo.extra) && '` + stampKey + `' in request.userInfo.extra`
+	// fenceAhead is by how many terms a stored stamp may be ahead of what the API
+	// server knows of the Lease. One that is farther ahead was not written by a leader.
+	fenceAhead = 16
 )
 
 // fenceStamped: the object is there and has a stamp.
 func fenceStamped(object string) string {
-	return fmt.Sprintf("%[1]s != null && has(%[1]s.metadata.annotations) && '%[2]s' in %[1]s.metadata.annotations", object, stampKey)
+	return fmt.Sprintf("%[1]s != null && has(%[1]s.metadata) && has(%[1]s.metadata.annotations) && '%[2]s' in %[1]s.metadata.annotations", object, stampKey)
+}
+
+// fenceStamp is the stamp of the object, empty if it has none. It cannot fail.
+func fenceStamp(object string) string {
+	return fmt.Sprintf("(%s ? %s.metadata.annotations['%s'] : '')", fenceStamped(object), object, stampKey)
+}
+
+// ofUser: the write is one of Users.
+func (f Fence) ofUser() string {
+	var users []string
+	for _, user := range f.Users {
+		users = append(users, strconv.QuoteToASCII(user)) // CEL knows Go's escapes of valid UTF-8
+	}
+	return "request.userInfo.username in [" + strings.Join(users, ", ") + "]"
 }
 
 // variables take the terms apart: the one of the write, that of the stored object
 // if both are of one Lease, and the Lease's. What is not a term has the number -1.
 func (f Fence) variables() []admissionregistrationv1.Variable {
 	return []admissionregistrationv1.Variable{
+		{Name: "ofUser", Expression: f.ofUser()},
+		{Name: "told", Expression: fenceTold},
+		{Name: "stamp", Expression: fenceStamp("object")},
+		{Name: "stored", Expression: fenceStamp("oldObject")},
 		{Name: "term", Expression: fmt.Sprintf(
-			`%[1]s ? (size(request.userInfo.extra['%[2]s']) == 1 ? request.userInfo.extra['%[2]s'][0] : '') : object.metadata.annotations['%[2]s']`,
-			fenceTold, stampKey)},
-		{Name: "valid", Expression: `variables.term.matches(` + fenceForm + `)`},
+			`variables.told ? (size(request.userInfo.extra['%[1]s']) == 1 ? request.userInfo.extra['%[1]s'][0] : '') : variables.stamp`, stampKey)},
+		{Name: "valid", Expression: fenceValid("variables.term")},
 		{Name: "lease", Expression: `variables.valid ? variables.term.split('/')[0] : ''`},
 		{Name: "number", Expression: `variables.valid ? int(variables.term.split('/')[1]) : -1`},
-		{Name: "stored", Expression: fenceStamped("oldObject") + fmt.Sprintf(` ? oldObject.metadata.annotations['%s'] : ''`, stampKey)},
-		{Name: "storedNumber", Expression: `variables.stored.matches(` + fenceForm + `) && variables.stored.split('/')[0] == variables.lease ? int(variables.stored.split('/')[1]) : -1`},
 		{Name: "current", Expression: `has(params.spec) && has(params.spec.leaseTransitions) ? params.spec.leaseTransitions : 0`},
 		{Name: "held", Expression: `has(params.spec) && has(params.spec.holderIdentity) && params.spec.holderIdentity != ''`},
+		{Name: "storedNumber", Expression: fenceValid("variables.stored") + fmt.Sprintf(` && variables.stored.split('/')[0] == variables.lease && int(variables.stored.split('/')[1]) <= variables.current + %d`, fenceAhead) +
+			` ? int(variables.stored.split('/')[1]) : -1`},
+		// Not a stamp of something else that was there before, which says nothing of the write.
+		{Name: "carried", Expression: `variables.ofUser && (variables.told || variables.stamp != variables.stored || variables.lease == params.metadata.uid)`},
 	}
+}
+
+// fenceValid: the text has the form of a stamp.
+func fenceValid(text string) string {
+	return fmt.Sprintf("size(%[1]s) <= %[2]d && %[1]s.matches(%[3]s)", text, fenceSize, fenceForm)
 }
 
 func (f Fence) validations() []admissionregistrationv1.Validation {
 	return []admissionregistrationv1.Validation{
 		{
-			Expression:        `variables.valid`,
+			Expression: `variables.ofUser || !variables.stamp.startsWith(params.metadata.uid + '/') && !variables.stored.startsWith(params.metadata.uid + '/')`,
+			Reason:     ptr.To(metav1.StatusReasonForbidden),
+			Message: fmt.Sprintf("the annotation %s is the term of Lease %s/%s: only the users of the fence may set, change or remove it: leave it as it is",
+				stampKey, f.LeaseNamespace, f.LeaseName),
+		},
+		{
+			Expression:        `!variables.carried || variables.valid`,
 			Reason:            ptr.To(metav1.StatusReasonInvalid),
 			Message:           "the leader's term must be <Lease UID>/<number>",
 			MessageExpression: `"the leader's term is '" + variables.term + "': it must be <Lease UID>/<number>"`,
 		},
 		{
-			Expression: `variables.lease == params.metadata.uid && (variables.number > variables.current || variables.number == variables.current && variables.held)`,
+			Expression: `!variables.carried || variables.lease == params.metadata.uid && (variables.number > variables.current || variables.number == variables.current && variables.held)`,
 			Reason:     ptr.To(metav1.StatusReasonForbidden),
 			Message:    "the write is not of the term of the present leader",
 			MessageExpression: fmt.Sprintf(`"the write is of term " + variables.term + ", but Lease %s/%s is " + (variables.held ? "held" : "released")`+
 				` + " in term " + params.metadata.uid + "/" + string(variables.current) + ": it is of an earlier leader, or a patch that kept the stamp of one"`, f.LeaseNamespace, f.LeaseName),
 		},
 		{
-			Expression: `variables.storedNumber <= variables.number`,
+			Expression: `!variables.carried || variables.storedNumber <= variables.number`,
 			Reason:     ptr.To(metav1.StatusReasonForbidden),
 			Message:    "the stored object is of a later term than the write",
 			MessageExpression: `"the write is of term " + variables.term + ", but the stored object has the stamp of a later one, " + variables.stored` +
-				` + ": the write is of an earlier leader; if the stamp is wrong, remove annotation ` + stampKey + `"`,
+				` + ": the write is of an earlier leader; if the stamp is wrong, a user of the fence may remove annotation ` + stampKey + `"`,
 		},
 	}
 }

@@ -42,8 +42,8 @@ import (
 // fencePatience bounds what the API server does some time later.
 const fencePatience = 30 * time.Second
 
-// A fencedShop is a namespace with a Lease in term 3, a ServiceAccount user who
-// may do anything in it, and a Fence for it that is in force.
+// A fencedShop is a namespace with a Lease, and a ServiceAccount user who may do
+// anything in it.
 type fencedShop struct {
 	ns, user string
 	policy   string // name of the policy and its binding
@@ -54,24 +54,30 @@ type fencedShop struct {
 
 var fenceConfigMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
-func newFencedShop(t *testing.T, resource schema.GroupVersionResource, spec coordinationv1.LeaseSpec, change ...func(*leader.Fence)) *fencedShop {
+var anything = rbacv1.PolicyRule{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}}
+
+// newShop is a shop without a fence: anybody can stamp.
+func newShop(t *testing.T, resource schema.GroupVersionResource, spec coordinationv1.LeaseSpec) *fencedShop {
 	t.Helper()
 	s := &fencedShop{ns: testserver.Namespace(t), resource: resource}
 	s.policy = s.ns
 	s.user = "system:serviceaccount:" + s.ns + ":shop-controller"
-	clients := fenceClients(t, testserver.Config(t))
-	s.leases = clients.CoordinationV1().Leases(s.ns)
-
-	allow(t, s.ns, s.user, rbacv1.PolicyRule{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}})
+	s.leases = fenceClients(t, testserver.Config(t)).CoordinationV1().Leases(s.ns)
+	allow(t, s.ns, s.user, anything)
 	lease, err := s.leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: spec}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.uid = lease.UID
+	return s
+}
 
+// fence puts a Fence into force.
+func (s *fencedShop) fence(t *testing.T, change ...func(*leader.Fence)) {
+	t.Helper()
 	fence := leader.Fence{
 		Name: s.policy, LeaseNamespace: s.ns, LeaseName: "shop", Users: []string{s.user},
-		Resources: []schema.GroupResource{resource.GroupResource()},
+		Resources: []schema.GroupResource{s.resource.GroupResource()},
 	}
 	for _, c := range change {
 		c(&fence)
@@ -88,6 +94,12 @@ func newFencedShop(t *testing.T, resource schema.GroupVersionResource, spec coor
 		createAny(t, data)
 	}
 	s.awaitFence(t)
+}
+
+func newFencedShop(t *testing.T, resource schema.GroupVersionResource, spec coordinationv1.LeaseSpec, change ...func(*leader.Fence)) *fencedShop {
+	t.Helper()
+	s := newShop(t, resource, spec)
+	s.fence(t, change...)
 	return s
 }
 
@@ -136,13 +148,14 @@ func fenceClients(t *testing.T, config *rest.Config) *kubernetes.Clientset {
 func allow(t *testing.T, ns, user string, rules ...rbacv1.PolicyRule) {
 	t.Helper()
 	rbac := fenceClients(t, testserver.Config(t)).RbacV1()
-	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "work"}, Rules: rules}
+	name := "work-" + strings.ReplaceAll(user, ":", "-")
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}
 	if _, err := rbac.Roles(ns).Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	binding := &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "work"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "work"},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
 	}
 	if _, err := rbac.RoleBindings(ns).Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
@@ -303,8 +316,9 @@ func widgets(t *testing.T, group string) schema.GroupVersionResource {
 // Proves L12.
 func TestServerFenceCovers(t *testing.T) {
 	t.Parallel()
-	s := newFencedShop(t, widgets(t, "fence.test.controllerkit.github.io"), held(3))
+	s := newShop(t, widgets(t, "fence.test.controllerkit.github.io"), held(3))
 	former, present := s.term(2), s.term(3)
+	var tests []func()
 	for _, tt := range []struct {
 		verb           string
 		stamp, guardAs bool // whether an earlier leader is refused
@@ -331,26 +345,33 @@ func TestServerFenceCovers(t *testing.T) {
 			{name: "both, former leader with a forged stamp", as: former, stamp: present, stored: present, refused: tt.guardAs},
 			{name: "both, present leader", as: present, stamp: present, stored: former},
 			{name: "no term"},
-			{name: "person", as: "person", stamp: former, stored: former},
-			{name: "person, later stamp stored", as: "person", stamp: former, stored: present},
+			{name: "person", as: "person"},
+			{name: "person, former stamp stored", as: "person", stored: former},
+			{name: "person, present stamp stored", as: "person", stored: present},
 			{name: "person, rubbish", as: "person", stamp: "rubbish", stored: "rubbish"},
 		} {
-			t.Run(tt.verb+", "+how.name, func(t *testing.T) {
-				name := strings.NewReplacer(" ", "", ",", "-").Replace(strings.ToLower(tt.verb + "-" + how.name))
-				person := s.as(t, "person")
-				if tt.verb != "create" {
-					if _, err := person.Create(t.Context(), s.object(name, how.stored), metav1.CreateOptions{}); err != nil {
-						t.Fatal(err)
+			name := strings.NewReplacer(" ", "", ",", "-").Replace(strings.ToLower(tt.verb + "-" + how.name))
+			person := s.as(t, "person")
+			if tt.verb != "create" {
+				if err := s.write(t, person, "create", name, how.stored); err != nil {
+					t.Fatal(err)
+				}
+			}
+			tests = append(tests, func() {
+				t.Run(tt.verb+", "+how.name, func(t *testing.T) {
+					before, _ := person.Get(t.Context(), name, metav1.GetOptions{})
+					s.judge(t, s.write(t, s.as(t, how.as), tt.verb, name, how.stamp), how.refused)
+					after, _ := person.Get(t.Context(), name, metav1.GetOptions{})
+					if changed := !cmp.Equal(before, after); changed == how.refused {
+						t.Errorf("the object changed: %v, want %v", changed, !how.refused)
 					}
-				}
-				before, _ := person.Get(t.Context(), name, metav1.GetOptions{})
-				s.judge(t, s.write(t, s.as(t, how.as), tt.verb, name, how.stamp), how.refused)
-				after, _ := person.Get(t.Context(), name, metav1.GetOptions{})
-				if changed := !cmp.Equal(before, after); changed == how.refused {
-					t.Errorf("the object changed: %v, want %v", changed, !how.refused)
-				}
+				})
 			})
 		}
+	}
+	s.fence(t)
+	for _, test := range tests {
+		test()
 	}
 }
 
@@ -394,6 +415,12 @@ func TestServerFenceDecides(t *testing.T) {
 				{name: "keeps a former stamp", stored: "<2>", refused: true},
 				{name: "keeps the present stamp", stored: "<3>"},
 				{name: "keeps a former stamp, by GuardAs", stored: "<2>", as: []string{"<3>"}},
+				{name: "keeps rubbish", stored: "rubbish"},
+				{name: "keeps a stamp of another Lease", stored: "c0ffee/9"},
+				{name: "stamp of another Lease over another", term: "c0ffee/9", stored: "c0ffee/8", refused: true},
+				{name: "rubbish over other rubbish", term: "rubbish", stored: "garbage", refused: true},
+				{name: "over one far ahead", term: "<3>", stored: "<20>"},
+				{name: "over the farthest that counts", term: "<3>", stored: "<19>", refused: true},
 				{name: "keeps rubbish, by GuardAs", stored: "rubbish", as: []string{"<3>"}},
 				{name: "over a later, by GuardAs", stored: "<4>", as: []string{"<3>"}, refused: true},
 
@@ -441,17 +468,23 @@ func TestServerFenceDecides(t *testing.T) {
 	} {
 		t.Run(state.name, func(t *testing.T) {
 			t.Parallel()
-			s := newFencedShop(t, fenceConfigMaps, state.spec)
+			s := newShop(t, fenceConfigMaps, state.spec)
 			expand := strings.NewReplacer("<", string(s.uid)+"/", ">", "").Replace
+			verbs := []string{"apply", "patch"}
+			for i, tt := range state.rows {
+				for _, verb := range verbs {
+					if verb == "patch" || tt.stored != "" {
+						if err := s.write(t, s.as(t, "person"), "create", fmt.Sprintf("%s-%d", verb, i), expand(tt.stored)); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+			}
+			s.fence(t)
 			for i, tt := range state.rows {
 				t.Run(tt.name, func(t *testing.T) {
-					for _, verb := range []string{"apply", "patch"} {
+					for _, verb := range verbs {
 						name := fmt.Sprintf("%s-%d", verb, i)
-						if verb == "patch" || tt.stored != "" {
-							if _, err := s.as(t, "person").Create(t.Context(), s.object(name, expand(tt.stored)), metav1.CreateOptions{}); err != nil {
-								t.Fatal(err)
-							}
-						}
 						var terms []string
 						for _, term := range tt.as {
 							terms = append(terms, expand(term))
@@ -468,7 +501,7 @@ func TestServerFenceDecides(t *testing.T) {
 func TestServerFenceMessages(t *testing.T) {
 	t.Parallel()
 	s := newFencedShop(t, fenceConfigMaps, held(3))
-	if _, err := s.as(t, "person").Create(t.Context(), s.object("later", s.term(5)), metav1.CreateOptions{}); err != nil {
+	if err := s.write(t, s.as(t, ""), "create", "later", s.term(5)); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
@@ -515,7 +548,7 @@ func TestServerFenceLeaseDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, verb := range []string{"create", "update", "patch", "apply", "delete"} {
-		if err := s.write(t, s.as(t, "person"), verb, "of-a-person", s.term(2)); err != nil {
+		if err := s.write(t, s.as(t, "person"), verb, "of-a-person", ""); err != nil {
 			t.Errorf("%s by a person while there is no Lease: %v", verb, err)
 		}
 	}
