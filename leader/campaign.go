@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // claimJitter bounds the random wait before a free Lease is claimed, so that of
@@ -63,7 +65,7 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 			case ctx.Err() == nil:
 				c.logger.V(2).Info("Could not read the Lease", "err", err)
 				nextRead = time.Now().Add(jittered(c.retryPeriod))
-				if c.reached && !isRefusal(err) {
+				if c.reached && !c.isRefusal(err) {
 					unreadSince = time.Time{} // an outage is waited out
 				} else if err := lasts(&unreadSince, "get", err); err != nil {
 					return nil, err
@@ -129,7 +131,7 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 			c.logger.V(2).Info("Could not acquire the Lease", "err", err)
 			nextClaim = time.Now().Add(jittered(c.retryPeriod))
 			nextRead = nextClaim
-			if !isRefusal(err) {
+			if !c.isRefusal(err) {
 				refusedSince = time.Time{}
 			} else if err := lasts(&refusedSince, verbOf(lease), err); err != nil {
 				return nil, err
@@ -155,6 +157,9 @@ func verbOf(lease *coordinationv1.Lease) string {
 // the Lease is still the version it decided on.
 func (c *candidate) claim(ctx context.Context, lease *coordinationv1.Lease) (*term, error) {
 	c.mu.Lock()
+	if lease == nil && c.seen.number > math.MaxInt32 {
+		c.seen.number = 0 // the Lease was deleted as errNoTermLeft asks; the new one has another UID
+	}
 	number := c.seen.number
 	c.mu.Unlock()
 	switch {
@@ -162,8 +167,6 @@ func (c *candidate) claim(ctx context.Context, lease *coordinationv1.Lease) (*te
 		return nil, errNoTermLeft
 	case lease != nil:
 		number = numberOf(lease) + 1
-	case number > math.MaxInt32:
-		number = 0 // the Lease was deleted as errNoTermLeft asks; the new one has another UID
 	}
 	sent := instantOf(time.Now(), c.wall)
 	now := micro(sent.mono)
@@ -231,12 +234,13 @@ func (c *candidate) sleep(ctx context.Context, until time.Time) (news bool) {
 	return false
 }
 
-// isRefusal: the answer will be the same next time.
-func isRefusal(err error) bool {
-	return errors.Is(err, errShortened) || errors.Is(err, errNoTermLeft) || errors.Is(err, errNotLeads) || errors.Is(err, errElsewhere) ||
+// isRefusal reports whether a retry gets the same response. A response that is not
+// the API server's own, such as that of a proxy, is an outage.
+func (c *candidate) isRefusal(err error) bool {
+	return !apierrors.IsUnexpectedServerError(err) && (errors.Is(err, errShortened) || errors.Is(err, errNoTermLeft) || errors.Is(err, errNotLeads) || errors.Is(err, errElsewhere) ||
 		apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsInvalid(err) ||
 		apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err) ||
-		apierrors.IsNotFound(err) // of a create: the namespace does not exist
+		kube.IsGone(err, c.elector.Namespace)) // of a create
 }
 
 func latest(a, b time.Time) time.Time {

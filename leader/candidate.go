@@ -32,7 +32,7 @@ type candidate struct {
 	wall func(time.Time) time.Time
 
 	metrics Metrics
-	events  EventRecorder
+	notes   chan note // what Event has not been called with yet
 	logger  klog.Logger
 	ref     string        // namespace/name
 	kick    chan struct{} // the watch brought news; read while campaigning
@@ -56,7 +56,7 @@ type view struct {
 	lease   *coordinationv1.Lease // never modified; nil means there is none
 	changed time.Time             // when the record was last seen to change, by this process's clock
 	vacant  time.Time             // if there is none: until when the last record may be valid
-	number  int64                 // the first term of a Lease created next
+	number  int64                 // above every term seen: the first term of a Lease created next
 }
 
 // mayAcquire decides "may I acquire": whether this candidate, whose own work
@@ -135,7 +135,7 @@ func (c *candidate) observeLocked(lease *coordinationv1.Lease) {
 		v.changed = time.Now()
 	}
 	v.known, v.lease = true, lease
-	v.number = numberOf(lease) + 1
+	v.number = max(v.number, numberOf(lease)+1) // old events must not lower it
 }
 
 // observeNoneLocked takes in that there is no Lease. If there was one, another

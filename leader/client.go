@@ -32,8 +32,11 @@ const userAgentSuffix = "/leader-election"
 // credentials, the impersonation, Dial, Proxy and WrapTransport, and differs in
 // this:
 //
-//   - No rate limiter: QPS, Burst and RateLimiter are not used. An Elector makes
-//     one call at a time, RetryPeriod apart as long as they succeed.
+//   - No rate limiter: QPS, Burst and RateLimiter of config are not used, and the
+//     copy has a QPS of -1. An Elector makes one call at a time, RetryPeriod apart
+//     as long as they succeed. The application's own clients may do without a
+//     limiter too: set QPS to -1, because 0 stands for client-go's default of 5
+//     requests a second, and the API server's priority and fairness protects itself.
 //   - Connections of its own, over a Dial of its own: client-go shares
 //     connections between equal configurations without one.
 //   - HTTP/1.1, whatever NextProtos says. A call that runs out of time there

@@ -9,11 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit/leader"
@@ -300,46 +298,6 @@ func TestRightsTakenAway(t *testing.T) {
 			})
 		})
 	}
-}
-
-// recordedEvents keeps what was recorded.
-type recordedEvents chan string
-
-func (r recordedEvents) Eventf(object runtime.Object, eventtype, reason, format string, args ...any) {
-	lease := object.(*coordinationv1.Lease)
-	r <- strings.Join([]string{lease.Kind, lease.APIVersion, lease.Namespace, lease.Name, string(lease.UID), eventtype, reason, fmt.Sprintf(format, args...)}, " ")
-}
-
-// TestEvents: one when a term begins, one when its work has ended.
-func TestEvents(t *testing.T) {
-	bubble(t, func(t *testing.T, s *store) {
-		e, _ := s.elector("a")
-		events := make(recordedEvents, 10)
-		e.Events = events
-		for n := range 2 {
-			if err := e.Run(t.Context(), func(context.Context) error {
-				if len(events) != 1+2*n {
-					t.Errorf("%d events while leading term %d, want %d", len(events), n, 1+2*n)
-				}
-				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		close(events)
-		var got []string
-		for event := range events {
-			got = append(got, event)
-		}
-		const lease = "Lease coordination.k8s.io/v1 ns controller uid-1 Normal LeaderElection "
-		want := []string{
-			lease + "a became leader in term 0", lease + "a stopped leading in term 0",
-			lease + "a became leader in term 1", lease + "a stopped leading in term 1",
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("events (-want +got):\n%s", diff)
-		}
-	})
 }
 
 // TestTimings: the presets are valid, and the zero values are Defaults.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -52,12 +53,17 @@ func Guard(next http.RoundTripper) http.RoundTripper { return &guard{next: next}
 // ClusterRole). Attributes that its token has, such as the name of its Pod, are
 // not in the impersonated user.
 //
+// A ServiceAccount has its groups when it is impersonated. Any other user has only
+// system:authenticated and the given groups, which it must be allowed to
+// impersonate too (resource groups).
+//
 // Reads are sent as they are. A write that impersonates already, as those of a
 // configuration with Impersonate do, is refused with an error, and so is every
 // write if user is "".
-func GuardAs(user string) func(next http.RoundTripper) http.RoundTripper {
+func GuardAs(user string, groups ...string) func(next http.RoundTripper) http.RoundTripper {
+	groups = slices.Clone(groups)
 	return func(next http.RoundTripper) http.RoundTripper {
-		return &guard{next: next, impersonates: true, user: user}
+		return &guard{next: next, impersonates: true, user: user, groups: groups}
 	}
 }
 
@@ -67,12 +73,15 @@ const (
 	impersonate     = "Impersonate-"
 	impersonateUser = impersonate + "User"
 	impersonateTerm = impersonate + "Extra-controllerkit.github.io%2Fleader-term"
+
+	impersonateGroup = impersonate + "Group"
 )
 
 type guard struct {
 	next         http.RoundTripper
 	impersonates bool
 	user         string
+	groups       []string
 }
 
 // RoundTrip is http.RoundTripper.
@@ -125,6 +134,9 @@ func (g *guard) impersonating(req *http.Request, t Term) (*http.Request, error) 
 	}
 	req = req.Clone(req.Context()) // a RoundTripper must not change the caller's
 	req.Header.Set(impersonateUser, g.user)
+	for _, group := range g.groups {
+		req.Header.Add(impersonateGroup, group)
+	}
 	req.Header.Set(impersonateTerm, t.stamp())
 	return req, nil
 }

@@ -239,6 +239,7 @@ func TestGuardAsHeaders(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		user   string
+		groups []string
 		method string
 		header http.Header
 		want   http.Header
@@ -250,6 +251,15 @@ func TestGuardAsHeaders(t *testing.T) {
 			want: http.Header{
 				"Accept":           {"application/json"},
 				"Impersonate-User": {user},
+				"Impersonate-Extra-Controllerkit.github.io%2fleader-Term": {"uid/0"},
+			},
+		},
+		{
+			name: "groups", user: "jane", groups: []string{"shop", "sales"}, method: http.MethodPost,
+			header: http.Header{},
+			want: http.Header{
+				"Impersonate-User":  {"jane"},
+				"Impersonate-Group": {"shop", "sales"},
 				"Impersonate-Extra-Controllerkit.github.io%2fleader-Term": {"uid/0"},
 			},
 		},
@@ -279,7 +289,7 @@ func TestGuardAsHeaders(t *testing.T) {
 						t.Fatal(err)
 					}
 					req.Header = tt.header.Clone()
-					res, err := leader.GuardAs(tt.user)(next).RoundTrip(req)
+					res, err := leader.GuardAs(tt.user, tt.groups...)(next).RoundTrip(req)
 					if diff := cmp.Diff(tt.header, req.Header); diff != "" {
 						t.Errorf("the caller's header changed (-before +after):\n%s", diff)
 					}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
 )
 
@@ -78,8 +79,8 @@ func (c *candidate) renewOnce(ctx context.Context, t *term) error {
 }
 
 // release gives the Lease up if the record just read is still this Run's. It
-// tries for RenewDeadline, in which one call may hang; then the Lease is left to
-// expire.
+// retries for RenewDeadline, in which one call may hang, unless the API server
+// forbids it. Then the Lease expires.
 func (c *candidate) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.renewDeadline)
 	defer cancel()
@@ -88,7 +89,7 @@ func (c *candidate) release(ctx context.Context) {
 		if err == nil {
 			return
 		}
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || apierrors.IsForbidden(err) && c.isRefusal(err) {
 			c.logger.Error(err, "Could not release the Lease, it expires by itself")
 			return
 		}

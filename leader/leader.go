@@ -1,7 +1,6 @@
 package leader
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -12,7 +11,6 @@ import (
 	"os"
 	"reflect"
 	"runtime/pprof"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,11 +20,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit/internal/stacks"
 )
 
 // The zero values of the Elector's other fields.
 const (
 	defaultStartTimeout = 20 * time.Second
+	// Between the GracePeriod of a reconcile.Controller, 20s, and that of a
+	// shutdown.Group, 25s.
+	defaultDrainTimeout = 22 * time.Second
 	defaultMaxDrift     = 0.01
 )
 
@@ -72,12 +75,6 @@ type Metrics interface {
 	LeaderRenewal(name string, took time.Duration, slow bool)
 }
 
-// EventRecorder is the part of client-go's record.EventRecorder that an Elector
-// uses.
-type EventRecorder interface {
-	Eventf(object runtime.Object, eventtype, reason, messageFmt string, args ...any)
-}
-
 // An Elector takes part in the election of one leader by one Lease. Its fields
 // are its configuration and must not change once Run was called. An Elector
 // must not be copied after first use.
@@ -116,7 +113,10 @@ type Elector struct {
 	// waited out. 0 means 20s.
 	StartTimeout time.Duration
 	// DrainTimeout is how long lead may go on, with the Lease being renewed,
-	// after the context given to Run is done. 0 means RenewDeadline.
+	// after the context given to Run is done. It must be longer than what lead
+	// grants to its own work, such as the GracePeriod of a reconcile.Controller, and
+	// shorter than what Run is granted, such as the GracePeriod of a shutdown.Group.
+	// 0 means 22s, which is between their defaults.
 	DrainTimeout time.Duration
 	// StopTimeout is how long lead may take to return once leadership is over,
 	// so that it has stopped before another replica leads. 0 means all that
@@ -129,10 +129,12 @@ type Elector struct {
 
 	// Metrics is told of changes. nil means none.
 	Metrics Metrics
-	// Events records on the Lease, with the reason LeaderElection as client-go's
-	// elector does, that this replica leads or does so no longer. Its client must
-	// be allowed to create and patch events, and have no [Guard]. nil means none.
-	Events EventRecorder
+	// Event records an event on the Lease when a term begins and when its work has
+	// ended. The reason is LeaderElection, as client-go's elector has it. The calls
+	// are made one after the other. One that blocks delays neither renewals nor lead
+	// nor the release of the Lease, but Run returns only after the last call has
+	// returned. The recorder needs a client without [Guard]. nil means none.
+	Event func(obj runtime.Object, eventtype, reason, note string)
 
 	wall func(time.Time) time.Time // the wall clock, for tests; nil means wallClock
 
@@ -181,15 +183,17 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context) error) err
 	}
 	defer e.end()
 
-	c.metrics.LeaderStatus(c.ref, false)
-	defer c.metrics.LeaderStatus(c.ref, false)
-
 	// The watch outlives ctx: the Lease is held, and can be lost, while lead drains.
 	watchCtx, stopWatch := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stopWatch()
+	defer close(c.notes)
 	wg.Go(func() { c.watch(watchCtx) })
+	wg.Go(func() { c.recordEvents(e.Event) })
+
+	c.metrics.LeaderStatus(c.ref, false)
+	defer c.metrics.LeaderStatus(c.ref, false)
 
 	for {
 		t, err := c.acquire(ctx)
@@ -266,12 +270,12 @@ func (e *Elector) candidate(ctx context.Context) (*candidate, error) {
 		retryPeriod:   cmp.Or(e.RetryPeriod, retryPeriod),
 		startTimeout:  cmp.Or(e.StartTimeout, defaultStartTimeout),
 		metrics:       e.Metrics,
-		events:        e.Events,
+		notes:         make(chan note, noteLimit),
 		wall:          e.wall,
 		ref:           e.Namespace + "/" + e.Name,
 		kick:          make(chan struct{}, 1),
 	}
-	c.drainTimeout = cmp.Or(e.DrainTimeout, c.renewDeadline)
+	c.drainTimeout = cmp.Or(e.DrainTimeout, defaultDrainTimeout)
 	c.callTimeout = c.renewDeadline / 2
 	margin := c.leaseDuration - c.renewDeadline
 	maxDrift := cmp.Or(e.MaxDrift, defaultMaxDrift)
@@ -315,9 +319,6 @@ func (e *Elector) candidate(ctx context.Context) (*candidate, error) {
 	if c.metrics == nil {
 		c.metrics = noMetrics{}
 	}
-	if c.events == nil {
-		c.events = noEvents{}
-	}
 	if c.wall == nil {
 		c.wall = wallClock
 	}
@@ -336,18 +337,14 @@ func (noMetrics) LeaderStatus(string, bool)                 {}
 func (noMetrics) LeaderTransition(string, time.Duration)    {}
 func (noMetrics) LeaderRenewal(string, time.Duration, bool) {}
 
-type noEvents struct{}
-
-func (noEvents) Eventf(runtime.Object, string, string, string, ...any) {}
-
 // serve runs lead for one term. It reports whether to campaign again, and if
 // not what Run returns.
 func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Context) error) (again bool, err error) {
 	c.logger.Info("Started leading", "term", t.Number)
 	c.metrics.LeaderTransition(c.ref, t.took)
 	c.metrics.LeaderStatus(c.ref, true)
-	c.record(t, "became leader")
-	defer c.record(t, "stopped leading")
+	c.note(t, "became leader")
+	defer c.note(t, "stopped leading")
 
 	var wg sync.WaitGroup
 	renewCtx, stopRenewing := context.WithCancel(t.validity)
@@ -411,7 +408,7 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 
 		case <-hung:
 			return false, fmt.Errorf("leader: lead has not returned %v after it was asked to stop; Lease %s expires unreleased; lead is at:\n%s",
-				c.drainTimeout+c.stopTimeout, c.ref, leadStacks(c.ref))
+				c.drainTimeout+c.stopTimeout, c.ref, stacks.Labelled(stackLabel, c.ref, stackLimit))
 
 		case err := <-returned:
 			held := t.valid()
@@ -463,24 +460,6 @@ const (
 	stackLabel = "leader"
 	stackLimit = 16 << 10
 )
-
-// leadStacks is the stacks of all goroutines that carry lead's label: that of
-// lead and those it started.
-func leadStacks(ref string) string {
-	var profile bytes.Buffer
-	if err := pprof.Lookup("goroutine").WriteTo(&profile, 1); err != nil {
-		return err.Error()
-	}
-	var found strings.Builder
-	label := fmt.Sprintf("%q:%q", stackLabel, ref)
-	for stack := range strings.SplitSeq(profile.String(), "\n\n") {
-		if strings.Contains(stack, label) && found.Len()+len(stack) < stackLimit {
-			found.WriteString(stack)
-			found.WriteString("\n\n")
-		}
-	}
-	return strings.TrimSpace(found.String())
-}
 
 // jittered is d and up to a fifth more, so that replicas do not act in step.
 func jittered(d time.Duration) time.Duration {

@@ -16,6 +16,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 
@@ -1215,8 +1216,8 @@ func TestDrainTimeout(t *testing.T) {
 		r.cancel(nil)
 		began := time.Now()
 		err := <-r.ended
-		if got := since(began); got != renewDeadline {
-			t.Errorf("Run returned after %v, want %v, the default of DrainTimeout", got, renewDeadline)
+		if got := since(began); got != 22*time.Second {
+			t.Errorf("Run returned after %v, want 22s, the default of DrainTimeout", got)
 		}
 		if err == nil || !strings.Contains(err.Error(), "DrainTimeout") || !errors.Is(err, leader.ErrLost) {
 			t.Errorf("Run() = %v, want an error that names DrainTimeout and is ErrLost", err)
@@ -1226,7 +1227,7 @@ func TestDrainTimeout(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		records := s.records()
-		if last := records[len(records)-1]; last.holder != "a" || last.at.After(began.Add(renewDeadline)) {
+		if last := records[len(records)-1]; last.holder != "a" || last.at.After(began.Add(22*time.Second)) {
 			t.Errorf("last record = %+v, want one of a, not after DrainTimeout", last)
 		}
 	})
@@ -1486,6 +1487,21 @@ func TestStartTimeout(t *testing.T) {
 			want: []string{"create leases.coordination.k8s.io ns/controller", "RBAC says no", "resources: [leases], verbs: [create]"},
 		},
 		{
+			name: "no namespace",
+			faults: func(verb string) fault {
+				if verb == "create" {
+					return fault{err: apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, namespace)}
+				}
+				return fault{}
+			},
+			want: []string{"create leases.coordination.k8s.io ns/controller", `namespaces "ns" not found`},
+		},
+		{
+			name:   "a proxy without the API server",
+			faults: func(string) fault { return fault{err: fromProxy(404)} },
+			want:   []string{"get leases.coordination.k8s.io ns/controller", "the server could not find the requested resource"},
+		},
+		{
 			name:   "update forbidden",
 			exists: true,
 			faults: func(verb string) fault {
@@ -1528,6 +1544,33 @@ func TestStartTimeout(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestOldEventsKeepTheNumber: a standby that has read of a term does not begin a
+// new Lease below it because an older event arrives late.
+//
+// Proves L4.
+func TestOldEventsKeepTheNumber(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store) {
+		if _, err := s.create(stranger(nil)); err != nil {
+			t.Fatal(err)
+		}
+		e, c := s.elector("a")
+		c.delay = 7 * time.Second
+		r := start(t, e, untilDone)
+		time.Sleep(time.Second)
+		c.mu.Lock()
+		c.delay = time.Hour
+		c.mu.Unlock()
+		s.edit(t, func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = ptr.To[int32](20) })
+		time.Sleep(7 * time.Second) // it has read of 20, and then heard of what was before
+		s.delete()
+		ctx := r.leads(t, 2*time.Minute)
+		if got := mustTerm(t, ctx).Number; got != 21 {
+			t.Errorf("term %d, want 21", got)
+		}
+		_ = r.stop()
+	})
 }
 
 // TestRefusedInBetween: refusals count only as long as the Lease stays free.

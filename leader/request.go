@@ -9,10 +9,13 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // read reads the Lease from the API server. It returns nil if there is none,
-// which is no error.
+// which is no error. A 404 that does not name the Lease, such as that of a proxy,
+// is an error.
 func (c *candidate) read(ctx context.Context) (*coordinationv1.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.callTimeout)
 	defer cancel()
@@ -20,7 +23,7 @@ func (c *candidate) read(ctx context.Context) (*coordinationv1.Lease, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case apierrors.IsNotFound(err):
+	case kube.IsGone(err, c.elector.Name):
 		c.observeNoneLocked()
 		return nil, nil
 	case err != nil:
@@ -76,7 +79,7 @@ func (c *candidate) write(ctx context.Context, over *coordinationv1.Lease, spec 
 		got, err = c.client.Update(ctx, lease, metav1.UpdateOptions{})
 	}
 	// The API server answers a conflict of UIDs, client-go's fake that it is gone.
-	if over != nil && apierrors.IsNotFound(err) {
+	if over != nil && kube.IsGone(err, c.elector.Name) {
 		err = apierrors.NewConflict(coordinationv1.Resource("leases"), c.elector.Name, err)
 	}
 	if err != nil {
@@ -92,9 +95,10 @@ func (c *candidate) write(ctx context.Context, over *coordinationv1.Lease, spec 
 	return got, nil
 }
 
-// isConflict: the Lease is not the version that was to be replaced.
+// isConflict reports whether the Lease is not the version to be replaced. A 409
+// of a proxy does not show that.
 func isConflict(err error) bool {
-	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
+	return (apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)) && !apierrors.IsUnexpectedServerError(err)
 }
 
 // micro is t as a Lease stores it.
