@@ -27,7 +27,7 @@
 // lead, and the end of lead's context, while the process runs. That of two
 // replicas never overlaps, as long as nobody deletes or edits the Lease.
 //
-// Four things are outside of it, and the fence narrows what they can do:
+// Five things are outside of it, and the fence narrows what they can do:
 //
 //	                            guarded work   what is left
 //	                            can overlap
@@ -38,6 +38,10 @@
 //	write on its way            no             it may arrive while another leads
 //	client-go's elector beside  yes            as long as its work outlives its lease (7s with
 //	                                           15s, 10s, 2s); the Elector's own does not
+//	etcd restored from backup   yes            until the leader's next renewal; and terms repeat:
+//	                                           a later leader gets the LeaseUID and Number of an
+//	                                           earlier one. Delete the Lease after a restore: the
+//	                                           next one has another UID
 //
 // Work with effects calls Term.Check right before each. A client whose
 // transport is wrapped with [Guard] does so for every write. Receivers outside
@@ -58,7 +62,8 @@
 //     recognised when the Lease is read again, so it does not end leadership
 //     either, and an acquisition that was lost like this is made good without
 //     waiting for LeaseDuration.
-//   - L4: Terms grow: every acquisition raises leaseTransitions.
+//   - L4: If a replica acquires a Lease, it raises leaseTransitions. If it creates the
+//     Lease again, it begins above every number that it has seen.
 //   - L5: When ctx is done the Lease is renewed while lead drains, for at most
 //     DrainTimeout, and released only after lead returned, only if the record
 //     just read is still this Run's, and only over the version read.
@@ -79,7 +84,7 @@
 //   - L12: With a [Fence] in force the API server refuses what carries an earlier
 //     term: stamped creates, updates, patches and applies, and with GuardAs also
 //     status and deletions. It lags by its watch of the Lease, but is exact for an
-//     object that a later term has stamped. Writes of other users are not refused.
+//     object that a later term has stamped.
 //   - L13: A write that was under way when another leader took over is refused by
 //     the Fence once the API server knows of that leader.
 //   - L14: A process that stood still while another took over acts no more: the
@@ -97,6 +102,11 @@
 //     the machine was suspended Term.Check fails at once, and lead's context ends
 //     before the next renewal. A wall clock that is set back changes nothing; one
 //     that is set forward by RenewDeadline costs an election.
+//   - L19: If another user writes an object of a [Fence], only a change of a stamp of
+//     its Lease is refused. No annotation that another user has written makes the
+//     Fence refuse a write of the leader.
+//   - L20: If a response does not come from the API server, such as a 404 of a proxy, it
+//     counts as an outage. It never ends a term by itself.
 //
 // # Assumptions
 //

@@ -70,11 +70,28 @@ func (t Term) Annotations() map[string]string { return map[string]string{stampKe
 //   - if it is not a term.
 //
 // The last is an error of reason Invalid, the others are Forbidden; all say why.
-// Everything else passes: writes of other users, such as a person who edits or
-// deletes a stamped object, and those of Users that carry no term. Beware of
-// patches without a stamp where objects are stamped: what is judged is the object
-// as it will be stored, and that has the stamp of whoever stamped it last. A
-// patch of the next leader is refused until it stamps too. GuardAs is free of that.
+// Writes of Users that carry no term pass. Beware of patches without a stamp where
+// objects are stamped: what is judged is the object as it will be stored, and that
+// has the stamp of whoever stamped it last. A patch of the next leader is refused
+// until it stamps too. GuardAs is free of that. A stamp that was there before and is
+// not of this Lease does not count.
+//
+// # Other users
+//
+// Writes of other users pass, deletions too, unless they set, change or remove a
+// stamp of this Lease. So nobody can shut the leader out of an object by a forged
+// stamp of a later term, and nobody can take away what makes the fence exact. A
+// stored stamp that is more than 16 terms ahead of the Lease was forged before the
+// Fence was in force, and does not count either.
+//
+// Two Fences may cover the same resources, each for its own Lease, as long as they
+// do not stamp the same objects. A backup that is restored while its Lease still
+// exists must leave the annotation out. So must a controller that copies annotations
+// into another resource of the Fence, as Deployments do to ReplicaSets.
+//
+// These can open a Fence or close it, so guard their rights: those who may write the
+// policy or its binding, those who may write or delete the Lease, and those who may
+// act as one of Users. To remove a wrong stamp, act as one of Users, without a term.
 //
 // # What it is not
 //
@@ -92,8 +109,7 @@ func (t Term) Annotations() map[string]string { return map[string]string{stampKe
 // API server that has not yet read the Leases, right after its start, refuses all
 // writes to Resources.
 //
-// It stops those who are late and not those who forge a term. Who may write the
-// Lease, or the policy, can open or close it.
+// It stops those who are late. It does not stop one of Users who forges a term.
 //
 // The folder manifests of this package has an example, with the RBAC that GuardAs
 // needs.

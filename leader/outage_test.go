@@ -35,6 +35,8 @@ func proxyErrors() map[string]error {
 
 // TestProxyErrorsWhileLeading: a proxy's errors for less than RenewDeadline cost
 // nothing, whatever their code.
+//
+// Proves L20.
 func TestProxyErrorsWhileLeading(t *testing.T) {
 	for name, err := range proxyErrors() {
 		t.Run(name, func(t *testing.T) {
@@ -60,6 +62,8 @@ func TestProxyErrorsWhileLeading(t *testing.T) {
 
 // TestProxyErrorsOfStandby: a standby waits out a proxy's errors, whatever their
 // code, and does not take the Lease for a deleted one.
+//
+// Proves L20.
 func TestProxyErrorsOfStandby(t *testing.T) {
 	for name, err := range proxyErrors() {
 		t.Run(name, func(t *testing.T) {
@@ -84,6 +88,38 @@ func TestProxyErrorsOfStandby(t *testing.T) {
 				}
 				b.leads(t, time.Minute)
 				_ = b.stop()
+			})
+		})
+	}
+}
+
+// TestProxyErrorsOfUpdates: a proxy's errors are no conflicts, after which a renewal
+// is repeated at once.
+func TestProxyErrorsOfUpdates(t *testing.T) {
+	for name, err := range proxyErrors() {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *store) {
+				e, c := s.elector("a")
+				r := start(t, e, untilDone)
+				ctx := r.leads(t, soon)
+				time.Sleep(3 * time.Second)
+				before := c.calls("update")
+				c.on(func(verb string) fault {
+					if verb == "update" {
+						return fault{err: err}
+					}
+					return fault{}
+				})
+				time.Sleep(6 * time.Second)
+				if got := c.calls("update") - before; got > 4 {
+					t.Errorf("%d updates in 6s, want one each RetryPeriod", got)
+				}
+				c.on(nil)
+				time.Sleep(time.Minute)
+				if ctx.Err() != nil {
+					t.Errorf("lead's context ended: %v", context.Cause(ctx))
+				}
+				_ = r.stop()
 			})
 		})
 	}
