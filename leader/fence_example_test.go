@@ -85,7 +85,7 @@ func ExampleFence_Policy() {
 	}
 	_, _ = os.Stdout.Write(data)
 	// Output:
-	// ValidatingAdmissionPolicy shop-controller has 3 rules
+	// ValidatingAdmissionPolicy shop-controller has 4 rules
 	// apiVersion: admissionregistration.k8s.io/v1
 	// kind: ValidatingAdmissionPolicyBinding
 	// metadata:
