@@ -22,6 +22,9 @@
 //	-kubeconfig FILE   write an administrator's kubeconfig here (mode 0600);
 //	                   empty means a file in the data folder, whose name is printed
 //	-ready-file FILE   create this file once the server is ready
+//	-data FOLDER       keep etcd's data here and start with what it holds: the
+//	                   folder is how a test restarts a server, or restores it
+//	                   from a copy; empty means a temporary folder
 //	-v N               verbosity of Kubernetes' own log, written to stderr;
 //	                   0 keeps the log in the data folder and prints its end only
 //	                   when something fails
@@ -36,12 +39,12 @@
 //   - Everything listens on loopback: the API server on a free TCP port with
 //     TLS, etcd on sockets in a folder that only the owner can enter.
 //   - Data and credentials live in a new temporary folder with mode 0700 and are
-//     gone after a stop. They are made anew at each start; nothing is shared
-//     between two servers, and any number may run at once.
+//     gone after a stop, except the data of -data. Credentials are made at each
+//     start; nothing is shared between two servers, and any number may run at once.
 //   - SIGTERM, SIGINT, or the end of standard input with -stdin, stop it within
 //     ten seconds with exit code 0; a second signal kills it.
-//   - Audit is off, and etcd does not sync to disk: the data outlives neither
-//     the machine nor the process, by design.
+//   - Audit is off, and etcd does not sync to disk: the data does not outlive the
+//     machine, by design.
 //
 // # Caveats
 //

@@ -15,7 +15,9 @@ func etcdEndpoint(dir string) string {
 	return "unix://" + filepath.Join(dir, "etcd.sock")
 }
 
-func startEtcd(dir string, verbosity int) (*embed.Etcd, error) {
+// startEtcd keeps its sockets in dir and its data in data, which may hold what an
+// earlier etcd has left.
+func startEtcd(dir, data string, verbosity int) (*embed.Etcd, error) {
 	client, err := url.Parse(etcdEndpoint(dir))
 	if err != nil {
 		return nil, err
@@ -26,13 +28,13 @@ func startEtcd(dir string, verbosity int) (*embed.Etcd, error) {
 	}
 
 	cfg := embed.NewConfig()
-	cfg.Dir = filepath.Join(dir, "etcd")
+	cfg.Dir = data
 	cfg.ListenClientUrls = []url.URL{*client}
 	cfg.AdvertiseClientUrls = []url.URL{*client}
 	cfg.ListenPeerUrls = []url.URL{*peer}
 	cfg.AdvertisePeerUrls = []url.URL{*peer}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	cfg.UnsafeNoFsync = true // the data does not outlive the process
+	cfg.UnsafeNoFsync = true // the data need not outlive the machine
 	// A member alone needs no second of silence before it elects itself.
 	cfg.TickMs = 10
 	cfg.ElectionMs = 100

@@ -25,6 +25,7 @@ const stopTimeout = 2 * time.Second
 type options struct {
 	kubeconfig    string
 	readyFile     string
+	data          string
 	verbosity     int
 	stdin         bool
 	apiserverArgs []string
@@ -51,6 +52,7 @@ func parse(args []string) (options, error) {
 	fs.SetOutput(io.Discard)
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "write an administrator's kubeconfig to this `file`; empty means one in the data folder")
 	fs.StringVar(&o.readyFile, "ready-file", "", "create this `file` once the server is ready")
+	fs.StringVar(&o.data, "data", "", "keep etcd's data in this `folder` and start with what it holds; empty means a temporary one")
 	fs.IntVar(&o.verbosity, "v", 0, "verbosity of Kubernetes' own log on stderr; 0 means none unless something fails")
 	fs.BoolVar(&o.stdin, "stdin", false, "stop when standard input is closed")
 	if err := fs.Parse(args); err != nil {
@@ -122,12 +124,16 @@ func run(opts options, stdout, stderr *os.File) (err error) {
 	if err != nil {
 		return err
 	}
-	etcd, err := startEtcd(dir, opts.verbosity)
+	data := opts.data
+	if data == "" {
+		data = filepath.Join(dir, "etcd")
+	}
+	etcd, err := startEtcd(dir, data, opts.verbosity)
 	if err != nil {
 		return fmt.Errorf("start etcd: %w", err)
 	}
 	// Close would wait for its clients, which are in this process and have no
-	// end of their own.
+	// end of their own. HardStop returns when the data is closed.
 	defer etcd.Server.HardStop()
 	server, err := startAPIServer(dir, creds, opts.verbosity, opts.apiserverArgs)
 	if err != nil {

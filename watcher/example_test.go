@@ -34,7 +34,7 @@ func ExampleRetryWatcher_Events() {
 		case watcher.Synced:
 			fmt.Println("that is all there is now")
 			return // leaving the loop ends the watch
-		case watcher.Trouble:
+		case watcher.Retrying:
 			fmt.Println("retrying in", event.RetryAfter, "after", event.Err)
 		}
 	}
@@ -44,14 +44,14 @@ func ExampleRetryWatcher_Events() {
 }
 
 // Failures are events. A consumer for which one is final leaves the loop.
-func ExampleRetryWatcher_trouble() {
+func ExampleRetryWatcher_retrying() {
 	w := &watcher.RetryWatcher[*corev1.Pod]{Source: forbidden{}, Jitter: -1}
 	for event, err := range w.Events(context.Background()) {
 		if err != nil {
 			fmt.Println(err)
 			return
 		}
-		if event.Type == watcher.Trouble {
+		if event.Type == watcher.Retrying {
 			fmt.Println(apierrors.IsForbidden(event.Err), event.RetryAfter)
 			break
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
@@ -31,7 +32,9 @@ type model struct {
 	oldest  int // what is before has expired
 	uids    int
 	pageOf  map[string][]*corev1.Pod // by continue token: the rest of a list
-	silent  bool                     // its versions went back, and no list has shown it yet
+	silent  bool                     // it was restored, and no list has shown it yet
+	known   bool                     // the watcher has listed
+	streams int                      // since the watcher began or listed
 }
 
 type change struct {
@@ -109,6 +112,9 @@ func (m *model) List(_ context.Context, opts metav1.ListOptions) ([]*corev1.Pod,
 		}
 		return nil, metav1.ListMeta{}, status(500, metav1.StatusReasonInternalError, 0)
 	}
+	if opts.ResourceVersionMatch == metav1.ResourceVersionMatchExact {
+		return m.exact(opts)
+	}
 	if opts.Continue != "" {
 		var rv string
 		_, _ = fmt.Sscanf(opts.Continue, "at %s", &rv)
@@ -116,9 +122,24 @@ func (m *model) List(_ context.Context, opts metav1.ListOptions) ([]*corev1.Pod,
 		m.mutations() // later pages show the version of the first one
 		return rest, metav1.ListMeta{ResourceVersion: rv}, nil
 	}
-	m.silent = false
+	m.silent, m.known, m.streams = false, true, 0
+	items := m.objects(m.rv)
+	listMeta := metav1.ListMeta{ResourceVersion: strconv.Itoa(m.rv)}
+	if len(items) > 1 && m.next()%2 == 1 {
+		listMeta.Continue = "at " + listMeta.ResourceVersion
+		m.pageOf[listMeta.Continue] = items[1:]
+		items = items[:1]
+	}
+	return items, listMeta, nil
+}
+
+// objects returns the objects at a version.
+func (m *model) objects(rv int) []*corev1.Pod {
 	latest := map[types.UID]*corev1.Pod{}
 	for _, c := range m.history {
+		if c.rv > rv {
+			break
+		}
 		p := c.event.Object.(*corev1.Pod)
 		latest[p.UID] = p.DeepCopy()
 		if c.event.Type == watch.Deleted {
@@ -129,13 +150,29 @@ func (m *model) List(_ context.Context, opts metav1.ListOptions) ([]*corev1.Pod,
 	for _, uid := range slices.Sorted(maps.Keys(latest)) {
 		items = append(items, latest[uid])
 	}
-	listMeta := metav1.ListMeta{ResourceVersion: strconv.Itoa(m.rv)}
-	if len(items) > 1 && m.next()%2 == 1 {
-		listMeta.Continue = "at " + listMeta.ResourceVersion
-		m.pageOf[listMeta.Continue] = items[1:]
-		items = items[:1]
+	return items
+}
+
+// exact responds to a list at one version.
+func (m *model) exact(opts metav1.ListOptions) ([]*corev1.Pod, metav1.ListMeta, error) {
+	rv, err := strconv.Atoi(opts.ResourceVersion)
+	switch {
+	case err != nil:
+		return nil, metav1.ListMeta{}, status(400, metav1.StatusReasonBadRequest, 0)
+	case rv > m.rv:
+		tooLarge := status(504, metav1.StatusReasonTimeout, 0)
+		tooLarge.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
+		return nil, metav1.ListMeta{}, tooLarge
+	case rv < m.oldest:
+		return nil, metav1.ListMeta{}, status(410, metav1.StatusReasonExpired, 0)
 	}
-	return items, listMeta, nil
+	items := m.objects(rv)
+	if selector, err := fields.ParseSelector(opts.FieldSelector); err == nil {
+		items = slices.DeleteFunc(items, func(p *corev1.Pod) bool {
+			return !selector.Matches(fields.Set{"metadata.name": p.Name, "metadata.namespace": p.Namespace})
+		})
+	}
+	return items, metav1.ListMeta{ResourceVersion: opts.ResourceVersion}, nil
 }
 
 func (m *model) Watch(_ context.Context, opts metav1.ListOptions) (watch.Interface, error) {
@@ -156,18 +193,24 @@ func (m *model) Watch(_ context.Context, opts metav1.ListOptions) (watch.Interfa
 		return nil, status(404, metav1.StatusReasonNotFound, 0)
 	case 5:
 		m.oldest = m.rv // compacted
-	case 6: // restored from a backup, and silent for versions it has not reached again
+	case 6: // restored from a backup
 		m.history = m.history[:len(m.history)/2]
 		m.rv = 1
 		if n := len(m.history); n > 0 {
 			m.rv = m.history[n-1].rv
 		}
 		m.oldest = 0
+		m.silent = true
+		// It may have passed the position already. A watcher that began at a version has
+		// nothing to compare, and the first watch after a list is not checked.
+		for m.known && m.streams > 0 && m.rv < from && m.next()%16 != 0 {
+			m.mutate(m.next())
+		}
 		if m.rv < from {
-			m.silent = true
-			return open(), nil
+			return open(), nil // silent for versions that it has not reached again
 		}
 	}
+	m.streams++
 	if from < m.oldest {
 		return closing(errorEvent(status(410, metav1.StatusReasonExpired, 0))), nil
 	}
@@ -223,6 +266,7 @@ func consume(t *testing.T, input []byte) {
 			position = -1
 		}
 		w := &watcher.RetryWatcher[*corev1.Pod]{Source: m, ResourceVersion: resume}
+		m.known, m.streams = false, 0
 		done := false
 		for ev, err := range w.Events(t.Context()) {
 			if err != nil || time.Now().After(deadline) {
@@ -233,7 +277,7 @@ func consume(t *testing.T, input []byte) {
 			}
 			p := ev.Object
 			switch ev.Type {
-			case watcher.Trouble:
+			case watcher.Retrying:
 				if ev.ResourceVersion == "" {
 					position = -1
 				}

@@ -42,9 +42,16 @@ type loop[T Object] struct {
 	// consumer was told. It is false after a start from a version, until the first list.
 	complete bool
 
+	// newest is the newest object that was delivered, and gone says that it was
+	// delivered as deleted. newest is nil if nothing was delivered.
+	newest Object
+	gone   bool
+
 	rv       string // the position: everything up to here was delivered
 	mustList bool   // there is no position to watch from
 	whole    bool   // the last list expired between two pages: the next has one page
+	accepted bool   // the server has accepted a list or a watch
+	broken   bool   // the last watch ended before its time: the server may be another
 	failures int    // in a row
 }
 
@@ -63,12 +70,15 @@ func (l *loop[T]) run(ctx context.Context) error {
 		switch {
 		case err == nil || ctx.Err() != nil:
 			continue
+		case !l.accepted && (apierrors.IsBadRequest(err) || apierrors.IsInvalid(err)):
+			// The server rejects a selector or RetryWatcher.ResourceVersion.
+			return err
 		case errors.Is(err, errPause):
 			pause = l.w.jittered(l.backoff())
 		default:
 			l.failures++
 			pause = l.classify(err)
-			err = l.send(ctx, Event[T]{Type: Trouble, Err: err, RetryAfter: pause, ResourceVersion: l.position()})
+			err = l.send(ctx, Event[T]{Type: Retrying, Err: err, RetryAfter: pause, ResourceVersion: l.position()})
 			if errors.Is(err, errLeft) {
 				return err
 			}
@@ -89,9 +99,7 @@ func (l *loop[T]) classify(err error) time.Duration {
 	switch {
 	case apierrors.IsGone(err), apierrors.IsResourceExpired(err),
 		apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge),
-		// A server whose data was restored from a backup is silent for a version that it
-		// has not reached again; only a list shows that.
-		errors.Is(err, ErrStalled):
+		errors.Is(err, ErrRestored), errors.Is(err, ErrStalled):
 		l.mustList = true
 	case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
 		// The resource is not served. When it is again, its objects are others.
@@ -154,17 +162,6 @@ func (l *loop[T]) send(ctx context.Context, ev Event[T]) error {
 	return nil
 }
 
-// guard ends ctx with ErrStalled after the silence timeout, until stop is called.
-// stop reports whether it was in time.
-func (l *loop[T]) guard(ctx context.Context) (_ context.Context, stop func() bool, cancel func()) {
-	ctx, end := context.WithCancelCause(ctx)
-	stop = func() bool { return true }
-	if d := l.w.silence(); d > 0 {
-		stop = time.AfterFunc(d, func() { end(ErrStalled) }).Stop
-	}
-	return ctx, stop, func() { stop(); end(nil) }
-}
-
 // list reads the whole collection, from the server's storage and not from a cache
 // that may be older than what was delivered, and delivers what is different.
 func (l *loop[T]) list(ctx context.Context) error {
@@ -174,22 +171,28 @@ func (l *loop[T]) list(ctx context.Context) error {
 	}
 	var items []T
 	for {
-		pageCtx, _, cancel := l.guard(ctx)
-		page, listMeta, err := l.w.Source.List(pageCtx, opts)
-		if errors.Is(context.Cause(pageCtx), ErrStalled) {
-			err = ErrStalled // whatever the Source makes of it
-		}
-		cancel()
+		page, listMeta, err := l.page(ctx, "list", opts)
 		if err != nil {
-			// Nothing was delivered; the next list begins anew.
+			// Nothing was delivered; the next list begins again.
 			l.whole = opts.Continue != "" && (apierrors.IsGone(err) || apierrors.IsResourceExpired(err))
-			return fmt.Errorf("watcher: list: %w", err)
+			return err
 		}
 		items = append(items, page...)
 		if opts.Continue = listMeta.Continue; opts.Continue == "" {
 			return l.replace(ctx, items, listMeta.ResourceVersion)
 		}
 	}
+}
+
+// page requests one page of a list.
+func (l *loop[T]) page(ctx context.Context, step string, opts metav1.ListOptions) (items []T, listMeta metav1.ListMeta, err error) {
+	r, ctx := newRequest(ctx, l.w.silence(), false)
+	defer r.end(nil)
+	err = l.call(ctx, r, step, func() (err error) {
+		items, listMeta, err = l.w.Source.List(ctx, opts)
+		return err
+	})
+	return items, listMeta, err
 }
 
 // replace delivers the difference between what is known and a list. Versions are
@@ -202,9 +205,14 @@ func (l *loop[T]) replace(ctx context.Context, items []T, rv string) error {
 		}
 		l.complete = true
 	}
+	l.accepted = true
 	listed := make(map[types.UID]struct{}, len(items))
+	l.newest, l.gone = nil, false
 	for _, object := range items {
 		listed[id(object)] = struct{}{}
+		if l.newest == nil || newer(object, l.newest) {
+			l.newest = object
+		}
 	}
 	var gone []T
 	for uid, object := range l.known {
@@ -237,21 +245,30 @@ func (l *loop[T]) replace(ctx context.Context, items []T, rv string) error {
 	}
 	// A list without a version is no position: what happens between two watches shows
 	// only in the next list.
-	l.rv, l.mustList = rv, rv == ""
+	l.rv, l.mustList, l.broken = rv, rv == "", false
 	return l.send(ctx, Event[T]{Type: Synced, Synthetic: true, ResourceVersion: rv})
 }
 
 // watch delivers events until the stream ends, and has it closed when it returns.
 func (l *loop[T]) watch(ctx context.Context) error {
-	ctx, answered, cancel := l.guard(ctx)
-	defer cancel()
-	timeout := int64((minWatchTimeout + rand.N(minWatchTimeout)).Seconds())
-	stream, err := l.w.Source.Watch(ctx, metav1.ListOptions{
-		LabelSelector: l.w.LabelSelector, FieldSelector: l.w.FieldSelector,
-		ResourceVersion: l.rv, AllowWatchBookmarks: true, TimeoutSeconds: &timeout,
+	// Unless the watch ends at the time that it asked for, the next one may reach another
+	// server.
+	check := l.broken && !l.mustList
+	l.broken = true
+	timeout := minWatchTimeout + rand.N(minWatchTimeout).Truncate(time.Second)
+	seconds := int64(timeout.Seconds())
+	start := time.Now()
+	r, watchCtx := newRequest(ctx, l.w.silence(), true)
+	defer r.end(nil)
+	var stream watch.Interface
+	err := l.call(watchCtx, r, "watch", func() (err error) {
+		stream, err = l.w.Source.Watch(watchCtx, metav1.ListOptions{
+			LabelSelector: l.w.LabelSelector, FieldSelector: l.w.FieldSelector,
+			ResourceVersion: l.rv, AllowWatchBookmarks: true, TimeoutSeconds: &seconds,
+		})
+		return err
 	})
-	inTime := answered()
-	if err == nil && stream != nil {
+	if stream != nil {
 		defer func() {
 			stream.Stop()
 			for range stream.ResultChan() { // until its goroutine is done
@@ -259,12 +276,16 @@ func (l *loop[T]) watch(ctx context.Context) error {
 		}()
 	}
 	switch {
-	case !inTime:
-		return fmt.Errorf("watcher: watch: %w", ErrStalled)
 	case err != nil:
-		return fmt.Errorf("watcher: watch: %w", err)
+		return err
 	case stream == nil:
 		return misuse{errors.New("watcher: the Source returned neither a watch nor an error")}
+	}
+	l.accepted = true
+	if check || time.Since(start) > repeatedAfter {
+		if err := l.check(ctx); err != nil {
+			return err
+		}
 	}
 
 	opened, progress := time.Now(), false
@@ -285,10 +306,12 @@ func (l *loop[T]) watch(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-silence:
-			return fmt.Errorf("watcher: watch: %w", ErrStalled)
+			return &failure{"watch", ErrStalled}
 		case ev, ok := <-stream.ResultChan():
 			if !ok {
-				return l.ended(time.Since(opened), progress)
+				age := time.Since(opened)
+				l.broken = age < timeout-shortWatch
+				return l.ended(age, progress)
 			}
 			news, err := l.deliver(ctx, ev)
 			if err != nil {
@@ -314,7 +337,7 @@ func (l *loop[T]) ended(age time.Duration, progress bool) error {
 	case age >= healthyWatch, progress && age >= shortWatch:
 		return nil
 	case !progress && age < shortWatch:
-		return fmt.Errorf("watcher: watch: %w", errShort)
+		return &failure{"watch", errShort}
 	}
 	return errPause
 }
@@ -322,13 +345,14 @@ func (l *loop[T]) ended(age time.Duration, progress bool) error {
 // deliver sends what the server reported, unless it was reported before. It reports
 // whether there was anything new.
 func (l *loop[T]) deliver(ctx context.Context, ev watch.Event) (news bool, err error) {
+	if ev.Type == watch.Error || isStatus(ev.Object) {
+		return false, &failure{"watch", apierrors.FromObject(ev.Object)}
+	}
 	switch ev.Type {
-	case watch.Error:
-		return false, fmt.Errorf("watcher: watch: %w", apierrors.FromObject(ev.Object))
 	case watch.Bookmark:
 		object, err := meta.Accessor(ev.Object)
 		if err != nil {
-			return false, fmt.Errorf("watcher: bookmark: %w", err)
+			return false, &failure{"bookmark", err}
 		}
 		if !l.advance(object.GetResourceVersion()) {
 			return false, nil
@@ -336,7 +360,7 @@ func (l *loop[T]) deliver(ctx context.Context, ev watch.Event) (news bool, err e
 		return true, l.send(ctx, Event[T]{Type: watch.Bookmark, ResourceVersion: l.rv})
 	case watch.Added, watch.Modified, watch.Deleted:
 	default:
-		return false, fmt.Errorf("watcher: watch: unknown type of event %q", ev.Type)
+		return false, &failure{"watch", fmt.Errorf("the server sends events of an unknown type %q", ev.Type)}
 	}
 
 	object, ok := ev.Object.(T)
@@ -351,8 +375,18 @@ func (l *loop[T]) deliver(ctx context.Context, ev watch.Event) (news bool, err e
 	} else {
 		l.known[id(object)] = object
 	}
+	l.newest, l.gone = object, ev.Type == watch.Deleted
 	l.advance(object.GetResourceVersion())
 	return true, l.send(ctx, Event[T]{Type: ev.Type, Object: object, ResourceVersion: l.rv})
+}
+
+// isStatus reports whether the object is the API's error object. Some servers send it
+// with another type of event than Error.
+func isStatus(object runtime.Object) bool {
+	if _, ok := object.(*metav1.Status); ok || object == nil {
+		return ok
+	}
+	return object.GetObjectKind().GroupVersionKind() == metav1.Unversioned.WithKind("Status")
 }
 
 // older reports whether an event is from before the position.
@@ -363,6 +397,12 @@ func (l *loop[T]) older(object runtime.Object) bool {
 	}
 	order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), l.rv)
 	return err == nil && order < 0
+}
+
+// newer reports whether a's version is greater than b's.
+func newer(a, b metav1.Object) bool {
+	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
+	return err == nil && order > 0
 }
 
 // repeated reports whether the consumer has had the event. What cannot be compared is

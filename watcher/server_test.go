@@ -223,10 +223,10 @@ func TestServerExpired(t *testing.T) {
 					if synced++; synced == 2 {
 						w.update(a, "after the list") // conflicts if a's update was not read
 					}
-				case watcher.Trouble:
+				case watcher.Retrying:
 					expired++
 					if !apierrors.IsResourceExpired(ev.Err) {
-						t.Errorf("Trouble = %v, want the 410", ev.Err)
+						t.Errorf("Retrying = %v, want the 410", ev.Err)
 					}
 				case watch.Added, watch.Modified, watch.Deleted:
 					if ev.Object.Name == "a" {
@@ -247,7 +247,7 @@ func TestServerExpired(t *testing.T) {
 				t.Errorf("events after the 410 (-changes +watched):\n%s", diff)
 			}
 			if expired != 1 {
-				t.Errorf("%d times Trouble, want once", expired)
+				t.Errorf("%d times Retrying, want once", expired)
 			}
 		})
 	}
@@ -298,7 +298,7 @@ func resume[T watcher.Object](t *testing.T, source func(ns string) watcher.Sourc
 		rw := &watcher.RetryWatcher[T]{Source: source(ns), ResourceVersion: rv}
 		wrote := false
 		for ev, err := range rw.Events(t.Context()) {
-			if err != nil || ev.Type == watcher.Trouble {
+			if err != nil || ev.Type == watcher.Retrying {
 				t.Fatalf("life %d: error %v, %v", life, err, ev.Err)
 			}
 			if wrote && len(got)+2 == len(w.want) {

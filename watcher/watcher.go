@@ -42,11 +42,15 @@ const (
 	// events up to Synced are all objects there are. It is sent at the first list
 	// after a start from a ResourceVersion, and only then.
 	Reset watch.EventType = "RESET"
-	// Trouble reports a failure that is being retried.
-	Trouble watch.EventType = "TROUBLE"
+	// Retrying reports a failure that is being retried.
+	Retrying watch.EventType = "RETRYING"
 )
 
-// ErrStalled is the Err of a Trouble event for a server that said nothing for
+// ErrRestored is the Err of a Retrying event for a server whose history does not hold
+// what it reported before: its storage was restored from a backup.
+var ErrRestored = errors.New("watcher: the server's storage was restored from a backup")
+
+// ErrStalled is the Err of a Retrying event for a server that said nothing for
 // SilenceTimeout.
 var ErrStalled = errors.New("watcher: neither event nor bookmark within the silence timeout")
 
@@ -59,7 +63,7 @@ type Object interface {
 
 // Event is one element of the sequence.
 type Event[T Object] struct {
-	// Type is watch.Added, Modified, Deleted or Bookmark, or Synced, Reset or Trouble.
+	// Type is watch.Added, Modified, Deleted or Bookmark, or Synced, Reset or Retrying.
 	Type watch.EventType
 
 	// Object is set for Added, Modified and Deleted, else nil. It is shared with the
@@ -76,10 +80,10 @@ type Event[T Object] struct {
 	// "" within a list, where there is no such version: start over.
 	ResourceVersion string
 
-	// Err is what went wrong, for Trouble, and apierrors.IsForbidden and the like apply.
+	// Err is what went wrong, for Retrying, and apierrors.IsForbidden and the like apply.
 	Err error
 
-	// RetryAfter is the pause before the next attempt, for Trouble.
+	// RetryAfter is the pause before the next attempt, for Retrying.
 	RetryAfter time.Duration
 }
 
@@ -154,7 +158,7 @@ func (w *RetryWatcher[T]) handled(rv string) {
 // Events returns the sequence of events, which goes on until ctx is done, the loop is
 // left, or the watcher is misused. The error is nil except in the last element: then
 // it is the cause of ctx, or says what to correct. Failures of the server do not end
-// the sequence; they are events of type Trouble, and a consumer for which one of them
+// the sequence; they are events of type Retrying, and a consumer for which one of them
 // is final leaves the loop.
 //
 // All work is done by the loop itself: a body that takes long holds back the server,

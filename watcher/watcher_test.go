@@ -100,13 +100,13 @@ type call struct {
 	RV   string
 }
 
-// source answers with functions and writes down the calls. It is used by one
-// goroutine only.
+// source responds with functions and records the calls. Its calls never overlap.
 type source struct {
 	start time.Time
 	calls []call
 	list  func(n int, opts metav1.ListOptions) ([]*corev1.Pod, metav1.ListMeta, error)
 	watch func(ctx context.Context, n int, opts metav1.ListOptions) (watch.Interface, error)
+	check func(opts metav1.ListOptions) ([]*corev1.Pod, metav1.ListMeta, error) // nil means that nothing can be compared
 	nList int
 	nW    int
 }
@@ -119,6 +119,13 @@ func (s *source) note(verb, rv string) {
 }
 
 func (s *source) List(_ context.Context, opts metav1.ListOptions) ([]*corev1.Pod, metav1.ListMeta, error) {
+	if opts.ResourceVersionMatch == metav1.ResourceVersionMatchExact {
+		if s.check == nil {
+			return nil, metav1.ListMeta{}, nil // a version that cannot be compared
+		}
+		s.note("check", opts.ResourceVersion)
+		return s.check(opts)
+	}
 	s.note("list", opts.ResourceVersion)
 	s.nList++
 	if s.list == nil {
@@ -274,8 +281,8 @@ func TestFailures(t *testing.T) {
 					if got := lists > 0; got != tc.lists {
 						t.Errorf("%d lists, want any: %v", lists, tc.lists)
 					}
-					if events[0].Type != watcher.Trouble || !errors.As(events[0].Err, new(*apierrors.StatusError)) || apierrors.ReasonForError(events[0].Err) != tc.err.ErrStatus.Reason {
-						t.Errorf("first event = %v %v, want Trouble with the server's status", events[0].Type, events[0].Err)
+					if events[0].Type != watcher.Retrying || !errors.As(events[0].Err, new(*apierrors.StatusError)) || apierrors.ReasonForError(events[0].Err) != tc.err.ErrStatus.Reason {
+						t.Errorf("first event = %v %v, want Retrying with the server's status", events[0].Type, events[0].Err)
 					}
 					if got := events[0].RetryAfter; got < tc.pauses[0] || got > tc.pauses[0]+tc.margin {
 						t.Errorf("RetryAfter = %v, want about %v", got, tc.pauses[0])
@@ -405,10 +412,10 @@ func TestClosedWatches(t *testing.T) {
 				}
 				var trouble bool
 				for _, ev := range events {
-					trouble = trouble || ev.Type == watcher.Trouble
+					trouble = trouble || ev.Type == watcher.Retrying
 				}
 				if trouble != tc.trouble {
-					t.Errorf("Trouble = %v, want %v", trouble, tc.trouble)
+					t.Errorf("Retrying = %v, want %v", trouble, tc.trouble)
 				}
 			})
 		})
@@ -430,7 +437,7 @@ func TestWhatForgetsFailures(t *testing.T) {
 		events, _ := collect(t, w, 5*time.Minute)
 		var pauses []time.Duration
 		for _, ev := range events {
-			if ev.Type == watcher.Trouble {
+			if ev.Type == watcher.Retrying {
 				pauses = append(pauses, ev.RetryAfter)
 			}
 		}
@@ -455,7 +462,7 @@ func TestExpiredDeliversTheDifference(t *testing.T) {
 			name: "after a list", rv: "30",
 			want: []string{
 				"ADDED a/1@5 synthetic", "ADDED b/2@6 synthetic", "ADDED c/3@7 synthetic", "SYNCED synthetic rv=10",
-				"ADDED d/4@11 rv=11", "TROUBLE",
+				"ADDED d/4@11 rv=11", "RETRYING",
 				"DELETED b/2@6 synthetic", "DELETED c/3@7 synthetic",
 				"MODIFIED a/1@20 synthetic", "ADDED c/9@21 synthetic", "SYNCED synthetic rv=30",
 			},
@@ -464,7 +471,7 @@ func TestExpiredDeliversTheDifference(t *testing.T) {
 			name: "versions went back", rv: "3", // the storage was restored from a backup
 			want: []string{
 				"ADDED a/1@5 synthetic", "ADDED b/2@6 synthetic", "ADDED c/3@7 synthetic", "SYNCED synthetic rv=10",
-				"ADDED d/4@11 rv=11", "TROUBLE",
+				"ADDED d/4@11 rv=11", "RETRYING",
 				"DELETED b/2@6 synthetic", "DELETED c/3@7 synthetic",
 				"MODIFIED a/1@20 synthetic", "ADDED c/9@21 synthetic", "SYNCED synthetic rv=3",
 			},
@@ -472,7 +479,7 @@ func TestExpiredDeliversTheDifference(t *testing.T) {
 		{
 			name: "after a start from a version", start: "10", rv: "30",
 			want: []string{
-				"ADDED d/4@11 rv=11", "TROUBLE", "RESET synthetic",
+				"ADDED d/4@11 rv=11", "RETRYING", "RESET synthetic",
 				"ADDED a/1@20 synthetic", "ADDED c/9@21 synthetic", "ADDED d/4@11 synthetic", "SYNCED synthetic rv=30",
 			},
 		},
@@ -505,7 +512,7 @@ func TestExpiredDeliversTheDifference(t *testing.T) {
 				w := &watcher.RetryWatcher[*corev1.Pod]{Source: s, ResourceVersion: tc.start}
 				events, _ := collect(t, w, 3*time.Minute)
 				// Whatever came before, the watcher knows everything after a list.
-				tc.want = append(tc.want, "TROUBLE", "DELETED a/1@20 synthetic", "SYNCED synthetic rv=40")
+				tc.want = append(tc.want, "RETRYING", "DELETED a/1@20 synthetic", "SYNCED synthetic rv=40")
 				if diff := cmp.Diff(tc.want, lines(events)); diff != "" {
 					t.Errorf("events (-want +got):\n%s", diff)
 				}
@@ -547,8 +554,8 @@ func TestSilence(t *testing.T) {
 				}}
 				w := &watcher.RetryWatcher[*corev1.Pod]{Source: s, ResourceVersion: "9", Jitter: -1}
 				events, _ := collect(t, w, 10*time.Minute)
-				if len(events) == 0 || events[0].Type != watcher.Trouble || !errors.Is(events[0].Err, watcher.ErrStalled) {
-					t.Fatalf("events = %v, want Trouble with ErrStalled first", lines(events))
+				if len(events) == 0 || events[0].Type != watcher.Retrying || !errors.Is(events[0].Err, watcher.ErrStalled) {
+					t.Fatalf("events = %v, want Retrying with ErrStalled first", lines(events))
 				}
 				want := []call{{"watch", 0, "9"}, {"list", 3*time.Minute + 500*time.Millisecond, ""}, {"watch", 3*time.Minute + 500*time.Millisecond, "10"}}
 				if diff := cmp.Diff(want, s.calls); diff != "" {
@@ -575,7 +582,7 @@ func TestSilence(t *testing.T) {
 			}}
 			w := &watcher.RetryWatcher[*corev1.Pod]{Source: s, ResourceVersion: "9"}
 			for ev, err := range w.Events(t.Context()) {
-				if err != nil || ev.Type == watcher.Trouble {
+				if err != nil || ev.Type == watcher.Retrying {
 					t.Fatalf("event %v, error %v, want bookmarks", show(ev), err)
 				}
 				if ev.ResourceVersion == "12" {
@@ -723,7 +730,7 @@ func TestOptionsAndPages(t *testing.T) {
 		}
 		w := &watcher.RetryWatcher[*corev1.Pod]{Source: s, ResourceVersion: "0", LabelSelector: "app=x", FieldSelector: "spec.nodeName=n"}
 		events, _ := collect(t, w, 3*time.Hour)
-		want := []string{"TROUBLE", "TROUBLE", "ADDED a/1@5 synthetic", "ADDED b/2@6 synthetic", "SYNCED synthetic rv=10"}
+		want := []string{"RETRYING", "RETRYING", "ADDED a/1@5 synthetic", "ADDED b/2@6 synthetic", "SYNCED synthetic rv=10"}
 		if diff := cmp.Diff(want, lines(events)); diff != "" {
 			t.Errorf("events (-want +got):\n%s", diff)
 		}
