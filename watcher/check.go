@@ -15,70 +15,113 @@ import (
 // smallCollection is the number of objects up to which check compares all of them.
 const smallCollection = 100
 
-// check returns an error if the history of the server is not the one that was delivered:
-// its storage was restored from a backup. It asks for the collection as it was at the
-// position. A server that has not reached the position again rejects that. One that has
-// passed it has made other changes with the versions in between, so that what was
-// delivered is not in the response.
+// versions maps objects to their resource versions.
+type versions map[types.UID]string
+
+// check returns an error that wraps ErrRestored if the server's history is not the one
+// that was delivered, because its storage was restored from a backup.
 //
-// Of a large collection, the object that was delivered last represents the others: if the
-// restore lost a delivered event, it lost that one.
+// A server that has not reached the position again reports an older version. A server
+// that has passed it used the versions in between for other changes, so the collection
+// at the position is not the delivered one. Of a large collection, the newest object and
+// the last deletion represent the others: a restore that loses any delivered event loses
+// the last one.
 func (l *loop[T]) check(ctx context.Context) error {
 	if l.rv == "" {
 		return nil
 	}
-	opts := metav1.ListOptions{
-		LabelSelector: l.w.LabelSelector, FieldSelector: l.w.FieldSelector,
-		ResourceVersion: l.rv, ResourceVersionMatch: metav1.ResourceVersionMatchExact, Limit: smallCollection + 1,
-	}
-	want := map[types.UID]string{}
-	compare := true
-	switch {
-	case l.complete && len(l.known) <= smallCollection:
+	selector, want, deleted := l.w.FieldSelector, versions{}, false
+	whole := l.complete && len(l.known) <= smallCollection
+	if whole {
 		for uid, object := range l.known {
 			want[uid] = object.GetResourceVersion()
 		}
-	case l.newest != nil:
-		opts.FieldSelector = named(opts.FieldSelector, l.newest)
-		if !l.gone {
-			want[id(l.newest)] = l.newest.GetResourceVersion()
+	} else {
+		var newest Object
+		for _, object := range l.known {
+			if newest == nil || newer(object, newest) {
+				newest = object
+			}
 		}
-	default: // nothing was delivered yet
-		compare = false
-		opts.Limit = 1
+		if newest != nil {
+			selector = named(selector, newest)
+			want[id(newest)] = newest.GetResourceVersion()
+		}
+		deleted = l.deleted != nil && (newest == nil || newer(l.deleted, newest))
+	}
+
+	got, now, err := l.versions(ctx, selector, "")
+	if err != nil {
+		return ignoreRefusal(err)
+	}
+	order, err := resourceversion.CompareResourceVersion(now, l.rv)
+	switch {
+	case err != nil:
+		return nil // it cannot be compared
+	case order < 0:
+		return &failure{"check", fmt.Errorf("%w: it is at resource version %q, and was at %q", ErrRestored, now, l.rv)}
+	case (whole || len(want) > 0) && !maps.Equal(got, want):
+		if err := l.compare(ctx, selector, want); err != nil {
+			return err
+		}
+	}
+	if deleted {
+		return l.compare(ctx, named(l.w.FieldSelector, l.deleted), versions{})
+	}
+	return nil
+}
+
+// compare returns an error if the objects at the position are not the wanted ones.
+func (l *loop[T]) compare(ctx context.Context, selector string, want versions) error {
+	got, at, err := l.versions(ctx, selector, l.rv)
+	switch {
+	case err != nil:
+		return ignoreRefusal(err)
+	case at != l.rv: // the server does not support the question
+		return nil
+	case !maps.Equal(got, want):
+		return &failure{"check", fmt.Errorf("%w: its objects at resource version %q are not the ones that it reported", ErrRestored, l.rv)}
+	}
+	return nil
+}
+
+// versions lists objects as they are now, or were at a version, and returns the version
+// of the list.
+func (l *loop[T]) versions(ctx context.Context, selector, at string) (versions, string, error) {
+	opts := metav1.ListOptions{
+		LabelSelector: l.w.LabelSelector, FieldSelector: selector,
+		ResourceVersion: at, Limit: smallCollection + 1,
+	}
+	if at != "" {
+		opts.ResourceVersionMatch = metav1.ResourceVersionMatchExact
 	}
 	items, listMeta, err := l.page(ctx, "check", opts)
-	switch {
-	case apierrors.IsForbidden(err), apierrors.IsBadRequest(err), apierrors.IsInvalid(err), apierrors.IsMethodNotSupported(err):
-		return nil // the server cannot be asked
-	case err != nil:
-		return err
-	}
-	got := map[types.UID]string{}
+	got := versions{}
 	for _, object := range items {
 		got[id(object)] = object.GetResourceVersion()
 	}
-	switch order, orderErr := resourceversion.CompareResourceVersion(listMeta.ResourceVersion, l.rv); {
-	case listMeta.ResourceVersion == l.rv && compare && !maps.Equal(got, want):
-		return &failure{"check", fmt.Errorf("%w: at resource version %q it has other objects than it had", ErrRestored, l.rv)}
-	case orderErr == nil && order < 0:
-		return &failure{"check", fmt.Errorf("%w: it is at resource version %q, which is before %q", ErrRestored, listMeta.ResourceVersion, l.rv)}
+	return got, listMeta.ResourceVersion, err
+}
+
+// ignoreRefusal returns nil for a server that does not allow the check, or does not
+// support a field selector by name.
+func ignoreRefusal(err error) error {
+	if apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsInvalid(err) || apierrors.IsMethodNotSupported(err) {
+		return nil
 	}
-	return nil // a server that responds with another version than it was asked for cannot be compared
+	return err
 }
 
 // named narrows a field selector to the name and namespace of an object.
 func named(selector string, object metav1.Object) string {
-	for field, value := range map[string]string{
-		metav1.ObjectNameField: object.GetName(), "metadata.namespace": object.GetNamespace(),
-	} {
-		if value == "" {
+	for _, term := range [][2]string{{"metadata.name", object.GetName()}, {"metadata.namespace", object.GetNamespace()}} {
+		if term[1] == "" {
 			continue
 		}
 		if selector != "" {
 			selector += ","
 		}
-		selector += fields.OneTermEqualSelector(field, value).String()
+		selector += fields.OneTermEqualSelector(term[0], term[1]).String()
 	}
 	return selector
 }

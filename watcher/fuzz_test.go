@@ -112,8 +112,8 @@ func (m *model) List(_ context.Context, opts metav1.ListOptions) ([]*corev1.Pod,
 		}
 		return nil, metav1.ListMeta{}, status(500, metav1.StatusReasonInternalError, 0)
 	}
-	if opts.ResourceVersionMatch == metav1.ResourceVersionMatchExact {
-		return m.exact(opts)
+	if isCheck(opts) {
+		return m.check(opts)
 	}
 	if opts.Continue != "" {
 		var rv string
@@ -153,8 +153,11 @@ func (m *model) objects(rv int) []*corev1.Pod {
 	return items
 }
 
-// exact responds to a list at one version.
-func (m *model) exact(opts metav1.ListOptions) ([]*corev1.Pod, metav1.ListMeta, error) {
+// check responds to a list of the present or of one version.
+func (m *model) check(opts metav1.ListOptions) ([]*corev1.Pod, metav1.ListMeta, error) {
+	if opts.ResourceVersion == "" {
+		opts.ResourceVersion = strconv.Itoa(m.rv)
+	}
 	rv, err := strconv.Atoi(opts.ResourceVersion)
 	switch {
 	case err != nil:

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -42,10 +43,8 @@ type loop[T Object] struct {
 	// consumer was told. It is false after a start from a version, until the first list.
 	complete bool
 
-	// newest is the newest object that was delivered, and gone says that it was
-	// delivered as deleted. newest is nil if nothing was delivered.
-	newest Object
-	gone   bool
+	// deleted is the object that was last reported as deleted, nil if none was.
+	deleted Object
 
 	rv       string // the position: everything up to here was delivered
 	mustList bool   // there is no position to watch from
@@ -70,8 +69,7 @@ func (l *loop[T]) run(ctx context.Context) error {
 		switch {
 		case err == nil || ctx.Err() != nil:
 			continue
-		case !l.accepted && (apierrors.IsBadRequest(err) || apierrors.IsInvalid(err)):
-			// The server rejects a selector or RetryWatcher.ResourceVersion.
+		case !l.accepted && isInvalid(err):
 			return err
 		case errors.Is(err, errPause):
 			pause = l.w.jittered(l.backoff())
@@ -90,6 +88,15 @@ func (l *loop[T]) run(ctx context.Context) error {
 		}
 		timer.Stop()
 	}
+}
+
+// isInvalid reports whether the server rejects a selector or the ResourceVersion to start
+// from. kube-apiserver does the latter with status 500 and this text.
+func isInvalid(err error) bool {
+	var status apierrors.APIStatus
+	ok := errors.As(err, &status)
+	return apierrors.IsBadRequest(err) || apierrors.IsInvalid(err) ||
+		ok && strings.HasPrefix(status.Status().Message, "resourceVersion: Invalid value")
 }
 
 // classify decides what a failure means, be it of a call or in the stream: whether
@@ -207,13 +214,10 @@ func (l *loop[T]) replace(ctx context.Context, items []T, rv string) error {
 	}
 	l.accepted = true
 	listed := make(map[types.UID]struct{}, len(items))
-	l.newest, l.gone = nil, false
 	for _, object := range items {
 		listed[id(object)] = struct{}{}
-		if l.newest == nil || newer(object, l.newest) {
-			l.newest = object
-		}
 	}
+	l.deleted = nil
 	var gone []T
 	for uid, object := range l.known {
 		if _, ok := listed[uid]; !ok {
@@ -253,7 +257,7 @@ func (l *loop[T]) replace(ctx context.Context, items []T, rv string) error {
 func (l *loop[T]) watch(ctx context.Context) error {
 	// Unless the watch ends at the time that it asked for, the next one may reach another
 	// server.
-	check := l.broken && !l.mustList
+	check := l.broken
 	l.broken = true
 	timeout := minWatchTimeout + rand.N(minWatchTimeout).Truncate(time.Second)
 	seconds := int64(timeout.Seconds())
@@ -372,10 +376,10 @@ func (l *loop[T]) deliver(ctx context.Context, ev watch.Event) (news bool, err e
 	}
 	if ev.Type == watch.Deleted {
 		delete(l.known, id(object))
+		l.deleted = object
 	} else {
 		l.known[id(object)] = object
 	}
-	l.newest, l.gone = object, ev.Type == watch.Deleted
 	l.advance(object.GetResourceVersion())
 	return true, l.send(ctx, Event[T]{Type: ev.Type, Object: object, ResourceVersion: l.rv})
 }

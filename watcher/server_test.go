@@ -364,3 +364,20 @@ func TestServerSelector(t *testing.T) {
 		}
 	}
 }
+
+// The server rejects a version that is no number and a selector that cannot be parsed.
+func TestServerInvalidRequests(t *testing.T) {
+	maps := clientset(t, nil).CoreV1().ConfigMaps(testserver.Namespace(t))
+	for _, rw := range []*watcher.RetryWatcher[*corev1.ConfigMap]{
+		{Source: watcher.Client[*corev1.ConfigMap](maps), ResourceVersion: "abc"},
+		{Source: watcher.Client[*corev1.ConfigMap](maps), LabelSelector: "a b c"},
+		{Source: watcher.Client[*corev1.ConfigMap](maps), FieldSelector: "spec.unknown=x"},
+	} {
+		for ev, err := range rw.Events(t.Context()) {
+			if err == nil {
+				t.Errorf("version %q, selectors %q, %q: event %v %v, want an error", rw.ResourceVersion, rw.LabelSelector, rw.FieldSelector, ev.Type, ev.Err)
+			}
+			break
+		}
+	}
+}
