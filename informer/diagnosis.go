@@ -12,6 +12,8 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // failed notes an error that ended a list or watch. A watch that is refused
@@ -20,7 +22,7 @@ import (
 func (m *member) failed(err error, until time.Time, refused chan<- error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.last = report{err: err}
+	m.last = report{err: err, at: time.Now()}
 	if !isRefusal(err) || !cache.IsDone(m.checkers[0]) || time.Now().After(until) {
 		return
 	}
@@ -28,10 +30,21 @@ func (m *member) failed(err error, until time.Time, refused chan<- error) {
 		return
 	}
 	select {
-	case refused <- fmt.Errorf("%w: %q: its cache was filled and then went stale: %s: %w", ErrNotSynced, m.name, m.reason(err), err):
+	case refused <- fmt.Errorf("%w: %q: its cache was filled and then went stale: %s: %w", ErrNotSynced, m.name, m.reason(err), text{err}):
 	default: // one is enough to end Run
 	}
 }
+
+const (
+	maxText = 2048 // bounds the text of an error
+	maxName = 253  // is the longest name of a resource or group
+)
+
+// text is an error of the server or of client-go whose text is fit for a log.
+type text struct{ error }
+
+func (t text) Error() string { return kube.Printable(t.error.Error(), maxText) }
+func (t text) Unwrap() error { return t.error }
 
 // isRefusal tells of answers that the same request will get again.
 func isRefusal(err error) bool {
@@ -66,9 +79,11 @@ func unsynced(members []*member, timeout time.Duration) error {
 			}
 			err = fmt.Errorf("%w within %v: %q: list and watch are neither refused nor complete: the server cannot be reached, or there is more to list than Timeout allows%s", ErrNotSynced, timeout, m.name, also)
 		case last.bookmark:
-			err = fmt.Errorf("%w within %v: %q: the server took the watch but does not mark the end of the initial events: it, or a proxy, drops the bookmark k8s.io/initial-events-end; setting KUBE_FEATURE_WatchListClient=false in the environment avoids the need for it: %w", ErrNotSynced, timeout, m.name, last.err)
+			err = fmt.Errorf("%w within %v: %q: the server took the watch but does not mark the end of the initial events: it, or a proxy, drops the bookmark k8s.io/initial-events-end; setting KUBE_FEATURE_WatchListClient=false in the environment avoids the need for it: %w", ErrNotSynced, timeout, m.name, text{last.err})
+		case unreachable(last.err):
+			err = fmt.Errorf("%w within %v: %q: %s, when client-go last tried, %v ago: it pauses for up to a minute between attempts, so a longer Set.Timeout notices a server that is back: %w", ErrNotSynced, timeout, m.name, m.reason(last.err), time.Since(last.at).Round(time.Second), text{last.err})
 		default:
-			err = fmt.Errorf("%w within %v: %q: %s: %w", ErrNotSynced, timeout, m.name, m.reason(last.err), last.err)
+			err = fmt.Errorf("%w within %v: %q: %s: %w", ErrNotSynced, timeout, m.name, m.reason(last.err), text{last.err})
 		}
 		errs = append(errs, err)
 	}
@@ -85,7 +100,8 @@ func (m *member) reason(err error) string {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {
 		if d := status.Status().Details; d != nil && d.Kind != "" {
-			group, resource = d.Group, d.Kind // of a refused request, Kind holds the resource
+			// Of a refused request, Kind holds the resource.
+			group, resource = kube.Printable(d.Group, maxName), kube.Printable(d.Kind, maxName)
 		}
 	}
 	switch {
@@ -104,7 +120,7 @@ func (m *member) reason(err error) string {
 	case apierrors.IsTooManyRequests(err):
 		return fmt.Sprintf("cannot %s %s: the server is overloaded", verb, resource)
 	case unreachable(err):
-		return fmt.Sprintf("cannot %s %s: the server cannot be reached", verb, resource)
+		return fmt.Sprintf("cannot %s %s: the server could not be reached", verb, resource)
 	}
 	return fmt.Sprintf("cannot %s %s", verb, resource)
 }
@@ -226,5 +242,5 @@ func (e *ear) to(sink klog.LogSink) *ear {
 func (m *member) heard(err error, bookmark bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.last = report{err: err, bookmark: bookmark}
+	m.last = report{err: err, at: time.Now(), bookmark: bookmark}
 }

@@ -64,6 +64,7 @@ type member struct {
 // report is the latest thing that went wrong with an informer.
 type report struct {
 	err      error
+	at       time.Time
 	bookmark bool // err says that the end of the initial events is missing
 }
 
@@ -171,8 +172,13 @@ func (s *Set) Run(ctx context.Context) error {
 			logger.Info("Informers synced", "informers", len(members), "duration", time.Since(start))
 			s.setSynced(members)
 		case <-deadline.C:
-			err = unsynced(members, timeout)
-		case err = <-refused:
+			if !over(ctx) {
+				err = unsynced(members, timeout)
+			}
+		case failure := <-refused:
+			if !over(ctx) {
+				err = failure
+			}
 		case <-s.misused:
 			err = s.mistakes()
 		case m := <-ended:
@@ -184,6 +190,13 @@ func (s *Set) Run(ctx context.Context) error {
 	stop(err) // nil means context.Canceled; ctx's own cause goes first
 	waiter.Wait()
 	return errors.Join(err, s.await(members))
+}
+
+// over reports whether ctx is done, or its deadline has passed, which may be noticed an
+// instant later.
+func over(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
 // begin checks everything that can be wrong, claims the one Run and takes over

@@ -203,12 +203,12 @@ func TestDiagnosis(t *testing.T) {
 			want: []string{`"thing": unauthorized to list thing: the server does not accept the credentials: `}, is: apierrors.IsUnauthorized},
 		// client-go never tells its watch error handler about these two.
 		{name: "connection refused", informer: func(*testing.T) cache.SharedIndexInformer { return failing(errRefused) },
-			want: []string{`"thing": cannot watch thing: the server cannot be reached: `, "connection refused"},
+			want: []string{`"thing": cannot watch thing: the server could not be reached, when client-go last tried, `, "connection refused"},
 			is:   func(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }},
 		{name: "no answer in time", informer: func(*testing.T) cache.SharedIndexInformer {
 			return failing(&url.Error{Op: "Get", URL: "https://server", Err: context.DeadlineExceeded})
 		},
-			want: []string{`"thing": cannot list thing: the server cannot be reached: `}},
+			want: []string{`"thing": cannot list thing: the server could not be reached, when client-go last tried, `}},
 		// net/http wraps these as it wraps connections that fail.
 		{name: "certificate not trusted", informer: func(*testing.T) cache.SharedIndexInformer {
 			return failing(&url.Error{Op: "Get", URL: "https://server", Err: x509.UnknownAuthorityError{}})
@@ -501,10 +501,63 @@ func TestPauseOfClientGo(t *testing.T) {
 		set := informer.Set{StopTimeout: time.Millisecond}
 		set.Add("configmaps", failing(errRefused))
 		err := set.Run(quiet(t))
-		if err == nil || !strings.Contains(err.Error(), "the server cannot be reached") || !strings.Contains(err.Error(), `"configmaps" has not stopped within 1ms`) {
+		if err == nil || !strings.Contains(err.Error(), "the server could not be reached") || !strings.Contains(err.Error(), `"configmaps" has not stopped within 1ms`) {
 			t.Errorf("Run() = %v, want both the reason and that the informer is left behind", err)
 		}
 		time.Sleep(time.Minute) // and here it ends by itself, or the bubble fails
+	})
+}
+
+// client-go does not notice that the server is back before its pause is over. The error
+// says how long ago it last tried.
+//
+// Proves I2.
+func TestServerThatIsBackUnnoticed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var last time.Time
+		refused := func() error { last = time.Now(); return errRefused }
+		var set informer.Set
+		set.Add("configmaps", listWatch(refused, func(context.Context, metav1.ListOptions) (watch.Interface, error) { return nil, refused() }))
+		err := set.Run(quiet(t))
+		ago := time.Since(last)
+		ago -= 5 * time.Second // the StopTimeout
+		want := fmt.Sprintf("when client-go last tried, %v ago: it pauses for up to a minute", ago.Round(time.Second))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Run() = %v, want it to contain %q", err, want)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+// Whether ctx or Timeout is noticed first is chance when both end at once; it is no
+// failure.
+func TestContextAndTimeoutEndTogether(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			set := informer.Set{Timeout: time.Second}
+			set.Add("configmaps", failing(forbidden("list")))
+			ctx, cancel := context.WithTimeout(quiet(t), time.Second)
+			defer cancel()
+			if err := set.Run(ctx); err != nil {
+				t.Errorf("Run() = %v, want nil", err)
+			}
+		})
+	}
+}
+
+// The text of an error comes from the server, and ends in logs.
+func TestHostileErrors(t *testing.T) {
+	hostile := apierrors.NewForbidden(schema.GroupResource{Group: "\x1b[2J", Resource: "a\nb"}, "", errors.New(strings.Repeat("no\r\n", 1<<20)))
+	synctest.Test(t, func(t *testing.T) {
+		var set informer.Set
+		set.Add("configmaps", failing(hostile))
+		err := set.Run(quiet(t))
+		if !apierrors.IsForbidden(err) || !errors.Is(err, informer.ErrNotSynced) {
+			t.Fatalf("Run() = %v, want the refusal", err)
+		}
+		if text := err.Error(); len(text) > 4<<10 || strings.ContainsAny(text, "\x1b\r\n") {
+			t.Errorf("the error has %d bytes or control characters: %.300q", len(text), text)
+		}
 	})
 }
 
@@ -794,7 +847,7 @@ func TestLoggerThatIsOff(t *testing.T) {
 		set := informer.Set{StopTimeout: time.Hour}
 		set.Add("x", failing(errRefused))
 		err := set.Run(klog.NewContext(t.Context(), klog.Logger{}))
-		if err == nil || !strings.Contains(err.Error(), "the server cannot be reached") {
+		if err == nil || !strings.Contains(err.Error(), "the server could not be reached") {
 			t.Errorf("Run() = %v, want the reason also without a log", err)
 		}
 	})
