@@ -14,8 +14,8 @@ func ages() []float64 {
 func (m *Metrics) part(finalizer, step string) (finalizerLabel, stepLabel string) {
 	// A step is told from others with the finalizer only, and so they are bounded
 	// together. Neither has a space.
-	finalizer, step = strings.ReplaceAll(finalizer, " ", "_"), strings.ReplaceAll(step, " ", "_")
-	pair := m.steppers.label(finalizer + " " + step)
+	finalizer, step = strings.ReplaceAll(value(finalizer), " ", "_"), strings.ReplaceAll(value(step), " ", "_")
+	pair := m.steppers.claim(finalizer + " " + step)
 	if pair == other {
 		return other, other
 	}

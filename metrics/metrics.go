@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/util/workqueue"
@@ -18,6 +22,7 @@ const (
 	maxNames = 1000 // controllers, queues and leases, each
 	maxHosts = 100
 	maxSteps = 1000 // pairs of a finalizer and a step
+	maxValue = 128  // bytes of a label value
 	other    = "other"
 )
 
@@ -94,42 +99,42 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 	if reg == nil {
 		return nil, errors.New("metrics: New needs a prometheus.Registerer, got nil: for example prometheus.NewRegistry()")
 	}
-	r := &registration{reg: reg}
+	var all collectors
 	m := &Metrics{
-		reconciles: counter(r, "controller_reconcile_total", "Reconciles that ended, by their result.", "controller", "result"),
-		durations: histogram(r, "controller_reconcile_duration_seconds", "How long a reconcile takes.",
+		reconciles: all.counter("controller_reconcile_total", "Reconciles that ended, by their result.", "controller", "result"),
+		durations: all.histogram("controller_reconcile_duration_seconds", "How long a reconcile takes.",
 			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}, "controller"),
-		active:  gauge(r, "controller_active_workers", "Workers that are reconciling a key now.", "controller"),
-		workers: gauge(r, "controller_workers", "Workers of a running controller; 0 when it does not run.", "controller"),
+		active:  all.gauge("controller_active_workers", "Workers that are reconciling a key now.", "controller"),
+		workers: all.gauge("controller_workers", "Workers of a running controller; 0 when it does not run.", "controller"),
 
-		leading:     gauge(r, "leader_election_master_status", "1 while this process holds the lease, 0 otherwise.", "name"),
-		transitions: counter(r, "controller_leader_transitions_total", "How often this process has acquired the lease.", "name"),
-		acquiring: histogram(r, "controller_leader_acquire_duration_seconds", "How long it took to acquire the lease once it was seen to be free.",
+		leading:     all.gauge("leader_election_master_status", "1 while this process holds the lease, 0 otherwise.", "name"),
+		transitions: all.counter("controller_leader_transitions_total", "How often this process has acquired the lease.", "name"),
+		acquiring: all.histogram("controller_leader_acquire_duration_seconds", "How long it took to acquire the lease once it was seen to be free.",
 			[]float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}, "name"),
-		renewing: histogram(r, "controller_leader_renewal_duration_seconds", "How long a renewal of the lease takes from its request to its response.",
+		renewing: all.histogram("controller_leader_renewal_duration_seconds", "How long a renewal of the lease takes from its request to its response.",
 			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}, "name"),
-		slow: counter(r, "controller_leader_slow_renewals_total", "Renewals of the lease that came when half of the renew deadline or more had passed since the one before.", "name"),
+		slow: all.counter("controller_leader_slow_renewals_total", "Renewals of the lease that came when half of the renew deadline or more had passed since the one before.", "name"),
 
-		waits: histogram(r, "controller_consistency_wait_duration_seconds", "How long a key was held back because the cache did not show its own writes, by what ended it: visible, or timeout.",
+		waits: all.histogram("controller_consistency_wait_duration_seconds", "How long a key was held back because the cache did not show its own writes, by what ended it: visible, or timeout.",
 			[]float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}, "result"),
 
-		stepsRunning: gauge(r, "controller_finalizer_steps_running", "Calls of a cleanup's step that are running now.", "finalizer", "step"),
-		steps: histogram(r, "controller_finalizer_step_duration_seconds", "How long a call of a cleanup's step takes, by its result: done, waiting, failed, timed_out or gave_up.",
+		stepsRunning: all.gauge("controller_finalizer_steps_running", "Calls of a cleanup's step that are running now.", "finalizer", "step"),
+		steps: all.histogram("controller_finalizer_step_duration_seconds", "How long a call of a cleanup's step takes, by its result: done, waiting, failed, timed_out or gave_up.",
 			[]float64{.005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}, "finalizer", "step", "result"),
-		blocked: histogram(r, "controller_finalizer_blocked_age_seconds", "How long ago the deletion was asked for of an object that a step still blocks, once in each pass over the object.",
+		blocked: all.histogram("controller_finalizer_blocked_age_seconds", "How long ago the deletion was asked for of an object that a step still blocks, once in each pass over the object.",
 			ages(), "finalizer", "step"),
-		finalized: histogram(r, "controller_finalizer_duration_seconds", "How long after its deletion was asked for an object was cleaned up.", ages(), "finalizer"),
+		finalized: all.histogram("controller_finalizer_duration_seconds", "How long after its deletion was asked for an object was cleaned up.", ages(), "finalizer"),
 
-		depth:      gauge(r, "workqueue_depth", "Keys that are ready and not yet handed out.", "name"),
-		adds:       counter(r, "workqueue_adds_total", "Keys added to the queue, repeated ones left out.", "name"),
-		retries:    counter(r, "workqueue_retries_total", "Keys added with a rate limit; client-go's own queues also count those with a delay.", "name"),
-		waiting:    histogram(r, "workqueue_queue_duration_seconds", "How long a key is ready before it is handed out.", prometheus.ExponentialBuckets(10e-9, 10, 10), "name"),
-		working:    histogram(r, "workqueue_work_duration_seconds", "How long a key is worked on.", prometheus.ExponentialBuckets(10e-9, 10, 10), "name"),
-		unfinished: gauge(r, "workqueue_unfinished_work_seconds", "Sum of how long the keys that are worked on now have been so.", "name"),
-		longest:    gauge(r, "workqueue_longest_running_processor_seconds", "How long the key that is worked on longest has been so.", "name"),
+		depth:      all.gauge("workqueue_depth", "Keys that are ready and not yet handed out.", "name"),
+		adds:       all.counter("workqueue_adds_total", "Keys added to the queue, repeated ones left out.", "name"),
+		retries:    all.counter("workqueue_retries_total", "Keys added with a rate limit; client-go's own queues also count those with a delay.", "name"),
+		waiting:    all.histogram("workqueue_queue_duration_seconds", "How long a key is ready before it is handed out.", prometheus.ExponentialBuckets(10e-9, 10, 10), "name"),
+		working:    all.histogram("workqueue_work_duration_seconds", "How long a key is worked on.", prometheus.ExponentialBuckets(10e-9, 10, 10), "name"),
+		unfinished: all.gauge("workqueue_unfinished_work_seconds", "Sum of how long the keys that are worked on now have been so.", "name"),
+		longest:    all.gauge("workqueue_longest_running_processor_seconds", "How long the key that is worked on longest has been so.", "name"),
 
-		requests: counter(r, "rest_client_requests_total", "Requests to an API server, by status code; <error> without an answer.", "code", "method", "host"),
-		latencies: histogram(r, "rest_client_request_duration_seconds", "Time from a request to the headers of its response, watches left out.",
+		requests: all.counter("rest_client_requests_total", "Requests to an API server, by status code; <error> without an answer.", "code", "method", "host"),
+		latencies: all.histogram("rest_client_request_duration_seconds", "Time from a request to the headers of its response, watches left out.",
 			[]float64{.005, .025, .1, .25, .5, 1, 2, 4, 8, 15, 30, 60}, "verb", "host"),
 
 		leases: names{limit: maxNames},
@@ -140,52 +145,71 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		steppers:   names{limit: maxSteps},
 	}
 	m.controllers.Store(&map[string]*controller{})
-	if r.err != nil {
-		for _, c := range r.added {
-			reg.Unregister(c)
+	all.metrics = m
+	err := reg.Register(&all)
+	if already, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+		if first, ok := already.ExistingCollector.(*collectors); ok {
+			return first.metrics, nil
 		}
-		return nil, r.err
+	}
+	if err != nil {
+		return nil, fmt.Errorf("metrics: New cannot register its collectors: %w: give it a registry of its own, or remove the label that the registry adds", err)
 	}
 	return m, nil
 }
 
-// registration collects what New registers, so that it can be taken back.
-type registration struct {
-	reg   prometheus.Registerer
-	added []prometheus.Collector
-	err   error
+// collectors is everything that one New registers. The registry takes all of it or
+// nothing.
+type collectors struct {
+	metrics *Metrics
+	list    []prometheus.Collector
 }
 
-func counter(r *registration, name, help string, labels ...string) *prometheus.CounterVec {
-	return register(r, name, prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels))
-}
-
-func gauge(r *registration, name, help string, labels ...string) *prometheus.GaugeVec {
-	return register(r, name, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels))
-}
-
-func histogram(r *registration, name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-	return register(r, name, prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels))
-}
-
-// register returns c, or the equal collector that the registry already has.
-func register[C prometheus.Collector](r *registration, name string, c C) C {
-	if r.err != nil {
-		return c
+func (c *collectors) Describe(ch chan<- *prometheus.Desc) {
+	for _, one := range c.list {
+		one.Describe(ch)
 	}
-	err := r.reg.Register(c)
-	var already prometheus.AlreadyRegisteredError
-	if errors.As(err, &already) {
-		if existing, ok := already.ExistingCollector.(C); ok {
-			return existing
+}
+
+func (c *collectors) Collect(ch chan<- prometheus.Metric) {
+	for _, one := range c.list {
+		one.Collect(ch)
+	}
+}
+
+func (c *collectors) counter(name, help string, labels ...string) *prometheus.CounterVec {
+	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	c.list = append(c.list, vec)
+	return vec
+}
+
+func (c *collectors) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
+	vec := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	c.list = append(c.list, vec)
+	return vec
+}
+
+func (c *collectors) histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+	c.list = append(c.list, vec)
+	return vec
+}
+
+// value returns name as a label value: printable, and at most maxValue bytes long. A
+// name that had to be changed ends in a hash of what it was, so that it stays unique.
+func value(name string) string {
+	clean := strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '?'
 		}
+		return r
+	}, name[:min(len(name), maxValue+1)])
+	if clean == name && len(name) <= maxValue {
+		return name
 	}
-	if err != nil {
-		r.err = fmt.Errorf("metrics: registering %s: %w (another library registers this name, or the registry adds a label of this one: give New a registry of its own)", name, err)
-		return c
-	}
-	r.added = append(r.added, c)
-	return c
+	sum := sha256.Sum256([]byte(name))
+	hash := "~" + hex.EncodeToString(sum[:8])
+	return strings.ToValidUTF8(clean[:min(len(clean), maxValue-len(hash))], "") + hash
 }
 
 // names gives out label values: the first limit names get their own, later ones
@@ -196,9 +220,11 @@ type names struct {
 	seen  map[string]struct{}
 }
 
-func (n *names) label(name string) string {
-	name, ok := n.own(name)
-	if ok {
+func (n *names) label(name string) string { return n.claim(value(name)) }
+
+// claim is label for a name that is a label value.
+func (n *names) claim(name string) string {
+	if n.has(name) {
 		return name
 	}
 	n.mu.Lock()
@@ -215,13 +241,12 @@ func (n *names) label(name string) string {
 	return name
 }
 
-// own returns name as a label value, and whether it was given out as such.
-func (n *names) own(name string) (string, bool) {
-	name = strings.ToValidUTF8(name, "?") // Prometheus panics on anything else
+// has reports whether the label value was given out.
+func (n *names) has(value string) bool {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	_, ok := n.seen[name]
-	return name, ok
+	_, ok := n.seen[value]
+	return ok
 }
 
 // ReconcileWorkers says how many workers the controller runs: once when its Run
@@ -250,6 +275,9 @@ func (m *Metrics) ReconcileFinished(controller, result string, d time.Duration) 
 
 // controller returns the series of a controller, and creates them if need be.
 func (m *Metrics) controller(name string) *controller {
+	if len(name) > maxValue { // the map keeps its keys
+		name = value(name)
+	}
 	if c, ok := (*m.controllers.Load())[name]; ok {
 		return c
 	}
@@ -259,21 +287,21 @@ func (m *Metrics) controller(name string) *controller {
 	if c, ok := known[name]; ok {
 		return c
 	}
-	value := strings.ToValidUTF8(name, "?")
+	label := value(name)
 	if len(known) >= maxNames {
-		name, value = other, other
+		name, label = other, other
 		if c, ok := known[other]; ok {
 			return c
 		}
 	}
 	c := &controller{
 		results:  map[string]prometheus.Counter{},
-		duration: m.durations.WithLabelValues(value),
-		active:   m.active.WithLabelValues(value),
-		workers:  m.workers.WithLabelValues(value),
+		duration: m.durations.WithLabelValues(label),
+		active:   m.active.WithLabelValues(label),
+		workers:  m.workers.WithLabelValues(label),
 	}
 	for _, result := range results() {
-		c.results[result] = m.reconciles.WithLabelValues(value, result)
+		c.results[result] = m.reconciles.WithLabelValues(label, result)
 	}
 	known = maps.Clone(known)
 	known[name] = c

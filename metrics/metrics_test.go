@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -323,7 +324,7 @@ func TestRegistry(t *testing.T) {
 	})
 	t.Run("a label that is one of ours", func(t *testing.T) {
 		reg := prometheus.WrapRegistererWith(prometheus.Labels{"controller": "x"}, prometheus.NewPedanticRegistry())
-		if _, err := metrics.New(reg); err == nil || !strings.Contains(err.Error(), "or the registry adds a label of this one") {
+		if _, err := metrics.New(reg); err == nil || !strings.Contains(err.Error(), "remove the label that the registry adds") {
 			t.Errorf("New() = %v, want an error that says so", err)
 		}
 	})
@@ -366,7 +367,7 @@ func TestRegistry(t *testing.T) {
 		theirs := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "workqueue_depth", Help: "theirs"}, []string{"name", "controller", "priority"})
 		reg.MustRegister(theirs)
 		m, err := metrics.New(reg)
-		if m != nil || err == nil || !strings.HasPrefix(err.Error(), "metrics: registering workqueue_depth: ") {
+		if m != nil || err == nil || !strings.HasPrefix(err.Error(), "metrics: ") || !strings.Contains(err.Error(), "workqueue_depth") {
 			t.Fatalf("New() = %v, %v, want an error that names workqueue_depth", m, err)
 		}
 		// Nothing of ours may be left: the other families must be free again.
@@ -380,7 +381,7 @@ func TestRegistry(t *testing.T) {
 	t.Run("same descriptor, other kind", func(t *testing.T) {
 		reg := prometheus.NewPedanticRegistry()
 		reg.MustRegister(prometheus.NewCounterVec(prometheus.CounterOpts{Name: "controller_workers", Help: "Workers of a running controller; 0 when it does not run."}, []string{"controller"}))
-		if _, err := metrics.New(reg); err == nil || !strings.HasPrefix(err.Error(), "metrics: registering controller_workers: ") {
+		if _, err := metrics.New(reg); err == nil || !strings.Contains(err.Error(), `"controller_workers"`) {
 			t.Errorf("New() = %v, want an error, as a counter cannot be a gauge", err)
 		}
 	})
@@ -472,6 +473,86 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 		if got, err := testutil.GatherAndCount(reg, name); err != nil || got > limit || got < limit*9/10 {
 			t.Errorf("%s has %d series (%v) after %d random names, want about %d and not more", name, got, err, n, limit)
 		}
+	}
+}
+
+// All Metrics of a registry have one bound together.
+//
+// Proves M3.
+func TestMetricsOfOneRegistryShareTheBounds(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	for i := range 30 {
+		m, err := metrics.New(reg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j := range 100 {
+			name := fmt.Sprint(i, "-", j)
+			m.ReconcileStarted(name)
+			m.LeaderStatus(name, true)
+			m.NewDepthMetric(name)
+			m.FinalizerStepStarted(name, "step")
+		}
+	}
+	for _, family := range []string{"controller_active_workers", "leader_election_master_status", "workqueue_depth", "controller_finalizer_steps_running"} {
+		if got, err := testutil.GatherAndCount(reg, family); err != nil || got != 1001 {
+			t.Errorf("%s has %d series, %v; want 1000 and other", family, got, err)
+		}
+	}
+}
+
+// Names of a mebibyte differ only at their end, and names hold what a terminal obeys.
+//
+// Proves M3.
+func TestHostileNames(t *testing.T) {
+	m, reg := newMetrics(t)
+	long := strings.Repeat("é", 1<<19)
+	names := []string{"\x1b[2J\r\nroot", "a\xffb", "a\xfeb", "a\ufffdb", strings.Repeat("x", 128), strings.Repeat("x", 129), long + "a", long + "b"}
+	for _, name := range names {
+		m.ReconcileStarted(name)
+		m.ReconcileFinished(name, "success", time.Second)
+		m.LeaderStatus(name, true)
+		m.FinalizerStepStarted(name, name)
+		m.FinalizerFinished(name, time.Second)
+		m.NewAddsMetric(name).Inc()
+		m.NewDepthMetric(name).Inc()
+		req := request("GET", "https://api/x")
+		req.URL.Host = name
+		if _, err := m.Transport(status(200)).RoundTrip(req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]map[string]bool{}
+	for _, f := range families {
+		for _, series := range f.GetMetric() {
+			for _, label := range series.GetLabel() {
+				v := label.GetValue()
+				if len(v) > 128 || strings.ContainsFunc(v, func(r rune) bool { return !unicode.IsPrint(r) }) {
+					t.Errorf("%s: %s has %d bytes: %.200q", f.GetName(), label.GetName(), len(v), v)
+				}
+				if values[f.GetName()] == nil {
+					values[f.GetName()] = map[string]bool{}
+				}
+				values[f.GetName()][v] = true
+			}
+		}
+	}
+	for _, family := range []string{"controller_active_workers", "leader_election_master_status", "workqueue_depth", "workqueue_adds_total", "controller_finalizer_steps_running", "controller_finalizer_duration_seconds"} {
+		if got := len(values[family]); got != len(names) {
+			t.Errorf("%s has %d names, want one for each of %d", family, got, len(names))
+		}
+	}
+	if !values["controller_active_workers"][names[4]] {
+		t.Error("a name of 128 bytes was changed")
+	}
+	// A queue that is forgotten is found by its whole name.
+	m.ForgetQueue(long + "a")
+	if got, err := testutil.GatherAndCount(reg, "workqueue_depth"); err != nil || got != len(names)-1 {
+		t.Errorf("workqueue_depth has %d series, %v; want %d after ForgetQueue", got, err, len(names)-1)
 	}
 }
 

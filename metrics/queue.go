@@ -53,7 +53,7 @@ func (m *Metrics) fresh(vec *prometheus.GaugeVec, name string) prometheus.Gauge 
 	label := m.queues.label(name)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, own := m.queues.own(name); own {
+	if m.queues.has(value(name)) {
 		vec.DeleteLabelValues(label)
 	}
 	return vec.WithLabelValues(label)
@@ -64,8 +64,8 @@ func (m *Metrics) fresh(vec *prometheus.GaugeVec, name string) prometheus.Gauge 
 // name that is still in use is not shown any more. A name that no queue had, or
 // that is counted under "other", changes nothing.
 func (m *Metrics) ForgetQueue(name string) {
-	name, own := m.queues.own(name)
-	if !own {
+	name = value(name)
+	if !m.queues.has(name) {
 		return
 	}
 	m.mu.Lock()
