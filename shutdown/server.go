@@ -23,19 +23,22 @@ import (
 // TLS is served when srv.TLSConfig has a certificate or a function that finds
 // one; one that has neither is an error, so that nobody serves HTTP by mistake.
 // srv belongs to the part: do not call its methods, except
-// RegisterOnShutdown before the part starts. When both srv.ReadHeaderTimeout
-// and srv.ReadTimeout are 0, ReadHeaderTimeout is set to 10s, so that clients
-// which never finish their headers cannot hold connections; a negative value
-// means none. An http.Server serves once, so the part can run only once.
+// RegisterOnShutdown before the part starts. An http.Server serves once, so the
+// part can run only once.
+//
+// Timeouts that are 0 get defaults, so that no client holds a connection for ever:
+// ReadHeaderTimeout 10s, ReadTimeout 30s (for a request with its body), IdleTimeout 2
+// min. None of them bounds a handler that has read the request: it may stream its
+// response for as long as it likes. Set ReadTimeout to -1 if clients stream requests. A
+// positive ReadTimeout and negative values keep their meaning in net/http. WriteTimeout
+// stays as it is: set it if no handler streams.
 func Server(srv *http.Server) func(context.Context) error {
 	var served atomic.Bool // there was a listener for it
 	return func(ctx context.Context) error {
 		if srv == nil {
 			return errors.New("shutdown: Server needs an *http.Server, got nil")
 		}
-		if srv.ReadHeaderTimeout == 0 && srv.ReadTimeout == 0 {
-			srv.ReadHeaderTimeout = 10 * time.Second
-		}
+		setTimeouts(srv)
 		secure := servesTLS(srv)
 		if srv.TLSConfig != nil && !secure && !served.Load() { // serving sets one
 			return errors.New("shutdown: Server has a TLSConfig without a certificate: set Certificates, GetCertificate or GetConfigForClient of it, or no TLSConfig to serve HTTP")
@@ -89,6 +92,22 @@ func Server(srv *http.Server) func(context.Context) error {
 		}
 		<-ended //nolint:errcheck // it says that it was shut down
 		return err
+	}
+}
+
+// setTimeouts sets what the caller has left at 0.
+func setTimeouts(srv *http.Server) {
+	if srv.ReadTimeout > 0 {
+		return // net/http uses it for all three
+	}
+	if srv.ReadHeaderTimeout == 0 {
+		srv.ReadHeaderTimeout = 10 * time.Second
+	}
+	if srv.IdleTimeout == 0 {
+		srv.IdleTimeout = 2 * time.Minute
+	}
+	if srv.ReadTimeout == 0 && srv.ReadHeaderTimeout > 0 {
+		srv.ReadTimeout = max(30*time.Second, srv.ReadHeaderTimeout)
 	}
 }
 

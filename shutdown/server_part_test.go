@@ -114,23 +114,28 @@ func TestServerAddressInUse(t *testing.T) {
 	}
 }
 
-func TestServerKeepsTimeouts(t *testing.T) {
+// What the caller has not set has a bound.
+func TestServerTimeouts(t *testing.T) {
 	for _, tc := range []struct {
-		name string
-		srv  *http.Server
-		want time.Duration
+		name               string
+		srv                *http.Server
+		header, read, idle time.Duration
 	}{
-		{name: "own", srv: &http.Server{ReadHeaderTimeout: time.Minute}, want: time.Minute},
-		{name: "none", srv: &http.Server{ReadHeaderTimeout: -1}, want: -1},
-		{name: "ReadTimeout counts for headers", srv: &http.Server{ReadTimeout: time.Minute}, want: 0},
+		{name: "none", srv: &http.Server{}, header: 10 * time.Second, read: 30 * time.Second, idle: 2 * time.Minute},
+		{name: "own", srv: &http.Server{ReadHeaderTimeout: 1, IdleTimeout: 2}, header: 1, read: 30 * time.Second, idle: 2},
+		{name: "long headers", srv: &http.Server{ReadHeaderTimeout: time.Minute}, header: time.Minute, read: time.Minute, idle: 2 * time.Minute},
+		{name: "endless headers", srv: &http.Server{ReadHeaderTimeout: -1}, header: -1, idle: 2 * time.Minute},
+		{name: "disabled", srv: &http.Server{ReadHeaderTimeout: -1, ReadTimeout: -1, IdleTimeout: -1}, header: -1, read: -1, idle: -1},
+		{name: "endless bodies", srv: &http.Server{ReadTimeout: -1}, header: 10 * time.Second, read: -1, idle: 2 * time.Minute},
+		{name: "ReadTimeout counts for all", srv: &http.Server{ReadTimeout: time.Minute}, read: time.Minute},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, stop := serve(t, tc.srv)
 			if err := stop(); err != nil {
 				t.Errorf("Server() = %v", err)
 			}
-			if tc.srv.ReadHeaderTimeout != tc.want {
-				t.Errorf("ReadHeaderTimeout = %v, want %v", tc.srv.ReadHeaderTimeout, tc.want)
+			if tc.srv.ReadHeaderTimeout != tc.header || tc.srv.ReadTimeout != tc.read || tc.srv.IdleTimeout != tc.idle {
+				t.Errorf("timeouts = %v, %v, %v; want %v, %v, %v", tc.srv.ReadHeaderTimeout, tc.srv.ReadTimeout, tc.srv.IdleTimeout, tc.header, tc.read, tc.idle)
 			}
 		})
 	}
