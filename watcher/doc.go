@@ -17,7 +17,7 @@
 //		switch event.Type {
 //		case watch.Added, watch.Modified, watch.Deleted:
 //			handle(event.Object)
-//		case watcher.Trouble:
+//		case watcher.Retrying:
 //			logger.Info("Watching pods is failing", "err", event.Err, "retryAfter", event.RetryAfter)
 //		}
 //	}
@@ -28,14 +28,14 @@
 //
 // # What happens when
 //
-//	connection cut, EOF, 5xx, garbage      Trouble or nothing; watch again from the last event
-//	410, in the answer or in the stream    Trouble; list anew, deliver the difference, then Synced
+//	connection cut, EOF, 5xx, garbage      Retrying or nothing; watch again from the last event
+//	410, in the answer or in the stream    Retrying; list anew, deliver the difference, then Synced
 //	"too large resource version"           the same
-//	nothing heard for SilenceTimeout       Trouble with ErrStalled; the same
-//	404, 405 (a CRD was removed)           Trouble; the same, tried every MaxDelay
-//	401, 403                               Trouble; the same position, tried every MaxDelay
-//	429, 503 with Retry-After              Trouble; not before that
-//	closed within 1s without an event      Trouble; watch again
+//	nothing heard for SilenceTimeout       Retrying with ErrStalled; the same
+//	404, 405 (a CRD was removed)           Retrying; the same, tried every MaxDelay
+//	401, 403                               Retrying; the same position, tried every MaxDelay
+//	429, 503 with Retry-After              Retrying; not before that
+//	closed within 1s without an event      Retrying; watch again
 //	closed otherwise                       nothing; watch again
 //	the client returns another type        the error ends the sequence
 //	ctx done                               its cause ends the sequence
@@ -65,7 +65,7 @@
 //     so is the position. Bookmarks older than the position are no sign of life. A
 //     server that has passed the old position again before that is not noticed: no
 //     version shows it.
-//   - W5: Failures are visible as they happen, as Trouble, whether they came as
+//   - W5: Failures are visible as they happen, as Retrying, whether they came as
 //     the answer to a call or in the stream, and are retried with exponential,
 //     jittered, capped pauses or later if the server says so.
 //   - W6: Resuming from LastResourceVersion in a new watcher delivers every event
@@ -91,8 +91,8 @@
 //   - Client-go's watch retries broken connections itself, for up to ten seconds, before
 //     it reports anything, and reports them as a watch that ends at once.
 //   - A server that sends no bookmarks is silent where nothing happens: set SilenceTimeout
-//     accordingly, or see Trouble and a list every three minutes.
-//   - A ResourceVersion to start from that the server calls invalid is Trouble again and
+//     accordingly, or see Retrying and a list every three minutes.
+//   - A ResourceVersion to start from that the server calls invalid is Retrying again and
 //     again, and not given up for a list.
 //   - While the loop's body runs nothing is received. A body that takes minutes makes the
 //     server drop the watch; nothing is lost by it, but the version may expire.
