@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// start runs a server and returns it with a client of its own transport.
+// start runs a server and returns it with a client that has its own transport.
 func start(t *testing.T) (*billing.Server, *billing.Client) {
 	t.Helper()
 	s := new(billing.Server)
@@ -31,14 +31,14 @@ func start(t *testing.T) (*billing.Server, *billing.Client) {
 	transport := &http.Transport{}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
-		// A hanging request would keep the server from closing.
+		// A hanging request would block the close of the server.
 		_ = s.SetMode(billing.OK, 0)
 		web.Close()
 	})
 	return s, &billing.Client{URL: web.URL, Transport: transport}
 }
 
-func TestTheSameKeyGetsTheSameAccount(t *testing.T) {
+func TestOpenIsIdempotent(t *testing.T) {
 	s, c := start(t)
 	var wg sync.WaitGroup
 	ids := make([]string, 20)
@@ -80,7 +80,7 @@ func TestTheSameKeyGetsTheSameAccount(t *testing.T) {
 	}
 }
 
-func TestClosingIsFinal(t *testing.T) {
+func TestCloseIsPermanent(t *testing.T) {
 	tests := []struct {
 		name string
 		open bool
@@ -111,13 +111,13 @@ func TestClosingIsFinal(t *testing.T) {
 	}
 }
 
-func TestAnOpenThatArrivesAfterCloseOpensNothing(t *testing.T) {
+func TestLateOpenAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := new(billing.Server)
 		if err := s.SetMode(billing.Slow, time.Second); err != nil {
 			t.Fatal(err)
 		}
-		// The client dies while its request is on the way.
+		// The client dies while its request is in flight.
 		ctx, die := context.WithCancel(t.Context())
 		late := make(chan *httptest.ResponseRecorder, 1)
 		go func() {
@@ -154,8 +154,8 @@ func TestModes(t *testing.T) {
 		refused int
 	}{
 		{name: "ok", mode: billing.OK},
-		{name: "fail", mode: billing.Fail, refused: 1, want: "billing: open: the service answered 503 Service Unavailable: out of service"},
-		{name: "hang", mode: billing.Hang, timeout: 20 * time.Millisecond, want: "billing: open: no answer within 20ms; check that the service runs and is reachable: context deadline exceeded"},
+		{name: "fail", mode: billing.Fail, refused: 1, want: "billing: open: the service returned 503 Service Unavailable: out of service"},
+		{name: "hang", mode: billing.Hang, timeout: 20 * time.Millisecond, want: "billing: open: no response within 20ms: context deadline exceeded; check that the service runs and is reachable"},
 		{name: "slow", mode: billing.Slow, delay: 20 * time.Millisecond},
 	}
 	for _, tt := range tests {
@@ -168,7 +168,7 @@ func TestModes(t *testing.T) {
 			begin := time.Now()
 			_, err := c.Open(t.Context(), "uid", "blue", "Basic")
 			if got := time.Since(begin); got < tt.delay {
-				t.Errorf("answered after %v, want no sooner than %v", got, tt.delay)
+				t.Errorf("response after %v, want at least %v", got, tt.delay)
 			}
 			if got := errorText(err); got != tt.want {
 				t.Errorf("got error %q, want %q", got, tt.want)
@@ -180,7 +180,7 @@ func TestModes(t *testing.T) {
 				t.Errorf("got %d refused, want %d", got, tt.refused)
 			}
 			if _, err := c.Accounts(t.Context()); err != nil {
-				t.Errorf("listing must work in every mode: %v", err)
+				t.Errorf("Accounts: %v, want success in every mode", err)
 			}
 		})
 	}
@@ -200,14 +200,14 @@ func boolInt(b bool) int {
 	return 0
 }
 
-func TestAHangingRequest(t *testing.T) {
+func TestHang(t *testing.T) {
 	tests := []struct {
 		name     string
-		leave    bool // the client gives up before the mode changes
+		leave    bool // the client disconnects before the mode changes
 		accounts int
 	}{
-		{name: "acts on the next mode", accounts: 1},
-		{name: "opens nothing once its client has gone", leave: true},
+		{name: "applies the next mode", accounts: 1},
+		{name: "opens no account after its client has disconnected", leave: true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -226,7 +226,7 @@ func TestAHangingRequest(t *testing.T) {
 				synctest.Wait()
 				select {
 				case <-done:
-					t.Fatal("the request was answered, want it to hang")
+					t.Fatal("the request returned, want it to hang")
 				default:
 				}
 				if tt.leave {
@@ -254,8 +254,8 @@ func openRequest(ctx context.Context) *http.Request {
 	return r
 }
 
-func TestErrorsAreTheSameOnEveryAttempt(t *testing.T) {
-	// The port is refused: nobody listens there any more.
+func TestErrorTextIsStable(t *testing.T) {
+	// A closed port refuses connections.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -271,9 +271,9 @@ func TestErrorsAreTheSameOnEveryAttempt(t *testing.T) {
 	tests := []struct{ name, url, want string }{
 		{name: "refused", url: refused, want: "billing: open: dial: connect: connection refused; check that the service runs and is reachable"},
 		{name: "cut", url: cutter.URL, want: "billing: open: EOF; check that the service runs and is reachable"},
-		{name: "somebody else", url: stranger.URL, want: "billing: open: the answer cannot be read; check that the URL is a billing service's: invalid character '<' looking for beginning of value"},
-		{name: "no URL", url: "127.0.0.1:80", want: "billing: the URL cannot be read: first path segment in URL cannot contain colon"},
-		{name: "no scheme", url: "//127.0.0.1:80", want: "billing: the URL must be like http://host:port"},
+		{name: "another server", url: stranger.URL, want: "billing: open: decode the response: invalid character '<' looking for beginning of value; check that the URL is that of a billing service"},
+		{name: "no URL", url: "127.0.0.1:80", want: "billing: the URL is not valid: first path segment in URL cannot contain colon"},
+		{name: "no scheme", url: "//127.0.0.1:80", want: "billing: the URL is not valid: write http://host:port"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -289,8 +289,8 @@ func TestErrorsAreTheSameOnEveryAttempt(t *testing.T) {
 	}
 }
 
-// TestHostileService holds that the errors of a service that sends anything are short
-// lines of printable text.
+// TestHostileService checks that arbitrary data from the service yields errors that
+// are short lines of printable text.
 func TestHostileService(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	for _, tt := range []struct{ name, response, want string }{
@@ -316,7 +316,7 @@ func TestHostileService(t *testing.T) {
 				defer conn.Close()
 				request := make([]byte, 1<<10)
 				_, _ = conn.Read(request)
-				_, _ = io.WriteString(conn, tt.response) // the client may hang up before its end
+				_, _ = io.WriteString(conn, tt.response) // the client may disconnect before the end
 			})
 			defer wg.Wait()
 			defer l.Close()
@@ -333,7 +333,7 @@ func TestHostileService(t *testing.T) {
 	}
 }
 
-func TestCancelledIsSaid(t *testing.T) {
+func TestOpenCancelled(t *testing.T) {
 	s, c := start(t)
 	if err := s.SetMode(billing.Hang, 0); err != nil {
 		t.Fatal(err)

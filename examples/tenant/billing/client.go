@@ -17,27 +17,27 @@ import (
 	"unicode"
 )
 
-// ErrClosed is returned by [Client.Open] for a key that was closed: no
-// account will ever be opened with it again.
-var ErrClosed = errors.New("billing: the account was closed for good")
+// ErrClosed is returned by [Client.Open] for a closed key. The service opens no
+// other account with that key.
+var ErrClosed = errors.New("billing: the account is permanently closed")
 
-// Client speaks to a billing service. It is safe for concurrent use.
+// Client is a client of a billing service. It is safe for concurrent use.
 //
-// The text of its errors depends on what went wrong alone: no source port, no
-// time, no attempt. It can stand in a condition, where a text that changed
-// with every attempt would be a write with every attempt.
+// Its error texts depend only on the kind of failure. They contain no source
+// port, time or attempt number, so a condition can hold them: a text that differs
+// from attempt to attempt would cause a status write for each attempt.
 type Client struct {
-	// URL is where the service is, for example http://127.0.0.1:8090.
+	// URL is the address of the service, for example http://127.0.0.1:8090.
 	URL string
 
-	// Transport carries the requests. nil means http.DefaultTransport.
+	// Transport sends the requests. Nil means http.DefaultTransport.
 	Transport http.RoundTripper
 
 	// Timeout bounds one request. 0 means 5s.
 	Timeout time.Duration
 }
 
-// Open opens the account of key, or returns the one that is open already.
+// Open opens the account of key. If the account is open already, Open returns it.
 func (c *Client) Open(ctx context.Context, key, tenant, plan string) (Account, error) {
 	body, err := json.Marshal(map[string]string{"tenant": tenant, "plan": plan})
 	if err != nil {
@@ -46,12 +46,13 @@ func (c *Client) Open(ctx context.Context, key, tenant, plan string) (Account, e
 	var a Account
 	err = c.do(ctx, "open", http.MethodPost, "", key, body, &a)
 	if err == nil && !validID(a.ID) {
-		return Account{}, fmt.Errorf("billing: open: the response has the account id %q; check that the URL is a billing service's", oneLine(a.ID))
+		return Account{}, fmt.Errorf("billing: open: the account id %q in the response is not valid; check that the URL is that of a billing service", oneLine(a.ID))
 	}
 	return a, err
 }
 
-// Close closes the account of key for good. It is no error if there is none.
+// Close permanently closes the account of key. A key without an account is not an
+// error.
 func (c *Client) Close(ctx context.Context, key string) error {
 	return c.do(ctx, "close", http.MethodDelete, url.Values{"key": {key}}.Encode(), "", nil, nil)
 }
@@ -63,14 +64,14 @@ func (c *Client) Accounts(ctx context.Context) ([]Account, error) {
 	return list, err
 }
 
-// Check reports whether raw can be the URL of a [Client].
+// Check returns an error unless raw can be the URL of a [Client].
 func Check(raw string) error {
 	u, err := url.Parse(raw)
 	if err != nil {
-		return fmt.Errorf("billing: the URL cannot be read: %w", errors.Unwrap(err))
+		return fmt.Errorf("billing: the URL is not valid: %w", errors.Unwrap(err))
 	}
 	if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" {
-		return errors.New("billing: the URL must be like http://host:port")
+		return errors.New("billing: the URL is not valid: write http://host:port")
 	}
 	return nil
 }
@@ -91,42 +92,43 @@ func (c *Client) do(ctx context.Context, what, method, query, key string, body [
 		return fmt.Errorf("billing: %s: %w", what, err)
 	}
 	if key != "" {
-		// net/http repeats a request with this header on a fresh connection
-		// when a kept one turns out dead, which the key makes safe.
+		// If a kept-alive connection is dead, net/http retries a request with this
+		// header on a new connection. The key makes that retry safe.
 		req.Header.Set("Idempotency-Key", key)
 		req.Header.Set("Content-Type", "application/json")
 	}
-	// No redirects: the service has none, and whoever answers with one is
-	// not it.
+	// The service sends no redirects. A redirect comes from another server and is
+	// an error.
 	client := http.Client{
 		Transport:     c.Transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("billing: %s: %w", what, unanswered(err, timeout))
+		return fmt.Errorf("billing: %s: %w", what, transportError(err, timeout))
 	}
-	defer func() { _ = resp.Body.Close() }() // it was read to its end, or is given up
+	defer func() { _ = resp.Body.Close() }() // the body has been read, or the read failed
 	data, err := io.ReadAll(io.LimitReader(resp.Body, 1<<22))
 	if err != nil {
-		return fmt.Errorf("billing: %s: %w", what, unanswered(err, timeout))
+		return fmt.Errorf("billing: %s: %w", what, transportError(err, timeout))
 	}
 	switch {
 	case resp.StatusCode == http.StatusGone:
-		return fmt.Errorf("%w; delete the tenant and create it anew to get another", ErrClosed)
+		return fmt.Errorf("%w; to open another account, delete the tenant and create it again", ErrClosed)
 	case resp.StatusCode >= 300:
-		// The status line's own text has any length and any characters.
-		return fmt.Errorf("billing: %s: the service answered %d %s%s", what, resp.StatusCode, http.StatusText(resp.StatusCode), reason(data))
+		// The text of the status line is not used: it can have any length and any
+		// characters.
+		return fmt.Errorf("billing: %s: the service returned %d %s%s", what, resp.StatusCode, http.StatusText(resp.StatusCode), reason(data))
 	case into == nil:
 		return nil
 	}
 	if err := json.Unmarshal(data, into); err != nil {
-		return fmt.Errorf("billing: %s: the answer cannot be read; check that the URL is a billing service's: %w", what, err)
+		return fmt.Errorf("billing: %s: decode the response: %w; check that the URL is that of a billing service", what, err)
 	}
 	return nil
 }
 
-// reason returns the error in a response, to be appended to a line.
+// reason returns the error of a response with a leading colon, "" if there is none.
 func reason(data []byte) string {
 	var body struct{ Error string }
 	if json.Unmarshal(data, &body) != nil || body.Error == "" {
@@ -135,12 +137,13 @@ func reason(data []byte) string {
 	return ": " + oneLine(body.Error)
 }
 
-// maxText bounds in bytes the text of the service in errors and conditions.
+// maxText is the maximum number of bytes of the service's text in an error or a
+// condition.
 const maxText = 256
 
-// oneLine returns at most maxText bytes of text from the service without line breaks
-// or control characters, which would let the service write to a terminal or forge
-// lines of a log.
+// oneLine returns at most maxText bytes of the service's text, without line breaks
+// and control characters. With them the service could control a terminal or forge
+// log lines.
 func oneLine(text string) string {
 	text = strings.ToValidUTF8(text[:min(len(text), 4*maxText)], "?")
 	text = strings.Join(strings.Fields(text), " ")
@@ -153,17 +156,17 @@ func oneLine(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxText)], "")
 }
 
-// validID reports whether id can stand in a Tenant's status.
+// validID reports whether a Tenant's status can hold id.
 func validID(id string) bool {
 	return id != "" && len(id) <= 253 && !strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
-// unanswered says what became of a request that got no answer, without the
-// addresses in it that differ from attempt to attempt.
-func unanswered(err error, timeout time.Duration) error {
+// transportError describes a request without a complete response. It omits the
+// addresses, which differ from attempt to attempt.
+func transportError(err error, timeout time.Duration) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("no answer within %v; check that the service runs and is reachable: %w", timeout, context.DeadlineExceeded)
+		return fmt.Errorf("no response within %v: %w; check that the service runs and is reachable", timeout, context.DeadlineExceeded)
 	case errors.Is(err, context.Canceled):
 		return context.Canceled
 	}
@@ -173,6 +176,6 @@ func unanswered(err error, timeout time.Duration) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
-	// The text of an error about a malformed response quotes the response.
+	// The error of a malformed response quotes the response.
 	return fmt.Errorf("%s; check that the service runs and is reachable", oneLine(err.Error()))
 }

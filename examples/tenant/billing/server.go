@@ -14,59 +14,59 @@ import (
 
 // Account is an open account.
 type Account struct {
-	// ID is chosen by the service.
+	// ID is the account's name. The service chooses it.
 	ID string `json:"id"`
 	// Key is the idempotency key that the account was opened with.
 	Key string `json:"key"`
-	// Tenant and Plan are what the client said when it opened the account.
+	// Tenant and Plan are the values of the request that opened the account.
 	Tenant string `json:"tenant"`
 	Plan   string `json:"plan"`
 }
 
-// Counts says how many requests have come in since the server started,
-// whatever became of them.
+// Counts holds the number of requests since the start of the server, including
+// failed ones.
 type Counts struct {
 	Open  int `json:"open"`
 	Close int `json:"close"`
 	List  int `json:"list"`
-	// Refused are those among Open and Close that were answered with an
-	// error or not at all.
+	// Refused is the number of requests among Open and Close that got an error or
+	// no response.
 	Refused int `json:"refused"`
 }
 
-// Mode is how the server treats the requests that open and close accounts.
-// All others are always answered at once.
+// Mode is the behaviour for requests that open or close accounts. Other requests
+// always get an immediate response.
 type Mode string
 
 const (
-	// OK answers at once.
+	// OK executes the request at once.
 	OK Mode = "ok"
-	// Fail answers 503 and does nothing.
+	// Fail returns 503 without executing the request.
 	Fail Mode = "fail"
-	// Hang does nothing and does not answer until the mode changes, and then
-	// acts by the new one, unless the client has gone away meanwhile.
+	// Hang waits until the mode changes and then applies the new mode. If the
+	// client disconnects first, the request is not executed.
 	Hang Mode = "hang"
-	// Slow waits for a delay and then acts, even when the client has gone
-	// away meanwhile: a request that arrives late.
+	// Slow executes the request after a delay, even if the client disconnects
+	// first. It simulates a request that arrives late.
 	Slow Mode = "slow"
 )
 
-// maxDelay bounds Slow, because a server that shuts down waits for it.
+// maxDelay bounds the delay of Slow, because the shutdown of a server waits for it.
 const maxDelay = time.Minute
 
-// Server is the billing service. Its zero value is ready to use, holds no
-// account and has mode OK. It is safe for concurrent use.
+// Server is the billing service. The zero value is ready to use, with no accounts
+// and mode OK. It is safe for concurrent use.
 type Server struct {
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	accounts map[string]Account
 	closed   map[string]bool
 	counts   Counts
 	mode     Mode // "" means OK
 	delay    time.Duration
-	changed  chan struct{} // closed when mode changes; nil means nobody waits
+	changed  chan struct{} // closed when mode changes; nil if no request waits
 }
 
-// SetMode changes how the server treats requests. delay is for Slow alone.
+// SetMode sets the mode. Only Slow uses delay.
 func (s *Server) SetMode(mode Mode, delay time.Duration) error {
 	switch mode {
 	case OK, Fail, Hang, Slow:
@@ -100,7 +100,7 @@ func (s *Server) Accounts() []Account {
 	return list
 }
 
-// Counts returns how often the server was asked.
+// Counts returns the number of requests of each kind.
 func (s *Server) Counts() Counts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,14 +118,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.treat(w, r, s.close)
 	case "GET /accounts":
 		s.count(func(c *Counts) { c.List++ })
-		answer(w, http.StatusOK, s.Accounts())
+		respond(w, http.StatusOK, s.Accounts())
 	case "GET /counts":
-		answer(w, http.StatusOK, s.Counts())
+		respond(w, http.StatusOK, s.Counts())
 	case "PUT /mode":
 		s.putMode(w, r)
 	default:
-		refuse(w, http.StatusNotFound, "there is "+
-			"POST, GET and DELETE /accounts, GET /counts and PUT /mode")
+		respondError(w, http.StatusNotFound, "unknown path: use POST, GET or DELETE /accounts, GET /counts or PUT /mode")
 	}
 }
 
@@ -135,8 +134,8 @@ func (s *Server) count(add func(*Counts)) {
 	add(&s.counts)
 }
 
-// treat does to a request what the mode says, and at last act, which reports
-// whether it did what it was asked.
+// treat handles a request as the mode requires. If the mode lets the request
+// through, treat calls act, which reports whether it succeeded.
 func (s *Server) treat(w http.ResponseWriter, r *http.Request, act func(http.ResponseWriter, *http.Request) bool) {
 	for {
 		s.mu.Lock()
@@ -158,10 +157,10 @@ func (s *Server) treat(w http.ResponseWriter, r *http.Request, act func(http.Res
 			}
 		case Fail:
 			s.count(func(c *Counts) { c.Refused++ })
-			refuse(w, http.StatusServiceUnavailable, "out of service")
+			respondError(w, http.StatusServiceUnavailable, "out of service")
 			return
 		case Slow:
-			// Deliberately deaf to the client's departure.
+			// Not interrupted by the client: see Slow.
 			time.Sleep(delay)
 		}
 		if !act(w, r) {
@@ -174,27 +173,27 @@ func (s *Server) treat(w http.ResponseWriter, r *http.Request, act func(http.Res
 func (s *Server) open(w http.ResponseWriter, r *http.Request) bool {
 	key := r.Header.Get("Idempotency-Key")
 	if key == "" {
-		refuse(w, http.StatusBadRequest, "the header Idempotency-Key is missing")
+		respondError(w, http.StatusBadRequest, "the header Idempotency-Key is missing")
 		return false
 	}
 	var asked struct{ Tenant, Plan string }
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<16)).Decode(&asked); err != nil {
-		refuse(w, http.StatusBadRequest, `the body is not {"tenant":"...","plan":"..."}: `+err.Error())
+		respondError(w, http.StatusBadRequest, `the body is not valid: write {"tenant":"...","plan":"..."}: `+err.Error())
 		return false
 	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed[key] {
-		refuse(w, http.StatusGone, "the account with this key was closed for good")
+		respondError(w, http.StatusGone, "the account with this key is permanently closed")
 		return false
 	}
 	if a, ok := s.accounts[key]; ok {
 		if a.Tenant != asked.Tenant || a.Plan != asked.Plan {
-			refuse(w, http.StatusConflict, fmt.Sprintf("the key belongs to account %s of tenant %q with plan %q", a.ID, a.Tenant, a.Plan))
+			respondError(w, http.StatusConflict, fmt.Sprintf("the key belongs to account %s of tenant %q with plan %q", a.ID, a.Tenant, a.Plan))
 			return false
 		}
-		answer(w, http.StatusOK, a)
+		respond(w, http.StatusOK, a)
 		return true
 	}
 	a := Account{
@@ -207,14 +206,14 @@ func (s *Server) open(w http.ResponseWriter, r *http.Request) bool {
 		s.accounts = map[string]Account{}
 	}
 	s.accounts[key] = a
-	answer(w, http.StatusCreated, a)
+	respond(w, http.StatusCreated, a)
 	return true
 }
 
 func (s *Server) close(w http.ResponseWriter, r *http.Request) bool {
 	key := r.URL.Query().Get("key")
 	if key == "" {
-		refuse(w, http.StatusBadRequest, "the query parameter key is missing")
+		respondError(w, http.StatusBadRequest, "the query parameter key is missing")
 		return false
 	}
 	s.mu.Lock()
@@ -232,7 +231,7 @@ func (s *Server) putMode(w http.ResponseWriter, r *http.Request) {
 	asked := struct{ Mode, Delay string }{r.URL.Query().Get("mode"), r.URL.Query().Get("delay")}
 	if asked.Mode == "" {
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<16)).Decode(&asked); err != nil {
-			refuse(w, http.StatusBadRequest, `say ?mode=fail or {"mode":"fail"}: `+err.Error())
+			respondError(w, http.StatusBadRequest, `the mode is missing: write ?mode=fail or {"mode":"fail"}: `+err.Error())
 			return
 		}
 	}
@@ -241,20 +240,20 @@ func (s *Server) putMode(w http.ResponseWriter, r *http.Request) {
 		err = s.SetMode(Mode(asked.Mode), delay)
 	}
 	if err != nil {
-		refuse(w, http.StatusBadRequest, err.Error())
+		respondError(w, http.StatusBadRequest, err.Error())
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
 }
 
-func answer(w http.ResponseWriter, status int, body any) {
+func respond(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	// An error here is a client that has gone away.
+	// An error here means that the client has disconnected.
 	_ = json.NewEncoder(w).Encode(body)
 }
 
-// refuse writes an error the way the client reads it.
-func refuse(w http.ResponseWriter, status int, message string) {
-	answer(w, status, map[string]string{"error": message})
+// respondError writes an error in the form that the client reads.
+func respondError(w http.ResponseWriter, status int, message string) {
+	respond(w, status, map[string]string{"error": message})
 }
