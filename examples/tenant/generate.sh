@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Generates api/v1alpha1/zz_generated.deepcopy.go and client/ from
-# api/v1alpha1/types.go. With -verify nothing is written: what would be is
-# compared with what is there, and a difference ends in exit code 1.
+# api/v1alpha1/types.go. With -verify it writes no file: it compares the generated
+# code with the existing files and exits with code 1 if they differ.
 #
-# The generators are pinned in internal/tools/go.mod. They work on a copy of
-# the types in a temporary module of the same name, so that the result depends
-# on the types alone, and an old or broken generated file cannot get in the way.
+# internal/tools/go.mod pins the generators. They run on a copy of the types in a
+# temporary module of the same name, so that the result depends only on the types
+# and not on an old or broken generated file.
 set -euo pipefail
 
 case "${1-}" in
@@ -52,7 +52,7 @@ gen informer \
 
 # informer-gen fills two fields of cache.ListWatch that are deprecated.
 cat >"$work/client/staticcheck.conf" <<-'EOF'
-	# Written by ../generate.sh: what is deprecated is the generators' to change.
+	# Written by ../generate.sh. Only the generators can remove the deprecated fields.
 	checks = ["inherit", "-SA1019"]
 EOF
 

@@ -3,8 +3,8 @@ package config
 
 import "embed"
 
-// Files are the manifests, in the order of installation: crd.yaml, rbac.yaml,
-// deployment.yaml. tenant.yaml is a sample.
+// Files contains the manifests. Install crd.yaml, rbac.yaml and deployment.yaml in
+// this order. tenant.yaml is a sample Tenant.
 //
 //go:embed *.yaml
 var Files embed.FS

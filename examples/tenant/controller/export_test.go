@@ -19,8 +19,8 @@ import (
 
 var SubjectOf = subjectOf
 
-// Fixture is a Controller on fake clients. Its caches are filled by Sync, and
-// only then: between two calls they are as stale as a test wants.
+// Fixture is a Controller on fake clients. Only Sync updates its caches, so a test
+// decides how stale they are.
 type Fixture struct {
 	c      *Controller
 	kube   kubernetes.Interface
@@ -43,7 +43,7 @@ func NewFixture(kube kubernetes.Interface, tenancy versioned.Interface, service 
 	return f
 }
 
-// Sync makes the caches show what the fake servers have.
+// Sync copies the objects of the fake servers into the caches.
 func (f *Fixture) Sync(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()

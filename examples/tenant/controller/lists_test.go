@@ -15,9 +15,10 @@ import (
 	"github.com/controllerkit/controllerkit/examples/tenant/controller"
 )
 
-// TestLists holds what the informers begin with on a server that does not stream
-// initial lists: a consistent list, never one of any version, of the tenants that
-// the selector chooses and of whatever can stand in their way.
+// TestLists checks the initial lists of the informers on a server that does not
+// stream them. Each list is consistent: it never has resourceVersion "0". The list
+// of tenants has the label selector. The other lists include every object that can
+// block a tenant.
 func TestLists(t *testing.T) {
 	type list struct {
 		path  string
@@ -33,7 +34,7 @@ func TestLists(t *testing.T) {
 			case <-ctx.Done():
 			}
 		}
-		http.Error(w, "no streams and, so that this ends, no lists", http.StatusUnprocessableEntity)
+		http.Error(w, "neither streams nor lists are served, which ends the test", http.StatusUnprocessableEntity)
 	}))
 	defer server.Close()
 
@@ -48,7 +49,7 @@ func TestLists(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- c.RunInformers(ctx) }()
 
-	want := map[string]string{ // path → what is selected
+	want := map[string]string{ // path → selector
 		"/apis/tenancy.example.com/v1alpha1/tenants":      "labelSelector=shard%3Da",
 		"/api/v1/namespaces":                              "",
 		"/api/v1/resourcequotas":                          "fieldSelector=metadata.name%3Dtenant",
@@ -60,18 +61,18 @@ func TestLists(t *testing.T) {
 		case l := <-lists:
 			selected, expected := want[l.path]
 			if !expected {
-				continue // tried again
+				continue // a retry
 			}
 			delete(want, l.path)
 			if l.query.Has("resourceVersion") {
-				t.Errorf("%s begins with resourceVersion=%q, want none", l.path, l.query.Get("resourceVersion"))
+				t.Errorf("the list of %s has resourceVersion=%q, want none", l.path, l.query.Get("resourceVersion"))
 			}
 			l.query.Del("limit")
 			if got := l.query.Encode(); got != selected && !l.query.Has("resourceVersion") {
 				t.Errorf("%s is listed with %q, want %q", l.path, got, selected)
 			}
 		case err := <-ended:
-			t.Fatalf("the informers ended, and there was no list of %v: %v", want, err)
+			t.Fatalf("the informers ended without a list of %v: %v", want, err)
 		}
 	}
 	cancel()

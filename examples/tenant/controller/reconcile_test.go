@@ -33,7 +33,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// inProcess answers requests by a handler, without a connection.
+// inProcess sends requests to a handler, without a connection.
 type inProcess struct{ http.Handler }
 
 func (p inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -55,7 +55,7 @@ func newFixture(t *testing.T, tenant *v1alpha1.Tenant, objects ...runtime.Object
 	t.Helper()
 	f := &fixture{
 		kube: fake.NewClientset(objects...),
-		// NewClientset cannot apply to custom resources; nothing here does.
+		// NewClientset cannot apply custom resources, and these tests do not.
 		tenancy: tenantfake.NewSimpleClientset(tenant),
 		billing: new(billing.Server),
 	}
@@ -92,7 +92,7 @@ func (f *fixture) tenant(t *testing.T) *v1alpha1.Tenant {
 	return tenant
 }
 
-// writes returns what was written to the API server since the last call.
+// writes returns the writes to the API server since the last call.
 func (f *fixture) writes() []string {
 	var all []string
 	for _, a := range append(f.tenancy.Actions(), f.kube.Actions()...) {
@@ -105,7 +105,7 @@ func (f *fixture) writes() []string {
 	return all
 }
 
-// conditions are the conditions as type=status(reason).
+// conditions returns the conditions as type=status(reason).
 func conditions(tenant *v1alpha1.Tenant) []string {
 	var all []string
 	for _, c := range tenant.Status.Conditions {
@@ -115,7 +115,7 @@ func conditions(tenant *v1alpha1.Tenant) []string {
 	return all
 }
 
-func TestEverythingIsMadeAndThenNothingIsWritten(t *testing.T) {
+func TestCreateThenNoWrites(t *testing.T) {
 	f := newFixture(t, newTenant())
 	f.onBilling = func(*http.Request) {
 		if !slices.Contains(f.tenant(t).Finalizers, controller.Finalizer) {
@@ -153,10 +153,10 @@ func TestEverythingIsMadeAndThenNothingIsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := f.writes(); len(got) != 0 {
-		t.Errorf("writes with nothing to do: %v, want none", got)
+		t.Errorf("writes of a reconcile without changes: %v, want none", got)
 	}
 	if got := f.billing.Counts().Open; got != 1 {
-		t.Errorf("the account was asked for %d times, want once", got)
+		t.Errorf("%d requests to open the account, want 1", got)
 	}
 	if diff := cmp.Diff(before, f.Cached()); diff != "" {
 		t.Errorf("an object in a cache was changed (-before +after):\n%s", diff)
@@ -218,7 +218,7 @@ func checkChildren(t *testing.T, f *fixture) {
 	}
 }
 
-func TestWhatCannotBeDoneIsSaid(t *testing.T) {
+func TestFailuresAreReported(t *testing.T) {
 	owner := metav1.OwnerReference{APIVersion: "tenancy.example.com/v1alpha1", Kind: "Tenant", Name: "blue", UID: "uid-blue", Controller: ptr.To(true)}
 	earlier := owner
 	earlier.UID = "uid-of-an-earlier-blue"
@@ -242,14 +242,14 @@ func TestWhatCannotBeDoneIsSaid(t *testing.T) {
 		writes   []string
 	}{
 		{
-			name:     "a member that is no subject",
+			name:     "an invalid member",
 			tenant:   func(t *v1alpha1.Tenant) { t.Spec.Members = []string{"alice", "system:masters"} },
 			want:     []string{"Ready=False(InvalidMember)"},
 			terminal: true,
 			writes:   []string{"patch tenants", "update tenants/status"},
 		},
 		{
-			name:     "a namespace of somebody else",
+			name:     "a namespace of another owner",
 			objects:  []runtime.Object{namespace(func(*corev1.Namespace) {})},
 			want:     []string{"AccountOpen=True(Opened)", "NamespaceReady=False(NamespaceTaken)", "Ready=False(NamespaceTaken)"},
 			terminal: true,
@@ -257,7 +257,7 @@ func TestWhatCannotBeDoneIsSaid(t *testing.T) {
 			writes:   []string{"patch tenants", "update tenants/status"},
 		},
 		{
-			name:     "a namespace of somebody else that the cache does not show",
+			name:     "a namespace of another owner that is not in the cache",
 			objects:  []runtime.Object{namespace(func(*corev1.Namespace) {})},
 			stale:    true,
 			want:     []string{"AccountOpen=True(Opened)", "NamespaceReady=False(NamespaceTaken)", "Ready=False(NamespaceTaken)"},
@@ -266,7 +266,7 @@ func TestWhatCannotBeDoneIsSaid(t *testing.T) {
 			writes:   []string{"patch tenants", "update tenants/status", "create namespaces"},
 		},
 		{
-			name: "a namespace of another tenant's controller",
+			name: "a namespace of a Tenant of another API group",
 			objects: []runtime.Object{namespace(func(ns *corev1.Namespace) {
 				ns.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.org/v1", Kind: "Tenant", Name: "blue", UID: "other", Controller: ptr.To(true)}}
 			})},
@@ -276,7 +276,7 @@ func TestWhatCannotBeDoneIsSaid(t *testing.T) {
 			writes:   []string{"patch tenants", "update tenants/status"},
 		},
 		{
-			name: "a namespace that is going away",
+			name: "a namespace that is being deleted",
 			objects: []runtime.Object{namespace(func(ns *corev1.Namespace) {
 				ns.DeletionTimestamp = ptr.To(metav1.Now())
 				ns.Finalizers = []string{"x/y"}
@@ -286,14 +286,14 @@ func TestWhatCannotBeDoneIsSaid(t *testing.T) {
 			writes:   []string{"patch tenants", "update tenants/status"},
 		},
 		{
-			name:     "a namespace that an earlier tenant left to the garbage collector",
+			name:     "a namespace of a deleted tenant of the same name",
 			objects:  []runtime.Object{namespace(func(ns *corev1.Namespace) { ns.OwnerReferences = []metav1.OwnerReference{earlier} })},
 			want:     []string{"AccountOpen=True(Opened)", "NamespaceReady=False(NamespaceTerminating)", "Ready=False(NamespaceTerminating)"},
 			accounts: 1,
 			writes:   []string{"patch tenants", "update tenants/status"},
 		},
 		{
-			name:     "a quota of somebody else, the rest is made",
+			name:     "a quota of another owner: the other children are created",
 			objects:  []runtime.Object{&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "blue", Name: "tenant"}}},
 			want:     []string{"AccountOpen=True(Opened)", "NamespaceReady=False(ObjectTaken)", "Ready=False(ObjectTaken)"},
 			terminal: true,
@@ -301,7 +301,7 @@ func TestWhatCannotBeDoneIsSaid(t *testing.T) {
 			writes:   []string{"patch tenants", "update tenants/status", "create namespaces", "patch rolebindings", "patch networkpolicies"},
 		},
 		{
-			name:     "a quota that the API server refuses",
+			name:     "a quota that the API server rejects",
 			refuse:   apierrors.NewForbidden(quota, "tenant", errors.New("a policy")),
 			want:     []string{"AccountOpen=True(Opened)", "NamespaceReady=False(Refused)", "Ready=False(Refused)"},
 			fails:    true,
@@ -309,7 +309,7 @@ func TestWhatCannotBeDoneIsSaid(t *testing.T) {
 			writes:   []string{"patch tenants", "update tenants/status", "create namespaces", "patch resourcequotas", "patch rolebindings", "patch networkpolicies"},
 		},
 		{
-			name: "a namespace that turns out to be going away",
+			name: "a namespace that is being deleted according to the API server only",
 			refuse: &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden,
 				Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}}}},
 			want:     []string{"AccountOpen=True(Opened)", "NamespaceReady=False(NamespaceTerminating)", "Ready=False(NamespaceTerminating)"},
@@ -317,7 +317,7 @@ func TestWhatCannotBeDoneIsSaid(t *testing.T) {
 			writes:   []string{"patch tenants", "update tenants/status", "create namespaces", "patch resourcequotas", "patch rolebindings", "patch networkpolicies"},
 		},
 		{
-			name:     "an API server in trouble is not the tenant's condition",
+			name:     "an internal error of the API server is not in the conditions",
 			refuse:   apierrors.NewInternalError(errors.New("etcd at 10:42:17.003")),
 			want:     []string{"AccountOpen=True(Opened)", "Ready=Unknown(NotReported)"},
 			fails:    true,
@@ -325,14 +325,14 @@ func TestWhatCannotBeDoneIsSaid(t *testing.T) {
 			writes:   []string{"patch tenants", "update tenants/status", "create namespaces", "patch resourcequotas", "patch rolebindings", "patch networkpolicies"},
 		},
 		{
-			name:   "billing out of service, the rest is made",
+			name:   "billing fails: the children are created",
 			mode:   billing.Fail,
 			want:   []string{"AccountOpen=False(BillingUnavailable)", "NamespaceReady=True(Applied)", "Ready=False(BillingUnavailable)"},
 			fails:  true,
 			writes: []string{"patch tenants", "update tenants/status", "create namespaces", "patch resourcequotas", "patch rolebindings", "patch networkpolicies"},
 		},
 		{
-			name:    "billing out of service and a namespace taken: to be tried again",
+			name:    "billing fails and the namespace is taken: the error is not terminal",
 			objects: []runtime.Object{namespace(func(*corev1.Namespace) {})},
 			mode:    billing.Fail,
 			want:    []string{"AccountOpen=False(BillingUnavailable)", "NamespaceReady=False(NamespaceTaken)", "Ready=False(NamespaceTaken)"},
@@ -365,7 +365,7 @@ func TestWhatCannotBeDoneIsSaid(t *testing.T) {
 			}
 			f.writes()
 			err := f.Reconcile(t.Context(), "blue")
-			// What joins errors is terminal only if all of it is; the loop knows.
+			// The loop treats joined errors as terminal only if all of them are.
 			if terminal := err != nil && !tt.fails && errors.Is(err, reconcile.ErrTerminal); terminal != tt.terminal {
 				t.Errorf("got error %v, want terminal: %v", err, tt.terminal)
 			}
@@ -386,7 +386,7 @@ func TestWhatCannotBeDoneIsSaid(t *testing.T) {
 				t.Errorf("writes (-want +got):\n%s", diff)
 			}
 
-			// Once more: what is wrong is still wrong, and is not written again.
+			// A second reconcile with the same failure does not write the status.
 			f.Sync(t)
 			f.writes()
 			_ = f.Reconcile(t.Context(), "blue")
@@ -413,7 +413,7 @@ func TestDeletionWaitsForTheAccount(t *testing.T) {
 	f.Sync(t)
 	f.writes()
 	if err := f.Reconcile(t.Context(), "blue"); err == nil || errors.Is(err, reconcile.ErrTerminal) {
-		t.Errorf("got error %v, want one that is tried again", err)
+		t.Errorf("got error %v, want one that is retried", err)
 	}
 	if diff := cmp.Diff([]string{"update tenants/status"}, f.writes()); diff != "" {
 		t.Errorf("writes (-want +got):\n%s", diff)
@@ -424,7 +424,7 @@ func TestDeletionWaitsForTheAccount(t *testing.T) {
 		t.Errorf("conditions (-want +got):\n%s", diff)
 	}
 	if message := meta.FindStatusCondition(tenant.Status.Conditions, "Ready").Message; !strings.Contains(message, "being deleted") || !strings.Contains(message, "503") {
-		t.Errorf("got message %q, want one that says that the tenant is being deleted and why it is not gone", message)
+		t.Errorf("got message %q, want the deletion and the reason why the tenant still exists", message)
 	}
 	if !slices.Contains(tenant.Finalizers, controller.Finalizer) {
 		t.Error("the finalizer is gone although the account is open")
@@ -445,7 +445,7 @@ func TestDeletionWaitsForTheAccount(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoLongerWantedGoes(t *testing.T) {
+func TestUnwantedChildrenAreDeleted(t *testing.T) {
 	f := newFixture(t, newTenant())
 	if err := f.Reconcile(t.Context(), "blue"); err != nil {
 		t.Fatal(err)
@@ -455,7 +455,7 @@ func TestWhatIsNoLongerWantedGoes(t *testing.T) {
 	if err := f.tenancy.Tracker().Update(v1alpha1.SchemeGroupVersion.WithResource("tenants"), tenant, ""); err != nil {
 		t.Fatal(err)
 	}
-	// The policy has become somebody else's meanwhile.
+	// Meanwhile the policy has lost its owner.
 	policy, err := f.kube.NetworkingV1().NetworkPolicies("blue").Get(t.Context(), "tenant", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -471,7 +471,7 @@ func TestWhatIsNoLongerWantedGoes(t *testing.T) {
 	}
 	for _, a := range f.kube.Actions() {
 		if d, ok := a.(clienttesting.DeleteAction); ok && d.GetDeleteOptions().Preconditions == nil {
-			t.Errorf("%s was deleted without a uid", a.GetResource().Resource)
+			t.Errorf("%s was deleted without a uid precondition", a.GetResource().Resource)
 		}
 	}
 	if diff := cmp.Diff([]string{"delete resourcequotas", "delete rolebindings"}, f.writes()); diff != "" {
@@ -479,7 +479,7 @@ func TestWhatIsNoLongerWantedGoes(t *testing.T) {
 	}
 }
 
-func TestAStopIsNoNewsAboutTheTenant(t *testing.T) {
+func TestStopWritesNoStatus(t *testing.T) {
 	f := newFixture(t, newTenant())
 	ctx, stop := context.WithCancel(t.Context())
 	f.onBilling = func(*http.Request) { stop() }
@@ -494,12 +494,12 @@ func TestAStopIsNoNewsAboutTheTenant(t *testing.T) {
 	}
 }
 
-func TestATenantThatIsGoneIsDone(t *testing.T) {
+func TestDeletedTenant(t *testing.T) {
 	f := newFixture(t, newTenant())
 	if err := f.tenancy.Tracker().Delete(v1alpha1.SchemeGroupVersion.WithResource("tenants"), "", "blue"); err != nil {
 		t.Fatal(err)
 	}
-	// The cache shows it still.
+	// The cache still contains it.
 	if err := f.Reconcile(t.Context(), "blue"); err != nil {
 		t.Errorf("got %v, want no error", err)
 	}
@@ -508,17 +508,17 @@ func TestATenantThatIsGoneIsDone(t *testing.T) {
 		t.Errorf("got %v, want no error", err)
 	}
 	if got := f.billing.Counts(); got != (billing.Counts{}) {
-		t.Errorf("billing was asked: %+v, want never", got)
+		t.Errorf("requests to billing: %+v, want none", got)
 	}
 }
 
-func TestNewNamesWhatIsMissing(t *testing.T) {
+func TestNewRequiredFields(t *testing.T) {
 	if _, err := controller.New(controller.Config{}); err == nil || !strings.Contains(err.Error(), "Config.REST") {
 		t.Errorf("got %v, want an error that names Config.REST", err)
 	}
 }
 
-func TestAChildThatTheCacheDoesNotShowIsNotTakenOver(t *testing.T) {
+func TestForeignChildNotInCache(t *testing.T) {
 	f := newFixture(t, newTenant())
 	theirs := &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Name: "tenant"},
@@ -540,7 +540,7 @@ func TestAChildThatTheCacheDoesNotShowIsNotTakenOver(t *testing.T) {
 	}
 }
 
-func TestALabelOfTheNamespaceIsPutBack(t *testing.T) {
+func TestNamespaceLabelIsRestored(t *testing.T) {
 	f := newFixture(t, newTenant())
 	if err := f.Reconcile(t.Context(), "blue"); err != nil {
 		t.Fatal(err)

@@ -15,8 +15,8 @@ import (
 	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
 )
 
-// schema is the part of a CRD's schema that the test reads. The root module
-// does not require apiextensions-apiserver, whose types these are.
+// schema is the part of a CRD's schema that the test reads. The original types are
+// in apiextensions-apiserver, which the root module does not require.
 type schema struct {
 	Type                 string            `json:"type"`
 	Format               string            `json:"format"`
@@ -67,8 +67,8 @@ func readCRD(t *testing.T) crd {
 	return c
 }
 
-// schemaLeaves and typeLeaves write down the same thing, once as the schema
-// has it and once as the Go types have it: a line for every field.
+// schemaLeaves and typeLeaves append one line for each field, of the schema and of
+// the Go types. The lines are equal if both describe the same fields.
 func schemaLeaves(path string, s schema, out *[]string) {
 	switch {
 	case s.IntOrString:
@@ -116,7 +116,7 @@ func typeLeaves(path string, t reflect.Type, out *[]string) {
 	}
 }
 
-func TestCRDAndTypesNameTheSameFields(t *testing.T) {
+func TestCRDFields(t *testing.T) {
 	root := readCRD(t).Spec.Versions[0].Schema.OpenAPIV3Schema
 	var fromSchema, fromTypes []string
 	schemaLeaves("spec", root.Properties["spec"], &fromSchema)
@@ -130,7 +130,7 @@ func TestCRDAndTypesNameTheSameFields(t *testing.T) {
 	}
 }
 
-func TestCRDNamesWhatTheClientsAskFor(t *testing.T) {
+func TestCRDNames(t *testing.T) {
 	c := readCRD(t)
 	version := c.Spec.Versions[0]
 	tests := []struct{ name, got, want string }{

@@ -9,7 +9,7 @@ import (
 // GroupName is the API group of Tenant.
 const GroupName = "tenancy.example.com"
 
-// The generated clients find the types of this package through these names.
+// The generated clients require these names.
 var (
 	SchemeGroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1alpha1"}
 	SchemeBuilder      = runtime.NewSchemeBuilder(addKnownTypes)

@@ -7,28 +7,28 @@ import (
 
 // Condition types of a Tenant.
 const (
-	// ConditionReady is True when everything the spec asks for stands.
+	// ConditionReady is True when AccountOpen and NamespaceReady are True.
 	ConditionReady = "Ready"
 	// ConditionAccountOpen is True while the billing account is open.
 	ConditionAccountOpen = "AccountOpen"
-	// ConditionNamespaceReady is True when the namespace and everything in
-	// it that the spec asks for has been applied.
+	// ConditionNamespaceReady is True when the namespace and its objects
+	// match the spec.
 	ConditionNamespaceReady = "NamespaceReady"
 )
 
-// Plan is what a tenant pays for.
+// Plan is the price plan of an account.
 type Plan string
 
-// The plans that the billing service sells.
+// The plans of the billing service.
 const (
 	PlanBasic    Plan = "Basic"
 	PlanStandard Plan = "Standard"
 	PlanPremium  Plan = "Premium"
 )
 
-// Tenant is a team's share of a cluster: a namespace of the tenant's name
-// with a quota, the members' rights and network isolation, and an account
-// in the billing service.
+// Tenant is a team's share of a cluster: a namespace with the tenant's name, a
+// quota, a role for the members, network isolation, and an account in the
+// billing service.
 //
 // +genclient
 // +genclient:nonNamespaced
@@ -41,12 +41,12 @@ type Tenant struct {
 	Status TenantStatus `json:"status,omitempty"`
 }
 
-// TenantSpec is what a tenant shall have.
+// TenantSpec is the desired state of a tenant.
 type TenantSpec struct {
-	// Members may work in the namespace with the rights of ClusterRole
-	// edit. "alice" is a user, "group:devs" a group and
-	// "system:serviceaccount:ns:name" a service account. Any other name
-	// that begins with "system:" is refused by the controller.
+	// Members are the subjects that get the ClusterRole edit in the
+	// namespace. "alice" is a user, "group:devs" a group and
+	// "system:serviceaccount:ns:name" a service account. The controller
+	// rejects any other name that begins with "system:".
 	//
 	// +listType=set
 	Members []string `json:"members,omitempty"`
@@ -55,24 +55,24 @@ type TenantSpec struct {
 	// means no quota.
 	Quota corev1.ResourceList `json:"quota,omitempty"`
 
-	// NetworkIsolation keeps traffic from other namespaces out.
+	// NetworkIsolation denies traffic from other namespaces.
 	NetworkIsolation bool `json:"networkIsolation,omitempty"`
 
 	// Account is the tenant's account in the billing service.
 	Account AccountSpec `json:"account,omitempty"`
 }
 
-// AccountSpec is what the billing service is asked for.
+// AccountSpec is the desired state of the account.
 type AccountSpec struct {
-	// Plan is chosen when the tenant is created and cannot be changed. The
-	// API server stores Basic where nothing is said.
+	// Plan is the price plan. It is immutable. The API server's default is
+	// Basic.
 	Plan Plan `json:"plan,omitempty"`
 }
 
-// TenantStatus is what the controller last saw and did.
+// TenantStatus is the state that the controller observed last.
 type TenantStatus struct {
-	// ObservedGeneration is the generation of the spec that the rest of
-	// the status speaks of.
+	// ObservedGeneration is the generation of the spec that the status
+	// describes.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// Conditions are Ready, AccountOpen and NamespaceReady.
@@ -81,12 +81,11 @@ type TenantStatus struct {
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// Namespace is the name of the tenant's namespace, once it is the
-	// tenant's own.
+	// Namespace is the name of the tenant's namespace. It is empty until
+	// the tenant owns the namespace.
 	Namespace string `json:"namespace,omitempty"`
 
-	// AccountID is the billing service's name for the account, while one
-	// is open.
+	// AccountID is the ID of the open account in the billing service.
 	AccountID string `json:"accountID,omitempty"`
 }
 

@@ -9,10 +9,10 @@ import (
 // AccountSpecApplyConfiguration represents a declarative configuration of the AccountSpec type for use
 // with apply.
 //
-// AccountSpec is what the billing service is asked for.
+// AccountSpec is the desired state of the account.
 type AccountSpecApplyConfiguration struct {
-	// Plan is chosen when the tenant is created and cannot be changed. The
-	// API server stores Basic where nothing is said.
+	// Plan is the price plan. It is immutable. The API server's default is
+	// Basic.
 	Plan *apiv1alpha1.Plan `json:"plan,omitempty"`
 }
 

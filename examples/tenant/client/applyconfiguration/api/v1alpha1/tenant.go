@@ -11,9 +11,9 @@ import (
 // TenantApplyConfiguration represents a declarative configuration of the Tenant type for use
 // with apply.
 //
-// Tenant is a team's share of a cluster: a namespace of the tenant's name
-// with a quota, the members' rights and network isolation, and an account
-// in the billing service.
+// Tenant is a team's share of a cluster: a namespace with the tenant's name, a
+// quota, a role for the members, network isolation, and an account in the
+// billing service.
 type TenantApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration    `json:""`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`

@@ -9,17 +9,17 @@ import (
 // TenantSpecApplyConfiguration represents a declarative configuration of the TenantSpec type for use
 // with apply.
 //
-// TenantSpec is what a tenant shall have.
+// TenantSpec is the desired state of a tenant.
 type TenantSpecApplyConfiguration struct {
-	// Members may work in the namespace with the rights of ClusterRole
-	// edit. "alice" is a user, "group:devs" a group and
-	// "system:serviceaccount:ns:name" a service account. Any other name
-	// that begins with "system:" is refused by the controller.
+	// Members are the subjects that get the ClusterRole edit in the
+	// namespace. "alice" is a user, "group:devs" a group and
+	// "system:serviceaccount:ns:name" a service account. The controller
+	// rejects any other name that begins with "system:".
 	Members []string `json:"members,omitempty"`
 	// Quota limits the namespace; its keys are cpu, memory and pods. Empty
 	// means no quota.
 	Quota *v1.ResourceList `json:"quota,omitempty"`
-	// NetworkIsolation keeps traffic from other namespaces out.
+	// NetworkIsolation denies traffic from other namespaces.
 	NetworkIsolation *bool `json:"networkIsolation,omitempty"`
 	// Account is the tenant's account in the billing service.
 	Account *AccountSpecApplyConfiguration `json:"account,omitempty"`

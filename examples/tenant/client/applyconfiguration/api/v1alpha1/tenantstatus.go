@@ -9,18 +9,17 @@ import (
 // TenantStatusApplyConfiguration represents a declarative configuration of the TenantStatus type for use
 // with apply.
 //
-// TenantStatus is what the controller last saw and did.
+// TenantStatus is the state that the controller observed last.
 type TenantStatusApplyConfiguration struct {
-	// ObservedGeneration is the generation of the spec that the rest of
-	// the status speaks of.
+	// ObservedGeneration is the generation of the spec that the status
+	// describes.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
 	// Conditions are Ready, AccountOpen and NamespaceReady.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
-	// Namespace is the name of the tenant's namespace, once it is the
-	// tenant's own.
+	// Namespace is the name of the tenant's namespace. It is empty until
+	// the tenant owns the namespace.
 	Namespace *string `json:"namespace,omitempty"`
-	// AccountID is the billing service's name for the account, while one
-	// is open.
+	// AccountID is the ID of the open account in the billing service.
 	AccountID *string `json:"accountID,omitempty"`
 }
 
