@@ -23,7 +23,7 @@ type options struct {
 	kubeconfig     string
 	billingURL     string
 	workers        int
-	selector       labels.Selector // nil means all
+	selector       labels.Selector // nil selects all
 	listen         string
 	leaderElect    bool
 	leaseNamespace string
@@ -32,8 +32,8 @@ type options struct {
 	retryPeriod    time.Duration
 }
 
-// parseOrExit ends the process with code 2 and one line when the flags make no
-// sense, and with 0 after -help.
+// parseOrExit parses the flags. If they are invalid, it prints one line and exits
+// with code 2. After -help it exits with code 0.
 func parseOrExit(args []string) options {
 	o, usage, err := parse(args)
 	switch {
@@ -49,22 +49,22 @@ func parseOrExit(args []string) options {
 
 func parse(args []string) (o options, usage string, err error) {
 	fs := flag.NewFlagSet("tenant", flag.ContinueOnError)
-	fs.SetOutput(io.Discard) // or flag prints the error and all flags by itself
-	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` that says how to reach the API server; empty: as a Pod of the cluster")
-	fs.StringVar(&o.billingURL, "billing-url", "", "`URL` of the billing service; empty: one in memory, to try out, under /billing/ of -listen")
-	fs.IntVar(&o.workers, "workers", 4, "how many tenants may be reconciled at once")
-	fs.Func("selector", "`labels` of the tenants to serve, such as shard=a: several instances can share them; with -leader-elect each share needs a namespace of its own for its Lease; empty: all", func(s string) (err error) {
+	fs.SetOutput(io.Discard) // otherwise Parse prints the error and all flags
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` with the API server's address and credentials; empty means the credentials of the Pod")
+	fs.StringVar(&o.billingURL, "billing-url", "", "`URL` of the billing service; empty serves a built-in one under /billing/ of -listen, which keeps its accounts in memory")
+	fs.IntVar(&o.workers, "workers", 4, "maximum number of concurrent reconciles")
+	fs.Func("selector", "label `selector` of the tenants to reconcile, for example shard=a; empty means all; with -leader-elect, each selector needs its own -leader-election-namespace", func(s string) (err error) {
 		o.selector, err = labels.Parse(s)
 		return err
 	})
-	fs.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`address` that serves /metrics, /readyz and /livez")
-	fs.BoolVar(&o.leaderElect, "leader-elect", false, "work only while holding the Lease tenant-controller")
+	fs.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`address` of /metrics, /readyz and /livez")
+	fs.BoolVar(&o.leaderElect, "leader-elect", false, "reconcile only while holding the Lease tenant-controller")
 	fs.StringVar(&o.leaseNamespace, "leader-election-namespace", "", "`namespace` of the Lease")
-	fs.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "how long others wait for a leader that is not heard of; whole seconds")
-	fs.DurationVar(&o.renewDeadline, "renew-deadline", 10*time.Second, "how long a leader that cannot renew its Lease goes on")
-	fs.DurationVar(&o.retryPeriod, "retry-period", 2*time.Second, "time from one renewal to the next")
+	fs.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "how long other candidates wait after the last renewal of the Lease; whole seconds")
+	fs.DurationVar(&o.renewDeadline, "renew-deadline", 10*time.Second, "how long a leader that cannot renew its Lease keeps leading")
+	fs.DurationVar(&o.retryPeriod, "retry-period", 2*time.Second, "time between two renewals of the Lease")
 	var verbosity klog.Level
-	fs.Var(&verbosity, "v", "`level` of the log: 2 shows decisions, 4 every reconcile")
+	fs.Var(&verbosity, "v", "log `level`: 2 logs decisions, 4 logs each reconcile")
 	if err := fs.Parse(args); err != nil {
 		var text strings.Builder
 		fs.SetOutput(&text)
@@ -72,49 +72,49 @@ func parse(args []string) (o options, usage string, err error) {
 		return o, "Flags of tenant:\n" + text.String(), err
 	}
 	if fs.NArg() > 0 {
-		return o, "", fmt.Errorf("unexpected argument %q: there are only flags", fs.Arg(0))
+		return o, "", fmt.Errorf("unexpected argument %q: use flags only", fs.Arg(0))
 	}
 	return o, "", o.check()
 }
 
-// check refuses what could not work, in the words of the flags.
+// check rejects invalid combinations of flags. Its errors name the flags.
 func (o options) check() error {
 	_, port, err := net.SplitHostPort(o.listen)
 	switch {
 	case err != nil:
-		return fmt.Errorf("-listen %q: write host:port, such as 127.0.0.1:8080", o.listen)
+		return fmt.Errorf("-listen %q is not valid: use host:port, for example 127.0.0.1:8080", o.listen)
 	case o.billingURL == "" && port == "0":
-		return fmt.Errorf("-listen %q: the billing service in memory needs a port that is known: name one, or set -billing-url", o.listen)
+		return fmt.Errorf("-listen %q has no fixed port for the built-in billing service: choose a port or set -billing-url", o.listen)
 	case o.billingURL != "" && billing.Check(o.billingURL) != nil:
-		return errors.New("-billing-url: write http://host:port")
+		return errors.New("-billing-url is not valid: use http://host:port")
 	case o.workers < 1:
-		return fmt.Errorf("-workers %d: at least 1", o.workers)
+		return fmt.Errorf("-workers %d is not valid: use at least 1", o.workers)
 	case !o.leaderElect && o.leaseNamespace != "":
-		return errors.New("-leader-election-namespace has no effect without -leader-elect")
+		return errors.New("-leader-election-namespace has no effect without -leader-elect: set both or neither")
 	case !o.leaderElect:
 		return nil
 	case len(validation.IsDNS1123Label(o.leaseNamespace)) > 0:
-		return fmt.Errorf("-leader-election-namespace %q: -leader-elect needs the name of a namespace", o.leaseNamespace)
+		return fmt.Errorf("-leader-election-namespace %q is not the name of a namespace: -leader-elect needs one", o.leaseNamespace)
 	case o.leaseDuration < time.Second || o.leaseDuration%time.Second != 0:
-		return fmt.Errorf("-lease-duration %v: a whole number of seconds, at least 1s", o.leaseDuration)
+		return fmt.Errorf("-lease-duration %v is not valid: use whole seconds, at least 1s", o.leaseDuration)
 	case o.leaseDuration <= o.renewDeadline:
-		return fmt.Errorf("-lease-duration %v: more than -renew-deadline, which is %v", o.leaseDuration, o.renewDeadline)
+		return fmt.Errorf("-lease-duration %v is too short: use more than -renew-deadline, which is %v", o.leaseDuration, o.renewDeadline)
 	case o.retryPeriod <= 0:
-		return fmt.Errorf("-retry-period %v: more than 0", o.retryPeriod)
+		return fmt.Errorf("-retry-period %v is not valid: use more than 0", o.retryPeriod)
 	case o.renewDeadline <= o.retryPeriod+o.retryPeriod/5:
-		return fmt.Errorf("-renew-deadline %v: more than 1.2 times -retry-period, which is %v", o.renewDeadline, o.retryPeriod)
+		return fmt.Errorf("-renew-deadline %v is too short: use more than 1.2 times -retry-period, which is %v", o.renewDeadline, o.retryPeriod)
 	}
 	return nil
 }
 
-// billing is the client of the billing service. Where none is named, one is
-// made and served by mux.
+// billing returns the client of the billing service. Without -billing-url, mux
+// serves a built-in service.
 func (o options) billing(ctx context.Context, mux *http.ServeMux) *billing.Client {
 	if o.billingURL != "" {
 		return &billing.Client{URL: o.billingURL}
 	}
 	client := &billing.Client{URL: "http://" + o.listen + "/billing"}
 	mux.Handle("/billing/", http.StripPrefix("/billing", new(billing.Server)))
-	klog.FromContext(ctx).Info("Trying out: accounts are kept in memory and are lost when this process ends", "url", client.URL)
+	klog.FromContext(ctx).Info("Serving a built-in billing service, which loses its accounts when this process ends", "url", client.URL)
 	return client
 }

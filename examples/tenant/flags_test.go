@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// runMain makes the test binary behave as the program, so that exit codes are
-// those of the real main.
+// runMain makes the test binary run main, so that the tests see its exit codes.
 const runMain = "TENANT_TEST_RUN_MAIN"
 
 func TestMain(m *testing.M) {
@@ -25,29 +24,29 @@ func TestFlags(t *testing.T) {
 		name string
 		args string
 		code int
-		want string // in the one line on stderr; "" means nothing there
+		want string // a part of the only line on stderr; "" means that stderr is empty
 	}{
 		{name: "help", args: "-help", code: 0},
 		{name: "unknown flag", args: "-wrokers=3", code: 2, want: "-wrokers"},
 		{name: "argument", args: "start", code: 2, want: `unexpected argument "start"`},
-		{name: "no number", args: "-workers=many", code: 2, want: "-workers"},
-		{name: "no workers", args: "-workers=0", code: 2, want: "-workers 0: at least 1"},
-		{name: "fewer than none", args: "-workers=-1", code: 2, want: "-workers -1: at least 1"},
-		{name: "no selector", args: "-selector=a==b==c", code: 2, want: "-selector"},
-		{name: "billing without scheme", args: "-billing-url=billing:8090", code: 2, want: "-billing-url: write http://"},
-		{name: "billing in another scheme", args: "-billing-url=ftp://billing", code: 2, want: "-billing-url: write http://"},
-		{name: "listen without port", args: "-listen=localhost", code: 2, want: "write host:port"},
-		{name: "billing on an unknown port", args: "-listen=127.0.0.1:0", code: 2, want: "a port that is known"},
-		{name: "no time", args: "-lease-duration=15", code: 2, want: "-lease-duration"},
+		{name: "workers not a number", args: "-workers=many", code: 2, want: "-workers"},
+		{name: "no workers", args: "-workers=0", code: 2, want: "-workers 0 is not valid"},
+		{name: "negative workers", args: "-workers=-1", code: 2, want: "-workers -1 is not valid"},
+		{name: "invalid selector", args: "-selector=a==b==c", code: 2, want: "-selector"},
+		{name: "billing without scheme", args: "-billing-url=billing:8090", code: 2, want: "-billing-url is not valid: use http://"},
+		{name: "billing in another scheme", args: "-billing-url=ftp://billing", code: 2, want: "-billing-url is not valid: use http://"},
+		{name: "listen without port", args: "-listen=localhost", code: 2, want: "use host:port"},
+		{name: "billing on an unknown port", args: "-listen=127.0.0.1:0", code: 2, want: "no fixed port"},
+		{name: "lease duration without a unit", args: "-lease-duration=15", code: 2, want: "-lease-duration"},
 		{name: "namespace without election", args: "-leader-election-namespace=x", code: 2, want: "without -leader-elect"},
-		{name: "election without namespace", args: "-leader-elect", code: 2, want: "the name of a namespace"},
-		{name: "not a namespace", args: "-leader-elect -leader-election-namespace=A_B", code: 2, want: "the name of a namespace"},
-		{name: "half a second", args: "-leader-elect -leader-election-namespace=x -lease-duration=1500ms", code: 2, want: "whole number of seconds"},
-		{name: "no lease", args: "-leader-elect -leader-election-namespace=x -lease-duration=0s", code: 2, want: "at least 1s"},
-		{name: "lease too short", args: "-leader-elect -leader-election-namespace=x -lease-duration=10s", code: 2, want: "more than -renew-deadline"},
-		{name: "renewals too rare", args: "-leader-elect -leader-election-namespace=x -retry-period=9s", code: 2, want: "more than 1.2 times -retry-period"},
-		{name: "no retries", args: "-leader-elect -leader-election-namespace=x -retry-period=0s", code: 2, want: "-retry-period 0s: more than 0"},
-		{name: "a kubeconfig that is not there", args: "-kubeconfig=/does/not/exist", code: 1, want: "/does/not/exist"},
+		{name: "election without namespace", args: "-leader-elect", code: 2, want: "is not the name of a namespace"},
+		{name: "not a namespace", args: "-leader-elect -leader-election-namespace=A_B", code: 2, want: "is not the name of a namespace"},
+		{name: "half a second", args: "-leader-elect -leader-election-namespace=x -lease-duration=1500ms", code: 2, want: "use whole seconds"},
+		{name: "lease duration of zero", args: "-leader-elect -leader-election-namespace=x -lease-duration=0s", code: 2, want: "at least 1s"},
+		{name: "lease too short", args: "-leader-elect -leader-election-namespace=x -lease-duration=10s", code: 2, want: "use more than -renew-deadline"},
+		{name: "retry period too long", args: "-leader-elect -leader-election-namespace=x -retry-period=9s", code: 2, want: "use more than 1.2 times -retry-period"},
+		{name: "retry period of zero", args: "-leader-elect -leader-election-namespace=x -retry-period=0s", code: 2, want: "-retry-period 0s is not valid"},
+		{name: "a kubeconfig that does not exist", args: "-kubeconfig=/does/not/exist", code: 1, want: "/does/not/exist"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -66,7 +65,7 @@ func TestFlags(t *testing.T) {
 			}
 			switch line := stderr.String(); {
 			case tt.want == "" && line != "":
-				t.Errorf("got %q on stderr, want nothing", line)
+				t.Errorf("got %q on stderr, want it empty", line)
 			case tt.want != "" && (!strings.Contains(line, tt.want) || strings.Count(line, "\n") != 1 || !strings.HasPrefix(line, "tenant: ")):
 				t.Errorf("got %q on stderr, want one line from tenant with %q", line, tt.want)
 			}

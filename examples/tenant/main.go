@@ -30,9 +30,9 @@ func main() {
 func run(ctx context.Context, o options) error {
 	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 	if err != nil {
-		return fmt.Errorf("no cluster to work on: set -kubeconfig, or run as a Pod: %w", err)
+		return fmt.Errorf("no cluster configuration: set -kubeconfig or run in a Pod: %w", err)
 	}
-	config.QPS = -1 // the API server's priority and fairness does it better
+	config.QPS = -1 // no client-side limit: the API server has priority and fairness
 
 	registry, mux := prometheus.NewRegistry(), http.NewServeMux()
 	m, err := metrics.New(registry)
@@ -56,7 +56,7 @@ func run(ctx context.Context, o options) error {
 		lead = func(ctx context.Context) error { return elector.Run(ctx, c.Run) }
 	}
 
-	group := &shutdown.Group{} // stops what is added last first
+	group := &shutdown.Group{} // stops the part that was added last first
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.Handle("/readyz", group.Ready())
 	mux.Handle("/livez", group.Live())
