@@ -69,6 +69,7 @@ func (noGate) End(name)                                          {}
 func (noMetrics) ReconcileWorkers(string, int)                    {}
 func (noMetrics) ReconcileStarted(string)                         {}
 func (noMetrics) ReconcileFinished(string, string, time.Duration) {}
+func (noMetrics) ReconcileHeld(string)                            {}
 
 func BenchmarkReconcile(b *testing.B) {
 	tests := []struct {
@@ -77,7 +78,6 @@ func BenchmarkReconcile(b *testing.B) {
 		source bool
 	}{
 		{name: "plain", c: &reconcile.Controller[name]{}},
-		{name: "unguarded", c: &reconcile.Controller[name]{Unguarded: true}},
 		{name: "source", c: &reconcile.Controller[name]{}, source: true},
 		{name: "timeout", c: &reconcile.Controller[name]{Timeout: time.Minute}},
 		{name: "gate and metrics", c: &reconcile.Controller[name]{Gate: noGate{}, Metrics: noMetrics{}}},

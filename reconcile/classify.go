@@ -10,6 +10,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // class is what became of a call. Its text is the result label of the metrics.
@@ -23,6 +25,7 @@ const (
 	stale       class = "stale"
 	terminal    class = "terminal"
 	notFound    class = "not_found"
+	rejected    class = "rejected"
 	forbidden   class = "forbidden"
 	timeout     class = "timeout"
 	panicked    class = "panic"
@@ -36,20 +39,23 @@ const (
 // that no other error makes the retry come sooner than the server asked; and
 // terminal stands last, since parking the key would lose the retry of the rest.
 var precedence = []class{ //nolint:gochecknoglobals // a table that nobody writes to
-	panicked, serverDelay, failed, timeout, notFound, forbidden, conflict, stale, terminal,
+	panicked, serverDelay, failed, timeout, notFound, rejected, forbidden, conflict, stale, terminal,
 }
 
 // The delays of the classes that do not use the queue's rate limiter.
 const (
-	conflictMin, conflictMax   = 50 * time.Millisecond, 250 * time.Millisecond
-	staleMin, staleMax         = 100 * time.Millisecond, 5 * time.Second
-	forbiddenMin, forbiddenMax = time.Second, 40 * time.Second
-	serverMin, serverMax       = time.Second, 5 * time.Minute
+	conflictMin, conflictMax = 50 * time.Millisecond, 250 * time.Millisecond
+	staleMin, staleMax       = 100 * time.Millisecond, 5 * time.Second
+	rejectedMin, rejectedMax = time.Second, 10 * time.Minute
+	serverMin, serverMax     = time.Second, 5 * time.Minute
 
 	// quietInARow is how many conflicts, or stale results, in a row on one key
 	// pass as the normal course of things. More of them are no race that the next
 	// try wins, and must neither spin nor stay unseen.
 	quietInARow = 5
+
+	// loudEvery is how many rejections in a row on one key are one line of log.
+	loudEvery = 10
 )
 
 // again says how a key comes back to the queue.
@@ -65,11 +71,12 @@ const (
 
 // verdict is everything that follows from one call.
 type verdict struct {
-	reset  bool // forget the failures counted so far
-	again  again
-	delay  time.Duration // of after and gated
-	quiet  bool          // log at V(4) only
-	parked bool          // never again because of MaxAttempts
+	reset   bool // forget the failures counted so far
+	attempt bool // a failure that MaxAttempts counts
+	again   again
+	delay   time.Duration // of after and gated
+	quiet   bool          // log at V(4) only
+	parked  bool          // never again because of MaxAttempts
 }
 
 // classify finds the class of a call. stopped says that it was cancelled by a
@@ -112,9 +119,10 @@ func judge(cl class, n int, res Result, err error) verdict {
 	case serverDelay:
 		v.again, v.delay = after, max(suggestedDelay(err), res.RequeueAfter)
 		return v // RequeueAfter must not make the retry come sooner
-	case forbidden:
-		d := min(forbiddenMin<<min(n-1, 10), forbiddenMax)
-		v.again, v.delay = after, between(d, d+d/2)
+	case rejected, forbidden:
+		d := min(rejectedMin<<min(n-1, 10), rejectedMax)
+		v.again, v.delay, v.quiet = after, between(d, d+d/2), n%loudEvery != 1
+		v.attempt = cl == rejected // a missing role is not the object's fault, and its arrival is no event
 	case conflict:
 		v.again, v.delay, v.quiet = gated, between(conflictMin, conflictMax), n <= quietInARow
 		if !v.quiet {
@@ -126,8 +134,9 @@ func judge(cl class, n int, res Result, err error) verdict {
 	default:
 		v.again = limited
 	}
+	v.attempt = v.attempt || v.again == limited
 	if res.RequeueAfter > 0 {
-		v.again, v.delay = after, res.RequeueAfter
+		v.again, v.delay, v.attempt = after, res.RequeueAfter, false
 	}
 	return v
 }
@@ -147,12 +156,16 @@ func classifyPart(err error) class {
 		return stale
 	case delayed:
 		return serverDelay
-	case apierrors.IsConflict(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeFieldManagerConflict):
-		// A conflict of server-side apply is no race: it lasts until somebody
-		// gives up the field, and so is an error like others.
+	case errors.Is(err, ErrRejected):
+		return rejected
+	case apierrors.IsConflict(kube.AsConflict(err)) && !apierrors.HasStatusCause(err, metav1.CauseTypeFieldManagerConflict):
+		// A conflict of server-side apply is no race: it lasts until another manager
+		// gives up the field, so it is an error like others.
 		return conflict
-	case apierrors.IsForbidden(err):
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return forbidden
+	case isRejected(err):
+		return rejected
 	case apierrors.IsNotFound(err):
 		return notFound
 	case errors.Is(err, context.DeadlineExceeded):
@@ -160,6 +173,38 @@ func classifyPart(err error) class {
 	default:
 		return failed
 	}
+}
+
+// isRejected reports whether err is a response of the API server that the same request
+// gets again until somebody changes something else.
+func isRejected(err error) bool {
+	return apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsNotAcceptable(err) ||
+		apierrors.IsAlreadyExists(err) || apierrors.IsRequestEntityTooLargeError(err) || apierrors.IsUnsupportedMediaType(err) ||
+		apierrors.IsInvalid(err)
+}
+
+// classed is an error that is known as the sentinel of its class.
+type classed struct {
+	error
+	sentinel error
+}
+
+func (c classed) Is(target error) bool { return target == c.sentinel }
+func (c classed) Unwrap() error        { return c.error }
+
+// asClassed makes the class of err known to errors.Is.
+func asClassed(cl class, err error) error {
+	var sentinel error
+	switch cl {
+	case terminal:
+		sentinel = ErrTerminal
+	case rejected, forbidden:
+		sentinel = ErrRejected
+	}
+	if sentinel == nil || errors.Is(err, sentinel) {
+		return err
+	}
+	return classed{err, sentinel}
 }
 
 func isType[T error](err error) bool {

@@ -36,7 +36,10 @@
 //	stale         Stale() bool is true, more in a row  kept      gate, or soon  RequeueAfter           error
 //	terminal      ErrTerminal                          reset     no             RequeueAfter           error
 //	not_found     API not found                        counted   rate limiter   RequeueAfter           error
-//	forbidden     API forbidden                        kept      1s to 60s      RequeueAfter           error
+//	rejected      API rejection, 1st of each 10        kept      1s to 15min    RequeueAfter           error
+//	rejected      API rejection, others                kept      1s to 15min    RequeueAfter           V(4)
+//	forbidden     API forbidden, 1st of each 10        kept      1s to 15min    RequeueAfter           error
+//	forbidden     API forbidden, others                kept      1s to 15min    RequeueAfter           V(4)
 //	timeout       deadline exceeded                    counted   rate limiter   RequeueAfter           error
 //	panic         Func panicked                        counted   rate limiter   RequeueAfter           error
 //	cancelled     any error of a call that Run ended   kept      at once        at once                V(4)

@@ -227,6 +227,8 @@ func TestMaxAttemptsCounts(t *testing.T) {
 		{name: "not found", err: errNotFound, want: true},
 		{name: "conflicts", err: errConflict, want: true}, // after some that are not counted
 		{name: "server delay", err: errDelay, want: false},
+		{name: "rejected", err: errRejected, want: true},
+		{name: "rejected, next to RequeueAfter", res: reconcile.Result{RequeueAfter: time.Second}, err: errRejected, want: false},
 		{name: "forbidden", err: errForbidden, want: false},
 		{name: "stale", err: staleError(true), want: false},
 		{name: "next to RequeueAfter", res: reconcile.Result{RequeueAfter: time.Second}, err: errPlain, want: false},

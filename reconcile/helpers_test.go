@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -228,6 +229,7 @@ func (q *testQueue) take() []call {
 
 // counts is a Metrics that remembers everything.
 type counts struct {
+	held   atomic.Int64
 	mu     sync.Mutex
 	events []string
 	took   []time.Duration
@@ -240,6 +242,7 @@ func (c *counts) add(format string, args ...any) {
 }
 
 func (c *counts) ReconcileWorkers(controller string, n int) { c.add("%s workers %d", controller, n) }
+func (c *counts) ReconcileHeld(string)                      { c.held.Add(1) }
 func (c *counts) ReconcileStarted(controller string)        { c.add("%s started", controller) }
 func (c *counts) ReconcileFinished(controller, result string, d time.Duration) {
 	c.add("%s %s", controller, result)

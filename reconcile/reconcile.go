@@ -48,6 +48,13 @@ type Result struct {
 // method Terminal() bool that returns true is terminal too.
 var ErrTerminal = errors.New("reconcile: terminal error")
 
+// ErrRejected marks an error that the same call gets again until somebody changes
+// something else, such as a request that the API server rejects as invalid. The key is
+// retried, first after 1s to 1.5s and in the end after 10 to 15 minutes; an event for it
+// runs it at once. A Func can wrap ErrRejected, as it wraps [ErrTerminal]. The error that
+// Hook gets is ErrRejected by errors.Is if its class is rejected or forbidden.
+var ErrRejected = errors.New("reconcile: rejected")
+
 // PanicError is the error of a call whose Func panicked. It is found in the log
 // only, since the loop is what handles it. A Func that recovers panics of its
 // own goroutines can return one to have it treated alike.
@@ -58,12 +65,6 @@ type PanicError struct {
 
 // Error names the value; it leaves out the stack, which has its own log key.
 func (e *PanicError) Error() string { return fmt.Sprintf("reconcile: panic: %v", e.Value) }
-
-// Unwrap returns the value if it is an error, such as a runtime.Error.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
-}
 
 // Gate holds a key back until the caches have seen what an earlier call with
 // that key wrote. Its methods are called from several goroutines at once, never
@@ -95,6 +96,9 @@ type Metrics interface {
 	// ReconcileFinished is called after it with one of the results of the table
 	// in the package comment, and the time that the call took.
 	ReconcileFinished(controller, result string, d time.Duration)
+	// ReconcileHeld is called each time that the loop begins to delay a key that ran too
+	// often.
+	ReconcileHeld(controller string)
 }
 
 // Controller takes keys from a queue and calls Reconcile with each, in several
@@ -161,10 +165,9 @@ type Controller[K comparable] struct {
 	// store. It is called once in each Resync, by one goroutine. Required with Resync.
 	Keys func() []K
 
-	// Unguarded turns off the guard that slows down keys that make themselves run (see
-	// "Hot loops" in the package comment). Set it in tests that look for such loops: a
-	// slow one looks like rest.
-	Unguarded bool
+	// StallTimeout is the time after which Check fails if calls run and none has ended. 0
+	// means 5 minutes, or twice Timeout if that is longer.
+	StallTimeout time.Duration
 
 	// Gate holds keys back until caches have seen their own writes. nil means none.
 	Gate Gate[K]
@@ -179,7 +182,7 @@ type Controller[K comparable] struct {
 	// Metrics receives counts. nil means none.
 	Metrics Metrics
 
-	running  atomic.Bool // Run is running
+	current  atomic.Pointer[run[K]] // nil unless Run runs
 	triggers triggers[K]
 }
 
@@ -211,6 +214,9 @@ func (c *Controller[K]) validate() error {
 	}
 	if c.GracePeriod < 0 {
 		bad("GracePeriod", fmt.Sprintf("is %v: set it to more than 0, or 0 for %v", c.GracePeriod, defaultGracePeriod))
+	}
+	if c.StallTimeout < 0 {
+		bad("StallTimeout", fmt.Sprintf("is %v: set it to more than 0, or 0 for %v", c.StallTimeout, leastStall))
 	}
 	if c.MaxAttempts < 0 {
 		bad("MaxAttempts", fmt.Sprintf("is %d: set it to 1 or more, or 0 for no limit", c.MaxAttempts))

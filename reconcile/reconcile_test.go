@@ -294,15 +294,6 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-func TestPanicErrorUnwraps(t *testing.T) {
-	if err := error(&reconcile.PanicError{Value: errPlain}); !errors.Is(err, errPlain) {
-		t.Errorf("PanicError of an error does not unwrap to it")
-	}
-	if err := errors.Unwrap(&reconcile.PanicError{Value: 7}); err != nil {
-		t.Errorf("Unwrap of PanicError{7} = %v, want nil", err)
-	}
-}
-
 func TestTimeout(t *testing.T) {
 	tests := []struct {
 		name string

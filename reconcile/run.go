@@ -47,8 +47,6 @@ type run[K comparable] struct {
 	*Controller[K]
 	logger klog.Logger
 
-	loggerKey any // see callContext
-
 	// timeoutCause wraps the error that it stands for, because net/http returns
 	// the cause of a context in place of its error.
 	timeoutCause error
@@ -61,12 +59,14 @@ type run[K comparable] struct {
 
 	began time.Time // where the guard's clock starts
 
-	mu      sync.Mutex     // guards the fields below
-	guard   guard[K]       // unused if Unguarded
-	slots   []slot[K]      // by worker
-	streaks map[K]streak   // keys whose last call did not succeed
-	parked  map[K]int      // keys that wait for the gate, and their priority
-	left    map[K]struct{} // keys that a queue without Pending does not keep
+	mu       sync.Mutex     // guards the fields below
+	guard    guard[K]       // bounds how often a key runs
+	slots    []slot[K]      // by worker
+	busy     int            // slots with a call
+	progress time.Time      // when a call ended, or began while no other ran
+	streaks  map[K]streak   // keys whose last call did not succeed
+	parked   map[K]int      // keys that wait for the gate, and their priority
+	left     map[K]struct{} // keys that a queue without Pending does not keep
 }
 
 // slot is what one worker is doing.
@@ -101,10 +101,6 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 	if err := c.validate(); err != nil {
 		return err
 	}
-	if !c.running.CompareAndSwap(false, true) {
-		return fmt.Errorf("reconcile: controller %q: Run is called while it runs: wait for it to return, or use another Controller", c.Name)
-	}
-	defer c.running.Store(false)
 	if c.Queue.ShuttingDown() {
 		return fmt.Errorf("reconcile: controller %q: Queue is shut down already: give each Run a new queue, or a queue with GetContext, which Run does not shut down", c.Name)
 	}
@@ -112,7 +108,6 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 	r := &run[K]{
 		Controller:   c,
 		logger:       klog.FromContext(ctx).WithValues("controller", c.Name),
-		loggerKey:    loggerKey(),
 		timeoutCause: fmt.Errorf("reconcile: timeout of %v is over: %w", c.Timeout, context.DeadlineExceeded),
 		began:        time.Now(),
 		slots:        make([]slot[K], cmp.Or(c.Workers, defaultWorkers)),
@@ -124,6 +119,10 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 	r.prioritized, _ = c.Queue.(priorityGetter[K])
 	r.restartable, _ = c.Queue.(contextGetter[K])
 	r.pending, _ = c.Queue.(pendingLister[K])
+	if !c.current.CompareAndSwap(nil, r) {
+		return fmt.Errorf("reconcile: controller %q: Run is already running: wait for it to return, or use another Controller", c.Name)
+	}
+	defer c.current.Store(nil)
 	return r.run(klog.NewContext(ctx, r.logger))
 }
 
@@ -154,7 +153,6 @@ func (r *run[K]) run(ctx context.Context) error {
 	beside.Wait()
 
 	r.unpark()
-	r.releaseAll()
 	asked := stop.ended()
 	r.shutDownQueue()
 	r.report()
@@ -228,13 +226,24 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	}
 	start, why := time.Now(), r.triggers.take(key)
 	r.mu.Lock()
-	ok := r.Unguarded || r.admitLocked(key, priority, start.Sub(r.began), why)
-	if ok {
+	wait, held, name := r.guard.take(key, start.Sub(r.began))
+	if wait == 0 {
 		*s = slot[K]{busy: true, key: key, since: start}
+		if r.busy++; r.busy == 1 {
+			r.progress = start
+		}
 	}
+	_, retried := r.streaks[key]
 	r.mu.Unlock()
-	if !ok {
+	if wait > 0 {
+		if name {
+			r.logger.Info("Slowed down a key that runs too often", "key", key, "triggers", r.triggers.text(why, retried), "limit", fmt.Sprintf("%d at once, then one every %v", guardBurst, guardInterval))
+		}
+		if held && r.Metrics != nil {
+			r.Metrics.ReconcileHeld(r.Name)
+		}
 		r.triggers.restore(why, key)
+		r.settle(stop, verdict{again: after, delay: wait}, key, priority)
 		return
 	}
 	if r.Metrics != nil {
@@ -248,8 +257,9 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	cl, err := r.class(res, err, stop.calls.Err() != nil, timedOut)
 	r.mu.Lock()
 	s.busy = false
+	r.busy--
+	r.progress = ended
 	st := r.noteLocked(key, cl)
-	calls, since, hot := r.guard.ended(key, ended.Sub(r.began))
 	r.mu.Unlock()
 	if r.Metrics != nil {
 		r.Metrics.ReconcileFinished(r.Name, string(cl), took)
@@ -257,11 +267,8 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	if end != nil {
 		end(string(cl), err)
 	}
-	if hot {
-		r.logger.Info("Slowed down a key that makes itself run", "key", key, "calls", calls, "in", since.Round(time.Second), "triggers", r.triggers.text(why, st.attempts > 1))
-	}
 	v := judge(cl, st.inARow, res, err)
-	if v.again == limited && r.MaxAttempts > 0 && r.exhausted(key) {
+	if v.attempt && r.MaxAttempts > 0 && r.exhausted(key) {
 		v = verdict{reset: true, again: never, parked: true}
 	}
 	r.log(key, cl, v, err, st.attempts, took, why)
@@ -315,7 +322,8 @@ func (r *run[K]) class(res Result, err error, stopped, timedOut bool) (cl class,
 	if err != nil {
 		_ = err.Error()
 	}
-	return classify(res, err, stopped, timedOut), err
+	cl = classify(res, err, stopped, timedOut)
+	return cl, asClassed(cl, err)
 }
 
 // noteLocked counts a call of class cl. An entry lives as long as its key is
@@ -371,11 +379,6 @@ func (r *run[K]) settle(stop *stop, v verdict, key K, priority int) {
 	case now:
 		r.add(addOptions{Priority: priority}, key)
 	case after, gated:
-		if !r.Unguarded {
-			r.mu.Lock()
-			r.guard.expect(key, time.Since(r.began)+v.delay)
-			r.mu.Unlock()
-		}
 		r.add(addOptions{Priority: priority, After: v.delay}, key)
 	case limited:
 		r.add(addOptions{Priority: priority, RateLimited: true}, key)
@@ -489,7 +492,7 @@ func (r *run[K]) log(key K, cl class, v verdict, err error, attempts int, took t
 		logger.Info("Reconciled", values...)
 		return
 	case v.quiet:
-		logger.Info("Reconcile did not succeed", append(values, "err", err)...)
+		logger.Info("Reconcile did not succeed", append(values, "err", printable{err})...)
 		return
 	}
 	if p, ok := errors.AsType[*PanicError](err); ok {
@@ -498,8 +501,8 @@ func (r *run[K]) log(key K, cl class, v verdict, err error, attempts int, took t
 	var status apierrors.APIStatus
 	if cl == forbidden && errors.As(err, &status) {
 		if d := status.Status().Details; d != nil {
-			values = append(values, "deniedGroup", d.Group, "deniedResource", d.Kind, "deniedName", d.Name)
+			values = append(values, "deniedGroup", escape(d.Group), "deniedResource", escape(d.Kind), "deniedName", escape(d.Name))
 		}
 	}
-	logger.Error(err, "Reconcile failed", values...)
+	logger.Error(printable{err}, "Reconcile failed", values...)
 }

@@ -333,8 +333,39 @@ func TestServerErrors(t *testing.T) {
 			}
 			return nil
 		},
-		"error-invalid": func(ctx context.Context) error {
+		"rejected-invalid": func(ctx context.Context) error {
 			_, err := configMaps.Create(ctx, configMap("Not A Name", "x"), metav1.CreateOptions{})
+			return err
+		},
+		"rejected-exists": func(ctx context.Context) error {
+			for range 2 {
+				if _, err := configMaps.Create(ctx, configMap("rejected-exists", "x"), metav1.CreateOptions{}); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		"rejected-large": func(ctx context.Context) error {
+			_, err := configMaps.Create(ctx, configMap("rejected-large", strings.Repeat("x", 4<<20)), metav1.CreateOptions{})
+			return err
+		},
+		"rejected-method": func(ctx context.Context) error {
+			return admin.CoreV1().RESTClient().Post().Namespace(namespace).Resource("configmaps").Name("x").Body([]byte("{}")).Do(ctx).Error()
+		},
+		"rejected-body": func(ctx context.Context) error {
+			return admin.CoreV1().RESTClient().Post().Namespace(namespace).Resource("configmaps").Body([]byte("{")).Do(ctx).Error()
+		},
+		"conflict-test": func(ctx context.Context) error {
+			if _, err := configMaps.Create(ctx, configMap("conflict-test", "x"), metav1.CreateOptions{}); err != nil {
+				return err
+			}
+			_, err := configMaps.Patch(ctx, "conflict-test", types.JSONPatchType, []byte(`[{"op":"test","path":"/metadata/uid","value":"x"}]`), metav1.PatchOptions{})
+			return err
+		},
+		"forbidden-token": func(ctx context.Context) error {
+			anonymous := rest.AnonymousClientConfig(cfg)
+			anonymous.BearerToken = "wrong"
+			_, err := kubernetes.NewForConfigOrDie(anonymous).CoreV1().ConfigMaps(namespace).Create(ctx, configMap("z", "x"), metav1.CreateOptions{})
 			return err
 		},
 		"terminal-invalid": func(ctx context.Context) error {

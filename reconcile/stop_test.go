@@ -426,7 +426,7 @@ func TestConcurrentRun(t *testing.T) {
 		rec := &recorder{}
 		c := &controller{Name: "x", Queue: q, Reconcile: rec.reconcile}
 		r := start(t, t.Context(), c)
-		if err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), `controller "x": Run is called while it runs`) {
+		if err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), `controller "x": Run is already running`) {
 			t.Errorf("second Run() = %v, want an error", err)
 		}
 		q.Add("a")

@@ -37,6 +37,7 @@ var (
 	errPlain      = errors.New("plain")
 	errConflict   = apierrors.NewConflict(configMaps, "a", errors.New("modified"))
 	errDelay      = apierrors.NewTooManyRequests("slow down", 10)
+	errRejected   = apierrors.NewInvalid(schema.GroupKind{Kind: "ConfigMap"}, "a", nil)
 	errForbidden  = apierrors.NewForbidden(configMaps, "a", errors.New("no"))
 	errNotFound   = apierrors.NewNotFound(configMaps, "a")
 	errApply      = apierrors.NewApplyConflict([]metav1.StatusCause{{Type: metav1.CauseTypeFieldManagerConflict, Field: ".data.x"}}, "conflict with x")
@@ -161,8 +162,14 @@ var table = []struct {
 		again: "no", afterMin: 40 * time.Second, afterMax: 40 * time.Second},
 	{doc: "not_found|API not found|counted|rate limiter|RequeueAfter|error", err: errNotFound,
 		again: "rate limiter", afterMin: 40 * time.Second, afterMax: 40 * time.Second},
-	{doc: "forbidden|API forbidden|kept|1s to 60s|RequeueAfter|error", err: errForbidden,
+	{doc: "rejected|API rejection, 1st of each 10|kept|1s to 15min|RequeueAfter|error", err: errRejected, nth: 11,
+		again: "after", min: 10 * time.Minute, max: 15 * time.Minute, afterMin: 40 * time.Second, afterMax: 40 * time.Second},
+	{doc: "rejected|API rejection, others|kept|1s to 15min|RequeueAfter|V(4)", err: errRejected, nth: 10,
+		again: "after", min: 512 * time.Second, max: 768 * time.Second, afterMin: 40 * time.Second, afterMax: 40 * time.Second},
+	{doc: "forbidden|API forbidden, 1st of each 10|kept|1s to 15min|RequeueAfter|error", err: errForbidden,
 		again: "after", min: time.Second, max: 1500 * time.Millisecond, afterMin: 40 * time.Second, afterMax: 40 * time.Second},
+	{doc: "forbidden|API forbidden, others|kept|1s to 15min|RequeueAfter|V(4)", err: errForbidden, nth: 2,
+		again: "after", min: 2 * time.Second, max: 3 * time.Second, afterMin: 40 * time.Second, afterMax: 40 * time.Second},
 	{doc: "timeout|deadline exceeded|counted|rate limiter|RequeueAfter|error", err: errDeadline,
 		again: "rate limiter", afterMin: 40 * time.Second, afterMax: 40 * time.Second},
 	{doc: "panic|Func panicked|counted|rate limiter|RequeueAfter|error", panics: true,
@@ -209,11 +216,96 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestForbiddenInARow: a refusal that lasts is tried ever more rarely.
-func TestForbiddenInARow(t *testing.T) {
-	for nth, least := range map[int]time.Duration{2: 2 * time.Second, 6: 32 * time.Second, 7: 40 * time.Second, 12: 40 * time.Second} {
-		want := outcome{Result: "forbidden", Failures: "kept", Log: "error", Again: "after", Min: least, Max: least * 3 / 2}
-		want.check(t, observe(t, nth, returning(reconcile.Result{}, errForbidden)))
+// TestRejections: a request that the API server rejects, and would reject again, is
+// retried less and less often, with one line of log at first, and its class is known to
+// errors.Is.
+//
+// Proves R22.
+func TestRejections(t *testing.T) {
+	kind := schema.GroupKind{Kind: "ConfigMap"}
+	status := func(code int) error {
+		return apierrors.NewGenericServerResponse(code, "POST", configMaps, "a", "", 0, false)
+	}
+	for _, tt := range []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"400", apierrors.NewBadRequest("x"), "rejected"},
+		{"401", apierrors.NewUnauthorized("x"), "forbidden"},
+		{"403", errForbidden, "forbidden"},
+		{"405", apierrors.NewMethodNotSupported(configMaps, "patch"), "rejected"},
+		{"406", status(406), "rejected"},
+		{"409 AlreadyExists", apierrors.NewAlreadyExists(configMaps, "a"), "rejected"},
+		{"413", apierrors.NewRequestEntityTooLargeError("x"), "rejected"},
+		{"415", status(415), "rejected"},
+		{"422", apierrors.NewInvalid(kind, "a", nil), "rejected"},
+		{"marked", fmt.Errorf("size: %w", reconcile.ErrRejected), "rejected"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				logs, calls := newLogs(), 0
+				r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: newTestQueue("a"),
+					Reconcile: func(context.Context, string) (reconcile.Result, error) {
+						calls++
+						return reconcile.Result{}, fmt.Errorf("step: %w", tt.err)
+					},
+					Hook: func(ctx context.Context, _ string) (context.Context, func(string, error)) {
+						return ctx, func(result string, err error) {
+							if result != tt.want || !errors.Is(err, reconcile.ErrRejected) || !errors.Is(err, tt.err) || err.Error() != "step: "+tt.err.Error() {
+								t.Errorf("result %s with %v, want %s with ErrRejected", result, err, tt.want)
+							}
+						}
+					},
+				})
+				time.Sleep(15 * time.Minute)
+				if calls > 10 {
+					t.Errorf("%d calls in the first 15min", calls)
+				}
+				loud := 0
+				for _, line := range logs.Having("class") {
+					if line.Level < 0 {
+						loud++
+					}
+				}
+				if loud != 1 {
+					t.Errorf("%d errors in the log in the first 15min, want 1", loud)
+				}
+				time.Sleep(45 * time.Minute)
+				if calls < 11 || calls > 15 {
+					t.Errorf("%d calls in the first hour, want 11 to 15", calls)
+				}
+				r.stop()
+			})
+		})
+	}
+}
+
+// TestHookKnowsTheClass: an error that is terminal by its method is so by errors.Is too;
+// others are not changed.
+func TestHookKnowsTheClass(t *testing.T) {
+	for _, tt := range []struct {
+		err                error
+		terminal, rejected bool
+	}{
+		{err: terminalError(true), terminal: true},
+		{err: errInvalid, terminal: true},
+		{err: errPlain},
+		{err: errConflict},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := start(t, t.Context(), &controller{Name: "x", Queue: newTestQueue("a"), Reconcile: returning(reconcile.Result{}, tt.err),
+				Hook: func(ctx context.Context, _ string) (context.Context, func(string, error)) {
+					return ctx, func(_ string, err error) {
+						if errors.Is(err, reconcile.ErrTerminal) != tt.terminal || errors.Is(err, reconcile.ErrRejected) != tt.rejected || !errors.Is(err, tt.err) {
+							t.Errorf("%v: terminal %t, rejected %t", err, errors.Is(err, reconcile.ErrTerminal), errors.Is(err, reconcile.ErrRejected))
+						}
+					}
+				},
+			})
+			synctest.Wait()
+			r.stop()
+		})
 	}
 }
 
@@ -256,7 +348,10 @@ func TestClasses(t *testing.T) {
 		{"overload without a delay", errNoDelay, "error"},
 		{"server timeout that suggests no seconds", apierrors.NewServerTimeout(configMaps, "get", 0), "server_delay"},
 		{"conflict with a delay", apierrors.NewGenerateNameConflict(configMaps, "a", 1), "server_delay"},
-		{"already exists", apierrors.NewAlreadyExists(configMaps, "a"), "error"},
+		{"already exists", apierrors.NewAlreadyExists(configMaps, "a"), "rejected"},
+		{"a failed test of a JSON patch", apierrors.NewGenericServerResponse(422, "PATCH", schema.GroupResource{}, "", "", 0, false), "conflict"},
+		{"API error marked rejected", fmt.Errorf("%w: %w", reconcile.ErrRejected, errConflict), "rejected"},
+		{"terminal before rejected", fmt.Errorf("%w: %w", reconcile.ErrRejected, reconcile.ErrTerminal), "terminal"},
 		{"Stale is false", errStaleNot, "error"},
 		{"wrapped stale", wrapped(errStale), "stale"},
 		{"cancellation that is not Run's", context.Canceled, "error"},
@@ -282,6 +377,8 @@ func TestClasses(t *testing.T) {
 		{"joined plain, timeout", errors.Join(errDeadline, errPlain), "error"},
 		{"joined timeout, not found", errors.Join(errNotFound, errDeadline), "timeout"},
 		{"joined not found, forbidden", errors.Join(errForbidden, errNotFound), "not_found"},
+		{"joined not found, rejected", errors.Join(errRejected, errNotFound), "not_found"},
+		{"joined rejected, forbidden", errors.Join(errForbidden, errRejected), "rejected"},
 		{"joined forbidden, conflict", errors.Join(errConflict, errForbidden), "forbidden"},
 		{"joined conflict, stale", errors.Join(errStale, errConflict), "conflict"},
 		{"joined stale, terminal", errors.Join(errInvalid, errStale), "stale"},

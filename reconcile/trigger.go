@@ -57,17 +57,6 @@ func (s *Source[K]) Add(key K) {
 	s.c.Queue.Add(key)
 }
 
-// AddWith adds keys to the controller's queue, with a priority or a delay where the
-// queue has AddWith. Where it does not, only the delay counts.
-func (s *Source[K]) AddWith(opts struct {
-	Priority    int
-	After       time.Duration
-	RateLimited bool
-}, keys ...K,
-) {
-	s.AddEvent("", opts, keys...)
-}
-
 // AddEvent is AddWith for an event of a kind, which is a word such as "update". "" means
 // that it is not known.
 func (s *Source[K]) AddEvent(kind string, opts struct {

@@ -40,7 +40,7 @@ func TestTriggers(t *testing.T) {
 		}
 		logs := newLogs()
 		pods.AddEvent("add", addOptions{Priority: 3}, "a") // before Run
-		secrets.AddWith(addOptions{}, "a")
+		secrets.AddEvent("", addOptions{}, "a")
 		r := start(t, logs.Context(t.Context()), c)
 		secrets.AddEvent("update", addOptions{}, "a") // while it runs
 		secrets.Add("a")
@@ -95,8 +95,10 @@ func TestTriggersOfHeldKeys(t *testing.T) {
 		n := 0
 		c.Reconcile = func(ctx context.Context, key string) (reconcile.Result, error) {
 			got = append(got, strings.Join(reconcile.Triggers(ctx), "+"))
-			if n++; n < 26 {
-				s.AddEvent(fmt.Sprint("event", n), addOptions{}, "a")
+			if n++; n < 100 {
+				s.AddEvent("write", addOptions{}, "a")
+			} else if n == 100 {
+				s.AddEvent("last", addOptions{}, "a")
 			}
 			return reconcile.Result{}, nil
 		}
@@ -108,16 +110,16 @@ func TestTriggersOfHeldKeys(t *testing.T) {
 			t.Fatalf("the gate did not hold the key")
 		}
 		g.set("a", false)
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond)
 		synctest.Wait()
-		if len(got) != 25 {
-			t.Fatalf("%d calls, want 25: then the guard holds the key", len(got))
+		if len(got) != 100 {
+			t.Fatalf("%d calls, want 100: then the guard holds the key", len(got))
 		}
 		s.AddEvent("later", addOptions{}, "a")
 		time.Sleep(time.Minute)
 		r.stop()
-		if want := "pods event25+pods later"; len(got) != 26 || got[0] != "pods held" || got[25] != want {
-			t.Errorf("%d calls, the first %q, the last %q; want 26, %q, %q", len(got), got[0], got[len(got)-1], "pods held", want)
+		if want := "pods last+pods later"; len(got) != 101 || got[0] != "pods held" || got[100] != want {
+			t.Errorf("%d calls, the first %q, the last %q; want 101, %q, %q", len(got), got[0], got[len(got)-1], "pods held", want)
 		}
 	})
 }
@@ -129,7 +131,7 @@ func TestTriggersOfHeldKeys(t *testing.T) {
 func TestTriggersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		got := map[string][]string{}
-		c := &controller{Name: "x", Queue: newTestQueue(), Unguarded: true}
+		c := &controller{Name: "x", Queue: newTestQueue()}
 		c.Reconcile = func(ctx context.Context, key string) (reconcile.Result, error) {
 			got[key] = reconcile.Triggers(ctx)
 			return reconcile.Result{}, nil

@@ -1,0 +1,57 @@
+package reconcile
+
+import (
+	"testing"
+	"time"
+)
+
+// TestGuardMemory: the guard forgets keys, but no bucket that matters.
+//
+// Proves R16.
+func TestGuardMemory(t *testing.T) {
+	var g guard[int]
+	most := 0
+	for n := range 5 * guardKeys { // far more than it remembers, at once
+		if wait, _, _ := g.take(n, 0); wait > 0 {
+			t.Fatalf("key %d waits for %v", n, wait)
+		}
+		most = max(most, len(g.young)+len(g.old))
+	}
+	if most > 2*guardKeys {
+		t.Errorf("the guard remembers %d keys, want at most %d", most, 2*guardKeys)
+	}
+	g.take(-1, guardFull)
+	g.take(-2, 2*guardFull)
+	if got := len(g.young) + len(g.old); got != 2 {
+		t.Errorf("the guard remembers %d keys, of which all but two have full buckets", got)
+	}
+}
+
+// TestGuardAtItsEdges: the tokens of a bucket, one by one.
+//
+// Proves R16.
+func TestGuardAtItsEdges(t *testing.T) {
+	var g guard[string]
+	take := func(now, wait time.Duration, held bool) {
+		t.Helper()
+		if got, h, _ := g.take("a", now); got != wait || h != held {
+			t.Errorf("after %v: wait %v, held %t, want %v, %t", now, got, h, wait, held)
+		}
+	}
+	for range guardBurst {
+		take(time.Hour, 0, false)
+	}
+	take(time.Hour, guardInterval, true)
+	take(time.Hour+1, guardInterval-1, false) // still the same wait
+	take(time.Hour+guardInterval, 0, false)
+	take(time.Hour+guardInterval, guardInterval, true)
+	for n := range guardBurst { // the map turns in between
+		take(time.Hour+time.Duration(n+2)*guardInterval, 0, false)
+	}
+	later := time.Hour + (guardBurst+1)*guardInterval
+	take(later, guardInterval, true)
+	for range guardBurst {
+		take(later+guardFull, 0, false)
+	}
+	take(later+guardFull, guardInterval, true)
+}
