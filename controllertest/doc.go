@@ -55,8 +55,8 @@
 //   - [Invariance]: the scenario's invariants hold in every state on the way.
 //   - [Liveness]: after the last fault the cluster converges.
 //   - [Quiescence]: then nothing is written any more, and the queues that the
-//     controller has registered are empty. A loop that slows itself down looks like
-//     rest: turn that off in Start (Unguarded of a reconcile.Controller).
+//     controller has registered are empty. A key that a reconcile.Controller slows down
+//     is a delayed key of its queue, so a hot loop does not look like rest.
 //   - [Health]: no panic, no goroutine that is left, no process that does not stop.
 //
 // # Reading a failure

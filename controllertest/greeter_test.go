@@ -47,8 +47,7 @@ func runGreeter(ctx context.Context, cfg *rest.Config, namespace string) error {
 	defer cancel()
 	factory.StartWithContext(ctx)
 	controller := &reconcile.Controller[types.NamespacedName]{
-		Unguarded: true,
-		Name:      "greeter", Queue: work, HasSynced: []cache.DoneChecker{registration.HasSyncedChecker()},
+		Name: "greeter", Queue: work, HasSynced: []cache.DoneChecker{registration.HasSyncedChecker()},
 		Reconcile: func(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
 			name, err := configMaps.Lister().ConfigMaps(key.Namespace).Get(key.Name)
 			if err != nil {

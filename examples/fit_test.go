@@ -127,7 +127,7 @@ func TestResultsHaveSeries(t *testing.T) {
 		}
 	}
 	want := []string{
-		"cancelled", "conflict", "error", "forbidden", "not_found", "panic", "requeue",
+		"cancelled", "conflict", "error", "forbidden", "not_found", "panic", "rejected", "requeue",
 		"server_delay", "stale", "success", "terminal", "timeout",
 	}
 	slices.Sort(got)

@@ -25,6 +25,7 @@ type results struct {
 
 func (*results) ReconcileWorkers(string, int) {}
 func (*results) ReconcileStarted(string)      {}
+func (r *results) ReconcileHeld(string)       {}
 func (r *results) ReconcileFinished(_, result string, _ time.Duration) {
 	r.got = append(r.got, result+" at "+time.Since(r.start).Truncate(time.Second).String())
 }

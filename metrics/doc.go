@@ -20,6 +20,7 @@
 //
 //	controller_reconcile_total{controller,result}                       counter
 //	controller_reconcile_duration_seconds{controller}                   histogram
+//	controller_reconcile_held_total{controller}                         counter
 //	controller_active_workers{controller}                               gauge
 //	controller_workers{controller}                                      gauge
 //	controller_consistency_wait_duration_seconds{result}                histogram

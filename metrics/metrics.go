@@ -31,7 +31,7 @@ const (
 func results() []string {
 	return []string{
 		"success", "requeue", "conflict", "server_delay", "stale", "terminal",
-		"not_found", "forbidden", "timeout", "panic", "cancelled", "error",
+		"not_found", "rejected", "forbidden", "timeout", "panic", "cancelled", "error",
 	}
 }
 
@@ -40,6 +40,7 @@ func results() []string {
 // [New] makes one; its methods may be called by several goroutines.
 type Metrics struct {
 	reconciles *prometheus.CounterVec
+	holds      *prometheus.CounterVec
 	durations  *prometheus.HistogramVec
 	active     *prometheus.GaugeVec
 	workers    *prometheus.GaugeVec
@@ -84,6 +85,7 @@ type controller struct {
 	duration prometheus.Observer
 	active   prometheus.Gauge
 	workers  prometheus.Gauge
+	held     prometheus.Counter
 }
 
 // New registers the collectors with reg and returns the Metrics that feeds them.
@@ -104,6 +106,7 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		reconciles: all.counter("controller_reconcile_total", "Reconciles that ended, by their result.", "controller", "result"),
 		durations: all.histogram("controller_reconcile_duration_seconds", "How long a reconcile takes.",
 			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}, "controller"),
+		holds:   all.counter("controller_reconcile_held_total", "Total number of times that a key was delayed because it ran too often.", "controller"),
 		active:  all.gauge("controller_active_workers", "Workers that are reconciling a key now.", "controller"),
 		workers: all.gauge("controller_workers", "Workers of a running controller; 0 when it does not run.", "controller"),
 
@@ -273,6 +276,9 @@ func (m *Metrics) ReconcileFinished(controller, result string, d time.Duration) 
 	c.active.Dec()
 }
 
+// ReconcileHeld counts that the loop began to delay a key that ran too often.
+func (m *Metrics) ReconcileHeld(controller string) { m.controller(controller).held.Inc() }
+
 // controller returns the series of a controller, and creates them if need be.
 func (m *Metrics) controller(name string) *controller {
 	if len(name) > maxValue { // the map keeps its keys
@@ -299,6 +305,7 @@ func (m *Metrics) controller(name string) *controller {
 		duration: m.durations.WithLabelValues(label),
 		active:   m.active.WithLabelValues(label),
 		workers:  m.workers.WithLabelValues(label),
+		held:     m.holds.WithLabelValues(label),
 	}
 	for _, result := range results() {
 		c.results[result] = m.reconciles.WithLabelValues(label, result)

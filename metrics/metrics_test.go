@@ -31,6 +31,7 @@ type (
 		ReconcileWorkers(controller string, workers int)
 		ReconcileStarted(controller string)
 		ReconcileFinished(controller, result string, d time.Duration)
+		ReconcileHeld(controller string)
 	}
 	leaderMetrics interface {
 		LeaderStatus(name string, leading bool)
@@ -100,6 +101,7 @@ func TestNamesAndLabels(t *testing.T) {
 	want := map[string]string{
 		"controller_reconcile_total":                   "counter controller,result",
 		"controller_reconcile_duration_seconds":        "histogram controller",
+		"controller_reconcile_held_total":              "counter controller",
 		"controller_active_workers":                    "gauge controller",
 		"controller_workers":                           "gauge controller",
 		"controller_consistency_wait_duration_seconds": "histogram result",
@@ -144,7 +146,7 @@ func TestReconcile(t *testing.T) {
 	}
 	all := func(n map[string]int) string {
 		s := header
-		for _, r := range []string{"success", "requeue", "conflict", "server_delay", "stale", "terminal", "not_found", "forbidden", "timeout", "panic", "cancelled", "error"} {
+		for _, r := range []string{"success", "requeue", "conflict", "server_delay", "stale", "terminal", "not_found", "rejected", "forbidden", "timeout", "panic", "cancelled", "error"} {
 			s += line(r, n[r])
 		}
 		return s
@@ -163,6 +165,11 @@ func TestReconcile(t *testing.T) {
 	m.ReconcileFinished("widgets", "conflict", 3*time.Second)
 	m.ReconcileFinished("widgets", "no such result", 20*time.Millisecond)
 	compare(all(map[string]int{"conflict": 1, "error": 1}), "controller_reconcile_total")
+	m.ReconcileHeld("widgets")
+	compare(`# HELP controller_reconcile_held_total Total number of times that a key was delayed because it ran too often.
+# TYPE controller_reconcile_held_total counter
+controller_reconcile_held_total{controller="widgets"} 1
+`, "controller_reconcile_held_total")
 	compare(`# HELP controller_active_workers Workers that are reconciling a key now.
 # TYPE controller_active_workers gauge
 controller_active_workers{controller="widgets"} 1
@@ -459,6 +466,7 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 		}
 	}
 	for name, limit := range map[string]int{
+		"controller_reconcile_held_total":            1001,
 		"controller_active_workers":                  1001,
 		"leader_election_master_status":              1001,
 		"controller_leader_renewal_duration_seconds": 1001,

@@ -72,10 +72,12 @@
 //     behind. With a Gate that is not ready for the key, the key waits until the
 //     gate wakes it; otherwise the delay grows from 100ms to 5s with the number of
 //     stale results in a row, and up to half is added at random.
-//   - forbidden is apierrors.IsForbidden: a role is missing, or on its way. The
-//     delay grows from 1s to 40s with the number in a row, and up to half is added
-//     at random. The line of log has what the API error denies in deniedGroup,
-//     deniedResource and deniedName.
+//   - rejected is an error that wraps ErrRejected, or one of the API errors 400, 405,
+//     406, 409 AlreadyExists, 413, 415 and 422. The delay doubles from 1s to 10min with
+//     the number in a row, and up to half is added at random.
+//   - forbidden is an API error 401 or 403: a role or a token is missing, or on its way.
+//     The delays are those of rejected. The line of log has deniedGroup, deniedResource
+//     and deniedName.
 //   - timeout is an error that is context.DeadlineExceeded, or one that would be
 //     classed error and comes after the call's Timeout was over.
 //   - panic is a *PanicError; the line of log has the stack.
@@ -90,7 +92,7 @@
 // error, timeout decides, so that an API error can be marked terminal; of several
 // API errors the first in the text is looked at. The parts of errors.Join, and of apimachinery's
 // Aggregate, are classed one by one, and then the first of panic, server_delay,
-// error, timeout, not_found, forbidden, conflict, stale, terminal decides: what
+// error, timeout, not_found, rejected, forbidden, conflict, stale, terminal decides: what
 // joins is terminal only if all of it is.
 //
 // # Why a key runs
@@ -104,31 +106,11 @@
 //
 // # Hot loops
 //
-// A Func that writes something new each time, such as the time of day, makes an event
-// of its own key each time, and so runs for ever, as fast as the API server lets it. The
-// backoff does not help: it counts failures, and an event ends it. So the loop has a
-// guard, which asks two questions:
-//
-//   - Is the key hot? It is after some 25 calls more than one a second would have been.
-//     A call that RequeueAfter brings is not counted, nor is a retry if all events come by
-//     Sources, without which it cannot be told from an event.
-//   - Do events explain it? A hot key is held back after a call, for 1s at first. Its
-//     own events come at once; one that comes a second after the call or later is
-//     somebody else's. It runs the key at once, and the sooner it comes the more calls it
-//     explains. If none comes, the key runs when the pause is over, and the pause is
-//     doubled, to at most 8s.
-//
-// So a key that makes itself run twice a second or more often is slowed down within 30s,
-// to one call in 8s in the end, and named once in the log with its triggers. A key that
-// others make run once a second is never slowed down. If they do it more often it is held
-// back for about a second now and then: of 20 events a second, four of five are not. At
-// the end of a burst of events the last one may wait for two seconds. A change of
-// somebody else that comes within a second after a call of a key that is really hot may
-// wait for 8s. A Func that works in small steps, each of which is a write that brings the
-// next, looks like a loop after 25 of them in a row: do more in a call. What others do
-// with a key that is hot is always worth some calls, so one that makes itself run and
-// that others make run about once a second besides is slowed down to some calls a second
-// only, and may not be named. Unguarded turns the guard off.
+// A key runs at most 100 times at once and then 10 times a second; faster events are
+// folded into one call. So a Func that writes something new each time, such as the time
+// of day, and so makes an event for its own key, does not run as fast as the API server
+// lets it. The first line of log names the key and its [Triggers]. A key that waits is a
+// delayed key of the queue.
 //
 // # Queues
 //
@@ -164,16 +146,18 @@
 //   - R15: With DrainReady the keys that are ready when the context of Run is done
 //     are worked off until GracePeriod is over, and Run returns as soon as none is
 //     left. None is started once leadership is lost.
-//   - R16: A key that makes itself run twice a second or more often, and that nobody else
-//     makes run, falls below one call a second within 30s and is named once. One that is
-//     called once a second or less, what RequeueAfter brings not counted, is never held
-//     back, and no event waits longer than 8s for the guard.
+//   - R16: If a key is queued too often, by its own writes for example, it runs at most
+//     100 times at once and then 10 times a second. A key that is queued at most 10
+//     times a second is not delayed.
 //   - R17: Triggers names every event that a Source reported for the key since its last
 //     call, and no other; at most 64 names, for at most 65,536 keys at once.
 //   - R18: With Resync each key of Keys is added once in that time, at a moment of its
 //     own that stays the same, and at most a 64th of them wait in the queue for it.
 //   - R19: Hook is called once for each call, and its end after it, with the result that
 //     Metrics gets.
+//   - R22: If the API server rejects a request for good, the key runs at most 15 times in
+//     the first hour, unless an event comes for it.
+//   - R23: If calls run and none ends for StallTimeout, Check fails until one does.
 //
 // # Caveats
 //
@@ -181,8 +165,7 @@
 //     their keys when it cancels them, and once more 5s later.
 //   - With client-go's queue, keys that wait for a delay are lost when Run stops.
 //     The next start of the process lists everything anyway.
-//   - A key held back by the Gate or by the guard is not a call: it is counted by no
-//     metric.
+//   - A key held back by the Gate is not a call: it is counted by no metric.
 //   - A panic in a Gate, a Hook, Keys, in Metrics or in the queue is not recovered.
 //   - Keys are logged; so is the text of errors.
 package reconcile

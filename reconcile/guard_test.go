@@ -249,6 +249,7 @@ func TestComesToRest(t *testing.T) {
 			time.Sleep(20 * time.Second)
 			hot.Store(false)
 			time.Sleep(10*time.Second + 100*time.Millisecond)
+			synctest.Wait()
 			from := time.Since(calls.began)
 			for range 100 {
 				q.Add("a")
@@ -314,6 +315,7 @@ func TestHeldPriority(t *testing.T) {
 			return result{}, nil
 		})
 		time.Sleep(450 * time.Millisecond)
+		synctest.Wait()
 		hot.Store(false)
 		before := len(calls.at)
 		q.AddWith(addOptions{Priority: 7}, "a")
@@ -360,10 +362,10 @@ func TestHeldKeysAtStop(t *testing.T) {
 		}
 		r = start(t, t.Context(), c)
 		time.Sleep(time.Second)
+		r.stop()
 		if got := len(calls.at) - before; got != 1 {
 			t.Errorf("%d calls in the next Run, want 1", got)
 		}
-		r.stop()
 	})
 }
 

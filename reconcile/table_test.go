@@ -7,6 +7,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -244,10 +245,10 @@ func TestRejections(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				logs, calls := newLogs(), 0
+				logs, calls := newLogs(), atomic.Int64{}
 				r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: newTestQueue("a"),
 					Reconcile: func(context.Context, string) (reconcile.Result, error) {
-						calls++
+						calls.Add(1)
 						return reconcile.Result{}, fmt.Errorf("step: %w", tt.err)
 					},
 					Hook: func(ctx context.Context, _ string) (context.Context, func(string, error)) {
@@ -259,8 +260,9 @@ func TestRejections(t *testing.T) {
 					},
 				})
 				time.Sleep(15 * time.Minute)
-				if calls > 10 {
-					t.Errorf("%d calls in the first 15min", calls)
+				synctest.Wait()
+				if got := calls.Load(); got > 10 {
+					t.Errorf("%d calls in the first 15min", got)
 				}
 				loud := 0
 				for _, line := range logs.Having("class") {
@@ -272,8 +274,9 @@ func TestRejections(t *testing.T) {
 					t.Errorf("%d errors in the log in the first 15min, want 1", loud)
 				}
 				time.Sleep(45 * time.Minute)
-				if calls < 11 || calls > 15 {
-					t.Errorf("%d calls in the first hour, want 11 to 15", calls)
+				synctest.Wait()
+				if got := calls.Load(); got < 11 || got > 15 {
+					t.Errorf("%d calls in the first hour, want 11 to 15", got)
 				}
 				r.stop()
 			})

@@ -62,6 +62,7 @@ func run(ctx context.Context, o options) error {
 	mux.Handle("/livez", group.Live())
 	group.AddReady("informers", c.Ready)
 	group.AddLive("leader", func() error { return elector.Check(nil) })
+	group.AddLive("controller", c.Check)
 	group.Add("http", shutdown.Server(&http.Server{Addr: o.listen, Handler: mux}))
 	group.Add("informers", c.RunInformers)
 	group.Add("controller", lead)

@@ -128,7 +128,6 @@ func (l *loop) run(ctx context.Context, reconciler reconcile.Func[types.Namespac
 	c := &reconcile.Controller[types.NamespacedName]{
 		Name: "zoo", Queue: l.queue, Reconcile: reconciler, Workers: 2,
 		GracePeriod: 10 * time.Millisecond, HasSynced: l.synced,
-		Unguarded: true, // the hot loops among the bugs are to be found, not slowed down
 	}
 	if l.writes != nil {
 		c.Gate = l.writes

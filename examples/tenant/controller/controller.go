@@ -98,10 +98,6 @@ type Config struct {
 
 	// Metrics receives the controller's metrics. Nil disables metrics.
 	Metrics *metrics.Metrics
-
-	// Unguarded turns off the loop's guard against hot loops, for tests that look for
-	// them.
-	Unguarded bool
 }
 
 // Controller reconciles Tenants. Make one with [New].
@@ -214,7 +210,6 @@ func New(cfg Config) (*Controller, error) {
 	c.loop.GracePeriod = GracePeriod
 	c.loop.HasSynced = []cache.DoneChecker{c.informers.HasSyncedChecker()}
 	c.loop.Gate = writes
-	c.loop.Unguarded = cfg.Unguarded
 	return c, nil
 }
 
@@ -255,6 +250,9 @@ func (c *Controller) RunInformers(ctx context.Context) error {
 
 // Ready returns nil once the informers have synced.
 func (c *Controller) Ready() error { return c.informers.Ready() }
+
+// Check reports whether the workers make progress.
+func (c *Controller) Check() error { return c.loop.Check(nil) }
 
 // Run waits until the informers have synced and then reconciles tenants until ctx
 // is done. A leader calls it once for each of its terms.

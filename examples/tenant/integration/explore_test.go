@@ -93,8 +93,6 @@ func tenantScenario() controllertest.Scenario {
 				REST:     cfg,
 				Billing:  &billing.Client{URL: "http://billing", Transport: &billingLine{env, serviceOf(env)}},
 				Selector: labels.SelectorFromSet(labels.Set{shardLabel: env.Namespace}),
-
-				Unguarded: true,
 			})
 			if err != nil {
 				return err
