@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // Lister is the one method of a client that reads objects. The typed clients, the
@@ -44,7 +46,7 @@ type Children[L runtime.Object] interface {
 // Continue are refused before any request. The identity needs the verb list.
 func Remaining[L runtime.Object](ctx context.Context, c Lister[L], opts metav1.ListOptions, mine func(metav1.Object) bool) ([]metav1.Object, error) {
 	switch {
-	case isNil(c):
+	case kube.IsNil(c):
 		return nil, errors.New("finalizer: the client is nil: pass one of the children's resource")
 	case mine == nil:
 		return nil, errors.New("finalizer: mine is nil: pass a function that tells which objects are this owner's")
@@ -93,9 +95,9 @@ func Remaining[L runtime.Object](ctx context.Context, c Lister[L], opts metav1.L
 // verb delete.
 func Delete(ctx context.Context, c Deleter, child metav1.Object, propagation metav1.DeletionPropagation) error {
 	switch {
-	case isNil(c):
+	case kube.IsNil(c):
 		return errors.New("finalizer: the client is nil: pass one of the child's resource and namespace")
-	case isNil(child):
+	case kube.IsNil(child):
 		return errors.New("finalizer: the child is nil: pass an object that the API server returned")
 	case child.GetName() == "":
 		return errors.New("finalizer: the child has no metadata.name: pass an object that the API server returned")
@@ -115,7 +117,7 @@ func Delete(ctx context.Context, c Deleter, child metav1.Object, propagation met
 		Preconditions:     &metav1.Preconditions{UID: &uid, ResourceVersion: &version},
 		PropagationPolicy: &propagation,
 	})
-	if err != nil && !isGone(err, child.GetName()) {
+	if err != nil && !kube.IsGone(err, child.GetName()) {
 		return fmt.Errorf("delete %q: %w", child.GetName(), notServed(err, child.GetName()))
 	}
 	return nil
@@ -136,7 +138,7 @@ func DeleteAll[L runtime.Object](ctx context.Context, c Children[L], opts metav1
 	if err := checkPropagation(propagation); err != nil {
 		return Progress{}, err
 	}
-	if isNil(c) {
+	if kube.IsNil(c) {
 		return Progress{}, errors.New("finalizer: the client is nil: pass one of the children's resource")
 	}
 	left, err := Remaining(ctx, c, opts, mine)

@@ -2,11 +2,8 @@ package finalizer
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -14,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // ErrDeleting is returned by [Add] for an object that is being deleted and does
@@ -109,7 +108,7 @@ func Add[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string)
 	}
 	answer, err := patch(ctx, c, obj, addition(obj, name))
 	if err != nil {
-		return Held[T]{}, fmt.Errorf("finalizer %s: add: %w", name, asConflict(err))
+		return Held[T]{}, fmt.Errorf("finalizer %s: add: %w", name, err)
 	}
 	// A mutating webhook can take it out again. Then nothing is guarded.
 	if !Has(answer, name) {
@@ -141,12 +140,12 @@ func Remove[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name stri
 		return obj, nil
 	}
 	answer, err := patch(ctx, c, obj, removal(obj, name))
-	if isFailedTest(err) {
+	if kube.IsFailedTest(err) {
 		// Which test failed, the answer does not say.
 		var live T
 		live, err = look(ctx, c, obj)
 		switch {
-		case isFailedTest(err):
+		case kube.IsFailedTest(err):
 			return gone, nil
 		case err == nil && !Has(live, name):
 			return live, nil
@@ -155,10 +154,10 @@ func Remove[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name stri
 		}
 	}
 	switch {
-	case isGone(err, obj.GetName()):
+	case kube.IsGone(err, obj.GetName()):
 		return gone, nil
 	case err != nil:
-		return gone, fmt.Errorf("finalizer %s: remove: %w", name, asConflict(err))
+		return gone, fmt.Errorf("finalizer %s: remove: %w", name, err)
 	}
 	return answer, nil
 }
@@ -169,81 +168,61 @@ func check(client any, obj metav1.Object, name string) error {
 		return fmt.Errorf("finalizer %q: not a finalizer name: use a domain, a slash and a word, such as example.com/bucket", name)
 	}
 	switch {
-	case isNil(obj):
+	case kube.IsNil(obj):
 		return fmt.Errorf("finalizer %s: the object is nil: pass one that the API server returned", name)
 	case obj.GetName() == "":
 		return fmt.Errorf("finalizer %s: the object has no metadata.name: pass one that the API server returned", name)
 	case obj.GetUID() == "":
 		return fmt.Errorf("finalizer %s: object %q has no metadata.uid: pass one that the API server returned", name, obj.GetName())
-	case isNil(client):
+	case kube.IsNil(client):
 		return fmt.Errorf("finalizer %s: the client is nil: pass one of the object's resource and namespace", name)
 	}
 	return nil
 }
 
-// isNil reports whether v is nil or a nil pointer, which nobody can call or read.
-func isNil(v any) bool {
-	value := reflect.ValueOf(v)
-	return !value.IsValid() || value.Kind() == reflect.Pointer && value.IsNil()
-}
-
-// operation is one step of a JSON patch (RFC 6902). Value has no omitempty: a
-// test for null must say null. Remove ignores it.
-type operation struct {
-	Op    string `json:"op"`
-	Path  string `json:"path"`
-	Value any    `json:"value"`
-}
-
 const (
-	uidPath        = "/metadata/uid"
 	deletionPath   = "/metadata/deletionTimestamp"
 	finalizersPath = "/metadata/finalizers"
 )
 
-// addition appends name to the list of obj, if the live list is still that one.
-func addition(obj metav1.Object, name string) []operation {
-	tests := []operation{
-		testUID(obj),
-		// A live deletion the copy does not show would make the whole patch 422
-		// Invalid, which reads like a bug. It is staleness.
-		{Op: "test", Path: deletionPath},
+// addition appends name to the list of obj if the live list is still that one.
+func addition(obj metav1.Object, name string) []kube.Operation {
+	tests := []kube.Operation{
+		kube.TestUID(obj),
+		// If the live object is being deleted and the copy does not show it, the API
+		// server rejects the addition as Invalid, which reads like a bug. It is staleness.
+		kube.Test(deletionPath, nil),
 		testList(obj),
 	}
 	if len(obj.GetFinalizers()) == 0 {
 		// There is no list to append to. Without the test for null this operation
 		// would replace a list that the copy does not show.
-		return append(tests, operation{Op: "add", Path: finalizersPath, Value: []string{name}})
+		return append(tests, kube.Operation{Op: "add", Path: finalizersPath, Value: []string{name}})
 	}
-	return append(tests, operation{Op: "add", Path: finalizersPath + "/-", Value: name})
+	return append(tests, kube.Operation{Op: "add", Path: finalizersPath + "/-", Value: name})
 }
 
-// removal takes name, which obj carries, out of the list, if the live list is
-// still that of obj. An index is safe only behind that test. The API server stores a
-// name twice if somebody asks it to; the last goes first, so that the others stay
-// where they are.
-func removal(obj metav1.Object, name string) []operation {
-	operations := []operation{testUID(obj), testList(obj)}
-	for at, other := range slices.Backward(obj.GetFinalizers()) {
-		if other == name {
-			operations = append(operations, operation{Op: "remove", Path: fmt.Sprintf("%s/%d", finalizersPath, at)})
-		}
+// removal takes name, which obj carries, out of the list if the live list is still that
+// of obj. Behind that test an index is safe, and so is a whole list. The API server
+// stores a name as often as somebody asks it to, but a patch of 10,000 operations is
+// refused: so a name that is there more than once goes with the list.
+func removal(obj metav1.Object, name string) []kube.Operation {
+	operations := []kube.Operation{kube.TestUID(obj), testList(obj)}
+	list := obj.GetFinalizers()
+	others := slices.DeleteFunc(slices.Clone(list), func(other string) bool { return other == name })
+	if len(others) == len(list)-1 {
+		return append(operations, kube.Operation{Op: "remove", Path: fmt.Sprintf("%s/%d", finalizersPath, slices.Index(list, name))})
 	}
-	return operations
+	return append(operations, kube.Operation{Op: "replace", Path: finalizersPath, Value: others})
 }
 
-func testUID(obj metav1.Object) operation {
-	return operation{Op: "test", Path: uidPath, Value: obj.GetUID()}
-}
-
-// testList holds for the finalizer list of obj exactly. The API server leaves an
-// empty list out, so the test for one is a test for null, which an absent member
-// passes.
-func testList(obj metav1.Object) operation {
+// testList holds for the finalizer list of obj exactly. The API server omits an empty
+// list, so the test for one is a test for null, which an absent field passes.
+func testList(obj metav1.Object) kube.Operation {
 	if list := obj.GetFinalizers(); len(list) > 0 {
-		return operation{Op: "test", Path: finalizersPath, Value: list}
+		return kube.Test(finalizersPath, list)
 	}
-	return operation{Op: "test", Path: finalizersPath}
+	return kube.Test(finalizersPath, nil)
 }
 
 // look returns the live object of the UID of obj. It is a patch that only tests
@@ -252,73 +231,19 @@ func testList(obj metav1.Object) operation {
 // admission may change the object at every update, and then each look would be a
 // write, whose event brings the next look at once.
 func look[T metav1.Object](ctx context.Context, c Patcher[T], obj T) (T, error) {
-	return patch(ctx, c, obj, []operation{testUID(obj)}, metav1.DryRunAll)
+	return patch(ctx, c, obj, []kube.Operation{kube.TestUID(obj)}, metav1.DryRunAll)
 }
 
-func patch[T metav1.Object](ctx context.Context, c Patcher[T], obj T, operations []operation, dryRun ...string) (T, error) {
-	var none T
-	data, err := json.Marshal(operations)
-	if err != nil {
-		return none, err
-	}
-	answer, err := c.Patch(ctx, obj.GetName(), types.JSONPatchType, data, metav1.PatchOptions{DryRun: dryRun})
-	if err == nil && isNil(answer) {
-		return none, errors.New("the client returned neither an object nor an error")
-	}
-	return answer, notServed(err, obj.GetName())
-}
-
-// isGone reports whether err says that there is no object of that name. A server
-// that does not know the resource, or a proxy, answers 404 as well. That proves no
-// absence, and tells no name or calls itself unexpected.
-func isGone(err error, name string) bool {
-	var status apierrors.APIStatus
-	if !apierrors.IsNotFound(err) || apierrors.IsUnexpectedServerError(err) || !errors.As(err, &status) {
-		return false
-	}
-	d := status.Status().Details
-	return d != nil && d.Name == name
+func patch[T metav1.Object](ctx context.Context, c Patcher[T], obj T, operations []kube.Operation, dryRun ...string) (T, error) {
+	patched, err := kube.Patch[T](ctx, c, obj.GetName(), operations, metav1.PatchOptions{DryRun: dryRun})
+	return patched, notServed(err, obj.GetName())
 }
 
 // notServed says more about a 404 that is not about the object. The client of all
 // namespaces gets one for each object that is in a namespace.
 func notServed(err error, name string) error {
-	if !apierrors.IsNotFound(err) || isGone(err, name) {
+	if !apierrors.IsNotFound(err) || kube.IsGone(err, name) {
 		return err
 	}
 	return fmt.Errorf("%w: the client must be one of the object's namespace, and of a resource that is served", err)
-}
-
-// isFailedTest reports whether err says that the patch did not apply. The API
-// server answers 422 Invalid then, as it does for validation and as policies and
-// webhooks may, but with a generic message and nothing about a kind, a name or a
-// field. Both are asked for: an error taken for a failed test by mistake would be
-// retried quietly for ever.
-func isFailedTest(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return false
-	}
-	s := status.Status()
-	if s.Reason != metav1.StatusReasonInvalid || s.Code != http.StatusUnprocessableEntity {
-		return false
-	}
-	if d := s.Details; d != nil && (d.Kind != "" || d.Name != "" || len(d.Causes) > 0) {
-		return false
-	}
-	return strings.HasPrefix(s.Message, "the server rejected our request due to an error in our request")
-}
-
-// asConflict puts a Conflict in front of err if err is a failed test. Conflict is
-// what callers look for, and what the failed test means.
-func asConflict(err error) error {
-	if !isFailedTest(err) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status:  metav1.StatusFailure,
-		Code:    http.StatusConflict,
-		Reason:  metav1.StatusReasonConflict,
-		Message: "the object is not the one that was read: its finalizers, its deletion or its UID changed",
-	}}, err)
 }

@@ -13,6 +13,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // A Plan is a cleanup of several steps. Its method Run is the cleanup that
@@ -144,7 +146,7 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 		return errors.New("finalizer: Run got the zero Held: pass the one that Ensure gives to its cleanup")
 	}
 	live, err := look(ctx, p.Client, held.object)
-	missing := func() bool { return isGone(err, held.object.GetName()) || isFailedTest(err) }
+	missing := func() bool { return kube.IsGone(err, held.object.GetName()) || kube.IsFailedTest(err) }
 	if missing() {
 		// That is what a client of another namespace or resource says too, and Ensure
 		// would remove the finalizer with its own.
@@ -290,9 +292,9 @@ func since(deleted time.Time) time.Duration { return max(0, time.Since(deleted))
 // at start.
 func (p Plan[T]) Validate() error {
 	switch {
-	case isNil(p.Client):
+	case kube.IsNil(p.Client):
 		return errors.New("finalizer: Plan.Client is nil: set it to the client that Ensure gets")
-	case p.Metrics != nil && isNil(p.Metrics):
+	case p.Metrics != nil && kube.IsNil(p.Metrics):
 		return fmt.Errorf("finalizer: Plan.Metrics is a nil %T: leave it out to have none", p.Metrics)
 	case len(p.Steps) == 0:
 		return errors.New("finalizer: Plan.Steps is empty: a plan needs at least one step")
@@ -398,9 +400,6 @@ func (e *BlockedError) Error() string {
 // Unwrap returns Err.
 func (e *BlockedError) Unwrap() error { return e.Err }
 
-// conditionMessage is the longest message that metav1.Condition allows.
-const conditionMessage = 32768
-
 // Condition returns a condition of type Terminating for whoever writes the
 // object's status. Its status is True. Its reason is StepWaiting, StepFailed or
 // StepTimedOut, whichever is worst; its message names each step that blocks and
@@ -419,17 +418,12 @@ func (e *BlockedError) Condition(generation int64) metav1.Condition {
 			reason = "StepFailed"
 		}
 	}
-	// Another encoding comes back from the API server changed, and is written anew.
-	message := strings.ToValidUTF8(e.Error(), "\uFFFD")
-	if len(message) > conditionMessage {
-		message = strings.ToValidUTF8(message[:conditionMessage], "")
-	}
 	return metav1.Condition{
 		Type:               "Terminating",
 		Status:             metav1.ConditionTrue,
 		ObservedGeneration: generation,
 		LastTransitionTime: metav1.NewTime(e.Since),
 		Reason:             reason,
-		Message:            message,
+		Message:            kube.Message(e.Error()),
 	}
 }

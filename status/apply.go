@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // Applier is the one method of a client that [Apply] calls. Typed clients of kinds
@@ -121,7 +123,7 @@ func owns(live metav1.Object, manager string, apiVersion any, conditions []metav
 
 // envelope returns what config is in JSON, with the guard of live.
 func envelope(config any, live metav1.Object) (map[string]any, error) {
-	if isNil(config) || reflect.TypeOf(config).Kind() != reflect.Pointer {
+	if kube.IsNil(config) || reflect.TypeOf(config).Kind() != reflect.Pointer {
 		return nil, fmt.Errorf("status: config is %T(%v): give the pointer that the generated constructor returns", config, config)
 	}
 	data, err := json.Marshal(config)

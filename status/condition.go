@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // Reasons of the conditions that [Summary] makes when it has no part's reason to
@@ -19,9 +20,6 @@ const (
 	ReasonNotReported = "NotReported" // a part is missing, or has no reason
 	ReasonOutdated    = "Outdated"    // a part describes an older generation
 )
-
-// maxMessage is the longest message, in bytes, that the API accepts.
-const maxMessage = 32768
 
 // True returns a condition with status True for [Set], which fills in the rest.
 func True(conditionType, reason, message string) metav1.Condition {
@@ -66,7 +64,7 @@ func Set(conditions *[]metav1.Condition, generation int64, set ...metav1.Conditi
 	for _, c := range set {
 		c.ObservedGeneration = generation
 		c.LastTransitionTime = now
-		c.Message = storable(c.Message)
+		c.Message = kube.Message(c.Message)
 		if errs := validation.ValidateCondition(c, nil); len(errs) > 0 {
 			return fmt.Errorf("status: condition %q: %w", c.Type, errs.ToAggregate())
 		}
@@ -136,18 +134,4 @@ func Summary(conditions []metav1.Condition, generation int64, conditionType stri
 		result.Message = strings.Join(messages, "; ")
 	}
 	return result
-}
-
-// storable returns message as the API stores it. JSON replaces what is not UTF-8,
-// so without the same here the message would differ from the stored one for ever.
-func storable(message string) string {
-	message = strings.ToValidUTF8(message, "\uFFFD")
-	if len(message) <= maxMessage {
-		return message
-	}
-	cut := maxMessage
-	for !utf8.RuneStart(message[cut]) {
-		cut--
-	}
-	return message[:cut]
 }

@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // ErrDefinition is wrapped by the error of [CheckDefinition] when the definition was
@@ -52,7 +54,7 @@ func CheckDefinition(ctx context.Context, c Getter, resource schema.GroupVersion
 	if resource.Group == "" || resource.Version == "" || resource.Resource == "" {
 		return fmt.Errorf("status: resource %q of group %q in version %q: name all three", resource.Resource, resource.Group, resource.Version)
 	}
-	if isNil(c) {
+	if kube.IsNil(c) {
 		return errNoClient
 	}
 	name := resource.GroupResource().String()

@@ -8,6 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // The conditions that kstatus, and with it Flux, Helm and others that wait for objects
@@ -58,7 +60,7 @@ func ForKstatus(ready metav1.Condition, stalled bool) []metav1.Condition {
 //
 // It is strict about kinds that use Ready alone: [ForKstatus] makes what is missing.
 func Check(obj metav1.Object) error {
-	if isNil(obj) {
+	if kube.IsNil(obj) {
 		return errors.New("status: the object is nil: pass one that the API server returned")
 	}
 	v := read(obj)

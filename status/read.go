@@ -7,6 +7,8 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // This file reads objects by the names that their fields have in JSON, so that one
@@ -87,19 +89,17 @@ func statusOf(obj any) any {
 
 // member returns the field of a struct with that name in JSON, which may be in an
 // embedded struct; otherwise the zero Value.
-func member(value reflect.Value, name string) (found reflect.Value) {
+func member(value reflect.Value, name string) reflect.Value {
 	if value.Kind() != reflect.Struct {
 		return reflect.Value{}
 	}
-	for i := range value.NumField() {
-		switch field := value.Type().Field(i); {
-		case embedded(field):
-			if !found.IsValid() {
-				found = member(reflect.Indirect(value.Field(i)), name)
-			}
-		case field.IsExported() && nameOf(field) == name:
-			return value.Field(i) // before those of embedded structs, as in JSON
-		}
+	field, _, ok := kube.JSONField(value.Type(), name)
+	if !ok {
+		return reflect.Value{}
+	}
+	found, err := value.FieldByIndexErr(field.Index)
+	if err != nil {
+		return reflect.Value{} // an embedded pointer is nil
 	}
 	return found
 }

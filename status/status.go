@@ -11,6 +11,8 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // ErrOutsideStatus is wrapped by the error of [Update] and [Patch] when the function
@@ -142,9 +144,9 @@ func plain(obj any) (status any, size int, err error) {
 // API server.
 func usable(client any, obj metav1.Object) error {
 	switch {
-	case isNil(client):
+	case kube.IsNil(client):
 		return errNoClient
-	case isNil(obj):
+	case kube.IsNil(obj):
 		return errors.New("status: the object is nil: pass one that the API server returned")
 	case obj.GetName() == "":
 		return errors.New("status: the object has no metadata.name: pass one that the API server returned")
@@ -241,9 +243,4 @@ func observed(fields map[string]any) (generation int64, readable bool) {
 		return generation, err == nil
 	}
 	return 0, false
-}
-
-func isNil(v any) bool {
-	value := reflect.ValueOf(v)
-	return !value.IsValid() || value.Kind() == reflect.Pointer && value.IsNil()
 }

@@ -33,13 +33,19 @@ func AsConflict(err error) error {
 	if !isFailedTest(err) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status:  metav1.StatusFailure,
-		Code:    http.StatusConflict,
-		Reason:  metav1.StatusReasonConflict,
-		Message: "the object changed after it was read",
-	}}, err)
+	return fmt.Errorf("%w: %w", errFailedTest, err)
 }
+
+// IsFailedTest reports whether err is a Conflict that [AsConflict] made. A 409 of the API
+// server or of a webhook is not: it does not prove that a test failed.
+func IsFailedTest(err error) bool { return errors.Is(err, errFailedTest) }
+
+var errFailedTest = &apierrors.StatusError{ErrStatus: metav1.Status{
+	Status:  metav1.StatusFailure,
+	Code:    http.StatusConflict,
+	Reason:  metav1.StatusReasonConflict,
+	Message: "the object changed after it was read",
+}}
 
 // isFailedTest reports whether err is the response that applyJSPatch of k8s.io/apiserver
 // makes of a patch that does not apply.

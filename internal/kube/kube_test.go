@@ -303,3 +303,16 @@ func TestJSONFieldAgreesWithJSON(t *testing.T) {
 		t.Error("apiVersion, a field of the embedded TypeMeta, not found")
 	}
 }
+
+// A conflict of the API server is not a failed test, and the other way round it is one.
+func TestIsFailedTest(t *testing.T) {
+	failed := kube.AsConflict(statusError(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, failedTest, nil))
+	if !kube.IsFailedTest(fmt.Errorf("remove: %w", failed)) {
+		t.Errorf("IsFailedTest(%v) = false", failed)
+	}
+	for _, err := range []error{nil, errors.New("x"), statusError(http.StatusConflict, metav1.StatusReasonConflict, "the object changed after it was read", nil)} {
+		if kube.IsFailedTest(kube.AsConflict(err)) {
+			t.Errorf("IsFailedTest(%v) = true", err)
+		}
+	}
+}
