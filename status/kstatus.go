@@ -39,6 +39,9 @@ func ForKstatus(ready metav1.Condition, stalled bool) []metav1.Condition {
 	return []metav1.Condition{ready, reconciling, stuck}
 }
 
+// maxChecked bounds the errors that Check makes of a hostile object.
+const maxChecked = 1000
+
 // Check is for tests: it returns an error that lists what kstatus, or somebody who
 // waits for a condition, would misread in the status of obj, an object that the API
 // server returned.
@@ -70,6 +73,10 @@ func Check(obj metav1.Object) error {
 	var found []error
 	report := func(format string, args ...any) { found = append(found, fmt.Errorf("status: "+format, args...)) }
 
+	if n := len(v.conditions); n > maxChecked {
+		report("status.conditions has %d conditions: nobody can read more than %d", n, maxChecked)
+		v.conditions = v.conditions[:maxChecked]
+	}
 	generation := obj.GetGeneration()
 	deleting := obj.GetDeletionTimestamp() != nil
 	switch {

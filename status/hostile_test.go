@@ -1,0 +1,229 @@
+package status_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/controllerkit/controllerkit/status"
+)
+
+// largest is the size of an object, in bytes, that etcd takes by default.
+const largest = 3 << 19
+
+// bounded fails the test if f takes more time or memory than any object of that size,
+// in bytes, is worth.
+func bounded(t testing.TB, what string, size int, f func()) {
+	t.Helper()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	start := time.Now()
+	f()
+	took := time.Since(start)
+	runtime.ReadMemStats(&after)
+	if made, most := after.TotalAlloc-before.TotalAlloc, uint64(8<<20+200*size); made > most {
+		t.Errorf("%s of %d bytes allocates %d bytes, want at most %d", what, size, made, most)
+	}
+	if took > 10*time.Second { // quadratic work takes minutes; a busy machine some seconds
+		t.Errorf("%s of %d bytes takes %v", what, size, took)
+	}
+}
+
+// keeper is a client of any form that keeps what it is sent.
+type keeper struct{ sent []byte }
+
+func (s *keeper) UpdateStatus(_ context.Context, u *unstructured.Unstructured, _ metav1.UpdateOptions) (*unstructured.Unstructured, error) {
+	var err error
+	s.sent, err = json.Marshal(u.Object["status"])
+	return u, err
+}
+
+func (s *keeper) ApplyStatus(_ context.Context, u *unstructured.Unstructured, _ metav1.ApplyOptions) (*unstructured.Unstructured, error) {
+	return s.UpdateStatus(nil, u, metav1.UpdateOptions{})
+}
+
+// attack runs all that reads a status on one that is stored.
+func attack(t testing.TB, stored map[string]any, size int) {
+	const generation = 5
+	obj := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "example.com/v1", "kind": "Widget",
+		"metadata": map[string]any{"name": "one", "namespace": "default", "uid": "u", "resourceVersion": "1", "generation": int64(generation)},
+		"status":   stored,
+	}}
+	blank := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "one", "namespace": "default"}}}
+	newest := int64(0) // of Ready, as stored
+	list, _ := stored["conditions"].([]any)
+	for _, item := range list {
+		if c, ok := item.(map[string]any); ok && c["type"] == "Ready" {
+			if g, ok := c["observedGeneration"].(int64); ok {
+				newest = max(newest, g)
+			}
+		}
+	}
+	for _, generation := range []int64{3, generation} {
+		mutate := func(u *unstructured.Unstructured) {
+			list, _ := u.Object["status"].(map[string]any)["conditions"].([]any)
+			kept := []any{}
+			for _, item := range list {
+				if c, ok := item.(map[string]any); !ok || c["type"] != "Ready" {
+					kept = append(kept, item)
+				}
+			}
+			u.Object["status"].(map[string]any)["conditions"] = append(kept, map[string]any{"type": "Ready", "status": "False", "reason": "Hostile", "observedGeneration": generation})
+		}
+		s := &keeper{}
+		bounded(t, "Update", size, func() { _, _ = status.Update(t.Context(), s, obj, mutate) })
+		if s.sent != nil && generation < newest {
+			t.Errorf("Update sends generation %d over %d", generation, newest)
+		}
+		r := &recorder[*unstructured.Unstructured]{}
+		bounded(t, "Patch", size, func() { _, _ = status.Patch(t.Context(), r, obj, mutate) })
+		if r.data != nil && generation < newest {
+			t.Errorf("Patch sends generation %d over %d", generation, newest)
+		}
+	}
+	bounded(t, "an Update that changes nothing", size, func() {
+		s := &keeper{}
+		if _, err := status.Update(t.Context(), s, obj, func(*unstructured.Unstructured) {}); err != nil || s.sent != nil {
+			t.Errorf("nothing changed, and Update: error %v, sent %.100s", err, s.sent)
+		}
+	})
+	bounded(t, "Apply", size, func() {
+		s := &keeper{}
+		if _, err := status.Apply(t.Context(), "m", s, obj, blank, status.True("Ready", "Fine", string(s.sent))); err == nil && newest > generation {
+			t.Errorf("Apply sends generation %d over %d", generation, newest)
+		}
+	})
+	bounded(t, "Check", size, func() {
+		if err := status.Check(obj); err != nil {
+			_ = err.Error()
+		}
+	})
+	var typed []metav1.Condition
+	data, err := json.Marshal(stored["conditions"])
+	if err != nil || json.Unmarshal(data, &typed) != nil {
+		return // no typed client can read it
+	}
+	bounded(t, "the conditions", size, func() {
+		_ = status.Set(&typed, generation, status.True("Ready", "Fine", strings.Repeat("\xff", 100)), status.True("Other", "Fine", ""))
+		ready := status.Summary(typed, generation, "Ready", "Other", "A", "B")
+		if c, wait := status.Steady(typed, generation, ready, time.Minute, time.Now(), "Other", "A"); wait < 0 || c.Type != "Ready" {
+			t.Errorf("Steady returns %+v, %v", c, wait)
+		}
+		_, _ = status.Phases{{Name: "Done", When: map[string]metav1.ConditionStatus{"Ready": "True"}}, {Name: "Busy"}}.Next("", typed, generation)
+	})
+}
+
+// Whatever a status holds that the API server can store, nothing panics, no generation
+// goes back, and no decision takes more than linear time and memory.
+//
+// Proves S12.
+func FuzzHostile(f *testing.F) {
+	for _, element := range append([]string{
+		`{"type":"Ready","status":"True","reason":"R","message":"","observedGeneration":5,"lastTransitionTime":"2026-01-01T00:00:00Z"}`,
+		`{"type":"A","status":"True","observedGeneration":9223372036854775807,"lastTransitionTime":"9999-12-31T23:59:59Z"}`,
+		`{"type":"Ready","observedGeneration":1e308}`, `{"type":"Ready","observedGeneration":-1}`, `{"type":"Ready","type":"Other"}`,
+		`{"type":"\u0000\u001b[2J\r","message":"\u0000"}`, `{"type":"Ready","observedGeneration":"1e999999999"}`, `{}`,
+	}, unreadable...) {
+		element = strings.TrimPrefix(element, ",")
+		f.Add([]byte(`{"observedGeneration":5,"a":{"b":[1,1e300,"1e999999999"]}}`), []byte(element), uint16(0), uint16(1))
+		f.Add([]byte(`{"observedGeneration":"5"}`), []byte(element), uint16(999), uint16(2000))
+	}
+	f.Fuzz(func(t *testing.T, body, element []byte, depth, repeat uint16) {
+		n := min(int(repeat), (largest-len(body))/(len(element)+1))
+		if len(body)+len(element) > 1<<16 || n < 0 || !utf8.Valid(body) || !utf8.Valid(element) {
+			t.Skip() // JSON that the API server stores is UTF-8
+		}
+		var stored map[string]any
+		if utiljson.Unmarshal(body, &stored) != nil || stored == nil {
+			t.Skip()
+		}
+		var items []any
+		if utiljson.Unmarshal([]byte("["+strings.TrimPrefix(strings.Repeat(","+string(element), n), ",")+"]"), &items) != nil {
+			t.Skip()
+		}
+		stored["conditions"] = items
+		var nested any = "deep"
+		for range depth % 9990 { // what the JSON of the API server allows
+			nested = map[string]any{"": nested}
+		}
+		stored["nested"] = nested
+		attack(t, stored, len(body)+(len(element)+1)*n+8*int(depth))
+	})
+}
+
+// Four times the object takes about four times as long: quadratic work would take
+// sixteen times as long.
+func TestHostileGrowth(t *testing.T) {
+	condition := func(kind, rest string) string {
+		return fmt.Sprintf(`{"type":%q,"status":"True","reason":"R","message":"m","observedGeneration":5%s}`, kind, rest)
+	}
+	const when = `,"lastTransitionTime":"2026-01-01T00:00:00Z"`
+	for _, tt := range []struct {
+		name string
+		at   func(i int) string // the i-th condition
+		rest func(n int) any    // of the status
+	}{
+		{name: "types", at: func(i int) string { return condition(fmt.Sprint("T", i), when) }},
+		{name: "one type", at: func(int) string { return condition("Ready", when) }},
+		{name: "unreadable", at: func(i int) string {
+			return condition(fmt.Sprint("T", i), "") + `,{"type":"Ready","observedGeneration":{}}`
+		}},
+		{name: "no conditions", at: func(int) string { return `"text"` }},
+		{name: "a wide map", rest: func(n int) any {
+			m := map[string]any{}
+			for i := range n {
+				m[fmt.Sprint("\x00", i)] = int64(0)
+			}
+			return m
+		}},
+		{name: "a long list", rest: func(n int) any {
+			l := make([]any, n)
+			for i := range l {
+				l[i] = float64(i) / 3
+			}
+			return l
+		}},
+		{name: "a long text", rest: func(n int) any { return strings.Repeat("\u2028", 10*n) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			run := func(n int) time.Duration {
+				stored := map[string]any{}
+				if tt.at != nil {
+					var list strings.Builder
+					for i := range n {
+						list.WriteString("," + tt.at(i))
+					}
+					var items []any
+					if err := utiljson.Unmarshal([]byte("["+list.String()[1:]+"]"), &items); err != nil {
+						t.Fatal(err)
+					}
+					stored["conditions"] = items
+				}
+				if tt.rest != nil {
+					stored["rest"] = tt.rest(n)
+				}
+				start := time.Now()
+				attack(t, stored, largest)
+				return time.Since(start)
+			}
+			// One quiet moment is enough to see that it is linear.
+			var small, large time.Duration
+			for range 10 {
+				if small, large = run(500), run(2000); large < 9*small {
+					return
+				}
+			}
+			t.Errorf("500 take %v, and 2000 take %v", small, large)
+		})
+	}
+}
