@@ -1,9 +1,9 @@
-// Command demo runs the tenant controller on a real API server and shows what
-// it does as it happens: creation, an edit, a repaired deletion, a deletion
-// that waits for a failing service, and a hand-over between two replicas.
+// Command demo runs the tenant controller on a real API server and prints the
+// events: creation, an edit, the repair of a deleted child, a deletion that waits
+// for a failing service, and a hand-over between two replicas.
 //
-// make demo builds what it needs and runs it. Each step is checked; the exit
-// code is 0 only if all that was shown was true.
+// make demo builds the programs and runs it. The demo checks the result of each
+// step, and its exit code is 0 only if all checks pass.
 package main
 
 import (
@@ -33,37 +33,37 @@ import (
 )
 
 func main() {
-	controlplane := flag.String("controlplane", "bin/controlplane", "the controlplane `program`")
-	controller := flag.String("controller", "bin/tenant", "the controller `program`")
+	controlplane := flag.String("controlplane", "bin/controlplane", "`path` of the controlplane program")
+	controller := flag.String("controller", "bin/tenant", "`path` of the controller program")
 	flag.Parse()
 	if flag.NArg() > 0 {
-		fmt.Fprintf(os.Stderr, "demo: unexpected argument %q\n", flag.Arg(0))
+		fmt.Fprintf(os.Stderr, "demo: unexpected argument %q: use flags only\n", flag.Arg(0))
 		os.Exit(2)
 	}
 	ctx, cancel := shutdown.Context(context.Background())
 	defer cancel()
-	d := &demo{say: newTeller(os.Stdout), controller: *controller}
+	d := &demo{print: newPrinter(os.Stdout), controller: *controller}
 	if err := d.run(ctx, *controlplane); err != nil {
-		d.say.failed(err)
+		d.print.failed(err)
 		os.Exit(1)
 	}
 }
 
-// demo is one run: what there is to act on, and what has been checked.
+// demo is the state of one run.
 type demo struct {
-	say        *teller
+	print      *printer
 	controller string
 
 	dir        string
-	kubeconfig string // of the shipped service account
+	kubeconfig string // for the service account of config/rbac.yaml
 	billing    *billing.Server
 	billingURL string
 	*lab.Observer
 	replicas map[string]*lab.Process
 }
 
-// within bounds each thing that is waited for. Namespaces and garbage take the
-// longest: the collector learns of a new kind of owner every 30 seconds.
+// within bounds each wait. Deletions of namespaces and owned objects take the
+// longest.
 const within = 60 * time.Second
 
 func (d *demo) run(ctx context.Context, controlplane string) (err error) {
@@ -72,7 +72,7 @@ func (d *demo) run(ctx context.Context, controlplane string) (err error) {
 	}
 	defer os.RemoveAll(d.dir)
 
-	d.say.step("Start etcd and kube-apiserver, on loopback and in a temporary folder")
+	d.print.step("Start etcd and kube-apiserver on loopback, with a temporary data folder")
 	adminKubeconfig, stopServer, err := d.startServer(ctx, controlplane)
 	if err != nil {
 		return err
@@ -88,24 +88,24 @@ func (d *demo) run(ctx context.Context, controlplane string) (err error) {
 		return err
 	}
 
-	d.say.step("Install the custom resource and the controller's role")
+	d.print.step("Install the CustomResourceDefinition and the controller's RBAC role")
 	if err := lab.Install(ctx, cfg, config.Files, "crd.yaml", "rbac.yaml"); err != nil {
 		return err
 	}
-	d.say.check("Tenant is served; the controller will have the rights of config/rbac.yaml and no others")
+	d.print.check("the API server serves Tenants; the controller gets only the rights in config/rbac.yaml")
 	if d.kubeconfig, err = lab.LimitedKubeconfig(ctx, cfg, d.dir, nil); err != nil {
 		return err
 	}
-	if d.Observer, err = lab.Observe(ctx, cfg, d.say.event); err != nil {
+	if d.Observer, err = lab.Observe(ctx, cfg, d.print.event); err != nil {
 		return err
 	}
 	defer d.Stop()
 
 	d.replicas = map[string]*lab.Process{}
 	defer func() {
-		for name, p := range d.replicas { // those that an error left running
+		for name, p := range d.replicas { // empty unless a step failed
 			if err != nil {
-				d.say.quote("the last lines of replica "+name, p.Tail(15))
+				d.print.quote("last lines of replica "+name, p.Tail(15))
 			}
 			p.Kill()
 		}
@@ -117,7 +117,7 @@ func (d *demo) run(ctx context.Context, controlplane string) (err error) {
 			return err
 		}
 	}
-	d.say.summary()
+	d.print.summary()
 	return nil
 }
 
@@ -132,11 +132,11 @@ func (d *demo) startServer(ctx context.Context, bin string) (kubeconfig string, 
 		p.Kill()
 		return "", nil, fmt.Errorf("controlplane: %w", err)
 	}
-	d.say.check("a real API server answers after %.1fs", time.Since(begin).Seconds())
+	d.print.check("a real API server is ready after %.1fs", time.Since(begin).Seconds())
 	return kubeconfig, p.Stop, nil
 }
 
-// startBilling serves the external service, which lives in this process.
+// startBilling serves the external service from this process.
 func (d *demo) startBilling() (stop func(), err error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -148,10 +148,10 @@ func (d *demo) startBilling() (stop func(), err error) {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = srv.Serve(ln) // ends by Close
+		_ = srv.Serve(ln) // until Close
 	}()
 	return func() {
-		_ = d.billing.SetMode(billing.OK, 0) // a hanging request would hold Close
+		_ = d.billing.SetMode(billing.OK, 0) // a hanging request would block Close
 		srv.Close()
 		<-served
 	}, nil
@@ -172,7 +172,7 @@ func (d *demo) startReplica(name string) error {
 	return nil
 }
 
-// await waits for cond, or for a replica to end, which none should.
+// await waits until cond returns nil. It returns an error if a replica ends.
 func (d *demo) await(ctx context.Context, cond func() error) error {
 	return d.Await(ctx, within, func() error {
 		for name, p := range d.replicas {
@@ -187,7 +187,7 @@ func (d *demo) await(ctx context.Context, cond func() error) error {
 }
 
 func (d *demo) elect(ctx context.Context) error {
-	d.say.step("Start two replicas of the controller; one is elected")
+	d.print.step("Start two replicas of the controller with leader election")
 	if err := d.startReplica("A"); err != nil {
 		return err
 	}
@@ -203,7 +203,7 @@ func (d *demo) elect(ctx context.Context) error {
 	if err := d.startReplica("B"); err != nil {
 		return err
 	}
-	d.say.check("replica A holds the Lease %s/%s, replica B stands by", lab.SystemNamespace, lab.LeaseName)
+	d.print.check("replica A holds the Lease %s/%s and replica B is on standby", lab.SystemNamespace, lab.LeaseName)
 	return nil
 }
 
@@ -223,7 +223,7 @@ func tenant(name string) *v1alpha1.Tenant {
 }
 
 func (d *demo) create(ctx context.Context) error {
-	d.say.step("Create three tenants")
+	d.print.step("Create three tenants")
 	names := []string{"blue", "green", "red"}
 	for _, name := range names {
 		if _, err := d.Tenants.TenancyV1alpha1().Tenants().Create(ctx, tenant(name), metav1.CreateOptions{}); err != nil {
@@ -238,11 +238,11 @@ func (d *demo) create(ctx context.Context) error {
 	if n := len(d.billing.Accounts()); n != len(names) {
 		return fmt.Errorf("billing has %d accounts, want %d", n, len(names))
 	}
-	d.say.check("all three are Ready: a namespace, a quota, a role binding, a network policy and one account each")
+	d.print.check("all three are Ready, each with a namespace, a quota, a role binding, a network policy and one account")
 	return nil
 }
 
-// provisioned returns nil when everything that tenant asks for is there.
+// provisioned returns nil if all objects that tenant specifies exist.
 func (d *demo) provisioned(name string) error {
 	_, err := d.Namespaces.Get(name)
 	_, quotaErr := d.quota(name)
@@ -266,7 +266,7 @@ func (d *demo) quota(namespace string) (*corev1.ResourceQuota, error) {
 }
 
 func (d *demo) edit(ctx context.Context) error {
-	d.say.step("Edit tenant green: 20 Pods in place of 10, and no network isolation")
+	d.print.step("Edit tenant green: 20 Pods instead of 10, and no network isolation")
 	_, err := d.Tenants.TenancyV1alpha1().Tenants().Patch(ctx, "green", types.MergePatchType,
 		[]byte(`{"spec":{"quota":{"pods":"20"},"networkIsolation":false}}`), metav1.PatchOptions{})
 	if err != nil {
@@ -289,12 +289,12 @@ func (d *demo) edit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.say.check("the quota follows, the network policy is gone, and the status is of the new generation")
+	d.print.check("the controller changed the quota, deleted the network policy and reported the new generation in the status")
 	return nil
 }
 
 func (d *demo) repair(ctx context.Context) error {
-	d.say.step("Delete the quota of tenant blue behind the controller's back")
+	d.print.step("Delete the quota of tenant blue with another client")
 	before, err := d.quota("blue")
 	if err != nil {
 		return err
@@ -305,19 +305,19 @@ func (d *demo) repair(ctx context.Context) error {
 	err = d.await(ctx, func() error {
 		after, err := d.quota("blue")
 		if err == nil && after.UID == before.UID {
-			err = errors.New("the deletion has not been seen")
+			err = errors.New("the observer has not seen the deletion")
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	d.say.check("it is restored")
+	d.print.check("the controller created it again")
 	return nil
 }
 
 func (d *demo) deleteWhileBillingFails(ctx context.Context) error {
-	d.say.step("Let the billing service fail, and delete tenant red")
+	d.print.step("Make the billing service fail and delete tenant red")
 	if err := d.billing.SetMode(billing.Fail, 0); err != nil {
 		return err
 	}
@@ -340,15 +340,15 @@ func (d *demo) deleteWhileBillingFails(ctx context.Context) error {
 	if n := len(d.billing.Accounts()); n != 3 {
 		return fmt.Errorf("billing has %d accounts while it fails, want 3", n)
 	}
-	d.say.check("its finalizer holds it while the account cannot be closed, and its status says why")
+	d.print.check("its finalizer blocks the deletion because the account is still open, and its status reports the reason")
 
-	d.say.step("Let the billing service recover")
+	d.print.step("Make the billing service work again")
 	if err := d.billing.SetMode(billing.OK, 0); err != nil {
 		return err
 	}
 	err = d.await(ctx, func() error {
 		if _, err := d.TenantLister.Get("red"); !apierrors.IsNotFound(err) {
-			return errors.Join(err, errors.New("tenant red is still there"))
+			return errors.Join(err, errors.New("tenant red still exists"))
 		}
 		return nil
 	})
@@ -358,22 +358,22 @@ func (d *demo) deleteWhileBillingFails(ctx context.Context) error {
 	if n := len(d.billing.Accounts()); n != 2 {
 		return fmt.Errorf("billing has %d accounts, want 2", n)
 	}
-	d.say.check("the account is closed, and only then the tenant goes")
+	d.print.check("the controller closed the account first, and then the API server removed the tenant")
 	if err := d.await(ctx, func() error { return d.NamespaceGone("red") }); err != nil {
 		return err
 	}
-	d.say.check("the garbage collector has removed its namespace")
+	d.print.check("the garbage collector removed its namespace")
 	return nil
 }
 
 func (d *demo) handOver(ctx context.Context) error {
-	d.say.step("Stop replica A as the kubelet does, with SIGTERM")
+	d.print.step("Stop replica A with SIGTERM, as the kubelet does")
 	old := d.Leader()
 	begin := time.Now()
 	if err := d.stopReplica("A"); err != nil {
 		return err
 	}
-	d.say.check("it finished its work, released the Lease, stopped its parts in order and ended with exit code 0, all within %dms", time.Since(begin).Milliseconds())
+	d.print.check("it finished its reconciles, released the Lease and exited with code 0 within %dms", time.Since(begin).Milliseconds())
 	err := d.await(ctx, func() error {
 		if leader := d.Leader(); leader == "" || leader == old {
 			return fmt.Errorf("the Lease is held by %q", leader)
@@ -383,19 +383,19 @@ func (d *demo) handOver(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.say.check("replica B leads, %dms after the signal", time.Since(begin).Milliseconds())
+	d.print.check("replica B leads %dms after the signal", time.Since(begin).Milliseconds())
 	if _, err := d.Tenants.TenancyV1alpha1().Tenants().Create(ctx, tenant("yellow"), metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	if err := d.await(ctx, func() error { return errors.Join(d.Ready("yellow"), d.provisioned("yellow")) }); err != nil {
 		return err
 	}
-	d.say.check("and works: a new tenant is Ready")
+	d.print.check("replica B reconciles: a new tenant is Ready")
 	return nil
 }
 
 func (d *demo) stop(ctx context.Context) error {
-	d.say.step("Stop replica B")
+	d.print.step("Stop replica B")
 	if err := d.stopReplica("B"); err != nil {
 		return err
 	}
@@ -408,7 +408,7 @@ func (d *demo) stop(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.say.check("it stopped in order; the Lease has no holder")
+	d.print.check("it exited with code 0, and the Lease has no holder")
 	return nil
 }
 

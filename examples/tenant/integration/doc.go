@@ -1,4 +1,4 @@
-// Package integration holds the tests of the whole tenant example: the built
-// program as a process of its own, under the shipped RBAC role, on a real API
-// server. It declares nothing.
+// Package integration contains only the integration tests of the tenant example.
+// They run the program as a separate process on a real API server, with the rights
+// in config/rbac.yaml.
 package integration

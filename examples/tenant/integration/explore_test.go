@@ -35,9 +35,9 @@ import (
 	"github.com/controllerkit/controllerkit/shutdown"
 )
 
-// TestExplore tells a tenant's life again and again, each time with another
-// fault at another moment. A sample of the plans is run; with EXPLORE_BUDGET, such
-// as 60s, as many as there is time for.
+// TestExplore runs the life of a tenant many times, each time with a fault at another
+// moment. By default it runs a sample of the plans. With EXPLORE_BUDGET, for example
+// 60s, it runs plans until that time has passed.
 func TestExplore(t *testing.T) {
 	t.Parallel()
 	server, err := testserver.Start()
@@ -52,8 +52,8 @@ func TestExplore(t *testing.T) {
 	options := controllertest.Options{
 		Config:         server.Config(),
 		KeepNamespaces: true,
-		// A run waits more than it works: a deleted namespace is emptied five
-		// seconds later. So these all go on at once.
+		// Runs mostly wait, because the namespace controller needs five seconds for
+		// each deleted namespace. Therefore many runs are parallel.
 		Parallel: 40,
 		Sample:   32,
 		Settle:   90 * time.Second,
@@ -67,7 +67,7 @@ func TestExplore(t *testing.T) {
 	controllertest.Explore(t, tenantScenario(), options)
 }
 
-// shardLabel tells the tenants of runs that share a server apart.
+// shardLabel separates the tenants of runs that share a server.
 const shardLabel = "shard"
 
 // tenantScenario is the life of one tenant.
@@ -112,9 +112,9 @@ func tenantScenario() controllertest.Scenario {
 			}),
 			step("more pods and no isolation", patch(`{"quota":{"pods":"20"},"networkIsolation":false}`)),
 			step("another member", patch(`{"members":["alice","group:devs","bob"]}`)),
-			// It is 4: only the status has to change, so that no event of another
-			// object makes up for a status that was not written.
-			step("the same quota in other words", patch(`{"quota":{"cpu":"4000m"}}`)),
+			// 4000m equals 4: only the status must change. No event of a child can
+			// compensate for a lost status write.
+			step("the same quota in another notation", patch(`{"quota":{"cpu":"4000m"}}`)),
 			step("delete", func(ctx context.Context, tenants tenancyclient.TenantInterface, env *controllertest.Env) error {
 				return tenants.Delete(ctx, tenantName(env), metav1.DeleteOptions{})
 			}),
@@ -122,8 +122,8 @@ func tenantScenario() controllertest.Scenario {
 		Converged: asSpecified,
 		Invariants: []controllertest.Invariant{
 			{Name: "at most one account for each tenant", Check: oneAccount},
-			{Name: "no account without a tenant that its finalizer holds", Check: accountHeld},
-			{Name: "everything in a tenant's namespace is the tenant's", Check: childrenOwned},
+			{Name: "each account has a tenant with the finalizer", Check: accountHeld},
+			{Name: "a Tenant owns each object in its namespace", Check: childrenOwned},
 		},
 	}
 }
@@ -138,13 +138,13 @@ func step(name string, do func(context.Context, tenancyclient.TenantInterface, *
 	}}
 }
 
-// tenantName is also the name of the namespace, by which the explorer knows whose
-// it is.
+// tenantName returns the name of the tenant and its namespace. The explorer assigns
+// the namespace to the run by the prefix of its name.
 func tenantName(env *controllertest.Env) string { return env.Namespace + "-blue" }
 
-// A billingLine leads to the run's billing service, and through the plan's
-// faults. After each call it writes down in the run's cloud which accounts there
-// are, so that states show them.
+// A billingLine sends requests to the run's billing service and applies the faults of
+// the plan. After each call it copies the accounts into the run's cloud, so that
+// states include them.
 type billingLine struct {
 	env     *controllertest.Env
 	service *billing.Server
@@ -168,7 +168,7 @@ func (l *billingLine) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// record is part of a call. Calls of a run do not overlap.
+// record copies the accounts into the cloud. The calls of a run do not overlap.
 func (l *billingLine) record(ctx context.Context) error {
 	books := l.env.Cloud.Through(nil)
 	accounts := l.service.Accounts()
@@ -193,11 +193,11 @@ func (l *billingLine) record(ctx context.Context) error {
 
 const tenantResource = "tenants." + v1alpha1.GroupName
 
-// childResources are what a tenant's namespace holds.
+// childResources are the resources of the children in a tenant's namespace.
 var childResources = []string{"resourcequotas", "rolebindings.rbac.authorization.k8s.io", "networkpolicies.networking.k8s.io"}
 
-// asSpecified returns nil if the cluster is as the tenant's spec says, and if
-// nothing is there that no tenant asks for.
+// asSpecified returns nil if the cluster and the billing service match the tenant's
+// spec and contain no other objects of the run.
 func asSpecified(s *controllertest.State) error {
 	objects := s.Objects(tenantResource)
 	if len(objects) == 0 {
@@ -213,7 +213,7 @@ func asSpecified(s *controllertest.State) error {
 			left = append(left, "account of "+account.Name)
 		}
 		if len(left) > 0 {
-			return fmt.Errorf("no tenant, and there are still %q", left)
+			return fmt.Errorf("the tenant is gone, but there still exist %q", left)
 		}
 		return nil
 	}
@@ -276,7 +276,7 @@ func asSpecified(s *controllertest.State) error {
 		}
 	}
 	if accounts := s.Cloud(); len(accounts) != 1 || accounts[0].Name != string(t.UID) || accounts[0].Token != t.Status.AccountID {
-		return fmt.Errorf("accounts %v, want one of %s with id %q", accounts, t.UID, t.Status.AccountID)
+		return fmt.Errorf("accounts = %v, want one with key %s and id %q", accounts, t.UID, t.Status.AccountID)
 	}
 	return nil
 }
@@ -285,7 +285,7 @@ func oneAccount(s *controllertest.State) error {
 	seen := map[string]bool{}
 	for _, account := range s.Cloud() {
 		if seen[account.Name] {
-			return fmt.Errorf("two of %s", account.Name)
+			return fmt.Errorf("two accounts with key %s", account.Name)
 		}
 		seen[account.Name] = true
 	}
@@ -298,7 +298,7 @@ func accountHeld(s *controllertest.State) error {
 			return string(t.GetUID()) == account.Name && slices.Contains(t.GetFinalizers(), controller.Finalizer)
 		})
 		if !held {
-			return fmt.Errorf("nothing will close the account of %s", account.Name)
+			return fmt.Errorf("no finalizer guarantees that the account with key %s is closed", account.Name)
 		}
 	}
 	return nil

@@ -27,8 +27,8 @@ import (
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
-// limit is how long anything may take. It is generous, because it decides only
-// how long a broken test runs.
+// limit bounds each wait. It is generous, because it only determines how long a
+// failing test runs.
 const limit = 60 * time.Second
 
 var program struct {
@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// tenantProgram builds the program, with the race detector in it.
+// tenantProgram builds the program with the race detector.
 func tenantProgram(t *testing.T) string {
 	t.Helper()
 	program.once.Do(func() {
@@ -68,7 +68,7 @@ func tenantProgram(t *testing.T) string {
 }
 
 // world is an API server with the example installed, an observer, the billing
-// service, and a proxy that sees all that controllers ask for.
+// service, and the proxies that record the requests of controllers.
 type world struct {
 	*lab.Observer
 	t          *testing.T
@@ -78,15 +78,15 @@ type world struct {
 	dir        string
 
 	mu     sync.Mutex
-	ops    []lab.Op // answered, or cut
+	ops    []lab.Op // requests with a response, also with a lost one
 	before func(lab.Op) bool
 	after  func(lab.Op) bool
-	// stopped is set once the test ends, when requests fail for no fault.
+	// stopped is set at the end of the test, when failed requests are expected.
 	stopped bool
 }
 
-// newWorld makes a world on an API server of its own, so that tests can run
-// side by side although tenants are cluster-scoped.
+// newWorld starts a world with its own API server, so that tests can run in parallel
+// although tenants are cluster-scoped.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	server, err := testserver.Start()
@@ -112,7 +112,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = w.billing.SetMode(billing.OK, 0) // a hanging request would hold Close
+		_ = w.billing.SetMode(billing.OK, 0) // a hanging request would block Close
 		web.Close()
 	})
 	w.billingURL = web.URL
@@ -131,21 +131,21 @@ func (w *world) seen(op lab.Op) bool {
 	w.ops = append(w.ops, op)
 	after := w.after
 	if op.Status == http.StatusForbidden && !w.stopped {
-		w.stopped = true // say it once
-		w.t.Errorf("%s was answered 403: the shipped role does not allow what the controller does\n%s", op, op.Body)
+		w.stopped = true // report only the first 403
+		w.t.Errorf("%s returned 403: config/rbac.yaml lacks a right that the controller needs\n%s", op, op.Body)
 	}
 	w.mu.Unlock()
 	return after == nil || after(op)
 }
 
-// hook makes the proxies call before and after; nil takes them away.
+// hook makes the proxies call before and after. Nil removes the calls.
 func (w *world) hook(before, after func(lab.Op) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.before, w.after = before, after
 }
 
-// writes returns the writes since a time, other than those of Leases.
+// writes returns the writes since a time, without writes of Leases.
 func (w *world) writes(since time.Time) []lab.Op {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -158,7 +158,7 @@ func (w *world) writes(since time.Time) []lab.Op {
 	return writes
 }
 
-// replica is one controller process and the proxy it goes through.
+// replica is a controller process that uses its own proxy.
 type replica struct {
 	*lab.Process
 	kubeconfig string
@@ -244,8 +244,8 @@ func (w *world) create(t *v1alpha1.Tenant) *v1alpha1.Tenant {
 	return t
 }
 
-// stored returns nil when the observer has seen this generation of the tenant
-// and its conditions say that it stands.
+// stored returns nil if the observer has seen this generation of the tenant and all
+// its conditions are True for it.
 func (w *world) stored(t *v1alpha1.Tenant) error {
 	got, err := w.TenantLister.Get(t.Name)
 	if err != nil {
@@ -259,12 +259,12 @@ func (w *world) stored(t *v1alpha1.Tenant) error {
 
 func (w *world) gone(name string) error {
 	if _, err := w.TenantLister.Get(name); !apierrors.IsNotFound(err) {
-		return errors.Join(err, fmt.Errorf("tenant %s is still there", name))
+		return errors.Join(err, fmt.Errorf("tenant %s still exists", name))
 	}
 	return nil
 }
 
-// delete deletes a tenant and waits until it has gone.
+// delete deletes a tenant and waits until it no longer exists.
 func (w *world) delete(name string) {
 	w.t.Helper()
 	if err := w.Tenants.TenancyV1alpha1().Tenants().Delete(w.t.Context(), name, metav1.DeleteOptions{}); err != nil {

@@ -8,21 +8,21 @@ import (
 	"github.com/controllerkit/controllerkit/examples/tenant/internal/lab"
 )
 
-// TestKill kills the controller with SIGKILL at each write of a tenant's life,
-// once before the write reaches the server and once after the server has
-// answered but before the controller has the answer, starts it again, and holds
-// that the end is the same as without a fault: the same state, one account per
-// tenant, and none left.
+// TestKill kills the controller with SIGKILL at each write in a tenant's life and
+// starts it again. It kills once before the write reaches the server, and once before
+// the controller gets the response. Each life must reach the same states as without a
+// kill: the same objects, one account for each tenant, and no account after the
+// deletion.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	r := w.run()
 
 	var (
-		mu      sync.Mutex // guards what follows and r.Process
+		mu      sync.Mutex // guards the variables below and r.Process
 		left    = -1       // writes until the kill; negative means none
-		late    bool       // kill after the answer
-		current string     // the op at which the process was killed
+		late    bool       // kill after the server's response
+		current string     // the request at which the process was killed
 		restart = make(chan struct{}, 1)
 	)
 	kill := func(op lab.Op, phase string) bool {
@@ -95,13 +95,13 @@ func TestKill(t *testing.T) {
 		left = -1
 		mu.Unlock()
 		if at == "" {
-			break // the life has no more writes
+			break // this life had no more writes
 		}
 		if t.Failed() {
 			t.Fatalf("killed %s", at)
 		}
 		killed++
-		t.Logf("killed %s: same end", at)
+		t.Logf("killed %s: same states", at)
 	}
 	if killed < 20 {
 		t.Errorf("killed at %d moments, want at least 20", killed)

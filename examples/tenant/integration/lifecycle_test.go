@@ -20,8 +20,7 @@ import (
 	"github.com/controllerkit/controllerkit/examples/tenant/internal/lab"
 )
 
-// state is what a tenant has in the cluster, without what differs from run to
-// run.
+// state is the state of a tenant, without values that differ from run to run.
 type state struct {
 	Quota     map[corev1.ResourceName]string
 	Subjects  []string
@@ -32,8 +31,7 @@ type state struct {
 	Namespace string
 }
 
-// stateOf returns the state of a tenant, or an error while something is twice
-// there.
+// stateOf returns the state of a tenant. If a child exists twice, it returns an error.
 func (w *world) stateOf(t *v1alpha1.Tenant) (state, error) {
 	var s state
 	quotas, err := w.Quotas.ResourceQuotas(t.Name).List(labels.Everything())
@@ -84,7 +82,7 @@ func (w *world) awaitState(t *v1alpha1.Tenant, want state) {
 	})
 }
 
-// created is the state that tenant asks for, edited the one that edit does.
+// created returns the state that tenant specifies. edited returns the state after edit.
 func created() state {
 	return state{
 		Quota:     map[corev1.ResourceName]string{"cpu": "4", "memory": "8Gi", "pods": "10"},
@@ -115,8 +113,8 @@ func (w *world) edit(name string) *v1alpha1.Tenant {
 	return t
 }
 
-// removeQuota deletes a child behind the controller's back and waits until it
-// is another one.
+// removeQuota deletes the quota with another client and waits until the controller
+// has created a new one.
 func (w *world) removeQuota(namespace string) {
 	w.t.Helper()
 	quota := func() (*corev1.ResourceQuota, error) {
@@ -139,14 +137,14 @@ func (w *world) removeQuota(namespace string) {
 	w.await(func() error {
 		after, err := quota()
 		if err == nil && after.UID == before.UID {
-			err = errors.New("the deletion has not been seen")
+			err = errors.New("the observer has not seen the deletion")
 		}
 		return err
 	})
 }
 
-// TestLifecycle is a tenant's life from creation to deletion, one controller,
-// no faults.
+// TestLifecycle runs a tenant's life from creation to deletion with one controller and
+// without faults.
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -160,7 +158,7 @@ func TestLifecycle(t *testing.T) {
 	w.awaitState(blue, edited())
 
 	t.Run("drift", func(t *testing.T) {
-		// Somebody raises the quota and adds a member.
+		// Another client changes the quota and the members.
 		if _, err := w.Kube.CoreV1().ResourceQuotas("blue").Patch(t.Context(), "tenant", types.MergePatchType,
 			[]byte(`{"spec":{"hard":{"pods":"1000"}}}`), metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
@@ -170,8 +168,8 @@ func TestLifecycle(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.await(func() error {
-			// The informers deliver in order for each kind, and what is waited for
-			// is a later version than the one just written.
+			// The patches above have changed the objects already, so only a later
+			// write of the controller makes cond succeed.
 			q, err := w.Kube.CoreV1().ResourceQuotas("blue").Get(t.Context(), "tenant", metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -201,7 +199,7 @@ func TestLifecycle(t *testing.T) {
 			w.await(func() error {
 				got, err := w.TenantLister.Get(name)
 				if err != nil {
-					t.Fatalf("tenant %s went while its account could not be closed: %v", name, err)
+					t.Fatalf("tenant %s was removed although its account could not be closed: %v", name, err)
 				}
 				c := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionReady)
 				if c == nil || c.Status != metav1.ConditionFalse || c.Reason != "BillingUnavailable" {
@@ -229,7 +227,8 @@ func TestLifecycle(t *testing.T) {
 	w.await(func() error { return w.NamespaceGone("blue") })
 }
 
-// TestSteadyState counts what the controller asks for while nothing changes.
+// TestSteadyState checks that the controller writes only its Lease while nothing
+// changes.
 func TestSteadyState(t *testing.T) {
 	t.Parallel()
 	const quiet = 60 * time.Second
@@ -257,14 +256,14 @@ func TestSteadyState(t *testing.T) {
 	}
 	w.mu.Unlock()
 	if renewals < 10 {
-		t.Errorf("%d renewals of the Lease in %v: the counter does not see what the controller does", renewals, quiet)
+		t.Errorf("%d renewals of the Lease in %v, want at least 10: the proxy does not record the requests", renewals, quiet)
 	}
 	if err := r.Stop(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestBadInput holds what becomes of tenants that cannot be provided for.
+// TestBadInput checks the outcome of invalid and blocked tenants.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -293,8 +292,8 @@ func TestBadInput(t *testing.T) {
 		}
 	})
 
-	// refused waits until the tenant is not ready for this reason, and then
-	// counts what is done for it while nothing changes.
+	// refused waits until Ready is False for this reason. It then checks that the
+	// controller sends no writes.
 	refused := func(t *testing.T, name, reason, cure string) {
 		t.Helper()
 		w.await(func() error {
@@ -307,14 +306,14 @@ func TestBadInput(t *testing.T) {
 				return fmt.Errorf("condition Ready = %+v, want False for %s", c, reason)
 			}
 			if !strings.Contains(c.Message, cure) {
-				t.Errorf("message %q does not say what to do: want %q in it", c.Message, cure)
+				t.Errorf("message %q lacks the cure %q", c.Message, cure)
 			}
 			return nil
 		})
 		begin := time.Now()
 		<-time.After(3 * time.Second) // this is the measurement
 		if writes := w.writes(begin); len(writes) > 0 {
-			t.Errorf("%d writes in 3s for a tenant that cannot be provided for, want none:\n%s", len(writes), opsText(writes))
+			t.Errorf("%d writes in 3s for a tenant that is not ready, want none:\n%s", len(writes), opsText(writes))
 		}
 	}
 
@@ -324,9 +323,9 @@ func TestBadInput(t *testing.T) {
 		w.create(obj)
 		refused(t, "member", "InvalidMember", `"system:masters"`)
 		if err := w.NamespaceGone("member"); err != nil {
-			t.Errorf("something was made for a spec that cannot be understood: %v", err)
+			t.Errorf("the controller created objects for an invalid spec: %v", err)
 		}
-		w.await(func() error { // the edit is an event: the tenant runs again
+		w.await(func() error { // the event of the edit enqueues the tenant
 			_, err := tenants.Patch(t.Context(), "member", types.MergePatchType, []byte(`{"spec":{"members":["alice"]}}`), metav1.PatchOptions{})
 			return err
 		})
@@ -352,7 +351,7 @@ func TestBadInput(t *testing.T) {
 		if err != nil || len(quotas.Items) > 0 {
 			t.Errorf("quotas in the foreign namespace: %v, %v, want none", quotas.Items, err)
 		}
-		// Once it is gone the tenant comes by itself.
+		// The event of its deletion enqueues the tenant.
 		if err := w.Kube.CoreV1().Namespaces().Delete(t.Context(), "foreign", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -369,7 +368,7 @@ func TestBadInput(t *testing.T) {
 		w.delete("survivor")
 		ns, err := w.Kube.CoreV1().Namespaces().Get(t.Context(), "survivor", metav1.GetOptions{})
 		if err != nil || ns.DeletionTimestamp != nil {
-			t.Errorf("the foreign namespace went with the tenant: %v", err)
+			t.Errorf("the foreign namespace was deleted with the tenant: %v", err)
 		}
 	})
 }

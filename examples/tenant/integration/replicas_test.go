@@ -13,13 +13,13 @@ import (
 	"github.com/controllerkit/controllerkit/examples/tenant/internal/lab"
 )
 
-// TestReplicas runs two replicas: a hand-over by SIGTERM in the middle of work,
-// and one by SIGKILL. Through a proxy each it sees who wrote what and when.
+// TestReplicas runs two replicas, with a hand-over by SIGTERM during a reconcile and
+// a hand-over by SIGKILL. A proxy for each replica records the writes.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	// The release of the Lease has the renew deadline. Beside the other tests the API
-	// server can take seconds for a request.
+	// The renew deadline also bounds the release of the Lease. While other tests run,
+	// the API server can take seconds for a request.
 	args := []string{
 		"-leader-elect", "-leader-election-namespace", lab.SystemNamespace,
 		"-lease-duration", "10s", "-renew-deadline", "8s", "-retry-period", "2s",
@@ -41,8 +41,8 @@ func TestReplicas(t *testing.T) {
 	w.start(b)
 	w.awaitState(w.create(tenant("blue")), created())
 
-	t.Run("SIGTERM in the middle", func(t *testing.T) {
-		// The signal arrives while a reconcile is at work.
+	t.Run("SIGTERM during a reconcile", func(t *testing.T) {
+		// The signal arrives during a write of a reconcile.
 		signalled := make(chan error, 1)
 		armed := true
 		w.hook(func(op lab.Op) bool {
@@ -99,7 +99,8 @@ func TestReplicas(t *testing.T) {
 	})
 }
 
-// handOver finds the last release of the Lease and the acquisition after it.
+// handOver returns the times of the last release of the Lease and of the next
+// acquisition.
 func (w *world) handOver() (release, acquire time.Time, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

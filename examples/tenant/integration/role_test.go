@@ -17,10 +17,10 @@ import (
 	"github.com/controllerkit/controllerkit/examples/tenant/internal/lab"
 )
 
-// TestRoleIsNoLarger holds that the shipped role allows no write that the
-// controller never makes. That it allows all that are made is held by every
-// test here, since a 403 fails it.
-func TestRoleIsNoLarger(t *testing.T) {
+// TestRoleIsMinimal checks that the controller uses each right to write in
+// config/rbac.yaml. Every test of this package checks that the rights suffice,
+// because a 403 fails the test.
+func TestRoleIsMinimal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	r := w.replica("-leader-elect", "-leader-election-namespace", lab.SystemNamespace,
@@ -29,7 +29,7 @@ func TestRoleIsNoLarger(t *testing.T) {
 	blue := w.create(tenant("blue"))
 	w.awaitState(blue, created())
 
-	// A spec that asks for nothing: all children go.
+	// An empty spec: the controller deletes all children.
 	blue, err := w.Tenants.TenancyV1alpha1().Tenants().Patch(t.Context(), "blue", types.MergePatchType,
 		[]byte(`{"spec":{"members":null,"quota":null,"networkIsolation":false}}`), metav1.PatchOptions{})
 	if err != nil {
@@ -47,12 +47,12 @@ func TestRoleIsNoLarger(t *testing.T) {
 	w.await(func() error {
 		ns, err := w.Namespaces.Get("blue")
 		if err == nil && ns.Labels["tenancy.example.com/tenant"] != "blue" {
-			err = errors.New("the label is not back")
+			err = errors.New("the label is not restored")
 		}
 		return err
 	})
 	w.delete("blue")
-	if err := r.Stop(); err != nil { // and releases the Lease, which is an update
+	if err := r.Stop(); err != nil { // which also releases the Lease by an update
 		t.Error(err)
 	}
 
@@ -66,7 +66,7 @@ func TestRoleIsNoLarger(t *testing.T) {
 				}[verb]
 				switch {
 				case method == "":
-					continue // reads, and bind, which is no request
+					continue // reads, and bind, which is not a request
 				case verb == "create" && resource != "namespaces" && resource != "leases":
 					method = http.MethodPatch // an apply that creates
 				}
@@ -74,7 +74,7 @@ func TestRoleIsNoLarger(t *testing.T) {
 					return op.Method == method && resourceOf(op.Path) == resource
 				})
 				if !used {
-					t.Errorf("the shipped role allows %s on %s, which the controller never did", verb, resource)
+					t.Errorf("config/rbac.yaml allows %s on %s, but the controller did not use it", verb, resource)
 				}
 			}
 		}
@@ -104,7 +104,7 @@ func shippedRules(t *testing.T) []rbacv1.PolicyRule {
 	return rules
 }
 
-// resourceOf names the resource of a path of the API as a rule does.
+// resourceOf returns the resource of an API path in the notation of an RBAC rule.
 func resourceOf(path string) string {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	switch parts[0] {

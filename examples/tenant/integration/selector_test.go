@@ -7,9 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestSelector holds that an instance with -selector serves the tenants that it
-// selects and leaves all others alone, and that a tenant can be given to it and
-// taken away.
+// TestSelector checks that an instance with -selector reconciles only the tenants
+// that it selects, and that a change of labels moves a tenant to and from it.
 func TestSelector(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -31,7 +30,7 @@ func TestSelector(t *testing.T) {
 			t.Errorf("tenant %s of another instance: observedGeneration is %d, want %d", name, got.Status.ObservedGeneration, since)
 		}
 	}
-	// The other one is first, so that it would be served first.
+	// The other tenant is created first, so that it would be reconciled first.
 	green := w.create(tenant("green"))
 	blue := tenant("blue")
 	blue.Labels = map[string]string{"shard": "a"}
@@ -43,7 +42,7 @@ func TestSelector(t *testing.T) {
 	w.awaitState(green, created())
 
 	label("green", "b")
-	w.edit("green") // generation 2, for somebody else
+	w.edit("green") // generation 2, for another instance
 	blue = w.edit("blue")
 	w.awaitState(blue, edited())
 	untouched("green", 1)

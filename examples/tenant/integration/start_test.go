@@ -11,13 +11,13 @@ import (
 	"github.com/controllerkit/controllerkit/examples/tenant/internal/lab"
 )
 
-// TestStartFails holds that a start that cannot succeed ends within 30 seconds
-// and says why.
+// TestStartFails checks that a process that cannot start ends within 30 seconds with
+// an error that names the cause.
 func TestStartFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.mu.Lock()
-	w.stopped = true // 403 is what some of these are about
+	w.stopped = true // some cases expect a 403
 	w.mu.Unlock()
 
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -79,7 +79,7 @@ func TestStartFails(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				server.Stop() // its informer of tenants would complain for ever
+				server.Stop() // without the CRD its informer of tenants would log errors until the end
 				if err := server.Kube.Discovery().RESTClient().Delete().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/tenants.tenancy.example.com").Do(t.Context()).Error(); err != nil {
 					t.Fatal(err)
 				}
@@ -118,9 +118,9 @@ func TestStartFails(t *testing.T) {
 	}
 }
 
-// TestTryingOut holds that the program runs without a billing service of the
-// reader's own, as the README says.
-func TestTryingOut(t *testing.T) {
+// TestBuiltInBilling checks that the program runs with its built-in billing service,
+// as in the README.
+func TestBuiltInBilling(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -1,7 +1,6 @@
-// Package lab is what the demonstration and the integration tests of the
-// tenant example share: it installs the example in a cluster, runs its
-// controller as a process of its own under the shipped RBAC role, and watches
-// the cluster as an independent observer.
+// Package lab contains the helpers of the tenant example's demo and integration
+// tests. It installs the example in a cluster, runs the controller as a separate
+// process with the rights in config/rbac.yaml, and observes the cluster.
 package lab
 
 import (
@@ -30,15 +29,15 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The names that config/rbac.yaml gives.
+// Names of the objects in config/rbac.yaml.
 const (
 	SystemNamespace = "tenant-system"
 	ServiceAccount  = "tenant-controller"
 	LeaseName       = "tenant-controller"
 )
 
-// Install applies the manifests in the order given and waits until every
-// custom resource among them is served.
+// Install applies the manifests in the given order. It waits until the API server
+// serves each of their custom resources.
 func Install(ctx context.Context, cfg *rest.Config, manifests fs.FS, names ...string) error {
 	kube, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
@@ -60,7 +59,7 @@ func Install(ctx context.Context, cfg *rest.Config, manifests fs.FS, names ...st
 				return fmt.Errorf("%s: %w", name, err)
 			}
 			if len(obj.Object) == 0 {
-				continue // comments alone
+				continue // only comments
 			}
 			mapping, err := mapper.RESTMapping(obj.GroupVersionKind().GroupKind(), obj.GroupVersionKind().Version)
 			if err != nil {
@@ -83,7 +82,7 @@ func Install(ctx context.Context, cfg *rest.Config, manifests fs.FS, names ...st
 	return nil
 }
 
-// established waits until a CustomResourceDefinition is served.
+// established waits until the API server serves a CustomResourceDefinition.
 func established(ctx context.Context, client dynamic.ResourceInterface, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -107,9 +106,9 @@ func established(ctx context.Context, client dynamic.ResourceInterface, name str
 	return fmt.Errorf("CustomResourceDefinition %s was not established: %w", name, errors.Join(ctx.Err(), errors.New("the watch ended")))
 }
 
-// LimitedKubeconfig writes a kubeconfig whose token is the shipped service
-// account's, so that whoever uses it has the rights of the shipped role and
-// no others. It leads to proxy if that is not nil.
+// LimitedKubeconfig writes a kubeconfig for the service account of
+// config/rbac.yaml, so that its user has only the rights in that file. If proxy is
+// not nil, the kubeconfig contains the proxy's address instead of the API server's.
 func LimitedKubeconfig(ctx context.Context, cfg *rest.Config, dir string, proxy *Server) (string, error) {
 	kube, err := kubernetes.NewForConfig(cfg)
 	if err != nil {

@@ -24,16 +24,16 @@ import (
 	tenantlisters "github.com/controllerkit/controllerkit/examples/tenant/client/listers/api/v1alpha1"
 )
 
-// Event is one change that the observer saw.
+// Event is a change of an object.
 type Event struct {
 	Type     string // Added, Modified or Deleted
 	Kind     string
 	Object   metav1.Object
-	Previous metav1.Object // of a Modified
-	Initial  bool          // it was there before the observer
+	Previous metav1.Object // the old object, for Modified only
+	Initial  bool          // whether the object existed before the observer
 }
 
-// Observer sees what happens in a cluster, through informers of its own.
+// Observer observes a cluster with its own informers.
 type Observer struct {
 	Kube    kubernetes.Interface
 	Tenants versioned.Interface
@@ -51,8 +51,8 @@ type Observer struct {
 	wait    func()
 }
 
-// Observe starts an observer and returns once it has seen what is there.
-// onEvent, if not nil, is called for every event, one at a time per kind.
+// Observe starts an observer and returns once its caches have synced. If onEvent is
+// not nil, the observer calls it for every event, one call at a time for each kind.
 func Observe(ctx context.Context, cfg *rest.Config, onEvent func(Event)) (*Observer, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.QPS = -1
@@ -110,7 +110,7 @@ func Observe(ctx context.Context, cfg *rest.Config, onEvent func(Event)) (*Obser
 	return o, nil
 }
 
-// Stop stops the observer and waits until it has.
+// Stop stops the observer and waits until its informers have ended.
 func (o *Observer) Stop() {
 	o.stop()
 	o.wait()
@@ -144,8 +144,8 @@ func (o *Observer) handler(kind string, onEvent func(Event)) cache.ResourceEvent
 	}
 }
 
-// Await returns once cond is nil. It asks again whenever something changes in
-// the cluster, and gives up with cond's last error after limit or with ctx.
+// Await calls cond after each event until cond returns nil. If the limit passes or
+// ctx is done first, Await returns an error that wraps the last error of cond.
 func (o *Observer) Await(ctx context.Context, limit time.Duration, cond func() error) error {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -160,15 +160,15 @@ func (o *Observer) Await(ctx context.Context, limit time.Duration, cond func() e
 		select {
 		case <-changed:
 		case <-timer.C:
-			return fmt.Errorf("not within %v: %w", limit, last)
+			return fmt.Errorf("lab: still failing after %v: %w", limit, last)
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", context.Cause(ctx), last)
 		}
 	}
 }
 
-// Ready returns nil when the tenant's conditions say that its present spec
-// stands.
+// Ready returns nil if all conditions of the tenant are True for its current
+// generation.
 func (o *Observer) Ready(name string) error {
 	t, err := o.TenantLister.Get(name)
 	if err != nil {
@@ -191,7 +191,7 @@ func (o *Observer) Ready(name string) error {
 	return nil
 }
 
-// Leader returns the holder of the controllers' Lease, "" for none.
+// Leader returns the holder of the controller's Lease, "" if it has no holder.
 func (o *Observer) Leader() string {
 	lease, err := o.Leases.Get(LeaseName)
 	if err != nil || lease.Spec.HolderIdentity == nil {
@@ -200,16 +200,16 @@ func (o *Observer) Leader() string {
 	return *lease.Spec.HolderIdentity
 }
 
-// NamespaceGone returns nil when there is no such namespace.
+// NamespaceGone returns nil if the namespace does not exist.
 func (o *Observer) NamespaceGone(name string) error {
 	ns, err := o.Namespaces.Get(name)
 	if err != nil {
-		return nil //nolint:nilerr // not found is what is asked for
+		return nil //nolint:nilerr // not found is the success
 	}
-	return fmt.Errorf("namespace %s is still there (%s)", name, ns.Status.Phase)
+	return fmt.Errorf("namespace %s still exists (%s)", name, ns.Status.Phase)
 }
 
-// HasPods returns nil when the quota of a tenant allows so many Pods.
+// HasPods returns nil if the quota of a tenant allows exactly this number of Pods.
 func HasPods(q *corev1.ResourceQuota, pods int64) error {
 	if got := q.Spec.Hard.Pods().Value(); got != pods {
 		return fmt.Errorf("quota %s/%s allows %d Pods, want %d", q.Namespace, q.Name, got, pods)

@@ -11,22 +11,22 @@ import (
 	"time"
 )
 
-// Process is a controller that runs.
+// Process is a running program.
 type Process struct {
 	cmd    *exec.Cmd
 	output *buffer
-	ended  chan struct{} // closed when it has ended; err is set before
+	ended  chan struct{} // closed after the end of the process; err is set before
 	err    error
 }
 
-// StartProcess starts a program. What it prints is kept.
+// StartProcess starts a program and keeps its output.
 func StartProcess(bin string, args ...string) (*Process, error) {
 	p := &Process{cmd: exec.Command(bin, args...), output: &buffer{}, ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
-	go func() { // ends with the process; Stop and Kill await it
+	go func() { // ends with the process; Stop and Kill wait for it
 		p.err = p.cmd.Wait()
 		close(p.ended)
 	}()
@@ -39,7 +39,7 @@ func (p *Process) Ended() <-chan struct{} { return p.ended }
 // ExitCode returns the exit code once Ended is closed, -1 for a signal.
 func (p *Process) ExitCode() int { return p.cmd.ProcessState.ExitCode() }
 
-// Output returns all that the process has printed.
+// Output returns the output so far.
 func (p *Process) Output() string { return p.output.String() }
 
 // Tail returns the last n lines of the output.
@@ -48,7 +48,7 @@ func (p *Process) Tail(n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// AwaitOutput returns once the process has printed text.
+// AwaitOutput waits until the output contains text.
 func (p *Process) AwaitOutput(ctx context.Context, limit time.Duration, text string) error {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -69,12 +69,13 @@ func (p *Process) AwaitOutput(ctx context.Context, limit time.Duration, text str
 	}
 }
 
-// Stop sends SIGTERM, as the kubelet does, and waits. An exit code other than
-// 0, and more time than the kubelet gives, are errors.
+// Stop sends SIGTERM, as the kubelet does, and waits for the end of the process. If
+// the exit code is not 0, or if the process takes longer than the kubelet's default
+// grace period, Stop returns an error.
 func (p *Process) Stop() error {
 	select {
 	case <-p.ended:
-		return fmt.Errorf("the process had ended before it was told to: %w", errors.Join(p.err, errors.New(p.Tail(5))))
+		return fmt.Errorf("the process ended before SIGTERM: %w", errors.Join(p.err, errors.New(p.Tail(5))))
 	default:
 	}
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -83,7 +84,7 @@ func (p *Process) Stop() error {
 	select {
 	case <-p.ended:
 		if p.err != nil {
-			return fmt.Errorf("the process did not stop in order: %w\n%s", p.err, p.Tail(20))
+			return fmt.Errorf("the process failed after SIGTERM: %w\n%s", p.err, p.Tail(20))
 		}
 		return nil
 	case <-time.After(30 * time.Second):
@@ -93,17 +94,17 @@ func (p *Process) Stop() error {
 	}
 }
 
-// Kill sends SIGKILL and waits.
+// Kill sends SIGKILL and waits for the end of the process.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.ended
 }
 
-// buffer is what the process printed; its writer is another goroutine.
+// buffer holds the output of a process. Another goroutine writes it.
 type buffer struct {
 	mu      sync.Mutex
 	b       strings.Builder
-	printed chan struct{} // closed at the next write; nil if nobody waits
+	printed chan struct{} // closed at the next write; nil if no goroutine waits
 }
 
 func (b *buffer) Write(p []byte) (int, error) {

@@ -23,24 +23,24 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Op is one request that a controller made.
+// Op is a request of a controller.
 type Op struct {
 	At     time.Time
 	Method string
 	Path   string
 	Write  bool
 	Lease  bool
-	Status int // 0 before it was answered
+	Status int // of the response; 0 before that
 	Body   string
 }
 
-// String names the request, as in "PATCH /api/v1/namespaces/x".
+// String returns the method and the path, for example "PATCH /api/v1/namespaces/x".
 func (op Op) String() string { return op.Method + " " + op.Path }
 
-// Intercept calls before with each request, and after with its answer before
-// the client gets it. When either returns false the connection is cut: the
-// request was never made, or its answer is lost. after is called for writes
-// once the answer is whole, for others when it begins.
+// Intercept calls before for each request, and after for each response before the
+// client gets it. If before returns false, the request is dropped. If after returns
+// false, the response is lost. In both cases the client's connection is closed. For
+// writes, after runs when the response is complete; for reads, when it begins.
 func Intercept(next http.Handler, before, after func(Op) bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		op := Op{
@@ -70,22 +70,22 @@ func Intercept(next http.Handler, before, after func(Op) bool) http.Handler {
 			}}, r)
 			return
 		}
-		answer := &recorder{header: http.Header{}, status: http.StatusOK}
-		next.ServeHTTP(answer, r)
-		op.Status = answer.status
+		response := &recorder{header: http.Header{}, status: http.StatusOK}
+		next.ServeHTTP(response, r)
+		op.Status = response.status
 		if !after(op) {
 			panic(http.ErrAbortHandler)
 		}
-		for k, v := range answer.header {
+		for k, v := range response.header {
 			w.Header()[k] = v
 		}
-		w.WriteHeader(answer.status)
-		_, _ = w.Write(answer.body.Bytes())
+		w.WriteHeader(response.status)
+		_, _ = w.Write(response.body.Bytes())
 	})
 }
 
-// statusWriter tells when the answer begins. http.ResponseController finds the
-// flusher behind it.
+// statusWriter calls wrote when the response begins. Unwrap lets
+// http.ResponseController find the flusher.
 type statusWriter struct {
 	http.ResponseWriter
 	once  sync.Once
@@ -104,7 +104,7 @@ func (w *statusWriter) Write(p []byte) (int, error) {
 
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// recorder holds an answer back.
+// recorder buffers a response.
 type recorder struct {
 	header http.Header
 	status int
@@ -115,7 +115,7 @@ func (r *recorder) Header() http.Header         { return r.header }
 func (r *recorder) WriteHeader(status int)      { r.status = status }
 func (r *recorder) Write(p []byte) (int, error) { return r.body.Write(p) }
 
-// Server is an HTTP server on loopback.
+// Server is an HTTP or HTTPS server on loopback.
 type Server struct {
 	URL    string
 	CA     []byte // PEM; nil without TLS
@@ -142,7 +142,7 @@ func serve(h http.Handler, scheme string, cert *tls.Certificate) (*Server, error
 		s.CA = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Certificate[0]})
 		s.server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{*cert}}
 	}
-	go func() { // ends by Close
+	go func() { // until Close
 		defer close(s.served)
 		if cert == nil {
 			_ = s.server.Serve(ln)
@@ -153,8 +153,8 @@ func serve(h http.Handler, scheme string, cert *tls.Certificate) (*Server, error
 	return s, nil
 }
 
-// selfSigned makes a certificate for loopback: client-go sends no token to a
-// server without TLS.
+// selfSigned returns a certificate for loopback. The proxy needs TLS, because
+// client-go sends tokens only over TLS.
 func selfSigned() (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -178,16 +178,15 @@ func selfSigned() (*tls.Certificate, error) {
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }
 
-// Close cuts all connections.
+// Close stops the server and closes all connections.
 func (s *Server) Close() {
 	s.server.Close()
 	<-s.served
 	s.close()
 }
 
-// Proxy serves the API server of cfg on loopback, without credentials of its
-// own, and shows each request to before and after, as
-// [Intercept] does.
+// Proxy serves the API server of cfg on loopback and adds no credentials. It calls
+// before and after for each request, as [Intercept] does.
 func Proxy(cfg *rest.Config, before, after func(Op) bool) (*Server, error) {
 	backend, err := url.Parse(cfg.Host)
 	if err != nil {
@@ -205,7 +204,7 @@ func Proxy(cfg *rest.Config, before, after func(Op) bool) (*Server, error) {
 	s, err := serve(Intercept(&httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(backend) },
 		Transport:     transport,
-		FlushInterval: -1, // a watch event must not wait for the next
+		FlushInterval: -1, // flush each watch event at once
 		ErrorLog:      log.New(io.Discard, "", 0),
 	}, before, after), "https", cert)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Command billing runs the billing service of the tenant example by itself.
+// Command billing runs the billing service of the tenant example.
 package main
 
 import (
@@ -13,13 +13,13 @@ import (
 )
 
 func main() {
-	listen := flag.String("listen", "127.0.0.1:8090", "address to listen on")
+	listen := flag.String("listen", "127.0.0.1:8090", "listen on this `address`")
 	flag.Parse()
 	if flag.NArg() > 0 {
-		fmt.Fprintf(os.Stderr, "billing: unexpected argument %q\n", flag.Arg(0))
+		fmt.Fprintf(os.Stderr, "billing: unexpected argument %q: use flags only\n", flag.Arg(0))
 		os.Exit(2)
 	}
-	fmt.Fprintf(os.Stderr, "billing: listening on %s; accounts are kept in memory\n", *listen)
+	fmt.Fprintf(os.Stderr, "billing: listening on %s; the accounts are in memory only\n", *listen)
 	s := &http.Server{Addr: *listen, Handler: new(billing.Server), ReadHeaderTimeout: 10 * time.Second}
 	if err := s.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 		fmt.Fprintln(os.Stderr, "billing:", err)

@@ -15,72 +15,72 @@ import (
 	"github.com/controllerkit/controllerkit/examples/tenant/internal/lab"
 )
 
-// teller prints what happens, with the time since the start. Events come from
-// several goroutines.
-type teller struct {
+// printer prints steps, checks and events with the time since the start. Several
+// goroutines use it.
+type printer struct {
 	begin time.Time
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	w      io.Writer
 	steps  int
 	checks []string
 	events map[string]int // by kind
 }
 
-func newTeller(w io.Writer) *teller {
-	return &teller{begin: time.Now(), w: w, events: map[string]int{}}
+func newPrinter(w io.Writer) *printer {
+	return &printer{begin: time.Now(), w: w, events: map[string]int{}}
 }
 
-func (t *teller) printLocked(mark, format string, args ...any) {
-	fmt.Fprintf(t.w, "%6.2fs  %s %s\n", time.Since(t.begin).Seconds(), mark, fmt.Sprintf(format, args...))
+func (p *printer) printLocked(mark, format string, args ...any) {
+	fmt.Fprintf(p.w, "%6.2fs  %s %s\n", time.Since(p.begin).Seconds(), mark, fmt.Sprintf(format, args...))
 }
 
-func (t *teller) step(format string, args ...any) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.steps++
-	fmt.Fprintln(t.w)
-	t.printLocked("==", "%d. %s", t.steps, fmt.Sprintf(format, args...))
+func (p *printer) step(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.steps++
+	fmt.Fprintln(p.w)
+	p.printLocked("==", "%d. %s", p.steps, fmt.Sprintf(format, args...))
 }
 
-// check says what has just been seen to be true.
-func (t *teller) check(format string, args ...any) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// check prints a statement that the demo has verified.
+func (p *printer) check(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	text := fmt.Sprintf(format, args...)
-	t.checks = append(t.checks, text)
-	t.printLocked("ok", "%s", text)
+	p.checks = append(p.checks, text)
+	p.printLocked("ok", "%s", text)
 }
 
-func (t *teller) failed(err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.printLocked("FAILED", "%v", err)
+func (p *printer) failed(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.printLocked("FAILED", "%v", err)
 }
 
-func (t *teller) quote(what, text string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	fmt.Fprintf(t.w, "--- %s:\n%s\n---\n", what, text)
+func (p *printer) quote(what, text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fmt.Fprintf(p.w, "--- %s:\n%s\n---\n", what, text)
 }
 
-func (t *teller) summary() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	fmt.Fprintf(t.w, "\nSummary: %d steps, %d checks, all true, in %.0fs\n", t.steps, len(t.checks), time.Since(t.begin).Seconds())
+func (p *printer) summary() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fmt.Fprintf(p.w, "\nSummary: %d steps and %d checks passed in %.0fs\n", p.steps, len(p.checks), time.Since(p.begin).Seconds())
 	for _, kind := range []string{"Tenant", "Namespace", "ResourceQuota", "RoleBinding", "NetworkPolicy", "Lease"} {
-		fmt.Fprintf(t.w, "  %-14s %3d events seen\n", kind, t.events[kind])
+		fmt.Fprintf(p.w, "  %-14s %3d events\n", kind, p.events[kind])
 	}
 }
 
-// event prints what the observer saw, as far as it is of this story.
-func (t *teller) event(e lab.Event) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// event prints an event of the observer if it is relevant to the demo.
+func (p *printer) event(e lab.Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if e.Initial {
 		return
 	}
-	t.events[e.Kind]++
+	p.events[e.Kind]++
 	name := e.Object.GetName()
 	if ns := e.Object.GetNamespace(); ns != "" {
 		name = ns + "/" + name
@@ -89,12 +89,12 @@ func (t *teller) event(e lab.Event) {
 	what := ""
 	switch obj := e.Object.(type) {
 	case *v1alpha1.Tenant:
-		what = t.tenant(e, obj)
+		what = p.tenant(e, obj)
 		if what == "" && e.Type == "Modified" {
 			return
 		}
 	case *coordinationv1.Lease:
-		// Renewals are no news.
+		// Renewals are not printed.
 		old, _ := e.Previous.(*coordinationv1.Lease)
 		holder := holderOf(obj)
 		if e.Type == "Modified" && holderOf(old) == holder {
@@ -114,15 +114,15 @@ func (t *teller) event(e lab.Event) {
 	case *corev1.ResourceQuota:
 		old, _ := e.Previous.(*corev1.ResourceQuota)
 		if e.Type == "Modified" && old.Generation == obj.Generation && old.Spec.Hard.Pods().Cmp(*obj.Spec.Hard.Pods()) == 0 {
-			return // its status
+			return // only the status changed
 		}
 		what = fmt.Sprintf(", %s Pods", obj.Spec.Hard.Pods())
 	}
-	t.printLocked(" .", "%s %s %s%s", e.Kind, name, verb, what)
+	p.printLocked(" .", "%s %s %s%s", e.Kind, name, verb, what)
 }
 
-// tenant says how the conditions moved.
-func (t *teller) tenant(e lab.Event, obj *v1alpha1.Tenant) string {
+// tenant describes the changes of a Tenant.
+func (p *printer) tenant(e lab.Event, obj *v1alpha1.Tenant) string {
 	if e.Type == "Deleted" {
 		return ""
 	}
@@ -130,7 +130,7 @@ func (t *teller) tenant(e lab.Event, obj *v1alpha1.Tenant) string {
 	if old, ok := e.Previous.(*v1alpha1.Tenant); ok {
 		before = old.Status.Conditions
 		if old.DeletionTimestamp == nil && obj.DeletionTimestamp != nil {
-			return ": it is being deleted"
+			return ": deletion requested"
 		}
 		if old.Generation != obj.Generation {
 			return fmt.Sprintf(": generation %d", obj.Generation)
