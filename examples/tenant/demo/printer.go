@@ -106,7 +106,8 @@ func (p *printer) event(e lab.Event) {
 		}
 	case *corev1.Namespace:
 		if e.Type == "Modified" {
-			if obj.Status.Phase != corev1.NamespaceTerminating {
+			old, _ := e.Previous.(*corev1.Namespace)
+			if obj.Status.Phase != corev1.NamespaceTerminating || old.Status.Phase == corev1.NamespaceTerminating {
 				return
 			}
 			verb = "is terminating"
