@@ -55,7 +55,7 @@ func (q *Queue[K]) stampRunningLocked() {
 	q.stamping = false
 	now := q.now()
 	for k := q.running.head; k != 0; {
-		e := q.held.at(k)
+		e := q.held.At(k)
 		if e.order == unknown {
 			e.order = now
 		}

@@ -1,6 +1,10 @@
 package queue
 
-import "time"
+import (
+	"time"
+
+	"github.com/controllerkit/controllerkit/queue/internal/heap"
+)
 
 // expireAtOnce is how many delays end before the queue is unlocked for others.
 const expireAtOnce = 256
@@ -22,7 +26,7 @@ func (q *Queue[K]) AddRateLimited(key K) {
 
 // delays are the keys that wait for their time and do not run.
 type delays struct {
-	heap[delay]
+	heap.Heap[delay]
 	seq   int64       // numbers them: equal times end in the order asked
 	timer *time.Timer // ends the earliest delay; nil until the first one
 	armed int64       // when timer fires; never while it is stopped
@@ -38,11 +42,11 @@ type delay struct {
 func newDelays(s *entries) delays {
 	return delays{
 		armed: never,
-		heap: heap[delay]{
-			less: func(a, b delay) bool {
-				return a.at < b.at || a.at == b.at && s.at(a.ref).order < s.at(b.ref).order
+		Heap: heap.Heap[delay]{
+			Less: func(a, b delay) bool {
+				return a.at < b.at || a.at == b.at && s.At(a.ref).order < s.At(b.ref).order
 			},
-			place: func(d delay) *int32 { return &s.at(d.ref).place },
+			Place: func(d delay) *int32 { return &s.At(d.ref).place },
 		},
 	}
 }
@@ -52,13 +56,13 @@ func (q *Queue[K]) delayLocked(k ref, e *entry, now int64) {
 	e.state = stateDelayed
 	q.delays.seq++
 	e.order = q.delays.seq
-	q.delays.push(delay{at: e.at, ref: k})
+	q.delays.Push(delay{at: e.at, ref: k})
 	q.armLocked(now)
 }
 
 // hastenLocked ends a key's delay earlier.
 func (q *Queue[K]) hastenLocked(k ref, e *entry, now, due int64) {
-	q.delays.remove(delay{ref: k})
+	q.delays.Remove(delay{ref: k})
 	e.at = due
 	q.delayLocked(k, e, now)
 }
@@ -68,14 +72,14 @@ func (q *Queue[K]) hastenLocked(k ref, e *entry, now, due int64) {
 // expire then sets it anew, which is cheaper than to do it at each change.
 func (q *Queue[K]) armLocked(now int64) {
 	d := &q.delays
-	if d.len() == 0 || q.stopping {
+	if d.Len() == 0 || q.stopping {
 		if d.armed != never {
 			d.timer.Stop()
 			d.armed = never
 		}
 		return
 	}
-	due := d.first().at
+	due := d.First().at
 	if due >= d.armed {
 		return
 	}
@@ -104,14 +108,14 @@ func (q *Queue[K]) expireSome() bool {
 	}
 	now := q.now()
 	for range expireAtOnce {
-		if q.delays.len() == 0 || q.delays.first().at > now {
+		if q.delays.Len() == 0 || q.delays.First().at > now {
 			q.delays.armed = never // the timer fired, or fires for nothing
 			q.armLocked(now)
 			return false
 		}
-		due := q.delays.first()
-		q.delays.remove(due)
-		q.addReadyLocked(due.ref, q.held.at(due.ref))
+		due := q.delays.First()
+		q.delays.Remove(due)
+		q.addReadyLocked(due.ref, q.held.At(due.ref))
 	}
 	return true
 }

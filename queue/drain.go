@@ -92,12 +92,12 @@ func (q *Queue[K]) Pending() []K {
 }
 
 func (q *Queue[K]) pendingLocked() []K {
-	if q.held.n == 0 {
+	if q.held.Len() == 0 {
 		return nil
 	}
-	keys := make([]K, 0, q.held.n)
-	for k := range q.held.all {
-		keys = append(keys, q.held.key(k))
+	keys := make([]K, 0, q.held.Len())
+	for k := range q.held.All {
+		keys = append(keys, q.held.Key(k))
 	}
 	return keys
 }

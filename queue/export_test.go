@@ -31,7 +31,7 @@ func (q *Queue[K]) tryOrEnterLocked(ended bool) (key K, ok bool, w *Waiter) {
 	k, e, wait := q.tryLocked(ended)
 	switch {
 	case e != nil:
-		return q.held.key(k), true, nil
+		return q.held.Key(k), true, nil
 	case wait:
 		return key, false, q.enterLocked()
 	}
@@ -61,13 +61,13 @@ func (q *Queue[K]) Inside(waits map[*Waiter]string) string {
 	var s strings.Builder
 	list := func(name string, l list) {
 		fmt.Fprintf(&s, "%s", name)
-		for k := l.head; k != 0; k = q.held.at(k).next {
-			e := q.held.at(k)
-			fmt.Fprintf(&s, " %v/%d/%d/%d/%v/%v/%d", q.held.key(k), e.state, e.priority, e.then, e.asks, e.forgot, e.asked)
+		for k := l.head; k != 0; k = q.held.At(k).next {
+			e := q.held.At(k)
+			fmt.Fprintf(&s, " %v/%d/%d/%d/%v/%v/%d", q.held.Key(k), e.state, e.priority, e.then, e.asks, e.forgot, e.asked)
 		}
 		s.WriteByte(';')
 	}
-	levels := append([]*level{}, q.ready.lower.least(1<<30)...)
+	levels := append([]*level{}, q.ready.lower.Least(1<<30)...)
 	if q.ready.top != nil {
 		levels = append(levels, q.ready.top)
 	}
@@ -80,13 +80,13 @@ func (q *Queue[K]) Inside(waits map[*Waiter]string) string {
 		}
 	}
 	list("running", q.running)
-	for _, d := range q.delays.least(1 << 30) {
-		fmt.Fprintf(&s, "delayed %v/%d;", q.held.key(d.ref), q.held.at(d.ref).priority)
+	for _, d := range q.delays.Least(1 << 30) {
+		fmt.Fprintf(&s, "delayed %v/%d;", q.held.Key(d.ref), q.held.At(d.ref).priority)
 	}
 	for w := q.waiters.head; w != nil; w = w.next {
 		fmt.Fprintf(&s, "waits %s;", waits[w])
 	}
-	fmt.Fprintf(&s, "%d %d %d %v %v %v", q.held.n, q.ready.n, q.waiters.woken, q.stopping, q.settled, q.delays.armed != never)
+	fmt.Fprintf(&s, "%d %d %d %v %v %v", q.held.Len(), q.ready.n, q.waiters.woken, q.stopping, q.settled, q.delays.armed != never)
 	return s.String()
 }
 

@@ -99,8 +99,8 @@ func (q *Queue[K]) setGaugesLocked() {
 	now := q.now()
 	var total float64 // a duration of many keys that hang would run over
 	var longest time.Duration
-	for k := q.running.head; k != 0; k = q.held.at(k).next {
-		ran := time.Duration(now - q.held.at(k).order)
+	for k := q.running.head; k != 0; k = q.held.At(k).next {
+		ran := time.Duration(now - q.held.At(k).order)
 		total += ran.Seconds()
 		longest = max(longest, ran)
 	}

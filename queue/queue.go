@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
+
+	"github.com/controllerkit/controllerkit/queue/internal/index"
 )
 
 const (
@@ -67,11 +69,11 @@ type Queue[K comparable] struct {
 
 	mu sync.Mutex // guards everything below
 
-	held    index[K, entry] // every ready, running and delayed key
-	ready   readySet        // in the order in which they are handed out
-	running list            // by start, oldest first
-	delays  delays          // by due time, without those that run
-	waiters waiters         // the Gets that wait
+	held    index.Index[K, entry] // every ready, running and delayed key
+	ready   readySet              // in the order in which they are handed out
+	running list                  // by start, oldest first
+	delays  delays                // by due time, without those that run
+	waiters waiters               // the Gets that wait
 
 	stamp    *time.Timer // tells running keys when they started; nil until it was needed
 	stamping bool        // stamp is set
@@ -94,11 +96,11 @@ func New[K comparable](cfg Config[K]) *Queue[K] {
 		groupOf: cfg.Group,
 		metrics: newMetrics(cfg.Name, cfg.MetricsProvider),
 		made:    time.Now().Add(-1), // so that no time is 0
-		held:    newIndex[K, entry](),
+		held:    index.New[K, entry](),
 		idle:    make(chan struct{}),
 	}
-	q.ready = newReadySet(&q.held.blocks, cmp.Or(cfg.MaxWait, defaultMaxWait))
-	q.delays = newDelays(&q.held.blocks)
+	q.ready = newReadySet(&q.held.Blocks, cmp.Or(cfg.MaxWait, defaultMaxWait))
+	q.delays = newDelays(&q.held.Blocks)
 	if q.limiter == nil {
 		q.limiter = Exponential[K](defaultBase, defaultLimit)
 	}
@@ -137,7 +139,7 @@ type request struct {
 
 // add asks for everything that is the caller's code before it locks.
 func (q *Queue[K]) add(key K, r *request) {
-	hash := q.held.hash(key)
+	hash := q.held.Hash(key)
 	group := ""
 	if q.groupOf != nil {
 		group = q.groupOf(key)
@@ -148,11 +150,11 @@ func (q *Queue[K]) add(key K, r *request) {
 }
 
 func (q *Queue[K]) addLocked(key K, hash uint32, group string, r *request) {
-	k, at := q.held.find(key, hash)
+	k, at := q.held.Find(key, hash)
 	if q.stopping {
 		// Nothing is added any more. But if the key is running, the worker or an
 		// event says that it is not finished with this run: Drain must know.
-		if e := q.held.at(k); k != 0 && e.state == stateRunning && e.then == thenNothing {
+		if e := q.held.At(k); k != 0 && e.state == stateRunning && e.then == thenNothing {
 			e.then, e.at = thenDelayed, after(q.now(), max(r.after, 0))
 		}
 		return
@@ -164,7 +166,7 @@ func (q *Queue[K]) addLocked(key K, hash uint32, group string, r *request) {
 		q.addNewLocked(key, hash, at, group, r)
 		return
 	}
-	e := q.held.at(k)
+	e := q.held.At(k)
 	switch e.state {
 	case stateReady:
 		if r.asks && r.priority > e.priority {
@@ -177,8 +179,8 @@ func (q *Queue[K]) addLocked(key K, hash uint32, group string, r *request) {
 			e.priority = max(e.priority, r.priority)
 		}
 		if r.after <= 0 {
-			q.delays.remove(delay{ref: k})
-			if q.delays.len() == 0 {
+			q.delays.Remove(delay{ref: k})
+			if q.delays.Len() == 0 {
 				q.armLocked(0) // stops the timer
 			}
 			q.addReadyLocked(k, e)
@@ -206,8 +208,8 @@ func (q *Queue[K]) addLocked(key K, hash uint32, group string, r *request) {
 }
 
 // addNewLocked adds a key that the queue does not hold.
-func (q *Queue[K]) addNewLocked(key K, hash uint32, at place, group string, r *request) {
-	k, e := q.held.insert(key, hash, at)
+func (q *Queue[K]) addNewLocked(key K, hash uint32, at index.Place, group string, r *request) {
+	k, e := q.held.Insert(key, hash, at)
 	if e.priority = r.priority; q.groupOf != nil {
 		e.group = q.ready.groups.enter(group)
 	}
@@ -264,7 +266,7 @@ func (q *Queue[K]) GetContext(ctx context.Context) (key K, priority int, ok bool
 	for {
 		k, e, wait := q.tryLocked(ctx.Err() != nil)
 		if e != nil {
-			return q.held.key(k), e.priority, true
+			return q.held.Key(k), e.priority, true
 		}
 		if !wait {
 			return key, 0, false
@@ -291,14 +293,14 @@ func (q *Queue[K]) tryLocked(ended bool) (k ref, e *entry, wait bool) {
 		return 0, nil, !q.stopping
 	}
 	now := int64(unknown)
-	if q.metrics != nil || q.stopping || q.ready.lower.len() > 0 {
+	if q.metrics != nil || q.stopping || q.ready.lower.Len() > 0 {
 		now = q.now()
 	} else if !q.stamping {
 		q.stampSoonLocked()
 	}
 	k, e = q.ready.next(now)
 	e.state, e.order = stateRunning, now
-	q.running.push(q.held.blocks, k, e)
+	q.running.push(q.held.Blocks, k, e)
 	q.wakeLocked()
 	if q.metrics != nil {
 		q.metrics.get(time.Duration(now - e.at))
@@ -312,18 +314,18 @@ func (q *Queue[K]) tryLocked(ended bool) (k ref, e *entry, wait bool) {
 // everything else but what the rate limiter knows. Done of a key that does not
 // run does nothing.
 func (q *Queue[K]) Done(key K) {
-	hash := q.held.hash(key)
+	hash := q.held.Hash(key)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	k, at := q.held.find(key, hash)
+	k, at := q.held.Find(key, hash)
 	if k == 0 {
 		return
 	}
-	e := q.held.at(k)
+	e := q.held.At(k)
 	if e.state != stateRunning {
 		return
 	}
-	q.running.remove(q.held.blocks, e)
+	q.running.remove(q.held.Blocks, e)
 	if q.metrics != nil {
 		q.metrics.work.Observe(time.Duration(q.now() - e.order).Seconds())
 		q.watchGaugesLocked()
@@ -343,7 +345,7 @@ func (q *Queue[K]) Done(key K) {
 		if q.groupOf != nil {
 			q.ready.groups.leave(e.group)
 		}
-		q.held.delete(k, at)
+		q.held.Delete(k, at)
 	}
 	q.settleLocked()
 }
@@ -365,11 +367,11 @@ func (e *entry) settle() {
 // what was asked for while it ran, or 0. Forget does not replace Done.
 func (q *Queue[K]) Forget(key K) {
 	q.limiter.Forget(key)
-	hash := q.held.hash(key)
+	hash := q.held.Hash(key)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if k, _ := q.held.find(key, hash); k != 0 && q.held.at(k).state == stateRunning {
-		q.held.at(k).forgot = true
+	if k, _ := q.held.Find(key, hash); k != 0 && q.held.At(k).state == stateRunning {
+		q.held.At(k).forgot = true
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/time/rate"
 	"k8s.io/client-go/util/workqueue"
+
+	"github.com/controllerkit/controllerkit/queue/internal/index"
 )
 
 // Exponential doubles a key's delay with each failure since Forget, from base
@@ -172,23 +174,23 @@ func (r *combined[K]) NumRequeues(key K) (n int) {
 // in the queue's own index, which is faster than a map when many keys fail at
 // once, and gives back the room when they have recovered.
 type counter[K comparable] struct {
-	mu       sync.Mutex     // guards failures
-	failures *index[K, int] // how often each key failed since Forget; nil until the first
+	mu       sync.Mutex           // guards failures
+	failures *index.Index[K, int] // how often each key failed since Forget; nil until the first
 }
 
 func (c *counter[K]) fail(key K) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.failures == nil {
-		x := newIndex[K, int]()
+		x := index.New[K, int]()
 		c.failures = &x
 	}
-	hash := c.failures.hash(key)
-	k, at := c.failures.find(key, hash)
+	hash := c.failures.Hash(key)
+	k, at := c.failures.Find(key, hash)
 	if k == 0 {
-		k, _ = c.failures.insert(key, hash, at)
+		k, _ = c.failures.Insert(key, hash, at)
 	}
-	n := c.failures.at(k)
+	n := c.failures.At(k)
 	*n++
 	return *n
 }
@@ -199,8 +201,8 @@ func (c *counter[K]) Forget(key K) {
 	if c.failures == nil {
 		return
 	}
-	if k, at := c.failures.find(key, c.failures.hash(key)); k != 0 {
-		c.failures.delete(k, at)
+	if k, at := c.failures.Find(key, c.failures.Hash(key)); k != 0 {
+		c.failures.Delete(k, at)
 	}
 }
 
@@ -210,6 +212,6 @@ func (c *counter[K]) NumRequeues(key K) int {
 	if c.failures == nil {
 		return 0
 	}
-	k, _ := c.failures.find(key, c.failures.hash(key))
-	return *c.failures.at(k) // 0 of none
+	k, _ := c.failures.Find(key, c.failures.Hash(key))
+	return *c.failures.At(k) // 0 of none
 }

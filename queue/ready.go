@@ -3,6 +3,8 @@ package queue
 import (
 	"slices"
 	"time"
+
+	"github.com/controllerkit/controllerkit/queue/internal/heap"
 )
 
 const (
@@ -22,8 +24,8 @@ type readySet struct {
 	maxWait int64
 
 	top    *level             // the highest level with keys, nil if there is none
-	lower  heap[*level]       // all others with keys, the highest first
-	oldest heap[*level]       // the same, the one with the oldest key first
+	lower  heap.Heap[*level]  // all others with keys, the highest first
+	oldest heap.Heap[*level]  // the same, the one with the oldest key first
 	levels table[int, *level] // by priority: all with keys, and some without
 	idle   idlers[*level]     // those without
 
@@ -43,11 +45,11 @@ type mark struct{ seq, at int64 }
 // level is a priority with ready keys.
 type level struct {
 	priority int
-	turn     *lane       // a ring of the lanes with keys; this one is next. nil if there is none
-	ages     heap[*lane] // the same, the one with the oldest key first
-	age      int64       // by which the level stands in oldest
-	places   [2]int32    // in lower and in oldest
-	dropped  bool        // no longer in levels
+	turn     *lane            // a ring of the lanes with keys; this one is next. nil if there is none
+	ages     heap.Heap[*lane] // the same, the one with the oldest key first
+	age      int64            // by which the level stands in oldest
+	places   [2]int32         // in lower and in oldest
+	dropped  bool             // no longer in levels
 	idler    idler[*level]
 }
 
@@ -56,13 +58,13 @@ func newReadySet(entries *entries, maxWait time.Duration) readySet {
 		entries: entries,
 		groups:  newGroups(),
 		maxWait: int64(maxWait),
-		lower: heap[*level]{
-			less:  func(a, b *level) bool { return a.priority > b.priority },
-			place: func(l *level) *int32 { return &l.places[0] },
+		lower: heap.Heap[*level]{
+			Less:  func(a, b *level) bool { return a.priority > b.priority },
+			Place: func(l *level) *int32 { return &l.places[0] },
 		},
-		oldest: heap[*level]{
-			less:  func(a, b *level) bool { return a.age < b.age },
-			place: func(l *level) *int32 { return &l.places[1] },
+		oldest: heap.Heap[*level]{
+			Less:  func(a, b *level) bool { return a.age < b.age },
+			Place: func(l *level) *int32 { return &l.places[1] },
 		},
 	}
 }
@@ -81,7 +83,7 @@ func (r *readySet) push(key ref, e *entry) {
 	first := l.turn == nil
 	l.join(ln)
 	ln.age = e.order
-	l.ages.push(ln)
+	l.ages.Push(ln)
 	if first {
 		r.idle.leave(&l.idler)
 		r.rise(l)
@@ -97,23 +99,23 @@ func (r *readySet) rise(l *level) {
 	case l.priority > r.top.priority:
 		l, r.top = r.top, l
 	}
-	l.age = l.ages.first().age
-	r.lower.push(l)
-	r.oldest.push(l)
+	l.age = l.ages.First().age
+	r.lower.Push(l)
+	r.oldest.Push(l)
 }
 
 // fall takes it away when the last key is gone.
 func (r *readySet) fall(l *level) {
 	if l == r.top {
 		r.top = nil
-		if r.lower.len() == 0 {
+		if r.lower.Len() == 0 {
 			return
 		}
-		l = r.lower.first()
+		l = r.lower.First()
 		r.top = l
 	}
-	r.lower.remove(l)
-	r.oldest.remove(l)
+	r.lower.Remove(l)
+	r.oldest.Remove(l)
 }
 
 func (r *readySet) remove(e *entry) {
@@ -128,7 +130,7 @@ func (r *readySet) removeFrom(ln *lane, e *entry) {
 	}
 	l := ln.level
 	l.leave(ln)
-	l.ages.remove(ln)
+	l.ages.Remove(ln)
 	if ln.extra {
 		ln.group.extra.remove(ln.priority)
 	}
@@ -147,7 +149,7 @@ func (r *readySet) next(now int64) (key ref, e *entry) {
 	if r.served < share { // and no further: an int of 32 bits would run over
 		r.served++
 	}
-	if r.lower.len() > 0 && r.maxWait > 0 {
+	if r.lower.Len() > 0 && r.maxWait > 0 {
 		r.mark(now)
 		if r.served >= share && r.overdue > 0 {
 			if low := r.oldestLower(); low.age <= r.overdue {
@@ -158,7 +160,7 @@ func (r *readySet) next(now int64) (key ref, e *entry) {
 	ln := l.turn
 	l.turn = ln.next
 	key = ln.keys.head
-	e = r.entries.at(key)
+	e = r.entries.At(key)
 	r.removeFrom(ln, e)
 	return key, e
 }
@@ -168,26 +170,26 @@ func (r *readySet) next(now int64) (key ref, e *entry) {
 // leaves: most are never asked for. Until then they are too old, never too young.
 func (r *readySet) oldestLower() *level {
 	for {
-		l := r.oldest.first()
+		l := r.oldest.First()
 		age := r.oldestOf(l)
 		if age == l.age {
 			return l
 		}
 		l.age = age
-		r.oldest.fix(l)
+		r.oldest.Fix(l)
 	}
 }
 
 // oldestOf returns the number of a level's oldest key.
 func (r *readySet) oldestOf(l *level) int64 {
 	for {
-		ln := l.ages.first()
-		age := r.entries.at(ln.keys.head).order
+		ln := l.ages.First()
+		age := r.entries.At(ln.keys.head).order
 		if age == ln.age {
 			return age
 		}
 		ln.age = age
-		l.ages.fix(ln)
+		l.ages.Fix(ln)
 	}
 }
 
@@ -230,9 +232,9 @@ func (r *readySet) makeLane(e *entry, ln *lane) *lane {
 func (r *readySet) level(priority int) *level {
 	l := r.levels.all[priority]
 	if l == nil {
-		l = &level{priority: priority, ages: heap[*lane]{
-			less:  func(a, b *lane) bool { return a.age < b.age },
-			place: func(ln *lane) *int32 { return &ln.place },
+		l = &level{priority: priority, ages: heap.Heap[*lane]{
+			Less:  func(a, b *lane) bool { return a.age < b.age },
+			Place: func(ln *lane) *int32 { return &ln.place },
 		}}
 		l.idler.is = l
 		r.levels.put(priority, l)

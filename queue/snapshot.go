@@ -57,7 +57,7 @@ func (q *Queue[K]) snapshot() (s State, keys []K) {
 		Name:         q.name,
 		Ready:        q.ready.n,
 		Running:      q.running.n,
-		Delayed:      q.delays.len(),
+		Delayed:      q.delays.Len(),
 		ShuttingDown: q.stopping,
 	}
 	q.stampRunningLocked()
@@ -66,10 +66,10 @@ func (q *Queue[K]) snapshot() (s State, keys []K) {
 	list := func(r ref, e *entry, k KeyState) {
 		k.Group, k.Priority = q.ready.groups.all[e.group].name, e.priority
 		s.Keys = append(s.Keys, k)
-		keys = append(keys, q.held.key(r))
+		keys = append(keys, q.held.Key(r))
 	}
 	for r := q.running.head; r != 0 && len(keys) < snapshotKeys; {
-		e := q.held.at(r)
+		e := q.held.At(r)
 		k := KeyState{State: "running", Since: at(e.order), Again: e.then == thenReady}
 		if e.then == thenDelayed {
 			k.Until = at(e.at)
@@ -78,14 +78,14 @@ func (q *Queue[K]) snapshot() (s State, keys []K) {
 		r = e.next
 	}
 	for _, r := range q.ready.first(snapshotKeys) {
-		e, k := q.held.at(r), KeyState{State: "ready"}
+		e, k := q.held.At(r), KeyState{State: "ready"}
 		if q.metrics != nil {
 			k.Since = at(e.at)
 		}
 		list(r, e, k)
 	}
-	for _, d := range q.delays.least(snapshotKeys) {
-		list(d.ref, q.held.at(d.ref), KeyState{State: "delayed", Until: at(d.at)})
+	for _, d := range q.delays.Least(snapshotKeys) {
+		list(d.ref, q.held.At(d.ref), KeyState{State: "delayed", Until: at(d.at)})
 	}
 	return s, keys
 }
@@ -96,7 +96,7 @@ func (r *readySet) first(n int) (first []ref) {
 	if r.top == nil {
 		return nil
 	}
-	for _, l := range append([]*level{r.top}, r.lower.least(n)...) {
+	for _, l := range append([]*level{r.top}, r.lower.Least(n)...) {
 		// One cursor for each lane, as far as there is room for its first key.
 		var cursors []ref
 		for ln := l.turn; len(first)+len(cursors) < n; ln = ln.next {
@@ -111,7 +111,7 @@ func (r *readySet) first(n int) (first []ref) {
 				if len(first) < n {
 					first = append(first, key)
 				}
-				if key = r.entries.at(key).next; key != 0 {
+				if key = r.entries.At(key).next; key != 0 {
 					left = append(left, key)
 				}
 			}
