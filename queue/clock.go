@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// Times are nanoseconds since the queue was made.
+// Times are in nanoseconds since New.
 const (
 	unknown = 0
-	never   = math.MaxInt64 // later than any other
+	never   = math.MaxInt64
 )
 
-// stampPeriod is how late a running key may learn when it started.
+// stampPeriod is the greatest error of the start of a running key.
 const stampPeriod = time.Second
 
-// now reads the clock. It takes half as long as time.Now, which reads the wall
-// clock too, and still longer than a lock: see stampSoonLocked.
+// now returns the time. It reads only the monotonic clock, which takes half as long as
+// time.Now, but still longer than a lock.
 func (q *Queue[K]) now() int64 { return int64(time.Since(q.made)) }
 
-// after returns the time that is d after now; never if that is out of range.
+// after returns now+d, or never if the sum overflows.
 func after(now int64, d time.Duration) int64 {
 	if int64(d) > never-now {
 		return never
@@ -26,11 +26,9 @@ func after(now int64, d time.Duration) int64 {
 	return now + int64(d)
 }
 
-// stampSoonLocked is called instead of now when a key starts to run and no one
-// else wants to know the time: reading the clock for Snapshot alone would be a
-// sixth of a cycle. Nearly all keys are done before the timer fires; the others
-// it tells that they have started now. It fires once for all, at most once in a
-// period, and not while no key starts. It must not be set already.
+// stampSoonLocked sets a timer that sets the start of all running keys. A call of now in
+// each Get, for Snapshot alone, would take a sixth of the time of a key in the queue. Nearly
+// all keys are done before the timer fires. The timer must not be set already.
 func (q *Queue[K]) stampSoonLocked() {
 	q.stamping = true
 	if q.stamp == nil {
@@ -40,7 +38,7 @@ func (q *Queue[K]) stampSoonLocked() {
 	}
 }
 
-// stampRunning is called by the timer.
+// stampRunning runs when the timer fires.
 func (q *Queue[K]) stampRunning() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -6,34 +6,33 @@ import (
 	"github.com/controllerkit/controllerkit/queue/internal/heap"
 )
 
-// expireAtOnce is how many delays end before the queue is unlocked for others.
+// expireAtOnce is the number of delays that end before the queue is unlocked.
 const expireAtOnce = 256
 
-// AddAfter adds key once duration has passed; at once if it is not positive. A
-// key that is ready already is left as it is, a delayed key takes the earlier
-// of the two times. The time of a running key counts from this call as well;
-// it takes effect at Done, and a plain Add before or after it wins. The key
-// keeps the priority that it has; a new key has 0.
+// AddAfter adds key after a delay, or at once if duration is not positive. If the key is
+// ready, AddAfter is a no-op. If the key is delayed, the earlier time wins. If the key is
+// running, the delay starts now and takes effect at Done, unless an Add makes the key ready.
+// The key keeps its priority. A new key has priority 0.
 func (q *Queue[K]) AddAfter(key K, duration time.Duration) {
 	q.add(key, &request{after: duration})
 }
 
-// AddRateLimited is AddAfter with the delay that the rate limiter says, and is
-// what workqueue_retries_total counts.
+// AddRateLimited is AddAfter with the delay of the rate limiter. The metric
+// workqueue_retries_total counts its calls.
 func (q *Queue[K]) AddRateLimited(key K) {
-	q.add(key, &request{after: q.limiter.When(key), retry: true}) // When is the caller's code: not under the lock
+	q.add(key, &request{after: q.limiter.When(key), retry: true}) // not under the lock, because When is the caller's code
 }
 
-// delays are the keys that wait for their time and do not run.
+// delays holds the delayed keys.
 type delays struct {
 	heap.Heap[delay]
-	seq   int64       // numbers them: equal times end in the order asked
-	timer *time.Timer // ends the earliest delay; nil until the first one
-	armed int64       // when timer fires; never while it is stopped
+	seq   int64       // numbers the delays, so that equal times end in order
+	timer *time.Timer // ends the earliest delay; nil until the first delay
+	armed int64       // when timer fires; never if it is stopped
 }
 
-// delay is a delayed key. Its due time stands here too, so that the heap need not
-// look at the entries that it compares.
+// delay is a delayed key. It repeats the time of the entry, so that the heap compares delays
+// without a cache miss.
 type delay struct {
 	at  int64
 	ref ref
@@ -51,7 +50,7 @@ func newDelays(s *entries) delays {
 	}
 }
 
-// delayLocked delays a key that is in no other state until e.at.
+// delayLocked delays a key until e.at. The key must be in no other state.
 func (q *Queue[K]) delayLocked(k ref, e *entry, now int64) {
 	e.state = stateDelayed
 	q.delays.seq++
@@ -60,16 +59,16 @@ func (q *Queue[K]) delayLocked(k ref, e *entry, now int64) {
 	q.armLocked(now)
 }
 
-// hastenLocked ends a key's delay earlier.
+// hastenLocked shortens the delay of a key.
 func (q *Queue[K]) hastenLocked(k ref, e *entry, now, due int64) {
 	q.delays.Remove(delay{ref: k})
 	e.at = due
 	q.delayLocked(k, e, now)
 }
 
-// armLocked sees to it that the timer fires no later than the earliest delay
-// ends. It may fire too early, when that delay was cancelled or hastened:
-// expire then sets it anew, which is cheaper than to do it at each change.
+// armLocked sets the timer to the earliest delay. If that delay ends by an add, the timer
+// fires too early, and expire sets it again. This is cheaper than a change of the timer at
+// each add.
 func (q *Queue[K]) armLocked(now int64) {
 	d := &q.delays
 	if d.Len() == 0 || q.stopping {
@@ -91,15 +90,14 @@ func (q *Queue[K]) armLocked(now int64) {
 	}
 }
 
-// expire is called by the timer. A call that was under way when the timer was
-// stopped or set anew finds nothing due.
+// expire runs when the timer fires. If the timer was stopped or set again just before, no
+// delay may be due.
 func (q *Queue[K]) expire() {
 	for q.expireSome() {
 	}
 }
 
-// expireSome ends some of the delays that are due and says whether there may be
-// more.
+// expireSome ends some of the due delays, and reports whether there may be more.
 func (q *Queue[K]) expireSome() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -109,7 +107,7 @@ func (q *Queue[K]) expireSome() bool {
 	now := q.now()
 	for range expireAtOnce {
 		if q.delays.Len() == 0 || q.delays.First().at > now {
-			q.delays.armed = never // the timer fired, or fires for nothing
+			q.delays.armed = never // the timer has fired
 			q.armLocked(now)
 			return false
 		}

@@ -6,13 +6,12 @@ import (
 	"fmt"
 )
 
-// ErrShutDown is wrapped by the error of a Drain that ShutDown ended.
+// ErrShutDown is in the error of Drain if ShutDown ended it.
 var ErrShutDown = errors.New("queue: shut down")
 
-// ShutDown stops the queue: nothing is added any more, no delay ends, no timer
-// runs. Keys that are ready are still handed out, then every Get returns. It
-// does not wait, and ends every ShutDownWithDrain and Drain that waits. It may
-// be called any number of times.
+// ShutDown stops the queue: adds are dropped, delays do not end, and timers stop. Get still
+// returns the ready keys, and then returns without a key. ShutDown does not wait. It ends
+// all waiting calls of ShutDownWithDrain and Drain. It can be called more than once.
 func (q *Queue[K]) ShutDown() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -23,31 +22,29 @@ func (q *Queue[K]) ShutDown() {
 	}
 }
 
-// ShutDownWithDrain stops the queue like ShutDown and waits until every ready
-// key was handed out and every running key is done. It has no deadline: it
-// needs workers that go on calling Get, and never returns if one of them does
-// not call Done, unless ShutDown is called. Any number of callers may wait.
+// ShutDownWithDrain stops the queue as ShutDown does, and waits until no key is ready or
+// running. The workers must continue to call Get and Done. Without them it waits until
+// ShutDown is called. Any number of callers can wait.
 func (q *Queue[K]) ShutDownWithDrain() {
 	_, _ = q.Drain(context.Background())
 }
 
-// ShuttingDown says whether ShutDown, ShutDownWithDrain or Drain was called.
+// ShuttingDown reports whether ShutDown, ShutDownWithDrain or Drain was called.
 func (q *Queue[K]) ShuttingDown() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.stopping
 }
 
-// Drain is ShutDownWithDrain with a deadline: it stops the queue and waits until
-// no key is ready or running, or ctx is done. Workers go on calling Get
-// meanwhile. Delayed keys are not waited for.
+// Drain stops the queue, and waits until no key is ready or running, or until ctx is done.
+// The workers must continue to call Get and Done. Drain does not wait for delayed keys.
 //
-// left holds every key that was not finished when Drain returned, each once, in
-// no order: ready, running and delayed ones, and those that were added again
-// while they ran, after the queue was stopped. err is nil if no key was ready or
-// running, and otherwise wraps context.Cause(ctx) if ctx was done before, or
-// ErrShutDown if ShutDown was called. The keys in left stay in the queue: workers
-// that still call Get get the ready ones.
+// Drain returns the unfinished keys, each once, in no particular order: the ready, running
+// and delayed keys, and the keys that were added again while they ran. These keys stay in
+// the queue, so workers may still get the ready keys.
+//
+// If no key is ready or running, err is nil. Otherwise it wraps context.Cause(ctx) if ctx is
+// done, or ErrShutDown if ShutDown was called.
 func (q *Queue[K]) Drain(ctx context.Context) (left []K, err error) {
 	abort := q.stop()
 	select {
@@ -60,7 +57,7 @@ func (q *Queue[K]) Drain(ctx context.Context) (left []K, err error) {
 	return q.left(err)
 }
 
-// stop stops the queue for a Drain; a ShutDown closes the channel.
+// stop stops the queue for Drain. ShutDown closes the channel.
 func (q *Queue[K]) stop() (abort <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -71,8 +68,8 @@ func (q *Queue[K]) stop() (abort <-chan struct{}) {
 	return q.abort
 }
 
-// left is what a Drain returns that has ended for the reason of err, nil if the
-// queue was idle. Keys may have finished since: both results must agree.
+// left returns the results of Drain. err is the reason why Drain ended, nil if the queue was
+// idle. The last keys may have finished since: then the error is nil.
 func (q *Queue[K]) left(err error) ([]K, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -83,8 +80,8 @@ func (q *Queue[K]) left(err error) ([]K, error) {
 	return left, fmt.Errorf("queue: drain: %d keys left: %w", len(left), err)
 }
 
-// Pending returns every ready, running and delayed key once, in no order. It
-// copies all of them with the queue locked.
+// Pending returns each ready, running and delayed key once, in no particular order. It
+// copies all keys under the lock.
 func (q *Queue[K]) Pending() []K {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -116,8 +113,8 @@ func (q *Queue[K]) stopLocked() {
 	q.settleLocked()
 }
 
-// settleLocked tells the drains when there is nothing to wait for. Once that is
-// so it stays so, because a stopped queue takes no keys.
+// settleLocked ends the waiting drains if no key is ready or running. A stopped queue takes
+// no keys, so this state is final.
 func (q *Queue[K]) settleLocked() {
 	if q.stopping && !q.settled && q.ready.n == 0 && q.running.n == 0 {
 		q.settled = true

@@ -43,7 +43,7 @@ const (
 type then uint8
 
 const (
-	thenNothing then = iota // the queue forgets the key
+	thenForgotten then = iota
 	thenReady
 	thenDelayed // until entry.at
 )

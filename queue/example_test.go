@@ -184,18 +184,23 @@ func ExampleTokenBucket() {
 
 func ExampleFastSlow() {
 	limiter := queue.FastSlow[string](100*time.Millisecond, time.Minute, 2)
-	fmt.Println(limiter.When("a"), limiter.When("a"), limiter.When("a"))
-	// Output: 100ms 100ms 1m0s
+	for range 3 {
+		fmt.Println(limiter.When("a") <= 100*time.Millisecond)
+	}
+	// Output:
+	// true
+	// true
+	// false
 }
 
 func ExampleMaxOf() {
-	limiter := queue.MaxOf(queue.FastSlow[string](time.Second, time.Second, 0), queue.FastSlow[string](0, time.Minute, 1))
-	fmt.Println(limiter.When("a"), limiter.When("a"))
-	// Output: 1s 1m0s
-}
-
-func ExampleMinOf() {
-	limiter := queue.MinOf(queue.FastSlow[string](time.Second, time.Second, 0), queue.FastSlow[string](0, time.Minute, 1))
-	fmt.Println(limiter.When("a"), limiter.When("a"))
-	// Output: 0s 1s
+	limiter := queue.MaxOf(
+		queue.Exponential[string](5*time.Millisecond, 5*time.Minute),
+		queue.FastSlow[string](0, time.Minute, 1),
+	)
+	fmt.Println(limiter.When("a") <= 5*time.Millisecond)
+	fmt.Println(limiter.When("a") >= 30*time.Second)
+	// Output:
+	// true
+	// true
 }

@@ -6,20 +6,19 @@ import (
 	"time"
 )
 
-// The lock sections of the methods that have more than one, one by one: for the
-// test that runs them in every order.
+// TestOrders runs the lock sections of the methods in every order. These methods are the
+// sections of the methods that have more than one.
 
 type Waiter = waiter
 
-// TryGet is what GetContext does under the lock before it waits or returns. If
-// it has to wait it is now a waiter.
+// TryGet is the first section of GetContext. If w is not nil, the caller must wait.
 func (q *Queue[K]) TryGet(ended bool) (key K, ok bool, w *Waiter) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.tryOrEnterLocked(ended)
 }
 
-// Arrive is what it does once its wait is over.
+// Arrive is the section of GetContext after a wait.
 func (q *Queue[K]) Arrive(w *Waiter, ended bool) (key K, ok bool, again *Waiter) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -38,7 +37,7 @@ func (q *Queue[K]) tryOrEnterLocked(ended bool) (key K, ok bool, w *Waiter) {
 	return key, false, nil
 }
 
-// Woken says whether a wake-up is waiting for w.
+// Woken reports whether w has been woken.
 func (w *waiter) Woken() bool { return len(w.wake) > 0 }
 
 // Stop, Idle and Left are the sections of Drain.
@@ -46,15 +45,14 @@ func (q *Queue[K]) Stop()              { q.stop() }
 func (q *Queue[K]) Idle() bool         { q.mu.Lock(); defer q.mu.Unlock(); return q.settled }
 func (q *Queue[K]) Left() ([]K, error) { return q.left(nil) }
 
-// Armed says whether the timer is set.
+// Armed reports whether the timer of the delays is set.
 func (q *Queue[K]) Armed() bool { q.mu.Lock(); defer q.mu.Unlock(); return q.delays.armed != never }
 
-// SetServed makes it n Gets since a lower priority had its turn.
+// SetServed sets the number of calls of Get since a lower priority had its turn.
 func (q *Queue[K]) SetServed(n int) { q.mu.Lock(); defer q.mu.Unlock(); q.ready.served = n }
 
-// Inside describes all of the queue that its future depends on: two queues of
-// which it is the same, but for numbers, do the same from here on. waits names
-// the waiters.
+// Inside describes the state of the queue. If two queues have the same description, except
+// for numbers, they behave in the same way from now on. The map has the names of waiters.
 func (q *Queue[K]) Inside(waits map[*Waiter]string) string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -90,7 +88,7 @@ func (q *Queue[K]) Inside(waits map[*Waiter]string) string {
 	return s.String()
 }
 
-// StopTimers stops every timer and says whether one was set.
+// StopTimers stops all timers, and reports whether one was set.
 func (q *Queue[K]) StopTimers() (set bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

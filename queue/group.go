@@ -5,44 +5,43 @@ import (
 	"strings"
 )
 
-// Groups, levels and lanes without keys are kept, so that keys that come and go
-// do not make them anew each time; no more than so many, so that those of a burst
-// are not kept for ever. Those that are known for longest go first.
+// A bounded number of groups, levels and lanes without keys is kept, so that adding and
+// removing a key in turn does not allocate. The oldest are dropped first.
 const (
 	maxIdleGroups = 2048
 	maxIdleLevels = 64
 	maxLanes      = 8
 )
 
-// groups are the groups of all keys that the queue holds, and some without keys.
-// Number 0 is the one of all keys when Config.Group is nil.
+// groups holds the groups of all keys, and some without keys. Number 0 is the group of all
+// keys if Config.Group is nil.
 type groups struct {
-	all    []*group // nil where one was dropped
-	spare  []uint32 // the numbers of those
+	all    []*group // by number; nil if the group was dropped
+	spare  []uint32 // the numbers of dropped groups
 	byName table[string, uint32]
-	idle   idlers[*group] // those without keys
+	idle   idlers[*group] // the groups without keys
 }
 
 type group struct {
 	name  string
-	keys  uint32 // how many keys of it the queue holds
+	keys  uint32 // the number of its keys in the queue
 	nLane uint32
-	lanes *lane              // as a list: up to maxLanes priorities, the last one that was made first
-	extra *table[int, *lane] // by priority: others, while they have keys. nil until there is one
+	lanes *lane              // a list of up to maxLanes lanes, the newest first
+	extra *table[int, *lane] // more lanes by priority, while they have keys; nil until the first
 	idler idler[*group]
 }
 
-// lane holds the ready keys of one group and priority, first come first served.
+// lane holds the ready keys of one group and priority, the oldest first.
 type lane struct {
 	priority   int
 	group      *group
 	level      *level
 	sibling    *lane // next in the group's list
 	keys       list
-	next, prev *lane // in the level's ring, nil while it has no keys
-	age        int64 // by which the lane stands in the level's ages
+	next, prev *lane // in the level's ring; nil without keys
+	age        int64 // the order of the lane in the level's ages
 	place      int32 // in ages
-	extra      bool  // is in the group's extra
+	extra      bool  // it is in the group's extra
 }
 
 func newGroups() groups {
@@ -60,7 +59,7 @@ func (s *groups) enter(name string) uint32 {
 		g.keys++
 		return i
 	}
-	// A part of the key, as names often are, would hold on to all of it.
+	// The name is often a part of the key, and would keep the whole key in memory.
 	g := &group{name: strings.Clone(name), keys: 1}
 	g.idler.is = g
 	if n := len(s.spare); n > 0 {
@@ -74,7 +73,7 @@ func (s *groups) enter(name string) uint32 {
 	return i
 }
 
-// leave is called when the queue forgets a key of a group.
+// leave counts a key that leaves the queue.
 func (s *groups) leave(i uint32) {
 	g := s.all[i]
 	if g.keys--; g.keys > 0 {
@@ -119,7 +118,7 @@ func (g *group) add(ln *lane) {
 	g.extra.put(ln.priority, ln)
 }
 
-// makeRoom drops the oldest lane without keys from the list, if there is one.
+// makeRoom drops the oldest lane without keys from the list.
 func (g *group) makeRoom() {
 	var idle **lane
 	for at := &g.lanes; *at != nil; at = &(*at).sibling {
@@ -133,15 +132,15 @@ func (g *group) makeRoom() {
 	}
 }
 
-// idlers are groups, or levels, without keys, in the order in which they were listed.
-// Most have a key again soon: who does stays in the list, and leaves it when it comes
-// up, as a list that is always right took 4 % of a cycle.
+// idlers lists the groups or levels without keys, the oldest first. Most of them get a key
+// again soon. They stay in the list until oldest reaches them, because their removal at once
+// took 4 % of the time of a key in the queue.
 type idlers[T any] struct {
 	head, tail *idler[T]
-	n          int // how many are idle
+	n          int // the number of idle groups or levels
 }
 
-// idler is the place of one of them, which is part of it.
+// idler is a part of a group or level.
 type idler[T any] struct {
 	is     T
 	next   *idler[T]
@@ -169,7 +168,7 @@ func (l *idlers[T]) leave(i *idler[T]) {
 	i.idle = false
 }
 
-// oldest takes out the first one; there must be one.
+// oldest removes and returns the oldest idle group or level. The list must have one.
 func (l *idlers[T]) oldest() T {
 	for {
 		i := l.head
@@ -184,10 +183,10 @@ func (l *idlers[T]) oldest() T {
 	}
 }
 
-// table is a map that gives back the room of a burst, which a map never does.
+// table is a map that frees its memory after a burst, which a Go map does not.
 type table[K comparable, V any] struct {
-	all  map[K]V // nil while it is empty
-	peak int     // most entries since all was made
+	all  map[K]V // nil if it is empty
+	peak int     // the most entries since all was made
 }
 
 func (t *table[K, V]) put(key K, v V) {

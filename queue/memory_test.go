@@ -86,7 +86,11 @@ func TestMemoryAfterABurst(t *testing.T) {
 	}
 }
 
-// Proves Q10.
+// TestMemoryOfAKey measures the bytes that a key takes, without the bytes of its string:
+// with one group for all keys, with a group for each key, and with a priority for each
+// key.
+//
+// It proves Q10.
 func TestMemoryOfAKey(t *testing.T) {
 	const header = 16 // of a string
 	n := 1_000_000
@@ -97,22 +101,31 @@ func TestMemoryOfAKey(t *testing.T) {
 	for i := range keys {
 		keys[i] = fmt.Sprint("namespace/name-", i)
 	}
+	own := func(key string) string { return key }
 	for _, tc := range []struct {
 		name  string
-		add   func(q *queue.Queue[string], key string)
-		limit int64 // bytes, without what the key holds
+		group func(key string) string
+		add   func(q *queue.Queue[string], key string, i int)
+		limit int64
 	}{
-		{"ready", func(q *queue.Queue[string], key string) { q.Add(key) }, 110 + header},
-		{"delayed", func(q *queue.Queue[string], key string) { q.AddAfter(key, time.Hour) }, 140 + header},
+		{"ready", nil, func(q *queue.Queue[string], key string, _ int) { q.Add(key) }, 110},
+		{"delayed", nil, func(q *queue.Queue[string], key string, _ int) { q.AddAfter(key, time.Hour) }, 140},
+		{"ready, a group for each key", own, func(q *queue.Queue[string], key string, _ int) { q.Add(key) }, 380},
+		{"ready, a priority for each key", nil, func(q *queue.Queue[string], key string, i int) {
+			q.AddWith(queue.AddOptions{Priority: i}, key)
+		}, 620},
+		{"ready, a group and a priority for each key", own, func(q *queue.Queue[string], key string, i int) {
+			q.AddWith(queue.AddOptions{Priority: i}, key)
+		}, 620},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			q := queue.New(queue.Config[string]{})
+			q := queue.New(queue.Config[string]{Group: tc.group})
 			defer q.ShutDown()
 			before := heapInUse()
-			for _, key := range keys {
-				tc.add(q, key)
+			for i, key := range keys {
+				tc.add(q, key, i)
 			}
-			got := (heapInUse() - before) / int64(n)
+			got := (heapInUse()-before)/int64(n) - header
 			t.Logf("%d bytes a key", got)
 			if got > tc.limit {
 				t.Errorf("each of %d keys takes %d bytes, want at most %d", n, got, tc.limit)

@@ -7,13 +7,12 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// gaugePeriod is how often the gauges of running keys are refreshed.
+// gaugePeriod is the time between two refreshes of the gauges of running keys.
 const gaugePeriod = 500 * time.Millisecond
 
-// metrics are client-go's, with client-go's meanings, except that retries
-// counts rate-limited adds only. Without a name or a provider there are none.
+// metrics are the metrics of client-go. Retries counts rate-limited adds only.
 type metrics struct {
-	depth      workqueue.GaugeMetric // ready, or running and to run again after Done
+	depth      workqueue.GaugeMetric // the keys that are ready, or become ready at Done
 	adds       workqueue.CounterMetric
 	retries    workqueue.CounterMetric
 	latency    workqueue.HistogramMetric
@@ -37,8 +36,8 @@ func newMetrics(name string, p workqueue.MetricsProvider) *metrics {
 	}
 }
 
-// made returns a metric that a provider made. Without one an add would fail half
-// way and lose its key.
+// made returns a metric that a provider made. It panics if the metric is nil: otherwise an add
+// would panic under the lock and lose its key.
 func made[M any](by string, metric M) M {
 	if any(metric) == nil {
 		panic(fmt.Sprintf("queue: Config.MetricsProvider: %s returned nil: return a metric that does nothing", by))
@@ -56,9 +55,9 @@ func (m *metrics) get(waited time.Duration) {
 	m.latency.Observe(waited.Seconds())
 }
 
-// watchGaugesLocked is called when a key starts or stops running: the gauges are
-// refreshed by a timer while any runs, and are 0 when none does. A stopped queue
-// has no timer; its gauges change when a key starts or is done.
+// watchGaugesLocked updates the gauges when a key starts or ends. While a key runs, a timer
+// refreshes them. If no key runs, they are 0. A stopped queue has no timer: its gauges change
+// only when a key starts or ends.
 func (q *Queue[K]) watchGaugesLocked() {
 	switch {
 	case q.stopping || q.running.n == 0 && q.shown:
@@ -73,7 +72,7 @@ func (q *Queue[K]) watchGaugesLocked() {
 	}
 }
 
-// stopGaugesLocked is called when the queue is stopped.
+// stopGaugesLocked stops the timer when the queue is stopped.
 func (q *Queue[K]) stopGaugesLocked() {
 	if q.ticking {
 		q.gauges.Stop()
@@ -81,8 +80,8 @@ func (q *Queue[K]) stopGaugesLocked() {
 	}
 }
 
-// refreshGauges is called by the timer. It is not stopped when no key runs any
-// more, as the next one mostly comes before it fires.
+// refreshGauges runs when the timer fires. The timer is not stopped when the last key ends,
+// because the next key mostly starts before it fires.
 func (q *Queue[K]) refreshGauges() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -97,7 +96,7 @@ func (q *Queue[K]) refreshGauges() {
 
 func (q *Queue[K]) setGaugesLocked() {
 	now := q.now()
-	var total float64 // a duration of many keys that hang would run over
+	var total float64 // a Duration would overflow if many keys hang
 	var longest time.Duration
 	for k := q.running.head; k != 0; k = q.held.At(k).next {
 		ran := time.Duration(now - q.held.At(k).order)

@@ -17,78 +17,116 @@ const (
 	defaultMaxWait = time.Minute
 )
 
-// Config configures a Queue. The zero value is a queue without metrics, with
-// the default rate limiter and one group.
+// Config configures a Queue. The zero value is a queue without metrics, with the default
+// rate limiter and one group.
 type Config[K comparable] struct {
-	// Name labels the metrics. "" means none: no metrics are kept.
+	// Name is the label of the metrics. "" means no metrics.
 	Name string
 
-	// RateLimiter decides how long AddRateLimited delays a key. The queue calls
-	// it without holding its lock. nil means Exponential(5ms, 5min).
+	// RateLimiter returns the delay of AddRateLimited. The queue does not hold its lock
+	// during the call. Nil means Exponential(5ms, 5min).
 	RateLimiter workqueue.TypedRateLimiter[K]
 
-	// MetricsProvider makes the queue's metrics, once, in New. They are called
-	// with the queue locked and must not call the queue. nil means none, never
-	// the process-wide provider.
+	// MetricsProvider makes the metrics, in New. The queue updates them under its lock,
+	// so they must not call the queue. Nil means no metrics; the provider of the process
+	// is never used.
 	MetricsProvider workqueue.MetricsProvider
 
-	// Group names the group of a key, for example its namespace: ready keys of
-	// equal priority take turns by group. It is called by each add, by any number
-	// of goroutines at once; what it says counts when the add brings the key into
-	// the queue. nil means one group.
+	// Group returns the group of a key, e.g. its namespace. Ready keys of one priority
+	// take turns by group. Each add calls Group, concurrently with other calls. The group
+	// of a key does not change while the queue holds the key. Nil means one group.
 	Group func(K) string
 
-	// MaxWait bounds how long higher priorities go first without exception:
-	// once a key of a lower priority has been passed over for longer, one Get in
-	// four serves the lower priorities. 0 means 1 min, negative means never.
+	// MaxWait is the time for which higher priorities always go first. If a key of a
+	// lower priority is passed over for longer, one Get in four serves the lower priority
+	// with the oldest key, with its groups still in turn, until no such key is left. The
+	// time starts with the first Get that passes over the key, and may be 1/32 too long.
+	// If a group has more such keys than its turns allow, its keys wait longer. 0 means
+	// 1 min. A negative value means that lower priorities wait without a limit.
 	MaxWait time.Duration
 }
 
-// AddOptions say how AddWith adds keys. It is an alias of an unnamed struct, so
-// that others can declare an interface with AddWith without importing this
-// package.
+// AddOptions are the options of AddWith. The type is an alias of an unnamed struct, so that
+// other packages can declare an interface with AddWith without an import of this package.
 //
-//   - Priority: higher goes first; the highest asked for wins. 0 means normal.
-//   - After: the delay. 0 means none.
-//   - RateLimited: the key waits for as long as the rate limiter says, or for
-//     After if that is longer. false means After alone.
+//   - Priority: keys with a higher priority come first. 0 is the priority of Add.
+//   - After: the delay. 0 or a negative value means no delay.
+//   - RateLimited: the delay is that of the rate limiter, or After if it is longer.
 type AddOptions = struct {
 	Priority    int
 	After       time.Duration
 	RateLimited bool
 }
 
-// Queue is a work queue of keys. Make one with New; the zero value is not
-// usable. All methods may be called from any goroutine at any time.
+// Queue is a work queue of keys. [New] makes one; the zero value cannot be used. All
+// methods can be called concurrently.
+//
+// # The life of a key
+//
+// An added key is ready, or delayed until its delay ends. Get returns a ready key, which
+// then runs until Done. An add of a running key takes effect at Done. The queue holds each
+// key once:
+//
+//	            new key         ready key       delayed key      running key, at Done
+//	Add         ready           no change       ready            ready
+//	AddAfter    delayed         no change       the earlier      delayed; the earlier time; ready
+//	                                            time             after an Add, or if it is over
+//	no add      -               -               -                forgotten
+//
+// AddRateLimited is AddAfter with the delay of the rate limiter. AddWith is any of them
+// with a priority. The delay of AddAfter starts with the call.
+//
+// A key has the highest priority that an add gave it. Add gives 0, AddWith the given
+// priority. AddAfter and AddRateLimited give none, so a retry keeps the key's priority.
+// Forget of a running key ends the priority: at Done, only the adds since Get count. If no
+// add came since Get, Done ends the priority too.
+//
+// A key must be equal to itself: a floating-point NaN runs forever. A key with a value that
+// cannot be compared panics in the caller, as in a map.
+//
+// # Differences from client-go
+//
+//   - Add ends a delay. A queue of client-go runs the key twice. AddAfter of a ready key is
+//     a no-op. A queue of client-go runs the key again later.
+//   - ShutDownWithDrain also waits for ready keys, as client-go documents, and for keys that
+//     run again. Any number of callers return. A queue of client-go waits for running keys
+//     only.
+//   - Done of a key that does not run is a no-op. A queue of client-go returns a ready key
+//     twice at once.
+//   - Equal delays end in the order of their calls.
+//   - The default rate limiter has jitter, and no bucket for all keys together.
+//   - workqueue_retries_total counts rate-limited adds only. The gauges of running keys are
+//     0 as soon as no key runs. The metrics provider of the process is not used.
 type Queue[K comparable] struct {
 	name    string
 	limiter workqueue.TypedRateLimiter[K]
 	groupOf func(K) string // nil means one group
-	metrics *metrics       // nil means none; its methods are called with mu held
-	made    time.Time      // where the queue's clock starts
+	metrics *metrics       // nil means no metrics; used with mu held
+	made    time.Time      // the start of the queue's clock
 
 	mu sync.Mutex // guards everything below
 
 	held    index.Index[K, entry] // every ready, running and delayed key
-	ready   readySet              // in the order in which they are handed out
+	ready   readySet              // in the order of Get
 	running list                  // by start, oldest first
-	delays  delays                // by due time, without those that run
-	waiters waiters               // the Gets that wait
+	delays  delays                // by end, without running keys
+	waiters waiters               // the waiting calls of Get
 
-	stamp    *time.Timer // tells running keys when they started; nil until it was needed
+	stamp    *time.Timer // sets the start of running keys; nil until the first use
 	stamping bool        // stamp is set
 
-	gauges  *time.Timer // refreshes the gauges; nil until a key runs and there are metrics
+	gauges  *time.Timer // refreshes the gauges; nil until the first use
 	ticking bool        // gauges is set
 	shown   bool        // the gauges are not 0
 
 	stopping bool
-	idle     chan struct{} // closed when stopping, with nothing ready or running
+	idle     chan struct{} // closed if the queue is stopped and no key is ready or running
 	settled  bool          // idle is closed
-	abort    chan struct{} // closed by ShutDown to end the drains that wait; nil: no Drain since
+	abort    chan struct{} // ShutDown closes it to end waiting drains; nil without such drains
 }
 
-// New makes a queue. It starts no goroutine.
+// New returns a queue. It starts no goroutine. New panics if a metric that the provider makes
+// is nil.
 func New[K comparable](cfg Config[K]) *Queue[K] {
 	q := &Queue[K]{
 		name:    cfg.Name,
@@ -107,18 +145,17 @@ func New[K comparable](cfg Config[K]) *Queue[K] {
 	return q
 }
 
-// Add makes key ready, at priority 0 unless it has a higher one. A key that is
-// ready stays where it is, a delayed key is ready at once and its delay is
-// gone, a running key runs once more after Done. After ShutDown nothing is
-// added.
+// Add makes key ready, with priority 0 or the higher priority that it has. If the key is
+// ready, it keeps its position. If it is delayed, its delay ends. If it is running, it
+// becomes ready at Done. After ShutDown, Add is a no-op.
 func (q *Queue[K]) Add(key K) {
 	q.add(key, &request{asks: true})
 }
 
-// AddWith adds keys with a priority, and after a delay if the options have one.
-// For a key that the queue holds already the highest priority and the earliest
-// time win: a ready key can only rise, a delayed or running key also keeps its
-// time if that is earlier.
+// AddWith adds keys with a priority, and after a delay if the options have one. If the queue
+// holds a key already, the higher priority and the earlier time win. If a ready key gets a
+// higher priority, it becomes the youngest of that priority, and its wait for MaxWait starts
+// again.
 func (q *Queue[K]) AddWith(opts AddOptions, keys ...K) {
 	for _, key := range keys {
 		r := request{asks: true, priority: opts.Priority, after: opts.After, retry: opts.RateLimited}
@@ -129,15 +166,15 @@ func (q *Queue[K]) AddWith(opts AddOptions, keys ...K) {
 	}
 }
 
-// request is one add: who adds does not matter, only what is asked for.
+// request is one add.
 type request struct {
-	asks     bool // for a priority; false: keeps the key's own, or 0 if it is new
+	asks     bool // it gives a priority; false: the key keeps its own
 	priority int
 	after    time.Duration
 	retry    bool
 }
 
-// add asks for everything that is the caller's code before it locks.
+// add calls the code of the caller before it locks the queue.
 func (q *Queue[K]) add(key K, r *request) {
 	hash := q.held.Hash(key)
 	group := ""
@@ -152,9 +189,9 @@ func (q *Queue[K]) add(key K, r *request) {
 func (q *Queue[K]) addLocked(key K, hash uint32, group string, r *request) {
 	k, at := q.held.Find(key, hash)
 	if q.stopping {
-		// Nothing is added any more. But if the key is running, the worker or an
-		// event says that it is not finished with this run: Drain must know.
-		if e := q.held.At(k); k != 0 && e.state == stateRunning && e.then == thenNothing {
+		// The add is dropped. But if the key is running, this run does not finish it, and
+		// Drain must report it.
+		if e := q.held.At(k); k != 0 && e.state == stateRunning && e.then == thenForgotten {
 			e.then, e.at = thenDelayed, after(q.now(), max(r.after, 0))
 		}
 		return
@@ -198,9 +235,9 @@ func (q *Queue[K]) addLocked(key K, hash uint32, group string, r *request) {
 		case e.then == thenReady:
 		case r.after <= 0:
 			e.then = thenReady
-			q.askedLocked(e)
+			q.countLocked(e)
 		default:
-			if due := after(q.now(), r.after); e.then == thenNothing || due < e.at {
+			if due := after(q.now(), r.after); e.then == thenForgotten || due < e.at {
 				e.then, e.at = thenDelayed, due
 			}
 		}
@@ -222,14 +259,14 @@ func (q *Queue[K]) addNewLocked(key K, hash uint32, at index.Place, group string
 	q.delayLocked(k, e, now)
 }
 
-// addReadyLocked makes ready a key that counts as newly added.
+// addReadyLocked makes a key ready and counts the add.
 func (q *Queue[K]) addReadyLocked(k ref, e *entry) {
-	q.askedLocked(e)
+	q.countLocked(e)
 	q.readyLocked(k, e)
 }
 
-// askedLocked counts a key that is ready, or will be right after Done.
-func (q *Queue[K]) askedLocked(e *entry) {
+// countLocked counts the add of a key that is ready, or becomes ready at Done.
+func (q *Queue[K]) countLocked(e *entry) {
 	if q.metrics != nil {
 		e.at = q.now()
 		q.metrics.add()
@@ -242,9 +279,10 @@ func (q *Queue[K]) readyLocked(k ref, e *entry) {
 	q.wakeLocked()
 }
 
-// Get waits for a ready key and hands it out; the caller must call Done with
-// it. shutdown is true, and there is no key, once the queue is shut down and
-// no key is ready: the worker should end.
+// Get waits for a ready key and returns it. The caller must call Done with the key. If the
+// queue is stopped and no key is ready, shutdown is true, and the worker should end. A key
+// that is added again while it runs becomes ready at Done, so the worker that calls Done
+// must call Get again, as with client-go.
 func (q *Queue[K]) Get() (key K, shutdown bool) {
 	key, _, ok := q.GetContext(context.Background())
 	return key, !ok
@@ -256,10 +294,9 @@ func (q *Queue[K]) GetWithPriority() (key K, priority int, shutdown bool) {
 	return key, priority, !ok
 }
 
-// GetContext is like GetWithPriority, but ok is also false once ctx is done,
-// even if keys are ready; they stay in the queue for others. Workers that end
-// with ctx can so be started again on the same queue. It allocates only if it
-// has to wait. ctx must not be nil.
+// GetContext is like GetWithPriority, but if ctx is done, ok is false, even if keys are
+// ready. These keys stay in the queue, so new workers can use the queue later. GetContext
+// allocates only if it waits. ctx must not be nil.
 func (q *Queue[K]) GetContext(ctx context.Context) (key K, priority int, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -271,7 +308,7 @@ func (q *Queue[K]) GetContext(ctx context.Context) (key K, priority int, ok bool
 		if !wait {
 			return key, 0, false
 		}
-		done := ctx.Done() // the caller's code, and may panic: not between Unlock and Lock
+		done := ctx.Done() // may panic, so not between Unlock and Lock
 		w := q.enterLocked()
 		q.mu.Unlock()
 		w.wait(done)
@@ -280,12 +317,11 @@ func (q *Queue[K]) GetContext(ctx context.Context) (key K, priority int, ok bool
 	}
 }
 
-// tryLocked hands out a key, or says whether the caller is to wait for one; ended
-// says that its context has ended.
+// tryLocked returns a key, or reports whether the caller must wait for one. If ended is
+// true, the caller's context is done.
 func (q *Queue[K]) tryLocked(ended bool) (k ref, e *entry, wait bool) {
 	if ended {
-		// The wake-up that brought the caller here may have been meant for a key,
-		// and this caller does not take it.
+		// The caller may have been woken for a key that it does not take.
 		q.wakeLocked()
 		return 0, nil, false
 	}
@@ -309,10 +345,9 @@ func (q *Queue[K]) tryLocked(ended bool) (k ref, e *entry, wait bool) {
 	return k, e, false
 }
 
-// Done says that the work on key has ended. If the key was added again while it
-// ran, it is now ready, or delayed; otherwise the queue forgets its priority and
-// everything else but what the rate limiter knows. Done of a key that does not
-// run does nothing.
+// Done ends the run of a key. If the key was added again while it ran, it becomes ready or
+// delayed. Otherwise the queue forgets it. The rate limiter still has its failures. If the
+// key is not running, Done is a no-op.
 func (q *Queue[K]) Done(key K) {
 	hash := q.held.Hash(key)
 	q.mu.Lock()
@@ -336,7 +371,7 @@ func (q *Queue[K]) Done(key K) {
 		q.readyLocked(k, e)
 	case thenDelayed:
 		e.settle()
-		if now := q.now(); q.stopping || e.at > now { // from ShutDown on no delay ends
+		if now := q.now(); q.stopping || e.at > now { // no delay ends after ShutDown
 			q.delayLocked(k, e, now)
 		} else {
 			q.addReadyLocked(k, e)
@@ -350,8 +385,8 @@ func (q *Queue[K]) Done(key K) {
 	q.settleLocked()
 }
 
-// settle gives a key that goes back to the queue after Done its priority: the
-// one it ran with unless Forget was called, or a higher one that was asked for.
+// settle sets the priority of a key that returns to the queue at Done. Without Forget it
+// keeps its priority, unless an add gave a higher one.
 func (e *entry) settle() {
 	switch {
 	case e.forgot:
@@ -359,12 +394,12 @@ func (e *entry) settle() {
 	case e.asks:
 		e.priority = max(e.priority, e.asked)
 	}
-	e.then, e.asks, e.asked, e.forgot = thenNothing, false, 0, false
+	e.then, e.asks, e.asked, e.forgot = thenForgotten, false, 0, false
 }
 
-// Forget says that key is no longer retried: the rate limiter forgets its
-// failures. If the key is running it also loses its priority; after Done it has
-// what was asked for while it ran, or 0. Forget does not replace Done.
+// Forget clears the failures of a key in the rate limiter. If the key is running, it also
+// clears the priority: after Done the key has the highest priority of the adds since Get,
+// or 0. The caller must still call Done.
 func (q *Queue[K]) Forget(key K) {
 	q.limiter.Forget(key)
 	hash := q.held.Hash(key)
@@ -375,12 +410,11 @@ func (q *Queue[K]) Forget(key K) {
 	}
 }
 
-// NumRequeues returns what the rate limiter says of key: for the limiters of
-// this package the number of AddRateLimited since Forget.
+// NumRequeues returns the number of failures that the rate limiter has counted for a key.
+// The limiters of this package count the calls of AddRateLimited since Forget.
 func (q *Queue[K]) NumRequeues(key K) int { return q.limiter.NumRequeues(key) }
 
-// Len returns how many keys are ready. It is for information: it may be wrong
-// as soon as it returns.
+// Len returns the number of ready keys. The number may change at any time.
 func (q *Queue[K]) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -14,11 +14,14 @@ import (
 	"github.com/controllerkit/controllerkit/queue/internal/index"
 )
 
-// Exponential doubles a key's delay with each failure since Forget, from base
-// up to limit, and takes a random time in the upper half of it: keys that failed
-// together do not come back together. It remembers the keys that are failing
-// and no others. Most controllers want it and nothing else. A base that is not
-// positive means 5 ms, such a limit 5 min; a base above limit means limit.
+// Exponential returns a limiter that doubles the delay of a key with each failure
+// since Forget, from base up to limit. The actual delay is a random time in the upper
+// half of it, so that keys that fail together do not come back together. The limiter
+// stores only the keys that have failed since Forget. Most controllers need no other
+// limiter.
+//
+// If base is not positive, it is 5 ms. If limit is not positive, it is 5 min. If base
+// is above limit, it is limit.
 func Exponential[K comparable](base, limit time.Duration) workqueue.TypedRateLimiter[K] {
 	if base <= 0 {
 		base = defaultBase
@@ -35,10 +38,10 @@ type exponential[K comparable] struct {
 }
 
 func (r *exponential[K]) When(key K) time.Duration {
-	// Unsigned: should the count ever run over, the delay is the limit.
+	// Unsigned: if the count overflows, the delay is the limit.
 	n := uint(r.fail(key) - 1)
 	delay := r.limit
-	// Shifting the limit down cannot overflow, as shifting base up could.
+	// A right shift of the limit cannot overflow, unlike a left shift of the base.
 	if n < 63 && r.base <= r.limit>>n {
 		delay = r.base << n
 	}
@@ -50,14 +53,17 @@ func jitter(d time.Duration) time.Duration {
 	return d - rand.N(d/2+1)
 }
 
-// TokenBucket lets perSecond keys a second pass, after a burst, whichever keys
-// they are; longest is the longest delay it gives. Once keys come so fast that
-// they would have to wait for longer they take no token and wait for a random
-// time in [longest/2, longest]: under overload the rate is exceeded, but no debt
-// is built that would delay keys long after. Use it with MaxOf beside
-// Exponential. A perSecond of 0, below, or NaN means that no key passes after
-// the burst, +Inf that every key passes; a burst below 1 means 1, a longest that
-// is not positive 1 min.
+// TokenBucket returns a limiter for all keys together. It lets burst keys pass at once,
+// and then perSecond keys a second. A key waits for its token, and then for a random part
+// of the time until the next token. Keys that wait for a token keep their order. Use
+// TokenBucket with [MaxOf] and [Exponential].
+//
+// No delay is above longest. If a key would have to wait longer for its token, it takes
+// no token and waits for a random time in [longest/2, longest]. An overload therefore
+// exceeds the rate, but does not delay later keys.
+//
+// If perSecond is not positive or NaN, no key passes after the burst. If it is +Inf, all
+// keys pass. If burst is below 1, it is 1. If longest is not positive, it is 1 min.
 func TokenBucket[K comparable](perSecond float64, burst int, longest time.Duration) workqueue.TypedRateLimiter[K] {
 	if longest <= 0 {
 		longest = time.Minute
@@ -72,7 +78,7 @@ func TokenBucket[K comparable](perSecond float64, burst int, longest time.Durati
 }
 
 type tokenBucket[K comparable] struct {
-	mu      sync.Mutex // makes reserve and cancel one step
+	mu      sync.Mutex // makes ReserveN and CancelAt one step
 	tokens  *rate.Limiter
 	longest time.Duration
 }
@@ -86,20 +92,26 @@ func (r *tokenBucket[K]) When(K) time.Duration {
 		return jitter(r.longest)
 	}
 	delay := token.DelayFrom(now)
-	if delay > r.longest {
+	switch {
+	case delay > r.longest:
 		token.CancelAt(now)
 		return jitter(r.longest)
+	case delay > 0:
+		// Less than the time until the next token, which may not fit into a Duration.
+		spread := min(float64(time.Second)/float64(r.tokens.Limit()), float64(r.longest-delay))
+		delay += time.Duration(spread * rand.Float64())
 	}
 	return delay
 }
 
-// Forget and NumRequeues do nothing: a bucket knows no keys.
+// Forget and NumRequeues do nothing, because a bucket stores no keys.
 
 func (r *tokenBucket[K]) Forget(K)          {}
 func (r *tokenBucket[K]) NumRequeues(K) int { return 0 }
 
-// FastSlow gives a key's first failures since Forget, as many as attempts, the
-// delay fast, and all later ones slow. Delays that are not positive mean none.
+// FastSlow returns a limiter with the delay fast for a key's first failures since Forget,
+// and slow for all later ones. The number of fast delays is attempts. The actual delay
+// is a random time in the upper half of fast or slow. A negative delay counts as 0.
 func FastSlow[K comparable](fast, slow time.Duration, attempts int) workqueue.TypedRateLimiter[K] {
 	return &fastSlow[K]{fast: max(fast, 0), slow: max(slow, 0), attempts: attempts}
 }
@@ -112,70 +124,50 @@ type fastSlow[K comparable] struct {
 
 func (r *fastSlow[K]) When(key K) time.Duration {
 	if r.fail(key) <= r.attempts {
-		return r.fast
+		return jitter(r.fast)
 	}
-	return r.slow
+	return jitter(r.slow)
 }
 
-// MaxOf asks every limiter and takes the longest delay; without any it gives
-// none. NumRequeues is the highest of any. It panics if a limiter is nil: to
-// leave one out must not go unnoticed.
+// MaxOf returns a limiter with the longest delay and the highest NumRequeues of all given
+// limiters. Without limiters the delay is 0. It panics if a limiter is nil.
 func MaxOf[K comparable](limiters ...workqueue.TypedRateLimiter[K]) workqueue.TypedRateLimiter[K] {
-	return combine("MaxOf", limiters, func(a, b time.Duration) time.Duration { return max(a, b) })
-}
-
-// MinOf asks every limiter and takes the shortest delay; without any it gives
-// none. NumRequeues is the highest of any. It panics if a limiter is nil: to
-// leave one out must not go unnoticed.
-func MinOf[K comparable](limiters ...workqueue.TypedRateLimiter[K]) workqueue.TypedRateLimiter[K] {
-	return combine("MinOf", limiters, func(a, b time.Duration) time.Duration { return min(a, b) })
-}
-
-func combine[K comparable](name string, limiters []workqueue.TypedRateLimiter[K], better func(a, b time.Duration) time.Duration) *combined[K] {
 	for i, limiter := range limiters {
 		if limiter == nil {
-			panic(fmt.Sprintf("queue: %s: limiter %d of %d is nil", name, i+1, len(limiters)))
+			panic(fmt.Sprintf("queue: MaxOf: limiter %d of %d is nil", i+1, len(limiters)))
 		}
 	}
-	return &combined[K]{limiters: slices.Clone(limiters), better: better}
+	return maxOf[K](slices.Clone(limiters))
 }
 
-type combined[K comparable] struct {
-	limiters []workqueue.TypedRateLimiter[K]
-	better   func(a, b time.Duration) time.Duration
-}
+type maxOf[K comparable] []workqueue.TypedRateLimiter[K]
 
-func (r *combined[K]) When(key K) (delay time.Duration) {
-	for i, limiter := range r.limiters {
-		// A delay below 0 is none, and must not win over one of 0.
-		if d := max(limiter.When(key), 0); i == 0 {
-			delay = d
-		} else {
-			delay = r.better(delay, d)
-		}
+func (r maxOf[K]) When(key K) (delay time.Duration) {
+	for _, limiter := range r {
+		delay = max(delay, limiter.When(key))
 	}
 	return delay
 }
 
-func (r *combined[K]) Forget(key K) {
-	for _, limiter := range r.limiters {
+func (r maxOf[K]) Forget(key K) {
+	for _, limiter := range r {
 		limiter.Forget(key)
 	}
 }
 
-func (r *combined[K]) NumRequeues(key K) (n int) {
-	for _, limiter := range r.limiters {
+func (r maxOf[K]) NumRequeues(key K) (n int) {
+	for _, limiter := range r {
 		n = max(n, limiter.NumRequeues(key))
 	}
 	return n
 }
 
-// counter counts the failures of each key since it was forgotten. It keeps them
-// in the queue's own index, which is faster than a map when many keys fail at
-// once, and gives back the room when they have recovered.
+// counter counts the failures of each key since Forget. It uses the index of the queue,
+// which is faster than a map if many keys fail at once, and frees the memory of keys that
+// do not fail any more.
 type counter[K comparable] struct {
 	mu       sync.Mutex           // guards failures
-	failures *index.Index[K, int] // how often each key failed since Forget; nil until the first
+	failures *index.Index[K, int] // nil until the first failure
 }
 
 func (c *counter[K]) fail(key K) int {
@@ -213,5 +205,5 @@ func (c *counter[K]) NumRequeues(key K) int {
 		return 0
 	}
 	k, _ := c.failures.Find(key, c.failures.Hash(key))
-	return *c.failures.At(k) // 0 of none
+	return *c.failures.At(k) // the entry of 0 is 0
 }

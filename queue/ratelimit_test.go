@@ -62,9 +62,10 @@ func TestExponential(t *testing.T) {
 	}
 }
 
-// The jitter is uniform: each tenth of [d/2, d] gets about a tenth.
+// TestExponentialJitter tests that the jitter is uniform: each tenth of [d/2, d] gets
+// about a tenth of the delays.
 //
-// Proves Q12.
+// It proves Q12.
 func TestExponentialJitter(t *testing.T) {
 	const n = 20000
 	r := queue.Exponential[int](time.Second, time.Second)
@@ -80,9 +81,9 @@ func TestExponentialJitter(t *testing.T) {
 	}
 }
 
-// A limiter remembers the keys that fail and no others.
+// TestLimiterMemory tests that a limiter stores only the keys that fail.
 //
-// Proves Q12.
+// It proves Q12.
 func TestLimiterMemory(t *testing.T) {
 	for name, r := range map[string]workqueue.TypedRateLimiter[string]{
 		"Exponential": queue.Exponential[string](0, 0),
@@ -101,10 +102,10 @@ func TestLimiterMemory(t *testing.T) {
 	}
 }
 
-// After an outage, in which all keys failed, the room they took is given back:
-// what is left are those that fail still.
+// TestLimiterMemoryAfterAnOutage tests that a limiter frees the memory of the keys that
+// do not fail any more.
 //
-// Proves Q12.
+// It proves Q12.
 func TestLimiterMemoryAfterAnOutage(t *testing.T) {
 	const keys, still = 200_000, 100
 	for name, limiter := range map[string]func() workqueue.TypedRateLimiter[int]{
@@ -114,8 +115,8 @@ func TestLimiterMemoryAfterAnOutage(t *testing.T) {
 		var r workqueue.TypedRateLimiter[int]
 		var before, during int64
 		for range 5 {
-			// What an earlier test left behind, say to a timer that has yet to fire, may
-			// go meanwhile, and hide what is measured.
+			// Memory that an earlier test left behind, e.g. in a timer, may be freed during
+			// the measurement, and hide its result.
 			r, before = limiter(), heapInUse()
 			for key := range keys {
 				r.When(key)
@@ -147,7 +148,7 @@ func TestLimiterMemoryAfterAnOutage(t *testing.T) {
 	}
 }
 
-// Failures that happen at once are all counted, while other keys come and go.
+// TestLimitersConcurrently tests that all concurrent failures of a key are counted.
 func TestLimitersConcurrently(t *testing.T) {
 	const workers, failures = 8, 2000
 	for name, r := range map[string]workqueue.TypedRateLimiter[int]{
@@ -182,13 +183,27 @@ func TestTokenBucket(t *testing.T) {
 				t.Errorf("key %d of the burst: got %v, want 0", i, got)
 			}
 		}
+		// A key waits for its token, and then up to the time of one token. The tenth has
+		// no such time left until the longest delay.
+		exact, last := 0, time.Duration(0)
 		for i := range 10 {
-			if got, want := r.When(i).Round(time.Millisecond), time.Duration(i+1)*100*time.Millisecond; got != want {
-				t.Errorf("key %d after the burst: got %v, want %v", i, got, want)
+			token := time.Duration(i+1) * 100 * time.Millisecond
+			got := r.When(i)
+			if least, most := token-time.Microsecond, min(token+100*time.Millisecond, time.Second); got < least || got > most {
+				t.Errorf("key %d after the burst: got %v, want it in [%v, %v]", i, got, least, most)
+			}
+			if got < last {
+				t.Errorf("key %d after the burst: got %v, before the key that came before it: %v", i, got, last)
+			}
+			if last = got; got.Round(time.Millisecond) == token {
+				exact++
 			}
 		}
-		// Whoever comes now would wait for longer than 1 s. However many they
-		// are, nobody waits for longer, and they do not all wait equally long.
+		if exact > 5 {
+			t.Errorf("%d of 10 keys have no jitter", exact)
+		}
+		// Each further key would have to wait for longer than 1 s. All of them wait for
+		// at most 1 s, and not equally long.
 		different := map[time.Duration]bool{}
 		for i := range 5000 {
 			got := r.When(i)
@@ -200,7 +215,7 @@ func TestTokenBucket(t *testing.T) {
 		if len(different) < 1000 {
 			t.Errorf("overload: %d different delays for 5000 keys", len(different))
 		}
-		// No debt: what was promised to the first 15 is over after 1 s.
+		// No debt: the tokens of the first 15 keys are used after 1 s.
 		time.Sleep(1100 * time.Millisecond)
 		if got := r.When(1); got != 0 {
 			t.Errorf("1.1 s after an overload: got %v, want 0", got)
@@ -211,9 +226,9 @@ func TestTokenBucket(t *testing.T) {
 	})
 }
 
-// Rates and bursts that are none, and those that are too much.
+// TestTokenBucketOfOddRates tests rates and bursts that are zero, negative or huge.
 //
-// Proves Q13.
+// It proves Q13.
 func TestTokenBucketOfOddRates(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
@@ -254,52 +269,71 @@ func TestTokenBucketOfOddRates(t *testing.T) {
 	}
 }
 
+// TestFastSlow proves Q13.
 func TestFastSlow(t *testing.T) {
 	r := queue.FastSlow[string](time.Second, time.Minute, 2)
-	for n, want := range []time.Duration{time.Second, time.Second, time.Minute, time.Minute} {
-		if got := r.When("a"); got != want {
-			t.Errorf("failure %d: got %v, want %v", n+1, got, want)
+	upperHalf := func(what string, got, want time.Duration) {
+		t.Helper()
+		if got < want/2 || got > want {
+			t.Errorf("%s: got %v, want it in [%v, %v]", what, got, want/2, want)
 		}
+	}
+	for n, want := range []time.Duration{time.Second, time.Second, time.Minute, time.Minute} {
+		upperHalf(fmt.Sprint("failure ", n+1), r.When("a"), want)
 	}
 	if got := r.NumRequeues("a"); got != 4 {
 		t.Errorf("NumRequeues: got %d, want 4", got)
 	}
 	r.Forget("a")
-	if got := r.When("a"); got != time.Second {
-		t.Errorf("after Forget: got %v, want 1s", got)
-	}
+	upperHalf("after Forget", r.When("a"), time.Second)
 	r = queue.FastSlow[string](-time.Second, -time.Minute, 1)
 	if fast, slow := r.When("a"), r.When("a"); fast != 0 || slow != 0 {
-		t.Errorf("negative delays: got %v and %v, want none", fast, slow)
+		t.Errorf("negative delays: got %v and %v, want 0", fast, slow)
 	}
 	r = queue.FastSlow[string](time.Second, time.Minute, -1)
-	if got := r.When("a"); got != time.Minute {
-		t.Errorf("negative attempts: got %v, want 1m", got)
+	upperHalf("negative attempts", r.When("a"), time.Minute)
+}
+
+// TestJitter tests that keys that fail together do not come back together.
+//
+// It proves Q13.
+func TestJitter(t *testing.T) {
+	const keys = 1000
+	for name, r := range map[string]workqueue.TypedRateLimiter[int]{
+		"Exponential": queue.Exponential[int](time.Second, time.Second),
+		"FastSlow":    queue.FastSlow[int](time.Second, time.Second, 1),
+		"TokenBucket": queue.TokenBucket[int](1, 1, time.Second),
+		"MaxOf":       queue.MaxOf(queue.FastSlow[int](time.Second, time.Second, 1), queue.TokenBucket[int](1, 1, time.Second)),
+	} {
+		delays := map[time.Duration]bool{}
+		for key := range keys {
+			delays[r.When(key)] = true
+		}
+		if len(delays) < keys*9/10 {
+			t.Errorf("%s: %d keys have %d different delays", name, keys, len(delays))
+		}
 	}
 }
 
-// negative is a limiter as nobody should write it.
+// negative is a faulty limiter.
 type negative struct {
 	workqueue.TypedRateLimiter[string]
 }
 
 func (negative) When(string) time.Duration { return -time.Second }
 
-// A negative delay is none, wherever it comes from.
+// TestNegativeDelay tests that a negative delay counts as 0.
 func TestNegativeDelay(t *testing.T) {
 	bad := negative{queue.Exponential[string](0, 0)}
-	second := queue.FastSlow[string](time.Second, time.Second, 0)
-	none := queue.FastSlow[string](0, 0, 0)
+	second := &fixedLimiter[string]{delay: time.Second}
+	none := &fixedLimiter[string]{}
 	for name, tc := range map[string]struct {
 		r    workqueue.TypedRateLimiter[string]
 		want time.Duration
 	}{
 		"MaxOf":                {queue.MaxOf[string](bad, second), time.Second},
 		"MaxOf alone":          {queue.MaxOf[string](bad, bad), 0},
-		"MinOf":                {queue.MinOf[string](second, bad), 0},
-		"MinOf, with a 0 too":  {queue.MinOf[string](none, bad), 0},
 		"MaxOf, with a 0 too":  {queue.MaxOf[string](none, bad), 0},
-		"MinOf of MaxOf":       {queue.MinOf(queue.MaxOf[string](bad), second), 0},
 		"MaxOf of client-go's": {queue.MaxOf(workqueue.NewTypedMaxOfRateLimiter[string](bad), second), time.Second},
 	} {
 		if got := tc.r.When("a"); got != tc.want {
@@ -314,14 +348,13 @@ func TestNegativeDelay(t *testing.T) {
 	}
 }
 
-// A limiter that is missing is found when the queue is made, not when the first
-// key fails, or never.
+// TestNilLimiter tests that MaxOf rejects a nil limiter at once.
 func TestNilLimiter(t *testing.T) {
 	type limiters = []workqueue.TypedRateLimiter[string]
 	some := queue.Exponential[string](0, 0)
 	for want, f := range map[string]func(){
 		"queue: MaxOf: limiter 2 of 3 is nil": func() { queue.MaxOf(limiters{some, nil, some}...) },
-		"queue: MinOf: limiter 1 of 1 is nil": func() { queue.MinOf(limiters{nil}...) },
+		"queue: MaxOf: limiter 1 of 1 is nil": func() { queue.MaxOf(limiters{nil}...) },
 	} {
 		func() {
 			defer func() {
@@ -335,50 +368,38 @@ func TestNilLimiter(t *testing.T) {
 	mine := limiters{some}
 	r := queue.MaxOf(mine...)
 	mine[0] = nil
-	r.When("a") // the caller's slice is the caller's
+	r.When("a") // r has a copy of the slice
 }
 
-func TestMaxOfMinOf(t *testing.T) {
+func TestMaxOf(t *testing.T) {
 	limiters := func() (a, b workqueue.TypedRateLimiter[string]) {
-		return queue.FastSlow[string](2*time.Second, 2*time.Second, 0),
+		return workqueue.NewTypedItemFastSlowRateLimiter[string](2*time.Second, 2*time.Second, 0),
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](time.Second, time.Minute)
 	}
+	r := queue.MaxOf(limiters())
+	for n, want := range []time.Duration{2 * time.Second, 2 * time.Second, 4 * time.Second} {
+		if got := r.When("a"); got != want {
+			t.Errorf("failure %d: got %v, want %v", n+1, got, want)
+		}
+	}
+	if got := r.NumRequeues("a"); got != 3 {
+		t.Errorf("NumRequeues: got %d, want 3", got)
+	}
+	if r.Forget("a"); r.NumRequeues("a") != 0 {
+		t.Errorf("NumRequeues after Forget: got %d, want 0", r.NumRequeues("a"))
+	}
 	a, b := limiters()
-	longest := queue.MaxOf(a, b)
-	a, b = limiters()
-	shortest := queue.MinOf(a, b)
-	for n, want := range []struct{ longest, shortest time.Duration }{
-		{2 * time.Second, time.Second}, {2 * time.Second, 2 * time.Second}, {4 * time.Second, 2 * time.Second},
-	} {
-		if got := longest.When("a"); got != want.longest {
-			t.Errorf("MaxOf, failure %d: got %v, want %v", n+1, got, want.longest)
-		}
-		if got := shortest.When("a"); got != want.shortest {
-			t.Errorf("MinOf, failure %d: got %v, want %v", n+1, got, want.shortest)
-		}
-	}
-	for name, r := range map[string]workqueue.TypedRateLimiter[string]{"MaxOf": longest, "MinOf": shortest} {
-		if got := r.NumRequeues("a"); got != 3 {
-			t.Errorf("%s: NumRequeues: got %d, want 3", name, got)
-		}
-		if r.Forget("a"); r.NumRequeues("a") != 0 {
-			t.Errorf("%s: NumRequeues after Forget: got %d, want 0", name, r.NumRequeues("a"))
-		}
-	}
-	a, b = limiters()
 	a.When("a") // and b has not failed
-	if got, got2 := queue.MaxOf(a, b).NumRequeues("a"), queue.MinOf(b, a).NumRequeues("a"); got != 1 || got2 != 1 {
+	if got, got2 := queue.MaxOf(a, b).NumRequeues("a"), queue.MaxOf(b, a).NumRequeues("a"); got != 1 || got2 != 1 {
 		t.Errorf("NumRequeues: got %d and %d, want the highest, 1", got, got2)
 	}
 	if d := queue.MaxOf[string]().When("a"); d != 0 {
-		t.Errorf("MaxOf nothing: got %v, want 0", d)
-	}
-	if d := queue.MinOf[string]().When("a"); d != 0 {
-		t.Errorf("MinOf nothing: got %v, want 0", d)
+		t.Errorf("MaxOf without limiters: got %v, want 0", d)
 	}
 }
 
-// The limiters work in client-go's queue, and client-go's in this one.
+// TestLimitersAreInterchangeable tests that the limiters of both libraries work in the
+// queues of both.
 func TestLimitersAreInterchangeable(t *testing.T) {
 	for name, limiter := range map[string]func() workqueue.TypedRateLimiter[string]{
 		"Exponential": func() workqueue.TypedRateLimiter[string] { return queue.Exponential[string](time.Second, time.Minute) },

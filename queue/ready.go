@@ -8,36 +8,35 @@ import (
 )
 
 const (
-	// share: of so many Gets one serves the lower priorities when they have
-	// waited for longer than MaxWait.
+	// share is the number of calls of Get of which one serves the lower priorities, if
+	// they have waited for longer than MaxWait.
 	share = 4
 
-	// precision: MaxWait is kept to this part of it.
+	// precision is the part of MaxWait by which a wait may be too long.
 	precision = 32
 )
 
-// readySet holds the ready keys and decides which is next.
+// readySet holds the ready keys in the order of Get.
 type readySet struct {
 	entries *entries // of the queue
 	groups  groups
-	n       int // how many keys are ready
+	n       int // the number of ready keys
 	maxWait int64
 
-	top    *level             // the highest level with keys, nil if there is none
-	lower  heap.Heap[*level]  // all others with keys, the highest first
-	oldest heap.Heap[*level]  // the same, the one with the oldest key first
-	levels table[int, *level] // by priority: all with keys, and some without
-	idle   idlers[*level]     // those without
+	top    *level             // the highest level with keys, or nil
+	lower  heap.Heap[*level]  // the other levels with keys, the highest first
+	oldest heap.Heap[*level]  // the same levels, the one with the oldest key first
+	levels table[int, *level] // by priority; some have no keys
+	idle   idlers[*level]     // the levels without keys
 
-	seq    int64 // numbers the keys as they become ready
-	served int   // Gets since a lower priority had its turn, up to share
+	seq    int64 // the number of the last key that became ready
+	served int   // calls of Get since a lower priority had its turn, up to share
 
-	// Which keys have waited for too long is told by their numbers, so that no key
-	// needs a time: a Get that passes over lower priorities marks the number that
-	// was reached and the time, and once the mark is older than maxWait, so is
-	// every key up to that number.
+	// The numbers of the keys show which keys have waited too long, so that keys need no
+	// time. A Get that passes over lower priorities records the time and the last number.
+	// When the record is older than maxWait, all keys up to its number have waited too long.
 	marks   []mark
-	overdue int64 // keys up to this number are older than maxWait
+	overdue int64 // keys up to this number have waited longer than maxWait
 }
 
 type mark struct{ seq, at int64 }
@@ -45,9 +44,9 @@ type mark struct{ seq, at int64 }
 // level is a priority with ready keys.
 type level struct {
 	priority int
-	turn     *lane            // a ring of the lanes with keys; this one is next. nil if there is none
-	ages     heap.Heap[*lane] // the same, the one with the oldest key first
-	age      int64            // by which the level stands in oldest
+	turn     *lane            // the next lane in the ring of the lanes with keys, or nil
+	ages     heap.Heap[*lane] // the same lanes, the one with the oldest key first
+	age      int64            // the order of the level in oldest
 	places   [2]int32         // in lower and in oldest
 	dropped  bool             // no longer in levels
 	idler    idler[*level]
@@ -69,7 +68,7 @@ func newReadySet(entries *entries, maxWait time.Duration) readySet {
 	}
 }
 
-// push adds a key at the end of its lane, as the youngest of its priority.
+// push adds a key to the end of its lane.
 func (r *readySet) push(key ref, e *entry) {
 	ln := r.lane(e)
 	r.n++
@@ -90,7 +89,7 @@ func (r *readySet) push(key ref, e *entry) {
 	}
 }
 
-// rise gives a level that has its first key a place among the others.
+// rise adds a level that has its first key.
 func (r *readySet) rise(l *level) {
 	switch {
 	case r.top == nil:
@@ -104,7 +103,7 @@ func (r *readySet) rise(l *level) {
 	r.oldest.Push(l)
 }
 
-// fall takes it away when the last key is gone.
+// fall removes a level that has lost its last key.
 func (r *readySet) fall(l *level) {
 	if l == r.top {
 		r.top = nil
@@ -140,13 +139,12 @@ func (r *readySet) removeFrom(ln *lane, e *entry) {
 	}
 }
 
-// next removes and returns the key to hand out: the one whose group has its turn
-// at the highest priority, or, for one Get in four, at the lower priority that
-// holds the oldest key if that has waited for too long. The turn then goes to
-// the next group.
+// next removes and returns the next key. It is the next group's key of the highest priority,
+// or, in one call of four, of the lower priority with the oldest key, if that key has waited
+// too long.
 func (r *readySet) next(now int64) (key ref, e *entry) {
 	l := r.top
-	if r.served < share { // and no further: an int of 32 bits would run over
+	if r.served < share { // an int of 32 bits could overflow
 		r.served++
 	}
 	if r.lower.Len() > 0 && r.maxWait > 0 {
@@ -165,9 +163,9 @@ func (r *readySet) next(now int64) (key ref, e *entry) {
 	return key, e
 }
 
-// oldestLower returns the level below the highest that holds the oldest key. The
-// ages of levels and lanes are brought up to date here and not at each key that
-// leaves: most are never asked for. Until then they are too old, never too young.
+// oldestLower returns the level with the oldest key, without the highest level. It corrects
+// the ages of levels and lanes, which are not updated when a key leaves. An age is therefore
+// too old at times, but never too young.
 func (r *readySet) oldestLower() *level {
 	for {
 		l := r.oldest.First()
@@ -193,7 +191,7 @@ func (r *readySet) oldestOf(l *level) int64 {
 	}
 }
 
-// mark remembers when the keys of now were passed over.
+// mark records that the present keys were passed over.
 func (r *readySet) mark(now int64) {
 	expired := 0
 	for expired < len(r.marks) && now-r.marks[expired].at > r.maxWait {
@@ -208,7 +206,7 @@ func (r *readySet) mark(now int64) {
 	}
 }
 
-// lane returns where a key with this group and priority waits.
+// lane returns the lane of an entry's group and priority.
 func (r *readySet) lane(e *entry) *lane {
 	ln := r.groups.all[e.group].lane(e.priority)
 	if ln != nil && !ln.level.dropped {
@@ -217,7 +215,7 @@ func (r *readySet) lane(e *entry) *lane {
 	return r.makeLane(e, ln)
 }
 
-// makeLane makes a lane, or a level for one whose level was dropped.
+// makeLane makes a lane, or a new level for ln if its level was dropped.
 func (r *readySet) makeLane(e *entry, ln *lane) *lane {
 	if ln == nil {
 		g := r.groups.all[e.group]
@@ -228,7 +226,7 @@ func (r *readySet) makeLane(e *entry, ln *lane) *lane {
 	return ln
 }
 
-// level returns the level of a priority, made if need be.
+// level returns the level of a priority. It makes the level if it does not exist.
 func (r *readySet) level(priority int) *level {
 	l := r.levels.all[priority]
 	if l == nil {
@@ -243,7 +241,7 @@ func (r *readySet) level(priority int) *level {
 	return l
 }
 
-// release is called when the last key of a level is gone.
+// release keeps a level that has lost its last key, and drops the oldest of too many.
 func (r *readySet) release(l *level) {
 	r.idle.enter(&l.idler)
 	if r.idle.n <= maxIdleLevels {
@@ -254,7 +252,7 @@ func (r *readySet) release(l *level) {
 	r.levels.remove(l.priority)
 }
 
-// join puts a lane at the end of the ring: right before the one whose turn it is.
+// join adds a lane to the end of the ring, just before the next lane.
 func (l *level) join(ln *lane) {
 	if l.turn == nil {
 		l.turn, ln.next, ln.prev = ln, ln, ln

@@ -2,54 +2,71 @@ package queue
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
-// snapshotKeys is how many keys of each of the three kinds a State lists.
-const snapshotKeys = 100
+const (
+	// snapshotKeys is the number of keys of each state that a State lists.
+	snapshotKeys = 100
 
-// State is what a queue held at one moment: how many keys of each kind, and the
-// first of each.
+	// snapshotText is the length of a key and of a group in a State, in bytes.
+	snapshotText = 512
+)
+
+// State is the state of a queue at one moment: the number of keys in each state, and the
+// first keys.
 type State struct {
 	Name         string `json:"name,omitempty"`
 	Ready        int    `json:"ready"`
 	Running      int    `json:"running"`
-	Delayed      int    `json:"delayed"` // without running keys that have a delay
+	Delayed      int    `json:"delayed"` // without running keys
 	ShuttingDown bool   `json:"shuttingDown,omitempty"`
 
-	// Keys are the 100 longest running keys, the next 100 ready ones, in the
-	// order in which they would be handed out if no priority waited too long,
-	// and the 100 that are delayed for the shortest time, in this order.
+	// Keys lists at most 100 keys of each state. First come the keys that run longest.
+	// Ready keys follow in the order of Get, with MaxWait ignored. Delayed keys come last,
+	// the shortest delay first.
 	Keys []KeyState `json:"keys,omitempty"`
 }
 
-// KeyState is what a queue knew of one key.
+// KeyState is the state of one key.
 type KeyState struct {
-	Key      string    `json:"key"`   // as fmt.Sprint prints it
-	State    string    `json:"state"` // "running", "ready" or "delayed"
-	Group    string    `json:"group,omitempty"`
+	Key      string    `json:"key"`             // as fmt.Sprint formats it, cut to 512 bytes
+	State    string    `json:"state"`           // "running", "ready" or "delayed"
+	Group    string    `json:"group,omitempty"` // cut to 512 bytes
 	Priority int       `json:"priority"`
-	Since    time.Time `json:"since,omitzero"`  // running, or ready in a queue with metrics: since when; without metrics up to 1 s late
-	Until    time.Time `json:"until,omitzero"`  // when its delay ends, if it has one
-	Again    bool      `json:"again,omitempty"` // running, and ready right after Done
+	Since    time.Time `json:"since,omitzero"`  // when it started, or with metrics became ready; without metrics up to 1 s late
+	Until    time.Time `json:"until,omitzero"`  // when its delay ends; zero without a delay
+	Again    bool      `json:"again,omitempty"` // it runs, and becomes ready at Done
 	Attempts int       `json:"attempts"`        // NumRequeues
 }
 
-// Snapshot returns the state of the queue, for logs and debug pages. Everything
-// but Attempts is of one moment; Attempts is asked of the rate limiter right
-// after. It lists at most 300 keys, so its time and size do not grow with the
-// number of keys.
+// Snapshot returns the state of the queue, for logs and debug pages. All but Attempts is
+// from one moment. A snapshot lists at most 300 keys and cuts long texts, so its time and
+// size are bounded.
 func (q *Queue[K]) Snapshot() State {
 	s, keys := q.snapshot()
 	for i, key := range keys {
-		s.Keys[i].Key = fmt.Sprint(key)
+		s.Keys[i].Key = cut(fmt.Sprint(key))
+		s.Keys[i].Group = cut(s.Keys[i].Group)
 		s.Keys[i].Attempts = q.limiter.NumRequeues(key)
 	}
 	return s
 }
 
-// snapshot copies what needs the lock; printing keys and asking the limiter does
-// not, and is the caller's code.
+// cut returns text as valid UTF-8 of at most snapshotText bytes.
+func cut(text string) string {
+	const ellipsis = "…"
+	if len(text) <= snapshotText {
+		return strings.ToValidUTF8(text, "?")
+	}
+	// At most one byte replaces another: the text does not grow. An incomplete rune at
+	// the end is replaced too.
+	return strings.ToValidUTF8(text[:snapshotText-len(ellipsis)], "?") + ellipsis
+}
+
+// snapshot returns the part of the state that needs the lock. It does not call code of the
+// caller, which formats keys and counts failures.
 func (q *Queue[K]) snapshot() (s State, keys []K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -90,14 +107,13 @@ func (q *Queue[K]) snapshot() (s State, keys []K) {
 	return s, keys
 }
 
-// first returns the first n keys as they would be handed out, starvation apart:
-// by priority, the groups of one taking turns.
+// first returns the first n keys in the order of Get, with MaxWait ignored.
 func (r *readySet) first(n int) (first []ref) {
 	if r.top == nil {
 		return nil
 	}
 	for _, l := range append([]*level{r.top}, r.lower.Least(n)...) {
-		// One cursor for each lane, as far as there is room for its first key.
+		// The next key of each lane, for as many lanes as n has room for.
 		var cursors []ref
 		for ln := l.turn; len(first)+len(cursors) < n; ln = ln.next {
 			cursors = append(cursors, ln.keys.head)

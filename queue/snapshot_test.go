@@ -3,12 +3,15 @@ package queue_test
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/controllerkit/controllerkit/queue"
 )
@@ -19,7 +22,7 @@ func TestSnapshot(t *testing.T) {
 		q := queue.New(queue.Config[types.NamespacedName]{
 			Name: "widgets", MetricsProvider: newProvider(), // with metrics it knows since when keys are ready
 			Group:       func(k types.NamespacedName) string { return k.Namespace },
-			RateLimiter: queue.FastSlow[types.NamespacedName](time.Minute, time.Hour, 1),
+			RateLimiter: workqueue.NewTypedItemFastSlowRateLimiter[types.NamespacedName](time.Minute, time.Hour, 1),
 		})
 		key := func(ns, name string) types.NamespacedName { return types.NamespacedName{Namespace: ns, Name: name} }
 		q.Add(key("x", "run"))
@@ -56,8 +59,8 @@ func TestSnapshot(t *testing.T) {
 	})
 }
 
-// Without metrics a key learns up to a second late when it started: from a timer
-// that is set while keys start to run and no longer, or from what asks first.
+// TestSince tests Since of a running key without metrics. The queue sets it up to one
+// second late: by a timer, or earlier by the first call that needs it.
 func TestSince(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -111,7 +114,8 @@ func TestSince(t *testing.T) {
 	}
 }
 
-// The counts are exact, the list is bounded and holds the first keys of each kind.
+// TestSnapshotIsBounded tests that the counts are exact, and that the list is bounded
+// and holds the first keys of each kind.
 func TestSnapshotIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := queue.New(queue.Config[int]{Group: func(key int) string { return fmt.Sprint(key % 150) }})
@@ -145,4 +149,46 @@ func TestSnapshotIsBounded(t *testing.T) {
 		}
 		q.ShutDown()
 	})
+}
+
+// TestSnapshotOfHostileKeys tests that a snapshot, which becomes part of pages and
+// logs, stays small if keys and groups come from a hostile source.
+//
+// It proves Q15.
+func TestSnapshotOfHostileKeys(t *testing.T) {
+	const mebibyte = 1 << 20
+	for _, tc := range []struct{ name, text string }{
+		{"letters", strings.Repeat("x", mebibyte)},
+		{"runes of three bytes", "x" + strings.Repeat("\u20ac", mebibyte/3)},
+		{"invalid UTF-8", strings.Repeat("\xff", mebibyte)},
+		{"control characters", strings.Repeat("\x1b\r\n", mebibyte/3)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			q := queue.New(queue.Config[string]{Group: func(key string) string { return key[:len(key)-3] }})
+			for i := range 200 {
+				q.Add(fmt.Sprintf("%s%03d", tc.text, i))
+			}
+			page, err := json.Marshal(q.Snapshot())
+			if err != nil {
+				t.Fatal(err)
+			}
+			// JSON writes a byte as six characters at most.
+			if most := 200 * (2*6*512 + 200); len(page) > most {
+				t.Errorf("the page has %d bytes, want at most %d", len(page), most)
+			}
+			for _, k := range q.Snapshot().Keys {
+				for _, text := range []string{k.Key, k.Group} {
+					if !utf8.ValidString(text) || len(text) > 512 || !strings.HasSuffix(text, "\u2026") {
+						t.Fatalf("a text of %d bytes is cut to %d bytes: %q", len(tc.text), len(text), text)
+					}
+				}
+			}
+		})
+	}
+	q := queue.New(queue.Config[string]{})
+	exact := strings.Repeat("x", 512)
+	q.Add(exact)
+	if got := q.Snapshot().Keys[0].Key; got != exact {
+		t.Errorf("a key of 512 bytes is cut to %d bytes", len(got))
+	}
 }

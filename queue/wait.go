@@ -1,28 +1,27 @@
 package queue
 
-// waiter is a Get that waits for a ready key.
+// waiter is a call of Get that waits for a ready key.
 type waiter struct {
-	wake       chan struct{} // holds the wake-up; room for one
+	wake       chan struct{} // has room for one wake-up
 	next, prev *waiter       // in waiters.head, or free
-	woken      bool          // has left waiters.head, its wake-up was sent
+	woken      bool          // it has left waiters.head, and its wake-up was sent
 }
 
-// waiters are the Gets that wait. One at a time is woken: while it is on its way
-// to look for a key no other need be, and when it takes one it wakes the next if
-// there are more. So producers do not spend their time waking workers that find
-// nothing, because busy ones were there before: with 64 workers that was a third
-// of the time. A key is not promised to whom it wakes; who comes first takes it.
+// waiters holds the waiting calls of Get. Only one waiter at a time is woken. When it takes
+// a key and more keys are ready, it wakes the next one. Otherwise adds would wake workers
+// whose key a busy worker takes first, which took a third of the time with 64 workers. A
+// woken waiter has no claim on a key: the first caller takes it.
 type waiters struct {
-	head  *waiter // last come, first woken: it is the one with warm caches
-	woken int     // how many were woken and have not arrived
+	head  *waiter // the last waiter is woken first, because its caches are warm
+	woken int     // the number of woken waiters that have not arrived
 	free  *waiter
 	nFree int
 }
 
 const maxFreeWaiters = 64
 
-// enterLocked makes the caller a waiter. It then unlocks, waits for wake or
-// whatever else, locks, and calls arriveLocked.
+// enterLocked makes the caller a waiter. The caller then unlocks the queue, waits, locks the
+// queue, and calls arriveLocked.
 func (q *Queue[K]) enterLocked() *waiter {
 	s := &q.waiters
 	w := s.free
@@ -40,13 +39,13 @@ func (q *Queue[K]) enterLocked() *waiter {
 	return w
 }
 
-// arriveLocked ends the wait of w, be it woken or not. If it was, the caller must
-// take a key, or call wakeLocked: the wake-up may have been meant for one.
+// arriveLocked ends the wait of w. If w was woken, the caller must take a key or call
+// wakeLocked.
 func (q *Queue[K]) arriveLocked(w *waiter) {
 	s := &q.waiters
 	if w.woken {
 		s.woken--
-		select { // empty if this is why the caller arrives
+		select { // empty if the caller received the wake-up
 		case <-w.wake:
 		default:
 		}
@@ -60,7 +59,7 @@ func (q *Queue[K]) arriveLocked(w *waiter) {
 	}
 }
 
-// wakeLocked wakes a waiter if a key is ready and none is on its way.
+// wakeLocked wakes a waiter if a key is ready and no woken waiter is about to take it.
 func (q *Queue[K]) wakeLocked() {
 	if q.waiters.head != nil && q.ready.n > 0 && q.waiters.woken == 0 {
 		q.waiters.wake()
@@ -87,7 +86,7 @@ func (s *waiters) leave(w *waiter) {
 	w.next, w.prev = nil, nil
 }
 
-// wait waits for the wake-up of w or the end of a context.
+// wait waits until w is woken or done is closed.
 func (w *waiter) wait(done <-chan struct{}) {
 	if done == nil {
 		<-w.wake
