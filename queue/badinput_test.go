@@ -15,66 +15,6 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 )
 
-// fixedLimiter says the same delay for every key. call, if any, is made by each
-// of its methods.
-type fixedLimiter[K comparable] struct {
-	delay time.Duration
-	call  func()
-}
-
-func (l *fixedLimiter[K]) called() {
-	if l.call != nil {
-		l.call()
-	}
-}
-
-func (l *fixedLimiter[K]) When(K) time.Duration { l.called(); return l.delay }
-func (l *fixedLimiter[K]) Forget(K)             { l.called() }
-func (l *fixedLimiter[K]) NumRequeues(K) int    { l.called(); return 7 }
-
-// take returns the keys that are ready now, in order, and finishes them.
-func take[K comparable](q *queue.Queue[K]) (keys []K) {
-	for q.Len() > 0 {
-		key, _ := q.Get()
-		keys = append(keys, key)
-		q.Done(key)
-	}
-	return keys
-}
-
-// usable fails the test if a queue that something bad was done to does not take,
-// hand out and finish a key any more, or holds more than what is meant to be
-// left. It gives up after a minute if the queue is locked for ever.
-func usable[K comparable](t *testing.T, q *queue.Queue[K], key K, left int) {
-	t.Helper()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		q.Add(key)
-		if got, _, ok := q.GetContext(context.Background()); !ok || got != key {
-			t.Errorf("after Add %v: GetContext returned %v, %v", key, got, ok)
-		}
-		q.Done(key)
-		if pending := q.Pending(); len(pending) != left {
-			t.Errorf("the queue holds %v, want %d keys", pending, left)
-		}
-	}()
-	limit := time.NewTimer(time.Minute)
-	defer limit.Stop()
-	select {
-	case <-ended:
-	case <-limit.C:
-		t.Fatal("the queue is locked")
-	}
-}
-
-// panics calls f and says whether it panicked.
-func panics(f func()) (panicked bool) {
-	defer func() { panicked = recover() != nil }()
-	f()
-	return false
-}
-
 func TestZeroConfig(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := queue.New(queue.Config[string]{})
@@ -104,7 +44,7 @@ func TestZeroConfig(t *testing.T) {
 // A delay that is not positive is none, and a very long one does not end early
 // because it overflows, whoever asks for it and however late.
 //
-// Proves Q5.
+// It proves Q5.
 func TestExtremeDelays(t *testing.T) {
 	const never = math.MaxInt64
 	type adds struct {
@@ -202,7 +142,7 @@ func TestExtremeDelays(t *testing.T) {
 	}
 }
 
-// Proves Q3.
+// TestExtremePriorities proves Q3.
 func TestExtremePriorities(t *testing.T) {
 	const lowest, highest = math.MinInt, math.MaxInt
 	with := func(q *queue.Queue[string], priority int, keys ...string) {
@@ -264,7 +204,7 @@ func TestExtremePriorities(t *testing.T) {
 
 // A worker that never calls Done keeps its key and nothing else.
 //
-// Proves Q7.
+// It proves Q19.
 func TestKeysThatAreNeverDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := queue.New(queue.Config[string]{})
@@ -386,7 +326,7 @@ func TestEmptyKey(t *testing.T) {
 // Every method of a queue that was shut down returns at once, and nothing is
 // added: what was ready, running and delayed before is still there.
 //
-// Proves Q8.
+// It proves Q8.
 func TestAfterShutDown(t *testing.T) {
 	for _, stop := range []struct {
 		name string
@@ -489,47 +429,6 @@ func TestAfterShutDown(t *testing.T) {
 	}
 }
 
-// The rate limiter is called without the queue's lock: it may use the queue, and
-// if it panics the caller sees it and the queue goes on.
-func TestLimiterUsesTheQueueOrPanics(t *testing.T) {
-	for _, bad := range []struct {
-		name   string
-		panics bool
-	}{{"uses the queue", false}, {"panics", true}} {
-		for _, tc := range []struct {
-			name string
-			call func(q *queue.Queue[string])
-		}{
-			{"AddRateLimited", func(q *queue.Queue[string]) { q.AddRateLimited("bad") }},
-			{"AddWith", func(q *queue.Queue[string]) { q.AddWith(queue.AddOptions{RateLimited: true}, "bad") }},
-			{"Forget", func(q *queue.Queue[string]) { q.Forget("bad") }},
-			{"NumRequeues", func(q *queue.Queue[string]) { q.NumRequeues("bad") }},
-			{"Snapshot", func(q *queue.Queue[string]) { q.Snapshot() }},
-		} {
-			t.Run(bad.name+"/"+tc.name, func(t *testing.T) {
-				limiter := &fixedLimiter[string]{delay: time.Hour}
-				q := queue.New(queue.Config[string]{RateLimiter: limiter})
-				held := 1
-				if q.AddAfter("held", time.Hour); tc.name == "AddRateLimited" || tc.name == "AddWith" {
-					held = 2
-				}
-				if bad.panics {
-					held = 1
-					limiter.call = func() { panic("bad limiter") }
-				} else {
-					limiter.call = func() { usable(t, q, "inner", 1) }
-				}
-				if got := panics(func() { tc.call(q) }); got != bad.panics {
-					t.Errorf("panicked: got %v, want %v", got, bad.panics)
-				}
-				limiter.call = nil
-				usable(t, q, "good", held)
-				q.ShutDown()
-			})
-		}
-	}
-}
-
 var _ workqueue.TypedRateLimiter[string] = &fixedLimiter[string]{}
 
 // A key of an interface type may hold a value that cannot be compared. A map
@@ -604,27 +503,6 @@ func TestKeyThatIsNotEqualToItself(t *testing.T) {
 	})
 }
 
-// No limiter panics on NaN either, though it cannot count its failures.
-func TestLimitersOfAKeyThatIsNotEqualToItself(t *testing.T) {
-	for name, limiter := range map[string]workqueue.TypedRateLimiter[float64]{
-		"Exponential": queue.Exponential[float64](time.Second, time.Minute),
-		"TokenBucket": queue.TokenBucket[float64](1, 1, time.Minute),
-		"FastSlow":    queue.FastSlow[float64](time.Second, time.Minute, 1),
-	} {
-		for range 3 {
-			if panics(func() {
-				if got := limiter.When(math.NaN()); got < 0 || got > time.Minute {
-					t.Errorf("%s: When(NaN): got %v, want 0s to 1m", name, got)
-				}
-				limiter.NumRequeues(math.NaN())
-				limiter.Forget(math.NaN())
-			}) {
-				t.Errorf("%s panics on NaN", name)
-			}
-		}
-	}
-}
-
 // GetContext needs a context. Without one it may panic; no key is lost by it.
 func TestNilContext(t *testing.T) {
 	q := queue.New(queue.Config[string]{})
@@ -644,26 +522,6 @@ func TestNilContext(t *testing.T) {
 	}
 	q.Done("a")
 	usable(t, q, "good", 0)
-}
-
-// provides is a provider that has no metric of one kind.
-type provides struct {
-	*provider
-	without string
-}
-
-func (p provides) NewDepthMetric(name string) workqueue.GaugeMetric {
-	if p.without == "NewDepthMetric" {
-		return nil
-	}
-	return p.provider.NewDepthMetric(name)
-}
-
-func (p provides) NewRetriesMetric(name string) workqueue.CounterMetric {
-	if p.without == "NewRetriesMetric" {
-		return nil
-	}
-	return p.provider.NewRetriesMetric(name)
 }
 
 // A missing metric is found when the queue is made.

@@ -11,8 +11,6 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 )
 
-const lowPriority = -100
-
 var benchConfigs = []struct {
 	name string
 	cfg  queue.Config[types.NamespacedName]

@@ -133,7 +133,7 @@ func TestShutDownEndsTheDrains(t *testing.T) {
 	})
 }
 
-// TestDrain proves Q7.
+// TestDrain proves Q7 and Q19.
 func TestDrain(t *testing.T) {
 	errTooLate := errors.New("grace period is over")
 	for _, tc := range []struct {
@@ -279,7 +279,7 @@ func TestDrainReportsRetries(t *testing.T) {
 	}
 }
 
-// TestManyDrainAndShutDown proves Q7.
+// TestManyDrainAndShutDown proves Q7 and Q20.
 func TestManyDrainAndShutDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for range 50 {

@@ -16,9 +16,7 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 )
 
-func namespace(key string) string { return strings.Split(key, "/")[0] }
-
-// TestGroupsTakeTurns proves Q3.
+// TestGroupsTakeTurns proves Q17.
 func TestGroupsTakeTurns(t *testing.T) {
 	q := queue.New(queue.Config[string]{Group: namespace})
 	for i := range 1000 {
@@ -117,7 +115,7 @@ func TestLowPriorityIsNotStarved(t *testing.T) {
 // older than MaxWait, any four Gets serve the lower ones once, exactly; while
 // none is older they serve none.
 //
-// Proves Q4.
+// It proves Q4.
 func TestStarvationBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const maxWait = 5 * time.Second
@@ -216,7 +214,7 @@ func TestTheOldestLowerKeyGoesFirst(t *testing.T) {
 // It matters not how many Gets there were before: they are more than a number of
 // 32 bits holds after a month of 1000 a second.
 //
-// Proves Q4.
+// It proves Q4.
 func TestStarvationBoundAfterManyGets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := tester{t, queue.New(queue.Config[string]{MaxWait: 10 * time.Second})}
@@ -234,7 +232,7 @@ func TestStarvationBoundAfterManyGets(t *testing.T) {
 // However many keys a group has, a key of another group waits for one key of
 // each group at most.
 //
-// Proves Q3.
+// It proves Q17.
 func TestOneRound(t *testing.T) {
 	const noisy, quiet = 100_000, 20
 	q := queue.New(queue.Config[string]{Group: namespace})
@@ -271,7 +269,7 @@ func TestOneRound(t *testing.T) {
 // groups that take turns the same holds for a group that has its share of the
 // low keys or less; it does not wait for the others.
 //
-// Proves Q4.
+// It proves Q4.
 func TestOverload(t *testing.T) {
 	for _, groups := range []bool{false, true} {
 		t.Run(fmt.Sprintf("groups %v", groups), func(t *testing.T) {
@@ -360,7 +358,7 @@ func TestManyPriorities(t *testing.T) {
 // The order is that of Q3 also while groups, levels and lanes without keys are
 // dropped and made anew, because there are more than the queue keeps.
 //
-// Proves Q3.
+// It proves Q3, Q17 and Q18.
 func TestOrderOfManyGroupsAndPriorities(t *testing.T) {
 	const keys, groups, priorities = 12_000, 6_000, 150
 	groupOf := func(key int) int {

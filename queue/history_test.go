@@ -406,7 +406,7 @@ func recordHistory(t *testing.T, groups int, r *rand.Rand) []porcupine.Operation
 // What concurrent callers see is what the documentation allows for one caller
 // after the other. With -operations it runs longer.
 //
-// Proves Q1, Q2, Q3 and Q6.
+// It proves Q1, Q2, Q3, Q6 and Q18.
 func TestLinearizable(t *testing.T) {
 	histories := max(8_000, int(*stressOperations/1000))
 	begin := time.Now()

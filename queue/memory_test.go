@@ -1,10 +1,9 @@
 package queue_test
 
 import (
+	"context"
 	"fmt"
 	"runtime"
-	"runtime/debug"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,24 +12,9 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 )
 
-// heapInUse is what is reachable: everything else was collected before.
-func heapInUse() int64 {
-	runtime.GC()
-	runtime.GC() // what finalizers and pools held on to
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
-}
-
-// raceDetector says whether the tests run with it: it makes large tests slow.
-func raceDetector() bool {
-	info, ok := debug.ReadBuildInfo()
-	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
-}
-
 // What stays of a burst of many keys in many groups and priorities.
 //
-// Proves Q10.
+// It proves Q23.
 func TestMemoryAfterABurst(t *testing.T) {
 	burst, groups, priorities := 1_000_000, 100_000, 1_000
 	if raceDetector() {
@@ -139,7 +123,7 @@ func TestMemoryOfAKey(t *testing.T) {
 // Whatever key has its turn, and however many are held, nothing is allocated.
 // A run is 1024 keys, so that one allocation in a thousand is seen.
 //
-// Proves Q9.
+// It proves Q9.
 func TestAllocationsOfManyKeys(t *testing.T) {
 	type namespacedName struct{ Namespace, Name string }
 	keys := make([]namespacedName, 1024)
@@ -209,7 +193,7 @@ func TestAllocationsOfManyKeys(t *testing.T) {
 // A delay that ends, Get and Done: nothing is allocated for it, be there few
 // delays or many.
 //
-// Proves Q9.
+// It proves Q9.
 func TestAllocationsOfDelays(t *testing.T) {
 	for _, n := range []int{1, 64, 1024} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -239,7 +223,7 @@ func TestAllocationsOfDelays(t *testing.T) {
 // A burst of other groups, priorities and delays, such as an initial list is,
 // changes nothing about what is in steady use after it.
 //
-// Proves Q9.
+// It proves Q9.
 func TestAllocationsAfterABurst(t *testing.T) {
 	names := make([]string, 5000)
 	for i := range names {
@@ -308,7 +292,7 @@ func TestAllocationsAfterABurst(t *testing.T) {
 // What is kept for later use holds on to no key, and some keys that are left of
 // a burst do not hold its room.
 //
-// Proves Q10.
+// It proves Q23.
 func TestMemoryThatIsKept(t *testing.T) {
 	burst := 300_000
 	if raceDetector() {
@@ -349,4 +333,108 @@ func TestMemoryThatIsKept(t *testing.T) {
 			runtime.KeepAlive(q)
 		})
 	}
+}
+
+// TestAllocations proves Q9.
+func TestAllocations(t *testing.T) {
+	type namespacedName struct{ Namespace, Name string }
+	key := namespacedName{"default", "web"}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+
+	plain := queue.New(queue.Config[namespacedName]{})
+	full := queue.New(queue.Config[namespacedName]{
+		Name: "full", MetricsProvider: newProvider(), Group: func(k namespacedName) string { return k.Namespace },
+	})
+	keys := make([]namespacedName, 100)
+	for i := range keys {
+		keys[i] = namespacedName{fmt.Sprint("ns", i%10), fmt.Sprint("web", i)}
+	}
+	for _, tc := range []struct {
+		name string
+		run  func()
+	}{
+		{"Add Get Done", func() {
+			plain.Add(key)
+			k, _ := plain.Get()
+			plain.Done(k)
+		}},
+		{"Add GetContext Done", func() {
+			plain.Add(key)
+			k, _, _ := plain.GetContext(ctx)
+			plain.Done(k)
+		}},
+		{"Add Get Add Done Get Done", func() {
+			plain.Add(key)
+			k, _ := plain.Get()
+			plain.Add(k)
+			plain.Done(k)
+			plain.Get()
+			plain.Done(k)
+		}},
+		{"with metrics, groups and a priority", func() {
+			full.AddWith(queue.AddOptions{Priority: 5}, key)
+			k, _, _ := full.GetWithPriority()
+			full.Done(k)
+		}},
+		{"100 keys, 10 groups, 3 priorities", func() {
+			for i, key := range keys {
+				full.AddWith(queue.AddOptions{Priority: i % 3}, key)
+			}
+			for range keys {
+				k, _ := full.Get()
+				full.Done(k)
+			}
+		}},
+		{"a delay and its end by Add", func() {
+			plain.AddAfter(key, time.Hour)
+			plain.Add(key)
+			k, _ := plain.Get()
+			plain.Done(k)
+		}},
+	} {
+		if got := testing.AllocsPerRun(200, tc.run); got != 0 {
+			t.Errorf("%s: got %v allocations, want 0", tc.name, got)
+		}
+	}
+}
+
+// The queue remembers nothing of the keys that it is finished with.
+//
+// It proves Q10.
+func TestMemory(t *testing.T) {
+	q := queue.New(queue.Config[string]{Group: func(key string) string { return key }})
+	before := heapInUse()
+	for i := range 100_000 {
+		key := fmt.Sprint("key", i)
+		q.AddWith(queue.AddOptions{Priority: i}, key)
+		q.Get()
+		q.AddRateLimited(key)
+		q.Forget(key)
+		q.Done(key)
+		q.Add(key)
+		q.Get()
+		q.Done(key)
+	}
+	if after := heapInUse(); after > before+1<<20 {
+		t.Errorf("100000 finished keys hold %d KiB", (after-before)>>10)
+	}
+
+	// Nor does a burst stay, but for the room in the map, which Go does not give
+	// back: less than 100 bytes for such a key, of about 300.
+	const burst = 100_000
+	ints := queue.New(queue.Config[int]{})
+	before = heapInUse()
+	for i := range burst {
+		ints.Add(i)
+	}
+	for range burst {
+		key, _ := ints.Get()
+		ints.Done(key)
+	}
+	if after := heapInUse(); after > before+burst*100 {
+		t.Errorf("after a burst %d finished keys hold %d bytes each", burst, (after-before)/burst)
+	}
+	runtime.KeepAlive(ints)
+	runtime.KeepAlive(q)
 }

@@ -3,7 +3,6 @@ package queue_test
 import (
 	"context"
 	"fmt"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,74 +13,6 @@ import (
 
 	"github.com/controllerkit/controllerkit/queue"
 )
-
-// metric is any of the metrics of a workqueue.MetricsProvider.
-type metric struct {
-	mu    sync.Mutex
-	value float64
-	seen  []float64
-}
-
-func (m *metric) Inc() { m.add(1) }
-func (m *metric) Dec() { m.add(-1) }
-func (m *metric) add(d float64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.value += d
-}
-func (m *metric) Set(v float64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.value = v
-}
-func (m *metric) Observe(v float64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.seen) < cap(m.seen) {
-		m.seen = append(m.seen, v)
-	}
-}
-func (m *metric) get() float64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.value
-}
-
-type provider struct {
-	names                                                    map[string]bool
-	depth, adds, retries, latency, work, unfinished, longest metric
-}
-
-func newProvider() *provider {
-	p := &provider{names: map[string]bool{}}
-	p.latency.seen = make([]float64, 0, 100)
-	p.work.seen = make([]float64, 0, 100)
-	return p
-}
-
-func (p *provider) NewDepthMetric(name string) workqueue.GaugeMetric {
-	p.names[name] = true
-	return &p.depth
-}
-func (p *provider) NewAddsMetric(string) workqueue.CounterMetric           { return &p.adds }
-func (p *provider) NewRetriesMetric(string) workqueue.CounterMetric        { return &p.retries }
-func (p *provider) NewLatencyMetric(string) workqueue.HistogramMetric      { return &p.latency }
-func (p *provider) NewWorkDurationMetric(string) workqueue.HistogramMetric { return &p.work }
-func (p *provider) NewUnfinishedWorkSecondsMetric(string) workqueue.SettableGaugeMetric {
-	return &p.unfinished
-}
-func (p *provider) NewLongestRunningProcessorSecondsMetric(string) workqueue.SettableGaugeMetric {
-	return &p.longest
-}
-
-type values struct{ Depth, Adds, Retries, Unfinished, Longest float64 }
-
-func (p *provider) values() values {
-	return values{p.depth.get(), p.adds.get(), p.retries.get(), p.unfinished.get(), p.longest.get()}
-}
-
-// common is what client-go's queue and this one have in common.
-type common = workqueue.TypedRateLimitingInterface[string]
 
 // metricsCycle is a life of two keys, with what the metrics say at each step.
 func metricsCycle(q common, p *provider) (steps []values) {
@@ -124,7 +55,7 @@ func metricsCycle(q common, p *provider) (steps []values) {
 // The metrics mean what client-go's mean: the same life of the same keys gives
 // the same values in both.
 //
-// Proves Q11.
+// It proves Q11.
 func TestMetricsAreThoseOfClientGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limiter := func() workqueue.TypedRateLimiter[string] {
@@ -215,7 +146,7 @@ func TestGaugesOfAHangingKey(t *testing.T) {
 // Keys that follow each other, some quick and some slow: the gauges are 0 whenever
 // none runs, and show a slow one within half a second.
 //
-// Proves Q11.
+// It proves Q11.
 func TestGaugesOfKeysThatFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProvider()
@@ -246,7 +177,7 @@ func TestGaugesOfKeysThatFollow(t *testing.T) {
 // The time of all running keys together is more than a time.Duration holds when
 // 1000 of them hang for four months, or five for a century.
 //
-// Proves Q11.
+// It proves Q11.
 func TestUnfinishedWorkOfManyHangingKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const century = 100 * 365 * 24 * time.Hour

@@ -265,7 +265,7 @@ func (o *orders) explore(operations int) uint64 {
 	return n
 }
 
-// Proves Q1, Q2, Q6 and Q7.
+// TestOrders proves Q1, Q2, Q6, Q7, Q19 and Q20.
 func TestOrders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &orders{t: t, counts: map[string]uint64{}}

@@ -83,7 +83,7 @@ func TestExponentialJitter(t *testing.T) {
 
 // TestLimiterMemory tests that a limiter stores only the keys that fail.
 //
-// It proves Q12.
+// It proves Q22.
 func TestLimiterMemory(t *testing.T) {
 	for name, r := range map[string]workqueue.TypedRateLimiter[string]{
 		"Exponential": queue.Exponential[string](0, 0),
@@ -105,7 +105,7 @@ func TestLimiterMemory(t *testing.T) {
 // TestLimiterMemoryAfterAnOutage tests that a limiter frees the memory of the keys that
 // do not fail any more.
 //
-// It proves Q12.
+// It proves Q22.
 func TestLimiterMemoryAfterAnOutage(t *testing.T) {
 	const keys, still = 200_000, 100
 	for name, limiter := range map[string]func() workqueue.TypedRateLimiter[int]{
@@ -269,7 +269,7 @@ func TestTokenBucketOfOddRates(t *testing.T) {
 	}
 }
 
-// TestFastSlow proves Q13.
+// TestFastSlow proves Q21.
 func TestFastSlow(t *testing.T) {
 	r := queue.FastSlow[string](time.Second, time.Minute, 2)
 	upperHalf := func(what string, got, want time.Duration) {
@@ -296,7 +296,7 @@ func TestFastSlow(t *testing.T) {
 
 // TestJitter tests that keys that fail together do not come back together.
 //
-// It proves Q13.
+// It proves Q21.
 func TestJitter(t *testing.T) {
 	const keys = 1000
 	for name, r := range map[string]workqueue.TypedRateLimiter[int]{
@@ -430,5 +430,67 @@ func TestLimitersAreInterchangeable(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// The rate limiter is called without the queue's lock: it may use the queue, and
+// if it panics the caller sees it and the queue goes on.
+func TestLimiterUsesTheQueueOrPanics(t *testing.T) {
+	for _, bad := range []struct {
+		name   string
+		panics bool
+	}{{"uses the queue", false}, {"panics", true}} {
+		for _, tc := range []struct {
+			name string
+			call func(q *queue.Queue[string])
+		}{
+			{"AddRateLimited", func(q *queue.Queue[string]) { q.AddRateLimited("bad") }},
+			{"AddWith", func(q *queue.Queue[string]) { q.AddWith(queue.AddOptions{RateLimited: true}, "bad") }},
+			{"Forget", func(q *queue.Queue[string]) { q.Forget("bad") }},
+			{"NumRequeues", func(q *queue.Queue[string]) { q.NumRequeues("bad") }},
+			{"Snapshot", func(q *queue.Queue[string]) { q.Snapshot() }},
+		} {
+			t.Run(bad.name+"/"+tc.name, func(t *testing.T) {
+				limiter := &fixedLimiter[string]{delay: time.Hour}
+				q := queue.New(queue.Config[string]{RateLimiter: limiter})
+				held := 1
+				if q.AddAfter("held", time.Hour); tc.name == "AddRateLimited" || tc.name == "AddWith" {
+					held = 2
+				}
+				if bad.panics {
+					held = 1
+					limiter.call = func() { panic("bad limiter") }
+				} else {
+					limiter.call = func() { usable(t, q, "inner", 1) }
+				}
+				if got := panics(func() { tc.call(q) }); got != bad.panics {
+					t.Errorf("panicked: got %v, want %v", got, bad.panics)
+				}
+				limiter.call = nil
+				usable(t, q, "good", held)
+				q.ShutDown()
+			})
+		}
+	}
+}
+
+// No limiter panics on NaN either, though it cannot count its failures.
+func TestLimitersOfAKeyThatIsNotEqualToItself(t *testing.T) {
+	for name, limiter := range map[string]workqueue.TypedRateLimiter[float64]{
+		"Exponential": queue.Exponential[float64](time.Second, time.Minute),
+		"TokenBucket": queue.TokenBucket[float64](1, 1, time.Minute),
+		"FastSlow":    queue.FastSlow[float64](time.Second, time.Minute, 1),
+	} {
+		for range 3 {
+			if panics(func() {
+				if got := limiter.When(math.NaN()); got < 0 || got > time.Minute {
+					t.Errorf("%s: When(NaN): got %v, want 0s to 1m", name, got)
+				}
+				limiter.NumRequeues(math.NaN())
+				limiter.Forget(math.NaN())
+			}) {
+				t.Errorf("%s panics on NaN", name)
+			}
+		}
 	}
 }

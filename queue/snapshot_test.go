@@ -115,7 +115,9 @@ func TestSince(t *testing.T) {
 }
 
 // TestSnapshotIsBounded tests that the counts are exact, and that the list is bounded
-// and holds the first keys of each kind.
+// and holds the first keys of each state.
+//
+// It proves Q24.
 func TestSnapshotIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := queue.New(queue.Config[int]{Group: func(key int) string { return fmt.Sprint(key % 150) }})
@@ -154,7 +156,7 @@ func TestSnapshotIsBounded(t *testing.T) {
 // TestSnapshotOfHostileKeys tests that a snapshot, which becomes part of pages and
 // logs, stays small if keys and groups come from a hostile source.
 //
-// It proves Q15.
+// It proves Q24.
 func TestSnapshotOfHostileKeys(t *testing.T) {
 	const mebibyte = 1 << 20
 	for _, tc := range []struct{ name, text string }{

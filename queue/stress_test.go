@@ -395,7 +395,7 @@ func (s *stress) round(round int) {
 // was stopped is handed out or held, nothing is held twice, and of a round no
 // goroutine and no memory stays.
 //
-// Proves Q1, Q2, Q7 and Q8.
+// It proves Q1, Q2, Q8, Q19 and Q20.
 func TestStress(t *testing.T) {
 	before := goleak.IgnoreCurrent() // such as those of the API server of other tests
 	begin := time.Now()
@@ -449,7 +449,7 @@ func TestStress(t *testing.T) {
 // are told, a worker can see that its context is done before whoever watches the
 // context is told.
 //
-// Proves Q6.
+// It proves Q6.
 func TestNoWakeUpIsLost(t *testing.T) {
 	const workers, children = 4, 10
 	adds := max(20_000, int(*stressOperations/200))

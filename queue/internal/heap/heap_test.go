@@ -48,9 +48,9 @@ func TestHeap(t *testing.T) {
 	}
 }
 
-// TestMemory tests that a heap frees the memory of a burst, and keeps enough for a
+// TestFreesMemory tests that a heap frees the memory of a burst, and keeps enough for a
 // queue in steady use.
-func TestMemory(t *testing.T) {
+func TestFreesMemory(t *testing.T) {
 	type item struct{ place int32 }
 	h := Heap[*item]{
 		Less:  func(a, b *item) bool { return false },
