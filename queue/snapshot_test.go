@@ -158,7 +158,7 @@ func TestSnapshotIsBounded(t *testing.T) {
 //
 // It proves Q24.
 func TestSnapshotOfHostileKeys(t *testing.T) {
-	const mebibyte = 1 << 20
+	const mebibyte, keys = 1 << 20, 20
 	for _, tc := range []struct{ name, text string }{
 		{"letters", strings.Repeat("x", mebibyte)},
 		{"runes of three bytes", "x" + strings.Repeat("\u20ac", mebibyte/3)},
@@ -167,7 +167,7 @@ func TestSnapshotOfHostileKeys(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			q := queue.New(queue.Config[string]{Group: func(key string) string { return key[:len(key)-3] }})
-			for i := range 200 {
+			for i := range keys {
 				q.Add(fmt.Sprintf("%s%03d", tc.text, i))
 			}
 			page, err := json.Marshal(q.Snapshot())
@@ -175,7 +175,7 @@ func TestSnapshotOfHostileKeys(t *testing.T) {
 				t.Fatal(err)
 			}
 			// JSON writes a byte as six characters at most.
-			if most := 200 * (2*6*512 + 200); len(page) > most {
+			if most := keys * (2*6*512 + 200); len(page) > most {
 				t.Errorf("the page has %d bytes, want at most %d", len(page), most)
 			}
 			for _, k := range q.Snapshot().Keys {
