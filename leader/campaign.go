@@ -223,7 +223,11 @@ func (c *candidate) unusable(verb string, err error) error {
 
 // sleep waits until the given time, or until the watch brings news, or for ctx.
 func (c *candidate) sleep(ctx context.Context, until time.Time) (news bool) {
-	timer := time.NewTimer(time.Until(until))
+	wait := time.Until(until)
+	if wait <= 0 {
+		return false
+	}
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-c.kick:

@@ -18,7 +18,7 @@ func (c *candidate) renew(ctx context.Context, t *term) {
 	defer c.guard(nil)
 	next := t.lastRenewal().Add(c.retryPeriod)
 	for {
-		timer := time.NewTimer(time.Until(next))
+		timer := time.NewTimer(max(1, time.Until(next)))
 		select {
 		case <-ctx.Done():
 			timer.Stop()

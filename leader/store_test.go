@@ -326,8 +326,7 @@ func (w *watcher) run() {
 				return
 			}
 		}
-		// No timer where there is no delay: Go 1.26.8 was seen to crash in this select,
-		// in a bubble with -race (runtime.(*timer).maybeRunChan).
+		// No timer without a delay: see docs/synctest-race.md.
 		if delay := time.Until(due); delay > 0 {
 			select {
 			case <-time.After(delay):
