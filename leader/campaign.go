@@ -16,31 +16,31 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// claimJitter bounds the random wait before a free Lease is claimed, so that of
-// many standbys the first ones to try spare the others a conflict.
+// claimJitter bounds the random wait before a claim of a free Lease, so that the first
+// of many standbys spare the others a conflict.
 const claimJitter = 50 * time.Millisecond
 
-// acquire campaigns until this process is the leader. It returns nil and nil
-// once ctx is done, and an error if the Lease cannot be used.
+// acquire campaigns until this process is the leader. It returns nil and nil once ctx
+// is done, and an error if the Lease cannot be used.
 //
-// Each round does one of three things: it reads the Lease if nothing was heard of
-// it for too long, or waits, or claims the Lease. News from the watch ends a wait.
+// Each round reads the Lease if the last read or event is too old, or waits, or claims
+// the Lease. An event of the watch ends a wait.
 func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 	var (
-		unreadSince  time.Time // the Lease may not be read; zero: it may, as far as is known
-		refusedSince time.Time // the free Lease may not be written
-		freeSince    time.Time // the Lease may be claimed; zero: it may not
+		unreadSince  time.Time // reads fail; zero: the last one succeeded
+		refusedSince time.Time // writes of the free Lease are rejected
+		freeSince    time.Time // the Lease is free; zero: it is not
 		nextRead     time.Time // zero: at once
 		nextClaim    time.Time
-		tooLate      int  // how many claims in a row came too late
-		unsure       bool // the Lease has, or may have, this Run's record although it is not held
+		tooLate      int  // conflicts of claims in a row
+		unsure       bool // the Lease may have this Run's record although it does not lead
 	)
 	defer func() {
 		if t == nil && unsure {
 			c.release(ctx)
 		}
 	}()
-	// lasts returns an error once there was a problem for StartTimeout.
+	// lasts returns an error after a problem has lasted for StartTimeout.
 	lasts := func(since *time.Time, verb string, err error) error {
 		if since.IsZero() {
 			*since = time.Now()
@@ -60,7 +60,7 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 			switch {
 			case err == nil:
 				c.reached, unsure, unreadSince = true, c.holds(lease), time.Time{}
-				// However slow reads are, there is time for a claim between two.
+				// Slow reads leave time for a claim between two of them.
 				nextRead = latest(nextRead, time.Now().Add(c.retryPeriod/4))
 			case ctx.Err() == nil:
 				c.logger.V(2).Info("Could not read the Lease", "err", err)
@@ -85,7 +85,7 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 		}
 		switch {
 		case !may:
-			// Others use it well. What went wrong before is no longer of interest.
+			// Others use the Lease, so earlier problems are over.
 			tooLate, nextClaim, refusedSince, freeSince = 0, time.Time{}, time.Time{}, time.Time{}
 		case freeSince.IsZero():
 			freeSince = time.Now()
@@ -99,16 +99,16 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 			case !at.IsZero():
 				wake = earliest(wake, at)
 			}
-			if news := c.sleep(ctx, wake); news {
-				// A leader renews within 1.1 RetryPeriods. Who reads no later than 1.2
-				// after the last news loses no time to a watch that is dead.
+			if woken := c.sleep(ctx, wake); woken {
+				// A leader renews within 1.1 RetryPeriods. A read at most 1.2 after the
+				// last event loses no time to a dead watch.
 				nextRead = time.Now().Add(c.retryPeriod/20*23 + rand.N(c.retryPeriod/20+1))
 				unreadSince = time.Time{}
 			}
 			continue
 		}
 
-		// Not cut short by ctx: the answer says whether there is something to release.
+		// Not ended by ctx: the response decides whether there is a Lease to release.
 		t, err := c.claim(context.WithoutCancel(ctx), lease)
 		unsure = true
 		switch {
@@ -116,13 +116,13 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 			t.took = time.Since(freeSince)
 			return t, nil
 		case err == nil:
-			// Not wanted any more, or this process was paused for RenewDeadline.
-			// Then the record is its own and can be claimed again.
+			// ctx is done, or this process was paused for RenewDeadline. Then the
+			// record is its own and can be claimed again.
 			t.end()
-			c.guard(nil)
+			c.setLeading(nil)
 		case isConflict(err):
-			// Somebody was faster, and may be done with it already. The more often in
-			// a row, the more there are who try, or something is wrong.
+			// Another candidate was faster, and may have released the Lease already.
+			// More conflicts in a row mean more candidates, or a fault.
 			nextClaim = time.Now().Add(rand.N(min(claimJitter<<min(tooLate, 16), c.retryPeriod)))
 			nextRead, refusedSince = nextClaim, time.Time{}
 			tooLate++
@@ -141,11 +141,11 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 	return nil, nil
 }
 
-// errStrategy: the coordinated leader election of the control plane (KEP-4355)
-// chooses the holder of a Lease with a strategy and writes it at will.
-var errStrategy = errors.New("the Lease is one of coordinated leader election, it has a strategy: use a Lease of another name, or delete it")
+// errStrategy is the error for a Lease with a strategy: the coordinated leader election
+// of the control plane (KEP-4355) chooses its holder and writes it at any time.
+var errStrategy = errors.New("the Lease has a strategy of coordinated leader election: use another name, or delete the Lease")
 
-// verbOf is the verb of a claim of the given Lease.
+// verbOf returns the verb of a claim of the given Lease.
 func verbOf(lease *coordinationv1.Lease) string {
 	if lease == nil {
 		return "create"
@@ -153,12 +153,12 @@ func verbOf(lease *coordinationv1.Lease) string {
 	return "update"
 }
 
-// claim writes this candidate into the Lease it may acquire, on condition that
-// the Lease is still the version it decided on.
+// claim writes this candidate into the Lease that it may acquire. The write fails if
+// the Lease is no longer the version of the decision.
 func (c *candidate) claim(ctx context.Context, lease *coordinationv1.Lease) (*term, error) {
 	c.mu.Lock()
 	if lease == nil && c.seen.number > math.MaxInt32 {
-		c.seen.number = 0 // the Lease was deleted as errNoTermLeft asks; the new one has another UID
+		c.seen.number = 0 // the Lease with the highest number was deleted; the new one has another UID
 	}
 	number := c.seen.number
 	c.mu.Unlock()
@@ -182,47 +182,48 @@ func (c *candidate) claim(ctx context.Context, lease *coordinationv1.Lease) (*te
 	}
 	validFor := c.validFor(got)
 	if validFor <= 0 {
-		return nil, fmt.Errorf("%w: it is %v although LeaseDuration, which is %v, was sent", errShortened, c.durationOf(got), c.leaseDuration)
+		return nil, fmt.Errorf("%w: %v instead of LeaseDuration (%v): change the plugin", errShortened, c.durationOf(got), c.leaseDuration)
 	}
 	t := newTerm(ctx, Term{LeaseUID: got.UID, Number: number}, sent, validFor, c.leaseDuration+c.renewDeadline, c.wall)
-	c.guard(t)
+	c.setLeading(t)
 	return t, nil
 }
 
-// errNoTermLeft: somebody has edited leaseTransitions, which no fleet gets to.
-var errNoTermLeft = errors.New("leaseTransitions has its highest value: delete the Lease")
+// errNoTermLeft is the error for an edited leaseTransitions; no real number gets there.
+var errNoTermLeft = errors.New("leaseTransitions has the highest value: delete the Lease")
 
-// errShortened: others wait for less than the margin, so nobody can lead.
+// errShortened is the error if candidates wait for less than the margin: no term is
+// valid.
 var errShortened = errors.New("an admission plugin shortens leaseDurationSeconds")
 
-// validFor is how long a term is valid from when the record was sent that is
-// stored as got. Others wait for what is stored. If that is less than what was
-// sent, validity is shorter too, and the margin stays.
+// validFor returns how long a term is valid after the record was sent that is stored as
+// got. Other candidates wait for the stored duration. If that is shorter than the sent
+// one, validity is shorter too, and the margin stays.
 func (c *candidate) validFor(got *coordinationv1.Lease) time.Duration {
 	return c.renewDeadline - max(0, c.leaseDuration-c.durationOf(got))
 }
 
-// wholeSeconds is d in seconds, rounded up: a Lease stores whole seconds, and
-// nobody must wait for less than LeaseDuration.
+// wholeSeconds returns d in seconds, rounded up. A Lease stores whole seconds, and
+// candidates must not wait for less than LeaseDuration.
 func wholeSeconds(d time.Duration) int64 {
 	return int64((d + time.Second - 1) / time.Second)
 }
 
-// unusable is the error of Run for a Lease that it cannot use.
+// unusable returns the error of Run for a Lease that it cannot use.
 func (c *candidate) unusable(verb string, err error) error {
 	hint := ""
 	if apierrors.IsForbidden(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		name := c.elector.Name
 		if verb == "create" {
-			name = "" // the rule cannot be limited by resourceNames
+			name = "" // a rule for create cannot have resourceNames
 		}
 		hint = fmt.Sprintf("; a Role in namespace %s must allow: %s", c.elector.Namespace, rule(name, verb))
 	}
-	return fmt.Errorf("leader: no success within StartTimeout, which is %v: %s leases.coordination.k8s.io %s: %w%s", c.startTimeout, verb, c.ref, err, hint)
+	return fmt.Errorf("leader: no success within StartTimeout (%v): %s leases.coordination.k8s.io %s: %w%s", c.startTimeout, verb, c.ref, err, hint)
 }
 
-// sleep waits until the given time, or until the watch brings news, or for ctx.
-func (c *candidate) sleep(ctx context.Context, until time.Time) (news bool) {
+// sleep waits until the given time, for an event of the watch, or for ctx.
+func (c *candidate) sleep(ctx context.Context, until time.Time) (woken bool) {
 	wait := time.Until(until)
 	if wait <= 0 {
 		return false
@@ -230,7 +231,7 @@ func (c *candidate) sleep(ctx context.Context, until time.Time) (news bool) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
-	case <-c.kick:
+	case <-c.wake:
 		return true
 	case <-timer.C:
 	case <-ctx.Done():
@@ -238,8 +239,8 @@ func (c *candidate) sleep(ctx context.Context, until time.Time) (news bool) {
 	return false
 }
 
-// isRefusal reports whether a retry gets the same response. A response that is not
-// the API server's own, such as that of a proxy, is an outage.
+// isRefusal reports whether a retry gets the same response. If the response is not the
+// API server's own but e.g. a proxy's, it is an outage.
 func (c *candidate) isRefusal(err error) bool {
 	return !apierrors.IsUnexpectedServerError(err) && (errors.Is(err, errShortened) || errors.Is(err, errNoTermLeft) || errors.Is(err, errNotLeads) || errors.Is(err, errElsewhere) ||
 		apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsInvalid(err) ||

@@ -11,15 +11,14 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// runAnnotation holds a UUID of the Run that last acquired the Lease. It tells
-// apart two processes with the same identity. client-go's elector keeps it and
-// does not look at it.
+// runAnnotation holds a UUID of the Run that last acquired the Lease. It distinguishes
+// two processes with the same identity. client-go's elector keeps it and ignores it.
 const runAnnotation = "controllerkit.github.io/leader-run"
 
 // sentLimit bounds how many writes without a response are remembered.
 const sentLimit = 64
 
-// A candidate is one Run: its resolved configuration and what it knows.
+// A candidate is one Run: its resolved configuration and its knowledge of the Lease.
 type candidate struct {
 	elector  *Elector
 	client   LeaseClient
@@ -32,42 +31,42 @@ type candidate struct {
 	wall func(time.Time) time.Time
 
 	metrics Metrics
-	notes   chan note // what Event has not been called with yet
+	notes   chan note // pending calls of Event
 	logger  klog.Logger
 	ref     string        // namespace/name
-	kick    chan struct{} // the watch brought news; read while campaigning
+	wake    chan struct{} // the watch has an event; read while campaigning
 
 	mu      sync.Mutex // guards the fields below
 	seen    view
-	sent    []coordinationv1.LeaseSpec // the record last stored, as far as is known, and all tried since
-	stored  *coordinationv1.Lease      // the last answer to a write; nil means none yet
-	strange *coordinationv1.Lease      // the last version the watch told of that is not this Run's, or was deleted
+	sent    []coordinationv1.LeaseSpec // the last record that is known to be stored, and all later attempts
+	stored  *coordinationv1.Lease      // the last response to a write; nil before the first
+	foreign *coordinationv1.Lease      // the last version of the watch that is not this Run's, or was deleted
 	leading *term                      // nil while campaigning
 
-	reached bool // a read or a conflict showed that the Lease can be reached; only acquire uses it
+	reached bool // a read or a conflict has reached the API server; only acquire uses it
 }
 
-// A view is what this process knows of the Lease. What it knows may be out of
-// date, or even go back in time where the watch lags behind a read. That is
-// safe: each write is conditional on the version in the view, and going back
-// counts as a change, so it only makes the candidate wait longer.
+// A view is the Lease as this process knows it. It may be out of date, and may go back
+// in time if the watch lags behind a read. Both are safe: each write is conditional on
+// the version in the view, and a step back counts as a change, so the candidate only
+// waits longer.
 type view struct {
-	known   bool                  // whether anything was seen yet
-	lease   *coordinationv1.Lease // never modified; nil means there is none
-	changed time.Time             // when the record was last seen to change, by this process's clock
-	vacant  time.Time             // if there is none: until when the last record may be valid
-	number  int64                 // above every term seen: the first term of a Lease created next
+	known   bool                  // a read or an event has arrived
+	lease   *coordinationv1.Lease // never modified; nil means absent
+	changed time.Time             // the last change of the record, by this process's clock
+	vacant  time.Time             // if absent: the end of the last record's validity
+	number  int64                 // above every term seen: the first term of the next Lease
 }
 
-// mayAcquire decides "may I acquire": whether this candidate, whose own work
-// has ended, may write itself into the Lease it has seen (nil: may create it),
-// and if not, when that will be unless the Lease changes. It may if
+// mayAcquire decides "may I acquire": whether this candidate, whose own work has ended,
+// may write itself into the Lease it has seen, or create it if that is nil. If not, at
+// is the time when it may unless the Lease changes. It may if
 //
 //   - the Lease was released,
-//   - or the record is one that this very Run wrote, in an earlier term or in an
-//     attempt whose response was lost. An equal identity is not enough,
-//   - or for the record's LeaseDuration this candidate has not seen it change,
-//   - or there is no Lease, and none was ever seen, or its time is over too.
+//   - or this Run wrote the record, in an earlier term or in an attempt whose response
+//     was lost; an equal identity is not enough,
+//   - or it has not seen the record change for the record's LeaseDuration,
+//   - or the Lease is absent, and the time of the last Lease it saw is over.
 func (c *candidate) mayAcquire() (lease *coordinationv1.Lease, may bool, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,7 +82,7 @@ func (c *candidate) mayAcquire() (lease *coordinationv1.Lease, may bool, at time
 	return v.lease, !time.Now().Before(at), at
 }
 
-// freeAtLocked is when the record in view ceases to bar others.
+// freeAtLocked returns the time when other candidates may replace the record in view.
 func (c *candidate) freeAtLocked() time.Time {
 	v := c.seen
 	if ptr.Deref(v.lease.Spec.HolderIdentity, "") == "" || c.wroteLocked(v.lease) {
@@ -92,12 +91,12 @@ func (c *candidate) freeAtLocked() time.Time {
 	return v.changed.Add(c.durationOf(v.lease))
 }
 
-// numberOf is the number of the record's term.
+// numberOf returns the number of the record's term.
 func numberOf(lease *coordinationv1.Lease) int64 {
 	return int64(ptr.Deref(lease.Spec.LeaseTransitions, 0))
 }
 
-// durationOf is how long the record bars others, and the own one if it does not say.
+// durationOf returns the record's duration, or the own one if the record has none.
 func (c *candidate) durationOf(lease *coordinationv1.Lease) time.Duration {
 	if s := ptr.Deref(lease.Spec.LeaseDurationSeconds, 0); s > 0 {
 		return time.Duration(s) * time.Second
@@ -105,12 +104,12 @@ func (c *candidate) durationOf(lease *coordinationv1.Lease) time.Duration {
 	return c.leaseDuration
 }
 
-// wroteLocked reports whether the record is one that this Run wrote and that
-// nobody has written over. Every field counts: client-go's elector with the same
-// identity would keep the annotation, and others go by a record that was edited.
+// wroteLocked reports whether this Run wrote the record and it was not changed after
+// that. Every field counts: client-go's elector with the same identity would keep the
+// annotation, and candidates obey an edited record.
 //
-// Without the annotation, which an admission plugin may remove, only the very
-// version that the API server answered with is this Run's.
+// Without the annotation, which an admission plugin may remove, only the version of the
+// last response is this Run's.
 func (c *candidate) wroteLocked(lease *coordinationv1.Lease) bool {
 	answered := c.stored != nil && lease.ResourceVersion != "" &&
 		lease.UID == c.stored.UID && lease.ResourceVersion == c.stored.ResourceVersion
@@ -120,15 +119,15 @@ func (c *candidate) wroteLocked(lease *coordinationv1.Lease) bool {
 		})
 }
 
-// holds reports whether the Lease just read is still this Run's; nil is not.
+// holds reports whether the Lease just read is still this Run's; an absent one is not.
 func (c *candidate) holds(lease *coordinationv1.Lease) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return lease != nil && c.wroteLocked(lease)
 }
 
-// observeLocked takes in a version of the Lease. A change of metadata alone is
-// none of the record, as for client-go's elector.
+// observeLocked records a version of the Lease. A change of metadata alone is no change
+// of the record, as in client-go's elector.
 func (c *candidate) observeLocked(lease *coordinationv1.Lease) {
 	v := &c.seen
 	if v.lease == nil || v.lease.UID != lease.UID || !apiequality.Semantic.DeepEqual(v.lease.Spec, lease.Spec) {
@@ -138,11 +137,11 @@ func (c *candidate) observeLocked(lease *coordinationv1.Lease) {
 	v.number = max(v.number, numberOf(lease)+1) // old events must not lower it
 }
 
-// observeNoneLocked takes in that there is no Lease. If there was one, another
-// replica may have acquired or renewed it, unseen, right before it was deleted.
-// So its time is waited out from now on, whatever was in the record seen last,
-// except by the leader itself: as long as its own term is valid nobody has. (That
-// the exception may be no wider is a counter-example of the model in the tests.)
+// observeNoneLocked records that the Lease is absent. If it existed, another replica
+// may have acquired or renewed it, unseen, just before the deletion. So the candidate
+// waits for its duration from now on, whichever record it saw last. The leader need not
+// wait: no other replica led while its own term is valid. (A wider exception is a
+// counter-example of the model in the tests.)
 func (c *candidate) observeNoneLocked() {
 	v := &c.seen
 	if v.lease != nil {
@@ -154,17 +153,17 @@ func (c *candidate) observeNoneLocked() {
 	v.known, v.lease = true, nil
 }
 
-// observeDeletedLocked takes in that the Lease was deleted, and its last version.
-// Unlike a read that finds none, it leaves nothing unseen.
+// observeDeletedLocked records a deletion and the last version. Unlike a read of an
+// absent Lease, it leaves no unseen version.
 func (c *candidate) observeDeletedLocked(last *coordinationv1.Lease) {
 	c.observeLocked(last)
 	c.seen.vacant = c.freeAtLocked()
 	c.seen.lease = nil
 }
 
-// guard says which term the watch has to guard; nil means none. What the watch
-// told before, while the claim was under way, counts too.
-func (c *candidate) guard(t *term) {
+// setLeading sets the term that the watch guards; nil disables that. An event that arrived
+// while the claim was in flight counts too.
+func (c *candidate) setLeading(t *term) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.leading = t
@@ -173,14 +172,14 @@ func (c *candidate) guard(t *term) {
 	}
 }
 
-// doubtedLocked reports whether the watch told of something that is not this
-// Run's, and that its last write did not replace.
+// doubtedLocked reports whether the watch has a version that is not this Run's and that
+// its last write did not replace.
 func (c *candidate) doubtedLocked() bool {
-	order, ok := compare(c.strange, c.stored)
-	return c.strange != nil && (!ok || order > 0)
+	order, ok := compare(c.foreign, c.stored)
+	return c.foreign != nil && (!ok || order > 0)
 }
 
-// doubted is doubtedLocked without the lock.
+// doubted is doubtedLocked without the lock held.
 func (c *candidate) doubted() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

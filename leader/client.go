@@ -18,47 +18,46 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// userAgentSuffix tells the requests of the election from the application's, by
-// the name that Kubernetes' own components give theirs.
+// userAgentSuffix distinguishes the requests of the election. Kubernetes' own
+// components use the same name.
 const userAgentSuffix = "/leader-election"
 
-// NewClient returns a client for the Leases of a namespace that shares nothing
-// with the application's clients of the same configuration. Neither a rate
-// limiter that the application keeps busy nor a connection that died without a
-// word then costs the Lease. Give it to an [Elector] and to nothing else, and
-// make one for each process. It is safe for concurrent use.
+// NewClient returns a client for the Leases of a namespace that shares no connection
+// and no rate limiter with the application's clients of the same configuration. If the
+// application exhausts its limiter, or a connection dies silently, renewals go on, as
+// long as new connections work and RetryPeriod is less than half of RenewDeadline. Use
+// the client for one [Elector] only, and make one in each process. It is safe for
+// concurrent use.
 //
-// The configuration is copied and not modified. The copy keeps the server, the
-// credentials, the impersonation, Dial, Proxy and WrapTransport, and differs in
-// this:
+// NewClient copies config and does not modify it. The copy keeps the server, the
+// credentials, the impersonation, Dial, Proxy and WrapTransport, with these
+// differences:
 //
-//   - No rate limiter: QPS, Burst and RateLimiter of config are not used, and the
-//     copy has a QPS of -1. An Elector makes one call at a time, RetryPeriod apart
-//     as long as they succeed. The application's own clients may do without a
-//     limiter too: set QPS to -1, because 0 stands for client-go's default of 5
-//     requests a second, and the API server's priority and fairness protects itself.
-//   - Connections of its own, over a Dial of its own: client-go shares
-//     connections between equal configurations without one.
-//   - HTTP/1.1, whatever NextProtos says. A call that runs out of time there
-//     closes its connection, and the next one dials. HTTP/2 would keep all calls
-//     on the dead connection until its health check gives up, which is 45s in
-//     client-go and more than a RenewDeadline. The price is two connections, one
-//     for the watch and one for the calls.
-//   - No Timeout: it would cut the watch, and an Elector bounds its calls.
+//   - No rate limiter: the copy has a QPS of -1, and the Burst and the RateLimiter of
+//     config are not used. An Elector makes one call at a time, RetryPeriod apart while
+//     they succeed. Set the QPS of the application's own configuration to -1 as well: 0
+//     means client-go's default of 5 requests a second, and the API server protects
+//     itself by priority and fairness.
+//   - Its own connections, over its own Dial: without one client-go shares connections
+//     between equal configurations.
+//   - HTTP/1.1, also if NextProtos has HTTP/2. A call that times out closes its
+//     connection, and the next call dials. HTTP/2 would keep all calls on the dead
+//     connection until its health check fails, which takes 45s in client-go, longer
+//     than RenewDeadline. The client needs two connections: one for the watch and one
+//     for the calls.
+//   - No Timeout: it would end the watch, and an Elector bounds its calls.
 //   - The user agent ends in /leader-election.
 //
-// What cannot be separated stays shared. A configuration with a Transport keeps
-// it, with its connections and its protocol, so only the rate limiter is the
-// client's own. What WrapTransport puts around the connections may wait on
-// something shared, and so may a credential plugin: one process runs it once for
-// all its clients.
+// A configuration with a Transport keeps it, with its connections and its protocol:
+// only the rate limiter is separate. A WrapTransport may wait on shared state, and so
+// may a credential plugin, because a process runs it once for all its clients.
 //
-// A nil config, one without Host, an empty namespace and what client-go refuses
-// are errors.
+// NewClient returns an error if config is nil or has no Host, if namespace is empty, or
+// if client-go rejects the configuration.
 func NewClient(config *rest.Config, namespace string) (LeaseClient, error) {
 	switch {
 	case config == nil:
-		return nil, errors.New("leader: config is nil: pass the one of the cluster, such as that of rest.InClusterConfig")
+		return nil, errors.New("leader: config is nil: pass the cluster's configuration, e.g. of rest.InClusterConfig")
 	case config.Host == "":
 		return nil, errors.New("leader: config.Host is empty: set it to the address of the API server")
 	case namespace == "":
@@ -73,7 +72,7 @@ func NewClient(config *rest.Config, namespace string) (LeaseClient, error) {
 		own.NextProtos = []string{"http/1.1"}
 		own.WrapTransport = transport.Wrappers(func(rt http.RoundTripper) http.RoundTripper { return redialer{rt} }, own.WrapTransport)
 	}
-	// client-go's typed client would bring the types of every API group along.
+	// client-go's typed client would import the types of every API group.
 	scheme := runtime.NewScheme()
 	if err := coordinationv1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("leader: register the types of the Lease: %w", err)
@@ -91,8 +90,8 @@ func NewClient(config *rest.Config, namespace string) (LeaseClient, error) {
 
 type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// ownDial is a function that is not the one given, and does the same; nil means
-// as client-go does.
+// ownDial returns a new function that calls dial; client-go compares functions by
+// pointer. Nil means client-go's default.
 func ownDial(dial dialFunc) dialFunc {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
@@ -102,9 +101,8 @@ func ownDial(dial dialFunc) dialFunc {
 	}
 }
 
-// A redialer drops the idle connections when a request gets no answer. What
-// killed its connection may have killed them too, and before RenewDeadline there
-// is no time to find that out one by one.
+// A redialer drops the idle connections if a request gets no response. The failure of
+// one may be the failure of all, and RenewDeadline leaves no time to try each.
 type redialer struct{ rt http.RoundTripper }
 
 func (r redialer) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -115,5 +113,5 @@ func (r redialer) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// WrappedRoundTripper lets client-go's utilities look beneath.
+// WrappedRoundTripper returns the inner transport, for client-go's utilities.
 func (r redialer) WrappedRoundTripper() http.RoundTripper { return r.rt }

@@ -9,17 +9,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// noteLimit bounds how many notes wait while Event blocks: those of 32 terms.
+// noteLimit bounds the notes that wait while Event blocks.
 const noteLimit = 64
 
-// A note is one call of Event that is still to be made.
+// A note is a pending call of Event.
 type note struct {
 	lease *coordinationv1.Lease
 	text  string
 }
 
-// note queues an event about the term's Lease. If the queue is full the event is
-// dropped, because the election must not wait.
+// note queues an event about the term's Lease. It drops the event if the queue is full,
+// because the election must not wait.
 func (c *candidate) note(t *term, what string) {
 	n := note{
 		lease: &coordinationv1.Lease{

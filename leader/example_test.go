@@ -131,7 +131,7 @@ func ExampleElector_Preflight() {
 	}
 	err := elector.Preflight(context.Background(), clientset.AuthorizationV1().SelfSubjectAccessReviews())
 	fmt.Println(err)
-	// Output: leader: Lease shop/shop-controller cannot be used fully; a Role in namespace shop must allow: {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [create]}, {apiGroups: [coordination.k8s.io], resources: [leases], resourceNames: [shop-controller], verbs: [get, update, watch]}
+	// Output: leader: rights on Lease shop/shop-controller are missing: allow in a Role of namespace shop: {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [create]}, {apiGroups: [coordination.k8s.io], resources: [leases], resourceNames: [shop-controller], verbs: [get, update, watch]}
 }
 
 // Informers run on every replica, so that the next leader has warm caches; only

@@ -15,17 +15,16 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// stampKey is the annotation, and the attribute of the user, that tells in which
-// term a write was made: "<Lease UID>/<number>".
+// stampKey is the annotation, and the attribute of the user, with the term of a write:
+// "<Lease UID>/<number>".
 const stampKey = "controllerkit.github.io/leader-term"
 
 func (t Term) stamp() string { return string(t.LeaseUID) + "/" + strconv.FormatInt(t.Number, 10) }
 
-// Stamp writes the term into the annotation controllerkit.github.io/leader-term
-// of obj, which is about to be created or updated, for a [Fence] to see. It gives
-// obj a new map of annotations, so a shallow copy of an object that others share
-// will do; obj itself must be the caller's. A zero Term makes a stamp that a
-// Fence refuses.
+// Stamp writes the term into the annotation controllerkit.github.io/leader-term of obj,
+// before obj is created or updated, for a [Fence]. It gives obj a new map of
+// annotations, so obj may be a shallow copy of a shared object; obj itself must be the
+// caller's. A Fence refuses the stamp of a zero Term.
 func (t Term) Stamp(obj metav1.Object) {
 	annotations := maps.Clone(obj.GetAnnotations())
 	if annotations == nil {
@@ -35,106 +34,103 @@ func (t Term) Stamp(obj metav1.Object) {
 	obj.SetAnnotations(annotations)
 }
 
-// Annotations is the stamp of [Term.Stamp] for server-side apply:
+// Annotations returns the stamp of [Term.Stamp] for server-side apply:
 //
 //	applyconfigurationscorev1.ConfigMap(name, namespace).WithAnnotations(term.Annotations())
 //
 // The map is the caller's.
 func (t Term) Annotations() map[string]string { return map[string]string{stampKey: t.stamp()} }
 
-// A Fence makes the API server refuse writes of an earlier leader, whose request
-// arrives late or whose process was paused after its last check. It is a
-// ValidatingAdmissionPolicy that compares the term that a write carries with the
-// Lease. Which writes it covers depends on how they carry it: by the stamp of
-// [Term.Stamp] and [Term.Annotations], or by the client of [GuardAs]:
+// A Fence makes the API server refuse writes of an earlier leader if they
+// arrive late or if its process was paused after the last check. It is a
+// ValidatingAdmissionPolicy that compares the term of a write with the Lease. A write
+// carries its term by the stamp of [Term.Stamp] and [Term.Annotations], or by the
+// client of [GuardAs]:
 //
 //	          create  update, patch  apply  status  delete
 //	Stamp     yes     yes            yes    no      no
 //	GuardAs   yes     yes            yes    yes     yes
 //
-// Status stands for all subresources. Custom resources drop the metadata of such a
-// write, and a deletion has none, so without GuardAs these are left to [Guard] and
-// [Term.Check]. With GuardAs the stamp is not needed; with both, what
-// GuardAs says counts.
+// Status stands for all subresources. Custom resources drop the metadata of a write to
+// a subresource, and a deletion has none, so without GuardAs only [Guard] and
+// [Term.Check] protect them. With GuardAs the stamp is not needed. If a write has both,
+// the term of GuardAs counts.
 //
-// A write of Users that carries a term is refused
+// The fence refuses a write of Users that carries a term
 //
-//   - if the term is of another Lease, or of one with the same name that was
-//     deleted since,
-//   - if its number is lower than the Lease's, or is equal and the Lease was
-//     released. One that is higher passes: its leader may be ahead of what the
-//     API server knows,
+//   - if the term is of another Lease, or of a deleted one with the same name,
+//   - if its number is lower than the Lease's, or is equal and the Lease was released.
+//     A higher number passes, because its leader may be ahead of the API server's view,
 //   - if the stored object has a stamp of the same Lease with a higher number. This
-//     part reads what the write replaces, so it is exact, whatever the API server
-//     knows of the Lease,
-//   - if it is not a term.
+//     check reads the replaced object, so it is exact, even if the API server's view of
+//     the Lease is old,
+//   - if the term is malformed.
 //
-// The last is an error of reason Invalid, the others are Forbidden; all say why.
-// Writes of Users that carry no term pass. Beware of patches without a stamp where
-// objects are stamped: what is judged is the object as it will be stored, and that
-// has the stamp of whoever stamped it last. A patch of the next leader is refused
-// until it stamps too. GuardAs is free of that. A stamp that was there before and is
-// not of this Lease does not count.
+// The last error has reason Invalid, the others are Forbidden. Writes of Users without
+// a term pass. A stamp of another Lease that the object had before is no term of the
+// write.
+//
+// If objects are stamped, stamp patches too: the fence judges the object that will be
+// stored, which keeps its last stamp. A patch of the next leader without a stamp is
+// refused until it stamps the object. With GuardAs this does not happen.
 //
 // # Other users
 //
-// Writes of other users pass, deletions too, unless they set, change or remove a
-// stamp of this Lease. So nobody can shut the leader out of an object by a forged
-// stamp of a later term, and nobody can take away what makes the fence exact. A
-// stored stamp that is more than 16 terms ahead of the Lease was forged before the
-// Fence was in force, and does not count either.
+// Writes of other users pass, deletions included, unless they set, change or remove a
+// stamp of this Lease. So other users cannot block the leader by a forged stamp of a
+// later term, and cannot remove a stamp that makes the fence exact. A stored stamp that
+// is more than 16 terms ahead of the Lease was forged before the fence was in force,
+// and does not count.
 //
-// Two Fences may cover the same resources, each for its own Lease, as long as they
-// do not stamp the same objects. A backup that is restored while its Lease still
-// exists must leave the annotation out. So must a controller that copies annotations
-// into another resource of the Fence, as Deployments do to ReplicaSets.
+// Two Fences for two Leases may cover the same resources if their leaders stamp
+// different objects. While the Lease exists, a restore from a backup must omit the
+// annotation. So must a controller that copies annotations into another resource of the
+// Fence, as Deployments do to ReplicaSets.
 //
-// These can open a Fence or close it, so guard their rights: those who may write the
-// policy or its binding, those who may write or delete the Lease, and those who may
-// act as one of Users. To remove a wrong stamp, act as one of Users, without a term.
+// # Who can open or close it
 //
-// # What it is not
+// Protect these rights, because each can open a Fence or close it: to write the policy
+// or its binding, to write or delete the Lease, and to act as one of Users. A Fence
+// stops late writes of Users, and no forged term of theirs. To remove a wrong stamp,
+// act as one of Users, without a term.
 //
-// The API server learns of a new leader by a watch. For the time this takes, some
-// milliseconds, it lets pass what the leader before sends, except where the stored
-// object tells. Every API server has a watch of its own. Likewise a leader whose
-// Lease was just created anew may be refused for these milliseconds.
+// # Delays
 //
-// While there is no Lease nothing is refused, unless ParameterNotFoundAction is
-// Deny. Nobody leads then but the one whose Lease was deleted, until it finds out;
-// a late write of one before it passes. Deny closes that gap, at a price: the API
-// server looks for the Lease before it looks at the user, so nobody can write or
-// delete any of Resources, in the whole cluster, until a leader has made the Lease.
-// Take it for resources that only the controller writes. For the same reason an
-// API server that has not yet read the Leases, right after its start, refuses all
-// writes to Resources.
+// The API server learns of a new leader by a watch. For that time, some milliseconds,
+// the writes of the earlier leader pass, except by the check of the stored object. Each
+// API server has its own watch. The leader of a new Lease can be refused for the same
+// time.
 //
-// It stops those who are late. It does not stop one of Users who forges a term.
+// While the Lease is absent, all writes pass, unless ParameterNotFoundAction is Deny.
+// Only the leader of the deleted Lease leads then, until it notices, and late writes of
+// an earlier one pass. Deny closes that gap, at a price: the API server looks up the
+// Lease before it checks the user, so all writes and deletions of Resources, by all
+// users in the whole cluster, are refused until a leader has created the Lease. Use it
+// for resources that only the controller writes. For the same reason an API server that
+// has just started refuses all writes to Resources until it has read the Leases.
 //
 // The folder manifests of this package has an example, with the RBAC that GuardAs
 // needs.
 type Fence struct {
-	// Name names the policy and its binding. It is required.
+	// Name is the name of the policy and of its binding. Required.
 	Name string
-	// LeaseNamespace and LeaseName say which Lease: those of the Elector. They are
-	// required.
+	// LeaseNamespace and LeaseName are the Namespace and the Name of the Elector.
+	// Required.
 	LeaseNamespace, LeaseName string
-	// Users are the user names of the replicas. That of a ServiceAccount is
-	// system:serviceaccount:<namespace>:<name>. At least one is required.
+	// Users are the user names of the replicas. The name of a ServiceAccount is
+	// system:serviceaccount:<namespace>:<name>. Required.
 	Users []string
 	// Resources are the resources that the fence covers, in all versions and
-	// namespaces, with their subresources; Group "" is the core group. At least one
-	// is required.
+	// namespaces, with their subresources; Group "" is the core group. Required.
 	Resources []schema.GroupResource
-	// ParameterNotFoundAction says what becomes of writes to Resources while there
-	// is no Lease: Allow, or Deny for those of everybody. "" means Allow.
+	// ParameterNotFoundAction decides about writes to Resources while the Lease is
+	// absent: Allow, or Deny, which refuses all of them. Empty means Allow.
 	ParameterNotFoundAction admissionregistrationv1.ParameterNotFoundActionType
 }
 
-// Policy renders the fence, with apiVersion and kind, so that both can be applied
-// as they are, or be printed to a manifest. An error names the field that is not
-// valid. It takes some seconds until an API server acts on a policy
-// that was applied, and there is no event for it.
+// Policy renders the fence as two objects with apiVersion and kind, which can be
+// applied or printed to a manifest. An error names the field that is not valid. An API
+// server acts on a new policy after some seconds, and emits no event for that.
 func (f Fence) Policy() (*admissionregistrationv1.ValidatingAdmissionPolicy, *admissionregistrationv1.ValidatingAdmissionPolicyBinding, error) {
 	if err := f.validate(); err != nil {
 		return nil, nil, err
@@ -162,7 +158,7 @@ func (f Fence) Policy() (*admissionregistrationv1.ValidatingAdmissionPolicy, *ad
 			ParamKind:        &admissionregistrationv1.ParamKind{APIVersion: coordinationv1.SchemeGroupVersion.String(), Kind: "Lease"},
 			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: rules},
 			MatchConditions: []admissionregistrationv1.MatchCondition{
-				{Name: "term", Expression: f.ofUser() + " ? (" + fenceTold + " || " + fenceStamped("object") + " && (!has(request.subResource) || request.subResource == ''))" +
+				{Name: "term", Expression: f.ofUser() + " ? (" + fenceImpersonated + " || " + fenceStamped("object") + " && (!has(request.subResource) || request.subResource == ''))" +
 					" : object != null && " + fenceStamp("object") + " != " + fenceStamp("oldObject")},
 			},
 			Variables:   f.variables(),
@@ -186,17 +182,18 @@ func (f Fence) Policy() (*admissionregistrationv1.ValidatingAdmissionPolicy, *ad
 }
 
 const (
-	// fenceForm is the form of a stamp. What is longer than fenceSize is none.
+	// fenceForm is the form of a stamp, and fenceSize its longest length.
 	fenceForm = `'^[^/]+/(0|[1-9][0-9]{0,9})$'`
 	fenceSize = 64
-	// fenceTold: the user carries the term.
-	fenceTold = `has(request.userInfo.extra) && '` + stampKey + `' in request.userInfo.extra`
-	// fenceAhead is by how many terms a stored stamp may be ahead of what the API
-	// server knows of the Lease. One that is farther ahead was not written by a leader.
+	// fenceImpersonated is true if the user carries the term.
+	fenceImpersonated = `has(request.userInfo.extra) && '` + stampKey + `' in request.userInfo.extra`
+	// fenceAhead is the number of terms by which a stored stamp may be ahead of the API
+	// server's view of the Lease. A stamp that is farther ahead was not written by a
+	// leader.
 	fenceAhead = 16
 )
 
-// fenceStamped: the object is there and has a stamp.
+// fenceStamped is true if the object exists and has a stamp.
 func fenceStamped(object string) string {
 	return fmt.Sprintf("%[1]s != null && has(%[1]s.metadata) && has(%[1]s.metadata.annotations) && '%[2]s' in %[1]s.metadata.annotations", object, stampKey)
 }
@@ -206,25 +203,25 @@ func fenceStamp(object string) string {
 	return fmt.Sprintf("(%s ? %s.metadata.annotations['%s'] : '')", fenceStamped(object), object, stampKey)
 }
 
-// ofUser: the write is one of Users.
+// ofUser is true if the write is one of Users.
 func (f Fence) ofUser() string {
 	var users []string
 	for _, user := range f.Users {
-		users = append(users, strconv.QuoteToASCII(user)) // CEL knows Go's escapes of valid UTF-8
+		users = append(users, strconv.QuoteToASCII(user)) // CEL has Go's escapes of valid UTF-8
 	}
 	return "request.userInfo.username in [" + strings.Join(users, ", ") + "]"
 }
 
-// variables take the terms apart: the one of the write, that of the stored object
-// if both are of one Lease, and the Lease's. What is not a term has the number -1.
+// variables parse the terms: the write's, the stored object's if both are of one Lease,
+// and the Lease's. A malformed term has the number -1.
 func (f Fence) variables() []admissionregistrationv1.Variable {
 	return []admissionregistrationv1.Variable{
 		{Name: "ofUser", Expression: f.ofUser()},
-		{Name: "told", Expression: fenceTold},
+		{Name: "impersonated", Expression: fenceImpersonated},
 		{Name: "stamp", Expression: fenceStamp("object")},
 		{Name: "stored", Expression: fenceStamp("oldObject")},
 		{Name: "term", Expression: fmt.Sprintf(
-			`variables.told ? (size(request.userInfo.extra['%[1]s']) == 1 ? request.userInfo.extra['%[1]s'][0] : '') : variables.stamp`, stampKey)},
+			`variables.impersonated ? (size(request.userInfo.extra['%[1]s']) == 1 ? request.userInfo.extra['%[1]s'][0] : '') : variables.stamp`, stampKey)},
 		{Name: "valid", Expression: fenceValid("variables.term")},
 		{Name: "lease", Expression: `variables.valid ? variables.term.split('/')[0] : ''`},
 		{Name: "number", Expression: `variables.valid ? int(variables.term.split('/')[1]) : -1`},
@@ -232,12 +229,12 @@ func (f Fence) variables() []admissionregistrationv1.Variable {
 		{Name: "held", Expression: `has(params.spec) && has(params.spec.holderIdentity) && params.spec.holderIdentity != ''`},
 		{Name: "storedNumber", Expression: fenceValid("variables.stored") + fmt.Sprintf(` && variables.stored.split('/')[0] == variables.lease && int(variables.stored.split('/')[1]) <= variables.current + %d`, fenceAhead) +
 			` ? int(variables.stored.split('/')[1]) : -1`},
-		// Not a stamp of something else that was there before, which says nothing of the write.
-		{Name: "carried", Expression: `variables.ofUser && (variables.told || variables.stamp != variables.stored || variables.lease == params.metadata.uid)`},
+		// Without GuardAs, an unchanged stamp of another Lease is no term of the write.
+		{Name: "carriesTerm", Expression: `variables.ofUser && (variables.impersonated || variables.stamp != variables.stored || variables.lease == params.metadata.uid)`},
 	}
 }
 
-// fenceValid: the text has the form of a stamp.
+// fenceValid is true if the text has the form of a stamp.
 func fenceValid(text string) string {
 	return fmt.Sprintf("size(%[1]s) <= %[2]d && %[1]s.matches(%[3]s)", text, fenceSize, fenceForm)
 }
@@ -247,28 +244,28 @@ func (f Fence) validations() []admissionregistrationv1.Validation {
 		{
 			Expression: `variables.ofUser || !variables.stamp.startsWith(params.metadata.uid + '/') && !variables.stored.startsWith(params.metadata.uid + '/')`,
 			Reason:     ptr.To(metav1.StatusReasonForbidden),
-			Message: fmt.Sprintf("the annotation %s is the term of Lease %s/%s: only the users of the fence may set, change or remove it: leave it as it is",
+			Message: fmt.Sprintf("annotation %s is the term of Lease %s/%s: leave it unchanged: only the users of the fence may set, change or remove it",
 				stampKey, f.LeaseNamespace, f.LeaseName),
 		},
 		{
-			Expression:        `!variables.carried || variables.valid`,
+			Expression:        `!variables.carriesTerm || variables.valid`,
 			Reason:            ptr.To(metav1.StatusReasonInvalid),
 			Message:           "the leader's term must be <Lease UID>/<number>",
 			MessageExpression: `"the leader's term is '" + variables.term + "': it must be <Lease UID>/<number>"`,
 		},
 		{
-			Expression: `!variables.carried || variables.lease == params.metadata.uid && (variables.number > variables.current || variables.number == variables.current && variables.held)`,
+			Expression: `!variables.carriesTerm || variables.lease == params.metadata.uid && (variables.number > variables.current || variables.number == variables.current && variables.held)`,
 			Reason:     ptr.To(metav1.StatusReasonForbidden),
-			Message:    "the write is not of the term of the present leader",
+			Message:    "the write is not of the present leader's term",
 			MessageExpression: fmt.Sprintf(`"the write is of term " + variables.term + ", but Lease %s/%s is " + (variables.held ? "held" : "released")`+
-				` + " in term " + params.metadata.uid + "/" + string(variables.current) + ": it is of an earlier leader, or a patch that kept the stamp of one"`, f.LeaseNamespace, f.LeaseName),
+				` + " in term " + params.metadata.uid + "/" + string(variables.current) + ": it comes from an earlier leader, or it is a patch that kept an earlier stamp"`, f.LeaseNamespace, f.LeaseName),
 		},
 		{
-			Expression: `!variables.carried || variables.storedNumber <= variables.number`,
+			Expression: `!variables.carriesTerm || variables.storedNumber <= variables.number`,
 			Reason:     ptr.To(metav1.StatusReasonForbidden),
 			Message:    "the stored object is of a later term than the write",
 			MessageExpression: `"the write is of term " + variables.term + ", but the stored object has the stamp of a later one, " + variables.stored` +
-				` + ": the write is of an earlier leader; if the stamp is wrong, a user of the fence may remove annotation ` + stampKey + `"`,
+				` + ": the write comes from an earlier leader; if the stamp is wrong, remove it as a user of the fence: annotation ` + stampKey + `"`,
 		},
 	}
 }
@@ -276,15 +273,15 @@ func (f Fence) validations() []admissionregistrationv1.Validation {
 func (f Fence) validate() error {
 	switch {
 	case len(validation.IsDNS1123Subdomain(f.Name)) > 0:
-		return fmt.Errorf("leader: Fence: Name is %q: set it to a name for the policy, such as that of the Lease: lower case, digits, '-' and '.'", f.Name)
+		return fmt.Errorf("leader: Fence: Name is %q: set it to a name for the policy, e.g. the Lease's: lower case, digits, '-' and '.'", f.Name)
 	case len(validation.IsDNS1123Label(f.LeaseNamespace)) > 0:
 		return fmt.Errorf("leader: Fence: LeaseNamespace is %q: set it to the Namespace of the Elector", f.LeaseNamespace)
 	case len(validation.IsDNS1123Subdomain(f.LeaseName)) > 0:
 		return fmt.Errorf("leader: Fence: LeaseName is %q: set it to the Name of the Elector", f.LeaseName)
 	case len(f.Users) == 0:
-		return fmt.Errorf("leader: Fence: Users is empty: set it to the user names of the replicas, such as system:serviceaccount:%s:<name>", f.LeaseNamespace)
+		return fmt.Errorf("leader: Fence: Users is empty: set it to the user names of the replicas, e.g. system:serviceaccount:%s:<name>", f.LeaseNamespace)
 	case len(f.Resources) == 0:
-		return fmt.Errorf("leader: Fence: Resources is empty: set it to what the leader writes")
+		return fmt.Errorf("leader: Fence: Resources is empty: set it to the resources that the leader writes")
 	}
 	switch f.ParameterNotFoundAction {
 	case "", admissionregistrationv1.AllowAction, admissionregistrationv1.DenyAction:
@@ -295,7 +292,7 @@ func (f Fence) validate() error {
 		account, isAccount := strings.CutPrefix(user, "system:serviceaccount:")
 		ns, name, whole := strings.Cut(account, ":")
 		if user == "" || isAccount && (!whole || len(validation.IsDNS1123Label(ns)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0) {
-			return fmt.Errorf("leader: Fence: Users[%d] is %q: set it to a user name; that of a ServiceAccount is system:serviceaccount:<namespace>:<name>", i, user)
+			return fmt.Errorf("leader: Fence: Users[%d] is %q: set it to a user name; a ServiceAccount's is system:serviceaccount:<namespace>:<name>", i, user)
 		}
 	}
 	for i, r := range f.Resources {

@@ -46,13 +46,13 @@ func ExampleGuard() {
 	fmt.Println(err)
 	fmt.Println("lost:", errors.Is(err, leader.ErrLost))
 
-	// Nor does work that was never given a leader's context.
+	// A write with a context that has no term fails too.
 	err = work.CoreV1().ConfigMaps("shop").Delete(context.Background(), "prices", metav1.DeleteOptions{})
-	fmt.Println("not the leader's:", strings.Contains(err.Error(), "the context is not that of one"))
+	fmt.Println("no term:", strings.Contains(err.Error(), "the context of a guarded write has no term"))
 	// Output:
 	// Delete "https://cluster.example.com/api/v1/namespaces/shop/configmaps/prices": leader: no longer the leader
 	// lost: true
-	// not the leader's: true
+	// no term: true
 }
 
 // With the term in the user's name a Fence sees deletions and status updates, too.

@@ -153,7 +153,7 @@ func TestFencePolicyErrors(t *testing.T) {
 		{name: "bad namespace", change: func(f *leader.Fence) { f.LeaseNamespace = "a.b" }, want: `LeaseNamespace is "a.b"`},
 		{name: "no Lease", change: func(f *leader.Fence) { f.LeaseName = "" }, want: `LeaseName is "": set it to the Name of the Elector`},
 		{name: "bad Lease", change: func(f *leader.Fence) { f.LeaseName = `x" + "` }, want: `LeaseName is "x\" + \""`},
-		{name: "no users", change: func(f *leader.Fence) { f.Users = nil }, want: "Users is empty: set it to the user names of the replicas, such as system:serviceaccount:shop:"},
+		{name: "no users", change: func(f *leader.Fence) { f.Users = nil }, want: "Users is empty: set it to the user names of the replicas, e.g. system:serviceaccount:shop:"},
 		{name: "empty user", change: func(f *leader.Fence) { f.Users = append(f.Users, "") }, want: `Users[1] is ""`},
 		{name: "account without namespace", change: func(f *leader.Fence) { f.Users[0] = "system:serviceaccount:shop" }, want: "Users[0] is"},
 		{name: "account without name", change: func(f *leader.Fence) { f.Users[0] = "system:serviceaccount:shop:" }, want: "Users[0] is"},

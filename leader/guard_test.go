@@ -278,7 +278,7 @@ func TestGuardAsHeaders(t *testing.T) {
 			header: http.Header{"impersonate-group": {"system:masters"}},
 			err:    "header impersonate-group already",
 		},
-		{name: "no user", method: http.MethodPut, header: http.Header{}, err: "GuardAs was given no user"},
+		{name: "no user", method: http.MethodPut, header: http.Header{}, err: "the user of GuardAs is empty"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -321,7 +321,7 @@ func TestGuardAsImpersonatingConfig(t *testing.T) {
 		})
 		whileLeading(t, func(ctx context.Context) {
 			err := client.CoreV1().ConfigMaps("shop").Delete(ctx, "a", metav1.DeleteOptions{})
-			if err == nil || !strings.Contains(err.Error(), "take Impersonate out of the configuration") || next.count() != 0 {
+			if err == nil || !strings.Contains(err.Error(), "remove Impersonate from the configuration") || next.count() != 0 {
 				t.Errorf("Delete() = %v, %d sent, want an error that names Impersonate and none sent", err, next.count())
 			}
 		})

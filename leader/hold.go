@@ -11,11 +11,11 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// renew keeps the Lease renewed until ctx is done, which it is when the term is
-// over. Attempts are RetryPeriod apart from send to send, and up to a tenth more
-// after a success, so that leaders which started at once do not stay in step.
+// renew keeps the Lease renewed until ctx is done, which is at the end of the term.
+// Attempts are RetryPeriod apart from send to send, and up to a tenth more after a
+// success, so that leaders that started together do not stay in step.
 func (c *candidate) renew(ctx context.Context, t *term) {
-	defer c.guard(nil)
+	defer c.setLeading(nil)
 	next := t.lastRenewal().Add(c.retryPeriod)
 	for {
 		timer := time.NewTimer(max(1, time.Until(next)))
@@ -26,16 +26,16 @@ func (c *candidate) renew(ctx context.Context, t *term) {
 		case <-t.doubt:
 			timer.Stop()
 			if !c.doubted() {
-				continue // a renewal since then has shown the truth
+				continue // a later renewal has settled it
 			}
 		case <-timer.C:
 		}
 		if !t.valid() {
-			return // after a suspend the timer of the term itself may be late
+			return // after a suspend the term's own timer may be late
 		}
 		next = time.Now().Add(c.retryPeriod)
 		if err := c.renewOnce(ctx, t); err == nil {
-			// Not after a failure: as many attempts as possible before RenewDeadline.
+			// Without jitter after a failure: more attempts fit before RenewDeadline.
 			next = next.Add(rand.N(c.retryPeriod/10 + 1))
 		} else if ctx.Err() == nil {
 			c.logger.V(2).Info("Could not renew the Lease", "term", t.Number, "err", err)
@@ -43,9 +43,9 @@ func (c *candidate) renew(ctx context.Context, t *term) {
 	}
 }
 
-// renewOnce writes one renewal. A conflict means that somebody wrote the Lease:
-// this process, in an attempt whose response was lost; somebody who changed its
-// metadata; or another holder, and then the term ends.
+// renewOnce writes one renewal. A conflict has three causes: an own attempt whose
+// response was lost, a change of the metadata, or another holder. Another holder ends
+// the term.
 func (c *candidate) renewOnce(ctx context.Context, t *term) error {
 	c.mu.Lock()
 	lease := c.seen.lease
@@ -78,9 +78,9 @@ func (c *candidate) renewOnce(ctx context.Context, t *term) error {
 	}
 }
 
-// release gives the Lease up if the record just read is still this Run's. It
-// retries for RenewDeadline, in which one call may hang, unless the API server
-// forbids it. Then the Lease expires.
+// release gives up the Lease if the record just read is still this Run's. It retries
+// for RenewDeadline, in which one call may hang, unless the API server forbids it. Then
+// the Lease expires.
 func (c *candidate) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.renewDeadline)
 	defer cancel()
@@ -90,7 +90,7 @@ func (c *candidate) release(ctx context.Context) {
 			return
 		}
 		if ctx.Err() != nil || apierrors.IsForbidden(err) && c.isRefusal(err) {
-			c.logger.Error(err, "Could not release the Lease, it expires by itself")
+			c.logger.Error(err, "Could not release the Lease, it expires")
 			return
 		}
 		if isConflict(err) && tries == 1 {
@@ -100,8 +100,8 @@ func (c *candidate) release(ctx context.Context) {
 	}
 }
 
-// releaseOnce is one attempt, with client-go's record of a released Lease. That
-// the Lease is another's is no error: there is nothing to release.
+// releaseOnce is one attempt, with client-go's record of a released Lease. If the Lease
+// is another's, it returns nil: there is no Lease to release.
 func (c *candidate) releaseOnce(ctx context.Context) error {
 	lease, err := c.read(ctx)
 	if err != nil || !c.holds(lease) {

@@ -24,35 +24,36 @@ import (
 	"github.com/controllerkit/controllerkit/internal/stacks"
 )
 
-// The zero values of the Elector's other fields.
+// The defaults of the Elector's fields.
 const (
 	defaultStartTimeout = 20 * time.Second
-	// Between the GracePeriod of a reconcile.Controller, 20s, and that of a
-	// shutdown.Group, 25s.
+	// Between the GracePeriod of a reconcile.Controller, 20s, and the share that a
+	// shutdown.Group leaves of its GracePeriod, 25s.
 	defaultDrainTimeout = 22 * time.Second
 	defaultMaxDrift     = 0.01
 )
 
-// Defaults returns the timings that zero values stand for: 15s, 10s and 2s. They
-// are client-go's recommended ones, so a rollout from one to the other changes
-// none. A crashed leader is replaced within 18s. An API server that cannot be
-// reached for 6s costs nothing, one for 10s costs leadership.
+// Defaults returns the timings that zero values stand for: 15s, 10s and 2s. They are
+// client-go's recommended ones, so a rollout from one to the other changes none. A
+// crashed leader is replaced within 18s. An outage of the API server of 6s does not
+// cost leadership, and one of 10s does.
 func Defaults() (leaseDuration, renewDeadline, retryPeriod time.Duration) {
 	return 15 * time.Second, 10 * time.Second, 2 * time.Second
 }
 
-// OutageTolerant returns timings of 137s, 107s and 26s, those of OpenShift's
-// controllers (library-go, pkg/config/leaderelection). The leader leads on through
-// 78s without API server, enough for a single one to restart, and renewing takes
-// a thirteenth of the requests. The price: a crashed leader is replaced only after
-// up to 170s, and 30s are left for work to stop after a loss. A graceful hand-over
-// takes milliseconds with any timings.
+// OutageTolerant returns the timings of OpenShift's controllers: 137s, 107s and 26s.
+// The leader keeps leading through an outage of 78s, long enough for a single API
+// server to restart, and sends a thirteenth of the requests. On the other hand a
+// crashed leader is replaced only after up to 170s, and after a loss the work has 30s
+// to stop. A graceful hand-over takes milliseconds with any timings.
 func OutageTolerant() (leaseDuration, renewDeadline, retryPeriod time.Duration) {
 	return 137 * time.Second, 107 * time.Second, 26 * time.Second
 }
 
-// LeaseClient is the part of a Lease client that an Elector uses. The
-// LeaseInterface of client-go's coordination/v1 client satisfies it.
+// LeaseClient is the part of a Lease client that an Elector uses. The LeaseInterface of
+// client-go's coordination/v1 client satisfies it. The Role needs get, create, update
+// and watch on leases: see manifests/role.yaml. A rule for create cannot have
+// resourceNames. Without watch the election works at the speed of RetryPeriod.
 type LeaseClient interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (*coordinationv1.Lease, error)
 	Create(ctx context.Context, lease *coordinationv1.Lease, opts metav1.CreateOptions) (*coordinationv1.Lease, error)
@@ -60,80 +61,127 @@ type LeaseClient interface {
 	Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
 }
 
-// Metrics is told what an Elector does. Name is the Lease's namespace/name.
+// Metrics receives the measurements of an Elector. Name is the Lease's namespace/name.
 // The methods may be called by several goroutines and must not block.
 type Metrics interface {
-	// LeaderStatus says whether this replica leads. It is called with false
-	// when Run starts and when it ends, and on every change between.
+	// LeaderStatus reports whether this replica leads. It is called with false when Run
+	// starts and when it ends, and on every change between.
 	LeaderStatus(name string, leading bool)
-	// LeaderTransition says that this replica acquired the Lease, and how long
-	// that took from when it saw that the Lease was free.
+	// LeaderTransition reports that this replica acquired the Lease, and the time from
+	// when it saw the free Lease.
 	LeaderTransition(name string, took time.Duration)
-	// LeaderRenewal says that the Lease was renewed, and how long it took from
-	// when the renewal was sent until its response was there. A slow one came
-	// when half of RenewDeadline or more had passed since the one before was sent.
+	// LeaderRenewal reports that the Lease was renewed, and the time from the request
+	// to the response. If slow is true, half of RenewDeadline or more had passed after
+	// the previous renewal was sent.
 	LeaderRenewal(name string, took time.Duration, slow bool)
 }
 
-// An Elector takes part in the election of one leader by one Lease. Its fields
-// are its configuration and must not change once Run was called. An Elector
-// must not be copied after first use.
+// An Elector takes part in the election of one leader by one Lease. Its fields are its
+// configuration and must not change after Run was called. An Elector must not be copied
+// after first use.
+//
+// Leadership is valid for RenewDeadline after the Elector sent its last successful
+// renewal. A timer ends it, and no call can delay that timer. A candidate acquires a
+// Lease that was not released after it has not seen the record change for the record's
+// LeaseDuration.
+//
+// # Exceptions
+//
+// Guarded work of two replicas can overlap in these cases:
+//
+//	Lease deleted or edited  until the watch reports it, milliseconds later; without a
+//	                         watch until the leader's next renewal
+//	etcd restored            until the leader's next renewal. Term numbers repeat: a later
+//	                         term can have the LeaseUID and the Number of an earlier one.
+//	                         Delete the Lease after a restore: the next one has a new UID.
+//	client-go's elector      while its work outlives its lease: 7s with 15s, 10s and 2s
+//
+// If a process freezes between Term.Check and its request, or a request is delayed on
+// its way, the request can arrive while another replica leads. A [Fence] refuses such a
+// write.
+//
+// # Assumptions
+//
+//   - The clocks of two replicas may differ by any amount, but their rates differ by at
+//     most MaxDrift. LeaseDuration - RenewDeadline is the margin for that drift and for
+//     StopTimeout.
+//   - A virtual machine gets the time from its host when it wakes up from a suspend.
+//     Before that, only the API server can report the loss.
+//   - If the Lease is deleted, its leader can receive the watch event. A candidate that
+//     has seen the Lease waits for its LeaseDuration, unless the event shows that it
+//     was free. A candidate that never saw it creates the Lease at once.
+//
+// A model of the protocol visits all of its states under these assumptions, and finds a
+// counter-example for each rule that is left out (model_test.go).
+//
+// # Other writers
+//
+//   - client-go's elector treats a record with its own identity as its own. If it has
+//     the identity of an Elector, it leads at once, and the Elector stops.
+//   - client-go's elector compares renewTime in whole seconds and can acquire a Lease a
+//     second early. While both share a Lease, LeaseDuration - RenewDeadline must exceed
+//     a second.
+//   - A process that restarts with the same identity waits like any other candidate,
+//     because the annotation controllerkit.github.io/leader-run tells equal identities
+//     apart.
+//   - Candidates obey an edited record: a leaseDurationSeconds of a year blocks all of
+//     them for a year. If it is absent or not positive, the candidate's own
+//     LeaseDuration counts.
+//   - Coordinated leader election (KEP-4355) controls a Lease with a strategy. Run
+//     returns an error for it after StartTimeout.
 type Elector struct {
-	// Leases is the client of the Lease's namespace. It is required. [NewClient]
-	// makes one that shares neither rate limiter nor connections with the
-	// application, so that a busy controller does not delay its own renewals.
+	// Leases is the client of the Lease's namespace. If it is of another namespace, Run
+	// returns an error after StartTimeout. [NewClient] makes one that shares neither
+	// rate limiter nor connections with the application. Required.
 	Leases LeaseClient
-	// Namespace is the Lease's namespace: the one Leases was made for. It is
-	// required.
+	// Namespace is the Lease's namespace, for which Leases was made. Required.
 	Namespace string
-	// Name is the Lease's name. It is required.
+	// Name is the Lease's name. Required.
 	Name string
-	// Identity names this replica in the Lease. Replicas that share an
-	// identity are still told apart. "" means the host name, an underscore and
-	// a UUID, new for every Run.
+	// Identity names this replica in the Lease. Replicas with the same identity are
+	// still distinguished. Empty means the host name, an underscore and a UUID, new for
+	// every Run.
 	Identity string
 
-	// LeaseDuration is how long the other candidates wait, at the least, after
-	// they last saw the Lease change before they take it. It is stored in the
-	// Lease in whole seconds, rounded up. 0 means 15s. See also [Defaults] and
-	// [OutageTolerant].
+	// LeaseDuration is the time that a candidate waits after it last saw the Lease
+	// change, before it acquires the Lease. The Lease stores it in whole seconds,
+	// rounded up. 0 means 15s. See also [Defaults] and [OutageTolerant].
 	LeaseDuration time.Duration
-	// RenewDeadline is how long the leader stays leader after it sent its last
-	// successful renewal. The rest of LeaseDuration is the margin: it must exceed
+	// RenewDeadline is the time that leadership stays valid after the last successful
+	// renewal was sent. The rest of LeaseDuration is the margin: it must exceed
 	// LeaseDuration * MaxDrift + StopTimeout. 0 means 10s.
 	RenewDeadline time.Duration
 	// RetryPeriod is the time from one renewal to the next, with up to a tenth of
-	// jitter, and between two reads of the Lease where no watch brings news. A call
-	// to the API server is given up after half of RenewDeadline. 0 means 2s.
+	// jitter, and between two reads of the Lease without a watch. A call to the API
+	// server fails after half of RenewDeadline. 0 means 2s.
 	RetryPeriod time.Duration
 
-	// StartTimeout is how long Run puts up with a Lease that it cannot use: none
-	// of its calls succeeded since the start, or the API server keeps refusing to
-	// let it read the Lease, or take it when it is free. An outage later on is
-	// waited out. 0 means 20s.
+	// StartTimeout bounds how long Run retries with a Lease that it cannot use: no call
+	// has succeeded after the start, or the API server keeps rejecting reads of the
+	// Lease, or writes while it is free. A later outage is waited out. 0 means 20s.
 	StartTimeout time.Duration
-	// DrainTimeout is how long lead may go on, with the Lease being renewed,
-	// after the context given to Run is done. It must be longer than what lead
-	// grants to its own work, such as the GracePeriod of a reconcile.Controller, and
-	// shorter than what Run is granted, such as the GracePeriod of a shutdown.Group.
-	// 0 means 22s, which is between their defaults.
+	// DrainTimeout bounds how long lead may run, with the Lease being renewed, after
+	// the context of Run is done. It must exceed the time that lead grants its own
+	// work, such as the GracePeriod of a reconcile.Controller, and be less than the
+	// time that Run has, such as the GracePeriod of a shutdown.Group. 0 means 22s,
+	// which is between their defaults.
 	DrainTimeout time.Duration
-	// StopTimeout is how long lead may take to return once leadership is over,
-	// so that it has stopped before another replica leads. 0 means all that
-	// MaxDrift leaves of the margin.
+	// StopTimeout bounds how long lead may take to return after leadership is over, so
+	// that it has stopped before another replica leads. 0 means all that MaxDrift
+	// leaves of the margin.
 	StopTimeout time.Duration
-	// MaxDrift is by what fraction the clock of one replica may run faster than
-	// that of another. 0 means 0.01, twenty times the rate at which NTP sets a
-	// clock right (500 ppm, RFC 5905).
+	// MaxDrift is the fraction by which the clock of one replica may run faster than
+	// the clock of another. 0 means 0.01, twenty times the rate at which NTP corrects a
+	// clock (500 ppm, RFC 5905).
 	MaxDrift float64
 
-	// Metrics is told of changes. nil means none.
+	// Metrics receives measurements. Nil disables it.
 	Metrics Metrics
 	// Event records an event on the Lease when a term begins and when its work has
-	// ended. The reason is LeaderElection, as client-go's elector has it. The calls
-	// are made one after the other. One that blocks delays neither renewals nor lead
-	// nor the release of the Lease, but Run returns only after the last call has
-	// returned. The recorder needs a client without [Guard]. nil means none.
+	// ended. The reason is LeaderElection, as in client-go's elector. The calls are
+	// sequential. If Event blocks, renewals, lead and the release of the Lease go on,
+	// events beyond 64 are dropped, and Run returns after the last call has returned.
+	// The recorder needs a client without [Guard]. Nil disables events.
 	Event func(obj runtime.Object, eventtype, reason, note string)
 
 	wall func(time.Time) time.Time // the wall clock, for tests; nil means wallClock
@@ -145,31 +193,30 @@ type Elector struct {
 
 // Run campaigns for the Lease and calls lead while this process is the leader.
 //
-// The context given to lead ends when ctx is done, which asks lead to finish
-// within DrainTimeout while the Lease is still renewed, or when leadership is
-// lost, with ErrLost as its cause: then all work must stop at once. It carries
-// the term (see [TermFrom]). lead is never called twice at a time, and never
-// once ctx is done. A panic in lead is not recovered.
+// If ctx is done, lead's context ends: lead has DrainTimeout to finish while the Lease
+// is still renewed. If leadership is lost, lead's context ends with the cause ErrLost:
+// then all work must stop at once. The context carries the term, see [TermFrom]. Calls
+// of lead do not overlap, and lead is not called after ctx is done. A panic in lead is
+// not recovered.
 //
-// Run returns when, and only when,
+// Run returns only in these cases:
 //
-//   - ctx is done and lead has returned or was not running: the error of lead,
-//     or nil if that is nil or just says that the context ended. If the Lease was
-//     still held it was released.
-//   - lead returned by itself while this process was the leader: the error of
-//     lead, after the Lease was released.
-//   - ctx is done and lead did not return within DrainTimeout: an error. From
-//     then on the Lease is not renewed, and it expires unreleased. The work is
-//     told by ErrLost and gets StopTimeout to stop. If lead has not returned even
-//     then, the error holds its stack and lead is left
-//     behind: the one goroutine that outlives Run. The process should exit;
-//     until lead returns, Run refuses to run again and Check reports an error.
-//   - the Lease could not be used for StartTimeout: an error that names verb,
-//     resource, object and cause.
+//   - ctx is done and lead has returned or was not running: the error of lead, or nil
+//     if that is nil or only reports the end of the context. If the Lease was still
+//     held, Run released it.
+//   - lead returned while this process was the leader: the error of lead, after the
+//     Lease was released.
+//   - ctx is done and lead did not return within DrainTimeout: an error. The Lease is
+//     no longer renewed and expires. lead's work gets ErrLost and StopTimeout to stop.
+//     If lead has not returned after that, the error contains its stack, and lead is
+//     the one goroutine that outlives Run. The process should exit: Run refuses to run
+//     again and Check returns an error until lead returns.
+//   - the Lease was not usable for StartTimeout: an error with verb, resource, object
+//     and cause.
 //   - a field is not valid, lead is nil, or the Elector runs already: an error.
 //
-// After a loss Run waits for lead to return, for as long as it takes, logs its
-// error and campaigns again. Run may be called again after it returned.
+// After a loss Run waits for lead to return, without a bound, logs its error and
+// campaigns again. Run can be called again after it returned.
 func (e *Elector) Run(ctx context.Context, lead func(context.Context) error) error {
 	if lead == nil {
 		return errors.New("leader: lead is nil: pass the function to run while leading")
@@ -183,7 +230,8 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context) error) err
 	}
 	defer e.end()
 
-	// The watch outlives ctx: the Lease is held, and can be lost, while lead drains.
+	// The watch outlives ctx, because the Lease is held and can be lost while lead
+	// drains.
 	watchCtx, stopWatch := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -206,13 +254,11 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context) error) err
 	}
 }
 
-// Check reports whether the election is healthy, for a liveness endpoint; the
-// request is not looked at and may be nil. It returns nil while this process
-// does not lead, and while it leads and renews. It returns an error once lead
-// is running although the last successful renewal was sent more than
-// LeaseDuration + RenewDeadline ago: lead has not returned long after
-// leadership was lost, and only a restart helps. So it does while a lead runs
-// that Run has left behind.
+// Check reports whether the election is healthy, for a liveness endpoint. It ignores
+// the request, which may be nil. It returns nil while this process does not lead, and
+// while it leads and renews. It returns an error in two cases that only a restart
+// cures: lead still runs although the last successful renewal was sent more than
+// LeaseDuration + RenewDeadline ago, or Run has returned without it.
 func (e *Elector) Check(*http.Request) error {
 	e.mu.Lock()
 	t, running := e.term, e.running
@@ -224,7 +270,7 @@ func (e *Elector) Check(*http.Request) error {
 		return errLeftBehind
 	}
 	if age := time.Since(t.lastRenewal()); age > t.unhealthyAfter {
-		return fmt.Errorf("leader: lead is still running although Lease %s/%s was last renewed %v ago: %w",
+		return fmt.Errorf("leader: lead still runs although Lease %s/%s was last renewed %v ago: restart the process: %w",
 			e.Namespace, e.Name, age.Round(time.Millisecond), ErrLost)
 	}
 	return nil
@@ -234,7 +280,7 @@ func (e *Elector) begin() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.running {
-		return errors.New("leader: the Elector is running already: use one Elector for each Run")
+		return errors.New("leader: the Elector runs already: use one Elector for each Run")
 	}
 	if e.term != nil {
 		return errLeftBehind
@@ -257,7 +303,7 @@ func (e *Elector) setTerm(t *term) {
 	e.mu.Unlock()
 }
 
-// candidate checks the configuration and resolves its zero values.
+// candidate validates the configuration and applies the defaults.
 func (e *Elector) candidate(ctx context.Context) (*candidate, error) {
 	leaseDuration, renewDeadline, retryPeriod := Defaults()
 	c := &candidate{
@@ -273,7 +319,7 @@ func (e *Elector) candidate(ctx context.Context) (*candidate, error) {
 		notes:         make(chan note, noteLimit),
 		wall:          e.wall,
 		ref:           e.Namespace + "/" + e.Name,
-		kick:          make(chan struct{}, 1),
+		wake:          make(chan struct{}, 1),
 	}
 	c.drainTimeout = cmp.Or(e.DrainTimeout, defaultDrainTimeout)
 	c.callTimeout = c.renewDeadline / 2
@@ -290,29 +336,29 @@ func (e *Elector) candidate(ctx context.Context) (*candidate, error) {
 	case e.Name == "":
 		return nil, errName
 	case c.leaseDuration < 0 || c.leaseDuration > math.MaxInt32*time.Second:
-		return nil, fmt.Errorf("leader: LeaseDuration is %v: it must be positive, and in seconds fit into 31 bits", c.leaseDuration)
+		return nil, fmt.Errorf("leader: LeaseDuration is %v: use a positive duration of at most 2147483647 seconds, or 0 for 15s", c.leaseDuration)
 	case c.retryPeriod < 0:
-		return nil, fmt.Errorf("leader: RetryPeriod is %v: it must not be negative", c.retryPeriod)
+		return nil, fmt.Errorf("leader: RetryPeriod is %v: use a positive duration, or 0 for 2s", c.retryPeriod)
 	case float64(c.renewDeadline) <= 1.2*float64(c.retryPeriod):
-		return nil, fmt.Errorf("leader: RenewDeadline is %v: it must be more than 1.2 times RetryPeriod, which is %v", c.renewDeadline, c.retryPeriod)
+		return nil, fmt.Errorf("leader: RenewDeadline is %v: use more than 1.2 * RetryPeriod (%v)", c.renewDeadline, c.retryPeriod)
 	case c.leaseDuration <= c.renewDeadline:
-		return nil, fmt.Errorf("leader: LeaseDuration is %v: it must be more than RenewDeadline, which is %v", c.leaseDuration, c.renewDeadline)
+		return nil, fmt.Errorf("leader: LeaseDuration is %v: use more than RenewDeadline (%v)", c.leaseDuration, c.renewDeadline)
 	case !(maxDrift >= 0 && maxDrift < 1): // false for NaN too
-		return nil, fmt.Errorf("leader: MaxDrift is %v: it must be a fraction of at least 0 and less than 1", maxDrift)
+		return nil, fmt.Errorf("leader: MaxDrift is %v: use a fraction of at least 0 and less than 1", maxDrift)
 	case e.StopTimeout < 0:
-		return nil, fmt.Errorf("leader: StopTimeout is %v: it must not be negative", e.StopTimeout)
+		return nil, fmt.Errorf("leader: StopTimeout is %v: use a positive duration, or 0 for the margin that MaxDrift leaves", e.StopTimeout)
 	case margin-drift <= e.StopTimeout: // a sum could overflow
-		return nil, fmt.Errorf("leader: RenewDeadline is %v: the margin that it leaves of LeaseDuration, %v, must exceed LeaseDuration * MaxDrift, which is %v, and StopTimeout, which is %v, together: lower RenewDeadline or raise LeaseDuration",
+		return nil, fmt.Errorf("leader: RenewDeadline is %v: the margin of %v that it leaves of LeaseDuration must exceed LeaseDuration * MaxDrift (%v) + StopTimeout (%v): lower RenewDeadline or raise LeaseDuration",
 			c.renewDeadline, margin, drift, e.StopTimeout)
 	case c.startTimeout < 0:
-		return nil, fmt.Errorf("leader: StartTimeout is %v: it must not be negative", c.startTimeout)
+		return nil, fmt.Errorf("leader: StartTimeout is %v: use a positive duration, or 0 for 20s", c.startTimeout)
 	case c.drainTimeout < 0:
-		return nil, fmt.Errorf("leader: DrainTimeout is %v: it must not be negative", c.drainTimeout)
+		return nil, fmt.Errorf("leader: DrainTimeout is %v: use a positive duration, or 0 for 22s", c.drainTimeout)
 	}
 	if c.identity == "" {
 		host, err := os.Hostname()
 		if err != nil {
-			return nil, fmt.Errorf("leader: Identity is empty and the host has no name, set it: %w", err)
+			return nil, fmt.Errorf("leader: Identity is empty and the host has no name: set Identity: %w", err)
 		}
 		c.identity = host + "_" + string(uuid.NewUUID())
 	}
@@ -327,7 +373,7 @@ func (e *Elector) candidate(ctx context.Context) (*candidate, error) {
 }
 
 var (
-	errNamespace = errors.New("leader: Namespace is empty: set it to the namespace Leases was made for")
+	errNamespace = errors.New("leader: Namespace is empty: set it to the namespace of Leases")
 	errName      = errors.New("leader: Name is empty: set it to the name of the Lease")
 )
 
@@ -337,8 +383,8 @@ func (noMetrics) LeaderStatus(string, bool)                 {}
 func (noMetrics) LeaderTransition(string, time.Duration)    {}
 func (noMetrics) LeaderRenewal(string, time.Duration, bool) {}
 
-// serve runs lead for one term. It reports whether to campaign again, and if
-// not what Run returns.
+// serve runs lead for one term. It reports whether to campaign again, and otherwise the
+// result of Run.
 func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Context) error) (again bool, err error) {
 	c.logger.Info("Started leading", "term", t.Number)
 	c.metrics.LeaderTransition(c.ref, t.took)
@@ -358,12 +404,14 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 
 	returned := make(chan error, 1)
 	c.elector.setTerm(t)
-	// The label marks lead's goroutines in profiles and finds their stacks if they hang.
+	// The label marks lead's goroutines in profiles and finds their stacks if they
+	// hang.
 	go pprof.Do(leadCtx, pprof.Labels(stackLabel, c.ref), func(leadCtx context.Context) {
 		err := errGoexit
 		defer func() {
-			// A panic goes on and ends the process. Run must not hear of it: it would
-			// release the Lease, or end the process itself, before the panic is printed.
+			// The panic continues and ends the process. Run must not receive a result:
+			// it would release the Lease, or end the process itself, before the panic
+			// is printed.
 			if v := recover(); v != nil {
 				panic(v)
 			}
@@ -392,7 +440,7 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 		case <-stopped:
 			stopped = nil
 			if lost != nil {
-				c.logger.Info("Asked to stop, keeping the Lease while the work drains", "drainTimeout", c.drainTimeout)
+				c.logger.Info("Stopping, the Lease is kept while the work drains", "drainTimeout", c.drainTimeout)
 			}
 			drained = time.After(c.drainTimeout)
 
@@ -403,11 +451,11 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 
 		case <-lost:
 			lost = nil
-			c.logger.Info("Stopped leading, waiting for the work to stop", "term", t.Number)
+			c.logger.Info("Stopped leading, waiting until the work has stopped", "term", t.Number)
 			c.metrics.LeaderStatus(c.ref, false)
 
 		case <-hung:
-			return false, fmt.Errorf("leader: lead has not returned %v after it was asked to stop; Lease %s expires unreleased; lead is at:\n%s",
+			return false, fmt.Errorf("leader: lead did not return within DrainTimeout and StopTimeout, %v: restart the process; Lease %s expires; the stack of lead:\n%s",
 				c.drainTimeout+c.stopTimeout, c.ref, stacks.Labelled(stackLabel, c.ref, stackLimit))
 
 		case err := <-returned:
@@ -416,7 +464,7 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 			stopRenewing()
 			wg.Wait()
 			c.metrics.LeaderStatus(c.ref, false)
-			if held && err != errGoexit { //nolint:errorlint // by identity: nobody else has it
+			if held && err != errGoexit { //nolint:errorlint // by identity
 				c.release(ctx)
 			}
 			switch {
@@ -424,7 +472,7 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 				if err == nil {
 					err = ErrLost
 				}
-				return false, fmt.Errorf("leader: lead did not return within DrainTimeout, which is %v; Lease %s expires unreleased: %w",
+				return false, fmt.Errorf("leader: lead did not return within DrainTimeout (%v): raise it or make lead stop sooner; Lease %s expires: %w",
 					c.drainTimeout, c.ref, err)
 			case ctx.Err() != nil:
 				return false, unlessStopped(ctx, err)
@@ -437,11 +485,11 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 	}
 }
 
-var errGoexit = errors.New("leader: lead ended its goroutine with runtime.Goexit; the Lease expires unreleased")
+var errGoexit = errors.New("leader: lead called runtime.Goexit: return instead; the Lease expires")
 
-// unlessStopped is err, or nil where err is just the end of ctx handed back.
-// Compared by identity: an error that wraps it has more to say. A cause without
-// identity, such as an Aggregate of apimachinery, is compared by value.
+// unlessStopped returns nil if err is only the end of ctx, and err otherwise. It
+// compares by identity, because an error that wraps it has more to report. A cause that
+// is not comparable, such as an Aggregate of apimachinery, is compared by value.
 func unlessStopped(ctx context.Context, err error) error {
 	if !reflect.ValueOf(err).Comparable() {
 		if reflect.DeepEqual(err, context.Cause(ctx)) {
@@ -461,7 +509,7 @@ const (
 	stackLimit = 16 << 10
 )
 
-// jittered is d and up to a fifth more, so that replicas do not act in step.
+// jittered returns d and up to a fifth more, so that replicas do not act in step.
 func jittered(d time.Duration) time.Duration {
 	return d + rand.N(d/5+1)
 }

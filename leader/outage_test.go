@@ -2,14 +2,170 @@ package leader_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 )
+
+func TestStartTimeout(t *testing.T) {
+	forbidden := apierrors.NewForbidden(coordinationv1.Resource("leases"), leaseName, errors.New("RBAC says no"))
+	for _, tt := range []struct {
+		name   string
+		exists bool
+		faults func(verb string) fault
+		within time.Duration
+		want   []string
+	}{
+		{
+			name:   "get forbidden",
+			faults: func(string) fault { return fault{err: forbidden} },
+			want:   []string{"get leases.coordination.k8s.io ns/controller", "RBAC says no", "verbs: [get]", "StartTimeout"},
+		},
+		{
+			name:   "API server does not answer",
+			faults: func(string) fault { return fault{lost: true} },
+			want:   []string{"get leases.coordination.k8s.io ns/controller", "deadline exceeded"},
+		},
+		{
+			name: "create forbidden",
+			faults: func(verb string) fault {
+				if verb == "create" {
+					return fault{err: forbidden}
+				}
+				return fault{}
+			},
+			want: []string{"create leases.coordination.k8s.io ns/controller", "RBAC says no", "resources: [leases], verbs: [create]"},
+		},
+		{
+			name: "no namespace",
+			faults: func(verb string) fault {
+				if verb == "create" {
+					return fault{err: apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, namespace)}
+				}
+				return fault{}
+			},
+			want: []string{"create leases.coordination.k8s.io ns/controller", `namespaces "ns" not found`},
+		},
+		{
+			name:   "a proxy without the API server",
+			faults: func(string) fault { return fault{err: fromProxy(404)} },
+			want:   []string{"get leases.coordination.k8s.io ns/controller", "the server could not find the requested resource"},
+		},
+		{
+			name:   "update forbidden",
+			exists: true,
+			faults: func(verb string) fault {
+				if verb == "update" {
+					return fault{err: forbidden}
+				}
+				return fault{}
+			},
+			within: leaseDuration,
+			want:   []string{"update leases.coordination.k8s.io ns/controller", "RBAC says no", "verbs: [update]"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *store) {
+				if tt.exists {
+					if _, err := s.create(stranger(nil)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				e, c := s.elector("a")
+				e.StartTimeout = 30 * time.Second
+				c.on(tt.faults)
+				began := time.Now()
+				err := e.Run(t.Context(), untilDone)
+				if err == nil {
+					t.Fatal("Run() = nil, want an error")
+				}
+				for _, want := range tt.want {
+					if !strings.Contains(err.Error(), want) {
+						t.Errorf("Run() = %v, want it to say %q", err, want)
+					}
+				}
+				if apierrors.IsForbidden(forbidden) && strings.Contains(tt.name, "forbidden") && !apierrors.IsForbidden(err) {
+					t.Errorf("IsForbidden(%v) = false, want the cause wrapped", err)
+				}
+				least, most := e.StartTimeout+tt.within, e.StartTimeout+tt.within+10*time.Second
+				if got := since(began); got < least || got > most {
+					t.Errorf("Run returned after %v, want between %v and %v", got, least, most)
+				}
+			})
+		})
+	}
+}
+
+// TestRefusedInBetween: refusals count only as long as the Lease stays free.
+func TestRefusedInBetween(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store) {
+		if _, err := s.create(stranger(ptr.To[int32](5))); err != nil {
+			t.Fatal(err)
+		}
+		e, c := s.elector("a")
+		refuse := func(verb string) fault {
+			if verb == "update" {
+				return fault{err: apierrors.NewForbidden(coordinationv1.Resource("leases"), leaseName, nil)}
+			}
+			return fault{}
+		}
+		c.on(refuse)
+		r := start(t, e, untilDone)
+		time.Sleep(15 * time.Second) // expired and refused for ten
+		for range 30 {
+			s.edit(t, func(l *coordinationv1.Lease) { l.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()} })
+			time.Sleep(time.Second)
+		}
+		time.Sleep(10 * time.Second) // and once more, but not for StartTimeout
+		c.on(nil)
+		r.leads(t, time.Minute)
+		_ = r.stop()
+	})
+}
+
+// TestOutageIsNoStartFailure: once the Lease was read, an outage is waited out.
+func TestOutageIsNoStartFailure(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store) {
+		ea, _ := s.elector("a")
+		a := start(t, ea, untilDone)
+		a.leads(t, soon)
+		eb, cb := s.elector("b")
+		b := start(t, eb, untilDone)
+		time.Sleep(time.Second)
+		cb.partition(true)
+		time.Sleep(time.Hour)
+		cb.partition(false)
+		if err := a.stop(); err != nil {
+			t.Fatal(err)
+		}
+		b.leads(t, time.Minute)
+		_ = b.stop()
+	})
+}
+
+// TestOutageWhileLeading: an outage ends the term, not Run.
+func TestOutageWhileLeading(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store) {
+		e, c := s.elector("a")
+		r := start(t, e, untilDone)
+		r.leads(t, soon)
+		c.partition(true)
+		time.Sleep(time.Hour)
+		c.partition(false)
+		r.leads(t, time.Minute)
+		if err := r.stop(); err != nil {
+			t.Errorf("Run() = %v, want nil", err)
+		}
+	})
+}
 
 // fromProxy is the error that client-go makes of a response without a Status.
 func fromProxy(code int) error {
@@ -120,43 +276,6 @@ func TestProxyErrorsOfUpdates(t *testing.T) {
 					t.Errorf("lead's context ended: %v", context.Cause(ctx))
 				}
 				_ = r.stop()
-			})
-		})
-	}
-}
-
-// TestReleaseForbidden: a release that the API server forbids is not retried. One
-// that a proxy refuses is.
-func TestReleaseForbidden(t *testing.T) {
-	for _, tt := range []struct {
-		name     string
-		err      error
-		most     time.Duration
-		released bool
-	}{
-		{name: "API server", err: apierrors.NewForbidden(coordinationv1.Resource("leases"), leaseName, nil)},
-		{name: "proxy", err: fromProxy(http.StatusForbidden), most: 2 * time.Second, released: true},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *store) {
-				e, c := s.elector("a")
-				began := time.Now()
-				err := e.Run(t.Context(), func(context.Context) error {
-					began = time.Now()
-					c.on(func(verb string) fault {
-						if verb == "update" && since(began) < time.Second {
-							return fault{err: tt.err}
-						}
-						return fault{}
-					})
-					return nil
-				})
-				if got := since(began); err != nil || got > tt.most {
-					t.Errorf("Run() = %v after %v, want nil after at most %v", err, got, tt.most)
-				}
-				if lease, _ := s.get(); (*lease.Spec.HolderIdentity == "") != tt.released {
-					t.Errorf("holderIdentity = %q, want it released: %t", *lease.Spec.HolderIdentity, tt.released)
-				}
 			})
 		})
 	}

@@ -10,19 +10,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// AccessReviewer asks the API server what its user may do. The
-// SelfSubjectAccessReviewInterface of client-go's authorization/v1 client
-// satisfies it.
+// AccessReviewer reviews the rights of a client's user. The
+// SelfSubjectAccessReviewInterface of client-go's authorization/v1 client satisfies it.
 type AccessReviewer interface {
 	Create(ctx context.Context, review *authorizationv1.SelfSubjectAccessReview, opts metav1.CreateOptions) (*authorizationv1.SelfSubjectAccessReview, error)
 }
 
-// Preflight asks the API server whether the election may do what it needs, and
-// returns an error with the missing rules if not, ready to be copied into a Role.
-// reviews must be of the same user as Leases. Run does without Preflight: it
-// reports what it misses after StartTimeout, and for want of watch it is only
-// slower; Preflight reports that too. Every authenticated user may ask, unless
-// the role system:basic-user was changed. Namespace and Name must be set.
+// Preflight reviews the rights that the election needs. If some are missing, it returns
+// an error with the rules to copy into a Role. reviews must be a client of the same
+// user as Leases. Namespace and Name must be set. Every authenticated user may call it,
+// unless the role system:basic-user was changed.
+//
+// Preflight is optional. Without it Run reports missing rights after StartTimeout,
+// except watch, whose absence only makes the election slower.
 func (e *Elector) Preflight(ctx context.Context, reviews AccessReviewer) error {
 	switch {
 	case reviews == nil:
@@ -46,7 +46,7 @@ func (e *Elector) Preflight(ctx context.Context, reviews AccessReviewer) error {
 		}, metav1.CreateOptions{})
 		switch {
 		case err != nil:
-			return fmt.Errorf("leader: asking whether %s leases.coordination.k8s.io %s/%s is allowed: %w", verb, e.Namespace, e.Name, err)
+			return fmt.Errorf("leader: review the right to %s leases.coordination.k8s.io %s/%s: %w", verb, e.Namespace, e.Name, err)
 		case review.Status.Allowed:
 		case verb == "create":
 			rules = append(rules, rule("", verb))
@@ -58,13 +58,13 @@ func (e *Elector) Preflight(ctx context.Context, reviews AccessReviewer) error {
 		rules = append(rules, rule(e.Name, missing...))
 	}
 	if len(rules) > 0 {
-		return fmt.Errorf("leader: Lease %s/%s cannot be used fully; a Role in namespace %[1]s must allow: %[3]s", e.Namespace, e.Name, strings.Join(rules, ", "))
+		return fmt.Errorf("leader: rights on Lease %s/%s are missing: allow in a Role of namespace %[1]s: %[3]s", e.Namespace, e.Name, strings.Join(rules, ", "))
 	}
 	return nil
 }
 
-// rule is a rule of a Role that allows the verbs, for the Lease of that name or
-// for all.
+// rule returns a rule of a Role that allows the verbs for the named Lease, or for all
+// if name is empty.
 func rule(name string, verbs ...string) string {
 	names := ""
 	if name != "" {

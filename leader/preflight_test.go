@@ -31,7 +31,7 @@ func (r *reviewer) Create(_ context.Context, review *authorizationv1.SelfSubject
 
 func TestPreflight(t *testing.T) {
 	const (
-		prefix = "leader: Lease ns/controller cannot be used fully; a Role in namespace ns must allow: "
+		prefix = "leader: rights on Lease ns/controller are missing: allow in a Role of namespace ns: "
 		rule   = "{apiGroups: [coordination.k8s.io], resources: [leases]"
 	)
 	for _, tt := range []struct {
@@ -73,7 +73,7 @@ func TestPreflight(t *testing.T) {
 		{name: "no client", elector: &leader.Elector{Namespace: "ns", Name: "controller"}, want: "reviews is nil"},
 		{name: "no namespace", elector: &leader.Elector{Name: "controller"}, reviews: &reviewer{}, want: "Namespace is empty"},
 		{name: "no name", elector: &leader.Elector{Namespace: "ns"}, reviews: &reviewer{}, want: "Name is empty"},
-		{name: "no answer", elector: &leader.Elector{Namespace: "ns", Name: "controller"}, reviews: &reviewer{err: errors.New("boom")}, want: "asking whether get leases.coordination.k8s.io ns/controller is allowed: boom"},
+		{name: "no response", elector: &leader.Elector{Namespace: "ns", Name: "controller"}, reviews: &reviewer{err: errors.New("boom")}, want: "review the right to get leases.coordination.k8s.io ns/controller: boom"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if err := tt.elector.Preflight(t.Context(), tt.reviews); err == nil || !strings.HasPrefix(err.Error(), "leader: "+tt.want) {

@@ -13,9 +13,9 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// read reads the Lease from the API server. It returns nil if there is none,
-// which is no error. A 404 that does not name the Lease, such as that of a proxy,
-// is an error.
+// read reads the Lease from the API server. It returns nil and no error if the Lease is
+// absent. A 404 that does not name the Lease is an error; a proxy returns such a
+// response.
 func (c *candidate) read(ctx context.Context) (*coordinationv1.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.callTimeout)
 	defer cancel()
@@ -29,30 +29,29 @@ func (c *candidate) read(ctx context.Context) (*coordinationv1.Lease, error) {
 	case err != nil:
 		return nil, err
 	case c.elsewhere(lease):
-		return nil, fmt.Errorf("%w %q and not of Namespace, which is %q", errElsewhere, lease.Namespace, c.elector.Namespace)
+		return nil, fmt.Errorf("%w %q: use one of Namespace (%q)", errElsewhere, lease.Namespace, c.elector.Namespace)
 	}
 	c.observeLocked(lease)
 	return lease, nil
 }
 
-// elsewhere: Preflight, logs and a Fence would speak of another Lease. Fakes may
-// leave the namespace out.
+// elsewhere reports whether the Lease is of another namespace than Preflight, logs and
+// a Fence assume. Fakes may omit the namespace.
 func (c *candidate) elsewhere(lease *coordinationv1.Lease) bool {
 	return lease.Namespace != "" && lease.Namespace != c.elector.Namespace
 }
 
 var errElsewhere = errors.New("the client in Leases is of namespace")
 
-// write stores a record over the version given, or creates the Lease if that is
-// nil. The UID goes along with the resourceVersion: an update of a Lease that
-// was deleted meanwhile would create it anew, and only the UID forbids that.
+// write stores a record over the given version, or creates the Lease if over is nil.
+// The update carries the UID too: without it, the update of a deleted Lease would
+// create the Lease.
 func (c *candidate) write(ctx context.Context, over *coordinationv1.Lease, spec coordinationv1.LeaseSpec) (*coordinationv1.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.callTimeout)
 	defer cancel()
 
-	// Remembered before it is sent: its record may be seen before its response,
-	// or instead of it. One that was forgotten because there are too many counts
-	// as another's, which is safe.
+	// Remembered before it is sent: its record can be seen before its response, or
+	// instead of it. A forgotten one counts as another's, which is safe.
 	c.mu.Lock()
 	c.sent = append(c.sent[max(0, len(c.sent)-sentLimit):], spec)
 	c.mu.Unlock()
@@ -78,7 +77,7 @@ func (c *candidate) write(ctx context.Context, over *coordinationv1.Lease, spec 
 		}
 		got, err = c.client.Update(ctx, lease, metav1.UpdateOptions{})
 	}
-	// The API server answers a conflict of UIDs, client-go's fake that it is gone.
+	// The API server returns a conflict of UIDs; client-go's fake returns 404.
 	if over != nil && kube.IsGone(err, c.elector.Name) {
 		err = apierrors.NewConflict(coordinationv1.Resource("leases"), c.elector.Name, err)
 	}
@@ -87,8 +86,8 @@ func (c *candidate) write(ctx context.Context, over *coordinationv1.Lease, spec 
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// What was sent before can no longer be stored. An admission plugin may have
-	// changed what was sent now.
+	// Earlier attempts can no longer be stored. An admission plugin may have changed
+	// this one.
 	c.sent = append(c.sent[:0], got.Spec)
 	c.stored = got
 	c.observeLocked(got)
@@ -101,7 +100,7 @@ func isConflict(err error) bool {
 	return (apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)) && !apierrors.IsUnexpectedServerError(err)
 }
 
-// micro is t as a Lease stores it.
+// micro returns t as a Lease stores it.
 func micro(t time.Time) metav1.MicroTime {
 	return metav1.NewMicroTime(t.Truncate(time.Microsecond))
 }

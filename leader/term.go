@@ -9,10 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ErrLost is the cause of the end of lead's context when this process is no
-// longer the leader, and what Term.Check returns from then on. Its type has the
-// method LeadershipLost() bool, which returns true, so that packages that do not
-// import this one can tell it from a stop that was asked for.
+// ErrLost is the cause of the end of lead's context after leadership is lost, and the
+// error of Term.Check from then on. Its type has the method LeadershipLost() bool,
+// which returns true, so that packages can distinguish it from a requested stop without
+// importing this one.
 var ErrLost error = &lostError{}
 
 type lostError struct{}
@@ -20,9 +20,9 @@ type lostError struct{}
 func (*lostError) Error() string        { return "leader: no longer the leader" }
 func (*lostError) LeadershipLost() bool { return true }
 
-// A Term is one unbroken time of leadership, and its fencing token. As long as
-// the Lease is not deleted, every later Term has the same LeaseUID and a higher
-// Number.
+// A Term is one uninterrupted leadership, and its fencing token. While the Lease is not
+// deleted and etcd is not restored from a backup, every later Term has the same
+// LeaseUID and a higher Number.
 type Term struct {
 	// LeaseUID is the UID of the Lease.
 	LeaseUID types.UID
@@ -30,9 +30,8 @@ type Term struct {
 	Number int64
 }
 
-// TermFrom returns the term of the context that was given to lead, or of one
-// derived from it. It returns false for any other context. The term may be over:
-// see [Term.Check].
+// TermFrom returns the term of lead's context, or of a context derived from it, and
+// false for any other context. The term may be over: see [Term.Check].
 func TermFrom(ctx context.Context) (Term, bool) {
 	if t, ok := ctx.Value(termKey{}).(*term); ok {
 		return t.Term, true
@@ -40,12 +39,12 @@ func TermFrom(ctx context.Context) (Term, bool) {
 	return Term{}, false
 }
 
-// Check returns nil if this process is the leader in term t at this moment, by
-// the clock alone: neither a timer that is late nor a network call that hangs
-// makes it return nil too late. Otherwise it returns ErrLost. ctx must be the
-// context that was given to lead or one derived from it; that it is done does
-// not matter, because the Lease is held while lead drains. Call it right before
-// an effect that must not be repeated by the next leader.
+// Check returns nil if this process is the leader in term t at this moment, and ErrLost
+// otherwise. It reads only the clock: a late timer or a call that hangs does not make
+// it return nil too late. ctx must be lead's context or one derived from it. It may be
+// done, because the Lease is held while lead drains. Call Check just before an effect
+// that the next leader must not repeat. A receiver outside of the cluster can reject a
+// Number below the highest that it has seen.
 func (t Term) Check(ctx context.Context) error {
 	current, ok := ctx.Value(termKey{}).(*term)
 	if !ok {
@@ -57,7 +56,7 @@ func (t Term) Check(ctx context.Context) error {
 	return nil
 }
 
-var errNoTerm = errors.New("leader: the context is not that of a leader: use the one given to lead")
+var errNoTerm = errors.New("leader: the context has no term: use the context of lead")
 
 type termKey struct{}
 
@@ -71,14 +70,14 @@ func instantOf(now time.Time, wall func(time.Time) time.Time) instant {
 	return instant{mono: now, wall: wall(now)}
 }
 
-// wallClock is what the wall clock said at a moment that time.Now returned.
+// wallClock returns the wall clock's part of a time that time.Now returned.
 func wallClock(t time.Time) time.Time { return t.Round(0) }
 
-// validityKey finds the context that ends only when leadership is over. It is
-// an alias of an unnamed type so that other packages can declare the same key.
+// validityKey is the key of the context that ends only with leadership. It is an alias
+// of an unnamed type so that other packages can declare the same key.
 type validityKey = struct{ LeaseValidity struct{} }
 
-// A term is the running side of a Term: until when it is valid.
+// A term is the state of a running Term: the end of its validity.
 type term struct {
 	Term
 	wall           func(time.Time) time.Time
@@ -87,18 +86,18 @@ type term struct {
 
 	validity context.Context // done when the term is over
 	cancel   context.CancelCauseFunc
-	doubt    chan struct{} // asks for a renewal at once: the Lease may be another's
+	doubt    chan struct{} // requests a renewal at once: the Lease may be another's
 
 	mu       sync.Mutex // guards the fields below
-	renewed  time.Time  // when the last successful renewal was sent
-	deadline time.Time  // until when it is valid, by the monotonic clock
-	wallEnd  time.Time  // the same by the wall clock
+	renewed  time.Time  // the last successful renewal was sent
+	deadline time.Time  // the end of validity by the monotonic clock
+	wallEnd  time.Time  // the end of validity by the wall clock
 	timer    *time.Timer
 	over     bool
 }
 
-// newTerm is the term of a Lease that was acquired by a request sent at the
-// given time, valid for that long. It keeps the values of ctx, not its end.
+// newTerm returns the term of a Lease that was acquired by a request sent at the given
+// time. It keeps the values of ctx and ignores its end.
 func newTerm(ctx context.Context, id Term, sent instant, validFor, unhealthyAfter time.Duration, wall func(time.Time) time.Time) *term {
 	t := &term{
 		Term:           id,
@@ -115,12 +114,10 @@ func newTerm(ctx context.Context, id Term, sent instant, validFor, unhealthyAfte
 	return t
 }
 
-// valid decides "am I still the leader": nobody ended the term, and the last
-// successful renewal was sent less than RenewDeadline ago by both clocks. The
-// monotonic one does not count while the machine is suspended (on Linux it is
-// CLOCK_MONOTONIC), the wall clock may be set back: whichever says that the time
-// is up is believed. What arrives late, or not at all, does not count. The first
-// false ends the term.
+// valid decides "am I still the leader": the term was not ended, and by both clocks the
+// last successful renewal was sent less than RenewDeadline ago. The monotonic clock
+// (CLOCK_MONOTONIC on Linux) stops during a suspend, and the wall clock may be set
+// back, so the earlier end counts. The first false ends the term.
 func (t *term) valid() bool {
 	t.mu.Lock()
 	ok := t.validLocked()
@@ -136,9 +133,8 @@ func (t *term) validLocked() bool {
 	return !t.over && now.mono.Before(t.deadline) && now.wall.Before(t.wallEnd)
 }
 
-// extend counts a renewal that succeeded and was sent at the given time: the
-// term is valid for that long from then on. One that is over stays over, even
-// if nobody has noticed yet.
+// extend makes the term valid for the given time after a successful renewal was sent. A
+// term that is over stays over, even if that was not noticed yet.
 func (t *term) extend(sent instant, validFor time.Duration) {
 	t.mu.Lock()
 	ok := t.validLocked()
@@ -158,8 +154,7 @@ func (t *term) extendLocked(sent instant, validFor time.Duration) {
 	t.wallEnd = sent.wall.Add(validFor)
 }
 
-// end ends the term, and with it every context of the work. It may be called
-// more than once.
+// end ends the term and the contexts of its work. It may be called more than once.
 func (t *term) end() {
 	t.mu.Lock()
 	t.over = true
@@ -174,7 +169,7 @@ func (t *term) lastRenewal() time.Time {
 	return t.renewed
 }
 
-// renewAtOnce asks the term's renewals not to wait for the next RetryPeriod.
+// renewAtOnce requests a renewal before the next RetryPeriod.
 func (t *term) renewAtOnce() {
 	select {
 	case t.doubt <- struct{}{}:

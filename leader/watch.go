@@ -15,8 +15,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// watch keeps a watch on the Lease until ctx is done. Whether it works only
-// matters for how soon news arrives, so failures cost time and nothing else.
+// watch keeps a watch on the Lease until ctx is done. The watch only makes changes
+// visible sooner, so a failure costs time and no correctness.
 func (c *candidate) watch(ctx context.Context) {
 	first, limit := c.retryPeriod/4, 16*c.retryPeriod
 	for delay := first; ctx.Err() == nil; {
@@ -25,9 +25,9 @@ func (c *candidate) watch(ctx context.Context) {
 			return
 		}
 		if lasted > 2*c.retryPeriod {
-			delay = first // it has saved a read
+			delay = first // it has replaced a read
 		}
-		c.logger.V(2).Info("The watch of the Lease ended, reading it instead meanwhile", "err", err, "retryAfter", delay)
+		c.logger.V(2).Info("The watch of the Lease ended, using reads until it is restarted", "err", err, "retryAfter", delay)
 		timer := time.NewTimer(jittered(delay))
 		select {
 		case <-timer.C:
@@ -38,9 +38,9 @@ func (c *candidate) watch(ctx context.Context) {
 	}
 }
 
-// watchOnce follows one watch to its end, and says how long it was established.
+// watchOnce follows one watch to its end and returns how long it was established.
 func (c *candidate) watchOnce(ctx context.Context) (lasted time.Duration, err error) {
-	// A connection that is dead without our knowing ends some minutes later.
+	// Renews the connection, because a dead one is not always noticed.
 	lifetime := 5*time.Minute + rand.N(5*time.Minute)
 	ctx, cancel := context.WithTimeout(ctx, lifetime)
 	defer cancel()
@@ -74,16 +74,16 @@ func (c *candidate) watchOnce(ctx context.Context) (lasted time.Duration, err er
 	}
 }
 
-// event takes in a watch event. While leading, one that is older than what is
-// known says nothing. A newer one ends the term if the Lease was deleted or is in
-// a later term. Whatever else is not this Run's record makes the leader renew at
-// once, which shows the truth.
+// event handles a watch event. While leading, it ignores an event that is older than
+// the view. A newer event ends the term if the Lease was deleted or is in a later term.
+// After any other record that is not this Run's the leader renews at once, which shows
+// whether it still holds the Lease.
 func (c *candidate) event(kind watch.EventType, lease *coordinationv1.Lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	own := kind != watch.Deleted && c.wroteLocked(lease) && (c.leading == nil || lease.UID == c.leading.LeaseUID)
-	if order, ok := compare(lease, c.strange); !own && (!ok || order > 0) {
-		c.strange = lease
+	if order, ok := compare(lease, c.foreign); !own && (!ok || order > 0) {
+		c.foreign = lease
 	}
 	if t := c.leading; t != nil {
 		same := lease.UID == t.LeaseUID
@@ -106,13 +106,13 @@ func (c *candidate) event(kind watch.EventType, lease *coordinationv1.Lease) {
 		c.observeDeletedLocked(lease)
 	}
 	select {
-	case c.kick <- struct{}{}:
+	case c.wake <- struct{}{}:
 	default:
 	}
 }
 
-// compare says which of two versions of one Lease is the later: a, if order is
-// positive. It is not ok if they cannot be compared.
+// compare orders two versions of one Lease: a is later if order is positive. ok is
+// false if they cannot be compared.
 func compare(a, b *coordinationv1.Lease) (order int, ok bool) {
 	if a == nil || b == nil || a.UID != b.UID {
 		return 0, false
