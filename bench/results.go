@@ -86,11 +86,11 @@ func (e Environment) describe(r Result) string {
 	for _, l := range r.Lines {
 		repeats = max(repeats, l.Repeats)
 	}
-	text := fmt.Sprintf("Measured on %s: %s; %d repeats", e.Date, strings.Join(parts, ", "), repeats)
-	said := map[string]bool{}
+	text := fmt.Sprintf("Measured on %s: %s; repeats: %d", e.Date, strings.Join(parts, ", "), repeats)
+	listed := map[string]bool{}
 	for _, l := range r.Lines {
-		if fewer := fmt.Sprintf(", %d beside %s", l.Repeats, l.Rival); l.Repeats < repeats && !said[fewer] {
-			said[fewer] = true
+		if fewer := fmt.Sprintf(", %d against %s", l.Repeats, l.Rival); l.Repeats < repeats && !listed[fewer] {
+			listed[fewer] = true
 			text += fewer
 		}
 	}
@@ -100,12 +100,12 @@ func (e Environment) describe(r Result) string {
 // preamble is what RESULTS.md begins with.
 const preamble = `# Results
 
-The library beside what people use today, on the machine that each section
-names. Written by ` + "`make bench`" + `; a run of some rows replaces their sections
-only. Each figure is the median, with the lowest and the highest in
-parentheses. A ratio is the library's figure divided by its rival's: the median
-of the ratios of runs that came directly after one another. Goals are judged on
-the numbers as they are printed.
+This file compares the library with client-go and controller-runtime, on the
+machine that each section names. ` + "`make bench`" + ` writes it; a run of some rows
+replaces only their sections. Each figure is the median, with the lowest and the
+highest value in parentheses. A ratio is the library's figure divided by the
+rival's: the median of the ratios of paired runs, where one follows the other
+directly. Goals are checked against the printed numbers.
 `
 
 const heading = "## "

@@ -51,7 +51,7 @@ Some work.
 |  | heap B/apply | 201 | slow | 0 |  | ≤ 200 | falls short |
 |  | allocs/apply | 0 | theirs | 1 | 0.001 (0.000–0.002) |  |  |
 
-Measured on 2026-01-02: Some CPU, 2 cores, GOMAXPROCS 1, linux/amd64, go1.26.0, example.com/theirs v1.2.3, example.com/unknown of unknown version; 7 repeats, 2 beside slow.
+Measured on 2026-01-02: Some CPU, 2 cores, GOMAXPROCS 1, linux/amd64, go1.26.0, example.com/theirs v1.2.3, example.com/unknown of unknown version; repeats: 7, 2 against slow.
 `
 	if got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)

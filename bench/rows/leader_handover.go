@@ -30,10 +30,10 @@ const (
 func init() {
 	bench.Register(bench.Row{
 		Name: "leader/handover",
-		About: "The leader's context is cancelled, as at SIGTERM. The time runs from when its work has returned to when the work of the next leader begins, " +
-			"on a real API server with a LeaseDuration of 15 s, a RenewDeadline of 10 s and a RetryPeriod of 2 s. 100 hand-overs, 4 in each of 25 elections at once, " +
-			"at a random moment of up to 4 s after the one before; the replica that stopped is a candidate again when another leads. " +
-			"The figures are quantiles over the hand-overs of a run. Client-go's elector has ReleaseOnCancel.",
+		About: "The time of a hand-over after the leader's context is cancelled, as at SIGTERM: from the return of the leader's work to the start of the next leader's " +
+			"work. The row runs on a real API server with a LeaseDuration of 15 s, a RenewDeadline of 10 s and a RetryPeriod of 2 s. It makes 100 hand-overs, 4 in " +
+			"each of 25 parallel elections, each at a random moment up to 4 s after the previous one. The stopped replica becomes a candidate again when another " +
+			"replica leads. The figures are quantiles over the hand-overs of a run. client-go's elector uses ReleaseOnCancel.",
 		Op: "hand-over",
 		Goals: []bench.Goal{
 			{Figure: p50, AtMost: 50},

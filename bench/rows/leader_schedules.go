@@ -15,12 +15,12 @@ import (
 func init() {
 	bench.Register(bench.Row{
 		Name: "leader/schedules",
-		About: "Random elections on the real API server, the same ones for each: 2 or 3 replicas with leases of 5 s, which start, stop, drain and crash " +
-			"while their requests and answers are delayed, lost and repeated, and then a crash of the leader with a network that works. " +
-			"Overlaps are of guarded work: the time from the start of lead, or a check that succeeded, to the end of lead's context. " +
-			"Early releases are of a Lease whose leader's work was still running, foreign ones are of another replica's Lease. " +
-			"A failover is how long nobody led after the last crash. All figures but the longest are per schedule. " +
-			"client-go's candidates compare renewTime in whole seconds and may so take a Lease up to a second too early; that is part of their figures.",
+		About: "Random elections on a real API server, the same elections for each contender. In each election, 2 or 3 replicas with leases of 5 s start, stop, drain " +
+			"and crash while their requests and responses are delayed, lost and repeated. At the end the leader crashes while the network works. An overlap is a " +
+			"time when guarded work of two replicas runs. Guarded work lasts from the start of lead, or from a successful check, to the end of lead's context. An " +
+			"early release releases a Lease while its leader's work still runs. A foreign release releases another replica's Lease. A failover is the time without " +
+			"a leader after the last crash. All figures except the longest overlap are per schedule. client-go's candidates compare renewTime in whole seconds, so " +
+			"they may take a Lease up to a second too early; the figures include this.",
 		Op: "schedule",
 		Goals: []bench.Goal{
 			{Figure: overlapsFigure, AtMost: 0},
@@ -107,7 +107,7 @@ func runSchedules(ctx context.Context, a *arena, m *bench.Meter, n int, brief bo
 	m.Count(overlapsFigure, float64(len(s.Overlaps)))
 	m.Count("overlap ms", inMillis(elections.Total(s.Overlaps)))
 	m.Count("longest overlap ms", inMillis(elections.Longest(s.Overlaps))*float64(n)) // it is divided by n
-	m.Count("ms of draining beside the next", inMillis(elections.Total(s.Drains)))
+	m.Count("drain overlap ms", inMillis(elections.Total(s.Drains)))
 	m.Count(foreignFigure, float64(s.ForeignReleases))
 	m.Count(earlyFigure, float64(s.EarlyReleases))
 	var failovers time.Duration

@@ -57,7 +57,7 @@ const (
 	lifeCreation = "requests, creation"
 	lifeSteady   = "requests, steady"
 	lifeDeletion = "requests, deletion"
-	lifeRefused  = "requests, refused" // answered with an error, in any phase
+	lifeFailed   = "requests, failed" // answered with an error, in any phase
 )
 
 // The rivals differ in what they do about a write that may be needless.
@@ -69,12 +69,12 @@ const (
 func init() {
 	bench.Register(bench.Row{
 		Name: "life/requests",
-		About: "Requests to a real API server over the life of an object with a finalizer, 4 children (Deployment, Service, 2 ConfigMaps) and a status, " +
-			"counted in the transport; watches, initial lists and the user's own requests are not. " +
-			"Creation; then 5 changes of an annotation and 3 resyncs that ask for nothing; then deletion, where the children are left to the garbage collector. " +
-			"controller-runtime is used as its book does: AddFinalizer and Update, CreateOrUpdate, Status().Update at the end of each reconcile. " +
-			"The second rival compares the status before it writes. The third also spares defaulted fields in each CreateOrUpdate, " +
-			"and turns on the experimental EnableReadYourWritesConsistency. Lives begin and end four at a time, under 4 workers.",
+		About: "Requests to a real API server during the life of an object with a finalizer, 4 children (Deployment, Service, 2 ConfigMaps) and a status. They are " +
+			"counted in the transport, without watches, initial lists and the user's own requests. A life consists of the creation, then 5 changes of an annotation " +
+			"and 3 resyncs that need no write, then the deletion, which leaves the children to the garbage collector. controller-runtime is used as in its book: " +
+			"AddFinalizer and Update, CreateOrUpdate, and Status().Update at the end of each reconcile. The second rival writes the status only if it differs. The " +
+			"third also preserves defaulted fields in each CreateOrUpdate and enables the experimental EnableReadYourWritesConsistency. Four lives begin and end at " +
+			"a time, with 4 workers.",
 		Op: "life",
 		Goals: []bench.Goal{
 			{Figure: lifeRequests, Rival: controllerRuntime, AtMost: 0.6},
@@ -263,7 +263,7 @@ func (w *lifeWorld) live(ctx context.Context, kind lifeKind, n int, quiet time.D
 		requests, refused = sent.requests.Load()-requests, sent.refused.Load()-refused
 		run.counts[phase.figure] = requests
 		run.counts[lifeRequests] += requests
-		run.counts[lifeRefused] += refused
+		run.counts[lifeFailed] += refused
 	}
 	return run, nil
 }

@@ -13,7 +13,7 @@ func init() {
 	registerQueue(queueRow{
 		Row: bench.Row{
 			Name:  "queue/backlog",
-			About: "A new queue gets 100,000 keys, each twice, then all are handed out and done.",
+			About: "Adds 100,000 keys to a new queue, each twice, and then calls Get and Done for each key.",
 			Op:    "key",
 			Goals: []bench.Goal{
 				{Figure: bench.Time, Rival: clientGo, AtMost: 0.85, Stretch: 0.7},

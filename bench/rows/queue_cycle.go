@@ -13,7 +13,7 @@ func init() {
 	registerQueue(queueRow{
 		Row: bench.Row{
 			Name:  "queue/cycle",
-			About: "Add, Get and Done of one key after the other, 2,000 keys in turn.",
+			About: "Calls Add, Get and Done for one key after the other, over 2,000 keys in turn.",
 			Op:    "cycle",
 			Goals: []bench.Goal{
 				{Figure: bench.Time, Rival: clientGo, AtMost: 0.85, Stretch: 0.7},

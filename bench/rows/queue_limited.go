@@ -10,8 +10,8 @@ func init() {
 	registerQueue(queueRow{
 		Row: bench.Row{
 			Name: "queue/limited",
-			About: "As queue/after, with AddRateLimited: each key fails for the first time. Every queue has the exponential limiter of its own " +
-				"library (controller-runtime's is client-go's), from one hour up; the library's has jitter, the other has none.",
+			About: "Like queue/after, but with AddRateLimited: each key fails for the first time. Every queue uses the exponential limiter of its own library, from one " +
+				"hour up (controller-runtime uses client-go's). Only the library's limiter has jitter.",
 			Op:    "key",
 			Goals: []bench.Goal{{Figure: bench.Time, Rival: clientGo, AtMost: 0.5}},
 		},

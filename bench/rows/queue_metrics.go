@@ -9,9 +9,8 @@ import (
 func init() {
 	registerQueue(queueRow{
 		Row: bench.Row{
-			Name: "queue/metrics",
-			About: "As queue/cycle, but all queues have metrics: the library's package metrics for the library and for client-go, " +
-				"and controller-runtime's for controller-runtime.",
+			Name:  "queue/metrics",
+			About: "Like queue/cycle, but all queues have metrics. The library and client-go use the library's package metrics, and controller-runtime uses its own.",
 			Op:    "cycle",
 			Goals: []bench.Goal{{Figure: bench.Allocs, AtMost: 0}},
 		},

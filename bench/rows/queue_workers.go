@@ -19,8 +19,8 @@ func init() {
 	registerQueue(queueRow{
 		Row: bench.Row{
 			Name: "queue/workers",
-			About: "Four goroutines add 100,000 keys to a new queue while 64 workers call Get and Done. The time runs until all have ended. " +
-				"How the scheduler mixes them differs from run to run, so look at the spread.",
+			About: "Four goroutines add 100,000 keys to a new queue while 64 workers call Get and Done. The time ends when all of them have ended. The scheduling differs " +
+				"from run to run, so consider the spread.",
 			Op:    "key",
 			Goals: []bench.Goal{{Figure: bench.Time, Rival: clientGo, AtMost: 1}},
 		},

@@ -338,10 +338,10 @@ func dispatchCases() []dispatchCase {
 func init() {
 	bench.Register(bench.Row{
 		Name: "reconcile/dispatch",
-		About: "From a changed object to the end of a reconcile that reads it and does nothing: the informer's store and event handler, the queue, one worker, metrics. " +
-			"20,000 objects change in turn, in bursts of 2,000, or each once the one before is reconciled. " +
-			"All but the bare loop have metrics and a timeout for each call; the library and controller-runtime also give each call a logger with its key and recover panics, " +
-			"with a logger that keeps values and writes nothing.",
+		About: "The path from a changed object to the end of a reconcile that only reads the object: the informer's store and event handler, the queue, one worker and " +
+			"metrics. 20,000 objects change in turn, either in bursts of 2,000 or each after the previous one is reconciled. All contenders except the bare loop " +
+			"have metrics and a timeout for each call. The library and controller-runtime also recover panics and give each call a logger with its key. That logger " +
+			"keeps values and writes no lines.",
 		Op: "key",
 		Goals: []bench.Goal{
 			{Figure: bench.Time, Rival: controllerRuntime, AtMost: 0.35},

@@ -1,14 +1,35 @@
 package rows_test
 
 import (
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/controllerkit/controllerkit/bench"
 	_ "github.com/controllerkit/controllerkit/bench/rows"
 )
 
-// TestRows holds that every row runs: both contenders of each pair do as much
-// and measure the same, and every goal is judged.
+// TestResults checks that RESULTS.md contains the present text of each row that it
+// has figures of.
+func TestResults(t *testing.T) {
+	data, err := os.ReadFile("../RESULTS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, rows := string(data), bench.Rows()
+	if bench.Merge(text, nil, bench.Names(rows)) != text {
+		t.Error("RESULTS.md has another preamble, other rows or another order: run make bench")
+	}
+	for _, row := range rows {
+		heading := "## " + row.Name + "\n\n"
+		if strings.Contains(text, heading) && !strings.Contains(text, heading+row.About+"\n\n| case |") {
+			t.Errorf("RESULTS.md has another description of %s: run make bench ROW=%[1]s", row.Name)
+		}
+	}
+}
+
+// TestRows checks that every row runs: both contenders of each pair do the same
+// number of operations and measure the same figures, and every goal is checked.
 func TestRows(t *testing.T) {
 	rows := bench.Rows()
 	if len(rows) == 0 {

@@ -27,10 +27,10 @@ import (
 const applier = "bench"
 
 func init() {
-	const beside = " Beside it a dry-run apply to a real API server, and the generated extraction with a comparison of what is encoded."
+	const beside = " The rivals are a dry-run apply to a real API server, and the generated extraction with a comparison of the encoded configurations."
 	bench.Register(bench.Row{
 		Name:  "ssa/unchanged",
-		About: "Deciding that a Deployment of 8 KiB needs no apply: the first decision about each object, of a kind that was seen before." + beside,
+		About: "The decision that a Deployment of 8 KiB needs no apply. It is the first decision about each object, for a kind that was seen before." + beside,
 		Op:    "decision",
 		Goals: []bench.Goal{
 			{Figure: bench.Time, AtMost: 150e3},
@@ -42,7 +42,7 @@ func init() {
 	})
 	bench.Register(bench.Row{
 		Name:  "ssa/again",
-		About: "The same decision about the same uid, resourceVersion and configuration." + beside,
+		About: "The same decision again, for the same uid, resourceVersion and configuration." + beside,
 		Op:    "decision",
 		Goals: []bench.Goal{{Figure: bench.Time, AtMost: 30e3}},
 		Pairs: func(ctx context.Context) ([]bench.Pair, func(), error) { return unchangedPairs(ctx, true) },
