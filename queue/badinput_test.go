@@ -41,8 +41,8 @@ func TestZeroConfig(t *testing.T) {
 	})
 }
 
-// A delay that is not positive is none, and a very long one does not end early
-// because it overflows, whoever asks for it and however late.
+// TestExtremeDelays tests that a negative delay counts as 0, and that a very long delay
+// does not overflow and end early.
 //
 // It proves Q5.
 func TestExtremeDelays(t *testing.T) {
@@ -124,7 +124,7 @@ func TestExtremeDelays(t *testing.T) {
 						if until := q.Snapshot().Keys[0].Until; until.Before(time.Now()) {
 							t.Errorf("Snapshot: delayed until %v, and it is %v", until, time.Now())
 						}
-						// An earlier time wins over one that never comes, and nothing is lost.
+						// An earlier time wins over a time that never comes, and no key is lost.
 						q.AddAfter("a", time.Minute)
 						q.AddAfter("b", never)
 						time.Sleep(time.Minute)
@@ -202,7 +202,7 @@ func TestExtremePriorities(t *testing.T) {
 	}
 }
 
-// A worker that never calls Done keeps its key and nothing else.
+// TestKeysThatAreNeverDone tests that a worker that never calls Done keeps only its key.
 //
 // It proves Q19.
 func TestKeysThatAreNeverDone(t *testing.T) {
@@ -243,7 +243,7 @@ func TestKeysThatAreNeverDone(t *testing.T) {
 	})
 }
 
-// Done of a key that does not run does nothing: not to the key, and to no other.
+// TestDoneOfWhatDoesNotRun tests that Done of a key that does not run is a no-op.
 func TestDoneOfWhatDoesNotRun(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -323,8 +323,8 @@ func TestEmptyKey(t *testing.T) {
 	})
 }
 
-// Every method of a queue that was shut down returns at once, and nothing is
-// added: what was ready, running and delayed before is still there.
+// TestAfterShutDown tests that every method of a stopped queue returns at once, that adds
+// are dropped, and that the ready, running and delayed keys stay.
 //
 // It proves Q8.
 func TestAfterShutDown(t *testing.T) {
@@ -431,9 +431,8 @@ func TestAfterShutDown(t *testing.T) {
 
 var _ workqueue.TypedRateLimiter[string] = &fixedLimiter[string]{}
 
-// A key of an interface type may hold a value that cannot be compared. A map
-// panics on it, and so may the queue, in the caller's goroutine; it holds nothing
-// of the key afterwards and can be used as before.
+// TestKeyThatCannotBeCompared tests that an interface key with a value that cannot be
+// compared panics in the caller's goroutine, as in a map, and leaves the queue as it was.
 func TestKeyThatCannotBeCompared(t *testing.T) {
 	bad := []int{1}
 	for _, tc := range []struct {
@@ -497,7 +496,7 @@ func TestKeyThatIsNotEqualToItself(t *testing.T) {
 			t.Errorf("Drain took %v, want no more than a minute", got)
 		}
 		q.ShutDown()
-		for ended := false; !ended; { // what is ready is still handed out
+		for ended := false; !ended; { // Get still returns ready keys
 			_, ended = q.Get()
 		}
 	})

@@ -28,7 +28,7 @@ func benchKeys(n int) []types.NamespacedName {
 	return keys
 }
 
-// BenchmarkCycle is one Add, Get and Done, with nothing else in the queue.
+// BenchmarkCycle is one Add, Get and Done in an empty queue.
 func BenchmarkCycle(b *testing.B) {
 	for _, bc := range benchConfigs {
 		b.Run(bc.name, func(b *testing.B) {

@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// conformance is what client-go documents of its work queues, in the comments
-// and the tests of package workqueue, one case a promise; and at the end where
-// the two queues differ.
+// conformance has a case for each promise in the comments and tests of client-go's package
+// workqueue, and at the end the differences of the two queues.
 func conformance() []conformanceCase {
 	return []conformanceCase{
 		{

@@ -16,8 +16,7 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 )
 
-// trial is one of the two queues in one case. What the case sees of it is
-// written down, and compared.
+// trial is one of the two queues in one case. It records what happens, for a comparison.
 type trial struct {
 	*testing.T
 	workqueue.TypedRateLimitingInterface[string]
@@ -94,8 +93,8 @@ type conformanceCase struct {
 	theirs string
 }
 
-// One table holds both queues to what client-go documents, and to the
-// differences that the package documentation lists.
+// TestConformance tests both queues against the documentation of client-go, and against
+// the differences that the comment of Queue lists.
 //
 // It proves Q14.
 func TestConformance(t *testing.T) {
@@ -136,9 +135,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// Neither queue holds on to a key that is finished: what it points to is
-// collected. Of a key that was delayed client-go keeps a copy, until others take
-// its place.
+// TestConformanceGarbage tests that neither queue keeps a finished key in memory. The queue
+// of client-go keeps a copy of a delayed key until another key takes its place.
 //
 // It proves Q10 and Q14.
 func TestConformanceGarbage(t *testing.T) {

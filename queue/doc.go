@@ -49,8 +49,8 @@
 //     timers at once.
 //   - Q9: If the numbers of keys, groups and priorities stay in small bounds, Add,
 //     AddAfter, Get and Done do not allocate.
-//   - Q10: The queue stores ready, delayed and running keys only. The memory of a key is
-//     bounded, also with a group or a priority of its own.
+//   - Q10: The queue stores ready, delayed and running keys only. Without the texts of key
+//     and group, the memory of a key is bounded.
 //   - Q23: After a burst the queue keeps a constant amount of memory and less than a tenth
 //     of the burst's.
 //   - Q11: The metrics have the names and values of client-go's, except for the listed
@@ -59,8 +59,8 @@
 //     are.
 //   - Q12: The delays of Exponential are uniform in the upper half of the doubled and
 //     capped delay.
-//   - Q21: If keys fail together, Exponential, FastSlow and TokenBucket give them
-//     different delays.
+//   - Q21: If keys fail together, Exponential and FastSlow spread their delays at random,
+//     and TokenBucket the delays after the burst.
 //   - Q22: Exponential and FastSlow store only the keys that have failed since Forget.
 //   - Q13: TokenBucket gives no delay above its longest, and an overload delays no later
 //     key.

@@ -246,7 +246,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// What a worker asks to retry while the queue drains is not finished.
+// TestDrainReportsRetries tests that a key that a worker retries during a drain counts as
+// unfinished.
 func TestDrainReportsRetries(t *testing.T) {
 	for name, again := range map[string]func(q *queue.Queue[string]){
 		"Add":            func(q *queue.Queue[string]) { q.Add("a") },
@@ -304,7 +305,7 @@ func TestManyDrainAndShutDown(t *testing.T) {
 				})
 				wg.Go(q.ShutDown)
 			}
-			wg.Wait() // in a bubble one that never returned would be a deadlock
+			wg.Wait() // a call that never returns would be a deadlock in the bubble
 		}
 	})
 }

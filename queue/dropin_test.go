@@ -25,9 +25,8 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 )
 
-// copyController is a controller as they are written on client-go's queue, and
-// knows nothing of this package: it keeps a Secret for each ConfigMap, looks
-// again after an hour, and gives a key up after maxRetries failures.
+// copyController is a typical controller on a queue of client-go. It keeps a Secret for each
+// ConfigMap, reconciles again after an hour, and gives up after maxRetries failures.
 type copyController struct {
 	client     kubernetes.Interface
 	configMaps corev1listers.ConfigMapLister
@@ -137,7 +136,7 @@ func (c *copyController) sync(ctx context.Context, name cache.ObjectName) error 
 	return err
 }
 
-// outcome is what can be seen of a controller's life from outside.
+// outcome is the observable result of a controller's life.
 type outcome struct {
 	Secrets  map[string]string // and the value that each holds
 	Syncs    map[string]int    // of the keys for which it is no chance
@@ -146,8 +145,8 @@ type outcome struct {
 	Len      int
 }
 
-// life is the six and a half hours in which keys fail for a while or for good, are
-// changed, deleted and made anew.
+// life runs a controller for six and a half hours. Keys fail for a while or for good, and
+// are changed, deleted and created again.
 func life(t *testing.T, q workqueue.TypedRateLimitingInterface[cache.ObjectName]) outcome {
 	ctx, cancel := context.WithCancel(t.Context())
 	configMap := func(name, value string) *corev1.ConfigMap {

@@ -23,7 +23,7 @@ func Example() {
 		fmt.Println("reconcile", key)
 		return nil
 	}
-	q.ShutDown() // what is ready is still handed out
+	q.ShutDown() // Get still returns ready keys
 	for {
 		key, shutdown := q.Get()
 		if shutdown {
@@ -101,7 +101,7 @@ func ExampleQueue_GetContext() {
 	// b true
 }
 
-// Finish what is ready, for as long as there is time.
+// Drain waits for the ready keys until its context is done.
 func ExampleQueue_Drain() {
 	q := queue.New(queue.Config[string]{})
 	q.Add("a")
@@ -123,7 +123,7 @@ func ExampleQueue_Drain() {
 	workers.Wait()
 	fmt.Println(left, err)
 
-	// Without time there is an error, which says why.
+	// The error wraps the cause of the context.
 	late := queue.New(queue.Config[string]{})
 	late.Add("b")
 	errGrace := errors.New("grace period is over")

@@ -111,9 +111,9 @@ func TestLowPriorityIsNotStarved(t *testing.T) {
 	}
 }
 
-// The bound, for several priorities at once: whenever a lower priority has a key
-// older than MaxWait, any four Gets serve the lower ones once, exactly; while
-// none is older they serve none.
+// TestStarvationBound tests several priorities at once. If a lower priority has a key older
+// than MaxWait, each four calls of Get serve the lower priorities exactly once. Otherwise
+// they serve only the highest.
 //
 // It proves Q4.
 func TestStarvationBound(t *testing.T) {
@@ -327,8 +327,8 @@ func overload(t *testing.T, groups bool) {
 	}
 }
 
-// So many priorities come and go that the queue forgets some; a group that was
-// there before and one that was not take turns at them all the same.
+// TestManyPriorities uses more priorities than the queue keeps. Old and new groups must
+// still take turns.
 func TestManyPriorities(t *testing.T) {
 	q := queue.New(queue.Config[string]{Group: namespace})
 	const priorities = 300
@@ -355,8 +355,8 @@ func TestManyPriorities(t *testing.T) {
 	}
 }
 
-// The order is that of Q3 also while groups, levels and lanes without keys are
-// dropped and made anew, because there are more than the queue keeps.
+// TestOrderOfManyGroupsAndPriorities tests the order with more groups, levels and lanes than
+// the queue keeps, so that some are dropped and made again.
 //
 // It proves Q3, Q17 and Q18.
 func TestOrderOfManyGroupsAndPriorities(t *testing.T) {

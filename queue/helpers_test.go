@@ -15,8 +15,7 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 )
 
-// fixedLimiter says the same delay for every key. call, if any, is made by each
-// of its methods.
+// fixedLimiter has the same delay for every key. If call is not nil, each method calls it.
 type fixedLimiter[K comparable] struct {
 	delay time.Duration
 	call  func()
@@ -42,9 +41,8 @@ func take[K comparable](q *queue.Queue[K]) (keys []K) {
 	return keys
 }
 
-// usable fails the test if a queue that something bad was done to does not take,
-// hand out and finish a key any more, or holds more than what is meant to be
-// left. It gives up after a minute if the queue is locked for ever.
+// usable fails the test if Add, Get and Done of a key do not work, or if the queue then holds
+// another number of keys than left. If the queue is locked, it gives up after a minute.
 func usable[K comparable](t *testing.T, q *queue.Queue[K], key K, left int) {
 	t.Helper()
 	ended := make(chan struct{})
@@ -68,7 +66,7 @@ func usable[K comparable](t *testing.T, q *queue.Queue[K], key K, left int) {
 	}
 }
 
-// panics calls f and says whether it panicked.
+// panics calls f and reports whether f panicked.
 func panics(f func()) (panicked bool) {
 	defer func() { panicked = recover() != nil }()
 	f()
@@ -95,16 +93,17 @@ func (p provides) NewRetriesMetric(name string) workqueue.CounterMetric {
 	return p.provider.NewRetriesMetric(name)
 }
 
-// heapInUse is what is reachable: everything else was collected before.
+// heapInUse returns the bytes of reachable memory.
 func heapInUse() int64 {
 	runtime.GC()
-	runtime.GC() // what finalizers and pools held on to
+	runtime.GC() // frees the memory of finalizers and pools
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
 
-// raceDetector says whether the tests run with it: it makes large tests slow.
+// raceDetector reports whether the test runs with the race detector, which makes large tests
+// slow.
 func raceDetector() bool {
 	info, ok := debug.ReadBuildInfo()
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
@@ -175,7 +174,7 @@ func (p *provider) values() values {
 	return values{p.depth.get(), p.adds.get(), p.retries.get(), p.unfinished.get(), p.longest.get()}
 }
 
-// common is what client-go's queue and this one have in common.
+// common has the methods of both queues.
 type common = workqueue.TypedRateLimitingInterface[string]
 
 func namespace(key string) string { return strings.Split(key, "/")[0] }

@@ -19,10 +19,9 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 )
 
-// What several goroutines do to a queue at once must look like what one
-// goroutine could have done, one operation after the other. Clients record what
-// they called, what it returned, and when; porcupine looks for an order of these
-// operations that the model below allows. Keys are "a" to "d" so that a set of
+// Concurrent calls of a queue must look like calls of one goroutine, one after the other.
+// Clients record the arguments, the results and the times of their calls. Porcupine searches
+// for an order of these calls that the model below allows. Keys are "a" to "d" so that a set of
 // keys is a string; priorities are -1, 0 and 1.
 
 // historyCall is an operation as it was called.
@@ -34,7 +33,7 @@ type historyCall struct {
 	late     bool // of Get: the context was done before it was called
 }
 
-// historyReturn is what an operation returned.
+// historyReturn has the results of an operation.
 type historyReturn struct {
 	key      string // of Get; of Pending all keys in alphabetical order
 	priority int
@@ -42,7 +41,7 @@ type historyReturn struct {
 	n        int // of Len
 }
 
-// historyKey is what the model knows of a key that is running or was asked for.
+// historyKey is the model's state of a key that is running or was added.
 type historyKey struct {
 	priority, asked              int
 	running, again, forgot, kept bool // kept: added while it ran in a stopped queue
@@ -83,7 +82,7 @@ func (s *historyState) leave(key string) {
 	}
 }
 
-// get hands out key if it is one that may come next. A group that waits lets
+// get returns key if it may come next. A group that waits lets
 // the other go first once at most; which of the two begins is left open.
 func (s *historyState) get(key string, priority int) bool {
 	g, other := s.group(key), 1-s.group(key)
@@ -97,7 +96,7 @@ func (s *historyState) get(key string, priority int) bool {
 	return true
 }
 
-// step says whether the operation can come next, and makes it.
+// step runs the operation in the model, and reports whether it is possible.
 func (s *historyState) step(in historyCall, out historyReturn) bool {
 	switch in.op {
 	case "Add":
@@ -218,7 +217,7 @@ func describeHistory(model porcupine.Model, history []porcupine.Operation) strin
 }
 
 const (
-	historyClients  = 5 // and one that conducts
+	historyClients  = 5 // and the conductor
 	historyContexts = 6
 )
 
@@ -272,8 +271,8 @@ func (h *historyRun) do(client int, in historyCall) (out historyReturn) {
 	return out
 }
 
-// client does some operations. What it got it mostly finishes, sometimes twice,
-// and sometimes it leaves a key running for ever.
+// client runs some operations. It mostly finishes its keys, sometimes twice, and sometimes it
+// leaves a key running.
 func (h *historyRun) client(client, operations int, r *rand.Rand) {
 	defer h.clients[client].ended.Store(true)
 	h.arrived.Add(-1)
@@ -319,8 +318,8 @@ func (h *historyRun) client(client, operations int, r *rand.Rand) {
 	}
 }
 
-// waiting returns how many clients have not ended. When nothing moves these
-// wait in Get: none may, if there is a ready key or its context is done.
+// waiting returns the number of clients that have not ended. If all goroutines are blocked,
+// these clients wait in Get, which is a fault if a key is ready or the context is done.
 func (h *historyRun) waiting(t *testing.T) (n int) {
 	synctest.Wait()
 	for i := range historyClients {
@@ -351,8 +350,8 @@ func (c yieldingContext) Err() error {
 	return c.Context.Err()
 }
 
-// recordHistory runs one history in a bubble of synctest, which says when all
-// that is left to happen is the conductor's.
+// recordHistory runs one history in a bubble of synctest, so that the conductor can wait
+// until all clients are blocked.
 func recordHistory(t *testing.T, groups int, r *rand.Rand) []porcupine.Operation {
 	cfg := queue.Config[string]{MaxWait: -1}
 	if groups > 1 {
@@ -377,7 +376,7 @@ func recordHistory(t *testing.T, groups int, r *rand.Rand) []porcupine.Operation
 		operations := 3 + own.IntN(4)
 		go h.client(client, operations, own)
 	}
-	for range 3 { // let some of those that wait go on
+	for range 3 { // let some waiting clients continue
 		if h.waiting(t) == 0 {
 			break
 		}
@@ -403,8 +402,8 @@ func recordHistory(t *testing.T, groups int, r *rand.Rand) []porcupine.Operation
 	return history
 }
 
-// What concurrent callers see is what the documentation allows for one caller
-// after the other. With -operations it runs longer.
+// TestLinearizable tests that concurrent callers see the documented results of one call after
+// the other. With -operations it runs longer.
 //
 // It proves Q1, Q2, Q3, Q6 and Q18.
 func TestLinearizable(t *testing.T) {

@@ -12,7 +12,8 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 )
 
-// What stays of a burst of many keys in many groups and priorities.
+// TestMemoryAfterABurst measures the memory after a burst of many keys in many groups and
+// priorities.
 //
 // It proves Q23.
 func TestMemoryAfterABurst(t *testing.T) {
@@ -120,8 +121,8 @@ func TestMemoryOfAKey(t *testing.T) {
 	runtime.KeepAlive(keys)
 }
 
-// Whatever key has its turn, and however many are held, nothing is allocated.
-// A run is 1024 keys, so that one allocation in a thousand is seen.
+// TestAllocationsOfManyKeys tests that the queue does not allocate, with any number of keys.
+// A run has 1024 keys, so that the test finds one allocation in a thousand.
 //
 // It proves Q9.
 func TestAllocationsOfManyKeys(t *testing.T) {
@@ -190,8 +191,7 @@ func TestAllocationsOfManyKeys(t *testing.T) {
 	}
 }
 
-// A delay that ends, Get and Done: nothing is allocated for it, be there few
-// delays or many.
+// TestAllocationsOfDelays tests that delays, their ends, Get and Done do not allocate.
 //
 // It proves Q9.
 func TestAllocationsOfDelays(t *testing.T) {
@@ -220,8 +220,8 @@ func TestAllocationsOfDelays(t *testing.T) {
 	}
 }
 
-// A burst of other groups, priorities and delays, such as an initial list is,
-// changes nothing about what is in steady use after it.
+// TestAllocationsAfterABurst tests that the queue does not allocate in steady use after a
+// burst of other groups, priorities and delays, e.g. an initial list.
 //
 // It proves Q9.
 func TestAllocationsAfterABurst(t *testing.T) {
@@ -289,8 +289,8 @@ func TestAllocationsAfterABurst(t *testing.T) {
 	}
 }
 
-// What is kept for later use holds on to no key, and some keys that are left of
-// a burst do not hold its room.
+// TestMemoryThatIsKept tests that a kept group does not keep a key in memory, and that the
+// last keys of a burst do not keep its memory.
 //
 // It proves Q23.
 func TestMemoryThatIsKept(t *testing.T) {
@@ -399,7 +399,7 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// The queue remembers nothing of the keys that it is finished with.
+// TestMemory tests that the queue keeps no memory of finished keys.
 //
 // It proves Q10.
 func TestMemory(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 )
 
-// metricsCycle is a life of two keys, with what the metrics say at each step.
+// metricsCycle runs two keys and returns the metrics at each step.
 func metricsCycle(q common, p *provider) (steps []values) {
 	step := func() {
 		synctest.Wait()
@@ -52,8 +52,8 @@ func metricsCycle(q common, p *provider) (steps []values) {
 	return steps
 }
 
-// The metrics mean what client-go's mean: the same life of the same keys gives
-// the same values in both.
+// TestMetricsAreThoseOfClientGo tests that both queues have the same metrics if the same
+// keys run in the same way.
 //
 // It proves Q11.
 func TestMetricsAreThoseOfClientGo(t *testing.T) {
@@ -103,7 +103,8 @@ func TestRetriesCountRetriesOnly(t *testing.T) {
 	}
 }
 
-// One key hangs while others start and end all the time: the gauges must tell.
+// TestGaugesOfAHangingKey tests that the gauges show a hanging key while other keys start and
+// end all the time.
 func TestGaugesOfAHangingKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProvider()
@@ -143,8 +144,8 @@ func TestGaugesOfAHangingKey(t *testing.T) {
 	})
 }
 
-// Keys that follow each other, some quick and some slow: the gauges are 0 whenever
-// none runs, and show a slow one within half a second.
+// TestGaugesOfKeysThatFollow tests that the gauges are 0 if no key runs, and that they show a
+// slow key within half a second.
 //
 // It proves Q11.
 func TestGaugesOfKeysThatFollow(t *testing.T) {

@@ -41,7 +41,7 @@ type model struct {
 	stopping      bool
 }
 
-// What becomes of a key.
+// The state of a key.
 
 func (m *model) add(key string, asks bool, priority int, after time.Duration) {
 	k, at := m.keys[key], time.Now().Add(after)
@@ -95,7 +95,7 @@ func (m *model) expire() {
 	}
 }
 
-// Who is next.
+// The order of Get.
 
 func (k *modelKey) lane() string        { return fmt.Sprint(k.priority, modelGroup(k.key)) }
 func (k *modelKey) age() []int          { return []int{k.order} }
@@ -417,7 +417,7 @@ func (c *machine) Check() {
 	}
 }
 
-// Finish drains what is left: every ready key is handed out, and no more.
+// Finish drains the queue: Get returns every ready key, and no other.
 func (c *machine) Finish() {
 	c.t.Helper()
 	c.Drain()

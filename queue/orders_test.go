@@ -13,22 +13,21 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 )
 
-// All that goroutines can do to a queue is to run its lock sections in some
-// order. TestOrders runs the sections of all programs of so many operations in
-// every order, on the queue and on the model.
+// Concurrent goroutines can only run the lock sections of a queue in some order. TestOrders
+// runs the sections of all programs of a number of operations in every order, on the queue
+// and on the model.
 //
 // An operation is an Add, an AddWith of higher priority, one AddAfter, one
 // ShutDown or Drain, a Get, one end of the context of a Get, or a Done; two
-// workers call Get and Done. The producers, three or any number, need not be
-// told apart: each of their operations is one section, and the queue does not
-// know who calls. For the same reason keys and workers that have done nothing
-// yet are not told apart. Between operations come what they cause, in every order
-// too: a waiting Get that was woken goes on, a delay ends.
+// workers call Get and Done. The number of producers does not matter, because each of their
+// operations is one section and the queue does not know its caller. Keys and workers without
+// an operation are interchangeable for the same reason. Between operations their effects
+// come, in every order too: a woken Get continues, a delay ends.
 const orderOperations = 7
 
 var orderKeys = []string{"a1", "a2", "b1"}
 
-// world is a queue, the model, and what the workers are up to.
+// world has a queue, the model, and the states of the workers.
 type world struct {
 	*machine
 	workers [2]worker
@@ -42,7 +41,7 @@ type worker struct {
 	holds string
 	waits *queue.Waiter
 	ended bool // the context of its Get is done
-	gone  bool // Get has told it to end
+	gone  bool // Get has returned shutdown
 }
 
 func (w worker) String() string {
@@ -57,7 +56,7 @@ func (w worker) String() string {
 	return "free"
 }
 
-// A step is an operation, in upper case, or what follows from one.
+// A step is an operation, in upper case, or the effect of one.
 type step struct {
 	name   string
 	key    string
@@ -166,7 +165,7 @@ func (w *world) got(o *worker, ended bool, get func(bool) (string, bool, *queue.
 	o.waits = waits
 }
 
-// check checks what must hold whenever no section runs.
+// check checks the invariants between two sections.
 func (w *world) check() {
 	w.Check()
 	idle, onTheWay := 0, 0

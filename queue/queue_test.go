@@ -200,7 +200,7 @@ func TestContextThatPanics(t *testing.T) {
 	}
 }
 
-// A queue that is not used any more is collected: nothing runs for it.
+// TestNoGoroutine tests that an unused queue is garbage, because it has no goroutine.
 //
 // It proves Q8.
 func TestNoGoroutine(t *testing.T) {

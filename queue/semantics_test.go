@@ -12,8 +12,8 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 )
 
-// tester takes keys where the test says that there are some, and never waits
-// for one that is not ready: in a bubble that would let time pass.
+// tester takes the keys that a test expects, and never waits for a key, because time would
+// pass in the bubble.
 type tester struct {
 	*testing.T
 	*queue.Queue[string]
@@ -56,7 +56,7 @@ func (q tester) none() {
 	}
 }
 
-// gone is that the queue holds nothing at all, now and later.
+// gone fails the test if the queue holds a key, now or later.
 func (q tester) gone() {
 	q.Helper()
 	time.Sleep(time.Hour)

@@ -58,10 +58,10 @@ func (o stressOp) String() string {
 		"Done", "Len", "Pending", "Snapshot", "Drain", "ShutDown", "ShutDownWithDrain"}[o]
 }
 
-// stress is one round. Versions say which adds were seen: an adder raises begun
-// before it adds a key, a worker stores it as seen when it gets the key, so that
-// a run never claims an add that began after it did. Adds that returned before
-// anybody began to stop the queue are owed: a run sees them, or the key is held.
+// stress is one round. Versions show which adds a run has seen: an adder increments begun
+// before it adds a key, and a worker stores the version as seen when it gets the key, so that
+// a run never claims a later add. The adds that returned before the first stop are owed: a run
+// sees them, or the queue holds the key.
 type stress struct {
 	t        *testing.T
 	q        *queue.Queue[int]
@@ -70,7 +70,7 @@ type stress struct {
 	running           [stressKeys]atomic.Int32
 	begun, seen, owed [stressKeys]atomic.Int64
 	stopping          atomic.Bool // set before the queue is stopped
-	quieting          atomic.Bool // no retries any more: what is held runs out
+	quieting          atomic.Bool // no more retries, so that the queue becomes empty
 	quiet             chan struct{}
 	quietOnce         sync.Once
 	terms             [stressWorkers]atomic.Pointer[context.CancelFunc]
@@ -123,7 +123,7 @@ func (s *stress) owe() (owed [stressKeys]int64) {
 	return owed
 }
 
-// pending compares the adds that returned before with what is held now.
+// pending compares the adds that have returned with the keys that the queue holds.
 func (s *stress) pending() {
 	owed := s.owe()
 	s.check("Pending", &owed, s.set("Pending", s.q.Pending()))
@@ -148,7 +148,7 @@ func (s *stress) snapshot() {
 	}
 }
 
-// drain is checked like pending: whatever it returns, nothing is lost.
+// drain checks the keys that Drain returns, as pending does.
 func (s *stress) drain(ctx context.Context) error {
 	s.stopping.Store(true)
 	owed := s.owe()
@@ -177,8 +177,7 @@ func (s *stress) stop(r *rand.Rand, ops *[stressOps]int64) {
 	}
 }
 
-// returned is called when an add has returned: if nobody has begun to stop the
-// queue by then, the add is owed.
+// returned runs after an add. If no stop has begun, the add is owed.
 func (s *stress) returned(key int, version int64) {
 	for !s.stopping.Load() {
 		old := s.owed[key].Load()
@@ -234,7 +233,7 @@ func (s *stress) adder(r *rand.Rand, stopAt int) {
 			ops[opForget]++
 			s.q.Forget(key)
 		case n < 124:
-			ops[opDone]++ // of a key that does not run: only its worker may say that a running one is done
+			ops[opDone]++ // of a key that does not run: only its worker may end a running key
 			s.q.Done(stressKeys)
 		case n < 125:
 			ops[opPending]++
@@ -321,8 +320,8 @@ func (s *stress) worker(w int, r *rand.Rand) {
 	}
 }
 
-// noteQuiet is called after each Done: once nothing is added any more the last
-// one leaves the queue empty.
+// noteQuiet runs after each Done. When no more keys are added, the last Done leaves the queue
+// empty.
 func (s *stress) noteQuiet() {
 	if s.quieting.Load() && len(s.q.Pending()) == 0 {
 		s.quietOnce.Do(func() { close(s.quiet) })
@@ -351,8 +350,8 @@ func (s *stress) awaitQuiet() {
 	s.check("quiet", &owed, 0)
 }
 
-// round lets everybody do everything, stops the queue and checks what is left.
-// In one round of three nobody stops it before everything is done.
+// round runs all operations at once, stops the queue, and checks the remaining keys. In one
+// round of three the stop comes after all other operations.
 func (s *stress) round(round int) {
 	hangs := time.AfterFunc(time.Minute, func() { // go test may have no time limit
 		debug.SetTraceback("all")
@@ -390,14 +389,13 @@ func (s *stress) round(round int) {
 	}
 }
 
-// Everybody does everything at once, in real time and in rounds, each with its
-// own queue: a key is never with two workers, what was added before the queue
-// was stopped is handed out or held, nothing is held twice, and of a round no
-// goroutine and no memory stays.
+// TestStress runs all operations at once, in real time and in rounds, each with a queue of its
+// own. At most one worker has a key. Each key that was added before the stop reaches a worker
+// or stays in the queue, once. A round leaves no goroutine and no memory behind.
 //
 // It proves Q1, Q2, Q8, Q19 and Q20.
 func TestStress(t *testing.T) {
-	before := goleak.IgnoreCurrent() // such as those of the API server of other tests
+	before := goleak.IgnoreCurrent() // e.g. the goroutines of the API server of other tests
 	begin := time.Now()
 	var total, ended int64
 	var done [stressOps]int64
@@ -442,12 +440,10 @@ func TestStress(t *testing.T) {
 		total, rounds, took.Round(time.Millisecond), float64(total)/took.Seconds(), counts.String(), ended)
 }
 
-// Workers wait, one key is added, and contexts of some of them end at the same
-// moment; these workers stay away. When nothing moves any more the others must
-// have taken the key, and who was told to end must have: synctest knows when, so
-// that nothing is waited for. The contexts have children: for as long as these
-// are told, a worker can see that its context is done before whoever watches the
-// context is told.
+// TestNoWakeUpIsLost adds one key while workers wait, and ends the contexts of some of them at
+// the same moment. When all goroutines are blocked, another worker must have the key, and the
+// workers with ended contexts must have returned. The contexts have children: while these are
+// cancelled, a worker can see that its context is done before its channel is closed.
 //
 // It proves Q6.
 func TestNoWakeUpIsLost(t *testing.T) {

@@ -16,13 +16,14 @@ type entry struct{ value int }
 func TestIndex(t *testing.T) {
 	const most = 20_000
 	for name, hash := range map[string]func(x *Index[int, entry], key int) uint32{
-		"its own hashes":    (*Index[int, entry]).Hash,
-		"few hashes":        func(_ *Index[int, entry], key int) uint32 { return uint32(key%7)<<3 | used },
-		"the same low bits": func(_ *Index[int, entry], key int) uint32 { return uint32(key)<<12 | used },
+		"its own hashes":         (*Index[int, entry]).Hash,
+		"few hashes":             func(_ *Index[int, entry], key int) uint32 { return uint32(key%7)<<3 | used },
+		"ten keys for each hash": func(_ *Index[int, entry], key int) uint32 { return uint32(key/10)*2654435761 | used },
+		"the same low bits":      func(_ *Index[int, entry], key int) uint32 { return uint32(key)<<12 | used },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := most
-			if name != "its own hashes" {
+			if name == "few hashes" || name == "the same low bits" {
 				n /= 40 // its time is quadratic
 			}
 			x, want := New[int, entry](), map[int]arena.Ref{}
@@ -85,6 +86,54 @@ func TestIndex(t *testing.T) {
 	}
 }
 
+// TestGrowsAfterShrinking tests an index that grows again before it has freed all
+// buckets of a page, so that it uses a bucket twice.
+func TestGrowsAfterShrinking(t *testing.T) {
+	const most, least = 100 * minSize, 61 * minSize / 7
+	for name, hash := range map[string]func(x *Index[int, entry], key int) uint32{
+		"its own hashes":         (*Index[int, entry]).Hash,
+		"ten keys for each hash": func(_ *Index[int, entry], key int) uint32 { return uint32(key/10)*2654435761 | used },
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := New[int, entry]()
+			first, next := 0, 0 // the index has the keys in between
+			for _, size := range []int{most, least, most, least - 100, most} {
+				for ; x.Len() < size; next++ {
+					h := hash(&x, next)
+					r, at := x.Find(next, h)
+					if r != 0 {
+						t.Fatalf("found key %d before it was added", next)
+					}
+					_, e := x.Insert(next, h, at)
+					e.value = next
+				}
+				for ; x.Len() > size; first++ {
+					r, at := x.Find(first, hash(&x, first))
+					if r == 0 {
+						t.Fatalf("did not find key %d", first)
+					}
+					x.Delete(r, at)
+				}
+				if x.size%pageSize == 0 {
+					t.Fatalf("%d keys fill whole pages: this tests nothing", size)
+				}
+				for key := first; key < next; key++ {
+					if r, _ := x.Find(key, hash(&x, key)); r == 0 || x.Key(r) != key || x.At(r).value != key {
+						t.Fatalf("of %d keys, found key %d at %d", size, key, r)
+					}
+				}
+				n := 0
+				for range x.All {
+					n++
+				}
+				if n != size {
+					t.Fatalf("All has %d keys, want %d", n, size)
+				}
+			}
+		})
+	}
+}
+
 // TestAllStops tests that All ends when yield returns false, both in the slots and
 // in the chain of a bucket.
 func TestAllStops(t *testing.T) {
@@ -108,7 +157,8 @@ func TestAllStops(t *testing.T) {
 	}
 }
 
-// TestMinimum tests that an index in steady use keeps its buckets.
+// TestMinimum tests that an index in steady use keeps its buckets, and that few keys are in
+// chains.
 func TestMinimum(t *testing.T) {
 	x := New[int, entry]()
 	for range 3 {
@@ -119,6 +169,13 @@ func TestMinimum(t *testing.T) {
 		}
 		if x.size != minSize {
 			t.Errorf("%d keys have %d buckets, want %d", x.Len(), x.size, minSize)
+		}
+		inSlots := 0
+		for i := range x.size {
+			inSlots += int(x.number(i).n)
+		}
+		if inSlots < x.Len()*9/10 {
+			t.Errorf("%d of %d keys have a slot", inSlots, x.Len())
 		}
 		for key := range minSize * load {
 			r, at := x.Find(key, x.Hash(key))
