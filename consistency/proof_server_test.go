@@ -236,7 +236,7 @@ func (p proof) run(t *testing.T) proofResult {
 				return fault.Fault{}
 			}
 			f := p.fault
-			f.Lose = f.Answer == nil && !f.Trunc
+			f.Lose = f.Response == nil && !f.Truncate
 			f.Finally = func() { c.lost.Add(1) }
 			return f
 		}, nil)
@@ -385,7 +385,7 @@ func TestServerNoDuplicates(t *testing.T) {
 // Proves C4, C8, C12.
 func TestServerLostCreates(t *testing.T) {
 	answered := func(code, retryAfter int, reason metav1.StatusReason) fault.Fault {
-		return fault.Fault{Commit: true, Answer: &fault.Answer{Code: code, Reason: reason, Message: "gone wrong", RetryAfter: retryAfter}}
+		return fault.Fault{Commit: true, Response: &fault.Response{Code: code, Reason: reason, Message: "gone wrong", RetryAfter: retryAfter}}
 	}
 	for _, tt := range []struct {
 		name       string
@@ -393,7 +393,7 @@ func TestServerLostCreates(t *testing.T) {
 		duplicates bool
 	}{
 		{"generateName and a live read", proof{owners: 30, burst: proofChildren, gated: true, lose: 4, live: true, wait: -1}, false},
-		{"an answer that is cut off", proof{owners: 6, burst: proofChildren, gated: true, lose: 4, live: true, wait: -1, fault: fault.Fault{Trunc: true}}, false},
+		{"an answer that is cut off", proof{owners: 6, burst: proofChildren, gated: true, lose: 4, live: true, wait: -1, fault: fault.Fault{Truncate: true}}, false},
 		{"500", proof{owners: 6, burst: proofChildren, gated: true, lose: 4, live: true, wait: -1, fault: answered(500, 0, metav1.StatusReasonInternalError)}, false},
 		{"503 with Retry-After", proof{owners: 6, burst: proofChildren, gated: true, lose: 4, live: true, wait: -1, fault: answered(503, 1, metav1.StatusReasonServiceUnavailable)}, false},
 		{"504, and no live read", proof{owners: 10, burst: proofChildren, gated: true, lose: 50, wait: -1, fault: answered(504, 0, metav1.StatusReasonTimeout)}, true},

@@ -1,7 +1,9 @@
-// Package controllertest explores what a controller does when things go wrong: it
-// runs the controller against a real API server again and again, each time with
-// another fault at another place, and judges what comes out. It is for tests of any
-// controller that can be started from a *rest.Config, whatever it is built with.
+// Package controllertest explores how a controller behaves under faults. It runs the
+// controller against a real API server many times, each time with another fault at
+// another place, and compares the outcome with runs without faults.
+//
+// Envtest starts an API server too, but injects no faults. The idea is that of Sieve
+// (OSDI 2022). It works with any controller that starts from a *rest.Config.
 //
 //	func TestGreeter(t *testing.T) {
 //		controllertest.Explore(t, controllertest.Scenario{
@@ -26,97 +28,64 @@
 //		}, controllertest.Options{})
 //	}
 //
-// It stands beside envtest, which gives a test an API server and nothing that goes
-// wrong, and Sieve (OSDI 2022), whose idea it takes into the test's own process:
-// a plan takes fractions of a second there instead of minutes.
+// Most callers need [Explore] and a [Scenario] as above.
 //
-// # How it works
+// # Plans
 //
-// The story of a [Scenario] is told four times without faults. What the controller
-// does in all of them are its operations: writes, reads and calls of external
-// services, named by what they do ("patch configmaps parent metadata.finalizers")
-// and by how many of the same came before (#1). Then come the plans: every kind of
-// fault at every operation where it makes sense; restarts with every old list of
-// every resource that the controller watches; and, for as long as Options.Budget
-// lasts, random plans of two to four faults, of which the later ones are chosen
-// among what the controller does after the earlier ones. Each plan has a namespace,
-// clients and connections of its own, so dozens of them go on side by side. A plan
-// that fails is made shorter for as long as it still fails.
+// Explore first runs the script four times without faults. The writes, reads and
+// external calls that all four runs make are the operations, named by their effect and
+// occurrence: "patch configmaps parent metadata.finalizers#1". After the script, the
+// user deletes the created objects.
 //
-// When the script is over, users delete what they have made, so that every run also
-// shows how the controller cleans up.
+// A plan injects faults at operations. Explore runs a plan for each kind of fault at
+// each operation that it fits, and restarts with each old list of each watched resource.
+// If Options.Budget is set, random plans of two to four faults follow. Explore removes
+// faults from a failing plan while it fails.
 //
-// # What a run is judged by
+// # Oracles
 //
-//   - [EndState]: at rest after each step, objects and cloud are as without faults.
-//   - [Events]: no object is created or deleted more often than without faults, as
-//     seen by a watch of the explorer's own. What is created twice and mended again
-//     is seen by this alone.
-//   - [Invariance]: the scenario's invariants hold in every state on the way.
-//   - [Liveness]: after the last fault the cluster converges.
-//   - [Quiescence]: then nothing is written any more, and the queues that the
-//     controller has registered are empty. A key that a reconcile.Controller slows down
-//     is a delayed key of its queue, so a hot loop does not look like rest.
-//   - [Health]: no panic, no goroutine that is left, no process that does not stop.
+//   - [EndState]: after each step, the objects and the cloud are as without faults.
+//   - [Events]: no object is created or deleted more often than without faults.
+//   - [Invariance]: the invariants of the scenario hold in every state.
+//   - [Liveness]: the cluster converges after the last fault.
+//   - [Quiescence]: the controller then stops writing, and its queues are empty.
+//   - [Health]: the controller does not panic, stops in time and leaks no goroutine.
 //
-// # Reading a failure
-//
-// A failure is the plan, what is wrong, and the timeline: each operation with the
-// process that made it, each fault, and each event as the cluster saw it. Its last
-// line is an environment variable that makes Explore run that plan and no other.
-//
-// What can be found this way is shown by a zoo of small controllers with bugs from
-// reports about real ones (docs/zoo.md): each is found by a plan that stands beside
-// it, and their correct twins pass.
+// A [Failure] holds the plan, the findings, a timeline, and the environment variable
+// that repeats the plan.
 //
 // # Guarantees
 //
-//   - X1: Each kind of fault happens to a correct controller without being held
-//     against it. Nothing is forged or reordered: what a controller sees is what the
-//     API server sent, late, cut off, or replaced by an answer that the server, or a
-//     proxy before it, may give, as package fault promises; an old list is one that
-//     the server had.
-//   - X2: A plan counts as valid only if all its faults have happened. The others are
-//     listed as invalid, and more than 2 % of them fail the test.
-//   - X3: States are shown to invariants in the order in which the server stored
-//     them, an external call between the writes that it was made between.
-//   - X4: The line at the end of a failure runs the same plan.
-//   - X5: A scenario that cannot be explored ends with a message that says why and
-//     what to change: it does not converge without faults, writes without end, does
-//     nothing, panics, does not stop, leaves goroutines, is told differently each
-//     time, or needs longer than the budget.
-//   - X6: When an exploration ends nothing of it runs any more. On a cluster that goes
-//     on, unless KeepNamespaces is set, its namespaces are deleted and no finalizer
-//     holds its objects.
-//   - X7: Every bug of the zoo is found by the plan that stands beside it, in at most
-//     three runs, and no plan with one fault fails for the correct controllers.
+//   - X1: If a controller is correct, no kind of fault makes a plan fail. Each fault is
+//     one that an API server, a proxy, a network, a process or a user can cause.
+//   - X2: A plan is valid only if all its faults happened. If more than 2 % of the plans
+//     are invalid, the test fails.
+//   - X3: If all resource versions come from one etcd, invariants see the states in the
+//     order in which they were stored, and external calls between the writes around them.
+//   - X4: If the environment variable of a failure is set, Explore runs only its plan.
+//   - X5: If a scenario cannot be explored, Explore fails in time with a message that
+//     names the reason and the cure.
+//   - X6: When an exploration has ended, no part of it runs. Unless KeepNamespaces is
+//     set, its namespaces are deleted and its objects have no finalizers.
+//   - X7: The plan of each bug in the zoo finds it within three runs. No plan with one
+//     fault fails for the correct controllers of the zoo.
 //
 // # Caveats
 //
-//   - A controller runs in the test's process. Its package-level variables outlive a
-//     crash, and a loop that never looks at its context goes on; it is a finding then.
-//     Scenario.Command runs a real process instead, at the price of its start.
-//   - client-go's own switch that a panic ends the process is off while explorations
-//     run; the panic is a finding. A panic in a goroutine that client-go does not guard
-//     ends the test, as it would end the controller.
-//   - Kinds of faults that a controller leaves to humans on purpose, such as parking
-//     a key at 422 until the object changes, have to be left out of Options.Faults.
-//   - Silence is no proof. Operations that differ from run to run are left out (the
-//     report lists them), a fault in a path that the script does not take is not
-//     injected, and one API server answers with one voice: two that disagree are
-//     imitated by old lists only.
-//   - Streams are cut between two events, and bookmarks held back, for JSON only. The
-//     configuration that Start gets asks for it.
-//   - Clients that are given another transport, such as those of another cluster, are
-//     out of sight.
-//   - The order of external calls and writes relies on resource versions that are
-//     revisions of one etcd.
+//   - Start runs in the process of the test: package-level variables survive a crash,
+//     and a goroutine that ignores its context is a finding. Scenario.Command runs a
+//     real process instead.
+//   - Panics in goroutines of client-go are findings. Other panics outside of Start crash
+//     the test.
+//   - If a controller leaves an error to a person on purpose, such as a 422, leave the
+//     kind of fault out of Options.Faults.
+//   - A passed exploration is no proof: operations that not all runs without faults make,
+//     and paths that the script does not take, get no faults.
+//   - Clients with their own transport bypass the faults. Watches are cut between events
+//     only if the client reads JSON, which the given configuration requests.
+//   - Start, Do and Converged are called concurrently. Register types in a shared scheme
+//     before, for example in an init function.
 //
-// Start, Do and Converged are called from several goroutines at once, for
-// different runs.
-//
-// The package is larger than most of this library: plans, runs and verdicts have
-// little to do with each other but the run itself. How a fault is done is in package
-// controllertest/fault, which tests can use without an explorer; an external service
-// for scenarios is in controllertest/cloud.
+// Package controllertest/fault has the faults alone, for other tests. Package
+// controllertest/cloud is an external service for scenarios.
 package controllertest

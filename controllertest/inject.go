@@ -16,14 +16,14 @@ func (i *incarnation) reflectorLocked(op *fault.Op) fault.Fault {
 	watchList := op.Query.Get("sendInitialEvents") == "true"
 	switch e := &i.effects; {
 	case op.Verb == "watch" && !watchList && i.run.isExpiredLocked(op.Resource, op.Query.Get("resourceVersion")):
-		f.Answer = &fault.Answer{Code: http.StatusGone, Reason: metav1.StatusReasonExpired, Message: "too old resource version"}
+		f.Response = &fault.Response{Code: http.StatusGone, Reason: metav1.StatusReasonExpired, Message: "too old resource version"}
 	case watchList && e.noBookmark == op.Resource:
 		e.noBookmark = ""
 		f.NoBookmark = stallTime
 		f.Before = i.run.silence(stallTime) // the cache waits
 	case e.travels == op.Resource && watchList:
 		// As of a server without watch-lists: the client falls back to a list.
-		f.Answer = &fault.Answer{Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"}
+		f.Response = &fault.Response{Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"}
 	case e.travels == op.Resource && op.Verb == "list":
 		if op.Query.Get("resourceVersion") == "0" {
 			f.Rewrite = fault.SetQuery("resourceVersion", e.travelTo, "resourceVersionMatch", "Exact")
@@ -50,8 +50,8 @@ func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 	if j.kind.scope() == watchedResource && j.kind != TimeTravel && j.kind != NoBookmark && i.Streams(j.about) == 0 {
 		return f, false
 	}
-	status := func(code int, reason metav1.StatusReason, retryAfter int) *fault.Answer {
-		return &fault.Answer{Code: code, Reason: reason, RetryAfter: retryAfter, Message: "controllertest: " + string(j.kind)}
+	status := func(code int, reason metav1.StatusReason, retryAfter int) *fault.Response {
+		return &fault.Response{Code: code, Reason: reason, RetryAfter: retryAfter, Message: "controllertest: " + string(j.kind)}
 	}
 	switch j.kind {
 	case CrashBefore:
@@ -73,28 +73,28 @@ func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 	case ResetConns:
 		f.After, f.Lose = i.Reset, true
 	case Slow:
-		f.Drip, f.Before = dripTime, r.silence(dripTime)
+		f.SlowBody, f.Before = dripTime, r.silence(dripTime)
 	case Truncated:
-		f.Trunc = true
+		f.Truncate = true
 	case Conflict:
-		f.Answer = status(http.StatusConflict, metav1.StatusReasonConflict, 0)
+		f.Response = status(http.StatusConflict, metav1.StatusReasonConflict, 0)
 	case Forbidden:
-		f.Answer = status(http.StatusForbidden, metav1.StatusReasonForbidden, 0)
+		f.Response = status(http.StatusForbidden, metav1.StatusReasonForbidden, 0)
 	case Invalid:
-		f.Answer = status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, 0)
+		f.Response = status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, 0)
 	case TooManyRequests:
-		f.Answer = status(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, 1)
+		f.Response = status(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, 1)
 		f.Before = r.silence(time.Second)
 	case Unavailable:
-		f.Answer = status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, 1)
+		f.Response = status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, 1)
 		f.Before = r.silence(time.Second)
 	case CommitThen503:
 		// Long enough for the next step to come before it is sent again.
-		f.Answer, f.Commit = status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, 3), true
+		f.Response, f.Commit = status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, 3), true
 	case InternalError:
-		f.Answer = status(http.StatusInternalServerError, metav1.StatusReasonInternalError, 0)
+		f.Response = status(http.StatusInternalServerError, metav1.StatusReasonInternalError, 0)
 	case Timeout:
-		f.Answer = status(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, 0)
+		f.Response = status(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, 0)
 	case Hold:
 		f.Before = func() { r.after(holdTime, i.Hold(j.about)) }
 	case HoldRelist:

@@ -99,9 +99,9 @@ func TestWrote(t *testing.T) {
 	}
 }
 
-// FuzzOperation holds that no request is too strange to be named in a plan, and to be
+// FuzzHostile holds that no request is too strange to be named in a plan, and to be
 // done again by its user.
-func FuzzOperation(f *testing.F) {
+func FuzzHostile(f *testing.F) {
 	f.Add("update", "", "a", []byte(`{"metadata":{"resourceVersion":"7","labels":null},"spec":[{}]}`))
 	f.Add("patch", string(types.JSONPatchType), "a", []byte(`[{"op":"add","path":"/metadata/labels/x~1y","value":1},{"op":"remove","path":""}]`))
 	f.Add("apply", string(types.ApplyYAMLPatchType), "a#1 + 409@b", []byte("metadata: {labels: 1}\n? {}\n: []\n"))

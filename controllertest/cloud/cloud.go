@@ -13,28 +13,28 @@ import (
 // Errors of a service.
 var (
 	ErrNotFound = errors.New("cloud: not found")
-	ErrExists   = errors.New("cloud: exists already")
+	ErrExists   = errors.New("cloud: already exists")
 )
 
-var errNameless = errors.New("cloud: Name is empty: this service wants its clients to choose the id")
+var errNameless = errors.New("cloud: Resource.Name is empty: set it, because Options.ChosenIDs makes it the id")
 
-// Options say what kind of service it is. The zero value is the worst one: it
-// chooses ids, ignores tokens, and shows at once what was made.
+// Options select the kind of service. The zero value chooses ids, ignores tokens and has
+// consistent reads.
 type Options struct {
 	// Idempotent makes Create return the resource that an earlier Create with the
-	// same Token made. false means that tokens are stored and have no effect.
+	// same Token made. If it is false, tokens are stored and have no effect.
 	Idempotent bool
 
-	// ChosenIDs makes a resource's ID its Name, which Create then requires, and
-	// refuses a second one. false means that the service chooses a new ID each time.
+	// ChosenIDs makes a resource's Name its ID. Create then requires a Name that no
+	// other resource has. If it is false, the service chooses a new ID each time.
 	ChosenIDs bool
 
-	// HiddenReads is how many Lists and Gets do not show a new resource yet, in all,
-	// whoever calls them. 0 means that reads are consistent.
+	// HiddenReads is the number of Lists and Gets, over all callers, that do not show a
+	// new resource yet. 0 means that reads are consistent.
 	HiddenReads int
 }
 
-// A Resource is something that the service holds.
+// A Resource is an object of the service.
 type Resource struct {
 	ID    string
 	Name  string // need not be unique unless Options.ChosenIDs
@@ -42,8 +42,8 @@ type Resource struct {
 	Tags  map[string]string
 }
 
-// A Cloud is a handle on a service. Make one with [New]. Its methods may be
-// called concurrently. They return ctx's error if ctx is done.
+// A Cloud is a handle on a service. Make one with [New]. Its methods may be called
+// concurrently. If ctx is done, they return its error.
 type Cloud struct {
 	through func(ctx context.Context, name string, call func(context.Context) error) error
 	*service
@@ -70,15 +70,15 @@ func New(options Options) *Cloud {
 	return &Cloud{service: &service{options: options}}
 }
 
-// Through returns a handle on the same service whose calls are made by through:
-// it decides whether and when call is called, and what its error becomes. name is
-// the call and what it is about, such as "create account-a". What c itself was made
-// to go through does not apply to the new handle.
+// Through returns a handle on the same service that passes each call to through, which
+// decides whether and when to run it and which error to return. name is the call and the
+// resource, such as "create account-a". The new handle does not pass calls to the
+// function of c.
 func (c *Cloud) Through(through func(ctx context.Context, name string, call func(context.Context) error) error) *Cloud {
 	return &Cloud{through: through, service: c.service, remote: c.remote}
 }
 
-// do makes a call: in this process, or else in that of the service.
+// do makes a call, in this process or in the process of the service.
 func (c *Cloud) do(ctx context.Context, call string, about Resource, result any, local func() error) error {
 	once := func(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
@@ -101,13 +101,13 @@ func (c *Cloud) do(ctx context.Context, call string, about Resource, result any,
 	return c.through(ctx, call+" "+name, once)
 }
 
-// Create makes a resource. The ID of r is ignored.
+// Create makes a resource. It ignores the ID of r.
 func (c *Cloud) Create(ctx context.Context, r Resource) (Resource, error) {
 	r.ID = ""
 	var made Resource
 	err := c.do(ctx, "create", r, &made, func() error {
 		if c.options.ChosenIDs && r.Name == "" {
-			return fmt.Errorf("create: %w", errNameless)
+			return errNameless
 		}
 		for _, h := range c.held {
 			if c.options.Idempotent && r.Token != "" && h.Token == r.Token {
@@ -120,7 +120,7 @@ func (c *Cloud) Create(ctx context.Context, r Resource) (Resource, error) {
 			c.last++
 			r.ID = fmt.Sprintf("id-%d", c.last)
 		} else if slices.ContainsFunc(c.held, func(h *held) bool { return h.ID == r.ID }) {
-			return fmt.Errorf("create %q: %w", r.Name, ErrExists)
+			return fmt.Errorf("%w: create %q", ErrExists, r.Name)
 		}
 		h := &held{Resource: r, hidden: c.options.HiddenReads}
 		h.Tags = maps.Clone(r.Tags)
@@ -142,13 +142,13 @@ func (c *Cloud) Get(ctx context.Context, id string) (Resource, error) {
 				return nil
 			}
 		}
-		return fmt.Errorf("get %q: %w", id, ErrNotFound)
+		return fmt.Errorf("%w: get %q", ErrNotFound, id)
 	})
 	return found, err
 }
 
-// List returns the resources with the Name, or all if it is empty, in the order
-// in which they were made.
+// List returns the resources with the Name, or all if it is empty, in the order of their
+// creation.
 func (c *Cloud) List(ctx context.Context, name string) ([]Resource, error) {
 	var found []Resource
 	err := c.do(ctx, "list", Resource{Name: name}, &found, func() error {
@@ -163,7 +163,8 @@ func (c *Cloud) List(ctx context.Context, name string) ([]Resource, error) {
 	return found, err
 }
 
-// Update replaces the tags of a resource.
+// Update replaces the tags of the resource with the ID, or returns an error that wraps
+// ErrNotFound.
 func (c *Cloud) Update(ctx context.Context, id string, tags map[string]string) error {
 	return c.do(ctx, "update", Resource{ID: id, Tags: tags}, nil, func() error {
 		for _, h := range c.held {
@@ -172,16 +173,16 @@ func (c *Cloud) Update(ctx context.Context, id string, tags map[string]string) e
 				return nil
 			}
 		}
-		return fmt.Errorf("update %q: %w", id, ErrNotFound)
+		return fmt.Errorf("%w: update %q", ErrNotFound, id)
 	})
 }
 
-// Delete removes a resource. That there is none is an error that wraps ErrNotFound.
+// Delete removes the resource with the ID, or returns an error that wraps ErrNotFound.
 func (c *Cloud) Delete(ctx context.Context, id string) error {
 	return c.do(ctx, "delete", Resource{ID: id}, nil, func() error {
 		i := slices.IndexFunc(c.held, func(h *held) bool { return h.ID == id })
 		if i < 0 {
-			return fmt.Errorf("delete %q: %w", id, ErrNotFound)
+			return fmt.Errorf("%w: delete %q", ErrNotFound, id)
 		}
 		c.held = slices.Delete(c.held, i, i+1)
 		c.deletes++
@@ -189,9 +190,9 @@ func (c *Cloud) Delete(ctx context.Context, id string) error {
 	})
 }
 
-// Resources returns what the service holds, in the order in which it was made.
-// It is not a call: no fault and no HiddenReads applies. A handle made by Connect
-// does not have it: nil.
+// Resources returns the resources of the service in the order of their creation. It is
+// not a call, so faults and HiddenReads do not apply. A handle made by Connect returns
+// nil.
 func (c *Cloud) Resources() []Resource {
 	if c.remote != nil {
 		return nil
@@ -205,8 +206,8 @@ func (c *Cloud) Resources() []Resource {
 	return all
 }
 
-// Calls returns how many Creates made and how many Deletes removed a resource.
-// It is not a call either, and 0 for a handle made by Connect.
+// Calls returns the number of Creates that made a resource and the number of Deletes that
+// removed one. It is not a call either. A handle made by Connect returns 0.
 func (c *Cloud) Calls() (creates, deletes int) {
 	if c.remote != nil {
 		return 0, 0
@@ -216,8 +217,9 @@ func (c *Cloud) Calls() (creates, deletes int) {
 	return c.creates, c.deletes
 }
 
-// nameOf names a call by the name of its resource, as a generated id says nothing.
-// What is in another process cannot be asked for it.
+// nameOf returns the name of the resource with the id, because a chosen id has no meaning
+// to a reader. If the resource is absent or in another process, nameOf returns the id
+// without its number.
 func (c *Cloud) nameOf(id string) string {
 	if c.remote == nil {
 		c.mu.Lock()

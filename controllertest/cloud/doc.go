@@ -1,23 +1,23 @@
-// Package cloud is a fake of the service that a controller manages outside of
-// Kubernetes: accounts, buckets, machines. It has the properties that make such
-// services hard: ids that the service chooses, idempotency tokens or none, reads
-// that do not show what was just made.
+// Package cloud is a fake of an external service that a controller manages, such as
+// accounts, buckets or machines. It has the properties that make such services hard:
+// ids that the service chooses, missing idempotency tokens, and stale reads.
 //
-// A [Cloud] is one client's handle. Handles made by [Cloud.Through] share what
-// there is and differ in what happens to their calls: the handle that
-// controllertest gives to a controller passes through the faults of a plan, the
-// one that it gives to the user does not.
+// It replaces a hand-written fake. All handles on a service share its resources:
+// controllertest gives the controller a handle whose calls pass through the faults of
+// the plan, and the user a handle without faults.
+//
+//	service := cloud.New(cloud.Options{})
+//	made, err := service.Create(ctx, cloud.Resource{Name: "account-a"})
+//
+// Most callers need the methods of Env.Cloud and the fields of [Options].
 //
 // # Guarantees
 //
-//   - E1: A call either happens whole or not at all, and calls happen one after the
-//     other.
-//   - E2: With Idempotent, two Creates with one Token make one resource for as long as
-//     it is there; without, they make two.
-//   - E3: With ChosenIDs, a second Create of one Name is refused with ErrExists, until
-//     the first is deleted.
-//   - E4: Without HiddenReads a Get, and a List, shows every Create, Update and Delete
-//     before it.
-//   - E5: Through a handle made by [Connect] errors keep their identity, calls happen at
-//     most once, and a call of which the client learns nothing is an error.
+//   - E1: Each call is atomic, and calls run one after the other.
+//   - E2: With Idempotent, two Creates with the same Token make one resource, until it is
+//     deleted. Without Idempotent they make two.
+//   - E3: With ChosenIDs, if a resource of the Name exists, Create fails with ErrExists.
+//   - E4: Without HiddenReads, Get and List show every earlier Create, Update and Delete.
+//   - E5: Over [Connect], errors keep their identity and a call runs at most once. If the
+//     client does not learn the outcome of a call, the call returns an error.
 package cloud

@@ -14,21 +14,21 @@ import (
 // A remote is a service in another process.
 type remote struct{ url string }
 
-// A request and its answer, as they travel.
+// A request and its response, as JSON.
 type request struct {
 	Call     string
 	Resource Resource
 }
 
-type answer struct {
+type response struct {
 	Result json.RawMessage
 	Error  string
-	Kind   string // notFound, exists, or "" if there is nothing to tell them apart by
+	Kind   string // notFound, exists, or "" for other errors
 }
 
-// Handler serves c to another process, which calls [Connect]. A call whose handle
-// returns an error that is none of the service's, as faults do, aborts the
-// connection: the client does not learn what became of it.
+// Handler serves c to another process, which calls [Connect]. If a call fails with an
+// error that is not the service's, such as a fault, Handler aborts the connection: the
+// client does not learn the outcome.
 func Handler(c *Cloud) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var in request
@@ -37,11 +37,11 @@ func Handler(c *Cloud) http.Handler {
 			return
 		}
 		if !slices.Contains([]string{"create", "get", "list", "update", "delete"}, in.Call) {
-			http.Error(w, fmt.Sprintf("there is no call %q", in.Call), http.StatusBadRequest)
+			http.Error(w, fmt.Sprintf("call %q does not exist", in.Call), http.StatusBadRequest)
 			return
 		}
 		result, err := c.dispatch(r.Context(), in)
-		var out answer
+		var out response
 		switch {
 		case errors.Is(err, ErrNotFound):
 			out.Error, out.Kind = err.Error(), "notFound"
@@ -77,8 +77,8 @@ func (c *Cloud) dispatch(ctx context.Context, in request) (any, error) {
 	}
 }
 
-// Connect returns a handle on the service that Handler serves at a URL, for a
-// controller that runs as a process of its own.
+// Connect returns a handle on the service that Handler serves at a URL, for a controller
+// in another process.
 func Connect(url string) *Cloud { return &Cloud{remote: &remote{url: url}} }
 
 func (r *remote) call(ctx context.Context, call string, resource Resource, result any) error {
@@ -90,21 +90,20 @@ func (r *remote) call(ctx context.Context, call string, resource Resource, resul
 	if err != nil {
 		return err
 	}
-	// Neither connections that are kept, nor a retry of net/http's own: each call is
-	// made once.
+	// Without kept connections and retries of net/http, so that each call is made once.
 	req.Close = true
 	req.GetBody = nil
-	response, err := http.DefaultClient.Do(req)
+	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return fmt.Errorf("cloud: %s: %w", call, err)
 	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
-		return fmt.Errorf("cloud: %s: %s: %s", call, response.Status, bytes.TrimSpace(text))
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+		return fmt.Errorf("cloud: %s: %s: %s", call, resp.Status, bytes.TrimSpace(text))
 	}
-	var out answer
-	if err := json.NewDecoder(response.Body).Decode(&out); err != nil {
+	var out response
+	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil {
 		return fmt.Errorf("cloud: %s: %w", call, err)
 	}
 	switch out.Kind {
@@ -122,7 +121,7 @@ func (r *remote) call(ctx context.Context, call string, resource Resource, resul
 	return json.Unmarshal(out.Result, result)
 }
 
-// A remoteError says what the service said, and is what it meant.
+// A remoteError has the text of the service's error, and wraps the error that it means.
 type remoteError struct {
 	text string
 	is   error

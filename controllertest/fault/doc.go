@@ -1,13 +1,14 @@
-// Package fault puts a process's connection to the API server into the hands of a
-// test: an [Incarnation] is a rest.Config whose clients share nothing with other
-// clients, whose requests can be dropped, lost, delayed or answered with anything
-// that a server may answer, whose watches can be held and cut, and which can be
-// killed. It is what controllertest injects its faults with, and works without it
-// in any test that has a rest.Config: of a real server, or of net/http/httptest.
+// Package fault gives a test control over the connection of a process to the API
+// server. An [Incarnation] is one life of a process: its clients have their own
+// connections, which the test can break, delay, freeze and kill.
+//
+// It replaces reactors of fake clients and hand-written RoundTrippers. It works with
+// any server that a rest.Config reaches, such as a kube-apiserver or one of
+// net/http/httptest. Package controllertest injects its faults with it.
 //
 //	process, err := fault.New(cfg, func(op *fault.Op) fault.Fault {
 //		if op.Verb == "create" && op.Resource == "configmaps" {
-//			return fault.Fault{Lose: true} // it is made, and the process does not learn that
+//			return fault.Fault{Lose: true} // the server creates it, and the process sees an error
 //		}
 //		return fault.Fault{}
 //	}, nil)
@@ -15,50 +16,38 @@
 //	defer process.Kill()
 //	client, err := kubernetes.NewForConfig(process.Config())
 //
-// The functions that New is given decide about each request; they are told what it
-// is by an [Op]. The methods of the incarnation are about all of them: Freeze,
-// Reset and Kill about the process, Hold and Cut about its watches. Most tests of a
-// package need no explorer and no plans: one fault at the request that matters,
-// and a look at what the server has afterwards.
+// Most callers need [New], one [Fault] at the request that matters, and a look at the
+// objects on the server afterwards.
 //
-// A test that wants two lives of a process makes two incarnations of one
-// configuration. It ends the first by Kill, and then cancels the context of what ran
-// in it: in this order, as a process that dies does not tidy up before.
+// # Two lives
+//
+// To test a restart, make two incarnations of one configuration. Call Kill on the first
+// one before you cancel the context of its program, because a process that dies does
+// not clean up first.
 //
 // # Guarantees
 //
-//   - N1: Once Kill has returned, nothing of the incarnation reaches the server:
-//     neither requests of old clients nor of new ones, nor what waited for a delay.
-//     What is under way ends with ErrKilled. No connection and no goroutine of the
-//     incarnation is left.
-//   - N2: A request that is dropped, or answered without Commit, does not reach the
-//     server; one that is lost, or answered with Commit, does, once.
-//   - N3: A watch delivers a beginning of the lines that the server sent, in their
-//     order and unchanged, and after it at most one 410 event, when it was cut so:
-//     no part of an event can be taken for one, none is forged, and none overtakes
-//     another. NoBookmark takes out the bookmark that ends the initial list, and
-//     nothing else.
-//   - N4: Between Freeze and thaw nothing is sent, and the process sees no answer,
-//     no event and no failure. Between Hold and release the watches of the resource
-//     deliver nothing.
-//   - N5: Answers decode as those of an API server: the predicates of apierrors and
-//     SuggestsClientDelay understand them. A reset connection is one that client-go
-//     knows as such, so it repeats reads by itself, as it does in production.
-//   - N6: Two incarnations of one configuration have no connection in common, and what is
-//     done to one does not happen to the other.
-//   - N7: No error tells the token of the configuration.
+//   - N1: After Kill has returned, no request of the incarnation reaches the server, and
+//     none of its connections and goroutines is left. Running requests end with ErrKilled.
+//   - N2: If a request is dropped, or has a Response without Commit, it does not reach the
+//     server. If it is lost, or has a Response with Commit, it reaches the server once.
+//   - N3: A watch delivers an unchanged prefix of the lines of the server, then at most
+//     one 410 event. NoBookmark removes only the bookmark that ends the initial list.
+//   - N4: Between Freeze and thaw, no request is sent and no response, event or error is
+//     delivered. Between Hold and release, the watches of the resource deliver no events.
+//   - N5: The predicates of apierrors and SuggestsClientDelay work with a Response. If a
+//     connection is reset, client-go repeats reads as it does in production.
+//   - N6: Two incarnations of one configuration share no connection, and a fault of one
+//     does not affect the other.
+//   - N7: No error contains the token of the configuration.
 //
 // # Caveats
 //
-//   - An answer other than a watch's is read whole before the caller sees the
-//     beginning of it. A log that is followed does not arrive until it ends.
-//   - Requests that change the protocol (exec, attach, port-forward) are not
-//     supported.
-//   - Answers are asked for in JSON, whatever the client prefers, so that they can be
-//     read. What a client sends stays as it is; an Op shows protobuf of the built-in
-//     types as JSON, and other encodings without the name of what is created.
-//   - Kill ends what goes through the incarnation. Goroutines of the program that
-//     runs in it, and its locks and files, are the test's to end.
-//   - A read that was received before Kill, Hold or Freeze may still be processed by
-//     its caller.
+//   - A response other than a watch is read whole before the caller sees its first
+//     byte, so a followed log arrives when it ends.
+//   - Requests that change the protocol, such as exec and port-forward, fail.
+//   - Clients receive JSON, whatever they prefer. An Op shows a protobuf body of a
+//     built-in type as JSON; it does not decode other encodings.
+//   - Kill does not end the goroutines of the program or release its locks and files.
+//   - A caller may still process bytes that it received before Kill, Hold or Freeze.
 package fault

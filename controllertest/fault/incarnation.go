@@ -22,48 +22,46 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// ErrKilled is the error of every request of an incarnation that was killed.
-var ErrKilled = errors.New("fault: this incarnation was killed")
+// ErrKilled is the error of every request of a killed incarnation.
+var ErrKilled = errors.New("fault: the incarnation was killed")
 
-// A Fault is what happens to one request. The zero value is nothing. The fields
-// take effect in the order in which they stand here.
+// A Fault is applied to one request. The zero value does not change the request. The
+// fields take effect in the order of this list.
 //
-// For a watch the answer is that it is established, or not: Drip and Trunc, which
-// are about the body of an answer, do nothing to its stream. See
-// [Incarnation.Hold] and [Incarnation.Cut] for that.
+// SlowBody and Truncate have no effect on a watch; use [Incarnation.Hold] and
+// [Incarnation.Cut].
 type Fault struct {
 	Before  func()              // called before the request is sent
-	Delay   time.Duration       // how long it waits after Before
-	Drop    bool                // it is not sent; the caller sees a reset connection
-	Rewrite func(*http.Request) // changes what is sent
+	Delay   time.Duration       // the wait after Before
+	Drop    bool                // do not send the request; the caller sees a reset connection
+	Rewrite func(*http.Request) // changes the request
 
-	Answer *Answer // the caller sees this answer, and the request is not sent
-	Commit bool    // with Answer: the request is sent all the same
+	Response *Response // the caller sees this response, and the request is not sent
+	Commit   bool      // with Response: the request is sent
 
-	// A watch-list does not bring the bookmark that ends the initial list, and the
-	// stream is cut this long after its beginning. 0 means that nothing is held back.
+	// NoBookmark removes the bookmark that ends the initial list from a watch-list, and
+	// cuts the stream this long after its start. 0 means no effect.
 	NoBookmark time.Duration
 
-	After func()        // called with the answer there, before the caller sees it
-	Hold  time.Duration // how long it waits after After
-	Lose  bool          // the caller sees a reset connection instead
-	Drip  time.Duration // about how long reading the answer's body takes
-	Trunc bool          // the answer's body breaks off in the middle
+	After    func()        // called when the response is there, before the caller sees it
+	Hold     time.Duration // the wait after After
+	Lose     bool          // the caller sees a reset connection instead of the response
+	SlowBody time.Duration // the approximate time of reading the body of the response
+	Truncate bool          // the body of the response ends in the middle
 
-	Finally func() // called right before the caller sees the outcome, whatever it is
+	Finally func() // called right before the caller sees the outcome, whether an error or not
 }
 
-// An Answer is a Status that an API server, or what stands before it, sends.
-type Answer struct {
+// A Response is a Status of an API server or of a proxy.
+type Response struct {
 	Code       int
 	Reason     metav1.StatusReason
 	Message    string
-	RetryAfter int // seconds; 0 means no such header
+	RetryAfter int // seconds; 0 means no Retry-After header
 }
 
-// An Incarnation is one life of a process, as the network sees it: clients made
-// from [Incarnation.Config] have connections of their own, whose requests can be
-// answered wrongly, whose streams can be held, and all of which end at
+// An Incarnation is one life of a process. Clients made from [Incarnation.Config] have
+// their own connections, to which the faults are applied and which end at
 // [Incarnation.Kill]. Make one with [New]. Its methods may be called concurrently.
 type Incarnation struct {
 	config *rest.Config
@@ -83,21 +81,21 @@ type Incarnation struct {
 	changed chan struct{} // closed and replaced when held or frozen change
 }
 
-// New returns an incarnation that talks to the server of cfg. on is asked about
-// each request, from the goroutine that makes it, and may block it; nil means that
-// nothing happens to any. done is told the status and the body of the answer to
-// each request, whether or not the caller gets to see it; it must not modify the
-// body, which is nil for a watch. nil means that nobody is told.
+// New returns an incarnation that sends requests to the server of cfg. It calls on with
+// each request, in the goroutine of the request, and applies the returned Fault; on may
+// block. A nil on means no faults. It calls done with the status and the body of each
+// response, even if the caller does not see the response. done must not modify the
+// body, which is nil for a watch. A nil done means no calls.
 //
-// cfg must not have a Transport, as an incarnation makes its own, nor an
-// ExecProvider, which client-go does not use with one. What is in WrapTransport is
-// put around the incarnation.
+// cfg must have no Transport, because an incarnation makes its own, and no
+// ExecProvider, because client-go ignores it with another transport. WrapTransport of
+// cfg wraps the incarnation.
 func New(cfg *rest.Config, on func(*Op) Fault, done func(op *Op, status int, body []byte)) (*Incarnation, error) {
 	switch {
 	case cfg.Transport != nil:
-		return nil, errors.New("fault: the configuration has a Transport: give one without, as an incarnation has connections of its own")
+		return nil, errors.New("fault: the configuration has a Transport, but an incarnation makes its own connections: set Transport to nil")
 	case cfg.ExecProvider != nil:
-		return nil, errors.New("fault: the configuration has an ExecProvider, which client-go uses only with its own connections: give one with a token or a client certificate")
+		return nil, errors.New("fault: the configuration has an ExecProvider, which client-go uses only with its own connections: use a token or a client certificate")
 	}
 	tlsConfig, err := rest.TLSConfigFor(cfg)
 	if err != nil {
@@ -126,7 +124,7 @@ func New(cfg *rest.Config, on func(*Op) Fault, done func(op *Op, status int, bod
 		TLSHandshakeTimeout: 10 * time.Second,
 		ForceAttemptHTTP2:   true,
 		MaxIdleConnsPerHost: 25,
-		DisableCompression:  true, // what is cut or filtered must be readable
+		DisableCompression:  true, // bodies are cut and filtered
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
@@ -138,39 +136,39 @@ func New(cfg *rest.Config, on func(*Op) Fault, done func(op *Op, status int, bod
 			return i.track(c)
 		},
 	}
-	// As the transport itself, and not as a wrapper of one, so that it is below
-	// whatever the program puts around it, and that client-go does not share its
-	// connections with other clients of the same server.
+	// The incarnation is the transport and not a wrapper, so that it is below the wrappers
+	// of the program, and client-go does not share its connections with other clients of
+	// the server.
 	own := rest.CopyConfig(cfg)
 	own.TLSClientConfig = rest.TLSClientConfig{}
 	own.Host = host.String()
 	own.Dial, own.Proxy = nil, nil
 	own.Transport = i
 	own.DisableCompression = true
-	// Names and watch events have to be read.
+	// So that names and watch events can be read.
 	own.ContentType, own.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 	i.config = own
 	return i, nil
 }
 
-// Config returns a configuration whose clients belong to the incarnation. Each
-// call returns a copy of its own.
+// Config returns a configuration whose clients belong to the incarnation. Each call
+// returns a new copy.
 func (i *Incarnation) Config() *rest.Config { return rest.CopyConfig(i.config) }
 
-// Killed is closed by Kill.
+// Killed returns a channel that Kill closes.
 func (i *Incarnation) Killed() <-chan struct{} { return i.life.Done() }
 
-// Kill ends the incarnation: nothing that it sends reaches the server any more,
-// and it receives nothing. Requests under way may still be carried out by the
-// server, as at the death of any process.
+// Kill ends the incarnation: its later requests do not reach the server, and it
+// receives no response. The server may still execute running requests, as it does when
+// a process dies.
 func (i *Incarnation) Kill() {
 	i.kill()
 	i.Reset()
 	i.base.CloseIdleConnections()
 }
 
-// Reset resets all connections that are open. Requests under way end with the
-// error of a connection that the other side has reset.
+// Reset resets all open connections. Running requests end with the error of a
+// connection that the server has reset.
 func (i *Incarnation) Reset() {
 	i.mu.Lock()
 	conns := i.conns
@@ -219,25 +217,24 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// Hold keeps the watches of a resource, or of all if it is "", from delivering
-// anything until release is called. What the server sends meanwhile is late,
-// not lost. A watch that is held can be established, and can be cut.
+// Hold delays all events of the watches of a resource, or of all resources if it is "",
+// until release is called. Held watches can be established and cut.
 func (i *Incarnation) Hold(resource string) (release func()) {
 	i.change(func() { i.held[resource]++ })
 	return sync.OnceFunc(func() { i.change(func() { i.held[resource]-- }) })
 }
 
-// Freeze stops everything: nothing is sent, and nothing is received, until thaw is
-// called. Only Kill, and the end of a request's context, are seen before that.
+// Freeze delays all requests, responses and events until thaw is called. Only Kill and
+// the end of a request's context take effect before.
 func (i *Incarnation) Freeze() (thaw func()) {
 	i.change(func() { i.frozen++ })
 	return sync.OnceFunc(func() { i.change(func() { i.frozen-- }) })
 }
 
-// Cut ends the watches of a resource, or of all if it is "": without a word, or,
-// if gone is true, with the event that tells that the resource version is too
-// old (410). Events that the incarnation has not received yet are not delivered. A
-// watch that is in the middle of an event breaks off there, without a word.
+// Cut ends the watches of a resource, or of all resources if it is "". If gone is true,
+// a watch ends with the 410 event of a resource version that is too old. Events that
+// the incarnation has not received are not delivered. A watch that has delivered a part
+// of an event ends there, without a 410.
 func (i *Incarnation) Cut(resource string, gone bool) {
 	i.change(func() {
 		for s := range i.streams {
@@ -272,8 +269,8 @@ func (i *Incarnation) change(f func()) {
 	i.mu.Unlock()
 }
 
-// passable waits while the incarnation is frozen or, for a stream that goes on, its
-// resource is held. It returns early when ctx is done, or the incarnation killed.
+// passable waits while the incarnation is frozen or, for an open stream, its resource is
+// held. It returns early if ctx is done or the incarnation is killed.
 func (i *Incarnation) passable(ctx context.Context, s *stream) error {
 	for {
 		i.mu.Lock()
@@ -351,8 +348,8 @@ func (i *Incarnation) RoundTrip(r *http.Request) (*http.Response, error) {
 	if f.Rewrite != nil {
 		f.Rewrite(r)
 	}
-	if f.Answer != nil && !f.Commit {
-		return f.Answer.response(r), nil
+	if f.Response != nil && !f.Commit {
+		return f.Response.response(r), nil
 	}
 
 	ctx, cancel := context.WithCancel(r.Context())
@@ -392,25 +389,25 @@ func (i *Incarnation) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch {
 	case f.Lose:
 		return nil, refuse(reset())
-	case f.Answer != nil:
+	case f.Response != nil:
 		_ = refuse(nil)
-		return f.Answer.response(r), nil
+		return f.Response.response(r), nil
 	case watch:
 		response.Body = newStream(i, op.Resource, r.Context(), end, response, f.NoBookmark)
 		return response, nil
 	}
 	var reader io.Reader = bytes.NewReader(body)
 	switch {
-	case f.Trunc:
+	case f.Truncate:
 		reader = io.MultiReader(bytes.NewReader(body[:len(body)/2]), broken{})
-	case f.Drip > 0:
-		reader = &dripping{i: i, ctx: r.Context(), body: body, pause: f.Drip / drops, size: (len(body) + drops - 1) / drops}
+	case f.SlowBody > 0:
+		reader = &slowBody{i: i, ctx: r.Context(), body: body, pause: f.SlowBody / drops, size: (len(body) + drops - 1) / drops}
 	}
 	response.Body = io.NopCloser(reader)
 	return response, nil
 }
 
-// failed is what the caller sees of a request that failed by itself.
+// failed returns the error that the caller sees of a request that failed without a fault.
 func (i *Incarnation) failed(ctx context.Context, err error) error {
 	if gone := i.passable(ctx, nil); gone != nil {
 		return gone
@@ -418,7 +415,7 @@ func (i *Incarnation) failed(ctx context.Context, err error) error {
 	return err
 }
 
-func (a *Answer) response(r *http.Request) *http.Response {
+func (a *Response) response(r *http.Request) *http.Response {
 	status := metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
 		Status:   metav1.StatusFailure, Code: int32(a.Code), Reason: a.Reason, Message: a.Message,
@@ -439,29 +436,29 @@ func (a *Answer) response(r *http.Request) *http.Response {
 	}
 }
 
-// reset is what a client sees of a connection that was reset.
+// reset returns the error of a connection that the server has reset.
 func reset() error {
 	return &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ECONNRESET)}
 }
 
-// broken is where a body breaks off.
+// broken is the end of a truncated body.
 type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// dripping is a body that arrives in small pieces.
-type dripping struct {
+// slowBody is a body that arrives in small pieces.
+type slowBody struct {
 	i     *Incarnation
 	ctx   context.Context
 	body  []byte
 	pause time.Duration // before each piece
 	size  int           // of a piece
-	drop  []byte        // what is left of the present one
+	drop  []byte        // the rest of the present one
 }
 
 const drops = 8
 
-func (d *dripping) Read(p []byte) (int, error) {
+func (d *slowBody) Read(p []byte) (int, error) {
 	if len(d.drop) == 0 {
 		if len(d.body) == 0 {
 			return 0, io.EOF
@@ -477,7 +474,8 @@ func (d *dripping) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// SetQuery is a Rewrite that sets parameters of the request.
+// SetQuery returns a Rewrite that sets parameters of the request, given as pairs of name
+// and value.
 func SetQuery(pairs ...string) func(*http.Request) {
 	return func(r *http.Request) {
 		u := *r.URL
@@ -490,8 +488,8 @@ func SetQuery(pairs ...string) func(*http.Request) {
 	}
 }
 
-// Call makes a call that is no request to the API server, and what f says happens
-// to it: Before, Delay, Drop, After, Hold, Lose and Finally.
+// Call makes a call that is not a request to the API server, and applies the fields
+// Before, Delay, Drop, After, Hold, Lose and Finally of f to it.
 func (f Fault) Call(ctx context.Context, i *Incarnation, call func(context.Context) error) error {
 	if f.Finally != nil {
 		defer f.Finally()

@@ -152,7 +152,7 @@ const createdBody = `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"m
 // Proves N2.
 func TestFault(t *testing.T) {
 	const while = 50 * time.Millisecond
-	teapot := &fault.Answer{Code: http.StatusTeapot, Reason: "Teapot", Message: "no coffee"}
+	teapot := &fault.Response{Code: http.StatusTeapot, Reason: "Teapot", Message: "no coffee"}
 	tests := []struct {
 		name    string
 		fault   func(s *story) fault.Fault
@@ -187,12 +187,12 @@ func TestFault(t *testing.T) {
 			want:  []string{"on", "server fieldManager=x", "done 201", "caller"}, status: 201, body: createdBody,
 		}, {
 			name:  "Answer",
-			fault: func(*story) fault.Fault { return fault.Fault{Answer: teapot} },
+			fault: func(*story) fault.Fault { return fault.Fault{Response: teapot} },
 			want:  []string{"on", "caller"}, status: 418,
 			body: `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"no coffee","reason":"Teapot","code":418}`,
 		}, {
 			name:  "Answer and Commit",
-			fault: func(*story) fault.Fault { return fault.Fault{Answer: teapot, Commit: true} },
+			fault: func(*story) fault.Fault { return fault.Fault{Response: teapot, Commit: true} },
 			want:  []string{"on", "server", "done 201", "caller"}, status: 418,
 			body: `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"no coffee","reason":"Teapot","code":418}`,
 		}, {
@@ -211,11 +211,11 @@ func TestFault(t *testing.T) {
 			want:  []string{"on", "server", "done 201", "caller"}, sendErr: syscall.ECONNRESET,
 		}, {
 			name:  "Drip",
-			fault: func(*story) fault.Fault { return fault.Fault{Drip: while} },
+			fault: func(*story) fault.Fault { return fault.Fault{SlowBody: while} },
 			want:  []string{"on", "server", "done 201", "caller"}, status: 201, body: createdBody, atLeast: while,
 		}, {
 			name:  "Trunc",
-			fault: func(*story) fault.Fault { return fault.Fault{Trunc: true} },
+			fault: func(*story) fault.Fault { return fault.Fault{Truncate: true} },
 			want:  []string{"on", "server", "done 201", "caller"}, status: 201, body: createdBody[:len(createdBody)/2], readErr: io.ErrUnexpectedEOF,
 		},
 	}
@@ -303,8 +303,8 @@ func TestFaultOfWatch(t *testing.T) {
 		{name: "nothing", reached: true, status: 200},
 		{name: "Drop", fault: fault.Fault{Drop: true}, err: syscall.ECONNRESET},
 		{name: "Lose", fault: fault.Fault{Lose: true}, reached: true, err: syscall.ECONNRESET},
-		{name: "Answer", fault: fault.Fault{Answer: &fault.Answer{Code: 410}}, status: 410},
-		{name: "Answer and Commit", fault: fault.Fault{Answer: &fault.Answer{Code: 503}, Commit: true}, reached: true, status: 503},
+		{name: "Answer", fault: fault.Fault{Response: &fault.Response{Code: 410}}, status: 410},
+		{name: "Answer and Commit", fault: fault.Fault{Response: &fault.Response{Code: 503}, Commit: true}, reached: true, status: 503},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -343,31 +343,31 @@ func TestFaultOfWatch(t *testing.T) {
 	}
 }
 
-// TestAnswer holds that client-go understands the answers as those of a server.
+// TestResponse holds that client-go understands the answers as those of a server.
 //
 // Proves N5.
-func TestAnswer(t *testing.T) {
+func TestResponse(t *testing.T) {
 	tests := []struct {
-		answer fault.Answer
+		answer fault.Response
 		is     func(error) bool
 		delay  int
 	}{
-		{fault.Answer{Code: 409, Reason: metav1.StatusReasonConflict}, apierrors.IsConflict, 0},
-		{fault.Answer{Code: 403, Reason: metav1.StatusReasonForbidden}, apierrors.IsForbidden, 0},
-		{fault.Answer{Code: 422, Reason: metav1.StatusReasonInvalid}, apierrors.IsInvalid, 0},
-		{fault.Answer{Code: 429, Reason: metav1.StatusReasonTooManyRequests, RetryAfter: 7}, apierrors.IsTooManyRequests, 7},
-		{fault.Answer{Code: 503, Reason: metav1.StatusReasonServiceUnavailable, RetryAfter: 3}, apierrors.IsServiceUnavailable, 3},
-		{fault.Answer{Code: 500, Reason: metav1.StatusReasonInternalError}, apierrors.IsInternalError, 0},
-		{fault.Answer{Code: 504, Reason: metav1.StatusReasonTimeout}, apierrors.IsTimeout, 0},
-		{fault.Answer{Code: 410, Reason: metav1.StatusReasonExpired}, apierrors.IsResourceExpired, 0},
-		{fault.Answer{Code: 404, Reason: metav1.StatusReasonNotFound}, apierrors.IsNotFound, 0},
+		{fault.Response{Code: 409, Reason: metav1.StatusReasonConflict}, apierrors.IsConflict, 0},
+		{fault.Response{Code: 403, Reason: metav1.StatusReasonForbidden}, apierrors.IsForbidden, 0},
+		{fault.Response{Code: 422, Reason: metav1.StatusReasonInvalid}, apierrors.IsInvalid, 0},
+		{fault.Response{Code: 429, Reason: metav1.StatusReasonTooManyRequests, RetryAfter: 7}, apierrors.IsTooManyRequests, 7},
+		{fault.Response{Code: 503, Reason: metav1.StatusReasonServiceUnavailable, RetryAfter: 3}, apierrors.IsServiceUnavailable, 3},
+		{fault.Response{Code: 500, Reason: metav1.StatusReasonInternalError}, apierrors.IsInternalError, 0},
+		{fault.Response{Code: 504, Reason: metav1.StatusReasonTimeout}, apierrors.IsTimeout, 0},
+		{fault.Response{Code: 410, Reason: metav1.StatusReasonExpired}, apierrors.IsResourceExpired, 0},
+		{fault.Response{Code: 404, Reason: metav1.StatusReasonNotFound}, apierrors.IsNotFound, 0},
 	}
 	cfg := serve(t, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("the server got %s", r.URL) })
 	for _, test := range tests {
 		t.Run(fmt.Sprint(test.answer.Code), func(t *testing.T) {
 			t.Parallel()
 			test.answer.Message = "as the plan says"
-			i := incarnate(t, cfg, always(fault.Fault{Answer: &test.answer}), nil)
+			i := incarnate(t, cfg, always(fault.Fault{Response: &test.answer}), nil)
 			err := clientset(t, i).CoreV1().RESTClient().Put().Resource("configmaps").Namespace("ns").Name("a").
 				Body(&corev1.ConfigMap{}).MaxRetries(0).Do(t.Context()).Error()
 			safe(t, err)

@@ -15,8 +15,8 @@ import (
 
 // An Op is a request to the API server, read from its method, URL and body.
 type Op struct {
-	Verb        string // create, get, list, watch, update, patch, apply, delete, deletecollection; the lower-case method where the path is none of an object
-	Resource    string // plural[.group], or the path where it is none of an object
+	Verb        string // create, get, list, watch, update, patch, apply, delete, deletecollection; the lower-case method if the path is not that of an object
+	Resource    string // plural[.group]; the path if it is not that of an object
 	Version     string // of the API
 	Subresource string
 	Namespace   string
@@ -24,7 +24,7 @@ type Op struct {
 	Generated   bool       // Name is metadata.generateName
 	Query       url.Values // never nil
 	ContentType string     // of Body
-	Body        []byte     // of a write, in JSON where the client sends protobuf; must not be modified
+	Body        []byte     // of a write, in JSON if the client sends protobuf; must not be modified
 }
 
 // IsWrite reports whether the request can change something.
@@ -37,7 +37,7 @@ func (o *Op) IsWrite() bool {
 	return false
 }
 
-// isDryRun knows that deletions say so in the body.
+// isDryRun also reads the body, which holds the option of a deletion.
 func (o *Op) isDryRun() bool {
 	if slices.Contains(o.Query["dryRun"], "All") {
 		return true
@@ -46,12 +46,12 @@ func (o *Op) isDryRun() bool {
 	return strings.HasPrefix(o.Verb, "delete") && json.Unmarshal(o.Body, &options) == nil && slices.Contains(options.DryRun, "All")
 }
 
-// IsReflector reports whether it is one of the lists and watches that fill a cache.
+// IsReflector reports whether the request is a list or a watch that fills a cache.
 func (o *Op) IsReflector() bool {
 	return o.Verb == "watch" || o.Verb == "list" && (o.Query.Has("resourceVersion") || o.Query.Get("limit") == "500")
 }
 
-// parse reads a request. The body that it has read is put back.
+// parse reads a request. It leaves the body readable.
 func parse(r *http.Request, prefix string) (*Op, error) {
 	op := &Op{Query: r.URL.Query(), ContentType: r.Header.Get("Content-Type")}
 	if r.Body != nil && r.Body != http.NoBody {
@@ -100,8 +100,8 @@ func parse(r *http.Request, prefix string) (*Op, error) {
 	return op, nil
 }
 
-// parsePath understands /api/v1/... and /apis/group/version/..., below which
-// come [namespaces/ns/]resource[/name[/subresource...]].
+// parsePath reads /api/v1/ or /apis/group/version/, followed by
+// [namespaces/ns/]resource[/name[/subresource...]].
 func (o *Op) parsePath(parts []string) bool {
 	group := ""
 	switch {
@@ -112,7 +112,7 @@ func (o *Op) parsePath(parts []string) bool {
 	default:
 		return false
 	}
-	// A namespace's own subresources are the exception to the rule.
+	// The subresources of a namespace itself have the same form.
 	if parts[0] == "namespaces" && len(parts) >= 3 && (len(parts) > 3 || parts[2] != "status" && parts[2] != "finalize") {
 		o.Namespace, parts = parts[1], parts[2:]
 	}
@@ -129,7 +129,7 @@ func (o *Op) parsePath(parts []string) bool {
 	return true
 }
 
-// nameFromBody finds the name of what is created.
+// nameFromBody finds the name of a created object.
 func (o *Op) nameFromBody() {
 	if o.Name != "" || !strings.Contains(o.ContentType, "json") {
 		return
@@ -146,7 +146,7 @@ func (o *Op) nameFromBody() {
 	}
 }
 
-// readable translates what client-go's typed clients send by default.
+// readable translates protobuf, the default of client-go's typed clients, to JSON.
 func readable(contentType string, body []byte) (string, []byte) {
 	if contentType != runtime.ContentTypeProtobuf {
 		return contentType, body
@@ -162,8 +162,8 @@ func readable(contentType string, body []byte) (string, []byte) {
 	return runtime.ContentTypeJSON, translated
 }
 
-// acceptJSON asks for JSON where the client would rather have what cannot be read
-// here. Clients of the API understand both.
+// acceptJSON requests JSON if the client prefers protobuf or CBOR. Clients of the API
+// read all of them.
 func acceptJSON(h http.Header) {
 	for n, value := range h["Accept"] {
 		parts := strings.Split(value, ",")

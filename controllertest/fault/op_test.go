@@ -176,7 +176,7 @@ func FuzzOp(f *testing.F) {
 	f.Add("POST", "/api/v1/namespaces/ns/pods", `{"metadata":{"generateName":"a"}}`)
 	f.Add("DELETE", "/apis/a/b/namespaces/x/status/y", `{"dryRun":7}`)
 	f.Add("GET", "//api//namespaces///", "")
-	answer := fault.Fault{Answer: &fault.Answer{Code: 404}}
+	answer := fault.Fault{Response: &fault.Response{Code: 404}}
 	var got *fault.Op
 	i := incarnate(f, serve(f, func(http.ResponseWriter, *http.Request) {}), func(op *fault.Op) fault.Fault { got = op; return answer }, nil)
 	f.Fuzz(func(t *testing.T, method, path, body string) {

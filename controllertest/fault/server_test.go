@@ -172,10 +172,10 @@ func TestServerFaults(t *testing.T) {
 		{"nothing", fault.Fault{}, true, func(err error) bool { return err == nil }},
 		{"dropped", fault.Fault{Drop: true}, false, func(err error) bool { return err != nil }},
 		{"lost", fault.Fault{Lose: true}, true, func(err error) bool { return err != nil }},
-		{"truncated", fault.Fault{Trunc: true}, true, func(err error) bool { return err != nil }},
-		{"dripping", fault.Fault{Drip: 20 * time.Millisecond}, true, func(err error) bool { return err == nil }},
-		{"conflict", fault.Fault{Answer: &fault.Answer{Code: http.StatusConflict, Reason: metav1.StatusReasonConflict}}, false, apierrors.IsConflict},
-		{"committed", fault.Fault{Answer: &fault.Answer{Code: http.StatusServiceUnavailable, Reason: metav1.StatusReasonServiceUnavailable}, Commit: true}, true, apierrors.IsServiceUnavailable},
+		{"truncated", fault.Fault{Truncate: true}, true, func(err error) bool { return err != nil }},
+		{"dripping", fault.Fault{SlowBody: 20 * time.Millisecond}, true, func(err error) bool { return err == nil }},
+		{"conflict", fault.Fault{Response: &fault.Response{Code: http.StatusConflict, Reason: metav1.StatusReasonConflict}}, false, apierrors.IsConflict},
+		{"committed", fault.Fault{Response: &fault.Response{Code: http.StatusServiceUnavailable, Reason: metav1.StatusReasonServiceUnavailable}, Commit: true}, true, apierrors.IsServiceUnavailable},
 	}
 	for _, test := range tests {
 		i := incarnate(t, testserver.Config(t), always(test.fault), nil)

@@ -21,15 +21,15 @@ type stream struct {
 	resource string
 	body     io.ReadCloser
 	lines    bool
-	ctx      context.Context // done when nobody wants the stream any more
+	ctx      context.Context // done when the stream is closed
 	close    context.CancelFunc
 	end      func()      // ends a Read of the body
 	timer    *time.Timer // ends a stream without its bookmark
 
-	// Of the one who reads.
+	// Used by Read only.
 	buffer  [16 << 10]byte
 	pending []byte // read from body, and not delivered
-	within  bool   // what was delivered ends within a line
+	within  bool   // the delivered bytes end within a line
 	filter  bool   // hold back the bookmark that ends the initial list
 	tail    []byte // delivered at the end
 
@@ -112,7 +112,7 @@ func (s *stream) Read(p []byte) (int, error) {
 	}
 }
 
-// readTail delivers the rest of a line that was begun, and then the last event.
+// readTail delivers the rest of a started line, and then the last event.
 // If the rest of the line was not received, the stream breaks off within it.
 func (s *stream) readTail(p []byte) (int, error) {
 	if s.within {
@@ -175,8 +175,8 @@ func (s *stream) Close() error {
 	return s.body.Close()
 }
 
-// expiredEvent is what the API server sends when the version that a watch stands
-// at is no longer kept.
+// expiredEvent returns the event with which the API server ends a watch whose version it
+// does not keep.
 func expiredEvent() []byte {
 	status, err := json.Marshal(metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
