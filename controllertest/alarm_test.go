@@ -193,9 +193,9 @@ func TestIncompleteConverged(t *testing.T) {
 			if report.Valid < 2 || report.Valid != report.Plans {
 				t.Errorf("%d of %d plans are valid: %q", report.Valid, report.Plans, report.Invalid)
 			}
-			want := `after step "create a": Converged said yes too early: it does not look at configmaps/a .metadata.annotations.noted, which came later under `
+			want := `after step "create a": Converged accepted the state too early: let it check configmaps/a .metadata.annotations.noted, which came later under `
 			if text := strings.Join(report.TooEarly, "\n"); (text != "") != test.early || test.early && (!strings.Contains(text, want) || !strings.Contains(report.String(), want)) {
-				t.Errorf("it is said that Converged was too early: %q; want that: %t", text, test.early)
+				t.Errorf("too early: %q; want that: %t", text, test.early)
 			}
 		})
 	}
@@ -457,7 +457,7 @@ func TestClusterScoped(t *testing.T) {
 		{name: "named by uid", meta: byUID},
 		{name: "named by uid and left", meta: byUID, leaks: true, want: "a is there: false, roles: 1"},
 		{
-			name: "named by a prefix", want: "clusterroles.rbac.authorization.k8s.io/role- has a generated name, so nothing tells which run it belongs to: let metadata.generateName contain the namespace of the run",
+			name: "named by a prefix", want: "clusterroles.rbac.authorization.k8s.io/role- has a generated name, so its run is unknown: let metadata.generateName contain the namespace of the run",
 			meta:  func(*following, *corev1.ConfigMap) metav1.ObjectMeta { return metav1.ObjectMeta{GenerateName: "role-"} },
 			leaks: true,
 		},
@@ -475,7 +475,7 @@ func TestClusterScoped(t *testing.T) {
 			s.Converged = converged
 			o := quick(t)
 			o.Faults = []controllertest.Kind{controllertest.LostResponse, controllertest.DropRequest, controllertest.CrashAfter, controllertest.UserDelete}
-			o.Settle = 5 * time.Second
+			o.ConvergeTimeout = 5 * time.Second
 			o.KeepNamespaces = false
 			report, err := controllertest.Run(t.Context(), s, o)
 			if err != nil {

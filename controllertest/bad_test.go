@@ -41,9 +41,9 @@ func TestBadScenarios(t *testing.T) {
 			name: "never converges",
 			with: func(s *controllertest.Scenario, o *controllertest.Options) {
 				s.Converged = func(*controllertest.State) error { return errors.New("the moon is missing") }
-				o.Settle = 2 * time.Second
+				o.ConvergeTimeout = 2 * time.Second
 			},
-			want: []string{"without any fault", "liveness: not converged 2s after", "the moon is missing", "mend the controller, or Converged, or give it more time with Options.Settle"},
+			want: []string{"without any fault", "liveness: not converged 2s after", "the moon is missing", "mend the controller or Converged, or set a longer Options.ConvergeTimeout"},
 		}, {
 			name: "writes without end",
 			copier: copier{begin: func(ctx context.Context, c *copying) error {
@@ -55,32 +55,32 @@ func TestBadScenarios(t *testing.T) {
 				return nil
 			}},
 			with: func(_ *controllertest.Scenario, o *controllertest.Options) {
-				o.Quiet, o.Settle = time.Second, 3*time.Second
+				o.QuietPeriod, o.ConvergeTimeout = time.Second, 3*time.Second
 			},
-			want: []string{"without any fault", "quiescence: no rest of 1s within 3s", "patch configmaps a metadata.annotations", "a longer Options.Quiet"},
+			want: []string{"without any fault", "quiescence: no rest of 1s within 3s", "patch configmaps a metadata.annotations", "a longer Options.QuietPeriod"},
 		}, {
 			name:   "a queue that is never empty",
 			copier: copier{begin: func(_ context.Context, c *copying) error { c.env.Queue(queueOf(1)); return nil }},
-			with:   func(_ *controllertest.Scenario, o *controllertest.Options) { o.Settle = 2 * time.Second },
-			want:   []string{"without any fault", "a queue is not empty at rest", "leaves its queue filled"},
+			with:   func(_ *controllertest.Scenario, o *controllertest.Options) { o.ConvergeTimeout = 2 * time.Second },
+			want:   []string{"without any fault", "a queue is not empty at rest", "mend its endless writes or its queue"},
 		}, {
 			name:   "an error at the start",
 			copier: copier{begin: func(context.Context, *copying) error { return errors.New("no luck") }},
-			with:   func(_ *controllertest.Scenario, o *controllertest.Options) { o.Settle = 2 * time.Second },
+			with:   func(_ *controllertest.Scenario, o *controllertest.Options) { o.ConvergeTimeout = 2 * time.Second },
 			want:   []string{"without any fault", "health: Start returned while its context was not done: no luck"},
 		}, {
 			name:   "returns at once",
 			copier: copier{begin: func(context.Context, *copying) error { return nil }},
 			with: func(s *controllertest.Scenario, o *controllertest.Options) {
 				s.Start = func(context.Context, *rest.Config, *controllertest.Env) error { return nil }
-				o.Settle = 2 * time.Second
+				o.ConvergeTimeout = 2 * time.Second
 			},
 			want: []string{"without any fault", "Start returned while its context was not done: <nil>"},
 		}, {
 			name:   "panics at the start",
 			copier: copier{begin: func(context.Context, *copying) error { panic("bang") }},
-			with:   func(_ *controllertest.Scenario, o *controllertest.Options) { o.Settle = 2 * time.Second },
-			want:   []string{"without any fault", "health: panic: bang", "does not work without faults"},
+			with:   func(_ *controllertest.Scenario, o *controllertest.Options) { o.ConvergeTimeout = 2 * time.Second },
+			want:   []string{"without any fault", "health: panic: bang", "the controller or the script fails without faults: mend it"},
 		}, {
 			name:   "panics at the start in a worker of client-go",
 			copier: copier{begin: panicking},
@@ -106,7 +106,7 @@ func TestBadScenarios(t *testing.T) {
 				}
 				return nil
 			}},
-			want: []string{"controllertest: copier: the runs without faults are not alike", "create configmaps x-", "give objects fixed names"},
+			want: []string{"controllertest: copier: the runs without faults differ, so plans cannot name the operations", "create configmaps x-", "give objects fixed names"},
 		}, {
 			name: "has another number of steps each time",
 			with: func(s *controllertest.Scenario, _ *controllertest.Options) {
@@ -121,7 +121,7 @@ func TestBadScenarios(t *testing.T) {
 					return err
 				}}}
 			},
-			want: []string{"controllertest: copier: the runs without faults are not alike: one had", "let the script create the same objects each time"},
+			want: []string{"controllertest: copier: the runs without faults differ: one had", "let the script create the same objects each time"},
 		}, {
 			name: "needs longer than the budget",
 			with: func(_ *controllertest.Scenario, o *controllertest.Options) { o.Budget = time.Millisecond },
@@ -132,7 +132,7 @@ func TestBadScenarios(t *testing.T) {
 				s.Start = func(ctx context.Context, _ *rest.Config, _ *controllertest.Env) error { <-ctx.Done(); return nil }
 				s.Converged = func(*controllertest.State) error { return nil }
 			},
-			want: []string{"controllertest: copier: the controller did nothing", "does Start use the configuration that it is given?"},
+			want: []string{"controllertest: copier: the controller made no write, read or external call", "let Start use its configuration"},
 		}, {
 			name: "ignores its configuration",
 			with: func(s *controllertest.Scenario, _ *controllertest.Options) {
@@ -141,7 +141,7 @@ func TestBadScenarios(t *testing.T) {
 					return start(ctx, testserver.Config(t), env)
 				}
 			},
-			want: []string{"controllertest: copier: the controller did nothing", "does Start use the configuration that it is given?"},
+			want: []string{"controllertest: copier: the controller made no write, read or external call", "let Start use its configuration"},
 		}, {
 			name: "a step that fails",
 			with: func(s *controllertest.Scenario, _ *controllertest.Options) {
@@ -153,7 +153,7 @@ func TestBadScenarios(t *testing.T) {
 			with: func(s *controllertest.Scenario, _ *controllertest.Options) {
 				s.Invariants = []controllertest.Invariant{{Name: "never", Check: func(*controllertest.State) error { return errors.New("no") }}}
 			},
-			want: []string{"without any fault", "invariant: never: no (at version ", "the scenario is wrong without faults"},
+			want: []string{"without any fault", "invariant: never: no (at version ", "the scenario fails without faults"},
 		}, {
 			name: "Setup fails",
 			with: func(s *controllertest.Scenario, _ *controllertest.Options) {
@@ -179,23 +179,26 @@ func TestBadScenarios(t *testing.T) {
 			want: []string{"Scenario.Invariants[0].Check is not set: give it"},
 		}, {
 			name: "negative Replicas", with: func(s *controllertest.Scenario, _ *controllertest.Options) { s.Replicas = -1 },
-			want: []string{"Scenario.Replicas is -1"},
+			want: []string{"controllertest: copier: Scenario.Replicas is -1: use 0 for the default"},
 		}, {
-			name: "negative Settle", with: func(_ *controllertest.Scenario, o *controllertest.Options) { o.Settle = -1 },
-			want: []string{"Options.Settle is negative: 0 means its default"},
+			name: "negative Pause", with: func(s *controllertest.Scenario, _ *controllertest.Options) { s.Pause = -1 },
+			want: []string{"controllertest: copier: Scenario.Pause is -1ns: use 0 for the default"},
+		}, {
+			name: "negative ConvergeTimeout", with: func(_ *controllertest.Scenario, o *controllertest.Options) { o.ConvergeTimeout = -1 },
+			want: []string{"controllertest: Options.ConvergeTimeout is negative: use 0 for the default"},
 		}, {
 			name: "a kind that does not exist", with: func(_ *controllertest.Scenario, o *controllertest.Options) {
 				o.Faults = []controllertest.Kind{"meteor"}
 			},
-			want: []string{`there is no kind "meteor"; there are [crash-before`},
+			want: []string{`controllertest: Options.Faults: kind "meteor" does not exist: use one of [crash-before`},
 		}, {
 			name: "a plan that is none", with: func(_ *controllertest.Scenario, o *controllertest.Options) { o.Plans = []string{"meteor@x#1"} },
-			want: []string{`there is no kind "meteor"`},
+			want: []string{`kind "meteor" does not exist: use one of`},
 		}, {
 			name: "no fault that makes sense", with: func(_ *controllertest.Scenario, o *controllertest.Options) {
 				o.Plans, o.Faults = nil, []controllertest.Kind{controllertest.SlowRenewal}
 			},
-			want: []string{"no plan was run"},
+			want: []string{"controllertest: no plan ran"},
 		}, {
 			name: "a server that is not there", with: func(_ *controllertest.Scenario, o *controllertest.Options) {
 				o.Config = &rest.Config{Host: "http://127.0.0.1:1"}
@@ -218,7 +221,7 @@ func TestBadScenarios(t *testing.T) {
 			if text := rec.errors(); slices.ContainsFunc(test.want, func(part string) bool { return !strings.Contains(text, part) }) {
 				t.Errorf("Explore reports\n%s\nwant %q", text, test.want)
 			}
-			if took, most := time.Since(began), o.Settle+o.StopTimeout+20*time.Second; took > most {
+			if took, most := time.Since(began), o.ConvergeTimeout+o.StopTimeout+20*time.Second; took > most {
 				t.Errorf("it took %v", took)
 			}
 		})
@@ -283,7 +286,7 @@ func TestSweep(t *testing.T) {
 	bad := c.scenario()
 	bad.Converged = func(*controllertest.State) error { return errors.New("never") }
 	short := o
-	short.Settle = time.Second
+	short.ConvergeTimeout = time.Second
 	run(t, s, o)
 	run(t, bad, short)
 

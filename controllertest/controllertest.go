@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// Explore runs the scenario without faults and then under every plan that the
-// options allow, and fails the test for each plan under which something is wrong.
-// If t is a *testing.T, each kind of fault is a subtest.
+// Explore runs the scenario without faults and then under the plans that the options
+// select. The test fails for each plan with findings. If t is a *testing.T, each kind of
+// fault is a subtest.
 func Explore(t testing.TB, s Scenario, o Options) {
 	t.Helper()
 	if s.Name == "" {
@@ -25,17 +25,17 @@ func Explore(t testing.TB, s Scenario, o Options) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	report.tell(t)
+	report.failTest(t)
 	if len(o.Plans) > 0 && len(report.Invalid) > 0 {
-		t.Errorf("these plans were asked for, and their faults did not happen; the names of operations are those of Report.Operations:\n\t%s", strings.Join(report.Invalid, "\n\t"))
+		t.Errorf("controllertest: the faults of these plans did not happen: use the names of Report.Operations:\n\t%s", strings.Join(report.Invalid, "\n\t"))
 	}
 }
 
-// tell reports to a test.
-func (r *Report) tell(t testing.TB) {
+// failTest reports the findings to a test.
+func (r *Report) failTest(t testing.TB) {
 	t.Helper()
 	t.Log(r)
-	// A plan that was made shorter may begin with a kind that no other plan does.
+	// The first kind of a shortened plan may be in no other plan.
 	byKind := map[Kind][]Failure{}
 	for _, f := range r.Failures {
 		kind := f.kind()
@@ -46,7 +46,7 @@ func (r *Report) tell(t testing.TB) {
 	}
 	if r.Plans == 0 {
 		if len(r.Failures) == 0 {
-			t.Error("no plan was run: none of Options.Faults makes sense at any operation of the controller, or Options.Budget is too short")
+			t.Error("controllertest: no plan ran: Options.Faults has no kind that fits an operation of the controller, or Options.Budget is too short")
 		}
 		return
 	}
@@ -71,30 +71,30 @@ func (r *Report) tell(t testing.TB) {
 		}
 	}
 	if limit := r.Plans / 50; len(r.Invalid) > max(limit, 1) {
-		t.Errorf("%d of %d plans are invalid, more than 2%%: their faults did not happen, so they say nothing; such as:\n\t%s",
+		t.Errorf("controllertest: the faults of %d of %d plans did not happen, which is more than 2%%, for example of:\n\t%s",
 			len(r.Invalid), r.Plans, strings.Join(r.Invalid[:min(5, len(r.Invalid))], "\n\t"))
 	}
 }
 
-// kind is that of the first fault, "" without one.
+// kind returns the kind of the first fault, or "" without faults.
 func (f Failure) kind() Kind {
 	kind, _, _ := strings.Cut(f.Plan, "@")
 	kind, _, _ = strings.Cut(kind, "(")
 	return Kind(kind)
 }
 
-// cure says what to do about a scenario that fails without faults.
+// cure returns what to change in a scenario that fails without faults.
 func (f Failure) cure() string {
 	for _, finding := range f.Findings {
 		switch finding.Oracle {
 		case Liveness:
-			return "the scenario does not converge without faults: mend the controller, or Converged, or give it more time with Options.Settle\n"
+			return "the scenario does not converge without faults: mend the controller or Converged, or set a longer Options.ConvergeTimeout\n"
 		case Quiescence:
-			return "the controller does not come to rest without faults: it writes again and again, or needs a longer Options.Quiet, or leaves its queue filled\n"
+			return "the controller does not come to rest without faults: mend its endless writes or its queue, or set a longer Options.QuietPeriod\n"
 		case Health:
-			return "the controller or the script does not work without faults\n"
+			return "the controller or the script fails without faults: mend it\n"
 		case EndState, Events, Invariance:
-			return "the scenario is wrong without faults\n"
+			return "the scenario fails without faults: mend the controller or the scenario\n"
 		}
 	}
 	return ""

@@ -50,8 +50,8 @@ func (x *explorer) injections(kind Kind, op operation) []injection {
 }
 
 // travels are the restarts at an operation with an old list of one resource. Two
-// old lists are the same, and one of them enough, if nothing of that resource was
-// written between them; and so is the present one.
+// old lists, or an old list and the present one, are the same if no object of the
+// resource was written between them. One of them is enough.
 func (x *explorer) travels(ops []operation, n int) []plan {
 	if !TimeTravel.fits(ops[n]) {
 		return nil
@@ -61,9 +61,9 @@ func (x *explorer) travels(ops []operation, n int) []plan {
 		from, before := "start", operation{write: true, resource: resource}
 		for _, op := range ops[:n+1] {
 			if !op.write {
-				continue // how many there are depends on when events arrive
+				continue // the number of reads depends on when events arrive
 			}
-			// At the beginning of a step the user has written something.
+			// At the beginning of a step the user writes.
 			if before.resource == resource || before.step != op.step {
 				plans = append(plans, plan{{kind: TimeTravel, about: resource, from: from, at: ops[n].id}})
 				from = op.id
@@ -74,11 +74,11 @@ func (x *explorer) travels(ops []operation, n int) []plan {
 	return plans
 }
 
-// maxFaults is how many faults a random plan has at most.
+// maxFaults bounds the faults of a random plan.
 const maxFaults = 4
 
-// longer adds faults to a plan, which are chosen when the run gets there: what a
-// controller does after a fault is known only then.
+// longer adds faults to a plan. They are chosen during the run, because the operations
+// after a fault are not known before.
 func (x *explorer) longer(p plan, rng *rand.Rand) plan {
 	p = slices.Clone(p)
 	own := rand.New(rand.NewPCG(rng.Uint64(), rng.Uint64()))
@@ -88,7 +88,7 @@ func (x *explorer) longer(p plan, rng *rand.Rand) plan {
 	return p
 }
 
-// chooseLocked decides an open fault at an operation, if it is there.
+// chooseLocked chooses the next fault at an operation, if its turn has come.
 func (r *run) chooseLocked(op operation) {
 	j := &r.plan[r.next]
 	if j.after--; j.after > 0 {
@@ -101,5 +101,5 @@ func (r *run) chooseLocked(op operation) {
 			return
 		}
 	}
-	j.after = 1 // nothing fits here
+	j.after = 1 // no kind fits this operation
 }

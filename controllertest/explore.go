@@ -1,6 +1,7 @@
 package controllertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,8 +21,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Run is [Explore] outside of a test: it returns what was found instead of failing.
-// An error says that the scenario cannot be explored, and what to change.
+// Run is [Explore] outside of a test: it returns the findings. If the scenario cannot be
+// explored, the error names the reason and the cure.
 func Run(ctx context.Context, s Scenario, o Options) (*Report, error) {
 	return explore(ctx, s, o, func(string, ...any) {})
 }
@@ -37,18 +38,19 @@ type explorer struct {
 	observer *observer
 	prefix   string // of the namespaces
 	pause    time.Duration
-	keep     bool // the server is thrown away afterwards
+	keep     bool // keep the namespaces, because the server is thrown away afterwards
 	runs     atomic.Int64
 	watched  map[string]int // resource → watches at rest without faults
 	leases   atomic.Bool    // the controller writes Leases
 
 	mu     sync.Mutex
-	plans  map[string]plan // by run, to name those that left goroutines
+	plans  map[string]plan // by run, to name the plans of leaked goroutines
 	early  map[string]bool // steps and fields that are in Report.TooEarly
 	report *Report
 }
 
 func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any)) (_ *Report, err error) {
+	s.Name = cmp.Or(s.Name, "scenario")
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
@@ -80,10 +82,10 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 	x.config = rest.CopyConfig(cfg)
 	x.config.QPS = -1
 	if x.kube, err = kubernetes.NewForConfig(x.config); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("controllertest: Options.Config: %w", err)
 	}
 	if x.dyn, err = dynamic.NewForConfig(x.config); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("controllertest: Options.Config: %w", err)
 	}
 	if s.Setup != nil {
 		if err := s.Setup(ctx, rest.CopyConfig(x.config)); err != nil {
@@ -97,7 +99,7 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 	x.observer = newObserver(watching, x.prefix)
 	eyes.Wrap(onlyMine(x.observer.wants))
 	if x.observer.dyn, err = dynamic.NewForConfig(eyes); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("controllertest: Options.Config: %w", err)
 	}
 	restore := catchPanics(x)
 	defer func() {
@@ -140,7 +142,9 @@ func (s *Scenario) validate() error {
 	case s.Converged == nil:
 		return missing("Scenario.Converged", "give it a function that returns nil when the cluster is as it should be")
 	case s.Replicas < 0:
-		return fmt.Errorf("controllertest: %s: Scenario.Replicas is %d: it must not be negative", s.Name, s.Replicas)
+		return fmt.Errorf("controllertest: %s: Scenario.Replicas is %d: use 0 for the default", s.Name, s.Replicas)
+	case s.Pause < 0:
+		return fmt.Errorf("controllertest: %s: Scenario.Pause is %v: use 0 for the default", s.Name, s.Pause)
 	}
 	for n, step := range s.Script {
 		if step.Do == nil {
@@ -155,16 +159,16 @@ func (s *Scenario) validate() error {
 	return nil
 }
 
-// references tells the story without faults: once to learn what is written and
-// watched, and three times to learn what all runs have in common. It returns nil
-// if something is wrong without any fault.
+// references runs the script without faults: once to learn the written and watched
+// resources, and three times to learn the common operations. It returns nil if a run
+// without faults has findings.
 func (x *explorer) references(ctx context.Context) (*reference, error) {
 	warm, err := x.try(ctx, nil, nil)
 	if err != nil || x.faultless(warm) {
 		return nil, err
 	}
 	if len(warm.trace) == 0 {
-		return nil, errors.New("the controller did nothing: no write, read or external call was seen; does Start use the configuration that it is given?")
+		return nil, errors.New("the controller made no write, read or external call: let Start use its configuration, and let the script give the controller work")
 	}
 	runs := make([]*run, 3)
 	errs := make([]error, len(runs))
@@ -184,8 +188,7 @@ func (x *explorer) references(ctx context.Context) (*reference, error) {
 	return x.agree(runs)
 }
 
-// faultless takes in a run without faults, and reports whether something was wrong
-// in it.
+// faultless reports whether a run without faults has findings, and stores them.
 func (x *explorer) faultless(r *run) bool {
 	if !r.failed() {
 		return false
@@ -194,13 +197,13 @@ func (x *explorer) faultless(r *run) bool {
 	return true
 }
 
-// agree finds what runs without faults have in common.
+// agree finds the common operations and states of the runs without faults.
 func (x *explorer) agree(runs []*run) (*reference, error) {
 	ref := &reference{rests: runs[0].rests, masked: map[string]bool{}, added: map[string]int{}, deleted: map[string]int{}}
 	seen := map[string]int{}
 	for _, r := range runs {
 		if len(r.rests) != len(ref.rests) {
-			return nil, fmt.Errorf("the runs without faults are not alike: one had %d steps and another %d, with the one in which users delete what they made; let the script create the same objects each time", len(ref.rests), len(r.rests))
+			return nil, fmt.Errorf("the runs without faults differ: one had %d steps and another %d, with the deletion at the end: let the script create the same objects each time", len(ref.rests), len(r.rests))
 		}
 		for _, op := range r.trace {
 			seen[op.id]++
@@ -233,14 +236,14 @@ func (x *explorer) agree(runs []*run) (*reference, error) {
 	}
 	slices.Sort(ref.skipped)
 	if len(ref.skipped) > len(ref.operations) {
-		return nil, fmt.Errorf("the runs without faults are not alike, so no plan could name its operations: they share %d of %d, and do not share:\n\t%s\ngive objects fixed names, do things in a fixed order, and write nothing that depends on the time",
+		return nil, fmt.Errorf("the runs without faults differ, so plans cannot name the operations: %d of %d operations are in all runs, but not:\n\t%s\ngive objects fixed names, write in a fixed order, and do not write the time",
 			len(ref.operations), len(seen), strings.Join(ref.skipped[:min(10, len(ref.skipped))], "\n\t"))
 	}
 	return ref, nil
 }
 
-// try makes one run. What is wrong is in its findings; an error means that the
-// exploration itself cannot go on.
+// try makes one run. Violations are its findings; an error means that the exploration
+// cannot continue.
 func (x *explorer) try(ctx context.Context, p plan, ref *reference) (*run, error) {
 	r, err := x.newRun(ctx, p, ref)
 	if err != nil {
@@ -249,11 +252,11 @@ func (x *explorer) try(ctx context.Context, p plan, ref *reference) (*run, error
 	x.mu.Lock()
 	x.plans[r.id] = p
 	x.mu.Unlock()
-	r.tell(ctx)
+	r.execute(ctx)
 	x.observer.remove(r)
 	r.mu.Lock()
 	if r.next < len(r.plan) && r.plan[r.next].after > 0 {
-		r.plan = r.plan[:r.next] // the story was over before there was an operation for the rest
+		r.plan = r.plan[:r.next] // the script ended before the operations of the rest
 	}
 	r.mu.Unlock()
 	whole := !r.failed()
@@ -264,7 +267,7 @@ func (x *explorer) try(ctx context.Context, p plan, ref *reference) (*run, error
 	return r, nil
 }
 
-// all runs plans until there are none, or the budget is spent.
+// all runs the plans until the source or the budget is empty.
 func (x *explorer) all(ctx context.Context, ref *reference, fixed []plan) {
 	began := time.Now()
 	source := x.source(ref, fixed, began)
@@ -291,8 +294,8 @@ func (x *explorer) all(ctx context.Context, ref *reference, fixed []plan) {
 	slices.SortFunc(x.report.Failures, func(a, b Failure) int { return strings.Compare(a.Plan, b.Plan) })
 }
 
-// attempt runs a plan and takes down its outcome. A plan whose faults did not all
-// happen has a second chance: the controller did things in another order.
+// attempt runs a plan and stores its outcome. If a fault did not happen, the plan runs
+// again, because the controller may have acted in another order.
 func (x *explorer) attempt(ctx context.Context, p plan, ref *reference) {
 	var r *run
 	for range 2 {
@@ -312,7 +315,7 @@ func (x *explorer) attempt(ctx context.Context, p plan, ref *reference) {
 		}
 	}
 	if ctx.Err() != nil {
-		return // cut short: it says nothing
+		return // a stopped run has no outcome
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -346,15 +349,14 @@ func (x *explorer) attempt(ctx context.Context, p plan, ref *reference) {
 	x.report.Kinds[p[0].kind] = count
 }
 
-// tooEarly takes in that Converged accepted a state that was not that of the runs
-// without faults yet.
+// tooEarly stores that Converged accepted a state before it was the expected one.
 func (x *explorer) tooEarly(step string, p plan, diff difference) {
 	var fields []string
 	for _, line := range diff[:min(len(diff), 3)] {
 		field, _, _ := strings.Cut(line[len("  + "):], ": ")
 		fields = append(fields, field)
 	}
-	what := fmt.Sprintf("%q: Converged said yes too early: it does not look at %s", step, strings.Join(fields, ", "))
+	what := fmt.Sprintf("%q: Converged accepted the state too early: let it check %s", step, strings.Join(fields, ", "))
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !x.early[what] && len(x.early) < explained {
@@ -363,11 +365,11 @@ func (x *explorer) tooEarly(step string, p plan, diff difference) {
 	}
 }
 
-// explained is how many failing plans are shrunk and get their timeline. A bug
-// shows in many, and the first few say it all.
+// explained bounds the failing plans that are shortened, because one bug fails many
+// plans.
 const explained = 20
 
-// shrink leaves out faults for as long as the plan still fails.
+// shrink removes faults while the plan still fails.
 func (x *explorer) shrink(ctx context.Context, r *run, ref *reference) *run {
 	for smaller := true; smaller && len(r.plan) > 1; {
 		smaller = false
@@ -382,7 +384,7 @@ func (x *explorer) shrink(ctx context.Context, r *run, ref *reference) *run {
 	return r
 }
 
-// A source gives out plans.
+// A source returns the plans of an exploration.
 type source struct {
 	x     *explorer
 	end   time.Time // zero: no bound
@@ -410,8 +412,8 @@ func (x *explorer) source(ref *reference, fixed []plan, began time.Time) *source
 	return s
 }
 
-// next returns the next plan: those that were enumerated, and then, if there is a
-// budget, random ones that begin like these; nil at the end.
+// next returns the next enumerated plan. After them, if there is a budget, it returns
+// random plans that begin with an enumerated one. At the end it returns nil.
 func (s *source) next() plan {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -435,7 +437,7 @@ func (s *source) complete() bool {
 	return len(s.queue) == 0 && !s.cut
 }
 
-// progress says how far it is, now and then.
+// progress logs the counts every ten seconds.
 func (x *explorer) progress(began time.Time, done <-chan struct{}) {
 	ticker := time.NewTicker(10 * time.Second)
 	defer ticker.Stop()
@@ -453,7 +455,7 @@ func (x *explorer) progress(began time.Time, done <-chan struct{}) {
 	}
 }
 
-// sweep removes what the runs have left in a cluster that goes on.
+// sweep removes the objects of the runs from a cluster that is not thrown away.
 func (x *explorer) sweep() error {
 	if x.keep {
 		return nil
@@ -461,8 +463,7 @@ func (x *explorer) sweep() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var errs []error
-	// What the observer has seen may lack the last request of a process that was
-	// killed.
+	// The observer may not have seen the last write of a killed process.
 	for _, gvr := range x.observer.all() {
 		list, err := x.dyn.Resource(gvr).List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -475,7 +476,7 @@ func (x *explorer) sweep() error {
 				continue
 			}
 			client := x.dyn.Resource(gvr).Namespace(obj.GetNamespace())
-			// Nobody is there any more who would remove its finalizers.
+			// The controller that would remove its finalizers has ended.
 			if len(obj.GetFinalizers()) > 0 {
 				_, _ = client.Patch(ctx, obj.GetName(), mergePatch, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 			}

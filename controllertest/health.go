@@ -14,6 +14,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+
+	"github.com/controllerkit/controllerkit/internal/stacks"
 )
 
 const mergePatch = types.MergePatchType
@@ -25,33 +27,15 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// stacks are the goroutines of a run, as far as they carry its label: those that
-// Start has started, and those that they have.
-func stacks(id string) string {
-	var profile bytes.Buffer
-	if err := pprof.Lookup("goroutine").WriteTo(&profile, 1); err != nil {
-		return err.Error()
-	}
-	var found []string
-	want := fmt.Sprintf("%q:%q", label, id)
-	for stack := range strings.SplitSeq(profile.String(), "\n\n") {
-		if strings.Contains(stack, want) {
-			found = append(found, strings.TrimSpace(stack))
-		}
-	}
-	text := strings.Join(found, "\n\n")
-	if len(text) > 8<<10 {
-		text = text[:8<<10] + "\n..."
-	}
-	return text
-}
+// stacksOf returns the stacks of the goroutines of a run.
+func stacksOf(id string) string { return stacks.Labelled(label, id, 8<<10) }
 
-// leaks adds a finding for each run whose goroutines are still there.
+// leaks adds a finding for each run that leaked goroutines.
 func (x *explorer) leaks() error {
 	deadline := time.Now().Add(x.options.StopTimeout)
 	left := x.leftovers()
 	for len(left) > 0 && time.Now().Before(deadline) {
-		time.Sleep(50 * time.Millisecond) // nothing tells when a goroutine ends
+		time.Sleep(50 * time.Millisecond) // the end of a goroutine is no event
 		left = x.leftovers()
 	}
 	x.mu.Lock()
@@ -60,14 +44,14 @@ func (x *explorer) leaks() error {
 		p := x.plans[id]
 		x.report.Failures = append(x.report.Failures, Failure{
 			Plan:     p.String(),
-			Findings: []Finding{{Health, fmt.Sprintf("goroutines are left %v after the run:\n%s", x.options.StopTimeout, stacks(id))}},
+			Findings: []Finding{{Health, fmt.Sprintf("goroutines are left %v after the run:\n%s", x.options.StopTimeout, stacksOf(id))}},
 			Replay:   x.replay(p),
 		})
 	}
 	return nil
 }
 
-// leftovers are the runs with goroutines.
+// leftovers returns the ids of the runs with goroutines.
 func (x *explorer) leftovers() []string {
 	var profile bytes.Buffer
 	if err := pprof.Lookup("goroutine").WriteTo(&profile, 1); err != nil {
@@ -84,10 +68,9 @@ func (x *explorer) leftovers() []string {
 	return slices.Compact(ids)
 }
 
-// client-go lets a panic in one of its goroutines end the process. While
-// explorations go on it becomes a finding instead: client-go's own switch for
-// that is a variable of its package, so what was there has to be put back by the
-// last one.
+// client-go lets a panic in one of its goroutines end the process. While explorations
+// run, the panic is a finding instead. The switch of client-go is a package-level
+// variable, so the last exploration restores its value.
 var panics struct { //nolint:gochecknoglobals // as what it guards is
 	sync.Mutex
 	explorers []*explorer
@@ -114,8 +97,8 @@ func catchPanics(x *explorer) (restore func()) {
 	}
 }
 
-// panicked finds the run that a panic belongs to by the label of this goroutine,
-// which only the profile tells.
+// panicked finds the run of a panic by the label of this goroutine, which only the
+// profile contains.
 func panicked(_ context.Context, v any) {
 	var profile bytes.Buffer
 	_ = pprof.Lookup("goroutine").WriteTo(&profile, 1)
@@ -141,5 +124,5 @@ func panicked(_ context.Context, v any) {
 			}
 		}
 	}
-	panic(v) // it is none of the controllers'
+	panic(v) // not a controller's goroutine
 }

@@ -19,11 +19,11 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest/fault"
 )
 
-// label marks the goroutines of a run in profiles, with its id.
+// label is the pprof label of the goroutines of a run. Its value is the id of the run.
 const label = "controllertest"
 
-// maxRestarts bounds how often a controller may end by itself in a run with
-// faults: something restarts it then, as in a cluster.
+// maxRestarts bounds how often a controller may end by itself in a run with faults. The
+// explorer restarts it, as a cluster does.
 const maxRestarts = 20
 
 // An incarnation is one process of the controller.
@@ -42,10 +42,10 @@ type incarnation struct {
 	effects effects    // guarded by run.mu
 }
 
-// A lengther is a queue as Env.Queue takes it.
+// A lengther is a queue for Env.Queue.
 type lengther = interface{ Len() int }
 
-// effects are faults that wait for their request.
+// effects are faults that apply to a later request.
 type effects struct {
 	noBookmark  string        // the next watch-list of this resource does not end
 	travelTo    string        // a resource version
@@ -59,7 +59,7 @@ func (r *run) launch(replica int) { r.launchWith(replica, effects{}) }
 func (r *run) launchWith(replica int, e effects) {
 	i := &incarnation{run: r, replica: replica, ended: make(chan struct{}), effects: e}
 	var err error
-	if i.Incarnation, err = fault.New(r.x.config, i.on, r.answered); err != nil {
+	if i.Incarnation, err = fault.New(r.x.config, i.on, r.responded); err != nil {
 		r.find(Health, "%v", err)
 		return
 	}
@@ -111,7 +111,7 @@ func (i *incarnation) start(ctx context.Context, env *Env) (err error) {
 	return i.run.x.scenario.Start(ctx, i.Config(), env)
 }
 
-// endedByItself restarts a process that nobody killed.
+// endedByItself restarts a process that ended before it was killed.
 func (i *incarnation) endedByItself(err error) {
 	r := i.run
 	i.die()
@@ -155,7 +155,7 @@ func (i *incarnation) await() {
 	select {
 	case <-i.ended:
 	case <-timer.C:
-		i.run.find(Health, "Start has not returned %v after its context was done; it is at\n%s", i.run.x.options.StopTimeout, stacks(i.run.id))
+		i.run.find(Health, "Start has not returned %v after its context was done; its goroutines are\n%s", i.run.x.options.StopTimeout, stacksOf(i.run.id))
 	}
 }
 
@@ -167,7 +167,7 @@ func (i *incarnation) addQueue(q lengther) {
 
 func (i *incarnation) addQueueLocked(q lengther) { i.queues = append(i.queues, q) }
 
-// on decides what happens to a request.
+// on returns the fault of a request.
 func (i *incarnation) on(op *fault.Op) fault.Fault {
 	r := i.run
 	if op.Verb == "update" && !unobserved(op.Resource) {
@@ -200,8 +200,7 @@ func (i *incarnation) on(op *fault.Op) fault.Fault {
 	return i.operateLocked(o, r.signatureLocked(op))
 }
 
-// operateLocked counts an operation and returns the fault that happens to it. It
-// unlocks.
+// operateLocked counts an operation and returns its fault. It unlocks r.mu.
 func (i *incarnation) operateLocked(o operation, signature string) fault.Fault {
 	r := i.run
 	o.id, o.step, o.users = r.countLocked(signature), r.step, r.usersLocked()
@@ -231,7 +230,7 @@ func (i *incarnation) operateLocked(o operation, signature string) fault.Fault {
 		}
 	}
 	if o.write {
-		// There is no rest while it is under way.
+		// There is no rest before it has ended.
 		r.underway++
 		f.Finally = func() {
 			r.mu.Lock()
@@ -257,7 +256,7 @@ func (i *incarnation) operateLocked(o operation, signature string) fault.Fault {
 	return f
 }
 
-// external makes an external call, and what happens to it.
+// external makes an external call and applies its fault.
 func (i *incarnation) external(ctx context.Context, name string, call func(context.Context) error) error {
 	r := i.run
 	if i.ctx.Err() != nil {
@@ -276,7 +275,7 @@ func (i *incarnation) external(ctx context.Context, name string, call func(conte
 		err := call(ctx)
 		after := r.env.Cloud.Resources()
 		if !slices.EqualFunc(before, after, sameResource) {
-			// The write that caused this call was stored before it; one that this call
+			// The write that caused this call was stored before it. A write that this call
 			// causes is stored after it.
 			version := r.revisionNow(context.WithoutCancel(ctx))
 			r.mu.Lock()
@@ -300,8 +299,8 @@ func (r *run) revisionNow(ctx context.Context) (version string) {
 	return version
 }
 
-// apart calls f in a goroutine that is none of the run's: a connection that the
-// explorer makes in it is not the controller's, although the controller waits.
+// apart calls f in a goroutine without the label of the run, because the connections that
+// f makes are the explorer's. It waits for f.
 func apart(f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -312,8 +311,8 @@ func apart(f func()) {
 	<-done
 }
 
-// goes is wg.Go for what is none of the controller's either. Once the run is over
-// it does nothing: stop waits for what was begun before.
+// goes is wg.Go without the label of the run. After the run is over it has no effect,
+// because stop already waits.
 func (r *run) goes(f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest/fault"
 )
 
-// reflectorLocked is what happens to the lists and watches of caches.
+// reflectorLocked returns the fault of a list or a watch of a cache.
 func (i *incarnation) reflectorLocked(op *fault.Op) fault.Fault {
 	var f fault.Fault
 	watchList := op.Query.Get("sendInitialEvents") == "true"
@@ -22,7 +22,7 @@ func (i *incarnation) reflectorLocked(op *fault.Op) fault.Fault {
 		f.NoBookmark = stallTime
 		f.Before = i.run.silence(stallTime) // the cache waits
 	case e.travels == op.Resource && watchList:
-		// As of a server without watch-lists: the client falls back to a list.
+		// A server without watch-lists responds so, and the client falls back to a list.
 		f.Response = &fault.Response{Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"}
 	case e.travels == op.Resource && op.Verb == "list":
 		if op.Query.Get("resourceVersion") == "0" {
@@ -31,20 +31,20 @@ func (i *incarnation) reflectorLocked(op *fault.Op) fault.Fault {
 		}
 	case e.travels == op.Resource && op.Verb == "watch":
 		e.travels = ""
-		f.Delay = holdTime // the watch cache that it came from is late
+		f.Delay = holdTime // the watch cache of the old list is late
 	}
 	return f
 }
 
-// How long faults last.
+// The durations of faults.
 const (
 	holdTime  = 400 * time.Millisecond
 	stallTime = 2 * time.Second
 	dripTime  = 600 * time.Millisecond
 )
 
-// injectLocked turns a fault of the plan into what happens to the operation. It
-// reports whether the fault can happen now.
+// injectLocked returns the fault of an operation for an injection of the plan. It reports
+// whether the fault can happen now.
 func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 	r := i.run
 	if j.kind.scope() == watchedResource && j.kind != TimeTravel && j.kind != NoBookmark && i.Streams(j.about) == 0 {
@@ -89,7 +89,7 @@ func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 		f.Response = status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, 1)
 		f.Before = r.silence(time.Second)
 	case CommitThen503:
-		// Long enough for the next step to come before it is sent again.
+		// Long enough for the next step to begin before client-go repeats the request.
 		f.Response, f.Commit = status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, 3), true
 	case InternalError:
 		f.Response = status(http.StatusInternalServerError, metav1.StatusReasonInternalError, 0)
@@ -130,8 +130,8 @@ func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 	return f, true
 }
 
-// expire makes the versions of a resource up to now too old to watch from, as a
-// compaction does: for good, and for every process.
+// expire makes the present and earlier versions of a resource too old to watch from, for
+// every process, as a compaction does.
 func (r *run) expire(resource string) {
 	version := parseRevision(r.revisionNow(context.Background()))
 	r.mu.Lock()
@@ -140,17 +140,17 @@ func (r *run) expire(resource string) {
 }
 
 func (r *run) isExpiredLocked(resource, version string) bool {
-	revision := parseRevision(version) // of "" and "0", which mean any, it is 0
+	revision := parseRevision(version) // 0 for "" and "0", which mean any version
 	return revision > 0 && revision < r.expired[resource]
 }
 
-// silence begins a time in which the controller may do nothing because of a fault,
-// such as that of a Retry-After, so that it is not taken for rest.
+// silence returns a function that postpones rest for a time in which a fault, such as a
+// Retry-After, keeps the controller waiting.
 func (r *run) silence(d time.Duration) func() {
 	return func() { r.after(d+holdTime, func() {}) }
 }
 
-// after ends a fault some time later.
+// after calls end after a time, and postpones rest until then.
 func (r *run) after(d time.Duration, end func()) {
 	done := r.begin()
 	r.goes(func() {

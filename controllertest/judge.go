@@ -18,17 +18,17 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
 )
 
-// A reference is what the runs without faults agree on.
+// A reference holds the common operations, states and events of the runs without faults.
 type reference struct {
 	operations []operation
 	skipped    []string
 	rests      []checkpoint
 	masked     map[string]bool // paths of rests that differ between the runs
-	added      map[string]int  // events by masked object: the most of any run
+	added      map[string]int  // the maximum of events of a run, by masked object
 	deleted    map[string]int
 }
 
-// judge compares a run that came to its end with the reference.
+// judge compares a complete run with the reference.
 func (r *run) judge(ref *reference) {
 	for n, have := range r.rests {
 		if !r.comparable(n, ref) {
@@ -57,9 +57,9 @@ func (r *run) judge(ref *reference) {
 	}
 }
 
-// comparable reports whether a rest must be that of the runs without faults. Without
-// the object that a user of the plan has deleted the story goes on otherwise, but it
-// ends the same. So it does if the next step comes before a request is sent again.
+// comparable reports whether the state after a step must be the expected one. If the plan
+// deletes an object, or the next step begins before client-go repeats a request, only
+// the last state is the same.
 func (r *run) comparable(n int, ref *reference) bool {
 	last := len(ref.rests) - 1
 	return n == last || n < last && !r.plan.has(UserDelete) && !r.plan.has(CommitThen503)
@@ -93,7 +93,7 @@ func (r *run) maskedKeyLocked(k objectKey) string {
 	return name
 }
 
-// checkInvariants replays what was observed, in the order of revisions.
+// checkInvariants replays the observed events in the order of revisions.
 func (r *run) checkInvariants() {
 	if len(r.x.scenario.Invariants) == 0 {
 		return
@@ -101,7 +101,7 @@ func (r *run) checkInvariants() {
 	r.mu.Lock()
 	history := slices.Clone(r.history)
 	r.mu.Unlock()
-	// Two events of one revision are a write and what came of it at once.
+	// Two events of one revision are a write and an external call that it caused.
 	slices.SortStableFunc(history, func(a, b event) int {
 		switch {
 		case a.revision < b.revision:
@@ -138,8 +138,8 @@ func (r *run) checkInvariants() {
 	}
 }
 
-// normalizeLocked is the state as text by path, without what differs from one run
-// to the next by nature: versions, times, generated names.
+// normalizeLocked returns the state as values by path, without versions, times, generated
+// names and other values that differ in each run.
 func (r *run) normalizeLocked(s *State) map[string]any {
 	flat := map[string]any{}
 	present := map[types.UID]objectKey{}
@@ -229,7 +229,7 @@ func flatten(path string, v any, generation int64, masks func(string) string, in
 	switch v := v.(type) {
 	case map[string]any:
 		for k, inner := range v {
-			// How far behind it is matters, not how often the spec was changed.
+			// The lag is compared, not the number of changes of the spec.
 			if n, ok := inner.(int64); ok && k == "observedGeneration" && generation > 0 {
 				inner = "<of the present generation>"
 				if n != generation {
@@ -241,7 +241,7 @@ func flatten(path string, v any, generation int64, masks func(string) string, in
 	case []any:
 		seen := map[string]int{}
 		for n, inner := range v {
-			// Lists of named things are compared by name.
+			// Elements with a name are compared by name.
 			index := strconv.Itoa(n)
 			if m, ok := inner.(map[string]any); ok {
 				for _, key := range []string{"type", "name", "uid"} {
@@ -252,12 +252,12 @@ func flatten(path string, v any, generation int64, masks func(string) string, in
 				}
 			}
 			if seen[index]++; seen[index] > 1 {
-				index += fmt.Sprintf(" (%d)", seen[index]) // none must hide another
+				index += fmt.Sprintf(" (%d)", seen[index]) // paths are unique
 			}
 			flatten(path+"["+index+"]", inner, generation, masks, into)
 		}
 	case string:
-		// Two runs may have one time by chance, as many are whole seconds.
+		// Two runs may have the same time by chance.
 		if _, err := time.Parse(time.RFC3339, v); err == nil {
 			v = "<time>"
 		}
@@ -267,7 +267,7 @@ func flatten(path string, v any, generation int64, masks func(string) string, in
 	}
 }
 
-// differences lists what is not the same in two rests.
+// differences lists the paths with different values in two states.
 func differences(want, have map[string]any, masked map[string]bool, rest int) []string {
 	var diff []string
 	union := maps.Clone(want)
@@ -313,10 +313,9 @@ func describe(resources []cloud.Resource) string {
 
 func revision(obj *unstructured.Unstructured) uint64 { return parseRevision(obj.GetResourceVersion()) }
 
-// parseRevision orders versions of different resources. The API server makes them
-// of one etcd's revisions, which is what the explorer's own servers and all of
-// kube-apiserver's do; where it is not so, an invariant over several resources
-// cannot be checked.
+// parseRevision returns a resource version as a revision of etcd, so that versions of
+// different resources can be compared. kube-apiserver uses revisions of one etcd, unless
+// it is configured with several.
 func parseRevision(version string) uint64 {
 	n, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {

@@ -1,50 +1,50 @@
 package controllertest
 
-// A Kind is a kind of fault. Each does only what a process, a network, a proxy, a
-// kube-apiserver or a user may do: requests and streams are delayed, cut or
-// answered with what a server may answer, never forged or reordered.
+// A Kind is a kind of fault. A process, a network, a proxy, a kube-apiserver or a user
+// can cause each of them: requests and streams are delayed or cut, or get a response
+// that a server can send. Objects and events are never forged or reordered.
 type Kind string
 
-// The kinds. "The operation" is the request, or the external call, at which the
-// plan injects the fault.
+// The kinds. "The operation" is the request or the external call at which the plan
+// injects the fault.
 const (
 	// The process is killed, and another one started.
 	CrashBefore Kind = "crash-before" // before the operation
-	CrashAfter  Kind = "crash-after"  // when it has happened; its answer is lost
-	TimeTravel  Kind = "time-travel"  // CrashBefore, and the next incarnation's lists of one resource that accept any version (resourceVersion=0) show an old one
+	CrashAfter  Kind = "crash-after"  // after the operation; its response is lost
+	TimeTravel  Kind = "time-travel"  // CrashBefore, and the next process gets an old list of one resource if it accepts any version (resourceVersion=0)
 
 	// The network.
-	DropRequest  Kind = "drop-request"  // connection reset; it has not happened
-	LostResponse Kind = "lost-response" // connection reset; it has happened
-	ResetConns   Kind = "reset"         // all connections of the process are reset while it is under way
-	Slow         Kind = "slow"          // its answer arrives drop by drop
-	Truncated    Kind = "truncated"     // its answer breaks off
+	DropRequest  Kind = "drop-request"  // connection reset before the operation
+	LostResponse Kind = "lost-response" // connection reset after the operation
+	ResetConns   Kind = "reset"         // all connections of the process are reset during the operation
+	Slow         Kind = "slow"          // the body of the response arrives slowly
+	Truncated    Kind = "truncated"     // the body of the response is cut
 
-	// Answers of the API server, or of what stands before it. It has not happened,
-	// but for CommitThen503.
+	// Responses of the API server or a proxy. The operation has no effect, except with
+	// CommitThen503.
 	Conflict        Kind = "409"
 	Forbidden       Kind = "403"
 	Invalid         Kind = "422"
 	TooManyRequests Kind = "429"        // with Retry-After: 1
 	Unavailable     Kind = "503"        // with Retry-After: 1
-	CommitThen503   Kind = "commit-503" // with Retry-After: 3, although it has happened: client-go then sends it again
+	CommitThen503   Kind = "commit-503" // with Retry-After: 3 after the operation: client-go then repeats it
 	InternalError   Kind = "500"
 	Timeout         Kind = "504"
 
 	// The watches of one resource, from the moment before the operation.
-	Hold        Kind = "hold"        // deliver nothing for some time: the cache is stale
-	HoldRelist  Kind = "hold-relist" // the same, and then end with 410: what was in between is never seen
-	Gone        Kind = "410"         // end with 410 Expired in the stream
-	GoneAtStart Kind = "410-start"   // are cut, and the next attempt to establish one is answered with 410
-	NoBookmark  Kind = "no-bookmark" // CrashBefore, and the next incarnation's first watch-list is never told that the initial list is complete, and is cut in the end
-	Stall       Kind = "stall"       // deliver nothing for longer, and are cut then
+	Hold        Kind = "hold"        // deliver no events for some time, so the cache is stale
+	HoldRelist  Kind = "hold-relist" // Hold, then 410: the events in between are never delivered
+	Gone        Kind = "410"         // end with a 410 event
+	GoneAtStart Kind = "410-start"   // are cut, and the next watch request fails with 410
+	NoBookmark  Kind = "no-bookmark" // CrashBefore, and the next process's first watch-list gets no bookmark that ends the initial list, and is cut
+	Stall       Kind = "stall"       // deliver no events for longer, and are cut then
 
-	// A paused process. With Replicas more than 1 another one may become the leader.
+	// A paused process. If Replicas is more than 1, another one may become the leader.
 	Pause       Kind = "pause"        // the operation arrives late
-	Freeze      Kind = "freeze"       // everything of the process stands still
-	SlowRenewal Kind = "slow-renewal" // the answer to the next renewal of a Lease arrives late
+	Freeze      Kind = "freeze"       // all requests, responses and events of the process are delayed
+	SlowRenewal Kind = "slow-renewal" // the response to the next renewal of a Lease is late
 
-	// A user, right before the operation.
+	// An action of the user, right before the operation.
 	UserDelete   Kind = "user-delete"
 	UserEdit     Kind = "user-edit"     // adds an annotation
 	UserRecreate Kind = "user-recreate" // deletes the object, waits, and creates it again

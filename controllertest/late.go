@@ -8,14 +8,13 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// lateness measures how long the observer has been behind: from the answer to a
-// write until the event of it. A controller has Options.Settle to come to rest. It
-// sees the cluster by watches as the observer does, so where not even the observer
-// saw what was written the machine was busy, and that time is not the controller's.
+// lateness measures how long the observer is behind: from the response to a write until
+// its event. Watches of the controller are as late as those of the observer on a busy
+// machine, so this time does not count for Options.ConvergeTimeout.
 type lateness struct {
-	awaited map[types.UID]uint64 // the version that a write was answered with
-	seen    map[types.UID]uint64 // the last one that was observed; MaxUint64 if the object is gone
-	since   time.Time            // when there began to be awaited ones
+	awaited map[types.UID]uint64 // the version in the response to a write
+	seen    map[types.UID]uint64 // the last observed version; MaxUint64 if the object is deleted
+	since   time.Time            // when awaited was empty last
 	total   time.Duration        // before since
 }
 
@@ -23,8 +22,8 @@ func newLateness() lateness {
 	return lateness{awaited: map[types.UID]uint64{}, seen: map[types.UID]uint64{}}
 }
 
-// answered takes in that a write of the object was answered with a version.
-func (l *lateness) answered(uid types.UID, version uint64, now time.Time) {
+// responded stores the version in the response to a write of an object.
+func (l *lateness) responded(uid types.UID, version uint64, now time.Time) {
 	if uid == "" || version <= max(l.seen[uid], l.awaited[uid]) {
 		return
 	}
@@ -34,8 +33,8 @@ func (l *lateness) answered(uid types.UID, version uint64, now time.Time) {
 	l.awaited[uid] = version
 }
 
-// observed takes in an event. The answer to an update that removes the last
-// finalizer has a version that no event has: the deletion stands for all.
+// observed stores the version of an event. If an update removes the last finalizer, no
+// event has the version of its response, so a deletion ends the wait for all versions.
 func (l *lateness) observed(uid types.UID, version uint64, kind watch.EventType, now time.Time) {
 	if kind == watch.Deleted {
 		version = math.MaxUint64
@@ -50,10 +49,10 @@ func (l *lateness) observed(uid types.UID, version uint64, kind watch.EventType,
 	}
 }
 
-// reset begins to measure anew.
+// reset restarts the measurement.
 func (l *lateness) reset(now time.Time) { l.since, l.total = now, 0 }
 
-// sum is how long the observer has been behind since reset.
+// sum returns how long the observer was behind since reset.
 func (l *lateness) sum(now time.Time) time.Duration {
 	if len(l.awaited) > 0 {
 		return l.total + now.Sub(l.since)

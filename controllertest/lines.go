@@ -7,12 +7,12 @@ import (
 	"sync"
 )
 
-// lines is a writer that notes what is written line by line, and keeps the end.
+// lines is a writer that calls note for each line, and keeps the end of the text.
 type lines struct {
 	note func(line string)
 
 	mu   sync.Mutex
-	rest []byte // a line that is not complete
+	rest []byte // an incomplete line
 	tail []byte
 }
 
@@ -41,5 +41,5 @@ func (l *lines) text() string {
 	return string(l.tail)
 }
 
-// discard is where net/http says what the faults of a plan do to its connections.
+// discard returns a logger for net/http's errors about connections, which faults cause.
 func discard() *log.Logger { return log.New(io.Discard, "", 0) }

@@ -8,12 +8,10 @@ import (
 	"net/http"
 )
 
-// onlyMine returns a transport that leaves out of watches the events that are not
-// wanted. Explorations side by side on one server each watch all of it,
-// and decoding the events of all others was most of what they did: with a dozen of
-// them the observers came to be seconds late. Such events are told apart here before
-// they are decoded. What is no event of an object passes, and so does any other
-// answer.
+// onlyMine returns a transport that removes unwanted events from watches before they are
+// decoded. Parallel explorations on one server watch each other's objects, and decoding
+// their events made the observers seconds late. Lines other than events of objects, and
+// responses other than watches, are unchanged.
 func onlyMine(wants func(event []byte) bool) func(http.RoundTripper) http.RoundTripper {
 	return func(next http.RoundTripper) http.RoundTripper {
 		return mineTransport{next: next, wants: wants}
@@ -40,7 +38,7 @@ type mineBody struct {
 	io.Closer
 	lines *bufio.Reader
 	wants func(event []byte) bool
-	line  []byte // what is left of the present one
+	line  []byte // the rest of the present line
 	long  []byte // holds a line that is longer than the reader's buffer
 	err   error
 }
@@ -73,8 +71,8 @@ func (b *mineBody) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// ofObject reports whether a line is an event of an object, as the API server writes
-// them. One that it cannot tell is none, and passes.
+// ofObject reports whether a line is an event of an object in the form of the API server.
+// Lines of another form are not removed.
 func ofObject(line []byte) bool {
 	for _, kind := range []string{"ADDED", "MODIFIED", "DELETED"} {
 		if bytes.HasPrefix(line, []byte(`{"type":"`+kind+`"`)) {

@@ -19,8 +19,7 @@ import (
 	"github.com/controllerkit/controllerkit/watcher"
 )
 
-// An observer watches the cluster with eyes of its own, which no fault reaches:
-// each resource once for all runs. An object belongs to the run whose namespace its
+// An observer watches the cluster without faults, each resource once for all runs. An object belongs to the run whose namespace its
 // namespace or its name contains. A cluster-scoped object of another name belongs to
 // the run that creates it.
 type observer struct {
@@ -34,7 +33,7 @@ type observer struct {
 	runs    map[string]*run // by namespace
 	types   map[string]*observed
 	claims  map[objectKey]*run // cluster-scoped objects whose names do not contain their run's namespace
-	created map[types.UID]bool // those of them that a run has created, in the whole exploration
+	created map[types.UID]bool // the claimed objects that a run has created
 }
 
 // An observed resource.
@@ -51,15 +50,15 @@ func newObserver(ctx context.Context, prefix string) *observer {
 	}
 }
 
-// claim takes in that a run is about to write an object. Watches deliver it before the
-// response arrives, so this is the last moment to learn whose it is.
+// claim stores that a run is about to write an object. A watch can deliver the object
+// before the response arrives.
 func (o *observer) claim(r *run, op *fault.Op) error {
 	if op.Verb != "create" && op.Verb != "apply" || op.Namespace != "" || op.Subresource != "" || unobserved(op.Resource) || o.mine.MatchString(op.Name) {
 		return nil
 	}
 	key := objectKey{resource: op.Resource, name: op.Name}
 	if op.Generated {
-		return fmt.Errorf("%s has a generated name, so nothing tells which run it belongs to: let metadata.generateName contain the namespace of the run", key)
+		return fmt.Errorf("%s has a generated name, so its run is unknown: let metadata.generateName contain the namespace of the run", key)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -85,7 +84,7 @@ func (o *observer) wants(event []byte) bool {
 	return false
 }
 
-// observe sees to it that a resource is watched.
+// observe starts the watch of a resource.
 func (o *observer) observe(gvr schema.GroupVersionResource, namespaced bool) {
 	name := gvr.GroupResource().String()
 	o.mu.Lock()
@@ -96,13 +95,13 @@ func (o *observer) observe(gvr schema.GroupVersionResource, namespaced bool) {
 	t := &observed{gvr: gvr, namespaced: namespaced, synced: make(chan struct{})}
 	o.types[name] = t
 	o.wg.Go(func() {
-		pprof.SetGoroutineLabels(context.Background()) // it is not of the run that happens to be first
+		pprof.SetGoroutineLabels(context.Background()) // without the label of the first run
 		o.watch(name, t)
 	})
 }
 
-// unobserved are resources that are no part of a state: how often they are
-// written is nobody's business, or they are no objects.
+// unobserved reports whether a resource is no part of a state: its writes are not judged,
+// or it has no objects.
 func unobserved(resource string) bool {
 	switch resource {
 	case "events", "events.events.k8s.io", leases, "bindings":
@@ -153,7 +152,7 @@ func (o *observer) gvr(resource string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{}
 }
 
-// all are the resources that were written.
+// all returns the written resources.
 func (o *observer) all() []schema.GroupVersionResource {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -164,8 +163,8 @@ func (o *observer) all() []schema.GroupVersionResource {
 	return found
 }
 
-// isMine reports whether an object belongs to a run, a present or a past one. created
-// tells that a run has just created it, and not only written it.
+// isMine reports whether an object belongs to a run of this exploration. created reports
+// that a run has just created it, and not only written it.
 func (o *observer) isMine(resource string, obj *unstructured.Unstructured, created bool) bool {
 	if o.mine.MatchString(obj.GetNamespace()) || o.mine.MatchString(obj.GetName()) {
 		return true
@@ -192,7 +191,7 @@ func (o *observer) remove(r *run) {
 	o.mu.Unlock()
 }
 
-// resources are those that are watched, and whose watch has begun.
+// resources returns the watched resources after their watches have begun.
 func (o *observer) resources(ctx context.Context) (map[string]*observed, error) {
 	o.mu.Lock()
 	all := maps.Clone(o.types)

@@ -10,17 +10,16 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/json" // numbers as in what clients decode
+	"k8s.io/apimachinery/pkg/util/json" // numbers as in the objects of clients
 	"sigs.k8s.io/yaml"
 
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
 	"github.com/controllerkit/controllerkit/controllertest/fault"
 )
 
-// An operation is something at which faults happen: a request of the controller
-// that is no list or watch of a cache, or an external call. Runs of one story do not
-// make them in the same order, nor equally many. So one is known by what it does,
-// its signature, and by how many of the same came before it.
+// An operation is a request of the controller, other than a list or a watch of a cache, or
+// an external call. Runs of one script make operations in different orders and numbers,
+// so an operation is named by its signature and the number of equal ones before it.
 type operation struct {
 	id       string // signature#occurrence
 	write    bool
@@ -31,7 +30,8 @@ type operation struct {
 	watched  []string // resources that the process watched
 }
 
-// signature is what a request does: verb, resource, masked name, changed fields.
+// signatureLocked returns the effect of a request: verb, resource, masked name and changed
+// fields.
 func (r *run) signatureLocked(op *fault.Op) string {
 	resource := op.Resource
 	if op.Subresource != "" {
@@ -50,12 +50,12 @@ func (r *run) signatureLocked(op *fault.Op) string {
 	return tidy(s)
 }
 
-// tidy removes what has a meaning in plans.
+// tidy replaces the characters with a meaning in plans.
 func tidy(s string) string {
 	return strings.NewReplacer("(", "[", ")", "]", "@", "~", "#", "~", "<", "[", ">", "]", " + ", " ~ ", "\n", " ").Replace(s)
 }
 
-// maskLocked replaces what differs between runs in a name.
+// maskLocked replaces the parts of a name that differ in each run.
 func (r *run) maskLocked(name string) string {
 	if masked, ok := r.generated[name]; ok {
 		name = masked
@@ -72,7 +72,7 @@ func (r *run) maskLocked(name string) string {
 	})
 }
 
-// learnIDsLocked remembers the ids that the cloud chose.
+// learnIDsLocked stores the ids that the cloud chose.
 func (r *run) learnIDsLocked(resources []cloud.Resource) {
 	for _, c := range resources {
 		if c.ID != c.Name {
@@ -81,7 +81,7 @@ func (r *run) learnIDsLocked(resources []cloud.Resource) {
 	}
 }
 
-// maskIDs replaces what may be an id of the cloud's in a text.
+// maskIDs replaces possible ids of the cloud in a text.
 func maskIDs(s string, mask func(id string) string) string {
 	if !strings.Contains(s, "id-") {
 		return s
@@ -130,7 +130,7 @@ func (r *run) fieldsLocked(op *fault.Op) []string {
 	return slices.Compact(paths)
 }
 
-// updated is the object of an update, and the version that it was made from.
+// updated returns the object of an update, and its base version.
 func updated(op *fault.Op) (object map[string]any, version string) {
 	if json.Unmarshal(op.Body, &object) != nil {
 		return nil, ""
@@ -140,9 +140,8 @@ func updated(op *fault.Op) (object map[string]any, version string) {
 	return object, version
 }
 
-// awaitBase waits until the version that an update was made from is known: the
-// controller may have seen it before the user had the answer, and before the
-// observer.
+// awaitBase waits until the base version of an update is known, because the controller may
+// have seen it before the observer and before the user had the response.
 func (r *run) awaitBase(ctx context.Context, op *fault.Op) {
 	_, version := updated(op)
 	if version == "" {
@@ -162,8 +161,8 @@ func (r *run) awaitBase(ctx context.Context, op *fault.Op) {
 
 const baseTimeout = 200 * time.Millisecond
 
-// changed lists the paths to a depth of two that differ. If from is nil, to is a
-// patch, in which null means something too.
+// changed lists the different paths to a depth of two. If from is nil, to is a patch, and
+// a null in it is a change.
 func changed(from, to map[string]any) []string {
 	var paths []string
 	for _, top := range keys(from, to) {
@@ -207,8 +206,8 @@ func ignoredField(path string) bool {
 	return false
 }
 
-// countLocked is the operation's id: the signature and how many of the same there
-// were since the last fault.
+// countLocked returns the id of an operation: the signature and its number since the last
+// fault.
 func (r *run) countLocked(signature string) string {
 	r.counts[signature]++
 	return fmt.Sprintf("%s#%d", signature, r.counts[signature])

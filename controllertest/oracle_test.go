@@ -23,7 +23,7 @@ const dropped = "drop-request@create configmaps a-copy#1"
 func quick(t testing.TB, plans ...string) controllertest.Options {
 	return controllertest.Options{
 		Config: testserver.Config(t), KeepNamespaces: true, Plans: plans, Parallel: 8,
-		Settle: 10 * time.Second, StopTimeout: 5 * time.Second,
+		ConvergeTimeout: 10 * time.Second, StopTimeout: 5 * time.Second,
 	}
 }
 
@@ -91,7 +91,7 @@ func TestOracles(t *testing.T) {
 		}, {
 			name: "liveness", plan: dropped, oracle: controllertest.Liveness,
 			copier: copier{failed: func(context.Context, *copying) error { return errStop }},
-			with:   func(_ *controllertest.Scenario, o *controllertest.Options) { o.Settle = 3 * time.Second },
+			with:   func(_ *controllertest.Scenario, o *controllertest.Options) { o.ConvergeTimeout = 3 * time.Second },
 			want:   []string{"not converged 3s after the last fault or step: a is there: true, a-copy is there: false"},
 		}, {
 			name: "quiescence by writes", plan: dropped, oracle: controllertest.Quiescence,
@@ -103,13 +103,13 @@ func TestOracles(t *testing.T) {
 				return nil
 			}},
 			with: func(_ *controllertest.Scenario, o *controllertest.Options) {
-				o.Quiet, o.Settle = time.Second, 4*time.Second // no pause of a busy machine is a rest
+				o.QuietPeriod, o.ConvergeTimeout = time.Second, 4*time.Second // no pause of a busy machine is a rest
 			},
 			want: []string{"no rest of 1s within 4s", "the last writes: ", "patch configmaps a-copy metadata.annotations#"},
 		}, {
 			name: "quiescence by a queue", plan: dropped, oracle: controllertest.Quiescence,
 			copier: copier{failed: func(_ context.Context, c *copying) error { c.env.Queue(queueOf(2)); return nil }},
-			with:   func(_ *controllertest.Scenario, o *controllertest.Options) { o.Settle = 3 * time.Second },
+			with:   func(_ *controllertest.Scenario, o *controllertest.Options) { o.ConvergeTimeout = 3 * time.Second },
 			want:   []string{"a queue is not empty at rest: Len() is 2"},
 		}, {
 			name: "an error of Start is a restart", plan: dropped,
@@ -131,7 +131,7 @@ func TestOracles(t *testing.T) {
 					},
 				}
 			}(),
-			with: func(_ *controllertest.Scenario, o *controllertest.Options) { o.Settle = 6 * time.Second },
+			with: func(_ *controllertest.Scenario, o *controllertest.Options) { o.ConvergeTimeout = 6 * time.Second },
 			also: controllertest.Liveness,
 			want: []string{"the process ended 20 times by itself, the last time with: spoilt"},
 		}, {
@@ -156,7 +156,7 @@ func TestOracles(t *testing.T) {
 				}
 			}(),
 			with: func(_ *controllertest.Scenario, o *controllertest.Options) { o.StopTimeout = time.Second },
-			want: []string{"Start has not returned 1s after its context was done; it is at", "oracle_test.go"},
+			want: []string{"Start has not returned 1s after its context was done; its goroutines are", "oracle_test.go"},
 		}, {
 			name: "a goroutine is left", plan: dropped, oracle: controllertest.Health,
 			copier: copier{failed: func(context.Context, *copying) error { go func() { <-forever }(); return nil }},
@@ -219,7 +219,7 @@ func TestTimeline(t *testing.T) {
 	}
 	for _, part := range []string{
 		"process 1 starts", "user: create a", "user: create configmaps a", "process 1: create configmaps a-copy#1",
-		"FAULT " + dropped, "user: users delete what they made", "FINDING end state: ",
+		"FAULT " + dropped, "user: the user deletes the created objects", "FINDING end state: ",
 	} {
 		_, rest, found := strings.Cut(timeline, part)
 		if !found {
@@ -252,7 +252,7 @@ func TestFaultKinds(t *testing.T) {
 	}
 	o := quick(t, plans...)
 	o.Parallel = 16
-	o.Settle = 20 * time.Second
+	o.ConvergeTimeout = 20 * time.Second
 	s := (&copier{}).scenario()
 	s.Pause = 300 * time.Millisecond
 	report := run(t, s, o)

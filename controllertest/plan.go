@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// A plan is what goes wrong in a run, one after the other. Its text is
+// A plan is the list of faults of a run, in their order. Its text is
 //
 //	kind@operation
 //	kind(about)@operation
 //	time-travel(resource<operation)@operation
 //	... + ...
 //
-// where about is the resource whose watches are meant, or the user's object, and
-// an operation is what it does and how many such there were since the fault before.
+// where about is a watched resource or an object of the user, and an operation is its
+// effect and its number since the fault before.
 type plan []injection
 
 // An injection is one fault of a plan.
@@ -26,8 +26,8 @@ type injection struct {
 	from  string // the operation before which the old list was taken; "start" is the beginning of the run
 	at    string // the operation at which it happens
 
-	// If after is not 0 the fault is still open: a kind that fits is chosen at that
-	// operation, counted from the fault before.
+	// If after is not 0, the fault is not chosen yet: a kind that fits is chosen at the
+	// operation with this number since the fault before.
 	after int
 	rng   *rand.Rand
 }
@@ -57,7 +57,7 @@ func parsePlan(text string) (plan, error) {
 	for part := range strings.SplitSeq(text, " + ") {
 		what, at, ok := strings.Cut(strings.TrimSpace(part), "@")
 		if !ok || !strings.Contains(at, "#") {
-			return nil, fmt.Errorf("plan %q: %q has no operation: write kind@operation#occurrence, as reports do", text, part)
+			return nil, fmt.Errorf("plan %q: %q has no operation: write kind@operation#occurrence, as in a report", text, part)
 		}
 		if n, err := strconv.Atoi(at[strings.LastIndexByte(at, '#')+1:]); err != nil || n < 1 {
 			return nil, fmt.Errorf("plan %q: %q does not end in an occurrence: write #1 for the first such operation; it counts from 1", text, at)
@@ -68,15 +68,15 @@ func parsePlan(text string) (plan, error) {
 			j.about, j.from, _ = strings.Cut(strings.TrimSuffix(about, ")"), "<")
 		}
 		if !slices.Contains(AllFaults(), j.kind) {
-			return nil, fmt.Errorf("plan %q: there is no kind %q; there are %v", text, j.kind, AllFaults())
+			return nil, fmt.Errorf("plan %q: kind %q does not exist: use one of %v", text, j.kind, AllFaults())
 		}
 		switch scope := j.kind.scope(); {
 		case scope != anyOperation && j.about == "":
-			return nil, fmt.Errorf("plan %q: %s needs to say of what: %s(...)@operation", text, j.kind, j.kind)
+			return nil, fmt.Errorf("plan %q: %s has no object or resource: write %s(...)@operation", text, j.kind, j.kind)
 		case scope == anyOperation && j.about != "", j.kind != TimeTravel && j.from != "":
-			return nil, fmt.Errorf("plan %q: %s takes nothing in parentheses like %q", text, j.kind, what)
+			return nil, fmt.Errorf("plan %q: %s takes no parentheses such as in %q: remove them", text, j.kind, what)
 		case j.kind == TimeTravel && j.from == "":
-			return nil, fmt.Errorf("plan %q: %s needs to say from when: %s(resource<operation)@operation", text, j.kind, j.kind)
+			return nil, fmt.Errorf("plan %q: %s has no earlier operation: write %s(resource<operation)@operation", text, j.kind, j.kind)
 		}
 		p = append(p, j)
 	}
@@ -87,7 +87,7 @@ func (p plan) has(kind Kind) bool {
 	return slices.ContainsFunc(p, func(j injection) bool { return j.kind == kind })
 }
 
-// scope is what a kind of fault is about, besides an operation.
+// A scope is the kind of the target of a fault, in addition to its operation.
 type scope int
 
 const (
@@ -106,7 +106,7 @@ func (k Kind) scope() scope {
 	return anyOperation
 }
 
-// fits reports whether there is any sense in a fault of the kind at an operation.
+// fits reports whether a fault of the kind can have an effect at an operation.
 func (k Kind) fits(op operation) bool {
 	switch k {
 	case Conflict, Forbidden, Invalid, TooManyRequests, Unavailable, CommitThen503, Slow, ResetConns:
@@ -116,7 +116,7 @@ func (k Kind) fits(op operation) bool {
 	case DropRequest:
 		return true
 	case SlowRenewal:
-		return false // enumerated where there are renewals
+		return false // enumerated if the controller renews a Lease
 	}
 	return op.write // external calls count as writes
 }

@@ -43,13 +43,13 @@ func TestBadPlans(t *testing.T) {
 		{"409@create configmaps a#0", "counts from 1"},
 		{"409@create configmaps a#x", "counts from 1"},
 		{"409@create configmaps a#1 + ", "has no operation"},
-		{"meteor@create configmaps a#1", `there is no kind "meteor"; there are [crash-before`},
-		{"hold@create configmaps a#1", "hold needs to say of what: hold(...)@operation"},
-		{"user-delete@create configmaps a#1", "user-delete needs to say of what: user-delete(...)@operation"},
-		{"409(configmaps)@create configmaps a#1", "409 takes nothing in parentheses like"},
-		{"hold(configmaps<start)@create configmaps a#1", "hold takes nothing in parentheses like"},
-		{"time-travel@create configmaps a#1", "needs to say"},
-		{"time-travel(configmaps)@create configmaps a#1", "time-travel needs to say from when: time-travel(resource<operation)@operation"},
+		{"meteor@create configmaps a#1", `kind "meteor" does not exist: use one of [crash-before`},
+		{"hold@create configmaps a#1", "hold has no object or resource: write hold(...)@operation"},
+		{"user-delete@create configmaps a#1", "user-delete has no object or resource: write user-delete(...)@operation"},
+		{"409(configmaps)@create configmaps a#1", "409 takes no parentheses such as in"},
+		{"hold(configmaps<start)@create configmaps a#1", "hold takes no parentheses such as in"},
+		{"time-travel@create configmaps a#1", "has no object or resource"},
+		{"time-travel(configmaps)@create configmaps a#1", "time-travel has no earlier operation: write time-travel(resource<operation)@operation"},
 	}
 	for _, test := range tests {
 		if p, err := parsePlan(test.text); err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), test.text) {

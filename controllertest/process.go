@@ -21,8 +21,8 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
 )
 
-// process runs Scenario.Command: a real process, killed by SIGKILL and frozen by
-// SIGSTOP, whose requests go through a proxy where the faults are.
+// process runs the command of Scenario.Command. Its requests pass through a proxy that
+// applies the faults.
 func (i *incarnation) process(ctx context.Context, env *Env) error {
 	target, err := url.Parse(i.Config().Host)
 	if err != nil {
@@ -31,7 +31,7 @@ func (i *incarnation) process(ctx context.Context, env *Env) error {
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
-			r.Out.Header.Del("Accept-Encoding") // the faults have to read the answers
+			r.Out.Header.Del("Accept-Encoding") // the faults read the bodies
 		},
 		Transport:     i.Incarnation,
 		FlushInterval: -1,
@@ -92,14 +92,14 @@ func (i *incarnation) process(ctx context.Context, env *Env) error {
 	return err
 }
 
-// A Process is what a controller that runs as a process of its own is given.
+// A Process holds the arguments of Scenario.Command.
 type Process struct {
-	Kubeconfig string // a file; it leads through the faults, with all rights
+	Kubeconfig string // a file; its server applies the faults, and its user has all rights
 	Namespace  string // as in Env
 	CloudURL   string // of env.Cloud, for cloud.Connect
 }
 
-// freezeProcess stops a real process for as long as its requests are held.
+// freezeProcess stops a real process until thaw is called.
 func (i *incarnation) freezeProcess() (thaw func()) {
 	i.run.mu.Lock()
 	cmd := i.cmd

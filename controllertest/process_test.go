@@ -41,7 +41,7 @@ func TestProcess(t *testing.T) {
 		return cmd, nil
 	}
 	o := quick(t, "crash-before@create configmaps a-copy#1", "crash-after@create configmaps a-copy#1", "freeze@create configmaps a-copy#1", dropped, "410(configmaps)@create configmaps a-copy#1")
-	o.Settle, o.Parallel = 30*time.Second, 5
+	o.ConvergeTimeout, o.Parallel = 30*time.Second, 5
 	report := run(t, s, o)
 	for _, f := range report.Failures {
 		t.Error(f)
@@ -94,7 +94,7 @@ func TestProcessFails(t *testing.T) {
 				return exec.Command(test.command[0], test.command[1:]...), nil
 			}
 			o := quick(t)
-			o.Settle = time.Second
+			o.ConvergeTimeout = time.Second
 			rec := record(t, func(tb testing.TB) { controllertest.Explore(tb, s, o) })
 			for _, part := range test.want {
 				if !strings.Contains(rec.errors(), part) {

@@ -8,46 +8,46 @@ import (
 	"time"
 )
 
-// An Oracle is what a finding is judged by.
+// An Oracle is the rule that a finding violates.
 type Oracle string
 
 // The oracles.
 const (
-	EndState   Oracle = "end state"  // a state at rest differs from that of the runs without faults
+	EndState   Oracle = "end state"  // the state at rest differs from the runs without faults
 	Events     Oracle = "events"     // an object was created or deleted more often than without faults
 	Invariance Oracle = "invariant"  // a Scenario's invariant was violated
 	Liveness   Oracle = "liveness"   // the cluster does not converge
-	Quiescence Oracle = "quiescence" // writes without end, or a queue that is not empty at rest
-	Health     Oracle = "health"     // a panic, a process that ends by itself or does not stop, goroutines left
+	Quiescence Oracle = "quiescence" // endless writes, or a queue that is not empty at rest
+	Health     Oracle = "health"     // a panic, a process that ends early or does not stop, leaked goroutines
 )
 
-// A Finding is one thing that is wrong in a run.
+// A Finding is one violation of an oracle in a run.
 type Finding struct {
 	Oracle Oracle
 	Text   string
 }
 
-// A Failure is a plan under which the controller does something wrong.
+// A Failure is a plan with findings.
 type Failure struct {
-	Plan     string // in the form that Options.Plans takes
+	Plan     string // in the form of Options.Plans; "" for a run without faults
 	Findings []Finding
-	Timeline string // operations, faults and events, in the order of time
-	Replay   string // the environment variable that makes Explore run this plan only
+	Timeline string // operations, faults and events in their order
+	Replay   string // the environment variable with which Explore runs only this plan
 }
 
-// A Report is the outcome of an exploration.
+// A Report is the result of an exploration.
 type Report struct {
 	Scenario   string
-	Operations []string // those at which faults were injected, as plans name them
-	Skipped    []string // operations that the runs without faults do not agree on
-	Plans      int      // that were run
-	Valid      int      // plans whose faults all happened
-	Invalid    []string // plans some of whose faults did not happen, which says nothing about the controller
-	TooEarly   []string // steps after which Converged returned nil before the state was that of the runs without faults, and the fields that it does not check
+	Operations []string // at which faults were injected, in the form of plans
+	Skipped    []string // operations that not all runs without faults make
+	Plans      int      // the number of plans that ran
+	Valid      int      // the number of plans whose faults all happened
+	Invalid    []string // plans with a fault that did not happen
+	TooEarly   []string // steps after which Converged accepted a state before the runs without faults would, and the fields that it does not check
 	Failures   []Failure
 	Kinds      map[Kind]Count // by the kind of the first fault
-	Duration   time.Duration  // of the plans; the runs without faults are not in it
-	Complete   bool           // every plan that was enumerated was run
+	Duration   time.Duration  // of the plans, without the runs without faults
+	Complete   bool           // all enumerated plans ran
 }
 
 // Count counts the plans of a kind.
@@ -72,8 +72,8 @@ func (x *explorer) failure(r *run) Failure {
 
 const timelineLines = 150
 
-// ReplayVariable is the environment variable that makes [Explore] run one plan
-// only, as the line of a failure says.
+// ReplayVariable is the environment variable with which [Explore] runs one plan only, as
+// in Failure.Replay.
 const ReplayVariable = "CONTROLLERTEST_REPLAY"
 
 func (x *explorer) replay(p plan) string {
@@ -92,7 +92,7 @@ func (f Failure) brief() string {
 	return b.String()
 }
 
-// String is the whole story of a failure.
+// String returns all fields of the failure as text.
 func (f Failure) String() string {
 	name := f.Plan
 	if name == "" {
@@ -108,17 +108,17 @@ func (f Failure) String() string {
 	return s
 }
 
-// String is the table of a report, without its failures.
+// String returns the numbers of the report as a table, without the failures.
 func (r *Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d plans in %v (%.1f a second): %d valid, %d failing, %d invalid", r.Scenario, r.Plans, r.Duration.Round(time.Millisecond),
 		float64(r.Plans)/max(r.Duration.Seconds(), 0.001), r.Valid, len(r.Failures), len(r.Invalid))
 	if !r.Complete {
-		b.WriteString("; more were enumerated than run")
+		b.WriteString("; not all enumerated plans ran")
 	}
 	fmt.Fprintf(&b, "\n%d operations", len(r.Operations))
 	if len(r.Skipped) > 0 {
-		fmt.Fprintf(&b, ", %d left out because not every run without faults makes them", len(r.Skipped))
+		fmt.Fprintf(&b, ", and %d that not all runs without faults make", len(r.Skipped))
 	}
 	b.WriteString("\n")
 	for _, early := range r.TooEarly {

@@ -16,12 +16,12 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 )
 
-// rest waits until the cluster has converged and nothing happens any more. It
-// returns the state, or what is wrong. The state is the present one: if something
-// happens while it is listed and judged, rest begins again.
+// rest waits until the cluster has converged and is at rest. It returns the state or the
+// findings. If something happens while the state is listed and judged, rest begins
+// again, so the state is the present one.
 func (r *run) rest(ctx context.Context) (*State, []Finding) {
 	missing := errors.New("it was never at rest")
-	var early difference // between the first state that Converged accepted and the expected one
+	var early difference // of the first state that Converged accepted
 	for {
 		changed, err := r.quiet(ctx)
 		switch {
@@ -65,10 +65,10 @@ func (r *run) rest(ctx context.Context) (*State, []Finding) {
 			return nil, []Finding{stopped(ctxErr)}
 		case happens:
 		case errors.Is(err, errUnseen):
-			return nil, []Finding{r.restless(err)} // something is written all the time
+			return nil, []Finding{r.restless(err)} // the writes do not end
 		case differs:
 			r.mu.Lock()
-			r.differs = true // which the end of the run shows; later steps differ too
+			r.differs = true // later steps differ too; judge reports it
 			r.mu.Unlock()
 			return state, nil
 		default:
@@ -81,15 +81,15 @@ func stopped(err error) Finding {
 	return Finding{Health, fmt.Sprintf("the exploration was stopped: %v", err)}
 }
 
-// A difference is the error of a state that is not that of the runs without faults.
+// A difference is the error of a state that differs from the runs without faults.
 type difference []string
 
 func (d difference) Error() string {
 	return "the state differs from that without faults:\n" + strings.Join(d, "\n")
 }
 
-// unexpected compares a state that Converged accepts with that of the runs without
-// faults. A Converged that does not look at everything accepts it too early.
+// unexpected compares a state that Converged accepted with the runs without faults. A
+// Converged that does not check everything accepts a state too early.
 func (r *run) unexpected(s *State) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,23 +103,23 @@ func (r *run) unexpected(s *State) error {
 	return nil
 }
 
-// tooEarly reports what Converged does not look at, if anything.
+// tooEarly reports the fields that Converged does not check, if any.
 func (r *run) tooEarly(diff difference) {
 	if diff == nil {
 		return
 	}
 	r.mu.Lock()
 	step, plan := r.stepNameLocked(), r.plan
-	r.noteLocked("Converged said yes too early; the state differed by:\n%s", strings.Join(diff, "\n"))
+	r.noteLocked("Converged accepted the state too early; it differed by:\n%s", strings.Join(diff, "\n"))
 	r.mu.Unlock()
 	r.x.tooEarly(step, plan, diff)
 }
 
-// deadline is until when the cluster has to be at rest. Time in which the observer
-// was late does not count, up to maxLate times Settle: somebody who writes for ever
-// makes it late for ever.
+// deadline returns when the cluster must be at rest. The time in which the observer was
+// late does not count, up to maxLate times Options.ConvergeTimeout, because endless
+// writes make the observer late forever.
 func (r *run) deadline() time.Time {
-	settle := r.x.options.Settle
+	settle := r.x.options.ConvergeTimeout
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,13 +131,13 @@ func (r *run) deadline() time.Time {
 
 const maxLate = 5
 
-// restless is the finding of a cluster in which something happens all the time.
+// restless returns the finding of a cluster that does not come to rest.
 func (r *run) restless(missing error) Finding {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	text := fmt.Sprintf("no rest of %v within %v of the last fault or step; the last writes: %s", r.x.options.Quiet, r.x.options.Settle, strings.Join(r.writes, "; "))
-	if late := r.late.sum(time.Now()); late > r.x.options.Settle/10 {
-		text += fmt.Sprintf("; the observer was late for %v of it, which does not count up to %d times that time", late.Round(time.Millisecond), maxLate)
+	text := fmt.Sprintf("no rest of %v within %v of the last fault or step; the last writes: %s", r.x.options.QuietPeriod, r.x.options.ConvergeTimeout, strings.Join(r.writes, "; "))
+	if late := r.late.sum(time.Now()); late > r.x.options.ConvergeTimeout/10 {
+		text += fmt.Sprintf("; the observer was late for %v, which does not count up to %d times that time", late.Round(time.Millisecond), maxLate)
 	}
 	if missing != nil {
 		text += "; " + missing.Error()
@@ -150,12 +150,12 @@ func (r *run) unconverged(err error) Finding {
 	if errors.Is(err, errQueue) {
 		oracle = Quiescence
 	}
-	return Finding{oracle, fmt.Sprintf("not converged %v after the last fault or step: %v", r.x.options.Settle, err)}
+	return Finding{oracle, fmt.Sprintf("not converged %v after the last fault or step: %v", r.x.options.ConvergeTimeout, err)}
 }
 
 var (
 	errQueue  = errors.New("a queue is not empty at rest")
-	errUnseen = errors.New("the observer has not seen yet")
+	errUnseen = errors.New("not yet observed")
 )
 
 func (r *run) queuesEmpty() error {
@@ -170,8 +170,8 @@ func (r *run) queuesEmpty() error {
 	return nil
 }
 
-// queuesLocked are the registered queues of the present processes. Their methods are
-// the controller's code, and so are not called with the lock held.
+// queuesLocked returns the registered queues of the present processes. Their methods are
+// code of the controller, so they are called without the lock.
 func (r *run) queuesLocked() []lengther {
 	var all []lengther
 	for _, i := range r.life {
@@ -180,24 +180,24 @@ func (r *run) queuesLocked() []lengther {
 	return all
 }
 
-// quiet waits until nothing has happened for Options.Quiet, the plan's faults are
-// over, the controller's watches are there again, and the keys that waited in its
-// queues have had their turn. The channel is closed when something happens next. It
-// is nil if that is not so after Options.Settle.
+// quiet waits for Options.QuietPeriod without events. Before that, the faults of the plan
+// must be over, the watches of the controller established, and the waiting keys of its
+// queues handed out. The returned channel is closed at the next event. If the cluster is
+// not quiet within Options.ConvergeTimeout, the channel is nil.
 func (r *run) quiet(ctx context.Context) (changed <-chan struct{}, err error) {
-	var asked <-chan struct{} // the last event after which the queues were asked
+	var asked <-chan struct{} // r.changed when due was computed
 	var due time.Time
 	for {
 		deadline := r.deadline()
 		r.mu.Lock()
 		now := time.Now()
 		silence := now.Sub(r.lastEvent)
-		wait := r.x.options.Quiet - silence
+		wait := r.x.options.QuietPeriod - silence
 		busy := r.pending > 0 || r.underway > 0 || len(r.life) == 0
 		if busy {
 			wait = deadline.Sub(now)
 		} else if !r.watchesLocked() {
-			// Only for so long: a controller may have a reason to do without.
+			// With a bound, because a controller may close a watch on purpose.
 			wait = max(wait, patience-silence)
 		}
 		changed, queues := r.changed, r.queuesLocked()
@@ -206,11 +206,11 @@ func (r *run) quiet(ctx context.Context) (changed <-chan struct{}, err error) {
 			running, next := waiting(queues, now)
 			switch {
 			case running && silence < patience:
-				// Nothing tells when its call ends, and it may be delayed then.
-				asked, due = nil, now.Add(r.x.options.Quiet/8)
+				// The end of a call is no event, and may delay the key.
+				asked, due = nil, now.Add(r.x.options.QuietPeriod/8)
 			case asked != changed:
-				// Once for each event: a key that polls is delayed again and again.
-				asked, due = changed, next.Add(r.x.options.Quiet)
+				// Once for each event, because a key that polls is always delayed.
+				asked, due = changed, next.Add(r.x.options.QuietPeriod)
 			}
 			wait = due.Sub(now)
 			if wait <= 0 {
@@ -226,8 +226,8 @@ func (r *run) quiet(ctx context.Context) (changed <-chan struct{}, err error) {
 	}
 }
 
-// waiting asks the queues that can tell whether a key is running, and when the last
-// of the delayed keys that become ready soon does.
+// waiting reports whether a key is running, and when the last delayed key becomes ready.
+// It skips keys with a longer delay than patience, and queues without a Snapshot.
 func waiting(queues []lengther, now time.Time) (running bool, due time.Time) {
 	for _, q := range queues {
 		q, ok := q.(interface{ Snapshot() queue.State })
@@ -245,7 +245,7 @@ func waiting(queues []lengther, now time.Time) (running bool, due time.Time) {
 	return running, due
 }
 
-// sleep waits until the channel is closed, for that time, or for ctx.
+// sleep waits until the channel is closed, the time is over, or ctx is done.
 func sleep(ctx context.Context, changed <-chan struct{}, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -258,14 +258,12 @@ func sleep(ctx context.Context, changed <-chan struct{}, d time.Duration) error 
 	return nil
 }
 
-// patience is how long a watch may be missing that the controller had in the runs
-// without faults, a key may run without a write, and a key may be delayed, before
-// that is taken for the controller's way at rest. client-go takes up to two seconds
-// to establish the next watch, and errors delay a key for a second or more.
+// patience bounds the wait for a missing watch, a running key and a delayed key. After it,
+// they count as normal for the controller at rest. client-go establishes a watch again
+// within two seconds, and errors delay a key for some seconds.
 const patience = 5 * time.Second
 
-// watchesLocked reports whether as many watches are established as at rest without
-// faults.
+// watchesLocked reports whether the controller has as many watches as without faults.
 func (r *run) watchesLocked() bool {
 	for resource, n := range r.x.watched {
 		have := 0
@@ -279,8 +277,8 @@ func (r *run) watchesLocked() bool {
 	return true
 }
 
-// happens waits until the channel is closed, and reports false if it is not before
-// the deadline.
+// happens waits until the channel is closed. If the deadline comes first, it returns
+// false.
 func (r *run) happens(ctx context.Context, changed <-chan struct{}) (bool, error) {
 	for {
 		deadline := r.deadline()
@@ -298,22 +296,22 @@ func (r *run) happens(ctx context.Context, changed <-chan struct{}) (bool, error
 	}
 }
 
-// touchLocked tells those who wait that something has happened.
+// touchLocked wakes the waiters because of an event.
 func (r *run) touchLocked() {
 	r.lastEvent = time.Now()
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
 
-// faultLocked is touchLocked for faults and steps: from now on counts how long the
-// cluster takes to come to rest.
+// faultLocked is touchLocked for faults and steps, at which Options.ConvergeTimeout starts
+// again.
 func (r *run) faultLocked() {
 	r.touchLocked()
 	r.lastFault = r.lastEvent
 	r.late.reset(r.lastFault)
 }
 
-// begin marks something that must end before the cluster can be at rest.
+// begin marks an action that must end before the cluster can be at rest.
 func (r *run) begin() (end func()) {
 	r.mu.Lock()
 	r.pending++
@@ -337,7 +335,7 @@ func (r *run) list(ctx context.Context) (*State, error) {
 	r.mu.Lock()
 	var single []objectKey // cluster-scoped
 	namespaces := map[string]bool{r.env.Namespace: true}
-	// Not only what the observer has seen: also what was written, which it may see late.
+	// The observer may see a write late, so written objects are listed too.
 	known := maps.Clone(r.owned)
 	maps.Copy(known, r.present)
 	for _, key := range r.uids {
@@ -380,7 +378,7 @@ func (r *run) list(ctx context.Context) (*State, error) {
 	return s, nil
 }
 
-// agrees returns nil if the observer has seen all that led to the state.
+// agrees returns nil if the observer has seen every write that led to the state.
 func (r *run) agrees(s *State) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -391,7 +389,7 @@ func (r *run) agrees(s *State) error {
 	}
 	for key := range r.present {
 		if s.objects[key] == nil {
-			return fmt.Errorf("%w: that %s is gone", errUnseen, key)
+			return fmt.Errorf("%w: the deletion of %s", errUnseen, key)
 		}
 	}
 	return nil

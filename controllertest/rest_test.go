@@ -13,7 +13,7 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 )
 
-// TestQuiet holds what rest is: nothing for Options.Quiet, and nothing under way.
+// TestQuiet holds what rest is: nothing for Options.QuietPeriod, and nothing under way.
 func TestQuiet(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -27,12 +27,12 @@ func TestQuiet(t *testing.T) {
 		{name: "something happens all the time", every: 700 * time.Millisecond, after: 10 * time.Second},
 		{name: "something happens now and then", every: 1500 * time.Millisecond, quiet: true, after: time.Second},
 		{name: "a write is under way", with: func(r *run) { r.underway = 1 }, after: 10 * time.Second},
-		{name: "the observer is late by less than the time left", with: func(r *run) { r.late.answered("a", 7, time.Now()) }, every: 700 * time.Millisecond, seen: 4 * time.Second, after: 14 * time.Second},
-		{name: "the observer never sees it", with: func(r *run) { r.late.answered("a", 7, time.Now()) }, every: 700 * time.Millisecond, after: 60 * time.Second},
+		{name: "the observer is late by less than the time left", with: func(r *run) { r.late.responded("a", 7, time.Now()) }, every: 700 * time.Millisecond, seen: 4 * time.Second, after: 14 * time.Second},
+		{name: "the observer never sees it", with: func(r *run) { r.late.responded("a", 7, time.Now()) }, every: 700 * time.Millisecond, after: 60 * time.Second},
 		{name: "a key is delayed", with: delays(3 * time.Second), quiet: true, after: 4 * time.Second},
 		{name: "two keys are delayed", with: delays(4*time.Second, 2*time.Second), quiet: true, after: 5 * time.Second},
 		{name: "a key is delayed for long", with: delays(time.Hour), quiet: true, after: time.Second},
-		{name: "a key is delayed beyond the end", with: func(r *run) { r.x.options.Settle = 3 * time.Second; delays(4 * time.Second)(r) }, after: 3 * time.Second},
+		{name: "a key is delayed beyond the end", with: func(r *run) { r.x.options.ConvergeTimeout = 3 * time.Second; delays(4 * time.Second)(r) }, after: 3 * time.Second},
 		{name: "a key is delayed again and again", with: polls(600 * time.Millisecond), quiet: true, after: 2200 * time.Millisecond},
 		{name: "a key runs", with: runs(2400*time.Millisecond, 0), quiet: true, after: 2500 * time.Millisecond},
 		{name: "a key runs and is delayed then", with: runs(2400*time.Millisecond, time.Second), quiet: true, after: 4400 * time.Millisecond},
@@ -44,7 +44,7 @@ func TestQuiet(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := quietRun(Scenario{}, "ns")
-				r.x.options = Options{Quiet: time.Second, Settle: 10 * time.Second}
+				r.x.options = Options{QuietPeriod: time.Second, ConvergeTimeout: 10 * time.Second}
 				r.life = []*incarnation{{}}
 				began := time.Now()
 				r.lastEvent, r.lastFault = began, began
@@ -137,7 +137,7 @@ func (full) Len() int { return 1 }
 func TestLateness(t *testing.T) {
 	begin := time.Now()
 	l := newLateness()
-	answered := func(at time.Duration, uid types.UID, version uint64) { l.answered(uid, version, begin.Add(at)) }
+	responded := func(at time.Duration, uid types.UID, version uint64) { l.responded(uid, version, begin.Add(at)) }
 	observed := func(at time.Duration, uid types.UID, version uint64, kind watch.EventType) {
 		l.observed(uid, version, kind, begin.Add(at))
 	}
@@ -147,29 +147,29 @@ func TestLateness(t *testing.T) {
 			t.Errorf("after %v it was late for %v, want %v", at, got, want)
 		}
 	}
-	answered(1, "a", 5)
+	responded(1, "a", 5)
 	observed(3, "a", 5, watch.Added) // 2
 	want(4, 2)
 	observed(5, "b", 6, watch.Added)
-	answered(6, "b", 6) // seen before it was answered
-	answered(6, "b", 6) // nothing was changed by it
+	responded(6, "b", 6) // seen before it was answered
+	responded(6, "b", 6) // nothing was changed by it
 	want(7, 2)
-	answered(10, "a", 8)
-	answered(11, "b", 9)
+	responded(10, "a", 8)
+	responded(11, "b", 9)
 	observed(12, "a", 7, watch.Modified) // that of somebody else
 	observed(13, "a", 9, watch.Modified) // a later one: 8 was left out, as in a list
 	want(14, 6)                          // b is awaited
 	observed(15, "b", 9, watch.Modified)
 	want(20, 7)
-	answered(20, "b", 9) // its last finalizer is removed: no event has the version
-	answered(21, "a", 12)
+	responded(20, "b", 9) // its last finalizer is removed: no event has the version
+	responded(21, "a", 12)
 	observed(23, "a", 14, watch.Deleted)
-	answered(24, "a", 15)
+	responded(24, "a", 15)
 	want(30, 9)
-	answered(30, "c", 20)
+	responded(30, "c", 20)
 	l.reset(begin.Add(40))
 	want(45, 5)
-	answered(45, "", 21)
+	responded(45, "", 21)
 	observed(50, "c", 20, watch.Added)
 	want(60, 10)
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest/fault"
 )
 
-// A run is one telling of the story, under one plan.
+// A run is one execution of the script, under one plan.
 type run struct {
 	x    *explorer
 	id   string // the number of the run; labels its goroutines
@@ -32,7 +32,7 @@ type run struct {
 	env  Env        // the user's
 	user *fault.Incarnation
 
-	wg       sync.WaitGroup // what goes on beside the controller: restarts, releases, users
+	wg       sync.WaitGroup // restarts, ends of faults, the user of the plan
 	external sync.Mutex     // one external call at a time
 
 	mu        sync.Mutex
@@ -41,14 +41,14 @@ type run struct {
 	life      []*incarnation // the present ones, by replica
 	past      []*incarnation
 	restarts  int
-	pending   int       // faults and steps that go on, users that wait
-	underway  int       // writes and calls of the controller
-	lastEvent time.Time // when something happened last
-	lastFault time.Time // when a step or a fault began or ended last
+	pending   int       // running faults, steps and users
+	underway  int       // running writes and calls of the controller
+	lastEvent time.Time // the time of the last event
+	lastFault time.Time // when a step or a fault last began or ended
 	late      lateness  // of the observer, since then
 	changed   chan struct{}
 	step      int
-	next      int                       // the fault of the plan to come
+	next      int                       // the next fault of the plan
 	expired   map[string]uint64         // by resource: older versions cannot be watched from
 	old       map[string]string         // operation → resource version right before it, for time travel
 	counts    map[string]int            // by signature, since the last fault
@@ -58,13 +58,13 @@ type run struct {
 	versions  map[string]map[string]any // objects by resource version
 	present   map[objectKey]*unstructured.Unstructured
 	history   []event
-	owned     map[objectKey]*unstructured.Unstructured // what the user created and did not delete
+	owned     map[objectKey]*unstructured.Unstructured // created and not deleted by the user
 	wrote     map[objectKey]*unstructured.Unstructured // as the user would create it again
 	edited    map[objectKey]types.UID                  // by the plan's user
 	unwanted  map[objectKey]bool                       // deleted by the script
-	useless   bool                                     // says nothing about the controller
+	useless   bool                                     // the outcome does not depend on the controller
 	differs   bool                                     // from the runs without faults, after some step
-	writes    []string                                 // the last few, to name a loop
+	writes    []string                                 // the last ones, to name a loop
 	timeline  []moment
 	trace     []operation
 	findings  []Finding
@@ -83,20 +83,20 @@ type event struct {
 	key      objectKey
 	kind     watch.EventType
 	object   *unstructured.Unstructured
-	cloud    []cloud.Resource // what it holds from now on; if object is nil
+	cloud    []cloud.Resource // its new state; if object is nil
 }
 
-// A checkpoint is the state that a step came to rest in.
+// A checkpoint is the state at rest after a step.
 type checkpoint struct {
 	step  string
 	state map[string]any // normalized, flat
 }
 
-// teardown is the step after the last one: users delete what they have made.
-const teardown = "users delete what they made"
+// teardown is the last step.
+const teardown = "the user deletes the created objects"
 
-// tell runs the whole story.
-func (r *run) tell(ctx context.Context) {
+// execute runs the whole script.
+func (r *run) execute(ctx context.Context) {
 	defer r.stop()
 	for replica := range max(1, r.x.scenario.Replicas) {
 		r.launch(replica)
@@ -141,7 +141,7 @@ func (r *run) play(ctx context.Context, n int, name string, do func() error) boo
 	err := do()
 	end()
 	if err != nil && apierrors.IsNotFound(err) && r.plan.has(UserRecreate) {
-		// The script wanted what the plan's user was about to create again.
+		// The script needed an object that the plan's user was about to create again.
 		r.mu.Lock()
 		r.useless = true
 		r.mu.Unlock()
@@ -162,12 +162,12 @@ func (r *run) play(ctx context.Context, n int, name string, do func() error) boo
 	defer r.mu.Unlock()
 	for key, uid := range r.edited {
 		if obj := state.objects[key]; obj != nil && obj.GetUID() == uid && obj.GetAnnotations()[editAnnotation] == "" {
-			r.findings = append(r.findings, Finding{EndState, fmt.Sprintf("the annotation that the plan's user has put on %s is lost: something was written over it", key)})
+			r.findings = append(r.findings, Finding{EndState, fmt.Sprintf("the annotation of the plan's user on %s is lost: a write has removed it", key)})
 		}
 	}
 	r.rests = append(r.rests, checkpoint{name, r.normalizeLocked(state)})
 	if r.x.watched == nil && len(r.plan) == 0 {
-		r.x.watched = map[string]int{} // the first run of all, and nothing beside it
+		r.x.watched = map[string]int{} // the first run, without others in parallel
 		for _, i := range r.life {
 			for resource, n := range i.Watches() {
 				r.x.watched[resource] += n
@@ -194,7 +194,7 @@ func (r *run) failed() bool {
 	return len(r.findings) > 0
 }
 
-// fired is how many faults of the plan have happened.
+// fired returns the number of faults that have happened.
 func (r *run) fired() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -212,7 +212,7 @@ func (r *run) find(oracle Oracle, format string, args ...any) {
 	r.mu.Unlock()
 }
 
-// observe takes in an event of the observer.
+// observe stores an event of the observer.
 func (r *run) observe(resource string, kind watch.EventType, obj *unstructured.Unstructured) {
 	key := objectKey{resource, obj.GetNamespace(), obj.GetName()}
 	if rubbish(key) {
@@ -234,12 +234,12 @@ func (r *run) observe(resource string, kind watch.EventType, obj *unstructured.U
 	r.touchLocked()
 }
 
-// rubbish is what a cluster puts into every namespace.
+// rubbish reports whether a cluster creates the object in every namespace.
 func rubbish(key objectKey) bool {
 	return key.resource == "configmaps" && key.name == "kube-root-ca.crt" || key.resource == "serviceaccounts" && key.name == "default"
 }
 
-// learnLocked remembers an object's names.
+// learnLocked stores the names of an object.
 func (r *run) learnLocked(key objectKey, obj *unstructured.Unstructured) {
 	if prefix := obj.GetGenerateName(); prefix != "" && strings.HasPrefix(obj.GetName(), prefix) && obj.GetName() != prefix {
 		r.generated[obj.GetName()] = prefix + "*"
@@ -252,8 +252,8 @@ func (r *run) learnLocked(key objectKey, obj *unstructured.Unstructured) {
 	}
 }
 
-// answered takes in the answer to a request of the controller or the user.
-func (r *run) answered(op *fault.Op, status int, body []byte) {
+// responded stores the response to a request of the controller or the user.
+func (r *run) responded(op *fault.Op, status int, body []byte) {
 	if op.Verb == "watch" {
 		r.mu.Lock()
 		r.touchLocked()
@@ -274,12 +274,12 @@ func (r *run) answered(op *fault.Op, status int, body []byte) {
 		r.learnLocked(key, &obj)
 	}
 	if mine && !unobserved(op.Resource) && !rubbish(key) {
-		r.late.answered(obj.GetUID(), revision(&obj), time.Now())
+		r.late.responded(obj.GetUID(), revision(&obj), time.Now())
 	}
 	r.mu.Unlock()
 }
 
-// stop kills what runs and waits for it.
+// stop kills the processes and waits for their end.
 func (r *run) stop() {
 	r.mu.Lock()
 	r.over = true
@@ -332,7 +332,7 @@ func (x *explorer) newRun(ctx context.Context, p plan, ref *reference) (*run, er
 	return r, nil
 }
 
-// observesLocked sees to it that what is written is observed.
+// observesLocked starts the watch of a written resource.
 func (r *run) observesLocked(op *fault.Op) {
 	group, name := "", op.Resource
 	if plural, g, ok := strings.Cut(op.Resource, "."); ok {

@@ -14,112 +14,106 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
 )
 
-// A Scenario is a controller and a story that it must survive. Start or Command,
-// Script and Converged are required.
+// A Scenario is a controller and a script that it must survive.
 type Scenario struct {
-	// Name stands in reports and in the line that replays a plan. "" means the
-	// name of the test.
+	// Name is shown in reports and in the variable that repeats a plan. "" means the
+	// name of the test; for Run it means "scenario".
 	Name string
 
-	// Start runs the controller and blocks until all that it started has stopped,
-	// which has to be soon after ctx is done. It makes its clients from cfg, and
-	// everything else again: each call is a new process. It must confine itself to
-	// env.Namespace, and to cluster-scoped objects that it creates itself and whose
-	// names contain env.Namespace or the uid of an object, because other runs go on
-	// beside it. An error or a return while ctx is not done is a
-	// crash that is reported.
+	// Start runs the controller. It blocks until all that it started has stopped, soon
+	// after ctx is done. Each call is a new process: it makes its clients from cfg and
+	// shares no state with other calls. It writes only objects in env.Namespace, and
+	// cluster-scoped objects that it creates and whose names contain env.Namespace or
+	// the uid of an object, because other runs use the same server. If Start returns
+	// before ctx is done, the process has crashed; without faults that is a finding.
+	// Required, unless Command is set.
 	Start func(ctx context.Context, cfg *rest.Config, env *Env) error
 
-	// Command, if it is not nil, is used instead of Start: it makes the command of a
-	// real process, which is killed by SIGKILL and frozen by SIGSTOP. It finds
-	// everything else than Start does, but each life costs what it takes to start a
-	// process, and its queues cannot be looked into. Its clients should write JSON
-	// (rest.Config.ContentType): plans know what is written in protobuf by verb and
-	// resource only. What the process prints goes into
-	// the timeline unless Stdout and Stderr are set.
+	// Command returns the command of a real process, which replaces Start. The explorer
+	// kills it by SIGKILL and freezes it by SIGSTOP. It cannot register queues, and its
+	// goroutines are not checked. Its clients should write JSON (see
+	// rest.Config.ContentType), because a protobuf write has only verb and resource as
+	// its name. The output of the process is in the timeline, unless Stdout and Stderr
+	// are set. Required, unless Start is set.
 	Command func(p Process) (*exec.Cmd, error)
 
-	// Script is what users do, one step after the other. Each begins when the step
-	// before has converged.
+	// Script is the list of the user's steps. Each step begins when the cluster has
+	// converged after the step before. Required.
 	Script []Step
 
-	// Converged says whether the cluster is as it should be: nil, or what is
-	// missing. It is asked when nothing has happened for Options.Quiet, with the whole
-	// present state, and must not modify or keep it. If something happens while it is
-	// asked, it is asked again.
+	// Converged returns nil if the state is the desired one, and otherwise an error that
+	// names the difference. It is called with the whole present state when nothing has
+	// happened for Options.QuietPeriod, and again if something happens during the call.
+	// It must not modify or keep the state. Required.
 	Converged func(s *State) error
 
-	// Invariants hold in every state that the cluster goes through, under every
-	// fault.
+	// Invariants hold in every state of the cluster, under every fault. Nil means none.
 	Invariants []Invariant
 
-	// Mask removes from an object what may differ between two runs of the same
-	// story, before end states are compared; it may modify the object. What the API
-	// server sets, and what differs between the runs without faults, is removed
-	// without it. nil means nothing else.
+	// Mask removes the fields of an object that may differ between two runs, before end
+	// states are compared. It may modify the object, or set its Object to nil to remove
+	// it whole. Fields that the API server sets, and fields that differ between the runs
+	// without faults, are removed without it. Nil removes no other field.
 	Mask func(obj *unstructured.Unstructured)
 
-	// Setup prepares a server, once for each: custom resource definitions, for
-	// example. It is told a configuration with all rights. nil means nothing.
+	// Setup prepares the server before the first run, for example by custom resource
+	// definitions. cfg has all rights. Nil means no preparation.
 	Setup func(ctx context.Context, cfg *rest.Config) error
 
-	// Pause is how long the faults Pause, Freeze and SlowRenewal last: more than the
-	// lease's duration for a controller with leader election. 0 means 500ms.
+	// Pause is the duration of the faults Pause, Freeze and SlowRenewal. For a controller
+	// with leader election it must be longer than the lease. 0 means 500ms.
 	Pause time.Duration
 
-	// Replicas is how many incarnations run side by side, which only a controller
-	// with leader election survives. 0 means 1.
+	// Replicas is the number of processes that run in parallel. More than one needs a
+	// controller with leader election. 0 means 1.
 	Replicas int
 
-	// Cloud says what kind of service env.Cloud is.
+	// Cloud selects the kind of service of env.Cloud.
 	Cloud cloud.Options
 
-	// User is what faults of the kinds UserDelete, UserEdit and UserRecreate may be
-	// done to: objects that the script created, as "resource/name", the resource
-	// with its group. nil means all of them.
-	User []string
+	// UserObjects are the objects at which UserDelete, UserEdit and UserRecreate are
+	// injected, as "resource/name" with the group in the resource. The script must
+	// create them. Nil means all objects that the script creates.
+	UserObjects []string
 }
 
-// A Step is something that a user does.
+// A Step is an action of the user.
 type Step struct {
-	// Name stands in reports.
+	// Name is shown in reports.
 	Name string
 
-	// Do does it. It makes its clients from cfg, which has all rights and no
-	// faults. An object that a plan has deleted already is no reason to fail:
-	// NotFound errors end the step and are not reported in such plans.
+	// Do makes its clients from cfg, which has all rights and no faults. If a plan
+	// deletes an object, a NotFound error of Do is no finding. Required.
 	Do func(ctx context.Context, cfg *rest.Config, env *Env) error
 }
 
-// An Invariant is a sentence about single states.
+// An Invariant is a condition that each single state satisfies.
 type Invariant struct {
-	// Name stands in reports.
+	// Name is shown in reports.
 	Name string
 
-	// Check returns nil if the state satisfies the sentence, and else what is wrong.
-	// States are checked in the order in which the API server stored them, a
-	// call to the cloud between the writes that it was made between. It must not
-	// modify or keep the state.
+	// Check returns nil if the state satisfies the condition, and otherwise an error
+	// that names the violation. It must not modify or keep the state. Required.
 	Check func(s *State) error
 }
 
-// Env is what a controller or a user has in a run, besides the API server.
+// Env is the environment of a controller or a user in a run, in addition to the API
+// server.
 type Env struct {
 	// Namespace exists, is empty at first, and belongs to this run alone.
 	Namespace string
 
-	// Cloud is the run's external service. It outlives the incarnations. The
-	// controller's calls are operations at which faults happen.
+	// Cloud is the external service of the run. It outlives the processes. The calls of
+	// the controller are operations.
 	Cloud *cloud.Cloud
 
 	incarnation *incarnation // nil for the user
 }
 
-// External makes a call to something outside of Kubernetes an operation at which
-// faults happen: the process may be killed before or after it, it may not be
-// made, or its outcome be lost, which then is an error of this method. The
-// state behind call must not be in the process, which loses it. Cloud does this
-// by itself.
+// External makes a call to an external service an operation. Faults may kill the process
+// before or after the call, skip the call, or lose its outcome, which External reports
+// as an error. The state behind call must be outside of the process, which loses it.
+// Cloud does not need External.
 func (e *Env) External(ctx context.Context, name string, call func(context.Context) error) error {
 	if e.incarnation == nil {
 		return call(ctx)
@@ -127,67 +121,68 @@ func (e *Env) External(ctx context.Context, name string, call func(context.Conte
 	return e.incarnation.external(ctx, name, call)
 }
 
-// Queue registers a work queue. At rest its Len must be 0. If the queue has the
-// method Snapshot of queue.Queue, a running key and a key whose delay ends within 5s
-// are no rest either. The queues of client-go do not report these keys: there a
-// Converged that does not check everything may return nil too early, which
-// Report.TooEarly names.
+// Queue registers a work queue, whose Len must be 0 at rest. If the queue has the method
+// Snapshot of queue.Queue, the explorer also waits for running keys and for keys whose
+// delay ends within 5s. The queues of client-go have no such method. A Converged that
+// does not check everything may then accept a state too early, which Report.TooEarly
+// lists.
 func (e *Env) Queue(q interface{ Len() int }) {
 	if e.incarnation != nil {
 		e.incarnation.addQueue(q)
 	}
 }
 
-// Options bound and select what Explore does. The zero value runs every plan
-// with one fault, and time travel.
+// Options bound and select the plans that Explore runs. The zero value runs every plan
+// with one fault.
 type Options struct {
-	// Config leads to the API server, as an administrator. nil means: the cluster of
-	// KUBECONFIG if USE_EXISTING_CLUSTER is "true", and else a controlplane that is
-	// started and stopped.
+	// Config is an administrator's configuration for the API server. Nil means the cluster
+	// of KUBECONFIG if USE_EXISTING_CLUSTER is "true", and otherwise a controlplane that
+	// Explore starts and stops.
 	Config *rest.Config
 
-	// Budget bounds the time in which plans are started. What is left of it after
-	// all plans with one fault goes to pairs of faults and then to random plans.
-	// 0 means no bound, and none of these.
+	// Budget bounds the time in which plans start. After all plans with one fault,
+	// random plans with more faults use the rest of it. 0 means no bound and no random
+	// plans.
 	Budget time.Duration
 
-	// Faults are the kinds to inject. nil means AllFaults().
+	// Faults are the kinds to inject. Nil means AllFaults().
 	Faults []Kind
 
-	// Plans are run instead of all others, in the form in which reports print them.
+	// Plans replaces all other plans, in the form of Failure.Plan. Nil means that Explore
+	// chooses the plans.
 	Plans []string
 
-	// Sample is how many plans with one fault to run, chosen by Seed. 0 means all.
+	// Sample is the number of plans with one fault, chosen by Seed. 0 means all.
 	Sample int
 
 	// Seed chooses samples and random plans. 0 means 1.
 	Seed uint64
 
-	// Parallel is how many runs go on at once; most of the time they wait. 0 means 32
+	// Parallel is the number of parallel runs, which wait most of the time. 0 means 32
 	// for each CPU.
 	Parallel int
 
-	// Quiet is how long nothing may be written for the cluster to be at rest. It must
-	// be longer than a controller's usual pauses between two writes. 0 means 250ms.
-	Quiet time.Duration
+	// QuietPeriod is the time without events after which the cluster is at rest. It must
+	// be longer than the controller's pauses between two writes. 0 means 250ms.
+	QuietPeriod time.Duration
 
-	// Settle is how long the cluster may take to come to rest after a step or the
-	// last fault. 0 means 30s.
-	Settle time.Duration
+	// ConvergeTimeout bounds the time from a step or the last fault to the converged
+	// cluster. 0 means 30s.
+	ConvergeTimeout time.Duration
 
-	// KeepNamespaces leaves the namespaces of the runs and what is in them where they
-	// are, because the server of Config is thrown away afterwards.
+	// KeepNamespaces keeps the namespaces of the runs and their objects. It saves time if
+	// the server of Config is thrown away afterwards.
 	KeepNamespaces bool
 
-	// StopTimeout is how long a killed incarnation's goroutines may take to end.
-	// 0 means 10s.
+	// StopTimeout bounds the time in which the goroutines of a killed process end. 0 means
+	// 10s.
 	StopTimeout time.Duration
 }
 
 func (o Options) validate() error {
 	for _, kind := range o.Faults {
 		if !slices.Contains(AllFaults(), kind) {
-			return fmt.Errorf("controllertest: Options.Faults: there is no kind %q; there are %v", kind, AllFaults())
+			return fmt.Errorf("controllertest: Options.Faults: kind %q does not exist: use one of %v", kind, AllFaults())
 		}
 	}
 	for _, field := range []struct {
@@ -195,10 +190,10 @@ func (o Options) validate() error {
 		value int64
 	}{
 		{"Budget", int64(o.Budget)}, {"Sample", int64(o.Sample)}, {"Parallel", int64(o.Parallel)},
-		{"Quiet", int64(o.Quiet)}, {"Settle", int64(o.Settle)}, {"StopTimeout", int64(o.StopTimeout)},
+		{"QuietPeriod", int64(o.QuietPeriod)}, {"ConvergeTimeout", int64(o.ConvergeTimeout)}, {"StopTimeout", int64(o.StopTimeout)},
 	} {
 		if field.value < 0 {
-			return fmt.Errorf("controllertest: Options.%s is negative: 0 means its default", field.name)
+			return fmt.Errorf("controllertest: Options.%s is negative: use 0 for the default", field.name)
 		}
 	}
 	return nil
@@ -208,11 +203,11 @@ func (o Options) orDefaults() Options {
 	if o.Parallel == 0 {
 		o.Parallel = 32 * runtime.GOMAXPROCS(0)
 	}
-	if o.Quiet == 0 {
-		o.Quiet = 250 * time.Millisecond
+	if o.QuietPeriod == 0 {
+		o.QuietPeriod = 250 * time.Millisecond
 	}
-	if o.Settle == 0 {
-		o.Settle = 30 * time.Second
+	if o.ConvergeTimeout == 0 {
+		o.ConvergeTimeout = 30 * time.Second
 	}
 	if o.StopTimeout == 0 {
 		o.StopTimeout = 10 * time.Second

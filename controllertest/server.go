@@ -13,12 +13,12 @@ import (
 	"github.com/controllerkit/controllerkit/internal/localserver"
 )
 
-// ServerVariable is the environment variable that names the controlplane binary
-// which [Explore] starts, where neither Options.Config nor an existing cluster is
-// given. Without it the binary is looked for in PATH.
+// ServerVariable is the environment variable with the path of the controlplane binary,
+// which [Explore] starts if it has neither Options.Config nor an existing cluster. If
+// the variable is not set, Explore searches PATH.
 const ServerVariable = "CONTROLPLANE"
 
-// server finds the API server to use. own says that it is thrown away.
+// server returns the API server to use. own reports that it is thrown away afterwards.
 func server(o Options) (cfg *rest.Config, own bool, stop func() error, err error) {
 	if o.Config != nil {
 		return o.Config, false, func() error { return nil }, nil
@@ -46,7 +46,7 @@ func binary() (string, error) {
 	if bin, err := exec.LookPath("controlplane"); err == nil {
 		return bin, nil
 	}
-	// In this library's own repository make has built it.
+	// In the repository of this library, make has built it.
 	for dir, err := os.Getwd(); err == nil; dir = filepath.Dir(dir) {
 		if data, err := os.ReadFile(filepath.Join(dir, "go.mod")); err == nil {
 			if bin := filepath.Join(dir, "bin", "controlplane"); strings.HasPrefix(string(data), "module github.com/controllerkit/controllerkit\n") && exists(bin) {
@@ -57,7 +57,7 @@ func binary() (string, error) {
 			break
 		}
 	}
-	return "", errors.New("there is no API server: set Options.Config, or USE_EXISTING_CLUSTER=true and KUBECONFIG to a cluster for tests, or install one: " +
+	return "", errors.New("no API server: set Options.Config, or USE_EXISTING_CLUSTER=true and KUBECONFIG to a cluster for tests, or install one: " +
 		"go install github.com/controllerkit/controllerkit/controlplane@latest" +
 		fmt.Sprintf(", into a folder of PATH or with %s set to the file", ServerVariable))
 }

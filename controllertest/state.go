@@ -9,10 +9,10 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
 )
 
-// A State is what a run's part of the cluster looks like at one moment: the
-// objects in its namespace, the cluster-scoped objects that it created or whose name
-// contains that of its namespace, the objects in namespaces named so, and its cloud.
-// Its objects must not be modified.
+// A State is a run's part of the cluster at one moment: the objects in its namespace, its
+// cluster-scoped objects, and its cloud. A cluster-scoped object belongs to a run that
+// created it or whose namespace is part of its name. The objects in a namespace whose
+// name contains the run's namespace belong to the run too. Objects must not be modified.
 type State struct {
 	namespace string
 	objects   map[objectKey]*unstructured.Unstructured
@@ -24,12 +24,12 @@ type objectKey struct {
 	resource, namespace, name string
 }
 
-// Namespace is that of the run, as in Env.
+// Namespace returns the namespace of the run, as in Env.
 func (s *State) Namespace() string { return s.namespace }
 
-// Objects returns the objects of a resource, given as its plural and, unless it
-// is empty, its group: "configmaps", "deployments.apps". They are ordered by
-// namespace and name.
+// Objects returns the objects of a resource in the order of namespace and name. The
+// resource is its plural and, unless empty, its group: "configmaps",
+// "deployments.apps".
 func (s *State) Objects(resource string) []*unstructured.Unstructured {
 	var found []*unstructured.Unstructured
 	for key, obj := range s.objects {
@@ -43,8 +43,8 @@ func (s *State) Objects(resource string) []*unstructured.Unstructured {
 	return found
 }
 
-// Get returns the object of that name in the run's namespace or, if there is
-// none, the cluster-scoped one; nil if there is neither.
+// Get returns the object with the name in the run's namespace or, if it is absent, the
+// cluster-scoped object with the name. If both are absent, Get returns nil.
 func (s *State) Get(resource, name string) *unstructured.Unstructured {
 	if obj := s.objects[objectKey{resource, s.namespace, name}]; obj != nil {
 		return obj
@@ -52,7 +52,7 @@ func (s *State) Get(resource, name string) *unstructured.Unstructured {
 	return s.objects[objectKey{resource, "", name}]
 }
 
-// Cloud returns what the run's cloud holds, in the order in which it was made.
+// Cloud returns the resources of the run's cloud in the order of their creation.
 func (s *State) Cloud() []cloud.Resource { return s.cloud }
 
 func (s *State) clone() *State {

@@ -4,6 +4,6 @@ package controllertest
 
 import "os"
 
-// suspend does nothing where a process cannot be stopped: its requests and streams
-// are held all the same.
+// suspend has no effect, because this system cannot stop a process. The requests and
+// streams of the process are held.
 func suspend(*os.Process) (resume func()) { return func() {} }

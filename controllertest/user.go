@@ -19,9 +19,9 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest/fault"
 )
 
-// asksLocked takes in a request of the user, which the controller may see before
-// the user has the answer: an object is the user's before it is created, and not
-// any more before it is deleted.
+// asksLocked stores a request of the user. The controller may see its effect before the
+// user has the response, so the user owns an object from the request to create it to
+// the request to delete it.
 func (r *run) asksLocked(op *fault.Op) {
 	key := objectKey{op.Resource, op.Namespace, op.Name}
 	switch {
@@ -42,13 +42,13 @@ func (r *run) asksLocked(op *fault.Op) {
 }
 
 // wroteLocked returns the object as its user would create it again: the body of its
-// creation, with the fields that the user wrote later. What the API server, admission
-// and controllers have put into the object is not the user's.
+// creation, with the fields that the user wrote later, but without fields of the API
+// server, admission and controllers.
 func (r *run) wroteLocked(key objectKey, op *fault.Op, stored *unstructured.Unstructured) *unstructured.Unstructured {
 	wrote := r.wrote[key]
 	var body map[string]any
 	if json.Unmarshal(op.Body, &body) != nil {
-		_ = yaml.Unmarshal(op.Body, &body) // of an apply; a JSON patch is no object
+		_ = yaml.Unmarshal(op.Body, &body) // an apply; a JSON patch is no object
 	}
 	if wrote == nil || op.Verb == "create" {
 		wrote = &unstructured.Unstructured{Object: body}
@@ -64,7 +64,7 @@ func (r *run) wroteLocked(key objectKey, op *fault.Op, stored *unstructured.Unst
 	for _, field := range []string{"uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"} {
 		unstructured.RemoveNestedField(wrote.Object, "metadata", field)
 	}
-	wrote.SetGroupVersionKind(stored.GroupVersionKind()) // typed clients send none
+	wrote.SetGroupVersionKind(stored.GroupVersionKind()) // which typed clients do not send
 	wrote.SetName(key.name)
 	return wrote
 }
@@ -116,12 +116,12 @@ func leaves(path []string, from, to map[string]any) (paths [][]string) {
 // copyField makes a field of an object what it is in another one.
 func copyField(to, from map[string]any, path []string) {
 	if path[0] == "status" || len(path) > 1 && path[0] == "metadata" && path[1] == "finalizers" {
-		return // that controllers write too
+		return // controllers write them too
 	}
 	for _, key := range path[:len(path)-1] {
 		next, ok := from[key].(map[string]any)
 		if !ok {
-			path = []string{key} // a list, or nothing: it is copied whole
+			path = []string{key} // a list or an absent field is copied whole
 			break
 		}
 		if _, ok := to[key].(map[string]any); !ok {
@@ -137,12 +137,11 @@ func copyField(to, from map[string]any, path []string) {
 	}
 }
 
-// asUser takes in the answer to a request of the user: what the user creates is
-// what the user may delete.
+// asUser stores the response to a request of the user.
 func (r *run) asUser(op *fault.Op, status int, body []byte) {
-	r.answered(op, status, body)
+	r.responded(op, status, body)
 	if op.Verb == "delete" && status == http.StatusNotFound {
-		status = http.StatusOK // it is what the user wanted
+		status = http.StatusOK // the object is absent, as desired
 	}
 	if op.Verb == "create" && status > 299 && status != http.StatusConflict {
 		r.mu.Lock()
@@ -174,11 +173,11 @@ func (r *run) asUser(op *fault.Op, status int, body []byte) {
 	r.touchLocked()
 }
 
-// usersLocked names what the user has made and not deleted, as plans do.
+// usersLocked returns the names of the user's objects, in the form of plans.
 func (r *run) usersLocked() []string {
 	var names []string
 	for key := range r.owned {
-		if name := key.resource + "/" + r.maskLocked(key.name); len(r.x.scenario.User) == 0 || slices.Contains(r.x.scenario.User, name) {
+		if name := key.resource + "/" + r.maskLocked(key.name); len(r.x.scenario.UserObjects) == 0 || slices.Contains(r.x.scenario.UserObjects, name) {
 			names = append(names, name)
 		}
 	}
@@ -204,7 +203,7 @@ func (r *run) ownedLocked(name string) (_ objectKey, ok bool) {
 	return objectKey{}, false
 }
 
-// interfere is a user who acts at the worst moment.
+// interfere is an action of the plan's user.
 func (r *run) interfere(ctx context.Context, kind Kind, key objectKey) {
 	end := r.begin()
 	defer end()
@@ -230,10 +229,10 @@ func (r *run) interfere(ctx context.Context, kind Kind, key objectKey) {
 	recreated := r.begin()
 	r.goes(func() {
 		defer recreated()
-		ctx, cancel := context.WithTimeout(context.Background(), r.x.options.Settle)
+		ctx, cancel := context.WithTimeout(context.Background(), r.x.options.ConvergeTimeout)
 		defer cancel()
 		if !r.awaitGone(ctx, client, live) {
-			return // a finding of the step: the object stays
+			return // the step reports that the object stays
 		}
 		r.mu.Lock()
 		unwanted, wrote := r.unwanted[key], r.wrote[key]
@@ -263,8 +262,8 @@ func (r *run) interfered(err error) {
 	}
 }
 
-// awaitGone waits until an object is gone. It reports false if the run or ctx is
-// over before.
+// awaitGone waits until an object is deleted. If the run or ctx ends first, it returns
+// false.
 func (r *run) awaitGone(ctx context.Context, client dynamic.ResourceInterface, obj *unstructured.Unstructured) bool {
 	for {
 		r.mu.Lock()
@@ -277,7 +276,7 @@ func (r *run) awaitGone(ctx context.Context, client dynamic.ResourceInterface, o
 		case apierrors.IsNotFound(err) || err == nil && now.GetUID() != obj.GetUID():
 			return true
 		}
-		if sleep(ctx, changed, r.x.options.Settle) != nil {
+		if sleep(ctx, changed, r.x.options.ConvergeTimeout) != nil {
 			return false
 		}
 	}

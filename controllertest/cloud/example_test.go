@@ -21,7 +21,7 @@ func ExampleNew() {
 	}
 	// Output:
 	// id-1 id-1
-	// delete "id-7": cloud: not found
+	// cloud: not found: delete "id-7"
 }
 
 // The answer to a create is lost, so a client that does not look makes another one.
@@ -54,6 +54,6 @@ func ExampleConnect() {
 	fmt.Println(errors.Is(err, cloud.ErrExists), err)
 	fmt.Println(service.Resources()[0].ID)
 	// Output:
-	// true create "account": cloud: exists already
+	// true cloud: already exists: create "account"
 	// account
 }

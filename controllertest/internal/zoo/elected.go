@@ -256,7 +256,7 @@ func handover(bug string) controllertest.Scenario {
 	s := elected(bug)
 	s.Name = "handover"
 	s.Start = startElected(bug, true)
-	s.User = []string{"configmaps/a"}
+	s.UserObjects = []string{"configmaps/a"}
 	s.Script = []controllertest.Step{
 		userCreates(electedSettings, "handover.zoo.example.com/settings"),
 		userStep("create a and, once a leader is at it, change the settings", func(ctx context.Context, configMaps typedcorev1.ConfigMapInterface) error {

@@ -167,8 +167,8 @@ func rawwatch(bug string) controllertest.Scenario {
 			userCreates("a b", workerSource),
 			userChangesAndDeletes("2", "b", ""),
 		},
-		User:      []string{"configmaps/a"},
-		Converged: mirrored,
+		UserObjects: []string{"configmaps/a"},
+		Converged:   mirrored,
 	}
 }
 

@@ -164,8 +164,8 @@ func worker(bug string) controllertest.Scenario {
 			userChangesAndDeletes("3", "mirror-a", "c"),
 			userDeletes("c"),
 		},
-		User:      []string{"configmaps/a"},
-		Converged: mirrored,
+		UserObjects: []string{"configmaps/a"},
+		Converged:   mirrored,
 	}
 }
 

@@ -91,9 +91,9 @@ func TestMutants(t *testing.T) {
 		}
 	}
 	verdicts := explore(t, scenarios, func(n int) controllertest.Options {
-		o := controllertest.Options{Settle: 8 * time.Second, Parallel: 4}
+		o := controllertest.Options{ConvergeTimeout: 8 * time.Second, Parallel: 4}
 		if scenarios[n].Replicas > 1 {
-			o.Settle = 15 * time.Second
+			o.ConvergeTimeout = 15 * time.Second
 		}
 		if plan := mutants[n].Plan; plan != "" {
 			// What some do depends on what comes first by a hair.
@@ -139,13 +139,13 @@ func TestTwins(t *testing.T) {
 	if budget(t) > 0 {
 		for _, s := range scenarios {
 			t.Run(s.Name, func(t *testing.T) {
-				controllertest.Explore(t, s, controllertest.Options{Config: testserver.Config(t), KeepNamespaces: true, Settle: time.Minute})
+				controllertest.Explore(t, s, controllertest.Options{Config: testserver.Config(t), KeepNamespaces: true, ConvergeTimeout: time.Minute})
 			})
 		}
 		return
 	}
 	verdicts := explore(t, scenarios, func(int) controllertest.Options {
-		return controllertest.Options{Sample: 10, Settle: time.Minute, Parallel: 5, Seed: seed}
+		return controllertest.Options{Sample: 10, ConvergeTimeout: time.Minute, Parallel: 5, Seed: seed}
 	})
 	for n, v := range verdicts {
 		t.Run(scenarios[n].Name, func(t *testing.T) {

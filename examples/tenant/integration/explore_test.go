@@ -54,9 +54,9 @@ func TestExplore(t *testing.T) {
 		KeepNamespaces: true,
 		// Runs mostly wait, because the namespace controller needs five seconds for
 		// each deleted namespace. Therefore many runs are parallel.
-		Parallel: 40,
-		Sample:   32,
-		Settle:   90 * time.Second,
+		Parallel:        40,
+		Sample:          32,
+		ConvergeTimeout: 90 * time.Second,
 	}
 	if text := os.Getenv("EXPLORE_BUDGET"); text != "" {
 		if options.Budget, err = time.ParseDuration(text); err != nil {
