@@ -34,6 +34,7 @@ func TestQuiet(t *testing.T) {
 		{name: "a key is delayed for long", with: delays(time.Hour), quiet: true, after: time.Second},
 		{name: "a key is delayed beyond the end", with: func(r *run) { r.x.options.ConvergeTimeout = 3 * time.Second; delays(4 * time.Second)(r) }, after: 3 * time.Second},
 		{name: "a key is delayed again and again", with: polls(600 * time.Millisecond), quiet: true, after: 2200 * time.Millisecond},
+		{name: "a key is delayed and writes, again and again", with: func(r *run) { pollsWith(r, 1500*time.Millisecond, r.touchLocked) }, after: 10 * time.Second},
 		{name: "a key runs", with: runs(2400*time.Millisecond, 0), quiet: true, after: 2500 * time.Millisecond},
 		{name: "a key runs and is delayed then", with: runs(2400*time.Millisecond, time.Second), quiet: true, after: 4400 * time.Millisecond},
 		{name: "a key runs for ever", with: runs(time.Hour, 0), quiet: true, after: patience},
@@ -97,20 +98,26 @@ func delays(all ...time.Duration) func(r *run) {
 
 // polls gives the run a queue with a key that is delayed after each call.
 func polls(every time.Duration) func(r *run) {
-	return func(r *run) {
-		delays(every)(r)
-		q := r.life[0].queues[0].(*queue.Queue[string])
-		go func() {
-			for {
-				key, shutdown := q.Get()
-				if shutdown {
-					return
-				}
-				q.AddAfter(key, every)
-				q.Done(key)
+	return func(r *run) { pollsWith(r, every, func() {}) }
+}
+
+// pollsWith is polls with a call, which is made with r.mu held.
+func pollsWith(r *run, every time.Duration, callLocked func()) {
+	delays(every)(r)
+	q := r.life[0].queues[0].(*queue.Queue[string])
+	go func() {
+		for {
+			key, shutdown := q.Get()
+			if shutdown {
+				return
 			}
-		}()
-	}
+			r.mu.Lock()
+			callLocked()
+			r.mu.Unlock()
+			q.AddAfter(key, every)
+			q.Done(key)
+		}
+	}()
 }
 
 // runs gives the run a queue with a key whose call takes that long, and which is
