@@ -536,7 +536,7 @@ func TestAddInformer(t *testing.T) {
 		if err := s.AddInformer(pods, informer); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.AddInformer(pods, informer); err == nil || !strings.Contains(err.Error(), "has a store already") {
+		if err := s.AddInformer(pods, informer); err == nil || !strings.Contains(err.Error(), "already has a store") {
 			t.Errorf("a second informer for a resource: %v, want an error", err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())

@@ -40,6 +40,12 @@ func cacheOf(t testing.TB, items ...any) cache.Store {
 	return c
 }
 
+// deleted records the deletion of an object of these tests.
+func deleted(s *consistency.Store, uid types.UID) {
+	name := map[types.UID]string{"a": "one", "c": "two", "n": "new"}[uid]
+	s.Deleted(owner, "u", pods, types.NamespacedName{Namespace: "ns", Name: name}, uid)
+}
+
 // TestDeleted proves C7.
 func TestDeleted(t *testing.T) {
 	still := &consistency.StaleError{GroupResource: pods, ReadRV: "10", DeletedUID: "a"}
@@ -74,9 +80,9 @@ func TestDeleted(t *testing.T) {
 			_ = c.Delete(podWith("new", "n", "21"))
 		}},
 		{name: "a second deletion", uid: "a", then: func(s *consistency.Store, c cache.Store) {
-			s.Deleted(owner, "u", pods, "c")
+			deleted(s, "c")
 			_ = c.Delete(podWith("two", "c", "11"))
-			s.Deleted(owner, "u", pods, "a")
+			deleted(s, "a")
 		}, stale: &consistency.StaleError{GroupResource: pods, ReadRV: "11", DeletedUID: "a"}},
 		{name: "an owner that was replaced", uid: "a", then: func(s *consistency.Store, _ cache.Store) { s.WroteAt(owner, "v", pods, "1") }},
 		{name: "cleared", uid: "a", then: func(s *consistency.Store, _ cache.Store) { s.Clear(owner, "u") }},
@@ -87,7 +93,7 @@ func TestDeleted(t *testing.T) {
 				c = tc.store(t)
 			}
 			s := consistency.New(consistency.Config{Stores: stores{pods: c}})
-			s.Deleted(owner, "u", pods, tc.uid)
+			deleted(s, tc.uid)
 			if tc.then != nil {
 				tc.then(s, c)
 			}
@@ -107,8 +113,8 @@ func TestDeleted(t *testing.T) {
 
 	t.Run("a store that cannot be asked", func(t *testing.T) {
 		s := consistency.New(consistency.Config{Stores: stores{pods: at("10")}})
-		s.Deleted(owner, "u", pods, "a")
-		if err := s.EnsureReady(owner); err == nil || !strings.Contains(err.Error(), "has no GetByKey and List") {
+		deleted(s, "a")
+		if err := s.EnsureReady(owner); err == nil || !strings.Contains(err.Error(), "has no GetByKey") {
 			t.Errorf("EnsureReady = %v, want an error that says so", err)
 		}
 		if err := s.Wait(t.Context(), owner); err == nil {
@@ -117,16 +123,16 @@ func TestDeleted(t *testing.T) {
 	})
 	t.Run("no store", func(t *testing.T) {
 		s := consistency.New(consistency.Config{})
-		s.Deleted(owner, "u", pods, "a")
+		deleted(s, "a")
 		if err := s.EnsureReady(owner); err == nil || !strings.Contains(err.Error(), "no store") {
 			t.Errorf("EnsureReady = %v, want an error that says so", err)
 		}
 	})
 	t.Run("an item without metadata", func(t *testing.T) {
-		c := cache.NewStore(func(any) (string, error) { return "ns/n", nil })
-		_ = c.Add(podWith("n", "a", "9"))
+		c := cache.NewStore(func(any) (string, error) { return "ns/one", nil })
+		_ = c.Add(podWith("one", "a", "9"))
 		s := consistency.New(consistency.Config{Stores: stores{pods: c}})
-		s.Deleted(owner, "u", pods, "a")
+		deleted(s, "a")
 		_ = c.Update(&struct{ metav1.TypeMeta }{})
 		c.Bookmark("10")
 		if err := s.EnsureReady(owner); err == nil {
@@ -142,7 +148,7 @@ func TestDeletedWakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := cacheOf(t, podWith("one", "a", "9"), podWith("two", "c", "10"))
 		s := consistency.New(consistency.Config{Stores: stores{pods: c}, RecheckInterval: time.Hour, MaxWait: -1})
-		s.Deleted(owner, "u", pods, "a")
+		deleted(s, "a")
 		woken := 0
 		if s.Ready(owner, func() { woken++ }) {
 			t.Error("Ready = true while the store holds the object")

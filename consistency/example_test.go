@@ -91,7 +91,7 @@ func ExampleStore_Wait() {
 	_ = pods.Add(examplePod("42"))
 	fmt.Println(writes.Wait(context.Background(), key))
 	// Output:
-	// consistency: wait for default/web: shutting down: consistency: the cache of pods is at version "", behind the written "42"
+	// consistency: wait for default/web: shutting down: the cache of pods is at version "", behind the written "42"
 	// <nil>
 }
 
@@ -116,7 +116,7 @@ func ExampleStore_Deleted() {
 	pod.UID = "uid-of-web-0"
 	_ = pods.Add(pod)
 
-	writes.Deleted(web, "uid-of-web", corev1.Resource("pods"), pod.UID)
+	writes.Deleted(web, "uid-of-web", corev1.Resource("pods"), types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, pod.UID)
 	fmt.Println(writes.EnsureReady(web))
 
 	_ = pods.Delete(pod) // the informer has received the DELETED event

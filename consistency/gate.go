@@ -5,50 +5,50 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// liveKey is the key of the context value that says that reads must be live.
+// liveKey is the key of the context value that LiveRead returns.
 type liveKey struct{}
 
-// LiveRead reports whether the context came from a Begin at which the cache could not
-// be trusted for its key: a recorded write or deletion was not visible, a write was
-// ambiguous, or one was refused (see Refused). Such a run must read from the server
-// what it decides on, and should pass the version of that read to WroteAt, so that the
-// runs after it wait for the cache to show as much. After a refused write it is true
-// for one run only: one that fails before it has read should read live again. It is
-// false for any other context.
+// LiveRead reports whether a run must read from the API server, because the cache could
+// not be trusted for its key at Begin: a recorded write was not visible or ambiguous, or
+// a write ended in a conflict that the cache cannot show. Pass the versions of the live
+// read to WroteAt, so that the next runs wait for the cache to show as much.
+//
+// After such a conflict LiveRead is true for one run. If that run fails before it has
+// read, read live again. LiveRead is false for a context that is not from Begin.
 func LiveRead(ctx context.Context) bool {
 	live, _ := ctx.Value(liveKey{}).(bool)
 	return live
 }
 
-// Begin returns a context for a reconcile of the key: writes made with it through a
-// transport from Wrap are recorded for the key, and LiveRead tells from it whether the
-// cache may be used.
+// Begin returns a context for a reconcile of the key. A transport from Wrap records the
+// writes that are made with it, and LiveRead reports whether it requires live reads.
 func (s *Store) Begin(ctx context.Context, key types.NamespacedName) context.Context {
-	ctx = context.WithValue(ctx, ownerKey{s}, key)
+	ctx = context.WithValue(ctx, runKey{s}, key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, _ = s.lagLocked(key)
-	if rec := s.owners[key]; rec != nil { // it has something left
+	if rec := s.records[key]; rec != nil {
 		rec.live = time.Time{} // for one run
 		ctx = context.WithValue(ctx, liveKey{}, true)
 	} else if LiveRead(ctx) {
-		ctx = context.WithValue(ctx, liveKey{}, false) // that is another Store's
+		ctx = context.WithValue(ctx, liveKey{}, false) // that value is another Store's
 	}
 	return ctx
 }
 
-// Ready reports whether the key may run: the cache shows every recorded write and
-// deletion of it and what refused its writes, and no write of it became ambiguous in
-// the last AmbiguousWait; or MaxWait has passed since the last of them, and then
-// LiveRead is true in the run. If not, wake is called exactly once when it may: from an
-// informer's handler, a timer, or Clear, so it must not block; adding the key to a
-// queue is what it is for. Every call
-// that returns false has its own wake. A nil wake wakes nobody.
+// Ready reports whether the key may run. It is true if the cache shows all records of
+// the key, and none became ambiguous in the last AmbiguousWait. It is also true if
+// MaxWait has passed since the last record, and then LiveRead is true in the run.
+//
+// If Ready returns false, it calls wake exactly once when the key may run: from an
+// informer's handler, a timer or Clear. So wake must not block; it usually adds the key
+// to a queue. Every call that returns false has its own wake. Nil means no call.
 func (s *Store) Ready(key types.NamespacedName, wake func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,26 +61,25 @@ func (s *Store) Ready(key types.NamespacedName, wake func()) bool {
 	return ok
 }
 
-// End says that the reconcile of the key is over. What the cache shows already is
-// forgotten; the rest stays until it does. Writes that still arrive with the context
-// of Begin are recorded all the same.
+// End ends the reconcile of the key and drops the records that the cache shows. Writes
+// that finish later with the context of Begin are still recorded.
 func (s *Store) End(key types.NamespacedName) { _ = s.EnsureReady(key) }
 
-// Wait blocks until the cache shows every recorded write and deletion of the owner and
-// returns nil, or until ctx is done and returns an error that wraps both the cause and
-// what was missing. What no cache can ever show is returned at once: a write of a
-// resource without a store that can answer. Ambiguous writes are not waited for.
-func (s *Store) Wait(ctx context.Context, owner types.NamespacedName) error {
+// Wait blocks until the cache shows all records of the key and returns nil. If ctx ends
+// first, its error wraps the context's cause and a *StaleError. If a resource has no
+// store that can be compared, Wait returns an error at once. It does not wait for
+// ambiguous writes.
+func (s *Store) Wait(ctx context.Context, key types.NamespacedName) error {
 	done := make(chan struct{})
 	w := &waiter{wake: func() { close(done) }}
 	s.mu.Lock()
-	missing := s.readyLocked(owner)
+	missing := s.readyLocked(key)
 	lag, stale := errors.AsType[*StaleError](missing)
 	if !stale {
 		s.mu.Unlock()
 		return missing
 	}
-	s.waitLocked(owner, w, *lag, time.Now(), time.Time{})
+	s.waitLocked(key, w, *lag, time.Now(), time.Time{})
 	s.mu.Unlock()
 
 	select {
@@ -90,28 +89,41 @@ func (s *Store) Wait(ctx context.Context, owner types.NamespacedName) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.forgetLocked(owner, w) {
-		return nil // it was taken to be woken meanwhile: the owner was ready
+	if !s.forgetLocked(key, w) {
+		return nil // the key became ready, and the wake is on its way
 	}
-	if err := s.readyLocked(owner); err != nil {
+	if err := s.readyLocked(key); err != nil {
 		missing = err
 	}
-	return fmt.Errorf("consistency: wait for %s: %w: %w", owner, context.Cause(ctx), missing)
+	cause := context.Cause(ctx)
+	return &waitError{
+		text: fmt.Sprintf("consistency: wait for %s: %v: %s", key, cause, strings.TrimPrefix(missing.Error(), "consistency: ")),
+		errs: []error{cause, missing},
+	}
 }
 
-// waiter is somebody who waits for an owner.
+// waitError wraps errors that have the prefix of the package, and has it once.
+type waitError struct {
+	text string
+	errs []error
+}
+
+func (e *waitError) Error() string   { return e.text }
+func (e *waitError) Unwrap() []error { return e.errs }
+
+// waiter is a call of Ready or Wait that waits for a key.
 type waiter struct {
 	wake     func()
-	gate     bool // it waits in Ready, which has bounds; Wait has none
+	gate     bool // a call of Ready, which has bounds; Wait has none
 	since    time.Time
-	timedOut bool // set when it is taken because a bound was reached
+	timedOut bool // a bound ended the wait
 }
 
-// mayGoLocked reports whether the waiter need not wait any more, and if it must, what
-// for, and when a bound ends that; zero means never.
-func (s *Store) mayGoLocked(owner types.NamespacedName, w *waiter, now time.Time) (ok bool, lag StaleError, next time.Time) {
-	lag, verdict := s.lagLocked(owner)
-	rec := s.owners[owner]
+// mayGoLocked reports whether the wait is over. If not, it returns what the key lacks
+// and the time of the next bound, which is zero if there is none.
+func (s *Store) mayGoLocked(key types.NamespacedName, w *waiter, now time.Time) (ok bool, lag StaleError, next time.Time) {
+	lag, verdict := s.lagLocked(key)
+	rec := s.records[key]
 	if rec == nil {
 		return true, lag, time.Time{}
 	}
@@ -138,20 +150,20 @@ func (s *Store) mayGoLocked(owner types.NamespacedName, w *waiter, now time.Time
 	return true, lag, time.Time{}
 }
 
-// waitLocked adds a waiter. Because it happens under the same lock as the check that
-// found the owner not ready, an event in between cannot be missed.
-func (s *Store) waitLocked(owner types.NamespacedName, w *waiter, lag StaleError, now, next time.Time) {
-	list := s.waiters[owner]
-	s.waiters[owner] = append(list, w)
+// waitLocked adds a waiter. The check that found the key not ready held the same lock,
+// so no event is missed in between.
+func (s *Store) waitLocked(key types.NamespacedName, w *waiter, lag StaleError, now, next time.Time) {
+	list := s.waiters[key]
+	s.waiters[key] = append(list, w)
 	if len(list) == 0 {
-		s.fileLocked(owner, lag)
+		s.fileLocked(key, lag)
 		s.refileLocked()
 	}
 	s.armLocked(now, next)
 }
 
 // armLocked sets the timer for the next check: after RecheckInterval, or at the time
-// next if that is earlier and not zero. A timer that fires before that stays.
+// next if that is earlier and not zero. It keeps a timer that fires before that.
 func (s *Store) armLocked(now, next time.Time) {
 	due := now.Add(s.recheckEvery)
 	if !next.IsZero() && next.Before(due) {
@@ -169,16 +181,16 @@ func (s *Store) armLocked(now, next time.Time) {
 }
 
 // forgetLocked removes a waiter and reports whether it was still there.
-func (s *Store) forgetLocked(owner types.NamespacedName, w *waiter) bool {
-	list := s.waiters[owner]
+func (s *Store) forgetLocked(key types.NamespacedName, w *waiter) bool {
+	list := s.waiters[key]
 	i := slices.Index(list, w)
 	if i < 0 {
 		return false
 	}
 	if list = slices.Delete(list, i, i+1); len(list) > 0 {
-		s.waiters[owner] = list
+		s.waiters[key] = list
 	} else {
-		delete(s.waiters, owner)
+		delete(s.waiters, key)
 		s.stopIdleTimerLocked()
 	}
 	return true
@@ -191,6 +203,7 @@ func (s *Store) stopIdleTimerLocked() {
 	}
 }
 
+// wakeReady wakes the keys that an event made ready.
 func (s *Store) wakeReady() {
 	s.mu.Lock()
 	if len(s.waiters) == 0 {
@@ -202,8 +215,8 @@ func (s *Store) wakeReady() {
 	s.call(taken)
 }
 
-// recheck is wakeReady at the end of the timer. A callback that lost a race with Stop
-// finds either no timer or a newer one, which it postpones by one interval at most.
+// recheck checks all keys when the timer fires. A callback that lost a race with Stop
+// finds no timer, or a newer one, which it postpones by at most one interval.
 func (s *Store) recheck() {
 	s.mu.Lock()
 	now := time.Now()
@@ -211,7 +224,7 @@ func (s *Store) recheck() {
 		s.due = now.Add(s.recheckEvery)
 		s.timer.Reset(s.recheckEvery)
 	}
-	taken := s.takeAllLocked(now) // may set the timer earlier
+	taken := s.takeAllLocked(now) // can set the timer to an earlier time
 	s.mu.Unlock()
 	s.call(taken)
 }

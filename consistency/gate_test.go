@@ -57,7 +57,7 @@ func TestReadyIsBounded(t *testing.T) {
 		{name: "never seen, no bound", cfg: consistency.Config{MaxWait: -1}, before: wrote("10"), took: never},
 		{name: "a bound below RecheckInterval", cfg: consistency.Config{RecheckInterval: time.Hour, MaxWait: time.Second}, before: wrote("10"), took: time.Second, live: true, waits: waits{"1s timedOut=true"}},
 		{name: "no store", before: func(_ *testing.T, s *consistency.Store) { s.WroteAt(owner, "u", secrets, "10") }, took: 2 * time.Minute, live: true, waits: waits{"2m0s timedOut=true"}},
-		{name: "a deletion that nothing shows", before: func(_ *testing.T, s *consistency.Store) { s.Deleted(owner, "u", pods, "a") }, took: 2 * time.Minute, live: true, waits: waits{"2m0s timedOut=true"}},
+		{name: "a deletion that nothing shows", before: func(_ *testing.T, s *consistency.Store) { deleted(s, "a") }, took: 2 * time.Minute, live: true, waits: waits{"2m0s timedOut=true"}},
 		{name: "seen in time", before: wrote("10"), at: time.Minute, during: func(_ *testing.T, s *consistency.Store, store *version) {
 			store.set("10")
 			s.Handler().OnUpdate(nil, nil)

@@ -4,24 +4,25 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"strings"
-	"sync"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/consistency/internal/wire"
 )
 
-// ownerKey is the key of the context value that Begin sets. It holds the store, so
-// that reconciles of two stores can be nested.
-type ownerKey struct{ store *Store }
+// runKey is the key of the context value that Begin sets. It holds the store, because
+// the runs of two stores can be nested.
+type runKey struct{ store *Store }
 
-// Wrap returns a transport that records the writes made with a context of Begin; it
-// has the form rest.Config.Wrap wants. It takes Retry-After out of their 5xx answers:
-// client-go repeats such a request unasked, also when it was carried out. All else
-// passes through untouched: reads, dry runs, writes of resources without a store, and
-// streams (exec, attach, port-forward, proxy). A nil rt means http.DefaultTransport.
+// Wrap returns a transport that records the writes that are made with a context of
+// Begin. It has the form of rest.Config.Wrap. From a 5xx response to such a write it
+// removes Retry-After: client-go repeats a request with that header, and the API server
+// may have carried the first one out.
+//
+// All other requests pass unchanged: reads, dry runs, writes of resources without a
+// store, and streams. A nil rt means http.DefaultTransport.
 func (s *Store) Wrap(rt http.RoundTripper) http.RoundTripper {
 	if rt == nil {
 		rt = http.DefaultTransport
@@ -30,214 +31,92 @@ func (s *Store) Wrap(rt http.RoundTripper) http.RoundTripper {
 }
 
 type transport struct {
-	store   *Store
-	next    http.RoundTripper
-	buffers sync.Pool // of *[]byte, see hold
+	store  *Store
+	next   http.RoundTripper
+	reader wire.Reader
 }
 
-// WrappedRoundTripper lets client-go find the transport below, for example to close
-// its idle connections.
+// WrappedRoundTripper returns the inner transport. Client-go uses it, for example to
+// close idle connections.
 func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
+// RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	owner, ok := req.Context().Value(ownerKey{t.store}).(types.NamespacedName)
-	if !ok || !mutating(req) {
-		return t.next.RoundTrip(req)
-	}
-	target, ok := parsePath(req.URL.Path)
+	key, ok := req.Context().Value(runKey{t.store}).(types.NamespacedName)
 	if !ok {
 		return t.next.RoundTrip(req)
 	}
-	w := write{store: t.store, owner: owner, resource: target.resource}
-	if !w.start() {
+	target, ok := wire.ParseWrite(req)
+	if !ok {
 		return t.next.RoundTrip(req)
 	}
-	if options := deleteOptions(req, target); options != nil && len(options.DryRun) > 0 {
+	started, ok := t.store.startWrite(target.Resource)
+	if !ok || wire.DryRun(req, target) {
 		return t.next.RoundTrip(req)
 	}
 
 	resp, err := t.next.RoundTrip(req)
 	switch {
 	case err != nil:
-		// A connection that was never made has carried nothing.
+		// A connection that was never made carried no request.
 		if op, ok := errors.AsType[*net.OpError](err); !ok || op.Op != "dial" {
-			w.ambiguous()
+			t.store.ambiguous(key, target.Resource)
 		}
 	case resp.StatusCode >= http.StatusInternalServerError:
-		w.ambiguous()
-		// Client-go would send it again by itself, and create twice what has no name yet.
-		// A Status tells the delay in its details too, and those stay.
-		resp.Header.Del("Retry-After")
+		t.store.ambiguous(key, target.Resource)
+		resp.Header.Del("Retry-After") // the details of the Status also have it, for callers
 	case resp.StatusCode == http.StatusConflict || resp.StatusCode == http.StatusUnprocessableEntity:
-		w.refused(req, resp, target)
+		if carried, ok := t.reader.Refusal(req, resp, target); ok {
+			t.store.refused(key, target, carried)
+		}
 	case resp.StatusCode >= 200 && resp.StatusCode < 300:
-		body, complete := t.hold(resp)
-		var o object
-		switch err := decode(mediaType(resp.Header), body, &o); {
-		case !complete, err != nil:
-			w.ambiguous()
-		case req.Method == http.MethodDelete && target.name == "":
-			w.ambiguous() // the list that was deleted says nothing of the deletions
-		case target.subresource == "finalize" && o.Metadata.DeletionTimestamp != nil:
-			w.ambiguous() // of a namespace; the last one ends it, and has the version from before
-		default:
-			w.recorded(o.Metadata.ResourceVersion, gone(req.Method, target, &o, mediaType(resp.Header), body), target)
+		if effect, ok := t.reader.Effect(req, resp, target); ok {
+			t.store.wrote(key, target, effect, started)
+		} else {
+			t.store.ambiguous(key, target.Resource)
 		}
 	}
 	return resp, err
 }
 
-// mutating reports whether the request can change something.
-func mutating(req *http.Request) bool {
-	switch req.Method {
-	case http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:
-		return !strings.Contains(req.URL.RawQuery, "dryRun") || !req.URL.Query().Has("dryRun")
-	}
-	return false
+// startWrite reports whether the resource has a store, and returns the time of the
+// store's clock. The response settles only ambiguous writes from before that time.
+func (s *Store) startWrite(resource schema.GroupResource) (started uint64, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clock++
+	return s.clock, s.stores[resource] != nil
 }
 
-// gone returns the UID of the object that the write has removed, "" if it has not. A
-// deletion answers with a Status of it, or with the object; so does an update that
-// removes the last finalizer of an object being deleted, and there the version is the
-// one from before: only a DELETED event will tell. What waits for its grace period is
-// still there. A namespace is too: it has finalizers of its own in its spec.
-func gone(method string, t target, o *object, media string, body []byte) types.UID {
-	grace := o.Metadata.DeletionGracePeriodSeconds
-	switch {
-	case o.Metadata.UID == "" && method == http.MethodDelete:
-		var status metav1.Status
-		if decode(media, body, &status) == nil && status.Details != nil {
-			return status.Details.UID
-		}
-	case t.resource == schema.GroupResource{Resource: "namespaces"}, len(o.Metadata.Finalizers) > 0, grace != nil && *grace != 0:
-	case o.Metadata.DeletionTimestamp != nil || method == http.MethodDelete && t.subresource == "":
-		return o.Metadata.UID
-	}
-	return ""
-}
-
-// write is a request that is under way.
-type write struct {
-	store    *Store
-	owner    types.NamespacedName
-	resource schema.GroupResource
-	started  uint64
-}
-
-// start reports whether the resource has a store, and notes when the request began:
-// its answer says nothing about writes that are found ambiguous while it is under way.
-func (w *write) start() bool {
-	w.store.mu.Lock()
-	defer w.store.mu.Unlock()
-	w.store.clock++
-	w.started = w.store.clock
-	return w.store.stores[w.resource] != nil
-}
-
-// recorded records a write that was answered with success. A response that has neither
-// a version nor the UID of what is gone comes from an eviction, a binding and some
-// aggregated servers: there has been a write, and no cache can be compared with it.
-func (w *write) recorded(version string, gone types.UID, t target) {
-	w.store.mu.Lock()
-	defer w.store.mu.Unlock()
-	known := w.store.wroteLocked(w.owner, "", w.resource, version, w.started)
-	switch _, ok := w.store.objectsLocked(w.resource); {
-	case gone != "" && ok:
-		w.store.deletedLocked(w.owner, "", w.resource, gone, cache.ObjectName{Namespace: t.namespace, Name: t.name}.String())
-	case gone != "" || !known:
-		w.store.ambiguousLocked(w.owner, w.resource)
-	}
-}
-
-func (w *write) ambiguous() {
-	w.store.mu.Lock()
-	defer w.store.mu.Unlock()
-	w.store.ambiguousLocked(w.owner, w.resource)
-}
-
-// target is what the path of a request names.
-type target struct {
-	resource                     schema.GroupResource
-	namespace, name, subresource string
-}
-
-// parsePath reads a path of the Kubernetes API, which may stand behind a prefix:
-//
-//	/api/v1/[namespaces/NS/]RESOURCE[/NAME[/SUBRESOURCE]]
-//	/apis/GROUP/VERSION/[namespaces/NS/]RESOURCE[/NAME[/SUBRESOURCE]]
-//
-// It is false for anything else, for subresources that are streams, and for tokens,
-// which are not stored. The resource of a binding is that of the pod.
-func parsePath(path string) (target, bool) {
-	var t target
-	path = strings.Trim(path, "/")
-	for found := false; !found; {
-		var s string
-		if s, path, found = strings.Cut(path, "/"); !found {
-			return t, false
-		}
-		switch found = false; s {
-		case "api":
-			if rest, ok := strings.CutPrefix(path, "v1/"); ok {
-				path, found = rest, true
-			}
-		case "apis":
-			group, rest, _ := strings.Cut(path, "/")
-			if _, rest, found = strings.Cut(rest, "/"); found {
-				t.resource.Group, path = group, rest
-			}
-		}
-	}
-	var segments [5]string
-	n := 0
-	for more := true; more && n < len(segments); n++ {
-		segments[n], path, more = strings.Cut(path, "/")
-	}
-	rest := segments[:n]
-	// A namespace is an object too: its own subresources are not resources in it.
-	if n >= 3 && rest[0] == "namespaces" &&
-		!(n == 3 && t.resource.Group == "" && (rest[2] == "status" || rest[2] == "finalize")) {
-		t.namespace = rest[1]
-		rest = rest[2:]
-	}
-	if rest[0] == "" {
-		return t, false
-	}
-	t.resource.Resource = rest[0]
-	if len(rest) > 1 {
-		t.name = rest[1]
-	}
-	if len(rest) > 2 {
-		t.subresource = rest[2]
-	}
-	switch t.subresource {
-	case "exec", "attach", "portforward", "proxy", "log", "token":
-		return t, false
-	}
-	if t.resource == (schema.GroupResource{Resource: "bindings"}) {
-		t.resource.Resource, t.subresource = "pods", "binding"
-	}
-	return t, true
-}
-
-// deleteOptions returns the options of a deletion or an eviction, which come in the
-// body; nil for other writes, and if they cannot be read.
-func deleteOptions(req *http.Request, t target) *metav1.DeleteOptions {
-	var e *eviction
-	var into message
-	switch {
-	case req.Method == http.MethodDelete:
-		e = &eviction{}
-		into = &e.DeleteOptions
-	case req.Method == http.MethodPost && t.subresource == "eviction":
-		e = &eviction{}
-		into = e
+// wrote records a successful write.
+func (s *Store) wrote(key types.NamespacedName, t wire.Target, e wire.Effect, started uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wroteLocked(key, "", t.Resource, e.Version, started)
+	switch _, ok := s.objectsLocked(t.Resource); {
+	case e.Gone == "":
+	case ok:
+		s.deletedLocked(key, "", objectRef{t.Resource, nameOf(t)}, e.Gone)
 	default:
-		return nil
+		s.ambiguousLocked(key, t.Resource) // the store cannot show that the object is absent
 	}
-	media, body := sent(req)
-	if decode(media, body, into) != nil {
-		return nil
-	}
-	return &e.DeleteOptions
+}
+
+// refused records a write that was rejected because of a conflict.
+func (s *Store) refused(key types.NamespacedName, t wire.Target, carried wire.Refusal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refusedLocked(key, "", objectRef{t.Resource, nameOf(t)}, refusal{uid: carried.UID, rv: carried.Version})
+}
+
+// ambiguous records a write whose outcome is unknown.
+func (s *Store) ambiguous(key types.NamespacedName, resource schema.GroupResource) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ambiguousLocked(key, resource)
+}
+
+// nameOf returns the target's key in an informer's store.
+func nameOf(t wire.Target) string {
+	return cache.ObjectName{Namespace: t.Namespace, Name: t.Name}.String()
 }

@@ -7,24 +7,23 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// wakes says which waiting owners an event can concern: with 10,000 of them, to look
-// at each took 2.9 ms an event. An owner that waits for a version is looked at when
-// that is reached, any other at each event. Entries of owners that wait no longer are
-// dropped when they come up, or by refileLocked.
+// wakes orders the waiting keys by the events that can affect them. An event checks a key
+// that waits for a version only when the store has reached the version; it checks all
+// other keys every time. An entry of a key that no longer waits is dropped when an event
+// reaches it, or by refileLocked.
 type wakes struct {
 	versions map[schema.GroupResource]*versions
 	any      []types.NamespacedName
 }
 
-// versions is a heap, the lowest first.
+// versions is a heap with the lowest version first.
 type versions []awaited
 
 type awaited struct {
-	rv    string
-	owner types.NamespacedName
+	rv  string
+	key types.NamespacedName
 }
 
 func (v versions) Len() int           { return len(v) }
@@ -34,15 +33,8 @@ func (v *versions) Push(x any)        { *v = append(*v, x.(awaited)) }
 func (v *versions) Pop() any {
 	last := len(*v) - 1
 	x := (*v)[last]
-	(*v)[last] = awaited{}
-	*v = (*v)[:last]
+	*v = slices.Delete(*v, last, last+1)
 	return x
-}
-
-// reached reports whether read is known to be at least wrote.
-func reached(read, wrote string) bool {
-	order, err := resourceversion.CompareResourceVersion(read, wrote)
-	return err == nil && order >= 0
 }
 
 func (w *wakes) entries() int {
@@ -53,11 +45,10 @@ func (w *wakes) entries() int {
 	return n
 }
 
-// fileLocked makes sure that an owner is looked at when it may be ready. lag is what it
-// waits for.
-func (s *Store) fileLocked(owner types.NamespacedName, lag StaleError) {
+// fileLocked adds an entry for a key that lacks what lag describes.
+func (s *Store) fileLocked(key types.NamespacedName, lag StaleError) {
 	if lag.WroteRV == "" {
-		s.wakes.any = append(s.wakes.any, owner)
+		s.wakes.any = append(s.wakes.any, key)
 		return
 	}
 	of := s.wakes.versions[lag.GroupResource]
@@ -65,38 +56,38 @@ func (s *Store) fileLocked(owner types.NamespacedName, lag StaleError) {
 		of = &versions{}
 		s.wakes.versions[lag.GroupResource] = of
 	}
-	heap.Push(of, awaited{rv: lag.WroteRV, owner: owner})
+	heap.Push(of, awaited{rv: lag.WroteRV, key: key})
 }
 
-// refileLocked drops the entries of owners that wait no longer, once they are many.
+// refileLocked rebuilds the entries once most belong to keys that no longer wait.
 func (s *Store) refileLocked() {
 	if s.wakes.entries() <= 2*len(s.waiters)+sweepMin {
 		return
 	}
 	s.wakes.any = nil
 	clear(s.wakes.versions)
-	for owner := range s.waiters {
-		lag, _ := s.lagLocked(owner)
-		s.fileLocked(owner, lag)
+	for key := range s.waiters {
+		lag, _ := s.lagLocked(key)
+		s.fileLocked(key, lag)
 	}
 }
 
-// takeReachedLocked removes the waiters that an event lets go, to be called without
-// the lock: once taken nobody else can call them.
+// takeReachedLocked removes and returns the waiters whose wait an event has ended. The
+// caller calls them without the lock. No other caller can take them again.
 func (s *Store) takeReachedLocked(now time.Time) (taken []*waiter) {
 	n := len(s.wakes.any)
-	for i := range n { // who still waits is added behind
+	for i := range n { // keys that still wait are appended behind n
 		taken = s.takeLocked(taken, s.wakes.any[i], now)
 	}
 	s.wakes.any = slices.Delete(s.wakes.any, 0, n)
 	for resource, of := range s.wakes.versions {
 		store := s.stores[resource]
 		if store == nil {
-			continue // AddInformer has failed since
+			continue // AddInformer failed in the meantime
 		}
 		read := store.version()
 		for len(*of) > 0 && reached(read, (*of)[0].rv) {
-			taken = s.takeLocked(taken, heap.Pop(of).(awaited).owner, now)
+			taken = s.takeLocked(taken, heap.Pop(of).(awaited).key, now)
 		}
 	}
 	s.refileLocked()
@@ -104,28 +95,28 @@ func (s *Store) takeReachedLocked(now time.Time) (taken []*waiter) {
 	return taken
 }
 
-// takeAllLocked looks at all waiters, for whom time can be up too.
+// takeAllLocked is takeReachedLocked for all keys, whose bounds can also have passed.
 func (s *Store) takeAllLocked(now time.Time) (taken []*waiter) {
 	s.wakes.any = s.wakes.any[:0]
 	clear(s.wakes.versions)
-	for owner := range s.waiters {
-		taken = s.takeLocked(taken, owner, now)
+	for key := range s.waiters {
+		taken = s.takeLocked(taken, key, now)
 	}
 	s.stopIdleTimerLocked()
 	return taken
 }
 
-// takeLocked adds the owner's waiters that need not wait any more to taken. It files
-// the owner anew if there are others.
-func (s *Store) takeLocked(taken []*waiter, owner types.NamespacedName, now time.Time) []*waiter {
-	list := s.waiters[owner]
+// takeLocked moves the key's waiters whose wait is over to taken. If others remain, it
+// adds a new entry for the key.
+func (s *Store) takeLocked(taken []*waiter, key types.NamespacedName, now time.Time) []*waiter {
+	list := s.waiters[key]
 	if len(list) == 0 {
-		return taken // an entry that is left from before
+		return taken // an old entry
 	}
 	var lag StaleError
 	left := list[:0]
 	for _, w := range list {
-		ok, missing, next := s.mayGoLocked(owner, w, now)
+		ok, missing, next := s.mayGoLocked(key, w, now)
 		if ok {
 			taken = append(taken, w)
 			continue
@@ -137,10 +128,10 @@ func (s *Store) takeLocked(taken []*waiter, owner types.NamespacedName, now time
 	}
 	clear(list[len(left):])
 	if len(left) == 0 {
-		delete(s.waiters, owner)
+		delete(s.waiters, key)
 		return taken
 	}
-	s.waiters[owner] = left
-	s.fileLocked(owner, lag)
+	s.waiters[key] = left
+	s.fileLocked(key, lag)
 	return taken
 }

@@ -42,7 +42,7 @@ func TestEventLooksAtWhomItConcerns(t *testing.T) {
 				t.Fatal("Ready = true before the write is in the cache")
 			}
 		}
-		s.Deleted(owner, "u", secrets, "gone") // a resource without a store: looked at each time
+		s.Deleted(owner, "u", secrets, other, "gone") // a resource without a store: looked at each time
 		s.Ready(owner, nil)
 		for i := range waiting {
 			store.reads = 0

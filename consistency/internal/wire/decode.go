@@ -1,4 +1,4 @@
-package consistency
+package wire
 
 import (
 	"bytes"
@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 )
 
-// message is what the transport decodes: a request or a response, or a part of one.
-// Unmarshal decodes its protobuf, without the envelope.
+// message is a type that decode fills. Unmarshal decodes its protobuf encoding without
+// the envelope.
 type message interface {
 	runtime.Object
 	Unmarshal(protobuf []byte) error
@@ -24,16 +24,16 @@ type message interface {
 
 var (
 	errContentType = errors.New("not JSON, protobuf or CBOR")
-	errCut         = errors.New("the message is cut off")
+	errCut         = errors.New("the message has no object")
 )
 
-// decode decodes a body of any content type that client-go negotiates.
+// decode decodes a body of one of the content types that client-go negotiates.
 func decode(media string, body []byte, into message) error {
 	switch media {
 	case runtime.ContentTypeJSON:
 		return json.Unmarshal(body, into)
 	case runtime.ContentTypeCBOR:
-		// The kind counts only where the body has none, and is not used.
+		// The serializer requires a kind. This one stands in if the body has none.
 		_, _, err := cbor.NewSerializer(creates{into}, nil, cbor.Transcode(false)).Decode(body, &schema.GroupVersionKind{Version: "v1", Kind: "Any"}, nil)
 		return err
 	case runtime.ContentTypeProtobuf:
@@ -41,7 +41,7 @@ func decode(media string, body []byte, into message) error {
 		if !ok {
 			return errContentType
 		}
-		// These are the numbers of runtime.Unknown, which itself would copy the object.
+		// These are the field numbers of runtime.Unknown, whose Unmarshal copies the object.
 		const raw, encoding = 2, 3
 		found := false
 		err := fields(envelope, func(number protowire.Number, _ uint64, data []byte) (err error) {
@@ -61,7 +61,7 @@ func decode(media string, body []byte, into message) error {
 	return errContentType
 }
 
-// creates makes a serializer decode into the message, whatever its kind.
+// creates makes a serializer decode an object of any kind into the message.
 type creates struct{ message }
 
 func (c creates) New(schema.GroupVersionKind) (runtime.Object, error) { return c.message, nil }
@@ -72,8 +72,8 @@ func mediaType(header http.Header) string {
 	return strings.ToLower(strings.TrimSpace(media))
 }
 
-// object has the fields of an object that say what a write has done. The others are not
-// decoded, because their garbage would be most of what a write costs.
+// object has the fields that show the effect of a write on an object. Decoding the whole
+// object would cost more than the rest of the transport.
 type object struct {
 	Metadata struct {
 		UID                        types.UID `json:"uid"`
@@ -85,7 +85,7 @@ type object struct {
 		skippedMetadata
 	} `json:"metadata"`
 
-	// For each field that it does not know, the CBOR decoder remembers the name.
+	// The CBOR decoder keeps the name of each unknown field. These save that garbage.
 	APIVersion skipped `json:"-" cbor:"apiVersion"`
 	Kind       skipped `json:"-" cbor:"kind"`
 	Spec       skipped `json:"-" cbor:"spec"`
@@ -142,7 +142,7 @@ func (o *object) Unmarshal(protobuf []byte) error {
 	})
 }
 
-// eviction has the field of a policy/v1 Eviction that says what it is to do.
+// eviction has the delete options of a policy/v1 Eviction.
 type eviction struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        skipped              `json:"-" cbor:"metadata"`
@@ -163,8 +163,8 @@ func (e *eviction) Unmarshal(protobuf []byte) error {
 	})
 }
 
-// fields calls field for each field of a protobuf message, with the value of a number
-// or the data of anything that has a length.
+// fields calls field for each field of a protobuf message, with the value of a varint or
+// the data of a field with a length.
 func fields(message []byte, field func(number protowire.Number, value uint64, data []byte) error) error {
 	for len(message) > 0 {
 		number, kind, size := protowire.ConsumeTag(message)

@@ -1,0 +1,328 @@
+package consistency
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+)
+
+// storeVersion is the method of cache.Store that returns the version up to which the
+// store is complete, "" if that is unknown.
+type storeVersion = interface{ LastStoreSyncResourceVersion() string }
+
+// cached is the store of a resource.
+type cached struct {
+	storeVersion
+	last    string // the last comparable version
+	history int    // the number of times that the version went back
+}
+
+// version returns the version that the store has reached. An informer's store goes back
+// only if the informer lists again and the API server has an older history, because
+// etcd was restored from a backup. The new history can use a version again or never
+// reach it, so versions from before the restore are worthless.
+func (c *cached) version() string {
+	read := c.LastStoreSyncResourceVersion()
+	if order, err := resourceversion.CompareResourceVersion(read, cmp.Or(c.last, read)); err == nil {
+		if order < 0 {
+			c.history++
+		}
+		c.last = read
+	}
+	return read
+}
+
+// reached reports whether read is a version and at least wrote.
+func reached(read, wrote string) bool {
+	order, err := resourceversion.CompareResourceVersion(read, wrote)
+	return err == nil && order >= 0
+}
+
+// objects is the method of cache.Store that returns an object.
+type objects interface {
+	GetByKey(key string) (item any, exists bool, err error)
+}
+
+// objectsLocked returns the store of the resource if it has GetByKey.
+func (s *Store) objectsLocked(resource schema.GroupResource) (objects, bool) {
+	c := s.stores[resource]
+	if c == nil {
+		return nil, false
+	}
+	held, ok := c.storeVersion.(objects)
+	return held, ok
+}
+
+// historyLocked returns the history of the resource's store.
+func (s *Store) historyLocked(resource schema.GroupResource) int {
+	c := s.stores[resource]
+	if c == nil {
+		return 0
+	}
+	_ = c.version()
+	return c.history
+}
+
+// record has the writes of a key that the cache does not show yet.
+type record struct {
+	uid       types.UID // "" while only a transport has recorded
+	last      time.Time // of the last addition to wrote, deleted or refused
+	wrote     []written // one for each resource
+	deleted   map[types.UID]objectRef
+	refused   map[objectRef]refusal
+	ambiguous []mark     // one for each resource
+	live      time.Time  // if not zero, the next run must read live
+	first     [1]written // the memory of wrote: most keys write one resource
+}
+
+// written is the highest version that was written of a resource.
+type written struct {
+	resource schema.GroupResource
+	rv       string
+	history  int // of the store at that time
+}
+
+// objectRef names an object.
+type objectRef struct {
+	resource schema.GroupResource
+	name     string // namespace/name, the key in an informer's store
+}
+
+// refusal has the preconditions of a write that ended in a conflict.
+type refusal struct {
+	uid     types.UID // "" if the write carried none
+	rv      string
+	shown   bool // the store held the object after the conflict
+	history int  // of the store at that time
+}
+
+// mark is the time at which a write was found ambiguous. Only a request that started
+// later can settle it.
+type mark struct {
+	resource schema.GroupResource
+	clock    uint64
+	at       time.Time
+}
+
+// recordLocked returns the key's record for the UID. It makes one if needed.
+func (s *Store) recordLocked(key types.NamespacedName, uid types.UID) *record {
+	rec := s.records[key]
+	if rec != nil && rec.uid == "" {
+		rec.uid = uid
+	}
+	if rec != nil && (uid == "" || rec.uid == uid) {
+		return rec
+	}
+	if rec == nil && len(s.records) >= s.sweepAt {
+		// A key whose object was deleted never runs again. A sweep at every doubling
+		// costs O(1) for each record.
+		for key := range s.records {
+			s.lagLocked(key) // drops the record if the cache shows it
+		}
+		s.sweepAt = max(sweepMin, 2*len(s.records))
+	}
+	if rec != nil && len(s.waiters[key]) > 0 {
+		s.wakes.any = append(s.wakes.any, key) // its waiters wait for the new record
+	}
+	rec = &record{uid: uid}
+	rec.wrote = rec.first[:0]
+	s.records[key] = rec
+	return rec
+}
+
+// wroteLocked is WroteAt for the response to a request that was started at the given
+// clock. It settles the ambiguous writes from before that.
+func (s *Store) wroteLocked(key types.NamespacedName, uid types.UID, resource schema.GroupResource, rv string, started uint64) {
+	if !reached(rv, rv) {
+		return
+	}
+	rec := s.recordLocked(key, uid)
+	rec.ambiguous = slices.DeleteFunc(rec.ambiguous, func(m mark) bool { return m.resource == resource && m.clock < started })
+	w := written{resource: resource, rv: rv, history: s.historyLocked(resource)}
+	i := slices.IndexFunc(rec.wrote, func(w written) bool { return w.resource == resource })
+	switch {
+	case i < 0:
+		rec.wrote = append(rec.wrote, w)
+	case rec.wrote[i].history == w.history && reached(rec.wrote[i].rv, rv):
+		return
+	default:
+		rec.wrote[i] = w
+	}
+	rec.last = time.Now()
+}
+
+func (s *Store) deletedLocked(key types.NamespacedName, uid types.UID, object objectRef, objectUID types.UID) {
+	if objectUID == "" {
+		return
+	}
+	rec := s.recordLocked(key, uid)
+	if rec.deleted == nil {
+		rec.deleted = map[types.UID]objectRef{}
+	}
+	if _, known := rec.deleted[objectUID]; !known {
+		rec.deleted[objectUID] = object
+		rec.last = time.Now()
+	}
+}
+
+func (s *Store) refusedLocked(key types.NamespacedName, uid types.UID, object objectRef, r refusal) {
+	rec := s.recordLocked(key, uid)
+	if !reached(r.rv, r.rv) {
+		rec.live = time.Now()
+		return
+	}
+	if rec.refused == nil {
+		rec.refused = map[objectRef]refusal{}
+	}
+	r.history = s.historyLocked(object.resource)
+	// A cache that is newer than the higher version is also newer than the lower one.
+	if old, known := rec.refused[object]; !known || old.history != r.history || reached(r.rv, old.rv) {
+		rec.refused[object] = r
+	}
+	rec.last = time.Now()
+}
+
+func (s *Store) ambiguousLocked(key types.NamespacedName, resource schema.GroupResource) {
+	s.clock++
+	rec := s.recordLocked(key, "")
+	rec.ambiguous = slices.DeleteFunc(rec.ambiguous, func(m mark) bool { return m.resource == resource })
+	rec.ambiguous = append(rec.ambiguous, mark{resource: resource, clock: s.clock, at: time.Now()})
+}
+
+// ambiguousResources returns the resources with an ambiguous write, in order.
+func (rec *record) ambiguousResources() []schema.GroupResource {
+	var list []schema.GroupResource
+	for _, m := range rec.ambiguous {
+		list = append(list, m.resource)
+	}
+	slices.SortFunc(list, func(a, b schema.GroupResource) int { return cmp.Compare(a.String(), b.String()) })
+	return list
+}
+
+// readyLocked is EnsureReady.
+func (s *Store) readyLocked(key types.NamespacedName) error {
+	switch lag, verdict := s.lagLocked(key); verdict {
+	case behind:
+		return &lag
+	case noStore:
+		return fmt.Errorf("consistency: %s was written for %s, but has no store: use AddInformer or Config.Stores", lag.GroupResource, key)
+	case noObjects:
+		return fmt.Errorf("consistency: an object of %s was deleted for %s, but its store has no GetByKey: give Config.Stores the informer's own store", lag.GroupResource, key)
+	}
+	return nil
+}
+
+type verdict int
+
+const (
+	ready verdict = iota
+	behind
+	noStore
+	noObjects // the store has no GetByKey
+)
+
+// lagLocked returns the first record of the key that the cache does not show. If there
+// is none it drops the records. It runs at events for waiting keys, so it makes no error.
+func (s *Store) lagLocked(key types.NamespacedName) (StaleError, verdict) {
+	rec := s.records[key]
+	if rec == nil {
+		return StaleError{}, ready
+	}
+	now := time.Now()
+	for i := 0; i < len(rec.wrote); i++ {
+		w := rec.wrote[i]
+		store := s.stores[w.resource]
+		if store == nil {
+			return StaleError{GroupResource: w.resource}, noStore
+		}
+		read := store.version()
+		if w.history != store.history {
+			rec.wrote = slices.Delete(rec.wrote, i, i+1)
+			rec.live = now
+			i--
+		} else if !reached(read, w.rv) {
+			return StaleError{GroupResource: w.resource, ReadRV: read, WroteRV: w.rv}, behind
+		}
+	}
+	// After the versions: the store must have shown an object before its absence counts.
+	for uid, object := range rec.deleted {
+		if read, verdict := s.absentLocked(object, uid); verdict != ready {
+			return StaleError{GroupResource: object.resource, ReadRV: read, DeletedUID: uid}, verdict
+		}
+		delete(rec.deleted, uid) // a UID does not come back
+	}
+	for object, r := range rec.refused {
+		held, ok := s.objectsLocked(object.resource)
+		if !ok || r.history != s.historyLocked(object.resource) {
+			rec.live = now
+		} else if read, seen := r.seen(held, object.name, s.stores[object.resource].version()); !seen {
+			rec.refused[object] = r // with shown
+			return StaleError{GroupResource: object.resource, ReadRV: read, RefusedRV: r.rv, RefusedObject: object.name}, behind
+		} else if read == "" && !r.shown {
+			rec.live = now // the object exists, but not in this store
+		}
+		delete(rec.refused, object)
+	}
+	// Only now: the versions of all stores count at one moment.
+	rec.wrote = rec.wrote[:0]
+	rec.ambiguous = slices.DeleteFunc(rec.ambiguous, func(m mark) bool { return now.Sub(m.at) > ambiguousFor })
+	if now.Sub(rec.live) > ambiguousFor {
+		rec.live = time.Time{}
+	}
+	if len(rec.ambiguous) == 0 && rec.live.IsZero() {
+		delete(s.records, key)
+	}
+	return StaleError{}, ready
+}
+
+// absentLocked is ready if the store does not hold the object with the UID. It also
+// returns the store's version.
+func (s *Store) absentLocked(object objectRef, uid types.UID) (read string, _ verdict) {
+	store := s.stores[object.resource]
+	if store == nil {
+		return "", noStore
+	}
+	held, ok := store.storeVersion.(objects)
+	if !ok {
+		return "", noObjects
+	}
+	read = store.version()
+	if read == "" {
+		return read, behind // the store is not filled yet
+	}
+	item, exists, err := held.GetByKey(object.name)
+	if err == nil && !exists {
+		return read, ready
+	}
+	if got, metaErr := meta.Accessor(item); err == nil && metaErr == nil && got.GetUID() != uid {
+		return read, ready
+	}
+	return read, behind
+}
+
+// seen reports whether the store, which has reached version, shows a newer object than
+// the conflict, and returns the version of its copy, "" if it has none.
+func (r *refusal) seen(store objects, name, version string) (read string, _ bool) {
+	item, exists, err := store.GetByKey(name)
+	if err != nil {
+		return "", false
+	}
+	if !exists {
+		// A store before that version can still come to hold the object.
+		return "", reached(version, r.rv)
+	}
+	r.shown = true
+	object, err := meta.Accessor(item)
+	if err != nil {
+		return "", false
+	}
+	read = object.GetResourceVersion()
+	order, err := resourceversion.CompareResourceVersion(read, r.rv)
+	return read, err == nil && order > 0 || r.uid != "" && object.GetUID() != "" && object.GetUID() != r.uid
+}
