@@ -406,7 +406,7 @@ func TestAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		versions := map[schema.GroupResource]int{pods: 1, secrets: 1}
 		backing := map[schema.GroupResource]*version{pods: at("1"), secrets: at("1")}
-		s := consistency.New(consistency.Config{Stores: stores{pods: backing[pods], secrets: backing[secrets]}, RecheckInterval: time.Hour})
+		s := consistency.New(consistency.Config{Stores: stores{pods: backing[pods], secrets: backing[secrets]}, RecheckInterval: time.Hour, MaxWait: -1})
 		type unseen struct {
 			uid    types.UID
 			writes map[schema.GroupResource]int
