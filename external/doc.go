@@ -2,7 +2,7 @@
 // account, that belongs to an object.
 //
 // It replaces the create call with an annotation written after it: a crash, a lost
-// response or a stale cache between the two creates a second thing that nobody deletes.
+// response or a stale cache between the two creates a second thing that is never deleted.
 //
 //	id, wait, err := external.Once(ctx, widgets, widget, external.Resource{
 //		Annotation: "example.com/bucket",
@@ -26,7 +26,7 @@
 //     check that the thing still exists.
 //   - If the object has no annotation, Once stores the intent, calls Find and Create, and
 //     stores the id.
-//   - If the annotation has an intent alone, Once calls Find. If Find finds nothing, Once
+//   - If the annotation has an intent alone, Once calls Find. If Find finds no thing, Once
 //     calls Create as soon as VisibleAfter has passed since the intent.
 //
 // # Guarantees

@@ -31,7 +31,7 @@ type Resource struct {
 	Annotation string
 
 	// Find returns the id of the thing that carries token, or found = false if there is
-	// none. More than one is an error. Required.
+	// no such thing. More than one is an error. Required.
 	Find func(ctx context.Context, token string) (id string, found bool, err error)
 
 	// Create creates a thing that carries token as its name, idempotency token or tag,
@@ -43,9 +43,9 @@ type Resource struct {
 	// reconcile.Controller), how long the service continues a request after its client
 	// has gone, how far its reads lag, and the clock skew between replicas.
 	//
-	// 0 means that Create can be called again at once: the service rejects or recognises
-	// a second Create with the same token, or it does nothing after Create returned or its
-	// process died, and its reads do not lag.
+	// 0 means that Create can be called again at once, because the service rejects or
+	// recognises a second Create with the same token. 0 is also right if the service is
+	// idle after Create returned or its process died, and its reads do not lag.
 	VisibleAfter time.Duration
 }
 
@@ -71,7 +71,7 @@ func Token(obj metav1.Object, annotation string) string {
 //
 // Once calls Create only after the API server confirmed that obj is its newest version
 // and is not being deleted; if obj is stale, the error is a Conflict. So an old leader
-// creates nothing for an object that is gone.
+// does not create a thing for an object that is gone.
 //
 // If there is no id yet, id is empty. Then err is the reason, or err is nil and
 // requeueAfter is the time after which the caller must call Once again. If Once stored
@@ -79,7 +79,7 @@ func Token(obj metav1.Object, annotation string) string {
 //
 // Errors of Find and Create are wrapped. If VisibleAfter is not 0, Once repeats a failed
 // Create only after it, because a failed call may have created something. An annotation
-// with the token of another object, as in a copied manifest, counts as none. An annotation
+// with the token of another object, as in a copied manifest, is ignored. An annotation
 // that cannot be parsed or has a time in the future counts as an intent of now.
 //
 // If obj is being deleted and has no id, if it has no UID or resource version, if a
@@ -114,7 +114,7 @@ func once[T metav1.Object](ctx context.Context, c Patcher[T], obj T, r Resource)
 		return last.ID, 0, nil
 	}
 	if obj.GetDeletionTimestamp() != nil {
-		return "", 0, kube.Terminal(errors.New("the object is being deleted: nothing is created for it"))
+		return "", 0, kube.Terminal(errors.New("the object is being deleted: no thing is created for it"))
 	}
 	if !pending || unreadable {
 		var err error
@@ -165,7 +165,7 @@ func stamp[T metav1.Object](ctx context.Context, c Patcher[T], obj T, r Resource
 }
 
 // confirm makes sure that obj, whose intent is stored, is the newest version. If the time
-// of the intent does not matter, it writes nothing: a write is an event, and an event
+// of the intent does not matter, it does not write: a write is an event, and an event
 // would repeat a failing Create at once instead of after its backoff.
 func confirm[T metav1.Object](ctx context.Context, c Patcher[T], obj T, r Resource, token, value string) (string, error) {
 	if r.VisibleAfter > 0 {
@@ -215,7 +215,7 @@ func (r Resource) validate(obj metav1.Object) error {
 	case r.Create == nil:
 		return errors.New("Resource.Create is nil: set it to a function that creates the thing")
 	case r.VisibleAfter < 0:
-		return fmt.Errorf("Resource.VisibleAfter is %v: set it to a positive duration, or to 0 for none", r.VisibleAfter)
+		return fmt.Errorf("Resource.VisibleAfter is %v: set it to a positive duration, or to 0", r.VisibleAfter)
 	}
 	return kube.CheckRead(obj)
 }

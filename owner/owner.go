@@ -36,7 +36,7 @@ var ErrOtherController = kube.ErrOtherController
 // is deleted, as the references of Kubernetes' own controllers do.
 //
 // child is an object that the caller is about to create, or a copy that the caller owns.
-// If child has the reference, SetController changes nothing. Otherwise it replaces the
+// If child has the reference, SetController returns. Otherwise it replaces the
 // list of owner references by a new one that has one reference to owner and keeps those
 // to other owners.
 //
@@ -65,7 +65,7 @@ func SetController(owner metav1.Object, kind schema.GroupVersionKind, child meta
 // Claim makes ownership follow labels. It adopts the children that match selector and
 // have no controller, and releases the children that owner controls and that no longer
 // match. It returns the children that owner controls and that match, in the given order;
-// an adopted child is the API server's new version. children can be those of an
+// an adopted child is the API server's new version. children can come from an
 // informer: Claim does not change them.
 //
 //	controller of the child   matches   Claim
@@ -78,15 +78,16 @@ func SetController(owner metav1.Object, kind schema.GroupVersionKind, child meta
 // Claim neither adopts nor releases a child that is being deleted, nor any child while
 // owner is being deleted. If owner is in a namespace, Claim ignores children of other
 // namespaces. Before its first write Claim reads owner from the API server. If owner is
-// gone, was replaced or is being deleted there, Claim writes nothing and returns an
+// gone, was replaced or is being deleted there, Claim sends no write and returns an
 // error with a method Stale() bool that returns true.
 //
-// Each write succeeds only if the child's UID, owner references and labels are those of
+// Each write succeeds only if the child's UID, owner references and labels are as in
 // the given copy and the child is not being deleted. Otherwise its error is a Conflict. A
 // child that no longer exists is not an error. Claim makes the writes one after another,
 // joins their errors, and returns the claimed children next to the error.
 //
-// owners is the client of owner, and client that of the children's namespace. If
+// owners is the client of owner, and client is the client of the children's
+// namespace. If
 // selector is nil or empty, owner has no UID, or the kind has no version or kind, Claim
 // sends no request and its error has a method Terminal() bool that returns true.
 func Claim[O, T metav1.Object](ctx context.Context, owners Getter[O], owner metav1.Object, kind schema.GroupVersionKind, client Patcher[T], selector labels.Selector, children []T) (claimed []T, _ error) {

@@ -14,7 +14,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// class is what became of a call. Its text is the result label of the metrics.
+// class is the outcome of a call. Its text is the label result of the metrics.
 type class string
 
 const (
@@ -33,12 +33,11 @@ const (
 	failed      class = "error"
 )
 
-// precedence orders the classes of the parts of a joined error; the first one
-// present decides. What needs care stands before what is quiet, so that no
-// error hides behind a conflict; the server's delay stands before backoff, so
-// that no other error makes the retry come sooner than the server asked; and
-// terminal stands last, since parking the key would lose the retry of the rest.
-var precedence = []class{ //nolint:gochecknoglobals // a table that nobody writes to
+// precedence orders the classes of the parts of a joined error; the first one present
+// decides. Loud classes precede quiet ones, so that a conflict hides no other error. The
+// server's delay precedes the backoff, so that the retry does not come sooner than the
+// server asked. Terminal is last, because it would lose the retry of the other parts.
+var precedence = []class{ //nolint:gochecknoglobals // a constant table
 	panicked, serverDelay, failed, timeout, notFound, rejected, forbidden, conflict, stale, terminal,
 }
 
@@ -49,38 +48,37 @@ const (
 	rejectedMin, rejectedMax = time.Second, 10 * time.Minute
 	serverMin, serverMax     = time.Second, 5 * time.Minute
 
-	// quietInARow is how many conflicts, or stale results, in a row on one key
-	// pass as the normal course of things. More of them are no race that the next
-	// try wins, and must neither spin nor stay unseen.
+	// quietInARow is the number of conflicts, or stale results, in a row on one key that
+	// are normal. More of them are not a race, and must neither spin nor stay unseen.
 	quietInARow = 5
 
-	// loudEvery is how many rejections in a row on one key are one line of log.
+	// loudEvery is the number of rejections in a row on one key for each logged error.
 	loudEvery = 10
 )
 
-// again says how a key comes back to the queue.
+// again is how a key returns to the queue.
 type again int
 
 const (
 	never   again = iota // not by this call
 	now                  // at once
-	after                // after a time
-	limited              // when the rate limiter says, which counts a failure
-	gated                // when the gate says, else after a time
+	after                // after a delay
+	limited              // by the rate limiter, which counts a failure
+	gated                // by the gate, or after a delay if there is none
 )
 
-// verdict is everything that follows from one call.
+// verdict has all consequences of one call.
 type verdict struct {
 	reset   bool // forget the failures counted so far
 	attempt bool // a failure that MaxAttempts counts
 	again   again
 	delay   time.Duration // of after and gated
 	quiet   bool          // log at V(4) only
-	parked  bool          // never again because of MaxAttempts
+	parked  bool          // not queued again because of MaxAttempts
 }
 
-// classify finds the class of a call. stopped says that it was cancelled by a
-// stop, timedOut that its Timeout was over.
+// classify returns the class of a call. stopped means that a stop cancelled it, timedOut
+// that its Timeout was over.
 func classify(res Result, err error, stopped, timedOut bool) class {
 	if err == nil {
 		if res.RequeueAfter > 0 {
@@ -94,18 +92,18 @@ func classify(res Result, err error, stopped, timedOut bool) class {
 	}
 	switch cl := precedence[best]; {
 	case stopped && cl != panicked:
-		// Whatever else the error says, it may say it only for the cancellation.
+		// Any other text of the error can be a consequence of the cancellation.
 		return cancelled
 	case timedOut && cl == failed:
-		// Not everything that a context ends returns an error that says so.
+		// Not every function whose context ends returns the error of the context.
 		return timeout
 	default:
 		return cl
 	}
 }
 
-// judge decides what follows from a call of class cl, the n-th of that class in
-// a row with its key. With classify it is the table in the package comment.
+// judge returns the consequences of a call of class cl, the n-th of that class in a row
+// with its key. With classify it implements the table in the comment of Result.
 func judge(cl class, n int, res Result, err error) verdict {
 	var v verdict
 	switch cl {
@@ -113,7 +111,7 @@ func judge(cl class, n int, res Result, err error) verdict {
 		v.reset, v.quiet = true, true
 	case cancelled:
 		v.again, v.quiet = now, true
-		return v // the key is for the next Run, which need not wait
+		return v // the next Run need not wait
 	case terminal:
 		v.reset = true
 	case serverDelay:
@@ -122,7 +120,7 @@ func judge(cl class, n int, res Result, err error) verdict {
 	case rejected, forbidden:
 		d := min(rejectedMin<<min(n-1, 10), rejectedMax)
 		v.again, v.delay, v.quiet = after, between(d, d+d/2), n%loudEvery != 1
-		v.attempt = cl == rejected // a missing role is not the object's fault, and its arrival is no event
+		v.attempt = cl == rejected // the arrival of a role is not an event, so forbidden must not park the key
 	case conflict:
 		v.again, v.delay, v.quiet = gated, between(conflictMin, conflictMax), n <= quietInARow
 		if !v.quiet {
@@ -141,8 +139,8 @@ func judge(cl class, n int, res Result, err error) verdict {
 	return v
 }
 
-// classifyPart finds the class of an error that is not a joined one. Where two
-// would fit, the caller's own word comes before the API server's.
+// classifyPart returns the class of an error that is not joined. If two classes fit, a mark
+// by the caller precedes a response of the API server.
 func classifyPart(err error) class {
 	var outdated interface{ Stale() bool }
 	var final interface{ Terminal() bool }
@@ -159,8 +157,8 @@ func classifyPart(err error) class {
 	case errors.Is(err, ErrRejected):
 		return rejected
 	case apierrors.IsConflict(kube.AsConflict(err)) && !apierrors.HasStatusCause(err, metav1.CauseTypeFieldManagerConflict):
-		// A conflict of server-side apply is no race: it lasts until another manager
-		// gives up the field, so it is an error like others.
+		// A conflict of server-side apply is not a race: it lasts until another manager
+		// gives up the field.
 		return conflict
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return forbidden
@@ -176,7 +174,7 @@ func classifyPart(err error) class {
 }
 
 // isRejected reports whether err is a response of the API server that the same request
-// gets again until somebody changes something else.
+// gets again until something else changes.
 func isRejected(err error) bool {
 	return apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err) || apierrors.IsNotAcceptable(err) ||
 		apierrors.IsAlreadyExists(err) || apierrors.IsRequestEntityTooLargeError(err) || apierrors.IsUnsupportedMediaType(err) ||
@@ -214,9 +212,9 @@ func isType[T error](err error) bool {
 
 var joinType = reflect.TypeOf(errors.Join(ErrTerminal)) //nolint:gochecknoglobals // never written to
 
-// flatten appends to parts the errors that err joins, or err itself. Only what
-// errors.Join and apimachinery's Aggregate made is taken apart: several %w in
-// one fmt.Errorf describe one failure, as in marking an error terminal.
+// flatten appends to parts the errors that err joins, or err itself. It splits the errors of
+// errors.Join and of apimachinery's Aggregate only: several %w in one fmt.Errorf describe
+// one failure, for example an error marked as terminal.
 func flatten(parts []error, err error) []error {
 	for e := err; e != nil; e = errors.Unwrap(e) {
 		var list []error
@@ -238,8 +236,8 @@ func flatten(parts []error, err error) []error {
 	return append(parts, err)
 }
 
-// suggestedDelay is the longest delay that a part of err asks for, within bounds,
-// and up to a fifth longer, so that the keys of one overload do not return as one.
+// suggestedDelay returns the longest delay that a part of err asks for, within bounds, plus
+// up to a fifth, so that the keys of one overload do not return together.
 func suggestedDelay(err error) time.Duration {
 	d := serverMin
 	for _, part := range flatten(nil, err) {

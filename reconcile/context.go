@@ -9,15 +9,16 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// callContext is the context of a call. It is the one of context.WithDeadlineCause, whose
-// loggers have the values key and triggers, but it makes the timer and the loggers only
-// when they are used: they would be 40 % of a cycle whose Func does nothing.
+// callContext is the context of a call. It behaves as a context of
+// context.WithDeadlineCause whose loggers have the values key and triggers, but it makes
+// the timer and the loggers only when they are used. Many calls find no work, and would
+// otherwise spend most of their time on them.
 type callContext[K comparable] struct {
 	run      *run[K]
 	parent   context.Context
 	key      K
 	why      uint64    // the triggers
-	deadline time.Time // zero means none
+	deadline time.Time // zero means no Timeout
 
 	real atomic.Pointer[realContext]
 	mu   sync.Mutex // guards over, and the making of real
@@ -74,7 +75,7 @@ func (c *callContext[K]) end() (timedOut bool) {
 	return timedOut
 }
 
-// Deadline returns the deadline by Timeout. The parent has none.
+// Deadline returns the deadline by Timeout. The parent has no deadline.
 func (c *callContext[K]) Deadline() (time.Time, bool) { return c.deadline, !c.deadline.IsZero() }
 
 func (c *callContext[K]) Done() <-chan struct{} { return c.make().Done() }

@@ -11,31 +11,88 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// Func brings the world one step closer to what the object named by key asks
-// for. It is level-triggered: it learns the key only, never the event, and must
-// come to the same end when it runs twice or when events were merged.
+// Func brings the object named by key, and all that belongs to it, closer to what its
+// spec asks for. It gets the key and no event, because the queue merges events. It must
+// reach the same result if it runs twice.
 //
-// ctx carries a logger (klog.FromContext) with the values controller and key,
-// and all values of the context given to Run. It ends when the call returns,
-// when Timeout is over, and when a stop needs the call to end; context.Cause
-// tells which. A Func that ignores ctx holds up Run.
+// ctx has a logger (klog.FromContext) with the values controller and key, and the values
+// of Run's context. It is done when the call returns, when Timeout is over, and when a
+// stop cancels the call; context.Cause has the reason. A Func that ignores ctx delays the
+// return of Run.
 //
-// Two calls with one key never overlap; calls with different keys do. A Func
-// must not call runtime.Goexit, and so neither testing.T.FailNow: that would
-// end the worker.
+// Two calls with one key never overlap. Calls with different keys do. A Func must not
+// call runtime.Goexit, nor testing.T.FailNow, because that would end the worker.
 type Func[K comparable] func(ctx context.Context, key K) (Result, error)
 
-// Result says when the key runs again, beside what the error says. The zero
-// Result asks for nothing. The package comment has the table of every
-// combination of Result and error.
+// Result and the error of a [Func] decide when the key runs again. The error determines
+// the class of the call, and RequeueAfter the delay. An event for the key queues it at
+// once, whatever its row:
+//
+//	result        returned                             failures  runs again     with RequeueAfter > 0  log
+//	success       nil                                  reset     no             see requeue            V(4)
+//	requeue       nil                                  reset     see success    RequeueAfter           V(4)
+//	conflict      API conflict, 5 in a row             kept      gate, or soon  RequeueAfter           V(4)
+//	conflict      API conflict, more in a row          counted   rate limiter   RequeueAfter           error
+//	server_delay  API error with Retry-After           kept      1x..1.2x       the longer             error
+//	stale         Stale() bool is true, 5 in a row     kept      gate, or soon  RequeueAfter           V(4)
+//	stale         Stale() bool is true, more in a row  kept      gate, or soon  RequeueAfter           error
+//	terminal      ErrTerminal                          reset     no             RequeueAfter           error
+//	not_found     API not found                        counted   rate limiter   RequeueAfter           error
+//	rejected      API rejection, 1st of each 10        kept      1s to 15min    RequeueAfter           error
+//	rejected      API rejection, others                kept      1s to 15min    RequeueAfter           V(4)
+//	forbidden     API forbidden, 1st of each 10        kept      1s to 15min    RequeueAfter           error
+//	forbidden     API forbidden, others                kept      1s to 15min    RequeueAfter           V(4)
+//	timeout       deadline exceeded                    counted   rate limiter   RequeueAfter           error
+//	panic         Func panicked                        counted   rate limiter   RequeueAfter           error
+//	cancelled     any error of a call that Run ended   kept      at once        at once                V(4)
+//	error         any other error                      counted   rate limiter   RequeueAfter           error
+//
+// The columns:
+//
+//   - result is the label for Metrics and the class in the log.
+//   - failures is the count of the queue's rate limiter: reset is Forget, counted is
+//     AddRateLimited. A RequeueAfter counts no failure.
+//   - runs again is the delay, drawn at random from the range.
+//   - log is the level of the one line of log.
+//
+// The classes:
+//
+//   - conflict is a Conflict of the API server, or a JSON patch whose test failed: another
+//     client wrote first. If the Gate is not ready for the key, the key waits for the
+//     Gate; otherwise the delay is 50ms to 250ms. A conflict of server-side apply lasts,
+//     and has the class error.
+//   - server_delay is an API error with Retry-After. The delay is at least 1s and at most
+//     5min, and up to a fifth is added.
+//   - stale is an error with a method Stale() bool that returns true: the cache is behind.
+//     If the Gate is not ready for the key, the key waits for the Gate; otherwise the
+//     delay doubles from 100ms to 5s, and up to half is added.
+//   - terminal is an error that wraps [ErrTerminal], or has a method Terminal() bool that
+//     returns true.
+//   - rejected is an error that wraps [ErrRejected], or one of the API errors 400, 405,
+//     406, 409 AlreadyExists, 413, 415 and 422. The delay doubles from 1s to 10min, and up
+//     to half is added.
+//   - forbidden is the API error 401 or 403: a role or a token is missing, or will arrive
+//     soon. The delays are as for rejected. The line of log has deniedGroup,
+//     deniedResource and deniedName.
+//   - timeout is context.DeadlineExceeded, or any other error of a call whose Timeout was
+//     over and whose class would be error.
+//   - panic is a [PanicError], or an error that panics when its text is read, such as a nil
+//     pointer. The line of log has the stack.
+//   - cancelled precedes all classes but panic, success and requeue.
+//
+// If one error wraps several with %w, the first of panic, terminal, stale, rejected, API
+// error and timeout decides. So a Func can mark an API error as terminal. If errors are
+// joined, by errors.Join or in an Aggregate, each part is classed, and the first of panic,
+// server_delay, error, timeout, not_found, rejected, forbidden, conflict, stale and
+// terminal decides.
 type Result struct {
-	// RequeueAfter runs the key again after this time, or earlier if an event
-	// adds it. Next to an error it replaces the delay of the error's class.
-	// 0 and less mean that the Result asks for no run.
+	// RequeueAfter runs the key again after this time, or earlier if an event queues it.
+	// Next to an error it replaces the delay of the error's class. 0 and negative values
+	// mean no run.
 	RequeueAfter time.Duration
 
-	// Priority is the priority with which the key is queued again, if it is and
-	// if the queue has AddWith. nil means the priority with which it was taken.
+	// Priority is the priority of the key when it is queued again, if the queue has
+	// AddWith. nil keeps the priority that the key had.
 	Priority *int
 }
 
@@ -43,146 +100,146 @@ type Result struct {
 //
 //	return reconcile.Result{}, fmt.Errorf("spec.size %d: %w", size, reconcile.ErrTerminal)
 //
-// The key is not queued again; the next event for it runs it with a fresh
-// failure count. An error of another kind is marked with a second %w. An error with a
-// method Terminal() bool that returns true is terminal too.
+// The key is not queued again. The next event for it runs it, with a fresh count of
+// failures. To mark another error, wrap both. A package that does not import this one
+// returns an error with a method Terminal() bool that returns true.
 var ErrTerminal = errors.New("reconcile: terminal error")
 
-// ErrRejected marks an error that the same call gets again until somebody changes
-// something else, such as a request that the API server rejects as invalid. The key is
-// retried, first after 1s to 1.5s and in the end after 10 to 15 minutes; an event for it
-// runs it at once. A Func can wrap ErrRejected, as it wraps [ErrTerminal]. The error that
-// Hook gets is ErrRejected by errors.Is if its class is rejected or forbidden.
+// ErrRejected marks an error that the same call gets again until something else changes,
+// such as a request that the API server rejects as invalid. The key runs again after 1s to
+// 1.5s, in the end after 10 to 15 minutes, and at once when an event comes for it. A Func
+// can wrap ErrRejected. If the class of an error is rejected or forbidden, the error that
+// Hook gets is ErrRejected by errors.Is.
 var ErrRejected = errors.New("reconcile: rejected")
 
-// PanicError is the error of a call whose Func panicked. It is found in the log
-// only, since the loop is what handles it. A Func that recovers panics of its
-// own goroutines can return one to have it treated alike.
+// PanicError is the error of a call that panicked. The loop logs it and passes it to Hook.
+// A Func that recovers a panic of its own goroutine can return one.
 type PanicError struct {
 	Value any    // the value given to panic
 	Stack []byte // the stack of the goroutine that panicked, as of debug.Stack
 }
 
-// Error names the value; it leaves out the stack, which has its own log key.
+// Error returns the value as text. The stack has its own key in the log.
 func (e *PanicError) Error() string { return fmt.Sprintf("reconcile: panic: %v", e.Value) }
 
-// Gate holds a key back until the caches have seen what an earlier call with
-// that key wrote. Its methods are called from several goroutines at once, never
-// with a lock held, but not concurrently for one key.
+// Gate delays a key until the caches show the writes of its last call. Its methods are
+// called concurrently, but not for one key, and with no lock held.
 type Gate[K comparable] interface {
-	// Begin is called before each call of the Func; the Func gets the context
-	// that it returns, which must be ctx or derived from it.
+	// Begin is called before each call of the Func. The Func gets the returned context,
+	// which must be ctx or derived from it.
 	Begin(ctx context.Context, key K) context.Context
 
-	// Ready reports whether key may run. After false, the gate calls wake once
-	// the key may run: from any goroutine, from inside Ready too, and with its
-	// own locks held if it likes, since wake only adds to the queue. The
-	// controller does not ask again before that, whatever events come, so a gate
-	// that loses a wake loses the key until the next Run.
+	// Ready reports whether key may run. If it returns false, the gate must call wake
+	// once, when the key may run. wake only adds to the queue, so the gate can call it from
+	// any goroutine, inside Ready, and with its own locks held. The loop does not ask again
+	// before that, whatever events come.
 	Ready(key K, wake func()) bool
 
-	// End is called after each call of the Func, also one that panicked.
+	// End is called after each call of the Func, also after a panic.
 	End(key K)
 }
 
-// Metrics receives what the controller counts. Implementations must be safe for
-// concurrent use and must not block.
+// Metrics receives the counts of a Controller. Its methods are called concurrently and
+// must not block.
 type Metrics interface {
-	// ReconcileWorkers is called with the number of workers when Run starts, and
-	// with 0 when it ends.
+	// ReconcileWorkers is called with the number of workers when Run begins, and with 0
+	// when it ends.
 	ReconcileWorkers(controller string, workers int)
 	// ReconcileStarted is called before each call of the Func.
 	ReconcileStarted(controller string)
-	// ReconcileFinished is called after it with one of the results of the table
-	// in the package comment, and the time that the call took.
+	// ReconcileFinished is called after each call of the Func, with a result of the table
+	// at Result and the duration of the call.
 	ReconcileFinished(controller, result string, d time.Duration)
 	// ReconcileHeld is called each time that the loop begins to delay a key that ran too
 	// often.
 	ReconcileHeld(controller string)
 }
 
-// Controller takes keys from a queue and calls Reconcile with each, in several
-// workers. It is configured by its fields, which must not change while Run
-// runs, and must not be copied after first use.
+// Controller takes keys from a queue and calls Reconcile with each, in several workers. Its
+// fields must not change while Run runs, and it must not be copied after first use.
 type Controller[K comparable] struct {
 	// Name labels logs and metrics. Required.
 	Name string
 
-	// Queue is where keys come from and go back to. Required. Any client-go
-	// queue does; see "Queues" in the package comment for what more a queue
-	// can offer.
+	// Queue is the queue that event handlers fill. Required. Any client-go queue can be
+	// used. The loop uses these methods if the queue has them:
+	//
+	//   - GetContext(context.Context) (key K, priority int, ok bool) returns ok = false
+	//     when the context is done. With it, Run leaves the queue open and can be called
+	//     again. Without it, Run shuts the queue down when it stops.
+	//   - Pending() []K returns the ready, running and delayed keys, for the last line of
+	//     log.
+	//   - AddWith(struct{Priority int; After time.Duration; RateLimited bool}, ...K) adds
+	//     keys with a priority, which GetWithPriority() (K, int, bool) returns.
 	Queue workqueue.TypedRateLimitingInterface[K]
 
 	// Reconcile is called with each key. Required.
 	Reconcile Func[K]
 
-	// Workers is the number of keys that may run at once. 0 means 1.
+	// Workers is the number of keys that can run at once. 0 means 1.
 	Workers int
 
-	// Timeout ends the context of a call after this time. 0 means none.
+	// Timeout bounds the context of each call. 0 means none.
 	Timeout time.Duration
 
-	// GracePeriod is how long running calls may go on after Run's context is
-	// done, before theirs is cancelled. 0 means 20s.
+	// GracePeriod is the time that running calls have after Run's context is done, before
+	// Run cancels their contexts. 0 means 20s.
 	GracePeriod time.Duration
 
-	// DrainReady works off the keys that are ready when Run's context is done, until
-	// GracePeriod is over, instead of leaving them to the next Run or process. Keys
-	// that wait for a delay, or for the Gate, are left. It has no effect when
-	// leadership is lost: then nothing is started.
+	// DrainReady makes Run call the ready keys after its context is done, within
+	// GracePeriod, instead of leaving them to the next Run or process. Keys that wait for
+	// a delay or for the Gate stay in the queue. If leadership is lost, Run starts no call.
 	DrainReady bool
 
-	// MaxAttempts parks a key after that many calls since its last success that
-	// the queue's rate limiter counts as failures (see the table). Parked like a
-	// terminal error, it runs again, with a fresh count, at its next event. The last
-	// line of log has parkedAfter. 0 means no limit.
+	// MaxAttempts parks a key after this number of failed calls since its last success. A
+	// parked key runs again at its next event, with a fresh count, like a key with a
+	// terminal error. Calls of class rejected count, and calls that use the rate
+	// limiter. The last line of log has parkedAfter. 0 means no limit.
 	MaxAttempts int
 
-	// Classify may replace an error of Reconcile before it is classed and logged,
-	// to tell what the table cannot know:
+	// Classify can replace an error of Reconcile before it is classed and logged, for
+	// errors that the table does not know:
 	//
 	//	if errors.Is(err, billing.ErrCardExpired) {
 	//		return fmt.Errorf("%w: %w", reconcile.ErrTerminal, err)
 	//	}
 	//	return err
 	//
-	// It is called with each error that is not nil, by several goroutines at once;
-	// nil as its result means that there was none. A panic in it is one of the
-	// call. nil means that errors stay as they are.
+	// It is called concurrently, with errors that are not nil. If it returns nil, the call
+	// had no error. A panic in it counts as a panic of the call. nil means none.
 	Classify func(error) error
 
-	// HasSynced is what must be done before the first key runs: give it the
-	// HasSyncedChecker() of every informer that Reconcile reads from, and of every
-	// handler registration that fills the queue. nil means nothing to wait for.
+	// HasSynced must be done before the first key runs. Add the HasSyncedChecker() of each
+	// informer that Reconcile reads, and of each handler registration that fills the
+	// queue. nil means none.
 	HasSynced []cache.DoneChecker
 
-	// Resync adds every key of Keys once in this time, at a moment of its own each, so
-	// that what no event tells of is found and mended: changes outside of the cluster,
-	// say. The keys are added at priority -100. 0 means never; else it must be 1s or more.
+	// Resync adds each key of Keys once in this time, each at its own moment and with
+	// priority -100, to find changes without events, for example outside of the cluster.
+	// It must be at least 1s. 0 means never.
 	Resync time.Duration
 
-	// Keys returns the keys to resync, such as those of all objects in an informer's
-	// store. It is called once in each Resync, by one goroutine. Required with Resync.
+	// Keys returns the keys to resync, such as the keys of all objects in an
+	// informer's store. One goroutine calls it once in each Resync. Required with Resync.
 	Keys func() []K
 
-	// StallTimeout is the time after which Check fails if calls run and none has ended. 0
-	// means 5 minutes, or twice Timeout if that is longer.
+	// StallTimeout is the time without the end of a call after which Check returns an
+	// error. 0 means 5 minutes, or twice Timeout if that is longer.
 	StallTimeout time.Duration
 
-	// Gate holds keys back until caches have seen their own writes. nil means none.
+	// Gate delays keys until the caches show their writes. nil means none.
 	Gate Gate[K]
 
-	// Hook is called before each call of Reconcile, with the context that the call is to
-	// get, and returns the one that it gets: ctx or one derived from it. What it returns
-	// beside that is called after the call, with the result that Metrics gets and the
-	// error, unless it is nil. A tracer can begin a span and end it so; [Triggers] tells
-	// what led to the call. It is called by several goroutines at once. nil means none.
+	// Hook is called before each call of Reconcile, with the context of the call, and
+	// returns that context or one derived from it. If end is not nil, it is called after
+	// the call, with the result that Metrics gets and the error. A tracer can begin a span
+	// in Hook and end it in end. Hook is called concurrently. nil means none.
 	Hook func(ctx context.Context, key K) (_ context.Context, end func(result string, err error))
 
 	// Metrics receives counts. nil means none.
 	Metrics Metrics
 
-	current  atomic.Pointer[run[K]] // nil unless Run runs
+	current  atomic.Pointer[run[K]] // the active Run, or nil
 	triggers triggers[K]
 }
 
@@ -191,14 +248,14 @@ const (
 	defaultGracePeriod = 20 * time.Second
 )
 
-// validate returns one error that names every field in need of a cure.
+// validate returns one error that names each invalid field.
 func (c *Controller[K]) validate() error {
 	var errs []error
 	bad := func(field, cure string) {
 		errs = append(errs, fmt.Errorf("reconcile: Controller.%s %s", field, cure))
 	}
 	if c.Name == "" {
-		bad("Name", "is empty: set it, it labels logs and metrics")
+		bad("Name", "is empty: set it to a name for logs and metrics")
 	}
 	if c.Queue == nil {
 		bad("Queue", "is nil: set it to a queue that event handlers fill")
@@ -207,31 +264,31 @@ func (c *Controller[K]) validate() error {
 		bad("Reconcile", "is nil: set it to the function that handles a key")
 	}
 	if c.Workers < 0 {
-		bad("Workers", fmt.Sprintf("is %d: set it to 1 or more, or 0 for %d", c.Workers, defaultWorkers))
+		bad("Workers", fmt.Sprintf("is %d: set it to 1 or more, or to 0 for %d", c.Workers, defaultWorkers))
 	}
 	if c.Timeout < 0 {
-		bad("Timeout", fmt.Sprintf("is %v: set it to more than 0, or 0 for none", c.Timeout))
+		bad("Timeout", fmt.Sprintf("is %v: set it to a positive duration, or to 0 for none", c.Timeout))
 	}
 	if c.GracePeriod < 0 {
-		bad("GracePeriod", fmt.Sprintf("is %v: set it to more than 0, or 0 for %v", c.GracePeriod, defaultGracePeriod))
+		bad("GracePeriod", fmt.Sprintf("is %v: set it to a positive duration, or to 0 for %v", c.GracePeriod, defaultGracePeriod))
 	}
 	if c.StallTimeout < 0 {
-		bad("StallTimeout", fmt.Sprintf("is %v: set it to more than 0, or 0 for %v", c.StallTimeout, leastStall))
+		bad("StallTimeout", fmt.Sprintf("is %v: set it to a positive duration, or to 0 for %v", c.StallTimeout, leastStall))
 	}
 	if c.MaxAttempts < 0 {
-		bad("MaxAttempts", fmt.Sprintf("is %d: set it to 1 or more, or 0 for no limit", c.MaxAttempts))
+		bad("MaxAttempts", fmt.Sprintf("is %d: set it to 1 or more, or to 0 for no limit", c.MaxAttempts))
 	}
 	switch {
 	case c.Resync != 0 && c.Resync < time.Second:
-		bad("Resync", fmt.Sprintf("is %v: set it to 1s or more, or 0 for never", c.Resync))
+		bad("Resync", fmt.Sprintf("is %v: set it to 1s or more, or to 0 for never", c.Resync))
 	case c.Resync > 0 && c.Keys == nil:
 		bad("Keys", fmt.Sprintf("is nil although Resync is %v: set it to the function that returns all keys", c.Resync))
 	case c.Resync == 0 && c.Keys != nil:
-		bad("Resync", "is 0 although Keys is set: set both, or none")
+		bad("Resync", "is 0 although Keys is set: set both or none")
 	}
 	for i, checker := range c.HasSynced {
 		if checker == nil {
-			bad(fmt.Sprintf("HasSynced[%d]", i), "is nil: set it to what HasSyncedChecker() returned")
+			bad(fmt.Sprintf("HasSynced[%d]", i), "is nil: set it to the result of HasSyncedChecker()")
 		}
 	}
 	return errors.Join(errs...)

@@ -6,18 +6,17 @@ import (
 	"time"
 )
 
-// resyncPriority is that of what is not urgent: the priority at which event handlers
-// of package queue add the keys of an initial list.
+// resyncPriority is the priority of keys that are not urgent, such as the keys of an
+// initial list.
 const resyncPriority = -100
 
-// resyncParts is into how many parts a Resync is divided. Only the keys of one part wait
-// in the queue, so a resync of many keys costs little memory there.
+// resyncParts is the number of parts of a Resync. Only the keys of one part wait in the
+// queue, so that a resync of many keys needs little memory.
 const resyncParts = 64
 
 // resync adds each key once in every Resync until the intake ends or all workers have
-// ended. The moment of a key follows from a hash with a seed of this Run: the same one
-// in each Resync, so that no key waits for two of them, and another one in other
-// processes.
+// ended. The moment of a key is a hash with a seed of this Run. It is the same in each
+// Resync, so that a key waits for one Resync at most, and differs between processes.
 func (r *run[K]) resync(ctx context.Context, finished <-chan struct{}) {
 	seed := maphash.MakeSeed()
 	part := r.Resync / resyncParts
@@ -50,7 +49,7 @@ func (r *run[K]) resync(ctx context.Context, finished <-chan struct{}) {
 	}
 }
 
-// turn is that of a key in its part.
+// turn is the moment of a key in its part.
 type turn[K comparable] struct {
 	key   K
 	after time.Duration

@@ -15,8 +15,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// What a queue may offer beyond client-go's interface. Nothing but std types, so
-// that a queue satisfies them without importing this package.
+// The optional methods of a queue. They use types of the standard library only, so that a
+// queue has them without importing this package.
 type (
 	addOptions = struct {
 		Priority    int
@@ -37,9 +37,8 @@ type (
 	}
 )
 
-// validityKey finds, in the context of a leader, the context that ends when
-// leadership is really over: later than the leader's own context when that is
-// cancelled to drain, at the same time when the lease is lost.
+// validityKey is the key of a value in the context of a leader: the context that ends when
+// leadership is over. If the leader's own context is cancelled to drain, it ends later.
 type validityKey = struct{ LeaseValidity struct{} }
 
 // run is the state of one Run.
@@ -47,11 +46,11 @@ type run[K comparable] struct {
 	*Controller[K]
 	logger klog.Logger
 
-	// timeoutCause wraps the error that it stands for, because net/http returns
-	// the cause of a context in place of its error.
+	// timeoutCause wraps context.DeadlineExceeded, because net/http returns the cause of a
+	// context instead of its error.
 	timeoutCause error
 
-	// What the queue offers; nil where it does not.
+	// The optional methods of the queue, or nil.
 	adder       optionAdder[K]
 	prioritized priorityGetter[K]
 	restartable contextGetter[K]
@@ -66,37 +65,36 @@ type run[K comparable] struct {
 	progress time.Time      // when a call ended, or began while no other ran
 	streaks  map[K]streak   // keys whose last call did not succeed
 	parked   map[K]int      // keys that wait for the gate, and their priority
-	left     map[K]struct{} // keys that a queue without Pending does not keep
+	left     map[K]struct{} // keys that are in no queue when Run returns
 }
 
-// slot is what one worker is doing.
+// slot is the call of one worker.
 type slot[K comparable] struct {
 	busy  bool
 	key   K
 	since time.Time
 }
 
-// streak tells how the calls with a key went since the last success.
+// streak counts the calls of a key since its last success.
 type streak struct {
 	attempts int
-	failures int   // calls that the rate limiter counts; kept with MaxAttempts only
+	failures int   // calls that MaxAttempts counts
 	class    class // of the last call
-	inARow   int   // calls of that class
+	inARow   int   // calls of that class in a row
 }
 
-// Run waits for HasSynced, then works until ctx is done, and returns when every
-// call and every goroutine that it started has ended. It returns nil when ctx
-// was done, also while it still waited for HasSynced; an error means that it
-// could not start, or that the queue was shut down under it.
+// Run waits for HasSynced, then calls Reconcile with keys of the queue until ctx is done. It
+// returns when its calls and goroutines have ended: nil if ctx is done, also while it
+// waited for HasSynced, or an error if it could not start or the queue was shut down before
+// ctx was done.
 //
-// Once ctx is done no further key is started, unless DrainReady asks for it. Calls
-// that run may go on for GracePeriod, then their context is cancelled. It is cancelled at once when the
-// cause of ctx has a method LeadershipLost() bool that returns true, or when
-// ctx carries the context of a lease that is over. Run waits for calls that
-// ignore their context, and logs their keys.
+// When ctx is done, Run starts no call, unless DrainReady is set. Running calls have
+// GracePeriod, then Run cancels their context. If the cause of ctx has a method
+// LeadershipLost() bool that returns true, or the leader's lease in ctx is over, Run cancels
+// them at once. Run waits for calls that ignore their context, and logs their keys.
 //
-// One Run at a time. After it returned it can be called again if the queue has
-// GetContext; a queue without it is shut down by Run and cannot be used again.
+// Only one Run can be active. If the queue has GetContext, Run can be called again after it
+// returned. A queue without it is shut down by Run, and cannot be used again.
 func (c *Controller[K]) Run(ctx context.Context) error {
 	if err := c.validate(); err != nil {
 		return err
@@ -169,14 +167,14 @@ func (r *run[K]) waitForSync(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// work takes keys until the intake ends or the queue is shut down, and then the
-// ready ones if they are to be worked off.
+// work takes keys until the intake ends or the queue is shut down, and then drains the
+// ready keys if DrainReady is set.
 func (r *run[K]) work(stop *stop, s *slot[K]) {
 	for {
 		intake := stop.intake
 		if r.restartable != nil && stop.ended() {
 			if !r.drains(stop) || r.Queue.Len() == 0 {
-				stop.cancelDrain() // the other workers wait for nothing any more
+				stop.cancelDrain() // no ready key is left for the other workers
 				return
 			}
 			intake = stop.drain
@@ -184,12 +182,12 @@ func (r *run[K]) work(stop *stop, s *slot[K]) {
 		key, priority, ok := r.get(intake)
 		switch {
 		case !ok && r.restartable != nil && intake == stop.intake && stop.ended():
-			// The queue may still have ready keys.
+			// The queue can still have ready keys.
 		case !ok:
 			return
 		case stop.ended() && !r.drains(stop):
-			// The queue gave the key out in the moment that the intake ended, or it
-			// is one that gives out all that it has after it was shut down.
+			// The queue returned the key while the intake ended, or it is client-go's,
+			// which returns its ready keys after it was shut down.
 			r.putBack(key, priority)
 			r.Queue.Done(key)
 		default:
@@ -198,7 +196,7 @@ func (r *run[K]) work(stop *stop, s *slot[K]) {
 	}
 }
 
-// drains decides whether ready keys are started although the intake has ended.
+// drains reports whether ready keys are called although the intake has ended.
 func (r *run[K]) drains(s *stop) bool {
 	return r.DrainReady && s.calls.Err() == nil && s.leadershipOver() == nil
 }
@@ -216,8 +214,8 @@ func (r *run[K]) get(ctx context.Context) (key K, priority int, ok bool) {
 	}
 }
 
-// handle runs key once, unless the gate or the guard holds it back, and does what the
-// table says.
+// handle calls Reconcile with key, unless the gate or the guard delays it, and gives the key
+// back to the queue by the table.
 func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	defer r.Queue.Done(key)
 	if !r.ready(key, priority) {
@@ -278,8 +276,8 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	r.settle(stop, v, key, priority)
 }
 
-// call calls Reconcile with a context of its own, which ends with the call, so
-// that nothing Reconcile derived from it outlives it. What end is, the Hook says.
+// call calls Reconcile with a context of its own, which ends with the call, so that every
+// context that Reconcile derived from it ends too. end comes from Hook.
 func (r *run[K]) call(calls context.Context, key K, start time.Time, why uint64) (res Result, timedOut bool, end func(string, error), err error) {
 	own := r.newCallContext(calls, key, start, why)
 	defer func() { timedOut = own.end() }()
@@ -295,8 +293,8 @@ func (r *run[K]) call(calls context.Context, key K, start time.Time, why uint64)
 	return res, false, end, err
 }
 
-// protect is the one place that recovers a panic: one object that the Func
-// cannot cope with must not stop the work on all others.
+// protect is the only place that recovers a panic: one object that makes the Func panic
+// must not stop the work on all others.
 func (r *run[K]) protect(ctx context.Context, key K) (res Result, err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -310,9 +308,8 @@ func (r *run[K]) protect(ctx context.Context, key K) (res Result, err error) {
 	return res, err
 }
 
-// class is classify, for errors that cannot be looked at too: a nil of a pointer
-// type, say, which is an error that is not nil and panics when it is asked for its
-// text. What panics here was a mistake of the Func, and is classed like a panic in it.
+// class is classify for any error, also one whose methods panic, such as a nil pointer of an
+// error type. Such an error is a mistake of the Func, and is classed as its panic.
 func (r *run[K]) class(res Result, err error, stopped, timedOut bool) (cl class, out error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -326,8 +323,8 @@ func (r *run[K]) class(res Result, err error, stopped, timedOut bool) (cl class,
 	return cl, asClassed(cl, err)
 }
 
-// noteLocked counts a call of class cl. An entry lives as long as its key is
-// retried, so there are no more of them than failing keys.
+// noteLocked counts a call of class cl. A key has an entry while it fails, so there are at
+// most as many entries as failing keys.
 func (r *run[K]) noteLocked(key K, cl class) streak {
 	if len(r.streaks) == 0 && (cl == success || cl == requeue || cl == terminal) {
 		return streak{attempts: 1, class: cl, inARow: 1} // as below, without a search
@@ -348,7 +345,7 @@ func (r *run[K]) noteLocked(key K, cl class) streak {
 }
 
 // exhausted counts a failure of the key, and reports whether it was the last of
-// MaxAttempts. Then its next event begins anew.
+// MaxAttempts. If it was, the count begins again at 0.
 func (r *run[K]) exhausted(key K) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -362,7 +359,7 @@ func (r *run[K]) exhausted(key K) bool {
 	return false
 }
 
-// settle gives the key back to the queue as v says.
+// settle gives the key back to the queue by the verdict.
 func (r *run[K]) settle(stop *stop, v verdict, key K, priority int) {
 	if v.reset {
 		r.Queue.Forget(key)
@@ -371,7 +368,7 @@ func (r *run[K]) settle(stop *stop, v verdict, key K, priority int) {
 		return
 	}
 	if v.again != never && stop.ended() && r.restartable == nil {
-		// The queue is shut down and would drop the key without a word.
+		// The queue is shut down, and drops the key silently.
 		r.keepLeft(key)
 		return
 	}
@@ -407,14 +404,14 @@ func addTo[K comparable](queue workqueue.TypedRateLimitingInterface[K], adder op
 	}
 }
 
-// ready asks the gate. A key that must wait is in no queue, so it is noted here,
-// before the question: the gate may call wake before it answers.
+// ready asks the gate. A key that waits for it is in no queue, so ready adds it to parked
+// first: the gate can call wake before Ready returns.
 func (r *run[K]) ready(key K, priority int) bool {
 	if r.Gate == nil {
 		return true
 	}
 	r.mu.Lock()
-	if have, waits := r.parked[key]; waits { // the wake that it waits for is to come
+	if have, waits := r.parked[key]; waits { // it already waits for a wake
 		r.parked[key] = max(have, priority)
 		r.mu.Unlock()
 		return false
@@ -442,7 +439,7 @@ func (r *run[K]) ready(key K, priority int) bool {
 	return ok
 }
 
-// putBack keeps a key that is not run by this Run any more.
+// putBack keeps a key that this Run no longer calls.
 func (r *run[K]) putBack(key K, priority int) {
 	if r.restartable == nil {
 		r.keepLeft(key)
@@ -457,18 +454,18 @@ func (r *run[K]) keepLeft(key K) {
 	r.left[key] = struct{}{}
 }
 
-// unpark gives back the keys that wait for the gate, for the next Run to ask again.
+// unpark gives the keys that wait for the gate back to the queue, for the next Run.
 func (r *run[K]) unpark() {
 	r.mu.Lock()
 	parked := r.parked
-	r.parked = map[K]int{} // a wake that comes later finds nothing to do
+	r.parked = map[K]int{} // a later wake has no effect
 	r.mu.Unlock()
 	for key, priority := range parked {
 		r.putBack(key, priority)
 	}
 }
 
-// log writes the one line of a call. Nothing else logs the error.
+// log writes the line of log of a call. The error is logged only here.
 func (r *run[K]) log(key K, cl class, v verdict, err error, attempts int, took time.Duration, why uint64) {
 	logger := r.logger
 	if v.quiet {

@@ -15,21 +15,19 @@ const ignoredAfter = 5 * time.Second
 // maxKeysLogged bounds the keys in one line of log.
 const maxKeysLogged = 10
 
-// stop holds the contexts of one Run: what they are derived from is the order in
-// which a Run stops.
+// stop has the contexts of one Run. Each is derived from the one that must end first.
 type stop struct {
-	ctx context.Context // given to Run: when it is done, no key is started
+	ctx context.Context // the context of Run; when it is done, no call starts
 
-	// lease is the context that ends when leadership is over, nil if Run was
-	// given none.
+	// lease is the context that ends when leadership is over, or nil.
 	lease context.Context
 
 	// intake is ctx, ended early when lease is. Workers wait for keys with it.
 	intake       context.Context
 	cancelIntake context.CancelCauseFunc
 
-	// drain ends when the ready keys are no longer worked off, or never were.
-	// Workers wait for keys with it once intake has ended.
+	// drain ends when the ready keys are drained, or are not to be. Workers wait for keys
+	// with it after intake has ended.
 	drain       context.Context
 	cancelDrain context.CancelFunc
 
@@ -47,8 +45,8 @@ func newStop(ctx context.Context) *stop {
 	return s
 }
 
-// ended reports whether no key may be started any more. It looks at the sources,
-// since intake follows them a moment later only.
+// ended reports whether calls must no longer start. It checks the contexts that intake is
+// derived from, because intake ends a moment after them.
 func (s *stop) ended() bool {
 	if s.lease != nil && s.lease.Err() != nil {
 		s.cancelIntake(context.Cause(s.lease))
@@ -56,8 +54,8 @@ func (s *stop) ended() bool {
 	return s.ctx.Err() != nil || s.intake.Err() != nil
 }
 
-// leadershipOver returns why leadership is over, or nil if it is not or if Run
-// has nothing to do with leadership.
+// leadershipOver returns the reason why leadership is over, or nil if it is not, or if Run
+// does not depend on leadership.
 func (s *stop) leadershipOver() error {
 	if s.lease != nil && s.lease.Err() != nil {
 		return context.Cause(s.lease)
@@ -70,8 +68,8 @@ func (s *stop) leadershipOver() error {
 	return nil
 }
 
-// cancel cancels the running calls. The cause is always known as
-// context.Canceled, because net/http returns the cause in place of it.
+// cancel cancels the running calls. The cause is always context.Canceled by errors.Is,
+// because net/http returns the cause instead of the error of the context.
 func (s *stop) cancel(why string, cause error) {
 	if !errors.Is(cause, context.Canceled) {
 		cause = fmt.Errorf("%w: %w", context.Canceled, cause)
@@ -79,8 +77,8 @@ func (s *stop) cancel(why string, cause error) {
 	s.cancelCalls(fmt.Errorf("reconcile: %s: %w", why, cause))
 }
 
-// supervise ends the intake, then the calls, and returns when finished is closed
-// or there is nothing left to do.
+// supervise ends the intake, then the calls. It returns when finished is closed, or after
+// it has logged the calls that ignore their context.
 func (r *run[K]) supervise(s *stop, finished <-chan struct{}) {
 	var over <-chan struct{}
 	if s.lease != nil {
@@ -92,7 +90,7 @@ func (r *run[K]) supervise(s *stop, finished <-chan struct{}) {
 	case <-s.ctx.Done():
 	case <-over:
 	}
-	s.ended() // passes the end of the lease on to the intake
+	s.ended() // ends the intake if the lease has ended
 	r.shutDownQueue()
 
 	why, cause := "leadership is over", s.leadershipOver()
@@ -112,7 +110,7 @@ func (r *run[K]) supervise(s *stop, finished <-chan struct{}) {
 		}
 	}
 	s.cancelDrain()
-	count, keys := r.runningKeys() // before: some end as soon as they are cancelled
+	count, keys := r.runningKeys() // before the cancellation, which ends some at once
 	s.cancel(why, cause)
 	if count > 0 {
 		r.logger.Info("Cancelled running calls", "cause", context.Cause(s.calls), "running", count, "keys", keys)
@@ -128,16 +126,16 @@ func (r *run[K]) supervise(s *stop, finished <-chan struct{}) {
 	}
 }
 
-// shutDownQueue wakes the workers of a queue that no context reaches. A queue
-// that can be used by another Run is its owner's to shut down.
+// shutDownQueue wakes the workers of a queue without GetContext. A queue with it can be used
+// by another Run, so its owner shuts it down.
 func (r *run[K]) shutDownQueue() {
 	if r.restartable == nil && !r.Queue.ShuttingDown() {
 		r.Queue.ShutDown()
 	}
 }
 
-// runningKeys returns how many calls run, and the keys of some with the time that
-// they have been running for.
+// runningKeys returns the number of running calls, and the keys of some of them with the
+// duration of the call.
 func (r *run[K]) runningKeys() (count int, keys []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,9 +151,9 @@ func (r *run[K]) runningKeys() (count int, keys []string) {
 	return count, keys
 }
 
-// report logs what was not done.
+// report logs the keys that Run leaves behind.
 func (r *run[K]) report() {
-	// No lock: all workers have ended, and a wake of the gate does not come here.
+	// No lock: all workers have ended, and a wake of the gate does not use left.
 	if r.pending != nil {
 		for _, key := range r.pending.Pending() {
 			r.left[key] = struct{}{}

@@ -133,7 +133,7 @@ func returning(res reconcile.Result, err error) reconcile.Func[string] {
 	return func(context.Context, string) (reconcile.Result, error) { return res, err }
 }
 
-// table has the rows of the table in the package comment, in its order.
+// table has the rows of the table in the comment of Result, in its order.
 var table = []struct {
 	doc    string // columns result to log, as in the package comment
 	err    error
@@ -312,12 +312,12 @@ func TestHookKnowsTheClass(t *testing.T) {
 	}
 }
 
-// TestTableIsDocumented compares the table of the package comment with the rows
+// TestTableIsDocumented compares the table of the comment of Result with the rows
 // that TestTable runs.
 //
 // Proves R1.
 func TestTableIsDocumented(t *testing.T) {
-	source, err := os.ReadFile("doc.go")
+	source, err := os.ReadFile("reconcile.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -334,7 +334,7 @@ func TestTableIsDocumented(t *testing.T) {
 		want = append(want, tt.doc)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("table in doc.go (-tested +documented):\n%s", diff)
+		t.Errorf("table in the comment of Result (-tested +documented):\n%s", diff)
 	}
 }
 

@@ -8,16 +8,15 @@ import (
 )
 
 const (
-	// maxTriggers is how many kinds of events there are, the bits of a mask; the last one
-	// stands for all that come after the others.
+	// maxTriggers is the number of kinds of events, which are the bits of a mask. The last
+	// bit means every later kind.
 	maxTriggers = 64
 
-	// maxTriggered bounds the keys of which the events are remembered. A queue with
-	// more keys than that has other things to tell.
+	// maxTriggered bounds the number of keys whose events are remembered.
 	maxTriggered = 1 << 16
 )
 
-// The triggers that are not of a Source.
+// The triggers that no Source reports.
 const (
 	resyncTrigger  = "resync"
 	retryTrigger   = "retry"
@@ -25,27 +24,22 @@ const (
 	otherTriggers  = "other"
 )
 
-// Source is where the events of a Controller come from: what event handlers add keys
-// to instead of the queue, so that calls can be told what led to them. See
-// [Controller.Source]. It may be used by several goroutines at once.
+// Source adds keys to the queue of a Controller and remembers why, for [Triggers]. See
+// [Controller.Source]. Its methods may be called concurrently.
 type Source[K comparable] struct {
 	c    *Controller[K]
 	name string
 }
 
-// Source returns something to add keys to in the place of the Queue, which it passes
-// them on to. It remembers for each key, until its next call, that an event of this
-// source came: see [Triggers]. The name is for people, such as the resource that an
-// informer watches:
+// Source returns a Source, to which event handlers add keys instead of adding them to the
+// Queue. The name is a word for logs, such as the resource that an informer watches:
 //
 //	pods.AddEventHandler(enqueue.Handler(c.Source("pods"), ownerOf))
 //
-// The Queue must be set before keys are added. Sources can be made and used before,
-// while and after Run runs. Up to 63 kinds of events are told apart, by the name of the
-// source and what [Source.AddEvent] is told; what more there is counts as "other". A
-// controller that has one Source should get all its keys by Sources: a call for which
-// none has told anything counts as a retry or a requeue, for the guard against hot loops
-// too.
+// The Queue must be set before keys are added. Sources can be made and used before, while
+// and after Run runs. A controller that has a Source should get all its keys from Sources,
+// because a call without a reported event counts as a retry or a requeue. Triggers
+// distinguishes 63 kinds of events, by the name and the kind; further ones are "other".
 func (c *Controller[K]) Source(name string) *Source[K] {
 	c.triggers.sourced.Store(true)
 	return &Source[K]{c: c, name: name}
@@ -57,8 +51,8 @@ func (s *Source[K]) Add(key K) {
 	s.c.Queue.Add(key)
 }
 
-// AddEvent is AddWith for an event of a kind, which is a word such as "update". "" means
-// that it is not known.
+// AddEvent adds the keys for an event of the kind, which is a word such as "update". ""
+// means unknown. If the queue has no AddWith, only the delay of opts is used.
 func (s *Source[K]) AddEvent(kind string, opts struct {
 	Priority    int
 	After       time.Duration
@@ -70,13 +64,11 @@ func (s *Source[K]) AddEvent(kind string, opts struct {
 	addTo(s.c.Queue, adder, opts, keys...)
 }
 
-// Triggers tells what led to the call that ctx belongs to, for logs: the names of the
-// sources that reported an event of its key since its last call, with the kind of
-// event, such as "pods update"; "resync" if it is a turn of Controller.Resync, or one
-// comes within a 64th of that time; and if there was neither, "retry" after a call that
-// did not succeed, else "requeue" (for a RequeueAfter, or for a key that was added to
-// the queue directly). There are at most 64 of them. It is nil for other contexts, and
-// where the controller has no Source and no Resync: then nobody can tell.
+// Triggers returns the reasons of the call that ctx belongs to, for logs: the name and kind
+// of each event that a Source reported for the key since its last call, such as "pods
+// update", and "resync" if a Resync added the key. Without an event it is "retry" after a
+// call that failed, or else "requeue". There are at most 64. It is nil for other contexts,
+// and for a controller with neither a Source nor a Resync.
 func Triggers(ctx context.Context) []string {
 	names, _ := ctx.Value(triggersKey{}).([]string)
 	return names
@@ -85,18 +77,17 @@ func Triggers(ctx context.Context) []string {
 // triggersKey is the key of the context value that Triggers returns.
 type triggersKey struct{}
 
-// triggers remembers why keys are in the queue. The zero value remembers nothing yet.
+// triggers remembers why keys are in the queue. The zero value is empty.
 type triggers[K comparable] struct {
-	used    atomic.Bool // something was noted
+	used    atomic.Bool // note was called
 	sourced atomic.Bool // there is a Source
 
 	mu    sync.Mutex
 	kinds []trigger    // by bit
-	keys  map[K]uint64 // what was noted since the last call of the key
+	keys  map[K]uint64 // the mask of each key since its last call
 }
 
-// trigger is what is told apart: an event of a source, "" as the kind means that it is
-// not known.
+// trigger is a kind of event of a source. If kind is "", the kind is unknown.
 type trigger struct{ source, kind string }
 
 func (t trigger) String() string {
@@ -106,7 +97,7 @@ func (t trigger) String() string {
 	return t.source + " " + t.kind
 }
 
-// note remembers that something happened to the keys.
+// note remembers an event of the keys.
 func (t *triggers[K]) note(what trigger, keys ...K) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -141,7 +132,7 @@ func (t *triggers[K]) putLocked(mask uint64, keys ...K) {
 	}
 }
 
-// take returns what was noted for the key, and forgets it.
+// take returns the mask of the key, and forgets it.
 func (t *triggers[K]) take(key K) uint64 {
 	if !t.used.Load() {
 		return 0
@@ -155,7 +146,7 @@ func (t *triggers[K]) take(key K) uint64 {
 	return mask
 }
 
-// restore takes back a take: the key does not run yet.
+// restore undoes a take, because the key does not run yet.
 func (t *triggers[K]) restore(mask uint64, key K) {
 	if mask == 0 {
 		return
@@ -165,7 +156,7 @@ func (t *triggers[K]) restore(mask uint64, key K) {
 	t.putLocked(mask, key)
 }
 
-// text returns the names of a mask. If it is empty, retried decides what it was.
+// text returns the names of a mask. The name of an empty mask depends on retried.
 func (t *triggers[K]) text(mask uint64, retried bool) []string {
 	switch {
 	case !t.used.Load() && !t.sourced.Load():

@@ -45,8 +45,8 @@ type Client interface {
 // delay up to 30s, or after Retry-After, up to 1 minute. A request ends after 10s.
 //
 // The fields must not change after first use, and a Recorder must not be copied. Its
-// methods may be called concurrently. A nil *Recorder records nothing, so that a test of
-// a reconcile function needs none.
+// methods may be called concurrently. A nil *Recorder drops every Event, so that a
+// test of a reconcile function needs no Recorder.
 type Recorder struct {
 	// Client returns the client of a namespace. Required.
 	Client func(namespace string) Client
@@ -80,8 +80,8 @@ type Recorder struct {
 
 	mu                    sync.Mutex            // guards the fields below and every series
 	wake                  chan struct{}         // has an element if the writer must check held; nil before first use
-	held                  map[seriesKey]*series // with something to write
-	idle                  *lru.Cache            // *series by seriesKey, with nothing to write
+	held                  map[seriesKey]*series // with unwritten calls
+	idle                  *lru.Cache            // *series by seriesKey, without unwritten calls
 	objects               *lru.Cache            // *rate.Limiter by corev1.ObjectReference
 	written, deduplicated uint64
 	dropped               map[string]drops // by reason
@@ -165,7 +165,7 @@ func Reference(obj metav1.Object, kind schema.GroupVersionKind) corev1.ObjectRef
 // or [corev1.EventTypeWarning]; reason and action are words in CamelCase, which the API
 // requires; note is a text for people. related is a second object, such as a created one;
 // the zero reference means none. See [Reference]. regarding needs a kind and a name. The
-// Event is written in the namespace of regarding, or in default if it has none.
+// Event is written in the namespace of regarding, or in default.
 //
 // Event never blocks and returns no error: it drops and counts an Event that it cannot
 // record. It can be called before Run. A note is cut at 1024 bytes, a reason and an action
