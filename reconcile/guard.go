@@ -39,8 +39,13 @@ func (g *guard[K]) take(key K, now time.Duration) (wait time.Duration, held, nam
 	b, ok := g.young[key]
 	if !ok {
 		b = g.old[key]
-		if g.young == nil || len(g.young) >= guardKeys || now-g.since >= guardFull {
-			g.old, g.young, g.since = g.young, map[K]bucket{}, now
+		if n := len(g.young); g.young == nil || n >= guardKeys || now-g.since >= guardFull {
+			next := map[K]bucket{}
+			if n >= guardKeys && g.old != nil {
+				next = g.old // so many keys need no new memory each time
+				clear(next)
+			}
+			g.old, g.young, g.since = g.young, next, now
 		}
 	}
 	if b.full <= now {
