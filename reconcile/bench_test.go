@@ -19,8 +19,7 @@ import (
 
 type name = types.NamespacedName
 
-// keys take turns. They are so many that none runs so often that the guard holds it
-// back.
+// keys take turns. They are so many that the guard delays none of them.
 var keys = func() []name {
 	keys := make([]name, 1<<18)
 	for n := range keys {

@@ -314,3 +314,39 @@ func (r *running) returned() bool {
 	synctest.Wait()
 	return len(r.err) > 0
 }
+func (r *recorder) got() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.keys)
+}
+
+// bothQueues runs a test with client-go's queue and with one that has GetContext.
+func bothQueues(t *testing.T, test func(t *testing.T, q queueOf)) {
+	t.Run("client-go", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			q := newClientGoQueue()
+			defer q.ShutDown()
+			test(t, q)
+		})
+	})
+	t.Run("GetContext", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { test(t, newTestQueue()) })
+	})
+}
+
+// recorder is a Func that notes what it was called with.
+type recorder struct {
+	mu   sync.Mutex
+	keys []string
+	fn   reconcile.Func[string] // nil succeeds
+}
+
+func (r *recorder) reconcile(ctx context.Context, key string) (reconcile.Result, error) {
+	r.mu.Lock()
+	r.keys = append(r.keys, key)
+	r.mu.Unlock()
+	if r.fn == nil {
+		return reconcile.Result{}, nil
+	}
+	return r.fn(ctx, key)
+}

@@ -6,8 +6,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/recorder"
 )
 
@@ -63,4 +65,23 @@ func ExampleRecorder_Event() {
 	fmt.Println(counts.Held, counts.Dropped)
 	// Output:
 	// 1 map[invalid:1]
+}
+
+// The field Event of a leader.Elector takes a Recorder in one line.
+func ExampleRecorder_elector() {
+	r := &recorder.Recorder{Controller: "example.com/shop"}
+	elector := &leader.Elector{
+		Leases:    fake.NewClientset().CoordinationV1().Leases("shop"),
+		Namespace: "shop",
+		Name:      "shop-controller",
+		Identity:  "replica-0",
+		Event: func(obj runtime.Object, eventtype, reason, note string) {
+			r.Event(recorder.Reference(obj.(metav1.Object), obj.GetObjectKind().GroupVersionKind()), corev1.ObjectReference{}, eventtype, reason, "Elect", note)
+		},
+	}
+	err := elector.Run(context.Background(), func(context.Context) error { return nil })
+	counts := r.Counts()
+	fmt.Println(err, counts.Held, counts.Dropped)
+	// Output:
+	// <nil> 2 map[]
 }

@@ -57,9 +57,8 @@ const (
 	retryLimit = 5 * time.Minute
 )
 
-// staged is how many objects there are. They are so many that none changes more than
-// some ten times in a measurement, which takes a fraction of a second: what runs more
-// often than that is for the library's guard a hot loop, and is held back.
+// staged is the number of objects. They are so many that each changes some ten times in a
+// measurement. The library delays a key that runs more than 100 times at once.
 const staged = 20_000
 
 // stage is an informer's store with objects, of which each event brings the
