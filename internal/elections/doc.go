@@ -1,27 +1,23 @@
-// Package elections runs random schedules of an election against a real API
-// server and judges them: who led when, who wrote what, and how long the others
-// waited. The electors are those of controllerkit and of client-go, under the very
-// same schedules.
+// Package elections runs random schedules of an election against a real API server and
+// judges them: overlaps of leaders, foreign writes, and the time without a leader. It
+// runs the electors of controllerkit and of client-go under the same schedules.
 //
-// A [Schedule] is made from a seed: how many replicas there are, when each starts,
-// stops or crashes, how long its work drains, what its network does and when, and
-// what a stranger does to the Lease. The script is the same each time it is made;
-// what comes of it also depends on the machine, so a seed that failed once may
-// have to be run some times until it fails again.
+// A [Schedule] is made from a seed: the number of replicas, their starts, stops and
+// crashes, the length of their drains, the faults of their networks, and the acts of a
+// stranger on the Lease. The same seed makes the same script. The outcome also depends
+// on the machine, so a seed that failed once may need several runs to fail again.
 //
-// The network of a replica is an incarnation of controllertest/fault, for what
-// happens to the process and to its watches, and around it a transport of this
-// package, for what happens to packets: a request that arrives long after its
-// sender gave up or died, or twice, or whose answer does.
+// The network of a replica has two layers. An incarnation of controllertest/fault acts
+// on the process and its watches. A transport of this package acts on packets: a
+// request or its response can arrive twice, or long after its sender gave up or died.
 //
-// # What is judged
+// # Judgement
 //
-// Guarded work is what a replica does between the start of lead, or a check that
-// succeeded, and the end of lead's context, or the last check that succeeded. It
-// ends with the process. Two replicas overlap while both do guarded work. The
-// clock is that of the test's process, the same for all.
+// Guarded work begins at the start of lead or at a successful check, and lasts until
+// the end of lead's context or the last successful check. It ends with the process. Two
+// replicas overlap while both do guarded work. The clock is the test process's, the
+// same for all replicas.
 //
-// What is stored is judged by a watch that sees every version of the Lease. Who
-// wrote a version is what the API server says in managedFields: each life of a
-// replica has a user agent of its own.
+// Stored records are judged by a watch of every version of the Lease. managedFields
+// identify the writer of a version: each life of a replica has its own user agent.
 package elections

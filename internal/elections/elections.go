@@ -14,17 +14,17 @@ import (
 	"github.com/controllerkit/controllerkit/leader"
 )
 
-// A Candidate is what an elector is told.
+// A Candidate is the configuration of an elector.
 type Candidate struct {
 	Config                                                *rest.Config // the replica's connection
 	Namespace, Name, Identity                             string
 	LeaseDuration, RenewDeadline, RetryPeriod, DrainLimit time.Duration
 }
 
-// A Hold is what lead is told beside its context.
+// A Hold is lead's view of its leadership, beside its context.
 type Hold struct {
-	Check func() error // nil: the elector has none, and only the context tells
-	Term  int64        // -1: the elector does not tell
+	Check func() error // nil: the elector has no check but the context
+	Term  int64        // -1: unknown
 }
 
 // Lead is the work. It returns errQuit if it ends by itself.
@@ -34,7 +34,7 @@ type Lead func(ctx context.Context, h Hold) error
 // has returned.
 type Replica func(ctx context.Context, c Candidate, lead Lead) error
 
-// Controllerkit is the Elector of package leader.
+// Controllerkit runs the Elector of package leader.
 func Controllerkit(ctx context.Context, c Candidate, lead Lead) error {
 	client, err := coordinationv1client.NewForConfig(c.Config)
 	if err != nil {
@@ -45,7 +45,7 @@ func Controllerkit(ctx context.Context, c Candidate, lead Lead) error {
 		LeaseDuration: c.LeaseDuration, RenewDeadline: c.RenewDeadline, RetryPeriod: c.RetryPeriod,
 		StartTimeout: time.Hour, DrainTimeout: c.DrainLimit,
 	}
-	var working sync.WaitGroup // Run leaves a lead behind that does not return in time
+	var working sync.WaitGroup // Run does not wait for a lead that returns too late
 	defer working.Wait()
 	return e.Run(ctx, func(ctx context.Context) error {
 		working.Add(1)
@@ -55,9 +55,9 @@ func Controllerkit(ctx context.Context, c Candidate, lead Lead) error {
 	})
 }
 
-// ClientGo is client-go's elector, with or without ReleaseOnCancel, and with the
-// request timeout that its NewFromKubeconfig sets. When it has lost the Lease, and
-// its work has returned, it begins anew, as a process that is started again does.
+// ClientGo runs client-go's elector, with or without ReleaseOnCancel, and with the
+// request timeout of its NewFromKubeconfig. After a loss of the Lease, and after its
+// work has returned, it starts again, as a restarted process does.
 func ClientGo(release bool) Replica {
 	return func(ctx context.Context, c Candidate, lead Lead) error {
 		config := rest.CopyConfig(c.Config)
@@ -92,7 +92,7 @@ func ClientGo(release bool) Replica {
 			}
 			elector.Run(run)
 			if lock.acquired {
-				// Run does not wait for it, nor does it say that it has begun.
+				// Run neither waits for lead nor reports that it has begun.
 				err = <-led
 			}
 			cancel()

@@ -9,44 +9,44 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 )
 
-// slack is what a failover may take beside LeaseDuration and a RetryPeriod with
-// its jitter.
+// slack is the time that a failover may take in addition to LeaseDuration and a
+// jittered RetryPeriod.
 const slack = 250 * time.Millisecond
 
-// noticed is what a watch may take to tell of an edit.
+// noticed is the time in which a watch must report an edit.
 const noticed = 250 * time.Millisecond
 
-// An Overlap is a time during which two replicas did guarded work, or one
-// finished its work beside another that led already.
+// An Overlap is a time in which two replicas did guarded work, or one finished its work
+// after another had begun to lead.
 type Overlap struct {
 	A, B string
 	From time.Time
 	For  time.Duration
 }
 
-// A Verdict is what came of one schedule.
+// A Verdict is the outcome of one schedule.
 type Verdict struct {
 	Schedule Schedule
 	Timeline string
 
-	Terms    int       // how often somebody began to lead
+	Terms    int       // number of terms
 	Versions int       // of the Lease
 	Overlaps []Overlap // of guarded work
-	Drains   []Overlap // of work that was asked to stop, and was given the time, with another's
+	Drains   []Overlap // of a drain within its time with another's work
 
-	ForeignReleases int // a record was emptied that another than the releaser had written
-	EarlyReleases   int // the Lease was given up while lead was running
+	ForeignReleases int // a replica emptied the record of another
+	EarlyReleases   int // the Lease was released while lead was running
 	Failover        time.Duration
-	FailoverNoise   time.Duration // of Failover, how much the machine stood still; measured only if that is over the bound
+	FailoverNoise   time.Duration // stalls of the machine during Failover; measured only over the bound
 
-	Unreleased   bool          // the last leader stopped in time, in fair weather, and the Lease is still held
-	ReleaseNoise time.Duration // how much the machine stood still when it should have been released
+	Unreleased   bool          // the last leader stopped in time without faults, and the Lease is still held
+	ReleaseNoise time.Duration // stalls of the machine while it should have been released
 
 	noise    time.Duration // at the longest overlap
 	problems []string
 }
 
-// judge looks at everything that was recorded.
+// judge makes the verdict of all records.
 func (r *run) judge(f failover) Verdict {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,13 +83,12 @@ func (r *run) judge(f failover) Verdict {
 	return v
 }
 
-// FailoverBound is how long after a crash nobody may lead.
+// FailoverBound is the longest time without a leader after a crash.
 func (s Schedule) FailoverBound() time.Duration {
 	return s.LeaseDuration + s.RetryPeriod*12/10 + slack
 }
 
-// overlaps compares every tenure with those of other lives. Each is judged to the
-// nanosecond.
+// overlaps compares every tenure with the tenures of other lives, to the nanosecond.
 func overlaps(tenures []*tenure, drainLimit time.Duration) (guarded, drains []Overlap) {
 	for i, a := range tenures {
 		for _, b := range tenures[:i] {
@@ -115,8 +114,8 @@ func overlap(a, b *tenure, aFrom, aTo, bFrom, bTo time.Time) Overlap {
 	return Overlap{a.who, b.who, from, earlier(aTo, bTo).Sub(from)}
 }
 
-// stored looks at each version of the Lease and the one before it. One whose record
-// changed while its renewTime did not is no elector's, whoever owns that field.
+// stored compares each version of the Lease with the version before it. A record that
+// changed without its renewTime was written by no elector, whoever owns that field.
 func stored(versions []version) (foreign int, problems []string) {
 	var author string // of the record of the version before
 	for i, now := range versions {
@@ -147,7 +146,7 @@ func stored(versions []version) (foreign int, problems []string) {
 	return foreign, problems
 }
 
-// grows looks at the terms that were told, in the order in which they began.
+// grows compares the known terms in the order in which they began.
 func grows(tenures []*tenure) (problems []string) {
 	sorted := slices.Clone(tenures)
 	slices.SortFunc(sorted, func(a, b *tenure) int { return a.start.Compare(b.start) })
@@ -161,7 +160,7 @@ func grows(tenures []*tenure) (problems []string) {
 	return problems
 }
 
-// Longest is the longest of overlaps, or 0.
+// Longest returns the longest of overlaps, or 0.
 func Longest(overlaps []Overlap) (longest time.Duration) {
 	for _, o := range overlaps {
 		longest = max(longest, o.For)
@@ -169,7 +168,7 @@ func Longest(overlaps []Overlap) (longest time.Duration) {
 	return longest
 }
 
-// Total is the sum of overlaps.
+// Total returns the sum of overlaps.
 func Total(overlaps []Overlap) (total time.Duration) {
 	for _, o := range overlaps {
 		total += o.For
@@ -177,10 +176,9 @@ func Total(overlaps []Overlap) (total time.Duration) {
 	return total
 }
 
-// Problems is what package leader promises and the schedule did not show. How long
-// a failover took, and how long replicas overlapped after an edit, is measured
-// against the bound and what the machine is known to have stood still meanwhile.
-// Where there may be no overlap there is no such allowance.
+// Problems returns the promises of package leader that the schedule broke. The time of
+// a failover, and of an overlap after an edit, is compared with the bound and the known
+// stalls of the machine. A forbidden overlap has no such allowance.
 func (v Verdict) Problems() []string {
 	problems := slices.Clone(v.problems)
 	bound, allowance := time.Duration(0), time.Duration(0)
@@ -216,7 +214,7 @@ func (v Verdict) Problems() []string {
 	return problems
 }
 
-// A Summary is what came of many schedules of a class.
+// A Summary is the outcome of many schedules of a class.
 type Summary struct {
 	Schedules, Terms, Versions     int
 	Overlapping                    int // schedules with an overlap
@@ -224,7 +222,7 @@ type Summary struct {
 	ForeignReleases, EarlyReleases int
 	Failovers                      []time.Duration
 	Slow                           int // failovers over the bound
-	Unreleased                     int // Leases that nobody released
+	Unreleased                     int // Leases that were not released
 }
 
 // Add counts a verdict.
@@ -250,7 +248,7 @@ func (s *Summary) Add(v Verdict) {
 	}
 }
 
-// String has all figures in one line.
+// String returns all figures in one line.
 func (s *Summary) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d schedules, %d terms, %d versions of the Lease: %d overlaps of guarded work in %d schedules, the longest %v, %v in all; "+

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// A wire is what a life's requests go through, above its incarnation.
+// A wire carries the requests of a life to its incarnation.
 type wire struct {
 	run  *run
 	life *process
@@ -25,7 +25,7 @@ type wire struct {
 	rng *rand.Rand
 }
 
-// fate is what happens to a request sent now.
+// fate decides about a request that is sent now.
 func (w *wire) fate() (kind weather, delay time.Duration, until time.Time, strange bool) {
 	now := time.Now()
 	w.mu.Lock()
@@ -84,11 +84,11 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, ctx.Err()
 		}
 	case late:
-		// From here on it is the network's, whoever waits for it.
+		// From here on the network owns the request, even if its sender is gone.
 		return w.detached(ctx, delay, 0, again, w.run.world.late)
-	case lateAnswer:
+	case lateResponse:
 		return w.detached(ctx, 0, delay, again, w.base)
-	case lostAnswer:
+	case lostResponse:
 		response, err := w.base.RoundTrip(again(ctx))
 		if err == nil {
 			_ = response.Body.Close()
@@ -136,7 +136,7 @@ func (w *wire) detached(ctx context.Context, before, after time.Duration, again 
 	}
 }
 
-// send reads the answer whole, so that nothing is left to be closed.
+// send reads the whole response, so the body needs no close.
 func send(over http.RoundTripper, r *http.Request) (*http.Response, error) {
 	response, err := over.RoundTrip(r)
 	if err != nil {
@@ -151,7 +151,7 @@ func send(over http.RoundTripper, r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// sleep waits until the given time, or for ctx: then it returns false.
+// sleep waits until the given time and returns true, or false once ctx is done.
 func sleep(ctx context.Context, until time.Time) bool {
 	d := time.Until(until)
 	if d <= 0 {
@@ -171,7 +171,7 @@ func reset() error {
 	return &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ECONNRESET)}
 }
 
-// releases reports whether what is written gives the Lease up.
+// releases reports whether the written record releases the Lease.
 func releases(body []byte) bool {
 	var lease struct {
 		Spec struct{ HolderIdentity *string }

@@ -11,14 +11,13 @@ import (
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 )
 
-// A noise knows when this process, or the server, was slow: by how much a ticker
-// was late, and how long a write of a Lease took that nobody interferes with. Time
-// that a replica took longer than it may is put down to the machine only as far as
-// that was seen at the same time.
+// A noise records stalls of this process and of the server: the delay of a ticker, and
+// the duration of an undisturbed write of a Lease. If a replica exceeds a bound, only
+// stalls recorded at the same time excuse it.
 type noise struct {
 	mu     sync.Mutex // guards the fields below
 	stall  []stall
-	probed time.Time // when the probe under way began; zero: none is
+	probed time.Time // start of the running probe; zero: no probe runs
 }
 
 type stall struct {
@@ -28,7 +27,7 @@ type stall struct {
 const (
 	tickPeriod  = 5 * time.Millisecond
 	probePeriod = 50 * time.Millisecond
-	worthNoting = 50 * time.Millisecond // less is part of what every bound allows
+	worthNoting = 50 * time.Millisecond // every bound allows less than that
 )
 
 func (n *noise) note(from, to time.Time) {
@@ -83,7 +82,7 @@ func (n *noise) probe(ctx context.Context, leases coordinationv1client.LeaseInte
 	}
 }
 
-// within is how much of the time between the given ones lies in stalls.
+// within returns the part of the given time that lies in stalls.
 func (n *noise) within(from, to time.Time) (total time.Duration) {
 	n.mu.Lock()
 	stalls := slices.Clone(n.stall)

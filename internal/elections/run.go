@@ -29,23 +29,23 @@ const (
 
 var errQuit = errors.New("the work has ended by itself")
 
-// beat is how often work looks whether it may go on.
+// beat is the time between two checks of the work.
 const beat = 10 * time.Millisecond
 
-// A tenure is one time of leadership. Its fields are guarded by run.mu.
+// A tenure is one uninterrupted leadership. run.mu guards its fields.
 type tenure struct {
 	who  string
-	term int64 // -1 if it is not known
+	term int64 // -1: unknown
 
 	start   time.Time // lead was called
 	ended   time.Time // its context ended
-	checked time.Time // when the last check was made that succeeded
+	checked time.Time // the last successful check was made
 	left    time.Time // lead returned
-	asked   time.Time // it was asked to stop; zero: it was not
-	died    time.Time // the process; zero: it did not
+	asked   time.Time // it was stopped; zero: it was not
+	died    time.Time // the process crashed; zero: it did not
 }
 
-// guarded is until when it may act.
+// guarded returns the end of its guarded work.
 func (t *tenure) guarded() time.Time {
 	end := later(t.ended, t.checked)
 	if !t.died.IsZero() {
@@ -54,8 +54,8 @@ func (t *tenure) guarded() time.Time {
 	return end
 }
 
-// drained is until when it finishes what it has begun, after it was asked to stop
-// while it led, and as long as it was given.
+// drained returns the end of its drain, if it was stopped while it led and kept to its
+// time.
 func (t *tenure) drained(limit time.Duration) time.Time {
 	if t.asked.IsZero() || t.asked.After(t.ended) || !t.died.IsZero() {
 		return t.guarded()
@@ -88,8 +88,8 @@ func (p *process) crashed() bool {
 	}
 }
 
-// A tally counts goroutines. Unlike a WaitGroup it may be waited for while others
-// are started.
+// A tally counts goroutines. Unlike a WaitGroup it allows a wait while goroutines are
+// started.
 type tally struct {
 	mu   sync.Mutex // guards the fields below
 	n    int
@@ -116,7 +116,7 @@ func (t *tally) run(f func()) {
 	}()
 }
 
-// wait returns once none runs.
+// wait returns once the count is 0.
 func (t *tally) wait() {
 	t.mu.Lock()
 	if t.n == 0 {
@@ -129,7 +129,7 @@ func (t *tally) wait() {
 	<-c
 }
 
-// A run is a schedule that is carried out.
+// A run executes a schedule.
 type run struct {
 	world  *World
 	script Schedule
@@ -139,16 +139,16 @@ type run struct {
 	ctx    context.Context
 	begun  time.Time
 
-	packets tally         // of the network, whoever sent them
+	packets tally         // of the network, from all senders
 	others  tally         // the stranger's terms
-	finish  chan struct{} // closed: all stop, as in a rollout
-	calm    chan struct{} // closed: lead does not end by itself any more
+	finish  chan struct{} // closed: all replicas stop, as in a rollout
+	calm    chan struct{} // closed: lead no longer ends by itself
 
 	mu       sync.Mutex // guards the fields below
 	tenures  []*tenure
 	alive    map[string]*process
-	leads    chan struct{} // closed and replaced when somebody begins to lead
-	busy     bool          // the stranger is
+	leads    chan struct{} // closed and replaced when a replica begins to lead
+	busy     bool          // the stranger acts
 	events   []event
 	problems []string
 	early    int
@@ -177,8 +177,8 @@ func (r *run) problem(format string, args ...any) {
 	r.problems = append(r.problems, fmt.Sprintf(format, args...))
 }
 
-// Run carries a schedule out with replicas of the given kind. The error says that
-// it could not be judged.
+// Run executes a schedule with replicas of the given kind. An error reports that it was
+// not judged.
 func (w *World) Run(ctx context.Context, s Schedule, elect Replica) (Verdict, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -210,7 +210,7 @@ func (w *World) Run(ctx context.Context, s Schedule, elect Replica) (Verdict, er
 	replicas.Wait()
 	r.packets.wait()
 
-	// The Lease is left to whoever looks at the next one; what is judged is complete.
+	// The Lease stays for the next test's inspection; the judged records are complete.
 	last, err := w.leases.Get(ctx, r.name, metav1.GetOptions{})
 	if err == nil {
 		err = r.book.reached(ctx, last.ResourceVersion)
@@ -224,7 +224,7 @@ func (w *World) Run(ctx context.Context, s Schedule, elect Replica) (Verdict, er
 	return r.judge(failover), err
 }
 
-// replica lives one life after the other.
+// replica runs one life after the other.
 func (r *run) replica(i int) {
 	for n, l := range r.script.lives[i] {
 		if !sleep(r.ctx, r.at(l.start)) {
@@ -322,7 +322,7 @@ func (r *run) live(replica, n int, l life) error {
 	return nil
 }
 
-// skies does what happens to a process or its watches.
+// skies applies the faults of a process or its watches.
 func (r *run) skies(ctx context.Context, replica int, i *fault.Incarnation) {
 	for _, s := range r.script.weather[replica] {
 		if s.kind < frozen || time.Now().After(r.at(s.to)) {
@@ -335,7 +335,7 @@ func (r *run) skies(ctx context.Context, replica int, i *fault.Incarnation) {
 		switch s.kind {
 		case frozen:
 			end = i.Freeze()
-		case noNews:
+		case silentWatch:
 			end = i.Hold(leaseKind)
 		case cut:
 			i.Cut(leaseKind, s.share > 0.7)
@@ -345,8 +345,8 @@ func (r *run) skies(ctx context.Context, replica int, i *fault.Incarnation) {
 	}
 }
 
-// lead is the work of a process. It acts whenever it may, and goes on for a while
-// when it is asked to stop.
+// lead is the work of a process. It acts while it may, and continues for a while after
+// a stop.
 func (p *process) lead(ctx context.Context, h Hold) error {
 	r := p.run
 	begun := time.Now()
@@ -386,9 +386,9 @@ func (p *process) lead(ctx context.Context, h Hold) error {
 
 	drain := time.Duration(p.rng.Int64N(int64(r.script.DrainLimit)))
 	if p.rng.IntN(8) == 0 {
-		drain += r.script.DrainLimit / 2 // maybe more than it is given
+		drain += r.script.DrainLimit / 2 // possibly more than its limit
 	}
-	linger := time.Duration(p.rng.Int64N(int64(100 * time.Millisecond))) // in what was begun when it was lost
+	linger := time.Duration(p.rng.Int64N(int64(100 * time.Millisecond))) // in work that had begun before the loss
 	var quit <-chan time.Time
 	if p.rng.IntN(4) == 0 && !r.script.stays {
 		timer := time.NewTimer(time.Duration(p.rng.Int64N(int64(2 * time.Second))))
@@ -433,7 +433,7 @@ func (p *process) lead(ctx context.Context, h Hold) error {
 	}
 }
 
-// sends is told of every write before it leaves the process.
+// sends is called with every write before it leaves the process.
 func (p *process) sends(body []byte) {
 	if !releases(body) {
 		return
@@ -448,10 +448,10 @@ func (p *process) sends(body []byte) {
 	p.run.noteLocked("%s releases the Lease", p.name)
 }
 
-// intrude lets a stranger act between what an elector has read and what it writes.
-// The stranger is a candidate of the protocol: it takes a Lease that is free or
-// has not changed for its duration. Where it may not, it changes a label, which
-// makes the version another one and is nobody's business.
+// intrude lets a stranger act between the read and the write of an elector. The
+// stranger is a candidate of the protocol: it acquires a Lease that is free or has not
+// changed for its duration. Otherwise it changes a label, which only makes a new
+// version.
 func (r *run) intrude() {
 	r.mu.Lock()
 	busy := r.busy
@@ -517,7 +517,7 @@ func (r *run) intrude() {
 	})
 }
 
-// edits does what people do to a Lease.
+// edits changes the Lease as people do.
 func (r *run) edits() {
 	for _, e := range r.script.edits {
 		if !sleep(r.ctx, r.at(e.at)) {
@@ -564,7 +564,7 @@ func (r *run) edit(kind editKind) error {
 	return err
 }
 
-// A failover is how long nobody led after a crash in fair weather.
+// A failover is the time without a leader after a crash without other faults.
 type failover struct {
 	from, to time.Time
 }
@@ -577,7 +577,7 @@ func (r *run) failover() failover {
 		r.mu.Lock()
 		changed := r.leads
 		for _, p := range r.alive {
-			// Not one that has just lost it, and goes on a little.
+			// Skips a replica that has just lost the Lease and is still draining.
 			if p.leading > 0 && slices.ContainsFunc(r.tenures, func(t *tenure) bool { return t.who == p.name && t.ended.IsZero() }) {
 				victim = p
 			}
@@ -625,7 +625,7 @@ func (r *run) failover() failover {
 	}
 }
 
-// timeline is what happened, in order.
+// timeline returns the events in order.
 func (r *run) timeline() string {
 	for i, spells := range r.script.weather {
 		for _, s := range spells {

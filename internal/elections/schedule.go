@@ -7,38 +7,38 @@ import (
 	"time"
 )
 
-// A Class says what may happen in a schedule, and so what may be asked of it.
+// A Class defines the faults of a schedule, and so the promises that apply.
 type Class int
 
 const (
-	// Lawful: network, processes and clients that keep to the protocol. Nobody
-	// deletes or edits the Lease. No two replicas may overlap.
+	// Lawful: faults of networks, processes and candidates that keep to the protocol.
+	// The Lease is neither deleted nor edited. No two replicas may overlap.
 	Lawful Class = iota
-	// Edited: the Lease is deleted and edited by hand, with a network that works.
-	// Replicas may overlap until the watch has told.
+	// Edited: the Lease is deleted and edited by hand, and the network works. Replicas
+	// may overlap until the watch has reported it.
 	Edited
-	// Blind: the same with a network as in Lawful. Replicas may overlap until the
-	// leader's time is over.
+	// Blind: as Edited, with a network as in Lawful. Replicas may overlap until the
+	// leader's validity is over.
 	Blind
 )
 
-// String names the class.
+// String returns the name of the class.
 func (c Class) String() string { return [...]string{"lawful", "edited", "blind"}[c] }
 
-// A weather is what a replica's network does to requests, or to the process.
+// A weather is a fault of a replica's network or process.
 type weather int
 
 const (
-	slow       weather = iota // it is sent later, unless its sender gives up before
-	late                      // it is sent later, even if its sender gave up or died
-	lateAnswer                // it is carried out at once, and the answer is late
-	lostAnswer                // it is carried out, and the connection is reset
-	silence                   // neither it nor an error arrives
-	refused                   // the connection is reset
-	twice                     // it is sent, and sent once more later
-	frozen                    // the process sends and sees nothing, then all at once
-	noNews                    // the watch delivers nothing, then all at once
-	cut                       // the watch ends
+	slow         weather = iota // it is sent later, unless its sender gives up before
+	late                        // it is sent later, even if its sender gave up or died
+	lateResponse                // it is executed at once, and the response is late
+	lostResponse                // it is executed, and the connection is reset
+	silence                     // it never arrives, without an error
+	refused                     // the connection is reset
+	twice                       // it is sent, and sent again later
+	frozen                      // the process sends and sees nothing, then all at once
+	silentWatch                 // the watch delivers nothing, then all at once
+	cut                         // the watch ends
 	weathers
 )
 
@@ -46,7 +46,7 @@ func (w weather) String() string {
 	return [...]string{"slow", "late", "late answer", "lost answer", "silence", "refused", "twice", "frozen", "no news", "watch cut"}[w]
 }
 
-// A spell is some time of it. Times count from the beginning of the schedule.
+// A spell is a period of one weather. Times count from the beginning of the schedule.
 type spell struct {
 	from, to time.Duration
 	kind     weather
@@ -59,11 +59,11 @@ type spell struct {
 type life struct {
 	identity string
 	start    time.Duration
-	end      time.Duration // 0 means that of the schedule
-	crash    bool          // it ends without a word
+	end      time.Duration // 0 means the end of the schedule
+	crash    bool          // it ends without a release
 }
 
-// An edit is what somebody does to the Lease by hand.
+// An edit is a change of the Lease by hand.
 type edit struct {
 	at   time.Duration
 	kind editKind
@@ -95,21 +95,21 @@ type Schedule struct {
 
 	LeaseDuration, RenewDeadline, RetryPeriod, DrainLimit time.Duration
 
-	horizon  time.Duration // when the weather clears and nobody interferes any more
-	failover bool          // ends with a crash of the leader in fair weather
+	horizon  time.Duration // the end of all faults and interference
+	failover bool          // ends with a crash of the leader without other faults
 	lives    [][]life      // by replica
 	weather  [][]spell     // by replica
 	edits    []edit
-	stranger float64 // how likely a stranger acts right before a write
+	stranger float64 // probability that a stranger acts just before a write
 	stays    bool    // work does not end by itself
 }
 
-// Options say how schedules are made.
+// Options configure the making of schedules.
 type Options struct {
-	// Twins lets replicas have the same identity. client-go's elector does not
-	// claim to stand that.
+	// Twins lets replicas have the same identity, which client-go's elector does not
+	// support.
 	Twins bool
-	// Brief makes them as short as can be, for a look whether all runs.
+	// Brief makes the shortest schedules, for a quick test.
 	Brief bool
 }
 
@@ -137,7 +137,7 @@ func New(seed uint64, class Class, o Options) Schedule {
 	for i := range 2 + rng.IntN(2) {
 		// How a replica's processes come and go.
 		var lives []life
-		stable := rng.IntN(3) == 0 // it keeps its name, as one of a StatefulSet
+		stable := rng.IntN(3) == 0 // it keeps its name, as in a StatefulSet
 		for at := upTo(300 * time.Millisecond); ; {
 			l := life{identity: fmt.Sprintf("replica-%d", i), start: at, crash: rng.IntN(3) == 0}
 			switch {
@@ -166,9 +166,9 @@ func New(seed uint64, class Class, o Options) Schedule {
 		}
 		for at := between(200*time.Millisecond, time.Second); at < s.horizon && class != Edited; at += upTo(time.Second) {
 			if rng.IntN(3) == 0 {
-				// A renewal whose answer comes late, and then no more: where validity
-				// counts from the answer, others lead before it ends.
-				at = add(at, s.RetryPeriod*5/4, lateAnswer, 1)
+				// A renewal with a late response, followed by silence: if validity
+				// counted from the response, another replica would lead before it ends.
+				at = add(at, s.RetryPeriod*5/4, lateResponse, 1)
 				spells[len(spells)-1].delay, spells[len(spells)-1].least = lateness(rng.IntN(2) == 0, s.RenewDeadline)
 				at = add(at, between(time.Second, 2*time.Second), []weather{silence, refused, frozen, frozen}[rng.IntN(4)], 1)
 				continue
@@ -186,9 +186,9 @@ func New(seed uint64, class Class, o Options) Schedule {
 	return s
 }
 
-// LateRenewal is a schedule that is known to make two leaders where validity counts
-// from the answer to a renewal: one answer of the leader comes late, and then
-// nothing reaches it any more, for longer than the others wait.
+// LateRenewal returns a schedule that makes two leaders if validity counts from the
+// response to a renewal: one response to the leader is late, and then its network is
+// silent for longer than the others wait.
 func LateRenewal(seed uint64) Schedule {
 	s := Schedule{
 		Seed: seed, Class: Lawful,
@@ -199,14 +199,14 @@ func LateRenewal(seed uint64) Schedule {
 	from := time.Second + time.Duration(seed%7)*20*time.Millisecond
 	delay, least := lateness(seed%4 < 2, s.RenewDeadline)
 	s.weather = [][]spell{{
-		{from: from, to: from + s.RetryPeriod*5/4, kind: lateAnswer, share: 1, delay: delay, least: least},
+		{from: from, to: from + s.RetryPeriod*5/4, kind: lateResponse, share: 1, delay: delay, least: least},
 		{from: from + s.RetryPeriod*5/4, to: s.horizon, kind: frozen}, // the watch too
 	}, nil}
 	return s
 }
 
-// lateness is how late an answer may come and still be awaited: by an elector that
-// gives a call half of RenewDeadline, or by one that gives it all.
+// lateness is the longest delay of a response that an elector still awaits, if it
+// bounds a call by half of RenewDeadline, or by all of it.
 func lateness(half bool, renewDeadline time.Duration) (delay, least time.Duration) {
 	if half {
 		return renewDeadline * 47 / 100, renewDeadline * 42 / 100
@@ -214,7 +214,7 @@ func lateness(half bool, renewDeadline time.Duration) (delay, least time.Duratio
 	return renewDeadline * 95 / 100, renewDeadline * 60 / 100
 }
 
-// Times is the same schedule, n times as slow.
+// Times returns the same schedule, n times slower.
 func (s Schedule) Times(n int) Schedule {
 	slower := func(times ...*time.Duration) {
 		for _, d := range times {
@@ -241,7 +241,7 @@ func (s Schedule) Times(n int) Schedule {
 	return s
 }
 
-// String has the seed and the timings.
+// String returns the seed and the timings.
 func (s Schedule) String() string {
 	return fmt.Sprintf("seed %d, %s: %d replicas, LeaseDuration %v, RenewDeadline %v, RetryPeriod %v, DrainTimeout %v, faults until %v",
 		s.Seed, s.Class, len(s.lives), s.LeaseDuration, ms(s.RenewDeadline), ms(s.RetryPeriod), ms(s.DrainLimit), ms(s.horizon))

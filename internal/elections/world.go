@@ -18,11 +18,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// patience bounds what the server does in milliseconds when it is not busy.
+// patience bounds calls that take milliseconds on an idle server.
 const patience = 30 * time.Second
 
-// A World is a namespace of an API server, what is seen of it, and how well the
-// machine does. Make one with [Open]; its methods may be called concurrently.
+// A World is a namespace of an API server, with a record of its Leases and of the
+// machine's stalls. Make one with [Open]. Its methods may be called concurrently.
 type World struct {
 	config    *rest.Config
 	namespace string
@@ -39,8 +39,8 @@ type World struct {
 	err   error
 }
 
-// Open begins to watch the Leases of a namespace. The configuration must not limit
-// requests. Close ends it.
+// Open starts a watch of the Leases of a namespace. The configuration must not have a
+// rate limiter. Close ends the watch.
 func Open(ctx context.Context, config *rest.Config, namespace string) (*World, error) {
 	w := &World{config: config, namespace: namespace, books: map[string]*book{}}
 	client := func(agent string) (coordinationv1client.LeaseInterface, error) {
@@ -78,14 +78,14 @@ func Open(ctx context.Context, config *rest.Config, namespace string) (*World, e
 	return w, nil
 }
 
-// Close ends what Open began.
+// Close ends the watch.
 func (w *World) Close() {
 	w.stop()
 	w.wg.Wait()
 }
 
-// record takes down every version of every Lease. A watch that ended is begun
-// again where it ended.
+// record stores every version of every Lease. It restarts a watch where the last one
+// ended.
 func (w *World) record(ctx context.Context, watching watch.Interface, rv string) {
 	for ctx.Err() == nil {
 		if watching == nil {
@@ -109,7 +109,7 @@ func (w *World) record(ctx context.Context, watching watch.Interface, rv string)
 	}
 }
 
-// fail keeps the error for those who would otherwise wait for ever.
+// fail keeps the error and wakes the waiting goroutines.
 func (w *World) fail(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
@@ -123,7 +123,7 @@ func (w *World) fail(ctx context.Context, err error) {
 type book struct {
 	mu       sync.Mutex // guards the fields below
 	versions []version
-	changed  time.Time // when the record was last seen to change
+	changed  time.Time // the last change of the record
 	news     chan struct{}
 }
 
@@ -131,7 +131,7 @@ type version struct {
 	at      time.Time
 	lease   *coordinationv1.Lease
 	deleted bool
-	writer  string // of the record: who changed renewTime last
+	writer  string // of the record: the last writer of renewTime
 }
 
 func (v version) holder() string {
@@ -204,8 +204,8 @@ func (b *book) reached(ctx context.Context, rv string) error {
 	}
 }
 
-// last is the present version as the watch has told, and when its record was seen
-// to change. It returns false if there is none.
+// last returns the newest version of the watch and the time of its record's last
+// change, or false if the Lease is absent.
 func (b *book) last() (v version, changed time.Time, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -221,7 +221,7 @@ func (b *book) all() []version {
 	return b.versions[:len(b.versions):len(b.versions)]
 }
 
-// writerOf is the user agent that owns renewTime, which every write of an elector
+// writerOf returns the user agent that owns renewTime, which every write of an elector
 // changes.
 func writerOf(lease *coordinationv1.Lease) string {
 	for _, entry := range lease.ManagedFields {
