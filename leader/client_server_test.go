@@ -36,7 +36,7 @@ type contestant struct {
 }
 
 // The timings of contestants. Twice the time of a call fits into RenewDeadline
-// with half a second to spare, so one that runs out of time costs nothing.
+// with half a second to spare, so a call that times out costs no leadership.
 const (
 	contestantLease = 6 * time.Second
 	contestantRenew = 5 * time.Second

@@ -105,7 +105,7 @@ func ownClient(t *testing.T, config *rest.Config, ns string) leader.LeaseClient 
 	return leases
 }
 
-// TestNewClientRequests: what of the configuration is kept, and what is not.
+// TestNewClientRequests: the fields of the configuration that are kept and changed.
 func TestNewClientRequests(t *testing.T) {
 	f := startFrontend(t)
 	config := f.config()
@@ -281,8 +281,8 @@ func TestNewClientDialsAfterTimeout(t *testing.T) {
 }
 
 // A path is a way to a server, over TCP on the loopback, whose connections can
-// die as they do when a middlebox forgets them: what the client sends is taken,
-// nothing comes back, and nobody is told.
+// die as they do when a middlebox forgets them: the peer accepts
+// data and sends none, without an error.
 type path struct {
 	listener net.Listener
 	server   string

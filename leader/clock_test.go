@@ -29,7 +29,7 @@ func withWall(e *leader.Elector) *wallClock {
 }
 
 // TestSuspend: a machine wakes up after a time that its monotonic clock did not
-// count. Term.Check says at once that leadership is over; the context of a lead
+// count. Term.Check returns ErrLost at once; the context of a lead
 // that does not ask ends before the next renewal is sent; then the process is a
 // candidate again.
 //
@@ -153,7 +153,7 @@ func TestWallClockSetBack(t *testing.T) {
 	})
 }
 
-// TestWallClockSlewed: small corrections cost nothing.
+// TestWallClockSlewed: small corrections cost no leadership.
 func TestWallClockSlewed(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, _ := s.elector("a")

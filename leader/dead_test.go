@@ -6,7 +6,7 @@ import (
 )
 
 // TestCrashBehindDeadWatch: the watch of the standby is established and silent.
-// It costs nothing of the bound.
+// The bound still holds.
 //
 // Proves L16.
 func TestCrashBehindDeadWatch(t *testing.T) {

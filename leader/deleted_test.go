@@ -154,7 +154,7 @@ func TestLeaseDeletedAfterUnseenTerm(t *testing.T) {
 }
 
 // TestUpdateDoesNotRecreate: a renewal that arrives after the Lease was deleted
-// must not create it anew, which only its UID prevents.
+// must not create it again, which only its UID prevents.
 func TestUpdateDoesNotRecreate(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")

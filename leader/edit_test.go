@@ -127,7 +127,7 @@ func TestEdited(t *testing.T) {
 	}
 }
 
-// TestStandbyOfEdited: what a candidate makes of a record that nobody would write.
+// TestStandbyOfEdited: a candidate obeys an edited record.
 func TestStandbyOfEdited(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -238,7 +238,7 @@ func TestNoTermLeft(t *testing.T) {
 
 // TestRightsTakenAway: the API server refuses what it allowed when the process
 // started. A leader leads on to its deadline; then, and as a standby, Run ends
-// once that has lasted StartTimeout. What is given back in time costs nothing.
+// once that has lasted StartTimeout. If they are granted again in time, Run goes on.
 func TestRightsTakenAway(t *testing.T) {
 	forbidden := apierrors.NewForbidden(coordinationv1.Resource("leases"), leaseName, errors.New("RBAC says no"))
 	for _, standby := range []bool{false, true} {
@@ -288,7 +288,7 @@ func TestRightsTakenAway(t *testing.T) {
 				if !standby {
 					least += renewDeadline - retryPeriod
 				}
-				// Then it tries to release what it may have claimed, for RenewDeadline.
+				// Then it tries for RenewDeadline to release a Lease that it may have claimed.
 				if got := since(began); got < least || got > least+4*retryPeriod+renewDeadline {
 					t.Errorf("Run returned after %v, want about %v", got, least)
 				}
@@ -320,7 +320,7 @@ func TestTimings(t *testing.T) {
 				if lease, _ := s.get(); *lease.Spec.LeaseDurationSeconds != tt.seconds {
 					t.Errorf("leaseDurationSeconds = %d, want %d", *lease.Spec.LeaseDurationSeconds, tt.seconds)
 				}
-				// What their documentation promises of an outage.
+				// The outage that their documentation allows.
 				outage := map[int32]time.Duration{15: 6 * time.Second, 137: 78 * time.Second}[tt.seconds]
 				for range 20 {
 					time.Sleep(time.Duration(tt.seconds) * 777 * time.Millisecond)

@@ -37,7 +37,7 @@ func TestEvent(t *testing.T) {
 }
 
 // TestEventBlocks: while Event blocks, the Lease is renewed, lost, acquired again
-// and released. What does not fit into the queue is dropped. Run waits for Event.
+// and released. Events beyond the queue are dropped. Run waits for Event.
 func TestEventBlocks(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")

@@ -19,7 +19,7 @@ import (
 	"github.com/controllerkit/controllerkit/leader"
 )
 
-// stopsWhenLeading stops the Run as soon as it is told that it leads.
+// stopsWhenLeading stops the Run as soon as it leads.
 type stopsWhenLeading struct {
 	recordedMetrics
 	stop func()
@@ -177,7 +177,7 @@ func TestHugeDurations(t *testing.T) {
 }
 
 // TestConflictsWhileRenewing: a server that refuses every update with a conflict
-// is not asked as fast as it answers.
+// is not called in a loop without a delay.
 func TestConflictsWhileRenewing(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")
@@ -337,7 +337,7 @@ func TestStoppedAfterLoss(t *testing.T) {
 	})
 }
 
-// pausedBeforeLead sets the wall clock ahead when it is told of a new leader.
+// pausedBeforeLead sets the wall clock ahead when a term begins.
 type pausedBeforeLead struct {
 	recordedMetrics
 	once sync.Once

@@ -64,7 +64,7 @@ func ExampleGuardAs() {
 	// Output: <nil>
 }
 
-// The policy and its binding are applied once, by who installs the controller.
+// The policy and its binding are applied once, when the controller is installed.
 func ExampleFence_Policy() {
 	policy, binding, err := leader.Fence{
 		Name:           "shop-controller",

@@ -17,7 +17,7 @@ import (
 )
 
 // TestServerFenceOutsiders: users outside the fence cannot set, change or remove a
-// stamp of the Lease, and the fence refuses them nothing else.
+// stamp of the Lease, and the fence refuses no other write of theirs.
 //
 // Proves L19.
 func TestServerFenceOutsiders(t *testing.T) {
@@ -106,8 +106,8 @@ func (s *fencedShop) judgeOutsider(t *testing.T, err error, refused bool) {
 	}
 }
 
-// TestServerFenceNotShutOut: whatever somebody has written into the annotation
-// before the fence was there, the leader's writes pass, by each verb.
+// TestServerFenceNotShutOut: a forged annotation from before the fence was in force
+// blocks no write of the leader, by any verb.
 //
 // Proves L19.
 func TestServerFenceNotShutOut(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 )
 
 // TestServerFenceCovers is the table in the documentation of Fence, cell by cell:
-// what is refused to an earlier leader. Its successor and a person may do all of it.
+// what is refused to an earlier leader. Its successor and a person may send all of these writes.
 //
 // Proves L12.
 func TestServerFenceCovers(t *testing.T) {
@@ -207,7 +207,7 @@ func TestServerFenceDecides(t *testing.T) {
 	}
 }
 
-// TestServerFenceMessages: who was refused reads why, and what to do.
+// TestServerFenceMessages: a refusal has the cause and the cure.
 func TestServerFenceMessages(t *testing.T) {
 	t.Parallel()
 	s := newFencedShop(t, fenceConfigMaps, held(3))
@@ -243,7 +243,7 @@ func TestServerFenceMessages(t *testing.T) {
 	}
 }
 
-// TestServerFenceLeaseDeleted: nobody is locked out while there is no Lease, and
+// TestServerFenceLeaseDeleted: while the Lease is absent all writes pass, and
 // with the next one the terms of the deleted one are refused.
 //
 // Proves L12.
@@ -283,7 +283,7 @@ func TestServerFenceLeaseDeleted(t *testing.T) {
 	s.judge(t, s.write(t, s.as(t, ""), "patch", "a", string(lease.UID)+"/0"), false)
 }
 
-// TestServerFenceClosed: with Deny nobody at all writes while there is no Lease.
+// TestServerFenceClosed: with Deny all writes are refused while the Lease is absent.
 func TestServerFenceClosed(t *testing.T) {
 	t.Parallel()
 	s := newFencedShop(t, widgets(t, "closed.test.controllerkit.github.io"), held(3), func(f *leader.Fence) {

@@ -62,7 +62,7 @@ func shopFence() leader.Fence {
 	}
 }
 
-// TestFenceManifest: the manifest says what Policy renders.
+// TestFenceManifest: the manifest equals the rendered policy.
 func TestFenceManifest(t *testing.T) {
 	policy, binding, err := shopFence().Policy()
 	if err != nil {

@@ -66,7 +66,7 @@ func whileLeading(t *testing.T, f func(ctx context.Context)) {
 	}
 }
 
-// answers is a transport that keeps what it is given and answers by itself.
+// answers is a transport that keeps its requests and makes the responses.
 type answers struct {
 	mu     sync.Mutex
 	sent   []*http.Request
@@ -109,7 +109,7 @@ func (c *closing) Close() error {
 	return nil
 }
 
-// TestGuard: what is sent, by method and by context. The contexts of the leader
+// TestGuard: the requests that are sent, by method and by context. The contexts of the leader
 // are also tried without their end, because the clock decides and not the context.
 //
 // Proves L11.
@@ -208,8 +208,8 @@ func guardedClient(t *testing.T, next *answers, change func(*rest.Config)) *kube
 	return clients
 }
 
-// TestGuardRetries: client-go repeats a write as the server told it to, but not
-// after the end of the term, and errors.Is finds ErrLost in what it returns.
+// TestGuardRetries: client-go retries a write after a Retry-After, but not after the
+// end of the term, and errors.Is finds ErrLost in its error.
 //
 // Proves L11.
 func TestGuardRetries(t *testing.T) {
@@ -232,7 +232,7 @@ func TestGuardRetries(t *testing.T) {
 	})
 }
 
-// TestGuardAsHeaders: the request that is sent tells user and term, and the
+// TestGuardAsHeaders: the sent request carries user and term, and the
 // caller's is not changed.
 func TestGuardAsHeaders(t *testing.T) {
 	const user = "system:serviceaccount:shop:shop-controller"
@@ -311,7 +311,7 @@ func TestGuardAsHeaders(t *testing.T) {
 	}
 }
 
-// TestGuardAsImpersonatingConfig: what the configuration says is not overridden.
+// TestGuardAsImpersonatingConfig: GuardAs does not override Impersonate.
 func TestGuardAsImpersonatingConfig(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		next := &answers{}
@@ -339,12 +339,12 @@ func TestGuardIsFoundBelow(t *testing.T) {
 	}
 }
 
-// silent answers without allocating.
+// silent returns a response without an allocation.
 type silent struct{ res *http.Response }
 
 func (s silent) RoundTrip(*http.Request) (*http.Response, error) { return s.res, nil }
 
-// TestGuardDoesNotAllocate: a guard costs a write, or a read, nothing.
+// TestGuardDoesNotAllocate: a guarded write or read allocates no memory.
 func TestGuardDoesNotAllocate(t *testing.T) {
 	whileLeading(t, func(ctx context.Context) {
 		guard := leader.Guard(silent{res: &http.Response{}})
@@ -365,7 +365,7 @@ func TestGuardDoesNotAllocate(t *testing.T) {
 }
 
 // TestElectorIsGuarded: an Elector with a guarded client can read the Lease and
-// never write it. Run says so instead of standing by for ever.
+// never write it. Run returns an error instead of waiting.
 func TestElectorIsGuarded(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")

@@ -14,8 +14,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// TestExpiry: a candidate waits as long as the record says, counted from when it
-// saw the last change, whatever the clock times in the record are.
+// TestExpiry: a candidate waits for the record's duration after it saw the last
+// change, and ignores the times in the record.
 func TestExpiry(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -79,7 +79,7 @@ func TestHandOver(t *testing.T) {
 
 // TestConflictsInARow: a candidate whom others forestall several times, and do
 // not keep the Lease, acquires it at once and not a RetryPeriod later; one that is
-// forestalled for ever does not storm.
+// always loses does not send a storm of requests.
 func TestConflictsInARow(t *testing.T) {
 	for _, watching := range []bool{true, false} {
 		bubble(t, func(t *testing.T, s *store) {
@@ -126,7 +126,7 @@ func TestConflictsInARow(t *testing.T) {
 	}
 }
 
-// TestHandOverWithoutWatch: where the watch brings nothing, standbys find the
+// TestHandOverWithoutWatch: without events of a watch, standbys find the
 // released Lease at their next poll.
 //
 // Proves L8.

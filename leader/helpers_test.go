@@ -42,7 +42,7 @@ const (
 	soon          = 100 * time.Millisecond // more than the jitter before a claim
 )
 
-// stranger is a Lease held by nobody who runs, by a clock that is far off.
+// stranger returns a Lease of a holder that does not run, with a wrong clock.
 func stranger(seconds *int32) *coordinationv1.Lease {
 	yesterday := metav1.NewMicroTime(time.Now().Add(-24 * time.Hour))
 	lease := &coordinationv1.Lease{}
@@ -97,7 +97,7 @@ func (m *recordedMetrics) LeaderRenewal(_ string, took time.Duration, slow bool)
 	m.slowest = max(m.slowest, took)
 }
 
-// now is what was observed once everybody has done what is to be done now.
+// now returns the observations after all goroutines are blocked.
 func (m *recordedMetrics) now() observed {
 	synctest.Wait()
 	m.mu.Lock()
@@ -227,7 +227,7 @@ func (s *store) records() []record {
 	return append([]record(nil), s.history...)
 }
 
-// A fault is what happens to one request.
+// A fault is the fate of one request.
 type fault struct {
 	before time.Duration // until the API server has it
 	after  time.Duration // until the client has the response
@@ -510,7 +510,7 @@ func (r *replica) leads(t *testing.T, limit time.Duration) context.Context {
 	return nil
 }
 
-// stop cancels the replica and returns what its Run returned.
+// stop cancels the replica and returns the result of its Run.
 func (r *replica) stop() error {
 	r.cancel(nil)
 	return <-r.ended
@@ -538,7 +538,7 @@ func validity(t *testing.T, ctx context.Context) context.Context {
 
 func since(start time.Time) time.Duration { return time.Since(start).Round(time.Millisecond) }
 
-// fencePatience bounds what the API server does some time later.
+// fencePatience bounds the asynchronous work of the API server.
 const fencePatience = 30 * time.Second
 
 // A fencedShop is a namespace with a Lease, and a ServiceAccount user who may do
@@ -615,7 +615,7 @@ func (s *fencedShop) awaitFence(t *testing.T) {
 	})
 }
 
-// eventually repeats try, for what the API server tells no event of.
+// eventually repeats try, for changes that have no event.
 func eventually(t *testing.T, what string, try func() error) {
 	t.Helper()
 	deadline := time.After(fencePatience)
@@ -643,7 +643,7 @@ func fenceClients(t *testing.T, config *rest.Config) *kubernetes.Clientset {
 	return clients
 }
 
-// allow lets the user do in the namespace what the rules say.
+// allow grants the rules in the namespace to the user.
 func allow(t *testing.T, ns, user string, rules ...rbacv1.PolicyRule) {
 	t.Helper()
 	rbac := fenceClients(t, testserver.Config(t)).RbacV1()
@@ -662,7 +662,7 @@ func allow(t *testing.T, ns, user string, rules ...rbacv1.PolicyRule) {
 	}
 }
 
-// createAny creates an object from YAML or JSON; what has no namespace is deleted
+// createAny creates an object from YAML or JSON; a cluster-scoped one is deleted
 // when the test ends.
 func createAny(t *testing.T, doc []byte) *unstructured.Unstructured {
 	t.Helper()
@@ -727,7 +727,7 @@ func (s *fencedShop) object(name, stamp string) *unstructured.Unstructured {
 	return obj
 }
 
-// write does to the object what verb says, with the stamp if it is not "".
+// write writes the object by the verb, with the stamp unless it is empty.
 func (s *fencedShop) write(t *testing.T, client dynamic.ResourceInterface, verb, name, stamp string) error {
 	t.Helper()
 	var err error

@@ -24,7 +24,7 @@ import (
 	"github.com/controllerkit/controllerkit/leader"
 )
 
-// A road keeps writes under way until it is opened, whatever becomes of their
+// A road keeps writes in flight until it is opened, regardless of the end of their
 // contexts: as a network may.
 type road struct {
 	under chan struct{} // a write is under way

@@ -28,7 +28,7 @@ import (
 const (
 	defaultStartTimeout = 20 * time.Second
 	// Between the GracePeriod of a reconcile.Controller, 20s, and the share that a
-	// shutdown.Group leaves of its GracePeriod, 25s.
+	// shutdown.Group gives the part that it stops first.
 	defaultDrainTimeout = 22 * time.Second
 	defaultMaxDrift     = 0.01
 )

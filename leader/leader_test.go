@@ -115,7 +115,7 @@ func TestRunGoexit(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "Goexit") {
 			t.Errorf("Run() = %v, want an error that names Goexit", err)
 		}
-		// What lead started may go on, so the Lease has to expire.
+		// Goroutines of lead may go on, so the Lease has to expire.
 		if lease, _ := s.get(); *lease.Spec.HolderIdentity != "a" {
 			t.Errorf("holder = %q, want a: not released", *lease.Spec.HolderIdentity)
 		}

@@ -25,7 +25,7 @@ import (
 )
 
 // TestServerRoleManifest: the Role of the manifest suffices for an election with
-// watches, hand-over and re-creation of the Lease, and allows nothing beyond it.
+// watches, hand-over and re-creation of the Lease, and allows no more.
 func TestServerRoleManifest(t *testing.T) {
 	t.Parallel()
 	ns := testserver.Namespace(t)
@@ -77,7 +77,7 @@ func TestServerRoleManifest(t *testing.T) {
 		ctx, stop := context.WithCancel(ctx)
 		stops[name] = stop
 		e := shopElector(watchTold{leases, name, watches}, ns, name)
-		// The next poll is far away: what happens soon, happens by the watch.
+		// The next poll is far away, so soon changes come from the watch.
 		e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = 5*time.Minute, 4*time.Minute, 2*time.Minute
 		wg.Go(func() {
 			err := e.Run(ctx, func(ctx context.Context) error {
@@ -102,7 +102,7 @@ func TestServerRoleManifest(t *testing.T) {
 	within(t, leads, "the leader after the Lease was deleted")
 }
 
-// watchTold tells of watches that were established.
+// watchTold reports established watches.
 type watchTold struct {
 	leader.LeaseClient
 	name string
@@ -117,7 +117,7 @@ func (w watchTold) Watch(ctx context.Context, opts metav1.ListOptions) (watch.In
 	return got, err
 }
 
-// allowedTo is what the API server says that the user of clients may do.
+// allowedTo returns the rights of the user of clients.
 func allowedTo(t *testing.T, clients *kubernetes.Clientset, ns string) []authorizationv1.ResourceRule {
 	t.Helper()
 	review, err := clients.AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(),
@@ -128,8 +128,8 @@ func allowedTo(t *testing.T, clients *kubernetes.Clientset, ns string) []authori
 	return review.Status.ResourceRules
 }
 
-// servedBy is a transport that keeps what the API server says about how it has
-// classified the last request.
+// servedBy is a transport that keeps the API server's classification of the last
+// request.
 type servedBy struct {
 	mu            sync.Mutex
 	schema, level string
@@ -212,7 +212,7 @@ func TestServerFlowSchemaManifest(t *testing.T) {
 	requests("without the FlowSchema", low)
 
 	created := createAny(t, manifest(t, "flowschema.yaml", ns)[0])
-	// The API server says in the status that it has taken it in.
+	// The status shows when the API server has read it.
 	w, err := flow.FlowSchemas().Watch(t.Context(), metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, created.GetName()).String(), ResourceVersion: created.GetResourceVersion(),
 	})
@@ -230,7 +230,7 @@ func TestServerFlowSchemaManifest(t *testing.T) {
 	}
 	requests("with the FlowSchema", uids(created.GetName(), "leader-election"))
 
-	// What else the ServiceAccount does stays where it was.
+	// Other requests of the ServiceAccount keep their level.
 	_, err = fenceClients(t, config).CoreV1().ConfigMaps(ns).Get(t.Context(), "a", metav1.GetOptions{})
 	if !apierrors.IsForbidden(err) || served.last() != low {
 		t.Errorf("get of a ConfigMap was served by %v (%v), want %v", served.last(), err, low)

@@ -124,14 +124,14 @@ func (r *modelReplica) holds() bool { return r.phase == phaseLeads || r.phase ==
 
 func (r *modelReplica) works() bool { return r.holds() || r.phase == phaseLost && r.rest > 0 }
 
-// A modelStep leads from one state to the next. who is -1 for what no replica does.
+// A modelStep leads from one state to the next. who is -1 if no replica acts.
 type modelStep struct {
 	who  int
 	what string
 	to   modelState
 }
 
-// next tells of every step that is possible in a state.
+// next yields every possible step of a state.
 func (p modelProtocol) next(from modelState, yield func(modelStep)) {
 	from.broken = unbroken
 	for i := range from.replica {
@@ -148,7 +148,7 @@ func (p modelProtocol) next(from modelState, yield func(modelStep)) {
 	on(true, "one tick", func(s *modelState) { p.tick(s, true, true) })
 	on(skewed, "one tick, missed by A's clock", func(s *modelState) { p.tick(s, false, true) })
 	on(skewed, "one tick, missed by B's clock", func(s *modelState) { p.tick(s, true, false) })
-	// One who never saw the Lease that is gone could not know of its leader.
+	// A replica that never saw the deleted Lease cannot know of its leader.
 	seen := from.replica[0].view != viewNone && from.replica[1].view != viewNone
 	on(from.deletions > 0 && from.holder != holderGone && seen, "somebody deletes the Lease", func(s *modelState) {
 		s.deletions--
@@ -156,7 +156,7 @@ func (p modelProtocol) next(from modelState, yield func(modelStep)) {
 	})
 }
 
-// nextOf tells of what replica i can do, and what can happen to it and its requests.
+// nextOf yields the steps of replica i, and of its requests.
 func (p modelProtocol) nextOf(from modelState, i int, yield func(modelStep)) {
 	on := func(possible bool, what string, do func(s *modelState, r *modelReplica)) {
 		if !possible {
@@ -258,7 +258,7 @@ func (p modelProtocol) is(s *modelState, i int) uint8 {
 	return viewOther
 }
 
-// read is also what news of the watch does, at any time or never.
+// read is also the effect of an event of the watch, at any time or never.
 func (p modelProtocol) read(s *modelState, i int) {
 	r := &s.replica[i]
 	before, now := r.view, p.is(s, i)

@@ -172,7 +172,7 @@ func fromProxy(code int) error {
 	return apierrors.NewGenericServerResponse(code, "get", coordinationv1.Resource("leases"), leaseName, http.StatusText(code), 0, true)
 }
 
-// proxyErrors look like responses about the Lease, and say nothing about it.
+// proxyErrors look like responses about the Lease, and are not.
 func proxyErrors() map[string]error {
 	return map[string]error{
 		"400 of a proxy": fromProxy(http.StatusBadRequest),
@@ -189,8 +189,8 @@ func proxyErrors() map[string]error {
 	}
 }
 
-// TestProxyErrorsWhileLeading: a proxy's errors for less than RenewDeadline cost
-// nothing, whatever their code.
+// TestProxyErrorsWhileLeading: a proxy's errors for less than RenewDeadline cost no
+// leadership, with any code.
 //
 // Proves L20.
 func TestProxyErrorsWhileLeading(t *testing.T) {
@@ -216,8 +216,8 @@ func TestProxyErrorsWhileLeading(t *testing.T) {
 	}
 }
 
-// TestProxyErrorsOfStandby: a standby waits out a proxy's errors, whatever their
-// code, and does not take the Lease for a deleted one.
+// TestProxyErrorsOfStandby: a standby waits out a proxy's errors with any code, and
+// does not take the Lease for a deleted one.
 //
 // Proves L20.
 func TestProxyErrorsOfStandby(t *testing.T) {

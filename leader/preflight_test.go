@@ -83,7 +83,7 @@ func TestPreflight(t *testing.T) {
 	}
 }
 
-// TestServerPreflight: what Preflight says of a Role is what the election finds.
+// TestServerPreflight: Preflight and the election agree about a Role.
 func TestServerPreflight(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

@@ -32,7 +32,7 @@ type childReplica struct {
 	Panics   bool   // what lead does; it works if not
 }
 
-// A childMessage is what a child posts to the recorder. It goes on when it is answered.
+// A childMessage is posted by a child to the recorder. The child continues after the response.
 type childMessage struct {
 	What   string
 	Number int64 // of the term
@@ -41,7 +41,7 @@ type childMessage struct {
 	Before, After time.Time
 	// Refused counts the Checks that returned ErrLost: of a stopped.
 	Refused int
-	// Problem is what should not have happened.
+	// Problem describes a fault.
 	Problem string
 }
 

@@ -334,7 +334,7 @@ func TestServerKilledProcess(t *testing.T) {
 				if took <= bound {
 					return
 				}
-				// A machine that is too busy to run a ticker says nothing about the elector.
+				// A machine that is too busy to run a ticker proves no fault of the elector.
 				if stall < 100*time.Millisecond || attempt == attempts {
 					t.Fatalf("another leads %v after the kill, want at most %v", took, bound)
 				}

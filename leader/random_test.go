@@ -100,7 +100,7 @@ func (l *ledger) work(t *testing.T, name string, rng *rand.Rand) func(context.Co
 // that is reached through delays, lost requests, lost responses, late commits,
 // partitions and broken, lagging watches, and stops and starts them at random
 // moments. The guarded work of two must never overlap, terms must only grow, and
-// once the faults stop somebody must lead.
+// a replica must lead once the faults stop.
 //
 // Proves L1.
 func TestRandomSchedules(t *testing.T) {
@@ -197,7 +197,7 @@ func runSchedule(t *testing.T, s *store, seed uint64) *ledger {
 		t.Errorf("seed %d (lease %v, deadline %v, retry %v): %s", seed, lease, deadline, retry, p)
 	}
 
-	// Without faults somebody leads before long.
+	// Without faults a replica leads soon.
 	e, _ := s.elector("last")
 	e.LeaseDuration, e.RenewDeadline, e.RetryPeriod, e.MaxDrift = lease, deadline, retry, 0.001
 	r := start(t, e, untilDone)

@@ -49,7 +49,7 @@ func fast(e *leader.Elector) *leader.Elector {
 	return e
 }
 
-// spied passes calls on and tells of them.
+// spied forwards calls and reports them.
 type spied struct {
 	leader.LeaseClient
 	watching chan struct{} // a watch was established
@@ -364,7 +364,7 @@ func (l *lossy) Update(ctx context.Context, lease *coordinationv1.Lease, opts me
 	return got, l.lose(err)
 }
 
-// as is a client of a user who may do to Leases in ns what verbs say.
+// as returns a client of a user with the verbs on Leases in ns.
 func as(t *testing.T, ns, user string, verbs ...string) coordinationv1client.LeaseInterface {
 	t.Helper()
 	rbac := newClient(t, testserver.Config(t)).RbacV1()
@@ -390,7 +390,7 @@ func as(t *testing.T, ns, user string, verbs ...string) coordinationv1client.Lea
 	return newClient(t, cfg).CoordinationV1().Leases(ns)
 }
 
-// TestServerRBACMissing: Run names what the Role lacks.
+// TestServerRBACMissing: Run names the missing rules of the Role.
 func TestServerRBACMissing(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -422,7 +422,7 @@ func TestServerRBACMissing(t *testing.T) {
 }
 
 // TestServerRightsTakenAway: the Role of a leader is unbound. It leads on to its
-// deadline, and then Run says what is missing.
+// deadline, and then Run names the missing rights.
 func TestServerRightsTakenAway(t *testing.T) {
 	t.Parallel()
 	ns := testserver.Namespace(t)
@@ -449,7 +449,7 @@ func TestServerRightsTakenAway(t *testing.T) {
 	}
 }
 
-// TestServerWatchForbidden: a Role without watch costs speed and nothing else.
+// TestServerWatchForbidden: a Role without watch only costs speed.
 func TestServerWatchForbidden(t *testing.T) {
 	ns := testserver.Namespace(t)
 	limited := spy(as(t, ns, "limited", "get", "create", "update"))

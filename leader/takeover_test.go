@@ -85,7 +85,7 @@ func TestForeignTakeover(t *testing.T) {
 	}
 }
 
-// TestMetadataChange: who changes only metadata does not depose the leader.
+// TestMetadataChange: a change of metadata does not end the term.
 func TestMetadataChange(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")

@@ -23,7 +23,7 @@ func TestValidityFromSendTime(t *testing.T) {
 		v := validity(t, ctx)
 		var sent time.Time
 
-		// The first renewal is answered 4.9s later; then nothing any more.
+		// The first renewal has its response 4.9s later, the later ones never.
 		c.on(func(verb string) fault {
 			sent = time.Now()
 			c.partition(true)
