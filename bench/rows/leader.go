@@ -26,11 +26,10 @@ import (
 	"github.com/controllerkit/controllerkit/leader"
 )
 
-// What the rows about elections share. They run on a real API server, which is
-// that of bin/controlplane, or the cluster of KUBECONFIG if USE_EXISTING_CLUSTER
-// is "true".
+// The rows about elections run on a real API server: bin/controlplane, or the cluster
+// of KUBECONFIG if USE_EXISTING_CLUSTER is "true".
 
-// An arena is where the elections of a row are held.
+// An arena is the API server of a row's elections.
 type arena struct {
 	config    *rest.Config
 	namespace string
@@ -76,7 +75,7 @@ func openArena(ctx context.Context) (_ *arena, err error) {
 	}}, nil
 }
 
-// controlplane finds the server that make has built.
+// controlplane returns the path of the server that make has built.
 func controlplane() (string, error) {
 	dir, err := os.Getwd()
 	for err == nil && dir != filepath.Dir(dir) {
@@ -91,8 +90,8 @@ func controlplane() (string, error) {
 	return "", errors.Join(errors.New("there is no API server: run make bin/controlplane, in this repository"), err)
 }
 
-// electionPairs sets the library's elector beside client-go's at the given work,
-// once for each number of replicas.
+// electionPairs compares the library's elector with client-go's at the given work, once
+// for each number of replicas.
 func electionPairs(ctx context.Context, replicas []int, work func(ctx context.Context, m *bench.Meter, a *arena, k electorKind, replicas int) (int, error)) ([]bench.Pair, func(), error) {
 	a, err := openArena(ctx)
 	if err != nil {
@@ -116,7 +115,7 @@ func electionPairs(ctx context.Context, replicas []int, work func(ctx context.Co
 	return pairs, a.stop, nil
 }
 
-// together calls f for 0 to n-1 at once. The first error ends the others.
+// together calls f for 0 to n-1 concurrently. The first error ends the others.
 func together(ctx context.Context, n int, f func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -135,7 +134,7 @@ func together(ctx context.Context, n int, f func(ctx context.Context, i int) err
 // Timings of an election.
 type timings struct{ lease, renew, retry time.Duration }
 
-// timingsOf are the defaults of the library and of Kubernetes' components.
+// timingsOf returns the defaults of the library and of Kubernetes' components.
 func timingsOf(m *bench.Meter) timings {
 	if m.Quick {
 		return timings{lease: 2 * time.Second, renew: 1500 * time.Millisecond, retry: 200 * time.Millisecond}
@@ -151,8 +150,8 @@ type seat struct {
 	timings         timings
 }
 
-// An electorKind campaigns, and calls lead while it leads, until ctx is done.
-// Losing the Lease before that is an error.
+// An electorKind campaigns until ctx is done, and calls lead while it leads. It returns
+// an error if it loses the Lease before.
 type electorKind func(ctx context.Context, s seat, lead func(context.Context)) error
 
 func ourElector(ctx context.Context, s seat, lead func(context.Context)) error {
@@ -182,7 +181,7 @@ func clientGoElector(ctx context.Context, s seat, lead func(context.Context)) er
 		LeaseDuration: s.timings.lease, RenewDeadline: s.timings.renew, RetryPeriod: s.timings.retry,
 		ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: lead, // Run does not wait for it; whoever saw it begin waits for its end
+			OnStartedLeading: lead, // Run does not wait for it; the row waits for its end
 			OnStoppedLeading: func() {},
 		},
 	})
@@ -196,7 +195,7 @@ func clientGoElector(ctx context.Context, s seat, lead func(context.Context)) er
 	return nil
 }
 
-// A lockClient is what client-go's elector takes. It calls three of the methods.
+// A lockClient is the client of client-go's elector, which calls three of the methods.
 type lockClient struct {
 	coordinationv1client.LeaseInterface
 	leases leader.LeaseClient
@@ -216,8 +215,8 @@ func (c lockClient) Update(ctx context.Context, lease *coordinationv1.Lease, opt
 	return c.leases.Update(ctx, lease, opts)
 }
 
-// An election is that of one leader among replicas, each with a client, and so
-// with connections, of its own.
+// An election elects one leader among replicas, each with its own client and
+// connections.
 type election struct {
 	kind  electorKind
 	seats []seat
@@ -240,11 +239,11 @@ type member struct {
 type leadership struct {
 	replica int
 	began   time.Time
-	ended   chan time.Time // told when lead returns
+	ended   chan time.Time // receives the time when lead returns
 }
 
-// open prepares an election, with a Lease of its own, in which nobody takes part
-// yet. config is that of a replica.
+// open prepares an election with its own Lease and no replicas. config is that of a
+// replica.
 func (a *arena) open(ctx context.Context, m *bench.Meter, k electorKind, replicas int, config func(replica int) *rest.Config) (*election, error) {
 	e := &election{
 		kind:    k,
@@ -302,7 +301,7 @@ func (e *election) next() (leadership, error) {
 	}
 }
 
-// wait lets the election go on for that long.
+// wait lets the election run for that time.
 func (e *election) wait(d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
