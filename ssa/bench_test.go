@@ -45,20 +45,20 @@ func decisions(t testing.TB, f func(name string, decide func())) {
 		}
 	}
 	f("no memory", func() {
-		check(ssa.ApplyChanged(ctx, manager, client, config, live, applyappsv1.ExtractDeployment))
+		check(ssa.ApplyChanged(ctx, manager, client.Apply, config, live, applyappsv1.ExtractDeployment))
 	})
 	// Each time another object, of a kind that the memory has seen.
 	memory := &deploymentMemory{}
-	check(memory.ApplyChanged(ctx, manager, client, config, live, applyappsv1.ExtractDeployment))
+	check(memory.ApplyChanged(ctx, manager, client.Apply, config, live, applyappsv1.ExtractDeployment))
 	other := live.DeepCopy()
 	n := 0
 	f("cold", func() {
 		n++
 		other.UID = types.UID(fmt.Sprint(n))
-		check(memory.ApplyChanged(ctx, manager, client, config, other, applyappsv1.ExtractDeployment))
+		check(memory.ApplyChanged(ctx, manager, client.Apply, config, other, applyappsv1.ExtractDeployment))
 	})
 	f("repeat", func() {
-		check(memory.ApplyChanged(ctx, manager, client, config, live, applyappsv1.ExtractDeployment))
+		check(memory.ApplyChanged(ctx, manager, client.Apply, config, live, applyappsv1.ExtractDeployment))
 	})
 }
 
@@ -124,7 +124,7 @@ func large(t testing.TB) (*appsv1.Deployment, *deploymentConfig) {
 	for j := range 6 {
 		config.WithAnnotations(map[string]string{fmt.Sprintf("example.com/annotation-%d", j): fmt.Sprintf("the value of annotation %d, which has some length", j)})
 	}
-	live, err := ssa.Apply(t.Context(), manager, fake.NewClientset().AppsV1().Deployments("default"), config)
+	live, err := ssa.Apply(t.Context(), manager, fake.NewClientset().AppsV1().Deployments("default").Apply, config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,75 +1,117 @@
 package ssa
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// Owner is a manager that has a contested field, as the managedFields of the object
-// tell it.
+// ConflictError lists the fields of a configuration that other managers own. It wraps
+// the response of the API server, or the same error if TryApply found the conflict
+// before the request.
+type ConflictError struct {
+	Conflicts []Conflict // at least one, ordered by field
+	Err       error
+}
+
+// Conflict is a field of a configuration that another manager owns with another value.
+type Conflict struct {
+	Field   string // the path, for example ".data.color" or ".spec.ports[port=80]"
+	Manager string // the field manager that owns it; "" if the API server does not name it
+}
+
+// Error names the fields and their managers.
+func (e *ConflictError) Error() string {
+	fields := make([]string, len(e.Conflicts))
+	for i, c := range e.Conflicts {
+		fields[i] = fmt.Sprintf("%s by %q", c.Field, c.Manager)
+	}
+	return "ssa: other field managers own " + strings.Join(fields, ", ")
+}
+
+// Unwrap returns Err, for which apierrors.IsConflict is true.
+func (e *ConflictError) Unwrap() error { return e.Err }
+
+// Owner is a manager that owns a contested field, according to managedFields.
 type Owner struct {
 	Field       string                            // as in [Conflict]
 	Manager     string                            // as in [Conflict]
-	Operation   metav1.ManagedFieldsOperationType // "" if managedFields do not tell
-	Subresource string                            // through which it wrote; "" is the main resource
-	Time        time.Time                         // when its set of fields or one of their values last changed; zero if managedFields do not tell
+	Operation   metav1.ManagedFieldsOperationType // "" if managedFields do not have the field
+	Subresource string                            // of the write; "" is the main resource
+	Time        time.Time                         // of the manager's last change; zero if managedFields do not have the field
 }
 
-// Owners says more about the conflicts of e: how and when the other managers wrote.
-// The rest is in the managedFields of the object. Owners makes no request for them, as
-// most callers need no more than the Conflicts.
+// Owners finds the contested fields in the managedFields of live, and returns how and
+// when the other managers wrote them. It makes no request.
 //
-// live is the object of the conflict: from the lister if its managedFields are kept,
-// which may be older than the conflict, or from a Get, which is one request and may
-// be younger. fm is the manager that applied: what it has applied itself is no
-// conflict, what it has written by Update is one, and so is what it has applied
-// through another subresource, such as scale.
+// live is the object of the conflict, from a lister or from a Get. fm is the manager of
+// the failed apply. Fields that fm applied are not contested; fields that it wrote by
+// Update, or applied through another subresource such as scale, can be.
 //
-// The order is that of the Conflicts, each of which has an Owner at least: where live
-// does not have the manager with that field, only Field and Manager are set.
+// The owners are in the order of the Conflicts, and each Conflict has at least one. If
+// live does not show the manager with that field, only Field and Manager are set.
 func (e *ConflictError) Owners(fm FieldManager, live metav1.Object) []Owner {
 	var entries []metav1.ManagedFieldsEntry
-	if !isNil(live) {
+	if !kube.IsNil(live) {
 		entries = live.GetManagedFields()
 	}
-	var all []Owner
+	contested := map[string][]Owner{}
+	for _, c := range e.Conflicts {
+		contested[c.Field] = nil
+	}
 	for _, entry := range entries {
 		if entry.Operation == metav1.ManagedFieldsOperationApply && entry.Manager == string(fm) && (entry.Subresource == "" || entry.Subresource == "status") {
-			continue // the one that applied: neither of the two has fields of the other
+			continue // the manager of the apply itself
 		}
 		set, err := fieldSet(entry)
 		if err != nil {
-			continue // nobody knows what this one has
+			continue // malformed
 		}
 		owner := Owner{Manager: entry.Manager, Operation: entry.Operation, Subresource: entry.Subresource}
 		if entry.Time != nil {
 			owner.Time = entry.Time.Time
 		}
 		set.Iterate(func(p fieldpath.Path) {
-			owner.Field = p.String()
-			all = append(all, owner)
+			if len(p) > 500 {
+				return // deeper than any schema
+			}
+			// TryApply reports the field that would replace a map or a list of owned
+			// fields, so the field itself and all fields that it is in count.
+			path := p.String()
+			for i := 1; i <= len(path); i++ {
+				if i < len(path) && path[i] != '.' && path[i] != '[' {
+					continue
+				}
+				owner.Field = path[:i]
+				if owners, ok := contested[owner.Field]; ok && !slices.Contains(owners[max(len(owners)-1, 0):], owner) {
+					contested[owner.Field] = append(owners, owner)
+				}
+			}
 		})
 	}
 	var owners []Owner
 	// A manager that wrote in two versions of the API is in two conflicts.
 	for _, c := range slices.Compact(slices.Clone(e.Conflicts)) {
-		found := false
-		for _, owner := range all {
-			if owner.Field == c.Field && (owner.Manager == c.Manager || c.Manager == "") {
-				owners, found = append(owners, owner), true
+		before := len(owners)
+		for _, owner := range contested[c.Field] {
+			if owner.Manager == c.Manager || c.Manager == "" {
+				owners = append(owners, owner)
 			}
 		}
-		if !found {
+		if len(owners) == before {
 			owners = append(owners, Owner{Field: c.Field, Manager: c.Manager})
 		}
 	}
 	return owners
 }
 
-// fieldSet decodes what an entry owns.
+// fieldSet decodes the fields of an entry.
 func fieldSet(entry metav1.ManagedFieldsEntry) (*fieldpath.Set, error) {
 	set := fieldpath.NewSet()
 	if entry.FieldsV1 == nil {

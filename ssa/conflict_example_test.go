@@ -25,7 +25,7 @@ func ExampleConflictError_Owners() {
 	}
 
 	config := applycorev1.ConfigMap("paint", "default").WithData(map[string]string{"color": "blue"})
-	_, err = ssa.TryApply(ctx, "example.com/colors", client, config)
+	_, err = ssa.TryApply(ctx, "example.com/colors", client.Apply, config, nil)
 	var conflict *ssa.ConflictError
 	if errors.As(err, &conflict) {
 		for _, owner := range conflict.Owners("example.com/colors", live) {

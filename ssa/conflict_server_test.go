@@ -72,11 +72,11 @@ func TestServerOwners(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	live, err := ssa.Apply(ctx, "example.org/fashion", services, applycorev1.Service("one", s.namespace).WithLabels(map[string]string{"size": "L"}))
+	live, err := ssa.Apply(ctx, "example.org/fashion", services.Apply, applycorev1.Service("one", s.namespace).WithLabels(map[string]string{"size": "L"}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = ssa.TryApply(ctx, manager, services, service("blue", 9090))
+	_, err = ssa.TryApply(ctx, manager, services.Apply, service("blue", 9090), nil)
 	want := []ssa.Owner{
 		{Field: ".metadata.labels.example.com/color", Manager: "painter", Operation: "Update"},
 		{Field: ".metadata.labels.size", Manager: "example.org/fashion", Operation: "Apply"},
@@ -106,7 +106,7 @@ func TestServerOwners(t *testing.T) {
 
 	// An earlier self without server-side apply is another manager, and what was
 	// applied as the same one is not.
-	if _, err := ssa.Apply(ctx, manager, services, service("blue", 9090)); err != nil {
+	if _, err := ssa.Apply(ctx, manager, services.Apply, service("blue", 9090)); err != nil {
 		t.Fatal(err)
 	}
 	mine, err := services.Get(ctx, "one", metav1.GetOptions{})
@@ -117,10 +117,10 @@ func TestServerOwners(t *testing.T) {
 	if _, err := services.Update(ctx, mine, metav1.UpdateOptions{FieldManager: string(manager)}); err != nil {
 		t.Fatal(err)
 	}
-	if live, err = ssa.TryApply(ctx, manager, services, service("S", 9090).WithLabels(map[string]string{"example.com/color": "blue"})); err != nil {
+	if live, err = ssa.TryApply(ctx, manager, services.Apply, service("S", 9090).WithLabels(map[string]string{"example.com/color": "blue"}), nil); err != nil {
 		t.Fatal(err) // the same value: both have it now
 	}
-	_, err = ssa.TryApply(ctx, manager, services, service("M", 9090).WithLabels(map[string]string{"example.com/color": "blue"}))
+	_, err = ssa.TryApply(ctx, manager, services.Apply, service("M", 9090).WithLabels(map[string]string{"example.com/color": "blue"}), nil)
 	want = []ssa.Owner{{Field: ".metadata.labels.size", Manager: string(manager), Operation: "Update"}}
 	if diff := cmp.Diff(want, owners(t, err, live)); diff != "" {
 		t.Errorf("earlier self: -want +got:\n%s", diff)
@@ -148,7 +148,7 @@ func TestServerOwnersScale(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = ssa.TryApply(t.Context(), manager, c, applyappsv1.Deployment("one", s.namespace).WithSpec(applyappsv1.DeploymentSpec().WithReplicas(5)))
+	_, err = ssa.TryApply(t.Context(), manager, c.Apply, applyappsv1.Deployment("one", s.namespace).WithSpec(applyappsv1.DeploymentSpec().WithReplicas(5)), nil)
 	var conflict *ssa.ConflictError
 	if !errors.As(err, &conflict) {
 		t.Fatalf("error = %v, want a ConflictError", err)
@@ -175,8 +175,8 @@ func TestServerOwnersStatus(t *testing.T) {
 	if live, err = c.UpdateStatus(t.Context(), live, metav1.UpdateOptions{FieldManager: "painter"}); err != nil {
 		t.Fatal(err)
 	}
-	_, err = ssa.TryApplyStatus(t.Context(), manager, c, applypolicyv1.PodDisruptionBudget("one", s.namespace).WithStatus(
-		applypolicyv1.PodDisruptionBudgetStatus().WithConditions(applymetav1.Condition().WithType("Ready").WithReason("Other"))))
+	_, err = ssa.TryApply(t.Context(), manager, c.ApplyStatus, applypolicyv1.PodDisruptionBudget("one", s.namespace).WithStatus(
+		applypolicyv1.PodDisruptionBudgetStatus().WithConditions(applymetav1.Condition().WithType("Ready").WithReason("Other"))), nil)
 	want := []ssa.Owner{{Field: `.status.conditions[type="Ready"].reason`, Manager: "painter", Operation: "Update", Subresource: "status"}}
 	if diff := cmp.Diff(want, owners(t, err, live)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

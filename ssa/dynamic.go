@@ -2,97 +2,42 @@ package ssa
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/controllerkit/controllerkit/internal/apply"
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// Patcher is the one method of a dynamic client's resource that [Dynamic] calls.
-type Patcher interface {
-	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*unstructured.Unstructured, error)
-}
-
-// DynamicClient applies unstructured objects of any kind. It is an [Applier] and a
-// [StatusApplier], and safe for concurrent use if its client and its mapper are. The
-// zero value, and what Dynamic makes of a nil client or mapper, answer with an error.
-type DynamicClient struct {
-	mapper   meta.RESTMapper
-	resource func(gvr schema.GroupVersionResource, namespace string) Patcher
-}
-
-// Dynamic returns a client for unstructured objects from a dynamic.Interface and a
-// RESTMapper, which finds the resource of each kind. The types N and R follow from
-// client.
+// Dynamic returns the request function for unstructured objects of any kind. client is a
+// dynamic.Interface, and mapper finds the resource of each kind. To apply to a
+// subresource, name it: Dynamic(client, mapper, "status").
 //
-// Kinds that the mapper does not know are errors without a request (meta.IsNoMatchError
-// is true), and so are a missing namespace and one that the kind does not have. Field
-// validation is strict: fields that the kind does not have, and fields that are there
-// twice, are errors.
+// An object of a kind that mapper does not know is an error before any request, and
+// meta.IsNoMatchError is true for it. So is an object without the namespace that its
+// kind needs, or with one that its kind does not have. Field validation is strict: the
+// API server rejects unknown and duplicate fields.
+//
+// The function is safe for concurrent use if client and mapper are.
 func Dynamic[N interface {
-	Patcher
+	apply.Patcher
 	Namespace(string) R
-}, R Patcher](client interface {
+}, R apply.Patcher](client interface {
 	Resource(schema.GroupVersionResource) N
-}, mapper meta.RESTMapper) *DynamicClient {
-	if isNil(client) {
-		return &DynamicClient{} // says so when it is called
-	}
-	return &DynamicClient{mapper: mapper, resource: func(gvr schema.GroupVersionResource, namespace string) Patcher {
-		if namespace == "" {
-			return client.Resource(gvr)
+}, mapper meta.RESTMapper, subresources ...string) func(context.Context, *unstructured.Unstructured, metav1.ApplyOptions) (*unstructured.Unstructured, error) {
+	var resource func(gvr schema.GroupVersionResource, namespace string) apply.Patcher
+	if !kube.IsNil(client) {
+		resource = func(gvr schema.GroupVersionResource, namespace string) apply.Patcher {
+			if namespace == "" {
+				return client.Resource(gvr)
+			}
+			return client.Resource(gvr).Namespace(namespace)
 		}
-		return client.Resource(gvr).Namespace(namespace)
-	}}
-}
-
-// Apply applies config to the resource of its kind.
-func (c *DynamicClient) Apply(ctx context.Context, config *unstructured.Unstructured, opts metav1.ApplyOptions) (*unstructured.Unstructured, error) {
-	return c.apply(ctx, config, opts)
-}
-
-// ApplyStatus applies config to the status subresource.
-func (c *DynamicClient) ApplyStatus(ctx context.Context, config *unstructured.Unstructured, opts metav1.ApplyOptions) (*unstructured.Unstructured, error) {
-	return c.apply(ctx, config, opts, "status")
-}
-
-func (c *DynamicClient) apply(ctx context.Context, config *unstructured.Unstructured, opts metav1.ApplyOptions, subresources ...string) (*unstructured.Unstructured, error) {
-	switch {
-	case c == nil || c.resource == nil:
-		return nil, errors.New("the client is nil: pass a dynamic client to Dynamic")
-	case isNil(c.mapper):
-		return nil, errors.New("the mapper is nil: pass a RESTMapper to Dynamic")
-	case config == nil:
-		return nil, errors.New("the configuration is nil")
 	}
-	if err := FieldManager(opts.FieldManager).check(); err != nil {
-		return nil, err
+	return func(ctx context.Context, config *unstructured.Unstructured, opts metav1.ApplyOptions) (*unstructured.Unstructured, error) {
+		return apply.Dynamic(ctx, resource, mapper, config, opts, subresources...)
 	}
-	gvk := config.GroupVersionKind()
-	mapping, err := c.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
-	if err != nil {
-		return nil, fmt.Errorf("apiVersion and kind: find the resource of %s: %w", gvk, err)
-	}
-	namespaced := mapping.Scope.Name() == meta.RESTScopeNameNamespace
-	switch namespace := config.GetNamespace(); {
-	case namespaced && namespace == "":
-		return nil, fmt.Errorf("metadata.namespace is empty, and %s %q lives in one", gvk.Kind, config.GetName())
-	case !namespaced && namespace != "":
-		return nil, fmt.Errorf("metadata.namespace is %q, and %s %q lives in none", namespace, gvk.Kind, config.GetName())
-	}
-	data, err := json.Marshal(config.Object)
-	if err != nil {
-		return nil, fmt.Errorf("encode the configuration: %w", err)
-	}
-	return c.resource(mapping.Resource, config.GetNamespace()).Patch(ctx, config.GetName(), types.ApplyPatchType, data, metav1.PatchOptions{
-		FieldManager:    opts.FieldManager,
-		Force:           &opts.Force,
-		DryRun:          opts.DryRun,
-		FieldValidation: metav1.FieldValidationStrict,
-	}, subresources...)
 }

@@ -23,7 +23,7 @@ func ExampleApply() {
 	client := fake.NewClientset().CoreV1().ConfigMaps("default")
 
 	config := applycorev1.ConfigMap("paint", "default").WithData(map[string]string{"color": "red"})
-	obj, err := ssa.Apply(context.Background(), "example.com/colors", client, config)
+	obj, err := ssa.Apply(context.Background(), "example.com/colors", client.Apply, config)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -39,7 +39,7 @@ func ExampleApplyChanged() {
 	var live *corev1.ConfigMap // in a controller: from the lister, nil if it has none
 	for _, color := range []string{"red", "red", "blue"} {
 		config := applycorev1.ConfigMap("paint", "default").WithData(map[string]string{"color": color})
-		obj, applied, err := ssa.ApplyChanged(ctx, "example.com/colors", client, config, live, applycorev1.ExtractConfigMap)
+		obj, applied, err := ssa.ApplyChanged(ctx, "example.com/colors", client.Apply, config, live, applycorev1.ExtractConfigMap)
 		if err != nil {
 			fmt.Println(err)
 			return
@@ -58,12 +58,12 @@ func ExampleTryApply() {
 	client := fake.NewClientset().CoreV1().ConfigMaps("default")
 	red := applycorev1.ConfigMap("paint", "default").WithData(map[string]string{"color": "red"})
 	blue := applycorev1.ConfigMap("paint", "default").WithData(map[string]string{"color": "blue"})
-	if _, err := ssa.Apply(ctx, "example.com/colors", client, red); err != nil {
+	if _, err := ssa.Apply(ctx, "example.com/colors", client.Apply, red); err != nil {
 		fmt.Println(err)
 		return
 	}
 
-	_, err := ssa.TryApply(ctx, "example.org/fashion", client, blue)
+	_, err := ssa.TryApply(ctx, "example.org/fashion", client.Apply, blue, nil)
 	var conflict *ssa.ConflictError
 	if errors.As(err, &conflict) {
 		for _, c := range conflict.Conflicts {
@@ -73,7 +73,7 @@ func ExampleTryApply() {
 	// Output: .data.color belongs to example.com/colors
 }
 
-func ExampleApplyStatus() {
+func ExampleApply_status() {
 	ctx := context.Background()
 	client := fake.NewClientset(&corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Name: "cpu", Namespace: "default"},
@@ -81,7 +81,7 @@ func ExampleApplyStatus() {
 
 	config := applycorev1.ResourceQuota("cpu", "default").WithStatus(applycorev1.ResourceQuotaStatus().
 		WithUsed(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}))
-	obj, err := ssa.ApplyStatus(ctx, "example.com/meter", client, config)
+	obj, err := ssa.Apply(ctx, "example.com/meter", client.ApplyStatus, config)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -90,7 +90,7 @@ func ExampleApplyStatus() {
 	// Output: 2
 }
 
-func ExampleTryApplyStatus() {
+func ExampleTryApply_status() {
 	ctx := context.Background()
 	client := fake.NewClientset(&corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Name: "cpu", Namespace: "default"},
@@ -99,12 +99,12 @@ func ExampleTryApplyStatus() {
 		return applycorev1.ResourceQuota("cpu", "default").WithStatus(applycorev1.ResourceQuotaStatus().
 			WithUsed(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}))
 	}
-	if _, err := ssa.ApplyStatus(ctx, "example.com/meter", client, used("2")); err != nil {
+	if _, err := ssa.Apply(ctx, "example.com/meter", client.ApplyStatus, used("2")); err != nil {
 		fmt.Println(err)
 		return
 	}
 
-	_, err := ssa.TryApplyStatus(ctx, "example.org/meter", client, used("3"))
+	_, err := ssa.TryApply(ctx, "example.org/meter", client.ApplyStatus, used("3"), nil)
 	var conflict *ssa.ConflictError
 	fmt.Println(errors.As(err, &conflict))
 	// Output: true
@@ -120,7 +120,7 @@ func ExampleMemory() {
 	var live *corev1.ConfigMap // from the lister
 	for range 2 {
 		config := applycorev1.ConfigMap("paint", "default").WithData(map[string]string{"color": "red"})
-		obj, applied, err := memory.ApplyChanged(ctx, "example.com/colors", client, config, live, applycorev1.ExtractConfigMap)
+		obj, applied, err := memory.ApplyChanged(ctx, "example.com/colors", client.Apply, config, live, applycorev1.ExtractConfigMap)
 		if err != nil {
 			fmt.Println(err)
 			return

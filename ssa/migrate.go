@@ -2,7 +2,6 @@ package ssa
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,61 +9,57 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/controllerkit/controllerkit/internal/apply"
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// TypedPatcher is the one method of a client that [Migrate] calls. Typed clients have
-// it, and so have the resources of a dynamic client.
-type TypedPatcher[T any] interface {
-	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
-}
-
-// Migrate gives fm the fields of live that the named managers own because they
-// created or updated it, as kubectl apply and controllers without server-side apply
-// do. Without that, a field that fm's configuration no longer has stays for ever,
-// because the old manager still has it. Call it before fm applies, or afterwards: both
-// lead to the same.
+// Migrate makes fm the owner of the fields of live that the named managers own because
+// they created or updated the object, as controllers without server-side apply do, and
+// kubectl apply. Without a migration, a field that config omits stays in the object,
+// because the other manager still owns it. Call Migrate before the first apply or
+// after it; both lead to the same object.
 //
-// migrated reports whether there was anything to do. If not, Migrate returns live, the
-// same pointer, without a request, so it can be called each time. Otherwise it makes
-// one patch of managedFields, which holds for the uid and the resourceVersion of live:
-// if the object has changed since, the error is a Conflict and nothing is written. The
-// values of the fields, and what other managers own, stay as they are.
+// patch is the Patch method of a client. migrated reports whether Migrate made a
+// request. If there is nothing to migrate, it returns live, the same pointer, so a
+// controller can call it each time. Otherwise it patches managedFields. If the object
+// is no longer at the resourceVersion of live, the error is a Conflict. The values of
+// the fields stay, and the fields of other managers.
 //
-// managers are the names in metadata.managedFields, at least one. Common ones are
+// managers are names in metadata.managedFields, at least one. Common names are
 // kubectl-client-side-apply, kubectl-create, kubectl-edit, the file name of a
-// controller's program, and before-first-apply, which the API server makes up for
-// objects that had no managedFields at their first apply.
+// controller's program, and before-first-apply, which the API server makes up for an
+// object that has no managedFields at its first apply.
 //
-// With the next apply all that goes which a named manager had and the configuration
-// does not have; the annotation that kubectl apply keeps for itself is one of these.
-// Finalizers stay where they are: they say that work is to be done, and not what the
-// object looks like. Fields of the status stay too; see [MigrateStatus].
+// The next apply removes the fields that a named manager owned and the configuration
+// omits, for example the annotation of kubectl apply. Finalizers stay with their
+// manager, because each one stands for work that the manager does. Fields of the status
+// stay too; see [MigrateStatus].
 //
-// It is an error, and nothing is written, if live has no managedFields, which it must,
-// or if the managers wrote in different versions of the API, which can have different
-// names for a field.
-func Migrate[T metav1.Object](ctx context.Context, fm FieldManager, c TypedPatcher[T], live T, managers ...string) (answer T, migrated bool, err error) {
-	return migrate(ctx, fm, c, live, "", managers)
+// It is an error if live has no managedFields, or if the managers wrote in different
+// versions of the API, in which a field can have different names.
+func Migrate[T metav1.Object](ctx context.Context, fm FieldManager, patch func(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (T, error), live T, managers ...string) (response T, migrated bool, err error) {
+	return migrate(ctx, fm, patch, live, "", managers)
 }
 
-// MigrateStatus is Migrate for what the managers own through the status subresource:
-// for controllers that called UpdateStatus and now call [ApplyStatus]. It patches
-// managedFields, so it needs the verb patch on the resource itself, as Migrate does.
-func MigrateStatus[T metav1.Object](ctx context.Context, fm FieldManager, c TypedPatcher[T], live T, managers ...string) (answer T, migrated bool, err error) {
-	return migrate(ctx, fm, c, live, "status", managers)
+// MigrateStatus is Migrate for the fields that the managers wrote through the status
+// subresource. Controllers that called UpdateStatus need it before they apply the
+// status. Like Migrate, it needs the verb patch on the resource itself.
+func MigrateStatus[T metav1.Object](ctx context.Context, fm FieldManager, patch func(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (T, error), live T, managers ...string) (response T, migrated bool, err error) {
+	return migrate(ctx, fm, patch, live, "status", managers)
 }
 
-func migrate[T metav1.Object](ctx context.Context, fm FieldManager, c TypedPatcher[T], live T, subresource string, managers []string) (answer T, migrated bool, err error) {
-	if err := fm.check(); err != nil {
-		return answer, false, err
+func migrate[T metav1.Object](ctx context.Context, fm FieldManager, patch func(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (T, error), live T, subresource string, managers []string) (response T, migrated bool, err error) {
+	if err := apply.CheckManager(string(fm)); err != nil {
+		return response, false, prefixed(err)
 	}
 	switch {
-	case isNil(c):
-		return answer, false, errors.New("ssa: migrate: the client is nil: pass one of the object's resource and namespace")
-	case isNil(live):
-		return answer, false, errors.New("ssa: migrate: live is nil: pass an object that the API server returned")
+	case patch == nil:
+		return response, false, errors.New("ssa: migrate: patch is nil: pass the Patch method of a client")
+	case kube.IsNil(live):
+		return response, false, errors.New("ssa: migrate: live is nil: pass an object that the API server returned")
 	case len(managers) == 0 || slices.Contains(managers, ""):
-		return answer, false, errors.New("ssa: migrate: managers is empty, or has an empty name: name whose fields are to be migrated")
+		return response, false, errors.New("ssa: migrate: managers is empty or has an empty name: name the managers whose fields to migrate")
 	}
 	fail := func(err error) (T, bool, error) {
 		var none T
@@ -84,33 +79,29 @@ func migrate[T metav1.Object](ctx context.Context, fm FieldManager, c TypedPatch
 	if entries == nil {
 		return live, false, nil
 	}
-	type operation struct {
-		Op    string `json:"op"`
-		Path  string `json:"path"`
-		Value any    `json:"value"`
-	}
-	// A test that fails is a 422, as a bad patch is. What replaces a value by itself
-	// is a Conflict where the value is another one.
-	patch, err := json.Marshal([]operation{
-		{"replace", "/metadata/uid", live.GetUID()},
-		{"replace", "/metadata/resourceVersion", live.GetResourceVersion()},
-		{"replace", "/metadata/managedFields", entries},
-	})
+	response, err = kube.Patch(ctx, patchFunc[T](patch), live.GetName(), []kube.Operation{
+		kube.TestUID(live),
+		kube.Test("/metadata/resourceVersion", live.GetResourceVersion()),
+		{Op: "replace", Path: "/metadata/managedFields", Value: entries},
+	}, metav1.PatchOptions{FieldManager: string(fm)})
 	if err != nil {
-		return fail(fmt.Errorf("encode metadata.managedFields: %w", err))
+		return fail(err)
 	}
-	answer, err = c.Patch(ctx, live.GetName(), types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: string(fm)})
-	if err != nil {
-		return fail(explain(err))
-	}
-	return answer, true, nil
+	return response, true, nil
 }
 
-// migratedFields returns the entries with those of the managers merged into fm's, nil
-// if there is nothing to merge. It changes none of the given ones.
+// patchFunc is a Patch method as a client.
+type patchFunc[T any] func(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (T, error)
+
+func (f patchFunc[T]) Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error) {
+	return f(ctx, name, pt, data, opts, subresources...)
+}
+
+// migratedFields returns a copy of the entries in which fm owns the fields of the
+// managers. It returns nil if there is nothing to migrate.
 func migratedFields(entries []metav1.ManagedFieldsEntry, fm FieldManager, subresource string, managers []string) ([]metav1.ManagedFieldsEntry, error) {
 	if len(entries) == 0 {
-		return nil, errors.New("metadata.managedFields of live is empty: pass an object whose managedFields no transform dropped; if it has none on the server either, apply first, and migrate before-first-apply")
+		return nil, errors.New("metadata.managedFields of live is empty: pass an object whose managedFields no transform removed; if the stored object has none, apply first and migrate before-first-apply")
 	}
 	isTheirs := func(e metav1.ManagedFieldsEntry) bool {
 		return slices.Contains(managers, e.Manager) && e.Operation == metav1.ManagedFieldsOperationUpdate && e.Subresource == subresource
@@ -150,7 +141,7 @@ func migratedFields(entries []metav1.ManagedFieldsEntry, fm FieldManager, subres
 			set, moved = moves, true
 		}
 		if merged.APIVersion != "" && merged.APIVersion != entry.APIVersion {
-			return nil, fmt.Errorf("metadata.managedFields: the fields of %q were written as %s and those of %q as %s, and their names may differ: apply in the version of a manager that is to be migrated, then migrate it alone",
+			return nil, fmt.Errorf("metadata.managedFields: %q wrote %s and %q wrote %s, in which fields can have different names: apply in the version of the manager to migrate, then migrate it alone",
 				first, merged.APIVersion, entry.Manager, entry.APIVersion)
 		}
 		if merged.APIVersion == "" {
@@ -171,7 +162,7 @@ func migratedFields(entries []metav1.ManagedFieldsEntry, fm FieldManager, subres
 	return append(others, merged), nil
 }
 
-// fieldsV1 encodes what an entry owns.
+// fieldsV1 encodes the fields of an entry.
 func fieldsV1(set *fieldpath.Set) (*metav1.FieldsV1, error) {
 	b, err := set.ToJSON()
 	if err != nil {

@@ -27,7 +27,7 @@ func ExampleMigrate() {
 		return
 	}
 
-	_, migrated, err := ssa.Migrate(ctx, "example.com/colors", client, live, "colors")
+	_, migrated, err := ssa.Migrate(ctx, "example.com/colors", client.Patch, live, "colors")
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -35,7 +35,7 @@ func ExampleMigrate() {
 	fmt.Println("migrated:", migrated)
 	// This release has no coats: they go.
 	config := applycorev1.ConfigMap("paint", "default").WithData(map[string]string{"color": "red"})
-	obj, err := ssa.Apply(ctx, "example.com/colors", client, config)
+	obj, err := ssa.Apply(ctx, "example.com/colors", client.Apply, config)
 	fmt.Println(obj.Data, err)
 	// Output:
 	// migrated: true
@@ -52,14 +52,14 @@ func ExampleMigrateStatus() {
 	}}
 	client := fake.NewClientset(live).PolicyV1().PodDisruptionBudgets("")
 
-	obj, migrated, err := ssa.MigrateStatus(ctx, "example.com/colors", client, live, "colors")
+	obj, migrated, err := ssa.MigrateStatus(ctx, "example.com/colors", client.Patch, live, "colors")
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	fmt.Println("migrated:", migrated)
 	// Before each ApplyStatus, for as long as objects of earlier releases are around:
-	_, migrated, err = ssa.MigrateStatus(ctx, "example.com/colors", client, obj, "colors")
+	_, migrated, err = ssa.MigrateStatus(ctx, "example.com/colors", client.Patch, obj, "colors")
 	fmt.Println("migrated:", migrated, err)
 	// Output:
 	// migrated: true

@@ -2,7 +2,6 @@ package ssa_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -28,7 +26,6 @@ import (
 	applypolicyv1 "k8s.io/client-go/applyconfigurations/policy/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/controllertest/fault"
 	"github.com/controllerkit/controllerkit/internal/testserver"
@@ -36,66 +33,6 @@ import (
 )
 
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
-
-// limited returns a configuration of somebody who may do no more than rules say, in
-// the namespace or, if that is empty, everywhere.
-func limited(t *testing.T, namespace string, rules ...rbacv1.PolicyRule) *rest.Config {
-	t.Helper()
-	admin := kubernetes.NewForConfigOrDie(testserver.Config(t)).RbacV1()
-	cfg := testserver.Config(t)
-	var err error
-	name := "limited"
-	if namespace == "" {
-		role, createErr := admin.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{GenerateName: "limited-"}, Rules: rules}, metav1.CreateOptions{})
-		if createErr != nil {
-			t.Fatal(createErr)
-		}
-		name = role.Name
-		t.Cleanup(func() {
-			_ = admin.ClusterRoles().Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{})
-			_ = admin.ClusterRoleBindings().Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{})
-		})
-		_, err = admin.ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "user-" + name}},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
-		}, metav1.CreateOptions{})
-	} else {
-		if _, err := admin.Roles(namespace).Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		name += "-" + namespace
-		_, err = admin.RoleBindings(namespace).Create(t.Context(), &rbacv1.RoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "user-" + name}},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "limited"},
-		}, metav1.CreateOptions{})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Impersonate.UserName = "user-" + name
-	reviews := kubernetes.NewForConfigOrDie(cfg).AuthorizationV1().SelfSubjectAccessReviews()
-	for _, rule := range rules {
-		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Namespace: namespace, Verb: rule.Verbs[0], Group: rule.APIGroups[0], Resource: rule.Resources[0],
-		}}}
-		allowed := false
-		for range 1000 { // the authorizer learns of a role by a watch of its own
-			answer, err := reviews.Create(t.Context(), review, metav1.CreateOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if allowed = answer.Status.Allowed; allowed {
-				break
-			}
-		}
-		if !allowed {
-			t.Fatalf("%s may not %s", cfg.Impersonate.UserName, rule)
-		}
-	}
-	return cfg
-}
 
 // After the migration an apply that leaves a field out removes it; without, it stays.
 // Fields of others stay either way, and so do finalizers. The identity can patch and
@@ -105,7 +42,7 @@ func limited(t *testing.T, namespace string, rules ...rbacv1.PolicyRule) *rest.C
 func TestServerMigrate(t *testing.T) {
 	s := newServer(t)
 	admin := s.CoreV1().ConfigMaps(s.namespace)
-	cfg := limited(t, s.namespace, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"patch"}})
+	cfg := testserver.Limited(t, s.namespace, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"patch"}})
 	c := kubernetes.NewForConfigOrDie(cfg).CoreV1().ConfigMaps(s.namespace)
 	tests := []struct {
 		name     string
@@ -146,13 +83,13 @@ func TestServerMigrate(t *testing.T) {
 				t.Fatal(err)
 			}
 			if tt.applied {
-				if live, err = ssa.Apply(t.Context(), manager, c, configuration()); err != nil {
+				if live, err = ssa.Apply(t.Context(), manager, c.Apply, configuration()); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if tt.managers != nil {
 				before := live.DeepCopy()
-				answer, migrated, err := ssa.Migrate(t.Context(), manager, c, live, tt.managers...)
+				answer, migrated, err := ssa.Migrate(t.Context(), manager, c.Patch, live, tt.managers...)
 				if err != nil || migrated != (tt.managers[0] != "nobody") {
 					t.Fatalf("migrated = %v, error %v", migrated, err)
 				}
@@ -171,12 +108,12 @@ func TestServerMigrate(t *testing.T) {
 					t.Errorf("the patch itself owns something: %v", answer.ManagedFields)
 				}
 				s.requests.Store(0)
-				again, migrated, err := ssa.Migrate(t.Context(), manager, admin, answer, tt.managers...)
+				again, migrated, err := ssa.Migrate(t.Context(), manager, admin.Patch, answer, tt.managers...)
 				if err != nil || migrated || again != answer || s.requests.Load() != 0 {
 					t.Errorf("again: migrated = %v with %d requests, error %v", migrated, s.requests.Load(), err)
 				}
 			}
-			got, err := ssa.Apply(t.Context(), manager, c, configuration())
+			got, err := ssa.Apply(t.Context(), manager, c.Apply, configuration())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -217,21 +154,21 @@ func TestServerMigrateStatus(t *testing.T) {
 		applymetav1.Condition().WithType("Ready").WithStatus("True").WithReason("Fine").WithMessage("").WithLastTransitionTime(metav1.Unix(1e9, 0))))
 	bare := applypolicyv1.PodDisruptionBudget("one", s.namespace).WithSpec(applypolicyv1.PodDisruptionBudgetSpec().WithSelector(applymetav1.LabelSelector().WithMatchLabels(map[string]string{"a": "b"})))
 
-	_, migrated, err := ssa.MigrateStatus(t.Context(), manager, c, live, "painter")
+	_, migrated, err := ssa.MigrateStatus(t.Context(), manager, c.Patch, live, "painter")
 	if err != nil || !migrated {
 		t.Fatalf("migrated = %v, error %v", migrated, err)
 	}
-	if live, err = ssa.Apply(t.Context(), manager, c, bare); err != nil || live.Labels["a"] != "b" || len(live.Status.Conditions) != 2 {
+	if live, err = ssa.Apply(t.Context(), manager, c.Apply, bare); err != nil || live.Labels["a"] != "b" || len(live.Status.Conditions) != 2 {
 		t.Errorf("after Apply: labels %v, conditions %v, error %v", live.Labels, live.Status.Conditions, err)
 	}
-	if live, err = ssa.ApplyStatus(t.Context(), manager, c, status); err != nil || live.Labels["a"] != "b" ||
+	if live, err = ssa.Apply(t.Context(), manager, c.ApplyStatus, status); err != nil || live.Labels["a"] != "b" ||
 		len(live.Status.Conditions) != 1 || !meta.IsStatusConditionTrue(live.Status.Conditions, "Ready") {
 		t.Errorf("after ApplyStatus: labels %v, conditions %v, error %v", live.Labels, live.Status.Conditions, err)
 	}
-	if _, migrated, err = ssa.Migrate(t.Context(), manager, c, live, "painter"); err != nil || !migrated {
+	if _, migrated, err = ssa.Migrate(t.Context(), manager, c.Patch, live, "painter"); err != nil || !migrated {
 		t.Fatalf("migrated = %v, error %v", migrated, err)
 	}
-	if live, err = ssa.Apply(t.Context(), manager, c, bare); err != nil || live.Labels != nil || len(live.Status.Conditions) != 1 {
+	if live, err = ssa.Apply(t.Context(), manager, c.Apply, bare); err != nil || live.Labels != nil || len(live.Status.Conditions) != 1 {
 		t.Errorf("after Migrate: labels %v, conditions %v, error %v", live.Labels, live.Status.Conditions, err)
 	}
 
@@ -241,17 +178,17 @@ func TestServerMigrateStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(cleared.ManagedFields) == 0 {
-		if _, _, err := ssa.Migrate(t.Context(), manager, c, cleared, "before-first-apply"); err == nil {
+		if _, _, err := ssa.Migrate(t.Context(), manager, c.Patch, cleared, "before-first-apply"); err == nil {
 			t.Error("no managedFields: no error")
 		}
 	}
-	if live, err = ssa.Apply(t.Context(), manager, c, bare); err != nil || live.Labels["x"] != "y" {
+	if live, err = ssa.Apply(t.Context(), manager, c.Apply, bare); err != nil || live.Labels["x"] != "y" {
 		t.Errorf("after Apply: labels %v, error %v", live.Labels, err)
 	}
-	if _, migrated, err = ssa.Migrate(t.Context(), manager, c, live, "before-first-apply", "vandal"); err != nil || !migrated {
+	if _, migrated, err = ssa.Migrate(t.Context(), manager, c.Patch, live, "before-first-apply", "vandal"); err != nil || !migrated {
 		t.Fatalf("migrated = %v, error %v, managedFields %v", migrated, err, cleared.ManagedFields)
 	}
-	if live, err = ssa.Apply(t.Context(), manager, c, bare); err != nil || live.Labels != nil {
+	if live, err = ssa.Apply(t.Context(), manager, c.Apply, bare); err != nil || live.Labels != nil {
 		t.Errorf("after Migrate: labels %v, error %v", live.Labels, err)
 	}
 }
@@ -273,21 +210,21 @@ func TestServerMigrateVersions(t *testing.T) {
 		WithMaxReplicas(3).WithScaleTargetRef(applyautoscalingv1.CrossVersionObjectReference().WithAPIVersion("apps/v1").WithKind("Deployment").WithName("d")))
 	newer := applyautoscalingv2.HorizontalPodAutoscaler("one", s.namespace).WithSpec(applyautoscalingv2.HorizontalPodAutoscalerSpec().
 		WithMaxReplicas(3).WithScaleTargetRef(applyautoscalingv2.CrossVersionObjectReference().WithAPIVersion("apps/v1").WithKind("Deployment").WithName("d")))
-	live, err := ssa.Apply(t.Context(), manager, v2, newer)
+	live, err := ssa.Apply(t.Context(), manager, v2.Apply, newer)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err = ssa.Migrate(t.Context(), manager, v2, live, "painter"); err == nil || !strings.Contains(err.Error(), `"painter" were written as autoscaling/v1`) && !strings.Contains(err.Error(), `"painter" as autoscaling/v1`) {
+	if _, _, err = ssa.Migrate(t.Context(), manager, v2.Patch, live, "painter"); err == nil || !strings.Contains(err.Error(), `"painter" wrote autoscaling/v1`) {
 		t.Fatalf("error %v, want one that names painter and its version", err)
 	}
-	applied, err := ssa.Apply(t.Context(), manager, v1, older)
+	applied, err := ssa.Apply(t.Context(), manager, v1.Apply, older)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, migrated, err := ssa.Migrate(t.Context(), manager, v1, applied, "painter"); err != nil || !migrated {
+	if _, migrated, err := ssa.Migrate(t.Context(), manager, v1.Patch, applied, "painter"); err != nil || !migrated {
 		t.Fatalf("migrated = %v, error %v", migrated, err)
 	}
-	if live, err = ssa.Apply(t.Context(), manager, v2, newer); err != nil || live.Labels != nil {
+	if live, err = ssa.Apply(t.Context(), manager, v2.Apply, newer); err != nil || live.Labels != nil {
 		t.Errorf("labels %v, error %v", live.Labels, err)
 	}
 }
@@ -316,23 +253,23 @@ func TestServerMigrateGuard(t *testing.T) {
 			t.Errorf("%s: the object changed: %v, error %v", step, got, err)
 		}
 	}
-	_, _, err = ssa.Migrate(t.Context(), manager, c, first, "painter")
+	_, _, err = ssa.Migrate(t.Context(), manager, c.Patch, first, "painter")
 	unchanged("changed", changed, err, apierrors.IsConflict)
 	if err := c.Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = ssa.Migrate(t.Context(), manager, c, changed, "painter")
+	_, _, err = ssa.Migrate(t.Context(), manager, c.Patch, changed, "painter")
 	unchanged("gone", nil, err, apierrors.IsNotFound)
 	second, err := c.Create(t.Context(), object, metav1.CreateOptions{FieldManager: "painter"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = ssa.Migrate(t.Context(), manager, c, changed, "painter")
+	_, _, err = ssa.Migrate(t.Context(), manager, c.Patch, changed, "painter")
 	unchanged("replaced", second, err, apierrors.IsConflict)
 	liar := changed.DeepCopy()
 	liar.ResourceVersion = second.ResourceVersion
-	_, _, err = ssa.Migrate(t.Context(), manager, c, liar, "painter")
-	unchanged("another uid", second, err, func(err error) bool { return errors.Is(err, ssa.ErrUIDMismatch) })
+	_, _, err = ssa.Migrate(t.Context(), manager, c.Patch, liar, "painter")
+	unchanged("another uid", second, err, apierrors.IsConflict)
 }
 
 // Two processes migrate the same objects, and apply, while a third writer updates
@@ -392,7 +329,7 @@ func TestServerMigrateRace(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			_, _, err = ssa.Migrate(t.Context(), manager, typed, live, "painter")
+			_, _, err = ssa.Migrate(t.Context(), manager, typed.Patch, live, "painter")
 			return err
 		}
 		dynStep := func() error {
@@ -400,14 +337,14 @@ func TestServerMigrateRace(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			_, _, err = ssa.Migrate[*unstructured.Unstructured](t.Context(), manager, untyped, live, "painter")
+			_, _, err = ssa.Migrate[*unstructured.Unstructured](t.Context(), manager, untyped.Patch, live, "painter")
 			return err
 		}
 		wg.Go(process(step))
 		wg.Go(process(dynStep))
 		wg.Wait()
 		process(step)() // what the old one has written since
-		got, err := ssa.Apply(t.Context(), manager, typed, applycorev1.ConfigMap(name, s.namespace).WithData(map[string]string{"color": "red"}))
+		got, err := ssa.Apply(t.Context(), manager, typed.Apply, applycorev1.ConfigMap(name, s.namespace).WithData(map[string]string{"color": "red"}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -465,9 +402,9 @@ func TestServerMigrateCrash(t *testing.T) {
 						t.Fatal(err)
 					}
 					c := kubernetes.NewForConfigOrDie(process.Config()).CoreV1().ConfigMaps(s.namespace)
-					_, _, err = ssa.Migrate(t.Context(), manager, c, live, "painter")
+					_, _, err = ssa.Migrate(t.Context(), manager, c.Patch, live, "painter")
 					if err == nil {
-						_, err = ssa.Apply(t.Context(), manager, c, applycorev1.ConfigMap(name, s.namespace).WithData(map[string]string{"color": "red"}))
+						_, err = ssa.Apply(t.Context(), manager, c.Apply, applycorev1.ConfigMap(name, s.namespace).WithData(map[string]string{"color": "red"}))
 					}
 					process.Kill()
 					if err == nil {

@@ -13,15 +13,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"pgregory.net/rapid"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 
 	"github.com/controllerkit/controllerkit/ssa"
 )
-
-var _ ssa.TypedPatcher[*corev1.ConfigMap] = typedcorev1.ConfigMapInterface(nil)
 
 // patches answers each patch with the object that has the managedFields of the patch.
 type patches struct {
@@ -83,11 +80,11 @@ func TestMigrateBadInput(t *testing.T) {
 		{name: "two versions", live: func(o *corev1.ConfigMap) *corev1.ConfigMap {
 			o.ManagedFields = append(o.ManagedFields, entry("painter", "Update", "v0", "", `{"f:data":{"f:size":{}}}`))
 			return o
-		}, want: `the fields of "painter" were written as v1 and those of "painter" as v0`},
+		}, want: `"painter" wrote v1 and "painter" wrote v0`},
 		{name: "applied in another version", live: func(o *corev1.ConfigMap) *corev1.ConfigMap {
 			o.ManagedFields = append(o.ManagedFields, entry(string(manager), "Apply", "v0", "", `{"f:data":{"f:size":{}}}`))
 			return o
-		}, want: `the fields of "painter" were written as v1 and those of "` + string(manager) + `" as v0, and their names may differ: apply in the version`},
+		}, want: `"painter" wrote v1 and "` + string(manager) + `" wrote v0, in which fields can have different names: apply in the version`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -102,7 +99,7 @@ func TestMigrateBadInput(t *testing.T) {
 				managers = tt.managers
 			}
 			c := new(patches)
-			answer, migrated, err := ssa.Migrate(t.Context(), fm, c, live, managers...)
+			answer, migrated, err := ssa.Migrate(t.Context(), fm, c.Patch, live, managers...)
 			if tt.want == "" {
 				if err != nil || !migrated || c.calls != 1 {
 					t.Errorf("migrated = %v with %d requests, error %v", migrated, c.calls, err)
@@ -114,11 +111,8 @@ func TestMigrateBadInput(t *testing.T) {
 			}
 		})
 	}
-	if _, _, err := ssa.Migrate[*corev1.ConfigMap](t.Context(), manager, nil, good(), "painter"); err == nil || !strings.Contains(err.Error(), "client") {
-		t.Errorf("no client: error %v", err)
-	}
-	if _, _, err := ssa.Migrate(t.Context(), manager, (*patches)(nil), good(), "painter"); err == nil || !strings.Contains(err.Error(), "client") {
-		t.Errorf("a client that is nil: error %v", err)
+	if _, _, err := ssa.Migrate(t.Context(), manager, nil, good(), "painter"); err == nil || !strings.Contains(err.Error(), "patch is nil") {
+		t.Errorf("no patch: error %v", err)
 	}
 }
 
@@ -170,7 +164,7 @@ func TestMigrateFields(t *testing.T) {
 		live := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "u", ResourceVersion: "1", ManagedFields: entries}}
 		before := live.DeepCopy()
 		c := new(patches)
-		answer, migrated, err := ssa.Migrate(context.Background(), manager, c, live, "painter", "tailor")
+		answer, migrated, err := ssa.Migrate(context.Background(), manager, c.Patch, live, "painter", "tailor")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -219,9 +213,9 @@ func TestMigrateFields(t *testing.T) {
 			}
 			return
 		}
-		for i, path := range []string{"/metadata/uid", "/metadata/resourceVersion", "/metadata/managedFields"} {
-			if o := c.patch[i]; o.Op != "replace" || o.Path != path {
-				t.Errorf("operation %d is %s %s", i, o.Op, o.Path)
+		for i, want := range []string{"test /metadata/uid", "test /metadata/resourceVersion", "replace /metadata/managedFields"} {
+			if o := c.patch[i]; o.Op+" "+o.Path != want {
+				t.Errorf("operation %d is %s %s, want %s", i, o.Op, o.Path, want)
 			}
 		}
 		if string(c.patch[0].Value) != `"u"` || string(c.patch[1].Value) != `"1"` {
@@ -238,7 +232,7 @@ func TestMigrateFields(t *testing.T) {
 		if diff := cmp.Diff(wantOthers, got); diff != "" {
 			t.Errorf("the others: -want +got:\n%s", diff)
 		}
-		if again, migrated, err := ssa.Migrate(context.Background(), manager, c, answer, "painter", "tailor"); err != nil || migrated || again != answer || c.calls != 1 {
+		if again, migrated, err := ssa.Migrate(context.Background(), manager, c.Patch, answer, "painter", "tailor"); err != nil || migrated || again != answer || c.calls != 1 {
 			t.Errorf("again: migrated = %v, error %v", migrated, err)
 		}
 	})

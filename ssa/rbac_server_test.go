@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/ssa"
 )
 
@@ -47,7 +48,7 @@ func TestServerRBAC(t *testing.T) {
 
 	type identity struct {
 		kubernetes.Interface
-		dynamic *ssa.DynamicClient
+		dynamic dynamicClient
 	}
 	onObject, onStatus := "resourcequotas", "resourcequotas/status"
 	forms := []struct {
@@ -56,36 +57,36 @@ func TestServerRBAC(t *testing.T) {
 		call     func(t *testing.T, c identity, namespace string, live *corev1.ResourceQuota) error
 	}{
 		{name: "Apply", resource: onObject, call: func(t *testing.T, c identity, namespace string, _ *corev1.ResourceQuota) error {
-			_, err := ssa.Apply(t.Context(), manager, c.CoreV1().ResourceQuotas(namespace), spec(namespace))
+			_, err := ssa.Apply(t.Context(), manager, c.CoreV1().ResourceQuotas(namespace).Apply, spec(namespace))
 			return err
 		}},
 		{name: "TryApply", resource: onObject, call: func(t *testing.T, c identity, namespace string, _ *corev1.ResourceQuota) error {
-			_, err := ssa.TryApply(t.Context(), manager, c.CoreV1().ResourceQuotas(namespace), spec(namespace))
+			_, err := ssa.TryApply(t.Context(), manager, c.CoreV1().ResourceQuotas(namespace).Apply, spec(namespace), nil)
 			return err
 		}},
 		{name: "ApplyChanged", resource: onObject, call: func(t *testing.T, c identity, namespace string, live *corev1.ResourceQuota) error {
-			_, _, err := ssa.ApplyChanged(t.Context(), manager, c.CoreV1().ResourceQuotas(namespace), spec(namespace), live, applycorev1.ExtractResourceQuota)
+			_, _, err := ssa.ApplyChanged(t.Context(), manager, c.CoreV1().ResourceQuotas(namespace).Apply, spec(namespace), live, applycorev1.ExtractResourceQuota)
 			return err
 		}},
 		{name: "Memory", resource: onObject, call: func(t *testing.T, c identity, namespace string, live *corev1.ResourceQuota) error {
 			memory := &ssa.Memory[*corev1.ResourceQuota, *quota]{}
-			_, _, err := memory.ApplyChanged(t.Context(), manager, c.CoreV1().ResourceQuotas(namespace), spec(namespace), live, applycorev1.ExtractResourceQuota)
+			_, _, err := memory.ApplyChanged(t.Context(), manager, c.CoreV1().ResourceQuotas(namespace).Apply, spec(namespace), live, applycorev1.ExtractResourceQuota)
 			return err
 		}},
 		{name: "Dynamic", resource: onObject, call: func(t *testing.T, c identity, namespace string, _ *corev1.ResourceQuota) error {
-			_, err := ssa.Apply(t.Context(), manager, c.dynamic, content(namespace, map[string]any{"spec": map[string]any{"hard": map[string]any{"pods": "5"}}}))
+			_, err := ssa.Apply(t.Context(), manager, c.dynamic.Apply, content(namespace, map[string]any{"spec": map[string]any{"hard": map[string]any{"pods": "5"}}}))
 			return err
 		}},
 		{name: "ApplyStatus", resource: onStatus, call: func(t *testing.T, c identity, namespace string, _ *corev1.ResourceQuota) error {
-			_, err := ssa.ApplyStatus(t.Context(), manager, c.CoreV1().ResourceQuotas(namespace), status(namespace))
+			_, err := ssa.Apply(t.Context(), manager, c.CoreV1().ResourceQuotas(namespace).ApplyStatus, status(namespace))
 			return err
 		}},
 		{name: "TryApplyStatus", resource: onStatus, call: func(t *testing.T, c identity, namespace string, _ *corev1.ResourceQuota) error {
-			_, err := ssa.TryApplyStatus(t.Context(), manager, c.CoreV1().ResourceQuotas(namespace), status(namespace))
+			_, err := ssa.TryApply(t.Context(), manager, c.CoreV1().ResourceQuotas(namespace).ApplyStatus, status(namespace), nil)
 			return err
 		}},
 		{name: "Dynamic ApplyStatus", resource: onStatus, call: func(t *testing.T, c identity, namespace string, _ *corev1.ResourceQuota) error {
-			_, err := ssa.ApplyStatus(t.Context(), manager, c.dynamic, content(namespace, map[string]any{"status": map[string]any{"used": map[string]any{"example.com/a": "1"}}}))
+			_, err := ssa.Apply(t.Context(), manager, c.dynamic.ApplyStatus, content(namespace, map[string]any{"status": map[string]any{"used": map[string]any{"example.com/a": "1"}}}))
 			return err
 		}},
 	}
@@ -111,8 +112,8 @@ func TestServerRBAC(t *testing.T) {
 		t.Run(tt.resource+": "+tt.name, func(t *testing.T) {
 			s := newServer(t)
 			rule := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{cmp.Or(tt.on, tt.resource)}, Verbs: tt.verbs}
-			cfg := limited(t, s.namespace, rule)
-			who := identity{Interface: kubernetes.NewForConfigOrDie(cfg), dynamic: ssa.Dynamic(dynamic.NewForConfigOrDie(cfg), mapper)}
+			cfg := testserver.Limited(t, s.namespace, rule)
+			who := identity{Interface: kubernetes.NewForConfigOrDie(cfg), dynamic: newDynamicFor(dynamic.NewForConfigOrDie(cfg), mapper)}
 			settle(t, who, s.namespace, rule)
 			admin := s.CoreV1().ResourceQuotas(s.namespace)
 			for _, form := range forms {

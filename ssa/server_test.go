@@ -1,6 +1,7 @@
 package ssa_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,21 +49,26 @@ func newServer(t *testing.T) server {
 	return server{Interface: client, namespace: testserver.Namespace(t), requests: n}
 }
 
+// applier is a client.
+type applier[T, C any] interface {
+	Apply(ctx context.Context, config C, opts metav1.ApplyOptions) (T, error)
+}
+
 // twice applies a configuration until the server has it, and holds ApplyChanged to
 // its promise: the second time makes no request, and if it is made to apply all the
 // same, the resourceVersion stays.
 func twice[T interface {
 	comparable
 	metav1.Object
-}, C any](t *testing.T, s server, c ssa.Applier[T, C], configuration func() C, extract func(T, string) (C, error)) T {
+}, C any](t *testing.T, s server, c applier[T, C], configuration func() C, extract func(T, string) (C, error)) T {
 	t.Helper()
 	var none T
-	live, applied, err := ssa.ApplyChanged(t.Context(), manager, c, configuration(), none, extract)
+	live, applied, err := ssa.ApplyChanged(t.Context(), manager, c.Apply, configuration(), none, extract)
 	if err != nil || !applied {
 		t.Fatalf("first: applied = %v, error %v", applied, err)
 	}
 	before := s.requests.Load()
-	again, applied, err := ssa.ApplyChanged(t.Context(), manager, c, configuration(), live, extract)
+	again, applied, err := ssa.ApplyChanged(t.Context(), manager, c.Apply, configuration(), live, extract)
 	if requests := s.requests.Load() - before; err != nil || applied || requests != 0 {
 		owned, _ := extract(live, string(manager))
 		t.Errorf("second: applied = %v with %d requests, error %v; the configuration and what is owned (-want +got):\n%s",
@@ -71,7 +77,7 @@ func twice[T interface {
 	if again != live {
 		t.Error("second: the answer is not live")
 	}
-	forced, err := ssa.Apply(t.Context(), manager, c, configuration())
+	forced, err := ssa.Apply(t.Context(), manager, c.Apply, configuration())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +129,7 @@ func TestServerUnchanged(t *testing.T) {
 	t.Run("owner and finalizer", func(t *testing.T) {
 		s := newServer(t)
 		c := s.CoreV1().ConfigMaps(s.namespace)
-		owner, err := ssa.Apply(t.Context(), manager, c, applycorev1.ConfigMap("owner", s.namespace))
+		owner, err := ssa.Apply(t.Context(), manager, c.Apply, applycorev1.ConfigMap("owner", s.namespace))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,13 +156,13 @@ func TestServerChanged(t *testing.T) {
 	configuration := func(data map[string]string) *config {
 		return applycorev1.ConfigMap("one", s.namespace).WithData(data)
 	}
-	live, err := ssa.Apply(t.Context(), manager, c, configuration(map[string]string{"color": "red", "size": "1"}))
+	live, err := ssa.Apply(t.Context(), manager, c.Apply, configuration(map[string]string{"color": "red", "size": "1"}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	changed := func(step string, data map[string]string, want bool, wantData map[string]string) {
 		t.Helper()
-		answer, applied, err := ssa.ApplyChanged(t.Context(), manager, c, configuration(data), live, applycorev1.ExtractConfigMap)
+		answer, applied, err := ssa.ApplyChanged(t.Context(), manager, c.Apply, configuration(data), live, applycorev1.ExtractConfigMap)
 		if err != nil || applied != want {
 			t.Fatalf("%s: applied = %v, error %v, want %v", step, applied, err, want)
 		}
@@ -170,13 +176,13 @@ func TestServerChanged(t *testing.T) {
 	changed("same", red, false, red)
 
 	// Another manager adds a field of its own: nothing to do.
-	if live, err = ssa.Apply(t.Context(), other, c, configuration(map[string]string{"size": "9"})); err != nil {
+	if live, err = ssa.Apply(t.Context(), other, c.Apply, configuration(map[string]string{"size": "9"})); err != nil {
 		t.Fatal(err)
 	}
 	changed("a field of another", red, false, map[string]string{"color": "red", "size": "9"})
 
 	// Another manager takes ours by force: it is taken back.
-	if live, err = ssa.Apply(t.Context(), other, c, configuration(map[string]string{"color": "blue"})); err != nil {
+	if live, err = ssa.Apply(t.Context(), other, c.Apply, configuration(map[string]string{"color": "blue"})); err != nil {
 		t.Fatal(err)
 	}
 	changed("taken by another", red, true, red)
@@ -196,7 +202,7 @@ func TestServerTryApply(t *testing.T) {
 	configuration := func(data map[string]string) *config {
 		return applycorev1.ConfigMap("one", s.namespace).WithData(data)
 	}
-	first, err := ssa.TryApply(t.Context(), manager, c, configuration(map[string]string{"color": "red", "size": "1"}))
+	first, err := ssa.TryApply(t.Context(), manager, c.Apply, configuration(map[string]string{"color": "red", "size": "1"}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +212,7 @@ func TestServerTryApply(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	_, err = ssa.TryApply(t.Context(), "example.org/fashion", c, configuration(map[string]string{"color": "blue", "size": "3", "shape": "round"}))
+	_, err = ssa.TryApply(t.Context(), "example.org/fashion", c.Apply, configuration(map[string]string{"color": "blue", "size": "3", "shape": "round"}), nil)
 	var conflict *ssa.ConflictError
 	if !errors.As(err, &conflict) || !apierrors.IsConflict(err) || errors.Is(err, ssa.ErrUIDMismatch) {
 		t.Fatalf("error = %v, want a ConflictError", err)
@@ -221,10 +227,10 @@ func TestServerTryApply(t *testing.T) {
 	}
 
 	// Equal values are shared, not fought over; Apply takes what TryApply would not.
-	if _, err := ssa.TryApply(t.Context(), "example.org/fashion", c, configuration(map[string]string{"color": "red"})); err != nil {
+	if _, err := ssa.TryApply(t.Context(), "example.org/fashion", c.Apply, configuration(map[string]string{"color": "red"}), nil); err != nil {
 		t.Errorf("the same value: %v", err)
 	}
-	forced, err := ssa.Apply(t.Context(), "example.org/fashion", c, configuration(map[string]string{"color": "blue"}))
+	forced, err := ssa.Apply(t.Context(), "example.org/fashion", c.Apply, configuration(map[string]string{"color": "blue"}))
 	if err != nil || forced.Data["color"] != "blue" {
 		t.Errorf("by force: %v, error %v", forced, err)
 	}
@@ -236,24 +242,24 @@ func TestServerTryApply(t *testing.T) {
 func TestServerResourceVersion(t *testing.T) {
 	s := newServer(t)
 	c := s.CoreV1().ConfigMaps(s.namespace)
-	first, err := ssa.Apply(t.Context(), manager, c, applycorev1.ConfigMap("one", s.namespace).WithData(map[string]string{"color": "red"}))
+	first, err := ssa.Apply(t.Context(), manager, c.Apply, applycorev1.ConfigMap("one", s.namespace).WithData(map[string]string{"color": "red"}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := ssa.Apply(t.Context(), manager, c, applycorev1.ConfigMap("one", s.namespace).WithData(map[string]string{"color": "blue"}))
+	second, err := ssa.Apply(t.Context(), manager, c.Apply, applycorev1.ConfigMap("one", s.namespace).WithData(map[string]string{"color": "blue"}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	stale := applycorev1.ConfigMap("one", s.namespace).WithData(map[string]string{"color": "blue"}).WithResourceVersion(first.ResourceVersion)
 	// Nothing differs but the precondition: the server is to judge it.
-	_, applied, err := ssa.ApplyChanged(t.Context(), manager, c, stale, second, applycorev1.ExtractConfigMap)
+	_, applied, err := ssa.ApplyChanged(t.Context(), manager, c.Apply, stale, second, applycorev1.ExtractConfigMap)
 	var conflict *ssa.ConflictError
 	if !apierrors.IsConflict(err) || errors.As(err, &conflict) || errors.Is(err, ssa.ErrUIDMismatch) || applied {
 		t.Errorf("applied = %v, error %v, want a Conflict about the resourceVersion", applied, err)
 	}
 	// One that holds is not a difference.
 	before := s.requests.Load()
-	_, applied, err = ssa.ApplyChanged(t.Context(), manager, c, stale.WithResourceVersion(second.ResourceVersion).WithUID(second.UID), second, applycorev1.ExtractConfigMap)
+	_, applied, err = ssa.ApplyChanged(t.Context(), manager, c.Apply, stale.WithResourceVersion(second.ResourceVersion).WithUID(second.UID), second, applycorev1.ExtractConfigMap)
 	if requests := s.requests.Load() - before; err != nil || applied || requests != 0 {
 		t.Errorf("applied = %v with %d requests, error %v, want none", applied, requests, err)
 	}
@@ -269,12 +275,12 @@ func TestServerUID(t *testing.T) {
 	configuration := func() *config {
 		return applycorev1.ConfigMap("one", s.namespace).WithData(map[string]string{"color": "red"})
 	}
-	first, err := ssa.Apply(t.Context(), manager, c, configuration())
+	first, err := ssa.Apply(t.Context(), manager, c.Apply, configuration())
 	if err != nil {
 		t.Fatal(err)
 	}
 	guarded := func() *config { return configuration().WithUID(first.UID).WithLabels(map[string]string{"a": "b"}) }
-	if _, err := ssa.Apply(t.Context(), manager, c, guarded()); err != nil {
+	if _, err := ssa.Apply(t.Context(), manager, c.Apply, guarded()); err != nil {
 		t.Errorf("the object is there: %v", err)
 	}
 	if err := c.Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {
@@ -282,9 +288,9 @@ func TestServerUID(t *testing.T) {
 	}
 	mismatch := func(step string) {
 		t.Helper()
-		_, err := ssa.Apply(t.Context(), manager, c, guarded())
-		_, tryErr := ssa.TryApply(t.Context(), manager, c, guarded())
-		_, applied, changedErr := ssa.ApplyChanged(t.Context(), manager, c, guarded(), first, applycorev1.ExtractConfigMap)
+		_, err := ssa.Apply(t.Context(), manager, c.Apply, guarded())
+		_, tryErr := ssa.TryApply(t.Context(), manager, c.Apply, guarded(), nil)
+		_, applied, changedErr := ssa.ApplyChanged(t.Context(), manager, c.Apply, guarded(), first, applycorev1.ExtractConfigMap)
 		for _, err := range []error{err, tryErr, changedErr} {
 			var conflict *ssa.ConflictError
 			if !errors.Is(err, ssa.ErrUIDMismatch) || errors.As(err, &conflict) || applied {
@@ -296,7 +302,7 @@ func TestServerUID(t *testing.T) {
 	if _, err := c.Get(t.Context(), "one", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("it is back: %v", err)
 	}
-	second, err := ssa.Apply(t.Context(), manager, c, configuration())
+	second, err := ssa.Apply(t.Context(), manager, c.Apply, configuration())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,7 +330,7 @@ func TestServerFieldManager(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			configuration := applycorev1.ConfigMap("one", s.namespace)
 			_, err := c.Apply(t.Context(), configuration, metav1.ApplyOptions{FieldManager: tt.manager, Force: true})
-			_, ours := ssa.Apply(t.Context(), ssa.FieldManager(tt.manager), c, configuration)
+			_, ours := ssa.Apply(t.Context(), ssa.FieldManager(tt.manager), c.Apply, configuration)
 			if (err == nil) != tt.valid || (ours == nil) != tt.valid {
 				t.Errorf("server: %v; ssa: %v; want valid = %v", err, ours, tt.valid)
 			}
@@ -351,11 +357,11 @@ func TestServerApplyStatus(t *testing.T) {
 			WithConditions(applymetav1.Condition().WithType("Ready").WithStatus(metav1.ConditionTrue).WithReason(reason).
 				WithMessage("").WithLastTransitionTime(metav1.Unix(1e9, 0))))
 	}
-	if _, err := ssa.ApplyStatus(t.Context(), manager, c, status("Fine")); !apierrors.IsNotFound(err) {
+	if _, err := ssa.Apply(t.Context(), manager, c.ApplyStatus, status("Fine")); !apierrors.IsNotFound(err) {
 		t.Errorf("status of no object: error = %v, want NotFound", err)
 	}
 	selector := applymetav1.LabelSelector().WithMatchLabels(map[string]string{"a": "b"})
-	if _, err := ssa.Apply(t.Context(), manager, c, applypolicyv1.PodDisruptionBudget("one", s.namespace).
+	if _, err := ssa.Apply(t.Context(), manager, c.Apply, applypolicyv1.PodDisruptionBudget("one", s.namespace).
 		WithSpec(applypolicyv1.PodDisruptionBudgetSpec().WithSelector(selector))); err != nil {
 		t.Fatal(err)
 	}
@@ -364,25 +370,25 @@ func TestServerApplyStatus(t *testing.T) {
 	// what the other one applied.
 	withSpec := status("Fine")
 	withSpec.WithSpec(applypolicyv1.PodDisruptionBudgetSpec().WithSelector(applymetav1.LabelSelector().WithMatchLabels(map[string]string{"x": "y"})))
-	live, err := ssa.ApplyStatus(t.Context(), manager, c, withSpec)
+	live, err := ssa.Apply(t.Context(), manager, c.ApplyStatus, withSpec)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !meta.IsStatusConditionTrue(live.Status.Conditions, "Ready") || live.Status.ExpectedPods != 1 || live.Spec.Selector.MatchLabels["a"] != "b" || live.Spec.Selector.MatchLabels["x"] != "" {
 		t.Errorf("after ApplyStatus: %+v %+v", live.Spec, live.Status)
 	}
-	again, err := ssa.ApplyStatus(t.Context(), manager, c, status("Fine"))
+	again, err := ssa.Apply(t.Context(), manager, c.ApplyStatus, status("Fine"))
 	if err != nil || again.ResourceVersion != live.ResourceVersion {
 		t.Errorf("the same status again: resourceVersion %s became %s, error %v", live.ResourceVersion, again.GetResourceVersion(), err)
 	}
 
 	// Two controllers and one condition: the second one is told.
-	_, err = ssa.TryApplyStatus(t.Context(), "example.org/fashion", c, status("Other"))
+	_, err = ssa.TryApply(t.Context(), "example.org/fashion", c.ApplyStatus, status("Other"), nil)
 	var conflict *ssa.ConflictError
 	if !errors.As(err, &conflict) || conflict.Conflicts[0].Manager != string(manager) {
 		t.Errorf("error = %v, want a ConflictError that names %s", err, manager)
 	}
-	forced, err := ssa.ApplyStatus(t.Context(), "example.org/fashion", c, status("Other"))
+	forced, err := ssa.Apply(t.Context(), "example.org/fashion", c.ApplyStatus, status("Other"))
 	if err != nil || meta.FindStatusCondition(forced.Status.Conditions, "Ready").Reason != "Other" {
 		t.Errorf("by force: error %v", err)
 	}
@@ -392,7 +398,12 @@ func TestServerApplyStatus(t *testing.T) {
 	var _ *policyv1.PodDisruptionBudget = forced
 }
 
-func newDynamic(t *testing.T, kinds ...schema.GroupVersionKind) *ssa.DynamicClient {
+// dynamicClient has the request functions of unstructured objects.
+type dynamicClient struct {
+	Apply, ApplyStatus func(context.Context, *unstructured.Unstructured, metav1.ApplyOptions) (*unstructured.Unstructured, error)
+}
+
+func newDynamic(t *testing.T, kinds ...schema.GroupVersionKind) dynamicClient {
 	t.Helper()
 	client, err := dynamic.NewForConfig(testserver.Config(t))
 	if err != nil {
@@ -405,7 +416,11 @@ func newDynamic(t *testing.T, kinds ...schema.GroupVersionKind) *ssa.DynamicClie
 	for _, kind := range kinds {
 		mapper.Add(kind, meta.RESTScopeNamespace)
 	}
-	return ssa.Dynamic(client, mapper)
+	return newDynamicFor(client, mapper)
+}
+
+func newDynamicFor(client dynamic.Interface, mapper meta.RESTMapper) dynamicClient {
+	return dynamicClient{Apply: ssa.Dynamic(client, mapper), ApplyStatus: ssa.Dynamic(client, mapper, "status")}
 }
 
 // The client of unstructured objects has all that typed ones have.
@@ -421,15 +436,15 @@ func TestServerDynamic(t *testing.T) {
 			"data":     map[string]any{"color": color},
 		}}
 	}
-	live, applied, err := ssa.ApplyChanged(t.Context(), manager, c, configuration("red"), nil, nil)
+	live, applied, err := ssa.ApplyChanged(t.Context(), manager, c.Apply, configuration("red"), nil, nil)
 	if err != nil || !applied {
 		t.Fatalf("applied = %v, error %v", applied, err)
 	}
-	again, applied, err := ssa.ApplyChanged(t.Context(), manager, c, configuration("red"), live, nil)
+	again, applied, err := ssa.ApplyChanged(t.Context(), manager, c.Apply, configuration("red"), live, nil)
 	if err != nil || applied || again != live {
 		t.Errorf("the same: applied = %v, error %v", applied, err)
 	}
-	_, err = ssa.TryApply(t.Context(), "example.org/fashion", c, configuration("blue"))
+	_, err = ssa.TryApply(t.Context(), "example.org/fashion", c.Apply, configuration("blue"), nil)
 	var conflict *ssa.ConflictError
 	if !errors.As(err, &conflict) || conflict.Conflicts[0].Field != ".data.color" {
 		t.Errorf("error = %v, want a ConflictError about .data.color", err)
@@ -437,7 +452,7 @@ func TestServerDynamic(t *testing.T) {
 	cluster := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": namespace, "labels": map[string]any{"a": "b"}},
 	}}
-	if ns, err := ssa.Apply(t.Context(), manager, c, cluster); err != nil || ns.GetLabels()["a"] != "b" {
+	if ns, err := ssa.Apply(t.Context(), manager, c.Apply, cluster); err != nil || ns.GetLabels()["a"] != "b" {
 		t.Errorf("a Namespace: %v, error %v", ns, err)
 	}
 	if err := kubernetes.NewForConfigOrDie(testserver.Config(t)).CoreV1().ConfigMaps(namespace).Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {
@@ -445,7 +460,7 @@ func TestServerDynamic(t *testing.T) {
 	}
 	config := configuration("red")
 	config.SetUID(live.GetUID())
-	if _, err := ssa.Apply(t.Context(), manager, c, config); !errors.Is(err, ssa.ErrUIDMismatch) {
+	if _, err := ssa.Apply(t.Context(), manager, c.Apply, config); !errors.Is(err, ssa.ErrUIDMismatch) {
 		t.Errorf("error = %v, want ErrUIDMismatch", err)
 	}
 }
@@ -458,7 +473,7 @@ func TestServerGone(t *testing.T) {
 	s := newServer(t)
 	typed, dynamic := s.CoreV1().ConfigMaps(s.namespace), newDynamic(t)
 	for _, replaced := range []bool{false, true} {
-		live, err := ssa.Apply(t.Context(), manager, typed, applycorev1.ConfigMap("one", s.namespace).WithData(map[string]string{"color": "red"}))
+		live, err := ssa.Apply(t.Context(), manager, typed.Apply, applycorev1.ConfigMap("one", s.namespace).WithData(map[string]string{"color": "red"}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -474,7 +489,7 @@ func TestServerGone(t *testing.T) {
 			want = other.ResourceVersion
 		}
 		blue := applycorev1.ConfigMap("one", s.namespace).WithData(map[string]string{"color": "blue"})
-		_, _, err = ssa.ApplyChanged(t.Context(), manager, typed, blue, live, applycorev1.ExtractConfigMap)
+		_, _, err = ssa.ApplyChanged(t.Context(), manager, typed.Apply, blue, live, applycorev1.ExtractConfigMap)
 		if !errors.Is(err, ssa.ErrUIDMismatch) || blue.UID != nil {
 			t.Errorf("typed, replaced %v: error %v, uid %v", replaced, err, blue.UID)
 		}
@@ -483,7 +498,7 @@ func TestServerGone(t *testing.T) {
 		}}
 		untypedLive := untyped.DeepCopy()
 		untypedLive.SetUID(live.UID)
-		_, _, err = ssa.ApplyChanged(t.Context(), manager, dynamic, untyped, untypedLive, nil)
+		_, _, err = ssa.ApplyChanged(t.Context(), manager, dynamic.Apply, untyped, untypedLive, nil)
 		if !errors.Is(err, ssa.ErrUIDMismatch) || untyped.GetUID() != "" {
 			t.Errorf("unstructured, replaced %v: error %v, uid %q", replaced, err, untyped.GetUID())
 		}
@@ -531,25 +546,25 @@ func TestServerStrict(t *testing.T) {
 		field string
 	}{
 		{name: "typed", field: "date", apply: func() error {
-			_, err := ssa.Apply(t.Context(), manager, typed, &misspelt{
+			_, err := ssa.Apply(t.Context(), manager, typed.Apply, &misspelt{
 				TypeMetaApplyConfiguration: base.TypeMetaApplyConfiguration, ObjectMetaApplyConfiguration: base.ObjectMetaApplyConfiguration, Date: map[string]string{"a": "b"},
 			})
 			return err
 		}},
 		{name: "unstructured", field: "date", apply: func() error {
-			_, err := ssa.Apply(t.Context(), manager, c, object("v1", "ConfigMap", `{"date":{"a":"b"}}`))
+			_, err := ssa.Apply(t.Context(), manager, c.Apply, object("v1", "ConfigMap", `{"date":{"a":"b"}}`))
 			return err
 		}},
 		{name: "deep down", field: "imag", apply: func() error {
-			_, err := ssa.Apply(t.Context(), manager, c, object("apps/v1", "Deployment", `{"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"a","imag":"b"}]}}}}`))
+			_, err := ssa.Apply(t.Context(), manager, c.Apply, object("apps/v1", "Deployment", `{"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"a","imag":"b"}]}}}}`))
 			return err
 		}},
 		{name: "a resource of one's own", field: "tekst", apply: func() error {
-			_, err := ssa.Apply(t.Context(), manager, c, object("ssa.example.com/v1", "Strict", `{"spec":{"tekst":"b"}}`))
+			_, err := ssa.Apply(t.Context(), manager, c.Apply, object("ssa.example.com/v1", "Strict", `{"spec":{"tekst":"b"}}`))
 			return err
 		}},
 		{name: "its metadata", field: "label", apply: func() error {
-			_, err := ssa.Apply(t.Context(), manager, c, object("ssa.example.com/v1", "Strict", `{"metadata":{"label":{"a":"b"}}}`))
+			_, err := ssa.Apply(t.Context(), manager, c.Apply, object("ssa.example.com/v1", "Strict", `{"metadata":{"label":{"a":"b"}}}`))
 			return err
 		}},
 	}
@@ -561,7 +576,7 @@ func TestServerStrict(t *testing.T) {
 		})
 	}
 	// Only a schema makes a field one that the kind lacks.
-	if _, err := ssa.Apply(t.Context(), manager, c, object("ssa.example.com/v1", "Lax", `{"spec":{"tekst":"b"}}`)); err != nil {
+	if _, err := ssa.Apply(t.Context(), manager, c.Apply, object("ssa.example.com/v1", "Lax", `{"spec":{"tekst":"b"}}`)); err != nil {
 		t.Errorf("a kind without a schema: %v", err)
 	}
 	if list, err := s.CoreV1().ConfigMaps(s.namespace).List(t.Context(), metav1.ListOptions{}); err != nil || slices.ContainsFunc(list.Items, func(o corev1.ConfigMap) bool { return o.Name == "one" }) {
@@ -588,14 +603,14 @@ func TestServerStringData(t *testing.T) {
 	configuration := func(value string) *applycorev1.SecretApplyConfiguration {
 		return applycorev1.Secret("one", s.namespace).WithStringData(map[string]string{"a": value})
 	}
-	live, err := ssa.Apply(t.Context(), manager, c, configuration("b"))
+	live, err := ssa.Apply(t.Context(), manager, c.Apply, configuration("b"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, applied, err := ssa.ApplyChanged(t.Context(), manager, c, configuration("b"), live, applycorev1.ExtractSecret); err != nil || applied {
+	if _, applied, err := ssa.ApplyChanged(t.Context(), manager, c.Apply, configuration("b"), live, applycorev1.ExtractSecret); err != nil || applied {
 		t.Errorf("the same: applied = %v, error %v", applied, err)
 	}
-	live, applied, err := ssa.ApplyChanged(t.Context(), manager, c, configuration("c"), live, applycorev1.ExtractSecret)
+	live, applied, err := ssa.ApplyChanged(t.Context(), manager, c.Apply, configuration("c"), live, applycorev1.ExtractSecret)
 	if err != nil || !applied || string(live.Data["a"]) != "c" {
 		t.Errorf("another: applied = %v, data %q, error %v", applied, live.Data["a"], err)
 	}

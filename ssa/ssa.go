@@ -8,159 +8,110 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/controllerkit/controllerkit/internal/apply"
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// ErrUIDMismatch is wrapped by the error of an apply whose configuration carries a
-// uid that no object of that name has: the object was deleted, or deleted and
-// created again. There is nothing to apply to; read again.
-var ErrUIDMismatch = errors.New("ssa: there is no object with the uid of the configuration")
+// ErrUIDMismatch is wrapped by the error of an apply whose configuration has a uid, if
+// no object of its name has that uid: the object was deleted, or deleted and created
+// again. Read the object again before the next apply.
+var ErrUIDMismatch = errors.New("ssa: no object has the uid of the configuration")
 
-// FieldManager is the name under which fields are owned: one constant for each
-// intent of a controller, the same in every release and every replica. The empty
-// name, names of more than 128 bytes, and characters that cannot be printed are errors.
+// FieldManager is the name under which the API server records the owner of fields. Use
+// one constant for each intent of a controller, in every release and every replica. The
+// API server rejects names that are empty, longer than 128 bytes, or not printable.
 type FieldManager string
 
-// Applier is the one method of a client that [Apply], [TryApply] and [ApplyChanged]
-// call. Typed clients have it; C is a pointer to an apply configuration.
-type Applier[T, C any] interface {
-	Apply(ctx context.Context, config C, opts metav1.ApplyOptions) (T, error)
-}
-
-// StatusApplier is the one method of a client that [ApplyStatus] and
-// [TryApplyStatus] call. Typed clients of kinds with a status have it.
-type StatusApplier[T, C any] interface {
-	ApplyStatus(ctx context.Context, config C, opts metav1.ApplyOptions) (T, error)
-}
-
-// Apply applies config as fm, takes its fields from other managers, and returns the
-// server's answer. It creates the object if there is none and config has no uid.
-// The package comment says why it forces.
-func Apply[T, C any](ctx context.Context, fm FieldManager, c Applier[T, C], config C) (T, error) {
-	if isNil(c) {
-		return noClient[T]()
-	}
-	return apply(ctx, fm, c.Apply, config, true)
-}
-
-// ApplyStatus is Apply for the status subresource. It creates nothing: a missing
-// object is a NotFound. Fields outside the status are ignored by the server.
-func ApplyStatus[T, C any](ctx context.Context, fm FieldManager, c StatusApplier[T, C], config C) (T, error) {
-	if isNil(c) {
-		return noClient[T]()
-	}
-	return apply(ctx, fm, c.ApplyStatus, config, true)
-}
-
-// TryApply is Apply without force: if another manager owns a field of config
-// and its value differs, nothing is written and the error is a [*ConflictError].
-func TryApply[T, C any](ctx context.Context, fm FieldManager, c Applier[T, C], config C) (T, error) {
-	if isNil(c) {
-		return noClient[T]()
-	}
-	return apply(ctx, fm, c.Apply, config, false)
-}
-
-// TryApplyStatus is ApplyStatus without force, as TryApply is Apply.
-func TryApplyStatus[T, C any](ctx context.Context, fm FieldManager, c StatusApplier[T, C], config C) (T, error) {
-	if isNil(c) {
-		return noClient[T]()
-	}
-	return apply(ctx, fm, c.ApplyStatus, config, false)
-}
-
-// ApplyChanged is Apply if config would change live, and otherwise returns live, the
-// same pointer, without a request. applied reports whether it made a successful
-// request; it is false when there is an error.
+// Apply applies config as fm with force, and returns the response of the API server.
+// Fields of config that other managers own become fields of fm. If the object does not
+// exist and config has no uid, Apply creates it.
 //
-// live is the object as the caller knows it, nil if it knows none; then ApplyChanged
-// applies, and creates what is missing. With live it applies to the object with that
-// uid or to none: if live is gone or was replaced the error is [ErrUIDMismatch], and
-// nothing comes back that a user has deleted. A live object of another name or
-// namespace than config is an error.
+// request is the Apply method of a client, for example
+// client.CoreV1().ConfigMaps(namespace).Apply, or its ApplyStatus method. An apply to
+// the status creates no object: the error for an absent one is NotFound. For
+// unstructured objects, request is the result of [Dynamic].
+func Apply[T, C any](ctx context.Context, fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C) (T, error) {
+	if _, err := encode(fm, request, config); err != nil {
+		var none T
+		return none, err
+	}
+	return call(ctx, fm, request, config, true)
+}
+
+// TryApply is Apply without force. If another manager owns a field of config and its
+// value differs, TryApply writes nothing and returns a [*ConflictError].
 //
-// The decision is made from the managedFields of live. extract answers what they leave
-// open: it is the generated ExtractX that belongs to config's type, and nil means that
-// there is none. Where a doubt remains ApplyChanged applies, as a dry run would be a
-// request as well. [Memory] makes doubts rare, and decisions fast.
+// The API server reports no conflict if an apply replaces a map or a list by a value of
+// another type, as fields without a type in their schema allow. The fields that other
+// managers own in that map or list are then lost. TryApply finds these conflicts in the
+// managedFields of live, and sends the uid and the resourceVersion of live, so that the
+// apply changes that version of the object or none. If live is stale, the error is a
+// Conflict that is no *ConflictError. A live object without managedFields is an error.
 //
-// A uid or resourceVersion in config is a precondition and not a field to own. One
-// that live does not meet makes ApplyChanged apply, so that the server refuses it.
-func ApplyChanged[T metav1.Object, C any](ctx context.Context, fm FieldManager, c Applier[T, C], config C, live T, extract func(live T, fieldManager string) (C, error)) (answer T, applied bool, err error) {
-	return applyChanged(ctx, nil, fm, c, config, live, extract)
-}
-
-// ConflictError says which fields of a configuration belong to other managers. It
-// wraps the API server's answer.
-type ConflictError struct {
-	Conflicts []Conflict // at least one, ordered by field: the server's order is random
-	Err       error      // the server's answer
-}
-
-// Conflict is a field of a configuration with another value under another manager.
-type Conflict struct {
-	Field   string // the path, such as ".data.color" or ".spec.ports[port=80]"
-	Manager string // the field manager that owns it; "" if the server did not name it
-}
-
-// Error names the fields and their managers.
-func (e *ConflictError) Error() string {
-	fields := make([]string, len(e.Conflicts))
-	for i, c := range e.Conflicts {
-		fields[i] = fmt.Sprintf("%s by %q", c.Field, c.Manager)
-	}
-	return "ssa: owned by other field managers: " + strings.Join(fields, ", ")
-}
-
-// Unwrap returns the server's answer, for which apierrors.IsConflict is true.
-func (e *ConflictError) Unwrap() error { return e.Err }
-
-// check refuses what the server would refuse too, without the request.
-func (fm FieldManager) check() error {
-	switch {
-	case fm == "":
-		return errors.New("ssa: the field manager is empty: use a constant that names the controller")
-	case len(fm) > 128:
-		return fmt.Errorf("ssa: the field manager %.32q has %d bytes, the API takes 128", string(fm), len(fm))
-	case strings.ContainsFunc(string(fm), func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }):
-		return fmt.Errorf("ssa: the field manager %q has characters that cannot be printed", string(fm))
-	}
-	return nil
-}
-
-func apply[T, C any](ctx context.Context, fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C, force bool) (answer T, err error) {
-	if err := fm.check(); err != nil {
-		return answer, err
-	}
-	e, err := encodeConfig(config)
+// If live is nil, TryApply relies on the conflicts that the API server reports. That is
+// enough for an object that does not exist, and for kinds whose fields all have types.
+func TryApply[T metav1.Object, C any](ctx context.Context, fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C, live T) (T, error) {
+	var none T
+	c, err := encode(fm, request, config)
 	if err != nil {
-		return answer, err
+		return none, err
 	}
-	if err := e.read(nil); err != nil {
-		return answer, err
+	if !kube.IsNil(live) {
+		if err := c.Match(live); err != nil {
+			return none, prefixed(err)
+		}
+		if err := apply.Taken(string(fm), c, live); err != nil {
+			return none, failed(fm, err)
+		}
+		if config, err = apply.Guard(c, config, live, true); err != nil {
+			return none, prefixed(err)
+		}
 	}
-	return call(ctx, fm, request, config, force)
+	return call(ctx, fm, request, config, false)
 }
 
-func noClient[T any]() (none T, err error) {
-	return none, errors.New("ssa: the client is nil: pass one of the resource that the configuration is for")
+func prefixed(err error) error { return fmt.Errorf("ssa: %w", err) }
+
+// encode checks the arguments of an apply.
+func encode[T, C any](fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C) (*apply.Config, error) {
+	if request == nil {
+		return nil, errors.New("ssa: request is nil: pass the Apply or ApplyStatus method of a client")
+	}
+	if err := apply.CheckManager(string(fm)); err != nil {
+		return nil, prefixed(err)
+	}
+	c, err := apply.Encode(config)
+	if err != nil {
+		return nil, prefixed(err)
+	}
+	return c, nil
 }
 
 func call[T, C any](ctx context.Context, fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C, force bool) (T, error) {
-	answer, err := request(ctx, config, metav1.ApplyOptions{FieldManager: string(fm), Force: force})
+	response, err := request(ctx, config, metav1.ApplyOptions{FieldManager: string(fm), Force: force})
 	if err != nil {
 		var none T
-		return none, fmt.Errorf("ssa: apply as %q: %w", fm, explain(err))
+		return none, failed(fm, err)
 	}
-	return answer, nil
+	return response, nil
 }
 
-// explain turns the API's two kinds of Conflict, and the two ways in which it says
-// that a uid does not match, into what callers can tell apart.
+// failed wraps the error of a request, or of a check in its place. The errors of this
+// package begin with its name already.
+func failed(fm FieldManager, err error) error {
+	var conflict *ConflictError
+	if err = explain(err); errors.As(err, &conflict) || errors.Is(err, ErrUIDMismatch) {
+		return fmt.Errorf("%w: apply as %q", err, fm)
+	}
+	return fmt.Errorf("ssa: apply as %q: %w", fm, err)
+}
+
+// explain makes a conflict about fields a *ConflictError, and both responses about
+// a uid an ErrUIDMismatch.
 func explain(err error) error {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -177,7 +128,7 @@ func explain(err error) error {
 		case cause.Type == metav1.CauseTypeFieldManagerConflict:
 			conflicts = append(conflicts, Conflict{Field: cause.Field, Manager: manager(cause.Message)})
 		case s.Reason == metav1.StatusReasonInvalid && cause.Field == "metadata.uid":
-			// The name was taken again: the uid would have to change.
+			// Another object has the name, and the apply would change its uid.
 			return fmt.Errorf("%w: %w", ErrUIDMismatch, err)
 		}
 	}
@@ -188,13 +139,13 @@ func explain(err error) error {
 		})
 		return &ConflictError{Conflicts: conflicts, Err: err}
 	case s.Reason == metav1.StatusReasonConflict && strings.Contains(s.Message, "uid mismatch"):
-		// There is no object of that name, and the API has nothing but the text to say so.
+		// No object has the name. Only the message of the response tells that.
 		return fmt.Errorf("%w: %w", ErrUIDMismatch, err)
 	}
 	return err
 }
 
-// manager finds the name in a cause's message: conflict with "name" using v1 at ...
+// manager finds the name in the message of a cause: conflict with "name" using v1 at ...
 func manager(message string) string {
 	_, rest, _ := strings.Cut(message, "conflict with ")
 	quoted, err := strconv.QuotedPrefix(rest)

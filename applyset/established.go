@@ -1,4 +1,4 @@
-package ssa
+package applyset
 
 import (
 	"cmp"

@@ -1,8 +1,9 @@
-package ssa
+package applyset
 
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/validate/content"
@@ -18,21 +20,24 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/dynamic"
+
+	"github.com/controllerkit/controllerkit/internal/apply"
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// ErrNotTried is wrapped by the [ObjectError] of an object that no request was made
-// for, because the batch stopped before.
-var ErrNotTried = errors.New("ssa: not tried")
+// ErrNotTried is wrapped by the [ObjectError] of an object for which the batch made no
+// request, because it stopped before.
+var ErrNotTried = errors.New("applyset: not tried")
 
-// errDeleting is about a Namespace or CustomResourceDefinition that was applied, and is
-// going with all that would be created in it.
-var errDeleting = errors.New("it is being deleted: apply again when it is gone")
+// errDeleting is the error of a Namespace or CustomResourceDefinition that was applied
+// while its deletion waits for a finalizer. New objects in it would be deleted too.
+var errDeleting = errors.New("it is being deleted: apply again after the deletion")
 
-// ObjectError says what went wrong with one object of a [Batch].
+// ObjectError is the error of one object of a [Batch].
 type ObjectError struct {
-	Index           int // among the objects that the call was given
+	Index           int // the position among the objects of the call
 	Kind            schema.GroupVersionKind
-	Namespace, Name string // "" where there is none
+	Namespace, Name string // "" if the object has none
 	Err             error
 }
 
@@ -42,10 +47,11 @@ func (e *ObjectError) Error() string {
 	if e.Namespace != "" {
 		name = e.Namespace + "/" + e.Name
 	}
-	return fmt.Sprintf("ssa: %s %s (object %d of the batch): %v", cmp.Or(e.Kind.Kind, "object without kind"), cmp.Or(name, "without name"), e.Index, e.Err)
+	text := strings.TrimPrefix(e.Err.Error(), "applyset: ") // of ErrNotTried
+	return fmt.Sprintf("applyset: %s %s (object %d of the batch): %s", cmp.Or(e.Kind.Kind, "object without kind"), cmp.Or(name, "without name"), e.Index, text)
 }
 
-// Unwrap returns what went wrong.
+// Unwrap returns Err.
 func (e *ObjectError) Unwrap() error { return e.Err }
 
 // Batch applies and deletes sets of objects of any kinds. Its methods make requests at
@@ -72,7 +78,7 @@ func (e *ObjectError) Unwrap() error { return e.Err }
 type Batch struct {
 	Client  dynamic.Interface
 	Mapper  meta.RESTMapper // of a discovery client, so that it can ask the API server which kinds there are
-	Manager FieldManager    // who applies; Delete needs none
+	Manager string          // the field manager; Delete needs none
 
 	// Owner becomes the controller of each object that is applied: they are garbage
 	// collected after it. It must have a uid, and be in the namespace of the objects
@@ -129,7 +135,7 @@ func (b *Batch) Delete(ctx context.Context, propagation metav1.DeletionPropagati
 	switch propagation {
 	case metav1.DeletePropagationBackground, metav1.DeletePropagationForeground, metav1.DeletePropagationOrphan:
 	default:
-		return fmt.Errorf("ssa: batch: propagation is %q: pass Background, Foreground or Orphan", propagation)
+		return fmt.Errorf("applyset: propagation is %q: pass Background, Foreground or Orphan", propagation)
 	}
 	r, err := b.plan(objects, true)
 	if err != nil {
@@ -170,11 +176,7 @@ func (b *Batch) apply(ctx context.Context, force bool, objects []any) ([]*unstru
 	if err != nil {
 		return nil, err
 	}
-	client := Dynamic(b.Client, r.mapper)
-	request := func(ctx context.Context, m *member) (err error) {
-		m.answer, err = call(ctx, b.Manager, client.Apply, m.object, force)
-		return err
-	}
+	request := func(ctx context.Context, m *member) error { return b.request(ctx, r, m, force) }
 	r.stage(ctx, r.first, func(ctx context.Context, m *member) error {
 		if err := request(ctx, m); err != nil || m.answer.GetDeletionTimestamp() == nil {
 			return err
@@ -201,6 +203,37 @@ func (b *Batch) apply(ctx context.Context, force bool, objects []any) ([]*unstru
 	return answers, r.err()
 }
 
+// request applies one object.
+func (b *Batch) request(ctx context.Context, r *batchRun, m *member, force bool) (err error) {
+	config := m.object
+	if !force {
+		// The API server does not report all conflicts; see apply.Taken.
+		live, err := b.resource(m).Get(ctx, config.GetName(), metav1.GetOptions{})
+		switch {
+		case err == nil:
+			c, err := apply.Encode(config)
+			if err == nil {
+				err = apply.Taken(b.Manager, c, live)
+			}
+			if err == nil {
+				config, err = apply.Guard(c, config, live, true)
+			}
+			if err != nil {
+				return err
+			}
+		case !kube.IsGone(err, config.GetName()) && !isUnserved(err):
+			return fmt.Errorf("read the object before the apply: %w", err)
+		}
+	}
+	m.answer, err = apply.Dynamic(ctx, func(gvr schema.GroupVersionResource, namespace string) apply.Patcher {
+		return b.resource(m)
+	}, r.mapper, config, metav1.ApplyOptions{FieldManager: b.Manager, Force: force})
+	if err != nil {
+		return fmt.Errorf("apply as %q: %w", b.Manager, err)
+	}
+	return nil
+}
+
 // member is one object of a batch.
 type member struct {
 	object   *unstructured.Unstructured // a copy
@@ -224,18 +257,18 @@ type batchRun struct {
 // if one of them is wrong. The error is about the batch itself.
 func (b *Batch) plan(objects []any, remove bool) (*batchRun, error) {
 	switch {
-	case isNil(b.Client):
-		return nil, errors.New("ssa: batch: Client is nil: set a dynamic client")
-	case isNil(b.Mapper):
-		return nil, errors.New("ssa: batch: Mapper is nil: set a RESTMapper")
+	case kube.IsNil(b.Client):
+		return nil, errors.New("applyset: Client is nil: set a dynamic client")
+	case kube.IsNil(b.Mapper):
+		return nil, errors.New("applyset: Mapper is nil: set a RESTMapper")
 	case b.Concurrency < 0:
-		return nil, fmt.Errorf("ssa: batch: Concurrency is %d: set how many requests may be under way, or 0", b.Concurrency)
+		return nil, fmt.Errorf("applyset: Concurrency is %d: set how many requests may be under way, or 0", b.Concurrency)
 	case b.CRDTimeout < 0:
-		return nil, fmt.Errorf("ssa: batch: CRDTimeout is %v: set a positive duration, or 0", b.CRDTimeout)
+		return nil, fmt.Errorf("applyset: CRDTimeout is %v: set a positive duration, or 0", b.CRDTimeout)
 	}
 	if !remove {
-		if err := b.Manager.check(); err != nil {
-			return nil, err
+		if err := apply.CheckManager(b.Manager); err != nil {
+			return nil, fmt.Errorf("applyset: Manager: %w", err)
 		}
 		if err := b.checkOwner(); err != nil {
 			return nil, err
@@ -283,23 +316,27 @@ func (b *Batch) plan(objects []any, remove bool) (*batchRun, error) {
 
 // readObject returns the object as unstructured content of its own.
 func readObject(o any, remove bool) (map[string]any, error) {
-	e, err := encodeConfig(o)
+	if kube.IsNil(o) {
+		return nil, errors.New("the object is nil")
+	}
+	encoded, err := json.Marshal(o)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode the object: %w", err)
 	}
 	content := map[string]any{}
-	if err := utiljson.Unmarshal(e.json, &content); err != nil {
-		return nil, fmt.Errorf("ssa: read the object: %w", err)
+	if err := utiljson.Unmarshal(encoded, &content); err != nil {
+		return nil, fmt.Errorf("read the object: %w", err)
 	}
+	u := &unstructured.Unstructured{Object: content}
 	if !remove {
-		return content, e.read(nil)
+		_, err := apply.Encode(u)
+		return content, err
 	}
-	u := unstructured.Unstructured{Object: content}
 	for _, field := range []struct{ name, value string }{
 		{"apiVersion", u.GetAPIVersion()}, {"kind", u.GetKind()}, {"metadata.name", u.GetName()}, {"metadata.uid", string(u.GetUID())},
 	} {
 		if field.value == "" {
-			return content, fmt.Errorf("ssa: %s is empty: pass an object that the API server returned, with its apiVersion and kind", field.name)
+			return content, fmt.Errorf("%s is empty: pass an object that the API server returned, with its apiVersion and kind", field.name)
 		}
 	}
 	return content, nil
@@ -350,12 +387,8 @@ func (b *Batch) place(r *batchRun, m *member, remove bool) error {
 			return fmt.Errorf("metadata.%s is %q: it %s", field.name, field.value, strings.Join(wrong, ", "))
 		}
 	}
-	namespaced := mapping.Scope.Name() == meta.RESTScopeNameNamespace
-	switch namespace := m.object.GetNamespace(); {
-	case namespaced && namespace == "":
-		return errors.New("metadata.namespace is empty: say in which one it lives")
-	case !namespaced && namespace != "":
-		return fmt.Errorf("metadata.namespace is %q, and objects of its kind live in none: leave it out", namespace)
+	if err := apply.CheckScope(mapping, m.object); err != nil {
+		return err
 	}
 	if remove || b.Owner == nil {
 		return nil
@@ -366,23 +399,23 @@ func (b *Batch) place(r *batchRun, m *member, remove bool) error {
 func (b *Batch) checkOwner() error {
 	switch {
 	case b.Owner == nil:
-	case isNil(b.Owner):
-		return errors.New("ssa: batch: Owner is a nil pointer: set an object that the API server returned, or nothing")
+	case kube.IsNil(b.Owner):
+		return errors.New("applyset: Owner is a nil pointer: set an object that the API server returned, or nothing")
 	case b.Owner.GetUID() == "" || b.Owner.GetName() == "":
-		return errors.New("ssa: batch: Owner has no metadata.uid or no metadata.name: set an object that the API server returned")
+		return errors.New("applyset: Owner has no metadata.uid or no metadata.name: set an object that the API server returned")
 	case b.OwnerKind.Version == "" || b.OwnerKind.Kind == "":
-		return fmt.Errorf("ssa: batch: OwnerKind is %q: set the version and the kind of Owner", b.OwnerKind)
+		return fmt.Errorf("applyset: OwnerKind is %q: set the version and the kind of Owner", b.OwnerKind)
 	default:
 		// The garbage collector looks for the owner under this kind and, if that is
 		// namespaced, in the namespace of the object; it deletes what has no owner there.
 		if typed, ok := b.Owner.(interface{ GetObjectKind() schema.ObjectKind }); ok {
 			if kind := typed.GetObjectKind().GroupVersionKind(); kind.Kind != "" && kind.GroupKind() != b.OwnerKind.GroupKind() {
-				return fmt.Errorf("ssa: batch: OwnerKind is %q, and Owner is of the kind %q: set the kind of Owner", b.OwnerKind, kind)
+				return fmt.Errorf("applyset: OwnerKind is %q, and Owner is of the kind %q: set the kind of Owner", b.OwnerKind, kind)
 			}
 		}
 		mapping, err := b.Mapper.RESTMapping(b.OwnerKind.GroupKind(), b.OwnerKind.Version)
 		if err == nil && (mapping.Scope.Name() == meta.RESTScopeNameNamespace) != (b.Owner.GetNamespace() != "") {
-			return fmt.Errorf("ssa: batch: Owner has metadata.namespace %q, and objects of the kind %q are in the scope %s: set an object that the API server returned, and its kind", b.Owner.GetNamespace(), b.OwnerKind, mapping.Scope.Name())
+			return fmt.Errorf("applyset: Owner has metadata.namespace %q, and objects of the kind %q are in the scope %s: set an object that the API server returned, and its kind", b.Owner.GetNamespace(), b.OwnerKind, mapping.Scope.Name())
 		}
 	}
 	return nil
@@ -429,7 +462,7 @@ func (b *Batch) own(object *unstructured.Unstructured) error {
 // stage calls f for the members that have not failed yet, several at a time, and
 // returns when all calls have. After a failure it makes no calls.
 func (r *batchRun) stage(ctx context.Context, members []*member, f func(context.Context, *member) error) {
-	slots := make(chan struct{}, r.concurrency)
+	slots := semaphore.NewWeighted(int64(r.concurrency))
 	var wg sync.WaitGroup
 	for _, m := range members {
 		if m.err != nil {
@@ -439,16 +472,12 @@ func (r *batchRun) stage(ctx context.Context, members []*member, f func(context.
 			m.err = fmt.Errorf("%w: another object has failed", ErrNotTried)
 			continue
 		}
-		select {
-		case slots <- struct{}{}:
-		case <-ctx.Done():
-		}
-		if ctx.Err() != nil {
+		if slots.Acquire(ctx, 1) != nil || ctx.Err() != nil {
 			m.err = fmt.Errorf("%w: %w", ErrNotTried, context.Cause(ctx))
 			continue
 		}
 		wg.Go(func() {
-			defer func() { <-slots }()
+			defer slots.Release(1)
 			m.err = f(ctx, m)
 		})
 	}

@@ -1,4 +1,4 @@
-package ssa_test
+package applyset_test
 
 import (
 	"cmp"
@@ -27,7 +27,7 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/controllerkit/controllerkit/ssa"
+	"github.com/controllerkit/controllerkit/applyset"
 )
 
 // resettable is a mapper that learns kinds when it is reset.
@@ -61,9 +61,9 @@ func object(s string, args ...any) *unstructured.Unstructured {
 }
 
 // objectErrors returns what a batch's error says of each object, by its index.
-func objectErrors(t *testing.T, err error) map[int]*ssa.ObjectError {
+func objectErrors(t *testing.T, err error) map[int]*applyset.ObjectError {
 	t.Helper()
-	all := map[int]*ssa.ObjectError{}
+	all := map[int]*applyset.ObjectError{}
 	if err == nil {
 		return all
 	}
@@ -73,7 +73,7 @@ func objectErrors(t *testing.T, err error) map[int]*ssa.ObjectError {
 	}
 	last := -1
 	for _, err := range joined.Unwrap() {
-		var o *ssa.ObjectError
+		var o *applyset.ObjectError
 		if !errors.As(err, &o) || o.Index <= last {
 			t.Fatalf("error = %v, want one of an object after %d", err, last)
 		}
@@ -98,27 +98,27 @@ func TestBatchBadInput(t *testing.T) {
 	ownerKind := schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
 	tests := []struct {
 		name   string
-		batch  func(*ssa.Batch)
+		batch  func(*applyset.Batch)
 		bad    any // nil means that the batch is bad, and not an object
 		delete bool
 		policy metav1.DeletionPropagation
 		want   string
 	}{
-		{name: "no client", batch: func(b *ssa.Batch) { b.Client = nil }, want: "Client"},
-		{name: "client that is nil", batch: func(b *ssa.Batch) { b.Client = (*dynamic.DynamicClient)(nil) }, want: "Client"},
-		{name: "mapper that is nil", batch: func(b *ssa.Batch) { b.Mapper = (*meta.DefaultRESTMapper)(nil) }, want: "Mapper"},
-		{name: "no mapper", batch: func(b *ssa.Batch) { b.Mapper = nil }, want: "Mapper"},
-		{name: "no manager", batch: func(b *ssa.Batch) { b.Manager = "" }, want: "field manager"},
-		{name: "concurrency", batch: func(b *ssa.Batch) { b.Concurrency = -1 }, want: "Concurrency"},
-		{name: "timeout", batch: func(b *ssa.Batch) { b.CRDTimeout = -1 }, want: "CRDTimeout"},
-		{name: "owner without uid", batch: func(b *ssa.Batch) { b.Owner, b.OwnerKind = &corev1.ConfigMap{}, ownerKind }, want: "Owner has no metadata.uid"},
-		{name: "owner that is nil", batch: func(b *ssa.Batch) { b.Owner, b.OwnerKind = (*corev1.ConfigMap)(nil), ownerKind }, want: "Owner is a nil pointer"},
-		{name: "owner without kind", batch: func(b *ssa.Batch) { b.Owner = owner("a") }, want: "OwnerKind"},
-		{name: "owner of another kind", batch: func(b *ssa.Batch) {
+		{name: "no client", batch: func(b *applyset.Batch) { b.Client = nil }, want: "Client"},
+		{name: "client that is nil", batch: func(b *applyset.Batch) { b.Client = (*dynamic.DynamicClient)(nil) }, want: "Client"},
+		{name: "mapper that is nil", batch: func(b *applyset.Batch) { b.Mapper = (*meta.DefaultRESTMapper)(nil) }, want: "Mapper"},
+		{name: "no mapper", batch: func(b *applyset.Batch) { b.Mapper = nil }, want: "Mapper"},
+		{name: "no manager", batch: func(b *applyset.Batch) { b.Manager = "" }, want: "field manager"},
+		{name: "concurrency", batch: func(b *applyset.Batch) { b.Concurrency = -1 }, want: "Concurrency"},
+		{name: "timeout", batch: func(b *applyset.Batch) { b.CRDTimeout = -1 }, want: "CRDTimeout"},
+		{name: "owner without uid", batch: func(b *applyset.Batch) { b.Owner, b.OwnerKind = &corev1.ConfigMap{}, ownerKind }, want: "Owner has no metadata.uid"},
+		{name: "owner that is nil", batch: func(b *applyset.Batch) { b.Owner, b.OwnerKind = (*corev1.ConfigMap)(nil), ownerKind }, want: "Owner is a nil pointer"},
+		{name: "owner without kind", batch: func(b *applyset.Batch) { b.Owner = owner("a") }, want: "OwnerKind"},
+		{name: "owner of another kind", batch: func(b *applyset.Batch) {
 			b.Owner, b.OwnerKind = object(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"owner","namespace":"a","uid":"o"}}`), ownerKind
 		}, want: `Owner is of the kind "/v1, Kind=Pod"`},
-		{name: "owner that lost its namespace", batch: func(b *ssa.Batch) { b.Owner, b.OwnerKind = owner(""), ownerKind }, want: "Owner has metadata.namespace"},
-		{name: "owner with a namespace too many", batch: func(b *ssa.Batch) {
+		{name: "owner that lost its namespace", batch: func(b *applyset.Batch) { b.Owner, b.OwnerKind = owner(""), ownerKind }, want: "Owner has metadata.namespace"},
+		{name: "owner with a namespace too many", batch: func(b *applyset.Batch) {
 			b.Owner, b.OwnerKind = owner("a"), schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}
 		}, want: "Owner has metadata.namespace"},
 		{name: "no propagation", delete: true, want: "propagation"},
@@ -144,23 +144,23 @@ func TestBatchBadInput(t *testing.T) {
 		{name: "a version that is not served", bad: object(`{"apiVersion":"example.com/v2","kind":"Paint","metadata":{"name":"bad","namespace":"a"}}`), want: "apiVersion and kind"},
 		{name: "a kind of the batch without its namespace", bad: object(`{"apiVersion":"example.com/v1","kind":"Paint","metadata":{"name":"bad"}}`), want: "metadata.namespace"},
 		{name: "twice", bad: applycorev1.ConfigMap("one", "a"), want: "object 0 is the same one"},
-		{name: "owner in another namespace", bad: applycorev1.ConfigMap("bad", "b"), batch: func(b *ssa.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: "metadata.ownerReferences"},
-		{name: "namespaced owner of what has none", bad: applycorev1.Namespace("bad"), batch: func(b *ssa.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: "metadata.ownerReferences"},
-		{name: "owner of itself", bad: applycorev1.ConfigMap("owner", "a"), batch: func(b *ssa.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: "metadata.ownerReferences: the object is Owner itself"},
+		{name: "owner in another namespace", bad: applycorev1.ConfigMap("bad", "b"), batch: func(b *applyset.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: "metadata.ownerReferences"},
+		{name: "namespaced owner of what has none", bad: applycorev1.Namespace("bad"), batch: func(b *applyset.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: "metadata.ownerReferences"},
+		{name: "owner of itself", bad: applycorev1.ConfigMap("owner", "a"), batch: func(b *applyset.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: "metadata.ownerReferences: the object is Owner itself"},
 		{
 			name:  "owners that are no list",
 			bad:   object(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"bad","namespace":"a","ownerReferences":{"kind":"Pod"}}}`),
-			batch: func(b *ssa.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: "metadata.ownerReferences is no list",
+			batch: func(b *applyset.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: "metadata.ownerReferences is no list",
 		},
 		{
 			name:  "another controller among nonsense",
 			bad:   object(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"bad","namespace":"a","ownerReferences":[5,{"kind":"Pod","name":"p","uid":"p","controller":true}]}}`),
-			batch: func(b *ssa.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: `metadata.ownerReferences: Pod "p"`,
+			batch: func(b *applyset.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: `metadata.ownerReferences: Pod "p"`,
 		},
 		{
 			name:  "another controller",
 			bad:   object(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"bad","namespace":"a","ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"p","controller":true}]}}`),
-			batch: func(b *ssa.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: `metadata.ownerReferences: Pod "p"`,
+			batch: func(b *applyset.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: `metadata.ownerReferences: Pod "p"`,
 		},
 
 		{name: "delete: nil pointer", delete: true, policy: "Background", bad: none, want: "nil"},
@@ -173,7 +173,7 @@ func TestBatchBadInput(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			client := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
-			b := &ssa.Batch{Client: client, Mapper: batchMapper(), Manager: manager}
+			b := &applyset.Batch{Client: client, Mapper: batchMapper(), Manager: manager}
 			objects := []any{object(cm)}
 			if tt.delete {
 				objects = []any{object(remove)}
@@ -211,13 +211,13 @@ func TestBatchBadInput(t *testing.T) {
 			}
 			all := objectErrors(t, err)
 			for i := range objects {
-				if all[i] == nil || errors.Is(all[i], ssa.ErrNotTried) != (i < bad) || !strings.Contains(all[i].Error(), fmt.Sprintf("(object %d of", i)) {
+				if all[i] == nil || errors.Is(all[i], applyset.ErrNotTried) != (i < bad) || !strings.Contains(all[i].Error(), fmt.Sprintf("(object %d of", i)) {
 					t.Errorf("object %d: error = %v, want ErrNotTried for those before %d, and only for them", i, all[i], bad)
 				}
 			}
 		})
 	}
-	b := &ssa.Batch{Client: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()), Mapper: batchMapper(), Manager: manager}
+	b := &applyset.Batch{Client: dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()), Mapper: batchMapper(), Manager: manager}
 	if answers, err := b.Apply(t.Context()); err != nil || len(answers) != 0 {
 		t.Errorf("no objects: answers %v, error %v", answers, err)
 	}
@@ -277,7 +277,7 @@ func TestBatchOwner(t *testing.T) {
 			client := stub("patch", func(a clienttesting.Action) (runtime.Object, error) {
 				return object("%s", a.(clienttesting.PatchAction).GetPatch()), nil
 			})
-			b := &ssa.Batch{Client: client, Mapper: batchMapper(), Manager: manager, OwnerKind: kind,
+			b := &applyset.Batch{Client: client, Mapper: batchMapper(), Manager: manager, OwnerKind: kind,
 				Owner: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner", Namespace: tt.namespace, UID: "o"}}}
 			answers, err := b.Apply(t.Context(), given)
 			if err != nil {
@@ -334,7 +334,7 @@ func TestBatchStopped(t *testing.T) {
 					client := fakeClient{patch: func(name string) (*unstructured.Unstructured, error) {
 						return object(`{"metadata":{"name":"%s"}}`, name), react(name)
 					}, delete: react}
-					b := &ssa.Batch{Client: client, Mapper: batchMapper(), Manager: manager, Concurrency: concurrency}
+					b := &applyset.Batch{Client: client, Mapper: batchMapper(), Manager: manager, Concurrency: concurrency}
 					want := concurrency
 					if want == 0 {
 						want = 8
@@ -367,7 +367,7 @@ func TestBatchStopped(t *testing.T) {
 							}
 						case tried[name] && (o != nil || !remove && answers[i].GetName() != name):
 							t.Errorf("%s was tried: error %v", name, o)
-						case !tried[name] && (!errors.Is(o, ssa.ErrNotTried) || !errors.Is(o, stop) || !remove && answers[i] != nil):
+						case !tried[name] && (!errors.Is(o, applyset.ErrNotTried) || !errors.Is(o, stop) || !remove && answers[i] != nil):
 							t.Errorf("%s was not tried: error %v", name, o)
 						}
 					}
@@ -478,7 +478,7 @@ func TestBatchWait(t *testing.T) {
 						return w, nil
 					},
 				}
-				b := &ssa.Batch{Client: client, Mapper: batchMapper(), Manager: manager, CRDTimeout: 10 * time.Second}
+				b := &applyset.Batch{Client: client, Mapper: batchMapper(), Manager: manager, CRDTimeout: 10 * time.Second}
 				start := time.Now()
 				ctx, cancel := context.WithTimeoutCause(t.Context(), cmp.Or(tt.stop, time.Hour), errors.New("the lease is lost"))
 				defer cancel()
@@ -503,7 +503,7 @@ func TestBatchWait(t *testing.T) {
 					}
 					return
 				}
-				if len(all) != 2 || !strings.Contains(all[1].Error(), tt.want) || errors.Is(all[1], ssa.ErrNotTried) || !errors.Is(all[0], ssa.ErrNotTried) || second != 0 {
+				if len(all) != 2 || !strings.Contains(all[1].Error(), tt.want) || errors.Is(all[1], applyset.ErrNotTried) || !errors.Is(all[0], applyset.ErrNotTried) || second != 0 {
 					t.Errorf("error %v with %d requests of the second stage, want %s", err, second, tt.want)
 				}
 			})
@@ -518,7 +518,7 @@ func TestBatchReset(t *testing.T) {
 		return object(`{"metadata":{"name":"%s"},"status":{"conditions":[{"type":"Established","status":"True"}]}}`, name), nil
 	}}
 	mapper := batchMapper(paint)
-	b := &ssa.Batch{Client: client, Mapper: mapper, Manager: manager}
+	b := &applyset.Batch{Client: client, Mapper: mapper, Manager: manager}
 	for range 3 {
 		if _, err := b.Apply(t.Context(), object(paintCRD, "example.com", "example.com"), object(`{"apiVersion":"example.com/v1","kind":"Paint","metadata":{"name":"one","namespace":"a"}}`)); err != nil {
 			t.Fatal(err)
@@ -534,7 +534,7 @@ func TestBatchReset(t *testing.T) {
 		return object(`{"metadata":{"name":"%s"},"status":{"conditions":[{"type":"Established","status":"True"}]}}`, name), nil
 	}
 	mapper = batchMapper(paint)
-	b = &ssa.Batch{Client: client, Mapper: mapper, Manager: manager}
+	b = &applyset.Batch{Client: client, Mapper: mapper, Manager: manager}
 	if _, err := b.Apply(ctx, object(paintCRD, "example.com", "example.com")); err != nil || mapper.resets != 0 {
 		t.Errorf("the context ended: %d resets, error %v", mapper.resets, err)
 	}
@@ -581,7 +581,7 @@ func TestBatchAgain(t *testing.T) {
 				}}
 				mapper := batchMapper(schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Paint"})
 				mapper.Reset()
-				b := &ssa.Batch{Client: client, Mapper: mapper, Manager: manager}
+				b := &applyset.Batch{Client: client, Mapper: mapper, Manager: manager}
 				ctx, cancel := context.WithTimeout(t.Context(), cmp.Or(tt.stop, time.Hour))
 				defer cancel()
 				objects := []any{object(`{"apiVersion":"example.com/v1","kind":"Paint","metadata":{"name":"one","namespace":"a"}}`), applycorev1.ConfigMap("two", "a")}
@@ -619,7 +619,7 @@ func TestBatchAgainStopped(t *testing.T) {
 			}
 			return nil, apierrors.NewInvalid(schema.GroupKind{}, name, nil)
 		}}
-		b := &ssa.Batch{Client: client, Mapper: batchMapper(), Manager: manager, Concurrency: 1}
+		b := &applyset.Batch{Client: client, Mapper: batchMapper(), Manager: manager, Concurrency: 1}
 		paint := `{"apiVersion":"example.com/v1","kind":"Paint","metadata":{"name":"%s","namespace":"a"}}`
 		_, err := b.Apply(ctx, object(paint, "one"), object(paint, "two"), object(paintCRD, "example.com", "example.com"))
 		if all := objectErrors(t, err); tries != 3 || !apierrors.IsInvalid(all[0]) || !apierrors.IsInvalid(all[1]) {
@@ -639,10 +639,10 @@ func TestBatchTerminating(t *testing.T) {
 		}
 		return object(`{"metadata":{"name":"%s","deletionTimestamp":"2020-01-01T00:00:00Z"}}`, name), nil
 	}}
-	b := &ssa.Batch{Client: client, Mapper: batchMapper(), Manager: manager}
+	b := &applyset.Batch{Client: client, Mapper: batchMapper(), Manager: manager}
 	answers, err := b.Apply(t.Context(), applycorev1.ConfigMap("one", "a"), applycorev1.Namespace("a"))
 	all := objectErrors(t, err)
-	if len(all) != 2 || !errors.Is(all[0], ssa.ErrNotTried) || !strings.Contains(all[1].Error(), "being deleted") || answers[1] != nil || second != 0 {
+	if len(all) != 2 || !errors.Is(all[0], applyset.ErrNotTried) || !strings.Contains(all[1].Error(), "being deleted") || answers[1] != nil || second != 0 {
 		t.Errorf("answers %v with %d requests of the second stage, error %v", answers, second, err)
 	}
 }
@@ -654,7 +654,7 @@ func TestBatchDeleteUnserved(t *testing.T) {
 	unserved := apierrors.NewGenericServerResponse(404, "DELETE", schema.GroupResource{}, "", "404 page not found", 0, true)
 	mapper := batchMapper(schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Paint"}, schema.GroupVersionKind{Group: "example.com", Version: "v3", Kind: "Paint"})
 	mapper.Reset()
-	b := &ssa.Batch{Client: fakeClient{delete: func(string) error { return unserved }}, Mapper: mapper}
+	b := &applyset.Batch{Client: fakeClient{delete: func(string) error { return unserved }}, Mapper: mapper}
 	for version, want := range map[string]string{"v1": "", "v3": "does not serve example.com/v3"} {
 		crd := object(paintCRD, "example.com", "example.com")
 		crd.SetUID("u")
@@ -670,7 +670,7 @@ func TestBatchDeleteUnserved(t *testing.T) {
 			}
 			return apierrors.NewNotFound(schema.GroupResource{}, name)
 		}}
-		err = (&ssa.Batch{Client: client, Mapper: mapper}).Delete(t.Context(), metav1.DeletePropagationBackground, paint, crd)
+		err = (&applyset.Batch{Client: client, Mapper: mapper}).Delete(t.Context(), metav1.DeletePropagationBackground, paint, crd)
 		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s, and its CustomResourceDefinition: error %v, want %q", version, err, want)
 		}
@@ -702,7 +702,7 @@ func TestBatchDeleteConflict(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			b := &ssa.Batch{Client: fakeClient{delete: func(string) error { return conflict }, get: tt.get}, Mapper: batchMapper()}
+			b := &applyset.Batch{Client: fakeClient{delete: func(string) error { return conflict }, get: tt.get}, Mapper: batchMapper()}
 			err := b.Delete(t.Context(), metav1.DeletePropagationOrphan, applycorev1.ConfigMap("one", "a").WithUID(types.UID("u")))
 			if !tt.want(err) {
 				t.Errorf("error = %v", err)

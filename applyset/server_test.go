@@ -1,4 +1,4 @@
-package ssa_test
+package applyset_test
 
 import (
 	"context"
@@ -22,12 +22,13 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 
+	"github.com/controllerkit/controllerkit/applyset"
 	"github.com/controllerkit/controllerkit/controllertest/fault"
 	"github.com/controllerkit/controllerkit/internal/testserver"
-	"github.com/controllerkit/controllerkit/ssa"
 )
 
 var (
@@ -52,7 +53,7 @@ func newArena(t *testing.T) arena {
 	// The name of a namespace that is there is one that nobody else has.
 	name := testserver.Namespace(t) + "-batch"
 	w := arena{Interface: client, name: name, group: name + ".example.com"}
-	w.user = limited(t, "",
+	w.user = testserver.Limited(t, "",
 		rbacv1.PolicyRule{APIGroups: []string{"", w.group}, Resources: []string{"namespaces", "configmaps", "paints"}, Verbs: []string{"create", "patch", "delete", "get"}},
 		rbacv1.PolicyRule{APIGroups: []string{crdResource.Group}, Resources: []string{crdResource.Resource}, Verbs: []string{"create", "patch", "delete", "get", "watch"}},
 	)
@@ -86,7 +87,7 @@ func (w arena) paints() dynamic.ResourceInterface {
 }
 
 // process returns a batch whose requests an incarnation can see and spoil.
-func (w arena) process(t *testing.T, on func(*fault.Op) fault.Fault) (*ssa.Batch, *fault.Incarnation) {
+func (w arena) process(t *testing.T, on func(*fault.Op) fault.Fault) (*applyset.Batch, *fault.Incarnation) {
 	t.Helper()
 	process, err := fault.New(w.user, on, nil)
 	if err != nil {
@@ -97,7 +98,7 @@ func (w arena) process(t *testing.T, on func(*fault.Op) fault.Fault) (*ssa.Batch
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &ssa.Batch{Client: client, Mapper: batchMapper(w.kind()), Manager: manager}, process
+	return &applyset.Batch{Client: client, Mapper: batchMapper(w.kind()), Manager: manager}, process
 }
 
 // Everything is applied, whatever the order in which it is given, and nothing of the
@@ -241,11 +242,11 @@ func TestServerBatchErrors(t *testing.T) {
 	)
 	answers, err := b.TryApply(t.Context(), objects...)
 	all := objectErrors(t, err)
-	var conflict *ssa.ConflictError
-	if !errors.As(all[0], &conflict) || conflict.Conflicts[0].Manager != "painter" || conflict.Conflicts[0].Field != ".data.color" {
-		t.Errorf("object 0: error %v, want a ConflictError", all[0])
+	cause, ok := apierrors.StatusCause(all[0], metav1.CauseTypeFieldManagerConflict)
+	if !ok || !apierrors.IsConflict(all[0]) || cause.Field != ".data.color" || !strings.Contains(cause.Message, `"painter"`) {
+		t.Errorf("object 0: error %v, want a conflict", all[0])
 	}
-	if all[5] == nil || !strings.Contains(all[5].Error(), "date") || !apierrors.IsNotFound(all[6]) || !errors.Is(all[7], ssa.ErrUIDMismatch) || len(all) != 4 {
+	if all[5] == nil || !strings.Contains(all[5].Error(), "date") || !apierrors.IsNotFound(all[6]) || !apierrors.IsConflict(all[7]) || len(all) != 4 {
 		t.Errorf("error %v", err)
 	}
 	for i := range objects {
@@ -270,7 +271,7 @@ func TestServerBatchErrors(t *testing.T) {
 		t.Errorf("error %v, answers %v", err, answers)
 	}
 	for i := range 3 {
-		if !errors.Is(all[i], ssa.ErrNotTried) {
+		if !errors.Is(all[i], applyset.ErrNotTried) {
 			t.Errorf("object %d: error %v, want ErrNotTried", i, all[i])
 		}
 	}
@@ -344,7 +345,7 @@ func TestServerBatchWait(t *testing.T) {
 				}
 				return
 			}
-			if applied || len(all) != 3 || !errors.Is(all[0], ssa.ErrNotTried) || !errors.Is(all[1], ssa.ErrNotTried) || !strings.Contains(all[2].Error(), tt.want) {
+			if applied || len(all) != 3 || !errors.Is(all[0], applyset.ErrNotTried) || !errors.Is(all[1], applyset.ErrNotTried) || !strings.Contains(all[2].Error(), tt.want) {
 				t.Errorf("applied %v, error %v, want %s", applied, err, tt.want)
 			}
 		})
@@ -464,7 +465,7 @@ func TestServerBatchStopped(t *testing.T) {
 	})
 	t.Cleanup(process.Hold(crdResource.GroupResource().String()))
 	_, err := b.Apply(ctx, object(paintCRD, w.group, w.group), applycorev1.ConfigMap("one", w.name))
-	if all := objectErrors(t, err); !errors.Is(all[0], stop) || !strings.Contains(all[0].Error(), "not established") || !errors.Is(all[1], ssa.ErrNotTried) {
+	if all := objectErrors(t, err); !errors.Is(all[0], stop) || !strings.Contains(all[0].Error(), "not established") || !errors.Is(all[1], applyset.ErrNotTried) {
 		t.Errorf("stopped: error %v", err)
 	}
 
@@ -482,7 +483,7 @@ func TestServerBatchStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = b.Apply(t.Context(), applycorev1.Namespace(w.name), applycorev1.ConfigMap("one", w.name))
-	if all := objectErrors(t, err); all[0] == nil || !strings.Contains(all[0].Error(), "being deleted") || !errors.Is(all[1], ssa.ErrNotTried) {
+	if all := objectErrors(t, err); all[0] == nil || !strings.Contains(all[0].Error(), "being deleted") || !errors.Is(all[1], applyset.ErrNotTried) {
 		t.Errorf("being deleted: error %v", err)
 	}
 }
@@ -555,7 +556,7 @@ func TestServerBatchCrash(t *testing.T) {
 				}
 			})
 			// life runs a flow to its end through a death at its at'th write.
-			life := func(flow func(*ssa.Batch) error) {
+			life := func(flow func(*applyset.Batch) error) {
 				t.Helper()
 				dies := at > 0
 				for run := 0; ; run++ {
@@ -593,13 +594,13 @@ func TestServerBatchCrash(t *testing.T) {
 				}
 			}
 			var answers []*unstructured.Unstructured
-			life(func(b *ssa.Batch) (err error) {
+			life(func(b *applyset.Batch) (err error) {
 				answers, err = b.Apply(t.Context(), w.objects(objects)...)
 				return err
 			})
 			stop()
 			wg.Wait()
-			life(func(b *ssa.Batch) (err error) { // what the second writer wrote last
+			life(func(b *applyset.Batch) (err error) { // what the second writer wrote last
 				answers, err = b.Apply(t.Context(), w.objects(objects)...)
 				return err
 			})
@@ -614,7 +615,9 @@ func TestServerBatchCrash(t *testing.T) {
 			for _, a := range answers {
 				given = append(given, a)
 			}
-			life(func(b *ssa.Batch) error { return b.Delete(t.Context(), metav1.DeletePropagationBackground, given...) })
+			life(func(b *applyset.Batch) error {
+				return b.Delete(t.Context(), metav1.DeletePropagationBackground, given...)
+			})
 			if left := w.state(t); len(left) != 0 {
 				t.Errorf("crash at write %d, lost %v: deleted, there is %v", at, lost, left)
 			}
@@ -660,13 +663,13 @@ func TestServerBatchDiscovery(t *testing.T) {
 //
 // Proves A29.
 func TestServerBatchOwner(t *testing.T) {
-	s := newServer(t)
 	client, err := dynamic.NewForConfig(testserver.Config(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	maps := s.CoreV1().ConfigMaps(s.namespace)
-	b := &ssa.Batch{Client: client, Mapper: batchMapper(), Manager: manager, OwnerKind: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}}
+	namespace := testserver.Namespace(t)
+	maps := kubernetes.NewForConfigOrDie(testserver.Config(t)).CoreV1().ConfigMaps(namespace)
+	b := &applyset.Batch{Client: client, Mapper: batchMapper(), Manager: manager, OwnerKind: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}}
 	var owners []metav1.Object
 	for _, name := range []string{"first", "second"} {
 		owner, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
@@ -676,7 +679,7 @@ func TestServerBatchOwner(t *testing.T) {
 		owners = append(owners, owner)
 	}
 	b.Owner = owners[0]
-	answers, err := b.Apply(t.Context(), configMaps(2, s.namespace)...)
+	answers, err := b.Apply(t.Context(), configMaps(2, namespace)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -687,7 +690,7 @@ func TestServerBatchOwner(t *testing.T) {
 	}
 	taker := *b
 	taker.Owner, taker.Manager = owners[1], "example.org/fashion"
-	_, err = taker.Apply(t.Context(), configMaps(3, s.namespace)...)
+	_, err = taker.Apply(t.Context(), configMaps(3, namespace)...)
 	all := objectErrors(t, err)
 	if len(all) != 2 || !apierrors.IsInvalid(all[0]) || !apierrors.IsInvalid(all[1]) {
 		t.Errorf("another controller: error %v, want two Invalid", err)

@@ -1,4 +1,4 @@
-package ssa_test
+package applyset_test
 
 import (
 	"context"
@@ -14,12 +14,12 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/controllerkit/controllerkit/ssa"
+	"github.com/controllerkit/controllerkit/applyset"
 )
 
 // exampleBatch stands for a dynamic client, which is a fake that answers an apply with
 // what is applied, and a mapper of a discovery client.
-func exampleBatch(objects ...runtime.Object) *ssa.Batch {
+func exampleBatch(objects ...runtime.Object) *applyset.Batch {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, meta.RESTScopeNamespace)
 	mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}, meta.RESTScopeRoot)
@@ -28,7 +28,7 @@ func exampleBatch(objects ...runtime.Object) *ssa.Batch {
 		o, err := runtime.Decode(unstructured.UnstructuredJSONScheme, a.(clienttesting.PatchAction).GetPatch())
 		return true, o, err
 	})
-	return &ssa.Batch{Client: client, Mapper: mapper, Manager: "example.com/colors"}
+	return &applyset.Batch{Client: client, Mapper: mapper, Manager: "example.com/colors"}
 }
 
 func ExampleBatch_Apply() {
@@ -55,9 +55,9 @@ func ExampleBatch_TryApply() {
 	// All errors, and not the first one alone:
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, err := range all.Unwrap() {
-			var o *ssa.ObjectError
+			var o *applyset.ObjectError
 			if errors.As(err, &o) {
-				fmt.Println(o.Kind.Kind, o.Name, "at", o.Index, "not tried:", errors.Is(err, ssa.ErrNotTried))
+				fmt.Println(o.Kind.Kind, o.Name, "at", o.Index, "not tried:", errors.Is(err, applyset.ErrNotTried))
 			}
 		}
 	}

@@ -1,15 +1,23 @@
-package ssa_test
+package applyset_test
 
 import (
 	"context"
+	"errors"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/dynamic"
 )
+
+const manager = "example.com/colors"
+
+var errBoom = errors.New("boom")
+
+type config = applycorev1.ConfigMapApplyConfiguration
 
 // fakeClient answers what a test says, at the same time where it is asked so:
 // client-go's fake holds a lock while it reacts.

@@ -1,0 +1,141 @@
+package apply
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Taken returns an error like the API server's for a conflict if an apply without force
+// would remove fields of other managers. It needs live and its managedFields.
+//
+// The API server reports a conflict if the value of an owned field changes. It reports
+// none if a map with owned members becomes a scalar or a list, or a list with owned items
+// something else, as fields without a type in their schema can: the owned fields are
+// then removed, and have no new value. Taken reports those.
+//
+// Taken does not know whether the apply is to the main resource or to the status. It
+// also compares the fields that the API server ignores.
+func Taken(manager string, c *Config, live metav1.Object) error {
+	if c.forest == nil {
+		return c.wrong("size", "is %w with live: apply it in parts", errLarge)
+	}
+	if len(live.GetManagedFields()) == 0 {
+		return errors.New("metadata.managedFields of live is empty: pass an object whose managedFields no transform removed")
+	}
+	t := taker{decider: &decider{forest: c.forest}}
+	defer func(n int) { c.forest.nodes = c.forest.nodes[:n] }(len(c.forest.nodes))
+	c.forest.steps = 0
+	for _, e := range live.GetManagedFields() {
+		if e.FieldsV1 == nil || isOwn(&e, manager, "") || isOwn(&e, manager, "status") {
+			continue
+		}
+		owned, err := t.parse(e.FieldsV1.GetRawString())
+		if err != nil {
+			return fmt.Errorf("metadata.managedFields of live: the fields of %q: %w", e.Manager, err)
+		}
+		t.message = "conflict with " + strconv.Quote(e.Manager)
+		if e.Operation == metav1.ManagedFieldsOperationUpdate {
+			t.message += " using " + e.APIVersion
+		}
+		t.path = ""
+		t.compare(c.root, owned)
+		if t.steps > maxSteps {
+			return fmt.Errorf("metadata.managedFields of live: the fields of %q are %w", e.Manager, errLarge)
+		}
+	}
+	if len(t.causes) == 0 {
+		return nil
+	}
+	return apierrors.NewApplyConflict(t.causes, fmt.Sprintf("Apply failed with %d conflicts: the configuration would remove fields of other managers", len(t.causes)))
+}
+
+// maxCauses bounds the size of the error.
+const maxCauses = 64
+
+type taker struct {
+	*decider
+	path    string
+	message string
+	causes  []metav1.StatusCause
+}
+
+// compare reports the fields of the configuration whose kind is not that of the value
+// in which another manager owns something.
+func (t *taker) compare(config, owned int32) {
+	holdsMembers, holdsItems := false, false
+	for o := t.nodes[owned].child; o != 0 && t.spend(1); o = t.nodes[o].next {
+		isMember := strings.HasPrefix(t.nodes[o].key, "f:")
+		holdsMembers = holdsMembers || isMember
+		holdsItems = holdsItems || !isMember && t.nodes[o].key != "."
+	}
+	kind := t.nodes[config].kind
+	switch {
+	case config == 0 || !holdsMembers && !holdsItems:
+	case holdsMembers && kind != object || holdsItems && kind != list:
+		cause := metav1.StatusCause{Type: metav1.CauseTypeFieldManagerConflict, Message: t.message, Field: t.path}
+		if len(t.causes) < maxCauses && !slices.Contains(t.causes, cause) {
+			t.causes = append(t.causes, cause)
+		}
+	case kind == object:
+		hint := int32(0)
+		for c := t.nodes[config].child; c != 0 && t.spend(1); c = t.nodes[c].next {
+			name := t.nodes[c].key
+			if o := t.member(owned, hint, "f:", name); o != 0 {
+				hint = o
+				t.at("."+name, func() { t.compare(c, o) })
+			}
+		}
+	default:
+		for o := t.nodes[owned].child; o != 0 && t.spend(1); o = t.nodes[o].next {
+			if t.nodes[o].n == 0 || !strings.HasPrefix(t.nodes[o].key, "k:") {
+				continue // owned without members
+			}
+			key, err := t.parse(t.nodes[o].key[2:])
+			if err != nil {
+				continue // the API server does not store one
+			}
+			for c := t.nodes[config].child; c != 0 && t.spend(1); c = t.nodes[c].next {
+				if t.maybeKeyed(key, c) {
+					t.at(t.element(key), func() { t.compare(c, o) })
+				}
+			}
+		}
+	}
+}
+
+func (t *taker) at(step string, f func()) {
+	before := t.path
+	t.path += step
+	f()
+	t.path = before
+}
+
+// maybeKeyed reports whether an item can have the key. The schema can have a default
+// for a part that the item omits.
+func (t *taker) maybeKeyed(key, item int32) bool {
+	for k := t.nodes[key].child; k != 0; k = t.nodes[k].next {
+		if part := t.member(item, 0, "", t.nodes[k].key); part != 0 && !t.equal(k, part) {
+			return false
+		}
+	}
+	return t.nodes[item].kind == object
+}
+
+// element writes a key as the API server does in a conflict.
+func (t *taker) element(key int32) string {
+	var parts []string
+	for k := t.nodes[key].child; k != 0; k = t.nodes[k].next {
+		value := t.nodes[k].value
+		if t.nodes[k].kind == text {
+			value = strconv.Quote(value)
+		}
+		parts = append(parts, t.nodes[k].key+"="+value)
+	}
+	return "[" + strings.Join(parts, ",") + "]"
+}

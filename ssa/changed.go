@@ -1,0 +1,184 @@
+package ssa
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit/internal/apply"
+	"github.com/controllerkit/controllerkit/internal/kube"
+)
+
+// ApplyChanged is Apply if config would change live. Otherwise it returns live, the same
+// pointer, without a request. applied reports whether it made a successful request.
+//
+// live is the object as the caller knows it, usually from a lister. If live is nil,
+// ApplyChanged applies, and creates the object if it does not exist. Otherwise the apply
+// carries the uid of live: if that object is gone, the error is [ErrUIDMismatch], and
+// ApplyChanged does not create it again. A live object of another kind, name or
+// namespace than config is an error.
+//
+// The decision needs the managedFields of live; without them ApplyChanged always
+// applies. extract is the generated ExtractX function of the kind. It decides about
+// atomic fields, such as the selector of a Deployment. If it is nil, ApplyChanged
+// applies configurations with such fields. The first call of an extract function in a
+// process parses the schemas of all built-in types.
+//
+// If ApplyChanged cannot tell whether config would change live, it applies. If the
+// apply then changes nothing, the next call applies again. A [Memory] prevents that.
+//
+// A uid or resourceVersion in config is a precondition: if live does not meet it,
+// ApplyChanged applies, and the API server rejects the apply.
+func ApplyChanged[T metav1.Object, C any](ctx context.Context, fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C, live T, extract func(live T, fieldManager string) (C, error)) (response T, applied bool, err error) {
+	var none *Memory[T, C]
+	return none.ApplyChanged(ctx, fm, request, config, live, extract)
+}
+
+// Memory remembers applies that changed nothing, so that [Memory.ApplyChanged] does not
+// repeat them. A controller has one Memory for each kind that it applies.
+//
+// The API server changes the resourceVersion at each apply of some configurations,
+// without any other change, for example if it does not store an empty list. The event of
+// that change brings the controller back, and without a Memory it applies again, in an
+// endless loop.
+//
+// The zero Memory is empty and ready. It is safe for concurrent use and must not be
+// copied. All its objects must come from one cluster.
+type Memory[T metav1.Object, C any] struct {
+	// Objects is the number of objects that the Memory holds. If it is full, it
+	// forgets an arbitrary object. One object takes about 200 bytes. 0 means 4096.
+	Objects int
+
+	mu   sync.Mutex // guards seen
+	seen map[memoryKey]noop
+}
+
+type memoryKey struct {
+	uid     types.UID
+	manager FieldManager
+}
+
+// noop is an apply that changed nothing.
+type noop struct {
+	sum [sha256.Size]byte // of the configuration and the object
+	at  time.Time
+}
+
+// trusted is how long a Memory relies on an apply that changed nothing. The schema of
+// the kind can change, and then the same apply changes something.
+const trusted = 10 * time.Minute
+
+// ApplyChanged is [ApplyChanged], except that it skips an apply that changed nothing
+// within the last ten minutes, until the configuration changes, or the object other than
+// its status. If live has no managedFields, it compares the values of live alone.
+func (m *Memory[T, C]) ApplyChanged(ctx context.Context, fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C, live T, extract func(live T, fieldManager string) (C, error)) (response T, applied bool, err error) {
+	c, err := encode(fm, request, config)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return response, false, err
+	}
+	if kube.IsNil(live) {
+		response, err = call(ctx, fm, request, config, true)
+		return response, err == nil, err
+	}
+	if err := c.Match(live); err != nil {
+		return response, false, prefixed(err)
+	}
+	unchanged, why := apply.Unchanged(string(fm), c, live, extract)
+	if unchanged {
+		return live, false, nil
+	}
+	// The API server decides about preconditions, so a Memory does not.
+	remembers := m != nil && live.GetUID() != "" && (c.UID == "" || c.UID == string(live.GetUID())) && c.ResourceVersion == ""
+	key := memoryKey{live.GetUID(), fm}
+	var before [sha256.Size]byte
+	if remembers {
+		if before, remembers = sum(c, live, live); remembers && m.remembers(key, before) {
+			return live, false, nil
+		}
+	}
+	klog.FromContext(ctx).V(4).Info("Applying", "fieldManager", string(fm), "namespace", live.GetNamespace(), "name", live.GetName(), "because", why)
+	if config, err = apply.Guard(c, config, live, false); err != nil {
+		return response, false, prefixed(err)
+	}
+	if response, err = call(ctx, fm, request, config, true); err != nil {
+		return response, false, err
+	}
+	if remembers && !kube.IsNil(response) {
+		if after, ok := sum(c, response, live); ok && after == before {
+			m.remember(key, before)
+		}
+	}
+	return response, true, nil
+}
+
+// sum hashes a configuration and all of an object that an apply of the configuration
+// depends on. That includes the owners of fields, unless live lacks them, and excludes
+// the status, unless the configuration has one.
+func sum[T metav1.Object](c *apply.Config, obj, live T) (sum [sha256.Size]byte, ok bool) {
+	var encoded []byte
+	var err error
+	if u, ok := any(obj).(interface{ UnstructuredContent() map[string]any }); ok {
+		encoded, err = json.Marshal(u.UnstructuredContent())
+	} else {
+		encoded, err = json.Marshal(obj)
+	}
+	var content, metadata, config map[string]json.RawMessage
+	for _, err := range []error{err, json.Unmarshal(encoded, &content), json.Unmarshal(content["metadata"], &metadata), json.Unmarshal([]byte(c.JSON), &config)} {
+		if err != nil {
+			return sum, false
+		}
+	}
+	for _, name := range []string{"resourceVersion", "generation", "managedFields"} {
+		delete(metadata, name)
+	}
+	for _, name := range []string{"apiVersion", "kind", "metadata"} { // typed clients return no kind, and caches can set it
+		delete(content, name)
+	}
+	if _, ok := config["status"]; !ok {
+		delete(content, "status")
+	}
+	var owners []string
+	for _, e := range obj.GetManagedFields() {
+		if len(live.GetManagedFields()) > 0 && e.Subresource != "status" && e.FieldsV1 != nil {
+			// An apply that changes nothing can change the times, and with them the order.
+			owners = append(owners, fmt.Sprintf("%q %q %q %q %s", e.Manager, e.Operation, e.APIVersion, e.Subresource, e.FieldsV1.GetRawString()))
+		}
+	}
+	slices.Sort(owners)
+	all, err := json.Marshal([]any{c.JSON, content, metadata, owners})
+	return sha256.Sum256(all), err == nil
+}
+
+func (m *Memory[T, C]) remembers(key memoryKey, sum [sha256.Size]byte) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, ok := m.seen[key]
+	return ok && n.sum == sum && time.Since(n.at) < trusted
+}
+
+func (m *Memory[T, C]) remember(key memoryKey, sum [sha256.Size]byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.seen == nil {
+		m.seen = map[memoryKey]noop{}
+	}
+	if _, known := m.seen[key]; !known && len(m.seen) >= max(cmp.Or(m.Objects, 4096), 1) {
+		for other := range m.seen {
+			delete(m.seen, other)
+			break
+		}
+	}
+	m.seen[key] = noop{sum: sum, at: time.Now()}
+}

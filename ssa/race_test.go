@@ -1,0 +1,5 @@
+//go:build race
+
+package ssa_test
+
+const raceEnabled = true
