@@ -30,6 +30,8 @@
 //     only after a clean cleanup
 //   - [github.com/controllerkit/controllerkit/status]: conditions; one write or none
 //   - [github.com/controllerkit/controllerkit/ssa]: server-side apply that skips no-ops
+//   - [github.com/controllerkit/controllerkit/applyset]: a set of objects of any kinds:
+//     apply in stages, delete
 //   - [github.com/controllerkit/controllerkit/owner]: controller references; adopt and
 //     release by labels
 //   - [github.com/controllerkit/controllerkit/external]: one external thing for each

@@ -31,7 +31,7 @@ var update = flag.Bool("update", false, "write the golden files of the exported 
 // library lists the packages that users import.
 func library() []string {
 	return []string{
-		"consistency", "controllertest", "controllertest/cloud", "controllertest/fault", "enqueue", "external", "finalizer", "informer",
+		"applyset", "consistency", "controllertest", "controllertest/cloud", "controllertest/fault", "enqueue", "external", "finalizer", "informer",
 		"leader", "metrics", "owner", "queue", "reconcile", "recorder", "shutdown", "ssa", "status", "watcher",
 	}
 }

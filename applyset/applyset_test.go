@@ -87,7 +87,7 @@ func objectErrors(t *testing.T, err error) map[int]*applyset.ObjectError {
 // request, which names the object and the field. All objects are named at once, also
 // those that nothing was wrong with: they are not tried.
 //
-// Proves A23, A27.
+// Proves AS1, AS5.
 func TestBatchBadInput(t *testing.T) {
 	const cm = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one","namespace":"a"}}`
 	const remove = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one","namespace":"a","uid":"u"}}`
@@ -241,7 +241,7 @@ func stub(verb string, react func(clienttesting.Action) (runtime.Object, error))
 	return client
 }
 
-// TestBatchOwner proves A29.
+// TestBatchOwner proves AS7.
 func TestBatchOwner(t *testing.T) {
 	other := metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "p"}
 	kind := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Paint"}
@@ -306,7 +306,7 @@ func configMaps(n int, namespace string) []any {
 // As many requests as allowed are under way and not one more. When the context ends,
 // those are finished, and of the others it is said that they were not tried.
 //
-// Proves A25.
+// Proves AS3.
 func TestBatchStopped(t *testing.T) {
 	for _, concurrency := range []int{0, 1, 3} {
 		for _, remove := range []bool{false, true} {
@@ -380,7 +380,7 @@ func TestBatchStopped(t *testing.T) {
 // The wait for CustomResourceDefinitions ends with the first event that decides, and
 // survives streams that end.
 //
-// Proves A24.
+// Proves AS2.
 func TestBatchWait(t *testing.T) {
 	const crd = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"paints.example.com","resourceVersion":"%d"%s},"status":{"conditions":[%s]}}`
 	const replaced = `,"uid":"another one"`
@@ -543,7 +543,7 @@ func TestBatchReset(t *testing.T) {
 // An object that the API server does not know the kind of, or does not find valid, is
 // tried a second time if the batch has its CustomResourceDefinition, and once if not.
 //
-// Proves A23, A25.
+// Proves AS1, AS3.
 func TestBatchAgain(t *testing.T) {
 	paints := schema.GroupResource{Group: "example.com", Resource: "paints"}
 	unserved := apierrors.NewGenericServerResponse(404, "PATCH", schema.GroupResource{}, "", "404 page not found", 0, true)
@@ -605,7 +605,7 @@ func TestBatchAgain(t *testing.T) {
 // An object that was tried keeps the error of that, although the context ended before
 // it was tried again.
 //
-// Proves A25.
+// Proves AS3.
 func TestBatchAgainStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -630,7 +630,7 @@ func TestBatchAgainStopped(t *testing.T) {
 
 // A Namespace that is being deleted takes all with it: nothing is applied into it.
 //
-// Proves A24.
+// Proves AS2.
 func TestBatchTerminating(t *testing.T) {
 	second := 0
 	client := fakeClient{patch: func(name string) (*unstructured.Unstructured, error) {
@@ -649,7 +649,7 @@ func TestBatchTerminating(t *testing.T) {
 
 // An API server that does not serve the kind has not looked for the object.
 //
-// Proves A26.
+// Proves AS4.
 func TestBatchDeleteUnserved(t *testing.T) {
 	unserved := apierrors.NewGenericServerResponse(404, "DELETE", schema.GroupResource{}, "", "404 page not found", 0, true)
 	mapper := batchMapper(schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Paint"}, schema.GroupVersionKind{Group: "example.com", Version: "v3", Kind: "Paint"})
@@ -679,7 +679,7 @@ func TestBatchDeleteUnserved(t *testing.T) {
 
 // What a Conflict at a deletion is about is looked up.
 //
-// Proves A26.
+// Proves AS4.
 func TestBatchDeleteConflict(t *testing.T) {
 	conflict := apierrors.NewConflict(schema.GroupResource{}, "one", errBoom)
 	tests := []struct {

@@ -105,7 +105,7 @@ func (w arena) process(t *testing.T, on func(*fault.Op) fault.Fault) (*applyset.
 // second stage before the first one is there. Applied again it changes nothing.
 // Deleted, it goes in the reverse order.
 //
-// Proves A23, A24, A26.
+// Proves AS1, AS2, AS4, AS8.
 func TestServerBatch(t *testing.T) {
 	w := newArena(t)
 	var mu sync.Mutex
@@ -222,7 +222,7 @@ func TestServerBatch(t *testing.T) {
 
 // An object that fails stops no other of its stage, and all of the next one.
 //
-// Proves A23, A25.
+// Proves AS1, AS3, AS9.
 func TestServerBatchErrors(t *testing.T) {
 	w := newArena(t)
 	b, _ := w.process(t, nil)
@@ -288,7 +288,7 @@ func TestServerBatchErrors(t *testing.T) {
 // A CustomResourceDefinition that will not be established, or not in time, is reported
 // and the second stage not begun. One whose events are lost is found all the same.
 //
-// Proves A24.
+// Proves AS2.
 func TestServerBatchWait(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -355,7 +355,7 @@ func TestServerBatchWait(t *testing.T) {
 // Names that were taken are accepted once they are corrected, although the answer to
 // that apply still says that they are taken.
 //
-// Proves A24.
+// Proves AS2.
 func TestServerBatchNames(t *testing.T) {
 	w := newArena(t)
 	b, _ := w.process(t, nil)
@@ -383,7 +383,7 @@ func TestServerBatchNames(t *testing.T) {
 // A CustomResourceDefinition is changed together with objects that need the change: a
 // version, and a field. The API server answers from before the change now and then.
 //
-// Proves A23.
+// Proves AS1.
 func TestServerBatchUpgrade(t *testing.T) {
 	late := 0
 	for range 6 {
@@ -421,7 +421,7 @@ func TestServerBatchUpgrade(t *testing.T) {
 // An object is deleted in a version that is not served any more, with a mapper that
 // does not know that: it is there, and no answer says that it is gone.
 //
-// Proves A26.
+// Proves AS4.
 func TestServerBatchUnserved(t *testing.T) {
 	w := newArena(t)
 	b, _ := w.process(t, nil)
@@ -451,7 +451,7 @@ func TestServerBatchUnserved(t *testing.T) {
 // A context that ends while a CustomResourceDefinition is waited for, and a Namespace
 // that is being deleted, are said as what they are.
 //
-// Proves A24, A25.
+// Proves AS2, AS3.
 func TestServerBatchStopped(t *testing.T) {
 	w := newArena(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -534,7 +534,7 @@ func (w arena) state(t *testing.T) map[string]string {
 // one that does the same: the end is the one without a crash. Meanwhile somebody else
 // writes to the same objects.
 //
-// Proves A28.
+// Proves AS6.
 func TestServerBatchCrash(t *testing.T) {
 	const objects = 4
 	var want map[string]string
@@ -628,7 +628,7 @@ func TestServerBatchCrash(t *testing.T) {
 // With the mapper of a discovery client, which knows the kind of the batch late, a
 // batch is applied at the first try.
 //
-// Proves A24.
+// Proves AS2.
 func TestServerBatchDiscovery(t *testing.T) {
 	a := newArena(t)
 	b, process := a.process(t, nil)
@@ -661,7 +661,7 @@ func TestServerBatchDiscovery(t *testing.T) {
 // What is applied with an owner goes with it, and what has another controller keeps
 // that one.
 //
-// Proves A29.
+// Proves AS7.
 func TestServerBatchOwner(t *testing.T) {
 	client, err := dynamic.NewForConfig(testserver.Config(t))
 	if err != nil {

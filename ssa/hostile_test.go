@@ -3,6 +3,7 @@ package ssa_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"runtime"
@@ -284,4 +285,86 @@ func TestHostileQuantity(t *testing.T) {
 			t.Errorf("%.40q and %.40q: applied = %v, error %v, because %s", tt.config, tt.live, applied, err, *why)
 		}
 	}
+}
+
+// FuzzHostile makes objects that another user could have stored, and holds each
+// decision about them to bounds of time and memory.
+//
+// Proves A11.
+func FuzzHostile(f *testing.F) {
+	for shape := range byte(8) {
+		f.Add(shape, uint32(3), "a", "b")
+		f.Add(shape, uint32(2_000), "x\x00y", "1e999999999")
+		f.Add(shape, uint32(30_000), "\n", "\u2028\x1b")
+	}
+	f.Add(byte(3), uint32(0), "1", "1e-99999999")
+	f.Add(byte(3), uint32(0), "9999-12-31T23:59:59Z", "0000-01-01T00:00:00Z")
+	f.Fuzz(func(t *testing.T, shape byte, n uint32, a, b string) {
+		n %= 100_000
+		size := int(n) % (3<<20/(len(a)+len(b)+8) + 1) // of 3 MiB
+		name := func(s string) func(i int) string { return func(i int) string { return fmt.Sprintf("%s%06x", s, i) } }
+		var config, live any = a, b
+		var fields string
+		switch shape % 8 {
+		case 0: // nested
+			for range size % 5_000 {
+				config, live = map[string]any{a: config}, map[string]any{a: live}
+			}
+			fields = strings.Repeat(`{"f:`+"a"+`":`, size%5_000) + "{}" + strings.Repeat("}", size%5_000)
+		case 1: // maps
+			config, live = numbered(size, "%06x"+strings.ReplaceAll(a, "%", ""), constant(a)), numbered(size, "%06x"+strings.ReplaceAll(a, "%", ""), constant(b))
+			fields = owned(size, func(i int) string { return "f:" + fmt.Sprintf("%06x", i) + strings.ReplaceAll(a, "%", "") })
+		case 2: // sets
+			item := func(s string) func(int) any { return func(i int) any { return name(s)(i) } }
+			config, live = listed(size, item(a)), listed(size, item(b))
+			fields = owned(size, func(i int) string { return "v:" + string(must2(json.Marshal(name(a)(size-1-i)))) })
+		case 3: // texts
+			fields = "{}"
+		case 4: // lists with keys
+			item := func(s string) func(int) any {
+				return func(i int) any { return map[string]any{"name": s, "zone": name(b)(i), a: b} }
+			}
+			config, live = listed(size, item(a)), listed(size, item(a))
+			fields = owned(size, func(i int) string {
+				return "k:" + string(must2(json.Marshal(map[string]any{"name": a, "zone": name(b)(i)})))
+			})
+		case 5: // numbers
+			config, live = listed(size, func(i int) any { return float64(i) + 0.1 }), listed(size, func(i int) any { return int64(i) })
+			fields = owned(size, func(i int) string { return fmt.Sprintf("v:%v", float64(i)+0.1) })
+		case 6: // what is owned as a whole
+			config, live = numbered(size, "a%06x", constant("")), numbered(size, "b%06x", constant(b))
+			fields = "{}"
+		case 7: // any fieldsV1
+			config, live, fields = map[string]any{a: b}, map[string]any{b: a}, b
+		}
+		fields = `{"f:spec":{"f:l":` + fields + `}}`
+		if !json.Valid([]byte(fields)) {
+			return // the API server does not store it
+		}
+		obj := func(v any) *unstructured.Unstructured {
+			return untypedObject(t, "example.com/v1", "Thing", "", `,"spec":`+string(must2(json.Marshal(map[string]any{"l": v}))), "")
+		}
+		c, l := obj(config), obj(live)
+		l.SetUID("u")
+		l.SetManagedFields([]metav1.ManagedFieldsEntry{
+			entry(string(manager), "Apply", "example.com/v1", "", fields), entry("painter", "Apply", "example.com/v1", "", fields),
+		})
+		if len(l.GetManagedFields()) == 0 {
+			return // nested too deep for the API server
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		begin := cpu()
+		request := (&untypedAnswers{answer: l}).Apply
+		_, _, changedErr := ssa.ApplyChanged(t.Context(), manager, request, c, l, nil)
+		_, tryErr := ssa.TryApply(t.Context(), manager, request, c, l)
+		conflict := &ssa.ConflictError{Conflicts: []ssa.Conflict{{Field: ".spec.l", Manager: "painter"}}}
+		_ = errors.As(tryErr, &conflict)
+		conflict.Owners(manager, l)
+		took := cpu() - begin
+		runtime.ReadMemStats(&after)
+		if bytes := after.TotalAlloc - before.TotalAlloc; took > 5*time.Second || bytes > 256<<20 {
+			t.Errorf("%v and %d MiB; errors %v, %v", took, bytes>>20, changedErr, tryErr)
+		}
+	})
 }

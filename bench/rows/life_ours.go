@@ -179,7 +179,9 @@ func (l *ourLife) cleanup(_ context.Context, held finalizer.Held[*widget]) error
 
 // ensureChild takes what a lister has answered.
 func ensureChild[T metav1.Object, C any](
-	ctx context.Context, w *widget, client ssa.Applier[T, C], config C, live T, err error, extract func(T, string) (C, error),
+	ctx context.Context, w *widget, client interface {
+		Apply(context.Context, C, metav1.ApplyOptions) (T, error)
+	}, config C, live T, err error, extract func(T, string) (C, error),
 ) error {
 	switch {
 	case apierrors.IsNotFound(err):
@@ -188,7 +190,7 @@ func ensureChild[T metav1.Object, C any](
 	case !metav1.IsControlledBy(live, w):
 		return fmt.Errorf("%T %s belongs to somebody else", live, live.GetName())
 	}
-	_, _, err = ssa.ApplyChanged(ctx, applier, client, config, live, extract)
+	_, _, err = ssa.ApplyChanged(ctx, applier, client.Apply, config, live, extract)
 	return err
 }
 

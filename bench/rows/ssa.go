@@ -38,14 +38,7 @@ func init() {
 			{Figure: bench.Time, Rival: dryRun, AtMost: 0.2},
 			{Figure: bench.Time, Rival: extraction, AtMost: 0.5},
 		},
-		Pairs: func(ctx context.Context) ([]bench.Pair, func(), error) { return unchangedPairs(ctx, false) },
-	})
-	bench.Register(bench.Row{
-		Name:  "ssa/again",
-		About: "The same decision again, for the same uid, resourceVersion and configuration." + beside,
-		Op:    "decision",
-		Goals: []bench.Goal{{Figure: bench.Time, AtMost: 30e3}},
-		Pairs: func(ctx context.Context) ([]bench.Pair, func(), error) { return unchangedPairs(ctx, true) },
+		Pairs: func(ctx context.Context) ([]bench.Pair, func(), error) { return unchangedPairs(ctx) },
 	})
 }
 
@@ -61,7 +54,7 @@ type deployments struct {
 	live   *appsv1.Deployment
 }
 
-func unchangedPairs(ctx context.Context, again bool) (_ []bench.Pair, _ func(), err error) {
+func unchangedPairs(ctx context.Context) (_ []bench.Pair, _ func(), err error) {
 	a, err := openArena(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -71,7 +64,7 @@ func unchangedPairs(ctx context.Context, again bool) (_ []bench.Pair, _ func(), 
 		return nil, a.stop, err
 	}
 	d := &deployments{client: kube.AppsV1().Deployments(a.namespace), config: bigDeployment(a.namespace)}
-	if d.live, err = ssa.Apply(ctx, applier, d.client, d.config); err != nil {
+	if d.live, err = ssa.Apply(ctx, applier, d.client.Apply, d.config); err != nil {
 		return nil, a.stop, err
 	}
 	bare := d.live.DeepCopy()
@@ -89,7 +82,7 @@ func unchangedPairs(ctx context.Context, again bool) (_ []bench.Pair, _ func(), 
 				return ops, err
 			}
 		}
-		ours := func(ctx context.Context, m *bench.Meter) (int, error) { return d.decide(ctx, m, m.N(n), again) }
+		ours := func(ctx context.Context, m *bench.Meter) (int, error) { return d.decide(ctx, m, m.N(n)) }
 		return bench.Pair{
 			Ours:   bench.Contender{Name: "controllerkit", Run: ours},
 			Theirs: bench.Contender{Name: name, Module: "k8s.io/client-go", Run: measured(theirs)},
@@ -107,20 +100,16 @@ func (refuser) Apply(context.Context, *applyappsv1.DeploymentApplyConfiguration,
 	return nil, errRequest
 }
 
-// decide makes n decisions: about the same object again and again, or about others of
-// its kind.
-func (d *deployments) decide(ctx context.Context, m *bench.Meter, n int, again bool) (int, error) {
-	memory := &ssa.Memory[*appsv1.Deployment, *applyappsv1.DeploymentApplyConfiguration]{}
+// decide makes n decisions about objects of one kind.
+func (d *deployments) decide(ctx context.Context, m *bench.Meter, n int) (int, error) {
 	decide := func(live *appsv1.Deployment) error {
-		_, _, err := memory.ApplyChanged(ctx, applier, refuser{}, d.config, live, applyappsv1.ExtractDeployment)
+		_, _, err := ssa.ApplyChanged(ctx, applier, refuser{}.Apply, d.config, live, applyappsv1.ExtractDeployment)
 		return err
 	}
 	objects := make([]appsv1.Deployment, n)
 	for i := range objects {
 		objects[i] = *d.live
-		if !again {
-			objects[i].UID = types.UID(fmt.Sprint(i))
-		}
+		objects[i].UID = types.UID(fmt.Sprint(i))
 	}
 	failed := decide(d.live)
 	m.Measure(func() {

@@ -76,7 +76,7 @@ func (t *taker) compare(config, owned int32) {
 	}
 	kind := t.nodes[config].kind
 	switch {
-	case config == 0 || !holdsMembers && !holdsItems:
+	case config == 0 || kind == null || !holdsMembers && !holdsItems: // null leaves a map as it is
 	case holdsMembers && kind != object || holdsItems && kind != list:
 		cause := metav1.StatusCause{Type: metav1.CauseTypeFieldManagerConflict, Message: t.message, Field: t.path}
 		if len(t.causes) < maxCauses && !slices.Contains(t.causes, cause) {

@@ -191,7 +191,7 @@ func startReference(ctx context.Context, cfg *rest.Config, env *controllertest.E
 			}
 		}
 		if parent.Annotations["done"] != parent.Data["replicas"] {
-			_, err = ssa.Apply(ctx, referenceManager, client, applycorev1.ConfigMap(key.Name, env.Namespace).
+			_, err = ssa.Apply(ctx, referenceManager, client.Apply, applycorev1.ConfigMap(key.Name, env.Namespace).
 				WithUID(parent.UID).WithAnnotations(map[string]string{"done": parent.Data["replicas"]}))
 		}
 		return reconcile.Result{}, err

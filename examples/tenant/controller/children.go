@@ -55,7 +55,7 @@ func (c *Controller) namespace(ctx context.Context, t *v1alpha1.Tenant, members 
 		config := applycorev1.Namespace(t.Name).
 			WithLabels(map[string]string{TenantLabel: t.Name}).
 			WithOwnerReferences(ownerReference(t))
-		if _, _, err := ssa.ApplyChanged(ctx, manager, c.kube.CoreV1().Namespaces(), config, ns, applycorev1.ExtractNamespace); err != nil {
+		if _, _, err := ssa.ApplyChanged(ctx, manager, c.kube.CoreV1().Namespaces().Apply, config, ns, applycorev1.ExtractNamespace); err != nil {
 			return failed(err, t, "Namespace", t.Name)
 		}
 	}
@@ -149,7 +149,7 @@ type child[T metav1.Object, C any] struct {
 	kind   string
 	memory *ssa.Memory[T, C]
 	client interface {
-		ssa.Applier[T, C]
+		Apply(ctx context.Context, config C, opts metav1.ApplyOptions) (T, error)
 		Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
 	}
 	extract func(live T, fieldManager string) (C, error)
@@ -184,12 +184,12 @@ func (ch child[T, C]) ensure(ctx context.Context, t *v1alpha1.Tenant) (metav1.Co
 		// The apply carries the uid of live. If that object has been deleted or
 		// replaced, the server rejects the apply instead of creating or changing
 		// another object.
-		_, _, err = ch.memory.ApplyChanged(ctx, manager, ch.client, ch.config, ch.live, ch.extract)
+		_, _, err = ch.memory.ApplyChanged(ctx, manager, ch.client.Apply, ch.config, ch.live, ch.extract)
 	default:
 		// TryApply does not force. If an object of another owner exists that is not
 		// in the cache yet, the server returns a conflict and the object keeps its
 		// fields.
-		_, err = ssa.TryApply(ctx, manager, ch.client, ch.config)
+		_, err = ssa.TryApply(ctx, manager, ch.client.Apply, ch.config, ch.live)
 	}
 	if err != nil {
 		return failed(err, t, ch.kind, name)
