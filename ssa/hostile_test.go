@@ -295,7 +295,7 @@ func FuzzHostile(f *testing.F) {
 	for shape := range byte(8) {
 		f.Add(shape, uint32(3), "a", "b")
 		f.Add(shape, uint32(2_000), "x\x00y", "1e999999999")
-		f.Add(shape, uint32(30_000), "\n", "\u2028\x1b")
+		f.Add(shape, uint32(10_000), "\n", "\u2028\x1b")
 	}
 	f.Add(byte(3), uint32(0), "1", "1e-99999999")
 	f.Add(byte(3), uint32(0), "9999-12-31T23:59:59Z", "0000-01-01T00:00:00Z")
@@ -363,7 +363,7 @@ func FuzzHostile(f *testing.F) {
 		conflict.Owners(manager, l)
 		took := cpu() - begin
 		runtime.ReadMemStats(&after)
-		if bytes := after.TotalAlloc - before.TotalAlloc; took > 5*time.Second || bytes > 256<<20 {
+		if bytes := after.TotalAlloc - before.TotalAlloc; took > 5*time.Second && !raceEnabled || bytes > 256<<20 {
 			t.Errorf("%v and %d MiB; errors %v, %v", took, bytes>>20, changedErr, tryErr)
 		}
 	})

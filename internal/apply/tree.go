@@ -3,9 +3,7 @@ package apply
 import (
 	"encoding/json"
 	"errors"
-	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
 // kind is the kind of a JSON value. The zero kind means that there is no value.
@@ -44,7 +42,7 @@ type forest struct {
 
 const (
 	maxDepth = 500     // far beyond the depth of any schema; keeps the stack small
-	maxNodes = 1 << 15 // a Deployment with two containers takes about 1,000
+	maxNodes = 1 << 16 // a Deployment with two containers takes about 1,000
 	maxSteps = 1 << 18 // comparisons of names or items
 )
 
@@ -140,8 +138,9 @@ func (f *forest) duplicates(of int32) bool {
 
 type parser struct {
 	*forest
-	src string
-	at  int
+	src   string
+	at    int
+	texts strings.Builder // strings without their escapes, one behind the other
 }
 
 func (p *parser) space() {
@@ -263,13 +262,33 @@ func (p *parser) text() (string, error) {
 			if !escaped {
 				return quoted[1 : len(quoted)-1], nil
 			}
-			// Go's escapes are those of JSON but for slashes and surrogates.
-			if s, err := strconv.Unquote(quoted); err == nil && utf8.ValidString(quoted) {
-				return s, nil
-			}
-			var s string
-			return s, json.Unmarshal([]byte(quoted), &s)
+			return p.unescape(quoted)
 		}
 	}
 	return "", errJSON
+}
+
+// unescape reads a string with escapes. Most have few and short ones, such as the keys
+// of list items in fieldsV1.
+func (p *parser) unescape(quoted string) (string, error) {
+	if p.texts.Cap()-p.texts.Len() < len(quoted) {
+		p.texts = strings.Builder{} // strings of the previous one stay valid
+		p.texts.Grow(max(len(quoted), 1<<10))
+	}
+	from := p.texts.Len()
+	for i := 1; i < len(quoted)-1; i++ {
+		c := quoted[i]
+		if c == '\\' {
+			i++
+			escape := strings.IndexByte(`"\/bfnrt`, quoted[i])
+			if escape < 0 {
+				var s string
+				err := json.Unmarshal([]byte(quoted), &s)
+				return s, err
+			}
+			c = "\"\\/\b\f\n\r\t"[escape]
+		}
+		p.texts.WriteByte(c)
+	}
+	return p.texts.String()[from:], nil
 }
