@@ -1,8 +1,8 @@
-// Package status writes the status of an object once or not at all, and keeps
-// its conditions true to their generation.
+// Package status writes the status of an object once or not at all, and keeps each
+// condition true to its generation.
 //
-// It stands beside meta.SetStatusCondition and the generated UpdateStatus
-// methods. Most callers end their reconcile function with it:
+// It replaces meta.SetStatusCondition and direct calls of the generated UpdateStatus
+// methods.
 //
 //	_, err := status.Update(ctx, client, widget, func(w *v1.Widget) error {
 //		w.Status.Replicas = ready
@@ -11,114 +11,61 @@
 //	})
 //	return err
 //
-// client is any client with the UpdateStatus method of the typed clients and the
-// dynamic client. To read conditions use meta.FindStatusCondition and
-// meta.IsStatusConditionTrue of k8s.io/apimachinery/pkg/api/meta.
+// Most callers end their reconcile function with [Update]. [Patch] sends only the changed
+// fields, for clients that have no UpdateStatus and for types that do not know every field.
+// [Apply] sends the conditions of one field manager, for controllers that share an object.
+// After a Conflict, reconcile again from a newer copy.
 //
-// The function given to Update may return an error, because filling a status can
-// fail: a condition can be invalid, and so can each setter for unstructured
-// objects. Then nothing is written. One that cannot fail returns nothing:
+// # Conditions for other programs
 //
-//	_, err := status.Update(ctx, client, widget, func(w *v1.Widget) { w.Status.Replicas = ready })
-//
-// # Three forms of one write
-//
-// All three take an object as the caller knows it, make one request or none, and
-// write only to the version that was seen: any other is a Conflict, for which the
-// caller reconciles again from a newer copy.
-//
-//   - Update sends the whole status. It is the one to begin with.
-//   - Patch sends the fields that changed: for clients that have nothing else, and
-//     for types that do not know every field of the status.
-//   - Apply sends the conditions of one field manager: for controllers that share
-//     an object.
-//
-// Update needs the verb update on the status subresource (poddisruptionbudgets/status
-// in a Role), Patch and Apply need patch. None needs anything else.
-//
-// # Conditions for others
-//
-// What waits for objects of any kind reads Ready, and kstatus with it Reconciling,
-// Stalled and status.observedGeneration. [ForKstatus] makes the three conditions,
-// and [Check] tells a test what would be misread. [Summary] makes Ready out of
-// parts, [Steady] keeps a blip of a part from flipping it, and [Phases] derives the
-// one word that some kinds must have. [CheckDefinition] finds, at start, the custom
-// resources whose status cannot be kept right.
-//
-// The package has more names than most, because each is one rule of a status: three
-// ways to write it, what may be in it, and two checks, for tests and for the start.
+// Programs that wait for objects of any kind read Ready, Reconciling, Stalled and
+// status.observedGeneration. [ForKstatus] makes these conditions, and [Check] finds
+// mistakes in a test. [Summary] makes Ready from parts, [Debounce] delays its flips, and
+// [Phases] derives the one word that some kinds must have.
 //
 // # Guarantees
 //
-//   - S1: Update makes one request if the status changed and none if it did not.
-//     Equal is meant semantically: 1 and 1000m are one quantity, no list and an
-//     empty list are one list. What is the same in JSON is equal too: a time with a
-//     fraction of a second, an int and an int64 in a map.
-//   - S2: Update never overwrites a status it has not seen. It writes with the
-//     resourceVersion of the object it got and returns a Conflict,
-//     wrapped, without a second try.
-//   - S3: Update never changes the object it got, which may be the informer's.
-//   - S4: Update refuses, before any request, a function that changes something
-//     outside the status. The API server drops such changes silently, so the same
-//     write would come again with every reconcile.
-//   - S5: Set moves lastTransitionTime when a condition's status changes and at
-//     no other time, and in whole seconds, as it is stored.
-//   - S6: Set never lets observedGeneration go back: a result computed for an
-//     older generation is an error and leaves the conditions as they are.
-//   - S7: Set keeps the order and the conditions of others, and changes nothing
-//     at all when one of the given conditions is invalid. A type that the list has
-//     more than once is there once after it was set.
-//   - S8: Summary is True only if every part is True for the generation asked
-//     about.
-//   - S9: Patch makes one request if the status changed and none if it did not. It
-//     sends the fields that changed, the uid and the resourceVersion: a stale copy,
-//     or an object that took the name of a deleted one, is a Conflict.
-//   - S10: Apply sends the conditions that it is given, the uid and the
-//     resourceVersion, and nothing else. Conditions and fields of others stay as they
-//     are. A stale copy, or an object that took the name of a deleted one, is a
-//     Conflict.
-//   - S11: Apply makes no request if live shows that the field manager owns these
-//     conditions with these values and nothing else in the status, and one if not.
-//   - S12: If an observedGeneration of the status or of a condition would go back or run
-//     ahead of metadata.generation, Update, Patch and Apply refuse the write, whatever
-//     other conditions hold. Of a type that is there more than once the newest generation
-//     counts.
-//   - S13: Steady lets a condition flip only to what its parts have said for the
-//     given time, and lets it a second after that at the latest, if it is asked again
-//     when it said. What it waits for is stored with the object and survives a restart.
-//   - S14: What passes Check is read by kstatus as it is meant, and what ForKstatus
-//     makes passes Check.
-//   - S15: Phases.Next returns only phases that the conditions say and the table
-//     allows, and an error for all else.
-//   - S16: CheckDefinition reports by name a version that is not served, a missing status
-//     subresource, conditions that are not a map by type, and fields of a condition that
-//     the server would drop or take values for that no client can read, also by the
-//     version that is stored. It tells apart that it may not look.
-//   - S17: What the API server would refuse or misunderstand is an error that names
-//     the field, before any request: a client or an object that is nil, an object
-//     without name, uid or resourceVersion, a field manager that is empty or too long,
-//     a configuration without a kind or with other content than its name, a status of
-//     more than 1 MiB.
-//   - S18: A controller that dies at any of its writes, before or after it, and
-//     starts again from a copy of any age, ends with the same status.
-//   - S19: Each form works with the one verb that is documented above.
+//   - S1: If mutate changed the status, Update sends one request, otherwise none. 1 and
+//     1000m are equal.
+//   - S2: If the object changed after it was read, Update returns a Conflict and does not
+//     retry.
+//   - S3: Update never modifies the given object.
+//   - S4: If mutate changes a field outside the status, Update and Patch fail and send no
+//     request.
+//   - S5: If Set changes a condition's status, it sets lastTransitionTime, in whole
+//     seconds, and at no other time.
+//   - S6: If a result is older than the stored observedGeneration, Set fails and changes
+//     nothing.
+//   - S7: If a given condition is invalid, Set changes nothing. Otherwise it keeps the
+//     others, and leaves each given type once.
+//   - S8: If Summary is True, every part is True for the given generation.
+//   - S9: If mutate changed the status, Patch sends one request with the changed fields,
+//     otherwise none, and to that version of that object only.
+//   - S10: Apply sends only the given conditions, to that version of that object only, and
+//     keeps all others.
+//   - S11: If live shows that the field manager owns exactly these conditions, Apply sends
+//     no request, otherwise one.
+//   - S12: If an observedGeneration would go back or exceed metadata.generation, the write
+//     fails, whatever the other conditions hold.
+//   - S13: If Debounce lets a condition flip, its parts have been so for the given time.
+//     Restarts do not reset it.
+//   - S14: If an object passes Check, kstatus reads it as intended. The conditions of
+//     ForKstatus pass Check.
+//   - S15: If the conditions match no row, or the table forbids the transition,
+//     Phases.Next returns an error.
+//   - S16: If a definition loses or corrupts conditions, CheckDefinition names the defect.
+//     If it may not read the definition, the error is a Forbidden.
+//   - S17: If the API server would reject or misread an argument, the error names the
+//     field, and no request is sent.
+//   - S18: If the controller dies before or after any write, the status ends the same.
+//   - S19: If the identity may update (for Update) or patch the status subresource, the
+//     function works.
 //
 // # Caveats
 //
-// A status that contains the time of the reconcile, or lists in random order, is
-// a new status every time: one write for each reconcile, and one reconcile for each
-// write. Update cannot see that.
-//
-// The package finds the status, its conditions and its observedGeneration by their
-// names in JSON, in structs as in maps, so a type needs no methods. What another
-// type than []metav1.Condition holds is not checked, and Apply refuses it.
-//
-// Update sends the whole object, and with the status of a built-in kind the API server
-// stores metadata too. From a cache that trims annotations, as informer.Trim does, use
-// Patch or Apply for such a kind, or they are gone from the object.
-//
-// Steady cannot see what goes round between the parts, or between False and Unknown,
-// faster than its time.
-//
-// Kinds without a status subresource answer with NotFound.
+//   - A status with the time of the reconcile, or with lists in random order, differs every
+//     time: each reconcile writes it, and each write starts a reconcile.
+//   - The status, its conditions and observedGeneration are found by their JSON names.
+//   - Update sends the whole object, and the API server stores the metadata of built-in
+//     kinds with the status. If a cache trims annotations, use Patch or Apply.
 package status

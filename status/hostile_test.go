@@ -116,8 +116,8 @@ func attack(t testing.TB, stored map[string]any, size int) {
 	bounded(t, "the conditions", size, func() {
 		_ = status.Set(&typed, generation, status.True("Ready", "Fine", strings.Repeat("\xff", 100)), status.True("Other", "Fine", ""))
 		ready := status.Summary(typed, generation, "Ready", "Other", "A", "B")
-		if c, wait := status.Steady(typed, generation, ready, time.Minute, time.Now(), "Other", "A"); wait < 0 || c.Type != "Ready" {
-			t.Errorf("Steady returns %+v, %v", c, wait)
+		if c, wait := status.Debounce(typed, generation, ready, time.Minute, time.Now(), "Other", "A"); wait < 0 || c.Type != "Ready" {
+			t.Errorf("Debounce returns %+v, %v", c, wait)
 		}
 		_, _ = status.Phases{{Name: "Done", When: map[string]metav1.ConditionStatus{"Ready": "True"}}, {Name: "Busy"}}.Next("", typed, generation)
 	})

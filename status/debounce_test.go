@@ -12,8 +12,8 @@ import (
 	"github.com/controllerkit/controllerkit/status"
 )
 
-// TestSteady proves S13.
-func TestSteady(t *testing.T) {
+// TestDebounce proves S13.
+func TestDebounce(t *testing.T) {
 	const d = 10 * time.Second
 	at := func(s int) metav1.Time { return metav1.Unix(1e9+int64(s), 0) }
 	c := func(typ string, s metav1.ConditionStatus, since int, generation int64) metav1.Condition {
@@ -55,7 +55,7 @@ func TestSteady(t *testing.T) {
 		if tt.parts == nil {
 			tt.parts = []string{"A", "B"}
 		}
-		got, wait := status.Steady(tt.has, 1, tt.next, tt.d, at(tt.now).Time, tt.parts...)
+		got, wait := status.Debounce(tt.has, 1, tt.next, tt.d, at(tt.now).Time, tt.parts...)
 		want := tt.next
 		if tt.keeps {
 			want = tt.has[0]
@@ -67,11 +67,11 @@ func TestSteady(t *testing.T) {
 }
 
 // A part changes as program says, and the controller looks at each change, and when
-// Steady tells it to, and whenever it is restarted. Ready flips only to what has
+// Debounce tells it to, and whenever it is restarted. Ready flips only to what has
 // lasted for d, and does once that has lasted for d and a second.
 //
 // Proves S13.
-func FuzzSteady(f *testing.F) {
+func FuzzDebounce(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 255, 128, 64, 0, 0})
 	f.Add([]byte("a condition flips and flips"))
 	f.Fuzz(func(t *testing.T, program []byte) {
@@ -90,7 +90,7 @@ func FuzzSteady(f *testing.F) {
 				if err := status.Set(&conditions, 1, metav1.Condition{Type: "A", Status: raw, Reason: "R"}); err != nil {
 					t.Fatal(err)
 				}
-				next, wait := status.Steady(conditions, 1, status.Summary(conditions, 1, "Ready", "A"), d, time.Now(), "A")
+				next, wait := status.Debounce(conditions, 1, status.Summary(conditions, 1, "Ready", "A"), d, time.Now(), "A")
 				if err := status.Set(&conditions, 1, next); err != nil {
 					t.Fatal(err)
 				}
@@ -125,9 +125,9 @@ func FuzzSteady(f *testing.F) {
 	})
 }
 
-// The limit of Steady, as documented: what goes round between parts, or between False
+// The limit of Debounce, as documented: what goes round between parts, or between False
 // and Unknown, is seen as one blip after the other.
-func TestSteadyGoesRound(t *testing.T) {
+func TestDebounceGoesRound(t *testing.T) {
 	const d = 10 * time.Second
 	part := func(typ string, s metav1.ConditionStatus, since time.Time) metav1.Condition {
 		return metav1.Condition{Type: typ, Status: s, Reason: "R", ObservedGeneration: 1, LastTransitionTime: metav1.Time{Time: since}}
@@ -142,7 +142,7 @@ func TestSteadyGoesRound(t *testing.T) {
 		now := time.Unix(1e9, 0)
 		list := []metav1.Condition{part("Ready", "True", now), part("A", "True", now), part("B", "True", now)}
 		look := func() string {
-			next, _ := status.Steady(list, 1, status.Summary(list, 1, "Ready", "A", "B"), d, now, "A", "B")
+			next, _ := status.Debounce(list, 1, status.Summary(list, 1, "Ready", "A", "B"), d, now, "A", "B")
 			return string(next.Status)
 		}
 		for i := range 20 {
@@ -158,14 +158,14 @@ func TestSteadyGoesRound(t *testing.T) {
 	}
 }
 
-func ExampleSteady() {
+func ExampleDebounce() {
 	var conditions []metav1.Condition
 	// What is found out is stored at once. Ready, which others act on, waits.
 	reconcile := func(deployed metav1.Condition, now time.Time) time.Duration {
 		if err := status.Set(&conditions, 1, deployed); err != nil {
 			fmt.Println(err)
 		}
-		next, wait := status.Steady(conditions, 1, status.Summary(conditions, 1, "Ready", "Deployed"), 30*time.Second, now, "Deployed")
+		next, wait := status.Debounce(conditions, 1, status.Summary(conditions, 1, "Ready", "Deployed"), 30*time.Second, now, "Deployed")
 		if err := status.Set(&conditions, 1, next); err != nil {
 			fmt.Println(err)
 		}
