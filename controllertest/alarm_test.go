@@ -15,116 +15,14 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/controllerkit/controllerkit/controllertest"
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
 	"github.com/controllerkit/controllerkit/queue"
 )
-
-// A follower is a controller that calls reconcile for each event of the ConfigMap a,
-// and again some time after an error.
-type follower struct {
-	reconcile func(ctx context.Context, f *following, a *corev1.ConfigMap) error
-	queue     func(env *controllertest.Env) workqueue.TypedRateLimitingInterface[string] // nil means a queue that the explorer does not know
-	retry     time.Duration                                                              // 0 means 20ms
-}
-
-// A following is a follower at work.
-type following struct {
-	kube      kubernetes.Interface
-	env       *controllertest.Env
-	namespace string
-}
-
-func newClientgoQueue(*controllertest.Env) workqueue.TypedRateLimitingInterface[string] {
-	return workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())
-}
-
-func (f *follower) start(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
-	kube, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		return err
-	}
-	newQueue := f.queue
-	if newQueue == nil {
-		newQueue = newClientgoQueue
-	}
-	work := newQueue(env)
-	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(env.Namespace),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			if o.ResourceVersion == "0" {
-				o.ResourceVersion = ""
-			}
-		}))
-	informer := factory.Core().V1().ConfigMaps()
-	add := func(obj any) {
-		if key, err := cache.DeletionHandlingObjectToName(obj); err == nil && key.Name == "a" {
-			work.Add("a")
-		}
-	}
-	if _, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: add, UpdateFunc: func(_, obj any) { add(obj) }, DeleteFunc: add,
-	}); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer factory.Shutdown()
-	defer cancel()
-	defer work.ShutDown()
-	factory.StartWithContext(ctx)
-	stop := context.AfterFunc(ctx, work.ShutDown)
-	defer stop()
-	if !cache.WaitForCacheSync(ctx.Done(), informer.Informer().HasSynced) {
-		return nil
-	}
-	c := &following{kube: kube, env: env, namespace: env.Namespace}
-	for {
-		key, shutdown := work.Get()
-		if shutdown {
-			return nil
-		}
-		a, err := informer.Lister().ConfigMaps(env.Namespace).Get(key)
-		if err == nil {
-			err = f.reconcile(ctx, c, a.DeepCopy())
-		}
-		if err != nil && !apierrors.IsNotFound(err) {
-			work.AddAfter(key, max(f.retry, 20*time.Millisecond))
-		}
-		work.Done(key)
-	}
-}
-
-func (f *follower) scenario() controllertest.Scenario {
-	return controllertest.Scenario{
-		Name: "follower", Start: f.start,
-		Script:    []controllertest.Step{{Name: "create a", Do: createsA}},
-		Converged: func(*controllertest.State) error { return nil },
-	}
-}
-
-// annotate stores an annotation in a by an update.
-func (f *following) annotate(ctx context.Context, a *corev1.ConfigMap, key, value string) error {
-	if a.Annotations[key] == value {
-		return nil
-	}
-	metav1.SetMetaDataAnnotation(&a.ObjectMeta, key, value)
-	_, err := f.kube.CoreV1().ConfigMaps(f.namespace).Update(ctx, a, metav1.UpdateOptions{})
-	return err
-}
-
-// copyAndNote makes the ConfigMap b for a, and notes that in a.
-func copyAndNote(ctx context.Context, f *following, a *corev1.ConfigMap) error {
-	b := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "b", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "a", UID: a.UID}}}}
-	if _, err := f.kube.CoreV1().ConfigMaps(f.namespace).Create(ctx, b, metav1.CreateOptions{}); ignoreExists(err) != nil {
-		return err
-	}
-	return f.annotate(ctx, a, "noted", "yes")
-}
 
 // TestIncompleteConverged: a Converged that does not look at everything does not hold
 // a fault's delay against a correct controller.
@@ -400,13 +298,6 @@ func TestRecreatedAsWritten(t *testing.T) {
 	if report.Valid < 2 || carried > 0 || scaled < report.Valid {
 		t.Errorf("%d plans are valid, %d objects were created with the controller's annotation, %d jobs were scaled", report.Valid, carried, scaled)
 	}
-}
-
-func ignoreConflict(err error) error {
-	if apierrors.IsConflict(err) {
-		return nil
-	}
-	return err
 }
 
 // roleOf makes the ClusterRole of a name for a, and removes it with a, unless it leaks.

@@ -14,31 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/controllerkit/controllerkit/controllertest"
-	"github.com/controllerkit/controllerkit/internal/testserver"
 )
-
-// dropped is the plan under which the copier's first attempt fails.
-const dropped = "drop-request@create configmaps a-copy#1"
-
-func quick(t testing.TB, plans ...string) controllertest.Options {
-	return controllertest.Options{
-		Config: testserver.Config(t), KeepNamespaces: true, Plans: plans, Parallel: 8,
-		ConvergeTimeout: 10 * time.Second, StopTimeout: 5 * time.Second,
-	}
-}
-
-func run(t *testing.T, s controllertest.Scenario, o controllertest.Options) *controllertest.Report {
-	t.Helper()
-	report, err := controllertest.Run(t.Context(), s, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return report
-}
-
-type queueOf int
-
-func (q queueOf) Len() int { return int(q) }
 
 // TestOracles: each oracle fires for the bug that it is for, and no other does.
 func TestOracles(t *testing.T) {
@@ -141,7 +117,7 @@ func TestOracles(t *testing.T) {
 		}, {
 			name: "a panic in a worker of client-go", plan: dropped, oracle: controllertest.Health,
 			copier: copier{failed: panicking},
-			want:   []string{"panic: in a worker of client-go", "copier_test.go"},
+			want:   []string{"panic: in a worker of client-go", "helpers_test.go"},
 		}, {
 			name: "Start does not return", plan: dropped, oracle: controllertest.Health,
 			copier: func() copier {

@@ -27,19 +27,18 @@ import (
 const (
 	accountFinalizer = "zoo.example.com/account"
 	accountID        = "zoo.example.com/account-id"
-	accountPlan      = "zoo.example.com/account-plan"    // what the account was set to
+	accountPlan      = "zoo.example.com/account-plan"    // the plan of the account
 	accountPending   = "zoo.example.com/account-pending" // it may have been made
 
 	annotatedUID = "zoo.example.com/uid" // the object that the annotations are about
 )
 
-// accounts owns an account for each parent, in a service that chooses the ids and
-// knows no idempotency tokens.
+// accounts owns an account for each parent, in a service that chooses the ids and has no
+// idempotency tokens.
 //
-// The correct one has the finalizer stored before anything else; looks for an
-// account that carries the parent's UID before it makes one, as an earlier attempt
-// may have been cut short; and cleans up by what the service says, until the
-// service agrees that nothing is left.
+// The correct one adds the finalizer first. It searches for an account with the UID of
+// the parent before it creates one, because an earlier attempt may have failed halfway.
+// It deletes the accounts that the service lists, until the service lists no more.
 type accounts struct {
 	bug     string
 	parents listers.ConfigMapNamespaceLister
@@ -135,7 +134,7 @@ func (c *accounts) finalize(ctx context.Context, parent *corev1.ConfigMap) error
 	return err
 }
 
-// remove deletes what the service holds for the parent.
+// remove deletes the resources of the parent from the service.
 func (c *accounts) remove(ctx context.Context, name string, uid types.UID) error {
 	if c.bug == "memory-cleanup" {
 		if id, ok := c.made.Load(uid); ok {
@@ -155,8 +154,8 @@ func (c *accounts) remove(ctx context.Context, name string, uid types.UID) error
 	return nil
 }
 
-// find lists the accounts of the parent, or those of all parents of that name if
-// uid is empty.
+// find lists the accounts of the parent or, if uid is empty, of all parents with the
+// name.
 func (c *accounts) find(ctx context.Context, name string, uid types.UID) ([]cloud.Resource, error) {
 	named, err := c.cloud.List(ctx, name)
 	if err != nil {
@@ -202,8 +201,8 @@ func account(bug string) controllertest.Scenario {
 	}
 }
 
-// accountsConverged wants one account for each parent, as its plan says, and none
-// for anybody else.
+// accountsConverged requires one account with the right plan for each parent, and no
+// others.
 func accountsConverged(s *controllertest.State) error {
 	held := map[string]cloud.Resource{}
 	for _, r := range s.Cloud() {
@@ -233,7 +232,7 @@ func accountsConverged(s *controllertest.State) error {
 	return nil
 }
 
-// oneForEach is an invariant of services in which everything has an owner.
+// oneForEach is an invariant of services whose resources all have an owner.
 func oneForEach(s *controllertest.State) error {
 	held := map[string]bool{}
 	for _, r := range s.Cloud() {
@@ -245,9 +244,9 @@ func oneForEach(s *controllertest.State) error {
 	return nil
 }
 
-// annotate sets annotations of parent, and removes those that are to be empty,
-// unless parent has changed: a merge patch with another version is a Conflict. They
-// say what they were written for, as users copy objects.
+// annotate sets annotations of parent and removes empty ones. If parent has changed, it
+// returns a Conflict, because the merge patch has a version. The annotations contain the
+// UID, because users copy objects.
 func annotate(ctx context.Context, client typedcorev1.ConfigMapInterface, parent *corev1.ConfigMap, annotations map[string]string) (*corev1.ConfigMap, error) {
 	change := map[string]any{annotatedUID: parent.UID}
 	for key, value := range annotations {
@@ -263,7 +262,8 @@ func annotate(ctx context.Context, client typedcorev1.ConfigMapInterface, parent
 	return client.Patch(ctx, parent.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 }
 
-// annotation is what annotate has set for this very object.
+// annotation returns the value that annotate set for this object, not for one that it
+// was copied from.
 func annotation(parent metav1.Object, name string) string {
 	if parent.GetAnnotations()[annotatedUID] != string(parent.GetUID()) {
 		return ""
@@ -271,8 +271,8 @@ func annotation(parent metav1.Object, name string) string {
 	return parent.GetAnnotations()[name]
 }
 
-// annotationsMask removes what differs by nature in an object and a copy that a user
-// made of it: ids, and all that is about the former one.
+// annotationsMask removes the values that differ in an object and a copy by a user: ids,
+// and all values of the former object.
 func annotationsMask(ids ...string) func(*unstructured.Unstructured) {
 	return func(o *unstructured.Unstructured) {
 		annotations := o.GetAnnotations()

@@ -27,19 +27,18 @@ const (
 	bucketState     = "zoo.example.com/bucket-state" // the wish that was fulfilled, or refused
 )
 
-// buckets owns the bucket that each parent wishes, in a service where clients
-// choose the names, which all of them share. A bucket gets its settings by a second
-// call.
+// buckets owns the bucket that each parent names, in a service whose clients choose the
+// names and share them. A second call sets the settings of a bucket.
 //
-// The correct one writes down each name before it makes the bucket, marks the
-// bucket as the parent's in the call that makes it, and touches none that is not
-// marked so. What it finds half-done it completes.
+// The correct one stores each name before it creates the bucket, and marks the bucket as
+// the parent's in the call that creates it. It changes only buckets with this mark, and
+// completes unfinished ones.
 type buckets struct {
 	bug     string
 	parents listers.ConfigMapNamespaceLister
 	client  typedcorev1.ConfigMapInterface
 	cloud   *cloud.Cloud
-	done    sync.Map // wishes by parent: nothing is left to do
+	done    sync.Map // names by parent whose work is complete
 	wishing sync.Map // parents that this process saw with a wish
 }
 
@@ -214,8 +213,8 @@ func bucketsScenario(bug string) controllertest.Scenario {
 	}
 }
 
-// bucketsConverged wants the bucket that each parent wishes, if nobody else has it,
-// and none for anybody else.
+// bucketsConverged requires the named bucket of each parent, unless another client owns
+// it, and no others.
 func bucketsConverged(s *controllertest.State) error {
 	held := map[string]cloud.Resource{}
 	for _, r := range s.Cloud() {
@@ -252,8 +251,7 @@ func bucketsConverged(s *controllertest.State) error {
 	return nil
 }
 
-// bucketsBelong wants each bucket that is not somebody else's to have a parent with
-// the finalizer.
+// bucketsBelong requires a parent with the finalizer for each bucket of this controller.
 func bucketsBelong(s *controllertest.State) error {
 	guarded := map[string]bool{"": true}
 	for _, parent := range s.Objects("configmaps") {

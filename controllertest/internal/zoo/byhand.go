@@ -33,7 +33,7 @@ type byHand struct {
 	queue      workqueue.TypedRateLimitingInterface[string]
 	synced     []cache.DoneChecker
 
-	forgetFailed bool // a bug of worker: what fails is not tried again
+	forgetFailed bool // a bug of worker: no retry after an error
 }
 
 func newByHand(cfg *rest.Config, env *controllertest.Env) (*byHand, error) {
@@ -105,15 +105,15 @@ func (h *byHand) next(ctx context.Context, reconcile func(ctx context.Context, n
 	return true
 }
 
-// update is what such controllers do with an object from a cache: the copy is
-// theirs to change, and the version that it has makes a stale one a conflict.
+// update changes a copy of an object from a cache. If the object is stale, its version
+// makes the update a conflict.
 func (h *byHand) update(ctx context.Context, cached *corev1.ConfigMap, change func(*corev1.ConfigMap)) (*corev1.ConfigMap, error) {
 	cm := cached.DeepCopy()
 	change(cm)
 	return h.configMaps.Update(ctx, cm, metav1.UpdateOptions{})
 }
 
-// ignoreNotFound returns nil for the error that says that there is no such object.
+// ignoreNotFound returns nil for a NotFound error.
 func ignoreNotFound(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -121,7 +121,7 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// userStep is a step in which a user works with the ConfigMaps of the namespace.
+// userStep is a step that works with the ConfigMaps of the namespace.
 func userStep(name string, do func(ctx context.Context, configMaps typedcorev1.ConfigMapInterface) error) controllertest.Step {
 	return controllertest.Step{Name: name, Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
 		kube, err := kubernetes.NewForConfig(cfg)
@@ -158,10 +158,10 @@ func userDeletes(name string) controllertest.Step {
 	})
 }
 
-// userChangesAndDeletes is a step in which a user sets the datum of the ConfigMap a
-// and, as soon as its mirror shows it, deletes another one, while the controller's
-// own write may be on its way back to it. In between a user may create one more, and
-// wait for its mirror.
+// userChangesAndDeletes is a step that sets the datum of the ConfigMap a. As soon as its
+// mirror shows the datum, the user deletes another ConfigMap, while the event of the
+// controller's own write may be late. In between, the user may create one more ConfigMap
+// and wait for its mirror.
 func userChangesAndDeletes(datum, deleted, created string) controllertest.Step {
 	return userStep("set a to "+datum+", then delete "+deleted, func(ctx context.Context, configMaps typedcorev1.ConfigMapInterface) error {
 		err := userDoesAndWaits(ctx, configMaps, "mirror-a", func() error {
@@ -180,8 +180,8 @@ func userChangesAndDeletes(datum, deleted, created string) controllertest.Step {
 	})
 }
 
-// userDoesAndWaits does something and waits for a ConfigMap to show the outcome, but
-// not for ever: a mutant may never get there.
+// userDoesAndWaits makes a change and waits for a ConfigMap to show the outcome. The
+// wait is bounded, because a mutant may never show it.
 func userDoesAndWaits(ctx context.Context, configMaps typedcorev1.ConfigMapInterface, name string, do func() error, shown func(*corev1.ConfigMap) bool) error {
 	stream, err := configMaps.Watch(ctx, metav1.SingleObject(metav1.ObjectMeta{Name: name}))
 	if err != nil {

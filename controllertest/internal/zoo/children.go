@@ -40,9 +40,9 @@ func exactly(o metav1.Object) metav1.DeleteOptions {
 	return metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}
 }
 
-// snapshot returns the ConfigMaps of a cache, by name, all as of one moment. Whoever
-// looks at a parent first, and at its children later, may find that the garbage
-// collector has removed the children of one that is gone, and make them again.
+// snapshot returns the ConfigMaps of a cache by name, all from one moment. A caller that
+// reads a parent first and its children later may see a deleted parent without its
+// children, and create them again.
 func snapshot(cache listerscorev1.ConfigMapNamespaceLister) (map[string]*corev1.ConfigMap, error) {
 	all, err := cache.List(labels.Everything())
 	byName := make(map[string]*corev1.ConfigMap, len(all))
@@ -52,8 +52,9 @@ func snapshot(cache listerscorev1.ConfigMapNamespaceLister) (map[string]*corev1.
 	return byName, err
 }
 
-// childrenOf returns the objects of a resource by name, those whose controller is
-// the parent, and an error if there are others that have one: their owner is gone.
+// childrenOf returns the objects of a resource by name whose controller is the parent.
+// If another object has a controller, its owner is deleted, and childrenOf returns an
+// error.
 func childrenOf(s *controllertest.State, resource string, parent *unstructured.Unstructured) (map[string]*unstructured.Unstructured, error) {
 	children := map[string]*unstructured.Unstructured{}
 	for _, obj := range s.Objects(resource) {
@@ -69,7 +70,7 @@ func childrenOf(s *controllertest.State, resource string, parent *unstructured.U
 	return children, nil
 }
 
-// text returns a field that is a string, "" if there is none.
+// text returns a string field, or "" if it is absent.
 func text(obj *unstructured.Unstructured, path ...string) string {
 	value, _, _ := unstructured.NestedString(obj.Object, path...)
 	return value

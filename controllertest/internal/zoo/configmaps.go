@@ -14,7 +14,7 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest"
 )
 
-// What users do to ConfigMaps, as steps of scripts.
+// Actions of users on ConfigMaps, as steps of scripts.
 
 func createsConfigMap(name string, data map[string]string) func(context.Context, *rest.Config, *controllertest.Env) error {
 	return withConfigMaps(func(ctx context.Context, configMaps typedcorev1.ConfigMapInterface) error {

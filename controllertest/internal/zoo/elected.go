@@ -31,18 +31,19 @@ const (
 	electedAnnounced = "elected.zoo.example.com/announced" // annotation: the account is being made
 	electedSettings  = "settings"                          // the ConfigMap whose change makes the leader step down
 
-	// A pause costs the lead, but another replica does not get it meanwhile: the
-	// service cannot tell an order that was given before the loss and arrives after it.
+	// A pause loses the lead, but another replica does not get it during the pause,
+	// because the service cannot reject a call that was made before the loss and arrives
+	// after it.
 	electedPause    = 2 * time.Second
 	electedLease    = 4 * time.Second
 	electedDeadline = time.Second
 	electedRetry    = 200 * time.Millisecond
 )
 
-// An electedLoop is one of two replicas. The one that leads makes an account for
-// each ConfigMap with the label. The service would make two of them if asked twice,
-// so the leader keeps in memory what there is, which is true as long as it alone
-// makes and deletes accounts.
+// An electedLoop is one of two replicas. The leader creates an account for each
+// ConfigMap with the label. The service creates two if it is called twice, so the leader
+// keeps the accounts in memory. The memory is right as long as only this leader creates
+// and deletes accounts.
 type electedLoop struct {
 	cfg      *rest.Config
 	env      *controllertest.Env
@@ -60,7 +61,7 @@ type callsUnderWay struct{ atomic.Int32 }
 
 func (c *callsUnderWay) Len() int { return int(c.Load()) }
 
-// An electedMemory is what a leader knows.
+// An electedMemory is the knowledge of a leader.
 type electedMemory struct {
 	mu       sync.Mutex        // held while an account is made or deleted
 	accounts map[string]string // name to id; nil means that it has to be read
@@ -89,7 +90,7 @@ func startElected(bug string, announce bool) func(context.Context, *rest.Config,
 	}
 }
 
-// campaign returns when the lead was lost, or given up.
+// campaign returns when the lead was lost or given up.
 func (e *electedLoop) campaign(ctx context.Context) error {
 	if e.bug == "process-context" || e.bug == "released-early" {
 		return e.campaignWithClientGo(ctx)
@@ -120,7 +121,7 @@ func (e *electedLoop) campaignWithClientGo(ctx context.Context) error {
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(leading context.Context) {
 				if e.bug == "process-context" {
-					leading = ctx // instead of the one that ends with the lead
+					leading = ctx // instead of the context of the lead
 				}
 				_ = e.lead(leading, stepDown)
 			},
@@ -159,12 +160,12 @@ func (e *electedLoop) lead(ctx context.Context, stepDown func()) error {
 	}); err != nil {
 		return err
 	}
-	// The accounts of what is gone have no event, so one look is owed to them.
+	// Accounts of deleted ConfigMaps have no event, so this lists them once.
 	l.queue.Add(types.NamespacedName{Namespace: e.env.Namespace, Name: electedSettings})
 	err = l.run(ctx, func(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
 		cm, err := configMaps.Lister().ConfigMaps(key.Namespace).Get(key.Name)
 		if err != nil {
-			cm = nil // there is none
+			cm = nil // the account is absent
 		}
 		return reconcile.Result{}, e.reconcile(ctx, l, memory, key.Name, cm)
 	})
@@ -191,7 +192,7 @@ func (e *electedLoop) reconcile(ctx context.Context, l *loop, memory *electedMem
 	if has == wanted {
 		return nil
 	}
-	begun := context.WithoutCancel(ctx) // what was begun is finished
+	begun := context.WithoutCancel(ctx) // started calls are finished
 	if wanted && e.announce && cm.Annotations[electedAnnounced] == "" {
 		cm = cm.DeepCopy()
 		metav1.SetMetaDataAnnotation(&cm.ObjectMeta, electedAnnounced, "true")
@@ -274,8 +275,7 @@ func handover(bug string) controllertest.Scenario {
 	return s
 }
 
-// accountsOf says whether the ConfigMaps with a label, and nothing else, have an
-// account of their name.
+// accountsOf requires an account for each ConfigMap with a label, and no others.
 func accountsOf(label string) func(*controllertest.State) error {
 	return func(s *controllertest.State) error {
 		accounts := map[string]bool{}

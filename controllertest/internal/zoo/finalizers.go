@@ -27,13 +27,12 @@ const (
 	auditFinalizer = "audit.example.org/record"
 )
 
-// owners owns a bucket for each parent that wants one. It shares the finalizers of
-// the parent with somebody else, the auditor, and waits for the auditor's before it
-// makes the bucket, unless the parent is not audited.
+// owners owns a bucket for each parent that names one. It shares the finalizers of the
+// parent with the auditor. It waits for the finalizer of the auditor before it creates
+// the bucket, unless the parent is not audited.
 //
-// The correct one changes the list by patches that touch its own entry and test the
-// rest, adds nothing to an object that is being deleted, and then does nothing but
-// clean up.
+// The correct one changes the list by patches of its own entry that test the rest. It
+// adds no finalizer to an object in deletion, and then only cleans up.
 type owners struct {
 	bug     string
 	parents listers.ConfigMapNamespaceLister
@@ -122,7 +121,7 @@ func (c *owners) patch(ctx context.Context, parent *corev1.ConfigMap, kind types
 	return err
 }
 
-// seenAlive remembers objects of which it saw an event before their deletion.
+// seenAlive stores the objects with an event before their deletion.
 type seenAlive struct{ uids sync.Map }
 
 // self is empty for an object that is first seen while it is being deleted.
@@ -135,8 +134,8 @@ func (s *seenAlive) self(o metav1.Object) []types.NamespacedName {
 	return self(o)
 }
 
-// auditor is the somebody else, and has no bugs. It keeps a record of each parent,
-// until the parent says that it need not, or is being deleted and has no bucket.
+// auditor is another controller without bugs. It keeps a record of each parent until the
+// parent opts out, or is being deleted and has no bucket.
 type auditor struct {
 	parents listers.ConfigMapNamespaceLister
 	client  typedcorev1.ConfigMapInterface
@@ -179,7 +178,7 @@ func (a *auditor) reconcile(ctx context.Context, key types.NamespacedName) (none
 
 func recordOf(parent metav1.Object) string { return parent.GetName() + "-audit" }
 
-// existsIsMade is for names that nobody else takes.
+// existsIsMade accepts AlreadyExists, for names of this controller alone.
 func existsIsMade(_ cloud.Resource, err error) error {
 	if errors.Is(err, cloud.ErrExists) {
 		return nil
@@ -254,8 +253,8 @@ func runBoth(ctx context.Context, runs ...func(context.Context) error) error {
 	return errors.Join(errs...)
 }
 
-// finalizersConverged wants a bucket for each parent that wants one, the finalizers
-// that belong to it, and nothing for anybody else.
+// finalizersConverged requires a bucket for each parent that names one, the finalizers
+// that belong to it, and no others.
 func finalizersConverged(s *controllertest.State) error {
 	held := map[string]bool{}
 	for _, r := range s.Cloud() {
@@ -295,7 +294,7 @@ func finalizersOnce(s *controllertest.State) error {
 	return nil
 }
 
-// finalizersGuard wants a parent with a finalizer for each bucket and each record.
+// finalizersGuard requires a parent with a finalizer for each bucket and each record.
 func finalizersGuard(s *controllertest.State) error {
 	guarded := map[string]bool{}
 	for _, parent := range s.Objects("configmaps") {

@@ -23,8 +23,8 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
-// A loop is what all the controllers of the zoo have in common: clients, informers
-// confined to the run's namespace, a queue of parents, and the loop.
+// A loop is the common part of the controllers: clients, informers of the run's
+// namespace, a queue of parents, and the loop.
 type loop struct {
 	env     *controllertest.Env
 	kube    kubernetes.Interface
@@ -37,12 +37,12 @@ type loop struct {
 	handler func(cache.ResourceEventHandler) cache.ResourceEventHandler
 }
 
-// A loopOptions' zero value is what a correct controller needs.
+// loopOptions configures a loop. The zero value is right for a correct controller.
 type loopOptions struct {
 	staleReads bool // do not wait for own writes to be in the caches
 	anyVersion bool // let lists begin with any version that the API server has, as client-go does when it falls back from watch-lists
 	resync     time.Duration
-	handler    func(cache.ResourceEventHandler) cache.ResourceEventHandler // stands between an informer and the queue; nil means nothing
+	handler    func(cache.ResourceEventHandler) cache.ResourceEventHandler // wraps the handler of the queue; nil means no wrapper
 }
 
 func newLoop(cfg *rest.Config, env *controllertest.Env, o loopOptions) (*loop, error) {
@@ -52,8 +52,7 @@ func newLoop(cfg *rest.Config, env *controllertest.Env, o loopOptions) (*loop, e
 	env.Queue(l.queue)
 	if !o.staleReads {
 		l.writes = consistency.New(consistency.Config{RecheckInterval: 20 * time.Millisecond})
-		// The store keeps client-go from sending a request again by itself, which some
-		// bugs need.
+		// The store keeps client-go from repeating a request, which some bugs need.
 		cfg.Wrap(moveHeader("Retry-After", keptRetryAfter))
 		cfg.Wrap(l.writes.Wrap)
 		cfg.Wrap(moveHeader(keptRetryAfter, "Retry-After"))
@@ -78,7 +77,7 @@ func newLoop(cfg *rest.Config, env *controllertest.Env, o loopOptions) (*loop, e
 
 const keptRetryAfter = "Zoo-Retry-After"
 
-// moveHeader returns a transport that gives a header of answers another name.
+// moveHeader returns a transport that renames a header of responses.
 func moveHeader(from, to string) func(http.RoundTripper) http.RoundTripper {
 	return func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(req *http.Request) (*http.Response, error) {

@@ -51,7 +51,7 @@ func (w *rawWatch) follow(ctx context.Context) {
 				return false, nil
 			}
 			version = list.ResourceVersion
-			if first || w.bug != "list-for-version" { // what it holds has not been delivered by the watch
+			if first || w.bug != "list-for-version" { // its objects were not delivered by the watch
 				w.replace(list.Items)
 			}
 			first = false
@@ -70,8 +70,8 @@ func (w *rawWatch) follow(ctx context.Context) {
 	})
 }
 
-// watch takes in events until the stream ends. It returns the version of the last,
-// and whether the server does not know it any more.
+// watch stores events until the stream ends. It returns the version of the last one, and
+// whether that version has expired.
 func (w *rawWatch) watch(ctx context.Context, version string) (last string, expired bool) {
 	stream, err := w.configMaps.Watch(ctx, metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
 	if err != nil {
@@ -93,7 +93,7 @@ func (w *rawWatch) watch(ctx context.Context, version string) (last string, expi
 	return version, false
 }
 
-// put takes in one object and wakes its source, or what it mirrors.
+// put stores one object and wakes its source.
 func (w *rawWatch) put(cm *corev1.ConfigMap, deleted bool) {
 	name := cm.Labels[workerMirror]
 	if cm.Labels[workerSource] != "" {
@@ -110,7 +110,7 @@ func (w *rawWatch) put(cm *corev1.ConfigMap, deleted bool) {
 	}
 }
 
-// replace takes in a list, which also tells what is gone.
+// replace stores a list, which also shows deletions.
 func (w *rawWatch) replace(items []corev1.ConfigMap) {
 	w.mu.Lock()
 	gone := w.sources

@@ -30,9 +30,9 @@ const (
 	parentLabel        = "zoo.example.com/parent"
 )
 
-// Reference is the scenario that the kit measures itself with: a parent that says
-// how many children there are, an account in the cloud that its finalizer
-// guards, and an annotation that says what is done. It is correct.
+// Reference is the scenario for measurements: a parent with a number of children, an
+// account in the cloud that its finalizer guards, and an annotation with the progress.
+// It is correct.
 func Reference() controllertest.Scenario {
 	return controllertest.Scenario{
 		Name:  "reference",
@@ -182,8 +182,8 @@ func startReference(ctx context.Context, cfg *rest.Config, env *controllertest.E
 				Data: map[string]string{"index": strconv.Itoa(n)},
 			}
 			if _, err := client.Create(ctx, child, metav1.CreateOptions{}); err != nil {
-				// Also one of an earlier parent that is not collected yet: its deletion
-				// brings this key back.
+				// Also a child of an earlier parent that is not collected yet: its
+				// deletion adds this key again.
 				if apierrors.IsAlreadyExists(err) {
 					return reconcile.Result{}, fmt.Errorf("%s is there already: %w", name, err)
 				}
@@ -206,11 +206,11 @@ func deleteChild(ctx context.Context, l *loop, child *corev1.ConfigMap) error {
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	return err // a conflict too: it may be another one by now, and it may be none of that
+	return err // a conflict too: the object may have been replaced
 }
 
-// accountName is known before there is an account, so that one that was made in
-// an earlier life is found again.
+// accountName returns a name that is known before the account exists, so that an account
+// of an earlier process is found.
 func accountName(parent *corev1.ConfigMap) string { return "account-" + string(parent.UID) }
 
 func openAccount(ctx context.Context, c *cloud.Cloud, name string) error {

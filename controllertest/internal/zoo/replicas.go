@@ -21,12 +21,12 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
-// readyAnnotation of a parent is how many children it has, as the cache shows.
+// readyAnnotation is the number of children of a parent in the cache.
 const readyAnnotation = "zoo.example.com/ready"
 
-// replicasFamily keeps as many children as data.replicas of the parent says. The
-// server chooses their names, as those of a ReplicaSet's pods, so that nothing but
-// counting keeps it from making too many.
+// replicasFamily keeps data.replicas children of the parent. The server chooses their
+// names, like those of the Pods of a ReplicaSet, so only the count prevents too many
+// children.
 func replicasFamily() Family {
 	return Family{Name: "replicas", Scenario: replicasScenario, Mutants: []Mutant{{
 		Bug: "stale-count", Cause: "own writes not seen",
@@ -122,7 +122,7 @@ type replicas struct {
 	client clientcorev1.ConfigMapInterface
 	cache  listerscorev1.ConfigMapNamespaceLister
 
-	last, uids sync.Map // of the bugs: what was seen of a parent before
+	last, uids sync.Map // of the bugs: the former state of a parent
 }
 
 func (r *replicas) reconcile(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
@@ -182,8 +182,8 @@ func (r *replicas) reconcile(ctx context.Context, key types.NamespacedName) (rec
 	return reconcile.Result{}, err
 }
 
-// create makes a child. A create that is sent twice makes two, so client-go must
-// not send it again by itself, whatever the answer says.
+// create makes a child. A repeated create makes two, so client-go must not repeat it
+// after any response.
 func (r *replicas) create(ctx context.Context, owner *corev1.ConfigMap) error {
 	child := &corev1.ConfigMap{ObjectMeta: childMeta(owner, "")}
 	child.GenerateName = owner.Name + "-"
@@ -194,8 +194,8 @@ func (r *replicas) create(ctx context.Context, owner *corev1.ConfigMap) error {
 	return request.Do(ctx).Error()
 }
 
-// look returns all ConfigMaps. The cache shows what was made, but not what may have
-// been made by a request whose answer was lost.
+// look returns all ConfigMaps. The cache does not show a child of a request whose
+// response was lost.
 func (r *replicas) look(ctx context.Context, key types.NamespacedName) (map[string]*corev1.ConfigMap, error) {
 	if r.writes == nil || len(r.writes.Ambiguous(key)) == 0 {
 		return snapshot(r.cache)

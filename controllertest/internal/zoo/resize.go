@@ -18,10 +18,10 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
-// resizeFamily keeps a node and its claim, both Secrets, at the size that
-// data.size of the parent says. A claim can only grow, a node has to be replaced.
-// It begins with whatever version of its objects the API server has, as client-go
-// does on servers without watch-lists, so it checks what it destroys.
+// resizeFamily keeps a node and its claim, both Secrets, at the size data.size of the
+// parent. A claim can only grow; a node must be replaced. The first lists may have any
+// version, as with client-go on servers without watch-lists, so the controller checks an
+// object before it deletes it.
 func resizeFamily() Family {
 	return Family{Name: "resize", Scenario: resizeScenario, Mutants: []Mutant{{
 		Bug: "half-done", Cause: "condition lost half-way",
@@ -104,7 +104,8 @@ func resizeScenario(bug string) controllertest.Scenario {
 	}
 }
 
-// sizeKey labels a child with its size, and annotates the parent with what it has.
+// sizeKey is the label with the size of a child, and the annotation of the parent with
+// its present size.
 const sizeKey = "zoo.example.com/size"
 
 type resize struct {
@@ -170,8 +171,8 @@ func (r *resize) grow(ctx context.Context, claim *corev1.Secret, size int) error
 	return err
 }
 
-// child returns a child and its size, nil if there is none. One of a parent that
-// had the same name is in the way: its deletion brings the parent back.
+// child returns a child and its size, or nil if it is absent. A child of an earlier
+// parent with the same name is in the way: its deletion adds the parent again.
 func (r *resize) child(parent *corev1.ConfigMap, role string) (*corev1.Secret, int, error) {
 	child, err := r.cache.Get(parent.Name + "-" + role)
 	if err != nil {
@@ -184,8 +185,8 @@ func (r *resize) child(parent *corev1.ConfigMap, role string) (*corev1.Secret, i
 	return child, size, err
 }
 
-// create makes a child, unless the parent is gone: the cache of Secrets can show
-// what the garbage collector has removed sooner than that of ConfigMaps shows why.
+// create makes a child, unless the parent is deleted: the cache of Secrets can show a
+// garbage collection before the cache of ConfigMaps shows the deletion of the parent.
 func (r *resize) create(ctx context.Context, parent *corev1.ConfigMap, role string, size int) error {
 	live, err := r.live.Get(ctx, parent.Name, metav1.GetOptions{})
 	if err != nil || live.UID != parent.UID {
@@ -197,7 +198,7 @@ func (r *resize) create(ctx context.Context, parent *corev1.ConfigMap, role stri
 	return err
 }
 
-// news passes on what has changed, and not what was only listed again.
+// news passes on changes, but not objects that were only listed again.
 func news(h cache.ResourceEventHandler, bug string) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: h.OnAdd,

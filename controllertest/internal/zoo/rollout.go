@@ -24,7 +24,7 @@ import (
 const (
 	rolledAnnotation = "zoo.example.com/rolled"   // of a parent: the hash of the config that all nodes have
 	countAnnotation  = "zoo.example.com/rollouts" // of a parent: how many there were
-	hashAnnotation   = "zoo.example.com/hash"     // of a node: that of its config
+	hashAnnotation   = "zoo.example.com/hash"     // of a node: the hash of its config
 	joinedAnnotation = "zoo.example.com/joined"   // of a node: it was made known to the others
 )
 
@@ -198,7 +198,7 @@ func (r *rollout) reconcile(ctx context.Context, key types.NamespacedName) (reco
 	return reconcile.Result{}, err
 }
 
-// config makes the ConfigMap with the config and says whether there was none.
+// config creates the ConfigMap with the config, and reports whether it was absent.
 func (r *rollout) config(ctx context.Context, all map[string]*corev1.ConfigMap, parent *corev1.ConfigMap, hash string) (made bool, err error) {
 	name := configName(parent.Name, hash)
 	if child, err := child(all, parent, name); child != nil || err != nil {
@@ -231,7 +231,7 @@ func (r *rollout) node(ctx context.Context, all map[string]*corev1.ConfigMap, pa
 	return err
 }
 
-// note writes to the parent how far it is.
+// note stores the progress in the parent.
 func (r *rollout) note(ctx context.Context, parent *corev1.ConfigMap, rolled string, count int) (*corev1.ConfigMap, error) {
 	return r.annotate(ctx, parent, rolledAnnotation, rolled, countAnnotation, strconv.Itoa(count))
 }
@@ -248,8 +248,8 @@ func (r *rollout) annotate(ctx context.Context, obj *corev1.ConfigMap, pairs ...
 	return r.client.Update(ctx, changed, metav1.UpdateOptions{})
 }
 
-// child returns a child, nil if there is none. One of a parent that had the same
-// name is in the way.
+// child returns a child, or nil if it is absent. A child of an earlier parent with the
+// same name is in the way.
 func child(all map[string]*corev1.ConfigMap, parent *corev1.ConfigMap, name string) (*corev1.ConfigMap, error) {
 	if all[name] != nil && !metav1.IsControlledBy(all[name], parent) {
 		return nil, apierrors.NewAlreadyExists(corev1.Resource("configmaps"), name)

@@ -31,10 +31,10 @@ var sampleFoos = schema.GroupVersionResource{Group: "sample.zoo.example.com", Ve
 
 const sampleFinalizer = "sample.zoo.example.com/account"
 
-// A sample is the pattern of the Kubernetes project's sample-controller, with what
-// most people add to it: a finalizer, and something outside of the cluster. A Foo
-// has a child ConfigMap and an account, whose id is in the Foo's status. It is no
-// family of the zoo: nothing was put into it on purpose.
+// A sample follows the sample-controller of the Kubernetes project, with the usual
+// additions of a finalizer and an external object. A Foo has a child ConfigMap and an
+// account, whose id is in the status of the Foo. It is no family of the zoo, because it
+// has no deliberate bugs.
 type sample struct {
 	kube     kubernetes.Interface
 	foos     dynamic.ResourceInterface
@@ -222,8 +222,8 @@ func (s *sample) childOf(foo *unstructured.Unstructured, value string) *corev1.C
 	}
 }
 
-// SampleController is the scenario of a controller as it is commonly written, for
-// the documentation: what the explorer finds in it nobody has put there.
+// SampleController is the scenario of a controller in the common style, for the
+// documentation. The explorer finds only bugs of that style in it.
 func SampleController() controllertest.Scenario {
 	step := func(name string, do func(context.Context, dynamic.ResourceInterface) error) controllertest.Step {
 		return controllertest.Step{Name: name, Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {

@@ -36,9 +36,9 @@ var gauges = schema.GroupVersionResource{Group: "status.zoo.example.com", Versio
 // inspectedAnnotation is the uid of the Gauge that was inspected.
 const inspectedAnnotation = "zoo.example.com/inspected"
 
-// statusFamily writes spec.value of a Gauge, a custom resource with a status, to a
-// ConfigMap of its name, and says in the condition Ready whether that is done, and
-// for which generation. Somebody else keeps a condition in the same list.
+// statusFamily copies spec.value of a Gauge, a custom resource with a status, to a
+// ConfigMap with its name. The condition Ready reports the outcome and its generation.
+// Another controller keeps a condition in the same list.
 func statusFamily() Family {
 	return Family{Name: "status", Scenario: statusScenario, Mutants: []Mutant{{
 		Bug: "edge-status", Cause: "status only after a change",
@@ -177,8 +177,8 @@ func statusScenario(bug string) controllertest.Scenario {
 				return nil
 			},
 		}},
-		// When a condition changed is not compared, and neither is the inspection: a
-		// Gauge that is deleted and created again has lost it.
+		// The transition time and the inspection are not compared, because a Gauge that
+		// is deleted and created again loses the inspection.
 		Mask: func(obj *unstructured.Unstructured) {
 			unstructured.RemoveNestedField(obj.Object, "metadata", "annotations", inspectedAnnotation)
 			conditions, _, _ := unstructured.NestedSlice(obj.Object, "status", "conditions")
@@ -214,14 +214,14 @@ func (r *statusReconciler) reconcile(ctx context.Context, key types.NamespacedNa
 	return reconcile.Result{}, errors.Join(err, r.report(ctx, gauge, err))
 }
 
-// child makes the child have the value and says whether it did not.
+// child writes the value to the child, and reports whether the child was changed.
 func (r *statusReconciler) child(ctx context.Context, gauge *unstructured.Unstructured) (changed bool, err error) {
 	value := text(gauge, "spec", "value")
 	child, err := r.cached.Get(gauge.GetName())
 	switch {
 	case apierrors.IsNotFound(err):
-		// The cache of ConfigMaps can show what the garbage collector has removed
-		// sooner than that of Gauges shows why.
+		// The cache of ConfigMaps can show a garbage collection before the cache of
+		// Gauges shows the deletion of the Gauge.
 		live, err := r.gauges.Get(ctx, gauge.GetName(), metav1.GetOptions{})
 		if err != nil || live.GetUID() != gauge.GetUID() {
 			return false, ignoreNotFound(err)
@@ -247,7 +247,7 @@ func (r *statusReconciler) child(ctx context.Context, gauge *unstructured.Unstru
 	return true, err
 }
 
-// report writes what became of the child to the status.
+// report stores the outcome in the status.
 func (r *statusReconciler) report(ctx context.Context, gauge *unstructured.Unstructured, failure error) error {
 	ready := status.True("Ready", "Written", "the child has the value")
 	if failure != nil {

@@ -24,12 +24,12 @@ const (
 	machineReady     = "zoo.example.com/machine-ready"
 )
 
-// machines owns a machine for each parent, in a service whose reads do not show at
-// once what was made, but which knows idempotency tokens.
+// machines owns a machine for each parent, in a service with stale reads and idempotency
+// tokens.
 //
-// The correct one sends the parent's UID as the token, which makes every attempt
-// the same one. It never concludes from a read that there is no machine: where it
-// does not know the id it asks for the machine once more, with the same token.
+// The correct one sends the UID of the parent as the token, so every attempt is the same
+// request. It never concludes from a read that the machine is absent: if it does not
+// know the id, it requests the machine again with the same token.
 type machines struct {
 	bug     string
 	parents listers.ConfigMapNamespaceLister
@@ -77,7 +77,7 @@ func (c *machines) provide(ctx context.Context, parent *corev1.ConfigMap) error 
 	return err
 }
 
-// ensure returns the parent's machine, which it makes if there is none.
+// ensure returns the machine of the parent, and creates it if it is absent.
 func (c *machines) ensure(ctx context.Context, parent *corev1.ConfigMap) (cloud.Resource, error) {
 	machine := cloud.Resource{Name: parent.Name, Token: string(parent.UID), Tags: map[string]string{"owner": string(parent.UID)}}
 	switch c.bug {
@@ -156,7 +156,7 @@ func tokens(bug string) controllertest.Scenario {
 	}
 }
 
-// machinesConverged wants one machine for each parent, and none for anybody else.
+// machinesConverged requires one machine for each parent, and no others.
 func machinesConverged(s *controllertest.State) error {
 	held := map[string]cloud.Resource{}
 	for _, r := range s.Cloud() {

@@ -58,7 +58,7 @@ func startWorker(bug string) func(context.Context, *rest.Config, *controllertest
 
 func (w *workerLoop) added(obj any, isInInitialList bool) {
 	if w.bug == "missed-deletion" && isInInitialList && obj.(*corev1.ConfigMap).Labels[workerSource] == "" {
-		return // "a mirror that is there already needs nothing": but its source may be gone
+		return // "an existing mirror needs no work": but its source may be deleted
 	}
 	w.enqueue(obj)
 }
@@ -78,7 +78,7 @@ func (w *workerLoop) enqueue(obj any) {
 	}
 	source := cm.Labels[workerMirror]
 	if w.bug == "made-in-memory" {
-		made, _ := w.made.LoadOrStore(cm.Name, "") // what this process has made
+		made, _ := w.made.LoadOrStore(cm.Name, "") // the mirrors of this process
 		source = made.(string)
 	}
 	switch {
@@ -149,7 +149,7 @@ func (w *workerLoop) mirror(ctx context.Context, source, mirror *corev1.ConfigMa
 		})
 	}
 	if err == nil && w.bug == "write-back" {
-		return w.informer.GetStore().Update(updated) // which may be older than what is there
+		return w.informer.GetStore().Update(updated) // which may be older than the cached object
 	}
 	return err
 }
@@ -169,7 +169,7 @@ func worker(bug string) controllertest.Scenario {
 	}
 }
 
-// mirrored says whether each source has a mirror, and nothing else has.
+// mirrored requires a mirror for each source, and no others.
 func mirrored(s *controllertest.State) error {
 	for _, cm := range s.Objects("configmaps") {
 		if name := cm.GetLabels()[workerMirror]; name != "" && s.Get("configmaps", name) == nil {

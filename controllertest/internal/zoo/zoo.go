@@ -1,11 +1,9 @@
-// Package zoo holds small controllers with one known bug each, all taken from
-// reports about real controllers, and their correct twins. They are what the
-// explorer of controllertest is tested with: it has to find every bug, and none in
-// the twins.
+// Package zoo has small controllers with one known bug each, from reports about real
+// controllers, and their correct twins. They test the explorer of controllertest: it
+// must find every bug, and no bug in the twins.
 //
-// A family is one controller. Its bugs are switches in its code: the twin is the
-// family with the bug "", so that a mutant differs from its twin in the lines at
-// one switch.
+// A family is one controller. Its bugs are switches in its code. The twin is the family
+// with the bug "", so a mutant differs from its twin in the lines at one switch.
 package zoo
 
 import "github.com/controllerkit/controllerkit/controllertest"
@@ -19,13 +17,13 @@ type Family struct {
 
 // A Mutant is a bug of a family.
 type Mutant struct {
-	Bug       string                // what Scenario is called with
+	Bug       string                // the argument of Scenario
 	Cause     string                // the class it belongs to, in a few words
-	Does      string                // what the controller does wrong, in a sentence
+	Does      string                // the wrong behaviour, in a sentence
 	Reference string                // the report, as owner/repository#number or a URL
 	Historic  bool                  // a bug of Sieve's table, or a famous issue, in miniature
-	Plan      string                // one that kills it, as Options.Plans takes it; "" if the runs without faults do
-	Oracle    controllertest.Oracle // one that fires under Plan
+	Plan      string                // a plan that finds it, in the form of Options.Plans; "" if the runs without faults find it
+	Oracle    controllertest.Oracle // an oracle that fails under Plan
 }
 
 // Families returns all of them, by name.
