@@ -1,5 +1,5 @@
-// Package localserver runs a controlplane as a process of its own, and finds a
-// cluster that was there before. It is what testserver and controllertest share.
+// Package localserver runs a controlplane as a process of its own, and finds an
+// existing cluster. Packages testserver and controllertest share it.
 package localserver
 
 import (
@@ -19,7 +19,7 @@ import (
 
 const startTimeout = 90 * time.Second
 
-// A Server is one running controlplane, or a cluster that was there before.
+// A Server is one running controlplane, or an existing cluster.
 type Server struct {
 	Kubeconfig string // file
 
@@ -30,8 +30,8 @@ type Server struct {
 }
 
 // Existing returns the cluster of KUBECONFIG if USE_EXISTING_CLUSTER is "true",
-// and nil if not. KUBECONFIG alone is not enough to say that a cluster may be
-// filled with rubbish: many shells have it set to something dear.
+// and nil if not. KUBECONFIG alone does not select a cluster for tests, because many
+// shells have it set to a valuable cluster.
 func Existing() (*Server, error) {
 	if os.Getenv("USE_EXISTING_CLUSTER") != "true" {
 		return nil, nil
@@ -88,7 +88,7 @@ func Start(bin string, args ...string) (_ *Server, err error) {
 // Config returns a copy of the administrator's configuration.
 func (s *Server) Config() *rest.Config { return rest.CopyConfig(s.config) }
 
-// Stop ends the server and waits until nothing is left of it.
+// Stop ends the server, waits for its process and removes its folder.
 func (s *Server) Stop() error {
 	if s.cmd == nil {
 		return nil

@@ -1,9 +1,9 @@
 // Package testserver gives tests a real kube-apiserver: the controlplane of
 // this repository, started on first use and shared by the tests of one binary.
 //
-// With USE_EXISTING_CLUSTER=true the shared server is the cluster of KUBECONFIG
-// instead. It must be one that may be filled with rubbish and broken; KUBECONFIG
-// alone is not enough to say so, as many shells have it set to something dear.
+// With USE_EXISTING_CLUSTER=true the shared server is the cluster of KUBECONFIG instead.
+// The tests may fill and break it. KUBECONFIG alone does not select it, because many
+// shells have it set to a valuable cluster.
 package testserver
 
 import (
@@ -183,8 +183,7 @@ func existingOrOwn() (*Server, error) {
 	return Start()
 }
 
-// Start starts a server of the caller's own, whatever the environment says, and
-// returns once it is ready.
+// Start starts a new server in any environment, and returns once it is ready.
 func Start(args ...string) (*Server, error) {
 	bin, err := binary()
 	if err != nil {

@@ -297,19 +297,19 @@ func accountFamily() Family {
 	return Family{Name: "account", Scenario: account, Mutants: []Mutant{
 		{
 			Bug: "no-lookup", Cause: "create without lookup", Historic: true,
-			Does:      "makes the account and stores its id afterwards; if that does not happen, the next attempt makes another one",
+			Does:      "creates the account and then stores its id; if the store fails, the next attempt creates another account",
 			Reference: "aws-controllers-k8s/community#2062",
 			Plan:      "crash-after@external create p#1", Oracle: controllertest.Invariance,
 		},
 		{
 			Bug: "late-finalizer", Cause: "finalizer too late",
-			Does:      "adds the finalizer when the account exists; a parent that is deleted before leaves it behind",
+			Does:      "adds the finalizer after the account exists; if the parent is deleted before, the account is left",
 			Reference: "outscale/cluster-api-provider-outscale#917",
 			Plan:      "user-delete(configmaps/p)@patch configmaps p metadata.finalizers#1", Oracle: controllertest.Liveness,
 		},
 		{
 			Bug: "unchecked-finalizer", Cause: "finalizer not checked",
-			Does:      "goes on when the finalizer could not be added",
+			Does:      "continues although adding the finalizer failed",
 			Reference: "gardener/gardener#1498",
 			Plan:      "user-delete(configmaps/p)@patch configmaps p metadata.finalizers#1", Oracle: controllertest.Liveness,
 		},
@@ -321,19 +321,19 @@ func accountFamily() Family {
 		},
 		{
 			Bug: "memory-cleanup", Cause: "state in memory only", Historic: true,
-			Does:      "cleans up only what this process made",
+			Does:      "cleans up only the accounts that this process created",
 			Reference: "kubernetes/kubernetes#78124",
 			Plan:      "crash-before@external delete p#1", Oracle: controllertest.Liveness,
 		},
 		{
 			Bug: "no-finalizer", Cause: "deletion missed while down", Historic: true,
-			Does:      "has no finalizer and cleans up when the parent has disappeared from the cache, which it sees only if it runs",
+			Does:      "has no finalizer and cleans up when the parent disappears from the cache, which it misses while it is down",
 			Reference: "kubernetes/kubernetes#53451",
 			Plan:      "crash-before@external delete p#1", Oracle: controllertest.Liveness,
 		},
 		{
 			Bug: "create-pending", Cause: "stuck on an unknown outcome", Historic: true,
-			Does:      "marks the parent before it makes the account, and waits for a human when it finds the mark and no id",
+			Does:      "marks the parent before it creates the account, and waits for a person if it finds the mark without an id",
 			Reference: "crossplane/crossplane#3037",
 			Plan:      "crash-before@external create p#1", Oracle: controllertest.Liveness,
 		},

@@ -311,12 +311,12 @@ var oneAccountEach = controllertest.Invariant{
 func electedFamily() Family {
 	return Family{Name: "elected", Scenario: elected, Mutants: []Mutant{{
 		Bug: "process-context", Cause: "work outlives leadership",
-		Does:      "runs the leader's work with the context of the process, so that it goes on after the loss",
+		Does:      "runs the leader's work with the context of the process, so the work continues after the loss",
 		Reference: "kyverno/kyverno#14984",
 		Plan:      "freeze@external create a#1", Oracle: controllertest.Invariance,
 	}, {
 		Bug: "memory-at-start", Cause: "standby's memory is out of date",
-		Does:      "reads what there is when the process starts, and believes it when it becomes the leader later",
+		Does:      "reads the accounts at the start of the process, and relies on them when it becomes the leader later",
 		Reference: "hadron-project/hadron#71",
 		Plan:      "crash-after@external create a#1", Oracle: controllertest.Invariance,
 	}}}
@@ -325,7 +325,7 @@ func electedFamily() Family {
 func handoverFamily() Family {
 	return Family{Name: "handover", Scenario: handover, Mutants: []Mutant{{
 		Bug: "released-early", Cause: "lease released while work goes on",
-		Does:      "gives the Lease up when it steps down, and not when its work has ended",
+		Does:      "releases the Lease when it steps down, before its work has ended",
 		Reference: "kubernetes/kubernetes#139991", Historic: true,
 		Plan: "pause@external create a#1", Oracle: controllertest.Invariance,
 	}}}

@@ -175,22 +175,22 @@ func rawwatch(bug string) controllertest.Scenario {
 func rawwatchFamily() Family {
 	return Family{Name: "rawwatch", Scenario: rawwatch, Mutants: []Mutant{{
 		Bug: "no-relist", Cause: "watch resumed after 410 without a list",
-		Does:      "watches from any version after the own one has expired, and so never learns of deletions in between",
+		Does:      "watches from any version after its own has expired, and misses the deletions in between",
 		Reference: "apache/airflow#21087", Historic: true,
 		Plan: "hold-relist(configmaps)@update configmaps mirror-a data.v#1", Oracle: controllertest.Liveness,
 	}, {
-		Bug: "list-for-version", Cause: "list not compared with what is known",
-		Does:      "lists to get a version to watch from, and ignores what the list says",
+		Bug: "list-for-version", Cause: "list not compared with the known objects",
+		Does:      "lists to get a version for the watch, and ignores the objects of the list",
 		Reference: "ManageIQ/kubeclient#599",
 		Plan:      "stall(configmaps)@update configmaps mirror-a data.v#1", Oracle: controllertest.Liveness,
 	}, {
 		Bug: "closed-channel", Cause: "end of a watch ignored",
-		Does:      "stops to watch when the stream ends, and goes on without events",
+		Does:      "stops watching when the stream ends, and continues without events",
 		Reference: "kubernetes-client/python#124", Historic: true,
 		Plan: "410(configmaps)@update configmaps mirror-a data.v#1", Oracle: controllertest.Liveness,
 	}, {
-		Bug: "dead-version", Cause: "expired version retried for ever",
-		Does:      "takes 410 for an error like others, and asks for the same version again and again",
+		Bug: "dead-version", Cause: "expired version retried forever",
+		Does:      "treats 410 like other errors, and requests the same version forever",
 		Reference: "kubernetes/kubernetes#138295", Historic: true,
 		Plan: "hold-relist(configmaps)@update configmaps mirror-a data.v#1", Oracle: controllertest.Liveness,
 	}}}

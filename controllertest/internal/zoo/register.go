@@ -140,17 +140,17 @@ func register(bug string) controllertest.Scenario {
 func registerFamily() Family {
 	return Family{Name: "register", Scenario: register, Mutants: []Mutant{{
 		Bug: "exists-is-failure", Cause: "AlreadyExists taken for failure",
-		Does:      "fails for ever when an attempt whose outcome was lost has made the account",
+		Does:      "fails forever if an attempt with a lost response has created the account",
 		Reference: "jaegertracing/jaeger-operator#886",
 		Plan:      "lost-response@external create a#1", Oracle: controllertest.Quiescence,
 	}, {
 		Bug: "gone-is-failure", Cause: "NotFound of a deletion taken for failure",
-		Does:      "never removes the finalizer when an attempt whose outcome was lost has deleted the account",
+		Does:      "never removes the finalizer if an attempt with a lost response has deleted the account",
 		Reference: "coralogix/coralogix-operator#239",
 		Plan:      "lost-response@external delete b#1", Oracle: controllertest.Quiescence,
 	}, {
 		Bug: "seen-by-name", Cause: "memory keyed by name, not by UID",
-		Does:      "remembers by name what it has done, and takes a recreated object for the old one",
+		Does:      "stores finished objects by name, and confuses a recreated object with the old one",
 		Reference: "operator-framework/java-operator-sdk#1337",
 		Plan:      "user-recreate(configmaps/a)@external create b#1", Oracle: controllertest.Liveness,
 	}}}

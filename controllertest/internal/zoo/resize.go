@@ -25,25 +25,25 @@ import (
 func resizeFamily() Family {
 	return Family{Name: "resize", Scenario: resizeScenario, Mutants: []Mutant{{
 		Bug: "half-done", Cause: "condition lost half-way",
-		Does:      "Resizes the claim only when it finds the node too small, which it is no more once it was replaced.",
+		Does:      "resizes the claim only if the node is too small, which is no longer so after the node was replaced",
 		Reference: "rabbitmq/cluster-operator#782", Historic: true,
 		Plan:   "crash-after@delete secrets db-node#1",
 		Oracle: controllertest.Liveness,
 	}, {
 		Bug: "stale-parent", Cause: "destruction by a stale parent",
-		Does:      "Replaces the node by a smaller one, since an old parent asks for it.",
+		Does:      "replaces the node by a smaller one because of an old version of the parent",
 		Reference: "rabbitmq/cluster-operator#653", Historic: true,
 		Plan:   "time-travel(configmaps<create secrets db-claim#1)@update configmaps db metadata.annotations#2",
 		Oracle: controllertest.Events,
 	}, {
 		Bug: "delete-by-name", Cause: "deletion by name",
-		Does:      "Deletes what has the name of the node that an old cache shows: the one that replaced it.",
+		Does:      "deletes the node by name from an old cache, and hits its replacement",
 		Reference: "k8ssandra/cass-operator#118", Historic: true,
 		Plan:   "time-travel(secrets<delete secrets db-node#1)@update configmaps db metadata.annotations#2",
 		Oracle: controllertest.Events,
 	}, {
 		Bug: "no-tombstones", Cause: "missed deletion",
-		Does:      "Ignores deletions that the informer has not seen itself, and waits for ever for the node to be gone.",
+		Does:      "ignores deletions that the informer learned by a list, and waits forever for the deletion of the node",
 		Reference: "Project-HAMi/HAMi-DRA#38",
 		Plan:      "hold-relist(secrets)@delete secrets db-node#1",
 		Oracle:    controllertest.Liveness,

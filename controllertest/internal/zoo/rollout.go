@@ -34,37 +34,37 @@ const (
 func rolloutFamily() Family {
 	return Family{Name: "rollout", Scenario: rolloutScenario, Mutants: []Mutant{{
 		Bug: "config-first", Cause: "change noticed only once",
-		Does:      "Updates the nodes in the pass that makes the new config, and in no other.",
+		Does:      "updates the nodes only in the call that creates the new config",
 		Reference: "konpyutaika/nifikop#49", Historic: true,
 		Plan:   "crash-after@create configmaps kafka-config-4bd02db4#1",
 		Oracle: controllertest.Liveness,
 	}, {
 		Bug: "join-once", Cause: "step only at creation",
-		Does:      "Makes a node known right after it was created, and never if that fails.",
+		Does:      "announces a node only right after its creation, and never if that fails",
 		Reference: "konpyutaika/nifikop#79", Historic: true,
 		Plan:   "crash-after@create configmaps kafka-a#1",
 		Oracle: controllertest.Liveness,
 	}, {
 		Bug: "gone-is-an-error", Cause: "step that cannot be repeated",
-		Does:      "Fails for ever on the old config that it has deleted before, as it did not come to note it.",
+		Does:      "fails forever on the old config if it was deleted before the progress was stored",
 		Reference: "Orange-OpenSource/casskop#370", Historic: true,
 		Plan:   "crash-after@delete configmaps kafka-config-a2c4f48c#1",
 		Oracle: controllertest.Liveness,
 	}, {
 		Bug: "done-first", Cause: "marker before the work",
-		Does:      "Notes that the rollout is done, by which it knows the old config, before that is deleted.",
+		Does:      "stores the end of the rollout before it deletes the old config, and then does not find the old config",
 		Reference: "elastic/cloud-on-k8s#1730",
 		Plan:      "crash-before@delete configmaps kafka-config-a2c4f48c#1",
 		Oracle:    controllertest.Liveness,
 	}, {
 		Bug: "count-apart", Cause: "count that is not idempotent",
-		Does:      "Counts a rollout when it begins, and so counts one that is begun again twice.",
+		Does:      "counts a rollout when it begins, and counts a restarted one twice",
 		Reference: "kubernetes/kubernetes#114768",
 		Plan:      "crash-before@create configmaps kafka-a#1",
 		Oracle:    controllertest.EndState,
 	}, {
 		Bug: "swallowed-error", Cause: "swallowed error",
-		Does:      "Goes on when the config could not be made, and points the nodes to one that is not there.",
+		Does:      "continues although the creation of the config failed, and points the nodes to an absent config",
 		Reference: "openstack-k8s-operators/keystone-operator#187",
 		Plan:      "500@create configmaps kafka-config-a2c4f48c#1",
 		Oracle:    controllertest.Invariance,

@@ -42,31 +42,31 @@ const inspectedAnnotation = "zoo.example.com/inspected"
 func statusFamily() Family {
 	return Family{Name: "status", Scenario: statusScenario, Mutants: []Mutant{{
 		Bug: "edge-status", Cause: "status only after a change",
-		Does:      "Writes the status in the pass that changed the child: if that fails, there is nothing to change any more.",
+		Does:      "writes the status only in the call that changes the child, and never if that write fails",
 		Reference: "k8ssandra/cass-operator#657",
 		Plan:      "crash-after@create configmaps oil#1",
 		Oracle:    controllertest.Liveness,
 	}, {
 		Bug: "latest-generation", Cause: "status for another generation",
-		Does:      "Retries a conflict with the latest object, and calls that ready although it has looked at the one before.",
+		Does:      "retries a conflict with the latest object, and reports the result of the former one for it",
 		Reference: "karmada-io/karmada#7446",
 		Plan:      "commit-503@update gauges.status.zoo.example.com/status oil status.conditions#1",
 		Oracle:    controllertest.Invariance,
 	}, {
 		Bug: "still-ready", Cause: "status that survives its spec",
-		Does:      "Observes the new generation when the child could not be updated, and leaves Ready true from the old one.",
+		Does:      "stores the new observedGeneration although the update of the child failed, and keeps Ready true",
 		Reference: "fluxcd/helm-controller#265",
 		Plan:      "500@update configmaps oil data.value#1",
 		Oracle:    controllertest.Invariance,
 	}, {
 		Bug: "whole-list", Cause: "merge patch of a list",
-		Does:      "Patches the list of conditions as a whole, and so removes one that was added meanwhile.",
+		Does:      "patches the whole list of conditions, and removes one that was added in between",
 		Reference: "k0sproject/k0smotron#1657",
 		Plan:      "commit-503@patch gauges.status.zoo.example.com/status oil status.conditions#1",
 		Oracle:    controllertest.Invariance,
 	}, {
 		Bug: "hot-loop", Cause: "hot loop",
-		Does:      "Writes the time of each pass to the status, which is an event that causes the next one.",
+		Does:      "writes the time of each call to the status, whose event causes the next call",
 		Reference: "strimzi/strimzi-kafka-operator#13079", Historic: true,
 		Oracle: controllertest.Quiescence,
 	}}}

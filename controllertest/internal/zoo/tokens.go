@@ -187,19 +187,19 @@ func tokensFamily() Family {
 	return Family{Name: "tokens", Scenario: tokens, Mutants: []Mutant{
 		{
 			Bug: "read-is-absence", Cause: "absence by a read that lags",
-			Does:      "removes the finalizer when a read does not show the machine, which it does not yet",
+			Does:      "removes the finalizer if a stale read does not show the machine",
 			Reference: "pingcap/tidb-operator#6532",
 			Plan:      "user-delete(configmaps/p)@external create p#1", Oracle: controllertest.Liveness,
 		},
 		{
 			Bug: "lookup-only", Cause: "duplicate by a read that lags",
-			Does:      "looks for a machine of an earlier attempt before it makes one, and sends no token",
+			Does:      "searches for a machine of an earlier attempt by a stale read, and sends no token",
 			Reference: "kubernetes-sigs/cluster-api-provider-aws#6132",
 			Plan:      "crash-after@external create p#1", Oracle: controllertest.Invariance,
 		},
 		{
 			Bug: "token-per-attempt", Cause: "idempotency token not stable",
-			Does:      "sends a new token with each attempt, so that the service takes them for different wishes",
+			Does:      "sends a new token with each attempt, so the service treats the attempts as different requests",
 			Reference: "go-to-k/cdkd#2090",
 			Plan:      "crash-after@external create p#1", Oracle: controllertest.Invariance,
 		},

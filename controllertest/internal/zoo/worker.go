@@ -191,32 +191,32 @@ func mirrored(s *controllertest.State) error {
 func workerFamily() Family {
 	return Family{Name: "worker", Scenario: worker, Mutants: []Mutant{{
 		Bug: "swallow-error", Cause: "error swallowed",
-		Does:      "logs an error and forgets the key, so that nothing tries again",
+		Does:      "logs an error and forgets the key, so the work is never retried",
 		Reference: "kubernetes/sample-controller#31", Historic: true,
 		Plan: "drop-request@create configmaps mirror-a#1", Oracle: controllertest.Liveness,
 	}, {
 		Bug: "conflict-is-done", Cause: "conflict taken for success",
-		Does:      "drops a conflict, expecting that whoever was faster causes another event",
+		Does:      "ignores a conflict because it expects an event of the other writer",
 		Reference: "quay/quay-operator#544",
 		Plan:      "409@update configmaps mirror-a data.v#1", Oracle: controllertest.Liveness,
 	}, {
 		Bug: "same-version-again", Cause: "conflict retried without reading again",
-		Does:      "repeats an update with the version that was refused, for ever",
+		Does:      "repeats an update forever with the version that was refused",
 		Reference: "ksonnet/ksonnet#787",
 		Plan:      "commit-503@update configmaps mirror-a data.v#1", Oracle: controllertest.Quiescence,
 	}, {
 		Bug: "failed-for-ever", Cause: "passing error made a terminal state",
-		Does:      "marks the object as failed after an error of the API server, and never looks at it again",
+		Does:      "marks the object as failed after an error of the API server, and never retries it",
 		Reference: "nuclio/nuclio#4120",
 		Plan:      "500@create configmaps mirror-a#1", Oracle: controllertest.Liveness,
 	}, {
 		Bug: "cache-mutated", Cause: "cached object modified",
-		Does:      "changes the informer's object before the update, and finds nothing to do when the update has failed",
+		Does:      "changes the informer's object before the update, and finds no difference after the update has failed",
 		Reference: "sky-uk/cassandra-operator#127",
 		Plan:      "drop-request@update configmaps mirror-a data.v#1", Oracle: controllertest.Liveness,
 	}, {
 		Bug: "write-back", Cause: "cache overwritten with an older version",
-		Does:      "stores the answer of an update in the informer's cache, over something newer",
+		Does:      "stores the response to an update in the informer's cache, over a newer object",
 		Reference: "argoproj/argo-rollouts#4073", Historic: true,
 		Plan: "slow@update configmaps mirror-a data.v#2", Oracle: controllertest.Liveness,
 	}, {
@@ -226,12 +226,12 @@ func workerFamily() Family {
 		Plan: "hold-relist(configmaps)@update configmaps mirror-a data.v#1", Oracle: controllertest.Liveness,
 	}, {
 		Bug: "missed-deletion", Cause: "deletion while the controller is down",
-		Does:      "does not look for mirrors whose source is gone when it starts",
+		Does:      "does not search for mirrors without a source when it starts",
 		Reference: "kubernetes-sigs/controller-runtime#243", Historic: true,
 		Plan: "crash-before@delete configmaps mirror-b#1", Oracle: controllertest.Liveness,
 	}, {
 		Bug: "made-in-memory", Cause: "state only in memory",
-		Does:      "knows only by memory what it has made, and does not repair it after a restart",
+		Does:      "knows its mirrors only from memory, and does not repair them after a restart",
 		Reference: "sky-uk/cassandra-operator#7",
 		Plan:      "crash-after@update configmaps mirror-a data.v#1", Oracle: controllertest.Liveness,
 	}}}

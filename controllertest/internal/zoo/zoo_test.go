@@ -212,7 +212,7 @@ func TestZoo(t *testing.T) {
 // TestDocs holds that docs/zoo.md is made of the zoo.
 func TestDocs(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("# The bug zoo\n\nSmall controllers with one known bug each, which `controllertest` finds: each by the\nplan beside it, in every run of `make test`. Made by `make zoo`.\n")
+	b.WriteString("# The bug zoo\n\nSmall controllers with one known bug each. `controllertest` finds each bug with the plan\nin the last column, in every run of `make test`. `make zoo` generates this page.\n")
 	for _, f := range zoo.Families() {
 		fmt.Fprintf(&b, "\n## %s\n\n| bug | what it does | cause | report | found by | plan |\n|---|---|---|---|---|---|\n", f.Name)
 		for _, m := range f.Mutants {
