@@ -47,7 +47,7 @@ const (
 // whether the fault can happen now.
 func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 	r := i.run
-	if j.kind.scope() == watchedResource && j.kind != TimeTravel && j.kind != NoBookmark && i.Streams(j.about) == 0 {
+	if j.kind.scope() == watchedResource && j.kind != TimeTravel && j.kind != NoBookmark && i.Watches()[j.about] == 0 {
 		return f, false
 	}
 	status := func(code int, reason metav1.StatusReason, retryAfter int) *fault.Response {

@@ -268,7 +268,7 @@ func (r *run) watchesLocked() bool {
 	for resource, n := range r.x.watched {
 		have := 0
 		for _, i := range r.life {
-			have += i.Streams(resource)
+			have += i.Watches()[resource]
 		}
 		if have < n {
 			return false

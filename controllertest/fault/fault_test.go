@@ -205,7 +205,7 @@ func TestFaultOfWatch(t *testing.T) {
 				}
 				_ = response.Body.Close()
 			}
-			if n := i.Streams("configmaps"); n != 0 {
+			if n := i.Watches()["configmaps"]; n != 0 {
 				t.Errorf("%d watches are established, although the caller has none", n)
 			}
 			if reached.Load() != test.reached {

@@ -306,7 +306,7 @@ func TestCut(t *testing.T) {
 			case len(rest) > 0:
 				t.Errorf("got %v, want no event", rest)
 			}
-			if n := i.Streams("configmaps"); n != 0 {
+			if n := i.Watches()["configmaps"]; n != 0 {
 				t.Errorf("%d watches are established", n)
 			}
 			others <- added(3)

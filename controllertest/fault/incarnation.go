@@ -245,9 +245,6 @@ func (i *Incarnation) Cut(resource string, gone bool) {
 	})
 }
 
-// Streams returns how many watches of a resource are established.
-func (i *Incarnation) Streams(resource string) int { return i.Watches()[resource] }
-
 // Watches returns how many watches are established, by resource.
 func (i *Incarnation) Watches() map[string]int {
 	i.mu.Lock()

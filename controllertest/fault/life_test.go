@@ -239,7 +239,7 @@ func TestIsolation(t *testing.T) {
 	if status, _, err := send(t, second, http.MethodGet, configMaps, ""); status != http.StatusOK {
 		t.Errorf("the other incarnation's request: %d %v", status, err)
 	}
-	if first.Streams("configmaps") != 0 || second.Streams("configmaps") != 1 {
+	if first.Watches()["configmaps"] != 0 || second.Watches()["configmaps"] != 1 {
 		t.Errorf("established: %v and %v", first.Watches(), second.Watches())
 	}
 	n := 0

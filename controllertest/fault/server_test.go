@@ -151,7 +151,7 @@ func TestServerHoldAndCut(t *testing.T) {
 			}
 			end()
 			<-done
-			if n := i.Streams("configmaps"); n > 1 {
+			if n := i.Watches()["configmaps"]; n > 1 {
 				t.Errorf("%d watches are established", n)
 			}
 		})
