@@ -9,6 +9,7 @@ import (
 // removing a key in turn does not allocate. The oldest are dropped first.
 const (
 	maxIdleGroups = 2048
+	maxIdleName   = 512 // bytes; a group with a longer name is not kept
 	maxIdleLevels = 64
 	maxLanes      = 8
 )
@@ -79,12 +80,19 @@ func (s *groups) leave(i uint32) {
 	if g.keys--; g.keys > 0 {
 		return
 	}
-	s.idle.enter(&g.idler)
-	if s.idle.n <= maxIdleGroups {
+	if len(g.name) > maxIdleName {
+		s.drop(g)
 		return
 	}
-	g = s.idle.oldest()
-	i = s.byName.all[g.name]
+	s.idle.enter(&g.idler)
+	if s.idle.n > maxIdleGroups {
+		s.drop(s.idle.oldest())
+	}
+}
+
+// drop forgets a group without keys.
+func (s *groups) drop(g *group) {
+	i := s.byName.all[g.name]
 	s.all[i] = nil
 	s.spare = append(s.spare, i)
 	s.byName.remove(g.name)

@@ -312,6 +312,16 @@ func TestMemoryThatIsKept(t *testing.T) {
 			}
 			return q
 		}},
+		{"groups with long names", 3 << 20, func() any {
+			const mebibyte = 1 << 20
+			q := queue.New(queue.Config[int]{Group: func(key int) string { return fmt.Sprint(strings.Repeat("x", mebibyte), key) }})
+			for key := range 50 {
+				q.Add(key)
+				q.Get()
+				q.Done(key)
+			}
+			return q
+		}},
 		{"keys that are left, of as many priorities", int64(3<<20 + burst), func() any {
 			q := queue.New(queue.Config[int]{})
 			for key := range burst {
