@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Figures of every row that calls Meter.Measure. All are per operation.
+// Figures that Meter.Measure counts. All are per operation.
 const (
 	Time   = "ns"
 	Allocs = "allocs"
@@ -19,18 +19,18 @@ type Row struct {
 	// Name is the area and the work: "queue/cycle".
 	Name string
 
-	// About says in a sentence or two, as Markdown, what is done.
+	// About describes the work in a few sentences of Markdown.
 	About string
 
-	// Op is what one operation is called: "key", "apply".
+	// Op is the name of one operation: "key", "apply".
 	Op string
 
-	// Goals are judged wherever their figure was measured. One that is judged
-	// nowhere is an error.
+	// Goals are checked for every pair that measures their figure. If no pair
+	// does, the run fails.
 	Goals []Goal
 
-	// Pairs prepares the row, right before it runs. The cleanup is called when
-	// it has run, with an error too; nil means none.
+	// Pairs prepares the row right before it runs. Cleanup is called after the
+	// run, even if the run fails. It may be nil.
 	Pairs func(ctx context.Context) (pairs []Pair, cleanup func(), err error)
 }
 
@@ -38,64 +38,63 @@ type Row struct {
 type Goal struct {
 	Figure string
 
-	// Rival names whose figure the library's is divided by. "" means the
-	// library's own figure is bounded.
+	// Rival is the contender whose figure divides the library's figure. If Rival
+	// is "", the goal bounds the library's figure itself.
 	Rival string
 
 	AtMost  float64
-	Stretch float64 // a bound that would be even better; 0 means none
+	Stretch float64 // an optional stricter bound; 0 means none
 }
 
-// Pair is the library and one rival at the same work.
+// Pair compares the library with one rival at the same work.
 type Pair struct {
-	Case   string // tells the pairs with the same rival apart: "string keys"; "" if there is one
+	Case   string // distinguishes pairs with the same rival: "string keys"; "" for a single pair
 	Ours   Contender
 	Theirs Contender
 
-	// Repeats is how often the pair is measured, if that is less often than the
-	// others: for work that takes long and has the same figures each time. 0
-	// means as often as they are.
+	// Repeats is the number of measurements of this pair. It can only reduce the
+	// runner's number, for long work whose figures hardly vary. 0 means the
+	// runner's number.
 	Repeats int
 }
 
-// Contender does a row's work in one way.
+// Contender is one implementation of a row's work.
 type Contender struct {
 	Name string // "client-go"
 
-	// Module is the path of the module whose version belongs to the figures.
-	// "" means none: what it is made of is in this checkout.
+	// Module is the path of the module whose version RESULTS.md prints with the
+	// figures. "" means that all code is in this repository.
 	Module string
 
-	// Run does the work once, from set-up to clean-up, and returns how many
-	// operations it did.
+	// Run does the work once, from set-up to clean-up, and returns the number of
+	// operations.
 	Run func(ctx context.Context, m *Meter) (ops int, err error)
 }
 
 var registered []Row
 
-// Register makes a row known. It is called by init functions and panics if the
-// row is wrong.
+// Register adds a row. It is for init functions and panics if the row is invalid.
 func Register(row Row) {
 	switch area, work, ok := strings.Cut(row.Name, "/"); {
 	case !ok || area == "" || work == "" || strings.ContainsAny(row.Name, " \n"):
-		panic(fmt.Sprintf("bench: the name %q is not area/work", row.Name))
+		panic(fmt.Sprintf("bench: row name %q is not valid: use area/work", row.Name))
 	case row.Op == "" || row.About == "" || row.Pairs == nil:
-		panic(fmt.Sprintf("bench: the row %s lacks About, Op or Pairs", row.Name))
+		panic(fmt.Sprintf("bench: row %q lacks a required field: set About, Op and Pairs", row.Name))
 	case slices.ContainsFunc(registered, func(r Row) bool { return r.Name == row.Name }):
-		panic(fmt.Sprintf("bench: the row %s is there twice", row.Name))
+		panic(fmt.Sprintf("bench: row name %q is registered already: choose another name", row.Name))
 	}
 	registered = append(registered, row)
 }
 
-// Rows returns the registered rows by name.
+// Rows returns the registered rows, sorted by name.
 func Rows() []Row {
 	rows := slices.Clone(registered)
 	slices.SortFunc(rows, func(a, b Row) int { return strings.Compare(a.Name, b.Name) })
 	return rows
 }
 
-// Select returns the row of the given name, or else those whose name begins
-// with it. "" means all of them.
+// Select returns the row with the given name. If there is none, it returns the rows
+// whose names begin with the given name. "" selects all rows.
 func Select(rows []Row, name string) ([]Row, error) {
 	var selected []Row
 	for _, row := range rows {
@@ -107,12 +106,12 @@ func Select(rows []Row, name string) ([]Row, error) {
 		}
 	}
 	if len(selected) == 0 {
-		return nil, fmt.Errorf("no row is called %q; there are: %s", name, strings.Join(Names(rows), ", "))
+		return nil, fmt.Errorf("unknown row %q: use one of %s", name, strings.Join(Names(rows), ", "))
 	}
 	return selected, nil
 }
 
-// Names returns the names of rows.
+// Names returns the names of the rows.
 func Names(rows []Row) []string {
 	names := make([]string, len(rows))
 	for i, row := range rows {

@@ -12,8 +12,8 @@ import (
 	"github.com/controllerkit/controllerkit/bench"
 )
 
-// counter is a contender that counts one figure, the values in turn, from the
-// warm-up on.
+// counter returns a contender that counts one figure. Each run, starting with the
+// warm-up, uses the next value.
 func counter(name, figure string, ops int, log *[]string, values ...float64) bench.Contender {
 	return bench.Contender{Name: name, Module: "example.com/" + name, Run: func(_ context.Context, m *bench.Meter) (int, error) {
 		*log = append(*log, name)
@@ -51,8 +51,8 @@ func TestStatOf(t *testing.T) {
 	}
 }
 
-// TestPairs holds how a pair is run: a warm-up that does not count, the order
-// alternating, ratios within a repeat, figures per operation.
+// TestPairs checks how a pair runs: the warm-up does not count, the order alternates,
+// ratios are within a repeat, and figures are per operation.
 func TestPairs(t *testing.T) {
 	var log []string
 	ours := counter("ours", "requests", 10, &log, 1000, 1, 2, 30)
@@ -78,7 +78,7 @@ func TestPairs(t *testing.T) {
 	}{
 		{name: "ours", got: line.Ours, want: bench.Stat{Median: 2, Min: 1, Max: 30}},
 		{name: "theirs", got: line.Theirs, want: bench.Stat{Median: 10, Min: 4, Max: 40}},
-		// Not 2/10, the ratio of the medians.
+		// The ratio of the medians would be 2/10.
 		{name: "ratio", got: line.Ratio, want: bench.Stat{Median: 0.5, Min: 0.1, Max: 0.75}},
 	} {
 		if tt.got != tt.want {
@@ -105,8 +105,7 @@ func TestPairs(t *testing.T) {
 	}
 }
 
-// TestRepeats holds how often pairs are measured, and that a pair can only ask
-// for less.
+// TestRepeats checks the number of measurements. A pair can only reduce it.
 func TestRepeats(t *testing.T) {
 	for _, tt := range []struct {
 		name               string
@@ -135,7 +134,7 @@ func TestRepeats(t *testing.T) {
 	}
 }
 
-// TestPass holds that a goal is judged on what is printed.
+// TestPass checks that a goal is checked against the printed number.
 func TestPass(t *testing.T) {
 	ratio := &bench.Goal{Figure: bench.Time, Rival: "theirs", AtMost: 0.85}
 	none := &bench.Goal{Figure: bench.Allocs, AtMost: 0}
@@ -159,8 +158,8 @@ func TestPass(t *testing.T) {
 	}
 }
 
-// TestMeasure holds that Measure sees what f allocates and how long it takes,
-// and that several calls add up.
+// TestMeasure checks that Measure counts the allocations and the time of f, and that
+// several calls add up.
 func TestMeasure(t *testing.T) {
 	const kept = 1000
 	contender := func(name string) bench.Contender {
@@ -208,16 +207,16 @@ func TestRunErrors(t *testing.T) {
 		row  bench.Row
 		want string
 	}{
-		{name: "other work", want: "not the same work", row: rowOf(nil, bench.Pair{Ours: one("ours", 1), Theirs: one("theirs", 2)})},
+		{name: "other work", want: "both must do the same work", row: rowOf(nil, bench.Pair{Ours: one("ours", 1), Theirs: one("theirs", 2)})},
 		{name: "no work", want: "0 operations", row: rowOf(nil, bench.Pair{Ours: one("ours", 0), Theirs: one("theirs", 0)})},
 		{name: "other figures", want: "was not measured", row: rowOf(nil, bench.Pair{
 			Ours: one("ours", 1), Theirs: counter("theirs", "retries", 1, &log, 1, 1),
 		})},
-		{name: "no figures", want: "measured nothing", row: rowOf(nil, bench.Pair{
+		{name: "no figures", want: "measured no figure", row: rowOf(nil, bench.Pair{
 			Ours:   bench.Contender{Name: "ours", Run: func(context.Context, *bench.Meter) (int, error) { return 1, nil }},
 			Theirs: one("theirs", 1),
 		})},
-		{name: "idle goal", want: "judged nowhere", row: rowOf(
+		{name: "idle goal", want: "remove the goal or measure its figure", row: rowOf(
 			[]bench.Goal{{Figure: "requests", Rival: "nobody"}}, bench.Pair{Ours: one("ours", 1), Theirs: one("theirs", 1)},
 		)},
 		{name: "contender fails", want: "ours: broken", row: rowOf(nil, bench.Pair{
@@ -234,7 +233,7 @@ func TestRunErrors(t *testing.T) {
 			}
 			_, err := bench.Runner{Repeats: 1}.Run(t.Context(), tt.row)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "area/work") {
-				t.Errorf("got error %v, want one of area/work that says %q", err, tt.want)
+				t.Errorf("got error %v, want one of area/work with %q", err, tt.want)
 			}
 			if cleaned != 1 {
 				t.Errorf("cleaned up %d times, want once", cleaned)
@@ -271,7 +270,7 @@ func TestSelect(t *testing.T) {
 }
 
 func TestRegister(t *testing.T) {
-	name := fmt.Sprint("test/", len(bench.Rows())) // another one each time with -count
+	name := fmt.Sprint("test/", len(bench.Rows())) // a new name for each run with -count
 	good := bench.Row{Name: name, About: "x", Op: "x", Pairs: func(context.Context) ([]bench.Pair, func(), error) { return nil, nil, nil }}
 	bench.Register(good)
 	if got := bench.Names(bench.Rows()); !slices.Contains(got, name) {

@@ -1,26 +1,25 @@
-// Package bench stands beside the library and compares it with what people use
-// today. It is a module of its own, so that its competitors are nobody else's
-// dependencies.
+// Package bench compares the library with client-go and controller-runtime. It is a
+// nested module, so that users of the library do not depend on controller-runtime.
 //
 //	make bench                 # every row
 //	make bench ROW=queue/      # the rows of an area
 //	make bench ROW=queue/cycle # one row
 //
-// The figures go to RESULTS.md; the rows that did not run keep theirs.
+// The run writes its figures to RESULTS.md. Rows that did not run keep their figures.
 //
 // # How it measures
 //
-// A row is some work that the library and others do. Each rival makes a pair
-// with the library. After a warm-up of both, the two run directly after one
-// another, as often as -repeats says, and who goes first alternates. What is
-// reported is the median and the spread, and the median of the ratios within
-// the repeats: what slows the machine for a while slows both of a pair. Goals
-// are judged on the numbers as they are printed.
+// A row describes work that the library and its rivals do. The library and each
+// rival form a pair. After a warm-up, both contenders of a pair run directly after
+// each other, -repeats times, in alternating order. RESULTS.md reports the median and
+// the spread of each figure, and the median of the ratios within the repeats: a
+// temporary slowdown of the machine affects both contenders of a pair. Goals are
+// checked against the printed numbers.
 //
 // # Adding a row
 //
-// Add a file to the folder rows, named after the row, and register the row in
-// its init function. Nothing else has to change.
+// Add a file to the folder rows, with the row's name, and register the row in its
+// init function.
 //
 //	func init() {
 //		bench.Register(bench.Row{
@@ -29,19 +28,19 @@
 //			Op:    "apply",
 //			Goals: []bench.Goal{{Figure: "requests", AtMost: 0}},
 //			Pairs: func(ctx context.Context) ([]bench.Pair, func(), error) {
-//				server, err := startServer(ctx) // what the contenders share
+//				server, err := startServer(ctx) // shared by the contenders
 //				...
 //				return []bench.Pair{{Ours: ours, Theirs: theirs}}, server.Stop, nil
 //			},
 //		})
 //	}
 //
-// A [Contender] sets up what it needs, gives the work itself to
-// [Meter.Measure], or its count to [Meter.Count], and returns how many
-// operations it did. Both contenders of a pair must do as many. Sizes come from
-// [Meter.N], so that the tests can run every row quickly; a measured function
-// should take 100 ms or longer, a row a minute at most.
+// A [Contender] prepares its work, passes the work to [Meter.Measure] or counts to
+// [Meter.Count], and returns the number of operations. Both contenders of a pair must
+// do the same number of operations. [Meter.N] returns the sizes, so that the tests
+// can run every row quickly. A measured function should take at least 100 ms, and a
+// row at most a minute.
 //
-// A row about queues is shorter: see rows/queue.go. What it says about the keys
-// that are handed out is checked on every contender by the tests of rows.
+// A row about queues is shorter: see rows/queue.go. The tests of rows check for every
+// contender that its queue returns the keys as the row declares.
 package bench

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Environment is where and with what figures were measured.
+// Environment describes the machine and the software of a measurement.
 type Environment struct {
 	CPU         string
 	Cores       int
@@ -25,7 +25,7 @@ type Environment struct {
 	Go          string
 	Date        string            // 2006-01-02
 	Modules     map[string]string // versions by path
-	RaceEnabled bool              // the figures are worth nothing
+	RaceEnabled bool              // the figures are not meaningful
 }
 
 // Here returns the environment of this process.
@@ -56,7 +56,7 @@ func cpu(ctx context.Context) string {
 	var model string
 	switch runtime.GOOS {
 	case "linux":
-		info, _ := os.ReadFile("/proc/cpuinfo") // some have none, and some of those have no model
+		info, _ := os.ReadFile("/proc/cpuinfo") // the file or the model may be missing
 		for line := range strings.Lines(string(info)) {
 			if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "model name" {
 				model = strings.TrimSpace(value)
@@ -70,7 +70,7 @@ func cpu(ctx context.Context) string {
 	return cmp.Or(model, "a CPU of unknown model")
 }
 
-// describe says in one line what belongs to the figures of a row.
+// describe returns one line about the environment and the repeats of a row.
 func (e Environment) describe(r Result) string {
 	parts := []string{
 		e.CPU,
@@ -97,7 +97,7 @@ func (e Environment) describe(r Result) string {
 	return text + "."
 }
 
-// preamble is what RESULTS.md begins with.
+// preamble is the beginning of RESULTS.md.
 const preamble = `# Results
 
 This file compares the library with client-go and controller-runtime, on the
@@ -110,7 +110,7 @@ directly. Goals are checked against the printed numbers.
 
 const heading = "## "
 
-// Section returns the part of RESULTS.md that is about one row.
+// Section returns the section of RESULTS.md about one row.
 func Section(r Result, env Environment) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s%s\n\n%s\n\n", heading, r.Row.Name, r.Row.About)
@@ -146,7 +146,7 @@ func Section(r Result, env Environment) string {
 	return b.String()
 }
 
-// show prints a Stat, without the spread if it cannot be seen.
+// show formats a Stat. It omits the spread if the printed values are equal.
 func (s Stat) show(format func(float64) string) string {
 	median, low, high := format(s.Median), format(s.Min), format(s.Max)
 	if low == high {
@@ -155,7 +155,7 @@ func (s Stat) show(format func(float64) string) string {
 	return fmt.Sprintf("%s (%s–%s)", median, low, high)
 }
 
-// round leaves of a figure as many decimals as are of interest.
+// round rounds a figure to two decimals below 10, one below 100 and none above.
 func round(v float64) float64 {
 	switch a := math.Abs(v); {
 	case a < 10:
@@ -166,16 +166,15 @@ func round(v float64) float64 {
 	return math.Round(v)
 }
 
-// ratioDecimals is one more than goals have.
+// ratioDecimals is one more than the decimals of goals.
 const ratioDecimals = 3
 
 func roundRatio(v float64) float64 { return math.Round(v*1000) / 1000 }
 
-// figure prints a figure as round leaves it.
+// figure formats a rounded figure.
 func figure(v float64) string { return number(round(v)) }
 
-// number prints v with a comma between thousands and no more decimals than it
-// has.
+// number formats v with a comma between thousands and without trailing zeros.
 func number(v float64) string {
 	whole, fraction, _ := strings.Cut(strconv.FormatFloat(v, 'f', -1, 64), ".")
 	sign := ""
@@ -191,9 +190,9 @@ func number(v float64) string {
 	return sign + whole
 }
 
-// Merge returns the text of RESULTS.md with the given sections by row, and with
-// those of old for the other rows. Sections of rows that are not known are
-// dropped: nobody could measure them again.
+// Merge returns the text of RESULTS.md with the given sections by row. Other rows keep
+// their sections of old. Merge drops sections of unknown rows, because they cannot be
+// measured again.
 func Merge(old string, sections map[string]string, known []string) string {
 	all := map[string]string{}
 	name := ""
@@ -218,8 +217,8 @@ func Merge(old string, sections map[string]string, known []string) string {
 	return b.String()
 }
 
-// Update writes one row's section to the file at path, which may not exist yet.
-// The file is replaced as a whole or not at all.
+// Update writes one row's section to the file at path. If the file does not exist, it
+// creates it. The file is replaced atomically.
 func Update(path string, r Result, env Environment, known []string) error {
 	old, err := os.ReadFile(path)
 	if err != nil && !os.IsNotExist(err) {

@@ -58,7 +58,7 @@ Measured on 2026-01-02: Some CPU, 2 cores, GOMAXPROCS 1, linux/amd64, go1.26.0, 
 	}
 }
 
-// TestMerge holds which sections RESULTS.md has after a run of some rows.
+// TestMerge checks the sections of RESULTS.md after a run of some rows.
 func TestMerge(t *testing.T) {
 	section := func(name, text string) string { return "## " + name + "\n\n" + text + "\n" }
 	known := []string{"queue/cycle", "leader/handover", "queue/after"}
@@ -150,12 +150,11 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// TestHere holds that the environment is told, and nothing that names the
-// machine.
+// TestHere checks that the environment is complete and does not identify the machine.
 func TestHere(t *testing.T) {
 	env := bench.Here(t.Context())
 	if env.CPU == "" || env.Cores < 1 || env.MaxProcs < 1 || env.OS == "" || env.Arch == "" || !strings.HasPrefix(env.Go, "go") && !strings.HasPrefix(env.Go, "devel") || len(env.Date) != len("2006-01-02") {
-		t.Errorf("the environment lacks something: %+v", env)
+		t.Errorf("the environment lacks a field: %+v", env)
 	}
 	host, err := os.Hostname()
 	if err != nil {

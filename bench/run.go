@@ -11,16 +11,15 @@ import (
 	"time"
 )
 
-// Meter takes the figures of one run of one contender. It is used by one
-// goroutine. The zero value is ready.
+// Meter records the figures of one run of one contender. It is not safe for
+// concurrent use. The zero value is ready to use.
 type Meter struct {
-	Quick bool // for tests: a hundredth of the work; the figures mean nothing
+	Quick bool // for tests: a hundredth of the work; the figures are not meaningful
 
 	totals map[string]float64
 }
 
-// N is how many operations to do where n would be measured: n, or a hundredth
-// of it if only a test looks at the row.
+// N returns the number of operations to do: n, or a hundredth of n if Quick is set.
 func (m *Meter) N(n int) int {
 	if m.Quick {
 		return max(n/100, 1)
@@ -28,9 +27,8 @@ func (m *Meter) N(n int) int {
 	return n
 }
 
-// Measure runs f, after a garbage collection, and adds its time, its
-// allocations and their bytes to the figures. Whatever other goroutines
-// allocate meanwhile counts as well.
+// Measure runs f after a garbage collection. It adds the time, the allocations and
+// their bytes to the figures, including the allocations of other goroutines.
 func (m *Meter) Measure(f func()) {
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -44,8 +42,8 @@ func (m *Meter) Measure(f func()) {
 	m.Count(Bytes, float64(after.TotalAlloc-before.TotalAlloc))
 }
 
-// Count adds total to a figure, which may be any: "requests". Like all figures
-// it is reported per operation.
+// Count adds total to the figure with any name, for example "requests". Like all
+// figures it is reported per operation.
 func (m *Meter) Count(figure string, total float64) {
 	if m.totals == nil {
 		m.totals = map[string]float64{}
@@ -53,11 +51,10 @@ func (m *Meter) Count(figure string, total float64) {
 	m.totals[figure] += total
 }
 
-// Stat is what is reported of several values.
+// Stat summarizes several values.
 type Stat struct{ Median, Min, Max float64 }
 
-// StatOf returns the median and the spread of values, of which there must be
-// some.
+// StatOf returns the median and the spread of values. values must not be empty.
 func StatOf(values []float64) Stat {
 	s := slices.Sorted(slices.Values(values))
 	middle := len(s) / 2
@@ -68,14 +65,14 @@ func StatOf(values []float64) Stat {
 	return Stat{Median: median, Min: s[0], Max: s[len(s)-1]}
 }
 
-// Result is what a row reached.
+// Result is the result of a row.
 type Result struct {
 	Row     Row
 	Modules []string // of the contenders, sorted
 	Lines   []Line
 }
 
-// Line is one figure of one pair, and at most one goal for it.
+// Line is one figure of one pair with at most one goal.
 type Line struct {
 	Case, Figure, Rival string
 
@@ -83,10 +80,10 @@ type Line struct {
 	Ours, Theirs Stat
 	Ratio        Stat // NaN if the rival's figure was 0
 
-	Goal *Goal // nil means none
+	Goal *Goal // may be nil
 }
 
-// Reached is the number that the goal is about, as it is printed.
+// Reached returns the printed number that the goal bounds.
 func (l Line) Reached() float64 {
 	if l.Goal.Rival != "" {
 		return roundRatio(l.Ratio.Median)
@@ -94,19 +91,20 @@ func (l Line) Reached() float64 {
 	return round(l.Ours.Median)
 }
 
-// Pass says whether the goal is reached, and whether the stretch is too.
+// Pass reports whether the number meets the goal and its stretch bound.
 func (l Line) Pass() (pass, stretch bool) {
-	reached := l.Reached() // of a NaN both are false
+	reached := l.Reached() // a NaN meets neither
 	return reached <= l.Goal.AtMost, l.Goal.Stretch > 0 && reached <= l.Goal.Stretch
 }
 
 // Runner runs rows.
 type Runner struct {
 	Repeats int  // 0 means 5
-	Quick   bool // as in Meter
+	Quick   bool // see Meter
 }
 
-// Run measures a row. It returns early, with an error, when ctx is done.
+// Run measures a row. If ctx is done, it returns an error before the next run of a
+// contender.
 func (r Runner) Run(ctx context.Context, row Row) (Result, error) {
 	result := Result{Row: row}
 	pairs, cleanup, err := row.Pairs(ctx)
@@ -141,7 +139,7 @@ func (r Runner) Run(ctx context.Context, row Row) (Result, error) {
 	slices.Sort(result.Modules)
 	for _, goal := range row.Goals {
 		if !judged[goal] {
-			return Result{}, fmt.Errorf("%s: no pair with the rival %q measured %q: a goal is judged nowhere", row.Name, goal.Rival, goal.Figure)
+			return Result{}, fmt.Errorf("%s: no pair with the rival %q measured %q: remove the goal or measure its figure", row.Name, goal.Rival, goal.Figure)
 		}
 	}
 	return result, nil
@@ -178,7 +176,7 @@ func (r Runner) runPair(ctx context.Context, row Row, pair Pair, repeats int) ([
 			}
 		}
 		if ops[0] != ops[1] {
-			return nil, fmt.Errorf("%s did %d operations, %s %d: not the same work", pair.Ours.Name, ops[0], pair.Theirs.Name, ops[1])
+			return nil, fmt.Errorf("%s did %d operations and %s %d: both must do the same work", pair.Ours.Name, ops[0], pair.Theirs.Name, ops[1])
 		}
 	}
 	var lines []Line
@@ -209,12 +207,12 @@ func (r Runner) runPair(ctx context.Context, row Row, pair Pair, repeats int) ([
 		}
 	}
 	if len(lines) == 0 {
-		return nil, fmt.Errorf("%s measured nothing", pair.Ours.Name)
+		return nil, fmt.Errorf("%s measured no figure: call Measure or Count", pair.Ours.Name)
 	}
 	return lines, nil
 }
 
-// figures returns the names of what was measured, those of every row first.
+// figures returns the names of the measured figures. The figures of Measure come first.
 func figures(samples map[string][]float64) []string {
 	first := []string{Time, Allocs, Bytes}
 	rank := func(figure string) int {

@@ -62,8 +62,7 @@ func startManager(ctx context.Context, cfg *rest.Config, env *controllertest.Env
 	return manager.Start(ctx)
 }
 
-// TestControllerRuntime: a controller of controller-runtime is explored like any
-// other.
+// TestControllerRuntime explores a controller of controller-runtime.
 func TestControllerRuntime(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	original := func(value string) *corev1.ConfigMap {
@@ -87,7 +86,7 @@ func TestControllerRuntime(t *testing.T) {
 			case want == nil && have == nil:
 				return nil
 			case want == nil || have == nil || fmt.Sprint(want.Object["data"]) != fmt.Sprint(have.Object["data"]):
-				return fmt.Errorf("the copy is not that of the original")
+				return fmt.Errorf("the copy differs from the original")
 			}
 			return nil
 		},

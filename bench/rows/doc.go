@@ -1,3 +1,3 @@
-// Package rows holds what make bench measures, a file each. See package bench
-// for how to add one.
+// Package rows contains the rows that make bench measures, one in each file. Package
+// bench describes how to add a row.
 package rows

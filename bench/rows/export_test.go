@@ -25,17 +25,16 @@ func QueueRows() []QueueRow {
 // Name is the row's name.
 func (r QueueRow) Name() string { return r.row.Name }
 
-// Sizes are how much work there is beside each rival.
+// Sizes returns the amount of work against each rival.
 func (r QueueRow) Sizes() []int {
 	return []int{r.row.besideClientGo, r.row.besideControllerRuntime}
 }
 
-// Contenders names all that do the row's work.
+// Contenders returns the names of the row's contenders.
 func (r QueueRow) Contenders() []string { return append(r.row.rivals(), "controllerkit") }
 
-// Check does the row's work with string keys, or with struct keys, on a
-// contender ("controllerkit" or a rival), and complains if its keys are not
-// handed out as the row says.
+// Check does the row's work on a contender with string keys or struct keys. It fails
+// the test if the queue does not return the keys as the row declares.
 func (r QueueRow) Check(t *testing.T, contender string, structs bool, size int) {
 	t.Helper()
 	if structs {
@@ -80,9 +79,9 @@ func check[K comparable](t *testing.T, row queueRow, k *kind[K], do work[K], con
 	each("left in a queue", r.left, want.left)
 }
 
-// recorder is one queue after another, and what was asked of them and came out
-// of them. When a queue is shut down it first takes out what is still in it:
-// time is synctest's, so no delay is too long.
+// recorder wraps one queue after another and records their calls and keys. Before a
+// shutdown it takes all remaining keys out of the queue. Time is synctest's, so it can
+// wait for any delay.
 type recorder[K comparable] struct {
 	t      *testing.T
 	marker K
@@ -102,7 +101,8 @@ type recorder[K comparable] struct {
 func (r *recorder[K]) open(queue target[K], keys []K) {
 	r.target, r.keys, r.ended = queue, keys, false
 	r.inside, r.running = map[K]bool{}, map[K]bool{}
-	// A Get that waits for a lost key is no deadlock: the rivals' queues tick.
+	// synctest does not report a Get that waits for a lost key as a deadlock, because
+	// the rivals' queues have tickers.
 	r.lost = time.AfterFunc(longest, func() { panic("a key was lost, or a delay does not end") })
 }
 
@@ -171,11 +171,11 @@ func (r *recorder[K]) shutDown() {
 	r.target.shutDown()
 }
 
-// longest is more than any delay in the rows.
+// longest is longer than any delay in the rows.
 const longest = 48 * time.Hour
 
-// Spread describes how the keys of both kinds are spread: how many groups
-// there are, and in how many of them both priorities are used.
+// Spread returns the number of groups for both kinds of keys, and the number of groups
+// that use both priorities.
 func Spread(n int) (groups, both [2]int) {
 	groups[0], both[0] = spread(stringKind(), n)
 	groups[1], both[1] = spread(structKind(), n)
@@ -197,9 +197,8 @@ func spread[K comparable](k *kind[K], n int) (groups, both int) {
 	return len(seen), both
 }
 
-// Order is the order in which a contender hands out the keys of the given
-// indexes, added by the given method one after the other, once their delays are
-// over.
+// Order adds the keys with the given indexes by the given method. It returns the order
+// in which the contender returns them after their delays.
 func Order(contender, method string, indexes ...int) []int {
 	k := stringKind()
 	keys := k.keys(slices.Max(indexes) + 1)

@@ -26,10 +26,10 @@ import (
 	"github.com/controllerkit/controllerkit/leader"
 )
 
-// The rows about elections run on a real API server: bin/controlplane, or the cluster
-// of KUBECONFIG if USE_EXISTING_CLUSTER is "true".
+// The code below is common to the rows about elections. They run on a real API server:
+// bin/controlplane, or the cluster of KUBECONFIG if USE_EXISTING_CLUSTER is "true".
 
-// An arena is the API server of a row's elections.
+// An arena is an API server and a namespace for the work of a row.
 type arena struct {
 	config    *rest.Config
 	namespace string
@@ -75,7 +75,7 @@ func openArena(ctx context.Context) (_ *arena, err error) {
 	}}, nil
 }
 
-// controlplane returns the path of the server that make has built.
+// controlplane returns the path of the server that make bin/controlplane builds.
 func controlplane() (string, error) {
 	dir, err := os.Getwd()
 	for err == nil && dir != filepath.Dir(dir) {
@@ -87,11 +87,11 @@ func controlplane() (string, error) {
 		}
 		dir = filepath.Dir(dir)
 	}
-	return "", errors.Join(errors.New("there is no API server: run make bin/controlplane, in this repository"), err)
+	return "", errors.Join(errors.New("bin/controlplane does not exist: run make bin/controlplane in this repository"), err)
 }
 
-// electionPairs compares the library's elector with client-go's at the given work, once
-// for each number of replicas.
+// electionPairs returns a pair of the library's and client-go's elector for each number
+// of replicas.
 func electionPairs(ctx context.Context, replicas []int, work func(ctx context.Context, m *bench.Meter, a *arena, k electorKind, replicas int) (int, error)) ([]bench.Pair, func(), error) {
 	a, err := openArena(ctx)
 	if err != nil {
@@ -99,7 +99,7 @@ func electionPairs(ctx context.Context, replicas []int, work func(ctx context.Co
 	}
 	contender := func(name, module string, k electorKind, n int) bench.Contender {
 		return bench.Contender{Name: name, Module: module, Run: func(ctx context.Context, m *bench.Meter) (int, error) {
-			// Both log each hand-over.
+			// Both electors log each hand-over.
 			return work(logr.NewContext(ctx, logr.Discard()), m, a, k, n)
 		}}
 	}
@@ -109,13 +109,13 @@ func electionPairs(ctx context.Context, replicas []int, work func(ctx context.Co
 			Case:    fmt.Sprintf("%d replicas", n),
 			Ours:    contender("controllerkit", "", ourElector, n),
 			Theirs:  contender(clientGo, "k8s.io/client-go", clientGoElector, n),
-			Repeats: 1, // each takes as long as its elections do
+			Repeats: 1, // each measurement takes as long as its elections
 		})
 	}
 	return pairs, a.stop, nil
 }
 
-// together calls f for 0 to n-1 concurrently. The first error ends the others.
+// together calls f concurrently for 0 to n-1. The first error cancels the other calls.
 func together(ctx context.Context, n int, f func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -142,7 +142,7 @@ func timingsOf(m *bench.Meter) timings {
 	return timings{lease: 15 * time.Second, renew: 10 * time.Second, retry: 2 * time.Second}
 }
 
-// A seat is one replica's part in an election.
+// A seat is the configuration of one replica in an election.
 type seat struct {
 	leases          leader.LeaseClient
 	namespace, name string
@@ -150,8 +150,8 @@ type seat struct {
 	timings         timings
 }
 
-// An electorKind campaigns until ctx is done, and calls lead while it leads. It returns
-// an error if it loses the Lease before.
+// An electorKind is a candidate until ctx is done and calls lead while it leads. If it
+// loses the Lease earlier, it returns an error.
 type electorKind func(ctx context.Context, s seat, lead func(context.Context)) error
 
 func ourElector(ctx context.Context, s seat, lead func(context.Context)) error {
@@ -181,7 +181,7 @@ func clientGoElector(ctx context.Context, s seat, lead func(context.Context)) er
 		LeaseDuration: s.timings.lease, RenewDeadline: s.timings.renew, RetryPeriod: s.timings.retry,
 		ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: lead, // Run does not wait for it; the row waits for its end
+			OnStartedLeading: lead, // Run does not wait for it; the caller does
 			OnStoppedLeading: func() {},
 		},
 	})
@@ -195,7 +195,7 @@ func clientGoElector(ctx context.Context, s seat, lead func(context.Context)) er
 	return nil
 }
 
-// A lockClient is the client of client-go's elector, which calls three of the methods.
+// A lockClient is a client for client-go's elector, which calls three of its methods.
 type lockClient struct {
 	coordinationv1client.LeaseInterface
 	leases leader.LeaseClient
@@ -215,7 +215,7 @@ func (c lockClient) Update(ctx context.Context, lease *coordinationv1.Lease, opt
 	return c.leases.Update(ctx, lease, opts)
 }
 
-// An election elects one leader among replicas, each with its own client and
+// An election elects a leader among replicas. Each replica has its own client and
 // connections.
 type election struct {
 	kind  electorKind
@@ -242,12 +242,12 @@ type leadership struct {
 	ended   chan time.Time // receives the time when lead returns
 }
 
-// open prepares an election with its own Lease and no replicas. config is that of a
-// replica.
+// open prepares an election with its own Lease and without candidates. config returns
+// the configuration of a replica.
 func (a *arena) open(ctx context.Context, m *bench.Meter, k electorKind, replicas int, config func(replica int) *rest.Config) (*election, error) {
 	e := &election{
 		kind:    k,
-		begins:  make(chan leadership, 100), // never full: each is read, or is the last of a replica
+		begins:  make(chan leadership, 100), // never full: each leadership is received or is the last of a replica
 		failed:  make(chan error, 100),
 		members: make([]member, replicas),
 	}
@@ -295,13 +295,13 @@ func (e *election) next() (leadership, error) {
 	case err := <-e.failed:
 		return leadership{}, err
 	case <-limit.C:
-		return leadership{}, errors.New("nobody leads after a minute")
+		return leadership{}, errors.New("no replica leads after a minute")
 	case <-e.ctx.Done():
 		return leadership{}, context.Cause(e.ctx)
 	}
 }
 
-// wait lets the election run for that time.
+// wait lets the election continue for d.
 func (e *election) wait(d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -311,7 +311,7 @@ func (e *election) wait(d time.Duration) error {
 	case err := <-e.failed:
 		return err
 	case l := <-e.begins:
-		return fmt.Errorf("replica %d leads although nobody stopped", l.replica)
+		return fmt.Errorf("replica %d leads although the leader was not stopped", l.replica)
 	case <-e.ctx.Done():
 		return context.Cause(e.ctx)
 	}

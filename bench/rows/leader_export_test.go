@@ -1,4 +1,4 @@
 package rows
 
-// Quantile is what the figures of leader/handover are.
+// Quantile computes the figures of leader/handover.
 var Quantile = quantile

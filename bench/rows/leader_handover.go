@@ -13,14 +13,14 @@ import (
 	"github.com/controllerkit/controllerkit/bench"
 )
 
-// Elections at a time, and hand-overs in each. Client-go's take seconds, so that
-// they could not follow one another.
+// The number of parallel elections, and of hand-overs in each. Hand-overs of client-go
+// take seconds, so a single election would take too long.
 const (
 	handOverElections = 25
 	handOversEach     = 4
 )
 
-// Figures of the row. A quantile is one number of a run, whatever the operations.
+// Figures of the row. A quantile is one number for each run.
 const (
 	p50     = "ms p50"
 	p99     = "ms p99"
@@ -62,18 +62,18 @@ func handOvers(ctx context.Context, m *bench.Meter, a *arena, k electorKind, rep
 	slices.Sort(all)
 	for figure, q := range map[string]float64{p50: 0.5, p99: 0.99, slowest: 1} {
 		ms := float64(quantile(all, q)) / float64(time.Millisecond)
-		m.Count(figure, ms*float64(len(all))) // which is divided by the operations
+		m.Count(figure, ms*float64(len(all))) // the runner divides it by the operations
 	}
 	return len(all), nil
 }
 
-// quantile is the least of the sorted values that a share of q of them are not
-// above.
+// quantile returns the smallest of the sorted values that is at least as large as the
+// share q of them.
 func quantile(sorted []time.Duration, q float64) time.Duration {
 	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]
 }
 
-// handOversOf holds one election and returns how long each hand-over took.
+// handOversOf runs one election and returns the duration of each hand-over.
 func handOversOf(ctx context.Context, m *bench.Meter, a *arena, k electorKind, replicas, n int) ([]time.Duration, error) {
 	e, err := a.open(ctx, m, k, replicas, func(int) *rest.Config { return a.config })
 	if err != nil {
@@ -89,7 +89,7 @@ func handOversOf(ctx context.Context, m *bench.Meter, a *arena, k electorKind, r
 	}
 	var took []time.Duration
 	for range n {
-		// Else every hand-over would be at the same point of a standby's period.
+		// Otherwise every hand-over would be at the same point of a standby's period.
 		if err := e.wait(rand.N(2 * e.seats[0].timings.retry)); err != nil {
 			return nil, err
 		}

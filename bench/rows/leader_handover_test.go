@@ -7,7 +7,7 @@ import (
 	"github.com/controllerkit/controllerkit/bench/rows"
 )
 
-// TestQuantile holds that of few hand-overs the slowest one counts.
+// TestQuantile checks that p99 of a few hand-overs is the slowest.
 func TestQuantile(t *testing.T) {
 	upTo := func(n int) []time.Duration {
 		var sorted []time.Duration

@@ -63,7 +63,7 @@ func requests(ctx context.Context, m *bench.Meter, a *arena, k electorKind, repl
 		for replica := 1; replica < replicas; replica++ {
 			e.join(replica)
 		}
-		// Until the standbys know the Lease, and to anywhere between two renewals.
+		// Until the standbys have seen the Lease, and a random part of a period more.
 		if err := e.wait(3*retry + rand.N(retry)); err != nil {
 			return err
 		}
@@ -86,7 +86,7 @@ func requests(ctx context.Context, m *bench.Meter, a *arena, k electorKind, repl
 	return minutes, nil
 }
 
-// counter counts requests where they are sent.
+// counter counts requests in the transport.
 type counter struct {
 	http.RoundTripper
 	n *atomic.Int64

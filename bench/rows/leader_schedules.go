@@ -42,9 +42,9 @@ const (
 	schedulesAtOnce = 100 // they wait most of the time
 	firstSchedule   = 1   // its seed
 
-	// client-go's candidates compare renewTime in whole seconds: renewals within one
-	// look the same to them, so they may wait a second less than LeaseDuration after
-	// the last. With leases of 1 s that would be nearly all of it.
+	// client-go's candidates compare renewTime in whole seconds. They do not notice a
+	// renewal within the same second, so they may wait a second less than LeaseDuration
+	// after the last renewal. With leases of 1 s that would be almost the whole lease.
 	timesAsSlow = 5
 )
 
@@ -56,14 +56,14 @@ func schedulesPairs(ctx context.Context) ([]bench.Pair, func(), error) {
 	contender := func(name, module string, elect elections.Replica) bench.Contender {
 		warm := false
 		return bench.Contender{Name: name, Module: module, Run: func(ctx context.Context, m *bench.Meter) (int, error) {
-			// The same elections take the same time again, and there is nothing to
-			// be warmed but the server: one of them does that.
+			// A second run of all elections would take equally long, and only the server
+			// needs a warm-up: one election is enough for that.
 			n, brief := 1, m.Quick || !warm
 			if warm {
 				n = m.N(schedulesOfRow)
 			}
 			warm = true
-			return n, runSchedules(logr.NewContext(ctx, logr.Discard()), a, m, n, brief, elect) // both log a lot
+			return n, runSchedules(logr.NewContext(ctx, logr.Discard()), a, m, n, brief, elect) // both electors log many lines
 		}}
 	}
 	const module = "k8s.io/client-go"

@@ -27,11 +27,12 @@ import (
 	"github.com/controllerkit/controllerkit/bench"
 )
 
-// What a controller sends to the API server over the whole life of an object. A user
-// creates a Widget; the controller stores a finalizer, makes something outside of the
-// cluster, a Deployment, a Service and two ConfigMaps, and writes a status. Then comes
-// what changes nothing. Then the user deletes the Widget, and the controller removes
-// what is outside and the finalizer. The children go by the garbage collector.
+// The rows about lives count the requests of a controller during the life of an object.
+// A user creates a Widget. The controller stores a finalizer, creates a resource outside
+// the cluster, a Deployment, a Service and two ConfigMaps, and writes the status. Then
+// follow changes and resyncs that need no write. Then the user deletes the Widget, and
+// the controller deletes the outside resource and removes the finalizer. The garbage
+// collector deletes the children.
 
 const (
 	lives   = 16
@@ -39,7 +40,7 @@ const (
 	resyncs = 3
 )
 
-// Parts of the work that both sides have.
+// Values that all contenders use.
 const (
 	lifeWorkers   = 4
 	lifeFinalizer = "life.example.com/outside"
@@ -48,19 +49,19 @@ const (
 	lifeChildren  = 4
 )
 
-// lifeQuiet is for how long nobody may reconcile before a phase counts as over.
+// lifeQuiet is the time without a reconcile after which a phase has ended.
 const lifeQuiet = 200 * time.Millisecond
 
-// Figures of the row. Requests are reads and writes; watches are none.
+// Figures of the row. Requests are reads and writes without watches.
 const (
 	lifeRequests = "requests"
 	lifeCreation = "requests, creation"
 	lifeSteady   = "requests, steady"
 	lifeDeletion = "requests, deletion"
-	lifeFailed   = "requests, failed" // answered with an error, in any phase
+	lifeFailed   = "requests, failed" // requests that returned an error, in any phase
 )
 
-// The rivals differ in what they do about a write that may be needless.
+// Rivals that skip unnecessary writes.
 const (
 	guardedStatus = "controller-runtime, status guarded"
 	allGuarded    = "controller-runtime, all guarded"
@@ -106,7 +107,7 @@ func init() {
 				pairs = append(pairs, bench.Pair{
 					Ours:    contender("controllerkit", ""),
 					Theirs:  contender(rival, "sigs.k8s.io/controller-runtime"),
-					Repeats: 3, // they hardly differ
+					Repeats: 3, // the figures hardly vary
 				})
 			}
 			return pairs, w.stop, nil
@@ -114,7 +115,7 @@ func init() {
 	})
 }
 
-// lifeKinds names all contenders.
+// lifeKinds returns the contenders by name.
 func lifeKinds() map[string]lifeKind {
 	return map[string]lifeKind{
 		"controllerkit":   liveOurs,
@@ -124,26 +125,26 @@ func lifeKinds() map[string]lifeKind {
 	}
 }
 
-// A lifeKind starts a controller, and returns when its caches have synced.
+// A lifeKind starts a controller and waits until its caches have synced.
 type lifeKind func(ctx context.Context, s lifeSetting) (*lifeController, error)
 
-// A lifeSetting is what a controller gets.
+// A lifeSetting is the configuration of a controller.
 type lifeSetting struct {
 	config    *rest.Config
 	namespace string
 	outside   *outside
 
-	// seen is told the Widget that was in the cache before each reconcile, nil if
-	// none was, and how the reconcile ended.
+	// seen is called after each reconcile with its error and with the Widget that was
+	// in the cache before it. The Widget is nil if the cache had none.
 	seen func(key types.NamespacedName, before *widget, err error)
 }
 
 type lifeController struct {
 	resync func(types.NamespacedName) // adds the key to the queue
-	stop   func() error               // and waits
+	stop   func() error               // stops the controller and waits
 }
 
-// outside is what is made outside of the cluster: something for each UID.
+// outside is a fake service outside the cluster, with one resource for each UID.
 type outside struct {
 	mu     sync.Mutex
 	things map[types.UID]bool // guarded by mu
@@ -167,7 +168,7 @@ func (o *outside) len() int {
 	return len(o.things)
 }
 
-// A lifeWorld is where the lives of a row are lived, and its user.
+// A lifeWorld is the arena of a row with the user's clients.
 type lifeWorld struct {
 	arena   *arena
 	widgets *widgetClient
@@ -180,7 +181,7 @@ func openLifeWorld(ctx context.Context) (*lifeWorld, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctrl.SetLogger(logr.Discard()) // controller-runtime complains if nobody ever does
+	ctrl.SetLogger(logr.Discard()) // otherwise controller-runtime prints a warning
 	w := &lifeWorld{arena: a}
 	uninstall, err := installWidgets(ctx, a.config)
 	if err != nil {
@@ -205,13 +206,13 @@ func openLifeWorld(ctx context.Context) (*lifeWorld, error) {
 	return w, nil
 }
 
-// A lifeRun is what came of some lives.
+// A lifeRun is the result of several lives.
 type lifeRun struct {
 	counts map[string]int64 // by figure
 	steady *lifeState       // at the end of the steady phase
 }
 
-// live is n lives side by side under one controller.
+// live runs n lives under one controller.
 func (w *lifeWorld) live(ctx context.Context, kind lifeKind, n int, quiet time.Duration) (_ *lifeRun, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -221,7 +222,7 @@ func (w *lifeWorld) live(ctx context.Context, kind lifeKind, n int, quiet time.D
 	p := &lifePlay{
 		world: w, quietFor: quiet,
 		outside: &outside{things: map[types.UID]bool{}},
-		sights:  make(chan lifeSight, 1<<16), // never full: there are some thousand
+		sights:  make(chan lifeSight, 1<<16), // never full: a run has some thousand
 		last:    map[types.NamespacedName]lifeSight{},
 	}
 	for i := range n {
@@ -241,7 +242,7 @@ func (w *lifeWorld) live(ctx context.Context, kind lifeKind, n int, quiet time.D
 	for _, phase := range []struct {
 		figure string
 		play   func(context.Context) error
-		gone   bool // whether nothing is left at its end
+		gone   bool // whether no object is left at its end
 	}{
 		{figure: lifeCreation, play: p.create},
 		{figure: lifeSteady, play: p.disturb},
@@ -270,7 +271,7 @@ func (w *lifeWorld) live(ctx context.Context, kind lifeKind, n int, quiet time.D
 
 type lifeCounts struct{ requests, refused atomic.Int64 }
 
-// lifeCounter counts where requests are sent.
+// lifeCounter counts requests in the transport.
 type lifeCounter struct {
 	http.RoundTripper
 	counts *lifeCounts
@@ -281,14 +282,14 @@ func (c lifeCounter) RoundTrip(r *http.Request) (*http.Response, error) {
 		return c.RoundTripper.RoundTrip(r)
 	}
 	c.counts.requests.Add(1)
-	answer, err := c.RoundTripper.RoundTrip(r)
-	if err != nil || answer.StatusCode >= 400 {
+	response, err := c.RoundTripper.RoundTrip(r)
+	if err != nil || response.StatusCode >= 400 {
 		c.counts.refused.Add(1)
 	}
-	return answer, err
+	return response, err
 }
 
-// A lifePlay is one run: what the user does, and what is seen of the controller.
+// A lifePlay is one run: the user's actions and the observed reconciles.
 type lifePlay struct {
 	world      *lifeWorld
 	controller *lifeController
@@ -304,12 +305,12 @@ type lifePlay struct {
 // A lifeSight is one reconcile.
 type lifeSight struct {
 	key    types.NamespacedName
-	widget *widget // nil means that there was none
+	widget *widget // nil if the cache had none
 	err    error
 }
 
-// each does something with all Widgets, as many at a time as there are workers, and waits
-// as until does.
+// each calls f for all Widgets, as many at a time as there are workers. After each group
+// it waits with until.
 func (p *lifePlay) each(ctx context.Context, f func(ctx context.Context, key types.NamespacedName) error, ok func(*widget) bool) error {
 	for keys := range slices.Chunk(p.keys, lifeWorkers) {
 		err := together(ctx, len(keys), func(ctx context.Context, i int) error { return f(ctx, keys[i]) })
@@ -336,7 +337,7 @@ func (p *lifePlay) create(ctx context.Context) error {
 	})
 }
 
-// disturb is what the controller need not do anything about.
+// disturb makes changes and resyncs that need no write of the controller.
 func (p *lifePlay) disturb(ctx context.Context) error {
 	for i := range touches {
 		value := fmt.Sprint(i)
@@ -364,7 +365,7 @@ func (p *lifePlay) disturb(ctx context.Context) error {
 	return nil
 }
 
-// delete ends when the Widgets and their children are gone.
+// delete deletes the Widgets and waits until they and their children are gone.
 func (p *lifePlay) delete(ctx context.Context) error {
 	s, err := p.world.list(ctx)
 	if err != nil {
@@ -385,13 +386,13 @@ func (p *lifePlay) checkGone(ctx context.Context) error {
 		return err
 	}
 	if left := len(s.Widgets) + len(s.children()) + p.outside.len(); left > 0 {
-		return fmt.Errorf("%d Widgets, children and things outside are left", left)
+		return fmt.Errorf("%d Widgets, children and outside resources are left", left)
 	}
 	return nil
 }
 
-// until waits until each of the keys has been reconciled without an error from something
-// that is ok.
+// until waits until each key had a reconcile without an error for a Widget that
+// satisfies ok.
 func (p *lifePlay) until(ctx context.Context, keys []types.NamespacedName, ok func(*widget) bool) error {
 	waiting := map[types.NamespacedName]bool{}
 	for _, key := range keys {
@@ -405,13 +406,13 @@ func (p *lifePlay) until(ctx context.Context, keys []types.NamespacedName, ok fu
 				delete(waiting, s.key)
 			}
 		case <-ctx.Done():
-			return fmt.Errorf("%d Widgets do not come to their end: %w", len(waiting), errors.Join(context.Cause(ctx), p.failures()))
+			return fmt.Errorf("%d Widgets did not reach the wanted state: %w", len(waiting), errors.Join(context.Cause(ctx), p.failures()))
 		}
 	}
 	return nil
 }
 
-// quiet waits until nobody reconciles, with no failure left to retry.
+// quiet waits until no reconcile runs for a while and no failure is left to retry.
 func (p *lifePlay) quiet(ctx context.Context) error {
 	timer := time.NewTimer(p.quietFor)
 	defer timer.Stop()
@@ -440,7 +441,7 @@ func (p *lifePlay) failures() error {
 	return nil
 }
 
-// A lifeState is all that there is.
+// A lifeState contains all objects of a run.
 type lifeState struct {
 	Widgets     []widget
 	Deployments []appsv1.Deployment
@@ -450,7 +451,7 @@ type lifeState struct {
 	versions [3]string // of the lists of children
 }
 
-// children are those of any owner.
+// children returns the children of all owners.
 func (s *lifeState) children() (children []metav1.Object) {
 	for i := range s.Deployments {
 		children = append(children, &s.Deployments[i])
@@ -469,7 +470,7 @@ func (w *lifeWorld) list(ctx context.Context) (*lifeState, error) {
 	if err != nil {
 		return nil, err
 	}
-	options := metav1.ListOptions{LabelSelector: childLabel} // in a cluster the namespace has a ConfigMap of its own
+	options := metav1.ListOptions{LabelSelector: childLabel} // in a complete cluster each namespace has another ConfigMap
 	deployments, err := w.kube.AppsV1().Deployments(w.arena.namespace).List(ctx, options)
 	if err != nil {
 		return nil, err
@@ -488,7 +489,7 @@ func (w *lifeWorld) list(ctx context.Context) (*lifeState, error) {
 	}, nil
 }
 
-// checkThere returns what there is, if that is what all Widgets ask for.
+// checkThere returns the state, or an error if it does not match the Widgets.
 func (p *lifePlay) checkThere(ctx context.Context) (*lifeState, error) {
 	s, err := p.world.list(ctx)
 	if err != nil {
@@ -496,7 +497,7 @@ func (p *lifePlay) checkThere(ctx context.Context) (*lifeState, error) {
 	}
 	n := len(p.keys)
 	if len(s.Widgets) != n || len(s.children()) != n*lifeChildren || p.outside.len() != n {
-		return nil, fmt.Errorf("there are %d Widgets, %d children and %d things outside, for %d Widgets", len(s.Widgets), len(s.children()), p.outside.len(), n)
+		return nil, fmt.Errorf("there are %d Widgets, %d children and %d outside resources, want those of %d Widgets", len(s.Widgets), len(s.children()), p.outside.len(), n)
 	}
 	children := map[types.UID]map[string]metav1.Object{}
 	for _, child := range s.children() {
@@ -526,8 +527,8 @@ func (p *lifePlay) checkThere(ctx context.Context) (*lifeState, error) {
 	return s, nil
 }
 
-// sameChild reports whether got has all that want has; got has more, which the server
-// filled in.
+// sameChild reports whether got has all fields of want. It ignores fields that only got
+// has, because the server sets defaults.
 func sameChild(want, got metav1.Object) bool {
 	same := maps.Equal(want.GetLabels(), got.GetLabels())
 	switch want := want.(type) {
@@ -541,7 +542,7 @@ func sameChild(want, got metav1.Object) bool {
 	return false
 }
 
-// collected waits until the children that were there are gone.
+// collected waits until the garbage collector has deleted the children of s.
 func (w *lifeWorld) collected(ctx context.Context, s *lifeState) error {
 	for _, kind := range []struct {
 		watch   func(context.Context, metav1.ListOptions) (watch.Interface, error)
@@ -566,13 +567,13 @@ func (w *lifeWorld) collected(ctx context.Context, s *lifeState) error {
 		}
 		events.Stop()
 		if kind.left > 0 {
-			return fmt.Errorf("%d children are not collected: %w", kind.left, context.Cause(ctx))
+			return fmt.Errorf("the garbage collector has not deleted %d children: %w", kind.left, context.Cause(ctx))
 		}
 	}
 	return nil
 }
 
-// wantedChildren are the children of a Widget, without what the server fills in.
+// wantedChildren returns the children of a Widget without the server's defaults.
 func wantedChildren(w *widget) []metav1.Object {
 	return []metav1.Object{
 		wantedDeployment(w),

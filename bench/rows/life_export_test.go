@@ -11,13 +11,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// LifeKinds names all contenders of life/requests.
+// LifeKinds returns the names of the contenders of life/requests.
 func LifeKinds() []string { return slices.Sorted(maps.Keys(lifeKinds())) }
 
-// LifeWorld is where lives are lived.
+// LifeWorld runs lives.
 type LifeWorld struct{ world *lifeWorld }
 
-// OpenLifeWorld opens one for the time of the test.
+// OpenLifeWorld opens a LifeWorld until the end of the test.
 func OpenLifeWorld(t *testing.T) LifeWorld {
 	t.Helper()
 	w, err := openLifeWorld(logr.NewContext(t.Context(), logr.Discard()))
@@ -28,8 +28,8 @@ func OpenLifeWorld(t *testing.T) LifeWorld {
 	return LifeWorld{w}
 }
 
-// Live is n lives under a contender. It returns the objects at the end of the steady
-// phase as JSON, without what no two of them share, and the counts by figure.
+// Live runs n lives under a contender. It returns the objects at the end of the steady
+// phase as JSON, without values that differ from run to run, and the counts by figure.
 func (w LifeWorld) Live(t *testing.T, contender string, n int) ([]string, map[string]int64) {
 	t.Helper()
 	run, err := w.world.live(logr.NewContext(t.Context(), logr.Discard()), lifeKinds()[contender], n, lifeQuiet)

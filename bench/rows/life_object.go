@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// The custom resource that the rows about whole lives work on.
+// The custom resource of the rows about lives.
 
 const (
 	widgetKind     = "Widget"
@@ -57,7 +57,7 @@ type widgetList struct {
 
 func (w *widget) DeepCopyObject() runtime.Object { return w.DeepCopy() }
 
-// DeepCopy also replaces that of the embedded ObjectMeta.
+// DeepCopy hides the DeepCopy of the embedded ObjectMeta.
 func (w *widget) DeepCopy() *widget {
 	c := *w
 	w.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
@@ -78,7 +78,7 @@ func (l *widgetList) DeepCopyObject() runtime.Object {
 	return &c
 }
 
-// widgetScheme knows the kind and all that are built in.
+// widgetScheme returns a scheme with Widget and the built-in kinds.
 func widgetScheme() (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
 	if err := scheme.AddToScheme(s); err != nil {
@@ -90,7 +90,7 @@ func widgetScheme() (*runtime.Scheme, error) {
 	return s, nil
 }
 
-// widgetClient is what client-gen would make.
+// widgetClient is a typed client like those of client-gen.
 type widgetClient = gentype.ClientWithList[*widget, *widgetList]
 
 func newWidgetClient(config *rest.Config, namespace string) (*widgetClient, error) {
@@ -110,7 +110,7 @@ func newWidgetClient(config *rest.Config, namespace string) (*widgetClient, erro
 		func() *widget { return &widget{} }, func() *widgetList { return &widgetList{} }), nil
 }
 
-// installWidgets makes the API server serve the kind.
+// installWidgets installs the CustomResourceDefinition.
 func installWidgets(ctx context.Context, config *rest.Config) (uninstall func(context.Context) error, err error) {
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {

@@ -34,7 +34,7 @@ import (
 	"github.com/controllerkit/controllerkit/status"
 )
 
-// The controller of the rows about whole lives, with the library.
+// The controller of the rows about lives, with the library.
 
 type ourLife struct {
 	outside *outside
@@ -49,7 +49,7 @@ type ourLife struct {
 }
 
 func liveOurs(ctx context.Context, s lifeSetting) (*lifeController, error) {
-	// It does not ask LiveRead: so it never acts on a cache that lacks its writes.
+	// The controller does not use LiveRead, so it must wait for its writes without limit.
 	writes := consistency.New(consistency.Config{MaxWait: -1})
 	config := rest.CopyConfig(s.config)
 	config.Wrap(writes.Wrap)
@@ -127,7 +127,7 @@ func liveOurs(ctx context.Context, s lifeSetting) (*lifeController, error) {
 	}
 }
 
-// get returns nil if there is none.
+// get returns nil if the cache has no such Widget.
 func (l *ourLife) get(key types.NamespacedName) (*widget, error) {
 	obj, exists, err := l.widgets.GetByKey(key.String())
 	if err != nil || !exists {
@@ -177,7 +177,7 @@ func (l *ourLife) cleanup(_ context.Context, held finalizer.Held[*widget]) error
 	return nil
 }
 
-// ensureChild takes what a lister has answered.
+// ensureChild applies a child. live and err are the results of a lister.
 func ensureChild[T metav1.Object, C any](
 	ctx context.Context, w *widget, client interface {
 		Apply(context.Context, C, metav1.ApplyOptions) (T, error)
@@ -188,7 +188,7 @@ func ensureChild[T metav1.Object, C any](
 	case err != nil:
 		return err
 	case !metav1.IsControlledBy(live, w):
-		return fmt.Errorf("%T %s belongs to somebody else", live, live.GetName())
+		return fmt.Errorf("%T %s belongs to another owner", live, live.GetName())
 	}
 	_, _, err = ssa.ApplyChanged(ctx, applier, client.Apply, config, live, extract)
 	return err

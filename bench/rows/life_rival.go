@@ -24,12 +24,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// The controller of the rows about whole lives, with controller-runtime.
+// The controller of the rows about lives, with controller-runtime.
 
 type rivalLife struct {
 	guardStatus    bool // write the status only if it differs
-	guardChildren  bool // set the fields of children one by one, so that defaults stay
-	readYourWrites bool // as the client's option
+	guardChildren  bool // set the fields of children one by one, which keeps defaults
+	readYourWrites bool // the client's option EnableReadYourWritesConsistency
 
 	client.Client
 	outside *outside
@@ -61,7 +61,7 @@ func (l rivalLife) live(ctx context.Context, s lifeSetting) (*lifeController, er
 		WatchesRawSource(source.Channel(resynced, &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: lifeWorkers,
-			SkipNameValidation:      new(true), // it is made in every run
+			SkipNameValidation:      new(true), // each run creates the controller again
 		}).
 		Complete(ctrlReconciler(func(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 			before := &widget{}
@@ -107,7 +107,7 @@ func (f ctrlReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.R
 	return f(ctx, req)
 }
 
-// Reconcile is as in controller-runtime's book.
+// Reconcile follows controller-runtime's book.
 func (l rivalLife) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	w := &widget{}
 	if err := l.Get(ctx, req.NamespacedName, w); err != nil {
@@ -171,7 +171,7 @@ func (l rivalLife) child(ctx context.Context, w *widget, obj client.Object, muta
 func (l rivalLife) mutateDeployment(w *widget, d *appsv1.Deployment) {
 	want := wantedDeployment(w).Spec
 	d.Spec.Replicas = want.Replicas
-	if d.CreationTimestamp.IsZero() { // it is immutable
+	if d.CreationTimestamp.IsZero() { // the selector is immutable
 		d.Spec.Selector = want.Selector
 	}
 	if !l.guardChildren || len(d.Spec.Template.Spec.Containers) != 1 {
@@ -184,7 +184,7 @@ func (l rivalLife) mutateDeployment(w *widget, d *appsv1.Deployment) {
 }
 
 func (l rivalLife) mutateService(w *widget, s *corev1.Service) {
-	// Neither replaces the whole spec: the server would refuse that for clusterIP.
+	// Replacing the whole spec would clear clusterIP, which the server rejects.
 	want := wantedService(w).Spec
 	s.Spec.Selector, s.Spec.Ports = want.Selector, want.Ports
 }

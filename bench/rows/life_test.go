@@ -6,9 +6,9 @@ import (
 	"github.com/controllerkit/controllerkit/bench/rows"
 )
 
-// TestLife holds that all contenders of life/requests end in the same state, to the last
-// field, and that the library makes the seven requests that a life needs: the finalizer,
-// four children, the status, and no finalizer.
+// TestLife checks that all contenders of life/requests reach exactly the same state. It
+// also checks that the library sends only the seven necessary requests: add the
+// finalizer, apply four children, write the status, remove the finalizer.
 func TestLife(t *testing.T) {
 	const (
 		n    = 3

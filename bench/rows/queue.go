@@ -17,11 +17,12 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 )
 
-// What the rows about queues share. The library's and controller-runtime's use
-// two priorities, the library's also takes turns between 100 groups; client-go's
-// has neither. None has metrics, except in the row about them, and except that
-// controller-runtime's is measured as its controllers make it too: they give it
-// a name, and with a name it has metrics.
+// The code below is common to the rows about queues. The queues of the library and of
+// controller-runtime use two priorities. The library's queue also takes turns between
+// 100 groups. client-go's queue supports neither. Only queue/metrics measures queues
+// with metrics, with one exception: controllers of controller-runtime give their queue
+// a name, which enables its metrics. The rows measure that queue with and without a
+// name.
 
 const (
 	clientGo          = "client-go"
@@ -32,40 +33,39 @@ const (
 // queueName is the name of queues that have metrics.
 const queueName = "bench"
 
-// groups is how many namespaces the keys are in. Each has keys of both
-// priorities.
+// groups is the number of namespaces of the keys. Each has keys of both priorities.
 const groups = 100
 
-// A rate limiter's delays, so long that none ends while it is measured.
+// The delays of the rate limiters. They are longer than a measurement.
 const (
 	limiterBase  = time.Hour
 	limiterLimit = 1000 * time.Hour
 )
 
-// target is a queue under measurement. It names keys by their index where it
-// adds them: those with an odd one have the lower priority.
+// target is a measured queue. Its add methods take the index of a key. Keys with an odd
+// index have the lower priority.
 type target[K comparable] interface {
 	add(i int)
 	addAfter(i int, delay time.Duration)
 	addRateLimited(i int)
 
-	// addMarker adds a key that is not one of those with an index, so that it
-	// is handed out after all of them.
+	// addMarker adds a key without an index. The queue returns it after all other
+	// keys.
 	addMarker(marker K)
-	// addMarkerSoon adds it with the shortest delay that there is.
+	// addMarkerSoon adds the marker with the shortest possible delay.
 	addMarkerSoon(marker K)
 
 	get() K
 	done(K)
-	len() int // how many keys are ready
+	len() int // the number of ready keys
 	shutDown()
 }
 
-// soon is a delay, and so takes the way of all delays.
+// soon is the shortest delay. A queue treats it like any other delay.
 const soon = time.Nanosecond
 
-// oursTarget calls the library's queue directly, as its users do: the keys of
-// AddWith then stay on the stack.
+// oursTarget calls the library's queue directly, as its users do. Therefore the keys of
+// AddWith stay on the stack.
 type oursTarget[K comparable] struct {
 	q    *queue.Queue[K]
 	keys []K
@@ -133,7 +133,7 @@ func (t *clientGoTarget[K]) shutDown()  { t.q.ShutDown() }
 type controllerRuntimeTarget[K comparable] struct {
 	q           priorityqueue.PriorityQueue[K]
 	keys        []K
-	low, lowest *int // made once: a caller can do that as well
+	low, lowest *int // allocated once, as a caller could
 }
 
 func (t *controllerRuntimeTarget[K]) add(i int) {
@@ -175,8 +175,8 @@ func (t *controllerRuntimeTarget[K]) done(key K) { t.q.Done(key) }
 func (t *controllerRuntimeTarget[K]) len() int   { return t.q.Len() }
 func (t *controllerRuntimeTarget[K]) shutDown()  { t.q.ShutDown() }
 
-// kind is a kind of keys. Those that were made once are used in every run, so
-// that no run is charged for them.
+// kind is a kind of keys. All runs use the same keys, so that no run counts their
+// allocation.
 type kind[K comparable] struct {
 	name   string
 	key    func(namespace, name string) K
@@ -215,10 +215,10 @@ func structKind() *kind[types.NamespacedName] {
 	}
 }
 
-// opener makes an empty queue that is to hold keys.
+// opener returns an empty queue for the given keys.
 type opener[K comparable] func(keys []K) target[K]
 
-// contenders names them all.
+// contenders returns the contenders by name.
 func (k *kind[K]) contenders(metrics bool) map[string]opener[K] {
 	var provider workqueue.MetricsProvider
 	if metrics {
@@ -232,7 +232,7 @@ func (k *kind[K]) contenders(metrics bool) map[string]opener[K] {
 	}
 }
 
-// newMetrics returns the library's metrics, which client-go's queue can use too.
+// newMetrics returns the library's metrics, which also client-go's queue supports.
 func newMetrics() *metrics.Metrics {
 	m, err := metrics.New(prometheus.NewRegistry())
 	if err != nil {
@@ -241,7 +241,7 @@ func newMetrics() *metrics.Metrics {
 	return m
 }
 
-// openOurs makes a queue that has metrics if provider is not nil.
+// openOurs returns a queue. If provider is not nil, the queue has metrics.
 func (k *kind[K]) openOurs(keys []K, provider workqueue.MetricsProvider) target[K] {
 	return &oursTarget[K]{keys: keys, q: queue.New(queue.Config[K]{
 		Name:            queueName,
@@ -280,8 +280,8 @@ func (k *kind[K]) openPriorityQueue(name string, keys []K) target[K] {
 	}
 }
 
-// work is a row's work on one queue after another, each of which it shuts
-// down. It returns the number of operations.
+// work does a row's work on one queue after another and shuts each down. It returns the
+// number of operations.
 type work[K comparable] func(m *bench.Meter, k *kind[K], open opener[K], size int) (ops int)
 
 // queueRow is a row about queues.
@@ -292,27 +292,26 @@ type queueRow struct {
 	strings work[string]
 	structs work[types.NamespacedName]
 
-	// metrics says that every queue has them.
+	// metrics reports whether every queue has metrics.
 	metrics bool
 
-	// How much of it there is beside each rival. What takes controller-runtime
-	// long is made smaller, for both of the pair.
+	// The amount of work against each rival. If the work takes controller-runtime
+	// long, it is smaller for both contenders of the pair.
 	besideClientGo, besideControllerRuntime int
 
-	// repeatsBesideControllerRuntime is as Repeats of bench.Pair.
+	// repeatsBesideControllerRuntime is the Repeats of those pairs.
 	repeatsBesideControllerRuntime int
 
-	// handedOut says what becomes of the keys: how many there are, how often
-	// each is handed out, and how often one is in the queue when that is shut
-	// down. The tests hold every contender to it.
+	// handedOut returns the expected tally of the keys. The tests check it for every
+	// contender.
 	handedOut func(m *bench.Meter, ops int) tally
 }
 
-// tally is what became of the keys of a row.
+// tally counts the keys of a row.
 type tally struct {
 	keys int // different keys, without markers
-	each int // how often each of them was handed out, or left
-	left int // how often any was left
+	each int // how often the queue returned each key, or still had it at its shutdown
+	left int // how often it still had a key at its shutdown
 }
 
 var queueRows []queueRow
@@ -325,7 +324,7 @@ func registerQueue(row queueRow) {
 	bench.Register(row.Row)
 }
 
-// rivals names those of a row.
+// rivals returns the names of the rivals of a row.
 func (row queueRow) rivals() []string {
 	if row.metrics {
 		return []string{clientGo, controllerRuntime}

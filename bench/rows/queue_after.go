@@ -8,7 +8,7 @@ import (
 	"github.com/controllerkit/controllerkit/bench"
 )
 
-// delayedKeys is how many keys are delayed at once.
+// delayedKeys is the number of keys that a queue delays at once.
 const delayedKeys = 100_000
 
 func init() {
@@ -36,7 +36,7 @@ func allDelayed(m *bench.Meter, ops int) tally {
 
 func after[K comparable](m *bench.Meter, k *kind[K], open opener[K], size int) int {
 	return delay(m, k, open, size, func(t target[K], key int) {
-		// In no order, and as far apart as the resyncs of a day.
+		// Unordered delays, spread like the resyncs of a day.
 		t.addAfter(key, time.Hour+time.Duration(key*7919%delayedKeys)*time.Second)
 	})
 }

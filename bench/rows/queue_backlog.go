@@ -6,7 +6,7 @@ import (
 	"github.com/controllerkit/controllerkit/bench"
 )
 
-// backlogKeys is how many keys are ready at once.
+// backlogKeys is the number of keys that are ready at once.
 const backlogKeys = 100_000
 
 func init() {

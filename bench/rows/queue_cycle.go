@@ -6,7 +6,7 @@ import (
 	"github.com/controllerkit/controllerkit/bench"
 )
 
-// rotating is how many keys take turns.
+// rotating is the number of keys that take turns.
 const rotating = 2000
 
 func init() {
@@ -45,7 +45,7 @@ func cycle[K comparable](m *bench.Meter, k *kind[K], open opener[K], size int) i
 			}
 		}
 	}
-	cycles(rotating) // steady use: every key was there before
+	cycles(rotating) // steady use: the queue has seen every key before
 	m.Measure(func() { cycles(n) })
 	return n
 }

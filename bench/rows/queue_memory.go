@@ -8,7 +8,7 @@ import (
 	"github.com/controllerkit/controllerkit/bench"
 )
 
-// heldKeys is how many keys a queue holds when its memory is measured.
+// heldKeys is the number of keys in the measured queue.
 const heldKeys = 1_000_000
 
 func init() {
@@ -24,13 +24,13 @@ func init() {
 		besideClientGo:          heldKeys,
 		besideControllerRuntime: heldKeys,
 
-		repeatsBesideControllerRuntime: 2, // it takes long, and there is no noise
+		repeatsBesideControllerRuntime: 2, // a run takes long and its figure hardly varies
 
 		handedOut: func(m *bench.Meter, _ int) tally { return tally{keys: m.N(heldKeys), each: 1, left: 1} },
 	})
 }
 
-// heap is the figure of what is alive after a collection.
+// heap is the figure of the heap after a garbage collection.
 const heap = "heap B"
 
 func memory[K comparable](m *bench.Meter, k *kind[K], open opener[K], size int) int {
@@ -41,7 +41,7 @@ func memory[K comparable](m *bench.Meter, k *kind[K], open opener[K], size int) 
 	for key := range n {
 		t.add(key)
 	}
-	held := t.len() // controller-runtime's queue has taken all of them when it answers
+	held := t.len() // len waits until controller-runtime's queue has taken all keys
 	m.Count(heap, float64(alive()-before))
 	runtime.KeepAlive(keys)
 	t.shutDown()
@@ -52,7 +52,7 @@ func memory[K comparable](m *bench.Meter, k *kind[K], open opener[K], size int) 
 func alive() int64 {
 	var stats runtime.MemStats
 	runtime.GC()
-	runtime.GC() // what the first one only unlinked, as in a sync.Pool
+	runtime.GC() // the first one only unlinks some objects, for example in a sync.Pool
 	runtime.ReadMemStats(&stats)
 	return int64(stats.HeapAlloc)
 }

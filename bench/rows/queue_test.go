@@ -9,9 +9,9 @@ import (
 	"github.com/controllerkit/controllerkit/bench/rows"
 )
 
-// TestQueueRows holds that all contenders of a row about queues do the same
-// work: the same keys come out, each as often, and what the row says is left
-// and nothing else.
+// TestQueueRows checks that all contenders of a row about queues do the same work:
+// their queues return the same keys equally often, and exactly the declared keys are
+// left at the shutdown.
 func TestQueueRows(t *testing.T) {
 	all := rows.QueueRows()
 	if len(all) == 0 {
@@ -32,7 +32,7 @@ func TestQueueRows(t *testing.T) {
 	}
 }
 
-// TestKeys holds that the library's queue does not get off lightly: the keys of
+// TestKeys checks that the rows use the features of the library's queue: the keys of
 // the smallest row are in 100 groups, and each group uses both priorities.
 func TestKeys(t *testing.T) {
 	groups, both := rows.Spread(1000)
@@ -41,9 +41,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestJitter is TestInUse for rate-limited keys of the library. Their delays
-// are random, so in the end the lower priority has waited long, and has one Get
-// in four.
+// TestJitter is TestInUse for rate-limited keys of the library. Their delays are
+// random, so keys of the lower priority have waited long and get one Get in four.
 func TestJitter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var add []int
@@ -61,8 +60,8 @@ func TestJitter(t *testing.T) {
 	})
 }
 
-// TestInUse holds that the queues use what the rows say they do: two
-// priorities, however a key is added, and groups.
+// TestInUse checks that the queues use two priorities and groups as the rows declare,
+// for each way to add a key.
 func TestInUse(t *testing.T) {
 	low, high := []int{1, 0}, []int{0, 1}             // added in this order; an odd one has the lower priority
 	same, turns := []int{0, 200, 2}, []int{0, 2, 200} // the first two of same are in one group

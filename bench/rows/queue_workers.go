@@ -41,9 +41,9 @@ func fanOut[K comparable](m *bench.Meter, k *kind[K], open opener[K], size int) 
 	for range size {
 		t := open(k.keys(n))
 		m.Measure(func() {
-			// Nothing counts the keys, which would be one more thing to contend
-			// for: the marker comes out after all of them and goes from worker to
-			// worker until the last one has it.
+			// A counter of the keys would add contention. Instead the queue returns the
+			// marker after all keys, and each worker passes it on until the last one
+			// has it.
 			var added, worked sync.WaitGroup
 			var left atomic.Int32
 			left.Store(workers)

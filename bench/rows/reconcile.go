@@ -29,29 +29,28 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
-// What the rows about reconcile share: an informer's store and its event
-// handler, and controllers whose one worker reads the object of each key from
-// the store and does nothing with it. The store is written and the handler is
-// called directly. In an informer client-go's reflector and its buffers come
-// before that, the same ones for all, which would only make the ratios milder.
+// The code below is common to the rows about reconcile: an informer's store, its event
+// handler, and controllers whose only worker reads the object of each key from the
+// store. The rows write the store and call the handler directly. They leave out
+// client-go's reflector and its buffers, which are the same for all contenders and would
+// only bring the ratios closer to 1.
 //
-// The library's controller, controller-runtime's and the loop written by hand
-// have metrics and a timeout for each call. The library's and
-// controller-runtime's also recover panics and give each call a logger with its
-// key, which the loops do not.
+// The controllers of the library and of controller-runtime and the loop by hand have
+// metrics and a timeout for each call. The two controllers also recover panics and give
+// each call a logger with its key.
 
 const (
 	byHand   = "client-go by hand"
 	bareLoop = "client-go bare"
 )
 
-// reconcilers are the workers of every controller.
+// reconcilers is the number of workers of every controller.
 const reconcilers = 1
 
-// callTimeout is the timeout of a call. None takes as long.
+// callTimeout is the timeout of a call. No call takes that long.
 const callTimeout = time.Minute
 
-// The delays of a queue after failures, of which there are none.
+// The delays of a queue after failures. The rows have no failures.
 const (
 	retryBase  = 5 * time.Millisecond
 	retryLimit = 5 * time.Minute
@@ -61,8 +60,8 @@ const (
 // measurement. The library delays a key that runs more than 100 times at once.
 const staged = 20_000
 
-// stage is an informer's store with objects, of which each event brings the
-// other version.
+// stage is an informer's store. Each object has two versions, and each event replaces
+// one by the other.
 type stage struct {
 	store   cache.Indexer
 	objects [2][]*corev1.ConfigMap // by version, then by index
@@ -85,13 +84,13 @@ func newStage() *stage {
 	return s
 }
 
-// stageKey names the object of the i-th event.
+// stageKey returns the key of the i-th event.
 func stageKey(i int) types.NamespacedName {
 	i %= staged
 	return types.NamespacedName{Namespace: fmt.Sprint("namespace-", i%groups), Name: fmt.Sprint("name-", i)}
 }
 
-// event does what an informer does when the next object, in turn, has changed.
+// event changes the next object in turn, as an informer would.
 func (s *stage) event(h cache.ResourceEventHandler) {
 	i, version := s.events%staged, s.events/staged%2
 	s.events++
@@ -101,14 +100,14 @@ func (s *stage) event(h cache.ResourceEventHandler) {
 	h.OnUpdate(s.objects[version][i], s.objects[1-version][i])
 }
 
-// noOp is what every reconcile does: it reads the object and counts down. The
-// one that comes to 0 says so.
+// noOp is the work of every reconcile: it reads the object and counts down. At 0 it
+// sends to done.
 type noOp struct {
 	lister corev1listers.ConfigMapLister
 	left   atomic.Int64
 	done   chan struct{}
 
-	look func(ctx context.Context, key types.NamespacedName) // for tests; nil means none
+	look func(ctx context.Context, key types.NamespacedName) // for tests; may be nil
 }
 
 func (w *noOp) reconcile(ctx context.Context, key types.NamespacedName) error {
@@ -124,17 +123,17 @@ func (w *noOp) reconcile(ctx context.Context, key types.NamespacedName) error {
 	return nil
 }
 
-// running is a controller that works.
+// running is a running controller.
 type running struct {
 	handler cache.ResourceEventHandler
-	stop    func() error        // and waits
-	metrics prometheus.Gatherer // nil means none
+	stop    func() error        // stops the controller and waits
+	metrics prometheus.Gatherer // nil without metrics
 }
 
 // loop starts a controller that calls w.
 type loop func(ctx context.Context, w *noOp) (*running, error)
 
-// loops names them all.
+// loops returns the contenders by name.
 func loops() map[string]loop {
 	return map[string]loop{
 		"controllerkit":   runOurs,
@@ -175,7 +174,7 @@ func runOurs(ctx context.Context, w *noOp) (*running, error) {
 
 func runControllerRuntime(ctx context.Context, w *noOp) (*running, error) {
 	c, err := controller.NewUnmanaged(queueName, controller.Options{
-		SkipNameValidation:      new(true), // it is made in every run
+		SkipNameValidation:      new(true), // each run creates the controller again
 		Logger:                  logr.FromContextOrDiscard(ctx),
 		MaxConcurrentReconciles: reconcilers,
 		ReconciliationTimeout:   callTimeout,
@@ -208,8 +207,7 @@ func runControllerRuntime(ctx context.Context, w *noOp) (*running, error) {
 	}
 }
 
-// handlerCatcher is an informer of which nothing is used but that handlers are
-// added to it.
+// handlerCatcher is an informer that only passes on the added handler.
 type handlerCatcher struct {
 	cache.SharedIndexInformer
 	caught chan cache.ResourceEventHandler
@@ -258,7 +256,7 @@ func runBare(ctx context.Context, w *noOp) (*running, error) {
 		})
 }
 
-// runLoop is what the two loops on client-go's queue share.
+// runLoop runs a loop on client-go's queue.
 func runLoop(
 	ctx context.Context, config workqueue.TypedRateLimitingQueueConfig[types.NamespacedName], gatherer prometheus.Gatherer,
 	process func(ctx context.Context, q workqueue.TypedRateLimitingInterface[types.NamespacedName], key types.NamespacedName),
@@ -294,7 +292,7 @@ func runLoop(
 	}, nil
 }
 
-// start runs f until the function that it returns is called, which waits.
+// start runs f. stop cancels its context and waits for its end.
 func start(ctx context.Context, f func(ctx context.Context) error) (stop func() error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -305,9 +303,8 @@ func start(ctx context.Context, f func(ctx context.Context) error) (stop func() 
 	}
 }
 
-// quiet is a logger as klog's is without -v: it keeps values for later lines,
-// and writes none at a higher verbosity than 0. Here it writes nothing at all,
-// which spares the few lines about start and stop.
+// quiet is a logger like klog's without -v: it keeps values and is disabled above
+// verbosity 0. It does not write the few lines about start and stop either.
 type quiet struct{ values []any }
 
 func (quiet) Init(logr.RuntimeInfo)           {}
@@ -320,11 +317,11 @@ func (q *quiet) WithValues(kv ...any) logr.LogSink {
 	return &quiet{values: append(append(values, q.values...), kv...)}
 }
 
-// dispatchCase is how the events come.
+// dispatchCase describes the arrival of events.
 type dispatchCase struct {
 	name  string
-	burst int // events, before the reconcile of the last of which none comes
-	n     int // events that are measured
+	burst int // events of a burst; the next burst starts after their reconciles
+	n     int // measured events
 }
 
 func dispatchCases() []dispatchCase {
@@ -369,8 +366,8 @@ func init() {
 	})
 }
 
-// dispatch measures a controller. The objects are all reconciled once before,
-// which is also how it waits for the controller to have started.
+// dispatch measures a controller. Before that, it reconciles all objects once, which
+// also waits for the start of the controller.
 func dispatch(
 	ctx context.Context, m *bench.Meter, open loop, c dispatchCase, look func(ctx context.Context, key types.NamespacedName),
 ) (ops int, err error) {

@@ -16,7 +16,7 @@ import (
 	"github.com/controllerkit/controllerkit/bench"
 )
 
-// DispatchCases are the cases of reconcile/dispatch.
+// DispatchCases returns the cases of reconcile/dispatch.
 func DispatchCases() (names []string) {
 	for _, c := range dispatchCases() {
 		names = append(names, c.name)
@@ -24,18 +24,18 @@ func DispatchCases() (names []string) {
 	return names
 }
 
-// Loops names all that do the work of the rows about reconcile.
+// Loops returns the names of the contenders of the rows about reconcile.
 func Loops() []string { return slices.Sorted(maps.Keys(loops())) }
 
-// Dispatched is what a controller did with the events of one case.
+// Dispatched reports how a controller handled the events of one case.
 type Dispatched struct {
-	Ops       int      // as it is reported
-	Events    int      // that there were for any key
+	Ops       int      // as reported to the runner
+	Events    int      // of all keys
 	Reconcile int      // calls
-	Wrong     []string // keys that were reconciled more or less often than they had events
+	Wrong     []string // keys whose number of reconciles differs from their number of events
 	Early     int      // reconciles that had not ended when the last measurement ended
 
-	Deadlines int // calls whose context has one
+	Deadlines int // calls whose context has a deadline
 	Loggers   int // calls whose logger has the key
 	Counted   int // reconciles without an error, by the metrics
 	Added     int // keys added to the queue, by the metrics
@@ -58,7 +58,8 @@ func Dispatch(t *testing.T, contender, name string) (d Dispatched) {
 			d.Loggers++
 		}
 	}
-	// A reconcile that does not come is no deadlock: the rivals' queues tick.
+	// synctest does not report a missing reconcile as a deadlock, because the rivals'
+	// queues have tickers.
 	lost := time.AfterFunc(longest, func() { panic("an event was not followed by a reconcile") })
 	defer lost.Stop()
 	var gatherer prometheus.Gatherer
@@ -69,7 +70,7 @@ func Dispatch(t *testing.T, contender, name string) (d Dispatched) {
 		r, err := loops()[contender](ctx, w)
 		if err == nil && r.metrics != nil {
 			gatherer = r.metrics
-			counted, added = counts(t, gatherer) // controller-runtime's go on from run to run
+			counted, added = counts(t, gatherer) // controller-runtime's metrics are global
 		}
 		return r, err
 	}, c, look)
@@ -94,8 +95,8 @@ func Dispatch(t *testing.T, contender, name string) (d Dispatched) {
 	return d
 }
 
-// counts returns how many reconciles without an error and how many adds the
-// metrics have counted.
+// counts returns the number of reconciles without an error and the number of adds in
+// the metrics.
 func counts(t *testing.T, g prometheus.Gatherer) (counted, added int) {
 	t.Helper()
 	families, err := g.Gather()

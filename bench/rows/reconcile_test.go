@@ -7,10 +7,9 @@ import (
 	"github.com/controllerkit/controllerkit/bench/rows"
 )
 
-// TestDispatch holds that all contenders of reconcile/dispatch do the same work,
-// and that each has what the row says it has: every event of every key is
-// followed by one reconcile, metrics count each, contexts end, and loggers have
-// the key.
+// TestDispatch checks that all contenders of reconcile/dispatch do the same work and
+// have the features that the row describes. Each event leads to one reconcile, metrics
+// count each reconcile, contexts have a deadline, and loggers have the key.
 func TestDispatch(t *testing.T) {
 	has := map[string]struct{ metrics, deadlines, loggers bool }{
 		"controllerkit":      {metrics: true, deadlines: true, loggers: true},
@@ -24,7 +23,7 @@ func TestDispatch(t *testing.T) {
 	for _, contender := range rows.Loops() {
 		for _, c := range rows.DispatchCases() {
 			t.Run(contender+"/"+c, func(t *testing.T) {
-				// In synctest's time a reconcile that never comes is found at once.
+				// With synctest a missing reconcile fails at once.
 				synctest.Test(t, func(t *testing.T) {
 					got := rows.Dispatch(t, contender, c)
 					if got.Ops == 0 || got.Reconcile != got.Events || len(got.Wrong) > 0 || got.Early != 0 {

@@ -20,9 +20,9 @@ import (
 	"github.com/controllerkit/controllerkit/ssa"
 )
 
-// What the row about ssa measures: finding out that a Deployment is already what it
-// should be. The library looks at the object of the cache, others ask the server with a
-// dry run, or extract and compare what is owned.
+// The rows about ssa measure the decision that a Deployment already matches its
+// configuration. The library decides from the cached object. The rivals send a dry run to
+// the server, or extract the owned fields and compare them.
 
 const applier = "bench"
 
@@ -47,7 +47,7 @@ const (
 	extraction = "extraction"
 )
 
-// deployments is a real Deployment, and what made it.
+// deployments is a Deployment on the server with its configuration.
 type deployments struct {
 	client appsv1client.DeploymentInterface
 	config *applyappsv1.DeploymentApplyConfiguration
@@ -91,9 +91,9 @@ func unchangedPairs(ctx context.Context) (_ []bench.Pair, _ func(), err error) {
 	return []bench.Pair{pair(100, dryRun, d.dryRun), pair(500, extraction, d.extract)}, a.stop, nil
 }
 
-var errRequest = errors.New("a request, where none is needed")
+var errRequest = errors.New("ApplyChanged sent a request, want a skip")
 
-// refuser is a client that must not be called.
+// refuser is a client that rejects every call.
 type refuser struct{}
 
 func (refuser) Apply(context.Context, *applyappsv1.DeploymentApplyConfiguration, metav1.ApplyOptions) (*appsv1.Deployment, error) {
@@ -124,18 +124,18 @@ func (d *deployments) decide(ctx context.Context, m *bench.Meter, n int) (int, e
 
 func (d *deployments) dryRun(ctx context.Context, n int) error {
 	for range n {
-		answer, err := d.client.Apply(ctx, d.config, metav1.ApplyOptions{FieldManager: applier, Force: true, DryRun: []string{metav1.DryRunAll}})
+		applied, err := d.client.Apply(ctx, d.config, metav1.ApplyOptions{FieldManager: applier, Force: true, DryRun: []string{metav1.DryRunAll}})
 		if err != nil {
 			return err
 		}
-		if answer.ResourceVersion != d.live.ResourceVersion {
-			return errors.New("the dry run changes something")
+		if applied.ResourceVersion != d.live.ResourceVersion {
+			return errors.New("the dry run changed the object, want no change")
 		}
 	}
 	return nil
 }
 
-// extract is how it is done by hand.
+// extract decides with the generated extraction.
 func (d *deployments) extract(_ context.Context, n int) error {
 	for range n {
 		owned, err := applyappsv1.ExtractDeployment(d.live, applier)
@@ -151,13 +151,13 @@ func (d *deployments) extract(_ context.Context, n int) error {
 			return err
 		}
 		if !bytes.Equal(got, want) {
-			return fmt.Errorf("what is owned differs: %s, want %s", got, want)
+			return fmt.Errorf("owned fields: got %s, want %s", got, want)
 		}
 	}
 	return nil
 }
 
-// bigDeployment has two containers with all that usually is in one.
+// bigDeployment returns a Deployment with two containers of usual size.
 func bigDeployment(namespace string) *applyappsv1.DeploymentApplyConfiguration {
 	labels := map[string]string{"app": "one"}
 	pod := applycorev1.PodSpec()

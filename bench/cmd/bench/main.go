@@ -13,7 +13,7 @@ import (
 	_ "github.com/controllerkit/controllerkit/bench/rows"
 )
 
-// fewest repeats that a median and a spread are worth writing down of.
+// fewest is the minimum number of repeats for a meaningful median and spread.
 const fewest = 5
 
 func main() {
@@ -26,19 +26,19 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	name := flag.String("row", "", "run the row of this name, or those whose names begin with it; \"\" means all")
-	repeats := flag.Int("repeats", fewest, fmt.Sprintf("how often each pair is measured, at least %d", fewest))
-	out := flag.String("out", "RESULTS.md", "the file to write; rows that do not run keep their sections")
+	name := flag.String("row", "", "run the row with this `name`, or the rows whose names begin with it; empty means all")
+	repeats := flag.Int("repeats", fewest, fmt.Sprintf("number of measurements of each pair, at least %d", fewest))
+	out := flag.String("out", "RESULTS.md", "`file` to write; rows that do not run keep their sections")
 	flag.Parse()
 	if flag.NArg() > 0 {
-		return fmt.Errorf("%q is not a flag", flag.Arg(0))
+		return fmt.Errorf("unexpected argument %q: use flags only", flag.Arg(0))
 	}
 	if *repeats < fewest {
-		return fmt.Errorf("%d repeats are too few, want %d or more", *repeats, fewest)
+		return fmt.Errorf("-repeats %d is not valid: use at least %d", *repeats, fewest)
 	}
 	env := bench.Here(ctx)
 	if env.RaceEnabled {
-		return fmt.Errorf("built with -race: the figures would mean nothing")
+		return fmt.Errorf("the program was built with -race, which distorts the figures: build it without")
 	}
 	all := bench.Rows()
 	rows, err := bench.Select(all, *name)
@@ -52,7 +52,7 @@ func run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// After each row, so that an interrupt loses one row only.
+		// Update after each row, so that an interrupt loses only one row.
 		if err := bench.Update(*out, result, env, bench.Names(all)); err != nil {
 			return err
 		}
