@@ -1,25 +1,25 @@
-# make demo and make test are the two commands of the README; make help lists all.
+# The README uses make demo and make test. make help lists all targets.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-# Build without stamping the commit, so that a commit alone rebuilds nothing.
+# Build without version control stamps, so that a commit alone causes no rebuild.
 export GOFLAGS += -buildvcs=false
 
 TEST_FLAGS ?=
 PACKAGES ?= ./...
 
 .PHONY: help
-help: ## this list
+help: ## list the targets
 	@grep -hE '^[a-z/]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 .PHONY: demo
-demo: bin/controlplane bin/tenant ## run the tenant controller on a real API server and show what happens; CI=1 asserts it
+demo: bin/controlplane bin/tenant ## run the tenant controller on a real API server, and print and check each step
 	@go run ./examples/tenant/demo -controlplane bin/controlplane -controller bin/tenant
 
 .PHONY: test
-test: bin/controlplane ## all tests, the real API server included
-	@# Many tests wait for a server or a clock, so more of them run at once than there are cores.
+test: bin/controlplane ## run all tests, also on the real API server
+	@# Many tests wait for a server or a clock, so more tests run at once than cores exist.
 	go test -race -shuffle=on -p 3 -parallel 6 $(TEST_FLAGS) $(PACKAGES)
 	cd controlplane && go test $(TEST_FLAGS) ./...
 	cd bench && go test $(TEST_FLAGS) ./...
@@ -30,7 +30,7 @@ SCHEDULES ?= 2000
 HOSTILE ?= 5m
 
 .PHONY: explore
-explore: bin/controlplane ## faults at every place, and random ones: BUDGET (40m) for each of the two large scenarios, all single faults for the zoo; the queue under OPERATIONS (10^8), elections under SCHEDULES (2000), each package under hostile objects for HOSTILE (5m)
+explore: bin/controlplane ## run the long explorations: injected faults for BUDGET (40m) in each of three runs, OPERATIONS (10^8) on the queue, SCHEDULES (2000) of elections, and hostile objects for HOSTILE (5m) in each package
 	go test -race -v -count=1 -timeout 0 -run '^(TestStress|TestLinearizable|TestNoWakeUpIsLost)$$' ./queue -operations $(OPERATIONS)
 	go test -v -count=1 -timeout 0 -run '^TestSchedules$$' ./leader -schedules $(SCHEDULES)
 	go test -v -count=1 -timeout 0 -run '^TestServerThrottledApplication$$' ./leader -throttled 10m
@@ -43,8 +43,8 @@ explore: bin/controlplane ## faults at every place, and random ones: BUDGET (40m
 	done
 
 .PHONY: check
-check: bin/staticcheck bin/golangci-lint bin/govulncheck ## formatting, vet (also for darwin and windows), linters, generated code, tidiness
-	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "gofmt these"; exit 1; }
+check: bin/staticcheck bin/golangci-lint bin/govulncheck ## check formatting, vet (also for darwin and windows), linters, generated code, go.mod files and vulnerabilities
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run gofmt -w on these files"; exit 1; }
 	go vet ./...
 	GOOS=darwin go vet ./...
 	GOOS=windows go vet ./...
@@ -62,29 +62,29 @@ check: bin/staticcheck bin/golangci-lint bin/govulncheck ## formatting, vet (als
 	@.ci/vulncheck "$(CURDIR)/bin/govulncheck"
 
 .PHONY: generate
-generate: ## generated code of the examples, and the golden files of the exported API
+generate: ## generate the examples' clients and the golden files of the exported API
 	examples/tenant/generate.sh
 	go test -run '^TestAPI$$' . -update
 
 .PHONY: zoo
-zoo: bin/controlplane ## docs/zoo.md, the table of the bugs that controllertest finds
+zoo: bin/controlplane ## write docs/zoo.md, the table of the bugs that controllertest finds
 	go test ./controllertest/internal/zoo -run '^TestDocs$$' -update
 
 .PHONY: rehearse
-rehearse: ## release this commit to a folder, and use it from there as a new user would
+rehearse: ## release this commit to a folder and use that release as a new user would
 	@.ci/rehearse
 
 ROW ?=
 
 .PHONY: bench
-bench: bin/controlplane ## side by side with client-go and controller-runtime, into bench/RESULTS.md; ROW=queue/ or ROW=queue/cycle runs some
+bench: bin/controlplane ## compare with client-go and controller-runtime, and write bench/RESULTS.md; ROW=queue/ or ROW=queue/cycle selects rows
 	cd bench && go run ./cmd/bench -row "$(ROW)"
 
 .PHONY: clean
-clean: ## remove what was built here
+clean: ## remove bin
 	rm -rf bin
 
-# Go's build cache decides what is stale, so these are made each time.
+# These targets always run, because Go's build cache knows which files are stale.
 .PHONY: bin/controlplane bin/tenant bin/staticcheck bin/golangci-lint bin/govulncheck
 bin/controlplane: # compiles Kubernetes the first time
 	@.ci/progress controlplane bin/controlplane "etcd and kube-apiserver" "some minutes"

@@ -15,7 +15,7 @@ import (
 
 type apiServer struct {
 	url  string
-	done chan error // receives what the command returned, once
+	done chan error // receives the result of the command once
 }
 
 func startAPIServer(dir string, creds *credentials, verbosity int, extra []string) (*apiServer, error) {
@@ -35,10 +35,10 @@ func startAPIServer(dir string, creds *credentials, verbosity int, extra []strin
 		"--service-account-key-file=" + creds.path("tokens.key"),
 		"--service-account-signing-key-file=" + creds.path("tokens.key"),
 		"--authorization-mode=RBAC",
-		// No controller makes the default service accounts that this plugin
-		// wants for every Pod.
+		// This plugin requires a default service account for every Pod, but no
+		// controller here creates them.
 		"--disable-admission-plugins=ServiceAccount",
-		// A loopback address is no valid endpoint of the kubernetes service.
+		// A loopback address is not a valid endpoint of the kubernetes Service.
 		"--endpoint-reconciler-type=none",
 		"--service-cluster-ip-range=10.0.0.0/24",
 		"--profiling=false",
@@ -48,12 +48,12 @@ func startAPIServer(dir string, creds *credentials, verbosity int, extra []strin
 	cmd.SetArgs(append(args, extra...))
 	cmd.SilenceErrors = true
 	s := &apiServer{url: "https://127.0.0.1:" + strconv.Itoa(port), done: make(chan error, 1)}
-	go func() { s.done <- cmd.Execute() }() // wait awaits it
+	go func() { s.done <- cmd.Execute() }() // wait receives the result
 	return s, nil
 }
 
-// waitReady returns once /readyz is answered with 200. There is no event for
-// it: a server that is not there cannot tell when it will be.
+// waitReady polls /readyz until it returns 200, because a server that does not serve
+// yet cannot send an event.
 func (s *apiServer) waitReady(ctx context.Context, creds *credentials) error {
 	config, err := creds.clientTLS()
 	if err != nil {
@@ -65,7 +65,7 @@ func (s *apiServer) waitReady(ctx context.Context, creds *credentials) error {
 	defer cancel()
 	tick := time.NewTicker(25 * time.Millisecond)
 	defer tick.Stop()
-	last := errors.New("no answer yet")
+	last := errors.New("no response yet")
 	for {
 		if last = s.probe(ctx, client); last == nil {
 			return nil
@@ -90,13 +90,13 @@ func (s *apiServer) probe(ctx context.Context, client *http.Client) error {
 	defer resp.Body.Close()
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("readyz answers %s: %s", resp.Status, body)
+		return fmt.Errorf("/readyz returned %s: %s", resp.Status, body)
 	}
 	return nil
 }
 
-// wait returns once the graceful stop has ended, or after d: an open watch must
-// not hold the process.
+// wait waits for the end of the graceful stop, but at most d, because an open watch
+// would delay it.
 func (s *apiServer) wait(d time.Duration) error {
 	select {
 	case err := <-s.done:
@@ -108,9 +108,9 @@ func (s *apiServer) wait(d time.Duration) error {
 	return nil
 }
 
-// freePort asks the kernel. Between the answer and kube-apiserver's own listen
-// the port is free for others; kube-apiserver offers no way to hand over a
-// listener from its command, and a lost race ends in an error at start.
+// freePort returns a port that the kernel has chosen. Another process can take the port
+// before kube-apiserver listens, because its command accepts no listener. In that case
+// the start fails with an error.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

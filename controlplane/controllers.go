@@ -18,20 +18,20 @@ import (
 	"k8s.io/kubernetes/pkg/controller/namespace"
 )
 
-// discoveryPeriod is how often the garbage collector looks for new kinds of
-// objects. kube-controller-manager's command fixes it at 30s, and a test that
-// installs a custom resource would wait that long for the first cascade; this is
-// why the two controllers are built here and not taken from the command.
+// discoveryPeriod is the period at which the garbage collector discovers new resources.
+// kube-controller-manager's command fixes it at 30s, so a test with a custom resource
+// would wait that long for its first cascading deletion. Therefore this package builds
+// the two controllers instead of running the command.
 const discoveryPeriod = time.Second
 
-// controllerWorkers is for each of the two controllers. A worker empties one
-// namespace at a time, with requests for each kind of object one after the other,
-// and tests delete many namespaces at once.
+// controllerWorkers is the number of workers of each controller. A worker empties one
+// namespace at a time, one resource after the other, and tests delete many namespaces
+// at once.
 const controllerWorkers = 20
 
-// runControllers runs the garbage collector and the namespace controller, the
-// two without which owner references and the deletion of namespaces have no
-// effect. It returns once they have stopped.
+// runControllers runs the garbage collector and the namespace controller. Without them,
+// owner references and the deletion of namespaces have no effect. It returns after both
+// have stopped.
 func runControllers(ctx context.Context, config *rest.Config) error {
 	config = rest.CopyConfig(config)
 	config.QPS = -1

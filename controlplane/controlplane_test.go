@@ -22,8 +22,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// reexec makes the test binary run as the program, so that the test needs no
-// second build of Kubernetes.
+// reexec makes the test binary run as the program, so that the tests need no second
+// build of Kubernetes.
 const reexec = "CONTROLPLANE_TEST_RUN"
 
 func TestMain(m *testing.M) {
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// process is a controlplane started by a test, with a TMPDIR of its own.
+// process is a controlplane that a test has started with its own TMPDIR.
 type process struct {
 	*exec.Cmd
 	tmp, kubeconfig, readyFile string
@@ -44,7 +44,7 @@ type process struct {
 
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
-	// t.TempDir's names are long, and a socket's path must fit in 104 bytes.
+	// The path of a socket must fit in 104 bytes, and the names of t.TempDir are long.
 	tmp, err := os.MkdirTemp("", "cp")
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +74,7 @@ func start(t *testing.T, args ...string) *process {
 	t.Cleanup(func() { _ = p.Process.Kill() })
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil || !strings.HasPrefix(line, "controlplane: ready after ") {
-		t.Fatalf("first line of output = %q, %v, want that it is ready", line, err)
+		t.Fatalf("first line of output = %q, %v, want the line about readiness", line, err)
 	}
 	t.Log(strings.TrimSpace(line))
 	cfg, err := clientcmd.BuildConfigFromFlags("", p.kubeconfig)
@@ -87,8 +87,8 @@ func start(t *testing.T, args ...string) *process {
 	return p
 }
 
-// stop calls end and fails unless the process is gone within ten seconds with
-// exit code 0 and has left no file.
+// stop calls end. It fails the test unless the process ends within ten seconds with exit
+// code 0 and leaves no file.
 func (p *process) stop(t *testing.T, end func() error) {
 	t.Helper()
 	if err := end(); err != nil {
@@ -102,7 +102,7 @@ func (p *process) stop(t *testing.T, end func() error) {
 			t.Errorf("exit: %v, want 0", err)
 		}
 	case <-time.After(10 * time.Second):
-		t.Error("still running ten seconds after it was told to stop")
+		t.Error("still running ten seconds after the stop")
 	}
 	for _, file := range []string{p.kubeconfig, p.readyFile} {
 		if _, err := os.Stat(file); err == nil {
@@ -120,7 +120,7 @@ func (p *process) stop(t *testing.T, end func() error) {
 
 func TestServer(t *testing.T) {
 	p := start(t)
-	t.Run("credentials are the owner's alone", func(t *testing.T) {
+	t.Run("only the owner can read the credentials", func(t *testing.T) {
 		if _, err := os.Stat(p.readyFile); err != nil {
 			t.Errorf("ready file: %v", err)
 		}
@@ -156,8 +156,8 @@ func TestServer(t *testing.T) {
 		}
 	})
 	t.Run("owner references cascade", func(t *testing.T) { cascades(t, p.client) })
-	t.Run("a deleted namespace is emptied and goes", func(t *testing.T) { emptiesNamespace(t, p.client) })
-	t.Run("RBAC refuses", func(t *testing.T) {
+	t.Run("a deleted namespace is emptied and removed", func(t *testing.T) { emptiesNamespace(t, p.client) })
+	t.Run("RBAC rejects", func(t *testing.T) {
 		cfg, err := clientcmd.BuildConfigFromFlags("", p.kubeconfig)
 		if err != nil {
 			t.Fatal(err)
@@ -174,7 +174,7 @@ func TestServer(t *testing.T) {
 	p.stop(t, func() error { return p.Process.Signal(syscall.SIGTERM) })
 }
 
-// TestStdin holds that a parent's death stops the server, and that arguments
+// TestStdin checks that the end of standard input stops the server, and that arguments
 // after -- reach kube-apiserver.
 func TestStdin(t *testing.T) {
 	p := start(t, "-stdin", "--", "--runtime-config=apps/v1=false")
@@ -184,7 +184,7 @@ func TestStdin(t *testing.T) {
 	}
 	for _, g := range groups.Groups {
 		if g.Name == "apps" {
-			t.Error("apps is served, want it switched off by the argument after --")
+			t.Error("apps is served, want it disabled by the argument after --")
 		}
 	}
 	p.stop(t, p.stdin.Close)
@@ -212,14 +212,13 @@ func TestBadFlags(t *testing.T) {
 				t.Errorf("exit code = %d (%v), want %d", code, err, tt.code)
 			}
 			if got := strings.TrimSpace(stderr.String()); !strings.Contains(got, tt.want) || (tt.code == 2 && strings.Contains(got, "\n")) {
-				t.Errorf("stderr = %q, want one line that says %q", got, tt.want)
+				t.Errorf("stderr = %q, want one line with %q", got, tt.want)
 			}
 		})
 	}
 }
 
-// cascades holds that the garbage collector runs: the dependent of a deleted
-// owner is deleted.
+// cascades checks that the garbage collector deletes the dependent of a deleted owner.
 func cascades(t *testing.T, client kubernetes.Interface) {
 	maps := client.CoreV1().ConfigMaps("default")
 	owner, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
@@ -243,7 +242,7 @@ func cascades(t *testing.T, client kubernetes.Interface) {
 	}
 }
 
-// emptiesNamespace holds that the namespace controller runs.
+// emptiesNamespace checks that the namespace controller empties a deleted namespace.
 func emptiesNamespace(t *testing.T, client kubernetes.Interface) {
 	ns, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "short-lived"}}, metav1.CreateOptions{})
 	if err != nil {

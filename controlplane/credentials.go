@@ -19,8 +19,9 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// credentials are one server's own: an authority that signs the serving
-// certificate and the administrator's, and the key for service account tokens.
+// credentials contains the credentials of one server: a certificate authority, which
+// signs the serving certificate and the administrator's certificate, and the key of
+// service account tokens.
 type credentials struct {
 	dir       string
 	ca        []byte
@@ -95,8 +96,8 @@ func newCredentials(dir string) (*credentials, error) {
 	return c, nil
 }
 
-// writeKubeconfig writes the administrator's kubeconfig so that a reader finds
-// it whole or not at all, and nobody but the owner can read it.
+// writeKubeconfig writes the administrator's kubeconfig atomically. Only the owner can
+// read the file.
 func (c *credentials) writeKubeconfig(file, server string) error {
 	const name = "controlplane"
 	cfg := clientcmdapi.NewConfig()
@@ -112,7 +113,7 @@ func (c *credentials) writeKubeconfig(file, server string) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name()) // gone already if all went well
+	defer os.Remove(tmp.Name()) // no-op after the rename
 	if _, err := tmp.Write(data); err != nil {
 		tmp.Close()
 		return err
@@ -123,7 +124,7 @@ func (c *credentials) writeKubeconfig(file, server string) error {
 	return os.Rename(tmp.Name(), file)
 }
 
-// clientTLS is what the administrator connects with.
+// clientTLS returns the administrator's TLS configuration.
 func (c *credentials) clientTLS() (*tls.Config, error) {
 	cert, err := tls.X509KeyPair(c.adminCert, c.adminKey)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// etcdEndpoint is where kube-apiserver finds etcd: a socket in the data
-// folder, so that the folder's mode is etcd's access control.
+// etcdEndpoint returns etcd's address: a socket in the data folder. The mode of that
+// folder is etcd's access control.
 func etcdEndpoint(dir string) string {
 	return "unix://" + filepath.Join(dir, "etcd.sock")
 }
@@ -34,8 +34,8 @@ func startEtcd(dir, data string, verbosity int) (*embed.Etcd, error) {
 	cfg.ListenPeerUrls = []url.URL{*peer}
 	cfg.AdvertisePeerUrls = []url.URL{*peer}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	cfg.UnsafeNoFsync = true // the data need not outlive the machine
-	// A member alone needs no second of silence before it elects itself.
+	cfg.UnsafeNoFsync = true // the data need not survive a crash of the machine
+	// A single member can elect itself without the default delay of a second.
 	cfg.TickMs = 10
 	cfg.ElectionMs = 100
 	cfg.LogOutputs = []string{filepath.Join(dir, "etcd.log")}
@@ -57,6 +57,6 @@ func startEtcd(dir, data string, verbosity int) (*embed.Etcd, error) {
 		return nil, err
 	case <-time.After(30 * time.Second):
 		e.Close()
-		return nil, fmt.Errorf("not ready after 30s")
+		return nil, fmt.Errorf("etcd is not ready after 30s")
 	}
 }

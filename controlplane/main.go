@@ -17,9 +17,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// stopTimeout is how long requests in flight may take to end once the stop has
-// begun. Clients' open watches hold kube-apiserver for longer, and there is
-// nothing to lose: the data goes too.
+// stopTimeout bounds the graceful stop of kube-apiserver, which open watches of clients
+// would delay. etcd already has the data of each completed write.
 const stopTimeout = 2 * time.Second
 
 type options struct {
@@ -50,10 +49,10 @@ func parse(args []string) (options, error) {
 	var o options
 	fs := flag.NewFlagSet("controlplane", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "write an administrator's kubeconfig to this `file`; empty means one in the data folder")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "write an administrator's kubeconfig to this `file`; empty means a file in a temporary folder")
 	fs.StringVar(&o.readyFile, "ready-file", "", "create this `file` once the server is ready")
-	fs.StringVar(&o.data, "data", "", "keep etcd's data in this `folder` and start with what it holds; empty means a temporary one")
-	fs.IntVar(&o.verbosity, "v", 0, "verbosity of Kubernetes' own log on stderr; 0 means none unless something fails")
+	fs.StringVar(&o.data, "data", "", "store etcd's data in this `folder` and start with the data in it; empty means a temporary folder")
+	fs.IntVar(&o.verbosity, "v", 0, "verbosity of Kubernetes' log on stderr; 0 prints the end of the log only after a failure")
 	fs.BoolVar(&o.stdin, "stdin", false, "stop when standard input is closed")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -66,17 +65,17 @@ func parse(args []string) (options, error) {
 	o.apiserverArgs = fs.Args()
 	for _, a := range o.apiserverArgs {
 		if len(a) == 0 || a[0] != '-' {
-			return options{}, fmt.Errorf("unexpected argument %q: kube-apiserver's flags come after --", a)
+			return options{}, fmt.Errorf("unexpected argument %q: write flags of kube-apiserver after --", a)
 		}
 	}
 	if o.verbosity < 0 {
-		return options{}, fmt.Errorf("-v %d: must not be negative", o.verbosity)
+		return options{}, fmt.Errorf("-v %d is negative: use 0 or more", o.verbosity)
 	}
 	return o, nil
 }
 
-// run starts the servers and blocks until it is told to stop and everything
-// has been removed again.
+// run starts the servers and blocks until they have stopped and the temporary folder is
+// deleted.
 func run(opts options, stdout, stderr *os.File) (err error) {
 	begin := time.Now()
 	dir, err := os.MkdirTemp("", "controlplane-") // mode 0700
@@ -89,9 +88,8 @@ func run(opts options, stdout, stderr *os.File) (err error) {
 		}
 	}()
 
-	// The commands of Kubernetes log to os.Stderr and offer no writer. What
-	// they say is of interest to the reader who asked for it, and when a start
-	// fails.
+	// Kubernetes' commands always log to os.Stderr. Without -v that log goes to a file,
+	// whose end is printed only after a failure.
 	if opts.verbosity == 0 {
 		log, err := os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 		if err != nil {
@@ -107,14 +105,14 @@ func run(opts options, stdout, stderr *os.File) (err error) {
 		}()
 	}
 
-	// kube-apiserver's command installs its own handler for the same signals,
-	// which starts its graceful stop, and exits the process at the second one.
+	// kube-apiserver's command also handles these signals: the first starts its
+	// graceful stop, the second exits the process.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
 	stop := make(chan struct{})
 	if opts.stdin {
-		go func() { // ends with the process: a read of standard input cannot be interrupted
+		go func() { // ends with the process, because a read of standard input cannot be interrupted
 			_, _ = io.Copy(io.Discard, os.Stdin)
 			close(stop)
 		}()
@@ -132,8 +130,8 @@ func run(opts options, stdout, stderr *os.File) (err error) {
 	if err != nil {
 		return fmt.Errorf("start etcd: %w", err)
 	}
-	// Close would wait for its clients, which are in this process and have no
-	// end of their own. HardStop returns when the data is closed.
+	// Close would wait for etcd's clients, which run in this process and do not stop.
+	// HardStop returns when the data is closed.
 	defer etcd.Server.HardStop()
 	server, err := startAPIServer(dir, creds, opts.verbosity, opts.apiserverArgs)
 	if err != nil {
@@ -178,10 +176,10 @@ func run(opts options, stdout, stderr *os.File) (err error) {
 			fmt.Fprintf(stdout, "controlplane: ready after %.1fs at %s\nexport KUBECONFIG=%s\n",
 				time.Since(begin).Seconds(), server.url, kubeconfig)
 		case err := <-server.done:
-			return fmt.Errorf("kube-apiserver ended: %w", errOr(err, errors.New("without an error")))
+			return fmt.Errorf("kube-apiserver ended: %w", errOr(err, errors.New("it returned no error")))
 		case err := <-controllers:
-			return fmt.Errorf("the controllers ended: %w", errOr(err, errors.New("without an error")))
-		case <-signals: // seen by kube-apiserver too
+			return fmt.Errorf("the controllers ended: %w", errOr(err, errors.New("they returned no error")))
+		case <-signals: // kube-apiserver receives them too
 			cancel()
 			return server.wait(stopTimeout)
 		case <-stop:
@@ -199,7 +197,7 @@ func errOr(err, other error) error {
 	return other
 }
 
-// printEnd shows the last lines of Kubernetes' log.
+// printEnd prints the end of Kubernetes' log.
 func printEnd(w io.Writer, log *os.File) {
 	const most = 8 << 10
 	size, err := log.Seek(0, io.SeekEnd)

@@ -1,10 +1,9 @@
 //go:build staging
 
-// This file is never built. Kubernetes' go.mod requires its staging modules at
-// v0.0.0 and replaces them with folders; a module that requires Kubernetes
-// must therefore require each of them at a real version, and go mod tidy keeps
-// a requirement only where a file imports it. These are the modules that
-// nothing else here needs.
+// This file is never built. Kubernetes' go.mod requires its staging modules at v0.0.0
+// and replaces them with folders. Therefore a module that requires Kubernetes must
+// require each of them at a real version, and go mod tidy keeps only requirements that
+// a file imports. No other file here imports these modules.
 
 package main
 

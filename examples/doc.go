@@ -1,4 +1,4 @@
-// Package examples holds complete controllers, one a folder. It declares
-// nothing; its tests hold that the packages of the library, which do not know
-// each other, fit together.
+// Package examples contains complete controllers, one in each folder. Its tests check
+// that the packages of the library work together although they do not import each
+// other.
 package examples

@@ -31,7 +31,7 @@ import (
 	"github.com/controllerkit/controllerkit/shutdown"
 )
 
-// What reconcile finds in a queue by assertion.
+// The optional methods of a queue that reconcile uses.
 type queueUpgrades[K comparable] interface {
 	AddWith(opts struct {
 		Priority    int
@@ -43,12 +43,12 @@ type queueUpgrades[K comparable] interface {
 	Pending() []K
 }
 
-// What enqueue.Handler finds in the Source of a Controller by assertion.
+// The optional method of a Controller's Source that enqueue.Handler uses.
 type eventAdder[K comparable] interface {
 	AddEvent(kind string, opts queue.AddOptions, keys ...K)
 }
 
-// The packages meet by these interfaces.
+// The packages work together through these interfaces.
 var (
 	_ enqueue.Adder[string]                        = (*reconcile.Source[string])(nil)
 	_ eventAdder[string]                           = (*reconcile.Source[string])(nil)
@@ -64,15 +64,15 @@ var (
 	_ workqueue.MetricsProvider                    = (*metrics.Metrics)(nil)
 	_ cache.DoneChecker                            = new(informer.Set).HasSyncedChecker()
 
-	// Everything that runs has one shape.
+	// All Run methods have the same signature.
 	_ func(context.Context) error = (*reconcile.Controller[string])(nil).Run
 	_ func(context.Context) error = (*informer.Set)(nil).Run
 	_ func(context.Context) error = (*shutdown.Group)(nil).Run
 )
 
-// TestErrorsAreClassedByMethods holds the two methods by which packages class
-// each other's errors.
-func TestErrorsAreClassedByMethods(t *testing.T) {
+// TestErrorMethods checks the two methods by which packages classify each other's
+// errors.
+func TestErrorMethods(t *testing.T) {
 	store := consistency.New(consistency.Config{})
 	key := types.NamespacedName{Name: "a"}
 	if err := store.AddInformer(coordinationv1.Resource("leases"), cache.NewSharedIndexInformer(&cache.ListWatch{}, &coordinationv1.Lease{}, 0, nil)); err != nil {
@@ -89,7 +89,7 @@ func TestErrorsAreClassedByMethods(t *testing.T) {
 	}
 }
 
-// results counts what reconcile reports.
+// results also sends each result of a reconcile to seen.
 type results struct {
 	*metrics.Metrics
 	seen chan string
@@ -100,8 +100,8 @@ func (r results) ReconcileFinished(controller, result string, d time.Duration) {
 	r.seen <- result
 }
 
-// TestResultsHaveSeries holds that metrics has a series, from the start, for
-// each result of reconcile's table, and no other.
+// TestResultsHaveSeries checks that metrics initializes exactly one series for each
+// result of reconcile's table.
 func TestResultsHaveSeries(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m, err := metrics.New(registry)
@@ -136,13 +136,13 @@ func TestResultsHaveSeries(t *testing.T) {
 	}
 }
 
-// TestLossStopsWorkAtOnce holds the contract between leader and reconcile that
-// matters most: when the Lease is lost, a call that runs is cancelled at once,
-// also when a graceful stop had begun, and the same queue serves the next term.
-func TestLossStopsWorkAtOnce(t *testing.T) {
+// TestLostLeaseCancelsReconcile checks the most important contract between leader and
+// reconcile. If the Lease is lost, a running call is cancelled at once, even during a
+// graceful stop. The next term continues with the same queue.
+func TestLostLeaseCancelsReconcile(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
-		stopping bool // the process was asked to stop before the Lease was lost
+		stopping bool // a graceful stop begins before the loss
 	}{
 		{name: "while leading"},
 		{name: "while draining", stopping: true},
@@ -150,7 +150,7 @@ func TestLossStopsWorkAtOnce(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				client := fake.NewClientset()
-				var cut atomic.Bool // the API server is out of reach
+				var cut atomic.Bool // the API server is unreachable
 				client.PrependReactor("*", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
 					if cut.Load() {
 						return true, nil, apierrors.NewTimeoutError("cut", 0)
@@ -171,7 +171,7 @@ func TestLossStopsWorkAtOnce(t *testing.T) {
 					Name: "c", Queue: q, GracePeriod: time.Minute,
 					Reconcile: func(ctx context.Context, _ string) (reconcile.Result, error) {
 						started <- struct{}{}
-						<-ctx.Done() // as long as it may
+						<-ctx.Done() // until cancelled
 						cancelled <- context.Cause(ctx)
 						return reconcile.Result{}, ctx.Err()
 					},
@@ -190,10 +190,10 @@ func TestLossStopsWorkAtOnce(t *testing.T) {
 				cause := <-cancelled
 				var lost interface{ LeadershipLost() bool }
 				if !errors.As(cause, &lost) {
-					t.Errorf("the call was cancelled for %v, want the loss of leadership", cause)
+					t.Errorf("the cause of the cancellation is %v, want the loss of leadership", cause)
 				}
 				if took := time.Since(begin); took > elector.RenewDeadline {
-					t.Errorf("the call was cancelled %v after the last renewal could be sent, want at most %v", took, elector.RenewDeadline)
+					t.Errorf("the call was cancelled %v after the last possible renewal, want at most %v", took, elector.RenewDeadline)
 				}
 				if !tt.stopping {
 					cut.Store(false)
@@ -209,8 +209,8 @@ func TestLossStopsWorkAtOnce(t *testing.T) {
 	}
 }
 
-// TestOneMetricsForAll holds that the packages share one registry.
-func TestOneMetricsForAll(t *testing.T) {
+// TestSharedMetrics checks that the packages share one registry.
+func TestSharedMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		m, err := metrics.New(registry)

@@ -1,5 +1,5 @@
-// Package localserver runs a controlplane as a process of its own, and finds an
-// existing cluster. Packages testserver and controllertest share it.
+// Package localserver runs a controlplane as a separate process, or uses an existing
+// cluster. The packages testserver and controllertest use it.
 package localserver
 
 import (
@@ -19,9 +19,9 @@ import (
 
 const startTimeout = 90 * time.Second
 
-// A Server is one running controlplane, or an existing cluster.
+// A Server is a running controlplane or an existing cluster.
 type Server struct {
-	Kubeconfig string // file
+	Kubeconfig string // path of the kubeconfig
 
 	config *rest.Config
 	cmd    *exec.Cmd // nil for an existing cluster
@@ -29,25 +29,25 @@ type Server struct {
 	dir    string
 }
 
-// Existing returns the cluster of KUBECONFIG if USE_EXISTING_CLUSTER is "true",
-// and nil if not. KUBECONFIG alone does not select a cluster for tests, because many
-// shells have it set to a valuable cluster.
+// Existing returns the cluster of KUBECONFIG if USE_EXISTING_CLUSTER is "true".
+// Otherwise it returns nil: KUBECONFIG alone is not enough, because many shells set it to
+// a cluster that tests must not change.
 func Existing() (*Server, error) {
 	if os.Getenv("USE_EXISTING_CLUSTER") != "true" {
 		return nil, nil
 	}
 	file := os.Getenv("KUBECONFIG")
 	if file == "" {
-		return nil, errors.New("USE_EXISTING_CLUSTER=true needs KUBECONFIG to name a file")
+		return nil, errors.New("KUBECONFIG is not set: USE_EXISTING_CLUSTER=true requires it")
 	}
 	s := &Server{Kubeconfig: file}
 	return s, s.load()
 }
 
-// IsOwn reports whether Start made the server, so that Stop throws it away.
+// IsOwn reports whether Start started the server, so that Stop deletes it.
 func (s *Server) IsOwn() bool { return s.cmd != nil }
 
-// Start starts the controlplane of the given file and returns once it is ready.
+// Start starts the controlplane binary bin and returns when the server is ready.
 func Start(bin string, args ...string) (_ *Server, err error) {
 	dir, err := os.MkdirTemp("", "testserver-")
 	if err != nil {
@@ -75,11 +75,11 @@ func Start(bin string, args ...string) (_ *Server, err error) {
 	select {
 	case <-ready.ready:
 	case err := <-ended:
-		return nil, fmt.Errorf("controlplane ended at start: %w\n%s", err, output.String())
+		return nil, fmt.Errorf("controlplane ended before it was ready: %w\n%s", err, output.String())
 	case <-time.After(startTimeout):
 		_ = s.cmd.Process.Kill()
 		<-ended //nolint:errcheck // it was killed
-		return nil, fmt.Errorf("controlplane not ready after %v\n%s", startTimeout, output.String())
+		return nil, fmt.Errorf("controlplane is not ready after %v\n%s", startTimeout, output.String())
 	}
 	s.stdin = &stopper{Closer: s.stdin, ended: ended}
 	return s, s.load()
@@ -88,7 +88,8 @@ func Start(bin string, args ...string) (_ *Server, err error) {
 // Config returns a copy of the administrator's configuration.
 func (s *Server) Config() *rest.Config { return rest.CopyConfig(s.config) }
 
-// Stop ends the server, waits for its process and removes its folder.
+// Stop stops the server, waits for its process and deletes its files. If the server is
+// an existing cluster, Stop is a no-op.
 func (s *Server) Stop() error {
 	if s.cmd == nil {
 		return nil
@@ -102,12 +103,12 @@ func (s *Server) load() error {
 	if err != nil {
 		return err
 	}
-	cfg.QPS = -1 // client-go throttles to 5 requests a second otherwise
+	cfg.QPS = -1 // otherwise client-go limits itself to 5 requests a second
 	s.config = cfg
 	return nil
 }
 
-// stopper closes the server's standard input, which makes it stop, and waits.
+// stopper closes the server's standard input, which stops the server, and waits.
 type stopper struct {
 	io.Closer
 	ended <-chan error
@@ -121,7 +122,7 @@ func (s *stopper) Close() error {
 	return nil
 }
 
-// readyWriter closes ready once the server has printed that it is.
+// readyWriter closes ready when the server prints that it is ready.
 type readyWriter struct {
 	seen  strings.Builder
 	once  sync.Once
