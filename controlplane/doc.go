@@ -24,7 +24,7 @@
 //	                   test can restart a server or restore it from a copy;
 //	                   empty means a temporary folder
 //	-v N               verbosity of Kubernetes' log on stderr; 0 writes the log to the
-//	                   data folder and prints its end only after a failure
+//	                   temporary folder and prints its end only after a failure
 //	-stdin             stop when standard input is closed, so that the server also
 //	                   stops if its parent process is killed
 //

@@ -15,8 +15,8 @@ func etcdEndpoint(dir string) string {
 	return "unix://" + filepath.Join(dir, "etcd.sock")
 }
 
-// startEtcd keeps its sockets in dir and its data in data, which may hold what an
-// earlier etcd has left.
+// startEtcd starts etcd with its sockets in dir and its data in data, which may contain
+// the data of an earlier etcd.
 func startEtcd(dir, data string, verbosity int) (*embed.Etcd, error) {
 	client, err := url.Parse(etcdEndpoint(dir))
 	if err != nil {
