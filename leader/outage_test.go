@@ -151,6 +151,25 @@ func TestOutageIsNoStartFailure(t *testing.T) {
 	})
 }
 
+// TestHangingReads: after a read that timed out a standby waits for RetryPeriod.
+func TestHangingReads(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store) {
+		if _, err := s.create(stranger(nil)); err != nil {
+			t.Fatal(err)
+		}
+		e, c := s.elector("a")
+		e.StartTimeout = time.Hour
+		c.partition(true)
+		r := start(t, e, untilDone)
+		time.Sleep(time.Minute)
+		// Each takes half of RenewDeadline, 5s, and a RetryPeriod with its jitter.
+		if got := c.calls("get"); got < 8 || got > 9 {
+			t.Errorf("%d reads in a minute, want one each 7s to 7.4s", got)
+		}
+		_ = r.stop()
+	})
+}
+
 // TestOutageWhileLeading: an outage ends the term, not Run.
 func TestOutageWhileLeading(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
