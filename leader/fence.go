@@ -83,16 +83,17 @@ func (t Term) Annotations() map[string]string { return map[string]string{stampKe
 // and does not count.
 //
 // Two Fences for two Leases may cover the same resources if their leaders stamp
-// different objects. While the Lease exists, a restore from a backup must omit the
-// annotation. So must a controller that copies annotations into another resource of the
-// Fence, as Deployments do to ReplicaSets.
+// different objects. Omit a resource into which another controller copies the
+// annotations of stamped objects, e.g. ReplicaSets beside Deployments: the fence
+// refuses the copies. A restore from a backup must leave out the annotation while the
+// Lease exists.
 //
 // # Who can open or close it
 //
 // Protect these rights, because each can open a Fence or close it: to write the policy
-// or its binding, to write or delete the Lease, and to act as one of Users. A Fence
-// stops late writes of Users, and no forged term of theirs. To remove a wrong stamp,
-// act as one of Users, without a term.
+// or its binding, to write or delete the Lease, and to act as one of Users. A Fence does
+// not detect a forged term of one of Users. To remove a wrong stamp, act as one of
+// Users, without a term.
 //
 // # Delays
 //

@@ -82,7 +82,7 @@ type Metrics interface {
 //
 // Leadership is valid for RenewDeadline after the Elector sent its last successful
 // renewal. A timer ends it, and no call can delay that timer. A candidate acquires a
-// Lease that was not released after it has not seen the record change for the record's
+// Lease that was not released only after it has seen the same record for the record's
 // LeaseDuration.
 //
 // # Exceptions
