@@ -212,7 +212,7 @@ func wholeSeconds(d time.Duration) int64 {
 // unusable returns the error of Run for a Lease that it cannot use.
 func (c *candidate) unusable(verb string, err error) error {
 	hint := ""
-	if apierrors.IsForbidden(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+	if apierrors.IsForbidden(err) && !apierrors.IsUnexpectedServerError(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		name := c.elector.Name
 		if verb == "create" {
 			name = "" // a rule for create cannot have resourceNames

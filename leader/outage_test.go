@@ -23,6 +23,7 @@ func TestStartTimeout(t *testing.T) {
 		faults func(verb string) fault
 		within time.Duration
 		want   []string
+		not    string
 	}{
 		{
 			name:   "get forbidden",
@@ -60,6 +61,12 @@ func TestStartTimeout(t *testing.T) {
 			want:   []string{"get leases.coordination.k8s.io ns/controller", "the server could not find the requested resource"},
 		},
 		{
+			name:   "a proxy refuses",
+			faults: func(string) fault { return fault{err: fromProxy(403)} },
+			want:   []string{"get leases.coordination.k8s.io ns/controller"},
+			not:    "a Role",
+		},
+		{
 			name:   "update forbidden",
 			exists: true,
 			faults: func(verb string) fault {
@@ -91,6 +98,9 @@ func TestStartTimeout(t *testing.T) {
 					if !strings.Contains(err.Error(), want) {
 						t.Errorf("Run() = %v, want it to say %q", err, want)
 					}
+				}
+				if tt.not != "" && strings.Contains(err.Error(), tt.not) {
+					t.Errorf("Run() = %v, want it not to say %q", err, tt.not)
 				}
 				if apierrors.IsForbidden(forbidden) && strings.Contains(tt.name, "forbidden") && !apierrors.IsForbidden(err) {
 					t.Errorf("IsForbidden(%v) = false, want the cause wrapped", err)
