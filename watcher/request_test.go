@@ -1,14 +1,13 @@
 package watcher_test
 
 import (
-	"context"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,59 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/watcher"
 )
-
-// pipes is a listener whose connections are in memory, as a bubble of synctest needs.
-type pipes struct {
-	conns chan net.Conn
-	done  chan struct{}
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case conn := <-p.conns:
-		return conn, nil
-	case <-p.done:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error   { close(p.done); return nil }
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes"} }
-
-func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	client, server := net.Pipe()
-	select {
-	case p.conns <- server:
-		return client, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-// serve returns a client of a server in memory. Both end with the test.
-func serve(t *testing.T, handler http.HandlerFunc) *kubernetes.Clientset {
-	t.Helper()
-	p := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
-	server := &http.Server{Handler: handler}
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(p) }()
-	transport := &http.Transport{DialContext: p.dial}
-	t.Cleanup(func() {
-		transport.CloseIdleConnections()
-		server.Close()
-		<-ended
-	})
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://server.invalid", Transport: transport, QPS: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client
-}
 
 // delayer is an API server that delays the first requests of a verb.
 type delayer struct {
@@ -77,9 +26,28 @@ type delayer struct {
 	retryAfter time.Duration
 	hangs      bool // those after the delays are not responded to
 
+	mu       sync.Mutex // guards the fields below
 	begin    time.Time
 	requests []string // with their times
 	seen     int
+}
+
+// log returns the requests.
+func (d *delayer) log() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.requests)
+}
+
+// delayed records a request and reports whether it is one to delay.
+func (d *delayer) delayed(verb string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.requests = append(d.requests, verb+" at "+time.Since(d.begin).String())
+	if verb == d.verb {
+		d.seen++
+	}
+	return verb == d.verb && d.seen <= d.delays
 }
 
 func (d *delayer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -87,18 +55,15 @@ func (d *delayer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Has("watch") {
 		verb = "watch"
 	}
-	d.requests = append(d.requests, verb+" at "+time.Since(d.begin).String())
 	w.Header().Set("Content-Type", "application/json")
-	if verb == d.verb {
-		if d.seen++; d.seen <= d.delays {
-			w.Header().Set("Retry-After", strconv.Itoa(int(d.retryAfter.Seconds())))
-			w.WriteHeader(http.StatusTooManyRequests)
-			return
-		}
-		if d.hangs {
-			<-r.Context().Done()
-			return
-		}
+	switch {
+	case d.delayed(verb):
+		w.Header().Set("Retry-After", strconv.Itoa(int(d.retryAfter.Seconds())))
+		w.WriteHeader(http.StatusTooManyRequests)
+		return
+	case verb == d.verb && d.hangs:
+		<-r.Context().Done()
+		return
 	}
 	if verb == "list" {
 		_, _ = io.WriteString(w, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"10"},"items":[]}`)
@@ -117,44 +82,44 @@ func TestDelayedRequests(t *testing.T) {
 	const silence = 3 * time.Minute
 	for _, tc := range []struct {
 		name   string
-		server delayer
+		server *delayer
 		want   []string // events, with their times
 		calls  []string
 	}{
 		{
 			name:   "a watch",
-			server: delayer{verb: "watch", delays: 2, retryAfter: 30 * time.Second},
+			server: &delayer{verb: "watch", delays: 2, retryAfter: 30 * time.Second},
 			want:   []string{"SYNCED at 0s", "RETRYING at 1s", "RETRYING at 31s", "BOOKMARK at 1m0s"},
 			// The watch took more than a second, so the server may be another.
 			calls: []string{"list at 0s", "watch at 0s", "watch at 30s", "watch at 1m0s", "list at 1m0s"},
 		},
 		{
 			name:   "a watch, every two seconds",
-			server: delayer{verb: "watch", delays: 4, retryAfter: 2 * time.Second},
+			server: &delayer{verb: "watch", delays: 4, retryAfter: 2 * time.Second},
 			want:   []string{"SYNCED at 0s", "RETRYING at 1s", "RETRYING at 3s", "RETRYING at 5s", "RETRYING at 7s", "BOOKMARK at 8s"},
 			calls:  []string{"list at 0s", "watch at 0s", "watch at 2s", "watch at 4s", "watch at 6s", "watch at 8s", "list at 8s"},
 		},
 		{
 			name:   "a watch, for longer than the silence timeout",
-			server: delayer{verb: "watch", delays: 1, retryAfter: 2 * silence},
+			server: &delayer{verb: "watch", delays: 1, retryAfter: 2 * silence},
 			want:   []string{"SYNCED at 0s", "RETRYING at 1s", "BOOKMARK at 6m0s"},
 			calls:  []string{"list at 0s", "watch at 0s", "watch at 6m0s", "list at 6m0s"},
 		},
 		{
 			name:   "a watch that is silent after that",
-			server: delayer{verb: "watch", delays: 1, retryAfter: time.Minute, hangs: true},
+			server: &delayer{verb: "watch", delays: 1, retryAfter: time.Minute, hangs: true},
 			want:   []string{"SYNCED at 0s", "RETRYING at 1s", "RETRYING at 4m0s stalled"},
 			calls:  []string{"list at 0s", "watch at 0s", "watch at 1m0s"},
 		},
 		{
 			name:   "a list",
-			server: delayer{verb: "list", delays: 3, retryAfter: 2 * time.Minute},
+			server: &delayer{verb: "list", delays: 3, retryAfter: 2 * time.Minute},
 			want:   []string{"RETRYING at 2m0s", "RETRYING at 4m0s", "RETRYING at 6m0s", "SYNCED at 6m0s", "BOOKMARK at 6m0s"},
 			calls:  []string{"list at 0s", "list at 2m0s", "list at 4m0s", "list at 6m0s", "watch at 6m0s"},
 		},
 		{
 			name:   "a list that is silent after that",
-			server: delayer{verb: "list", delays: 1, retryAfter: time.Minute, hangs: true},
+			server: &delayer{verb: "list", delays: 1, retryAfter: time.Minute, hangs: true},
 			want:   []string{"RETRYING at 1m0s", "RETRYING at 4m0s stalled"},
 			calls:  []string{"list at 0s", "list at 1m0s"},
 		},
@@ -183,7 +148,7 @@ func TestDelayedRequests(t *testing.T) {
 				if diff := cmp.Diff(tc.want, got); diff != "" {
 					t.Errorf("events (-want +got):\n%s", diff)
 				}
-				if diff := cmp.Diff(tc.calls, tc.server.requests); diff != "" {
+				if diff := cmp.Diff(tc.calls, tc.server.log()); diff != "" {
 					t.Errorf("requests (-want +got):\n%s", diff)
 				}
 			})
@@ -215,8 +180,8 @@ func TestDelayedForLong(t *testing.T) {
 				}
 			}
 		}
-		if lists := slices.IndexFunc(server.requests, func(r string) bool { return strings.HasPrefix(r, "list") }); lists >= 0 && lists < 11 {
-			t.Errorf("requests = %q, want no list between the watches", server.requests)
+		if lists := slices.IndexFunc(server.log(), func(r string) bool { return strings.HasPrefix(r, "list") }); lists >= 0 && lists < 11 {
+			t.Errorf("requests = %q, want no list between the watches", server.log())
 		}
 		if returned != 1 {
 			t.Errorf("%d events with the server's status, want 1", returned)

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -25,19 +24,6 @@ import (
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/watcher"
 )
-
-func clientset(t *testing.T, change func(*rest.Config)) kubernetes.Interface {
-	t.Helper()
-	cfg := testserver.Config(t)
-	if change != nil {
-		change(cfg)
-	}
-	client, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client
-}
 
 // writer changes config maps and writes down what a watch must report.
 type writer struct {
@@ -165,10 +151,6 @@ func TestServerCutConnections(t *testing.T) {
 		t.Errorf("%d connections were cut, want at least %d", cut.cuts, rounds/2)
 	}
 }
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
 // The version has expired, as the answer to the call and in the stream; meanwhile the
 // collection has changed, and what has changed is delivered.
