@@ -20,42 +20,42 @@ import (
 )
 
 var (
-	// errLeft says that the consumer has left its loop: nothing may be yielded again.
-	errLeft = errors.New("watcher: the loop was left")
-	// errPause says that a watch ended as watches do, but too early to go on at once.
+	// errLeft means that the consumer has left its loop, which must not be yielded to.
+	errLeft = errors.New("watcher: the consumer left the loop")
+	// errPause means that a watch ended normally, but too early to continue at once.
 	errPause = errors.New("watcher: the watch ended early")
-	// errShort is a failure: a watch that ended as soon as it began.
-	errShort = errors.New("closed at once, without an event")
+	// errShort is a failure: the watch ended as soon as it began.
+	errShort = errors.New("the server closed the watch at once, without an event")
 )
 
-// misuse is an error that repeating does not cure.
+// misuse is an error that no retry cures.
 type misuse struct{ error }
 
-// loop is one range over Events. It runs in the consumer's goroutine, all of it.
+// loop is one loop over Events. It runs in the consumer's goroutine; the calls of the
+// Source run in another one, which it waits for.
 type loop[T Object] struct {
 	w     *RetryWatcher[T]
 	yield func(Event[T], error) bool
 
-	// known holds the last delivered state of every object that is not deleted: for
-	// the difference after a list, and to recognise repeated events.
+	// known holds the last delivered state of every object that is not deleted. It serves
+	// to find the difference after a list, repeated events, and a restored server.
 	known map[types.UID]T
-	// complete says that an object that is not in known does not exist, as far as the
-	// consumer was told. It is false after a start from a version, until the first list.
+	// complete means that known has every object that the consumer may know. It is false
+	// after a start from a version, until the first list.
 	complete bool
-
-	// deleted is the object that was last reported as deleted, nil if none was.
+	// deleted is the last object that the server reported as deleted, or nil.
 	deleted Object
 
-	rv       string // the position: everything up to here was delivered
+	rv       string // the position: everything up to it was delivered
 	mustList bool   // there is no position to watch from
 	whole    bool   // the last list expired between two pages: the next has one page
 	accepted bool   // the server has accepted a list or a watch
-	broken   bool   // the last watch ended before its time: the server may be another
+	broken   bool   // the last watch ended before its time: the server may have changed
 	failures int    // in a row
 }
 
-// run lists, watches and pauses by turns, until it returns errLeft, the cause of ctx,
-// or a misuse.
+// run lists, watches and pauses until it returns errLeft, the cause of ctx, a misuse, or
+// the rejection of the first request.
 func (l *loop[T]) run(ctx context.Context) error {
 	for {
 		if ctx.Err() != nil {
@@ -99,8 +99,8 @@ func isInvalid(err error) bool {
 		ok && strings.HasPrefix(status.Status().Message, "resourceVersion: Invalid value")
 }
 
-// classify decides what a failure means, be it of a call or in the stream: whether
-// the position is lost, and how long to pause.
+// classify returns the pause after a failure of a request or a stream, and discards the
+// position if the failure invalidates it.
 func (l *loop[T]) classify(err error) time.Duration {
 	pause := l.backoff()
 	switch {
@@ -109,7 +109,7 @@ func (l *loop[T]) classify(err error) time.Duration {
 		errors.Is(err, ErrRestored), errors.Is(err, ErrStalled):
 		l.mustList = true
 	case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
-		// The resource is not served. When it is again, its objects are others.
+		// The resource is not served. Once it is served again, its objects are different.
 		l.mustList = true
 		pause = l.w.maxDelay()
 	case apierrors.IsUnauthorized(err), apierrors.IsForbidden(err):
@@ -118,14 +118,14 @@ func (l *loop[T]) classify(err error) time.Duration {
 	pause = l.w.jittered(pause)
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
 		if asked := time.Duration(seconds) * time.Second; pause < asked {
-			// All clients were told the same; they should not come back at once.
+			// All clients get the same value and should not return at the same time.
 			pause = asked + rand.N(l.w.baseDelay())
 		}
 	}
 	return pause
 }
 
-// backoff is the pause for the present number of failures, before jitter.
+// backoff returns the pause for the current number of failures, before jitter.
 func (l *loop[T]) backoff() time.Duration {
 	d, limit := l.w.baseDelay(), l.w.maxDelay()
 	for range l.failures - 1 {
@@ -137,8 +137,8 @@ func (l *loop[T]) backoff() time.Duration {
 	return d
 }
 
-// attempt lists, if it must, and watches until the watch ends. nil means that it
-// ended as watches do and the next one may follow at once.
+// attempt lists if necessary, and watches until the watch ends. It returns nil if the
+// watch ended normally and the next one may follow at once.
 func (l *loop[T]) attempt(ctx context.Context) error {
 	if l.mustList {
 		if err := l.list(ctx); err != nil {
@@ -148,7 +148,7 @@ func (l *loop[T]) attempt(ctx context.Context) error {
 	return l.watch(ctx)
 }
 
-// position is what the consumer would have to resume from.
+// position returns the version from which the consumer would have to resume.
 func (l *loop[T]) position() string {
 	if l.mustList {
 		return ""
@@ -156,8 +156,8 @@ func (l *loop[T]) position() string {
 	return l.rv
 }
 
-// send delivers an event; once it is handled, the consumer's position is behind it.
-// When ctx is done nothing is delivered any more.
+// send delivers an event and then records it as handled. If ctx is done, it delivers
+// nothing.
 func (l *loop[T]) send(ctx context.Context, ev Event[T]) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -169,8 +169,8 @@ func (l *loop[T]) send(ctx context.Context, ev Event[T]) error {
 	return nil
 }
 
-// list reads the whole collection, from the server's storage and not from a cache
-// that may be older than what was delivered, and delivers what is different.
+// list reads the whole collection from the server's storage, as a cache could be older
+// than the delivered state, and delivers the difference.
 func (l *loop[T]) list(ctx context.Context) error {
 	opts := metav1.ListOptions{LabelSelector: l.w.LabelSelector, FieldSelector: l.w.FieldSelector, Limit: pageSize}
 	if l.whole {
@@ -202,8 +202,8 @@ func (l *loop[T]) page(ctx context.Context, step string, opts metav1.ListOptions
 	return items, listMeta, err
 }
 
-// replace delivers the difference between what is known and a list. Versions are
-// only compared for being the same: after a restore from a backup they are lower.
+// replace delivers the difference between the known objects and a list. It compares
+// versions only for equality: after a restore from a backup they are lower.
 func (l *loop[T]) replace(ctx context.Context, items []T, rv string) error {
 	if !l.complete {
 		clear(l.known)
@@ -227,7 +227,7 @@ func (l *loop[T]) replace(ctx context.Context, items []T, rv string) error {
 	slices.SortFunc(gone, func(a, b T) int {
 		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
 	})
-	// Deletions first: an object of the same name may have taken the place.
+	// Deletions come first: another object may have the same name now.
 	for _, object := range gone {
 		delete(l.known, id(object))
 		if err := l.send(ctx, Event[T]{Type: watch.Deleted, Object: object, Synthetic: true}); err != nil {
@@ -247,16 +247,15 @@ func (l *loop[T]) replace(ctx context.Context, items []T, rv string) error {
 			return err
 		}
 	}
-	// A list without a version is no position: what happens between two watches shows
-	// only in the next list.
+	// A list without a version is no position: changes between two watches show only in
+	// the next list.
 	l.rv, l.mustList, l.broken = rv, rv == "", false
 	return l.send(ctx, Event[T]{Type: Synced, Synthetic: true, ResourceVersion: rv})
 }
 
-// watch delivers events until the stream ends, and has it closed when it returns.
+// watch delivers events until the stream ends. The stream is closed when it returns.
 func (l *loop[T]) watch(ctx context.Context) error {
-	// Unless the watch ends at the time that it asked for, the next one may reach another
-	// server.
+	// If a watch ends earlier than requested, the next one may reach another server.
 	check := l.broken
 	l.broken = true
 	timeout := minWatchTimeout + rand.N(minWatchTimeout).Truncate(time.Second)
@@ -283,7 +282,7 @@ func (l *loop[T]) watch(ctx context.Context) error {
 	case err != nil:
 		return err
 	case stream == nil:
-		return misuse{errors.New("watcher: the Source returned neither a watch nor an error")}
+		return misuse{errors.New("watcher: RetryWatcher.Source returned neither a watch nor an error: return one of them")}
 	}
 	l.accepted = true
 	if check || time.Since(start) > repeatedAfter {
@@ -325,7 +324,7 @@ func (l *loop[T]) watch(ctx context.Context) error {
 				progress = true
 				l.failures = 0
 			}
-			// Bookmarks before the position are no sign of life: a server that was restored
+			// Bookmarks before the position do not end the silence: a server that was restored
 			// from a backup may send them until it has reached the position again.
 			if timer != nil && (news || !l.older(ev.Object)) {
 				timer.Reset(l.w.silence()) // the consumer's time is not the server's
@@ -334,8 +333,8 @@ func (l *loop[T]) watch(ctx context.Context) error {
 	}
 }
 
-// ended judges a stream that was closed without an error. Servers close a watch
-// after some minutes; a server that closes watches all the time is failing.
+// ended returns the error for a stream that was closed without one. Servers close a
+// watch after some minutes; a server that always closes watches early is failing.
 func (l *loop[T]) ended(age time.Duration, progress bool) error {
 	switch {
 	case age >= healthyWatch, progress && age >= shortWatch:
@@ -346,8 +345,8 @@ func (l *loop[T]) ended(age time.Duration, progress bool) error {
 	return errPause
 }
 
-// deliver sends what the server reported, unless it was reported before. It reports
-// whether there was anything new.
+// deliver sends an event of the server unless it is a repetition. It reports whether
+// the event was new.
 func (l *loop[T]) deliver(ctx context.Context, ev watch.Event) (news bool, err error) {
 	if ev.Type == watch.Error || isStatus(ev.Object) {
 		return false, &failure{"watch", apierrors.FromObject(ev.Object)}
@@ -369,7 +368,7 @@ func (l *loop[T]) deliver(ctx context.Context, ev watch.Event) (news bool, err e
 
 	object, ok := ev.Object.(T)
 	if !ok {
-		return false, misuse{fmt.Errorf("watcher: the watch yields %T, not the %T of RetryWatcher", ev.Object, object)}
+		return false, misuse{fmt.Errorf("watcher: the watch yields %T, not the %T of RetryWatcher: use the type that the client returns", ev.Object, object)}
 	}
 	if l.repeated(ev.Type, object) {
 		return false, nil
@@ -409,14 +408,14 @@ func newer(a, b metav1.Object) bool {
 	return err == nil && order > 0
 }
 
-// repeated reports whether the consumer has had the event. What cannot be compared is
-// not taken for a repetition, because a lost event is worse than one too many.
+// repeated reports whether the consumer has already received the event. Events that
+// cannot be compared count as new, because a lost event is worse than a repeated one.
 func (l *loop[T]) repeated(eventType watch.EventType, object T) bool {
 	rv := object.GetResourceVersion()
 	last, ok := l.known[id(object)]
 	if !ok {
 		if eventType == watch.Deleted && l.complete {
-			return true // it was never there, or is reported as deleted already
+			return true // it never existed, or its deletion was reported
 		}
 		// The order of events is that of their versions.
 		order, err := resourceversion.CompareResourceVersion(rv, l.rv)
@@ -430,9 +429,8 @@ func (l *loop[T]) repeated(eventType watch.EventType, object T) bool {
 	return order < 0 || order == 0 && eventType != watch.Deleted
 }
 
-// advance moves the position forward and reports whether it moved. Where there is no
-// position there is none to move: a watch without a version begins with what exists,
-// in no order.
+// advance moves the position forward and reports whether it moved. Without a position
+// nothing moves: a watch without a version begins with the existing objects in any order.
 func (l *loop[T]) advance(rv string) bool {
 	if order, err := resourceversion.CompareResourceVersion(rv, l.rv); rv == "" || l.rv == "" || rv == l.rv || err == nil && order < 0 {
 		return false
@@ -441,8 +439,8 @@ func (l *loop[T]) advance(rv string) bool {
 	return true
 }
 
-// id tells objects apart, also two of the same name. Servers that give no UIDs (some
-// aggregated ones) have nothing better than the name.
+// id returns the UID, which differs for two objects of the same name. Some aggregated
+// servers set no UID; then it returns the name.
 func id(object metav1.Object) types.UID {
 	if uid := object.GetUID(); uid != "" {
 		return uid

@@ -21,41 +21,41 @@ const (
 	defaultSilenceTimeout = 3 * time.Minute
 
 	// shortWatch is the age below which a watch that ended without an event counts
-	// as failed: client-go turns a server that closes at once into an empty watch.
+	// as failed: if a server closes at once, client-go returns an empty watch.
 	shortWatch = time.Second
-	// healthyWatch is the age at which a watch counts as good without an event. The
+	// healthyWatch is the age from which a watch without an event counts as healthy. The
 	// API server sends bookmarks about once a minute.
 	healthyWatch = time.Minute
-	// minWatchTimeout and twice as much are the limits of the random age at which the
-	// server is asked to end a watch, so that load moves to new servers gradually.
+	// minWatchTimeout and twice as much bound the random timeout that each watch requests,
+	// so that load moves to new servers gradually.
 	minWatchTimeout = 5 * time.Minute
 
 	pageSize = 500
 )
 
-// Types of events beside Added, Modified, Deleted and Bookmark of apimachinery's
+// Types of events in addition to Added, Modified, Deleted and Bookmark of apimachinery's
 // watch package.
 const (
 	// Synced follows the last event of a list: the consumer's state is complete.
 	Synced watch.EventType = "SYNCED"
-	// Reset precedes the events of a list when what was deleted cannot be known: the
-	// events up to Synced are all objects there are. It is sent at the first list
-	// after a start from a ResourceVersion, and only then.
+	// Reset precedes the events of a list if the watcher cannot know which objects were
+	// deleted: the events up to Synced are all existing objects. It is sent only for the
+	// first list after a start from a ResourceVersion.
 	Reset watch.EventType = "RESET"
-	// Retrying reports a failure that is being retried.
+	// Retrying reports a failure. The watcher tries again after Event.RetryAfter.
 	Retrying watch.EventType = "RETRYING"
 )
 
-// ErrRestored is the Err of a Retrying event for a server whose history does not hold
-// what it reported before: its storage was restored from a backup.
+// ErrRestored is the Err of a Retrying event if the server's history lacks changes that
+// it has reported: its storage was restored from a backup.
 var ErrRestored = errors.New("watcher: the server's storage was restored from a backup")
 
-// ErrStalled is the Err of a Retrying event for a server that said nothing for
+// ErrStalled is the Err of a Retrying event for a server that was silent for
 // SilenceTimeout.
-var ErrStalled = errors.New("watcher: neither event nor bookmark within the silence timeout")
+var ErrStalled = errors.New("watcher: no event, bookmark or response within SilenceTimeout")
 
-// Object is what can be watched: pointers to typed objects,
-// *unstructured.Unstructured, *metav1.PartialObjectMetadata.
+// Object is an object that can be watched: a pointer to a typed object, an
+// *unstructured.Unstructured or a *metav1.PartialObjectMetadata.
 type Object interface {
 	runtime.Object
 	metav1.Object
@@ -66,72 +66,74 @@ type Event[T Object] struct {
 	// Type is watch.Added, Modified, Deleted or Bookmark, or Synced, Reset or Retrying.
 	Type watch.EventType
 
-	// Object is set for Added, Modified and Deleted, else nil. It is shared with the
-	// watcher, which may send it again as the last known state of a deleted object:
-	// do not modify it.
+	// Object is set for Added, Modified and Deleted, otherwise nil. Do not modify it: the
+	// watcher may send it again as the last state of a deleted object.
 	Object T
 
-	// Synthetic marks an event that was derived from a list instead of being reported
-	// by the server. Several changes may be behind it; for a Deleted the object is the
-	// last state that was delivered, not the last there was.
+	// Synthetic marks an event that comes from a list, not from a watch. It may stand for
+	// several changes. The object of a synthetic Deleted is in the last delivered state.
 	Synthetic bool
 
-	// ResourceVersion is from where to resume once this event has been handled. It is
-	// "" within a list, where there is no such version: start over.
+	// ResourceVersion is the version to resume from after this event. It is "" within a
+	// list, which cannot be resumed.
 	ResourceVersion string
 
-	// Err is what went wrong, for Retrying, and apierrors.IsForbidden and the like apply.
+	// Err is the failure of a Retrying event. It wraps the error of the client, for
+	// apierrors.IsForbidden and the like. Its text is bounded, and control characters are
+	// escaped.
 	Err error
 
-	// RetryAfter is the pause before the next attempt, for Retrying.
+	// RetryAfter is the pause before the next attempt, for Retrying. It is 0 if the
+	// client itself repeats a request that the server delays: the client does not expose
+	// its pause.
 	RetryAfter time.Duration
 }
 
-// RetryWatcher watches a collection for as long as the consumer wants to, through
-// every failure. The fields are read when Events is ranged over. Use it by pointer.
+// RetryWatcher watches a collection for as long as the consumer wants, and resumes after
+// every failure. Each loop over Events reads the fields when it starts. A RetryWatcher
+// must not be copied.
 type RetryWatcher[T Object] struct {
-	// Source is what is watched, usually made by Client. It must be set.
+	// Source lists and watches the collection. Client returns one. Required.
 	Source Source[T]
 
-	// LabelSelector and FieldSelector narrow the collection. "" means all.
+	// LabelSelector and FieldSelector narrow the collection. "" means all objects.
 	LabelSelector, FieldSelector string
 
-	// ResourceVersion is from where to resume: what Event.ResourceVersion or
-	// LastResourceVersion said before. "" means list first, as does "0".
+	// ResourceVersion is the version to resume from: an earlier Event.ResourceVersion or
+	// LastResourceVersion. "" and "0" mean to list first.
 	ResourceVersion string
 
-	// BaseDelay is the pause after the first failure; it doubles with every further
-	// one up to MaxDelay, which is also the pause where waiting is all one can do
-	// (401, 403, 404, 405). Retry-After of the server makes it longer. 0 means 500ms,
-	// or MaxDelay if that is less.
+	// BaseDelay is the pause after the first failure. It doubles with each further failure
+	// in a row, up to MaxDelay. Failures 401, 403, 404 and 405 wait for MaxDelay at once.
+	// Retry-After of the server makes a pause longer. A new event or a watch of a minute
+	// resets the pause; a list alone does not. 0 means 500ms, or MaxDelay if that is less.
 	BaseDelay time.Duration
 
-	// MaxDelay is the longest pause the watcher takes by itself. 0 means 30s, or
-	// BaseDelay if that is more.
+	// MaxDelay is the longest pause, except Retry-After. 0 means 30s, or BaseDelay if that
+	// is more.
 	MaxDelay time.Duration
 
-	// Jitter is the part of the pause that is random: a pause is between (1-Jitter)
-	// times its length and all of it. 0 means 0.5; a negative value means none; more
-	// than 1 means 1.
+	// Jitter is the random part of a pause: it lasts between (1-Jitter) times its length
+	// and its length. 0 means 0.5. A negative value disables it; more than 1 means 1.
 	Jitter float64
 
-	// SilenceTimeout is how long the server may send nothing, neither event nor
-	// bookmark nor an answer to a request, before the connection is given up as dead
-	// and the collection is listed anew. 0 means 3 min; a negative value means for ever.
+	// SilenceTimeout is how long the server may be silent: no event, bookmark or response
+	// to a request. After that the watcher lists the collection again. A watch request
+	// that the server delays (Retry-After) is not silence. 0 means 3 min. A negative value
+	// disables the timeout.
 	SilenceTimeout time.Duration
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	running bool
 	ranged  bool // last is set
 	last    string
 }
 
-// LastResourceVersion returns from where to resume to get what the loop over Events
-// has not handled: the version of the last event whose loop body ran to its end, ""
-// if that is a list that is not complete. An event in whose body the loop was left
-// counts as not handled and is delivered again; where that is not wanted, use
-// Event.ResourceVersion. Before the first loop it is where that will start. It may be
-// called from anywhere.
+// LastResourceVersion returns the version to resume from: that of the last event whose
+// loop body ran to its end, or "" within a list. If the body leaves the loop, its event
+// is not handled and is delivered again after resuming; to prevent that, use
+// Event.ResourceVersion. Before the first loop, it returns the version from which Events
+// starts. It may be called concurrently.
 func (w *RetryWatcher[T]) LastResourceVersion() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -141,7 +143,7 @@ func (w *RetryWatcher[T]) LastResourceVersion() string {
 	return w.last
 }
 
-// start is the version to begin after, "" for a list.
+// start returns the version to start from, "" for a list.
 func (w *RetryWatcher[T]) start() string {
 	if w.ResourceVersion == "0" {
 		return ""
@@ -155,16 +157,22 @@ func (w *RetryWatcher[T]) handled(rv string) {
 	w.last = rv
 }
 
-// Events returns the sequence of events, which goes on until ctx is done, the loop is
-// left, or the watcher is misused. The error is nil except in the last element: then
-// it is the cause of ctx, or says what to correct. Failures of the server do not end
-// the sequence; they are events of type Retrying, and a consumer for which one of them
-// is final leaves the loop.
+// Events returns the sequence of events. It ends when ctx is done, the consumer leaves
+// the loop, the server rejects the first request as invalid, or the watcher is misused.
+// The error is nil except in the last element: the cause of ctx, or an error that names
+// the mistake. Other failures of the server are events of type Retrying; a consumer that
+// takes one as final leaves the loop.
 //
-// All work is done by the loop itself: a body that takes long holds back the server,
-// which ends the watch if it must buffer too much, and then the watcher resumes. When
-// the loop has ended, nothing of it runs any more. Every range starts anew from the
-// field ResourceVersion; ranging twice at the same time is an error.
+// Lists are read from the server's storage in pages of 500, never from an older cache.
+// If a list expires between two pages, the next list has one page.
+//
+// After a watch that ended before its time, the watcher finds out whether the server's
+// storage was restored from a backup: it compares up to 100 objects, or the newest one
+// and the last deletion, with the server's. That costs one small list request, or up to
+// three if objects have changed.
+//
+// Each loop starts again from the field ResourceVersion. Two loops at the same time are
+// an error.
 func (w *RetryWatcher[T]) Events(ctx context.Context) iter.Seq2[Event[T], error] {
 	return func(yield func(Event[T], error) bool) {
 		l, err := w.newLoop(yield)
@@ -186,22 +194,22 @@ func (w *RetryWatcher[T]) Events(ctx context.Context) iter.Seq2[Event[T], error]
 func (w *RetryWatcher[T]) newLoop(yield func(Event[T], error) bool) (*loop[T], error) {
 	switch {
 	case w.Source == nil:
-		return nil, errors.New("watcher: RetryWatcher.Source must be set, for instance with Client")
+		return nil, errors.New("watcher: RetryWatcher.Source is nil: set it, for example with Client")
 	case w.BaseDelay < 0:
-		return nil, errors.New("watcher: RetryWatcher.BaseDelay must not be negative; 0 means 500ms")
+		return nil, errors.New("watcher: RetryWatcher.BaseDelay is negative: 0 means 500ms")
 	case w.maxDelay() < w.baseDelay():
-		return nil, errors.New("watcher: RetryWatcher.MaxDelay must not be less than BaseDelay; 0 means 30s")
+		return nil, errors.New("watcher: RetryWatcher.MaxDelay is less than BaseDelay: 0 means 30s")
 	case math.IsNaN(w.Jitter):
-		return nil, errors.New("watcher: RetryWatcher.Jitter must be a number; 0 means 0.5")
+		return nil, errors.New("watcher: RetryWatcher.Jitter is not a number: 0 means 0.5")
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.running {
-		return nil, errors.New("watcher: Events is being ranged over already; use a second RetryWatcher")
+		return nil, errors.New("watcher: a loop over Events is already running: use a second RetryWatcher")
 	}
 	l := &loop[T]{w: w, yield: yield, known: map[types.UID]T{}, rv: w.start()}
 	l.mustList = l.rv == ""
-	l.complete = l.rv == "" // who starts without a version knows of no object
+	l.complete = l.rv == "" // the consumer knows no object
 	w.running, w.ranged, w.last = true, true, l.rv
 	return l, nil
 }
@@ -230,7 +238,7 @@ func (w *RetryWatcher[T]) silence() time.Duration {
 	return w.SilenceTimeout
 }
 
-// jittered makes a random part of a pause random.
+// jittered returns d with its random part.
 func (w *RetryWatcher[T]) jittered(d time.Duration) time.Duration {
 	jitter := w.Jitter
 	if jitter == 0 {

@@ -340,7 +340,7 @@ func TestMisuse(t *testing.T) {
 	}{
 		{"no source", &watcher.RetryWatcher[*corev1.Pod]{}, "RetryWatcher.Source"},
 		{"a source of no client", &watcher.RetryWatcher[*corev1.Pod]{Source: watcher.Client[*corev1.Pod](noClient)}, "RetryWatcher.Source"},
-		{"a source without an answer", &watcher.RetryWatcher[*corev1.Pod]{Source: nothing, ResourceVersion: "1"}, "the Source returned neither"},
+		{"a source without an answer", &watcher.RetryWatcher[*corev1.Pod]{Source: nothing, ResourceVersion: "1"}, "RetryWatcher.Source returned neither"},
 		{"Jitter is no number", &watcher.RetryWatcher[*corev1.Pod]{Source: silent, Jitter: math.NaN()}, "RetryWatcher.Jitter"},
 		{"negative BaseDelay", &watcher.RetryWatcher[*corev1.Pod]{Source: silent, BaseDelay: -1}, "RetryWatcher.BaseDelay"},
 		{"MaxDelay under BaseDelay", &watcher.RetryWatcher[*corev1.Pod]{Source: silent, BaseDelay: 2, MaxDelay: 1}, "RetryWatcher.MaxDelay"},
@@ -366,7 +366,7 @@ func TestMisuse(t *testing.T) {
 			}}
 			w := &watcher.RetryWatcher[*corev1.Pod]{Source: s, ResourceVersion: "10"}
 			for range w.Events(t.Context()) {
-				if _, err := collect(t, w, time.Minute); err == nil || !strings.Contains(err.Error(), "ranged over already") {
+				if _, err := collect(t, w, time.Minute); err == nil || !strings.Contains(err.Error(), "already running") {
 					t.Errorf("error of the inner loop = %v, want a refusal", err)
 				}
 				break
