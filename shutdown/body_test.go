@@ -2,67 +2,15 @@ package shutdown_test
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/controllerkit/controllerkit/shutdown"
 )
-
-// pipes is a listener whose connections are in memory, as a bubble of synctest needs.
-type pipes struct {
-	conns chan net.Conn
-	done  chan struct{}
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case conn := <-p.conns:
-		return conn, nil
-	case <-p.done:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error   { close(p.done); return nil }
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes"} }
-
-func (p *pipes) dial() net.Conn {
-	client, server := net.Pipe()
-	p.conns <- server
-	return client
-}
-
-// inMemory serves handler with Server's timeouts until the test ends. The client uses
-// HTTP/2 if h2 is true.
-func inMemory(t *testing.T, h2 bool, handler http.HandlerFunc) (*pipes, *http.Client) {
-	t.Helper()
-	p := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
-	protocols := new(http.Protocols)
-	protocols.SetHTTP1(!h2)
-	protocols.SetUnencryptedHTTP2(h2)
-	server := &http.Server{Handler: handler, Protocols: protocols}
-	shutdown.SetTimeouts(server)
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(p) }()
-	transport := &http.Transport{
-		Protocols:   protocols,
-		DialContext: func(context.Context, string, string) (net.Conn, error) { return p.dial(), nil },
-	}
-	t.Cleanup(func() {
-		transport.CloseIdleConnections()
-		_ = server.Close()
-		<-ended
-	})
-	return p, &http.Client{Transport: transport}
-}
 
 // A request has 30 seconds to arrive, whether the handler reads its body or not.
 func TestBodyThatDoesNotArrive(t *testing.T) {

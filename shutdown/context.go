@@ -8,40 +8,38 @@ import (
 	"syscall"
 )
 
-// Context returns a copy of parent that ends at the first SIGINT or SIGTERM.
-// [context.Cause] then names the signal ("received SIGTERM"), and errors.Is
-// finds [context.Canceled] in it.
+// Context returns a copy of parent that ends at the first SIGINT or SIGTERM. Its
+// [context.Cause] then names the signal ("received SIGTERM"), and errors.Is finds
+// [context.Canceled] in it.
 //
-// From then on both signals have their default action again, so a second one
-// kills the process as the operating system does it: the parent process and
-// the shell see death by that signal, and no deferred function runs. The first
-// signal never kills, also when parent or cancel's caller has already begun to
-// stop the process by other means.
+// After the first signal, both signals have their default action again: a second one kills
+// the process without running deferred functions, and the parent process sees death by
+// that signal. The first signal never kills, even if parent has already ended.
 //
-// cancel ends the context, gives both signals back and waits for the goroutine
-// that listens for them; call it when the process is done, usually with defer.
-// It may be called more than once and from several goroutines.
+// cancel ends the context, restores both signals and waits for the goroutine that receives
+// them. Call it when the process ends, usually with defer. It may be called more than once
+// and concurrently.
 //
-// The default action returns only if nothing else in the process asked for the
-// same signals with [signal.Notify]. On Windows Ctrl-C and Ctrl-Break arrive as
-// SIGINT; closing the console, log-off and shutdown arrive as SIGTERM, after
-// which Windows ends the process by itself after some seconds.
+// The default action returns only if no other code in the process called [signal.Notify]
+// for these signals. On Windows, Ctrl-C and Ctrl-Break arrive as SIGINT, and closing the
+// console, log-off and shutdown as SIGTERM, after which Windows ends the process within
+// some seconds.
 func Context(parent context.Context) (ctx context.Context, cancel context.CancelFunc) {
 	ctx, end := context.WithCancelCause(parent)
-	// Room for two: a second signal that arrives before the first is handled
-	// must not be dropped, because the user means it.
+	// The buffer holds two signals, so that a second one is not lost if it arrives before
+	// the first is handled.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 
 	stop := make(chan struct{})
 	var once sync.Once
 	var wg sync.WaitGroup
-	// The goroutine does not end with parent: a process that is already
-	// stopping must still survive its first signal and die at the second.
+	// The goroutine does not end with parent: a process that is already stopping must
+	// survive the first signal and die at the second.
 	wg.Go(func() {
 		select {
 		case sig := <-signals:
-			signal.Stop(signals) // before end: whoever saw ctx end may rely on the second signal
+			signal.Stop(signals) // before end: after the end of ctx a second signal must kill
 			end(signalError{sig})
 		case <-stop:
 			signal.Stop(signals)
@@ -49,7 +47,7 @@ func Context(parent context.Context) (ctx context.Context, cancel context.Cancel
 			return
 		}
 		select {
-		case sig := <-signals: // came before Stop: send it again, now that its default action is back
+		case sig := <-signals: // arrived before Stop: send it again, with its default action
 			raise(sig)
 		default:
 		}
@@ -61,15 +59,15 @@ func Context(parent context.Context) (ctx context.Context, cancel context.Cancel
 	}
 }
 
-// raise sends sig to this process. Where that is not possible (Windows) the
-// signal is lost, and the next one has the default action.
+// raise sends sig to this process. On Windows, where that is not possible, the signal is
+// lost, and the next one has the default action.
 func raise(sig os.Signal) {
 	if p, err := os.FindProcess(os.Getpid()); err == nil {
 		_ = p.Signal(sig)
 	}
 }
 
-// signalError is the cause of a context that a signal ended.
+// signalError is the cause of a context that a signal has ended.
 type signalError struct{ signal os.Signal }
 
 func (e signalError) Error() string {
@@ -82,5 +80,5 @@ func (e signalError) Error() string {
 	return "received signal " + e.signal.String()
 }
 
-// Is makes the cause a cancellation for callers that look no closer.
+// Is makes errors.Is(err, context.Canceled) true.
 func (e signalError) Is(target error) bool { return target == context.Canceled }

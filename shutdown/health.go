@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// check is one named reason for not being ready or not being alive.
+// check is a named check of readiness or liveness.
 type check struct {
 	name string
 	fn   func() error
 }
 
-// AddReady adds a check to the readiness handler: while fn returns an error the
-// process is not ready. fn is called once for every request, by several
-// goroutines at a time, and must return quickly. Its error is not shown to
-// whoever asks, only name is. Misuse is reported as by [Group.Add].
+// AddReady adds a check to the readiness handler: while fn returns an error, the process
+// is not ready. fn is called for every request, concurrently, and must return quickly. The
+// response contains name, but not the error. Run returns an error for misuse, as for
+// [Group.Add].
 func (g *Group) AddReady(name string, fn func() error) { g.addCheck("AddReady", &g.ready, name, fn) }
 
-// AddLive adds a check to the liveness handler, on the terms of
-// [Group.AddReady]. A failing one makes the kubelet restart the container, so
-// it should tell only of what a restart cures.
+// AddLive adds a check to the liveness handler, in the same way as [Group.AddReady]. If it
+// fails, the kubelet restarts the container, so fn should fail only for a problem that a
+// restart solves.
 func (g *Group) AddLive(name string, fn func() error) { g.addCheck("AddLive", &g.live, name, fn) }
 
 func (g *Group) addCheck(method string, list *[]check, name string, fn func() error) {
@@ -33,9 +33,9 @@ func (g *Group) addCheck(method string, list *[]check, name string, fn func() er
 	case g.phase != idle:
 		err = fmt.Errorf("shutdown: %s(%q) was called after Run: add all checks before Run", method, name)
 	case name == "":
-		err = fmt.Errorf("shutdown: %s needs a name: it is what the probe shows", method)
+		err = fmt.Errorf("shutdown: %s got an empty name: the response of the probe shows it", method)
 	case fn == nil:
-		err = fmt.Errorf("shutdown: %s(%q) needs a function, got nil", method, name)
+		err = fmt.Errorf("shutdown: %s(%q) got a nil function: pass one", method, name)
 	default:
 		for _, c := range *list {
 			if c.name == name {
@@ -50,10 +50,10 @@ func (g *Group) addCheck(method string, list *[]check, name string, fn func() er
 	*list = append(*list, check{name, fn})
 }
 
-// Ready returns the handler of the readiness probe. It answers 200 and "ok", or
-// 503 and one line for each reason: "starting" until Run has started all parts,
-// "stopping" from the moment stopping begins, before Delay and for good, and
-// "failing: <name>" for each check of [Group.AddReady] that returns an error.
+// Ready returns the handler of the readiness probe. It responds 200 and "ok", or 503 and
+// one line for each reason: "starting" until Run has started all parts, "stopping" from
+// the beginning of the stop, before Delay, and "failing: <name>" for each check of
+// [Group.AddReady] that returns an error.
 func (g *Group) Ready() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		g.mu.Lock()
@@ -69,25 +69,24 @@ func (g *Group) Ready() http.Handler {
 		case stopping:
 			reasons = "stopping\n" + reasons
 		}
-		answer(w, reasons)
+		respond(w, reasons)
 	})
 }
 
-// Live returns the handler of the liveness probe. It answers 200 and "ok", or
-// 503 and "failing: <name>" for each failing check of [Group.AddLive]. Starting
-// and stopping do not change it, so that the kubelet does not kill a process
-// that drains.
+// Live returns the handler of the liveness probe. It responds 200 and "ok", or 503 and
+// "failing: <name>" for each failing check of [Group.AddLive]. It does not depend on start
+// and stop, so that the kubelet does not kill a process that drains.
 func (g *Group) Live() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		g.mu.Lock()
 		checks := g.live
 		g.mu.Unlock()
-		answer(w, failing(checks))
+		respond(w, failing(checks))
 	})
 }
 
-// failing runs the checks without any lock held: they may be slow, and may ask
-// the group itself. It returns a line for each that fails.
+// failing runs the checks without a lock, because they may be slow or call the group's
+// methods. It returns a line for each check that fails.
 func failing(checks []check) string {
 	var lines strings.Builder
 	for _, c := range checks {
@@ -98,7 +97,7 @@ func failing(checks []check) string {
 	return lines.String()
 }
 
-func answer(w http.ResponseWriter, reasons string) {
+func respond(w http.ResponseWriter, reasons string) {
 	code, body := http.StatusServiceUnavailable, reasons
 	if reasons == "" {
 		code, body = http.StatusOK, "ok\n"
@@ -111,14 +110,14 @@ func answer(w http.ResponseWriter, reasons string) {
 	_, _ = io.WriteString(w, body)
 }
 
-// misusedLocked keeps a mistake for Run to return, and ends a Run that is
-// already going: a part or check that was silently left out is worse.
+// misusedLocked stores a mistake for Run to return, and ends a running Run: a part or
+// check that is missing without notice would be worse.
 func (g *Group) misusedLocked(err error) {
 	g.misuse = errors.Join(g.misuse, err)
 	if g.misused != nil {
 		select {
 		case g.misused <- struct{}{}:
-		default: // Run knows already
+		default: // Run is already awake
 		}
 	}
 }

@@ -10,41 +10,41 @@ import (
 	"time"
 )
 
-// Server turns srv into a part: a function that listens on srv.Addr, serves
-// until its context is done, then lets running requests finish, and closes what
-// is left. An address that cannot be listened on is an error at once.
+// Server returns a part that listens on srv.Addr and serves until its context is done.
+// Then it lets running requests finish, and closes the remaining connections. If it
+// cannot listen, it returns an error at once.
 //
-// Requests have three quarters of the time that the [Group] gives the part, or
-// 10s outside of a Group. Connections that are still busy then are closed,
-// which ends the contexts of their requests, and the part returns an error that
-// says so. A connection on which no request came yet counts as busy for its
-// first 5 to 6 seconds. Hijacked connections (WebSockets) are not waited for.
+// Requests have three quarters of the time that the [Group] gives the part, or 10s outside
+// of a Group. Connections that are still busy then are closed, which ends the contexts of
+// their requests, and the part returns an error. A new connection without a request counts
+// as busy for its first 5 to 6 seconds. Hijacked connections (WebSockets) are not waited
+// for.
 //
-// TLS is served when srv.TLSConfig has a certificate or a function that finds
-// one; one that has neither is an error, so that nobody serves HTTP by mistake.
-// srv belongs to the part: do not call its methods, except
-// RegisterOnShutdown before the part starts. An http.Server serves once, so the
-// part can run only once.
+// If srv.TLSConfig has a certificate or a function that returns one, the server uses TLS.
+// A TLSConfig without either is an error, so that no server uses plain HTTP by mistake.
 //
-// Timeouts that are 0 get defaults, so that no client holds a connection for ever:
+// Timeouts that are 0 get defaults, so that no client can hold a connection without limit:
 // ReadHeaderTimeout 10s, ReadTimeout 30s (for a request with its body), IdleTimeout 2
-// min. None of them bounds a handler that has read the request: it may stream its
-// response for as long as it likes. Set ReadTimeout to -1 if clients stream requests. A
-// positive ReadTimeout and negative values keep their meaning in net/http. WriteTimeout
-// stays as it is: set it if no handler streams.
+// min. They do not bound a handler that has read the request: it may stream its response
+// without limit. Set ReadTimeout to -1 if clients stream request bodies. Positive and
+// negative values keep their meaning in net/http. WriteTimeout stays as it is: set it if
+// no handler streams.
+//
+// srv belongs to the part: do not call its methods, except RegisterOnShutdown before the
+// part starts. An http.Server serves once, so the part can run only once.
 func Server(srv *http.Server) func(context.Context) error {
-	var served atomic.Bool // there was a listener for it
+	var served atomic.Bool // srv has had a listener
 	return func(ctx context.Context) error {
 		if srv == nil {
-			return errors.New("shutdown: Server needs an *http.Server, got nil")
+			return errors.New("shutdown: Server got a nil *http.Server: pass one")
 		}
 		setTimeouts(srv)
 		secure := servesTLS(srv)
 		if srv.TLSConfig != nil && !secure && !served.Load() { // serving sets one
-			return errors.New("shutdown: Server has a TLSConfig without a certificate: set Certificates, GetCertificate or GetConfigForClient of it, or no TLSConfig to serve HTTP")
+			return errors.New("shutdown: http.Server.TLSConfig has no certificate: set its Certificates, GetCertificate or GetConfigForClient, or set no TLSConfig to serve plain HTTP")
 		}
 		addr := srv.Addr
-		if addr == "" { // as ListenAndServe and ListenAndServeTLS read it
+		if addr == "" { // as in ListenAndServe and ListenAndServeTLS
 			addr = ":http"
 			if secure {
 				addr = ":https"
@@ -54,14 +54,14 @@ func Server(srv *http.Server) func(context.Context) error {
 		ln, err := lc.Listen(ctx, "tcp", addr)
 		if err != nil {
 			if ctx.Err() != nil {
-				return nil // told to stop before it listened
+				return nil // stopped before it listened
 			}
 			return fmt.Errorf("shutdown: server: %w", err)
 		}
 
-		defer ln.Close() // for the one case in which Serve does not: it never got to run
+		defer ln.Close() // if Serve is not called
 		if served.Swap(true) {
-			return fmt.Errorf("shutdown: server %s was run twice: an http.Server serves once, make a new one", addr)
+			return fmt.Errorf("shutdown: server %s was run twice: an http.Server serves once, create a new one", addr)
 		}
 
 		ended := make(chan error, 1)
@@ -75,27 +75,27 @@ func Server(srv *http.Server) func(context.Context) error {
 		select {
 		case err := <-ended:
 			if errors.Is(err, http.ErrServerClosed) {
-				return nil // somebody called Shutdown or Close: that is how it was asked to end
+				return nil // other code called Shutdown or Close
 			}
-			_ = srv.Close() // the listener failed; what it accepted before must not outlive the part
+			_ = srv.Close() // the listener failed; connections must not outlive the part
 			return fmt.Errorf("shutdown: server %s: %w", ln.Addr(), err)
 		case <-ctx.Done():
 		}
 
-		// The requests' time must not end with ctx, which is done.
+		// The requests' time continues after ctx, which is done.
 		draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime(ctx))
 		defer cancel()
 		err = srv.Shutdown(draining)
 		if err != nil {
 			err = fmt.Errorf("shutdown: server %s: closed connections that were still open: %w", ln.Addr(), err)
-			_ = srv.Close() // Shutdown's error already says that the end was not clean
+			_ = srv.Close() // Shutdown's error already reports an unclean end
 		}
-		<-ended //nolint:errcheck // it says that it was shut down
+		<-ended //nolint:errcheck // it is ErrServerClosed
 		return err
 	}
 }
 
-// setTimeouts sets what the caller has left at 0.
+// setTimeouts sets the timeouts that are 0.
 func setTimeouts(srv *http.Server) {
 	if srv.ReadTimeout > 0 {
 		return // net/http uses it for all three
@@ -116,15 +116,15 @@ func servesTLS(srv *http.Server) bool {
 	return c != nil && (len(c.Certificates) > 0 || c.GetCertificate != nil || c.GetConfigForClient != nil)
 }
 
-// drainTime is how long the requests of a server may go on. The quarter that is
-// kept lets the server close connections and return before it counts as late.
+// drainTime returns the time that running requests have. In the remaining quarter of the
+// part's time the server closes connections and returns, so that it is not late.
 func drainTime(ctx context.Context) time.Duration {
 	p, ok := ctx.Value(partKey{}).(*part)
 	if !ok {
 		return 10 * time.Second
 	}
 	deadline := p.deadline.Load()
-	if deadline == nil { // not the group ended ctx, but a function around this one
+	if deadline == nil { // a function between the group and Server ended ctx
 		return 10 * time.Second
 	}
 	return time.Until(*deadline) / 4 * 3

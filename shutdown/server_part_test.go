@@ -167,13 +167,13 @@ func TestServerTLSWithoutACertificate(t *testing.T) {
 	srv := &http.Server{Addr: "127.0.0.1:0", TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13}}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // serving would end without an error
 	defer cancel()
-	if err := shutdown.Server(srv)(ctx); err == nil || !strings.Contains(err.Error(), "without a certificate") {
+	if err := shutdown.Server(srv)(ctx); err == nil || !strings.Contains(err.Error(), "has no certificate") {
 		t.Errorf("Server() = %v, want an error about the certificate", err)
 	}
 }
 
 func TestServerNilAndClosedByOthers(t *testing.T) {
-	want := "shutdown: Server needs an *http.Server, got nil"
+	want := "shutdown: Server got a nil *http.Server: pass one"
 	if err := shutdown.Server(nil)(t.Context()); err == nil || err.Error() != want {
 		t.Errorf("Server(nil) = %v, want %s", err, want)
 	}
@@ -252,7 +252,7 @@ func TestServerRunsOnce(t *testing.T) {
 	if err := part(ctx); err != nil {
 		t.Fatalf("first run = %v", err)
 	}
-	want := "shutdown: server 127.0.0.1:0 was run twice: an http.Server serves once, make a new one"
+	want := "shutdown: server 127.0.0.1:0 was run twice: an http.Server serves once, create a new one"
 	if err := part(t.Context()); err == nil || err.Error() != want {
 		t.Errorf("second run = %v, want %s", err, want)
 	}

@@ -1,7 +1,6 @@
 package shutdown
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,29 +8,36 @@ import (
 	"runtime"
 	"runtime/pprof"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/controllerkit/controllerkit/internal/stacks"
 )
 
-// Group runs the parts of a process. The zero value is ready to use; a Group
-// must not be copied and runs once. Its methods may be called by several
-// goroutines.
+const (
+	// defaultGracePeriod leaves 2s of the Pod's default of 30s to the rest of the process.
+	defaultGracePeriod = 28 * time.Second
+	// minShares bounds what a part keeps free for each of those after it: with the defaults,
+	// four parts leave 23.5s to the first, and a leader.Elector drains for up to 22s.
+	minShares = 20
+)
+
+// Group runs the parts of a process. The zero value is ready to use. A Group runs once
+// and must not be copied. Its methods may be called concurrently.
 type Group struct {
-	// Delay is the time between answering "not ready" and telling the first
-	// part to stop, so that load balancers stop sending work before servers stop
-	// taking it. All parts go on during Delay, also when a failure began the
-	// stop. It is part of GracePeriod, and must be less than 99 % of it. 0 means
-	// none.
+	// Delay is the time between the first "not ready" response and the stop of the first
+	// part, so that load balancers stop sending work before servers stop accepting it.
+	// All parts continue during Delay, also if a failure began the stop. Delay is part of
+	// GracePeriod and must be shorter than 99 % of it. 0 means no delay.
 	Delay time.Duration
 
-	// GracePeriod bounds the whole stop, from the end of the context or the
-	// first failure until Run returns. Half of it is kept in equal shares for
-	// the parts that are still to be stopped; the other half goes to whichever
-	// needs it. It should be a few seconds shorter than the Pod's
-	// terminationGracePeriodSeconds, whose default is 30. 0 means 25s.
+	// GracePeriod bounds the whole stop, from the end of the context or the first failure
+	// until Run returns. Run itself uses 1 % of it. Of the time after Delay, a twentieth
+	// is kept for each part that is still running, or half of it in equal shares for more
+	// than ten parts. A part may use the rest. GracePeriod should be shorter than the
+	// Pod's terminationGracePeriodSeconds, whose default is 30. 0 means 28s.
 	GracePeriod time.Duration
 
 	mu      sync.Mutex // guards the fields below
@@ -49,29 +55,29 @@ const (
 	idle     phase = iota // before Run
 	starting              // Run is starting the parts
 	running               // all parts are started
-	stopping              // no longer ready, for good
+	stopping              // not ready any more
 )
 
-// part is one function of a Group, and how far it is.
+// part is one function of a Group, and its state.
 type part struct {
 	name     string
 	path     string // the value of its pprof label
 	run      func(context.Context) error
 	stop     context.CancelCauseFunc
-	told     bool          // stop was called; only Run's goroutine uses it
+	stopped  bool          // stop was called; only Run's goroutine uses it
 	done     chan struct{} // closed when run has returned, after err is set
 	err      error
-	deadline atomic.Pointer[time.Time] // when it must have stopped; set before stop is called
+	deadline atomic.Pointer[time.Time] // the end of its time; set before stop is called
 }
 
 type partKey struct{} // in a part's context: the *part, for Server
 
-// LateError says that a part did not stop in the time it had.
+// LateError reports a part that did not stop in its time.
 type LateError struct {
 	Part      string        // the name given to Add
-	Waited    time.Duration // how long the part had, since it was told to stop
-	Stack     string        // its goroutines from then on, cut off after 16 KiB, or why there are none
-	Abandoned bool          // it was still running when Run returned
+	Waited    time.Duration // the time that the part had after its context ended
+	Stack     string        // its goroutines at that moment, cut at 16 KiB, or the reason why it is missing
+	Abandoned bool          // the part was still running when Run returned
 }
 
 // Error names the part and shows the stacks.
@@ -83,16 +89,15 @@ func (e *LateError) Error() string {
 	return fmt.Sprintf("shutdown: part %q did not stop within %v and %s; its goroutines were:\n%s", e.Part, e.Waited, end, e.Stack)
 }
 
-// Add adds a part under a name that is its own in this group. All parts are
-// started together by Run, in no promised order, and stopped last-added first.
+// Add adds a part. The name must be unique in the group. Run starts all parts together,
+// in any order, and stops the last added part first.
 //
-// run blocks until everything that it started has stopped. It returns nil when
-// it stopped as asked, or has nothing more to do; anything else before it is
-// told to stop, is a failure of the whole group. After that the plain values of
-// ctx.Err() and context.Cause(ctx) also count as nil.
+// run must block until everything that it started has stopped. If it returns nil, the
+// part has finished. If it returns an error before its context is done, the whole group
+// stops. After that, the plain values of ctx.Err() and context.Cause(ctx) count as nil.
 //
-// An empty or repeated name, a nil function and a call after Run are reported
-// by Run; a call while Run is running makes it stop and return that error.
+// Run returns an error for an empty or repeated name, a nil function and a call after
+// Run. A call while Run is running makes it stop and return that error.
 func (g *Group) Add(name string, run func(context.Context) error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -100,9 +105,9 @@ func (g *Group) Add(name string, run func(context.Context) error) {
 	case g.phase != idle:
 		g.misusedLocked(fmt.Errorf("shutdown: Add(%q) was called after Run: add all parts before Run", name))
 	case name == "":
-		g.misusedLocked(errors.New("shutdown: Add needs a name: errors name parts by it"))
+		g.misusedLocked(errors.New("shutdown: Add got an empty name: errors name parts by it"))
 	case run == nil:
-		g.misusedLocked(fmt.Errorf("shutdown: Add(%q) needs a function, got nil", name))
+		g.misusedLocked(fmt.Errorf("shutdown: Add(%q) got a nil function: pass one", name))
 	case slices.ContainsFunc(g.parts, func(p *part) bool { return p.name == name }):
 		g.misusedLocked(fmt.Errorf("shutdown: Add(%q) was called twice: give every part its own name", name))
 	default:
@@ -110,15 +115,15 @@ func (g *Group) Add(name string, run func(context.Context) error) {
 	}
 }
 
-// Run starts all parts, waits until ctx is done, a part fails or all parts are
-// finished, then stops the parts and returns. Parts get ctx's values, not its
-// end: each is told to stop when its turn comes, with the cause of ctx or the
-// failure as the cause.
+// Run starts all parts and waits until ctx is done, a part fails or all parts have
+// finished. Then it stops the parts and returns. The context of a part has ctx's values.
+// It ends when it is the part's turn to stop, with the cause of ctx or the failure as its
+// cause.
 //
-// It returns nil when everything stopped as asked. Otherwise it returns, the
-// first failure first, each part's error wrapped with its name and a
-// *[LateError] for each part that was late; misuse comes last. Parts that never
-// stop are left behind after GracePeriod, see the package's Caveats.
+// Run returns nil if every part stopped without an error. Otherwise it joins the errors
+// of the parts, wrapped with their names, and a *[LateError] for each late part, in the
+// order in which they occurred; misuse comes last. Parts that never stop are left behind
+// after GracePeriod, see the package's Caveats.
 func (g *Group) Run(ctx context.Context) error {
 	parts, misused, err := g.begin()
 	if err != nil {
@@ -126,7 +131,7 @@ func (g *Group) Run(ctx context.Context) error {
 	}
 	defer g.enter(stopping)
 	if ctx.Err() != nil {
-		return nil // asked to stop before anything was started
+		return nil // ctx was done before anything was started
 	}
 
 	r := &round{ended: make(chan *part, len(parts)), left: len(parts)}
@@ -163,30 +168,30 @@ func (g *Group) Run(ctx context.Context) error {
 
 func (g *Group) gracePeriod() time.Duration {
 	if g.GracePeriod == 0 {
-		return 25 * time.Second
+		return defaultGracePeriod
 	}
 	return g.GracePeriod
 }
 
-// usable is what the parts and Delay have of grace. One per cent is for Run's own
-// work, of which writing stacks is the most.
+// usable returns the part of grace that Delay and the parts can use. Run needs the rest,
+// mostly to write stacks.
 func usable(grace time.Duration) time.Duration { return grace - grace/100 }
 
-// begin checks everything that can be wrong and claims the one Run.
+// begin validates the Group and marks it as running.
 func (g *Group) begin() ([]*part, <-chan struct{}, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
 	case g.phase != idle:
-		return nil, nil, errors.New("shutdown: Run was called twice: a Group runs once, make a new one")
+		return nil, nil, errors.New("shutdown: Run was called twice: a Group runs once, create a new one")
 	case g.misuse != nil:
 		return nil, nil, g.misuse
 	case len(g.parts) == 0:
 		return nil, nil, errors.New("shutdown: the Group has no parts: call Add before Run")
 	case g.GracePeriod < 0:
-		return nil, nil, fmt.Errorf("shutdown: Group.GracePeriod is %v: it must not be negative; 0 means 25s", g.GracePeriod)
+		return nil, nil, fmt.Errorf("shutdown: Group.GracePeriod is %v: set it to more than 0, or 0 for %v", g.GracePeriod, defaultGracePeriod)
 	case g.Delay < 0:
-		return nil, nil, fmt.Errorf("shutdown: Group.Delay is %v: it must not be negative; 0 means none", g.Delay)
+		return nil, nil, fmt.Errorf("shutdown: Group.Delay is %v: set it to more than 0, or 0 for no delay", g.Delay)
 	case g.Delay >= usable(g.gracePeriod()):
 		return nil, nil, fmt.Errorf("shutdown: Group.Delay (%v) leaves nothing of Group.GracePeriod (%v) for the parts: make Delay shorter", g.Delay, g.gracePeriod())
 	}
@@ -207,19 +212,19 @@ func (g *Group) mistakes() error {
 	return g.misuse
 }
 
-// start runs the part in a goroutine that puts it into ended when it is over.
+// start runs the part in a goroutine that sends it to ended when it returns.
 func (p *part) start(base context.Context, ended chan<- *part) {
 	ctx, stop := context.WithCancelCause(base)
 	p.stop = stop
 	ctx = context.WithValue(ctx, partKey{}, p)
 	p.path = path(ctx, p.name)
 	go func() {
-		// A part that calls runtime.Goexit (a test's FailNow) never gets to the
-		// assignment below, and Run must not wait for it for ever.
+		// A part that calls runtime.Goexit (a test's FailNow) never reaches the assignment
+		// below, and Run must not wait for it.
 		p.err = errors.New("its goroutine ended without returning (runtime.Goexit)")
 		defer func() {
-			// Run must not hear of a panic, of which the process is about to die: it
-			// could return, and main exit, before the panic is printed.
+			// A panic ends the process. Run must not notice it before: it could return, and
+			// main exit, before the panic is printed.
 			if v := recover(); v != nil {
 				panic(v)
 			}
@@ -230,18 +235,18 @@ func (p *part) start(base context.Context, ended chan<- *part) {
 	}()
 }
 
-// round is what one Run keeps track of. Only Run's goroutine uses it.
+// round is the state of one Run. Only Run's goroutine uses it.
 type round struct {
-	ended  chan *part // parts that are over, each once; never blocks
-	left   int        // parts that are not known to be over
-	reason error      // why the parts are told to stop
+	ended  chan *part // receives each part once, when it returns; never blocks
+	left   int        // parts that have not returned, as far as Run knows
+	reason error      // the cause of the end of the parts' contexts
 	errs   []error
 }
 
-// end notes that p is over and returns its error, wrapped, if it was a failure.
+// end records that p has returned, and returns its error, wrapped, if it is a failure.
 func (r *round) end(p *part) error {
 	r.left--
-	if p.err == nil || p.told && repeats(p.err, r.reason) {
+	if p.err == nil || p.stopped && repeats(p.err, r.reason) {
 		return nil
 	}
 	err := fmt.Errorf("shutdown: part %q: %w", p.name, p.err)
@@ -249,7 +254,7 @@ func (r *round) end(p *part) error {
 	return err
 }
 
-// stop stops what is left of parts, within grace.
+// stop stops the remaining parts within grace.
 func (r *round) stop(parts []*part, delay, grace time.Duration) {
 	begin := time.Now()
 	deadline := begin.Add(usable(grace))
@@ -265,20 +270,20 @@ func (r *round) stop(parts []*part, delay, grace time.Duration) {
 			alive = append(alive, p)
 		}
 	}
-	reserve := max(0, time.Until(deadline)) / time.Duration(2*max(1, len(alive)))
+	reserve := max(0, time.Until(deadline)) / time.Duration(max(minShares, 2*len(alive)))
 	late := map[*part]*lateness{}
 	timeUp, cancel := context.WithDeadline(context.Background(), begin.Add(grace-grace/200))
 	defer cancel()
 	var writing sync.Mutex
 	for i, p := range alive {
 		select {
-		case <-p.done: // by itself, so an error of it is a failure
+		case <-p.done: // it returned by itself, so its error is a failure
 			continue
 		default:
 		}
 		told, limit := time.Now(), deadline.Add(-reserve*time.Duration(len(alive)-1-i))
 		p.deadline.Store(&limit)
-		p.told = true
+		p.stopped = true
 		p.stop(r.reason)
 		timer := time.NewTimer(time.Until(limit))
 		select {
@@ -292,14 +297,14 @@ func (r *round) stop(parts []*part, delay, grace time.Duration) {
 				writing.Lock()
 				defer writing.Unlock()
 				if timeUp.Err() == nil {
-					stack <- stacks(p.path)
+					stack <- stacks.Labelled(label, p.path, maxStack)
 				}
 			}()
 		}
 		timer.Stop()
 	}
 
-	r.waitAll(deadline) // reads the errors; late parts may use what the others left
+	r.waitAll(deadline) // reads the errors; late parts may use the remaining time
 	for p, l := range late {
 		l.err.Stack = l.read(timeUp)
 		select {
@@ -310,9 +315,9 @@ func (r *round) stop(parts []*part, delay, grace time.Duration) {
 	}
 }
 
-// lateness is a LateError whose stack is being written. That takes a second for
-// some 100,000 goroutines, which must not be taken from the parts after it, and
-// which Run may not have: what is being written when Run returns is dropped.
+// lateness is a LateError whose stack is being written. That takes a second for about
+// 100,000 goroutines, and must delay neither the parts after it nor Run: a stack that is
+// incomplete when Run returns is dropped.
 type lateness struct {
 	err   *LateError
 	stack <-chan string
@@ -320,7 +325,7 @@ type lateness struct {
 
 func (l *lateness) read(timeUp context.Context) string {
 	select {
-	case stack := <-l.stack: // also when the time is up
+	case stack := <-l.stack: // also if the time is up
 		return stack
 	default:
 	}
@@ -328,20 +333,20 @@ func (l *lateness) read(timeUp context.Context) string {
 	case stack := <-l.stack:
 		return stack
 	case <-timeUp.Done():
-		return fmt.Sprintf("no stacks: there was no time to look through %d goroutines", runtime.NumGoroutine())
+		return fmt.Sprintf("no stacks: there was no time to search %d goroutines", runtime.NumGoroutine())
 	}
 }
 
-// waitAll takes note of parts that end, until none is left or until the time.
+// waitAll records parts that return, until all have or the time is over.
 func (r *round) waitAll(until time.Time) {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	for r.left > 0 {
-		// What has ended is read first: at the last moment select could prefer
-		// the timer, and an error would be lost.
+		// Parts that have returned are read first: at the last moment, select could prefer
+		// the timer and lose an error.
 		select {
 		case p := <-r.ended:
-			_ = r.end(p) // kept in errs; the group is stopping anyway
+			_ = r.end(p) // the error is in errs
 			continue
 		default:
 		}
@@ -354,8 +359,8 @@ func (r *round) waitAll(until time.Time) {
 	}
 }
 
-// repeats tells whether err only says again that the part was told to stop.
-// Wrapped errors are not taken apart: they may say what was left undone.
+// repeats reports whether err is only the reason for the stop. A wrapped reason does not
+// count: the wrapping may describe unfinished work.
 func repeats(err, reason error) bool {
 	if err == context.Canceled { //nolint:errorlint // see above
 		return true
@@ -368,39 +373,12 @@ const (
 	maxStack = 16 << 10
 )
 
-// path is the label's value: names of nested groups are joined by slashes, so
-// that the outer group still finds the goroutines of the inner one. A slash in a
-// name does not join.
+// path returns the label's value. Names of nested groups are joined by slashes, so that
+// the outer group finds the goroutines of the inner one. A slash in a name is escaped.
 func path(ctx context.Context, name string) string {
 	name = strings.NewReplacer("%", "%25", "/", "%2F").Replace(name)
 	if outer, ok := pprof.Label(ctx, label); ok {
 		return outer + "/" + name
 	}
 	return name
-}
-
-// stacks returns the stacks of all goroutines that belong to the part.
-func stacks(path string) string {
-	var profile bytes.Buffer
-	if err := pprof.Lookup("goroutine").WriteTo(&profile, 1); err != nil {
-		return "no stacks: " + err.Error()
-	}
-	quoted := strconv.Quote(path)
-	own := strconv.Quote(label) + ":" + quoted
-	nested := strings.TrimSuffix(own, `"`) + "/"
-	var out strings.Builder
-	for block := range strings.SplitSeq(profile.String(), "\n\n") {
-		if !strings.Contains(block, own) && !strings.Contains(block, nested) {
-			continue
-		}
-		if room := maxStack - out.Len(); len(block)+2 > room {
-			out.WriteString(block[:min(room, len(block))] + "\n... cut off\n")
-			break
-		}
-		out.WriteString(block + "\n\n")
-	}
-	if out.Len() == 0 {
-		return "no goroutine with its label is left"
-	}
-	return out.String()
 }

@@ -1,0 +1,127 @@
+package shutdown_test
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/controllerkit/controllerkit/shutdown"
+	"net"
+	"net/http"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		child() // see context_test.go
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// journal records what happened, in order.
+type journal struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (j *journal) add(format string, args ...any) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.lines = append(j.lines, fmt.Sprintf(format, args...))
+}
+
+func (j *journal) get() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.lines)
+}
+
+// part runs until told to stop, takes drain to do so and returns err.
+func (j *journal) part(name string, drain time.Duration, err error) (string, func(context.Context) error) {
+	return name, func(ctx context.Context) error {
+		<-ctx.Done()
+		j.add("%s told: %v", name, context.Cause(ctx))
+		time.Sleep(drain)
+		j.add("%s stopped", name)
+		return err
+	}
+}
+
+func probe(h interface{ Ready() (int, string) }) string {
+	c, b := h.Ready()
+	return fmt.Sprint(c, " ", b)
+}
+
+type prober struct{ g *shutdown.Group }
+
+func (p prober) Ready() (int, string) {
+	w := httptest.NewRecorder()
+	p.g.Ready().ServeHTTP(w, httptest.NewRequest("GET", "/readyz", nil))
+	return w.Code, w.Body.String()
+}
+
+// unhashable is an error that == panics on.
+type unhashable []string
+
+func (unhashable) Error() string { return "unhashable" }
+
+// holder can be compared by its type, and not by what is in it.
+type holder struct{ detail any }
+
+func (holder) Error() string { return "holder" }
+
+// pipes is a listener whose connections are in memory, as a bubble of synctest needs.
+type pipes struct {
+	conns chan net.Conn
+	done  chan struct{}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.conns:
+		return conn, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error { close(p.done); return nil }
+
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes"} }
+
+func (p *pipes) dial() net.Conn {
+	client, server := net.Pipe()
+	p.conns <- server
+	return client
+}
+
+// inMemory serves handler with Server's timeouts until the test ends. The client uses
+// HTTP/2 if h2 is true.
+func inMemory(t *testing.T, h2 bool, handler http.HandlerFunc) (*pipes, *http.Client) {
+	t.Helper()
+	p := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(!h2)
+	protocols.SetUnencryptedHTTP2(h2)
+	server := &http.Server{Handler: handler, Protocols: protocols}
+	shutdown.SetTimeouts(server)
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(p) }()
+	transport := &http.Transport{
+		Protocols:   protocols,
+		DialContext: func(context.Context, string, string) (net.Conn, error) { return p.dial(), nil },
+	}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		_ = server.Close()
+		<-ended
+	})
+	return p, &http.Client{Transport: transport}
+}
