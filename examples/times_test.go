@@ -24,8 +24,6 @@ import (
 // all of its time: a call finishes within the grace period of its controller, the elector
 // waits for it and releases the Lease, no part is late, and everything ends before the
 // kubelet kills the Pod.
-//
-// Proves D4.
 func TestDefaultTimesCompose(t *testing.T) {
 	const podGracePeriod = 30 * time.Second // the default terminationGracePeriodSeconds
 	for _, tc := range []struct {
