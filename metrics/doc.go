@@ -1,9 +1,8 @@
-// Package metrics counts what the other packages do, as Prometheus series.
+// Package metrics exports what the other packages do as Prometheus metrics.
 //
-// It stands beside k8s.io/component-base/metrics and takes its names and
-// labels, but sets none of client-go's process-wide hooks: every queue,
-// controller, elector and client is handed the one [Metrics] that it reports to,
-// so that two of them, or two tests, live in one process.
+// It replaces k8s.io/component-base/metrics and uses its names and labels. It sets none of
+// client-go's process-wide hooks: every queue, controller, elector and client gets the
+// [Metrics] that it reports to, so that two of them, or two tests, live in one process.
 //
 //	m, err := metrics.New(registry) // any prometheus.Registerer
 //	config.Wrap(m.Transport)
@@ -13,8 +12,8 @@
 //	writes := consistency.New(consistency.Config{Metrics: m})
 //	cleanup := finalizer.Plan[*v1.Widget]{Metrics: m, ...}
 //
-// A *Metrics is a workqueue.MetricsProvider, so it also serves client-go's own
-// queues, through the MetricsProvider field of their configurations.
+// Most callers need one Metrics for the process. It is a workqueue.MetricsProvider, so
+// client-go's own queues can use it, too.
 //
 // # Series
 //
@@ -45,35 +44,27 @@
 //
 // # Guarantees
 //
-//   - M1: [New] can be called any number of times with one registry: all Metrics
-//     then share the series. Where the registry holds a family of the same name
-//     with other labels or another help text, New returns an error and leaves the
-//     registry as it was.
-//   - M2: Every result of a controller is present, as 0, from the moment Run of
-//     the controller starts, so that rates see the first error.
-//   - M3: The number of series does not depend on objects, keys or errors.
-//     Results that are not in the list count as "error", unknown HTTP methods as
-//     "other", codes outside of 100-599 as "other"; a Metrics gives at most 1000
-//     controllers, 1000 queues, 1000 leases, 1000 finalizers, 1000 steps of them
-//     and 100 hosts a label value of their own, and puts the rest together under
-//     "other".
-//   - M4: No label holds the name of an object, except the Lease's, or
-//     credentials.
-//   - M5: A queue that is made anew under a name starts its gauges at 0, also
-//     when the one before it was shut down with keys in it.
-//   - M6: Counting a reconcile allocates nothing.
+//   - M1: If [New] is called again with a registry, it returns the same Metrics. If the
+//     registry has one of the families from elsewhere, New returns an error and changes
+//     nothing.
+//   - M2: If Run of a controller starts, every result of it is exported as 0, so that
+//     rates include the first error.
+//   - M3: If names, results, methods or codes vary without limit, the number and size of
+//     the series stay bounded: further values count as "other" or "error".
+//   - M4: Labels contain no credentials and no names of objects, except Leases.
+//   - M5: If a queue is created again under a name, its gauges start at 0, also if the
+//     earlier queue still had keys.
+//   - M6: If a reconcile is counted, the call does not allocate.
 //
 // # Caveats
 //
-//   - client-go's queues do not say when they are shut down: their gauges keep
-//     the last value until [Metrics.ForgetQueue] or a queue of the same name.
-//   - Two live queues need two names: gauges of a name belong to the queue that
-//     was made last with it. So do two controllers: controller_workers is what the
-//     last of them said.
-//   - The bounds of M3 are those of one Metrics: make one for a registry.
-//   - rest_client_request_duration_seconds ends with the response's headers and
-//     counts each attempt; client-go's own metric includes the body and all
-//     retries. Neither counts watches.
-//   - The metrics of client-go's informers are left out: their interface lives in
-//     tools/cache, which would more than double what the package depends on.
+//   - client-go's queues do not report their shutdown: their gauges keep the last value
+//     until [Metrics.ForgetQueue] or a new queue of the same name.
+//   - Two live queues need two names: the gauges of a name belong to the newest queue. Two
+//     controllers need two names for the same reason.
+//   - rest_client_request_duration_seconds ends with the response's headers and counts
+//     each attempt. client-go's own metric includes the body and all retries. Neither
+//     counts watches.
+//   - There are no metrics of client-go's informers: their interface is in tools/cache,
+//     which would more than double the dependencies of this package.
 package metrics

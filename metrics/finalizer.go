@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// ages are the buckets for the time since a deletion was asked for.
+// ages returns the buckets for the time since a deletion request.
 func ages() []float64 {
 	return []float64{.1, .5, 1, 5, 15, 60, 5 * 60, 15 * 60, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600}
 }
 
 // part returns the labels of a step of a finalizer.
 func (m *Metrics) part(finalizer, step string) (finalizerLabel, stepLabel string) {
-	// A step is told from others with the finalizer only, and so they are bounded
-	// together. Neither has a space.
+	// Steps of different finalizers differ, so the pairs are bounded. Neither part has a
+	// space.
 	finalizer, step = strings.ReplaceAll(value(finalizer), " ", "_"), strings.ReplaceAll(value(step), " ", "_")
 	pair := m.steppers.claim(finalizer + " " + step)
 	if pair == other {
@@ -23,14 +23,14 @@ func (m *Metrics) part(finalizer, step string) (finalizerLabel, stepLabel string
 	return finalizer, step
 }
 
-// FinalizerStepStarted says that a call of a cleanup's step has begun.
+// FinalizerStepStarted counts the start of a call of a step of a cleanup.
 func (m *Metrics) FinalizerStepStarted(finalizer, step string) {
 	finalizer, step = m.part(finalizer, step)
 	m.stepsRunning.WithLabelValues(finalizer, step).Inc()
 }
 
-// FinalizerStepEnded says that it has ended, with one of finalizer's results, and how
-// long it took. Another result counts as "failed".
+// FinalizerStepEnded counts the end of the call, its result and its duration. An unknown
+// result counts as "failed".
 func (m *Metrics) FinalizerStepEnded(finalizer, step, result string, took time.Duration) {
 	finalizer, step = m.part(finalizer, step)
 	m.stepsRunning.WithLabelValues(finalizer, step).Dec()
@@ -42,15 +42,15 @@ func (m *Metrics) FinalizerStepEnded(finalizer, step, result string, took time.D
 	m.steps.WithLabelValues(finalizer, step, result).Observe(took.Seconds())
 }
 
-// FinalizerBlocked says that at the end of a pass over an object the step was not
-// done, and how long ago the object's deletion was asked for.
+// FinalizerBlocked counts that the step was not done at the end of a call of the cleanup.
+// age is the time since the object's deletion request.
 func (m *Metrics) FinalizerBlocked(finalizer, step string, age time.Duration) {
 	finalizer, step = m.part(finalizer, step)
 	m.blocked.WithLabelValues(finalizer, step).Observe(age.Seconds())
 }
 
-// FinalizerFinished says that an object is cleaned up, and how long ago its deletion
-// was asked for.
+// FinalizerFinished counts the end of the cleanup of an object. age is the time since its
+// deletion request.
 func (m *Metrics) FinalizerFinished(finalizer string, age time.Duration) {
 	m.finalized.WithLabelValues(m.finalizers.label(finalizer)).Observe(age.Seconds())
 }

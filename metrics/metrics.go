@@ -26,8 +26,8 @@ const (
 	other    = "other"
 )
 
-// results are the values of the label result; what is none of them counts as
-// "error". Reconcile's table says what each means.
+// results returns the values of the label result. Other results count as "error". The
+// documentation of package reconcile explains each.
 func results() []string {
 	return []string{
 		"success", "requeue", "conflict", "server_delay", "stale", "terminal",
@@ -35,9 +35,14 @@ func results() []string {
 	}
 }
 
-// Metrics holds the collectors. It satisfies the Metrics interfaces of the packages
-// reconcile, leader, consistency and finalizer, and workqueue.MetricsProvider. Only
-// [New] makes one; its methods may be called by several goroutines.
+// Metrics feeds the collectors. It satisfies the Metrics interfaces of the packages
+// reconcile, leader, consistency and finalizer, and workqueue.MetricsProvider. [New]
+// returns one. Its methods may be called concurrently.
+//
+// The methods give label values to at most 1000 controllers, queues, Leases, finalizers
+// and steps each, and to 100 hosts. Further names share the value "other". A label value
+// is printable and at most 128 bytes long: a name that is not keeps its beginning and
+// gets a hash.
 type Metrics struct {
 	reconciles *prometheus.CounterVec
 	holds      *prometheus.CounterVec
@@ -71,15 +76,15 @@ type Metrics struct {
 
 	leases, queues, hosts, finalizers, steppers names
 
-	mu sync.Mutex // held to replace controllers, and the gauges of a queue
-	// controllers maps a controller's name to its series. The map is never
-	// written to once it is stored, so that workers read it without a lock.
+	mu sync.Mutex // guards the replacement of controllers and of the gauges of a queue
+	// controllers maps a controller's name to its series. A stored map does not change, so
+	// that workers read it without a lock.
 	controllers atomic.Pointer[map[string]*controller]
 }
 
 var _ workqueue.MetricsProvider = (*Metrics)(nil)
 
-// controller is the series of one controller.
+// controller has the series of one controller.
 type controller struct {
 	results  map[string]prometheus.Counter
 	duration prometheus.Observer
@@ -88,56 +93,55 @@ type controller struct {
 	held     prometheus.Counter
 }
 
-// New registers the collectors with reg and returns the Metrics that feeds them.
+// New registers the collectors with reg and returns the Metrics that feeds them. A second
+// call with the same registry returns the same Metrics.
 //
-// A second call with the same registry returns a Metrics that feeds the same
-// collectors. nil is an error, and so is a registry that has a family of one of
-// these names with other labels or help, as other libraries register it: give
-// each its own registry then. When New fails it has changed nothing.
+// New returns an error if reg is nil or has a family of one of these names, for example
+// from another library: use a separate registry then. A New that fails changes nothing.
 func New(reg prometheus.Registerer) (*Metrics, error) {
 	if v := reflect.ValueOf(reg); v.Kind() == reflect.Pointer && v.IsNil() {
-		return nil, fmt.Errorf("metrics: New needs a prometheus.Registerer, got a nil %T: for example prometheus.NewRegistry()", reg)
+		return nil, fmt.Errorf("metrics: New got a nil %T: pass a prometheus.Registerer, for example prometheus.NewRegistry()", reg)
 	}
 	if reg == nil {
-		return nil, errors.New("metrics: New needs a prometheus.Registerer, got nil: for example prometheus.NewRegistry()")
+		return nil, errors.New("metrics: New got nil: pass a prometheus.Registerer, for example prometheus.NewRegistry()")
 	}
 	var all collectors
 	m := &Metrics{
-		reconciles: all.counter("controller_reconcile_total", "Reconciles that ended, by their result.", "controller", "result"),
-		durations: all.histogram("controller_reconcile_duration_seconds", "How long a reconcile takes.",
+		reconciles: all.counter("controller_reconcile_total", "Total number of reconciles by result.", "controller", "result"),
+		durations: all.histogram("controller_reconcile_duration_seconds", "Duration of a reconcile in seconds.",
 			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}, "controller"),
 		holds:   all.counter("controller_reconcile_held_total", "Total number of times that a key was delayed because it ran too often.", "controller"),
-		active:  all.gauge("controller_active_workers", "Workers that are reconciling a key now.", "controller"),
-		workers: all.gauge("controller_workers", "Workers of a running controller; 0 when it does not run.", "controller"),
+		active:  all.gauge("controller_active_workers", "Number of workers that are running a key.", "controller"),
+		workers: all.gauge("controller_workers", "Number of workers of the controller, 0 if it is not running.", "controller"),
 
-		leading:     all.gauge("leader_election_master_status", "1 while this process holds the lease, 0 otherwise.", "name"),
-		transitions: all.counter("controller_leader_transitions_total", "How often this process has acquired the lease.", "name"),
-		acquiring: all.histogram("controller_leader_acquire_duration_seconds", "How long it took to acquire the lease once it was seen to be free.",
+		leading:     all.gauge("leader_election_master_status", "1 if this process holds the Lease, otherwise 0.", "name"),
+		transitions: all.counter("controller_leader_transitions_total", "Total number of times that this process has acquired the Lease.", "name"),
+		acquiring: all.histogram("controller_leader_acquire_duration_seconds", "Time in seconds from the moment the Lease was seen to be free until this process acquired it.",
 			[]float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}, "name"),
-		renewing: all.histogram("controller_leader_renewal_duration_seconds", "How long a renewal of the lease takes from its request to its response.",
+		renewing: all.histogram("controller_leader_renewal_duration_seconds", "Duration of a renewal of the Lease in seconds, from request to response.",
 			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}, "name"),
-		slow: all.counter("controller_leader_slow_renewals_total", "Renewals of the lease that came when half of the renew deadline or more had passed since the one before.", "name"),
+		slow: all.counter("controller_leader_slow_renewals_total", "Total number of renewals of the Lease that came after half of the renew deadline.", "name"),
 
-		waits: all.histogram("controller_consistency_wait_duration_seconds", "How long a key was held back because the cache did not show its own writes, by what ended it: visible, or timeout.",
+		waits: all.histogram("controller_consistency_wait_duration_seconds", "Time in seconds that a key waited until the cache showed its own writes (visible) or the wait was given up (timeout).",
 			[]float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}, "result"),
 
-		stepsRunning: all.gauge("controller_finalizer_steps_running", "Calls of a cleanup's step that are running now.", "finalizer", "step"),
-		steps: all.histogram("controller_finalizer_step_duration_seconds", "How long a call of a cleanup's step takes, by its result: done, waiting, failed, timed_out or gave_up.",
+		stepsRunning: all.gauge("controller_finalizer_steps_running", "Number of running calls of a step of a cleanup.", "finalizer", "step"),
+		steps: all.histogram("controller_finalizer_step_duration_seconds", "Duration in seconds of a call of a step of a cleanup, by result: done, waiting, failed, timed_out or gave_up.",
 			[]float64{.005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}, "finalizer", "step", "result"),
-		blocked: all.histogram("controller_finalizer_blocked_age_seconds", "How long ago the deletion was asked for of an object that a step still blocks, once in each pass over the object.",
+		blocked: all.histogram("controller_finalizer_blocked_age_seconds", "Time in seconds since the deletion request of an object that the step still blocks, once for each call of the cleanup.",
 			ages(), "finalizer", "step"),
-		finalized: all.histogram("controller_finalizer_duration_seconds", "How long after its deletion was asked for an object was cleaned up.", ages(), "finalizer"),
+		finalized: all.histogram("controller_finalizer_duration_seconds", "Time in seconds from the deletion request of an object to the end of its cleanup.", ages(), "finalizer"),
 
-		depth:      all.gauge("workqueue_depth", "Keys that are ready and not yet handed out.", "name"),
-		adds:       all.counter("workqueue_adds_total", "Keys added to the queue, repeated ones left out.", "name"),
-		retries:    all.counter("workqueue_retries_total", "Keys added with a rate limit; client-go's own queues also count those with a delay.", "name"),
-		waiting:    all.histogram("workqueue_queue_duration_seconds", "How long a key is ready before it is handed out.", prometheus.ExponentialBuckets(10e-9, 10, 10), "name"),
-		working:    all.histogram("workqueue_work_duration_seconds", "How long a key is worked on.", prometheus.ExponentialBuckets(10e-9, 10, 10), "name"),
-		unfinished: all.gauge("workqueue_unfinished_work_seconds", "Sum of how long the keys that are worked on now have been so.", "name"),
-		longest:    all.gauge("workqueue_longest_running_processor_seconds", "How long the key that is worked on longest has been so.", "name"),
+		depth:      all.gauge("workqueue_depth", "Number of keys that are ready and wait for a worker.", "name"),
+		adds:       all.counter("workqueue_adds_total", "Total number of keys added to the queue, without duplicates of waiting keys.", "name"),
+		retries:    all.counter("workqueue_retries_total", "Total number of keys added with a rate limit. client-go's queues also count keys added with a delay.", "name"),
+		waiting:    all.histogram("workqueue_queue_duration_seconds", "Time in seconds that a ready key waits for a worker.", prometheus.ExponentialBuckets(10e-9, 10, 10), "name"),
+		working:    all.histogram("workqueue_work_duration_seconds", "Time in seconds that a key runs.", prometheus.ExponentialBuckets(10e-9, 10, 10), "name"),
+		unfinished: all.gauge("workqueue_unfinished_work_seconds", "Total seconds that the running keys have been running.", "name"),
+		longest:    all.gauge("workqueue_longest_running_processor_seconds", "Seconds that the longest running key has been running.", "name"),
 
-		requests: all.counter("rest_client_requests_total", "Requests to an API server, by status code; <error> without an answer.", "code", "method", "host"),
-		latencies: all.histogram("rest_client_request_duration_seconds", "Time from a request to the headers of its response, watches left out.",
+		requests: all.counter("rest_client_requests_total", "Total number of requests to an API server, by status code, or <error> without a response.", "code", "method", "host"),
+		latencies: all.histogram("rest_client_request_duration_seconds", "Time in seconds from a request to the headers of its response, except watches.",
 			[]float64{.005, .025, .1, .25, .5, 1, 2, 4, 8, 15, 30, 60}, "verb", "host"),
 
 		leases: names{limit: maxNames},
@@ -156,13 +160,13 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("metrics: New cannot register its collectors: %w: give it a registry of its own, or remove the label that the registry adds", err)
+		return nil, fmt.Errorf("metrics: New cannot register its collectors: %w: use a separate registry, or remove the label that the registry adds", err)
 	}
 	return m, nil
 }
 
-// collectors is everything that one New registers. The registry takes all of it or
-// nothing.
+// collectors registers everything at once: the registry accepts all families or rejects
+// all.
 type collectors struct {
 	metrics *Metrics
 	list    []prometheus.Collector
@@ -198,8 +202,8 @@ func (c *collectors) histogram(name, help string, buckets []float64, labels ...s
 	return vec
 }
 
-// value returns name as a label value: printable, and at most maxValue bytes long. A
-// name that had to be changed ends in a hash of what it was, so that it stays unique.
+// value returns name as a label value: printable, and at most maxValue bytes long. If it
+// has to change the name, it appends a hash of the name, so that the value is unique.
 func value(name string) string {
 	clean := strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
@@ -215,8 +219,8 @@ func value(name string) string {
 	return strings.ToValidUTF8(clean[:min(len(clean), maxValue-len(hash))], "") + hash
 }
 
-// names gives out label values: the first limit names get their own, later ones
-// share "other". This bounds the series whatever callers pass.
+// names assigns label values: the first limit names get their own, later ones share
+// "other". This bounds the number of series.
 type names struct {
 	limit int
 	mu    sync.RWMutex // guards seen
@@ -225,7 +229,7 @@ type names struct {
 
 func (n *names) label(name string) string { return n.claim(value(name)) }
 
-// claim is label for a name that is a label value.
+// claim is label for a name that is already a label value.
 func (n *names) claim(name string) string {
 	if n.has(name) {
 		return name
@@ -244,7 +248,7 @@ func (n *names) claim(name string) string {
 	return name
 }
 
-// has reports whether the label value was given out.
+// has reports whether the label value was assigned.
 func (n *names) has(value string) bool {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -252,19 +256,19 @@ func (n *names) has(value string) bool {
 	return ok
 }
 
-// ReconcileWorkers says how many workers the controller runs: once when its Run
-// starts, which also creates all of its series, and with 0 when Run ends.
+// ReconcileWorkers sets the number of workers of the controller. Run calls it when it
+// starts, which also creates all series of the controller, and with 0 when it ends.
 func (m *Metrics) ReconcileWorkers(controller string, workers int) {
 	m.controller(controller).workers.Set(float64(workers))
 }
 
-// ReconcileStarted says that a worker of the controller has begun with a key.
+// ReconcileStarted counts a worker of the controller that starts a key.
 func (m *Metrics) ReconcileStarted(controller string) {
 	m.controller(controller).active.Inc()
 }
 
-// ReconcileFinished says that it is done with the key, after d. A result that is
-// not one of reconcile's counts as "error".
+// ReconcileFinished counts the end of the key after d. An unknown result counts as
+// "error".
 func (m *Metrics) ReconcileFinished(controller, result string, d time.Duration) {
 	c := m.controller(controller)
 	n, ok := c.results[result]
@@ -279,7 +283,7 @@ func (m *Metrics) ReconcileFinished(controller, result string, d time.Duration) 
 // ReconcileHeld counts that the loop began to delay a key that ran too often.
 func (m *Metrics) ReconcileHeld(controller string) { m.controller(controller).held.Inc() }
 
-// controller returns the series of a controller, and creates them if need be.
+// controller returns the series of a controller. It creates them if necessary.
 func (m *Metrics) controller(name string) *controller {
 	if len(name) > maxValue { // the map keeps its keys
 		name = value(name)
@@ -316,8 +320,7 @@ func (m *Metrics) controller(name string) *controller {
 	return c
 }
 
-// LeaderStatus says whether this process holds the Lease, named
-// namespace/name.
+// LeaderStatus sets whether this process holds the Lease, named namespace/name.
 func (m *Metrics) LeaderStatus(name string, leading bool) {
 	v := 0.0
 	if leading {
@@ -329,16 +332,15 @@ func (m *Metrics) LeaderStatus(name string, leading bool) {
 	m.slow.WithLabelValues(name)
 }
 
-// LeaderTransition says that this process has acquired the Lease, and how long
-// that took once the Lease was free.
+// LeaderTransition counts that this process has acquired the Lease. took is the time since
+// the Lease was free.
 func (m *Metrics) LeaderTransition(name string, took time.Duration) {
 	name = m.leases.label(name)
 	m.transitions.WithLabelValues(name).Inc()
 	m.acquiring.WithLabelValues(name).Observe(took.Seconds())
 }
 
-// LeaderRenewal says that this process has renewed the Lease, how long that took,
-// and whether it was later than it should be.
+// LeaderRenewal counts a renewal of the Lease, its duration, and whether it was late.
 func (m *Metrics) LeaderRenewal(name string, took time.Duration, slow bool) {
 	name = m.leases.label(name)
 	m.renewing.WithLabelValues(name).Observe(took.Seconds())
@@ -347,8 +349,8 @@ func (m *Metrics) LeaderRenewal(name string, took time.Duration, slow bool) {
 	}
 }
 
-// ConsistencyWaited says that a key was held back for d, until the cache showed its
-// writes or, if timedOut, until that had taken too long.
+// ConsistencyWaited counts that a key waited for d until the cache showed its writes or,
+// if timedOut, until the wait was given up.
 func (m *Metrics) ConsistencyWaited(d time.Duration, timedOut bool) {
 	series := m.waits.WithLabelValues("visible")
 	late := m.waits.WithLabelValues("timeout") // present before the first one

@@ -140,7 +140,7 @@ func TestNamesAndLabels(t *testing.T) {
 func TestReconcile(t *testing.T) {
 	m, reg := newMetrics(t)
 	m.ReconcileWorkers("widgets", 3)
-	header := "# HELP controller_reconcile_total Reconciles that ended, by their result.\n# TYPE controller_reconcile_total counter\n"
+	header := "# HELP controller_reconcile_total Total number of reconciles by result.\n# TYPE controller_reconcile_total counter\n"
 	line := func(result string, n int) string {
 		return fmt.Sprintf("controller_reconcile_total{controller=\"widgets\",result=%q} %d\n", result, n)
 	}
@@ -170,14 +170,14 @@ func TestReconcile(t *testing.T) {
 # TYPE controller_reconcile_held_total counter
 controller_reconcile_held_total{controller="widgets"} 1
 `, "controller_reconcile_held_total")
-	compare(`# HELP controller_active_workers Workers that are reconciling a key now.
+	compare(`# HELP controller_active_workers Number of workers that are running a key.
 # TYPE controller_active_workers gauge
 controller_active_workers{controller="widgets"} 1
-# HELP controller_workers Workers of a running controller; 0 when it does not run.
+# HELP controller_workers Number of workers of the controller, 0 if it is not running.
 # TYPE controller_workers gauge
 controller_workers{controller="widgets"} 3
 `, "controller_active_workers", "controller_workers")
-	compare(`# HELP controller_reconcile_duration_seconds How long a reconcile takes.
+	compare(`# HELP controller_reconcile_duration_seconds Duration of a reconcile in seconds.
 # TYPE controller_reconcile_duration_seconds histogram
 controller_reconcile_duration_seconds_bucket{controller="widgets",le="0.005"} 0
 controller_reconcile_duration_seconds_bucket{controller="widgets",le="0.01"} 0
@@ -200,7 +200,7 @@ controller_reconcile_duration_seconds_count{controller="widgets"} 2
 `, "controller_reconcile_duration_seconds")
 
 	m.ReconcileWorkers("widgets", 0)
-	compare(`# HELP controller_workers Workers of a running controller; 0 when it does not run.
+	compare(`# HELP controller_workers Number of workers of the controller, 0 if it is not running.
 # TYPE controller_workers gauge
 controller_workers{controller="widgets"} 0
 `, "controller_workers")
@@ -210,13 +210,13 @@ func TestLeader(t *testing.T) {
 	m, reg := newMetrics(t)
 	want := func(status, transitions, slow int) {
 		t.Helper()
-		err := testutil.GatherAndCompare(reg, strings.NewReader(fmt.Sprintf(`# HELP controller_leader_slow_renewals_total Renewals of the lease that came when half of the renew deadline or more had passed since the one before.
+		err := testutil.GatherAndCompare(reg, strings.NewReader(fmt.Sprintf(`# HELP controller_leader_slow_renewals_total Total number of renewals of the Lease that came after half of the renew deadline.
 # TYPE controller_leader_slow_renewals_total counter
 controller_leader_slow_renewals_total{name="ns/widgets"} %d
-# HELP controller_leader_transitions_total How often this process has acquired the lease.
+# HELP controller_leader_transitions_total Total number of times that this process has acquired the Lease.
 # TYPE controller_leader_transitions_total counter
 controller_leader_transitions_total{name="ns/widgets"} %d
-# HELP leader_election_master_status 1 while this process holds the lease, 0 otherwise.
+# HELP leader_election_master_status 1 if this process holds the Lease, otherwise 0.
 # TYPE leader_election_master_status gauge
 leader_election_master_status{name="ns/widgets"} %d
 `, slow, transitions, status)), "controller_leader_slow_renewals_total", "controller_leader_transitions_total", "leader_election_master_status")
@@ -317,13 +317,13 @@ func TestConsistency(t *testing.T) {
 // TestRegistry proves M1.
 func TestRegistry(t *testing.T) {
 	t.Run("nil", func(t *testing.T) {
-		want := "metrics: New needs a prometheus.Registerer, got nil: for example prometheus.NewRegistry()"
+		want := "metrics: New got nil: pass a prometheus.Registerer, for example prometheus.NewRegistry()"
 		if m, err := metrics.New(nil); m != nil || err == nil || err.Error() != want {
 			t.Errorf("New(nil) = %v, %v, want error %q", m, err, want)
 		}
 	})
 	t.Run("typed nil", func(t *testing.T) {
-		want := "metrics: New needs a prometheus.Registerer, got a nil *prometheus.Registry: for example prometheus.NewRegistry()"
+		want := "metrics: New got a nil *prometheus.Registry: pass a prometheus.Registerer, for example prometheus.NewRegistry()"
 		var reg *prometheus.Registry
 		if m, err := metrics.New(reg); m != nil || err == nil || err.Error() != want {
 			t.Errorf("New() = %v, %v, want error %q", m, err, want)
@@ -380,14 +380,14 @@ func TestRegistry(t *testing.T) {
 		// Nothing of ours may be left: the other families must be free again.
 		reg.Unregister(theirs)
 		for _, name := range []string{"controller_reconcile_total", "controller_active_workers"} {
-			if err := reg.Register(prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: "Reconciles that ended, by their result."}, []string{"controller", "result"})); errors.As(err, new(prometheus.AlreadyRegisteredError)) {
+			if err := reg.Register(prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: "Total number of reconciles by result."}, []string{"controller", "result"})); errors.As(err, new(prometheus.AlreadyRegisteredError)) {
 				t.Errorf("%s is still registered after New failed", name)
 			}
 		}
 	})
 	t.Run("same descriptor, other kind", func(t *testing.T) {
 		reg := prometheus.NewPedanticRegistry()
-		reg.MustRegister(prometheus.NewCounterVec(prometheus.CounterOpts{Name: "controller_workers", Help: "Workers of a running controller; 0 when it does not run."}, []string{"controller"}))
+		reg.MustRegister(prometheus.NewCounterVec(prometheus.CounterOpts{Name: "controller_workers", Help: "Number of workers of the controller, 0 if it is not running."}, []string{"controller"}))
 		if _, err := metrics.New(reg); err == nil || !strings.Contains(err.Error(), `"controller_workers"`) {
 			t.Errorf("New() = %v, want an error, as a counter cannot be a gauge", err)
 		}
@@ -430,7 +430,7 @@ func TestSeriesDoNotGrowWithResults(t *testing.T) {
 	if got, want := series(t, reg), before+3; got != want {
 		t.Errorf("%d series after %d random results, methods and codes, want %d", got, n, want)
 	}
-	want := fmt.Sprintf(`# HELP rest_client_requests_total Requests to an API server, by status code; <error> without an answer.
+	want := fmt.Sprintf(`# HELP rest_client_requests_total Total number of requests to an API server, by status code, or <error> without a response.
 # TYPE rest_client_requests_total counter
 rest_client_requests_total{code="200",host="api",method="GET"} 1
 rest_client_requests_total{code="other",host="api",method="other"} %d
@@ -484,7 +484,7 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 	}
 }
 
-// All Metrics of a registry have one bound together.
+// All calls of New with one registry return the same Metrics, with one bound.
 //
 // Proves M3.
 func TestMetricsOfOneRegistryShareTheBounds(t *testing.T) {
@@ -612,7 +612,7 @@ func TestRequestLabels(t *testing.T) {
 			if resp != wantResp || err != wantErr {
 				t.Errorf("RoundTrip() = %v, %v, want what the next one gave", resp, err)
 			}
-			want := `# HELP rest_client_requests_total Requests to an API server, by status code; <error> without an answer.
+			want := `# HELP rest_client_requests_total Total number of requests to an API server, by status code, or <error> without a response.
 # TYPE rest_client_requests_total counter
 rest_client_requests_total{` + tc.want + "} 1\n"
 			if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "rest_client_requests_total"); err != nil {

@@ -5,8 +5,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// The methods of workqueue.MetricsProvider. A queue calls each of them once,
-// when it is made.
+// The methods of workqueue.MetricsProvider. A new queue calls each of them once.
 
 // NewDepthMetric returns the gauge workqueue_depth of a new queue.
 func (m *Metrics) NewDepthMetric(name string) workqueue.GaugeMetric { return m.fresh(m.depth, name) }
@@ -45,10 +44,9 @@ func (m *Metrics) NewRetriesMetric(name string) workqueue.CounterMetric {
 	return m.retries.WithLabelValues(m.queues.label(name))
 }
 
-// fresh returns a gauge at 0 for a new queue. An earlier queue of that name
-// keeps its own, which is no longer shown: what was left in it must not add to
-// the new one's depth for ever. Queues without a label value of their own share
-// one gauge, which stays.
+// fresh returns a gauge at 0 for a new queue. An earlier queue of that name keeps its own
+// gauge, which is not exported any more, so that its remaining keys do not add to the new
+// queue's depth. The queues that share the value "other" share one gauge, which stays.
 func (m *Metrics) fresh(vec *prometheus.GaugeVec, name string) prometheus.Gauge {
 	label := m.queues.label(name)
 	m.mu.Lock()
@@ -59,10 +57,9 @@ func (m *Metrics) fresh(vec *prometheus.GaugeVec, name string) prometheus.Gauge 
 	return vec.WithLabelValues(label)
 }
 
-// ForgetQueue removes the gauges of a queue that was shut down, which otherwise
-// keep their last values. Its counters stay, as counters must. A queue of that
-// name that is still in use is not shown any more. A name that no queue had, or
-// that is counted under "other", changes nothing.
+// ForgetQueue removes the gauges of a queue that was shut down, which otherwise keep their
+// last values. Its counters stay. If the queue is still in use, its gauges are not exported
+// any more. An unknown name, or one that counts as "other", is ignored.
 func (m *Metrics) ForgetQueue(name string) {
 	name = value(name)
 	if !m.queues.has(name) {

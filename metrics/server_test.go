@@ -48,7 +48,7 @@ func TestRequestsToARealServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := strings.ReplaceAll(`# HELP rest_client_requests_total Requests to an API server, by status code; <error> without an answer.
+	want := strings.ReplaceAll(`# HELP rest_client_requests_total Total number of requests to an API server, by status code, or <error> without a response.
 # TYPE rest_client_requests_total counter
 rest_client_requests_total{code="200",host="HOST",method="GET"} 2
 rest_client_requests_total{code="404",host="HOST",method="DELETE"} 1

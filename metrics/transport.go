@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Transport returns a round tripper that counts the requests it hands to next.
-// It fits rest.Config.Wrap:
+// Transport returns a round tripper that counts the requests and passes them to next. It
+// can be passed to rest.Config.Wrap:
 //
 //	config.Wrap(m.Transport)
 //
-// Requests are passed on untouched. Each attempt counts, those that client-go
-// repeats by itself included. A watch counts when its response begins; its
-// duration is not observed. nil means http.DefaultTransport.
+// It does not change requests. Each attempt counts, also if client-go repeats a request. A
+// watch counts when its response begins; its duration is not observed. nil means
+// http.DefaultTransport.
 func (m *Metrics) Transport(next http.RoundTripper) http.RoundTripper {
 	if next == nil {
 		next = http.DefaultTransport
@@ -33,7 +33,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	took := time.Since(start)
 
 	host, method, code := t.m.host(req), method(req.Method), "<error>"
-	if err == nil && resp != nil { // neither is a mistake of next, which http.Client reports
+	if err == nil && resp != nil { // without both, next is wrong, which http.Client reports
 		code = other
 		if resp.StatusCode >= 100 && resp.StatusCode <= 599 {
 			code = strconv.Itoa(resp.StatusCode)
@@ -46,20 +46,18 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// WrappedRoundTripper lets client-go find the transport below, as it must for
-// exec and port-forward.
+// WrappedRoundTripper returns next, which client-go needs for exec and port-forward.
 func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
-// CloseIdleConnections lets http.Client's method of that name reach the transport
-// below.
+// CloseIdleConnections calls the method of next, for http.Client.CloseIdleConnections.
 func (t *transport) CloseIdleConnections() {
 	if c, ok := t.next.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }
 
-// host is the label of the server. User and password are not in URL.Host, but
-// nothing stops a hand-made URL from having them there.
+// host returns the label of the server. It removes a user and password, which URL.Host
+// has only if the caller put them there.
 func (m *Metrics) host(req *http.Request) string {
 	host := req.URL.Host
 	if i := strings.LastIndexByte(host, '@'); i >= 0 {
@@ -74,15 +72,15 @@ func (m *Metrics) host(req *http.Request) string {
 func method(m string) string {
 	switch m {
 	case "":
-		return http.MethodGet // as net/http reads it
+		return http.MethodGet // as in net/http
 	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodHead, http.MethodOptions:
 		return m
 	}
 	return other
 }
 
-// isWatch looks for the query parameter without parsing the query, and reads its
-// value as the API server does.
+// isWatch finds the query parameter without parsing the query, and interprets its value
+// as the API server does.
 func isWatch(req *http.Request) bool {
 	for parameter := range strings.SplitSeq(req.URL.RawQuery, "&") {
 		if name, value, _ := strings.Cut(parameter, "="); name == "watch" {
