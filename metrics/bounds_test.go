@@ -1,0 +1,177 @@
+package metrics_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/controllerkit/controllerkit/metrics"
+)
+
+// TestSeriesDoNotGrowWithResults proves M3.
+func TestSeriesDoNotGrowWithResults(t *testing.T) {
+	m, reg := newMetrics(t)
+	use(t, m)
+	before := series(t, reg)
+	r := rand.New(rand.NewPCG(1, 2))
+	rt := m.Transport(roundTripper(func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: r.IntN(1000) + 1000, Body: http.NoBody}, nil
+	}))
+	const n = 100_000
+	for range n {
+		s := randomString(r)
+		m.ReconcileStarted("c")
+		m.ReconcileFinished("c", s, time.Second)
+		m.FinalizerStepStarted("example.com/f", "step")
+		m.FinalizerStepEnded("example.com/f", "step", s, time.Second)
+		req := request("GET", "https://api/x")
+		req.Method = "X" + s
+		if _, err := rt.RoundTrip(req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// New are only: requests with code other and method other, their duration, and
+	// steps that failed.
+	if got, want := series(t, reg), before+3; got != want {
+		t.Errorf("%d series after %d random results, methods and codes, want %d", got, n, want)
+	}
+	want := fmt.Sprintf(`# HELP rest_client_requests_total Total number of requests to an API server, by status code, or <error> without a response.
+# TYPE rest_client_requests_total counter
+rest_client_requests_total{code="200",host="api",method="GET"} 1
+rest_client_requests_total{code="other",host="api",method="other"} %d
+`, n)
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "rest_client_requests_total"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSeriesDoNotGrowWithNames proves M3.
+func TestSeriesDoNotGrowWithNames(t *testing.T) {
+	m, reg := newMetrics(t)
+	r := rand.New(rand.NewPCG(3, 4))
+	const n = 20_000
+	for range n {
+		name := randomString(r)
+		m.ReconcileStarted(name)
+		m.ReconcileFinished(name, "success", time.Second)
+		m.LeaderStatus(name, true)
+		m.LeaderTransition(name, time.Second)
+		m.LeaderRenewal(name, time.Second, true)
+		m.FinalizerStepStarted(name, name)
+		m.FinalizerStepEnded(name, name, "done", time.Second)
+		m.FinalizerBlocked(name, name, time.Second)
+		m.FinalizerFinished(name, time.Second)
+		use := m.NewDepthMetric(name)
+		use.Inc()
+		m.NewAddsMetric(name).Inc()
+		req := request("GET", "https://api/x")
+		req.URL.Host = name
+		if _, err := m.Transport(status(200)).RoundTrip(req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, limit := range map[string]int{
+		"controller_reconcile_held_total":            1001,
+		"controller_active_workers":                  1001,
+		"leader_election_master_status":              1001,
+		"controller_leader_renewal_duration_seconds": 1001,
+		"controller_finalizer_steps_running":         1001,
+		"controller_finalizer_step_duration_seconds": 1001,
+		"controller_finalizer_blocked_age_seconds":   1001,
+		"controller_finalizer_duration_seconds":      1001,
+		"workqueue_depth":                            1001,
+		"workqueue_adds_total":                       1001,
+		"rest_client_requests_total":                 102, // 100, other, and none for an empty host
+	} {
+		if got, err := testutil.GatherAndCount(reg, name); err != nil || got > limit || got < limit*9/10 {
+			t.Errorf("%s has %d series (%v) after %d random names, want about %d and not more", name, got, err, n, limit)
+		}
+	}
+}
+
+// All calls of New with one registry return the same Metrics, with one bound.
+//
+// Proves M3.
+func TestMetricsOfOneRegistryShareTheBounds(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	for i := range 30 {
+		m, err := metrics.New(reg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j := range 100 {
+			name := fmt.Sprint(i, "-", j)
+			m.ReconcileStarted(name)
+			m.LeaderStatus(name, true)
+			m.NewDepthMetric(name)
+			m.FinalizerStepStarted(name, "step")
+		}
+	}
+	for _, family := range []string{"controller_active_workers", "leader_election_master_status", "workqueue_depth", "controller_finalizer_steps_running"} {
+		if got, err := testutil.GatherAndCount(reg, family); err != nil || got != 1001 {
+			t.Errorf("%s has %d series, %v; want 1000 and other", family, got, err)
+		}
+	}
+}
+
+// Names of a mebibyte differ only at their end, and names hold what a terminal obeys.
+//
+// Proves M3.
+func TestHostileNames(t *testing.T) {
+	m, reg := newMetrics(t)
+	long := strings.Repeat("é", 1<<19)
+	names := []string{"\x1b[2J\r\nroot", "a\xffb", "a\xfeb", "a\ufffdb", strings.Repeat("x", 128), strings.Repeat("x", 129), long + "a", long + "b"}
+	for _, name := range names {
+		m.ReconcileStarted(name)
+		m.ReconcileFinished(name, "success", time.Second)
+		m.LeaderStatus(name, true)
+		m.FinalizerStepStarted(name, name)
+		m.FinalizerFinished(name, time.Second)
+		m.NewAddsMetric(name).Inc()
+		m.NewDepthMetric(name).Inc()
+		req := request("GET", "https://api/x")
+		req.URL.Host = name
+		if _, err := m.Transport(status(200)).RoundTrip(req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]map[string]bool{}
+	for _, f := range families {
+		for _, series := range f.GetMetric() {
+			for _, label := range series.GetLabel() {
+				v := label.GetValue()
+				if len(v) > 128 || strings.ContainsFunc(v, func(r rune) bool { return !unicode.IsPrint(r) }) {
+					t.Errorf("%s: %s has %d bytes: %.200q", f.GetName(), label.GetName(), len(v), v)
+				}
+				if values[f.GetName()] == nil {
+					values[f.GetName()] = map[string]bool{}
+				}
+				values[f.GetName()][v] = true
+			}
+		}
+	}
+	for _, family := range []string{"controller_active_workers", "leader_election_master_status", "workqueue_depth", "workqueue_adds_total", "controller_finalizer_steps_running", "controller_finalizer_duration_seconds"} {
+		if got := len(values[family]); got != len(names) {
+			t.Errorf("%s has %d names, want one for each of %d", family, got, len(names))
+		}
+	}
+	if !values["controller_active_workers"][names[4]] {
+		t.Error("a name of 128 bytes was changed")
+	}
+	// A queue that is forgotten is found by its whole name.
+	m.ForgetQueue(long + "a")
+	if got, err := testutil.GatherAndCount(reg, "workqueue_depth"); err != nil || got != len(names)-1 {
+		t.Errorf("workqueue_depth has %d series, %v; want %d after ForgetQueue", got, err, len(names)-1)
+	}
+}

@@ -1,0 +1,120 @@
+package metrics_test
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/controllerkit/controllerkit/internal/testserver"
+	"github.com/controllerkit/controllerkit/metrics"
+)
+
+func TestMain(m *testing.M) { testserver.Main(m) }
+
+// The interfaces as the packages reconcile and leader declare them.
+type (
+	reconcileMetrics interface {
+		ReconcileWorkers(controller string, workers int)
+		ReconcileStarted(controller string)
+		ReconcileFinished(controller, result string, d time.Duration)
+		ReconcileHeld(controller string)
+	}
+	leaderMetrics interface {
+		LeaderStatus(name string, leading bool)
+		LeaderTransition(name string, took time.Duration)
+		LeaderRenewal(name string, took time.Duration, slow bool)
+	}
+)
+
+var (
+	_ reconcileMetrics          = (*metrics.Metrics)(nil)
+	_ leaderMetrics             = (*metrics.Metrics)(nil)
+	_ workqueue.MetricsProvider = (*metrics.Metrics)(nil)
+	_ transport.WrapperFunc     = (*metrics.Metrics)(nil).Transport
+	_                           = (*rest.Config).Wrap
+)
+
+func newMetrics(t testing.TB) (*metrics.Metrics, *prometheus.Registry) {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	m, err := metrics.New(reg)
+	if err != nil {
+		t.Fatalf("New() = %v", err)
+	}
+	return m, reg
+}
+
+// use touches every family once.
+func use(t testing.TB, m *metrics.Metrics) {
+	t.Helper()
+	m.ReconcileWorkers("c", 2)
+	m.LeaderStatus("ns/lease", true)
+	m.LeaderTransition("ns/lease", time.Second)
+	m.LeaderRenewal("ns/lease", time.Second, true)
+	m.ConsistencyWaited(time.Second, false)
+	m.FinalizerStepStarted("example.com/f", "step")
+	m.FinalizerStepEnded("example.com/f", "step", "done", time.Second)
+	m.FinalizerBlocked("example.com/f", "step", time.Second)
+	m.FinalizerFinished("example.com/f", time.Second)
+	m.NewDepthMetric("q").Inc()
+	m.NewAddsMetric("q").Inc()
+	m.NewRetriesMetric("q").Inc()
+	m.NewLatencyMetric("q").Observe(1)
+	m.NewWorkDurationMetric("q").Observe(1)
+	m.NewUnfinishedWorkSecondsMetric("q").Set(1)
+	m.NewLongestRunningProcessorSecondsMetric("q").Set(1)
+	if _, err := m.Transport(status(200)).RoundTrip(request("GET", "https://api/x")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func series(t *testing.T, reg *prometheus.Registry) int {
+	t.Helper()
+	n, err := testutil.GatherAndCount(reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// randomString holds bytes that no label may have.
+func randomString(r *rand.Rand) string {
+	b := make([]byte, 1+r.IntN(20))
+	for i := range b {
+		b[i] = byte(r.IntN(256))
+	}
+	return string(b)
+}
+
+type closer struct {
+	roundTripper
+	closed int
+}
+
+func (c *closer) CloseIdleConnections() { c.closed++ }
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func status(code int) roundTripper {
+	return func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: code, Body: http.NoBody}, nil
+	}
+}
+
+func request(method, target string) *http.Request {
+	u, err := url.Parse(target)
+	if err != nil {
+		panic(err)
+	}
+	return &http.Request{Method: method, URL: u}
+}
