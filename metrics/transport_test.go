@@ -7,14 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/transport"
-	"k8s.io/client-go/util/workqueue"
 
-	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/metrics"
 )
 
