@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
-
-	"github.com/controllerkit/controllerkit/metrics"
 )
 
 // TestRequestLabels proves M3, M4.
