@@ -201,6 +201,9 @@ func (r *run) quiet(ctx context.Context) (changed <-chan struct{}, err error) {
 			wait = max(wait, patience-silence)
 		}
 		changed, queues := r.changed, r.queuesLocked()
+		if r.repeatsLocked() {
+			queues = nil
+		}
 		r.mu.Unlock()
 		if wait <= 0 && !busy {
 			running, next := waiting(queues, now)
@@ -224,6 +227,12 @@ func (r *run) quiet(ctx context.Context) (changed <-chan struct{}, err error) {
 			return nil, err
 		}
 	}
+}
+
+// repeatsLocked reports whether the next step has to begin while a call waits to repeat
+// its request: the purpose of CommitThen503. After the last step there is no next one.
+func (r *run) repeatsLocked() bool {
+	return r.plan.has(CommitThen503) && r.ref != nil && len(r.rests) < len(r.ref.rests)-1
 }
 
 // waiting reports whether a key is running, and when the last delayed key becomes ready.

@@ -38,6 +38,8 @@ func TestQuiet(t *testing.T) {
 		{name: "a key runs", with: runs(2400*time.Millisecond, 0), quiet: true, after: 2500 * time.Millisecond},
 		{name: "a key runs and is delayed then", with: runs(2400*time.Millisecond, time.Second), quiet: true, after: 4400 * time.Millisecond},
 		{name: "a key runs for ever", with: runs(time.Hour, 0), quiet: true, after: patience},
+		{name: "a key runs to repeat a request", with: func(r *run) { runs(time.Hour, 0)(r); repeats(r, 2) }, quiet: true, after: time.Second},
+		{name: "a key runs to repeat a request after the last step", with: func(r *run) { runs(2400*time.Millisecond, 0)(r); repeats(r, 1) }, quiet: true, after: 2500 * time.Millisecond},
 		{name: "a queue that tells nothing", with: func(r *run) { r.life[0].addQueueLocked(full{}) }, quiet: true, after: time.Second},
 		{name: "there is no process", with: func(r *run) { r.life = nil }, after: 10 * time.Second},
 	}
@@ -133,6 +135,11 @@ func runs(took, then time.Duration) func(r *run) {
 		time.AfterFunc(took, func() { q.Done(key) })
 		r.life[0].addQueueLocked(q)
 	}
+}
+
+// repeats makes the run one of CommitThen503 with a number of steps.
+func repeats(r *run, steps int) {
+	r.plan, r.ref = plan{{kind: CommitThen503}}, &reference{rests: make([]checkpoint, steps)}
 }
 
 // full is a queue that has a key, and has nothing but Len.
