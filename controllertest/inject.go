@@ -91,6 +91,7 @@ func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 	case CommitThen503:
 		// Long enough for the next step to begin before client-go repeats the request.
 		f.Response, f.Commit = status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, 3), true
+		r.repeated = time.Now().Add(3*time.Second + holdTime)
 	case InternalError:
 		f.Response = status(http.StatusInternalServerError, metav1.StatusReasonInternalError, 0)
 	case Timeout:

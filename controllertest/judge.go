@@ -31,7 +31,7 @@ type reference struct {
 // judge compares a complete run with the reference.
 func (r *run) judge(ref *reference) {
 	for n, have := range r.rests {
-		if !r.comparable(n, ref) {
+		if have.repeats || !r.comparable(n, ref) {
 			continue
 		}
 		if diff := differences(ref.rests[n].state, have.state, ref.masked, n); len(diff) > 0 {
@@ -58,11 +58,10 @@ func (r *run) judge(ref *reference) {
 }
 
 // comparable reports whether the state after a step must be the expected one. If the plan
-// deletes an object, or the next step begins before client-go repeats a request, only
-// the last state is the same.
+// deletes an object, only the last state is the same.
 func (r *run) comparable(n int, ref *reference) bool {
 	last := len(ref.rests) - 1
-	return n == last || n < last && !r.plan.has(UserDelete) && !r.plan.has(CommitThen503)
+	return n == last || n < last && !r.plan.has(UserDelete)
 }
 
 // eventCounts counts creations and deletions by masked object.

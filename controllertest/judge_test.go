@@ -216,14 +216,14 @@ func TestDifferences(t *testing.T) {
 // of the plan has changed the story.
 func TestJudge(t *testing.T) {
 	ref := &reference{
-		rests: []checkpoint{{"one", map[string]any{"a": "1"}}, {"two", map[string]any{"b": "2"}}},
+		rests: []checkpoint{{step: "one", state: map[string]any{"a": "1"}}, {step: "two", state: map[string]any{"b": "2"}}},
 		added: map[string]int{"configmaps/a": 1}, deleted: map[string]int{"configmaps/a": 1},
 	}
 	ev := func(kind watch.EventType, name string) event {
 		o := &unstructured.Unstructured{Object: map[string]any{}}
 		return event{key: objectKey{"configmaps", "ns", name}, kind: kind, object: o}
 	}
-	same := []checkpoint{{"one", map[string]any{"a": "1"}}, {"two", map[string]any{"b": "2"}}}
+	same := []checkpoint{{step: "one", state: map[string]any{"a": "1"}}, {step: "two", state: map[string]any{"b": "2"}}}
 	tests := []struct {
 		name    string
 		plan    plan
@@ -233,9 +233,10 @@ func TestJudge(t *testing.T) {
 	}{
 		{"the same", nil, same, []event{ev(watch.Added, "a"), ev(watch.Modified, "a"), ev(watch.Deleted, "a")}, nil},
 		{"less", nil, same[:1], nil, nil},
-		{"another first state", nil, []checkpoint{{"one", map[string]any{"a": "2"}}, same[1]}, nil, []string{`end state: after step "one" the state differs from that without faults:` + "\n  ~ a: 2, without faults 1"}},
-		{"another first state without the user's object", plan{{kind: UserDelete}}, []checkpoint{{"one", map[string]any{"a": "2"}}, same[1]}, nil, nil},
-		{"another last state without the user's object", plan{{kind: UserDelete}}, []checkpoint{same[0], {"two", map[string]any{}}}, nil, []string{`end state: after step "two" the state differs from that without faults:` + "\n  - b: 2"}},
+		{"another first state", nil, []checkpoint{{step: "one", state: map[string]any{"a": "2"}}, same[1]}, nil, []string{`end state: after step "one" the state differs from that without faults:` + "\n  ~ a: 2, without faults 1"}},
+		{"another first state without the user's object", plan{{kind: UserDelete}}, []checkpoint{{step: "one", state: map[string]any{"a": "2"}}, same[1]}, nil, nil},
+		{"another first state while a request is repeated", nil, []checkpoint{{step: "one", state: map[string]any{"a": "2"}, repeats: true}, same[1]}, nil, nil},
+		{"another last state without the user's object", plan{{kind: UserDelete}}, []checkpoint{same[0], {step: "two", state: map[string]any{}}}, nil, []string{`end state: after step "two" the state differs from that without faults:` + "\n  - b: 2"}},
 		{"created twice", nil, same, []event{ev(watch.Added, "a"), ev(watch.Deleted, "a"), ev(watch.Added, "a")}, []string{"events: configmaps/a was created 2 times, without faults 1 times"}},
 		{"deleted twice", nil, same, []event{ev(watch.Deleted, "a"), ev(watch.Deleted, "a")}, []string{"events: configmaps/a was deleted 2 times, without faults 1 times"}},
 		{"created twice by the plan's user", plan{{kind: UserRecreate}}, same, []event{ev(watch.Added, "a"), ev(watch.Deleted, "a"), ev(watch.Added, "a"), ev(watch.Deleted, "a")}, nil},
@@ -266,7 +267,7 @@ func TestAgree(t *testing.T) {
 			r.trace = append(r.trace, operation{id: id})
 		}
 		for _, s := range states {
-			r.rests = append(r.rests, checkpoint{"step", s})
+			r.rests = append(r.rests, checkpoint{step: "step", state: s})
 		}
 		return r
 	}

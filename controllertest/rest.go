@@ -94,7 +94,7 @@ func (r *run) unexpected(s *State) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := len(r.rests)
-	if r.ref == nil || r.differs || !r.comparable(n, r.ref) {
+	if r.ref == nil || r.differs || r.repeatsLocked() || !r.comparable(n, r.ref) {
 		return nil
 	}
 	if diff := differences(r.ref.rests[n].state, r.normalizeLocked(s), r.ref.masked, n); len(diff) > 0 {
@@ -232,7 +232,7 @@ func (r *run) quiet(ctx context.Context) (changed <-chan struct{}, err error) {
 // repeatsLocked reports whether the next step has to begin while a call waits to repeat
 // its request: the purpose of CommitThen503. After the last step there is no next one.
 func (r *run) repeatsLocked() bool {
-	return r.plan.has(CommitThen503) && r.ref != nil && len(r.rests) < len(r.ref.rests)-1
+	return r.ref != nil && len(r.rests) < len(r.ref.rests)-1 && time.Now().Before(r.repeated)
 }
 
 // waiting reports whether a key is running, and when the last delayed key becomes ready.

@@ -40,6 +40,11 @@ func TestQuiet(t *testing.T) {
 		{name: "a key runs for ever", with: runs(time.Hour, 0), quiet: true, after: patience},
 		{name: "a key runs to repeat a request", with: func(r *run) { runs(time.Hour, 0)(r); repeats(r, 2) }, quiet: true, after: time.Second},
 		{name: "a key runs to repeat a request after the last step", with: func(r *run) { runs(2400*time.Millisecond, 0)(r); repeats(r, 1) }, quiet: true, after: 2500 * time.Millisecond},
+		{name: "a key runs after a request was repeated", with: func(r *run) {
+			r.x.options.QuietPeriod = 4 * time.Second
+			runs(4400*time.Millisecond, 0)(r)
+			repeats(r, 2)
+		}, quiet: true, after: 4500 * time.Millisecond},
 		{name: "a queue that tells nothing", with: func(r *run) { r.life[0].addQueueLocked(full{}) }, quiet: true, after: time.Second},
 		{name: "there is no process", with: func(r *run) { r.life = nil }, after: 10 * time.Second},
 	}
@@ -139,7 +144,7 @@ func runs(took, then time.Duration) func(r *run) {
 
 // repeats makes the run one of CommitThen503 with a number of steps.
 func repeats(r *run, steps int) {
-	r.plan, r.ref = plan{{kind: CommitThen503}}, &reference{rests: make([]checkpoint, steps)}
+	r.repeated, r.ref = time.Now().Add(3*time.Second), &reference{rests: make([]checkpoint, steps)}
 }
 
 // full is a queue that has a key, and has nothing but Len.

@@ -46,6 +46,7 @@ type run struct {
 	lastEvent time.Time // the time of the last event
 	lastFault time.Time // when a step or a fault last began or ended
 	late      lateness  // of the observer, since then
+	repeated  time.Time // when client-go has repeated the request of CommitThen503
 	changed   chan struct{}
 	step      int
 	next      int                       // the next fault of the plan
@@ -90,6 +91,8 @@ type event struct {
 type checkpoint struct {
 	step  string
 	state map[string]any // normalized, flat
+
+	repeats bool // a call waits to repeat its request
 }
 
 // teardown is the last step.
@@ -165,7 +168,7 @@ func (r *run) play(ctx context.Context, n int, name string, do func() error) boo
 			r.findings = append(r.findings, Finding{EndState, fmt.Sprintf("the annotation of the plan's user on %s is lost: a write has removed it", key)})
 		}
 	}
-	r.rests = append(r.rests, checkpoint{name, r.normalizeLocked(state)})
+	r.rests = append(r.rests, checkpoint{step: name, state: r.normalizeLocked(state), repeats: r.repeatsLocked()})
 	if r.x.watched == nil && len(r.plan) == 0 {
 		r.x.watched = map[string]int{} // the first run, without others in parallel
 		for _, i := range r.life {
