@@ -204,6 +204,9 @@ func (i *incarnation) on(op *fault.Op) fault.Fault {
 func (i *incarnation) operateLocked(o operation, signature string) fault.Fault {
 	r := i.run
 	o.id, o.step, o.users = r.countLocked(signature), r.step, r.usersLocked()
+	if signature == r.repeats {
+		r.repeated = time.Time{}
+	}
 	o.watched = slices.Sorted(maps.Keys(i.Watches()))
 	r.trace = append(r.trace, o)
 	r.noteLocked("process %d: %s", i.number, o.id)
@@ -222,6 +225,9 @@ func (i *incarnation) operateLocked(o operation, signature string) fault.Fault {
 		if j.at == o.id {
 			var possible bool
 			if f, possible = i.injectLocked(j); possible {
+				if j.kind == CommitThen503 {
+					r.repeated, r.repeats = time.Now().Add(commitRetry+holdTime), signature
+				}
 				r.noteLocked("FAULT %s", j)
 				r.next++
 				clear(r.counts)

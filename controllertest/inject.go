@@ -41,6 +41,8 @@ const (
 	holdTime  = 400 * time.Millisecond
 	stallTime = 2 * time.Second
 	dripTime  = 600 * time.Millisecond
+
+	commitRetry = 3 * time.Second // the Retry-After of CommitThen503
 )
 
 // injectLocked returns the fault of an operation for an injection of the plan. It reports
@@ -90,8 +92,7 @@ func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 		f.Before = r.silence(time.Second)
 	case CommitThen503:
 		// Long enough for the next step to begin before client-go repeats the request.
-		f.Response, f.Commit = status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, 3), true
-		r.repeated = time.Now().Add(3*time.Second + holdTime)
+		f.Response, f.Commit = status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, int(commitRetry.Seconds())), true
 	case InternalError:
 		f.Response = status(http.StatusInternalServerError, metav1.StatusReasonInternalError, 0)
 	case Timeout:

@@ -46,7 +46,8 @@ type run struct {
 	lastEvent time.Time // the time of the last event
 	lastFault time.Time // when a step or a fault last began or ended
 	late      lateness  // of the observer, since then
-	repeated  time.Time // when client-go has repeated the request of CommitThen503
+	repeated  time.Time // when client-go has repeated the request of CommitThen503, at the latest
+	repeats   string    // the signature of that request
 	changed   chan struct{}
 	step      int
 	next      int                       // the next fault of the plan
