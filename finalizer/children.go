@@ -15,53 +15,52 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// Lister is the one method of a client that reads objects. The typed clients, the
-// dynamic client and the metadata client of client-go have it.
+// Lister is the one method of a client that lists objects. The typed clients, the dynamic
+// client and the metadata client of client-go have it.
 type Lister[L runtime.Object] interface {
 	List(ctx context.Context, opts metav1.ListOptions) (L, error)
 }
 
-// Deleter is the one method of a client that deletes an object. The clients made
-// by client-gen have it. Those of the dynamic and the metadata client take
-// subresources too and need a type around them that leaves these out.
+// Deleter is the one method of a client that deletes an object. Clients made by client-
+// gen have it. The Delete of the dynamic and the metadata client also takes subresources,
+// so they need a small adapter.
 type Deleter interface {
 	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
 }
 
-// Children is a client that [DeleteAll] can use. That of a namespaced resource must
-// be of one namespace.
+// Children is a client for [DeleteAll]. The client of a namespaced resource must be the
+// one of a single namespace.
 type Children[L runtime.Object] interface {
 	Lister[L]
 	Deleter
 }
 
-// Remaining returns the objects that are still there, being deleted or not, out of
-// those that opts selects and mine reports true for. It is how a cleanup proves
-// that something is gone: the API server answers with what is stored at the time
-// of the call, which a cache cannot. An error proves nothing.
+// Remaining returns the selected objects for which mine returns true, whether they are
+// being deleted or not. It reads the current list from the API server, so an empty result
+// without an error proves that the objects are gone. A cache cannot prove that.
 //
-// mine is required, as a selector that is too wide costs other people's objects;
-// that is metav1.IsControlledBy for most. opts needs no Limit; with one, all pages
-// are read. A resourceVersion in opts, which would allow an old answer, Watch and a
-// Continue are refused before any request. The identity needs the verb list.
+// mine is required, because a selector that is too wide selects the objects of others;
+// most callers use metav1.IsControlledBy. Remaining reads all pages, with or without a
+// Limit in opts. If opts has a resourceVersion, Watch or Continue, Remaining fails
+// without a request. The identity needs the verb list.
 func Remaining[L runtime.Object](ctx context.Context, c Lister[L], opts metav1.ListOptions, mine func(metav1.Object) bool) ([]metav1.Object, error) {
 	switch {
 	case kube.IsNil(c):
 		return nil, errors.New("finalizer: the client is nil: pass one of the children's resource")
 	case mine == nil:
-		return nil, errors.New("finalizer: mine is nil: pass a function that tells which objects are this owner's")
+		return nil, errors.New("finalizer: mine is nil: pass a function that reports whether an object belongs to this owner")
 	case opts.ResourceVersion != "" || opts.ResourceVersionMatch != "":
-		return nil, errors.New("finalizer: opts.ResourceVersion is set: leave it empty, an old answer proves no absence")
+		return nil, errors.New("finalizer: opts.ResourceVersion is set: leave it empty, because an old list proves no absence")
 	case opts.Watch:
-		return nil, errors.New("finalizer: opts.Watch is set: leave it false, a watch has no end and proves no absence")
+		return nil, errors.New("finalizer: opts.Watch is set: leave it false, because a watch proves no absence")
 	case opts.Continue != "":
-		return nil, errors.New("finalizer: opts.Continue is set: leave it empty, an answer that starts in the middle proves no absence")
+		return nil, errors.New("finalizer: opts.Continue is set: leave it empty, because a list from the middle proves no absence")
 	}
 	var left []metav1.Object
 	for {
 		list, err := c.List(ctx, opts)
 		if err != nil {
-			return nil, fmt.Errorf("list what remains: %w", err)
+			return nil, fmt.Errorf("list the remaining objects: %w", err)
 		}
 		err = meta.EachListItem(list, func(item runtime.Object) error {
 			child, err := meta.Accessor(item)
@@ -71,11 +70,11 @@ func Remaining[L runtime.Object](ctx context.Context, c Lister[L], opts metav1.L
 			return err
 		})
 		if err != nil {
-			return nil, fmt.Errorf("list what remains: %w", err)
+			return nil, fmt.Errorf("list the remaining objects: %w", err)
 		}
 		page, err := meta.ListAccessor(list)
 		if err != nil {
-			return nil, fmt.Errorf("list what remains: %w", err)
+			return nil, fmt.Errorf("list the remaining objects: %w", err)
 		}
 		if opts.Continue = page.GetContinue(); opts.Continue == "" {
 			return left, nil
@@ -83,16 +82,14 @@ func Remaining[L runtime.Object](ctx context.Context, c Lister[L], opts metav1.L
 	}
 }
 
-// Delete asks for the deletion of child in the version that the caller has seen: it
-// sends the UID and the resourceVersion as preconditions. That the object is gone
-// is success. That it changed, or another one has its name, is a Conflict: read
-// again and decide again. It does nothing, without a request, if child is being
-// deleted already.
+// Delete deletes child in the version that the caller has read: the request has the UID
+// and the resourceVersion as preconditions. If child changed or another object has its
+// name, the error is a Conflict. If child is gone, Delete succeeds. If child is being
+// deleted, it sends no request.
 //
-// That Delete succeeds does not mean that the object is gone; see [Remaining].
-// propagation says what becomes of the objects that child owns, and is required:
-// the default of the API server depends on the resource. The identity needs the
-// verb delete.
+// The object can outlive a successful Delete; see [Remaining]. propagation decides about
+// the objects that child owns and is required, because the API server's default depends
+// on the resource. The identity needs the verb delete.
 func Delete(ctx context.Context, c Deleter, child metav1.Object, propagation metav1.DeletionPropagation) error {
 	switch {
 	case kube.IsNil(c):
@@ -123,17 +120,17 @@ func Delete(ctx context.Context, c Deleter, child metav1.Object, propagation met
 	return nil
 }
 
-// DeleteAll is the step of a [Plan] that deletes children: it calls [Delete] for
-// each object that [Remaining] finds and says done once Remaining finds none, which
-// may be in the same call. Until then its Message tells how many are left. The
-// arguments are those of the two functions.
+// DeleteAll is a [Step] that deletes children: it calls [Delete] for each object of
+// [Remaining], and is done once Remaining returns an empty list, which can be in the same
+// call. Until then its Message has the number of objects that are left. See these
+// functions for the arguments.
 //
-// A child that fails does not keep the others from being deleted; the first errors
-// are joined and the others counted. After half of the time that ctx has, the rest is
-// left to the next call: that more children are left than a Timeout is long enough for
-// is no failure. Whoever creates the children must have stopped when it runs, or what
-// is made after it said done stays; the controller that runs it does so by itself, as
-// an object that is being deleted is not live.
+// If a Delete fails, DeleteAll still deletes the other children. Its error joins the
+// first errors and counts the others. After half of the time of ctx it leaves the rest to
+// the next call, so any number of children fits any Timeout.
+//
+// The creator of the children must have stopped. The controller that runs the plan has,
+// because an object that is being deleted is not live.
 func DeleteAll[L runtime.Object](ctx context.Context, c Children[L], opts metav1.ListOptions, mine func(metav1.Object) bool, propagation metav1.DeletionPropagation) (Progress, error) {
 	if err := checkPropagation(propagation); err != nil {
 		return Progress{}, err
@@ -174,7 +171,7 @@ func DeleteAll[L runtime.Object](ctx context.Context, c Children[L], opts metav1
 	if err := errors.Join(errs...); err != nil {
 		return Progress{}, err
 	}
-	if asked > 0 { // without finalizers they are gone at once
+	if asked > 0 { // objects without finalizers are already gone
 		if left, err = Remaining(ctx, c, opts, mine); err != nil {
 			return Progress{}, err
 		}
@@ -185,7 +182,8 @@ func DeleteAll[L runtime.Object](ctx context.Context, c Children[L], opts metav1
 	return Progress{After: next, Message: leftover(left)}, nil
 }
 
-// leftover says what is left, the same for the same objects.
+// leftover describes the objects that are left. The same objects have the same
+// description.
 func leftover(left []metav1.Object) string {
 	names := make([]string, 0, len(left))
 	for _, child := range left {

@@ -15,38 +15,35 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// ErrDeleting is returned by [Add] for an object that is being deleted and does
-// not carry the finalizer. The API server would refuse it too: it is too late.
+// ErrDeleting is returned by [Add] for an object that is being deleted without the
+// finalizer. The API server rejects such an addition.
 var ErrDeleting = errors.New("finalizer: the object is being deleted")
 
-// Patcher is the one method of a client that this package calls. The typed
-// clients, the dynamic client and the metadata client of client-go have it. The
-// client of a namespaced resource is the one of the object's namespace.
+// Patcher is the one method of a client that this package calls. The typed clients, the
+// dynamic client and the metadata client of client-go have it. The client of a namespaced
+// resource must be the one of the object's namespace.
 type Patcher[T any] interface {
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
 }
 
-// Held is the proof that an object carries a finalizer. Only [Ensure] and [Add]
-// make one, so a function that takes a Held cannot be called before the
-// finalizer is stored. It says nothing about later: use it in the reconcile that
-// received it and do not keep it.
+// Held is the proof that an object carries a finalizer. Only [Ensure] and [Add] make a
+// valid one, so a function that takes a Held cannot be called before the finalizer is
+// stored. The proof does not last: use a Held only in the reconcile that received it.
 //
-// The zero Held proves nothing, and Valid tells it apart.
+// The zero Held is not valid.
 type Held[T metav1.Object] struct {
 	object T
 	name   string     // "" in the zero Held, never in a made one
-	client Patcher[T] // whose answers a Plan believes
+	client Patcher[T] // the client of Ensure or Add
 }
 
-// Object returns the object that carries the finalizer: the server's answer if
-// the finalizer was added just now, otherwise the object given to Ensure or Add.
-// That one may belong to an informer's cache: read it, do not write to it. The
-// zero Held returns the zero T.
+// Object returns the object that carries the finalizer: the API server's response if
+// Ensure or Add just added the finalizer, otherwise their argument. That can belong to an
+// informer's cache, so do not modify it. The zero Held returns the zero T.
 func (h Held[T]) Object() T { return h.object }
 
-// Valid reports whether h comes from [Ensure] or [Add]. It is false for the zero
-// Held. Functions with effects outside the cluster that are called from code they
-// do not know should check it.
+// Valid reports whether h comes from [Ensure] or [Add]. A function with effects outside
+// the cluster should check it if unknown code can call it.
 func (h Held[T]) Valid() bool { return h.name != "" }
 
 // Has reports whether obj carries the finalizer name.
@@ -54,27 +51,32 @@ func Has(obj metav1.Object, name string) bool {
 	return slices.Contains(obj.GetFinalizers(), name)
 }
 
-// Ensure makes sure that work on obj is guarded by the finalizer name, or, once
-// obj is being deleted, that cleanup succeeds before the finalizer goes. The
-// package comment has a table of the cases.
+// Ensure guards the work on obj by the finalizer name. Once obj is being deleted, it runs
+// cleanup and then removes the finalizer.
 //
-// name is a domain, a slash and a word: "example.com/bucket". live reports
-// whether to go on: the object is not being deleted and held is valid. Once it is
-// being deleted, live is false and there is nothing more to do, whether
-// err is nil or not.
+//	object                      Ensure                                  live
+//	live, finalizer missing     adds it                                 true
+//	live, finalizer present     sends no request                        true
+//	deleting, present           runs cleanup, then removes it           false
+//	deleting, missing           sends no request                        false
 //
-// cleanup must be idempotent, and must read what it is about to delete from its
-// source: the object it gets can be an older copy. It gets ctx as it is; bound it
-// there. Ensure neither retries it nor recovers its panics.
+// name is a domain, a slash and a word, such as example.com/bucket. If live is true, held
+// is valid and the caller goes on. If live is false, the reconcile is over, with or
+// without an error.
 //
-// Errors wrap their cause. A Conflict means that obj was stale; a NotFound, that
-// it is gone before the finalizer was stored.
+// cleanup must be idempotent, and must read the things that it deletes from their source,
+// because its object can be an older copy. It gets ctx as it is. Ensure does not retry
+// cleanup and does not recover its panics.
+//
+// Errors wrap their cause. A Conflict means that obj is stale. A NotFound means that obj
+// was gone before the finalizer was stored. Calling again with a newer copy is always
+// right.
 func Ensure[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string, cleanup func(context.Context, Held[T]) error) (held Held[T], live bool, err error) {
 	if err := check(c, obj, name); err != nil {
 		return Held[T]{}, false, err
 	}
 	if cleanup == nil {
-		return Held[T]{}, false, fmt.Errorf("finalizer %s: cleanup is nil: without it nothing can remove the finalizer again", name)
+		return Held[T]{}, false, fmt.Errorf("finalizer %s: cleanup is nil: pass the function that cleans up", name)
 	}
 	if obj.GetDeletionTimestamp() == nil {
 		held, err := Add(ctx, c, obj, name)
@@ -90,12 +92,11 @@ func Ensure[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name stri
 	return Held[T]{}, false, err
 }
 
-// Add stores the finalizer name on obj unless it is there already, which costs no
-// request. It fails with [ErrDeleting] when obj is being deleted without it, and
-// with a Conflict when obj is stale: the object in the server has another
-// finalizer list, is being deleted, or is another object of that name. Read it
-// again and decide again; Add does not do so itself, because a copy too old for
-// its finalizers is too old for the work that follows. obj is not changed.
+// Add stores the finalizer name on obj. If obj carries it, Add sends no request. It
+// returns [ErrDeleting] if obj is being deleted, and a Conflict if obj is stale: the live
+// object has another finalizer list, is being deleted, or has another UID. Add does not
+// retry, because a copy that is too old for its finalizers is too old for the work that
+// follows. It does not modify obj.
 func Add[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string) (Held[T], error) {
 	if err := check(c, obj, name); err != nil {
 		return Held[T]{}, err
@@ -106,31 +107,29 @@ func Add[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string)
 	if obj.GetDeletionTimestamp() != nil {
 		return Held[T]{}, fmt.Errorf("finalizer %s: add: %w", name, ErrDeleting)
 	}
-	answer, err := patch(ctx, c, obj, addition(obj, name))
+	stored, err := patch(ctx, c, obj, addition(obj, name))
 	if err != nil {
 		return Held[T]{}, fmt.Errorf("finalizer %s: add: %w", name, err)
 	}
-	// A mutating webhook can take it out again. Then nothing is guarded.
-	if !Has(answer, name) {
-		return Held[T]{}, fmt.Errorf("finalizer %s: add: the server accepted the patch and answered with an object that does not carry the finalizer; look for an admission webhook", name)
+	// A mutating webhook can remove it again. Then the work is not guarded.
+	if !Has(stored, name) {
+		return Held[T]{}, fmt.Errorf("finalizer %s: add: the API server accepted the patch, but the object does not carry the finalizer: look for an admission webhook", name)
 	}
-	return Held[T]{object: answer, name: name, client: c}, nil
+	return Held[T]{object: stored, name: name, client: c}, nil
 }
 
-// Remove takes the finalizer name off obj, and is for callers that know its
-// cleanup is done; [Ensure] calls it after cleanup. It does nothing, without a
-// request, when obj does not carry the finalizer: pass the newest copy there is.
-// obj is not changed.
+// Remove removes the finalizer name from obj, for callers whose cleanup is done; [Ensure]
+// calls it after cleanup. If obj does not carry the finalizer, Remove sends no request,
+// so pass the newest copy. It does not modify obj.
 //
-// Unlike Add, Remove looks at the live object when obj turns out to be stale: that
-// another controller's finalizer went meanwhile is no reason to repeat a cleanup.
-// It is done if the finalizer is gone or the object is gone or is another one, and
-// tries once more otherwise. So Remove makes at most three requests, and returns a
-// Conflict when the list changed again between the last two.
+// If obj is stale, Remove reads the live object, because another controller's finalizer
+// is no reason to repeat the cleanup. It succeeds if the finalizer or the object is gone,
+// or another object has the name. Otherwise it tries once more, and returns a Conflict if
+// the list changed again. It sends at most three requests.
 //
-// Remove returns the server's answer, or obj if there was nothing to do. It
-// returns the zero T, and no error, if there is no object with that UID any more.
-// The answer to the last removal is peculiar; see the Caveats of the package.
+// Remove returns the API server's response, or obj if it sent no request. If no object
+// with that UID is left, it returns the zero T and no error. See the Caveats of the
+// package for the response to the last removal.
 func Remove[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string) (T, error) {
 	var gone T
 	if err := check(c, obj, name); err != nil {
@@ -139,9 +138,9 @@ func Remove[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name stri
 	if !Has(obj, name) {
 		return obj, nil
 	}
-	answer, err := patch(ctx, c, obj, removal(obj, name))
+	stored, err := patch(ctx, c, obj, removal(obj, name))
 	if kube.IsFailedTest(err) {
-		// Which test failed, the answer does not say.
+		// The response does not name the failed test.
 		var live T
 		live, err = look(ctx, c, obj)
 		switch {
@@ -150,7 +149,7 @@ func Remove[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name stri
 		case err == nil && !Has(live, name):
 			return live, nil
 		case err == nil:
-			answer, err = patch(ctx, c, live, removal(live, name))
+			stored, err = patch(ctx, c, live, removal(live, name))
 		}
 	}
 	switch {
@@ -159,10 +158,10 @@ func Remove[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name stri
 	case err != nil:
 		return gone, fmt.Errorf("finalizer %s: remove: %w", name, err)
 	}
-	return answer, nil
+	return stored, nil
 }
 
-// check refuses what can only be a mistake in the program, before any request.
+// check rejects mistakes of the program before any request.
 func check(client any, obj metav1.Object, name string) error {
 	if !strings.Contains(name, "/") || len(validation.IsQualifiedName(name)) > 0 {
 		return fmt.Errorf("finalizer %q: not a finalizer name: use a domain, a slash and a word, such as example.com/bucket", name)
@@ -185,7 +184,7 @@ const (
 	finalizersPath = "/metadata/finalizers"
 )
 
-// addition appends name to the list of obj if the live list is still that one.
+// addition appends name to the list of obj if the live list is still the same.
 func addition(obj metav1.Object, name string) []kube.Operation {
 	tests := []kube.Operation{
 		kube.TestUID(obj),
@@ -202,10 +201,10 @@ func addition(obj metav1.Object, name string) []kube.Operation {
 	return append(tests, kube.Operation{Op: "add", Path: finalizersPath + "/-", Value: name})
 }
 
-// removal takes name, which obj carries, out of the list if the live list is still that
-// of obj. Behind that test an index is safe, and so is a whole list. The API server
-// stores a name as often as somebody asks it to, but a patch of 10,000 operations is
-// refused: so a name that is there more than once goes with the list.
+// removal removes name, which obj carries, from the list if the live list is still that
+// of obj. That test makes an index safe, and also a whole list. The API server stores a
+// name repeatedly if a client asks for it, and rejects a patch of 10,000 operations. So a
+// repeated name is removed by a new list.
 func removal(obj metav1.Object, name string) []kube.Operation {
 	operations := []kube.Operation{kube.TestUID(obj), testList(obj)}
 	list := obj.GetFinalizers()
@@ -225,11 +224,9 @@ func testList(obj metav1.Object) kube.Operation {
 	return kube.Test(finalizersPath, nil)
 }
 
-// look returns the live object of the UID of obj. It is a patch that only tests
-// the UID, and fails for that reason alone. So it is a read, of what is stored and
-// not of a cache, for identities that have no verb but patch. It is a dry run:
-// admission may change the object at every update, and then each look would be a
-// write, whose event brings the next look at once.
+// look returns the live object with the UID of obj. It sends a patch that only tests the
+// UID. That is a consistent read for an identity that has only the verb patch. It is a
+// dry run, because admission could otherwise turn each look into a write.
 func look[T metav1.Object](ctx context.Context, c Patcher[T], obj T) (T, error) {
 	return patch(ctx, c, obj, []kube.Operation{kube.TestUID(obj)}, metav1.DryRunAll)
 }
@@ -239,8 +236,8 @@ func patch[T metav1.Object](ctx context.Context, c Patcher[T], obj T, operations
 	return patched, notServed(err, obj.GetName())
 }
 
-// notServed says more about a 404 that is not about the object. The client of all
-// namespaces gets one for each object that is in a namespace.
+// notServed explains a 404 that does not name the object. The client of all namespaces
+// gets one for each namespaced object.
 func notServed(err error, name string) error {
 	if !apierrors.IsNotFound(err) || kube.IsGone(err, name) {
 		return err

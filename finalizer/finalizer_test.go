@@ -194,7 +194,7 @@ func TestErrors(t *testing.T) {
 			},
 		},
 		{
-			name: "look of a plan without an answer", text: []string{name, "cleanup", "look", "neither an object nor an error"},
+			name: "look of a plan without an answer", text: []string{name, "cleanup", "live object", "neither an object nor an error"},
 			call: func() error {
 				p := plan{Client: &answering{}, Steps: []step{{Name: "a", Run: says(done, nil)}}}
 				_, _, err := finalizer.Ensure(t.Context(), &answering{}, object("a", true, name), name, p.Run)

@@ -17,107 +17,101 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// A Plan is a cleanup of several steps. Its method Run is the cleanup that
-// [Ensure] takes. A Plan holds no state: it may be used for many objects at once,
-// and a crash at any point costs nothing but asking its steps again.
+// Plan is a cleanup of several steps. Its method Run is a cleanup for [Ensure]. A Plan
+// has no state: several objects can use it at once, and a crash costs only another pass.
 //
-// The order of the steps is the order in which they stand: each is asked once the
-// one before it is done. After and AtOnce of a Step loosen that, so that what
-// needs not wait does not. Steps are called one after the other, never at once.
+// The steps run one after the other in their order, each once the step before it is done.
+// After and AtOnce of a Step change that.
 type Plan[T metav1.Object] struct {
-	// Client is the one that Ensure gets: that of the object's namespace. Run looks at
-	// the object itself before the first step, with a patch that changes nothing, so
-	// that no step works from a stale copy. Required.
+	// Client is the client that Ensure gets, for the object's namespace. Run reads the
+	// live object with it before the first step, so that no step works from a stale copy.
+	// Required.
 	Client Patcher[T]
 
-	// Steps are what has to be done, at least one.
+	// Steps has at least one step. Required.
 	Steps []Step[T]
 
-	// GaveUp is called before a step with a GiveUpAfter counts as done although it
-	// is not; cause is what it said last. It is the place to record an Event, as
-	// something is left behind that nobody will clean up. An error of it keeps the
-	// step blocking, so nothing is given up silently. A later pass over the same
-	// object calls it again. ctx ends after the Timeout of the step. Required with a
+	// GaveUp is called before a step whose GiveUpAfter has passed counts as done; cause
+	// is the step's last error or message. Record an Event, because the step's leftovers
+	// remain for good. If GaveUp fails, the step keeps blocking. A later pass over the
+	// same object calls it again. ctx ends after the Timeout of the step. Required with a
 	// GiveUpAfter.
 	GaveUp func(ctx context.Context, held Held[T], step string, cause error) error
 
-	// Metrics observes the steps. nil means none.
+	// Metrics observes the steps. Nil disables metrics.
 	Metrics Metrics
 }
 
-// A Step is one part of a cleanup.
+// Step is one part of a cleanup.
 type Step[T metav1.Object] struct {
-	// Name stands in errors, conditions and metrics. Required, unique in its Plan.
+	// Name identifies the step in errors, conditions and metrics. Required, and unique in
+	// its Plan.
 	Name string
 
-	// Run does this part or finds it done. It is called in every pass of the plan,
-	// after crashes and after it was done before, so it must be idempotent and cheap
-	// when there is nothing to do: nothing but the world itself remembers what was
-	// done. held has the object as the API server has it now. ctx ends after Timeout;
-	// a Run that does not heed it is waited for. Panics pass through. Required.
+	// Run performs this part or finds it done. Every pass calls it, also after it was
+	// done, so it must be idempotent and cheap in that case. held has the API server's
+	// current object. ctx ends after Timeout, and Run must return then. Panics pass
+	// through. Required.
 	//
-	// What it says counts only if the error is nil; otherwise the step failed. A
-	// claim that something is gone needs a read of its source, not of a cache:
-	// [Remaining] is that for objects.
+	// If the error is not nil, the step failed and its Progress is ignored. A claim that
+	// an object is gone needs a read of its source, such as [Remaining], and not of a
+	// cache. Find the objects to delete by the UID of the object, not by its name alone.
 	Run func(ctx context.Context, held Held[T]) (Progress, error)
 
-	// After names the steps that must be done before, all of which stand earlier in
-	// the plan. nil means the step before this one.
+	// After names the steps that must be done before, all of which come earlier in the
+	// plan. Nil means the step before this one.
 	After []string
 
-	// AtOnce is for a step that waits for no other; After must be nil then. false
-	// means that After holds.
+	// AtOnce makes the step wait for no other. After must be nil then. False means that
+	// After applies.
 	AtOnce bool
 
-	// Timeout bounds one call of Run. So do nine tenths of the time that the context
-	// of the pass has left, or a step that hangs would leave none to the others and to
-	// what follows. 0 means 1 minute.
+	// Timeout bounds one call of Run. A call also gets at most nine tenths of the time
+	// that the pass has left, so that a step that hangs leaves some to the others. The
+	// Timeouts of all steps should fit into that of the reconcile. 0 means 1min.
 	Timeout time.Duration
 
-	// BaseDelay and MaxDelay bound the time until a step that failed, or waits
-	// without saying how long, is asked again: half of the time since the deletion
-	// was asked for, within these, and up to a fifth longer. That grows by half with
-	// each try, and a restart of the process does not set it back. After a Conflict it
-	// is BaseDelay, however old the deletion is. 0 means 1 second and 1 minute.
+	// BaseDelay and MaxDelay bound the delay of a step that failed, or waits without an
+	// After. The delay is half of the object's time in deletion, plus up to a fifth, so
+	// it grows with each try and survives restarts. After a Conflict it is BaseDelay. 0
+	// means 1s and 1min.
 	BaseDelay, MaxDelay time.Duration
 
-	// GiveUpAfter is how long after the deletion was asked for the step counts as
-	// done although it is not, once it was asked a last time. What it should have
-	// cleaned up stays. A pass that has less than half of the Timeout for it does not
-	// give it up. 0 means never.
+	// GiveUpAfter is the time in deletion after which the step counts as done although it
+	// is not, after one last try. Its leftovers remain. A try counts only with at least
+	// half of the Timeout. 0 means never.
 	GiveUpAfter time.Duration
 }
 
-// Progress is what a step says that did not fail. The zero value says that it is
-// not done.
+// Progress is the result of a step that did not fail. The zero Progress means that the
+// step is not done.
 type Progress struct {
-	// Done says that nothing is left to do; the other fields do not matter then.
+	// Done reports that the step is done. The other fields are ignored then.
 	Done bool
 
-	// After is when to ask again. 0 means what the BaseDelay of the step says. An
-	// event that brings the object sooner is welcome.
+	// After is the delay until the next try. Events can bring the object earlier. 0 means
+	// the delay of the step's BaseDelay.
 	After time.Duration
 
-	// Message says what the step waits for, such as "3 volumes left". It gets into
-	// the condition, so it should not change when nothing does. "" means nothing
-	// to say.
+	// Message describes the reason for waiting, such as "3 volumes left". It becomes a
+	// part of the condition, so it should change only with the reason. It can be empty.
 	Message string
 }
 
-// Metrics observes a [Plan]. finalizer is the finalizer's name, step that of the
-// step; there are no names of objects. Its methods are called by Run, in its
-// goroutine, and by several of them when objects are worked on at once.
+// Metrics observes a [Plan]. finalizer and step are names; metrics never have the names
+// of objects. Run calls the methods in its goroutine, and for several objects at once.
 type Metrics interface {
 	// FinalizerStepStarted is called before each call of a step.
 	FinalizerStepStarted(finalizer, step string)
-	// FinalizerStepEnded is called after it with one of the results done, waiting,
-	// failed, timed_out and gave_up, and the time that the call took. A panic counts as failed.
+	// FinalizerStepEnded is called after each call of a step. result is done, waiting,
+	// failed, timed_out or gave_up, and took the duration of the call. A panic counts as
+	// failed.
 	FinalizerStepEnded(finalizer, step, result string, took time.Duration)
-	// FinalizerBlocked is called at the end of a pass for each step that blocks it.
-	// age is the time since the deletion was asked for, which survives restarts.
+	// FinalizerBlocked is called at the end of a pass for each step that blocks it. age
+	// is the object's time in deletion.
 	FinalizerBlocked(finalizer, step string, age time.Duration)
-	// FinalizerFinished is called when all steps are done: once for an object, unless
-	// the removal of the finalizer then fails and the plan runs again.
+	// FinalizerFinished is called when all steps are done. If the removal of the
+	// finalizer then fails, a later pass calls it again.
 	FinalizerFinished(finalizer string, age time.Duration)
 }
 
@@ -130,14 +124,12 @@ const (
 	resultGaveUp   = "gave_up"
 )
 
-// Run asks the steps of the plan in their order, and returns nil once all of them
-// have said in this one pass that they are done. Otherwise it returns a
-// [*BlockedError], unless the plan or held is not valid or the look at the object
-// fails; those errors say so.
+// Run runs the steps of the plan in their order, and returns nil once all of them were
+// done in this pass. Otherwise it returns a [*BlockedError]. If the plan or held is not
+// valid, or the live object cannot be read, it returns another error.
 //
-// It asks none of them, and returns nil, if the API server has no object with that
-// UID any more, or one without the finalizer: the cleanup of that object is over.
-// It refuses an object that is not being deleted.
+// If the object is gone or replaced, or does not carry the finalizer, Run returns nil and
+// runs no step. If the object is not being deleted, it returns an error.
 func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 	if err := p.Validate(); err != nil {
 		return err
@@ -148,8 +140,8 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 	live, err := look(ctx, p.Client, held.object)
 	missing := func() bool { return kube.IsGone(err, held.object.GetName()) || kube.IsFailedTest(err) }
 	if missing() {
-		// That is what a client of another namespace or resource says too, and Ensure
-		// would remove the finalizer with its own.
+		// A client of another namespace or resource gets the same response. Ensure has its
+		// own client and would remove the finalizer.
 		if live, err = look(ctx, held.client, held.object); err == nil {
 			return fmt.Errorf("finalizer: Plan.Client does not find object %q, and the client of Ensure does: set it to that one, of the object's resource and namespace", live.GetName())
 		}
@@ -158,7 +150,7 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 	case missing() || err == nil && !Has(live, held.name):
 		return nil
 	case err != nil:
-		return fmt.Errorf("look at the object: %w", err)
+		return fmt.Errorf("read the live object: %w", err)
 	case live.GetDeletionTimestamp() == nil:
 		return fmt.Errorf("object %q is not being deleted: a plan runs only as the cleanup of one that is", live.GetName())
 	}
@@ -180,7 +172,7 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 			done[step.Name] = true
 		}
 	}
-	// Whatever was not asked waits, at the end of its chain, for a step that was.
+	// A step that did not run waits, directly or not, for a step that did.
 	age := since(blocked.Since)
 	if len(blocked.Steps) == 0 {
 		if p.Metrics != nil {
@@ -196,7 +188,7 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 	return blocked
 }
 
-// ready reports whether the steps that the i-th one waits for are done.
+// ready reports whether the steps before the i-th one are done.
 func (p Plan[T]) ready(i int, done map[string]bool) bool {
 	step := p.Steps[i]
 	switch {
@@ -208,9 +200,9 @@ func (p Plan[T]) ready(i int, done map[string]bool) bool {
 	return !slices.ContainsFunc(step.After, func(name string) bool { return !done[name] })
 }
 
-// ask calls a step and returns nil if it is done, or counts as such.
+// ask runs a step. It returns nil if the step is done or was given up.
 func (p Plan[T]) ask(ctx context.Context, step Step[T], held Held[T], deleted time.Time) *BlockedStep {
-	result := resultFailed // a panic leaves it at that
+	result := resultFailed // also after a panic
 	var took time.Duration
 	if p.Metrics != nil {
 		p.Metrics.FinalizerStepStarted(held.name, step.Name)
@@ -234,8 +226,8 @@ func (p Plan[T]) ask(ctx context.Context, step Step[T], held Held[T], deleted ti
 	case err != nil && late:
 		result = resultTimedOut
 		after := own.String()
-		if timeout < own { // which differs from pass to pass, and a condition must not
-			after = "most of what the pass had left"
+		if timeout < own { // it differs between passes, and the condition must not
+			after = "most of the time that the pass had left"
 		}
 		b = &BlockedStep{Name: step.Name, Err: fmt.Errorf("timed out after %s: %w", after, err), TimedOut: true}
 	case err != nil:
@@ -247,13 +239,13 @@ func (p Plan[T]) ask(ctx context.Context, step Step[T], held Held[T], deleted ti
 		result = resultWaiting
 	}
 	age := since(deleted)
-	// A step that a stop interrupts, or that others left too little time, had no fair
-	// last try.
+	// A step had no fair last try if the process stopped, or if other steps left it too
+	// little time.
 	if fair := ctx.Err() == nil && timeout >= own/2; fair && step.GiveUpAfter > 0 && age >= step.GiveUpAfter {
 		result = resultFailed
-		told, cancel := context.WithTimeout(ctx, own)
+		bounded, cancel := context.WithTimeout(ctx, own)
 		defer cancel()
-		err := p.GaveUp(told, held, step.Name, b.cause())
+		err := p.GaveUp(bounded, held, step.Name, b.cause())
 		if err == nil {
 			result = resultGaveUp
 			return nil
@@ -271,25 +263,23 @@ func (p Plan[T]) ask(ctx context.Context, step Step[T], held Held[T], deleted ti
 
 func (s Step[T]) base() time.Duration { return cmp.Or(s.BaseDelay, time.Second) }
 
-// delay is the time until the step is asked again if it does not say it itself.
-// It comes from the age of the deletion and not from a count of tries, which
-// would have to be kept somewhere.
+// delay returns the time until the next try of a step without an After. It depends on the
+// time in deletion and not on a number of tries, which would have to be stored.
 func (s Step[T]) delay(age time.Duration, err error) time.Duration {
 	d := s.base()
-	if !apierrors.IsConflict(err) { // that one is over as soon as it is read again
+	if !apierrors.IsConflict(err) { // a conflict is over after the next read
 		d = max(d, min(age/2, cmp.Or(s.MaxDelay, max(d, time.Minute))))
 	}
-	// The objects of one namespace are deleted at one time.
+	// Jitter: the objects of a namespace are deleted at the same time.
 	return d + min(rand.N(d/5+1), math.MaxInt64-d)
 }
 
-// since is the age of a deletion. Its timestamp is the server's, and that of a
-// pod lies in the future by the grace period.
+// since returns the time in deletion. The timestamp is the API server's, and that of a
+// Pod is in the future by its grace period.
 func since(deleted time.Time) time.Duration { return max(0, time.Since(deleted)) }
 
-// Validate reports what is wrong with the plan, all of which is a mistake in the
-// program. Run does it too, but that is when the first object is deleted; call it
-// at start.
+// Validate returns an error if the plan is not valid. Run calls it for each object, so
+// call it at start too.
 func (p Plan[T]) Validate() error {
 	switch {
 	case kube.IsNil(p.Client):
@@ -303,7 +293,7 @@ func (p Plan[T]) Validate() error {
 		at := fmt.Sprintf("finalizer: Plan.Steps[%d]", i)
 		switch earlier := p.Steps[:i]; {
 		case s.Name == "":
-			return fmt.Errorf("%s.Name is empty: set it, errors name the step", at)
+			return fmt.Errorf("%s.Name is empty: set it, because errors name the step", at)
 		case s.Run == nil:
 			return fmt.Errorf("%s.Run is nil: set it to the function of step %s", at, s.Name)
 		case has(earlier, s.Name):
@@ -317,7 +307,7 @@ func (p Plan[T]) Validate() error {
 		case s.MaxDelay > 0 && s.MaxDelay < s.base():
 			return fmt.Errorf("%s.MaxDelay is %v, shorter than its BaseDelay of %v", at, s.MaxDelay, s.base())
 		case s.GiveUpAfter > 0 && p.GaveUp == nil:
-			return fmt.Errorf("finalizer: Plan.GaveUp is nil, and step %s has a GiveUpAfter: set it, to tell what is left behind", s.Name)
+			return fmt.Errorf("finalizer: Plan.GaveUp is nil, and step %s has a GiveUpAfter: set it to report the leftovers", s.Name)
 		default:
 			for _, name := range s.After {
 				if !has(earlier, name) {
@@ -333,9 +323,8 @@ func has[T metav1.Object](steps []Step[T], name string) bool {
 	return slices.ContainsFunc(steps, func(s Step[T]) bool { return s.Name == name })
 }
 
-// A BlockedError says that a [Plan] is not through, and by what. Find it with
-// errors.As in what [Ensure] returns. To wait is no failure: Err tells, and After
-// is when to come again, either way. With package reconcile of this module:
+// BlockedError reports the steps that block a [Plan]. [Ensure] returns it in its error.
+// If all steps wait, none has failed, and Err is nil:
 //
 //	_, live, err := finalizer.Ensure(ctx, client, obj, name, plan.Run)
 //	if blocked, ok := errors.AsType[*finalizer.BlockedError](err); ok {
@@ -343,34 +332,34 @@ func has[T metav1.Object](steps []Step[T], name string) bool {
 //		return reconcile.Result{RequeueAfter: blocked.After}, blocked.Err
 //	}
 //
-// A loop written by hand calls the queue's AddAfter with After. Returned as it is
-// to code that does not know it, a BlockedError is an error like others.
+// A hand-written loop passes After to the queue's AddAfter. To a caller that does not
+// know it, a BlockedError is a failure.
 type BlockedError struct {
-	// Steps are those that were asked and are not done, in the order of the plan.
-	// There is at least one.
+	// Steps has the steps that ran and are not done, at least one, in the order of the
+	// plan.
 	Steps []BlockedStep
 
-	// Since is when the deletion was asked for, by the API server's clock.
+	// Since is the object's deletionTimestamp.
 	Since time.Time
 
-	// After is when to ask again: the shortest of all steps.
+	// After is the delay until the next pass, the shortest of all steps.
 	After time.Duration
 
-	// Err joins the errors of the steps that failed, each with the name of finalizer
-	// and step. nil means that none did, and all of them wait.
+	// Err joins the errors of the failed steps, with the names of finalizer and step. Nil
+	// means that all steps wait.
 	Err error
 }
 
-// A BlockedStep is a step that is not done.
+// BlockedStep is a step that is not done.
 type BlockedStep struct {
-	Name     string        // of the step
-	Message  string        // of its Progress; "" next to an Err
-	Err      error         // what Run returned; nil means that it waits
-	TimedOut bool          // whether Err comes from the step's own Timeout
-	After    time.Duration // when to ask again
+	Name     string        // of the Step
+	Message  string        // of its Progress; "" with an Err
+	Err      error         // the error of Run; nil means that the step waits
+	TimedOut bool          // whether the step's own Timeout ended the call
+	After    time.Duration // the delay until the next try
 }
 
-// cause says as an error why the step is not done.
+// cause returns the reason for which the step is not done.
 func (b *BlockedStep) cause() error {
 	if b.Err != nil {
 		return b.Err
@@ -388,7 +377,7 @@ func (e *BlockedError) add(finalizer string, b BlockedStep) {
 	}
 }
 
-// Error names every step that blocks and what it says.
+// Error names every step that blocks, with its reason.
 func (e *BlockedError) Error() string {
 	var text []string
 	for _, b := range e.Steps {
@@ -400,14 +389,13 @@ func (e *BlockedError) Error() string {
 // Unwrap returns Err.
 func (e *BlockedError) Unwrap() error { return e.Err }
 
-// Condition returns a condition of type Terminating for whoever writes the
-// object's status. Its status is True. Its reason is StepWaiting, StepFailed or
-// StepTimedOut, whichever is worst; its message names each step that blocks and
-// what it says; its lastTransitionTime is when the deletion was asked for, so it
-// tells for how long. generation is that of the object.
+// Condition returns a condition of type Terminating for the object's status. Its status
+// is True. Its reason is the worst of StepWaiting, StepFailed and StepTimedOut. Its
+// message has the reason of each step that blocks. Its lastTransitionTime is the
+// deletionTimestamp. generation is that of the object.
 //
-// It is the same as long as nothing changes, errors with changing texts aside, so
-// writing it when it differs is no loop.
+// The condition changes only with the reasons, so writing it when it differs is not a
+// loop. Keep request ids and durations out of errors.
 func (e *BlockedError) Condition(generation int64) metav1.Condition {
 	reason := "StepWaiting"
 	for _, b := range e.Steps {

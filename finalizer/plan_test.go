@@ -552,7 +552,7 @@ func TestPlanTimeout(t *testing.T) {
 				}
 				after := tt.took.String()
 				if tt.took < time.Minute && tt.step.Timeout == 0 {
-					after = "most of what the pass had left" // the same in each pass, as the condition
+					after = "most of the time that the pass had left" // the same in each pass, as the condition
 				}
 				if tt.timeout && !strings.Contains(err.Error(), "step slow: timed out after "+after+": ") {
 					t.Errorf("error %q does not name the step and the time", err)
