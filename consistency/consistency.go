@@ -72,7 +72,7 @@ type Metrics interface {
 }
 
 // Store records the writes that a controller makes for each key until its cache shows
-// them. A key is that of a reconciled object, and its UID is the object's. All methods
+// them. A key names a reconciled object, and its UID is that object's. All methods
 // are safe for concurrent use. Use New.
 type Store struct {
 	recheckEvery, maxWait, ambiguousWait time.Duration // see Config
@@ -135,8 +135,8 @@ func (s *Store) AddInformer(resource schema.GroupResource, informer cache.Shared
 
 // Handler returns a handler that wakes waiting keys. Add it to each informer whose store
 // is in Config.Stores. Without it only RecheckInterval wakes them. An event costs a lock
-// and a check of the keys that it can affect: those that wait for a version that their
-// store has reached, and those that wait for a deletion or after a conflict.
+// and a check of the keys that it can affect: keys whose awaited version
+// the store has reached, and keys that wait for a deletion or after a conflict.
 func (s *Store) Handler() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { s.wakeReady() },
@@ -165,7 +165,7 @@ func (s *Store) WroteAt(key types.NamespacedName, uid types.UID, resource schema
 //
 // If the cache has never shown the object, because another client just created it, the
 // object can appear later. To exclude that, pass the version at which it was read to
-// WroteAt. An empty objectUID is ignored. The meaning of uid is that of WroteAt.
+// WroteAt. An empty objectUID is ignored. See WroteAt for uid.
 //
 // The store must have GetByKey, with namespace/name as the key, as every informer's
 // store has. Without it the key is not ready, and EnsureReady returns an error.
@@ -179,10 +179,10 @@ func (s *Store) Deleted(key types.NamespacedName, uid types.UID, resource schema
 // a conflict. The key is ready when the resource's store holds the object at a newer
 // version, or no longer holds it. Ready holds the key back for at most MaxWait.
 //
-// If rv is not a resource version, the write carried none: Ready does not hold the key
+// If rv is not a resource version, the write had no precondition: Ready does not hold the key
 // back, and LiveRead is true in its next run. The same is true if the store has no
 // GetByKey, or has reached rv and never held the object. A transport from Wrap calls
-// Refused by itself. The meaning of uid is that of WroteAt.
+// Refused by itself. See WroteAt for uid.
 func (s *Store) Refused(key types.NamespacedName, uid types.UID, resource schema.GroupResource, object types.NamespacedName, rv string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,7 +231,7 @@ func (s *Store) Ambiguous(key types.NamespacedName) []schema.GroupResource {
 // RefusedRV is set.
 type StaleError struct {
 	GroupResource schema.GroupResource
-	ReadRV        string    // the store's version, "" if unknown; with RefusedRV that of the cached object
+	ReadRV        string    // the store's version, "" if unknown; with RefusedRV the cached object's
 	WroteRV       string    // the version that the store must reach
 	DeletedUID    types.UID // the object that the store must no longer hold
 	RefusedRV     string    // the cached RefusedObject must be newer than this version

@@ -19,9 +19,8 @@
 // # How it works
 //
 // A write is visible once the informer's store has reached the resource version in its
-// response, a deletion once the store no longer holds the UID. A lost response and a
-// filtered informer would delay that for a long time, so MaxWait and AmbiguousWait bound
-// the wait. Then the key runs, and LiveRead is true.
+// response, a deletion once the store no longer holds the UID. MaxWait and AmbiguousWait
+// bound the wait. Then the key runs, and LiveRead is true.
 //
 // # Guarantees
 //
@@ -49,8 +48,8 @@
 //     context of its own Begin.
 //   - C12: If a 5xx response to a recorded write has Retry-After, client-go does not
 //     repeat the write.
-//   - C13: An event checks only keys whose version is reached and keys that wait for no
-//     version.
+//   - C13: An event checks only keys whose version is reached and keys that wait for
+//     another reason.
 //   - C14: If the API server's object differs from the cached one, ConfirmLive returns
 //     ErrGone, ErrReplaced or ErrChanged, and takes no other 404 for ErrGone.
 //   - C15: If a restore of etcd lowers a store's version, no key waits for an earlier
@@ -65,6 +64,5 @@
 //   - Several informers of a resource need one store with the lowest of their versions.
 //   - A store without versions is never ready: a transform removed them, or client-go's
 //     AtomicFIFO feature is off.
-//   - After a restore of etcd, an update whose version is below that of a store that has not
-//     listed again counts as visible.
+//   - After a restore of etcd, an update counts as visible until the informer lists again.
 package consistency

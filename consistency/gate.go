@@ -43,7 +43,7 @@ func (s *Store) Begin(ctx context.Context, key types.NamespacedName) context.Con
 }
 
 // Ready reports whether the key may run. It is true if the cache shows all records of
-// the key, and none became ambiguous in the last AmbiguousWait. It is also true if
+// the key, and no record became ambiguous in the last AmbiguousWait. It is also true if
 // MaxWait has passed since the last record, and then LiveRead is true in the run.
 //
 // If Ready returns false, it calls wake exactly once when the key may run: from an
@@ -114,13 +114,13 @@ func (e *waitError) Unwrap() []error { return e.errs }
 // waiter is a call of Ready or Wait that waits for a key.
 type waiter struct {
 	wake     func()
-	gate     bool // a call of Ready, which has bounds; Wait has none
+	gate     bool // a call of Ready, which has bounds; Wait is unbounded
 	since    time.Time
 	timedOut bool // a bound ended the wait
 }
 
 // mayGoLocked reports whether the wait is over. If not, it returns what the key lacks
-// and the time of the next bound, which is zero if there is none.
+// and the time of the next bound, which is zero if it is unbounded.
 func (s *Store) mayGoLocked(key types.NamespacedName, w *waiter, now time.Time) (ok bool, lag StaleError, next time.Time) {
 	lag, verdict := s.lagLocked(key)
 	rec := s.records[key]

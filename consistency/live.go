@@ -31,7 +31,7 @@ var (
 // ConfirmLive reads the object from the API server and returns it if it is the cached
 // one, in the cached version. Call it before a destructive act, such as a deletion, that
 // was decided from a cache: the cache can be minutes old, and after a restart even
-// older than before. It costs one GET that the API server answers from etcd.
+// older than before. It costs one GET, which the API server reads from etcd.
 //
 // A difference is an error that wraps [ErrGone] and the API's NotFound, [ErrReplaced]
 // or [ErrChanged]. Most callers return it, and decide again when the cache has caught
@@ -43,7 +43,7 @@ var (
 // and resource version of live as the Preconditions of a deletion; an update carries
 // both.
 //
-// A 404 that does not name the object, such as that of a resource that is not served,
+// A 404 that does not name the object, such as a proxy's,
 // is not ErrGone. An object looks gone to a client of another namespace. If cached has
 // no name, UID or resource version, ConfirmLive sends no request and its error has a
 // method Terminal() bool that returns true. cached is not changed.

@@ -96,7 +96,7 @@ type objectRef struct {
 
 // refusal has the preconditions of a write that ended in a conflict.
 type refusal struct {
-	uid     types.UID // "" if the write carried none
+	uid     types.UID // "" if absent
 	rv      string
 	shown   bool // the store held the object after the conflict
 	history int  // of the store at that time
@@ -307,7 +307,7 @@ func (s *Store) absentLocked(object objectRef, uid types.UID) (read string, _ ve
 }
 
 // seen reports whether the store, which has reached version, shows a newer object than
-// the conflict, and returns the version of its copy, "" if it has none.
+// the conflict, and returns the version of its copy, "" if absent.
 func (r *refusal) seen(store objects, name, version string) (read string, _ bool) {
 	item, exists, err := store.GetByKey(name)
 	if err != nil {

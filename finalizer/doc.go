@@ -28,8 +28,8 @@
 //
 //   - F1: If a [Held] is valid, the API server or the caller provided an object with the
 //     finalizer.
-//   - F2: If a copy is stale or controllers interleave, the other finalizers stay as they
-//     are.
+//   - F2: If a copy is stale or controllers interleave, the other finalizers stay
+//     unchanged.
 //   - F3: If an object is being deleted, no finalizer is added to it, however stale the
 //     copy.
 //   - F4: If another object has taken the name, it is not changed.
@@ -38,8 +38,8 @@
 //     keep their class.
 //   - F7: If the object or its finalizer is gone, or another object has the name, Remove
 //     succeeds.
-//   - F8: If a pass succeeds, every step was done or given up in it. A step runs only
-//     after those that it waits for.
+//   - F8: If a pass succeeds, every step was done or given up in it, in the declared
+//     order.
 //   - F9: If an object is gone, replaced, without the finalizer or not being deleted, a
 //     [Plan] runs no step.
 //   - F10: If the process dies before or after any write, the next one reaches the same
@@ -55,8 +55,8 @@
 //     sent.
 //   - F16: If the identity has the verb patch, everything works except [Remaining] (list)
 //     and [Delete] (delete).
-//   - F17: If a step waits, the loop counts no failure and retries after the time that the
-//     step requested.
+//   - F17: If a step waits, the loop counts no failure and retries after the requested
+//     time.
 //   - F18: If a [Plan] or Remove reads the live object, it writes nothing.
 //
 // # Caveats

@@ -201,8 +201,8 @@ func addition(obj metav1.Object, name string) []kube.Operation {
 	return append(tests, kube.Operation{Op: "add", Path: finalizersPath + "/-", Value: name})
 }
 
-// removal removes name, which obj carries, from the list if the live list is still that
-// of obj. That test makes an index safe, and also a whole list. The API server stores a
+// removal removes name, which obj carries, from the list if the live list is still
+// obj's. That test makes an index safe, and also a whole list. The API server stores a
 // name repeatedly if a client asks for it, and rejects a patch of 10,000 operations. So a
 // repeated name is removed by a new list.
 func removal(obj metav1.Object, name string) []kube.Operation {

@@ -274,8 +274,8 @@ func (s Step[T]) delay(age time.Duration, err error) time.Duration {
 	return d + min(rand.N(d/5+1), math.MaxInt64-d)
 }
 
-// since returns the time in deletion. The timestamp is the API server's, and that of a
-// Pod is in the future by its grace period.
+// since returns the time in deletion. The timestamp is the API server's, and a Pod's
+// is in the future by its grace period.
 func since(deleted time.Time) time.Duration { return max(0, time.Since(deleted)) }
 
 // Validate returns an error if the plan is not valid. Run calls it for each object, so
@@ -392,7 +392,7 @@ func (e *BlockedError) Unwrap() error { return e.Err }
 // Condition returns a condition of type Terminating for the object's status. Its status
 // is True. Its reason is the worst of StepWaiting, StepFailed and StepTimedOut. Its
 // message has the reason of each step that blocks. Its lastTransitionTime is the
-// deletionTimestamp. generation is that of the object.
+// deletionTimestamp. generation is the object's metadata.generation.
 //
 // The condition changes only with the reasons, so writing it when it differs is not a
 // loop. Keep request ids and durations out of errors.

@@ -16,43 +16,42 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// Applier is the one method of a client that [Apply] calls. Typed clients of kinds
-// with a status have it; C is a pointer to an apply configuration. The method of the
-// dynamic client has the name as a parameter of its own: with a type that takes it
-// from the configuration, T and C are *unstructured.Unstructured.
+// Applier is the one method of a client that [Apply] calls. Typed clients of kinds with a
+// status have it; C is a pointer to an apply configuration. The ApplyStatus of the
+// dynamic client also takes the name, so it needs a small adapter; then T and C are
+// *unstructured.Unstructured.
 type Applier[T, C any] interface {
 	ApplyStatus(ctx context.Context, config C, opts metav1.ApplyOptions) (T, error)
 }
 
-// Apply makes set the conditions that fieldManager owns, by server-side apply, for
-// controllers that share the conditions of one object. It sends these conditions
-// and nothing else: those of others stay, those that fieldManager owned and that set
-// does not have any more go, and those of set are written whoever wrote them before.
-// It returns the server's answer, or live itself, the same pointer, when there was
-// nothing to write.
+// Apply makes set the conditions that fieldManager owns, by server-side apply. It is for
+// controllers that share the conditions of an object. It sends only these conditions. The
+// conditions of other managers stay. A condition that fieldManager owned and set omits is
+// removed. A condition of set is written even if another manager owns it. Apply returns
+// the API server's response, or live itself, the same pointer, if it sent no request.
 //
-// The schema must have the conditions as a map by type, which [CheckDefinition] tells:
-// in any other list the server replaces those of others.
+// In the schema the conditions must be a map by type, which [CheckDefinition] checks. In
+// any other list the API server replaces the conditions of other managers.
 //
-// A type belongs to one manager. What two have written can be changed, but not given
-// up: the server keeps the part of the other one, and answers Invalid if that is no
-// condition. Remove such a condition with [Update], which takes it from all.
+// A type belongs to one manager. If two managers have written a condition, either can
+// change it, but not remove it: the API server keeps the other manager's fields, and
+// returns Invalid if they are not a complete condition. [Update] removes such a condition
+// from all managers.
 //
-// live is the object as the caller knows it, with name, uid, resourceVersion and
-// managedFields; T has status.conditions of type []metav1.Condition. The conditions
-// are for live's generation and follow the rules of [Set]. config is a new
-// configuration of the same name with nothing in it, such as
-// policyac.PodDisruptionBudget(name, namespace); Apply fills a copy.
+// live is the object as the caller read it, with name, uid, resourceVersion and
+// managedFields. Its status.conditions must be of type []metav1.Condition. The conditions
+// are for live's generation and follow the rules of [Set]. config is a new, empty
+// configuration of the same name, such as policyac.PodDisruptionBudget(name, namespace);
+// Apply fills a copy of it.
 //
-// fieldManager is one name for the conditions of one controller, the same in every
-// release and replica, at most 128 bytes, and not one that it uses to apply other
-// fields of the status: an apply gives up what it does not send.
+// fieldManager names the conditions of one controller, in every release and replica, with
+// at most 128 bytes. Do not use it to apply other fields of the status, because an apply
+// removes the fields that it omits.
 //
-// The apply carries the uid and resourceVersion of live. Without them a stale copy
-// could take back a newer generation or a transition time, so a write of anybody
-// else in between is a Conflict, as with [Update]: reconcile again from a newer
-// copy. A cache that drops managedFields costs a request for each call, and so does a
-// fake clientset, which does not say in them what an apply was for.
+// Apply requires the uid and resourceVersion of live, because a stale copy could restore
+// an older generation or transition time. So any other write in between is a Conflict:
+// reconcile again from a newer copy. Without managedFields, which some caches drop and
+// fake clientsets do not maintain, each call sends a request.
 func Apply[T metav1.Object, C any](ctx context.Context, fieldManager string, c Applier[T, C], live T, config C, set ...metav1.Condition) (T, error) {
 	var none T
 	if fieldManager == "" {
@@ -90,15 +89,15 @@ func Apply[T metav1.Object, C any](ctx context.Context, fieldManager string, c A
 	if err != nil {
 		return none, err
 	}
-	answer, err := c.ApplyStatus(ctx, full, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+	stored, err := c.ApplyStatus(ctx, full, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
 	if err != nil {
 		return none, fmt.Errorf("status: apply as %q: %w", fieldManager, err)
 	}
-	return answer, nil
+	return stored, nil
 }
 
-// owns reports whether the fields that the manager applied to the status of live
-// are those of the conditions, no more and no less.
+// owns reports whether the manager applied exactly the fields of the conditions to the
+// status of live.
 func owns(live metav1.Object, manager string, apiVersion any, conditions []metav1.Condition) bool {
 	for _, entry := range live.GetManagedFields() {
 		if entry.Manager != manager || entry.Operation != metav1.ManagedFieldsOperationApply || entry.Subresource != "status" {
@@ -117,11 +116,11 @@ func owns(live metav1.Object, manager string, apiVersion any, conditions []metav
 		return entry.APIVersion == apiVersion && json.Unmarshal(entry.FieldsV1.GetRawBytes(), &got) == nil &&
 			reflect.DeepEqual(got, set{"f:status": set{"f:conditions": want}})
 	}
-	// Without any entry nothing is known about who owns what.
+	// Without any entry the owners are unknown.
 	return len(conditions) == 0 && len(live.GetManagedFields()) > 0
 }
 
-// envelope returns what config is in JSON, with the guard of live.
+// envelope returns config in JSON with the guard of live.
 func envelope(config any, live metav1.Object) (map[string]any, error) {
 	if kube.IsNil(config) || reflect.TypeOf(config).Kind() != reflect.Pointer {
 		return nil, fmt.Errorf("status: config is %T(%v): give the pointer that the generated constructor returns", config, config)
@@ -150,7 +149,7 @@ func envelope(config any, live metav1.Object) (map[string]any, error) {
 			return nil, fmt.Errorf("status: config has %s: Apply sends conditions alone", name)
 		}
 	}
-	// The server stores labels and finalizers that come with the status of built-in kinds.
+	// The API server stores the labels and finalizers of built-in kinds with their status.
 	for name, value := range metadata {
 		if name != "name" && name != "namespace" && value != nil {
 			return nil, fmt.Errorf("status: config has metadata.%s: Apply sends conditions alone", name)
@@ -160,7 +159,7 @@ func envelope(config any, live metav1.Object) (map[string]any, error) {
 	return body, nil
 }
 
-// fill returns a configuration of config's type with that content and the
+// fill returns a configuration of config's type with the given content and the
 // conditions.
 func fill[C any](config C, body map[string]any, conditions []metav1.Condition) (C, error) {
 	var none C

@@ -13,47 +13,45 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// Reasons of the conditions that [Summary] makes when it has no part's reason to
-// give. Otherwise it gives the reason of the part that decided.
+// The reasons of the conditions that [Summary] makes if no part's reason fits.
 const (
 	ReasonAllTrue     = "AllTrue"     // every part is True
-	ReasonNotReported = "NotReported" // a part is missing, or has no reason
+	ReasonNotReported = "NotReported" // a part is missing, or its reason is empty
 	ReasonOutdated    = "Outdated"    // a part describes an older generation
 )
 
-// True returns a condition with status True for [Set], which fills in the rest.
+// True returns a condition with status True for [Set], which sets the other fields.
 func True(conditionType, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: conditionType, Status: metav1.ConditionTrue, Reason: reason, Message: message}
 }
 
-// False returns a condition with status False for [Set], which fills in the rest.
+// False returns a condition with status False for [Set], which sets the other fields.
 func False(conditionType, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: conditionType, Status: metav1.ConditionFalse, Reason: reason, Message: message}
 }
 
-// Unknown returns a condition with status Unknown for [Set], which fills in the rest.
+// Unknown returns a condition with status Unknown for [Set], which sets the other fields.
 func Unknown(conditionType, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: conditionType, Status: metav1.ConditionUnknown, Reason: reason, Message: message}
 }
 
-// Set puts each of set into conditions: in the place of the one with its type, or
-// at the end. generation is the metadata.generation of the object that the result
-// was computed from; it becomes observedGeneration (0 for kinds without one). Where
-// the list has a type more than once, the others go: some read the first, some all.
+// Set puts each condition of set into conditions, in the place of the one with its type
+// or at the end. generation is the metadata.generation of the object from which the
+// result was computed. It becomes observedGeneration; use 0 for kinds without a
+// generation. If the list repeats a given type, Set removes the repetitions, because
+// clients read different ones.
 //
-// lastTransitionTime is now, in whole seconds, for a new condition and for one
-// whose status changed, and stays what it is otherwise. ObservedGeneration and
-// LastTransitionTime of the given conditions are not used. A message that the
-// API would not store as it is, is stored as near as possible: too long, it is
-// cut; not UTF-8, it is made so. Errors end up in messages, and the report of a
-// failure must not fail for its text.
+// lastTransitionTime becomes the current time, in whole seconds, if the condition is new
+// or its status changed, and stays otherwise. Set ignores ObservedGeneration and
+// LastTransitionTime of set. It cuts a message that is too long and replaces invalid
+// UTF-8, because messages contain errors, and the report of an error must not fail for
+// its text.
 //
-// Set fails, and changes nothing, if a type, status or reason is not valid (a
-// reason is a CamelCase word of the program, never a sentence), if set names a
-// type twice, or if generation is older than what conditions already show: then
-// obj is a stale copy, or was restored with an old status, which the restore
-// should leave out. Set replaces the slice and never writes to the elements of
-// the old one.
+// Set fails and leaves conditions unchanged in these cases. A type, status or reason is not valid; a
+// reason is a CamelCase word. set repeats a type. generation is older than a stored
+// observedGeneration: then obj is stale, or was restored with its old status.
+//
+// Set replaces the slice and does not modify the elements of the old one.
 func Set(conditions *[]metav1.Condition, generation int64, set ...metav1.Condition) error {
 	if conditions == nil {
 		return errors.New("status: conditions is nil: pass the address of the conditions of the object")
@@ -93,14 +91,13 @@ func Set(conditions *[]metav1.Condition, generation int64, set ...metav1.Conditi
 	return nil
 }
 
-// Summary returns the condition conditionType, such as Ready, made out of parts,
-// the types of other conditions. It is False if one of the parts is, Unknown if
-// one is Unknown, missing or not about generation, and True if all are True. A
-// part in which True is bad news, such as Degraded, does not fit in. Without parts
-// Summary is Unknown.
+// Summary returns a condition of the type conditionType, such as Ready, made from parts,
+// the types of other conditions. It is False if a part is False. Otherwise it is Unknown
+// if a part is Unknown, missing or not about generation, or there are no parts. Otherwise
+// it is True. A part for which True is bad, such as Degraded, does not fit.
 //
-// The reason is that of the first part that decided; the message names every
-// part that is not True. Set the parts first, then what Summary makes of them.
+// The reason comes from the first part that decided. The message names every part that is
+// not True. Set the parts first, then the result of Summary.
 func Summary(conditions []metav1.Condition, generation int64, conditionType string, parts ...string) metav1.Condition {
 	if len(parts) == 0 {
 		return Unknown(conditionType, ReasonNotReported, "no parts")

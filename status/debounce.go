@@ -7,24 +7,24 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Debounce keeps a blip from flipping a condition: it returns next, or else the
-// condition of its type in conditions as it is, and how long from now to look again.
-// It is kept until parts, which are the types of the conditions that next is made
-// of, have given next's status for d.
+// Debounce delays a flip of a condition. It returns next, or the present condition of its
+// type and the time after which to call again. It returns the present condition until
+// parts, the types of the conditions from which next is made, have had next's status for
+// d.
 //
-// The parts are set first, without delay. Their transition times in conditions are
-// the only memory: they are stored with the object, so the wait goes on where it was
-// after a restart or a change of the leader, and Debounce itself is a pure function.
-// A part has lasted since its transition; next, if True, since the last one of all
-// parts, otherwise since the first one of those that have its status. As stored
-// times are whole seconds, the wait is between d and a second more. now is the time
-// of the clock that set them. What goes round between parts, or between False and
-// Unknown, lasts nowhere: while it does that faster than d, the condition stays.
+// Set the parts first, without a delay. Their transition times in conditions are the only
+// memory. They are stored with the object, so a restart or a new leader does not reset
+// the wait. now is the time of the clock that set them. Stored times are whole seconds,
+// so the wait is between d and a second more.
 //
-// Debounce returns next and 0, that is, it keeps nothing back, if d is not positive;
-// if next's status is no other than the present one or there is none; if the present
-// one is not about generation, because what a new spec brings is no blip; and if no
-// part of generation accounts for next.
+// If next is True, the wait begins with the last transition of all parts. Otherwise it
+// begins with the first transition of the parts that have next's status. Debounce does
+// not see parts that flip in turn, or between False and Unknown, faster than d: the
+// condition stays.
+//
+// Debounce returns next and 0 in these cases: d is not positive; the present condition is
+// missing, has next's status, or is not about generation, because the effects of a new
+// spec are not delayed; no part of generation has next's status.
 func Debounce(conditions []metav1.Condition, generation int64, next metav1.Condition, d time.Duration, now time.Time, parts ...string) (metav1.Condition, time.Duration) {
 	present := meta.FindStatusCondition(conditions, next.Type)
 	if d <= 0 || present == nil || present.Status == next.Status || present.ObservedGeneration != generation {

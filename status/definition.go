@@ -14,42 +14,31 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// ErrDefinition is wrapped by the error of [CheckDefinition] when the definition was
-// read and a status of its kind cannot be kept right.
+// ErrDefinition is wrapped by the error of [CheckDefinition] if the definition was read
+// and a status of its kind cannot be kept right.
 var ErrDefinition = errors.New("status: the custom resource definition is unfit")
 
-// Getter is the one method of a client that [CheckDefinition] calls: that of the
-// dynamic client for customresourcedefinitions.apiextensions.k8s.io/v1.
+// Getter is the one method of a client that [CheckDefinition] calls: that of the dynamic
+// client for customresourcedefinitions.apiextensions.k8s.io/v1.
 type Getter interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions, subresources ...string) (*unstructured.Unstructured, error)
 }
 
-// CheckDefinition reads the definition of a custom resource and reports, by name,
-// what makes writing its status go wrong in silence or late. Call it at start; a
-// program should not go on after an [ErrDefinition], which lists:
+// CheckDefinition reads the definition of a custom resource and names its defects that
+// silently break a status. Call it at start and stop the program if the error is an
+// [ErrDefinition], which lists:
 //
 //   - The version is not served.
-//   - There is no status subresource. The forms of this package get NotFound, and
-//     other writes change the status along with the spec.
-//   - The schema has no status, or conditions without a field that each condition
-//     has. The API server drops what the schema does not have, so the same status
-//     is written again with every reconcile. Without a conversion webhook it also
-//     drops what the version that is stored lacks.
-//   - The schema lets a field of a condition have a value that metav1.Condition has
-//     not, such as an empty lastTransitionTime, for want of its type or of the format
-//     date-time. One such value, of anybody who may write a status, ends every typed
-//     read of the kind, lists included.
-//   - The conditions are not a map by type (x-kubernetes-list-type: map and
-//     x-kubernetes-list-map-keys: [type]). Then each [Apply] replaces the conditions
-//     of the others.
+//   - The status subresource is missing. This package gets NotFound, and other writes change the status together with the spec.
+//   - The schema has no status, or lacks a field of a condition. The API server drops unknown fields, so each reconcile writes the same status again. Without a conversion webhook it also drops the fields that the stored version lacks.
+//   - The conditions are not a map by type (x-kubernetes-list-type: map and x-kubernetes-list-map-keys: [type]). Then each [Apply] replaces the conditions of other managers.
+//   - The schema accepts values that metav1.Condition cannot hold, such as an empty lastTransitionTime, because a field lacks its type or the format date-time. One such value from any writer breaks every typed read and list of the kind.
 //
-// A schema without conditions is taken for that of a kind that has none; where it keeps
-// unknown fields, conditions are kept too, but are no map. CheckDefinition needs the verb get on
-// customresourcedefinitions in the group apiextensions.k8s.io, which only a
-// ClusterRole gives, and which can be limited to the name, such as
-// widgets.example.com. Without it the error is a Forbidden, which says nothing about
-// the definition: a program may log that and go on. For a kind that is not installed
-// as a custom resource it is a NotFound.
+// A kind without conditions in its schema has only the first two defects. CheckDefinition
+// needs the verb get on customresourcedefinitions in the group apiextensions.k8s.io,
+// which only a ClusterRole grants; it can be limited to the name, such as
+// widgets.example.com. Without that verb the error is a Forbidden: log it and go on. If
+// the kind is not a custom resource, it is a NotFound.
 func CheckDefinition(ctx context.Context, c Getter, resource schema.GroupVersionResource) error {
 	if resource.Group == "" || resource.Version == "" || resource.Resource == "" {
 		return fmt.Errorf("status: resource %q of group %q in version %q: name all three", resource.Resource, resource.Group, resource.Version)
@@ -74,7 +63,7 @@ func CheckDefinition(ctx context.Context, c Getter, resource schema.GroupVersion
 	return errors.Join(found...)
 }
 
-// defects returns what is wrong with a version of a definition.
+// defects returns the defects of a version of a definition.
 func defects(definition map[string]any, version string) []string {
 	var v, stored map[string]any
 	versions, _, _ := unstructured.NestedSlice(definition, "spec", "versions")
@@ -92,17 +81,17 @@ func defects(definition map[string]any, version string) []string {
 	}
 	var found []string
 	if _, ok, _ := unstructured.NestedMap(v, "subresources", "status"); !ok {
-		found = append(found, "there is no status subresource: add subresources: {status: {}}")
+		found = append(found, "the status subresource is missing: add subresources: {status: {}}")
 	}
 	lost, conditions := dropped(v, false)
 	if conditions == nil {
 		return append(found, lost...)
 	}
 	if conditions["x-kubernetes-list-type"] != "map" || !reflect.DeepEqual(conditions["x-kubernetes-list-map-keys"], []any{"type"}) {
-		found = append(found, "status.conditions is no map by type: add x-kubernetes-list-type: map and x-kubernetes-list-map-keys: [type]")
+		found = append(found, "status.conditions is not a map by type: add x-kubernetes-list-type: map and x-kubernetes-list-map-keys: [type]")
 	}
 	found = append(found, lost...)
-	// What a webhook makes of a version cannot be known.
+	// The conversion of a webhook is unknown.
 	if strategy, _, _ := unstructured.NestedString(definition, "spec", "conversion", "strategy"); stored != nil && stored["name"] != version && strategy != "Webhook" {
 		lost, _ := dropped(stored, true)
 		for _, defect := range lost {
@@ -112,8 +101,8 @@ func defects(definition map[string]any, version string) []string {
 	return found
 }
 
-// dropped returns what the server drops of the status of a version, and the schema
-// of its conditions, nil if there is none; used says that there are conditions.
+// dropped returns the defects of a version's status, and the schema of its conditions,
+// nil if it has none. used means that the objects have conditions.
 func dropped(version map[string]any, used bool) (found []string, conditions map[string]any) {
 	root, _, _ := unstructured.NestedMap(version, "schema", "openAPIV3Schema")
 	status, ok := property(root, "status")
@@ -143,7 +132,7 @@ func dropped(version map[string]any, used bool) (found []string, conditions map[
 		case !ok && !keepsUnknown(items):
 			found = append(found, fmt.Sprintf("status.conditions has no field %s, so that it is dropped: add it", field.name))
 		case want != field.want:
-			found = append(found, fmt.Sprintf("status.conditions takes values of %s that no client can read: add %s", field.name, field.want))
+			found = append(found, fmt.Sprintf("status.conditions accepts values of %s that clients cannot read: add %s", field.name, field.want))
 		}
 	}
 	return found, conditions

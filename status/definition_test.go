@@ -88,25 +88,25 @@ func TestCheckDefinition(t *testing.T) {
 		{name: "fit"},
 		{name: "other version", change: []func(map[string]any){set("spec versions", "name", "v2")}, want: []string{"not served"}},
 		{name: "not served", change: []func(map[string]any){set("spec versions", "served", false)}, want: []string{"not served"}},
-		{name: "no subresources", change: []func(map[string]any){set("spec versions", "subresources", nil)}, want: []string{"no status subresource"}},
-		{name: "another subresource", change: []func(map[string]any){set("spec versions", "subresources", map[string]any{"scale": map[string]any{}})}, want: []string{"no status subresource"}},
-		{name: "no list type", change: []func(map[string]any){set(conditionsPath, "x-kubernetes-list-type", nil)}, want: []string{"no map by type"}},
-		{name: "atomic", change: []func(map[string]any){set(conditionsPath, "x-kubernetes-list-type", "atomic"), set(conditionsPath, "x-kubernetes-list-map-keys", nil)}, want: []string{"no map by type"}},
-		{name: "no keys", change: []func(map[string]any){set(conditionsPath, "x-kubernetes-list-map-keys", nil)}, want: []string{"no map by type"}},
-		{name: "other keys", change: []func(map[string]any){set(conditionsPath, "x-kubernetes-list-map-keys", []any{"type", "status"})}, want: []string{"no map by type"}},
+		{name: "no subresources", change: []func(map[string]any){set("spec versions", "subresources", nil)}, want: []string{"status subresource is missing"}},
+		{name: "another subresource", change: []func(map[string]any){set("spec versions", "subresources", map[string]any{"scale": map[string]any{}})}, want: []string{"status subresource is missing"}},
+		{name: "no list type", change: []func(map[string]any){set(conditionsPath, "x-kubernetes-list-type", nil)}, want: []string{"not a map by type"}},
+		{name: "atomic", change: []func(map[string]any){set(conditionsPath, "x-kubernetes-list-type", "atomic"), set(conditionsPath, "x-kubernetes-list-map-keys", nil)}, want: []string{"not a map by type"}},
+		{name: "no keys", change: []func(map[string]any){set(conditionsPath, "x-kubernetes-list-map-keys", nil)}, want: []string{"not a map by type"}},
+		{name: "other keys", change: []func(map[string]any){set(conditionsPath, "x-kubernetes-list-map-keys", []any{"type", "status"})}, want: []string{"not a map by type"}},
 		{name: "no observedGeneration", change: []func(map[string]any){set(conditionsPath+" items properties", "observedGeneration", nil)}, want: []string{"no field observedGeneration"}},
-		{name: "unknown fields in conditions", change: []func(map[string]any){set(conditionsPath+" items properties", "observedGeneration", nil), set(conditionsPath+" items", "x-kubernetes-preserve-unknown-fields", true)}, want: []string{"takes values of observedGeneration that no client can read: add type: integer"}},
-		{name: "any text for a time", change: []func(map[string]any){set(conditionsPath+" items properties lastTransitionTime", "format", nil)}, want: []string{"takes values of lastTransitionTime that no client can read: add type: string and format: date-time"}},
-		{name: "another format for a time", change: []func(map[string]any){set(conditionsPath+" items properties lastTransitionTime", "format", "date")}, want: []string{"takes values of lastTransitionTime"}},
-		{name: "a number or text", change: []func(map[string]any){set(conditionsPath+" items properties observedGeneration", "type", nil), set(conditionsPath+" items properties observedGeneration", "x-kubernetes-int-or-string", true)}, want: []string{"takes values of observedGeneration"}},
-		{name: "any reason", change: []func(map[string]any){set(conditionsPath+" items properties reason", "type", nil), set(conditionsPath+" items properties reason", "x-kubernetes-preserve-unknown-fields", true)}, want: []string{"takes values of reason"}},
+		{name: "unknown fields in conditions", change: []func(map[string]any){set(conditionsPath+" items properties", "observedGeneration", nil), set(conditionsPath+" items", "x-kubernetes-preserve-unknown-fields", true)}, want: []string{"accepts values of observedGeneration that clients cannot read: add type: integer"}},
+		{name: "any text for a time", change: []func(map[string]any){set(conditionsPath+" items properties lastTransitionTime", "format", nil)}, want: []string{"accepts values of lastTransitionTime that clients cannot read: add type: string and format: date-time"}},
+		{name: "another format for a time", change: []func(map[string]any){set(conditionsPath+" items properties lastTransitionTime", "format", "date")}, want: []string{"accepts values of lastTransitionTime"}},
+		{name: "a number or text", change: []func(map[string]any){set(conditionsPath+" items properties observedGeneration", "type", nil), set(conditionsPath+" items properties observedGeneration", "x-kubernetes-int-or-string", true)}, want: []string{"accepts values of observedGeneration"}},
+		{name: "any reason", change: []func(map[string]any){set(conditionsPath+" items properties reason", "type", nil), set(conditionsPath+" items properties reason", "x-kubernetes-preserve-unknown-fields", true)}, want: []string{"accepts values of reason"}},
 		{name: "stored with any text for a time", change: []func(map[string]any){stored(func(v map[string]any) {
 			delete(at(v, "schema", "openAPIV3Schema", "properties", "status", "properties", "conditions", "items", "properties", "lastTransitionTime"), "format")
-		})}, want: []string{"it is stored as version v0: status.conditions takes values of lastTransitionTime"}},
+		})}, want: []string{"it is stored as version v0: status.conditions accepts values of lastTransitionTime"}},
 		{name: "no conditions", change: []func(map[string]any){set(statusPath+" properties", "conditions", nil)}},
 		{name: "no status", change: []func(map[string]any){set("spec versions schema openAPIV3Schema properties", "status", nil)}, want: []string{"has no status"}},
 		{name: "no schema of anything", change: []func(map[string]any){set("spec versions schema openAPIV3Schema", "properties", nil), set("spec versions schema openAPIV3Schema", "x-kubernetes-preserve-unknown-fields", true)}},
-		{name: "all", change: []func(map[string]any){set("spec versions", "subresources", nil), set(conditionsPath, "x-kubernetes-list-type", nil), set(conditionsPath+" items properties", "reason", nil)}, want: []string{"no status subresource", "no map by type", "no field reason"}},
+		{name: "all", change: []func(map[string]any){set("spec versions", "subresources", nil), set(conditionsPath, "x-kubernetes-list-type", nil), set(conditionsPath+" items properties", "reason", nil)}, want: []string{"status subresource is missing", "not a map by type", "no field reason"}},
 		{name: "another is stored", change: []func(map[string]any){stored(nil)}},
 		{name: "stored without a field", change: []func(map[string]any){stored(func(v map[string]any) {
 			delete(at(v, "schema", "openAPIV3Schema", "properties", "status", "properties", "conditions", "items", "properties"), "observedGeneration")
@@ -182,7 +182,7 @@ func TestServerCheckDefinition(t *testing.T) {
 	}{
 		{group: "fit.status.controllerkit.dev"},
 		{
-			group: "atomic.status.controllerkit.dev", want: "status.conditions is no map by type",
+			group: "atomic.status.controllerkit.dev", want: "status.conditions is not a map by type",
 			break_: func(version map[string]any) {
 				c := at(version, "schema", "openAPIV3Schema", "properties", "status", "properties", "conditions")
 				delete(c, "x-kubernetes-list-type")
@@ -201,7 +201,7 @@ func TestServerCheckDefinition(t *testing.T) {
 			},
 		},
 		{
-			group: "bare.status.controllerkit.dev", want: "there is no status subresource",
+			group: "bare.status.controllerkit.dev", want: "the status subresource is missing",
 			break_: func(version map[string]any) { delete(version, "subresources") },
 			then: func(c dynamic.ResourceInterface, obj, blank *unstructured.Unstructured) {
 				_, err := status.Apply(t.Context(), "a", applier{c}, obj, blank, status.True("A", "Fine", ""))
@@ -325,5 +325,5 @@ func ExampleCheckDefinition() {
 		fmt.Println("not checked:", err)
 	}
 	// Output:
-	// status: the custom resource definition is unfit: widgets.example.com version v1: there is no status subresource: add subresources: {status: {}}
+	// status: the custom resource definition is unfit: widgets.example.com version v1: the status subresource is missing: add subresources: {status: {}}
 }

@@ -34,9 +34,9 @@
 //     request.
 //   - S5: If Set changes a condition's status, it sets lastTransitionTime, in whole
 //     seconds, and at no other time.
-//   - S6: If a result is older than the stored observedGeneration, Set fails and changes
-//     nothing.
-//   - S7: If a given condition is invalid, Set changes nothing. Otherwise it keeps the
+//   - S6: If a result is older than the stored observedGeneration, Set fails without a
+//     change.
+//   - S7: If a given condition is invalid, Set makes no change. Otherwise it keeps the
 //     others, and leaves each given type once.
 //   - S8: If Summary is True, every part is True for the given generation.
 //   - S9: If mutate changed the status, Patch sends one request with the changed fields,

@@ -181,7 +181,7 @@ func TestServerForeignCondition(t *testing.T) {
 	items["required"] = []any{"type"}
 	testserver.InstallCRD(t, d.Object)
 	resource := schema.GroupVersionResource{Group: group, Version: "v1", Resource: "widgets"}
-	refused(t, "CheckDefinition", status.CheckDefinition(t.Context(), dyn.Resource(definitions()), resource), "takes values of lastTransitionTime that no client can read")
+	refused(t, "CheckDefinition", status.CheckDefinition(t.Context(), dyn.Resource(definitions()), resource), "accepts values of lastTransitionTime that clients cannot read")
 
 	namespace := testserver.Namespace(t)
 	c := dyn.Resource(resource).Namespace(namespace)

@@ -12,21 +12,20 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// The conditions that kstatus, and with it Flux, Helm and others that wait for objects
-// of any kind, reads of kinds that it does not know. Besides them it reads
-// status.observedGeneration, and nothing of a condition but its status. An object that
-// is being deleted is Terminating to it, whatever its status says.
+// The types of the conditions that kstatus reads, a library with which Flux, Helm and other
+// programs wait for objects of any kind. It also reads status.observedGeneration. Of a
+// condition it reads only the status.
 const (
 	TypeReady       = "Ready"       // True: done
 	TypeReconciling = "Reconciling" // True: on the way
 	TypeStalled     = "Stalled"     // True: not without a change from outside
 )
 
-// ForKstatus returns ready, a condition of type Ready, and with it Reconciling and
-// Stalled as they must be for kstatus: both False if ready is True; otherwise
-// Stalled is True if stalled says that trying again cannot help, and Reconciling if
-// not. The one that is True has the reason and message of ready. Give all three to
-// [Set] or [Apply], and set status.observedGeneration, which Apply does not send.
+// ForKstatus returns ready, a condition of type Ready, with the conditions Reconciling
+// and Stalled that kstatus expects. Both are False if ready is True. Otherwise Stalled is
+// True if stalled reports that a retry cannot help, and Reconciling is True if not. The
+// one that is True has the reason and message of ready. Pass all three to [Set] or
+// [Apply], and set status.observedGeneration, which Apply does not send.
 func ForKstatus(ready metav1.Condition, stalled bool) []metav1.Condition {
 	reconciling, stuck := False(TypeReconciling, ready.Reason, ""), False(TypeStalled, ready.Reason, "")
 	switch {
@@ -39,29 +38,23 @@ func ForKstatus(ready metav1.Condition, stalled bool) []metav1.Condition {
 	return []metav1.Condition{ready, reconciling, stuck}
 }
 
-// maxChecked bounds the errors that Check makes of a hostile object.
+// maxChecked bounds the errors of Check for a hostile object.
 const maxChecked = 1000
 
-// Check is for tests: it returns an error that lists what kstatus, or somebody who
-// waits for a condition, would misread in the status of obj, an object that the API
-// server returned.
+// Check is for tests. It returns an error that lists the mistakes in the status of obj,
+// an object that the API server returned:
 //
-//   - metadata.generation or status.observedGeneration is missing, so that the status
-//     of an older generation passes for the present one; or it is ahead, and
-//     everybody waits for ever.
-//   - Ready, Reconciling or Stalled is about another generation than
-//     status.observedGeneration, or about none: kstatus does not look at theirs.
-//   - Nothing says how the object is doing, which kstatus takes for done; or Ready is
-//     not True and neither Reconciling nor Stalled is, which it takes for progress,
-//     for ever.
+//   - metadata.generation or status.observedGeneration is missing, so kstatus accepts the status of an older generation. Or it is ahead, and kstatus waits without end.
+//   - Ready, Reconciling or Stalled is about another generation than status.observedGeneration, which kstatus ignores.
+//   - Ready is missing, which kstatus reads as done. Or Ready is not True, and neither is Reconciling nor Stalled, which it reads as progress.
 //   - Two of the three contradict each other.
-//   - Reconciling or Stalled is Unknown, which kstatus takes for False.
-//   - A condition is not valid, or there twice.
+//   - Reconciling or Stalled is Unknown, which kstatus reads as False.
+//   - A condition is not valid, or its type is repeated.
 //
-// Of an object that is being deleted kstatus does not read the status: there Check
+// kstatus ignores the status of an object that is being deleted. For such an object Check
 // reports only conditions that are not valid or ahead.
 //
-// It is strict about kinds that use Ready alone: [ForKstatus] makes what is missing.
+// Check is strict about kinds that use Ready alone; [ForKstatus] makes the other two.
 func Check(obj metav1.Object) error {
 	if kube.IsNil(obj) {
 		return errors.New("status: the object is nil: pass one that the API server returned")
@@ -74,7 +67,7 @@ func Check(obj metav1.Object) error {
 	report := func(format string, args ...any) { found = append(found, fmt.Errorf("status: "+format, args...)) }
 
 	if n := len(v.conditions); n > maxChecked {
-		report("status.conditions has %d conditions: nobody can read more than %d", n, maxChecked)
+		report("status.conditions has %d conditions: Check reads only %d", n, maxChecked)
 		v.conditions = v.conditions[:maxChecked]
 	}
 	generation := obj.GetGeneration()
@@ -86,7 +79,7 @@ func Check(obj metav1.Object) error {
 	case v.observed == 0:
 		report("status.observedGeneration is missing: kstatus takes the status of an older generation for that of %d", generation)
 	case v.observed > generation:
-		report("status.observedGeneration is %d, ahead of metadata.generation %d: kstatus waits for ever", v.observed, generation)
+		report("status.observedGeneration is %d, ahead of metadata.generation %d: kstatus waits without end", v.observed, generation)
 	}
 	for _, err := range validation.ValidateConditions(v.conditions, field.NewPath("status", "conditions")) {
 		report("%w", err)
@@ -115,7 +108,7 @@ func Check(obj metav1.Object) error {
 	case meta.FindStatusCondition(v.conditions, TypeReady) == nil:
 		report("condition Ready is missing: kstatus takes the object for done")
 	default:
-		report("condition Ready is not True, and neither is Reconciling nor Stalled: kstatus takes it for progress, for ever")
+		report("condition Ready is not True, and neither is Reconciling nor Stalled: kstatus reads it as endless progress")
 	}
 	return errors.Join(found...)
 }

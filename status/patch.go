@@ -10,16 +10,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Patcher is the one method of a client that [Patch] calls. The typed clients and
-// the dynamic client have it.
+// Patcher is the one method of a client that [Patch] calls. The typed clients and the
+// dynamic client have it.
 type Patcher[T any] interface {
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
 }
 
-// Patch is [Update] with a merge patch of the status subresource, for clients that
-// have only Patch, and for statuses with fields that T does not know: they stay,
-// unless they are in a list that changed. The patch has the fields that mutate
-// changed, and the uid and resourceVersion of obj, which must have both.
+// Patch is [Update] with a merge patch of the status subresource. It is for clients
+// without UpdateStatus, and for types that do not know every field of the status: unknown
+// fields stay, except in a list that changed. The patch has the changed fields, and the
+// uid and resourceVersion of obj, which obj must have.
 func Patch[T Object[T], F func(T) | func(T) error](ctx context.Context, c Patcher[T], obj T, mutate F) (T, error) {
 	var none T
 	if err := identified(c, obj); err != nil {
@@ -40,21 +40,21 @@ func Patch[T Object[T], F func(T) | func(T) error](ctx context.Context, c Patche
 	if err != nil {
 		return none, fmt.Errorf("status: status cannot be written as JSON: %w", err)
 	}
-	answer, err := c.Patch(ctx, obj.GetName(), types.MergePatchType, body, metav1.PatchOptions{}, "status")
+	stored, err := c.Patch(ctx, obj.GetName(), types.MergePatchType, body, metav1.PatchOptions{}, "status")
 	if err != nil {
 		return none, fmt.Errorf("status: patch: %w", err)
 	}
-	return answer, nil
+	return stored, nil
 }
 
-// guard is the metadata that makes the API server refuse a write to anything else
-// than this version of this object.
+// guard returns the metadata that makes the API server reject a write to another version
+// or another object.
 func guard(obj metav1.Object) map[string]any {
 	return map[string]any{"uid": string(obj.GetUID()), "resourceVersion": obj.GetResourceVersion()}
 }
 
-// difference returns the merge patch (RFC 7386) from a to b. No value and null are
-// the same to it, because such a patch cannot make the one out of the other.
+// difference returns the merge patch (RFC 7386) from a to b. It treats an absent value as
+// null, because such a patch cannot distinguish them.
 func difference(a, b any) (patch any, differs bool) {
 	after, ok := b.(map[string]any)
 	if !ok {

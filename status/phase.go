@@ -9,13 +9,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ErrTransition is wrapped by the error of [Phases.Next] when the phase that the
-// conditions say may not follow the present one.
+// ErrTransition is wrapped by the error of [Phases.Next] if the table forbids the
+// transition from the present phase.
 var ErrTransition = errors.New("status: no such transition")
 
-// Phases is the table of the phases of a kind, for kinds that must have one field
-// that says it all. The phase says nothing that the conditions do not say: it is
-// that of the first row whose conditions are there.
+// Phases is the table of the phases of a kind that must have one field with a summary.
+// The phase comes from the first row whose conditions match, so it adds no information to
+// the conditions.
 type Phases []Phase
 
 // Phase is a row of [Phases].
@@ -30,12 +30,14 @@ type Phase struct {
 	Next []string
 }
 
-// Next returns the phase that conditions say for generation, to be written with
-// them. present is the phase that is stored; if it is empty, as in a new object,
-// every phase may follow. Next fails with [ErrTransition] if the phase may not
-// follow present: then the conditions, the table or another writer is wrong, and
-// neither the conditions nor the phase should be written. It fails too if no
-// row fits, if present is not in the table, and if the table contradicts itself.
+// Next returns the phase of the conditions for generation. Write it together with them.
+// present is the stored phase; if it is empty, as in a new object, every phase may
+// follow.
+//
+// Next returns [ErrTransition] if the phase may not follow present. Then the conditions,
+// the table or another writer is wrong, so write neither the conditions nor the phase.
+// Next also fails if no row matches, present is not in the table, or the table is not
+// valid.
 func (p Phases) Next(present string, conditions []metav1.Condition, generation int64) (string, error) {
 	if err := p.check(); err != nil {
 		return "", err
@@ -71,7 +73,7 @@ func (row Phase) fits(conditions []metav1.Condition, generation int64) bool {
 	return true
 }
 
-// check refuses a table that does not mean anything.
+// check rejects a table that is not valid.
 func (p Phases) check() error {
 	names := make(map[string]bool, len(p))
 	for i, row := range p {

@@ -11,20 +11,20 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// This file reads objects by the names that their fields have in JSON, so that one
-// rule holds for generated types, which have no method for it, and for maps.
+// This file finds the fields of objects by their names in JSON, in generated types as in
+// maps.
 
-// view is what the package reads of a status.
+// view has the parts of a status that the package reads.
 type view struct {
-	observed    int64              // status.observedGeneration, 0 if there is none
+	observed    int64              // status.observedGeneration, 0 if absent
 	conditions  []metav1.Condition // must not be modified
 	conditioned bool               // the conditions are, or can be, of type metav1.Condition
 }
 
-// unstructuredContent is *unstructured.Unstructured.
+// unstructuredContent is implemented by *unstructured.Unstructured.
 type unstructuredContent interface{ UnstructuredContent() map[string]any }
 
-// read returns what the status of obj says.
+// read returns the view of obj's status.
 func read(obj any) view {
 	var v view
 	switch status := statusOf(obj).(type) {
@@ -36,7 +36,7 @@ func read(obj any) view {
 	default:
 		value := reflect.ValueOf(status)
 		if value.Kind() == reflect.Pointer && value.IsNil() {
-			value = reflect.New(value.Type().Elem()) // says nothing yet, but can
+			value = reflect.New(value.Type().Elem()) // empty, with the same fields
 		}
 		value = reflect.Indirect(value)
 		if f := reflect.Indirect(member(value, "observedGeneration")); f.IsValid() && f.CanInt() {
@@ -49,9 +49,10 @@ func read(obj any) view {
 	return v
 }
 
-// fromMaps returns conditions of an unstructured object. Of one that is not a
-// metav1.Condition, such as one with an empty lastTransitionTime, it has what can be
-// read: anybody who may write the status can store it, where the schema lets it pass.
+// fromMaps returns the conditions of an unstructured object. If a condition is not a
+// metav1.Condition, for example because its lastTransitionTime is empty, it returns the
+// readable fields. Any writer of the status can store such a condition if the schema
+// accepts it.
 func fromMaps(list any) (conditions []metav1.Condition, ok bool) {
 	if list == nil {
 		return nil, true
@@ -87,8 +88,8 @@ func statusOf(obj any) any {
 	return nil
 }
 
-// member returns the field of a struct with that name in JSON, which may be in an
-// embedded struct; otherwise the zero Value.
+// member returns the field with that name in JSON of a struct or of its embedded structs,
+// otherwise the zero Value.
 func member(value reflect.Value, name string) reflect.Value {
 	if value.Kind() != reflect.Struct {
 		return reflect.Value{}
@@ -112,15 +113,14 @@ func nameOf(field reflect.StructField) string {
 	return field.Name
 }
 
-// embedded reports whether the fields of the field are in JSON those of the struct
-// that has it.
+// embedded reports whether JSON has the fields of the field in the surrounding struct.
 func embedded(field reflect.StructField) bool {
 	name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 	return field.Anonymous && name == ""
 }
 
-// outside names a top-level field other than the status in which a and b differ,
-// or returns "". a and b have one type.
+// outside returns the name of a top-level field, except the status, in which a and b
+// differ, or "". a and b have the same type.
 func outside(a, b any) string {
 	if ua, ok := a.(unstructuredContent); ok {
 		return outsideMap(ua.UnstructuredContent(), b.(unstructuredContent).UnstructuredContent())

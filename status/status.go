@@ -15,47 +15,47 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// ErrOutsideStatus is wrapped by the error of [Update] and [Patch] when the function
-// given to them changed a field outside the status, which the error names.
+// ErrOutsideStatus is wrapped by the error of [Update] and [Patch] if mutate changed a
+// field outside the status. The API server would silently drop such a change, so each
+// reconcile would repeat it.
 var ErrOutsideStatus = errors.New("status: changed outside the status")
 
-var errNoClient = errors.New("status: the client is nil: pass the one of the object's kind")
+var errNoClient = errors.New("status: the client is nil: pass the client of the object's kind")
 
-// maxStatus is the largest status, in bytes of JSON, that is sent. The API server
-// takes no object of more than 1.5 MiB, and every watcher holds a copy.
+// maxStatus is the largest status, in bytes of JSON, that is sent. The API server rejects
+// objects over 1.5 MiB, and every watcher holds a copy.
 const maxStatus = 1 << 20
 
-// Object is an API object that copies itself: pointers to the generated types,
-// and *unstructured.Unstructured.
+// Object is an API object that copies itself: a pointer to a generated type, or
+// *unstructured.Unstructured.
 type Object[T any] interface {
 	metav1.Object
 	DeepCopy() T
 }
 
-// Updater is the one method of a client that [Update] calls. Typed clients of
-// kinds with a status have it, and so has the dynamic client.
+// Updater is the one method of a client that [Update] calls. Typed clients of kinds with
+// a status have it, and so has the dynamic client.
 type Updater[T any] interface {
 	UpdateStatus(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error)
 }
 
-// Update gives mutate a deep copy of obj to bring its status up to date, and
-// writes the copy if that made a difference. It returns the server's answer, or
-// obj itself, the same pointer, when there was nothing to write.
+// Update passes a deep copy of obj to mutate and writes the copy if its status changed.
+// It returns the API server's response, or obj itself, the same pointer, if it sent no
+// request. It never modifies obj.
 //
-// obj must have a name and a resourceVersion, that is, come from the server or a
-// cache; Update refuses one that has none or "0", because many kinds take such a write
-// as permission to overwrite. Objects in a fake clientset need one set by hand.
+// obj must have a name and a resourceVersion, so it comes from the API server or a cache.
+// Update rejects the version "0" and an empty one, because many kinds accept such a write
+// as permission to overwrite. Objects in a fake clientset need a version.
 //
-// Update sends the object whole, and with the status of a built-in kind the API
-// server stores the metadata too: an annotation that a cache has trimmed is gone
-// then. [Patch] and [Apply] write no metadata.
+// Update sends the whole object, and with the status of a built-in kind the API server
+// also stores the metadata. If a cache has trimmed an annotation, the write removes it.
+// [Patch] and [Apply] write no metadata.
 //
-// mutate runs once; it is a func(T), or a func(T) error whose error ends Update,
-// wrapped, with nothing written. It may change only the status, otherwise Update
-// fails with [ErrOutsideStatus]. It must not let status.observedGeneration or that
-// of a condition go back, or run ahead of obj's generation, and the status it
-// leaves must not have more than 1 MiB. Errors of the request are wrapped: after a
-// Conflict, reconcile again from a newer copy.
+// mutate runs once. It is a func(T), or a func(T) error whose error ends Update without a
+// request. It may change only the status; otherwise Update returns [ErrOutsideStatus]. No
+// observedGeneration may go back or exceed the object's generation, and the status may
+// have at most 1 MiB. Errors of the request are wrapped. After a Conflict, reconcile
+// again from a newer copy.
 func Update[T Object[T], F func(T) | func(T) error](ctx context.Context, c Updater[T], obj T, mutate F) (T, error) {
 	var none T
 	if err := usable(c, obj); err != nil {
@@ -68,19 +68,18 @@ func Update[T Object[T], F func(T) | func(T) error](ctx context.Context, c Updat
 	if made == nil {
 		return obj, nil
 	}
-	answer, err := c.UpdateStatus(ctx, changed, metav1.UpdateOptions{})
+	stored, err := c.UpdateStatus(ctx, changed, metav1.UpdateOptions{})
 	if err != nil {
 		return none, fmt.Errorf("status: update: %w", err)
 	}
-	return answer, nil
+	return stored, nil
 }
 
-// edit is a status before and after, in the types of unstructured objects.
+// edit is a status before and after mutate, in the types of unstructured objects.
 type edit struct{ before, after any }
 
-// change returns a copy of obj with the status that mutate gives it, and what mutate
-// made of the status, nil if nothing. It is where all that a status must not be is
-// refused.
+// change returns a copy of obj with the status that mutate gives it, and the edit, nil if
+// the status is unchanged. It rejects every invalid change.
 func change[T Object[T], F func(T) | func(T) error](obj T, mutate F) (T, *edit, error) {
 	var none T
 	if mutate == nil {
@@ -101,8 +100,8 @@ func change[T Object[T], F func(T) | func(T) error](obj T, mutate F) (T, *edit, 
 	if apiequality.Semantic.DeepEqual(statusOf(obj), statusOf(changed)) {
 		return none, nil, nil
 	}
-	// What differs in Go can be one in JSON, such as a time with a fraction of a second
-	// and the one that is stored. To write it would change nothing, again and again.
+	// Values that differ in Go can be equal in JSON, such as a time with and without a
+	// fraction of a second. A write would have no effect, and each reconcile would repeat it.
 	before, _, err := plain(obj)
 	if err != nil {
 		return none, nil, err
@@ -114,7 +113,7 @@ func change[T Object[T], F func(T) | func(T) error](obj T, mutate F) (T, *edit, 
 	if reflect.DeepEqual(before, after) {
 		return none, nil, nil
 	}
-	// A map can have any Go type in it, of which the rules would not know.
+	// A map can hold any Go type. The checks below know only the types of JSON.
 	if u, ok := any(changed).(unstructuredContent); ok {
 		content := u.UnstructuredContent()
 		if content["status"] = after; after == nil {
@@ -127,8 +126,8 @@ func change[T Object[T], F func(T) | func(T) error](obj T, mutate F) (T, *edit, 
 	return changed, &edit{before, after}, sized(size)
 }
 
-// plain returns the status of obj in the types of unstructured objects, and how many
-// bytes of JSON it has.
+// plain returns the status of obj in the types of unstructured objects, and its length in
+// bytes of JSON.
 func plain(obj any) (status any, size int, err error) {
 	data, err := json.Marshal(statusOf(obj))
 	if err == nil {
@@ -140,8 +139,7 @@ func plain(obj any) (status any, size int, err error) {
 	return status, len(data), nil
 }
 
-// usable refuses a client that is none, and an object that did not come from the
-// API server.
+// usable rejects a nil client, and an object that did not come from the API server.
 func usable(client any, obj metav1.Object) error {
 	switch {
 	case kube.IsNil(client):
@@ -150,13 +148,13 @@ func usable(client any, obj metav1.Object) error {
 		return errors.New("status: the object is nil: pass one that the API server returned")
 	case obj.GetName() == "":
 		return errors.New("status: the object has no metadata.name: pass one that the API server returned")
-	case obj.GetResourceVersion() == "" || obj.GetResourceVersion() == "0": // to the server both are any version
-		return fmt.Errorf("status: object %q has metadata.resourceVersion %q, which guards nothing: pass one that the API server returned", obj.GetName(), obj.GetResourceVersion())
+	case obj.GetResourceVersion() == "" || obj.GetResourceVersion() == "0": // both mean any version to the API server
+		return fmt.Errorf("status: object %q has metadata.resourceVersion %q, which matches every version: pass one that the API server returned", obj.GetName(), obj.GetResourceVersion())
 	}
 	return nil
 }
 
-// identified is usable for the requests that name the uid.
+// identified is usable for requests that name the UID.
 func identified(client any, obj metav1.Object) error {
 	if err := usable(client, obj); err != nil {
 		return err
@@ -167,7 +165,7 @@ func identified(client any, obj metav1.Object) error {
 	return nil
 }
 
-// sized refuses a status of more than maxStatus bytes.
+// sized rejects a status of more than maxStatus bytes.
 func sized(n int) error {
 	if n > maxStatus {
 		return fmt.Errorf("status: status has %d bytes, more than %d: keep long lists in objects of their own", n, maxStatus)
@@ -175,8 +173,8 @@ func sized(n int) error {
 	return nil
 }
 
-// forward refuses a status that shows an older generation than before, or a newer one
-// than that of the object. Both are in the types of unstructured objects.
+// forward rejects a status that shows an older generation than before, or a newer one
+// than the object has. Both are in the types of unstructured objects.
 func forward(generation int64, before, after any) error {
 	_, old := observations(before)
 	names, next := observations(after)
@@ -194,16 +192,16 @@ func forward(generation int64, before, after any) error {
 	return nil
 }
 
-// observation holds the values of one field observedGeneration. There are several if
-// the conditions have a type more than once.
+// observation has the values of one field observedGeneration. It has several if the
+// conditions repeat a type.
 type observation struct {
 	newest     int64
 	unreadable []any // the values that are not numbers
 }
 
 // observations returns the observedGeneration of a status and of each type of its
-// conditions, and their names for errors in order. One unreadable condition, which
-// another writer can store, must not hide the others, so it reads field by field.
+// conditions, and their names for errors in order. It reads field by field, because one
+// unreadable condition, which any writer can store, must not hide the others.
 func observations(status any) (names []string, all map[string]observation) {
 	all = map[string]observation{}
 	add := func(name string, fields map[string]any) {
@@ -230,8 +228,8 @@ func observations(status any) (names []string, all map[string]observation) {
 	return names, all
 }
 
-// observed returns the observedGeneration of fields, 0 if there is none. Some kinds
-// store it as text.
+// observed returns the observedGeneration of fields, 0 if it is absent. Some kinds store
+// it as text.
 func observed(fields map[string]any) (generation int64, readable bool) {
 	switch value := fields["observedGeneration"].(type) {
 	case nil:

@@ -16,8 +16,8 @@ import (
 // Refusal has the preconditions of a write that the API server rejected because the
 // object had changed.
 type Refusal struct {
-	UID     types.UID // "" if the write carried none
-	Version string    // "" if the write carried none, or if another object caused the conflict
+	UID     types.UID // "" if absent
+	Version string    // "" if absent, or if another object caused the conflict
 }
 
 // Refusal returns the preconditions of a write that was rejected with 409 or 422, and

@@ -33,7 +33,7 @@ func decode(media string, body []byte, into message) error {
 	case runtime.ContentTypeJSON:
 		return json.Unmarshal(body, into)
 	case runtime.ContentTypeCBOR:
-		// The serializer requires a kind. This one stands in if the body has none.
+		// The serializer requires a kind. This one stands in for a missing kind.
 		_, _, err := cbor.NewSerializer(creates{into}, nil, cbor.Transcode(false)).Decode(body, &schema.GroupVersionKind{Version: "v1", Kind: "Any"}, nil)
 		return err
 	case runtime.ContentTypeProtobuf:
