@@ -16,9 +16,9 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// failed notes an error that ended a list or watch. A watch that is refused
-// though the list was allowed ends Run when it happens twice: once may be a
-// server that has just started and does not know its roles yet.
+// failed records an error that ended a list or watch. If a watch is refused twice although
+// the list was allowed, Run ends. A server that has just started and does not know its
+// roles yet may refuse once.
 func (m *member) failed(err error, until time.Time, refused chan<- error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -31,7 +31,7 @@ func (m *member) failed(err error, until time.Time, refused chan<- error) {
 	}
 	select {
 	case refused <- fmt.Errorf("%w: %q: its cache was filled and then went stale: %s: %w", ErrNotSynced, m.name, m.reason(err), text{err}):
-	default: // one is enough to end Run
+	default: // Run ends with the first one
 	}
 }
 
@@ -46,7 +46,7 @@ type text struct{ error }
 func (t text) Error() string { return kube.Printable(t.error.Error(), maxText) }
 func (t text) Unwrap() error { return t.error }
 
-// isRefusal tells of answers that the same request will get again.
+// isRefusal reports whether the same request will fail again.
 func isRefusal(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
 }
@@ -56,8 +56,8 @@ func (m *member) missing() []cache.DoneChecker {
 	return slices.DeleteFunc(slices.Clone(m.checkers), cache.IsDone)
 }
 
-// unsynced explains why members are not synced, each on a line of its own. It
-// returns nil when all are, as they may be at the very last moment.
+// unsynced returns an error with a line for each member that is not synced, and nil if all
+// are, which may happen at the last moment.
 func unsynced(members []*member, timeout time.Duration) error {
 	var errs []error
 	for _, m := range members {
@@ -90,7 +90,7 @@ func unsynced(members []*member, timeout time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// reason says in words what err means for an informer, and what cures it.
+// reason explains what err means for an informer, and names the cure.
 func (m *member) reason(err error) string {
 	verb := "watch"
 	if text := err.Error(); strings.HasPrefix(text, "failed to list") || strings.Contains(text, "list result") { // the reflector's words
@@ -107,7 +107,7 @@ func (m *member) reason(err error) string {
 	switch {
 	case apierrors.IsForbidden(err):
 		if group == "" {
-			// Whoever answered did not say what was asked for, or it is in the core group.
+			// The response did not name the resource, or it is in the core group.
 			resource, group, _ = strings.Cut(resource, ".")
 		}
 		return fmt.Sprintf("forbidden to %s: a Role or ClusterRole must allow verbs %q on resources %q in apiGroups %q", verb, []string{"list", "watch"}, []string{resource}, []string{group})
@@ -125,41 +125,42 @@ func (m *member) reason(err error) string {
 	return fmt.Sprintf("cannot %s %s", verb, resource)
 }
 
-// unreachable tells of a connection that fails or a server that does not answer. That
-// a request could not be made, for want of trust or credentials, is something else,
-// though net/http wraps all of it in the same net.Error.
+// unreachable reports whether the connection failed or the server did not respond. Missing
+// trust or credentials do not count, although net/http wraps them in the same net.Error.
 func unreachable(err error) bool {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
-		return op.Op != "remote error" // which is the server's, about TLS
+		return op.Op != "remote error" // a TLS error of the server
 	}
 	timeout, ok := errors.AsType[net.Error](err)
 	return utilnet.IsConnectionRefused(err) || ok && timeout.Timeout()
 }
 
-// listen returns logger with an ear on it. Some failures of a reflector never
-// reach its watch error handler, because it repeats the request in place and
-// only logs why; so the error is taken from the log line.
+// listen returns a logger that also records failures. Some failures of a reflector do not
+// reach its watch error handler: it repeats the request and only logs the reason, so the
+// error is taken from the log line.
 func listen(logger klog.Logger, m *member) klog.Logger {
 	e := &ear{m: m, limit: logger.GetV() + retryLevel, sink: logger.GetSink()}
 	return logger.WithSink(e.WithCallDepth(1)) // 1 for the method of ear
 }
 
 const (
-	// retryLevel is the verbosity at which the reflector tells why it repeats
-	// its first request.
+	// retryLevel is the verbosity at which the reflector logs why it repeats its first
+	// request.
 	retryLevel = 2
-	// bookmarkWarning is after how long it misses the end of the initial events.
+	// bookmarkWarning is the time after which the reflector reports a missing end of the
+	// initial events.
 	bookmarkWarning = 10 * time.Second
 )
 
-// ear passes everything on to sink, which is nil when logging is off.
+// ear is a sink that records failures and passes all lines to sink, which is nil if logging
+// is off.
 type ear struct {
 	m     *member
-	limit int // the highest level it listens to
+	limit int // the highest level that it records
 	sink  klog.LogSink
 }
 
-func (e *ear) Init(klog.RuntimeInfo) {} // sink has been initialised by its owner
+func (e *ear) Init(klog.RuntimeInfo) {} // the owner of sink has initialized it
 
 func (e *ear) Enabled(level int) bool {
 	return level <= e.limit && !e.m.settled.Load() || e.sink != nil && e.sink.Enabled(level)
@@ -175,13 +176,12 @@ func (e *ear) Info(level int, msg string, keysAndValues ...any) {
 	}
 }
 
-// listen notes the error of a line in which the reflector names itself, which are those
-// about failures. With the same logger write also the client, the functions of a
-// ListWatch and the WatchErrorHandler; and the reflector tells debuggers, without its
-// name, that a server has no watch-list.
+// listen records the error of a line in which the reflector names itself: those lines are
+// about failures. The client, the functions of a ListWatch and the WatchErrorHandler use the
+// same logger, and the reflector logs a server without watch-list without its name.
 func (e *ear) listen(msg string, keysAndValues []any) {
 	bookmark := strings.Contains(msg, "event bookmark")
-	reflector := bookmark // its warning has no key that says so
+	reflector := bookmark // this warning has no key "reflector"
 	var err error
 	for i := 0; i+1 < len(keysAndValues); i += 2 {
 		switch keysAndValues[i] {
@@ -217,7 +217,7 @@ func (e *ear) WithName(name string) klog.LogSink {
 	return e.to(e.sink.WithName(name))
 }
 
-// WithCallDepth keeps file and line of the log right.
+// WithCallDepth keeps file and line of the log correct.
 func (e *ear) WithCallDepth(depth int) klog.LogSink {
 	if s, ok := e.sink.(interface{ WithCallDepth(int) klog.LogSink }); ok {
 		return e.to(s.WithCallDepth(depth))
@@ -225,7 +225,7 @@ func (e *ear) WithCallDepth(depth int) klog.LogSink {
 	return e
 }
 
-// GetCallStackHelper does the same for loggers of tests, which take testing.TB.Helper.
+// GetCallStackHelper does the same for loggers of tests, which use testing.TB.Helper.
 func (e *ear) GetCallStackHelper() func() {
 	if s, ok := e.sink.(interface{ GetCallStackHelper() func() }); ok {
 		return s.GetCallStackHelper()

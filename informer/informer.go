@@ -13,74 +13,69 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// ErrNotSynced is found by errors.Is in the error of a Run that ended because an
-// informer did not get in sync, and in that of Ready before all have. The API
-// server's error is wrapped as well, so that apierrors.IsForbidden and the like
-// tell more.
+// ErrNotSynced is wrapped by the error of a Run that ended because an informer did not
+// sync, and by the error of Ready until all have. The API server's error is wrapped, too,
+// for apierrors.IsForbidden and the like.
 var ErrNotSynced = errors.New("informer: not synced")
 
-// Set runs informers. The zero value is ready to use; a Set must not be copied
-// and runs once, as client-go's informers do. Its methods may be called by
-// several goroutines.
+// Set runs informers. The zero value is ready to use. A Set runs once, as client-go's
+// informers do, and must not be copied. Its methods may be called concurrently.
 type Set struct {
-	// Timeout is how long the informers and the given handlers have to sync,
-	// from the start of Run. client-go tries again at growing intervals, the
-	// fifth time after 12 to 24s, so what is put right late in Timeout may not be
-	// noticed in it. 0 means 20s.
+	// Timeout bounds the time from the start of Run until the informers and the given
+	// handlers are synced. client-go's attempts have growing intervals: the fifth comes
+	// after 12 to 24s, so a server that is back late in Timeout may not be noticed. 0 means
+	// 20s.
 	Timeout time.Duration
 
-	// StopTimeout is how long Run waits for the informers to stop, once ctx is
-	// done or one of them has failed. It takes longer than an instant only when
-	// a handler is busy or client-go pauses before it tries again, see the
-	// package's Caveats. 0 means 5s.
+	// StopTimeout bounds the stop of the informers after ctx is done or one of them has
+	// failed. They stop at once unless a handler is busy or client-go pauses between two
+	// attempts, see the package's Caveats. 0 means 5s.
 	StopTimeout time.Duration
 
-	// WatchErrorHandler is called with each error that ends a list or watch of
-	// one of the informers, in place of what was set on the informer itself.
-	// nil means cache.DefaultWatchErrorHandler, which logs it.
+	// WatchErrorHandler is called with each error that ends a list or watch of an informer.
+	// It replaces the handler of the informer. nil means cache.DefaultWatchErrorHandler,
+	// which logs the error.
 	WatchErrorHandler cache.WatchErrorHandlerWithContext
 
 	mu      sync.Mutex // guards the fields below
 	members []*member
 	misuse  error
 	misused chan struct{} // wakes Run; nil until Run
-	synced  chan struct{} // closed when all are synced; made when first needed
+	synced  chan struct{} // closed when all are synced; created on first use
 	stopped bool          // Run has begun to stop the informers, or will not start them
 }
 
-// member is one informer of a Set, and what is known about it.
+// member is one informer of a Set, and its state.
 type member struct {
 	name     string
 	informer cache.SharedIndexInformer
 	checkers []cache.DoneChecker // the informer's, then its handlers'
 	done     chan struct{}       // closed when the informer has stopped
-	settled  atomic.Bool         // its log lines are of no interest any more
+	settled  atomic.Bool         // its log lines are not needed any more
 
 	mu       sync.Mutex // guards the fields below
 	last     report
-	refusals int // of the watch, since it synced
+	refusals int // of the watch, since the informer synced
 }
 
-// report is the latest thing that went wrong with an informer.
+// report is the latest failure of an informer.
 type report struct {
 	err      error
 	at       time.Time
-	bookmark bool // err says that the end of the initial events is missing
+	bookmark bool // the end of the initial events is missing
 }
 
-// Add adds an informer under a name that is its own in the set, best its
-// resource ("deployments.apps"). The informer must not have been started, and
-// nobody else may start it: with a factory, do not call its Start. It may have a
-// resync period, indexers and a transform, and handlers may still be added
-// elsewhere and at any time.
+// Add adds an informer. The name must be unique in the set: use its resource, such as
+// "deployments.apps", because errors contain it. Only Run may start the informer: do not
+// call Start of its factory. It may have a resync period, indexers and a transform, and
+// handlers can be added to it at any time.
 //
-// handlers are registrations, as AddEventHandler returns them, that must have
-// been given the whole initial list before the set counts as synced. An informer
-// is synced earlier than its handlers.
+// handlers are registrations from AddEventHandler. The set is synced only after they have
+// received the whole initial list, which is later than the informer's own sync.
 //
-// Misuse (an empty or repeated name, nil, an informer added twice or already
-// started) is reported by Run before it starts anything; a call while Run is
-// running makes it end with an error.
+// Run returns an error before it starts anything if a name is empty or repeated, if an
+// argument is nil, or if an informer was added twice or already started. A call while Run
+// is running makes it end with an error.
 func (s *Set) Add(name string, informer cache.SharedIndexInformer, handlers ...cache.ResourceEventHandlerRegistration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +84,7 @@ func (s *Set) Add(name string, informer cache.SharedIndexInformer, handlers ...c
 		if s.misused != nil {
 			select {
 			case s.misused <- struct{}{}:
-			default: // Run knows already
+			default: // Run is already awake
 			}
 		}
 	}
@@ -100,9 +95,9 @@ func (s *Set) addLocked(name string, informer cache.SharedIndexInformer, handler
 	case s.misused != nil:
 		return fmt.Errorf("informer: Add(%q) was called after Run: add all informers before Run", name)
 	case name == "":
-		return errors.New("informer: Add needs a name: errors name informers by it, best use the resource")
+		return errors.New("informer: Add got an empty name: use the resource, errors name informers by it")
 	case informer == nil:
-		return fmt.Errorf("informer: Add(%q) needs an informer, got nil", name)
+		return fmt.Errorf("informer: Add(%q) got a nil informer: pass one", name)
 	}
 	m := &member{
 		name:     name,
@@ -120,8 +115,8 @@ func (s *Set) addLocked(name string, informer cache.SharedIndexInformer, handler
 		if other.name == name {
 			return fmt.Errorf("informer: Add(%q) was called twice: give every informer its own name", name)
 		}
-		// The channel tells informers apart also when one is a typed wrapper of
-		// the other; comparing the interfaces could panic.
+		// The channel identifies an informer, also in a typed wrapper. Comparing the
+		// interfaces could panic.
 		if other.checkers[0].Done() == m.checkers[0].Done() {
 			return fmt.Errorf("informer: Add(%q): the informer is already in the set as %q: pass all its handlers to one Add", name, other.name)
 		}
@@ -130,11 +125,10 @@ func (s *Set) addLocked(name string, informer cache.SharedIndexInformer, handler
 	return nil
 }
 
-// Run starts the informers, waits for them to sync, and keeps them running until
-// ctx is done. It returns when they have stopped: nil when ctx ended them, an
-// error that wraps ErrNotSynced when some did not sync in time, and an error
-// that names those that have not stopped within StopTimeout. That ctx is done
-// before the informers are synced, or before Run, is no error.
+// Run starts the informers, waits for them to sync, and keeps them running until ctx is
+// done. It returns when they have stopped. The error is nil if ctx ended them, also before
+// they synced. It wraps ErrNotSynced if an informer did not sync in time, and it names each
+// informer that did not stop within StopTimeout.
 func (s *Set) Run(ctx context.Context) error {
 	refused := make(chan error, 1)
 	members, err := s.begin(refused)
@@ -192,32 +186,32 @@ func (s *Set) Run(ctx context.Context) error {
 	return errors.Join(err, s.await(members))
 }
 
-// over reports whether ctx is done, or its deadline has passed, which may be noticed an
-// instant later.
+// over reports whether ctx is done, or its deadline has passed: the context may end a
+// moment later.
 func over(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
-// begin checks everything that can be wrong, claims the one Run and takes over
-// the watch error handlers, which fails for an informer that was started.
+// begin validates the Set, marks it as running and replaces the watch error handlers, which
+// fails for an informer that was started.
 func (s *Set) begin(refused chan<- error) ([]*member, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.misused != nil:
-		return nil, errors.New("informer: Run was called twice: informers run once, make new ones and a new Set")
+		return nil, errors.New("informer: Run was called twice: informers run once, create new ones and a new Set")
 	case s.misuse != nil:
 		return nil, s.misuse
 	case len(s.members) == 0:
 		return nil, errors.New("informer: the Set has no informers: call Add before Run")
 	case s.Timeout < 0:
-		return nil, fmt.Errorf("informer: Set.Timeout is %v: it must not be negative; 0 means 20s", s.Timeout)
+		return nil, fmt.Errorf("informer: Set.Timeout is %v: set it to more than 0, or 0 for 20s", s.Timeout)
 	case s.StopTimeout < 0:
-		return nil, fmt.Errorf("informer: Set.StopTimeout is %v: it must not be negative; 0 means 5s", s.StopTimeout)
+		return nil, fmt.Errorf("informer: Set.StopTimeout is %v: set it to more than 0, or 0 for 5s", s.StopTimeout)
 	}
 	s.misused = make(chan struct{}, 1)
-	s.stopped = true // until nothing is in the way
+	s.stopped = true // until every check has passed
 	next := s.WatchErrorHandler
 	if next == nil {
 		next = cache.DefaultWatchErrorHandler
@@ -225,7 +219,7 @@ func (s *Set) begin(refused chan<- error) ([]*member, error) {
 	until := time.Now().Add(cmp.Or(s.Timeout, 20*time.Second))
 	for _, m := range s.members {
 		if m.informer.IsStopped() {
-			return nil, fmt.Errorf("informer: %q was stopped before Run: an informer runs once, make a new one", m.name)
+			return nil, fmt.Errorf("informer: %q was stopped before Run: an informer runs once, create a new one", m.name)
 		}
 		err := m.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
 			m.failed(err, until, refused)
@@ -239,8 +233,7 @@ func (s *Set) begin(refused chan<- error) ([]*member, error) {
 	return s.members, nil
 }
 
-// await waits for the informers to stop and returns an error for each that has
-// not in time.
+// await waits for the informers to stop and returns an error for each late one.
 func (s *Set) await(members []*member) error {
 	s.mu.Lock()
 	s.stopped = true
@@ -297,9 +290,9 @@ func (s *Set) syncedLocked() chan struct{} {
 	return s.synced
 }
 
-// Ready returns nil while all informers and given handlers are synced and Run
-// has not begun to stop them. Otherwise it returns an error that wraps
-// ErrNotSynced and names those that are not. It fits shutdown's AddReady.
+// Ready returns nil while all informers and given handlers are synced and Run has not begun
+// to stop them. Otherwise it returns an error that wraps ErrNotSynced and names the
+// informers that are not synced. It can be passed to shutdown's AddReady.
 func (s *Set) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -321,15 +314,15 @@ func (s *Set) Ready() error {
 	return fmt.Errorf("%w: waiting for %q", ErrNotSynced, missing)
 }
 
-// HasSyncedChecker is done once all informers and given handlers are synced. It
-// may be called at any time, also before Run.
+// HasSyncedChecker returns a checker that is done when all informers and given handlers are
+// synced. It may be called at any time, also before Run.
 func (s *Set) HasSyncedChecker() cache.DoneChecker {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return checker{s.syncedLocked()}
 }
 
-// HasSynced tells the same without waiting; it is a cache.InformerSynced.
+// HasSynced reports the same without waiting. It is a cache.InformerSynced.
 func (s *Set) HasSynced() bool { return cache.IsDone(s.HasSyncedChecker()) }
 
 type checker struct{ done chan struct{} }

@@ -12,19 +12,17 @@ import (
 
 var _ cache.TransformFunc = Trim
 
-// Trim is a cache.TransformFunc that removes what controllers seldom read and
-// what often is half of an object: managedFields and kubectl's annotation with
-// the last applied configuration. Everything else stays, above all
-// resourceVersion, without which the store cannot tell how fresh it is.
+// Trim is a cache.TransformFunc that removes data that controllers seldom read and that is
+// often half of an object: managedFields and kubectl's annotation with the last applied
+// configuration. Everything else stays, in particular resourceVersion, which the store
+// needs to compare versions.
 //
-// It takes typed objects, unstructured ones and PartialObjectMetadata, and
-// returns anything else as it is, tombstones included. It changes the object it
-// is given, which nobody else has seen at that point; an object that is trimmed
-// already is only read, so calling it again is safe while others read the
-// object. It never fails.
+// It accepts typed objects, unstructured ones and PartialObjectMetadata, and returns
+// anything else unchanged, including tombstones. It changes the object that it gets. It
+// only reads an object that is already trimmed, so it may be called again while others read
+// the object. It never fails.
 //
-// Do not use it where field ownership is read from the cache, see the package's
-// Caveats.
+// Do not use it if field ownership is read from the cache, see the package's Caveats.
 func Trim(obj any) (any, error) {
 	if v := reflect.ValueOf(obj); v.Kind() == reflect.Pointer && v.IsNil() {
 		return obj, nil
@@ -35,7 +33,7 @@ func Trim(obj any) (any, error) {
 	}
 	o, err := meta.Accessor(obj)
 	if err != nil {
-		return obj, nil //nolint:nilerr // a tombstone, whose object was trimmed before, or nothing we know
+		return obj, nil //nolint:nilerr // a tombstone, whose object is trimmed, or an unknown type
 	}
 	if o.GetManagedFields() != nil {
 		o.SetManagedFields(nil)
@@ -47,14 +45,14 @@ func Trim(obj any) (any, error) {
 	return obj, nil
 }
 
-// trimUnstructured works on the maps themselves: the accessors would decode all
-// managedFields first.
+// trimUnstructured uses the maps directly: the accessors would first decode all
+// managedFields.
 func trimUnstructured(u *unstructured.Unstructured) {
 	metadata, ok := u.Object["metadata"].(map[string]any)
 	if !ok {
 		return
 	}
-	if metadata["managedFields"] != nil { // delete would be a write even with nothing to delete
+	if metadata["managedFields"] != nil { // delete writes even if the key is absent
 		delete(metadata, "managedFields")
 	}
 	annotations, ok := metadata["annotations"].(map[string]any)
@@ -70,9 +68,8 @@ func trimUnstructured(u *unstructured.Unstructured) {
 	}
 }
 
-// without returns a copy of m that lacks key, nil if nothing else is in it. A
-// copy, because the map may be shared with an object that others read, and
-// because deleting from a map does not make it smaller.
+// without returns a copy of m without key, or nil if key is the only one. It copies because
+// others may read the map, and because deleting does not make a map smaller.
 func without[V any](m map[string]V, key string) map[string]V {
 	if len(m) == 1 {
 		return nil
