@@ -33,6 +33,7 @@ func TestLogIsOneLine(t *testing.T) {
 		{"a line separator and a direction", fmt.Errorf("a\u2028b\u202e %w", cause), `err="a\\u2028b\\u202e cause"`},
 		{"plain", fmt.Errorf("spec: größe %w", cause), `err="spec: größe cause"`},
 		{"long", fmt.Errorf("%w %s", cause, strings.Repeat("x", 1<<20)), "xxx (and 1032198 bytes)"},
+		{"just short enough", errors.New(strings.Repeat("x", 16<<10)), `xxx" `},
 		{"quiet", fmt.Errorf("a\nb %w: %w", errConflict, cause), `err="a\\nb`},
 		{"a service's details", &apierrors.StatusError{ErrStatus: metav1.Status{
 			Reason: metav1.StatusReasonForbidden, Code: 403, Message: "no\nyes", Details: &metav1.StatusDetails{Name: "a\x1bb"}}}, `deniedName="a\\x1bb"`},
@@ -47,7 +48,7 @@ func TestLogIsOneLine(t *testing.T) {
 					if strings.Contains(line, "class=") != strings.Contains(line, tt.want) {
 						t.Errorf("log line %.300q, want one with %s", line, tt.want)
 					}
-					if len(line) > 20<<10 || strings.ContainsAny(line, "\x1b\r\u2028") {
+					if strings.Contains(line, "(and 0 bytes)") || len(line) > 20<<10 || strings.ContainsAny(line, "\x1b\r\u2028") {
 						t.Errorf("log line of %d bytes: %.300q", len(line), line)
 					}
 				}
