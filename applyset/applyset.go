@@ -54,83 +54,84 @@ func (e *ObjectError) Error() string {
 // Unwrap returns Err.
 func (e *ObjectError) Unwrap() error { return e.Err }
 
-// Batch applies and deletes sets of objects of any kinds. Its methods make requests at
-// the same time, and return when all that they started has ended. It is safe for
-// concurrent use if Client and Mapper are.
+// Batch applies and deletes sets of objects of any kinds. Its methods run requests in
+// parallel, and return after all of them have ended. It is safe for concurrent use if
+// Client and Mapper are.
 //
 // An object is an apply configuration of client-go, an *unstructured.Unstructured, or
-// whatever else has the JSON of an object with apiVersion and kind. None is changed.
+// any other value whose JSON is an object with apiVersion and kind. A Batch modifies no
+// object.
 //
-// Namespaces and CustomResourceDefinitions are the first stage; all other objects are
-// the second one, which begins when the whole first stage has succeeded. Within a stage
-// the order means nothing. Kinds that a CustomResourceDefinition of the batch defines
-// need not be known to Mapper. After the first stage Mapper is reset, once and only if
-// it does not know one of these kinds and is a meta.ResettableRESTMapper.
+// Namespaces and CustomResourceDefinitions are the first stage, and all other objects
+// the second. The second stage begins after the whole first stage has succeeded. Within
+// a stage, the order is undefined. Mapper does not need to know the kinds that the batch
+// defines. If it does not know one of them after the first stage and is a
+// meta.ResettableRESTMapper, the Batch resets it once.
 //
-// Everything that can be wrong with an object without asking the API server is found
-// before the first request; then none is made, and all other objects have [ErrNotTried].
-// The error of a call joins an [*ObjectError] for each object that failed or was not
-// tried, in the order in which they were given, so errors.As finds the first one, and
-// Unwrap() []error all of them. What is wrong with the Batch itself is an error alone.
+// A Batch checks all objects before the first request. If one is not valid, it makes no
+// request, and the other objects have [ErrNotTried]. The error of a call joins an
+// [*ObjectError] for each object that failed or was not tried, in the order of the
+// objects. errors.As finds the first, and Unwrap() []error returns all. An error about
+// the Batch itself is not joined.
 //
-// A call that ended early, for whatever reason, is finished by making it again with
-// the same objects.
+// To finish a call that ended early, repeat it with the same objects.
 type Batch struct {
-	Client  dynamic.Interface
-	Mapper  meta.RESTMapper // of a discovery client, so that it can ask the API server which kinds there are
-	Manager string          // the field manager; Delete needs none
+	Client  dynamic.Interface // Required.
+	Mapper  meta.RESTMapper   // Required. It should use discovery, to know the kinds that the API server serves.
+	Manager string            // the field manager. Required, except by Delete.
 
-	// Owner becomes the controller of each object that is applied: they are garbage
-	// collected after it. It must have a uid, and be in the namespace of the objects
-	// or in none, and not be one of them. An object that has another controller on the
-	// API server fails with an Invalid. Where the admission plugin
-	// OwnerReferencesPermissionEnforcement is on, the identity needs the verb update on
-	// the subresource finalizers of the owner. nil means no owner.
+	// Owner becomes the controller of each applied object, so that the objects are
+	// garbage collected after it. Owner must have a uid, must be in the namespace of the
+	// objects or cluster-scoped, and must not be one of them. If an object has another
+	// controller, its error is Invalid. If the admission plugin
+	// OwnerReferencesPermissionEnforcement is enabled, the identity needs the verb update
+	// on the finalizers subresource of Owner. Nil means no owner.
 	Owner     metav1.Object
-	OwnerKind schema.GroupVersionKind // the kind of Owner, as typed objects do not carry it: with a wrong one the objects are collected at once
+	OwnerKind schema.GroupVersionKind // the kind of Owner. With a wrong kind the objects are collected at once.
 
-	Concurrency int           // how many requests are under way at a time; 0 means 8
-	CRDTimeout  time.Duration // how long CustomResourceDefinitions that were applied may take to be established; 0 means 30s
+	Concurrency int           // the number of requests that run at once; 0 means 8
+	CRDTimeout  time.Duration // bounds the wait until applied CustomResourceDefinitions are established; 0 means 30s
 }
 
-// Apply applies the objects, by force as [Apply] does. It returns the server's answers
-// in the order of the objects, nil for those that failed or were not tried.
+// Apply applies the objects with force. It returns the responses in the order of the
+// objects, nil for objects that failed or were not tried.
 //
-// An object of the second stage is not applied before each CustomResourceDefinition of
-// the batch is established, which Apply learns from a watch. The identity needs the
-// verb patch for the kinds of all objects, create for those that are missing, and get
-// and watch for CustomResourceDefinitions if there are any.
+// Before the second stage, Apply watches the CustomResourceDefinitions of the batch until
+// they are established. The identity needs the verb patch for the kinds of all objects,
+// create for kinds with absent objects, and get and watch for
+// CustomResourceDefinitions.
 //
-// The API server begins to serve a changed CustomResourceDefinition a moment after it
-// has answered. An object of such a kind that it does not find the kind of, or does
-// not find valid, is applied a second time when a second is over. A Namespace or
-// CustomResourceDefinition that is being deleted is an error.
+// If the API server does not yet serve the schema of a changed CustomResourceDefinition,
+// Apply repeats the apply of its objects after a second. If a Namespace or a
+// CustomResourceDefinition is being deleted, it is an error.
 //
-// When ctx ends no further request is made. What was under way then has the error of
-// its request and may have been applied all the same, and what was not begun has
-// [ErrNotTried].
+// If ctx ends, Apply makes no further request. Running requests fail, although the API
+// server may have applied their objects. Objects without a request have [ErrNotTried].
 func (b *Batch) Apply(ctx context.Context, objects ...any) ([]*unstructured.Unstructured, error) {
 	return b.apply(ctx, true, objects)
 }
 
-// TryApply is Apply without force: an object with fields of another manager fails with
-// a [*ConflictError], and the others of its stage are applied.
+// TryApply is Apply without force. If another manager owns a field of an object with
+// another value, apierrors.IsConflict is true for its error, and TryApply applies the
+// other objects of the stage.
+//
+// TryApply reads each object before the apply, because the API server does not report all
+// conflicts: see the package ssa. The identity also needs the verb get.
 func (b *Batch) TryApply(ctx context.Context, objects ...any) ([]*unstructured.Unstructured, error) {
 	return b.apply(ctx, false, objects)
 }
 
-// Delete asks for the deletion of the objects in the reverse order of the stages: of
-// Namespaces and CustomResourceDefinitions when all others are accepted. It does not
-// wait until they are gone.
+// Delete deletes the objects in the reverse order of the stages: Namespaces and
+// CustomResourceDefinitions after the API server has accepted the deletion of all
+// others. It does not wait until the objects are gone.
 //
-// Each object must have its uid, as the answers of Apply do: an object that has the name
-// but not the uid is left alone. That an object is gone, or replaced by such a one, is
-// no error. propagation says what becomes of the objects that these own; it is
-// required, as the default depends on the kind. A kind that Mapper does not know, or
-// the API server does not serve, is an error, unless its CustomResourceDefinition is
-// among the objects: so pass both until Delete succeeds.
+// Each object must have its uid, as in the responses of Apply. If the object is gone, or
+// another object has its name, that is no error. propagation is required, because the
+// default depends on the kind. If Mapper or the API server does not know a kind, that is
+// an error, unless its CustomResourceDefinition is among the objects. So pass both until
+// Delete succeeds.
 //
-// The identity needs the verb delete, and get to find out what a Conflict is about.
+// The identity needs the verb delete, and get to read the object after a Conflict.
 func (b *Batch) Delete(ctx context.Context, propagation metav1.DeletionPropagation, objects ...any) error {
 	switch propagation {
 	case metav1.DeletePropagationBackground, metav1.DeletePropagationForeground, metav1.DeletePropagationOrphan:
@@ -148,18 +149,18 @@ func (b *Batch) Delete(ctx context.Context, propagation metav1.DeletionPropagati
 			Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &propagation,
 		})
 		if apierrors.IsConflict(err) {
-			// The answer does not say as data that it is about the uid.
+			// Only a Get shows whether the conflict is about the uid.
 			live, getErr := client.Get(ctx, m.object.GetName(), metav1.GetOptions{})
 			switch {
 			case apierrors.IsNotFound(getErr), getErr == nil && live.GetUID() != uid:
 				return nil
 			case getErr != nil:
-				return fmt.Errorf("delete: %w; and see if it was replaced: %w", err, getErr)
+				return fmt.Errorf("delete: %w; and read the object that has the name: %w", err, getErr)
 			}
 		}
 		switch {
 		case isUnserved(err) && !slices.Contains(r.defined, m.object.GroupVersionKind()):
-			// Nobody has looked for the object, which can be there in another version.
+			// The object can exist in another version.
 			return fmt.Errorf("delete: apiVersion and kind: the API server does not serve %s: pass the object in a version that it serves, or its CustomResourceDefinition as well: %w", m.object.GroupVersionKind(), err)
 		case err != nil && !apierrors.IsNotFound(err):
 			return fmt.Errorf("delete: %w", err)
@@ -178,7 +179,7 @@ func (b *Batch) apply(ctx context.Context, force bool, objects []any) ([]*unstru
 	}
 	request := func(ctx context.Context, m *member) error { return b.request(ctx, r, m, force) }
 	r.stage(ctx, r.first, func(ctx context.Context, m *member) error {
-		if err := request(ctx, m); err != nil || m.answer.GetDeletionTimestamp() == nil {
+		if err := request(ctx, m); err != nil || m.response.GetDeletionTimestamp() == nil {
 			return err
 		}
 		return errDeleting
@@ -194,13 +195,13 @@ func (b *Batch) apply(ctx context.Context, force bool, objects []any) ([]*unstru
 	}
 	r.stage(ctx, r.second, request)
 	r.again(ctx, request)
-	answers := make([]*unstructured.Unstructured, len(r.members))
+	responses := make([]*unstructured.Unstructured, len(r.members))
 	for i, m := range r.members {
 		if m.err == nil {
-			answers[i] = m.answer
+			responses[i] = m.response
 		}
 	}
-	return answers, r.err()
+	return responses, r.err()
 }
 
 // request applies one object.
@@ -225,7 +226,7 @@ func (b *Batch) request(ctx context.Context, r *batchRun, m *member, force bool)
 			return fmt.Errorf("read the object before the apply: %w", err)
 		}
 	}
-	m.answer, err = apply.Dynamic(ctx, func(gvr schema.GroupVersionResource, namespace string) apply.Patcher {
+	m.response, err = apply.Dynamic(ctx, func(gvr schema.GroupVersionResource, namespace string) apply.Patcher {
 		return b.resource(m)
 	}, r.mapper, config, metav1.ApplyOptions{FieldManager: b.Manager, Force: force})
 	if err != nil {
@@ -238,23 +239,23 @@ func (b *Batch) request(ctx context.Context, r *batchRun, m *member, force bool)
 type member struct {
 	object   *unstructured.Unstructured // a copy
 	resource schema.GroupVersionResource
-	answer   *unstructured.Unstructured
+	response *unstructured.Unstructured
 	err      error
 }
 
 // batchRun is one call of a method of a batch.
 type batchRun struct {
 	concurrency   int
-	members       []*member // as they were given
+	members       []*member // in the order of the objects
 	first, second []*member
 	crds          []*member // some of first
 	defined       []schema.GroupVersionKind
-	mapper        *meta.DefaultRESTMapper // what the members need, and nothing else
-	failed        bool                    // an object, or the check of one
+	mapper        *meta.DefaultRESTMapper // of the kinds of the members
+	failed        bool                    // an object or its check
 }
 
-// plan checks all objects and returns what is to be done with them, which is nothing
-// if one of them is wrong. The error is about the batch itself.
+// plan checks all objects. If one is not valid, the run has failed before it begins. The
+// error is about the batch itself.
 func (b *Batch) plan(objects []any, remove bool) (*batchRun, error) {
 	switch {
 	case kube.IsNil(b.Client):
@@ -262,9 +263,9 @@ func (b *Batch) plan(objects []any, remove bool) (*batchRun, error) {
 	case kube.IsNil(b.Mapper):
 		return nil, errors.New("applyset: Mapper is nil: set a RESTMapper")
 	case b.Concurrency < 0:
-		return nil, fmt.Errorf("applyset: Concurrency is %d: set how many requests may be under way, or 0", b.Concurrency)
+		return nil, fmt.Errorf("applyset: Concurrency is %d: set a positive number, or 0 for the default", b.Concurrency)
 	case b.CRDTimeout < 0:
-		return nil, fmt.Errorf("applyset: CRDTimeout is %v: set a positive duration, or 0", b.CRDTimeout)
+		return nil, fmt.Errorf("applyset: CRDTimeout is %v: set a positive duration, or 0 for the default", b.CRDTimeout)
 	}
 	if !remove {
 		if err := apply.CheckManager(b.Manager); err != nil {
@@ -304,7 +305,7 @@ func (b *Batch) plan(objects []any, remove bool) (*batchRun, error) {
 		}
 		k := key{m.object.GroupVersionKind().GroupKind(), m.object.GetNamespace(), m.object.GetName()}
 		if j, ok := seen[k]; ok {
-			m.err = fmt.Errorf("metadata.name: object %d is the same one: put the two together", j)
+			m.err = fmt.Errorf("metadata.name: object %d is the same one: merge the two", j)
 			continue
 		}
 		seen[k] = i
@@ -314,7 +315,7 @@ func (b *Batch) plan(objects []any, remove bool) (*batchRun, error) {
 	return r, nil
 }
 
-// readObject returns the object as unstructured content of its own.
+// readObject returns a copy of the object as unstructured content.
 func readObject(o any, remove bool) (map[string]any, error) {
 	if kube.IsNil(o) {
 		return nil, errors.New("the object is nil")
@@ -342,8 +343,8 @@ func readObject(o any, remove bool) (map[string]any, error) {
 	return content, nil
 }
 
-// define makes the kinds of a CustomResourceDefinition known. What is wrong with it
-// the API server says.
+// define adds the kinds of a CustomResourceDefinition to the mapper. It ignores malformed
+// ones, which the API server rejects.
 func (r *batchRun) define(crd *unstructured.Unstructured) {
 	text := func(fields ...string) string {
 		s, _, _ := unstructured.NestedString(crd.Object, append([]string{"spec"}, fields...)...)
@@ -380,7 +381,7 @@ func (b *Batch) place(r *batchRun, m *member, remove bool) error {
 	}
 	m.resource = mapping.Resource
 	if m.object.GetName() == "" {
-		return errors.New("metadata.name is not a text: give the name as one")
+		return errors.New("metadata.name is not a string: set a string")
 	}
 	for _, field := range []struct{ name, value string }{{"name", m.object.GetName()}, {"namespace", m.object.GetNamespace()}} {
 		if wrong := content.IsPathSegmentName(field.value); len(wrong) > 0 {
@@ -400,14 +401,14 @@ func (b *Batch) checkOwner() error {
 	switch {
 	case b.Owner == nil:
 	case kube.IsNil(b.Owner):
-		return errors.New("applyset: Owner is a nil pointer: set an object that the API server returned, or nothing")
+		return errors.New("applyset: Owner is a nil pointer: set an object that the API server returned, or omit Owner")
 	case b.Owner.GetUID() == "" || b.Owner.GetName() == "":
 		return errors.New("applyset: Owner has no metadata.uid or no metadata.name: set an object that the API server returned")
 	case b.OwnerKind.Version == "" || b.OwnerKind.Kind == "":
 		return fmt.Errorf("applyset: OwnerKind is %q: set the version and the kind of Owner", b.OwnerKind)
 	default:
-		// The garbage collector looks for the owner under this kind and, if that is
-		// namespaced, in the namespace of the object; it deletes what has no owner there.
+		// The garbage collector looks for the owner under this kind and, if the kind is
+		// namespaced, in the namespace of the object. It deletes objects without owner.
 		if typed, ok := b.Owner.(interface{ GetObjectKind() schema.ObjectKind }); ok {
 			if kind := typed.GetObjectKind().GroupVersionKind(); kind.Kind != "" && kind.GroupKind() != b.OwnerKind.GroupKind() {
 				return fmt.Errorf("applyset: OwnerKind is %q, and Owner is of the kind %q: set the kind of Owner", b.OwnerKind, kind)
@@ -421,25 +422,25 @@ func (b *Batch) checkOwner() error {
 	return nil
 }
 
-// own makes Owner the controller of an object. It refuses what would make the garbage
-// collector delete the object, and a second controller. The other references stay as
-// they are, with what the API server will refuse in them.
+// own makes Owner the controller of an object. It rejects references because of which the
+// garbage collector would delete the object, and a second controller. It keeps the
+// other references, also malformed ones, so that the API server rejects them.
 func (b *Batch) own(object *unstructured.Unstructured) error {
 	switch ns := b.Owner.GetNamespace(); {
 	case ns == "" || ns == object.GetNamespace():
 	case object.GetNamespace() == "":
-		return fmt.Errorf("metadata.ownerReferences: Owner is in namespace %q and the object in none: give it a cluster-scoped owner", ns)
+		return fmt.Errorf("metadata.ownerReferences: Owner is in namespace %q and the object in none: use a cluster-scoped owner", ns)
 	default:
 		return fmt.Errorf("metadata.ownerReferences: Owner is in namespace %q and the object in another: an owner must be in the object's namespace", ns)
 	}
 	if object.GroupVersionKind().GroupKind() == b.OwnerKind.GroupKind() && object.GetName() == b.Owner.GetName() && object.GetNamespace() == b.Owner.GetNamespace() {
-		return errors.New("metadata.ownerReferences: the object is Owner itself, and deleted in the foreground would wait for itself: leave it out")
+		return errors.New("metadata.ownerReferences: the object is Owner itself, so a deletion in the foreground would wait for itself: remove the object")
 	}
 	const field = "ownerReferences"
 	metadata, _ := object.Object["metadata"].(map[string]any) // it has a name
 	given, ok := metadata[field].([]any)
 	if !ok && metadata[field] != nil {
-		return errors.New("metadata.ownerReferences is no list")
+		return errors.New("metadata.ownerReferences is not a list")
 	}
 	var refs []any
 	for _, given := range given {
@@ -448,7 +449,7 @@ func (b *Batch) own(object *unstructured.Unstructured) error {
 		case ref["uid"] == string(b.Owner.GetUID()):
 			continue
 		case ref["controller"] == true:
-			return fmt.Errorf("metadata.ownerReferences: %v %q is its controller, and there can be no other besides Owner", ref["kind"], ref["name"])
+			return fmt.Errorf("metadata.ownerReferences: %v %q is its controller, and an object has one controller: remove it or Owner", ref["kind"], ref["name"])
 		}
 		refs = append(refs, given)
 	}
@@ -459,8 +460,8 @@ func (b *Batch) own(object *unstructured.Unstructured) error {
 	return nil
 }
 
-// stage calls f for the members that have not failed yet, several at a time, and
-// returns when all calls have. After a failure it makes no calls.
+// stage calls f for the members without an error, in parallel, and returns after all
+// calls. After a failed stage it makes no calls.
 func (r *batchRun) stage(ctx context.Context, members []*member, f func(context.Context, *member) error) {
 	slots := semaphore.NewWeighted(int64(r.concurrency))
 	var wg sync.WaitGroup
@@ -485,9 +486,8 @@ func (r *batchRun) stage(ctx context.Context, members []*member, f func(context.
 	r.failed = r.failed || slices.ContainsFunc(members, func(m *member) bool { return m.err != nil })
 }
 
-// again calls f a second time for the members that failed because the API server did
-// not serve the CustomResourceDefinition yet that was applied before. That it does is
-// no event which could be waited for.
+// again calls f a second time for members that failed because the API server did not yet
+// serve their CustomResourceDefinition. No event shows when it does.
 func (r *batchRun) again(ctx context.Context, f func(context.Context, *member) error) {
 	var late []*member
 	var errs []error
@@ -511,19 +511,19 @@ func (r *batchRun) again(ctx context.Context, f func(context.Context, *member) e
 	r.stage(ctx, late, f)
 	for i, m := range late {
 		if errors.Is(m.err, ErrNotTried) {
-			m.err = errs[i] // the first time it was
+			m.err = errs[i] // its first request failed
 		}
 	}
 }
 
-// isUnserved reports whether the API server has no such resource, which it says in
-// other words than that it has no such object.
+// isUnserved reports whether the API server does not serve the resource. Its response
+// differs from that for an absent object.
 func isUnserved(err error) bool {
 	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-// isUndeclared reports whether a field is not in the schema. The API has nothing but
-// the text to say so.
+// isUndeclared reports whether a field is not in the schema. Only the message of the
+// response shows that.
 func isUndeclared(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "field not declared in schema")
 }

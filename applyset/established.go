@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// waitForCRDs waits for all CustomResourceDefinitions that were applied. One after the
-// other takes no longer than the slowest one.
+// waitForCRDs waits for all applied CustomResourceDefinitions, one after the other: that
+// takes no longer than the slowest.
 func (b *Batch) waitForCRDs(ctx context.Context, r *batchRun) {
 	timeout := cmp.Or(b.CRDTimeout, 30*time.Second)
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("CRDTimeout of %v is over: %w", timeout, context.DeadlineExceeded))
@@ -28,20 +28,20 @@ func (b *Batch) waitForCRDs(ctx context.Context, r *batchRun) {
 	}
 }
 
-// errNames is about names that another CustomResourceDefinition has.
+// errNames is the error for names that another CustomResourceDefinition has.
 var errNames = errors.New("spec.names: the API server does not accept them")
 
-// waitEstablished waits until a CustomResourceDefinition that was applied is
-// established, and sets the answer to what it is then.
+// waitEstablished waits until an applied CustomResourceDefinition is established, and
+// sets the response to the established object.
 func (b *Batch) waitEstablished(ctx context.Context, m *member) error {
 	client := b.resource(m)
-	uid := m.answer.GetUID()
-	// What the first answer says of the names can be about those of before. It counts
-	// if it is the same a moment later.
-	doubtful := m.answer.GetGeneration() > 1
+	uid := m.response.GetUID()
+	// The first response can have conditions about the previous names. They count if they
+	// are the same a second later.
+	doubtful := m.response.GetGeneration() > 1
 	for {
 		patience := time.Duration(math.MaxInt64)
-		switch done, err := isEstablished(m.answer); {
+		switch done, err := isEstablished(m.response); {
 		case doubtful && errors.Is(err, errNames):
 			patience = time.Second
 		case done || err != nil:
@@ -51,9 +51,9 @@ func (b *Batch) waitEstablished(ctx context.Context, m *member) error {
 		if done, err := m.watch(ctx, client, patience); done || err != nil {
 			return err
 		}
-		// The stream ended, which is nobody's plan for a wait that is this short: there
-		// is no event to wait for, and no reason to be quick.
-		ended := func() error { return fmt.Errorf("it was applied, and is not established: %w", context.Cause(ctx)) }
+		// The stream ended, which is rare in such a short wait. No event shows when a new
+		// one can begin.
+		ended := func() error { return fmt.Errorf("it was applied and is not established: %w", context.Cause(ctx)) }
 		select {
 		case <-ctx.Done():
 			return ended()
@@ -64,23 +64,23 @@ func (b *Batch) waitEstablished(ctx context.Context, m *member) error {
 		case err != nil && ctx.Err() != nil:
 			return ended()
 		case err != nil:
-			return fmt.Errorf("see if it is established: %w", err)
+			return fmt.Errorf("read it to see whether it is established: %w", err)
 		case live.GetUID() != uid:
 			return errors.New("it was deleted before it was established, and another one has its name")
 		}
-		m.answer = live
+		m.response = live
 	}
 }
 
-// watch reads events until one says that the CustomResourceDefinition is established,
-// or never will be. done is false if there is none within patience, or the stream ends
-// before, for whatever reason: a broken connection is an event of type Error as well.
+// watch reads events until the CustomResourceDefinition is established, or cannot be.
+// done is false if patience or the stream ends before. A broken connection is also an
+// event of type Error.
 func (m *member) watch(ctx context.Context, client dynamic.ResourceInterface, patience time.Duration) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	w, err := client.Watch(ctx, metav1.ListOptions{
 		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, m.object.GetName()).String(),
-		ResourceVersion: m.answer.GetResourceVersion(),
+		ResourceVersion: m.response.GetResourceVersion(),
 	})
 	switch {
 	case err == nil:
@@ -92,7 +92,7 @@ func (m *member) watch(ctx context.Context, client dynamic.ResourceInterface, pa
 	defer w.Stop()
 	for {
 		select {
-		case <-ctx.Done(): // not every stream ends then
+		case <-ctx.Done(): // some streams do not end with their context
 			return false, nil
 		case event, ok := <-w.ResultChan():
 			crd, isObject := event.Object.(*unstructured.Unstructured)
@@ -102,9 +102,9 @@ func (m *member) watch(ctx context.Context, client dynamic.ResourceInterface, pa
 			case event.Type == watch.Deleted:
 				return false, errors.New("it was deleted before it was established")
 			case isObject && event.Type != watch.Bookmark:
-				m.answer = crd
+				m.response = crd
 			}
-			if done, err := isEstablished(m.answer); done || err != nil {
+			if done, err := isEstablished(m.response); done || err != nil {
 				return done, err
 			}
 		}
@@ -112,7 +112,7 @@ func (m *member) watch(ctx context.Context, client dynamic.ResourceInterface, pa
 }
 
 // isEstablished reports whether the API server serves the kinds of a
-// CustomResourceDefinition; the error says why it will not.
+// CustomResourceDefinition. It returns an error if the API server rejects them.
 func isEstablished(crd *unstructured.Unstructured) (bool, error) {
 	if crd.GetDeletionTimestamp() != nil {
 		return false, errDeleting

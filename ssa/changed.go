@@ -33,8 +33,12 @@ import (
 // applies configurations with such fields. The first call of an extract function in a
 // process parses the schemas of all built-in types.
 //
-// If ApplyChanged cannot tell whether config would change live, it applies. If the
-// apply then changes nothing, the next call applies again. A [Memory] prevents that.
+// If ApplyChanged cannot decide whether config would change live, it applies. If that
+// apply is a no-op, the next call still applies again. A [Memory] prevents that.
+//
+// ApplyChanged does not see changes that the API server would make by itself, such as new
+// defaults, nor that a new schema makes a granular field atomic. They come with the next
+// write.
 //
 // A uid or resourceVersion in config is a precondition: if live does not meet it,
 // ApplyChanged applies, and the API server rejects the apply.
@@ -43,8 +47,7 @@ func ApplyChanged[T metav1.Object, C any](ctx context.Context, fm FieldManager, 
 	return none.ApplyChanged(ctx, fm, request, config, live, extract)
 }
 
-// Memory remembers applies that changed nothing, so that [Memory.ApplyChanged] does not
-// repeat them. A controller has one Memory for each kind that it applies.
+// Memory remembers no-op applies, so that [Memory.ApplyChanged] does not repeat them. A controller has one Memory for each kind that it applies.
 //
 // The API server changes the resourceVersion at each apply of some configurations,
 // without any other change, for example if it does not store an empty list. The event of
@@ -67,19 +70,19 @@ type memoryKey struct {
 	manager FieldManager
 }
 
-// noop is an apply that changed nothing.
+// noop is an apply that was a no-op.
 type noop struct {
 	sum [sha256.Size]byte // of the configuration and the object
 	at  time.Time
 }
 
-// trusted is how long a Memory relies on an apply that changed nothing. The schema of
-// the kind can change, and then the same apply changes something.
+// trusted is how long a Memory relies on a no-op apply. After a change of the schema, the
+// same apply can have an effect.
 const trusted = 10 * time.Minute
 
-// ApplyChanged is [ApplyChanged], except that it skips an apply that changed nothing
-// within the last ten minutes, until the configuration changes, or the object other than
-// its status. If live has no managedFields, it compares the values of live alone.
+// ApplyChanged is [ApplyChanged], except that it skips an apply that was a no-op within
+// the last ten minutes. A change of the configuration, or of the object other than its
+// status, ends that. If live has no managedFields, it compares only the values.
 func (m *Memory[T, C]) ApplyChanged(ctx context.Context, fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C, live T, extract func(live T, fieldManager string) (C, error)) (response T, applied bool, err error) {
 	c, err := encode(fm, request, config)
 	if err == nil {
@@ -152,7 +155,7 @@ func sum[T metav1.Object](c *apply.Config, obj, live T) (sum [sha256.Size]byte, 
 	var owners []string
 	for _, e := range obj.GetManagedFields() {
 		if len(live.GetManagedFields()) > 0 && e.Subresource != "status" && e.FieldsV1 != nil {
-			// An apply that changes nothing can change the times, and with them the order.
+			// A no-op apply can change the times, and with them the order.
 			owners = append(owners, fmt.Sprintf("%q %q %q %q %s", e.Manager, e.Operation, e.APIVersion, e.Subresource, e.FieldsV1.GetRawString()))
 		}
 	}

@@ -16,9 +16,9 @@ import (
 // dynamic.Interface, and mapper finds the resource of each kind. To apply to a
 // subresource, name it: Dynamic(client, mapper, "status").
 //
-// An object of a kind that mapper does not know is an error before any request, and
-// meta.IsNoMatchError is true for it. So is an object without the namespace that its
-// kind needs, or with one that its kind does not have. Field validation is strict: the
+// If mapper does not know the kind of an object, the error comes before any request, and
+// meta.IsNoMatchError is true for it. An object without the namespace that its kind
+// needs is also an error, and a cluster-scoped object with a namespace. Field validation is strict: the
 // API server rejects unknown and duplicate fields.
 //
 // The function is safe for concurrent use if client and mapper are.

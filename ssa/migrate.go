@@ -21,7 +21,7 @@ import (
 // after it; both lead to the same object.
 //
 // patch is the Patch method of a client. migrated reports whether Migrate made a
-// request. If there is nothing to migrate, it returns live, the same pointer, so a
+// request. If the managers own no fields, it returns live, the same pointer, so a
 // controller can call it each time. Otherwise it patches managedFields. If the object
 // is no longer at the resourceVersion of live, the error is a Conflict. The values of
 // the fields stay, and the fields of other managers.
@@ -98,16 +98,16 @@ func (f patchFunc[T]) Patch(ctx context.Context, name string, pt types.PatchType
 }
 
 // migratedFields returns a copy of the entries in which fm owns the fields of the
-// managers. It returns nil if there is nothing to migrate.
+// managers. It returns nil if they own no fields.
 func migratedFields(entries []metav1.ManagedFieldsEntry, fm FieldManager, subresource string, managers []string) ([]metav1.ManagedFieldsEntry, error) {
 	if len(entries) == 0 {
-		return nil, errors.New("metadata.managedFields of live is empty: pass an object whose managedFields no transform removed; if the stored object has none, apply first and migrate before-first-apply")
+		return nil, errors.New("metadata.managedFields of live is empty: pass an object whose managedFields no transform removed; if the stored object has no managedFields, apply first and migrate before-first-apply")
 	}
 	isTheirs := func(e metav1.ManagedFieldsEntry) bool {
 		return slices.Contains(managers, e.Manager) && e.Operation == metav1.ManagedFieldsOperationUpdate && e.Subresource == subresource
 	}
 	if !slices.ContainsFunc(entries, isTheirs) {
-		return nil, nil // the usual case decodes nothing
+		return nil, nil // the usual case; it needs no decoding
 	}
 	merged := metav1.ManagedFieldsEntry{
 		Manager: string(fm), Operation: metav1.ManagedFieldsOperationApply, Subresource: subresource, FieldsType: "FieldsV1",

@@ -50,7 +50,7 @@ func entry(manager, operation, version, subresource, fields string) metav1.Manag
 
 // Bad input is an error before any request, which names the field.
 //
-// Proves A27.
+// Proves A10.
 func TestMigrateBadInput(t *testing.T) {
 	good := func() *corev1.ConfigMap {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "u", ResourceVersion: "1", ManagedFields: []metav1.ManagedFieldsEntry{

@@ -43,13 +43,13 @@ func Apply[T, C any](ctx context.Context, fm FieldManager, request func(context.
 }
 
 // TryApply is Apply without force. If another manager owns a field of config and its
-// value differs, TryApply writes nothing and returns a [*ConflictError].
+// value differs, TryApply does not write and returns a [*ConflictError].
 //
 // The API server reports no conflict if an apply replaces a map or a list by a value of
 // another type, as fields without a type in their schema allow. The fields that other
 // managers own in that map or list are then lost. TryApply finds these conflicts in the
-// managedFields of live, and sends the uid and the resourceVersion of live, so that the
-// apply changes that version of the object or none. If live is stale, the error is a
+// managedFields of live. It sends the uid and the resourceVersion of live, so that the
+// apply changes only that version of the object. If live is stale, the error is a
 // Conflict that is no *ConflictError. A live object without managedFields is an error.
 //
 // If live is nil, TryApply relies on the conflicts that the API server reports. That is
@@ -139,7 +139,7 @@ func explain(err error) error {
 		})
 		return &ConflictError{Conflicts: conflicts, Err: err}
 	case s.Reason == metav1.StatusReasonConflict && strings.Contains(s.Message, "uid mismatch"):
-		// No object has the name. Only the message of the response tells that.
+		// No object has the name. Only the message of the response shows that.
 		return fmt.Errorf("%w: %w", ErrUIDMismatch, err)
 	}
 	return err

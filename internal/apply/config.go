@@ -36,8 +36,8 @@ func CheckManager(name string) error {
 type Config struct {
 	JSON            string
 	Name, Namespace string
-	UID             string // "" if the configuration has none
-	ResourceVersion string // "" if the configuration has none
+	UID             string // "" if the configuration omits it
+	ResourceVersion string // "" if the configuration omits it
 
 	apiVersion, kind string
 	forest           *forest // nil if the configuration is too large to compare

@@ -19,19 +19,19 @@ import (
 )
 
 // Unchanged reports whether an apply of the configuration would leave live and its
-// managedFields as they are. It makes no request and needs no schema. If it cannot tell,
+// managedFields as they are. It makes no request and needs no schema. If it cannot decide,
 // it reports false. why is the first difference or doubt, for logs.
 //
-// extract answers the questions that managedFields leave open. It is the generated
-// ExtractX function of the kind, and nil means that the kind has none.
+// extract decides which fields are atomic. It is the generated ExtractX function of the
+// kind. Nil means that the kind has no such function.
 //
 // An apply has two effects, and Unchanged compares both:
 //
-//   - The API server merges the configuration into the object. The merge changes nothing
+//   - The API server merges the configuration into the object. The merge is a no-op
 //     if the object has each value of the configuration, and the items of lists have the
 //     same order.
 //   - The API server makes the fields of the configuration the manager's entry in
-//     managedFields. That changes nothing if the entry has exactly these fields.
+//     managedFields. That is a no-op if the entry has exactly these fields.
 //
 // Unchanged spends a bounded amount of time and memory on any object.
 func Unchanged[T metav1.Object, C any](manager string, c *Config, live T, extract func(live T, fieldManager string) (C, error)) (unchanged bool, why string) {
@@ -158,7 +158,7 @@ type decider struct {
 
 	path      []step
 	questions []question
-	why       string // the first difference; "" means none
+	why       string // the first difference; "" means no difference
 }
 
 // step is a part of a path: the name of a member, or any item of a list.
@@ -171,7 +171,7 @@ type step struct {
 // granular one, each member is owned by itself.
 type question struct {
 	field  schemaField
-	atomic bool  // the answer that lets the decision stand
+	atomic bool  // the value for which the decision stands
 	shown  bool  // live has a value there, so that extract shows whether the field is atomic
 	config int32 // the field in the configuration
 	at     int   // the position in owned behind the brace of the field
@@ -225,11 +225,11 @@ func (d *decider) root(config, owned, live int32) {
 			switch version := d.nodes[c].value; {
 			case d.version != "" && d.version != version:
 				d.differ("the manager owns fields in another version")
-			case d.nodes[l].value != "" && d.nodes[l].value != version: // objects of typed clients have none
+			case d.nodes[l].value != "" && d.nodes[l].value != version: // typed clients leave it empty
 				d.differ("live is of another version")
 			}
 		case name == "kind":
-			// Objects of typed clients have none, and it is part of the address.
+			// Typed clients leave it empty, and it is part of the address.
 		case name == "metadata":
 			d.members(c, o, l, d.metadata)
 		case name == "stringData" && d.secret:
@@ -301,7 +301,7 @@ func (d *decider) metadata(c, o, l int32) {
 }
 
 // dropped is about a field that the API server does not store: each apply merges it
-// into the object again. That changes nothing unless another manager loses the field.
+// into the object again. That is a no-op unless another manager loses the field.
 func (d *decider) dropped(name string) {
 	for _, fields := range d.others {
 		if !d.spend(len(fields)/64) || strings.Contains(fields, `"f:`+name+`"`) {
@@ -483,7 +483,7 @@ func isShortNumber(s string) bool {
 		return false
 	}
 	i := strings.LastIndexAny(s, "eE")
-	return i < 0 || len(s)-i <= 4 // as in 1e+18 and 1Ei; a time has none
+	return i < 0 || len(s)-i <= 4 // as in 1e+18 and 1Ei; times have no exponent
 }
 
 // schemaField is a field of a Go type.

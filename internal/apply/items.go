@@ -10,7 +10,7 @@ type index struct {
 type indexed struct {
 	key  int32 // of an owned item: an object for k:, a value for v:
 	item int32
-	next int32 // the next item of the chain; -1 means none
+	next int32 // the next item of the chain; -1 ends the chain
 	used bool
 }
 
@@ -123,9 +123,9 @@ func (d *decider) identity(item int32, name string) string {
 	return d.nodes[item].value
 }
 
-// keyed reports whether an item has the key of an owned item. If it omits a part of the
-// key, the schema has a default for it, and that is the part of the owned item if the
-// manager applied that one without the part too.
+// keyed reports whether an item has the key of an owned item. If the item omits a part
+// of the key, the schema has a default for the part. The keys then agree if the manager
+// also omitted the part when it applied the owned item.
 func (d *decider) keyed(key, item, owned int32) bool {
 	if d.nodes[key].kind != object {
 		return d.equal(key, item)

@@ -9,11 +9,11 @@ import (
 )
 
 // atomics remembers which fields of Go types are atomic, by their schemaField. The
-// schemas of generated extract functions are compiled into the program, so the answers
+// schemas of generated extract functions are compiled into the program, so the values
 // do not change, and there are at most as many as fields.
 var atomics sync.Map
 
-// settled reports whether the schema gives the answers that the decision needs.
+// settled reports whether the schema agrees with the decision.
 func settled[T metav1.Object, C any](manager string, d *decider, live T, extract func(T, string) (C, error)) bool {
 	var questions []question
 	for _, q := range d.questions {
@@ -31,7 +31,7 @@ func settled[T metav1.Object, C any](manager string, d *decider, live T, extract
 		return false
 	}
 	// If the manager owned a member of the field, extract would take all of an atomic
-	// field and nothing of a granular one. So ask with such an entry.
+	// field and would omit a granular one. So ask with such an entry.
 	slices.SortFunc(questions, func(a, b question) int { return cmp.Compare(a.at, b.at) })
 	var fields []byte
 	at := 0

@@ -14,10 +14,10 @@ import (
 // Taken returns an error like the API server's for a conflict if an apply without force
 // would remove fields of other managers. It needs live and its managedFields.
 //
-// The API server reports a conflict if the value of an owned field changes. It reports
-// none if a map with owned members becomes a scalar or a list, or a list with owned items
-// something else, as fields without a type in their schema can: the owned fields are
-// then removed, and have no new value. Taken reports those.
+// The API server reports a conflict if the value of an owned field changes. If a map or
+// a list becomes a value of another type, the fields that others own in it are removed,
+// and the API server reports no conflict. A field can change its type if its schema has
+// no type. Taken reports these conflicts.
 //
 // Taken does not know whether the apply is to the main resource or to the status. It
 // also compares the fields that the API server ignores.
@@ -65,8 +65,8 @@ type taker struct {
 	causes  []metav1.StatusCause
 }
 
-// compare reports the fields of the configuration whose kind is not that of the value
-// in which another manager owns something.
+// compare reports the fields of the configuration that would replace a map or a list in
+// which another manager owns fields.
 func (t *taker) compare(config, owned int32) {
 	holdsMembers, holdsItems := false, false
 	for o := t.nodes[owned].child; o != 0 && t.spend(1); o = t.nodes[o].next {

@@ -23,15 +23,15 @@ const (
 type node struct {
 	key   string // the name, if the node is a member of an object
 	value string // of a text without its escapes; of numbers and booleans as written
-	child int32  // the first child; 0 means none
-	next  int32  // the next sibling; 0 means none
+	child int32  // the first child, or 0
+	next  int32  // the next sibling, or 0
 	n     int32  // the number of children
 	start int32  // the position in the source
 	kind  kind
 }
 
 // forest holds JSON values in one slice, so that parsing takes few allocations. The
-// node at 0 is absent, and lookups that find nothing return it.
+// node at 0 is absent, and failed lookups return it.
 //
 // A forest has a budget of nodes and of steps. Objects come from the API server, where
 // other users write them, so no object may cost more than the budget.
