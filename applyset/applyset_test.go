@@ -150,7 +150,7 @@ func TestBatchBadInput(t *testing.T) {
 		{
 			name:  "owners that are no list",
 			bad:   object(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"bad","namespace":"a","ownerReferences":{"kind":"Pod"}}}`),
-			batch: func(b *applyset.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: "metadata.ownerReferences is no list",
+			batch: func(b *applyset.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: "metadata.ownerReferences is not a list",
 		},
 		{
 			name:  "another controller among nonsense",
@@ -430,7 +430,7 @@ func TestBatchWait(t *testing.T) {
 		{name: "too old at once", open: apierrors.NewResourceExpired("too old"), streams: [][]watch.Event{{}}, get: yes, took: time.Second, watches: 1},
 		{name: "an error event", streams: [][]watch.Event{{{Type: watch.Error, Object: broken}}, {}}, get: yes, took: time.Second, watches: 1},
 		{name: "may not watch", open: &apierrors.StatusError{ErrStatus: *forbidden}, want: "watch until it is established", watches: 1},
-		{name: "gone between streams", streams: [][]watch.Event{{}, {}}, want: "see if it is established", took: time.Second, watches: 1},
+		{name: "gone between streams", streams: [][]watch.Event{{}, {}}, want: "read it to see whether", took: time.Second, watches: 1},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
