@@ -43,6 +43,7 @@ func decisions(t testing.TB, f func(name string, decide func())) {
 			t.Fatalf("applied = %v, error %v", applied, err)
 		}
 	}
+	check(ssa.ApplyChanged(ctx, manager, client.Apply, config, live, applyappsv1.ExtractDeployment)) // the first one asks extract
 	f("no memory", func() {
 		check(ssa.ApplyChanged(ctx, manager, client.Apply, config, live, applyappsv1.ExtractDeployment))
 	})

@@ -91,6 +91,7 @@ func (m *Memory[T, C]) ApplyChanged(ctx context.Context, fm FieldManager, reques
 	if err != nil {
 		return response, false, err
 	}
+	defer c.Release()
 	if kube.IsNil(live) {
 		response, err = call(ctx, fm, request, config, true)
 		return response, err == nil, err

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	applyappsv1 "k8s.io/client-go/applyconfigurations/apps/v1"
+	applymetav1 "k8s.io/client-go/applyconfigurations/meta/v1"
 
 	"github.com/controllerkit/controllerkit/ssa"
 )
@@ -129,6 +130,28 @@ func TestTypedZero(t *testing.T) {
 				t.Errorf("owned by another manager too: applied = %v, error %v", applied, err)
 			}
 		})
+	}
+}
+
+// An atomic field with more than the configuration has makes a difference.
+//
+// Proves A3, A7.
+func TestAtomicField(t *testing.T) {
+	labels := map[string]string{"a": "b"}
+	config := applyappsv1.Deployment("one", "default").WithSpec(applyappsv1.DeploymentSpec().WithSelector(applymetav1.LabelSelector().WithMatchLabels(labels)))
+	for _, tt := range []struct {
+		live map[string]string
+		want bool
+	}{{labels, false}, {map[string]string{"a": "b", "c": "d"}, true}, {map[string]string{"a": "c"}, true}, {nil, true}} {
+		live := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "default", UID: "u", ManagedFields: []metav1.ManagedFieldsEntry{
+			entry(string(manager), "Apply", "apps/v1", "", `{"f:spec":{"f:selector":{}}}`),
+		}}}
+		live.Spec.Selector = &metav1.LabelSelector{MatchLabels: tt.live}
+		request := (&answers[*appsv1.Deployment, *applyappsv1.DeploymentApplyConfiguration]{answer: live}).Apply
+		_, applied, err := ssa.ApplyChanged(t.Context(), manager, request, config, live, applyappsv1.ExtractDeployment)
+		if err != nil || applied != tt.want {
+			t.Errorf("live has %v: applied = %v, error %v, want %v", tt.live, applied, err, tt.want)
+		}
 	}
 }
 

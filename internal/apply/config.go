@@ -134,6 +134,14 @@ func (c *Config) read() (map[string]bool, error) {
 	return set, nil
 }
 
+// Release frees the memory of a configuration that needs no further decision.
+func (c *Config) Release() {
+	if c.forest != nil {
+		c.forest.release()
+		c.forest = nil
+	}
+}
+
 // Match rejects a live object that is not the object of the configuration.
 func (c *Config) Match(live metav1.Object) error {
 	if c.Name != live.GetName() {

@@ -38,7 +38,10 @@ func Unchanged[T metav1.Object, C any](manager string, c *Config, live T, extrac
 	if c.forest == nil {
 		return false, "the configuration is " + errLarge.Error()
 	}
-	defer func(n int) { c.forest.nodes = c.forest.nodes[:n] }(len(c.forest.nodes))
+	defer func(n int) {
+		clear(c.forest.nodes[n:])
+		c.forest.nodes = c.forest.nodes[:n]
+	}(len(c.forest.nodes))
 	c.forest.steps = 0
 	entries := live.GetManagedFields()
 	d := &decider{forest: c.forest, config: c.root, owned: "{}"}

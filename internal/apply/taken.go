@@ -29,7 +29,10 @@ func Taken(manager string, c *Config, live metav1.Object) error {
 		return errors.New("metadata.managedFields of live is empty: pass an object whose managedFields no transform removed")
 	}
 	t := taker{decider: &decider{forest: c.forest}}
-	defer func(n int) { c.forest.nodes = c.forest.nodes[:n] }(len(c.forest.nodes))
+	defer func(n int) {
+		clear(c.forest.nodes[n:])
+		c.forest.nodes = c.forest.nodes[:n]
+	}(len(c.forest.nodes))
 	c.forest.steps = 0
 	for _, e := range live.GetManagedFields() {
 		if e.FieldsV1 == nil || isOwn(&e, manager, "") || isOwn(&e, manager, "status") {

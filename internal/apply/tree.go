@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"sync"
 )
 
 // kind is the kind of a JSON value. The zero kind means that there is no value.
@@ -51,8 +52,25 @@ var (
 	errLarge = errors.New("too large to compare")
 )
 
+// forests holds released forests. A decision needs one, of about 100 KiB.
+var forests sync.Pool
+
 func newForest(size int) *forest {
+	if f, ok := forests.Get().(*forest); ok {
+		return f
+	}
 	return &forest{nodes: make([]node, 1, min(size, maxNodes)+1)}
+}
+
+// release makes the forest available to other decisions, unless it is large. The caller
+// must not use it again.
+func (f *forest) release() {
+	if cap(f.nodes) > 1<<13 {
+		return
+	}
+	clear(f.nodes) // drops the references to the sources
+	f.nodes, f.steps = f.nodes[:1], 0
+	forests.Put(f)
 }
 
 // spend takes n steps from the budget. It reports false if the budget is exhausted.
