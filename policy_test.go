@@ -111,6 +111,21 @@ func TestPackageComments(t *testing.T) {
 	}
 }
 
+// TestPackageCommentsAreShort holds that a reader of ten minutes can read a package
+// comment: the words before the first heading are enough to use the package.
+func TestPackageCommentsAreShort(t *testing.T) {
+	for _, name := range library() {
+		p, _, _ := parsePackage(t, name)
+		intro, _, _ := strings.Cut(p.Doc, "\n# ")
+		if n := len(strings.Fields(intro)); n > 150 {
+			t.Errorf("the comment of package %s has %d words before its first heading, want at most 150", name, n)
+		}
+		if n := len(strings.Fields(p.Doc)); n > 600 {
+			t.Errorf("the comment of package %s has %d words, want at most 600", name, n)
+		}
+	}
+}
+
 // TestImports holds that no package of the library except controllertest imports a
 // sibling, that only metrics imports Prometheus, and that shutdown depends on the
 // standard library alone. Shared rules live in internal packages, which all may import.
