@@ -106,9 +106,6 @@ func (c *Controller) closeAccount(ctx context.Context, held finalizer.Held[*v1al
 
 // reportDeletion reports in the conditions why a deleted tenant still exists.
 func (c *Controller) reportDeletion(ctx context.Context, t *v1alpha1.Tenant, err error) error {
-	if t.DeletionTimestamp == nil && apierrors.IsNotFound(err) {
-		return nil // it was removed before the finalizer was stored, so nothing was created for it
-	}
 	blocked, ok := errors.AsType[*closeError](err)
 	if !ok {
 		return err
