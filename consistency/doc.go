@@ -13,14 +13,15 @@
 //	}
 //	controller := &reconcile.Controller[types.NamespacedName]{Gate: writes, ...}
 //
-// Most callers do this and read live when [LiveRead] asks for it. A loop of your own calls
+// If the cache still lags after MaxWait, 2 minutes by default, the key runs, and [LiveRead]
+// is true: then read from the API server. Most callers do this. A loop of your own calls
 // Ready before a reconcile and passes the context of Begin to it.
 //
 // # How it works
 //
 // A write is visible once the informer's store has reached the resource version in its
-// response, a deletion once the store no longer holds the UID. MaxWait and AmbiguousWait
-// bound the wait. Then the key runs, and LiveRead is true.
+// response, a deletion once the store no longer holds the UID. AmbiguousWait bounds the wait
+// for a write with unknown outcome.
 //
 // # Guarantees
 //
@@ -28,8 +29,8 @@
 //     stores. An incomparable version does not count.
 //   - C2: If Ready returns false, it calls wake exactly once, when the key may run, at
 //     most RecheckInterval late. If it returns true, never.
-//   - C3: If a write with a context from Begin succeeds, the transport records its version
-//     before the caller reads the unchanged response.
+//   - C3: If a write of a resource with a store, with a context from Begin, succeeds, the
+//     transport records its version before the caller reads the unchanged response.
 //   - C4: If a write's outcome is unknown, or its response shows no version, Ambiguous
 //     lists its resource until a response settles it or ten minutes pass.
 //   - C5: If the cache shows a key's writes, their record is dropped, even if the key

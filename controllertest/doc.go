@@ -2,8 +2,7 @@
 // controller against a real API server many times, each time with another fault at
 // another place, and compares the outcome with runs without faults.
 //
-// Envtest starts an API server too, but injects no faults. The idea is that of Sieve
-// (OSDI 2022). It works with any controller that starts from a *rest.Config.
+// Unlike envtest it injects faults, as Sieve (OSDI 2022) does.
 //
 //	func TestGreeter(t *testing.T) {
 //		controllertest.Explore(t, controllertest.Scenario{
@@ -28,7 +27,7 @@
 //		}, controllertest.Options{})
 //	}
 //
-// Most callers need [Explore] and a [Scenario] as above.
+// Most callers need Explore and a [Scenario].
 //
 // # Plans
 //
@@ -72,20 +71,12 @@
 //
 // # Caveats
 //
-//   - Start runs in the process of the test: package-level variables survive a crash,
-//     and a goroutine that ignores its context is a finding. Scenario.Command runs a
-//     real process instead.
-//   - Panics in goroutines of client-go are findings. Other panics outside of Start crash
-//     the test.
+//   - Start runs in the process of the test: package-level variables survive a crash.
+//     Scenario.Command runs a real process instead.
 //   - If a controller leaves an error to a person on purpose, such as a 422, leave the
 //     kind of fault out of Options.Faults.
 //   - A passed exploration is no proof: operations that not all runs without faults make,
 //     and paths that the script does not take, get no faults.
-//   - Clients with their own transport bypass the faults. Watches are cut between events
-//     only if the client reads JSON, which the given configuration requests.
-//   - Start, Do and Converged are called concurrently. Register types in a shared scheme
-//     before, for example in an init function.
-//
-// Package controllertest/fault has the faults alone, for other tests. Package
-// controllertest/cloud is an external service for scenarios.
+//   - Clients with their own transport bypass the faults.
+//   - Start, Do and Converged are called concurrently.
 package controllertest

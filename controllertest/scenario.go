@@ -26,6 +26,8 @@ type Scenario struct {
 	// cluster-scoped objects that it creates and whose names contain env.Namespace or
 	// the uid of an object, because other runs use the same server. If Start returns
 	// before ctx is done, the process has crashed; without faults that is a finding.
+	// Start is called concurrently: register types in a shared scheme before, for example
+	// in an init function. A panic outside of Start and of client-go ends the test.
 	// Required, unless Command is set.
 	Start func(ctx context.Context, cfg *rest.Config, env *Env) error
 

@@ -1,5 +1,5 @@
 // Package finalizer stores a finalizer before the work that it guards, and removes it
-// only after the cleanup succeeded.
+// only after the cleanup succeeded, or gave up a step as configured.
 //
 // client-go has no counterpart. An Update or a merge patch of metadata.finalizers writes
 // the whole list, so a stale copy removes or restores the finalizers of other controllers.

@@ -8,8 +8,7 @@
 //
 // An Elector ends the work by its own clock, keeps the Lease during the drain, and
 // campaigns again after a loss. Most callers leave all durations 0, run informers on
-// every replica so that a new leader has warm caches, and serve [Elector.Check] as a
-// liveness probe.
+// every replica, and serve [Elector.Check] as a liveness probe.
 //
 // Guarded work is all work between a successful [Term.Check], or the start of lead, and
 // the end of lead's context. Call Term.Check before each effect, or use a client with
@@ -27,8 +26,8 @@
 //     above every number that its creator has seen.
 //   - L5: If the context of Run is done, Run renews the Lease while lead drains, and
 //     releases it after lead has returned.
-//   - L6: If Run calls lead, no other call of lead is running; if lead ignores the end
-//     of leadership, Run returns its stack.
+//   - L6: If Run calls lead, no other call of lead is running. If lead outlasts
+//     DrainTimeout and StopTimeout after Run's context is done, Run returns its stack.
 //   - L7: If the Lease is edited, deleted or taken over, lead's context ends at the
 //     watch event or at the next renewal.
 //   - L8: If the Lease is released, a standby acquires it at the watch event, or
@@ -40,8 +39,8 @@
 //     no write.
 //   - L12: If a [Fence] is in force, the API server refuses a write that carries an
 //     earlier term.
-//   - L13: If another leader takes over while a write is in flight, the Fence refuses
-//     it once the API server has seen that leader.
+//   - L13: If a write with its term is in flight during a takeover, the Fence refuses it
+//     once the API server has seen the new leader.
 //   - L14: If a process was paused while another took over, its first Term.Check
 //     returns ErrLost.
 //   - L15: If lead panics, the process ends with the stack of the panic, and the Lease
@@ -63,6 +62,5 @@
 //     see [Elector].
 //   - If an admission plugin removes the annotation leader-run, a lost response costs
 //     leadership.
-//   - The Role needs get, create, update and watch on leases: see manifests/role.yaml
-//     and [Elector.Preflight].
+//   - The Role needs get, create, update and watch on leases: see manifests/role.yaml.
 package leader

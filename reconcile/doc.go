@@ -44,23 +44,22 @@
 //   - R8: If a call has returned, its context is done.
 //   - R15: If DrainReady is set and the context of Run is done, Run calls the ready keys
 //     until no key is ready, GracePeriod is over or leadership is lost.
-//   - R16: If a key is queued too often, it runs at most 100 times at once and then 10
-//     times a second. At most 10 events a second are not delayed.
+//   - R16: If a key is queued without pause, it runs 100 times and then 10 times a second.
+//     Steady events of up to 10 a second are not delayed.
 //   - R17: If a Source reports an event, Triggers of the key's next call has it, and of
 //     later calls does not, within fixed bounds.
 //   - R18: If Resync is set, each key of Keys is added once in that time, at a fixed moment
 //     of its own, and at most a 64th of the keys wait in the queue for it.
 //   - R19: If Hook is set, it is called once for each call, and its end once after the
 //     call, with the result that Metrics gets.
-//   - R22: If the API server rejects a request for good, the key runs at most 15 times in
-//     the first hour, unless an event comes for it.
+//   - R22: If calls end only as rejected or forbidden, the key runs at most 15 times in
+//     the first hour, events and RequeueAfter aside.
 //   - R23: If calls run and StallTimeout has passed since the last one ended, Check returns
 //     an error.
 //
 // # Caveats
 //
 //   - Run waits for calls that ignore their context, without a limit, and logs their keys.
-//   - With client-go's queue, keys that wait for a delay are lost when Run returns. The
-//     next process lists every object anyway.
+//   - With client-go's queue, keys that wait for a delay are lost when Run returns.
 //   - A panic in Gate, Hook, Keys, Metrics or the queue is not recovered.
 package reconcile

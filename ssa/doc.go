@@ -15,18 +15,15 @@
 // [Dynamic] for unstructured objects, and [Migrate] for objects that were written
 // without server-side apply.
 //
-// The server test makes 6,170 decisions about no-op applies of adversarial objects, and
-// ApplyChanged skips 3,670. A [Memory] makes each of the others once; 545 of them change
-// the resourceVersion, so without a Memory they are an endless loop.
+// Of 6,170 no-op applies in the server test, ApplyChanged skips 3,670. A [Memory] makes
+// each of the others once; 545 change the resourceVersion, an endless loop without it.
 //
 // # Force
 //
 // Apply and ApplyChanged force: each field of the configuration becomes a field of this
-// manager. Two controllers that force the same field overwrite each other in a loop, so
-// a configuration must have only the fields that the controller decides.
-//
-// A field that the manager applied before and now omits is removed. So a program that
-// applies different parts of one object in two places needs two managers.
+// manager. Two controllers that force the same field overwrite each other in a loop. A
+// field that the manager applied before and now omits is removed, so two parts of a
+// program that apply the same object need two managers.
 //
 // # Guarantees
 //
@@ -34,8 +31,8 @@
 //     any request.
 //   - A2: If an apply would change or remove a field that another manager owns in live,
 //     TryApply does not write and returns a [*ConflictError].
-//   - A3: If live has each value of the configuration, and the manager owns exactly these
-//     fields, ApplyChanged makes no request.
+//   - A3: If live has each value, the manager owns exactly these fields and extract is
+//     set, ApplyChanged makes no request, except as under Caveats.
 //   - A4: If no object has the uid of the configuration, an apply does not write and the
 //     error is [ErrUIDMismatch].
 //   - A5: If other managers own fields, the error is a *ConflictError. If the
@@ -65,8 +62,9 @@
 // If live is stale, ApplyChanged can skip an apply. The event of the missed change brings
 // the key back. If a transform removes managedFields, ApplyChanged always applies.
 //
-// Only the API server decides about defaults inside atomic fields such as fieldRef, about
-// quantities in unstructured objects, and about empty values. ApplyChanged then applies.
+// ApplyChanged also applies if only the API server can decide: about defaults inside atomic
+// fields, quantities in unstructured objects, empty values, objects of 3 MiB, and kubectl's
+// own manager.
 //
 // A quantity such as 1e999999999 costs the API server and its clients seconds of CPU.
 // Bound quantities in the schema of a custom resource.

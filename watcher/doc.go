@@ -1,17 +1,17 @@
 // Package watcher watches a collection of objects for as long as the consumer wants, and
-// resumes after every failure.
+// resumes after failures.
 //
 // It replaces RetryWatcher of k8s.io/client-go/tools/watch, which cannot continue after an
 // expired resource version and hides bookmarks. A controller that needs a cache uses an
-// informer. A [RetryWatcher] suits a consumer that needs each event once: a feed to
-// another system, or a wait for one change.
+// informer. A [RetryWatcher] suits a consumer of events: a feed to another system, or a wait
+// for one change.
 //
 //	w := &watcher.RetryWatcher[*corev1.Pod]{
 //		Source: watcher.Client[*corev1.Pod](client.CoreV1().Pods("default")),
 //	}
 //	for event, err := range w.Events(ctx) {
 //		if err != nil {
-//			return err // ctx is done
+//			return err // ctx is done, or no retry can help
 //		}
 //		switch event.Type {
 //		case watch.Added, watch.Modified, watch.Deleted:
