@@ -144,7 +144,7 @@ func once[T metav1.Object](ctx context.Context, c Patcher[T], obj T, r Resource)
 		}
 	}
 	if id == "" {
-		return "", 0, kube.Terminal(errors.New("Find or Create returned an empty id: return the id of the thing"))
+		return "", 0, kube.Terminal(errors.New("the id that Find or Create returned is empty: return the id of the thing"))
 	}
 	return id, 0, save(ctx, c, obj, r, value, intent{Token: token, ID: id})
 }

@@ -321,7 +321,7 @@ func TestOnceMisuse(t *testing.T) {
 		{name: "no version", change: func(_ *external.Resource, cm *corev1.ConfigMap) { cm.ResourceVersion = "" }, want: "metadata.resourceVersion"},
 		{name: "empty id", change: func(e *external.Resource, _ *corev1.ConfigMap) {
 			e.Create = func(context.Context, string) (string, error) { return "", nil }
-		}, want: "empty id"},
+		}, want: "returned is empty"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -146,11 +146,11 @@ func TestServerManyCopies(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	list := append(slices.Repeat([]string{name}, 12_000), "x/1")
-	obj := s.create(t, "many", list...)
+	s.create(t, "many", list...)
 	if err := s.Delete(t.Context(), "many", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	obj = s.get(t, "many")
+	obj := s.get(t, "many")
 	if len(obj.Finalizers) != len(list) {
 		t.Fatalf("%d finalizers are stored, want %d", len(obj.Finalizers), len(list))
 	}

@@ -188,15 +188,15 @@ func TestServerForeignCondition(t *testing.T) {
 	blank := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": group + "/v1", "kind": "Widget", "metadata": map[string]any{"name": "one", "namespace": namespace},
 	}}
-	obj := createServed(t, c, blank)
+	createServed(t, c, blank)
 	for _, size := range []string{"1", "2", "3", "4"} {
-		if obj, err = c.Patch(t.Context(), "one", types.MergePatchType, []byte(`{"spec":{"size":`+size+`}}`), metav1.PatchOptions{}); err != nil {
+		if _, err = c.Patch(t.Context(), "one", types.MergePatchType, []byte(`{"spec":{"size":`+size+`}}`), metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	const ready = `{"type":"Ready","status":"True","reason":"Fine","message":"","observedGeneration":5,"lastTransitionTime":"2026-01-01T00:00:00Z"}`
 	for _, beside := range []string{"", unreadable[0], unreadable[1], unreadable[2]} {
-		obj, err = c.Patch(t.Context(), "one", types.MergePatchType, []byte(`{"status":{"conditions":[`+ready+beside+`]}}`), metav1.PatchOptions{}, "status")
+		obj, err := c.Patch(t.Context(), "one", types.MergePatchType, []byte(`{"status":{"conditions":[`+ready+beside+`]}}`), metav1.PatchOptions{}, "status")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -214,7 +214,7 @@ func TestServerForeignCondition(t *testing.T) {
 		refused(t, "Update beside "+beside, err, "shows generation 5")
 		_, err = status.Patch(t.Context(), c, obj, showing(int64(3)))
 		refused(t, "Patch beside "+beside, err, "shows generation 5")
-		if obj, err = status.Apply(t.Context(), "m", applier{c}, obj, blank, status.True("Mine", "Fine", beside)); err != nil {
+		if _, err = status.Apply(t.Context(), "m", applier{c}, obj, blank, status.True("Mine", "Fine", beside)); err != nil {
 			t.Errorf("Apply beside %s: %v", beside, err)
 		}
 	}

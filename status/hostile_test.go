@@ -47,8 +47,8 @@ func (s *keeper) UpdateStatus(_ context.Context, u *unstructured.Unstructured, _
 	return u, err
 }
 
-func (s *keeper) ApplyStatus(_ context.Context, u *unstructured.Unstructured, _ metav1.ApplyOptions) (*unstructured.Unstructured, error) {
-	return s.UpdateStatus(nil, u, metav1.UpdateOptions{})
+func (s *keeper) ApplyStatus(ctx context.Context, u *unstructured.Unstructured, _ metav1.ApplyOptions) (*unstructured.Unstructured, error) {
+	return s.UpdateStatus(ctx, u, metav1.UpdateOptions{})
 }
 
 // attack runs all that reads a status on one that is stored.

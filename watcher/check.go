@@ -57,7 +57,7 @@ func (l *loop[T]) check(ctx context.Context) error {
 	order, err := resourceversion.CompareResourceVersion(now, l.rv)
 	switch {
 	case err != nil:
-		return nil // it cannot be compared
+		return nil //nolint:nilerr // a version that cannot be compared shows nothing
 	case order < 0:
 		return &failure{"check", fmt.Errorf("%w: it is at resource version %q, and was at %q", ErrRestored, now, l.rv)}
 	case (whole || len(want) > 0) && !maps.Equal(got, want):

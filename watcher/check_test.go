@@ -278,8 +278,7 @@ func TestWhenTheServerIsChecked(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var s *source
-				s = &source{
+				s := &source{
 					watch: func(_ context.Context, n int, opts metav1.ListOptions) (watch.Interface, error) {
 						return tc.watch(n, opts)
 					},

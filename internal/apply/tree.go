@@ -43,7 +43,7 @@ type forest struct {
 
 const (
 	maxDepth = 500     // far beyond the depth of any schema; keeps the stack small
-	maxNodes = 1 << 16 // a Deployment with two containers takes about 1,000
+	maxNodes = 1 << 15 // a Deployment with two containers takes about 1,000
 	maxSteps = 1 << 18 // comparisons of names or items
 )
 
@@ -187,7 +187,8 @@ func (p *parser) value(key string, depth int) (at int32, err error) {
 	}
 	at = int32(len(p.nodes))
 	p.nodes = append(p.nodes, node{key: key, start: int32(p.at)})
-	kind, value := absent, ""
+	var kind kind
+	value := ""
 	switch p.src[p.at] {
 	case '{':
 		kind = object

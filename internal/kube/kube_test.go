@@ -237,7 +237,7 @@ func TestMessage(t *testing.T) {
 type Embedded struct {
 	Inner   string `json:"inner,omitempty"`
 	Shadow  int    `json:"shadow"`
-	private int    //nolint:unused // must not be found
+	private int
 }
 
 type loop struct {
@@ -246,6 +246,7 @@ type loop struct {
 }
 
 func TestJSONField(t *testing.T) {
+	_, _ = Embedded{}.private, loop{}.loop
 	type object struct {
 		*Embedded `json:",inline"`
 		Shadow    string `json:"shadow,omitzero"`
