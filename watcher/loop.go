@@ -148,7 +148,7 @@ func (l *loop[T]) attempt(ctx context.Context) error {
 	return l.watch(ctx)
 }
 
-// position returns the version from which the consumer would have to resume.
+// position returns the version at which the consumer would resume.
 func (l *loop[T]) position() string {
 	if l.mustList {
 		return ""

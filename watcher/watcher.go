@@ -23,7 +23,7 @@ const (
 	// shortWatch is the age below which a watch that ended without an event counts
 	// as failed: if a server closes at once, client-go returns an empty watch.
 	shortWatch = time.Second
-	// healthyWatch is the age from which a watch without an event counts as healthy. The
+	// healthyWatch is the age at which a watch without an event counts as healthy. The
 	// API server sends bookmarks about once a minute.
 	healthyWatch = time.Minute
 	// minWatchTimeout and twice as much bound the random timeout that each watch requests,
@@ -132,7 +132,7 @@ type RetryWatcher[T Object] struct {
 // LastResourceVersion returns the version to resume from: that of the last event whose
 // loop body ran to its end, or "" within a list. If the body leaves the loop, its event
 // is not handled and is delivered again after resuming; to prevent that, use
-// Event.ResourceVersion. Before the first loop, it returns the version from which Events
+// Event.ResourceVersion. Before the first loop, it returns the version at which Events
 // starts. It may be called concurrently.
 func (w *RetryWatcher[T]) LastResourceVersion() string {
 	w.mu.Lock()

@@ -106,7 +106,7 @@ func Unchanged[T metav1.Object, C any](manager string, c *Config, live T, extrac
 	return d.why == "", d.why
 }
 
-// maxCompared bounds the bytes that one decision reads.
+// maxCompared bounds the bytes that a decision reads.
 const maxCompared = 3 << 20
 
 // countable reports whether an unstructured object has few enough values to be encoded.
@@ -249,7 +249,7 @@ func (d *decider) members(config, owned, live int32, compare func(c, o, l int32)
 	d.fields(config, owned, live, 0, compare)
 }
 
-// fields is members for an object of which the manager owns more than its members.
+// fields is members for an object whose manager owns more than its members.
 func (d *decider) fields(config, owned, live, used int32, compare func(c, o, l int32)) {
 	hintO, hintL := int32(0), int32(0)
 	for c := d.nodes[config].child; c != 0 && d.why == ""; c = d.nodes[c].next {
