@@ -22,7 +22,7 @@ test: bin/controlplane ## run all tests, also on the real API server
 	@# Many tests wait for a server or a clock, so more tests run at once than cores exist.
 	go test -race -shuffle=on -p 3 -parallel 6 $(TEST_FLAGS) $(PACKAGES)
 	@# The race detector changes the cost of a decision.
-	go test -run '^TestHostile' $(TEST_FLAGS) ./ssa ./status ./consistency ./owner ./finalizer
+	go test -run '^TestHostile' $(TEST_FLAGS) ./ssa ./status ./consistency ./owner
 	cd controlplane && go test $(TEST_FLAGS) ./...
 	cd bench && go test $(TEST_FLAGS) ./...
 
