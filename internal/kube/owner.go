@@ -20,9 +20,9 @@ var ErrOtherController = errors.New("another object is its controller")
 // child.
 //
 // It fails if the garbage collector would delete child or the API server would reject
-// the references: an owner without name or UID, a kind without version or name, a
-// namespaced owner of a child in another namespace or in none, and, as
-// [ErrOtherController], a second controller.
+// the references. An owner needs a name and a UID, and a kind its version and name. The
+// child of a namespaced owner must be in the owner's namespace. A second controller is
+// [ErrOtherController].
 func Controller(owner metav1.Object, kind schema.GroupVersionKind, child metav1.Object) (refs []metav1.OwnerReference, changed bool, err error) {
 	if err := CheckOwner(owner, kind); err != nil {
 		return nil, false, err
