@@ -17,8 +17,52 @@ var (
 	scheduleSeed    = flag.Uint64("schedule-seed", 0, "the seed of the first of them; 0 means a random one")
 )
 
-// Schedules wait most of the time, so many run at once.
+// Schedules wait most of the time, so many run at once: as many as the machine bears.
 const schedulesAtOnce = 48
+
+// A crowd admits schedules. Each that met a machine that stood still for a quarter of
+// its time halves the number that may run at once, each other adds two. A machine that
+// is too slow for four of them gets slower schedules.
+type crowd struct {
+	mu           sync.Mutex // guards the fields below
+	more         *sync.Cond
+	limit, n     int
+	slower       int       // factor of all times
+	lastDecrease time.Time // schedules that had begun before it do not count twice
+}
+
+func newCrowd() *crowd {
+	c := &crowd{limit: schedulesAtOnce / 2, slower: 1}
+	c.more = sync.NewCond(&c.mu)
+	return c
+}
+
+// enter waits for a place and returns the factor of the schedule's times.
+func (c *crowd) enter() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.n >= c.limit {
+		c.more.Wait()
+	}
+	c.n++
+	return c.slower
+}
+
+func (c *crowd) leave(begun time.Time, stalled time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n--
+	switch {
+	case stalled <= time.Since(begun)/4:
+		c.limit = min(c.limit+2, schedulesAtOnce)
+	case begun.Before(c.lastDecrease):
+	case c.limit > 4:
+		c.limit, c.lastDecrease = max(c.limit/2, 4), time.Now()
+	default:
+		c.slower, c.lastDecrease = min(c.slower+1, 5), time.Now()
+	}
+	c.more.Broadcast()
+}
 
 // runSchedules runs n schedules, of which each calls judge with its verdict, one
 // after the other.
@@ -31,12 +75,13 @@ func runSchedules(t *testing.T, n int, schedule func(i int) elections.Schedule, 
 	defer world.Close()
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	turn := make(chan struct{}, schedulesAtOnce)
+	admitted := newCrowd()
 	for i := range n {
-		turn <- struct{}{}
+		slower := admitted.enter()
 		wg.Go(func() {
-			defer func() { <-turn }()
-			s := schedule(i)
+			begun := time.Now()
+			defer func() { admitted.leave(begun, world.Stalled(begun, time.Now())) }()
+			s := schedule(i).Times(slower)
 			v, err := world.Run(t.Context(), s, elect)
 			mu.Lock()
 			defer mu.Unlock()
@@ -47,6 +92,9 @@ func runSchedules(t *testing.T, n int, schedule func(i int) elections.Schedule, 
 		})
 	}
 	wg.Wait()
+	if admitted.limit < schedulesAtOnce/4 || admitted.slower > 1 {
+		t.Logf("a slow machine: %d schedules at once in the end, their times %d-fold", admitted.limit, admitted.slower)
+	}
 }
 
 // TestSchedules runs two or three replicas against the API server, over networks

@@ -42,6 +42,10 @@ type Verdict struct {
 	Unreleased   bool          // the last leader stopped in time without faults, and the Lease is still held
 	ReleaseNoise time.Duration // stalls of the machine while it should have been released
 
+	missing   string        // whose leadership was waited for in vain; empty: nobody's
+	waited    time.Duration // for it
+	waitNoise time.Duration // stalls of the machine meanwhile
+
 	noise    time.Duration // at the longest overlap
 	problems []string
 }
@@ -65,13 +69,17 @@ func (r *run) judge(f failover) Verdict {
 		v.problems = append(v.problems, problems...)
 		v.problems = append(v.problems, grows(r.tenures)...)
 	}
-	if !f.from.IsZero() {
+	if !f.from.IsZero() && f.missing == "" {
 		v.Failover = f.to.Sub(f.from)
 		if v.Failover > r.script.FailoverBound() {
 			v.FailoverNoise = r.world.noise.within(f.from, f.to)
 		}
 	}
-	if n := len(versions); n > 0 && r.script.failover {
+	if f.missing != "" {
+		v.missing, v.waited = f.missing, f.to.Sub(f.from)
+		v.waitNoise = r.world.noise.within(f.from, f.to)
+	}
+	if n := len(versions); n > 0 && len(r.tenures) > 0 && r.script.failover {
 		slices.SortFunc(r.tenures, func(a, b *tenure) int { return a.start.Compare(b.start) })
 		t := r.tenures[len(r.tenures)-1]
 		inTime := !t.asked.IsZero() && t.left.Sub(t.asked) < r.script.DrainLimit*9/10 && !t.checked.IsZero()
@@ -207,6 +215,9 @@ func (v Verdict) Problems() []string {
 	}
 	if v.ForeignReleases > 0 && v.Schedule.Class != Lawful {
 		problems = append(problems, fmt.Sprintf("the Lease of another was released %d times", v.ForeignReleases))
+	}
+	if v.missing != "" && v.waitNoise < v.waited/2 {
+		problems = append(problems, fmt.Sprintf("nobody leads %v after %s (the machine stood still for %v)", v.waited, v.missing, v.waitNoise))
 	}
 	if v.Failover > v.Schedule.FailoverBound()+v.FailoverNoise {
 		problems = append(problems, fmt.Sprintf("nobody led for %v after a crash, want %v at most (the machine stood still for %v)", v.Failover, v.Schedule.FailoverBound(), v.FailoverNoise))

@@ -176,6 +176,8 @@ func TestProblems(t *testing.T) {
 		{name: "failover over it", v: Verdict{Failover: bound + 1}, want: 1},
 		{name: "machine stood still", v: Verdict{Failover: bound + 5, FailoverNoise: 5}},
 		{name: "not long enough", v: Verdict{Failover: bound + 5, FailoverNoise: 4}, want: 1},
+		{name: "nobody leads", v: Verdict{missing: "a crash", waited: 10, waitNoise: 4}, want: 1},
+		{name: "nobody leads, machine stood still", v: Verdict{missing: "a crash", waited: 10, waitNoise: 5}},
 		{name: "overlap", v: Verdict{Overlaps: one(1), noise: time.Second}, want: 1},
 		{name: "drain", v: Verdict{Drains: one(1)}, want: 1},
 		{name: "early release", v: Verdict{EarlyReleases: 1}, want: 1},
@@ -193,6 +195,15 @@ func TestProblems(t *testing.T) {
 		if got := tt.v.Problems(); len(got) != tt.want {
 			t.Errorf("%s: problems = %q, want %d", tt.name, got, tt.want)
 		}
+	}
+}
+
+// A machine may be so slow that nobody leads at all.
+func TestJudgeNoTerms(t *testing.T) {
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "1"}}
+	r := &run{world: &World{}, book: &book{versions: []version{{at: at(1), lease: lease, writer: personName}}}, script: Schedule{failover: true}}
+	if got := r.judge(failover{from: at(1), to: at(10), missing: "the faults ended"}).Problems(); len(got) != 1 {
+		t.Errorf("problems = %q, want that nobody leads", got)
 	}
 }
 

@@ -564,13 +564,16 @@ func (r *run) edit(kind editKind) error {
 	return err
 }
 
-// A failover is the time without a leader after a crash without other faults.
+// A failover is the time without a leader after a crash without other faults. If it
+// was waited for in vain, missing tells since what.
 type failover struct {
 	from, to time.Time
+	missing  string
 }
 
 // failover waits for a leader, kills it, and waits for the next.
 func (r *run) failover() failover {
+	cleared := time.Now()
 	deadline := time.After(patience)
 	var victim *process
 	for victim == nil {
@@ -589,8 +592,7 @@ func (r *run) failover() failover {
 		select {
 		case <-changed:
 		case <-deadline:
-			r.problem("nobody leads %v after the faults ended", patience)
-			return failover{}
+			return failover{cleared, time.Now(), "the faults ended"}
 		case <-r.ctx.Done():
 			return failover{}
 		}
@@ -600,7 +602,9 @@ func (r *run) failover() failover {
 	r.mu.Lock()
 	before := len(r.tenures)
 	r.mu.Unlock()
+	crashed := time.Now()
 	close(victim.crash)
+	deadline = time.After(patience)
 	for {
 		r.mu.Lock()
 		changed, died := r.leads, victim.died
@@ -612,13 +616,12 @@ func (r *run) failover() failover {
 		}
 		r.mu.Unlock()
 		if next != nil && !died.IsZero() {
-			return failover{died, next.start}
+			return failover{from: died, to: next.start}
 		}
 		select {
 		case <-changed:
 		case <-deadline:
-			r.problem("nobody leads long after %s crashed", victim.name)
-			return failover{}
+			return failover{crashed, time.Now(), victim.name + " crashed"}
 		case <-r.ctx.Done():
 			return failover{}
 		}

@@ -84,6 +84,10 @@ func (w *World) Close() {
 	w.wg.Wait()
 }
 
+// Stalled returns for how long of the given time this process or the server was seen to
+// stand still.
+func (w *World) Stalled(from, to time.Time) time.Duration { return w.noise.within(from, to) }
+
 // record stores every version of every Lease. It restarts a watch where the last one
 // ended.
 func (w *World) record(ctx context.Context, watching watch.Interface, rv string) {
