@@ -191,6 +191,8 @@ func TestClaim(t *testing.T) {
 		{name: "child adopted by another", live: none, child: []edit{labelled}, now: owned(foreign), want: []metav1.OwnerReference{foreign}, requests: "get settings, patch child", wantErr: apierrors.IsConflict},
 		{name: "child deleted meanwhile, adopt", live: none, child: []edit{labelled}, now: deleting, requests: "get settings, patch child", wantErr: apierrors.IsConflict},
 		{name: "child deleted meanwhile, orphan", live: none, child: []edit{owned(mine)}, now: deleting, want: []metav1.OwnerReference{mine}, requests: "get settings, patch child", wantErr: apierrors.IsConflict},
+		{name: "empty owner list, adopt", live: none, child: []edit{labelled, owned([]metav1.OwnerReference{}...)}, claimed: true, want: []metav1.OwnerReference{mine}, requests: "get settings, patch child"},
+		{name: "empty labels, release", live: none, child: []edit{owned(mine), func(cm *corev1.ConfigMap) { cm.Labels = map[string]string{} }}, requests: "get settings, patch child"},
 		{name: "child replaced", live: none, child: []edit{labelled}, now: func(cm *corev1.ConfigMap) { cm.UID = "uid-6" }, requests: "get settings, patch child", wantErr: apierrors.IsConflict},
 		{name: "child gone", live: none, child: []edit{labelled}, gone: true, requests: "get settings, patch child"},
 	}
@@ -269,6 +271,16 @@ func TestClaimSeveral(t *testing.T) {
 	}
 	if got, want := fmt.Sprint(requests), "[get settings patch a patch b patch d]"; got != want {
 		t.Errorf("requests %s, want %s", got, want)
+	}
+}
+
+func TestSetControllerNil(t *testing.T) {
+	t.Parallel()
+	var none *corev1.ConfigMap
+	for name, pair := range map[string][2]metav1.Object{"owner": {none, child()}, "child": {fakeserver.Settings(), none}, "interface": {fakeserver.Settings(), nil}} {
+		if err := owner.SetController(pair[0], configMapKind, pair[1]); !isTerminal(err) || !hasPrefix(err) || !strings.Contains(err.Error(), "owner or child is nil") {
+			t.Errorf("nil %s: error = %v, want a terminal one", name, err)
+		}
 	}
 }
 
