@@ -184,6 +184,11 @@ func TestTombstoneWithoutAnObject(t *testing.T) {
 	type pointing struct{ *corev1.Pod }
 	type holding struct{ metav1.Object }
 	type deeper struct{ pointing }
+	type keeping struct {
+		metav1.ObjectMeta
+		*metav1.TypeMeta
+		Owner *corev1.Pod
+	}
 	web := []types.NamespacedName{{Namespace: "default", Name: "web"}}
 	byValue := cache.DeletedFinalStateUnknown{Key: "default/web"}
 	never := func(what string) []types.NamespacedName {
@@ -210,6 +215,7 @@ func TestTombstoneWithoutAnObject(t *testing.T) {
 		{"a struct with a pointer to the metadata", keysOf(enqueue.KeyOf[*pointing]), byValue, nil},
 		{"a struct with an interface to the metadata", keysOf(enqueue.KeyOf[*holding]), byValue, nil},
 		{"a struct with a struct with a pointer to it", keysOf(enqueue.KeyOf[*deeper]), byValue, nil},
+		{"a struct with pointers to other things", keysOf(enqueue.KeyOf[*keeping]), byValue, web},
 		{"no object at all", keysOf(func(int) []types.NamespacedName { return never("an int") }), byValue, nil},
 		{"a key of too many parts", keysOf(func(*corev1.Pod) []types.NamespacedName { return never("a Pod") }), cache.DeletedFinalStateUnknown{Key: "a/b/c"}, nil},
 		{"an empty key", keysOf(func(*corev1.Pod) []types.NamespacedName { return never("a Pod") }), cache.DeletedFinalStateUnknown{}, nil},

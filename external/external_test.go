@@ -253,6 +253,7 @@ func TestOnceAnnotation(t *testing.T) {
 		writes  int
 	}{
 		{name: "none", want: "id-1", creates: 1, writes: 2},
+		{name: "none, with VisibleAfter", visible: time.Minute, want: "id-1", creates: 1, writes: 2},
 		{name: "id", value: `{"token":"` + token + `","id":"id-9"}`, want: "id-9"},
 		{name: "id, deleting", value: `{"token":"` + token + `","id":"id-9"}`, change: deleting, want: "id-9"},
 		{name: "none, deleting", change: deleting, wantErr: "the object is being deleted"},
@@ -260,11 +261,15 @@ func TestOnceAnnotation(t *testing.T) {
 		{name: "copied from another object", value: `{"token":"` + other + `","id":"id-9"}`, want: "id-1", creates: 1, writes: 2},
 		{name: "copied, with VisibleAfter", value: `{"token":"` + other + `","id":"id-9"}`, visible: time.Minute, want: "id-1", creates: 1, writes: 2},
 		{name: "unreadable", value: "id-9", want: "id-1", creates: 1, writes: 2},
+		{name: "id beside an unreadable time", value: `{"token":"` + token + `","id":"id-9","since":"x"}`, want: "id-1", creates: 1, writes: 2},
 		{name: "unreadable, with VisibleAfter", value: "id-9", visible: time.Minute, after: time.Minute, writes: 1},
 		{name: "without token, with VisibleAfter", value: `{"id":"id-9"}`, visible: time.Minute, after: time.Minute, writes: 1},
 		{name: "intent just now, with VisibleAfter", value: `{"token":"` + token + `","since":"2000-01-01T00:00:00Z"}`, visible: time.Minute, after: time.Minute},
 		{name: "intent from the future", value: `{"token":"` + token + `","since":"2100-01-01T00:00:00Z"}`, visible: time.Minute, after: time.Minute, writes: 1},
 		{name: "intent, VisibleAfter is over", value: `{"token":"` + token + `","since":"1999-12-31T23:59:00Z"}`, visible: time.Minute, want: "id-1", creates: 1, writes: 2},
+		{name: "unreadable, least VisibleAfter", value: "id-9", visible: 1, after: 1, writes: 1},
+		{name: "intent just now, least VisibleAfter", value: `{"token":"` + token + `","since":"2000-01-01T00:00:00Z"}`, visible: 1, after: 1},
+		{name: "intent, least VisibleAfter is over", value: `{"token":"` + token + `","since":"1999-12-31T23:59:00Z"}`, visible: 1, want: "id-1", creates: 1, writes: 2},
 		{name: "intent, no VisibleAfter", value: `{"token":"` + token + `","since":"2000-01-01T00:00:00Z"}`, want: "id-1", creates: 1, writes: 1},
 		{name: "webhook removes the intent", mangle: func(cm *corev1.ConfigMap) *corev1.ConfigMap { cm.Annotations = nil; return cm }, wantErr: "store the intent: the API server accepted the patch", writes: 1},
 	}
@@ -314,6 +319,7 @@ func TestOnceMisuse(t *testing.T) {
 	}{
 		{name: "no annotation", change: func(e *external.Resource, _ *corev1.ConfigMap) { e.Annotation = "" }, want: "Resource.Annotation"},
 		{name: "annotation without domain", change: func(e *external.Resource, _ *corev1.ConfigMap) { e.Annotation = "account" }, want: "Resource.Annotation"},
+		{name: "annotation with two slashes", change: func(e *external.Resource, _ *corev1.ConfigMap) { e.Annotation = "example.com/a/b" }, want: "Resource.Annotation"},
 		{name: "no Find", change: func(e *external.Resource, _ *corev1.ConfigMap) { e.Find = nil }, want: "Resource.Find is nil"},
 		{name: "no Create", change: func(e *external.Resource, _ *corev1.ConfigMap) { e.Create = nil }, want: "Resource.Create is nil"},
 		{name: "negative", change: func(e *external.Resource, _ *corev1.ConfigMap) { e.VisibleAfter = -1 }, want: "Resource.VisibleAfter is -1ns"},
@@ -329,9 +335,9 @@ func TestOnceMisuse(t *testing.T) {
 			e, obj := accounts(cloud.New(cloud.Options{}), 0), fakeserver.Settings()
 			m := fakeserver.New(obj)
 			tt.change(&e, obj)
-			id, _, err := external.Once(t.Context(), m, obj, e)
-			if id != "" || !isTerminal(err) || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("Once() = %q, %v; want a terminal error with %q", id, err, tt.want)
+			id, wait, err := external.Once(t.Context(), m, obj, e)
+			if id != "" || wait != 0 || !isTerminal(err) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("Once() = %q, %v, %v; want a terminal error with %q", id, wait, err, tt.want)
 			}
 		})
 	}
@@ -353,6 +359,18 @@ func TestOnceFailingCreate(t *testing.T) {
 	}
 	if m.Writes != 1 {
 		t.Errorf("%d writes in 10 passes, want 1", m.Writes)
+	}
+}
+
+// A Find that fails does not say that there is nothing, so Create is not called.
+func TestOnceFailingFind(t *testing.T) {
+	t.Parallel()
+	m, c := fakeserver.New(fakeserver.Settings()), cloud.New(cloud.Options{})
+	e := accounts(c, 0)
+	e.Find = func(context.Context, string) (string, bool, error) { return "", false, io.ErrUnexpectedEOF }
+	id, wait, err := external.Once(t.Context(), m, m.Objects["settings"], e)
+	if creates, _ := c.Calls(); id != "" || wait != 0 || !errors.Is(err, io.ErrUnexpectedEOF) || creates != 0 {
+		t.Errorf("Once() = %q, %v, %v with %d creates; want %v and none", id, wait, err, creates, io.ErrUnexpectedEOF)
 	}
 }
 

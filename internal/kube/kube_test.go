@@ -120,8 +120,9 @@ func TestPatch(t *testing.T) {
 	if _, err := kube.Patch[*corev1.Pod](t.Context(), &patcher{}, "a", operations, metav1.PatchOptions{}); err == nil {
 		t.Error("a client that returns nothing: got no error")
 	}
-	if _, err := kube.Patch[*corev1.Pod](t.Context(), c, "a", []kube.Operation{kube.Test("/a", func() {})}, metav1.PatchOptions{}); err == nil {
-		t.Error("a value that has no JSON: got no error")
+	c = &patcher{patched: pod}
+	if got, err := kube.Patch[*corev1.Pod](t.Context(), c, "a", []kube.Operation{kube.Test("/a", func() {})}, metav1.PatchOptions{}); got != nil || err == nil || c.sent != "" {
+		t.Errorf("a value that has no JSON: got %v, %v and sent %q; want an error and no request", got, err, c.sent)
 	}
 }
 
@@ -131,6 +132,11 @@ func TestController(t *testing.T) {
 	owner := &metav1.ObjectMeta{Namespace: "n", Name: "owner", UID: "u"}
 	want := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "owner", UID: "u", Controller: &yes, BlockOwnerDeletion: &yes}
 	plain := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "owner", UID: "u"}
+	with := func(change func(*metav1.OwnerReference)) metav1.OwnerReference {
+		ref := want
+		change(&ref)
+		return ref
+	}
 	other := metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "other", UID: "o"}
 	controller := other
 	controller.Controller = &yes
@@ -145,6 +151,12 @@ func TestController(t *testing.T) {
 		{"another", refs{other}, refs{other, want}, true},
 		{"has it", refs{other, want}, refs{other, want}, false},
 		{"is an owner only", refs{plain, other}, refs{want, other}, true},
+		{"another version", refs{with(func(r *metav1.OwnerReference) { r.APIVersion = "apps/v0" })}, refs{want}, true},
+		{"another kind", refs{with(func(r *metav1.OwnerReference) { r.Kind = "ReplicaSet" })}, refs{want}, true},
+		{"another name", refs{with(func(r *metav1.OwnerReference) { r.Name = "o" })}, refs{want}, true},
+		{"does not control", refs{with(func(r *metav1.OwnerReference) { r.Controller = nil })}, refs{want}, true},
+		{"controls not", refs{with(func(r *metav1.OwnerReference) { r.Controller = new(bool) })}, refs{want}, true},
+		{"does not block", refs{with(func(r *metav1.OwnerReference) { r.BlockOwnerDeletion = nil })}, refs{want}, true},
 		{"twice, the second controls", refs{plain, other, want}, refs{want, other}, true},
 		{"twice, both control", refs{want, want}, refs{want}, true},
 	} {
@@ -161,26 +173,28 @@ func TestController(t *testing.T) {
 		}
 	}
 
-	_, _, err := kube.Controller(owner, kind, &metav1.ObjectMeta{Namespace: "n", OwnerReferences: refs{controller}})
-	if !errors.Is(err, kube.ErrOtherController) {
-		t.Errorf("another controller: got %v", err)
+	got, changed, err := kube.Controller(owner, kind, &metav1.ObjectMeta{Namespace: "n", OwnerReferences: refs{controller}})
+	if got != nil || changed || !errors.Is(err, kube.ErrOtherController) {
+		t.Errorf("another controller: got %v, %t, %v", got, changed, err)
 	}
 	for name, bad := range map[string]struct {
 		owner metav1.Object
 		kind  schema.GroupVersionKind
 		child metav1.Object
+		want  string
 	}{
-		"no owner":                    {nil, kind, &metav1.ObjectMeta{}},
-		"a nil owner":                 {(*corev1.Pod)(nil), kind, &metav1.ObjectMeta{}},
-		"an owner without uid":        {&metav1.ObjectMeta{Name: "owner"}, kind, &metav1.ObjectMeta{}},
-		"an owner without name":       {&metav1.ObjectMeta{UID: "u"}, kind, &metav1.ObjectMeta{}},
-		"a kind without version":      {owner, schema.GroupVersionKind{Kind: "Deployment"}, &metav1.ObjectMeta{Namespace: "n"}},
-		"a kind without name":         {owner, schema.GroupVersionKind{Version: "v1"}, &metav1.ObjectMeta{Namespace: "n"}},
-		"a child in another":          {owner, kind, &metav1.ObjectMeta{Namespace: "m"}},
-		"a child without a namespace": {owner, kind, &metav1.ObjectMeta{}},
+		"no owner":                    {nil, kind, &metav1.ObjectMeta{}, "the owner is nil"},
+		"a nil owner":                 {(*corev1.Pod)(nil), kind, &metav1.ObjectMeta{}, "the owner is nil"},
+		"an owner without uid":        {&metav1.ObjectMeta{Name: "owner"}, kind, &metav1.ObjectMeta{}, "metadata.uid"},
+		"an owner without name":       {&metav1.ObjectMeta{UID: "u"}, kind, &metav1.ObjectMeta{}, "metadata.name"},
+		"a kind without version":      {owner, schema.GroupVersionKind{Kind: "Deployment"}, &metav1.ObjectMeta{Namespace: "n"}, "set its version and kind"},
+		"a kind without name":         {owner, schema.GroupVersionKind{Version: "v1"}, &metav1.ObjectMeta{Namespace: "n"}, "set its version and kind"},
+		"a child in another":          {owner, kind, &metav1.ObjectMeta{Namespace: "m"}, `in namespace "n" and the child in "m"`},
+		"a child without a namespace": {owner, kind, &metav1.ObjectMeta{}, "the child has no namespace"},
 	} {
-		if _, _, err := kube.Controller(bad.owner, bad.kind, bad.child); err == nil || errors.Is(err, kube.ErrOtherController) {
-			t.Errorf("%s: got error %v", name, err)
+		got, changed, err := kube.Controller(bad.owner, bad.kind, bad.child)
+		if got != nil || changed || err == nil || errors.Is(err, kube.ErrOtherController) || !strings.Contains(err.Error(), bad.want) {
+			t.Errorf("%s: got %v, %t, error %v; want an error with %q", name, got, changed, err, bad.want)
 		}
 	}
 	if _, _, err := kube.Controller(&metav1.ObjectMeta{Name: "owner", UID: "u"}, kind, &metav1.ObjectMeta{Namespace: "n"}); err != nil {
@@ -224,7 +238,9 @@ func TestMessage(t *testing.T) {
 		{strings.Repeat("a", kube.MaxMessage), strings.Repeat("a", kube.MaxMessage)},
 		{strings.Repeat("a", kube.MaxMessage+1), strings.Repeat("a", kube.MaxMessage)},
 		{strings.Repeat("a", kube.MaxMessage-1) + "ü", strings.Repeat("a", kube.MaxMessage-1)},
-		{strings.Repeat("\xff", 8*kube.MaxMessage), "\uFFFD"}, // one for each run of invalid bytes
+		{strings.Repeat("a", 40000), strings.Repeat("a", 32768)},
+		{strings.Repeat("\xff", 8*kube.MaxMessage), "\uFFFD"},       // one for each run of invalid bytes
+		{strings.Repeat("\xff", 8*kube.MaxMessage) + "a", "\uFFFD"}, // it does not read to the end of a long text
 		{strings.Repeat("\xffa", kube.MaxMessage), strings.Repeat("\uFFFDa", kube.MaxMessage/4)},
 	} {
 		got := kube.Message(tt.text)
@@ -240,6 +256,10 @@ type Embedded struct {
 	private int
 }
 
+type Second struct {
+	Second string `json:"second"`
+}
+
 type loop struct {
 	*loop
 	Name string `json:"name"`
@@ -253,6 +273,7 @@ func TestJSONField(t *testing.T) {
 		Plain     string
 		Dash      string   `json:"-"`
 		Named     Embedded `json:"named"`
+		Second
 	}
 	typ := reflect.TypeFor[object]()
 	for _, tt := range []struct {
@@ -263,6 +284,7 @@ func TestJSONField(t *testing.T) {
 		{"shadow", "[1]", true},
 		{"Plain", "[2]", false},
 		{"named", "[4]", false},
+		{"second", "[5 0]", false},
 	} {
 		f, omits, ok := kube.JSONField(typ, tt.name)
 		if !ok || fmt.Sprint(f.Index) != tt.path || omits != tt.omits {
@@ -273,14 +295,14 @@ func TestJSONField(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"-", "Dash", "private", "Named", "Shadow", ""} {
-		if f, _, ok := kube.JSONField(typ, name); ok {
-			t.Errorf("%q: got field %s", name, f.Name)
+		if f, omits, ok := kube.JSONField(typ, name); ok || omits || f.Index != nil {
+			t.Errorf("%q: got field %s, %t, %v", name, f.Name, omits, f.Index)
 		}
 	}
 	if _, _, ok := kube.JSONField(reflect.TypeFor[loop](), "absent"); ok {
 		t.Error("found a field that is absent")
 	}
-	if _, _, ok := kube.JSONField(reflect.TypeFor[map[string]int](), "a"); ok {
+	if _, omits, ok := kube.JSONField(reflect.TypeFor[map[string]int](), "a"); ok || omits {
 		t.Error("found a field of a map")
 	}
 }

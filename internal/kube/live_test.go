@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -68,8 +69,8 @@ func TestCheckRead(t *testing.T) {
 		meta := whole
 		change(&meta)
 		var terminal interface{ Terminal() bool }
-		if err := kube.CheckRead(&meta); !errors.As(err, &terminal) || !terminal.Terminal() {
-			t.Errorf("no %s: got %v, want a terminal error", name, err)
+		if err := kube.CheckRead(&meta); !errors.As(err, &terminal) || !terminal.Terminal() || !strings.Contains(err.Error(), "has no metadata."+name+":") {
+			t.Errorf("no %s: got %v, want a terminal error that names it", name, err)
 		}
 	}
 	if err := kube.CheckRead((*corev1.Pod)(nil)); err == nil {

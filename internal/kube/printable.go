@@ -17,7 +17,7 @@ func Printable(text string, limit int) string {
 	var b strings.Builder
 	for len(text) > 0 {
 		r, n := utf8.DecodeRuneInString(text)
-		if strconv.IsPrint(r) && (r != utf8.RuneError || n > 1) {
+		if strconv.IsPrint(r) && r != utf8.RuneError {
 			b.WriteString(text[:n])
 		} else {
 			quoted := strconv.Quote(text[:n])
