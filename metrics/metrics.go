@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"reflect"
 	"strings"
 	"sync"
@@ -15,6 +16,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
+	promcollectors "github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/client-go/util/workqueue"
 )
 
@@ -44,6 +47,8 @@ func results() []string {
 // is printable and at most 128 bytes long: a name that is not keeps its beginning and
 // gets a hash.
 type Metrics struct {
+	gatherer prometheus.Gatherer // nil: the Registerer of New is none
+
 	reconciles *prometheus.CounterVec
 	holds      *prometheus.CounterVec
 	durations  *prometheus.HistogramVec
@@ -94,19 +99,26 @@ type controller struct {
 }
 
 // New registers the collectors with reg and returns the Metrics that feeds them. A second
-// call with the same registry returns the same Metrics.
+// call with the same registry returns the same Metrics. If reg is nil, New makes a
+// registry with the collectors of the Go runtime and the process too.
 //
-// New returns an error if reg is nil or has a family of one of these names, for example
-// from another library: use a separate registry then. A New that fails changes nothing.
+// New returns an error if reg is a nil pointer or has a family of one of these names, for
+// example from another library: use a separate registry then. A New that fails changes
+// nothing.
 func New(reg prometheus.Registerer) (*Metrics, error) {
 	if v := reflect.ValueOf(reg); v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, fmt.Errorf("metrics: New got a nil %T: pass a prometheus.Registerer, for example prometheus.NewRegistry()", reg)
 	}
 	if reg == nil {
-		return nil, errors.New("metrics: New got nil: pass a prometheus.Registerer, for example prometheus.NewRegistry()")
+		own := prometheus.NewRegistry()
+		own.MustRegister(promcollectors.NewGoCollector(), promcollectors.NewProcessCollector(promcollectors.ProcessCollectorOpts{}))
+		reg = own
 	}
 	var all collectors
+	gatherer, _ := reg.(prometheus.Gatherer)
 	m := &Metrics{
+		gatherer: gatherer,
+
 		reconciles: all.counter("controller_reconcile_total", "Total number of reconciles by result.", "controller", "result"),
 		durations: all.histogram("controller_reconcile_duration_seconds", "Duration of a reconcile in seconds.",
 			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}, "controller"),
@@ -163,6 +175,18 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		return nil, fmt.Errorf("metrics: New cannot register its collectors: %w: use a separate registry, or remove the label that the registry adds", err)
 	}
 	return m, nil
+}
+
+// Handler returns a handler that serves all metrics of the registry that New got, for
+// /metrics. If it is not a prometheus.Gatherer, as with prometheus.WrapRegistererWith, the
+// handler responds 501: serve the registry that it wraps.
+func (m *Metrics) Handler() http.Handler {
+	if m == nil || m.gatherer == nil {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "metrics: the registry cannot be gathered: serve the registry that it wraps", http.StatusNotImplemented)
+		})
+	}
+	return promhttp.HandlerFor(m.gatherer, promhttp.HandlerOpts{})
 }
 
 // collectors registers everything at once: the registry accepts all families or rejects

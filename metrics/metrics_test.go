@@ -3,6 +3,8 @@ package metrics_test
 import (
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -250,9 +252,33 @@ func TestConsistency(t *testing.T) {
 // TestRegistry proves M1.
 func TestRegistry(t *testing.T) {
 	t.Run("nil", func(t *testing.T) {
-		want := "metrics: New got nil: pass a prometheus.Registerer, for example prometheus.NewRegistry()"
-		if m, err := metrics.New(nil); m != nil || err == nil || err.Error() != want {
-			t.Errorf("New(nil) = %v, %v, want error %q", m, err, want)
+		m, err := metrics.New(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.ReconcileHeld("c")
+		code, body := scrape(t, m.Handler())
+		for _, want := range []string{"\nprocess_start_time_seconds ", "\ngo_goroutines ", "controller_reconcile_held_total{controller=\"c\"} 1\n"} {
+			if code != http.StatusOK || !strings.Contains(body, want) {
+				t.Errorf("the handler responds %d without %q", code, want)
+			}
+		}
+		if other, err := metrics.New(nil); err != nil || other == m {
+			t.Errorf("a second New(nil) = %p, %v, want one with a registry of its own", other, err)
+		}
+	})
+	t.Run("handler", func(t *testing.T) {
+		m, reg := newMetrics(t)
+		m.ReconcileHeld("c")
+		if code, body := scrape(t, m.Handler()); code != http.StatusOK || !strings.Contains(body, "controller_reconcile_held_total") {
+			t.Errorf("the handler responds %d %q", code, body)
+		}
+		wrapped, err := metrics.New(prometheus.WrapRegistererWithPrefix("x_", reg))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code, body := scrape(t, wrapped.Handler()); code != http.StatusNotImplemented || !strings.Contains(body, "serve the registry that it wraps") {
+			t.Errorf("the handler of a wrapped registry responds %d %q", code, body)
 		}
 	})
 	t.Run("typed nil", func(t *testing.T) {
@@ -384,4 +410,11 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(1000, func() { depth.Inc(); latency.Observe(1); depth.Dec() }); n != 0 {
 		t.Errorf("a queue operation allocates %v times, want 0", n)
 	}
+}
+
+func scrape(t *testing.T, h http.Handler) (code int, body string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody))
+	return w.Code, w.Body.String()
 }

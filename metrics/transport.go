@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // Transport returns a round tripper that counts the requests and passes them to next. It
@@ -40,7 +42,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	t.m.requests.WithLabelValues(code, method, host).Inc()
-	if !isWatch(req) {
+	if !kube.IsWatch(req.URL) {
 		t.m.latencies.WithLabelValues(method, host).Observe(took.Seconds())
 	}
 	return resp, err
@@ -77,15 +79,4 @@ func method(m string) string {
 		return m
 	}
 	return other
-}
-
-// isWatch finds the query parameter without parsing the query, and interprets its value
-// as the API server does.
-func isWatch(req *http.Request) bool {
-	for parameter := range strings.SplitSeq(req.URL.RawQuery, "&") {
-		if name, value, _ := strings.Cut(parameter, "="); name == "watch" {
-			return value != "0" && !strings.EqualFold(value, "false")
-		}
-	}
-	return false
 }

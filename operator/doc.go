@@ -1,0 +1,69 @@
+// Package operator assembles a whole process from the other packages: its controllers,
+// their informers and queues, leader election, probes, metrics, Events, and a stop in the
+// right order.
+//
+// It stands beside the manager and the builder of controller-runtime. A resource takes one
+// line, which returns its lister:
+//
+//	op, err := operator.New(config, operator.Options{Name: "widgets", LeaseNamespace: namespace, Listen: ":8080"})
+//	if err != nil {
+//		return err
+//	}
+//	r := &reconciler{kube: kubernetes.NewForConfigOrDie(op.Config)} // clients from op.Config
+//	factory := informers.NewSharedInformerFactory(r.kube, 0)
+//	c := op.Controller("widgets", r.reconcile)
+//	r.widgets = operator.For(c, v1.Resource("widgets"), widgets.Informer(0, nil))
+//	r.deployments = operator.Owns(c, appsv1.Resource("deployments"), factory.Apps().V1().Deployments())
+//	return op.Run(ctx)
+//
+// Make all clients from [Operator].Config, with which a reconcile waits until the caches
+// show the writes of the last one. Most callers set Loop.Workers and nothing else.
+//
+// # Pieces
+//
+// An Operator has no logic that a piece lacks. Run is this, and its example shows it as a
+// program: [informer.Set] runs the informers, [reconcile.Controller] the loops with a
+// [queue.Queue] and a [consistency.Store], [leader.Elector] holds the Lease, [recorder.Recorder]
+// writes Events, [metrics.Metrics] counts, [shutdown.Group] stops them. The fields of
+// Operator and Controller.Loop are these pieces: change or replace one before Run, or copy
+// the example and go on by hand.
+//
+// # Stop
+//
+// When the context of Run is done, no call starts, running calls finish, the Lease is
+// released, Events are written, informers and server stop. GracePeriod bounds it all. With
+// its default a call may take 15s, the calls that run have 20s, the election waits 22s for
+// them, and the process ends within 28s, before the Pod's 30s. Another GracePeriod scales
+// them all.
+//
+// # Guarantees
+//
+//   - OP1: If a registration is wrong (a name twice, a nil function or informer, no For, two
+//     informers of one resource), Run returns an error that names it before it starts
+//     anything.
+//   - OP2: If a resource, or a subresource given to Writes, is not served within
+//     StartTimeout, or holds objects of another kind than its informer, Run returns an error
+//     that names it.
+//   - OP3: If an informer is not synced, no call runs.
+//   - OP4: If a reconcile wrote an object of a registered resource, the next call of its key
+//     sees the write.
+//   - OP5: If the context is done while a call runs that ends within its Timeout, the call
+//     ends, then the Lease is released, and Run returns nil within GracePeriod.
+//   - OP6: If a key waits for the caches for 10s, one line of log names the resource and the
+//     version that it waits for.
+//   - OP7: If a client of Config sends what was registered and given to Writes, the rights of
+//     Rules are enough, and each of their verbs is used.
+//   - OP8: If a replica is not the leader, its informers run and it calls nothing.
+//
+// # Caveats
+//
+//   - A factory's informers run once, so an Operator with them cannot be made again from the
+//     same factory. Do not call Start of a factory: Run starts what was registered.
+//   - All informers of a resource must be one, also in different controllers, because their
+//     scopes could differ.
+//   - OP4 holds for writes by clients of Config, with the context of the call.
+//   - A Go type whose name is not its kind is refused, unless its informer has a method
+//     GroupVersionKind, as those of package crd do.
+//   - An operator without LeaseNamespace has no election: two replicas would reconcile the
+//     same objects.
+package operator

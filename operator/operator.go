@@ -1,0 +1,232 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/leader"
+	"github.com/controllerkit/controllerkit/metrics"
+	"github.com/controllerkit/controllerkit/reconcile"
+	"github.com/controllerkit/controllerkit/recorder"
+	"github.com/controllerkit/controllerkit/shutdown"
+)
+
+// Options configure an [Operator].
+type Options struct {
+	// Name names the operator in its Lease, its Events and its user agent. Required.
+	Name string
+
+	// LeaseNamespace is the namespace of the Lease, usually the Pod's. Its replicas then
+	// elect a leader, and only the leader reconciles. "" means no election: at most one
+	// replica may run.
+	LeaseNamespace string
+
+	// Listen is the address of /metrics, /readyz and /livez, such as ":8080". "" means
+	// that nothing listens; Mux can be served by the caller.
+	Listen string
+
+	// GracePeriod bounds the stop of the whole process. Run gives the running calls and
+	// the election their parts of it, so set this one only. It should be shorter than the
+	// Pod's terminationGracePeriodSeconds, whose default is 30. 0 means 28s.
+	GracePeriod time.Duration
+
+	// StartTimeout bounds how long the API server may be unreachable at the start, and a
+	// CustomResourceDefinition missing. 0 means 20s.
+	StartTimeout time.Duration
+
+	// Metrics receives all metrics, and its Handler is served at /metrics. nil means
+	// metrics.New(nil).
+	Metrics *metrics.Metrics
+}
+
+// Operator is a process with one or more controllers. Make one with [New], add
+// controllers, and call [Operator.Run] once.
+//
+// The fields are the parts that Run assembles. They may be changed or, if they are
+// pointers, replaced before Run.
+type Operator struct {
+	// Config is for all clients of the controllers. It is a copy of the configuration
+	// that New got, with these additions: the writes of a reconcile delay the next one of
+	// its key until the informers show them, requests are counted, lists of informers are
+	// consistent, and no client-side limit applies.
+	Config *rest.Config
+
+	// Group runs the parts. Run adds http, informers, events and controllers, in this
+	// order, and stops what was added last first. Parts that were added before Run stop
+	// last.
+	Group *shutdown.Group
+
+	// Mux has the endpoints.
+	Mux *http.ServeMux
+
+	// Elector elects the leader. nil means no election.
+	Elector *leader.Elector
+
+	// Events writes the Events of all controllers. nil drops them.
+	Events *recorder.Recorder
+
+	// Informers runs the informers of all controllers.
+	Informers *informer.Set
+
+	options     Options
+	controllers []*Controller
+	sources     []source
+	writes      map[schema.GroupResource][]string // verbs
+	errs        []error                           // of registrations, for Run
+	namespaced  map[schema.GroupResource]bool     // set by start, before the informers run
+}
+
+// New makes an operator for the API server of config, which it copies. It sends no
+// request. An error names the option that is not valid.
+func New(config *rest.Config, options Options) (*Operator, error) {
+	o := options
+	switch {
+	case config == nil:
+		return nil, errors.New("operator: config is nil: pass the cluster's configuration, e.g. of rest.InClusterConfig")
+	case o.Name == "":
+		return nil, errors.New("operator: Options.Name is empty: name the operator, e.g. website-controller")
+	case o.GracePeriod < 0 || o.StartTimeout < 0:
+		return nil, errors.New("operator: Options.GracePeriod and Options.StartTimeout must not be negative; 0 means the default")
+	case o.GracePeriod > 0 && o.GracePeriod < time.Second:
+		return nil, fmt.Errorf("operator: Options.GracePeriod %v is too short to stop in: use at least 1s", o.GracePeriod)
+	}
+	o.GracePeriod = cmp.Or(o.GracePeriod, 28*time.Second)
+	o.StartTimeout = cmp.Or(o.StartTimeout, 20*time.Second)
+	if o.Metrics == nil {
+		var err error
+		if o.Metrics, err = metrics.New(nil); err != nil {
+			return nil, fmt.Errorf("operator: %w", err)
+		}
+	}
+	op := &Operator{
+		Config:    rest.AddUserAgent(rest.CopyConfig(config), o.Name),
+		Group:     &shutdown.Group{GracePeriod: o.GracePeriod},
+		Mux:       http.NewServeMux(),
+		Informers: &informer.Set{Timeout: o.StartTimeout, StopTimeout: o.part(2)},
+		options:   o,
+	}
+	op.Config.QPS, op.Config.RateLimiter = -1, nil // the API server has priority and fairness
+	if o.LeaseNamespace != "" {
+		leases, err := leader.NewClient(op.Config, o.LeaseNamespace)
+		if err != nil {
+			return nil, fmt.Errorf("operator: %w", err)
+		}
+		op.Elector = &leader.Elector{
+			Leases: leases, Namespace: o.LeaseNamespace, Name: o.Name,
+			StartTimeout: o.StartTimeout, DrainTimeout: o.part(22), Metrics: o.Metrics,
+		}
+	}
+	op.Config.Wrap(o.Metrics.Transport)
+	events, err := eventsv1client.NewForConfig(op.Config)
+	if err != nil {
+		return nil, fmt.Errorf("operator: %w", err)
+	}
+	op.Events = &recorder.Recorder{
+		Client:     func(namespace string) recorder.Client { return events.Events(namespace) },
+		Controller: o.Name, StopTimeout: o.part(2),
+	}
+	op.Config.Wrap(informer.ConsistentLists)
+	op.Config.Wrap(record)
+	return op, nil
+}
+
+// part returns the given number of 28 parts of the grace period. The times of the parts
+// nest: a call has 15, the calls that run at the stop have 20, the election waits 22 for
+// them, and the group has 28.
+func (o Options) part(n time.Duration) time.Duration { return o.GracePeriod * n / 28 }
+
+// fail records an error of a registration, which Run returns.
+func (op *Operator) fail(format string, args ...any) {
+	op.errs = append(op.errs, fmt.Errorf("operator: "+format, args...))
+}
+
+// Run runs the operator until ctx is done, usually the context of [shutdown.Context], and
+// returns when everything has stopped: nil if it stopped as asked and in time. Informers
+// run on every replica, so that a new leader begins with warm caches. If a registration
+// was wrong or the start fails, the error says in one line what to do.
+func (op *Operator) Run(ctx context.Context) error {
+	for _, c := range op.controllers {
+		c.prepare()
+	}
+	if len(op.controllers) == 0 {
+		op.fail("no controller: call Operator.Controller before Run")
+	}
+	op.register()
+	if len(op.errs) > 0 {
+		return errors.Join(op.errs...)
+	}
+
+	op.serve("/metrics", op.options.Metrics.Handler())
+	op.serve("/readyz", op.Group.Ready())
+	op.serve("/livez", op.Group.Live())
+	op.Group.AddReady("informers", op.Informers.Ready)
+	for _, c := range op.controllers {
+		op.Group.AddLive(c.Loop.Name, func() error { return c.Loop.Check(nil) })
+	}
+	if op.options.Listen != "" {
+		op.Group.Add("http", shutdown.Server(&http.Server{Addr: op.options.Listen, Handler: op.Mux}))
+	}
+	op.Group.Add("informers", func(ctx context.Context) error {
+		if err := op.discover(ctx); err != nil {
+			return err
+		}
+		return op.Informers.Run(ctx)
+	})
+	op.Group.Add("events", op.Events.Run)
+	lead := op.reconcile
+	if op.Elector != nil {
+		op.Group.AddLive("leader", func() error { return op.Elector.Check(nil) })
+		lead = func(ctx context.Context) error { return op.Elector.Run(ctx, op.reconcile) }
+	}
+	op.Group.Add("controllers", lead)
+	return op.Group.Run(ctx)
+}
+
+// serve adds an endpoint, unless the caller's Mux has it already.
+func (op *Operator) serve(path string, h http.Handler) {
+	if _, pattern := op.Mux.Handler(&http.Request{Method: http.MethodGet, URL: &url.URL{Path: path}}); pattern != path {
+		op.Mux.Handle(path, h)
+	}
+}
+
+// reconcile runs all controllers: what a leader does. A controller that fails ends the
+// others.
+func (op *Operator) reconcile(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, c := range op.controllers {
+		g.Go(func() error { return c.run(ctx) })
+	}
+	return g.Wait()
+}
+
+// Controller adds a controller. Its name is unique in the operator and labels logs and
+// metrics. reconcile is called with the key of an object of [For].
+func (op *Operator) Controller(name string, reconcile reconcile.Func[types.NamespacedName]) *Controller {
+	c := &Controller{op: op}
+	c.Loop.Name, c.Loop.Reconcile = name, reconcile
+	switch {
+	case name == "":
+		op.fail("a controller has an empty name")
+	case reconcile == nil:
+		op.fail("controller %q: reconcile is nil", name)
+	}
+	for _, other := range op.controllers {
+		if other.Loop.Name == name {
+			op.fail("two controllers have the name %q: the name labels metrics, so use another", name)
+		}
+	}
+	op.controllers = append(op.controllers, c)
+	return c
+}

@@ -1,0 +1,83 @@
+package operator
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Writes declares that the reconciles of this operator use verbs on a resource or
+// subresource, for [Operator.Rules]. Reads and watches of registered resources, Leases
+// and Events need no declaration.
+//
+//	op.Writes(appsv1.Resource("deployments"), "create", "patch") // server-side apply
+//	op.Writes(v1.Resource("widgets"), "patch")                   // finalizers
+//	op.Writes(v1.Resource("widgets/status"), "update")
+//
+// Run returns an error if the API server does not serve it, for example if the status
+// subresource of a CustomResourceDefinition is missing.
+func (op *Operator) Writes(resource schema.GroupResource, verbs ...string) {
+	if resource.Resource == "" || len(verbs) == 0 || slices.Contains(verbs, "") {
+		op.fail("Writes(%q, %q): name a resource and its verbs, e.g. \"patch\"", resource, verbs)
+		return
+	}
+	if op.writes == nil {
+		op.writes = map[schema.GroupResource][]string{}
+	}
+	op.writes[resource] = append(op.writes[resource], verbs...)
+}
+
+// Rules returns the rights that the operator needs. The first rules are for a ClusterRole,
+// or a Role in each namespace that the informers watch. The rules of leases are for a Role
+// in LeaseNamespace; there are none without an election. Call it after all registrations;
+// a program can print them as its manifest.
+//
+// If a controller owns objects, it may update the finalizers of its own kind, which the
+// admission plugin OwnerReferencesPermissionEnforcement asks for.
+func (op *Operator) Rules() (objects, leases []rbacv1.PolicyRule) {
+	verbs := map[schema.GroupResource][]string{}
+	add := func(resource schema.GroupResource, names ...string) {
+		verbs[resource] = append(verbs[resource], names...)
+	}
+	for _, s := range op.sources {
+		add(s.resource, "list", "watch")
+		if s.owned {
+			add(schema.GroupResource{Group: s.c.owner.Group, Resource: s.c.owner.Resource + "/finalizers"}, "update")
+		}
+	}
+	for resource, names := range op.writes {
+		add(resource, names...)
+	}
+	if op.Events != nil {
+		add(eventsv1.Resource("events"), "create", "patch")
+	}
+	byVerbs := map[string]*rbacv1.PolicyRule{} // by group and verbs
+	for resource, names := range verbs {
+		slices.Sort(names)
+		names = slices.Compact(names)
+		key := resource.Group + " " + strings.Join(names, " ")
+		if byVerbs[key] == nil {
+			byVerbs[key] = &rbacv1.PolicyRule{APIGroups: []string{resource.Group}, Verbs: names}
+		}
+		byVerbs[key].Resources = append(byVerbs[key].Resources, resource.Resource)
+	}
+	for _, rule := range byVerbs {
+		slices.Sort(rule.Resources)
+		objects = append(objects, *rule)
+	}
+	slices.SortFunc(objects, func(a, b rbacv1.PolicyRule) int {
+		return cmp.Or(strings.Compare(a.APIGroups[0], b.APIGroups[0]), strings.Compare(a.Resources[0], b.Resources[0]))
+	})
+	if op.Elector != nil {
+		leases = []rbacv1.PolicyRule{
+			{APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"get", "update", "watch"}, ResourceNames: []string{op.Elector.Name}},
+			{APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"create"}}, // cannot have resourceNames
+		}
+	}
+	return objects, leases
+}
