@@ -112,6 +112,7 @@ type source struct {
 	c            *Controller
 	resource     schema.GroupResource
 	informer     cache.SharedIndexInformer
+	id           <-chan struct{} // of the informer: a factory wraps it anew for each caller
 	registration cache.ResourceEventHandlerRegistration
 	typ          reflect.Type // of the objects
 	kind         string       // of the objects, if from knows it
@@ -143,6 +144,7 @@ func watch[T any, L any](c *Controller, resource schema.GroupResource, owned boo
 	if keys == nil {
 		return from.Lister()
 	}
+	s.id = s.informer.HasSyncedChecker().Done()
 	handler := enqueue.Handler(c.Loop.Source(resource.Resource), keys)
 	for _, p := range pass {
 		if p == nil {
@@ -162,31 +164,31 @@ func watch[T any, L any](c *Controller, resource schema.GroupResource, owned boo
 // register gives all informers to the set, each once with the handlers of all
 // controllers.
 func (op *Operator) register() {
-	handlers := map[cache.SharedIndexInformer][]cache.ResourceEventHandlerRegistration{}
+	handlers := map[<-chan struct{}][]cache.ResourceEventHandlerRegistration{}
 	first := map[schema.GroupResource]source{}
 	for _, s := range op.sources {
-		if f, ok := first[s.resource]; ok && f.informer != s.informer {
+		if f, ok := first[s.resource]; ok && f.id != s.id {
 			op.fail("%s has two informers, in controller %q and controller %q: use one informer for both, as their scopes could differ", s.resource, f.c.Loop.Name, s.c.Loop.Name)
 			continue
 		}
 		if _, ok := first[s.resource]; !ok {
 			first[s.resource] = s
 		}
-		handlers[s.informer] = append(handlers[s.informer], s.registration)
+		handlers[s.id] = append(handlers[s.id], s.registration)
 	}
 	if len(op.errs) > 0 {
 		return
 	}
-	added := map[cache.SharedIndexInformer]schema.GroupResource{}
+	added := map[<-chan struct{}]schema.GroupResource{}
 	for _, s := range op.sources {
-		if other, ok := added[s.informer]; ok {
+		if other, ok := added[s.id]; ok {
 			if other != s.resource {
 				op.fail("%s and %s have the same informer: pass each resource with its own", other, s.resource)
 			}
 			continue
 		}
-		added[s.informer] = s.resource
-		op.Informers.Add(s.resource.String(), s.informer, handlers[s.informer]...)
+		added[s.id] = s.resource
+		op.Informers.Add(s.resource.String(), s.informer, handlers[s.id]...)
 	}
 }
 

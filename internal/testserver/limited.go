@@ -51,8 +51,12 @@ func Limited(t testing.TB, namespace string, rules ...rbacv1.PolicyRule) *rest.C
 	cfg.Impersonate.UserName = "user-" + name
 	reviews := kubernetes.NewForConfigOrDie(cfg).AuthorizationV1().SelfSubjectAccessReviews()
 	for _, rule := range rules {
+		object := ""
+		if len(rule.ResourceNames) > 0 {
+			object = rule.ResourceNames[0]
+		}
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Namespace: namespace, Verb: rule.Verbs[0], Group: rule.APIGroups[0], Resource: rule.Resources[0],
+			Namespace: namespace, Verb: rule.Verbs[0], Group: rule.APIGroups[0], Resource: rule.Resources[0], Name: object,
 		}}}
 		allowed := false
 		for range 1000 { // the authorizer reads roles by a watch, so it lags

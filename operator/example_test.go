@@ -1,0 +1,89 @@
+package operator_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/controllerkit/controllerkit/operator"
+	"github.com/controllerkit/controllerkit/owner"
+	"github.com/controllerkit/controllerkit/reconcile"
+	"github.com/controllerkit/controllerkit/shutdown"
+)
+
+// A mirror keeps a Service for each ConfigMap of a namespace.
+type mirror struct {
+	kube       kubernetes.Interface
+	configMaps corelisters.ConfigMapLister
+	services   corelisters.ServiceLister
+	event      func(about metav1.Object, eventType, reason, action, note string, args ...any)
+}
+
+func (m *mirror) reconcile(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
+	cm, err := m.configMaps.ConfigMaps(key.Namespace).Get(key.Name)
+	if apierrors.IsNotFound(err) {
+		return reconcile.Result{}, nil // the garbage collector deletes the Service
+	}
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if _, err := m.services.Services(key.Namespace).Get(key.Name); !apierrors.IsNotFound(err) {
+		return reconcile.Result{}, err
+	}
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: key.Name, Namespace: key.Namespace},
+		Spec:       corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone},
+	}
+	if err := owner.SetController(cm, corev1.SchemeGroupVersion.WithKind("ConfigMap"), service); err != nil {
+		return reconcile.Result{}, err
+	}
+	if _, err = m.kube.CoreV1().Services(key.Namespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
+		return reconcile.Result{}, err
+	}
+	m.event(cm, corev1.EventTypeNormal, "Created", "Create", "Service %s exists now", key.Name)
+	return reconcile.Result{}, nil
+}
+
+// runAssembled runs the mirror as a process.
+func runAssembled(ctx context.Context, config *rest.Config, namespace string) error {
+	op, err := operator.New(config, operator.Options{Name: "mirror", LeaseNamespace: namespace, Listen: "127.0.0.1:0"})
+	if err != nil {
+		return err
+	}
+	kube, err := kubernetes.NewForConfig(op.Config)
+	if err != nil {
+		return err
+	}
+	m := &mirror{kube: kube}
+	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(namespace))
+	c := op.Controller("mirror", m.reconcile)
+	c.Loop.Workers = 4
+	m.configMaps = operator.For(c, corev1.Resource("configmaps"), factory.Core().V1().ConfigMaps())
+	m.services = operator.Owns(c, corev1.Resource("services"), factory.Core().V1().Services())
+	m.event = c.Event
+	op.Writes(corev1.Resource("services"), "create")
+	return op.Run(ctx)
+}
+
+// A whole controller. The other example of this package makes the same one from the
+// pieces.
+func Example() {
+	config, err := rest.InClusterConfig()
+	if err == nil {
+		ctx, cancel := shutdown.Context(context.Background())
+		defer cancel()
+		err = runAssembled(ctx, config, "mirrors")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "mirror:", err)
+	}
+}

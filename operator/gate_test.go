@@ -1,0 +1,96 @@
+package operator
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/internal/testlog"
+)
+
+// store is a cache at a version.
+type store struct{ version atomic.Value }
+
+func (s *store) LastStoreSyncResourceVersion() string { return s.version.Load().(string) }
+
+// TestHeldKeyIsLogged proves OP6: a key that the caches hold back is logged once, and a
+// key that was held back for less is not.
+func TestHeldKeyIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pods := &store{}
+		pods.version.Store("5")
+		g := &gate{held: map[types.NamespacedName]*hold{}, store: consistency.New(consistency.Config{
+			MaxWait: -1,
+			Stores: map[schema.GroupResource]interface{ LastStoreSyncResourceVersion() string }{
+				corev1.Resource("pods"): pods,
+			},
+		})}
+		logs := testlog.New()
+		ctx, stop := context.WithCancel(logs.Context(t.Context()))
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			g.watch(ctx, "c")
+		}()
+		lines := func() []testlog.Line { return logs.Having("after") }
+
+		slow, quick := types.NamespacedName{Namespace: "a", Name: "slow"}, types.NamespacedName{Namespace: "a", Name: "quick"}
+		g.store.WroteAt(slow, "", corev1.Resource("pods"), "9")
+		g.store.WroteAt(quick, "", corev1.Resource("pods"), "6")
+		woken := make(chan types.NamespacedName, 10)
+		for _, key := range []types.NamespacedName{slow, quick} {
+			if g.Ready(key, func() { woken <- key }) {
+				t.Fatalf("%v is ready", key)
+			}
+		}
+		time.Sleep(9 * time.Second)
+		pods.version.Store("6")
+		if key := <-woken; key != quick {
+			t.Fatalf("%v woke", key)
+		}
+		if !g.Ready(quick, func() {}) {
+			t.Fatal("the quick key is not ready")
+		}
+		if n := len(lines()); n != 0 {
+			t.Errorf("%d lines after 9s", n)
+		}
+		time.Sleep(time.Minute)
+		got := lines()
+		if len(got) != 1 {
+			t.Fatalf("%d lines, want 1: %v", len(got), got)
+		}
+		if got[0].Values["key"] != slow || got[0].Values["controller"] != "c" {
+			t.Errorf("the line names %v", got[0].Values)
+		}
+		if err := got[0].Err; err == nil || !strings.Contains(err.Error(), "pods") || !strings.Contains(err.Error(), "9") {
+			t.Errorf("the line has the error %v, want the resource and the version", err)
+		}
+
+		// The next time that it is held it is logged again.
+		pods.version.Store("9")
+		<-woken
+		if !g.Ready(slow, func() {}) {
+			t.Fatal("the slow key is not ready")
+		}
+		g.store.WroteAt(slow, "", corev1.Resource("pods"), "12")
+		if g.Ready(slow, func() { woken <- slow }) {
+			t.Fatal("the slow key is ready")
+		}
+		time.Sleep(12 * time.Second)
+		if n := len(lines()); n != 2 {
+			t.Errorf("%d lines after the second hold, want 2", n)
+		}
+		pods.version.Store("12")
+		<-woken
+		stop()
+		<-ended
+	})
+}

@@ -1,0 +1,146 @@
+package operator_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+
+	"github.com/controllerkit/controllerkit/enqueue"
+	"github.com/controllerkit/controllerkit/operator"
+	"github.com/controllerkit/controllerkit/reconcile"
+)
+
+func nothing(context.Context, types.NamespacedName) (reconcile.Result, error) {
+	return reconcile.Result{}, nil
+}
+
+func newFactory() informers.SharedInformerFactory {
+	return informers.NewSharedInformerFactory(fake.NewClientset(), 0)
+}
+
+// nowhere is the address of no API server.
+func nowhere() *rest.Config { return &rest.Config{Host: "http://127.0.0.1:1"} }
+
+func TestNewInput(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		config  *rest.Config
+		options operator.Options
+		want    string
+	}{
+		{name: "no config", options: operator.Options{Name: "x"}, want: "operator: config is nil"},
+		{name: "no name", config: nowhere(), want: "operator: Options.Name is empty"},
+		{name: "negative time", config: nowhere(), options: operator.Options{Name: "x", GracePeriod: -1}, want: "must not be negative"},
+		{name: "negative start", config: nowhere(), options: operator.Options{Name: "x", StartTimeout: -1}, want: "must not be negative"},
+		{name: "short time", config: nowhere(), options: operator.Options{Name: "x", GracePeriod: time.Millisecond}, want: "Options.GracePeriod 1ms is too short"},
+		{name: "no host", config: &rest.Config{}, options: operator.Options{Name: "x", LeaseNamespace: "y"}, want: "config.Host is empty"},
+		{name: "bad host", config: &rest.Config{Host: "http://%"}, options: operator.Options{Name: "x"}, want: "operator: "},
+	} {
+		op, err := operator.New(tc.config, tc.options)
+		if op != nil || err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: New() = %v, want an error with %q", tc.name, err, tc.want)
+		}
+	}
+	config := nowhere()
+	op, err := operator.New(config, operator.Options{Name: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if op.Config == config || config.WrapTransport != nil || config.UserAgent != "" || config.QPS != 0 {
+		t.Errorf("New changed the caller's configuration: %+v", config)
+	}
+	if op.Config.QPS != -1 || !strings.HasSuffix(op.Config.UserAgent, "/x") {
+		t.Errorf("Config has QPS %v and user agent %q", op.Config.QPS, op.Config.UserAgent)
+	}
+}
+
+// TestRegistrations proves OP1.
+func TestRegistrations(t *testing.T) {
+	configMaps, secrets := corev1.Resource("configmaps"), corev1.Resource("secrets")
+	for _, tc := range []struct {
+		name     string
+		register func(op *operator.Operator)
+		want     string
+	}{
+		{name: "no controller", register: func(*operator.Operator) {}, want: "operator: no controller: call Operator.Controller"},
+		{name: "no For", register: func(op *operator.Operator) { op.Controller("a", nothing) }, want: `operator: controller "a" reconciles nothing: call operator.For`},
+		{name: "no function", register: func(op *operator.Operator) {
+			operator.For(op.Controller("a", nil), configMaps, newFactory().Core().V1().ConfigMaps())
+		}, want: `operator: controller "a": reconcile is nil`},
+		{name: "no name", register: func(op *operator.Operator) {
+			operator.For(op.Controller("", nothing), configMaps, newFactory().Core().V1().ConfigMaps())
+		}, want: "operator: a controller has an empty name"},
+		{name: "a name twice", register: func(op *operator.Operator) {
+			f := newFactory()
+			operator.For(op.Controller("a", nothing), configMaps, f.Core().V1().ConfigMaps())
+			operator.For(op.Controller("a", nothing), configMaps, f.Core().V1().ConfigMaps())
+		}, want: `operator: two controllers have the name "a"`},
+		{name: "For twice", register: func(op *operator.Operator) {
+			c, f := op.Controller("a", nothing), newFactory()
+			operator.For(c, configMaps, f.Core().V1().ConfigMaps())
+			operator.For(c, secrets, f.Core().V1().Secrets())
+		}, want: `operator: controller "a": For was called for configmaps and for secrets`},
+		{name: "no informer", register: func(op *operator.Operator) {
+			operator.For(op.Controller("a", nothing), configMaps, coreinformers.ConfigMapInformer(nil))
+		}, want: `operator: controller "a": the informer of configmaps is nil`},
+		{name: "no resource", register: func(op *operator.Operator) {
+			operator.For(op.Controller("a", nothing), schema.GroupResource{}, newFactory().Core().V1().ConfigMaps())
+		}, want: `operator: controller "a": a resource is empty`},
+		{name: "no keys", register: func(op *operator.Operator) {
+			c, f := op.Controller("a", nothing), newFactory()
+			operator.For(c, configMaps, f.Core().V1().ConfigMaps())
+			operator.Watches[*corev1.Secret](c, secrets, f.Core().V1().Secrets(), nil)
+		}, want: `operator: controller "a": the function of Watches for secrets is nil`},
+		{name: "no predicate", register: func(op *operator.Operator) {
+			operator.For(op.Controller("a", nothing), configMaps, newFactory().Core().V1().ConfigMaps(), enqueue.Predicate[*corev1.ConfigMap](nil))
+		}, want: `operator: controller "a": a predicate for configmaps is nil`},
+		{name: "two informers in a controller", register: func(op *operator.Operator) {
+			c := op.Controller("a", nothing)
+			operator.For(c, configMaps, newFactory().Core().V1().ConfigMaps())
+			operator.Owns(c, configMaps, newFactory().Core().V1().ConfigMaps())
+		}, want: "operator: configmaps has two informers"},
+		{name: "two informers in two controllers", register: func(op *operator.Operator) {
+			operator.For(op.Controller("a", nothing), configMaps, newFactory().Core().V1().ConfigMaps())
+			operator.For(op.Controller("b", nothing), configMaps, newFactory().Core().V1().ConfigMaps())
+		}, want: `operator: configmaps has two informers, in controller "a" and controller "b"`},
+		{name: "one informer of two resources", register: func(op *operator.Operator) {
+			c, f := op.Controller("a", nothing), newFactory()
+			operator.For(c, configMaps, f.Core().V1().ConfigMaps())
+			operator.Owns(c, secrets, f.Core().V1().ConfigMaps())
+		}, want: "operator: configmaps and secrets have the same informer"},
+		{name: "long grace period", register: func(op *operator.Operator) {
+			c := op.Controller("a", nothing)
+			operator.For(c, configMaps, newFactory().Core().V1().ConfigMaps())
+			c.Loop.GracePeriod = time.Minute
+		}, want: `operator: controller "a": Loop.GracePeriod 1m0s does not fit into the operator's GracePeriod 28s: use at most 21s`},
+		{name: "long call", register: func(op *operator.Operator) {
+			c := op.Controller("a", nothing)
+			operator.For(c, configMaps, newFactory().Core().V1().ConfigMaps())
+			c.Loop.Timeout = 21 * time.Second
+		}, want: `operator: controller "a": Loop.Timeout 21s is longer than Loop.GracePeriod 20s`},
+		{name: "writes without verbs", register: func(op *operator.Operator) {
+			operator.For(op.Controller("a", nothing), configMaps, newFactory().Core().V1().ConfigMaps())
+			op.Writes(secrets)
+		}, want: `operator: Writes("secrets", []): name a resource and its verbs`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			op, err := operator.New(nowhere(), operator.Options{Name: "x"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			tc.register(op)
+			if err := op.Run(t.Context()); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("Run() = %v, want an error with %q", err, tc.want)
+			}
+		})
+	}
+}
