@@ -1,6 +1,11 @@
 // Package controllerkit maps a library of production primitives for Kubernetes
 // controllers, on client-go alone. It declares nothing. Import each package alone, into
-// any informer-driven controller; no package imports another.
+// any informer-driven controller; no package but the assembly imports another.
+//
+// # A page
+//
+//   - [github.com/controllerkit/controllerkit/operator]: a whole process from the packages
+//     below: a line for each resource, election, probes, metrics, ordered stop
 //
 // # Run
 //

@@ -35,6 +35,8 @@
 //     the Set.
 //   - I7: If an object passes through [Trim], its resourceVersion stays, and an object that
 //     is already trimmed is only read.
+//   - I8: If the API server does not stream the initial list, informers with
+//     [ConsistentLists] begin with a list that is not older than their request.
 //
 // # Caveats
 //

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -11,7 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -80,4 +83,21 @@ func ExampleTrim() {
 
 	_ = informers.NewSharedInformerFactoryWithOptions(fake.NewClientset(), 0, informers.WithTransform(informer.Trim))
 	// Output: 0 7
+}
+
+func ExampleConsistentLists() {
+	config := &rest.Config{Host: "https://127.0.0.1:6443"}
+	config.Wrap(func(http.RoundTripper) http.RoundTripper { // stands for the network
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			fmt.Println(req.URL.Path, req.URL.Query())
+			return nil, errors.New("no server")
+		})
+	})
+	config.Wrap(informer.ConsistentLists)
+	client := kubernetes.NewForConfigOrDie(config)
+	_, err := client.CoreV1().Pods("shop").List(context.Background(), metav1.ListOptions{Limit: 500, ResourceVersion: "0"})
+	fmt.Println(err != nil)
+	// Output:
+	// /api/v1/namespaces/shop/pods map[limit:[500]]
+	// true
 }

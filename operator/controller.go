@@ -246,8 +246,13 @@ func (c *Controller) run(ctx context.Context) error {
 	return err
 }
 
-// Event records an Event about an object of [For], such as "Normal", "Created", "Create",
-// "the bucket exists"; reason and action are words in CamelCase. It never blocks. See
+// Event records an Event about an object of [For]. It never blocks:
+//
+//	c.Event(widget, corev1.EventTypeNormal, "Created", "CreateBucket", "bucket %s exists", name)
+//
+// reason and action are words in CamelCase. The note is formatted if it has args. Before the
+// start of Run the kind of the object is not known, so the Event is dropped: give a
+// reconciler the method as a field of type func, which a unit test can replace. See
 // [recorder.Recorder.Event].
 func (c *Controller) Event(obj metav1.Object, eventType, reason, action, note string, args ...any) {
 	if len(args) > 0 {

@@ -3,7 +3,6 @@ package operator_test
 import (
 	"context"
 	"fmt"
-	"os"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -53,37 +52,39 @@ func (m *mirror) reconcile(ctx context.Context, key types.NamespacedName) (recon
 	return reconcile.Result{}, nil
 }
 
-// runAssembled runs the mirror as a process.
-func runAssembled(ctx context.Context, config *rest.Config, namespace string) error {
-	op, err := operator.New(config, operator.Options{Name: "mirror", LeaseNamespace: namespace, Listen: "127.0.0.1:0"})
-	if err != nil {
+// register adds the mirror to a process.
+func (m *mirror) register(op *operator.Operator, namespace string) (err error) {
+	if m.kube, err = kubernetes.NewForConfig(op.Config); err != nil {
 		return err
 	}
-	kube, err := kubernetes.NewForConfig(op.Config)
-	if err != nil {
-		return err
-	}
-	m := &mirror{kube: kube}
-	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(namespace))
+	factory := informers.NewSharedInformerFactoryWithOptions(m.kube, 0, informers.WithNamespace(namespace))
 	c := op.Controller("mirror", m.reconcile)
 	c.Loop.Workers = 4
 	m.configMaps = operator.For(c, corev1.Resource("configmaps"), factory.Core().V1().ConfigMaps())
 	m.services = operator.Owns(c, corev1.Resource("services"), factory.Core().V1().Services())
 	m.event = c.Event
 	op.Writes(corev1.Resource("services"), "create")
+	return nil
+}
+
+// runAssembled runs the mirror as a process.
+func runAssembled(ctx context.Context, config *rest.Config, namespace string) error {
+	op, err := operator.New(config, operator.Options{Name: "mirror", LeaseNamespace: namespace, Listen: "127.0.0.1:0"})
+	if err != nil {
+		return err
+	}
+	if err := new(mirror).register(op, namespace); err != nil {
+		return err
+	}
 	return op.Run(ctx)
 }
 
 // A whole controller. The other example of this package makes the same one from the
 // pieces.
 func Example() {
-	config, err := rest.InClusterConfig()
-	if err == nil {
-		ctx, cancel := shutdown.Context(context.Background())
-		defer cancel()
-		err = runAssembled(ctx, config, "mirrors")
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "mirror:", err)
-	}
+	config := &rest.Config{Host: "https://127.0.0.1:6443"} // in a Pod: rest.InClusterConfig()
+	ctx, cancel := shutdown.Context(context.Background())
+	cancel() // a program defers this, and runs until SIGTERM
+	fmt.Println("stopped:", runAssembled(ctx, config, "mirrors"))
+	// Output: stopped: <nil>
 }

@@ -21,7 +21,7 @@ type store struct{ version atomic.Value }
 
 func (s *store) LastStoreSyncResourceVersion() string { return s.version.Load().(string) }
 
-// TestHeldKeyIsLogged proves OP6: a key that the caches hold back is logged once, and a
+// TestHeldKeyIsLogged proves OP6. A key that the caches hold back is logged once, and a
 // key that was held back for less is not.
 func TestHeldKeyIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

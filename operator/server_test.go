@@ -102,7 +102,7 @@ func TestServerStart(t *testing.T) {
 	})
 }
 
-// TestServerRights proves OP7: an operator whose user has the rights of Rules alone
+// TestServerRights proves OP7. An operator whose user has the rights of Rules alone
 // works, and each verb of the rules is used.
 func TestServerRights(t *testing.T) {
 	t.Parallel()
@@ -207,7 +207,7 @@ func (r recording) RoundTrip(req *http.Request) (*http.Response, error) {
 	return r.next.RoundTrip(req)
 }
 
-// TestServerReadsOwnWrites proves OP4: the Secret of each ConfigMap has a generated name,
+// TestServerReadsOwnWrites proves OP4. The Secret of each ConfigMap has a generated name,
 // so that a reconcile from an old cache would make a second one.
 func TestServerReadsOwnWrites(t *testing.T) {
 	t.Parallel()
