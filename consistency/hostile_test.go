@@ -5,33 +5,16 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	goruntime "runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/internal/testcost"
 )
-
-// bounded fails the test if f takes more time or memory than a body of that size, in
-// bytes, is worth.
-func bounded(t testing.TB, what string, size int, f func()) {
-	t.Helper()
-	var before, after goruntime.MemStats
-	goruntime.ReadMemStats(&before)
-	start := time.Now()
-	f()
-	took := time.Since(start)
-	goruntime.ReadMemStats(&after)
-	if made, most := after.TotalAlloc-before.TotalAlloc, uint64(8<<20+100*size); made > most {
-		t.Errorf("%s of %d bytes allocates %d bytes, want at most %d", what, size, made, most)
-	}
-	if took > 10*time.Second { // quadratic work takes minutes; a busy machine some seconds
-		t.Errorf("%s of %d bytes takes %v", what, size, took)
-	}
-}
 
 // Whatever a server answers and a request carries, nothing panics, the caller reads the
 // same bytes, the key is held back at most by its bounds, and the work is linear.
@@ -58,30 +41,33 @@ func FuzzHostile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, part []byte, repeat uint16, contentType, request, code uint8) {
 		body := bytes.Repeat(part, min(int(repeat), 3<<20/max(len(part), 1)))
 		kind, r, status := contentTypes[int(contentType)%len(contentTypes)], requests[int(request)%len(requests)], codes[int(code)%len(codes)]
-		s := consistency.New(consistency.Config{MaxWait: time.Nanosecond, AmbiguousWait: -1, Stores: stores{
-			pods: cacheOf(t, podWith("n", "a", "5")), deployments: at("5"), namespaces: at("5"),
-		}})
-		bounded(t, fmt.Sprintf("%s %s with %s", r.method, r.path, kind), len(body), func() {
-			req, err := http.NewRequestWithContext(s.Begin(t.Context(), owner), r.method, "https://server"+r.path, bytes.NewReader(body))
-			if err != nil {
-				t.Fatal(err)
-			}
-			req.Header.Set("Content-Type", kind)
-			resp, err := s.Wrap(respond(status, strings.TrimPrefix(kind, "application/apply-patch+"), body)).RoundTrip(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got, err := io.ReadAll(resp.Body); err != nil || !bytes.Equal(got, body) {
-				t.Errorf("the caller reads %d bytes, %v, want %d", len(got), err, len(body))
-			}
-			resp.Body.Close()
-			_ = s.EnsureReady(owner)
+		testcost.Linear(t, fmt.Sprintf("%s %s with %s", r.method, r.path, kind), len(body), 100, func() {
+			synctest.Test(t, func(t *testing.T) {
+				const maxWait = time.Second
+				s := consistency.New(consistency.Config{MaxWait: maxWait, AmbiguousWait: -1, Stores: stores{
+					pods: cacheOf(t, podWith("n", "a", "5")), deployments: at("5"), namespaces: at("5"),
+				}})
+				req, err := http.NewRequestWithContext(s.Begin(t.Context(), owner), r.method, "https://server"+r.path, bytes.NewReader(body))
+				if err != nil {
+					t.Fatal(err)
+				}
+				req.Header.Set("Content-Type", kind)
+				resp, err := s.Wrap(respond(status, strings.TrimPrefix(kind, "application/apply-patch+"), body)).RoundTrip(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got, err := io.ReadAll(resp.Body); err != nil || !bytes.Equal(got, body) {
+					t.Errorf("the caller reads %d bytes, %v, want %d", len(got), err, len(body))
+				}
+				resp.Body.Close()
+				_ = s.EnsureReady(owner)
+				time.Sleep(maxWait)
+				if !s.Ready(owner, nil) {
+					t.Error("the key is held back for longer than its bounds")
+				}
+				s.End(owner)
+			})
 		})
-		time.Sleep(time.Nanosecond)
-		if !s.Ready(owner, nil) {
-			t.Error("the key is held back for longer than its bounds")
-		}
-		s.End(owner)
 	})
 }
 

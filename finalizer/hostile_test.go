@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,28 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/controllerkit/controllerkit/finalizer"
+	"github.com/controllerkit/controllerkit/internal/testcost"
 )
-
-// largest is the size of an object, in bytes, that etcd takes by default.
-const largest = 3 << 19
-
-// bounded fails the test if f takes more time or memory than any object of that size,
-// in bytes, is worth.
-func bounded(t testing.TB, what string, size int, f func()) {
-	t.Helper()
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	start := time.Now()
-	f()
-	took := time.Since(start)
-	runtime.ReadMemStats(&after)
-	if made, most := after.TotalAlloc-before.TotalAlloc, uint64(8<<20+200*size); made > most {
-		t.Errorf("%s of %d bytes allocates %d bytes, want at most %d", what, size, made, most)
-	}
-	if took > 10*time.Second { // quadratic work takes minutes; a busy machine some seconds
-		t.Errorf("%s of %d bytes takes %v", what, size, took)
-	}
-}
 
 // listing is a client of children that are all there is.
 type listing struct {
@@ -64,12 +42,12 @@ func FuzzHostile(f *testing.F) {
 		f.Add(word, "x/2", uint16(3000))
 	}
 	f.Fuzz(func(t *testing.T, word, other string, repeat uint16) {
-		n := min(int(repeat), largest/(len(word)+20))
+		n := min(int(repeat), testcost.Object/(len(word)+20))
 		size := n*(len(word)+20) + len(other) + 1000
 		if utf8.ValidString(word) && utf8.ValidString(other) {
 			list := append(slices.Repeat([]string{word}, n), other, name)
 			obj := object("a", false, list...)
-			bounded(t, "the finalizers", size, func() {
+			testcost.Linear(t, "the finalizers", size, 200, func() {
 				for _, c := range []*answering{{object: obj}, {err: failedPatch(errors.New(word))}, {err: apierrors.NewConflict(configMaps, "one", errors.New(word))}, {}} {
 					_, _ = finalizer.Add(t.Context(), c, object("a", false, list[:n]...), name)
 					_, _ = finalizer.Remove(t.Context(), c, obj, name)
@@ -97,7 +75,7 @@ func FuzzHostile(f *testing.F) {
 				return finalizer.Progress{}, fmt.Errorf("%s%w", strings.Repeat(word, n), errBoom)
 			}},
 		}}
-		bounded(t, "a pass", 10*size, func() {
+		testcost.Linear(t, "a pass", 10*size, 200, func() {
 			_, _, err := finalizer.Ensure(t.Context(), plan.Client, deleting, name, plan.Run)
 			blocked, ok := errors.AsType[*finalizer.BlockedError](err)
 			if !ok {

@@ -3,7 +3,6 @@ package owner_test
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit/internal/fakeserver"
+	"github.com/controllerkit/controllerkit/internal/testcost"
 	"github.com/controllerkit/controllerkit/owner"
 )
 
@@ -53,14 +53,10 @@ func (s stub) Patch(context.Context, string, types.PatchType, []byte, metav1.Pat
 // cost returns the time and the memory that both functions need for the child.
 func cost(cm *corev1.ConfigMap) (time.Duration, uint64) {
 	parent, own := fakeserver.Settings(), cm.DeepCopy()
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	start := time.Now()
-	_ = owner.SetController(parent, configMapKind, own)
-	_, _ = owner.Claim(context.Background(), stub{parent}, parent, configMapKind, stub{cm}, labels.SelectorFromSet(labels.Set{"app": "web"}), []*corev1.ConfigMap{cm})
-	took := time.Since(start)
-	runtime.ReadMemStats(&after)
-	return took, after.TotalAlloc - before.TotalAlloc
+	return testcost.Of(func() {
+		_ = owner.SetController(parent, configMapKind, own)
+		_, _ = owner.Claim(context.Background(), stub{parent}, parent, configMapKind, stub{cm}, labels.SelectorFromSet(labels.Set{"app": "web"}), []*corev1.ConfigMap{cm})
+	})
 }
 
 // checkCost fails the test if the child costs more than an object of its size may. The

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 
+	"github.com/controllerkit/controllerkit/internal/testcost"
 	"github.com/controllerkit/controllerkit/ssa"
 )
 
@@ -220,11 +221,8 @@ func TestHostile(t *testing.T) {
 			// Each apply encodes its configuration, so that is not a cost of the decision.
 			measure := func(n int) (took time.Duration, bytes uint64) {
 				decide, config := shape.decide(t, n)
-				var before, after runtime.MemStats
-				runtime.ReadMemStats(&before)
-				decide()
-				runtime.ReadMemStats(&after)
-				return cost(func() { decide() }) - cost(func() { encode(config) }), after.TotalAlloc - before.TotalAlloc
+				_, bytes = testcost.Of(func() { decide() })
+				return cost(func() { decide() }) - cost(func() { encode(config) }), bytes
 			}
 			small, _ := measure(shape.most / 16)
 			large, bytes := measure(shape.most)
@@ -343,18 +341,17 @@ func FuzzHostile(f *testing.F) {
 		if len(l.GetManagedFields()) == 0 {
 			return // nested too deep for the API server
 		}
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
 		begin := cpu()
-		request := (&untypedAnswers{answer: l}).Apply
-		_, _, changedErr := ssa.ApplyChanged(t.Context(), manager, request, c, l, nil)
-		_, tryErr := ssa.TryApply(t.Context(), manager, request, c, l)
-		conflict := &ssa.ConflictError{Conflicts: []ssa.Conflict{{Field: ".spec.l", Manager: "painter"}}}
-		_ = errors.As(tryErr, &conflict)
-		conflict.Owners(manager, l)
-		took := cpu() - begin
-		runtime.ReadMemStats(&after)
-		if bytes := after.TotalAlloc - before.TotalAlloc; took > 5*time.Second && !raceEnabled || bytes > 256<<20 {
+		var changedErr, tryErr error
+		_, bytes := testcost.Of(func() {
+			request := (&untypedAnswers{answer: l}).Apply
+			_, _, changedErr = ssa.ApplyChanged(t.Context(), manager, request, c, l, nil)
+			_, tryErr = ssa.TryApply(t.Context(), manager, request, c, l)
+			conflict := &ssa.ConflictError{Conflicts: []ssa.Conflict{{Field: ".spec.l", Manager: "painter"}}}
+			_ = errors.As(tryErr, &conflict)
+			conflict.Owners(manager, l)
+		})
+		if took := cpu() - begin; took > 5*time.Second && !raceEnabled || bytes > 256<<20 {
 			t.Errorf("%v and %d MiB; errors %v, %v", took, bytes>>20, changedErr, tryErr)
 		}
 	})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -14,29 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
+	"github.com/controllerkit/controllerkit/internal/testcost"
 	"github.com/controllerkit/controllerkit/status"
 )
-
-// largest is the size of an object, in bytes, that etcd takes by default.
-const largest = 3 << 19
-
-// bounded fails the test if f takes more time or memory than any object of that size,
-// in bytes, is worth.
-func bounded(t testing.TB, what string, size int, f func()) {
-	t.Helper()
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	start := time.Now()
-	f()
-	took := time.Since(start)
-	runtime.ReadMemStats(&after)
-	if made, most := after.TotalAlloc-before.TotalAlloc, uint64(8<<20+200*size); made > most {
-		t.Errorf("%s of %d bytes allocates %d bytes, want at most %d", what, size, made, most)
-	}
-	if took > 10*time.Second { // quadratic work takes minutes; a busy machine some seconds
-		t.Errorf("%s of %d bytes takes %v", what, size, took)
-	}
-}
 
 // keeper is a client of any form that keeps what it is sent.
 type keeper struct{ sent []byte }
@@ -81,29 +60,29 @@ func attack(t testing.TB, stored map[string]any, size int) {
 			u.Object["status"].(map[string]any)["conditions"] = append(kept, map[string]any{"type": "Ready", "status": "False", "reason": "Hostile", "observedGeneration": generation})
 		}
 		s := &keeper{}
-		bounded(t, "Update", size, func() { _, _ = status.Update(t.Context(), s, obj, mutate) })
+		testcost.Linear(t, "Update", size, 200, func() { _, _ = status.Update(t.Context(), s, obj, mutate) })
 		if s.sent != nil && generation < newest {
 			t.Errorf("Update sends generation %d over %d", generation, newest)
 		}
 		r := &recorder[*unstructured.Unstructured]{}
-		bounded(t, "Patch", size, func() { _, _ = status.Patch(t.Context(), r, obj, mutate) })
+		testcost.Linear(t, "Patch", size, 200, func() { _, _ = status.Patch(t.Context(), r, obj, mutate) })
 		if r.data != nil && generation < newest {
 			t.Errorf("Patch sends generation %d over %d", generation, newest)
 		}
 	}
-	bounded(t, "an Update that changes nothing", size, func() {
+	testcost.Linear(t, "an Update that changes nothing", size, 200, func() {
 		s := &keeper{}
 		if _, err := status.Update(t.Context(), s, obj, func(*unstructured.Unstructured) {}); err != nil || s.sent != nil {
 			t.Errorf("nothing changed, and Update: error %v, sent %.100s", err, s.sent)
 		}
 	})
-	bounded(t, "Apply", size, func() {
+	testcost.Linear(t, "Apply", size, 200, func() {
 		s := &keeper{}
 		if _, err := status.Apply(t.Context(), "m", s, obj, blank, status.True("Ready", "Fine", string(s.sent))); err == nil && newest > generation {
 			t.Errorf("Apply sends generation %d over %d", generation, newest)
 		}
 	})
-	bounded(t, "Check", size, func() {
+	testcost.Linear(t, "Check", size, 200, func() {
 		if err := status.Check(obj); err != nil {
 			_ = err.Error()
 		}
@@ -113,7 +92,7 @@ func attack(t testing.TB, stored map[string]any, size int) {
 	if err != nil || json.Unmarshal(data, &typed) != nil {
 		return // no typed client can read it
 	}
-	bounded(t, "the conditions", size, func() {
+	testcost.Linear(t, "the conditions", size, 200, func() {
 		_ = status.Set(&typed, generation, status.True("Ready", "Fine", strings.Repeat("\xff", 100)), status.True("Other", "Fine", ""))
 		ready := status.Summary(typed, generation, "Ready", "Other", "A", "B")
 		if c, wait := status.Debounce(typed, generation, ready, time.Minute, time.Now(), "Other", "A"); wait < 0 || c.Type != "Ready" {
@@ -139,7 +118,7 @@ func FuzzHostile(f *testing.F) {
 		f.Add([]byte(`{"observedGeneration":"5"}`), []byte(element), uint16(999), uint16(2000))
 	}
 	f.Fuzz(func(t *testing.T, body, element []byte, depth, repeat uint16) {
-		n := min(int(repeat), (largest-len(body))/(len(element)+1))
+		n := min(int(repeat), (testcost.Object-len(body))/(len(element)+1))
 		if len(body)+len(element) > 1<<16 || n < 0 || !utf8.Valid(body) || !utf8.Valid(element) {
 			t.Skip() // JSON that the API server stores is UTF-8
 		}
@@ -213,7 +192,7 @@ func TestHostileGrowth(t *testing.T) {
 					stored["rest"] = tt.rest(n)
 				}
 				start := time.Now()
-				attack(t, stored, largest)
+				attack(t, stored, testcost.Object)
 				return time.Since(start)
 			}
 			// One quiet moment is enough to see that it is linear.
