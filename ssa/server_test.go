@@ -2,10 +2,8 @@ package ssa_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -19,15 +17,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	applyappsv1 "k8s.io/client-go/applyconfigurations/apps/v1"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	applymetav1 "k8s.io/client-go/applyconfigurations/meta/v1"
 	applypolicyv1 "k8s.io/client-go/applyconfigurations/policy/v1"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/ssa"
@@ -312,40 +306,6 @@ func TestServerUID(t *testing.T) {
 	}
 }
 
-// What the API server says to each field manager that is refused here.
-//
-// Proves A1.
-func TestServerFieldManager(t *testing.T) {
-	s := newServer(t)
-	c := s.CoreV1().ConfigMaps(s.namespace)
-	for _, tt := range []struct {
-		name    string
-		manager string
-		valid   bool
-	}{
-		{name: "longest", manager: string(make128()), valid: true},
-		{name: "too long", manager: string(make128()) + "a"},
-		{name: "empty", manager: ""},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			configuration := applycorev1.ConfigMap("one", s.namespace)
-			_, err := c.Apply(t.Context(), configuration, metav1.ApplyOptions{FieldManager: tt.manager, Force: true})
-			_, ours := ssa.Apply(t.Context(), ssa.FieldManager(tt.manager), c.Apply, configuration)
-			if (err == nil) != tt.valid || (ours == nil) != tt.valid {
-				t.Errorf("server: %v; ssa: %v; want valid = %v", err, ours, tt.valid)
-			}
-		})
-	}
-}
-
-func make128() []byte {
-	b := make([]byte, 128)
-	for i := range b {
-		b[i] = 'a'
-	}
-	return b
-}
-
 // TestServerApplyStatus proves A2.
 func TestServerApplyStatus(t *testing.T) {
 	s := newServer(t)
@@ -398,73 +358,6 @@ func TestServerApplyStatus(t *testing.T) {
 	var _ *policyv1.PodDisruptionBudget = forced
 }
 
-// dynamicClient has the request functions of unstructured objects.
-type dynamicClient struct {
-	Apply, ApplyStatus func(context.Context, *unstructured.Unstructured, metav1.ApplyOptions) (*unstructured.Unstructured, error)
-}
-
-func newDynamic(t *testing.T, kinds ...schema.GroupVersionKind) dynamicClient {
-	t.Helper()
-	client, err := dynamic.NewForConfig(testserver.Config(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	mapper := meta.NewDefaultRESTMapper(nil)
-	mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, meta.RESTScopeNamespace)
-	mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}, meta.RESTScopeRoot)
-	mapper.Add(schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, meta.RESTScopeNamespace)
-	for _, kind := range kinds {
-		mapper.Add(kind, meta.RESTScopeNamespace)
-	}
-	return newDynamicFor(client, mapper)
-}
-
-func newDynamicFor(client dynamic.Interface, mapper meta.RESTMapper) dynamicClient {
-	return dynamicClient{Apply: ssa.Dynamic(client, mapper), ApplyStatus: ssa.Dynamic(client, mapper, "status")}
-}
-
-// The client of unstructured objects has all that typed ones have.
-//
-// Proves A4, A5.
-func TestServerDynamic(t *testing.T) {
-	namespace := testserver.Namespace(t)
-	c := newDynamic(t)
-	configuration := func(color string) *unstructured.Unstructured {
-		return &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "v1", "kind": "ConfigMap",
-			"metadata": map[string]any{"name": "one", "namespace": namespace},
-			"data":     map[string]any{"color": color},
-		}}
-	}
-	live, applied, err := ssa.ApplyChanged(t.Context(), manager, c.Apply, configuration("red"), nil, nil)
-	if err != nil || !applied {
-		t.Fatalf("applied = %v, error %v", applied, err)
-	}
-	again, applied, err := ssa.ApplyChanged(t.Context(), manager, c.Apply, configuration("red"), live, nil)
-	if err != nil || applied || again != live {
-		t.Errorf("the same: applied = %v, error %v", applied, err)
-	}
-	_, err = ssa.TryApply(t.Context(), "example.org/fashion", c.Apply, configuration("blue"), nil)
-	var conflict *ssa.ConflictError
-	if !errors.As(err, &conflict) || conflict.Conflicts[0].Field != ".data.color" {
-		t.Errorf("error = %v, want a ConflictError about .data.color", err)
-	}
-	cluster := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": namespace, "labels": map[string]any{"a": "b"}},
-	}}
-	if ns, err := ssa.Apply(t.Context(), manager, c.Apply, cluster); err != nil || ns.GetLabels()["a"] != "b" {
-		t.Errorf("a Namespace: %v, error %v", ns, err)
-	}
-	if err := kubernetes.NewForConfigOrDie(testserver.Config(t)).CoreV1().ConfigMaps(namespace).Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	config := configuration("red")
-	config.SetUID(live.GetUID())
-	if _, err := ssa.Apply(t.Context(), manager, c.Apply, config); !errors.Is(err, ssa.ErrUIDMismatch) {
-		t.Errorf("error = %v, want ErrUIDMismatch", err)
-	}
-}
-
 // ApplyChanged with a live object brings nothing back, and does not touch what has
 // taken its place.
 //
@@ -506,81 +399,6 @@ func TestServerGone(t *testing.T) {
 		if replaced != (err == nil) || replaced && got.ResourceVersion != want {
 			t.Errorf("replaced %v: %v, error %v", replaced, got, err)
 		}
-	}
-}
-
-// misspelt is a configuration of a typed client with a field that no ConfigMap has.
-type misspelt struct {
-	applymetav1.TypeMetaApplyConfiguration    `json:",inline"`
-	*applymetav1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
-
-	Date map[string]string `json:"date,omitempty"`
-}
-
-// A misspelt field is an error for every client, and nothing is written.
-//
-// Proves A9.
-func TestServerStrict(t *testing.T) {
-	s := newServer(t)
-	var kinds []schema.GroupVersionKind
-	for _, kind := range []string{"Strict", "Lax"} {
-		testserver.InstallCRD(t, definition(kind))
-		kinds = append(kinds, schema.GroupVersionKind{Group: "ssa.example.com", Version: "v1", Kind: kind})
-	}
-	c := newDynamic(t, kinds...)
-	object := func(apiVersion, kind, more string) *unstructured.Unstructured {
-		u := &unstructured.Unstructured{Object: map[string]any{}}
-		if err := json.Unmarshal([]byte(more), &u.Object); err != nil {
-			t.Fatal(err)
-		}
-		u.Object["apiVersion"], u.Object["kind"] = apiVersion, kind
-		u.SetName("one")
-		u.SetNamespace(s.namespace)
-		return u
-	}
-	typed := gentype.NewClientWithApply[*corev1.ConfigMap, *misspelt]("configmaps", s.CoreV1().RESTClient(), scheme.ParameterCodec, s.namespace, func() *corev1.ConfigMap { return &corev1.ConfigMap{} })
-	base := applycorev1.ConfigMap("one", s.namespace)
-	tests := []struct {
-		name  string
-		apply func() error
-		field string
-	}{
-		{name: "typed", field: "date", apply: func() error {
-			_, err := ssa.Apply(t.Context(), manager, typed.Apply, &misspelt{
-				TypeMetaApplyConfiguration: base.TypeMetaApplyConfiguration, ObjectMetaApplyConfiguration: base.ObjectMetaApplyConfiguration, Date: map[string]string{"a": "b"},
-			})
-			return err
-		}},
-		{name: "unstructured", field: "date", apply: func() error {
-			_, err := ssa.Apply(t.Context(), manager, c.Apply, object("v1", "ConfigMap", `{"date":{"a":"b"}}`))
-			return err
-		}},
-		{name: "deep down", field: "imag", apply: func() error {
-			_, err := ssa.Apply(t.Context(), manager, c.Apply, object("apps/v1", "Deployment", `{"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"a","imag":"b"}]}}}}`))
-			return err
-		}},
-		{name: "a resource of one's own", field: "tekst", apply: func() error {
-			_, err := ssa.Apply(t.Context(), manager, c.Apply, object("ssa.example.com/v1", "Strict", `{"spec":{"tekst":"b"}}`))
-			return err
-		}},
-		{name: "its metadata", field: "label", apply: func() error {
-			_, err := ssa.Apply(t.Context(), manager, c.Apply, object("ssa.example.com/v1", "Strict", `{"metadata":{"label":{"a":"b"}}}`))
-			return err
-		}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			if err := tt.apply(); err == nil || !strings.Contains(err.Error(), tt.field) {
-				t.Errorf("error = %v, want one that names %s", err, tt.field)
-			}
-		})
-	}
-	// Only a schema makes a field one that the kind lacks.
-	if _, err := ssa.Apply(t.Context(), manager, c.Apply, object("ssa.example.com/v1", "Lax", `{"spec":{"tekst":"b"}}`)); err != nil {
-		t.Errorf("a kind without a schema: %v", err)
-	}
-	if list, err := s.CoreV1().ConfigMaps(s.namespace).List(t.Context(), metav1.ListOptions{}); err != nil || slices.ContainsFunc(list.Items, func(o corev1.ConfigMap) bool { return o.Name == "one" }) {
-		t.Errorf("something was written, error %v", err)
 	}
 }
 
