@@ -25,8 +25,8 @@
 //   - AS7: If Owner is set, the objects are garbage collected after it. An Owner that would
 //     have them deleted at once is an error.
 //   - AS8: The documented verbs are enough for each method.
-//   - AS9: If an apply would change or remove a field of another manager, TryApply does not
-//     write that object, and its error is a Conflict.
+//   - AS9: If an apply would change or remove a field of another manager, TryApply skips
+//     that object, and its error is a Conflict.
 //
 // # Caveats
 //

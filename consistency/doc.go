@@ -29,8 +29,8 @@
 //     stores. An incomparable version does not count.
 //   - C2: If Ready returns false, it calls wake exactly once, when the key may run, at
 //     most RecheckInterval late. If it returns true, never.
-//   - C3: If a write of a resource with a store, with a context from Begin, succeeds, the
-//     transport records its version before the caller reads the unchanged response.
+//   - C3: If a write of a resource with a store, with a context from Begin, succeeds,
+//     its version is recorded before the caller reads the unchanged response.
 //   - C4: If a write's outcome is unknown, or its response shows no version, Ambiguous
 //     lists its resource until a response settles it or ten minutes pass.
 //   - C5: If the cache shows a key's writes, their record is dropped, even if the key
@@ -41,8 +41,8 @@
 //     object.
 //   - C8: LiveRead is true exactly if, at Begin, a record was not visible or ambiguous, or
 //     a conflict required it as in C10.
-//   - C9: If a write with a resource version ends in a conflict, Ready waits until the
-//     store shows a newer object, another UID or no object, or MaxWait passes.
+//   - C9: If a write with a resource version conflicts, Ready waits until the store
+//     shows a newer object, another UID or no object, or until MaxWait is over.
 //   - C10: If the cached version cannot explain a conflict, Ready does not wait, and
 //     LiveRead is true in the next run only.
 //   - C11: If several Stores wrap one configuration, each records only the writes with a
@@ -52,7 +52,7 @@
 //   - C13: An event checks only keys whose version is reached and keys that wait for
 //     another reason.
 //   - C14: If the API server's object differs from the cached one, ConfirmLive returns
-//     ErrGone, ErrReplaced or ErrChanged, and takes no other 404 for ErrGone.
+//     ErrGone, ErrReplaced or ErrChanged. Only a 404 of the object is ErrGone.
 //   - C15: If a restore of etcd lowers a store's version, no key waits for an earlier
 //     record, and its next run reads live.
 //

@@ -56,11 +56,11 @@
 // # Guarantees
 //
 //   - X1: If a controller is correct, no kind of fault makes a plan fail. Each fault is
-//     one that an API server, a proxy, a network, a process or a user can cause.
+//     one that a server, a proxy, a network, a process or a user can cause.
 //   - X2: A plan is valid only if all its faults happened. If more than 2 % of the plans
 //     are invalid, the test fails.
-//   - X3: If all resource versions come from one etcd, invariants see the states in the
-//     order in which they were stored, and external calls between the writes around them.
+//   - X3: If all resource versions come from one etcd, invariants see the states as they
+//     were stored, in order, with external calls between the writes around them.
 //   - X4: If the environment variable of a failure is set, Explore runs only its plan.
 //   - X5: If a scenario cannot be explored, Explore fails in time with a message that
 //     names the reason and the cure.

@@ -27,9 +27,8 @@
 //     GenerationChanged and ResourceVersionChanged pass it.
 //   - EQ4: GenerationChanged and ResourceVersionChanged pass every creation and
 //     every deletion.
-//   - EQ5: GenerationChanged passes every event of an object without a generation;
-//     ResourceVersionChanged passes every event of an object without a
-//     resourceVersion.
+//   - EQ5: If an object has no generation, GenerationChanged passes its events; if it
+//     has no resourceVersion, ResourceVersionChanged does.
 //   - EQ6: If the old or the new object of an update matches, Selects passes the
 //     update.
 //   - EQ7: If a tombstone has no object, Filter passes the deletion.

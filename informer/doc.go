@@ -23,8 +23,8 @@
 //
 //   - I1: If Run returns nil, ctx is done and all informers, which Run started together,
 //     have stopped.
-//   - I2: If an informer or a handler given to Add is not synced within Timeout, Run returns
-//     an error that names it and the reason, for example a missing permission or CRD.
+//   - I2: If an informer or a handler given to Add is not synced within Timeout, Run
+//     returns an error with its name and the reason, e.g. a missing permission.
 //   - I3: If an informer has synced and then is refused twice within Timeout of the start,
 //     Run returns an error: it may list, but not watch.
 //   - I4: If [Set.Ready] or [Set.HasSyncedChecker] reports synced, every informer and every

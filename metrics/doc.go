@@ -45,12 +45,11 @@
 // # Guarantees
 //
 //   - M1: If [New] is called again with a registry, it returns the same Metrics. If the
-//     registry has one of the families from elsewhere, New returns an error and changes
-//     nothing.
+//     registry has a family from elsewhere, New fails and changes nothing.
 //   - M2: If Run of a controller starts, every result of it is exported as 0, so that
 //     rates include the first error.
 //   - M3: If names, results, methods or codes vary without limit, the number and size of
-//     the series stay bounded: further values count as "other" or "error".
+//     the series stay bounded: the rest counts as "other" or "error".
 //   - M4: Labels contain no credentials and no names of objects, except Leases.
 //   - M5: If a queue is created again under a name, its gauges start at 0, also if the
 //     earlier queue still had keys.

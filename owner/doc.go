@@ -27,7 +27,7 @@
 //   - OW2: SetController never adds a second controller, and leaves one reference to
 //     owner.
 //   - OW3: If a child's UID, labels, owner references or deletion differ from the given
-//     copy, Claim's write of it fails with a Conflict.
+//     copy, Claim's write fails with a Conflict.
 //   - OW4: If the API server has no such owner or is deleting it, Claim sends no write.
 //   - OW5: If owner is in a namespace, Claim ignores children of other namespaces.
 //   - OW6: SetController and Claim take time and memory in proportion to their input, for

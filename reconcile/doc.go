@@ -35,21 +35,21 @@
 //   - R3: If calls of one key conflict in a row, at most five are retried without the rate
 //     limiter.
 //   - R4: If a checker of HasSynced is not done, no call starts.
-//   - R5: If the context of Run is done, no call starts, except by R15. The running calls
-//     end within GracePeriod, or at once if leadership is lost; context.Cause has the
-//     reason.
+//   - R5: If the context of Run is done, no call starts, except by R15. The running
+//     calls end within GracePeriod, or at once if leadership is lost; context.Cause has
+//     the reason.
 //   - R6: If the queue has GetContext, each key that was not called, was cancelled or waits
 //     for the Gate is in the queue when Run returns.
 //   - R7: If Run has returned, its calls and goroutines have ended.
 //   - R8: If a call has returned, its context is done.
-//   - R15: If DrainReady is set and the context of Run is done, Run calls the ready keys
-//     until no key is ready, GracePeriod is over or leadership is lost.
+//   - R15: If DrainReady is set and the context of Run is done, Run calls ready keys
+//     until none is left, GracePeriod is over or leadership is lost.
 //   - R16: If a key is queued without pause, it runs 100 times and then 10 times a second.
 //     Steady events of up to 10 a second are not delayed.
 //   - R17: If a Source reports an event, Triggers of the key's next call has it, and of
 //     later calls does not, within fixed bounds.
-//   - R18: If Resync is set, each key of Keys is added once in that time, at a fixed moment
-//     of its own, and at most a 64th of the keys wait in the queue for it.
+//   - R18: If Resync is set, each key of Keys is added once in that time, at its own
+//     fixed moment, and at most a 64th of the keys wait in the queue for it.
 //   - R19: If Hook is set, it is called once for each call, and its end once after the
 //     call, with the result that Metrics gets.
 //   - R22: If calls end only as rejected or forbidden, the key runs at most 15 times in

@@ -30,7 +30,7 @@
 // # Guarantees
 //
 //   - RE1: If equal Events are repeated, Run writes one Event with the right count, also
-//     after lost responses and after the API server removed the Event.
+//     after lost responses and after the Event expired.
 //   - RE2: If a Client fails or hangs, or Events arrive faster than they can be written,
 //     Event still does not block.
 //   - RE3: Each call of Event is counted once: as written, deduplicated, held, or dropped

@@ -30,7 +30,7 @@
 //   - A1: If the field manager is empty, too long or not printable, the error comes before
 //     any request.
 //   - A2: If an apply would change or remove a field that another manager owns in live,
-//     TryApply does not write and returns a [*ConflictError].
+//     TryApply writes nothing and returns a [*ConflictError].
 //   - A3: If live has each value, the manager owns exactly these fields and extract is
 //     set, ApplyChanged makes no request, except as under Caveats.
 //   - A4: If no object has the uid of the configuration, an apply does not write and the

@@ -39,8 +39,8 @@
 //   - S7: If a given condition is invalid, Set makes no change. Otherwise it keeps the
 //     others, and leaves each given type once.
 //   - S8: If Summary is True, every part is True for the given generation.
-//   - S9: If mutate changed the status, Patch sends one request with the changed fields,
-//     otherwise none, and to that version of that object only.
+//   - S9: If mutate changed the status, Patch sends the changed fields in one request,
+//     to that version of that object only; otherwise none.
 //   - S10: Apply sends only the given conditions, to that version of that object only, and
 //     keeps all others.
 //   - S11: If live shows that the field manager owns exactly these conditions, Apply sends

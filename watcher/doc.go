@@ -43,13 +43,13 @@
 //
 //   - W1: If watches are cut, fail or are restarted, the consumer still sees each version
 //     that the server reports exactly once, in the server's order.
-//   - W2: If the resource version has expired, the watcher lists the current objects and
-//     delivers the difference by UID as Synthetic events, deletions first, then Synced.
+//   - W2: If the resource version has expired, the watcher lists, and delivers the
+//     difference by UID as Synthetic events, deletions first, then Synced.
 //   - W3: If a watcher that started from a ResourceVersion lists, Reset precedes the list:
 //     the events up to Synced are all existing objects.
-//   - W4: If a watch breaks because the server's storage was restored from a backup, the
-//     watcher reports ErrRestored and lists before it delivers another event.
-//   - W5: If a request or a stream fails, or the server delays a request, a Retrying event
+//   - W4: If the server's storage was restored from a backup, the watcher reports
+//     ErrRestored and lists before it delivers another event.
+//   - W5: If a request or a stream fails or is delayed by the server, a Retrying event
 //     reports it. Pauses grow, are random and bounded, and respect Retry-After.
 //   - W6: If a new watcher starts from LastResourceVersion, it delivers every event that
 //     the consumer has not handled.

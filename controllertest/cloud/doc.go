@@ -18,6 +18,6 @@
 //     deleted. Without Idempotent they make two.
 //   - E3: With ChosenIDs, if a resource of the Name exists, Create fails with ErrExists.
 //   - E4: Without HiddenReads, Get and List show every earlier Create, Update and Delete.
-//   - E5: Over [Connect], errors keep their identity and a call runs at most once. If the
-//     client does not learn the outcome of a call, the call returns an error.
+//   - E5: Over [Connect], errors keep their identity and a call runs at most once. If
+//     its outcome is unknown, the call returns an error.
 package cloud

@@ -28,13 +28,13 @@
 // # Guarantees
 //
 //   - N1: After Kill has returned, no request of the incarnation reaches the server, and
-//     none of its connections and goroutines is left. Running requests end with ErrKilled.
-//   - N2: If a request is dropped, or has a Response without Commit, it does not reach the
-//     server. If it is lost, or has a Response with Commit, it reaches the server once.
-//   - N3: A watch delivers an unchanged prefix of the lines of the server, then at most
-//     one 410 event. NoBookmark removes only the bookmark that ends the initial list.
+//     its connections and goroutines are gone. Running requests end with ErrKilled.
+//   - N2: If a request is dropped, or its Response has no Commit, it does not reach the
+//     server. If it is lost, or its Response has Commit, it does so once.
+//   - N3: A watch delivers an unchanged prefix of the server's lines, then at most one
+//     410 event. NoBookmark removes only the bookmark that ends the initial list.
 //   - N4: Between Freeze and thaw, no request is sent and no response, event or error is
-//     delivered. Between Hold and release, the watches of the resource deliver no events.
+//     delivered; between Hold and release, no event of the resource.
 //   - N5: The predicates of apierrors and SuggestsClientDelay work with a Response. If a
 //     connection is reset, client-go repeats reads as it does in production.
 //   - N6: Two incarnations of one configuration share no connection, and a fault of one
