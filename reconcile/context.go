@@ -61,14 +61,14 @@ func (c *callContext[K]) make() *realContext {
 	return real
 }
 
-// end is called when the call has returned. It reports whether its Timeout was over.
-func (c *callContext[K]) end() (timedOut bool) {
+// end is called when the call has returned. It reports whether its Timeout was over at now.
+func (c *callContext[K]) end(now time.Time) (timedOut bool) {
 	c.mu.Lock()
 	c.over = true
 	real := c.real.Load()
 	c.mu.Unlock()
 	if real == nil {
-		return !c.deadline.IsZero() && !time.Now().Before(c.deadline)
+		return !c.deadline.IsZero() && !now.Before(c.deadline)
 	}
 	timedOut = real.Err() == context.DeadlineExceeded //nolint:errorlint // what a context returns
 	real.cancel()

@@ -248,9 +248,8 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 		r.Metrics.ReconcileStarted(r.Name)
 	}
 
-	res, timedOut, end, err := r.call(stop.calls, key, start, why)
+	res, ended, timedOut, end, err := r.call(stop.calls, key, start, why)
 
-	ended := time.Now()
 	took := ended.Sub(start)
 	cl, err := r.class(res, err, stop.calls.Err() != nil, timedOut)
 	r.mu.Lock()
@@ -278,9 +277,12 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 
 // call calls Reconcile with a context of its own, which ends with the call, so that every
 // context that Reconcile derived from it ends too. end comes from Hook.
-func (r *run[K]) call(calls context.Context, key K, start time.Time, why uint64) (res Result, timedOut bool, end func(string, error), err error) {
+func (r *run[K]) call(calls context.Context, key K, start time.Time, why uint64) (res Result, ended time.Time, timedOut bool, end func(string, error), err error) {
 	own := r.newCallContext(calls, key, start, why)
-	defer func() { timedOut = own.end() }()
+	defer func() {
+		ended = time.Now()
+		timedOut = own.end(ended)
+	}()
 	var ctx context.Context = own
 	if r.Gate != nil {
 		ctx = r.Gate.Begin(ctx, key)
@@ -290,7 +292,7 @@ func (r *run[K]) call(calls context.Context, key K, start time.Time, why uint64)
 		ctx, end = r.Hook(ctx, key)
 	}
 	res, err = r.protect(ctx, key)
-	return res, false, end, err
+	return res, ended, false, end, err
 }
 
 // protect is the only place that recovers a panic: one object that makes the Func panic
