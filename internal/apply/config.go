@@ -134,6 +134,16 @@ func (c *Config) read() (map[string]bool, error) {
 	return set, nil
 }
 
+// GroupVersionKind returns the kind of the configuration. If its apiVersion is not valid,
+// the group is empty and the version is all of it.
+func (c *Config) GroupVersionKind() schema.GroupVersionKind {
+	gv, err := schema.ParseGroupVersion(c.apiVersion)
+	if err != nil {
+		gv = schema.GroupVersion{Version: c.apiVersion}
+	}
+	return gv.WithKind(c.kind)
+}
+
 // Release frees the memory of a configuration that needs no further decision.
 func (c *Config) Release() {
 	if c.forest != nil {

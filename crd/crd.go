@@ -1,0 +1,330 @@
+package crd
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/gentype"
+	"k8s.io/client-go/rest"
+
+	"github.com/controllerkit/controllerkit/internal/apply"
+	"github.com/controllerkit/controllerkit/internal/kube"
+)
+
+// ErrNotServed is wrapped by the error of a request for a resource that the API server
+// does not serve. Install the CustomResourceDefinition, or correct the group, version,
+// resource name or namespace.
+var ErrNotServed = errors.New("crd: the API server does not serve the resource")
+
+// Object is an API object: a pointer to a struct that embeds metav1.TypeMeta and
+// metav1.ObjectMeta and has a DeepCopyObject.
+type Object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// Client reads and writes the objects of one resource. [New] or [NewFake] makes one. Its
+// methods are those of a client made by client-gen; on an error they return no object.
+// A Client is safe for concurrent use.
+type Client[T Object] struct {
+	kind      *kind[T]
+	namespace string
+	requests  requests[T]
+}
+
+// requests are the methods that the clients and the fakes of gentype share.
+type requests[T Object] interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
+	List(ctx context.Context, opts metav1.ListOptions) (*List[T], error)
+	Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
+	Create(ctx context.Context, obj T, opts metav1.CreateOptions) (T, error)
+	Update(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error)
+	UpdateStatus(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error)
+	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
+	DeleteCollection(ctx context.Context, opts metav1.DeleteOptions, listOpts metav1.ListOptions) error
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
+}
+
+// kind is what the clients of a resource have in common.
+type kind[T Object] struct {
+	schema.GroupVersionKind
+	resource schema.GroupVersionResource
+	scheme   *runtime.Scheme // knows T and its list alone
+	in       func(namespace string) requests[T]
+	unknown  unknownFields
+}
+
+// New returns the client of all namespaces, or of a cluster-scoped resource. kind is that
+// of T, such as example.com/v1, Kind=Website, and resource its plural name, such as
+// "websites". New sends no request.
+//
+// New copies config. Of it, New ignores GroupVersion, APIPath, NegotiatedSerializer and
+// the content types.
+func New[T Object](config *rest.Config, kind schema.GroupVersionKind, resource string) (*Client[T], error) {
+	if config == nil {
+		return nil, errNoConfig
+	}
+	h, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("crd: config: %w", err)
+	}
+	return NewForConfigAndClient[T](config, h, kind, resource)
+}
+
+var errNoConfig = errors.New("crd: config is nil: pass the configuration of the cluster")
+
+// NewForConfigAndClient is [New] with the http.Client of other clients, whose transport it
+// shares. To share their rate limiter as well, set config.RateLimiter.
+func NewForConfigAndClient[T Object](config *rest.Config, h *http.Client, kind schema.GroupVersionKind, resource string) (*Client[T], error) {
+	if config == nil {
+		return nil, errNoConfig
+	}
+	if h == nil {
+		return nil, errors.New("crd: the http.Client is nil: pass the result of rest.HTTPClientFor, or call New")
+	}
+	k, err := newKind[T](kind, resource)
+	if err != nil {
+		return nil, err
+	}
+	config = dynamic.ConfigFor(config) // a copy with the content types that every custom resource has
+	config.APIPath = "/apis"
+	if kind.Group == "" {
+		config.APIPath = "/api"
+	}
+	gv := kind.GroupVersion()
+	config.GroupVersion = &gv
+	config.NegotiatedSerializer = newCodecs(k)
+	client, err := rest.RESTClientForConfigAndClient(config, h)
+	if err != nil {
+		return nil, fmt.Errorf("crd: config: %w", err)
+	}
+	parameters := runtime.NewParameterCodec(k.scheme)
+	k.in = func(namespace string) requests[T] {
+		return gentype.NewClientWithList(resource, client, parameters, namespace, k.new, k.newList)
+	}
+	return k.client(""), nil
+}
+
+func (k *kind[T]) new() T {
+	return reflect.New(reflect.TypeFor[T]().Elem()).Interface().(T)
+}
+
+func (k *kind[T]) newList() *List[T] { return &List[T]{} }
+
+func (k *kind[T]) client(namespace string) *Client[T] {
+	return &Client[T]{kind: k, namespace: namespace, requests: k.in(namespace)}
+}
+
+// newKind checks the type, the kind and the resource.
+func newKind[T Object](gvk schema.GroupVersionKind, resource string) (*kind[T], error) {
+	typ := reflect.TypeFor[T]()
+	if typ.Kind() != reflect.Pointer || typ.Elem().Kind() != reflect.Struct {
+		return nil, fmt.Errorf("crd: T is %s: use a pointer to a struct, such as *v1.Website", typ)
+	}
+	k := &kind[T]{GroupVersionKind: gvk, resource: gvk.GroupVersion().WithResource(resource)}
+	obj := k.new()
+	switch any(obj).(type) {
+	case *unstructured.Unstructured:
+		return nil, errors.New("crd: T is *unstructured.Unstructured: use Dynamic")
+	case *metav1.PartialObjectMetadata:
+		return nil, errors.New("crd: T is *metav1.PartialObjectMetadata: use k8s.io/client-go/metadata")
+	}
+	if problems := validation.IsDNS1035Label(strings.ToLower(gvk.Kind)); len(problems) > 0 {
+		return nil, fmt.Errorf("crd: kind has Kind %q: use the name in CamelCase, such as Website", gvk.Kind)
+	}
+	if gvk.Kind == typ.Elem().Name()+"List" {
+		return nil, fmt.Errorf("crd: kind has Kind %q, the list's: use %q", gvk.Kind, typ.Elem().Name())
+	}
+	if problems := validation.IsDNS1035Label(gvk.Version); len(problems) > 0 {
+		return nil, fmt.Errorf("crd: kind has Version %q: use the version alone, such as v1", gvk.Version)
+	}
+	if problems := validation.IsDNS1123Subdomain(gvk.Group); gvk.Group != "" && len(problems) > 0 {
+		return nil, fmt.Errorf("crd: kind has Group %q: use the group alone, such as example.com", gvk.Group)
+	}
+	if problems := validation.IsDNS1035Label(resource); len(problems) > 0 {
+		return nil, fmt.Errorf("crd: resource is %q: use the plural name alone, such as websites", resource)
+	}
+	if copied, ok := obj.DeepCopyObject().(T); !ok || kube.IsNil(copied) {
+		return nil, fmt.Errorf("crd: T is %s, whose DeepCopyObject returns %T: generate it with controller-gen object", typ, obj.DeepCopyObject())
+	}
+	obj.GetObjectKind().SetGroupVersionKind(gvk)
+	obj.SetName("name")
+	var got metav1.PartialObjectMetadata
+	data, err := json.Marshal(obj)
+	if err == nil {
+		err = json.Unmarshal(data, &got)
+	}
+	if err != nil || got.GroupVersionKind() != gvk || got.Name != "name" {
+		return nil, fmt.Errorf("crd: T is %s, whose JSON lacks apiVersion, kind or metadata.name: embed metav1.TypeMeta with the tag json:\",inline\" and metav1.ObjectMeta with json:\"metadata,omitempty\"", typ)
+	}
+	return k, k.register()
+}
+
+// Namespace returns the client of one namespace. "" means all namespaces.
+func (c *Client[T]) Namespace(namespace string) *Client[T] { return c.kind.client(namespace) }
+
+// Get returns the object of that name.
+func (c *Client[T]) Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error) {
+	obj, err := c.requests.Get(ctx, name, opts)
+	return result(c.kind, "get", "", obj, err)
+}
+
+// List returns the selected objects. With opts.Limit it returns a page.
+func (c *Client[T]) List(ctx context.Context, opts metav1.ListOptions) (*List[T], error) {
+	list, err := c.requests.List(ctx, opts)
+	return result(c.kind, "list", "", list, err)
+}
+
+// Watch returns the changes of the selected objects. The caller must stop it. Package
+// watcher has a watch that survives failures.
+func (c *Client[T]) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	w, err := c.requests.Watch(ctx, opts)
+	return result(c.kind, "watch", "", w, err)
+}
+
+// Create creates obj, and returns it as the API server stored it.
+func (c *Client[T]) Create(ctx context.Context, obj T, opts metav1.CreateOptions) (T, error) {
+	obj, err := c.own("create", obj)
+	if err != nil {
+		return obj, err
+	}
+	opts.FieldValidation = cmp.Or(opts.FieldValidation, metav1.FieldValidationStrict)
+	obj, err = c.requests.Create(ctx, obj, opts)
+	return result(c.kind, "create", "", obj, err)
+}
+
+// Update replaces the object, except its status if the resource has that subresource. It
+// removes the fields that T lacks. With a resourceVersion in obj, a newer object is a
+// Conflict.
+func (c *Client[T]) Update(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error) {
+	obj, err := c.own("update", obj)
+	if err != nil {
+		return obj, err
+	}
+	c.kind.unknown.log(ctx, c.kind.resource, obj)
+	opts.FieldValidation = cmp.Or(opts.FieldValidation, metav1.FieldValidationStrict)
+	obj, err = c.requests.Update(ctx, obj, opts)
+	return result(c.kind, "update", "", obj, err)
+}
+
+// UpdateStatus is [Client.Update] for the status alone. If the resource has no such
+// subresource, the error is an [ErrNotServed].
+func (c *Client[T]) UpdateStatus(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error) {
+	obj, err := c.own("update", obj)
+	if err != nil {
+		return obj, err
+	}
+	c.kind.unknown.log(ctx, c.kind.resource, obj)
+	opts.FieldValidation = cmp.Or(opts.FieldValidation, metav1.FieldValidationStrict)
+	obj, err = c.requests.UpdateStatus(ctx, obj, opts)
+	return result(c.kind, "update", "/status", obj, err)
+}
+
+// Delete deletes the object of that name.
+func (c *Client[T]) Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error {
+	_, err := result(c.kind, "delete", "", 0, c.requests.Delete(ctx, name, opts))
+	return err
+}
+
+// DeleteCollection deletes the selected objects.
+func (c *Client[T]) DeleteCollection(ctx context.Context, opts metav1.DeleteOptions, listOpts metav1.ListOptions) error {
+	_, err := result(c.kind, "deletecollection", "", 0, c.requests.DeleteCollection(ctx, opts, listOpts))
+	return err
+}
+
+// Patch changes the object of that name, and returns it. The fields that T lacks stay.
+func (c *Client[T]) Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error) {
+	sub := ""
+	if len(subresources) > 0 {
+		sub = "/" + strings.Join(subresources, "/")
+	}
+	obj, err := c.requests.Patch(ctx, name, pt, data, opts, subresources...)
+	return result(c.kind, "patch", sub, obj, err)
+}
+
+// Apply applies the configuration by server-side apply, as opts.FieldManager. See the
+// package comment for the types of configuration. The API server rejects a field of
+// the configuration that the schema lacks.
+func (c *Client[T]) Apply(ctx context.Context, config any, opts metav1.ApplyOptions) (T, error) {
+	return c.apply(ctx, config, opts)
+}
+
+// ApplyStatus is [Client.Apply] for the status alone. It creates no object.
+func (c *Client[T]) ApplyStatus(ctx context.Context, config any, opts metav1.ApplyOptions) (T, error) {
+	return c.apply(ctx, config, opts, "status")
+}
+
+func (c *Client[T]) apply(ctx context.Context, config any, opts metav1.ApplyOptions, subresources ...string) (T, error) {
+	var none T
+	if err := apply.CheckManager(opts.FieldManager); err != nil {
+		return none, fmt.Errorf("crd: apply: %w", err)
+	}
+	encoded, err := apply.Encode(config)
+	if err != nil {
+		return none, fmt.Errorf("crd: apply: %w", err)
+	}
+	defer encoded.Release()
+	if got := encoded.GroupVersionKind(); got != c.kind.GroupVersionKind {
+		return none, fmt.Errorf("crd: apply: apiVersion and kind of the configuration of %q are those of %s: use those of %s", encoded.Name, got, c.kind)
+	}
+	if err := c.within("apply", encoded.Name, encoded.Namespace); err != nil {
+		return none, err
+	}
+	patch := opts.ToPatchOptions()
+	patch.FieldValidation = metav1.FieldValidationStrict
+	return c.Patch(ctx, encoded.Name, types.ApplyPatchType, []byte(encoded.JSON), patch, subresources...)
+}
+
+// own returns a copy of obj, which client-go modifies while it encodes it.
+func (c *Client[T]) own(verb string, obj T) (T, error) {
+	var none T
+	if kube.IsNil(obj) {
+		return none, fmt.Errorf("crd: %s: the object is nil: pass a %T", verb, obj)
+	}
+	if err := c.within(verb, obj.GetName(), obj.GetNamespace()); err != nil {
+		return none, err
+	}
+	return obj.DeepCopyObject().(T), nil
+}
+
+// within rejects what belongs to another namespace.
+func (c *Client[T]) within(verb, name, namespace string) error {
+	if namespace == "" || namespace == c.namespace {
+		return nil
+	}
+	return fmt.Errorf("crd: %s: metadata.namespace of %q is %q, and that of the client is %q: use Client.Namespace(%[3]q)", verb, name, namespace, c.namespace)
+}
+
+// result returns the result of a request, or nothing and the error, with the cure if it is
+// one that the API server does not name.
+func result[T Object, R any](k *kind[T], verb, subresource string, response R, err error) (R, error) {
+	var none R
+	resource := k.resource.GroupResource().String()
+	switch {
+	case err == nil:
+		return response, nil
+	case apierrors.IsNotFound(err) && apierrors.IsUnexpectedServerError(err):
+		err = fmt.Errorf("%w: %s %s%s in version %q: install the CustomResourceDefinition, or check group, version, resource name, subresource and namespace: %w",
+			ErrNotServed, verb, resource, subresource, k.Version, err)
+	case apierrors.IsMethodNotSupported(err):
+		err = fmt.Errorf("crd: %s %s%s: if the resource is namespaced, use Client.Namespace: %w", verb, resource, subresource, err)
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), " cannot "+verb+" resource "):
+		err = fmt.Errorf("crd: a Role or ClusterRole must allow verbs [%q] on resources [%q] in apiGroups [%q]: %w", verb, k.resource.Resource+subresource, k.Group, err)
+	}
+	return none, err
+}
