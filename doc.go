@@ -28,6 +28,8 @@
 //     and never fails silently
 //   - [github.com/controllerkit/controllerkit/consistency]: read your own writes; confirm
 //     an object before a destructive act
+//   - [github.com/controllerkit/controllerkit/crd]: client, informer, lister and fake of a
+//     custom resource, without generated code
 //
 // # Write
 //

@@ -33,7 +33,7 @@ var update = flag.Bool("update", false, "write the golden files of the exported 
 // library lists the packages that users import.
 func library() []string {
 	return []string{
-		"applyset", "consistency", "controllertest", "controllertest/cloud", "controllertest/fault", "enqueue", "external", "finalizer", "informer",
+		"applyset", "consistency", "controllertest", "controllertest/cloud", "controllertest/fault", "crd", "enqueue", "external", "finalizer", "informer",
 		"leader", "metrics", "operator", "owner", "queue", "reconcile", "recorder", "shutdown", "ssa", "status", "watcher",
 	}
 }
@@ -449,7 +449,8 @@ func TestFirstTest(t *testing.T) {
 
 // TestDocs holds that the Go blocks of README.md and docs/ compile. A block
 // that begins with a package clause stands for itself; the others of a page
-// are the declarations of one file, whose imports are in the page's first.
+// are the declarations of one file, whose imports are in the page's first. The files of
+// docs/testdata/PAGE, which a reader generates, join them.
 func TestDocs(t *testing.T) {
 	pages := []string{"README.md"}
 	err := filepath.WalkDir("docs", func(path string, d fs.DirEntry, err error) error {
@@ -500,6 +501,19 @@ func TestDocs(t *testing.T) {
 			}
 			if err := os.WriteFile(filepath.Join(sub, strings.NewReplacer("/", "_", ".md", ".go").Replace(page)), []byte(code), 0o644); err != nil {
 				t.Fatal(err)
+			}
+			generated, err := filepath.Glob(filepath.Join("docs", "testdata", strings.TrimSuffix(filepath.Base(page), ".md"), "*.go"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range generated {
+				text, err := os.ReadFile(name)
+				if err == nil {
+					err = os.WriteFile(filepath.Join(sub, filepath.Base(name)), text, 0o644)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
 			}
 			packages = append(packages, "./"+filepath.ToSlash(sub))
 		}

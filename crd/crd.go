@@ -319,7 +319,7 @@ func result[T Object, R any](k *kind[T], verb, subresource string, response R, e
 	case err == nil:
 		return response, nil
 	case apierrors.IsNotFound(err) && apierrors.IsUnexpectedServerError(err):
-		err = fmt.Errorf("%w: %s %s%s in version %q: install the CustomResourceDefinition, or check group, version, resource name, subresource and namespace: %w",
+		err = fmt.Errorf("%w: %s %s%s in version %q: install the CustomResourceDefinition, or check group, version, resource name and subresource; if the resource is namespaced, use Client.Namespace: %w",
 			ErrNotServed, verb, resource, subresource, k.Version, err)
 	case apierrors.IsMethodNotSupported(err):
 		err = fmt.Errorf("crd: %s %s%s: if the resource is namespaced, use Client.Namespace: %w", verb, resource, subresource, err)

@@ -493,6 +493,10 @@ func TestNotServed(t *testing.T) {
 			t.Errorf("%s: the response is not in the error: %v", method, err)
 		}
 	}
+	denied := answering(t, &answers{text: "no", contentType: "text/plain", status: 405})
+	if _, err := denied.Create(t.Context(), website("", "a"), metav1.CreateOptions{}); !apierrors.IsMethodNotSupported(err) || !strings.HasPrefix(err.Error(), "crd: create websites.crd.example.com: if the resource is namespaced, use Client.Namespace: ") {
+		t.Errorf("a method that is not allowed: %v", err)
+	}
 	for name, text := range map[string]string{
 		"absent object": `{"apiVersion":"v1","kind":"Status","status":"Failure","reason":"NotFound","message":"websites \"a\" not found","details":{"name":"a","kind":"websites"},"code":404}`,
 	} {

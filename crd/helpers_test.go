@@ -1,8 +1,16 @@
 package crd_test
 
 import (
+	"context"
+	"slices"
+	"sync"
 	"testing"
 
+	"github.com/go-logr/logr/funcr"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/klog/v2"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -105,13 +113,68 @@ func newFake(t testing.TB, objects ...*Website) *crd.Fake[*Website] {
 	return fake
 }
 
+// keep is a test whose cleanups are left out: the definition lasts as long as the server.
+type keep struct{ testing.TB }
+
+func (keep) Cleanup(func()) {}
+
+// installWebsites installs the CustomResourceDefinition that the tests share.
+func installWebsites(t testing.TB) {
+	t.Helper()
+	definitions := dynamic.NewForConfigOrDie(testserver.Config(t)).Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	_, err := definitions.Get(t.Context(), "websites.crd.example.com", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		testserver.InstallCRD(keep{t}, definition("Website", "websites", "Namespaced"))
+	} else if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // serverClient installs the CustomResourceDefinition and returns a client of it.
 func serverClient(t testing.TB) *crd.Client[*Website] {
 	t.Helper()
-	testserver.InstallCRD(t, definition("Website", "websites", "Namespaced"))
+	installWebsites(t)
 	client, err := crd.New[*Website](testserver.Config(t), websiteKind, "websites")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return client
+}
+
+// newWebsite is a newer version of Website: spec.later is in the schema, spec.newest is
+// not.
+type newWebsite struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec struct {
+		Later  string `json:"later,omitempty"`
+		Newest string `json:"newest,omitempty"`
+	} `json:"spec"`
+}
+
+func (w *newWebsite) DeepCopyObject() runtime.Object {
+	out := *w
+	w.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	return &out
+}
+
+// logged has the lines of a logger.
+type logged struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *logged) into(ctx context.Context) context.Context {
+	return klog.NewContext(ctx, funcr.New(func(_, args string) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.lines = append(l.lines, args)
+	}, funcr.Options{}))
+}
+
+func (l *logged) all() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.lines)
 }

@@ -105,7 +105,9 @@ func TestBadObject(t *testing.T) {
 	refused(t, "Apply without a client", err, "client is nil")
 	err = status.CheckDefinition(t.Context(), nil, schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"})
 	refused(t, "CheckDefinition without a client", err, "client is nil")
-	refused(t, "Set without conditions", status.Set(nil, 1, status.True("Ready", "Fine", "")), "conditions is nil")
+	refused(t, "Set without conditions", status.Set((*[]metav1.Condition)(nil), 1, status.True("Ready", "Fine", "")), "conditions is nil")
+	refused(t, "Set of nothing unstructured", status.Set((*unstructured.Unstructured)(nil), 1), "the unstructured object is nil")
+	refused(t, "Set of an empty unstructured", status.Set(&unstructured.Unstructured{}, 1), "the unstructured object is nil")
 }
 
 // A status that says less than before, or more than can be, is refused: by Update,

@@ -8,7 +8,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
@@ -52,7 +54,52 @@ func Unknown(conditionType, reason, message string) metav1.Condition {
 // observedGeneration: then obj is stale, or was restored with its old status.
 //
 // Set replaces the slice and does not modify the elements of the old one.
-func Set(conditions *[]metav1.Condition, generation int64, set ...metav1.Condition) error {
+//
+// The conditions of an unstructured object are those of its status. Set keeps the fields
+// of a condition that metav1.Condition lacks, unless it changes that condition.
+func Set[C *[]metav1.Condition | *unstructured.Unstructured](conditions C, generation int64, set ...metav1.Condition) error {
+	switch conditions := any(conditions).(type) {
+	case *unstructured.Unstructured:
+		return setUntyped(conditions, generation, set)
+	case *[]metav1.Condition:
+		return setTyped(conditions, generation, set)
+	}
+	return nil // unreachable
+}
+
+// setUntyped is Set for the status of an unstructured object.
+func setUntyped(u *unstructured.Unstructured, generation int64, set []metav1.Condition) error {
+	if u == nil || u.Object == nil {
+		return errors.New("status: the unstructured object is nil: pass one that the API server returned")
+	}
+	before := read(u)
+	if !before.conditioned {
+		return errors.New("status: status.conditions of the unstructured object is no list of objects: pass an object whose conditions are of type metav1.Condition")
+	}
+	after := before.conditions
+	if err := setTyped(&after, generation, set); err != nil {
+		return err
+	}
+	old, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
+	items := make([]any, len(after))
+	for i, c := range after {
+		if j := slices.Index(before.conditions, c); j >= 0 {
+			items[i] = old[j]
+			continue
+		}
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&c)
+		if err != nil {
+			return fmt.Errorf("status: condition %q: %w", c.Type, err)
+		}
+		items[i] = fields
+	}
+	if err := unstructured.SetNestedSlice(u.Object, items, "status", "conditions"); err != nil {
+		return fmt.Errorf("status: the unstructured object: %w", err)
+	}
+	return nil
+}
+
+func setTyped(conditions *[]metav1.Condition, generation int64, set []metav1.Condition) error {
 	if conditions == nil {
 		return errors.New("status: conditions is nil: pass the address of the conditions of the object")
 	}

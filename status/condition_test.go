@@ -1,6 +1,7 @@
 package status_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/controllerkit/controllerkit/status"
 )
@@ -209,5 +211,81 @@ func TestSummary(t *testing.T) {
 				t.Errorf("Set does not take it: %v", err)
 			}
 		})
+	}
+}
+
+// The conditions of an unstructured object. What metav1.Condition lacks stays, and a
+// failure changes nothing.
+func TestSetUnstructured(t *testing.T) {
+	const old = "2020-01-01T00:00:00Z"
+	condition := func(conditionType, status string, extra ...any) map[string]any {
+		c := map[string]any{"type": conditionType, "status": status, "reason": "R", "message": "", "lastTransitionTime": old, "observedGeneration": int64(1)}
+		if len(extra) > 0 {
+			c["severity"] = extra[0]
+		}
+		return c
+	}
+	object := func(status any) *unstructured.Unstructured {
+		u := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"generation": int64(2)}}}
+		if status != nil {
+			u.Object["status"] = status
+		}
+		return u
+	}
+	ready := status.True("Ready", "R", "")
+	for _, tt := range []struct {
+		name string
+		u    *unstructured.Unstructured
+		want []any // of the conditions, without the times that are now
+		err  string
+	}{
+		{name: "no status", u: object(nil), want: []any{"Ready True 2 now <nil>"}},
+		{name: "no conditions", u: object(map[string]any{"other": "x"}), want: []any{"Ready True 2 now <nil>"}},
+		{
+			name: "others stay with their fields",
+			u:    object(map[string]any{"conditions": []any{condition("Other", "False", "high"), condition("Ready", "True", "low")}}),
+			want: []any{"Other False 1 " + old + " high", "Ready True 2 " + old + " <nil>"},
+		},
+		{name: "flip", u: object(map[string]any{"conditions": []any{condition("Ready", "False")}}), want: []any{"Ready True 2 now <nil>"}},
+		{name: "no list", u: object(map[string]any{"conditions": "x"}), err: "status.conditions of the unstructured object is no list of objects"},
+		{name: "no object", u: object(map[string]any{"conditions": []any{"x"}}), err: "status.conditions of the unstructured object is no list of objects"},
+		{name: "no map", u: object("x"), err: "the unstructured object"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			before := tt.u.DeepCopy()
+			err := status.Set(tt.u, 2, ready)
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) || !strings.HasPrefix(err.Error(), "status: ") || cmp.Diff(before, tt.u) != "" {
+					t.Errorf("%v, want %s\n%s", err, tt.err, cmp.Diff(before, tt.u))
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			list, _, err := unstructured.NestedSlice(tt.u.Object, "status", "conditions")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []any
+			for _, item := range list {
+				c := item.(map[string]any)
+				if c["lastTransitionTime"] != old {
+					c["lastTransitionTime"] = "now"
+				}
+				got = append(got, fmt.Sprint(c["type"], " ", c["status"], " ", c["observedGeneration"], " ", c["lastTransitionTime"], " ", c["severity"]))
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Error(diff)
+			}
+			if other, _, _ := unstructured.NestedString(before.Object, "status", "other"); other != "" && tt.u.Object["status"].(map[string]any)["other"] != other {
+				t.Error("the rest of the status is lost")
+			}
+		})
+	}
+	u := object(map[string]any{"conditions": []any{condition("Ready", "True")}})
+	before := u.DeepCopy()
+	if err := status.Set(u, 0, ready); err == nil || cmp.Diff(before, u) != "" {
+		t.Errorf("an old generation: %v %s", err, cmp.Diff(before, u))
 	}
 }

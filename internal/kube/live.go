@@ -33,6 +33,9 @@ func (staleError) Stale() bool { return true }
 // not compare resource versions.
 func Live[T metav1.Object](ctx context.Context, client Getter[T], cached metav1.Object) (T, error) {
 	var zero T
+	if IsNil(client) {
+		return zero, Terminal(errors.New("the client is nil: pass the client of the object's kind"))
+	}
 	live, err := client.Get(ctx, cached.GetName(), metav1.GetOptions{})
 	switch {
 	case IsGone(err, cached.GetName()):

@@ -132,7 +132,13 @@ func Namespace(t testing.TB) string {
 // It is deleted when the test ends.
 func InstallCRD(t testing.TB, definition map[string]any) {
 	t.Helper()
-	client, err := dynamic.NewForConfig(Config(t))
+	InstallCRDAt(t, Config(t), definition)
+}
+
+// InstallCRDAt is InstallCRD for the server of the configuration.
+func InstallCRDAt(t testing.TB, config *rest.Config, definition map[string]any) {
+	t.Helper()
+	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		t.Fatalf("testserver: %v", err)
 	}

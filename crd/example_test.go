@@ -1,0 +1,156 @@
+package crd_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/crd"
+)
+
+// apiServer responds to each request with a Website.
+func apiServer() *httptest.Server {
+	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Println(r.Method, r.URL.Path)
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"apiVersion":"crd.example.com/v1","kind":"Website","metadata":{"namespace":"default","name":"shop"},"spec":{"host":"shop.example.com"}}`)
+	}))
+}
+
+// The client of a Go type needs the configuration of the cluster, the kind and the
+// resource.
+func Example() {
+	server := apiServer()
+	defer server.Close()
+	websites, err := crd.New[*Website](&rest.Config{Host: server.URL}, websiteKind, "websites")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	shop, err := websites.Namespace("default").Get(context.Background(), "shop", metav1.GetOptions{})
+	fmt.Println(shop.Spec.Host, err)
+	// Output:
+	// GET /apis/crd.example.com/v1/namespaces/default/websites/shop
+	// shop.example.com <nil>
+}
+
+// Two clients share the transport and the rate limiter.
+func ExampleNewForConfigAndClient() {
+	server := apiServer()
+	defer server.Close()
+	config := &rest.Config{Host: server.URL}
+	h, err := rest.HTTPClientFor(config)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	websites, err := crd.NewForConfigAndClient[*Website](config, h, websiteKind, "websites")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err = websites.Namespace("default").Get(context.Background(), "shop", metav1.GetOptions{})
+	fmt.Println(err)
+	// Output:
+	// GET /apis/crd.example.com/v1/namespaces/default/websites/shop
+	// <nil>
+}
+
+// A unit test gives a Fake to the code under test. A write from an old copy is a Conflict,
+// as on the API server.
+func ExampleNewFake() {
+	fake, err := crd.NewFake(websiteKind, "websites", website("default", "shop"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ctx, websites := context.Background(), fake.Namespace("default") // a *crd.Client[*Website]
+	shop, err := websites.Get(ctx, "shop", metav1.GetOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	shop.Spec.Replicas = 3
+	for range 2 {
+		_, err := websites.Update(ctx, shop, metav1.UpdateOptions{})
+		fmt.Println(err)
+	}
+	for _, action := range fake.Actions() {
+		fmt.Println(action.GetVerb(), action.GetResource().Resource)
+	}
+	// Output:
+	// <nil>
+	// Operation cannot be fulfilled on websites.crd.example.com "shop": the object has been modified; please apply your changes to the latest version and try again
+	// get websites
+	// update websites
+	// update websites
+}
+
+// An informer fills the cache that a lister reads.
+func ExampleClient_Informer() {
+	fake, err := crd.NewFake(websiteKind, "websites", website("default", "shop"), website("other", "shop"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	source := fake.Namespace("default").Informer(0, nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		source.Informer().RunWithContext(ctx) // a program gives it to an informer.Set
+	}()
+	cache.WaitForCacheSync(ctx.Done(), source.Informer().HasSynced)
+	websites, err := source.Lister().List(labels.Everything())
+	fmt.Println(len(websites), websites[0].Namespace, err)
+	cancel()
+	<-stopped
+	// Output: 1 default <nil>
+}
+
+// A configuration has the fields that the caller owns.
+func ExampleClient_Apply() {
+	fake, err := crd.NewFake[*Website](websiteKind, "websites")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	type spec struct {
+		Replicas int32 `json:"replicas"`
+	}
+	config := struct {
+		metav1.TypeMeta `json:",inline"`
+		Metadata        map[string]string `json:"metadata"`
+		Spec            spec              `json:"spec"`
+	}{
+		metav1.TypeMeta{APIVersion: "crd.example.com/v1", Kind: "Website"},
+		map[string]string{"name": "shop"},
+		spec{2},
+	}
+	shop, err := fake.Namespace("default").Apply(context.Background(), config, metav1.ApplyOptions{FieldManager: "shop-controller"})
+	fmt.Println(shop.Namespace, shop.Spec.Replicas, shop.ManagedFields[0].Manager, err)
+	// Output: default 2 shop-controller <nil>
+}
+
+// A dynamic client fits where a typed one does.
+func ExampleDynamic() {
+	cached := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "crd.example.com/v1", "kind": "Website",
+		"metadata": map[string]any{"namespace": "default", "name": "shop", "uid": "1", "resourceVersion": "7"},
+	}}
+	client := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme(), cached)
+	websites := crd.Dynamic(client.Resource(websiteResource).Namespace("default"))
+	live, err := consistency.ConfirmLive(context.Background(), websites, cached)
+	fmt.Println(live.GetName(), err)
+	// Output: shop <nil>
+}
