@@ -11,7 +11,8 @@ import (
 
 // Getter is the one method of a client that [ConfirmLive] calls. Clients made by
 // client-gen have it. The Get of the dynamic client and of the metadata client also
-// takes subresources, so they need a small adapter.
+// takes subresources: crd.Dynamic adapts a dynamic client, and the metadata client needs a
+// small adapter.
 type Getter[T any] interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
 }

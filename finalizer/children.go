@@ -22,8 +22,8 @@ type Lister[L runtime.Object] interface {
 }
 
 // Deleter is the one method of a client that deletes an object. Clients made by client-
-// gen have it. The Delete of the dynamic and the metadata client also takes subresources,
-// so they need a small adapter.
+// gen have it. The Delete of the dynamic and the metadata client also takes subresources.
+// crd.Dynamic adapts a dynamic client; the metadata client needs a small adapter.
 type Deleter interface {
 	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
 }

@@ -18,7 +18,7 @@ import (
 
 // Applier is the one method of a client that [Apply] calls. Typed clients of kinds with a
 // status have it; C is a pointer to an apply configuration. The ApplyStatus of the
-// dynamic client also takes the name, so it needs a small adapter; then T and C are
+// dynamic client also takes the name: crd.Dynamic adapts it, and T and C are
 // *unstructured.Unstructured.
 type Applier[T, C any] interface {
 	ApplyStatus(ctx context.Context, config C, opts metav1.ApplyOptions) (T, error)

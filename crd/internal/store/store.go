@@ -279,7 +279,7 @@ func (s *Store) patch(a clienttesting.PatchActionImpl) (Object, error) {
 	if err != nil {
 		return old, err
 	}
-	after := before
+	var after []byte
 	switch a.GetPatchType() {
 	case types.JSONPatchType:
 		patch, err := jsonpatch.DecodePatch(a.GetPatch())
