@@ -48,17 +48,11 @@ func Trim(obj any) (any, error) {
 // trimUnstructured uses the maps directly: the accessors would first decode all
 // managedFields.
 func trimUnstructured(u *unstructured.Unstructured) {
-	metadata, ok := u.Object["metadata"].(map[string]any)
-	if !ok {
-		return
-	}
+	metadata, _ := u.Object["metadata"].(map[string]any)
 	if metadata["managedFields"] != nil { // delete writes even if the key is absent
 		delete(metadata, "managedFields")
 	}
-	annotations, ok := metadata["annotations"].(map[string]any)
-	if !ok {
-		return
-	}
+	annotations, _ := metadata["annotations"].(map[string]any)
 	if _, ok := annotations[corev1.LastAppliedConfigAnnotation]; ok {
 		if rest := without(annotations, corev1.LastAppliedConfigAnnotation); rest != nil {
 			metadata["annotations"] = rest

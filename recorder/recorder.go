@@ -214,7 +214,7 @@ func (r *Recorder) initLocked() {
 
 func (r *Recorder) interval() time.Duration { return cmp.Or(r.Interval, defaultInterval) }
 
-func (r *Recorder) maxSeries() int { return max(1, cmp.Or(r.MaxSeries, defaultMaxSeries)) }
+func (r *Recorder) maxSeries() int { return cmp.Or(r.MaxSeries, defaultMaxSeries) }
 
 // seriesLocked returns the series of key to be held, or the reason to drop the call.
 func (r *Recorder) seriesLocked(key seriesKey, now time.Time) (s *series, refused string) {
@@ -307,7 +307,6 @@ func (r *Recorder) Run(ctx context.Context) error {
 		r.dropLocked("stopped", s.seen-s.written, nil)
 	}
 	clear(r.held)
-	r.idle.Clear()
 	r.mu.Unlock()
 	r.report(ctx)
 	return nil

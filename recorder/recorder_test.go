@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -68,6 +69,9 @@ func TestSeries(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, events[0]); diff != "" {
 			t.Errorf("Event (-want +got):\n%s", diff)
+		}
+		if events[1].Series != nil {
+			t.Errorf("an Event of one occurrence has the series %v, want none", events[1].Series)
 		}
 		if !strings.HasPrefix(events[0].Name, "a.") || events[0].Name == events[2].Name {
 			t.Errorf("names %q and %q, want different ones that begin with the object's", events[0].Name, events[2].Name)
@@ -219,8 +223,97 @@ func TestBudget(t *testing.T) {
 		}
 		burst("a", 25)
 		burst("b", 25)
+		before := r.Counts().Dropped["limited"]
+		field := configMapRef("a")
+		field.FieldPath = "data.x" // is the same object
+		r.Event(field, corev1.ObjectReference{}, "Normal", "Copied", "Copy", "copied")
+		if got := r.Counts().Dropped["limited"] - before; got != 1 {
+			t.Errorf("%d Events about a field of a are dropped, want 1", got)
+		}
 		time.Sleep(10 * time.Minute)
 		burst("a", 2)
+		stop()
+	})
+}
+
+// QPS bounds the requests after a burst of ten times QPS, or of one.
+func TestQPS(t *testing.T) {
+	for _, tt := range []struct {
+		qps   float64
+		burst int
+		pause time.Duration // after the burst
+	}{
+		{0, 200, 50 * time.Millisecond},
+		{2, 20, 500 * time.Millisecond},
+		{0.05, 1, 20 * time.Second},
+	} {
+		t.Run(fmt.Sprint(tt.qps), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var store eventStore
+				r := newRecorder(&store)
+				r.QPS = tt.qps
+				for i := range tt.burst + 2 {
+					say(r, fmt.Sprint("a", i), "copied")
+				}
+				start := time.Now()
+				stop := runEvents(t, t.Context(), r)
+				time.Sleep(3 * tt.pause)
+				stop()
+				var after []time.Duration
+				_, times := store.requests()
+				for _, at := range times[tt.burst-1:] {
+					after = append(after, at.Sub(start).Round(time.Millisecond))
+				}
+				if diff := cmp.Diff([]time.Duration{0, tt.pause, 2 * tt.pause}, after); diff != "" {
+					t.Errorf("times of the last request of the burst and the next ones (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// Every version of an object has the same Events.
+func TestResourceVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var store eventStore
+		r := newRecorder(&store)
+		stop := runEvents(t, t.Context(), r)
+		for _, version := range []string{"7", "8"} {
+			regarding, related := configMapRef("a"), configMapRef("b")
+			regarding.ResourceVersion, related.ResourceVersion = version, version
+			r.Event(regarding, related, "Normal", "Copied", "Copy", "copied")
+		}
+		stop()
+		wantCounts(t, r, recorder.Counts{Written: 1, Deduplicated: 1})
+		if got := store.list()[0]; got.Regarding != configMapRef("a") || *got.Related != configMapRef("b") {
+			t.Errorf("Event = %v, want no resource version in it", got)
+		}
+	})
+}
+
+// Run may be about to wait when an Event comes: it is written all the same.
+func TestWake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var store eventStore
+		r := newRecorder(&store)
+		r.QPS = 1e6
+		stop := runEvents(t, t.Context(), r)
+		start := time.Now()
+		for i := range 3000 {
+			say(r, fmt.Sprint("a", i), "copied")
+			say(r, fmt.Sprint("b", i), "copied")
+			for range i % 100 {
+				runtime.Gosched()
+			}
+			say(r, fmt.Sprint("c", i), "copied")
+			synctest.Wait()
+			if held := r.Counts().Held; held > 0 {
+				t.Fatalf("round %d: %d Events wait, want none", i, held)
+			}
+		}
+		if took := time.Since(start); took > 0 {
+			t.Errorf("it took %v, want 0", took)
+		}
 		stop()
 	})
 }
@@ -307,6 +400,31 @@ func TestMaxSeries(t *testing.T) {
 		wantCounts(t, r, recorder.Counts{Written: 4, Held: 1, Dropped: map[string]uint64{"full": 1}})
 		stop()
 		wantCounts(t, r, recorder.Counts{Written: 4, Deduplicated: 1, Dropped: map[string]uint64{"full": 1}})
+
+		r = newRecorder(&store)
+		r.MaxSeries = 1 // the least
+		say(r, "a", "copied")
+		say(r, "b", "copied")
+		wantCounts(t, r, recorder.Counts{Held: 1, Dropped: map[string]uint64{"full": 1}})
+	})
+}
+
+// A series that waits takes no place of those that are written.
+func TestMaxSeriesWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var store eventStore
+		r := newRecorder(&store)
+		r.MaxSeries = 2
+		stop := runEvents(t, t.Context(), r)
+		for _, object := range []string{"a", "b", "a", "c", "b"} { // a waits, b and c are written
+			say(r, object, "copied")
+			synctest.Wait()
+		}
+		stop()
+		wantCounts(t, r, recorder.Counts{Written: 3, Deduplicated: 2})
+		if got := len(store.list()); got != 3 {
+			t.Errorf("%d Events, want 3", got)
+		}
 	})
 }
 
@@ -428,7 +546,12 @@ func TestNilRecorder(t *testing.T) {
 		if diff := cmp.Diff(recorder.Counts{}, r.Counts()); diff != "" {
 			t.Errorf("Counts (-want +got):\n%s", diff)
 		}
-		runEvents(t, t.Context(), r)()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		start := time.Now()
+		if err := r.Run(ctx); err != nil || time.Since(start) != time.Minute {
+			t.Errorf("Run = %v after %v, want nil after 1m, as its context", err, time.Since(start))
+		}
 	})
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -132,6 +134,13 @@ func TestStop(t *testing.T) {
 			t.Errorf("%d Events are written in the second Run, want 51", got)
 		}
 		stop()
+
+		// And so does a series.
+		say(r, "next", "copied")
+		runEvents(t, t.Context(), r)()
+		if got := r.Counts(); got.Written != 51 || got.Deduplicated != c.Deduplicated+1 {
+			t.Errorf("Counts = %v after a repetition in the third Run, want 51 written and %d deduplicated", got, c.Deduplicated+1)
+		}
 	})
 }
 
@@ -156,6 +165,24 @@ func TestStopInFlood(t *testing.T) {
 	})
 }
 
+// When Run returns, none of its goroutines is left.
+func TestStopped(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // what Run does not wait for has not ended by chance
+	for range 10 {
+		var store eventStore
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := newRecorder(&store).Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		stacks := make([]byte, 1<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		if strings.Contains(string(stacks), "created by sync.(*WaitGroup).Go") {
+			t.Fatalf("Run left a goroutine:\n%s", stacks)
+		}
+	}
+}
+
 func terminating() error {
 	err := apierrors.NewForbidden(eventsResource, "a", errors.New("the namespace is being terminated"))
 	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
@@ -176,6 +203,7 @@ func TestErrors(t *testing.T) {
 		{name: "namespace terminating", err: terminating(), tries: 1, reason: "gone"},
 		{name: "namespace gone", err: apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "ns"), tries: 1, reason: "gone"},
 		{name: "invalid", err: apierrors.NewInvalid(schema.GroupKind{Kind: "Event"}, "a", nil), tries: 1, reason: "rejected"},
+		{name: "a proxy's own code", err: &apierrors.StatusError{ErrStatus: metav1.Status{Code: 499}}, tries: 1, reason: "rejected"},
 		{name: "internal error", err: apierrors.NewInternalError(errNoConnection), tries: 10, reason: "failed", took: 151 * time.Second},
 		{name: "conflict", err: apierrors.NewConflict(eventsResource, "a", nil), tries: 10, reason: "failed", took: 151 * time.Second},
 		{name: "no answer", err: errNoConnection, tries: 10, reason: "failed", took: 151 * time.Second},
@@ -239,6 +267,59 @@ func TestErrors(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The tries of a write are its own, and a refused patch does not end the series.
+func TestErrorsOfOneSeries(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		fail   func(n int) (applied bool, err error)
+		events int // in the end
+		want   recorder.Counts
+	}{
+		{
+			name:   "nine failures of each write",
+			fail:   func(n int) (bool, error) { return false, unless(n%10 == 0, errNoConnection) },
+			events: 1, want: recorder.Counts{Written: 1, Deduplicated: 1},
+		},
+		{
+			name: "a patch is refused",
+			fail: func(n int) (bool, error) {
+				return false, unless(n != 2, apierrors.NewForbidden(eventsResource, "a", nil))
+			},
+			events: 1, want: recorder.Counts{Written: 1, Deduplicated: 1, Dropped: map[string]uint64{"forbidden": 1}},
+		},
+		{
+			name:   "a create that is given up had succeeded",
+			fail:   func(n int) (bool, error) { return n == 1, unless(n > 10, errNoConnection) },
+			events: 2, want: recorder.Counts{Written: 1, Deduplicated: 1, Dropped: map[string]uint64{"failed": 1}},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := eventStore{fail: func(n int, _ string) (bool, error) { return tt.fail(n) }}
+				r := newRecorder(&store)
+				stop := runEvents(t, t.Context(), r)
+				for range 2 + len(tt.want.Dropped) {
+					say(r, "a", "copied")
+					time.Sleep(5 * time.Minute)
+				}
+				stop()
+				wantCounts(t, r, tt.want)
+				if got := len(store.list()); got != tt.events {
+					t.Errorf("%d Events, want %d", got, tt.events)
+				}
+			})
+		})
+	}
+}
+
+// unless returns err, or nil if ok.
+func unless(ok bool, err error) error {
+	if ok {
+		return nil
+	}
+	return err
 }
 
 // Drops of one reason are one line a minute, which counts them all.
