@@ -220,9 +220,11 @@ func TestFailureThatPassesIsNone(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		after int // the watch is refused this many times
+		ends  bool
 	}{
 		{name: "roles arrive late", after: 0},
 		{name: "one refusal of the watch", after: 1},
+		{name: "two refusals of the watch", after: 2, ends: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -247,8 +249,8 @@ func TestFailureThatPassesIsNone(t *testing.T) {
 				set.Add("configmaps", inf)
 				ctx, cancel := context.WithTimeout(quiet(t), time.Hour)
 				defer cancel()
-				if err := set.Run(ctx); err != nil {
-					t.Errorf("Run() = %v, want nil: it recovered in time", err)
+				if err := set.Run(ctx); apierrors.IsForbidden(err) != tc.ends || !tc.ends && err != nil {
+					t.Errorf("Run() = %v, want it to end with the refusal: %v", err, tc.ends)
 				}
 			})
 		})
