@@ -15,11 +15,9 @@ func (m *Metrics) part(finalizer, step string) (finalizerLabel, stepLabel string
 	// Steps of different finalizers differ, so the pairs are bounded. Neither part has a
 	// space.
 	finalizer, step = strings.ReplaceAll(value(finalizer), " ", "_"), strings.ReplaceAll(value(step), " ", "_")
-	pair := m.steppers.claim(finalizer + " " + step)
-	if pair == other {
+	if m.steppers.claim(finalizer+" "+step) == other {
 		return other, other
 	}
-	finalizer, step, _ = strings.Cut(pair, " ")
 	return finalizer, step
 }
 

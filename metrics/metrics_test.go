@@ -71,6 +71,43 @@ func TestNamesAndLabels(t *testing.T) {
 	}
 }
 
+// The bounds of the buckets are part of the interface: queries and stored series name them.
+func TestBuckets(t *testing.T) {
+	m, reg := newMetrics(t)
+	use(t, m)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, f := range families {
+		if h := f.GetMetric()[0].GetHistogram(); h != nil {
+			var bounds []float64
+			for _, b := range h.GetBucket() {
+				bounds = append(bounds, b.GetUpperBound())
+			}
+			got[f.GetName()] = strings.Trim(fmt.Sprint(bounds), "[]")
+		}
+	}
+	const queue = "1e-08 1e-07 1e-06 9.999999999999999e-06 9.999999999999999e-05 0.001 0.01 0.1 1 10" // client-go's
+	const ages = "0.1 0.5 1 5 15 60 300 900 3600 21600 86400 604800"
+	want := map[string]string{
+		"controller_reconcile_duration_seconds":        "0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10 30 60 120 300",
+		"controller_consistency_wait_duration_seconds": "0.001 0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10 30 60 120",
+		"controller_finalizer_step_duration_seconds":   "0.005 0.025 0.1 0.25 0.5 1 2.5 5 10 30 60 300",
+		"controller_finalizer_blocked_age_seconds":     ages,
+		"controller_finalizer_duration_seconds":        ages,
+		"controller_leader_acquire_duration_seconds":   "0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10 30",
+		"controller_leader_renewal_duration_seconds":   "0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10 30",
+		"workqueue_queue_duration_seconds":             queue,
+		"workqueue_work_duration_seconds":              queue,
+		"rest_client_request_duration_seconds":         "0.005 0.025 0.1 0.25 0.5 1 2 4 8 15 30 60",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("bounds of the buckets (-want +got):\n%s", diff)
+	}
+}
+
 // TestReconcile proves M2.
 func TestReconcile(t *testing.T) {
 	m, reg := newMetrics(t)
