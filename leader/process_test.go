@@ -324,7 +324,7 @@ func (p *childProcess) freezeOnce(t *testing.T, from int, between bool) (at int,
 // Proves L16.
 func TestServerKilledProcess(t *testing.T) {
 	t.Parallel()
-	const attempts = 3
+	const attempts = 8
 	for n := range 4 {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			t.Parallel()

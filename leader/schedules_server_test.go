@@ -20,9 +20,10 @@ var (
 // Schedules wait most of the time, so many run at once: as many as the machine bears.
 const schedulesAtOnce = 48
 
-// A crowd admits schedules. Each that met a machine that stood still for a quarter of
-// its time halves the number that may run at once, each other adds two. A machine that
-// is too slow for four of them gets slower schedules.
+// A crowd admits schedules. One that met a machine that stood still for a quarter of its
+// time cuts the number that may run at once to a third, any other adds four. If the
+// machine stood still for half of the time, or is too slow for four, later schedules are
+// slower.
 type crowd struct {
 	mu           sync.Mutex // guards the fields below
 	more         *sync.Cond
@@ -32,7 +33,7 @@ type crowd struct {
 }
 
 func newCrowd() *crowd {
-	c := &crowd{limit: schedulesAtOnce / 2, slower: 1}
+	c := &crowd{limit: schedulesAtOnce / 4, slower: 1}
 	c.more = sync.NewCond(&c.mu)
 	return c
 }
@@ -52,20 +53,22 @@ func (c *crowd) leave(begun time.Time, stalled time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.n--
-	switch {
-	case stalled <= time.Since(begun)/4:
-		c.limit = min(c.limit+2, schedulesAtOnce)
-	case begun.Before(c.lastDecrease):
-	case c.limit > 4:
-		c.limit, c.lastDecrease = max(c.limit/2, 4), time.Now()
-	default:
-		c.slower, c.lastDecrease = min(c.slower+1, 5), time.Now()
+	switch took := time.Since(begun); {
+	case stalled <= took/4:
+		c.limit = min(c.limit+4, schedulesAtOnce)
+	case !begun.Before(c.lastDecrease):
+		c.lastDecrease = time.Now()
+		if c.limit <= 4 || stalled > took/2 {
+			c.slower = min(c.slower+1, 5)
+		}
+		c.limit = max(c.limit/3, 4)
 	}
 	c.more.Broadcast()
 }
 
 // runSchedules runs n schedules, of which each calls judge with its verdict, one
-// after the other.
+// after the other. On a slow machine it begins none after one and a half seconds for each,
+// if it has begun a quarter of them.
 func runSchedules(t *testing.T, n int, schedule func(i int) elections.Schedule, elect elections.Replica, judge func(elections.Verdict)) {
 	t.Helper()
 	world, err := elections.Open(t.Context(), testserver.Config(t), testserver.Namespace(t))
@@ -76,8 +79,14 @@ func runSchedules(t *testing.T, n int, schedule func(i int) elections.Schedule, 
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	admitted := newCrowd()
-	for i := range n {
+	begun := 0
+	for until := time.Now().Add(time.Duration(n) * 1500 * time.Millisecond); begun < n; {
 		slower := admitted.enter()
+		if begun >= n/4 && time.Now().After(until) {
+			break
+		}
+		i := begun
+		begun++
 		wg.Go(func() {
 			begun := time.Now()
 			defer func() { admitted.leave(begun, world.Stalled(begun, time.Now())) }()
@@ -93,7 +102,7 @@ func runSchedules(t *testing.T, n int, schedule func(i int) elections.Schedule, 
 	}
 	wg.Wait()
 	if admitted.limit < schedulesAtOnce/4 || admitted.slower > 1 {
-		t.Logf("a slow machine: %d schedules at once in the end, their times %d-fold", admitted.limit, admitted.slower)
+		t.Logf("a slow machine: %d of %d schedules, %d at once in the end, their times %d-fold", begun, n, admitted.limit, admitted.slower)
 	}
 }
 
