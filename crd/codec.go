@@ -20,7 +20,7 @@ type List[T Object] struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
 
-	// Items are the objects. None is nil.
+	// Items are the objects, which are never nil.
 	Items []T `json:"items"`
 }
 
@@ -116,7 +116,7 @@ func (s checked[T]) Decode(data []byte, defaults *schema.GroupVersionKind, into 
 	case gvk == nil || gvk.Kind == "":
 		return nil, gvk, fmt.Errorf("crd: the API server's response is no object: %s", bounded(err))
 	case err != nil && s.kind.scheme.Recognizes(*gvk):
-		return nil, gvk, fmt.Errorf("crd: a %s of the API server does not fit the Go type: make the type of the field that of the schema: %s", s.kind.Kind, bounded(err))
+		return nil, gvk, fmt.Errorf("crd: a %s of the API server does not fit the Go type: change the type of the field to the schema's: %s", s.kind.Kind, bounded(err))
 	}
 	return nil, gvk, fmt.Errorf("crd: the API server's response is a %s where a %s belongs: check kind and resource", kube.Printable(gvk.String(), 256), s.kind)
 }

@@ -39,7 +39,8 @@ type Object interface {
 }
 
 // Client reads and writes the objects of one resource. [New] or [NewFake] makes one. Its
-// methods are those of a client made by client-gen; on an error they return no object.
+// methods have the signatures of a client made by client-gen. If a method returns an
+// error, its object is nil.
 // A Client is safe for concurrent use.
 type Client[T Object] struct {
 	kind      *kind[T]
@@ -307,11 +308,11 @@ func (c *Client[T]) within(verb, name, namespace string) error {
 	if namespace == "" || namespace == c.namespace {
 		return nil
 	}
-	return fmt.Errorf("crd: %s: metadata.namespace of %q is %q, and that of the client is %q: use Client.Namespace(%[3]q)", verb, name, namespace, c.namespace)
+	return fmt.Errorf("crd: %s: metadata.namespace of %q is %q, and the client has %q: use Client.Namespace(%[3]q)", verb, name, namespace, c.namespace)
 }
 
-// result returns the result of a request, or nothing and the error, with the cure if it is
-// one that the API server does not name.
+// result returns the response of a request, or its error. It adds the cure if the error of
+// the API server does not name it.
 func result[T Object, R any](k *kind[T], verb, subresource string, response R, err error) (R, error) {
 	var none R
 	resource := k.resource.GroupResource().String()

@@ -221,7 +221,7 @@ func TestForeignAnswers(t *testing.T) {
 				for of, want := range map[string]string{
 					"another kind": "crd: the API server's response is a crd.example.com/v1, Kind=Gizmo where a crd.example.com/v1, Kind=Website belongs: check kind and resource",
 					"success":      "crd: the API server's response is a /v1, Kind=Status where a crd.example.com/v1, Kind=Website belongs",
-					"another type": "crd: a Website of the API server does not fit the Go type: make the type of the field that of the schema: ",
+					"another type": "crd: a Website of the API server does not fit the Go type: change the type of the field to the schema's: ",
 					"no JSON":      "crd: the API server's response is no object: couldn't get version/kind",
 				} {
 					if name == of && !strings.Contains(err.Error(), want) && (method != "List" || of != "another type") {
@@ -373,10 +373,10 @@ func TestNotSent(t *testing.T) {
 		call func() (*Website, error)
 		want string
 	}{
-		{"create in another namespace", func() (*Website, error) { return c.Create(ctx, website("a", "x"), metav1.CreateOptions{}) }, `crd: create: metadata.namespace of "x" is "a", and that of the client is "b": use Client.Namespace("a")`},
+		{"create in another namespace", func() (*Website, error) { return c.Create(ctx, website("a", "x"), metav1.CreateOptions{}) }, `crd: create: metadata.namespace of "x" is "a", and the client has "b": use Client.Namespace("a")`},
 		{"update without a namespace", func() (*Website, error) {
 			return c.Namespace("").Update(ctx, website("a", "x"), metav1.UpdateOptions{})
-		}, `crd: update: metadata.namespace of "x" is "a", and that of the client is ""`},
+		}, `crd: update: metadata.namespace of "x" is "a", and the client has ""`},
 		{"status in another namespace", func() (*Website, error) { return c.UpdateStatus(ctx, website("a", "x"), metav1.UpdateOptions{}) }, `crd: update: metadata.namespace`},
 		{"create nil", func() (*Website, error) { return c.Create(ctx, nil, metav1.CreateOptions{}) }, "crd: create: the object is nil: pass a *crd_test.Website"},
 		{"update nil", func() (*Website, error) { return c.Update(ctx, nil, metav1.UpdateOptions{}) }, "crd: update: the object is nil"},

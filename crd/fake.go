@@ -29,8 +29,8 @@ type Fake[T Object] struct {
 }
 
 // NewFake returns a Fake with copies of the objects. It gives each a uid and a generation
-// if it has none, and a new resourceVersion: read an object before a test writes it. Its
-// errors are those of [New], and AlreadyExists.
+// if it has none, and a new resourceVersion: read an object before a test writes it. It
+// returns the errors of [New], and AlreadyExists.
 func NewFake[T Object](kind schema.GroupVersionKind, resource string, objects ...T) (*Fake[T], error) {
 	k, err := newKind[T](kind, resource)
 	if err != nil {

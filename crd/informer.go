@@ -40,8 +40,8 @@ func (c *Client[T]) ListWatch(tweak func(*metav1.ListOptions)) *cache.ListWatch 
 // namespace, and its lister. The caller runs it. It is client-go's, so it cannot run
 // twice: make another one from [Client.ListWatch] or Informer.
 //
-// resync is the interval at which handlers see all objects again; 0 means never. tweak is
-// that of ListWatch.
+// resync is the interval at which handlers see all objects again; 0 means never. ListWatch
+// describes tweak.
 func (c *Client[T]) Informer(resync time.Duration, tweak func(*metav1.ListOptions)) *Informer[T] {
 	return &Informer[T]{
 		informer: cache.NewSharedIndexInformer(c.ListWatch(tweak), c.kind.new(), resync, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}),
