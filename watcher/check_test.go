@@ -29,6 +29,7 @@ func TestRestoredServer(t *testing.T) {
 		}
 		return objects
 	}
+	unscoped := func(object *corev1.Pod) *corev1.Pod { object.Namespace = ""; return object }
 	modified := watch.Event{Type: watch.Modified, Object: pod("a", "1", "301")}
 	deleted := watch.Event{Type: watch.Deleted, Object: pod("a", "1", "301")}
 	type response struct {
@@ -90,6 +91,12 @@ func TestRestoredServer(t *testing.T) {
 			listed: many(pod("a", "1", "5")), events: []watch.Event{modified},
 			responses: []response{pods("400", pod("a", "1", "301"))},
 			asked:     []string{"now app=x,metadata.name=a,metadata.namespace=ns"},
+		},
+		{
+			name:   "a large collection of a cluster-scoped kind",
+			listed: many(unscoped(pod("a", "1", "5"))), events: []watch.Event{{Type: watch.Modified, Object: unscoped(pod("a", "1", "301"))}},
+			responses: []response{pods("400", unscoped(pod("a", "1", "301")))},
+			asked:     []string{"now app=x,metadata.name=a"},
 		},
 		{
 			name:   "a large collection, the position was passed",

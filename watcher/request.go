@@ -62,9 +62,6 @@ func (r *request) stall() {
 func (r *request) attempted() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.returned {
-		return
-	}
 	if r.stalled != nil {
 		r.stalled.Reset(r.silence)
 	}
@@ -81,8 +78,6 @@ func (r *request) responded() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case r.returned:
-		return
 	case r.stalled == nil:
 	case r.watches:
 		r.stalled.Stop()
@@ -102,7 +97,8 @@ func (r *request) reported() {
 	r.began = r.began && !r.watches
 }
 
-// finish stops both timers. The context does not end with ErrStalled after it.
+// finish stops both timers. The context does not end with ErrStalled after it, even if a
+// late attempt or response starts a timer again.
 func (r *request) finish() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

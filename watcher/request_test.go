@@ -1,6 +1,7 @@
 package watcher_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -15,6 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/controllerkit/controllerkit/watcher"
 )
@@ -189,14 +192,23 @@ func TestDelayedForLong(t *testing.T) {
 	})
 }
 
-// A consumer that leaves the loop while the client waits ends the request.
+// slowEnd is a Source whose Watch takes another second to return.
+type slowEnd struct{ watcher.Source[*corev1.Pod] }
+
+func (s slowEnd) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	defer time.Sleep(time.Second)
+	return s.Source.Watch(ctx, opts)
+}
+
+// A consumer that leaves the loop while the client waits ends the request. The loop ends
+// after the request has returned.
 //
 // Proves W7.
 func TestLeftWhileDelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &delayer{verb: "watch", delays: 1, retryAfter: time.Hour, begin: time.Now()}
 		client := serve(t, server.ServeHTTP)
-		w := &watcher.RetryWatcher[*corev1.Pod]{Source: watcher.Client[*corev1.Pod](client.CoreV1().Pods("ns")), ResourceVersion: "10"}
+		w := &watcher.RetryWatcher[*corev1.Pod]{Source: slowEnd{watcher.Client[*corev1.Pod](client.CoreV1().Pods("ns"))}, ResourceVersion: "10"}
 		start := time.Now()
 		for ev := range w.Events(t.Context()) {
 			if ev.Type != watcher.Retrying {
@@ -204,8 +216,47 @@ func TestLeftWhileDelayed(t *testing.T) {
 			}
 			break
 		}
-		if took := time.Since(start); took != time.Second {
-			t.Errorf("the loop ended after %v, want 1s", took)
+		if took := time.Since(start); took != 2*time.Second {
+			t.Errorf("the loop ended after %v, want 1s until Retrying and 1s for the request", took)
+		}
+	})
+}
+
+// contexts is a Source that keeps the contexts of its calls.
+type contexts struct {
+	*source
+	all []context.Context
+}
+
+func (c *contexts) List(ctx context.Context, opts metav1.ListOptions) ([]*corev1.Pod, metav1.ListMeta, error) {
+	c.all = append(c.all, ctx)
+	return c.source.List(ctx, opts)
+}
+
+func (c *contexts) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	c.all = append(c.all, ctx)
+	return c.source.Watch(ctx, opts)
+}
+
+// The context of a list and of a watch ends with it. Otherwise the context of a long
+// loop would keep all of them.
+func TestRequestContextsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &contexts{source: &source{watch: func(_ context.Context, n int, _ metav1.ListOptions) (watch.Interface, error) {
+			st := open(bookmark(strconv.Itoa(10 + n)))
+			time.AfterFunc(2*time.Minute, st.Stop)
+			return st, nil
+		}}}
+		w := &watcher.RetryWatcher[*corev1.Pod]{Source: s}
+		for ev := range w.Events(t.Context()) {
+			if ev.ResourceVersion == "12" {
+				break
+			}
+		}
+		for i, ctx := range s.all[:len(s.all)-2] { // without the second watch, and its check
+			if ctx.Err() == nil {
+				t.Errorf("the context of request %d, %v, goes on", i, s.calls)
+			}
 		}
 	})
 }
