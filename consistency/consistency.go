@@ -88,7 +88,7 @@ type Store struct {
 	wakes   wakes
 	timer   *time.Timer // not nil exactly while waiters is not empty
 	due     time.Time   // the time at which timer fires
-	clock   uint64      // orders the start of requests and ambiguous responses
+	clock   uint64      // counts the starts of requests
 	sweepAt int         // the number of records that starts a sweep
 }
 

@@ -177,6 +177,10 @@ func TestWait(t *testing.T) {
 		{name: "found by the re-check", took: 60 * time.Second, do: func(_ *consistency.Store, store *version, _ context.CancelCauseFunc) { store.set("10") }},
 		{name: "cleared", took: time.Second, do: func(s *consistency.Store, _ *version, _ context.CancelCauseFunc) { s.Clear(owner, "") }},
 		{name: "ctx", took: time.Second, wantErr: cause, do: func(_ *consistency.Store, _ *version, cancel context.CancelCauseFunc) { cancel(cause) }},
+		{name: "ctx, after progress", took: time.Second, wantErr: cause, do: func(_ *consistency.Store, store *version, cancel context.CancelCauseFunc) {
+			store.set("9")
+			cancel(cause)
+		}},
 		{name: "an event that is not enough", took: 60 * time.Second, do: func(s *consistency.Store, store *version, _ context.CancelCauseFunc) {
 			store.set("9")
 			s.Handler().OnDelete(nil)
@@ -200,7 +204,7 @@ func TestWait(t *testing.T) {
 					t.Errorf("Wait = %v, want %v", err, tc.wantErr)
 				}
 				var stale *consistency.StaleError
-				if tc.wantErr != nil && (!errors.As(err, &stale) || stale.WroteRV != "10") {
+				if tc.wantErr != nil && (!errors.As(err, &stale) || stale.WroteRV != "10" || stale.ReadRV != store.LastStoreSyncResourceVersion()) {
 					t.Errorf("Wait = %v, want it to say what was missing", err)
 				}
 			})
@@ -301,6 +305,9 @@ func TestRechecksOnlyWhileWaiting(t *testing.T) {
 			if n := asked.n.Load() - before; n != 0 {
 				t.Errorf("%s the store was asked %d times in an hour, want not at all", when, n)
 			}
+			if _, timer := s.Waits(); timer {
+				t.Errorf("%s a timer runs", when)
+			}
 		}
 		s.WroteAt(owner, "u", pods, "10")
 		idle("before anybody waits")
@@ -318,6 +325,32 @@ func TestRechecksOnlyWhileWaiting(t *testing.T) {
 		asked.set("10")
 		time.Sleep(time.Second)
 		idle("after the wake")
+	})
+}
+
+// A key that begins to wait does not postpone the check of a key that waits already.
+//
+// Proves C6.
+func TestRecheckIsNotPostponed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := at("5")
+		s := consistency.New(consistency.Config{Stores: stores{pods: store}, AmbiguousWait: 100 * time.Millisecond})
+		start, woken := time.Now(), time.Duration(0)
+		s.WroteAt(owner, "u", pods, "10")
+		s.Ready(owner, func() { woken = time.Since(start) })
+		time.Sleep(100 * time.Millisecond)
+		s.WroteAt(other, "u", pods, "11")
+		s.Ready(other, nil)
+		time.Sleep(50 * time.Millisecond)
+		third := types.NamespacedName{Namespace: "ns", Name: "third"}
+		lose(t, s, third)
+		s.Ready(third, nil) // bounded at 250ms
+		store.set("10")
+		time.Sleep(time.Second)
+		if woken != 200*time.Millisecond {
+			t.Errorf("woken after %v, want the check at 200ms", woken)
+		}
+		s.Clear(other, "")
 	})
 }
 

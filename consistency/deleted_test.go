@@ -113,6 +113,10 @@ func TestDeleted(t *testing.T) {
 
 	t.Run("a store that cannot be asked", func(t *testing.T) {
 		s := consistency.New(consistency.Config{Stores: stores{pods: at("10")}})
+		deleted(s, "")
+		if err := s.EnsureReady(owner); err != nil {
+			t.Errorf("no UID: EnsureReady = %v", err)
+		}
 		deleted(s, "a")
 		if err := s.EnsureReady(owner); err == nil || !strings.Contains(err.Error(), "has no GetByKey") {
 			t.Errorf("EnsureReady = %v, want an error that says so", err)

@@ -102,8 +102,8 @@ type refusal struct {
 	history int  // of the store at that time
 }
 
-// mark is the time at which a write was found ambiguous. Only a request that started
-// later can settle it.
+// mark is an ambiguous write. clock is that of the last request that had started when
+// the write was found ambiguous: only a later one can settle it.
 type mark struct {
 	resource schema.GroupResource
 	clock    uint64
@@ -189,7 +189,6 @@ func (s *Store) refusedLocked(key types.NamespacedName, uid types.UID, object ob
 }
 
 func (s *Store) ambiguousLocked(key types.NamespacedName, resource schema.GroupResource) {
-	s.clock++
 	rec := s.recordLocked(key, "")
 	rec.ambiguous = slices.DeleteFunc(rec.ambiguous, func(m mark) bool { return m.resource == resource })
 	rec.ambiguous = append(rec.ambiguous, mark{resource: resource, clock: s.clock, at: time.Now()})

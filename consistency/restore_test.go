@@ -107,6 +107,22 @@ func TestRestoreThenWrite(t *testing.T) {
 	}
 }
 
+// A conflict after the restore is not taken for one from before.
+//
+// Proves C15.
+func TestRestoreThenRefused(t *testing.T) {
+	c := cacheOf(t, podWith("one", "a", "4500"))
+	s := consistency.New(consistency.Config{Stores: stores{pods: c}})
+	s.WroteAt(owner, "u", pods, "5000")
+	if err := c.Replace([]any{podWith("one", "a", "3000")}, "3100"); err != nil {
+		t.Fatal(err)
+	}
+	s.Refused(owner, "u", pods, types.NamespacedName{Namespace: "ns", Name: "one"}, "3000")
+	if err := s.EnsureReady(owner); err == nil {
+		t.Error("ready before the cache shows the change that caused the conflict")
+	}
+}
+
 // A real informer sees a restore as a watch that ends and a list that is older.
 //
 // Proves C15.
