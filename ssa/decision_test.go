@@ -61,6 +61,37 @@ func TestDecisions(t *testing.T) {
 			config: `,"spec":{"a":false}`, live: `,"spec":{}`, fields: `{"f:spec":{"f:a":{}}}`, want: true, because: ".spec.a: empty, and not there",
 		},
 		{
+			name:   "an item that is no object and cannot have the owned key",
+			config: `,"spec":{"l":[""]}`, live: `,"spec":{"l":[""]}`, fields: `{"f:spec":{"f:l":{"k:{\"name\":\"\"}":{}}}}`, want: true, because: ".spec.l[]: an item is not owned",
+		},
+		{
+			name:   "an item that omits a part of its key",
+			config: `,"spec":{"l":[{"port":80}]}`, live: `,"spec":{"l":[{"port":80,"protocol":"TCP"}]}`,
+			fields: `{"f:spec":{"f:l":{"k:{\"port\":80,\"protocol\":\"TCP\"}":{".":{},"f:port":{}}}}}`, want: false,
+		},
+		{
+			name:   "an item that omits an owned part of its key",
+			config: `,"spec":{"l":[{"port":80}]}`, live: `,"spec":{"l":[{"port":80,"protocol":"TCP"}]}`,
+			fields: `{"f:spec":{"f:l":{"k:{\"port\":80,\"protocol\":\"TCP\"}":{".":{},"f:port":{},"f:protocol":{}}}}}`, want: true, because: "an item is not owned",
+		},
+		{
+			name:   "an item with another part of its key",
+			config: `,"spec":{"l":[{"port":80,"protocol":"UDP"}]}`, live: `,"spec":{"l":[{"port":80,"protocol":"UDP"}]}`,
+			fields: `{"f:spec":{"f:l":{"k:{\"port\":80,\"protocol\":\"TCP\"}":{".":{},"f:port":{},"f:protocol":{}}}}}`, want: true, because: "an item is not owned",
+		},
+		{
+			name:   "too many values",
+			config: `,"spec":{"a":1}`, live: `,"spec":{"a":1,"l":[0` + strings.Repeat(",0", 1<<15) + `]}`, fields: `{"f:spec":{"f:a":{}}}`, want: true, because: "too large",
+		},
+		{
+			name:   "too many values in maps",
+			config: `,"spec":{"a":1}`, live: `,"spec":{"a":1,"l":[{}` + strings.Repeat(`,{"a":0}`, 1<<14) + `]}`, fields: `{"f:spec":{"f:a":{}}}`, want: true, because: "too large",
+		},
+		{
+			name:   "too deep",
+			config: `,"spec":{"a":1}`, live: `,"spec":{"a":1,"l":` + strings.Repeat(`{"a":`, 600) + "1" + strings.Repeat("}", 600) + `}`, fields: `{"f:spec":{"f:a":{}}}`, want: true, because: "too large",
+		},
+		{
 			name:   "a name with the separators of a path",
 			config: `,"spec":{"x":{"y":{}}}`, live: `,"spec":{"x":{"y":{"evil":"1"}}}`, fields: `{"f:spec":{"f:x":{"f:y":{}}}}`, want: true, because: "the schema is not known",
 		},
@@ -142,7 +173,7 @@ func TestAtomicField(t *testing.T) {
 	for _, tt := range []struct {
 		live map[string]string
 		want bool
-	}{{labels, false}, {map[string]string{"a": "b", "c": "d"}, true}, {map[string]string{"a": "c"}, true}, {nil, true}} {
+	}{{labels, false}, {map[string]string{"a": "b", "c": "d"}, true}, {map[string]string{"a": "c"}, true}, {map[string]string{"c": "b"}, true}, {nil, true}} {
 		live := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "default", UID: "u", ManagedFields: []metav1.ManagedFieldsEntry{
 			entry(string(manager), "Apply", "apps/v1", "", `{"f:spec":{"f:selector":{}}}`),
 		}}}

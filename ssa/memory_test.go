@@ -143,8 +143,34 @@ func TestMemoryBounded(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := memory.Len(); n != 2 {
-		t.Errorf("%d objects are remembered, want 2", n)
+	for _, uid := range []types.UID{"b", "c"} {
+		live, c := applied(t)
+		live.UID, live.Data["color"] = uid, "as a webhook wants it"
+		if _, _, err := memory.ApplyChanged(t.Context(), manager, (&answering{answer: live}).Apply, c, live, nil); err != nil {
+			t.Errorf("error %v", err)
+		}
+		if n := memory.Len(); n != 2 {
+			t.Errorf("%d objects are remembered, want 2", n)
+		}
+	}
+}
+
+// A change of the status ends the memory only of a configuration that has a status.
+func TestMemoryStatus(t *testing.T) {
+	for rest, want := range map[string]bool{`,"spec":{"a":1}`: false, `,"spec":{"a":1},"status":{"b":1}`: true} {
+		memory := &ssa.Memory[*unstructured.Unstructured, *unstructured.Unstructured]{}
+		var applied bool
+		for _, status := range []string{`{"b":1}`, `{"b":1,"c":1}`} {
+			config := untypedObject(t, "example.com/v1", "Thing", "", rest, "")
+			live := untypedObject(t, "example.com/v1", "Thing", "", `,"spec":{"a":2},"status":`+status, `{"f:spec":{"f:a":{}}}`)
+			var err error
+			if _, applied, err = memory.ApplyChanged(t.Context(), manager, (&untypedAnswers{answer: live}).Apply, config, live, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if applied != want {
+			t.Errorf("%s: applied = %v after a change of the status, want %v", rest, applied, want)
+		}
 	}
 }
 

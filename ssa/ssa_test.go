@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -89,7 +90,7 @@ var verbs = []struct {
 		call: func(ctx context.Context, fm ssa.FieldManager, r *recorder, c *config) (*corev1.ConfigMap, error) {
 			answer, applied, err := ssa.ApplyChanged(ctx, fm, r.Apply, c, nil, applycorev1.ExtractConfigMap)
 			if applied != (err == nil) {
-				return nil, fmt.Errorf("applied = %v with error %w", applied, err)
+				return nil, fmt.Errorf("applied = %v", applied)
 			}
 			return answer, err
 		},
@@ -200,6 +201,9 @@ func TestErrors(t *testing.T) {
 				if answer != nil {
 					t.Errorf("answer %v with an error", answer)
 				}
+				if text := err.Error(); strings.Count(text, "ssa: ") != 1 {
+					t.Errorf("error %q, want the prefix ssa once", text)
+				}
 				var conflict *ssa.ConflictError
 				if errors.As(err, &conflict) != (tt.conflicts != nil) {
 					t.Errorf("error = %#v, want a ConflictError: %v", err, tt.conflicts != nil)
@@ -236,6 +240,10 @@ func applied(t testing.TB) (*corev1.ConfigMap, *config) {
 func TestApplyChanged(t *testing.T) {
 	live, _ := applied(t)
 	none := func(c *config) *config { return c }
+	manyData := map[string]string{} // more values than a decision compares
+	for i := range 1<<15 + 1 {
+		manyData[fmt.Sprint(i)] = ""
+	}
 	tests := []struct {
 		name      string
 		manager   ssa.FieldManager
@@ -270,6 +278,33 @@ func TestApplyChanged(t *testing.T) {
 			return o
 		}},
 		{name: "owned in the status", config: none, want: true, live: func(o *corev1.ConfigMap) *corev1.ConfigMap { o.ManagedFields[0].Subresource = "status"; return o }},
+		{name: "too large to compare", config: none, want: true, live: func(o *corev1.ConfigMap) *corev1.ConfigMap {
+			o.Data["other"] = strings.Repeat("x", 3<<20)
+			return o
+		}},
+		{name: "too many values to compare", config: none, want: true, live: func(o *corev1.ConfigMap) *corev1.ConfigMap {
+			maps.Copy(o.Data, manyData)
+			return o
+		}},
+		{name: "too many owned fields to compare", config: none, want: true, live: func(o *corev1.ConfigMap) *corev1.ConfigMap {
+			o.ManagedFields = append(o.ManagedFields, entry("painter", "Update", "v1", "", strings.Repeat(" ", 3<<20)))
+			return o
+		}},
+		{name: "a configuration that is too large to compare", config: func(c *config) *config { return c.WithData(manyData) }, want: true},
+		{name: "a configuration that is too large to compare, with another uid", config: func(c *config) *config { return c.WithData(manyData).WithUID("b") }, want: true},
+		{name: "kubectl", manager: "kubectl", config: none, want: false, live: func(o *corev1.ConfigMap) *corev1.ConfigMap {
+			o.ManagedFields[0].Manager = "kubectl"
+			return o
+		}},
+		{name: "kubectl, whose annotation the API server keeps in step", manager: "kubectl", config: none, want: true, live: func(o *corev1.ConfigMap) *corev1.ConfigMap {
+			o.ManagedFields[0].Manager = "kubectl"
+			o.Annotations = map[string]string{"kubectl.kubernetes.io/last-applied-configuration": "{}"}
+			return o
+		}},
+		{name: "the annotation of kubectl", config: none, want: false, live: func(o *corev1.ConfigMap) *corev1.ConfigMap {
+			o.Annotations = map[string]string{"kubectl.kubernetes.io/last-applied-configuration": "{}"}
+			return o
+		}},
 		{name: "owned by name besides", config: none, want: true, live: func(o *corev1.ConfigMap) *corev1.ConfigMap {
 			o.ManagedFields[0].FieldsV1 = metav1.NewFieldsV1(`{"f:data":{".":{},"f:color":{}},"f:metadata":{"f:labels":{"f:a":{}}}}`)
 			return o
@@ -300,6 +335,22 @@ func TestApplyChanged(t *testing.T) {
 			got, applied, err := ssa.ApplyChanged(t.Context(), fm, r.Apply, c, live, extract)
 			if err != nil || applied != tt.want || (len(r.calls) > 0) != tt.want {
 				t.Errorf("applied = %v with %d requests, error %v, want %v", applied, len(r.calls), err, tt.want)
+			}
+			if tt.want && live != nil { // the request is for the live object only
+				sent, guarded := *r.config, *c
+				meta := *c.ObjectMetaApplyConfiguration
+				guarded.ObjectMetaApplyConfiguration = &meta
+				if meta.UID == nil {
+					guarded.WithUID(live.UID)
+				}
+				if diff := cmp.Diff(guarded, sent); diff != "" {
+					t.Errorf("sent configuration (-want +got):\n%s", diff)
+				}
+			}
+			if tt.want {
+				if got, applied, err := ssa.ApplyChanged(t.Context(), fm, (&recorder{err: errBoom}).Apply, c, live, extract); got != nil || applied || !errors.Is(err, errBoom) {
+					t.Errorf("after an error: answer %v, applied = %v, error %v", got, applied, err)
+				}
 			}
 			if (got == live) == tt.want {
 				t.Errorf("returned live: %v, want %v", got == live, !tt.want)
@@ -377,6 +428,13 @@ func TestApplyChangedExtractError(t *testing.T) {
 // Proves A10.
 func TestBadInput(t *testing.T) {
 	valid := func() *config { return applycorev1.ConfigMap("one", "default") }
+	large := func(c *config) *config { // more values than a decision compares
+		data := map[string]string{}
+		for i := range 1<<15 + 1 {
+			data[fmt.Sprint(i)] = ""
+		}
+		return c.WithData(data)
+	}
 	tests := []struct {
 		name   string
 		config *config
@@ -390,6 +448,12 @@ func TestBadInput(t *testing.T) {
 		{name: "without apiVersion", config: valid().WithAPIVersion(""), text: "apiVersion"},
 		{name: "empty uid", config: valid().WithUID(""), text: "metadata.uid"},
 		{name: "empty resourceVersion", config: valid().WithResourceVersion(""), text: "metadata.resourceVersion"},
+		{name: "large, empty name", config: large(applycorev1.ConfigMap("", "default")), text: "metadata.name"},
+		{name: "large, without kind", config: large(valid().WithKind("")), text: "kind"},
+		{name: "large, without apiVersion", config: large(valid().WithAPIVersion("")), text: "apiVersion"},
+		{name: "large, empty uid", config: large(valid().WithUID("")), text: "metadata.uid"},
+		{name: "large, empty resourceVersion", config: large(valid().WithResourceVersion("")), text: "metadata.resourceVersion"},
+		{name: "large, live of another namespace", config: large(valid()), live: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "other"}}, text: "metadata.namespace"},
 		{name: "over 3 MiB", config: valid().WithData(map[string]string{"a": strings.Repeat("x", 3<<20)}), text: "3145728"},
 		{name: "live of another name", config: valid(), live: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "two", Namespace: "default"}}, text: "metadata.name"},
 		{name: "live of another namespace", config: valid(), live: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "other"}}, text: "metadata.namespace"},
@@ -404,7 +468,10 @@ func TestBadInput(t *testing.T) {
 				call := func() (*corev1.ConfigMap, error) { return verb.call(t.Context(), manager, r, tt.config) }
 				if tt.live != nil {
 					call = func() (*corev1.ConfigMap, error) {
-						answer, _, err := ssa.ApplyChanged(t.Context(), manager, r.Apply, tt.config, tt.live, applycorev1.ExtractConfigMap)
+						answer, applied, err := ssa.ApplyChanged(t.Context(), manager, r.Apply, tt.config, tt.live, applycorev1.ExtractConfigMap)
+						if applied {
+							t.Error("applied = true")
+						}
 						return answer, err
 					}
 				}
@@ -475,10 +542,12 @@ func TestNilRequest(t *testing.T) {
 type answers[T, C any] struct {
 	answer T
 	n      int
+	config C // of the last request
 }
 
-func (a *answers[T, C]) Apply(context.Context, C, metav1.ApplyOptions) (T, error) {
+func (a *answers[T, C]) Apply(_ context.Context, config C, _ metav1.ApplyOptions) (T, error) {
 	a.n++
+	a.config = config
 	return a.answer, nil
 }
 

@@ -79,6 +79,36 @@ func TestUntyped(t *testing.T) {
 			live:   untypedObject(t, "example.com/v1", "Thing", owner, "", `{"f:metadata":{"f:ownerReferences":{"k:{\"uid\":\"x\"}":{}}}}`),
 		},
 		{
+			name: "a Secret, with stringData", want: false,
+			config: untypedObject(t, "v1", "Secret", "", `,"stringData":{"a":"1"}`, ""),
+			live:   untypedObject(t, "v1", "Secret", "", `,"data":{"a":"MQ==","b":"Mg=="}`, `{"f:stringData":{"f:a":{}}}`),
+		},
+		{
+			name: "a Secret, with another stringData", want: true,
+			config: untypedObject(t, "v1", "Secret", "", `,"stringData":{"a":"1"}`, ""),
+			live:   untypedObject(t, "v1", "Secret", "", `,"data":{"a":"Mg=="}`, `{"f:stringData":{"f:a":{}}}`),
+		},
+		{
+			name: "a Secret that has lost its data", want: true,
+			config: untypedObject(t, "v1", "Secret", "", `,"stringData":{"a":""}`, ""),
+			live:   untypedObject(t, "v1", "Secret", "", ``, `{"f:stringData":{"f:a":{}}}`),
+		},
+		{
+			name: "a Secret, with one key less of stringData", want: true,
+			config: untypedObject(t, "v1", "Secret", "", `,"stringData":{"a":"1"}`, ""),
+			live:   untypedObject(t, "v1", "Secret", "", `,"data":{"a":"MQ==","b":"Mg=="}`, `{"f:stringData":{"f:a":{},"f:b":{}}}`),
+		},
+		{
+			name: "a Secret, with another key of stringData", want: true,
+			config: untypedObject(t, "v1", "Secret", "", `,"stringData":{"a":"1"}`, ""),
+			live:   untypedObject(t, "v1", "Secret", "", `,"data":{"a":"MQ==","b":"MQ=="}`, `{"f:stringData":{"f:b":{}}}`),
+		},
+		{
+			name: "managedFields", text: "metadata.managedFields",
+			config: untypedObject(t, "v1", "ConfigMap", `,"managedFields":[]`, "", ""),
+			live:   untypedObject(t, "v1", "ConfigMap", "", "", `{}`),
+		},
+		{
 			name: "a Secret of another group, with stringData", want: false,
 			config: untypedObject(t, "example.com/v1", "Secret", "", `,"stringData":{"a":"1"}`, ""),
 			live:   untypedObject(t, "example.com/v1", "Secret", "", `,"stringData":{"a":"1"}`, `{"f:stringData":{"f:a":{}}}`),
@@ -99,6 +129,9 @@ func TestUntyped(t *testing.T) {
 			if applied != tt.want || (client.n > 0) != tt.want {
 				t.Errorf("applied = %v with %d requests, want %v", applied, client.n, tt.want)
 			}
+			if applied && (client.config.GetUID() != tt.live.GetUID() || tt.config.GetUID() != "") {
+				t.Errorf("sent uid %q, want that of live, and the configuration unchanged", client.config.GetUID())
+			}
 		})
 	}
 }
@@ -114,25 +147,25 @@ func (c contents) UnstructuredContent() map[string]any { return c.content }
 // Proves A8, A10.
 func TestNoUID(t *testing.T) {
 	live := untypedObject(t, "v1", "ConfigMap", "", `,"data":{"a":"1"}`, `{"f:data":{"f:b":{}}}`)
-	check := func(name string, err error, requests int, guarded bool) {
+	check := func(name string, applied bool, err error, requests int, guarded bool) {
 		t.Helper()
-		if guarded != (err == nil && requests == 1) || !guarded && (requests > 0 || err == nil || !strings.Contains(err.Error(), "metadata.uid")) {
+		if applied != guarded || guarded != (err == nil && requests == 1) || !guarded && (requests > 0 || err == nil || !strings.Contains(err.Error(), "metadata.uid")) {
 			t.Errorf("%s: %d requests, error %v", name, requests, err)
 		}
 	}
 	of := &untypedAnswers{answer: live}
-	_, _, err := ssa.ApplyChanged(t.Context(), manager, of.Apply, &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]string{"name": "one"}}}, live, nil)
-	check("metadata of another type", err, of.n, false)
+	_, applied, err := ssa.ApplyChanged(t.Context(), manager, of.Apply, &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]string{"name": "one"}}}, live, nil)
+	check("metadata of another type", applied, err, of.n, false)
 
 	valued := &answers[*unstructured.Unstructured, contents]{answer: live}
-	_, _, err = ssa.ApplyChanged(t.Context(), manager, valued.Apply, contents{map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "one"}}}, live, nil)
-	check("no pointer", err, valued.n, false)
+	_, applied, err = ssa.ApplyChanged(t.Context(), manager, valued.Apply, contents{map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "one"}}}, live, nil)
+	check("no pointer", applied, err, valued.n, false)
 
 	raw := &answers[*unstructured.Unstructured, *rawConfig]{answer: live}
-	_, _, err = ssa.ApplyChanged(t.Context(), manager, raw.Apply, &rawConfig{json.RawMessage(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one"}}`)}, live, nil)
-	check("raw", err, raw.n, false)
-	_, _, err = ssa.ApplyChanged(t.Context(), manager, raw.Apply, &rawConfig{json.RawMessage(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one","uid":"a"}}`)}, live, nil)
-	check("raw, with the uid", err, raw.n, true)
+	_, applied, err = ssa.ApplyChanged(t.Context(), manager, raw.Apply, &rawConfig{json.RawMessage(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one"}}`)}, live, nil)
+	check("raw", applied, err, raw.n, false)
+	_, applied, err = ssa.ApplyChanged(t.Context(), manager, raw.Apply, &rawConfig{json.RawMessage(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one","uid":"a"}}`)}, live, nil)
+	check("raw, with the uid", applied, err, raw.n, true)
 }
 
 // wrapped has its metadata behind a pointer.

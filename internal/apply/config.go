@@ -32,7 +32,8 @@ func CheckManager(name string) error {
 	return nil
 }
 
-// Config is an encoded apply configuration.
+// Config is an encoded apply configuration. It is for one decision, by Unchanged or Taken:
+// further ones have only the rest of its budget.
 type Config struct {
 	JSON            string
 	Name, Namespace string
@@ -247,9 +248,9 @@ func withPreconditions[C any](config C, preconditions map[string]string) (_ C, o
 	return copied.Interface().(C), true
 }
 
-// withManagedFields returns a shallow copy of an object with other managedFields. It
+// withoutManagedFields returns a shallow copy of an object, without its managedFields. It
 // reports false for types that it cannot copy.
-func withManagedFields[T metav1.Object](obj T, entries []metav1.ManagedFieldsEntry) (copied T, ok bool) {
+func withoutManagedFields[T metav1.Object](obj T) (copied T, ok bool) {
 	value := reflect.ValueOf(obj)
 	if value.Kind() != reflect.Pointer || value.Elem().Kind() != reflect.Struct {
 		return obj, false
@@ -277,6 +278,6 @@ func withManagedFields[T metav1.Object](obj T, entries []metav1.ManagedFieldsEnt
 		}
 		fresh.Elem().Set(value.Elem())
 	}
-	copied.SetManagedFields(entries)
+	copied.SetManagedFields(nil)
 	return copied, true
 }

@@ -38,11 +38,6 @@ func Unchanged[T metav1.Object, C any](manager string, c *Config, live T, extrac
 	if c.forest == nil {
 		return false, "the configuration is " + errLarge.Error()
 	}
-	defer func(n int) {
-		clear(c.forest.nodes[n:])
-		c.forest.nodes = c.forest.nodes[:n]
-	}(len(c.forest.nodes))
-	c.forest.steps = 0
 	entries := live.GetManagedFields()
 	d := &decider{forest: c.forest, config: c.root, owned: "{}"}
 	own := slices.IndexFunc(entries, func(e metav1.ManagedFieldsEntry) bool { return isOwn(&e, manager, "") })
@@ -65,7 +60,7 @@ func Unchanged[T metav1.Object, C any](manager string, c *Config, live T, extrac
 	case 2*len(c.JSON)+size > maxCompared || !countable(live): // live has what the configuration has
 		return false, "live is " + errLarge.Error()
 	}
-	trimmed, ok := withManagedFields(live, nil)
+	trimmed, ok := withoutManagedFields(live)
 	if !ok {
 		return false, fmt.Sprintf("a %T cannot be copied", live)
 	}
@@ -100,7 +95,7 @@ func Unchanged[T metav1.Object, C any](manager string, c *Config, live T, extrac
 		d.differ("a member is there twice")
 	case d.steps > maxSteps:
 		d.differ(errLarge.Error())
-	case !settled(manager, d, live, extract):
+	case !settled(manager, d, trimmed, extract):
 		d.differ("the schema is not known")
 	}
 	return d.why == "", d.why

@@ -13,8 +13,9 @@ import (
 // do not change, and there are at most as many as fields.
 var atomics sync.Map
 
-// settled reports whether the schema agrees with the decision.
-func settled[T metav1.Object, C any](manager string, d *decider, live T, extract func(T, string) (C, error)) bool {
+// settled reports whether the schema agrees with the decision. probe is a copy of live,
+// whose managedFields it sets.
+func settled[T metav1.Object, C any](manager string, d *decider, probe T, extract func(T, string) (C, error)) bool {
 	var questions []question
 	for _, q := range d.questions {
 		switch atomic, known := atomics.Load(q.field); {
@@ -40,13 +41,10 @@ func settled[T metav1.Object, C any](manager string, d *decider, live T, extract
 		at = q.at
 	}
 	fields = append(fields, d.owned[at:]...)
-	probe, ok := withManagedFields(live, []metav1.ManagedFieldsEntry{{
+	probe.SetManagedFields([]metav1.ManagedFieldsEntry{{
 		Manager: manager, Operation: metav1.ManagedFieldsOperationApply, APIVersion: d.version,
 		FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(string(fields)),
 	}})
-	if !ok {
-		return false
-	}
 	extracted, err := extract(probe, manager)
 	if err != nil {
 		return false

@@ -29,27 +29,22 @@ func Taken(manager string, c *Config, live metav1.Object) error {
 		return errors.New("metadata.managedFields of live is empty: pass an object whose managedFields no transform removed")
 	}
 	t := taker{decider: &decider{forest: c.forest}}
-	defer func(n int) {
-		clear(c.forest.nodes[n:])
-		c.forest.nodes = c.forest.nodes[:n]
-	}(len(c.forest.nodes))
-	c.forest.steps = 0
 	for _, e := range live.GetManagedFields() {
 		if e.FieldsV1 == nil || isOwn(&e, manager, "") || isOwn(&e, manager, "status") {
 			continue
 		}
-		owned, err := t.parse(e.FieldsV1.GetRawString())
-		if err != nil {
-			return fmt.Errorf("metadata.managedFields of live: the fields of %q: %w", e.Manager, err)
-		}
+		var owned int32
+		owned, t.err = t.parse(e.FieldsV1.GetRawString())
 		t.message = "conflict with " + strconv.Quote(e.Manager)
 		if e.Operation == metav1.ManagedFieldsOperationUpdate {
 			t.message += " using " + e.APIVersion
 		}
-		t.path = ""
 		t.compare(c.root, owned)
-		if t.steps > maxSteps {
-			return fmt.Errorf("metadata.managedFields of live: the fields of %q are %w", e.Manager, errLarge)
+		if t.err == nil && t.steps > maxSteps {
+			t.err = errLarge
+		}
+		if t.err != nil {
+			return fmt.Errorf("metadata.managedFields of live: the fields of %q: %w", e.Manager, t.err)
 		}
 	}
 	if len(t.causes) == 0 {
@@ -66,6 +61,7 @@ type taker struct {
 	path    string
 	message string
 	causes  []metav1.StatusCause
+	err     error // of fields that cannot be compared
 }
 
 // compare reports the fields of the configuration that would replace a map or a list in
@@ -96,12 +92,14 @@ func (t *taker) compare(config, owned int32) {
 		}
 	default:
 		for o := t.nodes[owned].child; o != 0 && t.spend(1); o = t.nodes[o].next {
-			if t.nodes[o].n == 0 || !strings.HasPrefix(t.nodes[o].key, "k:") {
+			name, keyed := strings.CutPrefix(t.nodes[o].key, "k:")
+			if !keyed || t.nodes[o].n == 0 {
 				continue // owned without members
 			}
-			key, err := t.parse(t.nodes[o].key[2:])
+			key, err := t.parse(name)
 			if err != nil {
-				continue // the API server does not store one
+				t.err = err
+				return
 			}
 			for c := t.nodes[config].child; c != 0 && t.spend(1); c = t.nodes[c].next {
 				if t.maybeKeyed(key, c) {
