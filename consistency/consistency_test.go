@@ -329,8 +329,6 @@ func TestRechecksOnlyWhileWaiting(t *testing.T) {
 }
 
 // A key that begins to wait does not postpone the check of a key that waits already.
-//
-// Proves C6.
 func TestRecheckIsNotPostponed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := at("5")
