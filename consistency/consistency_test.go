@@ -345,6 +345,7 @@ func TestRecheckIsNotPostponed(t *testing.T) {
 		s.Ready(third, nil) // bounded at 250ms
 		store.set("10")
 		time.Sleep(time.Second)
+		synctest.Wait()
 		if woken != 200*time.Millisecond {
 			t.Errorf("woken after %v, want the check at 200ms", woken)
 		}
