@@ -41,6 +41,7 @@ type observed struct {
 	gvr        schema.GroupVersionResource
 	namespaced bool
 	synced     chan struct{}
+	begin      sync.Once // the wait of the first write
 }
 
 func newObserver(ctx context.Context, prefix string) *observer {
@@ -84,13 +85,13 @@ func (o *observer) wants(event []byte) bool {
 	return false
 }
 
-// observe starts the watch of a resource.
-func (o *observer) observe(gvr schema.GroupVersionResource, namespaced bool) {
+// observe starts the watch of a resource, if it does not run.
+func (o *observer) observe(gvr schema.GroupVersionResource, namespaced bool) *observed {
 	name := gvr.GroupResource().String()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.types[name] != nil || unobserved(name) {
-		return
+	if t := o.types[name]; t != nil {
+		return t
 	}
 	t := &observed{gvr: gvr, namespaced: namespaced, synced: make(chan struct{})}
 	o.types[name] = t
@@ -98,6 +99,7 @@ func (o *observer) observe(gvr schema.GroupVersionResource, namespaced bool) {
 		pprof.SetGoroutineLabels(context.Background()) // without the label of the first run
 		o.watch(name, t)
 	})
+	return t
 }
 
 // unobserved reports whether a resource is no part of a state: its writes are not judged,
