@@ -94,3 +94,41 @@ func TestHeldKeyIsLogged(t *testing.T) {
 		<-ended
 	})
 }
+
+// BenchmarkGate measures what the assembly adds to a call: its gate around the Store.
+func BenchmarkGate(b *testing.B) {
+	key := types.NamespacedName{Namespace: "a", Name: "b"}
+	s := consistency.New(consistency.Config{})
+	for _, bench := range []struct {
+		name string
+		gate interface {
+			Begin(ctx context.Context, key types.NamespacedName) context.Context
+			Ready(key types.NamespacedName, wake func()) bool
+			End(key types.NamespacedName)
+		}
+	}{{"store", s}, {"operator", &gate{store: s, held: map[types.NamespacedName]*hold{}}}} {
+		b.Run(bench.name, func(b *testing.B) {
+			b.ReportAllocs()
+			ctx := b.Context()
+			for b.Loop() {
+				bench.gate.Ready(key, nil)
+				bench.gate.Begin(ctx, key)
+				bench.gate.End(key)
+			}
+		})
+	}
+}
+
+// A call through the assembly makes one allocation more than through the Store alone: the
+// context value by which a request finds its Store.
+func TestGateAllocations(t *testing.T) {
+	key := types.NamespacedName{Namespace: "a", Name: "b"}
+	s := consistency.New(consistency.Config{})
+	g := &gate{store: s, held: map[types.NamespacedName]*hold{}}
+	ctx := t.Context()
+	alone := testing.AllocsPerRun(100, func() { s.Ready(key, nil); s.Begin(ctx, key); s.End(key) })
+	assembled := testing.AllocsPerRun(100, func() { g.Ready(key, nil); g.Begin(ctx, key); g.End(key) })
+	if assembled > alone+1 {
+		t.Errorf("%v allocations, want %v and 1 at most", assembled, alone)
+	}
+}
