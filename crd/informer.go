@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/listers"
 	"k8s.io/client-go/tools/cache"
@@ -63,6 +64,9 @@ func (i *Informer[T]) Informer() cache.SharedIndexInformer { return i.informer }
 func (i *Informer[T]) Lister() Lister[T] {
 	return Lister[T]{listers.New[T](i.informer.GetIndexer(), i.kind.resource.GroupResource())}
 }
+
+// GroupVersionKind returns the kind of the objects, whose Go type may have another name.
+func (i *Informer[T]) GroupVersionKind() schema.GroupVersionKind { return i.kind.GroupVersionKind }
 
 // Lister reads the objects of an informer's cache. Callers must not modify them.
 // [Informer.Lister] makes one. It is safe for concurrent use.
