@@ -104,7 +104,7 @@ func Watches[T any, L interface {
 	return watch(c, resource, false, from, keys, pass)
 }
 
-// object returns obj as an object of the API: what an informer holds always is one.
+// object returns obj as an object of the API: an informer holds no other ones.
 func object(obj any) metav1.Object { return obj.(metav1.Object) }
 
 // source is one resource of a controller.

@@ -51,19 +51,19 @@
 //     ends, then the Lease is released, and Run returns nil within GracePeriod.
 //   - OP6: If a key waits for the caches for 10s, one line of log names the resource and the
 //     version that it waits for.
-//   - OP7: If a client of Config sends what was registered and given to Writes, the rights of
+//   - OP7: If a client of Config sends the requests of registrations and Writes, the rights of
 //     Rules are enough, and each of their verbs is used.
 //   - OP8: If a replica is not the leader, its informers run and it calls nothing.
 //
 // # Caveats
 //
 //   - A factory's informers run once, so an Operator with them cannot be made again from the
-//     same factory. Do not call Start of a factory: Run starts what was registered.
+//     same factory. Do not call Start of a factory: Run starts the registered informers.
 //   - All informers of a resource must be one, also in different controllers, because their
 //     scopes could differ.
 //   - OP4 holds for writes by clients of Config, with the context of the call.
 //   - A Go type whose name is not its kind is refused, unless its informer has a method
-//     GroupVersionKind, as those of package crd do.
+//     GroupVersionKind, as the informers of package crd have.
 //   - An operator without LeaseNamespace has no election: two replicas would reconcile the
 //     same objects.
 package operator

@@ -64,7 +64,7 @@ type Operator struct {
 	Config *rest.Config
 
 	// Group runs the parts. Run adds http, informers, events and controllers, in this
-	// order, and stops what was added last first. Parts that were added before Run stop
+	// order, and stops the last one first. Parts that were added before Run stop
 	// last.
 	Group *shutdown.Group
 
@@ -155,7 +155,7 @@ func (op *Operator) fail(format string, args ...any) {
 // Run runs the operator until ctx is done, usually the context of [shutdown.Context], and
 // returns when everything has stopped: nil if it stopped as asked and in time. Informers
 // run on every replica, so that a new leader begins with warm caches. If a registration
-// was wrong or the start fails, the error says in one line what to do.
+// was wrong or the start fails, one line of the error names the cure.
 func (op *Operator) Run(ctx context.Context) error {
 	for _, c := range op.controllers {
 		c.prepare()
@@ -201,7 +201,7 @@ func (op *Operator) serve(path string, h http.Handler) {
 	}
 }
 
-// reconcile runs all controllers: what a leader does. A controller that fails ends the
+// reconcile is the work of a leader: it runs all controllers. A controller that fails ends the
 // others.
 func (op *Operator) reconcile(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
