@@ -54,8 +54,7 @@ func Context(parent context.Context) (ctx context.Context, cancel context.Cancel
 	})
 	return ctx, func() {
 		once.Do(func() { close(stop) })
-		wg.Wait()
-		end(nil)
+		wg.Wait() // the goroutine has called end
 	}
 }
 

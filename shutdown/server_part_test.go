@@ -94,8 +94,12 @@ func TestServerInAGroupClosesWhatHangsInTime(t *testing.T) {
 		}
 	}()
 	<-entered
+	start := time.Now()
 	cancel()
 	err := <-done
+	if took := time.Since(start); took < 1400*time.Millisecond {
+		t.Errorf("Run() returned after %v, want three quarters of 2s for the request", took)
+	}
 	if err == nil || !strings.Contains(err.Error(), "closed connections that were still open") || strings.Contains(err.Error(), "did not stop") {
 		t.Errorf("Run() = %v, want the server to close the connection before it is late", err)
 	}
