@@ -177,7 +177,7 @@ func TestBigObject(t *testing.T) {
 	}
 	fill := func(o *corev1.Node) { o.Status.Phase = corev1.NodePhase(long) }
 	_, err := status.Update(t.Context(), silent[*corev1.Node]{t}, obj, fill)
-	refused(t, "Update", err, "status has 10")
+	refused(t, "Update", err, "bytes, more than 1048576: ")
 	_, err = status.Patch(t.Context(), silent[*corev1.Node]{t}, obj, fill)
 	refused(t, "Patch", err, "status has 10")
 

@@ -71,6 +71,7 @@ func TestForeignCondition(t *testing.T) {
 			{nil, `condition "Ready" shows generation 5, this result is for generation 0`},
 			{"4", `condition "Ready" shows generation 5, this result is for generation 4`},
 			{int64(99), `condition "Ready" would show generation 99 of an object with metadata.generation 5`},
+			{"10", `condition "Ready" would show generation 10 of an object with metadata.generation 5`},
 			{"many", `condition "Ready" shows generation 5, this result is for generation 0`},
 			{int64(5), ""},
 			{"5", ""},

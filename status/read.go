@@ -39,7 +39,7 @@ func read(obj any) view {
 			value = reflect.New(value.Type().Elem()) // empty, with the same fields
 		}
 		value = reflect.Indirect(value)
-		if f := reflect.Indirect(member(value, "observedGeneration")); f.IsValid() && f.CanInt() {
+		if f := reflect.Indirect(member(value, "observedGeneration")); f.CanInt() {
 			v.observed = f.Int()
 		}
 		if f := member(value, "conditions"); f.IsValid() {

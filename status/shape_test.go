@@ -38,6 +38,10 @@ type pointing struct {
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
 }
 
+type texting struct {
+	ObservedGeneration string `json:"observedGeneration,omitempty"`
+}
+
 // back tries to let the generation go back.
 func back[S any](t *testing.T, name string, s S, copy func(S) S, mutate func(S) S) {
 	t.Helper()
@@ -70,6 +74,8 @@ func TestShapes(t *testing.T) {
 		func(s outerWins) outerWins { s.ObservedGeneration = 2; return s })
 	back(t, "no status left", &Common{ObservedGeneration: 3}, func(s *Common) *Common { c := *s; return &c },
 		func(*Common) *Common { return nil })
+	back(t, "text", texting{"3"}, func(s texting) texting { return s },
+		func(s texting) texting { s.ObservedGeneration = "2"; return s })
 }
 
 type hidden struct {
