@@ -16,8 +16,20 @@ import (
 )
 
 func TestZeroConfig(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		cfg  queue.Config[string]
+	}{
+		{"zero", queue.Config[string]{}},
+		{"nil pointers", queue.Config[string]{Name: "q", RateLimiter: (*fixedLimiter[string])(nil), MetricsProvider: (*provider)(nil)}},
+	} {
+		t.Run(tc.name, func(t *testing.T) { testZeroConfig(t, tc.cfg) })
+	}
+}
+
+func testZeroConfig(t *testing.T, cfg queue.Config[string]) {
 	synctest.Test(t, func(t *testing.T) {
-		q := queue.New(queue.Config[string]{})
+		q := queue.New(cfg)
 		defer q.ShutDown()
 		q.AddWith(queue.AddOptions{}, "a")
 		q.AddWith(queue.AddOptions{})
@@ -35,7 +47,7 @@ func TestZeroConfig(t *testing.T) {
 		if diff := cmp.Diff([]string{"a"}, take(q)); diff != "" {
 			t.Errorf("AddRateLimited (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff(queue.State{}, q.Snapshot()); diff != "" {
+		if diff := cmp.Diff(queue.State{Name: cfg.Name}, q.Snapshot()); diff != "" {
 			t.Errorf("Snapshot (-want +got):\n%s", diff)
 		}
 	})

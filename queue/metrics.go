@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // gaugePeriod is the time between two refreshes of the gauges of running keys.
@@ -22,7 +24,7 @@ type metrics struct {
 }
 
 func newMetrics(name string, p workqueue.MetricsProvider) *metrics {
-	if name == "" || p == nil {
+	if name == "" || kube.IsNil(p) {
 		return nil
 	}
 	return &metrics{

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/queue/internal/index"
 )
 
@@ -139,7 +140,7 @@ func New[K comparable](cfg Config[K]) *Queue[K] {
 	}
 	q.ready = newReadySet(&q.held.Blocks, cmp.Or(cfg.MaxWait, defaultMaxWait))
 	q.delays = newDelays(&q.held.Blocks)
-	if q.limiter == nil {
+	if kube.IsNil(q.limiter) {
 		q.limiter = Exponential[K](defaultBase, defaultLimit)
 	}
 	return q

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/queue/internal/index"
 )
 
@@ -133,11 +133,11 @@ func (r *fastSlow[K]) When(key K) time.Duration {
 // limiters. Without limiters the delay is 0. It panics if a limiter is nil.
 func MaxOf[K comparable](limiters ...workqueue.TypedRateLimiter[K]) workqueue.TypedRateLimiter[K] {
 	for i, limiter := range limiters {
-		if limiter == nil {
+		if kube.IsNil(limiter) {
 			panic(fmt.Sprintf("queue: MaxOf: limiter %d of %d is nil", i+1, len(limiters)))
 		}
 	}
-	return maxOf[K](slices.Clone(limiters))
+	return append(maxOf[K]{}, limiters...) // not nil, also without limiters
 }
 
 type maxOf[K comparable] []workqueue.TypedRateLimiter[K]

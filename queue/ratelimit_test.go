@@ -355,6 +355,7 @@ func TestNilLimiter(t *testing.T) {
 	for want, f := range map[string]func(){
 		"queue: MaxOf: limiter 2 of 3 is nil": func() { queue.MaxOf(limiters{some, nil, some}...) },
 		"queue: MaxOf: limiter 1 of 1 is nil": func() { queue.MaxOf(limiters{nil}...) },
+		"queue: MaxOf: limiter 1 of 2 is nil": func() { queue.MaxOf(limiters{(*fixedLimiter[string])(nil), some}...) },
 	} {
 		func() {
 			defer func() {
@@ -395,6 +396,11 @@ func TestMaxOf(t *testing.T) {
 	}
 	if d := queue.MaxOf[string]().When("a"); d != 0 {
 		t.Errorf("MaxOf without limiters: got %v, want 0", d)
+	}
+	q := queue.New(queue.Config[string]{RateLimiter: queue.MaxOf[string]()})
+	defer q.ShutDown()
+	if q.AddRateLimited("a"); q.Len() != 1 {
+		t.Error("a queue with MaxOf without limiters delays a key: it has another limiter")
 	}
 }
 
