@@ -118,6 +118,30 @@ func TestGateHoldsKeys(t *testing.T) {
 	})
 }
 
+// TestNilPointers: a nil pointer as Gate or Metrics is none.
+func TestNilPointers(t *testing.T) {
+	bothQueues(t, func(t *testing.T, q queueOf) {
+		calls := 0
+		rec := &recorder{fn: func(context.Context, string) (reconcile.Result, error) {
+			if calls++; calls == 1 {
+				return reconcile.Result{}, errStale
+			}
+			return reconcile.Result{}, nil
+		}}
+		r := start(t, t.Context(), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, Gate: (*gate)(nil), Metrics: (*counts)(nil)})
+		q.Add("a")
+		time.Sleep(time.Minute)
+		for range 200 { // more than a key may run at once
+			q.Add("a")
+			synctest.Wait()
+		}
+		if got := len(rec.got()); got < 3 || got > 200 {
+			t.Errorf("%d calls, want the guard to hold the key", got)
+		}
+		r.stop()
+	})
+}
+
 // TestGateMayWakeInsideReady: no deadlock and no lost wake-up.
 func TestGateMayWakeInsideReady(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {

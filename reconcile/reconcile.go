@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // Func brings the object named by key, and all that belongs to it, closer to what its
@@ -257,7 +259,7 @@ func (c *Controller[K]) validate() error {
 	if c.Name == "" {
 		bad("Name", "is empty: set it to a name for logs and metrics")
 	}
-	if c.Queue == nil {
+	if kube.IsNil(c.Queue) {
 		bad("Queue", "is nil: set it to a queue that event handlers fill")
 	}
 	if c.Reconcile == nil {
@@ -287,7 +289,7 @@ func (c *Controller[K]) validate() error {
 		bad("Resync", "is 0 although Keys is set: set both or none")
 	}
 	for i, checker := range c.HasSynced {
-		if checker == nil {
+		if kube.IsNil(checker) {
 			bad(fmt.Sprintf("HasSynced[%d]", i), "is nil: set it to the result of HasSyncedChecker()")
 		}
 	}

@@ -37,6 +37,7 @@ func TestMisuse(t *testing.T) {
 	}{
 		{"Name", func(c *controller) { c.Name = "" }, []string{"Controller.Name is empty: set it"}},
 		{"Queue", func(c *controller) { c.Queue = nil }, []string{"Controller.Queue is nil: set it"}},
+		{"nil pointer as Queue", func(c *controller) { c.Queue = (*testQueue)(nil) }, []string{"Controller.Queue is nil: set it"}},
 		{"Reconcile", func(c *controller) { c.Reconcile = nil }, []string{"Controller.Reconcile is nil: set it"}},
 		{"Workers", func(c *controller) { c.Workers = -1 }, []string{"Controller.Workers is -1: set it to 1 or more"}},
 		{"Timeout", func(c *controller) { c.Timeout = -1 }, []string{"Controller.Timeout is -1ns: set it to a positive duration"}},
@@ -44,6 +45,7 @@ func TestMisuse(t *testing.T) {
 		{"StallTimeout", func(c *controller) { c.StallTimeout = -1 }, []string{"Controller.StallTimeout is -1ns: set it to a positive duration"}},
 		{"MaxAttempts", func(c *controller) { c.MaxAttempts = -1 }, []string{"Controller.MaxAttempts is -1: set it to 1 or more"}},
 		{"HasSynced", func(c *controller) { c.HasSynced = []cache.DoneChecker{nil} }, []string{"Controller.HasSynced[0] is nil: set it"}},
+		{"nil channel in HasSynced", func(c *controller) { c.HasSynced = []cache.DoneChecker{checker(nil)} }, []string{"Controller.HasSynced[0] is nil: set it"}},
 		{"all at once", func(c *controller) { *c = controller{Workers: -1} }, []string{"Name", "Queue", "Reconcile", "Workers"}},
 		{"queue shut down", func(c *controller) { c.Queue.ShutDown() }, []string{`"x"`, "Queue is shut down already: give each Run a new queue"}},
 	}

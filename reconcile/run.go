@@ -13,6 +13,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // The optional methods of a queue. They use types of the standard library only, so that a
@@ -49,6 +51,10 @@ type run[K comparable] struct {
 	// timeoutCause wraps context.DeadlineExceeded, because net/http returns the cause of a
 	// context instead of its error.
 	timeoutCause error
+
+	// Gate and Metrics of the Controller. A nil pointer in one of them is nil here.
+	gate    Gate[K]
+	metrics Metrics
 
 	// The optional methods of the queue, or nil.
 	adder       optionAdder[K]
@@ -113,6 +119,12 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 		parked:       map[K]int{},
 		left:         map[K]struct{}{},
 	}
+	if !kube.IsNil(c.Gate) {
+		r.gate = c.Gate
+	}
+	if !kube.IsNil(c.Metrics) {
+		r.metrics = c.Metrics
+	}
 	r.adder, _ = c.Queue.(optionAdder[K])
 	r.prioritized, _ = c.Queue.(priorityGetter[K])
 	r.restartable, _ = c.Queue.(contextGetter[K])
@@ -125,9 +137,9 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 }
 
 func (r *run[K]) run(ctx context.Context) error {
-	if r.Metrics != nil {
-		r.Metrics.ReconcileWorkers(r.Name, len(r.slots))
-		defer r.Metrics.ReconcileWorkers(r.Name, 0)
+	if r.metrics != nil {
+		r.metrics.ReconcileWorkers(r.Name, len(r.slots))
+		defer r.metrics.ReconcileWorkers(r.Name, 0)
 	}
 	stop := newStop(ctx)
 	defer stop.cancelIntake(nil)
@@ -237,15 +249,15 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 		if name {
 			r.logger.Info("Slowed down a key that runs too often", "key", key, "triggers", r.triggers.text(why, retried), "limit", fmt.Sprintf("%d at once, then one every %v", guardBurst, guardInterval))
 		}
-		if held && r.Metrics != nil {
-			r.Metrics.ReconcileHeld(r.Name)
+		if held && r.metrics != nil {
+			r.metrics.ReconcileHeld(r.Name)
 		}
 		r.triggers.restore(why, key)
 		r.settle(stop, verdict{again: after, delay: wait}, key, priority)
 		return
 	}
-	if r.Metrics != nil {
-		r.Metrics.ReconcileStarted(r.Name)
+	if r.metrics != nil {
+		r.metrics.ReconcileStarted(r.Name)
 	}
 
 	res, ended, timedOut, end, err := r.call(stop.calls, key, start, why)
@@ -258,8 +270,8 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	r.progress = ended
 	st := r.noteLocked(key, cl)
 	r.mu.Unlock()
-	if r.Metrics != nil {
-		r.Metrics.ReconcileFinished(r.Name, string(cl), took)
+	if r.metrics != nil {
+		r.metrics.ReconcileFinished(r.Name, string(cl), took)
 	}
 	if end != nil {
 		end(string(cl), err)
@@ -284,9 +296,9 @@ func (r *run[K]) call(calls context.Context, key K, start time.Time, why uint64)
 		timedOut = own.end(ended)
 	}()
 	var ctx context.Context = own
-	if r.Gate != nil {
-		ctx = r.Gate.Begin(ctx, key)
-		defer r.Gate.End(key)
+	if r.gate != nil {
+		ctx = r.gate.Begin(ctx, key)
+		defer r.gate.End(key)
 	}
 	if r.Hook != nil {
 		ctx, end = r.Hook(ctx, key)
@@ -366,7 +378,7 @@ func (r *run[K]) settle(stop *stop, v verdict, key K, priority int) {
 	if v.reset {
 		r.Queue.Forget(key)
 	}
-	if v.again == gated && r.Gate != nil && !r.ready(key, priority) {
+	if v.again == gated && r.gate != nil && !r.ready(key, priority) {
 		return
 	}
 	if v.again != never && stop.ended() && r.restartable == nil {
@@ -409,7 +421,7 @@ func addTo[K comparable](queue workqueue.TypedRateLimitingInterface[K], adder op
 // ready asks the gate. A key that waits for it is in no queue, so ready adds it to parked
 // first: the gate can call wake before Ready returns.
 func (r *run[K]) ready(key K, priority int) bool {
-	if r.Gate == nil {
+	if r.gate == nil {
 		return true
 	}
 	r.mu.Lock()
@@ -420,7 +432,7 @@ func (r *run[K]) ready(key K, priority int) bool {
 	}
 	r.parked[key] = priority
 	r.mu.Unlock()
-	ok := r.Gate.Ready(key, func() {
+	ok := r.gate.Ready(key, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock() // unpark must find the key here or in the queue
 		priority, parked := r.parked[key]
@@ -477,7 +489,7 @@ func (r *run[K]) log(key K, cl class, v verdict, err error, attempts int, took t
 		}
 	}
 	values := []any{"key", key, "class", cl, "attempts", attempts, "took", took}
-	if v.again == after || v.again == gated && r.Gate == nil {
+	if v.again == after || v.again == gated && r.gate == nil {
 		values = append(values, "retryAfter", v.delay)
 	}
 	if triggers := r.triggers.text(why, attempts > 1); triggers != nil {
