@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/stacks"
 )
 
@@ -329,7 +330,7 @@ func (e *Elector) candidate(ctx context.Context) (*candidate, error) {
 	c.stopTimeout = cmp.Or(e.StopTimeout, margin-drift)
 
 	switch {
-	case c.client == nil:
+	case kube.IsNil(c.client):
 		return nil, errors.New("leader: Leases is nil: set it to a client such as clientset.CoordinationV1().Leases(namespace)")
 	case e.Namespace == "":
 		return nil, errNamespace
@@ -362,7 +363,7 @@ func (e *Elector) candidate(ctx context.Context) (*candidate, error) {
 		}
 		c.identity = host + "_" + string(uuid.NewUUID())
 	}
-	if c.metrics == nil {
+	if kube.IsNil(c.metrics) {
 		c.metrics = noMetrics{}
 	}
 	if c.wall == nil {

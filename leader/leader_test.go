@@ -134,6 +134,7 @@ func TestRunMisuse(t *testing.T) {
 		field  string
 	}{
 		{name: "no client", change: func(e *leader.Elector) { e.Leases = nil }, field: "Leases"},
+		{name: "nil pointer as client", change: func(e *leader.Elector) { e.Leases = (*client)(nil) }, field: "Leases"},
 		{name: "no namespace", change: func(e *leader.Elector) { e.Namespace = "" }, field: "Namespace"},
 		{name: "no name", change: func(e *leader.Elector) { e.Name = "" }, field: "Name"},
 		{name: "negative lease", change: func(e *leader.Elector) { e.LeaseDuration = -time.Second }, field: "LeaseDuration"},
@@ -172,6 +173,19 @@ func TestRunShortTimings(t *testing.T) {
 		e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = 2*time.Second, time.Second, 200*time.Millisecond
 		r := start(t, e, untilDone)
 		r.leads(t, soon)
+		if err := r.stop(); err != nil {
+			t.Errorf("Run() = %v, want nil", err)
+		}
+	})
+}
+
+func TestNilPointerAsMetrics(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store) {
+		e, _ := s.elector("a")
+		e.Metrics = (*recordedMetrics)(nil)
+		r := start(t, e, untilDone)
+		r.leads(t, soon)
+		time.Sleep(2 * renewPeriod)
 		if err := r.stop(); err != nil {
 			t.Errorf("Run() = %v, want nil", err)
 		}

@@ -8,6 +8,8 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // AccessReviewer reviews the rights of a client's user. The
@@ -25,7 +27,7 @@ type AccessReviewer interface {
 // except watch, whose absence only makes the election slower.
 func (e *Elector) Preflight(ctx context.Context, reviews AccessReviewer) error {
 	switch {
-	case reviews == nil:
+	case kube.IsNil(reviews):
 		return errors.New("leader: reviews is nil: pass a client such as clientset.AuthorizationV1().SelfSubjectAccessReviews()")
 	case e.Namespace == "":
 		return errNamespace
