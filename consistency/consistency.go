@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 const (
@@ -98,15 +100,17 @@ func New(cfg Config) *Store {
 		recheckEvery:  cmp.Or(max(cfg.RecheckInterval, 0), defaultRecheck),
 		maxWait:       cmp.Or(cfg.MaxWait, defaultMaxWait),
 		ambiguousWait: cmp.Or(cfg.AmbiguousWait, defaultAmbiguousWait),
-		metrics:       cfg.Metrics,
 		stores:        make(map[schema.GroupResource]*cached, len(cfg.Stores)),
 		records:       map[types.NamespacedName]*record{},
 		waiters:       map[types.NamespacedName][]*waiter{},
 		wakes:         wakes{versions: map[schema.GroupResource]*versions{}},
 		sweepAt:       sweepMin,
 	}
+	if !kube.IsNil(cfg.Metrics) {
+		s.metrics = cfg.Metrics
+	}
 	for resource, store := range cfg.Stores {
-		if store != nil {
+		if !kube.IsNil(store) {
 			s.stores[resource] = &cached{storeVersion: store}
 		}
 	}

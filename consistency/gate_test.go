@@ -31,6 +31,22 @@ func lose(t *testing.T, s *consistency.Store, key types.NamespacedName) {
 	}
 }
 
+// A nil pointer in the Config is as nil: no metrics, no store.
+func TestNilPointers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := consistency.New(consistency.Config{Stores: stores{pods: (*version)(nil)}, Metrics: (*waits)(nil)})
+		s.WroteAt(owner, "u", pods, "10")
+		start, woken := time.Now(), make(chan struct{})
+		if s.Ready(owner, func() { close(woken) }) {
+			t.Fatal("Ready = true, and no store shows the write")
+		}
+		<-woken
+		if took := time.Since(start); took != 2*time.Minute {
+			t.Errorf("held back for %v, want 2m0s, as without a store", took)
+		}
+	})
+}
+
 // How long Ready holds a key back, and what the run is told then.
 //
 // Proves C2, C8.

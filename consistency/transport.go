@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/consistency/internal/wire"
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // runKey is the key of the context value that Begin sets. It holds the store, because
@@ -24,7 +25,7 @@ type runKey struct{ store *Store }
 // All other requests pass unchanged: reads, dry runs, writes of resources without a
 // store, and streams. A nil rt means http.DefaultTransport.
 func (s *Store) Wrap(rt http.RoundTripper) http.RoundTripper {
-	if rt == nil {
+	if kube.IsNil(rt) {
 		rt = http.DefaultTransport
 	}
 	return &transport{store: s, next: rt}

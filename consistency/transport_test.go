@@ -311,8 +311,10 @@ func TestWrapIsFoundByClientGo(t *testing.T) {
 	if !ok || wrapped.WrappedRoundTripper() != http.RoundTripper(inner) {
 		t.Error("the inner transport is not found through WrappedRoundTripper")
 	}
-	if wrapped := tracked().Wrap(nil).(utilnet.RoundTripperWrapper).WrappedRoundTripper(); wrapped != http.DefaultTransport {
-		t.Errorf("Wrap(nil) wraps %v, want http.DefaultTransport", wrapped)
+	for _, none := range []http.RoundTripper{nil, (*http.Transport)(nil)} {
+		if wrapped := tracked().Wrap(none).(utilnet.RoundTripperWrapper).WrappedRoundTripper(); wrapped != http.DefaultTransport {
+			t.Errorf("Wrap(%#v) wraps %v, want http.DefaultTransport", none, wrapped)
+		}
 	}
 }
 
