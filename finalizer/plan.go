@@ -134,6 +134,9 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
+	if kube.IsNil(p.Metrics) {
+		p.Metrics = nil // p is a copy
+	}
 	if !held.Valid() {
 		return errors.New("finalizer: Run got the zero Held: pass the one that Ensure gives to its cleanup")
 	}
@@ -284,8 +287,6 @@ func (p Plan[T]) Validate() error {
 	switch {
 	case kube.IsNil(p.Client):
 		return errors.New("finalizer: Plan.Client is nil: set it to the client that Ensure gets")
-	case p.Metrics != nil && kube.IsNil(p.Metrics):
-		return fmt.Errorf("finalizer: Plan.Metrics is a nil %T: leave it out to have none", p.Metrics)
 	case len(p.Steps) == 0:
 		return errors.New("finalizer: Plan.Steps is empty: a plan needs at least one step")
 	}

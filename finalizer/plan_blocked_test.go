@@ -325,5 +325,14 @@ func TestPlanMetrics(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("observed (-want +got):\n%s", diff)
 		}
+		for _, none := range []finalizer.Metrics{nil, (*observed)(nil)} {
+			p := plan{Metrics: none, Steps: []step{{Name: "a", Run: says(done, nil)}, {Name: "b", Run: says(progress{}, nil)}}}
+			m.live = deleted(time.Minute)
+			blockedBy(t, pass(t.Context(), p, m, m.live.DeepCopy()))
+			p.Steps = p.Steps[:1]
+			if err := pass(t.Context(), p, m, m.live.DeepCopy()); err != nil {
+				t.Errorf("Metrics = %#v: %v", none, err)
+			}
+		}
 	})
 }
