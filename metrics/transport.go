@@ -15,11 +15,14 @@ import (
 //	config.Wrap(m.Transport)
 //
 // It does not change requests. Each attempt counts, also if client-go repeats a request. A
-// watch counts when its response begins; its duration is not observed. nil means
-// http.DefaultTransport.
+// watch counts when its response begins; its duration is not observed. A nil next means
+// http.DefaultTransport. Transport of a nil m returns next.
 func (m *Metrics) Transport(next http.RoundTripper) http.RoundTripper {
-	if next == nil {
+	if kube.IsNil(next) {
 		next = http.DefaultTransport
+	}
+	if m == nil {
+		return next
 	}
 	return &transport{m: m, next: next}
 }

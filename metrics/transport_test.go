@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/controllerkit/controllerkit/metrics"
 )
 
 // TestRequestLabels proves M3, M4.
@@ -74,9 +76,30 @@ func TestTransportCanBeUnwrapped(t *testing.T) {
 	if !ok || u.WrappedRoundTripper() != base {
 		t.Error("WrappedRoundTripper does not give the transport below, which exec and port-forward need")
 	}
-	u = m.Transport(nil).(interface{ WrappedRoundTripper() http.RoundTripper })
-	if u.WrappedRoundTripper() != http.DefaultTransport {
-		t.Error("Transport(nil) does not use http.DefaultTransport")
+}
+
+// TestTransportOfNil tests a nil next, and a nil *Metrics, which counts nothing.
+func TestTransportOfNil(t *testing.T) {
+	m, _ := newMetrics(t)
+	base := &http.Transport{}
+	for _, tc := range []struct {
+		name       string
+		next, want http.RoundTripper
+	}{
+		{"transport", base, base},
+		{"nil", nil, http.DefaultTransport},
+		{"nil pointer", (*http.Transport)(nil), http.DefaultTransport},
+		{"nil function", roundTripper(nil), http.DefaultTransport},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			u := m.Transport(tc.next).(interface{ WrappedRoundTripper() http.RoundTripper })
+			if got := u.WrappedRoundTripper(); got != tc.want {
+				t.Errorf("Transport wraps %T at %[1]p, want %T at %[2]p", got, tc.want)
+			}
+			if got := (*metrics.Metrics)(nil).Transport(tc.next); got != tc.want {
+				t.Errorf("Transport of a nil *Metrics = %T at %[1]p, want %T at %[2]p", got, tc.want)
+			}
+		})
 	}
 }
 
