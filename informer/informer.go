@@ -11,6 +11,8 @@ import (
 
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // ErrNotSynced is wrapped by the error of a Run that ended because an informer did not
@@ -96,7 +98,7 @@ func (s *Set) addLocked(name string, informer cache.SharedIndexInformer, handler
 		return fmt.Errorf("informer: Add(%q) was called after Run: add all informers before Run", name)
 	case name == "":
 		return errors.New("informer: Add got an empty name: use the resource, errors name informers by it")
-	case informer == nil:
+	case kube.IsNil(informer):
 		return fmt.Errorf("informer: Add(%q) got a nil informer: pass one", name)
 	}
 	m := &member{
@@ -106,7 +108,7 @@ func (s *Set) addLocked(name string, informer cache.SharedIndexInformer, handler
 		done:     make(chan struct{}),
 	}
 	for i, h := range handlers {
-		if h == nil {
+		if kube.IsNil(h) {
 			return fmt.Errorf("informer: Add(%q): handler %d is nil: check the error of AddEventHandler", name, i)
 		}
 		m.checkers = append(m.checkers, h.HasSyncedChecker())

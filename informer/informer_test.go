@@ -203,6 +203,9 @@ func TestContextAndTimeoutEndTogether(t *testing.T) {
 }
 
 func TestMisuse(t *testing.T) {
+	type registration struct {
+		cache.ResourceEventHandlerRegistration
+	}
 	stopped := func() cache.SharedIndexInformer {
 		inf := healthy()
 		ctx, cancel := context.WithCancel(context.Background())
@@ -218,6 +221,8 @@ func TestMisuse(t *testing.T) {
 		{name: "empty", want: "informer: the Set has no informers: call Add before Run"},
 		{name: "no name", setup: func(s *informer.Set) { s.Add("", healthy()) }, want: "informer: Add got an empty name: use the resource, errors name informers by it"},
 		{name: "nil", setup: func(s *informer.Set) { s.Add("x", nil) }, want: `informer: Add("x") got a nil informer: pass one`},
+		{name: "nil pointer", setup: func(s *informer.Set) { s.Add("x", (*stubborn)(nil)) }, want: `informer: Add("x") got a nil informer: pass one`},
+		{name: "nil pointer as handler", setup: func(s *informer.Set) { s.Add("x", healthy(), (*registration)(nil)) }, want: `informer: Add("x"): handler 0 is nil: check the error of AddEventHandler`},
 		{name: "nil handler", setup: func(s *informer.Set) { s.Add("x", healthy(), nil) }, want: `informer: Add("x"): handler 0 is nil: check the error of AddEventHandler`},
 		{name: "same name", setup: func(s *informer.Set) { s.Add("x", healthy()); s.Add("x", healthy()) }, want: `informer: Add("x") was called twice: give every informer its own name`},
 		{name: "same informer", setup: func(s *informer.Set) {

@@ -8,6 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // Source lists and watches a collection of objects of type T. Both methods must return
@@ -34,7 +36,7 @@ type ListerWatcher[L runtime.Object] interface {
 // If the client returns objects of a type other than T, Events ends with an error.
 // Client(nil) is nil.
 func Client[T Object, L runtime.Object](c ListerWatcher[L]) Source[T] {
-	if c == nil {
+	if kube.IsNil(c) {
 		return nil // Events returns an error
 	}
 	return client[T, L]{c}

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 const (
@@ -193,7 +195,7 @@ func (w *RetryWatcher[T]) Events(ctx context.Context) iter.Seq2[Event[T], error]
 
 func (w *RetryWatcher[T]) newLoop(yield func(Event[T], error) bool) (*loop[T], error) {
 	switch {
-	case w.Source == nil:
+	case kube.IsNil(w.Source):
 		return nil, errors.New("watcher: RetryWatcher.Source is nil: set it, for example with Client")
 	case w.BaseDelay < 0:
 		return nil, errors.New("watcher: RetryWatcher.BaseDelay is negative: 0 means 500ms")

@@ -339,6 +339,8 @@ func TestMisuse(t *testing.T) {
 		want string
 	}{
 		{"no source", &watcher.RetryWatcher[*corev1.Pod]{}, "RetryWatcher.Source"},
+		{"a nil pointer as source", &watcher.RetryWatcher[*corev1.Pod]{Source: (*source)(nil)}, "RetryWatcher.Source is nil"},
+		{"a source of a nil pointer", &watcher.RetryWatcher[*corev1.Pod]{Source: watcher.Client[*corev1.Pod]((*struct{ typedcorev1.PodInterface })(nil))}, "RetryWatcher.Source is nil"},
 		{"a source of no client", &watcher.RetryWatcher[*corev1.Pod]{Source: watcher.Client[*corev1.Pod](noClient)}, "RetryWatcher.Source"},
 		{"a source without an answer", &watcher.RetryWatcher[*corev1.Pod]{Source: nothing, ResourceVersion: "1"}, "RetryWatcher.Source returned neither"},
 		{"Jitter is no number", &watcher.RetryWatcher[*corev1.Pod]{Source: silent, Jitter: math.NaN()}, "RetryWatcher.Jitter"},
