@@ -133,17 +133,8 @@ func New(cfg Config) (*Controller, error) {
 	writes := consistency.New(consistency.Config{})
 	config := rest.AddUserAgent(rest.CopyConfig(cfg.REST), name)
 	config.Wrap(writes.Wrap)
-	queueConfig := queue.Config[types.NamespacedName]{
-		Name: name,
-		// While the billing service fails, each tenant retries at least every 30s.
-		RateLimiter: queue.Exponential[types.NamespacedName](100*time.Millisecond, 30*time.Second),
-	}
+	config.Wrap(cfg.Metrics.Transport)
 	c := &Controller{billing: cfg.Billing}
-	if cfg.Metrics != nil {
-		config.Wrap(cfg.Metrics.Transport)
-		queueConfig.MetricsProvider = cfg.Metrics
-		c.loop.Metrics = cfg.Metrics
-	}
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("controller: %w", err)
@@ -182,7 +173,13 @@ func New(cfg Config) (*Controller, error) {
 	c.quotas, c.bindings, c.policies = quotas.Lister(), bindings.Lister(), policies.Lister()
 
 	c.loop.Name = name
-	c.loop.Queue = queue.New(queueConfig)
+	c.loop.Metrics = cfg.Metrics
+	c.loop.Queue = queue.New(queue.Config[types.NamespacedName]{
+		Name: name,
+		// While the billing service fails, each tenant retries at least every 30s.
+		RateLimiter:     queue.Exponential[types.NamespacedName](100*time.Millisecond, 30*time.Second),
+		MetricsProvider: cfg.Metrics,
+	})
 	for _, watched := range []struct {
 		resource schema.GroupResource
 		informer cache.SharedIndexInformer
