@@ -25,10 +25,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/controllerkit/controllerkit/examples/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
 	"github.com/controllerkit/controllerkit/examples/tenant/billing"
 	"github.com/controllerkit/controllerkit/examples/tenant/config"
-	"github.com/controllerkit/controllerkit/examples/tenant/internal/lab"
+	"github.com/controllerkit/controllerkit/examples/tenant/internal/observer"
 	"github.com/controllerkit/controllerkit/shutdown"
 )
 
@@ -58,7 +59,7 @@ type demo struct {
 	kubeconfig string // for the service account of config/rbac.yaml
 	billing    *billing.Server
 	billingURL string
-	*lab.Observer
+	*observer.Observer
 	replicas map[string]*lab.Process
 }
 
@@ -93,10 +94,10 @@ func (d *demo) run(ctx context.Context, controlplane string) (err error) {
 		return err
 	}
 	d.print.check("the API server serves Tenants; the controller gets only the rights in config/rbac.yaml")
-	if d.kubeconfig, err = lab.LimitedKubeconfig(ctx, cfg, d.dir, nil); err != nil {
+	if d.kubeconfig, err = lab.LimitedKubeconfig(ctx, cfg, observer.SystemNamespace, observer.ServiceAccount, d.dir, nil); err != nil {
 		return err
 	}
-	if d.Observer, err = lab.Observe(ctx, cfg, d.print.event); err != nil {
+	if d.Observer, err = observer.Start(ctx, cfg, d.print.event); err != nil {
 		return err
 	}
 	defer d.Stop()
@@ -161,7 +162,7 @@ func (d *demo) startReplica(name string) error {
 	p, err := lab.StartProcess(d.controller,
 		"-kubeconfig", d.kubeconfig,
 		"-billing-url", d.billingURL,
-		"-leader-elect", "-leader-election-namespace", lab.SystemNamespace,
+		"-leader-elect", "-leader-election-namespace", observer.SystemNamespace,
 		"-lease-duration", "6s", "-renew-deadline", "4s", "-retry-period", "1s",
 		"-listen", "127.0.0.1:0",
 	)
@@ -203,7 +204,7 @@ func (d *demo) elect(ctx context.Context) error {
 	if err := d.startReplica("B"); err != nil {
 		return err
 	}
-	d.print.check("replica A holds the Lease %s/%s and replica B is on standby", lab.SystemNamespace, lab.LeaseName)
+	d.print.check("replica A holds the Lease %s/%s and replica B is on standby", observer.SystemNamespace, observer.LeaseName)
 	return nil
 }
 
@@ -284,7 +285,7 @@ func (d *demo) edit(ctx context.Context) error {
 		if err != nil || len(policies) > 0 {
 			return errors.Join(err, fmt.Errorf("namespace green has %d network policies, want none", len(policies)))
 		}
-		return errors.Join(lab.HasPods(q, 20), d.Ready("green"))
+		return errors.Join(observer.HasPods(q, 20), d.Ready("green"))
 	})
 	if err != nil {
 		return err

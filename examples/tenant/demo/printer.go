@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
-	"github.com/controllerkit/controllerkit/examples/tenant/internal/lab"
+	"github.com/controllerkit/controllerkit/examples/tenant/internal/observer"
 )
 
 // printer prints steps, checks and events with the time since the start. Several
@@ -74,7 +74,7 @@ func (p *printer) summary() {
 }
 
 // event prints an event of the observer if it is relevant to the demo.
-func (p *printer) event(e lab.Event) {
+func (p *printer) event(e observer.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if e.Initial {
@@ -123,7 +123,7 @@ func (p *printer) event(e lab.Event) {
 }
 
 // tenant describes the changes of a Tenant.
-func (p *printer) tenant(e lab.Event, obj *v1alpha1.Tenant) string {
+func (p *printer) tenant(e observer.Event, obj *v1alpha1.Tenant) string {
 	if e.Type == "Deleted" {
 		return ""
 	}

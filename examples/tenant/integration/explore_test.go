@@ -24,13 +24,13 @@ import (
 
 	"github.com/controllerkit/controllerkit/controllertest"
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
+	"github.com/controllerkit/controllerkit/examples/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
 	"github.com/controllerkit/controllerkit/examples/tenant/billing"
 	"github.com/controllerkit/controllerkit/examples/tenant/client/clientset/versioned"
 	tenancyclient "github.com/controllerkit/controllerkit/examples/tenant/client/clientset/versioned/typed/api/v1alpha1"
 	"github.com/controllerkit/controllerkit/examples/tenant/config"
 	"github.com/controllerkit/controllerkit/examples/tenant/controller"
-	"github.com/controllerkit/controllerkit/examples/tenant/internal/lab"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/shutdown"
 )

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,10 +18,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/controllerkit/controllerkit/examples/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
 	"github.com/controllerkit/controllerkit/examples/tenant/billing"
 	"github.com/controllerkit/controllerkit/examples/tenant/config"
-	"github.com/controllerkit/controllerkit/examples/tenant/internal/lab"
+	"github.com/controllerkit/controllerkit/examples/tenant/internal/observer"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
@@ -70,19 +69,13 @@ func tenantProgram(t *testing.T) string {
 // world is an API server with the example installed, an observer, the billing
 // service, and the proxies that record the requests of controllers.
 type world struct {
-	*lab.Observer
+	*observer.Observer
+	*lab.Wire
 	t          *testing.T
 	admin      *rest.Config
 	billing    *billing.Server
 	billingURL string
 	dir        string
-
-	mu     sync.Mutex
-	ops    []lab.Op // requests with a response, also with a lost one
-	before func(lab.Op) bool
-	after  func(lab.Op) bool
-	// stopped is set at the end of the test, when failed requests are expected.
-	stopped bool
 }
 
 // newWorld starts a world with its own API server, so that tests can run in parallel
@@ -98,16 +91,16 @@ func newWorld(t *testing.T) *world {
 			t.Error(err)
 		}
 	})
-	w := &world{t: t, admin: server.Config(), billing: new(billing.Server), dir: t.TempDir()}
+	w := &world{Wire: lab.NewWire(t), t: t, admin: server.Config(), billing: new(billing.Server), dir: t.TempDir()}
 	if err := lab.Install(t.Context(), w.admin, config.Files, "crd.yaml", "rbac.yaml"); err != nil {
 		t.Fatal(err)
 	}
 	// The observer must outlive t.Context, which ends before Cleanup.
-	if w.Observer, err = lab.Observe(context.WithoutCancel(t.Context()), w.admin, nil); err != nil {
+	if w.Observer, err = observer.Start(context.WithoutCancel(t.Context()), w.admin, nil); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.Stop)
-	web, err := lab.Serve(lab.Intercept(w.billing, w.see, w.seen))
+	web, err := lab.Serve(lab.Intercept(w.billing, w.Before, w.After))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,45 +110,6 @@ func newWorld(t *testing.T) *world {
 	})
 	w.billingURL = web.URL
 	return w
-}
-
-func (w *world) see(op lab.Op) bool {
-	w.mu.Lock()
-	before := w.before
-	w.mu.Unlock()
-	return before == nil || before(op)
-}
-
-func (w *world) seen(op lab.Op) bool {
-	w.mu.Lock()
-	w.ops = append(w.ops, op)
-	after := w.after
-	if op.Status == http.StatusForbidden && !w.stopped {
-		w.stopped = true // report only the first 403
-		w.t.Errorf("%s returned 403: config/rbac.yaml lacks a right that the controller needs\n%s", op, op.Body)
-	}
-	w.mu.Unlock()
-	return after == nil || after(op)
-}
-
-// hook makes the proxies call before and after. Nil removes the calls.
-func (w *world) hook(before, after func(lab.Op) bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.before, w.after = before, after
-}
-
-// writes returns the writes since a time, without writes of Leases.
-func (w *world) writes(since time.Time) []lab.Op {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var writes []lab.Op
-	for _, op := range w.ops {
-		if op.Write && !op.Lease && op.At.After(since) {
-			writes = append(writes, op)
-		}
-	}
-	return writes
 }
 
 // replica is a controller process that uses its own proxy.
@@ -168,12 +122,12 @@ type replica struct {
 // replica prepares a replica; start starts it.
 func (w *world) replica(args ...string) *replica {
 	w.t.Helper()
-	proxy, err := lab.Proxy(w.admin, w.see, w.seen)
+	proxy, err := lab.Proxy(w.admin, w.Before, w.After)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(proxy.Close)
-	kubeconfig, err := lab.LimitedKubeconfig(w.t.Context(), w.admin, w.dir, proxy)
+	kubeconfig, err := lab.LimitedKubeconfig(w.t.Context(), w.admin, observer.SystemNamespace, observer.ServiceAccount, w.dir, proxy)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -191,9 +145,7 @@ func (w *world) start(r *replica) {
 	}
 	p := r.Process
 	w.t.Cleanup(func() {
-		w.mu.Lock()
-		w.stopped = true
-		w.mu.Unlock()
+		w.AllowRefusals()
 		if w.t.Failed() {
 			w.t.Logf("the controller's last lines:\n%s", p.Tail(25))
 		}
@@ -282,12 +234,4 @@ func (w *world) accounts(t *v1alpha1.Tenant) int {
 		}
 	}
 	return n
-}
-
-func opsText(ops []lab.Op) string {
-	lines := make([]string, len(ops))
-	for i, op := range ops {
-		lines[i] = fmt.Sprintf("%s %d %s", op, op.Status, op.Body)
-	}
-	return strings.Join(slices.Compact(lines), "\n")
 }

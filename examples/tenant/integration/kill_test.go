@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/controllerkit/controllerkit/examples/tenant/internal/lab"
+	"github.com/controllerkit/controllerkit/examples/internal/lab"
 )
 
 // TestKill kills the controller with SIGKILL at each write in a tenant's life and
@@ -31,7 +31,7 @@ func TestKill(t *testing.T) {
 		restart <- struct{}{}
 		return false
 	}
-	w.hook(func(op lab.Op) bool {
+	w.Hook(func(op lab.Op) bool {
 		if !op.Write {
 			return true
 		}
@@ -65,7 +65,7 @@ func TestKill(t *testing.T) {
 		}
 	}()
 	defer func() {
-		w.hook(nil, nil)
+		w.Hook(nil, nil)
 		close(restart)
 		<-supervised
 	}()

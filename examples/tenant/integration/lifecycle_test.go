@@ -15,9 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/controllerkit/controllerkit/examples/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
 	"github.com/controllerkit/controllerkit/examples/tenant/billing"
-	"github.com/controllerkit/controllerkit/examples/tenant/internal/lab"
+	"github.com/controllerkit/controllerkit/examples/tenant/internal/observer"
 )
 
 // state is the state of a tenant, without values that differ from run to run.
@@ -181,7 +182,7 @@ func TestLifecycle(t *testing.T) {
 			if len(b.Subjects) != 1 || b.Subjects[0].Name != "bob" {
 				return fmt.Errorf("members = %v, want bob alone", b.Subjects)
 			}
-			return lab.HasPods(q, 20)
+			return observer.HasPods(q, 20)
 		})
 	})
 
@@ -233,7 +234,7 @@ func TestSteadyState(t *testing.T) {
 	t.Parallel()
 	const quiet = 60 * time.Second
 	w := newWorld(t)
-	r := w.replica("-leader-elect", "-leader-election-namespace", lab.SystemNamespace)
+	r := w.replica("-leader-elect", "-leader-election-namespace", observer.SystemNamespace)
 	w.start(r)
 	for _, name := range []string{"blue", "green", "red"} {
 		w.awaitState(w.create(tenant(name)), created())
@@ -244,17 +245,15 @@ func TestSteadyState(t *testing.T) {
 	case <-r.Ended():
 		t.Fatalf("the controller ended:\n%s", r.Tail(20))
 	}
-	if writes := w.writes(begin); len(writes) > 0 {
-		t.Errorf("%d writes in %v although nothing changed, want none:\n%s", len(writes), quiet, opsText(writes))
+	if writes := w.Writes(begin); len(writes) > 0 {
+		t.Errorf("%d writes in %v although nothing changed, want none:\n%s", len(writes), quiet, lab.OpsText(writes))
 	}
 	renewals := 0
-	w.mu.Lock()
-	for _, op := range w.ops {
+	for _, op := range w.Ops() {
 		if op.Write && op.Lease && op.At.After(begin) {
 			renewals++
 		}
 	}
-	w.mu.Unlock()
 	if renewals < 10 {
 		t.Errorf("%d renewals of the Lease in %v, want at least 10: the proxy does not record the requests", renewals, quiet)
 	}
@@ -312,8 +311,8 @@ func TestBadInput(t *testing.T) {
 		})
 		begin := time.Now()
 		<-time.After(3 * time.Second) // this is the measurement
-		if writes := w.writes(begin); len(writes) > 0 {
-			t.Errorf("%d writes in 3s for a tenant that is not ready, want none:\n%s", len(writes), opsText(writes))
+		if writes := w.Writes(begin); len(writes) > 0 {
+			t.Errorf("%d writes in 3s for a tenant that is not ready, want none:\n%s", len(writes), lab.OpsText(writes))
 		}
 	}
 

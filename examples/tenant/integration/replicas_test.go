@@ -3,14 +3,12 @@ package integration_test
 import (
 	"errors"
 	"fmt"
-	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
-	"k8s.io/client-go/kubernetes/scheme"
-
-	"github.com/controllerkit/controllerkit/examples/tenant/internal/lab"
+	"github.com/controllerkit/controllerkit/examples/internal/lab"
+	"github.com/controllerkit/controllerkit/examples/tenant/internal/observer"
 )
 
 // TestReplicas runs two replicas, with a hand-over by SIGTERM during a reconcile and
@@ -21,7 +19,7 @@ func TestReplicas(t *testing.T) {
 	// The renew deadline also bounds the release of the Lease. While other tests run,
 	// the API server can take seconds for a request.
 	args := []string{
-		"-leader-elect", "-leader-election-namespace", lab.SystemNamespace,
+		"-leader-elect", "-leader-election-namespace", observer.SystemNamespace,
 		"-lease-duration", "10s", "-renew-deadline", "8s", "-retry-period", "2s",
 	}
 	lead := func(not string) (holder string) {
@@ -44,13 +42,10 @@ func TestReplicas(t *testing.T) {
 	t.Run("SIGTERM during a reconcile", func(t *testing.T) {
 		// The signal arrives during a write of a reconcile.
 		signalled := make(chan error, 1)
-		armed := true
-		w.hook(func(op lab.Op) bool {
-			w.mu.Lock()
-			fire := armed && op.Write && !op.Lease
-			armed = armed && !fire
-			w.mu.Unlock()
-			if fire {
+		var armed atomic.Bool
+		armed.Store(true)
+		w.Hook(func(op lab.Op) bool {
+			if op.Write && !op.Lease && armed.CompareAndSwap(true, false) {
 				go func() { signalled <- a.Stop() }()
 			}
 			return true
@@ -59,14 +54,14 @@ func TestReplicas(t *testing.T) {
 		if err := <-signalled; err != nil {
 			t.Fatal(err)
 		}
-		w.hook(nil, nil)
+		w.Hook(nil, nil)
 		lead(first)
 		w.awaitState(green, created())
-		release, acquire, err := w.handOver()
+		release, acquire, err := w.HandOver()
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, op := range w.writes(release) {
+		for _, op := range w.Writes(release) {
 			if op.At.Before(acquire) {
 				t.Errorf("%s between the release of the Lease and its acquisition", op)
 			}
@@ -97,30 +92,4 @@ func TestReplicas(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// handOver returns the times of the last release of the Lease and of the next
-// acquisition.
-func (w *world) handOver() (release, acquire time.Time, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, op := range w.ops {
-		if !op.Lease || op.Method != http.MethodPut || op.Status != http.StatusOK {
-			continue
-		}
-		obj, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(op.Body), nil, nil) // JSON or protobuf
-		if err != nil {
-			return release, acquire, err
-		}
-		switch holder := obj.(*coordinationv1.Lease).Spec.HolderIdentity; {
-		case holder == nil || *holder == "":
-			release, acquire = op.At, time.Time{}
-		case !release.IsZero() && acquire.IsZero():
-			acquire = op.At
-		}
-	}
-	if release.IsZero() || acquire.IsZero() {
-		err = errors.New("no release and acquisition of the Lease was seen")
-	}
-	return release, acquire, err
 }

@@ -2,7 +2,6 @@ package integration_test
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -13,8 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"github.com/controllerkit/controllerkit/examples/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/tenant/config"
-	"github.com/controllerkit/controllerkit/examples/tenant/internal/lab"
+	"github.com/controllerkit/controllerkit/examples/tenant/internal/observer"
 )
 
 // TestRoleIsMinimal checks that the controller uses each right to write in
@@ -23,7 +23,7 @@ import (
 func TestRoleIsMinimal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	r := w.replica("-leader-elect", "-leader-election-namespace", lab.SystemNamespace,
+	r := w.replica("-leader-elect", "-leader-election-namespace", observer.SystemNamespace,
 		"-lease-duration", "4s", "-renew-deadline", "3s", "-retry-period", "1s")
 	w.start(r)
 	blue := w.create(tenant("blue"))
@@ -56,8 +56,7 @@ func TestRoleIsMinimal(t *testing.T) {
 		t.Error(err)
 	}
 
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	ops := w.Ops()
 	for _, rule := range shippedRules(t) {
 		for _, resource := range rule.Resources {
 			for _, verb := range rule.Verbs {
@@ -70,8 +69,9 @@ func TestRoleIsMinimal(t *testing.T) {
 				case verb == "create" && resource != "namespaces" && resource != "leases":
 					method = http.MethodPatch // an apply that creates
 				}
-				used := slices.ContainsFunc(w.ops, func(op lab.Op) bool {
-					return op.Method == method && resourceOf(op.Path) == resource
+				used := slices.ContainsFunc(ops, func(op lab.Op) bool {
+					_, used := lab.Resource(op.Path)
+					return op.Method == method && used == resource
 				})
 				if !used {
 					t.Errorf("config/rbac.yaml allows %s on %s, but the controller did not use it", verb, resource)
@@ -102,24 +102,4 @@ func shippedRules(t *testing.T) []rbacv1.PolicyRule {
 		t.Fatal("no rules found: this test checks nothing")
 	}
 	return rules
-}
-
-// resourceOf returns the resource of an API path in the notation of an RBAC rule.
-func resourceOf(path string) string {
-	parts := strings.Split(strings.Trim(path, "/"), "/")
-	switch parts[0] {
-	case "api":
-		parts = parts[2:] // api, version
-	case "apis":
-		parts = parts[3:] // apis, group, version
-	default:
-		return path
-	}
-	if len(parts) > 2 && parts[0] == "namespaces" {
-		parts = parts[2:]
-	}
-	if len(parts) > 2 {
-		return fmt.Sprintf("%s/%s", parts[0], parts[2])
-	}
-	return parts[0]
 }

@@ -8,7 +8,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/controllerkit/controllerkit/examples/tenant/internal/lab"
+	"github.com/controllerkit/controllerkit/examples/internal/lab"
+	"github.com/controllerkit/controllerkit/examples/tenant/internal/observer"
 )
 
 // TestStartFails checks that a process that cannot start ends within 30 seconds with
@@ -16,9 +17,7 @@ import (
 func TestStartFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.mu.Lock()
-	w.stopped = true // some cases expect a 403
-	w.mu.Unlock()
+	w.AllowRefusals() // of some cases
 
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -36,7 +35,7 @@ func TestStartFails(t *testing.T) {
 		{
 			name: "unreachable API server",
 			prepare: func(t *testing.T) string {
-				file, err := lab.LimitedKubeconfig(t.Context(), w.admin, t.TempDir(), closed)
+				file, err := lab.LimitedKubeconfig(t.Context(), w.admin, observer.SystemNamespace, observer.ServiceAccount, t.TempDir(), closed)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -48,7 +47,7 @@ func TestStartFails(t *testing.T) {
 			name: "Lease in a namespace without rights",
 			args: []string{"-leader-elect", "-leader-election-namespace", "kube-system"},
 			prepare: func(t *testing.T) string {
-				file, err := lab.LimitedKubeconfig(t.Context(), w.admin, t.TempDir(), nil)
+				file, err := lab.LimitedKubeconfig(t.Context(), w.admin, observer.SystemNamespace, observer.ServiceAccount, t.TempDir(), nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -60,7 +59,7 @@ func TestStartFails(t *testing.T) {
 			name: "no role",
 			prepare: func(t *testing.T) string {
 				server := newWorld(t)
-				file, err := lab.LimitedKubeconfig(t.Context(), server.admin, t.TempDir(), nil)
+				file, err := lab.LimitedKubeconfig(t.Context(), server.admin, observer.SystemNamespace, observer.ServiceAccount, t.TempDir(), nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -75,7 +74,7 @@ func TestStartFails(t *testing.T) {
 			name: "no CRD",
 			prepare: func(t *testing.T) string {
 				server := newWorld(t)
-				file, err := lab.LimitedKubeconfig(t.Context(), server.admin, t.TempDir(), nil)
+				file, err := lab.LimitedKubeconfig(t.Context(), server.admin, observer.SystemNamespace, observer.ServiceAccount, t.TempDir(), nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -129,7 +128,7 @@ func TestBuiltInBilling(t *testing.T) {
 	}
 	listen := ln.Addr().String()
 	ln.Close()
-	file, err := lab.LimitedKubeconfig(t.Context(), w.admin, t.TempDir(), nil)
+	file, err := lab.LimitedKubeconfig(t.Context(), w.admin, observer.SystemNamespace, observer.ServiceAccount, t.TempDir(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

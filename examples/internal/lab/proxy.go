@@ -29,6 +29,7 @@ type Op struct {
 	Method string
 	Path   string
 	Write  bool
+	Query  string
 	Lease  bool
 	Status int // of the response; 0 before that
 	Body   string
@@ -48,6 +49,7 @@ func Intercept(next http.Handler, before, after func(Op) bool) http.Handler {
 			Method: r.Method,
 			Path:   r.URL.Path,
 			Write:  r.Method != http.MethodGet && r.Method != http.MethodHead,
+			Query:  r.URL.RawQuery,
 			Lease:  strings.Contains(r.URL.Path, "/leases"),
 		}
 		if op.Write {

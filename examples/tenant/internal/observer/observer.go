@@ -1,9 +1,10 @@
-package lab
+// Package observer observes the cluster of the tenant example's demo and integration
+// tests.
+package observer
 
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,10 +19,18 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit/examples/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
 	"github.com/controllerkit/controllerkit/examples/tenant/client/clientset/versioned"
 	tenantinformers "github.com/controllerkit/controllerkit/examples/tenant/client/informers/externalversions"
 	tenantlisters "github.com/controllerkit/controllerkit/examples/tenant/client/listers/api/v1alpha1"
+)
+
+// Names of the objects in config/rbac.yaml.
+const (
+	SystemNamespace = "tenant-system"
+	ServiceAccount  = "tenant-controller"
+	LeaseName       = "tenant-controller"
 )
 
 // Event is a change of an object.
@@ -45,15 +54,14 @@ type Observer struct {
 	NetworkPolicies networkinglisters.NetworkPolicyLister
 	Leases          coordinationlisters.LeaseNamespaceLister
 
-	mu      sync.Mutex
-	changed chan struct{} // closed at the next event
-	stop    context.CancelFunc
-	wait    func()
+	lab.Signal
+	stop context.CancelFunc
+	wait func()
 }
 
-// Observe starts an observer and returns once its caches have synced. If onEvent is
+// Start starts an observer and returns once its caches have synced. If onEvent is
 // not nil, the observer calls it for every event, one call at a time for each kind.
-func Observe(ctx context.Context, cfg *rest.Config, onEvent func(Event)) (*Observer, error) {
+func Start(ctx context.Context, cfg *rest.Config, onEvent func(Event)) (*Observer, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.QPS = -1
 	kube, err := kubernetes.NewForConfig(cfg)
@@ -77,7 +85,6 @@ func Observe(ctx context.Context, cfg *rest.Config, onEvent func(Event)) (*Obser
 		RoleBindings:    all.Rbac().V1().RoleBindings().Lister(),
 		NetworkPolicies: all.Networking().V1().NetworkPolicies().Lister(),
 		Leases:          leases.Coordination().V1().Leases().Lister().Leases(SystemNamespace),
-		changed:         make(chan struct{}),
 		stop:            stop,
 		wait:            func() { all.Shutdown(); leases.Shutdown(); own.Shutdown() },
 	}
@@ -121,10 +128,7 @@ func (o *Observer) handler(kind string, onEvent func(Event)) cache.ResourceEvent
 		if onEvent != nil {
 			onEvent(e)
 		}
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		close(o.changed)
-		o.changed = make(chan struct{})
+		o.Notify()
 	}
 	return cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, initial bool) {
@@ -141,29 +145,6 @@ func (o *Observer) handler(kind string, onEvent func(Event)) cache.ResourceEvent
 				see(Event{Type: "Deleted", Kind: kind, Object: obj})
 			}
 		},
-	}
-}
-
-// Await calls cond after each event until cond returns nil. If the limit passes or
-// ctx is done first, Await returns an error that wraps the last error of cond.
-func (o *Observer) Await(ctx context.Context, limit time.Duration, cond func() error) error {
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	for {
-		o.mu.Lock()
-		changed := o.changed
-		o.mu.Unlock()
-		last := cond()
-		if last == nil {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-timer.C:
-			return fmt.Errorf("lab: still failing after %v: %w", limit, last)
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", context.Cause(ctx), last)
-		}
 	}
 }
 

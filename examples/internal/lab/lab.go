@@ -1,6 +1,6 @@
-// Package lab contains the helpers of the tenant example's demo and integration
-// tests. It installs the example in a cluster, runs the controller as a separate
-// process with the rights in config/rbac.yaml, and observes the cluster.
+// Package lab contains the helpers of the examples' demo and integration tests. It
+// installs an example in a cluster, runs its controller as a separate process with the
+// rights in its config/rbac.yaml, and records the requests of the process.
 package lab
 
 import (
@@ -27,13 +27,6 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
-)
-
-// Names of the objects in config/rbac.yaml.
-const (
-	SystemNamespace = "tenant-system"
-	ServiceAccount  = "tenant-controller"
-	LeaseName       = "tenant-controller"
 )
 
 // Install applies the manifests in the given order. It waits until the API server
@@ -106,19 +99,19 @@ func established(ctx context.Context, client dynamic.ResourceInterface, name str
 	return fmt.Errorf("CustomResourceDefinition %s was not established: %w", name, errors.Join(ctx.Err(), errors.New("the watch ended")))
 }
 
-// LimitedKubeconfig writes a kubeconfig for the service account of
-// config/rbac.yaml, so that its user has only the rights in that file. If proxy is
-// not nil, the kubeconfig contains the proxy's address instead of the API server's.
-func LimitedKubeconfig(ctx context.Context, cfg *rest.Config, dir string, proxy *Server) (string, error) {
+// LimitedKubeconfig writes a kubeconfig for a service account, such as that of an
+// example's config/rbac.yaml, so that its user has only the rights in that file. If proxy
+// is not nil, the kubeconfig contains the proxy's address instead of the API server's.
+func LimitedKubeconfig(ctx context.Context, cfg *rest.Config, namespace, account, dir string, proxy *Server) (string, error) {
 	kube, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
 		return "", err
 	}
-	token, err := kube.CoreV1().ServiceAccounts(SystemNamespace).CreateToken(ctx, ServiceAccount, &authenticationv1.TokenRequest{
+	token, err := kube.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](3600)},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return "", fmt.Errorf("token of service account %s/%s: %w", SystemNamespace, ServiceAccount, err)
+		return "", fmt.Errorf("token of service account %s/%s: %w", namespace, account, err)
 	}
 	cluster := &clientcmdapi.Cluster{Server: cfg.Host, CertificateAuthorityData: cfg.CAData, CertificateAuthority: cfg.CAFile}
 	if proxy != nil {
