@@ -1,0 +1,43 @@
+// Command website is an operator for websites: see README.md beside it.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/controllerkit/controllerkit/examples/website/controller"
+	"github.com/controllerkit/controllerkit/examples/website/dns"
+	"github.com/controllerkit/controllerkit/operator"
+	"github.com/controllerkit/controllerkit/shutdown"
+)
+
+func main() {
+	o := operator.Options{Name: "website-operator"}
+	kubeconfig := flag.String("kubeconfig", "", "`file` with the cluster; empty means that of the Pod")
+	dnsURL := flag.String("dns", "http://127.0.0.1:8053", "`URL` of the DNS service")
+	flag.StringVar(&o.LeaseNamespace, "lease-namespace", "", "`namespace` of the Lease; empty means no election")
+	flag.StringVar(&o.Listen, "listen", "127.0.0.1:8080", "`address` of /metrics, /readyz and /livez")
+	flag.Parse()
+	ctx, cancel := shutdown.Context(context.Background())
+	defer cancel()
+
+	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
+	check(err)
+	records, err := dns.NewClient(*dnsURL)
+	check(err)
+	op, err := controller.New(config, o, "", records)
+	check(err)
+	check(op.Run(ctx))
+}
+
+// check ends the process with one line and exit code 1, if there is an error.
+func check(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "website:", err)
+		os.Exit(1)
+	}
+}
