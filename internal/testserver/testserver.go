@@ -191,16 +191,16 @@ func existingOrOwn() (*Server, error) {
 
 // Start starts a new server in any environment, and returns once it is ready.
 func Start(args ...string) (*Server, error) {
-	bin, err := binary()
+	bin, err := Binary()
 	if err != nil {
 		return nil, err
 	}
 	return localserver.Start(bin, args...)
 }
 
-// binary returns the path of the controlplane, which make builds; where it is
+// Binary returns the path of the controlplane, which make builds; where it is
 // missing, as in a plain go test, it is built first.
-func binary() (string, error) {
+func Binary() (string, error) {
 	root, err := Root()
 	if err != nil {
 		return "", err

@@ -1,0 +1,209 @@
+package controller_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/controllertest/cloud"
+	"github.com/controllerkit/controllerkit/crd"
+	"github.com/controllerkit/controllerkit/examples/website/api/v1"
+	"github.com/controllerkit/controllerkit/examples/website/controller"
+	"github.com/controllerkit/controllerkit/operator"
+)
+
+// TestExplore runs the life of a website many times, each time with a fault at another
+// moment. By default it runs a sample of the plans. With EXPLORE_BUDGET, for example 10m,
+// it runs plans until that time has passed.
+func TestExplore(t *testing.T) {
+	t.Parallel()
+	options := controllertest.Options{Sample: 24}
+	if text := os.Getenv("EXPLORE_BUDGET"); text != "" {
+		budget, err := time.ParseDuration(text)
+		if err != nil {
+			t.Fatalf("EXPLORE_BUDGET: %v", err)
+		}
+		options = controllertest.Options{Budget: budget}
+	}
+	controllertest.Explore(t, controllertest.Scenario{
+		Name:  "website",
+		Setup: installCRD,
+		Cloud: cloud.Options{ChosenIDs: true},
+		Start: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+			op, err := controller.New(cfg, operator.Options{Name: name}, env.Namespace, cloudDNS{env.Cloud})
+			if err != nil {
+				return err
+			}
+			return op.Run(ctx)
+		},
+		Script: []controllertest.Step{
+			step("create", func(ctx context.Context, _ kubernetes.Interface, sites *crd.Client[*v1.Website]) error {
+				w := &v1.Website{Spec: v1.WebsiteSpec{Image: "blog:1", Host: "blog.example.com", Replicas: 2}}
+				w.Name = "blog"
+				_, err := sites.Create(ctx, w, metav1.CreateOptions{})
+				return err
+			}),
+			step("another host and image", func(ctx context.Context, _ kubernetes.Interface, sites *crd.Client[*v1.Website]) error {
+				_, err := sites.Patch(ctx, "blog", types.MergePatchType, []byte(`{"spec":{"host":"www.example.com","image":"blog:2"}}`), metav1.PatchOptions{})
+				return err
+			}),
+			// No other change, so only the new generation starts the reconcile.
+			step("fewer replicas", func(ctx context.Context, _ kubernetes.Interface, sites *crd.Client[*v1.Website]) error {
+				_, err := sites.Patch(ctx, "blog", types.MergePatchType, []byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{})
+				return err
+			}),
+		},
+		Converged: asSpecified,
+		Invariants: []controllertest.Invariant{
+			{Name: "each DNS record has a website with the finalizer", Check: recordHeld},
+		},
+	}, options)
+}
+
+func step(name string, do func(context.Context, kubernetes.Interface, *crd.Client[*v1.Website]) error) controllertest.Step {
+	return controllertest.Step{Name: name, Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+		kube, err := kubernetes.NewForConfig(cfg)
+		if err != nil {
+			return err
+		}
+		sites, err := crd.New[*v1.Website](cfg, v1.GroupVersion.WithKind("Website"), "websites")
+		if err != nil {
+			return err
+		}
+		return do(ctx, kube, sites.Namespace(env.Namespace))
+	}}
+}
+
+// cloudDNS is a dns.Service whose calls pass through the faults of a plan.
+type cloudDNS struct{ *cloud.Cloud }
+
+func (d cloudDNS) Put(ctx context.Context, owner, host string) error {
+	tags := map[string]string{"host": host}
+	err := d.Update(ctx, owner, tags)
+	if errors.Is(err, cloud.ErrNotFound) {
+		_, err = d.Create(ctx, cloud.Resource{Name: owner, Tags: tags})
+	}
+	return err
+}
+
+func (d cloudDNS) Delete(ctx context.Context, owner string) error {
+	if err := d.Cloud.Delete(ctx, owner); !errors.Is(err, cloud.ErrNotFound) {
+		return err
+	}
+	return nil
+}
+
+// asSpecified returns nil if the cluster and the DNS service match the website's spec, or
+// nothing is left of a website that is gone.
+func asSpecified(s *controllertest.State) error {
+	obj := s.Get("websites.web.example.com", "blog")
+	records := s.Cloud()
+	children := map[string]*unstructured.Unstructured{}
+	for _, resource := range []string{"deployments.apps", "services", "configmaps"} {
+		children[resource] = s.Get(resource, "blog")
+		if (obj == nil) != (children[resource] == nil) {
+			return fmt.Errorf("%s: %v, website: %v", resource, children[resource], obj)
+		}
+	}
+	if obj == nil {
+		if len(records) > 0 {
+			return fmt.Errorf("the website is gone, but there are records %v", records)
+		}
+		return nil
+	}
+	var w v1.Website
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(obj.Object, &w); err != nil {
+		return err
+	}
+	for resource, child := range children {
+		if !metav1.IsControlledBy(child, &w) {
+			return fmt.Errorf("%s does not belong to the website", resource)
+		}
+	}
+	replicas, _, _ := unstructured.NestedInt64(children["deployments.apps"].Object, "spec", "replicas")
+	host, _, _ := unstructured.NestedString(children["configmaps"].Object, "data", "HOST")
+	ready := meta.FindStatusCondition(w.Status.Conditions, "Ready")
+	switch {
+	case w.DeletionTimestamp != nil:
+		return errors.New("the website is being deleted")
+	case len(records) != 1 || records[0].Name != string(w.UID) || records[0].Tags["host"] != w.Spec.Host:
+		return fmt.Errorf("records = %v, want one of %s", records, w.Spec.Host)
+	case int32(replicas) != w.Spec.Replicas || host != w.Spec.Host:
+		return fmt.Errorf("%d replicas with host %q, want %+v", replicas, host, w.Spec)
+	case ready == nil || ready.Reason != "Progressing" || ready.ObservedGeneration != w.Generation || w.Status.ObservedGeneration != w.Generation:
+		// No controller of Deployments runs, so the website does not become Ready.
+		return fmt.Errorf("condition Ready of generation %d is %+v", w.Generation, ready)
+	}
+	return nil
+}
+
+// recordHeld is about existing websites: asSpecified finds a record without one.
+func recordHeld(s *controllertest.State) error {
+	websites := s.Objects("websites.web.example.com")
+	for _, record := range s.Cloud() {
+		held := len(websites) == 0
+		for _, w := range websites {
+			for _, f := range w.GetFinalizers() {
+				held = held || f == controller.Finalizer && string(w.GetUID()) == record.Name
+			}
+		}
+		if !held {
+			return fmt.Errorf("no finalizer guarantees that the record of %s is deleted", record.Name)
+		}
+	}
+	return nil
+}
+
+// installCRD installs config/crd.yaml and waits until it is served.
+func installCRD(ctx context.Context, cfg *rest.Config) error {
+	data, err := os.ReadFile("../config/crd.yaml")
+	if err != nil {
+		return err
+	}
+	var definition unstructured.Unstructured
+	if err := yaml.Unmarshal(data, &definition.Object); err != nil {
+		return err
+	}
+	client, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	if _, err := definitions.Create(ctx, &definition, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	w, err := definitions.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + definition.GetName()})
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	for event := range w.ResultChan() {
+		obj, ok := event.Object.(*unstructured.Unstructured)
+		if !ok {
+			break
+		}
+		conditions, _, _ := unstructured.NestedSlice(obj.Object, "status", "conditions")
+		for _, c := range conditions {
+			if c, ok := c.(map[string]any); ok && c["type"] == "Established" && c["status"] == "True" {
+				return nil
+			}
+		}
+	}
+	return errors.New("the CustomResourceDefinition was not established")
+}

@@ -1,0 +1,25 @@
+package controller_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/internal/testserver"
+)
+
+// TestMain lets TestExplore start the API server of this repository. A copy of the example
+// does without this file: see docs/start.md.
+func TestMain(m *testing.M) {
+	bin, err := testserver.Binary()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if err := os.Setenv(controllertest.ServerVariable, bin); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(testserver.Run(m))
+}
