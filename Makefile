@@ -37,7 +37,7 @@ explore: bin/controlplane ## run the long explorations: injected faults for BUDG
 	go test -v -count=1 -timeout 0 -run '^TestSchedules$$' ./leader -schedules $(SCHEDULES)
 	go test -v -count=1 -timeout 0 -run '^TestServerThrottledApplication$$' ./leader -throttled 10m
 	go test -race -v -count=1 -timeout 0 -run '^TestServerNoDuplicates$$' ./consistency -creations 10000
-	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -p 1 -run '^(TestReference|TestExplore)$$' ./controllertest/internal/zoo ./examples/tenant/integration
+	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -p 1 -run '^(TestReference|TestExplore)$$' ./controllertest/internal/zoo ./examples/tenant/integration ./examples/website/controller
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^TestTwins$$' ./controllertest/internal/zoo
 	@for dir in $$(git grep -l 'func FuzzHostile(' -- '*_test.go' | xargs -n 1 dirname); do \
 		echo "go test -run '^\$$' -fuzz '^FuzzHostile\$$' -fuzztime $(HOSTILE) ./$$dir"; \
@@ -66,6 +66,8 @@ check: bin/staticcheck bin/golangci-lint bin/govulncheck ## check formatting, ve
 .PHONY: generate
 generate: ## generate the examples' clients and the golden files of the exported API
 	examples/tenant/generate.sh
+	go generate ./examples/website/...
+	go test ./examples/website/controller -run '^TestRBAC$$' -update
 	go test -run '^TestAPI$$' . -update
 
 .PHONY: zoo

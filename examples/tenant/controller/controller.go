@@ -134,6 +134,9 @@ func New(cfg Config) (*Controller, error) {
 	config := rest.AddUserAgent(rest.CopyConfig(cfg.REST), name)
 	config.Wrap(writes.Wrap)
 	config.Wrap(cfg.Metrics.Transport)
+	// A list from an old cache could be older than what the previous process saw, and
+	// the controller would create children for a deleted tenant.
+	config.Wrap(informer.ConsistentLists)
 	c := &Controller{billing: cfg.Billing}
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -154,14 +157,12 @@ func New(cfg Config) (*Controller, error) {
 	// labels. tenantOf ignores objects that concern no tenant of this instance.
 	crs := tenantinformers.NewSharedInformerFactoryWithOptions(tenancy, 0, tenantinformers.WithTransform(informer.Trim),
 		tenantinformers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			consistentList(o)
 			if cfg.Selector != nil {
 				o.LabelSelector = cfg.Selector.String()
 			}
 		}))
-	cluster := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithTransform(informer.Trim), informers.WithTweakListOptions(consistentList))
+	cluster := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithTransform(informer.Trim))
 	inside := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		consistentList(o)
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, childName).String()
 	}))
 	tenants := crs.Tenancy().V1alpha1().Tenants()
@@ -208,18 +209,6 @@ func New(cfg Config) (*Controller, error) {
 	c.loop.HasSynced = []cache.DoneChecker{c.informers.HasSyncedChecker()}
 	c.loop.Gate = writes
 	return c, nil
-}
-
-// consistentList makes an informer start with a consistent list. If the server
-// does not stream the initial list, client-go requests a list with
-// resourceVersion "0", which the API server may serve from a stale watch cache.
-// After a restart that list could be older than the state that the previous
-// process saw, and the controller would create children for a deleted tenant. A
-// consistent list costs the API server more, once at each start.
-func consistentList(o *metav1.ListOptions) {
-	if o.ResourceVersion == "0" {
-		o.ResourceVersion = ""
-	}
 }
 
 // tenantOf maps an object to the key of the tenant that it concerns. It uses the

@@ -33,13 +33,13 @@ import (
 // it runs plans until that time has passed.
 func TestExplore(t *testing.T) {
 	t.Parallel()
-	options := controllertest.Options{Sample: 24}
+	options := controllertest.Options{Sample: 24, Parallel: 24, ConvergeTimeout: 90 * time.Second, KeepNamespaces: true}
 	if text := os.Getenv("EXPLORE_BUDGET"); text != "" {
-		budget, err := time.ParseDuration(text)
-		if err != nil {
+		var err error
+		if options.Budget, err = time.ParseDuration(text); err != nil {
 			t.Fatalf("EXPLORE_BUDGET: %v", err)
 		}
-		options = controllertest.Options{Budget: budget}
+		options.Sample = 0
 	}
 	controllertest.Explore(t, controllertest.Scenario{
 		Name:  "website",
