@@ -32,7 +32,7 @@ SCHEDULES ?= 2000
 HOSTILE ?= 5m
 
 .PHONY: explore
-explore: bin/controlplane ## run the long explorations: injected faults for BUDGET (40m) in each of three runs, OPERATIONS (10^8) on the queue, SCHEDULES (2000) of elections, and hostile objects for HOSTILE (5m) in each package
+explore: bin/controlplane ## run the long explorations: injected faults for BUDGET (40m) in each of four runs, OPERATIONS (10^8) on the queue, SCHEDULES (2000) of elections, and hostile objects for HOSTILE (5m) in each package
 	go test -race -v -count=1 -timeout 0 -run '^(TestStress|TestLinearizable|TestNoWakeUpIsLost)$$' ./queue -operations $(OPERATIONS)
 	go test -v -count=1 -timeout 0 -run '^TestSchedules$$' ./leader -schedules $(SCHEDULES)
 	go test -v -count=1 -timeout 0 -run '^TestServerThrottledApplication$$' ./leader -throttled 10m
