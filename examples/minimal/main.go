@@ -33,15 +33,15 @@ func main() {
 	core := informers.NewSharedInformerFactory(kube, 0).Core().V1()
 	namespaces, maps := core.Namespaces().Lister(), core.ConfigMaps().Lister()
 	c := op.Controller("copies", func(ctx context.Context, key types.NamespacedName) (result reconcile.Result, err error) {
-		ns, err := namespaces.Get(key.Name)
-		if err != nil || ns.DeletionTimestamp != nil {
+		ns, _ := namespaces.Get(key.Name) // the only error of a cache is NotFound, with nil
+		if ns == nil || ns.DeletionTimestamp != nil {
 			return result, nil
 		}
-		source, err := maps.ConfigMaps("default").Get(ns.Labels["copy-from"])
-		if err != nil {
+		source, _ := maps.ConfigMaps("default").Get(ns.Labels["copy-from"])
+		if source == nil {
 			return result, nil // nothing to copy yet
 		}
-		live, _ := maps.ConfigMaps(ns.Name).Get(source.Name) // nil if there is no copy
+		live, _ := maps.ConfigMaps(ns.Name).Get(source.Name)
 		_, _, err = ssa.ApplyChanged(ctx, "minimal", kube.CoreV1().ConfigMaps(ns.Name).Apply,
 			applycorev1.ConfigMap(source.Name, ns.Name).WithData(source.Data), live, applycorev1.ExtractConfigMap)
 		return result, err
