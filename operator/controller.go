@@ -198,10 +198,10 @@ func (c *Controller) prepare() {
 	if c.owner == (schema.GroupResource{}) {
 		op.fail("controller %q reconciles nothing: call operator.For", loop.Name)
 	}
-	if loop.Metrics == nil {
+	if kube.IsNil(loop.Metrics) {
 		loop.Metrics = op.options.Metrics
 	}
-	if loop.Queue == nil {
+	if kube.IsNil(loop.Queue) {
 		loop.Queue = queue.New(queue.Config[types.NamespacedName]{Name: loop.Name, MetricsProvider: op.options.Metrics})
 	}
 	loop.GracePeriod = cmp.Or(loop.GracePeriod, op.options.part(20))
@@ -213,7 +213,7 @@ func (c *Controller) prepare() {
 		op.fail("controller %q: Loop.Timeout %v is longer than Loop.GracePeriod %v, so a stop would cancel the call: raise the operator's GracePeriod, or use a shorter Timeout", loop.Name, loop.Timeout, loop.GracePeriod)
 	}
 	loop.HasSynced = append(loop.HasSynced, op.Informers.HasSyncedChecker())
-	if loop.Gate != nil {
+	if !kube.IsNil(loop.Gate) {
 		return
 	}
 	c.gate = &gate{store: consistency.New(consistency.Config{Metrics: op.options.Metrics}), held: map[types.NamespacedName]*hold{}}

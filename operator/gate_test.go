@@ -11,9 +11,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/internal/testlog"
+	"github.com/controllerkit/controllerkit/metrics"
+	"github.com/controllerkit/controllerkit/queue"
+	"github.com/controllerkit/controllerkit/reconcile"
 )
 
 // store is a cache at a version.
@@ -93,6 +97,24 @@ func TestHeldKeyIsLogged(t *testing.T) {
 		stop()
 		<-ended
 	})
+}
+
+// TestNilPointers tests that a nil pointer in the loop gets the default of a nil.
+func TestNilPointers(t *testing.T) {
+	op, err := New(&rest.Config{Host: "http://127.0.0.1:1"}, Options{Name: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := op.Controller("c", func(context.Context, types.NamespacedName) (reconcile.Result, error) {
+		return reconcile.Result{}, nil
+	})
+	c.owner = corev1.Resource("pods")
+	q, m, g := (*queue.Queue[types.NamespacedName])(nil), (*metrics.Metrics)(nil), (*consistency.Store)(nil)
+	c.Loop.Queue, c.Loop.Metrics, c.Loop.Gate = q, m, g
+	c.prepare()
+	if c.Loop.Queue == q || c.Loop.Metrics == m || c.Loop.Gate == g || c.gate == nil || len(op.errs) > 0 {
+		t.Errorf("prepare kept a nil pointer: Queue %v, Metrics %v, Gate %v; errors %v", c.Loop.Queue, c.Loop.Metrics, c.Loop.Gate, op.errs)
+	}
 }
 
 // BenchmarkGate measures what the assembly adds to a call: its gate around the Store.
