@@ -145,7 +145,7 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 // part returns the given number of 28 parts of the grace period. The times of the parts
 // nest: a call has 15, the calls that run at the stop have 20, the election waits 22 for
 // them, and the group has 28.
-func (o Options) part(n time.Duration) time.Duration { return o.GracePeriod * n / 28 }
+func (o Options) part(n int) time.Duration { return o.GracePeriod * time.Duration(n) / 28 }
 
 // fail records an error of a registration, which Run returns.
 func (op *Operator) fail(format string, args ...any) {
