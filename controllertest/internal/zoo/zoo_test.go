@@ -40,7 +40,7 @@ type verdict struct {
 
 // explore runs many explorations at once: most of the time each of them waits.
 // Those with elections come last and few at a time, as leases of two seconds are
-// lost on a machine that is busy.
+// lost on a machine that is busy. A given plan that finds nothing runs twice more.
 func explore(t *testing.T, scenarios []controllertest.Scenario, o func(n int) controllertest.Options) []verdict {
 	t.Helper()
 	verdicts := make([]verdict, len(scenarios))
@@ -60,6 +60,11 @@ func explore(t *testing.T, scenarios []controllertest.Scenario, o func(n int) co
 				slots <- struct{}{}
 				defer func() { <-slots }()
 				verdicts[n].report, verdicts[n].err = controllertest.Run(t.Context(), s, options)
+				if len(options.Plans) > 0 && verdicts[n].err == nil && len(verdicts[n].report.Failures) == 0 {
+					// What some controllers do depends on what comes first by a hair.
+					options.Plans = append(options.Plans, options.Plans...)
+					verdicts[n].report, verdicts[n].err = controllertest.Run(t.Context(), s, options)
+				}
 			})
 		}
 		wg.Wait()
@@ -96,8 +101,7 @@ func TestMutants(t *testing.T) {
 			o.ConvergeTimeout = 15 * time.Second
 		}
 		if plan := mutants[n].Plan; plan != "" {
-			// What some do depends on what comes first by a hair.
-			o.Plans = []string{plan, plan, plan}
+			o.Plans = []string{plan}
 		}
 		return o
 	})
@@ -145,7 +149,7 @@ func TestTwins(t *testing.T) {
 		return
 	}
 	verdicts := explore(t, scenarios, func(int) controllertest.Options {
-		return controllertest.Options{Sample: 10, ConvergeTimeout: time.Minute, Parallel: 5, Seed: seed}
+		return controllertest.Options{Sample: 6, ConvergeTimeout: time.Minute, Parallel: 5, Seed: seed}
 	})
 	for n, v := range verdicts {
 		t.Run(scenarios[n].Name, func(t *testing.T) {
@@ -168,7 +172,7 @@ func TestReference(t *testing.T) {
 	if budget(t) == 0 {
 		t.Parallel()
 	}
-	o := controllertest.Options{Config: testserver.Config(t), KeepNamespaces: true, Sample: 60}
+	o := controllertest.Options{Config: testserver.Config(t), KeepNamespaces: true, Sample: 30}
 	if o.Budget = budget(t); o.Budget > 0 {
 		o.Sample = 0
 		o.Seed = uint64(time.Now().UnixNano())

@@ -55,7 +55,7 @@ func TestExplore(t *testing.T) {
 		// Runs mostly wait, because the namespace controller needs five seconds for
 		// each deleted namespace. Therefore many runs are parallel.
 		Parallel:        40,
-		Sample:          32,
+		Sample:          16,
 		ConvergeTimeout: 90 * time.Second,
 	}
 	if text := os.Getenv("EXPLORE_BUDGET"); text != "" {
