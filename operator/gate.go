@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -12,12 +13,12 @@ import (
 	"github.com/controllerkit/controllerkit/consistency"
 )
 
-// A gate is a controller's [consistency.Store]. It lets the operator's transport find the
-// store of a call, and logs the keys that wait for long.
+// A gate is a controller's [consistency.Store] that logs the keys that wait for long.
 type gate struct {
-	store *consistency.Store
+	store   *consistency.Store
+	waiting atomic.Int64 // is len(held): a call of a key that need not wait takes no lock
 
-	mu   sync.Mutex // guards the fields below
+	mu   sync.Mutex // guards the field below
 	held map[types.NamespacedName]*hold
 }
 
@@ -29,23 +30,23 @@ type hold struct {
 // tooLong is the time after which a held key is logged.
 const tooLong = 10 * time.Second
 
-// storeKey is the key of the context value that has the store of a call.
-type storeKey struct{}
-
 func (g *gate) Begin(ctx context.Context, key types.NamespacedName) context.Context {
-	return context.WithValue(g.store.Begin(ctx, key), storeKey{}, g.store)
+	return g.store.Begin(ctx, key)
 }
 
 func (g *gate) Ready(key types.NamespacedName, wake func()) bool {
 	ready := g.store.Ready(key, wake)
+	if ready && g.waiting.Load() == 0 {
+		return true
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	switch {
-	case ready && len(g.held) > 0:
+	if ready {
 		delete(g.held, key)
-	case !ready && g.held[key] == nil:
+	} else if g.held[key] == nil {
 		g.held[key] = &hold{since: time.Now()}
 	}
+	g.waiting.Store(int64(len(g.held)))
 	return ready
 }
 
@@ -83,18 +84,13 @@ func (g *gate) late() (late []types.NamespacedName) {
 	return late
 }
 
-// record passes each request to the store of the call that makes it.
-func record(next http.RoundTripper) http.RoundTripper {
-	if next == nil {
-		next = http.DefaultTransport
-	}
-	return &writer{next: next}
-}
-
-// A writer is the transport of one client.
+// A writer is the transport of one client. It passes requests through the Stores of all
+// controllers, of which each records the writes of its own calls.
 type writer struct {
+	stores *atomic.Pointer[[]*consistency.Store] // nil before Run
 	next   http.RoundTripper
-	stores sync.Map // *consistency.Store to http.RoundTripper
+	once   sync.Once
+	chain  http.RoundTripper
 }
 
 // WrappedRoundTripper returns the inner transport, for client-go.
@@ -102,13 +98,15 @@ func (w *writer) WrappedRoundTripper() http.RoundTripper { return w.next }
 
 // RoundTrip implements http.RoundTripper.
 func (w *writer) RoundTrip(req *http.Request) (*http.Response, error) {
-	store, ok := req.Context().Value(storeKey{}).(*consistency.Store)
-	if !ok {
+	stores := w.stores.Load()
+	if stores == nil {
 		return w.next.RoundTrip(req)
 	}
-	rt, ok := w.stores.Load(store)
-	if !ok {
-		rt, _ = w.stores.LoadOrStore(store, store.Wrap(w.next))
-	}
-	return rt.(http.RoundTripper).RoundTrip(req)
+	w.once.Do(func() {
+		w.chain = w.next
+		for _, s := range *stores {
+			w.chain = s.Wrap(w.chain)
+		}
+	})
+	return w.chain.RoundTrip(req)
 }

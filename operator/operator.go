@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -15,6 +16,7 @@ import (
 	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/metrics"
@@ -85,7 +87,8 @@ type Operator struct {
 	sources     []source
 	writes      map[schema.GroupResource][]string // verbs
 	errs        []error                           // of registrations, for Run
-	namespaced  map[schema.GroupResource]bool     // set by start, before the informers run
+	stores      atomic.Pointer[[]*consistency.Store]
+	namespaced  map[schema.GroupResource]bool // set by start, before the informers run
 }
 
 // New makes an operator for the API server of config, which it copies. It sends no
@@ -138,7 +141,7 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 		Controller: o.Name, StopTimeout: o.part(2),
 	}
 	op.Config.Wrap(informer.ConsistentLists)
-	op.Config.Wrap(record)
+	op.Config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &writer{stores: &op.stores, next: next} })
 	return op, nil
 }
 
@@ -164,6 +167,13 @@ func (op *Operator) Run(ctx context.Context) error {
 		op.fail("no controller: call Operator.Controller before Run")
 	}
 	op.register()
+	var stores []*consistency.Store
+	for _, c := range op.controllers {
+		if c.gate != nil {
+			stores = append(stores, c.gate.store)
+		}
+	}
+	op.stores.Store(&stores)
 	if len(op.errs) > 0 {
 		return errors.Join(op.errs...)
 	}
