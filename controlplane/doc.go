@@ -6,7 +6,7 @@
 //	go run github.com/controllerkit/controllerkit/controlplane@latest -kubeconfig /tmp/kubeconfig
 //
 // The first build compiles Kubernetes, which takes a few minutes. Later a start takes
-// two to three seconds and about 300 MB of memory.
+// two to three seconds on an idle machine, and about 300 MB of memory.
 //
 // Unlike a cluster, it has no nodes, no scheduler and no other controllers, so a
 // Deployment creates no Pods. Resource versions, conflicts, admission, server-side
@@ -18,8 +18,9 @@
 //	controlplane [flags] [-- kube-apiserver flags]
 //
 //	-kubeconfig FILE   write an administrator's kubeconfig here (mode 0600);
-//	                   empty means a file in a temporary folder, whose name is printed
-//	-ready-file FILE   create this file once the server is ready
+//	                   empty means a file in a temporary folder, whose name is printed;
+//	                   a stop deletes it
+//	-ready-file FILE   create this file once the server is ready; a stop deletes it
 //	-data FOLDER       store etcd's data here and start with the data in it, so that a
 //	                   test can restart a server or restore it from a copy;
 //	                   empty means a temporary folder

@@ -46,6 +46,9 @@ type Controller struct {
 //
 //	widgets := operator.For(c, v1.Resource("widgets"), factory.Example().V1().Widgets())
 //
+// The function Resource stands in the package of the types: in the packages of Kubernetes,
+// in those of client-gen, and by hand in docs/crd.md.
+//
 // The informer must not have been started. Only events that pass all predicates queue a
 // key. See the package's Caveats for informers of a factory.
 //

@@ -23,7 +23,8 @@
 // Apply and ApplyChanged force: each field of the configuration becomes a field of this
 // manager. Two controllers that force the same field overwrite each other in a loop. A
 // field that the manager applied before and now omits is removed, so two parts of a
-// program that apply the same object need two managers.
+// program that apply one object need two managers. Neither checks its controller: if
+// the name could be taken, check metav1.IsControlledBy(live, owner) first.
 //
 // # Guarantees
 //

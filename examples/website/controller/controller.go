@@ -148,18 +148,18 @@ func (r *Reconciler) children(ctx context.Context, w *v1.Website) (*appsv1.Deplo
 	labels := map[string]string{"app.kubernetes.io/name": "website", "app.kubernetes.io/instance": w.Name}
 
 	configMap, err := r.ConfigMaps.ConfigMaps(w.Namespace).Get(w.Name)
-	_, configMapErr := apply(ctx, r, w, r.Kube.CoreV1().ConfigMaps(w.Namespace).Apply, configMap, err, applycorev1.ExtractConfigMap,
+	_, configMapErr := apply(ctx, r, w, "ConfigMap", r.Kube.CoreV1().ConfigMaps(w.Namespace).Apply, configMap, err, applycorev1.ExtractConfigMap,
 		applycorev1.ConfigMap(w.Name, w.Namespace).WithLabels(labels).WithOwnerReferences(owner).
 			WithData(map[string]string{"HOST": w.Spec.Host}))
 
 	service, err := r.Services.Services(w.Namespace).Get(w.Name)
-	_, serviceErr := apply(ctx, r, w, r.Kube.CoreV1().Services(w.Namespace).Apply, service, err, applycorev1.ExtractService,
+	_, serviceErr := apply(ctx, r, w, "Service", r.Kube.CoreV1().Services(w.Namespace).Apply, service, err, applycorev1.ExtractService,
 		applycorev1.Service(w.Name, w.Namespace).WithLabels(labels).WithOwnerReferences(owner).
 			WithSpec(applycorev1.ServiceSpec().WithSelector(labels).WithPorts(applycorev1.ServicePort().
 				WithProtocol(corev1.ProtocolTCP).WithPort(80).WithTargetPort(intstr.FromInt32(8080)))))
 
 	deployment, err := r.Deployments.Deployments(w.Namespace).Get(w.Name)
-	deployment, err = apply(ctx, r, w, r.Kube.AppsV1().Deployments(w.Namespace).Apply, deployment, err, applyappsv1.ExtractDeployment,
+	deployment, err = apply(ctx, r, w, "Deployment", r.Kube.AppsV1().Deployments(w.Namespace).Apply, deployment, err, applyappsv1.ExtractDeployment,
 		applyappsv1.Deployment(w.Name, w.Namespace).WithLabels(labels).WithOwnerReferences(owner).
 			WithSpec(applyappsv1.DeploymentSpec().WithReplicas(w.Spec.Replicas).
 				WithSelector(applymetav1.LabelSelector().WithMatchLabels(labels)).
@@ -171,17 +171,17 @@ func (r *Reconciler) children(ctx context.Context, w *v1.Website) (*appsv1.Deplo
 
 // apply applies one child, and records an Event if that changed it. live and liveErr are
 // those of the lister.
-func apply[T metav1.Object, C any](ctx context.Context, r *Reconciler, w *v1.Website, request func(context.Context, C, metav1.ApplyOptions) (T, error), live T, liveErr error, extract func(T, string) (C, error), config C) (T, error) {
+func apply[T metav1.Object, C any](ctx context.Context, r *Reconciler, w *v1.Website, childKind string, request func(context.Context, C, metav1.ApplyOptions) (T, error), live T, liveErr error, extract func(T, string) (C, error), config C) (T, error) {
 	switch {
 	case liveErr != nil && !apierrors.IsNotFound(liveErr):
 		return live, liveErr
 	case liveErr == nil && !metav1.IsControlledBy(live, w):
 		var none T
-		return none, fmt.Errorf("%T %q exists and does not belong to this website: delete one of them", live, w.Name)
+		return none, fmt.Errorf("%w: %s %q exists and does not belong to this website: delete one of them", reconcile.ErrRejected, childKind, w.Name)
 	}
 	child, applied, err := ssa.ApplyChanged(ctx, manager, request, config, live, extract)
 	if applied {
-		r.Event(w, corev1.EventTypeNormal, "Applied", "Apply", "applied the %T", child)
+		r.Event(w, corev1.EventTypeNormal, "Applied", "Apply", "applied the %s", childKind)
 	}
 	return child, err
 }

@@ -6,4 +6,4 @@ package v1
 
 // controller-gen makes zz_generated.deepcopy.go and config/crd.yaml from types.go.
 //
-//go:generate sh -c "go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.21.0 object paths=. && go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.21.0 crd paths=. output:crd:stdout >../../config/crd.yaml"
+//go:generate sh -c "go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0 object paths=. && go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0 crd paths=. output:crd:stdout >../../config/crd.yaml"
