@@ -46,7 +46,7 @@ func run(ctx context.Context, o options) error {
 	elector := &leader.Elector{
 		Namespace: o.leaseNamespace, Name: "tenant-controller",
 		LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
-		DrainTimeout: controller.GracePeriod * 5 / 4, Metrics: m,
+		Metrics: m,
 	}
 	lead := c.Run
 	if o.leaderElect {

@@ -60,10 +60,6 @@ const (
 	childName = "tenant"
 )
 
-// GracePeriod bounds how long running reconciles may continue after the context
-// of Run is done. The caller of Run must allow a little more time than that.
-const GracePeriod = 8 * time.Second
-
 // Reasons of conditions.
 const (
 	reasonApplied              = "Applied"
@@ -204,8 +200,7 @@ func New(cfg Config) (*Controller, error) {
 
 	c.loop.Reconcile = c.reconcile
 	c.loop.Workers = cmp.Or(cfg.Workers, 4)
-	c.loop.Timeout = 30 * time.Second
-	c.loop.GracePeriod = GracePeriod
+	c.loop.Timeout = 15 * time.Second // less than the loop gives running calls at a stop
 	c.loop.HasSynced = []cache.DoneChecker{c.informers.HasSyncedChecker()}
 	c.loop.Gate = writes
 	return c, nil
