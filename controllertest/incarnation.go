@@ -170,9 +170,6 @@ func (i *incarnation) addQueueLocked(q lengther) { i.queues = append(i.queues, q
 // on returns the fault of a request.
 func (i *incarnation) on(op *fault.Op) fault.Fault {
 	r := i.run
-	if op.IsWrite() {
-		r.observes(op)
-	}
 	if op.Verb == "update" && !unobserved(op.Resource) {
 		r.awaitBase(i.ctx, op)
 	}
@@ -197,7 +194,7 @@ func (i *incarnation) on(op *fault.Op) fault.Fault {
 		return fault.Fault{}
 	}
 	if op.IsWrite() {
-		r.claimLocked(op)
+		r.observesLocked(op)
 	}
 	o := operation{write: op.IsWrite(), resource: op.Resource}
 	return i.operateLocked(o, r.signatureLocked(op))

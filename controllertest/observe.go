@@ -41,7 +41,6 @@ type observed struct {
 	gvr        schema.GroupVersionResource
 	namespaced bool
 	synced     chan struct{}
-	begin      sync.Once // the wait of the first write
 }
 
 func newObserver(ctx context.Context, prefix string) *observer {
@@ -85,13 +84,13 @@ func (o *observer) wants(event []byte) bool {
 	return false
 }
 
-// observe starts the watch of a resource, if it does not run.
-func (o *observer) observe(gvr schema.GroupVersionResource, namespaced bool) *observed {
+// observe starts the watch of a resource.
+func (o *observer) observe(gvr schema.GroupVersionResource, namespaced bool) {
 	name := gvr.GroupResource().String()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if t := o.types[name]; t != nil {
-		return t
+	if o.types[name] != nil || unobserved(name) {
+		return
 	}
 	t := &observed{gvr: gvr, namespaced: namespaced, synced: make(chan struct{})}
 	o.types[name] = t
@@ -99,7 +98,6 @@ func (o *observer) observe(gvr schema.GroupVersionResource, namespaced bool) *ob
 		pprof.SetGoroutineLabels(context.Background()) // without the label of the first run
 		o.watch(name, t)
 	})
-	return t
 }
 
 // unobserved reports whether a resource is no part of a state: its writes are not judged,

@@ -313,13 +313,10 @@ func (x *explorer) newRun(ctx context.Context, p plan, ref *reference) (*run, er
 	r.env = Env{Namespace: r.id, Cloud: cloud.New(x.scenario.Cloud)}
 	var err error
 	r.user, err = fault.New(x.config, func(op *fault.Op) fault.Fault {
-		if op.IsWrite() {
-			r.observes(op)
-		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if op.IsWrite() {
-			r.claimLocked(op)
+			r.observesLocked(op)
 			r.noteLocked("user: %s", r.signatureLocked(op))
 			r.asksLocked(op)
 		}
@@ -339,31 +336,16 @@ func (x *explorer) newRun(ctx context.Context, p plan, ref *reference) (*run, er
 	return r, nil
 }
 
-// claimLocked reports a write of an object of another run.
-func (r *run) claimLocked(op *fault.Op) {
+// observesLocked starts the watch of a written resource.
+func (r *run) observesLocked(op *fault.Op) {
+	group, name := "", op.Resource
+	if plural, g, ok := strings.Cut(op.Resource, "."); ok {
+		name, group = plural, g
+	}
 	if err := r.x.observer.claim(r, op); err != nil {
 		r.findings = append(r.findings, Finding{Health, err.Error()})
 	}
-}
-
-// observes starts the watch of a resource before its first write, and waits until it has
-// begun, because a state without the objects of the resource would break invariants. Some
-// resources have no watch, such as reviews: only the first write waits for it.
-func (r *run) observes(op *fault.Op) {
-	if unobserved(op.Resource) {
-		return
+	if !unobserved(op.Resource) {
+		r.x.observer.observe(schema.GroupVersionResource{Group: group, Version: op.Version, Resource: name}, op.Namespace != "")
 	}
-	name, group, _ := strings.Cut(op.Resource, ".")
-	o := r.x.observer
-	t := o.observe(schema.GroupVersionResource{Group: group, Version: op.Version, Resource: name}, op.Namespace != "")
-	t.begin.Do(func() {
-		select {
-		case <-t.synced:
-		case <-o.ctx.Done():
-		case <-time.After(beginTimeout):
-		}
-	})
 }
-
-// beginTimeout bounds the wait for the watch of a resource, which takes milliseconds.
-const beginTimeout = 5 * time.Second
