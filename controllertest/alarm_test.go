@@ -109,7 +109,7 @@ func TestPolling(t *testing.T) {
 			q.AddAfter("slow", time.Hour)
 			return q
 		},
-		retry: 300 * time.Millisecond,
+		retry: time.Second,
 		reconcile: func(ctx context.Context, f *following, a *corev1.ConfigMap) error {
 			if a.Annotations["noted"] == "" {
 				return copyAndNote(ctx, f, a)
