@@ -3,9 +3,13 @@ package shutdown_test
 import (
 	"context"
 	"fmt"
+	"net"
+	"net/http"
 	"net/http/httptest"
 	"os"
+	"runtime/pprof"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,8 +17,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/controllerkit/controllerkit/shutdown"
-	"net"
-	"net/http"
 )
 
 func TestMain(m *testing.M) {
@@ -22,7 +24,23 @@ func TestMain(m *testing.M) {
 		child() // see context_test.go
 		return
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(patient{m})
+}
+
+// patient waits after the tests for the stack of a late part that was still being written
+// when Run returned: with thousands of goroutines that takes longer than goleak waits.
+type patient struct{ *testing.M }
+
+func (p patient) Run() int {
+	code := p.M.Run()
+	for range 300 {
+		var stacks strings.Builder
+		if err := pprof.Lookup("goroutine").WriteTo(&stacks, 1); err != nil || !strings.Contains(stacks.String(), "shutdown.(*round).stop") {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return code
 }
 
 // journal records what happened, in order.
