@@ -121,6 +121,15 @@ func TestGaugesOfAHangingKey(t *testing.T) {
 		if got := p.longest.get(); got < 9.5 || got > 10 {
 			t.Errorf("longest running after 10 s: got %v s", got)
 		}
+		// Only the timer refreshes the gauges: the cost of each key would otherwise grow with
+		// the number of running keys.
+		p.longest.Set(-1)
+		q.Add("quick")
+		q.Get()
+		q.Done("quick")
+		if got := p.longest.get(); got != -1 {
+			t.Errorf("the start or end of a key refreshed the gauge to %v", got)
+		}
 		q.Done("hangs")
 		if got := p.values(); got.Longest != 0 || got.Unfinished != 0 {
 			t.Errorf("gauges when nothing runs: got %+v, want 0", got)

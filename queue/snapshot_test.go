@@ -60,19 +60,22 @@ func TestSnapshot(t *testing.T) {
 }
 
 // TestSince tests Since of a running key without metrics. The queue sets it up to one
-// second late: by a timer, or earlier by the first call that needs it.
+// second late: by a timer, or earlier by the first call that needs it. A Get that passes
+// over a lower priority reads the clock, and no later call may change that time.
 func TestSince(t *testing.T) {
 	for _, tc := range []struct {
-		name    string
-		metrics bool
-		ask     func(q *queue.Queue[string])
-		wait    time.Duration // from Get until ask
-		want    time.Duration // Since, from Get on
+		name     string
+		metrics  bool
+		priority int // of the first key
+		ask      func(q *queue.Queue[string])
+		wait     time.Duration // from Get until ask
+		want     time.Duration // Since, from Get on
 	}{
 		{name: "the timer", wait: time.Hour, want: time.Second},
 		{name: "Snapshot comes before", ask: func(q *queue.Queue[string]) { q.Snapshot() }, wait: time.Second / 4, want: time.Second / 4},
 		{name: "ShutDown comes before", ask: (*queue.Queue[string]).ShutDown, wait: time.Second / 2, want: time.Second / 2},
 		{name: "metrics", metrics: true, wait: time.Hour, want: 0},
+		{name: "Get over a lower priority", priority: 1, wait: time.Hour, want: 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -82,10 +85,10 @@ func TestSince(t *testing.T) {
 				}
 				q := queue.New(cfg)
 				defer q.ShutDown()
-				for _, key := range []string{"first", "done"} {
-					q.Add(key)
-					q.Get()
-				}
+				q.AddWith(queue.AddOptions{Priority: tc.priority}, "first")
+				q.Add("done")
+				q.Get()
+				q.Get()
 				q.Done("done")
 				start := time.Now()
 				time.Sleep(tc.wait)
