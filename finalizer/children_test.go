@@ -116,6 +116,11 @@ func TestDeleteAll(t *testing.T) {
 			want:  progress{Message: "1 left: c1"}, wantLeft: "c1", wantLists: 2, wantDeletes: 2,
 		},
 		{
+			name:  "as many with finalizers as the message names",
+			store: &store{objects: []*corev1.ConfigMap{child("c3", "a", "x/1"), child("c1", "a", "x/1"), child("c2", "a", "x/1")}},
+			want:  progress{Message: "3 left: c1, c2, c3"}, wantLeft: "c3 c1 c2", wantLists: 2, wantDeletes: 3,
+		},
+		{
 			name:  "many with finalizers",
 			store: &store{objects: []*corev1.ConfigMap{child("c4", "a", "x/1"), child("c2", "a", "x/1"), child("c3", "a", "x/1"), child("c1", "a", "x/1")}},
 			want:  progress{Message: "4 left: c1, c2, c3, ..."}, wantLeft: "c4 c2 c3 c1", wantLists: 2, wantDeletes: 4,

@@ -1,11 +1,13 @@
 package reconcile
 
 import (
+	"reflect"
 	"testing"
 	"time"
 )
 
-// TestGuardMemory: the guard forgets keys, but no bucket that matters.
+// TestGuardMemory: the guard forgets keys, but no bucket that matters, and uses their memory
+// again.
 //
 // Proves R16.
 func TestGuardMemory(t *testing.T) {
@@ -19,6 +21,12 @@ func TestGuardMemory(t *testing.T) {
 	}
 	if most > 2*guardKeys {
 		t.Errorf("the guard remembers %d keys, want at most %d", most, 2*guardKeys)
+	}
+	spare := reflect.ValueOf(g.old).Pointer()
+	for n := 0; reflect.ValueOf(g.young).Pointer() != spare; n++ {
+		if g.take(5*guardKeys+n, 0); n > guardKeys {
+			t.Fatal("the guard did not use the memory of the forgotten keys again")
+		}
 	}
 	g.take(-1, guardFull)
 	g.take(-2, 2*guardFull)
