@@ -179,9 +179,6 @@ func (op *Operator) register() {
 		}
 		handlers[s.id] = append(handlers[s.id], s.registration)
 	}
-	if len(op.errs) > 0 {
-		return
-	}
 	added := map[<-chan struct{}]schema.GroupResource{}
 	for _, s := range op.sources {
 		if other, ok := added[s.id]; ok {

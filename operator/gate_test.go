@@ -11,7 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/internal/testlog"
@@ -114,6 +117,83 @@ func TestNilPointers(t *testing.T) {
 	c.prepare()
 	if c.Loop.Queue == q || c.Loop.Metrics == m || c.Loop.Gate == g || c.gate == nil || len(op.errs) > 0 {
 		t.Errorf("prepare kept a nil pointer: Queue %v, Metrics %v, Gate %v; errors %v", c.Loop.Queue, c.Loop.Metrics, c.Loop.Gate, op.errs)
+	}
+}
+
+// registration is a handler's registration, which has the initial list when done is closed.
+type registration struct {
+	cache.ResourceEventHandlerRegistration
+	done chan struct{}
+}
+
+func (r registration) HasSyncedChecker() cache.DoneChecker { return r }
+func (r registration) Name() string                        { return "handler" }
+func (r registration) Done() <-chan struct{}               { return r.done }
+
+// TestInformersWaitForHandlers tests that the informers are ready only after each handler
+// has the initial list: no key runs before.
+func TestInformersWaitForHandlers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		op, err := New(&rest.Config{Host: "http://127.0.0.1:1"}, Options{Name: "x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
+		for _, name := range []string{"first", "second"} {
+			c := op.Controller(name, func(context.Context, types.NamespacedName) (reconcile.Result, error) {
+				return reconcile.Result{}, nil
+			})
+			For(c, corev1.Resource("pods"), f.Core().V1().Pods())
+		}
+		second := registration{done: make(chan struct{})}
+		op.sources[1].registration = second
+		op.register()
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- op.Informers.Run(ctx) }()
+		synctest.Wait()
+		if op.Informers.Ready() == nil {
+			t.Error("the informers are ready before a handler has the initial list")
+		}
+		close(second.done)
+		synctest.Wait()
+		if err := op.Informers.Ready(); err != nil {
+			t.Errorf("the informers are not ready: %v", err)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestLoopTimes tests the times of a loop: the defaults, and the longest that fit.
+func TestLoopTimes(t *testing.T) {
+	const second = time.Second
+	for _, tc := range []struct {
+		name                   string
+		grace, timeout         time.Duration
+		wantGrace, wantTimeout time.Duration
+	}{
+		{name: "defaults", wantGrace: 20 * second, wantTimeout: 15 * second},
+		{name: "the longest grace period", grace: 21 * second, wantGrace: 21 * second, wantTimeout: 15 * second},
+		{name: "a call as long as the grace period", timeout: 20 * second, wantGrace: 20 * second, wantTimeout: 20 * second},
+	} {
+		op, err := New(&rest.Config{Host: "http://127.0.0.1:1"}, Options{Name: "x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := op.Controller("c", func(context.Context, types.NamespacedName) (reconcile.Result, error) {
+			return reconcile.Result{}, nil
+		})
+		c.owner = corev1.Resource("pods")
+		c.Loop.GracePeriod, c.Loop.Timeout = tc.grace, tc.timeout
+		if c.prepare(); len(op.errs) > 0 {
+			t.Errorf("%s: %v", tc.name, op.errs)
+		}
+		if c.Loop.GracePeriod != tc.wantGrace || c.Loop.Timeout != tc.wantTimeout {
+			t.Errorf("%s: got GracePeriod %v and Timeout %v, want %v and %v", tc.name, c.Loop.GracePeriod, c.Loop.Timeout, tc.wantGrace, tc.wantTimeout)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package operator_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -42,6 +43,7 @@ func TestNewInput(t *testing.T) {
 		{name: "negative time", config: nowhere(), options: operator.Options{Name: "x", GracePeriod: -1}, want: "must not be negative"},
 		{name: "negative start", config: nowhere(), options: operator.Options{Name: "x", StartTimeout: -1}, want: "must not be negative"},
 		{name: "short time", config: nowhere(), options: operator.Options{Name: "x", GracePeriod: time.Millisecond}, want: "Options.GracePeriod 1ms is too short"},
+		{name: "shortest time", config: nowhere(), options: operator.Options{Name: "x", GracePeriod: 1}, want: "Options.GracePeriod 1ns is too short"},
 		{name: "no host", config: &rest.Config{}, options: operator.Options{Name: "x", LeaseNamespace: "y"}, want: "config.Host is empty"},
 		{name: "bad host", config: &rest.Config{Host: "http://%"}, options: operator.Options{Name: "x"}, want: "operator: "},
 	} {
@@ -117,6 +119,11 @@ func TestRegistrations(t *testing.T) {
 			operator.For(c, configMaps, f.Core().V1().ConfigMaps())
 			operator.Owns(c, secrets, f.Core().V1().ConfigMaps())
 		}, want: "operator: configmaps and secrets have the same informer"},
+		{name: "two mistakes", register: func(op *operator.Operator) {
+			c, f := op.Controller("", nothing), newFactory()
+			operator.For(c, configMaps, f.Core().V1().ConfigMaps())
+			operator.Owns(c, secrets, f.Core().V1().ConfigMaps())
+		}, want: "operator: a controller has an empty name\noperator: configmaps and secrets have the same informer"},
 		{name: "long grace period", register: func(op *operator.Operator) {
 			c := op.Controller("a", nothing)
 			operator.For(c, configMaps, newFactory().Core().V1().ConfigMaps())
@@ -142,5 +149,30 @@ func TestRegistrations(t *testing.T) {
 				t.Errorf("Run() = %v, want an error with %q", err, tc.want)
 			}
 		})
+	}
+}
+
+// TestRulesAreSorted tests that the rules, which a program can print as its manifest, are the
+// same each time.
+func TestRulesAreSorted(t *testing.T) {
+	op, err := operator.New(nowhere(), operator.Options{Name: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"a", "b", "c", "d", "e", "f"}
+	for _, resource := range []string{"d", "f", "a", "c", "e", "b"} {
+		op.Writes(corev1.Resource(resource), "patch")
+		op.Writes(schema.GroupResource{Group: "z", Resource: resource}, resource)
+	}
+	rules, _ := op.Rules()
+	if got := rules[0].Resources; !slices.Equal(got, want) {
+		t.Errorf("resources of a rule: got %v, want %v", got, want)
+	}
+	var got []string
+	for _, rule := range rules[2:] { // after the one of Events
+		got = append(got, rule.Resources...)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("resources of rules of a group: got %v, want %v", got, want)
 	}
 }
