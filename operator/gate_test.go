@@ -233,3 +233,52 @@ func TestGateAllocations(t *testing.T) {
 		t.Errorf("%v allocations, want %v at most", assembled, alone)
 	}
 }
+
+// run logs late keys of the operator's gate, and leaves the caller's gate alone.
+func TestRunWatchesItsGate(t *testing.T) {
+	for _, own := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			pods := &store{}
+			pods.version.Store("5")
+			s := consistency.New(consistency.Config{
+				MaxWait: -1,
+				Stores: map[schema.GroupResource]interface{ LastStoreSyncResourceVersion() string }{
+					corev1.Resource("pods"): pods,
+				},
+			})
+			key := types.NamespacedName{Namespace: "a", Name: "b"}
+			s.WroteAt(key, "", corev1.Resource("pods"), "9")
+			calls := make(chan types.NamespacedName, 1)
+			c := &Controller{gate: &gate{store: s, held: map[types.NamespacedName]*hold{}}}
+			c.Loop.Gate = c.gate
+			if own {
+				c.gate, c.Loop.Gate = nil, s
+			}
+			c.Loop.Name = "c"
+			q := queue.New(queue.Config[types.NamespacedName]{})
+			c.Loop.Queue = q
+			c.Loop.Reconcile = func(_ context.Context, key types.NamespacedName) (reconcile.Result, error) {
+				calls <- key
+				return reconcile.Result{}, nil
+			}
+			q.Add(key)
+			logs := testlog.New()
+			ctx, stop := context.WithCancel(logs.Context(t.Context()))
+			ended := make(chan error, 1)
+			go func() { ended <- c.run(ctx) }()
+			time.Sleep(time.Minute)
+			if n, want := len(logs.Having("after")), map[bool]int{true: 0, false: 1}[own]; n != want {
+				t.Errorf("own gate %v: %d lines about late keys, want %d", own, n, want)
+			}
+			pods.version.Store("9")
+			if got := <-calls; got != key {
+				t.Errorf("own gate %v: called with %v", own, got)
+			}
+			stop()
+			if err := <-ended; err != nil {
+				t.Errorf("own gate %v: run() = %v", own, err)
+			}
+			q.ShutDown()
+		})
+	}
+}
