@@ -75,19 +75,13 @@ func Owns[T any, L interface {
 	Lister() L
 }, pass ...enqueue.Predicate[T]) L {
 	return watch(c, resource, true, from, func(obj T) []types.NamespacedName {
-		child := object(obj)
-		ref := metav1.GetControllerOfNoCopy(child)
-		if ref == nil || ref.Kind != c.kind.Kind {
-			return nil
+		keys := enqueue.ControllerOf[metav1.Object](c.kind.GroupKind())(object(obj)) // the kind is known since the start
+		for i := range keys {
+			if !c.op.namespaced[c.owner] {
+				keys[i].Namespace = ""
+			}
 		}
-		if group, err := schema.ParseGroupVersion(ref.APIVersion); err != nil || group.Group != c.kind.Group {
-			return nil
-		}
-		key := types.NamespacedName{Namespace: child.GetNamespace(), Name: ref.Name}
-		if !c.op.namespaced[c.owner] {
-			key.Namespace = ""
-		}
-		return []types.NamespacedName{key}
+		return keys
 	}, pass)
 }
 
@@ -234,14 +228,14 @@ func (c *Controller) run(ctx context.Context) error {
 	if c.gate == nil {
 		return c.Loop.Run(ctx)
 	}
-	ctx, stop := context.WithCancelCause(ctx)
+	ctx, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		c.gate.watch(ctx, c.Loop.Name)
 	}()
 	err := c.Loop.Run(ctx)
-	stop(nil)
+	stop()
 	<-ended
 	return err
 }

@@ -52,7 +52,7 @@
 //   - OP6: If a key waits for the caches for 10s, one line of log names the resource and the
 //     version that it waits for.
 //   - OP7: If a client of Config sends the requests of registrations and Writes, the rights of
-//     Rules are enough, and each of their verbs is used.
+//     Rules are enough.
 //   - OP8: If a replica is not the leader, its informers run and it calls nothing.
 //
 // # Caveats
@@ -61,7 +61,8 @@
 //     same factory. Do not call Start of a factory: Run starts the registered informers.
 //   - All informers of a resource must be one, also in different controllers, because their
 //     scopes could differ.
-//   - OP4 holds for writes by clients of Config, with the context of the call.
+//   - OP4 holds for writes by clients of Config, with the context of the call. After two
+//     minutes a key runs although the caches are behind: see MaxWait of [consistency.Config].
 //   - A Go type whose name is not its kind is refused, unless its informer has a method
 //     GroupVersionKind, as the informers of package crd have.
 //   - An operator without LeaseNamespace has no election: two replicas would reconcile the

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -217,11 +218,15 @@ func TestServerReadsOwnWrites(t *testing.T) {
 	// Each call queues its key again at once, so that the next one would be early.
 	inner := p.c.Loop.Reconcile
 	var again sync.Map
+	all := make(chan struct{}) // closed after twenty calls of each key that makes a Secret
+	var makes atomic.Int64
 	p.c.Loop.Reconcile = func(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
 		result, err := inner(ctx, key)
 		n, _ := again.LoadOrStore(key, new(int))
 		if *n.(*int)++; *n.(*int) < 20 {
 			p.c.Loop.Queue.Add(key)
+		} else if strings.HasPrefix(key.Name, "make") && *n.(*int) == 20 && makes.Add(1) == 50 {
+			close(all)
 		}
 		return result, err
 	}
@@ -233,12 +238,12 @@ func TestServerReadsOwnWrites(t *testing.T) {
 	for range n {
 		receive(t, p.created)
 	}
-	for p.calls.Load() < n*20 {
-		select {
-		case name := <-p.created:
-			t.Fatalf("%s is a second Secret", name)
-		case <-time.After(10 * time.Millisecond):
-		}
+	select {
+	case name := <-p.created:
+		t.Fatalf("%s is a second Secret", name)
+	case <-all:
+	case <-time.After(time.Minute):
+		t.Fatal("the keys did not run twenty times")
 	}
 	if secrets, err := p.kube.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{}); err != nil || len(secrets.Items) != n {
 		t.Errorf("%d Secrets, %v, want %d", len(secrets.Items), err, n)
@@ -276,9 +281,7 @@ func TestServerStop(t *testing.T) {
 	create(t, testserver.Config(t), namespace, "make-a")
 	receive(t, begun)
 	start(t, second.op, testlog.New())
-	for !second.op.Informers.HasSynced() {
-		time.Sleep(time.Millisecond)
-	}
+	<-second.op.Informers.HasSyncedChecker().Done()
 	if n := second.calls.Load(); n > 0 {
 		t.Errorf("the second replica made %d calls beside the leader", n)
 	}
@@ -366,9 +369,7 @@ func TestServerClusterScopedOwner(t *testing.T) {
 	operator.For(c, corev1.Resource("namespaces"), f.Core().V1().Namespaces())
 	operator.Owns(c, corev1.Resource("configmaps"), inside.Core().V1().ConfigMaps())
 	start(t, op, testlog.New())
-	for !op.Informers.HasSynced() {
-		time.Sleep(time.Millisecond)
-	}
+	<-op.Informers.HasSyncedChecker().Done()
 	ns, err := kube.CoreV1().Namespaces().Get(t.Context(), namespace, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -271,8 +271,9 @@ func (r *Recorder) Counts() Counts {
 // within StopTimeout, drops the rest, and returns nil when all its goroutines have ended.
 // If Run cannot start, it returns an error.
 //
-// Only one Run can be active. After it returned, Run can be called again; it then writes
-// the Events that were recorded in between. Run of a nil Recorder waits for ctx.
+// Only one Run can be active. After it returned, Run can be called again. It then writes
+// the Events that were recorded in between; a series goes on, at most once per Interval.
+// Run of a nil Recorder waits for ctx.
 func (r *Recorder) Run(ctx context.Context) error {
 	if r == nil {
 		<-ctx.Done()

@@ -212,14 +212,14 @@ func (w *World) Run(ctx context.Context, s Schedule, elect Replica) (Verdict, er
 
 	// The Lease stays for the next test's inspection; the judged records are complete.
 	last, err := w.leases.Get(ctx, r.name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return r.judge(failover), nil // nobody made it, or a person deleted it last
-	}
 	if err == nil {
 		err = r.book.reached(ctx, last.ResourceVersion)
 	}
 	if err == nil {
 		err = w.leases.Delete(ctx, r.name, metav1.DeleteOptions{})
+	}
+	if apierrors.IsNotFound(err) {
+		err = nil // it was never made, or a person deleted it last
 	}
 	w.mu.Lock()
 	err = errors.Join(err, w.err)
