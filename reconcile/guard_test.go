@@ -120,8 +120,10 @@ func TestHotLoop(t *testing.T) {
 					t.Errorf("logged %v, want the key and its triggers", lines[0].Values)
 				}
 				if tt.hot && tt.again == 0 {
-					if diff := cmp.Diff([]string{"widgets update"}, lines[0].Values["triggers"]); diff != "" {
-						t.Errorf("triggers (-want +got):\n%s", diff)
+					// Of two events at one moment the first call can have both; the key runs again.
+					got := lines[0].Values["triggers"]
+					if !cmp.Equal(got, []string{"widgets update"}) && (len(tt.echoes) < 2 || !cmp.Equal(got, []string{"requeue"})) {
+						t.Errorf("triggers %v, want those of the events", got)
 					}
 				}
 			})
