@@ -1,0 +1,211 @@
+package managerkit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	crreconcile "sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/queue"
+	"github.com/controllerkit/controllerkit/reconcile"
+)
+
+// Complete is the builder's Complete with the loop of package reconcile in place of
+// controller-runtime's workers:
+//
+//	loop := &reconcile.Controller[ctrl.Request]{Workers: 4, Timeout: 15 * time.Second}
+//	err := managerkit.Complete(ctrl.NewControllerManagedBy(mgr).For(&v1.Website{}), r, loop, controller.Options{})
+//
+// The sources, event handlers and predicates of the builder fill the queue. The loop takes
+// the keys from it: with its classes of errors, its check of hot loops, its Gate and its
+// drain. When the manager stops, the running calls have the loop's GracePeriod, which must be
+// shorter than the manager's GracefulShutdownTimeout. While the loop runs, [reconcile.Triggers] has
+// "watch event" or "watch unchanged", because the queue of controller-runtime does not know the
+// resource.
+//
+// The fields of the loop replace those of controller.Options with the same meaning. Complete
+// sets Reconcile, and sets these fields if they are nil or empty:
+//
+//   - Name: the name that the builder gives the controller
+//   - Queue: a [queue.Queue] with the rate limiter of options, or with controller-runtime's
+//     default. The keys of each namespace are a group.
+//   - Metrics: those of [NewMetrics]
+//
+// A TerminalError of controller-runtime has the class terminal. A Result with Requeue runs the
+// key again after 5ms, then after twice as long, up to 5min.
+//
+// options replaces the builder's WithOptions, and EnableWarmup is true without a value, so
+// that a standby has its caches filled when it begins to lead. Complete returns an error if
+// options has a field that the loop has too: MaxConcurrentReconciles, NewQueue,
+// UsePriorityQueue, ReconciliationTimeout, RecoverPanic or Reconciler. It returns one if the
+// loop is not valid or was given to Complete before.
+//
+// The differences from controller-runtime's workers: controller.ReconcileIDFromContext
+// returns "", and a panic is always recovered.
+func Complete[request comparable](b *builder.TypedBuilder[request], r crreconcile.TypedReconciler[request], loop *reconcile.Controller[request], options controller.TypedOptions[request]) error {
+	switch {
+	case b == nil:
+		return errors.New("managerkit: Complete got a nil builder: use ctrl.NewControllerManagedBy")
+	case kube.IsNil(r):
+		return errors.New("managerkit: Complete got a nil reconciler")
+	case loop == nil:
+		return errors.New("managerkit: Complete got a nil loop: use &reconcile.Controller[ctrl.Request]{}")
+	case loop.Reconcile != nil:
+		return errors.New("managerkit: Complete sets Reconcile of the loop: leave it nil, and use one loop for each controller")
+	}
+	for _, both := range []struct {
+		set  bool
+		name string
+		cure string
+	}{
+		{options.MaxConcurrentReconciles != 0, "MaxConcurrentReconciles", "set Workers of the loop"},
+		{options.NewQueue != nil, "NewQueue", "set Queue of the loop"},
+		{options.UsePriorityQueue != nil, "UsePriorityQueue", "the loop's queue always has priorities"},
+		{options.ReconciliationTimeout != 0, "ReconciliationTimeout", "set Timeout of the loop"},
+		{options.RecoverPanic != nil, "RecoverPanic", "the loop always recovers a panic"},
+		{options.Reconciler != nil, "Reconciler", "pass it to Complete"},
+		{given(b, "ctrlOptions"), "a value of the builder's WithOptions", "pass it to Complete"},
+	} {
+		if both.set {
+			return fmt.Errorf("managerkit: Complete cannot use %s: %s", both.name, both.cure)
+		}
+	}
+	d := &dispatch[request]{loop: loop, started: make(chan struct{}), stop: make(chan struct{})}
+	loop.Reconcile = d.adapt(r)
+	if err := valid(loop); err != nil {
+		loop.Reconcile = nil
+		return err
+	}
+	options.MaxConcurrentReconciles = 1 // the worker that runs the loop
+	options.NewQueue = d.newQueue
+	if options.EnableWarmup == nil {
+		options.EnableWarmup = new(true)
+	}
+	if loop.Metrics == nil {
+		m, err := NewMetrics()
+		if err != nil {
+			return err
+		}
+		loop.Metrics = m
+	}
+	if loop.Name != "" {
+		b.Named(loop.Name)
+	}
+	c, err := b.WithOptions(options).Build(r)
+	if err != nil {
+		return err
+	}
+	return c.Watch(source.TypedFunc[request](func(ctx context.Context, _ workqueue.TypedRateLimitingInterface[request]) error {
+		d.ctx = klog.NewContext(ctx, c.GetLogger())
+		close(d.started)
+		return nil
+	}))
+}
+
+// given reports whether a field of the builder is set. The builder does not export it, and a
+// later controller-runtime may not have it.
+func given(b any, field string) bool {
+	f := reflect.ValueOf(b).Elem().FieldByName(field)
+	return f.IsValid() && !f.IsZero()
+}
+
+// valid returns the error that Run would return at once.
+func valid[request comparable](loop *reconcile.Controller[request]) error {
+	name, queued, metrics := loop.Name, loop.Queue, loop.Metrics
+	defer func() { loop.Name, loop.Queue, loop.Metrics = name, queued, metrics }()
+	loop.Metrics = nil
+	if loop.Name == "" {
+		loop.Name = "of the builder"
+	}
+	loop.Queue = queue.New(queue.Config[request]{})
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), logr.Discard()))
+	cancel()
+	return loop.Run(ctx)
+}
+
+// A dispatch runs a loop inside a controller of controller-runtime: the only worker of that
+// asks for a key, and gets none before the loop has ended.
+type dispatch[request comparable] struct {
+	loop    *reconcile.Controller[request]
+	ctx     context.Context // of the controller's sources
+	started chan struct{}   // closed when ctx is set
+	stop    chan struct{}   // closed when controller-runtime shuts the queue down
+}
+
+// adapt returns r as a Func.
+func (d *dispatch[request]) adapt(r crreconcile.TypedReconciler[request]) reconcile.Func[request] {
+	requeue := queue.Exponential[request](5*time.Millisecond, 5*time.Minute)
+	return func(ctx context.Context, key request) (reconcile.Result, error) {
+		got, err := r.Reconcile(ctx, key)
+		result := reconcile.Result{RequeueAfter: got.RequeueAfter, Priority: got.Priority}
+		switch {
+		case err != nil:
+			if errors.Is(err, crreconcile.TerminalError(nil)) {
+				err = terminalError{err}
+			}
+			// As in controller-runtime, the error decides when the key runs again.
+			result.RequeueAfter = 0
+		case got.Requeue && got.RequeueAfter <= 0: //nolint:staticcheck // reconcilers still use it
+			result.RequeueAfter = requeue.When(key)
+			return result, nil
+		}
+		requeue.Forget(key)
+		return result, err
+	}
+}
+
+// terminalError gives a TerminalError the method by which a loop knows it.
+type terminalError struct{ error }
+
+func (terminalError) Terminal() bool  { return true }
+func (e terminalError) Unwrap() error { return e.error }
+
+// newQueue is a controller.Options.NewQueue.
+func (d *dispatch[request]) newQueue(name string, limiter workqueue.TypedRateLimiter[request]) workqueue.TypedRateLimitingInterface[request] {
+	if d.loop.Name == "" {
+		d.loop.Name = name
+	}
+	if d.loop.Queue == nil {
+		cfg := queue.Config[request]{Name: name, RateLimiter: limiter, Group: namespaces[request]()}
+		if provider, ok := d.loop.Metrics.(workqueue.MetricsProvider); ok {
+			cfg.MetricsProvider = provider
+		}
+		d.loop.Queue = queue.New(cfg)
+	}
+	return &intake[request]{TypedRateLimitingInterface: d.loop.Queue, dispatch: d, source: d.loop.Source("watch")}
+}
+
+// namespaces returns the function that groups requests by namespace, or nil for requests of
+// another type.
+func namespaces[request comparable]() func(request) string {
+	group, _ := any(func(r crreconcile.Request) string { return r.Namespace }).(func(request) string)
+	return group
+}
+
+// run runs the loop until controller-runtime shuts its queue down.
+func (d *dispatch[request]) run() {
+	<-d.started
+	ctx, cancel := context.WithCancel(d.ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-d.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	if err := d.loop.Run(ctx); err != nil {
+		klog.FromContext(ctx).Error(err, "The controller ended")
+	}
+	d.loop.Queue.ShutDown()
+}

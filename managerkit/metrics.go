@@ -1,0 +1,330 @@
+package managerkit
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/util/workqueue"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/controllerkit/controllerkit/metrics"
+)
+
+// Metrics feeds the families that controller-runtime has registered, under their names, and
+// those of package metrics beside them. So dashboards and alerts for controller-runtime keep
+// their values:
+//
+//	controller_runtime_reconcile_total{controller,result}              of the loop
+//	controller_runtime_reconcile_errors_total{controller}
+//	controller_runtime_terminal_reconcile_errors_total{controller}
+//	controller_runtime_reconcile_panics_total{controller}
+//	controller_runtime_reconcile_timeouts_total{controller}
+//	controller_runtime_reconcile_time_seconds{controller}
+//	controller_runtime_max_concurrent_reconciles{controller}
+//	controller_runtime_active_workers{controller}
+//	workqueue_*{name,controller}                                       of the queue
+//	leader_election_master_status{name}                                of the Elector
+//
+// The label result of controller_runtime_reconcile_total is success, requeue_after or error.
+// The classes of errors are in controller_reconcile_total of package metrics.
+// workqueue_depth has an empty label priority.
+//
+// A Metrics fits wherever one of package metrics does. [NewMetrics] returns one.
+type Metrics struct {
+	*metrics.Metrics
+
+	total                                                *prometheus.CounterVec
+	failed, terminal, panics, timeouts, adds, retries    *prometheus.CounterVec
+	duration, waiting, working                           *prometheus.HistogramVec
+	workers, active, leading, depth, unfinished, longest *prometheus.GaugeVec
+
+	known sync.Map // of a controller's name to its *series
+}
+
+// series has what a reconcile of one controller needs, so that it looks nothing up.
+type series struct {
+	success, requeued, failures        prometheus.Counter
+	failed, terminal, panics, timeouts prometheus.Counter
+	duration                           prometheus.Observer
+	active                             prometheus.Gauge
+}
+
+// NewMetrics returns a Metrics for the registry of controller-runtime, which a manager serves.
+// Each call returns one that feeds the same families.
+func NewMetrics() (*Metrics, error) {
+	own, err := metrics.New(beside{crmetrics.Registry})
+	if err != nil {
+		return nil, fmt.Errorf("managerkit: %w", err)
+	}
+	m := &Metrics{Metrics: own}
+	f := families()
+	const of = "controller_runtime_"
+	err = errors.Join(
+		counter(f, of+"reconcile_total", &m.total),
+		counter(f, of+"reconcile_errors_total", &m.failed),
+		counter(f, of+"terminal_reconcile_errors_total", &m.terminal),
+		counter(f, of+"reconcile_panics_total", &m.panics),
+		counter(f, of+"reconcile_timeouts_total", &m.timeouts),
+		histogram(f, of+"reconcile_time_seconds", &m.duration),
+		gauge(f, of+"max_concurrent_reconciles", &m.workers),
+		gauge(f, of+"active_workers", &m.active),
+		gauge(f, "leader_election_master_status", &m.leading),
+		gauge(f, "workqueue_depth", &m.depth),
+		counter(f, "workqueue_adds_total", &m.adds),
+		counter(f, "workqueue_retries_total", &m.retries),
+		histogram(f, "workqueue_queue_duration_seconds", &m.waiting),
+		histogram(f, "workqueue_work_duration_seconds", &m.working),
+		gauge(f, "workqueue_unfinished_work_seconds", &m.unfinished),
+		gauge(f, "workqueue_longest_running_processor_seconds", &m.longest),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("managerkit: %w", err)
+	}
+	return m, nil
+}
+
+// A family is what a registered collector tells of itself.
+type family struct {
+	help   string
+	labels []string
+}
+
+var description = regexp.MustCompile(`fqName: ("(?:[^"\\]|\\.)*"), help: ("(?:[^"\\]|\\.)*").*variableLabels: \{([^}]*)\}`)
+
+// parse returns the name and the family of a description. A Desc has no other way to tell
+// them than its text.
+func parse(d *prometheus.Desc) (name string, f family) {
+	parts := description.FindStringSubmatch(d.String())
+	if parts == nil {
+		return "", family{}
+	}
+	name, err := strconv.Unquote(parts[1])
+	if err != nil {
+		return "", family{}
+	}
+	if f.help, err = strconv.Unquote(parts[2]); err != nil {
+		return "", family{}
+	}
+	return name, family{help: f.help, labels: strings.Split(parts[3], ",")}
+}
+
+// families returns the families that controller-runtime's registry has.
+func families() map[string]family {
+	all := map[string]family{}
+	c, ok := crmetrics.Registry.(interface{ Describe(chan<- *prometheus.Desc) })
+	if !ok {
+		return all
+	}
+	ch := make(chan *prometheus.Desc)
+	go func() {
+		defer close(ch)
+		c.Describe(ch)
+	}()
+	for d := range ch {
+		name, f := parse(d)
+		all[name] = f
+	}
+	return all
+}
+
+// registered sets into to the registered collector of the name.
+func registered[V prometheus.Collector](all map[string]family, name string, into *V, like func(family) V) error {
+	f, ok := all[name]
+	if !ok {
+		return fmt.Errorf("controller-runtime's registry has no %s: use the registry that controller-runtime makes", name)
+	}
+	err := crmetrics.Registry.Register(like(f))
+	if already, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+		if v, ok := already.ExistingCollector.(V); ok {
+			*into = v
+			return nil
+		}
+	}
+	return fmt.Errorf("controller-runtime's registry has an unknown form of %s: %w", name, err)
+}
+
+func counter(all map[string]family, name string, into **prometheus.CounterVec) error {
+	return registered(all, name, into, func(f family) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: f.help}, f.labels)
+	})
+}
+
+func gauge(all map[string]family, name string, into **prometheus.GaugeVec) error {
+	return registered(all, name, into, func(f family) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: f.help}, f.labels)
+	})
+}
+
+func histogram(all map[string]family, name string, into **prometheus.HistogramVec) error {
+	return registered(all, name, into, func(f family) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: f.help}, f.labels)
+	})
+}
+
+// beside registers collectors without the families that controller-runtime has under the
+// same names.
+type beside struct{ prometheus.Registerer }
+
+func (b beside) Register(c prometheus.Collector) error {
+	err := b.Registerer.Register(without{c})
+	if already, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+		if first, ok := already.ExistingCollector.(without); ok {
+			return prometheus.AlreadyRegisteredError{ExistingCollector: first.Collector, NewCollector: c}
+		}
+	}
+	return err
+}
+
+// without hides the families of a collector that controller-runtime has.
+type without struct{ prometheus.Collector }
+
+func taken(d *prometheus.Desc) bool {
+	name, _ := parse(d)
+	return strings.HasPrefix(name, "workqueue_") || strings.HasPrefix(name, "leader_election_") || strings.HasPrefix(name, "rest_client_")
+}
+
+func (w without) Describe(ch chan<- *prometheus.Desc) {
+	all := make(chan *prometheus.Desc)
+	go func() {
+		defer close(all)
+		w.Collector.Describe(all)
+	}()
+	for d := range all {
+		if !taken(d) {
+			ch <- d
+		}
+	}
+}
+
+func (w without) Collect(ch chan<- prometheus.Metric) {
+	all := make(chan prometheus.Metric)
+	go func() {
+		defer close(all)
+		w.Collector.Collect(all)
+	}()
+	for m := range all {
+		if !taken(m.Desc()) {
+			ch <- m
+		}
+	}
+}
+
+// of returns the series of a controller.
+func (m *Metrics) of(controller string) *series {
+	if s, ok := m.known.Load(controller); ok {
+		return s.(*series)
+	}
+	s, _ := m.known.LoadOrStore(controller, &series{
+		success:  m.total.WithLabelValues(controller, "success"),
+		requeued: m.total.WithLabelValues(controller, "requeue_after"),
+		failures: m.total.WithLabelValues(controller, "error"),
+		failed:   m.failed.WithLabelValues(controller),
+		terminal: m.terminal.WithLabelValues(controller),
+		panics:   m.panics.WithLabelValues(controller),
+		timeouts: m.timeouts.WithLabelValues(controller),
+		duration: m.duration.WithLabelValues(controller),
+		active:   m.active.WithLabelValues(controller),
+	})
+	return s.(*series)
+}
+
+// ReconcileWorkers sets the number of workers of the controller.
+func (m *Metrics) ReconcileWorkers(controller string, workers int) {
+	m.Metrics.ReconcileWorkers(controller, workers)
+	m.of(controller)
+	m.workers.WithLabelValues(controller).Set(float64(workers))
+}
+
+// ReconcileStarted counts a worker that starts a key.
+func (m *Metrics) ReconcileStarted(controller string) {
+	m.Metrics.ReconcileStarted(controller)
+	m.of(controller).active.Inc()
+}
+
+// ReconcileFinished counts the end of a key.
+func (m *Metrics) ReconcileFinished(controller, result string, d time.Duration) {
+	m.Metrics.ReconcileFinished(controller, result, d)
+	s := m.of(controller)
+	s.active.Dec()
+	s.duration.Observe(d.Seconds())
+	switch result {
+	case "success":
+		s.success.Inc()
+		return
+	case "requeue":
+		s.requeued.Inc()
+		return
+	case "terminal":
+		s.terminal.Inc()
+	case "panic":
+		s.panics.Inc()
+	case "timeout":
+		s.timeouts.Inc()
+	}
+	s.failures.Inc()
+	s.failed.Inc()
+}
+
+// LeaderStatus says whether the process holds the Lease.
+func (m *Metrics) LeaderStatus(name string, leading bool) {
+	v := 0.0
+	if leading {
+		v = 1
+	}
+	m.leading.WithLabelValues(name).Set(v)
+}
+
+var _ workqueue.MetricsProvider = (*Metrics)(nil)
+
+// queueLabels are the labels of a family of controller-runtime for a queue.
+func queueLabels(name string) prometheus.Labels {
+	return prometheus.Labels{"name": name, "controller": name}
+}
+
+// NewDepthMetric returns a gauge of workqueue_depth.
+func (m *Metrics) NewDepthMetric(name string) workqueue.GaugeMetric {
+	g := m.depth.With(prometheus.Labels{"name": name, "controller": name, "priority": ""})
+	g.Set(0)
+	return g
+}
+
+// NewAddsMetric returns a counter of workqueue_adds_total.
+func (m *Metrics) NewAddsMetric(name string) workqueue.CounterMetric {
+	return m.adds.With(queueLabels(name))
+}
+
+// NewRetriesMetric returns a counter of workqueue_retries_total.
+func (m *Metrics) NewRetriesMetric(name string) workqueue.CounterMetric {
+	return m.retries.With(queueLabels(name))
+}
+
+// NewLatencyMetric returns a histogram of workqueue_queue_duration_seconds.
+func (m *Metrics) NewLatencyMetric(name string) workqueue.HistogramMetric {
+	return m.waiting.With(queueLabels(name))
+}
+
+// NewWorkDurationMetric returns a histogram of workqueue_work_duration_seconds.
+func (m *Metrics) NewWorkDurationMetric(name string) workqueue.HistogramMetric {
+	return m.working.With(queueLabels(name))
+}
+
+// NewUnfinishedWorkSecondsMetric returns a gauge of workqueue_unfinished_work_seconds.
+func (m *Metrics) NewUnfinishedWorkSecondsMetric(name string) workqueue.SettableGaugeMetric {
+	g := m.unfinished.With(queueLabels(name))
+	g.Set(0)
+	return g
+}
+
+// NewLongestRunningProcessorSecondsMetric returns a gauge of
+// workqueue_longest_running_processor_seconds.
+func (m *Metrics) NewLongestRunningProcessorSecondsMetric(name string) workqueue.SettableGaugeMetric {
+	g := m.longest.With(queueLabels(name))
+	g.Set(0)
+	return g
+}
