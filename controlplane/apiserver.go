@@ -61,7 +61,7 @@ func (s *apiServer) waitReady(ctx context.Context, creds *credentials) error {
 	}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config}, Timeout: 5 * time.Second}
 	defer client.CloseIdleConnections()
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(25 * time.Millisecond)
 	defer tick.Stop()

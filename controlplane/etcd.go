@@ -55,8 +55,8 @@ func startEtcd(dir, data string, verbosity int) (*embed.Etcd, error) {
 	case err := <-e.Err():
 		e.Close()
 		return nil, err
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		e.Close()
-		return nil, fmt.Errorf("etcd is not ready after 30s")
+		return nil, fmt.Errorf("etcd is not ready after 1m")
 	}
 }

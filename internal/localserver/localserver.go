@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-const startTimeout = 90 * time.Second
+const startTimeout = 5 * time.Minute
 
 // A Server is a running controlplane or an existing cluster.
 type Server struct {

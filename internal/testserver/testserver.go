@@ -119,7 +119,7 @@ func Namespace(t testing.TB) string {
 		t.Fatalf("testserver: create a namespace: %v", err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // the test's own has ended
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // the test's own has ended
 		defer cancel()
 		if err := client.CoreV1().Namespaces().Delete(ctx, ns.Name, metav1.DeleteOptions{}); err != nil {
 			t.Errorf("testserver: delete namespace %s: %v", ns.Name, err)
@@ -148,13 +148,13 @@ func InstallCRDAt(t testing.TB, config *rest.Config, definition map[string]any) 
 		t.Fatalf("testserver: create a CustomResourceDefinition: %v", err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // the test's own has ended
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // the test's own has ended
 		defer cancel()
 		if err := definitions.Delete(ctx, created.GetName(), metav1.DeleteOptions{}); err != nil {
 			t.Errorf("testserver: delete %s: %v", created.GetName(), err)
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	w, err := definitions.Watch(ctx, metav1.ListOptions{
 		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, created.GetName()).String(),
