@@ -22,18 +22,12 @@ import (
 // API server rejects unknown and duplicate fields.
 //
 // The function is safe for concurrent use if client and mapper are.
-func Dynamic[N interface {
-	apply.Patcher
-	Namespace(string) R
-}, R apply.Patcher](client interface {
+func Dynamic[N interface{ Namespace(string) R }, R apply.Patcher](client interface {
 	Resource(schema.GroupVersionResource) N
 }, mapper meta.RESTMapper, subresources ...string) func(context.Context, *unstructured.Unstructured, metav1.ApplyOptions) (*unstructured.Unstructured, error) {
 	var resource func(gvr schema.GroupVersionResource, namespace string) apply.Patcher
 	if !kube.IsNil(client) {
 		resource = func(gvr schema.GroupVersionResource, namespace string) apply.Patcher {
-			if namespace == "" {
-				return client.Resource(gvr)
-			}
 			return client.Resource(gvr).Namespace(namespace)
 		}
 	}

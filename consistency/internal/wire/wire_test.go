@@ -81,3 +81,34 @@ func TestEffect(t *testing.T) {
 		}
 	}
 }
+
+// A body that cannot be read a second time is not read.
+func TestDryRun(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		again bool // the body can be read a second time
+		body  string
+		want  bool
+	}{
+		{name: "dry run", again: true, body: `{"dryRun":["All"]}`, want: true},
+		{name: "none", again: true, body: `{}`},
+		{name: "malformed", again: true, body: `{"dryRun":`},
+		{name: "read once", body: `{"dryRun":["All"]}`},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, "https://server/api/v1/namespaces/ns/pods/n", bytes.NewReader([]byte(tt.body)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		if !tt.again {
+			req.GetBody = nil
+		}
+		target, _ := wire.ParseWrite(req)
+		if got := wire.DryRun(req, target); got != tt.want {
+			t.Errorf("%s: DryRun() = %v, want %v", tt.name, got, tt.want)
+		}
+		if body, err := io.ReadAll(req.Body); err != nil || string(body) != tt.body {
+			t.Errorf("%s: the server reads %q, %v", tt.name, body, err)
+		}
+	}
+}
