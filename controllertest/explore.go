@@ -66,6 +66,10 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 		}
 		fixed = append(fixed, p)
 	}
+	crds, err := readDefinitions(s.CRDs)
+	if err != nil {
+		return nil, fmt.Errorf("controllertest: %s: Scenario.CRDs: %w", s.Name, err)
+	}
 	cfg, keep, stop, err := server(o)
 	if err != nil {
 		return nil, fmt.Errorf("controllertest: %w", err)
@@ -86,6 +90,9 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 	}
 	if x.dyn, err = dynamic.NewForConfig(x.config); err != nil {
 		return nil, fmt.Errorf("controllertest: Options.Config: %w", err)
+	}
+	if err := install(ctx, x.dyn, crds); err != nil {
+		return nil, fmt.Errorf("controllertest: %s: Scenario.CRDs: %w", s.Name, err)
 	}
 	if s.Setup != nil {
 		if err := s.Setup(ctx, rest.CopyConfig(x.config)); err != nil {

@@ -58,8 +58,15 @@ type Scenario struct {
 	// without faults, are removed without it. Nil removes no other field.
 	Mask func(obj *unstructured.Unstructured)
 
-	// Setup prepares the server before the first run, for example by custom resource
-	// definitions. cfg has all rights. Nil means no preparation.
+	// CRDs are YAML files with CustomResourceDefinitions, or folders of such files. Explore
+	// creates the definitions, and waits until the API server serves their kinds, before
+	// Setup. If a definition of the same name exists, it must have the same spec. Other
+	// documents of the files, and the folders below a folder, are skipped. Definitions are
+	// not deleted at the end. Nil means none.
+	CRDs []string
+
+	// Setup prepares the server before the first run, after CRDs. cfg has all rights. Nil
+	// means no preparation.
 	Setup func(ctx context.Context, cfg *rest.Config) error
 
 	// Pause is the duration of the faults Pause, Freeze and SlowRenewal. For a controller

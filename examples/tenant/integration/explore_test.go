@@ -24,12 +24,10 @@ import (
 
 	"github.com/controllerkit/controllerkit/controllertest"
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
-	"github.com/controllerkit/controllerkit/examples/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
 	"github.com/controllerkit/controllerkit/examples/tenant/billing"
 	"github.com/controllerkit/controllerkit/examples/tenant/client/clientset/versioned"
 	tenancyclient "github.com/controllerkit/controllerkit/examples/tenant/client/clientset/versioned/typed/api/v1alpha1"
-	"github.com/controllerkit/controllerkit/examples/tenant/config"
 	"github.com/controllerkit/controllerkit/examples/tenant/controller"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/shutdown"
@@ -85,9 +83,7 @@ func tenantScenario() controllertest.Scenario {
 	}
 	return controllertest.Scenario{
 		Name: "tenant",
-		Setup: func(ctx context.Context, cfg *rest.Config) error {
-			return lab.Install(ctx, cfg, config.Files, "crd.yaml")
-		},
+		CRDs: []string{"../config/crd.yaml"},
 		Start: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
 			c, err := controller.New(controller.Config{
 				REST:     cfg,

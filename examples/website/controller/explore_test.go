@@ -8,17 +8,13 @@ import (
 	"testing"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/yaml"
 
 	"github.com/controllerkit/controllerkit/controllertest"
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
@@ -43,7 +39,7 @@ func TestExplore(t *testing.T) {
 	}
 	controllertest.Explore(t, controllertest.Scenario{
 		Name:  "website",
-		Setup: installCRD,
+		CRDs:  []string{"../config/crd.yaml"},
 		Cloud: cloud.Options{ChosenIDs: true},
 		Start: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
 			op, err := controller.New(cfg, operator.Options{Name: name}, env.Namespace, cloudDNS{env.Cloud})
@@ -168,42 +164,4 @@ func recordHeld(s *controllertest.State) error {
 		}
 	}
 	return nil
-}
-
-// installCRD installs config/crd.yaml and waits until it is served.
-func installCRD(ctx context.Context, cfg *rest.Config) error {
-	data, err := os.ReadFile("../config/crd.yaml")
-	if err != nil {
-		return err
-	}
-	var definition unstructured.Unstructured
-	if err := yaml.Unmarshal(data, &definition.Object); err != nil {
-		return err
-	}
-	client, err := dynamic.NewForConfig(cfg)
-	if err != nil {
-		return err
-	}
-	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	if _, err := definitions.Create(ctx, &definition, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-		return err
-	}
-	w, err := definitions.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + definition.GetName()})
-	if err != nil {
-		return err
-	}
-	defer w.Stop()
-	for event := range w.ResultChan() {
-		obj, ok := event.Object.(*unstructured.Unstructured)
-		if !ok {
-			break
-		}
-		conditions, _, _ := unstructured.NestedSlice(obj.Object, "status", "conditions")
-		for _, c := range conditions {
-			if c, ok := c.(map[string]any); ok && c["type"] == "Established" && c["status"] == "True" {
-				return nil
-			}
-		}
-	}
-	return errors.New("the CustomResourceDefinition was not established")
 }
