@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -231,6 +235,33 @@ func TestStoredIDs(t *testing.T) {
 	}
 	if report.Valid < 3 {
 		t.Errorf("%d of %d plans are valid", report.Valid, report.Plans)
+	}
+}
+
+// TestSlowServer: a request of the script that times out on its way, as on a machine that is
+// busy, is no finding. The plan runs again.
+//
+// Proves X1.
+func TestSlowServer(t *testing.T) {
+	t.Parallel()
+	f := follower{reconcile: copyAndNote}
+	s := f.scenario()
+	do := s.Script[0].Do
+	var calls atomic.Int64
+	s.Script[0].Do = func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+		if n := calls.Add(1); n > 4 && n%3 == 0 { // the first runs have no faults
+			return &url.Error{Op: "Post", URL: cfg.Host, Err: &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}}
+		}
+		return do(ctx, cfg, env)
+	}
+	o := quick(t)
+	o.Faults = []controllertest.Kind{controllertest.Conflict, controllertest.DropRequest}
+	report := run(t, s, o)
+	for _, f := range report.Failures {
+		t.Error(f)
+	}
+	if report.Valid < 2 || calls.Load() < 6 {
+		t.Errorf("%d of %d plans are valid after %d runs", report.Valid, report.Plans, calls.Load())
 	}
 }
 

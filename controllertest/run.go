@@ -2,8 +2,10 @@ package controllertest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -144,8 +146,10 @@ func (r *run) play(ctx context.Context, n int, name string, do func() error) boo
 	end := r.begin()
 	err := do()
 	end()
-	if err != nil && apierrors.IsNotFound(err) && r.plan.has(UserRecreate) {
-		// The script needed an object that the plan's user was about to create again.
+	// Without an outcome: the script needed an object that the plan's user was about to create
+	// again, or the user's request did not reach the server in time.
+	if err != nil && len(r.plan) > 0 && (apierrors.IsNotFound(err) && r.plan.has(UserRecreate) || unreached(err)) {
+		r.note("user: %s: %v", name, err)
 		r.mu.Lock()
 		r.useless = true
 		r.mu.Unlock()
@@ -190,6 +194,13 @@ func (r *run) note(format string, args ...any) {
 
 func (r *run) noteLocked(format string, args ...any) {
 	r.timeline = append(r.timeline, moment{time.Since(r.began), fmt.Sprintf(format, args...)})
+}
+
+// unreached reports whether a request timed out on its way to the server, which no fault does
+// to the user. The end of a step's own context is another error: the step waited.
+func unreached(err error) bool {
+	timeout, ok := errors.AsType[net.Error](err)
+	return ok && timeout.Timeout() && !errors.Is(err, context.DeadlineExceeded)
 }
 
 func (r *run) failed() bool {
