@@ -8,6 +8,7 @@ replace github.com/controllerkit/controllerkit => ../
 require (
 	github.com/controllerkit/controllerkit v0.0.0-00010101000000-000000000000
 	github.com/go-logr/logr v1.4.3
+	github.com/google/go-cmp v0.7.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/client_model v0.6.3
 	k8s.io/api v0.37.2
