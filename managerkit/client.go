@@ -229,7 +229,10 @@ func (k *clientKind[T]) list(list client.ObjectList) (*crd.List[T], error) {
 		if !ok || kube.IsNil(obj) {
 			return fmt.Errorf("%T has an item of type %T, want *%s", list, item, k.typ)
 		}
-		out.Items = append(out.Items, k.response(obj))
+		if k.untyped {
+			obj.GetObjectKind().SetGroupVersionKind(k.GroupVersionKind)
+		}
+		out.Items = append(out.Items, obj)
 		return nil
 	})
 	if err != nil {
@@ -238,8 +241,7 @@ func (k *clientKind[T]) list(list client.ObjectList) (*crd.List[T], error) {
 	return out, nil
 }
 
-// Create creates obj, and returns it as the API server stored it. See the Caveats of the
-// package for the response.
+// Create creates obj, and returns it as the API server stored it.
 func (c *Client[T]) Create(ctx context.Context, obj T, opts metav1.CreateOptions) (T, error) {
 	return c.send("create", obj, func(own T) error {
 		return c.kind.writes.Create(ctx, own, &client.CreateOptions{
@@ -249,8 +251,7 @@ func (c *Client[T]) Create(ctx context.Context, obj T, opts metav1.CreateOptions
 }
 
 // Update replaces the object, except its status if the resource has that subresource.
-// With a resourceVersion in obj, a newer object is a Conflict. See the Caveats of the
-// package for the response.
+// With a resourceVersion in obj, a newer object is a Conflict.
 func (c *Client[T]) Update(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error) {
 	return c.send("update", obj, func(own T) error {
 		return c.kind.writes.Update(ctx, own, updateOptions(&opts))
@@ -268,7 +269,8 @@ func updateOptions(opts *metav1.UpdateOptions) *client.UpdateOptions {
 	return &client.UpdateOptions{DryRun: opts.DryRun, FieldManager: opts.FieldManager, FieldValidation: opts.FieldValidation, Raw: opts}
 }
 
-// send calls write with a copy of obj, which write makes the response.
+// send calls write with a copy of obj, which becomes the response: controller-runtime
+// clears it before it decodes.
 func (c *Client[T]) send(verb string, obj T, write func(T) error) (T, error) {
 	var none T
 	if kube.IsNil(obj) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -91,8 +92,10 @@ func clientSiteKind() schema.GroupVersionKind {
 func clientScheme(t testing.TB) *runtime.Scheme {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := corev1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
 	}
 	kind := clientSiteKind()
 	scheme.AddKnownTypeWithName(kind, &clientSite{})
@@ -112,8 +115,8 @@ func fakeFor(t testing.TB, objects ...client.Object) client.WithWatch {
 	return fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithStatusSubresource(&clientSite{}).WithObjects(objects...).Build()
 }
 
-// live is a client without a cache as a reader.
-type live struct{ client.Reader }
+// readerOnly is a client without a cache as a reader.
+type readerOnly struct{ client.Reader }
 
 // notComparable is a reader that cannot be compared with ==.
 type notComparable struct {
@@ -132,7 +135,7 @@ type badCopy struct{ corev1.ConfigMap }
 // Proves MK1.
 func TestNewClient(t *testing.T) {
 	c := fakeFor(t)
-	reader := live{c}
+	reader := readerOnly{c}
 	twice := clientScheme(t)
 	twice.AddKnownTypeWithName(clientSiteKind().GroupVersion().WithKind("OtherSite"), &clientSite{})
 	ambiguous := fake.NewClientBuilder().WithScheme(twice).Build()
@@ -144,7 +147,7 @@ func TestNewClient(t *testing.T) {
 		return err
 	}
 	kind := func(c client.Client, kind schema.GroupVersionKind) error {
-		_, err := managerkit.NewClientForKind[*clientSite](c, live{c}, kind)
+		_, err := managerkit.NewClientForKind[*clientSite](c, readerOnly{c}, kind)
 		return err
 	}
 	for name, tt := range map[string]struct {
@@ -189,14 +192,14 @@ type nilClient struct{ client.Client }
 type unregistered struct{ clientSite }
 
 func newClientErr[T client.Object](c client.Client) error {
-	_, err := managerkit.NewClient[T](c, live{c})
+	_, err := managerkit.NewClient[T](c, readerOnly{c})
 	return err
 }
 
 // newSites returns a client of c, which reads from c.
 func newSites(t testing.TB, c client.Client) *managerkit.Client[*clientSite] {
 	t.Helper()
-	sites, err := managerkit.NewClient[*clientSite](c, live{c})
+	sites, err := managerkit.NewClient[*clientSite](c, readerOnly{c})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +246,7 @@ func TestClientRejects(t *testing.T) {
 	c, sent := refusing(t)
 	all := newSites(t, c)
 	sites := all.Namespace("ns")
-	namespaces, err := managerkit.NewClient[*corev1.Namespace](c, live{c})
+	namespaces, err := managerkit.NewClient[*corev1.Namespace](c, readerOnly{c})
 	if err != nil {
 		t.Fatal(err)
 	}
