@@ -207,8 +207,7 @@ func (c *Client[T]) List(ctx context.Context, opts metav1.ListOptions) (*crd.Lis
 func (k *clientKind[T]) list(list client.ObjectList) (*crd.List[T], error) {
 	out := &crd.List[T]{
 		ListMeta: metav1.ListMeta{
-			SelfLink: list.GetSelfLink(), ResourceVersion: list.GetResourceVersion(),
-			Continue: list.GetContinue(), RemainingItemCount: list.GetRemainingItemCount(),
+			ResourceVersion: list.GetResourceVersion(), Continue: list.GetContinue(), RemainingItemCount: list.GetRemainingItemCount(),
 		},
 		Items: make([]T, 0, meta.LenList(list)),
 	}

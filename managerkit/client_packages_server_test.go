@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -661,6 +663,83 @@ func TestServerClientKinds(t *testing.T) {
 	scaled, err := newSites(t, c).Namespace(namespace).Patch(ctx, "a", types.MergePatchType, []byte("{}"), metav1.PatchOptions{}, "scale")
 	if scaled != nil || err == nil {
 		t.Errorf("a subresource that is not served: %v, %v", scaled, err)
+	}
+}
+
+// TestServerClientWrappers checks that the wrappers of controller-runtime apply to applies
+// and to the status.
+//
+// Proves MK8.
+func TestServerClientWrappers(t *testing.T) {
+	installClientSites(t)
+	ctx, namespace := t.Context(), testserver.Namespace(t)
+	c := newUncached(t, testserver.Config(t))
+	owned := newSites(t, client.WithFieldOwner(c, "owner")).Namespace(namespace)
+	dry := newSites(t, client.NewDryRunClient(c)).Namespace(namespace)
+	config := func(fields jsonObject) *unstructured.Unstructured {
+		fields["apiVersion"], fields["kind"], fields["metadata"] = "client.example.com/v1", "ClientSite", jsonObject{"name": "a"}
+		return &unstructured.Unstructured{Object: fields}
+	}
+	applied, err := owned.Apply(ctx, config(jsonObject{"spec": jsonObject{"host": "first"}}), metav1.ApplyOptions{})
+	if err != nil || len(applied.ManagedFields) != 1 || applied.ManagedFields[0].Manager != "owner" {
+		t.Fatalf("apply: %+v, %v", applied, err)
+	}
+	next := applied.DeepCopy()
+	next.Status.Address = "10.0.0.1"
+	for call, err := range map[string]error{
+		"update the status": errOf(dry.UpdateStatus(ctx, next, metav1.UpdateOptions{})),
+		"patch the status":  errOf(dry.Patch(ctx, "a", types.MergePatchType, []byte(`{"status":{"address":"10.0.0.2"}}`), metav1.PatchOptions{}, "status")),
+		"apply":             errOf(dry.Apply(ctx, config(jsonObject{"spec": jsonObject{"host": "second"}}), metav1.ApplyOptions{FieldManager: "m", Force: true})),
+		"apply the status":  errOf(dry.ApplyStatus(ctx, config(jsonObject{"status": jsonObject{"address": "10.0.0.3"}}), metav1.ApplyOptions{FieldManager: "m"})),
+		"delete":            dry.Delete(ctx, "a", metav1.DeleteOptions{}),
+		"delete all":        dry.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", call, err)
+		}
+	}
+	live, err := owned.Get(ctx, "a", metav1.GetOptions{})
+	if err != nil || !jsonEqual(t, live, applied) {
+		t.Errorf("dry runs changed %+v to %+v, %v", applied, live, err)
+	}
+	if _, err := owned.UpdateStatus(ctx, next, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	live, err = owned.Get(ctx, "a", metav1.GetOptions{})
+	if err != nil || !slices.ContainsFunc(live.ManagedFields, func(f metav1.ManagedFieldsEntry) bool { return f.Manager == "owner" && f.Subresource == "status" }) {
+		t.Errorf("update the status: %+v, %v", live, err)
+	}
+}
+
+// TestServerClientSubresource checks that the response of a subresource that is another
+// kind of object is an error, and not an empty object.
+//
+// Proves MK4.
+func TestServerClientSubresource(t *testing.T) {
+	ctx, namespace := t.Context(), testserver.Namespace(t)
+	c, err := client.New(testserver.Config(t), client.Options{}) // with all built-in kinds
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := managerkit.NewClient[*appsv1.Deployment](c, readerOnly{c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	deployments := all.Namespace(namespace)
+	labels := map[string]string{"l": "1"}
+	_, err = deployments.Create(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: appsv1.DeploymentSpec{
+		Replicas: new(int32(0)), Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "example.com/image:1"}}}},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := deployments.Patch(ctx, "a", types.MergePatchType, []byte(`{"metadata":{}}`), metav1.PatchOptions{}, "scale")
+	if got != nil || err == nil || !strings.Contains(err.Error(), `the response of subresource "scale" is no apps/v1, Kind=Deployment`) {
+		t.Errorf("got %v, %v", got, err)
+	}
+	if got, err := deployments.Patch(ctx, "a", types.MergePatchType, []byte(`{"status":{"replicas":0}}`), metav1.PatchOptions{}, "status"); err != nil || got.Name != "a" {
+		t.Errorf("the status: %v, %v", got, err)
 	}
 }
 

@@ -395,7 +395,10 @@ func TestClientPassesOptions(t *testing.T) {
 			got = (&client.GetOptions{}).ApplyOptions(opts).AsGetOptions()
 			return nil
 		},
-		List: func(_ context.Context, _ client.WithWatch, _ client.ObjectList, opts ...client.ListOption) error {
+		List: func(ctx context.Context, _ client.WithWatch, _ client.ObjectList, opts ...client.ListOption) error {
+			if _, ok := ctx.Deadline(); !ok {
+				t.Error("list: no deadline")
+			}
 			o := (&client.ListOptions{}).ApplyOptions(opts)
 			if o.LabelSelector == nil || o.LabelSelector.String() != "a=labelselector" || o.FieldSelector == nil || o.FieldSelector.String() != "a=fieldselector" {
 				t.Errorf("list: parsed selectors %v and %v", o.LabelSelector, o.FieldSelector)
@@ -414,7 +417,10 @@ func TestClientPassesOptions(t *testing.T) {
 			got = (&client.DeleteOptions{}).ApplyOptions(opts).AsDeleteOptions()
 			return nil
 		},
-		DeleteAllOf: func(_ context.Context, _ client.WithWatch, _ client.Object, opts ...client.DeleteAllOfOption) error {
+		DeleteAllOf: func(ctx context.Context, _ client.WithWatch, _ client.Object, opts ...client.DeleteAllOfOption) error {
+			if _, ok := ctx.Deadline(); !ok {
+				t.Error("delete the collection: no deadline")
+			}
 			o := (&client.DeleteAllOfOptions{}).ApplyOptions(opts)
 			if o.Namespace != "ns" || o.LabelSelector == nil {
 				t.Errorf("delete the collection: namespace %q, labels %v", o.Namespace, o.LabelSelector)
@@ -565,6 +571,51 @@ func TestClientWrappers(t *testing.T) {
 	}
 	if _, err := json.Marshal(list); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestClientListMeta checks that the metadata of a list is that of the response.
+//
+// Proves MK4.
+func TestClientListMeta(t *testing.T) {
+	want := metav1.ListMeta{
+		ResourceVersion: "7", Continue: "c", RemainingItemCount: new(int64(3)),
+		ShardInfo: &metav1.ShardInfo{Selector: "s"},
+	}
+	c := interceptor.NewClient(fakeFor(t), interceptor.Funcs{
+		List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
+			switch list := list.(type) {
+			case *clientSiteList:
+				list.ListMeta = want
+				list.Items = []clientSite{{ObjectMeta: metav1.ObjectMeta{Name: "a"}}}
+			case *unstructured.UnstructuredList:
+				metadata, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&want)
+				if err != nil {
+					return err
+				}
+				list.Object = map[string]any{"metadata": metadata}
+				list.Items = []unstructured.Unstructured{{Object: map[string]any{"metadata": map[string]any{"name": "a"}}}}
+			}
+			return nil
+		},
+	})
+	typed, err := newSites(t, c).List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(typed.Items) != 1 || typed.Items[0].Name != "a" || !cmp.Equal(typed.ListMeta, want) {
+		t.Errorf("typed: %+v, %v", typed, err)
+	}
+	sites, err := managerkit.NewClientForKind[*unstructured.Unstructured](c, readerOnly{c}, clientSiteKind())
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := sites.List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(plain.Items) != 1 || plain.Items[0].GroupVersionKind() != clientSiteKind() || !cmp.Equal(plain.ListMeta, want) {
+		t.Errorf("unstructured: %+v, %v", plain, err)
+	}
+	noList := runtime.NewScheme()
+	noList.AddKnownTypeWithName(clientSiteKind(), &clientSite{})
+	_, err = newSites(t, fake.NewClientBuilder().WithScheme(noList).Build()).List(t.Context(), metav1.ListOptions{})
+	if err == nil || !strings.Contains(err.Error(), "Kind=ClientSiteList: register the list of *managerkit_test.clientSite") {
+		t.Errorf("a scheme without the list: %v", err)
 	}
 }
 

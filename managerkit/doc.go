@@ -16,4 +16,28 @@
 // finalizer, status, ssa, consistency, owner and external want. [Complete] runs the loop of
 // package reconcile, with the queue of package queue, in place of the workers of
 // controller-runtime. Most callers begin with NewClient, and add Complete.
+//
+// # Guarantees
+//
+//   - MK1: If the client, the live reader, T or the kind is unfit, NewClient returns an
+//     error of one line that names it and the cure.
+//   - MK2: If the manager's cache is stale, Get and List of a Client, and ConfirmLive
+//     through it, see the API server's state.
+//   - MK3: Each option, selector and subresource of a request through a Client reaches
+//     the API server as from a generated client. If it cannot, the method returns an error
+//     and sends no request.
+//   - MK4: A Client does not modify the objects that it receives, and returns the API
+//     server's response.
+//   - MK5: If other writers change an object at the same time, finalizer.Ensure and
+//     finalizer.Remove through a Client lose no finalizer.
+//   - MK6: If a status is equal, package status sends no request through a Client;
+//     otherwise it sends one, which does not change the spec.
+//   - MK7: If an object has the fields of a configuration, ssa.ApplyChanged through a
+//     Client sends no request. If another manager owns a field, the error of ssa.TryApply
+//     is an ssa.ConflictError.
+//   - MK8: If the manager's client has wrappers, such as a field owner, a dry run or an
+//     interceptor, they apply to each write of a Client.
+//   - MK9: If a kind is namespaced and the client has no namespace, or a kind is
+//     cluster-scoped and the client has one, the method returns an error and sends no
+//     request, except that List reads all namespaces.
 package managerkit
