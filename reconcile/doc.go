@@ -56,6 +56,8 @@
 //     the first hour, events and RequeueAfter aside.
 //   - R23: If calls run and StallTimeout has passed since the last one ended, Check returns
 //     an error.
+//   - R24: If a key waits for the Gate for 10s, one line of log names it, with the error of
+//     the Gate's method EnsureReady, if it has one.
 //
 // # Caveats
 //

@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
@@ -113,6 +115,68 @@ func TestGateHoldsKeys(t *testing.T) {
 		synctest.Wait()
 		if diff := cmp.Diff(append(want, "begin a", "run a", "end a"), g.got()); diff != "" {
 			t.Errorf("gate calls (-want +got):\n%s", diff)
+		}
+		r.stop()
+	})
+}
+
+// explained is a gate that knows what its keys wait for.
+type explained struct {
+	*gate
+	reasons map[string]error
+}
+
+func (g explained) EnsureReady(key string) error { return g.reasons[key] }
+
+// TestLongWaitIsLogged proves R24: a key that waits for long is logged once for each wait,
+// and a key that waits for less, or that its gate says is ready, is not.
+func TestLongWaitIsLogged(t *testing.T) {
+	bothQueues(t, func(t *testing.T, q queueOf) {
+		g, logs := newGate("slow", "quick", "ready"), newLogs()
+		stale := errors.New("the cache of pods is at version 5, behind the written 9")
+		r := start(t, logs.Context(t.Context()), &controller{
+			Name: "x", Queue: q, Reconcile: (&recorder{}).reconcile,
+			Gate: explained{g, map[string]error{"slow": stale, "quick": stale}},
+		})
+		lines := func() []testlog.Line { return logs.Having("after") }
+		for _, key := range []string{"slow", "quick", "ready"} {
+			q.Add(key)
+		}
+		time.Sleep(9 * time.Second)
+		g.set("quick", false)
+		q.Add("slow") // an event does not begin another wait
+		if got := lines(); len(got) != 0 {
+			t.Errorf("logged %v after 9s", got)
+		}
+		time.Sleep(3 * time.Second)
+		for range 2 {
+			got := lines()
+			if len(got) != 1 || got[0].Values["key"] != "slow" || got[0].Values["controller"] != "x" || !errors.Is(got[0].Err, stale) {
+				t.Fatalf("logged %v, want one line for slow with the error of the gate", got)
+			}
+			time.Sleep(time.Minute)
+		}
+
+		// The next wait is logged again.
+		g.set("slow", false)
+		synctest.Wait()
+		g.set("slow", true)
+		q.Add("slow")
+		time.Sleep(12 * time.Second)
+		if got := lines(); len(got) != 2 {
+			t.Errorf("%d lines after the second wait, want 2", len(got))
+		}
+		r.stop()
+	})
+
+	// A gate without EnsureReady has no reasons.
+	bothQueues(t, func(t *testing.T, q queueOf) {
+		logs := newLogs()
+		r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: (&recorder{}).reconcile, Gate: newGate("a")})
+		q.Add("a")
+		time.Sleep(time.Minute)
+		if got := logs.Having("after"); len(got) != 1 || got[0].Values["key"] != "a" || got[0].Err != nil {
+			t.Errorf("logged %v, want one line for a without an error", got)
 		}
 		r.stop()
 	})

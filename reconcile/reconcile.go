@@ -134,7 +134,8 @@ type Gate[K comparable] interface {
 	// Ready reports whether key may run. If it returns false, the gate must call wake
 	// once, when the key may run. wake only adds to the queue, so the gate can call it from
 	// any goroutine, inside Ready, and with its own locks held. The loop does not ask again
-	// before that, whatever events come.
+	// before that, whatever events come. If a key waits for 10s, the loop logs it, with the
+	// error of EnsureReady(key K) error if the gate has that method.
 	Ready(key K, wake func()) bool
 
 	// End is called after each call of the Func, also after a panic.

@@ -62,7 +62,8 @@ type run[K comparable] struct {
 	restartable contextGetter[K]
 	pending     pendingLister[K]
 
-	began time.Time // where the guard's clock starts
+	began time.Time     // where the guard's clock starts
+	waits chan struct{} // has a value when a key began to wait for the gate
 
 	mu       sync.Mutex     // guards the fields below
 	guard    guard[K]       // bounds how often a key runs
@@ -70,7 +71,7 @@ type run[K comparable] struct {
 	busy     int            // slots with a call
 	progress time.Time      // when a call ended, or began while no other ran
 	streaks  map[K]streak   // keys whose last call did not succeed
-	parked   map[K]int      // keys that wait for the gate, and their priority
+	parked   map[K]waiting  // keys that wait for the gate
 	left     map[K]struct{} // keys that are in no queue when Run returns
 }
 
@@ -114,9 +115,10 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 		logger:       klog.FromContext(ctx).WithValues("controller", c.Name),
 		timeoutCause: fmt.Errorf("reconcile: timeout of %v is over: %w", c.Timeout, context.DeadlineExceeded),
 		began:        time.Now(),
+		waits:        make(chan struct{}, 1),
 		slots:        make([]slot[K], cmp.Or(c.Workers, defaultWorkers)),
 		streaks:      map[K]streak{},
-		parked:       map[K]int{},
+		parked:       map[K]waiting{},
 		left:         map[K]struct{}{},
 	}
 	if !kube.IsNil(c.Gate) {
@@ -153,6 +155,9 @@ func (r *run[K]) run(ctx context.Context) error {
 		r.logger.Info("Starting controller", "workers", len(r.slots))
 		if r.Resync > 0 {
 			beside.Go(func() { r.resync(stop.intake, finished) })
+		}
+		if r.gate != nil {
+			beside.Go(func() { r.logWaiting(stop.intake, finished) })
 		}
 		for i := range r.slots {
 			workers.Go(func() { r.work(stop, &r.slots[i]) })
@@ -418,41 +423,6 @@ func addTo[K comparable](queue workqueue.TypedRateLimitingInterface[K], adder op
 	}
 }
 
-// ready asks the gate. A key that waits for it is in no queue, so ready adds it to parked
-// first: the gate can call wake before Ready returns.
-func (r *run[K]) ready(key K, priority int) bool {
-	if r.gate == nil {
-		return true
-	}
-	r.mu.Lock()
-	if have, waits := r.parked[key]; waits { // it already waits for a wake
-		r.parked[key] = max(have, priority)
-		r.mu.Unlock()
-		return false
-	}
-	r.parked[key] = priority
-	r.mu.Unlock()
-	ok := r.gate.Ready(key, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock() // unpark must find the key here or in the queue
-		priority, parked := r.parked[key]
-		delete(r.parked, key)
-		switch {
-		case !parked:
-		case r.restartable == nil && r.Queue.ShuttingDown():
-			r.left[key] = struct{}{}
-		default:
-			r.add(addOptions{Priority: priority}, key)
-		}
-	})
-	if ok {
-		r.mu.Lock()
-		delete(r.parked, key)
-		r.mu.Unlock()
-	}
-	return ok
-}
-
 // putBack keeps a key that this Run no longer calls.
 func (r *run[K]) putBack(key K, priority int) {
 	if r.restartable == nil {
@@ -466,17 +436,6 @@ func (r *run[K]) keepLeft(key K) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.left[key] = struct{}{}
-}
-
-// unpark gives the keys that wait for the gate back to the queue, for the next Run.
-func (r *run[K]) unpark() {
-	r.mu.Lock()
-	parked := r.parked
-	r.parked = map[K]int{} // a later wake has no effect
-	r.mu.Unlock()
-	for key, priority := range parked {
-		r.putBack(key, priority)
-	}
 }
 
 // log writes the line of log of a call. The error is logged only here.
