@@ -2,9 +2,7 @@ package operator
 
 import (
 	"cmp"
-	"context"
 	"fmt"
-	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,6 +14,7 @@ import (
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/operator/internal/served"
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/recorder"
@@ -35,10 +34,13 @@ type Controller struct {
 	// HasSynced also gets the operator's informers.
 	Loop reconcile.Controller[types.NamespacedName]
 
-	op    *Operator
-	owner schema.GroupResource    // of For
-	kind  schema.GroupVersionKind // of owner; start sets it before the informers run
-	gate  *gate                   // nil: Loop.Gate is the caller's
+	op     *Operator
+	owner  schema.GroupResource // of For
+	writes *consistency.Store   // nil: Loop.Gate is the caller's
+
+	// Of owner, set before the informers run.
+	kind       schema.GroupVersionKind
+	namespaced bool
 }
 
 // For makes the controller reconcile the objects of resource: their keys are queued. It
@@ -77,7 +79,7 @@ func Owns[T any, L interface {
 	return watch(c, resource, true, from, func(obj T) []types.NamespacedName {
 		keys := enqueue.ControllerOf[metav1.Object](c.kind.GroupKind())(object(obj)) // the kind is known since the start
 		for i := range keys {
-			if !c.op.namespaced[c.owner] {
+			if !c.namespaced {
 				keys[i].Namespace = ""
 			}
 		}
@@ -111,30 +113,23 @@ type source struct {
 	informer     cache.SharedIndexInformer
 	id           <-chan struct{} // of the informer: a factory wraps it anew for each caller
 	registration cache.ResourceEventHandlerRegistration
-	typ          reflect.Type // of the objects
-	kind         string       // of the objects, if from knows it
-	owned        bool         // by objects of For
+	kind         string // of the objects, "" if it is not known
+	owned        bool   // by objects of For
 }
 
 func watch[T any, L any](c *Controller, resource schema.GroupResource, owned bool, from interface {
 	Informer() cache.SharedIndexInformer
 	Lister() L
 }, keys func(T) []types.NamespacedName, pass []enqueue.Predicate[T]) (lister L) {
-	s := source{c: c, resource: resource, owned: owned, typ: reflect.TypeFor[T]()}
+	s := source{c: c, resource: resource, owned: owned}
 	if resource.Resource == "" {
 		c.op.fail("controller %q: a resource is empty: name it, e.g. appsv1.Resource(\"deployments\")", c.Loop.Name)
 		return lister
 	}
-	if kube.IsNil(from) {
-		c.op.fail("controller %q: the informer of %s is nil", c.Loop.Name, resource)
-		return lister
+	if !kube.IsNil(from) {
+		s.informer, s.kind = from.Informer(), served.KindOf[T](from)
 	}
-	if k, ok := from.(interface {
-		GroupVersionKind() schema.GroupVersionKind
-	}); ok {
-		s.kind = k.GroupVersionKind().Kind
-	}
-	if s.informer = from.Informer(); kube.IsNil(s.informer) {
+	if kube.IsNil(s.informer) {
 		c.op.fail("controller %q: the informer of %s is nil", c.Loop.Name, resource)
 		return lister
 	}
@@ -162,27 +157,24 @@ func watch[T any, L any](c *Controller, resource schema.GroupResource, owned boo
 // controllers.
 func (op *Operator) register() {
 	handlers := map[<-chan struct{}][]cache.ResourceEventHandlerRegistration{}
-	first := map[schema.GroupResource]source{}
-	for _, s := range op.sources {
-		if f, ok := first[s.resource]; ok && f.id != s.id {
-			op.fail("%s has two informers, in controller %q and controller %q: use one informer for both, as their scopes could differ", s.resource, f.c.Loop.Name, s.c.Loop.Name)
-			continue
-		}
-		if _, ok := first[s.resource]; !ok {
-			first[s.resource] = s
-		}
+	for i, s := range op.sources {
 		handlers[s.id] = append(handlers[s.id], s.registration)
-	}
-	added := map[<-chan struct{}]schema.GroupResource{}
-	for _, s := range op.sources {
-		if other, ok := added[s.id]; ok {
-			if other != s.resource {
-				op.fail("%s and %s have the same informer: pass each resource with its own", other, s.resource)
+		for _, f := range op.sources[:i] {
+			if f.resource == s.resource && f.id != s.id {
+				op.fail("%s has two informers, in controller %q and controller %q: use one informer for both, as their scopes could differ", s.resource, f.c.Loop.Name, s.c.Loop.Name)
+				break
 			}
-			continue
+			if f.resource != s.resource && f.id == s.id {
+				op.fail("%s and %s have the same informer: pass each resource with its own", f.resource, s.resource)
+				break
+			}
 		}
-		added[s.id] = s.resource
-		op.Informers.Add(s.resource.String(), s.informer, handlers[s.id]...)
+	}
+	for _, s := range op.sources {
+		if all, ok := handlers[s.id]; ok {
+			op.Informers.Add(s.resource.String(), s.informer, all...)
+			delete(handlers, s.id)
+		}
 	}
 }
 
@@ -210,34 +202,18 @@ func (c *Controller) prepare() {
 	if !kube.IsNil(loop.Gate) {
 		return
 	}
-	c.gate = &gate{store: consistency.New(consistency.Config{Metrics: op.options.Metrics}), held: map[types.NamespacedName]*hold{}}
-	loop.Gate = c.gate
+	c.writes = consistency.New(consistency.Config{Metrics: op.options.Metrics})
+	loop.Gate = c.writes
 	seen := map[schema.GroupResource]bool{}
 	for _, s := range op.sources {
 		if s.c != c || seen[s.resource] {
 			continue
 		}
 		seen[s.resource] = true
-		if err := c.gate.store.AddInformer(s.resource, s.informer); err != nil {
+		if err := c.writes.AddInformer(s.resource, s.informer); err != nil {
 			op.fail("controller %q: %w", loop.Name, err)
 		}
 	}
-}
-
-func (c *Controller) run(ctx context.Context) error {
-	if c.gate == nil {
-		return c.Loop.Run(ctx)
-	}
-	ctx, stop := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		c.gate.watch(ctx, c.Loop.Name)
-	}()
-	err := c.Loop.Run(ctx)
-	stop()
-	<-ended
-	return err
 }
 
 // Event records an Event about an object of [For]. It never blocks:

@@ -11,15 +11,14 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/metrics"
+	"github.com/controllerkit/controllerkit/operator/internal/rights"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/recorder"
 	"github.com/controllerkit/controllerkit/shutdown"
@@ -86,10 +85,9 @@ type Operator struct {
 	options     Options
 	controllers []*Controller
 	sources     []source
-	writes      map[schema.GroupResource][]string // verbs
-	errs        []error                           // of registrations, for Run
-	stores      atomic.Pointer[[]*consistency.Store]
-	namespaced  map[schema.GroupResource]bool // set by start, before the informers run
+	writes      rights.Set
+	errs        []error     // of registrations, for Run
+	running     atomic.Bool // the controllers do not change any more
 }
 
 // New makes an operator for the API server of config, which it copies. It sends no
@@ -120,6 +118,7 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 		Mux:       http.NewServeMux(),
 		Informers: &informer.Set{Timeout: o.StartTimeout, StopTimeout: o.part(2)},
 		options:   o,
+		writes:    rights.Set{},
 	}
 	op.Config.QPS, op.Config.RateLimiter = -1, nil // the API server has priority and fairness
 	if o.LeaseNamespace != "" {
@@ -142,7 +141,7 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 		Controller: o.Name, StopTimeout: o.part(2),
 	}
 	op.Config.Wrap(informer.ConsistentLists)
-	op.Config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &writer{stores: &op.stores, next: next} })
+	op.Config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &writer{op: op, next: next} })
 	return op, nil
 }
 
@@ -168,16 +167,10 @@ func (op *Operator) Run(ctx context.Context) error {
 		op.fail("no controller: call Operator.Controller before Run")
 	}
 	op.register()
-	var stores []*consistency.Store
-	for _, c := range op.controllers {
-		if c.gate != nil {
-			stores = append(stores, c.gate.store)
-		}
-	}
-	op.stores.Store(&stores)
 	if len(op.errs) > 0 {
 		return errors.Join(op.errs...)
 	}
+	op.running.Store(true)
 
 	op.serve("/metrics", op.options.Metrics.Handler())
 	op.serve("/readyz", op.Group.Ready())
@@ -217,7 +210,7 @@ func (op *Operator) serve(path string, h http.Handler) {
 func (op *Operator) reconcile(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, c := range op.controllers {
-		g.Go(func() error { return c.run(ctx) })
+		g.Go(func() error { return c.Loop.Run(ctx) })
 	}
 	return g.Wait()
 }

@@ -1,9 +1,8 @@
 package operator
 
 import (
-	"cmp"
+	"maps"
 	"slices"
-	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -26,10 +25,7 @@ func (op *Operator) Writes(resource schema.GroupResource, verbs ...string) {
 		op.fail("Writes(%q, %q): name a resource and its verbs, e.g. \"patch\"", resource, verbs)
 		return
 	}
-	if op.writes == nil {
-		op.writes = map[schema.GroupResource][]string{}
-	}
-	op.writes[resource] = append(op.writes[resource], verbs...)
+	op.writes.Add(resource, verbs...)
 }
 
 // Rules returns the rights that the operator needs. The first rules are for a ClusterRole,
@@ -40,44 +36,21 @@ func (op *Operator) Writes(resource schema.GroupResource, verbs ...string) {
 // If a controller owns objects, it may update the finalizers of its own kind, which the
 // admission plugin OwnerReferencesPermissionEnforcement asks for.
 func (op *Operator) Rules() (objects, leases []rbacv1.PolicyRule) {
-	verbs := map[schema.GroupResource][]string{}
-	add := func(resource schema.GroupResource, names ...string) {
-		verbs[resource] = append(verbs[resource], names...)
-	}
+	uses := maps.Clone(op.writes)
 	for _, s := range op.sources {
-		add(s.resource, "list", "watch")
+		uses.Add(s.resource, "list", "watch")
 		if s.owned {
-			add(schema.GroupResource{Group: s.c.owner.Group, Resource: s.c.owner.Resource + "/finalizers"}, "update")
+			uses.Add(schema.GroupResource{Group: s.c.owner.Group, Resource: s.c.owner.Resource + "/finalizers"}, "update")
 		}
-	}
-	for resource, names := range op.writes {
-		add(resource, names...)
 	}
 	if op.Events != nil {
-		add(eventsv1.Resource("events"), "create", "patch")
+		uses.Add(eventsv1.Resource("events"), "create", "patch")
 	}
-	byVerbs := map[string]*rbacv1.PolicyRule{} // by group and verbs
-	for resource, names := range verbs {
-		slices.Sort(names)
-		names = slices.Compact(names)
-		key := resource.Group + " " + strings.Join(names, " ")
-		if byVerbs[key] == nil {
-			byVerbs[key] = &rbacv1.PolicyRule{APIGroups: []string{resource.Group}, Verbs: names}
-		}
-		byVerbs[key].Resources = append(byVerbs[key].Resources, resource.Resource)
-	}
-	for _, rule := range byVerbs {
-		slices.Sort(rule.Resources)
-		objects = append(objects, *rule)
-	}
-	slices.SortFunc(objects, func(a, b rbacv1.PolicyRule) int {
-		return cmp.Or(strings.Compare(a.APIGroups[0], b.APIGroups[0]), strings.Compare(a.Resources[0], b.Resources[0]))
-	})
 	if op.Elector != nil {
 		leases = []rbacv1.PolicyRule{
 			{APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"get", "update", "watch"}, ResourceNames: []string{op.Elector.Name}},
 			{APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"create"}}, // cannot have resourceNames
 		}
 	}
-	return objects, leases
+	return uses.Rules(), leases
 }

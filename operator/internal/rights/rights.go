@@ -1,0 +1,44 @@
+// Package rights collects the verbs that a program uses as the rules of a Role.
+package rights
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Set has the verbs for each resource and subresource.
+type Set map[schema.GroupResource][]string
+
+// Add adds verbs.
+func (s Set) Add(resource schema.GroupResource, verbs ...string) {
+	s[resource] = append(slices.Clip(s[resource]), verbs...)
+}
+
+// Resources returns the resources, sorted.
+func (s Set) Resources() []schema.GroupResource {
+	return slices.SortedFunc(maps.Keys(s), func(a, b schema.GroupResource) int {
+		return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Resource, b.Resource))
+	})
+}
+
+// Rules returns a rule for all resources of a group with the same verbs. The rules, and
+// what they list, are sorted.
+func (s Set) Rules() (rules []rbacv1.PolicyRule) {
+	at := map[string]int{} // the index of a rule, by group and verbs
+	for _, resource := range s.Resources() {
+		verbs := slices.Compact(slices.Sorted(slices.Values(s[resource])))
+		key := resource.Group + " " + strings.Join(verbs, " ")
+		i, ok := at[key]
+		if !ok {
+			i = len(rules)
+			at[key], rules = i, append(rules, rbacv1.PolicyRule{APIGroups: []string{resource.Group}, Verbs: verbs})
+		}
+		rules[i].Resources = append(rules[i].Resources, resource.Resource)
+	}
+	return rules
+}
