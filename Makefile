@@ -66,6 +66,7 @@ check: bin/staticcheck bin/golangci-lint bin/govulncheck ## check formatting, ve
 	cd internal/tools && go mod tidy -diff
 	cd internal/tools/lint && go mod tidy -diff
 	examples/tenant/generate.sh -verify
+	@.ci/website
 	@.ci/vulncheck "$(CURDIR)/bin/govulncheck"
 
 .PHONY: generate
