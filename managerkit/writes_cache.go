@@ -34,7 +34,11 @@ func (w *Writes) newInformer(next newInformerFunc) newInformerFunc {
 	}
 	return func(lw cache.ListerWatcher, obj runtime.Object, resync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 		in := &watched{}
-		informer := next(&listerWatcher{w: w, in: in, ListerWatcherWithContext: cache.ToListerWatcherWithContext(lw)}, obj, resync, indexers)
+		marked := &listerWatcher{
+			ListerWatcherWithContext: cache.ToListerWatcherWithContext(lw),
+			w:                        w, in: in, noStream: watchlist.DoesClientNotSupportWatchListSemantics(lw),
+		}
+		informer := next(marked, obj, resync, indexers)
 		if kube.IsNil(informer) {
 			return refused{cache.NewSharedIndexInformer(lw, obj, resync, indexers), errors.New("managerkit: Writes: Cache.NewInformer returned nil")}
 		}
@@ -63,9 +67,9 @@ func (w *Writes) add(in *watched, informer cache.SharedIndexInformer, obj runtim
 	}
 	in.store, in.stopped = informer.GetStore(), informer.IsStopped
 	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { w.wake() },
-		UpdateFunc: func(any, any) { w.wake() },
-		DeleteFunc: func(any) { w.wake() },
+		AddFunc:    func(any) { w.wake(in) },
+		UpdateFunc: func(any, any) { w.wake(in) },
+		DeleteFunc: func(any) { w.wake(in) },
 	}); err != nil {
 		return fmt.Errorf("add a handler to the informer of %s: %w", resource, err)
 	}
@@ -85,14 +89,16 @@ func (w *Writes) add(in *watched, informer cache.SharedIndexInformer, obj runtim
 	return nil
 }
 
-// wake wakes the keys that an event of an informer made ready.
-func (w *Writes) wake() {
+// wake wakes the keys that an event of the informer made ready.
+func (w *Writes) wake(in *watched) {
 	w.mu.RLock()
-	gates := w.gates // only appended to
+	gates, namespaces := w.gates, w.namespaces // gates is only appended to
 	w.mu.RUnlock()
 	for _, g := range gates {
 		for _, s := range g.stores {
-			s.wake()
+			if in.covers(s.namespace, namespaces) {
+				s.wake()
+			}
 		}
 	}
 }
@@ -229,8 +235,9 @@ type watchedKey struct{ w *Writes }
 type listerWatcher struct {
 	cache.ListerWatcherWithContext
 
-	w  *Writes
-	in *watched
+	w        *Writes
+	in       *watched
+	noStream bool // the client has no streaming lists, as in a test
 }
 
 // ListWithContext implements cache.ListerWatcherWithContext.
@@ -256,10 +263,8 @@ func (l *listerWatcher) Watch(opts metav1.ListOptions) (watch.Interface, error) 
 	return l.WatchWithContext(context.Background(), opts)
 }
 
-// IsWatchListSemanticsUnSupported reports whether the inner client has no streaming lists.
-func (l *listerWatcher) IsWatchListSemanticsUnSupported() bool {
-	return watchlist.DoesClientNotSupportWatchListSemantics(l.ListerWatcherWithContext)
-}
+// IsWatchListSemanticsUnSupported is called by client-go.
+func (l *listerWatcher) IsWatchListSemanticsUnSupported() bool { return l.noStream }
 
 // wrap returns the transport that records the writes of the runs.
 func (w *Writes) wrap(next http.RoundTripper) http.RoundTripper {

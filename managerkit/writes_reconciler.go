@@ -26,7 +26,8 @@ const (
 // nothing else: a key that must wait is returned with a RequeueAfter, which keeps its
 // priority and leaves the worker to other keys. The key is checked again after 20ms, at
 // intervals that grow with the wait to 1s, and at each of its events. A failed key keeps
-// its backoff.
+// its backoff. The metric controller_runtime_reconcile_total counts a check that found the
+// key not ready as requeue_after.
 //
 // If next is nil, or no manager was made with the options of Install, the result is a
 // terminal error.

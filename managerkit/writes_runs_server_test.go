@@ -229,6 +229,7 @@ func TestServerWorkerIsFree(t *testing.T) {
 		want    int
 	}{
 		{"writes", siteOptions{gated: true}, others},
+		{"writes and loop", siteOptions{gated: true, loop: true}, others},
 		{"option", siteOptions{native: true}, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -355,48 +356,57 @@ func TestServerInformersComeAndGo(t *testing.T) {
 	s.mustUntil("run when no informer is left", func() bool { return s.ended["owner"] >= 4 })
 }
 
-// The manager caches two namespaces and holds the informer of one of them. A key that writes
-// in the other runs again. So does a key that writes in a third namespace, while both are
-// held.
+// The manager has two informers and holds one of them. A key that writes in a namespace of
+// the other runs again. So does a key that writes in a namespace that none of them watches.
 //
 // Proves MK44.
 func TestServerNamespaces(t *testing.T) {
-	held := &heldWatches{match: func(req *http.Request) bool { return strings.HasSuffix(req.URL.Path, "/namespaces/default/configmaps") }}
-	s := newSite(t, siteOptions{
-		gated: true,
-		cache: withDefault,
-		wrap:  held.wrap,
-		reconcile: func(ctx context.Context, s *site, owner *corev1.ServiceAccount, n int) (ctrl.Result, error) {
-			if n > 1 || strings.HasPrefix(owner.Name, "other") {
-				return ctrl.Result{}, nil
+	for _, tt := range []struct {
+		name  string
+		other string // the namespace that the cache has beside that of the test
+		held  string // the end of the path of the held informer
+		third bool   // the third namespace is watched by the held informer
+	}{
+		{"of one namespace", "default", "/namespaces/default/configmaps", false},
+		{"of all others", cache.AllNamespaces, "/api/v1/configmaps", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			held := &heldWatches{match: func(req *http.Request) bool { return strings.HasSuffix(req.URL.Path, tt.held) }}
+			s := newSite(t, siteOptions{
+				gated: true,
+				cache: func(_ string, opts *cache.Options) { opts.DefaultNamespaces[tt.other] = cache.Config{} },
+				wrap:  held.wrap,
+				reconcile: func(ctx context.Context, s *site, owner *corev1.ServiceAccount, n int) (ctrl.Result, error) {
+					namespace := map[string]string{"own": s.ns, "held": "default", "third": "kube-public"}[owner.Name]
+					if n > 1 || namespace == "" {
+						return ctrl.Result{}, nil
+					}
+					return ctrl.Result{}, s.mgr.GetClient().Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "own-"}})
+				},
+			})
+			s.watch(&corev1.ConfigMap{})
+			release := held.hold()
+			defer release()
+			for _, owner := range []string{"held", "third", "own"} {
+				s.event(owner, 1)
+				s.mustUntil("run", func() bool { return s.ended[owner] >= 1 })
+				s.event(owner, 2)
 			}
-			namespace := map[string]string{"own": s.ns, "held": "default", "third": "kube-public"}[owner.Name]
-			return ctrl.Result{}, s.mgr.GetClient().Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "own-"}})
-		},
-	})
-	s.watch(&corev1.ConfigMap{})
-	releaseOne := held.hold()
-	defer releaseOne()
-	for _, owner := range []string{"held", "own"} {
-		s.event(owner, 1)
-		s.mustUntil("run", func() bool { return s.ended[owner] >= 1 })
-		s.event(owner, 2)
+			s.mustUntil("run the key of the other informer", func() bool { return s.ended["own"] >= 2 })
+			if !tt.third {
+				s.mustUntil("run the key of the third namespace", func() bool { return s.ended["third"] >= 2 })
+			}
+			s.pass("other", 1)
+			s.mu.Lock()
+			if s.began["held"] > 1 || tt.third && s.began["third"] > 1 {
+				t.Error("a key ran although its informer was held")
+			}
+			s.mu.Unlock()
+			release()
+			s.mustUntil("run all", func() bool { return s.ended["held"] >= 2 && s.ended["third"] >= 2 })
+		})
 	}
-	s.mustUntil("run the key of the other namespace", func() bool { return s.ended["own"] >= 2 })
-	releaseAll := s.process.Hold("configmaps")
-	defer releaseAll()
-	s.event("third", 1)
-	s.mustUntil("run", func() bool { return s.ended["third"] >= 1 })
-	s.event("third", 2)
-	s.mustUntil("run the key of the third namespace", func() bool { return s.ended["third"] >= 2 })
-	s.mu.Lock()
-	if s.began["held"] > 1 {
-		t.Error("the key of the held namespace ran")
-	}
-	s.mu.Unlock()
-	releaseAll()
-	releaseOne()
-	s.mustUntil("run the key of the held namespace", func() bool { return s.ended["held"] >= 2 })
 }
 
 // A create is carried out and its connection reset. The next run reads live, finds the

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	crreconcile "sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -32,6 +33,7 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest/fault"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/managerkit"
+	"github.com/controllerkit/controllerkit/reconcile"
 )
 
 const (
@@ -51,19 +53,19 @@ type site struct {
 	mgr     ctrl.Manager
 	stop    func()
 
-	mu        sync.Mutex
-	seen      map[string]int // the last event of each owner that has reached the manager
-	began     map[string]int // the event that the last run of each owner saw
-	ended     map[string]int
-	runs      map[string]int
-	informers []toolscache.SharedIndexInformer // all that the manager has made
-	cached    map[types.UID]bool               // the objects that the informers of watch have shown
-	news      chan struct{}                    // closed and replaced at each change of the maps
+	mu     sync.Mutex
+	seen   map[string]int // the last event of each owner that has reached the manager
+	began  map[string]int // the event that the last run of each owner saw
+	ended  map[string]int
+	runs   map[string]int
+	cached map[types.UID]bool // the objects that the informers of watch have shown
+	news   chan struct{}      // closed and replaced at each change of the maps
 }
 
 // siteOptions are what differs between the tests.
 type siteOptions struct {
 	gated  bool                        // with Writes
+	loop   bool                        // with the loop of package reconcile
 	native bool                        // with the option of controller-runtime
 	on     func(*fault.Op) fault.Fault // nil means none
 	wrap   func(http.RoundTripper) http.RoundTripper
@@ -95,7 +97,7 @@ func newSite(t *testing.T, o siteOptions) *site {
 		Client:     client.Options{Cache: &client.CacheOptions{Unstructured: true, EnableReadYourWritesConsistency: &o.native}},
 		Cache:      cache.Options{DefaultNamespaces: map[string]cache.Config{s.ns: {}}},
 	}
-	options.Cache.NewInformer = s.newInformer
+	options.Cache.NewInformer = newInformer
 	if o.cache != nil {
 		o.cache(s.ns, &options.Cache)
 	}
@@ -124,10 +126,16 @@ func newSite(t *testing.T, o siteOptions) *site {
 		defer s.note(func() { s.ended[req.Name] = n })
 		return o.reconcile(ctx, s, owner, n)
 	})
-	if o.gated {
-		r = s.writes.Reconciler(r)
+	b := ctrl.NewControllerManagedBy(s.mgr).For(&corev1.ServiceAccount{})
+	switch {
+	case o.loop:
+		err = managerkit.Complete(b, r, &reconcile.Controller[ctrl.Request]{Gate: s.writes}, controller.Options{})
+	case o.gated:
+		err = b.Complete(s.writes.Reconciler(r))
+	default:
+		err = b.Complete(r)
 	}
-	if err := ctrl.NewControllerManagedBy(s.mgr).For(&corev1.ServiceAccount{}).Complete(r); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -161,10 +169,8 @@ func newSite(t *testing.T, o siteOptions) *site {
 
 // newInformer is an own Cache.NewInformer. Its watches are read to their end: the watch of a
 // metadata informer otherwise leaves a goroutine.
-func (s *site) newInformer(lw toolscache.ListerWatcher, obj runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
-	informer := toolscache.NewSharedIndexInformer(drainedWatches{toolscache.ToListerWatcherWithContext(lw)}, obj, resync, indexers)
-	s.note(func() { s.informers = append(s.informers, informer) })
-	return informer
+func newInformer(lw toolscache.ListerWatcher, obj runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+	return toolscache.NewSharedIndexInformer(drainedWatches{toolscache.ToListerWatcherWithContext(lw)}, obj, resync, indexers)
 }
 
 type drainedWatches struct {
@@ -409,6 +415,7 @@ func TestServerNoDuplicates(t *testing.T) {
 		{"plain", siteOptions{}, map[string]int{"typed": events, "unstructured": events, "metadata": events, "several namespaces": events, "several namespaces, one busy": events, "all namespaces": events}},
 		{"option", siteOptions{native: true}, map[string]int{"unstructured": events, "metadata": events, "several namespaces, one busy": events}},
 		{"writes", siteOptions{gated: true}, nil},
+		{"writes and loop", siteOptions{gated: true, loop: true}, nil},
 	} {
 		for _, r := range readings {
 			t.Run(tt.name+"/"+r.name, func(t *testing.T) {
