@@ -40,4 +40,17 @@
 //   - MK9: If a kind is namespaced and the client has no namespace, or a kind is
 //     cluster-scoped and the client has one, the method returns an error and sends no
 //     request, except that List reads all namespaces.
+//   - MK40: If a run of a key gated by Writes has written an object, the key runs again only
+//     when the cache shows the write, or when MaxWait has passed.
+//   - MK41: Writes records creates, updates, patches, applies, status writes and deletions by
+//     each client made from the installed configuration, with the context of the run.
+//   - MK42: A key that waits for the cache occupies no worker.
+//   - MK43: If several informers of a resource can show an object, a key waits for all of them,
+//     also for one that starts later, and not for one that was removed.
+//   - MK44: A write in a namespace does not wait for an informer that watches only others.
+//   - MK45: If the outcome of a write is unknown, LiveRead is true in the key's next run.
+//   - MK46: If no manager was made with the options of Install, Reconciler returns a terminal
+//     error, and the context of Begin is done. The error names Install.
+//   - MK47: A key that waits in Reconciler is checked at least once a second. Its priority and
+//     the backoff of its failures remain.
 package managerkit

@@ -96,7 +96,7 @@ func TestWritesConsistentLists(t *testing.T) {
 	} {
 		lists := &listOptions{}
 		lw := listerOf(t, lists)
-		if _, err := lw.List(tt.sent); err != nil {
+		if _, err := toolscache.ToListerWatcherWithContext(lw).ListWithContext(t.Context(), tt.sent); err != nil {
 			t.Fatal(err)
 		}
 		if got := lists.got; len(got) != 1 || got[0] != tt.want {
