@@ -195,6 +195,7 @@ func namespaces[request comparable]() func(request) string {
 // run runs the loop until controller-runtime shuts its queue down.
 func (d *dispatch[request]) run() {
 	<-d.started
+	register(d.ctx, d.loop.Queue)
 	ctx, cancel := context.WithCancel(d.ctx)
 	defer cancel()
 	go func() {
