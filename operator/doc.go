@@ -57,8 +57,10 @@
 //
 // # Caveats
 //
-//   - A factory's informers run once, so an Operator with them cannot be made again from the
-//     same factory. Do not call Start of a factory: Run starts the registered informers.
+//   - Informers run once, so an Operator does. To run one again in a process, make it again
+//     with new informers: of a new factory, or of the same client of package crd. Make the
+//     clients that write again, too, because OP4 holds for those of the new Config.
+//   - Do not call Start of a factory: Run starts the registered informers.
 //   - All informers of a resource must be one, also in different controllers, because their
 //     scopes could differ.
 //   - OP4 holds for writes by clients of Config, with the context of the call. After two

@@ -3,6 +3,7 @@ package operator_test
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/operator"
 	"github.com/controllerkit/controllerkit/owner"
@@ -86,5 +88,26 @@ func Example() {
 	ctx, cancel := shutdown.Context(context.Background())
 	cancel() // a program defers this, and runs until SIGTERM
 	fmt.Println("stopped:", runAssembled(ctx, config, "mirrors"))
+	// Output: stopped: <nil>
+}
+
+// A process that goes on after its operator failed. An Operator runs once, so runAssembled
+// makes everything again. Most programs exit instead, and their Pod starts again.
+func Example_again() {
+	config := &rest.Config{Host: "https://127.0.0.1:6443"} // in a Pod: rest.InClusterConfig()
+	ctx, cancel := shutdown.Context(context.Background())
+	cancel() // a program defers this, and runs until SIGTERM
+	for {
+		err := runAssembled(ctx, config, "mirrors")
+		if ctx.Err() != nil {
+			fmt.Println("stopped:", err)
+			return
+		}
+		klog.FromContext(ctx).Error(err, "The operator ended and runs again")
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+	}
 	// Output: stopped: <nil>
 }

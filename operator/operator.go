@@ -159,7 +159,14 @@ func (op *Operator) fail(format string, args ...any) {
 // returns when everything has stopped: nil if it stopped as asked and in time. Informers
 // run on every replica, so that a new leader begins with warm caches. If a registration
 // was wrong or the start fails, one line of the error names the cure.
+//
+// If the leadership is lost, Run cancels the calls and campaigns again. An Operator runs
+// once, because informers do. A program that goes on after Run calls a function that makes
+// the operator, its clients and its informers: see the example of that name.
 func (op *Operator) Run(ctx context.Context) error {
+	if op.running.Load() {
+		return errors.New("operator: Run was called twice: make another Operator, with clients from its Config and new informers")
+	}
 	for _, c := range op.controllers {
 		c.prepare()
 	}
