@@ -1,0 +1,281 @@
+package managerkit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/leader"
+)
+
+// The timings of client-go's elector, which only polls the lock in memory. It gives up
+// within retryPeriod + renewDeadline, 250ms, after the term was lost.
+const (
+	leaseDuration = time.Second
+	renewDeadline = 150 * time.Millisecond
+	retryPeriod   = 100 * time.Millisecond
+
+	// A margin of the Elector that leaves the work time to stop after that.
+	minMargin = time.Second
+)
+
+// Elect makes a manager with these options elect its leader by e, in place of its own
+// election. The manager works as before: the Runnables that need election start when
+// this process leads, the others at once, and if leadership is lost, Start returns an
+// error at most 250ms later and the process should exit.
+//
+//	err := managerkit.Elect(&options, elector)
+//	...
+//	mgr, err := ctrl.NewManager(config, options)
+//
+// These are the differences to the manager's own election:
+//
+//   - The Lease is released after all Runnables have returned, and a standby starts at
+//     the watch event. When Start returns, the Lease has been released. If a Runnable
+//     outlasts GracefulShutdownTimeout, the Lease is not released and expires.
+//   - The validity of the term counts from when a renewal was sent. A slow response
+//     cannot make two managers lead.
+//   - The contexts of the Runnables have the term, see [leader.TermFrom], while this
+//     process leads. So [leader.Guard] works in the manager's configuration.
+//   - If the Lease is not usable for the StartTimeout of e, Start returns the error of
+//     e.Run. The manager's own election tries forever.
+//
+// DrainTimeout of e has no effect: GracefulShutdownTimeout of the manager bounds the
+// drain.
+//
+// Elect sets LeaderElection, LeaderElectionReleaseOnCancel, the durations, the lock and
+// LeaderElectionID, which names the Lease in the metrics, and wraps NewCache and
+// BaseContext. Call it after all other changes to those two, once for each manager. It
+// returns an error and changes nothing if options or e is nil, or if options configure an
+// election that differs from e. LeaderElectionID and LeaderElectionNamespace may be set
+// if they name the Lease of e, so that replicas of an earlier version share it.
+func Elect(options *manager.Options, e *leader.Elector) error {
+	switch {
+	case options == nil:
+		return errors.New("managerkit: options is nil: pass the address of the options for manager.New")
+	case e == nil:
+		return errNoElector
+	case !kube.IsNil(options.LeaderElectionResourceLockInterface):
+		return errors.New("managerkit: LeaderElectionResourceLockInterface is set already: the lock must be the Elector's; call Elect once for each manager")
+	case options.LeaderElectionID != "" && options.LeaderElectionID != e.Name:
+		return fmt.Errorf("managerkit: LeaderElectionID is %q: use the Elector's Name, %q, so that all replicas share the Lease", options.LeaderElectionID, e.Name)
+	case options.LeaderElectionNamespace != "" && options.LeaderElectionNamespace != e.Namespace:
+		return fmt.Errorf("managerkit: LeaderElectionNamespace is %q: use the Elector's Namespace, %q, so that all replicas share the Lease", options.LeaderElectionNamespace, e.Namespace)
+	case options.LeaderElectionResourceLock != "" && options.LeaderElectionResourceLock != resourcelock.LeasesResourceLock:
+		return fmt.Errorf("managerkit: LeaderElectionResourceLock is %q: an Elector uses a Lease: leave it empty", options.LeaderElectionResourceLock)
+	case options.LeaderElectionConfig != nil:
+		return errors.New("managerkit: LeaderElectionConfig is set: make the Elector's Leases with that configuration instead")
+	case options.LeaderElectionLabels != nil:
+		return errors.New("managerkit: LeaderElectionLabels is set: an Elector writes no labels: leave it nil")
+	case options.LeaseDuration != nil || options.RenewDeadline != nil || options.RetryPeriod != nil:
+		return errors.New("managerkit: LeaseDuration, RenewDeadline or RetryPeriod of the options is set: set those of the Elector instead")
+	}
+	defaultLease, defaultRenew, _ := leader.Defaults()
+	if margin := cmp.Or(e.LeaseDuration, defaultLease) - cmp.Or(e.RenewDeadline, defaultRenew); margin < minMargin {
+		return fmt.Errorf("managerkit: RenewDeadline of the Elector leaves %v of its LeaseDuration: leave at least %v, because a manager stops its work up to %v after a loss",
+			margin, minMargin, retryPeriod+renewDeadline)
+	}
+
+	l := &lock{elector: e, led: make(chan struct{}), ended: make(chan struct{})}
+	l.failure, l.fail = context.WithCancelCause(context.Background())
+
+	newCache := options.NewCache
+	if newCache == nil {
+		newCache = cache.New
+	}
+	options.NewCache = func(config *rest.Config, opts cache.Options) (cache.Cache, error) {
+		if l.built.Swap(true) {
+			return nil, errors.New("managerkit: the options of Elect were used for another manager: call Elect with new options for each")
+		}
+		c, err := newCache(config, opts)
+		if err != nil {
+			return nil, err
+		}
+		return electedCache{Cache: c, lock: l}, nil
+	}
+	baseContext := options.BaseContext
+	if baseContext == nil {
+		baseContext = context.Background
+	}
+	options.BaseContext = func() context.Context { return electedContext{Context: baseContext(), lock: l} }
+
+	options.LeaderElection = true
+	options.LeaderElectionReleaseOnCancel = true
+	options.LeaderElectionID = e.Name
+	options.LeaderElectionResourceLockInterface = l
+	options.LeaseDuration = ptr.To(leaseDuration)
+	options.RenewDeadline = ptr.To(renewDeadline)
+	options.RetryPeriod = ptr.To(retryPeriod)
+	return nil
+}
+
+var errNoElector = errors.New("managerkit: the Elector is nil: set its Leases, Namespace and Name")
+
+// A lock is the resource lock of one manager: it shows the term of an Elector to
+// client-go's elector. The first Get starts the Elector, and the release waits until it
+// has returned.
+type lock struct {
+	elector *leader.Elector
+	built   atomic.Bool // the manager was built
+
+	begin  sync.Once
+	run    context.Context // of the Elector's Run; set by begin
+	cancel context.CancelFunc
+	led    chan struct{}   // closed when the term begins
+	lead   context.Context // set before led is closed
+	ended  chan struct{}   // closed when Run has returned
+
+	failure context.Context // done if Run returned an error without a term, which is the cause
+	fail    context.CancelCauseFunc
+
+	cacheEnded atomic.Bool // the manager has stopped its cache, which it stops after the work
+	expire     atomic.Bool // the Lease must not be released
+}
+
+// Run of the Elector, in its own goroutine.
+func (l *lock) elect() {
+	defer close(l.ended)
+	err := l.elector.Run(l.run, func(ctx context.Context) error {
+		l.lead = ctx
+		close(l.led)
+		<-ctx.Done()
+		l.cancel() // after a loss the manager ends; Run must not campaign again
+		if l.expire.Load() {
+			runtime.Goexit() // the one way to return and keep the Lease
+		}
+		return nil
+	})
+	if err != nil && !isClosed(l.led) {
+		l.fail(fmt.Errorf("managerkit: leader election: %w", err))
+	}
+}
+
+// stop ends the Elector and waits until it has returned.
+func (l *lock) stop() {
+	l.cancel()
+	<-l.ended
+}
+
+// leads reports whether this process is the leader at this moment.
+func (l *lock) leads() bool {
+	if !isClosed(l.led) {
+		return false
+	}
+	term, ok := leader.TermFrom(l.lead)
+	return ok && term.Check(l.lead) == nil
+}
+
+// Get waits until this process leads, and then returns a record without a holder, which
+// client-go's elector takes over by an Update. After a loss, and if it stops before, it
+// returns a record of another holder.
+func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	l.begin.Do(func() {
+		// Not ended by ctx: stop waits for the Elector.
+		l.run, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
+		go l.elect()
+	})
+	select {
+	case <-l.led:
+	case <-ctx.Done():
+	}
+	if !isClosed(l.led) {
+		l.stop() // a standby stops, also one whose Elector has failed
+	}
+	if l.leads() {
+		return &resourcelock.LeaderElectionRecord{}, nil, nil
+	}
+	// After a loss nothing remains of the Elector when the manager's Start returns,
+	// unless Elector.Event blocks.
+	select {
+	case <-l.ended:
+	case <-ctx.Done():
+	}
+	return &resourcelock.LeaderElectionRecord{HolderIdentity: "another", LeaseDurationSeconds: math.MaxInt32}, []byte("lost"), nil
+}
+
+// Create is not called, because Get never returns that the record is absent.
+func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	return l.Update(ctx, record)
+}
+
+// Update succeeds while the term is valid. The record without a holder is the release.
+// It comes after the manager has stopped all that it runs, unless something outlasted
+// GracefulShutdownTimeout, or client-go's elector gave up by its own clock. Then the cache
+// still runs, and the Lease must expire.
+func (l *lock) Update(_ context.Context, record resourcelock.LeaderElectionRecord) error {
+	if record.HolderIdentity == "" {
+		l.expire.Store(!l.cacheEnded.Load())
+		l.stop()
+		return nil
+	}
+	if !l.leads() {
+		return leader.ErrLost
+	}
+	return nil
+}
+
+// RecordEvent does nothing: Elector.Event records events.
+func (l *lock) RecordEvent(string) {}
+
+// Identity distinguishes the records of this lock from that of another holder.
+func (l *lock) Identity() string { return "self" }
+
+func (l *lock) Describe() string { return l.elector.Namespace + "/" + l.elector.Name }
+
+// An electedCache is the manager's cache, a part of the manager that Elect can reach by the
+// options: it reports the Elector's error to the manager, and that the manager stops.
+type electedCache struct {
+	cache.Cache
+	lock *lock
+}
+
+func (c electedCache) Start(ctx context.Context) error {
+	defer c.lock.cacheEnded.Store(true)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.lock.failure, cancel)()
+	err := c.Cache.Start(ctx)
+	if failure := context.Cause(c.lock.failure); failure != nil {
+		return failure
+	}
+	return err
+}
+
+// An electedContext has the values of lead's context from when that exists: the term.
+type electedContext struct {
+	context.Context
+	lock *lock
+}
+
+func (c electedContext) Value(key any) any {
+	if v := c.Context.Value(key); v != nil {
+		return v
+	}
+	// A value of run's context, such as the logger of the election, is not of the term.
+	if !isClosed(c.lock.led) || c.lock.run.Value(key) != nil {
+		return nil
+	}
+	return c.lock.lead.Value(key)
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

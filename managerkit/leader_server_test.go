@@ -1,0 +1,644 @@
+package managerkit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/controllerkit/controllerkit/internal/testserver"
+	"github.com/controllerkit/controllerkit/leader"
+	"github.com/controllerkit/controllerkit/managerkit"
+)
+
+const (
+	electionName = "election"
+	// electionPatience bounds waits for what takes milliseconds on an idle machine.
+	electionPatience = time.Minute
+)
+
+// quiet are options without servers and logs.
+func quiet() manager.Options {
+	return manager.Options{
+		Logger:     logr.Discard(),
+		Metrics:    metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+	}
+}
+
+func leasesOf(t *testing.T, cfg *rest.Config, ns string) coordinationv1client.LeaseInterface {
+	t.Helper()
+	clients, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return clients.CoordinationV1().Leases(ns)
+}
+
+// byWatch is an Elector whose next poll is minutes away: it owes to the watch what it does
+// before.
+func byWatch(t *testing.T, ns string) *leader.Elector {
+	return &leader.Elector{
+		Leases: leasesOf(t, testserver.Config(t), ns), Namespace: ns, Name: electionName,
+		LeaseDuration: 10 * time.Minute, RenewDeadline: 8 * time.Minute, RetryPeriod: 4 * time.Minute,
+	}
+}
+
+// A started is a running function.
+type started struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error
+}
+
+func begin(t *testing.T, run func(context.Context) error) *started {
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &started{cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		s.err = run(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-s.done })
+	return s
+}
+
+func (s *started) wait(t *testing.T) error {
+	t.Helper()
+	await(t, s.done, "the end of Start")
+	return s.err
+}
+
+func (s *started) stop(t *testing.T) error {
+	t.Helper()
+	s.cancel()
+	return s.wait(t)
+}
+
+func await[T any](t *testing.T, c <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(electionPatience):
+		t.Fatalf("no %s within %v", what, electionPatience)
+		panic("unreachable")
+	}
+}
+
+// startManager starts a manager with the options and one Runnable that needs election.
+func startManager(t *testing.T, cfg *rest.Config, options manager.Options, work func(context.Context) error) *started {
+	t.Helper()
+	mgr, err := manager.New(cfg, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := mgr.Add(manager.RunnableFunc(work)); err != nil {
+		t.Fatal(err)
+	}
+	return begin(t, mgr.Start)
+}
+
+func elected(t *testing.T, e *leader.Elector) manager.Options {
+	t.Helper()
+	options := quiet()
+	if err := managerkit.Elect(&options, e); err != nil {
+		t.Fatal(err)
+	}
+	return options
+}
+
+// plain are the options of a manager with its own election.
+func plain(ns string) manager.Options {
+	options := quiet()
+	options.LeaderElection = true
+	options.LeaderElectionReleaseOnCancel = true
+	options.LeaderElectionID = electionName
+	options.LeaderElectionNamespace = ns
+	return options
+}
+
+func holderOf(t *testing.T, leases coordinationv1client.LeaseInterface) string {
+	t.Helper()
+	lease, err := leases.Get(t.Context(), electionName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return *lease.Spec.HolderIdentity
+}
+
+// take writes another holder into the Lease, as an edit does. An empty one makes it free.
+func take(t *testing.T, leases coordinationv1client.LeaseInterface, holder string) {
+	t.Helper()
+	patch := fmt.Appendf(nil, `{"spec":{"holderIdentity":%q,"leaseDurationSeconds":1}}`, holder)
+	if _, err := leases.Patch(t.Context(), electionName, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// followLease returns the events of the Lease.
+func followLease(t *testing.T, ns string) <-chan *coordinationv1.Lease {
+	t.Helper()
+	w, err := leasesOf(t, testserver.Config(t), ns).Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Stop)
+	events := make(chan *coordinationv1.Lease, 1000)
+	go func() {
+		for event := range w.ResultChan() {
+			if lease, ok := event.Object.(*coordinationv1.Lease); ok {
+				events <- lease
+			}
+		}
+	}()
+	return events
+}
+
+// always is a Runnable that runs on standbys too.
+type always func(context.Context) error
+
+func (f always) Start(ctx context.Context) error { return f(ctx) }
+func (always) NeedLeaderElection() bool          { return false }
+
+func median(d []time.Duration) time.Duration {
+	slices.Sort(d)
+	return d[len(d)/2].Round(time.Millisecond)
+}
+
+// handOvers measures the times from the stop of the leading manager to the start of the
+// next one's work, n times.
+func handOvers(t *testing.T, n int, ns string, options func() manager.Options) []time.Duration {
+	t.Helper()
+	type start struct {
+		name int
+		at   time.Time
+	}
+	starts := make(chan start, 100)
+	var working atomic.Int32
+	replica := func(name int) *started {
+		standing := make(chan struct{})
+		o := options()
+		mgr, err := manager.New(testserver.Config(t), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+			starts <- start{name, time.Now()}
+			if working.Add(1) > 1 {
+				t.Error("two managers work at once")
+			}
+			<-ctx.Done()
+			working.Add(-1)
+			return nil
+		})); err != nil {
+			t.Fatal(err)
+		}
+		if err := mgr.Add(always(func(ctx context.Context) error {
+			close(standing)
+			<-ctx.Done()
+			return nil
+		})); err != nil {
+			t.Fatal(err)
+		}
+		s := begin(t, mgr.Start)
+		await(t, standing, "start of a standby")
+		return s
+	}
+	leases := leasesOf(t, testserver.Config(t), ns)
+	replicas := map[int]*started{0: replica(0)}
+	leads := await(t, starts, "first leader").name
+	var took []time.Duration
+	for i := 1; i <= n; i++ {
+		seen := followLease(t, ns)
+		replicas[i] = replica(i)
+		await(t, seen, "event of the Lease") // the watch of a standby is about as old as this one
+		before := holderOf(t, leases)
+		stopped := time.Now()
+		if err := replicas[leads].stop(t); err != nil {
+			t.Errorf("Start() = %v, want nil", err)
+		}
+		if holder := holderOf(t, leases); holder == before {
+			t.Errorf("the Lease is held by %q after its Start has returned", holder)
+		}
+		next := await(t, starts, "next leader")
+		took = append(took, next.at.Sub(stopped))
+		leads = next.name
+	}
+	replicas[leads].cancel()
+	return took
+}
+
+// TestElectHandOver: a stop hands the Lease over by the watch event, because the next poll
+// is minutes away. The plain manager waits for its poll.
+//
+// Proves MK20.
+func TestElectHandOver(t *testing.T) {
+	ns := testserver.Namespace(t)
+	ours := handOvers(t, 10, ns, func() manager.Options {
+		e := byWatch(t, ns)
+		return elected(t, e)
+	})
+	ns = testserver.Namespace(t)
+	theirs := handOvers(t, 3, ns, func() manager.Options { return plain(ns) })
+	t.Logf("hand-over with Elect: median %v of %v", median(ours), ours)
+	t.Logf("hand-over of the plain manager: median %v of %v", median(theirs), theirs)
+}
+
+// TestElectDrain: while the work outlasts the stop, the Lease is renewed and no other
+// manager works.
+//
+// Proves MK21.
+func TestElectDrain(t *testing.T) {
+	ns := testserver.Namespace(t)
+	elector := func() *leader.Elector {
+		e := byWatch(t, ns)
+		e.RetryPeriod = 100 * time.Millisecond
+		return e
+	}
+	works, finish := make(chan struct{}), make(chan struct{})
+	var ended atomic.Bool
+	a := startManager(t, testserver.Config(t), elected(t, elector()), func(ctx context.Context) error {
+		close(works)
+		<-ctx.Done()
+		<-finish
+		ended.Store(true)
+		return nil
+	})
+	await(t, works, "leader")
+	next := make(chan bool, 1)
+	b := startManager(t, testserver.Config(t), elected(t, elector()), func(ctx context.Context) error {
+		next <- ended.Load()
+		<-ctx.Done()
+		return nil
+	})
+	events := followLease(t, ns)
+	holder := *await(t, events, "event of the Lease").Spec.HolderIdentity
+	a.cancel()
+	for range 10 {
+		if got := *await(t, events, "renewal").Spec.HolderIdentity; got != holder {
+			t.Fatalf("the Lease is held by %q while the work of %q runs", got, holder)
+		}
+	}
+	close(finish)
+	if err := a.wait(t); err != nil {
+		t.Errorf("Start() = %v, want nil", err)
+	}
+	if !await(t, next, "next leader") {
+		t.Error("the next manager works before the work of the last has ended")
+	}
+	if err := b.stop(t); err != nil {
+		t.Errorf("Start() = %v, want nil", err)
+	}
+}
+
+// slowCache is a cache that stops after the end of the test's channel.
+type slowCache struct {
+	cache.Cache
+	stop <-chan struct{}
+}
+
+func (c slowCache) Start(ctx context.Context) error {
+	err := c.Cache.Start(ctx)
+	<-c.stop
+	return err
+}
+
+// TestElectGraceExceeded: a Lease whose manager gave up waiting for its work is not
+// released. The cache stops late, so that the manager cannot look as if it had stopped.
+//
+// Proves MK21.
+func TestElectGraceExceeded(t *testing.T) {
+	ns := testserver.Namespace(t)
+	works, finish := make(chan struct{}), make(chan struct{})
+	options := quiet()
+	options.GracefulShutdownTimeout = ptr.To(50 * time.Millisecond)
+	options.NewCache = func(config *rest.Config, opts cache.Options) (cache.Cache, error) {
+		c, err := cache.New(config, opts)
+		return slowCache{c, finish}, err
+	}
+	if err := managerkit.Elect(&options, byWatch(t, ns)); err != nil {
+		t.Fatal(err)
+	}
+	a := startManager(t, testserver.Config(t), options, func(context.Context) error {
+		close(works)
+		<-finish
+		return nil
+	})
+	await(t, works, "leader")
+	leases := leasesOf(t, testserver.Config(t), ns)
+	holder := holderOf(t, leases)
+	if err := a.stop(t); err == nil || !strings.Contains(err.Error(), "grace period") {
+		t.Errorf("Start() = %v, want the error of the grace period", err)
+	}
+	if got := holderOf(t, leases); got != holder {
+		t.Errorf("the Lease is held by %q while the work of %q runs", got, holder)
+	}
+	close(finish)
+}
+
+// blocked is a Reconciler that reports its contexts and blocks until they end.
+type blocked chan context.Context
+
+func (b blocked) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	b <- ctx
+	<-ctx.Done()
+	return reconcile.Result{}, nil
+}
+
+// controller adds a controller of the namespace's ConfigMaps to the manager.
+func controller(mgr manager.Manager, r reconcile.Reconciler) error {
+	return ctrl.NewControllerManagedBy(mgr).Named("settings").For(&corev1.ConfigMap{}).Complete(r)
+}
+
+// settings creates a ConfigMap and returns the options of a cache of its namespace.
+func settings(t *testing.T, ns string) cache.Options {
+	t.Helper()
+	clients, err := kubernetes.NewForConfig(testserver.Config(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := clients.CoreV1().ConfigMaps(ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	byObject := cache.ByObject{Namespaces: map[string]cache.Config{ns: {FieldSelector: fields.OneTermEqualSelector("metadata.name", "settings")}}}
+	return cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: byObject}}
+}
+
+// TestElectLoss: another holder in the Lease ends the manager with an error, and the
+// contexts of its reconciles. They have the term.
+//
+// Proves MK23, MK25.
+func TestElectLoss(t *testing.T) {
+	ns := testserver.Namespace(t)
+	options := elected(t, byWatch(t, ns))
+	options.Cache = settings(t, ns)
+	mgr, err := manager.New(testserver.Config(t), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reconciles := make(blocked, 1)
+	if err := controller(mgr, reconciles); err != nil {
+		t.Fatal(err)
+	}
+	a := begin(t, mgr.Start)
+	ctx := await(t, reconciles, "reconcile")
+	term, ok := leader.TermFrom(ctx)
+	if !ok || term.Check(ctx) != nil {
+		t.Errorf("term of a reconcile: %v, %v, %v", term, ok, term.Check(ctx))
+	}
+	leases := leasesOf(t, testserver.Config(t), ns)
+	take(t, leases, "intruder")
+	if err := a.wait(t); err == nil || !strings.Contains(err.Error(), "leader election lost") {
+		t.Errorf("Start() = %v, want that the election was lost", err)
+	}
+	await(t, ctx.Done(), "end of the reconcile's context")
+	if err := term.Check(ctx); !errors.Is(err, leader.ErrLost) {
+		t.Errorf("Check() = %v after the loss, want ErrLost", err)
+	}
+	if got := holderOf(t, leases); got != "intruder" {
+		t.Errorf("the Lease is held by %q, want the other holder", got)
+	}
+}
+
+// TestElectContexts: the values of the caller's BaseContext stay, the term comes with
+// leadership, and nothing else does.
+//
+// Proves MK25.
+func TestElectContexts(t *testing.T) {
+	type key struct{}
+	ns := testserver.Namespace(t)
+	e := byWatch(t, ns)
+	options := quiet()
+	options.BaseContext = func() context.Context { return context.WithValue(context.Background(), key{}, "value") }
+	if err := managerkit.Elect(&options, e); err != nil {
+		t.Fatal(err)
+	}
+	if options.LeaderElectionID != electionName {
+		t.Errorf("LeaderElectionID = %q, want the Elector's Name for the metrics", options.LeaderElectionID)
+	}
+	contexts := make(chan context.Context, 1)
+	a := startManager(t, testserver.Config(t), options, func(ctx context.Context) error {
+		contexts <- ctx
+		<-ctx.Done()
+		return nil
+	})
+	ctx := await(t, contexts, "leader")
+	if got := ctx.Value(key{}); got != "value" {
+		t.Errorf("the value of BaseContext is %v", got)
+	}
+	if _, err := logr.FromContext(ctx); err == nil {
+		t.Error("the context has the logger of the election")
+	}
+	if _, ok := leader.TermFrom(ctx); !ok {
+		t.Error("the context has no term")
+	}
+	if err := a.stop(t); err != nil {
+		t.Errorf("Start() = %v, want nil", err)
+	}
+}
+
+// TestElectStandbyStops: Start of a standby returns nil, and its Elector has ended.
+//
+// Proves MK24.
+func TestElectStandbyStops(t *testing.T) {
+	ns := testserver.Namespace(t)
+	leads := make(chan struct{}, 2)
+	work := func(ctx context.Context) error {
+		leads <- struct{}{}
+		<-ctx.Done()
+		return nil
+	}
+	a := startManager(t, testserver.Config(t), elected(t, byWatch(t, ns)), work)
+	await(t, leads, "leader")
+	holder := holderOf(t, leasesOf(t, testserver.Config(t), ns))
+
+	calls := make(chan string, 100)
+	cfg := testserver.Config(t)
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			calls <- r.Method
+			return next.RoundTrip(r)
+		})
+	})
+	e := byWatch(t, ns)
+	e.Leases = leasesOf(t, cfg, ns)
+	mgr, err := manager.New(testserver.Config(t), elected(t, e))
+	if err != nil {
+		t.Fatal(err)
+	}
+	contexts := make(chan context.Context, 1)
+	if err := errors.Join(mgr.Add(manager.RunnableFunc(work)), mgr.Add(always(func(ctx context.Context) error {
+		contexts <- ctx
+		<-ctx.Done()
+		return nil
+	}))); err != nil {
+		t.Fatal(err)
+	}
+	b := begin(t, mgr.Start)
+	await(t, calls, "request of the standby")
+	if term, ok := leader.TermFrom(await(t, contexts, "Runnable without election")); ok {
+		t.Errorf("the context of a standby has the term %v", term)
+	}
+	if err := b.stop(t); err != nil {
+		t.Errorf("Start() = %v, want nil", err)
+	}
+	// A second Run at the same time would be an error.
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := e.Run(ctx, func(context.Context) error { return nil }); err != nil {
+		t.Errorf("Run() = %v after the standby has stopped, want nil", err)
+	}
+	if got := holderOf(t, leasesOf(t, testserver.Config(t), ns)); got != holder || len(leads) > 0 {
+		t.Errorf("the Lease is held by %q after a standby has stopped, want %q", got, holder)
+	}
+	if err := a.stop(t); err != nil {
+		t.Errorf("Start() = %v, want nil", err)
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestElectNoRights: the error of the Elector ends the manager.
+//
+// Proves MK24.
+func TestElectNoRights(t *testing.T) {
+	ns := testserver.Namespace(t)
+	cfg := testserver.Limited(t, ns, rbacv1.PolicyRule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get"}})
+	e := byWatch(t, ns)
+	e.Leases, e.StartTimeout, e.RetryPeriod = leasesOf(t, cfg, ns), time.Second, 100*time.Millisecond
+	a := startManager(t, testserver.Config(t), elected(t, e), func(context.Context) error {
+		t.Error("a manager works without the Lease")
+		return nil
+	})
+	err := a.wait(t)
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "managerkit: leader election: leader: no success within StartTimeout (1s): create leases.coordination.k8s.io "+ns+"/"+electionName) {
+		t.Errorf("Start() = %v, want the error of the Elector", err)
+	}
+}
+
+// TestElectBadElector: an Elector that cannot run ends the manager with its error.
+//
+// Proves MK24.
+func TestElectBadElector(t *testing.T) {
+	a := startManager(t, testserver.Config(t), elected(t, &leader.Elector{Namespace: "default", Name: electionName}), func(context.Context) error { return nil })
+	if err := a.wait(t); err == nil || !strings.Contains(err.Error(), "leader: Leases is nil") {
+		t.Errorf("Start() = %v, want the error of the Elector", err)
+	}
+}
+
+// A slowNetwork executes the first renewal after its start and returns the response after
+// a delay. Later requests for the Lease get no response.
+type slowNetwork struct {
+	delay   time.Duration
+	started atomic.Bool
+	cut     atomic.Bool
+}
+
+func (n *slowNetwork) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		switch {
+		case !strings.HasSuffix(r.URL.Path, "/leases/"+electionName) || !n.started.Load():
+			return next.RoundTrip(r)
+		case r.Method != http.MethodPut || n.cut.Swap(true):
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		}
+		sent := time.Now()
+		response, err := next.RoundTrip(r)
+		select {
+		case <-time.After(time.Until(sent.Add(n.delay))):
+			return response, err
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
+	})
+}
+
+// TestElectSlowRenewal: the response to a renewal comes late, and then the leader is cut
+// off. Its work has ended when the next leader's begins. client-go's elector counts from
+// the response, and then waits for the response to the release before it stops the work:
+// the overlap of the plain manager is in the log.
+//
+// Proves MK22.
+func TestElectSlowRenewal(t *testing.T) {
+	const lease, renew, retry = 9 * time.Second, 6 * time.Second, 1200 * time.Millisecond // 0.6 of the defaults
+	schedule := func(t *testing.T, options func(*rest.Config) manager.Options) (overlap time.Duration) {
+		network := &slowNetwork{delay: renew/2 - 100*time.Millisecond}
+		works := make(chan struct{})
+		begins, ends := make(chan time.Time, 2), make(chan time.Time, 1)
+		cfg := testserver.Config(t)
+		cfg.Wrap(network.wrap)
+		a := startManager(t, cfg, options(cfg), func(ctx context.Context) error {
+			close(works)
+			<-ctx.Done()
+			ends <- time.Now()
+			return nil
+		})
+		await(t, works, "leader")
+		for range 2 {
+			cfg := testserver.Config(t)
+			startManager(t, cfg, options(cfg), func(ctx context.Context) error {
+				begins <- time.Now()
+				<-ctx.Done()
+				return nil
+			})
+		}
+		network.started.Store(true)
+		next := await(t, begins, "next leader")
+		if err := a.wait(t); err == nil {
+			t.Error("Start() = nil after the loss, want an error")
+		}
+		return await(t, ends, "end of the work").Sub(next)
+	}
+	t.Run("Elect", func(t *testing.T) {
+		t.Parallel()
+		ns := testserver.Namespace(t)
+		overlap := schedule(t, func(cfg *rest.Config) manager.Options {
+			return elected(t, &leader.Elector{
+				Leases: leasesOf(t, cfg, ns), Namespace: ns, Name: electionName,
+				LeaseDuration: lease, RenewDeadline: renew, RetryPeriod: retry,
+			})
+		})
+		t.Logf("the work of the two overlaps by %v", overlap)
+		if overlap > 0 {
+			t.Errorf("two managers work at once for %v", overlap)
+		}
+	})
+	t.Run("plain", func(t *testing.T) {
+		t.Parallel()
+		ns := testserver.Namespace(t)
+		overlap := schedule(t, func(*rest.Config) manager.Options {
+			options := plain(ns)
+			options.LeaseDuration, options.RenewDeadline, options.RetryPeriod = ptr.To(lease), ptr.To(renew), ptr.To(retry)
+			return options
+		})
+		t.Logf("the work of the two overlaps by %v", overlap)
+	})
+}

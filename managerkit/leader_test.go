@@ -1,0 +1,118 @@
+package managerkit_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cluster"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/controllerkit/controllerkit/leader"
+	"github.com/controllerkit/controllerkit/managerkit"
+)
+
+// TestElectBadInput: each option that contradicts the Elector is one error that names it.
+func TestElectBadInput(t *testing.T) {
+	elector := func() *leader.Elector {
+		return &leader.Elector{Namespace: "shop", Name: "shop-controller"}
+	}
+	for _, test := range []struct {
+		name    string
+		options *manager.Options
+		elector *leader.Elector
+		want    string
+	}{
+		{"nil options", nil, elector(), "options is nil"},
+		{"nil elector", &manager.Options{}, nil, "the Elector is nil"},
+		{"own lock", &manager.Options{LeaderElectionResourceLockInterface: &resourcelock.LeaseLock{}}, elector(), "LeaderElectionResourceLockInterface is set already"},
+		{"other name", &manager.Options{LeaderElectionID: "other"}, elector(), `LeaderElectionID is "other": use the Elector's Name, "shop-controller"`},
+		{"other namespace", &manager.Options{LeaderElectionNamespace: "other"}, elector(), `LeaderElectionNamespace is "other": use the Elector's Namespace, "shop"`},
+		{"other kind", &manager.Options{LeaderElectionResourceLock: "configmapsleases"}, elector(), `LeaderElectionResourceLock is "configmapsleases"`},
+		{"configuration", &manager.Options{LeaderElectionConfig: &rest.Config{}}, elector(), "LeaderElectionConfig is set"},
+		{"labels", &manager.Options{LeaderElectionLabels: map[string]string{"a": "b"}}, elector(), "LeaderElectionLabels is set"},
+		{"duration", &manager.Options{RetryPeriod: ptr.To(time.Second)}, elector(), "RetryPeriod of the options is set"},
+		{"margin", &manager.Options{}, &leader.Elector{Name: "shop-controller", RenewDeadline: 14*time.Second + 1}, "RenewDeadline of the Elector leaves 999.999999ms of its LeaseDuration"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := managerkit.Elect(test.options, test.elector)
+			if err == nil || !strings.HasPrefix(err.Error(), "managerkit: ") || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("Elect() = %v, want an error with %q", err, test.want)
+			}
+			if test.options != nil && (test.options.LeaderElection || test.options.NewCache != nil) {
+				t.Error("Elect has changed the options")
+			}
+		})
+	}
+}
+
+// TestElectTypedNilLock: a typed nil is no lock.
+func TestElectTypedNilLock(t *testing.T) {
+	options := manager.Options{
+		LeaderElectionResourceLockInterface: (*resourcelock.LeaseLock)(nil),
+		LeaderElectionID:                    "shop-controller", LeaderElectionNamespace: "shop", LeaderElectionResourceLock: "leases",
+	}
+	if err := managerkit.Elect(&options, &leader.Elector{Namespace: "shop", Name: "shop-controller"}); err != nil {
+		t.Errorf("Elect() = %v, want nil", err)
+	}
+	if !options.LeaderElection {
+		t.Error("LeaderElection is off after Elect")
+	}
+}
+
+// TestElectBuildsOneManager: the options of Elect have the state of one manager.
+func TestElectBuildsOneManager(t *testing.T) {
+	var options manager.Options
+	if err := managerkit.Elect(&options, &leader.Elector{Namespace: "shop", Name: "shop-controller"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := managerkit.Elect(&options, &leader.Elector{Namespace: "shop", Name: "shop-controller"}); err == nil {
+		t.Error("a second Elect returned no error")
+	}
+	if _, err := options.NewCache(&rest.Config{}, cache.Options{}); err != nil {
+		t.Errorf("the first NewCache: %v", err)
+	}
+	if _, err := options.NewCache(&rest.Config{}, cache.Options{}); err == nil || !strings.Contains(err.Error(), "call Elect with new options") {
+		t.Errorf("the second NewCache: %v, want an error", err)
+	}
+}
+
+// TestRunBadInput: what Run can refuse before it campaigns.
+func TestRunBadInput(t *testing.T) {
+	build := func(manager.Options) (manager.Manager, error) { return nil, nil }
+	for _, test := range []struct {
+		name       string
+		elector    *leader.Elector
+		newManager func(manager.Options) (manager.Manager, error)
+		want       string
+	}{
+		{"nil elector", nil, build, "managerkit: the Elector is nil"},
+		{"nil function", &leader.Elector{}, nil, "managerkit: newManager is nil"},
+		{"empty elector", &leader.Elector{}, build, "leader: Leases is nil"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := managerkit.Run(context.Background(), test.elector, test.newManager)
+			if err == nil || !strings.HasPrefix(err.Error(), test.want) {
+				t.Errorf("Run() = %v, want an error that begins with %q", err, test.want)
+			}
+		})
+	}
+}
+
+// TestShareBadInput: a typed nil is no cluster.
+func TestShareBadInput(t *testing.T) {
+	type fake struct{ cluster.Cluster }
+	if err := managerkit.Share(nil, &fake{}); err == nil || !strings.Contains(err.Error(), "options is nil") {
+		t.Errorf("Share(nil) = %v, want an error that names the options", err)
+	}
+	for _, c := range []cluster.Cluster{nil, (*fake)(nil)} {
+		if err := managerkit.Share(&manager.Options{}, c); err == nil || !strings.Contains(err.Error(), "the cluster is nil") {
+			t.Errorf("Share(%T) = %v, want an error that names the cluster", c, err)
+		}
+	}
+}

@@ -1,0 +1,275 @@
+package managerkit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/cluster"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/leader"
+)
+
+// Run runs a new manager for each term of e, so that the process survives the loss of
+// leadership. It returns as e.Run does.
+//
+//	err := managerkit.Run(ctx, elector, func(options manager.Options) (manager.Manager, error) {
+//		options.Scheme = scheme
+//		mgr, err := ctrl.NewManager(config, options)
+//		...
+//		return mgr, ctrl.NewControllerManagedBy(mgr).For(&v1.Website{}).Complete(r)
+//	})
+//
+// newManager is called while this process leads, and must build a new manager with the
+// given options, in which it may set further fields. The options have
+//
+//   - BaseContext: the contexts of the Runnables have the term. If leadership is lost,
+//     they end at once, and their cause has the method LeadershipLost() bool. If ctx is
+//     done, they end when the manager stops its Runnables, in its order.
+//   - GracefulShutdownTimeout -1: Start returns after all Runnables have returned, and
+//     the Lease is released after that. DrainTimeout of e bounds the drain.
+//   - Controller.SkipNameValidation, because the controllers of all terms have the same
+//     names.
+//   - NewCache: the manager stops also while its cache is not filled yet.
+//
+// LeaderElection must stay off. What serves on standbys too, such as webhooks, probes and
+// metrics, must run outside of these managers. So may the cache, see [Share]: a manager
+// without Share fills its cache in each term.
+//
+// If newManager returns an error, or Start does while this process leads, Run releases
+// the Lease and returns that error.
+func Run(ctx context.Context, e *leader.Elector, newManager func(manager.Options) (manager.Manager, error)) error {
+	switch {
+	case e == nil:
+		return errNoElector
+	case newManager == nil:
+		return errors.New("managerkit: newManager is nil: pass a function that builds a manager")
+	}
+	return e.Run(ctx, func(ctx context.Context) error {
+		options, cancel := termOptions(ctx)
+		defer cancel(nil)
+		mgr, err := newManager(options)
+		if err != nil {
+			return fmt.Errorf("managerkit: newManager: %w", err)
+		}
+		if err := usable(mgr); err != nil {
+			return err
+		}
+		if err := mgr.Add(manager.RunnableFunc(hasTerm)); err != nil {
+			return fmt.Errorf("managerkit: add to the manager: %w", err)
+		}
+		if c, ok := mgr.GetCache().(interface {
+			until(context.Context, context.CancelCauseFunc)
+		}); ok {
+			c.until(ctx, cancel)
+		}
+		return mgr.Start(ctx)
+	})
+}
+
+// validityKey is the key of the context that ends only with leadership, in the values of
+// lead's context.
+type validityKey = struct{ LeaseValidity struct{} }
+
+// termOptions returns the options for the manager of lead's context, and the function that
+// ends the contexts of its Runnables.
+func termOptions(ctx context.Context) (manager.Options, context.CancelCauseFunc) {
+	validity := ctx.Value(validityKey{}).(context.Context)
+	base, cancel := context.WithCancelCause(context.WithValue(validity, validityKey{}, validity))
+	return manager.Options{
+		NewCache: func(config *rest.Config, opts cache.Options) (cache.Cache, error) {
+			c, err := cache.New(config, opts)
+			return &termCache{Cache: c}, err
+		},
+		BaseContext:             func() context.Context { return base },
+		GracefulShutdownTimeout: ptr.To(time.Duration(-1)),
+		Controller:              config.Controller{SkipNameValidation: ptr.To(true)},
+	}, cancel
+}
+
+func usable(mgr manager.Manager) error {
+	switch {
+	case kube.IsNil(mgr):
+		return errors.New("managerkit: newManager returned no manager and no error: return the manager of manager.New")
+	case isClosed(mgr.Elected()):
+		return errors.New("managerkit: newManager returned a manager that was started already: build a new one for each term")
+	case elects(mgr):
+		return errors.New("managerkit: LeaderElection of the manager is on: leave it off, because the Elector elects")
+	}
+	return nil
+}
+
+// elects reports whether the manager has a lock of its own. No method of a manager reports
+// that, so elects reads the field of controller-runtime's manager. Other types pass.
+func elects(mgr manager.Manager) bool {
+	v := reflect.Indirect(reflect.ValueOf(mgr))
+	if v.Kind() != reflect.Struct {
+		return false
+	}
+	lock := v.FieldByName("resourceLock")
+	return lock.IsValid() && lock.Kind() == reflect.Interface && !lock.IsNil()
+}
+
+// hasTerm is the Runnable that finds a manager that was built with other options.
+func hasTerm(ctx context.Context) error {
+	if _, ok := leader.TermFrom(ctx); !ok {
+		return errors.New("managerkit: BaseContext of the manager has no term: build the manager with the options that newManager receives")
+	}
+	return nil
+}
+
+// Share makes a manager with these options use the cache, the client, the scheme and the
+// RESTMapper of a cluster, which outlive the manager: a new manager of [Run] then starts
+// with filled caches.
+//
+//	shared, err := cluster.New(config)
+//	go shared.Start(ctx)
+//	err = managerkit.Run(ctx, elector, func(options manager.Options) (manager.Manager, error) {
+//		if err := managerkit.Share(&options, shared); err != nil {
+//			return nil, err
+//		}
+//		mgr, err := ctrl.NewManager(config, options)
+//		...
+//	})
+//
+// The manager does not start or stop the cluster, which must run before the manager
+// starts. When the manager stops its cache, the event handlers that its controllers have
+// added to the shared informers are removed. Add indexes to the cluster, before it
+// starts, because an index cannot be added twice.
+func Share(options *manager.Options, shared cluster.Cluster) error {
+	switch {
+	case options == nil:
+		return errors.New("managerkit: options is nil: pass the address of the options for manager.New")
+	case kube.IsNil(shared):
+		return errors.New("managerkit: the cluster is nil: pass the cluster of cluster.New")
+	}
+	options.Scheme = shared.GetScheme()
+	options.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return shared.GetRESTMapper(), nil }
+	options.NewCache = func(*rest.Config, cache.Options) (cache.Cache, error) {
+		return &sharedCache{termCache: termCache{Cache: shared.GetCache()}}, nil
+	}
+	options.NewClient = func(*rest.Config, client.Options) (client.Client, error) { return shared.GetClient(), nil }
+	return nil
+}
+
+// A termCache is the cache of a manager of Run. The manager waits for the sync of its cache
+// even after the end of Start's context. A termCache ends that wait, and before that the
+// contexts of the Runnables, which the manager starts then.
+type termCache struct {
+	cache.Cache
+	lead   context.Context // nil without Run
+	cancel context.CancelCauseFunc
+}
+
+func (c *termCache) until(lead context.Context, cancel context.CancelCauseFunc) {
+	c.lead, c.cancel = lead, cancel
+}
+
+func (c *termCache) WaitForCacheSync(ctx context.Context) bool {
+	if c.lead == nil {
+		return c.Cache.WaitForCacheSync(ctx)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.lead, cancel)()
+	if c.Cache.WaitForCacheSync(ctx) {
+		return true
+	}
+	if c.lead.Err() == nil {
+		return false
+	}
+	c.cancel(context.Cause(c.lead))
+	return true
+}
+
+// A sharedCache is one manager's part of a shared cache: the event handlers that the
+// manager has added to its informers. controller-runtime never removes them.
+type sharedCache struct {
+	termCache
+
+	mu      sync.Mutex // guards the fields below
+	removes []func() error
+	over    bool
+}
+
+// Start blocks until the manager stops its cache, after its controllers, and removes the
+// event handlers.
+func (c *sharedCache) Start(ctx context.Context) error {
+	<-ctx.Done()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	var errs []error
+	for _, remove := range c.removes {
+		errs = append(errs, remove())
+	}
+	c.removes = nil
+	return errors.Join(errs...)
+}
+
+func (c *sharedCache) GetInformer(ctx context.Context, obj client.Object, opts ...cache.InformerGetOption) (cache.Informer, error) {
+	return c.informer(c.Cache.GetInformer(ctx, obj, opts...))
+}
+
+func (c *sharedCache) GetInformerForKind(ctx context.Context, gvk schema.GroupVersionKind, opts ...cache.InformerGetOption) (cache.Informer, error) {
+	return c.informer(c.Cache.GetInformerForKind(ctx, gvk, opts...))
+}
+
+func (c *sharedCache) informer(i cache.Informer, err error) (cache.Informer, error) {
+	if err != nil {
+		return nil, err
+	}
+	return sharedInformer{Informer: i, cache: c}, nil
+}
+
+// A sharedInformer records the event handlers that are added to it.
+type sharedInformer struct {
+	cache.Informer
+	cache *sharedCache
+}
+
+func (i sharedInformer) AddEventHandler(handler toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+	return i.add(func() (toolscache.ResourceEventHandlerRegistration, error) {
+		return i.Informer.AddEventHandler(handler)
+	})
+}
+
+func (i sharedInformer) AddEventHandlerWithResyncPeriod(handler toolscache.ResourceEventHandler, resyncPeriod time.Duration) (toolscache.ResourceEventHandlerRegistration, error) {
+	return i.add(func() (toolscache.ResourceEventHandlerRegistration, error) {
+		return i.Informer.AddEventHandlerWithResyncPeriod(handler, resyncPeriod)
+	})
+}
+
+func (i sharedInformer) AddEventHandlerWithOptions(handler toolscache.ResourceEventHandler, options toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
+	return i.add(func() (toolscache.ResourceEventHandlerRegistration, error) {
+		return i.Informer.AddEventHandlerWithOptions(handler, options)
+	})
+}
+
+func (i sharedInformer) add(add func() (toolscache.ResourceEventHandlerRegistration, error)) (toolscache.ResourceEventHandlerRegistration, error) {
+	i.cache.mu.Lock()
+	defer i.cache.mu.Unlock()
+	if i.cache.over {
+		return nil, errors.New("managerkit: the manager of the shared cache has stopped")
+	}
+	registration, err := add()
+	if err != nil {
+		return nil, err
+	}
+	i.cache.removes = append(i.cache.removes, func() error { return i.RemoveEventHandler(registration) })
+	return registration, nil
+}
