@@ -40,6 +40,23 @@
 //   - MK9: If a kind is namespaced and the client has no namespace, or a kind is
 //     cluster-scoped and the client has one, the method returns an error and sends no
 //     request, except that List reads all namespaces.
+//   - MK20: If a leading manager with Elect stops, its Lease is released before Start
+//     returns, and a standby starts its work at the watch event.
+//   - MK21: If a Runnable outlasts the stop of its manager, the Lease is renewed until it
+//     has returned. If it outlasts GracefulShutdownTimeout, the Lease is not released.
+//   - MK22: If the response to a renewal is late or lost, the contexts of the leading
+//     manager's Runnables end before the Runnables of another manager with Elect start.
+//   - MK23: If another holder takes the Lease, Start of a manager with Elect returns an
+//     error, and the contexts of its Runnables end.
+//   - MK24: If a standby with Elect stops, Start returns nil. If its Lease is not usable,
+//     Start returns the Elector's error. Then the Elector has ended.
+//   - MK25: If a manager with Elect leads, the contexts of its Runnables have the term.
+//   - MK26: If leadership is lost, Run ends the contexts of the Runnables with a cause that
+//     is LeadershipLost, and builds a new manager in the next term.
+//   - MK27: If a manager of Run ends, none of its goroutines, event handlers and metric
+//     series accumulate, and a shared cache lists and watches nothing again.
+//   - MK28: If a manager of Run must stop before its cache is filled, it stops, and the
+//     contexts of its Runnables end before they start.
 //   - MK40: If a run of a key gated by Writes has written an object, the key runs again only
 //     when the cache shows the write, or when MaxWait has passed.
 //   - MK41: Writes records creates, updates, patches, applies, status writes and deletions by

@@ -30,6 +30,11 @@ const (
 
 	// A margin of the Elector that leaves the work time to stop after that.
 	minMargin = time.Second
+
+	// A manager that has waited for GracefulShutdownTimeout stops its cache and releases
+	// the Lease at the same time. The cache ends later by cacheDelay, so that the release
+	// finds it running.
+	cacheDelay = 10 * time.Millisecond
 )
 
 // Elect makes a manager with these options elect its leader by e, in place of its own
@@ -89,7 +94,7 @@ func Elect(options *manager.Options, e *leader.Elector) error {
 			margin, minMargin, retryPeriod+renewDeadline)
 	}
 
-	l := &lock{elector: e, led: make(chan struct{}), ended: make(chan struct{})}
+	l := &lock{elector: e, led: make(chan struct{}), released: make(chan struct{}), ended: make(chan struct{})}
 	l.failure, l.fail = context.WithCancelCause(context.Background())
 
 	newCache := options.NewCache
@@ -141,8 +146,9 @@ type lock struct {
 	failure context.Context // done if Run returned an error without a term, which is the cause
 	fail    context.CancelCauseFunc
 
-	cacheEnded atomic.Bool // the manager has stopped its cache, which it stops after the work
-	expire     atomic.Bool // the Lease must not be released
+	cacheEnded atomic.Bool   // the manager has stopped its cache, which it stops after the work
+	released   chan struct{} // closed by the release
+	expire     bool          // the Lease must not be released; set before Run's context is done
 }
 
 // Run of the Elector, in its own goroutine.
@@ -152,8 +158,9 @@ func (l *lock) elect() {
 		l.lead = ctx
 		close(l.led)
 		<-ctx.Done()
-		l.cancel() // after a loss the manager ends; Run must not campaign again
-		if l.expire.Load() {
+		if l.run.Err() == nil { // lost: the manager ends, so Run must not campaign again
+			l.cancel()
+		} else if l.expire {
 			runtime.Goexit() // the one way to return and keep the Lease
 		}
 		return nil
@@ -217,7 +224,8 @@ func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 // still runs, and the Lease must expire.
 func (l *lock) Update(_ context.Context, record resourcelock.LeaderElectionRecord) error {
 	if record.HolderIdentity == "" {
-		l.expire.Store(!l.cacheEnded.Load())
+		l.expire = !l.cacheEnded.Load()
+		close(l.released)
 		l.stop()
 		return nil
 	}
@@ -248,6 +256,10 @@ func (c electedCache) Start(ctx context.Context) error {
 	defer cancel()
 	defer context.AfterFunc(c.lock.failure, cancel)()
 	err := c.Cache.Start(ctx)
+	select {
+	case <-c.lock.released:
+	case <-time.After(cacheDelay):
+	}
 	if failure := context.Cause(c.lock.failure); failure != nil {
 		return failure
 	}

@@ -86,6 +86,9 @@ func TestRunDrains(t *testing.T) {
 	contexts, finish := make(chan context.Context), make(chan struct{})
 	s := begin(t, func(ctx context.Context) error {
 		return managerkit.Run(ctx, e, func(options manager.Options) (manager.Manager, error) {
+			if timeout := options.GracefulShutdownTimeout; timeout == nil || *timeout >= 0 {
+				t.Errorf("GracefulShutdownTimeout = %v, want none", timeout)
+			}
 			mgr, err := manager.New(testserver.Config(t), silence(options))
 			if err != nil {
 				return nil, err
@@ -201,7 +204,7 @@ func TestRunFlat(t *testing.T) {
 	if seriesAfter != series {
 		t.Errorf("%d metric series after 5 terms, %d after 105", series, seriesAfter)
 	}
-	if heapAfter > heap+4<<20 {
+	if heapAfter > heap+2<<20 {
 		t.Errorf("%d KiB after 5 terms, %d KiB after 105", heap>>10, heapAfter>>10)
 	}
 	if got := reads.Load(); got != read {
