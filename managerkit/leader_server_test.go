@@ -110,8 +110,8 @@ func await[T any](t *testing.T, c <-chan T, what string) T {
 	}
 }
 
-// startManager starts a manager with the options and one Runnable that needs election.
-func startManager(t *testing.T, cfg *rest.Config, options manager.Options, work func(context.Context) error) *started {
+// startReplica starts a manager with the options and one Runnable that needs election.
+func startReplica(t *testing.T, cfg *rest.Config, options manager.Options, work func(context.Context) error) *started {
 	t.Helper()
 	mgr, err := manager.New(cfg, options)
 	if err != nil {
@@ -282,7 +282,7 @@ func TestElectDrain(t *testing.T) {
 	}
 	works, finish := make(chan struct{}), make(chan struct{})
 	var ended atomic.Bool
-	a := startManager(t, testserver.Config(t), elected(t, elector()), func(ctx context.Context) error {
+	a := startReplica(t, testserver.Config(t), elected(t, elector()), func(ctx context.Context) error {
 		close(works)
 		<-ctx.Done()
 		<-finish
@@ -291,7 +291,7 @@ func TestElectDrain(t *testing.T) {
 	})
 	await(t, works, "leader")
 	next := make(chan bool, 1)
-	b := startManager(t, testserver.Config(t), elected(t, elector()), func(ctx context.Context) error {
+	b := startReplica(t, testserver.Config(t), elected(t, elector()), func(ctx context.Context) error {
 		next <- ended.Load()
 		<-ctx.Done()
 		return nil
@@ -344,7 +344,7 @@ func TestElectGraceExceeded(t *testing.T) {
 	if err := managerkit.Elect(&options, byWatch(t, ns)); err != nil {
 		t.Fatal(err)
 	}
-	a := startManager(t, testserver.Config(t), options, func(context.Context) error {
+	a := startReplica(t, testserver.Config(t), options, func(context.Context) error {
 		close(works)
 		<-finish
 		return nil
@@ -370,8 +370,8 @@ func (b blocked) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.
 	return reconcile.Result{}, nil
 }
 
-// controller adds a controller of the namespace's ConfigMaps to the manager.
-func controller(mgr manager.Manager, r reconcile.Reconciler) error {
+// settingsController adds a controller of the namespace's ConfigMaps to the manager.
+func settingsController(mgr manager.Manager, r reconcile.Reconciler) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("settings").For(&corev1.ConfigMap{}).Complete(r)
 }
 
@@ -402,7 +402,7 @@ func TestElectLoss(t *testing.T) {
 		t.Fatal(err)
 	}
 	reconciles := make(blocked, 1)
-	if err := controller(mgr, reconciles); err != nil {
+	if err := settingsController(mgr, reconciles); err != nil {
 		t.Fatal(err)
 	}
 	a := begin(t, mgr.Start)
@@ -442,7 +442,7 @@ func TestElectContexts(t *testing.T) {
 		t.Errorf("LeaderElectionID = %q, want the Elector's Name for the metrics", options.LeaderElectionID)
 	}
 	contexts := make(chan context.Context, 1)
-	a := startManager(t, testserver.Config(t), options, func(ctx context.Context) error {
+	a := startReplica(t, testserver.Config(t), options, func(ctx context.Context) error {
 		contexts <- ctx
 		<-ctx.Done()
 		return nil
@@ -473,14 +473,14 @@ func TestElectStandbyStops(t *testing.T) {
 		<-ctx.Done()
 		return nil
 	}
-	a := startManager(t, testserver.Config(t), elected(t, byWatch(t, ns)), work)
+	a := startReplica(t, testserver.Config(t), elected(t, byWatch(t, ns)), work)
 	await(t, leads, "leader")
 	holder := holderOf(t, leasesOf(t, testserver.Config(t), ns))
 
 	calls := make(chan string, 100)
 	cfg := testserver.Config(t)
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(r *http.Request) (*http.Response, error) {
+		return leaseTransport(func(r *http.Request) (*http.Response, error) {
 			calls <- r.Method
 			return next.RoundTrip(r)
 		})
@@ -521,9 +521,9 @@ func TestElectStandbyStops(t *testing.T) {
 	}
 }
 
-type roundTripper func(*http.Request) (*http.Response, error)
+type leaseTransport func(*http.Request) (*http.Response, error)
 
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+func (f leaseTransport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // TestElectNoRights: the error of the Elector ends the manager.
 //
@@ -533,7 +533,7 @@ func TestElectNoRights(t *testing.T) {
 	cfg := testserver.Limited(t, ns, rbacv1.PolicyRule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get"}})
 	e := byWatch(t, ns)
 	e.Leases, e.StartTimeout, e.RetryPeriod = leasesOf(t, cfg, ns), time.Second, 100*time.Millisecond
-	a := startManager(t, testserver.Config(t), elected(t, e), func(context.Context) error {
+	a := startReplica(t, testserver.Config(t), elected(t, e), func(context.Context) error {
 		t.Error("a manager works without the Lease")
 		return nil
 	})
@@ -547,7 +547,7 @@ func TestElectNoRights(t *testing.T) {
 //
 // Proves MK24.
 func TestElectBadElector(t *testing.T) {
-	a := startManager(t, testserver.Config(t), elected(t, &leader.Elector{Namespace: "default", Name: electionName}), func(context.Context) error { return nil })
+	a := startReplica(t, testserver.Config(t), elected(t, &leader.Elector{Namespace: "default", Name: electionName}), func(context.Context) error { return nil })
 	if err := a.wait(t); err == nil || !strings.Contains(err.Error(), "leader: Leases is nil") {
 		t.Errorf("Start() = %v, want the error of the Elector", err)
 	}
@@ -562,7 +562,7 @@ type slowNetwork struct {
 }
 
 func (n *slowNetwork) wrap(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(r *http.Request) (*http.Response, error) {
+	return leaseTransport(func(r *http.Request) (*http.Response, error) {
 		switch {
 		case !strings.HasSuffix(r.URL.Path, "/leases/"+electionName) || !n.started.Load():
 			return next.RoundTrip(r)
@@ -595,7 +595,7 @@ func TestElectSlowRenewal(t *testing.T) {
 		begins, ends := make(chan time.Time, 2), make(chan time.Time, 1)
 		cfg := testserver.Config(t)
 		cfg.Wrap(network.wrap)
-		a := startManager(t, cfg, options(cfg), func(ctx context.Context) error {
+		a := startReplica(t, cfg, options(cfg), func(ctx context.Context) error {
 			close(works)
 			<-ctx.Done()
 			ends <- time.Now()
@@ -604,7 +604,7 @@ func TestElectSlowRenewal(t *testing.T) {
 		await(t, works, "leader")
 		for range 2 {
 			cfg := testserver.Config(t)
-			startManager(t, cfg, options(cfg), func(ctx context.Context) error {
+			startReplica(t, cfg, options(cfg), func(ctx context.Context) error {
 				begins <- time.Now()
 				<-ctx.Done()
 				return nil

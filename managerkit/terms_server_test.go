@@ -44,7 +44,7 @@ func TestRunSurvivesLoss(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			return mgr, controller(mgr, reconciles)
+			return mgr, settingsController(mgr, reconciles)
 		})
 	})
 	leases := leasesOf(t, testserver.Config(t), ns)
@@ -129,7 +129,7 @@ func TestRunFlat(t *testing.T) {
 	var reads atomic.Int64 // of ConfigMaps
 	cfg := testserver.Config(t)
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(r *http.Request) (*http.Response, error) {
+		return leaseTransport(func(r *http.Request) (*http.Response, error) {
 			if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/configmaps") {
 				reads.Add(1)
 			}
@@ -155,7 +155,7 @@ func TestRunFlat(t *testing.T) {
 				return nil, err
 			}
 			mgr := mgr
-			return mgr, controller(mgr, reconcile.Func(func(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
+			return mgr, settingsController(mgr, reconcile.Func(func(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 				var settings corev1.ConfigMap
 				if err := mgr.GetClient().Get(ctx, r.NamespacedName, &settings); err != nil {
 					t.Errorf("Get of the shared client: %v", err)
