@@ -2,7 +2,6 @@ package controller
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -13,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	applynetworkingv1 "k8s.io/client-go/applyconfigurations/networking/v1"
@@ -23,11 +21,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	networkinglisters "k8s.io/client-go/listers/networking/v1"
 	rbaclisters "k8s.io/client-go/listers/rbac/v1"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 
-	"github.com/controllerkit/controllerkit/consistency"
-	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
 	"github.com/controllerkit/controllerkit/examples/tenant/billing"
 	"github.com/controllerkit/controllerkit/examples/tenant/client/clientset/versioned"
@@ -36,8 +30,8 @@ import (
 	tenantlisters "github.com/controllerkit/controllerkit/examples/tenant/client/listers/api/v1alpha1"
 	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/metrics"
+	"github.com/controllerkit/controllerkit/operator"
 	"github.com/controllerkit/controllerkit/queue"
-	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/ssa"
 )
 
@@ -75,10 +69,6 @@ const (
 
 // Config configures a [Controller].
 type Config struct {
-	// REST is the configuration of the API server's clients. New copies it.
-	// Required.
-	REST *rest.Config
-
 	// Billing is the client of the billing service. Required.
 	Billing *billing.Client
 
@@ -92,11 +82,11 @@ type Config struct {
 	// instance. Nil selects all tenants.
 	Selector labels.Selector
 
-	// Metrics receives the controller's metrics. Nil disables metrics.
+	// Metrics receives the metrics of the queue. Nil disables them.
 	Metrics *metrics.Metrics
 }
 
-// Controller reconciles Tenants. Make one with [New].
+// Controller reconciles Tenants. [Register] makes one.
 type Controller struct {
 	kube    kubernetes.Interface
 	tenancy tenancyclient.TenantInterface
@@ -113,36 +103,31 @@ type Controller struct {
 	appliedQuotas   ssa.Memory[*corev1.ResourceQuota, *applycorev1.ResourceQuotaApplyConfiguration]
 	appliedBindings ssa.Memory[*rbacv1.RoleBinding, *applyrbacv1.RoleBindingApplyConfiguration]
 	appliedPolicies ssa.Memory[*networkingv1.NetworkPolicy, *applynetworkingv1.NetworkPolicyApplyConfiguration]
-
-	informers informer.Set
-	loop      reconcile.Controller[types.NamespacedName]
 }
 
-// New connects the informers, the queue and the loop. It starts no goroutine:
-// call [Controller.RunInformers] and [Controller.Run].
-func New(cfg Config) (*Controller, error) {
-	if cfg.REST == nil || cfg.Billing == nil {
-		return nil, errors.New("controller: Config.REST and Config.Billing are required")
+// Register adds a Controller to an operator. It sends no request.
+func Register(op *operator.Operator, cfg Config) error {
+	if cfg.Billing == nil {
+		return errors.New("controller: Config.Billing is required")
 	}
-	// Each reconcile of a key waits until the caches show the writes of the
-	// previous one.
-	writes := consistency.New(consistency.Config{})
-	config := rest.AddUserAgent(rest.CopyConfig(cfg.REST), name)
-	config.Wrap(writes.Wrap)
-	config.Wrap(cfg.Metrics.Transport)
-	// A list from an old cache could be older than what the previous process saw, and
-	// the controller would create children for a deleted tenant.
-	config.Wrap(informer.ConsistentLists)
-	c := &Controller{billing: cfg.Billing}
-	kube, err := kubernetes.NewForConfig(config)
+	op.Events = nil // the controller reports in conditions, and needs no right to write Events
+	kube, err := kubernetes.NewForConfig(op.Config)
 	if err != nil {
-		return nil, fmt.Errorf("controller: %w", err)
+		return fmt.Errorf("controller: %w", err)
 	}
-	tenancy, err := versioned.NewForConfig(config)
+	tenancy, err := versioned.NewForConfig(op.Config)
 	if err != nil {
-		return nil, fmt.Errorf("controller: %w", err)
+		return fmt.Errorf("controller: %w", err)
 	}
-	c.kube, c.tenancy = kube, tenancy.TenancyV1alpha1().Tenants()
+	c := &Controller{kube: kube, tenancy: tenancy.TenancyV1alpha1().Tenants(), billing: cfg.Billing}
+	tenants := op.Controller(name, c.reconcile)
+	tenants.Loop.Workers = cmp.Or(cfg.Workers, 4)
+	tenants.Loop.Queue = queue.New(queue.Config[types.NamespacedName]{
+		Name: name,
+		// While the billing service fails, each tenant retries at least every 30s.
+		RateLimiter:     queue.Exponential[types.NamespacedName](100*time.Millisecond, 30*time.Second),
+		MetricsProvider: cfg.Metrics,
+	})
 
 	// informer.Trim drops managedFields, which are often the larger half of an
 	// object. The informers of the children must keep them, because
@@ -161,49 +146,12 @@ func New(cfg Config) (*Controller, error) {
 	inside := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, childName).String()
 	}))
-	tenants := crs.Tenancy().V1alpha1().Tenants()
-	namespaces := cluster.Core().V1().Namespaces()
-	quotas := inside.Core().V1().ResourceQuotas()
-	bindings := inside.Rbac().V1().RoleBindings()
-	policies := inside.Networking().V1().NetworkPolicies()
-	c.tenants, c.namespaces = tenants.Lister(), namespaces.Lister()
-	c.quotas, c.bindings, c.policies = quotas.Lister(), bindings.Lister(), policies.Lister()
-
-	c.loop.Name = name
-	c.loop.Metrics = cfg.Metrics
-	c.loop.Queue = queue.New(queue.Config[types.NamespacedName]{
-		Name: name,
-		// While the billing service fails, each tenant retries at least every 30s.
-		RateLimiter:     queue.Exponential[types.NamespacedName](100*time.Millisecond, 30*time.Second),
-		MetricsProvider: cfg.Metrics,
-	})
-	for _, watched := range []struct {
-		resource schema.GroupResource
-		informer cache.SharedIndexInformer
-		handler  cache.ResourceEventHandler
-	}{
-		{v1alpha1.Resource("tenants"), tenants.Informer(), enqueue.Handler(c.loop.Source("tenants"), enqueue.KeyOf[*v1alpha1.Tenant])},
-		{corev1.Resource("namespaces"), namespaces.Informer(), enqueue.Handler(c.loop.Source("namespaces"), tenantOf[*corev1.Namespace](c))},
-		{corev1.Resource("resourcequotas"), quotas.Informer(), enqueue.Handler(c.loop.Source("resourcequotas"), tenantOf[*corev1.ResourceQuota](c))},
-		{rbacv1.Resource("rolebindings"), bindings.Informer(), enqueue.Handler(c.loop.Source("rolebindings"), tenantOf[*rbacv1.RoleBinding](c))},
-		{networkingv1.Resource("networkpolicies"), policies.Informer(), enqueue.Handler(c.loop.Source("networkpolicies"), tenantOf[*networkingv1.NetworkPolicy](c))},
-	} {
-		registration, err := watched.informer.AddEventHandler(watched.handler)
-		if err != nil {
-			return nil, fmt.Errorf("controller: %s: %w", watched.resource, err)
-		}
-		if err := writes.AddInformer(watched.resource, watched.informer); err != nil {
-			return nil, fmt.Errorf("controller: %w", err)
-		}
-		c.informers.Add(watched.resource.String(), watched.informer, registration)
-	}
-
-	c.loop.Reconcile = c.reconcile
-	c.loop.Workers = cmp.Or(cfg.Workers, 4)
-	c.loop.Timeout = 15 * time.Second // less than the loop gives running calls at a stop
-	c.loop.HasSynced = []cache.DoneChecker{c.informers.HasSyncedChecker()}
-	c.loop.Gate = writes
-	return c, nil
+	c.tenants = operator.For(tenants, v1alpha1.Resource("tenants"), crs.Tenancy().V1alpha1().Tenants())
+	c.namespaces = operator.Watches(tenants, corev1.Resource("namespaces"), cluster.Core().V1().Namespaces(), tenantOf[*corev1.Namespace](c))
+	c.quotas = operator.Watches(tenants, corev1.Resource("resourcequotas"), inside.Core().V1().ResourceQuotas(), tenantOf[*corev1.ResourceQuota](c))
+	c.bindings = operator.Watches(tenants, rbacv1.Resource("rolebindings"), inside.Rbac().V1().RoleBindings(), tenantOf[*rbacv1.RoleBinding](c))
+	c.policies = operator.Watches(tenants, networkingv1.Resource("networkpolicies"), inside.Networking().V1().NetworkPolicies(), tenantOf[*networkingv1.NetworkPolicy](c))
+	return nil
 }
 
 // tenantOf maps an object to the key of the tenant that it concerns. It uses the
@@ -220,21 +168,3 @@ func tenantOf[T metav1.Object](c *Controller) func(T) []types.NamespacedName {
 		return []types.NamespacedName{{Name: name}}
 	}
 }
-
-// RunInformers runs the informers until ctx is done. If an informer does not
-// sync, for example because the CRD or a right is missing, RunInformers returns an
-// error that names it. A Controller's informers run only once.
-func (c *Controller) RunInformers(ctx context.Context) error {
-	defer c.loop.Queue.ShutDown() // no more events arrive
-	return c.informers.Run(ctx)
-}
-
-// Ready returns nil once the informers have synced.
-func (c *Controller) Ready() error { return c.informers.Ready() }
-
-// Check reports whether the workers make progress.
-func (c *Controller) Check() error { return c.loop.Check(nil) }
-
-// Run waits until the informers have synced and then reconciles tenants until ctx
-// is done. A leader calls it once for each of its terms.
-func (c *Controller) Run(ctx context.Context) error { return c.loop.Run(ctx) }

@@ -2,9 +2,12 @@ package controller_test
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/examples/tenant/billing"
 	"github.com/controllerkit/controllerkit/examples/tenant/controller"
+	"github.com/controllerkit/controllerkit/operator"
 )
 
 // TestLists checks the initial lists of the informers on a server that does not
@@ -28,6 +32,18 @@ func TestLists(t *testing.T) {
 	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
 	defer cancel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if discovery, ok := map[string]string{
+			"/api":                               `{"kind":"APIVersions","versions":["v1"]}`,
+			"/api/v1":                            resources("v1", "namespaces Namespace", "resourcequotas ResourceQuota"),
+			"/apis":                              `{"kind":"APIGroupList","groups":[` + group("tenancy.example.com/v1alpha1") + `,` + group("rbac.authorization.k8s.io/v1") + `,` + group("networking.k8s.io/v1") + `]}`,
+			"/apis/tenancy.example.com/v1alpha1": resources("tenancy.example.com/v1alpha1", "tenants Tenant"),
+			"/apis/rbac.authorization.k8s.io/v1": resources("rbac.authorization.k8s.io/v1", "rolebindings RoleBinding"),
+			"/apis/networking.k8s.io/v1":         resources("networking.k8s.io/v1", "networkpolicies NetworkPolicy"),
+		}[r.URL.Path]; ok {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, discovery)
+			return
+		}
 		if r.URL.Query().Get("watch") == "" {
 			select {
 			case lists <- list{r.URL.Path, r.URL.Query()}:
@@ -38,16 +54,18 @@ func TestLists(t *testing.T) {
 	}))
 	defer server.Close()
 
-	c, err := controller.New(controller.Config{
-		REST:     &rest.Config{Host: server.URL, QPS: -1},
-		Billing:  &billing.Client{URL: "http://billing"},
-		Selector: labels.SelectorFromSet(labels.Set{"shard": "a"}),
-	})
+	op, err := operator.New(&rest.Config{Host: server.URL}, operator.Options{Name: "tenant-controller"})
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := controller.Register(op, controller.Config{
+		Billing:  &billing.Client{URL: "http://billing"},
+		Selector: labels.SelectorFromSet(labels.Set{"shard": "a"}),
+	}); err != nil {
+		t.Fatal(err)
+	}
 	ended := make(chan error, 1)
-	go func() { ended <- c.RunInformers(ctx) }()
+	go func() { ended <- op.Run(ctx) }()
 
 	want := map[string]string{ // path → selector
 		"/apis/tenancy.example.com/v1alpha1/tenants":      "labelSelector=shard%3Da",
@@ -79,4 +97,21 @@ func TestLists(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+}
+
+// group returns the entry of a group with one version in the discovery.
+func group(groupVersion string) string {
+	name, version, _ := strings.Cut(groupVersion, "/")
+	v := fmt.Sprintf(`{"groupVersion":%q,"version":%q}`, groupVersion, version)
+	return fmt.Sprintf(`{"name":%q,"versions":[%s],"preferredVersion":%[2]s}`, name, v)
+}
+
+// resources returns the discovery of a version. Each resource has its name and kind.
+func resources(groupVersion string, all ...string) string {
+	var list []string
+	for _, r := range all {
+		name, kind, _ := strings.Cut(r, " ")
+		list = append(list, fmt.Sprintf(`{"name":%q,"kind":%q}`, name, kind))
+	}
+	return fmt.Sprintf(`{"kind":"APIResourceList","groupVersion":%q,"resources":[%s]}`, groupVersion, strings.Join(list, ","))
 }

@@ -514,8 +514,8 @@ func TestDeletedTenant(t *testing.T) {
 }
 
 func TestNewRequiredFields(t *testing.T) {
-	if _, err := controller.New(controller.Config{}); err == nil || !strings.Contains(err.Error(), "Config.REST") {
-		t.Errorf("got %v, want an error that names Config.REST", err)
+	if err := controller.Register(nil, controller.Config{}); err == nil || !strings.Contains(err.Error(), "Config.Billing") {
+		t.Errorf("got %v, want an error that names Config.Billing", err)
 	}
 }
 

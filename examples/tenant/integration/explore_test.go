@@ -30,7 +30,7 @@ import (
 	tenancyclient "github.com/controllerkit/controllerkit/examples/tenant/client/clientset/versioned/typed/api/v1alpha1"
 	"github.com/controllerkit/controllerkit/examples/tenant/controller"
 	"github.com/controllerkit/controllerkit/internal/testserver"
-	"github.com/controllerkit/controllerkit/shutdown"
+	"github.com/controllerkit/controllerkit/operator"
 )
 
 // TestExplore runs the life of a tenant many times, each time with a fault at another
@@ -85,18 +85,17 @@ func tenantScenario() controllertest.Scenario {
 		Name: "tenant",
 		CRDs: []string{"../config/crd.yaml"},
 		Start: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
-			c, err := controller.New(controller.Config{
-				REST:     cfg,
-				Billing:  &billing.Client{URL: "http://billing", Transport: &billingLine{env, serviceOf(env)}},
-				Selector: labels.SelectorFromSet(labels.Set{shardLabel: env.Namespace}),
-			})
+			op, err := operator.New(cfg, operator.Options{Name: "tenant-controller"})
 			if err != nil {
 				return err
 			}
-			group := &shutdown.Group{}
-			group.Add("informers", c.RunInformers)
-			group.Add("controller", c.Run)
-			return group.Run(ctx)
+			if err := controller.Register(op, controller.Config{
+				Billing:  &billing.Client{URL: "http://billing", Transport: &billingLine{env, serviceOf(env)}},
+				Selector: labels.SelectorFromSet(labels.Set{shardLabel: env.Namespace}),
+			}); err != nil {
+				return err
+			}
+			return op.Run(ctx)
 		},
 		Script: []controllertest.Step{
 			step("create", func(ctx context.Context, tenants tenancyclient.TenantInterface, env *controllertest.Env) error {

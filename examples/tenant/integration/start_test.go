@@ -41,7 +41,7 @@ func TestStartFails(t *testing.T) {
 				}
 				return file
 			},
-			want: []string{"watch tenants.tenancy.example.com", "connection refused"},
+			want: []string{"the API server " + closed.URL, "connection refused"},
 		},
 		{
 			name: "Lease in a namespace without rights",
@@ -84,7 +84,7 @@ func TestStartFails(t *testing.T) {
 				}
 				return file
 			},
-			want: []string{"tenants.tenancy.example.com", "list"},
+			want: []string{"tenants.tenancy.example.com", "install its CustomResourceDefinition"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
