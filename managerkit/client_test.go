@@ -124,6 +124,12 @@ type notComparable struct {
 	_ []int
 }
 
+// valueClient is a client that cannot be compared with ==.
+type valueClient struct {
+	client.Client
+	_ []int
+}
+
 // valueObject is an object whose methods have value receivers.
 type valueObject struct{ *corev1.ConfigMap }
 
@@ -156,6 +162,7 @@ func TestNewClient(t *testing.T) {
 	}{
 		"fit":                          {site(c, reader), ""},
 		"a reader without ==":          {site(c, notComparable{Reader: c}), ""},
+		"the same value without ==":    {site(valueClient{Client: c}, valueClient{Client: c}), ""},
 		"no client":                    {site(nil, reader), "the client is nil: pass mgr.GetClient()"},
 		"a typed nil as client":        {site((*nilClient)(nil), reader), "the client is nil: pass mgr.GetClient()"},
 		"no live":                      {site(c, nil), "live is nil: pass mgr.GetAPIReader()"},
