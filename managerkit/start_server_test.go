@@ -31,6 +31,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	crreconcile "sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/controllertest"
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
 	"github.com/controllerkit/controllerkit/finalizer"
@@ -204,13 +205,12 @@ func TestServerStartStops(t *testing.T) {
 	}
 }
 
-// account is the life of a ConfigMap with an account in an external service, and of a
-// controller that setup adds.
-func account(setup func(mgr manager.Manager, env *controllertest.Env) error) controllertest.Scenario {
+// account is the life of a ConfigMap with an account in an external service.
+func account(start func(context.Context, *rest.Config, *controllertest.Env) error) controllertest.Scenario {
 	return controllertest.Scenario{
 		Name:  "account",
 		Cloud: cloud.Options{ChosenIDs: true},
-		Start: managerkit.Start(ctrl.Options{}, setup),
+		Start: start,
 		Script: []controllertest.Step{{Name: "create", Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
 			_, err := kubernetes.NewForConfigOrDie(cfg).CoreV1().ConfigMaps(env.Namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
 			return err
@@ -259,7 +259,7 @@ func (r late) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, err
 // held is late with finalizer.Ensure.
 type held struct {
 	late
-	kube kubernetes.Interface
+	configMaps *managerkit.Client[*corev1.ConfigMap]
 }
 
 func (r held) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
@@ -267,7 +267,7 @@ func (r held) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, err
 	if err := r.Get(ctx, req.NamespacedName, &a); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	_, live, err := finalizer.Ensure(ctx, r.kube.CoreV1().ConfigMaps(a.Namespace), &a, guard, func(ctx context.Context, held finalizer.Held[*corev1.ConfigMap]) error {
+	_, live, err := finalizer.Ensure(ctx, r.configMaps.Namespace(a.Namespace), &a, guard, func(ctx context.Context, held finalizer.Held[*corev1.ConfigMap]) error {
 		if err := r.cloud.Delete(ctx, string(held.Object().UID)); !errors.Is(err, cloud.ErrNotFound) {
 			return err
 		}
@@ -284,15 +284,15 @@ func (r held) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, err
 }
 
 // TestServerStartExplore: an exploration finds the bug of a controller with the workers of
-// controller-runtime, and none in the one with finalizer.Ensure and Complete.
+// controller-runtime, and none in the one with Client, finalizer.Ensure, Writes and Complete.
 func TestServerStartExplore(t *testing.T) {
 	t.Parallel()
 	options := controllertest.Options{
 		Config: testserver.Config(t), KeepNamespaces: true, ConvergeTimeout: 20 * time.Second, Parallel: 8,
 		Faults: []controllertest.Kind{controllertest.UserDelete, controllertest.CrashAfter, controllertest.LostResponse, controllertest.Conflict},
 	}
-	run := func(setup func(mgr manager.Manager, env *controllertest.Env) error) *controllertest.Report {
-		report, err := controllertest.Run(t.Context(), account(setup), options)
+	run := func(start func(context.Context, *rest.Config, *controllertest.Env) error) *controllertest.Report {
+		report, err := controllertest.Run(t.Context(), account(start), options)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -300,9 +300,9 @@ func TestServerStartExplore(t *testing.T) {
 		return report
 	}
 	named := builder.WithPredicates(named("a"))
-	report := run(func(mgr manager.Manager, env *controllertest.Env) error {
+	report := run(managerkit.Start(ctrl.Options{}, func(mgr manager.Manager, env *controllertest.Env) error {
 		return ctrl.NewControllerManagedBy(mgr).For(&corev1.ConfigMap{}, named).Complete(late{mgr.GetClient(), env.Cloud})
-	})
+	}))
 	if len(report.Failures) == 0 {
 		t.Error("the controller without a finalizer before the account has no finding")
 	}
@@ -311,13 +311,20 @@ func TestServerStartExplore(t *testing.T) {
 			t.Errorf("a finding of another kind: %s", f)
 		}
 	}
-	report = run(func(mgr manager.Manager, env *controllertest.Env) error {
-		kube, err := kubernetes.NewForConfig(mgr.GetConfig())
-		if err != nil {
+	report = run(func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+		writes, options := managerkit.NewWrites(consistency.Config{}), ctrl.Options{}
+		if err := writes.Install(cfg, &options); err != nil {
 			return err
 		}
-		b := ctrl.NewControllerManagedBy(mgr).For(&corev1.ConfigMap{}, named)
-		return managerkit.Complete(b, held{late{mgr.GetClient(), env.Cloud}, kube}, &reconcile.Controller[ctrl.Request]{Workers: 2}, controller.Options{})
+		return managerkit.Start(options, func(mgr manager.Manager, env *controllertest.Env) error {
+			configMaps, err := managerkit.NewClient[*corev1.ConfigMap](mgr.GetClient(), mgr.GetAPIReader())
+			if err != nil {
+				return err
+			}
+			b := ctrl.NewControllerManagedBy(mgr).For(&corev1.ConfigMap{}, named)
+			loop := &reconcile.Controller[ctrl.Request]{Workers: 2, Gate: writes}
+			return managerkit.Complete(b, held{late{mgr.GetClient(), env.Cloud}, configMaps}, loop, controller.Options{})
+		})(ctx, cfg, env)
 	})
 	for _, f := range report.Failures {
 		t.Error(f)
@@ -331,14 +338,14 @@ func TestServerStartExplore(t *testing.T) {
 // waits at rest is a finding.
 func TestServerStartQueue(t *testing.T) {
 	t.Parallel()
-	s := account(func(mgr manager.Manager, env *controllertest.Env) error {
+	s := account(managerkit.Start(ctrl.Options{}, func(mgr manager.Manager, env *controllertest.Env) error {
 		block := crreconcile.Func(func(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 			<-ctx.Done()
 			return ctrl.Result{}, nil
 		})
 		loop := &reconcile.Controller[ctrl.Request]{Workers: 1, GracePeriod: time.Millisecond}
 		return managerkit.Complete(ctrl.NewControllerManagedBy(mgr).For(&corev1.ConfigMap{}, builder.WithPredicates(named("a", "b"))), block, loop, controller.Options{})
-	})
+	}))
 	s.Script[0].Do = func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
 		var errs []error
 		for _, name := range []string{"a", "b"} {
