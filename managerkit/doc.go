@@ -15,7 +15,8 @@
 // Each line works without the others. A [Client] has the methods that the packages
 // finalizer, status, ssa, consistency, owner and external want. [Complete] runs the loop of
 // package reconcile, with the queue of package queue, in place of the workers of
-// controller-runtime. Most callers begin with NewClient, and add Complete.
+// controller-runtime. Most callers begin with NewClient, and add Complete. [Start] explores a
+// manager under faults.
 //
 // # Guarantees
 //
@@ -70,4 +71,10 @@
 //     error, and the context of Begin is done. The error names Install.
 //   - MK47: A key that waits in Reconciler is checked at least once a second. Its priority and
 //     the backoff of its failures remain.
+//   - MK80: If the context of a process of Start is done, it returns after all Runnables have
+//     returned, and leaves no goroutine of the manager.
+//   - MK81: Each process of Start has options and a scheme of its own, opens no port, and
+//     caches and elects in the namespace of its run. The given options do not change.
+//   - MK82: If a loop that Complete made has waiting keys, the explorer reports that the
+//     cluster is not at rest.
 package managerkit

@@ -21,7 +21,8 @@ import (
 
 // Start returns a function for the field Start of a [controllertest.Scenario]. Each call of
 // the function is a new process: it makes a manager, passes it to setup, which adds the
-// controllers, and runs it until all its Runnables have returned.
+// controllers, and runs it until all its Runnables have returned. Some goroutines of
+// controller-runtime end a moment later; the explorer waits for them.
 //
 //	controllertest.Explore(t, controllertest.Scenario{
 //		Start: managerkit.Start(ctrl.Options{}, func(mgr ctrl.Manager, _ *controllertest.Env) error {

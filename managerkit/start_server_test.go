@@ -36,6 +36,7 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/internal/testserver"
+	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/managerkit"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
@@ -61,6 +62,8 @@ func startProcess(t *testing.T, start func(context.Context, *rest.Config, *contr
 // TestServerStart: the options of a program become those of a process of a test: without
 // listeners, with the namespace of the run, and with a scheme and names of its own. The
 // given options are not changed.
+//
+// Proves MK81.
 func TestServerStart(t *testing.T) {
 	t.Parallel()
 	// Each of these addresses would make NewManager fail.
@@ -162,6 +165,8 @@ func TestServerStartErrors(t *testing.T) {
 
 // TestServerStartStops: Start returns after the running call, however long that is, and
 // leaves no goroutine of the manager. It runs alone, because it looks at all goroutines.
+//
+// Proves MK80.
 func TestServerStartStops(t *testing.T) {
 	namespace := testserver.Namespace(t)
 	before := goleak.IgnoreCurrent()
@@ -336,6 +341,8 @@ func TestServerStartExplore(t *testing.T) {
 
 // TestServerStartQueue: the explorer knows the queue of a loop that Complete made: a key that
 // waits at rest is a finding.
+//
+// Proves MK82.
 func TestServerStartQueue(t *testing.T) {
 	t.Parallel()
 	s := account(managerkit.Start(ctrl.Options{}, func(mgr manager.Manager, env *controllertest.Env) error {
@@ -361,5 +368,41 @@ func TestServerStartQueue(t *testing.T) {
 	}
 	if len(report.Failures) != 1 || !strings.Contains(report.Failures[0].String(), "quiescence: not converged 10s after the last fault or step: a queue is not empty at rest: Len() is 1") {
 		t.Errorf("the failures are %v, want a queue that is not empty", report.Failures)
+	}
+}
+
+// TestServerStartElect: the options of Elect are those of one process, and its Runnables have
+// the term.
+func TestServerStartElect(t *testing.T) {
+	t.Parallel()
+	namespace := testserver.Namespace(t)
+	term := make(chan bool, 1)
+	stop := startProcess(t, func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+		leases, err := leader.NewClient(cfg, env.Namespace)
+		if err != nil {
+			return err
+		}
+		var options ctrl.Options
+		if err := managerkit.Elect(&options, &leader.Elector{Leases: leases, Namespace: env.Namespace, Name: "mk-start-elect"}); err != nil {
+			return err
+		}
+		return managerkit.Start(options, func(mgr manager.Manager, _ *controllertest.Env) error {
+			return mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+				_, ok := leader.TermFrom(ctx)
+				term <- ok
+				<-ctx.Done()
+				return nil
+			}))
+		})(ctx, cfg, env)
+	}, namespace)
+	if !receive(t, term, "term") {
+		t.Error("the context of the Runnable has no term")
+	}
+	if err := stop(); err != nil {
+		t.Errorf("Start() = %v", err)
+	}
+	lease, err := kubernetes.NewForConfigOrDie(testserver.Config(t)).CoordinationV1().Leases(namespace).Get(t.Context(), "mk-start-elect", metav1.GetOptions{})
+	if err != nil || lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != "" {
+		t.Errorf("the Lease is %+v, %v, want it released", lease.Spec, err)
 	}
 }
