@@ -34,7 +34,9 @@ const (
 	establishTime = 2 * time.Minute
 )
 
-var definitionsGVR = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+func definitionsResource() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+}
 
 // A definition is a CustomResourceDefinition of a file.
 type definition struct {
@@ -124,8 +126,8 @@ func readFile(name string) ([]definition, error) {
 		}
 		_, hasSpec := obj.Object["spec"].(map[string]any)
 		switch {
-		case obj.GetAPIVersion() != definitionsGVR.GroupVersion().String():
-			return nil, fmt.Errorf("document %d: apiVersion is %q: use %s", n, obj.GetAPIVersion(), definitionsGVR.GroupVersion())
+		case obj.GetAPIVersion() != definitionsResource().GroupVersion().String():
+			return nil, fmt.Errorf("document %d: apiVersion is %q: use %s", n, obj.GetAPIVersion(), definitionsResource().GroupVersion())
 		case obj.GetName() == "":
 			return nil, fmt.Errorf("document %d: metadata.name is empty: use plural.group", n)
 		case !hasSpec:
@@ -138,7 +140,7 @@ func readFile(name string) ([]definition, error) {
 // install creates the definitions and waits until their kinds are served.
 func install(ctx context.Context, client dynamic.Interface, all []definition) error {
 	for _, d := range all {
-		if err := d.create(ctx, client.Resource(definitionsGVR)); err != nil {
+		if err := d.create(ctx, client.Resource(definitionsResource())); err != nil {
 			return fmt.Errorf("%s: CustomResourceDefinition %s: %w", d.file, d.obj.GetName(), err)
 		}
 	}
@@ -186,7 +188,7 @@ func (d definition) create(ctx context.Context, client dynamic.ResourceInterface
 // established waits until the API server serves the versions of the definition.
 func (d definition) established(ctx context.Context, client dynamic.Interface) error {
 	w := &watcher.RetryWatcher[*unstructured.Unstructured]{
-		Source:        watcher.Client[*unstructured.Unstructured](client.Resource(definitionsGVR)),
+		Source:        watcher.Client[*unstructured.Unstructured](client.Resource(definitionsResource())),
 		FieldSelector: "metadata.name=" + d.obj.GetName(),
 	}
 	var last *unstructured.Unstructured

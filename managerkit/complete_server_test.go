@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,8 +31,6 @@ import (
 	"github.com/controllerkit/controllerkit/managerkit"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
-
-func init() { ctrl.SetLogger(logr.Discard()) }
 
 // newManager returns a manager whose cache has one namespace.
 func newManager(t *testing.T, namespaces ...string) manager.Manager {

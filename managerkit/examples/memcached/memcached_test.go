@@ -30,9 +30,10 @@ import (
 	"github.com/controllerkit/controllerkit/managerkit/examples/memcached/before"
 )
 
-func init() { ctrl.SetLogger(logr.Discard()) }
-
-func TestMain(m *testing.M) { testserver.Main(m) }
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	testserver.Main(m)
+}
 
 // startBefore runs the version with the usual patterns.
 func startBefore(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
