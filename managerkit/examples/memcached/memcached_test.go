@@ -171,7 +171,9 @@ func held(s *controllertest.State) error {
 }
 
 // TestExplore: under the same faults, the version with the usual patterns has findings, and
-// the version with controllerkit has none. EXPLORE_BUDGET, for example 5m, runs more plans.
+// the version with controllerkit has none. The findings have one cause: if the process dies
+// or the update fails after the address was removed, the next cleanup fails forever.
+// EXPLORE_BUDGET, for example 5m, runs more plans.
 func TestExplore(t *testing.T) {
 	t.Parallel()
 	options := controllertest.Options{
