@@ -72,6 +72,9 @@ func run(t *testing.T, dir, name string, args ...string) []byte {
 	return out
 }
 
+// published lists the packages that users import, also those of nested modules.
+func published() []string { return append(library(), "managerkit") }
+
 // TestLibraryIsWhole holds that the list above, the folders and the map in
 // doc.go name the same packages.
 func TestLibraryIsWhole(t *testing.T) {
@@ -116,7 +119,7 @@ func TestPackageComments(t *testing.T) {
 // TestPackageCommentsAreShort holds that a reader of ten minutes can read a package
 // comment: the words before the first heading are enough to use the package.
 func TestPackageCommentsAreShort(t *testing.T) {
-	for _, name := range library() {
+	for _, name := range published() {
 		p, _, _ := parsePackage(t, name)
 		intro, _, _ := strings.Cut(p.Doc, "\n# ")
 		if n := words(intro); n > 150 {
@@ -257,7 +260,7 @@ func parsePackage(t *testing.T, dir string) (*doc.Package, *token.FileSet, []*as
 // TestAPI holds that the exported API is what api/*.txt says, so that a change
 // of it is seen in review. go test -run TestAPI . -update writes the files.
 func TestAPI(t *testing.T) {
-	for _, name := range library() {
+	for _, name := range published() {
 		t.Run(name, func(t *testing.T) {
 			p, fset, _ := parsePackage(t, name)
 			got := exported(t, p, fset)
@@ -331,7 +334,7 @@ func exported(t *testing.T, p *doc.Package, fset *token.FileSet) string {
 // TestDocumented holds that every exported identifier and every exported field
 // says what it is.
 func TestDocumented(t *testing.T) {
-	for _, name := range library() {
+	for _, name := range published() {
 		p, fset, _ := parsePackage(t, name)
 		complain := func(pos token.Pos, what string) {
 			t.Errorf("%s: %s has no doc comment", fset.Position(pos), what)
@@ -366,7 +369,7 @@ func TestDocumented(t *testing.T) {
 // TestExamples holds that every entry point is shown: each exported function
 // and each type that runs is used in an Example whose output is checked.
 func TestExamples(t *testing.T) {
-	for _, name := range library() {
+	for _, name := range published() {
 		t.Run(name, func(t *testing.T) {
 			p, _, tests := parsePackage(t, name)
 			used := map[string]bool{}
@@ -659,7 +662,7 @@ func TestGuarantees(t *testing.T) {
 			rows[section] = append(rows[section], cells)
 		}
 	}
-	for _, name := range library() {
+	for _, name := range published() {
 		t.Run(name, func(t *testing.T) {
 			p, _, tests := parsePackage(t, name)
 			var got []string
