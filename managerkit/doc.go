@@ -9,8 +9,8 @@
 //	...
 //	sites, err := managerkit.NewClient[*v1.Website](mgr.GetClient(), mgr.GetAPIReader())
 //	...
-//	loop := &reconcile.Controller[ctrl.Request]{Workers: 4, Gate: writes}
-//	err = managerkit.Complete(ctrl.NewControllerManagedBy(mgr).For(&v1.Website{}), r, loop)
+//	loop := &reconcile.Controller[ctrl.Request]{Workers: 4, Gate: writes.Gate()}
+//	err = managerkit.Complete(ctrl.NewControllerManagedBy(mgr).For(&v1.Website{}), r, loop, controller.Options{})
 //
 // Each line works without the others. A [Client] has the methods that the packages
 // finalizer, status, ssa, consistency, owner and external want. [Complete] runs the loop of
@@ -68,7 +68,7 @@
 //   - MK44: A write in a namespace does not wait for an informer that watches only others.
 //   - MK45: If the outcome of a write is unknown, LiveRead is true in the key's next run.
 //   - MK46: If no manager was made with the options of Install, Reconciler returns a terminal
-//     error, and the context of Begin is done. The error names Install.
+//     error, and the context of a gated run is done. The error names Install.
 //   - MK47: A key that waits in Reconciler is checked at least once a second. Its priority and
 //     the backoff of its failures remain.
 //   - MK80: If the context of a process of Start is done, it returns after all Runnables have

@@ -21,6 +21,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/reconcile"
 )
 
 // Writes makes each reconcile of a manager see its own writes: a key runs only when the
@@ -49,7 +50,6 @@ import (
 // Use NewWrites, and one Writes for each manager. Its methods are safe for concurrent use.
 type Writes struct {
 	cfg consistency.Config
-	own *gate // the gate of Begin, Ready and End
 
 	// setup is held while resources, gates or the stores of gates are added. It is
 	// locked before the locks of the consistency.Stores, and those before mu.
@@ -69,9 +69,7 @@ type Writes struct {
 // NewWrites returns a Writes whose stores have the given configuration. The field Stores
 // must be nil, because the manager's cache has the stores.
 func NewWrites(cfg consistency.Config) *Writes {
-	w := &Writes{cfg: cfg, informers: map[schema.GroupResource][]*watched{}}
-	w.own = w.newGate()
-	return w
+	return &Writes{cfg: cfg, informers: map[schema.GroupResource][]*watched{}}
 }
 
 // Install adds the Writes to the configuration and the options of a manager. Call it once,
@@ -84,7 +82,7 @@ func NewWrites(cfg consistency.Config) *Writes {
 // informer.ConsistentLists.
 func (w *Writes) Install(config *rest.Config, options *manager.Options) error {
 	switch {
-	case w == nil || w.own == nil:
+	case w.zero():
 		return errors.New("managerkit: Writes.Install: the Writes is zero: use NewWrites")
 	case config == nil:
 		return errors.New("managerkit: Writes.Install: config is nil: pass the rest.Config of ctrl.NewManager")
@@ -157,7 +155,7 @@ func namespacesOf(opts crcache.Options) []string {
 
 // usable returns an error if no manager was made with the options of Install.
 func (w *Writes) usable() error {
-	if w == nil || w.own == nil {
+	if w.zero() {
 		return errors.New("managerkit: Writes: the Writes is zero: use NewWrites and Install")
 	}
 	w.mu.RLock()
@@ -168,32 +166,18 @@ func (w *Writes) usable() error {
 	return nil
 }
 
-// Begin, Ready and End make a Writes the Gate of one reconcile.Controller. Two controllers
-// must not share them, because their keys can be equal: install a second Writes on the same
-// configuration and options, or use Reconciler. Without Install, Begin logs an error and
-// returns a context that is done, with the error as its cause.
-func (w *Writes) Begin(ctx context.Context, req ctrl.Request) context.Context {
-	if err := w.usable(); err != nil {
-		klog.FromContext(ctx).Error(err, "The reconcile must not run")
-		ctx, cancel := context.WithCancelCause(ctx)
-		cancel(kube.Terminal(err))
-		return ctx
+// Gate returns a new gate for the loop of one controller; see [Complete]. Each controller needs its
+// own, because the keys of two can be equal. If no manager was made with the options of
+// Install, Begin of the gate logs an error and returns a context that is done, with the error
+// as its cause.
+func (w *Writes) Gate() reconcile.Gate[ctrl.Request] {
+	if w.zero() {
+		return &gate{}
 	}
-	return w.own.begin(ctx, req.NamespacedName)
+	return w.newGate()
 }
 
-// Ready reports whether the cache shows the writes of the last run of req. If it returns
-// false, it calls wake once, when req may run. See Begin.
-func (w *Writes) Ready(req ctrl.Request, wake func()) bool {
-	return w.usable() != nil || w.own.ready(req.NamespacedName, wake)
-}
-
-// End ends the run of req. See Begin.
-func (w *Writes) End(req ctrl.Request) {
-	if w.usable() == nil {
-		w.own.end(req.NamespacedName)
-	}
-}
+func (w *Writes) zero() bool { return w == nil || w.informers == nil }
 
 // WroteAt records that the reconcile of ctx has read obj from the API server, or has written
 // it with another context. The key runs again when the cache shows obj at its version. Call
@@ -299,6 +283,29 @@ func (g *gate) store(namespace string) *store {
 		}
 	}
 	return other
+}
+
+// Begin implements reconcile.Gate.
+func (g *gate) Begin(ctx context.Context, req ctrl.Request) context.Context {
+	if err := g.w.usable(); err != nil {
+		klog.FromContext(ctx).Error(err, "The reconcile must not run")
+		ctx, cancel := context.WithCancelCause(ctx)
+		cancel(kube.Terminal(err))
+		return ctx
+	}
+	return g.begin(ctx, req.NamespacedName)
+}
+
+// Ready implements reconcile.Gate.
+func (g *gate) Ready(req ctrl.Request, wake func()) bool {
+	return g.w.usable() != nil || g.ready(req.NamespacedName, wake)
+}
+
+// End implements reconcile.Gate.
+func (g *gate) End(req ctrl.Request) {
+	if g.w.usable() == nil {
+		g.end(req.NamespacedName)
+	}
 }
 
 func (g *gate) begin(ctx context.Context, key types.NamespacedName) context.Context {

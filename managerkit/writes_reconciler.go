@@ -33,7 +33,7 @@ const (
 // terminal error.
 func (w *Writes) Reconciler(next reconcile.Reconciler) reconcile.Reconciler {
 	r := &reconciler{w: w, next: next, waiting: map[ctrl.Request]time.Time{}, failures: map[ctrl.Request]int{}}
-	if w != nil && w.own != nil {
+	if !w.zero() {
 		r.gate = w.newGate()
 	}
 	return r
