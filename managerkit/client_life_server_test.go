@@ -311,7 +311,7 @@ func lifeUsual(_ *testing.T, mgr manager.Manager, namespace string) func(context
 // TestServerClientLife counts the requests of a life: 7 through Clients, which are the
 // necessary ones, beside those of the usual controller.
 //
-// Proves MK6, MK7.
+// Proves MK5.
 func TestServerClientLife(t *testing.T) {
 	installClientSites(t)
 	ours, usual := playLife(t, lifeOurs), playLife(t, lifeUsual)

@@ -64,7 +64,7 @@ func (n naive) Get(ctx context.Context, name string, _ metav1.GetOptions) (*clie
 // and replaces objects. ConfirmLive through a Client finds out. Through an adapter that
 // reads with the client of the manager, it confirms each stale object.
 //
-// Proves MK2.
+// Proves MK1.
 func TestServerClientConfirmsLive(t *testing.T) {
 	installClientSites(t)
 	ctx, namespace := t.Context(), testserver.Namespace(t)
@@ -144,7 +144,7 @@ func adders(c client.Client, sites *managerkit.Client[*clientSite], name string)
 // stale, in three ways. It counts the conflicts, and the finalizers of the other writer
 // that are lost.
 //
-// Proves MK5.
+// Proves MK4.
 func TestServerClientKeepsFinalizers(t *testing.T) {
 	installClientSites(t)
 	const (
@@ -220,7 +220,7 @@ func TestServerClientKeepsFinalizers(t *testing.T) {
 // TestServerClientKeepsFinalizersAtOnce adds and removes finalizers of one object by
 // several writers at once, beside changes of the spec.
 //
-// Proves MK5.
+// Proves MK4.
 func TestServerClientKeepsFinalizersAtOnce(t *testing.T) {
 	installClientSites(t)
 	const writers, rounds = 4, 5
@@ -294,7 +294,7 @@ func methods(requests []sentRequest) []string {
 // TestServerClientStatus checks the requests of package status, and that no write of it
 // changes the spec.
 //
-// Proves MK6.
+// Proves MK5.
 func TestServerClientStatus(t *testing.T) {
 	installClientSites(t)
 	ctx, namespace := t.Context(), testserver.Namespace(t)
@@ -436,7 +436,7 @@ func applies[T client.Object](t *testing.T, c *managerkit.Client[T], requests fu
 // TestServerClientApplies runs package ssa with typed and unstructured configurations, of
 // built-in and custom resources.
 //
-// Proves MK7.
+// Proves MK5.
 func TestServerClientApplies(t *testing.T) {
 	installClientSites(t)
 	namespace := testserver.Namespace(t)
@@ -483,7 +483,7 @@ func TestServerClientApplies(t *testing.T) {
 // TestServerClientOwnsAndDeletes runs packages owner, external and finalizer's deletions
 // of children.
 //
-// Proves MK3.
+// Proves MK2.
 func TestServerClientOwnsAndDeletes(t *testing.T) {
 	installClientSites(t)
 	ctx, namespace := t.Context(), testserver.Namespace(t)
@@ -577,7 +577,7 @@ func TestServerClientOwnsAndDeletes(t *testing.T) {
 // TestServerClientKinds checks clients of unstructured objects, of metadata, of a
 // cluster-scoped kind and of one that is not served.
 //
-// Proves MK3, MK9.
+// Proves MK2.
 func TestServerClientKinds(t *testing.T) {
 	installClientSites(t)
 	ctx, namespace := t.Context(), testserver.Namespace(t)
@@ -669,7 +669,7 @@ func TestServerClientKinds(t *testing.T) {
 // TestServerClientWrappers checks that the wrappers of controller-runtime apply to applies
 // and to the status.
 //
-// Proves MK8.
+// Proves MK6.
 func TestServerClientWrappers(t *testing.T) {
 	installClientSites(t)
 	ctx, namespace := t.Context(), testserver.Namespace(t)
@@ -714,7 +714,7 @@ func TestServerClientWrappers(t *testing.T) {
 // TestServerClientSubresource checks that the response of a subresource that is another
 // kind of object is an error, and not an empty object.
 //
-// Proves MK4.
+// Proves MK3.
 func TestServerClientSubresource(t *testing.T) {
 	ctx, namespace := t.Context(), testserver.Namespace(t)
 	c, err := client.New(testserver.Config(t), client.Options{}) // with all built-in kinds
@@ -746,7 +746,7 @@ func TestServerClientSubresource(t *testing.T) {
 // TestServerClientResponse checks that a returned object has nothing of the sent one that
 // the API server dropped or changed.
 //
-// Proves MK4.
+// Proves MK3.
 func TestServerClientResponse(t *testing.T) {
 	installClientSites(t)
 	ctx, namespace := t.Context(), testserver.Namespace(t)

@@ -137,8 +137,7 @@ type valueObject struct{ *corev1.ConfigMap }
 type badCopy struct{ corev1.ConfigMap }
 
 // TestNewClient checks the errors of the constructors.
-//
-// Proves MK1.
+
 func TestNewClient(t *testing.T) {
 	c := fakeFor(t)
 	reader := readerOnly{c}
@@ -247,7 +246,7 @@ func refusing(t testing.TB) (client.Client, *int) {
 // TestClientRejects checks that a request that cannot be sent as given is an error, and
 // that the object is nil next to an error.
 //
-// Proves MK3, MK9.
+// Proves MK2.
 func TestClientRejects(t *testing.T) {
 	ctx := t.Context()
 	c, sent := refusing(t)
@@ -393,7 +392,7 @@ func fill(t *testing.T, options any, except ...string) {
 // TestClientPassesOptions checks that every field of every options reaches the client of
 // controller-runtime, also the fields that a later version of Kubernetes adds.
 //
-// Proves MK3.
+// Proves MK2.
 func TestClientPassesOptions(t *testing.T) {
 	ctx := t.Context()
 	var got any
@@ -527,7 +526,7 @@ func patched(t *testing.T, obj client.Object, patch client.Patch, opts *metav1.P
 // TestClientWrappers checks that the wrappers of controller-runtime apply to each write,
 // that selectors work on a fake, and that the objects given stay as they are.
 //
-// Proves MK4, MK8.
+// Proves MK3 and MK6.
 func TestClientWrappers(t *testing.T) {
 	ctx := t.Context()
 	base := fakeFor(t)
@@ -583,7 +582,7 @@ func TestClientWrappers(t *testing.T) {
 
 // TestClientListMeta checks that the metadata of a list is that of the response.
 //
-// Proves MK4.
+// Proves MK3.
 func TestClientListMeta(t *testing.T) {
 	want := metav1.ListMeta{
 		ResourceVersion: "7", Continue: "c", RemainingItemCount: new(int64(3)),

@@ -99,7 +99,7 @@ func complete(t *testing.T, mgr manager.Manager, name string, loop *reconcile.Co
 // TestServerComplete: the builder's sources fill the loop's queue, owned objects lead to their
 // owner, errors have their class and TerminalError its own, and the loop's fields count.
 //
-// Proves MK60.
+// Proves MK12.
 func TestServerComplete(t *testing.T) {
 	t.Parallel()
 	namespace := testserver.Namespace(t)
@@ -179,7 +179,7 @@ func named(names ...string) predicate.Predicate {
 // TestServerDrain: when the manager stops, a running call ends undisturbed and its context is
 // not done, and Start returns after it. Controller-runtime's workers cancel it at once.
 //
-// Proves MK61.
+// Proves MK13.
 func TestServerDrain(t *testing.T) {
 	t.Parallel()
 	for _, kit := range []bool{true, false} {
@@ -229,7 +229,7 @@ func TestServerDrain(t *testing.T) {
 // TestServerPriorities: a key of the first list waits behind a stream of events only for the
 // queue's MaxWait, and namespaces take turns.
 //
-// Proves MK62.
+// Proves MK14.
 func TestServerPriorities(t *testing.T) {
 	t.Parallel()
 	busy, quiet := testserver.Namespace(t), testserver.Namespace(t)
@@ -277,7 +277,7 @@ func TestServerPriorities(t *testing.T) {
 // TestServerHotLoop: a reconcile that changes its own object at each call runs ten times a
 // second, after the first hundred.
 //
-// Proves MK63.
+// Proves MK15.
 func TestServerHotLoop(t *testing.T) {
 	t.Parallel()
 	namespace := testserver.Namespace(t)
@@ -310,7 +310,7 @@ func TestServerHotLoop(t *testing.T) {
 // TestServerMetrics: the families of controller-runtime have the values of the loop, the queue
 // and the Elector, and those of package metrics stand beside them.
 //
-// Proves MK64.
+// Proves MK16.
 func TestServerMetrics(t *testing.T) {
 	t.Parallel()
 	namespace := testserver.Namespace(t)

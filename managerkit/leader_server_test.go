@@ -256,7 +256,7 @@ func handOvers(t *testing.T, n int, ns string, options func() manager.Options) [
 // TestElectHandOver: a stop hands the Lease over by the watch event, because the next poll
 // is minutes away. The plain manager waits for its poll.
 //
-// Proves MK20.
+// Proves MK17.
 func TestElectHandOver(t *testing.T) {
 	ns := testserver.Namespace(t)
 	ours := handOvers(t, 10, ns, func() manager.Options {
@@ -272,7 +272,7 @@ func TestElectHandOver(t *testing.T) {
 // TestElectDrain: while the work outlasts the stop, the Lease is renewed and no other
 // manager works.
 //
-// Proves MK21.
+// Proves MK18.
 func TestElectDrain(t *testing.T) {
 	ns := testserver.Namespace(t)
 	elector := func() *leader.Elector {
@@ -331,7 +331,7 @@ func (c slowCache) Start(ctx context.Context) error {
 // TestElectGraceExceeded: a Lease whose manager gave up waiting for its work is not
 // released. The cache stops late, so that the manager cannot look as if it had stopped.
 //
-// Proves MK21.
+// Proves MK18.
 func TestElectGraceExceeded(t *testing.T) {
 	ns := testserver.Namespace(t)
 	works, finish := make(chan struct{}), make(chan struct{})
@@ -392,7 +392,7 @@ func settings(t *testing.T, ns string) cache.Options {
 // TestElectLoss: another holder in the Lease ends the manager with an error, and the
 // contexts of its reconciles. They have the term.
 //
-// Proves MK23, MK25.
+// Proves MK20.
 func TestElectLoss(t *testing.T) {
 	ns := testserver.Namespace(t)
 	options := elected(t, byWatch(t, ns))
@@ -427,8 +427,7 @@ func TestElectLoss(t *testing.T) {
 
 // TestElectContexts: the values of the caller's BaseContext stay, the term comes with
 // leadership, and nothing else does.
-//
-// Proves MK25.
+
 func TestElectContexts(t *testing.T) {
 	type key struct{}
 	ns := testserver.Namespace(t)
@@ -463,8 +462,7 @@ func TestElectContexts(t *testing.T) {
 }
 
 // TestElectStandbyStops: Start of a standby returns nil, and its Elector has ended.
-//
-// Proves MK24.
+
 func TestElectStandbyStops(t *testing.T) {
 	ns := testserver.Namespace(t)
 	leads := make(chan struct{}, 2)
@@ -526,8 +524,7 @@ type leaseTransport func(*http.Request) (*http.Response, error)
 func (f leaseTransport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // TestElectNoRights: the error of the Elector ends the manager.
-//
-// Proves MK24.
+
 func TestElectNoRights(t *testing.T) {
 	ns := testserver.Namespace(t)
 	cfg := testserver.Limited(t, ns, rbacv1.PolicyRule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get"}})
@@ -544,8 +541,7 @@ func TestElectNoRights(t *testing.T) {
 }
 
 // TestElectBadElector: an Elector that cannot run ends the manager with its error.
-//
-// Proves MK24.
+
 func TestElectBadElector(t *testing.T) {
 	a := startReplica(t, testserver.Config(t), elected(t, &leader.Elector{Namespace: "default", Name: electionName}), func(context.Context) error { return nil })
 	if err := a.wait(t); err == nil || !strings.Contains(err.Error(), "leader: Leases is nil") {
@@ -586,7 +582,7 @@ func (n *slowNetwork) wrap(next http.RoundTripper) http.RoundTripper {
 // the response, and then waits for the response to the release before it stops the work:
 // the overlap of the plain manager is in the log.
 //
-// Proves MK22.
+// Proves MK19.
 func TestElectSlowRenewal(t *testing.T) {
 	const lease, renew, retry = 9 * time.Second, 6 * time.Second, 1200 * time.Millisecond // 0.6 of the defaults
 	schedule := func(t *testing.T, options func(*rest.Config) manager.Options) (overlap time.Duration) {

@@ -31,7 +31,7 @@ func silence(options manager.Options) manager.Options {
 // TestRunSurvivesLoss: a loss ends the contexts of the reconciles with a cause that is
 // LeadershipLost, and the next term has a new manager.
 //
-// Proves MK26.
+// Proves MK20.
 func TestRunSurvivesLoss(t *testing.T) {
 	ns := testserver.Namespace(t)
 	reconciles := make(blocked, 1)
@@ -78,7 +78,7 @@ func TestRunSurvivesLoss(t *testing.T) {
 // TestRunDrains: the Lease is held until the work of the manager has ended, without a
 // GracefulShutdownTimeout.
 //
-// Proves MK21.
+// Proves MK18.
 func TestRunDrains(t *testing.T) {
 	ns := testserver.Namespace(t)
 	e := byWatch(t, ns)
@@ -123,7 +123,7 @@ func TestRunDrains(t *testing.T) {
 // TestRunFlat: goroutines, metric series, event handlers and requests do not grow with the
 // number of terms.
 //
-// Proves MK27.
+// Proves MK21.
 func TestRunFlat(t *testing.T) {
 	ns := testserver.Namespace(t)
 	var reads atomic.Int64 // of ConfigMaps
@@ -217,8 +217,7 @@ func TestRunFlat(t *testing.T) {
 }
 
 // TestRunStopsBeforeSync: a manager whose cache never fills stops.
-//
-// Proves MK28.
+
 func TestRunStopsBeforeSync(t *testing.T) {
 	for _, test := range []struct {
 		name string

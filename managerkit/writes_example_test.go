@@ -2,14 +2,16 @@ package managerkit_test
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	crreconcile "sigs.k8s.io/controller-runtime/pkg/reconcile"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/managerkit"
@@ -51,47 +53,60 @@ func (c *Creator) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 // With controller-runtime's own workers, Reconciler is all that a controller needs. It can be
 // called for each controller of the manager.
 func ExampleWrites_Reconciler() {
-	config := ctrl.GetConfigOrDie()
-	options := manager.Options{}
+	config := &rest.Config{Host: "shop.example"} // ctrl.GetConfigOrDie()
+	options := ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"}}
 	writes := managerkit.NewWrites(consistency.Config{})
 	if err := writes.Install(config, &options); err != nil {
-		panic(err)
+		fmt.Println(err)
+		return
 	}
 	mgr, err := ctrl.NewManager(config, options)
 	if err != nil {
-		panic(err)
+		fmt.Println(err)
+		return
 	}
 	r := &Creator{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Writes: writes}
 	err = ctrl.NewControllerManagedBy(mgr).
+		Named("example-reconciler").
 		For(&corev1.ServiceAccount{}).
-		Owns(&corev1.ConfigMap{}).
 		Complete(writes.Reconciler(r))
-	if err != nil {
-		panic(err)
-	}
-	if err := mgr.Start(ctrl.SetupSignalHandler()); err != nil {
-		panic(err)
-	}
+	fmt.Println("added:", err)
+	// then mgr.Start(ctrl.SetupSignalHandler())
+
+	// Output: added: <nil>
 }
 
-// With the loop of package reconcile, the Writes is its Gate.
-func ExampleWrites() {
-	config := ctrl.GetConfigOrDie()
-	options := manager.Options{}
-	writes := managerkit.NewWrites(consistency.Config{})
+// With the loop of package reconcile, each controller has a Gate. The loop reports to the
+// metrics of controller-runtime.
+func ExampleComplete() {
+	config := &rest.Config{Host: "shop.example"} // ctrl.GetConfigOrDie()
+	options := ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"}}
+	metrics, err := managerkit.NewMetrics() // also for an Elector and a finalizer.Plan
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	writes := managerkit.NewWrites(consistency.Config{Metrics: metrics})
 	if err := writes.Install(config, &options); err != nil {
-		panic(err)
+		fmt.Println(err)
+		return
 	}
 	mgr, err := ctrl.NewManager(config, options)
 	if err != nil {
-		panic(err)
+		fmt.Println(err)
+		return
 	}
-	var r crreconcile.Reconciler = &Creator{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Writes: writes}
-	loop := &reconcile.Controller[ctrl.Request]{Workers: 4, Gate: writes}
-	if err := managerkit.Complete(ctrl.NewControllerManagedBy(mgr).For(&corev1.ServiceAccount{}), r, loop, controller.Options{}); err != nil {
-		panic(err)
+	r := &Creator{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Writes: writes}
+	loop := &reconcile.Controller[ctrl.Request]{
+		Name:    "example-complete",
+		Workers: 4,
+		Timeout: 15 * time.Second,
+		Gate:    writes.Gate(),
+		Metrics: metrics,
 	}
-	if err := mgr.Start(ctrl.SetupSignalHandler()); err != nil {
-		panic(err)
-	}
+	builder := ctrl.NewControllerManagedBy(mgr).For(&corev1.ServiceAccount{})
+	fmt.Println("added:", managerkit.Complete(builder, r, loop, controller.Options{}))
+	// then mgr.Start(ctrl.SetupSignalHandler())
+
+	// Output: added: <nil>
 }

@@ -170,7 +170,7 @@ func ownWrites(t *testing.T) []written {
 // One run of a key makes a write, and the next one reads it from the cache. The watch is held
 // in between, and the key has an event: it runs when the write is visible.
 //
-// Proves MK41.
+// Proves MK8.
 func TestServerSeesOwnWrites(t *testing.T) {
 	writes := ownWrites(t)
 	wrong := make(chan error, 2*len(writes))
@@ -220,7 +220,7 @@ func TestServerSeesOwnWrites(t *testing.T) {
 // While one key waits for its write, a controller with one worker runs fifty other keys.
 // With controller-runtime's option the worker waits in the read, and no other key runs.
 //
-// Proves MK42.
+// Proves MK9.
 func TestServerWorkerIsFree(t *testing.T) {
 	const others = 50
 	for _, tt := range []struct {
@@ -292,7 +292,7 @@ func TestServerWorkerIsFree(t *testing.T) {
 // The key waits for it, although the typed informer shows the write. If both are
 // removed, it does not wait.
 //
-// Proves MK43.
+// Proves MK10.
 func TestServerInformersComeAndGo(t *testing.T) {
 	var watches atomic.Int32
 	second := make(chan struct{}) // closed when the second informer may begin
@@ -359,7 +359,7 @@ func TestServerInformersComeAndGo(t *testing.T) {
 // The manager has two informers and holds one of them. A key that writes in a namespace of
 // the other runs again. So does a key that writes in a namespace that none of them watches.
 //
-// Proves MK44.
+// Proves MK10.
 func TestServerNamespaces(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -412,7 +412,7 @@ func TestServerNamespaces(t *testing.T) {
 // A create is carried out and its connection reset. The next run reads live, finds the
 // object and creates none; the run after that does not read live.
 //
-// Proves MK45.
+// Proves MK11.
 func TestServerAmbiguousWrite(t *testing.T) {
 	var lost atomic.Bool
 	lives := make(chan bool, 10)

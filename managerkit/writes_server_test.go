@@ -129,7 +129,7 @@ func newSite(t *testing.T, o siteOptions) *site {
 	b := ctrl.NewControllerManagedBy(s.mgr).For(&corev1.ServiceAccount{})
 	switch {
 	case o.loop:
-		err = managerkit.Complete(b, r, &reconcile.Controller[ctrl.Request]{Gate: s.writes}, controller.Options{})
+		err = managerkit.Complete(b, r, &reconcile.Controller[ctrl.Request]{Gate: s.writes.Gate()}, controller.Options{})
 	case o.gated:
 		err = b.Complete(s.writes.Reconciler(r))
 	default:
@@ -404,7 +404,7 @@ func (s *site) watch(kind client.Object) {
 // of the children are held, it has ten events. Only with Writes it creates one child,
 // however it reads them. The other rows are the facts of the guide's table.
 //
-// Proves MK40.
+// Proves MK7.
 func TestServerNoDuplicates(t *testing.T) {
 	const events = 10
 	for _, tt := range []struct {

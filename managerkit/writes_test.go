@@ -32,7 +32,11 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
-var _ reconcile.Gate[ctrl.Request] = (*managerkit.Writes)(nil)
+// gated is a Writes with the gate of one controller.
+type gated struct {
+	*managerkit.Writes
+	reconcile.Gate[ctrl.Request]
+}
 
 var request = ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "a", Name: "x"}}
 
@@ -87,7 +91,7 @@ func (*listOptions) IsWatchListSemanticsUnSupported() bool { return true }
 // An informer's list never comes from the API server's cache, so that an informer which
 // starts after a write shows it. Later lists and the kind of watch are those of the informer.
 //
-// Proves MK43.
+// Proves MK10.
 func TestWritesConsistentLists(t *testing.T) {
 	for _, tt := range []struct{ sent, want metav1.ListOptions }{
 		{metav1.ListOptions{ResourceVersion: "0", Limit: 5}, metav1.ListOptions{Limit: 5}},
@@ -142,7 +146,7 @@ func mapper() meta.RESTMapper {
 
 // opened returns a Writes with an open cache, and the NewInformer of that cache. The
 // informers are the given ones.
-func opened(t *testing.T, cfg consistency.Config, opts cache.Options, fakes ...toolscache.SharedIndexInformer) (*managerkit.Writes, *rest.Config, func(runtime.Object) toolscache.SharedIndexInformer) {
+func opened(t *testing.T, cfg consistency.Config, opts cache.Options, fakes ...toolscache.SharedIndexInformer) (gated, *rest.Config, func(runtime.Object) toolscache.SharedIndexInformer) {
 	t.Helper()
 	w := managerkit.NewWrites(cfg)
 	config := &rest.Config{Host: "http://server.invalid"}
@@ -167,7 +171,7 @@ func opened(t *testing.T, cfg consistency.Config, opts cache.Options, fakes ...t
 	if _, err := options.NewCache(config, opts); err != nil {
 		t.Fatal(err)
 	}
-	return w, config, func(obj runtime.Object) toolscache.SharedIndexInformer {
+	return gated{w, w.Gate()}, config, func(obj runtime.Object) toolscache.SharedIndexInformer {
 		return made.NewInformer(&toolscache.ListWatch{}, obj, 0, nil)
 	}
 }
@@ -177,7 +181,7 @@ func configMap(name, uid, version string) *corev1.ConfigMap {
 }
 
 // wrote is a run that makes a write at the version.
-func wrote(t *testing.T, w *managerkit.Writes, version string) {
+func wrote(t *testing.T, w gated, version string) {
 	t.Helper()
 	ctx := w.Begin(t.Context(), request)
 	defer w.End(request)
@@ -189,7 +193,7 @@ func wrote(t *testing.T, w *managerkit.Writes, version string) {
 // A key is ready when the last of the informers of a resource shows its write. A stopped
 // informer does not count.
 //
-// Proves MK43.
+// Proves MK10.
 func TestWritesSeveralInformers(t *testing.T) {
 	one, two, three := newFake(), newFake(), newFake()
 	w, _, newInformer := opened(t, consistency.Config{MaxWait: -1}, cache.Options{}, one, two, three)
@@ -231,7 +235,7 @@ func TestWritesSeveralInformers(t *testing.T) {
 // A conflict is over when all informers that hold the object show a newer one. A deletion
 // is visible when none holds the object. LiveRead is false after each of them.
 //
-// Proves MK43.
+// Proves MK10.
 func TestWritesConflictsAndDeletions(t *testing.T) {
 	one, two := newFake(), newFake()
 	w, config, newInformer := opened(t, consistency.Config{MaxWait: -1}, cache.Options{}, one, two)
@@ -294,8 +298,7 @@ type readCloser struct{ *strings.Reader }
 func (readCloser) Close() error { return nil }
 
 // The errors name what is wrong and its cure.
-//
-// Proves MK46.
+
 func TestWritesErrors(t *testing.T) {
 	installed := managerkit.NewWrites(consistency.Config{})
 	if err := installed.Install(&rest.Config{}, &manager.Options{}); err != nil {
@@ -377,16 +380,17 @@ func TestWritesErrors(t *testing.T) {
 			if !errors.Is(err, crreconcile.TerminalError(nil)) {
 				t.Errorf("Reconcile() = %v, want a terminal error", err)
 			}
-			if !tt.writes.Ready(request, nil) {
+			gate := tt.writes.Gate()
+			if !gate.Ready(request, nil) {
 				t.Error("Ready() = false, so that Begin never logs the error")
 			}
-			ctx := tt.writes.Begin(klog.NewContext(t.Context(), klog.Logger{}), request)
+			ctx := gate.Begin(klog.NewContext(t.Context(), klog.Logger{}), request)
 			if ctx.Err() == nil {
 				t.Error("the context of Begin is not done")
 			}
 			wantError(t, context.Cause(ctx), tt.want)
 			wantError(t, tt.writes.WroteAt(ctx, configMap("child", "1", "1")), tt.want)
-			tt.writes.End(request)
+			gate.End(request)
 		})
 	}
 	w, _, _ := opened(t, consistency.Config{}, cache.Options{})
@@ -409,8 +413,7 @@ func wantError(t *testing.T, err error, text string) {
 
 // A key that waits is checked after 20ms, later at most once a second, and at once when it
 // is added by an event. A failed key waits for its backoff, which grows with each failure.
-//
-// Proves MK47.
+
 func TestWritesDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one := newFake()
