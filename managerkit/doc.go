@@ -17,7 +17,7 @@
 // A [Client] has the methods that the packages finalizer, status, ssa, consistency, owner and
 // external want. [Complete] runs the loop of package reconcile, with the queue of package
 // queue, in place of the workers of controller-runtime. Most callers begin with NewClient,
-// and add Complete.
+// and add Complete. Package managertest explores a manager under faults.
 //
 // # Guarantees
 //
@@ -44,8 +44,8 @@
 //     keys in the loop, with the loop's fields and classes of errors.
 //   - MK13: If the manager stops, the running calls of a loop have its GracePeriod before
 //     their contexts end, and Start returns after them.
-//   - MK14: If events come without pause, a key of the first list runs after MaxWait of the
-//     queue, and namespaces take turns.
+//   - MK14: If a key comes from the first list, the keys of events run before it. Keys of one
+//     priority take turns by namespace.
 //   - MK15: If a reconcile queues its own key without pause, it runs 100 times and then 10
 //     times a second.
 //   - MK16: If a loop has Metrics, the families of controller-runtime have its values.

@@ -28,6 +28,7 @@ import (
 	"github.com/controllerkit/controllerkit/managerkit/examples/memcached/after"
 	v1 "github.com/controllerkit/controllerkit/managerkit/examples/memcached/api/v1"
 	"github.com/controllerkit/controllerkit/managerkit/examples/memcached/before"
+	"github.com/controllerkit/controllerkit/managerkit/managertest"
 )
 
 func TestMain(m *testing.M) {
@@ -37,7 +38,7 @@ func TestMain(m *testing.M) {
 
 // startBefore runs the version with the usual patterns.
 func startBefore(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
-	return managerkit.Start(ctrl.Options{}, func(mgr ctrl.Manager, env *controllertest.Env) error {
+	return managertest.Start(ctrl.Options{}, func(mgr ctrl.Manager, env *controllertest.Env) error {
 		r := &before.Reconciler{Client: mgr.GetClient(), Events: mgr.GetEventRecorder("memcached"), Directory: directory{env.Cloud}}
 		return errors.Join(v1.AddToScheme(mgr.GetScheme()), r.SetupWithManager(mgr))
 	})(ctx, cfg, env)
@@ -49,7 +50,7 @@ func startAfter(ctx context.Context, cfg *rest.Config, env *controllertest.Env) 
 	if err := writes.Install(cfg, &options); err != nil {
 		return err
 	}
-	return managerkit.Start(options, func(mgr ctrl.Manager, env *controllertest.Env) error {
+	return managertest.Start(options, func(mgr ctrl.Manager, env *controllertest.Env) error {
 		r := &after.Reconciler{Client: mgr.GetClient(), Events: mgr.GetEventRecorder("memcached"), Directory: directory{env.Cloud}, Writes: writes}
 		return errors.Join(v1.AddToScheme(mgr.GetScheme()), r.SetupWithManager(mgr))
 	})(ctx, cfg, env)

@@ -1,4 +1,4 @@
-package managerkit_test
+package managertest_test
 
 import (
 	"context"
@@ -38,6 +38,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/managerkit"
+	"github.com/controllerkit/controllerkit/managerkit/managertest"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
@@ -63,7 +64,7 @@ func startProcess(t *testing.T, start func(context.Context, *rest.Config, *contr
 // listeners, with the namespace of the run, and with a scheme and names of its own. The
 // given options are not changed.
 //
-// Proves MK81.
+// Proves MT2.
 func TestServerStart(t *testing.T) {
 	t.Parallel()
 	// Each of these addresses would make NewManager fail.
@@ -81,7 +82,7 @@ func TestServerStart(t *testing.T) {
 	}
 	var schemes sync.Map
 	seen := make(chan string, 100)
-	start := managerkit.Start(options, func(mgr manager.Manager, env *controllertest.Env) error {
+	start := managertest.Start(options, func(mgr manager.Manager, env *controllertest.Env) error {
 		if _, again := schemes.LoadOrStore(mgr.GetScheme(), true); again {
 			return errors.New("two processes have one scheme")
 		}
@@ -156,7 +157,7 @@ func TestServerStartErrors(t *testing.T) {
 			return mgr.Add(manager.RunnableFunc(func(context.Context) error { return errSetup }))
 		}, "no controller"},
 	} {
-		err := managerkit.Start(tt.options, tt.setup)(t.Context(), testserver.Config(t), &controllertest.Env{Namespace: namespace})
+		err := managertest.Start(tt.options, tt.setup)(t.Context(), testserver.Config(t), &controllertest.Env{Namespace: namespace})
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: Start() = %v, want %q", tt.name, err, tt.want)
 		}
@@ -166,12 +167,12 @@ func TestServerStartErrors(t *testing.T) {
 // TestServerStartStops: Start returns after the running call, however long that is, and
 // leaves no goroutine of the manager. It runs alone, because it looks at all goroutines.
 //
-// Proves MK80.
+// Proves MT1.
 func TestServerStartStops(t *testing.T) {
 	namespace := testserver.Namespace(t)
 	before := goleak.IgnoreCurrent()
 	begun, stopping, goOn := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	stop := startProcess(t, managerkit.Start(ctrl.Options{LeaderElection: true, LeaderElectionID: "mk-stops", GracefulShutdownTimeout: new(time.Duration)}, func(mgr manager.Manager, _ *controllertest.Env) error {
+	stop := startProcess(t, managertest.Start(ctrl.Options{LeaderElection: true, LeaderElectionID: "mk-stops", GracefulShutdownTimeout: new(time.Duration)}, func(mgr manager.Manager, _ *controllertest.Env) error {
 		events := mgr.GetEventRecorder("stops")
 		return ctrl.NewControllerManagedBy(mgr).For(&corev1.ConfigMap{}, builder.WithPredicates(named("a"))).Complete(crreconcile.Func(func(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 			var cm corev1.ConfigMap
@@ -305,7 +306,7 @@ func TestServerStartExplore(t *testing.T) {
 		return report
 	}
 	named := builder.WithPredicates(named("a"))
-	report := run(managerkit.Start(ctrl.Options{}, func(mgr manager.Manager, env *controllertest.Env) error {
+	report := run(managertest.Start(ctrl.Options{}, func(mgr manager.Manager, env *controllertest.Env) error {
 		return ctrl.NewControllerManagedBy(mgr).For(&corev1.ConfigMap{}, named).Complete(late{mgr.GetClient(), env.Cloud})
 	}))
 	if len(report.Failures) == 0 {
@@ -321,13 +322,13 @@ func TestServerStartExplore(t *testing.T) {
 		if err := writes.Install(cfg, &options); err != nil {
 			return err
 		}
-		return managerkit.Start(options, func(mgr manager.Manager, env *controllertest.Env) error {
+		return managertest.Start(options, func(mgr manager.Manager, env *controllertest.Env) error {
 			configMaps, err := managerkit.NewClient[*corev1.ConfigMap](mgr.GetClient(), mgr.GetAPIReader())
 			if err != nil {
 				return err
 			}
 			b := ctrl.NewControllerManagedBy(mgr).For(&corev1.ConfigMap{}, named)
-			loop := &reconcile.Controller[ctrl.Request]{Workers: 2, Gate: writes}
+			loop := &reconcile.Controller[ctrl.Request]{Workers: 2, Gate: writes.Gate()}
 			return managerkit.Complete(b, held{late{mgr.GetClient(), env.Cloud}, configMaps}, loop, controller.Options{})
 		})(ctx, cfg, env)
 	})
@@ -342,10 +343,10 @@ func TestServerStartExplore(t *testing.T) {
 // TestServerStartQueue: the explorer knows the queue of a loop that Complete made: a key that
 // waits at rest is a finding.
 //
-// Proves MK82.
+// Proves MT3.
 func TestServerStartQueue(t *testing.T) {
 	t.Parallel()
-	s := account(managerkit.Start(ctrl.Options{}, func(mgr manager.Manager, env *controllertest.Env) error {
+	s := account(managertest.Start(ctrl.Options{}, func(mgr manager.Manager, env *controllertest.Env) error {
 		block := crreconcile.Func(func(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 			<-ctx.Done()
 			return ctrl.Result{}, nil
@@ -386,7 +387,7 @@ func TestServerStartElect(t *testing.T) {
 		if err := managerkit.Elect(&options, &leader.Elector{Leases: leases, Namespace: env.Namespace, Name: "mk-start-elect"}); err != nil {
 			return err
 		}
-		return managerkit.Start(options, func(mgr manager.Manager, _ *controllertest.Env) error {
+		return managertest.Start(options, func(mgr manager.Manager, _ *controllertest.Env) error {
 			return mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 				_, ok := leader.TermFrom(ctx)
 				term <- ok

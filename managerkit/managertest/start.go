@@ -1,4 +1,4 @@
-package managerkit
+package managertest
 
 import (
 	"context"
@@ -25,7 +25,7 @@ import (
 // controller-runtime end a moment later; the explorer waits for them.
 //
 //	controllertest.Explore(t, controllertest.Scenario{
-//		Start: managerkit.Start(ctrl.Options{}, func(mgr ctrl.Manager, _ *controllertest.Env) error {
+//		Start: managertest.Start(ctrl.Options{}, func(mgr ctrl.Manager, _ *controllertest.Env) error {
 //			if err := v1.AddToScheme(mgr.GetScheme()); err != nil {
 //				return err
 //			}
@@ -51,7 +51,7 @@ import (
 // scheme: add them before, or leave Scheme nil and add them to mgr.GetScheme(). The same is
 // true of scheme.Scheme of client-go.
 //
-// [Elect] and [Writes.Install] change a configuration and options of one manager. For
+// managerkit's Elect and Writes.Install change a configuration and options of one manager. For
 // them, call the returned function with new ones for each process:
 //
 //	Start: func(ctx context.Context, config *rest.Config, env *controllertest.Env) error {
@@ -60,19 +60,19 @@ import (
 //		if err := writes.Install(config, &options); err != nil {
 //			return err
 //		}
-//		return managerkit.Start(options, func(mgr ctrl.Manager, env *controllertest.Env) error {
+//		return managertest.Start(options, func(mgr ctrl.Manager, env *controllertest.Env) error {
 //			...
 //		})(ctx, config, env)
 //	},
 //
-// The explorer waits for the queues of loops that [Complete] made. It knows the queues of
+// The explorer waits for the queues of loops that managerkit.Complete made. It knows the queues of
 // controller-runtime's own workers only if options.NewQueue of the controller returns a
 // queue.Queue that was passed to env.Queue. Without that it sees their writes and reads of
 // the API server, and a Converged that checks every field is needed.
 func Start(options manager.Options, setup func(mgr manager.Manager, env *controllertest.Env) error) func(context.Context, *rest.Config, *controllertest.Env) error {
 	return func(ctx context.Context, config *rest.Config, env *controllertest.Env) error {
 		if setup == nil {
-			return errors.New("managerkit: Start got a nil setup: pass the function that adds the controllers to the manager")
+			return errors.New("managertest: Start got a nil setup: pass the function that adds the controllers to the manager")
 		}
 		own, err := processOptions(ctx, options, env)
 		if err != nil {
@@ -126,15 +126,9 @@ func processOptions(ctx context.Context, o manager.Options, env *controllertest.
 	return o, nil
 }
 
-// registerKey is the key of the context value with a function that registers a queue.
-type registerKey struct{}
-
-// register registers the queue of a loop with the explorer whose Start made the manager.
-func register(ctx context.Context, queue interface{ Len() int }) {
-	if f, ok := ctx.Value(registerKey{}).(func(interface{ Len() int })); ok {
-		f(queue)
-	}
-}
+// registerKey is the key of the context value with the function that registers a queue. It is
+// an alias of an unnamed type, so that managerkit declares the same key without an import.
+type registerKey = struct{ ControllertestQueue struct{} }
 
 // silent is a webhook.Server without a listener.
 type silent struct{ webhook.Server }
