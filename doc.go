@@ -55,6 +55,9 @@
 //   - [github.com/controllerkit/controllerkit/controllertest/cloud]: a fake external
 //     service
 //
+// A module of its own, github.com/controllerkit/controllerkit/managerkit, brings these packages
+// into a manager of controller-runtime.
+//
 // # Composition
 //
 // Everything that runs is a func(context.Context) error that blocks until everything it

@@ -150,7 +150,7 @@ func TestServerStartErrors(t *testing.T) {
 		setup   func(manager.Manager, *controllertest.Env) error
 		want    string
 	}{
-		{"no setup", ctrl.Options{}, nil, "managerkit: Start got a nil setup: pass"},
+		{"no setup", ctrl.Options{}, nil, "managertest: Start got a nil setup: pass"},
 		{"setup fails", ctrl.Options{}, func(manager.Manager, *controllertest.Env) error { return errSetup }, "no controller"},
 		{"no name of the Lease", ctrl.Options{LeaderElection: true}, func(manager.Manager, *controllertest.Env) error { return nil }, "LeaderElectionID must be configured"},
 		{"a Runnable fails", ctrl.Options{}, func(mgr manager.Manager, _ *controllertest.Env) error {
