@@ -1,4 +1,4 @@
-package managerkit_test
+package managertest_test
 
 import (
 	"context"
@@ -21,6 +21,7 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/managerkit"
+	"github.com/controllerkit/controllerkit/managerkit/managertest"
 )
 
 // maker makes one Secret with a generated name for each ConfigMap.
@@ -66,9 +67,9 @@ func (m maker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, er
 	return ctrl.Result{}, m.Patch(ctx, &a, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"made":"yes"}}}`)))
 }
 
-// TestServerStartDuplicates: an exploration finds the second Secret of a controller that
+// TestServerDuplicates: an exploration finds the second Secret of a controller that
 // trusts its cache while that is old, and none in the same one with Writes.
-func TestServerStartDuplicates(t *testing.T) {
+func TestServerDuplicates(t *testing.T) {
 	t.Parallel()
 	setup := func(mgr manager.Manager, writes *managerkit.Writes) error {
 		var r crreconcile.Reconciler = maker{mgr.GetClient(), mgr.GetAPIReader(), writes}
@@ -77,13 +78,13 @@ func TestServerStartDuplicates(t *testing.T) {
 		}
 		return ctrl.NewControllerManagedBy(mgr).For(&corev1.ConfigMap{}, builder.WithPredicates(named("a"))).Owns(&corev1.Secret{}).Complete(r)
 	}
-	trusting := managerkit.Start(ctrl.Options{}, func(mgr manager.Manager, _ *controllertest.Env) error { return setup(mgr, nil) })
+	trusting := managertest.Start(ctrl.Options{}, func(mgr manager.Manager, _ *controllertest.Env) error { return setup(mgr, nil) })
 	consistent := func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
 		writes, options := managerkit.NewWrites(consistency.Config{}), ctrl.Options{}
 		if err := writes.Install(cfg, &options); err != nil {
 			return err
 		}
-		return managerkit.Start(options, func(mgr manager.Manager, _ *controllertest.Env) error { return setup(mgr, writes) })(ctx, cfg, env)
+		return managertest.Start(options, func(mgr manager.Manager, _ *controllertest.Env) error { return setup(mgr, writes) })(ctx, cfg, env)
 	}
 	for _, version := range []struct {
 		name  string
