@@ -159,6 +159,7 @@ func (d *dispatch[request]) adapt(r crreconcile.TypedReconciler[request]) reconc
 			}
 			// As in controller-runtime, the error decides when the key runs again.
 			result.RequeueAfter = 0
+		//lint:ignore SA1019 reconcilers still use it
 		case got.Requeue && got.RequeueAfter <= 0: //nolint:staticcheck // reconcilers still use it
 			result.RequeueAfter = requeue.When(key)
 			return result, nil

@@ -133,6 +133,7 @@ func TestServerComplete(t *testing.T) {
 		case req.Name == "b":
 			return ctrl.Result{}, crreconcile.TerminalError(errors.New("no cure"))
 		case req.Name == "c" && !asked.Swap(true):
+			//lint:ignore SA1019 reconcilers still use it
 			return ctrl.Result{Requeue: true}, nil //nolint:staticcheck // reconcilers still use it
 		case req.Name == "d" && !asked.Swap(true):
 			panic("oh")
