@@ -181,11 +181,8 @@ func (d *dispatch[request]) newQueue(name string, limiter workqueue.TypedRateLim
 		d.loop.Name = name
 	}
 	if d.loop.Queue == nil {
-		cfg := queue.Config[request]{Name: name, RateLimiter: limiter, Group: namespaces[request]()}
-		if provider, ok := d.loop.Metrics.(workqueue.MetricsProvider); ok {
-			cfg.MetricsProvider = provider
-		}
-		d.loop.Queue = queue.New(cfg)
+		provider, _ := d.loop.Metrics.(workqueue.MetricsProvider)
+		d.loop.Queue = NewQueue(queue.Config[request]{MetricsProvider: provider})(name, limiter)
 	}
 	return &intake[request]{TypedRateLimitingInterface: d.loop.Queue, dispatch: d, source: d.loop.Source("watch")}
 }

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -26,9 +27,11 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	crreconcile "sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/managerkit"
+	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
@@ -272,6 +275,78 @@ func TestServerPriorities(t *testing.T) {
 	}
 	if turn := slices.Index(seen, "old"); turn < 0 || turn > 4 {
 		t.Errorf("the only key of its namespace came as number %d, want its turn: %v", turn, seen)
+	}
+}
+
+// TestServerStarvation: events that never pause do not starve the keys of the first list, with
+// controller-runtime's workers and with the loop. With controller-runtime's queue they wait for
+// the end of the stream.
+//
+// Proves MK14.
+func TestServerStarvation(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"controller-runtime", "queue", "loop"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			namespace := testserver.Namespace(t)
+			for i := range 5 {
+				createConfigMap(t, namespace, fmt.Sprintf("old-%d", i))
+			}
+			mgr := newManager(t, namespace)
+			started := make(chan workqueue.TypedRateLimitingInterface[ctrl.Request], 1)
+			old, enough := make(chan string, 100), make(chan struct{})
+			var in workqueue.TypedRateLimitingInterface[ctrl.Request]
+			var hot int
+			f := crreconcile.Func(func(_ context.Context, req ctrl.Request) (ctrl.Result, error) {
+				if strings.HasPrefix(req.Name, "old") {
+					old <- req.Name
+				}
+				if !strings.HasPrefix(req.Name, "hot") {
+					return ctrl.Result{}, nil
+				}
+				if hot++; hot == 300 {
+					close(enough)
+				}
+				if hot < 3000 { // the next event comes before this call has ended
+					in.Add(ctrl.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: fmt.Sprintf("hot-%d", hot)}})
+				}
+				time.Sleep(10 * time.Millisecond) // the work of a call
+				return ctrl.Result{}, nil
+			})
+			// The stream begins before the first list arrives.
+			stream := source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[ctrl.Request]) error {
+				in = q
+				q.Add(ctrl.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: "hot-0"}})
+				started <- q
+				return nil
+			})
+			b := ctrl.NewControllerManagedBy(mgr).Named("mk-starve-" + kind).For(&corev1.ConfigMap{}).WatchesRawSource(stream)
+			cfg := queue.Config[ctrl.Request]{MaxWait: 200 * time.Millisecond}
+			var err error
+			switch kind {
+			case "controller-runtime":
+				err = b.Complete(f)
+			case "queue":
+				err = b.WithOptions(controller.Options{NewQueue: managerkit.NewQueue(cfg)}).Complete(f)
+			case "loop":
+				err = managerkit.Complete(b, f, &reconcile.Controller[ctrl.Request]{Queue: queue.New(cfg)}, controller.Options{})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			startManager(t, mgr)
+			receive(t, started, "queue")
+			if kind != "controller-runtime" {
+				receive(t, old, "key of the first list")
+				return
+			}
+			receive(t, enough, "end of 300 events")
+			select {
+			case name := <-old:
+				t.Errorf("controller-runtime's queue ran %s between the events: it starves no more, so mend the guide", name)
+			default:
+			}
+		})
 	}
 }
 

@@ -25,8 +25,7 @@
 //     through it, see the API server's state.
 //   - MK2: If an option, selector or subresource of a request through a Client does not
 //     reach the API server, the method returns an error and sends no request.
-//   - MK3: A Client does not modify the objects that it receives, and returns the API
-//     server's response.
+//   - MK3: A Client does not modify objects that it receives, and returns the response.
 //   - MK4: If other writers change an object at the same time, finalizer.Ensure and
 //     finalizer.Remove through a Client lose no finalizer.
 //   - MK5: If nothing would change, status.Update and ssa.ApplyChanged through a Client send
@@ -44,13 +43,13 @@
 //     keys in the loop, with the loop's fields and classes of errors.
 //   - MK13: If the manager stops, the running calls of a loop have its GracePeriod before
 //     their contexts end, and Start returns after them.
-//   - MK14: If a key comes from the first list, the keys of events run before it. Keys of one
-//     priority take turns by namespace.
+//   - MK14: If a key comes from the first list, the keys of events run before it until it has
+//     waited for MaxWait of the queue. Keys of one priority take turns by namespace.
 //   - MK15: If a reconcile queues its own key without pause, it runs 100 times and then 10
 //     times a second.
 //   - MK16: If a loop has Metrics, the families of controller-runtime have its values.
 //   - MK17: If a leading manager with Elect stops, its Lease is released before Start
-//     returns, and a standby starts its work at the watch event.
+//     returns, and a standby starts at the watch event.
 //   - MK18: If a Runnable outlasts the stop of its manager, the Lease is renewed until it
 //     has returned, or until GracefulShutdownTimeout is over.
 //   - MK19: If the response to a renewal is late or lost, the contexts of the leading

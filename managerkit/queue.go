@@ -1,6 +1,8 @@
 package managerkit
 
 import (
+	"cmp"
+	"context"
 	"sync"
 	"time"
 
@@ -9,8 +11,81 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
+	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
+
+// NewQueue returns a function for controller.Options.NewQueue, by which a controller with
+// controller-runtime's own workers uses a [queue.Queue]:
+//
+//	options := controller.Options{NewQueue: managerkit.NewQueue(queue.Config[ctrl.Request]{})}
+//	err := ctrl.NewControllerManagedBy(mgr).For(&v1.Website{}).WithOptions(options).Complete(r)
+//
+// Priorities keep their meaning: the keys of the first list and of resyncs come after those
+// of events, but wait at most MaxWait for each of them to end. These fields of cfg are set if
+// they are empty:
+//
+//   - Name and RateLimiter: those of the controller
+//   - Group: the namespace, for a ctrl.Request
+//   - MetricsProvider: that of [NewMetrics], unless it fails
+//
+// When the manager stops, the workers get no more keys, as with controller-runtime's queue.
+func NewQueue[request comparable](cfg queue.Config[request]) func(controllerName string, limiter workqueue.TypedRateLimiter[request]) workqueue.TypedRateLimitingInterface[request] {
+	return func(controllerName string, limiter workqueue.TypedRateLimiter[request]) workqueue.TypedRateLimitingInterface[request] {
+		cfg := cfg
+		cfg.Name = cmp.Or(cfg.Name, controllerName)
+		if cfg.RateLimiter == nil {
+			cfg.RateLimiter = limiter
+		}
+		if cfg.Group == nil {
+			cfg.Group = namespaces[request]()
+		}
+		if cfg.MetricsProvider == nil {
+			if m, err := NewMetrics(); err == nil {
+				cfg.MetricsProvider = m
+			}
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		return &prioritized[request]{queue.New(cfg), ctx, cancel}
+	}
+}
+
+// prioritized has the methods of controller-runtime's queue.
+type prioritized[request comparable] struct {
+	*queue.Queue[request]
+	open context.Context // done after ShutDown
+	shut context.CancelFunc
+}
+
+var _ priorityqueue.PriorityQueue[int] = (*prioritized[int])(nil)
+
+// Get is GetWithPriority without the priority.
+func (q *prioritized[request]) Get() (key request, shutdown bool) {
+	key, _, shutdown = q.GetWithPriority()
+	return key, shutdown
+}
+
+// GetWithPriority waits for a key. After ShutDown it returns none.
+func (q *prioritized[request]) GetWithPriority() (key request, priority int, shutdown bool) {
+	key, priority, ok := q.GetContext(q.open)
+	return key, priority, !ok
+}
+
+// ShutDown ends Get at once.
+func (q *prioritized[request]) ShutDown() {
+	q.shut()
+	q.Queue.ShutDown()
+}
+
+// AddWithOpts implements priorityqueue.PriorityQueue. With a delay and a rate limit the longer
+// time counts, where controller-runtime's queue takes the shorter one.
+func (q *prioritized[request]) AddWithOpts(o priorityqueue.AddOpts, keys ...request) {
+	q.AddWith(optionsOf(o), keys...)
+}
+
+func optionsOf(o priorityqueue.AddOpts) addOptions {
+	return addOptions{Priority: ptr.Deref(o.Priority, 0), After: o.After, RateLimited: o.RateLimited}
+}
 
 // intake is the queue that controller-runtime sees: its event handlers add keys to the loop's
 // queue, and its worker runs the loop.
@@ -45,10 +120,9 @@ func (q *intake[request]) AddAfter(key request, after time.Duration) {
 
 func (q *intake[request]) AddRateLimited(key request) { q.add(addOptions{RateLimited: true}, key) }
 
-// AddWithOpts adds keys as an event handler asks. With a delay and a rate limit the longer
-// time counts, where controller-runtime's queue takes the shorter one.
+// AddWithOpts adds keys as an event handler asks.
 func (q *intake[request]) AddWithOpts(o priorityqueue.AddOpts, keys ...request) {
-	q.add(addOptions{Priority: ptr.Deref(o.Priority, 0), After: o.After, RateLimited: o.RateLimited}, keys...)
+	q.add(optionsOf(o), keys...)
 }
 
 // Get runs the loop, and returns when it has ended.

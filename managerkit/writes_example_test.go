@@ -15,6 +15,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/managerkit"
+	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
@@ -108,5 +109,27 @@ func ExampleComplete() {
 	fmt.Println("added:", managerkit.Complete(builder, r, loop, controller.Options{}))
 	// then mgr.Start(ctrl.SetupSignalHandler())
 
+	// Output: added: <nil>
+}
+
+// A controller with controller-runtime's own workers gets the queue of package queue. No key
+// waits behind others for more than ten seconds.
+func ExampleNewQueue() {
+	config := &rest.Config{Host: "shop.example"} // ctrl.GetConfigOrDie()
+	mgr, err := ctrl.NewManager(config, ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	options := controller.Options{
+		MaxConcurrentReconciles: 4,
+		NewQueue:                managerkit.NewQueue(queue.Config[ctrl.Request]{MaxWait: 10 * time.Second}),
+	}
+	err = ctrl.NewControllerManagedBy(mgr).
+		Named("example-queue").
+		For(&corev1.ServiceAccount{}).
+		WithOptions(options).
+		Complete(&Creator{Client: mgr.GetClient(), Live: mgr.GetAPIReader()})
+	fmt.Println("added:", err)
 	// Output: added: <nil>
 }
