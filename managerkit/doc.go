@@ -30,7 +30,7 @@
 //     finalizer.Remove through a Client lose no finalizer.
 //   - MK5: If nothing would change, status.Update and ssa.ApplyChanged through a Client send
 //     no request.
-//   - MK6: If the manager's client has wrappers, they apply to each write of a Client.
+//   - MK6: Wrappers of the manager's client apply to each write of a Client.
 //   - MK7: If a run gated by Writes has written an object, its key runs again only when the
 //     cache shows the write, or when MaxWait has passed.
 //   - MK8: If a client was made from the installed configuration, Writes records what it
@@ -62,5 +62,5 @@
 // # Caveats
 //
 //   - In a loop of Complete, controller.ReconcileIDFromContext returns "".
-//   - If options are replaced after Install or Elect, these have no effect.
+//   - Options that are replaced after Install or Elect lose them.
 package managerkit
