@@ -54,6 +54,8 @@
 //   - [github.com/controllerkit/controllerkit/controllertest/fault]: the faults alone
 //   - [github.com/controllerkit/controllerkit/controllertest/cloud]: a fake external
 //     service
+//   - [github.com/controllerkit/controllerkit/controllertest/server]: a real API server for
+//     tests
 //
 // A module of its own, github.com/controllerkit/controllerkit/managerkit, brings these packages
 // into a manager of controller-runtime.

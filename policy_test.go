@@ -33,7 +33,7 @@ var update = flag.Bool("update", false, "write the golden files of the exported 
 // library lists the packages that users import.
 func library() []string {
 	return []string{
-		"applyset", "consistency", "controllertest", "controllertest/cloud", "controllertest/fault", "crd", "enqueue", "external", "finalizer", "informer",
+		"applyset", "consistency", "controllertest", "controllertest/cloud", "controllertest/fault", "controllertest/server", "crd", "enqueue", "external", "finalizer", "informer",
 		"leader", "metrics", "operator", "owner", "queue", "reconcile", "recorder", "shutdown", "ssa", "status", "watcher",
 	}
 }

@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/controllerkit/controllerkit/internal/definitions"
 )
 
 // Run is [Explore] outside of a test: it returns the findings. If the scenario cannot be
@@ -66,11 +68,11 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 		}
 		fixed = append(fixed, p)
 	}
-	crds, err := readDefinitions(s.CRDs)
+	crds, err := definitions.Read(s.CRDs)
 	if err != nil {
 		return nil, fmt.Errorf("controllertest: %s: Scenario.CRDs: %w", s.Name, err)
 	}
-	cfg, keep, stop, err := server(o)
+	cfg, keep, stop, err := server(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("controllertest: %w", err)
 	}
@@ -91,7 +93,7 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 	if x.dyn, err = dynamic.NewForConfig(x.config); err != nil {
 		return nil, fmt.Errorf("controllertest: Options.Config: %w", err)
 	}
-	if err := install(ctx, x.dyn, crds); err != nil {
+	if err := definitions.Install(ctx, x.dyn, crds); err != nil {
 		return nil, fmt.Errorf("controllertest: %s: Scenario.CRDs: %w", s.Name, err)
 	}
 	if s.Setup != nil {

@@ -47,7 +47,7 @@ func openArena(ctx context.Context) (_ *arena, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if server, err = localserver.Start(bin); err != nil {
+		if server, err = localserver.Start(ctx, bin); err != nil {
 			return nil, err
 		}
 	}

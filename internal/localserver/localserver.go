@@ -3,6 +3,7 @@
 package localserver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -44,11 +45,24 @@ func Existing() (*Server, error) {
 	return s, s.load()
 }
 
+// Open returns the existing cluster, or starts the controlplane that Find returns.
+func Open(ctx context.Context, args ...string) (*Server, error) {
+	if s, err := Existing(); s != nil || err != nil {
+		return s, err
+	}
+	bin, err := Find(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return Start(ctx, bin, args...)
+}
+
 // IsOwn reports whether Start started the server, so that Stop deletes it.
 func (s *Server) IsOwn() bool { return s.cmd != nil }
 
-// Start starts the controlplane binary bin and returns when the server is ready.
-func Start(bin string, args ...string) (_ *Server, err error) {
+// Start starts the controlplane binary bin and returns when the server is ready. If ctx ends
+// before that, the process is killed.
+func Start(ctx context.Context, bin string, args ...string) (_ *Server, err error) {
 	dir, err := os.MkdirTemp("", "testserver-")
 	if err != nil {
 		return nil, err
@@ -70,16 +84,18 @@ func Start(bin string, args ...string) (_ *Server, err error) {
 	if err := s.cmd.Start(); err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("%v are over", startTimeout))
+	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- s.cmd.Wait() }()
 	select {
 	case <-ready.ready:
 	case err := <-ended:
 		return nil, fmt.Errorf("controlplane ended before it was ready: %w\n%s", err, output.String())
-	case <-time.After(startTimeout):
+	case <-ctx.Done():
 		_ = s.cmd.Process.Kill()
 		<-ended //nolint:errcheck // it was killed
-		return nil, fmt.Errorf("controlplane is not ready after %v\n%s", startTimeout, output.String())
+		return nil, fmt.Errorf("controlplane is not ready: %w\n%s", context.Cause(ctx), output.String())
 	}
 	s.stdin = &stopper{Closer: s.stdin, ended: ended}
 	return s, s.load()

@@ -195,7 +195,7 @@ func Start(args ...string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return localserver.Start(bin, args...)
+	return localserver.Start(context.Background(), bin, args...)
 }
 
 // Binary returns the path of the controlplane, which make builds; where it is

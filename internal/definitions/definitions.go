@@ -1,4 +1,6 @@
-package controllertest
+// Package definitions reads CustomResourceDefinitions from files and installs them. The packages
+// controllertest and controllertest/server use it.
+package definitions
 
 import (
 	"bufio"
@@ -29,7 +31,7 @@ import (
 )
 
 const (
-	maxFile       = 16 << 20 // bytes of a file of Scenario.CRDs
+	maxFile       = 16 << 20 // bytes of a file
 	maxFiles      = 1000     // in a folder
 	establishTime = 2 * time.Minute
 )
@@ -38,15 +40,15 @@ func definitionsResource() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 }
 
-// A definition is a CustomResourceDefinition of a file.
-type definition struct {
+// A Definition is a CustomResourceDefinition of a file.
+type Definition struct {
 	file string
 	obj  *unstructured.Unstructured
 }
 
-// readDefinitions reads the files and folders of Scenario.CRDs.
-func readDefinitions(paths []string) ([]definition, error) {
-	var all []definition
+// Read reads files and folders with definitions.
+func Read(paths []string) ([]Definition, error) {
+	var all []Definition
 	for _, path := range paths {
 		info, err := os.Stat(path)
 		if err != nil {
@@ -91,7 +93,7 @@ func manifests(folder string) (files []string, err error) {
 }
 
 // readFile returns the definitions among the documents of a file.
-func readFile(name string) ([]definition, error) {
+func readFile(name string) ([]Definition, error) {
 	if info, err := os.Stat(name); err != nil || !info.Mode().IsRegular() {
 		return nil, errors.Join(err, errors.New("it is not a regular file"))
 	}
@@ -107,7 +109,7 @@ func readFile(name string) ([]definition, error) {
 	if len(data) > maxFile {
 		return nil, fmt.Errorf("it has more than %d MiB: split it", maxFile>>20)
 	}
-	var found []definition
+	var found []Definition
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
 	for n := 1; ; n++ {
 		document, err := documents.Read()
@@ -133,12 +135,12 @@ func readFile(name string) ([]definition, error) {
 		case !hasSpec:
 			return nil, fmt.Errorf("document %d: CustomResourceDefinition %s has no spec", n, obj.GetName())
 		}
-		found = append(found, definition{name, obj})
+		found = append(found, Definition{name, obj})
 	}
 }
 
-// install creates the definitions and waits until their kinds are served.
-func install(ctx context.Context, client dynamic.Interface, all []definition) error {
+// Install creates the definitions and waits until their kinds are served.
+func Install(ctx context.Context, client dynamic.Interface, all []Definition) error {
 	for _, d := range all {
 		if err := d.create(ctx, client.Resource(definitionsResource())); err != nil {
 			return fmt.Errorf("%s: CustomResourceDefinition %s: %w", d.file, d.obj.GetName(), err)
@@ -155,7 +157,7 @@ func install(ctx context.Context, client dynamic.Interface, all []definition) er
 }
 
 // create creates the definition, unless an equal one exists.
-func (d definition) create(ctx context.Context, client dynamic.ResourceInterface) error {
+func (d Definition) create(ctx context.Context, client dynamic.ResourceInterface) error {
 	_, err := client.Create(ctx, d.obj, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
 		return err
@@ -186,7 +188,7 @@ func (d definition) create(ctx context.Context, client dynamic.ResourceInterface
 }
 
 // established waits until the API server serves the versions of the definition.
-func (d definition) established(ctx context.Context, client dynamic.Interface) error {
+func (d Definition) established(ctx context.Context, client dynamic.Interface) error {
 	w := &watcher.RetryWatcher[*unstructured.Unstructured]{
 		Source:        watcher.Client[*unstructured.Unstructured](client.Resource(definitionsResource())),
 		FieldSelector: "metadata.name=" + d.obj.GetName(),

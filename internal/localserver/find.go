@@ -1,0 +1,102 @@
+package localserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strings"
+)
+
+// Variable is the environment variable with the path of the controlplane binary.
+const Variable = "CONTROLPLANE"
+
+const module = "github.com/controllerkit/controllerkit"
+
+// Find returns the path of the controlplane binary: that of [Variable], of PATH, or of this
+// repository. If there is none, it installs the version of the module in this program into
+// the user's cache, which takes minutes the first time.
+func Find(ctx context.Context) (string, error) {
+	if bin := os.Getenv(Variable); bin != "" {
+		if !exists(bin) {
+			return "", fmt.Errorf("%s is %s, and there is no such file", Variable, bin)
+		}
+		return bin, nil
+	}
+	if bin, err := exec.LookPath("controlplane"); err == nil {
+		return bin, nil
+	}
+	for dir, err := os.Getwd(); err == nil; dir = filepath.Dir(dir) {
+		if data, err := os.ReadFile(filepath.Join(dir, "go.mod")); err == nil {
+			if bin := filepath.Join(dir, "bin", "controlplane"); strings.HasPrefix(string(data), "module "+module+"\n") && exists(bin) {
+				return bin, nil
+			}
+		}
+		if dir == filepath.Dir(dir) {
+			break
+		}
+	}
+	cache, err := os.UserCacheDir()
+	if err == nil {
+		var bin string
+		if bin, err = install(ctx, version(), cache); err == nil {
+			return bin, nil
+		}
+	}
+	return "", fmt.Errorf("no API server: install one by go install %s/controlplane@latest, into a folder of PATH or with %s set to the file; or set USE_EXISTING_CLUSTER=true and KUBECONFIG to a cluster for tests: %w", module, Variable, err)
+}
+
+// version returns the version of the module in this program, "" if it is unknown.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, dep := range info.Deps {
+		if dep.Path == module && dep.Replace == nil {
+			return dep.Version
+		}
+	}
+	return ""
+}
+
+// install installs the controlplane of the version, unless an earlier call has.
+func install(ctx context.Context, version, cache string) (string, error) {
+	if version == "" || strings.HasPrefix(version, "(") {
+		return "", errors.New("this program was not built with a released version of the module")
+	}
+	dir := filepath.Join(cache, "controllerkit", version)
+	name := "controlplane"
+	if runtime.GOOS == "windows" {
+		name += ".exe"
+	}
+	bin := filepath.Join(dir, name)
+	if exists(bin) {
+		return bin, nil
+	}
+	// Several test binaries may install at once; each renames a whole file.
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	own, err := os.MkdirTemp(dir, "install-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(own)
+	fmt.Fprintf(os.Stderr, "installing %s/controlplane@%s into %s, which takes minutes the first time\n", module, version, dir)
+	cmd := exec.CommandContext(ctx, "go", "install", "-ldflags=-s -w", module+"/controlplane@"+version)
+	cmd.Env = append(os.Environ(), "GOBIN="+own, "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("install %s/controlplane@%s: %w\n%s", module, version, err, out)
+	}
+	return bin, os.Rename(filepath.Join(own, name), bin)
+}
+
+func exists(file string) bool {
+	info, err := os.Stat(file)
+	return err == nil && !info.IsDir()
+}

@@ -1,0 +1,70 @@
+package localserver
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// A released version is installed once, by the go command of PATH.
+func TestInstall(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("the go command of this test is a shell script")
+	}
+	path, cache := t.TempDir(), t.TempDir()
+	calls := filepath.Join(path, "calls")
+	script := "#!/bin/sh\necho \"$@\" >>" + calls + "\ncase \"$*\" in *v0.0.9) echo no such version; exit 1;; esac\necho binary >\"$GOBIN/controlplane\"\n"
+	if err := os.WriteFile(filepath.Join(path, "go"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", path+string(os.PathListSeparator)+os.Getenv("PATH"))
+	for range 2 {
+		bin, err := install(t.Context(), "v1.2.3", cache)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if data, err := os.ReadFile(bin); err != nil || string(data) != "binary\n" || bin != filepath.Join(cache, "controllerkit", "v1.2.3", "controlplane") {
+			t.Errorf("%s has %q, %v", bin, data, err)
+		}
+	}
+	if data, err := os.ReadFile(calls); err != nil || string(data) != "install -ldflags=-s -w "+module+"/controlplane@v1.2.3\n" {
+		t.Errorf("the go command was called with %q, %v, want one call", data, err)
+	}
+	if _, err := install(t.Context(), "v0.0.9", cache); err == nil || !strings.Contains(err.Error(), "no such version") {
+		t.Errorf("install() = %v, want the output of the go command", err)
+	}
+	for _, version := range []string{"", "(devel)"} {
+		if _, err := install(t.Context(), version, cache); err == nil || !strings.Contains(err.Error(), "not built with a released version") {
+			t.Errorf("install(%q) = %v", version, err)
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(cache, "controllerkit", "*", "install-*")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// The variable precedes PATH, and PATH the installation.
+func TestFind(t *testing.T) {
+	dir := t.TempDir()
+	bin := filepath.Join(dir, "controlplane")
+	if err := os.WriteFile(bin, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	t.Setenv(Variable, "")
+	if got, err := Find(t.Context()); err != nil || got != bin {
+		t.Errorf("Find() = %s, %v, want %s of PATH", got, err, bin)
+	}
+	t.Setenv(Variable, filepath.Join(dir, "missing"))
+	if _, err := Find(t.Context()); err == nil || !strings.Contains(err.Error(), "CONTROLPLANE is "+dir+"/missing, and there is no such file") {
+		t.Errorf("Find() = %v, want an error about the variable", err)
+	}
+	t.Chdir(dir) // outside of the repository
+	t.Setenv("PATH", t.TempDir())
+	t.Setenv(Variable, "")
+	if _, err := Find(t.Context()); err == nil || !strings.Contains(err.Error(), "no API server: install one by go install") {
+		t.Errorf("Find() = %v, want the ways to get a server", err)
+	}
+}
