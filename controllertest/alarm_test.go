@@ -265,6 +265,32 @@ func TestSlowServer(t *testing.T) {
 	}
 }
 
+// TestLateWatches: the watches begin with the writes of the first run, so what an invariant saw
+// in that run alone is no finding.
+//
+// Proves X1.
+func TestLateWatches(t *testing.T) {
+	t.Parallel()
+	f := follower{reconcile: copyAndNote}
+	s := f.scenario()
+	var seen atomic.Bool
+	s.Invariants = []controllertest.Invariant{{Name: "b follows a", Check: func(*controllertest.State) error {
+		if seen.Swap(true) {
+			return nil
+		}
+		return errors.New("the watch of b is late")
+	}}}
+	o := quick(t)
+	o.Faults = []controllertest.Kind{controllertest.Conflict}
+	report := run(t, s, o)
+	for _, f := range report.Failures {
+		t.Error(f)
+	}
+	if !seen.Load() || report.Valid < 1 {
+		t.Errorf("%d of %d plans are valid, and the invariant was checked: %v", report.Valid, report.Plans, seen.Load())
+	}
+}
+
 // TestRecreatedAsWritten: the plan's user creates again what the script has written,
 // not what the API server and controllers have put into the object.
 //

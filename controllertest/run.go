@@ -209,6 +209,13 @@ func (r *run) failed() bool {
 	return len(r.findings) > 0
 }
 
+// broke reports whether the run has findings, all of the oracle.
+func (r *run) broke(oracle Oracle) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.findings) > 0 && !slices.ContainsFunc(r.findings, func(f Finding) bool { return f.Oracle != oracle })
+}
+
 // fired returns the number of faults that have happened.
 func (r *run) fired() int {
 	r.mu.Lock()

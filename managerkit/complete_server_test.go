@@ -29,6 +29,7 @@ import (
 	crreconcile "sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/managerkit"
 	"github.com/controllerkit/controllerkit/queue"
@@ -178,6 +179,48 @@ func TestServerComplete(t *testing.T) {
 
 func named(names ...string) predicate.Predicate {
 	return predicate.NewPredicateFuncs(func(obj client.Object) bool { return slices.Contains(names, obj.GetName()) })
+}
+
+// The other form, which Complete replaces: the loop is a Runnable over the manager's cache. It
+// needs nothing of this package, but a handler and a checker for each resource by hand, and
+// has none of the builder's predicates and sources.
+func TestServerRunnable(t *testing.T) {
+	t.Parallel()
+	namespace := testserver.Namespace(t)
+	mgr := newManager(t, namespace)
+	keys := make(chan string, 100)
+	loop := &reconcile.Controller[types.NamespacedName]{
+		Name:  "mk-runnable",
+		Queue: queue.New(queue.Config[types.NamespacedName]{}),
+		Reconcile: func(_ context.Context, key types.NamespacedName) (reconcile.Result, error) {
+			keys <- key.Name
+			return reconcile.Result{}, nil
+		},
+	}
+	for obj, keysOf := range map[client.Object]func(metav1.Object) []types.NamespacedName{
+		&corev1.ConfigMap{}: enqueue.KeyOf[metav1.Object],
+		&corev1.Secret{}:    enqueue.ControllerOf[metav1.Object](corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind()),
+	} {
+		informer, err := mgr.GetCache().GetInformer(t.Context(), obj, cache.BlockUntilSynced(false))
+		if err != nil {
+			t.Fatal(err)
+		}
+		registration, err := informer.AddEventHandler(enqueue.Handler(loop.Source(fmt.Sprintf("%T", obj)), keysOf))
+		if err != nil {
+			t.Fatal(err)
+		}
+		loop.HasSynced = append(loop.HasSynced, registration.HasSyncedChecker())
+	}
+	if err := mgr.Add(manager.RunnableFunc(loop.Run)); err != nil {
+		t.Fatal(err)
+	}
+	startManager(t, mgr)
+	for _, name := range []string{"a", "b"} {
+		createConfigMap(t, namespace, name)
+		for got := ""; got != name; {
+			got = receive(t, keys, "key of "+name) // after the ConfigMaps that each namespace has
+		}
+	}
 }
 
 // TestServerDrain: when the manager stops, a running call ends undisturbed and its context is
