@@ -93,7 +93,7 @@ func TestHotLoop(t *testing.T) {
 					c.Metrics = metrics
 				}, func() (result, error) {
 					for _, echo := range tt.echoes {
-						time.AfterFunc(echo, func() { source.AddEvent("update", addOptions{}, "a") })
+						time.AfterFunc(max(echo, 1), func() { source.AddEvent("update", addOptions{}, "a") })
 					}
 					return result{RequeueAfter: tt.again}, tt.err
 				})

@@ -20,9 +20,8 @@ const resyncParts = 64
 func (r *run[K]) resync(ctx context.Context, finished <-chan struct{}) {
 	seed := maphash.MakeSeed()
 	part := r.Resync / resyncParts
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(part) // Reset below, before it counts
 	defer timer.Stop()
-	<-timer.C
 	for {
 		began := time.Now()
 		parts := make([][]turn[K], resyncParts)
