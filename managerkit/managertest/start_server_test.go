@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -346,8 +347,10 @@ func TestServerStartExplore(t *testing.T) {
 // Proves MT3.
 func TestServerStartQueue(t *testing.T) {
 	t.Parallel()
+	var begun atomic.Bool
 	s := account(managertest.Start(ctrl.Options{}, func(mgr manager.Manager, env *controllertest.Env) error {
 		block := crreconcile.Func(func(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+			begun.Store(true)
 			<-ctx.Done()
 			return ctrl.Result{}, nil
 		})
@@ -362,12 +365,17 @@ func TestServerStartQueue(t *testing.T) {
 		}
 		return errors.Join(errs...)
 	}
-	s.Converged = func(*controllertest.State) error { return nil }
-	report, err := controllertest.Run(t.Context(), s, controllertest.Options{Config: testserver.Config(t), KeepNamespaces: true, ConvergeTimeout: 10 * time.Second})
+	s.Converged = func(*controllertest.State) error {
+		if !begun.Load() {
+			return errors.New("no call yet")
+		}
+		return nil
+	}
+	report, err := controllertest.Run(t.Context(), s, controllertest.Options{Config: testserver.Config(t), KeepNamespaces: true, ConvergeTimeout: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(report.Failures) != 1 || !strings.Contains(report.Failures[0].String(), "quiescence: not converged 10s after the last fault or step: a queue is not empty at rest: Len() is 1") {
+	if len(report.Failures) != 1 || !strings.Contains(report.Failures[0].String(), "quiescence: not converged 20s after the last fault or step: a queue is not empty at rest: Len() is 1") {
 		t.Errorf("the failures are %v, want a queue that is not empty", report.Failures)
 	}
 }
