@@ -119,21 +119,25 @@ func TestServer(t *testing.T) {
 func TestServerErrors(t *testing.T) {
 	temporary := t.TempDir()
 	t.Setenv("TMPDIR", temporary)
-	gone, cancel := context.WithTimeoutCause(t.Context(), 100*time.Millisecond, errors.New("the test is over"))
-	defer cancel()
+	within := func(d time.Duration) context.Context {
+		ctx, cancel := context.WithTimeoutCause(t.Context(), d, errors.New("the test is over"))
+		t.Cleanup(cancel)
+		return ctx
+	}
 	for _, tt := range []struct {
 		name string
-		ctx  context.Context
+		time time.Duration
 		o    server.Options
 		want string
 	}{
-		{"no file", t.Context(), server.Options{CRDs: []string{"missing.yaml"}}, "server: Options.CRDs: stat missing.yaml"},
-		{"no definition", t.Context(), server.Options{CRDs: []string{"server.go"}}, "server: Options.CRDs: server.go"},
-		{"unknown flag", t.Context(), server.Options{Args: []string{"--no-such-flag"}}, "no-such-flag"},
-		{"no time", gone, server.Options{}, "the test is over"},
+		{"no file", time.Minute, server.Options{CRDs: []string{"missing.yaml"}}, "server: Options.CRDs: stat missing.yaml"},
+		{"no definition", time.Minute, server.Options{CRDs: []string{"server.go"}}, "server: Options.CRDs: server.go"},
+		{"unknown flag", time.Minute, server.Options{Args: []string{"--no-such-flag"}}, "no-such-flag"},
+		{"no time", 100 * time.Millisecond, server.Options{}, "the test is over"},
+		{"no time, with files", time.Second, server.Options{Args: []string{"--secure-port=1"}}, "the test is over"}, // never ready
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s, err := server.Start(tt.ctx, tt.o)
+			s, err := server.Start(within(tt.time), tt.o)
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("Start() = %v, want an error with %q", err, tt.want)
 			}

@@ -21,9 +21,10 @@ const module = "github.com/controllerkit/controllerkit"
 // repository. If there is none, it installs the version of the module in this program into
 // the user's cache, which takes minutes the first time.
 func Find(ctx context.Context) (string, error) {
-	if bin := os.Getenv(Variable); bin != "" {
-		if !exists(bin) {
-			return "", fmt.Errorf("%s is %s, and there is no such file", Variable, bin)
+	if name := os.Getenv(Variable); name != "" {
+		bin, err := exec.LookPath(name)
+		if err != nil {
+			return "", fmt.Errorf("%s is not the path of a program: %w", Variable, err)
 		}
 		return bin, nil
 	}

@@ -58,7 +58,7 @@ func TestFind(t *testing.T) {
 		t.Errorf("Find() = %s, %v, want %s of PATH", got, err, bin)
 	}
 	t.Setenv(Variable, filepath.Join(dir, "missing"))
-	if _, err := Find(t.Context()); err == nil || !strings.Contains(err.Error(), "CONTROLPLANE is "+dir+"/missing, and there is no such file") {
+	if _, err := Find(t.Context()); err == nil || !strings.Contains(err.Error(), "CONTROLPLANE is not the path of a program: exec: \""+filepath.Join(dir, "missing")) {
 		t.Errorf("Find() = %v, want an error about the variable", err)
 	}
 	t.Chdir(dir) // outside of the repository

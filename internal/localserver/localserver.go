@@ -63,7 +63,7 @@ func (s *Server) IsOwn() bool { return s.cmd != nil }
 // Start starts the controlplane binary bin and returns when the server is ready. If ctx ends
 // before that, the process is killed.
 func Start(ctx context.Context, bin string, args ...string) (_ *Server, err error) {
-	dir, err := os.MkdirTemp("", "testserver-")
+	dir, err := os.MkdirTemp("", "ts-") // short, because the path of a socket has at most 104 bytes
 	if err != nil {
 		return nil, err
 	}
@@ -76,6 +76,7 @@ func Start(ctx context.Context, bin string, args ...string) (_ *Server, err erro
 	var output strings.Builder
 	ready := &readyWriter{ready: make(chan struct{})}
 	s.cmd = exec.Command(bin, append([]string{"-stdin", "-kubeconfig", s.Kubeconfig}, args...)...)
+	s.cmd.Env = append(os.Environ(), "TMPDIR="+dir) // so that no file is left, however the process ends
 	s.cmd.Stdout = ready
 	s.cmd.Stderr = &output
 	if s.stdin, err = s.cmd.StdinPipe(); err != nil {
@@ -98,7 +99,10 @@ func Start(ctx context.Context, bin string, args ...string) (_ *Server, err erro
 		return nil, fmt.Errorf("controlplane is not ready: %w\n%s", context.Cause(ctx), output.String())
 	}
 	s.stdin = &stopper{Closer: s.stdin, ended: ended}
-	return s, s.load()
+	if err := s.load(); err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	return s, nil
 }
 
 // Config returns a copy of the administrator's configuration.
