@@ -80,10 +80,19 @@ func Complete[request comparable](b *builder.TypedBuilder[request], r crreconcil
 			return fmt.Errorf("managerkit: Complete cannot use %s: %s", both.name, both.cure)
 		}
 	}
-	d := &dispatch[request]{loop: loop, started: make(chan struct{}), stop: make(chan struct{})}
-	loop.Reconcile = d.adapt(r)
+	d := &dispatch[request]{loop: loop, started: make(chan struct{})}
+	loop.Reconcile = adapt(r)
+	if err := d.complete(b, r, options); err != nil {
+		loop.Reconcile = nil // so that the loop can be given to Complete again
+		return err
+	}
+	return nil
+}
+
+// complete builds the controller.
+func (d *dispatch[request]) complete(b *builder.TypedBuilder[request], r crreconcile.TypedReconciler[request], options controller.TypedOptions[request]) error {
+	loop := d.loop
 	if err := valid(loop); err != nil {
-		loop.Reconcile = nil
 		return err
 	}
 	options.MaxConcurrentReconciles = 1 // the worker that runs the loop
@@ -91,7 +100,7 @@ func Complete[request comparable](b *builder.TypedBuilder[request], r crreconcil
 	if options.EnableWarmup == nil {
 		options.EnableWarmup = new(true)
 	}
-	if loop.Metrics == nil {
+	if kube.IsNil(loop.Metrics) {
 		m, err := NewMetrics()
 		if err != nil {
 			return err
@@ -141,13 +150,12 @@ type registerKey = struct{ ControllertestQueue struct{} }
 // asks for a key, and gets none before the loop has ended.
 type dispatch[request comparable] struct {
 	loop    *reconcile.Controller[request]
-	ctx     context.Context // of the controller's sources
+	ctx     context.Context // of the controller's sources: done when the manager stops the controller
 	started chan struct{}   // closed when ctx is set
-	stop    chan struct{}   // closed when controller-runtime shuts the queue down
 }
 
 // adapt returns r as a Func.
-func (d *dispatch[request]) adapt(r crreconcile.TypedReconciler[request]) reconcile.Func[request] {
+func adapt[request comparable](r crreconcile.TypedReconciler[request]) reconcile.Func[request] {
 	requeue := queue.Exponential[request](5*time.Millisecond, 5*time.Minute)
 	return func(ctx context.Context, key request) (reconcile.Result, error) {
 		got, err := r.Reconcile(ctx, key)
@@ -194,23 +202,14 @@ func namespaces[request comparable]() func(request) string {
 	return group
 }
 
-// run runs the loop until controller-runtime shuts its queue down.
+// run runs the loop until the manager stops the controller.
 func (d *dispatch[request]) run() {
 	<-d.started
 	if register, ok := d.ctx.Value(registerKey{}).(func(interface{ Len() int })); ok {
 		register(d.loop.Queue)
 	}
-	ctx, cancel := context.WithCancel(d.ctx)
-	defer cancel()
-	go func() {
-		select {
-		case <-d.stop:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	if err := d.loop.Run(ctx); err != nil {
-		klog.FromContext(ctx).Error(err, "The controller ended")
+	if err := d.loop.Run(d.ctx); err != nil {
+		klog.FromContext(d.ctx).Error(err, "The controller ended")
 	}
 	d.loop.Queue.ShutDown()
 }

@@ -3,7 +3,6 @@ package managerkit
 import (
 	"cmp"
 	"context"
-	"sync"
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
@@ -21,9 +20,9 @@ import (
 //	options := controller.Options{NewQueue: managerkit.NewQueue(queue.Config[ctrl.Request]{})}
 //	err := ctrl.NewControllerManagedBy(mgr).For(&v1.Website{}).WithOptions(options).Complete(r)
 //
-// Priorities keep their meaning: the keys of the first list and of resyncs come after those
-// of events, but wait at most MaxWait for each of them to end. These fields of cfg are set if
-// they are empty:
+// The keys of the first list and of resyncs have a lower priority than those of events, as in
+// controller-runtime's queue. After MaxWait they get a share of the workers. These fields of
+// cfg are set if they are empty:
 //
 //   - Name and RateLimiter: those of the controller
 //   - Group: the namespace, for a ctrl.Request
@@ -93,7 +92,6 @@ type intake[request comparable] struct {
 	workqueue.TypedRateLimitingInterface[request]
 	dispatch *dispatch[request]
 	source   *reconcile.Source[request]
-	shutDown sync.Once
 }
 
 var _ priorityqueue.PriorityQueue[int] = (*intake[int])(nil)
@@ -137,8 +135,9 @@ func (q *intake[request]) GetWithPriority() (key request, priority int, shutdown
 	return key, 0, shutdown
 }
 
-// ShutDown begins the loop's drain. The loop's queue is shut down after it, so that it keeps
-// the keys that did not run.
-func (q *intake[request]) ShutDown() { q.shutDown.Do(func() { close(q.dispatch.stop) }) }
+// ShutDown does nothing: the context by which controller-runtime comes to call it also stops
+// the loop, which shuts its queue down at its end.
+func (q *intake[request]) ShutDown() {}
 
-func (q *intake[request]) ShutDownWithDrain() { q.ShutDown() }
+// ShutDownWithDrain is ShutDown.
+func (q *intake[request]) ShutDownWithDrain() {}

@@ -24,7 +24,7 @@ func BenchmarkCycle(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		d := &dispatch[ctrl.Request]{loop: &reconcile.Controller[ctrl.Request]{Metrics: m}, started: make(chan struct{}), stop: make(chan struct{})}
+		d := &dispatch[ctrl.Request]{loop: &reconcile.Controller[ctrl.Request]{Metrics: m}, started: make(chan struct{})}
 		in := d.newQueue("mk-cycle", nil).(*intake[ctrl.Request])
 		out := d.loop.Queue.(interface {
 			GetContext(context.Context) (ctrl.Request, int, bool)
