@@ -208,8 +208,9 @@ func (s *Store) Clear(key types.NamespacedName, uid types.UID) {
 }
 
 // EnsureReady returns nil and drops the key's records if the cache shows all of them.
-// Otherwise it returns a *StaleError, or an error that names a resource whose store is
-// missing or cannot be compared. It does not block. It can miss a concurrent WroteAt.
+// Otherwise it returns an error with a method Stale() bool that returns true, or an error
+// that names a resource whose store is missing or cannot be compared. It does not block. It
+// can miss a concurrent WroteAt.
 func (s *Store) EnsureReady(key types.NamespacedName) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -230,10 +231,10 @@ func (s *Store) Ambiguous(key types.NamespacedName) []schema.GroupResource {
 	return nil
 }
 
-// StaleError reports that the cache of a resource does not show a recorded write or
+// staleError reports that the cache of a resource does not show a recorded write or
 // deletion, or the change that caused a conflict. One of WroteRV, DeletedUID and
 // RefusedRV is set.
-type StaleError struct {
+type staleError struct {
 	GroupResource schema.GroupResource
 	ReadRV        string    // the store's version, "" if unknown; with RefusedRV the cached object's
 	WroteRV       string    // the version that the store must reach
@@ -243,7 +244,7 @@ type StaleError struct {
 }
 
 // Error implements error.
-func (e *StaleError) Error() string {
+func (e *staleError) Error() string {
 	if e.DeletedUID != "" {
 		return fmt.Sprintf("consistency: the cache of %s is at version %q and still holds the deleted object with UID %s", e.GroupResource, e.ReadRV, e.DeletedUID)
 	}
@@ -255,4 +256,4 @@ func (e *StaleError) Error() string {
 
 // Stale returns true. A reconcile loop recognizes the method through errors.As and
 // retries when the cache has caught up, without a failure.
-func (e *StaleError) Stale() bool { return true }
+func (e *staleError) Stale() bool { return true }

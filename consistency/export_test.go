@@ -7,3 +7,6 @@ func (s *Store) Waits() (entries int, timer bool) {
 	defer s.mu.Unlock()
 	return s.wakes.entries(), s.timer != nil
 }
+
+// StaleError is the error of a key whose cache is behind.
+type StaleError = staleError

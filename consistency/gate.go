@@ -66,15 +66,15 @@ func (s *Store) Ready(key types.NamespacedName, wake func()) bool {
 func (s *Store) End(key types.NamespacedName) { _ = s.EnsureReady(key) }
 
 // Wait blocks until the cache shows all records of the key and returns nil. If ctx ends
-// first, its error wraps the context's cause and a *StaleError. If a resource has no
-// store that can be compared, Wait returns an error at once. It does not wait for
-// ambiguous writes.
+// first, its error wraps the context's cause and an error whose Stale returns true. If a
+// resource has no store that can be compared, Wait returns an error at once. It does not wait
+// for ambiguous writes.
 func (s *Store) Wait(ctx context.Context, key types.NamespacedName) error {
 	done := make(chan struct{})
 	w := &waiter{wake: func() { close(done) }}
 	s.mu.Lock()
 	missing := s.readyLocked(key)
-	lag, stale := errors.AsType[*StaleError](missing)
+	lag, stale := errors.AsType[*staleError](missing)
 	if !stale {
 		s.mu.Unlock()
 		return missing
@@ -121,7 +121,7 @@ type waiter struct {
 
 // mayGoLocked reports whether the wait is over. If not, it returns what the key lacks
 // and the time of the next bound, which is zero if it is unbounded.
-func (s *Store) mayGoLocked(key types.NamespacedName, w *waiter, now time.Time) (ok bool, lag StaleError, next time.Time) {
+func (s *Store) mayGoLocked(key types.NamespacedName, w *waiter, now time.Time) (ok bool, lag staleError, next time.Time) {
 	lag, verdict := s.lagLocked(key)
 	rec := s.records[key]
 	if rec == nil {
@@ -152,7 +152,7 @@ func (s *Store) mayGoLocked(key types.NamespacedName, w *waiter, now time.Time) 
 
 // waitLocked adds a waiter. The check that found the key not ready held the same lock,
 // so no event is missed in between.
-func (s *Store) waitLocked(key types.NamespacedName, w *waiter, lag StaleError, now, next time.Time) {
+func (s *Store) waitLocked(key types.NamespacedName, w *waiter, lag staleError, now, next time.Time) {
 	list := s.waiters[key]
 	s.waiters[key] = append(list, w)
 	if len(list) == 0 {

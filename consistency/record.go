@@ -228,17 +228,17 @@ const (
 
 // lagLocked returns the first record of the key that the cache does not show. If there
 // is none it drops the records. It runs at events for waiting keys, so it makes no error.
-func (s *Store) lagLocked(key types.NamespacedName) (StaleError, verdict) {
+func (s *Store) lagLocked(key types.NamespacedName) (staleError, verdict) {
 	rec := s.records[key]
 	if rec == nil {
-		return StaleError{}, ready
+		return staleError{}, ready
 	}
 	now := time.Now()
 	for i := 0; i < len(rec.wrote); i++ {
 		w := rec.wrote[i]
 		store := s.stores[w.resource]
 		if store == nil {
-			return StaleError{GroupResource: w.resource}, noStore
+			return staleError{GroupResource: w.resource}, noStore
 		}
 		read := store.version()
 		if w.history != store.history {
@@ -246,13 +246,13 @@ func (s *Store) lagLocked(key types.NamespacedName) (StaleError, verdict) {
 			rec.live = now
 			i--
 		} else if !reached(read, w.rv) {
-			return StaleError{GroupResource: w.resource, ReadRV: read, WroteRV: w.rv}, behind
+			return staleError{GroupResource: w.resource, ReadRV: read, WroteRV: w.rv}, behind
 		}
 	}
 	// After the versions: the store must have shown an object before its absence counts.
 	for uid, object := range rec.deleted {
 		if read, verdict := s.absentLocked(object, uid); verdict != ready {
-			return StaleError{GroupResource: object.resource, ReadRV: read, DeletedUID: uid}, verdict
+			return staleError{GroupResource: object.resource, ReadRV: read, DeletedUID: uid}, verdict
 		}
 		delete(rec.deleted, uid) // a UID does not come back
 	}
@@ -262,7 +262,7 @@ func (s *Store) lagLocked(key types.NamespacedName) (StaleError, verdict) {
 			rec.live = now
 		} else if read, seen := r.seen(held, object.name, s.stores[object.resource].version()); !seen {
 			rec.refused[object] = r // with shown
-			return StaleError{GroupResource: object.resource, ReadRV: read, RefusedRV: r.rv, RefusedObject: object.name}, behind
+			return staleError{GroupResource: object.resource, ReadRV: read, RefusedRV: r.rv, RefusedObject: object.name}, behind
 		} else if read == "" && !r.shown {
 			rec.live = now // the object exists, but not in this store
 		}
@@ -277,7 +277,7 @@ func (s *Store) lagLocked(key types.NamespacedName) (StaleError, verdict) {
 	if len(rec.ambiguous) == 0 && rec.live.IsZero() {
 		delete(s.records, key)
 	}
-	return StaleError{}, ready
+	return staleError{}, ready
 }
 
 // absentLocked is ready if the store does not hold the object with the UID. It also

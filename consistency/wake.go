@@ -46,7 +46,7 @@ func (w *wakes) entries() int {
 }
 
 // fileLocked adds an entry for a key that lacks what lag describes.
-func (s *Store) fileLocked(key types.NamespacedName, lag StaleError) {
+func (s *Store) fileLocked(key types.NamespacedName, lag staleError) {
 	if lag.WroteRV == "" {
 		s.wakes.any = append(s.wakes.any, key)
 		return
@@ -113,7 +113,7 @@ func (s *Store) takeLocked(taken []*waiter, key types.NamespacedName, now time.T
 	if len(list) == 0 {
 		return taken // an old entry
 	}
-	var lag StaleError
+	var lag staleError
 	left := list[:0]
 	for _, w := range list {
 		ok, missing, next := s.mayGoLocked(key, w, now)

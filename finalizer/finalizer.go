@@ -2,7 +2,6 @@ package finalizer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,10 +13,6 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
-
-// ErrDeleting is returned by [Add] for an object that is being deleted without the
-// finalizer. The API server rejects such an addition.
-var ErrDeleting = errors.New("finalizer: the object is being deleted")
 
 // Patcher is the one method of a client that this package calls. The typed clients, the
 // dynamic client and the metadata client of client-go have it. The client of a namespaced
@@ -93,7 +88,7 @@ func Ensure[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name stri
 }
 
 // Add stores the finalizer name on obj. If obj carries it, Add sends no request. It
-// returns [ErrDeleting] if obj is being deleted, and a Conflict if obj is stale: the live
+// returns an error if obj is being deleted, and a Conflict if obj is stale: the live
 // object has another finalizer list, is being deleted, or has another UID. Add does not
 // retry, because a copy that is too old for its finalizers is too old for the work that
 // follows. It does not modify obj.
@@ -104,8 +99,8 @@ func Add[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string)
 	if Has(obj, name) {
 		return Held[T]{object: obj, name: name, client: c}, nil
 	}
-	if obj.GetDeletionTimestamp() != nil {
-		return Held[T]{}, fmt.Errorf("finalizer %s: add: %w", name, ErrDeleting)
+	if obj.GetDeletionTimestamp() != nil { // the API server rejects the addition
+		return Held[T]{}, fmt.Errorf("finalizer %s: add: the object is being deleted", name)
 	}
 	stored, err := patch(ctx, c, obj, addition(obj, name))
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 
 // The reasons of the conditions that [Summary] makes if no part's reason fits.
 const (
-	ReasonAllTrue     = "AllTrue"     // every part is True
-	ReasonNotReported = "NotReported" // a part is missing, or its reason is empty
-	ReasonOutdated    = "Outdated"    // a part describes an older generation
+	reasonAllTrue     = "AllTrue"     // every part is True
+	reasonNotReported = "NotReported" // a part is missing, or its reason is empty
+	reasonOutdated    = "Outdated"    // a part describes another generation
 )
 
 // True returns a condition with status True for [Set], which sets the other fields.
@@ -49,8 +49,8 @@ func Unknown(conditionType, reason, message string) metav1.Condition {
 // UTF-8, because messages contain errors, and the report of an error must not fail for
 // its text.
 //
-// Set fails and leaves conditions unchanged in these cases. A type, status or reason is not valid; a
-// reason is a CamelCase word. set repeats a type. generation is older than a stored
+// Set fails and leaves conditions unchanged in these cases. A type, status or reason is not
+// valid; a reason is a CamelCase word. set repeats a type. generation is older than a stored
 // observedGeneration: then obj is stale, or was restored with its old status.
 //
 // Set replaces the slice and does not modify the elements of the old one.
@@ -143,24 +143,26 @@ func setTyped(conditions *[]metav1.Condition, generation int64, set []metav1.Con
 // if a part is Unknown, missing or not about generation, or there are no parts. Otherwise
 // it is True. A part for which True is bad, such as Degraded, does not fit.
 //
-// The reason comes from the first part that decided. The message names every part that is
-// not True. Set the parts first, then the result of Summary.
+// The reason comes from the first part that decided. It is AllTrue if every part is True,
+// NotReported for a part that is missing or has no reason, and Outdated for a part about
+// another generation. The message names every part that is not True. Set the parts first,
+// then the result of Summary.
 func Summary(conditions []metav1.Condition, generation int64, conditionType string, parts ...string) metav1.Condition {
 	if len(parts) == 0 {
-		return Unknown(conditionType, ReasonNotReported, "no parts")
+		return Unknown(conditionType, reasonNotReported, "no parts")
 	}
-	result := True(conditionType, ReasonAllTrue, strings.Join(parts, ", "))
+	result := True(conditionType, reasonAllTrue, strings.Join(parts, ", "))
 	var messages []string
 	for _, part := range parts {
-		p := Unknown(part, ReasonNotReported, "not reported")
+		p := Unknown(part, reasonNotReported, "not reported")
 		switch c := meta.FindStatusCondition(conditions, part); {
 		case c == nil:
 		case c.ObservedGeneration != generation:
-			p = Unknown(part, ReasonOutdated, fmt.Sprintf("reported for generation %d, not %d", c.ObservedGeneration, generation))
+			p = Unknown(part, reasonOutdated, fmt.Sprintf("reported for generation %d, not %d", c.ObservedGeneration, generation))
 		default:
 			p = *c
 			if p.Reason == "" {
-				p.Reason = ReasonNotReported
+				p.Reason = reasonNotReported
 			}
 			if p.Status != metav1.ConditionTrue && p.Status != metav1.ConditionFalse {
 				p.Status = metav1.ConditionUnknown

@@ -187,18 +187,18 @@ func TestSummary(t *testing.T) {
 		parts      []string
 		want       metav1.Condition
 	}{
-		{name: "all True", conditions: []metav1.Condition{b, a}, parts: []string{"A", "B"}, want: status.True("Ready", status.ReasonAllTrue, "A, B")},
-		{name: "others do not count", conditions: []metav1.Condition{a, notB}, parts: []string{"A"}, want: status.True("Ready", status.ReasonAllTrue, "A")},
+		{name: "all True", conditions: []metav1.Condition{b, a}, parts: []string{"A", "B"}, want: status.True("Ready", "AllTrue", "A, B")},
+		{name: "others do not count", conditions: []metav1.Condition{a, notB}, parts: []string{"A"}, want: status.True("Ready", "AllTrue", "A")},
 		{name: "one False", conditions: []metav1.Condition{a, notB}, parts: []string{"A", "B"}, want: status.False("Ready", "NoB", "B: b is down")},
 		{name: "first False decides", conditions: []metav1.Condition{notB, notA}, parts: []string{"A", "B"}, want: status.False("Ready", "NoA", "A: a is down; B: b is down")},
 		{name: "False beats Unknown", conditions: []metav1.Condition{dunnoA, notB}, parts: []string{"A", "B"}, want: status.False("Ready", "NoB", "A: asking a; B: b is down")},
 		{name: "Unknown beats True", conditions: []metav1.Condition{b, dunnoA}, parts: []string{"B", "A"}, want: status.Unknown("Ready", "AskA", "A: asking a")},
-		{name: "missing", conditions: []metav1.Condition{a}, parts: []string{"A", "B"}, want: status.Unknown("Ready", status.ReasonNotReported, "B: not reported")},
-		{name: "True for an older generation", conditions: []metav1.Condition{at(1, a), b}, parts: []string{"A", "B"}, want: status.Unknown("Ready", status.ReasonOutdated, "A: reported for generation 1, not 2")},
-		{name: "False for an older generation", conditions: []metav1.Condition{at(1, notA), b}, parts: []string{"A", "B"}, want: status.Unknown("Ready", status.ReasonOutdated, "A: reported for generation 1, not 2")},
-		{name: "a part without a reason", conditions: []metav1.Condition{at(2, status.False("A", "", "a is down"))}, parts: []string{"A"}, want: status.False("Ready", status.ReasonNotReported, "A: a is down")},
+		{name: "missing", conditions: []metav1.Condition{a}, parts: []string{"A", "B"}, want: status.Unknown("Ready", "NotReported", "B: not reported")},
+		{name: "True for an older generation", conditions: []metav1.Condition{at(1, a), b}, parts: []string{"A", "B"}, want: status.Unknown("Ready", "Outdated", "A: reported for generation 1, not 2")},
+		{name: "False for an older generation", conditions: []metav1.Condition{at(1, notA), b}, parts: []string{"A", "B"}, want: status.Unknown("Ready", "Outdated", "A: reported for generation 1, not 2")},
+		{name: "a part without a reason", conditions: []metav1.Condition{at(2, status.False("A", "", "a is down"))}, parts: []string{"A"}, want: status.False("Ready", "NotReported", "A: a is down")},
 		{name: "a part without a status", conditions: []metav1.Condition{at(2, metav1.Condition{Type: "A", Reason: "NoA", Message: "m"})}, parts: []string{"A"}, want: status.Unknown("Ready", "NoA", "A: m")},
-		{name: "no parts", conditions: []metav1.Condition{a}, want: status.Unknown("Ready", status.ReasonNotReported, "no parts")},
+		{name: "no parts", conditions: []metav1.Condition{a}, want: status.Unknown("Ready", "NotReported", "no parts")},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

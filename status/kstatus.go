@@ -16,9 +16,9 @@ import (
 // programs wait for objects of any kind. It also reads status.observedGeneration. Of a
 // condition it reads only the status.
 const (
-	TypeReady       = "Ready"       // True: done
-	TypeReconciling = "Reconciling" // True: on the way
-	TypeStalled     = "Stalled"     // True: not without a change from outside
+	typeReady       = "Ready"       // True: done
+	typeReconciling = "Reconciling" // True: on the way
+	typeStalled     = "Stalled"     // True: not without a change from outside
 )
 
 // ForKstatus returns ready, a condition of type Ready, with the conditions Reconciling
@@ -27,13 +27,13 @@ const (
 // one that is True has the reason and message of ready. Pass all three to [Set] or
 // [Apply], and set status.observedGeneration, which Apply does not send.
 func ForKstatus(ready metav1.Condition, stalled bool) []metav1.Condition {
-	reconciling, stuck := False(TypeReconciling, ready.Reason, ""), False(TypeStalled, ready.Reason, "")
+	reconciling, stuck := False(typeReconciling, ready.Reason, ""), False(typeStalled, ready.Reason, "")
 	switch {
 	case ready.Status == metav1.ConditionTrue:
 	case stalled:
-		stuck = True(TypeStalled, ready.Reason, ready.Message)
+		stuck = True(typeStalled, ready.Reason, ready.Message)
 	default:
-		reconciling = True(TypeReconciling, ready.Reason, ready.Message)
+		reconciling = True(typeReconciling, ready.Reason, ready.Message)
 	}
 	return []metav1.Condition{ready, reconciling, stuck}
 }
@@ -85,19 +85,19 @@ func Check(obj metav1.Object) error {
 		report("%w", err)
 	}
 	for _, c := range v.conditions {
-		kstatus := !deleting && (c.Type == TypeReady || c.Type == TypeReconciling || c.Type == TypeStalled)
+		kstatus := !deleting && (c.Type == typeReady || c.Type == typeReconciling || c.Type == typeStalled)
 		switch {
 		case c.ObservedGeneration > generation:
 			report("condition %s is about generation %d, ahead of metadata.generation %d", c.Type, c.ObservedGeneration, generation)
 		case kstatus && c.ObservedGeneration != v.observed:
 			report("condition %s is about generation %d, and kstatus takes it as about %d, which is status.observedGeneration", c.Type, c.ObservedGeneration, v.observed)
 		}
-		if kstatus && c.Type != TypeReady && c.Status == metav1.ConditionUnknown {
+		if kstatus && c.Type != typeReady && c.Status == metav1.ConditionUnknown {
 			report("condition %s is Unknown: kstatus takes that for False", c.Type)
 		}
 	}
 	is := func(conditionType string) bool { return meta.IsStatusConditionTrue(v.conditions, conditionType) }
-	ready, reconciling, stalled := is(TypeReady), is(TypeReconciling), is(TypeStalled)
+	ready, reconciling, stalled := is(typeReady), is(typeReconciling), is(typeStalled)
 	switch {
 	case deleting:
 	case reconciling && stalled:
@@ -105,7 +105,7 @@ func Check(obj metav1.Object) error {
 	case ready && (reconciling || stalled):
 		report("condition Ready is True, and so is Reconciling or Stalled, which kstatus believes")
 	case ready || reconciling || stalled:
-	case meta.FindStatusCondition(v.conditions, TypeReady) == nil:
+	case meta.FindStatusCondition(v.conditions, typeReady) == nil:
 		report("condition Ready is missing: kstatus takes the object for done")
 	default:
 		report("condition Ready is not True, and neither is Reconciling nor Stalled: kstatus reads it as endless progress")

@@ -9,10 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ErrTransition is wrapped by the error of [Phases.Next] if the table forbids the
-// transition from the present phase.
-var ErrTransition = errors.New("status: no such transition")
-
 // Phases is the table of the phases of a kind that must have one field with a summary.
 // The phase comes from the first row whose conditions match, so it adds no information to
 // the conditions.
@@ -34,10 +30,9 @@ type Phase struct {
 // present is the stored phase; if it is empty, as in a new object, every phase may
 // follow.
 //
-// Next returns [ErrTransition] if the phase may not follow present. Then the conditions,
-// the table or another writer is wrong, so write neither the conditions nor the phase.
-// Next also fails if no row matches, present is not in the table, or the table is not
-// valid.
+// Next fails if the phase may not follow present. Then the conditions, the table or
+// another writer is wrong, so write neither the conditions nor the phase. Next also fails
+// if no row matches, present is not in the table, or the table is not valid.
 func (p Phases) Next(present string, conditions []metav1.Condition, generation int64) (string, error) {
 	if err := p.check(); err != nil {
 		return "", err
@@ -55,7 +50,7 @@ func (p Phases) Next(present string, conditions []metav1.Condition, generation i
 		return "", fmt.Errorf("status: the present phase %q is not in the table", present)
 	}
 	if !slices.Contains(p[from].Next, next) {
-		return "", fmt.Errorf("%w: phase %q is followed by one of %q, and the conditions say %q", ErrTransition, present, p[from].Next, next)
+		return "", fmt.Errorf("status: phase %q is followed by one of %q, and the conditions say %q", present, p[from].Next, next)
 	}
 	return next, nil
 }

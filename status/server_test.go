@@ -197,7 +197,7 @@ func TestServerRace(t *testing.T) {
 	}
 }
 
-// The reason for ErrOutsideStatus: the server drops such a change without a word.
+// The reason for that error: the server drops such a change without a word.
 //
 // Proves S4.
 func TestServerOutsideStatus(t *testing.T) {

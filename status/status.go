@@ -15,11 +15,6 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// ErrOutsideStatus is wrapped by the error of [Update] and [Patch] if mutate changed a
-// field outside the status. The API server would silently drop such a change, so each
-// reconcile would repeat it.
-var ErrOutsideStatus = errors.New("status: changed outside the status")
-
 var errNoClient = errors.New("status: the client is nil: pass the client of the object's kind")
 
 // maxStatus is the largest status, in bytes of JSON, that is sent. The API server rejects
@@ -52,7 +47,7 @@ type Updater[T any] interface {
 // [Patch] and [Apply] write no metadata.
 //
 // mutate runs once. It is a func(T), or a func(T) error whose error ends Update without a
-// request. It may change only the status; otherwise Update returns [ErrOutsideStatus]. No
+// request. It may change only the status; otherwise Update returns an error. No
 // observedGeneration may go back or exceed the object's generation, and the status may
 // have at most 1 MiB. Errors of the request are wrapped. After a Conflict, reconcile
 // again from a newer copy.
@@ -95,7 +90,7 @@ func change[T Object[T], F func(T) | func(T) error](obj T, mutate F) (T, *edit, 
 		}
 	}
 	if field := outside(obj, changed); field != "" {
-		return none, nil, fmt.Errorf("%w: mutate changed %s: write that with its own request", ErrOutsideStatus, field)
+		return none, nil, fmt.Errorf("status: mutate changed %s, which is outside the status: write that with its own request", field)
 	}
 	if apiequality.Semantic.DeepEqual(statusOf(obj), statusOf(changed)) {
 		return none, nil, nil

@@ -72,13 +72,13 @@ func TestUpdate(t *testing.T) {
 		}, wantCalls: 1},
 		{name: "conflict", mutate: func(o *pdb) error { o.Status.CurrentHealthy = 1; return nil }, answer: conflict, wantCalls: 1, wantErr: conflict, wantText: "status: update: "},
 		{name: "mutate fails", mutate: func(o *pdb) error { o.Status.CurrentHealthy = 1; return errBoom }, wantErr: errBoom, wantText: "status: mutate: "},
-		{name: "label", mutate: func(o *pdb) error { o.Labels["a"] = "c"; return nil }, wantErr: status.ErrOutsideStatus, wantText: "metadata"},
-		{name: "spec", mutate: func(o *pdb) error { o.Spec.Selector = &metav1.LabelSelector{}; return nil }, wantErr: status.ErrOutsideStatus, wantText: "spec"},
+		{name: "label", mutate: func(o *pdb) error { o.Labels["a"] = "c"; return nil }, wantErr: errAny, wantText: "changed metadata"},
+		{name: "spec", mutate: func(o *pdb) error { o.Spec.Selector = &metav1.LabelSelector{}; return nil }, wantErr: errAny, wantText: "changed spec"},
 		{name: "spec and status", mutate: func(o *pdb) error {
 			o.Status.CurrentHealthy, o.Spec.Selector = 1, &metav1.LabelSelector{}
 			return nil
-		}, wantErr: status.ErrOutsideStatus, wantText: "spec"},
-		{name: "resourceVersion", mutate: func(o *pdb) error { o.Status.CurrentHealthy, o.ResourceVersion = 1, ""; return nil }, wantErr: status.ErrOutsideStatus, wantText: "metadata"},
+		}, wantErr: errAny, wantText: "changed spec"},
+		{name: "resourceVersion", mutate: func(o *pdb) error { o.Status.CurrentHealthy, o.ResourceVersion = 1, ""; return nil }, wantErr: errAny, wantText: "changed metadata"},
 		{name: "no resourceVersion", version: "-", mutate: func(o *pdb) error { o.Status.CurrentHealthy = 1; return nil }, wantErr: errAny, wantText: "metadata.resourceVersion"},
 	}
 	for _, tt := range tests {
