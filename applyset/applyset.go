@@ -281,9 +281,6 @@ func (b *Batch) plan(objects []any, remove bool) (*batchRun, error) {
 		m := &member{object: new(unstructured.Unstructured)}
 		m.object.Object, m.err = readObject(o, remove)
 		r.members = append(r.members, m)
-		if m.err != nil {
-			continue
-		}
 		switch m.object.GroupVersionKind().GroupKind() {
 		case schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}:
 			r.define(m.object)
