@@ -109,7 +109,7 @@ func newTerm(ctx context.Context, id Term, sent instant, validFor, unhealthyAfte
 	t.validity, t.cancel = context.WithCancelCause(ctx)
 	t.mu.Lock()
 	t.extendLocked(sent, validFor)
-	t.timer = time.AfterFunc(time.Until(t.deadline), func() { t.valid() })
+	t.timer = time.AfterFunc(t.remainingLocked(), func() { t.valid() })
 	t.mu.Unlock()
 	return t
 }
@@ -140,7 +140,7 @@ func (t *term) extend(sent instant, validFor time.Duration) {
 	ok := t.validLocked()
 	if ok {
 		t.extendLocked(sent, validFor)
-		t.timer.Reset(time.Until(t.deadline))
+		t.timer.Reset(t.remainingLocked())
 	}
 	t.mu.Unlock()
 	if !ok {
@@ -152,6 +152,12 @@ func (t *term) extendLocked(sent instant, validFor time.Duration) {
 	t.renewed = sent.mono
 	t.deadline = sent.mono.Add(validFor)
 	t.wallEnd = sent.wall.Add(validFor)
+}
+
+// remainingLocked returns the time until the deadline. It is positive, because timers
+// without a delay crash the race detector in bubbles (docs/synctest-race.md).
+func (t *term) remainingLocked() time.Duration {
+	return max(1, time.Until(t.deadline))
 }
 
 // end ends the term and the contexts of its work. It may be called more than once.

@@ -36,7 +36,7 @@ func (r *run[K]) resync(ctx context.Context, finished <-chan struct{}) {
 				r.add(addOptions{Priority: resyncPriority, After: t.after}, t.key)
 			}
 			parts[n] = nil
-			timer.Reset(time.Until(began.Add(part * time.Duration(n+1))))
+			timer.Reset(max(1, time.Until(began.Add(part*time.Duration(n+1)))))
 			select {
 			case <-timer.C:
 			case <-ctx.Done():

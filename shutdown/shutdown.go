@@ -285,7 +285,7 @@ func (r *round) stop(parts []*part, delay, grace time.Duration) {
 		p.deadline.Store(&limit)
 		p.stopped = true
 		p.stop(r.reason)
-		timer := time.NewTimer(time.Until(limit))
+		timer := time.NewTimer(max(1, time.Until(limit)))
 		select {
 		case <-p.done:
 		case <-timer.C:
@@ -339,7 +339,7 @@ func (l *lateness) read(timeUp context.Context) string {
 
 // waitAll records parts that return, until all have or the time is over.
 func (r *round) waitAll(until time.Time) {
-	timer := time.NewTimer(time.Until(until))
+	timer := time.NewTimer(max(1, time.Until(until)))
 	defer timer.Stop()
 	for r.left > 0 {
 		// Parts that have returned are read first: at the last moment, select could prefer

@@ -25,8 +25,10 @@ type request struct {
 	watches bool          // the response has no end
 	end     context.CancelCauseFunc
 
-	// repeated fires when a response was not accepted.
-	repeated *time.Timer
+	// repeated receives when a response was not accepted.
+	repeated chan struct{}
+	// unaccepted sends to repeated if the response of a watch is not accepted in time.
+	unaccepted *time.Timer
 	// stalled ends the context. It is nil without a silence timeout.
 	stalled *time.Timer
 
@@ -38,8 +40,7 @@ type request struct {
 // newRequest returns the request and the context for the call. After the call, the
 // caller ends the context when it needs its result no longer.
 func newRequest(ctx context.Context, silence time.Duration, watches bool) (*request, context.Context) {
-	r := &request{silence: silence, watches: watches, repeated: time.NewTimer(time.Hour)}
-	r.repeated.Stop()
+	r := &request{silence: silence, watches: watches, repeated: make(chan struct{}, 1)}
 	ctx, r.end = context.WithCancelCause(ctx)
 	if silence > 0 {
 		r.stalled = time.AfterFunc(silence, r.stall)
@@ -66,7 +67,7 @@ func (r *request) attempted() {
 		r.stalled.Reset(r.silence)
 	}
 	if r.began && !r.watches {
-		r.repeated.Reset(0)
+		r.report()
 	}
 	r.began = r.began && r.watches
 }
@@ -85,9 +86,17 @@ func (r *request) responded() {
 		r.stalled.Reset(r.silence)
 	}
 	if !r.began && r.watches {
-		r.repeated.Reset(repeatedAfter)
+		r.unaccepted = time.AfterFunc(repeatedAfter, r.report)
 	}
 	r.began = true
+}
+
+// report lets call report the repetition. A second one before that is the same.
+func (r *request) report() {
+	select {
+	case r.repeated <- struct{}{}:
+	default:
+	}
 }
 
 // reported is called when the repetition was reported. The next response counts again.
@@ -103,7 +112,9 @@ func (r *request) finish() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.returned = true
-	r.repeated.Stop()
+	if r.unaccepted != nil {
+		r.unaccepted.Stop()
+	}
 	if r.stalled != nil {
 		r.stalled.Stop()
 	}
@@ -130,7 +141,7 @@ func (l *loop[T]) call(ctx context.Context, r *request, step string, do func() e
 				return &failure{step, err}
 			}
 			return nil
-		case <-r.repeated.C:
+		case <-r.repeated:
 			r.reported()
 			ev := Event[T]{Type: Retrying, Err: &failure{step, errRepeated}, ResourceVersion: l.position()}
 			if err := l.send(ctx, ev); errors.Is(err, errLeft) {
