@@ -154,7 +154,9 @@ func TestNoTermLeftCure(t *testing.T) {
 		r := start(t, e, untilDone)
 		time.Sleep(10 * time.Second)
 		s.delete()
-		r.leads(t, 2*leaseDuration)
+		if got := mustTerm(t, r.leads(t, 2*leaseDuration)).Number; got != 0 {
+			t.Errorf("Number = %d in the new Lease, want 0", got)
+		}
 		_ = r.stop()
 	})
 }

@@ -66,7 +66,7 @@ type LeaseClient interface {
 // The methods may be called by several goroutines and must not block.
 type Metrics interface {
 	// LeaderStatus reports whether this replica leads. It is called with false when Run
-	// starts and when it ends, and on every change between.
+	// starts, and on every change. Its last call before the end of Run has false.
 	LeaderStatus(name string, leading bool)
 	// LeaderTransition reports that this replica acquired the Lease, and the time from
 	// when it saw the free Lease.
@@ -241,8 +241,7 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context) error) err
 	wg.Go(func() { c.watch(watchCtx) })
 	wg.Go(func() { c.recordEvents(e.Event) })
 
-	c.metrics.LeaderStatus(c.ref, false)
-	defer c.metrics.LeaderStatus(c.ref, false)
+	c.metrics.LeaderStatus(c.ref, false) // a term ends with it too
 
 	for {
 		t, err := c.acquire(ctx)

@@ -142,6 +142,7 @@ func TestRunMisuse(t *testing.T) {
 		{name: "no margin", change: func(e *leader.Elector) { e.LeaseDuration = renewDeadline }, field: "LeaseDuration"},
 		{name: "no room to retry", change: func(e *leader.Elector) { e.RetryPeriod = 9 * time.Second }, field: "RenewDeadline"},
 		{name: "negative deadline", change: func(e *leader.Elector) { e.RenewDeadline = -time.Second }, field: "RenewDeadline"},
+		{name: "just no room to retry", change: func(e *leader.Elector) { e.RenewDeadline, e.RetryPeriod = 6*time.Second, 5*time.Second }, field: "RenewDeadline"},
 		{name: "negative period", change: func(e *leader.Elector) { e.RetryPeriod = -time.Second }, field: "RetryPeriod"},
 		{name: "negative start", change: func(e *leader.Elector) { e.StartTimeout = -time.Second }, field: "StartTimeout"},
 		{name: "negative drain", change: func(e *leader.Elector) { e.DrainTimeout = -time.Second }, field: "DrainTimeout"},

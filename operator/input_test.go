@@ -2,16 +2,22 @@ package operator_test
 
 import (
 	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 
@@ -72,6 +78,7 @@ func TestRegistrations(t *testing.T) {
 		name     string
 		register func(op *operator.Operator)
 		want     string
+		lines    int // 0 is not checked
 	}{
 		{name: "no controller", register: func(*operator.Operator) {}, want: "operator: no controller: call Operator.Controller"},
 		{name: "no For", register: func(op *operator.Operator) { op.Controller("a", nothing) }, want: `operator: controller "a" reconciles nothing: call operator.For`},
@@ -114,6 +121,18 @@ func TestRegistrations(t *testing.T) {
 			operator.For(op.Controller("a", nothing), configMaps, newFactory().Core().V1().ConfigMaps())
 			operator.For(op.Controller("b", nothing), configMaps, newFactory().Core().V1().ConfigMaps())
 		}, want: `operator: configmaps has two informers, in controller "a" and controller "b"`},
+		{name: "three informers", register: func(op *operator.Operator) {
+			c := op.Controller("a", nothing)
+			operator.For(c, configMaps, newFactory().Core().V1().ConfigMaps())
+			operator.Owns(c, configMaps, newFactory().Core().V1().ConfigMaps())
+			operator.Owns(c, configMaps, newFactory().Core().V1().ConfigMaps())
+		}, want: "operator: configmaps has two informers", lines: 2},
+		{name: "one informer of three resources", register: func(op *operator.Operator) {
+			c, f := op.Controller("a", nothing), newFactory()
+			operator.For(c, configMaps, f.Core().V1().ConfigMaps())
+			operator.Owns(c, secrets, f.Core().V1().ConfigMaps())
+			operator.Owns(c, corev1.Resource("pods"), f.Core().V1().ConfigMaps())
+		}, want: "operator: configmaps and secrets have the same informer", lines: 2},
 		{name: "one informer of two resources", register: func(op *operator.Operator) {
 			c, f := op.Controller("a", nothing), newFactory()
 			operator.For(c, configMaps, f.Core().V1().ConfigMaps())
@@ -145,8 +164,12 @@ func TestRegistrations(t *testing.T) {
 				t.Fatal(err)
 			}
 			tc.register(op)
-			if err := op.Run(t.Context()); err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("Run() = %v, want an error with %q", err, tc.want)
+			err = op.Run(t.Context())
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Fatalf("Run() = %v, want an error with %q", err, tc.want)
+			}
+			if lines := strings.Count(err.Error(), "\n") + 1; tc.lines > 0 && lines != tc.lines {
+				t.Errorf("Run() = %v, of %d lines, want %d: one for each resource", err, lines, tc.lines)
 			}
 		})
 	}
@@ -174,5 +197,54 @@ func TestRulesAreSorted(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("resources of rules of a group: got %v, want %v", got, want)
+	}
+}
+
+// TestEndpoints tests that the Mux has the endpoints once Run was called, and that the
+// caller's own handler stays.
+func TestEndpoints(t *testing.T) {
+	op, err := operator.New(nowhere(), operator.Options{Name: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	op.Mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	operator.For(op.Controller("a", nothing), corev1.Resource("configmaps"), newFactory().Core().V1().ConfigMaps())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = op.Run(ctx) // there is no API server
+	for path, want := range map[string]int{
+		"/metrics": http.StatusOK,
+		"/readyz":  http.StatusServiceUnavailable, // it has stopped
+		"/livez":   http.StatusTeapot,
+		"/other":   http.StatusNotFound,
+	} {
+		w := httptest.NewRecorder()
+		op.Mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		if w.Code != want {
+			t.Errorf("%s: status %d with %q, want %d", path, w.Code, w.Body, want)
+		}
+	}
+}
+
+// TestListsAreConsistent tests that lists of informers do not come from the cache of the
+// API server, which can be older than what an earlier process saw.
+func TestListsAreConsistent(t *testing.T) {
+	queries := make(chan url.Values, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		queries <- r.URL.Query()
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}`)
+	}))
+	defer server.Close()
+	op, err := operator.New(&rest.Config{Host: server.URL}, operator.Options{Name: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := kubernetes.NewForConfigOrDie(op.Config)
+	if _, err := client.CoreV1().ConfigMaps("a").List(t.Context(), metav1.ListOptions{ResourceVersion: "0"}); err != nil {
+		t.Fatal(err)
+	}
+	if q := <-queries; q.Has("resourceVersion") {
+		t.Errorf("the list has the query %v, want no resourceVersion", q)
 	}
 }

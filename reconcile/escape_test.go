@@ -33,6 +33,7 @@ func TestLogIsOneLine(t *testing.T) {
 		{"a line separator and a direction", fmt.Errorf("a\u2028b\u202e %w", cause), `err="a\\u2028b\\u202e cause"`},
 		{"plain", fmt.Errorf("spec: größe %w", cause), `err="spec: größe cause"`},
 		{"long", fmt.Errorf("%w %s", cause, strings.Repeat("x", 1<<20)), "xxx (and 1032198 bytes)"},
+		{"one byte too long", errors.New(strings.Repeat("x", 16<<10+1)), `xxx (and 1 bytes)" `},
 		{"just short enough", errors.New(strings.Repeat("x", 16<<10)), `xxx" `},
 		{"quiet", fmt.Errorf("a\nb %w: %w", errConflict, cause), `err="a\\nb`},
 		{"a service's details", &apierrors.StatusError{ErrStatus: metav1.Status{

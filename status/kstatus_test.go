@@ -139,6 +139,14 @@ func TestForKstatus(t *testing.T) {
 
 // TestCheck proves S14.
 func TestCheck(t *testing.T) {
+	fine := Common{ObservedGeneration: 3, Conditions: []metav1.Condition{{Type: "Ready", Status: "True", Reason: "R", ObservedGeneration: 3, LastTransitionTime: metav1.Unix(1e9, 0)}}}
+	meta := metav1.ObjectMeta{Name: "one", Generation: 3}
+	if err := status.Check(&shaped[*Common]{ObjectMeta: meta, Status: &fine}); err != nil {
+		t.Errorf("a pointer as status: %v", err)
+	}
+	if err := status.Check(&shaped[*Common]{ObjectMeta: meta}); err == nil || !strings.Contains(err.Error(), "status.observedGeneration is missing") {
+		t.Errorf("a nil pointer as status: %v, want that the fields are missing", err)
+	}
 	c := func(typ string, s metav1.ConditionStatus, generation int64) metav1.Condition {
 		return metav1.Condition{Type: typ, Status: s, Reason: "R", ObservedGeneration: generation, LastTransitionTime: metav1.Unix(1e9, 0)}
 	}
