@@ -17,7 +17,9 @@
 //	group.AddReady("informers", set.Ready)
 //	group.Add("informers", set.Run) // instead of factory.Start
 //
-// Most callers set no field.
+// Most callers set no field. Other parts work with any informer: [Trim] and [KeepMetadata] save
+// memory, [Index] finds objects by a field, [ConsistentLists] and [EndSilentWatches] make the
+// config's informers begin with a current list and notice dead watches.
 //
 // # Guarantees
 //
@@ -37,6 +39,12 @@
 //     is already trimmed is only read.
 //   - I8: If the API server does not stream the initial list, informers with
 //     [ConsistentLists] begin with a list that is not older than their request.
+//   - I9: If a watch brings no byte, event or bookmark, for the silence of
+//     [EndSilentWatches], the informer watches again, without a list.
+//   - I10: If an object passes through [KeepMetadata], its metadata stays, and everything
+//     else only if the object is to be kept whole.
+//   - I11: If a lookup of [Index] runs, it returns exactly the objects of the cache that
+//     have the key at that moment.
 //
 // # Caveats
 //

@@ -101,3 +101,43 @@ func ExampleConsistentLists() {
 	// /api/v1/namespaces/shop/pods map[limit:[500]]
 	// true
 }
+
+// Index makes a lookup by a field. Here: the Pods of a node.
+func ExampleIndex() {
+	client := fake.NewClientset(
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a"}, Spec: corev1.PodSpec{NodeName: "n1"}},
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "b"}, Spec: corev1.PodSpec{NodeName: "n2"}},
+	)
+	pods := informers.NewSharedInformerFactory(client, 0).Core().V1().Pods()
+	byNode, err := informer.Index(pods, "node", func(p *corev1.Pod) []string { return []string{p.Spec.NodeName} })
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	var set informer.Set
+	set.Add("pods", pods.Informer())
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
+	done := make(chan error, 1)
+	go func() { done <- set.Run(ctx) }()
+	<-set.HasSyncedChecker().Done()
+
+	for _, p := range byNode("n1") {
+		fmt.Println(p.Name)
+	}
+	cancel()
+	fmt.Println(<-done)
+	// Output:
+	// a
+	// <nil>
+}
+
+// A controller that watches all Secrets holds the data of its own.
+func ExampleKeepMetadata() {
+	transform := informer.KeepMetadata(func(o metav1.Object) bool { return o.GetLabels()["app"] == "web" })
+	foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Data: map[string][]byte{"password": []byte("secret")}}
+	if _, err := transform(foreign); err != nil {
+		fmt.Println(err)
+	}
+	fmt.Println(foreign.Name, len(foreign.Data))
+	// Output: other 0
+}

@@ -40,6 +40,7 @@ func runPieces(ctx context.Context, config *rest.Config, namespace string) error
 	writes := consistency.New(consistency.Config{Metrics: m})
 	config.Wrap(m.Transport)
 	config.Wrap(informer.ConsistentLists)
+	config.Wrap(informer.EndSilentWatches(0))
 	config.Wrap(writes.Wrap)
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {

@@ -141,6 +141,7 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 		Controller: o.Name, StopTimeout: o.part(2),
 	}
 	op.Config.Wrap(informer.ConsistentLists)
+	op.Config.Wrap(informer.EndSilentWatches(0))
 	op.Config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &writer{op: op, next: next} })
 	return op, nil
 }

@@ -67,6 +67,7 @@ func byPieces(config *rest.Config, from func(kubernetes.Interface) coreinformers
 	writes := consistency.New(consistency.Config{Metrics: m})
 	config.Wrap(m.Transport)
 	config.Wrap(informer.ConsistentLists)
+	config.Wrap(informer.EndSilentWatches(0))
 	config.Wrap(writes.Wrap)
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {

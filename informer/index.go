@@ -1,0 +1,65 @@
+package informer
+
+import (
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
+)
+
+// Index adds an index to an informer's cache, and returns its lookup: a function that
+// returns the objects with a key, in no order. keys returns the keys of an object, which may
+// be several or none. The informer comes from a generated factory or from crd:
+//
+//	byIssuer, err := informer.Index(factory.Example().V1().Certificates(), "issuer",
+//		func(c *v1.Certificate) []string { return []string{c.Namespace + "/" + c.Spec.Issuer} })
+//	...
+//	for _, c := range byIssuer(namespace + "/" + name) {
+//
+// The time of a lookup grows with the objects that it returns, not with those of the cache.
+// Keys without a namespace find the objects of all namespaces. The objects must not be
+// changed: they are the cache's. A lookup may be called concurrently, and finds nothing
+// before the informer has synced.
+//
+// keys is called under the cache's lock, for each object and change. It must be fast, must not
+// read the cache, and must return the same keys for the same object. name must be unique
+// among the indexes of the informer, which must not have stopped. If it is running already,
+// its cache is locked until the index is built.
+func Index[T any, L interface {
+	List(labels.Selector) ([]T, error)
+}](inf interface {
+	Informer() cache.SharedIndexInformer
+	Lister() L
+}, name string, keys func(T) []string) (lookup func(key string) []T, err error) {
+	switch {
+	case kube.IsNil(inf):
+		return nil, errors.New("informer: Index without an informer")
+	case name == "":
+		return nil, errors.New("informer: Index without a name: use that of the field that it is about")
+	case keys == nil:
+		return nil, fmt.Errorf("informer: index %q has no function keys", name)
+	}
+	shared := inf.Informer()
+	err = shared.AddIndexers(cache.Indexers{name: func(obj any) ([]string, error) {
+		if o, ok := obj.(T); ok {
+			return keys(o), nil
+		}
+		return nil, nil
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("informer: index %q: %w", name, err)
+	}
+	return func(key string) []T {
+		all, _ := shared.GetIndexer().ByIndex(name, key) // the only error is that of an unknown name
+		objects := make([]T, 0, len(all))
+		for _, obj := range all {
+			if o, ok := obj.(T); ok {
+				objects = append(objects, o)
+			}
+		}
+		return objects
+	}, nil
+}

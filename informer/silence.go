@@ -1,0 +1,118 @@
+package informer
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
+)
+
+// defaultSilence is three times the interval in which the API server sends bookmarks.
+const defaultSilence = 3 * time.Minute
+
+// errSilent is the cause of the context of a watch that was silent. It is a timeout:
+// client-go takes one for a watch that ended, and another error for a reason to list again.
+var errSilent error = silentError{}
+
+type silentError struct{}
+
+func (silentError) Error() string   { return "informer: the server did not respond to a watch in time" }
+func (silentError) Timeout() bool   { return true }
+func (silentError) Temporary() bool { return true } // for net.Error
+
+// EndSilentWatches returns a function that wraps a transport so that informers notice
+// watches that have died without an error. It has the form of rest.Config.Wrap:
+//
+//	config.Wrap(informer.EndSilentWatches(0))
+//
+// The API server sends a bookmark about once a minute to a watch without events. If a
+// watch that is being read brings no byte for the time silence, the transport ends it as a
+// server does, and logs a line. The informer then watches again from its last resource
+// version, without a list. The same holds for a watch to which the server does not respond
+// at all. client-go alone asks the server to end a watch after 5 to 10 min, and waits for
+// that without limit. 0 means 3 min. A negative value disables the timeout.
+//
+// It concerns all watches of the config, not those of informers alone. A server without
+// bookmarks, as an aggregated API server can be, has a new watch after each silence. Other
+// requests pass unchanged, lists too. A nil transport means http.DefaultTransport.
+func EndSilentWatches(silence time.Duration) func(http.RoundTripper) http.RoundTripper {
+	if silence == 0 {
+		silence = defaultSilence
+	}
+	return func(next http.RoundTripper) http.RoundTripper {
+		if next == nil {
+			next = http.DefaultTransport
+		}
+		return &watchdog{next, silence}
+	}
+}
+
+type watchdog struct {
+	next    http.RoundTripper
+	silence time.Duration
+}
+
+// WrappedRoundTripper returns the inner transport, for client-go.
+func (w *watchdog) WrappedRoundTripper() http.RoundTripper { return w.next }
+
+// RoundTrip implements http.RoundTripper.
+func (w *watchdog) RoundTrip(req *http.Request) (*http.Response, error) {
+	if w.silence < 0 || req.Method != http.MethodGet || req.URL == nil || !kube.IsWatch(req.URL) {
+		return w.next.RoundTrip(req)
+	}
+	ctx, cancel := context.WithCancelCause(req.Context())
+	timer := time.AfterFunc(w.silence, func() { cancel(errSilent) })
+	resp, err := w.next.RoundTrip(req.WithContext(ctx))
+	timer.Stop()
+	if err != nil {
+		if w.silent(ctx, req.URL.Path) {
+			err = errSilent
+		}
+		cancel(nil)
+		return nil, err
+	}
+	resp.Body = &watched{watchdog: w, body: resp.Body, ctx: ctx, cancel: cancel, timer: timer, path: req.URL.Path}
+	return resp, nil
+}
+
+// silent reports whether the silence ended the watch with the context ctx, and logs it.
+func (w *watchdog) silent(ctx context.Context, path string) bool {
+	if context.Cause(ctx) != errSilent {
+		return false
+	}
+	klog.FromContext(ctx).Info("The server was silent and the watch was ended", "path", path, "silence", w.silence)
+	return true
+}
+
+// watched is the body of a watch. The time runs only during Read: a consumer that is slow is
+// no silence of the server.
+type watched struct {
+	*watchdog
+	body   io.ReadCloser
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	timer  *time.Timer // cancels ctx
+	path   string
+}
+
+// Read reads from the body. After a silence it returns io.EOF, with which servers end
+// watches.
+func (w *watched) Read(p []byte) (int, error) {
+	w.timer.Reset(w.silence)
+	n, err := w.body.Read(p)
+	w.timer.Stop()
+	if err != nil && err != io.EOF && w.silent(w.ctx, w.path) {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// Close closes the body. It may be called during Read.
+func (w *watched) Close() error {
+	w.cancel(nil)
+	return w.body.Close()
+}
