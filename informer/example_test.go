@@ -141,3 +141,23 @@ func ExampleKeepMetadata() {
 	fmt.Println(foreign.Name, len(foreign.Data))
 	// Output: other 0
 }
+
+func ExampleEndSilentWatches() {
+	config := &rest.Config{Host: "https://127.0.0.1:6443"}
+	config.Wrap(func(http.RoundTripper) http.RoundTripper { // stands for a network that loses everything
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			<-req.Context().Done()
+			return nil, req.Context().Err()
+		})
+	})
+	config.Wrap(informer.EndSilentWatches(100 * time.Millisecond))
+	client := kubernetes.NewForConfigOrDie(config)
+	w, err := client.CoreV1().Pods("shop").Watch(klog.NewContext(context.Background(), klog.Logger{}), metav1.ListOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, open := <-w.ResultChan()
+	fmt.Println(open)
+	// Output: false
+}
