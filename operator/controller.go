@@ -3,6 +3,7 @@ package operator
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,8 +26,9 @@ type Controller struct {
 	// Loop is the loop with its settings: Workers, Resync, Classify, Hook and others can
 	// be set before Run. A field that is zero gets this value in Run:
 	//
+	//	Workers      4, so calls with different keys run at once
 	//	Queue        queue.New, with the operator's metrics
-	//	Gate         consistency.New, for the resources of the controller
+	//	Gate         consistency.New, for the resources of the operator
 	//	Metrics      the operator's
 	//	GracePeriod  20/28 of the operator's GracePeriod: 20s
 	//	Timeout      15/28 of the operator's GracePeriod: 15s
@@ -36,11 +38,8 @@ type Controller struct {
 
 	op     *Operator
 	owner  schema.GroupResource // of For
-	writes *consistency.Store   // nil: Loop.Gate is the caller's
-
-	// Of owner, set before the informers run.
-	kind       schema.GroupVersionKind
-	namespaced bool
+	owns   bool                 // whether Owns was called
+	writes *consistency.Store   // the Gate, unless Loop has one
 }
 
 // For makes the controller reconcile the objects of resource: their keys are queued. It
@@ -62,10 +61,10 @@ func For[T any, L interface {
 	Lister() L
 }, pass ...enqueue.Predicate[T]) L {
 	if c.owner != (schema.GroupResource{}) {
-		c.op.fail("controller %q: For was called for %s and for %s: use Watches for the second, or a second controller", c.Loop.Name, c.owner, resource)
+		c.fail("For was called for %s and for %s: use Watches for the second, or a second controller", c.owner, resource)
 	}
 	c.owner = resource
-	return watch(c, resource, false, from, func(obj T) []types.NamespacedName { return enqueue.KeyOf(object(obj)) }, pass)
+	return watch(c, resource, from, func(obj T) []types.NamespacedName { return enqueue.KeyOf(object(obj)) }, pass)
 }
 
 // Owns queues the controller owner of each object of resource, if it is an object of
@@ -76,12 +75,12 @@ func Owns[T any, L interface {
 	Informer() cache.SharedIndexInformer
 	Lister() L
 }, pass ...enqueue.Predicate[T]) L {
-	return watch(c, resource, true, from, func(obj T) []types.NamespacedName {
-		keys := enqueue.ControllerOf[metav1.Object](c.kind.GroupKind())(object(obj)) // the kind is known since the start
-		for i := range keys {
-			if !c.namespaced {
-				keys[i].Namespace = ""
-			}
+	c.owns = true
+	return watch(c, resource, from, func(obj T) []types.NamespacedName {
+		kind := c.op.served[c.owner] // known since the start
+		keys := enqueue.ControllerOf[metav1.Object](kind.GroupKind())(object(obj))
+		if len(keys) > 0 && !kind.Namespaced { // an object has at most one controller
+			keys[0].Namespace = ""
 		}
 		return keys
 	}, pass)
@@ -97,121 +96,107 @@ func Watches[T any, L interface {
 	Informer() cache.SharedIndexInformer
 	Lister() L
 }, keys func(T) []types.NamespacedName, pass ...enqueue.Predicate[T]) L {
-	if keys == nil {
-		c.op.fail("controller %q: the function of Watches for %s is nil", c.Loop.Name, resource)
-	}
-	return watch(c, resource, false, from, keys, pass)
+	return watch(c, resource, from, keys, pass)
 }
 
 // object returns obj as an object of the API: an informer holds no other ones.
 func object(obj any) metav1.Object { return obj.(metav1.Object) }
 
-// source is one resource of a controller.
-type source struct {
-	c            *Controller
-	resource     schema.GroupResource
-	informer     cache.SharedIndexInformer
-	id           <-chan struct{} // of the informer: a factory wraps it anew for each caller
-	registration cache.ResourceEventHandlerRegistration
-	kind         string // of the objects, "" if it is not known
-	owned        bool   // by objects of For
-}
-
-func watch[T any, L any](c *Controller, resource schema.GroupResource, owned bool, from interface {
+func watch[T any, L any](c *Controller, resource schema.GroupResource, from interface {
 	Informer() cache.SharedIndexInformer
 	Lister() L
 }, keys func(T) []types.NamespacedName, pass []enqueue.Predicate[T]) (lister L) {
-	s := source{c: c, resource: resource, owned: owned}
-	if resource.Resource == "" {
-		c.op.fail("controller %q: a resource is empty: name it, e.g. appsv1.Resource(\"deployments\")", c.Loop.Name)
-		return lister
-	}
+	var informer cache.SharedIndexInformer
 	if !kube.IsNil(from) {
-		s.informer, s.kind = from.Informer(), served.KindOf[T](from)
+		informer = from.Informer()
 	}
-	if kube.IsNil(s.informer) {
-		c.op.fail("controller %q: the informer of %s is nil", c.Loop.Name, resource)
+	switch {
+	case resource.Resource == "":
+		c.fail("a resource is empty: name it, e.g. appsv1.Resource(\"deployments\")")
 		return lister
-	}
-	if keys == nil {
+	case kube.IsNil(informer):
+		c.fail("the informer of %s is nil", resource)
+		return lister
+	case keys == nil:
+		c.fail("the function of Watches for %s is nil", resource)
+		return from.Lister()
+	case slices.ContainsFunc(pass, func(p enqueue.Predicate[T]) bool { return p == nil }):
+		c.fail("a predicate for %s is nil", resource)
 		return from.Lister()
 	}
-	s.id = s.informer.HasSyncedChecker().Done()
 	handler := enqueue.Handler(c.Loop.Source(resource.Resource), keys)
 	for _, p := range pass {
-		if p == nil {
-			c.op.fail("controller %q: a predicate for %s is nil", c.Loop.Name, resource)
-			return from.Lister()
-		}
 		handler = enqueue.Filter(handler, p)
 	}
-	var err error
-	if s.registration, err = s.informer.AddEventHandler(handler); err != nil {
-		c.op.fail("controller %q: add a handler to the informer of %s: %w", c.Loop.Name, resource, err)
+	registration, err := informer.AddEventHandler(handler)
+	if err != nil {
+		c.fail("add a handler to the informer of %s: %w", resource, err)
 	}
-	c.op.sources = append(c.op.sources, s)
+	s := c.source(served.Resource{GroupResource: resource, Kind: served.KindOf[T](from), Controller: c.Loop.Name}, informer)
+	s.handlers = append(s.handlers, registration)
 	return from.Lister()
 }
 
-// register gives all informers to the set, each once with the handlers of all
-// controllers.
-func (op *Operator) register() {
-	handlers := map[<-chan struct{}][]cache.ResourceEventHandlerRegistration{}
-	for i, s := range op.sources {
-		handlers[s.id] = append(handlers[s.id], s.registration)
-		for _, f := range op.sources[:i] {
-			if f.resource == s.resource && f.id != s.id {
-				op.fail("%s has two informers, in controller %q and controller %q: use one informer for both, as their scopes could differ", s.resource, f.c.Loop.Name, s.c.Loop.Name)
-				break
-			}
-			if f.resource != s.resource && f.id == s.id {
-				op.fail("%s and %s have the same informer: pass each resource with its own", f.resource, s.resource)
-				break
-			}
+// source is one resource with its informer, for all controllers.
+type source struct {
+	served.Resource // with the name of the first controller
+	informer        cache.SharedIndexInformer
+	id              <-chan struct{} // of the informer: a factory wraps it anew for each caller
+	handlers        []cache.ResourceEventHandlerRegistration
+}
+
+// source returns the source of a resource, a new one for the first controller.
+func (c *Controller) source(r served.Resource, informer cache.SharedIndexInformer) *source {
+	added := &source{Resource: r, informer: informer, id: informer.HasSyncedChecker().Done()}
+	for _, s := range c.op.sources {
+		switch {
+		case s.GroupResource == r.GroupResource && s.id == added.id:
+			return s
+		case s.GroupResource == r.GroupResource:
+			c.op.fail("%s has two informers, in controller %q and controller %q: use one informer for both, as their scopes could differ", r.GroupResource, s.Controller, r.Controller)
+		case s.id == added.id:
+			c.op.fail("%s and %s have the same informer: pass each resource with its own", s.GroupResource, r.GroupResource)
 		}
 	}
-	for _, s := range op.sources {
-		if all, ok := handlers[s.id]; ok {
-			op.Informers.Add(s.resource.String(), s.informer, all...)
-			delete(handlers, s.id)
-		}
-	}
+	c.op.sources = append(c.op.sources, added)
+	c.op.uses.Add(r.GroupResource, "list", "watch")
+	return added
+}
+
+// fail records an error of a registration, which Run returns.
+func (c *Controller) fail(format string, args ...any) {
+	c.op.fail("controller %q: "+format, append([]any{c.Loop.Name}, args...)...)
 }
 
 // prepare fills in what the caller left out of the loop.
 func (c *Controller) prepare() {
-	op, loop := c.op, &c.Loop
+	o, loop := c.op.options, &c.Loop
 	if c.owner == (schema.GroupResource{}) {
-		op.fail("controller %q reconciles nothing: call operator.For", loop.Name)
+		c.op.fail("controller %q reconciles nothing: call operator.For", loop.Name)
 	}
 	if kube.IsNil(loop.Metrics) {
-		loop.Metrics = op.options.Metrics
+		loop.Metrics = o.Metrics
 	}
 	if kube.IsNil(loop.Queue) {
-		loop.Queue = queue.New(queue.Config[types.NamespacedName]{Name: loop.Name, MetricsProvider: op.options.Metrics})
+		loop.Queue = queue.New(queue.Config[types.NamespacedName]{Name: loop.Name, MetricsProvider: o.Metrics})
 	}
-	loop.GracePeriod = cmp.Or(loop.GracePeriod, op.options.part(20))
-	loop.Timeout = cmp.Or(loop.Timeout, op.options.part(15))
-	switch limit := op.options.part(21); {
+	loop.Workers = cmp.Or(loop.Workers, 4)
+	loop.GracePeriod = cmp.Or(loop.GracePeriod, o.part(20))
+	loop.Timeout = cmp.Or(loop.Timeout, o.part(15))
+	switch limit := o.part(21); {
 	case loop.GracePeriod > limit:
-		op.fail("controller %q: Loop.GracePeriod %v does not fit into the operator's GracePeriod %v: use at most %v, or leave it 0", loop.Name, loop.GracePeriod, op.options.GracePeriod, limit)
+		c.fail("Loop.GracePeriod %v does not fit into the operator's GracePeriod %v: use at most %v, or leave it 0", loop.GracePeriod, o.GracePeriod, limit)
 	case loop.Timeout > loop.GracePeriod:
-		op.fail("controller %q: Loop.Timeout %v is longer than Loop.GracePeriod %v, so a stop would cancel the call: raise the operator's GracePeriod, or use a shorter Timeout", loop.Name, loop.Timeout, loop.GracePeriod)
+		c.fail("Loop.Timeout %v is longer than Loop.GracePeriod %v, so a stop would cancel the call: raise the operator's GracePeriod, or use a shorter Timeout", loop.Timeout, loop.GracePeriod)
 	}
-	loop.HasSynced = append(loop.HasSynced, op.Informers.HasSyncedChecker())
+	loop.HasSynced = append(loop.HasSynced, c.op.Informers.HasSyncedChecker())
 	if !kube.IsNil(loop.Gate) {
 		return
 	}
-	c.writes = consistency.New(consistency.Config{Metrics: op.options.Metrics})
 	loop.Gate = c.writes
-	seen := map[schema.GroupResource]bool{}
-	for _, s := range op.sources {
-		if s.c != c || seen[s.resource] {
-			continue
-		}
-		seen[s.resource] = true
-		if err := c.writes.AddInformer(s.resource, s.informer); err != nil {
-			op.fail("controller %q: %w", loop.Name, err)
+	for _, s := range c.op.sources {
+		if err := c.writes.AddInformer(s.GroupResource, s.informer); err != nil {
+			c.fail("%w", err)
 		}
 	}
 }
@@ -228,5 +213,5 @@ func (c *Controller) Event(obj metav1.Object, eventType, reason, action, note st
 	if len(args) > 0 {
 		note = fmt.Sprintf(note, args...)
 	}
-	c.op.Events.Event(recorder.Reference(obj, c.kind), corev1.ObjectReference{}, eventType, reason, action, note)
+	c.op.Events.Event(recorder.Reference(obj, c.op.served[c.owner].GroupVersionKind), corev1.ObjectReference{}, eventType, reason, action, note)
 }

@@ -17,7 +17,7 @@
 //	return op.Run(ctx)
 //
 // Make all clients from [Operator].Config, with which a reconcile waits until the caches
-// show the writes of the last one. Most callers set Loop.Workers and nothing else.
+// show the writes of the last one. Most callers change nothing in Loop.
 //
 // # Pieces
 //

@@ -115,7 +115,7 @@ func TestInformersWaitForHandlers(t *testing.T) {
 			For(c, corev1.Resource("pods"), f.Core().V1().Pods())
 		}
 		second := registration{done: make(chan struct{})}
-		op.sources[1].registration = second
+		op.sources[0].handlers[1] = second
 		op.register()
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)

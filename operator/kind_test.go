@@ -49,8 +49,8 @@ func TestKindName(t *testing.T) {
 	Owns(c, corev1.Resource("pods"), any.ForResource(corev1.SchemeGroupVersion.WithResource("pods")))
 	Owns(c, schema.GroupResource{Group: "example.com", Resource: "customs"}, custom.Informer(0, nil))
 	for i, want := range []string{"ConfigMap", "Setting", "", "Custom"} {
-		if got := op.sources[i].kind; got != want {
-			t.Errorf("the kind of %s is %q, want %q", op.sources[i].resource, got, want)
+		if got := op.sources[i].Kind; got != want {
+			t.Errorf("the kind of %s is %q, want %q", op.sources[i].GroupResource, got, want)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -15,10 +16,12 @@ import (
 	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/metrics"
 	"github.com/controllerkit/controllerkit/operator/internal/rights"
+	"github.com/controllerkit/controllerkit/operator/internal/served"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/recorder"
 	"github.com/controllerkit/controllerkit/shutdown"
@@ -84,10 +87,11 @@ type Operator struct {
 
 	options     Options
 	controllers []*Controller
-	sources     []source
-	writes      rights.Set
-	errs        []error     // of registrations, for Run
-	running     atomic.Bool // the controllers do not change any more
+	sources     []*source
+	uses        rights.Set
+	served      served.Kinds // set before the informers run
+	errs        []error      // of registrations, for Run
+	running     atomic.Bool  // the controllers do not change any more
 }
 
 // New makes an operator for the API server of config, which it copies. It sends no
@@ -118,7 +122,7 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 		Mux:       http.NewServeMux(),
 		Informers: &informer.Set{Timeout: o.StartTimeout, StopTimeout: o.part(2)},
 		options:   o,
-		writes:    rights.Set{},
+		uses:      rights.Set{},
 	}
 	op.Config.QPS, op.Config.RateLimiter = -1, nil // the API server has priority and fairness
 	if o.LeaseNamespace != "" {
@@ -174,7 +178,7 @@ func (op *Operator) Run(ctx context.Context) error {
 	if len(op.controllers) == 0 {
 		op.fail("no controller: call Operator.Controller before Run")
 	}
-	op.register()
+	needed := op.register()
 	if len(op.errs) > 0 {
 		return errors.Join(op.errs...)
 	}
@@ -190,9 +194,9 @@ func (op *Operator) Run(ctx context.Context) error {
 	if op.options.Listen != "" {
 		op.Group.Add("http", shutdown.Server(&http.Server{Addr: op.options.Listen, Handler: op.Mux}))
 	}
-	op.Group.Add("informers", func(ctx context.Context) error {
-		if err := op.discover(ctx); err != nil {
-			return err
+	op.Group.Add("informers", func(ctx context.Context) (err error) {
+		if op.served, err = served.Wait(ctx, op.Config, op.options.StartTimeout, needed); err != nil {
+			return fmt.Errorf("operator: %w", err)
 		}
 		return op.Informers.Run(ctx)
 	})
@@ -204,6 +208,19 @@ func (op *Operator) Run(ctx context.Context) error {
 	}
 	op.Group.Add("controllers", lead)
 	return op.Group.Run(ctx)
+}
+
+// register gives the informers to the set, each once with the handlers of all controllers.
+// It returns the resources that the API server must serve.
+func (op *Operator) register() (needed []served.Resource) {
+	for _, s := range op.sources {
+		op.Informers.Add(s.GroupResource.String(), s.informer, s.handlers...)
+		needed = append(needed, s.Resource)
+	}
+	for _, resource := range op.uses.Resources() {
+		needed = append(needed, served.Resource{GroupResource: resource})
+	}
+	return needed
 }
 
 // serve adds an endpoint, unless the caller's Mux has it already.
@@ -226,7 +243,7 @@ func (op *Operator) reconcile(ctx context.Context) error {
 // Controller adds a controller. Its name is unique in the operator and labels logs and
 // metrics. reconcile is called with the key of an object of [For].
 func (op *Operator) Controller(name string, reconcile reconcile.Func[types.NamespacedName]) *Controller {
-	c := &Controller{op: op}
+	c := &Controller{op: op, writes: consistency.New(consistency.Config{Metrics: op.options.Metrics})}
 	c.Loop.Name, c.Loop.Reconcile = name, reconcile
 	switch {
 	case name == "":
@@ -234,10 +251,8 @@ func (op *Operator) Controller(name string, reconcile reconcile.Func[types.Names
 	case reconcile == nil:
 		op.fail("controller %q: reconcile is nil", name)
 	}
-	for _, other := range op.controllers {
-		if other.Loop.Name == name {
-			op.fail("two controllers have the name %q: the name labels metrics, so use another", name)
-		}
+	if slices.ContainsFunc(op.controllers, func(other *Controller) bool { return other.Loop.Name == name }) {
+		op.fail("two controllers have the name %q: the name labels metrics, so use another", name)
 	}
 	op.controllers = append(op.controllers, c)
 	return c

@@ -25,7 +25,7 @@ func (op *Operator) Writes(resource schema.GroupResource, verbs ...string) {
 		op.fail("Writes(%q, %q): name a resource and its verbs, e.g. \"patch\"", resource, verbs)
 		return
 	}
-	op.writes.Add(resource, verbs...)
+	op.uses.Add(resource, verbs...)
 }
 
 // Rules returns the rights that the operator needs. The first rules are for a ClusterRole,
@@ -36,11 +36,10 @@ func (op *Operator) Writes(resource schema.GroupResource, verbs ...string) {
 // If a controller owns objects, it may update the finalizers of its own kind, which the
 // admission plugin OwnerReferencesPermissionEnforcement asks for.
 func (op *Operator) Rules() (objects, leases []rbacv1.PolicyRule) {
-	uses := maps.Clone(op.writes)
-	for _, s := range op.sources {
-		uses.Add(s.resource, "list", "watch")
-		if s.owned {
-			uses.Add(schema.GroupResource{Group: s.c.owner.Group, Resource: s.c.owner.Resource + "/finalizers"}, "update")
+	uses := maps.Clone(op.uses)
+	for _, c := range op.controllers {
+		if c.owns {
+			uses.Add(schema.GroupResource{Group: c.owner.Group, Resource: c.owner.Resource + "/finalizers"}, "update")
 		}
 	}
 	if op.Events != nil {

@@ -343,7 +343,7 @@ func TestServerSharing(t *testing.T) {
 	if got := newResponse(t, op.Mux, "/livez"); got != "ok" && got != "ok\n" {
 		t.Errorf("/livez responds %q", got)
 	}
-	for _, want := range []string{`controller_workers{controller="a"} 1`, `controller_workers{controller="b"} 1`, `workqueue_depth{name="b"} 0`, "rest_client_requests_total{"} {
+	for _, want := range []string{`controller_workers{controller="a"} 4`, `controller_workers{controller="b"} 4`, `workqueue_depth{name="b"} 0`, "rest_client_requests_total{"} {
 		if got := newResponse(t, op.Mux, "/metrics"); !strings.Contains(got, want) {
 			t.Errorf("/metrics lacks %q", want)
 		}

@@ -26,9 +26,7 @@ func (w *writer) RoundTrip(req *http.Request) (*http.Response, error) {
 	w.once.Do(func() {
 		w.chain = w.next
 		for _, c := range w.op.controllers {
-			if c.writes != nil {
-				w.chain = c.writes.Wrap(w.chain)
-			}
+			w.chain = c.writes.Wrap(w.chain)
 		}
 	})
 	return w.chain.RoundTrip(req)

@@ -53,7 +53,9 @@ func assembled(config *rest.Config, from func(kubernetes.Interface) coreinformer
 	if err != nil {
 		return nil, err
 	}
-	operator.For(op.Controller(queueName, f), corev1.Resource("configmaps"), from(kube))
+	c := op.Controller(queueName, f)
+	c.Loop.Workers = reconcilers
+	operator.For(c, corev1.Resource("configmaps"), from(kube))
 	return op.Run, nil
 }
 
@@ -82,6 +84,7 @@ func byPieces(config *rest.Config, from func(kubernetes.Interface) coreinformers
 		Name:      queueName,
 		Queue:     queue.New(queue.Config[types.NamespacedName]{Name: queueName, MetricsProvider: m}),
 		Reconcile: f,
+		Workers:   reconcilers,
 		Timeout:   15 * time.Second,
 		HasSynced: []cache.DoneChecker{set.HasSyncedChecker()},
 		Gate:      writes,
@@ -254,10 +257,6 @@ func (p program) loop(ctx context.Context, w *noOp) (*running, error) {
 func serveDiscovery(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	switch r.URL.Path {
-	case "/api":
-		fmt.Fprint(w, `{"kind":"APIVersions","versions":["v1"]}`)
-	case "/apis":
-		fmt.Fprint(w, `{"kind":"APIGroupList","apiVersion":"v1","groups":[]}`)
 	case "/api/v1":
 		fmt.Fprint(w, `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"configmaps","kind":"ConfigMap","namespaced":true,"verbs":["list","watch"]}]}`)
 	default:

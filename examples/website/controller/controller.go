@@ -35,7 +35,7 @@ const (
 	// Finalizer keeps a Website until its DNS record is gone.
 	Finalizer = "web.example.com/dns"
 
-	manager ssa.FieldManager = "web.example.com/website-operator"
+	manager = "web.example.com/website-operator" // of the applied fields
 )
 
 var kind = v1.GroupVersion.WithKind("Website")
@@ -70,7 +70,6 @@ func New(config *rest.Config, o operator.Options, namespace string, records dns.
 	}
 	r := &Reconciler{Kube: kube, Websites: websites, DNS: records}
 	c := op.Controller("websites", r.Reconcile)
-	c.Loop.Workers = 4
 	r.Event = c.Event
 
 	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(namespace))
@@ -119,7 +118,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, key types.NamespacedName) (r
 		case n < w.Spec.Replicas || deployment.Status.ObservedGeneration < deployment.Generation:
 			ready = status.False("Ready", "Progressing", fmt.Sprintf("%d of %d replicas are ready", n, w.Spec.Replicas))
 		}
-		return status.Set(&w.Status.Conditions, w.Generation, status.ForKstatus(ready, false)...)
+		return status.Set(&w.Status.Conditions, w.Generation, ready)
 	})
 	return reconcile.Result{}, errors.Join(err, statusErr)
 }

@@ -2,13 +2,15 @@
 package served
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"strings"
+	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
@@ -26,13 +28,19 @@ type Resource struct {
 	Controller string // names the controller with that informer
 }
 
-// Resources are the served resources, in the preferred version of their groups.
-type Resources map[schema.GroupResource]metav1.APIResource
+// Kind is the kind of a resource's objects.
+type Kind struct {
+	schema.GroupVersionKind
+	Namespaced bool
+}
+
+// Kinds has the served resources and subresources.
+type Kinds map[schema.GroupResource]Kind
 
 // Wait returns when the API server serves all resources. For a server that cannot be
 // reached and a resource that is not served yet it waits until the timeout. If a resource
 // has objects of another kind, it returns an error at once.
-func Wait(ctx context.Context, config *rest.Config, timeout time.Duration, resources []Resource) (Resources, error) {
+func Wait(ctx context.Context, config *rest.Config, timeout time.Duration, resources []Resource) (Kinds, error) {
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return nil, err
@@ -40,20 +48,15 @@ func Wait(ctx context.Context, config *rest.Config, timeout time.Duration, resou
 	timed, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	for first := true; ; first = false {
-		_, lists, err := client.ServerGroupsAndResourcesWithContext(timed)
-		partial, isPartial := errors.AsType[*discovery.ErrGroupDiscoveryFailed](err)
-		switch {
-		case err != nil && !isPartial:
+		found, err := discover(timed, client, resources)
+		if err != nil {
 			err = fmt.Errorf("the API server %s cannot tell what it serves: %w", config.Host, err)
-		default:
-			found := byName(lists)
+		} else {
 			missing, wrong := found.compare(resources)
 			if wrong != nil || missing == nil {
 				return found, wrong
 			}
-			if err = missing; isPartial { // its group may be one that failed
-				err = fmt.Errorf("%w; %w", missing, partial)
-			}
+			err = missing
 		}
 		if first {
 			klog.FromContext(ctx).Info("Waiting for the API server", "reason", err.Error(), "timeout", timeout)
@@ -69,30 +72,72 @@ func Wait(ctx context.Context, config *rest.Config, timeout time.Duration, resou
 	}
 }
 
-func byName(lists []*metav1.APIResourceList) Resources {
-	found := Resources{}
-	for _, list := range lists { // the preferred version of a group comes first
-		gv, err := schema.ParseGroupVersion(list.GroupVersion)
-		if err != nil {
-			continue
+// discover asks for the groups of the resources only, because the list of all that a
+// cluster serves can be megabytes.
+func discover(ctx context.Context, client *discovery.DiscoveryClient, resources []Resource) (Kinds, error) {
+	groups := map[string][]Resource{}
+	for _, r := range resources {
+		groups[r.Group] = append(groups[r.Group], r)
+	}
+	var mu sync.Mutex // guards all
+	all := Kinds{}
+	g, ctx := errgroup.WithContext(ctx)
+	for group, needed := range groups {
+		g.Go(func() error {
+			found, err := inGroup(ctx, client, group, needed)
+			mu.Lock()
+			defer mu.Unlock()
+			maps.Copy(all, found)
+			return err
+		})
+	}
+	return all, g.Wait()
+}
+
+// inGroup returns the resources of the group's preferred version, and those of its other
+// versions if some of needed are not among them.
+func inGroup(ctx context.Context, client *discovery.DiscoveryClient, group string, needed []Resource) (Kinds, error) {
+	versions, found := []string{"v1"}, Kinds{}
+	if group != "" {
+		var served metav1.APIGroup
+		err := client.RESTClient().Get().AbsPath("/apis", group).Do(ctx).Into(&served)
+		if apierrors.IsNotFound(err) {
+			return nil, nil
 		}
-		for _, r := range list.APIResources {
-			name := schema.GroupResource{Group: gv.Group, Resource: r.Name}
-			if _, ok := found[name]; !ok {
-				r.Group, r.Version = cmp.Or(r.Group, gv.Group), cmp.Or(r.Version, gv.Version)
-				found[name] = r
+		if err != nil {
+			return nil, err
+		}
+		versions = []string{served.PreferredVersion.GroupVersion}
+		for _, v := range served.Versions {
+			if v.GroupVersion != versions[0] {
+				versions = append(versions, v.GroupVersion)
 			}
 		}
 	}
-	return found
+	for _, groupVersion := range versions {
+		list, err := client.ServerResourcesForGroupVersionWithContext(ctx, groupVersion)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", groupVersion, err)
+		}
+		for _, r := range list.APIResources {
+			name := schema.GroupResource{Group: group, Resource: r.Name}
+			if _, ok := found[name]; !ok {
+				found[name] = Kind{schema.FromAPIVersionAndKind(groupVersion, r.Kind), r.Namespaced}
+			}
+		}
+		if missing, _ := found.compare(needed); missing == nil {
+			break
+		}
+	}
+	return found, nil
 }
 
 // compare returns an error if a resource is missing, for which it is worth to wait, or one
 // if it has another kind.
-func (found Resources) compare(resources []Resource) (missing, wrong error) {
+func (found Kinds) compare(resources []Resource) (missing, wrong error) {
 	for _, r := range resources {
 		switch served, ok := found[r.GroupResource]; {
-		case !ok:
+		case !ok && !strings.HasSuffix(r.GroupResource.Resource, "/finalizers"): // which is never served
 			return found.absent(r.GroupResource), nil
 		case r.Kind != "" && r.Kind != served.Kind:
 			return nil, fmt.Errorf("controller %q: the objects of %s are of kind %s, and its informer holds %s: pass the informer of %[2]s", r.Controller, r.GroupResource, served.Kind, r.Kind)
@@ -101,7 +146,7 @@ func (found Resources) compare(resources []Resource) (missing, wrong error) {
 	return nil, nil
 }
 
-func (found Resources) absent(resource schema.GroupResource) error {
+func (found Kinds) absent(resource schema.GroupResource) error {
 	parent, sub, isSub := strings.Cut(resource.Resource, "/")
 	if _, ok := found[schema.GroupResource{Group: resource.Group, Resource: parent}]; ok && isSub {
 		return fmt.Errorf("%s.%s has no subresource %s: add it to the CustomResourceDefinition, under subresources", parent, resource.Group, sub)

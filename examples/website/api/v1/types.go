@@ -69,7 +69,7 @@ type WebsiteStatus struct {
 	// +optional
 	ReadyReplicas int32 `json:"readyReplicas,omitempty"`
 
-	// Conditions has Ready, Reconciling and Stalled.
+	// Conditions has Ready.
 	//
 	// +listType=map
 	// +listMapKey=type
