@@ -6,10 +6,14 @@ import (
 	"flag"
 	"go/ast"
 	"go/doc"
+	"go/importer"
 	"go/parser"
 	"go/printer"
 	"go/token"
+	"go/types"
+	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -609,6 +613,49 @@ func TestWebsiteIsShort(t *testing.T) {
 	if files = slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, "_test.go") }); len(files) != 1 {
 		t.Errorf("the lines of %q are not all counted", files)
 	}
+}
+
+// TestWebsiteNamesFew holds that an operator needs few names of the library: the packages'
+// functions, types and constants, and the methods and fields, by name.
+func TestWebsiteNamesFew(t *testing.T) {
+	packages := []string{"./examples/website", "./examples/website/controller"}
+	exports := map[string]string{}
+	for line := range strings.Lines(string(run(t, ".", "go", append([]string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}"}, packages...)...))) {
+		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
+		exports[path] = file
+	}
+	fset := token.NewFileSet()
+	config := types.Config{Importer: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })}
+	names := map[string]bool{}
+	for _, p := range goList(t, packages...) {
+		var files []*ast.File
+		for _, name := range p.GoFiles {
+			f, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files = append(files, f)
+		}
+		info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
+		if _, err := config.Check(p.ImportPath, fset, files, info); err != nil {
+			t.Fatal(err)
+		}
+		for _, obj := range info.Uses {
+			if obj.Pkg() == nil || !obj.Exported() || !slices.Contains(library(), strings.TrimPrefix(obj.Pkg().Path(), module+"/")) {
+				continue
+			}
+			if obj.Parent() == obj.Pkg().Scope() {
+				names[obj.Pkg().Name()+"."+obj.Name()] = true
+			} else {
+				names["."+obj.Name()] = true
+			}
+		}
+	}
+	all := slices.Sorted(maps.Keys(names))
+	if len(all) == 0 || len(all) > 30 {
+		t.Errorf("examples/website uses %d names of the library, want 1 to 30: %q", len(all), all)
+	}
+	t.Logf("%d names: %s", len(all), strings.Join(all, " "))
 }
 
 // guarantees returns the items under the heading Guarantees of a package's

@@ -61,7 +61,6 @@ func (m *mirror) register(op *operator.Operator, namespace string) (err error) {
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(m.kube, 0, informers.WithNamespace(namespace))
 	c := op.Controller("mirror", m.reconcile)
-	c.Loop.Workers = 4
 	m.configMaps = operator.For(c, corev1.Resource("configmaps"), factory.Core().V1().ConfigMaps())
 	m.services = operator.Owns(c, corev1.Resource("services"), factory.Core().V1().Services())
 	m.event = c.Event

@@ -299,6 +299,66 @@ func TestServerStop(t *testing.T) {
 	receive(t, second.created) // long before the Lease would expire, or after it: see leader
 }
 
+// slow is a transport in which the first creation of a Service takes 14s.
+type slow struct {
+	next         http.RoundTripper
+	first        *sync.Once
+	begun, ended chan error
+}
+
+func (s slow) RoundTrip(req *http.Request) (resp *http.Response, err error) {
+	if req.Method == http.MethodPost && strings.HasSuffix(req.URL.Path, "/services") {
+		s.first.Do(func() {
+			s.begun <- nil
+			select {
+			case <-time.After(14 * time.Second):
+			case <-req.Context().Done():
+			}
+			s.ended <- req.Context().Err()
+		})
+	}
+	return s.next.RoundTrip(req)
+}
+
+// TestServerSlowStop stops the two examples of this package with their real times, during a
+// call that takes 14s: it ends, then the Lease is released, and Run returns nil.
+func TestServerSlowStop(t *testing.T) {
+	t.Parallel()
+	for name, run := range map[string]func(context.Context, *rest.Config, string) error{"assembled": runAssembled, "pieces": runPieces} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			namespace, config := testserver.Namespace(t), testserver.Config(t)
+			kube := kubernetes.NewForConfigOrDie(testserver.Config(t))
+			call := slow{first: new(sync.Once), begun: make(chan error, 1), ended: make(chan error, 1)}
+			config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+				call := call
+				call.next = next
+				return call
+			})
+			create(t, testserver.Config(t), namespace, "a")
+			ctx, stop := context.WithCancel(testlog.New().Context(t.Context()))
+			defer stop()
+			done := make(chan error, 1)
+			go func() { done <- run(ctx, config, namespace) }()
+			receive(t, call.begun)
+			stop()
+			if err := receive(t, done); err != nil {
+				t.Errorf("Run() = %v", err)
+			}
+			if err := receive(t, call.ended); err != nil {
+				t.Errorf("the call was cancelled: %v", err)
+			}
+			lease, err := kube.CoordinationV1().Leases(namespace).Get(t.Context(), "mirror", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if holder := ptr.Deref(lease.Spec.HolderIdentity, ""); holder != "" {
+				t.Errorf("the Lease is held by %q, want it released", holder)
+			}
+		})
+	}
+}
+
 // Several controllers share informers, an election and the endpoints.
 func TestServerSharing(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,7 @@ package integration_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -92,4 +93,37 @@ func TestReplicas(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestStop sends SIGTERM during a call that takes 14s, with the default times: the call
+// ends, then the Lease is released, and the process exits with 0.
+func TestStop(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	r := w.replica("-leader-elect", "-leader-election-namespace", observer.SystemNamespace)
+	w.start(r)
+	w.awaitState(w.create(tenant("blue")), created())
+	begun := make(chan time.Time, 1)
+	var held atomic.Bool
+	w.Hook(func(op lab.Op) bool {
+		if op.Write && !op.Lease && !strings.Contains(op.Path, "/events") && held.CompareAndSwap(false, true) {
+			begun <- time.Now()
+			<-time.After(14 * time.Second) // the slow service
+		}
+		return true
+	}, nil)
+	w.edit("blue")
+	call := <-begun
+	if err := r.Stop(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(call); took < 14*time.Second {
+		t.Errorf("the controller stopped after %v, before the end of the call", took)
+	}
+	if holder := w.Leader(); holder != "" {
+		t.Errorf("the Lease is held by %q, want it released", holder)
+	}
+	if strings.Contains(r.Output(), "context canceled") {
+		t.Errorf("the call was cancelled:\n%s", r.Tail(20))
+	}
 }
