@@ -38,8 +38,8 @@ import (
 //
 // Writes are recorded if their context is that of the reconcile, whichever client made
 // from the configuration sends them: the manager's, a clientset or a dynamic client. Writes
-// of a resource for which the cache has no informer are not recorded, because
-// the cache then serves no reads of it.
+// of a resource for which the cache has no informer are not recorded, because the cache
+// then serves no reads of it. Each such resource is logged once.
 //
 // A write is visible when all informers that can show the object have reached it: typed,
 // unstructured and metadata-only ones, of its namespace or of all namespaces. An informer of
@@ -64,6 +64,8 @@ type Writes struct {
 	namespaces []string // the namespaces with a store of their own, and "" for all others
 	gates      []*gate
 	informers  map[schema.GroupResource][]*watched
+
+	unwatched sync.Map // of each schema.GroupResource without an informer that was logged
 }
 
 // NewWrites returns a Writes whose stores have the given configuration. The field Stores
@@ -182,8 +184,8 @@ func (w *Writes) zero() bool { return w == nil || w.informers == nil }
 // WroteAt records that the reconcile of ctx has read obj from the API server, or has written
 // it with another context. The key runs again when the cache shows obj at its version. Call
 // it with the objects of a live read, so that the next run does not need
-// another; see consistency.LiveRead. It returns an error if ctx is not that of a run, or if
-// obj has no resource version or an unknown kind.
+// another; see consistency.LiveRead. It returns an error if ctx is not that of a run, if
+// obj has no resource version or an unknown kind, or if the cache does not watch the kind.
 func (w *Writes) WroteAt(ctx context.Context, obj client.Object) error {
 	if err := w.usable(); err != nil {
 		return err
@@ -198,6 +200,9 @@ func (w *Writes) WroteAt(ctx context.Context, obj client.Object) error {
 	resource, err := w.resourceOf(obj)
 	if err != nil {
 		return fmt.Errorf("managerkit: Writes.WroteAt: %w", err)
+	}
+	if !w.watches(resource) {
+		return fmt.Errorf("managerkit: Writes.WroteAt: %w", unwatchedError(resource))
 	}
 	running.gate.store(obj.GetNamespace()).WroteAt(running.key, "", resource, obj.GetResourceVersion())
 	return nil

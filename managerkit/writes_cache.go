@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/watchlist"
+	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
@@ -121,7 +122,8 @@ func (in *watched) lists(req *http.Request) {
 	if in.scope.Load() != nil {
 		return
 	}
-	of := &scope{namespace: namespaceOf(req.URL.Path)}
+	_, namespace := requested(req.URL.Path)
+	of := &scope{namespace: namespace}
 	if selector, err := fields.ParseSelector(req.URL.Query().Get("fieldSelector")); err == nil {
 		for _, r := range selector.Requirements() {
 			if r.Field == "metadata.namespace" && r.Operator == selection.NotEquals {
@@ -298,7 +300,9 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !ok || req.Method == http.MethodGet {
 		return t.next.RoundTrip(req)
 	}
-	s := running.gate.store(namespaceOf(req.URL.Path))
+	resource, namespace := requested(req.URL.Path)
+	t.w.checkWatched(req.Context(), resource)
+	s := running.gate.store(namespace)
 	recorder, ok := t.recorders.Load(s)
 	if !ok {
 		recorder, _ = t.recorders.LoadOrStore(s, s.Wrap(t.next))
@@ -306,9 +310,30 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return recorder.(http.RoundTripper).RoundTrip(req)
 }
 
-// namespaceOf returns the namespace in a path of the Kubernetes API, which can follow a
-// prefix. A namespace and its subresources are in none.
-func namespaceOf(path string) string {
+// checkWatched logs once for each resource that a run writes and no informer shows.
+func (w *Writes) checkWatched(ctx context.Context, resource schema.GroupResource) {
+	if w.watches(resource) {
+		return
+	}
+	if _, logged := w.unwatched.LoadOrStore(resource, true); !logged {
+		klog.FromContext(ctx).Info("Later runs do not wait for this write", "reason", unwatchedError(resource).Error())
+	}
+}
+
+// watches reports whether the cache has an informer of the resource.
+func (w *Writes) watches(resource schema.GroupResource) bool {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return slices.ContainsFunc(w.informers[resource], func(in *watched) bool { return !in.stopped() })
+}
+
+func unwatchedError(resource schema.GroupResource) error {
+	return fmt.Errorf("the manager's cache does not watch %s: add Owns or Watches to the builder, or read it with mgr.GetAPIReader()", resource)
+}
+
+// requested returns the resource and the namespace of a path of the Kubernetes API, which
+// can follow a prefix. A namespace and its subresources are in none.
+func requested(path string) (resource schema.GroupResource, namespace string) {
 	segments := strings.Split(strings.Trim(path, "/"), "/")
 	for i, s := range segments {
 		rest := segments[i+1:]
@@ -316,15 +341,15 @@ func namespaceOf(path string) string {
 		case s == "api" && len(rest) > 1 && rest[0] == "v1":
 			rest = rest[1:]
 		case s == "apis" && len(rest) > 2:
-			rest = rest[2:]
+			resource.Group, rest = rest[0], rest[2:]
 		default:
 			continue
 		}
-		core := s == "api"
-		if len(rest) < 3 || rest[0] != "namespaces" || core && len(rest) == 3 && (rest[2] == "status" || rest[2] == "finalize") {
-			return ""
+		if len(rest) > 2 && rest[0] == "namespaces" && (s == "apis" || len(rest) > 3 || rest[2] != "status" && rest[2] != "finalize") {
+			namespace, rest = rest[1], rest[2:]
 		}
-		return rest[1]
+		resource.Resource = rest[0]
+		return resource, namespace
 	}
-	return ""
+	return resource, ""
 }

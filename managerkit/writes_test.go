@@ -3,7 +3,9 @@ package managerkit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -28,6 +30,7 @@ import (
 	crreconcile "sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/managerkit"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
@@ -469,4 +472,57 @@ func TestWritesDelay(t *testing.T) {
 		one.holds(t, "100")
 		time.Sleep(time.Second)
 	})
+}
+
+// The first write of a resource without an informer is logged. WroteAt of its kind is an
+// error. Both name the resource and the cure.
+func TestWritesUnwatched(t *testing.T) {
+	one, logs := newFake(), testlog.New()
+	w, config, newInformer := opened(t, consistency.Config{}, cache.Options{}, one)
+	ctx := w.Begin(logs.Context(t.Context()), request)
+	defer w.End(request)
+	transport := config.WrapTransport(roundTripper(func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusNotFound, Body: http.NoBody}, nil
+	}))
+	write := func(path string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(ctx, http.MethodDelete, "http://server.invalid"+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := transport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+	}
+	logged := func(when string, want ...string) {
+		t.Helper()
+		var got []string
+		for _, line := range logs.Find("Later runs do not wait for this write") {
+			got = append(got, fmt.Sprint(line.Values["reason"]))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: logged %q, want %q", when, got, want)
+		}
+	}
+	const maps, deployments = "/api/v1/namespaces/a/configmaps/x", "/clusters/c/apis/apps/v1/namespaces/a/deployments/x/scale"
+	of := func(resource string) string {
+		return "the manager's cache does not watch " + resource + ": add Owns or Watches to the builder, or read it with mgr.GetAPIReader()"
+	}
+	write(deployments)
+	write(deployments)
+	logged("two writes", of("deployments.apps"))
+	wantError(t, w.WroteAt(ctx, configMap("child", "1", "1")), of("configmaps"))
+
+	newInformer(&corev1.ConfigMap{})
+	write(maps)
+	logged("a watched resource", of("deployments.apps"))
+	if err := w.WroteAt(ctx, configMap("child", "1", "1")); err != nil {
+		t.Error(err)
+	}
+	one.stopped.Store(true)
+	write(maps)
+	write("/api/v1/namespaces/a/finalize")
+	logged("a stopped informer", of("deployments.apps"), of("configmaps"), of("namespaces"))
 }
