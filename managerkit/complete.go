@@ -29,9 +29,11 @@ import (
 // The sources, event handlers and predicates of the builder fill the queue. The loop takes
 // the keys from it: with its classes of errors, its check of hot loops, its Gate and its
 // drain. When the manager stops, the running calls have the loop's GracePeriod, which must be
-// shorter than the manager's GracefulShutdownTimeout. While the loop runs, [reconcile.Triggers] has
-// "watch event" or "watch unchanged", because the queue of controller-runtime does not know the
-// resource.
+// shorter than the manager's GracefulShutdownTimeout.
+//
+// [reconcile.Triggers] has "watch event" or "watch unchanged": an event handler of
+// controller-runtime gives the queue a key, and not the resource or the event. A handler of
+// your own can add its keys with a Source of the loop in place of the queue that it gets.
 //
 // The fields of the loop replace those of controller.Options with the same meaning. Complete
 // sets Reconcile, and sets these fields if they are nil or empty:
@@ -49,6 +51,9 @@ import (
 // options has a field that the loop has too: MaxConcurrentReconciles, NewQueue,
 // UsePriorityQueue, ReconciliationTimeout, RecoverPanic or Reconciler. It returns one if the
 // loop is not valid or was given to Complete before.
+//
+// A controller for several clusters has requests that name the cluster, and a source for the
+// cache of each.
 //
 // The differences from controller-runtime's workers: controller.ReconcileIDFromContext
 // returns "", and a panic is always recovered.

@@ -21,7 +21,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/cluster"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -181,6 +184,88 @@ func named(names ...string) predicate.Predicate {
 	return predicate.NewPredicateFuncs(func(obj client.Object) bool { return slices.Contains(names, obj.GetName()) })
 }
 
+// An event handler of the controller's own can name its source and event, as with reconcile.
+func TestServerTriggers(t *testing.T) {
+	t.Parallel()
+	namespace := testserver.Namespace(t)
+	mgr := newManager(t, namespace)
+	triggers := make(chan []string, 10)
+	loop := &reconcile.Controller[ctrl.Request]{}
+	settings := loop.Source("settings")
+	b := ctrl.NewControllerManagedBy(mgr).Named("mk-triggers").Watches(&corev1.ConfigMap{}, handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, _ workqueue.TypedRateLimitingInterface[ctrl.Request]) {
+			if e.Object.GetName() == "a" {
+				settings.AddEvent("create", addOptions{}, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(e.Object)})
+			}
+		},
+	})
+	f := crreconcile.Func(func(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
+		triggers <- reconcile.Triggers(ctx)
+		return ctrl.Result{}, nil
+	})
+	if err := managerkit.Complete(b, f, loop, controller.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	startManager(t, mgr)
+	createConfigMap(t, namespace, "a")
+	if got, want := receive(t, triggers, "call"), []string{"settings create"}; !slices.Equal(got, want) {
+		t.Errorf("triggers %q, want %q", got, want)
+	}
+}
+
+type addOptions = struct {
+	Priority    int
+	After       time.Duration
+	RateLimited bool
+}
+
+// TestServerTwoClusters: the manager runs a second cluster, and a controller whose requests name
+// the cluster gets the events of both.
+//
+// Proves MK12.
+func TestServerTwoClusters(t *testing.T) {
+	t.Parallel()
+	type request struct {
+		Cluster string
+		types.NamespacedName
+	}
+	near, far := testserver.Namespace(t), testserver.Namespace(t)
+	mgr := newManager(t, near)
+	other, err := cluster.New(testserver.Config(t), func(o *cluster.Options) {
+		o.Cache.DefaultNamespaces = map[string]cache.Config{far: {}}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := mgr.Add(other); err != nil {
+		t.Fatal(err)
+	}
+	from := func(name string, c cluster.Cluster) source.TypedSource[request] {
+		return source.TypedKind(c.GetCache(), &corev1.ConfigMap{}, handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, cm *corev1.ConfigMap) []request {
+			return []request{{name, client.ObjectKeyFromObject(cm)}}
+		}))
+	}
+	keys := make(chan request, 100)
+	b := builder.TypedControllerManagedBy[request](mgr).Named("mk-clusters").WatchesRawSource(from("near", mgr)).WatchesRawSource(from("far", other))
+	f := crreconcile.TypedFunc[request](func(_ context.Context, key request) (ctrl.Result, error) {
+		if key.Name == "a" {
+			keys <- key
+		}
+		return ctrl.Result{}, nil
+	})
+	if err := managerkit.Complete(b, f, &reconcile.Controller[request]{}, controller.TypedOptions[request]{}); err != nil {
+		t.Fatal(err)
+	}
+	startManager(t, mgr)
+	for name, namespace := range map[string]string{"near": near, "far": far} {
+		createConfigMap(t, namespace, "a")
+		want := request{name, types.NamespacedName{Namespace: namespace, Name: "a"}}
+		if got := receive(t, keys, "key of "+name); got != want {
+			t.Errorf("got the key %v, want %v", got, want)
+		}
+	}
+}
+
 // The other form, which Complete replaces: the loop is a Runnable over the manager's cache. It
 // needs nothing of this package, but a handler and a checker for each resource by hand, and
 // has none of the builder's predicates and sources.
@@ -287,27 +372,29 @@ func TestServerPriorities(t *testing.T) {
 		createConfigMap(t, busy, fmt.Sprintf("old-%02d", i))
 	}
 	createConfigMap(t, quiet, "old")
-	loop := &reconcile.Controller[ctrl.Request]{}
-	complete(t, mgr, "mk-priorities", loop, func(_ context.Context, req ctrl.Request) (ctrl.Result, error) {
+	added := make(chan struct{})
+	b := ctrl.NewControllerManagedBy(mgr).Named("mk-priorities").Watches(&corev1.ConfigMap{}, handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[ctrl.Request]) {
+			q.Add(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(e.Object)})
+			if e.Object.GetName() == "new" {
+				close(added)
+			}
+		},
+	})
+	f := crreconcile.Func(func(_ context.Context, req ctrl.Request) (ctrl.Result, error) {
 		if req.Name != "kube-root-ca.crt" {
 			order <- req.Name
 			<-gate
 		}
 		return ctrl.Result{}, nil
 	})
+	if err := managerkit.Complete(b, f, &reconcile.Controller[ctrl.Request]{}, controller.Options{}); err != nil {
+		t.Fatal(err)
+	}
 	startManager(t, mgr)
 	first := receive(t, order, "call") // of the only worker, which waits at the gate
 	createConfigMap(t, busy, "new")
-	type pending interface{ Pending() []ctrl.Request }
-	deadline := time.After(time.Minute)
-	for !slices.Contains(loop.Queue.(pending).Pending(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: busy, Name: "new"}}) {
-		select {
-		case <-deadline:
-			t.Fatal("the event does not arrive")
-		default:
-			time.Sleep(10 * time.Millisecond) // no event tells of an add
-		}
-	}
+	receive(t, added, "event")
 	close(gate)
 	seen := []string{first}
 	for len(seen) < 32 {

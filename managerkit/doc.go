@@ -54,8 +54,9 @@
 //     has returned, or until GracefulShutdownTimeout is over.
 //   - MK19: If the response to a renewal is late or lost, the contexts of the leading
 //     manager's Runnables end before those of another manager with Elect start.
-//   - MK20: If leadership is lost, the contexts of the Runnables end. Then Start of a manager
-//     with Elect returns an error, and Run builds a new manager in the next term.
+//   - MK20: If leadership is lost, the contexts of the Runnables end with a cause that is
+//     LeadershipLost. Then Start of a manager with Elect returns an error, and Run builds a
+//     new manager in the next term.
 //   - MK21: If a manager of Run ends, none of its goroutines, event handlers and metric
 //     series remain, and a shared cache lists and watches nothing again.
 //

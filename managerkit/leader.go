@@ -1,7 +1,6 @@
 package managerkit
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,9 +27,6 @@ const (
 	renewDeadline = 150 * time.Millisecond
 	retryPeriod   = 100 * time.Millisecond
 
-	// A margin of the Elector that leaves the work time to stop after that.
-	minMargin = time.Second
-
 	// A manager that has waited for GracefulShutdownTimeout stops its cache and releases
 	// the Lease at the same time. The cache ends later by cacheDelay, so that the release
 	// finds it running.
@@ -39,8 +35,9 @@ const (
 
 // Elect makes a manager with these options elect its leader by e, in place of its own
 // election. The manager works as before: the Runnables that need election start when
-// this process leads, the others at once, and if leadership is lost, Start returns an
-// error at most 250ms later and the process should exit.
+// this process leads, the others at once. If leadership is lost, the contexts of all
+// Runnables end at once, with a cause that has the method LeadershipLost() bool. Then
+// Start returns an error, and the process should exit.
 //
 //	err := managerkit.Elect(&options, elector)
 //	...
@@ -88,14 +85,10 @@ func Elect(options *manager.Options, e *leader.Elector) error {
 	case options.LeaseDuration != nil || options.RenewDeadline != nil || options.RetryPeriod != nil:
 		return errors.New("managerkit: LeaseDuration, RenewDeadline or RetryPeriod of the options is set: set those of the Elector instead")
 	}
-	defaultLease, defaultRenew, _ := leader.Defaults()
-	if margin := cmp.Or(e.LeaseDuration, defaultLease) - cmp.Or(e.RenewDeadline, defaultRenew); margin < minMargin {
-		return fmt.Errorf("managerkit: RenewDeadline of the Elector leaves %v of its LeaseDuration: leave at least %v, because a manager stops its work up to %v after a loss",
-			margin, minMargin, retryPeriod+renewDeadline)
-	}
 
 	l := &lock{elector: e, led: make(chan struct{}), released: make(chan struct{}), ended: make(chan struct{})}
 	l.failure, l.fail = context.WithCancelCause(context.Background())
+	l.lost, l.lose = context.WithCancelCause(context.Background())
 
 	newCache := options.NewCache
 	if newCache == nil {
@@ -115,7 +108,11 @@ func Elect(options *manager.Options, e *leader.Elector) error {
 	if baseContext == nil {
 		baseContext = context.Background
 	}
-	options.BaseContext = func() context.Context { return electedContext{Context: baseContext(), lock: l} }
+	options.BaseContext = func() context.Context {
+		ctx, cancel := context.WithCancelCause(baseContext())
+		context.AfterFunc(l.lost, func() { cancel(context.Cause(l.lost)) })
+		return electedContext{Context: ctx, lock: l}
+	}
 
 	options.LeaderElection = true
 	options.LeaderElectionReleaseOnCancel = true
@@ -146,6 +143,9 @@ type lock struct {
 	failure context.Context // done if Run returned an error without a term, which is the cause
 	fail    context.CancelCauseFunc
 
+	lost context.Context // done when the term is over, for the reason that is the cause
+	lose context.CancelCauseFunc
+
 	cacheEnded atomic.Bool   // the manager has stopped its cache, which it stops after the work
 	released   chan struct{} // closed by the release
 	expire     bool          // the Lease must not be released; set before Run's context is done
@@ -157,6 +157,8 @@ func (l *lock) elect() {
 	err := l.elector.Run(l.run, func(ctx context.Context) error {
 		l.lead = ctx
 		close(l.led)
+		validity := ctx.Value(validityKey{}).(context.Context)
+		context.AfterFunc(validity, func() { l.lose(context.Cause(validity)) })
 		<-ctx.Done()
 		if l.run.Err() == nil { // lost: the manager ends, so Run must not campaign again
 			l.cancel()

@@ -389,8 +389,8 @@ func settings(t *testing.T, ns string) cache.Options {
 	return cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: byObject}}
 }
 
-// TestElectLoss: another holder in the Lease ends the manager with an error, and the
-// contexts of its reconciles. They have the term.
+// TestElectLoss: another holder in the Lease ends the contexts of the reconciles with a cause
+// that is LeadershipLost, and the manager with an error. The contexts have the term.
 //
 // Proves MK20.
 func TestElectLoss(t *testing.T) {
@@ -417,6 +417,9 @@ func TestElectLoss(t *testing.T) {
 		t.Errorf("Start() = %v, want that the election was lost", err)
 	}
 	await(t, ctx.Done(), "end of the reconcile's context")
+	if !isLost(ctx) {
+		t.Errorf("cause = %v, want one that is LeadershipLost", context.Cause(ctx))
+	}
 	if err := term.Check(ctx); !errors.Is(err, leader.ErrLost) {
 		t.Errorf("Check() = %v after the loss, want ErrLost", err)
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/ptr"
@@ -37,7 +39,6 @@ func TestElectBadInput(t *testing.T) {
 		{"configuration", &manager.Options{LeaderElectionConfig: &rest.Config{}}, elector(), "LeaderElectionConfig is set"},
 		{"labels", &manager.Options{LeaderElectionLabels: map[string]string{"a": "b"}}, elector(), "LeaderElectionLabels is set"},
 		{"duration", &manager.Options{RetryPeriod: ptr.To(time.Second)}, elector(), "RetryPeriod of the options is set"},
-		{"margin", &manager.Options{}, &leader.Elector{Name: "shop-controller", RenewDeadline: 14*time.Second + 1}, "RenewDeadline of the Elector leaves 999.999999ms of its LeaseDuration"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			err := managerkit.Elect(test.options, test.elector)
@@ -114,5 +115,25 @@ func TestShareBadInput(t *testing.T) {
 		if err := managerkit.Share(&manager.Options{}, c); err == nil || !strings.Contains(err.Error(), "the cluster is nil") {
 			t.Errorf("Share(%T) = %v, want an error that names the cluster", c, err)
 		}
+	}
+}
+
+// elsewhere is a cluster of another API server.
+type elsewhere struct{ cluster.Cluster }
+
+func (elsewhere) GetScheme() *runtime.Scheme     { return runtime.NewScheme() }
+func (elsewhere) GetRESTMapper() meta.RESTMapper { return nil }
+func (elsewhere) GetConfig() *rest.Config        { return &rest.Config{Host: "far.invalid"} }
+
+// TestShareOtherCluster: a manager cannot use the cache of another API server than its own.
+func TestShareOtherCluster(t *testing.T) {
+	var options manager.Options
+	if err := managerkit.Share(&options, elsewhere{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := manager.New(&rest.Config{Host: "near.invalid"}, options)
+	want := `managerkit: Share: the manager's Host is "near.invalid" and the cluster's is "far.invalid": use one rest.Config for both`
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("New() = %v, want %s", err, want)
 	}
 }

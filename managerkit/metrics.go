@@ -16,9 +16,9 @@ import (
 	"github.com/controllerkit/controllerkit/metrics"
 )
 
-// Metrics feeds the families that controller-runtime has registered, under their names, and
-// those of package metrics beside them. So dashboards and alerts for controller-runtime keep
-// their values:
+// Metrics feeds the families that controller-runtime has registered, under their names. So
+// dashboards and alerts for controller-runtime keep their values. It also registers the
+// families of package metrics.
 //
 //	controller_runtime_reconcile_total{controller,result}              of the loop
 //	controller_runtime_reconcile_errors_total{controller}
@@ -89,7 +89,7 @@ func NewMetrics() (*Metrics, error) {
 	return m, nil
 }
 
-// A family is what a registered collector tells of itself.
+// A family is the description of a registered collector.
 type family struct {
 	help   string
 	labels []string

@@ -134,7 +134,7 @@ func hasTerm(ctx context.Context) error {
 
 // Share makes a manager with these options use the cache, the client, the scheme and the
 // RESTMapper of a cluster, which outlive the manager: a new manager of [Run] then starts
-// with filled caches.
+// with filled caches. Both must have the same rest.Config.
 //
 //	shared, err := cluster.New(config)
 //	go shared.Start(ctx)
@@ -157,9 +157,13 @@ func Share(options *manager.Options, shared cluster.Cluster) error {
 	case kube.IsNil(shared):
 		return errors.New("managerkit: the cluster is nil: pass the cluster of cluster.New")
 	}
+	host := shared.GetConfig().Host
 	options.Scheme = shared.GetScheme()
 	options.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return shared.GetRESTMapper(), nil }
-	options.NewCache = func(*rest.Config, cache.Options) (cache.Cache, error) {
+	options.NewCache = func(config *rest.Config, _ cache.Options) (cache.Cache, error) {
+		if config.Host != host {
+			return nil, fmt.Errorf("managerkit: Share: the manager's Host is %q and the cluster's is %q: use one rest.Config for both", config.Host, host)
+		}
 		return &sharedCache{termCache: termCache{Cache: shared.GetCache()}}, nil
 	}
 	options.NewClient = func(*rest.Config, client.Options) (client.Client, error) { return shared.GetClient(), nil }

@@ -55,9 +55,8 @@ func TestRunSurvivesLoss(t *testing.T) {
 	}
 	take(t, leases, "")
 	await(t, ctx.Done(), "end of the reconcile's context")
-	var lost interface{ LeadershipLost() bool }
-	if cause := context.Cause(ctx); !errors.As(cause, &lost) || !lost.LeadershipLost() {
-		t.Errorf("cause = %v, want one that is LeadershipLost", cause)
+	if !isLost(ctx) {
+		t.Errorf("cause = %v, want one that is LeadershipLost", context.Cause(ctx))
 	}
 
 	ctx = await(t, reconciles, "reconcile of the second term")
@@ -67,8 +66,8 @@ func TestRunSurvivesLoss(t *testing.T) {
 	if err := s.stop(t); err != nil {
 		t.Errorf("Run() = %v, want nil", err)
 	}
-	if cause := context.Cause(ctx); errors.As(cause, &lost) {
-		t.Errorf("cause = %v after a stop", cause)
+	if isLost(ctx) {
+		t.Errorf("cause = %v after a stop", context.Cause(ctx))
 	}
 	if got := holderOf(t, leases); got != "" {
 		t.Errorf("the Lease is held by %q after Run has returned", got)

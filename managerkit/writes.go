@@ -39,7 +39,8 @@ import (
 // Writes are recorded if their context is that of the reconcile, whichever client made
 // from the configuration sends them: the manager's, a clientset or a dynamic client. Writes
 // of a resource for which the cache has no informer are not recorded, because the cache
-// then serves no reads of it. Each such resource is logged once.
+// then serves no reads of it. Each such resource is logged once. A write to another API
+// server is an error: make the clients of other clusters from a configuration without Install.
 //
 // A write is visible when all informers that can show the object have reached it: typed,
 // unstructured and metadata-only ones, of its namespace or of all namespaces. An informer of
@@ -57,8 +58,9 @@ type Writes struct {
 
 	mu         sync.RWMutex
 	installed  bool
-	wrapped    bool // a client was made from the configuration
-	cached     bool // the manager's cache was made; the fields below are set
+	wrapped    bool   // a client was made from the configuration
+	cached     bool   // the manager's cache was made; the fields below are set
+	host       string // of the API server
 	scheme     *runtime.Scheme
 	mapper     meta.RESTMapper
 	namespaces []string // the namespaces with a store of their own, and "" for all others
@@ -109,7 +111,7 @@ func (w *Writes) Install(config *rest.Config, options *manager.Options) error {
 		newCache = crcache.New
 	}
 	options.NewCache = func(config *rest.Config, opts crcache.Options) (crcache.Cache, error) {
-		if err := w.open(opts); err != nil {
+		if err := w.open(config, opts); err != nil {
 			return nil, err
 		}
 		opts.NewInformer = w.newInformer(opts.NewInformer)
@@ -119,7 +121,11 @@ func (w *Writes) Install(config *rest.Config, options *manager.Options) error {
 }
 
 // open makes the stores when the manager makes its cache.
-func (w *Writes) open(opts crcache.Options) error {
+func (w *Writes) open(config *rest.Config, opts crcache.Options) error {
+	server, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return fmt.Errorf("managerkit: Writes: the manager's rest.Config: %w", err)
+	}
 	w.setup.Lock()
 	defer w.setup.Unlock()
 	w.mu.Lock()
@@ -132,7 +138,7 @@ func (w *Writes) open(opts crcache.Options) error {
 	case opts.Scheme == nil || kube.IsNil(opts.Mapper):
 		return errors.New("managerkit: Writes: the options of the cache have no Scheme or no Mapper: make the cache by ctrl.NewManager")
 	}
-	w.cached, w.scheme, w.mapper = true, opts.Scheme, opts.Mapper
+	w.cached, w.host, w.scheme, w.mapper = true, server.Host, opts.Scheme, opts.Mapper
 	w.namespaces = namespacesOf(opts)
 	for _, g := range w.gates {
 		g.open()
@@ -184,8 +190,9 @@ func (w *Writes) zero() bool { return w == nil || w.informers == nil }
 // WroteAt records that the reconcile of ctx has read obj from the API server, or has written
 // it with another context. The key runs again when the cache shows obj at its version. Call
 // it with the objects of a live read, so that the next run does not need
-// another; see consistency.LiveRead. It returns an error if ctx is not that of a run, if
-// obj has no resource version or an unknown kind, or if the cache does not watch the kind.
+// another; see consistency.LiveRead. If ctx does not come from a run, WroteAt returns an
+// error. It also returns one if obj has no resource version or an unknown kind, or if the
+// cache does not watch the kind.
 func (w *Writes) WroteAt(ctx context.Context, obj client.Object) error {
 	if err := w.usable(); err != nil {
 		return err

@@ -301,7 +301,12 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return t.next.RoundTrip(req)
 	}
 	resource, namespace := requested(req.URL.Path)
-	t.w.checkWatched(req.Context(), resource)
+	if err := t.w.check(req, resource); err != nil {
+		if req.Body != nil {
+			_ = req.Body.Close()
+		}
+		return nil, err
+	}
 	s := running.gate.store(namespace)
 	recorder, ok := t.recorders.Load(s)
 	if !ok {
@@ -310,14 +315,21 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return recorder.(http.RoundTripper).RoundTrip(req)
 }
 
-// checkWatched logs once for each resource that a run writes and no informer shows.
-func (w *Writes) checkWatched(ctx context.Context, resource schema.GroupResource) {
-	if w.watches(resource) {
-		return
+// check rejects a run's write to another API server. It logs once for each resource that
+// runs write and no informer shows.
+func (w *Writes) check(req *http.Request, resource schema.GroupResource) error {
+	w.mu.RLock()
+	host := w.host
+	w.mu.RUnlock()
+	if req.URL.Host != host {
+		return fmt.Errorf("managerkit: Writes: a reconcile writes to %s, and the manager's cache is of %s: make this client from a configuration without Install", req.URL.Host, host)
 	}
-	if _, logged := w.unwatched.LoadOrStore(resource, true); !logged {
-		klog.FromContext(ctx).Info("Later runs do not wait for this write", "reason", unwatchedError(resource).Error())
+	if !w.watches(resource) {
+		if _, logged := w.unwatched.LoadOrStore(resource, true); !logged {
+			klog.FromContext(req.Context()).Info("Later runs do not wait for this write", "reason", unwatchedError(resource).Error())
+		}
 	}
+	return nil
 }
 
 // watches reports whether the cache has an informer of the resource.

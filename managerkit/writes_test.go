@@ -475,7 +475,7 @@ func TestWritesDelay(t *testing.T) {
 }
 
 // The first write of a resource without an informer is logged. WroteAt of its kind is an
-// error. Both name the resource and the cure.
+// error. Both name the resource and the cure. A write to another API server is an error.
 func TestWritesUnwatched(t *testing.T) {
 	one, logs := newFake(), testlog.New()
 	w, config, newInformer := opened(t, consistency.Config{}, cache.Options{}, one)
@@ -484,17 +484,22 @@ func TestWritesUnwatched(t *testing.T) {
 	transport := config.WrapTransport(roundTripper(func(*http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: http.StatusNotFound, Body: http.NoBody}, nil
 	}))
-	write := func(path string) {
-		t.Helper()
-		req, err := http.NewRequestWithContext(ctx, http.MethodDelete, "http://server.invalid"+path, nil)
+	send := func(host, path string) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodDelete, host+path, http.NoBody)
 		if err != nil {
 			t.Fatal(err)
 		}
 		resp, err := transport.RoundTrip(req)
-		if err != nil {
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		return err
+	}
+	write := func(path string) {
+		t.Helper()
+		if err := send("http://server.invalid", path); err != nil {
 			t.Fatal(err)
 		}
-		_ = resp.Body.Close()
 	}
 	logged := func(when string, want ...string) {
 		t.Helper()
@@ -525,4 +530,6 @@ func TestWritesUnwatched(t *testing.T) {
 	write(maps)
 	write("/api/v1/namespaces/a/finalize")
 	logged("a stopped informer", of("deployments.apps"), of("configmaps"), of("namespaces"))
+
+	wantError(t, send("http://other.invalid", maps), "a reconcile writes to other.invalid, and the manager's cache is of server.invalid: make this client from a configuration without Install")
 }
