@@ -275,20 +275,13 @@ func (c *Client[T]) apply(ctx context.Context, config any, opts metav1.ApplyOpti
 	if err := apply.CheckManager(opts.FieldManager); err != nil {
 		return none, fmt.Errorf("crd: apply: %w", err)
 	}
-	encoded, err := apply.Encode(config)
+	name, data, err := apply.EncodeFor(config, c.kind.GroupVersionKind, c.namespace)
 	if err != nil {
 		return none, fmt.Errorf("crd: apply: %w", err)
 	}
-	defer encoded.Release()
-	if got := encoded.GroupVersionKind(); got != c.kind.GroupVersionKind {
-		return none, fmt.Errorf("crd: apply: apiVersion and kind of the configuration of %q are those of %s: use those of %s", encoded.Name, got, c.kind)
-	}
-	if err := c.within("apply", encoded.Name, encoded.Namespace); err != nil {
-		return none, err
-	}
 	patch := opts.ToPatchOptions()
 	patch.FieldValidation = metav1.FieldValidationStrict
-	return c.Patch(ctx, encoded.Name, types.ApplyPatchType, []byte(encoded.JSON), patch, subresources...)
+	return c.Patch(ctx, name, types.ApplyPatchType, data, patch, subresources...)
 }
 
 // own returns a copy of obj, which client-go modifies while it encodes it.
@@ -297,18 +290,10 @@ func (c *Client[T]) own(verb string, obj T) (T, error) {
 	if kube.IsNil(obj) {
 		return none, fmt.Errorf("crd: %s: the object is nil: pass a %T", verb, obj)
 	}
-	if err := c.within(verb, obj.GetName(), obj.GetNamespace()); err != nil {
-		return none, err
+	if err := kube.CheckNamespace(obj, c.namespace); err != nil {
+		return none, fmt.Errorf("crd: %s: %w", verb, err)
 	}
 	return obj.DeepCopyObject().(T), nil
-}
-
-// within rejects what belongs to another namespace.
-func (c *Client[T]) within(verb, name, namespace string) error {
-	if namespace == "" || namespace == c.namespace {
-		return nil
-	}
-	return fmt.Errorf("crd: %s: metadata.namespace of %q is %q, and the client has %q: use Client.Namespace(%[3]q)", verb, name, namespace, c.namespace)
 }
 
 // result returns the response of a request, or its error. It adds the cure if the error of

@@ -275,8 +275,8 @@ func (c *Client[T]) send(verb string, obj T, write func(T) error) (T, error) {
 	if kube.IsNil(obj) {
 		return none, fmt.Errorf("managerkit: %s: the object is nil: pass a %T", verb, obj)
 	}
-	if err := c.within(verb, obj.GetName(), obj.GetNamespace()); err != nil {
-		return none, err
+	if err := kube.CheckNamespace(obj, c.namespace); err != nil {
+		return none, fmt.Errorf("managerkit: %s: %w", verb, err)
 	}
 	if got := obj.GetObjectKind().GroupVersionKind(); !got.Empty() && got != c.kind.GroupVersionKind {
 		return none, fmt.Errorf("managerkit: %s: apiVersion and kind of %q are those of %s: use those of %s", verb, obj.GetName(), got, c.kind)
@@ -375,20 +375,13 @@ func (c *Client[T]) apply(ctx context.Context, config any, opts metav1.ApplyOpti
 			return none, fmt.Errorf("managerkit: apply: %w", err)
 		}
 	}
-	encoded, err := apply.Encode(config)
+	name, data, err := apply.EncodeFor(config, c.kind.GroupVersionKind, c.namespace)
 	if err != nil {
 		return none, fmt.Errorf("managerkit: apply: %w", err)
 	}
-	defer encoded.Release()
-	if got := encoded.GroupVersionKind(); got != c.kind.GroupVersionKind {
-		return none, fmt.Errorf("managerkit: apply: apiVersion and kind of the configuration of %q are those of %s: use those of %s", encoded.Name, got, c.kind)
-	}
-	if err := c.within("apply", encoded.Name, encoded.Namespace); err != nil {
-		return none, err
-	}
 	patch := opts.ToPatchOptions()
 	patch.FieldValidation = metav1.FieldValidationStrict
-	return c.Patch(ctx, encoded.Name, types.ApplyPatchType, []byte(encoded.JSON), patch, subresources...)
+	return c.Patch(ctx, name, types.ApplyPatchType, data, patch, subresources...)
 }
 
 // named returns an object of that name, which a request fills with the response.
@@ -397,14 +390,6 @@ func (c *Client[T]) named(name string) T {
 	obj.SetNamespace(c.namespace)
 	obj.SetName(name)
 	return obj
-}
-
-// within rejects what belongs to another namespace.
-func (c *Client[T]) within(verb, name, namespace string) error {
-	if namespace == "" || namespace == c.namespace {
-		return nil
-	}
-	return fmt.Errorf("managerkit: %s: metadata.namespace of %q is %q, and the client has %q: use Client.Namespace(%[3]q)", verb, name, namespace, c.namespace)
 }
 
 // scope rejects a namespaced kind without a namespace, unless the request can have all

@@ -9,13 +9,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,98 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/controllerkit/controllerkit/consistency"
-	"github.com/controllerkit/controllerkit/crd"
-	"github.com/controllerkit/controllerkit/external"
-	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/managerkit"
-	"github.com/controllerkit/controllerkit/owner"
-	"github.com/controllerkit/controllerkit/ssa"
-	"github.com/controllerkit/controllerkit/status"
 )
-
-// clientSite is the custom resource of the tests of Client.
-type clientSite struct {
-	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty"`
-
-	Spec   clientSiteSpec   `json:"spec,omitzero"`
-	Status clientSiteStatus `json:"status,omitzero"`
-}
-
-type clientSiteSpec struct {
-	Host    string   `json:"host,omitempty"`
-	Aliases []string `json:"aliases,omitempty"`
-}
-
-type clientSiteStatus struct {
-	Address    string             `json:"address,omitempty"`
-	Conditions []metav1.Condition `json:"conditions,omitempty"`
-}
-
-type clientSiteList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitempty"`
-
-	Items []clientSite `json:"items"`
-}
-
-// DeepCopy hides the DeepCopy of the embedded ObjectMeta.
-func (s *clientSite) DeepCopy() *clientSite {
-	out := *s
-	s.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
-	out.Spec.Aliases = append([]string(nil), s.Spec.Aliases...)
-	out.Status.Conditions = nil
-	for i := range s.Status.Conditions {
-		out.Status.Conditions = append(out.Status.Conditions, *s.Status.Conditions[i].DeepCopy())
-	}
-	return &out
-}
-
-func (s *clientSite) DeepCopyObject() runtime.Object { return s.DeepCopy() }
-
-func (l *clientSiteList) DeepCopyObject() runtime.Object {
-	out := *l
-	out.Items = nil
-	for i := range l.Items {
-		out.Items = append(out.Items, *l.Items[i].DeepCopy())
-	}
-	return &out
-}
-
-func clientSiteKind() schema.GroupVersionKind {
-	return schema.GroupVersionKind{Group: "client.example.com", Version: "v1", Kind: "ClientSite"}
-}
-
-// clientScheme has the kinds of the tests of Client.
-func clientScheme(t testing.TB) *runtime.Scheme {
-	t.Helper()
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
-	kind := clientSiteKind()
-	scheme.AddKnownTypeWithName(kind, &clientSite{})
-	scheme.AddKnownTypeWithName(kind.GroupVersion().WithKind(kind.Kind+"List"), &clientSiteList{})
-	metav1.AddToGroupVersion(scheme, kind.GroupVersion())
-	return scheme
-}
-
-// fakeFor returns a fake with the scope of each kind.
-func fakeFor(t testing.TB, objects ...client.Object) client.WithWatch {
-	t.Helper()
-	scheme := clientScheme(t)
-	mapper := meta.NewDefaultRESTMapper(nil)
-	mapper.Add(clientSiteKind(), meta.RESTScopeNamespace)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("ConfigMap"), meta.RESTScopeNamespace)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("Namespace"), meta.RESTScopeRoot)
-	return fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithStatusSubresource(&clientSite{}).WithObjects(objects...).Build()
-}
-
-// readerOnly is a client without a cache as a reader.
-type readerOnly struct{ client.Reader }
 
 // notComparable is a reader that cannot be compared with ==.
 type notComparable struct {
@@ -137,7 +44,6 @@ type valueObject struct{ *corev1.ConfigMap }
 type badCopy struct{ corev1.ConfigMap }
 
 // TestNewClient checks the errors of the constructors.
-
 func TestNewClient(t *testing.T) {
 	c := fakeFor(t)
 	reader := readerOnly{c}
@@ -200,16 +106,6 @@ type unregistered struct{ clientSite }
 func newClientErr[T client.Object](c client.Client) error {
 	_, err := managerkit.NewClient[T](c, readerOnly{c})
 	return err
-}
-
-// newSites returns a client of c, which reads from c.
-func newSites(t testing.TB, c client.Client) *managerkit.Client[*clientSite] {
-	t.Helper()
-	sites, err := managerkit.NewClient[*clientSite](c, readerOnly{c})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return sites
 }
 
 // errSent is the error of each request of refusing.
@@ -636,67 +532,3 @@ func TestClientOfAFakeWithoutMapper(t *testing.T) {
 		t.Fatal(err)
 	}
 }
-
-// sitesMethods are the methods that a Client has with the signatures of a crd.Client.
-type sitesMethods interface {
-	Get(ctx context.Context, name string, opts metav1.GetOptions) (*clientSite, error)
-	List(ctx context.Context, opts metav1.ListOptions) (*crd.List[*clientSite], error)
-	Create(ctx context.Context, obj *clientSite, opts metav1.CreateOptions) (*clientSite, error)
-	Update(ctx context.Context, obj *clientSite, opts metav1.UpdateOptions) (*clientSite, error)
-	UpdateStatus(ctx context.Context, obj *clientSite, opts metav1.UpdateOptions) (*clientSite, error)
-	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
-	DeleteCollection(ctx context.Context, opts metav1.DeleteOptions, listOpts metav1.ListOptions) error
-	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*clientSite, error)
-	Apply(ctx context.Context, config any, opts metav1.ApplyOptions) (*clientSite, error)
-	ApplyStatus(ctx context.Context, config any, opts metav1.ApplyOptions) (*clientSite, error)
-}
-
-type (
-	siteClient    = *managerkit.Client[*clientSite]
-	untyped       = *unstructured.Unstructured
-	untypedClient = *managerkit.Client[untyped]
-)
-
-// A Client is what each package takes.
-var (
-	_ sitesMethods                               = (*crd.Client[*clientSite])(nil)
-	_ sitesMethods                               = siteClient(nil)
-	_ finalizer.Patcher[*clientSite]             = siteClient(nil)
-	_ finalizer.Children[*crd.List[*clientSite]] = siteClient(nil)
-	_ status.Updater[*clientSite]                = siteClient(nil)
-	_ status.Patcher[*clientSite]                = siteClient(nil)
-	_ status.Applier[*clientSite, any]           = siteClient(nil)
-	_ consistency.Getter[*clientSite]            = siteClient(nil)
-	_ owner.Getter[*clientSite]                  = siteClient(nil)
-	_ owner.Patcher[*clientSite]                 = siteClient(nil)
-	_ external.Patcher[*clientSite]              = siteClient(nil)
-	_ finalizer.Patcher[untyped]                 = untypedClient(nil)
-	_ finalizer.Children[*crd.List[untyped]]     = untypedClient(nil)
-	_ status.Updater[untyped]                    = untypedClient(nil)
-	_ status.Applier[untyped, any]               = untypedClient(nil)
-	_ consistency.Getter[untyped]                = untypedClient(nil)
-)
-
-// clientCalls compiles only if the compiler infers the types of each call.
-func clientCalls(ctx context.Context, c siteClient, s *clientSite, u untyped) {
-	mine := func(metav1.Object) bool { return true }
-	_, _, _ = finalizer.Ensure(ctx, c, s, "example.com/f", nil)
-	_, _ = finalizer.Add(ctx, c, s, "example.com/f")
-	_, _ = finalizer.Remove(ctx, c, s, "example.com/f")
-	_ = finalizer.Delete(ctx, c, s, metav1.DeletePropagationBackground)
-	_, _ = finalizer.Remaining(ctx, c, metav1.ListOptions{}, mine)
-	_, _ = finalizer.DeleteAll(ctx, c, metav1.ListOptions{}, mine, metav1.DeletePropagationBackground)
-	_, _ = status.Update(ctx, c, s, func(*clientSite) {})
-	_, _ = status.Patch(ctx, c, s, func(*clientSite) {})
-	_, _ = status.Apply(ctx, "m", c, s, any(u))
-	_, _ = ssa.Apply(ctx, "m", c.Apply, any(u))
-	_, _ = ssa.TryApply(ctx, "m", c.Apply, any(u), s)
-	_, _, _ = ssa.ApplyChanged(ctx, "m", c.Apply, any(u), s, nil)
-	_, _, _ = ssa.Migrate(ctx, "m", c.Patch, s)
-	_, _ = consistency.ConfirmLive(ctx, c, s)
-	_, _ = owner.Claim(ctx, c, s, clientSiteKind(), c, labels.Everything(), []*clientSite{s})
-	_, _, _ = external.Once(ctx, c, s, external.Resource{})
-}
-
-// TestClientFits keeps clientCalls in use, which the compiler checks.
-func TestClientFits(*testing.T) { _ = clientCalls }

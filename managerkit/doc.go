@@ -62,6 +62,5 @@
 //
 // # Caveats
 //
-//   - In a loop of Complete, controller.ReconcileIDFromContext returns "".
 //   - Options that are replaced after Install or Elect lose them.
 package managerkit

@@ -3,7 +3,6 @@ package managerkit_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -12,178 +11,17 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
-	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/managerkit"
 )
-
-const (
-	electionName = "election"
-	// electionPatience bounds waits for what takes milliseconds on an idle machine.
-	electionPatience = time.Minute
-)
-
-// quiet are options without servers and logs.
-func quiet() manager.Options {
-	return manager.Options{
-		Logger:     logr.Discard(),
-		Metrics:    metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
-	}
-}
-
-func leasesOf(t *testing.T, cfg *rest.Config, ns string) coordinationv1client.LeaseInterface {
-	t.Helper()
-	clients, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return clients.CoordinationV1().Leases(ns)
-}
-
-// byWatch is an Elector whose next poll is minutes away: it owes to the watch what it does
-// before.
-func byWatch(t *testing.T, ns string) *leader.Elector {
-	return &leader.Elector{
-		Leases: leasesOf(t, testserver.Config(t), ns), Namespace: ns, Name: electionName,
-		LeaseDuration: 10 * time.Minute, RenewDeadline: 8 * time.Minute, RetryPeriod: 4 * time.Minute,
-	}
-}
-
-// A started is a running function.
-type started struct {
-	cancel context.CancelFunc
-	done   chan struct{}
-	err    error
-}
-
-func begin(t *testing.T, run func(context.Context) error) *started {
-	ctx, cancel := context.WithCancel(context.Background())
-	s := &started{cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(s.done)
-		s.err = run(ctx)
-	}()
-	t.Cleanup(func() { cancel(); <-s.done })
-	return s
-}
-
-func (s *started) wait(t *testing.T) error {
-	t.Helper()
-	await(t, s.done, "the end of Start")
-	return s.err
-}
-
-func (s *started) stop(t *testing.T) error {
-	t.Helper()
-	s.cancel()
-	return s.wait(t)
-}
-
-func await[T any](t *testing.T, c <-chan T, what string) T {
-	t.Helper()
-	select {
-	case v := <-c:
-		return v
-	case <-time.After(electionPatience):
-		t.Fatalf("no %s within %v", what, electionPatience)
-		panic("unreachable")
-	}
-}
-
-// startReplica starts a manager with the options and one Runnable that needs election.
-func startReplica(t *testing.T, cfg *rest.Config, options manager.Options, work func(context.Context) error) *started {
-	t.Helper()
-	mgr, err := manager.New(cfg, options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := mgr.Add(manager.RunnableFunc(work)); err != nil {
-		t.Fatal(err)
-	}
-	return begin(t, mgr.Start)
-}
-
-func elected(t *testing.T, e *leader.Elector) manager.Options {
-	t.Helper()
-	options := quiet()
-	if err := managerkit.Elect(&options, e); err != nil {
-		t.Fatal(err)
-	}
-	return options
-}
-
-// plain are the options of a manager with its own election.
-func plain(ns string) manager.Options {
-	options := quiet()
-	options.LeaderElection = true
-	options.LeaderElectionReleaseOnCancel = true
-	options.LeaderElectionID = electionName
-	options.LeaderElectionNamespace = ns
-	return options
-}
-
-func holderOf(t *testing.T, leases coordinationv1client.LeaseInterface) string {
-	t.Helper()
-	lease, err := leases.Get(t.Context(), electionName, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return *lease.Spec.HolderIdentity
-}
-
-// take writes another holder into the Lease, as an edit does. An empty one makes it free.
-func take(t *testing.T, leases coordinationv1client.LeaseInterface, holder string) {
-	t.Helper()
-	patch := fmt.Appendf(nil, `{"spec":{"holderIdentity":%q,"leaseDurationSeconds":1}}`, holder)
-	if _, err := leases.Patch(t.Context(), electionName, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// followLease returns the events of the Lease.
-func followLease(t *testing.T, ns string) <-chan *coordinationv1.Lease {
-	t.Helper()
-	w, err := leasesOf(t, testserver.Config(t), ns).Watch(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.Stop)
-	events := make(chan *coordinationv1.Lease, 1000)
-	go func() {
-		for event := range w.ResultChan() {
-			if lease, ok := event.Object.(*coordinationv1.Lease); ok {
-				events <- lease
-			}
-		}
-	}()
-	return events
-}
-
-// always is a Runnable that runs on standbys too.
-type always func(context.Context) error
-
-func (f always) Start(ctx context.Context) error { return f(ctx) }
-func (always) NeedLeaderElection() bool          { return false }
 
 func median(d []time.Duration) time.Duration {
 	slices.Sort(d)
@@ -361,34 +199,6 @@ func TestElectGraceExceeded(t *testing.T) {
 	close(finish)
 }
 
-// blocked is a Reconciler that reports its contexts and blocks until they end.
-type blocked chan context.Context
-
-func (b blocked) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	b <- ctx
-	<-ctx.Done()
-	return reconcile.Result{}, nil
-}
-
-// settingsController adds a controller of the namespace's ConfigMaps to the manager.
-func settingsController(mgr manager.Manager, r reconcile.Reconciler) error {
-	return ctrl.NewControllerManagedBy(mgr).Named("settings").For(&corev1.ConfigMap{}).Complete(r)
-}
-
-// settings creates a ConfigMap and returns the options of a cache of its namespace.
-func settings(t *testing.T, ns string) cache.Options {
-	t.Helper()
-	clients, err := kubernetes.NewForConfig(testserver.Config(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := clients.CoreV1().ConfigMaps(ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	byObject := cache.ByObject{Namespaces: map[string]cache.Config{ns: {FieldSelector: fields.OneTermEqualSelector("metadata.name", "settings")}}}
-	return cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: byObject}}
-}
-
 // TestElectLoss: another holder in the Lease ends the contexts of the reconciles with a cause
 // that is LeadershipLost, and the manager with an error. The contexts have the term.
 //
@@ -430,7 +240,6 @@ func TestElectLoss(t *testing.T) {
 
 // TestElectContexts: the values of the caller's BaseContext stay, the term comes with
 // leadership, and nothing else does.
-
 func TestElectContexts(t *testing.T) {
 	type key struct{}
 	ns := testserver.Namespace(t)
@@ -465,7 +274,6 @@ func TestElectContexts(t *testing.T) {
 }
 
 // TestElectStandbyStops: Start of a standby returns nil, and its Elector has ended.
-
 func TestElectStandbyStops(t *testing.T) {
 	ns := testserver.Namespace(t)
 	leads := make(chan struct{}, 2)
@@ -522,12 +330,7 @@ func TestElectStandbyStops(t *testing.T) {
 	}
 }
 
-type leaseTransport func(*http.Request) (*http.Response, error)
-
-func (f leaseTransport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
 // TestElectNoRights: the error of the Elector ends the manager.
-
 func TestElectNoRights(t *testing.T) {
 	ns := testserver.Namespace(t)
 	cfg := testserver.Limited(t, ns, rbacv1.PolicyRule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get"}})
@@ -544,100 +347,9 @@ func TestElectNoRights(t *testing.T) {
 }
 
 // TestElectBadElector: an Elector that cannot run ends the manager with its error.
-
 func TestElectBadElector(t *testing.T) {
 	a := startReplica(t, testserver.Config(t), elected(t, &leader.Elector{Namespace: "default", Name: electionName}), func(context.Context) error { return nil })
 	if err := a.wait(t); err == nil || !strings.Contains(err.Error(), "leader: Leases is nil") {
 		t.Errorf("Start() = %v, want the error of the Elector", err)
 	}
-}
-
-// A slowNetwork executes the first renewal after its start and returns the response after
-// a delay. Later requests for the Lease get no response.
-type slowNetwork struct {
-	delay   time.Duration
-	started atomic.Bool
-	cut     atomic.Bool
-}
-
-func (n *slowNetwork) wrap(next http.RoundTripper) http.RoundTripper {
-	return leaseTransport(func(r *http.Request) (*http.Response, error) {
-		switch {
-		case !strings.HasSuffix(r.URL.Path, "/leases/"+electionName) || !n.started.Load():
-			return next.RoundTrip(r)
-		case r.Method != http.MethodPut || n.cut.Swap(true):
-			<-r.Context().Done()
-			return nil, r.Context().Err()
-		}
-		sent := time.Now()
-		response, err := next.RoundTrip(r)
-		select {
-		case <-time.After(time.Until(sent.Add(n.delay))):
-			return response, err
-		case <-r.Context().Done():
-			return nil, r.Context().Err()
-		}
-	})
-}
-
-// TestElectSlowRenewal: the response to a renewal comes late, and then the leader is cut
-// off. Its work has ended when the next leader's begins. client-go's elector counts from
-// the response, and then waits for the response to the release before it stops the work:
-// the overlap of the plain manager is in the log.
-//
-// Proves MK19.
-func TestElectSlowRenewal(t *testing.T) {
-	const lease, renew, retry = 9 * time.Second, 6 * time.Second, 1200 * time.Millisecond // 0.6 of the defaults
-	schedule := func(t *testing.T, options func(*rest.Config) manager.Options) (overlap time.Duration) {
-		network := &slowNetwork{delay: renew/2 - 100*time.Millisecond}
-		works := make(chan struct{})
-		begins, ends := make(chan time.Time, 2), make(chan time.Time, 1)
-		cfg := testserver.Config(t)
-		cfg.Wrap(network.wrap)
-		a := startReplica(t, cfg, options(cfg), func(ctx context.Context) error {
-			close(works)
-			<-ctx.Done()
-			ends <- time.Now()
-			return nil
-		})
-		await(t, works, "leader")
-		for range 2 {
-			cfg := testserver.Config(t)
-			startReplica(t, cfg, options(cfg), func(ctx context.Context) error {
-				begins <- time.Now()
-				<-ctx.Done()
-				return nil
-			})
-		}
-		network.started.Store(true)
-		next := await(t, begins, "next leader")
-		if err := a.wait(t); err == nil {
-			t.Error("Start() = nil after the loss, want an error")
-		}
-		return await(t, ends, "end of the work").Sub(next)
-	}
-	t.Run("Elect", func(t *testing.T) {
-		t.Parallel()
-		ns := testserver.Namespace(t)
-		overlap := schedule(t, func(cfg *rest.Config) manager.Options {
-			return elected(t, &leader.Elector{
-				Leases: leasesOf(t, cfg, ns), Namespace: ns, Name: electionName,
-				LeaseDuration: lease, RenewDeadline: renew, RetryPeriod: retry,
-			})
-		})
-		t.Logf("the work of the two overlaps by %v", overlap)
-		if overlap > 0 {
-			t.Errorf("two managers work at once for %v", overlap)
-		}
-	})
-	t.Run("plain", func(t *testing.T) {
-		t.Parallel()
-		ns := testserver.Namespace(t)
-		overlap := schedule(t, func(*rest.Config) manager.Options {
-			options := plain(ns)
-			options.LeaseDuration, options.RenewDeadline, options.RetryPeriod = ptr.To(lease), ptr.To(renew), ptr.To(retry)
-			return options
-		})
-		t.Logf("the work of the two overlaps by %v", overlap)
-	})
 }

@@ -82,6 +82,23 @@ func Encode(config any) (*Config, error) {
 	return c, nil
 }
 
+// EncodeFor is Encode for a client of a kind and a namespace. It also rejects the
+// configuration of another kind or namespace.
+func EncodeFor(config any, kind schema.GroupVersionKind, namespace string) (name string, encoded []byte, err error) {
+	c, err := Encode(config)
+	if err != nil {
+		return "", nil, err
+	}
+	defer c.Release()
+	if got := c.GroupVersionKind(); got != kind {
+		return "", nil, fmt.Errorf("apiVersion and kind of the configuration of %q are those of %s: use those of %s", c.Name, got, kind)
+	}
+	if err := kube.CheckNamespace(&metav1.ObjectMeta{Name: c.Name, Namespace: c.Namespace}, namespace); err != nil {
+		return "", nil, err
+	}
+	return c.Name, []byte(c.JSON), nil
+}
+
 func (c *Config) wrong(field, format string, args ...any) error {
 	return fmt.Errorf("%s of the configuration of %q "+format, append([]any{field, c.Name}, args...)...)
 }

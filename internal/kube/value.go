@@ -2,6 +2,7 @@ package kube
 
 import (
 	"cmp"
+	"fmt"
 	"reflect"
 	"strings"
 
@@ -18,6 +19,15 @@ func IsNil(v any) bool {
 		return value.IsNil()
 	}
 	return false
+}
+
+// CheckNamespace rejects an object of another namespace than that of a client. An object
+// without a namespace gets that of the client.
+func CheckNamespace(obj metav1.Object, client string) error {
+	if namespace := obj.GetNamespace(); namespace != "" && namespace != client {
+		return fmt.Errorf("metadata.namespace of %q is %q, and the client has %q: use Client.Namespace(%[2]q)", obj.GetName(), namespace, client)
+	}
+	return nil
 }
 
 // NameOf returns namespace/name, or the name of an object that has no namespace.
