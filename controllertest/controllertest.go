@@ -1,7 +1,9 @@
 package controllertest
 
 import (
+	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -19,7 +21,14 @@ func Explore(t testing.TB, s Scenario, o Options) {
 		if !ok {
 			t.Skipf("%s is not about %s", ReplayVariable, s.Name)
 		}
-		o.Plans = []string{text}
+		o.Plans, o.replays = []string{text}, 1
+		if i := strings.LastIndex(text, " x"); i > strings.LastIndex(text, "#") { // a plan ends in #1
+			count, err := strconv.Atoi(text[i+len(" x"):])
+			if err != nil || count < 1 || count > maxReplays {
+				t.Fatal(fmt.Errorf("controllertest: %s: %q is no number of runs: write x1 to x%d after the plan", ReplayVariable, text[i+1:], maxReplays))
+			}
+			o.Plans, o.replays = []string{text[:i]}, count
+		}
 	}
 	report, err := explore(t.Context(), s, o, t.Logf)
 	if err != nil {
@@ -30,6 +39,9 @@ func Explore(t testing.TB, s Scenario, o Options) {
 		t.Errorf("controllertest: the faults of these plans did not happen: use the names of Report.Operations:\n\t%s", strings.Join(report.Invalid, "\n\t"))
 	}
 }
+
+// maxReplays bounds the runs of a plan of ReplayVariable.
+const maxReplays = 10000
 
 // failTest reports the findings to a test.
 func (r *Report) failTest(t testing.TB) {

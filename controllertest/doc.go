@@ -2,7 +2,7 @@
 // controller against a real API server many times, each time with another fault at
 // another place, and compares the outcome with runs without faults.
 //
-// Unlike envtest it injects faults, as Sieve (OSDI 2022) does.
+// Unlike envtest it injects faults.
 //
 //	func TestGreeter(t *testing.T) {
 //		controllertest.Explore(t, controllertest.Scenario{
@@ -38,8 +38,8 @@
 //
 // A plan injects faults at operations. Explore runs a plan for each kind of fault at
 // each operation that it fits, and restarts with each old list of each watched resource.
-// If Options.Budget is set, random plans of two to four faults follow. Explore removes
-// faults from a failing plan while it fails.
+// If Options.Budget is set, random plans of two to four faults follow. A failing plan
+// loses the faults that it does not need.
 //
 // # Oracles
 //
@@ -50,8 +50,8 @@
 //   - [Quiescence]: the controller then stops writing, and its queues are empty.
 //   - [Health]: the controller does not panic, stops in time and leaks no goroutine.
 //
-// A [Failure] holds the plan, the findings, a timeline, and the environment variable
-// that repeats the plan.
+// A failing plan runs three times more. A [Failure] groups plans with the same finding. It
+// holds the simplest plan, a timeline, and the environment variable that repeats the plan.
 //
 // # Guarantees
 //
@@ -61,13 +61,16 @@
 //     are invalid, the test fails.
 //   - X3: If all resource versions come from one etcd, invariants see the states as they
 //     were stored, in order, with external calls between the writes around them.
-//   - X4: If the environment variable of a failure is set, Explore runs only its plan.
+//   - X4: If the environment variable of a failure is set, Explore runs only its plan, as
+//     often as the variable says.
 //   - X5: If a scenario cannot be explored, Explore fails in time with a message that
 //     names the reason and the cure.
 //   - X6: When an exploration has ended, no part of it runs. Unless KeepNamespaces is
 //     set, its namespaces are deleted and its objects have no finalizers.
 //   - X7: The plan of each bug in the zoo finds it within three runs. No plan with one
 //     fault fails for the correct controllers of the zoo.
+//   - X8: If not all runs of a failing plan have a finding, the finding is flaky. If plans
+//     fail alike under one family of faults, they are one Failure.
 //
 // # Caveats
 //
@@ -78,5 +81,4 @@
 //   - A passed exploration is no proof: operations that not all runs without faults make,
 //     and paths that the script does not take, get no faults.
 //   - Clients with their own transport bypass the faults.
-//   - Start, Do and Converged are called concurrently.
 package controllertest

@@ -44,10 +44,13 @@ type explorer struct {
 	runs     atomic.Int64
 	watched  map[string]int // resource → watches at rest without faults
 	leases   atomic.Bool    // the controller writes Leases
+	slots    chan struct{}  // holds an element for each run
 
 	mu     sync.Mutex
 	plans  map[string]plan // by run, to name the plans of leaked goroutines
 	early  map[string]bool // steps and fields that are in Report.TooEarly
+	groups map[string]*group
+	found  map[string]*group // by the failing plan, shortened
 	report *Report
 }
 
@@ -80,7 +83,9 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 
 	x := &explorer{
 		scenario: s, options: o, log: log, keep: keep || o.KeepNamespaces, prefix: "ct-" + utilrand.String(5), pause: s.Pause,
-		plans: map[string]plan{}, early: map[string]bool{}, report: &Report{Scenario: s.Name, Kinds: map[Kind]Count{}},
+		slots: make(chan struct{}, o.Parallel),
+		plans: map[string]plan{}, early: map[string]bool{}, groups: map[string]*group{}, found: map[string]*group{},
+		report: &Report{Scenario: s.Name, Kinds: map[Kind]Count{}, Accepted: map[string]int{}},
 	}
 	if x.pause == 0 {
 		x.pause = 500 * time.Millisecond
@@ -124,7 +129,9 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 		return nil, fmt.Errorf("controllertest: %s: %w", s.Name, err)
 	}
 	if ref == nil { // something is wrong without any fault
-		return x.report, x.leaks()
+		x.leaks()
+		x.report.Failures = x.failures()
+		return x.report, nil
 	}
 	if took := time.Since(began); o.Budget > 0 && took > o.Budget {
 		return nil, fmt.Errorf("controllertest: %s: the runs without faults took %v, more than Options.Budget, which is %v: give it a multiple of that time, or make the script shorter", s.Name, took.Round(time.Millisecond), o.Budget)
@@ -134,7 +141,9 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 	}
 	x.report.Skipped = ref.skipped
 	x.all(ctx, ref, fixed)
-	return x.report, errors.Join(ctx.Err(), x.leaks())
+	x.leaks()
+	x.report.Failures = x.failures()
+	return x.report, ctx.Err()
 }
 
 func (s *Scenario) validate() error {
@@ -207,7 +216,7 @@ func (x *explorer) faultless(r *run) bool {
 	if !r.failed() {
 		return false
 	}
-	x.report.Failures = []Failure{x.failure(r)}
+	x.enter(r, r.found(), 1, 0)
 	return true
 }
 
@@ -259,6 +268,8 @@ func (x *explorer) agree(runs []*run) (*reference, error) {
 // try makes one run. Violations are its findings; an error means that the exploration
 // cannot continue.
 func (x *explorer) try(ctx context.Context, p plan, ref *reference) (*run, error) {
+	x.slots <- struct{}{}
+	defer func() { <-x.slots }()
 	r, err := x.newRun(ctx, p, ref)
 	if err != nil {
 		return nil, err
@@ -278,6 +289,7 @@ func (x *explorer) try(ctx context.Context, p plan, ref *reference) (*run, error
 	if ref != nil && whole {
 		r.judge(ref)
 	}
+	r.accept()
 	return r, nil
 }
 
@@ -295,7 +307,7 @@ func (x *explorer) all(ctx context.Context, ref *reference, fixed []plan) {
 				if p == nil {
 					return
 				}
-				x.attempt(ctx, p, ref)
+				x.attempt(ctx, p, ref, began)
 			}
 		})
 	}
@@ -305,62 +317,6 @@ func (x *explorer) all(ctx context.Context, ref *reference, fixed []plan) {
 	x.report.Duration = time.Since(began)
 	x.report.Complete = source.complete()
 	slices.Sort(x.report.Invalid)
-	slices.SortFunc(x.report.Failures, func(a, b Failure) int { return strings.Compare(a.Plan, b.Plan) })
-}
-
-// attempt runs a plan and stores its outcome. If a fault did not happen, the plan runs
-// again, because the controller may have acted in another order.
-func (x *explorer) attempt(ctx context.Context, p plan, ref *reference) {
-	var r *run
-	for range 2 {
-		var err error
-		if r, err = x.try(ctx, p, ref); err != nil {
-			if ctx.Err() == nil {
-				x.mu.Lock()
-				x.report.Plans++
-				x.report.Failures = append(x.report.Failures, Failure{Plan: p.String(), Findings: []Finding{{Health, "the server: " + err.Error()}}})
-				x.mu.Unlock()
-			}
-			return
-		}
-		p = r.plan
-		if r.fired() == len(p) || r.failed() || ctx.Err() != nil {
-			break
-		}
-	}
-	if ctx.Err() != nil {
-		return // a stopped run has no outcome
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.report.Plans++
-	count := x.report.Kinds[p[0].kind]
-	count.Plans++
-	switch {
-	case r.failed():
-		if r.fired() == len(p) {
-			x.report.Valid++
-			count.Valid++
-		}
-		count.Failing++
-		failures := len(x.report.Failures)
-		x.report.Kinds[p[0].kind] = count
-		x.mu.Unlock()
-		if failures < explained {
-			r = x.shrink(ctx, r, ref)
-		}
-		failure := x.failure(r)
-		x.log("FAIL %s\n%s", failure.Plan, failure.brief())
-		x.mu.Lock()
-		x.report.Failures = append(x.report.Failures, failure)
-		return
-	case r.fired() < len(p):
-		x.report.Invalid = append(x.report.Invalid, p.String())
-	default:
-		x.report.Valid++
-		count.Valid++
-	}
-	x.report.Kinds[p[0].kind] = count
 }
 
 // tooEarly stores that Converged accepted a state before it was the expected one.
@@ -377,25 +333,6 @@ func (x *explorer) tooEarly(step string, p plan, diff difference) {
 		x.early[what] = true
 		x.report.TooEarly = append(x.report.TooEarly, fmt.Sprintf("after step %s, which came later under %s", what, p))
 	}
-}
-
-// explained bounds the failing plans that are shortened, because one bug fails many
-// plans.
-const explained = 20
-
-// shrink removes faults while the plan still fails.
-func (x *explorer) shrink(ctx context.Context, r *run, ref *reference) *run {
-	for smaller := true; smaller && len(r.plan) > 1; {
-		smaller = false
-		for n := range r.plan {
-			p := slices.Delete(slices.Clone(r.plan), n, n+1)
-			if again, err := x.try(ctx, p, ref); err == nil && again.failed() && again.fired() == len(p) && ctx.Err() == nil {
-				r, smaller = again, true
-				break
-			}
-		}
-	}
-	return r
 }
 
 // A source returns the plans of an exploration.
@@ -461,7 +398,7 @@ func (x *explorer) progress(began time.Time, done <-chan struct{}) {
 			x.mu.Lock()
 			r := x.report
 			x.log("%s: %d plans in %v (%.1f a second), %d failing, %d invalid", x.scenario.Name, r.Plans, time.Since(began).Round(time.Second),
-				float64(r.Plans)/time.Since(began).Seconds(), len(r.Failures), len(r.Invalid))
+				float64(r.Plans)/time.Since(began).Seconds(), r.failing(), len(r.Invalid))
 			x.mu.Unlock()
 		case <-done:
 			return

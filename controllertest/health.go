@@ -31,24 +31,20 @@ func ignoreNotFound(err error) error {
 func stacksOf(id string) string { return stacks.Labelled(label, id, 8<<10) }
 
 // leaks adds a finding for each run that leaked goroutines.
-func (x *explorer) leaks() error {
+func (x *explorer) leaks() {
 	deadline := time.Now().Add(x.options.StopTimeout)
 	left := x.leftovers()
 	for len(left) > 0 && time.Now().Before(deadline) {
 		time.Sleep(50 * time.Millisecond) // the end of a goroutine is no event
 		left = x.leftovers()
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
 	for _, id := range left[:min(len(left), 5)] {
-		p := x.plans[id]
-		x.report.Failures = append(x.report.Failures, Failure{
-			Plan:     p.String(),
-			Findings: []Finding{{Health, fmt.Sprintf("goroutines are left %v after the run:\n%s", x.options.StopTimeout, stacksOf(id))}},
-			Replay:   x.replay(p),
-		})
+		x.mu.Lock()
+		r := &run{x: x, plan: x.plans[id], began: time.Now()}
+		x.mu.Unlock()
+		r.find(Health, "goroutines are left %v after the run:\n%s", x.options.StopTimeout, stacksOf(id))
+		x.enter(r, r.found(), 1, 0)
 	}
-	return nil
 }
 
 // leftovers returns the ids of the runs with goroutines.

@@ -266,7 +266,7 @@ const dropped = "drop-request@create configmaps a-copy#1"
 
 func quick(t testing.TB, plans ...string) controllertest.Options {
 	return controllertest.Options{
-		Config: testserver.Config(t), KeepNamespaces: true, Plans: plans, Parallel: 8,
+		Config: testserver.Config(t), KeepNamespaces: true, Plans: plans, Parallel: 8, Confirm: -1,
 		ConvergeTimeout: 10 * time.Second, StopTimeout: 5 * time.Second,
 	}
 }

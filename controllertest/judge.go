@@ -35,7 +35,8 @@ func (r *run) judge(ref *reference) {
 			continue
 		}
 		if diff := differences(ref.rests[n].state, have.state, ref.masked, n); len(diff) > 0 {
-			r.find(EndState, "after step %q the state differs from that without faults:\n%s", have.step, strings.Join(diff, "\n"))
+			object, field := about(diff[0])
+			r.add(Finding{Oracle: EndState, Object: object, Field: field, Text: fmt.Sprintf("after step %q the state differs from that without faults:\n%s", have.step, strings.Join(diff, "\n"))})
 		}
 	}
 	added, deleted := r.eventCounts()
@@ -51,7 +52,7 @@ func (r *run) judge(ref *reference) {
 	}{{"created", added, ref.added}, {"deleted", deleted, ref.deleted}} {
 		for _, name := range slices.Sorted(maps.Keys(c.have)) {
 			if most := c.ref[name] * again; c.have[name] > most {
-				r.find(Events, "%s was %s %d times, without faults %d times", name, c.verb, c.have[name], most)
+				r.add(Finding{Oracle: Events, Object: name, Field: c.verb, Text: fmt.Sprintf("%s was %s %d times, without faults %d times", name, c.verb, c.have[name], most)})
 			}
 		}
 	}
@@ -131,7 +132,7 @@ func (r *run) checkInvariants() {
 			}
 			if err := invariant.Check(s.clone()); err != nil {
 				broken[invariant.Name] = true
-				r.find(Invariance, "%s: %v (at version %d)", invariant.Name, err, e.revision)
+				r.add(Finding{Oracle: Invariance, Field: invariant.Name, Text: fmt.Sprintf("%s: %v (at version %d)", invariant.Name, err, e.revision)})
 			}
 		}
 	}

@@ -60,7 +60,9 @@ func (r *run) maskLocked(name string) string {
 	if masked, ok := r.generated[name]; ok {
 		name = masked
 	}
-	name = strings.ReplaceAll(name, r.env.Namespace, "$ns")
+	if r.env.Namespace != "" {
+		name = strings.ReplaceAll(name, r.env.Namespace, "$ns")
+	}
 	for uid, of := range r.uids {
 		name = strings.ReplaceAll(name, string(uid), "<uid "+of.resource+">")
 	}

@@ -1,7 +1,9 @@
 package controllertest
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -24,27 +26,35 @@ const (
 // A Finding is one violation of an oracle in a run.
 type Finding struct {
 	Oracle Oracle
+	Object string // the object as "resource/name", without the parts of a name that differ in each run; "" if the finding is about none
+	Field  string // the field of the object, "created", "deleted", or what else the finding is about, in a few words
 	Text   string
+	Failed int // how many of Failure.Runs have it
 }
 
-// A Failure is a plan with findings.
+// A Failure is a group of failing plans with the same oracle, resource and field in their
+// first finding, and the same family of faults. It shows the simplest plan.
 type Failure struct {
-	Plan     string // in the form of Options.Plans; "" for a run without faults
-	Findings []Finding
-	Timeline string // operations, faults and events in their order
-	Replay   string // the environment variable with which Explore runs only this plan
+	Plan     string        // in the form of Options.Plans; "" for a run without faults
+	Plans    []string      // all plans of the group, shortened
+	Runs     int           // how often Plan ran to confirm it
+	First    time.Duration // from the beginning of the plans to the first failing one
+	Findings []Finding     // those of all runs first
+	Timeline string        // operations, faults and events in their order
+	Replay   string        // the environment variable with which Explore runs only this plan; " x10" at the end of its value means ten runs
 }
 
 // A Report is the result of an exploration.
 type Report struct {
 	Scenario   string
-	Operations []string // at which faults were injected, in the form of plans
-	Skipped    []string // operations that not all runs without faults make
-	Plans      int      // the number of plans that ran
-	Valid      int      // the number of plans whose faults all happened
-	Invalid    []string // plans with a fault that did not happen
-	TooEarly   []string // steps after which Converged accepted a state before the runs without faults would, and the fields that it does not check
-	Failures   []Failure
+	Operations []string       // at which faults were injected, in the form of plans
+	Skipped    []string       // operations that not all runs without faults make
+	Plans      int            // the number of plans that ran
+	Valid      int            // the number of plans whose faults all happened
+	Invalid    []string       // plans with a fault that did not happen
+	TooEarly   []string       // steps after which Converged accepted a state before the runs without faults would, and the fields that it does not check
+	Failures   []Failure      // the confirmed ones first, then those with old lists, then the flaky ones
+	Accepted   map[string]int // plans by reason of Scenario.Accept
 	Kinds      map[Kind]Count // by the kind of the first fault
 	Duration   time.Duration  // of the plans, without the runs without faults
 	Complete   bool           // all enumerated plans ran
@@ -56,7 +66,7 @@ type Count struct{ Plans, Valid, Failing int }
 func (x *explorer) failure(r *run) Failure {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	f := Failure{Plan: r.plan.String(), Findings: slices.Clone(r.findings), Replay: x.replay(r.plan)}
+	f := Failure{Plan: r.plan.String(), Replay: x.replay(r.plan)}
 	var b strings.Builder
 	lines := r.timeline
 	if len(lines) > timelineLines {
@@ -87,6 +97,9 @@ func (x *explorer) replay(p plan) string {
 func (f Failure) brief() string {
 	var b strings.Builder
 	for _, finding := range f.Findings {
+		if finding.Failed < f.Runs {
+			fmt.Fprintf(&b, "flaky, in %d of %d runs: ", finding.Failed, f.Runs)
+		}
 		fmt.Fprintf(&b, "%s: %s\n", finding.Oracle, finding.Text)
 	}
 	return b.String()
@@ -99,6 +112,17 @@ func (f Failure) String() string {
 		name = "without any fault"
 	}
 	s := name + "\n" + f.brief()
+	if f.Runs > 1 {
+		s += f.counts() + "\n"
+	}
+	if len(f.Plans) > 1 {
+		s += "other plans:\n"
+		for _, p := range f.Plans[:min(len(f.Plans), 10)] {
+			if p != f.Plan {
+				s += "  " + p + "\n"
+			}
+		}
+	}
 	if f.Timeline != "" {
 		s += "timeline:\n" + f.Timeline
 	}
@@ -108,11 +132,24 @@ func (f Failure) String() string {
 	return s
 }
 
-// String returns the numbers of the report as a table, without the failures.
+// counts returns the numbers of the failure as text.
+func (f Failure) counts() string {
+	return fmt.Sprintf("failed in %d of %d runs; %d plans fail like this, the first after %v", f.first().Failed, f.Runs, len(f.Plans), f.First.Round(time.Millisecond))
+}
+
+// failing returns the number of failing plans.
+func (r *Report) failing() (n int) {
+	for _, count := range r.Kinds {
+		n += count.Failing
+	}
+	return n
+}
+
+// String returns the numbers of the report as a table, and a line for each failure.
 func (r *Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d plans in %v (%.1f a second): %d valid, %d failing, %d invalid", r.Scenario, r.Plans, r.Duration.Round(time.Millisecond),
-		float64(r.Plans)/max(r.Duration.Seconds(), 0.001), r.Valid, len(r.Failures), len(r.Invalid))
+		float64(r.Plans)/max(r.Duration.Seconds(), 0.001), r.Valid, r.failing(), len(r.Invalid))
 	if !r.Complete {
 		b.WriteString("; not all enumerated plans ran")
 	}
@@ -132,5 +169,16 @@ func (r *Report) String() string {
 		}
 	}
 	_ = w.Flush()
+	last := section(-1)
+	for _, f := range r.Failures {
+		if f.section() != last {
+			last = f.section()
+			fmt.Fprintf(&b, "%s:\n", last)
+		}
+		fmt.Fprintf(&b, "  %s: %s: %s\n", f.first().key(), f.counts(), cmp.Or(f.Plan, "without any fault"))
+	}
+	for _, reason := range slices.Sorted(maps.Keys(r.Accepted)) {
+		fmt.Fprintf(&b, "accepted in %d plans: %s\n", r.Accepted[reason], reason)
+	}
 	return b.String()
 }

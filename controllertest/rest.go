@@ -78,7 +78,7 @@ func (r *run) rest(ctx context.Context) (*State, []Finding) {
 }
 
 func stopped(err error) Finding {
-	return Finding{Health, fmt.Sprintf("the exploration was stopped: %v", err)}
+	return Finding{Oracle: Health, Field: "stopped", Text: fmt.Sprintf("the exploration was stopped: %v", err)}
 }
 
 // A difference is the error of a state that differs from the runs without faults.
@@ -142,7 +142,24 @@ func (r *run) restless(missing error) Finding {
 	if missing != nil {
 		text += "; " + missing.Error()
 	}
-	return Finding{Quiescence, text}
+	object, field := r.hottestLocked()
+	return Finding{Oracle: Quiescence, Object: object, Field: field, Text: text}
+}
+
+// hottestLocked returns the object of the last write and its changed fields.
+func (r *run) hottestLocked() (object, field string) {
+	if len(r.writes) == 0 {
+		return "", "no rest"
+	}
+	last := r.writes[len(r.writes)-1]
+	parts := strings.SplitN(last[:strings.LastIndexByte(last, '#')], " ", 4) // verb, resource, name, fields
+	switch {
+	case len(parts) < 3 || parts[0] == "external":
+		return "", strings.Join(parts, " ")
+	case len(parts) == 3:
+		return parts[1] + "/" + parts[2], parts[0]
+	}
+	return parts[1] + "/" + parts[2], parts[3]
 }
 
 func (r *run) unconverged(err error) Finding {
@@ -150,7 +167,7 @@ func (r *run) unconverged(err error) Finding {
 	if errors.Is(err, errQueue) {
 		oracle = Quiescence
 	}
-	return Finding{oracle, fmt.Sprintf("not converged %v after the last fault or step: %v", r.x.options.ConvergeTimeout, err)}
+	return Finding{Oracle: oracle, Field: headline(err.Error()), Text: fmt.Sprintf("not converged %v after the last fault or step: %v", r.x.options.ConvergeTimeout, err)}
 }
 
 var (

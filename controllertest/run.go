@@ -72,6 +72,7 @@ type run struct {
 	timeline  []moment
 	trace     []operation
 	findings  []Finding
+	accepted  []string // the reasons of Scenario.Accept
 	rests     []checkpoint
 }
 
@@ -160,17 +161,20 @@ func (r *run) play(ctx context.Context, n int, name string, do func() error) boo
 		return false
 	}
 	state, findings := r.rest(ctx)
+	for _, f := range findings {
+		r.add(f)
+	}
 	if len(findings) > 0 {
-		r.mu.Lock()
-		r.findings = append(r.findings, findings...)
-		r.mu.Unlock()
 		return false
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for key, uid := range r.edited {
 		if obj := state.objects[key]; obj != nil && obj.GetUID() == uid && obj.GetAnnotations()[editAnnotation] == "" {
-			r.findings = append(r.findings, Finding{EndState, fmt.Sprintf("the annotation of the plan's user on %s is lost: a write has removed it", key)})
+			r.findings = append(r.findings, Finding{
+				Oracle: EndState, Object: r.maskedKeyLocked(key), Field: ".metadata.annotations",
+				Text: fmt.Sprintf("the annotation of the plan's user on %s is lost: a write has removed it", key),
+			})
 		}
 	}
 	r.rests = append(r.rests, checkpoint{step: name, state: r.normalizeLocked(state), repeats: r.repeatsLocked()})
@@ -209,6 +213,13 @@ func (r *run) failed() bool {
 	return len(r.findings) > 0
 }
 
+// found returns the findings.
+func (r *run) found() []Finding {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.findings)
+}
+
 // broke reports whether the run has findings, all of the oracle.
 func (r *run) broke(oracle Oracle) bool {
 	r.mu.Lock()
@@ -226,12 +237,24 @@ func (r *run) fired() int {
 	return r.next
 }
 
+// find adds a finding that is about its first line.
 func (r *run) find(oracle Oracle, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
+	r.add(Finding{Oracle: oracle, Field: headline(text), Text: text})
+}
+
+func (r *run) add(f Finding) {
 	r.mu.Lock()
-	r.findings = append(r.findings, Finding{oracle, text})
-	r.noteLocked("FINDING %s: %s", oracle, text)
-	r.mu.Unlock()
+	defer r.mu.Unlock()
+	f.Field = r.maskLocked(f.Field)
+	r.findings = append(r.findings, f)
+	r.noteLocked("FINDING %s: %s", f.Oracle, f.Text)
+}
+
+// headline returns the beginning of a text.
+func headline(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	return line[:min(len(line), 100)]
 }
 
 // observe stores an event of the observer.
@@ -361,7 +384,7 @@ func (r *run) observesLocked(op *fault.Op) {
 		name, group = plural, g
 	}
 	if err := r.x.observer.claim(r, op); err != nil {
-		r.findings = append(r.findings, Finding{Health, err.Error()})
+		r.findings = append(r.findings, Finding{Oracle: Health, Field: "objects of no run", Text: err.Error()})
 	}
 	if !unobserved(op.Resource) {
 		r.x.observer.observe(schema.GroupVersionResource{Group: group, Version: op.Version, Resource: name}, op.Namespace != "")

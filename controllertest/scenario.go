@@ -14,7 +14,8 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
 )
 
-// A Scenario is a controller and a script that it must survive.
+// A Scenario is a controller and a script that it must survive. Its functions are called
+// concurrently.
 type Scenario struct {
 	// Name is shown in reports and in the variable that repeats a plan. "" means the
 	// name of the test; for Run it means "scenario".
@@ -57,6 +58,12 @@ type Scenario struct {
 	// it whole. Fields that the API server sets, and fields that differ between the runs
 	// without faults, are removed without it. Nil removes no other field.
 	Mask func(obj *unstructured.Unstructured)
+
+	// Accept returns the reason why a finding of a plan is no defect to report, or "". The
+	// plan is "" in runs without faults. If Accept returns reasons for all findings of a
+	// plan, the plan does not fail; Report.Accepted counts the plans of each reason. Nil
+	// accepts no finding.
+	Accept func(f Finding, plan string) (reason string)
 
 	// CRDs are YAML files with CustomResourceDefinitions, or folders of such files. Explore
 	// creates the definitions, and waits until the API server serves their kinds, before
@@ -161,6 +168,10 @@ type Options struct {
 	// chooses the plans.
 	Plans []string
 
+	// Confirm is the number of runs that repeat a failing plan. A finding is flaky if not
+	// all of them have it. 0 means 3, and a negative number means no repeated run.
+	Confirm int
+
 	// Sample is the number of plans with one fault, chosen by Seed. 0 means all.
 	Sample int
 
@@ -186,6 +197,8 @@ type Options struct {
 	// StopTimeout bounds the time in which the goroutines of a killed process end. 0 means
 	// 10s.
 	StopTimeout time.Duration
+
+	replays int // runs of each plan, from ReplayVariable
 }
 
 func (o Options) validate() error {
@@ -209,6 +222,9 @@ func (o Options) validate() error {
 }
 
 func (o Options) orDefaults() Options {
+	if o.Confirm == 0 {
+		o.Confirm = 3
+	}
 	if o.Parallel == 0 {
 		o.Parallel = 32 * runtime.GOMAXPROCS(0)
 	}

@@ -1,0 +1,137 @@
+package controllertest
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// attempt runs a plan and stores its outcome. A failing plan loses the faults that it does
+// not need, and is confirmed.
+func (x *explorer) attempt(ctx context.Context, p plan, ref *reference, began time.Time) {
+	runs := x.repeat(ctx, p, ref, max(1, x.options.replays))
+	if ctx.Err() != nil {
+		return // a stopped run has no outcome
+	}
+	slices.SortStableFunc(runs, failedFirst)
+	r := runs[0]
+	p = r.plan
+	kind, valid, failed := p[0].kind, r.fired() == len(p), r.failed()
+	x.mu.Lock()
+	x.report.Plans++
+	count := x.report.Kinds[kind]
+	count.Plans++
+	if valid {
+		x.report.Valid++
+		count.Valid++
+	}
+	if failed {
+		count.Failing++
+	}
+	if !valid && !failed {
+		x.report.Invalid = append(x.report.Invalid, p.String())
+	}
+	for _, reason := range r.accepted { // nobody writes it after the run
+		x.report.Accepted[reason]++
+	}
+	x.report.Kinds[kind] = count
+	failures := x.report.failing()
+	x.mu.Unlock()
+	if x.options.replays > 0 {
+		_, n := tally(nil, runs)
+		x.log("%s: %d of %d runs failed", p, n, len(runs))
+	}
+	if !failed {
+		return
+	}
+	if x.options.replays == 0 {
+		if failures <= explained {
+			r = x.shrink(ctx, r, ref)
+		}
+		if x.known(r.plan) {
+			return
+		}
+		runs = append(x.repeat(ctx, r.plan, ref, x.options.Confirm), r)
+	}
+	if ctx.Err() != nil {
+		runs = []*run{r}
+	}
+	findings, _ := tally(r.found(), runs)
+	x.enter(r, findings, len(runs), time.Since(began))
+}
+
+func failedFirst(a, b *run) int {
+	switch {
+	case a.failed() == b.failed():
+		return 0
+	case a.failed():
+		return -1
+	}
+	return 1
+}
+
+// repeat makes runs of a plan in parallel.
+func (x *explorer) repeat(ctx context.Context, p plan, ref *reference, n int) []*run {
+	runs := make([]*run, max(0, n))
+	var wg sync.WaitGroup
+	for n := range runs {
+		wg.Go(func() { runs[n] = x.once(ctx, p, ref) })
+	}
+	wg.Wait()
+	return runs
+}
+
+// once runs a plan. If a fault did not happen, the plan runs again, because the controller
+// may have acted in another order.
+func (x *explorer) once(ctx context.Context, p plan, ref *reference) *run {
+	for again := false; ; again = true {
+		r, err := x.try(ctx, p, ref)
+		if err != nil {
+			r = &run{x: x, plan: p, began: time.Now()}
+			r.find(Health, "the server: %v", err)
+		}
+		if again || r.failed() || r.fired() == len(r.plan) || ctx.Err() != nil {
+			return r
+		}
+		p = r.plan
+	}
+}
+
+// tally counts the runs that have each finding of one of them, and those that have any. A
+// cluster that never converges may or may not be at rest when that is judged.
+func tally(findings []Finding, runs []*run) (counted []Finding, failed int) {
+	hangs := func(o Oracle) bool { return o == Liveness || o == Quiescence }
+	for _, r := range runs {
+		found := r.found()
+		if len(found) > 0 {
+			failed++
+		}
+		for n := range findings {
+			f := &findings[n]
+			if slices.ContainsFunc(found, func(g Finding) bool { return g.key() == f.key() || hangs(g.Oracle) && hangs(f.Oracle) }) {
+				f.Failed++
+			}
+		}
+	}
+	return findings, failed
+}
+
+// explained bounds the failing plans that are shortened, because one bug fails many
+// plans.
+const explained = 20
+
+// shrink removes faults while the plan still fails.
+func (x *explorer) shrink(ctx context.Context, r *run, ref *reference) *run {
+	for smaller := true; smaller && len(r.plan) > 1; {
+		smaller = false
+		for n := range r.plan {
+			p := slices.Delete(slices.Clone(r.plan), n, n+1)
+			if again, err := x.try(ctx, p, ref); err == nil && again.failed() && again.fired() == len(p) && ctx.Err() == nil {
+				r, smaller = again, true
+				break
+			}
+		}
+	}
+	return r
+}

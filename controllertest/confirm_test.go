@@ -1,0 +1,199 @@
+package controllertest_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/controllerkit/controllerkit/controllertest"
+)
+
+// notes is a copier whose copy differs after a failed attempt.
+func notes() *copier {
+	return &copier{failed: func(_ context.Context, c *copying) error {
+		c.note = map[string]string{"second": "attempt"}
+		return nil
+	}}
+}
+
+// TestConfirm: a failing plan runs again, and the report separates the findings of all runs
+// from those of some.
+//
+// Proves X8.
+func TestConfirm(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name    string
+		flaky   bool // the end state differs in the first run only
+		events  bool // the copy is created twice in the first run only
+		confirm int
+		want    []string // parts of the report and the failure
+		not     string
+	}{
+		{name: "default", want: []string{
+			"failing:\n  end state of configmaps .metadata.annotations.second: failed in 4 of 4 runs; 1 plans fail like this, the first after ",
+			"\nend state: after step", "configmaps/a-copy .metadata.annotations.second: attempt",
+		}, not: "flaky"},
+		{name: "two more runs", confirm: 2, want: []string{"failed in 3 of 3 runs"}, not: "flaky"},
+		{name: "no more runs", confirm: -1, want: []string{"failed in 1 of 1 runs"}, not: "flaky"},
+		{name: "a flaky end state", flaky: true, confirm: 2, want: []string{"flaky:\n  end state of configmaps .metadata.annotations.second: failed in 1 of 3 runs", "\nflaky, in 1 of 3 runs: end state: after step"}},
+		{name: "flaky events beside an end state", events: true, confirm: 2, want: []string{
+			"failing:\n  end state of configmaps .metadata.annotations.second: failed in 3 of 3 runs",
+			"\nend state: after step", "\nflaky, in 1 of 3 runs: events: configmaps/a-copy was created 2 times",
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			var n atomic.Int64
+			c := copier{failed: func(ctx context.Context, c *copying) error {
+				first := n.Add(1) == 1
+				if first || !test.flaky {
+					c.note = map[string]string{"second": "attempt"}
+				}
+				if first && test.events {
+					if err := c.create(ctx, nil); err != nil {
+						return err
+					}
+					return c.configMaps.Delete(ctx, "a-copy", metav1.DeleteOptions{})
+				}
+				return nil
+			}}
+			o := quick(t, dropped)
+			o.Confirm = test.confirm
+			report := run(t, c.scenario(), o)
+			if len(report.Failures) != 1 || report.Plans != 1 || report.Failures[0].Plan != dropped {
+				t.Fatalf("%d plans and %d failures: %s", report.Plans, len(report.Failures), report)
+			}
+			text := report.String() + report.Failures[0].String()
+			for _, want := range test.want {
+				if !strings.Contains(text, want) {
+					t.Errorf("the report has no %q:\n%s", want, text)
+				}
+			}
+			if test.not != "" && strings.Contains(text, test.not) {
+				t.Errorf("the report has %q:\n%s", test.not, text)
+			}
+			if !test.flaky {
+				return
+			}
+			n.Store(0)
+			if rec := record(t, func(tb testing.TB) { controllertest.Explore(tb, c.scenario(), o) }); !rec.failed {
+				t.Error("Explore passes")
+			}
+		})
+	}
+}
+
+// TestGroups: plans with the same finding under the same family of faults are one failure
+// with the simplest plan, and plans that become equal are listed once.
+//
+// Proves X8.
+func TestGroups(t *testing.T) {
+	t.Parallel()
+	const (
+		refused = "403@create configmaps a-copy#1"
+		failed  = "500@create configmaps a-copy#1"
+		crash   = "crash-before@delete configmaps a-copy#1"
+		travel  = "time-travel(configmaps<start)@delete configmaps a-copy#1"
+	)
+	c := notes()
+	c.begin = func(ctx context.Context, c *copying) error {
+		_, err := c.configMaps.Get(ctx, "a-copy", metav1.GetOptions{})
+		if err == nil {
+			_, err = c.configMaps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "left"}}, metav1.CreateOptions{})
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+		return nil
+	}
+	o := quick(t, dropped, refused, failed, refused+" + slow@delete configmaps a-copy#1", refused+" + 409@delete configmaps a-copy#1", "slow@create configmaps a-copy#1", crash, travel)
+	report := run(t, c.scenario(), o)
+	want := []string{
+		`end state configmaps/a-copy .metadata.annotations.second ["403@create configmaps a-copy#1" "500@create configmaps a-copy#1"]`,
+		`end state configmaps/a-copy .metadata.annotations.second ["drop-request@create configmaps a-copy#1"]`,
+		`end state configmaps/left existence ["crash-before@delete configmaps a-copy#1"]`,
+		`end state configmaps/left existence ["time-travel(configmaps<start)@delete configmaps a-copy#1"]`,
+	}
+	var got []string
+	for _, f := range report.Failures {
+		first := f.Findings[0]
+		got = append(got, fmt.Sprintf("%s %s %s %q", first.Oracle, first.Object, first.Field, f.Plans))
+		if f.First <= 0 || f.First > report.Duration || f.Plan != f.Plans[0] || !strings.Contains(report.String(), f.Plan) {
+			t.Errorf("the first failure of %q came after %v of %v", f.Plans, f.First, report.Duration)
+		}
+	}
+	slices.Sort(got[1:3]) // groups of one size
+	if !slices.Equal(got, want) {
+		t.Errorf("the groups are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if text := report.String(); !strings.Contains(text, "restarts on old lists:\n  end state of configmaps existence: failed in 1 of 1 runs") || !strings.Contains(text, "8 valid, 7 failing") {
+		t.Errorf("the report is %s", text)
+	}
+	b, err := json.Marshal(report)
+	var back controllertest.Report
+	if err != nil || json.Unmarshal(b, &back) != nil || back.String() != report.String() {
+		t.Errorf("as JSON the report is %s, %v", b, err)
+	}
+}
+
+// TestAccept: an accepted finding fails no plan, and its reason is in the report.
+func TestAccept(t *testing.T) {
+	t.Parallel()
+	const refused = "403@create configmaps a-copy#1"
+	s := notes().scenario()
+	s.Accept = func(f controllertest.Finding, plan string) string {
+		if f.Oracle == controllertest.EndState && f.Object == "configmaps/a-copy" && f.Field == ".metadata.annotations.second" && plan == dropped {
+			return "the note is for people"
+		}
+		return ""
+	}
+	report := run(t, s, quick(t, dropped, refused))
+	if len(report.Failures) != 1 || report.Failures[0].Plan != refused || report.Valid != 2 {
+		t.Errorf("found %v", report.Failures)
+	}
+	if text := report.String(); !strings.Contains(text, "accepted in 1 plans: the note is for people\n") || !strings.Contains(text, "2 valid, 1 failing") {
+		t.Errorf("the report is %s", text)
+	}
+}
+
+// TestReplays: the variable of a failure takes a number of runs.
+//
+// Proves X4.
+func TestReplays(t *testing.T) {
+	var n atomic.Int64
+	c := copier{failed: func(_ context.Context, c *copying) error {
+		if n.Add(1)%2 == 0 {
+			c.note = map[string]string{"second": "attempt"}
+		}
+		return nil
+	}}
+	t.Setenv(controllertest.ReplayVariable, "copier: "+dropped+" x6")
+	rec := record(t, func(tb testing.TB) { controllertest.Explore(tb, c.scenario(), quick(t)) })
+	if !rec.failed || !strings.Contains(rec.errors(), "failed in 3 of 6 runs") || !strings.Contains(rec.logs(), dropped+": 3 of 6 runs failed") {
+		t.Errorf("Explore reports %q and logs %q", rec.errors(), rec.logs())
+	}
+	passes := copier{}
+	rec = record(t, func(tb testing.TB) { controllertest.Explore(tb, passes.scenario(), quick(t)) })
+	if rec.failed || !strings.Contains(rec.logs(), dropped+": 0 of 6 runs failed") {
+		t.Errorf("Explore reports %q and logs %q", rec.errors(), rec.logs())
+	}
+	for _, bad := range []string{" x0", " xx", " x-1", " x1000000"} {
+		t.Setenv(controllertest.ReplayVariable, "copier: "+dropped+bad)
+		began := time.Now()
+		rec = record(t, func(tb testing.TB) { controllertest.Explore(tb, passes.scenario(), quick(t)) })
+		if !rec.failed || !strings.Contains(rec.errors(), "is no number of runs: write x1 to x10000 after the plan") {
+			t.Errorf("%q after %v: Explore reports %q", bad, time.Since(began), rec.errors())
+		}
+	}
+}

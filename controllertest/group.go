@@ -1,0 +1,192 @@
+package controllertest
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A group is the failing plans with the same kind of finding and the same families of
+// faults, which one defect causes as a rule.
+type group struct {
+	Failure      // of the best plan
+	shape   plan // the best plan
+}
+
+// enter stores a failing run, whose plan ran that often, in its group.
+func (x *explorer) enter(r *run, findings []Finding, runs int, after time.Duration) {
+	for n := range findings {
+		findings[n].Failed = max(1, findings[n].Failed)
+	}
+	// The findings of every run come first, as they were found.
+	slices.SortStableFunc(findings, func(a, b Finding) int { return cmp.Compare(b.Failed, a.Failed) })
+	f := x.failure(r)
+	f.Findings, f.Runs, f.First = findings, runs, after
+	key := f.first().key() + " under " + r.plan.families()
+	x.mu.Lock()
+	g := x.groups[key]
+	isNew := g == nil
+	if isNew {
+		g = &group{Failure: f, shape: r.plan}
+		x.groups[key] = g
+	}
+	plans, first := g.Plans, min(g.First, after)
+	if better(f, r.plan, g) {
+		g.Failure, g.shape = f, r.plan
+	}
+	g.Plans, g.First = append(plans, f.Plan), first
+	x.found[f.Plan] = g
+	x.mu.Unlock()
+	if isNew {
+		x.log("FAIL %s\n%s", f.Plan, f.brief())
+	}
+}
+
+// better reports whether a failure shows its group's defect more simply than the present
+// one: in every run, with fewer faults, in fewer letters.
+func better(f Failure, p plan, than *group) bool {
+	if f.flaky() != than.flaky() {
+		return !f.flaky()
+	}
+	return cmp.Or(cmp.Compare(len(p), len(than.shape)), cmp.Compare(len(f.Plan), len(than.Plan)), cmp.Compare(f.Plan, than.Plan)) < 0
+}
+
+// known reports whether the plan is in a group.
+func (x *explorer) known(p plan) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.found[p.String()] != nil
+}
+
+// failures returns the groups in the order of their sections and sizes.
+func (x *explorer) failures() []Failure {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	all := []Failure{}
+	for _, key := range slices.Sorted(maps.Keys(x.groups)) {
+		f := x.groups[key].Failure
+		f.Plans = slices.SortedFunc(slices.Values(f.Plans), func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
+		f.Plans = slices.Compact(f.Plans)
+		all = append(all, f)
+	}
+	slices.SortStableFunc(all, func(a, b Failure) int {
+		return cmp.Or(cmp.Compare(a.section(), b.section()), cmp.Compare(len(b.Plans), len(a.Plans)))
+	})
+	return all
+}
+
+// A section of the report.
+type section int
+
+const (
+	confirmed section = iota
+	oldLists
+	flaky
+)
+
+func (s section) String() string {
+	switch s {
+	case oldLists:
+		return "restarts on old lists"
+	case flaky:
+		return "flaky"
+	case confirmed:
+	}
+	return "failing"
+}
+
+func (f Failure) section() section {
+	switch {
+	case f.flaky():
+		return flaky
+	case strings.Contains(f.Plan, string(TimeTravel)+"("):
+		return oldLists
+	}
+	return confirmed
+}
+
+// flaky reports whether not all runs of the plan have its first finding.
+func (f Failure) flaky() bool { return f.first().Failed < f.Runs }
+
+func (f Failure) first() Finding {
+	if len(f.Findings) == 0 {
+		return Finding{}
+	}
+	return f.Findings[0]
+}
+
+// key is equal for findings that one defect causes as a rule.
+func (f Finding) key() string {
+	kind, _, _ := strings.Cut(f.Object, "/")
+	return fmt.Sprintf("%s of %s", f.Oracle, strings.TrimSpace(kind+" "+numbers.ReplaceAllString(f.Field, "N")))
+}
+
+var numbers = regexp.MustCompile(`[0-9]+`)
+
+// families are the kinds of faults of a plan, without details.
+func (p plan) families() string {
+	var all []string
+	for _, j := range p {
+		all = append(all, j.kind.family())
+	}
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), " and ")
+}
+
+func (k Kind) family() string {
+	switch k {
+	case CrashBefore, CrashAfter:
+		return "crashes"
+	case TimeTravel:
+		return "old lists"
+	case DropRequest, LostResponse, ResetConns, Slow, Truncated:
+		return "network faults"
+	case Conflict, Forbidden, Invalid, TooManyRequests, Unavailable, CommitThen503, InternalError, Timeout:
+		return "error responses"
+	case Hold, HoldRelist, Gone, GoneAtStart, NoBookmark, Stall:
+		return "watch faults"
+	case Pause, Freeze, SlowRenewal:
+		return "pauses"
+	case UserDelete, UserEdit, UserRecreate:
+		return "user actions"
+	}
+	return string(k)
+}
+
+// about names the object and the field of a difference of states, such as
+// "  ~ configmaps/a .data.k: w, without faults v".
+func about(difference string) (object, field string) {
+	path, _, _ := strings.Cut(difference[min(len("  + "), len(difference)):], ": ")
+	object, field, _ = strings.Cut(path, " .")
+	if field = cmp.Or(field, "existence"); field != "existence" {
+		field = "." + field
+	}
+	return copies.ReplaceAllString(object, ""), field
+}
+
+var copies = regexp.MustCompile(` \([0-9]+ of [0-9]+\)$`)
+
+// accept removes the findings that Scenario.Accept accepts.
+func (r *run) accept() {
+	accepts := r.x.scenario.Accept
+	if accepts == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var left []Finding
+	for _, f := range r.findings {
+		reason := accepts(f, r.plan.String())
+		switch {
+		case reason == "":
+			left = append(left, f)
+		case !slices.Contains(r.accepted, reason):
+			r.accepted = append(r.accepted, reason)
+		}
+	}
+	r.findings = left
+}
