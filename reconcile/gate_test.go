@@ -120,6 +120,37 @@ func TestGateHoldsKeys(t *testing.T) {
 	})
 }
 
+// TestGateWakesWhileStopping: a key that its gate wakes while a call still runs is left, and
+// not lost.
+func TestGateWakesWhileStopping(t *testing.T) {
+	bothQueues(t, func(t *testing.T, q queueOf) {
+		g, logs := newGate("a"), newLogs()
+		release := make(chan struct{})
+		q.Add("a")
+		q.Add("b")
+		r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: q, Gate: g, Reconcile: func(_ context.Context, key string) (reconcile.Result, error) {
+			if key != "b" {
+				t.Errorf("a call for %s", key)
+			}
+			<-release
+			return reconcile.Result{}, nil
+		}})
+		r.cancel(nil)
+		synctest.Wait()
+		g.set("a", false)
+		close(release)
+		r.wait()
+		if got := logs.Find("Stopped controller")[0].Values["left"]; got != 1 {
+			t.Errorf("left = %v, want 1", got)
+		}
+		if test, ok := q.(*testQueue); ok {
+			if diff := cmp.Diff([]string{"a"}, test.Pending()); diff != "" {
+				t.Errorf("left in the queue (-want +got):\n%s", diff)
+			}
+		}
+	})
+}
+
 // explained is a gate that knows what its keys wait for.
 type explained struct {
 	*gate

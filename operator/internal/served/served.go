@@ -47,7 +47,8 @@ func Wait(ctx context.Context, config *rest.Config, timeout time.Duration, resou
 	}
 	timed, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	for first := true; ; first = false {
+	var reason error // of the last attempt that the timeout did not end
+	for {
 		found, err := discover(timed, client, resources)
 		if err != nil {
 			err = fmt.Errorf("the API server %s cannot tell what it serves: %w", config.Host, err)
@@ -58,15 +59,18 @@ func Wait(ctx context.Context, config *rest.Config, timeout time.Duration, resou
 			}
 			err = missing
 		}
-		if first {
+		if reason == nil {
 			klog.FromContext(ctx).Info("Waiting for the API server", "reason", err.Error(), "timeout", timeout)
+		}
+		if reason == nil || timed.Err() == nil {
+			reason = err
 		}
 		select {
 		case <-timed.Done():
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
-			return nil, fmt.Errorf("%w (after %v)", err, timeout)
+			return nil, fmt.Errorf("%w (after %v)", reason, timeout)
 		case <-time.After(retryPeriod):
 		}
 	}
