@@ -498,8 +498,7 @@ func (r *batchRun) again(ctx context.Context, f func(context.Context, *member) e
 		return
 	}
 	select {
-	case <-ctx.Done():
-		return
+	case <-ctx.Done(): // so stage tries none
 	case <-time.After(time.Second):
 	}
 	for _, m := range late {

@@ -111,6 +111,12 @@ func TestBatchBadInput(t *testing.T) {
 		{name: "concurrency", batch: func(b *applyset.Batch) { b.Concurrency = -1 }, want: "Concurrency"},
 		{name: "timeout", batch: func(b *applyset.Batch) { b.CRDTimeout = -1 }, want: "CRDTimeout"},
 		{name: "owner without uid", batch: func(b *applyset.Batch) { b.Owner, b.OwnerKind = &corev1.ConfigMap{}, ownerKind }, want: "Owner has no metadata.uid"},
+		{name: "owner without name", batch: func(b *applyset.Batch) {
+			b.Owner, b.OwnerKind = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "u", Namespace: "a"}}, ownerKind
+		}, want: "Owner has no metadata.uid or no metadata.name"},
+		{name: "owner without uid but with a name", batch: func(b *applyset.Batch) {
+			b.Owner, b.OwnerKind = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner", Namespace: "a"}}, ownerKind
+		}, want: "Owner has no metadata.uid or no metadata.name"},
 		{name: "owner that is nil", batch: func(b *applyset.Batch) { b.Owner, b.OwnerKind = (*corev1.ConfigMap)(nil), ownerKind }, want: "Owner is a nil pointer"},
 		{name: "owner without kind", batch: func(b *applyset.Batch) { b.Owner = owner("a") }, want: "OwnerKind"},
 		{name: "owner of another kind", batch: func(b *applyset.Batch) {

@@ -215,6 +215,20 @@ func TestMaxAttempts(t *testing.T) {
 	})
 }
 
+// TestMaxAttemptsOne: with MaxAttempts 1 a key is not retried.
+func TestMaxAttemptsOne(t *testing.T) {
+	bothQueues(t, func(t *testing.T, q queueOf) {
+		rec := &recorder{fn: returning(result{}, errPlain)}
+		q.Add("a")
+		r := start(t, t.Context(), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, MaxAttempts: 1})
+		time.Sleep(100 * time.Hour)
+		if got := len(rec.got()); got != 1 {
+			t.Errorf("%d calls, want 1", got)
+		}
+		r.stop()
+	})
+}
+
 // TestMaxAttemptsCounts: only what the rate limiter counts uses attempts up.
 func TestMaxAttemptsCounts(t *testing.T) {
 	for _, tt := range []struct {
@@ -357,6 +371,30 @@ func TestDrainReadyInTheMomentOfTheLoss(t *testing.T) {
 		}
 		if diff := cmp.Diff([]string{"a"}, q.Pending()); diff != "" {
 			t.Errorf("pending (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// lateQueue is a queue in which a key becomes ready while GetContext returns without one.
+type lateQueue struct{ *testQueue }
+
+func (q lateQueue) GetContext(ctx context.Context) (string, int, bool) {
+	key, priority, ok := q.testQueue.GetContext(ctx)
+	if !ok {
+		q.Add("late")
+	}
+	return key, priority, ok
+}
+
+// TestDrainReadyInTheMomentOfTheStop: a key that becomes ready as the intake ends is
+// drained.
+func TestDrainReadyInTheMomentOfTheStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rec := &recorder{}
+		r := start(t, t.Context(), &controller{Name: "x", Queue: lateQueue{newTestQueue()}, Reconcile: rec.reconcile, DrainReady: true, Workers: 1})
+		r.stop()
+		if diff := cmp.Diff([]string{"late"}, rec.got()); diff != "" {
+			t.Errorf("calls (-want +got):\n%s", diff)
 		}
 	})
 }

@@ -33,8 +33,11 @@ var documents = map[string]string{
 	"/api":    `{"kind":"APIVersions","versions":["v1"]}`,
 	"/api/v1": `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"pods","kind":"Pod","namespaced":true,"verbs":["get"]},{"name":"nodes","kind":"Node","verbs":["get"]}]}`,
 	"/apis": `{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"g.io",
-		"versions":[{"groupVersion":"g.io/v2","version":"v2"},{"groupVersion":"g.io/v1","version":"v1"}],"preferredVersion":{"groupVersion":"g.io/v2","version":"v2"}}]}`,
-	"/apis/g.io/v1": `{"kind":"APIResourceList","groupVersion":"g.io/v1","resources":[{"name":"widgets","kind":"OldWidget","verbs":["get"]},{"name":"olds","kind":"Old","verbs":["get"]}]}`,
+		"versions":[{"groupVersion":"g.io/v2","version":"v2"},{"groupVersion":"g.io/v1","version":"v1"}],"preferredVersion":{"groupVersion":"g.io/v2","version":"v2"}},
+		{"name":"odd.io","versions":[{"groupVersion":"odd.io/v1","version":"v1"}],"preferredVersion":{"groupVersion":"odd.io/v1","version":"v1"}}]}`,
+	// The groupVersion is not valid.
+	"/apis/odd.io/v1": `{"kind":"APIResourceList","groupVersion":"a/b/c","resources":[{"name":"odds","kind":"Odd","verbs":["get"]}]}`,
+	"/apis/g.io/v1":   `{"kind":"APIResourceList","groupVersion":"g.io/v1","resources":[{"name":"widgets","kind":"OldWidget","verbs":["get"]},{"name":"olds","kind":"Old","verbs":["get"]}]}`,
 	"/apis/g.io/v2": `{"kind":"APIResourceList","groupVersion":"g.io/v2","resources":[{"name":"widgets","kind":"Widget","namespaced":true,"verbs":["get"]},
 		{"name":"widgets/status","kind":"Widget","namespaced":true,"verbs":["get"]}]}`,
 }
@@ -80,6 +83,14 @@ func TestWait(t *testing.T) {
 		{
 			name: "never", needed: []served.Resource{{GroupResource: pods}, {GroupResource: gizmos}}, took: 10 * time.Second,
 			want: []string{"the API server does not serve gizmos.g.io: install its CustomResourceDefinition, or check the name (after 10s)"},
+		},
+		{
+			name: "another reason later", server: discovery{from: map[string]time.Duration{v2: 2500 * time.Millisecond}}, needed: []served.Resource{{GroupResource: status}, {GroupResource: gizmos}}, took: 10 * time.Second,
+			want: []string{"the API server does not serve gizmos.g.io"},
+		},
+		{
+			name: "a malformed group", needed: []served.Resource{{GroupResource: corev1.Resource("odds")}}, took: 10 * time.Second,
+			want: []string{"the API server does not serve odds"},
 		},
 		{
 			name: "no such subresource", needed: []served.Resource{{GroupResource: scale}}, took: 10 * time.Second,
