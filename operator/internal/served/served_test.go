@@ -6,7 +6,9 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,20 +28,21 @@ import (
 type discovery struct {
 	begin time.Time
 	from  map[string]time.Duration // absent means always
-	fails map[string]int           // with that status, always
+	fails map[string]int           // with that status, always; -1 is a refused connection
+
+	mu    sync.Mutex // guards asked
+	asked []string   // the paths of documents
 }
 
 var documents = map[string]string{
-	"/api":    `{"kind":"APIVersions","versions":["v1"]}`,
 	"/api/v1": `{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"pods","kind":"Pod","namespaced":true,"verbs":["get"]},{"name":"nodes","kind":"Node","verbs":["get"]}]}`,
-	"/apis": `{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"g.io",
-		"versions":[{"groupVersion":"g.io/v2","version":"v2"},{"groupVersion":"g.io/v1","version":"v1"}],"preferredVersion":{"groupVersion":"g.io/v2","version":"v2"}},
-		{"name":"odd.io","versions":[{"groupVersion":"odd.io/v1","version":"v1"}],"preferredVersion":{"groupVersion":"odd.io/v1","version":"v1"}}]}`,
-	// The groupVersion is not valid.
-	"/apis/odd.io/v1": `{"kind":"APIResourceList","groupVersion":"a/b/c","resources":[{"name":"odds","kind":"Odd","verbs":["get"]}]}`,
-	"/apis/g.io/v1":   `{"kind":"APIResourceList","groupVersion":"g.io/v1","resources":[{"name":"widgets","kind":"OldWidget","verbs":["get"]},{"name":"olds","kind":"Old","verbs":["get"]}]}`,
+	"/apis/g.io": `{"kind":"APIGroup","apiVersion":"v1","name":"g.io",
+		"versions":[{"groupVersion":"g.io/v3","version":"v3"},{"groupVersion":"g.io/v2","version":"v2"},{"groupVersion":"g.io/v1","version":"v1"}],
+		"preferredVersion":{"groupVersion":"g.io/v2","version":"v2"}}`,
+	"/apis/g.io/v1": `{"kind":"APIResourceList","groupVersion":"g.io/v1","resources":[{"name":"widgets","kind":"OldWidget","verbs":["get"]},{"name":"olds","kind":"Old","verbs":["get"]}]}`,
 	"/apis/g.io/v2": `{"kind":"APIResourceList","groupVersion":"g.io/v2","resources":[{"name":"widgets","kind":"Widget","namespaced":true,"verbs":["get"]},
 		{"name":"widgets/status","kind":"Widget","namespaced":true,"verbs":["get"]}]}`,
+	"/apis/g.io/v3": `{"kind":"APIResourceList","groupVersion":"g.io/v3","resources":[{"name":"widgets","kind":"NewWidget","verbs":["get"]}]}`,
 }
 
 func (d *discovery) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -58,6 +61,12 @@ func (d *discovery) RoundTrip(r *http.Request) (*http.Response, error) {
 	case time.Since(d.begin) < d.from[path]:
 		return respond(http.StatusOK, `{"kind":"APIResourceList","groupVersion":"`+strings.TrimPrefix(path, "/apis/")+`","resources":[]}`)
 	}
+	if documents[path] == "" {
+		return respond(http.StatusNotFound, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.asked = append(d.asked, path)
 	return respond(http.StatusOK, documents[path])
 }
 
@@ -65,32 +74,38 @@ func TestWait(t *testing.T) {
 	pods, nodes, widgets, olds := corev1.Resource("pods"), corev1.Resource("nodes"), schema.GroupResource{Group: "g.io", Resource: "widgets"}, schema.GroupResource{Group: "g.io", Resource: "olds"}
 	status := schema.GroupResource{Group: "g.io", Resource: "widgets/status"}
 	scale := schema.GroupResource{Group: "g.io", Resource: "widgets/scale"}
+	const all = "/api/v1 /apis/g.io /apis/g.io/v1 /apis/g.io/v2 /apis/g.io/v3"
 	gizmos := schema.GroupResource{Group: "g.io", Resource: "gizmos"}
 	const v2 = "/apis/g.io/v2"
 	for _, tt := range []struct {
 		name   string
-		server discovery
+		from   map[string]time.Duration
+		fails  map[string]int
 		needed []served.Resource
+		asks   string // "" is not checked
 		stop   time.Duration
 		want   []string // of the error; nil means no error
 		took   time.Duration
 	}{
-		{name: "all", needed: []served.Resource{
+		{name: "all", asks: all, needed: []served.Resource{
 			{GroupResource: pods, Kind: "Pod"}, {GroupResource: nodes}, {GroupResource: widgets, Kind: "Widget"}, {GroupResource: status}, {GroupResource: olds, Kind: "Old"},
 		}},
+		{name: "all of the preferred version", asks: "/api/v1 /apis/g.io /apis/g.io/v2", needed: []served.Resource{
+			{GroupResource: pods}, {GroupResource: widgets}, {GroupResource: schema.GroupResource{Group: "g.io", Resource: "widgets/finalizers"}},
+		}},
 		{name: "nothing is needed"},
-		{name: "later", server: discovery{from: map[string]time.Duration{v2: 2500 * time.Millisecond}}, needed: []served.Resource{{GroupResource: status}}, took: 3 * time.Second},
+		{name: "later", from: map[string]time.Duration{v2: 2500 * time.Millisecond}, needed: []served.Resource{{GroupResource: status}}, took: 3 * time.Second},
 		{
 			name: "never", needed: []served.Resource{{GroupResource: pods}, {GroupResource: gizmos}}, took: 10 * time.Second,
 			want: []string{"the API server does not serve gizmos.g.io: install its CustomResourceDefinition, or check the name (after 10s)"},
 		},
 		{
-			name: "another reason later", server: discovery{from: map[string]time.Duration{v2: 2500 * time.Millisecond}}, needed: []served.Resource{{GroupResource: status}, {GroupResource: gizmos}}, took: 10 * time.Second,
+			name: "another reason later", from: map[string]time.Duration{v2: 2500 * time.Millisecond}, needed: []served.Resource{{GroupResource: status}, {GroupResource: gizmos}}, took: 10 * time.Second,
 			want: []string{"the API server does not serve gizmos.g.io"},
 		},
 		{
-			name: "a malformed group", needed: []served.Resource{{GroupResource: corev1.Resource("odds")}}, took: 10 * time.Second,
-			want: []string{"the API server does not serve odds"},
+			name: "no such group", needed: []served.Resource{{GroupResource: schema.GroupResource{Group: "h.io", Resource: "xs"}}}, took: 10 * time.Second,
+			want: []string{"the API server does not serve xs.h.io: install its CustomResourceDefinition"},
 		},
 		{
 			name: "no such subresource", needed: []served.Resource{{GroupResource: scale}}, took: 10 * time.Second,
@@ -106,13 +121,17 @@ func TestWait(t *testing.T) {
 		},
 		{name: "stopped", needed: []served.Resource{{GroupResource: gizmos}}, stop: 2500 * time.Millisecond, took: 2500 * time.Millisecond, want: []string{context.Canceled.Error()}},
 		{
-			name: "not reached", server: discovery{fails: map[string]int{"/api": -1, "/apis": -1}}, needed: []served.Resource{{GroupResource: pods}}, took: 10 * time.Second,
+			name: "not reached", fails: map[string]int{"/api/v1": -1}, needed: []served.Resource{{GroupResource: pods}}, took: 10 * time.Second,
 			want: []string{"the API server http://server cannot tell what it serves: ", "connection refused", "(after 10s)"},
 		},
-		{name: "a group that fails and is not needed", server: discovery{fails: map[string]int{v2: 503}}, needed: []served.Resource{{GroupResource: pods}, {GroupResource: olds}}},
+		{name: "a group that fails and is not needed", fails: map[string]int{"/apis/g.io": 503}, needed: []served.Resource{{GroupResource: pods}}},
 		{
-			name: "a group that fails", server: discovery{fails: map[string]int{v2: 503}}, needed: []served.Resource{{GroupResource: status}}, took: 10 * time.Second,
-			want: []string{"widgets.g.io has no subresource status", "unable to retrieve the complete list of server APIs: g.io/v2", "(after 10s)"},
+			name: "a group that fails", fails: map[string]int{"/apis/g.io": 503}, needed: []served.Resource{{GroupResource: pods}, {GroupResource: olds}}, took: 10 * time.Second,
+			want: []string{"the API server http://server cannot tell what it serves: ", "no backend", "(after 10s)"},
+		},
+		{
+			name: "a version that fails", fails: map[string]int{v2: 503}, needed: []served.Resource{{GroupResource: olds}}, took: 10 * time.Second,
+			want: []string{"the API server http://server cannot tell what it serves: g.io/v2: ", "(after 10s)"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -123,9 +142,8 @@ func TestWait(t *testing.T) {
 				if tt.stop > 0 {
 					time.AfterFunc(tt.stop, cancel)
 				}
-				server := tt.server
-				server.begin = time.Now()
-				found, err := served.Wait(ctx, &rest.Config{Host: "http://server", Transport: &server, QPS: -1}, 10*time.Second, tt.needed)
+				server := &discovery{begin: time.Now(), from: tt.from, fails: tt.fails}
+				found, err := served.Wait(ctx, &rest.Config{Host: "http://server", Transport: server, QPS: -1}, 10*time.Second, tt.needed)
 				if took := time.Since(server.begin); took != tt.took {
 					t.Errorf("took %v, want %v", took, tt.took)
 				}
@@ -140,11 +158,23 @@ func TestWait(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if r := found[pods]; r.Kind != "Pod" || r.Version != "v1" || r.Group != "" || !r.Namespaced {
-						t.Errorf("pods: %+v", r)
+					for resource, want := range map[schema.GroupResource]served.Kind{
+						pods:    {GroupVersionKind: schema.GroupVersionKind{Version: "v1", Kind: "Pod"}, Namespaced: true},
+						widgets: {GroupVersionKind: schema.GroupVersionKind{Group: "g.io", Version: "v2", Kind: "Widget"}, Namespaced: true},
+						olds:    {GroupVersionKind: schema.GroupVersionKind{Group: "g.io", Version: "v1", Kind: "Old"}},
+					} {
+						if got, ok := found[resource]; ok && got != want {
+							t.Errorf("%s: %+v, want %+v", resource, got, want)
+						}
 					}
-					if r, ok := found[widgets]; ok && tt.server.fails == nil && (r.Kind != "Widget" || r.Version != "v2" || r.Group != "g.io") {
-						t.Errorf("widgets: %+v, want the preferred version", r)
+					for _, r := range tt.needed {
+						if _, ok := found[r.GroupResource]; !ok && !strings.HasSuffix(r.Resource, "/finalizers") {
+							t.Errorf("%s is missing", r.GroupResource)
+						}
+					}
+					slices.Sort(server.asked)
+					if asked := strings.Join(server.asked, " "); tt.asks != "" && asked != tt.asks {
+						t.Errorf("asked for %s, want %s", asked, tt.asks)
 					}
 					return
 				}
