@@ -22,8 +22,8 @@
 //
 // # Read
 //
-//   - [github.com/controllerkit/controllerkit/informer]: informers that start together,
-//     or an error that names the one that does not and why
+//   - [github.com/controllerkit/controllerkit/informer]: informers that start together, or
+//     an error that names the late one and the reason
 //   - [github.com/controllerkit/controllerkit/watcher]: a watch that survives failures
 //     and never fails silently
 //   - [github.com/controllerkit/controllerkit/consistency]: read your own writes; confirm

@@ -23,11 +23,6 @@ import (
 	"github.com/controllerkit/controllerkit/consistency"
 )
 
-// broken is a store that cannot be asked for an object.
-type broken struct{ cache.Store }
-
-func (broken) GetByKey(string) (any, bool, error) { return nil, false, errors.New("broken") }
-
 // How long a refused write holds its owner back, and what the runs are told after it.
 // The cache is at version 10, and has ns/one at version 9.
 //

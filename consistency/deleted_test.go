@@ -21,25 +21,6 @@ import (
 	"github.com/controllerkit/controllerkit/consistency"
 )
 
-func podWith(name string, uid types.UID, rv string) *corev1.Pod {
-	return &corev1.Pod{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: uid, ResourceVersion: rv},
-	}
-}
-
-// cacheOf returns a store with the objects, as an informer would fill it.
-func cacheOf(t testing.TB, items ...any) cache.Store {
-	t.Helper()
-	c := cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc)
-	for _, item := range items {
-		if err := c.Add(item); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return c
-}
-
 // deleted records the deletion of an object of these tests.
 func deleted(s *consistency.Store, uid types.UID) {
 	name := map[types.UID]string{"a": "one", "c": "two", "n": "new"}[uid]

@@ -28,8 +28,8 @@
 //   - C1: If EnsureReady or Wait returns nil, the key's recorded versions are in their
 //     stores. An incomparable version does not count.
 //   - C2: If Ready returns false, it calls wake exactly once, when the key may run, at
-//     most RecheckInterval late. If it returns true, never.
-//   - C3: If a write of a resource with a store, with a context from Begin, succeeds,
+//     most RecheckInterval late; otherwise never.
+//   - C3: If a write with a context from Begin succeeds and its resource has a store,
 //     its version is recorded before the caller reads the unchanged response.
 //   - C4: If a write's outcome is unknown, or its response shows no version, Ambiguous
 //     lists its resource until a response settles it or ten minutes pass.
@@ -39,16 +39,16 @@
 //     runs.
 //   - C7: If a deletion was recorded and the key is ready, the store does not hold the
 //     object.
-//   - C8: LiveRead is true exactly if, at Begin, a record was not visible or ambiguous, or
-//     a conflict required it as in C10.
+//   - C8: LiveRead is true exactly if at Begin a record was not visible or ambiguous, or
+//     a conflict required it by C10.
 //   - C9: If a write with a resource version conflicts, Ready waits until the store
 //     shows a newer object, another UID or no object, or until MaxWait is over.
 //   - C10: If the cached version cannot explain a conflict, Ready does not wait, and
 //     LiveRead is true in the next run only.
-//   - C11: If several Stores wrap one configuration, each records only the writes with a
-//     context of its own Begin.
+//   - C11: If Stores share a configuration, each records only writes with a context of
+//     its own Begin.
 //   - C12: If a 5xx response to a recorded write has Retry-After, client-go does not
-//     repeat the write.
+//     repeat it.
 //   - C13: An event checks only keys whose version is reached and keys that wait for
 //     another reason.
 //   - C14: If the API server's object differs from the cached one, ConfirmLive returns

@@ -1,8 +1,6 @@
 package consistency_test
 
 import (
-	"fmt"
-	"net/http"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -10,26 +8,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/controllerkit/controllerkit/consistency"
 )
-
-// waits notes what a Store tells its Metrics.
-type waits []string
-
-func (w *waits) ConsistencyWaited(d time.Duration, timedOut bool) {
-	*w = append(*w, fmt.Sprintf("%v timedOut=%v", d, timedOut))
-}
-
-// lose sends a write of pods of which the answer is lost.
-func lose(t *testing.T, s *consistency.Store, key types.NamespacedName) {
-	t.Helper()
-	req, _ := http.NewRequestWithContext(s.Begin(t.Context(), key), "POST", "https://server/api/v1/namespaces/ns/pods", nil)
-	if resp, err := s.Wrap(respond(500, jsonType, nil)).RoundTrip(req); err == nil {
-		resp.Body.Close()
-	}
-}
 
 // A nil pointer in the Config is as nil: no metrics, no store.
 func TestNilPointers(t *testing.T) {

@@ -102,8 +102,8 @@ type refusal struct {
 	history int  // of the store at that time
 }
 
-// mark is an ambiguous write. clock is that of the last request that had started when
-// the write was found ambiguous: only a later one can settle it.
+// mark is an ambiguous write. clock is the number of the last request that had started
+// when the write was found ambiguous: only a later one can settle it.
 type mark struct {
 	resource schema.GroupResource
 	clock    uint64

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net/http"
 	"slices"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -16,47 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/consistency"
-	"github.com/controllerkit/controllerkit/internal/testserver"
 )
-
-// holder holds back what the server sends on watches: a slow network, as far as the
-// informer can tell.
-type holder struct {
-	mu   sync.Mutex
-	free chan struct{} // closed while nothing is held
-}
-
-func (h *holder) hold() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.free = make(chan struct{})
-}
-
-func (h *holder) release() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	select {
-	case <-h.free:
-	default:
-		close(h.free)
-	}
-}
-
-func (h *holder) wrap(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(req *http.Request) (*http.Response, error) {
-		resp, err := next.RoundTrip(req)
-		if err == nil && req.URL.Query().Has("watch") {
-			resp.Body = &heldBody{ReadCloser: resp.Body, h: h, ctx: req.Context()}
-		}
-		return resp, err
-	})
-}
 
 type heldBody struct {
 	io.ReadCloser
@@ -75,94 +35,6 @@ func (b *heldBody) Read(p []byte) (int, error) {
 		return 0, b.ctx.Err()
 	}
 	return n, err
-}
-
-// fixture is a controller's surroundings on the real API server: informers that can be
-// held back, and a client whose writes are recorded.
-type fixture struct {
-	ns     string
-	holder *holder
-	writes *consistency.Store
-	client kubernetes.Interface // recorded
-	live   kubernetes.Interface // neither held nor recorded
-	maps   cache.Indexer
-	pods   cache.Indexer
-	lose   chan struct{} // one value loses one answer
-	key    types.NamespacedName
-	ctx    context.Context
-}
-
-func newFixture(t *testing.T, contentType string) *fixture {
-	t.Helper()
-	return newFixtureOn(t, func() *rest.Config { return testserver.Config(t) }, testserver.Namespace(t), contentType)
-}
-
-func newFixtureOn(t *testing.T, server func() *rest.Config, ns, contentType string) *fixture {
-	t.Helper()
-	f := &fixture{ns: ns, holder: &holder{free: make(chan struct{})}, lose: make(chan struct{}, 1)}
-	f.holder.release()
-	// Long enough that what wakes in these tests is the informers' handlers.
-	f.writes = consistency.New(consistency.Config{RecheckInterval: time.Hour})
-	f.key = types.NamespacedName{Namespace: f.ns, Name: "owner"}
-	f.ctx = f.writes.Begin(t.Context(), f.key)
-
-	newClient := func(change func(*rest.Config)) kubernetes.Interface {
-		cfg := server()
-		change(cfg)
-		client, err := kubernetes.NewForConfig(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return client
-	}
-	f.live = newClient(func(*rest.Config) {})
-	f.client = newClient(func(cfg *rest.Config) {
-		cfg.ContentType = contentType
-		cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
-			return roundTripper(func(req *http.Request) (*http.Response, error) {
-				resp, err := next.RoundTrip(req)
-				select {
-				case <-f.lose:
-					resp.Body.Close()
-					return nil, syscall.ECONNRESET
-				default:
-				}
-				return resp, err
-			})
-		})
-		cfg.Wrap(f.writes.Wrap)
-	})
-	factory := informers.NewSharedInformerFactoryWithOptions(newClient(func(cfg *rest.Config) { cfg.Wrap(f.holder.wrap) }), 0, informers.WithNamespace(f.ns))
-	maps, pods := factory.Core().V1().ConfigMaps().Informer(), factory.Core().V1().Pods().Informer()
-	f.maps, f.pods = maps.GetIndexer(), pods.GetIndexer()
-	for resource, informer := range map[string]cache.SharedIndexInformer{"configmaps": maps, "pods": pods} {
-		if err := f.writes.AddInformer(corev1.Resource(resource), informer); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	factory.StartWithContext(ctx)
-	t.Cleanup(func() {
-		f.holder.release()
-		cancel()
-		factory.Shutdown()
-	})
-	if !cache.WaitFor(ctx, "", maps.HasSyncedChecker(), pods.HasSyncedChecker()) {
-		t.Fatal("the informers did not sync")
-	}
-	return f
-}
-
-func (f *fixture) cached(t *testing.T, indexer cache.Indexer, name string) metav1.Object {
-	t.Helper()
-	obj, ok, err := indexer.GetByKey(f.ns + "/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !ok {
-		return nil
-	}
-	return obj.(metav1.Object)
 }
 
 // Every kind of write of a reconcile is waited for, and seen in the cache once waiting

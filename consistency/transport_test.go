@@ -3,7 +3,6 @@ package consistency_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,93 +22,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
-	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/controllerkit/controllerkit/consistency"
 )
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
-
-func respond(code int, contentType string, body []byte) roundTripper {
-	return func(*http.Request) (*http.Response, error) {
-		return &http.Response{
-			StatusCode: code, Header: http.Header{"Content-Type": {contentType}},
-			Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)),
-		}, nil
-	}
-}
-
-func protobufOf(t testing.TB, obj k8sruntime.Object) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	if err := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Encode(obj, &b); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
-}
-
-func cborOf(t testing.TB, obj k8sruntime.Object) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	if err := cbor.NewSerializer(scheme.Scheme, scheme.Scheme).Encode(obj, &b); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
-}
-
-func jsonOf(t testing.TB, obj k8sruntime.Object) []byte {
-	t.Helper()
-	b, err := json.Marshal(obj)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
-const jsonType, pbType, cborType = "application/json", "application/vnd.kubernetes.protobuf", "application/cbor"
-
-// encodings are the forms of answers that a transport must read.
-var encodings = []struct {
-	name, contentType string
-	encode            func(testing.TB, k8sruntime.Object) []byte
-}{
-	{"json", jsonType, jsonOf},
-	{"protobuf", pbType, protobufOf},
-	{"cbor", cborType, cborOf},
-}
-
-func object(rv string) []byte {
-	return []byte(`{"kind":"X","apiVersion":"v1","metadata":{"name":"n","resourceVersion":"` + rv + `"},"spec":{"metadata":{"resourceVersion":"99"}}}`)
-}
 
 var (
 	widgets     = schema.GroupResource{Group: "example.com", Resource: "widgets"}
 	deployments = schema.GroupResource{Group: "apps", Resource: "deployments"}
 	namespaces  = schema.GroupResource{Resource: "namespaces"}
 )
-
-// tracked returns a store that has seen nothing, for every resource of these tests.
-func tracked() *consistency.Store {
-	return consistency.New(consistency.Config{Stores: stores{pods: at("1"), secrets: at("1"), widgets: at("1"), deployments: at("1"), namespaces: at("1")}})
-}
-
-// missing is what the owner waits for.
-func missing(s *consistency.Store, owner types.NamespacedName) string {
-	err := s.EnsureReady(owner)
-	if err == nil {
-		return ""
-	}
-	if stale, ok := errors.AsType[*consistency.StaleError](err); ok {
-		return stale.GroupResource.String() + "@" + stale.WroteRV
-	}
-	return err.Error()
-}
 
 // TestWrapRecords proves C3, C4.
 func TestWrapRecords(t *testing.T) {

@@ -17,17 +17,6 @@ import (
 	"github.com/controllerkit/controllerkit/consistency"
 )
 
-// counted is a store that counts how often its version is read.
-type counted struct {
-	*version
-	reads int
-}
-
-func (c *counted) LastStoreSyncResourceVersion() string {
-	c.reads++
-	return c.version.LastStoreSyncResourceVersion()
-}
-
 // TestEventLooksAtWhomItConcerns proves C13.
 func TestEventLooksAtWhomItConcerns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

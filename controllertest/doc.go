@@ -55,20 +55,20 @@
 //
 // # Guarantees
 //
-//   - X1: If a controller is correct, no kind of fault makes a plan fail. Each fault is
-//     one that a server, a proxy, a network, a process or a user can cause.
-//   - X2: A plan is valid only if all its faults happened. If more than 2 % of the plans
-//     are invalid, the test fails.
-//   - X3: If all resource versions come from one etcd, invariants see the states as they
-//     were stored, in order, with external calls between the writes around them.
+//   - X1: If a controller is correct, no kind of fault makes a plan fail. Each fault can
+//     be caused by a server, proxy, network, process or user.
+//   - X2: A plan is valid only if all its faults happened. If more than 2 % are invalid,
+//     the test fails.
+//   - X3: If all resource versions come from one etcd, invariants see the stored states
+//     in order, with external calls between the writes around them.
 //   - X4: If the environment variable of a failure is set, Explore runs only its plan, as
 //     often as the variable says.
-//   - X5: If a scenario cannot be explored, Explore fails in time with a message that
-//     names the reason and the cure.
+//   - X5: If a scenario cannot be explored, Explore fails in time and names the reason
+//     and the cure.
 //   - X6: When an exploration has ended, no part of it runs. Unless KeepNamespaces is
 //     set, its namespaces are deleted and its objects have no finalizers.
 //   - X7: The plan of each bug in the zoo finds it within three runs. No plan with one
-//     fault fails for the correct controllers of the zoo.
+//     fault fails for the zoo's correct controllers.
 //   - X8: If not all runs of a failing plan have a finding, the finding is flaky. If plans
 //     fail alike under one family of faults, they are one Failure.
 //

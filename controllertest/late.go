@@ -9,7 +9,7 @@ import (
 )
 
 // lateness measures how long the observer is behind: from the response to a write until
-// its event. Watches of the controller are as late as those of the observer on a busy
+// its event. Watches of the controller are as late as the observer's watches on a busy
 // machine, so this time does not count for Options.ConvergeTimeout.
 type lateness struct {
 	awaited map[types.UID]uint64 // the version in the response to a write

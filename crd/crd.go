@@ -61,7 +61,7 @@ type requests[T Object] interface {
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
 }
 
-// kind is what the clients of a resource have in common.
+// kind has the fields that all clients of a resource share.
 type kind[T Object] struct {
 	schema.GroupVersionKind
 	resource schema.GroupVersionResource
@@ -70,8 +70,8 @@ type kind[T Object] struct {
 	unknown  unknownFields
 }
 
-// New returns the client of all namespaces, or of a cluster-scoped resource. kind is that
-// of T, such as example.com/v1, Kind=Website, and resource its plural name, such as
+// New returns the client of all namespaces, or of a cluster-scoped resource. kind is T's
+// kind, such as example.com/v1, Kind=Website, and resource is its plural name, such as
 // "websites". New sends no request.
 //
 // New copies config. Of it, New ignores GroupVersion, APIPath, NegotiatedSerializer and

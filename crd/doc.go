@@ -31,30 +31,30 @@
 //
 // # Guarantees
 //
-//   - CR1: If T, the kind, the resource or the config is unfit, New returns an error that
-//     names it and the cure.
-//   - CR2: If the API server responds with another kind of object, the method returns an
-//     error and no object, and a Watch sends an event of type Error.
-//   - CR3: If the API server does not serve the resource, the error of the request is an
+//   - CR1: If T, the kind, the resource or the config is unfit, New returns an error
+//     that names it and the cure.
+//   - CR2: If the API server responds with another kind, the method returns an error and
+//     no object, and a Watch sends an event of type Error.
+//   - CR3: If the API server does not serve the resource, the error is an
 //     [ErrNotServed].
-//   - CR4: If the Go type has a field that the schema lacks, the API server rejects a
-//     Create, Update or Apply that sets it, unless the options set FieldValidation.
-//   - CR5: If the response to a request for one object had a field that the Go type
-//     lacks, the next Update logs its name, once for each client.
+//   - CR4: If the Go type has a field that the schema lacks, a Create, Update or Apply
+//     that sets it is rejected, unless the options set FieldValidation.
+//   - CR5: If a response for one object had a field that the Go type lacks, the next
+//     Update logs its name, once for each client.
 //   - CR6: Requests and responses are JSON, or CBOR if client-go's feature gates enable
 //     it, for any content type in the config.
 //   - CR7: If an object or a configuration is nil or has another namespace than the
 //     client, the method sends no request.
 //   - CR8: A Client does not modify the objects that it receives.
 //   - CR9: An informer of [Client.Informer] holds the objects of its namespace and
-//     selectors, and its lister returns them.
+//     selectors, as does its lister.
 //   - CR10: If a package of this library accepts a typed client, it accepts [Dynamic].
-//   - CR11: A [Fake] responds to the requests of one shared test as the API server does:
-//     versions, conflicts, finalizers, patches, applies, statuses and events.
+//   - CR11: A [Fake] responds to one shared test as the API server does: versions,
+//     conflicts, finalizers, patches, applies, statuses, events.
 //
 // # Caveats
 //
-//   - Update removes the fields that the Go type lacks, for example those of a newer
+//   - Update removes the fields that the Go type lacks, for example fields of a newer
 //     schema. Patch and Apply keep them.
 //   - The kind of the list must be the kind of the object with the suffix List, which is
 //     the default.

@@ -21,7 +21,7 @@ func Dynamic(client dynamic.ResourceInterface) *DynamicClient {
 }
 
 // DynamicClient is a client of unstructured objects. [Dynamic] makes one. Its methods
-// without subresources replace those of the dynamic client.
+// without subresources replace the dynamic client's.
 type DynamicClient struct {
 	// ResourceInterface has the other methods. Required.
 	dynamic.ResourceInterface

@@ -12,10 +12,10 @@ import (
 )
 
 // Fake is a [Client] of objects in memory, for unit tests. [NewFake] makes one. Its Client
-// and those of Client.Namespace share the objects; client-go's Fake adds reactors and
-// lists the requests. Unlike the fakes of client-gen it has the resource versions, uids,
-// generations, conflicts and finalizers of the API server, a status that only requests for
-// the status change, and managed fields.
+// and the clients of Client.Namespace share the objects; client-go's Fake adds reactors
+// and lists the requests. Unlike the fakes of client-gen it has the resource versions,
+// uids, generations, conflicts and finalizers of the API server, a status that only
+// requests for the status change, and managed fields.
 //
 // It has no schema: it applies no defaults, validation and pruning, an apply treats each
 // list as one value, and every resource has a status. It has no garbage collector,

@@ -31,8 +31,8 @@
 //
 // # Guarantees
 //
-//   - EX1: If each request and each call of the service can crash, fail or lose its
-//     response, Once creates one thing for each object, and in the end returns its id.
+//   - EX1: If requests and calls of the service crash, fail or lose responses, Once
+//     creates one thing for each object, and in the end returns its id.
 //   - EX2: If the object is not the API server's newest version, Once does not call
 //     Create.
 //

@@ -28,33 +28,30 @@
 //
 //   - F1: If a [Held] is valid, the API server or the caller provided an object with the
 //     finalizer.
-//   - F2: If a copy is stale or controllers interleave, the other finalizers stay
-//     unchanged.
-//   - F3: If an object is being deleted, no finalizer is added to it, however stale the
-//     copy.
+//   - F2: If a copy is stale or controllers interleave, other finalizers stay unchanged.
+//   - F3: If an object is being deleted, it gets no finalizer, however stale the copy.
 //   - F4: If another object has taken the name, it is not changed.
-//   - F5: If cleanup fails, panics or crashes, the finalizer of a deleted object remains.
+//   - F5: If cleanup fails, panics or crashes, the deleted object's finalizer remains.
 //   - F6: If a copy is stale, the error is a Conflict. Validation and admission errors
 //     keep their class.
-//   - F7: If the object or its finalizer is gone, or another object has the name, Remove
+//   - F7: If the object or finalizer is gone, or another object has the name, Remove
 //     succeeds.
-//   - F8: If a pass succeeds, every step was done or given up in it, in the declared
-//     order.
+//   - F8: If a pass succeeds, it did or gave up every step, in the declared order.
 //   - F9: If an object is gone, replaced, without the finalizer or not being deleted, a
 //     [Plan] runs no step.
 //   - F10: If the process dies before or after any write, the next one reaches the same
 //     end.
 //   - F11: If a step is given up, GiveUpAfter has passed, it had a fair last try, and
 //     GaveUp returned nil.
-//   - F12: If a step blocks a [Plan], the error, the condition and the metrics name it
-//     with its reason and age.
-//   - F13: If a child changed after it was read, [Delete] returns a Conflict. If it is
+//   - F12: If a step blocks a [Plan], the error, condition and metrics name it with its
+//     reason and age.
+//   - F13: If a child changed after it was read, [Delete] returns a Conflict; if it is
 //     gone, Delete succeeds.
 //   - F14: If [DeleteAll] is done, a complete list from the API server had no child.
-//   - F15: If an argument can only be a mistake, the error names it, and no request is
+//   - F15: If an argument can only be a mistake, the error names it and no request is
 //     sent.
-//   - F16: If the identity has the verb patch, everything works except [Remaining] (list)
-//     and [Delete] (delete).
+//   - F16: The verb patch is enough, except for [Remaining] (list) and [Delete]
+//     (delete).
 //   - F17: If a step waits, the loop counts no failure and retries after the requested
 //     time.
 //   - F18: If a [Plan] or Remove reads the live object, it writes nothing.

@@ -117,9 +117,9 @@ func Add[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string)
 // calls it after cleanup. If obj does not carry the finalizer, Remove sends no request,
 // so pass the newest copy. It does not modify obj.
 //
-// If obj is stale, Remove reads the live object, because another controller's finalizer
-// is no reason to repeat the cleanup. It succeeds if the finalizer or the object is gone,
-// or another object has the name. Otherwise it tries once more, and returns a Conflict if
+// If obj is stale, Remove reads the live object, because another controller's finalizer is
+// no reason to repeat the cleanup. It succeeds if the finalizer or the object is gone, or
+// another object has the name. Otherwise it tries a second time, and returns a Conflict if
 // the list changed again. It sends at most three requests.
 //
 // Remove returns the API server's response, or obj if it sent no request. If no object

@@ -68,7 +68,7 @@ type Step[T metav1.Object] struct {
 
 	// Timeout bounds one call of Run. A call also gets at most nine tenths of the time
 	// that the pass has left, so that a step that hangs leaves some to the others. The
-	// Timeouts of all steps should fit into that of the reconcile. 0 means 1min.
+	// Timeouts of all steps should fit into the reconcile's Timeout. 0 means 1min.
 	Timeout time.Duration
 
 	// BaseDelay and MaxDelay bound the delay of a step that failed, or waits without an

@@ -30,7 +30,7 @@ func (m *member) failed(err error, until time.Time, refused chan<- error) {
 		return
 	}
 	select {
-	case refused <- fmt.Errorf("%w: %q: its cache was filled and then went stale: %s: %w", ErrNotSynced, m.name, m.reason(err), text{err}):
+	case refused <- fmt.Errorf("%w: %q: its cache was filled and then went stale: %s: %w", ErrNotSynced, m.name, m.reason(err), kube.PrintableError(err, maxText)):
 	default: // Run ends with the first one
 	}
 }
@@ -39,12 +39,6 @@ const (
 	maxText = 2048 // bounds the text of an error
 	maxName = 253  // is the longest name of a resource or group
 )
-
-// text is an error of the server or of client-go whose text is fit for a log.
-type text struct{ error }
-
-func (t text) Error() string { return kube.Printable(t.error.Error(), maxText) }
-func (t text) Unwrap() error { return t.error }
 
 // isRefusal reports whether the same request will fail again.
 func isRefusal(err error) bool {
@@ -79,11 +73,11 @@ func unsynced(members []*member, timeout time.Duration) error {
 			}
 			err = fmt.Errorf("%w within %v: %q: list and watch are neither refused nor complete: the server cannot be reached, or there is more to list than Timeout allows%s", ErrNotSynced, timeout, m.name, also)
 		case last.bookmark:
-			err = fmt.Errorf("%w within %v: %q: the server took the watch but does not mark the end of the initial events: it, or a proxy, drops the bookmark k8s.io/initial-events-end; setting KUBE_FEATURE_WatchListClient=false in the environment avoids the need for it: %w", ErrNotSynced, timeout, m.name, text{last.err})
+			err = fmt.Errorf("%w within %v: %q: the server took the watch but does not mark the end of the initial events: it, or a proxy, drops the bookmark k8s.io/initial-events-end; setting KUBE_FEATURE_WatchListClient=false in the environment avoids the need for it: %w", ErrNotSynced, timeout, m.name, kube.PrintableError(last.err, maxText))
 		case unreachable(last.err):
-			err = fmt.Errorf("%w within %v: %q: %s, when client-go last tried, %v ago: it pauses for up to a minute between attempts, so a longer Set.Timeout notices a server that is back: %w", ErrNotSynced, timeout, m.name, m.reason(last.err), time.Since(last.at).Round(time.Second), text{last.err})
+			err = fmt.Errorf("%w within %v: %q: %s, when client-go last tried, %v ago: it pauses for up to a minute between attempts, so a longer Set.Timeout notices a server that is back: %w", ErrNotSynced, timeout, m.name, m.reason(last.err), time.Since(last.at).Round(time.Second), kube.PrintableError(last.err, maxText))
 		default:
-			err = fmt.Errorf("%w within %v: %q: %s: %w", ErrNotSynced, timeout, m.name, m.reason(last.err), text{last.err})
+			err = fmt.Errorf("%w within %v: %q: %s: %w", ErrNotSynced, timeout, m.name, m.reason(last.err), kube.PrintableError(last.err, maxText))
 		}
 		errs = append(errs, err)
 	}

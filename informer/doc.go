@@ -25,20 +25,19 @@
 //
 //   - I1: If Run returns nil, ctx is done and all informers, which Run started together,
 //     have stopped.
-//   - I2: If an informer or a handler given to Add is not synced within Timeout, Run
-//     returns an error with its name and the reason, e.g. a missing permission.
-//   - I3: If an informer has synced and then is refused twice within Timeout of the start,
-//     Run returns an error: it may list, but not watch.
-//   - I4: If [Set.Ready] or [Set.HasSyncedChecker] reports synced, every informer and every
+//   - I2: If an informer or added handler is not synced within Timeout, Run returns an
+//     error with its name and the reason, e.g. a missing permission.
+//   - I3: If a synced informer is refused twice within Timeout of the start, Run returns
+//     an error: it may list, but not watch.
+//   - I4: If [Set.Ready] or [Set.HasSyncedChecker] reports synced, every informer and
 //     given handler is synced.
 //   - I5: If an informer does not stop within StopTimeout, Run returns an error that names
 //     it.
-//   - I6: If the context has a logger, it gets the same lines from client-go as without
-//     the Set.
-//   - I7: If an object passes through [Trim], its resourceVersion stays, and an object that
-//     is already trimmed is only read.
+//   - I6: If the context has a logger, client-go's lines reach it as without the Set.
+//   - I7: If an object passes through [Trim], its resourceVersion stays; an already
+//     trimmed object is only read.
 //   - I8: If the API server does not stream the initial list, informers with
-//     [ConsistentLists] begin with a list that is not older than their request.
+//     [ConsistentLists] begin with a list no older than their request.
 //   - I9: If a watch brings no byte, event or bookmark, for the silence of
 //     [EndSilentWatches], the informer watches again, without a list.
 //   - I10: If an object passes through [KeepMetadata], its metadata stays, and everything

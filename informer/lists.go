@@ -14,9 +14,10 @@ import (
 // If the API server does not stream the initial list, client-go's informers list with
 // resourceVersion "0". The response can come from the server's cache, and be older than
 // the state that an earlier process of the controller saw. The controller could then
-// create children for a deleted object. ConsistentLists removes that version from lists, which costs the API server
-// more, once at each start. It changes all reads with that version, not those of informers
-// alone. Watches and other requests pass unchanged. nil means http.DefaultTransport.
+// create children for a deleted object. ConsistentLists removes that version from lists,
+// which costs the API server more, once at each start. It changes all reads with that
+// version, also reads that are not an informer's. Watches and other requests pass
+// unchanged. nil means http.DefaultTransport.
 func ConsistentLists(next http.RoundTripper) http.RoundTripper {
 	if next == nil {
 		next = http.DefaultTransport

@@ -19,42 +19,42 @@
 //
 //   - L1: If two replicas run, their guarded work never overlaps, even if requests and
 //     responses are delayed, lost or reordered.
-//   - L2: If two Electors have the same identity, they never lead at the same time.
-//   - L3: If the response to a write is lost, the write neither prolongs leadership nor
-//     ends it.
+//   - L2: If two Electors share an identity, they never lead at once.
+//   - L3: If the response to a write is lost, the write neither prolongs nor ends
+//     leadership.
 //   - L4: If a replica acquires a Lease, it raises leaseTransitions; a new Lease begins
-//     above every number that its creator has seen.
-//   - L5: If the context of Run is done, Run renews the Lease while lead drains, and
-//     releases it after lead has returned.
-//   - L6: If Run calls lead, no other call of lead is running. If lead outlasts
-//     DrainTimeout and StopTimeout after Run's context is done, Run returns its stack.
+//     above every number that its creator saw.
+//   - L5: If the context of Run is done, Run renews the Lease until lead has returned,
+//     then releases it.
+//   - L6: If Run calls lead, no other call of lead runs. If lead outlasts DrainTimeout
+//     and StopTimeout, Run returns its stack.
 //   - L7: If the Lease is edited, deleted or taken over, lead's context ends at the
-//     watch event or at the next renewal.
-//   - L8: If the Lease is released, a standby acquires it at the watch event, or
-//     without a watch at its next poll.
+//     watch event or the next renewal.
+//   - L8: If the Lease is released, a standby acquires it at the watch event, or without
+//     a watch at its next poll.
 //   - L9: If a call to the API server hangs, it fails after half of RenewDeadline and
 //     costs no leadership.
-//   - L10: If Term.Check is called, it allocates no memory.
-//   - L11: If the term is over, or the context has no term, a client with [Guard] sends
-//     no write.
+//   - L10: Term.Check allocates no memory.
+//   - L11: If the term is over or the context has none, a client with [Guard] sends no
+//     write.
 //   - L12: If a [Fence] is in force, the API server refuses a write that carries an
 //     earlier term.
 //   - L13: If a write with its term is in flight during a takeover, the Fence refuses it
 //     once the API server has seen the new leader.
-//   - L14: If a process was paused while another took over, its first Term.Check
-//     returns ErrLost.
-//   - L15: If lead panics, the process ends with the stack of the panic, and the Lease
+//   - L14: If a process was paused while another took over, its first Term.Check returns
+//     ErrLost.
+//   - L15: If lead panics, the process ends with the panic's stack, and the Lease
 //     expires.
 //   - L16: If a leader crashes, another leads after at most LeaseDuration, 1.2 times
 //     RetryPeriod and 250ms, while the API server is reachable.
 //   - L17: If the application exhausts its rate limiter or connections die silently, an
 //     Elector with [NewClient] keeps the Lease while new connections work.
 //   - L18: If the monotonic or the wall clock passes the deadline, the term is over,
-//     even after the machine was suspended.
-//   - L19: If another user writes the stamp of a Fence's Lease, the write is refused;
-//     no annotation of another user blocks the leader.
-//   - L20: If a response is not the API server's own, such as a proxy's 404, it counts
-//     as an outage.
+//     also after a suspension.
+//   - L19: If another user writes the stamp of a Fence's Lease, the write is refused; no
+//     annotation of another user blocks the leader.
+//   - L20: If a response is not the API server's, such as a proxy's 404, it counts as an
+//     outage.
 //
 // # Caveats
 //

@@ -82,11 +82,10 @@ func (t Term) Annotations() map[string]string { return map[string]string{stampKe
 // is more than 16 terms ahead of the Lease was forged before the fence was in force,
 // and does not count.
 //
-// Two Fences for two Leases may cover the same resources if their leaders stamp
-// different objects. Omit a resource into which another controller copies the
-// annotations of stamped objects, e.g. ReplicaSets beside Deployments: the fence
-// refuses the copies. A restore from a backup must leave out the annotation while the
-// Lease exists.
+// Two Fences for two Leases may cover the same resources if their leaders stamp different
+// objects. Omit a resource into which another controller copies the annotations of stamped
+// objects, e.g. ReplicaSets as well as Deployments: the fence refuses the copies. A
+// restore from a backup must leave out the annotation while the Lease exists.
 //
 // # Who can open or close it
 //

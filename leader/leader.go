@@ -132,8 +132,8 @@ type Metrics interface {
 //     returns an error for it after StartTimeout.
 type Elector struct {
 	// Leases is the client of the Lease's namespace. If it is of another namespace, Run
-	// returns an error after StartTimeout. [NewClient] makes one that shares neither
-	// rate limiter nor connections with the application. Required.
+	// returns an error after StartTimeout. A client of [NewClient] shares neither rate
+	// limiter nor connections with the application. Required.
 	Leases LeaseClient
 	// Namespace is the Lease's namespace, for which Leases was made. Required.
 	Namespace string

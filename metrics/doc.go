@@ -44,16 +44,16 @@
 //
 // # Guarantees
 //
-//   - M1: If [New] is called again with a registry, it returns the same Metrics. If the
-//     registry has a family from elsewhere, New fails and changes nothing.
-//   - M2: If Run of a controller starts, every result of it is exported as 0, so that
+//   - M1: If [New] is called again with a registry, it returns the same Metrics. If a
+//     family is registered elsewhere, New fails without a change.
+//   - M2: If a controller's Run starts, each of its results is exported as 0, so that
 //     rates include the first error.
 //   - M3: If names, results, methods or codes vary without limit, the number and size of
 //     the series stay bounded: the rest counts as "other" or "error".
 //   - M4: Labels contain no credentials and no names of objects, except Leases.
-//   - M5: If a queue is created again under a name, its gauges start at 0, also if the
-//     earlier queue still had keys.
-//   - M6: If a reconcile is counted, the call does not allocate.
+//   - M5: If a queue is created again under a name, its gauges start at 0, even if the
+//     earlier one had keys.
+//   - M6: Counting a reconcile does not allocate.
 //
 // # Caveats
 //

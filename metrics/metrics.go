@@ -103,8 +103,8 @@ type controller struct {
 // registry with the collectors of the Go runtime and the process too.
 //
 // New returns an error if reg is a nil pointer or has a family of one of these names, for
-// example from another library: use a separate registry then. A New that fails changes
-// nothing.
+// example from another library: use a separate registry then. A New that fails leaves reg
+// unchanged.
 func New(reg prometheus.Registerer) (*Metrics, error) {
 	if v := reflect.ValueOf(reg); v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, fmt.Errorf("metrics: New got a nil %T: pass a prometheus.Registerer, for example prometheus.NewRegistry()", reg)

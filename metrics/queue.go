@@ -58,8 +58,8 @@ func (m *Metrics) fresh(vec *prometheus.GaugeVec, name string) prometheus.Gauge 
 }
 
 // ForgetQueue removes the gauges of a queue that was shut down, which otherwise keep their
-// last values. Its counters stay. If the queue is still in use, its gauges are not exported
-// any more. An unknown name, or one that counts as "other", is ignored.
+// last values. Its counters stay. If the queue is still in use, its gauges are not
+// exported any more. An unknown name is ignored, and so is a name that counts as "other".
 func (m *Metrics) ForgetQueue(name string) {
 	name = value(name)
 	if !m.queues.has(name) {

@@ -2,8 +2,8 @@
 // their informers and queues, leader election, probes, metrics, Events, and a stop in the
 // right order.
 //
-// It stands beside the manager and the builder of controller-runtime. A resource takes one
-// line, which returns its lister:
+// It corresponds to the manager and the builder of controller-runtime. A resource takes
+// one line, which returns its lister:
 //
 //	op, err := operator.New(config, operator.Options{Name: "widgets", LeaseNamespace: namespace, Listen: ":8080"})
 //	if err != nil {
@@ -38,28 +38,28 @@
 //
 // # Guarantees
 //
-//   - OP1: If a registration is wrong (a name twice, a nil function or informer, no For, two
-//     informers of one resource), Run returns an error that names it before it starts
-//     anything.
-//   - OP2: If a resource, or a subresource given to Writes, is not served within
-//     StartTimeout, or holds objects of another kind than its informer, Run returns an error
-//     that names it.
+//   - OP1: If a registration is wrong (a name twice, a nil function or informer, no For,
+//     two informers of one resource), Run returns an error that names it before it
+//     starts anything.
+//   - OP2: If a resource or subresource is not served within StartTimeout, or holds
+//     another kind than its informer, Run returns an error that names it.
 //   - OP3: If an informer is not synced, no call runs.
-//   - OP4: If a reconcile wrote an object of a registered resource, the next call of its key
+//   - OP4: If a reconcile wrote an object of a registered resource, the key's next call
 //     sees the write.
-//   - OP5: If the context is done while a call runs that ends within its Timeout, the call
-//     ends, then the Lease is released, and Run returns nil within GracePeriod.
-//   - OP6: If a key waits for the caches for 10s, one line of log names the resource and the
-//     version that it waits for.
-//   - OP7: If a client of Config sends the requests of registrations and Writes, the rights of
-//     Rules are enough.
+//   - OP5: If the context is done while a call runs that ends within its Timeout, the
+//     call ends, then the Lease is released, and Run returns nil within GracePeriod.
+//   - OP6: If a key waits for the caches for 10s, one log line names the awaited
+//     resource and version.
+//   - OP7: If a client of Config sends the requests of registrations and Writes, the
+//     rights of Rules suffice.
 //   - OP8: If a replica is not the leader, its informers run and it calls nothing.
 //
 // # Caveats
 //
-//   - Informers run once, so an Operator does. To run one again in a process, make it again
-//     with new informers: of a new factory, or of the same client of package crd. Make the
-//     clients that write again, too, because OP4 holds for those of the new Config.
+//   - Informers run once, so an Operator does. To run one again in a process, make it
+//     again with new informers: of a new factory, or of the same client of package crd.
+//     Make the clients that write again, too, because OP4 holds for the clients of the new
+//     Config.
 //   - Do not call Start of a factory: Run starts the registered informers.
 //   - All informers of a resource must be one, also in different controllers, because their
 //     scopes could differ.

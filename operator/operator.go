@@ -38,8 +38,8 @@ type Options struct {
 	LeaseNamespace string
 
 	// Listen is the address of /metrics, /readyz and /livez, such as ":8080". A standby is
-	// ready as soon as its informers are synced. "" means that nothing listens; Mux can be
-	// served by the caller.
+	// ready as soon as its informers are synced. "" means no listener; Mux can be served
+	// by the caller.
 	Listen string
 
 	// GracePeriod bounds the stop of the whole process. Run gives the running calls and

@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit/internal/fakeserver"
 	"github.com/controllerkit/controllerkit/internal/testcost"
@@ -65,32 +64,6 @@ func checkCost(t *testing.T, cm *corev1.ConfigMap) {
 	t.Helper()
 	if took, memory := cost(cm); took > 5*time.Second || memory > 64<<20 {
 		t.Errorf("%d references took %v and %d bytes", len(cm.OwnerReferences), took, memory)
-	}
-}
-
-// use calls both functions with the child and checks what they leave behind.
-func use(t *testing.T, cm *corev1.ConfigMap) {
-	t.Helper()
-	parent := fakeserver.Settings()
-	own := cm.DeepCopy()
-	if err := owner.SetController(parent, configMapKind, own); err == nil {
-		controllers, mine := 0, 0
-		for _, ref := range own.OwnerReferences {
-			if ptr.Deref(ref.Controller, false) {
-				controllers++
-			}
-			if ref.UID == parent.UID {
-				mine++
-			}
-		}
-		if controllers != 1 || mine != 1 {
-			t.Errorf("%d controllers and %d references to the owner, want one of each", controllers, mine)
-		}
-	}
-	server := fakeserver.New(parent, cm)
-	claimed, err := owner.Claim(context.Background(), server, parent, configMapKind, server, labels.SelectorFromSet(labels.Set{"app": "web"}), []*corev1.ConfigMap{cm})
-	if err == nil && len(claimed) == 1 && !metav1.IsControlledBy(claimed[0], parent) {
-		t.Error("claimed a child that the owner does not control")
 	}
 }
 

@@ -37,9 +37,9 @@ var ErrOtherController = kube.ErrOtherController
 // is deleted, as the references of Kubernetes' own controllers do.
 //
 // child is an object that the caller is about to create, or a copy that the caller owns.
-// If child has the reference, SetController returns. Otherwise it replaces the
-// list of owner references by a new one that has one reference to owner and keeps those
-// to other owners.
+// If child has the reference, SetController returns. Otherwise it replaces the list of
+// owner references by a new one, with one reference to owner and all references to other
+// owners.
 //
 // If SetController fails, child is unchanged. An error that wraps [ErrOtherController]
 // says that child has another controller, which can be an earlier object with the name

@@ -24,8 +24,6 @@ import (
 	"github.com/controllerkit/controllerkit/owner"
 )
 
-var configMapKind = corev1.SchemeGroupVersion.WithKind("ConfigMap")
-
 // errTerminal stands for an error with a method Terminal() bool that returns true.
 var errTerminal = errors.New("terminal")
 
@@ -42,11 +40,6 @@ func isStale(err error) bool {
 // hasPrefix reports whether the package's prefix is in the text of err exactly once.
 func hasPrefix(err error) bool {
 	return strings.HasPrefix(err.Error(), "owner: ") && strings.Count(err.Error(), "owner: ") == 1
-}
-
-// ref is a reference to a ConfigMap: Controller and BlockOwnerDeletion are controller.
-func ref(name string, uid types.UID, controller *bool) metav1.OwnerReference {
-	return metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: name, UID: uid, Controller: controller, BlockOwnerDeletion: controller}
 }
 
 // TestSetController proves OW1 and OW2, which references are made, and which are refused.
@@ -122,15 +115,6 @@ func TestSetController(t *testing.T) {
 			}
 		})
 	}
-}
-
-// child is one that a cache has.
-func child(change ...func(*corev1.ConfigMap)) *corev1.ConfigMap {
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "child", UID: "uid-5", ResourceVersion: "5"}}
-	for _, f := range change {
-		f(cm)
-	}
-	return cm
 }
 
 func labelled(cm *corev1.ConfigMap) { cm.Labels = map[string]string{"app": "web", "tier": "1"} }

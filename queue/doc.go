@@ -27,45 +27,44 @@
 // # Guarantees
 //
 //   - Q1: At most one worker at a time has a key.
-//   - Q2: If a key is added before the queue is stopped, a worker gets it, or Drain and
-//     Pending return it.
-//   - Q3: Get returns a ready key with the highest priority, except as in Q4.
-//   - Q4: If a key of a lower priority is passed over for MaxWait, one Get in four serves
-//     the lower priority with the oldest key.
-//   - Q17: If ready keys of one priority belong to several groups, the groups take turns,
-//     key by key.
+//   - Q2: If a key is added before the stop, a worker gets it, or Drain and Pending
+//     return it.
+//   - Q3: Get returns a ready key of the highest priority, except by Q4.
+//   - Q4: If a key of a lower priority is passed over for MaxWait, one Get in four
+//     serves the lower priority with the oldest key.
+//   - Q17: If ready keys of one priority have several groups, the groups take turns key
+//     by key.
 //   - Q18: Keys of one group and priority come in the order in which they became ready.
-//   - Q5: A delay does not end early, and ends once. Equal delays end in the order of
-//     their calls.
-//   - Q6: If its context is done, GetContext returns without a key. No key and no wake-up
-//     is lost.
-//   - Q7: Drain returns if no key is ready or running, if its context is done, or if
-//     ShutDown is called.
-//   - Q19: Drain returns each unfinished key once. Its error is nil if no key is ready or
+//   - Q5: A delay ends once, and not early. Equal delays end in the order of their
+//     calls.
+//   - Q6: If its context is done, GetContext returns without a key, and no key or
+//     wake-up is lost.
+//   - Q7: Drain returns if no key is ready or running, its context is done, or ShutDown
+//     is called.
+//   - Q19: Drain returns each unfinished key once, and a nil error if none was ready or
 //     running.
-//   - Q20: If several callers drain and shut down at once, each returns as if it were
-//     alone.
+//   - Q20: If callers drain and shut down at once, each returns as if it were alone.
 //   - Q8: The queue starts no goroutine. ShutDown, ShutDownWithDrain and Drain stop its
 //     timers at once.
-//   - Q9: If the numbers of keys, groups and priorities stay in small bounds, Add,
-//     AddAfter, Get and Done do not allocate.
-//   - Q10: The queue stores ready, delayed and running keys only. Without the texts of key
-//     and group, the memory of a key is bounded.
-//   - Q23: After a burst the queue keeps a constant amount of memory and less than a tenth
-//     of the burst's.
-//   - Q11: The metrics have the names and values of client-go's, except for the listed
+//   - Q9: If keys, groups and priorities stay in small numbers, Add, AddAfter, Get and
+//     Done do not allocate.
+//   - Q10: The queue stores only ready, delayed and running keys, each in bounded memory
+//     plus its texts.
+//   - Q23: After a burst the queue keeps constant memory, less than a tenth of the
+//     burst's.
+//   - Q11: The metrics have client-go's names and values, except for the listed
 //     differences.
-//   - Q24: The size of a Snapshot is bounded, however many and long the keys and groups
-//     are.
-//   - Q12: The delays of Exponential are uniform in the upper half of the doubled and
+//   - Q24: The size of a Snapshot is bounded for any number and length of keys and
+//     groups.
+//   - Q12: The delays of Exponential are uniform in the upper half of the doubled,
 //     capped delay.
-//   - Q21: If keys fail together, Exponential and FastSlow spread their delays at random,
-//     and TokenBucket the delays after the burst.
-//   - Q22: Exponential and FastSlow store only the keys that have failed since Forget.
+//   - Q21: If keys fail together, Exponential and FastSlow spread their delays at
+//     random, and TokenBucket the delays after the burst.
+//   - Q22: Exponential and FastSlow store only keys that failed since Forget.
 //   - Q13: TokenBucket gives no delay above its longest, and an overload delays no later
 //     key.
-//   - Q14: The documented behavior of client-go's work queues holds for this queue, except
-//     for the listed differences.
+//   - Q14: The documented behavior of client-go's queues holds, except for the listed
+//     differences.
 //
 // # Caveats
 //

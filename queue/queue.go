@@ -52,7 +52,7 @@ type Config[K comparable] struct {
 //
 //   - Priority: keys with a higher priority come first. 0 is the priority of Add.
 //   - After: the delay. 0 or a negative value means no delay.
-//   - RateLimited: the delay is that of the rate limiter, or After if it is longer.
+//   - RateLimited: the delay is the rate limiter's, or After if it is longer.
 type AddOptions = struct {
 	Priority    int
 	After       time.Duration

@@ -28,36 +28,34 @@
 //
 // # Guarantees
 //
-//   - R1: If a call ends, it has one class of the table, one line of log and one result,
-//     and Done is called once for its key.
-//   - R2: If a Func panics, the loop recovers, counts and retries the call; other keys and
-//     the worker continue.
-//   - R3: If calls of one key conflict in a row, at most five are retried without the rate
+//   - R1: If a call ends, it has one class of the table, one log line, one result and
+//     one Done of its key.
+//   - R2: If a Func panics, the loop counts and retries the call; other keys and the
+//     worker continue.
+//   - R3: If a key's calls conflict in a row, at most five are retried without the rate
 //     limiter.
 //   - R4: If a checker of HasSynced is not done, no call starts.
-//   - R5: If the context of Run is done, no call starts, except by R15. The running
-//     calls end within GracePeriod, or at once if leadership is lost; context.Cause has
-//     the reason.
-//   - R6: If the queue has GetContext, each key that was not called, was cancelled or waits
-//     for the Gate is in the queue when Run returns.
+//   - R5: If the context of Run is done, no call starts, except by R15. Calls end within
+//     GracePeriod, or at once if leadership is lost; context.Cause has the reason.
+//   - R6: If the queue has GetContext, keys that were not called, were cancelled or wait
+//     for the Gate are in it when Run returns.
 //   - R7: If Run has returned, its calls and goroutines have ended.
 //   - R8: If a call has returned, its context is done.
-//   - R15: If DrainReady is set and the context of Run is done, Run calls ready keys
-//     until none is left, GracePeriod is over or leadership is lost.
-//   - R16: If a key is queued without pause, it runs 100 times and then 10 times a second.
-//     Steady events of up to 10 a second are not delayed.
-//   - R17: If a Source reports an event, Triggers of the key's next call has it, and of
-//     later calls does not, within fixed bounds.
+//   - R15: If DrainReady is set and the context is done, ready keys are called until
+//     none is left, GracePeriod is over or leadership is lost.
+//   - R16: If a key is queued without pause, it runs 100 times and then 10 times a
+//     second. Steady events up to that rate are not delayed.
+//   - R17: If a Source reports an event, Triggers of the key's next call has it and
+//     later ones do not, within fixed bounds.
 //   - R18: If Resync is set, each key of Keys is added once in that time, at its own
 //     fixed moment, and at most a 64th of the keys wait in the queue for it.
-//   - R19: If Hook is set, it is called once for each call, and its end once after the
-//     call, with the result that Metrics gets.
+//   - R19: If Hook is set, it is called once for each call, and its end once afterwards,
+//     with the result that Metrics gets.
 //   - R22: If calls end only as rejected or forbidden, the key runs at most 15 times in
 //     the first hour, events and RequeueAfter aside.
-//   - R23: If calls run and StallTimeout has passed since the last one ended, Check returns
-//     an error.
-//   - R24: If a key waits for the Gate for 10s, one line of log names it, with the error of
-//     the Gate's method EnsureReady, if it has one.
+//   - R23: If calls run and none has ended for StallTimeout, Check returns an error.
+//   - R24: If a key waits for the Gate for 10s, one log line names it, with the error of
+//     the Gate's EnsureReady, if it has one.
 //
 // # Caveats
 //

@@ -3,6 +3,8 @@ package reconcile
 import (
 	"context"
 	"time"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // A key that waits for the gate is logged at this number of ticks of a clock.
@@ -94,7 +96,7 @@ func (r *run[K]) logWaiting(ctx context.Context, finished <-chan struct{}) {
 				if err = reasons.EnsureReady(key); err == nil {
 					continue // the wake is on its way
 				}
-				err = printable{err}
+				err = kube.PrintableError(err, maxText)
 			}
 			r.logger.Error(err, "The caches do not show the writes of a key, which waits for them", "key", key, "after", (waitTicks-1)*waitTick)
 		}

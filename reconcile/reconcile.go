@@ -13,9 +13,9 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// Func brings the object named by key, and all that belongs to it, closer to what its
-// spec asks for. It gets the key and no event, because the queue merges events. It must
-// reach the same result if it runs twice.
+// Func brings the object named by key, and all that belongs to it, closer to its spec. It
+// gets the key and no event, because the queue merges events. It must reach the same
+// result if it runs twice.
 //
 // ctx has a logger (klog.FromContext) with the values controller and key, and the values
 // of Run's context. It is done when the call returns, when Timeout is over, and when a

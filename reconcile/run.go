@@ -39,6 +39,10 @@ type (
 	}
 )
 
+// maxText bounds the text of an error in a line of log. Services and authors of objects
+// write such texts: a newline would begin a line of their own.
+const maxText = 16 << 10
+
 // validityKey is the key of a value in the context of a leader: the context that ends when
 // leadership is over. If the leader's own context is cancelled to drain, it ends later.
 type validityKey = struct{ LeaseValidity struct{} }
@@ -462,7 +466,7 @@ func (r *run[K]) log(key K, cl class, v verdict, err error, attempts int, took t
 		logger.Info("Reconciled", values...)
 		return
 	case v.quiet:
-		logger.Info("Reconcile did not succeed", append(values, "err", printable{err})...)
+		logger.Info("Reconcile did not succeed", append(values, "err", kube.PrintableError(err, maxText))...)
 		return
 	}
 	if p, ok := errors.AsType[*PanicError](err); ok {
@@ -471,8 +475,8 @@ func (r *run[K]) log(key K, cl class, v verdict, err error, attempts int, took t
 	var status apierrors.APIStatus
 	if cl == forbidden && errors.As(err, &status) {
 		if d := status.Status().Details; d != nil {
-			values = append(values, "deniedGroup", escape(d.Group), "deniedResource", escape(d.Kind), "deniedName", escape(d.Name))
+			values = append(values, "deniedGroup", kube.Printable(d.Group, maxText), "deniedResource", kube.Printable(d.Kind, maxText), "deniedName", kube.Printable(d.Name, maxText))
 		}
 	}
-	logger.Error(printable{err}, "Reconcile failed", values...)
+	logger.Error(kube.PrintableError(err, maxText), "Reconcile failed", values...)
 }

@@ -15,7 +15,7 @@ const ignoredAfter = 5 * time.Second
 // maxKeysLogged bounds the keys in one line of log.
 const maxKeysLogged = 10
 
-// stop has the contexts of one Run. Each is derived from the one that must end first.
+// stop has the contexts of one Run. Each derives from the context that must end first.
 type stop struct {
 	ctx context.Context // the context of Run; when it is done, no call starts
 

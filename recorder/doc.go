@@ -2,7 +2,8 @@
 // blocking the caller.
 //
 // It replaces the broadcasters of client-go's tools/record and tools/events, which drop
-// Events without a count and lose their series when the process ends.
+// Events without a count, and at the end of the process lose repetitions that are not yet
+// written.
 //
 //	r := &recorder.Recorder{
 //		Controller: "example.com/widgets",
@@ -21,7 +22,7 @@
 //
 // Events that differ only in time become one Event, whose series counts them: Run writes
 // it at once, and then once per Interval while it is repeated. A series ends after ten
-// Intervals without a repetition.
+// Intervals without a repetition, or with the process.
 //
 // An object gets 25 different Events, and then one more every 5 minutes. MaxSeries bounds
 // the memory, and QPS the requests. A Recorder drops what exceeds a limit and what the API
@@ -29,16 +30,14 @@
 //
 // # Guarantees
 //
-//   - RE1: If equal Events are repeated, Run writes one Event with the right count, also
-//     after lost responses and after the Event expired.
-//   - RE2: If a Client fails or hangs, or Events arrive faster than they can be written,
-//     Event still does not block.
+//   - RE1: If equal Events repeat, Run writes one Event with the right count, also after
+//     lost responses and after the Event expired.
+//   - RE2: If a Client fails or hangs, or Events arrive too fast, Event does not block.
 //   - RE3: Each call of Event is counted once: as written, deduplicated, held, or dropped
 //     for a reason.
 //   - RE4: If the context of Run is done, Run writes the Events it holds within
-//     StopTimeout, and counts and logs the others as dropped.
-//   - RE5: If a text is too long or not UTF-8, Event makes it valid, so that the API server
-//     accepts the Event.
+//     StopTimeout, and counts and logs the rest as dropped.
+//   - RE5: If a text is too long or not UTF-8, Event makes it valid for the API server.
 //
 // # Caveats
 //

@@ -36,7 +36,7 @@ type Client interface {
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*eventsv1.Event, error)
 }
 
-// Recorder writes Events about objects. Set Client and Controller, start Run beside the
+// Recorder writes Events about objects. Set Client and Controller, start Run with the
 // controllers of the process, and stop it after them.
 //
 // Two Events are equal if they have the same regarding, related, type, reason, action and

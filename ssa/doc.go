@@ -34,29 +34,31 @@
 //     TryApply writes nothing and returns a [*ConflictError].
 //   - A3: If live has each value, the manager owns exactly these fields and extract is
 //     set, ApplyChanged makes no request, except as under Caveats.
-//   - A4: If no object has the uid of the configuration, an apply does not write and the
+//   - A4: If no object has the configuration's uid, an apply does not write and the
 //     error is [ErrUIDMismatch].
-//   - A5: If other managers own fields, the error is a *ConflictError. If the
-//     resourceVersion differs, it is not. apierrors.IsConflict is true for both.
+//   - A5: If other managers own fields, the error is a *ConflictError; for another
+//     resourceVersion it is not. apierrors.IsConflict is true for both.
 //   - A6: No function modifies the configuration or live.
 //   - A7: If an apply would change a value or an owner of a field, ApplyChanged applies. A
 //     Memory can miss a change of the schema for ten minutes.
-//   - A8: If live is not nil, ApplyChanged changes that object only, and never creates it
+//   - A8: If live is not nil, ApplyChanged changes that object only and never creates it
 //     again.
-//   - A9: If the kind does not have a field, the apply is an error and does not write.
+//   - A9: If the kind lacks a field of the configuration, the apply is an error and does
+//     not write.
 //   - A10: If an argument is not valid, the error names the field and comes before any
 //     request.
-//   - A11: If other users write a large or hostile object, the time and the memory of a
-//     decision about it stay bounded.
-//   - A20: If live shows the manager of a conflict, its Owner has the operation, the
-//     subresource and the time of the write.
-//   - A21: If Migrate has moved a field and the next apply omits it, the field is removed.
-//     Values, finalizers, other managers and subresources stay as they are.
-//   - A22: If the object is not at the uid and resourceVersion of live, Migrate does not
-//     write. If the managers own no fields, it makes no request.
-//   - A28: If a controller dies between a migration and the apply after it, a repetition
+//   - A11: If other users write a large or hostile object, a decision about it stays
+//     bounded in time and memory.
+//   - A20: If live shows the manager of a conflict, its Owner has the operation,
+//     subresource and time of the write.
+//   - A21: If Migrate has moved a field and the next apply omits it, the field is
+//     removed. Values, finalizers, other managers and subresources stay.
+//   - A22: If live's uid or resourceVersion is not current, Migrate does not write. If
+//     the managers own no fields, it makes no request.
+//   - A28: If a controller dies between a migration and the next apply, a repetition
 //     leads to the same object.
-//   - A30: Each function needs only the verb patch, and create where it creates an object.
+//   - A30: Each function needs only the verb patch, and create where it creates an
+//     object.
 //
 // # Caveats
 //

@@ -28,15 +28,6 @@ func apply(ctx context.Context, c status.Applier[*policyv1.PodDisruptionBudget, 
 	return status.Apply(ctx, manager, c, obj, policyac.PodDisruptionBudget(obj.Name, obj.Namespace), conditions...)
 }
 
-func get(t *testing.T, c policyclient.PodDisruptionBudgetInterface) *policyv1.PodDisruptionBudget {
-	t.Helper()
-	obj, err := c.Get(t.Context(), "one", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return obj
-}
-
 // One request if the conditions of the manager change, in value or in ownership,
 // and none if not; those of others stay as they are.
 //

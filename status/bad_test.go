@@ -18,35 +18,12 @@ import (
 	"github.com/controllerkit/controllerkit/status"
 )
 
-// silent is a client that no request may reach.
-type silent[T any] struct{ t *testing.T }
-
-func (s silent[T]) UpdateStatus(_ context.Context, obj T, _ metav1.UpdateOptions) (T, error) {
-	s.t.Error("UpdateStatus is called")
-	return obj, nil
-}
-
-func (s silent[T]) Patch(_ context.Context, _ string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (T, error) {
-	s.t.Errorf("Patch is called with %.200s", data)
-	return *new(T), nil
-}
-
 // silentApplier is the same for Apply.
 type silentApplier[T, C any] struct{ t *testing.T }
 
 func (s silentApplier[T, C]) ApplyStatus(_ context.Context, config C, _ metav1.ApplyOptions) (T, error) {
 	s.t.Errorf("ApplyStatus is called with %+v", config)
 	return *new(T), nil
-}
-
-func refused(t *testing.T, what string, err error, want string) {
-	t.Helper()
-	switch {
-	case want == "" && err != nil:
-		t.Errorf("%s: error %v, want none", what, err)
-	case want != "" && (err == nil || !strings.HasPrefix(err.Error(), "status: ") || !strings.Contains(err.Error(), want)):
-		t.Errorf("%s: error %v, want one of status with %q", what, err, want)
-	}
 }
 
 // What the API server would refuse or misunderstand is an error that names the
@@ -252,17 +229,6 @@ func TestBadApply(t *testing.T) {
 	refused(t, "config is no pointer", err, "pointer")
 }
 
-// recorder keeps the patch that it is sent.
-type recorder[T any] struct {
-	name, pt, sub string
-	data          []byte
-}
-
-func (r *recorder[T]) Patch(_ context.Context, name string, pt types.PatchType, data []byte, _ metav1.PatchOptions, sub ...string) (T, error) {
-	r.name, r.pt, r.data, r.sub = name, string(pt), data, strings.Join(sub, "/")
-	return *new(T), nil
-}
-
 // TestPatchBody proves S9.
 func TestPatchBody(t *testing.T) {
 	guard := `"metadata":{"resourceVersion":"1","uid":"u"}`
@@ -315,17 +281,6 @@ func TestPatchBody(t *testing.T) {
 			t.Errorf("%s: the caller's object changed (-before +after):\n%s", tt.name, diff)
 		}
 	}
-}
-
-// sender counts applies.
-type sender struct {
-	n    int
-	last *policyac.PodDisruptionBudgetApplyConfiguration
-}
-
-func (s *sender) ApplyStatus(_ context.Context, config *policyac.PodDisruptionBudgetApplyConfiguration, _ metav1.ApplyOptions) (*policyv1.PodDisruptionBudget, error) {
-	s.n, s.last = s.n+1, config
-	return budget(), nil
 }
 
 // Only the entry of an apply by this manager to the status, in this version, with

@@ -55,8 +55,8 @@ func Unknown(conditionType, reason, message string) metav1.Condition {
 //
 // Set replaces the slice and does not modify the elements of the old one.
 //
-// The conditions of an unstructured object are those of its status. Set keeps the fields
-// of a condition that metav1.Condition lacks, unless it changes that condition.
+// The conditions of an unstructured object are the list in its status. Set keeps the
+// fields of a condition that metav1.Condition lacks, unless it changes that condition.
 func Set[C *[]metav1.Condition | *unstructured.Unstructured](conditions C, generation int64, set ...metav1.Condition) error {
 	switch conditions := any(conditions).(type) {
 	case *unstructured.Unstructured:

@@ -18,8 +18,8 @@ import (
 // and a status of its kind cannot be kept right.
 var ErrDefinition = errors.New("status: the custom resource definition is unfit")
 
-// Getter is the one method of a client that [CheckDefinition] calls: that of the dynamic
-// client for customresourcedefinitions.apiextensions.k8s.io/v1.
+// Getter is the one method of a client that [CheckDefinition] calls: the dynamic client
+// for customresourcedefinitions.apiextensions.k8s.io/v1 has it.
 type Getter interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions, subresources ...string) (*unstructured.Unstructured, error)
 }

@@ -23,15 +23,6 @@ import (
 
 var _ status.Getter = dynamic.ResourceInterface(nil)
 
-func definitions() schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-}
-
-// definition is a fit one.
-func definition(group string) *unstructured.Unstructured {
-	return &unstructured.Unstructured{Object: widgetObject(group)}
-}
-
 // at returns the map at a path of maps and first items.
 func at(o map[string]any, path ...string) map[string]any {
 	for _, name := range path {

@@ -21,11 +21,11 @@ const (
 	typeStalled     = "Stalled"     // True: not without a change from outside
 )
 
-// ForKstatus returns ready, a condition of type Ready, with the conditions Reconciling
-// and Stalled that kstatus expects. Both are False if ready is True. Otherwise Stalled is
-// True if stalled reports that a retry cannot help, and Reconciling is True if not. The
-// one that is True has the reason and message of ready. Pass all three to [Set] or
-// [Apply], and set status.observedGeneration, which Apply does not send.
+// ForKstatus returns ready, a condition of type Ready, with the conditions Reconciling and
+// Stalled that kstatus expects. Both are False if ready is True. Otherwise Stalled is True
+// if stalled reports that a retry cannot help, and Reconciling is True if not. The True
+// condition has the reason and message of ready. Pass all three to [Set] or [Apply], and
+// set status.observedGeneration, which Apply does not send.
 func ForKstatus(ready metav1.Condition, stalled bool) []metav1.Condition {
 	reconciling, stuck := False(typeReconciling, ready.Reason, ""), False(typeStalled, ready.Reason, "")
 	switch {

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	policyv1 "k8s.io/api/policy/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,13 +22,6 @@ import (
 )
 
 type pdb = policyv1.PodDisruptionBudget
-
-// A form is one of the three ways to give "one" its Step condition.
-type form struct {
-	name string
-	verb string // what RBAC calls it
-	step func(ctx context.Context, c policyclient.PodDisruptionBudgetInterface, obj *pdb, condition metav1.Condition) (*pdb, error)
-}
 
 func forms() []form {
 	set := func(condition metav1.Condition) func(o *pdb) error {
@@ -303,61 +294,6 @@ func TestServerRBAC(t *testing.T) {
 			}
 		})
 	}
-}
-
-// as returns the client of a user that may read budgets and do the verbs to their
-// status.
-func as(t *testing.T, admin kubernetes.Interface, namespace, user string, verbs ...string) policyclient.PodDisruptionBudgetInterface {
-	t.Helper()
-	user += "-" + namespace
-	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: user}, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{"policy"}, Resources: []string{"poddisruptionbudgets/status"}, Verbs: verbs},
-		{APIGroups: []string{"policy"}, Resources: []string{"poddisruptionbudgets"}, Verbs: []string{"get"}},
-	}}
-	if _, err := admin.RbacV1().Roles(namespace).Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	binding := &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: user},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: user},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
-	}
-	if _, err := admin.RbacV1().RoleBindings(namespace).Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	config := testserver.Config(t)
-	config.Impersonate.UserName = user
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client.PolicyV1().PodDisruptionBudgets(namespace)
-}
-
-// granted calls f until it is not Forbidden any more: when a role takes effect,
-// nothing tells.
-func granted(t *testing.T, f func(context.Context) error) error {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	for {
-		err := f(ctx)
-		if !apierrors.IsForbidden(err) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
-
-// applier is the dynamic client as one for Apply.
-type applier struct{ dynamic.ResourceInterface }
-
-func (a applier) ApplyStatus(ctx context.Context, config *unstructured.Unstructured, opts metav1.ApplyOptions) (*unstructured.Unstructured, error) {
-	return a.ResourceInterface.ApplyStatus(ctx, config.GetName(), config, opts)
 }
 
 // All three forms through the dynamic client, on a custom resource: there the server

@@ -1,11 +1,8 @@
 package status_test
 
 import (
-	"context"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -19,33 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	policyclient "k8s.io/client-go/kubernetes/typed/policy/v1"
 
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/status"
 )
-
-func newBudgets(t *testing.T) (policyclient.PodDisruptionBudgetInterface, *atomic.Int64) {
-	t.Helper()
-	config, n := testserver.Counted(t)
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client.PolicyV1().PodDisruptionBudgets(testserver.Namespace(t)), n
-}
-
-func createBudget(t *testing.T, c policyclient.PodDisruptionBudgetInterface) *policyv1.PodDisruptionBudget {
-	t.Helper()
-	obj, err := c.Create(t.Context(), &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Name: "one"},
-		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return obj
-}
 
 func ready(reason string) func(*policyv1.PodDisruptionBudget) error {
 	return func(o *policyv1.PodDisruptionBudget) error {
@@ -317,71 +291,5 @@ func TestServerNoSubresource(t *testing.T) {
 	})
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("error = %v, want NotFound", err)
-	}
-}
-
-// createServed creates an object of a definition that was just installed. An
-// established definition is not served at once, and nothing tells when.
-func createServed(t *testing.T, c dynamic.ResourceInterface, obj *unstructured.Unstructured) *unstructured.Unstructured {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	for {
-		created, err := c.Create(ctx, obj, metav1.CreateOptions{})
-		if err == nil {
-			return created
-		}
-		if !apierrors.IsNotFound(err) {
-			t.Fatal(err)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-}
-
-// widgetDefinition installs a CustomResourceDefinition for the time of the
-// test.
-func widgetDefinition(t *testing.T, group string) schema.GroupVersionResource {
-	t.Helper()
-	testserver.InstallCRD(t, widgetObject(group))
-	return schema.GroupVersionResource{Group: group, Version: "v1", Resource: "widgets"}
-}
-
-// widgetObject is the CustomResourceDefinition.
-func widgetObject(group string) map[string]any {
-	text := func() map[string]any { return map[string]any{"type": "string"} }
-	return map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-		"metadata": map[string]any{"name": "widgets." + group},
-		"spec": map[string]any{
-			"group": group, "scope": "Namespaced",
-			"names": map[string]any{"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"},
-			"versions": []any{map[string]any{
-				"name": "v1", "served": true, "storage": true,
-				"subresources": map[string]any{"status": map[string]any{}},
-				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": map[string]any{
-					"spec": map[string]any{"type": "object", "properties": map[string]any{"size": map[string]any{"type": "integer"}}},
-					"status": map[string]any{"type": "object", "properties": map[string]any{
-						"phase": text(),
-						"conditions": map[string]any{
-							"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": []any{"type"},
-							"items": map[string]any{
-								"type":     "object",
-								"required": []any{"type", "status", "lastTransitionTime", "reason", "message"},
-								"properties": map[string]any{
-									"type": text(), "message": text(),
-									"status":             map[string]any{"type": "string", "enum": []any{"True", "False", "Unknown"}},
-									"reason":             map[string]any{"type": "string", "minLength": int64(1), "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"},
-									"lastTransitionTime": map[string]any{"type": "string", "format": "date-time"},
-									"observedGeneration": map[string]any{"type": "integer", "format": "int64", "minimum": int64(0)},
-								},
-							},
-						},
-					}},
-				}}},
-			}},
-		},
 	}
 }

@@ -10,19 +10,6 @@ import (
 	"github.com/controllerkit/controllerkit/status"
 )
 
-// shaped is an object whose status has the shape S.
-type shaped[S any] struct {
-	metav1.ObjectMeta `json:"metadata"`
-	Status            S `json:"status,omitempty"`
-	copy              func(S) S
-}
-
-func (s *shaped[S]) DeepCopy() *shaped[S] {
-	c := *s
-	c.Status = s.copy(s.Status)
-	return &c
-}
-
 // Common is embedded in statuses.
 type Common struct {
 	ObservedGeneration int64              `json:"observedGeneration,omitempty"`

@@ -33,20 +33,6 @@ var (
 	_ status.Object[*unstructured.Unstructured]     = (*unstructured.Unstructured)(nil)
 )
 
-var errBoom = errors.New("boom")
-
-func budget() *policyv1.PodDisruptionBudget {
-	return &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "default", UID: "u", ResourceVersion: "7", Generation: 3, Labels: map[string]string{"a": "b"}},
-		Status: policyv1.PodDisruptionBudgetStatus{
-			CurrentHealthy: 2,
-			Conditions: []metav1.Condition{{
-				Type: "Ready", Status: metav1.ConditionTrue, Reason: "Fine", ObservedGeneration: 3, LastTransitionTime: metav1.Unix(1e9, 0),
-			}},
-		},
-	}
-}
-
 // TestUpdate proves S1, S3, S4.
 func TestUpdate(t *testing.T) {
 	type pdb = policyv1.PodDisruptionBudget
@@ -113,19 +99,6 @@ func TestUpdate(t *testing.T) {
 			}
 		})
 	}
-}
-
-// errAny stands for an error that has no identity.
-var errAny = errors.New("any")
-
-func updates(client *fake.Clientset) int {
-	n := 0
-	for _, action := range client.Actions() {
-		if u, ok := action.(clienttesting.UpdateAction); ok && u.GetSubresource() == "status" {
-			n++
-		}
-	}
-	return n
 }
 
 // Quantities are compared by value.

@@ -18,8 +18,8 @@ const smallCollection = 100
 // versions maps objects to their resource versions.
 type versions map[types.UID]string
 
-// check returns an error that wraps ErrRestored if the server's history is not the one
-// that was delivered, because its storage was restored from a backup.
+// check returns an error that wraps ErrRestored if the server's history differs from the
+// delivered one, because its storage was restored from a backup.
 //
 // A server that has not reached the position again reports an older version. A server
 // that has passed it used the versions in between for other changes, so the collection

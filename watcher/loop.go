@@ -417,7 +417,7 @@ func (l *loop[T]) repeated(eventType watch.EventType, object T) bool {
 		if eventType == watch.Deleted && l.complete {
 			return true // it never existed, or its deletion was reported
 		}
-		// The order of events is that of their versions.
+		// Events come in the order of their versions.
 		order, err := resourceversion.CompareResourceVersion(rv, l.rv)
 		return err == nil && order <= 0
 	}

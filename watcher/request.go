@@ -21,7 +21,7 @@ var errRepeated = errors.New("the server delays the request (status 429, or 5xx 
 // is silent for the silence timeout. An HTTP trace shows the attempts that the client
 // makes within the call.
 type request struct {
-	silence time.Duration // 0 or less means for ever
+	silence time.Duration // 0 or less means no limit
 	watches bool          // the response has no end
 	end     context.CancelCauseFunc
 

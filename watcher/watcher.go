@@ -131,9 +131,9 @@ type RetryWatcher[T Object] struct {
 	last    string
 }
 
-// LastResourceVersion returns the version to resume from: that of the last event whose
-// loop body ran to its end, or "" within a list. If the body leaves the loop, its event
-// is not handled and is delivered again after resuming; to prevent that, use
+// LastResourceVersion returns the version to resume from: the version of the last event
+// whose loop body ran to its end, or "" within a list. If the body leaves the loop, its
+// event is not handled and is delivered again after resuming; to prevent that, use
 // Event.ResourceVersion. Before the first loop, it returns the version at which Events
 // starts. It may be called concurrently.
 func (w *RetryWatcher[T]) LastResourceVersion() string {

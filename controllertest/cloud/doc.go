@@ -14,10 +14,10 @@
 // # Guarantees
 //
 //   - E1: Each call is atomic, and calls run one after the other.
-//   - E2: With Idempotent, two Creates with the same Token make one resource, until it is
-//     deleted. Without Idempotent they make two.
+//   - E2: With Idempotent, two Creates with one Token make one resource, until it is
+//     deleted; otherwise two.
 //   - E3: With ChosenIDs, if a resource of the Name exists, Create fails with ErrExists.
 //   - E4: Without HiddenReads, Get and List show every earlier Create, Update and Delete.
-//   - E5: Over [Connect], errors keep their identity and a call runs at most once. If
-//     its outcome is unknown, the call returns an error.
+//   - E5: Over [Connect], errors keep their identity, and a call runs at most once. If
+//     its outcome is unknown, it returns an error.
 package cloud

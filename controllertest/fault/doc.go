@@ -32,13 +32,13 @@
 //   - N2: If a request is dropped, or its Response has no Commit, it does not reach the
 //     server. If it is lost, or its Response has Commit, it does so once.
 //   - N3: A watch delivers an unchanged prefix of the server's lines, then at most one
-//     410 event. NoBookmark removes only the bookmark that ends the initial list.
-//   - N4: Between Freeze and thaw, no request is sent and no response, event or error is
+//     410 event. NoBookmark removes only the bookmark after the initial list.
+//   - N4: Between Freeze and thaw, no request is sent and no response, event or error
 //     delivered; between Hold and release, no event of the resource.
-//   - N5: The predicates of apierrors and SuggestsClientDelay work with a Response. If a
-//     connection is reset, client-go repeats reads as it does in production.
-//   - N6: Two incarnations of one configuration share no connection, and a fault of one
-//     does not affect the other.
+//   - N5: The predicates of apierrors and SuggestsClientDelay work with a Response.
+//     After a reset, client-go repeats reads as in production.
+//   - N6: Incarnations of one configuration share no connection, and no fault of one
+//     affects another.
 //   - N7: No error contains the token of the configuration.
 //
 // # Caveats

@@ -15,8 +15,8 @@ import (
 
 // An Op is a request to the API server, read from its method, URL and body.
 type Op struct {
-	Verb        string // create, get, list, watch, update, patch, apply, delete, deletecollection; the lower-case method if the path is not that of an object
-	Resource    string // plural[.group]; the path if it is not that of an object
+	Verb        string // create, get, list, watch, update, patch, apply, delete, deletecollection; the lower-case method if the path does not name an object
+	Resource    string // plural[.group]; the path if it does not name an object
 	Version     string // of the API
 	Subresource string
 	Namespace   string

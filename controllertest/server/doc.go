@@ -35,7 +35,7 @@
 //   - V2: If Start returns an error, or Stop has returned, no process and no file of the
 //     server is left.
 //   - V3: If the test process dies, the server stops.
-//   - V4: If User returns a configuration, its rights are those of the rules and of every
+//   - V4: If User returns a configuration, it has the rights of the rules and of every
 //     authenticated user.
 //
 // # Caveats

@@ -1,4 +1,4 @@
-// Command tenant is a complete controller: see README.md beside it.
+// Command tenant is a complete controller: see its README.md.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command website is an operator for websites: see README.md beside it.
+// Command website is an operator for websites: see its README.md.
 package main
 
 import (

@@ -205,7 +205,7 @@ func (d *decider) in(s step, f func()) {
 // ask notes a question about the schema.
 func (d *decider) ask(atomic bool, config, owned, live int32) {
 	if p := d.path; len(p) == 3 && p[0].name == "metadata" && p[1].name == "ownerReferences" && p[2].item {
-		// The schema of metadata is that of every kind: owner references are atomic.
+		// All kinds share the schema of metadata: owner references are atomic.
 		if !atomic {
 			d.differ("owned in another shape")
 		}
@@ -284,7 +284,7 @@ func (d *decider) metadata(c, o, l int32) {
 			d.differ("the API server sets it")
 		}
 	case "labels", "annotations", "finalizers", "ownerReferences":
-		// The schema of metadata is that of every kind: these fields are granular.
+		// All kinds share the schema of metadata: these fields are granular.
 		switch {
 		case config.kind != null && config.n > 0:
 			d.value(c, o, l, false)

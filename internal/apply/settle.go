@@ -78,8 +78,8 @@ func settled[T metav1.Object, C any](manager string, d *decider, probe T, extrac
 	return complete && holds
 }
 
-// beside walks the configuration together with the extracted one, until found reports
-// true for a field. It reports false where the two differ.
+// beside walks both the configuration and the extracted one until found reports true for a
+// field. It reports false where the two differ.
 func (d *decider) beside(config, extracted int32, found func(config, extracted int32) bool) bool {
 	if found(config, extracted) {
 		return true

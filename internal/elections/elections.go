@@ -21,7 +21,7 @@ type Candidate struct {
 	LeaseDuration, RenewDeadline, RetryPeriod, DrainLimit time.Duration
 }
 
-// A Hold is lead's view of its leadership, beside its context.
+// A Hold is lead's view of its leadership, in addition to its context.
 type Hold struct {
 	Check func() error // nil: the elector has no check but the context
 	Term  int64        // -1: unknown

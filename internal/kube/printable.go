@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// Printable returns text fit for a line of a log: at most limit bytes of it, with "..."
-// in place of the rest, and escapes in place of what is not printable. An API server, a
+// Printable returns text fit for a line of a log: at most limit bytes of it, with "..." in
+// place of the rest, and escapes in place of unprintable characters. An API server, a
 // proxy or an author of objects may have written it.
 func Printable(text string, limit int) string {
 	rest := ""
@@ -27,3 +27,14 @@ func Printable(text string, limit int) string {
 	}
 	return b.String() + rest
 }
+
+// PrintableError returns err with a [Printable] text.
+func PrintableError(err error, limit int) error { return printable{err, limit} }
+
+type printable struct {
+	error
+	limit int
+}
+
+func (p printable) Error() string { return Printable(p.error.Error(), p.limit) }
+func (p printable) Unwrap() error { return p.error }

@@ -54,8 +54,8 @@ func Message(text string) string {
 	return text
 }
 
-// JSONField returns the field of the struct type that has the name in JSON, and whether
-// it is omitted when empty. Fields of the struct come before those of its embedded
+// JSONField returns the field of the struct type that has the name in JSON, and whether it
+// is omitted when empty. Fields of the struct come before the fields of its embedded
 // structs. The index of the returned field is relative to t, as
 // [reflect.Value.FieldByIndexErr] takes it.
 func JSONField(t reflect.Type, name string) (field reflect.StructField, omitempty, ok bool) {

@@ -17,9 +17,9 @@ const Variable = "CONTROLPLANE"
 
 const module = "github.com/controllerkit/controllerkit"
 
-// Find returns the path of the controlplane binary: that of [Variable], of PATH, or of this
-// repository. If there is none, it installs the version of the module in this program into
-// the user's cache, which takes minutes the first time.
+// Find returns the path of the controlplane binary: from [Variable], from PATH, or from
+// this repository. If there is none, it installs the version of the module in this program
+// into the user's cache, which takes minutes the first time.
 func Find(ctx context.Context) (string, error) {
 	if name := os.Getenv(Variable); name != "" {
 		bin, err := exec.LookPath(name)

@@ -24,7 +24,7 @@ func Of(f func()) (took time.Duration, bytes uint64) {
 }
 
 // Linear fails the test if f, whose input has size bytes, takes 10s or allocates more than
-// 8 MiB and perByte bytes for each byte of input. what names f in the error.
+// 8 MiB and perByte bytes for each byte of input. what is the name of f in the error.
 func Linear(t testing.TB, what string, size, perByte int, f func()) {
 	t.Helper()
 	took, bytes := Of(f)

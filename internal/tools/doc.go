@@ -1,6 +1,6 @@
-// Package tools pins the developer tools of this repository as tool
-// directives of a nested module, so that a user of the library never
-// downloads them. It declares nothing and nothing imports it.
+// Package tools pins the developer tools of this repository as tool directives of a nested
+// module, so that a user of the library never downloads them. It has no declarations, and
+// no package imports it.
 //
 // A tool runs from the root of the repository by its last path element:
 //

@@ -262,8 +262,8 @@ func annotate(ctx context.Context, client typedcorev1.ConfigMapInterface, parent
 	return client.Patch(ctx, parent.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 }
 
-// annotation returns the value that annotate set for this object, not for one that it
-// was copied from.
+// annotation returns the value that annotate set for this object, and "" for a copy of
+// another object.
 func annotation(parent metav1.Object, name string) string {
 	if parent.GetAnnotations()[annotatedUID] != string(parent.GetUID()) {
 		return ""

@@ -25,7 +25,7 @@ import (
 const readyAnnotation = "zoo.example.com/ready"
 
 // replicasFamily keeps data.replicas children of the parent. The server chooses their
-// names, like those of the Pods of a ReplicaSet, so only the count prevents too many
+// names, like the names of the Pods of a ReplicaSet, so only the count prevents too many
 // children.
 func replicasFamily() Family {
 	return Family{Name: "replicas", Scenario: replicasScenario, Mutants: []Mutant{{

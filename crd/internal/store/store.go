@@ -193,7 +193,7 @@ func (s *Store) add(namespace string, obj Object, dryRun []string) (Object, erro
 type change struct {
 	subresource, manager string
 	dryRun               []string
-	applied              bool // the managed fields are those of an apply
+	applied              bool // the managed fields come from an apply
 }
 
 // replace stores obj in the place of old as the API server does. It checks the
@@ -303,7 +303,7 @@ func (s *Store) patch(a clienttesting.PatchActionImpl) (Object, error) {
 	return s.replace(old, obj, c)
 }
 
-// apply applies the configuration of the action to old. err is that of reading old.
+// apply applies the configuration of the action to old. err is the error of reading old.
 func (s *Store) apply(old Object, err error, a clienttesting.PatchActionImpl, c change) (Object, error) {
 	config := &unstructured.Unstructured{}
 	if err := config.UnmarshalJSON(a.GetPatch()); err != nil {

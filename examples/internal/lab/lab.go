@@ -99,7 +99,7 @@ func established(ctx context.Context, client dynamic.ResourceInterface, name str
 	return fmt.Errorf("CustomResourceDefinition %s was not established: %w", name, errors.Join(ctx.Err(), errors.New("the watch ended")))
 }
 
-// LimitedKubeconfig writes a kubeconfig for a service account, such as that of an
+// LimitedKubeconfig writes a kubeconfig for a service account, such as the one in an
 // example's config/rbac.yaml, so that its user has only the rights in that file. If proxy
 // is not nil, the kubeconfig contains the proxy's address instead of the API server's.
 func LimitedKubeconfig(ctx context.Context, cfg *rest.Config, namespace, account, dir string, proxy *Server) (string, error) {

@@ -168,8 +168,8 @@ func (r *Reconciler) children(ctx context.Context, w *v1.Website) (*appsv1.Deplo
 	return deployment, errors.Join(configMapErr, serviceErr, err)
 }
 
-// apply applies one child, and records an Event if that changed it. live and liveErr are
-// those of the lister.
+// apply applies one child, and records an Event if that changed it. The lister returned
+// live and liveErr.
 func apply[T metav1.Object, C any](ctx context.Context, r *Reconciler, w *v1.Website, childKind string, request func(context.Context, C, metav1.ApplyOptions) (T, error), live T, liveErr error, extract func(T, string) (C, error), config C) (T, error) {
 	switch {
 	case liveErr != nil && !apierrors.IsNotFound(liveErr):

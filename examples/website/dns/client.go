@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Service is what the controller needs of a provider. Both calls are idempotent: owner is
-// the key of a record.
+// Service has the methods of a provider that the controller calls. Both calls are
+// idempotent: owner is the key of a record.
 type Service interface {
 	// Put makes the record of owner point to host.
 	Put(ctx context.Context, owner, host string) error

@@ -5,7 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// GroupVersion is that of Website.
+// GroupVersion is the group and version of Website.
 var GroupVersion = schema.GroupVersion{Group: "web.example.com", Version: "v1"}
 
 // Resource returns the group-qualified name of a resource, such as "websites".

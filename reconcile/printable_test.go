@@ -32,8 +32,8 @@ func TestLogIsOneLine(t *testing.T) {
 		{"a terminal's escape", fmt.Errorf("\x1b[2K\rok %w", cause), `err="\\x1b[2K\\rok cause"`},
 		{"a line separator and a direction", fmt.Errorf("a\u2028b\u202e %w", cause), `err="a\\u2028b\\u202e cause"`},
 		{"plain", fmt.Errorf("spec: größe %w", cause), `err="spec: größe cause"`},
-		{"long", fmt.Errorf("%w %s", cause, strings.Repeat("x", 1<<20)), "xxx (and 1032198 bytes)"},
-		{"one byte too long", errors.New(strings.Repeat("x", 16<<10+1)), `xxx (and 1 bytes)" `},
+		{"long", fmt.Errorf("%w %s", cause, strings.Repeat("x", 1<<20)), "xxx..."},
+		{"one byte too long", errors.New(strings.Repeat("x", 16<<10+1)), `xxx..."`},
 		{"just short enough", errors.New(strings.Repeat("x", 16<<10)), `xxx" `},
 		{"quiet", fmt.Errorf("a\nb %w: %w", errConflict, cause), `err="a\\nb`},
 		{"a service's details", &apierrors.StatusError{ErrStatus: metav1.Status{
@@ -49,7 +49,7 @@ func TestLogIsOneLine(t *testing.T) {
 					if strings.Contains(line, "class=") != strings.Contains(line, tt.want) {
 						t.Errorf("log line %.300q, want one with %s", line, tt.want)
 					}
-					if strings.Contains(line, "(and 0 bytes)") || len(line) > 20<<10 || strings.ContainsAny(line, "\x1b\r\u2028") {
+					if len(line) > 20<<10 || strings.ContainsAny(line, "\x1b\r\u2028") {
 						t.Errorf("log line of %d bytes: %.300q", len(line), line)
 					}
 				}
