@@ -324,10 +324,11 @@ func (w *Writes) check(req *http.Request, resource schema.GroupResource) error {
 	if req.URL.Host != host {
 		return fmt.Errorf("managerkit: Writes: a reconcile writes to %s, and the manager's cache is of %s: make this client from a configuration without Install", req.URL.Host, host)
 	}
-	if !w.watches(resource) {
-		if _, logged := w.unwatched.LoadOrStore(resource, true); !logged {
-			klog.FromContext(req.Context()).Info("Later runs do not wait for this write", "reason", unwatchedError(resource).Error())
-		}
+	if resource.Resource == "" || w.watches(resource) {
+		return nil
+	}
+	if _, logged := w.unwatched.LoadOrStore(resource, true); !logged {
+		klog.FromContext(req.Context()).Info("Later runs do not wait for this write", "reason", unwatchedError(resource).Error())
 	}
 	return nil
 }

@@ -515,6 +515,7 @@ func TestWritesUnwatched(t *testing.T) {
 	of := func(resource string) string {
 		return "the manager's cache does not watch " + resource + ": add Owns or Watches to the builder, or read it with mgr.GetAPIReader()"
 	}
+	write("/healthz") // no resource
 	write(deployments)
 	write(deployments)
 	logged("two writes", of("deployments.apps"))
