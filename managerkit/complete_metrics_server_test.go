@@ -3,6 +3,8 @@ package managerkit_test
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -34,7 +36,7 @@ func TestServerMetrics(t *testing.T) {
 		switch req.Name {
 		case "error":
 			if !once.Swap(true) {
-				return ctrl.Result{}, errors.New("oh")
+				return ctrl.Result{RequeueAfter: time.Hour}, errors.New("oh") // the error decides
 			}
 		case "terminal":
 			return ctrl.Result{}, crreconcile.TerminalError(errors.New("oh"))
@@ -84,6 +86,45 @@ func TestServerMetrics(t *testing.T) {
 	m.LeaderStatus("mk-metrics", false)
 	if t.Failed() {
 		t.Log(got)
+	}
+}
+
+// TestMetricsResults: each result of the loop counts in its families of controller-runtime.
+//
+// Proves MK16.
+func TestMetricsResults(t *testing.T) {
+	m, err := managerkit.NewMetrics()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const name = "mk-results"
+	m.ReconcileWorkers(name, 3)
+	for result, families := range map[string][]string{
+		"success":  {"controller_runtime_reconcile_total{result=success}"},
+		"requeue":  {"controller_runtime_reconcile_total{result=requeue_after}"},
+		"terminal": {"controller_runtime_terminal_reconcile_errors_total", "controller_runtime_reconcile_errors_total", "controller_runtime_reconcile_total{result=error}"},
+		"panic":    {"controller_runtime_reconcile_panics_total", "controller_runtime_reconcile_errors_total", "controller_runtime_reconcile_total{result=error}"},
+		"timeout":  {"controller_runtime_reconcile_timeouts_total", "controller_runtime_reconcile_errors_total", "controller_runtime_reconcile_total{result=error}"},
+		"error":    {"controller_runtime_reconcile_errors_total", "controller_runtime_reconcile_total{result=error}"},
+	} {
+		before := gather(t, name)
+		m.ReconcileStarted(name)
+		m.ReconcileFinished(name, result, time.Second)
+		var got []string
+		for series, v := range gather(t, name) {
+			if strings.HasPrefix(series, "controller_runtime_") && v == before[series]+1 {
+				got = append(got, series)
+			}
+		}
+		want := append(families, "controller_runtime_reconcile_time_seconds")
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s counts in %q, want %q", result, got, want)
+		}
+	}
+	if got := gather(t, name)["controller_runtime_max_concurrent_reconciles"]; got != 3 {
+		t.Errorf("workers %v, want 3", got)
 	}
 }
 

@@ -394,6 +394,9 @@ func TestServerCompleteErrors(t *testing.T) {
 			if err := managerkit.Complete(tt.b, tt.r, tt.loop, tt.options); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("Complete() = %v, want an error with %q", err, tt.want)
 			}
+			if tt.loop != nil && tt.loop != used && tt.loop.Reconcile != nil {
+				t.Error("the loop cannot be given to Complete again")
+			}
 		})
 	}
 }

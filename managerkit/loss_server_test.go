@@ -3,6 +3,7 @@ package managerkit_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -139,6 +140,35 @@ func TestDefaultsDrain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestStandbyIsWarm: the informers of a standby's loop list before it leads.
+//
+// Proves MK12.
+func TestStandbyIsWarm(t *testing.T) {
+	t.Parallel()
+	ns := testserver.Namespace(t)
+	works := make(chan struct{})
+	startReplica(t, testserver.Config(t), elected(t, byWatch(t, ns)), func(ctx context.Context) error {
+		close(works)
+		<-ctx.Done()
+		return nil
+	})
+	await(t, works, "leader")
+	cfg, listed := testserver.Config(t), make(chan struct{}, 100)
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return leaseTransport(func(r *http.Request) (*http.Response, error) {
+			if strings.HasSuffix(r.URL.Path, "/configmaps") {
+				select {
+				case listed <- struct{}{}:
+				default:
+				}
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	startLoop(t, "Elect", cfg, byWatch(t, ns), ns, func(client.Client) crreconcile.Reconciler { return make(blocked) })
+	await(t, listed, "list of a standby")
 }
 
 // TestGuardInManager: a manager whose configuration has leader.Guard writes with the contexts of
