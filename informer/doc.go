@@ -27,8 +27,8 @@
 //     have stopped.
 //   - I2: If an informer or added handler is not synced within Timeout, Run returns an
 //     error with its name and the reason, e.g. a missing permission.
-//   - I3: If a synced informer is refused twice within Timeout of the start, Run returns
-//     an error: it may list, but not watch.
+//   - I3: If the server responds to a synced informer twice with 403, 404 or 405 within
+//     Timeout of the start, Run returns an error, e.g. if a Role allows list but not watch.
 //   - I4: If [Set.Ready] or [Set.HasSyncedChecker] reports synced, every informer and
 //     given handler is synced.
 //   - I5: If an informer does not stop within StopTimeout, Run returns an error that names
@@ -38,18 +38,18 @@
 //     trimmed object is only read.
 //   - I8: If the API server does not stream the initial list, informers with
 //     [ConsistentLists] begin with a list no older than their request.
-//   - I9: If a watch brings no byte, event or bookmark, for the silence of
+//   - I9: If a watch brings no byte, so no event and no bookmark, for the silence of
 //     [EndSilentWatches], the informer watches again, without a list.
-//   - I10: If an object passes through [KeepMetadata], its metadata stays, and everything
-//     else only if the object is to be kept whole.
+//   - I10: If an object passes through [KeepMetadata], it is trimmed, and keeps more than its
+//     type and metadata only if the function selects it.
 //   - I11: If a lookup of [Index] runs, it returns exactly the objects of the cache that
 //     have the key at that moment.
 //
 // # Caveats
 //
 //   - If etcd is restored from a backup, restart the process. client-go's informers resume
-//     from their old resource version. If the server has not been restarted since, or has
-//     passed that version, they miss changes and keep deleted objects without an error.
+//     from their old resource version. If the server was not restarted, or if its version is
+//     above theirs again, they miss changes and keep deleted objects without an error.
 //   - client-go reports some failures only in its log: a refused connection, a response 429
 //     and a missing end of the initial events. The Set reads them from lines in which the
 //     reflector names itself. With klog's contextual logging turned off there are none.
@@ -60,7 +60,7 @@
 //     left behind after StopTimeout. It ends after the pause.
 //   - client-go has one handler for watch errors in each informer, which Run replaces: use
 //     [Set].WatchErrorHandler.
-//   - After the start, client-go retries watches that fail, and Run does not report them.
+//   - After Timeout, client-go retries watches that fail, and Run does not report them.
 //   - Trim is wrong if field ownership is read from the cache (the generated Extract
 //     functions need managedFields), or if the cached object itself is written to the
 //     status of a built-in kind: the API server then stores the trimmed annotations.

@@ -21,10 +21,11 @@
 //
 // # Guarantees
 //
-//   - MK1: If the manager's cache is stale, Get and List of a Client, and ConfirmLive
-//     through it, see the API server's state.
-//   - MK2: If an option, selector or subresource of a request through a Client does not
-//     reach the API server, the method returns an error and sends no request.
+//   - MK1: If the manager's cache is stale, Get and List of a Client, and
+//     consistency.ConfirmLive through it, see the API server's state.
+//   - MK2: If a Client sends a request, every option, selector and subresource reaches the API
+//     server. If one cannot be sent, such as the option Watch or two subresources, the
+//     method returns an error and sends nothing.
 //   - MK3: A Client does not modify objects that it receives, and returns the response.
 //   - MK4: If other writers change an object at the same time, finalizer.Ensure and
 //     finalizer.Remove through a Client lose no finalizer.
@@ -53,14 +54,17 @@
 //   - MK18: If a Runnable outlasts the stop of its manager, the Lease is renewed until it
 //     has returned, or until GracefulShutdownTimeout is over.
 //   - MK19: If the response to a renewal is late or lost, the contexts of the leading
-//     manager's Runnables end before those of another manager with Elect start.
+//     manager's Runnables end before another manager with Elect starts its own.
 //   - MK20: If leadership is lost, the contexts of the Runnables end with a cause that is
 //     LeadershipLost. Then Start of a manager with Elect returns an error, and Run builds a
 //     new manager in the next term.
 //   - MK21: If a manager of Run ends, none of its goroutines, event handlers and metric
-//     series remain, and a shared cache lists and watches nothing again.
+//     series remain, and a shared cache stays filled: the next manager makes no list and no
+//     watch of a resource that it has.
 //
 // # Caveats
 //
 //   - Options that are replaced after Install or Elect lose them.
+//   - Writes does not work with Share, whose cache belongs to no manager. The manager is then
+//     not made, or its runs return an error.
 package managerkit

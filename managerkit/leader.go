@@ -60,8 +60,8 @@ const (
 //
 // Elect sets LeaderElection, LeaderElectionReleaseOnCancel, the durations, the lock and
 // LeaderElectionID, which names the Lease in the metrics, and wraps NewCache and
-// BaseContext. Call it after all other changes to those two, once for each manager. It
-// returns an error and changes nothing if options or e is nil, or if options configure an
+// BaseContext. Code that sets one of those two later must call the one that it replaces, as
+// [Writes.Install] does. Call Elect once for each manager. It returns an error and changes nothing if options or e is nil, or if options configure an
 // election that differs from e. LeaderElectionID and LeaderElectionNamespace may be set
 // if they name the Lease of e, so that replicas of an earlier version share it.
 func Elect(options *manager.Options, e *leader.Elector) error {

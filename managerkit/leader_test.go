@@ -8,6 +8,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/ptr"
@@ -15,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cluster"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/managerkit"
 )
@@ -124,6 +127,26 @@ type elsewhere struct{ cluster.Cluster }
 func (elsewhere) GetScheme() *runtime.Scheme     { return runtime.NewScheme() }
 func (elsewhere) GetRESTMapper() meta.RESTMapper { return nil }
 func (elsewhere) GetConfig() *rest.Config        { return &rest.Config{Host: "far.invalid"} }
+
+// TestShareWrites: Writes would wait for informers that it never sees.
+func TestShareWrites(t *testing.T) {
+	var options manager.Options
+	if err := managerkit.Share(&options, elsewhere{}); err != nil {
+		t.Fatal(err)
+	}
+	config := &rest.Config{Host: "far.invalid"}
+	writes := managerkit.NewWrites(consistency.Config{})
+	if err := writes.Install(config, &options); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kubernetes.NewForConfig(config); err != nil { // as the manager does
+		t.Fatal(err)
+	}
+	_, err := options.NewCache(config, cache.Options{Scheme: scheme.Scheme, Mapper: mapper()})
+	if err == nil || !strings.HasPrefix(err.Error(), "managerkit: Share: the manager's options have a Cache.NewInformer, such as that of Writes.Install") {
+		t.Errorf("NewCache() = %v, want an error that names Writes", err)
+	}
+}
 
 // TestShareOtherCluster: a manager cannot use the cache of another API server than its own.
 func TestShareOtherCluster(t *testing.T) {

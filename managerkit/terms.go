@@ -149,7 +149,8 @@ func hasTerm(ctx context.Context) error {
 // The manager does not start or stop the cluster, which must run before the manager
 // starts. When the manager stops its cache, the event handlers that its controllers have
 // added to the shared informers are removed. Add indexes to the cluster, before it
-// starts, because an index cannot be added twice.
+// starts, because an index cannot be added twice. Set no Cache.NewInformer and use no [Writes]:
+// both would not see the informers of the cluster.
 func Share(options *manager.Options, shared cluster.Cluster) error {
 	switch {
 	case options == nil:
@@ -160,7 +161,10 @@ func Share(options *manager.Options, shared cluster.Cluster) error {
 	host := shared.GetConfig().Host
 	options.Scheme = shared.GetScheme()
 	options.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return shared.GetRESTMapper(), nil }
-	options.NewCache = func(config *rest.Config, _ cache.Options) (cache.Cache, error) {
+	options.NewCache = func(config *rest.Config, opts cache.Options) (cache.Cache, error) {
+		if opts.NewInformer != nil {
+			return nil, errors.New("managerkit: Share: the manager's options have a Cache.NewInformer, such as that of Writes.Install, which the shared cache does not call: remove it, or do not share the cache")
+		}
 		if config.Host != host {
 			return nil, fmt.Errorf("managerkit: Share: the manager's Host is %q and the cluster's is %q: use one rest.Config for both", config.Host, host)
 		}

@@ -21,12 +21,12 @@
 //
 // # Pieces
 //
-// An Operator has no logic that a piece lacks. Run is this, and its example shows it as a
-// program: [informer.Set] runs the informers, [reconcile.Controller] the loops with a
-// [queue.Queue] and a [consistency.Store], [leader.Elector] holds the Lease, [recorder.Recorder]
-// writes Events, [metrics.Metrics] counts, [shutdown.Group] stops them. The fields of
-// Operator and Controller.Loop are these pieces: change or replace one before Run, or copy
-// the example and go on by hand.
+// Run only connects pieces. Its example is the same program without an Operator.
+// [informer.Set] runs the informers, [reconcile.Controller] the loops with a [queue.Queue]
+// and a [consistency.Store], [leader.Elector] holds the Lease, [recorder.Recorder] writes
+// Events, [metrics.Metrics] counts, [shutdown.Group] stops them. The fields of Operator and
+// Controller.Loop are these pieces: change or replace one before Run, or copy the example
+// and go on by hand.
 //
 // # Stop
 //
@@ -44,15 +44,15 @@
 //   - OP2: If a resource or subresource is not served within StartTimeout, or holds
 //     another kind than its informer, Run returns an error that names it.
 //   - OP3: If an informer is not synced, no call runs.
-//   - OP4: If a reconcile wrote an object of a registered resource, the key's next call
-//     sees the write.
+//   - OP4: If a reconcile wrote an object of a registered resource, the next call with
+//     the same key sees the write.
 //   - OP5: If the context is done while a call runs that ends within its Timeout, the
 //     call ends, then the Lease is released, and Run returns nil within GracePeriod.
 //   - OP6: If a key waits for the caches for 10s, one log line names the awaited
 //     resource and version.
-//   - OP7: If a client of Config sends the requests of registrations and Writes, the
-//     rights of Rules suffice.
-//   - OP8: If a replica is not the leader, its informers run and it calls nothing.
+//   - OP7: If clients of Config send only the requests of registrations and Writes, no
+//     request is forbidden under Rules.
+//   - OP8: If a replica is not the leader, its informers run, and no reconcile runs.
 //
 // # Caveats
 //

@@ -11,8 +11,8 @@ import (
 )
 
 // Writes declares that the reconciles of this operator use verbs on a resource or
-// subresource, for [Operator.Rules]. Reads and watches of registered resources, Leases
-// and Events need no declaration.
+// subresource, for [Operator.Rules]. Lists and watches of registered resources, Leases and
+// Events need no declaration. A live read does: declare "get".
 //
 //	op.Writes(appsv1.Resource("deployments"), "create", "patch") // server-side apply
 //	op.Writes(v1.Resource("widgets"), "patch")                   // finalizers

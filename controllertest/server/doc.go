@@ -22,9 +22,9 @@
 //
 // # Where the server comes from
 //
-// The first of these: the cluster of KUBECONFIG if USE_EXISTING_CLUSTER is "true"; the binary
-// of the variable CONTROLPLANE; the controlplane of PATH; the one in the user's cache. To
-// install it beforehand:
+// Start takes the first of these that is there: the cluster of KUBECONFIG if
+// USE_EXISTING_CLUSTER is "true"; the binary of the variable CONTROLPLANE; the controlplane
+// of PATH; the one in the user's cache. To install it beforehand:
 //
 //	go install github.com/controllerkit/controllerkit/controlplane@latest
 //
@@ -35,8 +35,8 @@
 //   - V2: If Start returns an error, or Stop has returned, no process and no file of the
 //     server is left.
 //   - V3: If the test process dies, the server stops.
-//   - V4: If User returns a configuration, it has the rights of the rules and of every
-//     authenticated user.
+//   - V4: If User returns a configuration, its requests are allowed that the rules or every
+//     authenticated user may send, and no others.
 //
 // # Caveats
 //

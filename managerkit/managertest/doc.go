@@ -14,10 +14,11 @@
 //
 // # Guarantees
 //
-//   - MT1: If the context of a process of Start is done, it returns after all Runnables have
-//     returned, and leaves no goroutine of the manager.
-//   - MT2: Each process of Start has options and a scheme of its own, opens no port, and
-//     caches and elects in the namespace of its run. The given options do not change.
-//   - MT3: If a loop of managerkit.Complete has waiting keys, the explorer does not take the
-//     cluster for at rest.
+//   - MT1: If the context of a process of Start is done, the process returns after all
+//     Runnables have returned, and the manager's goroutines end.
+//   - MT2: If Start begins a process, it has a copy of the options, and a scheme of its own if
+//     options.Scheme is nil. It opens no port, and caches and elects in the namespace of its
+//     run.
+//   - MT3: If a loop of managerkit.Complete has keys that run, are ready, or become ready within
+//     5s, the explorer does not take the cluster for at rest.
 package managertest
