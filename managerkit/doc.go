@@ -1,8 +1,8 @@
-// Package managerkit brings the packages of controllerkit into a manager of
-// controller-runtime, one at a time.
+// Package managerkit brings controllerkit's packages into a manager of controller-runtime, one
+// at a time.
 //
 // The builder, its predicates, the cache, webhooks and the metrics endpoint stay as they are.
-// Each of these lines works without the others:
+// Each line works without the others:
 //
 //	writes := managerkit.NewWrites(consistency.Config{})
 //	err := writes.Install(config, &options)    // a reconcile sees its own writes
@@ -16,16 +16,15 @@
 //
 // A [Client] has the methods that the packages finalizer, status, ssa, consistency, owner and
 // external want. [Complete] runs the loop of package reconcile, with the queue of package
-// queue, in place of the workers of controller-runtime. Most callers begin with NewClient,
-// and add Complete. Package managertest explores a manager under faults.
+// queue, in place of controller-runtime's workers. Most callers begin with NewClient, and
+// add Complete. Package managertest explores a manager under faults.
 //
 // # Guarantees
 //
 //   - MK1: If the manager's cache is stale, Get and List of a Client, and
 //     consistency.ConfirmLive through it, see the API server's state.
-//   - MK2: If a Client sends a request, every option, selector and subresource reaches the API
-//     server. If one cannot be sent, such as the option Watch or two subresources, the
-//     method returns an error and sends nothing.
+//   - MK2: If an option or subresource cannot be sent, such as two subresources, the method of
+//     a Client returns an error. All others reach the API server.
 //   - MK3: A Client does not modify objects that it receives, and returns the response.
 //   - MK4: If other writers change an object at the same time, finalizer.Ensure and
 //     finalizer.Remove through a Client lose no finalizer.
@@ -42,8 +41,8 @@
 //   - MK11: If the outcome of a write is unknown, LiveRead is true in the key's next run.
 //   - MK12: If Complete has added a controller, the events of the builder's sources run its
 //     keys in the loop, with the loop's fields and classes of errors.
-//   - MK13: If the manager stops, the running calls of a loop have its GracePeriod before
-//     their contexts end, and Start returns after them.
+//   - MK13: If the manager stops, running calls of a loop have its GracePeriod before their
+//     contexts end, and Start returns after them.
 //   - MK14: If a key comes from the first list, the keys of events run before it until it has
 //     waited for MaxWait of the queue. Keys of one priority take turns by namespace.
 //   - MK15: If a reconcile queues its own key without pause, it runs 100 times and then 10
@@ -59,12 +58,10 @@
 //     LeadershipLost. Then Start of a manager with Elect returns an error, and Run builds a
 //     new manager in the next term.
 //   - MK21: If a manager of Run ends, none of its goroutines, event handlers and metric
-//     series remain, and a shared cache stays filled: the next manager makes no list and no
-//     watch of a resource that it has.
+//     series remain, and a shared cache stays filled: the next manager lists nothing again.
 //
 // # Caveats
 //
 //   - Options that are replaced after Install or Elect lose them.
-//   - Writes does not work with Share, whose cache belongs to no manager. The manager is then
-//     not made, or its runs return an error.
+//   - Writes does not work with Share.
 package managerkit
