@@ -18,6 +18,9 @@ func (x *explorer) attempt(ctx context.Context, p plan, ref *reference, began ti
 	r := runs[0]
 	p = r.plan
 	kind, valid, failed := p[0].kind, r.fired() == len(p), r.failed()
+	if r.soon && !failed && x.options.Plans == nil {
+		return // the fault does not fit this script
+	}
 	x.mu.Lock()
 	x.report.Plans++
 	count := x.report.Kinds[kind]

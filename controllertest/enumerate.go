@@ -30,7 +30,7 @@ func (x *explorer) injections(kind Kind, op operation) []injection {
 		}
 		return []injection{{kind: kind, at: op.id}}
 	}
-	if kind == TimeTravel || !kind.fits(op) {
+	if kind == TimeTravel || kind == NextStep && !x.hasNext(op.step) || !kind.fits(op) {
 		return nil
 	}
 	var all []injection

@@ -46,12 +46,13 @@ type explorer struct {
 	leases   atomic.Bool    // the controller writes Leases
 	slots    chan struct{}  // holds an element for each run
 
-	mu     sync.Mutex
-	plans  map[string]plan // by run, to name the plans of leaked goroutines
-	early  map[string]bool // steps and fields that are in Report.TooEarly
-	groups map[string]*group
-	found  map[string]*group // by the failing plan, shortened
-	report *Report
+	mu        sync.Mutex
+	plans     map[string]plan // by run, to name the plans of leaked goroutines
+	dependent map[int]bool    // steps that need the result of the step before
+	early     map[string]bool // steps and fields that are in Report.TooEarly
+	groups    map[string]*group
+	found     map[string]*group // by the failing plan, shortened
+	report    *Report
 }
 
 func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any)) (_ *Report, err error) {
@@ -84,7 +85,7 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 	x := &explorer{
 		scenario: s, options: o, log: log, keep: keep || o.KeepNamespaces, prefix: "ct-" + utilrand.String(5), pause: s.Pause,
 		slots: make(chan struct{}, o.Parallel),
-		plans: map[string]plan{}, early: map[string]bool{}, groups: map[string]*group{}, found: map[string]*group{},
+		plans: map[string]plan{}, dependent: map[int]bool{}, early: map[string]bool{}, groups: map[string]*group{}, found: map[string]*group{},
 		report: &Report{Scenario: s.Name, Kinds: map[Kind]Count{}, Accepted: map[string]int{}},
 	}
 	if x.pause == 0 {

@@ -147,7 +147,7 @@ func (k Kind) family() string {
 		return "network faults"
 	case Conflict, Forbidden, Invalid, TooManyRequests, Unavailable, CommitThen503, InternalError, Timeout:
 		return "error responses"
-	case Hold, HoldRelist, Gone, GoneAtStart, NoBookmark, Stall:
+	case Hold, HoldRelist, Gone, GoneAtStart, NoBookmark, Stall, NextStep:
 		return "watch faults"
 	case Pause, Freeze, SlowRenewal:
 		return "pauses"

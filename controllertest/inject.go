@@ -109,6 +109,13 @@ func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 			release := i.Hold(j.about)
 			r.after(stallTime, func() { i.Cut(j.about, false); release() })
 		}
+	case NextStep:
+		step := r.step
+		if !r.x.hasNext(step) {
+			return f, false
+		}
+		f.Before = func() { r.afterUser(step, i.Hold(j.about)) }
+		f.After = func() { r.hurry(step) }
 	case Gone:
 		f.Before = func() { r.expire(j.about); i.Cut(j.about, true) }
 	case GoneAtStart:

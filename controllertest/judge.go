@@ -31,7 +31,7 @@ type reference struct {
 // judge compares a complete run with the reference.
 func (r *run) judge(ref *reference) {
 	for n, have := range r.rests {
-		if have.repeats || !r.comparable(n, ref) {
+		if have.repeats || have.hurried || !r.comparable(n, ref) {
 			continue
 		}
 		if diff := differences(ref.rests[n].state, have.state, ref.masked, n); len(diff) > 0 {

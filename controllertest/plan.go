@@ -98,7 +98,7 @@ const (
 
 func (k Kind) scope() scope {
 	switch k {
-	case Hold, HoldRelist, Gone, GoneAtStart, NoBookmark, Stall, TimeTravel:
+	case Hold, HoldRelist, Gone, GoneAtStart, NoBookmark, Stall, NextStep, TimeTravel:
 		return watchedResource
 	case UserDelete, UserEdit, UserRecreate:
 		return userObject

@@ -17,7 +17,7 @@ import (
 )
 
 // rest waits until the cluster has converged and is at rest. It returns the state or the
-// findings. If something happens while the state is listed and judged, rest begins
+// findings, or neither if the next step begins early. If something happens while the state is listed and judged, rest begins
 // again, so the state is the present one.
 func (r *run) rest(ctx context.Context) (*State, []Finding) {
 	missing := errors.New("it was never at rest")
@@ -25,6 +25,8 @@ func (r *run) rest(ctx context.Context) (*State, []Finding) {
 	for {
 		changed, err := r.quiet(ctx)
 		switch {
+		case errors.Is(err, errHurry):
+			return nil, nil
 		case err != nil:
 			return nil, []Finding{stopped(err)}
 		case changed == nil:
@@ -207,6 +209,10 @@ func (r *run) quiet(ctx context.Context) (changed <-chan struct{}, err error) {
 	for {
 		deadline := r.deadline()
 		r.mu.Lock()
+		if r.hurriesLocked() {
+			r.mu.Unlock()
+			return nil, errHurry
+		}
 		now := time.Now()
 		silence := now.Sub(r.lastEvent)
 		wait := r.x.options.QuietPeriod - silence

@@ -52,6 +52,9 @@ type run struct {
 	repeats   string    // the signature of that request
 	changed   chan struct{}
 	step      int
+	acted     int                       // the step of the user's last write
+	hurried   int                       // the step that began early, by NextStep
+	soon      bool                      // the step failed then
 	next      int                       // the next fault of the plan
 	expired   map[string]uint64         // by resource: older versions cannot be watched from
 	old       map[string]string         // operation → resource version right before it, for time travel
@@ -97,6 +100,7 @@ type checkpoint struct {
 	state map[string]any // normalized, flat
 
 	repeats bool // a call waits to repeat its request
+	hurried bool // the next step has begun before rest, so there is no state
 }
 
 // teardown is the last step.
@@ -147,6 +151,13 @@ func (r *run) play(ctx context.Context, n int, name string, do func() error) boo
 	end := r.begin()
 	err := do()
 	end()
+	if r.tooSoon(n, err) {
+		r.note("user: %s: %v", name, err)
+		r.mu.Lock()
+		r.useless, r.soon = true, true
+		r.mu.Unlock()
+		return false
+	}
 	// Without an outcome: the script needed an object that the plan's user was about to create
 	// again, or the user's request did not reach the server in time.
 	if err != nil && len(r.plan) > 0 && (apierrors.IsNotFound(err) && r.plan.has(UserRecreate) || unreached(err)) {
@@ -169,6 +180,10 @@ func (r *run) play(ctx context.Context, n int, name string, do func() error) boo
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if state == nil {
+		r.rests = append(r.rests, checkpoint{step: name, hurried: true})
+		return true
+	}
 	for key, uid := range r.edited {
 		if obj := state.objects[key]; obj != nil && obj.GetUID() == uid && obj.GetAnnotations()[editAnnotation] == "" {
 			r.findings = append(r.findings, Finding{

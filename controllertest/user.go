@@ -155,6 +155,7 @@ func (r *run) asUser(op *fault.Op, status int, body []byte) {
 	_ = json.Unmarshal(body, &obj.Object) // a Status has no name
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.acted = r.step
 	key := objectKey{op.Resource, op.Namespace, op.Name}
 	switch {
 	case op.Verb == "delete":
