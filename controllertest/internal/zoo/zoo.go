@@ -33,6 +33,7 @@ func Families() []Family {
 		bucketsFamily(),
 		electedFamily(),
 		finalizersFamily(),
+		fleetFamily(),
 		handoverFamily(),
 		rawwatchFamily(),
 		registerFamily(),

@@ -16,7 +16,19 @@ import (
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
-var update = flag.Bool("update", false, "write docs/zoo.md")
+var (
+	update = flag.Bool("update", false, "write docs/zoo.md")
+	family = flag.String("family", "", "explore this family only")
+)
+
+// families returns the families to explore.
+func families() []zoo.Family {
+	all := zoo.Families()
+	if *family != "" {
+		all = slices.DeleteFunc(all, func(f zoo.Family) bool { return f.Name != *family })
+	}
+	return all
+}
 
 // budget is how long to explore beyond what make test does; 0 means not at all.
 func budget(t *testing.T) time.Duration {
@@ -88,7 +100,7 @@ func class(o controllertest.Oracle) controllertest.Oracle {
 func TestMutants(t *testing.T) {
 	var mutants []zoo.Mutant
 	var scenarios []controllertest.Scenario
-	for _, f := range zoo.Families() {
+	for _, f := range families() {
 		for _, m := range f.Mutants {
 			s := f.Scenario(m.Bug)
 			s.Name = f.Name + "/" + m.Bug
@@ -152,7 +164,7 @@ func TestTwins(t *testing.T) {
 		t.Parallel()
 	}
 	var scenarios []controllertest.Scenario
-	for _, f := range zoo.Families() {
+	for _, f := range families() {
 		s := f.Scenario("")
 		s.Name = f.Name
 		scenarios = append(scenarios, s)
