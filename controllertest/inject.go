@@ -112,6 +112,7 @@ func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 	case NextStep:
 		step := r.step
 		if !r.x.hasNext(step) {
+			r.soon = true
 			return f, false
 		}
 		f.Before = func() { r.afterUser(step, i.Hold(j.about)) }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -177,22 +178,27 @@ func (r *rollout) reconcile(ctx context.Context, key types.NamespacedName) (reco
 		}
 	}
 
-	if rolled == hash {
-		return reconcile.Result{}, nil
-	}
 	if r.bug == "done-first" {
+		if rolled == hash {
+			return reconcile.Result{}, nil
+		}
 		if parent, err = r.note(ctx, parent, hash, count); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
-	old := all[configName(parent.Name, rolled)]
-	if rolled != "" && old == nil && r.bug == "gone-is-an-error" {
+	if rolled != "" && all[configName(parent.Name, rolled)] == nil && r.bug == "gone-is-an-error" {
 		return reconcile.Result{}, fmt.Errorf("there is no config %s", rolled)
 	}
-	if old != nil {
-		if err := r.client.Delete(ctx, old.Name, exactly(old)); ignoreNotFound(err) != nil {
-			return reconcile.Result{}, err
+	// Also the config of a rollout that the user has stopped.
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if old := all[name]; strings.HasPrefix(name, configName(parent.Name, "")) && name != configName(parent.Name, hash) && metav1.IsControlledBy(old, parent) {
+			if err := r.client.Delete(ctx, name, exactly(old)); ignoreNotFound(err) != nil {
+				return reconcile.Result{}, err
+			}
 		}
+	}
+	if rolled == hash {
+		return reconcile.Result{}, nil
 	}
 	_, err = r.note(ctx, parent, hash, count)
 	return reconcile.Result{}, err
