@@ -18,8 +18,8 @@ func (x *explorer) attempt(ctx context.Context, p plan, ref *reference, began ti
 	r := runs[0]
 	p = r.plan
 	kind, valid, failed := p[0].kind, r.fired() == len(p), r.failed()
-	if r.soon && !failed && x.options.Plans == nil {
-		return // the fault does not fit this script
+	if r.cannotHurry() && !failed && x.options.Plans == nil {
+		return
 	}
 	x.mu.Lock()
 	x.report.Plans++
@@ -94,7 +94,7 @@ func (x *explorer) once(ctx context.Context, p plan, ref *reference) *run {
 			r = &run{x: x, plan: p, began: time.Now()}
 			r.find(Health, "the server: %v", err)
 		}
-		if again || r.failed() || r.fired() == len(r.plan) || ctx.Err() != nil {
+		if again || r.failed() || r.cannotHurry() || r.fired() == len(r.plan) || ctx.Err() != nil {
 			return r
 		}
 		p = r.plan

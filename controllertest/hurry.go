@@ -33,6 +33,13 @@ func (r *run) hurry(step int) {
 // hurriesLocked reports whether the next step begins now.
 func (r *run) hurriesLocked() bool { return r.hurried > 0 && r.hurried == r.step+1 }
 
+// cannotHurry reports whether the plan has a NextStep that does not fit the script.
+func (r *run) cannotHurry() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.soon
+}
+
 // tooSoon reports whether the error of a step can be due to its early begin. Later plans do
 // not hurry to a step that needs the result of the step before.
 func (r *run) tooSoon(step int, err error) bool {

@@ -54,7 +54,7 @@ type run struct {
 	step      int
 	acted     int                       // the step of the user's last write
 	hurried   int                       // the step that began early, by NextStep
-	soon      bool                      // the step failed then
+	soon      bool                      // a step cannot begin early
 	next      int                       // the next fault of the plan
 	expired   map[string]uint64         // by resource: older versions cannot be watched from
 	old       map[string]string         // operation → resource version right before it, for time travel
