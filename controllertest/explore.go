@@ -18,6 +18,7 @@ import (
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/internal/definitions"
@@ -182,7 +183,11 @@ func (s *Scenario) validate() error {
 // resources, and three times to learn the common operations. It returns nil if a run
 // without faults has findings.
 func (x *explorer) references(ctx context.Context) (*reference, error) {
+	known := len(scheme.Scheme.AllKnownTypes())
 	warm, err := x.try(ctx, nil, nil)
+	if err == nil && x.scenario.Start != nil && len(scheme.Scheme.AllKnownTypes()) != known {
+		return nil, errors.New("Start registers types in the shared scheme of client-go, and parallel runs would end the test with \"concurrent map writes\": call AddToScheme before Explore, for example in an init function, or use Scenario.Command")
+	}
 	if err == nil && warm.broke(Invariance) {
 		// The watches began with its first writes. So an invariant may have seen a state without
 		// objects that were there, and only another run shows whether it holds.

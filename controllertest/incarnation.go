@@ -174,6 +174,7 @@ func (i *incarnation) on(op *fault.Op) fault.Fault {
 		r.awaitBase(i.ctx, op)
 	}
 	r.mu.Lock()
+	r.asked = true
 	switch {
 	case op.IsReflector():
 		defer r.mu.Unlock()

@@ -81,19 +81,22 @@ func TestNormalize(t *testing.T) {
 			name: "a name", difference: "+ configmaps/b: exists",
 			a: []string{one + `"name":"a"}}`}, b: []string{one + `"name":"a"}}`, one + `"name":"b"}}`},
 		}, {
-			name: "generated names", a: []string{one + `"name":"a-x1x1x","generateName":"a-"}}`}, b: []string{one + `"name":"a-y2y2y","generateName":"a-"}}`},
+			name: "generated names", a: []string{one + `"name":"a-x7x7x","generateName":"a-"}}`}, b: []string{one + `"name":"a-w2w2w","generateName":"a-"}}`},
 		}, {
 			name: "generated names that others mention",
-			a:    []string{one + `"name":"a-x1x1x","generateName":"a-"}}`, one + `"name":"b"},"data":{"ref":"cm/a-x1x1x"}}`},
-			b:    []string{one + `"name":"a-y2y2y","generateName":"a-"}}`, one + `"name":"b"},"data":{"ref":"cm/a-y2y2y"}}`},
+			a:    []string{one + `"name":"a-x7x7x","generateName":"a-"}}`, one + `"name":"b"},"data":{"ref":"cm/a-x7x7x"}}`},
+			b:    []string{one + `"name":"a-w2w2w","generateName":"a-"}}`, one + `"name":"b"},"data":{"ref":"cm/a-w2w2w"}}`},
 		}, {
 			name: "one more with a generated name", difference: "configmaps/a-* (2 of 2): exists",
-			a: []string{one + `"name":"a-x1x1x","generateName":"a-"}}`},
-			b: []string{one + `"name":"a-y2y2y","generateName":"a-"}}`, one + `"name":"a-z3z3z","generateName":"a-"}}`},
+			a: []string{one + `"name":"a-x7x7x","generateName":"a-"}}`},
+			b: []string{one + `"name":"a-w2w2w","generateName":"a-"}}`, one + `"name":"a-z8z8z","generateName":"a-"}}`},
+		}, {
+			name: "a fixed name of an object that has generateName too", difference: "- configmaps/db-0: exists",
+			a: []string{one + `"name":"db-0","generateName":"db-"}}`}, b: []string{one + `"name":"db-1","generateName":"db-"}}`},
 		}, {
 			name: "generated names in another order",
-			a:    []string{one + `"name":"a-x1x1x","generateName":"a-"},"data":{"k":"1"}}`, one + `"name":"a-x2x2x","generateName":"a-"},"data":{"k":"2"}}`},
-			b:    []string{one + `"name":"a-y1y1y","generateName":"a-"},"data":{"k":"2"}}`, one + `"name":"a-y2y2y","generateName":"a-"},"data":{"k":"1"}}`},
+			a:    []string{one + `"name":"a-x7x7x","generateName":"a-"},"data":{"k":"1"}}`, one + `"name":"a-x2x2x","generateName":"a-"},"data":{"k":"2"}}`},
+			b:    []string{one + `"name":"a-w7w7w","generateName":"a-"},"data":{"k":"2"}}`, one + `"name":"a-w2w2w","generateName":"a-"},"data":{"k":"1"}}`},
 		}, {
 			name: "owners", a: []string{one + `"name":"a","uid":"u1"}}`, one + `"name":"b","ownerReferences":[{"name":"a","uid":"u1"}]}}`},
 			b: []string{one + `"name":"a","uid":"u2"}}`, one + `"name":"b","ownerReferences":[{"name":"a","uid":"u2"}]}}`},
@@ -378,7 +381,7 @@ func TestSignature(t *testing.T) {
 		{"get", fault.Op{Verb: "get", Resource: "configmaps", Name: "a"}, "get configmaps a"},
 		{"create", fault.Op{Verb: "create", Resource: "deployments.apps", Name: "ct-x-1-a", Body: []byte(base)}, "create deployments.apps $ns-a"},
 		{"generateName", fault.Op{Verb: "create", Resource: "configmaps", Name: "a-", Generated: true}, "create configmaps a-*"},
-		{"of a generated name", fault.Op{Verb: "delete", Resource: "configmaps", Name: "g-abcde"}, "delete configmaps g-*"},
+		{"of a generated name", fault.Op{Verb: "delete", Resource: "configmaps", Name: "g-bcdfg"}, "delete configmaps g-*"},
 		{"of a name with a uid", fault.Op{Verb: "delete", Resource: "configmaps", Name: "a-u1"}, "delete configmaps a-[uid configmaps]"},
 		{"of a name with an id of the cloud", fault.Op{Verb: "delete", Resource: "configmaps", Name: "a-id-3"}, "delete configmaps a-[id of-[uid configmaps]]"},
 		{"of a name with another id", fault.Op{Verb: "delete", Resource: "configmaps", Name: "a-id-4"}, "delete configmaps a-id-4"},
@@ -405,7 +408,7 @@ func TestSignature(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			r := quietRun(Scenario{}, "ct-x-1")
 			r.learnLocked(objectKey{"configmaps", "ct-x-1", "a"}, object(t, base))
-			r.learnLocked(objectKey{"configmaps", "ct-x-1", "g-abcde"}, object(t, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"g-abcde","generateName":"g-"}}`))
+			r.learnLocked(objectKey{"configmaps", "ct-x-1", "g-bcdfg"}, object(t, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"g-bcdfg","generateName":"g-"}}`))
 			r.learnIDsLocked([]cloud.Resource{{ID: "id-3", Name: "of-u1"}})
 			got := r.signatureLocked(&test.op)
 			if got != test.want {

@@ -3,6 +3,7 @@ package controllertest_test
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -69,7 +70,7 @@ func TestSlowedLoop(t *testing.T) {
 		t.Fatalf("%d failures: %v", len(report.Failures), report)
 	}
 	f := report.Failures[0]
-	if text := f.String(); f.Findings[0].Oracle != controllertest.Quiescence || !strings.Contains(text, "the last writes: patch configmaps a metadata.annotations#") {
+	if text := f.String(); f.Findings[0].Oracle != controllertest.Quiescence || !strings.Contains(text, "the last writes: patch configmaps a metadata.annotations#") || !regexp.MustCompile(`configmaps/\S+/a \.metadata\.annotations\.n was "\d+", then "\d+", then "\d+"`).MatchString(text) {
 		t.Errorf("found %s", text)
 	}
 	// Without the bound there would be thousands.

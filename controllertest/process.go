@@ -77,7 +77,7 @@ func (i *incarnation) process(ctx context.Context, env *Env) error {
 	}
 	cmd.WaitDelay = time.Second
 	if err := cmd.Start(); err != nil {
-		return err
+		return fmt.Errorf("start the process of Scenario.Command: %w: return the path of a built executable", err)
 	}
 	i.run.mu.Lock()
 	i.cmd = cmd
@@ -89,7 +89,10 @@ func (i *incarnation) process(ctx context.Context, env *Env) error {
 	if errors.As(err, &exit) && strings.Contains(output.text(), "panic: ") {
 		i.run.find(Health, "the process panicked:\n%s", output.text())
 	}
-	return err
+	if err == nil {
+		return errors.New("the process of Scenario.Command ended without an error: let it run until it is killed")
+	}
+	return fmt.Errorf("the process of Scenario.Command ended: %w: let it run until it is killed", err)
 }
 
 // A Process holds the arguments of Scenario.Command.

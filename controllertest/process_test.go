@@ -81,8 +81,10 @@ func TestProcessFails(t *testing.T) {
 		command []string
 		want    []string
 	}{
-		{"is not there", []string{"/nonexistent/controller"}, []string{"Start returned while its context was not done", "no such file"}},
-		{"ends", []string{"sh", "-c", "echo I cannot go on; exit 3"}, []string{"Start returned while its context was not done: exit status 3", "prints: I cannot go on"}},
+		{"is not there", []string{"/nonexistent/controller"}, []string{"start the process of Scenario.Command: fork/exec /nonexistent/controller: no such file or directory: return the path of a built executable"}},
+		{"ends", []string{"sh", "-c", "echo I cannot go on; exit 3"}, []string{"the process of Scenario.Command ended: exit status 3: let it run until it is killed", "prints: I cannot go on"}},
+		{"ends well", []string{"true"}, []string{"the process of Scenario.Command ended without an error: let it run until it is killed"}},
+		{"never gets ready", []string{"sleep", "600"}, []string{"liveness: not converged 1s after", "the process of Scenario.Command made no request: let it use Process.Kubeconfig"}},
 		{"panics", []string{"sh", "-c", "echo panic: nil map >&2; exit 2"}, []string{"the process panicked:\npanic: nil map"}},
 	}
 	for _, test := range tests {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -12,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/controllerkit/controllerkit/queue"
 )
@@ -145,6 +147,9 @@ func (r *run) restless(missing error) Finding {
 		text += "; " + missing.Error()
 	}
 	object, field := r.hottestLocked()
+	if values := r.valuesLocked(); values != "" {
+		text += "; " + values
+	}
 	return Finding{Oracle: Quiescence, Object: object, Field: field, Text: text}
 }
 
@@ -164,12 +169,56 @@ func (r *run) hottestLocked() (object, field string) {
 	return parts[1] + "/" + parts[2], parts[3]
 }
 
+// valuesLocked names the fields that the last changes of the object of the last change
+// have, and their values.
+func (r *run) valuesLocked() string {
+	var last []map[string]any
+	var key objectKey
+	for n := len(r.history) - 1; n >= 0 && len(last) < 4; n-- {
+		e := r.history[n]
+		if e.object == nil || e.kind == watch.Deleted || len(last) > 0 && e.key != key {
+			continue
+		}
+		key, last = e.key, append(last, e.object.Object)
+	}
+	if len(last) < 3 {
+		return ""
+	}
+	slices.Reverse(last)
+	for _, path := range leaves(nil, last[len(last)-2], last[len(last)-1]) {
+		if len(path) > 1 && ignoredField(path[0]+"."+path[1]) {
+			continue
+		}
+		var values []string
+		for _, object := range last {
+			value, _, _ := unstructured.NestedFieldNoCopy(object, path...)
+			b := text(value)
+			values = append(values, b[:min(len(b), 100)])
+		}
+		return fmt.Sprintf("%s .%s was %s", key, strings.Join(path, "."), strings.Join(values, ", then "))
+	}
+	return ""
+}
+
+// silent is the hint for a controller that has made no request.
+func (r *run) silent() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.asked:
+		return ""
+	case r.x.scenario.Command != nil:
+		return "; the process of Scenario.Command made no request: let it use Process.Kubeconfig, or set a longer Options.ConvergeTimeout if it starts slowly"
+	}
+	return "; the controller made no request: let Start use its configuration"
+}
+
 func (r *run) unconverged(err error) Finding {
 	oracle := Liveness
 	if errors.Is(err, errQueue) {
 		oracle = Quiescence
 	}
-	return Finding{Oracle: oracle, Field: headline(err.Error()), Text: fmt.Sprintf("not converged %v after the last fault or step: %v", r.x.options.ConvergeTimeout, err)}
+	return Finding{Oracle: oracle, Field: headline(err.Error()), Text: fmt.Sprintf("not converged %v after the last fault or step: %v%s", r.x.options.ConvergeTimeout, err, r.silent())}
 }
 
 var (

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -51,6 +52,7 @@ type run struct {
 	repeated  time.Time // when client-go has repeated the request of CommitThen503, at the latest
 	repeats   string    // the signature of that request
 	changed   chan struct{}
+	asked     bool // the controller has made a request
 	step      int
 	acted     int                       // the step of the user's last write
 	hurried   int                       // the step that began early, by NextStep
@@ -301,7 +303,8 @@ func rubbish(key objectKey) bool {
 
 // learnLocked stores the names of an object.
 func (r *run) learnLocked(key objectKey, obj *unstructured.Unstructured) {
-	if prefix := obj.GetGenerateName(); prefix != "" && strings.HasPrefix(obj.GetName(), prefix) && obj.GetName() != prefix {
+	// A controller may set both, as those of StatefulSets do: db-0 is no generated name.
+	if prefix := obj.GetGenerateName(); prefix != "" && strings.HasPrefix(obj.GetName(), prefix) && generatedSuffix.MatchString(obj.GetName()[len(prefix):]) {
 		r.generated[obj.GetName()] = prefix + "*"
 	}
 	if uid := obj.GetUID(); uid != "" {
@@ -311,6 +314,9 @@ func (r *run) learnLocked(key objectKey, obj *unstructured.Unstructured) {
 		r.versions[version] = obj.Object
 	}
 }
+
+// generatedSuffix matches what the API server adds to metadata.generateName.
+var generatedSuffix = regexp.MustCompile(`^[bcdfghjklmnpqrstvwxz2456789]{5}$`)
 
 // responded stores the response to a request of the controller or the user.
 func (r *run) responded(op *fault.Op, status int, body []byte) {

@@ -1,0 +1,37 @@
+package controllertest_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+
+	"github.com/controllerkit/controllerkit/controllertest"
+)
+
+// TestSharedScheme: a Start that registers types in the scheme of client-go is named before
+// runs are parallel.
+//
+// Proves X5.
+func TestSharedScheme(t *testing.T) { // not parallel, because it changes the scheme of all
+	registered := make(chan struct{})
+	c := &copier{}
+	s := c.scenario()
+	s.Start = func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+		scheme.Scheme.AddKnownTypeWithName(schema.GroupVersionKind{Group: "scheme.example.com", Version: "v1", Kind: "Widget"}, &corev1.ConfigMap{})
+		close(registered)
+		return c.start(ctx, cfg, env)
+	}
+	s.Script[0].Do = func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+		<-registered
+		return createsA(ctx, cfg, env)
+	}
+	report, err := controllertest.Run(t.Context(), s, quick(t))
+	if want := "controllertest: copier: Start registers types in the shared scheme of client-go"; err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "call AddToScheme before Explore") {
+		t.Errorf("the report is %v and the error %v, want %q", report, err, want)
+	}
+}
