@@ -357,6 +357,51 @@ func TestRecreatedAsWritten(t *testing.T) {
 	}
 }
 
+// TestBackgroundDeletion: the user deletes an object with its dependents, although the
+// default for its kind is to keep them.
+//
+// Proves X1.
+func TestBackgroundDeletion(t *testing.T) {
+	t.Parallel()
+	f := follower{reconcile: func(ctx context.Context, f *following, a *corev1.ConfigMap) error {
+		work, err := f.kube.CoreV1().ReplicationControllers(f.namespace).Get(ctx, "work", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		part := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "part", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ReplicationController", Name: "work", UID: work.UID}}}}
+		_, err = f.kube.CoreV1().ConfigMaps(f.namespace).Create(ctx, part, metav1.CreateOptions{})
+		return ignoreExists(err)
+	}}
+	s := f.scenario()
+	s.Script = append([]controllertest.Step{{Name: "create work", Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+		kube, err := kubernetes.NewForConfig(cfg)
+		if err != nil {
+			return err
+		}
+		work := &corev1.ReplicationController{ObjectMeta: metav1.ObjectMeta{Name: "work"}}
+		work.Spec.Replicas, work.Spec.Selector = new(int32(0)), map[string]string{"app": "work"}
+		work.Spec.Template = &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: work.Spec.Selector}}
+		work.Spec.Template.Spec.Containers = []corev1.Container{{Name: "c", Image: "i"}}
+		_, err = kube.CoreV1().ReplicationControllers(env.Namespace).Create(ctx, work, metav1.CreateOptions{})
+		return err
+	}}}, s.Script...)
+	s.Converged = func(s *controllertest.State) error {
+		if a, part := s.Get("configmaps", "a"), s.Get("configmaps", "part"); (a == nil) != (part == nil) {
+			return fmt.Errorf("a is there: %t, part is there: %t", a != nil, part != nil)
+		}
+		return nil
+	}
+	o := quick(t)
+	o.Faults = []controllertest.Kind{controllertest.Conflict}
+	report := run(t, s, o)
+	for _, f := range report.Failures {
+		t.Error(f)
+	}
+	if report.Valid == 0 {
+		t.Error("no plan was valid")
+	}
+}
+
 // roleOf makes the ClusterRole of a name for a, and removes it with a, unless it leaks.
 func roleOf(name func(f *following, a *corev1.ConfigMap) metav1.ObjectMeta, leaks bool) *follower {
 	const finalizer = "example.com/role"

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -118,6 +120,7 @@ func TestGroups(t *testing.T) {
 		return nil
 	}
 	o := quick(t, dropped, refused, failed, refused+" + slow@delete configmaps a-copy#1", refused+" + 409@delete configmaps a-copy#1", "slow@create configmaps a-copy#1", crash, travel)
+	o.Folder = t.TempDir()
 	report := run(t, c.scenario(), o)
 	want := []string{
 		`end state configmaps/a-copy .metadata.annotations.second ["403@create configmaps a-copy#1" "500@create configmaps a-copy#1"]`,
@@ -140,7 +143,7 @@ func TestGroups(t *testing.T) {
 	if text := report.String(); !strings.Contains(text, "restarts on old lists:\n  end state of configmaps existence: failed in 1 of 1 runs") || !strings.Contains(text, "8 valid, 7 failing") {
 		t.Errorf("the report is %s", text)
 	}
-	b, err := json.Marshal(report)
+	b, err := os.ReadFile(filepath.Join(o.Folder, "copier.json"))
 	var back controllertest.Report
 	if err != nil || json.Unmarshal(b, &back) != nil || back.String() != report.String() {
 		t.Errorf("as JSON the report is %s, %v", b, err)

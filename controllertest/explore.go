@@ -56,7 +56,7 @@ type explorer struct {
 	report    *Report
 }
 
-func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any)) (_ *Report, err error) {
+func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any)) (report *Report, err error) {
 	s.Name = cmp.Or(s.Name, "scenario")
 	if err := s.validate(); err != nil {
 		return nil, err
@@ -82,6 +82,11 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 		return nil, fmt.Errorf("controllertest: %w", err)
 	}
 	defer func() { err = errors.Join(err, stop()) }()
+	defer func() {
+		if report != nil {
+			err = errors.Join(err, report.write(o.Folder))
+		}
+	}()
 
 	x := &explorer{
 		scenario: s, options: o, log: log, keep: keep || o.KeepNamespaces, prefix: "ct-" + utilrand.String(5), pause: s.Pause,

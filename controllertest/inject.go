@@ -98,16 +98,16 @@ func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 	case Timeout:
 		f.Response = status(http.StatusGatewayTimeout, metav1.StatusReasonTimeout, 0)
 	case Hold:
-		f.Before = func() { r.after(holdTime, i.Hold(j.about)) }
+		f.Before = func() { r.after(holdTime, i.hold(j.about)) }
 	case HoldRelist:
 		f.Before = func() {
-			release := i.Hold(j.about)
-			r.after(holdTime, func() { r.expire(j.about); i.Cut(j.about, true); release() })
+			release := i.hold(j.about)
+			r.after(holdTime, func() { r.expire(j.about); i.cut(j.about, true); release() })
 		}
 	case Stall:
 		f.Before = func() {
-			release := i.Hold(j.about)
-			r.after(stallTime, func() { i.Cut(j.about, false); release() })
+			release := i.hold(j.about)
+			r.after(stallTime, func() { i.cut(j.about, false); release() })
 		}
 	case NextStep:
 		step := r.step
@@ -115,12 +115,12 @@ func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 			r.soon = true
 			return f, false
 		}
-		f.Before = func() { r.afterUser(step, i.Hold(j.about)) }
+		f.Before = func() { r.afterUser(step, i.hold(j.about)) }
 		f.After = func() { r.hurry(step) }
 	case Gone:
-		f.Before = func() { r.expire(j.about); i.Cut(j.about, true) }
+		f.Before = func() { r.expire(j.about); i.cut(j.about, true) }
 	case GoneAtStart:
-		f.Before = func() { r.expire(j.about); i.Cut(j.about, false) }
+		f.Before = func() { r.expire(j.about); i.cut(j.about, false) }
 	case Pause:
 		f.Delay = r.x.pause
 	case Freeze:
@@ -138,6 +138,22 @@ func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 		f.Before = func() { apart(func() { r.interfere(i.ctx, j.kind, key) }) }
 	}
 	return f, true
+}
+
+// hold is Hold with a line in the timeline.
+func (i *incarnation) hold(resource string) (release func()) {
+	i.run.note("watch %s: events are held", resource)
+	end := i.Hold(resource)
+	return func() {
+		i.run.note("watch %s: events are delivered again", resource)
+		end()
+	}
+}
+
+// cut is Cut with a line in the timeline.
+func (i *incarnation) cut(resource string, gone bool) {
+	i.run.note("watch %s: is cut", resource)
+	i.Cut(resource, gone)
 }
 
 // expire makes the present and earlier versions of a resource too old to watch from, for

@@ -194,6 +194,12 @@ type Options struct {
 	// the server of Config is thrown away afterwards.
 	KeepNamespaces bool
 
+	// Folder is where Explore writes the report: as JSON for tools, and as an HTML page with a
+	// table for the timeline of each failure, with a column for each process, the user, each
+	// faulty watch and the cluster. The files have the name of the scenario. "" means no
+	// files.
+	Folder string
+
 	// StopTimeout bounds the time in which the goroutines of a killed process end. 0 means
 	// 10s.
 	StopTimeout time.Duration
