@@ -80,12 +80,7 @@ func TestIncompleteConverged(t *testing.T) {
 				test.follower.reconcile = copyAndNote
 			}
 			s := test.follower.scenario()
-			s.Converged = func(s *controllertest.State) error {
-				if (s.Get("configmaps", "a") == nil) != (s.Get("configmaps", "b") == nil) {
-					return errors.New("b is missing, or left")
-				}
-				return nil
-			}
+			s.Converged = copiedToB
 			o := quick(t)
 			o.Faults = test.faults
 			report := run(t, s, o)
@@ -238,6 +233,14 @@ func TestStoredIDs(t *testing.T) {
 	}
 }
 
+// copiedToB requires the ConfigMap b exactly as long as a.
+func copiedToB(s *controllertest.State) error {
+	if (s.Get("configmaps", "a") == nil) != (s.Get("configmaps", "b") == nil) {
+		return errors.New("b is missing, or left")
+	}
+	return nil
+}
+
 // TestSlowServer: a request of the script that times out on its way, as on a machine that is
 // busy, is no finding. The plan runs again.
 //
@@ -246,6 +249,7 @@ func TestSlowServer(t *testing.T) {
 	t.Parallel()
 	f := follower{reconcile: copyAndNote}
 	s := f.scenario()
+	s.Converged = copiedToB // a slow machine is at rest before the controller has begun
 	do := s.Script[0].Do
 	var calls atomic.Int64
 	s.Script[0].Do = func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {

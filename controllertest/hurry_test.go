@@ -69,6 +69,9 @@ func TestNextStep(t *testing.T) {
 				return err
 			}})
 			s.Converged = func(s *controllertest.State) error {
+				if err := copiedToB(s); err != nil {
+					return err
+				}
 				if a := s.Get("configmaps", "a"); a != nil && a.GetAnnotations()["noted"] != "yes"+a.GetAnnotations()["size"] {
 					return errors.New("a is not noted")
 				}

@@ -465,7 +465,7 @@ func TestTravels(t *testing.T) {
 // TestInjections holds that what is enumerated can be written in a plan, and makes
 // sense.
 func TestInjections(t *testing.T) {
-	x := &explorer{}
+	x := &explorer{scenario: Scenario{Script: make([]Step, 2)}, dependent: map[int]bool{}}
 	op := operation{id: "update configmaps a#1", write: true, resource: "configmaps", users: []string{"configmaps/a"}, watched: []string{"configmaps", "secrets"}}
 	read := operation{id: "get configmaps a#1", users: op.users, watched: op.watched}
 	call := operation{id: "external create a#1", write: true, external: true, users: op.users, watched: op.watched}
@@ -498,6 +498,15 @@ func TestInjections(t *testing.T) {
 		if got := [3]int{count(kind, op), count(kind, read), count(kind, call)}; got != want {
 			t.Errorf("%s: %v, want %v", kind, got, want)
 		}
+	}
+	last := op
+	last.step = 1
+	if count(NextStep, last) != 0 {
+		t.Errorf("%s in the last step", NextStep)
+	}
+	x.dependent[1] = true
+	if count(NextStep, op) != 0 {
+		t.Errorf("%s although the next step needs this one", NextStep)
 	}
 	x.leases.Store(true)
 	if got := [2]int{count(SlowRenewal, op), count(SlowRenewal, read)}; got != [2]int{1, 0} {
