@@ -128,7 +128,7 @@ func TestServerStop(t *testing.T) {
 
 	for _, tc := range []struct {
 		page    string
-		main    string            // "" for a page with a whole program
+		main    string            // "" for a page with a main function
 		replace map[string]string // in the code of the page
 		create  string            // a manifest that queues the key
 		of      schema.GroupVersionResource
@@ -141,7 +141,7 @@ func TestServerStop(t *testing.T) {
 			slow: "/namespaces/copies/configmaps/source", last: "copies/source",
 		},
 		{
-			page: "docs/crd.md", main: runConfig,
+			page: "docs/crd.md",
 			create: `{"apiVersion":"example.com/v1","kind":"Website","metadata":{"namespace":"stop","name":"site"},"spec":{"host":"example.com"}}`, of: websites,
 			slow: "/websites/site/status", last: "stop/site",
 		},
@@ -284,13 +284,13 @@ func program(t *testing.T, page, mainFunction string, replace map[string]string)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	var code strings.Builder
-	if mainFunction != "" {
-		code.WriteString("package main\n\n")
-	}
 	for _, m := range goBlock.FindAllSubmatch(text, -1) {
 		code.Write(m[1])
 	}
 	source := code.String()
+	if !strings.Contains(source, "\npackage main\n") {
+		source = "package main\n\n" + source
+	}
 	for before, after := range replace {
 		if !strings.Contains(source, before) {
 			t.Fatalf("%s has no %s", page, before)

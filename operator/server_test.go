@@ -89,6 +89,20 @@ func TestServerStart(t *testing.T) {
 			t.Errorf("Run() = %v, want an error with %q", err, want)
 		}
 	})
+	t.Run("no right for one verb", func(t *testing.T) {
+		t.Parallel()
+		namespace := testserver.Namespace(t)
+		config := testserver.Limited(t, namespace, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch"}},
+			rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"list"}})
+		p := newPairs(t, config, namespace, operator.Options{Name: "x", StartTimeout: 3 * time.Second})
+		err := p.op.Run(testlog.New().Context(t.Context()))
+		if err == nil || !strings.Contains(err.Error(), `"secrets"`) || !strings.Contains(err.Error(), "a Role or ClusterRole must allow verbs") {
+			t.Errorf("Run() = %v, want an error that names secrets and the cure", err)
+		}
+		if err != nil && strings.Contains(err.Error(), "\n") {
+			t.Errorf("Run() = %v, want one line", err)
+		}
+	})
 	t.Run("port in use", func(t *testing.T) {
 		t.Parallel()
 		l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -97,8 +111,8 @@ func TestServerStart(t *testing.T) {
 		}
 		defer func() { _ = l.Close() }()
 		p := newPairs(t, testserver.Config(t), testserver.Namespace(t), operator.Options{Name: "x", Listen: l.Addr().String()})
-		if err := p.op.Run(testlog.New().Context(t.Context())); err == nil || !strings.Contains(err.Error(), "address already in use") {
-			t.Errorf("Run() = %v, want that the address is in use", err)
+		if err := p.op.Run(testlog.New().Context(t.Context())); err == nil || !strings.Contains(err.Error(), "address already in use: set another Addr") {
+			t.Errorf("Run() = %v, want that the address is in use, and the cure", err)
 		}
 	})
 }

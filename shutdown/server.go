@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -55,6 +56,9 @@ func Server(srv *http.Server) func(context.Context) error {
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil // stopped before it listened
+			}
+			if errors.Is(err, syscall.EADDRINUSE) {
+				return fmt.Errorf("shutdown: server: %w: set another Addr, or stop the process that listens there", err)
 			}
 			return fmt.Errorf("shutdown: server: %w", err)
 		}

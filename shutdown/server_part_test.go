@@ -113,7 +113,7 @@ func TestServerAddressInUse(t *testing.T) {
 	}
 	defer ln.Close()
 	err = shutdown.Server(&http.Server{Addr: ln.Addr().String()})(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "address already in use") || !strings.HasPrefix(err.Error(), "shutdown: server: ") {
+	if err == nil || !strings.Contains(err.Error(), "address already in use: set another Addr") || !strings.HasPrefix(err.Error(), "shutdown: server: ") {
 		t.Errorf("Server() = %v, want address already in use", err)
 	}
 }
