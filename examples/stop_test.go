@@ -141,7 +141,7 @@ func TestServerStop(t *testing.T) {
 			slow: "/namespaces/copies/configmaps/source", last: "copies/source",
 		},
 		{
-			page: "docs/crd.md",
+			page:   "docs/crd.md",
 			create: `{"apiVersion":"example.com/v1","kind":"Website","metadata":{"namespace":"stop","name":"site"},"spec":{"host":"example.com"}}`, of: websites,
 			slow: "/websites/site/status", last: "stop/site",
 		},
