@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -511,6 +512,44 @@ func TestInjections(t *testing.T) {
 	x.leases.Store(true)
 	if got := [2]int{count(SlowRenewal, op), count(SlowRenewal, read)}; got != [2]int{1, 0} {
 		t.Errorf("%s with leases: %v", SlowRenewal, got)
+	}
+}
+
+// TestChosenFaults holds when a fault of a random plan is chosen, and that it is one of the
+// exploration's kinds at that operation.
+func TestChosenFaults(t *testing.T) {
+	x := &explorer{options: Options{Faults: []Kind{Conflict, Timeout}}}
+	write := operation{id: "update configmaps a#1", write: true, resource: "configmaps"}
+	read := operation{id: "get configmaps a#1"}
+	chosen := map[string]bool{}
+	for seed := range uint64(20) {
+		p := x.longer(plan{{kind: Slow, at: write.id}}, rand.New(rand.NewPCG(seed, 1)))
+		if len(p) < 2 || len(p) > maxFaults || p[0].at != write.id {
+			t.Fatalf("%d faults: %v, want the first, and one to %d more", len(p), p, maxFaults-1)
+		}
+		r := &run{x: x, plan: p, next: 1}
+		for turn := p[1].after; turn > 1; turn-- {
+			r.chooseLocked(write)
+		}
+		if p[1].kind != "" || p[1].after != 1 {
+			t.Fatalf("before its turn: %+v", p[1])
+		}
+		r.chooseLocked(operation{id: "external get a#1", external: true}) // no kind fits
+		if p[1].kind != "" || p[1].after != 1 {
+			t.Fatalf("at an operation that no kind fits: %+v", p[1])
+		}
+		at := write
+		if seed%2 > 0 {
+			at = read
+		}
+		r.chooseLocked(at)
+		if j := p[1]; j.at != at.id || j.after != 0 || j.kind != Timeout && (j.kind != Conflict || !at.write) {
+			t.Fatalf("at its turn: %+v", j)
+		}
+		chosen[string(p[1].kind)+" "+at.id] = true
+	}
+	if len(chosen) != 3 {
+		t.Errorf("chosen: %v, want both kinds at the write and one at the read", chosen)
 	}
 }
 
