@@ -38,7 +38,7 @@ func Index[T any, L interface {
 	case kube.IsNil(inf):
 		return nil, errors.New("informer: Index without an informer")
 	case name == "":
-		return nil, errors.New("informer: Index without a name: use that of the field that it is about")
+		return nil, errors.New("informer: Index without a name: name it after the field")
 	case keys == nil:
 		return nil, fmt.Errorf("informer: index %q has no function keys", name)
 	}
@@ -53,7 +53,7 @@ func Index[T any, L interface {
 		return nil, fmt.Errorf("informer: index %q: %w", name, err)
 	}
 	return func(key string) []T {
-		all, _ := shared.GetIndexer().ByIndex(name, key) // the only error is that of an unknown name
+		all, _ := shared.GetIndexer().ByIndex(name, key) // an unknown name is its only error
 		objects := make([]T, 0, len(all))
 		for _, obj := range all {
 			if o, ok := obj.(T); ok {

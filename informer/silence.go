@@ -11,7 +11,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// defaultSilence is three times the interval in which the API server sends bookmarks.
+// defaultSilence is three times the interval of the API server's bookmarks.
 const defaultSilence = 3 * time.Minute
 
 // errSilent is the cause of the context of a watch that was silent. It is a timeout:
@@ -32,9 +32,9 @@ func (silentError) Temporary() bool { return true } // for net.Error
 // The API server sends a bookmark about once a minute to a watch without events. If a
 // watch that is being read brings no byte for the time silence, the transport ends it as a
 // server does, and logs a line. The informer then watches again from its last resource
-// version, without a list. The same holds for a watch to which the server does not respond
-// at all. client-go alone asks the server to end a watch after 5 to 10 min, and waits for
-// that without limit. 0 means 3 min. A negative value disables the timeout.
+// version, without a list. A watch that gets no response at all is treated the same. client-go
+// alone asks the server to end a watch after 5 to 10 min, and waits for that without limit. 0
+// means 3 min. A negative value disables the timeout.
 //
 // It concerns all watches of the config, not those of informers alone. A server without
 // bookmarks, as an aggregated API server can be, has a new watch after each silence. Other
