@@ -36,11 +36,6 @@ func KeepMetadata(whole func(metav1.Object) bool) cache.TransformFunc {
 	}
 }
 
-var (
-	typeMeta   = reflect.TypeFor[metav1.TypeMeta]()
-	objectMeta = reflect.TypeFor[metav1.ObjectMeta]()
-)
-
 // strip sets everything but the type and the metadata of obj to zero. It writes only what
 // is not zero yet, because a cached object may be read at the same time.
 func strip(obj any) {
@@ -52,6 +47,7 @@ func strip(obj any) {
 	if v.Kind() != reflect.Struct {
 		return
 	}
+	typeMeta, objectMeta := reflect.TypeFor[metav1.TypeMeta](), reflect.TypeFor[metav1.ObjectMeta]()
 	if f, ok := v.Type().FieldByName(objectMeta.Name()); !ok || f.Type != objectMeta || len(f.Index) != 1 {
 		return // the metadata is elsewhere, and must stay
 	}

@@ -2,6 +2,7 @@ package informer
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"time"
@@ -81,7 +82,7 @@ func (w *watchdog) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // silent reports whether the silence ended the watch with the context ctx, and logs it.
 func (w *watchdog) silent(ctx context.Context, path string) bool {
-	if context.Cause(ctx) != errSilent {
+	if !errors.Is(context.Cause(ctx), errSilent) {
 		return false
 	}
 	klog.FromContext(ctx).Info("The server was silent and the watch was ended", "path", path, "silence", w.silence)
