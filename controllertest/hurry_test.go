@@ -40,7 +40,7 @@ func TestNextStep(t *testing.T) {
 				switch _, err := f.kube.CoreV1().ConfigMaps(f.namespace).Create(ctx, b, metav1.CreateOptions{}); {
 				case err == nil:
 					select {
-					case <-time.After(time.Second):
+					case <-time.After(4 * time.Second): // longer than the user needs for a request
 					case <-ctx.Done():
 					}
 				case !apierrors.IsAlreadyExists(err):

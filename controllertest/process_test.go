@@ -84,7 +84,7 @@ func TestProcessFails(t *testing.T) {
 		{"is not there", []string{"/nonexistent/controller"}, []string{"start the process of Scenario.Command: fork/exec /nonexistent/controller: no such file or directory: return the path of a built executable"}},
 		{"ends", []string{"sh", "-c", "echo I cannot go on; exit 3"}, []string{"the process of Scenario.Command ended: exit status 3: let it run until it is killed", "prints: I cannot go on"}},
 		{"ends well", []string{"true"}, []string{"the process of Scenario.Command ended without an error: let it run until it is killed"}},
-		{"never gets ready", []string{"sleep", "600"}, []string{"liveness: not converged 1s after", "the process of Scenario.Command made no request: let it use Process.Kubeconfig"}},
+		{"never gets ready", []string{"sleep", "600"}, []string{"liveness: not converged 5s after", "the process of Scenario.Command made no request: let it use Process.Kubeconfig"}},
 		{"panics", []string{"sh", "-c", "echo panic: nil map >&2; exit 2"}, []string{"the process panicked:\npanic: nil map"}},
 	}
 	for _, test := range tests {
@@ -96,7 +96,7 @@ func TestProcessFails(t *testing.T) {
 				return exec.Command(test.command[0], test.command[1:]...), nil
 			}
 			o := quick(t)
-			o.ConvergeTimeout = time.Second
+			o.ConvergeTimeout = 5 * time.Second
 			rec := record(t, func(tb testing.TB) { controllertest.Explore(tb, s, o) })
 			for _, part := range test.want {
 				if !strings.Contains(rec.errors(), part) {

@@ -2,10 +2,12 @@ package controllertest_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -13,16 +15,23 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest"
 )
 
+// A widget is a kind of this test only.
+type widget struct{ metav1.TypeMeta }
+
+func (w *widget) DeepCopyObject() runtime.Object { return &widget{w.TypeMeta} }
+
 // TestSharedScheme: a Start that registers types in the scheme of client-go is named before
 // runs are parallel.
 //
 // Proves X5.
 func TestSharedScheme(t *testing.T) { // not parallel, because it changes the scheme of all
+	// With -count=2 the types of the first time are still there.
+	group := fmt.Sprintf("scheme-%d.example.com", len(scheme.Scheme.AllKnownTypes()))
 	registered := make(chan struct{})
 	c := &copier{}
 	s := c.scenario()
 	s.Start = func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
-		scheme.Scheme.AddKnownTypeWithName(schema.GroupVersionKind{Group: "scheme.example.com", Version: "v1", Kind: "Widget"}, &corev1.ConfigMap{})
+		scheme.Scheme.AddKnownTypeWithName(schema.GroupVersionKind{Group: group, Version: "v1", Kind: "Widget"}, &widget{})
 		close(registered)
 		return c.start(ctx, cfg, env)
 	}
