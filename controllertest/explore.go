@@ -191,7 +191,7 @@ func (x *explorer) references(ctx context.Context) (*reference, error) {
 	known := len(scheme.Scheme.AllKnownTypes())
 	warm, err := x.try(ctx, nil, nil)
 	if err == nil && x.scenario.Start != nil && len(scheme.Scheme.AllKnownTypes()) != known {
-		return nil, errors.New("the function Start registers types in the shared scheme of client-go, and parallel runs would end the test with \"concurrent map writes\": call AddToScheme before Explore, for example in an init function, or use Scenario.Command")
+		return nil, errors.New("the function Start registers types in the shared scheme of client-go, or another test does so at the same time, and parallel runs would end the test with \"concurrent map writes\": call AddToScheme before Explore, for example in an init function, or use Scenario.Command")
 	}
 	if err == nil && warm.broke(Invariance) {
 		// The watches began with its first writes. So an invariant may have seen a state without
