@@ -137,6 +137,7 @@ const maxLate = 5
 
 // restless returns the finding of a cluster that does not come to rest.
 func (r *run) restless(missing error) Finding {
+	silent := r.silent()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	text := fmt.Sprintf("no rest of %v within %v of the last fault or step; the last writes: %s", r.x.options.QuietPeriod, r.x.options.ConvergeTimeout, strings.Join(r.writes, "; "))
@@ -150,7 +151,7 @@ func (r *run) restless(missing error) Finding {
 	if values := r.valuesLocked(); values != "" {
 		text += "; " + values
 	}
-	return Finding{Oracle: Quiescence, Object: object, Field: field, Text: text}
+	return Finding{Oracle: Quiescence, Object: object, Field: field, Text: text + silent}
 }
 
 // hottestLocked returns the object of the last write and its changed fields.

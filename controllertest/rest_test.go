@@ -3,6 +3,7 @@ package controllertest
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -191,4 +192,17 @@ func TestLateness(t *testing.T) {
 	responded(45, "", 21)
 	observed(50, "c", 20, watch.Added)
 	want(60, 10)
+}
+
+// TestRestlessAndSilent: a cluster may be busy although the controller does nothing.
+func TestRestlessAndSilent(t *testing.T) {
+	const hint = "; the controller made no request: let Start use its configuration"
+	r := quietRun(Scenario{}, "ns")
+	if f := r.restless(nil); !strings.HasSuffix(f.Text, hint) {
+		t.Errorf("the finding is %q, want the end %q", f.Text, hint)
+	}
+	r.asked = true
+	if f := r.restless(nil); strings.Contains(f.Text, hint) {
+		t.Errorf("the finding of a controller with requests is %q", f.Text)
+	}
 }
