@@ -32,6 +32,12 @@ func Explore(t testing.TB, s Scenario, o Options) {
 	}
 	report, err := explore(t.Context(), s, o, t.Logf)
 	if err != nil {
+		if report != nil {
+			t.Log(report)
+			for _, f := range report.Failures {
+				t.Error(f)
+			}
+		}
 		t.Fatal(err)
 	}
 	report.failTest(t)

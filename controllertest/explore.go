@@ -77,6 +77,9 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 	if err != nil {
 		return nil, fmt.Errorf("controllertest: %s: Scenario.CRDs: %w", s.Name, err)
 	}
+	if err := makeFolder(o.Folder); err != nil {
+		return nil, err
+	}
 	cfg, keep, stop, err := server(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("controllertest: %w", err)

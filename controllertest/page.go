@@ -1,6 +1,8 @@
 package controllertest
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -11,7 +13,18 @@ import (
 	"strings"
 )
 
-// write stores the report for tools and as a page with the timelines.
+// makeFolder makes the folder of the report.
+func makeFolder(folder string) error {
+	if folder == "" {
+		return nil
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return fmt.Errorf("controllertest: Options.Folder: %w: choose a folder that the test may write to", err)
+	}
+	return nil
+}
+
+// write stores the report for tools and as a page with the timelines. The folder exists.
 func (r *Report) write(folder string) error {
 	if folder == "" {
 		return nil
@@ -24,18 +37,28 @@ func (r *Report) write(folder string) error {
 	if err := pageTemplate().Execute(&page, r); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return fmt.Errorf("Options.Folder: %w", err)
+	file := filepath.Join(folder, fileName(r.Scenario))
+	if err := os.WriteFile(file+".json", append(b, '\n'), 0o600); err != nil {
+		return fmt.Errorf("controllertest: Options.Folder: %w", err)
 	}
-	file := filepath.Join(folder, unsafeInFile.ReplaceAllString(r.Scenario, "-"))
-	if err := os.WriteFile(file+".json", append(b, '\n'), 0o644); err != nil {
-		return fmt.Errorf("Options.Folder: %w", err)
-	}
-	if err := os.WriteFile(file+".html", []byte(page.String()), 0o644); err != nil {
-		return fmt.Errorf("Options.Folder: %w", err)
+	if err := os.WriteFile(file+".html", []byte(page.String()), 0o600); err != nil {
+		return fmt.Errorf("controllertest: Options.Folder: %w", err)
 	}
 	return nil
 }
+
+// fileName returns the name of a scenario if it can be that of a file. Otherwise it returns
+// the beginning of the name, without special characters, and a hash of the name.
+func fileName(scenario string) string {
+	name := unsafeInFile.ReplaceAllString(scenario, "-")
+	if name == scenario && len(name) <= maxFileName {
+		return name
+	}
+	sum := sha256.Sum256([]byte(scenario))
+	return name[:min(len(name), maxFileName)] + "-" + hex.EncodeToString(sum[:4])
+}
+
+const maxFileName = 100
 
 var unsafeInFile = regexp.MustCompile(`[^A-Za-z0-9_-]`)
 

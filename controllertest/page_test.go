@@ -38,11 +38,14 @@ func TestPage(t *testing.T) {
 		t.Errorf("the page (-want +got):\n%s", diff)
 	}
 	folder := filepath.Join(t.TempDir(), "new")
-	report := &Report{Scenario: "../a b", Failures: []Failure{{Plan: "409@x#1", Timeline: timeline, Findings: []Finding{{Oracle: EndState, Text: "<b>"}}}}}
+	if err := makeFolder(folder); err != nil {
+		t.Fatal(err)
+	}
+	report := &Report{Scenario: "a_b-1", Failures: []Failure{{Plan: "409@x#1", Timeline: timeline, Findings: []Finding{{Oracle: EndState, Text: "<b>"}}}}}
 	if err := report.write(folder); err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join(folder, "---a-b.html"))
+	page, err := os.ReadFile(filepath.Join(folder, "a_b-1.html"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,12 +57,45 @@ func TestPage(t *testing.T) {
 	if strings.Contains(string(page), "<script") {
 		t.Error("the page has a script")
 	}
-	b, err := os.ReadFile(filepath.Join(folder, "---a-b.json"))
+	b, err := os.ReadFile(filepath.Join(folder, "a_b-1.json"))
 	var back Report
 	if err != nil || json.Unmarshal(b, &back) != nil || back.Failures[0].Plan != "409@x#1" {
 		t.Errorf("the JSON is %s, %v", b, err)
 	}
-	if err := report.write(filepath.Join(folder, "---a-b.json")); err == nil || !strings.Contains(err.Error(), "Options.Folder: ") {
+	for _, name := range []string{"a_b-1.json", "a_b-1.html"} {
+		info, err := os.Stat(filepath.Join(folder, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm() != 0o600 {
+			t.Errorf("%s has the mode %v", name, info.Mode())
+		}
+	}
+	if err := report.write(filepath.Join(folder, "a_b-1.json")); err == nil || !strings.Contains(err.Error(), "Options.Folder: ") {
 		t.Errorf("a file as folder: %v", err)
+	}
+}
+
+// TestFileName: the files of two scenarios differ, and are in the folder.
+func TestFileName(t *testing.T) {
+	long := strings.Repeat("a", 300)
+	plain := map[string]string{"a": "a", "a-b": "a-b", "A_9": "A_9", long[:100]: long[:100]}
+	changed := map[string]string{"a/b": "a-b-", "a b": "a-b-", "../a": "---a-", "\u00e4": "--", "\u00f6": "--", "\xff": "--", long: long[:100] + "-", long + "b": long[:100] + "-"}
+	seen := map[string]string{}
+	for name, want := range plain {
+		if got := fileName(name); got != want {
+			t.Errorf("the file of %q is %q, want %q", name, got, want)
+		}
+		seen[want] = name
+	}
+	for name, prefix := range changed {
+		got := fileName(name)
+		if len(got) != len(prefix)+8 || !strings.HasPrefix(got, prefix) || unsafeInFile.MatchString(got) {
+			t.Errorf("the file of %q is %q, want %q and 8 digits", name, got, prefix)
+		}
+		if other, ok := seen[got]; ok {
+			t.Errorf("%q and %q have the file %q", name, other, got)
+		}
+		seen[got] = name
 	}
 }

@@ -196,8 +196,9 @@ type Options struct {
 
 	// Folder is where Explore writes the report: as JSON for tools, and as an HTML page with a
 	// table for the timeline of each failure, with a column for each process, the user, each
-	// faulty watch and the cluster. The files have the name of the scenario. "" means no
-	// files.
+	// faulty watch and the cluster. The files have the name of the scenario. If the name has
+	// more than 100 bytes or characters other than ASCII letters, digits, "-" and "_", they
+	// have its beginning, with "-" for these characters, and a hash of it. "" means no files.
 	Folder string
 
 	// StopTimeout bounds the time in which the goroutines of a killed process end. 0 means
