@@ -280,13 +280,14 @@ func differences(want, have map[string]any, masked map[string]bool, rest int) []
 		}
 		w, inWant := want[path]
 		h, inHave := have[path]
+		ws, hs := shown(path, fmt.Sprint(w)), shown(path, fmt.Sprint(h))
 		switch {
 		case !inWant:
-			diff = append(diff, fmt.Sprintf("  + %s: %v", path, h))
+			diff = append(diff, fmt.Sprintf("  + %s: %s", path, hs))
 		case !inHave:
-			diff = append(diff, fmt.Sprintf("  - %s: %v", path, w))
+			diff = append(diff, fmt.Sprintf("  - %s: %s", path, ws))
 		default:
-			diff = append(diff, fmt.Sprintf("  ~ %s: %v, without faults %v", path, h, w))
+			diff = append(diff, fmt.Sprintf("  ~ %s: %s, without faults %s", path, hs, ws))
 		}
 		if len(diff) == 20 {
 			return append(diff, "  ...")

@@ -185,6 +185,7 @@ func changed(from, to map[string]any) []string {
 	return paths
 }
 
+// keys returns the keys of both maps in their order.
 func keys(a, b map[string]any) []string {
 	var all []string
 	for k := range a {
@@ -195,6 +196,7 @@ func keys(a, b map[string]any) []string {
 			all = append(all, k)
 		}
 	}
+	slices.Sort(all)
 	return all
 }
 

@@ -170,8 +170,8 @@ func (r *run) hottestLocked() (object, field string) {
 	return parts[1] + "/" + parts[2], parts[3]
 }
 
-// valuesLocked names the fields that the last changes of the object of the last change
-// have, and their values.
+// valuesLocked names the first field that the last change of an object has changed, and
+// its last values.
 func (r *run) valuesLocked() string {
 	var last []map[string]any
 	var key objectKey
@@ -190,13 +190,13 @@ func (r *run) valuesLocked() string {
 		if len(path) > 1 && ignoredField(path[0]+"."+path[1]) {
 			continue
 		}
+		field := fmt.Sprintf("%s .%s", key, strings.Join(path, "."))
 		var values []string
 		for _, object := range last {
 			value, _, _ := unstructured.NestedFieldNoCopy(object, path...)
-			b := text(value)
-			values = append(values, b[:min(len(b), 100)])
+			values = append(values, shown(field, text(value)))
 		}
-		return fmt.Sprintf("%s .%s was %s", key, strings.Join(path, "."), strings.Join(values, ", then "))
+		return fmt.Sprintf("%s was %s", field, strings.Join(values, ", then "))
 	}
 	return ""
 }

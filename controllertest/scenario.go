@@ -198,7 +198,9 @@ type Options struct {
 	// table for the timeline of each failure, with a column for each process, the user, each
 	// faulty watch and the cluster. The files have the name of the scenario. If the name has
 	// more than 100 bytes or characters other than ASCII letters, digits, "-" and "_", they
-	// have its beginning, with "-" for these characters, and a hash of it. "" means no files.
+	// have its beginning, with "-" for these characters, and a hash of it. Only their owner
+	// can read them. Findings hide the data of Secrets; log lines of the controller and errors
+	// of the scenario are stored unchanged. "" means no files.
 	Folder string
 
 	// StopTimeout bounds the time in which the goroutines of a killed process end. 0 means
