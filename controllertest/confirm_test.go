@@ -200,3 +200,31 @@ func TestReplays(t *testing.T) {
 		}
 	}
 }
+
+// TestFaultThatDidNotHappen: a plan whose fault did not happen runs a second time. The
+// operation of both plans is in every other run only.
+func TestFaultThatDidNotHappen(t *testing.T) {
+	t.Parallel()
+	var runs atomic.Int64
+	c := copier{begin: func(ctx context.Context, c *copying) error {
+		if runs.Add(1)%2 == 0 {
+			_, _ = c.configMaps.Get(ctx, "probe", metav1.GetOptions{}) // its outcome changes nothing
+		}
+		return nil
+	}}
+	o := quick(t, "slow@get configmaps probe#1", "504@get configmaps probe#1")
+	o.Parallel = 1
+	if report := run(t, c.scenario(), o); report.Plans != 2 || report.Valid != 2 {
+		t.Errorf("%d plans, and the faults of %d happened: want 2 of 2\n%s", report.Plans, report.Valid, report)
+	}
+}
+
+func TestSampleOfOne(t *testing.T) {
+	t.Parallel()
+	c := copier{}
+	o := quick(t)
+	o.Sample = 1
+	if report := run(t, c.scenario(), o); report.Plans != 1 || report.Complete {
+		t.Errorf("%d plans, complete: %t; want 1 of several\n%s", report.Plans, report.Complete, report)
+	}
+}
