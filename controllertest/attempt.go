@@ -14,6 +14,7 @@ func (x *explorer) attempt(ctx context.Context, p plan, ref *reference, began ti
 	if ctx.Err() != nil {
 		return // a stopped run has no outcome
 	}
+	after := time.Since(began)
 	slices.SortStableFunc(runs, failedFirst)
 	r := runs[0]
 	p = r.plan
@@ -52,16 +53,30 @@ func (x *explorer) attempt(ctx context.Context, p plan, ref *reference, began ti
 		if failures <= explained {
 			r = x.shrink(ctx, r, ref)
 		}
-		if x.known(r.plan) {
+		if x.known(r) {
 			return
 		}
-		runs = append(x.repeat(ctx, r.plan, ref, x.options.Confirm), r)
+		confirm := x.options.Confirm
+		if x.confirmed(r) {
+			confirm = 0
+		}
+		runs = append(x.repeat(ctx, r.plan, ref, confirm), r)
+		// A run whose fault did not happen shows nothing, unless it fails.
+		runs = slices.DeleteFunc(runs, func(c *run) bool { return c != r && !c.failed() && c.fired() != len(c.plan) })
 	}
 	if ctx.Err() != nil {
 		runs = []*run{r}
 	}
-	findings, _ := tally(r.found(), runs)
-	x.enter(r, findings, len(runs), time.Since(began))
+	findings := r.found()
+	for _, other := range runs {
+		for _, f := range other.found() {
+			if !slices.ContainsFunc(findings, f.like) {
+				findings = append(findings, f)
+			}
+		}
+	}
+	findings, _ = tally(findings, runs)
+	x.enter(r, findings, len(runs), after)
 }
 
 func failedFirst(a, b *run) int {
@@ -95,16 +110,35 @@ func (x *explorer) once(ctx context.Context, p plan, ref *reference) *run {
 			r.find(Health, "the server: %v", err)
 		}
 		if again || r.failed() || r.cannotHurry() || r.fired() == len(r.plan) || ctx.Err() != nil {
+			r.forget()
 			return r
 		}
 		p = r.plan
 	}
 }
 
-// tally counts the runs that have each finding of one of them, and those that have any. A
-// cluster that never converges may or may not be at rest when that is judged.
-func tally(findings []Finding, runs []*run) (counted []Finding, failed int) {
+// forget drops all that is not needed of a run that was judged. A leaked goroutine of it may
+// still write.
+func (r *run) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.history, r.trace, r.rests = nil, nil, nil
+	clear(r.versions)
+	clear(r.present)
+	if len(r.findings) == 0 {
+		r.timeline = nil
+	}
+}
+
+// like reports whether two findings are of one kind. A cluster that never converges may or
+// may not be at rest when that is judged.
+func (f Finding) like(g Finding) bool {
 	hangs := func(o Oracle) bool { return o == Liveness || o == Quiescence }
+	return f.key() == g.key() || hangs(f.Oracle) && hangs(g.Oracle)
+}
+
+// tally counts the runs that have each of the findings, and the runs that have any.
+func tally(findings []Finding, runs []*run) (counted []Finding, failed int) {
 	for _, r := range runs {
 		found := r.found()
 		if len(found) > 0 {
@@ -112,7 +146,7 @@ func tally(findings []Finding, runs []*run) (counted []Finding, failed int) {
 		}
 		for n := range findings {
 			f := &findings[n]
-			if slices.ContainsFunc(found, func(g Finding) bool { return g.key() == f.key() || hangs(g.Oracle) && hangs(f.Oracle) }) {
+			if slices.ContainsFunc(found, f.like) {
 				f.Failed++
 			}
 		}

@@ -237,6 +237,9 @@ func (x *explorer) faultless(r *run) bool {
 // agree finds the common operations and states of the runs without faults.
 func (x *explorer) agree(runs []*run) (*reference, error) {
 	ref := &reference{rests: runs[0].rests, masked: map[string]bool{}, added: map[string]int{}, deleted: map[string]int{}}
+	if len(ref.rests) < len(x.scenario.Script) {
+		return nil, fmt.Errorf("the runs without faults ended after %d of %d steps, by a finding that Scenario.Accept accepts: accept no finding that ends the script", len(ref.rests), len(x.scenario.Script))
+	}
 	seen := map[string]int{}
 	for _, r := range runs {
 		if len(r.rests) != len(ref.rests) {
@@ -294,10 +297,15 @@ func (x *explorer) try(ctx context.Context, p plan, ref *reference) (*run, error
 	r.execute(ctx)
 	x.observer.remove(r)
 	r.mu.Lock()
-	if r.next < len(r.plan) && r.plan[r.next].after > 0 {
-		r.plan = r.plan[:r.next] // the script ended before the operations of the rest
+	if n := slices.IndexFunc(r.plan[r.next:], func(j injection) bool { return j.after > 0 }); n >= 0 {
+		r.plan = r.plan[:r.next+n] // the script ended before the operations of the rest
 	}
+	chosen := r.plan
 	r.mu.Unlock()
+	x.mu.Lock()
+	x.plans[r.id] = chosen
+	x.mu.Unlock()
+	r.accept()
 	whole := !r.failed()
 	r.checkInvariants()
 	if ref != nil && whole {

@@ -13,8 +13,9 @@ import (
 // A group is the failing plans with the same kind of finding and the same families of
 // faults, which one defect causes as a rule.
 type group struct {
-	Failure      // of the best plan
-	shape   plan // the best plan
+	Failure                    // of the best plan
+	shape   plan               // the best plan
+	others  map[string]Finding // by key: the first finding of each kind, of any plan
 }
 
 // enter stores a failing run, whose plan ran that often, in its group.
@@ -31,8 +32,14 @@ func (x *explorer) enter(r *run, findings []Finding, runs int, after time.Durati
 	g := x.groups[key]
 	isNew := g == nil
 	if isNew {
-		g = &group{Failure: f, shape: r.plan}
+		g = &group{Failure: f, shape: r.plan, others: map[string]Finding{}}
 		x.groups[key] = g
+	}
+	for _, other := range findings {
+		if _, ok := g.others[other.key()]; !ok {
+			other.Text = fmt.Sprintf("under %s: %s", f.Plan, other.Text)
+			g.others[other.key()] = other
+		}
 	}
 	plans, first := g.Plans, min(g.First, after)
 	if better(f, r.plan, g) {
@@ -52,14 +59,35 @@ func better(f Failure, p plan, than *group) bool {
 	if f.flaky() != than.flaky() {
 		return !f.flaky()
 	}
+	if (f.Runs > 1) != (than.Runs > 1) { // one that was confirmed
+		return f.Runs > 1
+	}
 	return cmp.Or(cmp.Compare(len(p), len(than.shape)), cmp.Compare(len(f.Plan), len(than.Plan)), cmp.Compare(f.Plan, than.Plan)) < 0
 }
 
-// known reports whether the plan is in a group.
-func (x *explorer) known(p plan) bool {
+// known reports whether the failures have the run's plan with all its findings.
+func (x *explorer) known(r *run) bool {
+	found := r.found()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.found[p.String()] != nil
+	g := x.found[r.plan.String()]
+	return g != nil && !slices.ContainsFunc(found, func(f Finding) bool {
+		_, ok := g.others[f.key()]
+		return !ok
+	})
+}
+
+// confirmed reports whether another plan has confirmed the run's first finding under the
+// same families of faults.
+func (x *explorer) confirmed(r *run) bool {
+	found := r.found()
+	if len(found) == 0 {
+		return false
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	g := x.groups[found[0].key()+" under "+r.plan.families()]
+	return g != nil && g.Runs > 1 && !g.flaky()
 }
 
 // failures returns the groups in the order of their sections and sizes.
@@ -68,7 +96,7 @@ func (x *explorer) failures() []Failure {
 	defer x.mu.Unlock()
 	all := []Failure{}
 	for _, key := range slices.Sorted(maps.Keys(x.groups)) {
-		f := x.groups[key].Failure
+		f := x.groups[key].all()
 		f.Plans = slices.SortedFunc(slices.Values(f.Plans), func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
 		f.Plans = slices.Compact(f.Plans)
 		all = append(all, f)
@@ -77,6 +105,23 @@ func (x *explorer) failures() []Failure {
 		return cmp.Or(cmp.Compare(a.section(), b.section()), cmp.Compare(len(b.Plans), len(a.Plans)))
 	})
 	return all
+}
+
+// all returns the failure of the best plan with the findings that only other plans have.
+func (g *group) all() Failure {
+	f := g.Failure
+	f.Findings = slices.Clone(f.Findings)
+	own := map[string]bool{}
+	for _, finding := range f.Findings {
+		own[finding.key()] = true
+	}
+	for _, key := range slices.Sorted(maps.Keys(g.others)) {
+		if other := g.others[key]; !own[key] {
+			other.Failed = f.Runs // it is not flaky because this plan does not have it
+			f.Findings = append(f.Findings, other)
+		}
+	}
+	return f
 }
 
 // A section of the report.
@@ -157,12 +202,20 @@ func (k Kind) family() string {
 	return string(k)
 }
 
+const (
+	existence = "existence" // the field of an object that is absent or surplus
+	more      = "  ..."     // stands for the differences that are left out
+)
+
 // about names the object and the field of a difference of states, such as
 // "  ~ configmaps/a .data.k: w, without faults v".
 func about(difference string) (object, field string) {
+	if difference == more {
+		return "", "more differences"
+	}
 	path, _, _ := strings.Cut(difference[min(len("  + "), len(difference)):], ": ")
 	object, field, _ = strings.Cut(path, " .")
-	if field = cmp.Or(field, "existence"); field != "existence" {
+	if field = cmp.Or(field, existence); field != existence {
 		field = "." + field
 	}
 	return copies.ReplaceAllString(object, ""), field

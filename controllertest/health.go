@@ -43,6 +43,15 @@ func (x *explorer) leaks() {
 		r := &run{x: x, plan: x.plans[id], began: time.Now()}
 		x.mu.Unlock()
 		r.find(Health, "goroutines are left %v after the run:\n%s", x.options.StopTimeout, stacksOf(id))
+		r.accept()
+		if !r.failed() {
+			x.mu.Lock()
+			for _, reason := range r.accepted {
+				x.report.Accepted[reason]++
+			}
+			x.mu.Unlock()
+			continue
+		}
 		x.enter(r, r.found(), 1, 0)
 	}
 }

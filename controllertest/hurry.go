@@ -3,6 +3,7 @@ package controllertest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -46,12 +47,17 @@ func (r *run) tooSoon(step int, err error) bool {
 	r.mu.Lock()
 	hurried := r.hurried > 0 && r.hurried == step
 	r.mu.Unlock()
-	if !hurried || err == nil {
+	if !hurried || err == nil || unreached(err) || errors.Is(err, context.Canceled) {
 		return false
 	}
-	if !apierrors.IsConflict(err) {
+	// Another fault of the plan can be the cause, such as a user who deletes the object.
+	if len(r.plan) == 1 && !apierrors.IsConflict(err) {
 		r.x.mu.Lock()
+		known := r.x.dependent[step]
 		r.x.dependent[step] = true
+		if !known {
+			r.x.report.Skipped = append(r.x.report.Skipped, fmt.Sprintf("%s at step %q, which cannot begin early", NextStep, r.x.scenario.Script[step].Name))
+		}
 		r.x.mu.Unlock()
 		r.x.log("step %q fails if it begins before the step before has an effect, so %s is left out there: %v", r.x.scenario.Script[step].Name, NextStep, err)
 	}

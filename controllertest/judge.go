@@ -34,9 +34,18 @@ func (r *run) judge(ref *reference) {
 		if have.repeats || have.hurried || !r.comparable(n, ref) {
 			continue
 		}
-		if diff := differences(ref.rests[n].state, have.state, ref.masked, n); len(diff) > 0 {
+		// Each field is a finding of its own, and an object that is absent or surplus is one, so
+		// that each can be accepted and confirmed.
+		for diff := differences(ref.rests[n].state, have.state, ref.masked, n); len(diff) > 0; {
 			object, field := about(diff[0])
-			r.add(Finding{Oracle: EndState, Object: object, Field: field, Text: fmt.Sprintf("after step %q the state differs from that without faults:\n%s", have.step, strings.Join(diff, "\n"))})
+			end := 1
+			for ; end < len(diff); end++ {
+				if o, f := about(diff[end]); o != object || f != field && field != existence {
+					break
+				}
+			}
+			r.add(Finding{Oracle: EndState, Object: object, Field: field, Text: fmt.Sprintf("after step %q the state differs from that without faults:\n%s", have.step, strings.Join(diff[:end], "\n"))})
+			diff = diff[end:]
 		}
 	}
 	added, deleted := r.eventCounts()
@@ -290,7 +299,7 @@ func differences(want, have map[string]any, masked map[string]bool, rest int) []
 			diff = append(diff, fmt.Sprintf("  ~ %s: %s, without faults %s", path, hs, ws))
 		}
 		if len(diff) == 20 {
-			return append(diff, "  ...")
+			return append(diff, more)
 		}
 	}
 	return diff

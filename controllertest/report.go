@@ -33,11 +33,12 @@ type Finding struct {
 }
 
 // A Failure is a group of failing plans with the same oracle, resource and field in their
-// first finding, and the same family of faults. It shows the simplest plan.
+// first finding, and the same family of faults. It shows the simplest plan, and the findings
+// that only other plans of the group have.
 type Failure struct {
 	Plan     string        // in the form of Options.Plans; "" for a run without faults
 	Plans    []string      // all plans of the group, shortened
-	Runs     int           // how often Plan ran to confirm it
+	Runs     int           // how often Plan ran, with the runs that confirm it
 	First    time.Duration // from the beginning of the plans to the first failing one
 	Findings []Finding     // those of all runs first
 	Timeline string        // operations, faults and events in their order
@@ -48,7 +49,7 @@ type Failure struct {
 type Report struct {
 	Scenario   string
 	Operations []string       // at which faults were injected, in the form of plans
-	Skipped    []string       // operations that not all runs without faults make
+	Skipped    []string       // operations that not all runs without faults make, and steps that cannot begin early
 	Plans      int            // the number of plans that ran
 	Valid      int            // the number of plans whose faults all happened
 	Invalid    []string       // plans with a fault that did not happen

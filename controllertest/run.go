@@ -263,15 +263,25 @@ func (r *run) find(oracle Oracle, format string, args ...any) {
 func (r *run) add(f Finding) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	f.Field = r.maskLocked(f.Field)
+	f.Field = cut(r.maskLocked(f.Field), 100)
 	r.findings = append(r.findings, f)
 	r.noteLocked("FINDING %s: %s", f.Oracle, f.Text)
 }
 
-// headline returns the beginning of a text.
+// headline returns the first line of a text.
 func headline(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
-	return line[:min(len(line), 100)]
+	return cut(line, 1000)
+}
+
+// cut returns the first runes of a text.
+func cut(text string, runes int) string {
+	for n := range text {
+		if runes--; runes < 0 {
+			return text[:n]
+		}
+	}
+	return text
 }
 
 // observe stores an event of the observer.

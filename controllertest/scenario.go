@@ -41,7 +41,8 @@ type Scenario struct {
 	Command func(p Process) (*exec.Cmd, error)
 
 	// Script is the list of the user's steps. Each step begins when the cluster has
-	// converged after the step before. Required.
+	// converged after the step before, and under NextStep earlier: a step that needs a result
+	// of the step before must return an error if it is absent. Required.
 	Script []Step
 
 	// Converged returns nil if the state is the desired one, and otherwise an error that
