@@ -33,9 +33,10 @@ func TestLists(t *testing.T) {
 	defer cancel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if discovery, ok := map[string]string{
-			"/api":                               `{"kind":"APIVersions","versions":["v1"]}`,
+			"/apis/tenancy.example.com":          group("tenancy.example.com/v1alpha1"),
+			"/apis/rbac.authorization.k8s.io":    group("rbac.authorization.k8s.io/v1"),
+			"/apis/networking.k8s.io":            group("networking.k8s.io/v1"),
 			"/api/v1":                            resources("v1", "namespaces Namespace", "resourcequotas ResourceQuota"),
-			"/apis":                              `{"kind":"APIGroupList","groups":[` + group("tenancy.example.com/v1alpha1") + `,` + group("rbac.authorization.k8s.io/v1") + `,` + group("networking.k8s.io/v1") + `]}`,
 			"/apis/tenancy.example.com/v1alpha1": resources("tenancy.example.com/v1alpha1", "tenants Tenant"),
 			"/apis/rbac.authorization.k8s.io/v1": resources("rbac.authorization.k8s.io/v1", "rolebindings RoleBinding"),
 			"/apis/networking.k8s.io/v1":         resources("networking.k8s.io/v1", "networkpolicies NetworkPolicy"),
