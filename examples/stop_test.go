@@ -163,9 +163,9 @@ func TestServerStop(t *testing.T) {
 			slow:   "/namespaces/stop/configmaps/pod", last: "stop/pod", lease: "widgets-system/widgets-controller",
 		},
 	} {
+		bin := program(t, tc.page, tc.main, tc.replace) // before the calls, which have 1s to spare
 		t.Run(filepath.Base(tc.page), func(t *testing.T) {
 			t.Parallel()
-			bin := program(t, tc.page, tc.main, tc.replace)
 			if tc.page == "README.md" {
 				label := []byte(`{"metadata":{"labels":{"copy-from":"source"}}}`)
 				if _, err := kube.CoreV1().Namespaces().Patch(t.Context(), "copies", "application/merge-patch+json", label, metav1.PatchOptions{}); err != nil {

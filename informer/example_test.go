@@ -144,10 +144,9 @@ func ExampleKeepMetadata() {
 
 func ExampleEndSilentWatches() {
 	config := &rest.Config{Host: "https://127.0.0.1:6443"}
-	config.Wrap(func(http.RoundTripper) http.RoundTripper { // stands for a network that loses everything
+	config.Wrap(func(http.RoundTripper) http.RoundTripper { // stands for a network that loses all events
 		return roundTripper(func(req *http.Request) (*http.Response, error) {
-			<-req.Context().Done()
-			return nil, req.Context().Err()
+			return &http.Response{StatusCode: http.StatusOK, Body: &stream{ctx: req.Context()}}, nil
 		})
 	})
 	config.Wrap(informer.EndSilentWatches(100 * time.Millisecond))

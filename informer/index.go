@@ -21,8 +21,8 @@ import (
 //
 // The time of a lookup grows with the objects that it returns, not with those of the cache.
 // Keys without a namespace find the objects of all namespaces. The objects must not be
-// changed: they are the cache's. A lookup may be called concurrently, and finds nothing
-// before the informer has synced.
+// changed: they are the cache's. A lookup may be called concurrently. Before the informer has
+// synced it may find nothing or a part.
 //
 // keys is called under the cache's lock, for each object and change. It must be fast, must not
 // read the cache, and must return the same keys for the same object. name must be unique

@@ -30,15 +30,16 @@ func (silentError) Temporary() bool { return true } // for net.Error
 //
 //	config.Wrap(informer.EndSilentWatches(0))
 //
-// The API server sends a bookmark about once a minute to a watch without events. If a
-// watch that is being read brings no byte for the time silence, the transport ends it as a
-// server does, and logs a line. The informer then watches again from its last resource
-// version, without a list. A watch that gets no response at all is treated the same. client-go
-// alone asks the server to end a watch after 5 to 10 min, and waits for that without limit. 0
-// means 3 min. A negative value disables the timeout.
+// The API server sends a bookmark about once a minute to a watch that asks for bookmarks, as
+// informers do. If a watch that is being read brings no byte for the time silence, the
+// transport ends it as a server does, and logs a line. The informer then watches again from
+// its last resource version, without a list. A watch that gets no response at all is treated
+// the same. client-go alone asks the server to end a watch after 5 to 10 min, and waits for
+// that without limit. 0 means 3 min. A negative value disables the timeout.
 //
-// It concerns all watches of the config, not those of informers alone. A server without
-// bookmarks, as an aggregated API server can be, has a new watch after each silence. Other
+// It concerns all watches of the config, not those of informers alone. A watch that does not
+// ask for bookmarks, and one of an aggregated API server without bookmarks, ends after each
+// silence. client-go itself repeats a watch that gets no response, up to 10 times. Other
 // requests pass unchanged, lists too. A nil transport means http.DefaultTransport.
 func EndSilentWatches(silence time.Duration) func(http.RoundTripper) http.RoundTripper {
 	if silence == 0 {

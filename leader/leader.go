@@ -455,6 +455,7 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 			c.metrics.LeaderStatus(c.ref, false)
 
 		case <-hung:
+			c.metrics.LeaderStatus(c.ref, false) // lost may be ready too
 			return false, fmt.Errorf("leader: lead did not return within DrainTimeout and StopTimeout, %v: restart the process; Lease %s expires; the stack of lead:\n%s",
 				c.drainTimeout+c.stopTimeout, c.ref, stacks.Labelled(stackLabel, c.ref, stackLimit))
 

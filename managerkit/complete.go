@@ -50,7 +50,8 @@ import (
 // that a standby has its caches filled when it begins to lead. Complete returns an error if
 // options has a field that the loop has too: MaxConcurrentReconciles, NewQueue,
 // UsePriorityQueue, ReconciliationTimeout, RecoverPanic or Reconciler. It returns one if the
-// loop is not valid or was given to Complete before.
+// loop is not valid or was given to Complete before. After an error of the builder, make a
+// new manager: this one can have a part of the controller.
 //
 // A controller for several clusters has requests that name the cluster, and a source for the
 // cache of each.

@@ -148,6 +148,17 @@ func TestShareWrites(t *testing.T) {
 	}
 }
 
+// TestShareAfterElect: the errors of the election reach Start by Elect's NewCache.
+func TestShareAfterElect(t *testing.T) {
+	options := manager.Options{Scheme: scheme.Scheme}
+	if err := managerkit.Elect(&options, &leader.Elector{Namespace: "shop", Name: "shop-controller"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := managerkit.Share(&options, elsewhere{}); err == nil || !strings.Contains(err.Error(), "Share was called after Elect") {
+		t.Errorf("Share() = %v, want an error that says to call it first", err)
+	}
+}
+
 // TestShareOtherCluster: a manager cannot use the cache of another API server than its own.
 func TestShareOtherCluster(t *testing.T) {
 	var options manager.Options

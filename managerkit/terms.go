@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -157,6 +158,8 @@ func Share(options *manager.Options, shared cluster.Cluster) error {
 		return errors.New("managerkit: options is nil: pass the address of the options for manager.New")
 	case kube.IsNil(shared):
 		return errors.New("managerkit: the cluster is nil: pass the cluster of cluster.New")
+	case isLock(options.LeaderElectionResourceLockInterface):
+		return errors.New("managerkit: Share was called after Elect, whose NewCache it would replace: call Share first")
 	}
 	host := shared.GetConfig().Host
 	options.Scheme = shared.GetScheme()
@@ -172,6 +175,11 @@ func Share(options *manager.Options, shared cluster.Cluster) error {
 	}
 	options.NewClient = func(*rest.Config, client.Options) (client.Client, error) { return shared.GetClient(), nil }
 	return nil
+}
+
+func isLock(l resourcelock.Interface) bool {
+	_, ok := l.(*lock)
+	return ok
 }
 
 // A termCache is the cache of a manager of Run. The manager waits for the sync of its cache

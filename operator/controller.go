@@ -77,7 +77,7 @@ func Owns[T any, L interface {
 }, pass ...enqueue.Predicate[T]) L {
 	c.owns = true
 	return watch(c, resource, from, func(obj T) []types.NamespacedName {
-		kind := c.op.served[c.owner] // known since the start
+		kind := c.kind()
 		keys := enqueue.ControllerOf[metav1.Object](kind.GroupKind())(object(obj))
 		if len(keys) > 0 && !kind.Namespaced { // an object has at most one controller
 			keys[0].Namespace = ""
@@ -163,6 +163,14 @@ func (c *Controller) source(r served.Resource, informer cache.SharedIndexInforme
 	return added
 }
 
+// kind returns the kind of the objects of For, which is zero until Run has found it.
+func (c *Controller) kind() served.Kind {
+	if kinds := c.op.served.Load(); kinds != nil {
+		return (*kinds)[c.owner]
+	}
+	return served.Kind{}
+}
+
 // fail records an error of a registration, which Run returns.
 func (c *Controller) fail(format string, args ...any) {
 	c.op.fail("controller %q: "+format, append([]any{c.Loop.Name}, args...)...)
@@ -205,13 +213,13 @@ func (c *Controller) prepare() {
 //
 //	c.Event(widget, corev1.EventTypeNormal, "Created", "CreateBucket", "bucket %s exists", name)
 //
-// reason and action are words in CamelCase. The note is formatted if it has args. Before the
-// start of Run the kind of the object is not known, so the Event is dropped: give a
-// reconciler the method as a field of type func, which a unit test can replace. See
+// reason and action are words in CamelCase. The note is formatted if it has args. Until Run
+// has found the kind of the object, which is before its informers start, Events are dropped:
+// give a reconciler the method as a field of type func, which a unit test can replace. See
 // [recorder.Recorder.Event].
 func (c *Controller) Event(obj metav1.Object, eventType, reason, action, note string, args ...any) {
 	if len(args) > 0 {
 		note = fmt.Sprintf(note, args...)
 	}
-	c.op.Events.Event(recorder.Reference(obj, c.op.served[c.owner].GroupVersionKind), corev1.ObjectReference{}, eventType, reason, action, note)
+	c.op.Events.Event(recorder.Reference(obj, c.kind().GroupVersionKind), corev1.ObjectReference{}, eventType, reason, action, note)
 }

@@ -62,7 +62,8 @@
 //     Config.
 //   - Do not call Start of a factory: Run starts the registered informers.
 //   - All informers of a resource must be one, also in different controllers, because their
-//     scopes could differ.
+//     scopes could differ. If an informer has a selector, a write that it does not select
+//     delays the key until the next bookmark, about a minute, in any controller.
 //   - OP4 holds for writes by clients of Config, with the context of the call. After two
 //     minutes a key runs although the caches are behind: see MaxWait of [consistency.Config].
 //   - A Go type whose name is not its kind is refused, unless its informer has a method

@@ -56,7 +56,10 @@ func runPieces(ctx context.Context, config *rest.Config, namespace string) error
 	configMaps, services := factory.Core().V1().ConfigMaps(), factory.Core().V1().Services()
 	r := &mirror{kube: kube, configMaps: configMaps.Lister(), services: services.Lister()}
 	r.event = func(about metav1.Object, eventType, reason, action, note string, args ...any) {
-		events.Event(recorder.Reference(about, kind), corev1.ObjectReference{}, eventType, reason, action, fmt.Sprintf(note, args...))
+		if len(args) > 0 {
+			note = fmt.Sprintf(note, args...)
+		}
+		events.Event(recorder.Reference(about, kind), corev1.ObjectReference{}, eventType, reason, action, note)
 	}
 	set := &informer.Set{}
 	loop := &reconcile.Controller[types.NamespacedName]{

@@ -65,7 +65,7 @@ type Operator struct {
 	// Config is for all clients of the controllers. It is a copy of the configuration
 	// that New got, with these additions: the writes of a reconcile delay the next one of
 	// its key until the informers show them, requests are counted, lists of informers are
-	// consistent, and no client-side limit applies.
+	// consistent, a watch that is silent for 3 min ends, and no client-side limit applies.
 	Config *rest.Config
 
 	// Group runs the parts. Run adds http, informers, events and controllers, in this
@@ -89,9 +89,9 @@ type Operator struct {
 	controllers []*Controller
 	sources     []*source
 	uses        rights.Set
-	served      served.Kinds // set before the informers run
-	errs        []error      // of registrations, for Run
-	running     atomic.Bool  // the controllers do not change any more
+	served      atomic.Pointer[served.Kinds] // set before the informers run
+	errs        []error                      // of registrations, for Run
+	running     atomic.Bool                  // the controllers do not change any more
 }
 
 // New makes an operator for the API server of config, which it copies. It sends no
@@ -194,10 +194,12 @@ func (op *Operator) Run(ctx context.Context) error {
 	if op.options.Listen != "" {
 		op.Group.Add("http", shutdown.Server(&http.Server{Addr: op.options.Listen, Handler: op.Mux}))
 	}
-	op.Group.Add("informers", func(ctx context.Context) (err error) {
-		if op.served, err = served.Wait(ctx, op.Config, op.options.StartTimeout, needed); err != nil {
+	op.Group.Add("informers", func(ctx context.Context) error {
+		kinds, err := served.Wait(ctx, op.Config, op.options.StartTimeout, needed)
+		if err != nil {
 			return fmt.Errorf("operator: %w", err)
 		}
+		op.served.Store(&kinds)
 		return op.Informers.Run(ctx)
 	})
 	op.Group.Add("events", op.Events.Run)

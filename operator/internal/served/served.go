@@ -3,6 +3,7 @@ package served
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -50,13 +51,15 @@ func Wait(ctx context.Context, config *rest.Config, timeout time.Duration, resou
 	var reason error // of the last attempt that the timeout did not end
 	for {
 		found, err := discover(timed, client, resources)
-		if err != nil {
+		missing, wrong := found.compare(resources)
+		switch {
+		case wrong != nil:
+			return nil, wrong
+		case err != nil:
 			err = fmt.Errorf("the API server %s cannot tell what it serves: %w", config.Host, err)
-		} else {
-			missing, wrong := found.compare(resources)
-			if wrong != nil || missing == nil {
-				return found, wrong
-			}
+		case missing == nil:
+			return found, nil
+		default:
 			err = missing
 		}
 		if reason == nil {
@@ -85,7 +88,7 @@ func discover(ctx context.Context, client *discovery.DiscoveryClient, resources 
 	}
 	var mu sync.Mutex // guards all
 	all := Kinds{}
-	g, ctx := errgroup.WithContext(ctx)
+	var g errgroup.Group
 	for group, needed := range groups {
 		g.Go(func() error {
 			found, err := inGroup(ctx, client, group, needed)
@@ -109,7 +112,7 @@ func inGroup(ctx context.Context, client *discovery.DiscoveryClient, group strin
 			return nil, nil
 		}
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%s: %w", group, err)
 		}
 		versions = []string{served.PreferredVersion.GroupVersion}
 		for _, v := range served.Versions {
@@ -118,10 +121,12 @@ func inGroup(ctx context.Context, client *discovery.DiscoveryClient, group strin
 			}
 		}
 	}
+	var failed error // of versions; another one may have what is needed
 	for _, groupVersion := range versions {
 		list, err := client.ServerResourcesForGroupVersionWithContext(ctx, groupVersion)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", groupVersion, err)
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", groupVersion, err))
+			continue
 		}
 		for _, r := range list.APIResources {
 			name := schema.GroupResource{Group: group, Resource: r.Name}
@@ -130,10 +135,10 @@ func inGroup(ctx context.Context, client *discovery.DiscoveryClient, group strin
 			}
 		}
 		if missing, _ := found.compare(needed); missing == nil {
-			break
+			return found, nil
 		}
 	}
-	return found, nil
+	return found, failed
 }
 
 // compare returns an error if a resource is missing, for which it is worth to wait, or one

@@ -130,8 +130,11 @@ func TestWait(t *testing.T) {
 			want: []string{"the API server http://server cannot tell what it serves: ", "no backend", "(after 10s)"},
 		},
 		{
-			name: "a version that fails", fails: map[string]int{v2: 503}, needed: []served.Resource{{GroupResource: olds}}, took: 10 * time.Second,
+			name: "a version that fails", fails: map[string]int{v2: 503}, needed: []served.Resource{{GroupResource: schema.GroupResource{Group: olds.Group, Resource: "absent"}}}, took: 10 * time.Second,
 			want: []string{"the API server http://server cannot tell what it serves: g.io/v2: ", "(after 10s)"},
+		},
+		{
+			name: "a version that is not needed fails", fails: map[string]int{v2: 503}, needed: []served.Resource{{GroupResource: olds}},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -163,7 +166,7 @@ func TestWait(t *testing.T) {
 						widgets: {GroupVersionKind: schema.GroupVersionKind{Group: "g.io", Version: "v2", Kind: "Widget"}, Namespaced: true},
 						olds:    {GroupVersionKind: schema.GroupVersionKind{Group: "g.io", Version: "v1", Kind: "Old"}},
 					} {
-						if got, ok := found[resource]; ok && got != want {
+						if got, ok := found[resource]; ok && got != want && tt.fails["/apis/"+want.GroupVersion().String()] == 0 {
 							t.Errorf("%s: %+v, want %+v", resource, got, want)
 						}
 					}
