@@ -439,6 +439,10 @@ func TestClusterScoped(t *testing.T) {
 	byUID := func(_ *following, a *corev1.ConfigMap) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Name: "of-" + string(a.UID)}
 	}
+	// The tests run side by side, and this one looks for what it has left.
+	byUIDToo := func(_ *following, a *corev1.ConfigMap) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Name: "left-" + string(a.UID)}
+	}
 	converged := func(s *controllertest.State) error {
 		if a, roles := s.Get("configmaps", "a"), s.Objects("clusterroles.rbac.authorization.k8s.io"); (a == nil) != (len(roles) == 0) {
 			return fmt.Errorf("a is there: %t, roles: %d", a != nil, len(roles))
@@ -452,7 +456,7 @@ func TestClusterScoped(t *testing.T) {
 		want  string // "" means no failure
 	}{
 		{name: "named by uid", meta: byUID},
-		{name: "named by uid and left", meta: byUID, leaks: true, want: "a is there: false, roles: 1"},
+		{name: "named by uid and left", meta: byUIDToo, leaks: true, want: "a is there: false, roles: 1"},
 		{
 			name: "named by a prefix", want: "clusterroles.rbac.authorization.k8s.io/role- has a generated name, so its run is unknown: let metadata.generateName contain the namespace of the run",
 			meta:  func(*following, *corev1.ConfigMap) metav1.ObjectMeta { return metav1.ObjectMeta{GenerateName: "role-"} },
@@ -497,7 +501,7 @@ func TestClusterScoped(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, role := range roles.Items {
-				if strings.HasPrefix(role.Name, "of-") && test.name == "named by uid and left" || role.Name == "controllertest-alarm" && test.name == "one name for all runs" {
+				if strings.HasPrefix(role.Name, "left-") && test.name == "named by uid and left" || role.Name == "controllertest-alarm" && test.name == "one name for all runs" {
 					t.Errorf("%s is left", role.Name)
 				}
 			}
