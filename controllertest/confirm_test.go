@@ -228,3 +228,25 @@ func TestSampleOfOne(t *testing.T) {
 		t.Errorf("%d plans, complete: %t; want 1 of several\n%s", report.Plans, report.Complete, report)
 	}
 }
+
+// silentQueue becomes empty without an event, as when the last call of a key writes nothing.
+type silentQueue struct{ looks atomic.Int64 }
+
+func (q *silentQueue) Len() int {
+	if q.looks.Add(1) <= 3 {
+		return 1
+	}
+	return 0
+}
+
+// TestSilentQueue proves X1.
+func TestSilentQueue(t *testing.T) {
+	t.Parallel()
+	c := copier{begin: func(_ context.Context, c *copying) error {
+		c.env.Queue(&silentQueue{})
+		return nil
+	}}
+	if report := run(t, c.scenario(), quick(t, dropped)); len(report.Failures) != 0 || report.Valid != 1 {
+		t.Errorf("a controller is blamed whose queue became empty: %s", report)
+	}
+}

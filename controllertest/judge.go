@@ -68,8 +68,8 @@ func (r *run) judge(ref *reference) {
 }
 
 // comparable reports whether the state after a step must be the expected one. If the plan
-// deletes an object, or has begun a step early, the state may tell another history, such as
-// a count of the rollouts, and only the last state is the same.
+// deletes an object, or has begun a step early, the state can contain another history, such as
+// a count of the rollouts. Only the last state is the same.
 func (r *run) comparable(n int, ref *reference) bool {
 	last := len(ref.rests) - 1
 	hurried := slices.ContainsFunc(r.rests[:min(n, len(r.rests))], func(c checkpoint) bool { return c.hurried })

@@ -19,8 +19,8 @@ import (
 )
 
 // rest waits until the cluster has converged and is at rest. It returns the state or the
-// findings, or neither if the next step begins early. If something happens while the state is listed and judged, rest begins
-// again, so the state is the present one.
+// findings, or neither if the next step begins early. If something happens while the state
+// is listed and judged, rest begins again, so the state is the present one.
 func (r *run) rest(ctx context.Context) (*State, []Finding) {
 	missing := errors.New("it was never at rest")
 	var early difference // of the first state that Converged accepted
@@ -64,7 +64,7 @@ func (r *run) rest(ctx context.Context) (*State, []Finding) {
 			early = diff
 		}
 		// Not there yet: wait until something happens.
-		switch happens, ctxErr := r.happens(ctx, changed); {
+		switch happens, ctxErr := r.happens(ctx, changed, errors.Is(err, errQueue)); {
 		case ctxErr != nil:
 			return nil, []Finding{stopped(ctxErr)}
 		case happens:
@@ -361,7 +361,7 @@ func (r *run) watchesLocked() bool {
 
 // happens waits until the channel is closed. If the deadline comes first, it returns
 // false.
-func (r *run) happens(ctx context.Context, changed <-chan struct{}) (bool, error) {
+func (r *run) happens(ctx context.Context, changed <-chan struct{}, queues bool) (bool, error) {
 	for {
 		deadline := r.deadline()
 		select {
@@ -372,7 +372,14 @@ func (r *run) happens(ctx context.Context, changed <-chan struct{}) (bool, error
 		if !time.Now().Before(deadline) {
 			return false, nil
 		}
-		if err := sleep(ctx, changed, time.Until(deadline)); err != nil {
+		pause := time.Until(deadline)
+		if queues { // a queue that becomes empty is no event
+			if r.queuesEmpty() == nil {
+				return true, nil
+			}
+			pause = min(pause, r.x.options.QuietPeriod/8)
+		}
+		if err := sleep(ctx, changed, pause); err != nil {
 			return false, err
 		}
 	}
