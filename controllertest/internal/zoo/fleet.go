@@ -50,7 +50,7 @@ func fleetFamily() Family {
 		Does:      "finds the Secret that it has just deleted in its cache, creates none, and ignores the event of its own deletion",
 		Reference: "open-cluster-management-io/governance-policy-propagator#334", Historic: true,
 		Plan:   "next-step(secrets)@delete secrets web-config#1",
-		Oracle: controllertest.Liveness,
+		Oracle: controllertest.Invariance,
 	}}}
 }
 
