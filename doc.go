@@ -49,6 +49,8 @@
 //
 //   - [github.com/controllerkit/controllerkit/metrics]: Prometheus collectors for the
 //     packages above
+//   - [github.com/controllerkit/controllerkit/serve]: metrics and debug pages only for users
+//     who may read them; TLS
 //   - [github.com/controllerkit/controllerkit/controllertest]: runs a controller under
 //     crashes, lost responses and stale caches, and judges the result
 //   - [github.com/controllerkit/controllerkit/controllertest/fault]: the faults alone

@@ -34,6 +34,9 @@ func (l Logs) Context(ctx context.Context) context.Context {
 	return klog.NewContext(ctx, klog.New(l))
 }
 
+// All returns all lines.
+func (l Logs) All() []Line { return l.filter(func(Line) bool { return true }) }
+
 // Find returns the lines with the message.
 func (l Logs) Find(message string) []Line {
 	return l.filter(func(n Line) bool { return n.Message == message })

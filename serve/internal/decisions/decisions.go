@@ -1,0 +1,163 @@
+// Package decisions keeps what the API server decided about requests, and bounds how many
+// requests it is asked about.
+package decisions
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/utils/lru"
+)
+
+const (
+	keepAllowed  = time.Minute
+	keepRejected = 10 * time.Second
+	keepFailure  = time.Second // so that an API server that fails at once gets few requests
+
+	maxEntries = 1024 // of each cache
+	maxKnown   = 64   // running reviews of requests that were allowed before
+	maxNew     = 32   // running reviews of others
+)
+
+// Cache has the decisions about requests. A request that was allowed before is known, also
+// after its decision has become too old to be used. Other requests use neither the entries
+// nor the reviews of known ones, so they cannot displace them.
+type Cache struct {
+	secret  [sha256.Size]byte              // of the keyed hash
+	limit   flowcontrol.PassiveRateLimiter // of reviews of requests that are not known
+	mu      sync.Mutex                     // guards the fields below
+	allowed *lru.Cache                     // key to the end of the decision, a time.Time
+	others  *lru.Cache                     // key to decision
+	sources *lru.Cache                     // netip.Prefix to its flowcontrol.PassiveRateLimiter
+	running map[key]*call
+	known   int // running calls of known requests
+}
+
+// key is a keyed hash of a request.
+type key [sha256.Size]byte
+
+type decision struct {
+	code int
+	end  time.Time
+}
+
+// call is a running review. Equal requests wait for it.
+type call struct {
+	done  chan struct{}
+	code  int // set before done is closed
+	known bool
+}
+
+// New returns an empty Cache.
+func New() *Cache {
+	c := &Cache{
+		limit:   flowcontrol.NewTokenBucketPassiveRateLimiter(10, 20),
+		allowed: lru.New(maxEntries), others: lru.New(maxEntries), sources: lru.New(maxEntries),
+		running: map[key]*call{},
+	}
+	_, _ = rand.Read(c.secret[:]) // never fails
+	return c
+}
+
+// Decide returns the status code for the request that the parts describe, of which only the
+// last may have a line feed. It is the code of a decision that is still valid, of a running
+// review of an equal request, for which Decide waits until ctx is done, or the result of
+// review: 200, 503 after a failure, or another code after a rejection. If too many reviews
+// run or have run lately, also those of addr, it is 429.
+func (c *Cache) Decide(ctx context.Context, addr netip.Addr, review func() int, parts ...string) int {
+	k := c.key(parts)
+	c.mu.Lock()
+	now := time.Now()
+	if d, ok := c.others.Get(k); ok && now.Before(d.(decision).end) {
+		c.mu.Unlock()
+		return d.(decision).code
+	}
+	end, known := c.allowed.Get(k)
+	if known && now.Before(end.(time.Time)) {
+		c.mu.Unlock()
+		return http.StatusOK
+	}
+	if other := c.running[k]; other != nil {
+		c.mu.Unlock()
+		select {
+		case <-other.done:
+			return other.code
+		case <-ctx.Done():
+			return http.StatusServiceUnavailable
+		}
+	}
+	if !c.admitLocked(known, addr) {
+		c.mu.Unlock()
+		return http.StatusTooManyRequests
+	}
+	own := &call{done: make(chan struct{}), code: http.StatusServiceUnavailable, known: known}
+	c.running[k] = own
+	if known {
+		c.known++
+	}
+	c.mu.Unlock()
+	defer c.end(k, own) // also if review panics
+	own.code = review()
+	return own.code
+}
+
+func (c *Cache) key(parts []string) (k key) {
+	h := hmac.New(sha256.New, c.secret[:])
+	_, _ = h.Write([]byte(strings.Join(parts, "\n")))
+	h.Sum(k[:0])
+	return k
+}
+
+// admitLocked reports whether a review may start.
+func (c *Cache) admitLocked(known bool, addr netip.Addr) bool {
+	if known {
+		return c.known < maxKnown
+	}
+	if len(c.running)-c.known >= maxNew {
+		return false
+	}
+	source := network(addr)
+	limit, ok := c.sources.Get(source)
+	if !ok {
+		limit = flowcontrol.NewTokenBucketPassiveRateLimiter(2, 10)
+		c.sources.Add(source, limit)
+	}
+	return limit.(flowcontrol.PassiveRateLimiter).TryAccept() && c.limit.TryAccept()
+}
+
+// end stores the result of a review and wakes the requests that wait for it.
+func (c *Cache) end(k key, own *call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.running, k)
+	if own.known {
+		c.known--
+	}
+	now := time.Now()
+	switch own.code {
+	case http.StatusOK:
+		c.allowed.Add(k, now.Add(keepAllowed))
+	case http.StatusServiceUnavailable: // it stays known
+		c.others.Add(k, decision{own.code, now.Add(keepFailure)})
+	default:
+		c.allowed.Remove(k)
+		c.others.Add(k, decision{own.code, now.Add(keepRejected)})
+	}
+	close(own.done)
+}
+
+// network returns the addresses that count as one client: an IPv4 address, or the /64 of
+// an IPv6 address.
+func network(addr netip.Addr) netip.Prefix {
+	addr = addr.Unmap()
+	prefix, _ := addr.Prefix(min(addr.BitLen(), 64)) // all that are not valid count as one
+	return prefix
+}
