@@ -77,6 +77,7 @@ func exchange(t *testing.T, p *pipes, request string) int {
 	if err != nil {
 		t.Fatalf("%.60q: %v", request, err)
 	}
+	conn.Close() // before the body: that of HEAD has a length and no bytes
 	resp.Body.Close()
 	return resp.StatusCode
 }
@@ -84,70 +85,74 @@ func exchange(t *testing.T, p *pipes, request string) int {
 // TestHosts holds that a page of a browser cannot read a server without a Guard. It proves
 // SV10 and SV8.
 func TestHosts(t *testing.T) {
-	token := "none"
-	server, err := serve.New(serve.Config{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { token = r.Header.Get("Authorization") })})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := inMemory(t, server)
-	for request, want := range map[string]int{
-		"GET / HTTP/1.1\r\nHost: localhost:6060":                        200,
-		"GET / HTTP/1.1\r\nHost: LOCALHOST":                             200,
-		"GET / HTTP/1.1\r\nHost: 127.0.0.1:6060":                        200,
-		"GET / HTTP/1.1\r\nHost: [::1]:6060":                            200,
-		"GET / HTTP/1.1\r\nHost: [::1]\r\nAuthorization: Bearer secret": 200,
-		"GET / HTTP/1.1\r\nHost: evil.invalid":                          403,
-		"GET / HTTP/1.1\r\nHost: evil.invalid:6060":                     403,
-		"GET / HTTP/1.1\r\nHost: localhost.evil.invalid":                403,
-		"GET / HTTP/1.1\r\nHost: 127.0.0.1.evil.invalid":                403,
-		"GET http://evil.invalid/ HTTP/1.1\r\nHost: localhost":          403,
-		"GET / HTTP/1.0": 403,
-		"GET //debug HTTP/1.1\r\nHost: localhost": 400,
-	} {
-		if got := exchange(t, p, request+"\r\n\r\n"); got != want {
-			t.Errorf("%q gives %d, want %d", request, got, want)
+	synctest.Test(t, func(t *testing.T) {
+		token := "none"
+		server, err := serve.New(serve.Config{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { token = r.Header.Get("Authorization") })})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if token != "" {
-		t.Errorf("the handler got the token %q", token)
-	}
+		p := inMemory(t, server)
+		for request, want := range map[string]int{
+			"GET / HTTP/1.1\r\nHost: localhost:6060":                        200,
+			"GET / HTTP/1.1\r\nHost: LOCALHOST":                             200,
+			"GET / HTTP/1.1\r\nHost: 127.0.0.1:6060":                        200,
+			"GET / HTTP/1.1\r\nHost: [::1]:6060":                            200,
+			"GET / HTTP/1.1\r\nHost: [::1]\r\nAuthorization: Bearer secret": 200,
+			"GET / HTTP/1.1\r\nHost: evil.invalid":                          403,
+			"GET / HTTP/1.1\r\nHost: evil.invalid:6060":                     403,
+			"GET / HTTP/1.1\r\nHost: localhost.evil.invalid":                403,
+			"GET / HTTP/1.1\r\nHost: 127.0.0.1.evil.invalid":                403,
+			"GET http://evil.invalid/ HTTP/1.1\r\nHost: localhost":          403,
+			"GET / HTTP/1.0": 403,
+			"GET //debug HTTP/1.1\r\nHost: localhost": 400,
+		} {
+			if got := exchange(t, p, request+"\r\n\r\n"); got != want {
+				t.Errorf("%q gives %d, want %d", request, got, want)
+			}
+		}
+		if token != "" {
+			t.Errorf("the handler got the token %q", token)
+		}
+	})
 }
 
 // TestOpen holds that a path without a token is exactly that path. It proves SV8.
 func TestOpen(t *testing.T) {
-	api := &reviewer{allow: []string{"/metrics"}}
-	server, err := serve.New(serve.Config{Handler: http.HandlerFunc(served), Guard: api.guard(), Open: []string{"/readyz"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := inMemory(t, server)
-	for line, want := range map[string]int{
-		"GET /readyz":                200,
-		"HEAD /readyz":               200,
-		"GET /readyz?verbose":        200,
-		"POST /readyz":               401,
-		"GET /readyz/":               401,
-		"GET /READYZ":                401,
-		"GET /metrics":               401,
-		"GET /readyz/../metrics":     400,
-		"GET /metrics/../readyz":     400,
-		"GET /readyz%2f..%2fdebug":   400,
-		"GET /%72eadyz":              400,
-		"GET //readyz":               400,
-		"GET /metrics?x=/readyz":     401,
-		"GET http://x/metrics":       401,
-		"OPTIONS /metrics":           401,
-		"GET /metrics#/../readyz":    400,
-		"GET /readyz%00":             401,
-		"GET /metrics;/../../readyz": 400,
-	} {
-		if got := exchange(t, p, line+" HTTP/1.1\r\nHost: x\r\n\r\n"); got != want {
-			t.Errorf("%s gives %d, want %d", line, got, want)
+	synctest.Test(t, func(t *testing.T) {
+		api := &reviewer{allow: []string{"/metrics"}}
+		server, err := serve.New(serve.Config{Handler: http.HandlerFunc(served), Guard: api.guard(), Open: []string{"/readyz"}})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if n := api.tokens.Load(); n > 0 {
-		t.Errorf("%d reviews, want none", n)
-	}
+		p := inMemory(t, server)
+		for line, want := range map[string]int{
+			"GET /readyz":                200,
+			"HEAD /readyz":               200,
+			"GET /readyz?verbose":        200,
+			"POST /readyz":               401,
+			"GET /readyz/":               401,
+			"GET /READYZ":                401,
+			"GET /metrics":               401,
+			"GET /readyz/../metrics":     400,
+			"GET /metrics/../readyz":     400,
+			"GET /readyz%2f..%2fdebug":   400,
+			"GET /%72eadyz":              400,
+			"GET //readyz":               400,
+			"GET /metrics?x=/readyz":     401,
+			"GET http://x/metrics":       401,
+			"OPTIONS /metrics":           401,
+			"GET /metrics#/../readyz":    400,
+			"GET /readyz%00":             401,
+			"GET /metrics;/../../readyz": 400,
+		} {
+			if got := exchange(t, p, line+" HTTP/1.1\r\nHost: x\r\n\r\n"); got != want {
+				t.Errorf("%s gives %d, want %d", line, got, want)
+			}
+		}
+		if n := api.tokens.Load(); n > 0 {
+			t.Errorf("%d reviews, want none", n)
+		}
+	})
 }
 
 // TestSlowClients proves SV11.
@@ -217,6 +222,7 @@ func TestDrip(t *testing.T) {
 		}
 		conn := inMemory(t, server).dial()
 		defer conn.Close()
+		go func() { _, _ = io.Copy(io.Discard, conn) }()
 		start := time.Now()
 		for i := 0; ; i++ {
 			if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: localhost\r\nX: xxxxxxxxxxxxxxxxxxxxxxxxxxx"[i:i+1]); err != nil {
@@ -232,16 +238,18 @@ func TestDrip(t *testing.T) {
 
 // TestLargeHeaders proves SV11.
 func TestLargeHeaders(t *testing.T) {
-	server, err := serve.New(serve.Config{Handler: http.HandlerFunc(served)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := inMemory(t, server)
-	for size, want := range map[int]int{20 << 10: 200, 40 << 10: 431, 1 << 20: 431} {
-		if got := exchange(t, p, "GET / HTTP/1.1\r\nHost: localhost\r\nX: "+strings.Repeat("x", size)+"\r\n\r\n"); got != want {
-			t.Errorf("%d bytes of headers give %d, want %d", size, got, want)
+	synctest.Test(t, func(t *testing.T) {
+		server, err := serve.New(serve.Config{Handler: http.HandlerFunc(served)})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		p := inMemory(t, server)
+		for size, want := range map[int]int{20 << 10: 200, 40 << 10: 431, 1 << 20: 431} {
+			if got := exchange(t, p, "GET / HTTP/1.1\r\nHost: localhost\r\nX: "+strings.Repeat("x", size)+"\r\n\r\n"); got != want {
+				t.Errorf("%d bytes of headers give %d, want %d", size, got, want)
+			}
+		}
+	})
 }
 
 // TestProtocols proves SV11.
