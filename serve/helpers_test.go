@@ -161,7 +161,7 @@ type here struct{ net.Conn }
 
 func (here) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
 
-// inMemory serves until the test ends.
+// inMemory serves until the test ends. It needs a bubble of synctest.
 func inMemory(t *testing.T, server *http.Server) *pipes {
 	t.Helper()
 	p := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
@@ -176,6 +176,7 @@ func inMemory(t *testing.T, server *http.Server) *pipes {
 	t.Cleanup(func() {
 		_ = server.Close()
 		<-ended
+		time.Sleep(time.Second) // net/http waits for 500ms after some errors
 	})
 	return p
 }

@@ -254,22 +254,24 @@ func TestLargeHeaders(t *testing.T) {
 
 // TestProtocols proves SV11.
 func TestProtocols(t *testing.T) {
-	for _, asked := range []bool{false, true} {
-		server, err := serve.New(serve.Config{Handler: http.HandlerFunc(served), KeyPair: aPair(t)})
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		for _, asked := range []bool{false, true} {
+			server, err := serve.New(serve.Config{Handler: http.HandlerFunc(served), KeyPair: aPair(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := "http/1.1"
+			if asked {
+				server.Protocols, want = nil, "h2"
+			}
+			conn := tls.Client(inMemory(t, server).dial(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}})
+			if err := conn.HandshakeContext(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := conn.ConnectionState().NegotiatedProtocol; got != want {
+				t.Errorf("the protocol is %q, want %q", got, want)
+			}
+			conn.Close()
 		}
-		want := "http/1.1"
-		if asked {
-			server.Protocols, want = nil, "h2"
-		}
-		conn := tls.Client(inMemory(t, server).dial(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}})
-		if err := conn.HandshakeContext(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if got := conn.ConnectionState().NegotiatedProtocol; got != want {
-			t.Errorf("the protocol is %q, want %q", got, want)
-		}
-		conn.Close()
-	}
+	})
 }
