@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestFlood sends 10,000 different tokens in a minute, from one address, from one network
+// TestFlood sends 10,000 different tokens a minute, from one address, from one network
 // and from many addresses, while a user whose request was allowed goes on. It proves SV5
 // and SV6.
 func TestFlood(t *testing.T) {
@@ -20,10 +20,10 @@ func TestFlood(t *testing.T) {
 		addr func(i int) string
 		most int64 // reviews of tokens
 	}{
-		{"one address", func(i int) string { return fmt.Sprintf("192.0.2.7:%d", i) }, 10 + 2*60},
-		{"one network", func(i int) string { return fmt.Sprintf("[2001:db8::%x]:1", i) }, 10 + 2*60},
-		{"many addresses", func(i int) string { return fmt.Sprintf("10.0.%d.%d:1", i/250, i%250) }, 20 + 10*60},
-		{"no address", func(int) string { return "pipe" }, 10 + 2*60},
+		{"one address", func(i int) string { return fmt.Sprintf("192.0.2.7:%d", i) }, 10 + 2*72},
+		{"one network", func(i int) string { return fmt.Sprintf("[2001:db8::%x]:1", i) }, 10 + 2*72},
+		{"many addresses", func(i int) string { return fmt.Sprintf("10.0.%d.%d:1", i/250, i%250) }, 20 + 10*72},
+		{"no address", func(int) string { return "pipe" }, 10 + 2*72},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -34,9 +34,9 @@ func TestFlood(t *testing.T) {
 				}
 				own := api.tokens.Load()
 				codes := map[int]int{}
-				for i := range 10_000 {
+				for i := range 12_000 {
 					codes[get(t, h, fmt.Sprintf("bad-%d", i), "/metrics", tc.addr(i))]++
-					if i%100 == 0 {
+					if i%10 == 0 { // just after the last review that was possible
 						if got := get(t, h, "good-1", "/metrics", tc.addr(i)); got != 200 {
 							t.Errorf("the code is %d for the allowed request after %d others, want 200", got, i)
 						}
@@ -44,9 +44,6 @@ func TestFlood(t *testing.T) {
 					time.Sleep(time.Minute / 10_000)
 				}
 				own++ // the good token was reviewed again after a minute
-				if got := get(t, h, "good-1", "/metrics", anAddr); got != 200 {
-					t.Errorf("the code is %d for the allowed request after the flood, want 200", got)
-				}
 				if n := api.tokens.Load() - own; n > tc.most || n < tc.most-20 {
 					t.Errorf("the API server reviewed %d tokens, want at most %d and hardly fewer", n, tc.most)
 				}
@@ -58,18 +55,20 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// TestNewTokenInAFlood holds that a new token from another address is reviewed at once
-// while one address sends many. It proves SV5.
+// TestNewTokenInAFlood holds that new tokens from other addresses are reviewed at once while
+// one address sends many. It proves SV5.
 func TestNewTokenInAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &reviewer{allow: []string{"/metrics"}}
 		h := api.guard().Handler(http.HandlerFunc(served))
-		for i := range 1000 {
+		for i := range 3000 {
 			get(t, h, fmt.Sprintf("bad-%d", i), "/metrics", "192.0.2.7:1")
+			if i%37 == 0 {
+				if got := get(t, h, fmt.Sprintf("new-%d", i), "/metrics", fmt.Sprintf("10.0.%d.1:1", i/37)); got != 401 {
+					t.Errorf("the code is %d for the first token of an address, want that of its review, 401", got)
+				}
+			}
 			time.Sleep(10 * time.Millisecond)
-		}
-		if got := get(t, h, "good-1", "/metrics", anAddr); got != 200 {
-			t.Errorf("the code is %d, want 200", got)
 		}
 	})
 }

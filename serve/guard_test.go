@@ -304,6 +304,14 @@ func TestAges(t *testing.T) {
 				t.Errorf("the code is %d without the right, want 403", got)
 			}
 		}
+		// And it has the place of a new one after that.
+		time.Sleep(10 * time.Second)
+		for i := range 10 {
+			get(t, h, fmt.Sprintf("bad-%d", i), "/metrics", anAddr)
+		}
+		if got := get(t, h, "good-1", "/metrics", anAddr); got != 429 {
+			t.Errorf("the code is %d after ten new tokens, want 429", got)
+		}
 	})
 }
 
