@@ -26,6 +26,8 @@ type results struct {
 func (*results) ReconcileWorkers(string, int) {}
 func (*results) ReconcileStarted(string)      {}
 func (r *results) ReconcileHeld(string)       {}
+
+func (r *results) ReconcileSettled(string, time.Duration) {}
 func (r *results) ReconcileFinished(_, result string, _ time.Duration) {
 	r.got = append(r.got, result+" at "+time.Since(r.start).Truncate(time.Second).String())
 }

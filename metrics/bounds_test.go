@@ -61,6 +61,7 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 		name := randomString(r)
 		m.ReconcileStarted(name)
 		m.ReconcileFinished(name, "success", time.Second)
+		m.ReconcileSettled(name, time.Second)
 		m.LeaderStatus(name, true)
 		m.LeaderTransition(name, time.Second)
 		m.LeaderRenewal(name, time.Second, true)

@@ -19,6 +19,7 @@
 //
 //	controller_reconcile_total{controller,result}                       counter
 //	controller_reconcile_duration_seconds{controller}                   histogram
+//	controller_reconcile_latency_seconds{controller}                    histogram
 //	controller_reconcile_held_total{controller}                         counter
 //	controller_active_workers{controller}                               gauge
 //	controller_workers{controller}                                      gauge

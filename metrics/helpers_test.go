@@ -25,6 +25,7 @@ type (
 		ReconcileWorkers(controller string, workers int)
 		ReconcileStarted(controller string)
 		ReconcileFinished(controller, result string, d time.Duration)
+		ReconcileSettled(controller string, latency time.Duration)
 		ReconcileHeld(controller string)
 	}
 	leaderMetrics interface {

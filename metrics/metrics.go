@@ -52,6 +52,7 @@ type Metrics struct {
 	reconciles *prometheus.CounterVec
 	holds      *prometheus.CounterVec
 	durations  *prometheus.HistogramVec
+	settled    *prometheus.HistogramVec
 	active     *prometheus.GaugeVec
 	workers    *prometheus.GaugeVec
 
@@ -93,6 +94,7 @@ var _ workqueue.MetricsProvider = (*Metrics)(nil)
 type controller struct {
 	results  map[string]prometheus.Counter
 	duration prometheus.Observer
+	settled  prometheus.Observer
 	active   prometheus.Gauge
 	workers  prometheus.Gauge
 	held     prometheus.Counter
@@ -122,6 +124,8 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		reconciles: all.counter("controller_reconcile_total", "Total number of reconciles by result.", "controller", "result"),
 		durations: all.histogram("controller_reconcile_duration_seconds", "Duration of a reconcile in seconds.",
 			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}, "controller"),
+		settled: all.histogram("controller_reconcile_latency_seconds", "Time in seconds from the first event of a key that no reconcile has handled to the end of the one that succeeded.",
+			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800}, "controller"),
 		holds:   all.counter("controller_reconcile_held_total", "Total number of times that a key was delayed because it ran too often.", "controller"),
 		active:  all.gauge("controller_active_workers", "Number of workers that are running a key.", "controller"),
 		workers: all.gauge("controller_workers", "Number of workers of the controller, 0 if it is not running.", "controller"),
@@ -304,6 +308,12 @@ func (m *Metrics) ReconcileFinished(controller, result string, d time.Duration) 
 	c.active.Dec()
 }
 
+// ReconcileSettled counts the end of a reconcile that succeeded, latency after the first
+// event that led to it.
+func (m *Metrics) ReconcileSettled(controller string, latency time.Duration) {
+	m.controller(controller).settled.Observe(latency.Seconds())
+}
+
 // ReconcileHeld counts that the loop began to delay a key that ran too often.
 func (m *Metrics) ReconcileHeld(controller string) { m.controller(controller).held.Inc() }
 
@@ -331,6 +341,7 @@ func (m *Metrics) controller(name string) *controller {
 	c := &controller{
 		results:  map[string]prometheus.Counter{},
 		duration: m.durations.WithLabelValues(label),
+		settled:  m.settled.WithLabelValues(label),
 		active:   m.active.WithLabelValues(label),
 		workers:  m.workers.WithLabelValues(label),
 		held:     m.holds.WithLabelValues(label),

@@ -137,6 +137,20 @@ func TestReconcile(t *testing.T) {
 	m.ReconcileFinished("widgets", "conflict", 3*time.Second)
 	m.ReconcileFinished("widgets", "no such result", 20*time.Millisecond)
 	compare(all(map[string]int{"conflict": 1, "error": 1}), "controller_reconcile_total")
+	m.ReconcileSettled("widgets", 5*time.Minute)
+	if n := testutil.CollectAndCount(reg, "controller_reconcile_latency_seconds"); n != 1 {
+		t.Errorf("%d series of the latency, want 1", n)
+	}
+	_, body := scrape(t, m.Handler())
+	for _, want := range []string{
+		"controller_reconcile_latency_seconds_bucket{controller=\"widgets\",le=\"120\"} 0\n",
+		"controller_reconcile_latency_seconds_bucket{controller=\"widgets\",le=\"300\"} 1\n",
+		"controller_reconcile_latency_seconds_sum{controller=\"widgets\"} 300\n",
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("/metrics lacks %q", want)
+		}
+	}
 	m.ReconcileHeld("widgets")
 	compare(`# HELP controller_reconcile_held_total Total number of times that a key was delayed because it ran too often.
 # TYPE controller_reconcile_held_total counter
@@ -439,6 +453,7 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 		if n := testing.AllocsPerRun(1000, func() {
 			m.ReconcileStarted("widgets")
 			m.ReconcileFinished("widgets", result, time.Millisecond)
+			m.ReconcileSettled("widgets", time.Millisecond)
 		}); n != 0 {
 			t.Errorf("a reconcile with result %q allocates %v times, want 0", result, n)
 		}

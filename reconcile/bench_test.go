@@ -68,6 +68,7 @@ func (noGate) End(name)                                          {}
 func (noMetrics) ReconcileWorkers(string, int)                    {}
 func (noMetrics) ReconcileStarted(string)                         {}
 func (noMetrics) ReconcileFinished(string, string, time.Duration) {}
+func (noMetrics) ReconcileSettled(string, time.Duration)          {}
 func (noMetrics) ReconcileHeld(string)                            {}
 
 func BenchmarkReconcile(b *testing.B) {

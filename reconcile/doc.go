@@ -47,6 +47,8 @@
 //     second. Steady events up to that rate are not delayed.
 //   - R17: If a Source reports an event, Triggers of the key's next call has it and
 //     later ones do not, within fixed bounds.
+//   - R25: If a call succeeds, Metrics gets the time since the first event of a Source
+//     that no successful call has handled, within fixed bounds.
 //   - R18: If Resync is set, each key of Keys is added once in that time, at its own
 //     fixed moment, and at most a 64th of the keys wait in the queue for it.
 //   - R19: If Hook is set, it is called once for each call, and its end once afterwards,

@@ -229,10 +229,11 @@ func (q *testQueue) take() []call {
 
 // counts is a Metrics that remembers everything.
 type counts struct {
-	held   atomic.Int64
-	mu     sync.Mutex
-	events []string
-	took   []time.Duration
+	held      atomic.Int64
+	mu        sync.Mutex
+	events    []string
+	took      []time.Duration
+	latencies []time.Duration
 }
 
 func (c *counts) add(format string, args ...any) {
@@ -249,6 +250,12 @@ func (c *counts) ReconcileFinished(controller, result string, d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.took = append(c.took, d)
+}
+
+func (c *counts) ReconcileSettled(_ string, latency time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.latencies = append(c.latencies, latency)
 }
 
 // all returns every event so far.

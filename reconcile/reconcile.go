@@ -153,6 +153,10 @@ type Metrics interface {
 	// ReconcileFinished is called after each call of the Func, with a result of the table
 	// at Result and the duration of the call.
 	ReconcileFinished(controller, result string, d time.Duration)
+	// ReconcileSettled is called after ReconcileFinished if the result is success or
+	// requeue, and events of Sources led to the call: with the time since the first of
+	// them. It includes the time in the queue, at the Gate, and of calls that failed.
+	ReconcileSettled(controller string, latency time.Duration)
 	// ReconcileHeld is called each time that the loop begins to delay a key that ran too
 	// often.
 	ReconcileHeld(controller string)

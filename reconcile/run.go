@@ -92,6 +92,8 @@ type streak struct {
 	failures int   // calls that MaxAttempts counts
 	class    class // of the last call
 	inARow   int   // calls of that class in a row
+
+	event time.Duration // the first event that no call has handled yet, as in reason
 }
 
 // Run waits for HasSynced, then calls Reconcile with keys of the queue until ctx is done. It
@@ -256,7 +258,7 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	r.mu.Unlock()
 	if wait > 0 {
 		if name {
-			r.logger.Info("Slowed down a key that runs too often", "key", key, "triggers", r.triggers.text(why, retried), "limit", fmt.Sprintf("%d at once, then one every %v", guardBurst, guardInterval))
+			r.logger.Info("Slowed down a key that runs too often", "key", key, "triggers", r.triggers.text(why.mask, retried), "limit", fmt.Sprintf("%d at once, then one every %v", guardBurst, guardInterval))
 		}
 		if held && r.metrics != nil {
 			r.metrics.ReconcileHeld(r.Name)
@@ -269,7 +271,7 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 		r.metrics.ReconcileStarted(r.Name)
 	}
 
-	res, ended, timedOut, end, err := r.call(stop.calls, key, start, why)
+	res, ended, timedOut, end, err := r.call(stop.calls, key, start, why.mask)
 
 	took := ended.Sub(start)
 	cl, err := r.class(res, err, stop.calls.Err() != nil, timedOut)
@@ -277,10 +279,13 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	s.busy = false
 	r.busy--
 	r.progress = ended
-	st := r.noteLocked(key, cl)
+	st := r.noteLocked(key, cl, why.event)
 	r.mu.Unlock()
 	if r.metrics != nil {
 		r.metrics.ReconcileFinished(r.Name, string(cl), took)
+		if st.event != 0 && (cl == success || cl == requeue) {
+			r.metrics.ReconcileSettled(r.Name, r.triggers.age(st.event, ended))
+		}
 	}
 	if end != nil {
 		end(string(cl), err)
@@ -289,7 +294,7 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	if v.attempt && r.MaxAttempts > 0 && r.exhausted(key) {
 		v = verdict{reset: true, again: never, parked: true}
 	}
-	r.log(key, cl, v, err, st.attempts, took, why)
+	r.log(key, cl, v, err, st.attempts, took, why.mask)
 	if res.Priority != nil {
 		priority = *res.Priority
 	}
@@ -346,13 +351,14 @@ func (r *run[K]) class(res Result, err error, stopped, timedOut bool) (cl class,
 	return cl, asClassed(cl, err)
 }
 
-// noteLocked counts a call of class cl. A key has an entry while it fails, so there are at
-// most as many entries as failing keys.
-func (r *run[K]) noteLocked(key K, cl class) streak {
+// noteLocked counts a call of class cl, whose key has an event since then. A key has an
+// entry while it fails, so there are at most as many entries as failing keys.
+func (r *run[K]) noteLocked(key K, cl class, event time.Duration) streak {
 	if len(r.streaks) == 0 && (cl == success || cl == requeue || cl == terminal) {
-		return streak{attempts: 1, class: cl, inARow: 1} // as below, without a search
+		return streak{attempts: 1, class: cl, inARow: 1, event: event} // as below, without a search
 	}
 	st := r.streaks[key]
+	st.event = earlier(st.event, event)
 	st.attempts++
 	if st.class != cl {
 		st.class, st.inARow = cl, 0

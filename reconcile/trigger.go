@@ -83,8 +83,23 @@ type triggers[K comparable] struct {
 	sourced atomic.Bool // there is a Source
 
 	mu    sync.Mutex
+	began time.Time    // where the times of events start
 	kinds []trigger    // by bit
-	keys  map[K]uint64 // the mask of each key since its last call
+	keys  map[K]reason // of each key since its last call
+}
+
+// reason is why a key is in the queue.
+type reason struct {
+	mask  uint64        // the triggers
+	event time.Duration // when a Source reported the first, in time since began; 0 without one
+}
+
+// earlier returns the earlier of two times of events, of which 0 means none.
+func earlier(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return a + b
+	}
+	return min(a, b)
 }
 
 // trigger is a kind of event of a source. If kind is "", the kind is unknown.
@@ -101,7 +116,21 @@ func (t trigger) String() string {
 func (t *triggers[K]) note(what trigger, keys ...K) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.putLocked(t.bitLocked(what), keys...)
+	why := reason{mask: t.bitLocked(what)}
+	if t.began.IsZero() {
+		t.began = time.Now().Add(-1) // no event has the time 0
+	}
+	if what.source != resyncTrigger {
+		why.event = time.Since(t.began)
+	}
+	t.putLocked(why, keys...)
+}
+
+// age returns how long ago an event was.
+func (t *triggers[K]) age(event time.Duration, now time.Time) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return now.Sub(t.began) - event
 }
 
 // bitLocked returns the mask of a trigger.
@@ -120,40 +149,40 @@ func (t *triggers[K]) bitLocked(what trigger) uint64 {
 	return 1 << (len(t.kinds) - 1)
 }
 
-func (t *triggers[K]) putLocked(mask uint64, keys ...K) {
+func (t *triggers[K]) putLocked(why reason, keys ...K) {
 	t.used.Store(true)
 	if t.keys == nil {
-		t.keys = map[K]uint64{}
+		t.keys = map[K]reason{}
 	}
 	for _, key := range keys {
 		if have, ok := t.keys[key]; ok || len(t.keys) < maxTriggered {
-			t.keys[key] = have | mask
+			t.keys[key] = reason{have.mask | why.mask, earlier(have.event, why.event)}
 		}
 	}
 }
 
-// take returns the mask of the key, and forgets it.
-func (t *triggers[K]) take(key K) uint64 {
+// take returns the reason of the key, and forgets it.
+func (t *triggers[K]) take(key K) reason {
 	if !t.used.Load() {
-		return 0
+		return reason{}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	mask := t.keys[key]
-	if mask != 0 {
+	why := t.keys[key]
+	if why.mask != 0 {
 		delete(t.keys, key)
 	}
-	return mask
+	return why
 }
 
 // restore undoes a take, because the key does not run yet.
-func (t *triggers[K]) restore(mask uint64, key K) {
-	if mask == 0 {
+func (t *triggers[K]) restore(why reason, key K) {
+	if why.mask == 0 {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.putLocked(mask, key)
+	t.putLocked(why, key)
 }
 
 // text returns the names of a mask. The name of an empty mask depends on retried.

@@ -17,6 +17,113 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
+// TestLatency: a call that succeeds has a latency if an event led to it, since the first
+// event that no successful call has handled.
+//
+// Proves R25.
+func TestLatency(t *testing.T) {
+	bothQueues(t, func(t *testing.T, q queueOf) {
+		m := &counts{}
+		var next atomic.Pointer[error] // what the calls return
+		c := &controller{Name: "x", Queue: q, Metrics: m, Reconcile: func(context.Context, string) (reconcile.Result, error) {
+			time.Sleep(time.Second)
+			if err := next.Load(); err != nil {
+				return reconcile.Result{}, *err
+			}
+			return reconcile.Result{}, nil
+		}}
+		returns := func(err error) { next.Store(&err) }
+		pods := c.Source("pods")
+		var want []time.Duration
+		settled := func(what string, latencies ...time.Duration) {
+			t.Helper()
+			want = append(want, latencies...)
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if diff := cmp.Diff(want, m.latencies); diff != "" {
+				t.Errorf("%s: latencies (-want +got):\n%s", what, diff)
+				want = slices.Clone(m.latencies)
+			}
+		}
+		pods.Add("a") // a minute before Run
+		time.Sleep(time.Minute)
+		r := start(t, t.Context(), c)
+		time.Sleep(500 * time.Millisecond)
+		pods.Add("a") // while it runs
+		time.Sleep(10 * time.Second)
+		settled("events before and while a call runs", 61*time.Second, 1500*time.Millisecond)
+
+		q.Add("a")
+		time.Sleep(10 * time.Second)
+		settled("no Source")
+
+		pods.AddEvent("update", addOptions{After: time.Minute}, "a")
+		time.Sleep(30 * time.Second)
+		pods.AddEvent("update", addOptions{After: 30 * time.Second}, "a")
+		time.Sleep(10 * time.Minute)
+		settled("a delay and two events", 61*time.Second)
+
+		returns(errPlain)
+		pods.Add("a")
+		time.Sleep(10 * time.Second)
+		pods.Add("a") // fails again
+		time.Sleep(10 * time.Second)
+		next.Store(nil)
+		pods.Add("a")
+		time.Sleep(10 * time.Second)
+		settled("two calls that failed", 21*time.Second)
+		time.Sleep(10 * time.Hour) // the retries
+		settled("retries after it")
+
+		returns(reconcile.ErrTerminal)
+		pods.Add("a")
+		time.Sleep(10 * time.Second)
+		next.Store(nil)
+		pods.Add("a")
+		time.Sleep(10 * time.Second)
+		settled("an event after a terminal error", time.Second)
+
+		for range 120 { // the guard delays some
+			pods.Add("b")
+			time.Sleep(1001 * time.Millisecond)
+		}
+		r.stop()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if n := len(m.latencies) - len(want); n != 120 {
+			t.Errorf("%d latencies of 120 events", n)
+		}
+	})
+}
+
+// TestLatencyOfAHeldKey: a latency includes the time that the loop delays a key that runs
+// too often, and a Resync has none.
+//
+// Proves R25.
+func TestLatencyOfAHeldKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, q := &counts{}, newTestQueue()
+		c := &controller{
+			Name: "x", Queue: q, Metrics: m, Resync: time.Minute, Keys: func() []string { return []string{"resynced"} },
+			Reconcile: func(context.Context, string) (reconcile.Result, error) { return reconcile.Result{}, nil },
+		}
+		s := c.Source("pods")
+		r := start(t, t.Context(), c)
+		for range 101 {
+			s.Add("a")
+			synctest.Wait()
+		}
+		time.Sleep(10 * time.Minute)
+		r.stop()
+		if n := len(m.latencies); n != 101 || m.latencies[n-1] != 100*time.Millisecond || slices.Max(m.latencies[:n-1]) > 0 {
+			t.Errorf("%d latencies %v, want 101: 0, and 100ms at last", n, m.latencies)
+		}
+		if !slices.ContainsFunc(q.take(), func(c call) bool { return c.Op == "Done" && c.Key == "resynced" }) {
+			t.Error("no resync: the test proves nothing")
+		}
+	})
+}
+
 // TestTriggers: a call is told everything that led to it since the last one, and
 // nothing that came before or comes after.
 //
