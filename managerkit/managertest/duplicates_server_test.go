@@ -52,6 +52,10 @@ func (m maker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, er
 		}
 	}
 	if len(list.Items) == 0 {
+		// The cache can show the deletion of a Secret before that of its owner.
+		if err := m.live.Get(ctx, req.NamespacedName, &a); err != nil {
+			return ctrl.Result{}, client.IgnoreNotFound(err)
+		}
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: req.Namespace, GenerateName: "of-a-"}}
 		if err := ctrl.SetControllerReference(&a, secret, m.Scheme()); err != nil {
 			return ctrl.Result{}, err
