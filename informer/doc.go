@@ -9,7 +9,7 @@
 //	informer: not synced within 20s: "widgets.example.com": forbidden to list: a Role or
 //	ClusterRole must allow verbs ["list" "watch"] on resources ["widgets"] ...
 //
-// The informers are client-go's: from a typed or dynamic factory, or made by hand.
+// The informers are client-go's: from a factory or made by hand.
 //
 //	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(informer.Trim))
 //	set := &informer.Set{}
@@ -17,9 +17,10 @@
 //	group.AddReady("informers", set.Ready)
 //	group.Add("informers", set.Run) // instead of factory.Start
 //
-// Most callers set no field. Other parts work with any informer: [Trim] and [KeepMetadata] save
+// Most callers set no field. More works with any informer: [Trim] and [KeepMetadata] save
 // memory, [Index] finds objects by a field, [ConsistentLists] and [EndSilentWatches] make the
-// config's informers begin with a current list and notice dead watches.
+// config's informers begin with a current list and notice dead watches. [Audit] finds lost
+// events.
 //
 // # Guarantees
 //
@@ -44,20 +45,21 @@
 //     type and metadata only if the function selects it.
 //   - I11: If a lookup of [Index] runs, it returns exactly the objects of the cache that
 //     have the key at that moment.
+//   - I12: If a cache has lost an event, the next round of [Audit] reports the object, up to
+//     1000 of them. It reports no cache that only lags.
 //
 // # Caveats
 //
 //   - If etcd is restored from a backup, restart the process. client-go's informers resume
-//     from their old resource version. If the server was not restarted, or if its version is
-//     above theirs again, they miss changes and keep deleted objects without an error.
+//     from their old resource version, miss changes and keep deleted objects without an
+//     error. An Audit reports that.
 //   - client-go reports some failures only in its log: a refused connection, a response 429
 //     and a missing end of the initial events. The Set reads them from lines in which the
 //     reflector names itself. With klog's contextual logging turned off there are none.
-//   - The missing end of the initial events is noticed after 10s. With a shorter Timeout
-//     the error names it only as a possibility.
+//   - The missing end of the initial events is noticed after 10s.
 //   - client-go pauses for up to 60s after refused connections, without regard to its
-//     context. Such an informer may not notice in time that the server is back, and may be
-//     left behind after StopTimeout. It ends after the pause.
+//     context. Such an informer may notice too late that the server is back, and may end
+//     after StopTimeout.
 //   - client-go has one handler for watch errors in each informer, which Run replaces: use
 //     [Set].WatchErrorHandler.
 //   - After Timeout, client-go retries watches that fail, and Run does not report them.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
@@ -129,6 +130,21 @@ func ExampleIndex() {
 	// Output:
 	// a
 	// <nil>
+}
+
+// An Audit beside the Set reports what the cache of Pods has lost.
+func ExampleAudit() {
+	config := &rest.Config{Host: "https://127.0.0.1:6443"}
+	factory := informers.NewSharedInformerFactory(kubernetes.NewForConfigOrDie(config), 0)
+	pods := factory.Core().V1().Pods().Informer()
+	lost := func(d informer.Difference) { fmt.Println(d) } // and count it, or end the process
+
+	audit := &informer.Audit{Report: lost}
+	audit.Add("pods", pods, metadata.NewForConfigOrDie(config).Resource(corev1.SchemeGroupVersion.WithResource("pods")).List)
+	// Run it beside the Set: group.Add("audit", audit.Run)
+
+	lost(informer.Difference{Name: "pods", Key: "shop/a", Server: "7"})
+	// Output: informer: "pods": the cache lacks shop/a, which the API server has at version 7
 }
 
 // A controller that watches all Secrets holds the data of its own.
