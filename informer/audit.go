@@ -133,7 +133,12 @@ func (a *Audit) Run(ctx context.Context) error {
 		}
 		for _, c := range caches {
 			found, err := c.audit(ctx)
-			if err != nil && ctx.Err() == nil {
+			select {
+			case <-ctx.Done(): // found can be what only lags
+				return nil
+			default:
+			}
+			if err != nil {
 				klog.FromContext(ctx).Error(kube.PrintableError(err, maxAuditText), "Cannot audit a cache", "informer", c.name)
 			}
 			for _, d := range found {

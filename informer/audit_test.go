@@ -212,6 +212,23 @@ func TestAudit(t *testing.T) {
 	}
 }
 
+// TestAuditStopped: a round that a stop ends reports nothing.
+//
+// Proves I12.
+func TestAuditStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(quiet(t))
+		defer cancel()
+		c, s := newCache().has(t, "2", "a@2"), &serverOf{version: "9", objects: []string{"a@3"}}
+		a := &informer.Audit{Period: time.Hour, Report: func(d informer.Difference) { t.Errorf("a false report: %v", d) }}
+		a.Add("configmaps", c, s.list)
+		time.AfterFunc(time.Hour+time.Minute, cancel) // while the round waits for the cache
+		if err := a.Run(ctx); err != nil || len(s.requests) != 1 {
+			t.Errorf("Run() = %v after %q, want nil after one list", err, s.requests)
+		}
+	})
+}
+
 // TestAuditIsBounded: pages, at most four requests a second, and at most 1000 objects of a
 // round are looked at again.
 //
