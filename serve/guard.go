@@ -68,12 +68,18 @@ type Guard struct {
 // Handler returns a handler that calls next for allowed requests only. Other requests get
 // a response without a reason: 400, 401, 403, 429 or 503. next gets the request without
 // its Authorization headers. If a field of the Guard is not valid, each response is 503,
-// and a log line names the field.
+// and one log line names the field.
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	if kube.IsNil(next) {
 		next = http.NotFoundHandler()
 	}
+	var once sync.Once
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := g.init(); err != nil {
+			once.Do(func() { klog.FromContext(r.Context()).Error(err, "Rejecting all requests") })
+			refuse(w, http.StatusServiceUnavailable)
+			return
+		}
 		if code := g.decide(r); code != http.StatusOK {
 			refuse(w, code)
 			return
@@ -105,10 +111,6 @@ func (g *Guard) init() error {
 
 // decide returns the status code of the response, or 200.
 func (g *Guard) decide(r *http.Request) int {
-	if err := g.init(); err != nil {
-		klog.FromContext(r.Context()).Error(err, "Rejected a request")
-		return http.StatusServiceUnavailable
-	}
 	if !canonical(r) {
 		return http.StatusBadRequest
 	}

@@ -206,6 +206,14 @@ func TestPlainHTTPAndMistakes(t *testing.T) {
 			t.Errorf("%s: the code is %d, want %d", tc.name, got, tc.want)
 		}
 	}
+	logs := testlog.New()
+	broken := (&serve.Guard{}).Handler(http.HandlerFunc(served))
+	for range 3 {
+		send(logs.Context(t.Context()), broken, "good-1", "/metrics", anAddr)
+	}
+	if lines := logs.All(); len(lines) != 1 || !strings.Contains(lines[0].Err.Error(), "Guard.Tokens is nil") {
+		t.Errorf("three requests log %v, want one line that names the field", lines)
+	}
 	star := httptest.NewRequest(http.MethodOptions, "https://controller.invalid/", nil)
 	star.URL.Path = "*" // a server with DisableGeneralOptionsHandler passes it
 	w := httptest.NewRecorder()
