@@ -24,6 +24,8 @@
 //
 //   - [github.com/controllerkit/controllerkit/informer]: informers that start together, or
 //     an error that names the late one and the reason
+//   - [github.com/controllerkit/controllerkit/ondemand]: informers that are opened, shared
+//     and closed while the program runs
 //   - [github.com/controllerkit/controllerkit/watcher]: a watch that survives failures
 //     and never fails silently
 //   - [github.com/controllerkit/controllerkit/consistency]: read your own writes; confirm

@@ -3,6 +3,8 @@ package consistency
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -126,13 +128,50 @@ func (s *Store) AddInformer(resource schema.GroupResource, informer cache.Shared
 		s.mu.Unlock()
 		return fmt.Errorf("consistency: add informer: %s already has a store: use one store for all informers of a resource", resource)
 	}
-	s.stores[resource] = &cached{storeVersion: informer.GetStore()}
+	added := &cached{storeVersion: informer.GetStore()}
+	s.stores[resource] = added
 	s.mu.Unlock()
-	if _, err := informer.AddEventHandler(s.Handler()); err != nil {
-		s.mu.Lock()
+	handle, err := informer.AddEventHandler(s.Handler())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
 		delete(s.stores, resource)
-		s.mu.Unlock()
 		return fmt.Errorf("consistency: add handler to the informer of %s: %w", resource, err)
+	}
+	added.remove = func() error { return informer.RemoveEventHandler(handle) }
+	return nil
+}
+
+// RemoveInformer makes the Store forget the store of a resource: one of AddInformer, whose
+// handler it also removes, or one of Config.Stores. Call it when the controller no longer
+// reads the resource through the informer, before the informer is stopped. The resource can
+// then be added again.
+//
+// The recorded versions, deletions and conflicts of the resource are dropped, and keys that
+// waited for them are woken. A write that is in flight is not recorded. Writes with an unknown
+// outcome stay in Ambiguous. RemoveInformer returns an error if the resource has no store, or
+// if the handler cannot be removed.
+func (s *Store) RemoveInformer(resource schema.GroupResource) error {
+	s.mu.Lock()
+	store := s.stores[resource]
+	if store == nil {
+		s.mu.Unlock()
+		return fmt.Errorf("consistency: remove informer: %s has no store: use AddInformer or Config.Stores first", resource)
+	}
+	delete(s.stores, resource)
+	for _, rec := range s.records {
+		rec.wrote = slices.DeleteFunc(rec.wrote, func(w written) bool { return w.resource == resource })
+		maps.DeleteFunc(rec.deleted, func(_ types.UID, o objectRef) bool { return o.resource == resource })
+		maps.DeleteFunc(rec.refused, func(o objectRef, _ refusal) bool { return o.resource == resource })
+	}
+	taken := s.takeAllLocked(time.Now())
+	s.mu.Unlock()
+	s.call(taken)
+	if store.remove == nil {
+		return nil
+	}
+	if err := store.remove(); err != nil {
+		return fmt.Errorf("consistency: remove the handler from the informer of %s: %w", resource, err)
 	}
 	return nil
 }

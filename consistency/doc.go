@@ -55,6 +55,8 @@
 //     ErrGone, ErrReplaced or ErrChanged. Only a 404 of the object is ErrGone.
 //   - C15: If a restore of etcd lowers a store's version, no key waits for an earlier
 //     record, and its next run reads live.
+//   - C16: If RemoveInformer returns nil, no key waits for the resource's records, and
+//     the Store holds no reference to its informer.
 //
 // # Caveats
 //

@@ -19,8 +19,9 @@ type storeVersion = interface{ LastStoreSyncResourceVersion() string }
 // cached is the store of a resource.
 type cached struct {
 	storeVersion
-	last    string // the last comparable version
-	history int    // the number of times that the version went back
+	last    string       // the last comparable version
+	history int          // the number of times that the version went back
+	remove  func() error // removes the handler; nil without one of AddInformer
 }
 
 // version returns the version that the store has reached. An informer's store goes back

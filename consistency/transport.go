@@ -93,6 +93,9 @@ func (s *Store) startWrite(resource schema.GroupResource) (started uint64, ok bo
 func (s *Store) wrote(key types.NamespacedName, t wire.Target, e wire.Effect, started uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.stores[t.Resource] == nil {
+		return // RemoveInformer was called after the start of the write
+	}
 	s.wroteLocked(key, "", t.Resource, e.Version, started)
 	switch _, ok := s.objectsLocked(t.Resource); {
 	case e.Gone == "":
@@ -107,6 +110,9 @@ func (s *Store) wrote(key types.NamespacedName, t wire.Target, e wire.Effect, st
 func (s *Store) refused(key types.NamespacedName, t wire.Target, carried wire.Refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.stores[t.Resource] == nil {
+		return // as in wrote
+	}
 	s.refusedLocked(key, "", objectRef{t.Resource, nameOf(t)}, refusal{uid: carried.UID, rv: carried.Version})
 }
 

@@ -1,0 +1,54 @@
+// Package ondemand opens, shares and closes client-go's informers while a program runs.
+//
+// It replaces a hand-written map of informers and cancel functions, for watches whose kind,
+// namespace or selector is known only at run time. All users of a key share one informer,
+// which stops with the last Close:
+//
+//	informers := &ondemand.Informers[schema.GroupVersionResource]{
+//		New: func(gvr schema.GroupVersionResource) (cache.SharedIndexInformer, error) {
+//			return dynamicinformer.NewFilteredDynamicInformer(client, gvr, "", 0, nil, nil).Informer(), nil
+//		},
+//	}
+//	group.Add("watches", informers.Run)
+//	...
+//	watch, err := informers.Open(gvr)
+//	_, err = watch.AddEventHandler(enqueue.Handler(queue, keys))
+//	err = watch.WaitForSync(ctx)
+//	...
+//	err = watch.Close(ctx)
+//
+// A [Watch] is a cache.SharedIndexInformer: listers, handlers and package consistency use it
+// like any other. Most callers set New alone. Informers that live as long as the process
+// belong in an informer.Set.
+//
+// # Guarantees
+//
+//   - OD1: If several Watches of a key are open, they share one informer.
+//   - OD2: If Close returns nil, no handler that was added through the Watch is running or
+//     will run. Handlers of other Watches of the key miss no event.
+//   - OD3: If Close of the last open Watch of a key returns nil, the informer has stopped,
+//     and Informers holds no reference to it.
+//   - OD4: If Run returns nil, ctx is done and all informers and handlers have stopped.
+//     Otherwise the error names those that have not stopped within StopTimeout.
+//   - OD5: If a handler panics, the panic is logged, the handler gets the next event, and the
+//     process continues.
+//   - OD6: If a handler blocks, its own Close returns an error when its context is done. Other
+//     handlers, and an Open of the key, do not wait for it.
+//   - OD7: If the API server does not list a resource when the context of WaitForSync ends,
+//     the error wraps the API server's error.
+//   - OD8: If a CustomResourceDefinition is deleted and created again, a Watch that stays open
+//     reports the deletion of the old objects and the new objects.
+//   - OD9: If a Watch is closed, or Run has ended, AddEventHandler, Open and WaitForSync
+//     return [ErrClosed].
+//
+// # Caveats
+//
+//   - A stopped informer's cache stays readable and no longer changes. Its memory is freed
+//     when the program drops its Watches and listers of the key.
+//   - client-go lists a resource that is not served again after pauses of up to 60s. While a
+//     definition is deleted, the cache can keep objects that no longer exist.
+//   - A Close during client-go's pause after a refused connection or a response 429 takes up
+//     to 60s. The key can be opened again at once.
+//   - Events that a handler has not begun to handle are dropped at Close.
+//   - A transform, an index function or a list function that panics ends the process.
+package ondemand
