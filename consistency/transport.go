@@ -110,9 +110,6 @@ func (s *Store) wrote(key types.NamespacedName, t wire.Target, e wire.Effect, st
 func (s *Store) refused(key types.NamespacedName, t wire.Target, carried wire.Refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stores[t.Resource] == nil {
-		return // as in wrote
-	}
 	s.refusedLocked(key, "", objectRef{t.Resource, nameOf(t)}, refusal{uid: carried.UID, rv: carried.Version})
 }
 

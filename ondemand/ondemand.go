@@ -46,12 +46,12 @@ type Informers[K comparable] struct {
 	// which logs the error.
 	WatchErrorHandler cache.WatchErrorHandlerWithContext
 
-	mu     sync.Mutex // guards the fields below and the field users of each shared
-	began  bool
-	ended  bool                       // Run stops the informers, or has stopped them
-	start  func(K, *shared)           // not nil exactly while Run runs
-	open   map[K]*shared              // the informers with an open Watch
-	ending map[<-chan struct{}]string // closed when an informer or Close has ended; with its name
+	mu      sync.Mutex // guards the fields below and the field users of each shared
+	began   bool
+	ended   bool                 // Run stops the informers, or has stopped them
+	start   func(K, *shared)     // not nil exactly while Run runs
+	open    map[K]*shared        // the informers with an open Watch
+	running map[*shared]struct{} // the informers that have started and not stopped
 }
 
 // shared is an informer with its users.
@@ -67,6 +67,16 @@ type shared struct {
 
 	mu   sync.Mutex // guards last
 	last error      // the last error of a list or watch
+}
+
+// stopped reports whether the informer has stopped, or will never start.
+func (s *shared) stopped() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // Open returns a Watch of the key's informer. If no other Watch of the key is open, it makes
@@ -163,7 +173,10 @@ func (i *Informers[K]) begin(ctx context.Context) error {
 	i.start = func(key K, s *shared) {
 		ctx, stop := context.WithCancel(ctx)
 		s.stop, s.logger = stop, klog.FromContext(ctx)
-		i.addEndingLocked(s.done, s.name)
+		if i.running == nil {
+			i.running = map[*shared]struct{}{}
+		}
+		i.running[s] = struct{}{}
 		go func() {
 			s.informer.RunWithContext(ctx)
 			if ctx.Err() == nil {
@@ -173,7 +186,7 @@ func (i *Informers[K]) begin(ctx context.Context) error {
 			i.mu.Lock()
 			defer i.mu.Unlock()
 			i.removeLocked(key, s)
-			delete(i.ending, s.done)
+			delete(i.running, s)
 			close(s.done)
 		}()
 	}
@@ -183,26 +196,24 @@ func (i *Informers[K]) begin(ctx context.Context) error {
 	return nil
 }
 
-// await waits for all that is stopping, and returns an error that names the late keys.
+// await waits for the informers, which stop after their handlers, and returns an error that
+// names the late keys.
 func (i *Informers[K]) await() error {
 	i.mu.Lock()
 	i.ended, i.start = true, nil
-	ending := maps.Clone(i.ending)
+	running := slices.Collect(maps.Keys(i.running))
 	i.mu.Unlock()
 	patience := cmp.Or(i.StopTimeout, 5*time.Second)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var late []string
-	for done, name := range ending {
+	for _, s := range running {
 		select {
-		case <-done:
-			continue
+		case <-s.done:
 		case <-ctx.Done():
-		}
-		select {
-		case <-done:
-		default:
-			late = append(late, name)
+			if !s.stopped() {
+				late = append(late, s.name)
+			}
 		}
 	}
 	if len(late) == 0 {
@@ -234,14 +245,7 @@ func (i *Informers[K]) release(key K, w *Watch) {
 			close(s.done)
 		}
 	}
-	i.addEndingLocked(w.closed, s.name)
-	go func() {
-		w.end(last)
-		i.mu.Lock()
-		defer i.mu.Unlock()
-		delete(i.ending, w.closed)
-		close(w.closed)
-	}()
+	go w.end(last) // Close waits for it
 }
 
 // removeLocked removes an informer, so that the next Open of the key makes a new one.
@@ -249,11 +253,4 @@ func (i *Informers[K]) removeLocked(key K, s *shared) {
 	if i.open[key] == s {
 		delete(i.open, key)
 	}
-}
-
-func (i *Informers[K]) addEndingLocked(done <-chan struct{}, name string) {
-	if i.ending == nil {
-		i.ending = map[<-chan struct{}]string{}
-	}
-	i.ending[done] = name
 }

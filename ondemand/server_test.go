@@ -68,11 +68,22 @@ func (t *traffic) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // waitForNone waits until no watch is open.
-func (t *traffic) waitForNone() {
+func (t *traffic) waitForNone(test *testing.T) {
+	test.Helper()
+	late := false
+	defer time.AfterFunc(time.Minute, func() {
+		t.mu.L.Lock()
+		defer t.mu.L.Unlock()
+		late = true
+		t.mu.Broadcast()
+	}).Stop()
 	t.mu.L.Lock()
 	defer t.mu.L.Unlock()
-	for t.open > 0 {
+	for t.open > 0 && !late {
 		t.mu.Wait()
+	}
+	if t.open > 0 {
+		test.Errorf("%d watches of the server are still open", t.open)
 	}
 }
 
@@ -124,9 +135,17 @@ type keys struct{ names chan string }
 func (k keys) Add(key types.NamespacedName) { k.names <- key.Name }
 
 // next waits until the name is added.
-func (k keys) next(name string) {
-	for got := range k.names {
-		if got == name {
+func (k keys) next(t *testing.T, name string) {
+	t.Helper()
+	late := time.After(time.Minute)
+	for {
+		select {
+		case got := <-k.names:
+			if got == name {
+				return
+			}
+		case <-late:
+			t.Errorf("no key %s", name)
 			return
 		}
 	}
@@ -147,11 +166,11 @@ func TestServerShares(t *testing.T) {
 	must(t, first.WaitForSync(t.Context()))
 	must(t, second.WaitForSync(t.Context()))
 	create(t, client, namespace, "one")
-	a.next("one")
-	b.next("one")
+	a.next(t, "one")
+	b.next(t, "one")
 	must(t, first.Close(t.Context()))
 	create(t, client, namespace, "two")
-	b.next("two")
+	b.next(t, "two")
 	for len(a.names) > 0 {
 		if name := <-a.names; name == "two" {
 			t.Error("a handler added a key after the Close of its Watch")
@@ -164,7 +183,7 @@ func TestServerShares(t *testing.T) {
 	if !second.IsStopped() {
 		t.Error("the last Close returned before the informer stopped")
 	}
-	counted.waitForNone() // while Run runs
+	counted.waitForNone(t) // while Run runs
 	must(t, stop())
 }
 
@@ -209,7 +228,7 @@ func TestServerStartsAndStops(t *testing.T) {
 					if err := w.WaitForSync(t.Context()); err != nil {
 						t.Error(err)
 					}
-					added.next("one")
+					added.next(t, "one")
 				}
 				if err := w.Close(t.Context()); err != nil {
 					t.Error(err)
@@ -219,7 +238,7 @@ func TestServerStartsAndStops(t *testing.T) {
 		})
 	}
 	group.Wait()
-	counted.waitForNone()
+	counted.waitForNone(t)
 	must(t, stop())
 	n := 0
 	for _, namespace := range namespaces {
@@ -260,19 +279,26 @@ func TestServerDefinitionIsFollowed(t *testing.T) {
 	widgets := schema.GroupVersionResource{Group: group, Version: "v1", Resource: "widgets"}
 	_, client := clients(t, testserver.Config(t))
 	all := dynamicInformers(client)
+	missing := make(chan string, 1)
+	all.WatchErrorHandler = func(_ context.Context, _ *cache.Reflector, err error) {
+		if apierrors.IsNotFound(err) {
+			select {
+			case missing <- "list":
+			default:
+			}
+		}
+	}
 	stop := run(quiet(t), all)
 	added, deleted := make(chan string, 100), make(chan string, 100)
 	expect := func(events <-chan string, want string) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-		defer cancel()
 		select {
 		case got := <-events:
 			if got != want {
 				t.Fatalf("event of %q, want %q", got, want)
 			}
-		case <-ctx.Done():
-			t.Fatalf("no event of %q: %v", want, ctx.Err())
+		case <-time.After(3 * time.Minute):
+			t.Fatalf("no event of %q", want)
 		}
 	}
 	create := func(t *testing.T, name string) {
@@ -298,6 +324,7 @@ func TestServerDefinitionIsFollowed(t *testing.T) {
 		expect(added, "old")
 	})
 	waitForDeletion(t, client, "widgets."+group)
+	expect(missing, "list") // the informer has seen that the definition is gone
 	testserver.InstallCRD(t, definition(group))
 	create(t, "new")
 	expect(deleted, "old")

@@ -69,6 +69,7 @@ func (w *Watch) Close(ctx context.Context) error {
 // end waits until no handler of the Watch runs, and if it is the last Watch, until the
 // informer has stopped.
 func (w *Watch) end(last bool) {
+	defer close(w.closed)
 	w.adding.Wait()
 	if last {
 		<-w.shared.done // after all handlers
