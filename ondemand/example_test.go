@@ -28,26 +28,27 @@ func Example() {
 	stopped := make(chan error)
 	go func() { stopped <- namespaces.Run(ctx) }()
 
-	first, err := namespaces.Open("blue")
-	if err != nil {
+	watches := map[string]*ondemand.Watch{} // by the name of the object
+	for _, object := range []string{"a", "b"} {
+		w, err := namespaces.Open("blue") // one informer for both
+		if err != nil {
+			panic(err)
+		}
+		watches[object] = w
+	}
+	fmt.Println(watches["a"].Close(ctx))
+	b := watches["b"]
+	if err := b.WaitForSync(ctx); err != nil {
 		panic(err)
 	}
-	second, err := namespaces.Open("blue") // the same informer
-	if err != nil {
-		panic(err)
-	}
-	if err := second.WaitForSync(ctx); err != nil {
-		panic(err)
-	}
-	fmt.Println(first.Close(ctx), second.IsStopped())
-	settings, err := corelisters.NewConfigMapLister(second.GetIndexer()).ConfigMaps("blue").Get("settings")
+	settings, err := corelisters.NewConfigMapLister(b.GetIndexer()).ConfigMaps("blue").Get("settings")
 	fmt.Println(settings.Name, err)
-	fmt.Println(second.Close(ctx), second.IsStopped())
+	fmt.Println(b.Close(ctx), b.IsStopped())
 
 	cancel()
 	fmt.Println(<-stopped)
 	// Output:
-	// <nil> false
+	// <nil>
 	// settings <nil>
 	// <nil> true
 	// <nil>
