@@ -165,8 +165,8 @@ func (r *run) normalizeLocked(s *State) map[string]any {
 		}
 		replace = append(replace, string(uid), name)
 	}
-	for name, masked := range r.generated {
-		replace = append(replace, name, masked)
+	for _, name := range r.generatedLocked() {
+		replace = append(replace, name, r.maskLocked(name))
 	}
 	replace = append(replace, r.env.Namespace, "$ns")
 	replacer := strings.NewReplacer(replace...)

@@ -53,6 +53,7 @@ func stateOf(t testing.TB, r *run, left int, resource string, objects ...string)
 // what not.
 func TestNormalize(t *testing.T) {
 	const one = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"namespace":"$ns",`
+	long := strings.Repeat("a", 60) + "-"
 	tests := []struct {
 		name       string
 		resource   string
@@ -87,6 +88,18 @@ func TestNormalize(t *testing.T) {
 			name: "generated names that others mention",
 			a:    []string{one + `"name":"a-x7x7x","generateName":"a-"}}`, one + `"name":"b"},"data":{"ref":"cm/a-x7x7x"}}`},
 			b:    []string{one + `"name":"a-w2w2w","generateName":"a-"}}`, one + `"name":"b"},"data":{"ref":"cm/a-w2w2w"}}`},
+		}, {
+			name: "a generated name inside another name",
+			a:    []string{one + `"name":"a-x7x7x","generateName":"a-"}}`, one + `"name":"a-x7x7x-log"}}`},
+			b:    []string{one + `"name":"a-w2w2w","generateName":"a-"}}`, one + `"name":"a-w2w2w-log"}}`},
+		}, {
+			name: "a generated name that begins with another one",
+			a:    []string{one + `"name":"a-x7x7x-b8b8b","generateName":"a-x7x7x-"},"data":{"of":"a-x7x7x","self":"a-x7x7x-b8b8b"}}`, one + `"name":"a-x7x7x","generateName":"a-"}}`},
+			b:    []string{one + `"name":"a-w2w2w-c9c9c","generateName":"a-w2w2w-"},"data":{"of":"a-w2w2w","self":"a-w2w2w-c9c9c"}}`, one + `"name":"a-w2w2w","generateName":"a-"}}`},
+		}, {
+			name: "a generated name with a part of a long generateName",
+			a:    []string{one + `"name":"` + long[:58] + `x7x7x","generateName":"` + long + `"}}`},
+			b:    []string{one + `"name":"` + long[:58] + `w2w2w","generateName":"` + long + `"}}`},
 		}, {
 			name: "one more with a generated name", difference: "configmaps/a-* (2 of 2): exists",
 			a: []string{one + `"name":"a-x7x7x","generateName":"a-"}}`},
@@ -198,6 +211,26 @@ func TestNormalize(t *testing.T) {
 				t.Errorf("the difference is %q, want %q", diff, test.difference)
 			}
 		})
+	}
+}
+
+// TestFindingsOfGeneratedNames: findings of two runs whose texts differ only by generated
+// names are one.
+//
+// Proves X8.
+func TestFindingsOfGeneratedNames(t *testing.T) {
+	of := func(job, pod string) Finding {
+		r := quietRun(Scenario{}, "ct-a-1")
+		stateOf(t, r, 0, "pods", `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"$ns","name":"`+job+`-`+pod+`","generateName":"`+job+`-"}}`, `{"apiVersion":"batch/v1","kind":"Job","metadata":{"namespace":"$ns","name":"`+job+`","generateName":"job-"}}`)
+		r.find(Health, `pod "%s-%s" of "%s" is stuck, see %[3]s-log`, job, pod, job)
+		return r.findings[0]
+	}
+	a, b := of("job-x7x7x", "b8b8b"), of("job-w2w2w", "c9c9c")
+	if want := `pod "job-*-*" of "job-*" is stuck, see job-*-log`; a.Field != want || a.key() != b.key() {
+		t.Errorf("the fields are %q and %q, want %q", a.Field, b.Field, want)
+	}
+	if !strings.Contains(a.Text, "job-x7x7x-b8b8b") {
+		t.Errorf("the text is %q, want the names", a.Text)
 	}
 }
 

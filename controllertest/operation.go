@@ -1,8 +1,10 @@
 package controllertest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
 	"regexp"
 	"slices"
@@ -55,23 +57,33 @@ func tidy(s string) string {
 	return strings.NewReplacer("(", "[", ")", "]", "@", "~", "#", "~", "<", "[", ">", "]", " + ", " ~ ", "\n", " ").Replace(s)
 }
 
-// maskLocked replaces the parts of a name that differ in each run.
-func (r *run) maskLocked(name string) string {
-	if masked, ok := r.generated[name]; ok {
-		name = masked
+// maskLocked replaces the parts of a text that differ in each run: generated names, the
+// namespace, uids and ids of the cloud.
+func (r *run) maskLocked(text string) string {
+	for _, name := range r.generatedLocked() {
+		text = strings.ReplaceAll(text, name, r.generated[name])
 	}
 	if r.env.Namespace != "" {
-		name = strings.ReplaceAll(name, r.env.Namespace, "$ns")
+		text = strings.ReplaceAll(text, r.env.Namespace, "$ns")
 	}
 	for uid, of := range r.uids {
-		name = strings.ReplaceAll(name, string(uid), "<uid "+of.resource+">")
+		text = strings.ReplaceAll(text, string(uid), "<uid "+of.resource+">")
 	}
-	return maskIDs(name, func(id string) string {
+	return maskIDs(text, func(id string) string {
 		if of, ok := r.ids[id]; ok {
 			return "<id " + r.maskLocked(of) + ">"
 		}
 		return id
 	})
+}
+
+// generatedLocked returns the generated names. A name that contains another one, such as
+// that of a Pod of a Job, comes before it.
+func (r *run) generatedLocked() []string {
+	if len(r.generated) == 0 {
+		return nil
+	}
+	return slices.SortedFunc(maps.Keys(r.generated), func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 }
 
 // learnIDsLocked stores the ids that the cloud chose.

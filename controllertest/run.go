@@ -314,7 +314,8 @@ func rubbish(key objectKey) bool {
 // learnLocked stores the names of an object.
 func (r *run) learnLocked(key objectKey, obj *unstructured.Unstructured) {
 	// A controller may set both, as those of StatefulSets do: db-0 is no generated name.
-	if prefix := obj.GetGenerateName(); prefix != "" && strings.HasPrefix(obj.GetName(), prefix) && generatedSuffix.MatchString(obj.GetName()[len(prefix):]) {
+	prefix := obj.GetGenerateName()
+	if prefix = prefix[:min(len(prefix), maxGenerateName)]; prefix != "" && strings.HasPrefix(obj.GetName(), prefix) && generatedSuffix.MatchString(obj.GetName()[len(prefix):]) {
 		r.generated[obj.GetName()] = prefix + "*"
 	}
 	if uid := obj.GetUID(); uid != "" {
@@ -324,6 +325,9 @@ func (r *run) learnLocked(key objectKey, obj *unstructured.Unstructured) {
 		r.versions[version] = obj.Object
 	}
 }
+
+// maxGenerateName is the number of bytes of metadata.generateName that the API server uses.
+const maxGenerateName = 58
 
 // generatedSuffix matches what the API server adds to metadata.generateName.
 var generatedSuffix = regexp.MustCompile(`^[bcdfghjklmnpqrstvwxz2456789]{5}$`)
