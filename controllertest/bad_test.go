@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +16,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -310,3 +314,73 @@ func TestSweep(t *testing.T) {
 		t.Errorf("%d namespaces were seen", n)
 	}
 }
+
+// TestSweepFails: an object that cannot be deleted is an error, which names a few of many
+// and the cure, and all others are deleted.
+//
+// Proves X6.
+func TestSweepFails(t *testing.T) {
+	t.Parallel()
+	kube, err := kubernetes.NewForConfig(testserver.Config(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var namespace atomic.Value // of a run
+	c := copier{begin: func(ctx context.Context, c *copying) error {
+		namespace.Store(c.env.Namespace)
+		for _, name := range []string{"held", "kept-1", "kept-2"} {
+			object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			if name == "held" {
+				object.Finalizers = []string{"example.com/held"}
+			}
+			if _, err := c.configMaps.Create(ctx, object, metav1.CreateOptions{}); ignoreExists(err) != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+	o := quick(t, dropped)
+	o.KeepNamespaces = false
+	o.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			name := path.Base(req.URL.Path)
+			if req.Method == http.MethodDelete && strings.HasPrefix(name, "kept") || req.Method == http.MethodPatch && name == "held" {
+				return &http.Response{
+					StatusCode: http.StatusForbidden, Request: req, Header: http.Header{"Content-Type": {"application/json"}},
+					Body: io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"not for you"}`)),
+				}, nil
+			}
+			return next.RoundTrip(req)
+		})
+	})
+	report, err := controllertest.Run(t.Context(), c.scenario(), o)
+	if err == nil || report == nil || report.Valid != 1 {
+		t.Fatalf("the error is %v, the report\n%v", err, report)
+	}
+	ns, _ := namespace.Load().(string)
+	prefix := ns[:strings.LastIndexByte(ns, '-')]
+	for _, part := range []string{
+		"controllertest: remove the finalizers of configmaps/" + prefix + "-1/held: not for you", "controllertest: delete configmaps/" + prefix + "-1/kept-1: not for you",
+		"controllertest: 15 requests of the cleanup failed: delete the objects above and the namespaces that begin with " + prefix + "-, or set Options.KeepNamespaces",
+	} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("the error is\n%v\nwant %q", err, part)
+		}
+	}
+	if n := strings.Count(err.Error(), "not for you"); n != 5 {
+		t.Errorf("the error names %d objects, want 5:\n%v", n, err)
+	}
+	for n := range report.Plans + 4 { // so that the namespaces of all runs end
+		_, err := kube.CoreV1().ConfigMaps(fmt.Sprintf("%s-%d", prefix, n+1)).Patch(t.Context(), "held", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		if ignoreNotFound(err) != nil {
+			t.Error(err)
+		}
+	}
+	if got, err := kube.CoreV1().Namespaces().Get(t.Context(), ns, metav1.GetOptions{}); err == nil && got.DeletionTimestamp == nil {
+		t.Errorf("namespace %s is left", ns)
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }

@@ -428,7 +428,11 @@ func (x *explorer) progress(began time.Time, done <-chan struct{}) {
 	}
 }
 
-// sweep removes the objects of the runs from a cluster that is not thrown away.
+// maxLeft bounds the objects that the error of sweep names.
+const maxLeft = 5
+
+// sweep removes the objects of the runs from a cluster that is not thrown away. The error
+// names the objects that it could not delete.
 func (x *explorer) sweep() error {
 	if x.keep {
 		return nil
@@ -436,36 +440,49 @@ func (x *explorer) sweep() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var errs []error
+	left := 0
+	failed := func(err error, format string, args ...any) {
+		if ignoreNotFound(err) == nil {
+			return
+		}
+		if left++; left <= maxLeft {
+			errs = append(errs, fmt.Errorf("controllertest: %s: %w", fmt.Sprintf(format, args...), err))
+		}
+	}
 	// The observer may not have seen the last write of a killed process.
 	for _, gvr := range x.observer.all() {
+		resource := gvr.GroupResource().String()
 		list, err := x.dyn.Resource(gvr).List(ctx, metav1.ListOptions{})
 		if err != nil {
-			errs = append(errs, fmt.Errorf("controllertest: list %s: %w", gvr.Resource, err))
+			failed(err, "list %s", resource)
 			continue
 		}
 		for n := range list.Items {
 			obj := &list.Items[n]
-			if !x.observer.isMine(gvr.GroupResource().String(), obj, false) {
+			if !x.observer.isMine(resource, obj, false) {
 				continue
 			}
+			key := objectKey{resource, obj.GetNamespace(), obj.GetName()}
 			client := x.dyn.Resource(gvr).Namespace(obj.GetNamespace())
 			// The controller that would remove its finalizers has ended.
 			if len(obj.GetFinalizers()) > 0 {
-				_, _ = client.Patch(ctx, obj.GetName(), mergePatch, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+				_, err := client.Patch(ctx, obj.GetName(), mergePatch, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+				failed(err, "remove the finalizers of %s", key)
 			}
 			if obj.GetNamespace() == "" || obj.GetDeletionTimestamp() == nil {
-				_ = client.Delete(ctx, obj.GetName(), metav1.DeleteOptions{})
+				failed(client.Delete(ctx, obj.GetName(), metav1.DeleteOptions{}), "delete %s", key)
 			}
 		}
 	}
 	for n := range x.runs.Load() {
 		name := fmt.Sprintf("%s-%d", x.prefix, n+1)
-		if err := x.kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}); ignoreNotFound(err) != nil {
-			errs = append(errs, fmt.Errorf("controllertest: delete namespace %s: %w", name, err))
-			if len(errs) == 5 {
-				break
-			}
+		failed(x.kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}), "delete namespace %s", name)
+		if left > maxLeft && ctx.Err() != nil {
+			break // the server does not respond
 		}
+	}
+	if left > 0 {
+		errs = append(errs, fmt.Errorf("controllertest: %d requests of the cleanup failed: delete the objects above and the namespaces that begin with %s-, or set Options.KeepNamespaces if the cluster is thrown away", left, x.prefix))
 	}
 	return errors.Join(errs...)
 }
