@@ -62,22 +62,25 @@
 //   - X3: If all resource versions come from one etcd, invariants see the stored states
 //     in order, with external calls between the writes around them.
 //   - X4: If the environment variable of a failure is set, Explore runs only its plan, as
-//     often as the variable says.
+//     often as it says.
 //   - X5: If a scenario cannot be explored, Explore fails in time and names the reason
 //     and the cure.
 //   - X6: When an exploration has ended, no part of it runs. Unless KeepNamespaces is
-//     set, its namespaces are deleted and its objects have no finalizers.
+//     set, its namespaces and finalizers are deleted, or the error names an object that
+//     is left.
 //   - X7: The plan of each bug in the zoo finds it within three runs. No plan with one
 //     fault fails for the zoo's correct controllers.
 //   - X8: If not all runs of a failing plan have a finding, the finding is flaky. If plans
 //     fail alike under one family of faults, they are one Failure.
+//   - X9: Requests of Scenario.World get no faults and are no operations. The oracles do
+//     not count its creations and deletions.
 //
 // # Caveats
 //
 //   - Start runs in the process of the test: package-level variables survive a crash.
 //     Scenario.Command runs a real process instead.
 //   - If a controller leaves an error to a person on purpose, such as a 422, leave the
-//     kind of fault out of Options.Faults.
+//     kind out of Options.Faults.
 //   - A passed exploration is no proof: operations that not all runs without faults make,
 //     and paths that the script does not take, get no faults.
 //   - Clients with their own transport bypass the faults.

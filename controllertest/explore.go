@@ -46,6 +46,7 @@ type explorer struct {
 	watched  map[string]int // resource → watches at rest without faults
 	leases   atomic.Bool    // the controller writes Leases
 	slots    chan struct{}  // holds an element for each run
+	abort    func(error)    // ends the exploration with an error, because of Scenario.World
 
 	mu        sync.Mutex
 	plans     map[string]plan // by run, to name the plans of leaked goroutines
@@ -134,14 +135,26 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 	}()
 
 	began := time.Now()
-	ref, err := x.references(ctx)
+	exploring, abort := context.WithCancelCause(ctx)
+	defer abort(nil)
+	x.abort = abort
+	aborted := func() error {
+		if cause := context.Cause(exploring); cause != nil && ctx.Err() == nil {
+			return fmt.Errorf("controllertest: %s: %w", s.Name, cause)
+		}
+		return nil
+	}
+	ref, err := x.references(exploring)
+	if err := aborted(); err != nil {
+		return nil, err
+	}
 	if err != nil {
 		return nil, fmt.Errorf("controllertest: %s: %w", s.Name, err)
 	}
 	if ref == nil { // something is wrong without any fault
 		x.leaks()
 		x.report.Failures = x.failures()
-		return x.report, nil
+		return x.report, aborted()
 	}
 	if took := time.Since(began); o.Budget > 0 && took > o.Budget {
 		return nil, fmt.Errorf("controllertest: %s: the runs without faults took %v, more than Options.Budget, which is %v: give it a multiple of that time, or make the script shorter", s.Name, took.Round(time.Millisecond), o.Budget)
@@ -150,10 +163,12 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 		x.report.Operations = append(x.report.Operations, op.id)
 	}
 	x.report.Skipped = ref.skipped
-	x.all(ctx, ref, fixed)
-	x.leaks()
+	x.all(exploring, ref, fixed)
+	if exploring.Err() == nil {
+		x.leaks()
+	}
 	x.report.Failures = x.failures()
-	return x.report, ctx.Err()
+	return x.report, cmp.Or(aborted(), ctx.Err())
 }
 
 func (s *Scenario) validate() error {
@@ -248,7 +263,7 @@ func (x *explorer) agree(runs []*run) (*reference, error) {
 		for _, op := range r.trace {
 			seen[op.id]++
 		}
-		added, deleted := r.eventCounts()
+		added, deleted := r.eventCounts(true)
 		for _, c := range []struct{ all, one map[string]int }{{ref.added, added}, {ref.deleted, deleted}} {
 			for name, n := range c.one {
 				c.all[name] = max(c.all[name], n)

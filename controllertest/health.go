@@ -39,6 +39,10 @@ func (x *explorer) leaks() {
 		left = x.leftovers()
 	}
 	for _, id := range left[:min(len(left), 5)] {
+		if strings.HasSuffix(id, worldSuffix) {
+			x.abort(fmt.Errorf("goroutines of Scenario.World are left %v after its run: let it wait for all that it started:\n%s", x.options.StopTimeout, stacksOf(id)))
+			continue
+		}
 		x.mu.Lock()
 		r := &run{x: x, plan: x.plans[id], began: time.Now()}
 		x.mu.Unlock()
@@ -122,6 +126,10 @@ func panicked(_ context.Context, v any) {
 			}
 			x.observer.mu.Unlock()
 			for _, r := range runs {
+				if strings.Contains(stack, fmt.Sprintf("%q:%q", label, worldLabel(r.id))) {
+					x.abort(fmt.Errorf("Scenario.World panicked: %v: let its goroutines handle errors\n%s", v, debug.Stack()))
+					return
+				}
 				if strings.Contains(stack, fmt.Sprintf("%q:%q", label, r.id)) {
 					r.find(Health, "panic: %v\n%s", v, debug.Stack())
 					return

@@ -36,14 +36,25 @@ type incarnation struct {
 	cancel  context.CancelFunc
 	ended   chan struct{} // Start has returned
 	die     func()
+	file    *kubeconfig
 
 	cmd     *exec.Cmd  // guarded by run.mu; nil unless it is a real process
-	queues  []lengther // guarded by run.mu
+	queues  []*watched // guarded by run.mu
 	effects effects    // guarded by run.mu
+}
+
+// A watched queue must be empty at rest.
+type watched struct {
+	lengther
+	gated func() int // the number of keys that wait for the gate of the queue's loop; nil means none
 }
 
 // A lengther is a queue for Env.Queue.
 type lengther = interface{ Len() int }
+
+// exploredKey is the key of the context value with which a loop of package reconcile
+// registers itself. It is an alias of an unnamed type, so that a loop needs no import.
+type exploredKey = struct{ ControllertestQueue struct{} }
 
 // effects are faults that apply to a later request.
 type effects struct {
@@ -63,6 +74,7 @@ func (r *run) launchWith(replica int, e effects) {
 		r.find(Health, "%v", err)
 		return
 	}
+	i.file = &kubeconfig{through: i.Incarnation, namespace: r.env.Namespace}
 	i.ctx, i.cancel = context.WithCancel(context.Background())
 	i.die = sync.OnceFunc(func() {
 		i.Kill()
@@ -86,9 +98,10 @@ func (r *run) launchWith(replica int, e effects) {
 	r.mu.Unlock()
 
 	env := r.env
-	env.incarnation = i
+	env.incarnation, env.kubeconfig = i, i.file
 	env.Cloud = r.env.Cloud.Through(i.external)
 	ctx := klog.NewContext(i.ctx, funcr.New(func(_, line string) { r.note("process %d logs: %s", i.number, line) }, funcr.Options{}))
+	ctx = context.WithValue(ctx, exploredKey{}, i.watch)
 	go pprof.Do(ctx, pprof.Labels(label, r.id), func(ctx context.Context) {
 		defer close(i.ended)
 		err := i.start(ctx, &env)
@@ -150,6 +163,7 @@ func (i *incarnation) crash(e effects) {
 
 // await waits for the goroutine that runs Start.
 func (i *incarnation) await() {
+	defer i.file.close()
 	timer := time.NewTimer(i.run.x.options.StopTimeout)
 	defer timer.Stop()
 	select {
@@ -159,13 +173,18 @@ func (i *incarnation) await() {
 	}
 }
 
-func (i *incarnation) addQueue(q lengther) {
+// watch registers a queue until end is called.
+func (i *incarnation) watch(q lengther, gated func() int) (end func()) {
+	w := &watched{q, gated}
 	i.run.mu.Lock()
-	i.addQueueLocked(q)
+	i.queues = append(i.queues, w)
 	i.run.mu.Unlock()
+	return func() {
+		i.run.mu.Lock()
+		i.queues = slices.DeleteFunc(i.queues, func(other *watched) bool { return other == w })
+		i.run.mu.Unlock()
+	}
 }
-
-func (i *incarnation) addQueueLocked(q lengther) { i.queues = append(i.queues, q) }
 
 // on returns the fault of a request.
 func (i *incarnation) on(op *fault.Op) fault.Fault {
@@ -212,6 +231,7 @@ func (i *incarnation) operateLocked(o operation, signature string) fault.Fault {
 	r.trace = append(r.trace, o)
 	r.noteLocked("process %d: %s", i.number, o.id)
 	if o.write {
+		r.lastWrite = time.Now()
 		r.writes = append(r.writes[max(0, len(r.writes)-4):], o.id)
 		r.touchLocked()
 	}

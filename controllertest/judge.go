@@ -48,7 +48,7 @@ func (r *run) judge(ref *reference) {
 			diff = diff[end:]
 		}
 	}
-	added, deleted := r.eventCounts()
+	added, deleted := r.eventCounts(false)
 	again := 1
 	for _, j := range r.plan {
 		if j.kind == UserRecreate {
@@ -76,13 +76,14 @@ func (r *run) comparable(n int, ref *reference) bool {
 	return n == last || n < last && !r.plan.has(UserDelete) && !hurried
 }
 
-// eventCounts counts creations and deletions by masked object.
-func (r *run) eventCounts() (added, deleted map[string]int) {
+// eventCounts counts creations and deletions by masked object, with or without those of
+// the World.
+func (r *run) eventCounts(all bool) (added, deleted map[string]int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	added, deleted = map[string]int{}, map[string]int{}
 	for _, e := range r.history {
-		if e.object == nil {
+		if e.object == nil || !all && r.world.hasMadeLocked(e) {
 			continue
 		}
 		name := r.maskedKeyLocked(e.key)
@@ -187,7 +188,7 @@ func (r *run) normalizeLocked(s *State) map[string]any {
 
 	byName := map[string][]map[string]any{}
 	for key, obj := range s.objects {
-		if rubbish(key) {
+		if rubbish(key) || r.world.hasCreatedLocked(obj) {
 			continue
 		}
 		o := obj.DeepCopy()

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
@@ -78,3 +79,74 @@ func TestSlowedLoop(t *testing.T) {
 		t.Errorf("%d writes: the loop was not slowed down: %s", n, f)
 	}
 }
+
+// TestGatedKey: a cluster is not at rest while a key waits for the gate of a loop, which
+// registers itself. Here the gate opens 1.5s after a conflict, and Converged does not check
+// the annotation that the key then writes.
+//
+// Proves X1.
+func TestGatedKey(t *testing.T) {
+	t.Parallel()
+	s := controllertest.Scenario{
+		Name:      "gated",
+		Script:    []controllertest.Step{{Name: "create a", Do: createsA}},
+		Converged: copiedToB,
+		Start: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+			kube, err := kubernetes.NewForConfig(cfg)
+			if err != nil {
+				return err
+			}
+			work := queue.New(queue.Config[types.NamespacedName]{})
+			factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(env.Namespace))
+			configMaps := factory.Core().V1().ConfigMaps()
+			registration, err := configMaps.Informer().AddEventHandler(enqueue.Handler(work, func(o metav1.Object) []types.NamespacedName {
+				if o.GetName() != "a" {
+					return nil
+				}
+				return []types.NamespacedName{{Namespace: o.GetNamespace(), Name: o.GetName()}}
+			}))
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithCancel(ctx)
+			defer factory.Shutdown()
+			defer cancel()
+			factory.StartWithContext(ctx)
+			gate := &slowGate{}
+			c := &reconcile.Controller[types.NamespacedName]{
+				Name: "gated", Queue: work, Gate: gate, HasSynced: []cache.DoneChecker{registration.HasSyncedChecker()},
+				Reconcile: func(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
+					a, err := configMaps.Lister().ConfigMaps(key.Namespace).Get(key.Name)
+					if err == nil {
+						err = copyAndNote(ctx, &following{kube: kube, env: env, namespace: env.Namespace}, a.DeepCopy())
+					}
+					gate.slow.Store(apierrors.IsConflict(err))
+					return reconcile.Result{}, ignoreNotFound(err)
+				},
+			}
+			return c.Run(ctx)
+		},
+	}
+	report := run(t, s, quick(t, "409@update configmaps a metadata.annotations#1", "crash-after@update configmaps a metadata.annotations#1"))
+	for _, f := range report.Failures {
+		t.Error(f)
+	}
+	if report.Valid != 2 || len(report.TooEarly) > 0 {
+		t.Errorf("%d plans are valid, invalid %q; too early: %q", report.Valid, report.Invalid, report.TooEarly)
+	}
+}
+
+// A slowGate opens 1.5s after a call that made it slow.
+type slowGate struct{ slow atomic.Bool }
+
+func (g *slowGate) Begin(ctx context.Context, _ types.NamespacedName) context.Context { return ctx }
+
+func (g *slowGate) Ready(_ types.NamespacedName, wake func()) bool {
+	if !g.slow.Swap(false) {
+		return true
+	}
+	time.AfterFunc(1500*time.Millisecond, wake)
+	return false
+}
+
+func (g *slowGate) End(types.NamespacedName) {}

@@ -62,9 +62,10 @@ const maxFileName = 100
 
 var unsafeInFile = regexp.MustCompile(`[^A-Za-z0-9_-]`)
 
-// A lane is a column of a page: a process, the user, a watch or the cluster.
+// A lane is a column of a page: a process, the user, the World, a watch or the cluster.
 const (
 	laneUser    = "user"
+	laneWorld   = "world"
 	laneCluster = "cluster"
 )
 
@@ -121,8 +122,10 @@ var (
 
 // laneOf returns the lane of a line, or "" for all lanes, and the text without its lane.
 func laneOf(line string) (lane, text, class string) {
-	if rest, ok := strings.CutPrefix(line, "user: "); ok {
-		return laneUser, rest, ""
+	for _, lane := range []string{laneUser, laneWorld} {
+		if rest, ok := strings.CutPrefix(line, lane+": "); ok {
+			return lane, rest, ""
+		}
 	}
 	for _, prefix := range []string{"  event: ", "  cloud: "} {
 		if rest, ok := strings.CutPrefix(line, prefix); ok {
@@ -149,10 +152,12 @@ func laneOrder(lane string) int {
 		return 0
 	case strings.HasPrefix(lane, "process "):
 		return 1
+	case lane == laneWorld:
+		return 2
 	case lane == laneCluster:
-		return 3
+		return 4
 	}
-	return 2
+	return 3
 }
 
 func pageTemplate() *template.Template {

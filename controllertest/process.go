@@ -6,17 +6,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/http/httputil"
-	"net/url"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
-
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
 )
@@ -24,46 +17,16 @@ import (
 // process runs the command of Scenario.Command. Its requests pass through a proxy that
 // applies the faults.
 func (i *incarnation) process(ctx context.Context, env *Env) error {
-	target, err := url.Parse(i.Config().Host)
+	kubeconfig, err := env.Kubeconfig()
 	if err != nil {
 		return err
 	}
-	proxy := &httputil.ReverseProxy{
-		Rewrite: func(r *httputil.ProxyRequest) {
-			r.SetURL(target)
-			r.Out.Header.Del("Accept-Encoding") // the faults read the bodies
-		},
-		Transport:     i.Incarnation,
-		FlushInterval: -1,
-		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
-		ErrorLog:      discard(),
-	}
-	mux := http.NewServeMux()
-	mux.Handle("/", proxy)
-	api, err := serve(ctx, mux)
-	if err != nil {
-		return err
-	}
-	defer api.close()
 	service, err := serve(ctx, cloud.Handler(env.Cloud))
 	if err != nil {
 		return err
 	}
 	defer service.close()
 
-	dir, err := os.MkdirTemp("", "controllertest-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	kubeconfig := filepath.Join(dir, "kubeconfig")
-	if err := clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{"": {Server: api.url}},
-		Contexts:       map[string]*clientcmdapi.Context{"": {Cluster: "", Namespace: env.Namespace}},
-		CurrentContext: "",
-	}, kubeconfig); err != nil {
-		return err
-	}
 	cmd, err := i.run.x.scenario.Command(Process{Kubeconfig: kubeconfig, Namespace: env.Namespace, CloudURL: service.url})
 	if err != nil {
 		return err

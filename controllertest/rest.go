@@ -144,6 +144,12 @@ func (r *run) restless(missing error) Finding {
 	if late := r.late.sum(time.Now()); late > r.x.options.ConvergeTimeout/10 {
 		text += fmt.Sprintf("; the observer was late for %v, which does not count up to %d times that time", late.Round(time.Millisecond), maxLate)
 	}
+	if w := r.world; w != nil && len(w.writes) > 0 {
+		text += "; the last writes of Scenario.World: " + strings.Join(w.writes, "; ")
+		if len(r.plan) == 0 && w.restlessLocked(r.x.options, time.Now()) {
+			r.x.abort(fmt.Errorf("Scenario.World writes without end, so there is no rest of %v: let it write only if something changes: %s", r.x.options.QuietPeriod, strings.Join(w.writes, "; ")))
+		}
+	}
 	if missing != nil {
 		text += "; " + missing.Error()
 	}
@@ -241,8 +247,8 @@ func (r *run) queuesEmpty() error {
 
 // queuesLocked returns the registered queues of the present processes. Their methods are
 // code of the controller, so they are called without the lock.
-func (r *run) queuesLocked() []lengther {
-	var all []lengther
+func (r *run) queuesLocked() []*watched {
+	var all []*watched
 	for _, i := range r.life {
 		all = append(all, i.queues...)
 	}
@@ -308,11 +314,15 @@ func (r *run) repeatsLocked() bool {
 	return r.ref != nil && len(r.rests) < len(r.ref.rests)-1 && time.Now().Before(r.repeated)
 }
 
-// waiting reports whether a key is running, and when the last delayed key becomes ready.
-// It skips keys with a longer delay than patience, and queues without a Snapshot.
-func waiting(queues []lengther, now time.Time) (running bool, due time.Time) {
+// waiting reports whether a key is running or waits for a gate, and when the last delayed
+// key becomes ready. It skips keys with a longer delay than patience, and in queues
+// without a Snapshot all running and delayed keys.
+func waiting(queues []*watched, now time.Time) (running bool, due time.Time) {
 	for _, q := range queues {
-		q, ok := q.(interface{ Snapshot() queue.State })
+		if q.gated != nil && q.gated() > 0 {
+			running = true
+		}
+		q, ok := q.lengther.(interface{ Snapshot() queue.State })
 		if !ok {
 			continue
 		}
@@ -340,7 +350,7 @@ func sleep(ctx context.Context, changed <-chan struct{}, d time.Duration) error 
 	return nil
 }
 
-// patience bounds the wait for a missing watch, a running key and a delayed key. After it,
+// patience bounds the wait for a missing watch and a running, gated or delayed key. After it,
 // they count as normal for the controller at rest. client-go establishes a watch again
 // within two seconds, and errors delay a key for some seconds.
 const patience = 5 * time.Second

@@ -46,7 +46,9 @@ func TestQuiet(t *testing.T) {
 			runs(4400*time.Millisecond, 0)(r)
 			repeats(r, 2)
 		}, quiet: true, after: 4500 * time.Millisecond},
-		{name: "a queue that tells nothing", with: func(r *run) { r.life[0].addQueueLocked(full{}) }, quiet: true, after: time.Second},
+		{name: "a queue that tells nothing", with: func(r *run) { register(r, queueOf(1), nil) }, quiet: true, after: time.Second},
+		{name: "a key waits for the gate", with: gates(2400 * time.Millisecond), quiet: true, after: 2500 * time.Millisecond},
+		{name: "a key waits for the gate for ever", with: gates(time.Hour), quiet: true, after: patience},
 		{name: "there is no process", with: func(r *run) { r.life = nil }, after: 10 * time.Second},
 	}
 	for _, test := range tests {
@@ -84,11 +86,29 @@ func TestQuiet(t *testing.T) {
 				}
 				cancel()
 				for _, q := range r.queuesLocked() {
-					if q, ok := q.(*queue.Queue[string]); ok {
+					if q, ok := q.lengther.(*queue.Queue[string]); ok {
 						q.ShutDown()
 					}
 				}
 			})
+		})
+	}
+}
+
+// register gives the run a queue with the number of keys that wait for its loop's gate.
+func register(r *run, q lengther, gated func() int) {
+	r.life[0].queues = append(r.life[0].queues, &watched{q, gated})
+}
+
+// gates gives the run an empty queue, with a key that waits for the gate that long.
+func gates(d time.Duration) func(r *run) {
+	return func(r *run) {
+		opens := time.Now().Add(d)
+		register(r, queueOf(0), func() int {
+			if time.Now().Before(opens) {
+				return 1
+			}
+			return 0
 		})
 	}
 }
@@ -100,7 +120,7 @@ func delays(all ...time.Duration) func(r *run) {
 		for n, d := range all {
 			q.AddAfter(fmt.Sprint(n), d)
 		}
-		r.life[0].addQueueLocked(q)
+		register(r, q, nil)
 	}
 }
 
@@ -112,7 +132,7 @@ func polls(every time.Duration) func(r *run) {
 // pollsWith is polls with a call, which is made with r.mu held.
 func pollsWith(r *run, every time.Duration, callLocked func()) {
 	delays(every)(r)
-	q := r.life[0].queues[0].(*queue.Queue[string])
+	q := r.life[0].queues[0].lengther.(*queue.Queue[string])
 	go func() {
 		for {
 			key, shutdown := q.Get()
@@ -139,7 +159,7 @@ func runs(took, then time.Duration) func(r *run) {
 			q.AddAfter("a", took+then)
 		}
 		time.AfterFunc(took, func() { q.Done(key) })
-		r.life[0].addQueueLocked(q)
+		register(r, q, nil)
 	}
 }
 
@@ -148,10 +168,10 @@ func repeats(r *run, steps int) {
 	r.repeated, r.ref = time.Now().Add(3*time.Second), &reference{rests: make([]checkpoint, steps)}
 }
 
-// full is a queue that has a key, and has nothing but Len.
-type full struct{}
+// queueOf is a queue that has so many keys, and has nothing but Len.
+type queueOf int
 
-func (full) Len() int { return 1 }
+func (q queueOf) Len() int { return int(q) }
 
 // TestLateness holds what counts as a late observer.
 func TestLateness(t *testing.T) {

@@ -28,12 +28,13 @@ import (
 
 // A run is one execution of the script, under one plan.
 type run struct {
-	x    *explorer
-	id   string // the number of the run; labels its goroutines
-	plan plan
-	ref  *reference // nil in the runs without faults
-	env  Env        // the user's
-	user *fault.Incarnation
+	x     *explorer
+	id    string // the number of the run; labels its goroutines
+	plan  plan
+	ref   *reference // nil in the runs without faults
+	env   Env        // the user's
+	user  *fault.Incarnation
+	world *world // nil without Scenario.World
 
 	wg       sync.WaitGroup // restarts, ends of faults, the user of the plan
 	external sync.Mutex     // one external call at a time
@@ -73,7 +74,8 @@ type run struct {
 	unwanted  map[objectKey]bool                       // deleted by the script
 	useless   bool                                     // the outcome does not depend on the controller
 	differs   bool                                     // from the runs without faults, after some step
-	writes    []string                                 // the last ones, to name a loop
+	writes    []string                                 // the controller's last ones, to name a loop
+	lastWrite time.Time                                // of the controller or the user
 	timeline  []moment
 	trace     []operation
 	findings  []Finding
@@ -111,6 +113,10 @@ const teardown = "the user deletes the created objects"
 // execute runs the whole script.
 func (r *run) execute(ctx context.Context) {
 	defer r.stop()
+	if err := r.startWorld(); err != nil {
+		r.x.abort(err)
+		return
+	}
 	for replica := range max(1, r.x.scenario.Replicas) {
 		r.launch(replica)
 	}
@@ -376,6 +382,10 @@ func (r *run) stop() {
 	for _, i := range all {
 		i.await()
 	}
+	if r.world != nil {
+		r.world.stop()
+	}
+	r.env.kubeconfig.close()
 }
 
 // newRun makes a run and its namespace.
@@ -392,6 +402,7 @@ func (x *explorer) newRun(ctx context.Context, p plan, ref *reference) (*run, er
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if op.IsWrite() {
+			r.lastWrite = time.Now()
 			r.observesLocked(op)
 			r.noteLocked("user: %s", r.signatureLocked(op))
 			r.asksLocked(op)
@@ -402,6 +413,7 @@ func (x *explorer) newRun(ctx context.Context, p plan, ref *reference) (*run, er
 	if err != nil {
 		return nil, err
 	}
+	r.env.kubeconfig = &kubeconfig{through: r.user, namespace: r.id}
 	x.observer.add(r)
 	ns, err := x.kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.id}}, metav1.CreateOptions{})
 	if err != nil {

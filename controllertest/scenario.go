@@ -40,6 +40,16 @@ type Scenario struct {
 	// are set. Required, unless Start is set.
 	Command func(p Process) (*exec.Cmd, error)
 
+	// World runs what acts in a cluster beside the controller: a kubelet that starts Pods,
+	// the protection of claims, an ACME server. Each run has one, from before the first
+	// process until after the last one. It makes its clients from cfg, which has all rights
+	// and no faults, and acts only on the objects of env.Namespace or of the run. It blocks
+	// until all that it started has stopped, soon after ctx is done, and retries after
+	// errors: if it returns earlier, the exploration ends with an error. Its requests are no
+	// operations. Objects that it creates, and its deletions, are not compared with the
+	// runs without faults; Converged and Invariants see them. Nil means none.
+	World func(ctx context.Context, cfg *rest.Config, env *Env) error
+
 	// Script is the list of the user's steps. Each step begins when the cluster has
 	// converged after the step before, and under NextStep earlier: a step that needs a result
 	// of the step before must return an error if it is absent. Required.
@@ -114,8 +124,8 @@ type Invariant struct {
 	Check func(s *State) error
 }
 
-// Env is the environment of a controller or a user in a run, in addition to the API
-// server.
+// Env is the environment of a controller, a user or the World in a run, in addition to the
+// API server.
 type Env struct {
 	// Namespace exists, is empty at first, and belongs to this run alone.
 	Namespace string
@@ -124,7 +134,8 @@ type Env struct {
 	// the controller are operations.
 	Cloud *cloud.Cloud
 
-	incarnation *incarnation // nil for the user
+	incarnation *incarnation // nil for the user and the World
+	kubeconfig  *kubeconfig
 }
 
 // External makes a call to an external service an operation. Faults may kill the process
@@ -143,9 +154,13 @@ func (e *Env) External(ctx context.Context, name string, call func(context.Conte
 // delay ends within 5s. The queues of client-go have no such method. A Converged that
 // does not check everything may then accept a state too early, which Report.TooEarly
 // lists.
+//
+// A reconcile.Controller whose Run gets a context that is derived from that of Start
+// registers its queue itself. For its keys that wait for the Gate, the explorer waits up
+// to 5s.
 func (e *Env) Queue(q interface{ Len() int }) {
 	if e.incarnation != nil {
-		e.incarnation.addQueue(q)
+		e.incarnation.watch(q, nil)
 	}
 }
 

@@ -148,10 +148,6 @@ func valid[request comparable](loop *reconcile.Controller[request]) error {
 	return loop.Run(ctx)
 }
 
-// registerKey is the key of the context value with which package managertest learns of the
-// loop's queue. It is an alias of an unnamed type, so that no package imports the other.
-type registerKey = struct{ ControllertestQueue struct{} }
-
 // A dispatch runs a loop inside a controller of controller-runtime: the only worker of that
 // asks for a key, and gets none before the loop has ended.
 type dispatch[request comparable] struct {
@@ -211,9 +207,6 @@ func namespaces[request comparable]() func(request) string {
 // run runs the loop until the manager stops the controller.
 func (d *dispatch[request]) run() {
 	<-d.started
-	if register, ok := d.ctx.Value(registerKey{}).(func(interface{ Len() int })); ok {
-		register(d.loop.Queue)
-	}
 	if err := d.loop.Run(d.ctx); err != nil {
 		klog.FromContext(d.ctx).Error(err, "The controller ended")
 	}

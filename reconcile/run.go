@@ -149,6 +149,7 @@ func (r *run[K]) run(ctx context.Context) error {
 		r.metrics.ReconcileWorkers(r.Name, len(r.slots))
 		defer r.metrics.ReconcileWorkers(r.Name, 0)
 	}
+	defer r.explored(ctx)()
 	stop := newStop(ctx)
 	defer stop.cancelIntake(nil)
 	defer stop.cancelDrain()

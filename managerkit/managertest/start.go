@@ -121,14 +121,14 @@ func processOptions(ctx context.Context, o manager.Options, env *controllertest.
 		base = context.Background
 	}
 	o.BaseContext = func() context.Context {
-		return context.WithValue(klog.NewContext(base(), o.Logger), registerKey{}, env.Queue)
+		return context.WithValue(klog.NewContext(base(), o.Logger), exploredKey{}, ctx.Value(exploredKey{}))
 	}
 	return o, nil
 }
 
-// registerKey is the key of the context value with the function that registers a queue. It is
-// an alias of an unnamed type, so that managerkit declares the same key without an import.
-type registerKey = struct{ ControllertestQueue struct{} }
+// exploredKey is the key of the context value with which the explorer learns of the queues of
+// loops. It is an alias of an unnamed type, which package reconcile declares too.
+type exploredKey = struct{ ControllertestQueue struct{} }
 
 // silent is a webhook.Server without a listener.
 type silent struct{ webhook.Server }
