@@ -105,6 +105,10 @@ func TestNormalize(t *testing.T) {
 			a: []string{one + `"name":"a-x7x7x","generateName":"a-"}}`},
 			b: []string{one + `"name":"a-w2w2w","generateName":"a-"}}`, one + `"name":"a-z8z8z","generateName":"a-"}}`},
 		}, {
+			name: "the first of two with a generated name", difference: "configmaps/a-* (1 of 2): exists",
+			a: []string{one + `"name":"a-x7x7x","generateName":"a-"}}`},
+			b: []string{one + `"name":"a-w2w2w","generateName":"a-"}}`, one + `"name":"a-z8z8z","generateName":"a-"}}`},
+		}, {
 			name: "a fixed name of an object that has generateName too", difference: "- configmaps/db-0: exists",
 			a: []string{one + `"name":"db-0","generateName":"db-"}}`}, b: []string{one + `"name":"db-1","generateName":"db-"}}`},
 		}, {
@@ -136,6 +140,10 @@ func TestNormalize(t *testing.T) {
 		}, {
 			name: "conditions in another order", a: []string{one + `"name":"a"},"status":{"conditions":[{"type":"A","status":"1"},{"type":"B","status":"2"}]}}`},
 			b: []string{one + `"name":"a"},"status":{"conditions":[{"type":"B","status":"2"},{"type":"A","status":"1"}]}}`},
+		}, {
+			name: "an element with a type and a name", difference: "~ configmaps/a .status.conditions[Ready].status: 2, without faults 1",
+			a: []string{one + `"name":"a"},"status":{"conditions":[{"name":"n","status":"1","type":"Ready","uid":"u"}]}}`},
+			b: []string{one + `"name":"a"},"status":{"conditions":[{"name":"n","status":"2","type":"Ready","uid":"u"}]}}`},
 		}, {
 			name: "a condition twice", difference: ".status.conditions[Ready (2)]", a: []string{one + `"name":"a"},"status":{"conditions":[{"type":"Ready"}]}}`},
 			b: []string{one + `"name":"a"},"status":{"conditions":[{"type":"Ready"},{"type":"Ready"}]}}`},

@@ -146,7 +146,7 @@ func (r *run) restless(missing error) Finding {
 	}
 	if w := r.world; w != nil && len(w.writes) > 0 {
 		text += "; the last writes of Scenario.World: " + strings.Join(w.writes, "; ")
-		if len(r.plan) == 0 && w.restlessLocked(r.x.options, time.Now()) {
+		if len(r.plan) == 0 && w.restlessLocked(r.x.options.ConvergeTimeout) {
 			r.x.abort(fmt.Errorf("Scenario.World writes without end, so there is no rest of %v: let it write only if something changes: %s", r.x.options.QuietPeriod, strings.Join(w.writes, "; ")))
 		}
 	}

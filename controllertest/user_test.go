@@ -99,6 +99,54 @@ func TestWrote(t *testing.T) {
 	}
 }
 
+// TestAsUser holds which requests of the user succeed, and what the user owns after them.
+func TestAsUser(t *testing.T) {
+	const a = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"ct-1"}}`
+	tests := []struct {
+		name     string
+		verb     string
+		status   int
+		before   bool // the user owns the object before the request
+		acted    bool
+		owned    bool
+		unwanted bool
+	}{
+		{name: "a creation", verb: "create", status: 201, acted: true, owned: true},
+		{name: "a creation that is refused", verb: "create", status: 403},
+		{name: "a creation of an object that exists", verb: "create", status: 409, owned: true},
+		{name: "an update", verb: "update", status: 200, before: true, acted: true, owned: true},
+		{name: "an update of an object that is absent", verb: "update", status: 404, before: true, owned: true},
+		{name: "a deletion", verb: "delete", status: 200, before: true, acted: true, unwanted: true},
+		{name: "a deletion of an object that is absent", verb: "delete", status: 404, before: true, acted: true, unwanted: true},
+		{name: "a deletion that fails", verb: "delete", status: 500, before: true, unwanted: true},
+		{name: "a read", verb: "get", status: 200, before: true, owned: true},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			r := quietRun(Scenario{}, "ct-1")
+			r.x.observer = newObserver(t.Context(), "ct")
+			r.step = 2
+			key := objectKey{"configmaps", "ct-1", "a"}
+			r.owned, r.wrote, r.unwanted, r.edited = map[objectKey]*unstructured.Unstructured{}, map[objectKey]*unstructured.Unstructured{}, map[objectKey]bool{}, map[objectKey]types.UID{}
+			if test.before {
+				r.owned[key], r.wrote[key] = object(t, a), object(t, a)
+			}
+			op := &fault.Op{Verb: test.verb, Resource: "configmaps", Namespace: "ct-1", Name: "a", Body: []byte(a)}
+			body := []byte(a)
+			if test.status > 299 {
+				body = []byte(`{"kind":"Status"}`)
+			}
+			if op.IsWrite() {
+				r.asksLocked(op)
+			}
+			r.asUser(op, test.status, body)
+			if acted, owned := r.acted == 2, r.owned[key] != nil; acted != test.acted || owned != test.owned || r.unwanted[key] != test.unwanted {
+				t.Errorf("acted %t, owned %t, unwanted %t; want %t, %t, %t", acted, owned, r.unwanted[key], test.acted, test.owned, test.unwanted)
+			}
+		})
+	}
+}
+
 // FuzzHostile holds that no request is too strange to be named in a plan, and to be
 // done again by its user.
 func FuzzHostile(f *testing.F) {

@@ -153,7 +153,7 @@ func (w *world) hasMadeLocked(e event) bool {
 	return e.kind == watch.Added && w.created[e.object.GetUID()]
 }
 
-// restlessLocked reports whether the World alone keeps the cluster from rest.
-func (w *world) restlessLocked(o Options, now time.Time) bool {
-	return w != nil && now.Sub(w.wrote) < 2*o.QuietPeriod && now.Sub(w.run.lastWrite) > o.ConvergeTimeout/2
+// restlessLocked reports whether only the World wrote in the last half of a time.
+func (w *world) restlessLocked(d time.Duration) bool {
+	return w != nil && time.Since(w.wrote) < d/2 && time.Since(w.run.lastWrite) > d/2
 }

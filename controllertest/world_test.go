@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -157,7 +158,9 @@ func TestWorldDies(t *testing.T) {
 		}, {
 			name: "panics in a worker of client-go",
 			world: func(ctx context.Context, _ *rest.Config, _ *controllertest.Env) error {
-				go wait.UntilWithContext(ctx, func(context.Context) { panic("in a worker") }, time.Hour)
+				var workers sync.WaitGroup
+				defer workers.Wait()
+				workers.Go(func() { wait.UntilWithContext(ctx, func(context.Context) { panic("in a worker") }, time.Hour) })
 				<-ctx.Done()
 				return nil
 			},
