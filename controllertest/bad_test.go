@@ -340,7 +340,7 @@ func TestSweepFails(t *testing.T) {
 		return nil
 	}}
 	o := quick(t, dropped)
-	o.KeepNamespaces = false
+	o.KeepNamespaces, o.ConvergeTimeout = false, time.Minute
 	o.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(req *http.Request) (*http.Response, error) {
 			name := path.Base(req.URL.Path)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -97,6 +98,7 @@ func TestKubeconfig(t *testing.T) {
 		return createsA(ctx, cfg, env)
 	}
 	o := quick(t, dropped, "crash-after@create configmaps a-copy#1", "410(configmaps)@create configmaps a-copy#1")
+	o.ConvergeTimeout = time.Minute
 	o.Config.Impersonate = rest.ImpersonationConfig{UserName: "kit", Groups: []string{"system:masters"}}
 	report := run(t, s, o)
 	for _, f := range report.Failures {
@@ -131,7 +133,9 @@ func TestLateKubeconfig(t *testing.T) {
 		mu.Unlock()
 		return createsA(ctx, cfg, env)
 	}
-	run(t, s, quick(t, dropped))
+	o := quick(t, dropped)
+	o.ConvergeTimeout = time.Minute
+	run(t, s, o)
 	for _, env := range users {
 		if file, err := env.Kubeconfig(); file != "" || err == nil || !strings.Contains(err.Error(), "the run has ended") {
 			t.Errorf("after its run an Env returns %q, %v", file, err)

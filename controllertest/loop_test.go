@@ -127,7 +127,9 @@ func TestGatedKey(t *testing.T) {
 			return c.Run(ctx)
 		},
 	}
-	report := run(t, s, quick(t, "409@update configmaps a metadata.annotations#1", "crash-after@update configmaps a metadata.annotations#1"))
+	o := quick(t, "409@update configmaps a metadata.annotations#1", "crash-after@update configmaps a metadata.annotations#1")
+	o.ConvergeTimeout = time.Minute
+	report := run(t, s, o)
 	for _, f := range report.Failures {
 		t.Error(f)
 	}

@@ -83,13 +83,12 @@ func TestWorld(t *testing.T) {
 			}
 			seen++
 			count := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "count"}, Data: map[string]string{"events": fmt.Sprint(seen)}}
-			if _, err := client.Create(ctx, count, metav1.CreateOptions{}); err != nil {
-				if !apierrors.IsAlreadyExists(err) {
-					return err
-				}
-				if _, err := client.Update(ctx, count, metav1.UpdateOptions{}); err != nil {
-					return err
-				}
+			_, err := client.Update(ctx, count, metav1.UpdateOptions{})
+			if apierrors.IsNotFound(err) {
+				_, err = client.Create(ctx, count, metav1.CreateOptions{})
+			}
+			if err != nil {
+				return err
 			}
 			if _, err := client.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "echo"}}, metav1.CreateOptions{}); err != nil {
 				return err
@@ -110,7 +109,7 @@ func TestWorld(t *testing.T) {
 		return nil
 	}
 	o := quick(t, "user-edit(configmaps/a)@create configmaps b#1", "crash-after@create configmaps b#1", "crash-before@update configmaps a metadata.annotations#1", "409@update configmaps a metadata.annotations#1", "hold(configmaps)@create configmaps b#1")
-	o.Parallel = 5
+	o.Parallel, o.ConvergeTimeout = 5, time.Minute
 	report := run(t, s, o)
 	for _, f := range report.Failures {
 		t.Error(f)
