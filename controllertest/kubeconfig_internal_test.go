@@ -1,0 +1,43 @@
+package controllertest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/controllerkit/controllerkit/controllertest/fault"
+)
+
+// TestKubeconfigWithoutFolder: a file that cannot be written is an error, nothing is left
+// of the attempt, and the next call tries again.
+func TestKubeconfigWithoutFolder(t *testing.T) {
+	through, err := fault.New(&rest.Config{Host: "https://127.0.0.1:1"}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer through.Kill()
+	folder := filepath.Join(t.TempDir(), "absent")
+	t.Setenv("TMPDIR", folder)
+	k := &kubeconfig{through: through, namespace: "ns"}
+	defer k.close()
+	file, err := k.path()
+	if file != "" || err == nil || !strings.HasPrefix(err.Error(), "controllertest: Env.Kubeconfig: ") || !strings.Contains(err.Error(), "no such file or directory") {
+		t.Errorf("without a folder the file is %q, %v", file, err)
+	}
+	if k.server != nil {
+		t.Error("a server is left")
+	}
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if file, err = k.path(); err != nil || filepath.Dir(filepath.Dir(file)) != folder {
+		t.Errorf("with a folder the file is %q, %v", file, err)
+	}
+	k.close()
+	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
+		t.Errorf("%d files are left, %v", len(left), err)
+	}
+}
