@@ -150,6 +150,21 @@ func TestGroups(t *testing.T) {
 	}
 }
 
+// TestFailureText: the text of a failure lists its other plans, at most ten.
+func TestFailureText(t *testing.T) {
+	f := controllertest.Failure{Plan: "p0", Findings: []controllertest.Finding{{Oracle: controllertest.Health, Text: "broken"}}}
+	for n := range 15 {
+		f.Plans = append(f.Plans, fmt.Sprintf("p%d", n))
+	}
+	if want := "p0\nhealth: broken\nother plans:\n  p1\n  p2\n  p3\n  p4\n  p5\n  p6\n  p7\n  p8\n  p9\n"; f.String() != want {
+		t.Errorf("the text is\n%s\nwant\n%s", f, want)
+	}
+	f.Plans = f.Plans[:1]
+	if want := "p0\nhealth: broken\n"; f.String() != want {
+		t.Errorf("the text is\n%s\nwant\n%s", f, want)
+	}
+}
+
 // TestAccept: an accepted finding fails no plan, and its reason is in the report.
 func TestAccept(t *testing.T) {
 	t.Parallel()

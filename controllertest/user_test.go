@@ -139,7 +139,18 @@ func TestAsUser(t *testing.T) {
 			if op.IsWrite() {
 				r.asksLocked(op)
 			}
+			changed := r.changed
 			r.asUser(op, test.status, body)
+			select {
+			case <-changed:
+				if !test.acted {
+					t.Error("the waiters were woken")
+				}
+			default:
+				if test.acted {
+					t.Error("the waiters were not woken")
+				}
+			}
 			if acted, owned := r.acted == 2, r.owned[key] != nil; acted != test.acted || owned != test.owned || r.unwanted[key] != test.unwanted {
 				t.Errorf("acted %t, owned %t, unwanted %t; want %t, %t, %t", acted, owned, r.unwanted[key], test.acted, test.owned, test.unwanted)
 			}
