@@ -189,16 +189,17 @@ func (e *electedLoop) reconcile(ctx context.Context, l *loop, memory *electedMem
 	}
 	id, has := memory.accounts[name]
 	wanted := cm != nil && cm.Labels[electedLabel] != ""
-	if has == wanted {
-		return nil
-	}
 	begun := context.WithoutCancel(ctx) // started calls are finished
+	// The account can be that of an earlier object of this name.
 	if wanted && e.announce && cm.Annotations[electedAnnounced] == "" {
 		cm = cm.DeepCopy()
 		metav1.SetMetaDataAnnotation(&cm.ObjectMeta, electedAnnounced, "true")
 		if _, err := e.kube.CoreV1().ConfigMaps(cm.Namespace).Update(begun, cm, metav1.UpdateOptions{}); err != nil {
 			return err
 		}
+	}
+	if has == wanted {
+		return nil
 	}
 	if term, ok := leader.TermFrom(ctx); ok {
 		if err := term.Check(ctx); err != nil {
