@@ -52,8 +52,13 @@ type watched struct {
 // A lengther is a queue for Env.Queue.
 type lengther = interface{ Len() int }
 
+// noQueue is the queue of a loop that registers only its gate.
+type noQueue struct{}
+
+func (noQueue) Len() int { return 0 }
+
 // exploredKey is the key of the context value with which a loop of package reconcile
-// registers itself. It is an alias of an unnamed type, so that a loop needs no import.
+// registers its gate. It is an alias of an unnamed type, so that a loop needs no import.
 type exploredKey = struct{ ControllertestQueue struct{} }
 
 // effects are faults that apply to a later request.
@@ -101,7 +106,7 @@ func (r *run) launchWith(replica int, e effects) {
 	env.incarnation, env.kubeconfig = i, i.file
 	env.Cloud = r.env.Cloud.Through(i.external)
 	ctx := klog.NewContext(i.ctx, funcr.New(func(_, line string) { r.note("process %d logs: %s", i.number, line) }, funcr.Options{}))
-	ctx = context.WithValue(ctx, exploredKey{}, i.watch)
+	ctx = context.WithValue(ctx, exploredKey{}, func(_ lengther, gated func() int) (end func()) { return i.watch(noQueue{}, gated) })
 	go pprof.Do(ctx, pprof.Labels(label, r.id), func(ctx context.Context) {
 		defer close(i.ended)
 		err := i.start(ctx, &env)

@@ -80,8 +80,7 @@ func TestSlowedLoop(t *testing.T) {
 	}
 }
 
-// TestGatedKey: a cluster is not at rest while a key waits for the gate of a loop, which
-// registers itself. Here the gate opens 1.5s after a conflict, and Converged does not check
+// TestGatedKey: a cluster is not at rest while a key waits for the gate of a loop. Here the gate opens 1.5s after a conflict, and Converged does not check
 // the annotation that the key then writes.
 //
 // Proves X1.
@@ -97,6 +96,7 @@ func TestGatedKey(t *testing.T) {
 				return err
 			}
 			work := queue.New(queue.Config[types.NamespacedName]{})
+			env.Queue(work)
 			factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(env.Namespace))
 			configMaps := factory.Core().V1().ConfigMaps()
 			registration, err := configMaps.Informer().AddEventHandler(enqueue.Handler(work, func(o metav1.Object) []types.NamespacedName {

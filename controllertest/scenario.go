@@ -155,9 +155,8 @@ func (e *Env) External(ctx context.Context, name string, call func(context.Conte
 // does not check everything may then accept a state too early, which Report.TooEarly
 // lists.
 //
-// A reconcile.Controller whose Run gets a context that is derived from that of Start
-// registers its queue itself. For its keys that wait for the Gate, the explorer waits up
-// to 5s.
+// If the context of Run of a reconcile.Controller is derived from that of Start, the
+// explorer also waits up to 5s for keys that wait for its Gate.
 func (e *Env) Queue(q interface{ Len() int }) {
 	if e.incarnation != nil {
 		e.incarnation.watch(q, nil)
