@@ -61,8 +61,9 @@
 //   - [github.com/controllerkit/controllerkit/controllertest/server]: a real API server for
 //     tests
 //
-// A module of its own, github.com/controllerkit/controllerkit/managerkit, brings these packages
-// into a manager of controller-runtime.
+// Two packages are modules of their own: github.com/controllerkit/controllerkit/managerkit brings
+// these packages into a manager of controller-runtime, and
+// github.com/controllerkit/controllerkit/tracing makes OpenTelemetry spans of reconciles.
 //
 // # Composition
 //

@@ -50,8 +50,8 @@ type Controller struct {
 // The function Resource stands in the package of the types: in the packages of Kubernetes,
 // in those of client-gen, and by hand in docs/crd.md.
 //
-// The informer must not have been started. Only events that pass all predicates queue a
-// key. See the package's Caveats for informers of a factory.
+// The informer must not have been started. Only events that pass all predicates, which are
+// called in their order, queue a key. See the package's Caveats for informers of a factory.
 //
 // Errors, such as a second For or a nil informer, are returned by Run.
 func For[T any, L interface {
@@ -125,8 +125,8 @@ func watch[T any, L any](c *Controller, resource schema.GroupResource, from inte
 		return from.Lister()
 	}
 	handler := enqueue.Handler(c.Loop.Source(resource.Resource), keys)
-	for _, p := range pass {
-		handler = enqueue.Filter(handler, p)
+	if len(pass) > 0 {
+		handler = enqueue.Filter(handler, enqueue.And(pass...))
 	}
 	registration, err := informer.AddEventHandler(handler)
 	if err != nil {

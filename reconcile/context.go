@@ -18,6 +18,7 @@ type callContext[K comparable] struct {
 	parent   context.Context
 	key      K
 	why      uint64    // the triggers
+	attempt  int       // calls since the key's last success, this one included
 	deadline time.Time // zero means no Timeout
 
 	real atomic.Pointer[realContext]
@@ -30,8 +31,8 @@ type realContext struct {
 	cancel context.CancelFunc
 }
 
-func (r *run[K]) newCallContext(parent context.Context, key K, start time.Time, why uint64) *callContext[K] {
-	c := &callContext[K]{run: r, parent: parent, key: key, why: why}
+func (r *run[K]) newCallContext(parent context.Context, key K, start time.Time, why uint64, attempt int) *callContext[K] {
+	c := &callContext[K]{run: r, parent: parent, key: key, why: why, attempt: attempt}
 	if r.Timeout > 0 {
 		c.deadline = start.Add(r.Timeout)
 	}
@@ -85,8 +86,11 @@ func (c *callContext[K]) Err() error { return c.make().Err() }
 // Value returns a value of the parent. A logger among them gets the values of the call.
 // Other values come from the real context, by which package context finds it.
 func (c *callContext[K]) Value(key any) any {
-	if key == (triggersKey{}) {
+	switch key {
+	case triggersKey{}:
 		return c.triggers()
+	case attemptKey{}:
+		return c.attempt
 	}
 	logger, ok := c.parent.Value(key).(klog.Logger)
 	if !ok {
@@ -99,8 +103,16 @@ func (c *callContext[K]) Value(key any) any {
 }
 
 func (c *callContext[K]) triggers() []string {
-	c.run.mu.Lock()
-	_, retried := c.run.streaks[c.key]
-	c.run.mu.Unlock()
-	return c.run.triggers.text(c.why, retried)
+	return c.run.triggers.text(c.why, c.attempt > 1)
 }
+
+// Attempt returns the number of the call that ctx belongs to: 1 for the first call of a key
+// and for the first call after a success, 2 for the call after one failure. It is the number
+// of attempts in the call's line of log. It is 0 for other contexts.
+func Attempt(ctx context.Context) int {
+	n, _ := ctx.Value(attemptKey{}).(int)
+	return n
+}
+
+// attemptKey is the key of the context value that Attempt returns.
+type attemptKey struct{}

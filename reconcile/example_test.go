@@ -181,3 +181,28 @@ func ExampleTriggers() {
 	}
 	// Output: default/blue [widgets update pods]
 }
+
+func ExampleAttempt() {
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &reconcile.Controller[string]{
+		Name:  "widgets",
+		Queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
+		Reconcile: func(ctx context.Context, key string) (reconcile.Result, error) {
+			n := reconcile.Attempt(ctx)
+			fmt.Println("attempt", n)
+			if n < 3 {
+				return reconcile.Result{}, errors.New("not yet")
+			}
+			cancel()
+			return reconcile.Result{}, nil
+		},
+	}
+	c.Queue.Add("default/blue")
+	if err := c.Run(ctx); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// attempt 1
+	// attempt 2
+	// attempt 3
+}

@@ -240,7 +240,8 @@ type Controller[K comparable] struct {
 	// Hook is called before each call of Reconcile, with the context of the call, and
 	// returns that context or one derived from it. If end is not nil, it is called after
 	// the call, with the result that Metrics gets and the error. A tracer can begin a span
-	// in Hook and end it in end. Hook is called concurrently. nil means none.
+	// in Hook and end it in end. The call's line of log is written by the logger of the
+	// returned context. Hook is called concurrently. nil means none.
 	Hook func(ctx context.Context, key K) (_ context.Context, end func(result string, err error))
 
 	// Metrics receives counts. nil means none.

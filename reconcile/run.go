@@ -255,11 +255,11 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 			r.progress = start
 		}
 	}
-	_, retried := r.streaks[key]
+	attempt := r.streaks[key].attempts + 1
 	r.mu.Unlock()
 	if wait > 0 {
 		if name {
-			r.logger.Info("Slowed down a key that runs too often", "key", key, "triggers", r.triggers.text(why.mask, retried), "limit", fmt.Sprintf("%d at once, then one every %v", guardBurst, guardInterval))
+			r.logger.Info("Slowed down a key that runs too often", "key", key, "triggers", r.triggers.text(why.mask, attempt > 1), "limit", fmt.Sprintf("%d at once, then one every %v", guardBurst, guardInterval))
 		}
 		if held && r.metrics != nil {
 			r.metrics.ReconcileHeld(r.Name)
@@ -272,7 +272,7 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 		r.metrics.ReconcileStarted(r.Name)
 	}
 
-	res, ended, timedOut, end, err := r.call(stop.calls, key, start, why.mask)
+	ctx, res, ended, timedOut, end, err := r.call(stop.calls, key, start, why.mask, attempt)
 
 	took := ended.Sub(start)
 	cl, err := r.class(res, err, stop.calls.Err() != nil, timedOut)
@@ -295,7 +295,7 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	if v.attempt && r.MaxAttempts > 0 && r.exhausted(key) {
 		v = verdict{reset: true, again: never, parked: true}
 	}
-	r.log(key, cl, v, err, st.attempts, took, why.mask)
+	r.log(ctx, cl, v, err, st.attempts, took)
 	if res.Priority != nil {
 		priority = *res.Priority
 	}
@@ -303,14 +303,15 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 }
 
 // call calls Reconcile with a context of its own, which ends with the call, so that every
-// context that Reconcile derived from it ends too. end comes from Hook.
-func (r *run[K]) call(calls context.Context, key K, start time.Time, why uint64) (res Result, ended time.Time, timedOut bool, end func(string, error), err error) {
-	own := r.newCallContext(calls, key, start, why)
+// context that Reconcile derived from it ends too. ctx is the context that Reconcile got, and
+// end comes from Hook.
+func (r *run[K]) call(calls context.Context, key K, start time.Time, why uint64, attempt int) (ctx context.Context, res Result, ended time.Time, timedOut bool, end func(string, error), err error) {
+	own := r.newCallContext(calls, key, start, why, attempt)
 	defer func() {
 		ended = time.Now()
 		timedOut = own.end(ended)
 	}()
-	var ctx context.Context = own
+	ctx = own
 	if r.gate != nil {
 		ctx = r.gate.Begin(ctx, key)
 		defer r.gate.End(key)
@@ -319,7 +320,7 @@ func (r *run[K]) call(calls context.Context, key K, start time.Time, why uint64)
 		ctx, end = r.Hook(ctx, key)
 	}
 	res, err = r.protect(ctx, key)
-	return res, ended, false, end, err
+	return ctx, res, ended, false, end, err
 }
 
 // protect is the only place that recovers a panic: one object that makes the Func panic
@@ -449,21 +450,18 @@ func (r *run[K]) keepLeft(key K) {
 	r.left[key] = struct{}{}
 }
 
-// log writes the line of log of a call. The error is logged only here.
-func (r *run[K]) log(key K, cl class, v verdict, err error, attempts int, took time.Duration, why uint64) {
-	logger := r.logger
+// log writes the line of log of a call. The error is logged only here. The logger of the
+// call's context has the controller, the key, the triggers and the values of Hook.
+func (r *run[K]) log(ctx context.Context, cl class, v verdict, err error, attempts int, took time.Duration) {
+	if v.quiet && !r.logger.V(4).Enabled() {
+		return
+	}
+	logger, values := klog.FromContext(ctx), []any{"class", cl, "attempts", attempts, "took", took}
 	if v.quiet {
 		logger = logger.V(4)
-		if !logger.Enabled() {
-			return
-		}
 	}
-	values := []any{"key", key, "class", cl, "attempts", attempts, "took", took}
 	if v.again == after || v.again == gated && r.gate == nil {
 		values = append(values, "retryAfter", v.delay)
-	}
-	if triggers := r.triggers.text(why, attempts > 1); triggers != nil {
-		values = append(values, "triggers", triggers)
 	}
 	if v.parked {
 		values = append(values, "parkedAfter", r.MaxAttempts)

@@ -297,7 +297,7 @@ func TestHook(t *testing.T) {
 		gate := newGate()
 		c := &controller{Name: "x", Queue: q, Timeout: time.Minute, Gate: gate}
 		c.Hook = func(ctx context.Context, key string) (context.Context, func(string, error)) {
-			note("begin %s %v", key, reconcile.Triggers(ctx))
+			note("begin %s %v %d", key, reconcile.Triggers(ctx), reconcile.Attempt(ctx))
 			if key == "nothing" {
 				return ctx, nil
 			}
@@ -326,13 +326,64 @@ func TestHook(t *testing.T) {
 		}
 		r.stop()
 		want := []string{
-			"begin works [pods]", "call works works", "end works success <nil> context canceled",
-			"begin fails [pods]", "call fails fails", "end fails error plain context canceled",
-			"begin panics [pods]", "call panics panics", "end panics panic reconcile: panic: boom context canceled",
-			"begin nothing [pods]", "call nothing <nil>",
+			"begin works [pods] 1", "call works works", "end works success <nil> context canceled",
+			"begin fails [pods] 1", "call fails fails", "end fails error plain context canceled",
+			"begin panics [pods] 1", "call panics panics", "end panics panic reconcile: panic: boom context canceled",
+			"begin nothing [pods] 1", "call nothing <nil>",
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestHookLogs: the call's line of log has the values of Hook once beside those of the call,
+// and a call whose Hook changes nothing has the same line as without a Hook. Attempt counts
+// the calls since the last success.
+//
+// Proves R26.
+func TestHookLogs(t *testing.T) {
+	bothQueues(t, func(t *testing.T, q queueOf) {
+		logs := newLogs()
+		var attempts []int
+		c := &controller{Name: "x", Queue: q}
+		c.Hook = func(ctx context.Context, key string) (context.Context, func(string, error)) {
+			attempts = append(attempts, reconcile.Attempt(ctx))
+			if len(attempts) == 3 {
+				return ctx, nil
+			}
+			return klog.NewContext(ctx, klog.FromContext(ctx).WithValues("traceID", len(attempts))), nil
+		}
+		c.Reconcile = func(ctx context.Context, key string) (reconcile.Result, error) {
+			if attempts[len(attempts)-1] < 3 {
+				return reconcile.Result{}, errPlain
+			}
+			return reconcile.Result{}, nil
+		}
+		r := start(t, logs.Context(t.Context()), c)
+		c.Source("pods").Add("a")
+		time.Sleep(10 * time.Hour)
+		c.Source("pods").Add("a")
+		time.Sleep(10 * time.Hour)
+		r.stop()
+		if diff := cmp.Diff([]int{1, 2, 3, 1, 2, 3}, attempts[:min(6, len(attempts))]); diff != "" {
+			t.Errorf("attempts (-want +got):\n%s", diff)
+		}
+		if n := reconcile.Attempt(t.Context()); n != 0 {
+			t.Errorf("Attempt of another context is %d", n)
+		}
+		lines := logs.Having("class")
+		if len(lines) < 4 {
+			t.Fatalf("%d lines, want at least 4", len(lines))
+		}
+		for i, want := range []struct {
+			traceID, triggers any
+			attempts          int
+		}{{1, []string{"pods"}, 1}, {2, []string{"retry"}, 2}, {nil, []string{"retry"}, 3}, {4, []string{"pods"}, 1}} {
+			got := lines[i].Values
+			if got["traceID"] != want.traceID || !cmp.Equal(got["triggers"], want.triggers) || got["attempts"] != want.attempts || got["key"] != "a" || got["controller"] != "x" {
+				t.Errorf("line %d has the values %v, want %+v", i, got, want)
+			}
 		}
 	})
 }

@@ -1,0 +1,142 @@
+package tracing
+
+import (
+	"context"
+	"encoding/json"
+
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/ssa"
+)
+
+// annotation is the annotation of an object that has the traceparent of W3C Trace Context.
+const annotation = "traceparent"
+
+// maxValue is the number of bytes of the longest annotation that is parsed. A version after
+// 00 can be longer than the 55 bytes of version 00.
+const maxValue = 256
+
+// carried returns the sampled span context that an object carries, or an invalid one.
+func carried(obj metav1.Object) trace.SpanContext { return parse(obj.GetAnnotations()[annotation]) }
+
+func parse(value string) trace.SpanContext {
+	if value == "" || len(value) > maxValue {
+		return trace.SpanContext{}
+	}
+	carrier := propagation.MapCarrier{annotation: value}
+	sc := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), carrier))
+	if !sc.IsSampled() {
+		return trace.SpanContext{}
+	}
+	return sc
+}
+
+// current returns the annotation's value for the span of ctx, or "" if it is not sampled.
+func current(ctx context.Context) (trace.SpanContext, string) {
+	sc := trace.SpanContextFromContext(ctx)
+	if !sc.IsValid() || !sc.IsSampled() {
+		return trace.SpanContext{}, ""
+	}
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	return sc, carrier[annotation]
+}
+
+// Inject writes the trace of ctx into the annotation traceparent of obj. Call it before a
+// create, or before an update that is made anyway: an annotation that alone causes an update
+// also causes an event. obj must be the caller's own, and not an informer's. If the span of
+// ctx is not sampled, Inject does nothing.
+func Inject(ctx context.Context, obj metav1.Object) {
+	_, value := current(ctx)
+	if value == "" || kube.IsNil(obj) {
+		return
+	}
+	annotations := obj.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[annotation] = value
+	obj.SetAnnotations(annotations)
+}
+
+// Carry makes an apply carry the trace of its context, in the annotation traceparent. It
+// returns request and config for ssa.ApplyChanged, with the same manager and live:
+//
+//	request, config := tracing.Carry(manager, configMaps.Apply, config, live)
+//	_, applied, err := ssa.ApplyChanged(ctx, manager, request, config, live, extract)
+//
+// Carry adds the annotation that the manager applied before, so that ApplyChanged decides as
+// if there were none. If ApplyChanged then calls request, request writes the trace of its
+// context in place of that annotation, with these exceptions, which prevent loops:
+//
+//   - It keeps an annotation of the same trace. A call that the event of an apply caused
+//     continues its trace, and so writes nothing.
+//   - It keeps any annotation if the context is that of a call without an event in [Events],
+//     such as a resync.
+//
+// config is a configuration of client-go or an unstructured object. Carry and request change
+// it; any other type stays unchanged. live is nil or a nil pointer if the object does not
+// exist. If the span of the context is not sampled, request writes no new annotation.
+func Carry[T metav1.Object, C any](manager ssa.FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C, live T) (func(context.Context, C, metav1.ApplyOptions) (T, error), C) {
+	if request == nil {
+		return nil, config // ApplyChanged returns an error
+	}
+	exists := !kube.IsNil(live)
+	var has string
+	if exists {
+		has = live.GetAnnotations()[annotation]
+	}
+	if has != "" && len(has) <= maxValue && applied(live.GetManagedFields(), string(manager)) {
+		config = annotated(config, has)
+	}
+	before := parse(has)
+	return func(ctx context.Context, config C, options metav1.ApplyOptions) (T, error) {
+		now, value := current(ctx)
+		if value != "" && now.TraceID() != before.TraceID() && (!exists || ctx.Value(uncausedKey{}) == nil) {
+			config = annotated(config, value)
+		}
+		return request(ctx, config, options)
+	}, config
+}
+
+// applied reports whether the manager applied the annotation. Without managedFields, which a
+// transform of the informer can remove, it counts as applied.
+func applied(fields []metav1.ManagedFieldsEntry, manager string) bool {
+	for _, f := range fields {
+		if f.Manager != manager || f.Operation != metav1.ManagedFieldsOperationApply || f.Subresource != "" || f.FieldsV1 == nil {
+			continue
+		}
+		var set struct {
+			Metadata struct {
+				Annotations map[string]any `json:"f:annotations"`
+			} `json:"f:metadata"`
+		}
+		if err := json.Unmarshal(f.FieldsV1.GetRawBytes(), &set); err == nil && set.Metadata.Annotations["f:"+annotation] != nil {
+			return true
+		}
+	}
+	return len(fields) == 0
+}
+
+// annotated sets the annotation of a configuration. Each configuration of client-go has
+// WithAnnotations, which changes and returns it.
+func annotated[C any](config C, value string) C {
+	if kube.IsNil(config) {
+		return config
+	}
+	switch c := any(config).(type) {
+	case interface{ WithAnnotations(map[string]string) C }:
+		return c.WithAnnotations(map[string]string{annotation: value})
+	case metav1.Object:
+		annotations := c.GetAnnotations() // a copy, if unstructured
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[annotation] = value
+		c.SetAnnotations(annotations)
+	}
+	return config
+}

@@ -1,0 +1,63 @@
+// Package tracing makes OpenTelemetry spans of reconciles, and continues a trace from object
+// to object, across controllers and processes.
+//
+// It replaces spans by hand in each reconcile function. The spans of a call are a
+// reconcile.Hook, those of API requests a transport:
+//
+//	config.Wrap(tracing.Transport)
+//	op, err := operator.New(config, options)
+//	c := op.Controller("websites", r.reconcile)
+//	t := &tracing.Controller[types.NamespacedName]{Name: "websites", Provider: provider}
+//	c.Loop.Hook = t.Hook
+//	operator.For(c, sites, informer, tracing.Events(t, enqueue.KeyOf[*v1.Website]))
+//	operator.Owns(c, deployments, from, tracing.Events(t, enqueue.ControllerOf[*appsv1.Deployment](kind)))
+//
+// An object carries its trace in the annotation traceparent. [Carry] adds it to an apply,
+// [Inject] to an object that is created:
+//
+//	request, config := tracing.Carry(manager, client.Apply, config, live)
+//	_, _, err := ssa.ApplyChanged(ctx, manager, request, config, live, extract)
+//
+// Most callers also add [Flush] to their shutdown.Group, before all other parts.
+//
+// # Which trace
+//
+// If the events of a call carry one trace, the call continues it. If they carry several, the
+// call begins a trace with a link to each. An annotation stays in its object, so a later
+// event does not prove that it belongs to that trace. A trace is therefore continued for
+// Window after the process saw it for the first time. Later calls begin a trace with a link.
+//
+// If a call fails or is requeued, the next call of the key continues its trace within Window.
+//
+// # Guarantees
+//
+//   - TR1: If a call is sampled, it has one span, with its controller, triggers, attempt and
+//     result, which ends with the call.
+//   - TR2: If the events of a call carry one recent trace, its span continues that trace.
+//     Otherwise its span begins a trace, with a link to each carried span, at most eight.
+//   - TR3: If a call fails or is requeued, the key's next call continues its trace.
+//   - TR4: If a configuration would change nothing but the annotation, ApplyChanged after
+//     Carry sends no request. If it must apply, the event of the apply causes no write.
+//   - TR5: If a call is not sampled, its context has an unsampled span, and Hook and Transport
+//     make no span, header and annotation of it.
+//   - TR6: If an annotation is malformed, unsampled or too long, it counts as absent, and its
+//     length costs no time.
+//   - TR7: If a request has the context of a sampled call, it has a span and carries the
+//     header traceparent. Other requests pass unchanged.
+//   - TR8: If Keys is not set, no span has the name of an object.
+//   - TR9: If the exporter hangs, Flush returns nil after its timeout.
+//   - TR10: If a call is sampled, its log lines have traceID and spanID, and so does the line
+//     of the loop.
+//   - TR11: However many keys, events and traces there are, a Controller keeps a bounded
+//     number of them.
+//
+// # Caveats
+//
+//   - A user who may write an object can write the annotation, and so choose the trace and
+//     that it is sampled. The sampler of the provider decides about sampled remote parents.
+//   - A status has no annotation. An event that changes only the status of an object counts
+//     to the trace of its annotation.
+//   - If the events of a controller do not pass through Events, each of its calls begins a
+//     trace, and its applies carry a trace only if they create the object.
+//   - Log lines and errors in spans can contain names of objects.
+package tracing

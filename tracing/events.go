@@ -1,0 +1,155 @@
+package tracing
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/controllerkit/controllerkit/enqueue"
+)
+
+const (
+	maxKeys   = 1 << 16 // whose events are remembered
+	maxTraces = 1 << 12 // whose first event is remembered
+	maxLinks  = 8       // of a call
+)
+
+// Events returns a predicate that passes all events, and notes for c which traces they carry
+// and when. keys is the function that the handler of the events uses. Pass it to operator.For,
+// Owns or Watches after all other predicates, or to enqueue.Filter:
+//
+//	enqueue.Filter(enqueue.Handler(q, keys), tracing.Events(t, keys))
+//
+// Without Events each call begins a trace of its own. Events panics if keys is nil.
+func Events[T metav1.Object, K comparable](c *Controller[K], keys func(T) []K) enqueue.Predicate[T] {
+	if keys == nil {
+		panic("tracing: Events: keys is nil: pass the function of the handler")
+	}
+	return func(e enqueue.Event[T]) bool {
+		if c == nil {
+			return true
+		}
+		c.init()
+		if c.tracer == nil {
+			return true
+		}
+		now := time.Now()
+		why := cause{since: now, caused: true}
+		if e.Deleted {
+			c.events.add(why, carried(e.Old), false, keys(e.Old)...)
+			return true
+		}
+		if version := e.New.GetResourceVersion(); !e.Created && version != "" && version == e.Old.GetResourceVersion() {
+			return true // a resync
+		}
+		sc, recent := carried(e.New), true
+		switch {
+		case e.Initial: // the object can be old
+			recent = now.Sub(e.New.GetCreationTimestamp().Time) < c.window()
+		case !e.Created:
+			recent = sc.IsValid() && e.New.GetAnnotations()[annotation] != e.Old.GetAnnotations()[annotation]
+			c.events.add(why, sc, recent, keys(e.Old)...)
+		}
+		c.events.add(why, sc, recent, keys(e.New)...)
+		return true
+	}
+}
+
+// events remembers what caused the next call of each key. The zero value is empty.
+type events[K comparable] struct {
+	size atomic.Int64 // of keys
+
+	mu     sync.Mutex // guards the fields below
+	keys   map[K]cause
+	traces map[trace.TraceID]time.Time // when the first event of each recent trace came
+}
+
+// cause is what caused a call.
+type cause struct {
+	since   time.Time           // of the first event; zero if the loop itself runs the key again
+	caused  bool                // by an event, or is a retry of such a call
+	carried []trace.SpanContext // by the events, without repetitions, at most maxLinks
+}
+
+// origin is where the span of a call belongs.
+type origin struct {
+	since  time.Time
+	caused bool
+	parent trace.SpanContext // not valid if the span begins a trace
+	links  []trace.SpanContext
+}
+
+// add notes a cause of the keys that carries sc, which need not be valid. recent reports that
+// the trace of sc goes on here.
+func (e *events[K]) add(why cause, sc trace.SpanContext, recent bool, keys ...K) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if recent && sc.IsValid() {
+		e.seenLocked(sc.TraceID())
+	}
+	if e.keys == nil {
+		e.keys = map[K]cause{}
+	}
+	for _, key := range keys {
+		have, ok := e.keys[key]
+		if !ok && len(e.keys) >= maxKeys {
+			continue
+		}
+		if have.since.IsZero() {
+			have.since = why.since
+		}
+		have.caused = have.caused || why.caused
+		if sc.IsValid() && len(have.carried) < maxLinks && !slices.ContainsFunc(have.carried, sc.Equal) {
+			have.carried = append(have.carried, sc)
+		}
+		e.keys[key] = have
+	}
+	e.size.Store(int64(len(e.keys)))
+}
+
+func (e *events[K]) seenLocked(id trace.TraceID) {
+	if e.traces == nil {
+		e.traces = map[trace.TraceID]time.Time{}
+	}
+	if _, ok := e.traces[id]; ok {
+		return
+	}
+	if len(e.traces) >= maxTraces {
+		for other := range e.traces {
+			delete(e.traces, other)
+			break
+		}
+	}
+	e.traces[id] = time.Now()
+}
+
+// take returns the origin of the key's call, and forgets its cause.
+func (e *events[K]) take(key K, window time.Duration) origin {
+	if e.size.Load() == 0 {
+		return origin{} // most calls of a controller that samples few of them
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	have, ok := e.keys[key]
+	if !ok {
+		return origin{}
+	}
+	delete(e.keys, key)
+	e.size.Store(int64(len(e.keys)))
+	o := origin{since: have.since, caused: have.caused}
+	one := len(have.carried) > 0
+	for _, sc := range have.carried {
+		first, ok := e.traces[sc.TraceID()]
+		one = one && ok && time.Since(first) < window && sc.TraceID() == have.carried[0].TraceID()
+	}
+	if one {
+		o.parent, o.links = have.carried[0], have.carried[1:]
+	} else {
+		o.links = have.carried
+	}
+	return o
+}

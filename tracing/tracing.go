@@ -1,0 +1,166 @@
+package tracing
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/reconcile"
+)
+
+const (
+	scope = "github.com/controllerkit/controllerkit/tracing" // of the instrumentation
+
+	defaultWindow = 5 * time.Minute
+	maxText       = 512 // bytes of a key or an error in a span
+)
+
+// Controller traces the calls of one reconcile.Controller: set its Hook to [Controller.Hook].
+// Its fields must not change while calls run, and it must not be copied after first use. Its
+// methods may be called concurrently.
+type Controller[K comparable] struct {
+	// Name is the name of the controller. A span is named "reconcile" and this name.
+	Name string
+
+	// Provider makes the spans. nil means no spans.
+	Provider trace.TracerProvider
+
+	// Ratio is the fraction of new traces that is sampled, before the sampler of the
+	// Provider decides. A call that it leaves out costs one allocation. A call that
+	// continues a sampled trace is not left out. 0 means 1, and a negative value none.
+	Ratio float64
+
+	// Window is the time for which a trace is continued after its first event. 0 means 5min,
+	// and a negative value that no trace is continued.
+	Window time.Duration
+
+	// Keys puts the key of the call and the text of its error into the span. Both can
+	// contain names of objects.
+	Keys bool
+
+	once   sync.Once // makes the fields below
+	tracer trace.Tracer
+	begin  []trace.SpanStartOption // of each span
+	root   []trace.SpanStartOption // of each span that begins a trace
+	none   trace.Span              // of calls that are not sampled
+
+	events events[K]
+}
+
+func (c *Controller[K]) init() {
+	c.once.Do(func() {
+		if kube.IsNil(c.Provider) {
+			return
+		}
+		c.tracer = c.Provider.Tracer(scope)
+		attributes := trace.WithAttributes(attribute.String("reconcile.controller", kube.Printable(c.Name, maxText)))
+		c.begin = []trace.SpanStartOption{attributes}
+		c.root = []trace.SpanStartOption{attributes, trace.WithNewRoot()}
+		c.none = unsampled()
+	})
+}
+
+// unsampled returns a span that is valid and not sampled, so that the spans below it are not
+// sampled either. Its random ids mean nothing.
+func unsampled() trace.Span {
+	var config trace.SpanContextConfig
+	for i := range config.TraceID {
+		config.TraceID[i] = byte(rand.Uint32()) | 1 // not zero
+	}
+	for i := range config.SpanID {
+		config.SpanID[i] = byte(rand.Uint32()) | 1
+	}
+	return trace.SpanFromContext(trace.ContextWithSpanContext(context.Background(), trace.NewSpanContext(config)))
+}
+
+// Hook begins the span of a call. It is a Hook of reconcile.Controller: the returned context
+// has the span and, for log lines, its ids, and end ends the span.
+func (c *Controller[K]) Hook(ctx context.Context, key K) (_ context.Context, end func(result string, err error)) {
+	c.init()
+	if c.tracer == nil {
+		return ctx, nil
+	}
+	caused := c.events.take(key, c.window())
+	options := c.begin
+	switch {
+	case caused.parent.IsValid():
+		ctx = trace.ContextWithRemoteSpanContext(ctx, caused.parent)
+	case c.Ratio != 0 && rand.Float64() >= c.Ratio:
+		return trace.ContextWithSpan(ctx, c.none), nil
+	default:
+		options = c.root
+	}
+	if len(caused.links) > 0 {
+		links := make([]trace.Link, len(caused.links))
+		for i, sc := range caused.links {
+			links[i].SpanContext = sc
+		}
+		options = append(options[:len(options):len(options)], trace.WithLinks(links...))
+	}
+	call := ctx // without the span, for the triggers
+	ctx, span := c.tracer.Start(ctx, c.spanName(), options...)
+	if !span.IsRecording() {
+		return ctx, nil
+	}
+	c.describe(call, span, key, caused.since)
+	if !caused.caused {
+		ctx = context.WithValue(ctx, uncausedKey{}, true)
+	}
+	sc := span.SpanContext()
+	logger := klog.FromContext(ctx).WithValues("traceID", sc.TraceID().String(), "spanID", sc.SpanID().String())
+	return klog.NewContext(ctx, logger), func(result string, err error) {
+		span.SetAttributes(attribute.String("reconcile.result", result))
+		switch {
+		case err == nil:
+		case c.Keys:
+			span.SetStatus(codes.Error, kube.Printable(err.Error(), maxText))
+		default:
+			span.SetStatus(codes.Error, result)
+		}
+		span.End()
+		if result != "success" && result != "terminal" { // the loop runs the key again
+			c.events.add(cause{caused: caused.caused}, sc, true, key)
+		}
+	}
+}
+
+// uncausedKey is the key of a context value of calls without a noted event. See Carry.
+type uncausedKey struct{}
+
+func (c *Controller[K]) spanName() string {
+	if c.Name == "" {
+		return "reconcile"
+	}
+	return "reconcile " + c.Name
+}
+
+// describe adds the attributes of a call to its span, and the event of its key.
+func (c *Controller[K]) describe(call context.Context, span trace.Span, key K, since time.Time) {
+	if c.Keys {
+		span.SetAttributes(attribute.String("reconcile.key", kube.Printable(fmt.Sprint(key), maxText)))
+	}
+	if n := reconcile.Attempt(call); n > 0 {
+		span.SetAttributes(attribute.Int("reconcile.attempt", n))
+	}
+	if triggers := reconcile.Triggers(call); triggers != nil {
+		span.SetAttributes(attribute.StringSlice("reconcile.triggers", triggers))
+	}
+	if !since.IsZero() {
+		span.AddEvent("queued", trace.WithTimestamp(since), trace.WithAttributes(attribute.Float64("reconcile.queue_wait", time.Since(since).Seconds())))
+	}
+}
+
+func (c *Controller[K]) window() time.Duration {
+	if c.Window == 0 {
+		return defaultWindow
+	}
+	return c.Window
+}

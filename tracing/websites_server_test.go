@@ -1,0 +1,272 @@
+package tracing_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/attribute"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/crd"
+	v1 "github.com/controllerkit/controllerkit/examples/website/api/v1"
+	"github.com/controllerkit/controllerkit/internal/testserver"
+	"github.com/controllerkit/controllerkit/tracing"
+)
+
+var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
+
+const definitions = "../examples/website/config/crd.yaml"
+
+// signals is a span processor that keeps ended spans and wakes a waiting test.
+type signals struct {
+	mu    sync.Mutex // guards the fields below
+	spans []sdktrace.ReadOnlySpan
+	more  chan struct{} // closed at the next span
+}
+
+func (s *signals) OnEnd(span sdktrace.ReadOnlySpan) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.spans = append(s.spans, span)
+	close(s.more)
+	s.more = make(chan struct{})
+}
+func (s *signals) OnStart(context.Context, sdktrace.ReadWriteSpan) {}
+func (s *signals) Shutdown(context.Context) error                  { return nil }
+func (s *signals) ForceFlush(context.Context) error                { return nil }
+
+// wait waits until there are n spans of each name.
+func (s *signals) wait(t *testing.T, want map[string]int) {
+	t.Helper()
+	timeout := time.After(limit)
+	for {
+		s.mu.Lock()
+		more, missing := s.more, false
+		have := map[string]int{}
+		for _, span := range s.spans {
+			have[span.Name()]++
+		}
+		s.mu.Unlock()
+		for name, n := range want {
+			missing = missing || have[name] < n
+		}
+		if !missing {
+			return
+		}
+		select {
+		case <-more:
+		case <-timeout:
+			t.Fatalf("after %v there are the spans %v, want %v", limit, have, want)
+		}
+	}
+}
+
+// tree draws the spans of all traces, each below its parent, in the order of their starts.
+func (s *signals) tree() string {
+	s.mu.Lock()
+	spans := slices.Clone(s.spans)
+	s.mu.Unlock()
+	slices.SortStableFunc(spans, func(a, b sdktrace.ReadOnlySpan) int { return a.StartTime().Compare(b.StartTime()) })
+	number := map[trace.SpanID]int{}
+	for i, span := range spans {
+		number[span.SpanContext().SpanID()] = i + 1
+	}
+	var b strings.Builder
+	var draw func(parent trace.SpanID, depth int)
+	draw = func(parent trace.SpanID, depth int) {
+		for _, span := range spans {
+			if span.Parent().SpanID() != parent {
+				continue
+			}
+			fmt.Fprintf(&b, "%s%s", strings.Repeat("    ", depth), span.Name())
+			for _, key := range []attribute.Key{"http.response.status_code", "reconcile.attempt", "reconcile.triggers", "reconcile.result"} {
+				if v := value(span.Attributes(), key); v != "" {
+					fmt.Fprintf(&b, " %s=%s", key[strings.LastIndex(string(key), ".")+1:], v)
+				}
+			}
+			for _, e := range span.Events() {
+				fmt.Fprintf(&b, " (%s)", e.Name)
+			}
+			for _, l := range span.Links() {
+				fmt.Fprintf(&b, " link=%d", number[l.SpanContext.SpanID()])
+			}
+			b.WriteString("\n")
+			draw(span.SpanContext().SpanID(), depth+1)
+		}
+	}
+	draw(trace.SpanID{}, 0)
+	return b.String()
+}
+
+// TestServerWebsites runs two controllers with tracing on a real API server.
+//
+// Proves TR1, TR2, TR4 and TR7.
+func TestServerWebsites(t *testing.T) {
+	config := testserver.Config(t)
+	source, err := os.ReadFile(definitions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var definition map[string]any
+	if err := yaml.Unmarshal(source, &definition); err != nil {
+		t.Fatal(err)
+	}
+	testserver.InstallCRD(t, definition)
+	t.Run("trace", func(t *testing.T) { testTrace(t, config) })
+	t.Run("faults", func(t *testing.T) { testFaults(t, config) })
+}
+
+// testTrace follows one Website: the user's create, the reconcile, the apply of the Deployment,
+// the controller of the Deployment, and the status are one trace.
+func testTrace(t *testing.T, config *rest.Config) {
+	namespace := testserver.Namespace(t)
+	kept := &signals{more: make(chan struct{})}
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(kept))
+	op, err := newWebsites(config, provider, namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- op.Run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+
+	user := rest.CopyConfig(config)
+	user.Wrap(tracing.Transport)
+	sites, err := crd.New[*v1.Website](user, website, "websites")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sites = sites.Namespace(namespace)
+	created, span := provider.Tracer("user").Start(ctx, "create a website")
+	if _, err := sites.Create(created, newSite(created), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	span.End()
+	kept.wait(t, map[string]int{"create a website": 1, "PUT websites/status": 1, "reconcile websites": 2, "reconcile deployments": 1})
+	kept.mu.Lock()
+	for _, s := range kept.spans {
+		if s.SpanContext().TraceID() != span.SpanContext().TraceID() {
+			t.Errorf("the span %s has another trace than the user's create", s.Name())
+		}
+	}
+	kept.mu.Unlock()
+	got := kept.tree()
+	if *update {
+		if err := os.WriteFile("testdata/website.txt", []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile("testdata/website.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("spans (-want +got), which -update accepts:\n%s", diff)
+	}
+}
+
+// discard is an exporter that drops its spans.
+type discard struct{}
+
+func (discard) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { return nil }
+func (discard) Shutdown(context.Context) error                             { return nil }
+
+// testFaults runs the controllers under faults: no annotation makes a loop, an object too many
+// or another end.
+func testFaults(t *testing.T, config *rest.Config) {
+	sample := 12
+	var budget time.Duration
+	if text := os.Getenv("EXPLORE_BUDGET"); text != "" {
+		var err error
+		if budget, err = time.ParseDuration(text); err != nil {
+			t.Fatalf("EXPLORE_BUDGET: %v", err)
+		}
+		sample = 0
+	}
+	user := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(&signals{more: make(chan struct{})})).Tracer("user")
+	step := func(name string, do func(context.Context, *crd.Client[*v1.Website]) error) controllertest.Step {
+		return controllertest.Step{Name: name, Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+			ctx, span := user.Start(ctx, name)
+			defer span.End()
+			sites, err := crd.New[*v1.Website](cfg, website, "websites")
+			if err != nil {
+				return err
+			}
+			return do(ctx, sites.Namespace(env.Namespace))
+		}}
+	}
+	controllertest.Explore(t, controllertest.Scenario{
+		Name: "traced-websites",
+		Start: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+			op, err := newWebsites(cfg, sdktrace.NewTracerProvider(sdktrace.WithBatcher(discard{})), env.Namespace)
+			if err != nil {
+				return err
+			}
+			return op.Run(ctx)
+		},
+		Script: []controllertest.Step{
+			step("create", func(ctx context.Context, sites *crd.Client[*v1.Website]) error {
+				_, err := sites.Create(ctx, newSite(ctx), metav1.CreateOptions{})
+				return err
+			}),
+			step("scale without a trace", func(ctx context.Context, sites *crd.Client[*v1.Website]) error {
+				_, err := sites.Patch(ctx, "blog", types.MergePatchType, []byte(`{"spec":{"replicas":3}}`), metav1.PatchOptions{})
+				return err
+			}),
+			step("another image, with a trace", func(ctx context.Context, sites *crd.Client[*v1.Website]) error {
+				carrier := newSite(ctx)
+				_, err := sites.Patch(ctx, "blog", types.MergePatchType, []byte(`{"metadata":{"annotations":{"traceparent":"`+carrier.Annotations["traceparent"]+`"}},"spec":{"image":"blog:2"}}`), metav1.PatchOptions{})
+				return err
+			}),
+		},
+		Converged: asSpecified,
+	}, controllertest.Options{Config: config, Sample: sample, Budget: budget, Parallel: 24, ConvergeTimeout: 90 * time.Second, KeepNamespaces: true})
+}
+
+// asSpecified returns nil if the Deployment and the status are those of the Website.
+func asSpecified(s *controllertest.State) error {
+	site, deployment := s.Get("websites.web.example.com", "blog"), s.Get("deployments.apps", "blog")
+	if (site == nil) != (deployment == nil) {
+		return errors.New("one of website and deployment is missing")
+	}
+	if site == nil {
+		return nil
+	}
+	var w v1.Website
+	var d appsv1.Deployment
+	if err := errors.Join(runtime.DefaultUnstructuredConverter.FromUnstructured(site.Object, &w), runtime.DefaultUnstructuredConverter.FromUnstructured(deployment.Object, &d)); err != nil {
+		return err
+	}
+	switch {
+	case w.DeletionTimestamp != nil || d.DeletionTimestamp != nil:
+		return errors.New("being deleted")
+	case *d.Spec.Replicas != w.Spec.Replicas || d.Spec.Template.Spec.Containers[0].Image != w.Spec.Image || !ready(&d):
+		return errors.New("the deployment is not that of the website")
+	case w.Status.ObservedGeneration != w.Generation || w.Status.ReadyReplicas != w.Spec.Replicas:
+		return errNotYet
+	}
+	return nil
+}
