@@ -158,14 +158,14 @@ func ExampleFlush() {
 	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter))
 	group := &shutdown.Group{}
 	group.Add("tracing", tracing.Flush(provider, 0)) // first, so it stops last
+	ctx, cancel := context.WithCancel(context.Background())
 	group.Add("work", func(ctx context.Context) error {
+		cancel() // the program is asked to stop
 		<-ctx.Done()
 		_, span := provider.Tracer("x").Start(ctx, "the last span")
 		span.End()
 		return nil
 	})
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
 	fmt.Println(group.Run(ctx))
 	// Output: <nil>
 }

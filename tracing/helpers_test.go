@@ -67,7 +67,7 @@ func names(spans tracetest.SpanStubs) (names []string) {
 func value(attributes []attribute.KeyValue, key attribute.Key) string {
 	for _, a := range attributes {
 		if a.Key == key {
-			return a.Value.Emit()
+			return a.Value.String()
 		}
 	}
 	return ""

@@ -59,7 +59,7 @@ func TestCalls(t *testing.T) {
 				for _, s := range r.GetSpans() {
 					line := fmt.Sprintf("%s parent=%s took=%v %v %q", s.Name, at(s.Parent), s.EndTime.Sub(s.StartTime), s.Status.Code, s.Status.Description)
 					for _, a := range s.Attributes {
-						line += fmt.Sprintf(" %s=%s", a.Key, a.Value.Emit())
+						line += fmt.Sprintf(" %s=%s", a.Key, a.Value.String())
 					}
 					for _, e := range s.Events {
 						line += fmt.Sprintf(" event %s %v before %s", e.Name, s.StartTime.Sub(e.Time), value(e.Attributes, "reconcile.queue_wait"))

@@ -79,7 +79,7 @@ func TestTransport(t *testing.T) {
 			t.Error("the caller's request was changed")
 		}
 		for _, a := range s.Attributes {
-			if strings.Contains(a.Value.Emit(), "blue") {
+			if strings.Contains(a.Value.String(), "blue") {
 				t.Errorf("%s: the attribute %s has the name of an object", tt.path, a.Key)
 			}
 		}

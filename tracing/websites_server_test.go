@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/yaml"
 
 	"github.com/controllerkit/controllerkit/controllertest"
 	"github.com/controllerkit/controllerkit/crd"
@@ -120,17 +119,8 @@ func (s *signals) tree() string {
 // Proves TR1, TR2, TR4 and TR7.
 func TestServerWebsites(t *testing.T) {
 	config := testserver.Config(t)
-	source, err := os.ReadFile(definitions)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var definition map[string]any
-	if err := yaml.Unmarshal(source, &definition); err != nil {
-		t.Fatal(err)
-	}
-	testserver.InstallCRD(t, definition)
+	t.Run("faults", func(t *testing.T) { testFaults(t, config) }) // creates the definitions
 	t.Run("trace", func(t *testing.T) { testTrace(t, config) })
-	t.Run("faults", func(t *testing.T) { testFaults(t, config) })
 }
 
 // testTrace follows one Website: the user's create, the reconcile, the apply of the Deployment,
@@ -220,6 +210,7 @@ func testFaults(t *testing.T, config *rest.Config) {
 	}
 	controllertest.Explore(t, controllertest.Scenario{
 		Name: "traced-websites",
+		CRDs: []string{definitions},
 		Start: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
 			op, err := newWebsites(cfg, sdktrace.NewTracerProvider(sdktrace.WithBatcher(discard{})), env.Namespace)
 			if err != nil {
