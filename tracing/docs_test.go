@@ -10,18 +10,21 @@ import (
 )
 
 // TestDocs holds that the Go blocks of docs/tracing.md compile, as the declarations of one
-// file, and that the page shows the spans of TestServerWebsites.
+// file, and that the page shows the spans that
+// TestServerWebsites wrote.
 func TestDocs(t *testing.T) {
 	page, err := os.ReadFile("../docs/tracing.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	tree, err := os.ReadFile("testdata/website.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(page), "```text\n"+string(tree)+"```\n") {
-		t.Error("docs/tracing.md does not show testdata/website.txt as it is")
+	for block, name := range map[string]string{"text": "testdata/website.txt", "json": "testdata/website.json"} {
+		spans, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(page), "```"+block+"\n"+string(spans)+"```\n") {
+			t.Errorf("docs/tracing.md does not show %s as it is", name)
+		}
 	}
 	code := "package page\n"
 	for _, block := range regexp.MustCompile("(?ms)^```go\n(.*?)^```$").FindAllStringSubmatch(string(page), -1) {

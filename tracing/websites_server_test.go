@@ -2,6 +2,7 @@ package tracing_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -17,10 +18,15 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
 
 	"github.com/controllerkit/controllerkit/controllertest"
 	"github.com/controllerkit/controllerkit/crd"
@@ -119,8 +125,75 @@ func (s *signals) tree() string {
 // Proves TR1, TR2, TR4 and TR7.
 func TestServerWebsites(t *testing.T) {
 	config := testserver.Config(t)
-	t.Run("faults", func(t *testing.T) { testFaults(t, config) }) // creates the definitions
+	// The definition stays, so that the test can run twice. The operator waits for it.
+	source, err := os.ReadFile(definitions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var definition map[string]any
+	if err := yaml.Unmarshal(source, &definition); err != nil {
+		t.Fatal(err)
+	}
+	resource := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	_, err = dynamic.NewForConfigOrDie(config).Resource(resource).Create(t.Context(), &unstructured.Unstructured{Object: definition}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	t.Run("faults", func(t *testing.T) { testFaults(t, config) })
 	t.Run("trace", func(t *testing.T) { testTrace(t, config) })
+}
+
+// otlp returns the spans as OTLP in JSON, as a collector's file exporter writes them, with a
+// line for each span. The host is replaced, which differs from run to run.
+func (s *signals) otlp(t *testing.T) string {
+	s.mu.Lock()
+	spans := slices.Clone(s.spans)
+	s.mu.Unlock()
+	slices.SortStableFunc(spans, func(a, b sdktrace.ReadOnlySpan) int { return a.StartTime().Compare(b.StartTime()) })
+	attributes := func(list []attribute.KeyValue) (all []any) {
+		for _, a := range list {
+			value := map[string]any{"stringValue": a.Value.String()}
+			switch {
+			case a.Key == "server.address":
+				value = map[string]any{"stringValue": "10.96.0.1:443"}
+			case a.Value.Type() == attribute.INT64:
+				value = map[string]any{"intValue": a.Value.String()}
+			case a.Value.Type() == attribute.FLOAT64:
+				value = map[string]any{"doubleValue": a.Value.AsFloat64()}
+			case a.Value.Type() == attribute.STRINGSLICE:
+				var values []any
+				for _, v := range a.Value.AsStringSlice() {
+					values = append(values, map[string]any{"stringValue": v})
+				}
+				value = map[string]any{"arrayValue": map[string]any{"values": values}}
+			}
+			all = append(all, map[string]any{"key": a.Key, "value": value})
+		}
+		return all
+	}
+	nano := func(at time.Time) string { return fmt.Sprint(at.UnixNano()) }
+	var lines []string
+	for _, span := range spans {
+		encoded := map[string]any{
+			"traceId": span.SpanContext().TraceID(), "spanId": span.SpanContext().SpanID(), "name": span.Name(), "kind": int(span.SpanKind()),
+			"startTimeUnixNano": nano(span.StartTime()), "endTimeUnixNano": nano(span.EndTime()),
+		}
+		if span.Parent().IsValid() {
+			encoded["parentSpanId"] = span.Parent().SpanID()
+		}
+		if len(span.Attributes()) > 0 {
+			encoded["attributes"] = attributes(span.Attributes())
+		}
+		for _, e := range span.Events() {
+			encoded["events"] = []any{map[string]any{"name": e.Name, "timeUnixNano": nano(e.Time), "attributes": attributes(e.Attributes)}}
+		}
+		line, err := json.Marshal(encoded)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, string(line))
+	}
+	return "{\"resourceSpans\":[{\"resource\":{},\"scopeSpans\":[{\"scope\":{},\"spans\":[\n" + strings.Join(lines, ",\n") + "\n]}]}]}\n"
 }
 
 // testTrace follows one Website: the user's create, the reconcile, the apply of the Deployment,
@@ -129,7 +202,7 @@ func testTrace(t *testing.T, config *rest.Config) {
 	namespace := testserver.Namespace(t)
 	kept := &signals{more: make(chan struct{})}
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(kept))
-	op, err := newWebsites(config, provider, namespace)
+	op, r, err := newWebsites(config, provider, namespace)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,6 +216,13 @@ func testTrace(t *testing.T, config *rest.Config) {
 		}
 	}()
 
+	for _, c := range r.synced { // otherwise the first event could be a list
+		select {
+		case <-c.Done():
+		case <-time.After(limit):
+			t.Fatalf("the informer %s is not synced after %v", c.Name(), limit)
+		}
+	}
 	user := rest.CopyConfig(config)
 	user.Wrap(tracing.Transport)
 	sites, err := crd.New[*v1.Website](user, website, "websites")
@@ -166,6 +246,9 @@ func testTrace(t *testing.T, config *rest.Config) {
 	got := kept.tree()
 	if *update {
 		if err := os.WriteFile("testdata/website.txt", []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile("testdata/website.json", []byte(kept.otlp(t)), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -212,7 +295,7 @@ func testFaults(t *testing.T, config *rest.Config) {
 		Name: "traced-websites",
 		CRDs: []string{definitions},
 		Start: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
-			op, err := newWebsites(cfg, sdktrace.NewTracerProvider(sdktrace.WithBatcher(discard{})), env.Namespace)
+			op, _, err := newWebsites(cfg, sdktrace.NewTracerProvider(sdktrace.WithBatcher(discard{})), env.Namespace)
 			if err != nil {
 				return err
 			}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	appslisters "k8s.io/client-go/listers/apps/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/enqueue"
@@ -39,33 +40,37 @@ type websites struct {
 	sites       *crd.Client[*v1.Website]
 	cached      crd.Lister[*v1.Website]
 	deployments appslisters.DeploymentLister
+	synced      []cache.DoneChecker // the informers
 }
 
-// newWebsites returns the operator of a namespace.
+// newWebsites returns the operator of a namespace, and its reconcilers.
 func newWebsites(config *rest.Config, provider interface {
 	trace.TracerProvider
 	Shutdown(context.Context) error
-}, namespace string) (*operator.Operator, error) {
+}, namespace string) (*operator.Operator, *websites, error) {
 	config = rest.CopyConfig(config)
 	config.Wrap(tracing.Transport)
 	op, err := operator.New(config, operator.Options{Name: "websites"})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	op.Group.Add("tracing", tracing.Flush(provider, 0))
 	r := &websites{}
 	if r.kube, err = kubernetes.NewForConfig(op.Config); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if r.sites, err = crd.New[*v1.Website](op.Config, website, "websites"); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(r.kube, 0, informers.WithNamespace(namespace))
+
+	informer := r.sites.Namespace(namespace).Informer(0, nil)
+	r.synced = []cache.DoneChecker{informer.Informer().HasSyncedChecker(), factory.Apps().V1().Deployments().Informer().HasSyncedChecker()}
 
 	c := op.Controller("websites", r.reconcile)
 	t := &tracing.Controller[types.NamespacedName]{Name: "websites", Provider: provider}
 	c.Loop.Hook = t.Hook
-	r.cached = operator.For(c, v1.Resource("websites"), r.sites.Namespace(namespace).Informer(0, nil),
+	r.cached = operator.For(c, v1.Resource("websites"), informer,
 		enqueue.GenerationChanged, tracing.Events(t, enqueue.KeyOf[*v1.Website]))
 	r.deployments = operator.Owns(c, appsv1.Resource("deployments"), factory.Apps().V1().Deployments(),
 		changesReadiness, tracing.Events(t, enqueue.ControllerOf[*appsv1.Deployment](website.GroupKind())))
@@ -76,7 +81,7 @@ func newWebsites(config *rest.Config, provider interface {
 	operator.For(d, appsv1.Resource("deployments"), factory.Apps().V1().Deployments(),
 		func(e enqueue.Event[*appsv1.Deployment]) bool { return !e.Deleted && enqueue.GenerationChanged(e) },
 		tracing.Events(td, enqueue.KeyOf[*appsv1.Deployment]))
-	return op, nil
+	return op, r, nil
 }
 
 // changesReadiness passes the events after which a Website has another status, or lacks its
