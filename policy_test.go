@@ -65,7 +65,9 @@ func run(t *testing.T, dir, name string, args ...string) []byte {
 }
 
 // published lists the packages that users import, also those of nested modules.
-func published() []string { return append(library(), "managerkit", "managerkit/managertest", "tracing") }
+func published() []string {
+	return append(library(), "managerkit", "managerkit/managertest", "tracing")
+}
 
 // TestLibraryIsWhole holds that the list above, the folders and the map in
 // doc.go name the same packages.
