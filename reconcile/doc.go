@@ -58,7 +58,6 @@
 //   - R23: If calls run and none has ended for StallTimeout, Check returns an error.
 //   - R24: If a key waits for the Gate for 10s, one log line names it, with the error of
 //     the Gate's EnsureReady, if it has one.
-//   - R26: If Hook adds values to the logger of its context, the call's log line has them.
 //
 // # Caveats
 //

@@ -340,8 +340,6 @@ func TestHook(t *testing.T) {
 // TestHookLogs: the call's line of log has the values of Hook once beside those of the call,
 // and a call whose Hook changes nothing has the same line as without a Hook. Attempt counts
 // the calls since the last success.
-//
-// Proves R26.
 func TestHookLogs(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
 		logs := newLogs()
