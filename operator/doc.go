@@ -52,7 +52,8 @@
 //     resource and version.
 //   - OP7: If clients of Config send only the requests of registrations and Writes, no
 //     request is forbidden under Rules.
-//   - OP8: If a replica is not the leader, its informers run, and no reconcile runs.
+//   - OP8: If a replica is not the leader, its informers run, and no reconcile runs. If its
+//     informers are not synced, it takes no Lease.
 //
 // # Caveats
 //

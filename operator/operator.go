@@ -32,9 +32,9 @@ type Options struct {
 	// Name names the operator in its Lease, its Events and its user agent. Required.
 	Name string
 
-	// LeaseNamespace is the namespace of the Lease, usually the Pod's. Its replicas then
-	// elect a leader, and only the leader reconciles. "" means no election: at most one
-	// replica may run.
+	// LeaseNamespace is the namespace of the Lease, usually the Pod's. It must exist. The
+	// replicas then elect a leader, and only the leader reconciles. Run adds the election
+	// to /livez. "" means no election: at most one replica may run.
 	LeaseNamespace string
 
 	// Listen is the address of /metrics, /readyz and /livez, such as ":8080". A standby is
@@ -206,7 +206,14 @@ func (op *Operator) Run(ctx context.Context) error {
 	lead := op.reconcile
 	if op.Elector != nil {
 		op.Group.AddLive("leader", func() error { return op.Elector.Check(nil) })
-		lead = func(ctx context.Context) error { return op.Elector.Run(ctx, op.reconcile) }
+		lead = func(ctx context.Context) error {
+			select {
+			case <-op.Informers.HasSyncedChecker().Done(): // a replica that cannot work takes no Lease
+				return op.Elector.Run(ctx, op.reconcile)
+			case <-ctx.Done():
+				return nil
+			}
+		}
 	}
 	op.Group.Add("controllers", lead)
 	return op.Group.Run(ctx)

@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -36,7 +37,7 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
-// TestServerStart proves OP2.
+// TestServerStart proves OP2 and OP8.
 func TestServerStart(t *testing.T) {
 	testserver.InstallCRD(t, map[string]any{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "plains.operator.example.com"},
@@ -64,16 +65,21 @@ func TestServerStart(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			op, err := operator.New(testserver.Config(t), operator.Options{Name: "x", StartTimeout: 2 * time.Second})
+			namespace := testserver.Namespace(t)
+			op, err := operator.New(testserver.Config(t), operator.Options{Name: "x", LeaseNamespace: namespace, StartTimeout: 2 * time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}
-			f := informers.NewSharedInformerFactoryWithOptions(kubernetes.NewForConfigOrDie(op.Config), 0, informers.WithNamespace(testserver.Namespace(t)))
+			kube := kubernetes.NewForConfigOrDie(op.Config)
+			f := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(namespace))
 			c := op.Controller("a", nothing)
 			operator.For(c, corev1.Resource("configmaps"), f.Core().V1().ConfigMaps())
 			tc.register(op, c, f)
 			if err := op.Run(testlog.New().Context(t.Context())); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("Run() = %v, want an error with %q", err, tc.want)
+			}
+			if _, err := kube.CoordinationV1().Leases(namespace).Get(t.Context(), "x", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+				t.Errorf("Get() of the Lease = %v, want not found: the replica took it without synced informers", err)
 			}
 		})
 	}

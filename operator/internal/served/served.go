@@ -62,7 +62,7 @@ func Wait(ctx context.Context, config *rest.Config, timeout time.Duration, resou
 		default:
 			err = missing
 		}
-		if reason == nil {
+		if reason == nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Info("Waiting for the API server", "reason", err.Error(), "timeout", timeout)
 		}
 		if reason == nil || timed.Err() == nil {
