@@ -142,6 +142,9 @@ func run(opts options, stdout, stderr *os.File) (err error) {
 	if kubeconfig == "" {
 		kubeconfig = filepath.Join(dir, "kubeconfig")
 	}
+	if absolute, err := filepath.Abs(kubeconfig); err == nil {
+		kubeconfig = absolute // it is printed, for shells in other folders
+	}
 	if err := creds.writeKubeconfig(kubeconfig, server.url); err != nil {
 		return err
 	}

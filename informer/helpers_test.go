@@ -43,10 +43,14 @@ func configMap(name string) *corev1.ConfigMap {
 }
 
 // listWatch makes an informer of ConfigMaps from two functions. It uses the
-// watch-list protocol, as real clients do.
+// watch-list protocol, as real clients do. If list is nil, a list fails: client-go can
+// begin one while it stops.
 func listWatch(list func() error, watchFn func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)) cache.SharedIndexInformer {
 	return cache.NewSharedIndexInformer(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+			if list == nil {
+				return nil, errors.New("the server has no list")
+			}
 			if err := list(); err != nil {
 				return nil, err
 			}

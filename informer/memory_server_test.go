@@ -15,6 +15,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -164,6 +165,11 @@ func made[T apiruntime.Object](name string, obj T, create func(context.Context, 
 			return created
 		}
 		status(created)
+		accessor, err := meta.Accessor(created)
+		if err != nil {
+			t.Fatal(err)
+		}
+		accessor.SetResourceVersion("") // others may have written meanwhile
 		created, err = update(t.Context(), created, metav1.UpdateOptions{FieldManager: "controller"})
 		if err != nil {
 			t.Fatal(err)

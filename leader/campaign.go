@@ -33,6 +33,7 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 		nextRead     time.Time // zero: at once
 		nextClaim    time.Time
 		tooLate      int  // conflicts of claims in a row
+		logged       bool // a problem was
 		unsure       bool // the Lease may have this Run's record although it does not lead
 	)
 	defer func() {
@@ -44,6 +45,10 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 	lasts := func(since *time.Time, verb string, err error) error {
 		if since.IsZero() {
 			*since = time.Now()
+		}
+		if !logged {
+			logged = true
+			c.logger.Info("Cannot use the Lease, trying again", "verb", verb, "err", err, "startTimeout", c.startTimeout)
 		}
 		if time.Since(*since) >= c.startTimeout {
 			return c.unusable(verb, err)

@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
+
+	"github.com/controllerkit/controllerkit/internal/testlog"
 )
 
 func TestStartTimeout(t *testing.T) {
@@ -89,10 +91,13 @@ func TestStartTimeout(t *testing.T) {
 				e, c := s.elector("a")
 				e.StartTimeout = 30 * time.Second
 				c.on(tt.faults)
-				began := time.Now()
-				err := e.Run(t.Context(), untilDone)
+				began, logs := time.Now(), testlog.New()
+				err := e.Run(logs.Context(t.Context()), untilDone)
 				if err == nil {
 					t.Fatal("Run() = nil, want an error")
+				}
+				if lines := logs.Find("Cannot use the Lease, trying again"); len(lines) != 1 {
+					t.Errorf("%d lines of log about the problem, want 1: %v", len(lines), lines)
 				}
 				for _, want := range tt.want {
 					if !strings.Contains(err.Error(), want) {

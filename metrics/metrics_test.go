@@ -38,6 +38,7 @@ func TestNamesAndLabels(t *testing.T) {
 		"controller_reconcile_duration_seconds":        "histogram controller",
 		"controller_reconcile_held_total":              "counter controller",
 		"controller_active_workers":                    "gauge controller",
+		"controller_reconcile_latency_seconds":         "histogram controller",
 		"controller_workers":                           "gauge controller",
 		"controller_consistency_wait_duration_seconds": "histogram result",
 		"controller_finalizer_steps_running":           "gauge finalizer,step",
@@ -92,6 +93,7 @@ func TestBuckets(t *testing.T) {
 	const queue = "1e-08 1e-07 1e-06 9.999999999999999e-06 9.999999999999999e-05 0.001 0.01 0.1 1 10" // client-go's
 	const ages = "0.1 0.5 1 5 15 60 300 900 3600 21600 86400 604800"
 	want := map[string]string{
+		"controller_reconcile_latency_seconds":         "0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10 30 60 120 300 600 1800",
 		"controller_reconcile_duration_seconds":        "0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10 30 60 120 300",
 		"controller_consistency_wait_duration_seconds": "0.001 0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10 30 60 120",
 		"controller_finalizer_step_duration_seconds":   "0.005 0.025 0.1 0.25 0.5 1 2.5 5 10 30 60 300",

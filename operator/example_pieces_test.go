@@ -100,7 +100,14 @@ func runPieces(ctx context.Context, config *rest.Config, namespace string) error
 	group.Add("http", shutdown.Server(&http.Server{Addr: "127.0.0.1:0", Handler: mux}))
 	group.Add("informers", set.Run)
 	group.Add("events", events.Run)
-	group.Add("controllers", func(ctx context.Context) error { return elector.Run(ctx, loop.Run) })
+	group.Add("controllers", func(ctx context.Context) error {
+		select {
+		case <-set.HasSyncedChecker().Done():
+			return elector.Run(ctx, loop.Run)
+		case <-ctx.Done():
+			return nil
+		}
+	})
 	return group.Run(ctx)
 }
 

@@ -15,6 +15,9 @@ type failover struct {
 // failover waits for a leader, kills it, and waits for the next.
 func (r *run) failover() failover {
 	cleared := time.Now()
+	// A replica that has just started reads the Lease when its requests that the weather
+	// swallowed have timed out.
+	sleep(r.ctx, cleared.Add(r.script.RenewDeadline))
 	deadline := time.After(patience)
 	var victim *process
 	for victim == nil {
