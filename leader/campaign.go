@@ -48,7 +48,7 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 		}
 		if !logged {
 			logged = true
-			c.logger.Info("Cannot use the Lease, trying again", "verb", verb, "err", err, "startTimeout", c.startTimeout)
+			c.logger.Info("Cannot use the Lease, trying again", "verb", verb, "err", printable(err), "startTimeout", c.startTimeout)
 		}
 		if time.Since(*since) >= c.startTimeout {
 			return c.unusable(verb, err)
@@ -68,7 +68,7 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 				// Slow reads leave time for a claim between two of them.
 				nextRead = latest(nextRead, time.Now().Add(c.retryPeriod/4))
 			case ctx.Err() == nil:
-				c.logger.V(2).Info("Could not read the Lease", "err", err)
+				c.logger.V(2).Info("Could not read the Lease", "err", printable(err))
 				nextRead = time.Now().Add(jittered(c.retryPeriod))
 				if c.reached && !c.isRefusal(err) {
 					unreadSince = time.Time{} // an outage is waited out
@@ -133,7 +133,7 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 			tooLate++
 			c.reached = true
 		default:
-			c.logger.V(2).Info("Could not acquire the Lease", "err", err)
+			c.logger.V(2).Info("Could not acquire the Lease", "err", printable(err))
 			nextClaim = time.Now().Add(jittered(c.retryPeriod))
 			nextRead = nextClaim
 			if !c.isRefusal(err) {
@@ -212,6 +212,14 @@ func (c *candidate) validFor(got *coordinationv1.Lease) time.Duration {
 // candidates must not wait for less than LeaseDuration.
 func wholeSeconds(d time.Duration) int64 {
 	return int64((d + time.Second - 1) / time.Second)
+}
+
+// printable returns err with a text for one line of log: servers and proxies write it.
+func printable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return kube.PrintableError(err, 4<<10)
 }
 
 // unusable returns the error of Run for a Lease that it cannot use.

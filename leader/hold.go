@@ -38,7 +38,7 @@ func (c *candidate) renew(ctx context.Context, t *term) {
 			// Without jitter after a failure: more attempts fit before RenewDeadline.
 			next = next.Add(rand.N(c.retryPeriod/10 + 1))
 		} else if ctx.Err() == nil {
-			c.logger.V(2).Info("Could not renew the Lease", "term", t.Number, "err", err)
+			c.logger.V(2).Info("Could not renew the Lease", "term", t.Number, "err", printable(err))
 		}
 	}
 }
@@ -90,7 +90,7 @@ func (c *candidate) release(ctx context.Context) {
 			return
 		}
 		if ctx.Err() != nil || apierrors.IsForbidden(err) && c.isRefusal(err) {
-			c.logger.Error(err, "Could not release the Lease, it expires")
+			c.logger.Error(printable(err), "Could not release the Lease, it expires")
 			return
 		}
 		if isConflict(err) && tries == 1 {

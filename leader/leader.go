@@ -480,7 +480,7 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 			case held:
 				return false, err
 			}
-			c.logger.Info("The work has stopped, campaigning again", "term", t.Number, "err", err)
+			c.logger.Info("The work has stopped, campaigning again", "term", t.Number, "err", printable(err))
 			return true, nil
 		}
 	}

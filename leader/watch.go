@@ -27,7 +27,7 @@ func (c *candidate) watch(ctx context.Context) {
 		if lasted > 2*c.retryPeriod {
 			delay = first // it has replaced a read
 		}
-		c.logger.V(2).Info("The watch of the Lease ended, using reads until it is restarted", "err", err, "retryAfter", delay)
+		c.logger.V(2).Info("The watch of the Lease ended, using reads until it is restarted", "err", printable(err), "retryAfter", delay)
 		timer := time.NewTimer(jittered(delay))
 		select {
 		case <-timer.C:

@@ -499,7 +499,7 @@ func (r *Recorder) report(ctx context.Context) {
 	}
 	r.mu.Unlock()
 	for reason, d := range lines {
-		klog.FromContext(ctx).Error(d.err, "Dropped events", "recorder", r.Controller, "reason", reason, "dropped", d.total-d.logged, "droppedInAll", d.total)
+		klog.FromContext(ctx).Error(kube.PrintableError(d.err, 4<<10), "Dropped events", "recorder", r.Controller, "reason", reason, "dropped", d.total-d.logged, "droppedInAll", d.total)
 	}
 }
 

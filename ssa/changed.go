@@ -82,7 +82,8 @@ const trusted = 10 * time.Minute
 
 // ApplyChanged is [ApplyChanged], except that it skips an apply that was a no-op within
 // the last ten minutes. A change of the configuration, or of the object other than its
-// status, ends that. If live has no managedFields, it compares only the values.
+// status, ends that. If live has no managedFields, it compares only the values. It does not
+// remember applies of objects that are too large to decide about.
 func (m *Memory[T, C]) ApplyChanged(ctx context.Context, fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C, live T, extract func(live T, fieldManager string) (C, error)) (response T, applied bool, err error) {
 	c, err := encode(fm, request, config)
 	if err == nil {
@@ -131,12 +132,18 @@ func (m *Memory[T, C]) ApplyChanged(ctx context.Context, fm FieldManager, reques
 // depends on. That includes the owners of fields, unless live lacks them, and excludes
 // the status, unless the configuration has one.
 func sum[T metav1.Object](c *apply.Config, obj, live T) (sum [sha256.Size]byte, ok bool) {
+	if !c.Bounded(obj) {
+		return sum, false
+	}
 	var encoded []byte
 	var err error
 	if u, ok := any(obj).(interface{ UnstructuredContent() map[string]any }); ok {
 		encoded, err = json.Marshal(u.UnstructuredContent())
 	} else {
 		encoded, err = json.Marshal(obj)
+	}
+	if !c.Fits(encoded) {
+		return sum, false
 	}
 	var content, metadata, config map[string]json.RawMessage
 	for _, err := range []error{err, json.Unmarshal(encoded, &content), json.Unmarshal(content["metadata"], &metadata), json.Unmarshal([]byte(c.JSON), &config)} {

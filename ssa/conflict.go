@@ -61,10 +61,11 @@ func (e *ConflictError) Owners(fm FieldManager, live metav1.Object) []Owner {
 	if !kube.IsNil(live) {
 		entries = live.GetManagedFields()
 	}
-	contested := map[string][]Owner{}
+	contested, longest := map[string][]Owner{}, 0
 	for _, c := range e.Conflicts {
-		contested[c.Field] = nil
+		contested[c.Field], longest = nil, max(longest, len(c.Field))
 	}
+	left := maxOwnerBytes
 	for _, entry := range entries {
 		if entry.Operation == metav1.ManagedFieldsOperationApply && entry.Manager == string(fm) && (entry.Subresource == "" || entry.Subresource == "status") {
 			continue // the manager of the apply itself
@@ -83,12 +84,14 @@ func (e *ConflictError) Owners(fm FieldManager, live metav1.Object) []Owner {
 			}
 			// TryApply reports the field that would replace a map or a list of owned
 			// fields, so the field itself and all fields that it is in count.
-			path := p.String()
-			for i := 1; i <= len(path); i++ {
-				if i < len(path) && path[i] != '.' && path[i] != '[' {
-					continue
+			var path []byte
+			for _, element := range p {
+				next := len(path) + size(element)
+				if left -= next; left < 0 || next > longest {
+					return
 				}
-				owner.Field = path[:i]
+				path = append(path, element.String()...)
+				owner.Field = string(path)
 				if owners, ok := contested[owner.Field]; ok && !slices.Contains(owners[max(len(owners)-1, 0):], owner) {
 					contested[owner.Field] = append(owners, owner)
 				}
@@ -109,6 +112,26 @@ func (e *ConflictError) Owners(fm FieldManager, live metav1.Object) []Owner {
 		}
 	}
 	return owners
+}
+
+// maxOwnerBytes bounds the bytes of the paths that Owners compares. Names can be long.
+const maxOwnerBytes = 64 << 20
+
+// size returns about the number of bytes of an element's text, and never more.
+func size(e fieldpath.PathElement) (n int) {
+	switch {
+	case e.FieldName != nil:
+		n = len(*e.FieldName)
+	case e.Key != nil:
+		for _, k := range *e.Key {
+			if n += len(k.Name); k.Value.IsString() {
+				n += len(k.Value.AsString())
+			}
+		}
+	case e.Value != nil && (*e.Value).IsString():
+		n = len((*e.Value).AsString())
+	}
+	return n
 }
 
 // fieldSet decodes the fields of an entry.

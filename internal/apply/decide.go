@@ -104,6 +104,21 @@ func Unchanged[T metav1.Object, C any](manager string, c *Config, live T, extrac
 // maxCompared bounds the bytes that a decision reads.
 const maxCompared = 3 << 20
 
+// Bounded reports whether the configuration and the object are small enough to be compared.
+// An object can still be too large when it is encoded, see [Config.Fits].
+func (c *Config) Bounded(obj metav1.Object) bool {
+	size := 2 * len(c.JSON)
+	for _, e := range obj.GetManagedFields() {
+		if e.FieldsV1 != nil {
+			size += len(e.FieldsV1.GetRawString())
+		}
+	}
+	return c.forest != nil && size <= maxCompared && countable(obj)
+}
+
+// Fits reports whether an encoded object is small enough to be compared.
+func (c *Config) Fits(encoded []byte) bool { return len(c.JSON)+len(encoded) <= maxCompared }
+
 // countable reports whether an unstructured object has few enough values to be encoded.
 // Typed objects hold fewer values in a byte, and their encoding is cheaper.
 func countable(live any) bool {

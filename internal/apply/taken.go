@@ -53,15 +53,51 @@ func Taken(manager string, c *Config, live metav1.Object) error {
 	return apierrors.NewApplyConflict(t.causes, fmt.Sprintf("Apply failed with %d conflicts: the configuration would remove fields of other managers", len(t.causes)))
 }
 
-// maxCauses bounds the size of the error.
-const maxCauses = 64
+// These bound the size of the error. An object can have keys of a megabyte.
+const (
+	maxCauses = 64
+	maxFields = 64 << 10 // bytes of the fields of all causes but the first
+)
 
 type taker struct {
 	*decider
-	path    string
+	places  []place // the path
 	message string
 	causes  []metav1.StatusCause
+	fields  int   // bytes of the fields of the causes
 	err     error // of fields that cannot be compared
+}
+
+// place is a part of a path: a member, or an item if key is not 0.
+type place struct {
+	name string
+	key  int32 // the node of the item's key
+}
+
+// field returns the path as the API server writes it. compare calls it only for a conflict,
+// because names can be long.
+func (t *taker) field() string {
+	var b strings.Builder
+	for _, s := range t.places {
+		if s.key != 0 {
+			b.WriteString(t.element(s.key))
+		} else {
+			b.WriteString("." + s.name)
+		}
+	}
+	return b.String()
+}
+
+// report adds the conflict at the path, once.
+func (t *taker) report() {
+	if len(t.causes) >= maxCauses || t.fields > maxFields {
+		return
+	}
+	cause := metav1.StatusCause{Type: metav1.CauseTypeFieldManagerConflict, Message: t.message, Field: t.field()}
+	if !slices.Contains(t.causes, cause) {
+		t.causes = append(t.causes, cause)
+		t.fields += len(cause.Field)
+	}
 }
 
 // compare reports the fields of the configuration that would replace a map or a list in
@@ -77,17 +113,14 @@ func (t *taker) compare(config, owned int32) {
 	switch {
 	case config == 0 || kind == null || !holdsMembers && !holdsItems: // null leaves a map as it is
 	case holdsMembers && kind != object || holdsItems && kind != list:
-		cause := metav1.StatusCause{Type: metav1.CauseTypeFieldManagerConflict, Message: t.message, Field: t.path}
-		if len(t.causes) < maxCauses && !slices.Contains(t.causes, cause) {
-			t.causes = append(t.causes, cause)
-		}
+		t.report()
 	case kind == object:
 		hint := int32(0)
 		for c := t.nodes[config].child; c != 0 && t.spend(1); c = t.nodes[c].next {
 			name := t.nodes[c].key
 			if o := t.member(owned, hint, "f:", name); o != 0 {
 				hint = o
-				t.at("."+name, func() { t.compare(c, o) })
+				t.at(place{name: name}, c, o)
 			}
 		}
 	default:
@@ -103,18 +136,17 @@ func (t *taker) compare(config, owned int32) {
 			}
 			for c := t.nodes[config].child; c != 0 && t.spend(1); c = t.nodes[c].next {
 				if t.maybeKeyed(key, c) {
-					t.at(t.element(key), func() { t.compare(c, o) })
+					t.at(place{key: key}, c, o)
 				}
 			}
 		}
 	}
 }
 
-func (t *taker) at(step string, f func()) {
-	before := t.path
-	t.path += step
-	f()
-	t.path = before
+func (t *taker) at(p place, config, owned int32) {
+	t.places = append(t.places, p)
+	t.compare(config, owned)
+	t.places = t.places[:len(t.places)-1]
 }
 
 // maybeKeyed reports whether an item can have the key. The schema can have a default
