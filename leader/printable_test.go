@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,13 +12,25 @@ import (
 	"k8s.io/klog/v2/textlogger"
 )
 
+// lockedBuffer is written by several goroutines.
+type lockedBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
 // TestLogIsOneLine: the text of a server's or proxy's error does not begin a line of log.
 func TestLogIsOneLine(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")
 		e.StartTimeout = 30 * time.Second
 		c.on(func(string) fault { return fault{err: errors.New("a\nb\x1b[2K\rok " + strings.Repeat("x", 1<<20))} })
-		var out bytes.Buffer
+		var out lockedBuffer
 		logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&out), textlogger.Verbosity(4)))
 		if err := e.Run(klog.NewContext(t.Context(), logger), untilDone); err == nil {
 			t.Error("Run() = nil, want an error")
