@@ -80,8 +80,9 @@ func TestSlowedLoop(t *testing.T) {
 	}
 }
 
-// TestGatedKey: a cluster is not at rest while a key waits for the gate of a loop. Here the gate opens 1.5s after a conflict, and Converged does not check
-// the annotation that the key then writes.
+// TestGatedKey: a cluster is not at rest while a key waits for the gate of a loop. Here the
+// gate opens 1.5s after a conflict, and Converged does not check the annotation that the key
+// then writes.
 //
 // Proves X1.
 func TestGatedKey(t *testing.T) {

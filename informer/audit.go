@@ -29,6 +29,7 @@ const (
 	auditPatience = 3 * time.Minute        // three of the server's bookmarks
 	auditSuspects = 1000                   // objects of a round that differ at first
 	auditTries    = 3                      // to read an object that changes meanwhile
+	maxAuditText  = 4 << 10                // of an error in a line of log
 )
 
 // Audit compares the caches of informers with the API server and reports what a cache has
@@ -50,7 +51,7 @@ type Audit struct {
 	// has lost events can only restart: client-go's informers do not list again.
 	Report func(Difference)
 
-	mu     sync.Mutex // guards caches
+	mu     sync.Mutex // guards the fields below
 	caches []audited
 	misuse error
 }
@@ -151,8 +152,6 @@ func (a *Audit) Run(ctx context.Context) error {
 		}
 	}
 }
-
-const maxAuditText = 4 << 10
 
 // pause waits. It returns false if ctx is done.
 func pause(ctx context.Context, d time.Duration) bool {

@@ -47,8 +47,6 @@
 //     second. Steady events up to that rate are not delayed.
 //   - R17: If a Source reports an event, Triggers of the key's next call has it and
 //     later ones do not, within fixed bounds.
-//   - R25: If a call succeeds, Metrics gets the time since the first event of a Source
-//     that no successful call has handled, within fixed bounds.
 //   - R18: If Resync is set, each key of Keys is added once in that time, at its own
 //     fixed moment, and at most a 64th of the keys wait in the queue for it.
 //   - R19: If Hook is set, it is called once for each call, and its end once afterwards,
@@ -58,6 +56,8 @@
 //   - R23: If calls run and none has ended for StallTimeout, Check returns an error.
 //   - R24: If a key waits for the Gate for 10s, one log line names it, with the error of
 //     the Gate's EnsureReady, if it has one.
+//   - R25: If a call succeeds, Metrics gets the time since the first event of a Source
+//     that no successful call has handled, within fixed bounds.
 //
 // # Caveats
 //

@@ -47,7 +47,8 @@ func ApplyChanged[T metav1.Object, C any](ctx context.Context, fm FieldManager, 
 	return none.ApplyChanged(ctx, fm, request, config, live, extract)
 }
 
-// Memory remembers no-op applies, so that [Memory.ApplyChanged] does not repeat them. A controller has one Memory for each kind that it applies.
+// Memory remembers no-op applies, so that [Memory.ApplyChanged] does not repeat them. A
+// controller has one Memory for each kind that it applies.
 //
 // The API server changes the resourceVersion at each apply of some configurations,
 // without any other change, for example if it does not store an empty list. The event of

@@ -55,7 +55,8 @@ type Owner struct {
 // Update, or applied through another subresource such as scale, can be.
 //
 // The owners are in the order of the Conflicts, and each Conflict has at least one. If
-// live does not show the manager with that field, only Field and Manager are set.
+// live does not show the manager with that field, only Field and Manager are set. That is
+// also so for fields after the first 64 MiB of paths, which only hostile names reach.
 func (e *ConflictError) Owners(fm FieldManager, live metav1.Object) []Owner {
 	var entries []metav1.ManagedFieldsEntry
 	if !kube.IsNil(live) {

@@ -28,7 +28,9 @@ func bounded(t *testing.T, f func()) {
 	}
 	begin := cpu()
 	_, bytes := testcost.Of(f)
-	if took := cpu() - begin; took > 2*time.Second || bytes > 256<<20 {
+	took := cpu() - begin
+	t.Logf("%v and %d MiB", took, bytes>>20)
+	if took > 2*time.Second || bytes > 256<<20 {
 		t.Errorf("%v and %d MiB", took, bytes>>20)
 	}
 }

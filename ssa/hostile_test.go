@@ -215,7 +215,6 @@ func TestHostile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	unit := cost(func() { encode(numbered(35_000, "%06x", constant("x"))) }) // of a machine that is slow now
 	for _, shape := range shapes {
 		t.Run(shape.name, func(t *testing.T) {
 			// Each apply encodes its configuration, so that is not a cost of the decision.
@@ -224,19 +223,25 @@ func TestHostile(t *testing.T) {
 				_, bytes = testcost.Of(func() { decide() })
 				return cost(func() { decide() }) - cost(func() { encode(config) }), bytes
 			}
-			small, _ := measure(shape.most / 16)
-			large, bytes := measure(shape.most)
-			if bytes > 32<<20 {
-				t.Errorf("%d bytes", bytes)
+			// A machine that becomes slow between two measurements spoils their ratio. It
+			// does not do that three times to a decision that is fast.
+			var large, unit time.Duration
+			var exponent float64
+			for range 3 {
+				unit = cost(func() { encode(numbered(35_000, "%06x", constant("x"))) })
+				small, _ := measure(shape.most / 16)
+				var bytes uint64
+				large, bytes = measure(shape.most)
+				exponent = math.Log(float64(max(large, time.Millisecond))/float64(max(small, time.Millisecond))) / math.Log(16)
+				t.Logf("%d: %v, %d: %v and %d KiB; exponent %.2f; to encode a map of 35,000 members takes %v", shape.most/16, small, shape.most, large, bytes>>10, exponent, unit)
+				if bytes > 32<<20 {
+					t.Fatalf("%d bytes", bytes)
+				}
+				if large <= max(50*time.Millisecond, 2*unit) && exponent <= 1.3 {
+					return
+				}
 			}
-			if large > max(50*time.Millisecond, 2*unit) {
-				t.Errorf("%v, and to encode a map of 35,000 members takes %v", large, unit)
-			}
-			exponent := math.Log(float64(large)/float64(max(small, time.Millisecond))) / math.Log(16)
-			t.Logf("%d: %v, %d: %v and %d KiB; exponent %.2f", shape.most/16, small, shape.most, large, bytes>>10, exponent)
-			if exponent > 1.3 {
-				t.Errorf("the time grows with the power %.2f of the size", exponent)
-			}
+			t.Errorf("it takes %v, of %v, and grows with the power %.2f of the size", large, max(50*time.Millisecond, 2*unit), exponent)
 		})
 	}
 }

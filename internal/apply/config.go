@@ -118,8 +118,20 @@ func (c *Config) read() (map[string]bool, error) {
 				ManagedFields        json.RawMessage
 			}
 		}
-		if err := json.Unmarshal([]byte(c.JSON), &header); err != nil {
-			return nil, err
+		// The other members are the large ones: to decode them takes a multiple of this.
+		for name, value := range members(c.JSON) {
+			var err error
+			switch name {
+			case "apiVersion":
+				err = json.Unmarshal([]byte(value), &header.APIVersion)
+			case "kind":
+				err = json.Unmarshal([]byte(value), &header.Kind)
+			case "metadata":
+				err = json.Unmarshal([]byte(value), &header.Metadata)
+			}
+			if err != nil {
+				return nil, err
+			}
 		}
 		m := header.Metadata
 		c.apiVersion, c.kind, c.Name, c.Namespace = header.APIVersion, header.Kind, m.Name, m.Namespace

@@ -57,7 +57,7 @@ func Unchanged[T metav1.Object, C any](manager string, c *Config, live T, extrac
 	switch {
 	case len(entries) == 0:
 		return false, "live has no managedFields"
-	case 2*len(c.JSON)+size > maxCompared || !countable(live): // live has what the configuration has
+	case !c.Bounded(live):
 		return false, "live is " + errLarge.Error()
 	}
 	trimmed, ok := withoutManagedFields(live)
@@ -107,7 +107,7 @@ const maxCompared = 3 << 20
 // Bounded reports whether the configuration and the object are small enough to be compared.
 // An object can still be too large when it is encoded, see [Config.Fits].
 func (c *Config) Bounded(obj metav1.Object) bool {
-	size := 2 * len(c.JSON)
+	size := 2 * len(c.JSON) // the object has what the configuration has
 	for _, e := range obj.GetManagedFields() {
 		if e.FieldsV1 != nil {
 			size += len(e.FieldsV1.GetRawString())

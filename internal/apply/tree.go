@@ -3,6 +3,7 @@ package apply
 import (
 	"encoding/json"
 	"errors"
+	"iter"
 	"strings"
 	"sync"
 )
@@ -97,6 +98,26 @@ func (f *forest) parse(src string) (int32, error) {
 		return 0, errJSON
 	}
 	return root, nil
+}
+
+// members returns the names and the values of an object, which is valid JSON of any size.
+func members(src string) iter.Seq2[string, string] {
+	return func(yield func(name, value string) bool) {
+		p := parser{src: src}
+		for ok := p.next('{') && !p.next('}'); ok; ok = p.next(',') {
+			p.space()
+			name, err := p.text()
+			if err != nil || !p.next(':') {
+				return
+			}
+			p.space()
+			start := p.at
+			p.skip()
+			if !yield(name, src[start:p.at]) {
+				return
+			}
+		}
+	}
 }
 
 // member finds the member of an object whose key is prefix+name. It begins behind hint,
@@ -205,6 +226,31 @@ func (p *parser) value(key string, depth int) (at int32, err error) {
 	n := &p.nodes[at]
 	n.kind, n.value = kind, value
 	return at, err
+}
+
+// skip moves behind a value of valid JSON.
+func (p *parser) skip() {
+	for depth := 0; p.at < len(p.src); p.at++ {
+		switch p.src[p.at] {
+		case '"':
+			for p.at++; p.at < len(p.src) && p.src[p.at] != '"'; p.at++ {
+				if p.src[p.at] == '\\' {
+					p.at++
+				}
+			}
+		case '{', '[':
+			depth++
+		case '}', ']':
+			depth--
+			if depth < 0 {
+				return // of the object around a word
+			}
+		case ',':
+			if depth == 0 {
+				return
+			}
+		}
+	}
 }
 
 // word reads a number, a boolean or null.

@@ -35,6 +35,16 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		want, deepest := decoded(t, src)
+		if object, ok := want.([]jsonMember); ok {
+			var got []jsonMember
+			for name, value := range members(src) {
+				v, _ := decoded(t, value)
+				got = append(got, jsonMember{Name: string([]rune(name)), Value: v})
+			}
+			if len(got) != len(object) || len(got) > 0 && !reflect.DeepEqual(got, object) {
+				t.Errorf("the members of %q are\n%#v, want\n%#v", src, got, object)
+			}
+		}
 		if deepest > maxDepth {
 			if err == nil {
 				t.Errorf("a value at depth %d is accepted", deepest)

@@ -67,11 +67,11 @@ func New() *Cache {
 	return c
 }
 
-// Decide returns the status code for the request that the parts describe, of which only the
-// last may have a line feed. It is the code of a decision that is still valid, of a running
-// review of an equal request, for which Decide waits until ctx is done, or the result of
-// review: 200, 503 after a failure, or another code after a rejection. If too many reviews
-// run or have run lately, also those of addr, it is 429.
+// Decide returns the status code for the request that the parts describe. Only the last part
+// may have a line feed. If a decision is still valid, Decide returns its code. If an equal
+// request is under review, Decide waits for its code until ctx is done. Otherwise it calls
+// review, which returns 200, 503 after a failure, or another code after a rejection. If too
+// many reviews run or have run lately, also those of addr, the code is 429.
 func (c *Cache) Decide(ctx context.Context, addr netip.Addr, review func() int, parts ...string) int {
 	k := c.key(parts)
 	c.mu.Lock()
