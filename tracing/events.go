@@ -127,11 +127,12 @@ func (e *events[K]) seenLocked(id trace.TraceID) {
 	e.traces[id] = time.Now()
 }
 
+// empty reports whether no call has a cause, which is so for most calls of a controller that
+// samples few of them.
+func (e *events[K]) empty() bool { return e.size.Load() == 0 }
+
 // take returns the origin of the key's call, and forgets its cause.
 func (e *events[K]) take(key K, window time.Duration) origin {
-	if e.size.Load() == 0 {
-		return origin{} // most calls of a controller that samples few of them
-	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	have, ok := e.keys[key]

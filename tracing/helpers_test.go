@@ -103,7 +103,12 @@ func notes(c *controller) enqueue.Predicate[*corev1.ConfigMap] {
 
 // call makes a call of c that has the result.
 func call(ctx context.Context, c *controller, result string, err error) context.Context {
-	ctx, end := c.Hook(ctx, key)
+	return run(ctx, c.Hook, result, err)
+}
+
+// run does what a loop does with its Hook.
+func run(ctx context.Context, hook func(context.Context, types.NamespacedName) (context.Context, func(string, error)), result string, err error) context.Context {
+	ctx, end := hook(ctx, key)
 	if end != nil {
 		end(result, err)
 	}

@@ -55,17 +55,17 @@ type Controller[K comparable] struct {
 	events events[K]
 }
 
-func (c *Controller[K]) init() {
-	c.once.Do(func() {
-		if kube.IsNil(c.Provider) {
-			return
-		}
-		c.tracer = c.Provider.Tracer(scope)
-		attributes := trace.WithAttributes(attribute.String("reconcile.controller", kube.Printable(c.Name, maxText)))
-		c.begin = []trace.SpanStartOption{attributes}
-		c.root = []trace.SpanStartOption{attributes, trace.WithNewRoot()}
-		c.none = unsampled()
-	})
+func (c *Controller[K]) init() { c.once.Do(c.setUp) }
+
+func (c *Controller[K]) setUp() {
+	if kube.IsNil(c.Provider) {
+		return
+	}
+	c.tracer = c.Provider.Tracer(scope)
+	attributes := trace.WithAttributes(attribute.String("reconcile.controller", kube.Printable(c.Name, maxText)))
+	c.begin = []trace.SpanStartOption{attributes}
+	c.root = []trace.SpanStartOption{attributes, trace.WithNewRoot()}
+	c.none = unsampled()
 }
 
 // unsampled returns a span that is valid and not sampled, so that the spans below it are not
@@ -88,15 +88,27 @@ func (c *Controller[K]) Hook(ctx context.Context, key K) (_ context.Context, end
 	if c.tracer == nil {
 		return ctx, nil
 	}
+	uncaused := c.events.empty() // so the call begins a trace
+	if uncaused && c.leavesOut() {
+		return trace.ContextWithSpan(ctx, c.none), nil
+	}
+	return c.start(ctx, key, uncaused)
+}
+
+// leavesOut reports whether Ratio leaves out a call that begins a trace.
+func (c *Controller[K]) leavesOut() bool {
+	return c.Ratio != 0 && (c.Ratio < 0 || rand.Float64() >= c.Ratio)
+}
+
+// start begins the span of a call. If chosen is true, Ratio does not leave it out.
+func (c *Controller[K]) start(ctx context.Context, key K, chosen bool) (_ context.Context, end func(result string, err error)) {
 	caused := c.events.take(key, c.window())
-	options := c.begin
+	options := c.root
 	switch {
 	case caused.parent.IsValid():
-		ctx = trace.ContextWithRemoteSpanContext(ctx, caused.parent)
-	case c.Ratio != 0 && rand.Float64() >= c.Ratio:
+		ctx, options = trace.ContextWithRemoteSpanContext(ctx, caused.parent), c.begin
+	case !chosen && c.leavesOut():
 		return trace.ContextWithSpan(ctx, c.none), nil
-	default:
-		options = c.root
 	}
 	if len(caused.links) > 0 {
 		links := make([]trace.Link, len(caused.links))
@@ -114,7 +126,7 @@ func (c *Controller[K]) Hook(ctx context.Context, key K) (_ context.Context, end
 	if !caused.caused {
 		ctx = context.WithValue(ctx, uncausedKey{}, true)
 	}
-	sc := span.SpanContext()
+	sc, retry := span.SpanContext(), cause{caused: caused.caused}
 	logger := klog.FromContext(ctx).WithValues("traceID", sc.TraceID().String(), "spanID", sc.SpanID().String())
 	return klog.NewContext(ctx, logger), func(result string, err error) {
 		span.SetAttributes(attribute.String("reconcile.result", result))
@@ -127,7 +139,7 @@ func (c *Controller[K]) Hook(ctx context.Context, key K) (_ context.Context, end
 		}
 		span.End()
 		if result != "success" && result != "terminal" { // the loop runs the key again
-			c.events.add(cause{caused: caused.caused}, sc, true, key)
+			c.events.add(retry, sc, true, key)
 		}
 	}
 }
