@@ -34,7 +34,7 @@ SCHEDULES ?= 2000
 HOSTILE ?= 5m
 
 .PHONY: explore
-explore: bin/controlplane ## run the long explorations: injected faults for BUDGET (40m) in each of five runs, OPERATIONS (10^8) on the queue, SCHEDULES (2000) of elections, and hostile objects for HOSTILE (5m) in each package
+explore: bin/controlplane ## run the long explorations: injected faults for BUDGET (40m) in each of five runs and in findings, OPERATIONS (10^8) on the queue, SCHEDULES (2000) of elections, and hostile objects for HOSTILE (5m) in each package
 	go test -race -v -count=1 -timeout 0 -run '^(TestStress|TestLinearizable|TestNoWakeUpIsLost)$$' ./queue -operations $(OPERATIONS)
 	go test -v -count=1 -timeout 0 -run '^TestSchedules$$' ./leader -schedules $(SCHEDULES)
 	go test -v -count=1 -timeout 0 -run '^TestServerThrottledApplication$$' ./leader -throttled 10m
@@ -46,6 +46,12 @@ explore: bin/controlplane ## run the long explorations: injected faults for BUDG
 		echo "go test -run '^\$$' -fuzz '^FuzzHostile\$$' -fuzztime $(HOSTILE) ./$$dir"; \
 		go test -run '^$$' -fuzz '^FuzzHostile$$' -fuzztime $(HOSTILE) "./$$dir" || exit 1; \
 	done
+	$(MAKE) findings BUDGET=$(BUDGET)
+
+.PHONY: findings
+findings: bin/controlplane ## explore controllers of other projects for BUDGET (40m) each, and repeat the findings of docs/findings.md; compiles Kubernetes the first time
+	cd findings && go vet ./...
+	cd findings && CONTROLPLANE="$(CURDIR)/bin/controlplane" EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 $(TEST_FLAGS) ./...
 
 .PHONY: check
 check: bin/staticcheck bin/golangci-lint bin/govulncheck ## check formatting, vet (also for darwin and windows), linters, generated code, go.mod files and vulnerabilities
@@ -69,6 +75,7 @@ check: bin/staticcheck bin/golangci-lint bin/govulncheck ## check formatting, ve
 	cd bench && go mod tidy -diff
 	cd managerkit && go mod tidy -diff
 	cd tracing && go mod tidy -diff
+	cd findings && go mod tidy -diff
 	cd internal/tools && go mod tidy -diff
 	cd internal/tools/lint && go mod tidy -diff
 	examples/tenant/generate.sh -verify

@@ -1,0 +1,101 @@
+package findings
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/controllerkit/controllerkit/controllertest"
+)
+
+// A known finding is a section of docs/findings.md.
+type known struct {
+	title    string // of the section
+	scenario controllertest.Scenario
+	plan     string // the minimal one
+	oracle   controllertest.Oracle
+	text     string // part of the text of the finding
+}
+
+func all() []known {
+	return []known{{
+		title:    "A StatefulSet stays at 2 of 3 Pods",
+		scenario: statefulSet(),
+		plan:     "next-step(persistentvolumeclaims)@update statefulsets.apps/status web status.observedGeneration#1",
+		oracle:   controllertest.Liveness,
+		text:     "2 Pods, of which 2 are ready, want 3",
+	}}
+}
+
+// options are those of every exploration. Each run has its own controllers and actors, so
+// fewer runs than usual are parallel.
+func options() controllertest.Options {
+	return controllertest.Options{QuietPeriod: 1500 * time.Millisecond, ConvergeTimeout: 30 * time.Second, Parallel: 10}
+}
+
+// TestKnown holds that the minimal plan of each known finding has it in each run: if a
+// new version of the controller does not, the page is out of date.
+func TestKnown(t *testing.T) {
+	page, err := os.ReadFile("../docs/findings.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range all() {
+		t.Run(k.title, func(t *testing.T) {
+			for _, want := range []string{"## " + k.title + "\n", "`" + k.plan + "`"} {
+				if !strings.Contains(string(page), want) {
+					t.Errorf("docs/findings.md does not contain %q", want)
+				}
+			}
+			o := options()
+			o.Plans = []string{k.plan}
+			report, err := controllertest.Run(t.Context(), k.scenario, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(report.Failures) == 0 {
+				t.Fatalf("the plan passes\n%s", report)
+			}
+			f := report.Failures[0]
+			for _, finding := range f.Findings {
+				if finding.Oracle == k.oracle && strings.Contains(finding.Text, k.text) {
+					t.Logf("%d of %d runs: %s: %s", finding.Failed, f.Runs, finding.Oracle, finding.Text)
+					if finding.Failed < f.Runs {
+						t.Error("not confirmed")
+					}
+					return
+				}
+			}
+			t.Errorf("the plan fails in another way\n%s", f)
+		})
+	}
+}
+
+// TestExplore fails for findings that are not in docs/findings.md. By default it runs a
+// sample of the plans, and with EXPLORE_BUDGET, for example 10m, plans until that time has
+// passed.
+func TestExplore(t *testing.T) {
+	for _, s := range []controllertest.Scenario{statefulSet(), jobs(), rollout()} {
+		t.Run(s.Name, func(t *testing.T) {
+			o := options()
+			o.Folder, o.Sample = os.Getenv("FOLDER"), 16
+			if text := os.Getenv("EXPLORE_BUDGET"); text != "" {
+				var err error
+				if o.Budget, err = time.ParseDuration(text); err != nil {
+					t.Fatalf("EXPLORE_BUDGET: %v", err)
+				}
+				o.Sample = 0
+			}
+			s.Accept = func(f controllertest.Finding, _ string) string {
+				for _, k := range all() {
+					if k.scenario.Name == s.Name && k.oracle == f.Oracle && strings.Contains(f.Text, k.text) {
+						return "docs/findings.md: " + k.title
+					}
+				}
+				return ""
+			}
+			controllertest.Explore(t, s, o)
+		})
+	}
+}
