@@ -36,7 +36,7 @@ func jobs() controllertest.Scenario {
 					return err
 				}
 				if j != nil && !finished(j) {
-					return fmt.Errorf("Job %s is not finished", name)
+					return fmt.Errorf("the Job %s is not finished", name)
 				}
 				for _, u := range s.Objects("pods") {
 					pod, err := as[corev1.Pod](u)
