@@ -17,7 +17,7 @@ func TestDocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for block, name := range map[string]string{"text": "testdata/website.txt", "json": "testdata/website.json"} {
+	for name, block := range map[string]string{"testdata/website.txt": "text", "testdata/folded.txt": "text", "testdata/website.json": "json"} {
 		spans, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

@@ -65,7 +65,7 @@ type events[K comparable] struct {
 
 	mu     sync.Mutex // guards the fields below
 	keys   map[K]cause
-	traces map[trace.TraceID]time.Time // when the first event of each recent trace came
+	traces map[trace.TraceID]time.Time // when each recent trace was first seen
 }
 
 // cause is what caused a call.
@@ -89,7 +89,7 @@ func (e *events[K]) add(why cause, sc trace.SpanContext, recent bool, keys ...K)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if recent && sc.IsValid() {
-		e.seenLocked(sc.TraceID())
+		e.seeLocked(sc.TraceID())
 	}
 	if e.keys == nil {
 		e.keys = map[K]cause{}
@@ -111,7 +111,14 @@ func (e *events[K]) add(why cause, sc trace.SpanContext, recent bool, keys ...K)
 	e.size.Store(int64(len(e.keys)))
 }
 
-func (e *events[K]) seenLocked(id trace.TraceID) {
+// see notes that the trace goes on here: later events of its objects continue it.
+func (e *events[K]) see(id trace.TraceID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.seeLocked(id)
+}
+
+func (e *events[K]) seeLocked(id trace.TraceID) {
 	if e.traces == nil {
 		e.traces = map[trace.TraceID]time.Time{}
 	}

@@ -127,6 +127,7 @@ func (c *Controller[K]) start(ctx context.Context, key K, chosen bool) (_ contex
 		ctx = context.WithValue(ctx, uncausedKey{}, true)
 	}
 	sc, retry := span.SpanContext(), cause{caused: caused.caused}
+	c.events.see(sc.TraceID())
 	logger := klog.FromContext(ctx).WithValues("traceID", sc.TraceID().String(), "spanID", sc.SpanID().String())
 	return klog.NewContext(ctx, logger), func(result string, err error) {
 		span.SetAttributes(attribute.String("reconcile.result", result))

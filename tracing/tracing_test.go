@@ -251,6 +251,33 @@ func TestContinues(t *testing.T) {
 	}
 }
 
+// TestOwnTrace: an event of an object that a call wrote continues the trace of the call, also
+// if the call began it and the event of the write itself did not pass.
+//
+// Proves TR2.
+func TestOwnTrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder()
+		c := &controller{Provider: r}
+		ctx := call(t.Context(), c, "success", nil)
+		obj := object("", 1)
+		tracing.Inject(ctx, obj)
+		own := obj.Annotations["traceparent"]
+		for _, tt := range []struct {
+			after     time.Duration
+			continues bool
+		}{{0, true}, {5*time.Minute - 1, true}, {1, false}} {
+			time.Sleep(tt.after)
+			r.Reset()
+			notes(c)(event{Old: object(own, 1), New: object(own, 2)})
+			call(t.Context(), c, "success", nil)
+			if got := r.only(t).Parent.Equal(trace.SpanContextFromContext(ctx).WithRemote(true)); got != tt.continues {
+				t.Errorf("after %v more the trace continues: %t, want %t", tt.after, got, tt.continues)
+			}
+		}
+	})
+}
+
 // TestTermIsNoParent: the span of a call is not below a span of Run's context.
 //
 // Proves TR2.

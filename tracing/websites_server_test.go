@@ -83,21 +83,22 @@ func (s *signals) wait(t *testing.T, want map[string]int) {
 	}
 }
 
-// tree draws the spans of all traces, each below its parent, in the order of their starts.
-func (s *signals) tree() string {
+// tree draws the spans of all traces but one, each below its parent, in the order of their
+// starts.
+func (s *signals) tree(but trace.TraceID) string {
 	s.mu.Lock()
 	spans := slices.Clone(s.spans)
 	s.mu.Unlock()
 	slices.SortStableFunc(spans, func(a, b sdktrace.ReadOnlySpan) int { return a.StartTime().Compare(b.StartTime()) })
-	number := map[trace.SpanID]int{}
-	for i, span := range spans {
-		number[span.SpanContext().SpanID()] = i + 1
+	name := map[trace.SpanID]string{}
+	for _, span := range spans {
+		name[span.SpanContext().SpanID()] = span.Name()
 	}
 	var b strings.Builder
 	var draw func(parent trace.SpanID, depth int)
 	draw = func(parent trace.SpanID, depth int) {
 		for _, span := range spans {
-			if span.Parent().SpanID() != parent {
+			if span.Parent().SpanID() != parent || span.SpanContext().TraceID() == but {
 				continue
 			}
 			fmt.Fprintf(&b, "%s%s", strings.Repeat("    ", depth), span.Name())
@@ -110,7 +111,7 @@ func (s *signals) tree() string {
 				fmt.Fprintf(&b, " (%s)", e.Name)
 			}
 			for _, l := range span.Links() {
-				fmt.Fprintf(&b, " link=%d", number[l.SpanContext.SpanID()])
+				fmt.Fprintf(&b, " link=%q", name[l.SpanContext.SpanID()])
 			}
 			b.WriteString("\n")
 			draw(span.SpanContext().SpanID(), depth+1)
@@ -141,6 +142,7 @@ func TestServerWebsites(t *testing.T) {
 	}
 	t.Run("faults", func(t *testing.T) { testFaults(t, config) })
 	t.Run("trace", func(t *testing.T) { testTrace(t, config) })
+	t.Run("folded", func(t *testing.T) { testFolded(t, config) })
 }
 
 // otlp returns the spans as OTLP in JSON, as a collector's file exporter writes them, with a
@@ -196,9 +198,16 @@ func (s *signals) otlp(t *testing.T) string {
 	return "{\"resourceSpans\":[{\"resource\":{},\"scopeSpans\":[{\"scope\":{},\"spans\":[\n" + strings.Join(lines, ",\n") + "\n]}]}]}\n"
 }
 
-// testTrace follows one Website: the user's create, the reconcile, the apply of the Deployment,
-// the controller of the Deployment, and the status are one trace.
-func testTrace(t *testing.T, config *rest.Config) {
+// traced is a running operator of websites, and a user of it.
+type traced struct {
+	*signals
+	*websites
+	provider *sdktrace.TracerProvider
+	sites    *crd.Client[*v1.Website] // of the user
+}
+
+// runTraced runs the operator until the test ends. set changes its reconcilers before.
+func runTraced(t *testing.T, config *rest.Config, set func(*websites)) traced {
 	namespace := testserver.Namespace(t)
 	kept := &signals{more: make(chan struct{})}
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(kept))
@@ -206,22 +215,18 @@ func testTrace(t *testing.T, config *rest.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
+	set(r)
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- op.Run(ctx) }()
-	defer func() {
+	t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-	}()
-
+	})
 	for _, c := range r.synced { // otherwise the first event could be a list
-		select {
-		case <-c.Done():
-		case <-time.After(limit):
-			t.Fatalf("the informer %s is not synced after %v", c.Name(), limit)
-		}
+		await(t, c.Done(), c.Name()+" is synced")
 	}
 	user := rest.CopyConfig(config)
 	user.Wrap(tracing.Transport)
@@ -229,36 +234,127 @@ func testTrace(t *testing.T, config *rest.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sites = sites.Namespace(namespace)
-	created, span := provider.Tracer("user").Start(ctx, "create a website")
-	if _, err := sites.Create(created, newSite(created), metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
+	return traced{kept, r, provider, sites.Namespace(namespace)}
+}
+
+func await(t *testing.T, c <-chan struct{}, what string) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(limit):
+		t.Fatalf("after %v it is not so that %s", limit, what)
 	}
-	span.End()
-	kept.wait(t, map[string]int{"create a website": 1, "PUT websites/status": 1, "reconcile websites": 2, "reconcile deployments": 1})
-	kept.mu.Lock()
-	for _, s := range kept.spans {
-		if s.SpanContext().TraceID() != span.SpanContext().TraceID() {
-			t.Errorf("the span %s has another trace than the user's create", s.Name())
-		}
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
-	kept.mu.Unlock()
-	got := kept.tree()
+}
+
+// user does a request of a user in a span of that name.
+func (r traced) user(t *testing.T, name string, do func(context.Context) error) trace.TraceID {
+	t.Helper()
+	ctx, span := r.provider.Tracer("user").Start(t.Context(), name)
+	defer span.End()
+	if err := do(ctx); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return span.SpanContext().TraceID()
+}
+
+// create creates a Website in a trace.
+func (r traced) create(t *testing.T) trace.TraceID {
+	t.Helper()
+	return r.user(t, "create a website", func(ctx context.Context) error {
+		_, err := r.sites.Create(ctx, newSite(ctx), metav1.CreateOptions{})
+		return err
+	})
+}
+
+// change changes the spec of the Website in a trace.
+func (r traced) change(t *testing.T, name, spec string) {
+	t.Helper()
+	r.user(t, name, func(ctx context.Context) error {
+		carrier := newSite(ctx)
+		_, err := r.sites.Patch(ctx, carrier.Name, types.MergePatchType, []byte(`{"metadata":{"annotations":{"traceparent":"`+carrier.Annotations["traceparent"]+`"}},"spec":`+spec+`}`), metav1.PatchOptions{})
+		return err
+	})
+}
+
+// golden compares got with a golden file, or writes it.
+func golden(t *testing.T, file, got string) {
+	t.Helper()
 	if *update {
-		if err := os.WriteFile("testdata/website.txt", []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile("testdata/website.json", []byte(kept.otlp(t)), 0o644); err != nil {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want, err := os.ReadFile("testdata/website.txt")
+	want, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("spans (-want +got), which -update accepts:\n%s", diff)
 	}
+}
+
+// testTrace follows one Website: the user's create, the reconcile, the apply of the Deployment,
+// the controller of the Deployment, and the status are one trace.
+func testTrace(t *testing.T, config *rest.Config) {
+	r := runTraced(t, config, func(*websites) {})
+	id := r.create(t)
+	r.wait(t, map[string]int{"create a website": 1, "PUT websites/status": 1, "reconcile websites": 2, "reconcile deployments": 1})
+	r.mu.Lock()
+	for _, s := range r.spans {
+		if s.SpanContext().TraceID() != id {
+			t.Errorf("the span %s has another trace than the user's create", s.Name())
+		}
+	}
+	r.mu.Unlock()
+	golden(t, "testdata/website.txt", r.tree(trace.TraceID{}))
+	if *update {
+		if err := os.WriteFile("testdata/website.json", []byte(r.otlp(t)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// testFolded changes a Website twice during a call, in two traces. The one call that follows
+// begins a trace, with a link to each change.
+func testFolded(t *testing.T, config *rest.Config) {
+	var once sync.Once
+	settled, release := make(chan struct{}), make(chan struct{})
+	defer close(release)
+	last := make(chan struct{})
+	r := runTraced(t, config, func(r *websites) {
+		r.seen = func(w *v1.Website) {
+			if w.Labels["last"] != "" && !closed(last) {
+				close(last)
+			}
+		}
+		r.settled = func() {
+			once.Do(func() {
+				close(settled)
+				<-release
+			})
+		}
+	})
+	created := r.create(t)
+	await(t, settled, "the status is written")
+	r.change(t, "change the image", `{"image":"blog:2"}`)
+	r.change(t, "change the host", `{"host":"www.example.com"}`)
+	// A handler gets one event after the other, so the two are queued before this one is seen.
+	if _, err := r.sites.Patch(t.Context(), "blog", types.MergePatchType, []byte(`{"metadata":{"labels":{"last":"true"}}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, last, "both changes are queued")
+	release <- struct{}{}
+	r.wait(t, map[string]int{"PUT websites/status": 2, "reconcile websites": 4, "reconcile deployments": 2})
+	golden(t, "testdata/folded.txt", r.tree(created))
 }
 
 // discard is an exporter that drops its spans.

@@ -41,6 +41,10 @@ type websites struct {
 	cached      crd.Lister[*v1.Website]
 	deployments appslisters.DeploymentLister
 	synced      []cache.DoneChecker // the informers
+
+	// Tests set these functions before Run. nil means none.
+	seen    func(*v1.Website) // called with the object of each event, before it is queued
+	settled func()            // called at the end of a call that wrote a status
 }
 
 // newWebsites returns the operator of a namespace, and its reconcilers.
@@ -71,7 +75,12 @@ func newWebsites(config *rest.Config, provider interface {
 	t := &tracing.Controller[types.NamespacedName]{Name: "websites", Provider: provider}
 	c.Loop.Hook = t.Hook
 	r.cached = operator.For(c, v1.Resource("websites"), informer,
-		enqueue.GenerationChanged, tracing.Events(t, enqueue.KeyOf[*v1.Website]))
+		func(e enqueue.Event[*v1.Website]) bool {
+			if r.seen != nil && !e.Deleted {
+				r.seen(e.New)
+			}
+			return true
+		}, enqueue.GenerationChanged, tracing.Events(t, enqueue.KeyOf[*v1.Website]))
 	r.deployments = operator.Owns(c, appsv1.Resource("deployments"), factory.Apps().V1().Deployments(),
 		changesReadiness, tracing.Events(t, enqueue.ControllerOf[*appsv1.Deployment](website.GroupKind())))
 
@@ -119,6 +128,9 @@ func (r *websites) reconcile(ctx context.Context, key types.NamespacedName) (rec
 		w.Status.ObservedGeneration, w.Status.ReadyReplicas = w.Generation, d.Status.ReadyReplicas
 		return nil
 	})
+	if r.settled != nil {
+		r.settled()
+	}
 	return reconcile.Result{}, err
 }
 
