@@ -220,6 +220,9 @@ func (b *Batch) request(ctx context.Context, r *batchRun, m *member, force bool)
 			if err == nil {
 				config, err = apply.Guard(c, config, live, true)
 			}
+			if err == nil {
+				err = ctx.Err()
+			}
 			if err != nil {
 				return err
 			}

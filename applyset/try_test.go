@@ -2,6 +2,7 @@ package applyset_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -49,6 +50,37 @@ func TestBatchTaken(t *testing.T) {
 				t.Errorf("%d patches, error %v, want one and no error", patches, err)
 			}
 		})
+	}
+}
+
+// If the context ends between the read and the apply, TryApply does not apply.
+//
+// Proves AS3.
+func TestBatchTryStopped(t *testing.T) {
+	for _, stopped := range []bool{false, true} {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		live := object(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one","namespace":"a","uid":"u","resourceVersion":"1","managedFields":[
+			{"manager":"painter","operation":"Apply","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"f:data":{"f:color":{}}}}
+		]}}`)
+		patches := 0
+		client := fakeClient{
+			get: func(context.Context, string) (*unstructured.Unstructured, error) {
+				if stopped {
+					cancel()
+				}
+				return live.DeepCopy(), nil
+			},
+			patch: func(string) (*unstructured.Unstructured, error) {
+				patches++
+				return live.DeepCopy(), nil
+			},
+		}
+		b := &applyset.Batch{Client: client, Mapper: batchMapper(), Manager: manager}
+		_, err := b.TryApply(ctx, object(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one","namespace":"a"},"data":{"size":"1"}}`))
+		if errors.Is(err, context.Canceled) != stopped || (patches == 0) != stopped {
+			t.Errorf("stopped %t: error %v and %d patches", stopped, err, patches)
+		}
 	}
 }
 

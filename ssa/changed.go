@@ -86,10 +86,7 @@ const trusted = 10 * time.Minute
 // status, ends that. If live has no managedFields, it compares only the values. It does not
 // remember applies of objects that are too large to decide about.
 func (m *Memory[T, C]) ApplyChanged(ctx context.Context, fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C, live T, extract func(live T, fieldManager string) (C, error)) (response T, applied bool, err error) {
-	c, err := encode(fm, request, config)
-	if err == nil {
-		err = ctx.Err()
-	}
+	c, err := encode(ctx, fm, request, config)
 	if err != nil {
 		return response, false, err
 	}

@@ -1,6 +1,7 @@
 package ssa
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,12 +73,15 @@ func migrate[T metav1.Object](ctx context.Context, fm FieldManager, patch func(c
 			return fail(fmt.Errorf("metadata.%s of live is empty: pass an object that the API server returned", field.name))
 		}
 	}
-	entries, err := migratedFields(live.GetManagedFields(), fm, subresource, managers)
-	if err != nil {
+	if err := ctx.Err(); err != nil {
 		return fail(err)
 	}
-	if entries == nil {
+	entries, err := migratedFields(live.GetManagedFields(), fm, subresource, managers)
+	if err == nil && entries == nil {
 		return live, false, nil
+	}
+	if err = cmp.Or(err, ctx.Err()); err != nil {
+		return fail(err)
 	}
 	response, err = kube.Patch(ctx, patchFunc[T](patch), live.GetName(), []kube.Operation{
 		kube.TestUID(live),

@@ -35,7 +35,7 @@ type FieldManager string
 // the status creates no object: the error for an absent one is NotFound. For
 // unstructured objects, request is the result of [Dynamic].
 func Apply[T, C any](ctx context.Context, fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C) (T, error) {
-	if _, err := encode(fm, request, config); err != nil {
+	if _, err := encode(ctx, fm, request, config); err != nil {
 		var none T
 		return none, err
 	}
@@ -56,7 +56,7 @@ func Apply[T, C any](ctx context.Context, fm FieldManager, request func(context.
 // enough for an object that does not exist, and for kinds whose fields all have types.
 func TryApply[T metav1.Object, C any](ctx context.Context, fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C, live T) (T, error) {
 	var none T
-	c, err := encode(fm, request, config)
+	c, err := encode(ctx, fm, request, config)
 	if err != nil {
 		return none, err
 	}
@@ -76,8 +76,8 @@ func TryApply[T metav1.Object, C any](ctx context.Context, fm FieldManager, requ
 
 func prefixed(err error) error { return fmt.Errorf("ssa: %w", err) }
 
-// encode checks the arguments of an apply.
-func encode[T, C any](fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C) (*apply.Config, error) {
+// encode checks the arguments of an apply, and its context.
+func encode[T, C any](ctx context.Context, fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C) (*apply.Config, error) {
 	if request == nil {
 		return nil, errors.New("ssa: request is nil: pass the Apply or ApplyStatus method of a client")
 	}
@@ -88,11 +88,17 @@ func encode[T, C any](fm FieldManager, request func(context.Context, C, metav1.A
 	if err != nil {
 		return nil, prefixed(err)
 	}
+	if err := ctx.Err(); err != nil {
+		return nil, failed(fm, err)
+	}
 	return c, nil
 }
 
-func call[T, C any](ctx context.Context, fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C, force bool) (T, error) {
-	response, err := request(ctx, config, metav1.ApplyOptions{FieldManager: string(fm), Force: force})
+// call makes the request, unless the context ended during the decision.
+func call[T, C any](ctx context.Context, fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C, force bool) (response T, err error) {
+	if err = ctx.Err(); err == nil {
+		response, err = request(ctx, config, metav1.ApplyOptions{FieldManager: string(fm), Force: force})
+	}
 	if err != nil {
 		var none T
 		return none, failed(fm, err)
