@@ -38,7 +38,7 @@ import (
 //
 // ApplyChanged does not see changes that the API server would make by itself, such as new
 // defaults, nor that a new schema makes a granular field atomic. They come with the next
-// write.
+// write. A change in the other direction it sees only if extract has the new schema.
 //
 // A uid or resourceVersion in config is a precondition: if live does not meet it,
 // ApplyChanged applies, and the API server rejects the apply.
