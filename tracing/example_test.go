@@ -17,6 +17,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/finalizer"
+	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/shutdown"
@@ -143,12 +144,11 @@ func ExampleStep() {
 func ExampleTerm() {
 	exporter := tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))
-	lead := tracing.Term(provider, "default/widgets", func(context.Context) error { return nil })
+	elector := &leader.Elector{Metrics: tracing.Term(provider, nil)} // or that of an Operator
 
-	// What elector.Run(ctx, lead) does in a term:
-	if err := lead(context.Background()); err != nil {
-		fmt.Println(err)
-	}
+	// What elector.Run does in a term:
+	elector.Metrics.LeaderStatus("default/widgets", true)
+	elector.Metrics.LeaderStatus("default/widgets", false)
 	fmt.Println(exporter.GetSpans()[0].Name)
 	// Output: leader term
 }

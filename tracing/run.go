@@ -2,6 +2,7 @@ package tracing
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/leader"
 )
 
 // Step returns the step of a finalizer.Plan with a span around each call of Run. The provider
@@ -39,28 +41,62 @@ func Step[T metav1.Object](step finalizer.Step[T]) finalizer.Step[T] {
 	return step
 }
 
-// Term returns run with a span around it, for the work of a leader:
+// Term returns Metrics of a leader.Elector that make a span of each of its terms, and pass all
+// measurements on to next, which can be nil:
 //
-//	err := elector.Run(ctx, tracing.Term(provider, "website-operator", c.Run))
+//	op.Elector.Metrics = tracing.Term(provider, op.Elector.Metrics)
 //
-// The span has the name of the Lease, and ends with the term. A reconcile is not a part of
-// it: it has a trace of its own. A nil provider means no span.
-func Term(provider trace.TracerProvider, lease string, run func(context.Context) error) func(context.Context) error {
-	if kube.IsNil(provider) || run == nil {
-		return run
+// The span has the name of the Lease, and an event for each slow renewal. It ends when the
+// elector no longer leads. A reconcile is not a part of it: it has a trace of its own. Each
+// elector needs Metrics of its own. A nil provider means no span.
+func Term(provider trace.TracerProvider, next leader.Metrics) leader.Metrics {
+	if kube.IsNil(next) {
+		next = nil
 	}
-	return func(ctx context.Context) error {
-		ctx, span := provider.Tracer(scope).Start(ctx, "leader term", trace.WithNewRoot(),
-			trace.WithAttributes(attribute.String("leader.lease", kube.Printable(lease, maxText))))
-		defer span.End()
-		err := run(ctx)
-		if cause := context.Cause(ctx); cause != nil {
-			span.SetAttributes(attribute.String("leader.end", kube.Printable(cause.Error(), maxText)))
-		}
-		if err != nil {
-			span.SetStatus(codes.Error, kube.Printable(err.Error(), maxText))
-		}
-		return err
+	if kube.IsNil(provider) {
+		return next
+	}
+	return &term{tracer: provider.Tracer(scope), next: next}
+}
+
+type term struct {
+	tracer trace.Tracer
+	next   leader.Metrics // can be nil
+
+	mu   sync.Mutex // guards span
+	span trace.Span // nil if the elector does not lead
+}
+
+func (t *term) LeaderStatus(name string, leading bool) {
+	if t.next != nil {
+		t.next.LeaderStatus(name, leading)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case leading && t.span == nil:
+		_, t.span = t.tracer.Start(context.Background(), "leader term",
+			trace.WithAttributes(attribute.String("leader.lease", kube.Printable(name, maxText))))
+	case !leading && t.span != nil:
+		t.span.End()
+		t.span = nil
+	}
+}
+
+func (t *term) LeaderTransition(name string, took time.Duration) {
+	if t.next != nil {
+		t.next.LeaderTransition(name, took)
+	}
+}
+
+func (t *term) LeaderRenewal(name string, took time.Duration, slow bool) {
+	if t.next != nil {
+		t.next.LeaderRenewal(name, took, slow)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if slow && t.span != nil {
+		t.span.AddEvent("slow renewal", trace.WithAttributes(attribute.Float64("leader.renewal_duration", took.Seconds())))
 	}
 }
 

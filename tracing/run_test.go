@@ -3,16 +3,27 @@ package tracing_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/internal/testlog"
+	"github.com/controllerkit/controllerkit/internal/testserver"
+	"github.com/controllerkit/controllerkit/leader"
+	"github.com/controllerkit/controllerkit/operator"
+	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/shutdown"
 	"github.com/controllerkit/controllerkit/tracing"
 )
@@ -53,28 +64,109 @@ func TestStep(t *testing.T) {
 	}
 }
 
-// TestTerm: the span of a term ends with it, and has the reason.
+// measured notes the calls of leader.Metrics.
+type measured []string
+
+func (m *measured) LeaderStatus(name string, leading bool) {
+	*m = append(*m, fmt.Sprint(name, " leads: ", leading))
+}
+func (m *measured) LeaderTransition(name string, took time.Duration) {
+	*m = append(*m, fmt.Sprint(name, " acquired in ", took))
+}
+func (m *measured) LeaderRenewal(name string, took time.Duration, slow bool) {
+	*m = append(*m, fmt.Sprint(name, " renewed in ", took, ", slow: ", slow))
+}
+
+// TestTerm: each term has a span, and the other Metrics get all measurements.
 func TestTerm(t *testing.T) {
-	r := newRecorder()
-	ctx, cancel := context.WithCancelCause(t.Context())
-	lost := errors.New("the lease is lost")
-	failed := errors.New("failed")
-	err := tracing.Term(r, "default/things", func(context.Context) error {
+	const lease = "default/things"
+	r, next := newRecorder(), &measured{}
+	for name, m := range map[string]leader.Metrics{"alone": tracing.Term(r, nil), "beside others": tracing.Term(r, next)} {
+		r.Reset()
+		m.LeaderStatus(lease, false)
+		m.LeaderTransition(lease, time.Second)
+		m.LeaderStatus(lease, true)
+		m.LeaderRenewal(lease, time.Second, false)
+		m.LeaderRenewal(lease, 2*time.Second, true)
 		if n := len(r.GetSpans()); n > 0 {
-			t.Errorf("%d spans have ended", n)
+			t.Errorf("%s: %d spans ended before the term", name, n)
 		}
-		cancel(lost)
-		return failed
-	})(ctx)
-	s := r.only(t)
-	if err != failed || s.Name != "leader term" || value(s.Attributes, "leader.lease") != "default/things" || value(s.Attributes, "leader.end") != lost.Error() || s.Status.Code != codes.Error {
-		t.Errorf("error %v, span %+v", err, s)
+		m.LeaderStatus(lease, false)
+		m.LeaderRenewal(lease, time.Second, true)
+		m.LeaderStatus(lease, false)
+		s := r.only(t)
+		if s.Name != "leader term" || value(s.Attributes, "leader.lease") != lease || s.Parent.IsValid() {
+			t.Errorf("%s: span %+v", name, s)
+		}
+		if len(s.Events) != 1 || s.Events[0].Name != "slow renewal" || value(s.Events[0].Attributes, "leader.renewal_duration") != "2" {
+			t.Errorf("%s: events %v, want one slow renewal of 2s", name, s.Events)
+		}
+		m.LeaderStatus(lease, true)
+		m.LeaderStatus(lease, false)
+		if n := len(r.GetSpans()); n != 2 {
+			t.Errorf("%s: %d spans after two terms", name, n)
+		}
 	}
-	if err := tracing.Term(nil, "x", func(context.Context) error { return failed })(ctx); err != failed {
-		t.Errorf("without a provider: %v", err)
+	want := []string{
+		"default/things leads: false", "default/things acquired in 1s", "default/things leads: true",
+		"default/things renewed in 1s, slow: false", "default/things renewed in 2s, slow: true", "default/things leads: false",
+		"default/things renewed in 1s, slow: true", "default/things leads: false", "default/things leads: true", "default/things leads: false",
 	}
-	if tracing.Term(r, "x", nil) != nil {
-		t.Error("Term of nil is not nil")
+	if diff := cmp.Diff(want, []string(*next)); diff != "" {
+		t.Errorf("the other Metrics got (-want +got):\n%s", diff)
+	}
+	if got := tracing.Term(nil, next); got != next {
+		t.Error("Term without a provider is not the other Metrics")
+	}
+	tracing.Term(r, (*measured)(nil)).LeaderStatus(lease, false)
+}
+
+// TestServerTerm runs an operator with an election twice: each term has a span, which covers
+// the reconciles of the term and is not their parent.
+func TestServerTerm(t *testing.T) {
+	t.Parallel()
+	config, namespace := testserver.Config(t), testserver.Namespace(t)
+	client := kubernetes.NewForConfigOrDie(config)
+	if _, err := client.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "blue"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r := newRecorder()
+	for range 2 {
+		op, err := operator.New(config, operator.Options{Name: "things", LeaseNamespace: namespace})
+		if err != nil {
+			t.Fatal(err)
+		}
+		op.Elector.Metrics = tracing.Term(r, op.Elector.Metrics)
+		ctx, stop := context.WithTimeout(t.Context(), limit)
+		called := false
+		c := op.Controller("things", func(context.Context, types.NamespacedName) (reconcile.Result, error) {
+			called = true
+			stop()
+			return reconcile.Result{}, nil
+		})
+		c.Loop.Workers = 1
+		c.Loop.Hook = (&controller{Name: "things", Provider: r}).Hook
+		factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace),
+			informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name=blue" }))
+		operator.For(c, corev1.Resource("configmaps"), factory.Core().V1().ConfigMaps())
+		if err := op.Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if stop(); !called {
+			t.Fatalf("no reconcile after %v", limit)
+		}
+		spans := r.GetSpans()
+		if got := names(spans); !slices.Equal(got, []string{"reconcile things", "leader term"}) {
+			t.Fatalf("spans %v, want those of a call and of its term", got)
+		}
+		call, term := spans[0], spans[1]
+		if value(term.Attributes, "leader.lease") != namespace+"/things" || term.Parent.IsValid() {
+			t.Errorf("span %+v", term)
+		}
+		if call.StartTime.Before(term.StartTime) || call.EndTime.After(term.EndTime) || call.SpanContext.TraceID() == term.SpanContext.TraceID() {
+			t.Error("the span of the term does not cover that of the call, or has its trace")
+		}
+		r.Reset()
 	}
 }
 
