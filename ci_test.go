@@ -1,9 +1,12 @@
 package controllerkit_test
 
 import (
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -33,5 +36,50 @@ func TestVulncheck(t *testing.T) {
 		if (err == nil) != tt.want {
 			t.Errorf("%s: got %v, want success: %t\n%s", tt.name, err, tt.want, out)
 		}
+	}
+}
+
+// TestVulncheckModules holds that .ci/vulncheck scans each module of the repository. Only the
+// modules of internal pin the tools of its own development.
+func TestVulncheckModules(t *testing.T) {
+	root, err := filepath.Abs(".")
+	if err == nil {
+		root, err = filepath.EvalSymlinks(root)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	err = filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (path == "internal" || path != "." && strings.HasPrefix(d.Name(), ".")):
+			return fs.SkipDir
+		case !d.IsDir() && d.Name() == "go.mod":
+			want = append(want, filepath.Join(root, filepath.Dir(path)))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	scanned := filepath.Join(t.TempDir(), "scanned")
+	program := filepath.Join(t.TempDir(), "govulncheck")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\n[ \"$1\" = ./... ] && pwd -P >>'"+scanned+"'\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), ".ci/vulncheck", program).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	b, err := os.ReadFile(scanned)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Fields(string(b))
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("modules scanned: %q\nmodules: %q", got, want)
 	}
 }
