@@ -3,12 +3,15 @@ package watcher_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -361,5 +364,99 @@ func TestServerInvalidRequests(t *testing.T) {
 			}
 			break
 		}
+	}
+}
+
+// bodies counts the responses to watches that are open.
+type bodies struct {
+	next http.RoundTripper
+	open *atomic.Int64
+}
+
+func (b bodies) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := b.next.RoundTrip(req)
+	if err == nil && req.URL.Query().Has("watch") {
+		b.open.Add(1)
+		resp.Body = &body{ReadCloser: resp.Body, closed: sync.OnceFunc(func() { b.open.Add(-1) })}
+	}
+	return resp, err
+}
+
+type body struct {
+	io.ReadCloser
+	closed func()
+}
+
+func (b *body) Close() error {
+	defer b.closed()
+	return b.ReadCloser.Close()
+}
+
+// streams is a Source that keeps its streams.
+type streams struct {
+	watcher.Source[*corev1.ConfigMap]
+	all []watch.Interface
+}
+
+func (s *streams) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	stream, err := s.Source.Watch(ctx, opts)
+	if err == nil {
+		s.all = append(s.all, stream)
+	}
+	return stream, err
+}
+
+// If the loop over a watch of the server ends, its connection is free and client-go's
+// goroutine has ended.
+//
+// Proves W7.
+func TestServerEndsWithNothingLeft(t *testing.T) {
+	ns := testserver.Namespace(t)
+	for _, leaves := range []bool{true, false} {
+		t.Run(map[bool]string{true: "break", false: "ctx"}[leaves], func(t *testing.T) {
+			var open atomic.Int64
+			maps := clientset(t, func(config *rest.Config) {
+				config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bodies{next, &open} })
+			}).CoreV1().ConfigMaps(ns)
+			s := &streams{Source: watcher.Client[*corev1.ConfigMap](maps)}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			name := fmt.Sprintf("made-%t", leaves)
+			w := &writer{t: t, maps: maps}
+			var last, want error
+		loop:
+			for ev, err := range (&watcher.RetryWatcher[*corev1.ConfigMap]{Source: s}).Events(ctx) {
+				switch last = err; {
+				case err != nil:
+				case ev.Type == watcher.Synced:
+					w.create(name)
+				case ev.Type == watch.Added && ev.Object.Name == name:
+					if n := open.Load(); n != 1 {
+						t.Errorf("%d watches are open in the loop, want 1", n)
+					}
+					if leaves {
+						break loop
+					}
+					want = context.Canceled
+					cancel()
+				}
+			}
+			if !errors.Is(last, want) || len(w.want) != 1 {
+				t.Errorf("the loop ends with %v, want %v", last, want)
+			}
+			if n := open.Load(); n != 0 {
+				t.Errorf("%d watches are open after the loop", n)
+			}
+			for _, stream := range s.all {
+				for ended := false; !ended; {
+					select {
+					case _, more := <-stream.ResultChan():
+						ended = !more
+					default:
+						t.Fatal("a stream goes on after the loop")
+					}
+				}
+			}
+		})
 	}
 }
