@@ -13,6 +13,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
@@ -113,6 +114,11 @@ type Metrics interface {
 	// FinalizerFinished is called when all steps are done. If the removal of the
 	// finalizer then fails, a later pass calls it again.
 	FinalizerFinished(finalizer string, age time.Duration)
+	// FinalizerObject is called at the end of each pass over an object, which metrics tell
+	// from others by its uid alone. steps has the names of the steps that block it; none
+	// means that the cleanup has ended or that the object is gone. again is the delay until
+	// the next pass.
+	FinalizerObject(finalizer string, uid types.UID, steps []string, age, again time.Duration)
 }
 
 // The results of a call of a step.
@@ -151,6 +157,9 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 	}
 	switch {
 	case missing() || err == nil && !Has(live, held.name):
+		if p.Metrics != nil {
+			p.Metrics.FinalizerObject(held.name, held.object.GetUID(), nil, 0, 0)
+		}
 		return nil
 	case err != nil:
 		return fmt.Errorf("read the live object: %w", err)
@@ -180,13 +189,17 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 	if len(blocked.Steps) == 0 {
 		if p.Metrics != nil {
 			p.Metrics.FinalizerFinished(held.name, age)
+			p.Metrics.FinalizerObject(held.name, live.GetUID(), nil, age, 0)
 		}
 		return nil
 	}
 	if p.Metrics != nil {
+		var steps []string
 		for _, b := range blocked.Steps {
 			p.Metrics.FinalizerBlocked(held.name, b.Name, age)
+			steps = append(steps, b.Name)
 		}
+		p.Metrics.FinalizerObject(held.name, live.GetUID(), steps, age, blocked.After)
 	}
 	return blocked
 }

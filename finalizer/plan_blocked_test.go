@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/controllerkit/controllerkit/finalizer"
@@ -283,10 +284,15 @@ func (o *observed) FinalizerFinished(finalizer string, age time.Duration) {
 	*o = append(*o, fmt.Sprint("finished ", finalizer, " ", age))
 }
 
+func (o *observed) FinalizerObject(finalizer string, uid types.UID, steps []string, age, again time.Duration) {
+	*o = append(*o, fmt.Sprint("object ", finalizer, " ", uid, " ", steps, " ", age, " ", again > 0))
+}
+
 // TestPlanMetrics proves F12.
 func TestPlanMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &model{live: deleted(time.Minute)}
+		uid := string(m.live.GetUID())
 		var got observed
 		takes := func(d time.Duration, p progress, err error) func(context.Context, held) (progress, error) {
 			return func(context.Context, held) (progress, error) {
@@ -316,11 +322,13 @@ func TestPlanMetrics(t *testing.T) {
 			"started d", "timed_out d 4s",
 			"started e", "gave_up e 5s",
 			"blocked b 1m15s", "blocked c 1m15s", "blocked d 1m15s",
+			"object uid [b c d] 1m15s true",
 			"started a", "done a 1s", "finished 1m16s",
+			"object uid [] 1m16s false",
 		}
 		for i := range want {
 			verb, rest, _ := strings.Cut(want[i], " ")
-			want[i] = verb + " " + name + " " + rest
+			want[i] = verb + " " + name + " " + strings.Replace(rest, "uid", uid, 1)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("observed (-want +got):\n%s", diff)
@@ -335,4 +343,17 @@ func TestPlanMetrics(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestPlanMetricsOfGoneObject: metrics hear that an object which is gone does not block.
+func TestPlanMetricsOfGoneObject(t *testing.T) {
+	m := &model{live: deleted(time.Minute)}
+	obj := m.live.DeepCopy()
+	m.live.Finalizers = nil // somebody has removed it
+	var got observed
+	p := plan{Metrics: &got, Steps: []step{{Name: "a", Run: says(progress{}, nil)}}}
+	_ = pass(t.Context(), p, m, obj)
+	if diff := cmp.Diff(observed{fmt.Sprint("object ", name, " ", obj.GetUID(), " [] 0s false")}, got); diff != "" {
+		t.Errorf("observed (-want +got):\n%s", diff)
+	}
 }

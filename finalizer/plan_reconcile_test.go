@@ -27,6 +27,9 @@ func (*results) ReconcileWorkers(string, int) {}
 func (*results) ReconcileStarted(string)      {}
 func (r *results) ReconcileHeld(string)       {}
 
+func (*results) ReconcileKeys(string, int, int)      {}
+func (*results) ReconcileWrote(string, string, bool) {}
+
 func (r *results) ReconcileSettled(string, time.Duration) {}
 func (r *results) ReconcileFinished(_, result string, _ time.Duration) {
 	r.got = append(r.got, result+" at "+time.Since(r.start).Truncate(time.Second).String())

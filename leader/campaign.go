@@ -36,8 +36,19 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 		logged       bool // a problem was
 		unsure       bool // the Lease may have this Run's record although it does not lead
 	)
+	// taken ends the time for which the Lease is free.
+	taken := func() {
+		if !freeSince.IsZero() {
+			c.metrics.LeaderAbsent(c.ref, time.Since(freeSince))
+			freeSince = time.Time{}
+		}
+	}
 	defer func() {
-		if t == nil && unsure {
+		if t != nil {
+			return
+		}
+		taken()
+		if unsure {
 			c.release(ctx)
 		}
 	}()
@@ -84,14 +95,15 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 			if err := lasts(&refusedSince, "update", fmt.Errorf("%w, %q", errStrategy, *lease.Spec.Strategy)); err != nil {
 				return nil, err
 			}
-			freeSince = time.Time{}
+			taken()
 			c.sleep(ctx, earliest(nextRead, refusedSince.Add(c.startTimeout)))
 			continue
 		}
 		switch {
 		case !may:
 			// Others use the Lease, so earlier problems are over.
-			tooLate, nextClaim, refusedSince, freeSince = 0, time.Time{}, time.Time{}, time.Time{}
+			tooLate, nextClaim, refusedSince = 0, time.Time{}, time.Time{}
+			taken()
 		case freeSince.IsZero():
 			freeSince = time.Now()
 			nextClaim = latest(nextClaim, freeSince.Add(rand.N(min(claimJitter, c.retryPeriod))))

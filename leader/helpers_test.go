@@ -49,6 +49,8 @@ type observed struct {
 	leading     bool
 	calls       int
 	transitions int
+	absences    int
+	absent      time.Duration
 	took        time.Duration
 	renewals    int
 	slow        int
@@ -68,6 +70,13 @@ func (m *recordedMetrics) LeaderTransition(_ string, took time.Duration) {
 	defer m.mu.Unlock()
 	m.transitions++
 	m.took = took
+}
+
+func (m *recordedMetrics) LeaderAbsent(_ string, d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.absences++
+	m.absent += d
 }
 
 func (m *recordedMetrics) LeaderRenewal(_ string, took time.Duration, slow bool) {

@@ -75,6 +75,10 @@ type Metrics interface {
 	// to the response. If slow is true, half of RenewDeadline or more had passed after
 	// the previous renewal was sent.
 	LeaderRenewal(name string, took time.Duration, slow bool)
+	// LeaderAbsent reports the time for which this replica saw the Lease free, at the end
+	// of that time: another replica has acquired the Lease, or Run ends. LeaderTransition
+	// reports it for a Lease that this replica acquired.
+	LeaderAbsent(name string, d time.Duration)
 }
 
 // An Elector takes part in the election of one leader by one Lease. Its fields are its
@@ -382,6 +386,7 @@ type noMetrics struct{}
 func (noMetrics) LeaderStatus(string, bool)                 {}
 func (noMetrics) LeaderTransition(string, time.Duration)    {}
 func (noMetrics) LeaderRenewal(string, time.Duration, bool) {}
+func (noMetrics) LeaderAbsent(string, time.Duration)        {}
 
 // serve runs lead for one term. It reports whether to campaign again, and otherwise the
 // result of Run.

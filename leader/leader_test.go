@@ -371,3 +371,36 @@ func TestMetrics(t *testing.T) {
 		}
 	})
 }
+
+// TestMetricsOfAnAbsence: the time for which the Lease was free is reported when another
+// replica takes it, and when Run ends.
+func TestMetricsOfAnAbsence(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store) {
+		if _, err := s.create(stranger(nil)); err != nil {
+			t.Fatal(err)
+		}
+		m := &recordedMetrics{}
+		e, c := s.elector("a")
+		e.Metrics = m
+		c.on(func(verb string) fault {
+			if verb == "update" {
+				return fault{err: errors.New("no connection")}
+			}
+			return fault{}
+		})
+		r := start(t, e, untilDone)
+		time.Sleep(leaseDuration + 10*time.Second)
+		if got := m.now(); got.absences != 0 {
+			t.Errorf("while the Lease is free: %+v, want no report yet", got)
+		}
+		s.edit(t, func(l *coordinationv1.Lease) { *l.Spec.LeaseTransitions++ })
+		if got := m.now(); got.absences != 1 || got.absent < 9*time.Second || got.absent > 11*time.Second {
+			t.Errorf("after another replica took it: %+v, want one absence of about 10s", got)
+		}
+		time.Sleep(leaseDuration + 10*time.Second)
+		_ = r.stop()
+		if got := m.now(); got.absences != 2 || got.absent < 18*time.Second || got.absent > 21*time.Second || got.transitions != 0 {
+			t.Errorf("after Run: %+v, want two absences of about 20s together", got)
+		}
+	})
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/controllerkit/controllerkit/metrics"
 )
@@ -37,9 +38,9 @@ func TestSeriesDoNotGrowWithResults(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// New are only: requests with code other and method other, their duration, and
-	// steps that failed.
-	if got, want := series(t, reg), before+3; got != want {
+	// New are only: requests with code other and method other, their duration, steps
+	// that failed, and the duration of errors.
+	if got, want := series(t, reg), before+4; got != want {
 		t.Errorf("%d series after %d random results, methods and codes, want %d", got, n, want)
 	}
 	want := fmt.Sprintf(`# HELP rest_client_requests_total Total number of requests to an API server, by status code, or <error> without a response.
@@ -69,6 +70,12 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 		m.FinalizerStepEnded(name, name, "done", time.Second)
 		m.FinalizerBlocked(name, name, time.Second)
 		m.FinalizerFinished(name, time.Second)
+		m.FinalizerObject(name, types.UID(name), []string{name}, time.Second, time.Second)
+		m.ReconcileKeys(name, 1, 1)
+		m.ReconcileWrote(name, "apply", true)
+		m.LeaderAbsent(name, time.Second)
+		m.EventsRecorded(name, 1)
+		m.PartStopped(name, time.Second, false)
 		use := m.NewDepthMetric(name)
 		use.Inc()
 		m.NewAddsMetric(name).Inc()
@@ -78,24 +85,40 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]int{}
+	for _, f := range families {
+		counts[f.GetName()] = len(f.GetMetric())
+	}
 	for name, limit := range map[string]int{
-		"controller_reconcile_held_total":            1001,
-		"controller_active_workers":                  1001,
-		"leader_election_master_status":              1001,
-		"controller_leader_transitions_total":        1001,
-		"controller_leader_slow_renewals_total":      1001,
-		"controller_leader_acquire_duration_seconds": 1001,
-		"controller_leader_renewal_duration_seconds": 1001,
-		"controller_finalizer_steps_running":         1001,
-		"controller_finalizer_step_duration_seconds": 1001,
-		"controller_finalizer_blocked_age_seconds":   1001,
-		"controller_finalizer_duration_seconds":      1001,
-		"workqueue_depth":                            1001,
-		"workqueue_adds_total":                       1001,
-		"rest_client_requests_total":                 102, // 100, other, and none for an empty host
+		"controller_reconcile_held_total":             1001,
+		"controller_active_workers":                   1001,
+		"leader_election_master_status":               1001,
+		"controller_leader_transitions_total":         1001,
+		"controller_leader_slow_renewals_total":       1001,
+		"controller_leader_acquire_duration_seconds":  1001,
+		"controller_leader_renewal_duration_seconds":  1001,
+		"controller_finalizer_steps_running":          1001,
+		"controller_finalizer_step_duration_seconds":  1001,
+		"controller_finalizer_blocked_age_seconds":    1001,
+		"controller_finalizer_duration_seconds":       1001,
+		"controller_finalizer_blocked_objects":        1001,
+		"controller_finalizer_blocked_oldest_seconds": 1001,
+		"controller_keys":                             2002,
+		"controller_writes_total":                     4004,
+		"controller_reconcile_duration_seconds":       1001,
+		"controller_leader_absent_seconds_total":      1001,
+		"controller_shutdown_duration_seconds":        101,
+		"controller_events_total":                     1,
+		"workqueue_depth":                             1001,
+		"workqueue_adds_total":                        1001,
+		"rest_client_requests_total":                  102, // 100, other, and none for an empty host
 	} {
-		if got, err := testutil.GatherAndCount(reg, name); err != nil || got > limit || got < limit*9/10 {
-			t.Errorf("%s has %d series (%v) after %d random names, want about %d and not more", name, got, err, n, limit)
+		if got := counts[name]; got > limit || got < limit*9/10 {
+			t.Errorf("%s has %d series after %d random names, want about %d and not more", name, got, n, limit)
 		}
 	}
 }
@@ -138,6 +161,10 @@ func TestHostileNames(t *testing.T) {
 		m.LeaderStatus(name, true)
 		m.FinalizerStepStarted(name, name)
 		m.FinalizerFinished(name, time.Second)
+		m.FinalizerObject(name, types.UID(name), []string{name}, time.Second, time.Second)
+		m.ReconcileKeys(name, 1, 1)
+		m.LeaderAbsent(name, time.Second)
+		m.PartStopped(name, time.Second, true)
 		m.NewAddsMetric(name).Inc()
 		m.NewDepthMetric(name).Inc()
 		req := request("GET", "https://api/x")
@@ -165,7 +192,7 @@ func TestHostileNames(t *testing.T) {
 			}
 		}
 	}
-	for _, family := range []string{"controller_active_workers", "leader_election_master_status", "workqueue_depth", "workqueue_adds_total", "controller_finalizer_steps_running", "controller_finalizer_duration_seconds"} {
+	for _, family := range []string{"controller_active_workers", "leader_election_master_status", "workqueue_depth", "workqueue_adds_total", "controller_finalizer_steps_running", "controller_finalizer_duration_seconds", "controller_finalizer_blocked_objects", "controller_leader_absent_seconds_total"} {
 		if got := len(values[family]); got != len(names) {
 			t.Errorf("%s has %d names, want one for each of %d", family, got, len(names))
 		}

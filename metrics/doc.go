@@ -18,20 +18,27 @@
 // # Series
 //
 //	controller_reconcile_total{controller,result}                       counter
-//	controller_reconcile_duration_seconds{controller}                   histogram
+//	controller_reconcile_duration_seconds{controller,result}            histogram
 //	controller_reconcile_latency_seconds{controller}                    histogram
 //	controller_reconcile_held_total{controller}                         counter
+//	controller_keys{controller,state}                                   gauge
+//	controller_writes_total{controller,kind,result}                     counter
 //	controller_active_workers{controller}                               gauge
 //	controller_workers{controller}                                      gauge
 //	controller_consistency_wait_duration_seconds{result}                histogram
 //	controller_finalizer_steps_running{finalizer,step}                  gauge
 //	controller_finalizer_step_duration_seconds{finalizer,step,result}   histogram
 //	controller_finalizer_blocked_age_seconds{finalizer,step}            histogram
+//	controller_finalizer_blocked_objects{finalizer,step}                gauge
+//	controller_finalizer_blocked_oldest_seconds{finalizer,step}         gauge
 //	controller_finalizer_duration_seconds{finalizer}                    histogram
 //	controller_leader_transitions_total{name}                           counter
 //	controller_leader_acquire_duration_seconds{name}                    histogram
 //	controller_leader_renewal_duration_seconds{name}                    histogram
 //	controller_leader_slow_renewals_total{name}                         counter
+//	controller_leader_absent_seconds_total{name}                        counter
+//	controller_events_total{outcome}                                    counter
+//	controller_shutdown_duration_seconds{part,result}                   gauge
 //	leader_election_master_status{name}                                 gauge
 //	workqueue_depth{name}                                               gauge
 //	workqueue_adds_total{name}                                          counter
@@ -55,6 +62,7 @@
 //   - M5: If a queue is created again under a name, its gauges start at 0, even if the
 //     earlier one had keys.
 //   - M6: Counting a reconcile does not allocate.
+//   - M7: If a *Metrics is nil, its methods do nothing.
 //
 // # Caveats
 //
@@ -62,6 +70,8 @@
 //     until [Metrics.ForgetQueue] or a new queue of the same name.
 //   - Two live queues need two names: the gauges of a name belong to the newest queue. Two
 //     controllers need two names for the same reason.
+//   - An object whose finalizer was removed by hand counts as blocked until ten minutes
+//     after twice the delay until its next pass.
 //   - rest_client_request_duration_seconds ends with the response's headers and counts
 //     each attempt. client-go's own metric includes the body and all retries. Neither
 //     counts watches.

@@ -23,6 +23,9 @@ func (m *Metrics) part(finalizer, step string) (finalizerLabel, stepLabel string
 
 // FinalizerStepStarted counts the start of a call of a step of a cleanup.
 func (m *Metrics) FinalizerStepStarted(finalizer, step string) {
+	if m == nil {
+		return
+	}
 	finalizer, step = m.part(finalizer, step)
 	m.stepsRunning.WithLabelValues(finalizer, step).Inc()
 }
@@ -30,6 +33,9 @@ func (m *Metrics) FinalizerStepStarted(finalizer, step string) {
 // FinalizerStepEnded counts the end of the call, its result and its duration. An unknown
 // result counts as "failed".
 func (m *Metrics) FinalizerStepEnded(finalizer, step, result string, took time.Duration) {
+	if m == nil {
+		return
+	}
 	finalizer, step = m.part(finalizer, step)
 	m.stepsRunning.WithLabelValues(finalizer, step).Dec()
 	switch result {
@@ -43,6 +49,9 @@ func (m *Metrics) FinalizerStepEnded(finalizer, step, result string, took time.D
 // FinalizerBlocked counts that the step was not done at the end of a call of the cleanup.
 // age is the time since the object's deletion request.
 func (m *Metrics) FinalizerBlocked(finalizer, step string, age time.Duration) {
+	if m == nil {
+		return
+	}
 	finalizer, step = m.part(finalizer, step)
 	m.blocked.WithLabelValues(finalizer, step).Observe(age.Seconds())
 }
@@ -50,5 +59,8 @@ func (m *Metrics) FinalizerBlocked(finalizer, step string, age time.Duration) {
 // FinalizerFinished counts the end of the cleanup of an object. age is the time since its
 // deletion request.
 func (m *Metrics) FinalizerFinished(finalizer string, age time.Duration) {
+	if m == nil {
+		return
+	}
 	m.finalized.WithLabelValues(m.finalizers.label(finalizer)).Observe(age.Seconds())
 }

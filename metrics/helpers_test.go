@@ -27,11 +27,14 @@ type (
 		ReconcileFinished(controller, result string, d time.Duration)
 		ReconcileSettled(controller string, latency time.Duration)
 		ReconcileHeld(controller string)
+		ReconcileKeys(controller string, waiting, parked int)
+		ReconcileWrote(controller, kind string, sent bool)
 	}
 	leaderMetrics interface {
 		LeaderStatus(name string, leading bool)
 		LeaderTransition(name string, took time.Duration)
 		LeaderRenewal(name string, took time.Duration, slow bool)
+		LeaderAbsent(name string, d time.Duration)
 	}
 )
 
@@ -57,6 +60,11 @@ func newMetrics(t testing.TB) (*metrics.Metrics, *prometheus.Registry) {
 func use(t testing.TB, m *metrics.Metrics) {
 	t.Helper()
 	m.ReconcileWorkers("c", 2)
+	m.ReconcileStarted("c")
+	m.ReconcileFinished("c", "success", time.Second)
+	m.EventsRecorded("written", 1)
+	m.PartStopped("informers", time.Second, false)
+	m.FinalizerObject("example.com/f", "uid", []string{"step"}, time.Second, time.Second)
 	m.LeaderStatus("ns/lease", true)
 	m.LeaderTransition("ns/lease", time.Second)
 	m.LeaderRenewal("ns/lease", time.Second, true)

@@ -25,7 +25,8 @@ const (
 	maxNames = 1000 // controllers, queues and leases, each
 	maxHosts = 100
 	maxSteps = 1000 // pairs of a finalizer and a step
-	maxValue = 128  // bytes of a label value
+	maxParts = 100
+	maxValue = 128 // bytes of a label value
 	other    = "other"
 )
 
@@ -39,8 +40,9 @@ func results() []string {
 }
 
 // Metrics feeds the collectors. It satisfies the Metrics interfaces of the packages
-// reconcile, leader, consistency and finalizer, and workqueue.MetricsProvider. [New]
-// returns one. Its methods may be called concurrently.
+// reconcile, leader, consistency, finalizer, recorder and shutdown, and
+// workqueue.MetricsProvider. [New]
+// returns one. Its methods may be called concurrently. A nil *Metrics counts nothing.
 //
 // The methods give label values to at most 1000 controllers, queues, Leases, finalizers
 // and steps each, and to 100 hosts. Further names share the value "other". A label value
@@ -53,6 +55,8 @@ type Metrics struct {
 	holds      *prometheus.CounterVec
 	durations  *prometheus.HistogramVec
 	settled    *prometheus.HistogramVec
+	keys       *prometheus.GaugeVec
+	writes     *prometheus.CounterVec
 	active     *prometheus.GaugeVec
 	workers    *prometheus.GaugeVec
 
@@ -61,6 +65,7 @@ type Metrics struct {
 	acquiring   *prometheus.HistogramVec
 	renewing    *prometheus.HistogramVec
 	slow        *prometheus.CounterVec
+	absent      *prometheus.CounterVec
 
 	waits *prometheus.HistogramVec
 
@@ -68,6 +73,12 @@ type Metrics struct {
 	steps        *prometheus.HistogramVec
 	blocked      *prometheus.HistogramVec
 	finalized    *prometheus.HistogramVec
+	stuck        *prometheus.GaugeVec
+	oldest       *prometheus.GaugeVec
+	objects      objects
+
+	events  *prometheus.CounterVec
+	stopped *prometheus.GaugeVec
 
 	depth      *prometheus.GaugeVec
 	adds       *prometheus.CounterVec
@@ -80,7 +91,7 @@ type Metrics struct {
 	requests  *prometheus.CounterVec
 	latencies *prometheus.HistogramVec
 
-	leases, queues, hosts, finalizers, steppers names
+	leases, queues, hosts, finalizers, steppers, parts names
 
 	mu sync.Mutex // guards the replacement of controllers and of the gauges of a queue
 	// controllers maps a controller's name to its series. A stored map does not change, so
@@ -92,12 +103,27 @@ var _ workqueue.MetricsProvider = (*Metrics)(nil)
 
 // controller has the series of one controller.
 type controller struct {
-	results  map[string]prometheus.Counter
-	duration prometheus.Observer
-	settled  prometheus.Observer
-	active   prometheus.Gauge
-	workers  prometheus.Gauge
-	held     prometheus.Counter
+	results map[string]*outcome
+	settled prometheus.Observer
+	waiting prometheus.Gauge
+	parked  prometheus.Gauge
+	writes  map[written]prometheus.Counter
+	active  prometheus.Gauge
+	workers prometheus.Gauge
+	held    prometheus.Counter
+}
+
+// outcome has the series of one result. A histogram has many lines, so it is exported once
+// there was such a result.
+type outcome struct {
+	count    prometheus.Counter
+	duration func() prometheus.Observer
+}
+
+// written is a kind of writes, and whether they were sent or skipped.
+type written struct {
+	kind string
+	sent bool
 }
 
 // New registers the collectors with reg and returns the Metrics that feeds them. A second
@@ -122,11 +148,13 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		gatherer: gatherer,
 
 		reconciles: all.counter("controller_reconcile_total", "Total number of reconciles by result.", "controller", "result"),
-		durations: all.histogram("controller_reconcile_duration_seconds", "Duration of a reconcile in seconds.",
-			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}, "controller"),
+		durations: all.histogram("controller_reconcile_duration_seconds", "Duration of a reconcile in seconds, by result.",
+			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}, "controller", "result"),
 		settled: all.histogram("controller_reconcile_latency_seconds", "Time in seconds from the first event of a key that no reconcile has handled to the end of the one that succeeded.",
 			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800}, "controller"),
 		holds:   all.counter("controller_reconcile_held_total", "Total number of times that a key was delayed because it ran too often.", "controller"),
+		keys:    all.gauge("controller_keys", "Number of keys that wait for the gate (waiting), or that MaxAttempts has parked (parked).", "controller", "state"),
+		writes:  all.counter("controller_writes_total", "Total number of applies and writes of a status by reconciles, sent or skipped because they would change nothing.", "controller", "kind", "result"),
 		active:  all.gauge("controller_active_workers", "Number of workers that are running a key.", "controller"),
 		workers: all.gauge("controller_workers", "Number of workers of the controller, 0 if it is not running.", "controller"),
 
@@ -136,7 +164,8 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 			[]float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}, "name"),
 		renewing: all.histogram("controller_leader_renewal_duration_seconds", "Duration of a renewal of the Lease in seconds, from request to response.",
 			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}, "name"),
-		slow: all.counter("controller_leader_slow_renewals_total", "Total number of renewals of the Lease that came after half of the renew deadline.", "name"),
+		slow:   all.counter("controller_leader_slow_renewals_total", "Total number of renewals of the Lease that came after half of the renew deadline.", "name"),
+		absent: all.counter("controller_leader_absent_seconds_total", "Total time in seconds for which this process saw the Lease free, counted when a process has acquired it.", "name"),
 
 		waits: all.histogram("controller_consistency_wait_duration_seconds", "Time in seconds that a key waited until the cache showed its own writes (visible) or the wait was given up (timeout).",
 			[]float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}, "result"),
@@ -147,6 +176,11 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		blocked: all.histogram("controller_finalizer_blocked_age_seconds", "Time in seconds since the deletion request of an object that the step still blocks, once for each call of the cleanup.",
 			ages(), "finalizer", "step"),
 		finalized: all.histogram("controller_finalizer_duration_seconds", "Time in seconds from the deletion request of an object to the end of its cleanup.", ages(), "finalizer"),
+		stuck:     all.gauge("controller_finalizer_blocked_objects", "Number of objects in deletion that the step blocks now.", "finalizer", "step"),
+		oldest:    all.gauge("controller_finalizer_blocked_oldest_seconds", "Time in seconds since the earliest deletion request of the objects that the step blocks now, 0 if there are none.", "finalizer", "step"),
+
+		events:  all.counter("controller_events_total", "Total number of recorded Events by outcome: written, deduplicated, or the reason for which they were dropped.", "outcome"),
+		stopped: all.gauge("controller_shutdown_duration_seconds", "Time in seconds from the end of a part's context until the part returned or its time was over.", "part", "result"),
 
 		depth:      all.gauge("workqueue_depth", "Number of keys that are ready and wait for a worker.", "name"),
 		adds:       all.counter("workqueue_adds_total", "Total number of keys added to the queue, without duplicates of waiting keys.", "name"),
@@ -166,6 +200,7 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 
 		finalizers: names{limit: maxNames},
 		steppers:   names{limit: maxSteps},
+		parts:      names{limit: maxParts},
 	}
 	m.controllers.Store(&map[string]*controller{})
 	all.metrics = m
@@ -207,6 +242,7 @@ func (c *collectors) Describe(ch chan<- *prometheus.Desc) {
 }
 
 func (c *collectors) Collect(ch chan<- prometheus.Metric) {
+	c.metrics.countObjects(time.Now())
 	for _, one := range c.list {
 		one.Collect(ch)
 	}
@@ -287,35 +323,74 @@ func (n *names) has(value string) bool {
 // ReconcileWorkers sets the number of workers of the controller. Run calls it when it
 // starts, which also creates all series of the controller, and with 0 when it ends.
 func (m *Metrics) ReconcileWorkers(controller string, workers int) {
+	if m == nil {
+		return
+	}
 	m.controller(controller).workers.Set(float64(workers))
 }
 
 // ReconcileStarted counts a worker of the controller that starts a key.
 func (m *Metrics) ReconcileStarted(controller string) {
+	if m == nil {
+		return
+	}
 	m.controller(controller).active.Inc()
 }
 
 // ReconcileFinished counts the end of the key after d. An unknown result counts as
 // "error".
 func (m *Metrics) ReconcileFinished(controller, result string, d time.Duration) {
-	c := m.controller(controller)
-	n, ok := c.results[result]
-	if !ok {
-		n = c.results["error"]
+	if m == nil {
+		return
 	}
-	n.Inc()
-	c.duration.Observe(d.Seconds())
+	c := m.controller(controller)
+	o, ok := c.results[result]
+	if !ok {
+		o = c.results["error"]
+	}
+	o.count.Inc()
+	o.duration().Observe(d.Seconds())
 	c.active.Dec()
 }
 
 // ReconcileSettled counts the end of a reconcile that succeeded, latency after the first
 // event that led to it.
 func (m *Metrics) ReconcileSettled(controller string, latency time.Duration) {
+	if m == nil {
+		return
+	}
 	m.controller(controller).settled.Observe(latency.Seconds())
 }
 
 // ReconcileHeld counts that the loop began to delay a key that ran too often.
-func (m *Metrics) ReconcileHeld(controller string) { m.controller(controller).held.Inc() }
+func (m *Metrics) ReconcileHeld(controller string) {
+	if m == nil {
+		return
+	}
+	m.controller(controller).held.Inc()
+}
+
+// ReconcileKeys sets the number of keys that wait for the Gate, and of those that
+// MaxAttempts has parked.
+func (m *Metrics) ReconcileKeys(controller string, waiting, parked int) {
+	if m == nil {
+		return
+	}
+	c := m.controller(controller)
+	c.waiting.Set(float64(waiting))
+	c.parked.Set(float64(parked))
+}
+
+// ReconcileWrote counts an apply or a write of a status that was sent, or skipped because it
+// would change nothing. Another kind is ignored.
+func (m *Metrics) ReconcileWrote(controller, kind string, sent bool) {
+	if m == nil {
+		return
+	}
+	if n, ok := m.controller(controller).writes[written{kind, sent}]; ok {
+		n.Inc()
+	}
+}
 
 // controller returns the series of a controller. It creates them if necessary.
 func (m *Metrics) controller(name string) *controller {
@@ -339,15 +414,25 @@ func (m *Metrics) controller(name string) *controller {
 		}
 	}
 	c := &controller{
-		results:  map[string]prometheus.Counter{},
-		duration: m.durations.WithLabelValues(label),
-		settled:  m.settled.WithLabelValues(label),
-		active:   m.active.WithLabelValues(label),
-		workers:  m.workers.WithLabelValues(label),
-		held:     m.holds.WithLabelValues(label),
+		results: map[string]*outcome{},
+		settled: m.settled.WithLabelValues(label),
+		waiting: m.keys.WithLabelValues(label, "waiting"),
+		parked:  m.keys.WithLabelValues(label, "parked"),
+		writes: map[written]prometheus.Counter{
+			{"apply", true}:   m.writes.WithLabelValues(label, "apply", "sent"),
+			{"apply", false}:  m.writes.WithLabelValues(label, "apply", "skipped"),
+			{"status", true}:  m.writes.WithLabelValues(label, "status", "sent"),
+			{"status", false}: m.writes.WithLabelValues(label, "status", "skipped"),
+		},
+		active:  m.active.WithLabelValues(label),
+		workers: m.workers.WithLabelValues(label),
+		held:    m.holds.WithLabelValues(label),
 	}
 	for _, result := range results() {
-		c.results[result] = m.reconciles.WithLabelValues(label, result)
+		c.results[result] = &outcome{
+			count:    m.reconciles.WithLabelValues(label, result),
+			duration: sync.OnceValue(func() prometheus.Observer { return m.durations.WithLabelValues(label, result) }),
+		}
 	}
 	known = maps.Clone(known)
 	known[name] = c
@@ -357,6 +442,9 @@ func (m *Metrics) controller(name string) *controller {
 
 // LeaderStatus sets whether this process holds the Lease, named namespace/name.
 func (m *Metrics) LeaderStatus(name string, leading bool) {
+	if m == nil {
+		return
+	}
 	v := 0.0
 	if leading {
 		v = 1
@@ -365,18 +453,35 @@ func (m *Metrics) LeaderStatus(name string, leading bool) {
 	m.leading.WithLabelValues(name).Set(v)
 	m.transitions.WithLabelValues(name) // present, as 0, before the first one
 	m.slow.WithLabelValues(name)
+	m.absent.WithLabelValues(name)
 }
 
 // LeaderTransition counts that this process has acquired the Lease. took is the time since
 // the Lease was free.
 func (m *Metrics) LeaderTransition(name string, took time.Duration) {
+	if m == nil {
+		return
+	}
 	name = m.leases.label(name)
 	m.transitions.WithLabelValues(name).Inc()
 	m.acquiring.WithLabelValues(name).Observe(took.Seconds())
+	m.absent.WithLabelValues(name).Add(max(0, took.Seconds()))
+}
+
+// LeaderAbsent counts the time for which this process saw the Lease free until another one
+// acquired it.
+func (m *Metrics) LeaderAbsent(name string, d time.Duration) {
+	if m == nil {
+		return
+	}
+	m.absent.WithLabelValues(m.leases.label(name)).Add(max(0, d.Seconds()))
 }
 
 // LeaderRenewal counts a renewal of the Lease, its duration, and whether it was late.
 func (m *Metrics) LeaderRenewal(name string, took time.Duration, slow bool) {
+	if m == nil {
+		return
+	}
 	name = m.leases.label(name)
 	m.renewing.WithLabelValues(name).Observe(took.Seconds())
 	if slow {
@@ -387,6 +492,9 @@ func (m *Metrics) LeaderRenewal(name string, took time.Duration, slow bool) {
 // ConsistencyWaited counts that a key waited for d until the cache showed its writes or,
 // if timedOut, until the wait was given up.
 func (m *Metrics) ConsistencyWaited(d time.Duration, timedOut bool) {
+	if m == nil {
+		return
+	}
 	series := m.waits.WithLabelValues("visible")
 	late := m.waits.WithLabelValues("timeout") // present before the first one
 	if timedOut {

@@ -35,7 +35,14 @@ func TestNamesAndLabels(t *testing.T) {
 	}
 	want := map[string]string{
 		"controller_reconcile_total":                   "counter controller,result",
-		"controller_reconcile_duration_seconds":        "histogram controller",
+		"controller_reconcile_duration_seconds":        "histogram controller,result",
+		"controller_keys":                              "gauge controller,state",
+		"controller_writes_total":                      "counter controller,kind,result",
+		"controller_events_total":                      "counter outcome",
+		"controller_shutdown_duration_seconds":         "gauge part,result",
+		"controller_finalizer_blocked_objects":         "gauge finalizer,step",
+		"controller_finalizer_blocked_oldest_seconds":  "gauge finalizer,step",
+		"controller_leader_absent_seconds_total":       "counter name",
 		"controller_reconcile_held_total":              "counter controller",
 		"controller_active_workers":                    "gauge controller",
 		"controller_reconcile_latency_seconds":         "histogram controller",
@@ -165,27 +172,28 @@ controller_active_workers{controller="widgets"} 1
 # TYPE controller_workers gauge
 controller_workers{controller="widgets"} 3
 `, "controller_active_workers", "controller_workers")
-	compare(`# HELP controller_reconcile_duration_seconds Duration of a reconcile in seconds.
-# TYPE controller_reconcile_duration_seconds histogram
-controller_reconcile_duration_seconds_bucket{controller="widgets",le="0.005"} 0
-controller_reconcile_duration_seconds_bucket{controller="widgets",le="0.01"} 0
-controller_reconcile_duration_seconds_bucket{controller="widgets",le="0.025"} 1
-controller_reconcile_duration_seconds_bucket{controller="widgets",le="0.05"} 1
-controller_reconcile_duration_seconds_bucket{controller="widgets",le="0.1"} 1
-controller_reconcile_duration_seconds_bucket{controller="widgets",le="0.25"} 1
-controller_reconcile_duration_seconds_bucket{controller="widgets",le="0.5"} 1
-controller_reconcile_duration_seconds_bucket{controller="widgets",le="1"} 1
-controller_reconcile_duration_seconds_bucket{controller="widgets",le="2.5"} 1
-controller_reconcile_duration_seconds_bucket{controller="widgets",le="5"} 2
-controller_reconcile_duration_seconds_bucket{controller="widgets",le="10"} 2
-controller_reconcile_duration_seconds_bucket{controller="widgets",le="30"} 2
-controller_reconcile_duration_seconds_bucket{controller="widgets",le="60"} 2
-controller_reconcile_duration_seconds_bucket{controller="widgets",le="120"} 2
-controller_reconcile_duration_seconds_bucket{controller="widgets",le="300"} 2
-controller_reconcile_duration_seconds_bucket{controller="widgets",le="+Inf"} 2
-controller_reconcile_duration_seconds_sum{controller="widgets"} 3.02
-controller_reconcile_duration_seconds_count{controller="widgets"} 2
-`, "controller_reconcile_duration_seconds")
+	_, body = scrape(t, m.Handler())
+	var durations []string
+	for line := range strings.Lines(body) {
+		if strings.HasPrefix(line, "controller_reconcile_duration_seconds") && !strings.Contains(line, " 0\n") {
+			durations = append(durations, strings.TrimPrefix(line, "controller_reconcile_duration_seconds"))
+		}
+	}
+	var wantDurations []string
+	for _, d := range []struct{ result, buckets, sum string }{
+		{"conflict", "5 10 30 60 120 300 +Inf", "3"},
+		{"error", "0.025 0.05 0.1 0.25 0.5 1 2.5 5 10 30 60 120 300 +Inf", "0.02"},
+	} { // no series for the results that never came
+		for le := range strings.FieldsSeq(d.buckets) {
+			wantDurations = append(wantDurations, fmt.Sprintf("_bucket{controller=\"widgets\",result=%q,le=%q} 1\n", d.result, le))
+		}
+		wantDurations = append(wantDurations,
+			fmt.Sprintf("_sum{controller=\"widgets\",result=%q} %s\n", d.result, d.sum),
+			fmt.Sprintf("_count{controller=\"widgets\",result=%q} 1\n", d.result))
+	}
+	if diff := cmp.Diff(wantDurations, durations); diff != "" {
+		t.Errorf("durations (-want +got):\n%s", diff)
+	}
 
 	m.ReconcileWorkers("widgets", 0)
 	compare(`# HELP controller_workers Number of workers of the controller, 0 if it is not running.
@@ -456,6 +464,8 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 			m.ReconcileStarted("widgets")
 			m.ReconcileFinished("widgets", result, time.Millisecond)
 			m.ReconcileSettled("widgets", time.Millisecond)
+			m.ReconcileKeys("widgets", 1, 0)
+			m.ReconcileWrote("widgets", "apply", false)
 		}); n != 0 {
 			t.Errorf("a reconcile with result %q allocates %v times, want 0", result, n)
 		}

@@ -118,7 +118,7 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 	}
 	op := &Operator{
 		Config:    rest.AddUserAgent(rest.CopyConfig(config), o.Name),
-		Group:     &shutdown.Group{GracePeriod: o.GracePeriod},
+		Group:     &shutdown.Group{GracePeriod: o.GracePeriod, Metrics: o.Metrics},
 		Mux:       http.NewServeMux(),
 		Informers: &informer.Set{Timeout: o.StartTimeout, StopTimeout: o.part(2)},
 		options:   o,
@@ -142,7 +142,7 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 	}
 	op.Events = &recorder.Recorder{
 		Client:     func(namespace string) recorder.Client { return events.Events(namespace) },
-		Controller: o.Name, StopTimeout: o.part(2),
+		Controller: o.Name, StopTimeout: o.part(2), Metrics: o.Metrics,
 	}
 	op.Config.Wrap(informer.ConsistentLists)
 	op.Config.Wrap(informer.EndSilentWatches(0))

@@ -70,6 +70,8 @@ func (noMetrics) ReconcileStarted(string)                         {}
 func (noMetrics) ReconcileFinished(string, string, time.Duration) {}
 func (noMetrics) ReconcileSettled(string, time.Duration)          {}
 func (noMetrics) ReconcileHeld(string)                            {}
+func (noMetrics) ReconcileKeys(string, int, int)                  {}
+func (noMetrics) ReconcileWrote(string, string, bool)             {}
 
 func BenchmarkReconcile(b *testing.B) {
 	tests := []struct {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit/internal/writes"
 )
 
 // callContext is the context of a call. It behaves as a context of
@@ -91,6 +93,11 @@ func (c *callContext[K]) Value(key any) any {
 		return c.triggers()
 	case attemptKey{}:
 		return c.attempt
+	case writes.Key{}:
+		if c.run.metrics != nil {
+			return c
+		}
+		return nil
 	}
 	logger, ok := c.parent.Value(key).(klog.Logger)
 	if !ok {
@@ -100,6 +107,11 @@ func (c *callContext[K]) Value(key any) any {
 		return logger.WithValues("key", c.key, "triggers", triggers)
 	}
 	return logger.WithValues("key", c.key)
+}
+
+// Wrote counts a write of the call.
+func (c *callContext[K]) Wrote(kind string, sent bool) {
+	c.run.metrics.ReconcileWrote(c.run.Name, kind, sent)
 }
 
 func (c *callContext[K]) triggers() []string {

@@ -173,7 +173,7 @@ func TestDrainReadyAgain(t *testing.T) {
 // success, and its next event begins anew.
 func TestMaxAttempts(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
-		logs := newLogs()
+		logs, metrics := newLogs(), &counts{}
 		var works atomic.Bool
 		rec := &recorder{fn: func(context.Context, string) (reconcile.Result, error) {
 			if works.Load() {
@@ -182,8 +182,11 @@ func TestMaxAttempts(t *testing.T) {
 			return reconcile.Result{}, errPlain
 		}}
 		q.Add("a")
-		r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, MaxAttempts: 3})
+		r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: rec.reconcile, MaxAttempts: 3, Metrics: metrics})
 		time.Sleep(100 * time.Hour)
+		if diff := cmp.Diff([]string{"0 waiting, 1 parked"}, metrics.keyCounts()); diff != "" {
+			t.Errorf("parked keys (-want +got):\n%s", diff)
+		}
 		if got := len(rec.got()); got != 3 {
 			t.Errorf("%d calls, want 3", got)
 		}
@@ -200,6 +203,9 @@ func TestMaxAttempts(t *testing.T) {
 		time.Sleep(100 * time.Hour)
 		if got := len(rec.got()); got != 6 {
 			t.Errorf("%d calls after an event, want 6", got)
+		}
+		if diff := cmp.Diff([]string{"0 waiting, 1 parked", "0 waiting, 0 parked", "0 waiting, 1 parked"}, metrics.keyCounts()); diff != "" {
+			t.Errorf("parked keys after an event (-want +got):\n%s", diff)
 		}
 		q.Add("a")
 		synctest.Wait()

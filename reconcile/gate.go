@@ -17,6 +17,7 @@ const (
 type waiting struct {
 	priority int
 	ticks    int
+	counted  bool // it is one of run.waiting
 }
 
 // ready asks the gate. A key that waits for it is in no queue, so ready adds it to parked
@@ -38,7 +39,7 @@ func (r *run[K]) ready(key K, priority int) bool {
 		r.mu.Lock()
 		defer r.mu.Unlock() // unpark must find the key here or in the queue
 		w, parked := r.parked[key]
-		delete(r.parked, key)
+		r.unparkLocked(key, w)
 		switch {
 		case !parked:
 		case r.restartable == nil && r.Queue.ShuttingDown():
@@ -53,6 +54,14 @@ func (r *run[K]) ready(key K, priority int) bool {
 		r.mu.Unlock()
 		return true
 	}
+	r.mu.Lock()
+	if w, waits := r.parked[key]; waits {
+		w.counted = true
+		r.parked[key] = w
+		r.waiting++
+		r.keysLocked()
+	}
+	r.mu.Unlock()
 	select {
 	case r.waits <- struct{}{}:
 	default: // logWaiting knows already
@@ -60,11 +69,23 @@ func (r *run[K]) ready(key K, priority int) bool {
 	return false
 }
 
+// unparkLocked ends the wait of a key.
+func (r *run[K]) unparkLocked(key K, w waiting) {
+	delete(r.parked, key)
+	if w.counted {
+		r.waiting--
+		r.keysLocked()
+	}
+}
+
 // unpark gives the keys that wait for the gate back to the queue, for the next Run.
 func (r *run[K]) unpark() {
 	r.mu.Lock()
 	parked := r.parked
 	r.parked = map[K]waiting{} // a later wake has no effect
+	r.waiting = 0
+	clear(r.exhaust)
+	r.keysLocked()
 	r.mu.Unlock()
 	for key, w := range parked {
 		r.putBack(key, w.priority)

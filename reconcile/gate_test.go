@@ -113,6 +113,9 @@ func TestGateHoldsKeys(t *testing.T) {
 		}
 		g.set("a", false)
 		synctest.Wait()
+		if diff := cmp.Diff([]string{"1 waiting, 0 parked", "0 waiting, 0 parked"}, metrics.keyCounts()); diff != "" {
+			t.Errorf("waiting keys (-want +got):\n%s", diff)
+		}
 		if diff := cmp.Diff(append(want, "begin a", "run a", "end a"), g.got()); diff != "" {
 			t.Errorf("gate calls (-want +got):\n%s", diff)
 		}

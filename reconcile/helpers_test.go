@@ -234,6 +234,8 @@ type counts struct {
 	events    []string
 	took      []time.Duration
 	latencies []time.Duration
+	keys      []string
+	writes    []string
 }
 
 func (c *counts) add(format string, args ...any) {
@@ -244,7 +246,24 @@ func (c *counts) add(format string, args ...any) {
 
 func (c *counts) ReconcileWorkers(controller string, n int) { c.add("%s workers %d", controller, n) }
 func (c *counts) ReconcileHeld(string)                      { c.held.Add(1) }
-func (c *counts) ReconcileStarted(controller string)        { c.add("%s started", controller) }
+func (c *counts) ReconcileKeys(_ string, waiting, parked int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.keys = append(c.keys, fmt.Sprintf("%d waiting, %d parked", waiting, parked))
+}
+
+func (c *counts) keyCounts() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.keys)
+}
+
+func (c *counts) ReconcileWrote(controller, kind string, sent bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writes = append(c.writes, fmt.Sprint(controller, " ", kind, " ", sent))
+}
+func (c *counts) ReconcileStarted(controller string) { c.add("%s started", controller) }
 func (c *counts) ReconcileFinished(controller, result string, d time.Duration) {
 	c.add("%s %s", controller, result)
 	c.mu.Lock()

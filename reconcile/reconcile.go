@@ -160,6 +160,14 @@ type Metrics interface {
 	// ReconcileHeld is called each time that the loop begins to delay a key that ran too
 	// often.
 	ReconcileHeld(controller string)
+	// ReconcileKeys is called when a number changes: waiting is the number of keys that wait
+	// for the Gate, parked the number of those that MaxAttempts parked. The calls are in
+	// order, and with a lock held: the method must not call the Controller.
+	ReconcileKeys(controller string, waiting, parked int)
+	// ReconcileWrote is called when a call of the Func used package ssa or status to write
+	// with the context that it got. kind is apply or status. sent is false if no request was
+	// needed.
+	ReconcileWrote(controller, kind string, sent bool)
 }
 
 // Controller takes keys from a queue and calls Reconcile with each, in several workers. Its

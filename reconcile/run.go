@@ -76,6 +76,8 @@ type run[K comparable] struct {
 	progress time.Time      // when a call ended, or began while no other ran
 	streaks  map[K]streak   // keys whose last call did not succeed
 	parked   map[K]waiting  // keys that wait for the gate
+	waiting  int            // keys of parked for which the gate was not ready
+	exhaust  map[K]struct{} // keys that MaxAttempts parked, until they run again
 	left     map[K]struct{} // keys that are in no queue when Run returns
 }
 
@@ -125,6 +127,7 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 		slots:        make([]slot[K], cmp.Or(c.Workers, defaultWorkers)),
 		streaks:      map[K]streak{},
 		parked:       map[K]waiting{},
+		exhaust:      map[K]struct{}{},
 		left:         map[K]struct{}{},
 	}
 	if !kube.IsNil(c.Gate) {
@@ -256,6 +259,7 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 		}
 	}
 	attempt := r.streaks[key].attempts + 1
+	r.parkLocked(key, false)
 	r.mu.Unlock()
 	if wait > 0 {
 		if name {
@@ -294,6 +298,9 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	v := judge(cl, st.inARow, res, err)
 	if v.attempt && r.MaxAttempts > 0 && r.exhausted(key) {
 		v = verdict{reset: true, again: never, parked: true}
+		r.mu.Lock()
+		r.parkLocked(key, true)
+		r.mu.Unlock()
 	}
 	r.log(ctx, cl, v, err, st.attempts, took)
 	if res.Priority != nil {
@@ -388,6 +395,26 @@ func (r *run[K]) exhausted(key K) bool {
 	}
 	r.streaks[key] = st
 	return false
+}
+
+// parkLocked notes that MaxAttempts parked the key, or that it runs again.
+func (r *run[K]) parkLocked(key K, parked bool) {
+	before := len(r.exhaust)
+	if parked {
+		r.exhaust[key] = struct{}{}
+	} else if before > 0 {
+		delete(r.exhaust, key)
+	}
+	if len(r.exhaust) != before {
+		r.keysLocked()
+	}
+}
+
+// keysLocked reports the numbers of keys that wait for the gate and that are parked.
+func (r *run[K]) keysLocked() {
+	if r.metrics != nil {
+		r.metrics.ReconcileKeys(r.Name, r.waiting, len(r.exhaust))
+	}
 }
 
 // settle gives the key back to the queue by the verdict.

@@ -85,3 +85,17 @@ func ExampleRecorder_elector() {
 	// Output:
 	// <nil> 2 map[]
 }
+
+// printed is a Metrics. In a process, it is a *metrics.Metrics.
+type printed struct{}
+
+func (printed) EventsRecorded(outcome string, n int) { fmt.Println(n, outcome) }
+
+// Metrics gets the outcome of each Event.
+func ExampleMetrics() {
+	r := &recorder.Recorder{Controller: "example.com/copier", Metrics: printed{}}
+	node := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "worker-1", UID: "c0ffee"}
+	r.Event(node, corev1.ObjectReference{}, "Error", "Failed", "Drain", "a type that the API does not have")
+	// Output:
+	// 1 invalid
+}

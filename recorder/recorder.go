@@ -76,6 +76,9 @@ type Recorder struct {
 	// done. 0 means 5s.
 	StopTimeout time.Duration
 
+	// Metrics receives the outcome of each call of Event. Nil disables it.
+	Metrics Metrics
+
 	running atomic.Bool // Run is running
 
 	mu                    sync.Mutex            // guards the fields below and every series
@@ -85,6 +88,13 @@ type Recorder struct {
 	objects               *lru.Cache            // *rate.Limiter by corev1.ObjectReference
 	written, deduplicated uint64
 	dropped               map[string]drops // by reason
+}
+
+// Metrics receives the counts of a [Recorder]. EventsRecorded is called when n calls of
+// Event got their outcome: written, deduplicated, or a reason of Dropped in [Counts]. It is
+// called with a lock held: it must not block or call the Recorder.
+type Metrics interface {
+	EventsRecorded(outcome string, n int)
 }
 
 // Counts has the number of calls of [Recorder.Event] by outcome. Each call is counted
@@ -248,6 +258,13 @@ func (r *Recorder) seriesLocked(key seriesKey, now time.Time) (s *series, refuse
 func (r *Recorder) dropLocked(reason string, n int64, err error) {
 	d := r.dropped[reason]
 	r.dropped[reason] = drops{total: d.total + uint64(n), logged: d.logged, err: err}
+	r.countLocked(reason, n)
+}
+
+func (r *Recorder) countLocked(outcome string, n int64) {
+	if n > 0 && !kube.IsNil(r.Metrics) {
+		r.Metrics.EventsRecorded(outcome, int(n))
+	}
 }
 
 // Counts returns the number of calls of Event so far, by outcome.
@@ -402,11 +419,14 @@ func (r *Recorder) write(requests context.Context, s *series, draining bool) {
 	retry := s.tries < maxTries
 	switch {
 	case err == nil:
+		repeated := sent - s.written
 		if s.written == 0 {
 			r.written++
-			r.deduplicated--
+			repeated--
+			r.countLocked("written", 1)
 		}
-		r.deduplicated += uint64(sent - s.written)
+		r.deduplicated += uint64(repeated)
+		r.countLocked("deduplicated", repeated)
 		s.written, s.created = sent, true
 	case requests.Err() != nil:
 		return // Run drops it

@@ -446,6 +446,8 @@ func TestCountsAddUp(t *testing.T) {
 		}}
 		r := newRecorder(&store)
 		r.MaxSeries, r.Interval, r.QPS = 50, time.Second, 2
+		metrics := outcomes{}
+		r.Metrics = metrics
 		stop := runEvents(t, t.Context(), r)
 		const callers, each = 8, 2000
 		var wg sync.WaitGroup
@@ -471,6 +473,13 @@ func TestCountsAddUp(t *testing.T) {
 		c := r.Counts()
 		if total(c) != callers*each || c.Held != 0 {
 			t.Errorf("Counts = %v, want %d in all and none held", c, callers*each)
+		}
+		want := outcomes{"written": int(c.Written), "deduplicated": int(c.Deduplicated)}
+		for reason, n := range c.Dropped {
+			want[reason] = int(n)
+		}
+		if diff := cmp.Diff(want, metrics); diff != "" {
+			t.Errorf("Metrics (-want +got):\n%s", diff)
 		}
 		if got, want := store.observed(), c.Written+c.Deduplicated; got != want {
 			t.Errorf("the Events tell of %d occurrences, want %d: Counts = %v", got, want, c)
@@ -573,3 +582,22 @@ func TestRecorderFields(t *testing.T) {
 		stop()
 	})
 }
+
+// outcomes is a Metrics. A Recorder calls it with its lock held.
+type outcomes map[string]int
+
+func (o outcomes) EventsRecorded(outcome string, n int) { o[outcome] += n }
+
+// TestNilMetrics: a nil pointer is no Metrics.
+func TestNilMetrics(t *testing.T) {
+	r := newRecorder(&eventStore{})
+	r.Metrics = (*nilMetrics)(nil)
+	r.Event(corev1.ObjectReference{}, corev1.ObjectReference{}, "", "", "", "")
+	if got := r.Counts().Dropped["invalid"]; got != 1 {
+		t.Errorf("%d Events dropped as invalid, want 1", got)
+	}
+}
+
+type nilMetrics struct{ n int }
+
+func (m *nilMetrics) EventsRecorded(_ string, n int) { m.n += n }

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"syscall"
+	"time"
 
 	"github.com/controllerkit/controllerkit/shutdown"
 )
@@ -107,4 +108,28 @@ func ExampleServer() {
 	group.Add("probes", shutdown.Server(srv))
 	fmt.Println("error:", group.Run(ctx))
 	// Output: error: <nil>
+}
+
+// printed is a Metrics. In a process, it is a *metrics.Metrics.
+type printed struct{}
+
+func (printed) PartStopped(part string, _ time.Duration, late bool) {
+	fmt.Println(part, "stopped, late:", late)
+}
+
+// Metrics gets the time that each part took to stop.
+func ExampleMetrics() {
+	ctx, cancel := context.WithCancel(context.Background())
+	group := shutdown.Group{Metrics: printed{}}
+	group.Add("informers", func(ctx context.Context) error { <-ctx.Done(); return nil })
+	group.Add("controller", func(ctx context.Context) error {
+		cancel() // stands for the signal
+		<-ctx.Done()
+		return nil
+	})
+	fmt.Println(group.Run(ctx))
+	// Output:
+	// controller stopped, late: false
+	// informers stopped, late: false
+	// <nil>
 }

@@ -322,3 +322,44 @@ func TestGracePeriodThatIsOverAtOnce(t *testing.T) {
 	close(release)
 	wg.Wait()
 }
+
+// stops is a Metrics.
+type stops []string
+
+func (s *stops) PartStopped(part string, took time.Duration, late bool) {
+	*s = append(*s, fmt.Sprint(part, " ", took, " late=", late))
+}
+
+// TestMetrics: each part that was told to stop is reported once, with its time.
+func TestMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var j journal
+		var got stops
+		g := shutdown.Group{GracePeriod: 20 * time.Second, Metrics: &got}
+		g.Add(j.part("first", 0, nil))
+		release := make(chan struct{})
+		g.Add("stuck", func(context.Context) error { hangHere(release); return nil })
+		g.Add(j.part("last", 3*time.Second, nil))
+		g.Add("ended", func(context.Context) error { return nil })
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		_ = g.Run(ctx)
+		// Of 19.8s, "last" used 3s and a twentieth is kept for "first".
+		want := stops{"last 3s late=false", "stuck 15.81s late=true", "first 0s late=false"}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("reports (-want +got):\n%s", diff)
+		}
+		close(release)
+		synctest.Wait()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		var j journal
+		g := shutdown.Group{Metrics: (*stops)(nil)} // a nil pointer is none
+		g.Add(j.part("one", 0, nil))
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		if err := g.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+}

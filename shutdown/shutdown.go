@@ -40,6 +40,9 @@ type Group struct {
 	// Pod's terminationGracePeriodSeconds, whose default is 30. 0 means 28s.
 	GracePeriod time.Duration
 
+	// Metrics receives the duration of each part's stop. Nil disables it.
+	Metrics Metrics
+
 	mu      sync.Mutex // guards the fields below
 	phase   phase
 	parts   []*part
@@ -47,6 +50,13 @@ type Group struct {
 	live    []check
 	misuse  error
 	misused chan struct{} // wakes Run; nil until Run
+}
+
+// Metrics receives the measurements of a [Group].
+type Metrics interface {
+	// PartStopped is called when a part that was told to stop has returned or used its
+	// time, took after it was told. late reports whether it had not returned.
+	PartStopped(part string, took time.Duration, late bool)
 }
 
 type phase int
@@ -155,7 +165,7 @@ func (g *Group) Run(ctx context.Context) error {
 	g.enter(stopping)
 	if r.left > 0 {
 		r.reason = reason
-		r.stop(parts, g.Delay, g.gracePeriod())
+		r.stop(parts, g.Delay, g.gracePeriod(), g.stopped())
 	}
 	if err := g.mistakes(); err != nil {
 		r.errs = append(r.errs, err)
@@ -164,6 +174,14 @@ func (g *Group) Run(ctx context.Context) error {
 		return r.errs[0]
 	}
 	return errors.Join(r.errs...)
+}
+
+// stopped returns Metrics.PartStopped, or a function that does nothing.
+func (g *Group) stopped() func(part string, took time.Duration, late bool) {
+	if v := reflect.ValueOf(g.Metrics); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return func(string, time.Duration, bool) {}
+	}
+	return g.Metrics.PartStopped
 }
 
 func (g *Group) gracePeriod() time.Duration {
@@ -255,7 +273,7 @@ func (r *round) end(p *part) error {
 }
 
 // stop stops the remaining parts within grace.
-func (r *round) stop(parts []*part, delay, grace time.Duration) {
+func (r *round) stop(parts []*part, delay, grace time.Duration, stopped func(string, time.Duration, bool)) {
 	begin := time.Now()
 	deadline := begin.Add(usable(grace))
 	if delay > 0 {
@@ -288,7 +306,9 @@ func (r *round) stop(parts []*part, delay, grace time.Duration) {
 		timer := time.NewTimer(max(1, time.Until(limit)))
 		select {
 		case <-p.done:
+			stopped(p.name, time.Since(told), false)
 		case <-timer.C:
+			stopped(p.name, time.Since(told), true)
 			err := &LateError{Part: p.name, Waited: max(0, limit.Sub(told)), Abandoned: true}
 			r.errs = append(r.errs, err)
 			stack := make(chan string, 1)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/apply"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/internal/writes"
 )
 
 // ApplyChanged is Apply if config would change live. Otherwise it returns live, the same
@@ -100,6 +101,7 @@ func (m *Memory[T, C]) ApplyChanged(ctx context.Context, fm FieldManager, reques
 	}
 	unchanged, why := apply.Unchanged(string(fm), c, live, extract)
 	if unchanged {
+		writes.Note(ctx, writes.Apply, false)
 		return live, false, nil
 	}
 	// The API server decides about preconditions, so a Memory does not.
@@ -108,6 +110,7 @@ func (m *Memory[T, C]) ApplyChanged(ctx context.Context, fm FieldManager, reques
 	var before [sha256.Size]byte
 	if remembers {
 		if before, remembers = sum(c, live, live); remembers && m.remembers(key, before) {
+			writes.Note(ctx, writes.Apply, false)
 			return live, false, nil
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/apply"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/internal/writes"
 )
 
 // ErrUIDMismatch is wrapped by the error of an apply whose configuration has a uid, if
@@ -97,6 +98,7 @@ func encode[T, C any](ctx context.Context, fm FieldManager, request func(context
 // call makes the request, unless the context ended during the decision.
 func call[T, C any](ctx context.Context, fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C, force bool) (response T, err error) {
 	if err = ctx.Err(); err == nil {
+		writes.Note(ctx, writes.Apply, true)
 		response, err = request(ctx, config, metav1.ApplyOptions{FieldManager: string(fm), Force: force})
 	}
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/internal/writes"
 )
 
 // Applier is the one method of a client that [Apply] calls. Typed clients of kinds with a
@@ -83,12 +84,14 @@ func Apply[T metav1.Object, C any](ctx context.Context, fieldManager string, c A
 		return none, err
 	}
 	if slices.Equal(next, current.conditions) && owns(live, fieldManager, body["apiVersion"], own) {
+		writes.Note(ctx, writes.Status, false)
 		return live, nil
 	}
 	full, err := fill(config, body, own)
 	if err != nil {
 		return none, err
 	}
+	writes.Note(ctx, writes.Status, true)
 	stored, err := c.ApplyStatus(ctx, full, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
 	if err != nil {
 		return none, fmt.Errorf("status: apply as %q: %w", fieldManager, err)

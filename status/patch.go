@@ -8,6 +8,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/controllerkit/controllerkit/internal/writes"
 )
 
 // Patcher is the one method of a client that [Patch] calls. The typed clients and the
@@ -30,16 +32,19 @@ func Patch[T Object[T], F func(T) | func(T) error](ctx context.Context, c Patche
 		return none, err
 	}
 	if made == nil {
+		writes.Note(ctx, writes.Status, false)
 		return obj, nil
 	}
 	status, differs := difference(made.before, made.after)
 	if !differs {
+		writes.Note(ctx, writes.Status, false)
 		return obj, nil
 	}
 	body, err := json.Marshal(map[string]any{"metadata": guard(obj), "status": status})
 	if err != nil {
 		return none, fmt.Errorf("status: status cannot be written as JSON: %w", err)
 	}
+	writes.Note(ctx, writes.Status, true)
 	stored, err := c.Patch(ctx, obj.GetName(), types.MergePatchType, body, metav1.PatchOptions{}, "status")
 	if err != nil {
 		return none, fmt.Errorf("status: patch: %w", err)

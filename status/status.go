@@ -13,6 +13,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/internal/writes"
 )
 
 var errNoClient = errors.New("status: the client is nil: pass the client of the object's kind")
@@ -61,8 +62,10 @@ func Update[T Object[T], F func(T) | func(T) error](ctx context.Context, c Updat
 		return none, err
 	}
 	if made == nil {
+		writes.Note(ctx, writes.Status, false)
 		return obj, nil
 	}
+	writes.Note(ctx, writes.Status, true)
 	stored, err := c.UpdateStatus(ctx, changed, metav1.UpdateOptions{})
 	if err != nil {
 		return none, fmt.Errorf("status: update: %w", err)

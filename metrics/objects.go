@@ -1,0 +1,84 @@
+package metrics
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	maxObjects = 10_000 // that finalizers block; the rest is not counted
+	// An object whose finalizer somebody removed by hand is reported by no further pass. It
+	// is forgotten after twice the delay until its next pass, and this.
+	objectGrace = 10 * time.Minute
+)
+
+// objects has the objects that finalizers block.
+type objects struct {
+	mu    sync.Mutex // guards the fields below
+	known map[object]blocked
+	steps map[step]struct{} // with a series, which stays and becomes 0
+}
+
+type (
+	object struct{ finalizer, uid string }
+	step   struct{ finalizer, name string }
+)
+
+// blocked is an object that steps of a finalizer block.
+type blocked struct {
+	steps []step
+	since time.Time // of the deletion request
+	until time.Time // when the object is forgotten
+}
+
+// FinalizerObject sets the steps that block the finalizer of the object, which has been in
+// deletion for age. Without steps, the object is not blocked any more. again is the delay
+// until the next call for the object: an object is forgotten ten minutes after twice that
+// time. At most 10,000 objects are counted.
+func (m *Metrics) FinalizerObject(finalizer string, uid types.UID, steps []string, age, again time.Duration) {
+	if m == nil {
+		return
+	}
+	key, now := object{value(finalizer), value(string(uid))}, time.Now()
+	o := &m.objects
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, ok := o.known[key]; len(steps) == 0 || !ok && len(o.known) >= maxObjects {
+		delete(o.known, key)
+		return
+	}
+	if o.known == nil {
+		o.known, o.steps = map[object]blocked{}, map[step]struct{}{}
+	}
+	b := blocked{since: now.Add(-age), until: now.Add(objectGrace + 2*min(max(0, again), 365*24*time.Hour))}
+	for _, name := range steps {
+		f, n := m.part(finalizer, name)
+		b.steps = append(b.steps, step{f, n})
+		o.steps[step{f, n}] = struct{}{}
+	}
+	o.known[key] = b
+}
+
+// countObjects sets the gauges of the blocked objects, before they are collected.
+func (m *Metrics) countObjects(now time.Time) {
+	o := &m.objects
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	number, oldest := map[step]int{}, map[step]time.Duration{}
+	for key, b := range o.known {
+		if now.After(b.until) {
+			delete(o.known, key)
+			continue
+		}
+		for _, s := range b.steps {
+			number[s]++
+			oldest[s] = max(oldest[s], now.Sub(b.since))
+		}
+	}
+	for s := range o.steps {
+		m.stuck.WithLabelValues(s.finalizer, s.name).Set(float64(number[s]))
+		m.oldest.WithLabelValues(s.finalizer, s.name).Set(oldest[s].Seconds())
+	}
+}

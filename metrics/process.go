@@ -1,0 +1,30 @@
+package metrics
+
+import "time"
+
+// EventsRecorded counts n calls of a recorder's Event by their outcome. An unknown outcome
+// counts as "failed".
+func (m *Metrics) EventsRecorded(outcome string, n int) {
+	if m == nil {
+		return
+	}
+	switch outcome {
+	case "written", "deduplicated", "full", "limited", "invalid", "gone", "forbidden", "rejected", "stopped":
+	default:
+		outcome = "failed"
+	}
+	m.events.WithLabelValues(outcome).Add(float64(max(0, n)))
+}
+
+// PartStopped sets the time that a part of the process took to stop, and its result:
+// stopped, or late if it had not stopped by then.
+func (m *Metrics) PartStopped(part string, took time.Duration, late bool) {
+	if m == nil {
+		return
+	}
+	result := "stopped"
+	if late {
+		result = "late"
+	}
+	m.stopped.WithLabelValues(m.parts.label(part), result).Set(took.Seconds())
+}

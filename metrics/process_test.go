@@ -1,0 +1,155 @@
+package metrics_test
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/controllerkit/controllerkit/metrics"
+)
+
+// TestNil proves M7: each method can be called on a nil *Metrics.
+func TestNil(t *testing.T) {
+	var none *metrics.Metrics
+	v := reflect.ValueOf(none)
+	for i := range v.NumMethod() {
+		method := v.Method(i)
+		var args []reflect.Value
+		for arg := range method.Type().Ins() {
+			args = append(args, reflect.Zero(arg))
+		}
+		for _, result := range method.Call(args) {
+			switch r := result.Interface().(type) { // the metrics of a queue
+			case interface{ Inc() }:
+				r.Inc()
+			case interface{ Set(float64) }:
+				r.Set(1)
+			case interface{ Observe(float64) }:
+				r.Observe(1)
+			}
+		}
+	}
+}
+
+func TestKeysAndWrites(t *testing.T) {
+	m, reg := newMetrics(t)
+	m.ReconcileWorkers("widgets", 1)
+	want := func(waiting, parked, sent, skipped, status int) {
+		t.Helper()
+		err := testutil.GatherAndCompare(reg, strings.NewReader(fmt.Sprintf(`# HELP controller_keys Number of keys that wait for the gate (waiting), or that MaxAttempts has parked (parked).
+# TYPE controller_keys gauge
+controller_keys{controller="widgets",state="parked"} %d
+controller_keys{controller="widgets",state="waiting"} %d
+# HELP controller_writes_total Total number of applies and writes of a status by reconciles, sent or skipped because they would change nothing.
+# TYPE controller_writes_total counter
+controller_writes_total{controller="widgets",kind="apply",result="sent"} %d
+controller_writes_total{controller="widgets",kind="apply",result="skipped"} %d
+controller_writes_total{controller="widgets",kind="status",result="sent"} %d
+controller_writes_total{controller="widgets",kind="status",result="skipped"} 0
+`, parked, waiting, sent, skipped, status)), "controller_keys", "controller_writes_total")
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	want(0, 0, 0, 0, 0) // all are there before the first event
+	m.ReconcileKeys("widgets", 3, 2)
+	m.ReconcileWrote("widgets", "apply", true)
+	m.ReconcileWrote("widgets", "apply", false)
+	m.ReconcileWrote("widgets", "apply", false)
+	m.ReconcileWrote("widgets", "status", true)
+	m.ReconcileWrote("widgets", "no such kind", true)
+	want(3, 2, 1, 2, 1)
+	m.ReconcileKeys("widgets", 0, 0)
+	want(0, 0, 1, 2, 1)
+}
+
+func TestProcess(t *testing.T) {
+	m, reg := newMetrics(t)
+	m.EventsRecorded("written", 1)
+	m.EventsRecorded("full", 3)
+	m.EventsRecorded("no such outcome", 2)
+	m.EventsRecorded("full", -1)
+	m.PartStopped("informers", 1500*time.Millisecond, false)
+	m.PartStopped("controller", 20*time.Second, true)
+	m.LeaderStatus("ns/widgets", false)
+	m.LeaderAbsent("ns/widgets", 3*time.Second)
+	m.LeaderAbsent("ns/widgets", -time.Second)
+	m.LeaderTransition("ns/widgets", 2*time.Second)
+	err := testutil.GatherAndCompare(reg, strings.NewReader(`# HELP controller_events_total Total number of recorded Events by outcome: written, deduplicated, or the reason for which they were dropped.
+# TYPE controller_events_total counter
+controller_events_total{outcome="failed"} 2
+controller_events_total{outcome="full"} 3
+controller_events_total{outcome="written"} 1
+# HELP controller_leader_absent_seconds_total Total time in seconds for which this process saw the Lease free, counted when a process has acquired it.
+# TYPE controller_leader_absent_seconds_total counter
+controller_leader_absent_seconds_total{name="ns/widgets"} 5
+# HELP controller_shutdown_duration_seconds Time in seconds from the end of a part's context until the part returned or its time was over.
+# TYPE controller_shutdown_duration_seconds gauge
+controller_shutdown_duration_seconds{part="controller",result="late"} 20
+controller_shutdown_duration_seconds{part="informers",result="stopped"} 1.5
+`), "controller_events_total", "controller_leader_absent_seconds_total", "controller_shutdown_duration_seconds")
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestObjects: the gauges have the objects that are blocked at the time of a scrape.
+func TestObjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, reg := newMetrics(t)
+		want := func(drain, drainAge, buckets, bucketsAge int) {
+			t.Helper()
+			err := testutil.GatherAndCompare(reg, strings.NewReader(fmt.Sprintf(`# HELP controller_finalizer_blocked_objects Number of objects in deletion that the step blocks now.
+# TYPE controller_finalizer_blocked_objects gauge
+controller_finalizer_blocked_objects{finalizer="f",step="buckets"} %d
+controller_finalizer_blocked_objects{finalizer="f",step="drain"} %d
+# HELP controller_finalizer_blocked_oldest_seconds Time in seconds since the earliest deletion request of the objects that the step blocks now, 0 if there are none.
+# TYPE controller_finalizer_blocked_oldest_seconds gauge
+controller_finalizer_blocked_oldest_seconds{finalizer="f",step="buckets"} %d
+controller_finalizer_blocked_oldest_seconds{finalizer="f",step="drain"} %d
+`, buckets, drain, bucketsAge, drainAge)), "controller_finalizer_blocked_objects", "controller_finalizer_blocked_oldest_seconds")
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		m.FinalizerObject("f", "a", []string{"drain"}, time.Minute, time.Minute)
+		m.FinalizerObject("f", "b", []string{"drain", "buckets"}, time.Second, time.Minute)
+		want(2, 60, 1, 1)
+		time.Sleep(time.Minute)
+		want(2, 120, 1, 61)
+		m.FinalizerObject("f", "b", []string{"buckets"}, 61*time.Second, time.Hour)
+		want(1, 120, 1, 61)
+		m.FinalizerObject("f", "a", nil, 2*time.Minute, 0)
+		want(0, 0, 1, 61)
+		m.FinalizerObject("f", "unknown", nil, 0, 0)
+		time.Sleep(2*time.Hour + 10*time.Minute) // its finalizer was removed by hand: no pass comes
+		want(0, 0, 1, 61+2*3600+600)
+		time.Sleep(time.Second)
+		want(0, 0, 0, 0)
+	})
+}
+
+// TestObjectsAreBounded proves M3: a million objects, of which each could have series.
+func TestObjectsAreBounded(t *testing.T) {
+	m, reg := newMetrics(t)
+	steps := []string{"drain"}
+	for i := range 1_000_000 {
+		m.FinalizerObject("f", types.UID(strconv.Itoa(i)), steps, time.Second, time.Second)
+	}
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(`# HELP controller_finalizer_blocked_objects Number of objects in deletion that the step blocks now.
+# TYPE controller_finalizer_blocked_objects gauge
+controller_finalizer_blocked_objects{finalizer="f",step="drain"} 10000
+`), "controller_finalizer_blocked_objects"); err != nil {
+		t.Error(err)
+	}
+	if got := series(t, reg); got != 2 {
+		t.Errorf("%d series, want 2", got)
+	}
+}
