@@ -88,6 +88,7 @@ generate: ## generate the examples' clients and the golden files of the exported
 	go generate ./examples/website/...
 	go test ./examples/website/controller -run '^TestRBAC$$' -update
 	go test -run '^TestAPI$$' . -update
+	go test ./metrics -run '^Test(Alerts|Dashboard)$$' -update
 
 .PHONY: zoo
 zoo: bin/controlplane ## write docs/zoo.md, the table of the bugs that controllertest finds

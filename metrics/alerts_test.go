@@ -1,0 +1,396 @@
+package metrics_test
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var update = flag.Bool("update", false, "write alerts.yaml, dashboard.json and docs/runbooks.md")
+
+const runbooks = "https://github.com/controllerkit/controllerkit/blob/main/docs/runbooks.md"
+
+// The two objectives.
+const (
+	objective = 0.99
+	latency   = "60" // seconds, a bound of the buckets
+	failures  = "error|timeout|panic|terminal|rejected|forbidden|not_found"
+)
+
+// An alert is the source of a rule, of its section in docs/runbooks.md and of its tests.
+type alert struct {
+	name     string
+	expr     string
+	wait     string // the field for of the rule
+	severity string // page or ticket
+	summary  string // with $labels
+	runbook  runbook
+
+	fires []sample
+	quiet []sample
+	step  string            // between two samples of the tests; "" means 1m
+	at    string            // the time of both tests
+	want  map[string]string // the labels of the alert that fires, without severity
+}
+
+// A runbook has the parts of a section, in Markdown.
+type runbook struct{ means, look, do, not string }
+
+// sample is a series of a test of promtool, and its values.
+type sample struct{ name, values string }
+
+// A recording is a rule that a burn rate needs.
+type recording struct{ name, expr string }
+
+// windows are those of the burn rates. A page needs 14.4 times the budget in 1h and 5m, or 6
+// times in 6h and 30m. A ticket needs 3 times in 1d and 2h, or once in 3d and 6h.
+func windows() []string { return []string{"5m", "30m", "1h", "2h", "6h", "1d", "3d"} }
+
+func recordings() []recording {
+	var all []recording
+	for _, w := range windows() {
+		all = append(all, recording{
+			name: "controller:reconcile_errors:ratio_rate" + w,
+			expr: fmt.Sprintf("sum by (job, controller) (rate(controller_reconcile_total{result=~%q}[%s]))\n/\nsum by (job, controller) (rate(controller_reconcile_total[%s]))", failures, w, w),
+		})
+	}
+	for _, w := range windows() {
+		all = append(all, recording{
+			name: "controller:reconcile_late:ratio_rate" + w,
+			// Prometheus 3 stores le="60.0".
+			expr: fmt.Sprintf("1 - sum by (job, controller) (rate(controller_reconcile_latency_seconds_bucket{le=~\"%s(\\\\.0)?\"}[%s]))\n/\nsum by (job, controller) (rate(controller_reconcile_latency_seconds_count[%s]))", latency, w, w),
+		})
+	}
+	return all
+}
+
+// burn returns the expression of two pairs of windows of a ratio.
+func burn(ratio string, rates [2]string, pairs [2][2]string) string {
+	var or []string
+	for i, p := range pairs {
+		limit := fmt.Sprintf("(%s * %.2f)", rates[i], 1-objective)
+		or = append(or, fmt.Sprintf("(%s%s > %s and %s%s > %s)", ratio, p[0], limit, ratio, p[1], limit))
+	}
+	return strings.Join(or, "\nor\n")
+}
+
+func fast(ratio string) string {
+	return burn(ratio, [2]string{"14.4", "6"}, [2][2]string{{"1h", "5m"}, {"6h", "30m"}})
+}
+
+func slow(ratio string) string {
+	return burn(ratio, [2]string{"3", "1"}, [2][2]string{{"1d", "2h"}, {"3d", "6h"}})
+}
+
+func alerts() []alert {
+	const errors, late = "controller:reconcile_errors:ratio_rate", "controller:reconcile_late:ratio_rate"
+	total := func(result, values string) sample {
+		return sample{`controller_reconcile_total{job="shop",controller="orders",result="` + result + `"}`, values}
+	}
+	settled := func(in, all string) []sample {
+		const name, labels = "controller_reconcile_latency_seconds_", `{job="shop",controller="orders"`
+		return []sample{{name + "bucket" + labels + `,le="60"}`, in}, {name + "bucket" + labels + `,le="+Inf"}`, all}, {name + "count" + labels + "}", all}}
+	}
+	orders := map[string]string{"job": "shop", "controller": "orders"}
+	lease := map[string]string{"job": "shop", "name": "shop/orders"}
+	leads := func(instance, values string) sample {
+		return sample{`leader_election_master_status{job="shop",instance="` + instance + `",name="shop/orders"}`, values}
+	}
+	terms := func(values string) sample {
+		return sample{`controller_leader_transitions_total{job="shop",instance="a",name="shop/orders"}`, values}
+	}
+	gauge := func(name, labels, values string) []sample {
+		return []sample{{name + `{job="shop",instance="a",` + labels + "}", values}}
+	}
+	const lookErrors = "The panel *Reconciles by result* names the result. The line `Reconcile failed` of the log has the key, the class and the error. [logging.md](logging.md) has the fields."
+	const lookLate = "Compare the panels *Event to success*, *Duration*, *Depth* and *Keys that wait*. A high depth means too few workers or slow calls. Keys that wait need their caches."
+	return []alert{
+		{
+			name: "ControllerErrorBudgetBurnFast", expr: fast(errors), wait: "2m", severity: "page",
+			summary: "Controller {{ $labels.controller }} of {{ $labels.job }} fails so often that its error budget of a month ends within days.",
+			runbook: runbook{
+				means: "1 % of the reconciles of 30 days may fail. At this rate, hours use up 2 % of that budget or more. The results " + "`" + strings.ReplaceAll(failures, "|", "`, `") + "` count. A conflict or a stale read does not.",
+				look:  lookErrors,
+				do:    "`forbidden`: compare the role with the requests that the log names. `rejected` and `terminal`: correct the object or its admission webhook. `timeout`: look at the latency of the API server and of other services. `panic`: the log has the stack; roll back.",
+				not:   "Do not restart the process: the keys fail again, and a restart lists everything. Do not delete the failing object: its finalizer needs the same controller.",
+			},
+			fires: []sample{total("success", "0+10x120"), total("error", "0+10x120")},
+			quiet: []sample{total("success", "0+100x120"), total("error", "0x115 1+10x5"), total("conflict", "0+100x120")},
+			at:    "120m", want: orders,
+		},
+		{
+			name: "ControllerErrorBudgetBurnSlow", expr: slow(errors), wait: "15m", severity: "ticket",
+			summary: "Controller {{ $labels.controller }} of {{ $labels.job }} fails more often than its objective allows.",
+			runbook: runbook{
+				means: "The failures of a day, or of three days, use up the error budget before its 30 days are over. Usually a few keys fail all the time.",
+				look:  lookErrors + " Count the lines by key to find the few.",
+				do:    "Correct those objects. If their authors cannot, return an error that wraps `reconcile.ErrTerminal`, write a condition that tells them why, and set `MaxAttempts`.",
+				not:   "Do not raise the objective's bound before you know which keys fail.",
+			},
+			fires: []sample{total("success", "0+96x150"), total("error", "0+4x150")},
+			quiet: []sample{total("success", "0+996x150"), total("error", "0+4x150")},
+			step:  "10m", at: "1500m", want: orders,
+		},
+		{
+			name: "ControllerLatencyBudgetBurnFast", expr: fast(late), wait: "2m", severity: "page",
+			summary: "Controller {{ $labels.controller }} of {{ $labels.job }} takes longer than " + latency + "s from an event to its success, too often for its objective.",
+			runbook: runbook{
+				means: "99 % of the events should lead to a success within " + latency + "s. The time includes the queue, the wait for caches, and retries. An event whose key never succeeds is not in it: see ControllerErrorBudgetBurnFast.",
+				look:  lookLate,
+				do:    "Add workers if the workers are all active and the API server is not slow. Give calls to other services a timeout. Split one hot object into several.",
+				not:   "Do not add replicas: one of them leads, and the others wait. Do not lower the resync interval.",
+			},
+			fires: settled("0+5x120", "0+10x120"), quiet: settled("0+999x120", "0+1000x120"), at: "120m", want: orders,
+		},
+		{
+			name: "ControllerLatencyBudgetBurnSlow", expr: slow(late), wait: "15m", severity: "ticket",
+			summary: "Controller {{ $labels.controller }} of {{ $labels.job }} is later than its objective allows.",
+			runbook: runbook{
+				means: "More than 1 % of the events of a day or of three days took longer than " + latency + "s to their success.",
+				look:  lookLate + " Look at the same hour of earlier days: a job that changes many objects at once fills the queue.",
+				do:    "Give keys of such jobs a lower priority in the queue, or a group of their own.",
+				not:   "Do not change the bound to hide a job that comes each day.",
+			},
+			fires: settled("0+96x150", "0+100x150"), quiet: settled("0+997x150", "0+1000x150"), step: "10m", at: "1500m", want: orders,
+		},
+		{
+			name: "ControllerNoLeader", expr: "max by (job, name) (leader_election_master_status) == 0", wait: "2m", severity: "page",
+			summary: "No replica of {{ $labels.job }} holds the Lease {{ $labels.name }}.",
+			runbook: runbook{
+				means: "Replicas run, and none leads, so nothing is reconciled. If no replica runs, there is no series and no alert: alert on `up` too.",
+				look:  "`kubectl get lease -n NAMESPACE NAME -o yaml` shows the holder and its last renewal. The log of the standbys has `Cannot use the Lease`, with the response of the API server.",
+				do:    "If the holder is a Pod that is gone, the standbys take the Lease after its `leaseDurationSeconds`. If requests are forbidden, restore the role. If the Lease has a `strategy`, delete the Lease.",
+				not:   "Do not edit `holderIdentity` by hand while a holder may run: two replicas would work at once.",
+			},
+			fires: []sample{leads("a", "1x5 0x20"), leads("b", "0x25")},
+			quiet: []sample{leads("a", "1x5 0x20"), leads("b", "0x6 1x19")},
+			at:    "20m", want: lease,
+		},
+		{
+			name: "ControllerLeaderFlapping", severity: "ticket", wait: "5m",
+			// The second part counts replicas that have led: a replica that is killed as leader has no
+			// increase, because its first sample is 1 already.
+			expr:    "sum by (job, name) (increase(controller_leader_transitions_total[1h])) > 4\nor\ncount by (job, name) (max_over_time(leader_election_master_status[1h]) == 1) > 4",
+			summary: "The leader of {{ $labels.job }} changed more than four times in an hour.",
+			runbook: runbook{
+				means: "Each change stops all work and begins it again. The leader dies, or it cannot renew its Lease in time.",
+				look:  "The panel *Renewals* shows slow ones. Look for restarts of the Pods (`kubectl get pods`), for CPU throttling, and for a slow API server.",
+				do:    "Give the container more CPU or memory. If renewals are slow because of the network, use a longer `LeaseDuration` and `RenewDeadline`.",
+				not:   "Do not turn the election off. Do not scale to zero and back: that is one more change.",
+			},
+			fires: []sample{leads("a", "1x70"), terms("0x10 0+1x10 10x50")},
+			quiet: []sample{leads("a", "1x30 0x40"), leads("b", "0x30 1x40"), terms("0x10 1x60")},
+			at:    "60m", want: lease,
+		},
+		{
+			name: "ControllerFinalizerStuck", severity: "ticket", wait: "15m",
+			expr:    "max by (job, finalizer, step) (controller_finalizer_blocked_oldest_seconds) > 3600",
+			summary: "Step {{ $labels.step }} of finalizer {{ $labels.finalizer }} has blocked an object of {{ $labels.job }} for more than an hour.",
+			runbook: runbook{
+				means: "Somebody deleted an object more than an hour ago, and its cleanup does not finish. Its namespace cannot be deleted either.",
+				look:  "`kubectl get KIND -A -o json | jq '.items[] | select(.metadata.deletionTimestamp)'` lists the objects. The condition `Terminating` has the step and its reason. *Blocked objects* shows how many there are.",
+				do:    "Repair what the step waits for: children that do not end, a service that does not respond, missing rights. A step with `GiveUpAfter` ends by itself.",
+				not:   "Do not remove the finalizer by hand before you have removed by hand what it guards: that stays behind and nobody knows of it.",
+			},
+			fires: gauge("controller_finalizer_blocked_oldest_seconds", `finalizer="example.com/f",step="drain"`, "3000+60x60"),
+			quiet: gauge("controller_finalizer_blocked_oldest_seconds", `finalizer="example.com/f",step="drain"`, "0+60x55 0x5"),
+			at:    "60m", want: map[string]string{"job": "shop", "finalizer": "example.com/f", "step": "drain"},
+		},
+		{
+			name: "ControllerQueueGrowing", severity: "ticket", wait: "30m",
+			expr:    "sum by (job, name) (workqueue_depth) > 100\nand\nsum by (job, name) (deriv(workqueue_depth[30m])) > 0",
+			summary: "The queue {{ $labels.name }} of {{ $labels.job }} has been growing for half an hour.",
+			runbook: runbook{
+				means: "More keys come than the workers finish.",
+				look:  "*Active workers* near the number of workers means that calls are slow: see *Duration*. Few active workers and a high depth mean that a worker is wedged or the loop does not run. A high rate of *Adds* means that something changes many objects.",
+				do:    "Find who writes the objects, and slow it down. Add workers. Skip writes that change nothing (`ssa.ApplyChanged`).",
+				not:   "Do not restart the process: all keys come back at once, with a list of everything.",
+			},
+			fires: gauge("workqueue_depth", `name="orders"`, "0+10x120"),
+			quiet: gauge("workqueue_depth", `name="orders"`, "0+10x60 600-10x60"),
+			at:    "110m", want: map[string]string{"job": "shop", "name": "orders"},
+		},
+		{
+			name: "ControllerWorkerWedged", severity: "page", wait: "5m",
+			expr:    "max by (job, instance, name) (workqueue_longest_running_processor_seconds) > 600",
+			summary: "A worker of queue {{ $labels.name }} on {{ $labels.instance }} of {{ $labels.job }} has run one key for more than ten minutes.",
+			runbook: runbook{
+				means: "A call does not return. Its key is not reconciled, and the worker is lost. If all workers are wedged, nothing is.",
+				look:  "The goroutines show where it waits (`/debug/pprof/goroutine?debug=2`, or SIGQUIT, which ends the process). If the liveness probe has `Controller.Check`, its error has the key.",
+				do:    "Restart the Pod after you have kept the goroutines. Then give the call a context with a deadline: set `Timeout`, and pass the context on to each request.",
+				not:   "Do not only add workers: each of them is lost in the same way.",
+			},
+			fires: gauge("workqueue_longest_running_processor_seconds", `name="orders"`, "0+60x30"),
+			quiet: gauge("workqueue_longest_running_processor_seconds", `name="orders"`, "0+60x12 0x18"),
+			at:    "30m", want: map[string]string{"job": "shop", "instance": "a", "name": "orders"},
+		},
+		{
+			name: "ControllerHotKey", severity: "ticket", wait: "10m",
+			expr:    "sum by (job, controller) (rate(controller_reconcile_held_total[5m])) > 1",
+			summary: "Controller {{ $labels.controller }} of {{ $labels.job }} delays a key that makes itself run.",
+			runbook: runbook{
+				means: "A key runs as often as the loop allows: 100 times at once, then 10 times a second. Usually the reconcile changes its own object each time, or two controllers overwrite each other.",
+				look:  "The line `Slowed down a key that runs too often` has the key and its triggers. `kubectl get -w -o yaml --show-managed-fields` shows which field changes, and its manager.",
+				do:    "Remove values that differ each time (times, random names, the order of a map). Write with `status.Update` and `ssa.ApplyChanged`, which skip equal writes. If another controller owns the field, leave it to it.",
+				not:   "Do not add a sleep: the loop goes on, only slower.",
+			},
+			fires: gauge("controller_reconcile_held_total", `controller="orders"`, "0+600x30"),
+			quiet: gauge("controller_reconcile_held_total", `controller="orders"`, "0+20x30"),
+			at:    "30m", want: orders,
+		},
+		{
+			name: "ControllerGateTimeouts", severity: "ticket", wait: "5m",
+			expr:    `sum by (job) (increase(controller_consistency_wait_duration_seconds_count{result="timeout"}[15m])) > 3`,
+			summary: "Keys of {{ $labels.job }} waited in vain for their caches.",
+			runbook: runbook{
+				means: "A cache did not show a write of the controller within `MaxWait`. The key then ran with an old cache.",
+				look:  "The line `The caches do not show the writes of a key` has the resource and the version. Look whether the informer of that resource lags or has lost its watch.",
+				do:    "Restart the Pod if one watch is dead. If the informer does not select the objects that the controller writes (a label or field selector), use one that does.",
+				not:   "Do not lower `MaxWait`: more keys would run with an old cache.",
+			},
+			fires: gauge("controller_consistency_wait_duration_seconds_count", `result="timeout"`, "0+1x60"),
+			quiet: gauge("controller_consistency_wait_duration_seconds_count", `result="timeout"`, "0x30 1x30"),
+			at:    "60m", want: map[string]string{"job": "shop"},
+		},
+	}
+}
+
+// rules returns the content of alerts.yaml, or its alerts alone.
+func rules(alertsOnly bool) []byte {
+	var b bytes.Buffer
+	indented := func(field, text string) {
+		fmt.Fprintf(&b, "        %s: |\n", field)
+		for line := range strings.SplitSeq(text, "\n") {
+			fmt.Fprintf(&b, "          %s\n", line)
+		}
+	}
+	b.WriteString("# Rules for Prometheus about controllers. Generated by \"go test ./metrics -run TestAlerts -update\".\n" +
+		"# docs/alerts.md explains them, docs/runbooks.md has a section for each alert.\ngroups:\n")
+	if !alertsOnly {
+		b.WriteString("  - name: controllerkit.recordings\n    rules:\n")
+	}
+	for _, r := range recordings() {
+		if alertsOnly {
+			break
+		}
+		fmt.Fprintf(&b, "      - record: %s\n", r.name)
+		indented("expr", r.expr)
+	}
+	b.WriteString("  - name: controllerkit.alerts\n    rules:\n")
+	for _, a := range alerts() {
+		fmt.Fprintf(&b, "      - alert: %s\n", a.name)
+		indented("expr", a.expr)
+		fmt.Fprintf(&b, "        for: %s\n        labels:\n          severity: %s\n        annotations:\n          summary: %q\n          runbook_url: %s\n",
+			a.wait, a.severity, a.summary, a.url())
+	}
+	return b.Bytes()
+}
+
+func (a alert) url() string { return runbooks + "#" + strings.ToLower(a.name) }
+
+// page returns docs/runbooks.md.
+func page() []byte {
+	var b bytes.Buffer
+	b.WriteString("# Runbooks\n\nOne section for each alert of [alerts.yaml](../metrics/alerts.yaml). The panels are those of\n[dashboard.json](../metrics/dashboard.json). [alerts.md](alerts.md) tells how to install both.\nThis page is generated from the definitions of the alerts.\n")
+	for _, a := range alerts() {
+		fmt.Fprintf(&b, "\n## %s\n\n**Means.** %s\n\n**Look.** %s\n\n**Do.** %s\n\n**Do not.** %s\n", a.name, a.runbook.means, a.runbook.look, a.runbook.do, strings.TrimPrefix(a.runbook.not, "Do not "))
+	}
+	return b.Bytes()
+}
+
+// golden compares a file with its generated content.
+func golden(t *testing.T, path string, want []byte) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s is not what its definition generates (-want +got); run go test ./metrics -run 'TestAlerts|TestDashboard' -update:\n%s", path, diff)
+	}
+}
+
+// TestAlerts: alerts.yaml and docs/runbooks.md are generated from the definitions, whose
+// metrics all exist.
+func TestAlerts(t *testing.T) {
+	golden(t, "alerts.yaml", rules(false))
+	golden(t, "../docs/runbooks.md", page())
+	seen := map[string]bool{}
+	for _, a := range alerts() {
+		if seen[a.name] {
+			t.Errorf("two alerts have the name %s", a.name)
+		}
+		seen[a.name] = true
+		if a.runbook.means == "" || a.runbook.look == "" || a.runbook.do == "" || a.runbook.not == "" || a.summary == "" || len(a.fires) == 0 || len(a.quiet) == 0 {
+			t.Errorf("%s lacks a part of its runbook, its summary or a test", a.name)
+		}
+		checkQuery(t, a.name, a.expr)
+	}
+	for _, r := range recordings() {
+		checkQuery(t, r.name, r.expr)
+	}
+}
+
+var identifier = regexp.MustCompile(`\b(controller|workqueue|rest_client|leader_election|reflector)_\w+\b|\bcontroller:\w+:\w+`)
+
+// checkQuery fails for a family that Metrics does not have, or a form of it that its type
+// does not have.
+func checkQuery(t *testing.T, where, query string) {
+	t.Helper()
+	types := familyTypes(t)
+	for _, name := range identifier.FindAllString(query, -1) {
+		base := name
+		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+			if b, ok := strings.CutSuffix(name, suffix); ok && types[b] == "histogram" {
+				base = b
+			}
+		}
+		switch {
+		case strings.Contains(name, ":"):
+			found := false
+			for _, r := range recordings() {
+				found = found || r.name == name
+			}
+			if !found {
+				t.Errorf("%s uses the recording %s, which does not exist", where, name)
+			}
+		case types[base] == "":
+			t.Errorf("%s uses %s, which package metrics does not have", where, name)
+		case types[base] == "histogram" && base == name:
+			t.Errorf("%s uses the histogram %s without _bucket, _sum or _count", where, name)
+		}
+	}
+}
+
+// familyTypes returns the type of each family.
+func familyTypes(t *testing.T) map[string]string {
+	t.Helper()
+	m, reg := newMetrics(t)
+	use(t, m)
+	return gatheredTypes(t, reg)
+}
+
+func gatheredTypes(t *testing.T, g prometheus.Gatherer) map[string]string {
+	t.Helper()
+	families, err := g.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	types := map[string]string{}
+	for _, f := range families {
+		types[f.GetName()] = strings.ToLower(f.GetType().String())
+	}
+	return types
+}

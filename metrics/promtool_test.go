@@ -1,0 +1,87 @@
+package metrics_test
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// program returns the path of a program of Debian's package prometheus.
+func program(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Fatalf("%s is not installed: apt-get install prometheus (Debian's package has prometheus and promtool)", name)
+	}
+	return path
+}
+
+func promtool(t *testing.T, stdin string, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program(t, "promtool"), args...)
+	cmd.Stdin = strings.NewReader(stdin)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// TestRules: promtool finds no mistake in the rules, and each alert fires for its own case
+// and stays quiet in the other one.
+func TestRules(t *testing.T) {
+	promtool(t, "", "check", "rules", "alerts.yaml")
+	dir := t.TempDir()
+	write := func(name string, content []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	// The recordings take most of the time, and only the burn rates need them.
+	all, alone := write("all.yaml", rules(false)), write("alone.yaml", rules(true))
+	for _, set := range []struct{ file, step string }{{all, "1m"}, {all, "10m"}, {alone, "1m"}} {
+		var b strings.Builder
+		fmt.Fprintf(&b, "rule_files: [%q]\nevaluation_interval: %s\ntests:\n", set.file, set.step)
+		for _, a := range alerts() {
+			if cmp.Or(a.step, "1m") == set.step && strings.Contains(a.expr, "controller:") == (set.file == all) {
+				writeTest(&b, a, set.step, a.fires, a.want)
+				writeTest(&b, a, set.step, a.quiet, nil)
+			}
+		}
+		promtool(t, "", "test", "rules", write("tests.yaml", []byte(b.String())))
+	}
+}
+
+// writeTest writes a test of an alert, which fires with the labels, or not if there are none.
+func writeTest(b *strings.Builder, a alert, step string, input []sample, labels map[string]string) {
+	fmt.Fprintf(b, "  - interval: %s\n    input_series:\n", step)
+	for _, s := range input {
+		fmt.Fprintf(b, "      - series: %q\n        values: %q\n", s.name, s.values)
+	}
+	fmt.Fprintf(b, "    alert_rule_test:\n      - eval_time: %s\n        alertname: %s\n        exp_alerts:", a.at, a.name)
+	if labels == nil {
+		b.WriteString(" []\n")
+		return
+	}
+	summary := a.summary
+	fmt.Fprintf(b, "\n          - exp_labels:\n              severity: %s\n", a.severity)
+	for _, label := range slices.Sorted(maps.Keys(labels)) {
+		fmt.Fprintf(b, "              %s: %q\n", label, labels[label])
+		summary = strings.ReplaceAll(summary, "{{ $labels."+label+" }}", labels[label])
+	}
+	fmt.Fprintf(b, "            exp_annotations:\n              summary: %q\n              runbook_url: %s\n", summary, a.url())
+}
+
+// TestExposition: promtool finds no mistake in what a scrape gets.
+func TestExposition(t *testing.T) {
+	m, _ := newMetrics(t)
+	use(t, m)
+	_, body := scrape(t, m.Handler())
+	promtool(t, body, "check", "metrics")
+}
