@@ -116,7 +116,7 @@ func alerts() []alert {
 			name: "ControllerErrorBudgetBurnFast", expr: fast(errors), wait: "2m", severity: "page",
 			summary: "Controller {{ $labels.controller }} of {{ $labels.job }} fails so often that its error budget of a month ends within days.",
 			runbook: runbook{
-				means: "1 % of the reconciles of 30 days may fail. At this rate, hours use up 2 % of that budget or more. The results " + "`" + strings.ReplaceAll(failures, "|", "`, `") + "` count. A conflict or a stale read does not.",
+				means: "1 % of the reconciles of 30 days may fail. The last hour used up 2 % of that budget, or the last six hours 5 %. The results " + "`" + strings.ReplaceAll(failures, "|", "`, `") + "` count. A conflict or a stale read does not.",
 				look:  lookErrors,
 				do:    "`forbidden`: compare the role with the requests that the log names. `rejected` and `terminal`: correct the object or its admission webhook. `timeout`: look at the latency of the API server and of other services. `panic`: the log has the stack; roll back.",
 				not:   "Do not restart the process: the keys fail again, and a restart lists everything. Do not delete the failing object: its finalizer needs the same controller.",
@@ -164,7 +164,7 @@ func alerts() []alert {
 			name: "ControllerNoLeader", expr: "max by (job, name) (leader_election_master_status) == 0", wait: "2m", severity: "page",
 			summary: "No replica of {{ $labels.job }} holds the Lease {{ $labels.name }}.",
 			runbook: runbook{
-				means: "Replicas run, and none leads, so nothing is reconciled. If no replica runs, there is no series and no alert: alert on `up` too.",
+				means: "Replicas run, but without a leader, so no key is reconciled. If no replica runs, there is no series and no alert: alert on `up` too.",
 				look:  "`kubectl get lease -n NAMESPACE NAME -o yaml` shows the holder and its last renewal. The log of the standbys has `Cannot use the Lease`, with the response of the API server.",
 				do:    "If the holder is a Pod that is gone, the standbys take the Lease after its `leaseDurationSeconds`. If requests are forbidden, restore the role. If the Lease has a `strategy`, delete the Lease.",
 				not:   "Do not edit `holderIdentity` by hand while a holder may run: two replicas would work at once.",
@@ -194,10 +194,10 @@ func alerts() []alert {
 			expr:    "max by (job, finalizer, step) (controller_finalizer_blocked_oldest_seconds) > 3600",
 			summary: "Step {{ $labels.step }} of finalizer {{ $labels.finalizer }} has blocked an object of {{ $labels.job }} for more than an hour.",
 			runbook: runbook{
-				means: "Somebody deleted an object more than an hour ago, and its cleanup does not finish. Its namespace cannot be deleted either.",
+				means: "An object was deleted more than an hour ago, and its cleanup does not finish. Its namespace cannot be deleted either.",
 				look:  "`kubectl get KIND -A -o json | jq '.items[] | select(.metadata.deletionTimestamp)'` lists the objects. The condition `Terminating` has the step and its reason. *Blocked objects* shows how many there are.",
 				do:    "Repair what the step waits for: children that do not end, a service that does not respond, missing rights. A step with `GiveUpAfter` ends by itself.",
-				not:   "Do not remove the finalizer by hand before you have removed by hand what it guards: that stays behind and nobody knows of it.",
+				not:   "Do not remove the finalizer by hand before you have removed by hand what it guards: it stays behind, and no object names it.",
 			},
 			fires: gauge("controller_finalizer_blocked_oldest_seconds", `finalizer="example.com/f",step="drain"`, "3000+60x60"),
 			quiet: gauge("controller_finalizer_blocked_oldest_seconds", `finalizer="example.com/f",step="drain"`, "0+60x55 0x5"),
@@ -222,7 +222,7 @@ func alerts() []alert {
 			expr:    "max by (job, instance, name) (workqueue_longest_running_processor_seconds) > 600",
 			summary: "A worker of queue {{ $labels.name }} on {{ $labels.instance }} of {{ $labels.job }} has run one key for more than ten minutes.",
 			runbook: runbook{
-				means: "A call does not return. Its key is not reconciled, and the worker is lost. If all workers are wedged, nothing is.",
+				means: "A call does not return. Its key is not reconciled, and the worker is lost. If all workers are wedged, the controller stands still.",
 				look:  "The goroutines show where it waits (`/debug/pprof/goroutine?debug=2`, or SIGQUIT, which ends the process). If the liveness probe has `Controller.Check`, its error has the key.",
 				do:    "Restart the Pod after you have kept the goroutines. Then give the call a context with a deadline: set `Timeout`, and pass the context on to each request.",
 				not:   "Do not only add workers: each of them is lost in the same way.",
