@@ -33,7 +33,7 @@ import (
 )
 
 // patience bounds each wait. A test that passes needs much less.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // TestServerPrometheus: a Prometheus scrapes the website example, which works on a real API
 // server, and a Metrics that has every family. It loads the rules, knows each family by its
