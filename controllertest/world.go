@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/funcr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -33,6 +34,7 @@ type world struct {
 	wrote   time.Time          // the last one
 	created map[types.UID]bool // by the World
 	deleted map[types.UID]bool // by the World
+	evicted map[objectKey]types.UID
 }
 
 // worldLabel is the value of the pprof label of the goroutines of a run's World.
@@ -45,7 +47,7 @@ func (r *run) startWorld() error {
 	if r.x.scenario.World == nil {
 		return nil
 	}
-	w := &world{run: r, ended: make(chan struct{}), created: map[types.UID]bool{}, deleted: map[types.UID]bool{}}
+	w := &world{run: r, ended: make(chan struct{}), created: map[types.UID]bool{}, deleted: map[types.UID]bool{}, evicted: map[objectKey]types.UID{}}
 	var err error
 	if w.Incarnation, err = fault.New(r.x.config, w.on, w.done); err != nil {
 		return err
@@ -96,8 +98,11 @@ func (w *world) stop() {
 }
 
 // on prepares a request of the World, which has no fault.
-func (w *world) on(op *fault.Op) fault.Fault {
+func (w *world) on(op *fault.Op) (f fault.Fault) {
 	r := w.run
+	if evicts(op) {
+		f.Before = func() { w.evicts(op) }
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if op.IsWrite() {
@@ -109,7 +114,25 @@ func (w *world) on(op *fault.Op) fault.Fault {
 			w.wrote = time.Now()
 		}
 	}
-	return fault.Fault{}
+	return f
+}
+
+// evicts reports whether a request deletes an object without being named a deletion.
+func evicts(op *fault.Op) bool { return op.Verb == "create" && op.Subresource == "eviction" }
+
+// evicts stores the uid of an object that the World is about to evict, because the response
+// does not have it.
+func (w *world) evicts(op *fault.Op) {
+	r := w.run
+	apart(func() {
+		obj, err := r.x.dyn.Resource(r.x.observer.gvr(op.Resource)).Namespace(op.Namespace).Get(context.Background(), op.Name, metav1.GetOptions{})
+		if err != nil {
+			return // the eviction fails too
+		}
+		r.mu.Lock()
+		w.evicted[objectKey{op.Resource, op.Namespace, op.Name}] = obj.GetUID()
+		r.mu.Unlock()
+	})
 }
 
 // done stores the response to a request of the World.
@@ -118,20 +141,28 @@ func (w *world) done(op *fault.Op, status int, body []byte) {
 		return // not an event
 	}
 	w.run.responded(op, status, body)
-	if !op.IsWrite() || op.Subresource != "" || status < 200 || status > 299 {
+	if !op.IsWrite() || op.Subresource != "" && !evicts(op) || status < 200 || status > 299 {
 		return
 	}
+	type object struct{ Metadata struct{ UID types.UID } }
 	var response struct {
-		Metadata struct{ UID types.UID }
-		Details  struct{ UID types.UID } // of the Status of a deletion
+		object
+		Details struct{ UID types.UID } // of the Status of a deletion
+		Items   []object                // of the deletion of a collection
 	}
 	_ = json.Unmarshal(body, &response)
 	uid := cmp.Or(response.Metadata.UID, response.Details.UID)
 	w.run.mu.Lock()
 	defer w.run.mu.Unlock()
 	switch {
+	case evicts(op):
+		w.deleted[w.evicted[objectKey{op.Resource, op.Namespace, op.Name}]] = true
 	case op.Verb == "delete":
 		w.deleted[uid] = true
+	case op.Verb == "deletecollection":
+		for _, deleted := range response.Items {
+			w.deleted[deleted.Metadata.UID] = true
+		}
 	case status == http.StatusCreated:
 		w.created[uid] = true
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -124,6 +125,60 @@ func TestWorld(t *testing.T) {
 	}
 	if worlds.Load() != 9 || ended.Load() != 9 {
 		t.Errorf("%d Worlds, and %d ended; want one for each of 9 runs", worlds.Load(), ended.Load())
+	}
+}
+
+// TestWorldDeletes: deletions of a collection and evictions by the World are not counted
+// as deletions by the controller. Here they follow an edit by the user of a plan.
+//
+// Proves X9.
+func TestWorldDeletes(t *testing.T) {
+	t.Parallel()
+	s := (&copier{}).scenario()
+	s.World = func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+		kube, err := kubernetes.NewForConfig(cfg)
+		if err != nil {
+			return err
+		}
+		pods, meta := kube.CoreV1().Pods(env.Namespace), metav1.ObjectMeta{Name: "echo", Labels: map[string]string{"echo": "yes"}}
+		done := false
+		return events(ctx, cfg, env, func(client typedv1.ConfigMapInterface, _ watch.EventType, of *corev1.ConfigMap) error {
+			if done || of.Name != "a" || of.Annotations["controllertest.controllerkit.github.io/edited"] == "" {
+				return nil
+			}
+			done = true
+			if _, err := client.Create(ctx, &corev1.ConfigMap{ObjectMeta: meta}, metav1.CreateOptions{}); err != nil {
+				return err
+			}
+			if err := client.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "echo"}); err != nil {
+				return err
+			}
+			pod := &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "image"}}}}
+			if _, err := pods.Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+				return err
+			}
+			if err := pods.EvictV1(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "echo"}}); err != nil {
+				return err
+			}
+			_, err := client.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "echoed"}}, metav1.CreateOptions{})
+			return err
+		})
+	}
+	converged := s.Converged
+	s.Converged = func(s *controllertest.State) error {
+		if a := s.Get("configmaps", "a"); a != nil && a.GetAnnotations()["controllertest.controllerkit.github.io/edited"] != "" && s.Get("configmaps", "echoed") == nil {
+			return errors.New("the World has not deleted its objects")
+		}
+		return converged(s)
+	}
+	o := quick(t, "user-edit(configmaps/a)@create configmaps a-copy#1")
+	o.ConvergeTimeout = time.Minute
+	report := run(t, s, o)
+	for _, f := range report.Failures {
+		t.Error(f)
+	}
+	if report.Valid != 1 {
+		t.Errorf("%d plans are valid, invalid %q", report.Valid, report.Invalid)
 	}
 }
 
