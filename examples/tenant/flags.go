@@ -86,7 +86,9 @@ func (o options) check() error {
 	case o.billingURL == "" && port == "0":
 		return fmt.Errorf("-listen %q has no fixed port for the built-in billing service: choose a port or set -billing-url", o.listen)
 	case o.billingURL != "" && billing.Check(o.billingURL) != nil:
-		return errors.New("-billing-url is not valid: use http://host:port")
+		return errors.New("-billing-url is not valid: use https://host:port")
+	case o.billingURL != "" && billing.CheckRemote(o.billingURL) != nil:
+		return errors.New("-billing-url is plain HTTP to another host: use https://host:port")
 	case o.workers < 1:
 		return fmt.Errorf("-workers %d is not valid: use at least 1", o.workers)
 	case !o.leaderElect && o.leaseNamespace != "":

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"strings"
@@ -74,6 +75,22 @@ func Check(raw string) error {
 		return errors.New("billing: the URL is not valid: write http://host:port")
 	}
 	return nil
+}
+
+// CheckRemote returns an error unless raw can be the URL of a [Client], and is that of this
+// host or uses TLS.
+func CheckRemote(raw string) error {
+	if err := Check(raw); err != nil {
+		return err
+	}
+	u, err := url.Parse(raw)
+	if err != nil {
+		return err
+	}
+	if ip, err := netip.ParseAddr(u.Hostname()); u.Scheme == "https" || u.Hostname() == "localhost" || err == nil && ip.Unmap().IsLoopback() {
+		return nil
+	}
+	return errors.New("billing: the URL sends plain HTTP to another host: write https://host:port")
 }
 
 func (c *Client) do(ctx context.Context, what, method, query, key string, body []byte, into any) error {

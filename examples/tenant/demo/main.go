@@ -145,7 +145,7 @@ func (d *demo) startBilling() (stop func(), err error) {
 	}
 	d.billing = new(billing.Server)
 	d.billingURL = "http://" + ln.Addr().String()
-	srv := &http.Server{Handler: d.billing, ReadHeaderTimeout: 10 * time.Second}
+	srv := &http.Server{Handler: d.billing, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute}
 	served := make(chan struct{})
 	go func() {
 		defer close(served)

@@ -27,7 +27,8 @@ type Client struct {
 }
 
 // NewClient returns the client of the service at a URL such as http://dns:8053. It sends
-// no request.
+// no request. The requests have no credentials; the URL of a real provider begins with
+// https.
 func NewClient(raw string) (*Client, error) {
 	u, err := url.Parse(raw)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" {
