@@ -26,8 +26,8 @@
 //
 //   - I1: If Run returns nil, ctx is done and all informers, which Run started together,
 //     have stopped.
-//   - I2: If an informer or added handler is not synced within Timeout, Run returns an
-//     error with its name and the reason, e.g. a missing permission.
+//   - I2: If an informer or added handler is not synced within Timeout, Run returns an error
+//     with its name and the reason.
 //   - I3: If the server responds to a synced informer twice with 403, 404 or 405 within
 //     Timeout of the start, Run returns an error, e.g. if a Role allows list but not watch.
 //   - I4: If [Set.Ready] or [Set.HasSyncedChecker] reports synced, every informer and
@@ -47,6 +47,8 @@
 //     have the key at that moment.
 //   - I12: If a cache has lost an event, the next round of [Audit] reports the object, up to
 //     1000 of them. It reports no cache that only lags.
+//   - I13: If an informer neither sends a request nor receives data for StallTimeout,
+//     [Set.Check] returns an error. A quiet kind and a server that is down are no stall.
 //
 // # Caveats
 //
@@ -54,15 +56,14 @@
 //     from their old resource version, miss changes and keep deleted objects without an
 //     error. An Audit reports that.
 //   - client-go reports some failures only in its log: a refused connection, a response 429
-//     and a missing end of the initial events. The Set reads them from lines in which the
-//     reflector names itself. With klog's contextual logging turned off there are none.
-//   - The missing end of the initial events is noticed after 10s.
-//   - client-go pauses for up to 60s after refused connections, without regard to its
-//     context. Such an informer may notice too late that the server is back, and may end
-//     after StopTimeout.
+//     and, after 10s, a missing end of the initial events. The Set reads them there. With
+//     klog's contextual logging turned off it cannot.
+//   - client-go pauses for up to 60s after refused connections, even if its context ends.
+//     Such an informer may notice too late that the server is back, and may end after
+//     StopTimeout.
 //   - client-go has one handler for watch errors in each informer, which Run replaces: use
 //     [Set].WatchErrorHandler.
-//   - After Timeout, client-go retries watches that fail, and Run does not report them.
+//   - After Timeout only Metrics show watches that fail.
 //   - Trim is wrong if field ownership is read from the cache (the generated Extract
 //     functions need managedFields), or if the cached object itself is written to the
 //     status of a built-in kind: the API server then stores the trimmed annotations.

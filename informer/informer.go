@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/internal/alive"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -39,6 +40,15 @@ type Set struct {
 	// which logs the error.
 	WatchErrorHandler cache.WatchErrorHandlerWithContext
 
+	// StallTimeout is the time after which Check reports an informer that neither sends a
+	// request nor receives data. It must be longer than the silence of EndSilentWatches and
+	// a minute. 0 means 10min.
+	StallTimeout time.Duration
+
+	// Metrics observes the informers. Their client needs the transport of EndSilentWatches.
+	// nil disables metrics.
+	Metrics Metrics
+
 	mu      sync.Mutex // guards the fields below
 	members []*member
 	misuse  error
@@ -54,6 +64,7 @@ type member struct {
 	checkers []cache.DoneChecker // the informer's, then its handlers'
 	done     chan struct{}       // closed when the informer has stopped
 	settled  atomic.Bool         // its log lines are not needed any more
+	alive    *alive.Informer     // set by begin
 
 	mu       sync.Mutex // guards the fields below
 	last     report
@@ -146,7 +157,7 @@ func (s *Set) Run(ctx context.Context) error {
 	for _, m := range members {
 		go func() {
 			defer func() { close(m.done); ended <- m }()
-			m.informer.RunWithContext(klog.NewContext(run, listen(logger, m)))
+			m.informer.RunWithContext(m.alive.Context(klog.NewContext(run, listen(logger, m))))
 		}()
 	}
 	var waiter sync.WaitGroup
@@ -211,6 +222,8 @@ func (s *Set) begin(refused chan<- error) ([]*member, error) {
 		return nil, fmt.Errorf("informer: Set.Timeout is %v: set it to more than 0, or 0 for 20s", s.Timeout)
 	case s.StopTimeout < 0:
 		return nil, fmt.Errorf("informer: Set.StopTimeout is %v: set it to more than 0, or 0 for 5s", s.StopTimeout)
+	case s.StallTimeout < 0:
+		return nil, fmt.Errorf("informer: Set.StallTimeout is %v: set it to more than 0, or 0 for 10min", s.StallTimeout)
 	}
 	s.misused = make(chan struct{}, 1)
 	s.stopped = true // until every check has passed
@@ -220,6 +233,7 @@ func (s *Set) begin(refused chan<- error) ([]*member, error) {
 	}
 	until := time.Now().Add(cmp.Or(s.Timeout, 20*time.Second))
 	for _, m := range s.members {
+		m.alive = alive.New(s.observe(m.name))
 		if m.informer.IsStopped() {
 			return nil, fmt.Errorf("informer: %q was stopped before Run: an informer runs once, create a new one", m.name)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/internal/alive"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -40,7 +41,8 @@ func (silentError) Temporary() bool { return true } // for net.Error
 // It concerns all watches of the config, not those of informers alone. A watch that does not
 // ask for bookmarks, and one of an aggregated API server without bookmarks, ends after each
 // silence. client-go itself repeats a watch that gets no response, up to 10 times. Other
-// requests pass unchanged, lists too. A nil transport means http.DefaultTransport.
+// requests pass unchanged, lists too. [Set.Check] and [Set.LastEvents] need the transport in the
+// config of the informers' client. A nil transport means http.DefaultTransport.
 func EndSilentWatches(silence time.Duration) func(http.RoundTripper) http.RoundTripper {
 	if silence == 0 {
 		silence = defaultSilence
@@ -63,6 +65,21 @@ func (w *watchdog) WrappedRoundTripper() http.RoundTripper { return w.next }
 
 // RoundTrip implements http.RoundTripper.
 func (w *watchdog) RoundTrip(req *http.Request) (*http.Response, error) {
+	observed := alive.From(req.Context())
+	if observed == nil {
+		return w.roundTrip(req)
+	}
+	end := observed.Begin(req.URL != nil && kube.IsWatch(req.URL))
+	resp, err := w.roundTrip(req)
+	if err != nil || resp == nil || resp.StatusCode >= http.StatusBadRequest {
+		end()
+		return resp, err
+	}
+	resp.Body = observed.Body(resp.Body, end)
+	return resp, nil
+}
+
+func (w *watchdog) roundTrip(req *http.Request) (*http.Response, error) {
 	if w.silence < 0 || req.Method != http.MethodGet || req.URL == nil || !kube.IsWatch(req.URL) {
 		return w.next.RoundTrip(req)
 	}

@@ -66,6 +66,9 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 		m.LeaderStatus(name, true)
 		m.LeaderTransition(name, time.Second)
 		m.LeaderRenewal(name, time.Second, true)
+		m.InformerListed(name, time.Second)
+		m.InformerWatched(name, time.Second)
+		m.InformerReceived(name)
 		m.FinalizerStepStarted(name, name)
 		m.FinalizerStepEnded(name, name, "done", time.Second)
 		m.FinalizerBlocked(name, name, time.Second)
@@ -94,28 +97,33 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 		counts[f.GetName()] = len(f.GetMetric())
 	}
 	for name, limit := range map[string]int{
-		"controller_reconcile_held_total":             1001,
-		"controller_active_workers":                   1001,
-		"leader_election_master_status":               1001,
-		"controller_leader_transitions_total":         1001,
-		"controller_leader_slow_renewals_total":       1001,
-		"controller_leader_acquire_duration_seconds":  1001,
-		"controller_leader_renewal_duration_seconds":  1001,
-		"controller_finalizer_steps_running":          1001,
-		"controller_finalizer_step_duration_seconds":  1001,
-		"controller_finalizer_blocked_age_seconds":    1001,
-		"controller_finalizer_duration_seconds":       1001,
-		"controller_finalizer_blocked_objects":        1001,
-		"controller_finalizer_blocked_oldest_seconds": 1001,
-		"controller_keys":                             2002,
-		"controller_writes_total":                     4004,
-		"controller_reconcile_duration_seconds":       1001,
-		"controller_leader_absent_seconds_total":      1001,
-		"controller_shutdown_duration_seconds":        101,
-		"controller_events_total":                     1,
-		"workqueue_depth":                             1001,
-		"workqueue_adds_total":                        1001,
-		"rest_client_requests_total":                  102, // 100, other, and none for an empty host
+		"controller_reconcile_held_total":                  1001,
+		"controller_active_workers":                        1001,
+		"leader_election_master_status":                    1001,
+		"controller_leader_transitions_total":              1001,
+		"controller_leader_slow_renewals_total":            1001,
+		"controller_leader_acquire_duration_seconds":       1001,
+		"controller_leader_renewal_duration_seconds":       1001,
+		"controller_finalizer_steps_running":               1001,
+		"controller_finalizer_step_duration_seconds":       1001,
+		"controller_finalizer_blocked_age_seconds":         1001,
+		"controller_finalizer_duration_seconds":            1001,
+		"controller_finalizer_blocked_objects":             1001,
+		"controller_finalizer_blocked_oldest_seconds":      1001,
+		"controller_keys":                                  2002,
+		"controller_writes_total":                          4004,
+		"controller_reconcile_duration_seconds":            1001,
+		"controller_leader_absent_seconds_total":           1001,
+		"controller_shutdown_duration_seconds":             101,
+		"controller_events_total":                          1,
+		"workqueue_depth":                                  1001,
+		"workqueue_adds_total":                             1001,
+		"rest_client_requests_total":                       102, // 100, other, and none for an empty host
+		"reflector_lists_total":                            1001,
+		"reflector_list_duration_seconds":                  1001,
+		"reflector_watches_total":                          1001,
+		"reflector_watch_duration_seconds":                 1001,
+		"controller_informer_last_event_timestamp_seconds": 1001,
 	} {
 		if got := counts[name]; got > limit || got < limit*9/10 {
 			t.Errorf("%s has %d series after %d random names, want about %d and not more", name, got, n, limit)

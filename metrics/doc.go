@@ -10,6 +10,7 @@
 //	c := &reconcile.Controller[types.NamespacedName]{Name: "widgets", Queue: q, Metrics: m, ...}
 //	e := &leader.Elector{Metrics: m, ...}
 //	writes := consistency.New(consistency.Config{Metrics: m})
+//	set := &informer.Set{Metrics: m}
 //	cleanup := finalizer.Plan[*v1.Widget]{Metrics: m, ...}
 //
 // Most callers need one Metrics for the process. It is a workqueue.MetricsProvider, so
@@ -39,7 +40,12 @@
 //	controller_leader_absent_seconds_total{name}                        counter
 //	controller_events_total{outcome}                                    counter
 //	controller_shutdown_duration_seconds{part,result}                   gauge
+//	controller_informer_last_event_timestamp_seconds{name}              gauge
 //	leader_election_master_status{name}                                 gauge
+//	reflector_lists_total{name}                                         counter
+//	reflector_list_duration_seconds{name}                               histogram
+//	reflector_watches_total{name}                                       counter
+//	reflector_watch_duration_seconds{name}                              histogram
 //	workqueue_depth{name}                                               gauge
 //	workqueue_adds_total{name}                                          counter
 //	workqueue_retries_total{name}                                       counter
@@ -75,6 +81,7 @@
 //   - rest_client_request_duration_seconds ends with the response's headers and counts
 //     each attempt. client-go's own metric includes the body and all retries. Neither
 //     counts watches.
-//   - There are no metrics of client-go's informers: their interface is in tools/cache,
-//     which would more than double the dependencies of this package.
+//   - There are no metrics of the queues and stores of client-go's informers: their
+//     interface is in tools/cache, which would more than double the dependencies of this
+//     package. reflector_watches_total counts watches at their end.
 package metrics

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	maxNames = 1000 // controllers, queues and leases, each
+	maxNames = 1000 // controllers, queues, leases and informers, each
 	maxHosts = 100
 	maxSteps = 1000 // pairs of a finalizer and a step
 	maxParts = 100
@@ -40,14 +40,14 @@ func results() []string {
 }
 
 // Metrics feeds the collectors. It satisfies the Metrics interfaces of the packages
-// reconcile, leader, consistency, finalizer, recorder and shutdown, and
-// workqueue.MetricsProvider. [New]
-// returns one. Its methods may be called concurrently. A nil *Metrics counts nothing.
+// reconcile, leader, consistency, finalizer, informer, recorder and shutdown, and
+// workqueue.MetricsProvider. [New] returns one. Its methods may be called concurrently.
+// A nil *Metrics counts nothing.
 //
-// The methods give label values to at most 1000 controllers, queues, Leases, finalizers
-// and steps each, and to 100 hosts. Further names share the value "other". A label value
-// is printable and at most 128 bytes long: a name that is not keeps its beginning and
-// gets a hash.
+// The methods give label values to at most 1000 controllers, queues, Leases, finalizers,
+// steps and informers each, and to 100 hosts. Further names share the value "other". A
+// label value is printable and at most 128 bytes long: a name that is not keeps its
+// beginning and gets a hash.
 type Metrics struct {
 	gatherer prometheus.Gatherer // nil: the Registerer of New is none
 
@@ -68,6 +68,12 @@ type Metrics struct {
 	absent      *prometheus.CounterVec
 
 	waits *prometheus.HistogramVec
+
+	lists    *prometheus.CounterVec
+	listing  *prometheus.HistogramVec
+	watches  *prometheus.CounterVec
+	watching *prometheus.HistogramVec
+	received *prometheus.GaugeVec
 
 	stepsRunning *prometheus.GaugeVec
 	steps        *prometheus.HistogramVec
@@ -91,7 +97,7 @@ type Metrics struct {
 	requests  *prometheus.CounterVec
 	latencies *prometheus.HistogramVec
 
-	leases, queues, hosts, finalizers, steppers, parts names
+	leases, queues, hosts, finalizers, steppers, parts, informers names
 
 	mu sync.Mutex // guards the replacement of controllers and of the gauges of a queue
 	// controllers maps a controller's name to its series. A stored map does not change, so
@@ -170,6 +176,14 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		waits: all.histogram("controller_consistency_wait_duration_seconds", "Time in seconds that a key waited until the cache showed its own writes (visible) or the wait was given up (timeout).",
 			[]float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}, "result"),
 
+		lists: all.counter("reflector_lists_total", "Total number of list requests of the informer.", "name"),
+		listing: all.histogram("reflector_list_duration_seconds", "Time in seconds from a list request of the informer until its response was read.",
+			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "name"),
+		watches: all.counter("reflector_watches_total", "Total number of watches of the informer that have ended.", "name"),
+		watching: all.histogram("reflector_watch_duration_seconds", "Duration in seconds of a watch of the informer.",
+			[]float64{.1, 1, 10, 30, 60, 120, 180, 300, 600, 900}, "name"),
+		received: all.gauge("controller_informer_last_event_timestamp_seconds", "Unix time at which the informer last received data: an event, a bookmark or a list.", "name"),
+
 		stepsRunning: all.gauge("controller_finalizer_steps_running", "Number of running calls of a step of a cleanup.", "finalizer", "step"),
 		steps: all.histogram("controller_finalizer_step_duration_seconds", "Duration in seconds of a call of a step of a cleanup, by result: done, waiting, failed, timed_out or gave_up.",
 			[]float64{.005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}, "finalizer", "step", "result"),
@@ -201,6 +215,7 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		finalizers: names{limit: maxNames},
 		steppers:   names{limit: maxSteps},
 		parts:      names{limit: maxParts},
+		informers:  names{limit: maxNames},
 	}
 	m.controllers.Store(&map[string]*controller{})
 	all.metrics = m

@@ -34,38 +34,43 @@ func TestNamesAndLabels(t *testing.T) {
 		got[f.GetName()] = fmt.Sprint(strings.ToLower(f.GetType().String()), " ", strings.Join(labels, ","))
 	}
 	want := map[string]string{
-		"controller_reconcile_total":                   "counter controller,result",
-		"controller_reconcile_duration_seconds":        "histogram controller,result",
-		"controller_keys":                              "gauge controller,state",
-		"controller_writes_total":                      "counter controller,kind,result",
-		"controller_events_total":                      "counter outcome",
-		"controller_shutdown_duration_seconds":         "gauge part,result",
-		"controller_finalizer_blocked_objects":         "gauge finalizer,step",
-		"controller_finalizer_blocked_oldest_seconds":  "gauge finalizer,step",
-		"controller_leader_absent_seconds_total":       "counter name",
-		"controller_reconcile_held_total":              "counter controller",
-		"controller_active_workers":                    "gauge controller",
-		"controller_reconcile_latency_seconds":         "histogram controller",
-		"controller_workers":                           "gauge controller",
-		"controller_consistency_wait_duration_seconds": "histogram result",
-		"controller_finalizer_steps_running":           "gauge finalizer,step",
-		"controller_finalizer_step_duration_seconds":   "histogram finalizer,result,step",
-		"controller_finalizer_blocked_age_seconds":     "histogram finalizer,step",
-		"controller_finalizer_duration_seconds":        "histogram finalizer",
-		"controller_leader_transitions_total":          "counter name",
-		"controller_leader_acquire_duration_seconds":   "histogram name",
-		"controller_leader_renewal_duration_seconds":   "histogram name",
-		"controller_leader_slow_renewals_total":        "counter name",
-		"leader_election_master_status":                "gauge name",
-		"workqueue_depth":                              "gauge name",
-		"workqueue_adds_total":                         "counter name",
-		"workqueue_retries_total":                      "counter name",
-		"workqueue_queue_duration_seconds":             "histogram name",
-		"workqueue_work_duration_seconds":              "histogram name",
-		"workqueue_unfinished_work_seconds":            "gauge name",
-		"workqueue_longest_running_processor_seconds":  "gauge name",
-		"rest_client_requests_total":                   "counter code,host,method",
-		"rest_client_request_duration_seconds":         "histogram host,verb",
+		"controller_reconcile_total":                       "counter controller,result",
+		"controller_reconcile_duration_seconds":            "histogram controller,result",
+		"controller_keys":                                  "gauge controller,state",
+		"controller_writes_total":                          "counter controller,kind,result",
+		"controller_events_total":                          "counter outcome",
+		"controller_shutdown_duration_seconds":             "gauge part,result",
+		"controller_finalizer_blocked_objects":             "gauge finalizer,step",
+		"controller_finalizer_blocked_oldest_seconds":      "gauge finalizer,step",
+		"controller_leader_absent_seconds_total":           "counter name",
+		"controller_reconcile_held_total":                  "counter controller",
+		"controller_active_workers":                        "gauge controller",
+		"controller_reconcile_latency_seconds":             "histogram controller",
+		"controller_workers":                               "gauge controller",
+		"controller_consistency_wait_duration_seconds":     "histogram result",
+		"controller_finalizer_steps_running":               "gauge finalizer,step",
+		"controller_finalizer_step_duration_seconds":       "histogram finalizer,result,step",
+		"controller_finalizer_blocked_age_seconds":         "histogram finalizer,step",
+		"controller_finalizer_duration_seconds":            "histogram finalizer",
+		"controller_leader_transitions_total":              "counter name",
+		"controller_leader_acquire_duration_seconds":       "histogram name",
+		"controller_leader_renewal_duration_seconds":       "histogram name",
+		"controller_leader_slow_renewals_total":            "counter name",
+		"leader_election_master_status":                    "gauge name",
+		"workqueue_depth":                                  "gauge name",
+		"workqueue_adds_total":                             "counter name",
+		"workqueue_retries_total":                          "counter name",
+		"workqueue_queue_duration_seconds":                 "histogram name",
+		"workqueue_work_duration_seconds":                  "histogram name",
+		"workqueue_unfinished_work_seconds":                "gauge name",
+		"workqueue_longest_running_processor_seconds":      "gauge name",
+		"rest_client_requests_total":                       "counter code,host,method",
+		"rest_client_request_duration_seconds":             "histogram host,verb",
+		"controller_informer_last_event_timestamp_seconds": "gauge name",
+		"reflector_lists_total":                            "counter name",
+		"reflector_list_duration_seconds":                  "histogram name",
+		"reflector_watches_total":                          "counter name",
+		"reflector_watch_duration_seconds":                 "histogram name",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("families (-want +got):\n%s", diff)
@@ -110,6 +115,8 @@ func TestBuckets(t *testing.T) {
 		"controller_leader_renewal_duration_seconds":   "0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10 30",
 		"workqueue_queue_duration_seconds":             queue,
 		"workqueue_work_duration_seconds":              queue,
+		"reflector_list_duration_seconds":              "0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10 30 60",
+		"reflector_watch_duration_seconds":             "0.1 1 10 30 60 120 180 300 600 900",
 		"rest_client_request_duration_seconds":         "0.005 0.025 0.1 0.25 0.5 1 2 4 8 15 30 60",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -280,6 +287,42 @@ func TestFinalizer(t *testing.T) {
 		"controller_finalizer_step_duration_seconds": "example.com/f waiting drain: 1 in 2s",
 		"controller_finalizer_blocked_age_seconds":   "example.com/f drain: 1 in 3600s",
 		"controller_finalizer_duration_seconds":      "example.com/f: 1 in 7200s",
+	}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestInformer: each call has its own series, and the time is now.
+func TestInformer(t *testing.T) {
+	m, reg := newMetrics(t)
+	before := float64(time.Now().Unix())
+	m.InformerListed("pods", 20*time.Millisecond)
+	m.InformerWatched("pods", 5*time.Minute)
+	m.InformerWatched("pods", 3*time.Minute)
+	m.InformerReceived("pods")
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, f := range families {
+		s := f.GetMetric()[0]
+		switch {
+		case s.GetLabel()[0].GetValue() != "pods":
+			t.Errorf("label %v, want pods", s.GetLabel())
+		case s.GetHistogram() != nil:
+			got[f.GetName()] = fmt.Sprintf("%d in %gs", s.GetHistogram().GetSampleCount(), s.GetHistogram().GetSampleSum())
+		case s.GetCounter() != nil:
+			got[f.GetName()] = fmt.Sprint(s.GetCounter().GetValue())
+		case s.GetGauge().GetValue() < before || s.GetGauge().GetValue() > before+3600:
+			t.Errorf("%s = %v, want now", f.GetName(), s.GetGauge().GetValue())
+		}
+	}
+	if diff := cmp.Diff(map[string]string{
+		"reflector_lists_total":            "1",
+		"reflector_list_duration_seconds":  "1 in 0.02s",
+		"reflector_watches_total":          "2",
+		"reflector_watch_duration_seconds": "2 in 480s",
 	}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

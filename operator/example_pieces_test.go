@@ -61,7 +61,7 @@ func runPieces(ctx context.Context, config *rest.Config, namespace string) error
 		}
 		events.Event(recorder.Reference(about, kind), corev1.ObjectReference{}, eventType, reason, action, note)
 	}
-	set := &informer.Set{}
+	set := &informer.Set{Metrics: m}
 	loop := &reconcile.Controller[types.NamespacedName]{
 		Name:      "mirror",
 		Queue:     queue.New(queue.Config[types.NamespacedName]{Name: "mirror", MetricsProvider: m}),
@@ -95,6 +95,7 @@ func runPieces(ctx context.Context, config *rest.Config, namespace string) error
 	mux.Handle("/readyz", group.Ready())
 	mux.Handle("/livez", group.Live())
 	group.AddReady("informers", set.Ready)
+	group.AddLive("informers", set.Check)
 	group.AddLive("mirror", func() error { return loop.Check(nil) })
 	group.AddLive("leader", func() error { return elector.Check(nil) })
 	group.Add("http", shutdown.Server(&http.Server{Addr: "127.0.0.1:0", Handler: mux}))

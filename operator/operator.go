@@ -120,7 +120,7 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 		Config:    rest.AddUserAgent(rest.CopyConfig(config), o.Name),
 		Group:     &shutdown.Group{GracePeriod: o.GracePeriod, Metrics: o.Metrics},
 		Mux:       http.NewServeMux(),
-		Informers: &informer.Set{Timeout: o.StartTimeout, StopTimeout: o.part(2)},
+		Informers: &informer.Set{Timeout: o.StartTimeout, StopTimeout: o.part(2), Metrics: o.Metrics},
 		options:   o,
 		uses:      rights.Set{},
 	}
@@ -188,6 +188,7 @@ func (op *Operator) Run(ctx context.Context) error {
 	op.serve("/readyz", op.Group.Ready())
 	op.serve("/livez", op.Group.Live())
 	op.Group.AddReady("informers", op.Informers.Ready)
+	op.Group.AddLive("informers", op.Informers.Check)
 	for _, c := range op.controllers {
 		op.Group.AddLive(c.Loop.Name, func() error { return c.Loop.Check(nil) })
 	}

@@ -1,0 +1,83 @@
+package informer
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/controllerkit/controllerkit/internal/alive"
+	"github.com/controllerkit/controllerkit/internal/kube"
+)
+
+// Metrics observes the informers of a Set by their names. Implementations must be safe for
+// concurrent use and must not block.
+type Metrics interface {
+	// InformerListed is called at the end of a list request, after d. Lists in pages have
+	// several requests. An initial list that the API server streams counts as a watch.
+	InformerListed(name string, d time.Duration)
+
+	// InformerWatched is called at the end of a watch, after d.
+	InformerWatched(name string, d time.Duration)
+
+	// InformerReceived is called when data of a list or watch has arrived, also a bookmark.
+	InformerReceived(name string)
+}
+
+// observe returns the hooks for the informer's requests.
+func (s *Set) observe(name string) alive.Metrics {
+	if kube.IsNil(s.Metrics) {
+		return alive.Metrics{}
+	}
+	return alive.Metrics{
+		Ended: func(watch bool, d time.Duration) {
+			if watch {
+				s.Metrics.InformerWatched(name, d)
+			} else {
+				s.Metrics.InformerListed(name, d)
+			}
+		},
+		Received: func() { s.Metrics.InformerReceived(name) },
+	}
+}
+
+// Check returns an error if an informer is stalled: it is running, and for StallTimeout has
+// neither sent a request nor received data, so that its cache is stale without any other sign.
+// The error names the informers and the times since then. Otherwise, and while Run does not
+// run, Check returns nil. It fits a liveness probe, such as shutdown's AddLive: a restart
+// cures a stall.
+//
+// An API server that is down is no stall, because client-go repeats its requests. The transport
+// of [EndSilentWatches] observes them: an informer whose client does not have it is not checked.
+func (s *Set) Check() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.misused == nil || s.stopped {
+		return nil
+	}
+	limit := cmp.Or(s.StallTimeout, 10*time.Minute)
+	var errs []error
+	for _, m := range s.members {
+		if idle, observed := m.alive.Idle(); observed && idle >= limit {
+			errs = append(errs, fmt.Errorf("informer: %q is stalled: it has sent no request and received no data for %v", m.name, idle.Round(time.Second)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// LastEvents returns for each informer, by its name, when it last received data from the API
+// server: an event, a bookmark or a list. The time is zero if it has received none, or if its
+// client does not have the transport of [EndSilentWatches]. While all is well, the time is
+// about a minute old at most, because the API server sends bookmarks.
+func (s *Set) LastEvents() map[string]time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := make(map[string]time.Time, len(s.members))
+	for _, m := range s.members {
+		last[m.name] = time.Time{}
+		if m.alive != nil {
+			last[m.name] = m.alive.LastReceived()
+		}
+	}
+	return last
+}

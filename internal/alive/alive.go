@@ -1,0 +1,113 @@
+// Package alive observes the requests of an informer. The package informer puts an Informer
+// into the context with which an informer runs, client-go passes the context on to the
+// requests, and the transport of informer.EndSilentWatches finds it there.
+package alive
+
+import (
+	"context"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Informer has the times of one informer's requests. Its methods may be called concurrently.
+type Informer struct {
+	start    time.Time    // the times below are durations since start, so that they are monotonic
+	active   atomic.Int64 // the last request, response or data
+	received atomic.Int64 // the last data; 0 if there was none
+	observed atomic.Bool  // a request was seen
+	metrics  Metrics
+}
+
+// Metrics is called with what an Informer observes. A nil function is not called.
+type Metrics struct {
+	Ended    func(watch bool, d time.Duration) // a request and the reading of its response
+	Received func()
+}
+
+// New returns the Informer of an informer that starts now.
+func New(m Metrics) *Informer { return &Informer{start: time.Now(), metrics: m} }
+
+type key struct{}
+
+// Context returns a context whose requests are the informer's.
+func (i *Informer) Context(ctx context.Context) context.Context {
+	return context.WithValue(ctx, key{}, i)
+}
+
+// From returns the Informer of a request's context, nil if there is none.
+func From(ctx context.Context) *Informer {
+	i, _ := ctx.Value(key{}).(*Informer)
+	return i
+}
+
+// Begin notes the start of a request, and returns a function to be called once at its end. A
+// nil Informer notes nothing.
+func (i *Informer) Begin(watch bool) (end func()) {
+	if i == nil {
+		return func() {}
+	}
+	i.observed.Store(true)
+	i.touch()
+	start := time.Now()
+	return sync.OnceFunc(func() {
+		i.touch()
+		if i.metrics.Ended != nil {
+			i.metrics.Ended(watch, time.Since(start))
+		}
+	})
+}
+
+// touch notes activity and returns its time.
+func (i *Informer) touch() int64 {
+	now := int64(time.Since(i.start))
+	i.active.Store(now)
+	return now
+}
+
+// Idle returns the time since the informer was active, and whether a request was observed.
+func (i *Informer) Idle() (idle time.Duration, observed bool) {
+	return time.Since(i.start) - time.Duration(i.active.Load()), i.observed.Load()
+}
+
+// LastReceived returns the time of the last data, the zero Time if there was none.
+func (i *Informer) LastReceived() time.Time {
+	if at := i.received.Load(); at > 0 {
+		return i.start.Add(time.Duration(at))
+	}
+	return time.Time{}
+}
+
+// Body returns the body of a response to the informer. Reads of data are noted. Close calls end.
+// A nil Informer returns body itself.
+func (i *Informer) Body(body io.ReadCloser, end func()) io.ReadCloser {
+	if i == nil {
+		return body
+	}
+	return &reader{body, i, end}
+}
+
+type reader struct {
+	io.ReadCloser
+	informer *Informer
+	end      func()
+}
+
+// Read implements io.Reader.
+func (r *reader) Read(p []byte) (int, error) {
+	n, err := r.ReadCloser.Read(p)
+	if n > 0 {
+		r.informer.received.Store(max(1, r.informer.touch()))
+		if received := r.informer.metrics.Received; received != nil {
+			received()
+		}
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (r *reader) Close() error {
+	defer r.end()
+	return r.ReadCloser.Close()
+}
