@@ -21,8 +21,8 @@ demo: bin/controlplane bin/tenant ## run the tenant controller on a real API ser
 test: bin/controlplane ## run all tests, also on the real API server
 	@# Many tests wait for a server or a clock, so more tests run at once than cores exist.
 	go test -race -shuffle=on -p 3 -parallel 6 $(TEST_FLAGS) $(PACKAGES)
-	@# The race detector changes the cost of a decision.
-	go test -run '^TestHostile' $(TEST_FLAGS) ./ssa ./status ./consistency ./owner
+	@# The race detector changes the cost of a decision, and multiplies that of a measurement.
+	go test -run '^(TestHostile|TestMemory|TestLimiterMemory|TestAllocations|TestOrders)' $(TEST_FLAGS) ./ssa ./status ./consistency ./owner ./queue
 	cd managerkit && go test -race -shuffle=on $(TEST_FLAGS) ./...
 	cd tracing && go test -race -shuffle=on $(TEST_FLAGS) ./...
 	cd controlplane && go test $(TEST_FLAGS) ./...

@@ -17,10 +17,8 @@ import (
 //
 // It proves Q23.
 func TestMemoryAfterABurst(t *testing.T) {
-	burst, groups, priorities := 1_000_000, 100_000, 1_000
-	if raceDetector() {
-		burst, groups = burst/10, groups/10
-	}
+	withoutRaceDetector(t)
+	const burst, groups, priorities = 200_000, 20_000, 1_000
 	names := make([]string, groups)
 	for i := range names {
 		names[i] = fmt.Sprint("group", i)
@@ -77,11 +75,9 @@ func TestMemoryAfterABurst(t *testing.T) {
 //
 // It proves Q10.
 func TestMemoryOfAKey(t *testing.T) {
+	withoutRaceDetector(t)
 	const header = 16 // of a string
-	n := 1_000_000
-	if raceDetector() {
-		n /= 10
-	}
+	const n = 200_000
 	keys := make([]string, n)
 	for i := range keys {
 		keys[i] = fmt.Sprint("namespace/name-", i)
@@ -126,6 +122,7 @@ func TestMemoryOfAKey(t *testing.T) {
 //
 // It proves Q9.
 func TestAllocationsOfManyKeys(t *testing.T) {
+	withoutRaceDetector(t)
 	type namespacedName struct{ Namespace, Name string }
 	keys := make([]namespacedName, 1024)
 	for i := range keys {
@@ -195,6 +192,7 @@ func TestAllocationsOfManyKeys(t *testing.T) {
 //
 // It proves Q9.
 func TestAllocationsOfDelays(t *testing.T) {
+	withoutRaceDetector(t)
 	for _, n := range []int{1, 64, 1024} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -294,10 +292,8 @@ func TestAllocationsAfterABurst(t *testing.T) {
 //
 // It proves Q23.
 func TestMemoryThatIsKept(t *testing.T) {
-	burst := 300_000
-	if raceDetector() {
-		burst /= 10
-	}
+	withoutRaceDetector(t)
+	const burst = 100_000
 	for _, tc := range []struct {
 		name  string
 		bound int64
@@ -413,6 +409,7 @@ func TestAllocations(t *testing.T) {
 //
 // It proves Q10.
 func TestMemory(t *testing.T) {
+	withoutRaceDetector(t)
 	q := queue.New(queue.Config[string]{Group: func(key string) string { return key }})
 	before := heapInUse()
 	for i := range 100_000 {

@@ -266,6 +266,7 @@ func (o *orders) explore(operations int) uint64 {
 
 // TestOrders proves Q1, Q2, Q6, Q7, Q19 and Q20.
 func TestOrders(t *testing.T) {
+	withoutRaceDetector(t) // one goroutine at a time
 	synctest.Test(t, func(t *testing.T) {
 		o := &orders{t: t, counts: map[string]uint64{}}
 		n := o.explore(0)

@@ -85,6 +85,7 @@ func TestExponentialJitter(t *testing.T) {
 //
 // It proves Q22.
 func TestLimiterMemory(t *testing.T) {
+	withoutRaceDetector(t)
 	for name, r := range map[string]workqueue.TypedRateLimiter[string]{
 		"Exponential": queue.Exponential[string](0, 0),
 		"FastSlow":    queue.FastSlow[string](time.Second, time.Minute, 3),
@@ -107,6 +108,7 @@ func TestLimiterMemory(t *testing.T) {
 //
 // It proves Q22.
 func TestLimiterMemoryAfterAnOutage(t *testing.T) {
+	withoutRaceDetector(t)
 	const keys, still = 200_000, 100
 	for name, limiter := range map[string]func() workqueue.TypedRateLimiter[int]{
 		"Exponential": func() workqueue.TypedRateLimiter[int] { return queue.Exponential[int](0, 0) },
