@@ -85,7 +85,7 @@ func TestRequests(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				conn := inMemory(t, server).dial()
+				conn := inMemory(t, server).Dial(t)
 				defer conn.Close()
 				go func() {
 					_, _ = io.WriteString(conn, tc.line+" HTTP/1.1\r\nHost: controller\r\n"+tc.headers+"Connection: close\r\n\r\n")

@@ -10,7 +10,6 @@ import (
 	"encoding/pem"
 	"io"
 	"math/big"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -22,6 +21,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/controllerkit/controllerkit/internal/testpipe"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/serve"
 )
@@ -131,40 +131,10 @@ func newPair(t testing.TB, name string, end time.Time) (cert, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: bytes})
 }
 
-// pipes is a listener whose connections are in memory, as a bubble of synctest needs.
-type pipes struct {
-	conns chan net.Conn
-	done  chan struct{}
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case conn := <-p.conns:
-		return conn, nil
-	case <-p.done:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error { close(p.done); return nil }
-
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes"} }
-
-// dial returns a connection whose remote address is this host.
-func (p *pipes) dial() net.Conn {
-	client, server := net.Pipe()
-	p.conns <- here{server}
-	return client
-}
-
-type here struct{ net.Conn }
-
-func (here) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
-
 // inMemory serves until the test ends. It needs a bubble of synctest.
-func inMemory(t *testing.T, server *http.Server) *pipes {
+func inMemory(t *testing.T, server *http.Server) *testpipe.Listener {
 	t.Helper()
-	p := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
+	p := testpipe.Listen()
 	ended := make(chan error, 1)
 	go func() {
 		if server.TLSConfig != nil {

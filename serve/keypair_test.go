@@ -74,7 +74,7 @@ func TestRotation(t *testing.T) {
 		p := inMemory(t, server)
 		name := func() string {
 			t.Helper()
-			conn := tls.Client(p.dial(), &tls.Config{InsecureSkipVerify: true})
+			conn := tls.Client(p.Dial(t), &tls.Config{InsecureSkipVerify: true})
 			defer conn.Close()
 			if err := conn.HandshakeContext(t.Context()); err != nil {
 				t.Fatal(err)

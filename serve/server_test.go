@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/controllerkit/controllerkit/internal/testpipe"
 	"github.com/controllerkit/controllerkit/serve"
 )
 
@@ -68,9 +69,9 @@ func TestConfig(t *testing.T) {
 }
 
 // exchange sends a request as bytes on its own connection, and returns the status code.
-func exchange(t *testing.T, p *pipes, request string) int {
+func exchange(t *testing.T, p *testpipe.Listener, request string) int {
 	t.Helper()
-	conn := p.dial()
+	conn := p.Dial(t)
 	defer conn.Close()
 	go func() { _, _ = io.WriteString(conn, request) }()
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -186,7 +187,7 @@ func TestSlowClients(t *testing.T) {
 				p := inMemory(t, server)
 				start := time.Now()
 				for range 300 { // other slow clients
-					conn := p.dial()
+					conn := p.Dial(t)
 					defer conn.Close()
 					if _, err := io.WriteString(conn, tc.sent); err != nil {
 						t.Fatal(err)
@@ -195,7 +196,7 @@ func TestSlowClients(t *testing.T) {
 				if got := exchange(t, p, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); got != 200 {
 					t.Errorf("a good client gets %d, want 200", got)
 				}
-				conn := p.dial()
+				conn := p.Dial(t)
 				defer conn.Close()
 				if _, err := io.WriteString(conn, tc.sent); err != nil {
 					t.Fatal(err)
@@ -220,7 +221,7 @@ func TestDrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		conn := inMemory(t, server).dial()
+		conn := inMemory(t, server).Dial(t)
 		defer conn.Close()
 		go func() { _, _ = io.Copy(io.Discard, conn) }()
 		start := time.Now()
@@ -264,7 +265,7 @@ func TestProtocols(t *testing.T) {
 			if asked {
 				server.Protocols, want = nil, "h2"
 			}
-			conn := tls.Client(inMemory(t, server).dial(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}})
+			conn := tls.Client(inMemory(t, server).Dial(t), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}})
 			if err := conn.HandshakeContext(t.Context()); err != nil {
 				t.Fatal(err)
 			}

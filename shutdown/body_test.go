@@ -23,7 +23,7 @@ func TestBodyThatDoesNotArrive(t *testing.T) {
 					_, handled = io.ReadAll(r.Body)
 				}
 			})
-			conn := p.dial()
+			conn := p.Dial(t)
 			defer conn.Close()
 			if _, err := io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab"); err != nil {
 				t.Fatal(err)
@@ -115,7 +115,7 @@ func TestIdleConnections(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p, _ := inMemory(t, false, func(http.ResponseWriter, *http.Request) {})
 				start := time.Now()
-				conn := p.dial()
+				conn := p.Dial(t)
 				defer conn.Close()
 				if _, err := io.WriteString(conn, tc.sent); err != nil {
 					t.Fatal(err)

@@ -3,7 +3,6 @@ package shutdown_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/controllerkit/controllerkit/internal/testpipe"
 	"github.com/controllerkit/controllerkit/shutdown"
 )
 
@@ -95,36 +95,11 @@ type holder struct{ detail any }
 
 func (holder) Error() string { return "holder" }
 
-// pipes is a listener whose connections are in memory, as a bubble of synctest needs.
-type pipes struct {
-	conns chan net.Conn
-	done  chan struct{}
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case conn := <-p.conns:
-		return conn, nil
-	case <-p.done:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error { close(p.done); return nil }
-
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes"} }
-
-func (p *pipes) dial() net.Conn {
-	client, server := net.Pipe()
-	p.conns <- server
-	return client
-}
-
 // inMemory serves handler with Server's timeouts until the test ends. The client uses
 // HTTP/2 if h2 is true.
-func inMemory(t *testing.T, h2 bool, handler http.HandlerFunc) (*pipes, *http.Client) {
+func inMemory(t *testing.T, h2 bool, handler http.HandlerFunc) (*testpipe.Listener, *http.Client) {
 	t.Helper()
-	p := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
+	p := testpipe.Listen()
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(!h2)
 	protocols.SetUnencryptedHTTP2(h2)
@@ -134,7 +109,7 @@ func inMemory(t *testing.T, h2 bool, handler http.HandlerFunc) (*pipes, *http.Cl
 	go func() { ended <- server.Serve(p) }()
 	transport := &http.Transport{
 		Protocols:   protocols,
-		DialContext: func(context.Context, string, string) (net.Conn, error) { return p.dial(), nil },
+		DialContext: p.DialContext,
 	}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()

@@ -14,11 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/controllerkit/controllerkit/internal/testpipe"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/watcher"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"net"
 	"net/http"
 )
 
@@ -177,43 +177,14 @@ func lines(events []watcher.Event[*corev1.Pod]) []string {
 	return out
 }
 
-// pipes is a listener whose connections are in memory, as a bubble of synctest needs.
-type pipes struct {
-	conns chan net.Conn
-	done  chan struct{}
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case conn := <-p.conns:
-		return conn, nil
-	case <-p.done:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error { close(p.done); return nil }
-
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes"} }
-
-func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	client, server := net.Pipe()
-	select {
-	case p.conns <- server:
-		return client, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
 // serve returns a client of a server in memory. Both end with the test.
 func serve(t *testing.T, handler http.HandlerFunc) *kubernetes.Clientset {
 	t.Helper()
-	p := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
+	p := testpipe.Listen()
 	server := &http.Server{Handler: handler}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(p) }()
-	transport := &http.Transport{DialContext: p.dial}
+	transport := &http.Transport{DialContext: p.DialContext}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
 		server.Close()
