@@ -53,6 +53,10 @@ findings: bin/controlplane ## explore controllers of other projects for BUDGET (
 	cd findings && go vet ./...
 	cd findings && CONTROLPLANE="$(CURDIR)/bin/controlplane" EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 $(TEST_FLAGS) ./...
 
+.PHONY: otlp
+otlp: ## export the trace of docs/tracing.md to the receiver of an OpenTelemetry Collector, whose first build takes minutes
+	cd internal/otlptest && go vet ./... && go mod tidy -diff && go test -race -count=1 $(TEST_FLAGS) ./...
+
 .PHONY: check
 check: bin/staticcheck bin/golangci-lint bin/govulncheck ## check formatting, vet (also for darwin and windows), linters, generated code, go.mod files and vulnerabilities
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run gofmt -w on these files"; exit 1; }

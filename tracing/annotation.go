@@ -48,7 +48,7 @@ func current(ctx context.Context) (trace.SpanContext, string) {
 // Inject writes the trace of ctx into the annotation traceparent of obj. Call it before a
 // create, or before an update that is made anyway: an annotation that alone causes an update
 // also causes an event. obj must be the caller's own, and not an informer's. If the span of
-// ctx is not sampled, Inject does nothing.
+// ctx is not sampled, obj stays unchanged.
 func Inject(ctx context.Context, obj metav1.Object) {
 	_, value := current(ctx)
 	if value == "" || kube.IsNil(obj) {
@@ -69,11 +69,11 @@ func Inject(ctx context.Context, obj metav1.Object) {
 //	_, applied, err := ssa.ApplyChanged(ctx, manager, request, config, live, extract)
 //
 // Carry adds the annotation that the manager applied before, so that ApplyChanged decides as
-// if there were none. If ApplyChanged then calls request, request writes the trace of its
+// if both had no annotation. If ApplyChanged then calls request, request writes the trace of its
 // context in place of that annotation, with these exceptions, which prevent loops:
 //
 //   - It keeps an annotation of the same trace. A call that the event of an apply caused
-//     continues its trace, and so writes nothing.
+//     continues its trace, and so keeps the annotation.
 //   - It keeps any annotation if the context is that of a call without an event in [Events],
 //     such as a resync.
 //

@@ -17,7 +17,7 @@ import (
 )
 
 // Step returns the step of a finalizer.Plan with a span around each call of Run. The provider
-// of the span in the context makes it. If that span is not sampled, there is none.
+// of the span in the context makes it. If that span is not sampled, Run is called without a span.
 func Step[T metav1.Object](step finalizer.Step[T]) finalizer.Step[T] {
 	run := step.Run
 	if run == nil {
@@ -106,7 +106,7 @@ func (t *term) LeaderRenewal(name string, took time.Duration, slow bool) {
 //
 // The export has the timeout; 0 means 1s, which a Group of up to ten parts grants by default. If
 // the export fails, the part logs the error and returns nil, because a lost trace is
-// no reason for a process to fail. A nil provider means a part that does nothing.
+// no reason for a process to fail. A nil provider disables the export.
 func Flush(provider interface{ Shutdown(context.Context) error }, timeout time.Duration) func(context.Context) error {
 	if timeout <= 0 {
 		timeout = time.Second

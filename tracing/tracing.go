@@ -35,7 +35,8 @@ type Controller[K comparable] struct {
 
 	// Ratio is the fraction of new traces that is sampled, before the sampler of the
 	// Provider decides. A call that it leaves out costs one allocation. A call that
-	// continues a sampled trace is not left out. 0 means 1, and a negative value none.
+	// continues a sampled trace is not left out. 0 means 1. If it is negative, only
+	// calls that continue a sampled trace are sampled.
 	Ratio float64
 
 	// Window is the time for which a trace is continued after its first event. 0 means 5min,
@@ -50,7 +51,7 @@ type Controller[K comparable] struct {
 	tracer trace.Tracer
 	begin  []trace.SpanStartOption // of each span
 	root   []trace.SpanStartOption // of each span that begins a trace
-	none   trace.Span              // of calls that are not sampled
+	out    trace.Span              // of calls that are not sampled
 
 	events events[K]
 }
@@ -65,11 +66,11 @@ func (c *Controller[K]) setUp() {
 	attributes := trace.WithAttributes(attribute.String("reconcile.controller", kube.Printable(c.Name, maxText)))
 	c.begin = []trace.SpanStartOption{attributes}
 	c.root = []trace.SpanStartOption{attributes, trace.WithNewRoot()}
-	c.none = unsampled()
+	c.out = unsampled()
 }
 
 // unsampled returns a span that is valid and not sampled, so that the spans below it are not
-// sampled either. Its random ids mean nothing.
+// sampled either. Its ids are random.
 func unsampled() trace.Span {
 	var config trace.SpanContextConfig
 	for i := range config.TraceID {
@@ -90,7 +91,7 @@ func (c *Controller[K]) Hook(ctx context.Context, key K) (_ context.Context, end
 	}
 	uncaused := c.events.empty() // so the call begins a trace
 	if uncaused && c.leavesOut() {
-		return trace.ContextWithSpan(ctx, c.none), nil
+		return trace.ContextWithSpan(ctx, c.out), nil
 	}
 	return c.start(ctx, key, uncaused)
 }
@@ -108,7 +109,7 @@ func (c *Controller[K]) start(ctx context.Context, key K, chosen bool) (_ contex
 	case caused.parent.IsValid():
 		ctx, options = trace.ContextWithRemoteSpanContext(ctx, caused.parent), c.begin
 	case !chosen && c.leavesOut():
-		return trace.ContextWithSpan(ctx, c.none), nil
+		return trace.ContextWithSpan(ctx, c.out), nil
 	}
 	if len(caused.links) > 0 {
 		links := make([]trace.Link, len(caused.links))
