@@ -89,6 +89,12 @@ func (t *term) LeaderTransition(name string, took time.Duration) {
 	}
 }
 
+func (t *term) LeaderAbsent(name string, d time.Duration) {
+	if t.next != nil {
+		t.next.LeaderAbsent(name, d)
+	}
+}
+
 func (t *term) LeaderRenewal(name string, took time.Duration, slow bool) {
 	if t.next != nil {
 		t.next.LeaderRenewal(name, took, slow)

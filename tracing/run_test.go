@@ -73,6 +73,9 @@ func (m *measured) LeaderStatus(name string, leading bool) {
 func (m *measured) LeaderTransition(name string, took time.Duration) {
 	*m = append(*m, fmt.Sprint(name, " acquired in ", took))
 }
+func (m *measured) LeaderAbsent(name string, d time.Duration) {
+	*m = append(*m, fmt.Sprint(name, " free for ", d))
+}
 func (m *measured) LeaderRenewal(name string, took time.Duration, slow bool) {
 	*m = append(*m, fmt.Sprint(name, " renewed in ", took, ", slow: ", slow))
 }
@@ -84,6 +87,7 @@ func TestTerm(t *testing.T) {
 	for name, m := range map[string]leader.Metrics{"alone": tracing.Term(r, nil), "beside others": tracing.Term(r, next)} {
 		r.Reset()
 		m.LeaderStatus(lease, false)
+		m.LeaderAbsent(lease, time.Minute)
 		m.LeaderTransition(lease, time.Second)
 		m.LeaderStatus(lease, true)
 		m.LeaderRenewal(lease, time.Second, false)
@@ -108,7 +112,7 @@ func TestTerm(t *testing.T) {
 		}
 	}
 	want := []string{
-		"default/things leads: false", "default/things acquired in 1s", "default/things leads: true",
+		"default/things leads: false", "default/things free for 1m0s", "default/things acquired in 1s", "default/things leads: true",
 		"default/things renewed in 1s, slow: false", "default/things renewed in 2s, slow: true", "default/things leads: false",
 		"default/things renewed in 1s, slow: true", "default/things leads: false", "default/things leads: true", "default/things leads: false",
 	}
