@@ -1,0 +1,144 @@
+package scope
+
+import (
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
+)
+
+const (
+	maxStack   = 4096        // bounds the stack of a panic in the log
+	panicEvery = time.Second // is the least time between two lines of a handler
+)
+
+type kind int
+
+const (
+	added kind = iota
+	updated
+	deleted
+	synced // all initial events were before it
+)
+
+// event is a call of a handler.
+type event struct {
+	kind     kind
+	initial  bool
+	old, new any
+}
+
+// listener calls one handler, and is its registration. Its queue is not bounded, as those of
+// client-go's informers are not.
+type listener struct {
+	handler cache.ResourceEventHandler
+	ended   chan struct{} // closed when the handler will not be called again
+	done    chan struct{} // closed when the handler is synced
+	stopped chan struct{}
+	stop    func()
+	started bool // guarded by the Informer
+
+	logged  time.Time // of the last line about a panic
+	omitted int       // panics since then
+
+	wake  chan struct{} // has an element if there are events
+	mu    sync.Mutex    // guards queue
+	queue []event
+}
+
+func newListener(handler cache.ResourceEventHandler) *listener {
+	l := &listener{
+		handler: handler, ended: make(chan struct{}), done: make(chan struct{}), stopped: make(chan struct{}), wake: make(chan struct{}, 1),
+	}
+	l.stop = sync.OnceFunc(func() { close(l.stopped) })
+	return l
+}
+
+// HasSynced implements cache.ResourceEventHandlerRegistration.
+func (l *listener) HasSynced() bool { return cache.IsDone(l) }
+
+// HasSyncedChecker implements cache.ResourceEventHandlerRegistration.
+func (l *listener) HasSyncedChecker() cache.DoneChecker { return l }
+
+// Name implements cache.DoneChecker.
+func (l *listener) Name() string { return fmt.Sprintf("scope + handler %T", l.handler) }
+
+// Done implements cache.DoneChecker.
+func (l *listener) Done() <-chan struct{} { return l.done }
+
+// ShutdownChan is for cache.ShutDownEventHandler.
+func (l *listener) ShutdownChan() <-chan struct{} { return l.ended }
+
+// add appends events.
+func (l *listener) add(events []event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queue = append(l.queue, events...)
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take removes and returns the events.
+func (l *listener) take() []event {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	events := l.queue
+	l.queue = nil
+	return events
+}
+
+// run calls the handler until stop is called.
+func (l *listener) run(logger klog.Logger) {
+	defer close(l.ended)
+	for {
+		select {
+		case <-l.stopped:
+			return
+		case <-l.wake:
+		}
+		for _, e := range l.take() {
+			select {
+			case <-l.stopped:
+				return
+			default:
+				l.call(logger, e)
+			}
+		}
+	}
+}
+
+func (l *listener) call(logger klog.Logger, e event) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			l.panicked(logger, reason)
+		}
+	}()
+	switch e.kind {
+	case added:
+		l.handler.OnAdd(e.new, e.initial)
+	case updated:
+		l.handler.OnUpdate(e.old, e.new)
+	case deleted:
+		l.handler.OnDelete(e.old)
+	case synced:
+		close(l.done)
+	}
+}
+
+func (l *listener) panicked(logger klog.Logger, reason any) {
+	if time.Since(l.logged) < panicEvery {
+		l.omitted++ // a handler can panic at each of many objects
+		return
+	}
+	stack := debug.Stack()
+	logger.Error(fmt.Errorf("panic: %s", kube.Printable(fmt.Sprint(reason), maxText)), "A handler panicked and missed the event",
+		"handler", fmt.Sprintf("%T", l.handler), "omitted", l.omitted, "stack", string(stack[:min(len(stack), maxStack)]))
+	l.logged, l.omitted = time.Now(), 0
+}
