@@ -26,6 +26,8 @@
 //     an error that names the late one and the reason
 //   - [github.com/controllerkit/controllerkit/ondemand]: informers that are opened, shared
 //     and closed while the program runs
+//   - [github.com/controllerkit/controllerkit/scope]: one informer of namespaces and a selector
+//     that change while the program runs
 //   - [github.com/controllerkit/controllerkit/watcher]: a watch that survives failures
 //     and never fails silently
 //   - [github.com/controllerkit/controllerkit/consistency]: read your own writes; confirm

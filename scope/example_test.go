@@ -41,7 +41,7 @@ func Example() {
 	lister := corelisters.NewPodLister(pods.GetIndexer())
 
 	// reconcile is called with the name of the ConfigMap when it changes.
-	reconcile := func(ctx context.Context, namespace, name string) error {
+	reconcile := func(ctx context.Context, pods *scope.Informer, namespace, name string) error {
 		c, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{}) // or from its lister
 		if err != nil {
 			return err
@@ -64,12 +64,12 @@ func Example() {
 		panic(err)
 	}
 
-	fmt.Println(reconcile(ctx, "system", "scope"), <-events)
+	fmt.Println(reconcile(ctx, pods, "system", "scope"), <-events)
 	for _, s := range []*corev1.ConfigMap{settings("green", "app=web"), settings("green", "app in (web"), settings("green", "app=db")} {
 		if _, err := client.CoreV1().ConfigMaps("system").Update(ctx, s, metav1.UpdateOptions{}); err != nil {
 			panic(err)
 		}
-		if err := reconcile(ctx, "system", "scope"); err != nil {
+		if err := reconcile(ctx, pods, "system", "scope"); err != nil {
 			text, _, _ := strings.Cut(err.Error(), ": unable")
 			fmt.Println(text)
 			continue

@@ -93,15 +93,12 @@ func (i indexer) Get(obj any) (item any, exists bool, err error) {
 
 // GetByKey implements cache.Store.
 func (i indexer) GetByKey(key string) (item any, exists bool, err error) {
-	name, err := cache.ParseObjectName(key)
-	if err != nil {
-		return nil, false, nil // as in client-go, no object has such a key
+	if name, err := cache.ParseObjectName(key); err == nil {
+		if p := i.parts().of(name.Namespace); p != nil {
+			return p.watch.GetIndexer().GetByKey(key)
+		}
 	}
-	p := i.parts().of(name.Namespace)
-	if p == nil {
-		return nil, false, nil
-	}
-	return p.watch.GetIndexer().GetByKey(key)
+	return nil, false, nil // as in client-go, no object has an invalid key
 }
 
 // LastStoreSyncResourceVersion implements cache.Store.

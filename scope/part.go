@@ -104,7 +104,7 @@ func same(a, b any) bool {
 	if err != nil {
 		return false
 	}
-	return x == y || x.GetResourceVersion() != "" && x.GetResourceVersion() == y.GetResourceVersion() && x.GetUID() == y.GetUID()
+	return x.GetResourceVersion() != "" && x.GetResourceVersion() == y.GetResourceVersion() && x.GetUID() == y.GetUID()
 }
 
 // namespaces finds the part of an object.

@@ -2,4 +2,4 @@
 
 package scope_test
 
-const steps = 1_000 // of TestModel; the race detector makes it slow
+const steps = 500 // of TestModel; the race detector makes it slow

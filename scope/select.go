@@ -306,9 +306,9 @@ func (s *Informer) sendLocked(events ...event) {
 	}
 }
 
-// reach waits until the part's cache has a version. A fresh list has it, but a cache that is
-// shared, or a list from an old cache of the API server, may get it with the next bookmark
-// only, of which there is no event.
+// reach waits until the part's cache has a version. A fresh list has it. A shared cache, and a
+// list from an old cache of the API server, can get it with the next bookmark only. Bookmarks
+// are no events, so reach polls.
 func (p *part) reach(ctx context.Context, version string) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
