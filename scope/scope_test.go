@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/ondemand"
 	"github.com/controllerkit/controllerkit/scope"
 )
@@ -223,6 +224,39 @@ func TestOlderCache(t *testing.T) {
 		}()
 		must(t, objects.Select(t.Context(), scope.Selection{Namespaces: []string{"a"}, LabelSelector: "app=z"}))
 		wantEvents(t, j)
+	})
+}
+
+// slow is a Watch whose handlers get additions late.
+type slow struct{ *ondemand.Watch }
+
+func (w slow) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	late := func(obj any) { time.Sleep(time.Second); h.OnAdd(obj, false) }
+	return w.Watch.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: late, UpdateFunc: h.OnUpdate, DeleteFunc: h.OnDelete})
+}
+
+// An object whose addition is still on its way from the new cache is not reported as deleted.
+//
+// Proves SC6.
+func TestLateEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		informers := s.informers()
+		objects := scope.New(func(p scope.Part) (slow, error) {
+			w, err := informers.Open(p)
+			return slow{w}, err
+		})
+		stop := run(t, quiet(t), informers, objects)
+		j := newJournal()
+		handle(t, objects, j)
+		s.put("a", "one", "x")
+		s.put("a", "two", "x")
+		must(t, objects.Select(t.Context(), in("a")))
+		wantEvents(t, j, "add a/one 11", "add a/two 12")
+		must(t, objects.Select(t.Context(), in("")))
+		time.Sleep(time.Minute)
+		wantEvents(t, j)
+		stop()
 	})
 }
 
@@ -525,6 +559,37 @@ func TestIndexer(t *testing.T) {
 		if _, err := got.ByIndex("none", ""); err == nil {
 			t.Error("ByIndex of an index that does not exist = nil")
 		}
+	})
+}
+
+// An informer.Set runs a scope like any informer, and is ready after the first Select.
+func TestSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		informers := s.informers()
+		objects := scope.New(informers.Open)
+		set := &informer.Set{}
+		j := newJournal()
+		set.Add("configmaps", objects, handle(t, objects, j))
+		ctx, cancel := context.WithCancel(quiet(t))
+		defer cancel()
+		done := make(chan error, 2)
+		go func() { done <- informers.Run(ctx) }()
+		go func() { done <- set.Run(ctx) }()
+		s.put("a", "one", "x")
+		synctest.Wait()
+		if err := set.Ready(); !errors.Is(err, informer.ErrNotSynced) {
+			t.Errorf("Ready = %v before Select, want ErrNotSynced", err)
+		}
+		must(t, objects.Select(t.Context(), in("a")))
+		wantEvents(t, j, "add a/one 11")
+		must(t, set.Ready())
+		if err := objects.SetWatchErrorHandlerWithContext(nil); err == nil {
+			t.Error("the handler of watch errors was set after the start")
+		}
+		cancel()
+		must(t, <-done)
+		must(t, <-done)
 	})
 }
 
