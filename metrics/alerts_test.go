@@ -259,6 +259,20 @@ func alerts() []alert {
 			quiet: gauge("controller_consistency_wait_duration_seconds_count", `result="timeout"`, "0x30 1x30"),
 			at:    "60m", want: map[string]string{"job": "shop"},
 		},
+		{
+			name: "ControllerWatchStalled", severity: "page", wait: "5m",
+			expr:    "time() - max by (job, instance, name) (controller_informer_last_event_timestamp_seconds) > 600",
+			summary: "The informer {{ $labels.name }} on {{ $labels.instance }} of {{ $labels.job }} has received nothing for ten minutes.",
+			runbook: runbook{
+				means: "The API server sends each watch a bookmark about once a minute, so ten minutes without data mean that the watch is dead or cannot begin. The cache is old, and the controller acts on it.",
+				look:  "`rest_client_requests_total` shows whether the API server responds, and with which code. *Watches and lists* shows whether the informer tries again. The log of client-go's reflector has the error. Aggregated API servers may send no bookmarks.",
+				do:    "If lists or watches are forbidden, restore the role. If the informer does not try at all, restart the Pod: `Set.Check` in the liveness probe does that.",
+				not:   "Do not delete objects that the controller seems to have forgotten: it cannot see them.",
+			},
+			fires: gauge("controller_informer_last_event_timestamp_seconds", `name="pods"`, "0+60x5 300x25"),
+			quiet: gauge("controller_informer_last_event_timestamp_seconds", `name="pods"`, "0+60x5 300x8 840+60x16"),
+			at:    "30m", want: map[string]string{"job": "shop", "instance": "a", "name": "pods"},
+		},
 	}
 }
 
