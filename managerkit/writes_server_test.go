@@ -327,10 +327,10 @@ func (b *heldBody) Read(p []byte) (int, error) {
 // reading is a way to read the children.
 type reading struct {
 	name  string
-	cache func(ns string, opts *cache.Options)
+	cache func(other string, opts *cache.Options)
 	count func(ctx context.Context, s *site, owner string) (int, error)
 	kind  client.Object // of the informer; nil means none
-	busy  bool          // the namespace default, whose watch is not held, has events
+	busy  bool          // the other namespace, whose watch is not held, has events
 }
 
 func listed[L client.ObjectList](reader func(*site) client.Reader, newList func() L, count func(L) int) func(context.Context, *site, string) (int, error) {
@@ -368,18 +368,17 @@ var readings = []reading{
 	{name: "unstructured", kind: kindOf(&unstructured.Unstructured{}), count: listed(cached, unstructuredMaps, func(l *unstructured.UnstructuredList) int { return len(l.Items) })},
 	{name: "metadata", kind: kindOf(&metav1.PartialObjectMetadata{}), count: listed(cached, metadataMaps, func(l *metav1.PartialObjectMetadataList) int { return len(l.Items) })},
 	{name: "uncached", count: listed(live, func() *corev1.ConfigMapList { return &corev1.ConfigMapList{} }, func(l *corev1.ConfigMapList) int { return len(l.Items) })},
-	{name: "several namespaces", kind: &corev1.ConfigMap{}, count: typedChildren, cache: withDefault},
-	{name: "several namespaces, one busy", kind: &corev1.ConfigMap{}, count: typedChildren, cache: withDefault, busy: true},
+	{name: "several namespaces", kind: &corev1.ConfigMap{}, count: typedChildren, cache: withOther},
+	{name: "several namespaces, one busy", kind: &corev1.ConfigMap{}, count: typedChildren, cache: withOther, busy: true},
 	{name: "all namespaces", kind: &corev1.ConfigMap{}, count: typedChildren, cache: func(_ string, opts *cache.Options) { opts.DefaultNamespaces = nil }},
 }
 
-func withDefault(_ string, opts *cache.Options) { opts.DefaultNamespaces["default"] = cache.Config{} }
+func withOther(other string, opts *cache.Options) { opts.DefaultNamespaces[other] = cache.Config{} }
 
-// busy creates a ConfigMap in the namespace default, and returns when the manager's cache
-// shows it.
-func (s *site) busy() {
+// busy creates a ConfigMap in another namespace, and returns when the manager's cache shows it.
+func (s *site) busy(namespace string) {
 	s.t.Helper()
-	made, err := s.admin.CoreV1().ConfigMaps("default").Create(s.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "busy-"}}, metav1.CreateOptions{})
+	made, err := s.admin.CoreV1().ConfigMaps(namespace).Create(s.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "busy-"}}, metav1.CreateOptions{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -421,7 +420,10 @@ func TestServerNoDuplicates(t *testing.T) {
 			t.Run(tt.name+"/"+r.name, func(t *testing.T) {
 				t.Parallel() // most of the time each of them waits for its server
 				o := tt.options
-				o.cache = r.cache
+				other := testserver.Namespace(t)
+				if r.cache != nil {
+					o.cache = func(_ string, opts *cache.Options) { r.cache(other, opts) }
+				}
 				o.reconcile = func(ctx context.Context, s *site, owner *corev1.ServiceAccount, _ int) (ctrl.Result, error) {
 					if n, err := r.count(ctx, s, owner.Name); n > 0 || err != nil {
 						return ctrl.Result{}, err
@@ -431,7 +433,7 @@ func TestServerNoDuplicates(t *testing.T) {
 					}})
 				}
 				held := &heldWatches{match: func(req *http.Request) bool {
-					return strings.HasSuffix(req.URL.Path, "/configmaps") && !strings.Contains(req.URL.Path, "/namespaces/default/")
+					return strings.HasSuffix(req.URL.Path, "/configmaps") && !strings.Contains(req.URL.Path, "/namespaces/"+other+"/")
 				}}
 				o.wrap = held.wrap
 				s := newSite(t, o)
@@ -447,7 +449,7 @@ func TestServerNoDuplicates(t *testing.T) {
 				blocked := false
 				for n := 1; n <= events; n++ {
 					if r.busy {
-						s.busy()
+						s.busy(other)
 					}
 					s.event("owner", n)
 					switch {
