@@ -84,7 +84,7 @@ func (r *run[K]) unpark() {
 	parked := r.parked
 	r.parked = map[K]waiting{} // a later wake has no effect
 	r.waiting = 0
-	clear(r.exhaust)
+	clear(r.spent)
 	r.keysLocked()
 	r.mu.Unlock()
 	for key, w := range parked {

@@ -77,7 +77,7 @@ type run[K comparable] struct {
 	streaks  map[K]streak   // keys whose last call did not succeed
 	parked   map[K]waiting  // keys that wait for the gate
 	waiting  int            // keys of parked for which the gate was not ready
-	exhaust  map[K]struct{} // keys that MaxAttempts parked, until they run again
+	spent  map[K]struct{} // keys that MaxAttempts parked, until they run again
 	left     map[K]struct{} // keys that are in no queue when Run returns
 }
 
@@ -127,7 +127,7 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 		slots:        make([]slot[K], cmp.Or(c.Workers, defaultWorkers)),
 		streaks:      map[K]streak{},
 		parked:       map[K]waiting{},
-		exhaust:      map[K]struct{}{},
+		spent:      map[K]struct{}{},
 		left:         map[K]struct{}{},
 	}
 	if !kube.IsNil(c.Gate) {
@@ -399,13 +399,13 @@ func (r *run[K]) exhausted(key K) bool {
 
 // parkLocked notes that MaxAttempts parked the key, or that it runs again.
 func (r *run[K]) parkLocked(key K, parked bool) {
-	before := len(r.exhaust)
+	before := len(r.spent)
 	if parked {
-		r.exhaust[key] = struct{}{}
+		r.spent[key] = struct{}{}
 	} else if before > 0 {
-		delete(r.exhaust, key)
+		delete(r.spent, key)
 	}
-	if len(r.exhaust) != before {
+	if len(r.spent) != before {
 		r.keysLocked()
 	}
 }
@@ -413,7 +413,7 @@ func (r *run[K]) parkLocked(key K, parked bool) {
 // keysLocked reports the numbers of keys that wait for the gate and that are parked.
 func (r *run[K]) keysLocked() {
 	if r.metrics != nil {
-		r.metrics.ReconcileKeys(r.Name, r.waiting, len(r.exhaust))
+		r.metrics.ReconcileKeys(r.Name, r.waiting, len(r.spent))
 	}
 }
 
