@@ -77,7 +77,7 @@ type run[K comparable] struct {
 	streaks  map[K]streak   // keys whose last call did not succeed
 	parked   map[K]waiting  // keys that wait for the gate
 	waiting  int            // keys of parked for which the gate was not ready
-	spent  map[K]struct{} // keys that MaxAttempts parked, until they run again
+	spent    map[K]struct{} // keys that MaxAttempts parked, until they run again
 	left     map[K]struct{} // keys that are in no queue when Run returns
 }
 
@@ -127,7 +127,7 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 		slots:        make([]slot[K], cmp.Or(c.Workers, defaultWorkers)),
 		streaks:      map[K]streak{},
 		parked:       map[K]waiting{},
-		spent:      map[K]struct{}{},
+		spent:        map[K]struct{}{},
 		left:         map[K]struct{}{},
 	}
 	if !kube.IsNil(c.Gate) {
