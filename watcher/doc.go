@@ -55,6 +55,8 @@
 //     not handled.
 //   - W7: If the consumer leaves the loop or ctx is done, the loop closes its stream and
 //     waits for its goroutines before it ends.
+//   - W8: If code needs a channel, [RetryWatcher.Watch] sends each Added, Modified and
+//     Deleted event on one, and closes it after the error that ends the sequence, or Stop.
 //
 // # Assumptions
 //

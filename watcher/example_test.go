@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
+	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/controllerkit/controllerkit/watcher"
 )
@@ -41,6 +42,28 @@ func ExampleRetryWatcher_Events() {
 	// Output:
 	// there is web-0
 	// that is all there is now
+}
+
+// A channel fits code that was written for client-go's watches.
+func ExampleRetryWatcher_Watch() {
+	client := fake.NewClientset(
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-0"}},
+	)
+	w := &watcher.RetryWatcher[*corev1.Pod]{
+		Source: watcher.Client[*corev1.Pod](client.CoreV1().Pods("default")),
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	event, err := watchtools.UntilWithoutRetry(ctx, w.Watch(ctx), func(event watch.Event) (bool, error) {
+		pod, ok := event.Object.(*corev1.Pod)
+		return ok && pod.Name == "web-0", nil
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(event.Type)
+	// Output: ADDED
 }
 
 // Failures are events. A consumer for which one is final leaves the loop.
