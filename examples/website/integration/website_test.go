@@ -326,8 +326,8 @@ func TestServerHandOver(t *testing.T) {
 		}
 	}
 	t.Logf("hand-over took %v from release to acquisition", acquire.Sub(release))
-	if gap := acquire.Sub(release); gap > 2*time.Second {
-		t.Errorf("hand-over took %v, want less than the retry period of 2s: the standby does not watch", gap)
+	if gap := acquire.Sub(release); gap > 10*time.Second { // usually milliseconds
+		t.Errorf("hand-over took %v: the standby waited until the Lease expired, 15s after its last renewal", gap)
 	}
 
 	b.Kill()
