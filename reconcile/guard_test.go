@@ -98,7 +98,7 @@ func TestHotLoop(t *testing.T) {
 					return result{RequeueAfter: tt.again}, tt.err
 				})
 				source.AddEvent("update", addOptions{}, "a")
-				time.Sleep(time.Minute)
+				time.Sleep(90 * time.Second)
 				synctest.Wait()
 				r.stop()
 				for from := range calls.at {
@@ -109,8 +109,10 @@ func TestHotLoop(t *testing.T) {
 						}
 					}
 				}
-				if got := calls.between(30*time.Second, time.Minute); got > 301 || tt.hot && got < 295 {
-					t.Errorf("%d calls in the 30s after the first 30s, want 300 of a hot key", got)
+				// Two late events come at one moment again and again. If each time one call has
+				// both, the bucket is empty after 37s.
+				if got := calls.between(time.Minute, 90*time.Second); got > 301 || tt.hot && got < 295 {
+					t.Errorf("%d calls in the 30s after the first minute, want 300 of a hot key", got)
 				}
 				lines, held := logs.Find(slowed), metrics.held.Load()
 				if want := map[bool]int{true: 1}[tt.hot]; len(lines) != want || held > 0 != tt.hot {
