@@ -13,14 +13,17 @@ import (
 // Metrics observes the informers of a Set by their names. Implementations must be safe for
 // concurrent use and must not block.
 type Metrics interface {
-	// InformerListed is called at the end of a list request, after d. Lists in pages have
-	// several requests. An initial list that the API server streams counts as a watch.
+	// InformerListed is called at the end of a list request that took d, also of one that
+	// failed. Lists in pages have several requests. An initial list that the API server
+	// streams is part of a watch.
 	InformerListed(name string, d time.Duration)
 
-	// InformerWatched is called at the end of a watch, after d.
+	// InformerWatched is called at the end of a watch request that took d, also of one that
+	// failed.
 	InformerWatched(name string, d time.Duration)
 
-	// InformerReceived is called when data of a list or watch has arrived, also a bookmark.
+	// InformerReceived is called for each piece of a response body of a list or watch: it can
+	// hold a part of an event, several events, or a bookmark.
 	InformerReceived(name string)
 }
 
@@ -43,12 +46,13 @@ func (s *Set) observe(name string) alive.Metrics {
 
 // Check returns an error if an informer is stalled: it is running, and for StallTimeout has
 // neither sent a request nor received data, so that its cache is stale without any other sign.
-// The error names the informers and the times since then. Otherwise, and while Run does not
-// run, Check returns nil. It fits a liveness probe, such as shutdown's AddLive: a restart
+// The error names the informers and the times since then. Otherwise, and before and after Run,
+// Check returns nil. It fits a liveness probe, such as shutdown's AddLive: a restart
 // cures a stall.
 //
-// An API server that is down is no stall, because client-go repeats its requests. The transport
-// of [EndSilentWatches] observes them: an informer whose client does not have it is not checked.
+// An API server that is down is no stall, because client-go repeats its requests. Check needs
+// the transport of [EndSilentWatches] in the informer's client: without it, the informer counts
+// as alive.
 func (s *Set) Check() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

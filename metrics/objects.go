@@ -34,9 +34,10 @@ type blocked struct {
 }
 
 // FinalizerObject sets the steps that block the finalizer of the object, which has been in
-// deletion for age. Without steps, the object is not blocked any more. again is the delay
-// until the next call for the object: an object is forgotten ten minutes after twice that
-// time. At most 10,000 objects are counted.
+// deletion for age. A finalizer.Plan calls it. Without steps, the object is not blocked any
+// more. again is the delay until the next call for the object: without one, the object is
+// forgotten after twice that time and ten minutes. At most 10,000 objects are counted in all,
+// and further ones are ignored.
 func (m *Metrics) FinalizerObject(finalizer string, uid types.UID, steps []string, age, again time.Duration) {
 	if m == nil {
 		return

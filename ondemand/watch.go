@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/internal/guard"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -186,7 +188,10 @@ func (w *Watch) AddEventHandlerWithOptions(handler cache.ResourceEventHandler, o
 	w.adding.Add(1) // before end waits for it
 	w.mu.Unlock()
 	defer w.adding.Done()
-	h, err := w.SharedIndexInformer.AddEventHandlerWithOptions(&guard{ResourceEventHandler: handler, shared: w.shared}, options)
+	h, err := w.SharedIndexInformer.AddEventHandlerWithOptions(&guard.Handler{
+		ResourceEventHandler: handler,
+		Logger:               func() klog.Logger { return w.shared.logger.WithValues("informer", w.shared.name) },
+	}, options)
 	switch {
 	case err != nil && w.IsStopped():
 		return nil, fmt.Errorf("%w: the informer of %s has stopped", ErrClosed, w.shared.name)

@@ -2,19 +2,12 @@ package scope
 
 import (
 	"fmt"
-	"runtime/debug"
 	"sync"
-	"time"
 
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"github.com/controllerkit/controllerkit/internal/kube"
-)
-
-const (
-	maxStack   = 4096        // bounds the stack of a panic in the log
-	panicEvery = time.Second // is the least time between two lines of a handler
+	"github.com/controllerkit/controllerkit/internal/guard"
 )
 
 type kind int
@@ -36,15 +29,12 @@ type event struct {
 // listener calls one handler, and is its registration. Its queue is not bounded, as those of
 // client-go's informers are not.
 type listener struct {
-	handler cache.ResourceEventHandler
+	handler *guard.Handler
 	ended   chan struct{} // closed when the handler will not be called again
 	done    chan struct{} // closed when the handler is synced
 	stopped chan struct{}
 	stop    func()
 	started bool // guarded by the Informer
-
-	logged  time.Time // of the last line about a panic
-	omitted int       // panics since then
 
 	wake  chan struct{} // has an element if there are events
 	mu    sync.Mutex    // guards queue
@@ -53,7 +43,11 @@ type listener struct {
 
 func newListener(handler cache.ResourceEventHandler) *listener {
 	l := &listener{
-		handler: handler, ended: make(chan struct{}), done: make(chan struct{}), stopped: make(chan struct{}), wake: make(chan struct{}, 1),
+		handler: &guard.Handler{ResourceEventHandler: handler}, // run sets its logger
+		ended:   make(chan struct{}),
+		done:    make(chan struct{}),
+		stopped: make(chan struct{}),
+		wake:    make(chan struct{}, 1),
 	}
 	l.stop = sync.OnceFunc(func() { close(l.stopped) })
 	return l
@@ -66,7 +60,9 @@ func (l *listener) HasSynced() bool { return cache.IsDone(l) }
 func (l *listener) HasSyncedChecker() cache.DoneChecker { return l }
 
 // Name implements cache.DoneChecker.
-func (l *listener) Name() string { return fmt.Sprintf("scope + handler %T", l.handler) }
+func (l *listener) Name() string {
+	return fmt.Sprintf("scope + handler %T", l.handler.ResourceEventHandler)
+}
 
 // Done implements cache.DoneChecker.
 func (l *listener) Done() <-chan struct{} { return l.done }
@@ -97,6 +93,7 @@ func (l *listener) take() []event {
 // run calls the handler until stop is called.
 func (l *listener) run(logger klog.Logger) {
 	defer close(l.ended)
+	l.handler.Logger = func() klog.Logger { return logger }
 	for {
 		select {
 		case <-l.stopped:
@@ -108,18 +105,13 @@ func (l *listener) run(logger klog.Logger) {
 			case <-l.stopped:
 				return
 			default:
-				l.call(logger, e)
+				l.call(e)
 			}
 		}
 	}
 }
 
-func (l *listener) call(logger klog.Logger, e event) {
-	defer func() {
-		if reason := recover(); reason != nil {
-			l.panicked(logger, reason)
-		}
-	}()
+func (l *listener) call(e event) {
 	switch e.kind {
 	case added:
 		l.handler.OnAdd(e.new, e.initial)
@@ -130,15 +122,4 @@ func (l *listener) call(logger klog.Logger, e event) {
 	case synced:
 		close(l.done)
 	}
-}
-
-func (l *listener) panicked(logger klog.Logger, reason any) {
-	if time.Since(l.logged) < panicEvery {
-		l.omitted++ // a handler can panic at each of many objects
-		return
-	}
-	stack := debug.Stack()
-	logger.Error(fmt.Errorf("panic: %s", kube.Printable(fmt.Sprint(reason), maxText)), "A handler panicked and missed the event",
-		"handler", fmt.Sprintf("%T", l.handler), "omitted", l.omitted, "stack", string(stack[:min(len(stack), maxStack)]))
-	l.logged, l.omitted = time.Now(), 0
 }

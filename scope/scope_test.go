@@ -593,6 +593,28 @@ func TestSet(t *testing.T) {
 	})
 }
 
+// A Select of nothing, before anything runs, makes the Informer synced: a controller that waits
+// for it can begin, and select more.
+func TestNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		s.put("a", "one", "x")
+		informers := s.informers()
+		objects := scope.New(informers.Open)
+		j := newJournal()
+		h := handle(t, objects, j)
+		must(t, objects.Select(t.Context(), scope.Selection{}))
+		stop := run(t, quiet(t), informers, objects)
+		synctest.Wait()
+		if !objects.HasSynced() || !h.HasSynced() || len(objects.GetStore().List()) > 0 {
+			t.Errorf("synced %v, handler %v, objects %v", objects.HasSynced(), h.HasSynced(), objects.GetStore().List())
+		}
+		must(t, objects.Select(t.Context(), in("a")))
+		wantEvents(t, j, "add a/one 11")
+		stop()
+	})
+}
+
 // Two scopes share the informer of a part, and each may add the same index.
 func TestShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

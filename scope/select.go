@@ -98,16 +98,16 @@ func (sel Selection) split() ([]Part, error) {
 func quote(text string) string { return fmt.Sprintf("%q", kube.Printable(text, 253)) }
 
 // Select changes what the Informer shows. It opens the informers of new parts and waits until
-// they are synced. Then it shows the new selection in one step, sends the events of the
-// difference to the handlers, and closes the informers of the parts that have left. Parts that
-// stay are not touched. Calls run one after the other. It may be called before RunWithContext
-// and in a handler, which then waits.
+// they are synced. Then it shows the new selection in one step, queues the events of the
+// difference for the handlers, and closes the informers of the parts that have left. Parts
+// that stay are not touched. Calls run one after the other. Select does not need
+// RunWithContext. A handler may call it.
 //
-// If ctx is done before, or an informer cannot be opened, the selection stays as it was. The
-// error names the part and wraps that of the Watch, for apierrors.IsForbidden and the like.
-// Bound ctx: client-go retries a list that fails without limit. An error that wraps
-// ErrStopped means that the Informer has stopped. An invalid Selection is an error whose text
-// names the field.
+// If ctx is done before the new parts are synced, or an informer cannot be opened, the
+// selection stays as it was. The error names the part and wraps the one that the Watch
+// returned, for apierrors.IsForbidden and the like. Give ctx a deadline, because client-go
+// retries failed lists without limit. An error that wraps ErrStopped means that the Informer
+// has stopped. An invalid Selection is an error whose text names the field.
 func (s *Informer) Select(ctx context.Context, selection Selection) error {
 	parts, err := selection.split()
 	if err != nil {

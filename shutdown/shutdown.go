@@ -52,10 +52,10 @@ type Group struct {
 	misused chan struct{} // wakes Run; nil until Run
 }
 
-// Metrics receives the measurements of a [Group].
+// Metrics receives the measurements of a [Group]. Run calls it from one goroutine.
 type Metrics interface {
-	// PartStopped is called when a part that was told to stop has returned or used its
-	// time, took after it was told. late reports whether it had not returned.
+	// PartStopped is called once for each part that was told to stop: when it has returned, or
+	// when its time is over, which late reports. took is the time since it was told.
 	PartStopped(part string, took time.Duration, late bool)
 }
 

@@ -47,8 +47,8 @@ func Step[T metav1.Object](step finalizer.Step[T]) finalizer.Step[T] {
 //	op.Elector.Metrics = tracing.Term(provider, op.Elector.Metrics)
 //
 // The span has the name of the Lease, and an event for each slow renewal. It ends when the
-// elector no longer leads. A reconcile is not a part of it: it has a trace of its own. Each
-// elector needs Metrics of its own. A nil provider means no span.
+// elector no longer leads. A reconcile is not a part of it: it has a trace of its own. Call
+// Term for each elector. With a nil provider it returns next.
 func Term(provider trace.TracerProvider, next leader.Metrics) leader.Metrics {
 	if kube.IsNil(next) {
 		next = nil

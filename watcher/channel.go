@@ -16,13 +16,13 @@ import (
 const maxMessage = 32 << 10 // of the Status in an Error event
 
 // Watch is Events for code that wants a channel, such as UntilWithoutRetry of client-go's
-// package tools/watch. The channel has the events of type Added, Modified and Deleted. The
-// receiver cannot tell those of a later list from others: it gets the difference, or all
-// objects again if the watcher started from a ResourceVersion.
+// package tools/watch. The channel has the events of type Added, Modified and Deleted. After a
+// later list it has the difference, or Added for each object if the watcher started from a
+// ResourceVersion. Nothing marks these events.
 //
 // Retrying events are logged. If Events would end with an error, the last event has the type
 // Error and a *metav1.Status, unless ctx is done or Stop was called. The channel is then
-// closed. An event counts as handled, for LastResourceVersion, when it was received.
+// closed. For LastResourceVersion, an event is handled when the channel has delivered it.
 //
 // The caller must call Stop or end ctx. Stop does not wait: the watch has ended when the
 // channel is closed.
