@@ -68,12 +68,13 @@ func (r *run) judge(ref *reference) {
 }
 
 // comparable reports whether the state after a step must be the expected one. If the plan
-// deletes an object, or has begun a step early, the state can contain another history, such as
-// a count of the rollouts. Only the last state is the same.
+// deletes an object, creates it again as the user wrote it, or has begun a step early, the
+// state can contain another history, such as a count of the rollouts. Only the last state is
+// the same.
 func (r *run) comparable(n int, ref *reference) bool {
 	last := len(ref.rests) - 1
 	hurried := slices.ContainsFunc(r.rests[:min(n, len(r.rests))], func(c checkpoint) bool { return c.hurried })
-	return n == last || n < last && !r.plan.has(UserDelete) && !hurried
+	return n == last || n < last && !r.plan.has(UserDelete) && !r.plan.has(UserRecreate) && !hurried
 }
 
 // eventCounts counts creations and deletions by masked object, with or without those of

@@ -280,6 +280,8 @@ func TestJudge(t *testing.T) {
 		{"less", nil, same[:1], nil, nil},
 		{"another first state", nil, []checkpoint{{step: "one", state: map[string]any{"a": "2"}}, same[1]}, nil, []string{`end state: after step "one" the state differs from that without faults:` + "\n  ~ a: 2, without faults 1"}},
 		{"another first state without the user's object", plan{{kind: UserDelete}}, []checkpoint{{step: "one", state: map[string]any{"a": "2"}}, same[1]}, nil, nil},
+		{"another first state with the user's object created again", plan{{kind: UserRecreate}}, []checkpoint{{step: "one", state: map[string]any{"a": "2"}}, same[1]}, nil, nil},
+		{"another last state with the user's object created again", plan{{kind: UserRecreate}}, []checkpoint{same[0], {step: "two", state: map[string]any{"b": "3"}}}, nil, []string{`end state: after step "two" the state differs from that without faults:` + "\n  ~ b: 3, without faults 2"}},
 		{"another first state while a request is repeated", nil, []checkpoint{{step: "one", state: map[string]any{"a": "2"}, repeats: true}, same[1]}, nil, nil},
 		{"another last state without the user's object", plan{{kind: UserDelete}}, []checkpoint{same[0], {step: "two", state: map[string]any{}}}, nil, []string{`end state: after step "two" the state differs from that without faults:` + "\n  - b: 2"}},
 		{"created twice", nil, same, []event{ev(watch.Added, "a"), ev(watch.Deleted, "a"), ev(watch.Added, "a")}, []string{"events: configmaps/a was created 2 times, without faults 1 times"}},
