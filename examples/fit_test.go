@@ -95,8 +95,8 @@ type results struct {
 	seen chan string
 }
 
-func (r results) ReconcileFinished(controller, result string, d time.Duration) {
-	r.Metrics.ReconcileFinished(controller, result, d)
+func (r results) ReconcileFinished(ctx context.Context, controller, result string, d time.Duration) {
+	r.Metrics.ReconcileFinished(ctx, controller, result, d)
 	r.seen <- result
 }
 

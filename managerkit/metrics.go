@@ -1,6 +1,7 @@
 package managerkit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -248,8 +249,8 @@ func (m *Metrics) ReconcileStarted(controller string) {
 }
 
 // ReconcileFinished counts the end of a key.
-func (m *Metrics) ReconcileFinished(controller, result string, d time.Duration) {
-	m.Metrics.ReconcileFinished(controller, result, d)
+func (m *Metrics) ReconcileFinished(ctx context.Context, controller, result string, d time.Duration) {
+	m.Metrics.ReconcileFinished(ctx, controller, result, d)
 	s := m.of(controller)
 	s.active.Dec()
 	s.duration.Observe(d.Seconds())

@@ -29,7 +29,7 @@ func TestSeriesDoNotGrowWithResults(t *testing.T) {
 	for range n {
 		s := randomString(r)
 		m.ReconcileStarted("c")
-		m.ReconcileFinished("c", s, time.Second)
+		m.ReconcileFinished(t.Context(), "c", s, time.Second)
 		m.FinalizerStepStarted("example.com/f", "step")
 		m.FinalizerStepEnded("example.com/f", "step", s, time.Second)
 		req := request("GET", "https://api/x")
@@ -61,8 +61,8 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 	for range n {
 		name := randomString(r)
 		m.ReconcileStarted(name)
-		m.ReconcileFinished(name, "success", time.Second)
-		m.ReconcileSettled(name, time.Second)
+		m.ReconcileFinished(t.Context(), name, "success", time.Second)
+		m.ReconcileSettled(t.Context(), name, time.Second)
 		m.LeaderStatus(name, true)
 		m.LeaderTransition(name, time.Second)
 		m.LeaderRenewal(name, time.Second, true)
@@ -165,7 +165,7 @@ func TestHostileNames(t *testing.T) {
 	names := []string{"\x1b[2J\r\nroot", "a\xffb", "a\xfeb", "a\ufffdb", strings.Repeat("x", 128), strings.Repeat("x", 129), long + "a", long + "b"}
 	for _, name := range names {
 		m.ReconcileStarted(name)
-		m.ReconcileFinished(name, "success", time.Second)
+		m.ReconcileFinished(t.Context(), name, "success", time.Second)
 		m.LeaderStatus(name, true)
 		m.FinalizerStepStarted(name, name)
 		m.FinalizerFinished(name, time.Second)

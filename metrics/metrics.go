@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -354,7 +355,7 @@ func (m *Metrics) ReconcileStarted(controller string) {
 
 // ReconcileFinished counts the end of the key after d. An unknown result counts as
 // "error".
-func (m *Metrics) ReconcileFinished(controller, result string, d time.Duration) {
+func (m *Metrics) ReconcileFinished(ctx context.Context, controller, result string, d time.Duration) {
 	if m == nil {
 		return
 	}
@@ -368,9 +369,9 @@ func (m *Metrics) ReconcileFinished(controller, result string, d time.Duration) 
 	c.active.Dec()
 }
 
-// ReconcileSettled counts the end of a reconcile that succeeded, latency after the first
+// ReconcileSettled counts the end of a reconcile that succeeded, and the time since the first
 // event that led to it.
-func (m *Metrics) ReconcileSettled(controller string, latency time.Duration) {
+func (m *Metrics) ReconcileSettled(ctx context.Context, controller string, latency time.Duration) {
 	if m == nil {
 		return
 	}

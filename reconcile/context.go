@@ -99,7 +99,11 @@ func (c *callContext[K]) Value(key any) any {
 		}
 		return nil
 	}
-	logger, ok := c.parent.Value(key).(klog.Logger)
+	value := c.parent.Value(key)
+	if value == nil { // nor has the real context one: package context finds the parent's
+		return nil
+	}
+	logger, ok := value.(klog.Logger)
 	if !ok {
 		return c.make().Value(key)
 	}

@@ -264,14 +264,14 @@ func (c *counts) ReconcileWrote(controller, kind string, sent bool) {
 	c.writes = append(c.writes, fmt.Sprint(controller, " ", kind, " ", sent))
 }
 func (c *counts) ReconcileStarted(controller string) { c.add("%s started", controller) }
-func (c *counts) ReconcileFinished(controller, result string, d time.Duration) {
+func (c *counts) ReconcileFinished(ctx context.Context, controller, result string, d time.Duration) {
 	c.add("%s %s", controller, result)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.took = append(c.took, d)
 }
 
-func (c *counts) ReconcileSettled(_ string, latency time.Duration) {
+func (c *counts) ReconcileSettled(_ context.Context, _ string, latency time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.latencies = append(c.latencies, latency)

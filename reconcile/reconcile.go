@@ -151,12 +151,16 @@ type Metrics interface {
 	// ReconcileStarted is called before each call of the Func.
 	ReconcileStarted(controller string)
 	// ReconcileFinished is called after each call of the Func, with a result of the table
-	// at Result and the duration of the call.
-	ReconcileFinished(controller, result string, d time.Duration)
-	// ReconcileSettled is called after ReconcileFinished if the result is success or
-	// requeue, and events of Sources led to the call: with the time since the first of
-	// them. It includes the time in the queue, at the Gate, and of calls that failed.
-	ReconcileSettled(controller string, latency time.Duration)
+	// at Result and the duration of the call. ctx is the context that the Func got, with
+	// the values of Hook, before end of Hook is called.
+	ReconcileFinished(ctx context.Context, controller, result string, d time.Duration)
+	// ReconcileSettled is called after ReconcileFinished, with the same ctx, if the result is
+	// success or requeue and the call settles an event. A call with the result success,
+	// requeue or terminal settles the events of its key that Sources reported before it
+	// began, and so does the call after which MaxAttempts parks the key. latency is the time
+	// from the first of the settled events to the end of the call. It includes the time in
+	// the queue, at the Gate, and of calls that failed.
+	ReconcileSettled(ctx context.Context, controller string, latency time.Duration)
 	// ReconcileHeld is called each time that the loop begins to delay a key that ran too
 	// often.
 	ReconcileHeld(controller string)

@@ -287,9 +287,9 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	st := r.noteLocked(key, cl, why.event)
 	r.mu.Unlock()
 	if r.metrics != nil {
-		r.metrics.ReconcileFinished(r.Name, string(cl), took)
+		r.metrics.ReconcileFinished(ctx, r.Name, string(cl), took)
 		if st.event != 0 && (cl == success || cl == requeue) {
-			r.metrics.ReconcileSettled(r.Name, r.triggers.age(st.event, ended))
+			r.metrics.ReconcileSettled(ctx, r.Name, r.triggers.age(st.event, ended))
 		}
 	}
 	if end != nil {

@@ -233,12 +233,12 @@ func runByHand(ctx context.Context, w *noOp) (*running, error) {
 			ctx, cancel := context.WithTimeout(ctx, callTimeout)
 			defer cancel()
 			if err := w.reconcile(ctx, key); err != nil {
-				m.ReconcileFinished(queueName, "error", time.Since(start))
+				m.ReconcileFinished(ctx, queueName, "error", time.Since(start))
 				logr.FromContextOrDiscard(ctx).Error(err, "Reconcile failed", "key", key)
 				q.AddRateLimited(key)
 				return
 			}
-			m.ReconcileFinished(queueName, "success", time.Since(start))
+			m.ReconcileFinished(ctx, queueName, "success", time.Since(start))
 			q.Forget(key)
 		})
 }
