@@ -116,7 +116,7 @@ func alerts() []alert {
 			name: "ControllerErrorBudgetBurnFast", expr: fast(errors), wait: "2m", severity: "page",
 			summary: "Controller {{ $labels.controller }} of {{ $labels.job }} fails so often that its error budget of a month ends within days.",
 			runbook: runbook{
-				means: "1 % of the reconciles of 30 days may fail. The last hour used up 2 % of that budget, or the last six hours 5 %. The results " + "`" + strings.ReplaceAll(failures, "|", "`, `") + "` count. A conflict or a stale read does not.",
+				means: "1 % of the reconciles of 30 days may fail: their error budget. More than 14.4 % of the last hour failed, which uses up the budget in two days, or more than 6 % of the last six hours. The results " + "`" + strings.ReplaceAll(failures, "|", "`, `") + "` count. A conflict or a stale read does not.",
 				look:  lookErrors,
 				do:    "`forbidden`: compare the role with the requests that the log names. `rejected` and `terminal`: correct the object or its admission webhook. `timeout`: look at the latency of the API server and of other services. `panic`: the log has the stack; roll back.",
 				not:   "Do not restart the process: the keys fail again, and a restart lists everything. Do not delete the failing object: its finalizer needs the same controller.",
@@ -129,7 +129,7 @@ func alerts() []alert {
 			name: "ControllerErrorBudgetBurnSlow", expr: slow(errors), wait: "15m", severity: "ticket",
 			summary: "Controller {{ $labels.controller }} of {{ $labels.job }} fails more often than its objective allows.",
 			runbook: runbook{
-				means: "The failures of a day, or of three days, use up the error budget before its 30 days are over. Usually a few keys fail all the time.",
+				means: "More than 3 % of the reconciles of a day failed, or more than 1 % of those of three days. That uses up the error budget before its 30 days are over. Usually a few keys fail all the time.",
 				look:  lookErrors + " Count the lines by key to find the few.",
 				do:    "Correct those objects. If their authors cannot, return an error that wraps `reconcile.ErrTerminal`, write a condition that tells them why, and set `MaxAttempts`.",
 				not:   "Do not raise the objective's bound before you know which keys fail.",
@@ -142,7 +142,7 @@ func alerts() []alert {
 			name: "ControllerLatencyBudgetBurnFast", expr: fast(late), wait: "2m", severity: "page",
 			summary: "Controller {{ $labels.controller }} of {{ $labels.job }} takes longer than " + latency + "s from an event to its success, too often for its objective.",
 			runbook: runbook{
-				means: "99 % of the events should lead to a success within " + latency + "s. The time includes the queue, the wait for caches, and retries. An event whose key never succeeds is not in it: see ControllerErrorBudgetBurnFast.",
+				means: "99 % of the calls that settle events should end within " + latency + "s of the first of these events. The time includes the queue, the wait for caches, and retries. Events of a key that never succeeds are not in it: see ControllerErrorBudgetBurnFast.",
 				look:  lookLate,
 				do:    "Add workers if the workers are all active and the API server is not slow. Give calls to other services a timeout. Split one hot object into several.",
 				not:   "Do not add replicas: one of them leads, and the others wait. Do not lower the resync interval.",
@@ -153,7 +153,7 @@ func alerts() []alert {
 			name: "ControllerLatencyBudgetBurnSlow", expr: slow(late), wait: "15m", severity: "ticket",
 			summary: "Controller {{ $labels.controller }} of {{ $labels.job }} is later than its objective allows.",
 			runbook: runbook{
-				means: "More than 1 % of the events of a day or of three days took longer than " + latency + "s to their success.",
+				means: "More than 3 % of the calls of a day that settled events, or more than 1 % of those of three days, ended later than " + latency + "s after the first of these events.",
 				look:  lookLate + " Look at the same hour of earlier days: a job that changes many objects at once fills the queue.",
 				do:    "Give keys of such jobs a lower priority in the queue, or a group of their own.",
 				not:   "Do not change the bound to hide a job that comes each day.",
