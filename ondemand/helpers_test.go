@@ -28,14 +28,16 @@ func TestMain(m *testing.M) {
 	testserver.Main(m)
 }
 
-// source is the list and watch of a fake resource with one object, "first".
+// source is the list and watch of a fake resource. A list has one object, "first". A watch has
+// all events, those from before its start too, so that none is lost.
 type source struct {
 	listErr error
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards the fields below
 	lists   int
 	version int
-	watch   *watch.RaceFreeFakeWatcher // the latest
+	events  []watch.Event
+	watches []*watch.RaceFreeFakeWatcher
 }
 
 func configMap(name string, version int) *corev1.ConfigMap {
@@ -57,18 +59,33 @@ func (s *source) informer() cache.SharedIndexInformer {
 			}
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.watch = watch.NewRaceFreeFake()
-			return s.watch, nil
+			w := watch.NewRaceFreeFake()
+			for _, e := range s.events {
+				w.Action(e.Type, e.Object)
+			}
+			s.watches = append(s.watches, w)
+			return w, nil
 		},
 	}, &corev1.ConfigMap{}, 0, cache.Indexers{})
 }
 
-// add sends the event of a new object to the latest watch.
-func (s *source) add(name string) {
+// send sends an event to every watch.
+func (s *source) send(e watch.EventType, obj *corev1.ConfigMap) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.events = append(s.events, watch.Event{Type: e, Object: obj})
+	for _, w := range s.watches {
+		w.Action(e, obj)
+	}
+}
+
+// add sends the event of a new object.
+func (s *source) add(name string) {
+	s.mu.Lock()
 	s.version++
-	s.watch.Add(configMap(name, 100+s.version))
+	version := 100 + s.version
+	s.mu.Unlock()
+	s.send(watch.Added, configMap(name, version))
 }
 
 // of returns Informers whose informers are of the source. The keys make no difference.

@@ -17,6 +17,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/ondemand"
@@ -205,10 +206,8 @@ func TestPanic(t *testing.T) {
 			DeleteFunc: func(obj any) { got.OnAdd(obj, false); panic("delete") },
 		})
 		must(t, w.WaitForSync(t.Context()))
-		s.mu.Lock()
-		s.watch.Modify(configMap("first", 2))
-		s.watch.Delete(configMap("first", 3))
-		s.mu.Unlock()
+		s.send(watch.Modified, configMap("first", 2))
+		s.send(watch.Deleted, configMap("first", 3))
 		s.add("second")
 		synctest.Wait()
 		time.Sleep(time.Second)
