@@ -53,6 +53,8 @@
 //
 //   - [github.com/controllerkit/controllerkit/metrics]: Prometheus collectors for the
 //     packages above
+//   - [github.com/controllerkit/controllerkit/debug]: a page that shows why an object does not
+//     move
 //   - [github.com/controllerkit/controllerkit/serve]: metrics and debug pages only for users
 //     who may read them; TLS
 //   - [github.com/controllerkit/controllerkit/controllertest]: runs a controller under

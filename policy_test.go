@@ -25,7 +25,7 @@ const module = "github.com/controllerkit/controllerkit"
 // library lists the packages that users import.
 func library() []string {
 	return []string{
-		"applyset", "consistency", "controllertest", "controllertest/cloud", "controllertest/fault", "controllertest/server", "crd", "enqueue", "external", "finalizer", "informer",
+		"applyset", "consistency", "controllertest", "controllertest/cloud", "controllertest/fault", "controllertest/server", "crd", "debug", "enqueue", "external", "finalizer", "informer",
 		"leader", "metrics", "ondemand", "operator", "owner", "queue", "reconcile", "recorder", "scope", "serve", "shutdown", "ssa", "status", "watcher",
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/controllerkit/controllerkit/consistency/internal/wire"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/internal/wire"
 )
 
 // runKey is the key of the context value that Begin sets. It holds the store, because

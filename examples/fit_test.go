@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/debug"
 	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/informer"
@@ -62,6 +63,12 @@ var (
 	_ consistency.Metrics                          = (*metrics.Metrics)(nil)
 	_ finalizer.Metrics                            = (*metrics.Metrics)(nil)
 	_ workqueue.MetricsProvider                    = (*metrics.Metrics)(nil)
+	_ debug.Adder                                  = (*reconcile.Source[types.NamespacedName])(nil)
+	_ debug.Gate                                   = (*consistency.Store)(nil)
+	_ reconcile.Gate[types.NamespacedName]         = debug.Gate(nil)
+	_ enqueue.Adder[types.NamespacedName]          = debug.Adder(nil)
+	_ eventAdder[types.NamespacedName]             = debug.Adder(nil)
+	_                                              = debug.Controller{Queue: (*queue.Queue[types.NamespacedName])(nil), Loop: (*reconcile.Controller[types.NamespacedName])(nil)}
 	_ cache.DoneChecker                            = new(informer.Set).HasSyncedChecker()
 
 	// All Run methods have the same signature.

@@ -2,6 +2,7 @@ package finalizer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -81,10 +83,22 @@ func Ensure[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name stri
 		return Held[T]{}, false, nil
 	}
 	if err := cleanup(ctx, Held[T]{object: obj, name: name, client: c}); err != nil {
+		noteBlocked(ctx, name, obj, err)
 		return Held[T]{}, false, fmt.Errorf("finalizer %s: cleanup: %w", name, err)
 	}
 	_, err = Remove(ctx, c, obj, name)
 	return Held[T]{}, false, err
+}
+
+// noteBlocked tells package debug, if it observes ctx, that a cleanup was not done.
+func noteBlocked(ctx context.Context, name string, obj metav1.Object, err error) {
+	var steps []string
+	if blocked, ok := errors.AsType[*BlockedError](err); ok {
+		for _, step := range blocked.Steps {
+			steps = append(steps, step.Name)
+		}
+	}
+	calls.NoteCleanup(ctx, name, steps, obj.GetDeletionTimestamp().Time)
 }
 
 // Add stores the finalizer name on obj. If obj carries it, Add sends no request. It

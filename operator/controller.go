@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/debug"
 	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/operator/internal/served"
@@ -40,6 +41,7 @@ type Controller struct {
 	owner  schema.GroupResource // of For
 	owns   bool                 // whether Owns was called
 	writes *consistency.Store   // the Gate, unless Loop has one
+	debug  *debug.Controller    // nil without Operator.Debug
 }
 
 // For makes the controller reconcile the objects of resource: their keys are queued. It
@@ -124,15 +126,18 @@ func watch[T any, L any](c *Controller, resource schema.GroupResource, from inte
 		c.fail("a predicate for %s is nil", resource)
 		return from.Lister()
 	}
-	handler := enqueue.Handler(c.Loop.Source(resource.Resource), keys)
+	handler := enqueue.Handler(c.adder(resource), keys)
 	if len(pass) > 0 {
 		handler = enqueue.Filter(handler, enqueue.And(pass...))
+	}
+	s := c.source(served.Resource{GroupResource: resource, Kind: served.KindOf[T](from), Controller: c.Loop.Name}, informer)
+	if c.op.Debug != nil && len(s.handlers) == 0 {
+		handler = s.seen.count(handler)
 	}
 	registration, err := informer.AddEventHandler(handler)
 	if err != nil {
 		c.fail("add a handler to the informer of %s: %w", resource, err)
 	}
-	s := c.source(served.Resource{GroupResource: resource, Kind: served.KindOf[T](from), Controller: c.Loop.Name}, informer)
 	s.handlers = append(s.handlers, registration)
 	return from.Lister()
 }
@@ -143,6 +148,7 @@ type source struct {
 	informer        cache.SharedIndexInformer
 	id              <-chan struct{} // of the informer: a factory wraps it anew for each caller
 	handlers        []cache.ResourceEventHandlerRegistration
+	seen            seen // counts if there is an Operator.Debug
 }
 
 // source returns the source of a resource, a new one for the first controller.

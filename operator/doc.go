@@ -54,6 +54,8 @@
 //     request is forbidden under Rules.
 //   - OP8: If a replica is not the leader, its informers run, and no reconcile runs. If its
 //     informers are not synced, it takes no Lease.
+//   - OP9: If Options.Debug is set, the page of package debug is served at that address, which
+//     must be loopback, and not by Mux.
 //
 // # Caveats
 //

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/debug"
 	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/metrics"
@@ -24,6 +25,7 @@ import (
 	"github.com/controllerkit/controllerkit/operator/internal/served"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/recorder"
+	"github.com/controllerkit/controllerkit/serve"
 	"github.com/controllerkit/controllerkit/shutdown"
 )
 
@@ -41,6 +43,11 @@ type Options struct {
 	// ready as soon as its informers are synced. "" means no listener; Mux can be served
 	// by the caller.
 	Listen string
+
+	// Debug is the address of /debug/controllers, the page of package debug, such as
+	// "127.0.0.1:6060": a loopback address, which kubectl port-forward reaches. To serve the
+	// page to other hosts, see Operator.Debug. "" means no page.
+	Debug string
 
 	// GracePeriod bounds the stop of the whole process. Run gives the running calls and
 	// the election their parts of it, so set this one only. It should be shorter than the
@@ -68,8 +75,8 @@ type Operator struct {
 	// consistent, a watch that is silent for 3 min ends, and no client-side limit applies.
 	Config *rest.Config
 
-	// Group runs the parts. Run adds http, informers, events and controllers, in this
-	// order, and stops the last one first. Parts that were added before Run stop
+	// Group runs the parts. Run adds http, debug, informers, events and controllers, in
+	// this order, and stops the last one first. Parts that were added before Run stop
 	// last.
 	Group *shutdown.Group
 
@@ -85,6 +92,12 @@ type Operator struct {
 	// Informers runs the informers of all controllers.
 	Informers *informer.Set
 
+	// Debug is the page at Options.Debug. To serve it to other hosts, set it before the first
+	// controller is added, and add it to Mux behind package serve: the page shows names of
+	// objects and does not authenticate. Run sets its zero fields. nil means none, which costs
+	// a reconcile nothing.
+	Debug *debug.Page
+
 	options     Options
 	controllers []*Controller
 	sources     []*source
@@ -92,6 +105,8 @@ type Operator struct {
 	served      atomic.Pointer[served.Kinds] // set before the informers run
 	errs        []error                      // of registrations, for Run
 	running     atomic.Bool                  // the controllers do not change any more
+	observed    observed
+	debugServer *http.Server // at Options.Debug
 }
 
 // New makes an operator for the API server of config, which it copies. It sends no
@@ -123,6 +138,15 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 		Informers: &informer.Set{Timeout: o.StartTimeout, StopTimeout: o.part(2), Metrics: o.Metrics},
 		options:   o,
 		uses:      rights.Set{},
+	}
+	if o.Debug != "" {
+		op.Debug = &debug.Page{}
+		mux := http.NewServeMux()
+		mux.HandleFunc("/debug/controllers", func(w http.ResponseWriter, r *http.Request) { op.Debug.ServeHTTP(w, r) })
+		var err error
+		if op.debugServer, err = serve.New(serve.Config{Addr: o.Debug, Handler: mux}); err != nil {
+			return nil, fmt.Errorf("operator: Options.Debug %q: use a loopback address such as 127.0.0.1:6060, or see Operator.Debug: %w", o.Debug, err)
+		}
 	}
 	op.Config.QPS, op.Config.RateLimiter = -1, nil // the API server has priority and fairness
 	if o.LeaseNamespace != "" {
@@ -184,6 +208,9 @@ func (op *Operator) Run(ctx context.Context) error {
 	}
 	op.running.Store(true)
 
+	if op.Debug != nil {
+		op.assemble()
+	}
 	op.serve("/metrics", op.options.Metrics.Handler())
 	op.serve("/readyz", op.Group.Ready())
 	op.serve("/livez", op.Group.Live())
@@ -195,6 +222,9 @@ func (op *Operator) Run(ctx context.Context) error {
 	if op.options.Listen != "" {
 		op.Group.Add("http", shutdown.Server(&http.Server{Addr: op.options.Listen, Handler: op.Mux}))
 	}
+	if op.debugServer != nil {
+		op.Group.Add("debug", shutdown.Server(op.debugServer))
+	}
 	op.Group.Add("informers", func(ctx context.Context) error {
 		kinds, err := served.Wait(ctx, op.Config, op.options.StartTimeout, needed)
 		if err != nil {
@@ -204,13 +234,13 @@ func (op *Operator) Run(ctx context.Context) error {
 		return op.Informers.Run(ctx)
 	})
 	op.Group.Add("events", op.Events.Run)
-	lead := op.reconcile
+	lead := op.lead
 	if op.Elector != nil {
 		op.Group.AddLive("leader", func() error { return op.Elector.Check(nil) })
 		lead = func(ctx context.Context) error {
 			select {
 			case <-op.Informers.HasSyncedChecker().Done(): // a replica that cannot work takes no Lease
-				return op.Elector.Run(ctx, op.reconcile)
+				return op.Elector.Run(ctx, op.lead)
 			case <-ctx.Done():
 				return nil
 			}

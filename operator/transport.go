@@ -28,6 +28,9 @@ func (w *writer) RoundTrip(req *http.Request) (*http.Response, error) {
 		for _, c := range w.op.controllers {
 			w.chain = c.writes.Wrap(w.chain)
 		}
+		if w.op.Debug != nil {
+			w.chain = w.op.Debug.Transport(w.chain)
+		}
 	})
 	return w.chain.RoundTrip(req)
 }

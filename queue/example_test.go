@@ -155,6 +155,17 @@ func ExampleQueue_Snapshot() {
 	// c delayed 1
 }
 
+func ExampleQueue_SnapshotOf() {
+	q := queue.New(queue.Config[string]{Name: "widgets"})
+	q.Add("a")
+	q.AddAfter("b", time.Hour)
+	for _, key := range q.SnapshotOf("b", "absent").Keys {
+		fmt.Println(key.Key, key.State)
+	}
+	q.ShutDown()
+	// Output: b delayed
+}
+
 func ExampleExponential() {
 	limiter := queue.Exponential[string](time.Second, 5*time.Second)
 	for range 4 {

@@ -15,8 +15,9 @@ const (
 )
 
 // State is the state of a queue at one moment: the number of keys in each state, and the
-// first keys.
-type State struct {
+// first keys. The type is an alias of an unnamed struct, so that other packages can declare
+// an interface with Snapshot without an import of this package.
+type State = struct {
 	Name         string `json:"name,omitempty"`
 	Ready        int    `json:"ready"`
 	Running      int    `json:"running"`
@@ -30,7 +31,7 @@ type State struct {
 }
 
 // KeyState is the state of one key.
-type KeyState struct {
+type KeyState = struct {
 	Key      string    `json:"key"`             // as fmt.Sprint formats it, cut to 512 bytes
 	State    string    `json:"state"`           // "running", "ready" or "delayed"
 	Group    string    `json:"group,omitempty"` // cut to 512 bytes
@@ -44,8 +45,16 @@ type KeyState struct {
 // Snapshot returns the state of the queue, for logs and debug pages. All but Attempts is
 // from one moment. A snapshot lists at most 300 keys and cuts long texts, so its time and
 // size are bounded.
-func (q *Queue[K]) Snapshot() State {
-	s, keys := q.snapshot()
+func (q *Queue[K]) Snapshot() State { return q.text(q.snapshot(nil)) }
+
+// SnapshotOf is like Snapshot, but lists those of the given keys that the queue has, in
+// the given order, and no others. It holds the lock while it looks them up.
+func (q *Queue[K]) SnapshotOf(keys ...K) State {
+	return q.text(q.snapshot(append([]K{}, keys...)))
+}
+
+// text adds the part of the state that needs code of the caller, without the lock.
+func (q *Queue[K]) text(s State, keys []K) State {
 	for i, key := range keys {
 		s.Keys[i].Key = cut(fmt.Sprint(key))
 		s.Keys[i].Group = cut(s.Keys[i].Group)
@@ -65,9 +74,9 @@ func cut(text string) string {
 	return strings.ToValidUTF8(text[:snapshotText-len(ellipsis)], "?") + ellipsis
 }
 
-// snapshot returns the part of the state that needs the lock. It does not call code of the
-// caller, which formats keys and counts failures.
-func (q *Queue[K]) snapshot() (s State, keys []K) {
+// snapshot returns the part of the state that needs the lock, with the first keys if only
+// is nil. It does not call code of the caller, which formats keys and counts failures.
+func (q *Queue[K]) snapshot(only []K) (s State, keys []K) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	s = State{
@@ -85,21 +94,44 @@ func (q *Queue[K]) snapshot() (s State, keys []K) {
 		s.Keys = append(s.Keys, k)
 		keys = append(keys, q.held.Key(r))
 	}
-	for r := q.running.head; r != 0 && len(keys) < snapshotKeys; {
-		e := q.held.At(r)
+	running := func(r ref, e *entry) {
 		k := KeyState{State: "running", Since: at(e.order), Again: e.then == thenReady}
 		if e.then == thenDelayed {
 			k.Until = at(e.at)
 		}
 		list(r, e, k)
-		r = e.next
 	}
-	for _, r := range q.ready.first(snapshotKeys) {
-		e, k := q.held.At(r), KeyState{State: "ready"}
+	ready := func(r ref, e *entry) {
+		k := KeyState{State: "ready"}
 		if q.metrics != nil {
 			k.Since = at(e.at)
 		}
 		list(r, e, k)
+	}
+	if only != nil {
+		for _, key := range only {
+			r, _ := q.held.Find(key, q.held.Hash(key))
+			if r == 0 {
+				continue
+			}
+			switch e := q.held.At(r); e.state {
+			case stateRunning:
+				running(r, e)
+			case stateReady:
+				ready(r, e)
+			case stateDelayed:
+				list(r, e, KeyState{State: "delayed", Until: at(e.at)})
+			}
+		}
+		return s, keys
+	}
+	for r := q.running.head; r != 0 && len(keys) < snapshotKeys; {
+		e := q.held.At(r)
+		running(r, e)
+		r = e.next
+	}
+	for _, r := range q.ready.first(snapshotKeys) {
+		ready(r, q.held.At(r))
 	}
 	for _, d := range q.delays.Least(snapshotKeys) {
 		list(d.ref, q.held.At(d.ref), KeyState{State: "delayed", Until: at(d.at)})

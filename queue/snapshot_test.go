@@ -52,6 +52,14 @@ func TestSnapshot(t *testing.T) {
 		if diff := cmp.Diff(want, q.Snapshot()); diff != "" {
 			t.Errorf("Snapshot (-want +got):\n%s", diff)
 		}
+		want.Keys = []queue.KeyState{want.Keys[6], want.Keys[0], want.Keys[1]}
+		got := q.SnapshotOf(key("x", "late"), key("x", "absent"), key("x", "run"), key("x", "urgent"))
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("SnapshotOf (-want +got):\n%s", diff)
+		}
+		if got := q.SnapshotOf(); len(got.Keys) != 0 || got.Ready != 4 {
+			t.Errorf("SnapshotOf() of no keys = %+v, want counts and no key", got)
+		}
 		if _, err := json.Marshal(q.Snapshot()); err != nil {
 			t.Errorf("Snapshot as JSON: %v", err)
 		}

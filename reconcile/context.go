@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/writes"
 )
 
@@ -89,9 +90,9 @@ func (c *callContext[K]) Err() error { return c.make().Err() }
 // Other values come from the real context, by which package context finds it.
 func (c *callContext[K]) Value(key any) any {
 	switch key {
-	case triggersKey{}:
+	case calls.Triggers{}:
 		return c.triggers()
-	case attemptKey{}:
+	case calls.Attempt{}:
 		return c.attempt
 	case writes.Key{}:
 		if c.run.metrics != nil {
@@ -126,9 +127,6 @@ func (c *callContext[K]) triggers() []string {
 // and for the first call after a success, 2 for the call after one failure. It is the number
 // of attempts in the call's line of log. It is 0 for other contexts.
 func Attempt(ctx context.Context) int {
-	n, _ := ctx.Value(attemptKey{}).(int)
+	n, _ := ctx.Value(calls.Attempt{}).(int)
 	return n
 }
-
-// attemptKey is the key of the context value that Attempt returns.
-type attemptKey struct{}

@@ -58,6 +58,7 @@
 //     the Gate's EnsureReady, if it has one.
 //   - R25: If a call succeeds, Metrics gets the time since the first event of a Source
 //     that no successful call has handled, within fixed bounds.
+//   - R26: The size of a Snapshot is bounded for any number and length of keys.
 //
 // # Caveats
 //

@@ -206,3 +206,20 @@ func ExampleAttempt() {
 	// attempt 2
 	// attempt 3
 }
+
+func ExampleController_Snapshot() {
+	q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())
+	ctx, stop := context.WithCancel(context.Background())
+	c := &reconcile.Controller[string]{Name: "widgets", Queue: q, MaxAttempts: 1}
+	c.Reconcile = func(_ context.Context, key string) (reconcile.Result, error) {
+		s := c.SnapshotOf(key)
+		fmt.Println(s.Busy, "running,", s.Parked, "parked")
+		stop()
+		return reconcile.Result{}, nil
+	}
+	q.Add("a")
+	fmt.Println(c.Run(ctx), c.Snapshot().Running)
+	// Output:
+	// 1 running, 0 parked
+	// <nil> false
+}

@@ -15,6 +15,7 @@ const (
 
 // waiting is a key that waits for the gate.
 type waiting struct {
+	since    time.Duration // since the start of Run
 	priority int
 	ticks    int
 	counted  bool // it is one of run.waiting
@@ -33,7 +34,7 @@ func (r *run[K]) ready(key K, priority int) bool {
 		r.mu.Unlock()
 		return false
 	}
-	r.parked[key] = waiting{priority: priority}
+	r.parked[key] = waiting{since: time.Since(r.began), priority: priority}
 	r.mu.Unlock()
 	ok := r.gate.Ready(key, func() {
 		r.mu.Lock()

@@ -1,6 +1,9 @@
 package reconcile
 
-import "time"
+import (
+	"maps"
+	"time"
+)
 
 // The guard bounds a key that makes itself run, for example by writing the time of day
 // to its own object. Each key has a token bucket: it runs at most guardBurst times at
@@ -12,6 +15,7 @@ const (
 	guardFull     = guardBurst * guardInterval // the time in which an empty bucket fills
 
 	guardKeys  = 1 << 15     // bounds each of the two maps of a guard
+	guardHot   = 100         // bounds the keys that hot lists
 	nameAtMost = time.Second // between two lines of log that name a key
 )
 
@@ -35,6 +39,7 @@ type guard[K comparable] struct {
 	young, old map[K]*bucket
 	since      time.Duration // when young was made
 	nextName   time.Duration // when the next key can be named
+	hot        map[K]*bucket // some of the keys that were held, for Snapshot
 }
 
 // take takes a token of the key, or returns how long the key has to wait for one. held
@@ -61,6 +66,9 @@ func (g *guard[K]) take(key K, now time.Duration) (wait time.Duration, held, nam
 	if wait = b.full + guardInterval - now - guardFull; wait > 0 {
 		held, name = !b.held, !b.named && now >= g.nextName
 		b.held, b.named = true, b.named || name
+		if held {
+			g.noteHot(key, b, now)
+		}
 		if name {
 			g.nextName = now + nameAtMost
 		}
@@ -70,3 +78,19 @@ func (g *guard[K]) take(key K, now time.Duration) (wait time.Duration, held, nam
 	}
 	return wait, held, name
 }
+
+// noteHot notes that the key was held.
+func (g *guard[K]) noteHot(key K, b *bucket, now time.Duration) {
+	if len(g.hot) >= guardHot {
+		maps.DeleteFunc(g.hot, func(_ K, b *bucket) bool { return b.cold(now) })
+	}
+	if g.hot[key] != nil || len(g.hot) < guardHot {
+		if g.hot == nil {
+			g.hot = map[K]*bucket{}
+		}
+		g.hot[key] = b
+	}
+}
+
+// cold reports whether a key that was held has half of its tokens again.
+func (b *bucket) cold(now time.Duration) bool { return b.full-now < guardFull/2 }

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/controllerkit/controllerkit/internal/calls"
 )
 
 const (
@@ -70,12 +72,9 @@ func (s *Source[K]) AddEvent(kind string, opts struct {
 // call that failed, or else "requeue". There are at most 64. It is nil for other contexts,
 // and for a controller with neither a Source nor a Resync.
 func Triggers(ctx context.Context) []string {
-	names, _ := ctx.Value(triggersKey{}).([]string)
+	names, _ := ctx.Value(calls.Triggers{}).([]string)
 	return names
 }
-
-// triggersKey is the key of the context value that Triggers returns.
-type triggersKey struct{}
 
 // triggers remembers why keys are in the queue. The zero value is empty.
 type triggers[K comparable] struct {

@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/controllerkit/controllerkit/consistency/internal/wire"
+	"github.com/controllerkit/controllerkit/internal/wire"
 )
 
 func TestParseWrite(t *testing.T) {

@@ -1,0 +1,164 @@
+package debug
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/internal/wire"
+)
+
+// Page is the handler of /debug/controllers. The zero value is ready to use. Its fields must
+// not change after the first request, and it must not be copied. Its methods may be called
+// concurrently.
+type Page struct {
+	// Title is the heading, such as the name of the process. "" means "controllers".
+	Title string
+
+	// Leader returns the state of the election. nil means that there is none.
+	Leader func() Leader
+
+	// Informers returns the informers. nil means that the page has none.
+	Informers func() []Informer
+
+	reader wire.Reader
+	read   sync.Mutex // one request at a time collects a state
+
+	mu          sync.Mutex // guards controllers
+	controllers []*Controller
+}
+
+// Leader is the state of an election.
+type Leader struct {
+	Lease   string    `json:"lease"` // namespace/name
+	Leading bool      `json:"leading"`
+	Term    int64     `json:"term"`           // of the present or last leadership of this process
+	Since   time.Time `json:"since,omitzero"` // the start or, if Leading is false, the end of that term
+}
+
+// Informer is the state of an informer.
+type Informer struct {
+	Name      string    `json:"name"`
+	Objects   int64     `json:"objects"`            // in the cache
+	LastEvent time.Time `json:"lastEvent,omitzero"` // when an object was last added, changed or removed
+	LastData  time.Time `json:"lastData,omitzero"`  // when the API server last sent data, also a bookmark
+}
+
+// QueueState is the state of a queue. It is State of package queue.
+type QueueState = struct {
+	Name         string     `json:"name,omitempty"`
+	Ready        int        `json:"ready"`
+	Running      int        `json:"running"`
+	Delayed      int        `json:"delayed"`
+	ShuttingDown bool       `json:"shuttingDown,omitempty"`
+	Keys         []QueueKey `json:"keys,omitempty"`
+}
+
+// QueueKey is the state of a key in a queue. It is KeyState of package queue.
+type QueueKey = struct {
+	Key      string    `json:"key"`
+	State    string    `json:"state"`
+	Group    string    `json:"group,omitempty"`
+	Priority int       `json:"priority"`
+	Since    time.Time `json:"since,omitzero"`
+	Until    time.Time `json:"until,omitzero"`
+	Again    bool      `json:"again,omitempty"`
+	Attempts int       `json:"attempts"`
+}
+
+// LoopState is the state of a loop. It is State of package reconcile.
+type LoopState = struct {
+	Name    string    `json:"name"`
+	Running bool      `json:"running"`
+	Workers int       `json:"workers"`
+	Busy    int       `json:"busy"`
+	Gated   int       `json:"gated"`
+	Parked  int       `json:"parked"`
+	Hot     int       `json:"hot"`
+	Failing int       `json:"failing"`
+	Keys    []LoopKey `json:"keys,omitempty"`
+}
+
+// LoopKey is the state of a key in a loop. It is KeyState of package reconcile.
+type LoopKey = struct {
+	Key      string    `json:"key"`
+	State    string    `json:"state,omitempty"`
+	Since    time.Time `json:"since,omitzero"`
+	Reason   string    `json:"reason,omitempty"`
+	Attempts int       `json:"attempts,omitempty"`
+	Class    string    `json:"class,omitempty"`
+	Triggers []string  `json:"triggers,omitempty"`
+}
+
+// Controller is one controller of a Page. Page.Controller makes one. Its fields must not
+// change after the first request.
+type Controller struct {
+	// Queue is the queue, such as a queue.Queue. nil means that the page shows no queue.
+	Queue interface {
+		Snapshot() QueueState
+		SnapshotOf(keys ...types.NamespacedName) QueueState
+	}
+
+	// Loop is the loop, such as a reconcile.Controller. nil means that the page shows no
+	// waiting, parked, hot and failing keys.
+	Loop interface {
+		Snapshot() LoopState
+		SnapshotOf(keys ...types.NamespacedName) LoopState
+	}
+
+	name    string
+	page    *Page
+	history history
+}
+
+// Controller adds a controller to the page. Controllers can be added at any time.
+func (p *Page) Controller(name string) *Controller {
+	c := &Controller{name: name, page: p}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.controllers = append(p.controllers, c)
+	return c
+}
+
+// Gate is the Gate of a reconcile.Controller, such as a consistency.Store.
+type Gate interface {
+	Begin(ctx context.Context, key types.NamespacedName) context.Context
+	Ready(key types.NamespacedName, wake func()) bool
+	End(key types.NamespacedName)
+}
+
+// Gate returns a gate that calls next and records the waits. If next has the method
+// EnsureReady(types.NamespacedName) error, its text is the cause of a wait, and the returned
+// gate has the method too. A nil next gives nil.
+func (c *Controller) Gate(next Gate) Gate {
+	if kube.IsNil(next) {
+		return nil
+	}
+	g := gate{Gate: next, c: c}
+	if reasons, ok := next.(ensurer); ok {
+		return &reasonedGate{gate: g, reasons: reasons}
+	}
+	return &g
+}
+
+// Adder is what a Source adds keys to, such as a reconcile.Source.
+type Adder interface {
+	Add(key types.NamespacedName)
+	AddEvent(kind string, opts struct {
+		Priority    int
+		After       time.Duration
+		RateLimited bool
+	}, keys ...types.NamespacedName)
+}
+
+// Source returns an Adder that adds keys to next, and records that it did. The name is a word
+// for the page, such as the resource that an informer watches. It panics if next is nil.
+func (c *Controller) Source(name string, next Adder) Adder {
+	if kube.IsNil(next) {
+		panic("debug: Source: next is nil: pass a Source of the loop")
+	}
+	return &source{c: c, name: kube.Printable(name, maxName), next: next}
+}

@@ -1,0 +1,113 @@
+package debug
+
+import (
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"encoding/json"
+	"html/template"
+	"net/http"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// maxSearch bounds the key in a request.
+const maxSearch = 1024
+
+// The page runs no script and uses no style but these two, whose hashes are in its header.
+var (
+	//go:embed page.html
+	html string
+	//go:embed page.css
+	style string
+	//go:embed page.js
+	script string
+
+	page = template.Must(template.New("page").Funcs(template.FuncMap{
+		"ago":    ago,
+		"stamp":  stamp,
+		"style":  func() template.CSS { return template.CSS(style) }, //nolint:gosec // it is a constant
+		"script": func() template.JS { return template.JS(script) },  //nolint:gosec // it is a constant
+	}).Parse(html))
+
+	policy = "default-src 'none'; style-src '" + hash(style) + "'; script-src '" + hash(script) +
+		"'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+// hash returns the source expression of an inline text for a Content-Security-Policy.
+func hash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
+}
+
+// ServeHTTP serves the page as HTML or, with the parameter format=json, as JSON. The parameter
+// key, such as default/web, adds the story of a key. A key without a slash has no namespace.
+// It does not authenticate.
+func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("Content-Security-Policy", policy)
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Referrer-Policy", "no-referrer")
+	header.Set("Cache-Control", "no-store")
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		header.Set("Allow", "GET, HEAD")
+		http.Error(w, "Method Not Allowed: use GET", http.StatusMethodNotAllowed)
+		return
+	}
+	query := r.URL.Query()
+	var search *types.NamespacedName
+	if key := strings.TrimSpace(query.Get("key")); len(key) > maxSearch {
+		http.Error(w, "the parameter key is too long: use namespace/name of an object", http.StatusBadRequest)
+		return
+	} else if key != "" {
+		search = searched(key)
+	}
+	var s *state
+	switch format := query.Get("format"); format {
+	case "json":
+		s = p.collect(search)
+		header.Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(s) // the client has gone
+	case "", "html":
+		s = p.collect(search)
+		header.Set("Content-Type", "text/html; charset=utf-8")
+		_ = page.Execute(w, s)
+	default:
+		http.Error(w, "the parameter format is unknown: use json, html or none", http.StatusBadRequest)
+	}
+}
+
+// collect collects a state. Requests wait for each other here, so that any number of them
+// takes the locks of the queues no more often than one reader would.
+func (p *Page) collect(search *types.NamespacedName) *state {
+	p.read.Lock()
+	defer p.read.Unlock()
+	return p.state(search)
+}
+
+// searched returns the key that a reader looks for.
+func searched(key string) *types.NamespacedName {
+	namespace, name, found := strings.Cut(key, "/")
+	if !found {
+		namespace, name = "", key
+	}
+	return &types.NamespacedName{Namespace: namespace, Name: name}
+}
+
+// ago returns the time between two times, for a reader.
+func ago(now, t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	d := now.Sub(t)
+	unit := time.Second
+	if max(d, -d) < time.Second {
+		unit = time.Millisecond
+	}
+	if d = d.Round(unit); d < 0 {
+		return "in " + (-d).String()
+	}
+	return d.String() + " ago"
+}

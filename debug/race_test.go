@@ -1,0 +1,6 @@
+//go:build race
+
+package debug_test
+
+// raceEnabled reports whether the race detector slows the tests down.
+const raceEnabled = true

@@ -1,0 +1,31 @@
+// Package calls has the keys of the values in the context of a call of a reconcile
+// function, by which packages observe the call without an import of package reconcile.
+package calls
+
+import (
+	"context"
+	"time"
+)
+
+// Triggers is the key of the reasons of the call, a []string.
+type Triggers struct{}
+
+// Attempt is the key of the number of the call since the last success, an int.
+type Attempt struct{}
+
+// Cleanup is the key of a value that is a CleanupObserver.
+type Cleanup struct{}
+
+// CleanupObserver is told of cleanups that a finalizer waits for.
+type CleanupObserver interface {
+	// Blocked is called when a cleanup was not done. steps has the names of the steps
+	// that block it, if it has steps, and since is the time of the deletion request.
+	Blocked(finalizer string, steps []string, since time.Time)
+}
+
+// NoteCleanup tells the CleanupObserver of ctx, if there is one.
+func NoteCleanup(ctx context.Context, finalizer string, steps []string, since time.Time) {
+	if o, ok := ctx.Value(Cleanup{}).(CleanupObserver); ok {
+		o.Blocked(finalizer, steps, since)
+	}
+}
