@@ -27,7 +27,7 @@ var web = key{Namespace: "default", Name: "web"}
 // TestStory: the whole story of a key, from its event to the delay after a conflict, in order
 // and with causes. The text of the error is not in it.
 //
-// It proves D1 and D5.
+// It proves DB1 and DB5.
 func TestStory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var a *assembled
@@ -171,7 +171,7 @@ func TestBlocked(t *testing.T) {
 // TestFlood: 20,000 successes of other keys do not displace the failures of
 // a key.
 //
-// It proves D5.
+// It proves DB5.
 func TestFlood(t *testing.T) {
 	page := &debug.Page{}
 	c := page.Controller("widgets")
@@ -204,7 +204,7 @@ func TestFlood(t *testing.T) {
 
 // TestSameContent: the HTML has each text of the JSON.
 //
-// It proves D6.
+// It proves DB6.
 func TestSameContent(t *testing.T) {
 	a := full(t)
 	html := get(t, a.page, url.Values{"key": {"default/web"}}).Body.String()

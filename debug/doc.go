@@ -34,18 +34,18 @@
 //
 // # Guarantees
 //
-//   - D1: If a page is read, it has names of objects, results and causes, but no contents of
+//   - DB1: If a page is read, it has names of objects, results and causes, but no contents of
 //     objects and no text of a call's error.
-//   - D2: If names of objects have any bytes, they are escaped in the HTML, and the page runs
+//   - DB2: If names of objects have any bytes, they are escaped in the HTML, and the page runs
 //     only its own script.
-//   - D3: If a controller has any number of keys with names of any length, the size of the
+//   - DB3: If a controller has any number of keys with names of any length, the size of the
 //     page, the memory of the history and the number of keys that a read visits are bounded.
-//   - D4: If a page is read, no lock is held while it is rendered, and a lock of the history
+//   - DB4: If a page is read, no lock is held while it is rendered, and a lock of the history
 //     is held for at most 128 records.
-//   - D5: If an event, call, write or wait of a key is among the newest of its kind, the story
+//   - DB5: If an event, call, write or wait of a key is among the newest of its kind, the story
 //     of the key has it in order of time. A flood of one kind or of successes removes no
 //     other kind and no failures.
-//   - D6: The page and its JSON have the same content.
+//   - DB6: The page and its JSON have the same content.
 //
 // # Caveats
 //

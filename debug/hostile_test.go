@@ -26,7 +26,7 @@ var hostile = []string{
 // steps, groups, objects and reasons cannot run a script or break a line, and the page stays
 // small.
 //
-// It proves D2 and D3.
+// It proves DB2 and DB3.
 func TestHostileNames(t *testing.T) {
 	for _, name := range hostile {
 		k := key{Namespace: name, Name: name}
@@ -100,7 +100,7 @@ func (l fakeLoop) SnapshotOf(...key) debug.LoopState { return l.Snapshot() }
 // TestMillionKeys: with 1,000,000 keys in the queue and in the history the page has as many
 // bytes and the read as many allocations as with 1000.
 //
-// It proves D3.
+// It proves DB3.
 func TestMillionKeys(t *testing.T) {
 	measure := func(n int) (bytes int, allocs float64) {
 		a := assemble(nil)
@@ -150,7 +150,7 @@ func (w *blockedWriter) Write(b []byte) (int, error) {
 // TestSlowReader: while a client does not read its response, events, calls, waits and other
 // readers go on.
 //
-// It proves D4.
+// It proves DB4.
 func TestSlowReader(t *testing.T) {
 	a := full(t)
 	for _, format := range []string{"html", "json"} {
@@ -214,7 +214,7 @@ func TestConcurrent(t *testing.T) {
 
 // TestManyControllers: the page bounds the number of controllers, informers and blocked keys.
 //
-// It proves D3.
+// It proves DB3.
 func TestManyControllers(t *testing.T) {
 	page := &debug.Page{Informers: func() []debug.Informer { return make([]debug.Informer, 1000) }}
 	for i := range 1000 {

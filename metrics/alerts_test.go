@@ -109,8 +109,8 @@ func alerts() []alert {
 	gauge := func(name, labels, values string) []sample {
 		return []sample{{name + `{job="shop",instance="a",` + labels + "}", values}}
 	}
-	const lookErrors = "The panel *Reconciles by result* names the result. The line `Reconcile failed` of the log has the key, the class and the error. [logging.md](logging.md) has the fields."
-	const lookLate = "Compare the panels *Event to success*, *Duration*, *Depth* and *Keys that wait*. A high depth means too few workers or slow calls. Keys that wait need their caches."
+	const lookErrors = "The panel *Reconciles by result* names the result. The line `Reconcile failed` of the log has the key, the class and the error. [logging.md](logging.md) has the fields. The page of [debug.md](debug.md) lists the keys under *Last calls without success*."
+	const lookLate = "Compare the panels *Event to success*, *Duration*, *Depth* and *Keys that wait*. A high depth means too few workers or slow calls. Keys that wait need their caches. The page of [debug.md](debug.md) shows for one key what it waits for."
 	return []alert{
 		{
 			name: "ControllerErrorBudgetBurnFast", expr: fast(errors), wait: "2m", severity: "page",
@@ -195,7 +195,7 @@ func alerts() []alert {
 			summary: "Step {{ $labels.step }} of finalizer {{ $labels.finalizer }} has blocked an object of {{ $labels.job }} for more than an hour.",
 			runbook: runbook{
 				means: "An object was deleted more than an hour ago, and its cleanup does not finish. Its namespace cannot be deleted either.",
-				look:  "`kubectl get KIND -A -o json | jq '.items[] | select(.metadata.deletionTimestamp)'` lists the objects. The condition `Terminating` has the step and its reason. *Blocked objects* shows how many there are.",
+				look:  "`kubectl get KIND -A -o json | jq '.items[] | select(.metadata.deletionTimestamp)'` lists the objects, and so does the page of [debug.md](debug.md) under *Finalizers that block*. The condition `Terminating` has the step and its reason. *Blocked objects* shows how many there are.",
 				do:    "Repair what the step waits for: children that do not end, a service that does not respond, missing rights. A step with `GiveUpAfter` ends by itself.",
 				not:   "Do not remove the finalizer by hand before you have removed by hand what it guards: it stays behind, and no object names it.",
 			},
@@ -237,7 +237,7 @@ func alerts() []alert {
 			summary: "Controller {{ $labels.controller }} of {{ $labels.job }} delays a key that makes itself run.",
 			runbook: runbook{
 				means: "A key runs as often as the loop allows: 100 times at once, then 10 times a second. Usually the reconcile changes its own object each time, or two controllers overwrite each other.",
-				look:  "The line `Slowed down a key that runs too often` has the key and its triggers. `kubectl get -w -o yaml --show-managed-fields` shows which field changes, and its manager.",
+				look:  "The line `Slowed down a key that runs too often` has the key and its triggers, as has the page of [debug.md](debug.md) in the state *hot*. `kubectl get -w -o yaml --show-managed-fields` shows which field changes, and its manager.",
 				do:    "Remove values that differ each time (times, random names, the order of a map). Write with `status.Update` and `ssa.ApplyChanged`, which skip equal writes. If another controller owns the field, leave it to it.",
 				not:   "Do not add a sleep: the loop goes on, only slower.",
 			},
@@ -251,7 +251,7 @@ func alerts() []alert {
 			summary: "Keys of {{ $labels.job }} waited in vain for their caches.",
 			runbook: runbook{
 				means: "A cache did not show a write of the controller within `MaxWait`. The key then ran with an old cache.",
-				look:  "The line `The caches do not show the writes of a key` has the resource and the version. Look whether the informer of that resource lags or has lost its watch.",
+				look:  "The line `The caches do not show the writes of a key` has the resource and the version, as has the page of [debug.md](debug.md) in the state *gated*. Look whether the informer of that resource lags or has lost its watch.",
 				do:    "Restart the Pod if one watch is dead. If the informer does not select the objects that the controller writes (a label or field selector), use one that does.",
 				not:   "Do not lower `MaxWait`: more keys would run with an old cache.",
 			},

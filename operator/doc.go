@@ -1,6 +1,6 @@
 // Package operator assembles a whole process from the other packages: its controllers,
-// their informers and queues, leader election, probes, metrics, Events, and a stop in the
-// right order.
+// their informers and queues, leader election, probes, metrics, Events, and an ordered
+// stop.
 //
 // It corresponds to the manager and the builder of controller-runtime. A resource takes
 // one line, which returns its lister:
@@ -21,7 +21,7 @@
 //
 // # Pieces
 //
-// Run only connects pieces. Its example is the same program without an Operator.
+// Run connects pieces. Its example is the same program without an Operator.
 // [informer.Set] runs the informers, [reconcile.Controller] the loops with a [queue.Queue]
 // and a [consistency.Store], [leader.Elector] holds the Lease, [recorder.Recorder] writes
 // Events, [metrics.Metrics] counts, [shutdown.Group] stops them. The fields of Operator and
@@ -31,7 +31,7 @@
 // # Stop
 //
 // When the context of Run is done, no call starts, running calls finish, the Lease is
-// released, Events are written, informers and server stop. GracePeriod bounds it all. With
+// released, Events are written, informers and server stop. GracePeriod bounds it. With
 // its default a call may take 15s, the calls that run have 20s, the election waits 22s for
 // them, and the process ends within 28s, before the Pod's 30s. Another GracePeriod scales
 // them all.
@@ -54,8 +54,7 @@
 //     request is forbidden under Rules.
 //   - OP8: If a replica is not the leader, its informers run, and no reconcile runs. If its
 //     informers are not synced, it takes no Lease.
-//   - OP9: If Options.Debug is set, the page of package debug is served at that address, which
-//     must be loopback, and not by Mux.
+//   - OP9: The page of Options.Debug is served on loopback only, and not by Mux.
 //
 // # Caveats
 //

@@ -2,7 +2,7 @@
 // function with each key, and retries, delays or drops the key by the error that the
 // function returns.
 //
-// It replaces the worker functions that controllers on client-go write by hand around
+// It replaces the worker functions that controllers on client-go write around
 // Get, Done, Forget and AddRateLimited. The queue and the informers stay client-go's, or
 // any that have their methods.
 //
@@ -15,8 +15,8 @@
 //	}
 //	err := c.Run(ctx)
 //
-// Most callers set these fields and Timeout, and return errors as they are: the table at
-// [Result] has the class of each error and what follows. An error that no retry can cure
+// Most callers set these fields and Timeout, and return errors as they are: [Result] has
+// the class of each error. An error that no retry can cure
 // wraps [ErrTerminal]. Run has the shape func(context.Context) error, so that a leader
 // elector or a shutdown group can run it.
 //
@@ -58,7 +58,7 @@
 //     the Gate's EnsureReady, if it has one.
 //   - R25: If a call succeeds, Metrics gets the time since the first event of a Source
 //     that no successful call has handled, within fixed bounds.
-//   - R26: The size of a Snapshot is bounded for any number and length of keys.
+//   - R26: A Snapshot has a bounded size.
 //
 // # Caveats
 //
