@@ -2,6 +2,7 @@ package debug
 
 import (
 	"context"
+	"html/template"
 	"sync"
 	"time"
 
@@ -23,6 +24,9 @@ type Page struct {
 
 	// Informers returns the informers. nil means that the page has none.
 	Informers func() []Informer
+
+	once     sync.Once
+	template *template.Template // set by once
 
 	reader wire.Reader
 	read   sync.Mutex // one request at a time collects a state

@@ -41,8 +41,17 @@ func (k kind) String() string {
 	return [kinds]string{"event", "wait", "call", "call", "write", "blocked", "wait"}[k]
 }
 
-// capacity is the number of records of a kind.
-var capacity = [kinds]int{event: 2048, call: 2048, failure: 1024, write: 1024, wait: 512, woken: 512, blocked: 512}
+// capacity is the number of records of the kind that a history has.
+func (k kind) capacity() int {
+	switch k {
+	case event, call:
+		return 2048
+	case failure, write:
+		return 1024
+	default:
+		return 512
+	}
+}
 
 // record is one thing that happened to a key.
 type record struct {
@@ -74,7 +83,7 @@ type holding struct {
 // add adds a record. Its texts must be bounded, except for the key.
 func (h *history) add(r record) {
 	r.key = types.NamespacedName{Namespace: short(r.key.Namespace), Name: short(r.key.Name)}
-	h.rings[r.kind].add(capacity[r.kind], r)
+	h.rings[r.kind].add(r.kind.capacity(), r)
 }
 
 // short returns text, or a copy of its beginning if it is too long for a name.

@@ -24,17 +24,26 @@ var (
 	style string
 	//go:embed page.js
 	script string
-
-	page = template.Must(template.New("page").Funcs(template.FuncMap{
-		"ago":    ago,
-		"stamp":  stamp,
-		"style":  func() template.CSS { return template.CSS(style) }, //nolint:gosec // it is a constant
-		"script": func() template.JS { return template.JS(script) },  //nolint:gosec // it is a constant
-	}).Parse(html))
-
-	policy = "default-src 'none'; style-src '" + hash(style) + "'; script-src '" + hash(script) +
-		"'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+
+// parsed returns the template of the page.
+func (p *Page) parsed() *template.Template {
+	p.once.Do(func() {
+		p.template = template.Must(template.New("page").Funcs(template.FuncMap{
+			"ago":    ago,
+			"stamp":  stamp,
+			"style":  func() template.CSS { return template.CSS(style) }, //nolint:gosec // it is a constant
+			"script": func() template.JS { return template.JS(script) },  //nolint:gosec // it is a constant
+		}).Parse(html))
+	})
+	return p.template
+}
+
+// policy returns the Content-Security-Policy, which allows the page's own script and style.
+func policy() string {
+	return "default-src 'none'; style-src '" + hash(style) + "'; script-src '" + hash(script) +
+		"'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+}
 
 // hash returns the source expression of an inline text for a Content-Security-Policy.
 func hash(text string) string {
@@ -47,7 +56,7 @@ func hash(text string) string {
 // It does not authenticate.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
-	header.Set("Content-Security-Policy", policy)
+	header.Set("Content-Security-Policy", policy())
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("Cache-Control", "no-store")
@@ -73,7 +82,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "", "html":
 		s = p.collect(search)
 		header.Set("Content-Type", "text/html; charset=utf-8")
-		_ = page.Execute(w, s)
+		_ = p.parsed().Execute(w, s)
 	default:
 		http.Error(w, "the parameter format is unknown: use json, html or none", http.StatusBadRequest)
 	}

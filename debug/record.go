@@ -184,7 +184,7 @@ func (s *source) event(kind string) string {
 // record records an event of the keys, or of the last ones of very many.
 func (s *source) record(what string, keys ...types.NamespacedName) {
 	now := time.Now()
-	for _, key := range keys[max(0, len(keys)-capacity[event]):] {
+	for _, key := range keys[max(0, len(keys)-event.capacity()):] {
 		s.c.history.add(record{at: now, key: key, kind: event, what: what, took: -1})
 	}
 }
