@@ -30,7 +30,7 @@
 // # Cost
 //
 // Without a Page nothing is recorded. With it each event, call, write and wait takes a lock
-// for a copy of one record. bench/RESULTS.md has figures.
+// for a copy of one record.
 //
 // # Guarantees
 //
