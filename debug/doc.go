@@ -40,8 +40,7 @@
 //     only its own script.
 //   - DB3: If a controller has any number of keys with names of any length, the size of the
 //     page, the memory of the history and the number of keys that a read visits are bounded.
-//   - DB4: If a page is read, no lock is held while it is rendered, and a lock of the history
-//     is held for at most 128 records.
+//   - DB4: If a page is read, no lock is held while it is rendered.
 //   - DB5: If an event, call, write or wait of a key is among the newest of its kind, the story
 //     of the key has it in order of time. A flood of one kind or of successes removes no
 //     other kind and no failures.
