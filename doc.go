@@ -42,7 +42,7 @@
 //   - [github.com/controllerkit/controllerkit/status]: conditions; one write or none
 //   - [github.com/controllerkit/controllerkit/ssa]: server-side apply that skips no-ops
 //   - [github.com/controllerkit/controllerkit/applyset]: a set of objects of any kinds:
-//     apply in stages, delete
+//     apply in stages, prune, delete
 //   - [github.com/controllerkit/controllerkit/owner]: controller references; adopt and
 //     release by labels
 //   - [github.com/controllerkit/controllerkit/external]: one external thing for each

@@ -33,9 +33,9 @@ var ErrNotTried = errors.New("applyset: not tried")
 // while its deletion waits for a finalizer. New objects in it would be deleted too.
 var errDeleting = errors.New("it is being deleted: apply again after the deletion")
 
-// ObjectError is the error of one object of a [Batch].
+// ObjectError is the error of one object of a [Batch] or a [Set].
 type ObjectError struct {
-	Index           int // the position among the objects of the call
+	Index           int // the position among the objects of the call; -1 for a former member of a Set
 	Kind            schema.GroupVersionKind
 	Namespace, Name string // "" if the object has none
 	Err             error
@@ -48,7 +48,11 @@ func (e *ObjectError) Error() string {
 		name = e.Namespace + "/" + e.Name
 	}
 	text := strings.TrimPrefix(e.Err.Error(), "applyset: ") // of ErrNotTried
-	return fmt.Sprintf("applyset: %s %s (object %d of the batch): %s", cmp.Or(e.Kind.Kind, "object without kind"), cmp.Or(name, "without name"), e.Index, text)
+	name = cmp.Or(e.Kind.Kind, "object without kind") + " " + cmp.Or(name, "without name")
+	if e.Index >= 0 {
+		name += fmt.Sprintf(" (object %d of the batch)", e.Index)
+	}
+	return fmt.Sprintf("applyset: %s: %s", name, text)
 }
 
 // Unwrap returns Err.
@@ -179,6 +183,20 @@ func (b *Batch) apply(ctx context.Context, force bool, objects []any) ([]*unstru
 		return nil, err
 	}
 	request := func(ctx context.Context, m *member) error { return b.request(ctx, r, m, force) }
+	b.applyFirst(ctx, r, request)
+	r.stage(ctx, r.second, request)
+	r.again(ctx, r.second, request)
+	responses := make([]*unstructured.Unstructured, len(r.members))
+	for i, m := range r.members {
+		if m.err == nil {
+			responses[i] = m.response
+		}
+	}
+	return responses, r.err()
+}
+
+// applyFirst applies the first stage, and waits until the API server serves its kinds.
+func (b *Batch) applyFirst(ctx context.Context, r *batchRun, request func(context.Context, *member) error) {
 	r.stage(ctx, r.first, func(ctx context.Context, m *member) error {
 		if err := request(ctx, m); err != nil || m.response.GetDeletionTimestamp() == nil {
 			return err
@@ -194,15 +212,6 @@ func (b *Batch) apply(ctx context.Context, force bool, objects []any) ([]*unstru
 			meta.MaybeResetRESTMapper(b.Mapper)
 		}
 	}
-	r.stage(ctx, r.second, request)
-	r.again(ctx, request)
-	responses := make([]*unstructured.Unstructured, len(r.members))
-	for i, m := range r.members {
-		if m.err == nil {
-			responses[i] = m.response
-		}
-	}
-	return responses, r.err()
 }
 
 // request applies one object.
@@ -487,12 +496,12 @@ func (r *batchRun) stage(ctx context.Context, members []*member, f func(context.
 	r.failed = r.failed || slices.ContainsFunc(members, func(m *member) bool { return m.err != nil })
 }
 
-// again calls f a second time for members that failed because the API server did not yet
-// serve their CustomResourceDefinition. No event shows when it does.
-func (r *batchRun) again(ctx context.Context, f func(context.Context, *member) error) {
+// again calls f a second time for the members of a stage that failed because the API
+// server did not yet serve their CustomResourceDefinition. No event shows when it does.
+func (r *batchRun) again(ctx context.Context, stage []*member, f func(context.Context, *member) error) {
 	var late []*member
 	var errs []error
-	for _, m := range r.second {
+	for _, m := range stage {
 		if slices.Contains(r.defined, m.object.GroupVersionKind()) && (isUnserved(m.err) || isUndeclared(m.err) || apierrors.IsInvalid(m.err)) {
 			late, errs = append(late, m), append(errs, m.err)
 		}
@@ -514,6 +523,7 @@ func (r *batchRun) again(ctx context.Context, f func(context.Context, *member) e
 			m.err = errs[i] // its first request failed
 		}
 	}
+	r.failed = slices.ContainsFunc(stage, func(m *member) bool { return m.err != nil })
 }
 
 // isUnserved reports whether the API server does not serve the resource. Its response

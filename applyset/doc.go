@@ -1,13 +1,18 @@
 // Package applyset applies and deletes sets of objects of any kinds by server-side apply,
-// several at a time. Namespaces and CustomResourceDefinitions come first.
+// several at a time. A [Set] also prunes what is no longer wanted, across crashes.
 //
-// It replaces a loop over a dynamic client that applies the files of a release:
+// It replaces a loop over a dynamic client that applies the files of a release, and the
+// labels and lists by which a controller finds what to delete:
 //
-//	batch := &applyset.Batch{Client: client, Mapper: mapper, Manager: "example.com/widgets"}
-//	applied, err := batch.Apply(ctx, objects...)
+//	set := &applyset.Set{
+//		Client: client, Metadata: metadata, Mapper: mapper, Manager: "example.com/widgets",
+//		ParentKind: widgetKind, Finalizer: "example.com/widgets",
+//	}
+//	results, err := set.Apply(ctx, widget, applyset.Member{Object: config, Live: live})
 //
-// Most callers call [Batch.Apply] with all objects of a component, and [Batch.Delete]
-// with the objects that Apply returned.
+// Most callers call [Set.Apply] in each reconcile with all objects of the parent, and
+// [Set.Delete] as the cleanup of its finalizer. A [Batch] applies objects without a
+// parent, and prunes nothing.
 //
 // # Guarantees
 //
@@ -17,8 +22,8 @@
 //     CustomResourceDefinition not established in time, the second stage does not begin.
 //   - AS3: If the context ends, no further request is made. Each object without a
 //     request has [ErrNotTried]. At most Concurrency requests run at once.
-//   - AS4: If an object has another uid, Delete leaves it alone. It deletes Namespaces
-//     and CustomResourceDefinitions once the others' deletion is accepted.
+//   - AS4: If an object has another uid, Batch.Delete leaves it alone. It deletes
+//     Namespaces and CustomResourceDefinitions once the others' deletion is accepted.
 //   - AS5: If an argument or object is not valid, the error names the object and field
 //     and comes before any request.
 //   - AS6: If a program dies during a batch, a repetition leads to the same objects.
@@ -27,10 +32,35 @@
 //   - AS8: The documented verbs are enough for each method.
 //   - AS9: If an apply would change or remove another manager's field, TryApply skips
 //     that object, and its error is a Conflict.
+//   - AS10: If a program dies at any request of a Set, the next call finds all members:
+//     it leads to the wanted objects and no others.
+//   - AS11: If an object belongs to another set, has another controller, or Keep
+//     reports it, prune leaves it, also if that changed during the call.
+//   - AS12: If Apply would prune more than the bounds of the Set, it prunes nothing and
+//     returns an error.
+//   - AS13: If nothing changed since the last call, and each Member has its Live,
+//     Set.Apply makes no request.
+//   - AS14: If an existing object is not a member, and neither Adopt nor Force allows it,
+//     Set.Apply changes no value of it.
+//   - AS15: If a former member is not gone, the former members of earlier stages stay
+//     until a later call.
+//   - AS16: If the parent belongs to another tool, has another inventory than a Set
+//     writes, lacks the finalizer or is being deleted, Set.Apply creates nothing.
+//   - AS17: If Set.Delete returns nil, a list from the API server had no member, except
+//     kept ones.
+//   - AS18: If Set.Plan runs, no object changes.
 //
 // # Caveats
 //
 // Each API server begins to serve a new or changed CustomResourceDefinition a moment after
-// the response. A Batch tries objects of such kinds again after a second. If an API server
-// is later than that, apply again.
+// the response. A Batch and a Set try objects of such kinds again after a second. If an
+// API server is later than that, apply again.
+//
+// If a CustomResourceDefinition is deleted by another user, its kind stays in the
+// inventory, because discovery does not prove that it has no objects. Set.Delete then
+// returns an error with the cure.
+//
+// A Set reports no readiness. If its process is paused or cut off while another one works
+// for the same parent, a late request can create an object that the other does not see for
+// an hour.
 package applyset

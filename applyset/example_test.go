@@ -15,6 +15,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/controllerkit/controllerkit/applyset"
+	"github.com/controllerkit/controllerkit/applyset/internal/inventory"
 )
 
 // exampleBatch stands for a dynamic client, which is a fake that answers an apply with
@@ -79,5 +80,62 @@ func ExampleBatch_Delete() {
 	}
 	// Output:
 	// <nil>
+	// <nil>
+}
+
+// exampleSet stands for a Set of clients of an API server, and its parent, which was the
+// parent of the ConfigMap easel before.
+func exampleSet() (*applyset.Set, *metav1.PartialObjectMetadata) {
+	kind := metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}
+	id := inventory.ID(schema.GroupKind{Kind: "ConfigMap"}, "studio", "parent")
+	parent := &metav1.PartialObjectMetadata{TypeMeta: kind, ObjectMeta: metav1.ObjectMeta{
+		Name: "parent", Namespace: "studio", UID: "1", ResourceVersion: "1", Finalizers: []string{"example.com/colors"},
+		Labels: map[string]string{idLabel: id}, Annotations: map[string]string{tooling: "example.com/colors/v1", groupKinds: "ConfigMap"},
+	}}
+	easel := &metav1.PartialObjectMetadata{TypeMeta: kind, ObjectMeta: metav1.ObjectMeta{
+		Name: "easel", Namespace: "studio", UID: "2", ResourceVersion: "2", Labels: map[string]string{partOf: id},
+	}}
+	batch := exampleBatch()
+	return &applyset.Set{
+		Client: batch.Client, Metadata: metadataClient(parent, easel), Mapper: setMapper(),
+		Manager: "example.com/colors", ParentKind: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, Finalizer: "example.com/colors",
+	}, parent
+}
+
+func ExampleSet_Apply() {
+	set, parent := exampleSet()
+	results, err := set.Apply(context.Background(), parent, applyset.Member{
+		Object: applycorev1.ConfigMap("paint", "studio").WithData(map[string]string{"color": "red"}),
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, r := range results {
+		fmt.Println(r.Kind.Kind, r.Name, r.Action)
+	}
+	// Output:
+	// ConfigMap paint Created
+	// ConfigMap easel Pruned
+}
+
+func ExampleSet_Apply_mistake() {
+	set, parent := exampleSet()
+	_, err := set.Apply(context.Background(), parent) // without objects
+	fmt.Println(err)
+	// Output:
+	// applyset: prune would delete 1 of 1 objects: MaxPrunePercent allows 50
+}
+
+func ExampleSet_Delete() {
+	set, parent := exampleSet()
+	// As the cleanup of the parent's finalizer; see the package finalizer.
+	results, err := set.Delete(context.Background(), parent)
+	for _, r := range results {
+		fmt.Println(r.Kind.Kind, r.Name, r.Action)
+	}
+	fmt.Println(err)
+	// Output:
+	// ConfigMap easel Pruned
 	// <nil>
 }

@@ -6,11 +6,13 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/dynamic"
+	metadatafake "k8s.io/client-go/metadata/fake"
 )
 
 const manager = "example.com/colors"
@@ -50,4 +52,13 @@ func (f fakeClient) Delete(_ context.Context, name string, _ metav1.DeleteOption
 
 func (f fakeClient) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 	return f.watch(ctx, opts)
+}
+
+// metadataClient is a fake with the objects.
+func metadataClient(objects ...runtime.Object) *metadatafake.FakeMetadataClient {
+	scheme := metadatafake.NewTestScheme()
+	if err := metav1.AddMetaToScheme(scheme); err != nil {
+		panic(err)
+	}
+	return metadatafake.NewSimpleMetadataClient(scheme, objects...)
 }

@@ -1,0 +1,125 @@
+package applyset
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Plan returns the results that Apply would have, and stores nothing. The API server
+// checks each apply in a dry run. Pruned is an object that Apply would delete. Reason of
+// a Changed or Adopted object has the fields whose values would change.
+//
+// An object whose kind or namespace is among wanted and does not exist yet is Created
+// without such a check.
+func (s *Set) Plan(ctx context.Context, parent metav1.Object, wanted ...Member) ([]Result, error) {
+	c, err := s.begin(parent)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.plan(wanted); err != nil {
+		return nil, err
+	}
+	if c.run.failed {
+		return c.report(nil)
+	}
+	defer c.lock()()
+	if err := c.load(ctx, false); err != nil {
+		return nil, err
+	}
+	members, kept := maps.Clone(c.memory.members), maps.Clone(c.memory.kept)
+	defer func() { c.memory.members, c.memory.kept = members, kept }()
+	c.dryRun = true
+	each(ctx, cmp.Or(c.Concurrency, 8), c.wanted, func(w *wantedMember) error {
+		w.err = c.try(ctx, w)
+		return nil
+	})
+	for _, w := range c.wanted {
+		if w.err == nil && w.action == "" {
+			w.err = fmt.Errorf("%w: %w", ErrNotTried, context.Cause(ctx))
+		}
+		c.run.failed = c.run.failed || w.err != nil
+	}
+	if !c.run.failed {
+		c.candidates(ctx)
+		err = c.checkBound()
+		for _, f := range c.former {
+			if f.doomed && err == nil {
+				f.action = Pruned
+			}
+		}
+		c.former = slices.DeleteFunc(c.former, func(f *former) bool { return f.gone })
+	}
+	return c.report(err)
+}
+
+// try applies an object in a dry run.
+func (c *call) try(ctx context.Context, w *wantedMember) error {
+	c.memory.guard.Lock()
+	unchanged := c.unchanged(w, c.memory.members[w.id])
+	c.memory.guard.Unlock()
+	w.config.Release()
+	if unchanged {
+		w.action = Unchanged
+		return nil
+	}
+	err := c.apply(ctx, w)
+	switch {
+	case err != nil && (isUnserved(err) && slices.Contains(c.run.defined, w.object.GroupVersionKind()) ||
+		apierrors.IsNotFound(err) && c.ids[identity{schema.GroupKind{Kind: "Namespace"}, "", w.id.namespace}]):
+		w.action = Created
+		return nil
+	case err != nil || w.action == Created:
+		return err
+	}
+	live, err := c.batch.resource(w.member).Get(ctx, w.id.name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("read the object: %w", err)
+	}
+	changes := changed(live, w.answer)
+	w.reason = strings.Join(changes[:min(len(changes), 16)], ", ")
+	switch {
+	case w.action == Adopted:
+	case len(changes) > 0:
+		w.action = Changed
+	default:
+		w.action = Unchanged
+	}
+	return nil
+}
+
+// changed returns the paths of the values that differ, without those that the API server
+// sets with each write.
+func changed(before, after *unstructured.Unstructured) []string {
+	var paths []string
+	var compare func(path string, a, b any)
+	compare = func(path string, a, b any) {
+		x, isMap := a.(map[string]any)
+		y, areMaps := b.(map[string]any)
+		switch {
+		case path == ".metadata.managedFields" || path == ".metadata.generation" || path == ".metadata.resourceVersion":
+		case isMap && areMaps:
+			for _, name := range slices.Sorted(maps.Keys(x)) {
+				compare(path+"."+name, x[name], y[name])
+			}
+			for _, name := range slices.Sorted(maps.Keys(y)) {
+				if _, ok := x[name]; !ok {
+					compare(path+"."+name, nil, y[name])
+				}
+			}
+		case !reflect.DeepEqual(a, b):
+			paths = append(paths, path)
+		}
+	}
+	compare("", before.Object, after.Object)
+	return paths
+}

@@ -1,0 +1,350 @@
+package applyset
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/semaphore"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+
+	"github.com/controllerkit/controllerkit/applyset/internal/inventory"
+	"github.com/controllerkit/controllerkit/internal/kube"
+)
+
+// former is an object that can be a member and is not wanted.
+type former struct {
+	id     identity
+	kind   schema.GroupVersionKind
+	stage  int
+	client metadata.ResourceInterface
+	live   *metav1.PartialObjectMetadata // nil if unknown
+
+	doomed   bool   // it is to be deleted
+	gone     bool   // before this call
+	unserved bool   // the API server does not serve its kind
+	action   Action // "" while doomed, gone or failed
+	reason   string
+	err      error
+}
+
+// candidates finds the former members, and decides about each.
+func (c *call) candidates(ctx context.Context) {
+	c.uids = map[types.UID]bool{}
+	for id := range c.ids {
+		if uid := c.memory.members[id].uid; uid != "" {
+			c.uids[uid] = true
+		}
+	}
+	for id := range c.memory.members {
+		if c.ids[id] {
+			continue
+		}
+		f := &former{id: id, kind: id.kind.WithVersion(""), stage: stageOf(id.kind), live: c.seen[id]}
+		mapping, err := c.mapping(id.kind)
+		switch {
+		case meta.IsNoMatchError(err) && !c.memory.inventory.Kinds.Has(id.kind):
+			c.drop(f) // it was never applied
+			continue
+		case meta.IsNoMatchError(err):
+			c.memory.unserved.Insert(id.kind)
+		case err != nil:
+			f.err = fmt.Errorf("find its resource: %w", err)
+		default:
+			f.kind = mapping.GroupVersionKind
+			f.client = c.Metadata.Resource(mapping.Resource).Namespace(id.namespace)
+		}
+		c.former = append(c.former, f)
+	}
+	each(ctx, cmp.Or(c.Concurrency, 8), c.former, func(f *former) error { return f.fail(c.examine(ctx, f)) })
+	for _, f := range c.memory.kept {
+		if !slices.Contains(c.former, f) && !c.ids[f.id] {
+			c.former = append(c.former, f)
+		}
+	}
+}
+
+// prune deletes the former members in the reverse order of the stages, and reduces the
+// inventory. The error is about the parent or the bound.
+func (c *call) prune(ctx context.Context, bounded bool) error {
+	c.candidates(ctx)
+	if ctx.Err() != nil {
+		return fmt.Errorf("applyset: nothing was pruned: %w", context.Cause(ctx))
+	}
+	if bounded {
+		if err := c.checkBound(); err != nil {
+			return err
+		}
+	}
+	for stage := stages - 1; stage >= 0; stage-- {
+		var now []*former
+		for _, f := range c.former {
+			if f.stage == stage && f.action != Kept {
+				now = append(now, f)
+			}
+		}
+		each(ctx, cmp.Or(c.Concurrency, 8), now, func(f *former) error { return f.fail(c.delete(ctx, f)) })
+		if len(now) > 0 || stage == 0 {
+			if err := c.settle(ctx, now); err != nil {
+				return err
+			}
+		}
+		if slices.ContainsFunc(now, func(f *former) bool { return f.err != nil || f.action == Pending && !f.unserved }) {
+			for _, f := range c.former {
+				if f.stage < stage && f.doomed {
+					f.action, f.reason = Pending, "objects of a later stage are not gone"
+				}
+			}
+			break
+		}
+	}
+	c.former = slices.DeleteFunc(c.former, func(f *former) bool { return f.gone })
+	return nil
+}
+
+func (f *former) fail(err error) error {
+	if f.err == nil {
+		f.err = err
+	}
+	return nil
+}
+
+// examine decides about a former member from its live metadata.
+func (c *call) examine(ctx context.Context, f *former) error {
+	switch {
+	case f.err != nil:
+		return nil
+	case c.memory.unserved.Has(f.id.kind):
+		f.lost()
+		return nil
+	case f.live == nil:
+		live, err := f.client.Get(ctx, f.id.name, metav1.GetOptions{})
+		switch {
+		case kube.IsGone(err, f.id.name):
+			c.drop(f)
+			f.gone = true
+			return nil
+		case isUnserved(err):
+			f.lost()
+			return nil
+		case err != nil:
+			return fmt.Errorf("read it before its deletion: %w", err)
+		}
+		f.live = live
+	}
+	controller := metav1.GetControllerOfNoCopy(f.live)
+	f.doomed = false
+	switch {
+	case c.uids[f.live.GetUID()]: // two kinds can show one object, such as Events
+		c.drop(f)
+		f.gone = true
+	case f.live.GetLabels()[inventory.PartOf] != c.id:
+		c.drop(f)
+		f.action, f.reason = Kept, "it is not a member any more"
+	case controller != nil && controller.UID != c.parent.GetUID():
+		c.keep(f, fmt.Sprintf("it has a controller, %.64s %.253q", controller.Kind, controller.Name))
+	case c.Keep != nil && c.Keep(f.kind, f.live):
+		c.keep(f, "Keep returned true")
+	case f.live.GetDeletionTimestamp() != nil:
+		f.wait()
+	default:
+		f.doomed = true
+	}
+	return nil
+}
+
+// drop forgets an object that is no member.
+func (c *call) drop(f *former) {
+	c.memory.guard.Lock()
+	defer c.memory.guard.Unlock()
+	delete(c.memory.members, f.id)
+}
+
+// keep remembers a member that must stay. It stays in the inventory.
+func (c *call) keep(f *former, reason string) {
+	c.memory.guard.Lock()
+	defer c.memory.guard.Unlock()
+	f.action, f.reason = Kept, reason
+	delete(c.memory.members, f.id)
+	c.memory.kept[f.id] = f
+}
+
+// wait reports that the object is being deleted.
+func (f *former) wait() {
+	f.action, f.reason = Pending, "its deletion was accepted"
+	if finalizers := f.live.GetFinalizers(); len(finalizers) > 0 {
+		f.reason += fmt.Sprintf(", and it waits for the finalizers %.512s", strings.Join(finalizers, ", "))
+	}
+}
+
+// lost reports that nothing shows whether the object exists.
+func (f *former) lost() {
+	f.action, f.reason, f.unserved = Pending, "the API server does not serve its kind", true
+}
+
+// checkBound rejects a prune of more objects than a call may delete.
+func (c *call) checkBound() error {
+	doomed := 0
+	for _, f := range c.former {
+		if f.doomed {
+			doomed++
+		}
+	}
+	number, percent := cmp.Or(c.MaxPrune, 100), cmp.Or(c.MaxPrunePercent, 50)
+	var err error
+	switch all := doomed + len(c.wanted); {
+	case doomed > number:
+		err = fmt.Errorf("applyset: prune would delete %d objects: MaxPrune allows %d", doomed, number)
+	case doomed*100 > percent*all:
+		err = fmt.Errorf("applyset: prune would delete %d of %d objects: MaxPrunePercent allows %d", doomed, all, percent)
+	default:
+		return nil
+	}
+	for _, f := range c.former {
+		if f.doomed {
+			f.action, f.reason = Pending, "prune would delete too many objects"
+		}
+	}
+	return err
+}
+
+// delete deletes a doomed object in the version that was examined.
+func (c *call) delete(ctx context.Context, f *former) error {
+	for try := 0; f.doomed && f.err == nil; try++ {
+		uid, version := f.live.GetUID(), f.live.GetResourceVersion()
+		propagation := metav1.DeletePropagationBackground
+		if c.Propagation != nil {
+			propagation = c.Propagation(f.kind, f.live)
+		}
+		err := f.client.Delete(ctx, f.id.name, metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}, PropagationPolicy: &propagation,
+		})
+		switch {
+		case err == nil || kube.IsGone(err, f.id.name):
+			f.wait()
+			return nil
+		case apierrors.IsConflict(err) && try < 2:
+			f.live = nil
+			if err := c.examine(ctx, f); err != nil {
+				return err
+			}
+		default:
+			return fmt.Errorf("delete: %w", err)
+		}
+	}
+	return nil
+}
+
+// settle lists live what prune has deleted and what the inventory will lose, and then
+// reduces the inventory.
+func (c *call) settle(ctx context.Context, deleted []*former) error {
+	m := c.memory
+	scopes := map[scope]bool{}
+	rest := c.needed()
+	for _, f := range deleted {
+		if f.err == nil && !f.gone && !f.unserved {
+			scopes[scope{f.id.kind, f.id.namespace}] = true
+		}
+	}
+	if len(scopes) == 0 && rest.Equal(m.inventory) {
+		return nil
+	}
+	gone := map[identity]bool{}
+	for _, f := range deleted {
+		gone[f.id] = f.err == nil && !f.unserved
+	}
+	after := inventory.New()
+	for id := range m.members {
+		if !gone[id] {
+			after.Add(id.kind, id.namespace, c.parent.GetNamespace())
+		}
+	}
+	before, err := c.scopes(m.inventory)
+	if err != nil {
+		return err
+	}
+	remain, err := c.scopes(after)
+	if err != nil {
+		return err
+	}
+	for _, s := range before {
+		if !slices.Contains(remain, s) {
+			scopes[s] = true
+		}
+	}
+	all := make([]scope, 0, len(scopes))
+	for s := range scopes {
+		all = append(all, s)
+	}
+	live, err := c.list(ctx, all)
+	if err != nil {
+		return err
+	}
+	for _, f := range deleted {
+		switch now := live[f.id]; {
+		case f.err != nil || f.gone || f.action == Kept:
+		case now != nil:
+			f.live = now
+			f.wait()
+		case m.unserved.Has(f.id.kind):
+			f.lost()
+		default:
+			f.action, f.reason = Pruned, ""
+			c.drop(f)
+		}
+	}
+	for id, now := range live {
+		_, isMember := m.members[id]
+		_, isKept := m.kept[id]
+		if !isMember && !isKept && !c.uids[now.UID] {
+			m.members[id] = known{} // for the next call
+		}
+	}
+	return c.write(ctx, c.needed(), false)
+}
+
+// remaining returns an error about the members that Delete has left.
+func (c *call) remaining() error {
+	var errs []error
+	for _, f := range c.former {
+		if f.action == Pending && len(errs) < 3 {
+			errs = append(errs, &ObjectError{Index: -1, Kind: f.kind, Namespace: f.id.namespace, Name: f.id.name, Err: errors.New(f.reason)})
+		}
+	}
+	for kind := range c.memory.unserved {
+		errs = append(errs, fmt.Errorf("applyset: the API server does not serve the kind %s of the inventory: if its CustomResourceDefinition was deleted, remove the kind from the parent's annotation applyset.kubernetes.io/contains-group-kinds", kind))
+	}
+	if n := len(c.memory.members); n > 0 {
+		errs = append(errs, fmt.Errorf("applyset: %d members are not gone: call Delete again", n))
+	}
+	return errors.Join(errs...)
+}
+
+// each calls f for the items, several at a time, and returns the errors after all calls.
+// If the context ends, it makes no more calls, and its cause is among the errors.
+func each[T any](ctx context.Context, limit int, items []T, f func(T) error) []error {
+	slots := semaphore.NewWeighted(int64(limit))
+	var wg sync.WaitGroup
+	errs := make([]error, len(items), len(items)+1)
+	for i, item := range items {
+		if slots.Acquire(ctx, 1) != nil || ctx.Err() != nil {
+			errs = append(errs, context.Cause(ctx))
+			break
+		}
+		wg.Go(func() {
+			defer slots.Release(1)
+			errs[i] = f(item)
+		})
+	}
+	wg.Wait()
+	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+}

@@ -1,0 +1,319 @@
+package applyset
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
+
+	"github.com/controllerkit/controllerkit/applyset/internal/inventory"
+	"github.com/controllerkit/controllerkit/internal/apply"
+	"github.com/controllerkit/controllerkit/internal/kube"
+)
+
+// Set keeps the objects of each parent as wanted: it applies the wanted objects, the
+// members, and prunes former members. A controller has one Set for a kind of parents. A
+// Set is safe for concurrent use and must not be copied; calls for one parent wait for
+// each other.
+//
+// The label applyset.kubernetes.io/part-of makes an object a member. Annotations of the
+// parent have the kinds and namespaces of its members, in the format of KEP-3659. Apply
+// extends them before it creates the first member of a kind or in a namespace, and
+// reduces them after a list from the API server has no such member. So a restarted
+// controller finds all members.
+//
+// The stages are: Namespaces and CustomResourceDefinitions; access, such as
+// ServiceAccounts and Roles; ConfigMaps, Secrets, volumes and Services; all other kinds;
+// webhooks, admission policies and APIServices. A stage begins after the previous one has
+// succeeded, and prune has the reverse order.
+//
+// A Set remembers the members that it has listed and applied, for at most an hour.
+// Until then it does not see that another user labels an object as a member.
+//
+// The identity needs the verbs patch, create, get, list and delete for the kinds of the
+// members, patch and get for the parent, and get and watch for
+// CustomResourceDefinitions among the members.
+type Set struct {
+	Client   dynamic.Interface  // Required.
+	Metadata metadata.Interface // Required. It reads and deletes objects of the same API server.
+	Mapper   meta.RESTMapper    // Required, as in a Batch.
+
+	// Manager is the field manager of the members. The parent's labels and annotations
+	// have the manager Manager + "-applyset". Manager is also the name of the tool in the
+	// annotation applyset.kubernetes.io/tooling: other tools refuse the set, and a Set
+	// refuses theirs. Required.
+	Manager string
+
+	ParentKind schema.GroupVersionKind // Required.
+
+	// Finalizer is the parent's finalizer that [Set.Delete] works for. If the parent lacks
+	// it, Apply returns an error, because the members could outlive the parent.
+	// Required. The package finalizer adds and removes it.
+	Finalizer string
+
+	// MaxPrune is the number of objects that one Apply may prune; 0 means 100.
+	MaxPrune int
+	// MaxPrunePercent bounds the share of the pruned objects in all objects, wanted and
+	// pruned; 0 means 50. With 100, an empty set is no mistake.
+	MaxPrunePercent int
+
+	// Keep reports whether prune must leave a former member in place, for example
+	// because of an annotation. obj has the metadata only. Nil means no object.
+	Keep func(kind schema.GroupVersionKind, obj metav1.Object) bool
+
+	// Propagation returns the propagation policy of a deletion. Nil means Background for
+	// each object.
+	Propagation func(kind schema.GroupVersionKind, obj metav1.Object) metav1.DeletionPropagation
+
+	Concurrency int           // the number of requests of one call that run at once; 0 means 8
+	CRDTimeout  time.Duration // as in a Batch
+
+	mu    sync.Mutex // guards known
+	known map[types.UID]*memory
+}
+
+// Member is a wanted object of a [Set].
+type Member struct {
+	// Object is the configuration to apply, of the types that a Batch accepts. It must not
+	// have the label applyset.kubernetes.io/part-of.
+	Object any
+
+	// Live is the object as the caller knows it, usually from a lister, with its
+	// managedFields. If Object would not change it, Apply makes no request. Nil means
+	// unknown: Apply reads the object's metadata.
+	Live metav1.Object
+
+	// Adopt allows that an existing object becomes a member, unless it is a member of
+	// another set or has a controller other than the parent. Otherwise such an object is
+	// an error, and Apply does not change it.
+	Adopt bool
+	// Force adopts any existing object. The other set then leaves it alone. Owner references
+	// stay.
+	Force bool
+}
+
+// Action is what happened to an object of a [Set].
+type Action string
+
+const (
+	Created   Action = "Created"   // by an apply
+	Adopted   Action = "Adopted"   // an existing object became a member
+	Changed   Action = "Changed"   // by an apply
+	Unchanged Action = "Unchanged" // without a request, or by an apply that was a no-op
+	Pruned    Action = "Pruned"    // a former member, which was deleted and is gone
+	Pending   Action = "Pending"   // a former member, whose deletion waits; Reason has the cause
+	Kept      Action = "Kept"      // a former member that must stay; Reason has the cause
+)
+
+// Result is the outcome for one object of a [Set].
+type Result struct {
+	Kind            schema.GroupVersionKind
+	Namespace, Name string // Namespace is "" for a cluster-scoped object
+
+	Action Action // "" if Err is not nil
+	Reason string // for logs; of Pending and Kept, and of a Plan
+	Err    error  // ErrNotTried, or the cause
+
+	// Object is the response to an apply, and nil if there was none.
+	Object *unstructured.Unstructured
+}
+
+// Apply brings the members of parent to wanted. It returns a Result for each wanted object,
+// in the order of wanted, then one for each former member. The error joins an
+// [*ObjectError] for each Result with an Err; the Index of a former member is -1. An error
+// about the Set or the parent comes alone, without results.
+//
+// parent is the object as the caller knows it. Its annotations decide whether Apply can
+// rely on what the Set remembers. Otherwise Apply reads the live parent and lists the
+// members.
+//
+// If an object fails, later stages are not tried and nothing is pruned. Prune compares
+// with the live object: an object of another set, or with a controller other than the
+// parent, stays. If the deletion of an object waits, for example for
+// its finalizers, the remaining stages wait for it, with the Action Pending. The next
+// call continues: so watch the kinds of the members.
+//
+// If a call would prune more than MaxPrune or MaxPrunePercent allow, it prunes nothing,
+// and the error has the number.
+func (s *Set) Apply(ctx context.Context, parent metav1.Object, wanted ...Member) ([]Result, error) {
+	c, err := s.begin(parent)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.plan(wanted); err != nil {
+		return nil, err
+	}
+	if c.run.failed {
+		return c.report(nil)
+	}
+	defer c.lock()()
+	if err := c.load(ctx, false); err != nil {
+		return nil, err
+	}
+	if err := c.applyAll(ctx); err != nil {
+		return nil, err
+	}
+	if !c.run.failed {
+		err = c.prune(ctx, true)
+	}
+	return c.report(err)
+}
+
+// Delete prunes all members of parent, in the reverse order of the stages and without the
+// bounds of Apply. Its error is nil once complete lists from the API server had no member
+// except kept ones. Otherwise call it again, for example after the event of a member.
+//
+// Call Delete as the cleanup of Finalizer. parent may be being deleted or not.
+func (s *Set) Delete(ctx context.Context, parent metav1.Object) ([]Result, error) {
+	c, err := s.begin(parent)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.plan(nil); err != nil {
+		return nil, err
+	}
+	defer c.lock()()
+	if err := c.load(ctx, true); err != nil {
+		return nil, err
+	}
+	results, err := c.report(c.prune(ctx, false))
+	if err == nil {
+		err = c.remaining()
+	}
+	if err == nil {
+		s.forget(c.parent.GetUID())
+	}
+	return results, err
+}
+
+// call is one call of a method of a Set.
+type call struct {
+	*Set
+	batch    *Batch
+	run      *batchRun
+	wanted   []*wantedMember
+	ids      map[identity]bool // of wanted
+	id       string            // of the set
+	parent   metav1.Object
+	resource metadata.ResourceInterface // of the parent
+	live     *metav1.PartialObjectMetadata
+	memory   *memory
+	seen     map[identity]*metav1.PartialObjectMetadata // the members that this call has listed
+	former   []*former
+	uids     map[types.UID]bool                     // of the wanted objects
+	mappings map[schema.GroupKind]*meta.RESTMapping // of the kinds of members
+	dryRun   bool
+	reset    bool // whether the call has reset the Mapper
+}
+
+// identity is the name of an object in all versions of its kind.
+type identity struct {
+	kind            schema.GroupKind
+	namespace, name string
+}
+
+// begin checks the Set and the parent.
+func (s *Set) begin(parent metav1.Object) (*call, error) {
+	kind := s.ParentKind
+	switch {
+	case kube.IsNil(s.Metadata):
+		return nil, errors.New("applyset: Metadata is nil: set a metadata client")
+	case kube.IsNil(s.Mapper):
+		return nil, errors.New("applyset: Mapper is nil: set a RESTMapper")
+	case kind.Version == "" || kind.Kind == "":
+		return nil, fmt.Errorf("applyset: ParentKind is %q: set the version and the kind of the parents", kind)
+	case s.Finalizer == "":
+		return nil, errors.New("applyset: Finalizer is empty: set the finalizer for which the controller calls Delete")
+	case s.MaxPrune < 0:
+		return nil, fmt.Errorf("applyset: MaxPrune is %d: set a positive number, or 0 for the default", s.MaxPrune)
+	case s.MaxPrunePercent < 0 || s.MaxPrunePercent > 100:
+		return nil, fmt.Errorf("applyset: MaxPrunePercent is %d: set 1 to 100, or 0 for the default", s.MaxPrunePercent)
+	case kube.IsNil(parent):
+		return nil, errors.New("applyset: the parent is nil: pass an object that the API server returned")
+	case parent.GetUID() == "" || parent.GetName() == "":
+		return nil, errors.New("applyset: the parent has no metadata.uid or no metadata.name: pass an object that the API server returned")
+	}
+	if err := apply.CheckManager(s.Manager); err != nil {
+		return nil, fmt.Errorf("applyset: Manager: %w", err)
+	}
+	if err := apply.CheckManager(s.Manager + parentManager); err != nil {
+		return nil, fmt.Errorf("applyset: Manager with the suffix %q: %w", parentManager, err)
+	}
+	mapping, err := s.Mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	if err != nil {
+		return nil, fmt.Errorf("applyset: ParentKind: find the resource of %s: %w", kind, err)
+	}
+	if err := apply.CheckScope(mapping, parent); err != nil {
+		return nil, fmt.Errorf("applyset: the parent: %w", err)
+	}
+	return &call{
+		Set:      s,
+		batch:    &Batch{Client: s.Client, Mapper: s.Mapper, Manager: s.Manager, Concurrency: s.Concurrency, CRDTimeout: s.CRDTimeout},
+		id:       inventory.ID(kind.GroupKind(), parent.GetNamespace(), parent.GetName()),
+		parent:   parent,
+		resource: s.Metadata.Resource(mapping.Resource).Namespace(parent.GetNamespace()),
+		mappings: map[schema.GroupKind]*meta.RESTMapping{},
+	}, nil
+}
+
+// plan checks the wanted objects. If one is not valid, the run has failed before it begins.
+func (c *call) plan(wanted []Member) (err error) {
+	objects := make([]any, len(wanted))
+	for i, m := range wanted {
+		objects[i] = m.Object
+	}
+	if c.run, err = c.batch.plan(objects, false); err != nil {
+		return err
+	}
+	c.ids = make(map[identity]bool, len(wanted))
+	for i, m := range c.run.members {
+		w := &wantedMember{Member: wanted[i], member: m}
+		if m.err == nil {
+			m.err = c.check(w)
+		}
+		c.run.failed = c.run.failed || m.err != nil
+		c.wanted = append(c.wanted, w)
+		c.ids[w.id] = true
+	}
+	return nil
+}
+
+// report makes the results, and the error that joins err and theirs.
+func (c *call) report(err error) ([]Result, error) {
+	var results []Result
+	errs := []error{err}
+	add := func(index int, r Result) {
+		if r.Err != nil {
+			r.Action = ""
+			errs = append(errs, &ObjectError{Index: index, Kind: r.Kind, Namespace: r.Namespace, Name: r.Name, Err: r.Err})
+		}
+		results = append(results, r)
+	}
+	for i, w := range c.wanted {
+		if w.err == nil && c.run.failed && w.action == "" {
+			w.err = fmt.Errorf("%w: another object has failed", ErrNotTried)
+		}
+		add(i, Result{Kind: w.object.GroupVersionKind(), Namespace: w.object.GetNamespace(), Name: w.object.GetName(), Action: w.action, Reason: w.reason, Err: w.err, Object: w.answer})
+	}
+	slices.SortFunc(c.former, func(a, b *former) int {
+		return cmp.Or(cmp.Compare(b.stage, a.stage), cmp.Compare(a.kind.String(), b.kind.String()), cmp.Compare(a.id.namespace, b.id.namespace), cmp.Compare(a.id.name, b.id.name))
+	})
+	for _, f := range c.former {
+		if f.action == "" && f.err == nil {
+			f.action, f.reason = Pending, "the call ended before"
+		}
+		add(-1, Result{Kind: f.kind, Namespace: f.id.namespace, Name: f.id.name, Action: f.action, Reason: f.reason, Err: f.err})
+	}
+	return results, errors.Join(errs...)
+}

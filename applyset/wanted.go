@@ -1,0 +1,256 @@
+package applyset
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/controllerkit/controllerkit/applyset/internal/inventory"
+	"github.com/controllerkit/controllerkit/internal/apply"
+	"github.com/controllerkit/controllerkit/internal/kube"
+)
+
+// wantedMember is a wanted object of a call.
+type wantedMember struct {
+	Member
+	*member
+	id     identity
+	config *apply.Config
+	sum    [sha256.Size]byte // of the configuration
+	action Action
+	reason string
+	answer *unstructured.Unstructured
+}
+
+// check completes a wanted object. It makes it a member of the set.
+func (c *call) check(w *wantedMember) (err error) {
+	w.id = identity{w.object.GroupVersionKind().GroupKind(), w.object.GetNamespace(), w.object.GetName()}
+	if w.id == (identity{c.ParentKind.GroupKind(), c.parent.GetNamespace(), c.parent.GetName()}) {
+		return errors.New("the object is the parent: remove it from the wanted objects")
+	}
+	content := w.object.Object["metadata"].(map[string]any) // it has a name
+	for _, field := range []string{"uid", "resourceVersion"} {
+		if _, ok := content[field]; ok {
+			return fmt.Errorf("metadata.%s is set: omit it, because the Set guards each apply by the live object", field)
+		}
+	}
+	labels, ok := content["labels"].(map[string]any)
+	if !ok && content["labels"] != nil {
+		return errors.New("metadata.labels is not an object")
+	}
+	if _, ok := labels[inventory.PartOf]; ok {
+		return fmt.Errorf("metadata.labels[%q] is set: omit it, because the Set sets it", inventory.PartOf)
+	}
+	if labels == nil {
+		labels = map[string]any{}
+		content["labels"] = labels
+	}
+	labels[inventory.PartOf] = c.id
+	if w.config, err = apply.Encode(w.object); err != nil {
+		return err
+	}
+	w.sum = sha256.Sum256([]byte(w.config.JSON))
+	if kube.IsNil(w.Live) {
+		w.Live = nil
+		return nil
+	}
+	return w.config.Match(w.Live)
+}
+
+// applyAll applies the wanted objects that need it. The error is about the parent.
+func (c *call) applyAll(ctx context.Context) error {
+	wanted := map[*member]*wantedMember{}
+	c.memory.guard.Lock()
+	for _, w := range c.wanted {
+		known := c.memory.members[w.id]
+		if c.unchanged(w, known) {
+			w.action, w.response = Unchanged, new(unstructured.Unstructured)
+			if u, ok := w.Live.(*unstructured.Unstructured); ok {
+				w.response = u
+			}
+			known.uid, known.version, known.sum = w.Live.GetUID(), w.Live.GetResourceVersion(), w.sum
+		} else {
+			wanted[w.member] = w
+		}
+		// Before the apply, because its response can be lost.
+		c.memory.members[w.id] = known
+		delete(c.memory.kept, w.id)
+		w.config.Release()
+	}
+	c.memory.guard.Unlock()
+
+	c.run.first = slices.DeleteFunc(c.run.first, func(m *member) bool { return wanted[m] == nil })
+	byStage := make([][]*member, stages)
+	var later bool // whether this call defines kinds of its members
+	for m, w := range wanted {
+		later = later || slices.Contains(c.run.defined, m.object.GroupVersionKind())
+		stage := stageOf(w.id.kind)
+		byStage[stage] = append(byStage[stage], m)
+	}
+	request := func(ctx context.Context, m *member) error { return c.apply(ctx, wanted[m]) }
+	// A kind that this call defines joins the inventory once the API server serves it:
+	// until then nothing can list it.
+	if err := c.grow(ctx, c.run.defined); err != nil {
+		return err
+	}
+	c.batch.applyFirst(ctx, c.run, request)
+	if later && !c.run.failed {
+		if err := c.grow(ctx, nil); err != nil {
+			return err
+		}
+	}
+	for _, members := range byStage[stageDefinitions+1:] {
+		c.run.stage(ctx, members, request)
+		c.run.again(ctx, members, request)
+	}
+	return nil
+}
+
+// unchanged reports whether an apply would be a no-op.
+func (c *call) unchanged(w *wantedMember, known known) bool {
+	if w.Live == nil || w.Live.GetLabels()[inventory.PartOf] != c.id || w.Live.GetDeletionTimestamp() != nil {
+		return false
+	}
+	if _, ok := w.Live.(*unstructured.Unstructured); !ok && slices.Contains(c.run.crds, w.member) {
+		return false // only the content shows whether it is established
+	}
+	if known.uid != "" && known.uid == w.Live.GetUID() && known.version == w.Live.GetResourceVersion() && known.sum == w.sum {
+		return true // the API server returned this object for this configuration
+	}
+	unchanged, _ := apply.Unchanged[metav1.Object, *unstructured.Unstructured](c.Manager, w.config, w.Live, nil)
+	return unchanged
+}
+
+// apply applies one object to the version that it has decided about.
+func (c *call) apply(ctx context.Context, w *wantedMember) error {
+	live := w.Live
+	if seen := c.seen[w.id]; live == nil && seen != nil {
+		live = seen
+	}
+	for try := 0; ; try++ {
+		if live == nil {
+			got, err := c.Metadata.Resource(w.resource).Namespace(w.id.namespace).Get(ctx, w.id.name, metav1.GetOptions{})
+			switch {
+			case err == nil:
+				live = got
+			case !kube.IsGone(err, w.id.name):
+				return fmt.Errorf("read the object before the apply: %w", err)
+			}
+		}
+		adopted, err := c.mayApply(w, live)
+		if err != nil {
+			return err
+		}
+		config := w.object
+		if live != nil {
+			if config, err = apply.Guard(w.config, w.object, live, true); err != nil {
+				return err
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		// Without force, the apply fails if another user has created the object since.
+		response, err := c.send(ctx, w, config, live != nil)
+		switch {
+		case err != nil && isStale(err) && try < 2:
+			live = nil
+			continue
+		case err != nil:
+			return fmt.Errorf("apply as %q: %w", c.Manager, err)
+		case live == nil && !c.created(response):
+			if !c.dryRun {
+				err = c.release(ctx, w, response)
+			}
+			return cmp.Or(err, errors.New("another user created the object during the apply: apply again"))
+		}
+		w.response, w.answer = response, response
+		switch {
+		case live == nil:
+			w.action = Created
+		case adopted:
+			w.action = Adopted
+		case live.GetResourceVersion() == response.GetResourceVersion():
+			w.action = Unchanged
+		default:
+			w.action = Changed
+		}
+		c.memory.guard.Lock()
+		defer c.memory.guard.Unlock()
+		c.memory.members[w.id] = known{uid: response.GetUID(), version: response.GetResourceVersion(), sum: w.sum}
+		return nil
+	}
+}
+
+// mayApply decides whether the existing object may become, or is, a member.
+func (c *call) mayApply(w *wantedMember, live metav1.Object) (adopted bool, err error) {
+	if live == nil {
+		return false, nil
+	}
+	if live.GetDeletionTimestamp() != nil {
+		return false, errDeleting
+	}
+	controller := metav1.GetControllerOfNoCopy(live)
+	switch set := live.GetLabels()[inventory.PartOf]; {
+	case set == c.id:
+		return false, nil
+	case w.Force:
+		return true, nil
+	case set != "":
+		return false, fmt.Errorf("the object is a member of another set, %.64q: set Force to take it over", set)
+	case !w.Adopt:
+		return false, errors.New("the object exists and is not a member: set Adopt to make it one")
+	case controller != nil && controller.UID != c.parent.GetUID():
+		return false, fmt.Errorf("the object has a controller, %.64s %.253q: set Force to take it over", controller.Kind, controller.Name)
+	}
+	return true, nil
+}
+
+// send applies a configuration of a wanted object.
+func (c *call) send(ctx context.Context, w *wantedMember, config *unstructured.Unstructured, force bool) (*unstructured.Unstructured, error) {
+	opts := metav1.ApplyOptions{FieldManager: c.Manager, Force: force}
+	if c.dryRun {
+		opts.DryRun = []string{metav1.DryRunAll}
+	}
+	return apply.Dynamic(ctx, func(schema.GroupVersionResource, string) apply.Patcher {
+		return c.batch.resource(w.member)
+	}, c.run.mapper, config, opts)
+}
+
+// created reports whether the response to an apply is an object that the apply created: it
+// has no other managers yet.
+func (c *call) created(response *unstructured.Unstructured) bool {
+	return !slices.ContainsFunc(response.GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool { return e.Manager != c.Manager })
+}
+
+// release undoes an apply that was to create an object, and met one that another user had
+// created since. It removes the fields of the apply.
+func (c *call) release(ctx context.Context, w *wantedMember, response *unstructured.Unstructured) error {
+	none := new(unstructured.Unstructured)
+	none.SetGroupVersionKind(w.object.GroupVersionKind())
+	none.SetNamespace(w.id.namespace)
+	none.SetName(w.id.name)
+	none.SetUID(response.GetUID())
+	none.SetResourceVersion(response.GetResourceVersion())
+	if _, err := c.send(ctx, w, none, true); err != nil {
+		return fmt.Errorf("another user created the object during the apply; remove its fields again: %w", err)
+	}
+	return nil
+}
+
+// isStale reports whether the live object is not the one that an apply was decided about.
+func isStale(err error) bool {
+	var status apierrors.APIStatus
+	if apierrors.IsInvalid(err) && errors.As(err, &status) && status.Status().Details != nil {
+		return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
+	}
+	return apierrors.IsConflict(err)
+}
