@@ -340,7 +340,10 @@ func readObject(o any, remove bool) (map[string]any, error) {
 	}
 	u := &unstructured.Unstructured{Object: content}
 	if !remove {
-		_, err := apply.Encode(u)
+		c, err := apply.Encode(u)
+		if err == nil {
+			c.Release()
+		}
 		return content, err
 	}
 	for _, field := range []struct{ name, value string }{

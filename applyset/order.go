@@ -1,49 +1,45 @@
 package applyset
 
-import (
-	"slices"
-
-	"k8s.io/apimachinery/pkg/runtime/schema"
-)
+import "k8s.io/apimachinery/pkg/runtime/schema"
 
 // The stages of a Set. Apply goes up, and prune goes down.
 const (
-	stageDefinitions = iota // what other objects live in
+	stageDefinitions = iota // of the kinds and namespaces of other objects
 	stageAccess
 	stageConfig
 	stageDefault
-	stageAdmission // what can reject or route the requests for other objects
+	stageAdmission // of objects that can reject or route requests for others
 	stages
 )
 
-// kindsOf has the kinds of the stages other than stageDefault.
-var kindsOf = map[int]map[string][]string{ // by group
-	stageDefinitions: {"": {"Namespace"}, "apiextensions.k8s.io": {"CustomResourceDefinition"}},
-	stageAccess: {
-		"":                          {"ServiceAccount", "ResourceQuota", "LimitRange"},
-		"rbac.authorization.k8s.io": {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"},
-		"scheduling.k8s.io":         {"PriorityClass"},
-		"storage.k8s.io":            {"StorageClass"},
-		"networking.k8s.io":         {"NetworkPolicy", "IngressClass"},
-		"node.k8s.io":               {"RuntimeClass"},
-	},
-	stageConfig: {"": {"ConfigMap", "Secret", "PersistentVolume", "PersistentVolumeClaim", "Service"}},
-	stageAdmission: {
-		"apiregistration.k8s.io": {"APIService"},
-		"admissionregistration.k8s.io": {
-			"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration",
-			"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
-			"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding",
-		},
-	},
-}
-
 // stageOf returns the stage of a kind.
 func stageOf(kind schema.GroupKind) int {
-	for stage, groups := range kindsOf {
-		if slices.Contains(groups[kind.Group], kind.Kind) {
-			return stage
+	switch kind.Group {
+	case "apiextensions.k8s.io":
+		if kind.Kind == "CustomResourceDefinition" {
+			return stageDefinitions
 		}
+	case "":
+		switch kind.Kind {
+		case "Namespace":
+			return stageDefinitions
+		case "ServiceAccount", "ResourceQuota", "LimitRange":
+			return stageAccess
+		case "ConfigMap", "Secret", "PersistentVolume", "PersistentVolumeClaim", "Service":
+			return stageConfig
+		}
+	case "rbac.authorization.k8s.io", "scheduling.k8s.io", "node.k8s.io":
+		return stageAccess
+	case "networking.k8s.io":
+		if kind.Kind == "NetworkPolicy" || kind.Kind == "IngressClass" {
+			return stageAccess
+		}
+	case "storage.k8s.io":
+		if kind.Kind == "StorageClass" {
+			return stageAccess
+		}
+	case "admissionregistration.k8s.io", "apiregistration.k8s.io":
+		return stageAdmission
 	}
 	return stageDefault
 }

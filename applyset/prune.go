@@ -135,7 +135,7 @@ func (c *call) examine(ctx context.Context, f *former) error {
 			return nil
 		case isUnserved(err):
 			f.lost()
-			return nil
+			return nil //nolint:nilerr // the error is the reason of the result
 		case err != nil:
 			return fmt.Errorf("read it before its deletion: %w", err)
 		}

@@ -378,7 +378,7 @@ func TestServerSetKinds(t *testing.T) {
 		t.Errorf("plan: %s, error %v", got, err)
 	}
 	for range 2 {
-		if results, err = s.Apply(t.Context(), g.read(t, parent), paint, crd); err != nil {
+		if _, err := s.Apply(t.Context(), g.read(t, parent), paint, crd); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -388,7 +388,7 @@ func TestServerSetKinds(t *testing.T) {
 			true: `"involvedObject":{"namespace":"` + namespace + `"}`, false: `"regarding":{"namespace":"` + namespace + `"},"eventTime":"2026-01-01T00:00:00.000000Z","reportingController":"example.com/a","reportingInstance":"a","action":"a","reason":"a","type":"Normal"`,
 		}[apiVersion == "v1"])}
 	}
-	if results, err = s.Apply(t.Context(), g.read(t, parent), paint, crd, event("events.k8s.io/v1", g.one)); err != nil {
+	if _, err := s.Apply(t.Context(), g.read(t, parent), paint, crd, event("events.k8s.io/v1", g.one)); err != nil {
 		t.Fatal(err)
 	}
 	watcher, err := a.Resource(crdResource).Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=paints." + a.group})
