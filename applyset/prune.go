@@ -132,10 +132,10 @@ func (c *call) examine(ctx context.Context, f *former) error {
 		case kube.IsGone(err, f.id.name):
 			c.drop(f)
 			f.gone = true
-			return nil
+			return nil //nolint:nilerr // it is gone, which is what the caller wants
 		case isUnserved(err):
 			f.lost()
-			return nil //nolint:nilerr // the error is the reason of the result
+			return nil
 		case err != nil:
 			return fmt.Errorf("read it before its deletion: %w", err)
 		}
