@@ -65,7 +65,13 @@ func (c *call) candidates(ctx context.Context) {
 		}
 		c.former = append(c.former, f)
 	}
-	each(ctx, cmp.Or(c.Concurrency, 8), c.former, func(f *former) error { return f.fail(c.examine(ctx, f)) })
+	each(ctx, cmp.Or(c.Concurrency, 8), c.former, func(f *former) error {
+		if f.err != nil {
+			return nil //nolint:nilerr // it has its error already
+		}
+		f.err = c.examine(ctx, f)
+		return nil
+	})
 	for _, f := range c.memory.kept {
 		if !slices.Contains(c.former, f) && !c.ids[f.id] {
 			c.former = append(c.former, f)
@@ -92,7 +98,12 @@ func (c *call) prune(ctx context.Context, bounded bool) error {
 				now = append(now, f)
 			}
 		}
-		each(ctx, cmp.Or(c.Concurrency, 8), now, func(f *former) error { return f.fail(c.delete(ctx, f)) })
+		each(ctx, cmp.Or(c.Concurrency, 8), now, func(f *former) error {
+			if f.doomed {
+				f.err = c.delete(ctx, f)
+			}
+			return nil
+		})
 		if len(now) > 0 || stage == 0 {
 			if err := c.settle(ctx, now); err != nil {
 				return err
@@ -111,35 +122,28 @@ func (c *call) prune(ctx context.Context, bounded bool) error {
 	return nil
 }
 
-func (f *former) fail(err error) error {
-	if f.err == nil {
-		f.err = err
-	}
-	return nil
-}
-
 // examine decides about a former member from its live metadata.
 func (c *call) examine(ctx context.Context, f *former) error {
 	switch {
-	case f.err != nil:
-		return nil
 	case c.memory.unserved.Has(f.id.kind):
 		f.lost()
 		return nil
 	case f.live == nil:
 		live, err := f.client.Get(ctx, f.id.name, metav1.GetOptions{})
 		switch {
+		case err == nil:
+			f.live = live
 		case kube.IsGone(err, f.id.name):
 			c.drop(f)
 			f.gone = true
-			return nil //nolint:nilerr // it is gone, which is what the caller wants
 		case isUnserved(err):
 			f.lost()
-			return nil
-		case err != nil:
+		default:
 			return fmt.Errorf("read it before its deletion: %w", err)
 		}
-		f.live = live
+	}
+	if f.live == nil {
+		return nil
 	}
 	controller := metav1.GetControllerOfNoCopy(f.live)
 	f.doomed = false
@@ -219,7 +223,7 @@ func (c *call) checkBound() error {
 
 // delete deletes a doomed object in the version that was examined.
 func (c *call) delete(ctx context.Context, f *former) error {
-	for try := 0; f.doomed && f.err == nil; try++ {
+	for try := 0; f.doomed; try++ {
 		uid, version := f.live.GetUID(), f.live.GetResourceVersion()
 		propagation := metav1.DeletePropagationBackground
 		if c.Propagation != nil {

@@ -400,7 +400,7 @@ func TestServerSetKinds(t *testing.T) {
 	s.Mapper, s.MaxPrunePercent = setMapper(a.kind()), 100
 	core := event("v1", g.one)
 	results, err = s.Apply(t.Context(), g.read(t, parent), core)
-	if err != nil || !strings.Contains(actions(results), "Paint one Pruned") {
+	if got := "CustomResourceDefinition paints." + a.group + " Pruned, Event event Changed, Paint one Pruned"; err != nil || strings.ReplaceAll(actions(results), "Pending", "Pruned") != got {
 		t.Fatalf("%s, error %v", actions(results), err)
 	}
 	for timeout := time.After(time.Minute); strings.Contains(actions(results), "Pending"); {
