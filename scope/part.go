@@ -68,7 +68,6 @@ func (p *part) applyLocked(e event) {
 // informer does.
 func (p *part) closeLocked() {
 	p.closed, p.visible, p.holding = true, false, false
-	p.held, p.objects = nil, nil
 	if p.watch == nil {
 		return
 	}

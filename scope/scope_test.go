@@ -435,6 +435,16 @@ func TestVersion(t *testing.T) {
 		s.mu.Unlock()
 		s.bookmark()
 		want("13")
+		s.mu.Lock()
+		s.version = 12
+		s.mu.Unlock()
+		s.bookmark()
+		want("12") // a restore of etcd is not hidden
+		s.mu.Lock()
+		s.version = 13
+		s.mu.Unlock()
+		s.bookmark()
+		want("13")
 		must(t, objects.Select(t.Context(), in("")))
 		want("13")
 		must(t, objects.Select(t.Context(), in()))
@@ -496,8 +506,23 @@ func TestIndexer(t *testing.T) {
 			s.put(n, "one", "x")
 			s.put(n, fmt.Sprint("o", i), "y")
 		}
-		must(t, objects.Select(t.Context(), in("a", "b")))
-		must(t, objects.AddIndexers(cache.Indexers{"app": app}))
+		s.setDelay(func() time.Duration { return time.Second })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if err := objects.Select(ctx, in("c")); err == nil {
+			t.Error("Select = nil before the list")
+		}
+		time.Sleep(time.Minute) // the informer of c has ended, and an index of it would be an error
+		must(t, objects.AddIndexers(cache.Indexers{"other": app}))
+		must(t, objects.Select(t.Context(), in("d")))
+		must(t, objects.Select(t.Context(), in("b")))
+		time.Sleep(time.Minute) // the informer of d has ended
+		selected := make(chan error, 1)
+		go func() { selected <- objects.Select(t.Context(), in("a", "b")) }()
+		time.Sleep(time.Millisecond)
+		must(t, objects.AddIndexers(cache.Indexers{"app": app})) // a, which is not selected yet, gets the index
+		must(t, <-selected)
+		s.setDelay(nil)
 		must(t, objects.Select(t.Context(), in("a", "c"))) // c gets the index
 		if err := objects.AddIndexers(cache.Indexers{"app": app}); err == nil {
 			t.Error("an index was added twice")
