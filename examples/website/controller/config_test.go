@@ -99,6 +99,7 @@ func TestDeployment(t *testing.T) {
 		"no privilege":           !*container.SecurityContext.AllowPrivilegeEscalation && container.SecurityContext.Capabilities.Drop[0] == "ALL",
 		"a liveness probe":       container.LivenessProbe.HTTPGet.Path == "/livez",
 		"a readiness probe":      container.ReadinessProbe.HTTPGet.Path == "/readyz",
+		"TLS to the DNS service": slices.ContainsFunc(container.Args, func(arg string) bool { return strings.HasPrefix(arg, "-dns=https://") }),
 		"a bound for the memory": !container.Resources.Limits.Memory().IsZero(),
 	} {
 		if !ok {

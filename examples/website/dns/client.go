@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 	"time"
@@ -26,13 +27,15 @@ type Client struct {
 	http http.Client
 }
 
-// NewClient returns the client of the service at a URL such as http://dns:8053. It sends
-// no request. The requests have no credentials; the URL of a real provider begins with
-// https.
+// NewClient returns the client of the service at a URL such as https://dns:8053, or of this
+// host, such as http://127.0.0.1:8053. It sends no request. The requests have no credentials.
 func NewClient(raw string) (*Client, error) {
 	u, err := url.Parse(raw)
-	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" {
-		return nil, fmt.Errorf("dns: the URL %q is not valid: use http://host:port", raw)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.RawQuery != "" {
+		return nil, fmt.Errorf("dns: the URL %q is not valid: use https://host:port", raw)
+	}
+	if ip, err := netip.ParseAddr(u.Hostname()); u.Scheme == "http" && u.Hostname() != "localhost" && (err != nil || !ip.Unmap().IsLoopback()) {
+		return nil, fmt.Errorf("dns: the URL %q sends plain HTTP to another host: use https://host:port", raw)
 	}
 	return &Client{
 		url: strings.TrimSuffix(raw, "/"),

@@ -54,9 +54,17 @@ func TestClient(t *testing.T) {
 }
 
 func TestClientErrors(t *testing.T) {
-	for _, raw := range []string{"", "localhost:8053", "ftp://dns", "http://", "http://dns?x=1", "http://a b"} {
-		if _, err := dns.NewClient(raw); err == nil || !strings.Contains(err.Error(), "use http://host:port") {
+	for _, raw := range []string{
+		"", "localhost:8053", "ftp://dns", "http://", "https://:8053", "https://dns?x=1", "https://a b",
+		"http://dns:8053", "http://10.0.0.1:8053", "http://0.0.0.0:8053", "http://[::]", "http://localhost.example.com", // plain HTTP to other hosts
+	} {
+		if _, err := dns.NewClient(raw); err == nil || !strings.Contains(err.Error(), "use https://host:port") {
 			t.Errorf("NewClient(%q) = %v, want an error with the cure", raw, err)
+		}
+	}
+	for _, raw := range []string{"https://dns:8053", "http://localhost:8053", "http://127.0.0.1:8053", "http://[::1]:8053"} {
+		if _, err := dns.NewClient(raw); err != nil {
+			t.Errorf("NewClient(%q) = %v", raw, err)
 		}
 	}
 	other := httptest.NewServer(http.RedirectHandler("http://example.com/", http.StatusFound))

@@ -1,4 +1,5 @@
-// Command dns serves the DNS records of the website example, which it loses when it ends.
+// Command dns serves the DNS records of the website example to this host, and loses them when
+// it ends.
 package main
 
 import (
@@ -17,9 +18,16 @@ func main() {
 	flag.Parse()
 	ctx, cancel := shutdown.Context(context.Background())
 	defer cancel()
-	server := shutdown.Server(&http.Server{Addr: *listen, Handler: new(dns.Server)})
-	if err := server(ctx); err != nil {
+	if err := serve(ctx, *listen); err != nil {
 		fmt.Fprintln(os.Stderr, "dns:", err)
 		os.Exit(1)
 	}
+}
+
+// serve serves only this host, because requests over plain HTTP can be read and changed.
+func serve(ctx context.Context, listen string) error {
+	if _, err := dns.NewClient("http://" + listen); err != nil {
+		return fmt.Errorf("-listen %q is not a loopback address: use one such as 127.0.0.1:8053", listen)
+	}
+	return shutdown.Server(&http.Server{Addr: listen, Handler: new(dns.Server)})(ctx)
 }
