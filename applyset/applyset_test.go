@@ -168,6 +168,7 @@ func TestBatchBadInput(t *testing.T) {
 			batch: func(b *applyset.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: `metadata.ownerReferences: Pod "p"`,
 		},
 
+		{name: "delete: no client", delete: true, policy: "Background", batch: func(b *applyset.Batch) { b.Client = nil }, want: "Client"},
 		{name: "delete: nil pointer", delete: true, policy: "Background", bad: none, want: "nil"},
 		{name: "delete: no kind", delete: true, policy: "Background", bad: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "bad", UID: "u"}}, want: "apiVersion"},
 		{name: "delete: no name", delete: true, policy: "Background", bad: object(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"uid":"u"}}`), want: "metadata.name"},

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/controllerkit/controllerkit/applyset"
 )
@@ -80,6 +81,33 @@ func TestBatchTryStopped(t *testing.T) {
 		_, err := b.TryApply(ctx, object(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one","namespace":"a"},"data":{"size":"1"}}`))
 		if errors.Is(err, context.Canceled) != stopped || (patches == 0) != stopped {
 			t.Errorf("stopped %t: error %v and %d patches", stopped, err, patches)
+		}
+	}
+}
+
+// TryApply applies without a live object only if the API server says that there is none.
+//
+// Proves AS9.
+func TestBatchTryUnread(t *testing.T) {
+	unserved := apierrors.NewGenericServerResponse(404, "get", schema.GroupResource{Resource: "configmaps"}, "one", "", 0, true)
+	resource := schema.GroupResource{Resource: "configmaps"}
+	for _, tt := range []struct {
+		read    error
+		patches int
+	}{
+		{read: apierrors.NewNotFound(resource, "one"), patches: 1},
+		{read: unserved, patches: 1},
+		{read: apierrors.NewNotFound(resource, "two"), patches: 0}, // of a proxy
+		{read: apierrors.NewForbidden(resource, "one", errors.New("no Role")), patches: 0},
+	} {
+		patches := 0
+		b := &applyset.Batch{Mapper: batchMapper(), Manager: manager, Client: fakeClient{
+			get:   func(context.Context, string) (*unstructured.Unstructured, error) { return nil, tt.read },
+			patch: func(string) (*unstructured.Unstructured, error) { patches++; return &unstructured.Unstructured{}, nil },
+		}}
+		_, err := b.TryApply(t.Context(), object(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one","namespace":"a"}}`))
+		if patches != tt.patches || errors.Is(err, tt.read) != (tt.patches == 0) {
+			t.Errorf("%v: %d patches, error %v", tt.read, patches, err)
 		}
 	}
 }
