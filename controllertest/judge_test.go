@@ -400,6 +400,49 @@ func TestInvariantsInOrder(t *testing.T) {
 	}
 }
 
+// TestGap: the states within a gap of the observer's watch are not judged, that of the list
+// at its end is. Its deletions have no version of their own, so they come at the end, and do not
+// take away what has the same name by then.
+//
+// Proves X7.
+func TestGap(t *testing.T) {
+	at := func(revision uint64, kind watch.EventType, name, uid string) event {
+		o := &unstructured.Unstructured{}
+		o.SetName(name)
+		o.SetUID(types.UID(uid))
+		return event{revision: revision, key: objectKey{"configmaps", "", name}, kind: kind, object: o}
+	}
+	history := []event{ // a and b are always together
+		at(10, watch.Added, "a", "1"), at(10, watch.Added, "b", "2"),
+		at(30, watch.Deleted, "a", "1"), at(30, watch.Deleted, "b", "2"), at(30, watch.Deleted, "c", "3"),
+		at(22, watch.Added, "c", "5"), at(24, watch.Added, "a", "4"),
+		{revision: 26}, {revision: 30},
+		at(40, watch.Deleted, "a", "4"), at(40, watch.Deleted, "c", "5"),
+	}
+	for _, test := range []struct {
+		gaps []gap
+		want []string
+	}{
+		{[]gap{{10, 30}, {30, 40}}, []string{"a ", "a b ", "a c ", ""}},
+		{[]gap{{after: 10, end: 30}}, []string{"a ", "a b ", "a c ", "c ", ""}},
+	} {
+		var seen []string
+		r := quietRun(Scenario{Invariants: []Invariant{{Name: "names", Check: func(s *State) error {
+			line := ""
+			for _, o := range s.Objects("configmaps") {
+				line += o.GetName() + " "
+			}
+			seen = append(seen, line)
+			return nil
+		}}}}, "ns")
+		r.history, r.gaps = history, test.gaps
+		r.checkInvariants()
+		if diff := cmp.Diff(test.want, seen); diff != "" {
+			t.Errorf("states with %v (-want +got):\n%s", test.gaps, diff)
+		}
+	}
+}
+
 // TestSignature holds what an operation is known by.
 func TestSignature(t *testing.T) {
 	const merge, apply, jsonPatch = string(types.MergePatchType), string(types.ApplyYAMLPatchType), string(types.JSONPatchType)

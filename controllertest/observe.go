@@ -114,18 +114,53 @@ const leases = "leases.coordination.k8s.io"
 
 func (o *observer) watch(name string, t *observed) {
 	w := &watcher.RetryWatcher[*unstructured.Unstructured]{Source: watcher.Client[*unstructured.Unstructured](o.dyn.Resource(t.gvr))}
-	synced := sync.OnceFunc(func() { close(t.synced) })
+	synced := false
+	var position uint64 // the version up to which all events are known
+	var listed []watcher.Event[*unstructured.Unstructured]
 	for event, err := range w.Events(o.ctx) {
 		if err != nil {
 			return
 		}
 		switch event.Type {
 		case watch.Added, watch.Modified, watch.Deleted:
-			if r := o.runOf(name, event.Object); r != nil {
+			if event.Synthetic && synced {
+				listed = append(listed, event)
+			} else if r := o.runOf(name, event.Object); r != nil {
 				r.observe(name, event.Type, event.Object)
 			}
 		case watcher.Synced:
-			synced()
+			if synced {
+				o.relisted(name, listed, gap{position, parseRevision(event.ResourceVersion)})
+				listed = nil
+			} else {
+				synced = true
+				close(t.synced)
+			}
+		}
+		if event.ResourceVersion != "" {
+			position = parseRevision(event.ResourceVersion)
+		}
+	}
+}
+
+// A gap is a time of which the observer knows only what a list at its end says: it lost its
+// watch, as a busy server ends those that are slow, and the events before the list have expired.
+type gap struct{ after, end uint64 }
+
+// relisted stores the difference that a list has shown after a gap.
+func (o *observer) relisted(resource string, listed []watcher.Event[*unstructured.Unstructured], missed gap) {
+	runs := map[*run]bool{}
+	for _, event := range listed {
+		if r := o.runOf(resource, event.Object); r != nil {
+			if !runs[r] {
+				runs[r] = true
+				r.miss(missed)
+			}
+			at := revision(event.Object)
+			if event.Type == watch.Deleted {
+				at = missed.end // the object is the last that was seen
+			}
+			r.observeAt(resource, event.Type, event.Object, at)
 		}
 	}
 }

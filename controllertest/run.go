@@ -68,6 +68,7 @@ type run struct {
 	versions  map[string]map[string]any // objects by resource version
 	present   map[objectKey]*unstructured.Unstructured
 	history   []event
+	gaps      []gap                                    // in the history
 	owned     map[objectKey]*unstructured.Unstructured // created and not deleted by the user
 	wrote     map[objectKey]*unstructured.Unstructured // as the user would create it again
 	edited    map[objectKey]types.UID                  // by the plan's user
@@ -290,8 +291,21 @@ func cut(text string, runes int) string {
 	return text
 }
 
+// miss stores that the events of a gap are unknown.
+func (r *run) miss(g gap) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.gaps = append(r.gaps, g)
+	r.noteLocked("  the kit's watch was interrupted: its events after version %d are unknown, up to a list at %d", g.after, g.end)
+}
+
 // observe stores an event of the observer.
 func (r *run) observe(resource string, kind watch.EventType, obj *unstructured.Unstructured) {
+	r.observeAt(resource, kind, obj, revision(obj))
+}
+
+// observeAt stores an event of the observer that is of a revision.
+func (r *run) observeAt(resource string, kind watch.EventType, obj *unstructured.Unstructured, at uint64) {
 	key := objectKey{resource, obj.GetNamespace(), obj.GetName()}
 	if rubbish(key) {
 		return
@@ -307,8 +321,8 @@ func (r *run) observe(resource string, kind watch.EventType, obj *unstructured.U
 		r.present[key] = obj
 	}
 	r.late.observed(obj.GetUID(), revision(obj), kind, time.Now())
-	r.history = append(r.history, event{revision: revision(obj), key: key, kind: kind, object: obj})
-	r.noteLocked("  event: %s %s (version %s)", strings.ToLower(string(kind)), key, obj.GetResourceVersion())
+	r.history = append(r.history, event{revision: at, key: key, kind: kind, object: obj})
+	r.noteLocked("  event: %s %s (version %d)", strings.ToLower(string(kind)), key, at)
 	r.touchLocked()
 }
 

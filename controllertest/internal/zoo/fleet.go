@@ -165,7 +165,9 @@ func (f *fleet) reconcile(ctx context.Context, key types.NamespacedName) (reconc
 	}
 	live := map[string]*corev1.Secret{}
 	for n := range list.Items {
-		live[list.Items[n].Name] = &list.Items[n]
+		if secret := &list.Items[n]; metav1.IsControlledBy(secret, parent) {
+			live[secret.Name] = secret
+		}
 	}
 	cached := map[string]*corev1.Secret{}
 	all, err := f.cache.List(labels.Everything())
@@ -173,7 +175,9 @@ func (f *fleet) reconcile(ctx context.Context, key types.NamespacedName) (reconc
 		return reconcile.Result{}, err
 	}
 	for _, secret := range all {
-		cached[secret.Name] = secret
+		if metav1.IsControlledBy(secret, parent) {
+			cached[secret.Name] = secret
+		}
 	}
 	seen := func(bugs ...string) map[string]*corev1.Secret {
 		if slices.Contains(bugs, f.bug) {

@@ -1,0 +1,84 @@
+package controllertest
+
+import (
+	"net/http"
+	"strconv"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// TestObserverMisses: if the observer's watch has expired, the events between its last one and
+// the list are unknown, and deletions are as late as the list.
+//
+// Proves X7.
+func TestObserverMisses(t *testing.T) {
+	gvr := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+	object := func(name, version string) *unstructured.Unstructured {
+		o := &unstructured.Unstructured{}
+		o.SetAPIVersion("v1")
+		o.SetKind("ConfigMap")
+		o.SetNamespace("ct-1")
+		o.SetName(name)
+		o.SetUID(types.UID("uid of " + name))
+		o.SetResourceVersion(version)
+		return o
+	}
+	list := func(version string, objects ...*unstructured.Unstructured) *unstructured.UnstructuredList {
+		l := &unstructured.UnstructuredList{}
+		l.SetAPIVersion("v1")
+		l.SetKind("ConfigMapList")
+		l.SetResourceVersion(version)
+		for _, o := range objects {
+			l.Items = append(l.Items, *o)
+		}
+		return l
+	}
+	lists := []*unstructured.UnstructuredList{list("10", object("a", "7"), object("b", "8")), list("30", object("b", "22"), object("c", "25")), list("40", object("c", "25"))}
+	watches := make(chan *watch.FakeWatcher, 2)
+	dyn := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{gvr: "ConfigMapList"})
+	dyn.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+		l := lists[0]
+		lists = lists[min(1, len(lists)-1):]
+		return true, l, nil
+	})
+	dyn.PrependWatchReactor("configmaps", func(clienttesting.Action) (bool, watch.Interface, error) {
+		w := watch.NewFakeWithChanSize(2, false)
+		watches <- w
+		return true, w, nil
+	})
+	r := quietRun(Scenario{}, "ct-1")
+	o := newObserver(t.Context(), "ct")
+	o.dyn = dyn
+	o.runs["ct-1"] = r
+	o.observe(gvr, true)
+	first := <-watches
+	first.Modify(object("a", "12"))
+	first.Error(&metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired})
+	second := <-watches
+	deleted := object("b", "35")
+	second.Delete(deleted)
+	second.Stop()
+	<-watches // the third
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var got []string
+	for _, e := range r.history {
+		got = append(got, string(e.kind)+" "+e.key.name+" "+e.object.GetResourceVersion()+" at "+strconv.FormatUint(e.revision, 10))
+	}
+	want := []string{"ADDED a 7 at 7", "ADDED b 8 at 8", "MODIFIED a 12 at 12", "DELETED a 12 at 30", "MODIFIED b 22 at 22", "ADDED c 25 at 25", "DELETED b 35 at 35"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	if len(r.gaps) != 1 || r.gaps[0] != (gap{12, 30}) {
+		t.Errorf("gaps = %v, want that from 12 to 30", r.gaps)
+	}
+}
