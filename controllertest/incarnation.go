@@ -49,6 +49,13 @@ type watched struct {
 	gated func() int // the number of keys that wait for the gate of the queue's loop; nil means none
 }
 
+// isShutDown reports whether no key is handed out any more: the keys of a process that has lost
+// its leadership are left, and the next term has a queue of its own.
+func (w *watched) isShutDown() bool {
+	q, ok := w.lengther.(interface{ ShuttingDown() bool })
+	return ok && q.ShuttingDown()
+}
+
 // A lengther is a queue for Env.Queue.
 type lengther = interface{ Len() int }
 

@@ -423,7 +423,7 @@ func TestGap(t *testing.T) {
 		gaps []gap
 		want []string
 	}{
-		{[]gap{{10, 30}, {30, 40}}, []string{"a ", "a b ", "a c ", ""}},
+		{[]gap{{after: 10, end: 30}, {after: 30, end: 40}}, []string{"a ", "a b ", "a c ", ""}},
 		{[]gap{{after: 10, end: 30}}, []string{"a ", "a b ", "a c ", "c ", ""}},
 	} {
 		var seen []string

@@ -49,6 +49,16 @@ func (l *lateness) observed(uid types.UID, version uint64, kind watch.EventType,
 	}
 }
 
+// listed stores that a list has shown the objects at a version. Those that were created and deleted
+// before it have no event.
+func (l *lateness) listed(is func(types.UID) bool, version uint64, now time.Time) {
+	for uid, awaited := range l.awaited {
+		if awaited <= version && is(uid) {
+			l.observed(uid, awaited, watch.Modified, now)
+		}
+	}
+}
+
 // reset restarts the measurement.
 func (l *lateness) reset(now time.Time) { l.since, l.total = now, 0 }
 

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"regexp"
 	"runtime/pprof"
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -130,7 +131,7 @@ func (o *observer) watch(name string, t *observed) {
 			}
 		case watcher.Synced:
 			if synced {
-				o.relisted(name, listed, gap{position, parseRevision(event.ResourceVersion)})
+				o.relisted(listed, gap{name, position, parseRevision(event.ResourceVersion)})
 				listed = nil
 			} else {
 				synced = true
@@ -145,22 +146,27 @@ func (o *observer) watch(name string, t *observed) {
 
 // A gap is a time of which the observer knows only what a list at its end says: it lost its
 // watch, as a busy server ends those that are slow, and the events before the list have expired.
-type gap struct{ after, end uint64 }
+type gap struct {
+	resource   string
+	after, end uint64
+}
 
-// relisted stores the difference that a list has shown after a gap.
-func (o *observer) relisted(resource string, listed []watcher.Event[*unstructured.Unstructured], missed gap) {
-	runs := map[*run]bool{}
+// relisted stores the difference that a list has shown after a gap. No run waits any longer for
+// the events of the gap: an object that was created and deleted in it has none.
+func (o *observer) relisted(listed []watcher.Event[*unstructured.Unstructured], missed gap) {
+	o.mu.Lock()
+	runs := slices.Collect(maps.Values(o.runs))
+	o.mu.Unlock()
+	for _, r := range runs {
+		r.miss(missed)
+	}
 	for _, event := range listed {
-		if r := o.runOf(resource, event.Object); r != nil {
-			if !runs[r] {
-				runs[r] = true
-				r.miss(missed)
-			}
+		if r := o.runOf(missed.resource, event.Object); r != nil {
 			at := revision(event.Object)
 			if event.Type == watch.Deleted {
 				at = missed.end // the object is the last that was seen
 			}
-			r.observeAt(resource, event.Type, event.Object, at)
+			r.observeAt(missed.resource, event.Type, event.Object, at)
 		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/controllerkit/controllerkit/controllertest/fault"
 )
 
 // TestObserverMisses: if the observer's watch has expired, the events between its last one and
@@ -57,17 +59,26 @@ func TestObserverMisses(t *testing.T) {
 	})
 	r := quietRun(Scenario{}, "ct-1")
 	o := newObserver(t.Context(), "ct")
-	o.dyn = dyn
+	o.dyn, r.x.observer = dyn, o
 	o.runs["ct-1"] = r
 	o.observe(gvr, true)
+	create := func(name, version string) { // answers the creation of an object that is deleted at once
+		body, err := object(name, version).MarshalJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.responded(&fault.Op{Verb: "create", Resource: "configmaps", Namespace: "ct-1", Name: name}, http.StatusCreated, body)
+	}
 	first := <-watches
+	create("d", "15")
 	first.Modify(object("a", "12"))
 	first.Error(&metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired})
 	second := <-watches
 	deleted := object("b", "35")
 	second.Delete(deleted)
 	second.Stop()
-	<-watches // the third
+	<-watches         // the third
+	create("e", "16") // the answer was late
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var got []string
@@ -78,7 +89,10 @@ func TestObserverMisses(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
-	if len(r.gaps) != 1 || r.gaps[0] != (gap{12, 30}) {
+	if len(r.late.awaited) > 0 {
+		t.Errorf("events of %v are awaited, and there are none", r.late.awaited)
+	}
+	if len(r.gaps) != 1 || r.gaps[0] != (gap{"configmaps", 12, 30}) {
 		t.Errorf("gaps = %v, want that from 12 to 30", r.gaps)
 	}
 }

@@ -238,7 +238,7 @@ func (r *run) queuesEmpty() error {
 	queues := r.queuesLocked()
 	r.mu.Unlock()
 	for _, q := range queues {
-		if n := q.Len(); n > 0 {
+		if n := q.Len(); n > 0 && !q.isShutDown() {
 			return fmt.Errorf("%w: Len() is %d", errQueue, n)
 		}
 	}
@@ -315,8 +315,8 @@ func (r *run) repeatsLocked() bool {
 }
 
 // waiting reports whether a key is running or waits for a gate, and when the last delayed
-// key becomes ready. It skips keys with a longer delay than patience, and in queues
-// without a Snapshot all running and delayed keys.
+// key becomes ready. It skips keys with a longer delay than patience, those of
+// queues that are shut down, and in queues without a Snapshot all running and delayed keys.
 func waiting(queues []*watched, now time.Time) (running bool, due time.Time) {
 	for _, q := range queues {
 		if q.gated != nil && q.gated() > 0 {
@@ -328,6 +328,9 @@ func waiting(queues []*watched, now time.Time) (running bool, due time.Time) {
 		}
 		s := q.Snapshot()
 		running = running || s.Running > 0
+		if s.ShuttingDown {
+			continue
+		}
 		for _, key := range s.Keys {
 			if key.Until.After(due) && key.Until.Before(now.Add(patience)) {
 				due = key.Until

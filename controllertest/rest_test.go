@@ -2,6 +2,7 @@ package controllertest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -47,6 +48,10 @@ func TestQuiet(t *testing.T) {
 			repeats(r, 2)
 		}, quiet: true, after: 4500 * time.Millisecond},
 		{name: "a queue that tells nothing", with: func(r *run) { register(r, queueOf(1), nil) }, quiet: true, after: time.Second},
+		{name: "a key is delayed in a queue that is shut down", with: func(r *run) {
+			delays(3 * time.Second)(r)
+			r.life[0].queues[0].lengther.(*queue.Queue[string]).ShutDown()
+		}, quiet: true, after: time.Second},
 		{name: "a key waits for the gate", with: gates(2400 * time.Millisecond), quiet: true, after: 2500 * time.Millisecond},
 		{name: "a key waits for the gate for ever", with: gates(time.Hour), quiet: true, after: patience},
 		{name: "there is no process", with: func(r *run) { r.life = nil }, after: 10 * time.Second},
@@ -92,6 +97,24 @@ func TestQuiet(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestQueueIsEmpty: the queue of a term that has ended keeps keys, and does not count.
+//
+// Proves X7.
+func TestQueueIsEmpty(t *testing.T) {
+	r := quietRun(Scenario{}, "ns")
+	r.life = []*incarnation{{}}
+	q := queue.New(queue.Config[string]{})
+	q.Add("a")
+	register(r, q, nil)
+	if err := r.queuesEmpty(); !errors.Is(err, errQueue) {
+		t.Errorf("queuesEmpty with a key = %v, want errQueue", err)
+	}
+	q.ShutDown()
+	if err := r.queuesEmpty(); q.Len() != 1 || err != nil {
+		t.Errorf("queuesEmpty after the shutdown, with %d keys = %v, want nil", q.Len(), err)
 	}
 }
 
@@ -212,6 +235,14 @@ func TestLateness(t *testing.T) {
 	responded(45, "", 21)
 	observed(50, "c", 20, watch.Added)
 	want(60, 10)
+	responded(60, "d", 25)
+	responded(60, "e", 31)
+	responded(60, "f", 26)
+	l.listed(func(uid types.UID) bool { return uid != "f" }, 30, begin.Add(65))
+	observed(70, "f", 26, watch.Added)
+	want(71, 21) // e was written after the list
+	observed(72, "e", 31, watch.Added)
+	want(80, 22)
 }
 
 // TestRestlessAndSilent: a cluster may be busy although the controller does nothing.

@@ -296,7 +296,9 @@ func (r *run) miss(g gap) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.gaps = append(r.gaps, g)
-	r.noteLocked("  the kit's watch was interrupted: its events after version %d are unknown, up to a list at %d", g.after, g.end)
+	r.noteLocked("  the kit's watch of %s was interrupted: its events after version %d are unknown, up to a list at %d", g.resource, g.after, g.end)
+	r.late.listed(func(uid types.UID) bool { return r.uids[uid].resource == g.resource }, g.end, time.Now())
+	r.touchLocked()
 }
 
 // observe stores an event of the observer.
@@ -373,7 +375,8 @@ func (r *run) responded(op *fault.Op, status int, body []byte) {
 	if mine {
 		r.learnLocked(key, &obj)
 	}
-	if mine && !unobserved(op.Resource) && !rubbish(key) {
+	listed := slices.ContainsFunc(r.gaps, func(g gap) bool { return g.resource == op.Resource && revision(&obj) <= g.end })
+	if mine && !listed && !unobserved(op.Resource) && !rubbish(key) {
 		r.late.responded(obj.GetUID(), revision(&obj), time.Now())
 	}
 	r.mu.Unlock()

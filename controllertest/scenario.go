@@ -149,7 +149,8 @@ func (e *Env) External(ctx context.Context, name string, call func(context.Conte
 	return e.incarnation.external(ctx, name, call)
 }
 
-// Queue registers a work queue, whose Len must be 0 at rest. If the queue has the method
+// Queue registers a work queue, whose Len must be 0 at rest. A queue whose method ShuttingDown
+// returns true no longer counts. If the queue has the method
 // Snapshot of queue.Queue, the explorer also waits for running keys and for keys whose
 // delay ends within 5s. The queues of client-go have no such method. A Converged that
 // does not check everything may then accept a state too early, which Report.TooEarly
