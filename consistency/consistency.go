@@ -40,7 +40,9 @@ const (
 type Config struct {
 	// Stores has the store through which the controller reads each resource: an
 	// informer's GetStore or GetIndexer. Add Handler to the informer too, or use
-	// AddInformer, which does both. Nil means no store yet.
+	// AddInformer, which does both. Nil means no store yet. If a store has the method
+	// LastStoreSyncResourceVersionOf(namespace string) (version string, ok bool), ok means
+	// that the namespace has a cache of its own, at that version.
 	Stores map[schema.GroupResource]interface{ LastStoreSyncResourceVersion() string }
 
 	// RecheckInterval is the time between checks of the waiting keys without an event,
@@ -105,7 +107,7 @@ func New(cfg Config) *Store {
 		stores:        make(map[schema.GroupResource]*cached, len(cfg.Stores)),
 		records:       map[types.NamespacedName]*record{},
 		waiters:       map[types.NamespacedName][]*waiter{},
-		wakes:         wakes{versions: map[schema.GroupResource]*versions{}},
+		wakes:         wakes{versions: map[part]*versions{}},
 		sweepAt:       sweepMin,
 	}
 	if !kube.IsNil(cfg.Metrics) {
@@ -199,7 +201,7 @@ func (s *Store) WroteAt(key types.NamespacedName, uid types.UID, resource schema
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clock++
-	s.wroteLocked(key, uid, resource, rv, s.clock)
+	s.wroteLocked(key, uid, part{resource: resource}, rv, s.clock)
 }
 
 // Deleted records that the object with objectUID was deleted for the key. The key is
@@ -275,6 +277,7 @@ func (s *Store) Ambiguous(key types.NamespacedName) []schema.GroupResource {
 // RefusedRV is set.
 type staleError struct {
 	GroupResource schema.GroupResource
+	Namespace     string    // with WroteRV; "" for the whole resource
 	ReadRV        string    // the store's version, "" if unknown; with RefusedRV the cached object's
 	WroteRV       string    // the version that the store must reach
 	DeletedUID    types.UID // the object that the store must no longer hold
@@ -290,7 +293,11 @@ func (e *staleError) Error() string {
 	if e.RefusedRV != "" {
 		return fmt.Sprintf("consistency: the cache of %s has %s at version %q, and a write at version %q was refused", e.GroupResource, e.RefusedObject, e.ReadRV, e.RefusedRV)
 	}
-	return fmt.Sprintf("consistency: the cache of %s is at version %q, behind the written %q", e.GroupResource, e.ReadRV, e.WroteRV)
+	in := ""
+	if e.Namespace != "" {
+		in = " in namespace " + e.Namespace
+	}
+	return fmt.Sprintf("consistency: the cache of %s%s is at version %q, behind the written %q", e.GroupResource, in, e.ReadRV, e.WroteRV)
 }
 
 // Stale returns true. A reconcile loop recognizes the method through errors.As and

@@ -57,6 +57,8 @@
 //     record, and its next run reads live.
 //   - C16: If RemoveInformer returns nil, no key waits for the resource's records, and
 //     the Store holds no reference to its informer.
+//   - C17: If a store has a version for each namespace, as that of a scope.Informer, a
+//     write recorded by Wrap waits for the namespace of its object only.
 //
 // # Caveats
 //

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -16,12 +17,70 @@ import (
 // store is complete, "" if that is unknown.
 type storeVersion = interface{ LastStoreSyncResourceVersion() string }
 
-// cached is the store of a resource.
+// namespaceVersion is the method of a store whose namespaces have caches of their own, as that
+// of a scope.Informer. ok is false for a namespace without one.
+type namespaceVersion = interface {
+	LastStoreSyncResourceVersionOf(namespace string) (version string, ok bool)
+}
+
+// part is what has a version: a resource, or a namespace of it if the store has a version for
+// each. namespace is "" otherwise.
+type part struct {
+	resource  schema.GroupResource
+	namespace string
+}
+
+// cached is the store of a resource, or of a part of it.
 type cached struct {
 	storeVersion
-	last    string       // the last comparable version
-	history int          // the number of times that the version went back
-	remove  func() error // removes the handler; nil without one of AddInformer
+	last    string             // the last comparable version
+	history int                // the number of times that the version went back
+	remove  func() error       // removes the handler; nil without one of AddInformer
+	parts   map[string]*cached // by namespace, if the store has namespaceVersion
+}
+
+// versionOf is the storeVersion of a namespace.
+type versionOf struct {
+	store     namespaceVersion
+	namespace string
+}
+
+func (v versionOf) LastStoreSyncResourceVersion() string {
+	version, _ := v.store.LastStoreSyncResourceVersionOf(v.namespace)
+	return version
+}
+
+// partLocked returns the part of the resource that shows the objects of the namespace: the
+// whole resource if the store has one version or the namespace is unknown.
+func (s *Store) partLocked(resource schema.GroupResource, namespace string) part {
+	if c := s.stores[resource]; c != nil && namespace != "" {
+		if of, ok := c.storeVersion.(namespaceVersion); ok {
+			if _, ok := of.LastStoreSyncResourceVersionOf(namespace); ok {
+				return part{resource, namespace}
+			}
+		}
+	}
+	return part{resource: resource}
+}
+
+// cachedLocked returns the store of a part, nil if there is none. A namespace that has left the
+// store is as old as the whole.
+func (s *Store) cachedLocked(p part) *cached {
+	c := s.stores[p.resource]
+	if c == nil || p.namespace == "" {
+		return c
+	}
+	if s.partLocked(p.resource, p.namespace) != p {
+		delete(c.parts, p.namespace)
+		return c
+	}
+	if c.parts[p.namespace] == nil {
+		if c.parts == nil {
+			c.parts = map[string]*cached{}
+		}
+		c.parts[p.namespace] = &cached{storeVersion: versionOf{c.storeVersion.(namespaceVersion), p.namespace}}
+	}
+	return c.parts[p.namespace]
 }
 
 // version returns the version that the store has reached. An informer's store goes back
@@ -60,9 +119,19 @@ func (s *Store) objectsLocked(resource schema.GroupResource) (objects, bool) {
 	return held, ok
 }
 
-// historyLocked returns the history of the resource's store.
-func (s *Store) historyLocked(resource schema.GroupResource) int {
-	c := s.stores[resource]
+// historyLocked returns the history of the part's store.
+func (s *Store) historyLocked(p part) int {
+	c := s.cachedLocked(p)
+	if c == nil {
+		return 0
+	}
+	_ = c.version()
+	return c.history
+}
+
+// historyOfLocked returns the history of the store of the part that shows the object.
+func (s *Store) historyOfLocked(o objectRef) int {
+	c := s.cachedOfLocked(o)
 	if c == nil {
 		return 0
 	}
@@ -74,7 +143,7 @@ func (s *Store) historyLocked(resource schema.GroupResource) int {
 type record struct {
 	uid       types.UID // "" while only a transport has recorded
 	last      time.Time // of the last addition to wrote, deleted or refused
-	wrote     []written // one for each resource
+	wrote     []written // one for each part
 	deleted   map[types.UID]objectRef
 	refused   map[objectRef]refusal
 	ambiguous []mark     // one for each resource
@@ -82,17 +151,26 @@ type record struct {
 	first     [1]written // the memory of wrote: most keys write one resource
 }
 
-// written is the highest version that was written of a resource.
+// written is the highest version that was written of a part.
 type written struct {
-	resource schema.GroupResource
-	rv       string
-	history  int // of the store at that time
+	part
+	rv      string
+	history int // of the store at that time
 }
 
 // objectRef names an object.
 type objectRef struct {
 	resource schema.GroupResource
 	name     string // namespace/name, the key in an informer's store
+}
+
+// cachedOfLocked returns the store of the part that shows the object.
+func (s *Store) cachedOfLocked(o objectRef) *cached {
+	namespace, _, namespaced := strings.Cut(o.name, "/")
+	if !namespaced {
+		namespace = ""
+	}
+	return s.cachedLocked(s.partLocked(o.resource, namespace))
 }
 
 // refusal has the preconditions of a write that ended in a conflict.
@@ -139,14 +217,14 @@ func (s *Store) recordLocked(key types.NamespacedName, uid types.UID) *record {
 
 // wroteLocked is WroteAt for the response to a request that was started at the given
 // clock. It settles the ambiguous writes from before that.
-func (s *Store) wroteLocked(key types.NamespacedName, uid types.UID, resource schema.GroupResource, rv string, started uint64) {
+func (s *Store) wroteLocked(key types.NamespacedName, uid types.UID, p part, rv string, started uint64) {
 	if !reached(rv, rv) {
 		return
 	}
 	rec := s.recordLocked(key, uid)
-	rec.ambiguous = slices.DeleteFunc(rec.ambiguous, func(m mark) bool { return m.resource == resource && m.clock < started })
-	w := written{resource: resource, rv: rv, history: s.historyLocked(resource)}
-	i := slices.IndexFunc(rec.wrote, func(w written) bool { return w.resource == resource })
+	rec.ambiguous = slices.DeleteFunc(rec.ambiguous, func(m mark) bool { return m.resource == p.resource && m.clock < started })
+	w := written{part: p, rv: rv, history: s.historyLocked(p)}
+	i := slices.IndexFunc(rec.wrote, func(w written) bool { return w.part == p })
 	switch {
 	case i < 0:
 		rec.wrote = append(rec.wrote, w)
@@ -181,7 +259,7 @@ func (s *Store) refusedLocked(key types.NamespacedName, uid types.UID, object ob
 	if rec.refused == nil {
 		rec.refused = map[objectRef]refusal{}
 	}
-	r.history = s.historyLocked(object.resource)
+	r.history = s.historyOfLocked(object)
 	// A cache that is newer than the higher version is also newer than the lower one.
 	if old, known := rec.refused[object]; !known || old.history != r.history || reached(r.rv, old.rv) {
 		rec.refused[object] = r
@@ -237,7 +315,7 @@ func (s *Store) lagLocked(key types.NamespacedName) (staleError, verdict) {
 	now := time.Now()
 	for i := 0; i < len(rec.wrote); i++ {
 		w := rec.wrote[i]
-		store := s.stores[w.resource]
+		store := s.cachedLocked(w.part)
 		if store == nil {
 			return staleError{GroupResource: w.resource}, noStore
 		}
@@ -247,7 +325,7 @@ func (s *Store) lagLocked(key types.NamespacedName) (staleError, verdict) {
 			rec.live = now
 			i--
 		} else if !reached(read, w.rv) {
-			return staleError{GroupResource: w.resource, ReadRV: read, WroteRV: w.rv}, behind
+			return staleError{GroupResource: w.resource, Namespace: w.namespace, ReadRV: read, WroteRV: w.rv}, behind
 		}
 	}
 	// After the versions: the store must have shown an object before its absence counts.
@@ -259,9 +337,9 @@ func (s *Store) lagLocked(key types.NamespacedName) (staleError, verdict) {
 	}
 	for object, r := range rec.refused {
 		held, ok := s.objectsLocked(object.resource)
-		if !ok || r.history != s.historyLocked(object.resource) {
+		if !ok || r.history != s.historyOfLocked(object) {
 			rec.live = now
-		} else if read, seen := r.seen(held, object.name, s.stores[object.resource].version()); !seen {
+		} else if read, seen := r.seen(held, object.name, s.cachedOfLocked(object).version()); !seen {
 			rec.refused[object] = r // with shown
 			return staleError{GroupResource: object.resource, ReadRV: read, RefusedRV: r.rv, RefusedObject: object.name}, behind
 		} else if read == "" && !r.shown {
@@ -292,7 +370,7 @@ func (s *Store) absentLocked(object objectRef, uid types.UID) (read string, _ ve
 	if !ok {
 		return "", noObjects
 	}
-	read = store.version()
+	read = s.cachedOfLocked(object).version()
 	if read == "" {
 		return read, behind // the store is not filled yet
 	}

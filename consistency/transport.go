@@ -96,7 +96,7 @@ func (s *Store) wrote(key types.NamespacedName, t wire.Target, e wire.Effect, st
 	if s.stores[t.Resource] == nil {
 		return // RemoveInformer was called after the start of the write
 	}
-	s.wroteLocked(key, "", t.Resource, e.Version, started)
+	s.wroteLocked(key, "", s.partLocked(t.Resource, t.Namespace), e.Version, started)
 	switch _, ok := s.objectsLocked(t.Resource); {
 	case e.Gone == "":
 	case ok:

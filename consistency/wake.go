@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -14,7 +13,7 @@ import (
 // other keys every time. An entry of a key that no longer waits is dropped when an event
 // reaches it, or by refileLocked.
 type wakes struct {
-	versions map[schema.GroupResource]*versions
+	versions map[part]*versions // without empty ones
 	any      []types.NamespacedName
 }
 
@@ -51,10 +50,11 @@ func (s *Store) fileLocked(key types.NamespacedName, lag staleError) {
 		s.wakes.any = append(s.wakes.any, key)
 		return
 	}
-	of := s.wakes.versions[lag.GroupResource]
+	p := part{lag.GroupResource, lag.Namespace}
+	of := s.wakes.versions[p]
 	if of == nil {
 		of = &versions{}
-		s.wakes.versions[lag.GroupResource] = of
+		s.wakes.versions[p] = of
 	}
 	heap.Push(of, awaited{rv: lag.WroteRV, key: key})
 }
@@ -80,14 +80,17 @@ func (s *Store) takeReachedLocked(now time.Time) (taken []*waiter) {
 		taken = s.takeLocked(taken, s.wakes.any[i], now)
 	}
 	s.wakes.any = slices.Delete(s.wakes.any, 0, n)
-	for resource, of := range s.wakes.versions {
-		store := s.stores[resource]
+	for p, of := range s.wakes.versions {
+		store := s.cachedLocked(p)
 		if store == nil {
 			continue // AddInformer failed in the meantime
 		}
 		read := store.version()
 		for len(*of) > 0 && reached(read, (*of)[0].rv) {
 			taken = s.takeLocked(taken, heap.Pop(of).(awaited).key, now)
+		}
+		if len(*of) == 0 {
+			delete(s.wakes.versions, p)
 		}
 	}
 	s.refileLocked()

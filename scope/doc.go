@@ -45,6 +45,8 @@
 //     wraps [ErrStopped], and RunWithContext returns when no handler runs any more.
 //   - SC10: If LastSyncResourceVersion is not empty, the cache of each selected namespace has
 //     reached it. A Select never lowers it.
+//   - SC11: If package consistency's transport records a write, its key waits for the cache
+//     of the object's namespace only.
 //
 // # Caveats
 //
@@ -59,9 +61,8 @@
 //   - If a cache is shared or the API server lists from an old cache, a Select that changes
 //     selectors can take a minute, until a bookmark. With informer.ConsistentLists lists are
 //     current.
-//   - A quiet namespace has an old version until its next bookmark. Package consistency
-//     therefore delays the keys of a scope with several namespaces by up to a minute after a
-//     write, and by its MaxWait if no namespace is selected.
+//   - A version of consistency's WroteAt, and a write in a namespace that is not selected,
+//     wait for all selected namespaces: up to a minute, and MaxWait if there are none.
 //   - Each part costs a watch, and each object an entry of a map in addition to the cache.
 //   - Events that a handler has not begun to handle are dropped at the stop.
 package scope

@@ -104,6 +104,16 @@ func (i indexer) GetByKey(key string) (item any, exists bool, err error) {
 // LastStoreSyncResourceVersion implements cache.Store.
 func (i indexer) LastStoreSyncResourceVersion() string { return i.scope.LastSyncResourceVersion() }
 
+// LastStoreSyncResourceVersionOf returns the version of a namespace that has a cache of its own.
+// Package consistency asks for it, so that a write in one namespace waits for no other one.
+func (i indexer) LastStoreSyncResourceVersionOf(namespace string) (version string, ok bool) {
+	p := i.parts()[namespace]
+	if p == nil || namespace == "" {
+		return "", false
+	}
+	return p.version(), true
+}
+
 // Index implements cache.Indexer.
 func (i indexer) Index(name string, obj any) ([]any, error) {
 	return collect(i.parts(), func(x cache.Indexer) ([]any, error) { return x.Index(name, obj) })

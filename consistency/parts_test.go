@@ -1,0 +1,140 @@
+package consistency_test
+
+import (
+	"io"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/consistency"
+)
+
+// parted is a store whose namespaces have versions of their own.
+type parted struct {
+	cache.Store
+	all *version
+	of  sync.Map // of strings, by namespace
+}
+
+func (p *parted) LastStoreSyncResourceVersion() string { return p.all.LastStoreSyncResourceVersion() }
+
+func (p *parted) LastStoreSyncResourceVersionOf(namespace string) (string, bool) {
+	rv, ok := p.of.Load(namespace)
+	if !ok {
+		return "", false
+	}
+	return rv.(string), true
+}
+
+// In a store whose namespaces have versions of their own, a recorded write, deletion or
+// conflict waits for the namespace of the object. A version of WroteAt, whose namespace is
+// unknown, and a write in a namespace without a version wait for the whole store.
+//
+// Proves C17.
+func TestParts(t *testing.T) { synctest.Test(t, testParts) }
+
+func testParts(t *testing.T) {
+	key := types.NamespacedName{Namespace: "blue", Name: "owner"}
+	var store *parted
+	var s *consistency.Store
+	begin := func() {
+		store = &parted{Store: cacheOf(t), all: at("5")}
+		store.of.Store("blue", "10")
+		store.of.Store("green", "5")
+		s = consistency.New(consistency.Config{Stores: stores{pods: store}, MaxWait: -1, RecheckInterval: time.Hour})
+	}
+	put := func(namespace, rv string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(s.Begin(t.Context(), key), http.MethodPut, "https://server/api/v1/namespaces/"+namespace+"/pods/one", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := s.Wrap(respond(http.StatusOK, jsonType, object(rv))).RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	woken := 0
+	// waits adds a wait, which steps end: only the last one may.
+	waits := func(steps ...func()) {
+		t.Helper()
+		woken = 0
+		if s.Ready(key, func() { woken++ }) {
+			t.Fatal("Ready = true before the cache shows it")
+		}
+		for i, step := range steps {
+			step()
+			s.Handler().OnAdd(nil, false)
+			if last := i == len(steps)-1; woken != map[bool]int{true: 1}[last] {
+				t.Fatalf("after step %d: woken %d times", i+1, woken)
+			}
+		}
+		if entries, _ := s.Waits(); entries != 0 {
+			t.Errorf("%d entries are left", entries)
+		}
+		if !s.Ready(key, nil) {
+			t.Error("Ready = false, want true")
+		}
+	}
+	set := func(namespace, rv string) func() { return func() { store.of.Store(namespace, rv) } }
+	all := func(rv string) func() { return func() { store.all.set(rv) } }
+
+	begin()
+	put("blue", "10")
+	if !s.Ready(key, nil) {
+		t.Error("a write that its namespace shows waits for another one")
+	}
+	put("blue", "12")
+	if got, want := s.EnsureReady(key).Error(), `consistency: the cache of pods in namespace blue is at version "10", behind the written "12"`; got != want {
+		t.Errorf("EnsureReady = %s, want %s", got, want)
+	}
+	waits(set("green", "20"), set("blue", "11"), set("blue", "12"))
+
+	// Two namespaces.
+	put("blue", "30")
+	put("green", "29")
+	waits(set("blue", "30"), set("green", "29"))
+
+	// The whole store.
+	s.WroteAt(key, "", pods, "40")
+	waits(set("blue", "50"), set("green", "50"), all("40"))
+	put("red", "51")
+	waits(set("blue", "60"), all("51"))
+
+	// A namespace that leaves the store, and comes back with an old list.
+	put("blue", "70")
+	waits(func() { store.of.Delete("blue") }, all("70"))
+	store.of.Store("blue", "60")
+	put("blue", "72")
+	waits(set("blue", "72"))
+
+	// A restore of etcd.
+	put("green", "80")
+	waits(func() {
+		store.of.Store("green", "20")
+		time.Sleep(time.Hour) // RecheckInterval
+		synctest.Wait()
+	})
+	if !consistency.LiveRead(s.Begin(t.Context(), key)) {
+		t.Error("the run after a restore does not read live")
+	}
+
+	// A conflict at a version that the cache does not have yet.
+	begin()
+	s.Refused(key, "", pods, types.NamespacedName{Namespace: "blue", Name: "one"}, "11")
+	waits(set("green", "20"), all("20"), set("blue", "11"))
+
+	// A deletion counts when the namespace was listed.
+	begin()
+	store.of.Store("blue", "")
+	s.Deleted(key, "", pods, types.NamespacedName{Namespace: "blue", Name: "one"}, "uid")
+	waits(all("20"), set("blue", "3"))
+}
