@@ -77,8 +77,8 @@ func testParts(t *testing.T) {
 				t.Fatalf("after step %d: woken %d times", i+1, woken)
 			}
 		}
-		if entries, _ := s.Waits(); entries != 0 {
-			t.Errorf("%d entries are left", entries)
+		if entries, _ := s.Waits(); entries+s.WaitedParts() != 0 {
+			t.Errorf("%d entries of %d parts are left", entries, s.WaitedParts())
 		}
 		if !s.Ready(key, nil) {
 			t.Error("Ready = false, want true")
@@ -111,7 +111,9 @@ func testParts(t *testing.T) {
 
 	// A namespace that leaves the store, and comes back with an old list.
 	put("blue", "70")
-	waits(func() { store.of.Delete("blue") }, all("70"))
+	waits(func() { store.of.Delete("blue") }, set("blue", "55"), set("blue", "70"))
+	put("blue", "71")
+	waits(func() { store.of.Delete("blue") }, all("71"))
 	store.of.Store("blue", "60")
 	put("blue", "72")
 	waits(set("blue", "72"))
@@ -126,6 +128,8 @@ func testParts(t *testing.T) {
 	if !consistency.LiveRead(s.Begin(t.Context(), key)) {
 		t.Error("the run after a restore does not read live")
 	}
+	s.Refused(key, "", pods, types.NamespacedName{Namespace: "green", Name: "one"}, "30")
+	waits(set("green", "30"))
 
 	// A conflict at a version that the cache does not have yet.
 	begin()
