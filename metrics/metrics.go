@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"reflect"
 	"strings"
@@ -31,15 +30,6 @@ const (
 	other    = "other"
 )
 
-// results returns the values of the label result. Other results count as "error". The
-// documentation of package reconcile explains each.
-func results() []string {
-	return []string{
-		"success", "requeue", "conflict", "server_delay", "stale", "terminal",
-		"not_found", "rejected", "forbidden", "timeout", "panic", "cancelled", "error",
-	}
-}
-
 // Metrics feeds the collectors. It satisfies the Metrics interfaces of the packages
 // reconcile, leader, consistency, finalizer, informer, recorder and shutdown, and
 // workqueue.MetricsProvider. [New] returns one. Its methods may be called concurrently.
@@ -50,36 +40,49 @@ func results() []string {
 // label value is printable and at most 128 bytes long: a name that is not keeps its
 // beginning and gets a hash.
 type Metrics struct {
+	// Exemplar returns the labels of an exemplar for the context of a reconcile or a request,
+	// such as the ids of its trace, or nil for none. The function Exemplar of module tracing
+	// fits. It is called for each observation of a reconcile's duration or latency and of
+	// a request's duration. Their histograms keep the last exemplar of each bucket. Labels
+	// that Prometheus does not accept are dropped, and the first such drop is logged: names
+	// are letters, digits and underscores, and all names and values have at most 128 runes
+	// together.
+	//
+	// If Exemplar is not nil, Handler also serves OpenMetrics, which has exemplars and writes
+	// the bound le="1" as le="1.0". Exemplar must not change after the first use of the
+	// Metrics. nil means no exemplars.
+	Exemplar func(ctx context.Context) map[string]string
+
+	wrongExemplar sync.Once // logs the first exemplar that is not valid
+
 	gatherer prometheus.Gatherer // nil: the Registerer of New is none
 
-	reconciles *prometheus.CounterVec
+	reconciles *reconciles
 	holds      *prometheus.CounterVec
-	durations  *prometheus.HistogramVec
-	settled    *prometheus.HistogramVec
+	settled    histograms
 	keys       *prometheus.GaugeVec
 	writes     *prometheus.CounterVec
-	active     *prometheus.GaugeVec
 	workers    *prometheus.GaugeVec
 
 	leading     *prometheus.GaugeVec
 	transitions *prometheus.CounterVec
-	acquiring   *prometheus.HistogramVec
-	renewing    *prometheus.HistogramVec
+	acquiring   histograms
+	renewing    histograms
 	slow        *prometheus.CounterVec
 	absent      *prometheus.CounterVec
 
-	waits *prometheus.HistogramVec
+	waits histograms
 
 	lists    *prometheus.CounterVec
-	listing  *prometheus.HistogramVec
+	listing  histograms
 	watches  *prometheus.CounterVec
-	watching *prometheus.HistogramVec
+	watching histograms
 	received *prometheus.GaugeVec
 
 	stepsRunning *prometheus.GaugeVec
-	steps        *prometheus.HistogramVec
-	blocked      *prometheus.HistogramVec
-	finalized    *prometheus.HistogramVec
+	steps        histograms
+	blocked      histograms
+	finalized    histograms
 	stuck        *prometheus.GaugeVec
 	oldest       *prometheus.GaugeVec
 	objects      objects
@@ -90,13 +93,13 @@ type Metrics struct {
 	depth      *prometheus.GaugeVec
 	adds       *prometheus.CounterVec
 	retries    *prometheus.CounterVec
-	waiting    *prometheus.HistogramVec
-	working    *prometheus.HistogramVec
+	waiting    histograms
+	working    histograms
 	unfinished *prometheus.GaugeVec
 	longest    *prometheus.GaugeVec
 
 	requests  *prometheus.CounterVec
-	latencies *prometheus.HistogramVec
+	latencies histograms
 
 	leases, queues, hosts, finalizers, steppers, parts, informers names
 
@@ -107,31 +110,6 @@ type Metrics struct {
 }
 
 var _ workqueue.MetricsProvider = (*Metrics)(nil)
-
-// controller has the series of one controller.
-type controller struct {
-	results map[string]*outcome
-	settled prometheus.Observer
-	waiting prometheus.Gauge
-	parked  prometheus.Gauge
-	writes  map[written]prometheus.Counter
-	active  prometheus.Gauge
-	workers prometheus.Gauge
-	held    prometheus.Counter
-}
-
-// outcome has the series of one result. A histogram has many lines, so it is exported once
-// there was such a result.
-type outcome struct {
-	count    prometheus.Counter
-	duration func() prometheus.Observer
-}
-
-// written is a kind of writes, and whether they were sent or skipped.
-type written struct {
-	kind string
-	sent bool
-}
 
 // New registers the collectors with reg and returns the Metrics that feeds them. A second
 // call with the same registry returns the same Metrics. If reg is nil, New makes a
@@ -154,15 +132,11 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		gatherer: gatherer,
 
-		reconciles: all.counter("controller_reconcile_total", "Total number of reconciles by result.", "controller", "result"),
-		durations: all.histogram("controller_reconcile_duration_seconds", "Duration of a reconcile in seconds, by result.",
-			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}, "controller", "result"),
 		settled: all.histogram("controller_reconcile_latency_seconds", "Time in seconds from the first event of a key that no reconcile has handled to the end of the one that succeeded.",
 			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800}, "controller"),
 		holds:   all.counter("controller_reconcile_held_total", "Total number of times that a key was delayed because it ran too often.", "controller"),
 		keys:    all.gauge("controller_keys", "Number of keys that wait for the gate (waiting), or that MaxAttempts has parked (parked).", "controller", "state"),
 		writes:  all.counter("controller_writes_total", "Total number of applies and writes of a status by reconciles, sent or skipped because they would change nothing.", "controller", "kind", "result"),
-		active:  all.gauge("controller_active_workers", "Number of workers that are running a key.", "controller"),
 		workers: all.gauge("controller_workers", "Number of workers of the controller, 0 if it is not running.", "controller"),
 
 		leading:     all.gauge("leader_election_master_status", "1 if this process holds the Lease, otherwise 0.", "name"),
@@ -219,6 +193,8 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		informers:  names{limit: maxNames},
 	}
 	m.controllers.Store(&map[string]*controller{})
+	m.reconciles = newReconciles(m)
+	all.list = append(all.list, m.reconciles)
 	all.metrics = m
 	err := reg.Register(&all)
 	if already, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
@@ -241,7 +217,7 @@ func (m *Metrics) Handler() http.Handler {
 			http.Error(w, "metrics: the registry cannot be gathered: serve the registry that it wraps", http.StatusNotImplemented)
 		})
 	}
-	return promhttp.HandlerFor(m.gatherer, promhttp.HandlerOpts{})
+	return promhttp.HandlerFor(m.gatherer, promhttp.HandlerOpts{EnableOpenMetrics: m.Exemplar != nil})
 }
 
 // collectors registers everything at once: the registry accepts all families or rejects
@@ -276,8 +252,8 @@ func (c *collectors) gauge(name, help string, labels ...string) *prometheus.Gaug
 	return vec
 }
 
-func (c *collectors) histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-	vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+func (c *collectors) histogram(name, help string, buckets []float64, labels ...string) histograms {
+	vec := newHistograms(name, help, buckets, labels...)
 	c.list = append(c.list, vec)
 	return vec
 }
@@ -334,126 +310,6 @@ func (n *names) has(value string) bool {
 	defer n.mu.RUnlock()
 	_, ok := n.seen[value]
 	return ok
-}
-
-// ReconcileWorkers sets the number of workers of the controller. Run calls it when it
-// starts, which also creates all series of the controller, and with 0 when it ends.
-func (m *Metrics) ReconcileWorkers(controller string, workers int) {
-	if m == nil {
-		return
-	}
-	m.controller(controller).workers.Set(float64(workers))
-}
-
-// ReconcileStarted counts a worker of the controller that starts a key.
-func (m *Metrics) ReconcileStarted(controller string) {
-	if m == nil {
-		return
-	}
-	m.controller(controller).active.Inc()
-}
-
-// ReconcileFinished counts the end of the key after d. An unknown result counts as
-// "error".
-func (m *Metrics) ReconcileFinished(ctx context.Context, controller, result string, d time.Duration) {
-	if m == nil {
-		return
-	}
-	c := m.controller(controller)
-	o, ok := c.results[result]
-	if !ok {
-		o = c.results["error"]
-	}
-	o.count.Inc()
-	o.duration().Observe(d.Seconds())
-	c.active.Dec()
-}
-
-// ReconcileSettled counts the end of a reconcile that succeeded, and the time since the first
-// event that led to it.
-func (m *Metrics) ReconcileSettled(ctx context.Context, controller string, latency time.Duration) {
-	if m == nil {
-		return
-	}
-	m.controller(controller).settled.Observe(latency.Seconds())
-}
-
-// ReconcileHeld counts that the loop began to delay a key that ran too often.
-func (m *Metrics) ReconcileHeld(controller string) {
-	if m == nil {
-		return
-	}
-	m.controller(controller).held.Inc()
-}
-
-// ReconcileKeys sets the number of keys that wait for the Gate, and of those that
-// MaxAttempts has parked.
-func (m *Metrics) ReconcileKeys(controller string, waiting, parked int) {
-	if m == nil {
-		return
-	}
-	c := m.controller(controller)
-	c.waiting.Set(float64(waiting))
-	c.parked.Set(float64(parked))
-}
-
-// ReconcileWrote counts an apply or a write of a status that was sent, or skipped because it
-// would change nothing. Another kind is ignored.
-func (m *Metrics) ReconcileWrote(controller, kind string, sent bool) {
-	if m == nil {
-		return
-	}
-	if n, ok := m.controller(controller).writes[written{kind, sent}]; ok {
-		n.Inc()
-	}
-}
-
-// controller returns the series of a controller. It creates them if necessary.
-func (m *Metrics) controller(name string) *controller {
-	if len(name) > maxValue { // the map keeps its keys
-		name = value(name)
-	}
-	if c, ok := (*m.controllers.Load())[name]; ok {
-		return c
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	known := *m.controllers.Load()
-	if c, ok := known[name]; ok {
-		return c
-	}
-	label := value(name)
-	if len(known) >= maxNames {
-		name, label = other, other
-		if c, ok := known[other]; ok {
-			return c
-		}
-	}
-	c := &controller{
-		results: map[string]*outcome{},
-		settled: m.settled.WithLabelValues(label),
-		waiting: m.keys.WithLabelValues(label, "waiting"),
-		parked:  m.keys.WithLabelValues(label, "parked"),
-		writes: map[written]prometheus.Counter{
-			{"apply", true}:   m.writes.WithLabelValues(label, "apply", "sent"),
-			{"apply", false}:  m.writes.WithLabelValues(label, "apply", "skipped"),
-			{"status", true}:  m.writes.WithLabelValues(label, "status", "sent"),
-			{"status", false}: m.writes.WithLabelValues(label, "status", "skipped"),
-		},
-		active:  m.active.WithLabelValues(label),
-		workers: m.workers.WithLabelValues(label),
-		held:    m.holds.WithLabelValues(label),
-	}
-	for _, result := range results() {
-		c.results[result] = &outcome{
-			count:    m.reconciles.WithLabelValues(label, result),
-			duration: sync.OnceValue(func() prometheus.Observer { return m.durations.WithLabelValues(label, result) }),
-		}
-	}
-	known = maps.Clone(known)
-	known[name] = c
-	m.controllers.Store(&known)
-	return c
 }
 
 // LeaderStatus sets whether this process holds the Lease, named namespace/name.

@@ -46,7 +46,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	t.m.requests.WithLabelValues(code, method, host).Inc()
 	if !kube.IsWatch(req.URL) {
-		t.m.latencies.WithLabelValues(method, host).Observe(took.Seconds())
+		t.m.latencies.WithLabelValues(method, host).observe(took.Seconds(), t.m.exemplar(req.Context(), took))
 	}
 	return resp, err
 }

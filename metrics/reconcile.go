@@ -1,0 +1,193 @@
+package metrics
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// results are the values of the label result. The most frequent one is the first, and other
+// results count as the last, "error". The documentation of package reconcile explains each.
+var results = [...]string{
+	"success", "requeue", "conflict", "server_delay", "stale", "terminal",
+	"not_found", "rejected", "forbidden", "timeout", "panic", "cancelled", "error",
+}
+
+// durationBounds are the buckets of the duration of a reconcile.
+var durationBounds = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+
+// controller has the series of one controller.
+type controller struct {
+	label     string
+	created   time.Time
+	started   atomic.Uint64            // calls
+	durations [len(results)]*histogram // of the calls that have ended
+	settled   *histogram
+	waiting   prometheus.Gauge
+	parked    prometheus.Gauge
+	writes    map[written]prometheus.Counter
+	workers   prometheus.Gauge
+	held      prometheus.Counter
+}
+
+// written is a kind of writes, and whether they were sent or skipped.
+type written struct {
+	kind string
+	sent bool
+}
+
+// reconciles collects the families that follow from the calls of each controller.
+type reconciles struct {
+	metrics                 *Metrics
+	total, duration, active *prometheus.Desc
+}
+
+func newReconciles(m *Metrics) *reconciles {
+	return &reconciles{
+		metrics:  m,
+		total:    prometheus.NewDesc("controller_reconcile_total", "Total number of reconciles by result.", []string{"controller", "result"}, nil),
+		duration: prometheus.NewDesc("controller_reconcile_duration_seconds", "Duration of a reconcile in seconds, by result.", []string{"controller", "result"}, nil),
+		active:   prometheus.NewDesc("controller_active_workers", "Number of workers that are running a key.", []string{"controller"}, nil),
+	}
+}
+
+func (r *reconciles) Describe(ch chan<- *prometheus.Desc) {
+	ch <- r.total
+	ch <- r.duration
+	ch <- r.active
+}
+
+// Collect exports the histogram of a result once there was such a result, because it has many
+// lines.
+func (r *reconciles) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range *r.metrics.controllers.Load() {
+		var ended uint64
+		for n, result := range results {
+			h := c.durations[n]
+			count := h.count()
+			ended += count
+			ch <- prometheus.MustNewConstMetricWithCreatedTimestamp(r.total, prometheus.CounterValue, float64(count), c.created, c.label, result)
+			if count > 0 {
+				ch <- h
+			}
+		}
+		ch <- prometheus.MustNewConstMetric(r.active, prometheus.GaugeValue, float64(c.started.Load())-float64(ended), c.label)
+	}
+}
+
+// ReconcileWorkers sets the number of workers of the controller. Run calls it when it
+// starts, which also creates all series of the controller, and with 0 when it ends.
+func (m *Metrics) ReconcileWorkers(controller string, workers int) {
+	if m == nil {
+		return
+	}
+	m.controller(controller).workers.Set(float64(workers))
+}
+
+// ReconcileStarted counts a worker of the controller that starts a key.
+func (m *Metrics) ReconcileStarted(controller string) {
+	if m == nil {
+		return
+	}
+	m.controller(controller).started.Add(1)
+}
+
+// ReconcileFinished counts the end of the key after d. An unknown result counts as
+// "error".
+func (m *Metrics) ReconcileFinished(ctx context.Context, controller, result string, d time.Duration) {
+	if m == nil {
+		return
+	}
+	n := slices.Index(results[:], result)
+	if n < 0 {
+		n = len(results) - 1
+	}
+	m.controller(controller).durations[n].observe(d.Seconds(), m.exemplar(ctx, d))
+}
+
+// ReconcileSettled counts the end of a reconcile that succeeded, and the time since the first
+// event that led to it.
+func (m *Metrics) ReconcileSettled(ctx context.Context, controller string, latency time.Duration) {
+	if m == nil {
+		return
+	}
+	m.controller(controller).settled.observe(latency.Seconds(), m.exemplar(ctx, latency))
+}
+
+// ReconcileHeld counts that the loop began to delay a key that ran too often.
+func (m *Metrics) ReconcileHeld(controller string) {
+	if m == nil {
+		return
+	}
+	m.controller(controller).held.Inc()
+}
+
+// ReconcileKeys sets the number of keys that wait for the Gate, and of those that
+// MaxAttempts has parked.
+func (m *Metrics) ReconcileKeys(controller string, waiting, parked int) {
+	if m == nil {
+		return
+	}
+	c := m.controller(controller)
+	c.waiting.Set(float64(waiting))
+	c.parked.Set(float64(parked))
+}
+
+// ReconcileWrote counts an apply or a write of a status that was sent, or skipped because it
+// would change nothing. Another kind is ignored.
+func (m *Metrics) ReconcileWrote(controller, kind string, sent bool) {
+	if m == nil {
+		return
+	}
+	if n, ok := m.controller(controller).writes[written{kind, sent}]; ok {
+		n.Inc()
+	}
+}
+
+// controller returns the series of a controller. It creates them if necessary.
+func (m *Metrics) controller(name string) *controller {
+	if len(name) > maxValue { // the map keeps its keys
+		name = value(name)
+	}
+	if c, ok := (*m.controllers.Load())[name]; ok {
+		return c
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	known := *m.controllers.Load()
+	if c, ok := known[name]; ok {
+		return c
+	}
+	label := value(name)
+	if len(known) >= maxNames {
+		name, label = other, other
+		if c, ok := known[other]; ok {
+			return c
+		}
+	}
+	c := &controller{
+		label: label, created: time.Now(),
+		settled: m.settled.WithLabelValues(label),
+		waiting: m.keys.WithLabelValues(label, "waiting"),
+		parked:  m.keys.WithLabelValues(label, "parked"),
+		writes: map[written]prometheus.Counter{
+			{"apply", true}:   m.writes.WithLabelValues(label, "apply", "sent"),
+			{"apply", false}:  m.writes.WithLabelValues(label, "apply", "skipped"),
+			{"status", true}:  m.writes.WithLabelValues(label, "status", "sent"),
+			{"status", false}: m.writes.WithLabelValues(label, "status", "skipped"),
+		},
+		workers: m.workers.WithLabelValues(label),
+		held:    m.holds.WithLabelValues(label),
+	}
+	for n, result := range results {
+		c.durations[n] = newHistogram(m.reconciles.duration, durationBounds, label, result)
+	}
+	known = maps.Clone(known)
+	known[name] = c
+	m.controllers.Store(&known)
+	return c
+}
