@@ -69,9 +69,15 @@
 //     earlier one had keys.
 //   - M6: Counting a reconcile does not allocate.
 //   - M7: If a *Metrics is nil, its methods do nothing.
+//   - M8: If Exemplar returns labels, the bucket of the observation has them as its exemplar.
+//     Labels that Prometheus does not accept are dropped.
+//
+// Each histogram is also a native one, which a Prometheus with native histograms reads.
 //
 // # Caveats
 //
+//   - A Prometheus that reads native histograms drops the classic buckets, unless its scrape
+//     configuration keeps them. The alerts and the dashboard need them.
 //   - client-go's queues do not report their shutdown: their gauges keep the last value
 //     until [Metrics.ForgetQueue] or a new queue of the same name.
 //   - Two live queues need two names: the gauges of a name belong to the newest queue. Two

@@ -104,9 +104,8 @@ type Metrics struct {
 	leases, queues, hosts, finalizers, steppers, parts, informers names
 
 	mu sync.Mutex // guards the replacement of controllers and of the gauges of a queue
-	// controllers maps a controller's name to its series. A stored map does not change, so
-	// that workers read it without a lock.
-	controllers atomic.Pointer[map[string]*controller]
+	// A stored controllers does not change, so that workers read it without a lock.
+	controllers atomic.Pointer[controllers]
 }
 
 var _ workqueue.MetricsProvider = (*Metrics)(nil)
@@ -192,7 +191,7 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		parts:      names{limit: maxParts},
 		informers:  names{limit: maxNames},
 	}
-	m.controllers.Store(&map[string]*controller{})
+	m.controllers.Store(&controllers{})
 	m.reconciles = newReconciles(m)
 	all.list = append(all.list, m.reconciles)
 	all.metrics = m

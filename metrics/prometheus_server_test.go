@@ -20,6 +20,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
@@ -135,7 +136,7 @@ func website(t *testing.T) (address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // until the cleanups
 	ended := make(chan error, 1)
 	go func() { ended <- op.Run(ctx) }()
 	t.Cleanup(func() {
@@ -171,8 +172,37 @@ func website(t *testing.T) (address string) {
 			}
 		}
 	}()
-	t.Cleanup(func() { cancel(); <-working })
+	t.Cleanup(func() {
+		// Before the operator stops, which removes the finalizer: a website that remains would
+		// keep the namespace and the CustomResourceDefinition.
+		deleteWebsite(t, sites.Namespace(namespace), site.Name)
+		cancel()
+		<-working
+	})
 	return serve(t, m)
+}
+
+// deleteWebsite deletes the website, and returns when it is gone.
+func deleteWebsite(t *testing.T, sites *crd.Client[*v1.Website], name string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	w, err := sites.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	if err != nil {
+		t.Errorf("the watch of the website: %v", err)
+		return
+	}
+	defer w.Stop()
+	if err := sites.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		t.Errorf("the deletion of the website: %v", err)
+		return
+	}
+	for e := range w.ResultChan() {
+		if e.Type == watch.Deleted {
+			return
+		}
+	}
+	t.Errorf("the website was not gone after %v", patience)
 }
 
 // everything returns the address of a Metrics with all families.

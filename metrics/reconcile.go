@@ -22,6 +22,7 @@ var durationBounds = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10,
 
 // controller has the series of one controller.
 type controller struct {
+	name      string // as in controllers
 	label     string
 	created   time.Time
 	started   atomic.Uint64            // calls
@@ -38,6 +39,31 @@ type controller struct {
 type written struct {
 	kind string
 	sent bool
+}
+
+// controllers are the series of all controllers.
+type controllers struct {
+	all   map[string]*controller // by name
+	first []*controller          // some of them, which are found in less time than in the map
+}
+
+func (c *controllers) find(name string) *controller {
+	for _, one := range c.first {
+		if one.name == name {
+			return one
+		}
+	}
+	return c.all[name]
+}
+
+// with returns the controllers and one more.
+func (c *controllers) with(one *controller) *controllers {
+	more := controllers{all: map[string]*controller{one.name: one}, first: c.first}
+	maps.Copy(more.all, c.all)
+	if len(c.first) < 8 {
+		more.first = append(slices.Clip(c.first), one)
+	}
+	return &more
 }
 
 // reconciles collects the families that follow from the calls of each controller.
@@ -64,7 +90,7 @@ func (r *reconciles) Describe(ch chan<- *prometheus.Desc) {
 // Collect exports the histogram of a result once there was such a result, because it has many
 // lines.
 func (r *reconciles) Collect(ch chan<- prometheus.Metric) {
-	for _, c := range *r.metrics.controllers.Load() {
+	for _, c := range r.metrics.controllers.Load().all {
 		var ended uint64
 		for n, result := range results {
 			h := c.durations[n]
@@ -153,23 +179,24 @@ func (m *Metrics) controller(name string) *controller {
 	if len(name) > maxValue { // the map keeps its keys
 		name = value(name)
 	}
-	if c, ok := (*m.controllers.Load())[name]; ok {
+	if c := m.controllers.Load().find(name); c != nil {
 		return c
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	known := *m.controllers.Load()
-	if c, ok := known[name]; ok {
+	known := m.controllers.Load()
+	if c := known.find(name); c != nil {
 		return c
 	}
 	label := value(name)
-	if len(known) >= maxNames {
+	if len(known.all) >= maxNames {
 		name, label = other, other
-		if c, ok := known[other]; ok {
+		if c := known.find(other); c != nil {
 			return c
 		}
 	}
 	c := &controller{
+		name:  name,
 		label: label, created: time.Now(),
 		settled: m.settled.WithLabelValues(label),
 		waiting: m.keys.WithLabelValues(label, "waiting"),
@@ -186,8 +213,6 @@ func (m *Metrics) controller(name string) *controller {
 	for n, result := range results {
 		c.durations[n] = newHistogram(m.reconciles.duration, durationBounds, label, result)
 	}
-	known = maps.Clone(known)
-	known[name] = c
-	m.controllers.Store(&known)
+	m.controllers.Store(known.with(c))
 	return c
 }

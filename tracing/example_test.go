@@ -6,7 +6,9 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +20,7 @@ import (
 	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/leader"
+	"github.com/controllerkit/controllerkit/metrics"
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/shutdown"
@@ -57,6 +60,29 @@ func ExampleController() {
 	// Output:
 	// reconcile configmaps in trace 0af7651916cd43dd8448eb211c80319c
 	// below span b7ad6b7169203331
+}
+
+func ExampleExemplar() {
+	registry := prometheus.NewRegistry()
+	m, err := metrics.New(registry)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	m.Exemplar = tracing.Exemplar // before the first use of m
+
+	ctx, span := sdktrace.NewTracerProvider().Tracer("example").Start(context.Background(), "reconcile")
+	m.ReconcileSettled(ctx, "widgets", time.Second) // what a controller does with it
+	span.End()
+	families, _ := registry.Gather()
+	for _, f := range families {
+		for _, bucket := range f.GetMetric()[0].GetHistogram().GetBucket() {
+			if e := bucket.GetExemplar(); e != nil {
+				fmt.Println(f.GetName(), bucket.GetUpperBound(), e.GetLabel()[1].GetValue() == span.SpanContext().TraceID().String())
+			}
+		}
+	}
+	// Output: controller_reconcile_latency_seconds 1 true
 }
 
 func ExampleInject() {
