@@ -108,6 +108,10 @@ func index(v float64) int {
 	case v > longest:
 		return most
 	}
+	fractions := [perPower]float64{ // 2^(n/8-1)
+		0.5, 0.5452538663326288, 0.5946035575013605, 0.6484197773255048,
+		0.7071067811865475, 0.7711054127039704, 0.8408964152537144, 0.9170040432046711,
+	}
 	frac, exp := math.Frexp(v)
 	n := 0
 	for n < perPower && frac > fractions[n] {
@@ -115,14 +119,6 @@ func index(v float64) int {
 	}
 	return n + (exp-1)*perPower
 }
-
-// fractions are the upper bounds of the native buckets between 1/2 and 1.
-var fractions = func() (f [perPower]float64) {
-	for i := range f {
-		f[i] = math.Exp2(float64(i)/perPower - 1)
-	}
-	return f
-}()
 
 // bucketLocked returns the native bucket. It has a bucket for each index between the lowest
 // and the highest one that was used.

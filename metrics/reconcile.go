@@ -10,23 +10,33 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// results are the values of the label result. The most frequent one is the first, and other
-// results count as the last, "error". The documentation of package reconcile explains each.
-var results = [...]string{
-	"success", "requeue", "conflict", "server_delay", "stale", "terminal",
-	"not_found", "rejected", "forbidden", "timeout", "panic", "cancelled", "error",
+// results returns the values of the label result. Other results count as the last, "error".
+// The documentation of package reconcile explains each.
+func results() [13]string {
+	return [...]string{
+		"success", "requeue", "conflict", "server_delay", "stale", "terminal",
+		"not_found", "rejected", "forbidden", "timeout", "panic", "cancelled", "error",
+	}
 }
 
-// durationBounds are the buckets of the duration of a reconcile.
-var durationBounds = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+// resultIndex returns the index of a result in results. The first one is the most frequent.
+func resultIndex(result string) int {
+	all := results()
+	for n, r := range all {
+		if r == result {
+			return n
+		}
+	}
+	return len(all) - 1
+}
 
 // controller has the series of one controller.
 type controller struct {
 	name      string // as in controllers
 	label     string
 	created   time.Time
-	started   atomic.Uint64            // calls
-	durations [len(results)]*histogram // of the calls that have ended
+	started   atomic.Uint64  // calls
+	durations [13]*histogram // of the calls that have ended
 	settled   *histogram
 	waiting   prometheus.Gauge
 	parked    prometheus.Gauge
@@ -92,7 +102,7 @@ func (r *reconciles) Describe(ch chan<- *prometheus.Desc) {
 func (r *reconciles) Collect(ch chan<- prometheus.Metric) {
 	for _, c := range r.metrics.controllers.Load().all {
 		var ended uint64
-		for n, result := range results {
+		for n, result := range results() {
 			h := c.durations[n]
 			count := h.count()
 			ended += count
@@ -128,11 +138,7 @@ func (m *Metrics) ReconcileFinished(ctx context.Context, controller, result stri
 	if m == nil {
 		return
 	}
-	n := slices.Index(results[:], result)
-	if n < 0 {
-		n = len(results) - 1
-	}
-	m.controller(controller).durations[n].observe(d.Seconds(), m.exemplar(ctx, d))
+	m.controller(controller).durations[resultIndex(result)].observe(d.Seconds(), m.exemplar(ctx, d))
 }
 
 // ReconcileSettled counts the end of a reconcile that succeeded, and the time since the first
@@ -210,8 +216,9 @@ func (m *Metrics) controller(name string) *controller {
 		workers: m.workers.WithLabelValues(label),
 		held:    m.holds.WithLabelValues(label),
 	}
-	for n, result := range results {
-		c.durations[n] = newHistogram(m.reconciles.duration, durationBounds, label, result)
+	bounds := []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+	for n, result := range results() {
+		c.durations[n] = newHistogram(m.reconciles.duration, bounds, label, result)
 	}
 	m.controllers.Store(known.with(c))
 	return c
