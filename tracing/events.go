@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/controllerkit/controllerkit/enqueue"
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 const (
@@ -37,6 +38,9 @@ func Events[T metav1.Object, K comparable](c *Controller[K], keys func(T) []K) e
 		if c.tracer == nil {
 			return true
 		}
+		if c.Ratio < 0 && !carries(e.New) && !carries(e.Old) {
+			return true // it begins no trace
+		}
 		now := time.Now()
 		why := cause{since: now, caused: true}
 		if e.Deleted {
@@ -57,6 +61,11 @@ func Events[T metav1.Object, K comparable](c *Controller[K], keys func(T) []K) e
 		c.events.add(why, sc, recent, keys(e.New)...)
 		return true
 	}
+}
+
+// carries reports whether obj, which can be nil, carries a span that may be sampled.
+func carries[T metav1.Object](obj T) bool {
+	return !kube.IsNil(obj) && maySample(obj.GetAnnotations()[annotation])
 }
 
 // events remembers what caused the next call of each key. The zero value is empty.

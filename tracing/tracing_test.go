@@ -377,6 +377,38 @@ func TestUnsampledCost(t *testing.T) {
 	}
 }
 
+// TestUnsampledEventCost: if Ratio is negative, an event whose object carries no sampled span adds
+// no allocation to the call and is not remembered.
+//
+// Proves TR5.
+func TestUnsampledEventCost(t *testing.T) {
+	ctx := klog.NewContext(t.Context(), klog.Background())
+	c := &controller{Name: "things", Provider: newRecorder(), Ratio: -1}
+	note := notes(c)
+	unsampled := strings.TrimSuffix(traceparent(1, 1), "01") + "00"
+	for _, e := range []event{
+		{New: object("", 1), Created: true},
+		{New: object(unsampled, 1), Created: true},
+		{New: object(unsampled, 1), Created: true, Initial: true},
+		{Old: object("", 1), New: object(unsampled, 2)},
+		{Old: object(strings.Repeat("0", 1<<20), 1), New: object("hello", 2)},
+		{Old: object("", 1), Deleted: true},
+	} {
+		if got := testing.AllocsPerRun(10_000, func() { note(e); call(ctx, c, "success", nil) }); got > 1 {
+			t.Errorf("%+v: the event and its call made %v allocations, want at most 1", e, got)
+		}
+		note(e)
+		if keys, traces := tracing.Kept(c); keys+traces > 0 {
+			t.Errorf("%+v: %d keys and %d traces are remembered, want none", e, keys, traces)
+		}
+	}
+	note(event{Old: object(traceparent(1, 1), 1), New: object("", 2)})
+	note(event{New: object(traceparent(2, 1), 1), Created: true})
+	if keys, _ := tracing.Kept(c); keys != 1 {
+		t.Errorf("%d keys are remembered after events with a sampled span, want 1", keys)
+	}
+}
+
 // TestNoProvider: without a provider there is no tracing.
 func TestNoProvider(t *testing.T) {
 	var none *controller
