@@ -71,9 +71,9 @@ type Metrics interface {
 	// LeaderTransition reports that this replica acquired the Lease, and the time from
 	// when it saw the free Lease.
 	LeaderTransition(name string, took time.Duration)
-	// LeaderRenewal reports that the Lease was renewed, and the time from the request
-	// to the response. If slow is true, half of RenewDeadline or more had passed after
-	// the previous renewal was sent.
+	// LeaderRenewal reports that the Lease was renewed, and the time from the request to its
+	// response. slow is true if the response came RenewDeadline/2 or more after the request of
+	// the last successful renewal before this one, or of the acquisition.
 	LeaderRenewal(name string, took time.Duration, slow bool)
 	// LeaderAbsent reports the time for which this replica saw the Lease free, at the end
 	// of that time: another replica has acquired the Lease, or Run ends. LeaderTransition

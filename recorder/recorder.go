@@ -90,9 +90,10 @@ type Recorder struct {
 	dropped               map[string]drops // by reason
 }
 
-// Metrics receives the counts of a [Recorder]. EventsRecorded is called when n calls of
-// Event got their outcome: written, deduplicated, or a reason of Dropped in [Counts]. It is
-// called with a lock held: it must not block or call the Recorder.
+// Metrics receives the counts of a [Recorder]. EventsRecorded is called each time that n calls
+// of [Recorder.Event], at least one, have got their outcome: written, deduplicated, or a reason
+// of Dropped in [Counts]. A call gets one outcome, when its Event is written or dropped. The
+// Recorder holds a lock meanwhile: EventsRecorded must not block or call the Recorder.
 type Metrics interface {
 	EventsRecorded(outcome string, n int)
 }

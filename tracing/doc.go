@@ -33,19 +33,23 @@
 //
 //   - TR1: If a call is sampled, it has one span, with its controller, triggers, attempt and
 //     result, which ends with the call.
-//   - TR2: If the events of a call carry one recent trace, its span continues that trace.
-//     Otherwise its span begins a trace, with a link to each carried span, at most eight.
-//   - TR3: If a call fails or is requeued, the key's next call continues its trace.
-//   - TR4: If a configuration would change nothing but the annotation, ApplyChanged after
-//     Carry sends no request. If it must apply, the event of the apply causes no write.
-//   - TR5: If a call is not sampled, its context has an unsampled span, and Hook and Transport
-//     make no span, header and annotation of it.
-//   - TR6: If an annotation is malformed, unsampled or too long, it counts as absent, and its
-//     length costs no time.
+//   - TR2: If all sampled spans that the events of a call carry are of one trace, and the
+//     Controller has known that trace for less than Window, the span of the call continues it.
+//     Otherwise the span begins a trace and links to these spans, at most eight.
+//   - TR3: If a sampled call fails or is requeued, and no event carries another trace, the
+//     key's next call within Window continues its trace.
+//   - TR4: If an apply would change nothing but the annotation, ApplyChanged after Carry sends
+//     no request. If it does apply, a call that continues its trace keeps the annotation.
+//   - TR5: If a call is not sampled, the span in its context is not sampled, Step and
+//     Transport make no span and no header, and Inject and Carry write no new annotation.
+//   - TR6: If an annotation is not the traceparent of a sampled span, or is longer than 256
+//     bytes, the event counts as one without an annotation. A longer annotation is not read.
 //   - TR7: If a request has the context of a sampled call, it has a span and carries the
 //     header traceparent. Other requests pass unchanged.
-//   - TR8: If Keys is not set, no span has the name of an object.
-//   - TR9: If the exporter hangs, Flush returns nil after its timeout.
+//   - TR8: If Keys is not set, the spans of calls, steps and requests have no name of an
+//     object. The span of a term has the name of its Lease.
+//   - TR9: If the export takes longer than the timeout of Flush, the context of Shutdown ends,
+//     and the part returns nil when Shutdown returns.
 //   - TR10: If a call is sampled, its log lines have traceID and spanID, and so does the line
 //     of the loop.
 //   - TR11: However many keys, events and traces there are, a Controller keeps a bounded
@@ -59,5 +63,5 @@
 //     to the trace of its annotation.
 //   - If the events of a controller do not pass through Events, each of its calls begins a
 //     trace, and its applies carry a trace only if they create the object.
-//   - Log lines and errors in spans can contain names of objects.
+//   - Log lines can contain names of objects, and so can the errors in spans if Keys is set.
 package tracing
