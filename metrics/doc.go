@@ -56,6 +56,8 @@
 //	rest_client_requests_total{code,method,host}                        counter
 //	rest_client_request_duration_seconds{verb,host}                     histogram
 //
+// Each histogram is also a native one, which a Prometheus with native histograms reads.
+//
 // # Guarantees
 //
 //   - M1: If [New] is called again with a registry, it returns the same Metrics. If a
@@ -71,8 +73,6 @@
 //   - M7: If a *Metrics is nil, its methods do nothing.
 //   - M8: If Exemplar returns labels, the bucket of the observation has them as its exemplar.
 //     Labels that Prometheus does not accept are dropped.
-//
-// Each histogram is also a native one, which a Prometheus with native histograms reads.
 //
 // # Caveats
 //
