@@ -27,8 +27,6 @@
 // event does not prove that it belongs to that trace. A trace is therefore continued for
 // Window after the process saw it for the first time. Later calls begin a trace with a link.
 //
-// If a call fails or is requeued, the next call of the key continues its trace within Window.
-//
 // # Guarantees
 //
 //   - TR1: If a call is sampled, it has one span, with its controller, triggers, attempt and
