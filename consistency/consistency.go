@@ -123,7 +123,8 @@ func New(cfg Config) *Store {
 
 // AddInformer adds the informer's store as the one through which the controller reads
 // the resource, and adds Handler to the informer. Call it before or after the informer
-// starts. It fails if the informer has stopped or the resource already has a store.
+// starts. It fails if the informer has stopped or the resource already has a store: several
+// informers of a resource need one store, with the lowest of their versions.
 func (s *Store) AddInformer(resource schema.GroupResource, informer cache.SharedInformer) error {
 	s.mu.Lock()
 	if s.stores[resource] != nil {

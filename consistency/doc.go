@@ -58,16 +58,15 @@
 //   - C16: If RemoveInformer returns nil, no key waits for the resource's records, and
 //     the Store holds no reference to its informer.
 //   - C17: If a store has a version for each namespace, as that of a scope.Informer, a
-//     write recorded by Wrap waits for the namespace of its object only.
+//     write waits for the namespace of its object only.
 //
 // # Caveats
 //
-//   - A Reconcile that ignores LiveRead decides on the old cache after a bound has passed.
-//   - The API server can carry out an ambiguous write after the live read.
-//   - A deleted object that the cache has never shown can appear for a moment. A namespace
-//     counts as deleted once it is being deleted.
-//   - Several informers of a resource need one store with the lowest of their versions.
-//   - A store without versions is never ready: a transform removed them, or client-go's
-//     AtomicFIFO feature is off.
+//   - A Reconcile that ignores LiveRead decides on the old cache after a bound.
+//   - An ambiguous write can happen after the live read.
+//   - A deleted object that the cache never showed can appear for a moment. A namespace
+//     counts as deleted once its deletion begins.
+//   - A store is never ready if a transform removes the versions, or without client-go's
+//     AtomicFIFO feature.
 //   - After a restore of etcd, an update counts as visible until the informer lists again.
 package consistency

@@ -61,8 +61,8 @@
 //   - If a cache is shared or the API server lists from an old cache, a Select that changes
 //     selectors can take a minute, until a bookmark. With informer.ConsistentLists lists are
 //     current.
-//   - A version of consistency's WroteAt, and a write in a namespace that is not selected,
-//     wait for all selected namespaces: up to a minute, and MaxWait if there are none.
+//   - A version of consistency's WroteAt, and a write in an unselected namespace, wait for
+//     all selected ones: up to a minute, or MaxWait without any.
 //   - Each part costs a watch, and each object an entry of a map in addition to the cache.
 //   - Events that a handler has not begun to handle are dropped at the stop.
 package scope
