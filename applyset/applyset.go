@@ -37,7 +37,7 @@ var errDeleting = errors.New("it is being deleted: apply again after the deletio
 type ObjectError struct {
 	Index           int // the position among the objects of the call; -1 for a former member of a Set
 	Kind            schema.GroupVersionKind
-	Namespace, Name string // "" if the object has none
+	Namespace, Name string // "" if the object has no name
 	Err             error
 }
 

@@ -12,7 +12,7 @@
 //
 // Most callers call [Set.Apply] in each reconcile with all objects of the parent, and
 // [Set.Delete] as the cleanup of its finalizer. A [Batch] applies objects without a
-// parent, and prunes nothing.
+// parent, and does not prune.
 //
 // # Guarantees
 //

@@ -15,9 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Plan returns the results that Apply would have, and stores nothing. The API server
-// checks each apply in a dry run. Pruned is an object that Apply would delete. Reason of
-// a Changed or Adopted object has the fields whose values would change.
+// Plan returns the results that Apply would have, without a change of any object. The
+// API server checks each apply in a dry run. Pruned is an object that Apply would
+// delete. Reason of a Changed or Adopted object has the fields whose values would
+// change.
 //
 // An object whose kind or namespace is among wanted and does not exist yet is Created
 // without such a check.
@@ -97,8 +98,8 @@ func (c *call) try(ctx context.Context, w *wantedMember) error {
 	return nil
 }
 
-// changed returns the paths of the values that differ, without those that the API server
-// sets with each write.
+// changed returns the paths of the values that differ, without the values that the API
+// server sets with each write.
 func changed(before, after *unstructured.Unstructured) []string {
 	var paths []string
 	var compare func(path string, a, b any)

@@ -32,7 +32,7 @@ const (
 	maxScopes  = 4096   // that one call lists
 )
 
-// memory is what a Set knows about a parent.
+// memory is the knowledge of a Set about a parent.
 type memory struct {
 	call sync.Mutex // held by a call
 

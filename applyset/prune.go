@@ -190,7 +190,7 @@ func (f *former) wait() {
 	}
 }
 
-// lost reports that nothing shows whether the object exists.
+// lost reports that it is unknown whether the object exists.
 func (f *former) lost() {
 	f.action, f.reason, f.unserved = Pending, "the API server does not serve its kind", true
 }

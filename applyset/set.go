@@ -62,7 +62,7 @@ type Set struct {
 	// Required. The package finalizer adds and removes it.
 	Finalizer string
 
-	// MaxPrune is the number of objects that one Apply may prune; 0 means 100.
+	// MaxPrune is how many objects a call of Apply may prune; 0 means 100.
 	MaxPrune int
 	// MaxPrunePercent bounds the share of the pruned objects in all objects, wanted and
 	// pruned; 0 means 50. With 100, an empty set is no mistake.
@@ -103,7 +103,7 @@ type Member struct {
 	Force bool
 }
 
-// Action is what happened to an object of a [Set].
+// Action is the change that a call made to an object of a [Set].
 type Action string
 
 const (
@@ -125,7 +125,7 @@ type Result struct {
 	Reason string // for logs; of Pending and Kept, and of a Plan
 	Err    error  // ErrNotTried, or the cause
 
-	// Object is the response to an apply, and nil if there was none.
+	// Object is the response to an apply, and nil without a response.
 	Object *unstructured.Unstructured
 }
 
@@ -138,14 +138,14 @@ type Result struct {
 // rely on what the Set remembers. Otherwise Apply reads the live parent and lists the
 // members.
 //
-// If an object fails, later stages are not tried and nothing is pruned. Prune compares
-// with the live object: an object of another set, or with a controller other than the
-// parent, stays. If the deletion of an object waits, for example for
-// its finalizers, the remaining stages wait for it, with the Action Pending. The next
-// call continues: so watch the kinds of the members.
+// If an object fails, later stages are not tried and no object is pruned. Prune
+// compares with the live object: an object of another set, or with a controller other
+// than the parent, stays. If the deletion of an object waits, for example for its
+// finalizers, the remaining stages wait for it, with the Action Pending. The next call
+// continues: so watch the kinds of the members.
 //
-// If a call would prune more than MaxPrune or MaxPrunePercent allow, it prunes nothing,
-// and the error has the number.
+// If a call would prune more than MaxPrune or MaxPrunePercent allow, it prunes no
+// object, and the error has the number.
 func (s *Set) Apply(ctx context.Context, parent metav1.Object, wanted ...Member) ([]Result, error) {
 	c, err := s.begin(parent)
 	if err != nil {

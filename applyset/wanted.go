@@ -97,7 +97,7 @@ func (c *call) applyAll(ctx context.Context) error {
 	}
 	request := func(ctx context.Context, m *member) error { return c.apply(ctx, wanted[m]) }
 	// A kind that this call defines joins the inventory once the API server serves it:
-	// until then nothing can list it.
+	// until then it cannot be listed.
 	if err := c.grow(ctx, c.run.defined); err != nil {
 		return err
 	}
@@ -246,7 +246,7 @@ func (c *call) release(ctx context.Context, w *wantedMember, response *unstructu
 	return nil
 }
 
-// isStale reports whether the live object is not the one that an apply was decided about.
+// isStale reports whether the live object is newer than the decision about its apply.
 func isStale(err error) bool {
 	var status apierrors.APIStatus
 	if apierrors.IsInvalid(err) && errors.As(err, &status) && status.Status().Details != nil {

@@ -155,7 +155,7 @@ func (s Stat) show(format func(float64) string) string {
 	return fmt.Sprintf("%s (%s–%s)", median, low, high)
 }
 
-// round rounds a figure to two decimals below 10, one below 100 and none above.
+// round rounds a figure to two decimals below 10, one below 100 and no decimals above.
 func round(v float64) float64 {
 	switch a := math.Abs(v); {
 	case a < 10:

@@ -164,7 +164,7 @@ func (f Failure) first() Finding {
 	return f.Findings[0]
 }
 
-// key is equal for findings that one defect causes as a rule.
+// key is equal for findings that usually have the same cause.
 func (f Finding) key() string {
 	kind, _, _ := strings.Cut(f.Object, "/")
 	return fmt.Sprintf("%s of %s", f.Oracle, strings.TrimSpace(kind+" "+numbers.ReplaceAllString(f.Field, "N")))

@@ -77,8 +77,8 @@ func (r *run) comparable(n int, ref *reference) bool {
 	return n == last || n < last && !r.plan.has(UserDelete) && !r.plan.has(UserRecreate) && !hurried
 }
 
-// eventCounts counts creations and deletions by masked object, with or without those of
-// the World.
+// eventCounts counts creations and deletions by masked object, with or without the
+// World's.
 func (r *run) eventCounts(all bool) (added, deleted map[string]int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,7 +107,7 @@ func (r *run) maskedKeyLocked(k objectKey) string {
 }
 
 // checkInvariants replays the observed events in the order of revisions. The states within a gap
-// are unknown, so the next that is judged is that of the list at its end.
+// are unknown, so the next state to judge is the list at its end.
 func (r *run) checkInvariants() {
 	if len(r.x.scenario.Invariants) == 0 {
 		return

@@ -38,7 +38,7 @@ const (
 	GoneAtStart Kind = "410-start"   // are cut, and the next watch request fails with 410
 	NoBookmark  Kind = "no-bookmark" // CrashBefore, and the next process's first watch-list gets no bookmark that ends the initial list, and is cut
 	Stall       Kind = "stall"       // deliver no events for longer, and are cut then
-	NextStep    Kind = "next-step"   // Hold until some time after the next write of the user, who begins the next step of the script as soon as the operation has ended
+	NextStep    Kind = "next-step"   // Hold until some time after the next write of the user. The user begins the next step of the script as soon as the operation has ended
 
 	// A paused process. If Replicas is more than 1, another one may become the leader.
 	Pause       Kind = "pause"        // the operation arrives late

@@ -77,8 +77,8 @@ func (r *run) maskLocked(text string) string {
 	})
 }
 
-// generatedLocked returns the generated names. A name that contains another one, such as
-// that of a Pod of a Job, comes before it.
+// generatedLocked returns the generated names. A name that contains another name, as a
+// Pod's contains its Job's, comes first.
 func (r *run) generatedLocked() []string {
 	if len(r.generated) == 0 {
 		return nil

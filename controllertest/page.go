@@ -47,8 +47,8 @@ func (r *Report) write(folder string) error {
 	return nil
 }
 
-// fileName returns the name of a scenario if it can be that of a file. Otherwise it returns
-// the beginning of the name, without special characters, and a hash of the name.
+// fileName returns the name of a scenario if a file can have it. Otherwise it returns the
+// beginning of the name, without special characters, and a hash of the name.
 func fileName(scenario string) string {
 	name := unsafeInFile.ReplaceAllString(scenario, "-")
 	if name == scenario && len(name) <= maxFileName {

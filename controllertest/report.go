@@ -40,7 +40,7 @@ type Failure struct {
 	Plans    []string      // all plans of the group, shortened
 	Runs     int           // how often Plan ran, with the runs that confirm it
 	First    time.Duration // from the beginning of the plans to the first failing one
-	Findings []Finding     // those of all runs first
+	Findings []Finding     // findings of all runs first
 	Timeline string        // operations, faults and events in their order
 	Replay   string        // the environment variable with which Explore runs only this plan; " x10" at the end of its value means ten runs
 }

@@ -315,8 +315,8 @@ func (r *run) repeatsLocked() bool {
 }
 
 // waiting reports whether a key is running or waits for a gate, and when the last delayed
-// key becomes ready. It skips keys with a longer delay than patience, those of
-// queues that are shut down, and in queues without a Snapshot all running and delayed keys.
+// key becomes ready. It skips keys with a longer delay than patience, keys of queues that
+// are shut down, and in queues without a Snapshot all running and delayed keys.
 func waiting(queues []*watched, now time.Time) (running bool, due time.Time) {
 	for _, q := range queues {
 		if q.gated != nil && q.gated() > 0 {

@@ -335,7 +335,7 @@ func rubbish(key objectKey) bool {
 
 // learnLocked stores the names of an object.
 func (r *run) learnLocked(key objectKey, obj *unstructured.Unstructured) {
-	// A controller may set both, as those of StatefulSets do: db-0 is no generated name.
+	// A controller may set both, as the controller of StatefulSets does: db-0 is no generated name.
 	prefix := obj.GetGenerateName()
 	if prefix = prefix[:min(len(prefix), maxGenerateName)]; prefix != "" && strings.HasPrefix(obj.GetName(), prefix) && generatedSuffix.MatchString(obj.GetName()[len(prefix):]) {
 		r.generated[obj.GetName()] = prefix + "*"

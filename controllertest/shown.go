@@ -3,8 +3,7 @@ package controllertest
 import "strings"
 
 // shown returns the text of a field of an object as findings show it: without the contents
-// of Secrets, and cut. The path is that of a normalized state, such as
-// "secrets/a .data.k".
+// of Secrets, and cut. The path is in a normalized state, such as "secrets/a .data.k".
 func shown(path, text string) string {
 	object, field, _ := strings.Cut(path, " .")
 	if strings.HasPrefix(object, "secrets/") {

@@ -148,7 +148,7 @@ func (c *Controller) Gate(next Gate) Gate {
 	return &g
 }
 
-// Adder is what a Source adds keys to, such as a reconcile.Source.
+// Adder receives the keys of a Source. A reconcile.Source is one.
 type Adder interface {
 	Add(key types.NamespacedName)
 	AddEvent(kind string, opts struct {

@@ -139,7 +139,7 @@ func (r *ring) each(f func(*record) bool) {
 	}
 }
 
-// last returns the newest calls of all keys, or those that failed.
+// last returns the newest calls of all keys, or the failed calls.
 func (h *history) last(k kind, most int) (list []record) {
 	h.rings[k].each(func(r *record) bool {
 		list = append(list, *r)

@@ -20,7 +20,7 @@ const (
 	maxStory       = 200 // lines of a story in one controller
 )
 
-// state is what a page shows, as HTML or as JSON. Its texts are printable and bounded.
+// state is the content of a page, as HTML or as JSON. Its texts are printable and bounded.
 type state struct {
 	Title       string            `json:"title"`
 	Now         time.Time         `json:"now"`

@@ -115,9 +115,9 @@ type Metrics interface {
 	// finalizer then fails, a later pass calls it again.
 	FinalizerFinished(finalizer string, age time.Duration)
 	// FinalizerObject is called at the end of each pass over an object, which metrics tell
-	// from others by its uid alone. steps has the names of the steps that block it; none
-	// means that the cleanup has ended or that the object is gone. again is the delay until
-	// the next pass.
+	// from others by its uid alone. steps has the names of the steps that block it; without
+	// one, the cleanup has ended or the object is gone. again is the delay until the next
+	// pass.
 	FinalizerObject(finalizer string, uid types.UID, steps []string, age, again time.Duration)
 }
 

@@ -34,7 +34,7 @@ const (
 
 // Audit compares the caches of informers with the API server and reports what a cache has
 // lost. An informer can lose an event to a proxy, to a fault of the server or of its own, and
-// nothing else shows that. The list function lists metadata, as the metadata client does:
+// then only an audit shows it. The list function lists metadata, as the metadata client does:
 //
 //	audit := &informer.Audit{}
 //	audit.Add("pods", pods.Informer(), metadataClient.Resource(corev1.SchemeGroupVersion.WithResource("pods")).List)
@@ -43,8 +43,8 @@ const (
 // A round reads names, UIDs and resource versions in pages of 500, at most 4 requests a
 // second and one at a time. The zero value is ready to use. An Audit must not be copied.
 type Audit struct {
-	// Period is the time from the start of a round to that of the next. If a round takes
-	// longer, the next starts at once. 0 means 10 minutes.
+	// Period is the time between the starts of two rounds. If a round takes longer, the
+	// next starts at once. 0 means 10 minutes.
 	Period time.Duration
 
 	// Report is called with each difference, by one goroutine. nil logs it. A process that
@@ -59,7 +59,7 @@ type Audit struct {
 // Difference is a loss that an Audit found.
 type Difference struct {
 	Name   string // of the informer, as given to Add
-	Key    string // namespace/name of the object; "" if the difference is that of the whole cache
+	Key    string // namespace/name of the object; "" if the whole cache differs
 	Cached string // resource version in the cache; "" if the object is not there
 	Server string // resource version on the API server; "" if the object is not there
 }
@@ -92,10 +92,10 @@ type audited struct {
 	list     func(context.Context, metav1.ListOptions) (*metav1.PartialObjectMetadataList, error)
 }
 
-// Add adds an informer. list must list the metadata of what the informer watches: the same
-// resource, namespace and selectors. It must pass the options on, with selectors added. The rights of the informer
-// are enough for it. name is for errors: use the resource, such as "deployments.apps".
-// Informers can be added until Run is called.
+// Add adds an informer. list must list the metadata of the objects that the informer watches: the
+// same resource, namespace and selectors. It must pass the options on, with selectors added. The
+// rights of the informer are enough for it. name is for errors: use the resource, such as
+// "deployments.apps". Informers can be added until Run is called.
 func (a *Audit) Add(name string, informer cache.SharedIndexInformer, list func(context.Context, metav1.ListOptions) (*metav1.PartialObjectMetadataList, error)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

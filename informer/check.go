@@ -70,10 +70,11 @@ func (s *Set) Check() error {
 }
 
 // LastEvents returns for each informer, by its name, when it last received data from the API
-// server: an event, a bookmark or a list. The time is zero if it has received none, or if its
+// server: an event, a bookmark or a list. The time is zero before the first event, or if its
 // client does not have the transport of [EndSilentWatches]. If a watch is open and the API
 // server sends bookmarks for it, which is usual after the initial list, the time is about a
-// minute old at most. An API server that sends none leaves the time at the last event.
+// minute old at most. If the API server sends no bookmarks, the time stays at the last
+// event.
 func (s *Set) LastEvents() map[string]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()

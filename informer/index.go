@@ -19,8 +19,8 @@ import (
 //	...
 //	for _, c := range byIssuer(namespace + "/" + name) {
 //
-// The time of a lookup grows with the objects that it returns, not with those of the cache.
-// Keys without a namespace find the objects of all namespaces. The objects must not be
+// The time of a lookup grows with the objects that it returns, not with the size of the
+// cache. Keys without a namespace find the objects of all namespaces. The objects must not be
 // changed: they are the cache's. A lookup may be called concurrently. Before the informer has
 // synced it may find nothing or a part.
 //

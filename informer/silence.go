@@ -38,8 +38,8 @@ func (silentError) Temporary() bool { return true } // for net.Error
 // the same. client-go alone asks the server to end a watch after 5 to 10 min, and waits for
 // that without limit. 0 means 3 min. A negative value disables the timeout.
 //
-// It concerns all watches of the config, not those of informers alone. A watch that does not
-// ask for bookmarks, and one of an aggregated API server without bookmarks, ends after each
+// It concerns all watches of the config, not only the watches of informers. A watch that does
+// not ask for bookmarks, and one of an aggregated API server without bookmarks, ends after each
 // silence. client-go itself repeats a watch that gets no response, up to 10 times. Other
 // requests pass unchanged, lists too. [Set.Check] and [Set.LastEvents] need the transport in the
 // config of the informers' client. A nil transport means http.DefaultTransport.

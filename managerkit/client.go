@@ -37,7 +37,7 @@ type Client[T client.Object] struct {
 	namespace string
 }
 
-// clientKind is what the clients of a kind have in common.
+// clientKind has the common part of the clients of a kind.
 type clientKind[T client.Object] struct {
 	schema.GroupVersionKind
 	writes  client.Client

@@ -35,13 +35,14 @@ import (
 // controller-runtime gives the queue a key, and not the resource or the event. A handler of
 // your own can add its keys with a Source of the loop in place of the queue that it gets.
 //
-// The fields of the loop replace those of controller.Options with the same meaning. Complete
-// sets Reconcile, and sets these fields if they are nil or empty:
+// The fields of the loop replace the fields of controller.Options with the same meaning.
+// Complete sets Reconcile, and sets these fields if they are nil or empty:
 //
 //   - Name: the name that the builder gives the controller
 //   - Queue: a [queue.Queue] with the rate limiter of options, or with controller-runtime's
 //     default. The keys of each namespace are a group.
-//   - Metrics: those of [NewMetrics]
+//
+// - Metrics: the metrics of [NewMetrics]
 //
 // A TerminalError of controller-runtime has the class terminal. A Result with Requeue runs the
 // key again after 5ms, then after twice as long, up to 5min.
@@ -149,7 +150,7 @@ func valid[request comparable](loop *reconcile.Controller[request]) error {
 }
 
 // A dispatch runs a loop inside a controller of controller-runtime: the only worker of that
-// asks for a key, and gets none before the loop has ended.
+// asks for a key, and gets its first one after the loop has ended.
 type dispatch[request comparable] struct {
 	loop    *reconcile.Controller[request]
 	ctx     context.Context // of the controller's sources: done when the manager stops the controller

@@ -59,11 +59,12 @@ const (
 // drain.
 //
 // Elect sets LeaderElection, LeaderElectionReleaseOnCancel, the durations, the lock and
-// LeaderElectionID, which names the Lease in the metrics, and wraps NewCache and
-// BaseContext. Code that sets one of those two later must call the one that it replaces, as
-// [Writes.Install] does. Call Elect once for each manager. It returns an error and changes nothing if options or e is nil, or if options configure an
-// election that differs from e. LeaderElectionID and LeaderElectionNamespace may be set
-// if they name the Lease of e, so that replicas of an earlier version share it.
+// LeaderElectionID, which names the Lease in the metrics, and wraps NewCache and BaseContext. Code
+// that sets one of these two later must call the replaced function, as [Writes.Install] does. Call
+// Elect once for each manager. It returns an error without any change if options or e is nil, or
+// if options configure an election that differs from e. LeaderElectionID and
+// LeaderElectionNamespace may be set if they name the Lease of e, so that replicas of an earlier
+// version share it.
 func Elect(options *manager.Options, e *leader.Elector) error {
 	switch {
 	case options == nil:
@@ -206,8 +207,8 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	if l.leads() {
 		return &resourcelock.LeaderElectionRecord{}, nil, nil
 	}
-	// After a loss nothing remains of the Elector when the manager's Start returns,
-	// unless Elector.Event blocks.
+	// After a loss all goroutines of the Elector have ended when the manager's
+	// Start returns, unless Elector.Event blocks.
 	select {
 	case <-l.ended:
 	case <-ctx.Done():
@@ -237,10 +238,10 @@ func (l *lock) Update(_ context.Context, record resourcelock.LeaderElectionRecor
 	return nil
 }
 
-// RecordEvent does nothing: Elector.Event records events.
+// RecordEvent has no effect: Elector.Event records events.
 func (l *lock) RecordEvent(string) {}
 
-// Identity distinguishes the records of this lock from that of another holder.
+// Identity distinguishes the records of this lock from another holder's.
 func (l *lock) Identity() string { return "self" }
 
 func (l *lock) Describe() string { return l.elector.Namespace + "/" + l.elector.Name }

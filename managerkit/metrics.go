@@ -48,7 +48,7 @@ type Metrics struct {
 	known sync.Map // of a controller's name to its *series
 }
 
-// series has what a reconcile of one controller needs, so that it looks nothing up.
+// series has what a reconcile of one controller needs, so that it needs no lookup.
 type series struct {
 	success, requeued, failures        prometheus.Counter
 	failed, terminal, panics, timeouts prometheus.Counter
@@ -57,7 +57,7 @@ type series struct {
 }
 
 // NewMetrics returns a Metrics for the registry of controller-runtime, which a manager serves.
-// Each call returns one that feeds the same families.
+// Each call returns a collector of the same families.
 func NewMetrics() (*Metrics, error) {
 	own, err := metrics.New(beside{crmetrics.Registry})
 	if err != nil {

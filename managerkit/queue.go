@@ -20,7 +20,7 @@ import (
 //	options := controller.Options{NewQueue: managerkit.NewQueue(queue.Config[ctrl.Request]{})}
 //	err := ctrl.NewControllerManagedBy(mgr).For(&v1.Website{}).WithOptions(options).Complete(r)
 //
-// The keys of the first list and of resyncs have a lower priority than those of events, as in
+// The keys of the first list and of resyncs have a lower priority than keys of events, as in
 // controller-runtime's queue. After MaxWait they get a share of the workers. These fields of
 // cfg are set if they are empty:
 //
@@ -64,7 +64,7 @@ func (q *prioritized[request]) Get() (key request, shutdown bool) {
 	return key, shutdown
 }
 
-// GetWithPriority waits for a key. After ShutDown it returns none.
+// GetWithPriority waits for a key. After ShutDown it returns no key.
 func (q *prioritized[request]) GetWithPriority() (key request, priority int, shutdown bool) {
 	key, priority, ok := q.GetContext(q.open)
 	return key, priority, !ok
@@ -135,8 +135,8 @@ func (q *intake[request]) GetWithPriority() (key request, priority int, shutdown
 	return key, 0, shutdown
 }
 
-// ShutDown does nothing: the context by which controller-runtime comes to call it also stops
-// the loop, which shuts its queue down at its end.
+// ShutDown has no effect: the context by which controller-runtime comes to call it also
+// stops the loop, which shuts its queue down at its end.
 func (q *intake[request]) ShutDown() {}
 
 // ShutDownWithDrain is ShutDown.

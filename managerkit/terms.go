@@ -47,9 +47,9 @@ import (
 //     names.
 //   - NewCache: the manager stops also while its cache is not filled yet.
 //
-// LeaderElection must stay off. What serves on standbys too, such as webhooks, probes and
-// metrics, must run outside of these managers. So may the cache, see [Share]: a manager
-// without Share fills its cache in each term.
+// LeaderElection must stay off. Webhooks, probes, metrics and all else that also serves
+// on standbys must run outside of these managers. So may the cache, see [Share]: a
+// manager without Share fills its cache in each term.
 //
 // If newManager returns an error, or Start does while this process leads, Run releases
 // the Lease and returns that error.

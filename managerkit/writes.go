@@ -36,11 +36,11 @@ import (
 //	...
 //	err = ctrl.NewControllerManagedBy(mgr).For(&v1.Website{}).Complete(writes.Reconciler(r))
 //
-// Writes are recorded if their context is that of the reconcile, whichever client made
-// from the configuration sends them: the manager's, a clientset or a dynamic client. Writes
-// of a resource for which the cache has no informer are not recorded, because the cache
-// then serves no reads of it. Each such resource is logged once. A write to another API
-// server is an error: make the clients of other clusters from a configuration without Install.
+// Writes are recorded if they have the context of the reconcile, whichever client made from
+// the configuration sends them: the manager's, a clientset or a dynamic client. Writes of a
+// resource for which the cache has no informer are not recorded, because the cache then serves
+// no reads of it. Each such resource is logged once. A write to another API server is an
+// error: make the clients of other clusters from a configuration without Install.
 //
 // A write is visible when all informers that can show the object have reached it: typed,
 // unstructured and metadata-only ones, of its namespace or of all namespaces. An informer of

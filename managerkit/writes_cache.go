@@ -113,7 +113,7 @@ type watched struct {
 
 // scope has the namespaces whose objects an informer can show.
 type scope struct {
-	namespace string   // "" means all, without those of except
+	namespace string   // "" means all, except those in except
 	except    []string // from the field selector of an informer for all other namespaces
 }
 
@@ -345,7 +345,7 @@ func unwatchedError(resource schema.GroupResource) error {
 }
 
 // requested returns the resource and the namespace of a path of the Kubernetes API, which
-// can follow a prefix. A namespace and its subresources are in none.
+// can follow a prefix. A namespace and its subresources are in no namespace.
 func requested(path string) (resource schema.GroupResource, namespace string) {
 	segments := strings.Split(strings.Trim(path, "/"), "/")
 	for i, s := range segments {

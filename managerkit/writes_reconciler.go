@@ -22,12 +22,12 @@ const (
 )
 
 // Reconciler returns a Reconciler that calls next with the keys that may run. It is for a
-// controller with controller-runtime's own workers. Each controller needs its own, and
-// nothing else: a key that must wait is returned with a RequeueAfter, which keeps its
-// priority and leaves the worker to other keys. The key is checked again after 20ms, at
-// intervals that grow with the wait to 1s, and at each of its events. A failed key keeps
-// its backoff. The metric controller_runtime_reconcile_total counts a check that found the
-// key not ready as requeue_after.
+// controller with controller-runtime's own workers. Each controller needs only its own: a
+// key that must wait is returned with a RequeueAfter, which keeps its priority and leaves
+// the worker to other keys. The key is checked again after 20ms, at intervals that grow
+// with the wait to 1s, and at each of its events. A failed key keeps its backoff. The
+// metric controller_runtime_reconcile_total counts a check that found the key not ready as
+// requeue_after.
 //
 // If next is nil, or no manager was made with the options of Install, the result is a
 // terminal error.

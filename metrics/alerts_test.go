@@ -252,7 +252,7 @@ func alerts() []alert {
 			runbook: runbook{
 				means: "A cache did not show a write of the controller within `MaxWait`. The key then ran with an old cache.",
 				look:  "The line `The caches do not show the writes of a key` has the resource and the version, as has the page of [debug.md](debug.md) in the state *gated*. Look whether the informer of that resource lags or has lost its watch.",
-				do:    "Restart the Pod if one watch is dead. If the informer does not select the objects that the controller writes (a label or field selector), use one that does.",
+				do:    "Restart the Pod if one watch is dead. If the informer does not select the objects that the controller writes (a label or field selector), use an informer that selects them.",
 				not:   "Do not lower `MaxWait`: more keys would run with an old cache.",
 			},
 			fires: gauge("controller_consistency_wait_duration_seconds_count", `result="timeout"`, "0+1x60"),

@@ -121,7 +121,7 @@ func index(v float64) int {
 }
 
 // bucketLocked returns the native bucket. It has a bucket for each index between the lowest
-// and the highest one that was used.
+// and the highest used index.
 func (h *histogram) bucketLocked(at int) *uint64 {
 	switch last := h.first + len(h.native); {
 	case len(h.native) == 0:

@@ -33,7 +33,7 @@ const (
 // Metrics feeds the collectors. It satisfies the Metrics interfaces of the packages
 // reconcile, leader, consistency, finalizer, informer, recorder and shutdown, and
 // workqueue.MetricsProvider. [New] returns one. Its methods may be called concurrently.
-// A nil *Metrics counts nothing.
+// A nil *Metrics has no series.
 //
 // The methods give label values to at most 1000 controllers, queues, Leases, finalizers,
 // steps and informers each, and to 100 hosts. Further names share the value "other". A
@@ -41,11 +41,11 @@ const (
 // beginning and gets a hash.
 type Metrics struct {
 	// Exemplar returns the labels of an exemplar for the context of a reconcile or a request,
-	// such as the ids of its trace, or nil for none. The function Exemplar of module tracing
-	// fits. It is called for each observation of a reconcile's duration or latency and of
-	// a request's duration. Their histograms keep the last exemplar of each bucket. Labels
-	// that Prometheus does not accept are dropped, and the first such drop is logged: names
-	// are letters, digits and underscores, and all names and values have at most 128 runes
+	// such as the ids of its trace, or nil. The function Exemplar of module tracing fits. It
+	// is called for each observation of a reconcile's duration or latency and of a request's
+	// duration. Their histograms keep the last exemplar of each bucket. Labels that
+	// Prometheus does not accept are dropped, and the first such drop is logged: names are
+	// letters, digits and underscores, and all names and values have at most 128 runes
 	// together.
 	//
 	// If Exemplar is not nil, Handler also serves OpenMetrics, which has exemplars and writes

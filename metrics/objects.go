@@ -9,8 +9,8 @@ import (
 
 const (
 	maxObjects = 10_000 // that finalizers block; the rest is not counted
-	// An object whose finalizer somebody removed by hand is reported by no further pass. It
-	// is forgotten after twice the delay until its next pass, and this.
+	// If a user removes the finalizer by hand, no further pass reports the object. It is
+	// forgotten after twice the delay until its next pass, and this.
 	objectGrace = 10 * time.Minute
 )
 

@@ -158,8 +158,8 @@ func (m *Metrics) ReconcileHeld(controller string) {
 	m.controller(controller).held.Inc()
 }
 
-// ReconcileKeys sets the number of keys that wait for the Gate, and of those that
-// MaxAttempts has parked.
+// ReconcileKeys sets the number of keys that wait for the Gate, and of the keys
+// that MaxAttempts has parked.
 func (m *Metrics) ReconcileKeys(controller string, waiting, parked int) {
 	if m == nil {
 		return
@@ -169,8 +169,8 @@ func (m *Metrics) ReconcileKeys(controller string, waiting, parked int) {
 	c.parked.Set(float64(parked))
 }
 
-// ReconcileWrote counts an apply or a write of a status that was sent, or skipped because it
-// would change nothing. Another kind is ignored.
+// ReconcileWrote counts an apply or a write of a status that was sent, or skipped as a
+// no-op. Another kind is ignored.
 func (m *Metrics) ReconcileWrote(controller, kind string, sent bool) {
 	if m == nil {
 		return

@@ -28,7 +28,7 @@ func newView(parts map[Part]*part, before *view) *view {
 
 // version returns the lowest version of the parts. A part that is new can have a lower one
 // than the view had before, for example because its namespace is quiet. The version is unknown
-// then, because one that goes back means that etcd was restored.
+// then, because a lower version would mean that etcd was restored.
 func (v *view) version() string {
 	lowest := ""
 	for _, p := range v.parts {

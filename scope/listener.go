@@ -26,8 +26,8 @@ type event struct {
 	old, new any
 }
 
-// listener calls one handler, and is its registration. Its queue is not bounded, as those of
-// client-go's informers are not.
+// listener calls one handler, and is its registration. Its queue is not bounded, like the
+// queues of client-go's informers.
 type listener struct {
 	handler *guard.Handler
 	ended   chan struct{} // closed when the handler will not be called again

@@ -73,7 +73,7 @@ func (p *part) closeLocked() {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	_ = p.watch.Close(ctx) // the error is that of ctx
+	_ = p.watch.Close(ctx) // the error is ctx's
 }
 
 // version returns the version of the part's cache.

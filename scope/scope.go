@@ -29,8 +29,8 @@ type Watch interface {
 }
 
 // Informer is a cache.SharedIndexInformer over several namespaces. Its indexer, listers and
-// handlers see the objects of the [Selection] that [Informer.Select] has set last, and none
-// before the first. [New] makes one. Its methods may be called concurrently.
+// handlers see the objects of the [Selection] that [Informer.Select] has set last, and no
+// object before the first. [New] makes one. Its methods may be called concurrently.
 //
 // It differs from client-go's informers:
 //
@@ -46,7 +46,7 @@ type Informer struct {
 	stopping  chan struct{} // closed when the Informer stops
 	view      atomic.Pointer[view]
 
-	mu        sync.Mutex // guards the fields below and those of parts, and orders the events
+	mu        sync.Mutex // guards the fields below and the fields of parts, and orders the events
 	began     bool
 	stopped   bool
 	logger    klog.Logger
@@ -228,7 +228,7 @@ func (s *Informer) GetController() cache.Controller { return s }
 // part, and after a Select until the parts have reached the version of before.
 func (s *Informer) LastSyncResourceVersion() string { return s.view.Load().version() }
 
-// AddIndexers adds indexers to the selected parts and to those that are selected later.
+// AddIndexers adds indexers to the selected parts and to all later parts.
 func (s *Informer) AddIndexers(indexers cache.Indexers) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

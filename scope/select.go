@@ -23,7 +23,7 @@ const (
 	maxText     = 2048 // bounds the text of an error
 )
 
-// Selection says which objects of a resource an [Informer] shows. The zero value selects none.
+// Selection says which objects of a resource an [Informer] shows. The zero value selects no object.
 type Selection struct {
 	// Namespaces are the namespaces, in any order, at most 10,000. "" means all namespaces,
 	// and is the one of cluster-scoped resources. nil means none.
@@ -104,10 +104,10 @@ func quote(text string) string { return fmt.Sprintf("%q", kube.Printable(text, 2
 // RunWithContext. A handler may call it.
 //
 // If ctx is done before the new parts are synced, or an informer cannot be opened, the
-// selection stays as it was. The error names the part and wraps the one that the Watch
-// returned, for apierrors.IsForbidden and the like. Give ctx a deadline, because client-go
-// retries failed lists without limit. An error that wraps ErrStopped means that the Informer
-// has stopped. An invalid Selection is an error whose text names the field.
+// selection stays as it was. The error names the part and wraps the error of the Watch, for
+// apierrors.IsForbidden and the like. Give ctx a deadline, because client-go retries failed
+// lists without limit. An error that wraps ErrStopped means that the Informer has stopped.
+// An invalid Selection is an error whose text names the field.
 func (s *Informer) Select(ctx context.Context, selection Selection) error {
 	parts, err := selection.split()
 	if err != nil {
@@ -146,7 +146,7 @@ func (s *Informer) Select(ctx context.Context, selection Selection) error {
 	return s.commit(c)
 }
 
-// change is what a Select does. Its parts are in neither list if they stay.
+// change is the work of a Select. Its parts are in neither list if they stay.
 type change struct {
 	added   []*part
 	removed []*part
@@ -315,7 +315,7 @@ func (p *part) reach(ctx context.Context, version string) error {
 	for {
 		order, err := resourceversion.CompareResourceVersion(p.version(), version)
 		if err != nil || order >= 0 {
-			return nil // versions that cannot be compared are those of fakes
+			return nil // only fakes have versions that cannot be compared
 		}
 		select {
 		case <-tick.C:

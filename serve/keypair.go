@@ -11,9 +11,9 @@ import (
 )
 
 // KeyPair is the certificate chain and the private key of a server, in two files, such as
-// those of a mounted Secret. A handshake reads the files if the last one that did so was
-// more than 10s ago; there is no goroutine. A pair that cannot be used does not replace
-// the last good one. A KeyPair must not be copied.
+// the files of a mounted Secret. A handshake reads the files if they were last read more
+// than 10s ago; there is no goroutine. A pair that cannot be used does not replace the
+// last good one. A KeyPair must not be copied.
 type KeyPair struct {
 	Cert string // path of the certificates in PEM, the server's first. Required.
 	Key  string // path of the private key in PEM. Required.

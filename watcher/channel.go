@@ -18,7 +18,7 @@ const maxMessage = 32 << 10 // of the Status in an Error event
 // Watch is Events for code that wants a channel, such as UntilWithoutRetry of client-go's
 // package tools/watch. The channel has the events of type Added, Modified and Deleted. After a
 // later list it has the difference, or Added for each object if the watcher started from a
-// ResourceVersion. Nothing marks these events.
+// ResourceVersion. These events have no mark.
 //
 // Retrying events are logged. If Events would end with an error, the last event has the type
 // Error and a *metav1.Status, unless ctx is done or Stop was called. The channel is then

@@ -157,7 +157,7 @@ func (l *loop[T]) position() string {
 }
 
 // send delivers an event and then records it as handled. If ctx is done, it delivers
-// nothing.
+// no event.
 func (l *loop[T]) send(ctx context.Context, ev Event[T]) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -90,7 +90,7 @@ func widgetScheme() (*runtime.Scheme, error) {
 	return s, nil
 }
 
-// widgetClient is a typed client like those of client-gen.
+// widgetClient is a typed client like client-gen's.
 type widgetClient = gentype.ClientWithList[*widget, *widgetList]
 
 func newWidgetClient(config *rest.Config, namespace string) (*widgetClient, error) {

@@ -71,7 +71,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 func (s *Server) Config() *rest.Config { return s.local.Config() }
 
 // Kubeconfig returns the path of a kubeconfig file of the administrator, for programs that
-// take one. Stop deletes the file, unless it is that of an existing cluster.
+// take one. Stop deletes the file, unless it belongs to an existing cluster.
 func (s *Server) Kubeconfig() string { return s.local.Kubeconfig }
 
 // Stop stops the server and deletes its files. An existing cluster stays.

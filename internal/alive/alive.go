@@ -20,7 +20,7 @@ type Informer struct {
 	metrics  Metrics
 }
 
-// Metrics is called with what an Informer observes. A nil function is not called.
+// Metrics is called with the observations of an Informer. A nil function is not called.
 type Metrics struct {
 	Ended    func(watch bool, d time.Duration) // a request and the reading of its response
 	Received func()

@@ -16,14 +16,14 @@ type Attempt struct{}
 // Cleanup is the key of a value that is a CleanupObserver.
 type Cleanup struct{}
 
-// CleanupObserver is told of cleanups that a finalizer waits for.
+// CleanupObserver is called for cleanups that a finalizer waits for.
 type CleanupObserver interface {
 	// Blocked is called when a cleanup was not done. steps has the names of the steps
 	// that block it, if it has steps, and since is the time of the deletion request.
 	Blocked(finalizer string, steps []string, since time.Time)
 }
 
-// NoteCleanup tells the CleanupObserver of ctx, if there is one.
+// NoteCleanup calls the CleanupObserver of ctx, if it has one.
 func NoteCleanup(ctx context.Context, finalizer string, steps []string, since time.Time) {
 	if o, ok := ctx.Value(Cleanup{}).(CleanupObserver); ok {
 		o.Blocked(finalizer, steps, since)

@@ -22,7 +22,7 @@ func IsNil(v any) bool {
 }
 
 // CheckNamespace rejects an object of another namespace than that of a client. An object
-// without a namespace gets that of the client.
+// without a namespace gets the client's.
 func CheckNamespace(obj metav1.Object, client string) error {
 	if namespace := obj.GetNamespace(); namespace != "" && namespace != client {
 		return fmt.Errorf("metadata.namespace of %q is %q, and the client has %q: use Client.Namespace(%[2]q)", obj.GetName(), namespace, client)

@@ -24,14 +24,14 @@ func Of(f func()) (took time.Duration, bytes uint64) {
 }
 
 // Linear fails the test if f, whose input has size bytes, takes 10s or allocates more than
-// 8 MiB and perByte bytes for each byte of input. what is the name of f in the error.
-func Linear(t testing.TB, what string, size, perByte int, f func()) {
+// 8 MiB and perByte bytes for each byte of input. name names f in the error.
+func Linear(t testing.TB, name string, size, perByte int, f func()) {
 	t.Helper()
 	took, bytes := Of(f)
 	if most := uint64(8<<20 + perByte*size); bytes > most {
-		t.Errorf("%s of %d bytes allocates %d bytes, want at most %d", what, size, bytes, most)
+		t.Errorf("%s of %d bytes allocates %d bytes, want at most %d", name, size, bytes, most)
 	}
 	if took > 10*time.Second { // quadratic work takes minutes; a busy machine some seconds
-		t.Errorf("%s of %d bytes takes %v", what, size, took)
+		t.Errorf("%s of %d bytes takes %v", name, size, took)
 	}
 }

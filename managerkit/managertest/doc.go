@@ -10,7 +10,7 @@
 //		...
 //	}, controllertest.Options{Sample: 50})
 //
-// The controllers can be those of controller-runtime's builder, with or without managerkit.
+// The controllers can come from controller-runtime's builder, with or without managerkit.
 //
 // # Guarantees
 //

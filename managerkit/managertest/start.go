@@ -43,7 +43,7 @@ import (
 //     LeaderElectionConfig is not used.
 //   - GracefulShutdownTimeout is endless: Options.StopTimeout of the exploration bounds the stop.
 //   - Names of controllers are not checked.
-//   - A Logger without a sink becomes that of the exploration, so that its lines are in the
+//   - A Logger without a sink is replaced by the exploration's, so that its lines are in the
 //     timeline.
 //
 // setup runs concurrently for several processes. If options has a Scheme, all processes share

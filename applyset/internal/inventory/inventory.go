@@ -1,6 +1,6 @@
 // Package inventory stores which kinds and namespaces have members of a set, as labels
-// and annotations of the set's parent. The format is that of KEP-3659, which kubectl
-// apply --applyset also has.
+// and annotations of the set's parent. The format is KEP-3659's, as in kubectl apply
+// --applyset.
 //
 // Errors of this package have no prefix.
 package inventory

@@ -190,7 +190,7 @@ func (e *electedLoop) reconcile(ctx context.Context, l *loop, memory *electedMem
 	id, has := memory.accounts[name]
 	wanted := cm != nil && cm.Labels[electedLabel] != ""
 	begun := context.WithoutCancel(ctx) // started calls are finished
-	// The account can be that of an earlier object of this name.
+	// The account can belong to an earlier object of this name.
 	if wanted && e.announce && cm.Annotations[electedAnnounced] == "" {
 		cm = cm.DeepCopy()
 		metav1.SetMetaDataAnnotation(&cm.ObjectMeta, electedAnnounced, "true")

@@ -225,7 +225,7 @@ func (f *fleet) config(ctx context.Context, parent *corev1.ConfigMap, seen map[s
 	return err
 }
 
-// revision keeps one Secret for the size, and deletes those of other sizes.
+// revision keeps one Secret for the size, and deletes the Secrets of other sizes.
 func (f *fleet) revision(ctx context.Context, parent *corev1.ConfigMap, seen map[string]*corev1.Secret) error {
 	found := false
 	for _, name := range slices.Sorted(maps.Keys(seen)) {

@@ -71,7 +71,7 @@ func New() *Cache {
 // may have a line feed. If a decision is still valid, Decide returns its code. If an equal
 // request is under review, Decide waits for its code until ctx is done. Otherwise it calls
 // review, which returns 200, 503 after a failure, or another code after a rejection. If too
-// many reviews run or have run lately, also those of addr, the code is 429.
+// many reviews run or have run lately, also reviews of addr, the code is 429.
 func (c *Cache) Decide(ctx context.Context, addr netip.Addr, review func() int, parts ...string) int {
 	k := c.key(parts)
 	c.mu.Lock()
