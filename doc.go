@@ -43,6 +43,8 @@
 //   - [github.com/controllerkit/controllerkit/ssa]: server-side apply that skips no-ops
 //   - [github.com/controllerkit/controllerkit/applyset]: a set of objects of any kinds:
 //     apply in stages, prune, delete
+//   - [github.com/controllerkit/controllerkit/ready]: whether objects of any kinds are ready,
+//     by the rules of kstatus
 //   - [github.com/controllerkit/controllerkit/owner]: controller references; adopt and
 //     release by labels
 //   - [github.com/controllerkit/controllerkit/external]: one external thing for each

@@ -1,0 +1,66 @@
+// Package ready reads from an object of any kind whether it is ready: with the rules of
+// kstatus, by which kubectl plugins, Flux and Helm wait for the objects of a release.
+//
+// It replaces a function with a case for each kind of child:
+//
+//	for _, child := range children {
+//		objects = append(objects, child)
+//	}
+//	condition := ready.Condition(objects...)
+//	return status.Set(&widget.Status.Conditions, widget.Generation, condition)
+//
+// Most callers pass the objects of their listers to [Condition] in each reconcile, and
+// watch the kinds of these objects. [Of] returns the state of one object. Both make no
+// request, do not wait, and depend only on their arguments.
+//
+// # Rules
+//
+// These rules apply to each kind, in this order:
+//
+//   - An object with a deletionTimestamp is [Terminating].
+//   - If status.observedGeneration differs from metadata.generation, the object is
+//     [Progressing].
+//   - If a condition Reconciling is True, the object is Progressing. If a condition Stalled
+//     is True, it is [Failed].
+//
+// Then the kinds of Kubernetes have rules of their own: Deployment, ReplicaSet,
+// ReplicationController, StatefulSet and DaemonSet by their replicas; Job, Pod, Service,
+// PersistentVolume, PersistentVolumeClaim, PodDisruptionBudget,
+// CustomResourceDefinition and APIService. Any other object is [Ready] if its condition
+// Ready is True, or if it has no such condition.
+//
+// The package differs from kstatus in these rules, so that no object is Ready too early:
+//
+//   - A Job is Ready once it is complete or suspended, not once it has begun.
+//   - A Service of type LoadBalancer is Ready once it has an address.
+//   - A Deployment, ReplicaSet, StatefulSet, DaemonSet or PodDisruptionBudget without
+//     status.observedGeneration is Progressing.
+//   - A condition Ready, Reconciling or Stalled does not count if its own
+//     observedGeneration is older than the object.
+//   - An APIService is Ready once it is Available. A lost PersistentVolumeClaim and a
+//     failed PersistentVolume are Failed.
+//   - A Pod that cannot be scheduled is Progressing, because only a clock could make it
+//     Failed.
+//
+// # Guarantees
+//
+//   - RD1: If an object's status is about another generation than its metadata, Of does
+//     not return Ready.
+//   - RD2: If the rule of a kind reads the status, and the status is empty, Of does not
+//     return Ready.
+//   - RD3: If a field that a rule reads has a type that its kind does not allow, Of
+//     returns Unknown and names the field.
+//   - RD4: If other users write a large or hostile object, Of and Condition stay bounded
+//     in time, memory and text.
+//   - RD5: If the condition is True, Of returns Ready for each object. The condition does
+//     not depend on the order of the objects.
+//   - RD6: If an object has a type of a Kubernetes module and no kind, the rules of its
+//     kind apply.
+//
+// # Caveats
+//
+// A kind without a rule and without the condition Ready is Ready at once, as in kstatus.
+// That is right for a ConfigMap, and wrong for a custom resource whose controller has not
+// yet seen it. Such a controller can set status.observedGeneration or the condition Ready
+// to False or Unknown by a default of the schema.
+package ready
