@@ -41,8 +41,7 @@ import (
 //   - Name: the name that the builder gives the controller
 //   - Queue: a [queue.Queue] with the rate limiter of options, or with controller-runtime's
 //     default. The keys of each namespace are a group.
-//
-// - Metrics: the metrics of [NewMetrics]
+//   - Metrics: the metrics of [NewMetrics]
 //
 // A TerminalError of controller-runtime has the class terminal. A Result with Requeue runs the
 // key again after 5ms, then after twice as long, up to 5min.
