@@ -100,7 +100,7 @@ func dashboard(t *testing.T) []byte {
 	source := object{"type": "prometheus", "uid": "${datasource}"}
 	variable := func(name, label, query string, all bool) object {
 		return object{
-			"name": name, "label": label, "type": "query", "datasource": source, "definition": query,
+			"name": name, "label": label, "type": "query", "datasource": source,
 			"query": object{"query": query, "refId": name}, "refresh": 2, "sort": 1, "multi": all, "includeAll": all,
 		}
 	}
