@@ -2,6 +2,7 @@ package tracing
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"strings"
 
@@ -41,6 +42,14 @@ func parse(value string) trace.SpanContext {
 func maySample(value string) bool {
 	const flags = len("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0")
 	return len(value) > flags && len(value) <= maxValue && strings.IndexByte("13579bdf", value[flags]) >= 0
+}
+
+// traceOf returns the trace of a value that may be sampled. Whether the rest of the value is
+// valid remains to be checked by parse.
+func traceOf(value string) (id trace.TraceID, ok bool) {
+	const begin = len("00-")
+	_, err := hex.Decode(id[:], []byte(value[begin:begin+2*len(id)]))
+	return id, err == nil
 }
 
 // current returns the annotation's value for the span of ctx, or "" if it is not sampled.

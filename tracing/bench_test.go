@@ -51,6 +51,14 @@ func BenchmarkHook(b *testing.B) {
 				call(ctx, bm.c, "success", nil)
 			}
 		})
+		b.Run(bm.name+" with an event of an earlier trace", func(b *testing.B) {
+			note, e := notes(bm.c), event{Old: object(traceparent(1, 1), 1), New: object(traceparent(1, 1), 2)}
+			b.ReportAllocs()
+			for b.Loop() {
+				note(e)
+				call(ctx, bm.c, "success", nil)
+			}
+		})
 	}
 }
 

@@ -33,7 +33,8 @@
 //     result, which ends with the call.
 //   - TR2: If all sampled spans that the events of a call carry are of one trace, and the
 //     Controller has known that trace for less than Window, the span of the call continues it.
-//     Otherwise the span begins a trace and links to these spans, at most eight.
+//     Otherwise the span begins a trace and links to these spans, at most eight. An event
+//     that Ratio leaves out counts as absent.
 //   - TR3: If a sampled call fails or is requeued, and no event carries another trace, the
 //     key's next call within Window continues its trace.
 //   - TR4: If an apply would change nothing but the annotation, ApplyChanged after Carry sends
@@ -61,5 +62,5 @@
 //     to the trace of its annotation.
 //   - If the events of a controller do not pass through Events, each of its calls begins a
 //     trace, and its applies carry a trace only if they create the object.
-//   - Log lines can contain names of objects, and so can the errors in spans if Keys is set.
+//   - Log lines can contain names of objects, as can errors in spans if Keys is set.
 package tracing

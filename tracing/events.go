@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/controllerkit/controllerkit/enqueue"
-	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 const (
@@ -25,10 +24,16 @@ const (
 //
 //	enqueue.Filter(enqueue.Handler(q, keys), tracing.Events(t, keys))
 //
-// Without Events each call begins a trace of its own. Events panics if keys is nil.
+// Without Events each call begins a trace of its own. If Ratio is below 1, pass the events of
+// all resources of the controller through Events, or of none, because Ratio decides about an
+// event in place of its call. If the handler adds its keys to the queue and not to a Source of
+// the loop, Ratio decides about both. Events panics if keys is nil.
 func Events[T metav1.Object, K comparable](c *Controller[K], keys func(T) []K) enqueue.Predicate[T] {
 	if keys == nil {
 		panic("tracing: Events: keys is nil: pass the function of the handler")
+	}
+	if c != nil {
+		c.events.noted.Store(true)
 	}
 	return func(e enqueue.Event[T]) bool {
 		if c == nil {
@@ -38,11 +43,12 @@ func Events[T metav1.Object, K comparable](c *Controller[K], keys func(T) []K) e
 		if c.tracer == nil {
 			return true
 		}
-		if c.Ratio < 0 && !carries(e.New) && !carries(e.Old) {
+		chosen := !c.leavesOut()
+		if !chosen && !goesOn(c, e) {
 			return true // it begins no trace
 		}
 		now := time.Now()
-		why := cause{since: now, caused: true}
+		why := cause{since: now, caused: true, chosen: chosen}
 		if e.Deleted {
 			c.events.add(why, carried(e.Old), false, keys(e.Old)...)
 			return true
@@ -63,14 +69,31 @@ func Events[T metav1.Object, K comparable](c *Controller[K], keys func(T) []K) e
 	}
 }
 
-// carries reports whether obj, which can be nil, carries a span that may be sampled.
-func carries[T metav1.Object](obj T) bool {
-	return !kube.IsNil(obj) && maySample(obj.GetAnnotations()[annotation])
+// goesOn reports whether an event may continue a sampled trace, so that Ratio does not decide
+// about it. It allocates nothing.
+func goesOn[T metav1.Object, K comparable](c *Controller[K], e enqueue.Event[T]) bool {
+	obj := e.New
+	if e.Deleted {
+		obj = e.Old
+	}
+	value := obj.GetAnnotations()[annotation]
+	switch {
+	case !maySample(value):
+		return false
+	case e.Initial:
+		if time.Since(obj.GetCreationTimestamp().Time) < c.window() {
+			return true
+		}
+	case !e.Deleted && (e.Created || e.Old.GetAnnotations()[annotation] != value):
+		return true
+	}
+	return c.events.knows(value, c.window())
 }
 
 // events remembers what caused the next call of each key. The zero value is empty.
 type events[K comparable] struct {
-	size atomic.Int64 // of keys
+	size  atomic.Int64 // of keys
+	noted atomic.Bool  // there is a predicate of Events
 
 	mu     sync.Mutex // guards the fields below
 	keys   map[K]cause
@@ -81,6 +104,7 @@ type events[K comparable] struct {
 type cause struct {
 	since   time.Time           // of the first event; zero if the loop itself runs the key again
 	caused  bool                // by an event, or is a retry of such a call
+	chosen  bool                // Ratio leaves out not all of the events
 	carried []trace.SpanContext // by the events, without repetitions, at most maxLinks
 }
 
@@ -88,6 +112,7 @@ type cause struct {
 type origin struct {
 	since  time.Time
 	caused bool
+	chosen bool
 	parent trace.SpanContext // not valid if the span begins a trace
 	links  []trace.SpanContext
 }
@@ -112,6 +137,7 @@ func (e *events[K]) add(why cause, sc trace.SpanContext, recent bool, keys ...K)
 			have.since = why.since
 		}
 		have.caused = have.caused || why.caused
+		have.chosen = have.chosen || why.chosen
 		if sc.IsValid() && len(have.carried) < maxLinks && !slices.ContainsFunc(have.carried, sc.Equal) {
 			have.carried = append(have.carried, sc)
 		}
@@ -143,6 +169,22 @@ func (e *events[K]) seeLocked(id trace.TraceID) {
 	e.traces[id] = time.Now()
 }
 
+// knows reports whether the trace of an annotation was first seen in the window.
+func (e *events[K]) knows(value string, window time.Duration) bool {
+	id, ok := traceOf(value)
+	if !ok {
+		return false
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.knowsLocked(id, window)
+}
+
+func (e *events[K]) knowsLocked(id trace.TraceID, window time.Duration) bool {
+	first, ok := e.traces[id]
+	return ok && time.Since(first) < window
+}
+
 // empty reports whether no call has a cause, which is so for most calls of a controller that
 // samples few of them.
 func (e *events[K]) empty() bool { return e.size.Load() == 0 }
@@ -157,11 +199,10 @@ func (e *events[K]) take(key K, window time.Duration) origin {
 	}
 	delete(e.keys, key)
 	e.size.Store(int64(len(e.keys)))
-	o := origin{since: have.since, caused: have.caused}
+	o := origin{since: have.since, caused: have.caused, chosen: have.chosen}
 	one := len(have.carried) > 0
 	for _, sc := range have.carried {
-		first, ok := e.traces[sc.TraceID()]
-		one = one && ok && time.Since(first) < window && sc.TraceID() == have.carried[0].TraceID()
+		one = one && sc.TraceID() == have.carried[0].TraceID() && e.knowsLocked(sc.TraceID(), window)
 	}
 	if one {
 		o.parent, o.links = have.carried[0], have.carried[1:]

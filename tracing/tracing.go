@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,9 +36,10 @@ type Controller[K comparable] struct {
 	Provider trace.TracerProvider
 
 	// Ratio is the fraction of new traces that is sampled, before the sampler of the
-	// Provider decides. A call that it leaves out costs one allocation. A call that
-	// continues a sampled trace is not left out. 0 means 1. If it is negative, only
-	// calls that continue a sampled trace are sampled.
+	// Provider decides. A trace begins with an event of [Events], or with a call
+	// without an event. Ratio does not leave out an event that continues a sampled
+	// trace. A call that Ratio leaves out costs one allocation, its events included.
+	// 0 means 1. If it is negative, only calls that continue a sampled trace are sampled.
 	Ratio float64
 
 	// Window is the time for which a trace is continued after its first event. 0 means 5min,
@@ -101,6 +104,20 @@ func (c *Controller[K]) leavesOut() bool {
 	return c.Ratio != 0 && (c.Ratio < 0 || rand.Float64() >= c.Ratio)
 }
 
+// decided reports whether Ratio left out the events of a call, which has no noted event.
+func (c *Controller[K]) decided(call context.Context) bool {
+	if c.Ratio == 0 || c.Ratio >= 1 || !c.events.noted.Load() {
+		return false
+	}
+	return slices.ContainsFunc(reconcile.Triggers(call), func(trigger string) bool {
+		switch trigger {
+		case "retry", "requeue", "resync", "watch unchanged":
+			return false
+		}
+		return !strings.HasSuffix(trigger, " resync")
+	})
+}
+
 // start begins the span of a call. If chosen is true, Ratio does not leave it out.
 func (c *Controller[K]) start(ctx context.Context, key K, chosen bool) (_ context.Context, end func(result string, err error)) {
 	caused := c.events.take(key, c.window())
@@ -108,7 +125,8 @@ func (c *Controller[K]) start(ctx context.Context, key K, chosen bool) (_ contex
 	switch {
 	case caused.parent.IsValid():
 		ctx, options = trace.ContextWithRemoteSpanContext(ctx, caused.parent), c.begin
-	case !chosen && c.leavesOut():
+	case caused.chosen:
+	case !chosen && c.leavesOut(), !caused.caused && c.decided(ctx):
 		return trace.ContextWithSpan(ctx, c.out), nil
 	}
 	if len(caused.links) > 0 {
