@@ -47,12 +47,17 @@ explore: bin/controlplane ## run the long explorations: injected faults for BUDG
 		echo "go test -run '^\$$' -fuzz '^FuzzHostile\$$' -fuzztime $(HOSTILE) ./$$dir"; \
 		go test -run '^$$' -fuzz '^FuzzHostile$$' -fuzztime $(HOSTILE) "./$$dir" || exit 1; \
 	done
+	$(MAKE) kubectl
 	$(MAKE) findings BUDGET=$(BUDGET)
 
 .PHONY: findings
 findings: bin/controlplane ## explore controllers of other projects for BUDGET (40m) each, and repeat the findings of docs/findings.md; compiles Kubernetes the first time
 	cd findings && go vet ./...
 	cd findings && CONTROLPLANE="$(CURDIR)/bin/controlplane" EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 $(TEST_FLAGS) ./...
+
+.PHONY: kubectl
+kubectl: bin/controlplane ## hand sets of applyset to kubectl apply --applyset and back; compiles kubectl the first time
+	cd internal/kubectltest && go vet ./... && go mod tidy -diff && go test -race -count=1 $(TEST_FLAGS) ./...
 
 .PHONY: otlp
 otlp: ## export the trace of docs/tracing.md to the receiver of an OpenTelemetry Collector, whose first build takes minutes

@@ -2,7 +2,7 @@
 // several at a time. A [Set] also prunes what is no longer wanted, across crashes.
 //
 // It replaces a loop over a dynamic client that applies the files of a release, and the
-// labels and lists by which a controller finds what to delete:
+// labels and lists by which a controller finds objects to delete:
 //
 //	set := &applyset.Set{
 //		Client: client, Metadata: metadata, Mapper: mapper, Manager: "example.com/widgets",
@@ -49,18 +49,20 @@
 //   - AS17: If Set.Delete returns nil, a list from the API server had no member, except
 //     kept ones.
 //   - AS18: If Set.Plan runs, no object changes.
+//   - AS19: If Set.TakeOver returns nil, the set of the named tool belongs to Manager, and
+//     no member changed.
+//   - AS20: If kubectl rejects ParentKind, Apply, Plan and TakeOver fail before a write.
 //
 // # Caveats
 //
-// Each API server begins to serve a new or changed CustomResourceDefinition a moment after
-// the response. A Batch and a Set try objects of such kinds again after a second. If an
-// API server is later than that, apply again.
+// An API server can serve a changed CustomResourceDefinition later than the response. A
+// Batch and a Set try its objects again after a second. After that, apply again.
 //
 // If a CustomResourceDefinition is deleted by another user, its kind stays in the
 // inventory, because discovery does not prove that it has no objects. Set.Delete then
 // returns an error with the cure.
 //
-// A Set reports no readiness. If its process is paused or cut off while another one works
+// If the process of a Set is paused or cut off while another one works
 // for the same parent, a late request can create an object that the other does not see for
 // an hour.
 package applyset

@@ -139,3 +139,15 @@ func ExampleSet_Delete() {
 	// ConfigMap easel Pruned
 	// <nil>
 }
+
+func ExampleSet_TakeOver() {
+	set, parent := exampleSet()
+	// The parent belongs to the Set already.
+	fmt.Println(set.TakeOver(context.Background(), parent, "kubectl"))
+
+	set.Manager = "example.com/brushes"
+	fmt.Println(set.TakeOver(context.Background(), parent, "kubectl"))
+	// Output:
+	// <nil>
+	// applyset: metadata.annotations["applyset.kubernetes.io/tooling"] of the parent is "example.com/colors/v1": the set belongs to another tool than "kubectl", so use another parent or TakeOver
+}

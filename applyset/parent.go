@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/controllerkit/controllerkit/applyset/internal/inventory"
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 const (
@@ -27,6 +28,10 @@ const (
 	trusted = time.Hour
 	// retried is that time if the API server did not serve a kind.
 	retried = time.Minute
+
+	// parentLabel marks a CustomResourceDefinition whose objects can be parents.
+	parentLabel = "applyset.kubernetes.io/is-parent-type"
+	parentKinds = "a parent is a ConfigMap, a Secret, or of a CustomResourceDefinition with a label for that"
 
 	maxParents = 10_000 // whose members a Set remembers
 	maxScopes  = 4096   // that one call lists
@@ -96,6 +101,11 @@ func (c *call) load(ctx context.Context, remove bool) error {
 		}
 	}
 	m.until = time.Time{}
+	if !remove {
+		if err := c.checkKind(ctx); err != nil {
+			return err
+		}
+	}
 	i, err := c.readParent(ctx)
 	if err != nil {
 		return err
@@ -136,17 +146,55 @@ func (c *call) checkParent(parent metav1.Object) error {
 	return nil
 }
 
-// readParent reads the live parent and its inventory.
-func (c *call) readParent(ctx context.Context) (inventory.Inventory, error) {
-	live, err := c.resource.Get(ctx, c.parent.GetName(), metav1.GetOptions{})
-	if err != nil {
-		return inventory.Inventory{}, fmt.Errorf("applyset: read the parent: %w", err)
+// checkKind rejects kinds of parents that kubectl rejects.
+func (c *call) checkKind(ctx context.Context) error {
+	kind := c.ParentKind.GroupKind()
+	c.mu.Lock()
+	checked := c.checked
+	c.mu.Unlock()
+	switch {
+	case checked, kind == schema.GroupKind{Kind: "ConfigMap"}, kind == schema.GroupKind{Kind: "Secret"}:
+		return nil
+	case kind.Group == "":
+		return fmt.Errorf("applyset: ParentKind is %s: %s", kind, parentKinds)
 	}
-	if live.GetUID() != c.parent.GetUID() {
-		return inventory.Inventory{}, errors.New("applyset: another object has the name of the parent: pass that one")
+	name := c.parents.GroupResource().String()
+	crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	crd, err := c.Metadata.Resource(crds).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case kube.IsGone(err, name):
+		return fmt.Errorf("applyset: ParentKind is %s, which no CustomResourceDefinition defines: %s", kind, parentKinds)
+	case err != nil:
+		return fmt.Errorf("applyset: ParentKind: read the CustomResourceDefinition %s: %w", name, err)
+	}
+	if _, ok := crd.Labels[parentLabel]; !ok {
+		return fmt.Errorf("applyset: ParentKind is %s: %s: add the label %s=true to the CustomResourceDefinition %s", kind, parentKinds, parentLabel, name)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.checked = true
+	return nil
+}
+
+// readLive reads the live parent.
+func (c *call) readLive(ctx context.Context) error {
+	live, err := c.resource.Get(ctx, c.parent.GetName(), metav1.GetOptions{})
+	switch {
+	case err != nil:
+		return fmt.Errorf("applyset: read the parent: %w", err)
+	case live.GetUID() != c.parent.GetUID():
+		return errors.New("applyset: another object has the name of the parent: pass that one")
 	}
 	c.live = live
-	i, _, err := inventory.Read(live, c.id, c.Manager)
+	return nil
+}
+
+// readParent reads the live parent and its inventory.
+func (c *call) readParent(ctx context.Context) (inventory.Inventory, error) {
+	if err := c.readLive(ctx); err != nil {
+		return inventory.Inventory{}, err
+	}
+	i, _, err := inventory.Read(c.live, c.id, c.Manager)
 	if err != nil {
 		return i, fmt.Errorf("applyset: %w", err)
 	}
@@ -203,30 +251,40 @@ func (c *call) write(ctx context.Context, i inventory.Inventory, grow bool) erro
 				return err
 			}
 		}
-		labels, annotations := i.Metadata(c.id, c.Manager)
-		data, err := json.Marshal(metav1.PartialObjectMetadata{
-			TypeMeta: metav1.TypeMeta{APIVersion: c.ParentKind.GroupVersion().String(), Kind: c.ParentKind.Kind},
-			ObjectMeta: metav1.ObjectMeta{
-				Name: c.parent.GetName(), Namespace: c.parent.GetNamespace(), UID: c.live.GetUID(), ResourceVersion: c.live.GetResourceVersion(),
-				Labels: labels, Annotations: annotations,
-			},
-		})
-		if err != nil {
-			return fmt.Errorf("applyset: encode the inventory: %w", err)
-		}
-		force := true
-		live, err := c.resource.Patch(ctx, c.parent.GetName(), types.ApplyPatchType, data, metav1.PatchOptions{FieldManager: c.Manager + parentManager, Force: &force})
+		err := c.store(ctx, i)
 		switch {
 		case err == nil:
-			m.inventory, c.live = i, live
+			m.inventory = i
 			return nil
 		case isStale(err) && try < 2:
 			c.live = nil
 		default:
 			m.until = time.Time{} // the API server may have stored it
-			return fmt.Errorf("applyset: write the inventory to the parent: %w", err)
+			return err
 		}
 	}
+}
+
+// store writes the inventory to the parent, in the version that live has.
+func (c *call) store(ctx context.Context, i inventory.Inventory) error {
+	labels, annotations := i.Metadata(c.id, c.Manager)
+	data, err := json.Marshal(metav1.PartialObjectMetadata{
+		TypeMeta: metav1.TypeMeta{APIVersion: c.ParentKind.GroupVersion().String(), Kind: c.ParentKind.Kind},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: c.parent.GetName(), Namespace: c.parent.GetNamespace(), UID: c.live.GetUID(), ResourceVersion: c.live.GetResourceVersion(),
+			Labels: labels, Annotations: annotations,
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("applyset: encode the inventory: %w", err)
+	}
+	force := true
+	live, err := c.resource.Patch(ctx, c.parent.GetName(), types.ApplyPatchType, data, metav1.PatchOptions{FieldManager: c.Manager + parentManager, Force: &force})
+	if err != nil {
+		return fmt.Errorf("applyset: write the inventory to the parent: %w", err)
+	}
+	c.live = live
+	return nil
 }
 
 // scope is a kind in a namespace, or in the cluster if the namespace is empty.

@@ -42,8 +42,8 @@ import (
 // Until then it does not see that another user labels an object as a member.
 //
 // The identity needs the verbs patch, create, get, list and delete for the kinds of the
-// members, patch and get for the parent, and get and watch for
-// CustomResourceDefinitions among the members.
+// members, patch and get for the parent, get and watch for CustomResourceDefinitions among
+// the members, and get for the CustomResourceDefinition of the parent.
 type Set struct {
 	Client   dynamic.Interface  // Required.
 	Metadata metadata.Interface // Required. It reads and deletes objects of the same API server.
@@ -55,7 +55,10 @@ type Set struct {
 	// refuses theirs. Required.
 	Manager string
 
-	ParentKind schema.GroupVersionKind // Required.
+	// ParentKind is the kind of the parents: ConfigMap, Secret, or a custom resource whose
+	// CustomResourceDefinition has the label applyset.kubernetes.io/is-parent-type. kubectl
+	// accepts no other one. Required.
+	ParentKind schema.GroupVersionKind
 
 	// Finalizer is the parent's finalizer that [Set.Delete] works for. If the parent lacks
 	// it, Apply returns an error, because the members could outlive the parent.
@@ -79,8 +82,9 @@ type Set struct {
 	Concurrency int           // the number of requests of one call that run at once; 0 means 8
 	CRDTimeout  time.Duration // as in a Batch
 
-	mu    sync.Mutex // guards known
-	known map[types.UID]*memory
+	mu      sync.Mutex // guards the fields below
+	known   map[types.UID]*memory
+	checked bool // whether ParentKind can be the kind of parents
 }
 
 // Member is a wanted object of a [Set].
@@ -197,6 +201,50 @@ func (s *Set) Delete(ctx context.Context, parent metav1.Object) ([]Result, error
 	return results, err
 }
 
+// TakeOver makes the set of another tool, such as "kubectl", one of this Set: it changes the
+// tool in the parent's annotation applyset.kubernetes.io/tooling, and no member. The
+// inventory stays, so that the next Apply prunes the members that are not wanted. The other
+// tool refuses the set from then on. Another controller must not work on it meanwhile.
+//
+// The error is a Conflict if the parent changed since it was read: try again. If the set
+// belongs to this Set already, TakeOver makes no change. If it belongs to a third tool, or
+// parent has no set, that is an error.
+//
+// Fields of members that the other tool applied, and that the wanted objects omit, stay; see
+// ssa.Migrate. To give a set to another tool, stop the controller and change the
+// annotation.
+func (s *Set) TakeOver(ctx context.Context, parent metav1.Object, tool string) error {
+	c, err := s.begin(parent)
+	switch {
+	case err != nil:
+		return err
+	case tool == "":
+		return errors.New("applyset: the tool is empty: pass the name that the annotation applyset.kubernetes.io/tooling of the parent has, without its version")
+	}
+	defer c.lock()()
+	c.memory.until = time.Time{} // the other tool can have created members
+	if err := c.checkKind(ctx); err != nil {
+		return err
+	}
+	if err := c.readLive(ctx); err != nil {
+		return err
+	}
+	switch _, found, err := inventory.Read(c.live, c.id, s.Manager); {
+	case !found:
+		return errors.New("applyset: the parent has no set: call Apply")
+	case err == nil:
+		return nil
+	}
+	i, _, err := inventory.Read(c.live, c.id, tool)
+	if err != nil {
+		return fmt.Errorf("applyset: %w", err)
+	}
+	if err := c.checkParent(c.live); err != nil {
+		return err
+	}
+	return c.store(ctx, i)
+}
+
 // call is one call of a method of a Set.
 type call struct {
 	*Set
@@ -206,6 +254,7 @@ type call struct {
 	ids      map[identity]bool // of wanted
 	id       string            // of the set
 	parent   metav1.Object
+	parents  schema.GroupVersionResource
 	resource metadata.ResourceInterface // of the parent
 	live     *metav1.PartialObjectMetadata
 	memory   *memory
@@ -262,6 +311,7 @@ func (s *Set) begin(parent metav1.Object) (*call, error) {
 		batch:    &Batch{Client: s.Client, Mapper: s.Mapper, Manager: s.Manager, Concurrency: s.Concurrency, CRDTimeout: s.CRDTimeout},
 		id:       inventory.ID(kind.GroupKind(), parent.GetNamespace(), parent.GetName()),
 		parent:   parent,
+		parents:  mapping.Resource,
 		resource: s.Metadata.Resource(mapping.Resource).Namespace(parent.GetNamespace()),
 		mappings: map[schema.GroupKind]*meta.RESTMapping{},
 	}, nil

@@ -63,8 +63,8 @@ func (v *view) state() (State, string) {
 			return Failed, c.String()
 		}
 	}
-	if rule := rules[v.kind]; rule != nil {
-		return rule(v)
+	if read := rule(v.kind); read != nil {
+		return read(v)
 	}
 	c := v.condition("Ready")
 	switch {

@@ -4,23 +4,39 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// rules has the kinds whose readiness is not a condition of type Ready.
-var rules = map[string]func(*view) (State, string){
-	"CustomResourceDefinition.apiextensions.k8s.io": customResourceDefinition,
-	"APIService.apiregistration.k8s.io":             func(v *view) (State, string) { return v.decided("", "Available") },
-	"DaemonSet.apps":                                daemonSet,
-	"Deployment.apps":                               deployment,
-	"ReplicaSet.apps":                               replicaSet,
-	"ReplicationController":                         replicaSet,
-	"StatefulSet.apps":                              statefulSet,
-	"Job.batch":                                     func(v *view) (State, string) { return v.decided("Failed", "Complete", "Suspended") },
-	"PodDisruptionBudget.policy":                    func(v *view) (State, string) { return v.counts(v.status("desiredHealthy"), "currentHealthy") },
-	"PersistentVolume":                              func(v *view) (State, string) { return v.phase("Failed", "Available", "Bound", "Released") },
-	"PersistentVolumeClaim":                         func(v *view) (State, string) { return v.phase("Lost", "Bound") },
-	"Pod":                                           pod,
-	"Service":                                       service,
+// rule returns the rule of a kind whose readiness is not a condition of type Ready, or nil.
+func rule(kind schema.GroupKind) func(*view) (State, string) {
+	switch kind.String() {
+	case "APIService.apiregistration.k8s.io":
+		return func(v *view) (State, string) { return v.decided("", "Available") }
+	case "CustomResourceDefinition.apiextensions.k8s.io":
+		return customResourceDefinition
+	case "DaemonSet.apps":
+		return daemonSet
+	case "Deployment.apps":
+		return deployment
+	case "Job.batch":
+		return func(v *view) (State, string) { return v.decided("Failed", "Complete", "Suspended") }
+	case "PersistentVolume":
+		return func(v *view) (State, string) { return v.phase("Failed", "Available", "Bound", "Released") }
+	case "PersistentVolumeClaim":
+		return func(v *view) (State, string) { return v.phase("Lost", "Bound") }
+	case "Pod":
+		return pod
+	case "PodDisruptionBudget.policy":
+		return func(v *view) (State, string) { return v.counts(v.status("desiredHealthy"), "currentHealthy") }
+	case "ReplicaSet.apps", "ReplicationController":
+		return replicaSet
+	case "Service":
+		return service
+	case "StatefulSet.apps":
+		return statefulSet
+	}
+	return nil
 }
 
 // decided is the rule of kinds whose conditions of some types are an end if they are True.

@@ -6,7 +6,6 @@ import (
 	"iter"
 	"math"
 	"reflect"
-	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,7 +16,7 @@ import (
 
 // view is an object, or an item of one of its lists, as the rules read it.
 type view struct {
-	kind       string // such as Deployment.apps
+	kind       schema.GroupKind
 	generation int64
 	conditions []condition
 	content    any
@@ -36,19 +35,22 @@ func kindOf(obj metav1.Object) schema.GroupKind {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	path := strings.Split("/"+t.PkgPath(), "/") // such as k8s.io/api/apps/v1
-	for known := range rules {
-		kind := schema.ParseGroupKind(known)
-		group, _, _ := strings.Cut(kind.Group, ".")
-		if path[1] == "k8s.io" && kind.Kind == t.Name() && strings.Replace(path[len(path)-2], "core", "", 1) == group {
-			return kind
-		}
+	kind := schema.GroupKind{Group: t.PkgPath(), Kind: t.Name()}
+	path := strings.Split(kind.Group, "/") // such as k8s.io/api/apps/v1
+	if path[0] != "k8s.io" {
+		return kind // no rule applies
 	}
-	return schema.GroupKind{Group: t.PkgPath(), Kind: t.Name()} // of another module: no rule applies
+	switch kind.Group = path[max(len(path)-2, 0)]; kind.Group {
+	case "core":
+		kind.Group = ""
+	case "apiextensions", "apiregistration":
+		kind.Group += ".k8s.io"
+	}
+	return kind
 }
 
 func read(obj metav1.Object) (*view, error) {
-	v := &view{kind: kindOf(obj).String(), generation: obj.GetGeneration(), wrong: new(string)}
+	v := &view{kind: kindOf(obj), generation: obj.GetGeneration(), wrong: new(string)}
 	switch o := obj.(type) {
 	case *metav1.PartialObjectMetadata:
 		return nil, errors.New("the object has metadata only")
@@ -63,7 +65,7 @@ func read(obj metav1.Object) (*view, error) {
 	}
 	for c := range v.list("status", "conditions") {
 		kind, generation := c.text("type"), int64(0)
-		if slices.Contains(types, kind) && v.condition(kind) == nil {
+		if isRead(kind) && v.condition(kind) == nil {
 			generation, _ = c.number("observedGeneration")
 			v.conditions = append(v.conditions, condition{kind, c.text("status"), c.text("reason"), c.text("message"), generation != 0 && generation < v.generation})
 		}
@@ -71,10 +73,14 @@ func read(obj metav1.Object) (*view, error) {
 	return v, nil
 }
 
-// types has the types of the conditions that the rules read.
-var types = []string{
-	"Available", "Complete", "Established", "Failed", "NamesAccepted", "PodScheduled", "Progressing", "Ready", "Reconciling",
-	"ReplicaFailure", "Stalled", "Suspended",
+// isRead reports whether a rule reads the conditions of a type.
+func isRead(kind string) bool {
+	switch kind {
+	case "Available", "Complete", "Established", "Failed", "NamesAccepted", "PodScheduled", "Progressing", "Ready", "Reconciling",
+		"ReplicaFailure", "Stalled", "Suspended":
+		return true
+	}
+	return false
 }
 
 // condition returns the first condition of a type, or nil.

@@ -99,7 +99,7 @@ func Read(parent metav1.Object, id, tool string) (i Inventory, found bool, err e
 	case !hasTooling:
 		return i, true, fmt.Errorf("metadata.annotations[%q] of the parent is missing, and it has an inventory: restore the annotation", toolingName)
 	case name != tool:
-		return i, true, fmt.Errorf("metadata.annotations[%q] of the parent is %.64q: the set belongs to another tool than %q, so use another parent", toolingName, tooling, tool)
+		return i, true, fmt.Errorf("metadata.annotations[%q] of the parent is %.64q: the set belongs to another tool than %q, so use another parent or TakeOver", toolingName, tooling, tool)
 	case label != id:
 		return i, true, fmt.Errorf("metadata.labels[%q] of the parent is %.64q: set it to %q", idLabel, label, id)
 	case !hasKinds:
