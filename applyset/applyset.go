@@ -224,7 +224,7 @@ func (b *Batch) request(ctx context.Context, r *batchRun, m *member, force bool)
 		case err == nil:
 			c, err := apply.Encode(config)
 			if err == nil {
-				err = apply.Taken(b.Manager, c, live)
+				err = apply.Taken(ctx, b.Manager, c, live)
 			}
 			if err == nil {
 				config, err = apply.Guard(c, config, live, true)

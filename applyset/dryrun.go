@@ -66,7 +66,7 @@ func (s *Set) Plan(ctx context.Context, parent metav1.Object, wanted ...Member) 
 // try applies an object in a dry run.
 func (c *call) try(ctx context.Context, w *wantedMember) error {
 	c.memory.guard.Lock()
-	unchanged := c.unchanged(w, c.memory.members[w.id])
+	unchanged := c.unchanged(ctx, w, c.memory.members[w.id])
 	c.memory.guard.Unlock()
 	w.config.Release()
 	if unchanged {

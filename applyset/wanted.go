@@ -71,7 +71,7 @@ func (c *call) applyAll(ctx context.Context) error {
 	c.memory.guard.Lock()
 	for _, w := range c.wanted {
 		known := c.memory.members[w.id]
-		if c.unchanged(w, known) {
+		if c.unchanged(ctx, w, known) {
 			w.action, w.response = Unchanged, new(unstructured.Unstructured)
 			if u, ok := w.Live.(*unstructured.Unstructured); ok {
 				w.response = u
@@ -115,7 +115,7 @@ func (c *call) applyAll(ctx context.Context) error {
 }
 
 // unchanged reports whether an apply would be a no-op.
-func (c *call) unchanged(w *wantedMember, known known) bool {
+func (c *call) unchanged(ctx context.Context, w *wantedMember, known known) bool {
 	if w.Live == nil || w.Live.GetLabels()[inventory.PartOf] != c.id || w.Live.GetDeletionTimestamp() != nil {
 		return false
 	}
@@ -125,7 +125,7 @@ func (c *call) unchanged(w *wantedMember, known known) bool {
 	if known.uid != "" && known.uid == w.Live.GetUID() && known.version == w.Live.GetResourceVersion() && known.sum == w.sum {
 		return true // the API server returned this object for this configuration
 	}
-	unchanged, _ := apply.Unchanged[metav1.Object, *unstructured.Unstructured](c.Manager, w.config, w.Live, nil)
+	unchanged, _ := apply.Unchanged[metav1.Object, *unstructured.Unstructured](ctx, c.Manager, w.config, w.Live, nil)
 	return unchanged
 }
 

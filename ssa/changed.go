@@ -3,10 +3,6 @@ package ssa
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/json"
-	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -74,7 +70,7 @@ type memoryKey struct {
 
 // noop is an apply that was a no-op.
 type noop struct {
-	sum [sha256.Size]byte // of the configuration and the object
+	sum apply.Sum // of the configuration and the object
 	at  time.Time
 }
 
@@ -99,7 +95,7 @@ func (m *Memory[T, C]) ApplyChanged(ctx context.Context, fm FieldManager, reques
 	if err := c.Match(live); err != nil {
 		return response, false, prefixed(err)
 	}
-	unchanged, why := apply.Unchanged(string(fm), c, live, extract)
+	unchanged, why := apply.Unchanged(ctx, string(fm), c, live, extract)
 	if unchanged {
 		writes.Note(ctx, writes.Apply, false)
 		return live, false, nil
@@ -107,9 +103,10 @@ func (m *Memory[T, C]) ApplyChanged(ctx context.Context, fm FieldManager, reques
 	// The API server decides about preconditions, so a Memory does not.
 	remembers := m != nil && live.GetUID() != "" && (c.UID == "" || c.UID == string(live.GetUID())) && c.ResourceVersion == ""
 	key := memoryKey{live.GetUID(), fm}
-	var before [sha256.Size]byte
+	var before apply.Sum
+	var owned bool
 	if remembers {
-		if before, remembers = sum(c, live, live); remembers && m.remembers(key, before) {
+		if before, owned, remembers = c.Sum(live, true); remembers && m.remembers(key, before) {
 			writes.Note(ctx, writes.Apply, false)
 			return live, false, nil
 		}
@@ -122,65 +119,21 @@ func (m *Memory[T, C]) ApplyChanged(ctx context.Context, fm FieldManager, reques
 		return response, false, err
 	}
 	if remembers && !kube.IsNil(response) {
-		if after, ok := sum(c, response, live); ok && after == before {
+		if after, _, ok := c.Sum(response, owned); ok && after == before {
 			m.remember(key, before)
 		}
 	}
 	return response, true, nil
 }
 
-// sum hashes a configuration and all of an object that an apply of the configuration
-// depends on. That includes the owners of fields, unless live lacks them, and excludes
-// the status, unless the configuration has one.
-func sum[T metav1.Object](c *apply.Config, obj, live T) (sum [sha256.Size]byte, ok bool) {
-	if !c.Bounded(obj) {
-		return sum, false
-	}
-	var encoded []byte
-	var err error
-	if u, ok := any(obj).(interface{ UnstructuredContent() map[string]any }); ok {
-		encoded, err = json.Marshal(u.UnstructuredContent())
-	} else {
-		encoded, err = json.Marshal(obj)
-	}
-	if !c.Fits(encoded) {
-		return sum, false
-	}
-	var content, metadata, config map[string]json.RawMessage
-	for _, err := range []error{err, json.Unmarshal(encoded, &content), json.Unmarshal(content["metadata"], &metadata), json.Unmarshal([]byte(c.JSON), &config)} {
-		if err != nil {
-			return sum, false
-		}
-	}
-	for _, name := range []string{"resourceVersion", "generation", "managedFields"} {
-		delete(metadata, name)
-	}
-	for _, name := range []string{"apiVersion", "kind", "metadata"} { // typed clients return no kind, and caches can set it
-		delete(content, name)
-	}
-	if _, ok := config["status"]; !ok {
-		delete(content, "status")
-	}
-	var owners []string
-	for _, e := range obj.GetManagedFields() {
-		if len(live.GetManagedFields()) > 0 && e.Subresource != "status" && e.FieldsV1 != nil {
-			// A no-op apply can change the times, and with them the order.
-			owners = append(owners, fmt.Sprintf("%q %q %q %q %s", e.Manager, e.Operation, e.APIVersion, e.Subresource, e.FieldsV1.GetRawString()))
-		}
-	}
-	slices.Sort(owners)
-	all, err := json.Marshal([]any{c.JSON, content, metadata, owners})
-	return sha256.Sum256(all), err == nil
-}
-
-func (m *Memory[T, C]) remembers(key memoryKey, sum [sha256.Size]byte) bool {
+func (m *Memory[T, C]) remembers(key memoryKey, sum apply.Sum) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n, ok := m.seen[key]
 	return ok && n.sum == sum && time.Since(n.at) < trusted
 }
 
-func (m *Memory[T, C]) remember(key memoryKey, sum [sha256.Size]byte) {
+func (m *Memory[T, C]) remember(key memoryKey, sum apply.Sum) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.seen == nil {

@@ -65,7 +65,7 @@ func TryApply[T metav1.Object, C any](ctx context.Context, fm FieldManager, requ
 		if err := c.Match(live); err != nil {
 			return none, prefixed(err)
 		}
-		if err := apply.Taken(string(fm), c, live); err != nil {
+		if err := apply.Taken(ctx, string(fm), c, live); err != nil {
 			return none, failed(fm, err)
 		}
 		if config, err = apply.Guard(c, config, live, true); err != nil {

@@ -2,6 +2,7 @@ package apply
 
 import (
 	"cmp"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -33,10 +34,16 @@ import (
 //   - The API server makes the fields of the configuration the manager's entry in
 //     managedFields. That is a no-op if the entry has exactly these fields.
 //
-// Unchanged spends a bounded amount of time and memory on any object.
-func Unchanged[T metav1.Object, C any](manager string, c *Config, live T, extract func(live T, fieldManager string) (C, error)) (unchanged bool, why string) {
+// Unchanged spends a bounded amount of time and memory on any object. If the context ends,
+// it reports false.
+func Unchanged[T metav1.Object, C any](ctx context.Context, manager string, c *Config, live T, extract func(live T, fieldManager string) (C, error)) (unchanged bool, why string) {
 	if c.forest == nil {
 		return false, "the configuration is " + errLarge.Error()
+	}
+	c.forest.done = ctx.Done()
+	values, ok := countable(live, maxNodes-len(c.forest.nodes))
+	if !ok {
+		return false, "live is " + errLarge.Error()
 	}
 	entries := live.GetManagedFields()
 	d := &decider{forest: c.forest, config: c.root, owned: "{}"}
@@ -57,7 +64,16 @@ func Unchanged[T metav1.Object, C any](manager string, c *Config, live T, extrac
 	switch {
 	case len(entries) == 0:
 		return false, "live has no managedFields"
-	case !c.Bounded(live):
+	case 2*len(c.JSON)+size > maxCompared: // the object has what the configuration has
+		return false, "live is " + errLarge.Error()
+	}
+	owned, err := d.parse(d.owned)
+	switch {
+	case err != nil:
+		return false, "fieldsV1: " + err.Error()
+	case slices.ContainsFunc(d.nodes[owned:], func(n node) bool { return n.kind != object }):
+		return false, "fieldsV1 has other values than objects"
+	case len(d.nodes)+values > maxNodes || d.exhausted():
 		return false, "live is " + errLarge.Error()
 	}
 	trimmed, ok := withoutManagedFields(live)
@@ -75,13 +91,6 @@ func Unchanged[T metav1.Object, C any](manager string, c *Config, live T, extrac
 	if err != nil {
 		return false, "live: " + err.Error()
 	}
-	owned, err := d.parse(d.owned)
-	switch {
-	case err != nil:
-		return false, "fieldsV1: " + err.Error()
-	case slices.ContainsFunc(d.nodes[owned:], func(n node) bool { return n.kind != object }):
-		return false, "fieldsV1 has other values than objects"
-	}
 	if _, ok := any(live).(unstructuredContent); !ok {
 		d.live = reflect.TypeOf(live)
 	}
@@ -93,7 +102,7 @@ func Unchanged[T metav1.Object, C any](manager string, c *Config, live T, extrac
 		d.differ("the API server changes an annotation for kubectl")
 	case d.duplicates(c.root) || d.duplicates(root): // raw JSON in a field can have them
 		d.differ("a member is there twice")
-	case d.steps > maxSteps:
+	case d.exhausted():
 		d.differ(errLarge.Error())
 	case !settled(manager, d, trimmed, extract):
 		d.differ("the schema is not known")
@@ -104,52 +113,53 @@ func Unchanged[T metav1.Object, C any](manager string, c *Config, live T, extrac
 // maxCompared bounds the bytes that a decision reads.
 const maxCompared = 3 << 20
 
-// Bounded reports whether the configuration and the object are small enough to be compared.
-// An object can still be too large when it is encoded, see [Config.Fits].
-func (c *Config) Bounded(obj metav1.Object) bool {
-	size := 2 * len(c.JSON) // the object has what the configuration has
-	for _, e := range obj.GetManagedFields() {
-		if e.FieldsV1 != nil {
-			size += len(e.FieldsV1.GetRawString())
-		}
-	}
-	return c.forest != nil && size <= maxCompared && countable(obj)
-}
-
-// Fits reports whether an encoded object is small enough to be compared.
-func (c *Config) Fits(encoded []byte) bool { return len(c.JSON)+len(encoded) <= maxCompared }
-
-// countable reports whether an unstructured object has few enough values to be encoded.
-// Typed objects hold fewer values in a byte, and their encoding is cheaper.
-func countable(live any) bool {
+// countable reports whether an unstructured object has few enough values to be encoded:
+// its managedFields at most maxNodes, and the other fields at most most. values is the
+// number of the latter. Typed objects hold fewer values in a byte, and their encoding is
+// cheaper, so they are not counted.
+func countable(live any, most int) (values int, ok bool) {
 	u, ok := live.(unstructuredContent)
 	if !ok {
-		return true
+		return 0, true
 	}
-	left := maxNodes
+	content := u.UnstructuredContent()
+	metadata, _ := content["metadata"].(map[string]any)
+	owners := count(metadata["managedFields"], maxNodes)
+	if owners > maxNodes {
+		return 0, false
+	}
+	values = count(content, owners+most) - owners
+	return values, values <= most
+}
+
+// count returns the number of values in v. It stops behind most values, and at a value that
+// is deeper than parse reads.
+func count(v any, most int) int {
+	n := 0
 	var walk func(v any, depth int)
 	walk = func(v any, depth int) {
-		if left--; left < 0 || depth > maxDepth {
-			left = -1
-			return
+		if n++; depth > maxDepth {
+			n = most + 1
 		}
 		switch v := v.(type) {
 		case map[string]any:
 			for _, v := range v {
-				if walk(v, depth+1); left < 0 {
+				if n > most {
 					return
 				}
+				walk(v, depth+1)
 			}
 		case []any:
 			for _, v := range v {
-				if walk(v, depth+1); left < 0 {
+				if n > most {
 					return
 				}
+				walk(v, depth+1)
 			}
 		}
 	}
-	walk(u.UnstructuredContent(), 0)
-	return left >= 0
+	walk(v, 0)
+	return n
 }
 
 // isOwn reports whether an entry of managedFields has the fields that the manager

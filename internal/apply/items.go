@@ -51,7 +51,7 @@ func (d *decider) items(config, owned, live int32) {
 		}
 		owners.add(d.identity(key, name), key, o)
 	}
-	for l := d.nodes[live].child; l != 0; l = d.nodes[l].next {
+	for l := d.nodes[live].child; l != 0 && d.spend(1); l = d.nodes[l].next {
 		stored.add(d.identity(l, name), 0, l)
 	}
 	d.in(step{item: true}, func() {

@@ -1,6 +1,8 @@
 package apply
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,15 +23,29 @@ import (
 //
 // Taken does not know whether the apply is to the main resource or to the status. It
 // also compares the fields that the API server ignores.
-func Taken(manager string, c *Config, live metav1.Object) error {
+//
+// If the context ends, Taken returns its error.
+func Taken(ctx context.Context, manager string, c *Config, live metav1.Object) error {
+	err := taken(ctx, manager, c, live)
+	return cmp.Or(ctx.Err(), err)
+}
+
+func taken(ctx context.Context, manager string, c *Config, live metav1.Object) error {
 	if c.forest == nil {
 		return c.wrong("size", "is %w with live: apply it in parts", errLarge)
 	}
-	if len(live.GetManagedFields()) == 0 {
+	c.forest.done = ctx.Done()
+	if u, ok := live.(unstructuredContent); ok {
+		if metadata, _ := u.UnstructuredContent()["metadata"].(map[string]any); count(metadata["managedFields"], maxNodes) > maxNodes {
+			return fmt.Errorf("metadata.managedFields of live: %w", errLarge)
+		}
+	}
+	entries := live.GetManagedFields()
+	if len(entries) == 0 {
 		return errors.New("metadata.managedFields of live is empty: pass an object whose managedFields no transform removed")
 	}
 	t := taker{decider: &decider{forest: c.forest}}
-	for _, e := range live.GetManagedFields() {
+	for _, e := range entries {
 		if e.FieldsV1 == nil || isOwn(&e, manager, "") || isOwn(&e, manager, "status") {
 			continue
 		}
@@ -40,7 +56,7 @@ func Taken(manager string, c *Config, live metav1.Object) error {
 			t.message += " using " + e.APIVersion
 		}
 		t.compare(c.root, owned)
-		if t.err == nil && t.steps > maxSteps {
+		if t.err == nil && t.exhausted() {
 			t.err = errLarge
 		}
 		if t.err != nil {

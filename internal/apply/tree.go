@@ -39,13 +39,16 @@ type node struct {
 // other users write them, so no object may cost more than the budget.
 type forest struct {
 	nodes []node
-	steps int // spent steps
+	steps int             // spent steps
+	done  <-chan struct{} // of the decision's context; nil never ends
+	next  int             // the number of nodes and steps at which spend looks at done
 }
 
 const (
 	maxDepth = 500     // far beyond the depth of any schema; keeps the stack small
 	maxNodes = 1 << 15 // a Deployment with two containers takes about 1,000
 	maxSteps = 1 << 18 // comparisons of names or items
+	interval = 1 << 10 // nodes and steps between two looks at the context
 )
 
 var (
@@ -70,14 +73,28 @@ func (f *forest) release() {
 		return
 	}
 	clear(f.nodes) // drops the references to the sources
-	f.nodes, f.steps = f.nodes[:1], 0
+	*f = forest{nodes: f.nodes[:1]}
 	forests.Put(f)
 }
 
 // spend takes n steps from the budget. It reports false if the budget is exhausted.
 func (f *forest) spend(n int) bool {
 	f.steps += n
+	if cost := len(f.nodes) + f.steps; cost >= f.next {
+		f.next = cost + interval
+		return !f.exhausted()
+	}
 	return f.steps <= maxSteps
+}
+
+// exhausted reports whether the budget is exhausted. The end of the context exhausts it.
+func (f *forest) exhausted() bool {
+	select {
+	case <-f.done:
+		f.steps = maxSteps + 1
+	default:
+	}
+	return f.steps > maxSteps
 }
 
 // same compares two texts, at a cost that depends on their length.
@@ -152,7 +169,7 @@ func (f *forest) duplicates(of int32) bool {
 	if f.nodes[of].kind == object && f.nodes[of].n > 16 {
 		names = make(map[string]bool, f.nodes[of].n)
 	}
-	for i := f.nodes[of].child; i != 0; i = f.nodes[i].next {
+	for i := f.nodes[of].child; i != 0 && f.spend(1); i = f.nodes[i].next {
 		key := f.nodes[i].key
 		switch {
 		case f.nodes[of].kind != object:
@@ -203,7 +220,7 @@ func (p *parser) value(key string, depth int) (at int32, err error) {
 	switch {
 	case p.at >= len(p.src):
 		return 0, errJSON
-	case depth > maxDepth || len(p.nodes) > maxNodes:
+	case depth > maxDepth || len(p.nodes) > maxNodes || !p.spend(0):
 		return 0, errLarge
 	}
 	at = int32(len(p.nodes))
