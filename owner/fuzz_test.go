@@ -2,10 +2,10 @@ package owner_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,29 +49,25 @@ func (s stub) Patch(context.Context, string, types.PatchType, []byte, metav1.Pat
 	return s.live, nil
 }
 
-// cost returns the time and the memory that both functions need for the child.
-func cost(cm *corev1.ConfigMap) (time.Duration, uint64) {
+// decide calls both functions for the child.
+func decide(cm *corev1.ConfigMap) {
 	parent, own := fakeserver.Settings(), cm.DeepCopy()
-	return testcost.Of(func() {
-		_ = owner.SetController(parent, configMapKind, own)
-		_, _ = owner.Claim(context.Background(), stub{parent}, parent, configMapKind, stub{cm}, labels.SelectorFromSet(labels.Set{"app": "web"}), []*corev1.ConfigMap{cm})
-	})
+	_ = owner.SetController(parent, configMapKind, own)
+	_, _ = owner.Claim(context.Background(), stub{parent}, parent, configMapKind, stub{cm}, labels.SelectorFromSet(labels.Set{"app": "web"}), []*corev1.ConfigMap{cm})
 }
 
-// checkCost fails the test if the child costs more than an object of its size may. The
-// time is generous: a slow machine is not a fault.
+// checkCost fails the test if the child costs more than an object of its size may.
 func checkCost(t *testing.T, cm *corev1.ConfigMap) {
 	t.Helper()
-	if took, memory := cost(cm); took > 5*time.Second || memory > 64<<20 {
-		t.Errorf("%d references took %v and %d bytes", len(cm.OwnerReferences), took, memory)
-	}
+	testcost.Cheap(t, fmt.Sprintf("a child with %d references", len(cm.OwnerReferences)), func() { _, _ = json.Marshal(cm) }, func() { decide(cm) })
 }
 
 // TestHostile proves OW6, with children of the largest size and of a growing number of
 // references: four times the references cost some four times the memory.
 func TestHostile(t *testing.T) {
 	measure := func(n int) uint64 {
-		_, memory := cost(hostile(n*64, n, "x", true))
+		cm := hostile(n*64, n, "x", true)
+		_, memory := testcost.Of(func() { decide(cm) })
 		return memory
 	}
 	measure(100) // warm

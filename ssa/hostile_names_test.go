@@ -26,9 +26,9 @@ func bounded(t *testing.T, f func()) {
 	if raceEnabled {
 		t.Skip("the race detector changes the cost of a decision: make test runs this test without it")
 	}
-	begin := cpu()
+	begin := testcost.CPU()
 	_, bytes := testcost.Of(f)
-	took := cpu() - begin
+	took := testcost.CPU() - begin
 	t.Logf("%v and %d MiB", took, bytes>>20)
 	if took > 2*time.Second || bytes > 256<<20 {
 		t.Errorf("%v and %d MiB", took, bytes>>20)

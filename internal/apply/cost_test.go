@@ -3,6 +3,7 @@ package apply
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -145,5 +146,54 @@ func TestManyManagers(t *testing.T) {
 		if decide(c); reads != 1 {
 			t.Errorf("%s reads managedFields %d times, want once", name, reads)
 		}
+	}
+}
+
+// TestSumSeparates: objects that differ only in where a name ends have different sums, and so
+// have those whose owners differ. The API server stores NUL and all other characters in
+// names.
+func TestSumSeparates(t *testing.T) {
+	config := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Thing", "metadata": map[string]any{"name": "one"}}}
+	sums := map[Sum]int{}
+	objects := []map[string]any{
+		{},
+		{"a": int64(1), "b": int64(2)},
+		{"a\x001\x00b": int64(2)},
+		{"a": "1\x00b\x002"},
+		{"a1:1b": int64(2)},
+		{"metadata": map[string]any{"name": "one", "a": int64(1)}},
+		{"metadata": map[string]any{"name": "one"}, "a": int64(1)},
+		{"metadata": map[string]any{"name": "one", "managedFields": []any{map[string]any{"manager": "a", "fieldsV1": map[string]any{"f:spec": map[string]any{}}}}}},
+		{"metadata": map[string]any{"name": "one", "managedFields": []any{map[string]any{"manager": "b", "fieldsV1": map[string]any{"f:spec": map[string]any{}}}}}},
+	}
+	for i, content := range objects {
+		sum, _, ok := encoded(t, config).Sum(&unstructured.Unstructured{Object: content}, true)
+		if other, twice := sums[sum]; !ok || twice {
+			t.Errorf("ok = %v, and the objects %q and %q have one sum", ok, content, objects[other])
+		}
+		sums[sum] = i
+	}
+}
+
+// TestStepsAreBounded: a decision that would compare each field with each other one gives up.
+func TestStepsAreBounded(t *testing.T) {
+	const n = 8_000 // three times as many nodes are fewer than maxNodes
+	values, fields := make([]string, n), make([]string, n)
+	for i := range n {
+		values[i] = fmt.Sprintf(`"%05x":"x"`, i)
+		fields[n-1-i] = fmt.Sprintf(`"f:%05x":{}`, i)
+	}
+	d := &decider{forest: newForest(0)}
+	var roots [3]int32
+	for i, members := range [][]string{values, fields, values} {
+		root, err := d.parse("{" + strings.Join(members, ",") + "}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		roots[i] = root
+	}
+	d.value(roots[0], roots[1], roots[2], false)
+	if d.why == "" || d.steps > maxSteps+4 {
+		t.Errorf("the comparison ends after %d steps, because %q, want at most %d", d.steps, d.why, maxSteps)
 	}
 }

@@ -48,6 +48,7 @@ func (c *Config) Sum(obj metav1.Object, owners bool) (sum Sum, owned, ok bool) {
 		switch name {
 		case "apiVersion", "kind": // typed clients return none, and caches can set them
 		case "metadata":
+			part(h, name)
 			for name, value := range members(value) {
 				switch name {
 				case "resourceVersion", "generation", "managedFields":

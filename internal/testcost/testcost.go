@@ -23,6 +23,39 @@ func Of(f func()) (took time.Duration, bytes uint64) {
 	return took, after.TotalAlloc - before.TotalAlloc
 }
 
+// The bounds of Cheap.
+const (
+	maxBytes     = 32 << 20
+	maxEncodings = 20
+	always       = 50 * time.Millisecond
+)
+
+// Cheap fails the test if f allocates more than 32 MiB, or takes more than 50ms and the time
+// of 20 calls of encode, which encodes the object that f reads. name names f in the error. f
+// and encode run again if the time was too long, because other processes add to it. The race
+// detector changes the cost, so with it Cheap checks the memory only.
+func Cheap(t testing.TB, name string, encode, f func()) {
+	t.Helper()
+	var took, most time.Duration
+	for range 3 {
+		begin := CPU()
+		_, bytes := Of(f)
+		if took = CPU() - begin; bytes > maxBytes {
+			t.Errorf("%s allocates %d bytes, want at most %d", name, bytes, maxBytes)
+			return
+		}
+		if took <= always || raceEnabled {
+			return
+		}
+		begin = CPU()
+		encode()
+		if most = maxEncodings * (CPU() - begin); took <= most {
+			return
+		}
+	}
+	t.Errorf("%s takes %v of CPU, want at most %v, the time of %d encodings", name, took, most, maxEncodings)
+}
+
 // Linear fails the test if f, whose input has size bytes, takes 10s or allocates more than
 // 8 MiB and perByte bytes for each byte of input. name names f in the error.
 func Linear(t testing.TB, name string, size, perByte int, f func()) {

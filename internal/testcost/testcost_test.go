@@ -18,6 +18,35 @@ type failures struct {
 func (f *failures) Helper()               {}
 func (f *failures) Errorf(string, ...any) { f.count++ }
 
+func TestCheap(t *testing.T) {
+	var garbage string
+	burn := func(d time.Duration) func() {
+		return func() {
+			for begin := testcost.CPU(); testcost.CPU()-begin < d; {
+			}
+		}
+	}
+	for _, tt := range []struct {
+		name      string
+		encode, f func()
+		want      int
+	}{
+		{"cheap", func() {}, func() {}, 0},
+		{"slow", func() {}, burn(60 * time.Millisecond), map[bool]int{false: 1}[testcost.RaceEnabled]},
+		{"as slow as the encoding of a large object", burn(10 * time.Millisecond), burn(60 * time.Millisecond), 0},
+		{"31 MiB", func() {}, func() { garbage = strings.Repeat("x", 31<<20) }, 0},
+		{"33 MiB", func() {}, func() { garbage = strings.Repeat("x", 33<<20) }, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := &failures{TB: t}
+			if testcost.Cheap(got, tt.name, tt.encode, tt.f); got.count != tt.want {
+				t.Errorf("%d errors, want %d", got.count, tt.want)
+			}
+		})
+	}
+	_ = garbage
+}
+
 func TestLinear(t *testing.T) {
 	const size = 1 << 20
 	var garbage string

@@ -1,14 +1,14 @@
 //go:build unix
 
-package ssa_test
+package testcost
 
 import (
 	"syscall"
 	"time"
 )
 
-// cpu returns the CPU time of this process.
-func cpu() time.Duration {
+// CPU returns the CPU time of this process.
+func CPU() time.Duration {
 	var r syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
 		panic(err)

@@ -1,0 +1,4 @@
+package testcost
+
+// RaceEnabled is true if the race detector is on.
+const RaceEnabled = raceEnabled
