@@ -48,7 +48,7 @@
 //   - A10: If an argument is not valid, the error names the field and comes before any
 //     request.
 //   - A11: If other users write a large or hostile object, a decision about it stays
-//     bounded in time and memory. If its context ends, it ends early without a request.
+//     bounded in time and memory. If its context ends, it stops without a request.
 //   - A20: If live shows the manager of a conflict, its Owner has the operation,
 //     subresource and time of the write.
 //   - A21: If Migrate has moved a field and the next apply omits it, the field is

@@ -237,11 +237,11 @@ func TestHostile(t *testing.T) {
 				if bytes > 32<<20 {
 					t.Fatalf("%d bytes", bytes)
 				}
-				if max(small, large) <= max(50*time.Millisecond, 2*unit) && exponent <= 1.3 {
+				if max(small, large) <= max(50*time.Millisecond, unit*3/2) && exponent <= 1.3 {
 					return
 				}
 			}
-			t.Errorf("it takes %v, of %v, and grows with the power %.2f of the size", max(small, large), max(50*time.Millisecond, 2*unit), exponent)
+			t.Errorf("it takes %v, of %v, and grows with the power %.2f of the size", max(small, large), max(50*time.Millisecond, unit*3/2), exponent)
 		})
 	}
 }
