@@ -34,15 +34,17 @@ OPERATIONS ?= 100000000
 SCHEDULES ?= 2000
 HOSTILE ?= 5m
 APPLIES ?= 20000
+POINTS ?= 10000
 
 .PHONY: explore
-explore: bin/controlplane ## run the long explorations: injected faults for BUDGET (40m) in each of five runs and in findings, OPERATIONS (10^8) on the queue, SCHEDULES (2000) of elections, APPLIES (20000) of random objects, and hostile objects for HOSTILE (5m) in each package
+explore: bin/controlplane ## run the long explorations: injected faults for BUDGET (40m) in each of five runs and in findings, OPERATIONS (10^8) on the queue, SCHEDULES (2000) of elections, APPLIES (20000) of random objects, POINTS (10000) of stops under load, and hostile objects for HOSTILE (5m) in each package
 	go test -race -v -count=1 -timeout 0 -run '^(TestStress|TestLinearizable|TestNoWakeUpIsLost)$$' ./queue -operations $(OPERATIONS)
 	go test -v -count=1 -timeout 0 -run '^TestSchedules$$' ./leader -schedules $(SCHEDULES)
 	go test -v -count=1 -timeout 0 -run '^TestServerThrottledApplication$$' ./leader -throttled 10m
 	go test -race -v -count=1 -timeout 0 -run '^TestServerNoDuplicates$$' ./consistency -creations 10000
 	go test -race -v -count=1 -timeout 0 -run '^TestServerAudit$$' ./informer -churn $(BUDGET)
 	go test -race -v -count=1 -timeout 0 -run '^TestServerAgrees$$' ./ssa -applies $(APPLIES)
+	go test -race -count=1 -timeout 0 -run '^TestStopPoints$$' ./examples -points $(POINTS)
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -p 1 -run '^(TestReference|TestExplore)$$' ./controllertest/internal/zoo ./examples/tenant/integration ./examples/website/controller
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^(TestTwins|TestMutants)$$' ./controllertest/internal/zoo
 	@for dir in $$(git grep -l 'func FuzzHostile(' -- '*_test.go' | xargs -n 1 dirname); do \

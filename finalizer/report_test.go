@@ -1,0 +1,82 @@
+package finalizer_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/controllerkit/controllerkit/finalizer"
+	"github.com/controllerkit/controllerkit/internal/calls"
+)
+
+// reports notes the cleanups that are not done, as package debug does.
+type reports []string
+
+func (o *reports) Blocked(finalizer string, steps []string, since time.Time) {
+	*o = append(*o, fmt.Sprintf("%s %q %v", finalizer, steps, since))
+}
+
+// TestBlockedIsReported: Ensure reports each cleanup that is not done to the observer of the call,
+// with the steps that block it, and no other.
+func TestBlockedIsReported(t *testing.T) {
+	obj := object("a", true, name)
+	deleted := obj.DeletionTimestamp.Time
+	step := func(name string, progress finalizer.Progress, err error) finalizer.Step[*corev1.ConfigMap] {
+		return finalizer.Step[*corev1.ConfigMap]{Name: name, AtOnce: true, Run: func(context.Context, held) (finalizer.Progress, error) { return progress, err }}
+	}
+	done := finalizer.Progress{Done: true}
+	for _, tt := range []struct {
+		name    string
+		cleanup func(*model) func(context.Context, held) error
+		live    bool // the object is not being deleted
+		want    []string
+	}{
+		{
+			name: "a failed cleanup",
+			cleanup: func(*model) func(context.Context, held) error {
+				return func(context.Context, held) error { return errBoom }
+			},
+			want: []string{fmt.Sprintf("%s %q %v", name, []string(nil), deleted)},
+		},
+		{
+			name: "steps",
+			cleanup: func(m *model) func(context.Context, held) error {
+				return finalizer.Plan[*corev1.ConfigMap]{Client: m, Steps: []finalizer.Step[*corev1.ConfigMap]{
+					step("waits", finalizer.Progress{}, nil), step("fails", finalizer.Progress{}, errBoom), step("done", done, nil),
+				}}.Run
+			},
+			want: []string{fmt.Sprintf("%s %q %v", name, []string{"waits", "fails"}, deleted)},
+		},
+		{
+			name: "done",
+			cleanup: func(m *model) func(context.Context, held) error {
+				return finalizer.Plan[*corev1.ConfigMap]{Client: m, Steps: []finalizer.Step[*corev1.ConfigMap]{step("done", done, nil)}}.Run
+			},
+		},
+		{
+			name: "live",
+			live: true,
+			cleanup: func(*model) func(context.Context, held) error {
+				return func(context.Context, held) error { return errBoom }
+			},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			obj := obj
+			if tt.live {
+				obj = object("a", false)
+			}
+			m := &model{live: obj}
+			var o reports
+			_, _, _ = finalizer.Ensure(context.WithValue(t.Context(), calls.Cleanup{}, &o), m, obj, name, tt.cleanup(m))
+			if diff := gocmp.Diff(tt.want, []string(o)); diff != "" {
+				t.Errorf("reports (-want +got):\n%s", diff)
+			}
+			_, _, _ = finalizer.Ensure(t.Context(), m, obj, name, tt.cleanup(m)) // without an observer
+		})
+	}
+}
