@@ -55,6 +55,8 @@
 //   - OP8: If a replica is not the leader, its informers run, and no reconcile runs. If its
 //     informers are not synced, it takes no Lease.
 //   - OP9: The page of Options.Debug is served on loopback only, and not by Mux.
+//   - OP10: If Options.Pod names a Pod that is killed before GracePeriod is over, or that may
+//     not be read, Run returns an error before the informers start.
 //
 // # Caveats
 //

@@ -21,6 +21,7 @@ import (
 	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/metrics"
+	"github.com/controllerkit/controllerkit/operator/internal/grace"
 	"github.com/controllerkit/controllerkit/operator/internal/rights"
 	"github.com/controllerkit/controllerkit/operator/internal/served"
 	"github.com/controllerkit/controllerkit/reconcile"
@@ -50,9 +51,14 @@ type Options struct {
 	Debug string
 
 	// GracePeriod bounds the stop of the whole process. Run gives the running calls and
-	// the election their parts of it, so set this one only. It should be shorter than the
+	// the election their parts of it, so set this one only. It must be shorter than the
 	// Pod's terminationGracePeriodSeconds, whose default is 30. 0 means 28s.
 	GracePeriod time.Duration
+
+	// Pod is the name of the process's Pod in LeaseNamespace, such as os.Getenv("POD_NAME").
+	// Run then reads the Pod, and returns an error if GracePeriod does not fit into its
+	// times. "" means no check.
+	Pod string
 
 	// StartTimeout bounds how long the API server may be unreachable at the start, and a
 	// CustomResourceDefinition missing. 0 means 20s.
@@ -122,6 +128,8 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 		return nil, errors.New("operator: Options.GracePeriod and Options.StartTimeout must not be negative; 0 means the default")
 	case o.GracePeriod > 0 && o.GracePeriod < time.Second:
 		return nil, fmt.Errorf("operator: Options.GracePeriod %v is too short to stop in: use at least 1s", o.GracePeriod)
+	case o.Pod != "" && o.LeaseNamespace == "":
+		return nil, errors.New("operator: Options.Pod needs LeaseNamespace: without an election, call Group.Fits")
 	}
 	o.GracePeriod = cmp.Or(o.GracePeriod, 28*time.Second)
 	o.StartTimeout = cmp.Or(o.StartTimeout, 20*time.Second)
@@ -227,10 +235,16 @@ func (op *Operator) Run(ctx context.Context) error {
 	}
 	op.Group.Add("informers", func(ctx context.Context) error {
 		kinds, err := served.Wait(ctx, op.Config, op.options.StartTimeout, needed)
-		if err != nil {
+		if err == nil {
+			op.served.Store(&kinds)
+			err = op.fits(ctx)
+		}
+		switch {
+		case ctx.Err() != nil: // stopped while it waited
+			return nil
+		case err != nil:
 			return fmt.Errorf("operator: %w", err)
 		}
-		op.served.Store(&kinds)
 		return op.Informers.Run(ctx)
 	})
 	op.Group.Add("events", op.Events.Run)
@@ -248,6 +262,22 @@ func (op *Operator) Run(ctx context.Context) error {
 	}
 	op.Group.Add("controllers", lead)
 	return op.Group.Run(ctx)
+}
+
+// fits returns an error if the Pod of Options ends before the Group does.
+func (op *Operator) fits(ctx context.Context) error {
+	o := op.options
+	if o.Pod == "" {
+		return nil
+	}
+	period, err := grace.Of(ctx, op.Config, o.StartTimeout, o.LeaseNamespace, o.Pod)
+	if err == nil {
+		err = op.Group.Fits(period)
+	}
+	if err != nil {
+		return fmt.Errorf("Options.Pod %q: %w", o.Pod, err)
+	}
+	return nil
 }
 
 // register gives the informers to the set, each once with the handlers of all controllers.

@@ -26,7 +26,7 @@
 // elector with its controllers, and servers that accept work, such as webhooks. With all
 // durations 0, the calls of a controller have 20s, its elector 22s, its part of a Group
 // of four at least 23s, the Group 28s and the Pod 30s. If you change one of them, keep
-// the order.
+// the order. [Group.Fits] compares the Group with the Pod.
 //
 // # Guarantees
 //

@@ -75,6 +75,16 @@ func ExampleGroup_Ready() {
 	// 503 "stopping\n"
 }
 
+// A program compares its own times with those of its Pod at the start.
+func ExampleGroup_Fits() {
+	group := &shutdown.Group{GracePeriod: 45 * time.Second}
+	fmt.Println(group.Fits(60 * time.Second))
+	fmt.Println(group.Fits(30 * time.Second))
+	// Output:
+	// <nil>
+	// shutdown: Group.GracePeriod (45s) does not fit into the Pod's 30s between SIGTERM and SIGKILL: raise terminationGracePeriodSeconds, or make GracePeriod at least 1s shorter than that
+}
+
 // Liveness is not touched by starting and stopping.
 func ExampleGroup_Live() {
 	var group shutdown.Group

@@ -36,8 +36,8 @@ type Group struct {
 	// GracePeriod bounds the whole stop, from the end of the context or the first failure
 	// until Run returns. Run itself uses 1 % of it. Of the time after Delay, a twentieth
 	// is kept for each part that is still running, or half of it in equal shares for more
-	// than ten parts. A part may use the rest. GracePeriod should be shorter than the
-	// Pod's terminationGracePeriodSeconds, whose default is 30. 0 means 28s.
+	// than ten parts. A part may use the rest. GracePeriod must be shorter than the Pod's
+	// terminationGracePeriodSeconds, whose default is 30: see Fits. 0 means 28s.
 	GracePeriod time.Duration
 
 	// Metrics receives the duration of each part's stop. Nil disables it.
@@ -182,6 +182,16 @@ func (g *Group) stopped() func(part string, took time.Duration, late bool) {
 		return func(string, time.Duration, bool) {}
 	}
 	return g.Metrics.PartStopped
+}
+
+// Fits returns an error that names the cure if the kubelet could kill the process before Run
+// returns. pod is the time from the Pod's SIGTERM to its SIGKILL: terminationGracePeriodSeconds,
+// less the time of a preStop hook. It must be at least a second longer than GracePeriod.
+func (g *Group) Fits(pod time.Duration) error {
+	if grace := g.gracePeriod(); grace > pod-time.Second {
+		return fmt.Errorf("shutdown: Group.GracePeriod (%v) does not fit into the Pod's %v between SIGTERM and SIGKILL: raise terminationGracePeriodSeconds, or make GracePeriod at least 1s shorter than that", grace, pod)
+	}
+	return nil
 }
 
 func (g *Group) gracePeriod() time.Duration {

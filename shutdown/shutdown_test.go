@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -42,6 +43,27 @@ func TestStopsLastAddedFirstAndWaits(t *testing.T) {
 			t.Errorf("Run took %v, want %v: each part is awaited before the next is told", got, want)
 		}
 	})
+}
+
+// TestFits: the defaults fit into those of a Pod, and a second is left to the process.
+func TestFits(t *testing.T) {
+	for _, tc := range []struct {
+		grace, pod time.Duration
+		want       bool
+	}{
+		{0, 30 * time.Second, true},
+		{0, 29 * time.Second, true},
+		{0, 29*time.Second - 1, false},
+		{9 * time.Second, 10 * time.Second, true},
+		{10 * time.Second, 10 * time.Second, false},
+		{time.Second, 0, false},
+		{time.Second, math.MinInt64 + 2e9, false},
+	} {
+		g := shutdown.Group{GracePeriod: tc.grace}
+		if err := g.Fits(tc.pod); (err == nil) != tc.want {
+			t.Errorf("GracePeriod %v: Fits(%v) = %v, want nil: %v", tc.grace, tc.pod, err, tc.want)
+		}
+	}
 }
 
 func TestStartsTogether(t *testing.T) {
