@@ -55,8 +55,8 @@
 //   - OP8: If a replica is not the leader, its informers run, and no reconcile runs. If its
 //     informers are not synced, it takes no Lease.
 //   - OP9: The page of Options.Debug is served on loopback only, and not by Mux.
-//   - OP10: If Options.Pod names a Pod that is killed before GracePeriod is over, or that may
-//     not be read, Run returns an error before the informers start.
+//   - OP10: If Options.Pod names a Pod that is killed before GracePeriod is over, Run returns
+//     an error before the informers start.
 //
 // # Caveats
 //
@@ -71,7 +71,5 @@
 //   - OP4 holds for writes by clients of Config, with the context of the call. After two
 //     minutes a key runs although the caches are behind: see MaxWait of [consistency.Config].
 //   - A Go type whose name is not its kind is refused, unless its informer has a method
-//     GroupVersionKind, as the informers of package crd have.
-//   - An operator without LeaseNamespace has no election: two replicas would reconcile the
-//     same objects.
+//     GroupVersionKind.
 package operator
