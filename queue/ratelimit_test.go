@@ -304,6 +304,7 @@ func TestJitter(t *testing.T) {
 	for name, r := range map[string]workqueue.TypedRateLimiter[int]{
 		"Exponential": queue.Exponential[int](time.Second, time.Second),
 		"FastSlow":    queue.FastSlow[int](time.Second, time.Second, 1),
+		"slow":        queue.FastSlow[int](0, time.Second, 0),
 		"TokenBucket": queue.TokenBucket[int](1, 1, time.Second),
 		"MaxOf":       queue.MaxOf(queue.FastSlow[int](time.Second, time.Second, 1), queue.TokenBucket[int](1, 1, time.Second)),
 	} {
