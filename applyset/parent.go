@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -128,6 +129,10 @@ func (c *call) load(ctx context.Context, remove bool) error {
 			m.members[id] = known{}
 		}
 	}
+	// If a user removes a kind that is not served from the inventory, it has no members.
+	forgotten := m.unserved.Difference(i.Kinds)
+	m.unserved = m.unserved.Difference(forgotten)
+	maps.DeleteFunc(m.members, func(id identity, _ known) bool { return forgotten.Has(id.kind) })
 	m.inventory, m.until = i, time.Now().Add(trusted)
 	if len(m.unserved) > 0 {
 		m.until = time.Now().Add(retried)

@@ -1,15 +1,14 @@
 package applyset_test
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -38,6 +37,8 @@ const (
 	namespaces   = "applyset.kubernetes.io/additional-namespaces"
 )
 
+var crashPlans = flag.Int("plans", 0, "how many plans TestServerSetCrash runs at least, which makes it complete; 0 means a sample")
+
 // gallery is two namespaces in which sets have their objects.
 type gallery struct {
 	*kubernetes.Clientset // of an administrator
@@ -56,6 +57,7 @@ func setMapper(learned ...schema.GroupVersionKind) *meta.DefaultRESTMapper {
 		{Version: "v1", Kind: "ConfigMap"}:                                                        meta.RESTScopeNamespace,
 		{Version: "v1", Kind: "Secret"}:                                                           meta.RESTScopeNamespace,
 		{Version: "v1", Kind: "ServiceAccount"}:                                                   meta.RESTScopeNamespace,
+		{Version: "v1", Kind: "LimitRange"}:                                                       meta.RESTScopeNamespace,
 		{Version: "v1", Kind: "Service"}:                                                          meta.RESTScopeNamespace,
 		{Version: "v1", Kind: "Event"}:                                                            meta.RESTScopeNamespace,
 		{Group: "events.k8s.io", Version: "v1", Kind: "Event"}:                                    meta.RESTScopeNamespace,
@@ -395,17 +397,10 @@ func TestServerSetCrash(t *testing.T) {
 		}
 		return died
 	}
-	budget := 0 * time.Second
-	if text := os.Getenv("EXPLORE_BUDGET"); text != "" {
-		var err error
-		if budget, err = time.ParseDuration(text); err != nil {
-			t.Fatalf("EXPLORE_BUDGET: %v", err)
-		}
-	}
 	requests := 1
 	for ; ; requests++ {
 		variants := []int{0, 1, 2, 3}
-		if budget == 0 {
+		if *crashPlans == 0 {
 			requests += 2 // by default a sample
 			variants = []int{requests / 3 % 4}
 		}
@@ -420,8 +415,8 @@ func TestServerSetCrash(t *testing.T) {
 	if requests < 30 {
 		t.Errorf("%d requests, which are not all", requests)
 	}
-	// With a budget, a second process dies too.
-	for end := time.Now().Add(budget); time.Now().Before(end) && !t.Failed(); {
+	// In the other plans a second process dies too.
+	for plans < *crashPlans && !t.Failed() {
 		plan(t, rand.IntN(2) == 0, rand.IntN(2) == 0, 1+rand.IntN(requests), 1+rand.IntN(requests))
 	}
 	t.Logf("%d plans", plans)

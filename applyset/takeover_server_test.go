@@ -74,7 +74,7 @@ func TestServerSetTakeOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	takeOver("helm", `is "kubectl/v1.37.2"`)
-	if _, err := s.Apply(t.Context(), g.read(t, parent), wantConfigMap(g.two, "one", "red")); err == nil || !strings.Contains(err.Error(), "another tool") {
+	if _, err := newSet(t, testserver.Config(t)).Apply(t.Context(), g.read(t, parent), wantConfigMap(g.two, "one", "red")); err == nil || !strings.Contains(err.Error(), "another tool") {
 		t.Errorf("apply on the set of another tool: error %v", err)
 	}
 	intrude = true
