@@ -64,9 +64,8 @@ func read(obj metav1.Object) (*view, error) {
 		v.content = content
 	}
 	for c := range v.list("status", "conditions") {
-		kind, generation := c.text("type"), int64(0)
-		if isRead(kind) && v.condition(kind) == nil {
-			generation, _ = c.number("observedGeneration")
+		if kind := c.text("type"); isRead(kind) && v.condition(kind) == nil {
+			generation, _ := c.number("observedGeneration")
 			v.conditions = append(v.conditions, condition{kind, c.text("status"), c.text("reason"), c.text("message"), generation != 0 && generation < v.generation})
 		}
 	}

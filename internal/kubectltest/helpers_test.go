@@ -97,15 +97,15 @@ func mapper(config *rest.Config) *restmapper.DeferredDiscoveryRESTMapper {
 	return restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discovery.NewDiscoveryClientForConfigOrDie(config)))
 }
 
-// world is two namespaces with objects, and an administrator's client.
+// world is namespaces with objects, and an administrator's client.
 type world struct {
 	dynamic.Interface
-	one, two string
+	one, two, three string
 }
 
 func newWorld(t testing.TB) world {
 	t.Helper()
-	return world{dynamic.NewForConfigOrDie(testserver.Config(t)), testserver.Namespace(t), testserver.Namespace(t)}
+	return world{dynamic.NewForConfigOrDie(testserver.Config(t)), testserver.Namespace(t), testserver.Namespace(t), testserver.Namespace(t)}
 }
 
 var resources = []string{"configmaps", "serviceaccounts", "services"}
