@@ -65,8 +65,8 @@ kubectl: bin/controlplane ## hand sets of applyset to kubectl apply --applyset a
 	cd internal/kubectltest && go vet ./... && go mod tidy -diff && go test -race -count=1 $(TEST_FLAGS) ./...
 
 .PHONY: otlp
-otlp: ## export the trace of docs/tracing.md to the receiver of an OpenTelemetry Collector, whose first build takes minutes
-	cd internal/otlptest && go vet ./... && go mod tidy -diff && go test -race -count=1 $(TEST_FLAGS) ./...
+otlp: bin/controlplane ## run traced controllers that export to the receiver of an OpenTelemetry Collector, and compare with docs/tracing.md; the first build takes minutes
+	cd tracing/internal/otlptest && go vet ./... && go mod tidy -diff && go test -race -count=1 $(TEST_FLAGS) ./...
 
 .PHONY: check
 check: bin/staticcheck bin/golangci-lint bin/govulncheck ## check formatting, vet (also for darwin and windows), linters, generated code, go.mod files and vulnerabilities

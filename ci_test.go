@@ -39,8 +39,8 @@ func TestVulncheck(t *testing.T) {
 	}
 }
 
-// TestVulncheckModules holds that .ci/vulncheck scans each module of the repository. Only the
-// modules of internal pin the tools of its own development.
+// TestVulncheckModules holds that .ci/vulncheck scans each module of the repository. The
+// modules in internal folders are only for its own development.
 func TestVulncheckModules(t *testing.T) {
 	root, err := filepath.Abs(".")
 	if err == nil {
@@ -54,7 +54,7 @@ func TestVulncheckModules(t *testing.T) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (path == "internal" || path != "." && strings.HasPrefix(d.Name(), ".")):
+		case d.IsDir() && (d.Name() == "internal" || path != "." && strings.HasPrefix(d.Name(), ".")):
 			return fs.SkipDir
 		case !d.IsDir() && d.Name() == "go.mod":
 			want = append(want, filepath.Join(root, filepath.Dir(path)))

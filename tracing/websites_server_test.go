@@ -2,7 +2,6 @@ package tracing_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -33,6 +32,7 @@ import (
 	v1 "github.com/controllerkit/controllerkit/examples/website/api/v1"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/tracing"
+	"github.com/controllerkit/controllerkit/tracing/internal/websites"
 )
 
 var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
@@ -145,73 +145,20 @@ func TestServerWebsites(t *testing.T) {
 	t.Run("folded", func(t *testing.T) { testFolded(t, config) })
 }
 
-// otlp returns the spans as OTLP in JSON, as a collector's file exporter writes them, with a
-// line for each span. The host is replaced, which differs from run to run.
-func (s *signals) otlp(t *testing.T) string {
-	s.mu.Lock()
-	spans := slices.Clone(s.spans)
-	s.mu.Unlock()
-	slices.SortStableFunc(spans, func(a, b sdktrace.ReadOnlySpan) int { return a.StartTime().Compare(b.StartTime()) })
-	attributes := func(list []attribute.KeyValue) (all []any) {
-		for _, a := range list {
-			value := map[string]any{"stringValue": a.Value.String()}
-			switch {
-			case a.Key == "server.address":
-				value = map[string]any{"stringValue": "10.96.0.1:443"}
-			case a.Value.Type() == attribute.INT64:
-				value = map[string]any{"intValue": a.Value.String()}
-			case a.Value.Type() == attribute.FLOAT64:
-				value = map[string]any{"doubleValue": a.Value.AsFloat64()}
-			case a.Value.Type() == attribute.STRINGSLICE:
-				var values []any
-				for _, v := range a.Value.AsStringSlice() {
-					values = append(values, map[string]any{"stringValue": v})
-				}
-				value = map[string]any{"arrayValue": map[string]any{"values": values}}
-			}
-			all = append(all, map[string]any{"key": a.Key, "value": value})
-		}
-		return all
-	}
-	nano := func(at time.Time) string { return fmt.Sprint(at.UnixNano()) }
-	var lines []string
-	for _, span := range spans {
-		encoded := map[string]any{
-			"traceId": span.SpanContext().TraceID(), "spanId": span.SpanContext().SpanID(), "name": span.Name(), "kind": int(span.SpanKind()),
-			"startTimeUnixNano": nano(span.StartTime()), "endTimeUnixNano": nano(span.EndTime()),
-		}
-		if span.Parent().IsValid() {
-			encoded["parentSpanId"] = span.Parent().SpanID()
-		}
-		if len(span.Attributes()) > 0 {
-			encoded["attributes"] = attributes(span.Attributes())
-		}
-		for _, e := range span.Events() {
-			encoded["events"] = []any{map[string]any{"name": e.Name, "timeUnixNano": nano(e.Time), "attributes": attributes(e.Attributes)}}
-		}
-		line, err := json.Marshal(encoded)
-		if err != nil {
-			t.Fatal(err)
-		}
-		lines = append(lines, string(line))
-	}
-	return "{\"resourceSpans\":[{\"resource\":{},\"scopeSpans\":[{\"scope\":{},\"spans\":[\n" + strings.Join(lines, ",\n") + "\n]}]}]}\n"
-}
-
 // traced is a running operator of websites, and a user of it.
 type traced struct {
 	*signals
-	*websites
+	*websites.Websites
 	provider *sdktrace.TracerProvider
 	sites    *crd.Client[*v1.Website] // of the user
 }
 
 // runTraced runs the operator until the test ends. set changes its reconcilers before.
-func runTraced(t *testing.T, config *rest.Config, set func(*websites)) traced {
+func runTraced(t *testing.T, config *rest.Config, set func(*websites.Websites)) traced {
 	namespace := testserver.Namespace(t)
 	kept := &signals{more: make(chan struct{})}
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(kept))
-	op, r, err := newWebsites(config, provider, namespace)
+	op, r, err := websites.New(config, provider, namespace)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,12 +172,12 @@ func runTraced(t *testing.T, config *rest.Config, set func(*websites)) traced {
 			t.Error(err)
 		}
 	})
-	for _, c := range r.synced { // otherwise the first event could be a list
+	for _, c := range r.Synced { // otherwise the first event could be a list
 		await(t, c.Done(), c.Name()+" is synced")
 	}
 	user := rest.CopyConfig(config)
 	user.Wrap(tracing.Transport)
-	sites, err := crd.New[*v1.Website](user, website, "websites")
+	sites, err := crd.New[*v1.Website](user, websites.Kind(), "websites")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,7 +217,7 @@ func (r traced) user(t *testing.T, name string, do func(context.Context) error) 
 func (r traced) create(t *testing.T) trace.TraceID {
 	t.Helper()
 	return r.user(t, "create a website", func(ctx context.Context) error {
-		_, err := r.sites.Create(ctx, newSite(ctx), metav1.CreateOptions{})
+		_, err := r.sites.Create(ctx, websites.NewSite(ctx), metav1.CreateOptions{})
 		return err
 	})
 }
@@ -279,7 +226,7 @@ func (r traced) create(t *testing.T) trace.TraceID {
 func (r traced) change(t *testing.T, name, spec string) {
 	t.Helper()
 	r.user(t, name, func(ctx context.Context) error {
-		carrier := newSite(ctx)
+		carrier := websites.NewSite(ctx)
 		_, err := r.sites.Patch(ctx, carrier.Name, types.MergePatchType, []byte(`{"metadata":{"annotations":{"traceparent":"`+carrier.Annotations["traceparent"]+`"}},"spec":`+spec+`}`), metav1.PatchOptions{})
 		return err
 	})
@@ -305,7 +252,7 @@ func golden(t *testing.T, file, got string) {
 // testTrace follows one Website: the user's create, the reconcile, the apply of the Deployment,
 // the controller of the Deployment, and the status are one trace.
 func testTrace(t *testing.T, config *rest.Config) {
-	r := runTraced(t, config, func(*websites) {})
+	r := runTraced(t, config, func(*websites.Websites) {})
 	id := r.create(t)
 	r.wait(t, map[string]int{"create a website": 1, "PUT websites/status": 1, "reconcile websites": 2, "reconcile deployments": 1})
 	r.mu.Lock()
@@ -316,11 +263,6 @@ func testTrace(t *testing.T, config *rest.Config) {
 	}
 	r.mu.Unlock()
 	golden(t, "testdata/website.txt", r.tree(trace.TraceID{}))
-	if *update {
-		if err := os.WriteFile("testdata/website.json", []byte(r.otlp(t)), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // testFolded changes a Website twice during a call, in two traces. The one call that follows
@@ -330,13 +272,13 @@ func testFolded(t *testing.T, config *rest.Config) {
 	settled, release := make(chan struct{}), make(chan struct{})
 	defer close(release)
 	last := make(chan struct{})
-	r := runTraced(t, config, func(r *websites) {
-		r.seen = func(w *v1.Website) {
+	r := runTraced(t, config, func(r *websites.Websites) {
+		r.Seen = func(w *v1.Website) {
 			if w.Labels["last"] != "" && !closed(last) {
 				close(last)
 			}
 		}
-		r.settled = func() {
+		r.Settled = func() {
 			once.Do(func() {
 				close(settled)
 				<-release
@@ -380,7 +322,7 @@ func testFaults(t *testing.T, config *rest.Config) {
 		return controllertest.Step{Name: name, Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
 			ctx, span := user.Start(ctx, name)
 			defer span.End()
-			sites, err := crd.New[*v1.Website](cfg, website, "websites")
+			sites, err := crd.New[*v1.Website](cfg, websites.Kind(), "websites")
 			if err != nil {
 				return err
 			}
@@ -391,7 +333,7 @@ func testFaults(t *testing.T, config *rest.Config) {
 		Name: "traced-websites",
 		CRDs: []string{definitions},
 		Start: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
-			op, _, err := newWebsites(cfg, sdktrace.NewTracerProvider(sdktrace.WithBatcher(discard{})), env.Namespace)
+			op, _, err := websites.New(cfg, sdktrace.NewTracerProvider(sdktrace.WithBatcher(discard{})), env.Namespace)
 			if err != nil {
 				return err
 			}
@@ -399,7 +341,7 @@ func testFaults(t *testing.T, config *rest.Config) {
 		},
 		Script: []controllertest.Step{
 			step("create", func(ctx context.Context, sites *crd.Client[*v1.Website]) error {
-				_, err := sites.Create(ctx, newSite(ctx), metav1.CreateOptions{})
+				_, err := sites.Create(ctx, websites.NewSite(ctx), metav1.CreateOptions{})
 				return err
 			}),
 			step("scale without a trace", func(ctx context.Context, sites *crd.Client[*v1.Website]) error {
@@ -407,7 +349,7 @@ func testFaults(t *testing.T, config *rest.Config) {
 				return err
 			}),
 			step("another image, with a trace", func(ctx context.Context, sites *crd.Client[*v1.Website]) error {
-				carrier := newSite(ctx)
+				carrier := websites.NewSite(ctx)
 				_, err := sites.Patch(ctx, "blog", types.MergePatchType, []byte(`{"metadata":{"annotations":{"traceparent":"`+carrier.Annotations["traceparent"]+`"}},"spec":{"image":"blog:2"}}`), metav1.PatchOptions{})
 				return err
 			}),
@@ -433,10 +375,10 @@ func asSpecified(s *controllertest.State) error {
 	switch {
 	case w.DeletionTimestamp != nil || d.DeletionTimestamp != nil:
 		return errors.New("being deleted")
-	case *d.Spec.Replicas != w.Spec.Replicas || d.Spec.Template.Spec.Containers[0].Image != w.Spec.Image || !ready(&d):
+	case *d.Spec.Replicas != w.Spec.Replicas || d.Spec.Template.Spec.Containers[0].Image != w.Spec.Image || !websites.Ready(&d):
 		return errors.New("the deployment is not that of the website")
 	case w.Status.ObservedGeneration != w.Generation || w.Status.ReadyReplicas != w.Spec.Replicas:
-		return errNotYet
+		return errors.New("the status is not that of the spec")
 	}
 	return nil
 }

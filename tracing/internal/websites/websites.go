@@ -1,14 +1,15 @@
-package tracing_test
+// Package websites has two controllers with tracing, whose trace the tests compare.
+package websites
 
 import (
 	"context"
-	"errors"
 
 	"go.opentelemetry.io/otel/trace"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	applyappsv1 "k8s.io/client-go/applyconfigurations/apps/v1"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
@@ -30,28 +31,32 @@ import (
 	"github.com/controllerkit/controllerkit/tracing"
 )
 
-var website = v1.GroupVersion.WithKind("Website")
+// Kind returns the kind of a Website.
+func Kind() schema.GroupVersionKind { return v1.GroupVersion.WithKind("Website") }
 
-// websites are two controllers with tracing. One applies a Deployment for each Website, and
+const manager ssa.FieldManager = "example.com/things"
+
+// Websites are two controllers with tracing. One applies a Deployment for each Website, and
 // writes the status of the Website when the Deployment is ready. The other one plays the
 // controller of Deployments: it makes each one ready.
-type websites struct {
+type Websites struct {
 	kube        kubernetes.Interface
 	sites       *crd.Client[*v1.Website]
 	cached      crd.Lister[*v1.Website]
 	deployments appslisters.DeploymentLister
-	synced      []cache.DoneChecker // the informers
+
+	Synced []cache.DoneChecker // the informers
 
 	// Tests set these functions before Run. nil means none.
-	seen    func(*v1.Website) // called with the object of each event, before it is queued
-	settled func()            // called at the end of a call that wrote a status
+	Seen    func(*v1.Website) // called with the object of each event, before it is queued
+	Settled func()            // called at the end of a call that wrote a status
 }
 
-// newWebsites returns the operator of a namespace, and its reconcilers.
-func newWebsites(config *rest.Config, provider interface {
+// New returns the operator of a namespace, and its reconcilers.
+func New(config *rest.Config, provider interface {
 	trace.TracerProvider
 	Shutdown(context.Context) error
-}, namespace string) (*operator.Operator, *websites, error) {
+}, namespace string) (*operator.Operator, *Websites, error) {
 	config = rest.CopyConfig(config)
 	config.Wrap(tracing.Transport)
 	op, err := operator.New(config, operator.Options{Name: "websites"})
@@ -59,30 +64,30 @@ func newWebsites(config *rest.Config, provider interface {
 		return nil, nil, err
 	}
 	op.Group.Add("tracing", tracing.Flush(provider, 0))
-	r := &websites{}
+	r := &Websites{}
 	if r.kube, err = kubernetes.NewForConfig(op.Config); err != nil {
 		return nil, nil, err
 	}
-	if r.sites, err = crd.New[*v1.Website](op.Config, website, "websites"); err != nil {
+	if r.sites, err = crd.New[*v1.Website](op.Config, Kind(), "websites"); err != nil {
 		return nil, nil, err
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(r.kube, 0, informers.WithNamespace(namespace))
 
 	informer := r.sites.Namespace(namespace).Informer(0, nil)
-	r.synced = []cache.DoneChecker{informer.Informer().HasSyncedChecker(), factory.Apps().V1().Deployments().Informer().HasSyncedChecker()}
+	r.Synced = []cache.DoneChecker{informer.Informer().HasSyncedChecker(), factory.Apps().V1().Deployments().Informer().HasSyncedChecker()}
 
 	c := op.Controller("websites", r.reconcile)
 	t := &tracing.Controller[types.NamespacedName]{Name: "websites", Provider: provider}
 	c.Loop.Hook = t.Hook
 	r.cached = operator.For(c, v1.Resource("websites"), informer,
 		func(e enqueue.Event[*v1.Website]) bool {
-			if r.seen != nil && !e.Deleted {
-				r.seen(e.New)
+			if r.Seen != nil && !e.Deleted {
+				r.Seen(e.New)
 			}
 			return true
 		}, enqueue.GenerationChanged, tracing.Events(t, enqueue.KeyOf[*v1.Website]))
 	r.deployments = operator.Owns(c, appsv1.Resource("deployments"), factory.Apps().V1().Deployments(),
-		changesReadiness, tracing.Events(t, enqueue.ControllerOf[*appsv1.Deployment](website.GroupKind())))
+		changesReadiness, tracing.Events(t, enqueue.ControllerOf[*appsv1.Deployment](Kind().GroupKind())))
 
 	d := op.Controller("deployments", r.reconcileDeployment)
 	td := &tracing.Controller[types.NamespacedName]{Name: "deployments", Provider: provider}
@@ -97,14 +102,15 @@ func newWebsites(config *rest.Config, provider interface {
 // Deployment.
 func changesReadiness(e enqueue.Event[*appsv1.Deployment]) bool {
 	return e.Initial || e.Deleted || !e.Created && (e.Old.Status.ReadyReplicas != e.New.Status.ReadyReplicas ||
-		e.Old.Status.ObservedGeneration != e.New.Status.ObservedGeneration || *e.Old.Spec.Replicas != *e.New.Spec.Replicas && !ready(e.New))
+		e.Old.Status.ObservedGeneration != e.New.Status.ObservedGeneration || *e.Old.Spec.Replicas != *e.New.Spec.Replicas && !Ready(e.New))
 }
 
-func ready(d *appsv1.Deployment) bool {
+// Ready reports whether the controller of Deployments has made d ready.
+func Ready(d *appsv1.Deployment) bool {
 	return d.Status.ObservedGeneration == d.Generation && d.Status.ReadyReplicas == *d.Spec.Replicas
 }
 
-func (r *websites) reconcile(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
+func (r *Websites) reconcile(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
 	w, err := r.cached.Namespace(key.Namespace).Get(key.Name)
 	if err != nil {
 		return reconcile.Result{}, ignoreNotFound(err)
@@ -121,21 +127,21 @@ func (r *websites) reconcile(ctx context.Context, key types.NamespacedName) (rec
 	}
 	w = held.Object()
 	d, err := r.apply(ctx, w)
-	if err != nil || !ready(d) {
+	if err != nil || !Ready(d) {
 		return reconcile.Result{}, err // the event of the Deployment comes
 	}
 	_, err = status.Update(ctx, sites, w, func(w *v1.Website) error {
 		w.Status.ObservedGeneration, w.Status.ReadyReplicas = w.Generation, d.Status.ReadyReplicas
 		return nil
 	})
-	if r.settled != nil {
-		r.settled()
+	if r.Settled != nil {
+		r.Settled()
 	}
 	return reconcile.Result{}, err
 }
 
 // apply applies the Deployment of a Website.
-func (r *websites) apply(ctx context.Context, w *v1.Website) (*appsv1.Deployment, error) {
+func (r *Websites) apply(ctx context.Context, w *v1.Website) (*appsv1.Deployment, error) {
 	live, err := r.deployments.Deployments(w.Namespace).Get(w.Name)
 	if ignoreNotFound(err) != nil {
 		return nil, err
@@ -143,7 +149,7 @@ func (r *websites) apply(ctx context.Context, w *v1.Website) (*appsv1.Deployment
 	labels := map[string]string{"app": w.Name}
 	client := r.kube.AppsV1().Deployments(w.Namespace)
 	request, config := tracing.Carry(manager, client.Apply, applyappsv1.Deployment(w.Name, w.Namespace).
-		WithOwnerReferences(applymetav1.OwnerReference().WithAPIVersion(website.GroupVersion().String()).WithKind(website.Kind).
+		WithOwnerReferences(applymetav1.OwnerReference().WithAPIVersion(Kind().GroupVersion().String()).WithKind(Kind().Kind).
 			WithName(w.Name).WithUID(w.UID).WithController(true).WithBlockOwnerDeletion(true)).
 		WithSpec(applyappsv1.DeploymentSpec().WithReplicas(w.Spec.Replicas).
 			WithSelector(applymetav1.LabelSelector().WithMatchLabels(labels)).
@@ -153,7 +159,7 @@ func (r *websites) apply(ctx context.Context, w *v1.Website) (*appsv1.Deployment
 	return d, err
 }
 
-func (r *websites) reconcileDeployment(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
+func (r *Websites) reconcileDeployment(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
 	d, err := r.deployments.Deployments(key.Namespace).Get(key.Name)
 	if err != nil {
 		return reconcile.Result{}, ignoreNotFound(err)
@@ -172,11 +178,9 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// newSite returns a Website that carries the trace of ctx.
-func newSite(ctx context.Context) *v1.Website {
+// NewSite returns a Website that carries the trace of ctx.
+func NewSite(ctx context.Context) *v1.Website {
 	w := &v1.Website{ObjectMeta: metav1.ObjectMeta{Name: "blog"}, Spec: v1.WebsiteSpec{Image: "blog:1", Host: "blog.example.com", Replicas: 2}}
 	tracing.Inject(ctx, w)
 	return w
 }
-
-var errNotYet = errors.New("the status is not that of the spec")
