@@ -47,6 +47,7 @@ type Leader struct {
 type Informer struct {
 	Name      string    `json:"name"`
 	Objects   int64     `json:"objects"`            // in the cache
+	Bytes     int64     `json:"bytes,omitzero"`     // that they take in the heap, about
 	LastEvent time.Time `json:"lastEvent,omitzero"` // when an object was last added, changed or removed
 	LastData  time.Time `json:"lastData,omitzero"`  // when the API server last sent data, also a bookmark
 }

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"html/template"
 	"net/http"
 	"strings"
@@ -30,10 +31,11 @@ var (
 func (p *Page) parsed() *template.Template {
 	p.once.Do(func() {
 		p.template = template.Must(template.New("page").Funcs(template.FuncMap{
-			"ago":    ago,
-			"stamp":  stamp,
-			"style":  func() template.CSS { return template.CSS(style) }, //nolint:gosec // it is a constant
-			"script": func() template.JS { return template.JS(script) },  //nolint:gosec // it is a constant
+			"ago":       ago,
+			"mebibytes": mebibytes,
+			"stamp":     stamp,
+			"style":     func() template.CSS { return template.CSS(style) }, //nolint:gosec // it is a constant
+			"script":    func() template.JS { return template.JS(script) },  //nolint:gosec // it is a constant
 		}).Parse(html))
 	})
 	return p.template
@@ -120,3 +122,6 @@ func ago(now, t time.Time) string {
 	}
 	return d.String() + " ago"
 }
+
+// mebibytes returns a number of bytes, for a reader.
+func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }

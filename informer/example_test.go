@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -175,4 +176,16 @@ func ExampleEndSilentWatches() {
 	_, open := <-w.ResultChan()
 	fmt.Println(open)
 	// Output: false
+}
+
+// Size shows what an object costs, here before and after Trim.
+func ExampleSize() {
+	cm := &corev1.ConfigMap{Data: map[string]string{"page.html": strings.Repeat("x", 10_000)}}
+	cm.Annotations = map[string]string{"kubectl.kubernetes.io/last-applied-configuration": strings.Repeat("x", 10_000)}
+	fmt.Println(informer.Size(cm)>>10, "KiB")
+	trimmed, err := informer.Trim(cm)
+	fmt.Println(informer.Size(trimmed)>>10, "KiB", err)
+	// Output:
+	// 20 KiB
+	// 10 KiB <nil>
 }

@@ -80,6 +80,8 @@ func rows() []row {
 				{rate("name", "reflector_lists_total", ofJob), "{{name}} lists"},
 				{rate("name", "reflector_watches_total", ofJob), "{{name}} watches"},
 			}},
+			{"Objects in caches", "Objects that the informers hold.", "short", [][2]string{{sum("name, instance", "controller_informer_objects", ofJob), "{{name}} {{instance}}"}}},
+			{"Memory of caches", "Estimate of the heap that these objects take.", "bytes", [][2]string{{sum("name, instance", "controller_informer_bytes", ofJob), "{{name}} {{instance}}"}}},
 			{"Waits for caches", "Keys a second that waited until their caches showed their writes, by result.", "ops", [][2]string{{rate("result", "controller_consistency_wait_duration_seconds_count", ofJob), "{{result}}"}}},
 		}},
 		{title: "Cleanup, Events and stops", panels: []panel{

@@ -41,6 +41,8 @@
 //	controller_events_total{outcome}                                    counter
 //	controller_shutdown_duration_seconds{part,result}                   gauge
 //	controller_informer_last_event_timestamp_seconds{name}              gauge
+//	controller_informer_objects{name}                                   gauge
+//	controller_informer_bytes{name}                                     gauge
 //	leader_election_master_status{name}                                 gauge
 //	reflector_lists_total{name}                                         counter
 //	reflector_list_duration_seconds{name}                               histogram

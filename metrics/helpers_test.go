@@ -73,6 +73,7 @@ func use(t testing.TB, m *metrics.Metrics) {
 	m.InformerListed("pods", time.Second)
 	m.InformerWatched("pods", time.Second)
 	m.InformerReceived("pods")
+	m.InformerHolds("pods", func() (objects, bytes int64) { return 3, 4096 })
 	m.FinalizerStepStarted("example.com/f", "step")
 	m.FinalizerStepEnded("example.com/f", "step", "done", time.Second)
 	m.FinalizerBlocked("example.com/f", "step", time.Second)

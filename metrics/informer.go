@@ -29,3 +29,21 @@ func (m *Metrics) InformerReceived(name string) {
 	}
 	m.received.WithLabelValues(m.informers.label(name)).SetToCurrentTime()
 }
+
+// InformerHolds gives the gauges of the informer's objects, and of the bytes that they take in
+// the heap. holds is called when the metrics are collected. The last call for a name counts.
+func (m *Metrics) InformerHolds(name string, holds func() (objects, bytes int64)) {
+	if m == nil || holds == nil {
+		return
+	}
+	m.caches.Store(m.informers.label(name), holds)
+}
+
+// measureCaches sets the gauges of the informers' caches, before they are collected.
+func (m *Metrics) measureCaches() {
+	for name, holds := range m.caches.Range {
+		objects, bytes := holds.(func() (objects, bytes int64))()
+		m.held.WithLabelValues(name.(string)).Set(float64(objects))
+		m.heldBytes.WithLabelValues(name.(string)).Set(float64(bytes))
+	}
+}

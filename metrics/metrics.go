@@ -79,6 +79,9 @@ type Metrics struct {
 	watching histograms
 	received *prometheus.GaugeVec
 
+	held, heldBytes *prometheus.GaugeVec
+	caches          sync.Map // label → func() (objects, bytes int64)
+
 	stepsRunning *prometheus.GaugeVec
 	steps        histograms
 	blocked      histograms
@@ -156,7 +159,9 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		watches: all.counter("reflector_watches_total", "Total number of watches of the informer that have ended.", "name"),
 		watching: all.histogram("reflector_watch_duration_seconds", "Duration in seconds of a watch of the informer.",
 			[]float64{.1, 1, 10, 30, 60, 120, 180, 300, 600, 900}, "name"),
-		received: all.gauge("controller_informer_last_event_timestamp_seconds", "Unix time at which the informer last received data: an event, a bookmark or a list.", "name"),
+		held:      all.gauge("controller_informer_objects", "Number of objects in the informer's cache.", "name"),
+		heldBytes: all.gauge("controller_informer_bytes", "Estimate of the bytes that the objects in the informer's cache take in the heap.", "name"),
+		received:  all.gauge("controller_informer_last_event_timestamp_seconds", "Unix time at which the informer last received data: an event, a bookmark or a list.", "name"),
 
 		stepsRunning: all.gauge("controller_finalizer_steps_running", "Number of running calls of a step of a cleanup.", "finalizer", "step"),
 		steps: all.histogram("controller_finalizer_step_duration_seconds", "Duration in seconds of a call of a step of a cleanup, by result: done, waiting, failed, timed_out or gave_up.",
@@ -234,6 +239,7 @@ func (c *collectors) Describe(ch chan<- *prometheus.Desc) {
 
 func (c *collectors) Collect(ch chan<- prometheus.Metric) {
 	c.metrics.countObjects(time.Now())
+	c.metrics.measureCaches()
 	for _, one := range c.list {
 		one.Collect(ch)
 	}

@@ -67,6 +67,8 @@ func TestNamesAndLabels(t *testing.T) {
 		"rest_client_requests_total":                       "counter code,host,method",
 		"rest_client_request_duration_seconds":             "histogram host,verb",
 		"controller_informer_last_event_timestamp_seconds": "gauge name",
+		"controller_informer_objects":                      "gauge name",
+		"controller_informer_bytes":                        "gauge name",
 		"reflector_lists_total":                            "counter name",
 		"reflector_list_duration_seconds":                  "histogram name",
 		"reflector_watches_total":                          "counter name",
@@ -300,6 +302,9 @@ func TestInformer(t *testing.T) {
 	m.InformerWatched("pods", 5*time.Minute)
 	m.InformerWatched("pods", 3*time.Minute)
 	m.InformerReceived("pods")
+	m.InformerHolds("pods", func() (objects, bytes int64) { return 1, 2 })
+	m.InformerHolds("pods", func() (objects, bytes int64) { return 3, 4096 })
+	m.InformerHolds("services", nil)
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -314,6 +319,8 @@ func TestInformer(t *testing.T) {
 			got[f.GetName()] = fmt.Sprintf("%d in %gs", s.GetHistogram().GetSampleCount(), s.GetHistogram().GetSampleSum())
 		case s.GetCounter() != nil:
 			got[f.GetName()] = fmt.Sprint(s.GetCounter().GetValue())
+		case f.GetName() != "controller_informer_last_event_timestamp_seconds":
+			got[f.GetName()] = fmt.Sprint(s.GetGauge().GetValue())
 		case s.GetGauge().GetValue() < before || s.GetGauge().GetValue() > before+3600:
 			t.Errorf("%s = %v, want now", f.GetName(), s.GetGauge().GetValue())
 		}
@@ -323,6 +330,8 @@ func TestInformer(t *testing.T) {
 		"reflector_list_duration_seconds":  "1 in 0.02s",
 		"reflector_watches_total":          "2",
 		"reflector_watch_duration_seconds": "2 in 480s",
+		"controller_informer_objects":      "3",
+		"controller_informer_bytes":        "4096",
 	}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -131,8 +131,10 @@ func watch[T any, L any](c *Controller, resource schema.GroupResource, from inte
 		handler = enqueue.Filter(handler, enqueue.And(pass...))
 	}
 	s := c.source(served.Resource{GroupResource: resource, Kind: served.KindOf[T](from), Controller: c.Loop.Name}, informer)
-	if c.op.Debug != nil && len(s.handlers) == 0 {
-		handler = s.seen.count(handler)
+	if len(s.handlers) == 0 {
+		s.seen.ResourceEventHandler, s.seen.timed = handler, c.op.Debug != nil
+		handler = &s.seen
+		c.op.options.Metrics.InformerHolds(resource.String(), s.seen.holds)
 	}
 	registration, err := informer.AddEventHandler(handler)
 	if err != nil {
@@ -148,7 +150,7 @@ type source struct {
 	informer        cache.SharedIndexInformer
 	id              <-chan struct{} // of the informer: a factory wraps it anew for each caller
 	handlers        []cache.ResourceEventHandlerRegistration
-	seen            seen // counts if there is an Operator.Debug
+	seen            seen
 }
 
 // source returns the source of a resource, a new one for the first controller.

@@ -7,7 +7,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/debug"
 	"github.com/controllerkit/controllerkit/leader"
@@ -54,7 +53,8 @@ func (op *Operator) assemble() {
 		p.Informers = func() (list []debug.Informer) {
 			data := op.Informers.LastEvents()
 			for _, s := range op.sources {
-				i := debug.Informer{Name: s.String(), Objects: s.seen.objects.Load(), LastData: data[s.String()]}
+				i := debug.Informer{Name: s.String(), LastData: data[s.String()]}
+				i.Objects, i.Bytes = s.seen.holds()
 				if at := s.seen.last.Load(); at != 0 {
 					i.LastEvent = time.Unix(0, at)
 				}
@@ -87,42 +87,4 @@ func (c *Controller) adder(resource schema.GroupResource) debug.Adder {
 		c.debug = c.op.Debug.Controller(c.Loop.Name)
 	}
 	return c.debug.Source(resource.Resource, source)
-}
-
-// seen counts the objects of an informer's cache.
-type seen struct {
-	objects, last atomic.Int64
-}
-
-// count returns a handler that counts, and then calls next.
-func (s *seen) count(next cache.ResourceEventHandler) cache.ResourceEventHandler {
-	return counter{seen: s, next: next}
-}
-
-type counter struct {
-	seen *seen
-	next cache.ResourceEventHandler
-}
-
-func (c counter) note(objects int64) {
-	c.seen.objects.Add(objects)
-	c.seen.last.Store(time.Now().UnixNano())
-}
-
-// OnAdd implements cache.ResourceEventHandler.
-func (c counter) OnAdd(obj any, isInInitialList bool) {
-	c.note(1)
-	c.next.OnAdd(obj, isInInitialList)
-}
-
-// OnUpdate implements cache.ResourceEventHandler.
-func (c counter) OnUpdate(old, obj any) {
-	c.note(0)
-	c.next.OnUpdate(old, obj)
-}
-
-// OnDelete implements cache.ResourceEventHandler.
-func (c counter) OnDelete(obj any) {
-	c.note(-1)
-	c.next.OnDelete(obj)
 }

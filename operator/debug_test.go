@@ -33,7 +33,7 @@ type debugPage struct {
 	}
 	Informers []struct {
 		Name                string
-		Objects             int
+		Objects, Bytes      int
 		LastEvent, LastData time.Time
 	}
 	Story []struct {
@@ -87,8 +87,8 @@ func TestServerDebug(t *testing.T) {
 	}
 	objects := map[string]int{}
 	for _, i := range got.Informers {
-		if objects[i.Name] = i.Objects; i.LastData.IsZero() || i.LastEvent.IsZero() {
-			t.Errorf("informer %+v has no times", i)
+		if objects[i.Name] = i.Objects; i.LastData.IsZero() || i.LastEvent.IsZero() || i.Bytes < 200*i.Objects {
+			t.Errorf("informer %+v has no times or no bytes", i)
 		}
 	}
 	if objects["secrets"] != 1 || objects["configmaps"] < 1 { // a namespace has a ConfigMap of its own

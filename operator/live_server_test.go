@@ -23,14 +23,16 @@ func TestServerLive(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the informers do not sync")
 	}
-	for path, want := range map[string]string{
-		"/livez":   "failing: informers",
-		"/metrics": `controller_informer_last_event_timestamp_seconds{name="secrets"}`,
+	for _, tc := range []struct{ path, want string }{
+		{"/livez", "failing: informers"},
+		{"/metrics", `controller_informer_last_event_timestamp_seconds{name="secrets"}`},
+		{"/metrics", `controller_informer_objects{name="configmaps"}`},
+		{"/metrics", `controller_informer_bytes{name="configmaps"}`},
 	} {
 		w := httptest.NewRecorder()
-		p.op.Mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
-		if !strings.Contains(w.Body.String(), want) {
-			t.Errorf("%s: status %d without %q: %.300q", path, w.Code, want, w.Body)
+		p.op.Mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, tc.path, nil))
+		if !strings.Contains(w.Body.String(), tc.want) {
+			t.Errorf("%s: status %d without %q: %.300q", tc.path, w.Code, tc.want, w.Body)
 		}
 	}
 }
