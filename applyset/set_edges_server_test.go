@@ -1,15 +1,18 @@
 package applyset_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/controllerkit/controllerkit/applyset"
 	"github.com/controllerkit/controllerkit/applyset/internal/inventory"
+	"github.com/controllerkit/controllerkit/controllertest/fault"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
@@ -111,5 +114,67 @@ func TestServerSetInventory(t *testing.T) {
 	edit("", g.two)
 	if _, err := s.Delete(t.Context(), g.read(t, parent)); err != nil {
 		t.Errorf("delete: error %v", err)
+	}
+
+	// The same with a Mapper that still knows the kind, and a member that can exist.
+	s.Mapper = setMapper(schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Ghost"})
+	if _, err := s.Apply(t.Context(), g.read(t, parent), keep, wantKind("example.com/v1", "Ghost", g.two, "one")); err == nil {
+		t.Error("an object of a kind that is not served was applied")
+	}
+	if live := g.read(t, parent); live.Annotations[groupKinds] != "ConfigMap,Ghost.example.com" {
+		t.Errorf("the inventory is %v", live.Annotations)
+	}
+	if _, err := s.Delete(t.Context(), g.read(t, parent)); err == nil || !strings.Contains(err.Error(), "does not serve the kind Ghost.example.com") {
+		t.Errorf("delete: error %v", err)
+	}
+	edit("", "")
+	if results, err := s.Delete(t.Context(), g.read(t, parent)); err != nil || len(results) > 0 {
+		t.Errorf("delete: %s, error %v", actions(results), err)
+	}
+}
+
+// If other users change the parent before each write of its inventory, Apply gives up, and
+// creates no member that the inventory lacks.
+//
+// Proves AS10.
+func TestServerSetContended(t *testing.T) {
+	g := newGallery(t)
+	parent := g.parent(t, "parent")
+	for _, intrusions := range []int{2, 3} {
+		tries := 0
+		process, err := fault.New(testserver.Config(t), func(op *fault.Op) fault.Fault {
+			if !op.IsWrite() || op.Name != "parent" {
+				return fault.Fault{}
+			}
+			tries++
+			if tries > intrusions {
+				return fault.Fault{}
+			}
+			return fault.Fault{Before: func() {
+				patch := fmt.Sprintf(`{"metadata":{"annotations":{"example.com/n":"%d-%d"}}}`, intrusions, tries)
+				if _, err := g.CoreV1().ConfigMaps(g.one).Patch(t.Context(), "parent", types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "other"}); err != nil {
+					t.Error(err)
+				}
+			}}
+		}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(process.Kill)
+		s := newSet(t, process.Config())
+		s.Concurrency = 1
+		kind := map[int]string{2: "Secret", 3: "ServiceAccount"}[intrusions]
+		results, err := s.Apply(t.Context(), g.read(t, parent), wantKind("v1", kind, g.one, "one"))
+		inventory := g.read(t, parent).Annotations[groupKinds]
+		switch {
+		case intrusions == 2 && (err != nil || tries < 3):
+			t.Errorf("%d intrusions, %d writes: %s, error %v", intrusions, tries, actions(results), err)
+		case intrusions == 3 && (!apierrors.IsConflict(err) || tries != 3 || strings.Contains(inventory, kind) || len(results) > 0):
+			t.Errorf("%d intrusions, %d writes: %s, error %v, want a Conflict; the inventory is %s", intrusions, tries, actions(results), err, inventory)
+		}
+	}
+	accounts, err := g.CoreV1().ServiceAccounts(g.one).List(t.Context(), metav1.ListOptions{LabelSelector: partOf})
+	if err != nil || len(accounts.Items) > 0 {
+		t.Errorf("members: %v, error %v", accounts, err)
 	}
 }

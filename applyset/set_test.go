@@ -100,6 +100,23 @@ func TestSetBadInput(t *testing.T) {
 	}
 }
 
+// Delete checks the Set and the parent too.
+//
+// Proves AS5.
+func TestSetDeleteBadInput(t *testing.T) {
+	s, client, parent, _ := cached(1)
+	if _, err := s.Delete(t.Context(), (*corev1.ConfigMap)(nil)); err == nil || !strings.Contains(err.Error(), "the parent is nil") {
+		t.Errorf("a nil parent: error %v", err)
+	}
+	s.Client = nil
+	if _, err := s.Delete(t.Context(), parent); err == nil || !strings.Contains(err.Error(), "Client is nil") {
+		t.Errorf("a nil client: error %v", err)
+	}
+	if len(client.Actions()) > 0 {
+		t.Errorf("requests: %v", client.Actions())
+	}
+}
+
 // cached returns a Set, its parent, and members that a cache shows as they are wanted. A
 // patch or a delete would panic.
 func cached(n int) (*applyset.Set, *metadatafake.FakeMetadataClient, *corev1.ConfigMap, []applyset.Member) {

@@ -108,6 +108,7 @@ func TestOf(t *testing.T) {
 		{"v1 Service", "internal", `"spec":{"type":"ClusterIP"},"status":{}`, ready.Ready, ""},
 		{"v1 Service", "no address", `"spec":{"type":"LoadBalancer"},"status":{"loadBalancer":{}}`, ready.Progressing, "no address"},
 		{"v1 Service", "address", `"spec":{"type":"LoadBalancer"},"status":{"loadBalancer":{"ingress":[{"ip":"1.2.3.4"}]}}`, ready.Ready, ""},
+		{"v1 Service", "addresses", `"spec":{"type":"LoadBalancer"},"status":{"loadBalancer":{"ingress":[{"ip":"1.2.3.4"},{"ip":"1.2.3.5"}]}}`, ready.Ready, ""},
 		{"v1 PersistentVolumeClaim", "new", `"spec":{},"status":{}`, ready.Progressing, "status.phase is empty"},
 		{"v1 PersistentVolumeClaim", "pending", `"spec":{},"status":{"phase":"Pending"}`, ready.Progressing, "Pending"},
 		{"v1 PersistentVolumeClaim", "bound", `"spec":{},"status":{"phase":"Bound"}`, ready.Ready, "Bound"},
