@@ -31,7 +31,7 @@ import (
 	"github.com/controllerkit/controllerkit/ssa"
 )
 
-var applies = flag.Int("applies", 400, "how many objects TestServerAgrees generates")
+var applies = flag.Int("applies", 250, "how many objects TestServerAgrees generates")
 
 const containers = `[{"name":"main","image":"i:1"}]`
 
