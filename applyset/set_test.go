@@ -9,13 +9,16 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/metadata"
 	metadatafake "k8s.io/client-go/metadata/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/controllerkit/controllerkit/applyset"
 	"github.com/controllerkit/controllerkit/applyset/internal/inventory"
@@ -191,6 +194,28 @@ func TestSetStopped(t *testing.T) {
 	results, err = s.Apply(ctx, parent, wanted[2])
 	if !errors.Is(err, errBoom) || strings.Contains(actions(results), "Pruned") || len(client.Actions()) > 0 {
 		t.Errorf("%s, error %v, requests %v", actions(results), err, client.Actions())
+	}
+}
+
+// A context that ends while an object is read leaves it as it is. Its result is an error.
+//
+// Proves AS3.
+func TestSetStoppedRead(t *testing.T) {
+	s, client, parent, wanted := cached(1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	client.PrependReactor("get", "configmaps", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		name := a.(clienttesting.GetAction).GetName()
+		if name != "object-0" {
+			return false, nil, nil
+		}
+		cancel()
+		return true, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, name)
+	})
+	wanted[0].Live = nil
+	results, err := s.Apply(ctx, parent, wanted...) // an apply would panic
+	if !errors.Is(err, context.Canceled) || len(results) != 1 || results[0].Err == nil {
+		t.Errorf("%s, error %v", actions(results), err)
 	}
 }
 
