@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"go.opentelemetry.io/otel/propagation"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	corev1 "k8s.io/api/core/v1"
@@ -60,6 +62,51 @@ func ExampleController() {
 	// Output:
 	// reconcile configmaps in trace 0af7651916cd43dd8448eb211c80319c
 	// below span b7ad6b7169203331
+}
+
+// Requests to other services need only otelhttp and the context of the reconcile.
+func ExampleController_external() {
+	exporter := tracetest.NewInMemoryExporter()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		fmt.Println("the service continues the trace:", req.Header.Get("traceparent") != "")
+	}))
+	defer server.Close()
+	client := &http.Client{Transport: otelhttp.NewTransport(http.DefaultTransport,
+		otelhttp.WithTracerProvider(provider), otelhttp.WithPropagators(propagation.TraceContext{}))}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	t := &tracing.Controller[types.NamespacedName]{Name: "buckets", Provider: provider}
+	c := &reconcile.Controller[types.NamespacedName]{
+		Name:  "buckets",
+		Queue: queue.New(queue.Config[types.NamespacedName]{}),
+		Hook:  t.Hook,
+		Reconcile: func(ctx context.Context, _ types.NamespacedName) (reconcile.Result, error) {
+			defer cancel()
+			req, err := http.NewRequestWithContext(ctx, http.MethodPut, server.URL+"/buckets/blue", nil)
+			if err != nil {
+				return reconcile.Result{}, err
+			}
+			resp, err := client.Do(req)
+			if err != nil {
+				return reconcile.Result{}, err
+			}
+			defer resp.Body.Close()
+			_, err = io.Copy(io.Discard, resp.Body) // otelhttp ends its span with the body
+			return reconcile.Result{}, err
+		},
+	}
+	c.Queue.Add(types.NamespacedName{Namespace: "default", Name: "blue"})
+	if err := c.Run(ctx); err != nil {
+		fmt.Println(err)
+	}
+	for _, span := range exporter.GetSpans() {
+		fmt.Println(span.Name, span.Parent.IsValid())
+	}
+	// Output:
+	// the service continues the trace: true
+	// HTTP PUT true
+	// reconcile buckets false
 }
 
 func ExampleExemplar() {
