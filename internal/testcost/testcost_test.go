@@ -35,7 +35,8 @@ func TestCheap(t *testing.T) {
 		{"slow", func() {}, burn(60 * time.Millisecond), map[bool]int{false: 1}[testcost.RaceEnabled]},
 		{"as slow as the encoding of a large object", burn(10 * time.Millisecond), burn(60 * time.Millisecond), 0},
 		{"31 MiB", func() {}, func() { garbage = strings.Repeat("x", 31<<20) }, 0},
-		{"33 MiB", func() {}, func() { garbage = strings.Repeat("x", 33<<20) }, 1},
+		{"33 MiB", func() {}, func() { garbage = strings.Repeat("x", 33<<20) }, map[bool]int{false: 1}[testcost.RaceEnabled]},
+		{"129 MiB", func() {}, func() { garbage = strings.Repeat("x", 129<<20) }, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := &failures{TB: t}
