@@ -241,7 +241,7 @@ func (op *Operator) Run(ctx context.Context) error {
 		}
 		switch {
 		case ctx.Err() != nil: // stopped while it waited
-			return nil
+			return nil //nolint:nilerr // the stop is the reason
 		case err != nil:
 			return fmt.Errorf("operator: %w", err)
 		}
