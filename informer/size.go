@@ -107,7 +107,7 @@ func allocated(n int64) int64 {
 
 // referring has the fields of a struct that refer to other memory, by type. The types of an API
 // are few.
-var referring sync.Map // reflect.Type → []int //nolint:gochecknoglobals // what it holds does not change
+var referring sync.Map //nolint:gochecknoglobals // reflect.Type → []int, which does not change
 
 // refers returns the fields of a struct that refer to other memory, {0} for any other type
 // that does, and nil for a type without references.
