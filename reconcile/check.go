@@ -32,3 +32,23 @@ func (c *Controller[K]) Check(*http.Request) error {
 	return fmt.Errorf("reconcile: controller %q: no call has ended for %v: %d running: %q, %d keys waiting",
 		c.Name, stalled.Round(time.Second), busy, keys, c.Queue.Len())
 }
+
+// Ready returns nil if Run runs and has called Reconcile once with each key that Sources
+// reported before HasSynced was done, as the handlers of informers do with their first list.
+// Otherwise its error tells how many keys are left, or what Run waits for. The result of the
+// calls does not matter. At most 65,536 keys count.
+//
+// It fits shutdown's AddReady, for a process that must not be used before it has seen all
+// objects. A process that waits for leadership is not ready by it.
+func (c *Controller[K]) Ready() error {
+	switch r := c.current.Load(); {
+	case r == nil:
+		return fmt.Errorf("reconcile: controller %q is not running", c.Name)
+	case !r.synced.Load():
+		return fmt.Errorf("reconcile: controller %q waits for HasSynced", c.Name)
+	}
+	if left := c.triggers.uncalled(); left > 0 {
+		return fmt.Errorf("reconcile: controller %q has not reconciled %d keys of the first list", c.Name, left)
+	}
+	return nil
+}

@@ -4,7 +4,7 @@
 //
 // It replaces the worker functions that controllers on client-go write around
 // Get, Done, Forget and AddRateLimited. The queue and the informers stay client-go's, or
-// any that have their methods.
+// others with their methods.
 //
 //	c := &reconcile.Controller[types.NamespacedName]{
 //		Name:      "configmaps",
@@ -17,14 +17,14 @@
 //
 // Most callers set these fields and Timeout, and return errors as they are: [Result] has
 // the class of each error. An error that no retry can cure
-// wraps [ErrTerminal]. Run has the shape func(context.Context) error, so that a leader
-// elector or a shutdown group can run it.
+// wraps [ErrTerminal]. Run has the shape func(context.Context) error, for a leader elector
+// or a shutdown group.
 //
 // # Hot loops
 //
 // A Func that writes something new each time, such as the time of day, makes an event for
-// its own key. So a key runs at most 100 times at once and then 10 times a second; faster
-// events are folded into one call. A line of log names the key and its [Triggers].
+// its own key. R16 bounds that: faster events are folded into one call, and a line of log
+// names the key and its [Triggers].
 //
 // # Guarantees
 //
@@ -59,6 +59,8 @@
 //   - R25: If a call succeeds, Metrics gets the time since the first event of a Source
 //     that no successful call has handled, within fixed bounds.
 //   - R26: A Snapshot has a bounded size.
+//   - R27: If Ready returns nil, each key of the first list has been called, within fixed
+//     bounds.
 //
 // # Caveats
 //

@@ -223,3 +223,27 @@ func ExampleController_Snapshot() {
 	// 1 running, 0 parked
 	// <nil> false
 }
+
+// A process that must not be used before it has seen all objects adds Ready to its readiness:
+// group.AddReady("first list", c.Ready) with a shutdown.Group.
+func ExampleController_Ready() {
+	ctx, cancel := context.WithCancel(context.Background())
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())
+	c := &reconcile.Controller[string]{Name: "widgets", Queue: queue, Reconcile: func(context.Context, string) (reconcile.Result, error) {
+		return reconcile.Result{}, nil
+	}}
+	c.Source("widgets").Add("a")
+	fmt.Println(c.Ready())
+	done := make(chan error)
+	go func() { done <- c.Run(ctx) }()
+	for c.Ready() != nil {
+		time.Sleep(time.Millisecond)
+	}
+	fmt.Println(c.Ready())
+	cancel()
+	fmt.Println(<-done)
+	// Output:
+	// reconcile: controller "widgets" is not running
+	// <nil>
+	// <nil>
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -66,8 +67,9 @@ type run[K comparable] struct {
 	restartable contextGetter[K]
 	pending     pendingLister[K]
 
-	began time.Time     // where the guard's clock starts
-	waits chan struct{} // has a value when a key began to wait for the gate
+	began  time.Time     // where the guard's clock starts
+	synced atomic.Bool   // HasSynced is done, and the keys of the first list are marked
+	waits  chan struct{} // has a value when a key began to wait for the gate
 
 	mu       sync.Mutex     // guards the fields below
 	guard    guard[K]       // bounds how often a key runs
@@ -162,6 +164,8 @@ func (r *run[K]) run(ctx context.Context) error {
 	var beside, workers sync.WaitGroup
 	beside.Go(func() { r.supervise(stop, finished) })
 	if r.waitForSync(stop.intake) {
+		r.triggers.begin()
+		r.synced.Store(true)
 		r.logger.Info("Starting controller", "workers", len(r.slots))
 		if r.Resync > 0 {
 			beside.Go(func() { r.resync(stop.intake, finished) })
@@ -280,6 +284,7 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 
 	took := ended.Sub(start)
 	cl, err := r.class(res, err, stop.calls.Err() != nil, timedOut)
+	r.triggers.called(why)
 	r.mu.Lock()
 	s.busy = false
 	r.busy--

@@ -85,12 +85,14 @@ type triggers[K comparable] struct {
 	began time.Time    // where the times of events start
 	kinds []trigger    // by bit
 	keys  map[K]reason // of each key since its last call
+	first int          // keys with reason.first whose next call has not ended
 }
 
 // reason is why a key is in the queue.
 type reason struct {
 	mask  uint64        // the triggers
 	event time.Duration // when a Source reported the first, in time since began; 0 without one
+	first bool          // a Source reported one before the caches were synced
 }
 
 // earlier returns the earlier of two times of events, of which 0 means none.
@@ -125,6 +127,36 @@ func (t *triggers[K]) note(what trigger, keys ...K) {
 	t.putLocked(why, keys...)
 }
 
+// begin marks the keys that Sources have reported so far, which are those of the first list.
+func (t *triggers[K]) begin() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.first = 0
+	for key, why := range t.keys {
+		if why.first = why.event != 0; why.first {
+			t.first++
+		}
+		t.keys[key] = why
+	}
+}
+
+// called counts a call that has ended.
+func (t *triggers[K]) called(why reason) {
+	if !why.first {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.first--
+}
+
+// uncalled returns the number of marked keys without a call.
+func (t *triggers[K]) uncalled() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.first
+}
+
 // age returns how long ago an event was.
 func (t *triggers[K]) age(event time.Duration, now time.Time) time.Duration {
 	t.mu.Lock()
@@ -155,7 +187,7 @@ func (t *triggers[K]) putLocked(why reason, keys ...K) {
 	}
 	for _, key := range keys {
 		if have, ok := t.keys[key]; ok || len(t.keys) < maxTriggered {
-			t.keys[key] = reason{have.mask | why.mask, earlier(have.event, why.event)}
+			t.keys[key] = reason{have.mask | why.mask, earlier(have.event, why.event), have.first || why.first}
 		}
 	}
 }
@@ -182,6 +214,9 @@ func (t *triggers[K]) restore(why reason, key K) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.putLocked(why, key)
+	if _, ok := t.keys[key]; !ok && why.first {
+		t.first-- // there was no space for it
+	}
 }
 
 // text returns the names of a mask. The name of an empty mask depends on retried.
