@@ -35,6 +35,7 @@ SCHEDULES ?= 2000
 HOSTILE ?= 5m
 APPLIES ?= 20000
 POINTS ?= 10000
+SCREENSHOTS ?=
 
 .PHONY: explore
 explore: bin/controlplane ## run the long explorations: injected faults for BUDGET (40m) in each of six runs and in findings, OPERATIONS (10^8) on the queue, SCHEDULES (2000) of elections, APPLIES (20000) of random objects, POINTS (10000) of stops under load, and hostile objects for HOSTILE (5m) in each package
@@ -68,6 +69,10 @@ kubectl: bin/controlplane ## hand sets of applyset to kubectl apply --applyset a
 .PHONY: otlp
 otlp: bin/controlplane ## run traced controllers that export to the receiver of an OpenTelemetry Collector, and compare with docs/tracing.md; the first build takes minutes
 	cd tracing/internal/otlptest && go vet ./... && go mod tidy -diff && go test -race -count=1 $(TEST_FLAGS) ./...
+
+.PHONY: browser
+browser: bin/controlplane ## look at the debug page of a running operator with Debian's chromium; SCREENSHOTS=folder keeps pictures
+	go test -count=1 -run '^TestServerBrowser$$' $(TEST_FLAGS) ./examples/website/integration -browser chromium -screenshots "$(SCREENSHOTS)"
 
 .PHONY: check
 check: bin/staticcheck bin/golangci-lint bin/govulncheck ## check formatting, vet (also for darwin and windows), linters, generated code, go.mod files and vulnerabilities

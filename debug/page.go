@@ -31,11 +31,12 @@ var (
 func (p *Page) parsed() *template.Template {
 	p.once.Do(func() {
 		p.template = template.Must(template.New("page").Funcs(template.FuncMap{
-			"ago":       ago,
-			"mebibytes": mebibytes,
-			"stamp":     stamp,
-			"style":     func() template.CSS { return template.CSS(style) }, //nolint:gosec // it is a constant
-			"script":    func() template.JS { return template.JS(script) },  //nolint:gosec // it is a constant
+			"ago":    ago,
+			"size":   size,
+			"join":   func(texts []string) string { return strings.Join(texts, ", ") },
+			"stamp":  stamp,
+			"style":  func() template.CSS { return template.CSS(style) }, //nolint:gosec // it is a constant
+			"script": func() template.JS { return template.JS(script) },  //nolint:gosec // it is a constant
 		}).Parse(html))
 	})
 	return p.template
@@ -123,5 +124,10 @@ func ago(now, t time.Time) string {
 	return d.String() + " ago"
 }
 
-// mebibytes returns a number of bytes, for a reader.
-func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
+// size returns a number of bytes, for a reader.
+func size(n int64) string {
+	if n < 1<<20 {
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+}
