@@ -55,6 +55,7 @@ func TestIndex(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- set.Run(ctx) }()
 		<-set.HasSyncedChecker().Done()
+		synctest.Wait() // the fake loses what happens between its list and its watch
 
 		// An index of an informer that runs has its objects at once.
 		byPrefix, err := informer.Index(pods, "prefixes", func(p *corev1.Pod) []string { return []string{p.Name, "all"} })
