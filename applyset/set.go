@@ -204,7 +204,7 @@ func (s *Set) Delete(ctx context.Context, parent metav1.Object) ([]Result, error
 // TakeOver makes the set of another tool, such as "kubectl", one of this Set: it changes the
 // tool in the parent's annotation applyset.kubernetes.io/tooling, and no member. The
 // inventory stays, so that the next Apply prunes the members that are not wanted. The other
-// tool refuses the set from then on. Another controller must not work on it meanwhile.
+// tool refuses the set from then on. During the call no other program may change the set.
 //
 // The error is a Conflict if the parent changed since it was read: try again. If the set
 // belongs to this Set already, TakeOver makes no change. If it belongs to a third tool, or

@@ -144,8 +144,8 @@ func (o *observer) watch(name string, t *observed) {
 	}
 }
 
-// A gap is a time of which the observer knows only what a list at its end says: it lost its
-// watch, as a busy server ends slow watches, and the events before the list have expired.
+// A gap is a time that the observer knows only by a list at its end: it lost its watch, as a
+// busy server ends slow watches, and the events before the list have expired.
 type gap struct {
 	resource   string
 	after, end uint64

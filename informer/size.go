@@ -7,19 +7,24 @@ import (
 	"time"
 )
 
-// maxValues bounds the strings, slices, maps and structs that Size visits.
-const maxValues = 100_000
+// Bounds of what Size visits: other users write the objects.
+const (
+	maxValues = 100_000 // strings, slices, maps and structs
+	maxDepth  = 500     // keeps the stack small
+)
 
 // Size estimates the bytes that an object of a cache takes in the heap, from the sizes of its
 // strings, slices, maps and pointers: within 15 % for objects of the API. The size of a cache
-// is about that of a few of its objects, multiplied by their number. Memory that two fields
-// share counts twice. Size reads at most 100,000 values, and does not count the others.
+// is about that of a few of its objects, multiplied by their number.
+//
+// Memory that two fields share counts twice. What is beyond 100,000 strings, slices, maps and
+// structs, or deeper than 500, does not count.
 func Size(obj any) int64 {
 	s := sizer{left: maxValues}
 	return s.boxed(reflect.ValueOf(obj))
 }
 
-type sizer struct{ left int }
+type sizer struct{ left, depth int }
 
 // boxed returns the bytes of the value in an interface.
 func (s *sizer) boxed(v reflect.Value) int64 {
@@ -33,10 +38,18 @@ func (s *sizer) boxed(v reflect.Value) int64 {
 }
 
 // below returns the bytes that a value refers to.
-func (s *sizer) below(v reflect.Value) (bytes int64) {
-	if s.left--; s.left < 0 {
+func (s *sizer) below(v reflect.Value) int64 {
+	if s.left--; s.left < 0 || s.depth == maxDepth {
 		return 0
 	}
+	s.depth++
+	bytes := s.inside(v)
+	s.depth--
+	return bytes
+}
+
+// inside is below without the bounds.
+func (s *sizer) inside(v reflect.Value) (bytes int64) {
 	switch v.Kind() {
 	case reflect.String:
 		return allocated(int64(v.Len()))

@@ -43,8 +43,8 @@ func TestSize(t *testing.T) {
 		{"large map", many, 60_000, 130_000},
 		{"map without references", map[int64]int64{1: 2}, 180, 210},
 		{"time", &struct{ t time.Time }{time.Now()}, 24, 32},
-		{"circle", circle, 8 * 50_000, 8 * 100_000},
-		{"nesting", nested, 1 << 20, 8 << 20},
+		{"circle", circle, 8 * 200, 8 * 500},
+		{"nesting", nested, 10 << 10, 40 << 10},
 		{"unstructured", &unstructured.Unstructured{Object: map[string]any{"a": []any{int64(1 << 40), "text", nil, true, 1.5}}}, 400, 600},
 		{"channel and function", &struct {
 			c chan int

@@ -30,8 +30,11 @@ func (m *Metrics) InformerReceived(name string) {
 	m.received.WithLabelValues(m.informers.label(name)).SetToCurrentTime()
 }
 
-// InformerHolds gives the gauges of the informer's objects, and of the bytes that they take in
-// the heap. holds is called when the metrics are collected. The last call for a name counts.
+// InformerHolds sets the function that returns the number of objects in the informer's cache
+// and the bytes that they take in the heap, for controller_informer_objects and
+// controller_informer_bytes. Each collection of the metrics calls holds, which must be safe for
+// concurrent use. A later holds of the same name replaces it. Package operator calls
+// InformerHolds for its informers.
 func (m *Metrics) InformerHolds(name string, holds func() (objects, bytes int64)) {
 	if m == nil || holds == nil {
 		return

@@ -55,9 +55,10 @@ type Options struct {
 	// Pod's terminationGracePeriodSeconds, whose default is 30. 0 means 28s.
 	GracePeriod time.Duration
 
-	// Pod is the name of the process's Pod in LeaseNamespace, such as os.Getenv("POD_NAME").
-	// Run then reads the Pod, and returns an error if GracePeriod does not fit into its
-	// times. "" means no check.
+	// Pod is the name of the process's Pod in LeaseNamespace, such as os.Getenv("POD_NAME")
+	// with a fieldRef of metadata.name. Run then reads the Pod, and returns an error if the
+	// kubelet could kill it before GracePeriod is over: see shutdown's Group.Fits. "" means
+	// no check.
 	Pod string
 
 	// StartTimeout bounds how long the API server may be unreachable at the start, and a

@@ -59,11 +59,17 @@ func TestServerPod(t *testing.T) {
 		{may, namespace, "none", `Options.Pod "none": namespace "` + namespace + `" has no such Pod`},
 		{mayNot, closed, "usual", `Options.Pod "usual": the Pod may not be read: a Role in namespace "` + closed + `" must allow verb "get" on pods`},
 	} {
+		seen := &requests{}
+		config := rest.CopyConfig(tc.user)
+		config.Wrap(seen.wrap)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // ends an operator that runs
-		err := newPairs(t, tc.user, tc.namespace, options(tc.namespace, tc.pod)).op.Run(testlog.New().Context(ctx))
+		err := newPairs(t, config, tc.namespace, options(tc.namespace, tc.pod)).op.Run(testlog.New().Context(ctx))
 		cancel()
 		if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("Run() = %v, want one line with %q", err, tc.want)
+		}
+		if seen.has("list", "secrets") || seen.has("watch", "secrets") {
+			t.Errorf("%s: the informers were started: %v", tc.pod, seen)
 		}
 	}
 	p := newPairs(t, may, namespace, options(namespace, "usual"))

@@ -28,10 +28,10 @@ func (op *Operator) Writes(resource schema.GroupResource, verbs ...string) {
 	op.uses.Add(resource, verbs...)
 }
 
-// Rules returns the rights that the operator needs. The first rules are for a ClusterRole,
-// or a Role in each namespace that the informers watch. The rules of leases, and of
-// Options.Pod, are for a Role in LeaseNamespace; there are none without an election. Call it after all registrations;
-// a program can print them as its manifest.
+// Rules returns the rights that the operator needs. The rules of objects, and of Events, are
+// for a ClusterRole, or a Role in each namespace that the informers watch. The rules of leases,
+// and of Options.Pod, are for a Role in LeaseNamespace; without an election there are none.
+// Call it after all registrations; a program can print them as its manifest.
 //
 // If a controller owns objects, it may update the finalizers of its own kind, which the
 // admission plugin OwnerReferencesPermissionEnforcement asks for.

@@ -9,8 +9,11 @@ import (
 	"github.com/controllerkit/controllerkit/informer"
 )
 
-// seen knows what an informer's cache holds. The sizes of the first objects and then of one
-// event in sampled are estimated, because that takes longer than the event.
+// sampled is how rarely seen estimates the size of an object: once in so many events, after
+// the first that many, because the estimate takes longer than the event.
+const sampled = 64
+
+// seen is the first handler of an informer, and knows what its cache holds.
 type seen struct {
 	cache.ResourceEventHandler
 
@@ -20,11 +23,6 @@ type seen struct {
 	events int          // only the informer's goroutine uses it
 	mean   atomic.Int64 // bytes of an object; only the informer's goroutine sets it
 }
-
-const (
-	first   = 64 // a power of two
-	sampled = 64
-)
 
 // holds returns the number of objects, and about the bytes that they take.
 func (s *seen) holds() (objects, bytes int64) {
@@ -40,9 +38,9 @@ func (s *seen) note(objects int64, obj any) {
 	if obj == nil {
 		return
 	}
-	if s.events++; s.events <= first || s.events%sampled == 0 {
+	if s.events++; s.events <= sampled || s.events%sampled == 0 {
 		mean := s.mean.Load()
-		s.mean.Store(mean + (informer.Size(obj)-mean)/int64(min(s.events, first)))
+		s.mean.Store(mean + (informer.Size(obj)-mean)/int64(min(s.events, sampled)))
 	}
 }
 

@@ -35,8 +35,8 @@
 //   - A Service of type LoadBalancer is Ready once it has an address.
 //   - A Deployment, ReplicaSet, StatefulSet, DaemonSet or PodDisruptionBudget without
 //     status.observedGeneration is Progressing.
-//   - A condition Ready, Reconciling or Stalled does not count if its own
-//     observedGeneration is older than the object.
+//   - If the observedGeneration of a condition is older than the object, a Ready makes the
+//     object Progressing, and a Reconciling or Stalled does not count.
 //   - An APIService is Ready once it is Available. A lost PersistentVolumeClaim and a
 //     failed PersistentVolume are Failed.
 //   - A Pod that cannot be scheduled is Progressing, because only a clock could make it
@@ -46,8 +46,8 @@
 //
 //   - RD1: If an object's status is about another generation than its metadata, Of does
 //     not return Ready.
-//   - RD2: If the rule of a kind reads the status, and the status is empty, Of does not
-//     return Ready.
+//   - RD2: If a kind of Kubernetes has a rule that reads the status, and the status is empty,
+//     Of does not return Ready.
 //   - RD3: If a field that a rule reads has a type that its kind does not allow, Of
 //     returns Unknown and names the field.
 //   - RD4: If other users write a large or hostile object, Of and Condition stay bounded

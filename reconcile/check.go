@@ -35,11 +35,12 @@ func (c *Controller[K]) Check(*http.Request) error {
 
 // Ready returns nil if Run runs and has called Reconcile once with each key that Sources
 // reported before HasSynced was done, as the handlers of informers do with their first list.
-// Otherwise its error tells how many keys are left, or what Run waits for. The result of the
-// calls does not matter. At most 65,536 keys count.
+// Otherwise its error has the number of keys that are left, or what Run waits for. The results
+// of the calls do not matter. Of more than 65,536 keys the rest does not count.
 //
 // It fits shutdown's AddReady, for a process that must not be used before it has seen all
-// objects. A process that waits for leadership is not ready by it.
+// objects. On a replica that waits for leadership Run does not run, so do not add Ready where
+// standbys must be ready. Package operator does not add it.
 func (c *Controller[K]) Ready() error {
 	switch r := c.current.Load(); {
 	case r == nil:

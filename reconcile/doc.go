@@ -59,8 +59,8 @@
 //   - R25: If a call succeeds, Metrics gets the time since the first event of a Source
 //     that no successful call has handled, within fixed bounds.
 //   - R26: A Snapshot has a bounded size.
-//   - R27: If Ready returns nil, each key of the first list has been called, within fixed
-//     bounds.
+//   - R27: If Ready returns nil, Reconcile was called with each key of the first list, up
+//     to 65,536.
 //
 // # Caveats
 //

@@ -155,9 +155,9 @@ type Metrics interface {
 	// the values of Hook, before end of Hook is called.
 	ReconcileFinished(ctx context.Context, controller, result string, d time.Duration)
 	// ReconcileSettled is called after ReconcileFinished, with the same ctx, if the result is
-	// success or requeue and the call settles an event. A call with the result success,
-	// requeue or terminal settles the events of its key that Sources reported before it
-	// began, and so does the call after which MaxAttempts parks the key. latency is the time
+	// success or requeue and the call settles an event. A call settles the events of its key
+	// that Sources reported before it began if its result is success, requeue or terminal,
+	// or if MaxAttempts parks the key after it. latency is the time
 	// from the first of the settled events to the end of the call. It includes the time in
 	// the queue, at the Gate, and of calls that failed.
 	ReconcileSettled(ctx context.Context, controller string, latency time.Duration)

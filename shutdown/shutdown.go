@@ -184,9 +184,10 @@ func (g *Group) stopped() func(part string, took time.Duration, late bool) {
 	return g.Metrics.PartStopped
 }
 
-// Fits returns an error that names the cure if the kubelet could kill the process before Run
-// returns. pod is the time from the Pod's SIGTERM to its SIGKILL: terminationGracePeriodSeconds,
-// less the time of a preStop hook. It must be at least a second longer than GracePeriod.
+// Fits returns an error that names the cure if pod is not at least a second longer than
+// GracePeriod, because the kubelet could then kill the process before Run returns. pod is the
+// time between SIGTERM and SIGKILL: the Pod's terminationGracePeriodSeconds, less the time of
+// a preStop hook.
 func (g *Group) Fits(pod time.Duration) error {
 	if grace := g.gracePeriod(); grace > pod-time.Second {
 		return fmt.Errorf("shutdown: Group.GracePeriod (%v) does not fit into the Pod's %v between SIGTERM and SIGKILL: raise terminationGracePeriodSeconds, or make GracePeriod at least 1s shorter than that", grace, pod)

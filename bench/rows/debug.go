@@ -33,7 +33,7 @@ const (
 func init() {
 	bench.Register(bench.Row{
 		Name: "debug/cycle",
-		About: fmt.Sprintf("From an event to the end of the reconcile that it causes, which does nothing, one after the other, in a controller with the page of package debug and %d "+
+		About: fmt.Sprintf("The time from an event to the end of its reconcile, which is empty. The events follow one another, in a controller with the page of package debug and %d "+
 			"keys that wait. One contender's page is read every %v over HTTP, as JSON and as HTML in turn, and the other's is not. The figures are quantiles over the cycles of a run.",
 			waitingKeys, pollPeriod),
 		Op:    "cycle",

@@ -3,11 +3,13 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/controllerkit/controllerkit/examples/tenant/config"
+	"github.com/controllerkit/controllerkit/shutdown"
 )
 
 // TestDeployment checks that config/deployment.yaml fits the program.
@@ -30,7 +32,7 @@ func TestDeployment(t *testing.T) {
 		"TLS to the billing service": strings.HasPrefix(o.billingURL, "https://"),
 		"an election for replicas":   o.leaderElect && o.leaseNamespace == d.Namespace && *d.Spec.Replicas > 1,
 		"the service account":        pod.ServiceAccountName == "tenant-controller",
-		"time for the stop":          *pod.TerminationGracePeriodSeconds == 30, // shutdown.Group stops within 28s
+		"time for the stop":          new(shutdown.Group).Fits(time.Duration(*pod.TerminationGracePeriodSeconds)*time.Second) == nil,
 		"no root user":               *pod.SecurityContext.RunAsNonRoot,
 		"a liveness probe":           container.LivenessProbe.HTTPGet.Path == "/livez",
 		"a readiness probe":          container.ReadinessProbe.HTTPGet.Path == "/readyz",

@@ -1,5 +1,5 @@
-// Package calls has the keys of the values in the context of a call of a reconcile
-// function, by which packages observe the call without an import of package reconcile.
+// Package calls has the keys of the values in the context of a reconcile call. Packages
+// observe the call by them, without an import of package reconcile.
 package calls
 
 import (

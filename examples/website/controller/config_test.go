@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/examples/website/controller"
 	"github.com/controllerkit/controllerkit/operator"
+	"github.com/controllerkit/controllerkit/shutdown"
 )
 
 var update = flag.Bool("update", false, "write config/rbac.yaml instead of comparing with it")
@@ -95,7 +97,7 @@ func TestDeployment(t *testing.T) {
 	for what, ok := range map[string]bool{
 		"three replicas":         *d.Spec.Replicas == 3,
 		"the service account":    d.Namespace == systemNamespace && pod.ServiceAccountName == name,
-		"time for the stop":      *pod.TerminationGracePeriodSeconds == 30, // operator.Options.GracePeriod is 28s
+		"time for the stop":      new(shutdown.Group).Fits(time.Duration(*pod.TerminationGracePeriodSeconds)*time.Second) == nil,
 		"no root user":           *pod.SecurityContext.RunAsNonRoot,
 		"a read-only root":       *container.SecurityContext.ReadOnlyRootFilesystem,
 		"no privilege":           !*container.SecurityContext.AllowPrivilegeEscalation && container.SecurityContext.Capabilities.Drop[0] == "ALL",
