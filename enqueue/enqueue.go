@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -121,7 +122,7 @@ func (h *handler[T, K]) OnUpdate(oldObj, newObj any) {
 	before, after := h.object(oldObj), h.object(newObj)
 	kind, same := "update", sameVersion(oldObj, newObj)
 	if same {
-		kind = "resync"
+		kind = calls.Resync
 	}
 	keys := h.keys(after)
 	h.add(keys, kind, same)

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
@@ -105,7 +106,7 @@ type addOptions = struct {
 func (q *intake[request]) add(opts addOptions, keys ...request) {
 	kind := "event"
 	if opts.Priority == handler.LowPriority {
-		kind = "unchanged" // of the first list or of a resync
+		kind = calls.Unchanged
 	}
 	q.source.AddEvent(kind, opts, keys...)
 }

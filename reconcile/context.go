@@ -92,6 +92,8 @@ func (c *callContext[K]) Value(key any) any {
 	switch key {
 	case calls.Triggers{}:
 		return c.triggers()
+	case calls.Changed{}:
+		return c.run.triggers.changed(c.why)
 	case calls.Attempt{}:
 		return c.attempt
 	case writes.Key{}:

@@ -32,7 +32,7 @@ func (r *run[K]) resync(ctx context.Context, finished <-chan struct{}) {
 		}
 		for n := range parts {
 			for _, t := range parts[n] {
-				r.triggers.note(trigger{source: resyncTrigger}, t.key)
+				r.triggers.note(trigger{source: resyncTrigger, same: true}, t.key)
 				r.add(addOptions{Priority: resyncPriority, After: t.after}, t.key)
 			}
 			parts[n] = nil

@@ -61,7 +61,8 @@ func (s *Source[K]) AddEvent(kind string, opts struct {
 	RateLimited bool
 }, keys ...K,
 ) {
-	s.c.triggers.note(trigger{s.name, kind}, keys...)
+	same := kind == calls.Resync || kind == calls.Unchanged
+	s.c.triggers.note(trigger{source: s.name, kind: kind, same: same}, keys...)
 	adder, _ := s.c.Queue.(optionAdder[K])
 	addTo(s.c.Queue, adder, opts, keys...)
 }
@@ -104,7 +105,10 @@ func earlier(a, b time.Duration) time.Duration {
 }
 
 // trigger is a kind of event of a source. If kind is "", the kind is unknown.
-type trigger struct{ source, kind string }
+type trigger struct {
+	source, kind string
+	same         bool // it reports no change
+}
 
 func (t trigger) String() string {
 	if t.kind == "" {
@@ -217,6 +221,18 @@ func (t *triggers[K]) restore(why reason, key K) {
 	if _, ok := t.keys[key]; !ok && why.first {
 		t.first-- // there was no space for it
 	}
+}
+
+// changed reports whether an event of a mask can report a change.
+func (t *triggers[K]) changed(mask uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for n, what := range t.kinds {
+		if mask&(1<<n) != 0 && !what.same {
+			return true
+		}
+	}
+	return false
 }
 
 // text returns the names of a mask. The name of an empty mask depends on retried.

@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
+	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
@@ -187,6 +189,55 @@ func TestTriggers(t *testing.T) {
 			t.Errorf("lines of log %v, want one for each call with its triggers", lines)
 		}
 	})
+}
+
+// TestChanged: the context of a call reports whether an event of a Source may be a change.
+func TestChanged(t *testing.T) {
+	for name, tt := range map[string]struct {
+		add  func(c *controller, key string)
+		want bool
+	}{
+		"a change":              {func(c *controller, key string) { c.Source("pods").AddEvent("update", addOptions{}, key) }, true},
+		"no kind":               {func(c *controller, key string) { c.Source("pods").Add(key) }, true},
+		"a source named resync": {func(c *controller, key string) { c.Source("resync").Add(key) }, true},
+		"a resync":              {func(c *controller, key string) { c.Source("pods").AddEvent("resync", addOptions{}, key) }, false},
+		"the Resync of the loop": {func(c *controller, key string) {
+			c.Resync, c.Keys = time.Minute, func() []string { return []string{key} }
+		}, false},
+		"no change":       {func(c *controller, key string) { c.Source("pods").AddEvent("unchanged", addOptions{}, key) }, false},
+		"not by a source": {func(c *controller, key string) { c.Source("pods"); c.Queue.Add(key) }, false},
+		"no source":       {func(c *controller, key string) { c.Queue.Add(key) }, false},
+		"a resync beside a change": {func(c *controller, key string) {
+			c.Source("pods").AddEvent("resync", addOptions{}, key)
+			c.Source("secrets").AddEvent("delete", addOptions{}, key)
+		}, true},
+		"more kinds than are known": {func(c *controller, key string) {
+			for n := range 70 {
+				c.Source(fmt.Sprint(n)).AddEvent("resync", addOptions{}, "other")
+			}
+			c.Source("pods").AddEvent("resync", addOptions{}, key)
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var got any
+				c := &controller{Name: "x", Queue: queue.New(queue.Config[string]{})}
+				c.Reconcile = func(ctx context.Context, key string) (reconcile.Result, error) {
+					if key == "a" {
+						got = ctx.Value(calls.Changed{})
+					}
+					return reconcile.Result{}, nil
+				}
+				tt.add(c, "a")
+				r := start(t, t.Context(), c)
+				time.Sleep(90 * time.Second)
+				r.stop()
+				if got != tt.want {
+					t.Errorf("Changed is %v, want %t", got, tt.want)
+				}
+			})
+		})
+	}
 }
 
 // TestTriggersOfHeldKeys: what led to a call is not lost while the gate or the guard

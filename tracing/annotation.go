@@ -92,8 +92,10 @@ func Inject(ctx context.Context, obj metav1.Object) {
 //
 //   - It keeps an annotation of the same trace. A call that the event of an apply caused
 //     continues its trace, and so keeps the annotation.
-//   - It keeps any annotation if the context is that of a call without an event in [Events],
-//     such as a resync.
+//   - It keeps any annotation in a call without an event in [Events], such as a resync, and in
+//     the calls of a Controller whose Window is below one second.
+//   - It keeps any annotation if live has no managedFields, which a transform of the informer
+//     can remove. ApplyChanged then applies although nothing changes.
 //
 // config is a configuration of client-go or an unstructured object. Carry and request change
 // it; any other type stays unchanged. live is nil or a nil pointer if the object does not
@@ -111,9 +113,10 @@ func Carry[T metav1.Object, C any](manager ssa.FieldManager, request func(contex
 		config = annotated(config, has)
 	}
 	before := parse(has)
+	undecided := exists && len(live.GetManagedFields()) == 0 // ApplyChanged applies, whether or not something changes
 	return func(ctx context.Context, config C, options metav1.ApplyOptions) (T, error) {
 		now, value := current(ctx)
-		if value != "" && now.TraceID() != before.TraceID() && (!exists || ctx.Value(uncausedKey{}) == nil) {
+		if value != "" && now.TraceID() != before.TraceID() && !undecided && (!exists || ctx.Value(keepsKey{}) == nil) {
 			config = annotated(config, value)
 		}
 		return request(ctx, config, options)

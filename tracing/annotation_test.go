@@ -2,8 +2,10 @@ package tracing_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/trace"
@@ -133,31 +135,35 @@ func TestServerCarry(t *testing.T) {
 	apply(ctx, "an unsampled change", "4", true, true, traceparent(2, 1))
 	apply(sampled(ctx, 2), "a change in the same trace", "5", true, true, traceparent(2, 1))
 
-	// A call without an event does not write a new trace. Without managedFields ApplyChanged
-	// cannot decide, and so applies.
+	// A call without an event does not write a new trace, and neither does a Controller that
+	// continues none: it would take the event of its own apply for a new one.
 	c := &controller{Provider: newRecorder()}
 	uncaused, _ := c.Hook(ctx, key)
-	live.ManagedFields = nil
-	apply(uncaused, "undecided, without an event", "5", true, false, traceparent(2, 1))
+	apply(uncaused, "a change, without an event", "6", true, true, traceparent(2, 1))
+	for n, window := range []time.Duration{-1, time.Second - 1} {
+		short := &controller{Provider: newRecorder(), Window: window}
+		notes(short)(event{New: object("", 1), Created: true})
+		began, _ := short.Hook(ctx, key)
+		apply(began, "a change, without a window", fmt.Sprint(7+n), true, true, traceparent(2, 1))
+	}
 	notes(c)(event{New: object(traceparent(3, 1), 1), Created: true})
 	caused, end := c.Hook(ctx, key)
 	carried := "00-" + trace.SpanContextFromContext(caused).TraceID().String() + "-" + trace.SpanContextFromContext(caused).SpanID().String() + "-01"
-	live.ManagedFields = nil
-	apply(caused, "undecided, with an event", "5", true, true, carried)
+	apply(caused, "a change, with an event", "9", true, true, carried)
 	end("success", nil)
-	// Its own event continues the trace, which ends the writes.
-	notes(c)(event{Old: object("", 1), New: live})
-	again, _ := c.Hook(ctx, key)
-	live.ManagedFields = nil
-	apply(again, "undecided, with its own event", "5", true, false, carried)
+	// Without managedFields ApplyChanged cannot decide, and so applies.
+	for _, data := range []string{"9", "10", "10"} {
+		live.ManagedFields = nil
+		apply(sampled(ctx, 4), "without managedFields", data, true, data != live.Data["a"], carried)
+	}
 
 	// The annotation of another manager is none of ours.
 	var err error
 	if live, err = client.Patch(ctx, "a", types.MergePatchType, []byte(`{"metadata":{"annotations":{"traceparent":"`+traceparent(9, 9)+`"}}}`), metav1.PatchOptions{FieldManager: "other"}); err != nil {
 		t.Fatal(err)
 	}
-	apply(sampled(ctx, 4), "another manager's annotation", "5", false, false, traceparent(9, 9))
-	apply(sampled(ctx, 4), "another manager's annotation, and a change", "6", true, true, traceparent(4, 1))
+	apply(sampled(ctx, 4), "another manager's annotation", "10", false, false, traceparent(9, 9))
+	apply(sampled(ctx, 4), "another manager's annotation, and a change", "11", true, true, traceparent(4, 1))
 }
 
 // TestCarryUnstructured: an unstructured object carries the annotation, too, and what cannot

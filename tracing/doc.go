@@ -24,8 +24,8 @@
 //
 // If the events of a call carry one trace, the call continues it. If they carry several, the
 // call begins a trace with a link to each. An annotation stays in its object, so a later
-// event does not prove that it belongs to that trace. A trace is therefore continued for
-// Window after the process saw it for the first time. Later calls begin a trace with a link.
+// event does not prove that it belongs to that trace. A trace is continued for Window after
+// the process first saw it. Later calls begin a trace with a link.
 //
 // # Guarantees
 //
@@ -38,7 +38,8 @@
 //   - TR3: If a sampled call fails or is requeued, and no event carries another trace, the
 //     key's next call within Window continues its trace.
 //   - TR4: If an apply would change nothing but the annotation, ApplyChanged after Carry sends
-//     no request. If it does apply, a call that continues its trace keeps the annotation.
+//     no request, or keeps the annotation if live has no managedFields. If it does apply, a call
+//     that continues its trace keeps the annotation.
 //   - TR5: If a call is not sampled, the span in its context is not sampled, Step and
 //     Transport make no span and no header, and Inject and Carry write no new annotation.
 //   - TR6: If an annotation is not the traceparent of a sampled span, or is longer than 256

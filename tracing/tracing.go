@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -14,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
@@ -22,7 +21,8 @@ const (
 	scope = "github.com/controllerkit/controllerkit/tracing" // of the instrumentation
 
 	defaultWindow = 5 * time.Minute
-	maxText       = 512 // bytes of a key or an error in a span
+	minWindow     = time.Second // in which the event of an apply arrives
+	maxText       = 512         // bytes of a key or an error in a span
 )
 
 // Controller traces the calls of one reconcile.Controller: set its Hook to [Controller.Hook].
@@ -43,7 +43,8 @@ type Controller[K comparable] struct {
 	Ratio float64
 
 	// Window is the time for which a trace is continued after its first event. 0 means 5min,
-	// and a negative value that no trace is continued.
+	// and a negative value that no trace is continued. If it is below one second, an apply
+	// with Carry adds the trace only to an object that it creates.
 	Window time.Duration
 
 	// Keys puts the key of the call and the text of its error into the span. Both can
@@ -109,13 +110,8 @@ func (c *Controller[K]) decided(call context.Context) bool {
 	if c.Ratio == 0 || c.Ratio >= 1 || !c.events.noted.Load() {
 		return false
 	}
-	return slices.ContainsFunc(reconcile.Triggers(call), func(trigger string) bool {
-		switch trigger {
-		case "retry", "requeue", "resync", "watch unchanged":
-			return false
-		}
-		return !strings.HasSuffix(trigger, " resync")
-	})
+	changed, _ := call.Value(calls.Changed{}).(bool)
+	return changed
 }
 
 // start begins the span of a call. If chosen is true, Ratio does not leave it out.
@@ -142,8 +138,8 @@ func (c *Controller[K]) start(ctx context.Context, key K, chosen bool) (_ contex
 		return ctx, nil
 	}
 	c.describe(call, span, key, caused.since)
-	if !caused.caused {
-		ctx = context.WithValue(ctx, uncausedKey{}, true)
+	if !caused.caused || c.window() < minWindow {
+		ctx = context.WithValue(ctx, keepsKey{}, true)
 	}
 	sc, retry := span.SpanContext(), cause{caused: caused.caused}
 	c.events.see(sc.TraceID())
@@ -164,8 +160,8 @@ func (c *Controller[K]) start(ctx context.Context, key K, chosen bool) (_ contex
 	}
 }
 
-// uncausedKey is the key of a context value of calls without a noted event. See Carry.
-type uncausedKey struct{}
+// keepsKey is the key of a context value of calls whose applies keep annotations. See Carry.
+type keepsKey struct{}
 
 func (c *Controller[K]) spanName() string {
 	if c.Name == "" {

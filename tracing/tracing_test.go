@@ -439,6 +439,12 @@ func TestRatioOfEvents(t *testing.T) {
 			from.Name, to.Name = fmt.Sprint(n), fmt.Sprint(n)
 			handler.OnUpdate(from, to)
 		}},
+		{name: "an event of a source with a strange name", want: "1/1", run: func(c *reconcile.Controller[types.NamespacedName], note enqueue.Predicate[*corev1.ConfigMap], n int) {
+			from, to := object(traceparent(1, 1), 1), object(traceparent(1, 1), 2)
+			from.Name, to.Name = fmt.Sprint(n), fmt.Sprint(n)
+			note(event{Old: from, New: to})
+			c.Source("a resync").Add(types.NamespacedName{Namespace: to.Namespace, Name: to.Name})
+		}},
 		{name: "no event", run: func(c *reconcile.Controller[types.NamespacedName], _ enqueue.Predicate[*corev1.ConfigMap], n int) {
 			c.Source("things")
 			c.Queue.Add(types.NamespacedName{Name: fmt.Sprint(n)})

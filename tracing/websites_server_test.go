@@ -140,7 +140,8 @@ func TestServerWebsites(t *testing.T) {
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
-	t.Run("faults", func(t *testing.T) { testFaults(t, config) })
+	t.Run("faults", func(t *testing.T) { testFaults(t, config, false) })
+	t.Run("faults of bare controllers", func(t *testing.T) { testFaults(t, config, true) })
 	t.Run("trace", func(t *testing.T) { testTrace(t, config) })
 	t.Run("folded", func(t *testing.T) { testFolded(t, config) })
 }
@@ -158,7 +159,7 @@ func runTraced(t *testing.T, config *rest.Config, set func(*websites.Websites)) 
 	namespace := testserver.Namespace(t)
 	kept := &signals{more: make(chan struct{})}
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(kept))
-	op, r, err := websites.New(config, provider, namespace)
+	op, r, err := websites.New(config, provider, namespace, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -306,9 +307,12 @@ func (discard) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { ret
 func (discard) Shutdown(context.Context) error                             { return nil }
 
 // testFaults runs the controllers under faults: no annotation makes a loop, an object too many
-// or another end.
-func testFaults(t *testing.T, config *rest.Config) {
-	sample := 12
+// or another end. The bare ones do not know the events of their own applies.
+func testFaults(t *testing.T, config *rest.Config, bare bool) {
+	name, sample := "traced-websites", 12
+	if bare {
+		name, sample = "bare-traced-websites", 2
+	}
 	var budget time.Duration
 	if text := os.Getenv("EXPLORE_BUDGET"); text != "" {
 		var err error
@@ -330,10 +334,10 @@ func testFaults(t *testing.T, config *rest.Config) {
 		}}
 	}
 	controllertest.Explore(t, controllertest.Scenario{
-		Name: "traced-websites",
+		Name: name,
 		CRDs: []string{definitions},
 		Start: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
-			op, _, err := websites.New(cfg, sdktrace.NewTracerProvider(sdktrace.WithBatcher(discard{})), env.Namespace)
+			op, _, err := websites.New(cfg, sdktrace.NewTracerProvider(sdktrace.WithBatcher(discard{})), env.Namespace, bare)
 			if err != nil {
 				return err
 			}

@@ -10,6 +10,16 @@ import (
 // Triggers is the key of the reasons of the call, a []string.
 type Triggers struct{}
 
+// Changed is the key of a bool: a Source reported an event for the call whose kind is neither
+// Resync nor Unchanged.
+type Changed struct{}
+
+// The kinds of events that report no change.
+const (
+	Resync    = "resync"    // of an informer
+	Unchanged = "unchanged" // of the first list or of a resync, which an event handler does not distinguish
+)
+
 // Attempt is the key of the number of the call since the last success, an int.
 type Attempt struct{}
 

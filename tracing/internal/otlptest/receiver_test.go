@@ -101,7 +101,7 @@ func run(t *testing.T, provider *sdktrace.TracerProvider) {
 		t.Fatal(err)
 	}
 	testserver.InstallCRD(t, definition)
-	op, r, err := websites.New(config, provider, namespace)
+	op, r, err := websites.New(config, provider, namespace, false)
 	if err != nil {
 		t.Fatal(err)
 	}

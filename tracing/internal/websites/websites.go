@@ -3,6 +3,7 @@ package websites
 
 import (
 	"context"
+	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	appsv1 "k8s.io/api/apps/v1"
@@ -24,6 +25,7 @@ import (
 	"github.com/controllerkit/controllerkit/enqueue"
 	v1 "github.com/controllerkit/controllerkit/examples/website/api/v1"
 	"github.com/controllerkit/controllerkit/finalizer"
+	ckinformer "github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/operator"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/ssa"
@@ -52,11 +54,12 @@ type Websites struct {
 	Settled func()            // called at the end of a call that wrote a status
 }
 
-// New returns the operator of a namespace, and its reconcilers.
+// New returns the operator of a namespace, and its reconcilers. If it is bare, the cache has
+// no managedFields, and the controllers continue no trace.
 func New(config *rest.Config, provider interface {
 	trace.TracerProvider
 	Shutdown(context.Context) error
-}, namespace string) (*operator.Operator, *Websites, error) {
+}, namespace string, bare bool) (*operator.Operator, *Websites, error) {
 	config = rest.CopyConfig(config)
 	config.Wrap(tracing.Transport)
 	op, err := operator.New(config, operator.Options{Name: "websites"})
@@ -76,8 +79,16 @@ func New(config *rest.Config, provider interface {
 	informer := r.sites.Namespace(namespace).Informer(0, nil)
 	r.Synced = []cache.DoneChecker{informer.Informer().HasSyncedChecker(), factory.Apps().V1().Deployments().Informer().HasSyncedChecker()}
 
+	var window time.Duration
+	if bare {
+		window = -1
+		if err := factory.Apps().V1().Deployments().Informer().SetTransform(ckinformer.Trim); err != nil {
+			return nil, nil, err
+		}
+	}
+
 	c := op.Controller("websites", r.reconcile)
-	t := &tracing.Controller[types.NamespacedName]{Name: "websites", Provider: provider}
+	t := &tracing.Controller[types.NamespacedName]{Name: "websites", Provider: provider, Window: window}
 	c.Loop.Hook = t.Hook
 	r.cached = operator.For(c, v1.Resource("websites"), informer,
 		func(e enqueue.Event[*v1.Website]) bool {
@@ -90,7 +101,7 @@ func New(config *rest.Config, provider interface {
 		changesReadiness, tracing.Events(t, enqueue.ControllerOf[*appsv1.Deployment](Kind().GroupKind())))
 
 	d := op.Controller("deployments", r.reconcileDeployment)
-	td := &tracing.Controller[types.NamespacedName]{Name: "deployments", Provider: provider}
+	td := &tracing.Controller[types.NamespacedName]{Name: "deployments", Provider: provider, Window: window}
 	d.Loop.Hook = td.Hook
 	operator.For(d, appsv1.Resource("deployments"), factory.Apps().V1().Deployments(),
 		func(e enqueue.Event[*appsv1.Deployment]) bool { return !e.Deleted && enqueue.GenerationChanged(e) },
