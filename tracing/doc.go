@@ -52,8 +52,7 @@
 //     and the part returns nil when Shutdown returns.
 //   - TR10: If a call is sampled, its log lines have traceID and spanID, and so does the line
 //     of the loop.
-//   - TR11: However many keys, events and traces there are, a Controller keeps a bounded
-//     number of them.
+//   - TR11: A Controller keeps a bounded number of keys, events and traces.
 //
 // # Caveats
 //
@@ -63,5 +62,5 @@
 //     to the trace of its annotation.
 //   - If the events of a controller do not pass through Events, each of its calls begins a
 //     trace, and its applies carry a trace only if they create the object.
-//   - Log lines can contain names of objects, as can errors in spans if Keys is set.
+//   - Log lines can contain names of objects, and so can errors in spans with Keys.
 package tracing
