@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/informer"
@@ -671,5 +672,42 @@ func TestShared(t *testing.T) {
 		cancel()
 		wait.Wait()
 		stop()
+	})
+}
+
+// TestShardSelector: the informers of the parts get the selector of the shards, which the
+// options do not contain, and another selector is another part.
+func TestShardSelector(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		s.put("a", "one", "x")
+		informers := s.informers()
+		var parts []scope.Part
+		make := informers.New
+		informers.New = func(p scope.Part) (cache.SharedIndexInformer, error) {
+			parts = append(parts, p)
+			return make(p)
+		}
+		objects := scope.New(informers.Open)
+		stop := run(t, quiet(t), informers, objects)
+		defer stop()
+		for _, text := range []string{"one", "two", "two"} {
+			must(t, objects.Select(t.Context(), scope.Selection{Namespaces: []string{"a"}, ShardSelector: text}))
+		}
+		want := []scope.Part{{Namespace: "a", ShardSelector: "one"}, {Namespace: "a", ShardSelector: "two"}}
+		if diff := cmp.Diff(want, parts); diff != "" {
+			t.Errorf("parts (-want +got):\n%s", diff)
+		}
+		if got := parts[0].String(); got != "namespace a, shards one" {
+			t.Errorf("the part is %q", got)
+		}
+		options := metav1.ListOptions{}
+		if parts[0].Options(&options); options.ShardSelector != "" {
+			t.Errorf("the options have the selector %q: children would be selected by their own uid", options.ShardSelector)
+		}
+		err := objects.Select(t.Context(), scope.Selection{ShardSelector: strings.Repeat("x", 1<<16+1)})
+		if err == nil || !strings.Contains(err.Error(), "the limit is 65536") {
+			t.Errorf("a long selector: %v", err)
+		}
 	})
 }

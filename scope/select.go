@@ -32,15 +32,22 @@ type Selection struct {
 	// LabelSelector and FieldSelector narrow the objects in every namespace. "" means all
 	// objects.
 	LabelSelector, FieldSelector string
+
+	// ShardSelector narrows the objects to shards. The informers of the parts must send it and
+	// filter by it, as those with a source of package shard do: an API server without the
+	// feature gate ShardedListAndWatch ignores it. "" means all objects.
+	ShardSelector string
 }
 
 // Part is a namespace with the selectors of a [Selection]: the objects of one informer.
 type Part struct {
-	Namespace                    string // "" means all
-	LabelSelector, FieldSelector string
+	Namespace                                   string // "" means all
+	LabelSelector, FieldSelector, ShardSelector string
 }
 
-// Options sets the selectors in options. It is a TweakListOptionsFunc of generated informers.
+// Options sets LabelSelector and FieldSelector in options. It is a TweakListOptionsFunc of
+// generated informers. It does not set ShardSelector: package shard's source does, which sends
+// none for children.
 func (p Part) Options(options *metav1.ListOptions) {
 	options.LabelSelector, options.FieldSelector = p.LabelSelector, p.FieldSelector
 }
@@ -57,6 +64,9 @@ func (p Part) String() string {
 	if p.FieldSelector != "" {
 		text += ", fields " + p.FieldSelector
 	}
+	if p.ShardSelector != "" {
+		text += ", shards " + p.ShardSelector
+	}
 	return text
 }
 
@@ -70,7 +80,7 @@ func (sel Selection) split() ([]Part, error) {
 	if n := len(sel.Namespaces); n > maxParts {
 		return nil, fmt.Errorf("scope: Selection.Namespaces has %d namespaces: the limit is %d: select all namespaces, with a label", n, maxParts)
 	}
-	if n := max(len(sel.LabelSelector), len(sel.FieldSelector)); n > maxSelector {
+	if n := max(len(sel.LabelSelector), len(sel.FieldSelector), len(sel.ShardSelector)); n > maxSelector {
 		return nil, fmt.Errorf("scope: a selector of the Selection has %d bytes: the limit is %d", n, maxSelector)
 	}
 	l, err := labels.Parse(sel.LabelSelector)
@@ -90,7 +100,7 @@ func (sel Selection) split() ([]Part, error) {
 		if problems := validation.IsDNS1123Label(n); n != "" && len(problems) > 0 {
 			return nil, fmt.Errorf("scope: Selection.Namespaces: %s is not a namespace: %s", quote(n), problems[0])
 		}
-		parts = append(parts, Part{Namespace: n, LabelSelector: l.String(), FieldSelector: f.String()})
+		parts = append(parts, Part{Namespace: n, LabelSelector: l.String(), FieldSelector: f.String(), ShardSelector: sel.ShardSelector})
 	}
 	return parts, nil
 }
