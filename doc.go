@@ -28,6 +28,8 @@
 //     and closed while the program runs
 //   - [github.com/controllerkit/controllerkit/scope]: one informer of namespaces and a selector
 //     that change while the program runs
+//   - [github.com/controllerkit/controllerkit/shard]: the objects of some ranges of a hash, for
+//     replicas that share a resource
 //   - [github.com/controllerkit/controllerkit/watcher]: a watch that survives failures
 //     and never fails silently
 //   - [github.com/controllerkit/controllerkit/consistency]: read your own writes; confirm

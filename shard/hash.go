@@ -1,0 +1,338 @@
+package shard
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"math/bits"
+	"slices"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
+)
+
+const (
+	maxShards = 1024 // its longest selector is within the limits of the API server
+
+	byUID       = "object.metadata.uid"
+	byNamespace = "object.metadata.namespace"
+)
+
+// Ranges maps objects to shards 0 to N-1. Each shard is a range of hashes. The hash is the
+// API server's for shard selectors: 64-bit FNV-1a of the uid or of the namespace. All
+// replicas need the same Ranges, and a change requires that all of them stop before: it moves
+// objects between shards.
+type Ranges struct {
+	// N is the number of shards, 1 to 1024. Required.
+	N int
+
+	// ByNamespace hashes an object's namespace, so that all objects of a namespace are in one
+	// shard. False means its uid. Set Starts with it: equal ranges are unbalanced, because
+	// similar names have similar hashes.
+	ByNamespace bool
+
+	// Starts are the first hashes of the shards 1 to N-1, in ascending order. [Cut] computes
+	// them. Nil means ranges of equal size.
+	Starts []uint64
+}
+
+// Of returns the shard of an object. The error names a field of r that is not valid, or the
+// metadata that the object lacks.
+func (r Ranges) Of(obj metav1.Object) (int, error) {
+	if err := r.check(); err != nil {
+		return 0, err
+	}
+	h, err := hashOf(obj, r.key())
+	if err != nil {
+		return 0, fmt.Errorf("shard: %w", err)
+	}
+	return r.of(h), nil
+}
+
+// OfChild returns the shard of a child's controller owner, which is the child's shard: by the
+// uid of its controller reference, or by its namespace. It is false if the hash is by uid and
+// no owner controls the child. The child is in no shard then.
+func (r Ranges) OfChild(child metav1.Object) (shard int, ok bool, err error) {
+	if err := r.check(); err != nil {
+		return 0, false, err
+	}
+	h, ok, err := hashOfChild(child, r.key())
+	if err != nil {
+		return 0, false, fmt.Errorf("shard: %w", err)
+	}
+	if !ok {
+		return 0, false, nil
+	}
+	return r.of(h), true, nil
+}
+
+// Selector returns the ShardSelector of list options that selects the objects of the shards,
+// in any order. Ranges that touch become one. No shards are an error, because an empty
+// ShardSelector selects all objects: a replica without shards must not watch.
+func (r Ranges) Selector(shards []int) (string, error) {
+	if err := r.check(); err != nil {
+		return "", err
+	}
+	if len(shards) == 0 {
+		return "", errors.New("shard: Selector got no shards: do not list or watch without a shard, and select no namespace in a scope")
+	}
+	var spans []span
+	for _, s := range slices.Sorted(slices.Values(shards)) {
+		if s < 0 || s >= r.N {
+			return "", fmt.Errorf("shard: Selector got shard %d: pass shards from 0 to %d", s, r.N-1)
+		}
+		next := r.span(s)
+		switch last := len(spans) - 1; {
+		case last >= 0 && next.first <= spans[last].last: // the same shard again
+		case last >= 0 && next.first == spans[last].last+1:
+			spans[last].last = next.last
+		default:
+			spans = append(spans, next)
+		}
+	}
+	return selector{r.key(), spans}.String(), nil
+}
+
+func (r Ranges) key() string {
+	if r.ByNamespace {
+		return byNamespace
+	}
+	return byUID
+}
+
+// check returns an error that names the field which is not valid.
+func (r Ranges) check() error {
+	switch {
+	case r.N < 1 || r.N > maxShards:
+		return fmt.Errorf("shard: Ranges.N is %d: set 1 to %d", r.N, maxShards)
+	case r.Starts != nil && len(r.Starts) != r.N-1:
+		return fmt.Errorf("shard: Ranges.Starts has %d hashes and Ranges.N is %d: set N-1 hashes, or nil for equal ranges", len(r.Starts), r.N)
+	}
+	before := uint64(0)
+	for i, s := range r.Starts {
+		if s <= before {
+			return fmt.Errorf("shard: Ranges.Starts[%d] is %#x, not more than %#x: set ascending hashes above 0", i, s, before)
+		}
+		before = s
+	}
+	return nil
+}
+
+func (r Ranges) of(h uint64) int {
+	if r.Starts == nil {
+		s, _ := bits.Mul64(h, uint64(r.N))
+		return int(s)
+	}
+	i, found := slices.BinarySearch(r.Starts, h)
+	if found {
+		return i + 1
+	}
+	return i
+}
+
+func (r Ranges) span(shard int) span {
+	s := span{r.start(shard), math.MaxUint64}
+	if shard < r.N-1 {
+		s.last = r.start(shard+1) - 1
+	}
+	return s
+}
+
+// start returns the first hash of a shard.
+func (r Ranges) start(shard int) uint64 {
+	switch {
+	case shard == 0:
+		return 0
+	case r.Starts != nil:
+		return r.Starts[shard-1]
+	}
+	start, rest := bits.Div64(uint64(shard), 0, uint64(r.N))
+	if rest > 0 {
+		start++ // the first h with h*N/2^64 >= shard
+	}
+	return start
+}
+
+// Cut returns Ranges by namespace with n shards of about the same weight. The weights are of
+// the observed namespaces, for example their numbers of objects. A namespace of weight 0 or
+// less counts as 1. Similar names have similar hashes, and equal ranges would put
+// tenant-000 to tenant-099 into one of 32 shards. The result depends on the arguments alone.
+//
+// The namespaces observed later are in the shard that contains their hash, so the balance
+// degrades when many are added. Cut then returns other Ranges.
+func Cut(n int, namespaces map[string]int) (Ranges, error) {
+	r := Ranges{N: n, ByNamespace: true}
+	if err := r.check(); err != nil {
+		return Ranges{}, err
+	}
+	type point struct{ hash, weight uint64 }
+	weights := map[uint64]uint64{}
+	for name, w := range namespaces {
+		weights[hash(name)] += uint64(max(w, 1))
+	}
+	var points []point
+	rest := 0.0
+	for _, h := range slices.Sorted(maps.Keys(weights)) {
+		points = append(points, point{h, weights[h]})
+		rest += float64(weights[h])
+	}
+
+	// Each shard takes namespaces until one more would bring it farther from the mean of the
+	// remaining shards.
+	starts := []uint64{} // not nil, which would mean equal ranges
+	taken := 0.0
+	for i, p := range points {
+		w := float64(p.weight)
+		mean := rest / float64(n-len(starts))
+		if taken > 0 && len(starts) < n-1 && taken+w-mean > mean-taken {
+			starts = append(starts, between(points[i-1].hash, p.hash))
+			rest -= taken
+			taken = 0
+		}
+		taken += w
+	}
+	// With fewer namespaces than shards, the remaining shards halve the widest ranges.
+	for len(starts) < n-1 {
+		r := Ranges{N: len(starts) + 1, Starts: starts}
+		widest := slices.MaxFunc(r.spans(), func(a, b span) int { return cmp.Compare(a.last-a.first, b.last-b.first) })
+		at, _ := slices.BinarySearch(starts, widest.first+1)
+		starts = slices.Insert(starts, at, between(widest.first, widest.last))
+	}
+	r.Starts = starts
+	return r, nil
+}
+
+func (r Ranges) spans() []span {
+	var all []span
+	for s := range r.N {
+		all = append(all, r.span(s))
+	}
+	return all
+}
+
+// between returns a hash above a and at most b, which is above a.
+func between(a, b uint64) uint64 { return a + (b-a)/2 + 1 }
+
+// span is a range of hashes with both ends.
+type span struct{ first, last uint64 }
+
+// selector is a parsed ShardSelector.
+type selector struct {
+	key   string
+	spans []span // ascending, and they do not touch
+}
+
+// String returns the text that the API server parses.
+func (s selector) String() string {
+	var b strings.Builder
+	for i, r := range s.spans {
+		if i > 0 {
+			b.WriteString(" || ")
+		}
+		end := "10000000000000000"
+		if r.last < math.MaxUint64 {
+			end = fmt.Sprintf("%016x", r.last+1)
+		}
+		fmt.Fprintf(&b, "shardRange(%s, '0x%016x', '0x%s')", s.key, r.first, end)
+	}
+	return b.String()
+}
+
+func (s selector) has(h uint64) bool {
+	i, found := slices.BinarySearchFunc(s.spans, h, func(r span, h uint64) int { return cmp.Compare(r.first, h) })
+	return found || i > 0 && h <= s.spans[i-1].last
+}
+
+// parse parses what String returns. Other spellings, which the API server may accept, are
+// errors.
+func parse(text string) (selector, error) {
+	var s selector
+	for part := range strings.SplitSeq(text, " || ") {
+		if len(s.spans) == maxShards {
+			return selector{}, fmt.Errorf("it has more than %d ranges", maxShards)
+		}
+		var key, first, end string
+		rest, ok := strings.CutPrefix(part, "shardRange(")
+		if ok {
+			key, rest, ok = strings.Cut(rest, ", '0x")
+		}
+		if ok {
+			first, rest, ok = strings.Cut(rest, "', '0x")
+		}
+		if ok {
+			end, rest, ok = strings.Cut(rest, "')")
+		}
+		if !ok || rest != "" || key != byUID && key != byNamespace || s.key != "" && key != s.key {
+			return selector{}, fmt.Errorf("%q is not a range of the uid or of the namespace", kube.Printable(part, 100))
+		}
+		r := span{last: math.MaxUint64}
+		var err error
+		if r.first, err = parseHash(first); err == nil && end != "10000000000000000" {
+			if r.last, err = parseHash(end); err == nil && r.last == 0 {
+				err = errors.New("the end of the range is 0")
+			}
+			r.last--
+		}
+		switch last := len(s.spans) - 1; {
+		case err != nil:
+			return selector{}, fmt.Errorf("%q: %w", kube.Printable(part, 100), err)
+		case r.first > r.last || last >= 0 && r.first <= s.spans[last].last:
+			return selector{}, fmt.Errorf("%q is empty or not above the range before it", kube.Printable(part, 100))
+		}
+		s.key, s.spans = key, append(s.spans, r)
+	}
+	return s, nil
+}
+
+func parseHash(text string) (uint64, error) {
+	if len(text) != 16 || text != strings.ToLower(text) {
+		return 0, errors.New("a hash has 16 lowercase hexadecimal digits")
+	}
+	h, err := strconv.ParseUint(text, 16, 64)
+	if err != nil {
+		return 0, errors.New("a hash has 16 lowercase hexadecimal digits")
+	}
+	return h, nil
+}
+
+// hashOf returns the hash of an object by a key of selectors.
+func hashOf(obj metav1.Object, key string) (uint64, error) {
+	switch {
+	case kube.IsNil(obj):
+		return 0, errors.New("the object is nil: pass an object that the API server returned")
+	case key == byNamespace && obj.GetNamespace() == "":
+		return 0, fmt.Errorf("object %q has no metadata.namespace: a cluster-scoped resource needs the hash of the uid, without ByNamespace", kube.Printable(obj.GetName(), 253))
+	case key == byNamespace:
+		return hash(obj.GetNamespace()), nil
+	case obj.GetUID() == "":
+		return 0, fmt.Errorf("object %q has no metadata.uid: pass an object that the API server returned, or set ByNamespace for a resource without uids", kube.Printable(obj.GetName(), 253))
+	}
+	return hash(string(obj.GetUID())), nil
+}
+
+// hashOfChild returns the hash of the controller owner of an object.
+func hashOfChild(child metav1.Object, key string) (h uint64, ok bool, err error) {
+	if key == byNamespace || kube.IsNil(child) {
+		h, err = hashOf(child, key)
+		return h, err == nil, err
+	}
+	owner := metav1.GetControllerOfNoCopy(child)
+	if owner == nil || owner.UID == "" {
+		return 0, false, nil
+	}
+	return hash(string(owner.UID)), true, nil
+}
+
+// hash returns the 64-bit FNV-1a hash of text.
+func hash(text string) uint64 {
+	h := uint64(0xcbf29ce484222325)
+	for i := range len(text) {
+		h = (h ^ uint64(text[i])) * 0x100000001b3
+	}
+	return h
+}
