@@ -41,29 +41,62 @@ var (
 	seenMoves   = flag.Int("moves", 3, "number of `moves` of shards between two replicas in TestServerSees")
 )
 
-// reads counts the requests of a replica and the bytes of the responses that it reads.
+// reads counts the requests of a replica and the bytes of the responses that it reads. It can
+// connect the replica to an API server that does not know selectors of shards.
 type reads struct {
 	http.RoundTripper
-	requests, bytes *atomic.Int64
+	requests, bytes atomic.Int64
+
+	mu     sync.Mutex // guards the fields below
+	old    bool
+	bodies []*body // of the current API server
 }
 
-func (r reads) RoundTrip(request *http.Request) (*http.Response, error) {
+func (r *reads) RoundTrip(request *http.Request) (*http.Response, error) {
+	r.mu.Lock()
+	old := r.old
+	r.mu.Unlock()
+	if old {
+		request = request.Clone(request.Context())
+		query := request.URL.Query()
+		query.Del("shardSelector")
+		request.URL.RawQuery = query.Encode()
+	}
 	response, err := r.RoundTripper.RoundTrip(request)
 	if err == nil {
 		r.requests.Add(1)
-		response.Body = &counted{response.Body, r.bytes}
+		b := &body{ReadCloser: response.Body, n: &r.bytes}
+		response.Body = b
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.bodies = append(r.bodies, b)
 	}
 	return response, err
 }
 
-type counted struct {
-	io.ReadCloser
-	n *atomic.Int64
+// reconnect ends the watches, and connects the next ones to the other API server.
+func (r *reads) reconnect() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.old = true
+	for _, b := range r.bodies {
+		b.ended.Store(true)
+		b.Close()
+	}
 }
 
-func (c *counted) Read(p []byte) (int, error) {
-	n, err := c.ReadCloser.Read(p)
-	c.n.Add(int64(n))
+type body struct {
+	io.ReadCloser
+	n     *atomic.Int64
+	ended atomic.Bool
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.n.Add(int64(n))
+	if b.ended.Load() {
+		return 0, io.EOF
+	}
 	return n, err
 }
 
@@ -74,7 +107,7 @@ type seer struct {
 	objects *scope.Informer
 	wake    chan struct{} // shared: an event has come
 
-	requests, bytes atomic.Int64
+	reads reads
 
 	mu      sync.Mutex
 	owned   []int
@@ -88,7 +121,7 @@ func newSeer(t *testing.T, config *rest.Config, label string, ranges shard.Range
 	s := &seer{label: label, ranges: ranges, wake: wake, known: map[types.UID]string{}}
 	config = rest.CopyConfig(config)
 	config.QPS, config.DisableCompression = -1, true
-	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return reads{rt, &s.requests, &s.bytes} })
+	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { s.reads.RoundTripper = rt; return &s.reads })
 	client := seesClient(t, config)
 	informers := &ondemand.Informers[scope.Part]{
 		New: func(p scope.Part) (cache.SharedIndexInformer, error) {
@@ -428,7 +461,8 @@ func serverHash(t *testing.T, client kubernetes.Interface, label string, namespa
 	}
 }
 
-// serverBytes: a replica with a quarter of the shards reads a quarter of the bytes.
+// serverBytes: a replica with a quarter of the shards reads a quarter of the bytes, and drops
+// the objects that another API server sends.
 func serverBytes(t *testing.T, config *rest.Config, client kubernetes.Interface, label string, honored bool) {
 	t.Helper()
 	ranges := shard.Ranges{N: 32}
@@ -444,21 +478,24 @@ func serverBytes(t *testing.T, config *rest.Config, client kubernetes.Interface,
 		}
 		replicas[i].own(t, shards...)
 	}
-	each(t, *seenObjects, func(i int) error {
-		o := all.listed()[i]
-		_, err := client.CoreV1().ConfigMaps(o.Namespace).Patch(t.Context(), o.Name, types.MergePatchType, []byte(`{"data":{"updated":"yes"}}`), metav1.PatchOptions{})
-		return err
-	})
+	patch := func(objects []*corev1.ConfigMap, value string) {
+		t.Helper()
+		each(t, len(objects), func(i int) error {
+			_, err := client.CoreV1().ConfigMaps(objects[i].Namespace).Patch(t.Context(), objects[i].Name, types.MergePatchType, fmt.Appendf(nil, `{"data":{"updated":%q}}`, value), metav1.PatchOptions{})
+			return err
+		})
+	}
+	patch(all.listed(), "once")
 	settleAll(t, client, label, all)
 	settleAll(t, client, label, replicas...)
-	whole := float64(all.bytes.Load())
+	whole := float64(all.reads.bytes.Load())
 	for i, r := range replicas {
 		share := float64(len(r.listed())) / float64(*seenObjects)
-		part := float64(r.bytes.Load()) / whole
+		part := float64(r.reads.bytes.Load()) / whole
 		support := r.source().Support()
-		t.Logf("replica %d has %.3f of the objects and reads %.3f of the bytes in %d requests (%+v)", i, share, part, r.requests.Load(), support)
+		t.Logf("replica %d has %.3f of the objects and reads %.3f of the bytes in %d requests (%+v)", i, share, part, r.reads.requests.Load(), support)
 		// The uids are random. A second request is of a watch that the server has ended.
-		limit := (share + 0.05) * float64(r.requests.Load())
+		limit := (share + 0.05) * float64(r.reads.requests.Load())
 		if *seenObjects >= 5000 {
 			limit = 0.30
 		}
@@ -468,6 +505,17 @@ func serverBytes(t *testing.T, config *rest.Config, client kubernetes.Interface,
 		if !honored && support.Foreign == 0 {
 			t.Errorf("replica %d has dropped no object of a server that sends all: %+v", i, support)
 		}
+	}
+	if !honored {
+		return
+	}
+	// A watch connects to another API server, which sends all objects.
+	replicas[0].reads.reconnect()
+	patch(replicas[1].listed(), "twice")
+	patch(replicas[0].listed(), "twice") // the events of the others come before
+	settleAll(t, client, label, replicas...)
+	if support := replicas[0].source().Support(); support.Foreign == 0 {
+		t.Errorf("after the watch has reconnected, no object was dropped: %+v", support)
 	}
 }
 

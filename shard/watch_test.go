@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit/shard"
 )
@@ -248,6 +249,36 @@ func TestChildren(t *testing.T) {
 			if o.ShardSelector != "" {
 				t.Errorf("options of a request: %+v", o)
 			}
+		}
+
+		// A list of two pages has the children of both. A streamed list replaces them.
+		lw.then(child("page1", mine))
+		lw.then(child("page2", mine))
+		listed(t, s, metav1.ListOptions{Limit: 1})
+		listed(t, s, metav1.ListOptions{Limit: 1, Continue: "more"})
+		for _, test := range []struct {
+			options metav1.ListOptions
+			want    string // "" is none
+		}{
+			{metav1.ListOptions{ResourceVersion: "7"}, "DELETED page1"},
+			{metav1.ListOptions{SendInitialEvents: ptr.To(true)}, ""},
+		} {
+			if w, err = s.WatchWithContext(t.Context(), test.options); err != nil {
+				t.Fatal(err)
+			}
+			go lw.watches[len(lw.watches)-1].Modify(child("page1", others))
+			synctest.Wait()
+			got := ""
+			select {
+			case e := <-w.ResultChan():
+				got = textOf(e)
+			default:
+			}
+			if got != test.want {
+				t.Errorf("event %q, want %q", got, test.want)
+			}
+			lw.then(child("page1", mine))
+			listed(t, s, metav1.ListOptions{}) // stops the watch
 		}
 		byNamespace := selectorOf(t, shard.Ranges{N: 2, ByNamespace: true}, 1)
 		lw = &listWatch{}
