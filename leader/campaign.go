@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/internal/validity"
 )
 
 // claimJitter bounds the random wait before a claim of a free Lease, so that the first
@@ -129,13 +130,13 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 		t, err := c.claim(context.WithoutCancel(ctx), lease)
 		unsure = true
 		switch {
-		case err == nil && ctx.Err() == nil && t.valid():
+		case err == nil && ctx.Err() == nil && t.Valid():
 			t.took = time.Since(freeSince)
 			return t, nil
 		case err == nil:
 			// ctx is done, or this process was paused for RenewDeadline. Then the
 			// record is its own and can be claimed again.
-			t.end()
+			t.End()
 			c.setLeading(nil)
 		case isConflict(err):
 			// Another candidate was faster, and may have released the Lease already.
@@ -185,8 +186,8 @@ func (c *candidate) claim(ctx context.Context, lease *coordinationv1.Lease) (*te
 	case lease != nil:
 		number = numberOf(lease) + 1
 	}
-	sent := instantOf(time.Now(), c.wall)
-	now := micro(sent.mono)
+	sent := validity.At(time.Now(), c.wall)
+	now := micro(sent.Mono)
 	got, err := c.write(ctx, lease, coordinationv1.LeaseSpec{
 		HolderIdentity:       &c.identity,
 		LeaseDurationSeconds: ptr.To(int32(wholeSeconds(c.leaseDuration))),

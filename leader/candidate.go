@@ -146,7 +146,7 @@ func (c *candidate) observeNoneLocked() {
 	v := &c.seen
 	if v.lease != nil {
 		v.vacant = time.Time{}
-		if c.leading == nil || !c.leading.valid() {
+		if c.leading == nil || !c.leading.Valid() {
 			v.vacant = time.Now().Add(max(c.durationOf(v.lease), c.leaseDuration))
 		}
 	}

@@ -110,7 +110,7 @@ func (g *guard) admit(req *http.Request) (*http.Request, error) {
 			return nil, err
 		}
 	}
-	if !t.valid() {
+	if !t.Valid() {
 		return nil, ErrLost
 	}
 	return req, nil

@@ -9,6 +9,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
+
+	"github.com/controllerkit/controllerkit/internal/validity"
 )
 
 // renew keeps the Lease renewed until ctx is done, which is at the end of the term.
@@ -16,7 +18,7 @@ import (
 // success, so that leaders that started together do not stay in step.
 func (c *candidate) renew(ctx context.Context, t *term) {
 	defer c.setLeading(nil)
-	next := t.lastRenewal().Add(c.retryPeriod)
+	next := t.LastRenewal().Add(c.retryPeriod)
 	for {
 		timer := time.NewTimer(max(1, time.Until(next)))
 		select {
@@ -30,7 +32,7 @@ func (c *candidate) renew(ctx context.Context, t *term) {
 			}
 		case <-timer.C:
 		}
-		if !t.valid() {
+		if !t.Valid() {
 			return // after a suspend the term's own timer may be late
 		}
 		next = time.Now().Add(c.retryPeriod)
@@ -52,15 +54,15 @@ func (c *candidate) renewOnce(ctx context.Context, t *term) error {
 	c.mu.Unlock()
 	for tries := 1; ; tries++ {
 		if c.holds(lease) && lease.UID == t.LeaseUID {
-			sent := instantOf(time.Now(), c.wall)
-			now := micro(sent.mono)
+			sent := validity.At(time.Now(), c.wall)
+			now := micro(sent.Mono)
 			spec := *lease.Spec.DeepCopy()
 			spec.RenewTime = &now
 			got, err := c.write(ctx, lease, spec)
 			if err == nil {
-				slow := time.Since(t.lastRenewal()) >= c.renewDeadline/2
-				t.extend(sent, c.validFor(got))
-				c.metrics.LeaderRenewal(c.ref, time.Since(sent.mono), slow)
+				slow := time.Since(t.LastRenewal()) >= c.renewDeadline/2
+				t.Extend(sent, c.validFor(got))
+				c.metrics.LeaderRenewal(c.ref, time.Since(sent.Mono), slow)
 				return nil
 			}
 			if !isConflict(err) || tries == 3 {
@@ -72,7 +74,7 @@ func (c *candidate) renewOnce(ctx context.Context, t *term) error {
 			return err
 		}
 		if !c.holds(lease) || lease.UID != t.LeaseUID {
-			t.end()
+			t.End()
 			return errors.New("the Lease is another's")
 		}
 	}

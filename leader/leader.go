@@ -23,6 +23,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/stacks"
+	"github.com/controllerkit/controllerkit/internal/validity"
 )
 
 // The defaults of the Elector's fields.
@@ -189,7 +190,7 @@ type Elector struct {
 	// The recorder needs a client without [Guard]. Nil disables events.
 	Event func(obj runtime.Object, eventtype, reason, note string)
 
-	wall func(time.Time) time.Time // the wall clock, for tests; nil means wallClock
+	wall func(time.Time) time.Time // the wall clock, for tests; nil means validity.WallClock
 
 	mu      sync.Mutex // guards the fields below
 	running bool       // a Run has not returned
@@ -273,7 +274,7 @@ func (e *Elector) Check(*http.Request) error {
 	if !running {
 		return errLeftBehind
 	}
-	if age := time.Since(t.lastRenewal()); age > t.unhealthyAfter {
+	if age := time.Since(t.LastRenewal()); age > t.unhealthyAfter {
 		return fmt.Errorf("leader: lead still runs although Lease %s/%s was last renewed %v ago: restart the process: %w",
 			e.Namespace, e.Name, age.Round(time.Millisecond), ErrLost)
 	}
@@ -370,7 +371,7 @@ func (e *Elector) candidate(ctx context.Context) (*candidate, error) {
 		c.metrics = noMetrics{}
 	}
 	if c.wall == nil {
-		c.wall = wallClock
+		c.wall = validity.WallClock
 	}
 	c.logger = klog.FromContext(ctx).WithValues("lease", klog.KRef(e.Namespace, e.Name), "identity", c.identity)
 	return c, nil
@@ -398,12 +399,12 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 	defer c.note(t, "stopped leading")
 
 	var wg sync.WaitGroup
-	renewCtx, stopRenewing := context.WithCancel(t.validity)
+	renewCtx, stopRenewing := context.WithCancel(t.Context())
 	wg.Go(func() { c.renew(renewCtx, t) })
 	defer wg.Wait()
 	defer stopRenewing()
 
-	leadCtx, cancelLead := context.WithCancelCause(context.WithValue(t.validity, validityKey{}, t.validity))
+	leadCtx, cancelLead := context.WithCancelCause(context.WithValue(t.Context(), validityKey{}, t.Context()))
 	defer cancelLead(nil)
 	defer context.AfterFunc(ctx, func() { cancelLead(context.Cause(ctx)) })()
 
@@ -426,7 +427,7 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 		switch {
 		case ctx.Err() != nil:
 			err = nil // stopped since the claim
-		case !t.valid():
+		case !t.Valid():
 			err = ErrLost // paused since the claim
 		default:
 			err = lead(leadCtx)
@@ -435,7 +436,7 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 
 	var (
 		stopped = ctx.Done()
-		lost    = t.validity.Done()
+		lost    = t.Context().Done()
 		drained <-chan time.Time // lead has had its DrainTimeout
 		hung    <-chan time.Time // lead has ignored ErrLost since
 		overran bool
@@ -451,7 +452,7 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 
 		case <-drained:
 			overran = true
-			t.end()
+			t.End()
 			hung = time.After(c.stopTimeout)
 
 		case <-lost:
@@ -465,8 +466,8 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 				c.drainTimeout+c.stopTimeout, c.ref, stacks.Labelled(stackLabel, c.ref, stackLimit))
 
 		case err := <-returned:
-			held := t.valid()
-			t.end() // before the release: from now on the Lease may be another's
+			held := t.Valid()
+			t.End() // before the release: from now on the Lease may be another's
 			stopRenewing()
 			wg.Wait()
 			c.metrics.LeaderStatus(c.ref, false)

@@ -93,7 +93,7 @@ func (c *candidate) event(kind watch.EventType, lease *coordinationv1.Lease) {
 		case same && older:
 			return
 		case same && (kind == watch.Deleted || numberOf(lease) > t.Number):
-			t.end()
+			t.End()
 		case !own:
 			t.renewAtOnce()
 			return
