@@ -17,6 +17,8 @@
 //     a classed error out; panics, timeouts, ordered stop
 //   - [github.com/controllerkit/controllerkit/leader]: one leader, by the clock and by a
 //     fence; hand-over in milliseconds
+//   - [github.com/controllerkit/controllerkit/shard]: many active replicas: one owner for
+//     each shard of the objects, hand-over without overlap
 //   - [github.com/controllerkit/controllerkit/shutdown]: parts that start together and
 //     stop in order; readiness and liveness
 //
@@ -28,8 +30,6 @@
 //     and closed while the program runs
 //   - [github.com/controllerkit/controllerkit/scope]: one informer of namespaces and a selector
 //     that change while the program runs
-//   - [github.com/controllerkit/controllerkit/shard]: the objects of some ranges of a hash, for
-//     replicas that share a resource
 //   - [github.com/controllerkit/controllerkit/watcher]: a watch that survives failures
 //     and never fails silently
 //   - [github.com/controllerkit/controllerkit/consistency]: read your own writes; confirm

@@ -1,30 +1,48 @@
-// Package shard divides the objects of a resource among the replicas of a controller.
+// Package shard divides the objects of a controller among active replicas. Each shard has
+// one owner at a time.
 //
-// Today it contains what a replica sees of its shards. Which replica owns a shard is the
-// decision of the caller.
+//	group := &shard.Group{Leases: leases, Namespace: namespace, Name: "shop", Ranges: shard.Ranges{N: 32}}
+//	err := group.Run(ctx, func(ctx context.Context, s shard.Shard) error {
+//		return controllerOf(s.Index).Run(ctx)
+//	})
+//
+// A [Group] calls work for each shard that its replica owns. Without a master, all replicas
+// compute the same balanced assignment. A shard that moves is drained first.
+//
+// Owned work is all work between a successful [Shard.Check], or the start of work, and the
+// end of its context. Call Shard.Check before each effect, or use a client with [Guard]. Work
+// that must run once belongs to shard 0.
 //
 // # What a shard sees
 //
 // [Ranges] maps an object to its shard. A [Source] lists and watches the objects of owned
-// shards. It sends a selector and drops foreign objects itself, because an API server without
-// the feature gate ShardedListAndWatch ignores the selector silently. [Children] follow their
-// controller owner. Package scope changes the shards at run time:
+// shards. It drops foreign objects itself, because an API server without the feature gate
+// ShardedListAndWatch ignores the selector. [Children] follow their
+// controller owner. Package scope changes the shards at run time: see [Objects].
 //
-//	New: func(p scope.Part) (cache.SharedIndexInformer, error) {
-//		source, err := shard.Objects(listWatch(p.Namespace, p.Options), p.ShardSelector)
-//		...
-//		return cache.NewSharedIndexInformer(source, &corev1.Pod{}, 0, indexers), nil
-//	}
-//	...
-//	selector, err := ranges.Selector(owned)
-//	err = pods.Select(ctx, scope.Selection{Namespaces: []string{""}, ShardSelector: selector})
-//
-// Select returns when the cache has the gained shards. Release a shard after its work has
-// ended: to a handler, its objects are then deleted. Only [Ranges.Of] shows that they are
-// foreign.
+// Release a shard after its work has ended: to a handler, its objects are then deleted. Only
+// [Ranges.Of] shows that they are foreign.
 //
 // # Guarantees
 //
+//   - SH1: If two replicas run, their owned work on one shard never overlaps, whatever
+//     requests are delayed or lost.
+//   - SH2: If a shard moves, its owner keeps it until work has returned.
+//   - SH3: If the context of Run is done, Run hands its shards over, then ends its Lease.
+//   - SH4: If one Lease of the group is deleted, owned work does not overlap while its owners
+//     can list or watch.
+//   - SH5: If work begins on a shard, its term is higher than all before.
+//   - SH6: If one replica joins or leaves, at most its share of the shards moves, rounded up.
+//   - SH7: If no replica joins, leaves or fails, each sends one renewal in a RetryPeriod
+//     besides its watch.
+//   - SH8: If the table has other Ranges, or its Lease is foreign, Run changes nothing and
+//     returns an error with the cure.
+//   - SH9: If the table becomes unreadable or read-only, the replicas keep their shards, and
+//     Status has the error.
+//   - SH10: If the shard is lost or the context has none, a client with [Guard] sends no
+//     write.
+//   - SH11: If one replica crashes, its shards have owners after at most LeaseDuration and
+//     2 times RetryPeriod.
 //   - SE1: If an object has a uid, or with ByNamespace a namespace, Of returns the shard
 //     whose selector selects it on the API server.
 //   - SE2: If Cut gets a thousand namespaces with similar names and weights, no replica with
@@ -43,12 +61,7 @@
 //
 // # Caveats
 //
+//   - If other users edit Leases, or etcd is restored, owned work can overlap: see [Group].
 //   - A Select lists all selected shards again, and holds their objects twice until then.
-//   - Without the feature gate each replica receives and decodes all objects. So does a
-//     Source of Children by uid with it.
-//   - A child without a controller owner is in no shard by uid. While its owner changes, it
-//     can be in two caches, or in none.
-//   - A change of [Ranges] moves objects between shards. All replicas must stop before.
-//   - The selector of many shards that do not touch is long: about 100 bytes for each in the
-//     URL, which a proxy can reject.
+//   - Without the feature gate each replica receives and decodes all objects.
 package shard

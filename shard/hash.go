@@ -73,7 +73,9 @@ func (r Ranges) OfChild(child metav1.Object) (shard int, ok bool, err error) {
 
 // Selector returns the ShardSelector of list options that selects the objects of the shards,
 // in any order. Ranges that touch become one. No shards are an error, because an empty
-// ShardSelector selects all objects: a replica without shards must not watch.
+// ShardSelector selects all objects: a replica without shards must not watch. The text of
+// many shards that do not touch is long, about 100 bytes for each in the URL, which a proxy
+// can reject.
 func (r Ranges) Selector(shards []int) (string, error) {
 	if err := r.check(); err != nil {
 		return "", err

@@ -1,9 +1,15 @@
 package shard_test
 
 import (
+	"log/slog"
 	"testing"
+
+	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
-func TestMain(m *testing.M) { testserver.Main(m) }
+func TestMain(m *testing.M) {
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // groups in bubbles write a lot
+	testserver.Main(m)
+}

@@ -47,7 +47,19 @@ var (
 
 // Objects returns a Source of the objects that a selector of [Ranges.Selector] selects. "" is
 // all objects. lw lists and watches the resource, such as a cache.ListWatch or crd's
-// ListWatch; other selectors and the namespace are its own.
+// ListWatch; other selectors and the namespace are its own. Package scope changes the shards
+// at run time:
+//
+//	New: func(p scope.Part) (cache.SharedIndexInformer, error) {
+//		source, err := shard.Objects(listWatch(p.Namespace, p.Options), p.ShardSelector)
+//		...
+//		return cache.NewSharedIndexInformer(source, &corev1.Pod{}, 0, indexers), nil
+//	}
+//	...
+//	selector, err := ranges.Selector(owned)
+//	err = pods.Select(ctx, scope.Selection{Namespaces: []string{""}, ShardSelector: selector})
+//
+// Select returns when the cache has the gained shards.
 func Objects(lw cache.ListerWatcher, shardSelector string) (*Source, error) {
 	return newSource(lw, shardSelector, false)
 }
@@ -56,7 +68,8 @@ func Objects(lw cache.ListerWatcher, shardSelector string) (*Source, error) {
 // a selector by namespace it is Objects. With a selector by uid the API server cannot select:
 // the Source receives all objects, keeps those with a controller reference to an owner of the
 // shards, and sends a deletion if an update moves a child to another owner. An object
-// without a controller is in no shard. "" is all objects.
+// without a controller is in no shard. While its owner changes, a child can be in two caches,
+// or in none. "" is all objects.
 func Children(lw cache.ListerWatcher, shardSelector string) (*Source, error) {
 	return newSource(lw, shardSelector, true)
 }

@@ -1,0 +1,314 @@
+package shard_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
+
+	"github.com/controllerkit/controllerkit/shard"
+)
+
+// TestMismatch: a replica with other ranges gets an error
+// that names both and the cure, and never works. The others are not disturbed.
+//
+// Proves SH8.
+func TestMismatch(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store, j *judge) {
+		replicas := startAll(t, s, j, 2, 8, 0)
+		j.moves()
+		const but = ", but those of Lease ns/group are (N 8, object.metadata.uid, equal ranges): use the same, or stop all replicas before one starts with others"
+		for _, tt := range []struct {
+			ranges shard.Ranges
+			want   string
+		}{
+			{shard.Ranges{N: 16}, "shard: the Ranges are (N 16, object.metadata.uid, equal ranges)" + but},
+			{shard.Ranges{N: 8, ByNamespace: true}, "shard: the Ranges are (N 8, object.metadata.namespace, equal ranges)" + but},
+			{shard.Ranges{N: 8, Starts: []uint64{1, 2, 3, 4, 5, 6, 7}}, "shard: the Ranges are (N 8, object.metadata.uid, Starts with the checksum 8aac632d)" + but},
+		} {
+			g := s.group("other", 1)
+			g.Ranges = tt.ranges
+			r := j.start(t, g, 0)
+			<-r.ended
+			if r.err == nil || r.err.Error() != tt.want {
+				t.Errorf("Run() = %v, want %q", r.err, tt.want)
+			}
+		}
+		if moves := j.moves(); moves != 0 {
+			t.Errorf("%d shards moved", moves)
+		}
+		for _, r := range replicas {
+			if err := r.stop(); err != nil {
+				t.Error(err)
+			}
+		}
+		// After all have left, the next one decides.
+		g := s.group("new", 16)
+		var err error
+		if g.Ranges, err = shard.Cut(16, tenants(func(int) int { return 1 })); err != nil {
+			t.Fatal(err)
+		}
+		r := j.start(t, g, 0)
+		settle()
+		j.expect(t, 1, 16)
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// tables are texts that are no table of eight shards.
+var tables = map[string]string{
+	"empty":          "",
+	"garbage":        "{\"shards\":",
+	"no shards":      `{"shards":0,"field":"object.metadata.uid","holders":[],"owners":[],"terms":[]}`,
+	"many shards":    `{"shards":1000000000,"field":"object.metadata.uid","holders":[],"owners":[],"terms":[]}`,
+	"few owners":     `{"shards":2,"field":"object.metadata.uid","holders":[],"owners":[-1],"terms":[0,0]}`,
+	"unknown holder": `{"shards":1,"field":"object.metadata.uid","holders":[],"owners":[0],"terms":[0]}`,
+	"unknown field":  `{"shards":1,"field":"uid","holders":[],"owners":[-1],"terms":[0]}`,
+	"equal starts":   `{"shards":3,"field":"object.metadata.uid","starts":[5,5],"holders":[],"owners":[-1,-1,-1],"terms":[0,0,0]}`,
+	"no uid":         `{"shards":1,"field":"object.metadata.uid","holders":[{"name":"a"}],"owners":[0],"terms":[0]}`,
+	"negative owner": `{"shards":1,"field":"object.metadata.uid","holders":[],"owners":[-2],"terms":[0]}`,
+	"negative term":  `{"shards":1,"field":"object.metadata.uid","holders":[],"owners":[-1],"terms":[-1]}`,
+	"late term":      `{"shards":1,"field":"object.metadata.uid","holders":[],"owners":[-1],"terms":[99999]}`,
+	"1 MiB":          strings.Repeat("[", 1<<20),
+}
+
+// TestGarbage: if another user replaces the table by garbage, the replicas keep their
+// shards and report it, and nothing moves until it is repaired. A new replica gets an
+// error with the cure.
+//
+// Proves SH9.
+func TestGarbage(t *testing.T) {
+	for name, text := range tables {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *store, j *judge) {
+				replicas := startAll(t, s, j, 2, 8, 0)
+				before := s.get(groupName)
+				s.edit(t, groupName, func(l *coordinationv1.Lease) { l.Annotations["controllerkit.github.io/shard-table"] = text })
+				j.moves()
+				time.Sleep(leaseDuration)
+				synctest.Wait()
+				j.expect(t, 2, 8)
+				const want = "shard: annotation controllerkit.github.io/shard-table of Lease ns/group is not a table: use another Name, or stop all replicas and delete the Lease: "
+				for _, r := range replicas {
+					if err := r.Status().Err; err == nil || !strings.HasPrefix(err.Error(), want) || len(err.Error()) > 8<<10 {
+						t.Errorf("Status().Err = %.300v, want %q", err, want)
+					}
+				}
+				r := j.start(t, s.group("new", 8), 0)
+				<-r.ended
+				if r.err == nil || !strings.HasPrefix(r.err.Error(), want) {
+					t.Errorf("Run() = %.300v, want %q", r.err, want)
+				}
+				s.edit(t, groupName, func(l *coordinationv1.Lease) { l.Annotations = before.Annotations })
+				if err := replicas[0].stop(); err != nil {
+					t.Error(err)
+				}
+				settle()
+				j.expect(t, 1, 8)
+			})
+		})
+	}
+}
+
+// TestForeignLease: a Lease of another purpose under the group's name is not touched, and
+// Run returns an error that names the cure.
+//
+// Proves SH8.
+func TestForeignLease(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store, j *judge) {
+		lease := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("a leader")}}
+		lease.Namespace, lease.Name = namespace, groupName
+		if _, err := s.create(lease); err != nil {
+			t.Fatal(err)
+		}
+		before := s.get(groupName).ResourceVersion
+		r := j.start(t, s.group("a", 4), 0)
+		<-r.ended
+		if r.err == nil || !strings.Contains(r.err.Error(), "use another Name") {
+			t.Errorf("Run() = %v, want the cure", r.err)
+		}
+		if after := s.get(groupName).ResourceVersion; after != before || len(s.leases) != 1 {
+			t.Errorf("the Lease has version %s, want %s; %d Leases", after, before, len(s.leases))
+		}
+		if moves := j.moves(); moves != 0 {
+			t.Errorf("%d calls of work", moves)
+		}
+	})
+}
+
+// TestForbidden: if the API server rejects one kind of request, Run returns an error after
+// StartTimeout, or keeps the shards and reports it.
+//
+// Proves SH9.
+func TestForbidden(t *testing.T) {
+	forbidden := apierrors.NewForbidden(leaseResource, "", errors.New("a policy denies it"))
+	for _, verb := range []string{"list", "create"} {
+		t.Run("start "+verb, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *store, j *judge) {
+				g := s.group("a", 4)
+				g.Leases.(*client).on(func(v, _ string) (f fault) {
+					if v == verb {
+						f.err = forbidden
+					}
+					return f
+				})
+				r := j.start(t, g, 0)
+				began := time.Now()
+				<-r.ended
+				if r.err == nil || !strings.Contains(r.err.Error(), "a policy denies it") {
+					t.Errorf("Run() = %v, want the reason", r.err)
+				}
+				if took := time.Since(began); took < 20*time.Second || took > 30*time.Second {
+					t.Errorf("Run returned after %v, want StartTimeout", took)
+				}
+			})
+		})
+	}
+	t.Run("the table", func(t *testing.T) {
+		bubble(t, func(t *testing.T, s *store, j *judge) {
+			replicas := startAll(t, s, j, 2, 8, 0)
+			deny := func(verb, name string) (f fault) {
+				if verb == "update" && name == groupName {
+					f.err = forbidden
+				}
+				return f
+			}
+			for _, r := range replicas {
+				r.client.on(deny)
+			}
+			j.moves()
+			third := s.group("third", 8)
+			third.Leases.(*client).on(deny)
+			j.start(t, third, 0)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			for _, r := range replicas {
+				if err := r.Status().Err; err == nil || !strings.Contains(err.Error(), "a policy denies it") {
+					t.Errorf("Status().Err = %v, want the reason", err)
+				}
+				r.client.requests()
+			}
+			time.Sleep(time.Minute)
+			for _, r := range replicas {
+				if n := r.client.requests()["update"]; n > 100 {
+					t.Errorf("%d updates in a minute", n)
+				}
+			}
+			for _, r := range replicas {
+				r.client.on(nil)
+			}
+			third.Leases.(*client).on(nil)
+			settle()
+			j.expect(t, 3, 8)
+			for _, r := range replicas {
+				if err := r.Status().Err; err != nil {
+					t.Errorf("Status().Err = %v, want nil", err)
+				}
+			}
+		})
+	})
+	t.Run("a replica's Lease", func(t *testing.T) {
+		bubble(t, func(t *testing.T, s *store, j *judge) {
+			replicas := startAll(t, s, j, 2, 8, 0)
+			name := s.of(t, "r00")
+			replicas[0].client.on(func(_, n string) (f fault) {
+				if n == name {
+					f.err = forbidden
+				}
+				return f
+			})
+			<-replicas[0].ended
+			if err := replicas[0].err; err == nil || !strings.Contains(err.Error(), "a policy denies it") {
+				t.Errorf("Run() = %v, want the reason", err)
+			}
+			settle()
+			j.expect(t, 1, 8)
+		})
+	})
+}
+
+// TestDeleted: if another user deletes a Lease of the group, no shard has two owners, and
+// all have one again.
+//
+// Proves SH4.
+func TestDeleted(t *testing.T) {
+	for _, who := range []string{"table", "replica"} {
+		for _, watches := range []bool{true, false} {
+			t.Run(who, func(t *testing.T) {
+				bubble(t, func(t *testing.T, s *store, j *judge) {
+					replicas := startAll(t, s, j, 3, 8, 0)
+					if !watches {
+						for _, r := range replicas {
+							r.client.on(func(verb, _ string) (f fault) {
+								if verb == "watch" {
+									f.err = errors.New("no watch")
+								}
+								return f
+							})
+						}
+						time.Sleep(11 * time.Minute) // the first watches end
+					}
+					name := groupName
+					if who == "replica" {
+						name = s.of(t, "r01")
+					}
+					if err := s.delete(name, nil); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(leaseDuration + 10*retryPeriod)
+					synctest.Wait()
+					j.expect(t, 3, 8)
+				})
+			})
+		}
+	}
+}
+
+// TestEdited: if another user gives a shard to another replica, its work ends with ErrLost
+// at the event.
+func TestEdited(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store, j *judge) {
+		causes := make(chan error, 10)
+		g := s.group("a", 1)
+		g.Namespace, g.Name = namespace, groupName
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() {
+			ended <- g.Run(ctx, func(ctx context.Context, sh shard.Shard) error {
+				<-ctx.Done()
+				causes <- context.Cause(ctx)
+				if err := sh.Check(ctx); !errors.Is(err, shard.ErrLost) && ctx.Err() == nil {
+					t.Errorf("Check() = %v, want ErrLost", err)
+				}
+				return nil
+			})
+		}()
+		settle()
+		s.edit(t, groupName, func(l *coordinationv1.Lease) {
+			text := l.Annotations["controllerkit.github.io/shard-table"]
+			l.Annotations["controllerkit.github.io/shard-table"] = strings.Replace(text, `"uid":"uid-`, `"uid":"edited-`, 1)
+		})
+		synctest.Wait()
+		if cause := <-causes; !errors.Is(cause, shard.ErrLost) {
+			t.Errorf("the cause is %v, want ErrLost", cause)
+		}
+		// Nobody has the Lease of the edited owner.
+		time.Sleep(leaseDuration + retryPeriod)
+		synctest.Wait()
+		if owned := g.Owned(); len(owned) != 1 {
+			t.Errorf("Owned() = %v, want the shard again", owned)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}

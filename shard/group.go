@@ -1,0 +1,362 @@
+package shard
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/internal/validity"
+)
+
+// The defaults of the Group's fields. The timings are those of an election.
+const (
+	defaultLeaseDuration = 15 * time.Second
+	defaultRenewDeadline = 10 * time.Second
+	defaultRetryPeriod   = 2 * time.Second
+	defaultStartTimeout  = 20 * time.Second
+	// Between the GracePeriod of a reconcile.Controller, 20s, and the share that a
+	// shutdown.Group gives the part that it stops first.
+	defaultDrainTimeout = 22 * time.Second
+	defaultMaxDrift     = 0.01
+
+	// nameLimit leaves room for the suffix of a replica's Lease in the value of a label.
+	nameLimit = 52
+)
+
+// LeaseClient is the part of a Lease client that a Group uses. The LeaseInterface of
+// client-go's coordination/v1 client satisfies it. The Role needs create, delete, list,
+// update and watch on leases: see manifests/role.yaml.
+type LeaseClient interface {
+	List(ctx context.Context, opts metav1.ListOptions) (*coordinationv1.LeaseList, error)
+	Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
+	Create(ctx context.Context, lease *coordinationv1.Lease, opts metav1.CreateOptions) (*coordinationv1.Lease, error)
+	Update(ctx context.Context, lease *coordinationv1.Lease, opts metav1.UpdateOptions) (*coordinationv1.Lease, error)
+	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
+}
+
+// A Group is one of the replicas that share shards. Its fields are its configuration and
+// must not change after Run was called. A Group must not be copied after first use.
+//
+// The replicas share one Lease with the name of the group, the table: it has the owner
+// and the term of each shard. Each replica has a Lease of its own, which it renews. While
+// that Lease is not ended, only the replica itself changes the entries of its shards. If a
+// replica has seen another one's Lease unchanged for LeaseDuration, it ends that Lease: it
+// writes the version that it saw without a holder. The write fails if the other one has
+// renewed its Lease. After it, the other one's shards are free.
+//
+// A replica owns its shards for RenewDeadline after it sent its last successful renewal. A
+// timer ends that, and no call can delay the timer.
+//
+// # Exceptions
+//
+// Work on one shard can overlap in two replicas in these cases:
+//
+//	table edited     until the watch reports it, milliseconds later; without a watch until
+//	                 the next list
+//	Leases deleted   all Leases of the group at once, or the table while the lists and
+//	                 watches of its owner fail and its renewals succeed
+//	etcd restored    until the next list
+//
+// If one Lease of the group is deleted, the others wait for LeaseDuration.
+//
+// # Assumptions
+//
+//   - The clocks of two replicas may differ by any amount, but their rates differ by at
+//     most MaxDrift. LeaseDuration - RenewDeadline is the margin for that drift and for
+//     the time that work needs to stop.
+//   - A virtual machine gets the time from its host when it wakes up from a suspend.
+//
+// A model of the protocol visits all of its states under these assumptions, and finds a
+// counter-example for each rule that is left out (model_test.go).
+//
+// # To change Ranges
+//
+// Stop all replicas, then start them with the new value. A replica with another value than
+// the table's writes a new table if no shard has an owner and no other replica has a
+// Lease. Otherwise Run returns an error, and the running replicas continue. If a replica
+// has crashed, its shards have owners until another replica ends its Lease. Start one with
+// the old value, or delete the table after LeaseDuration.
+type Group struct {
+	// Leases is the client of the Leases' namespace. A client of its own, with a QPS of
+	// -1, keeps renewals apart from the application's rate limiter. Required.
+	Leases LeaseClient
+	// Namespace is the namespace of the Leases, for which Leases was made. Required.
+	Namespace string
+	// Name is the name of the group and of the table's Lease: a DNS label of at most 52
+	// characters. Required.
+	Name string
+	// Identity names this replica for readers. Replicas with the same identity are still
+	// distinguished. Empty means the host name.
+	Identity string
+
+	// Ranges are the shards. All replicas must have the same. Required.
+	Ranges Ranges
+	// MaxShards is the number of shards that this replica takes at most. If no replica
+	// may take more, shards stay without an owner. 0 means no limit.
+	MaxShards int
+
+	// LeaseDuration is the time that a replica waits after it last saw the Lease of
+	// another one change, before it ends that Lease. The Lease stores it in whole seconds,
+	// rounded up. 0 means 15s.
+	LeaseDuration time.Duration
+	// RenewDeadline is the time that shards stay owned after the last successful renewal
+	// was sent. The rest of LeaseDuration is the margin: it must exceed LeaseDuration *
+	// MaxDrift. 0 means 10s.
+	RenewDeadline time.Duration
+	// RetryPeriod is the time from one renewal to the next, with up to a tenth of jitter,
+	// and between two lists without a watch. A call to the API server fails after half of
+	// RenewDeadline. 0 means 2s.
+	RetryPeriod time.Duration
+
+	// StartTimeout bounds how long Run retries if it cannot join the group: no call has
+	// succeeded after the start, or the API server keeps rejecting requests. A later
+	// outage is waited out. 0 means 20s.
+	StartTimeout time.Duration
+	// DrainTimeout bounds how long work may run after the context of Run is done. It must
+	// exceed the time that work grants its own parts, such as the GracePeriod of a
+	// reconcile.Controller. 0 means 22s.
+	DrainTimeout time.Duration
+	// MaxDrift is the fraction by which the clock of one replica may run faster than the
+	// clock of another. 0 means 0.01.
+	MaxDrift float64
+
+	wall func(time.Time) time.Time // the wall clock, for tests; nil means validity.WallClock
+
+	mu      sync.Mutex // guards the fields below
+	running bool       // a Run has not returned
+	replica *replica   // of the last Run; nil before the first
+}
+
+// Status is what a replica knows of its group.
+type Status struct {
+	// Replicas is the number of replicas that take part, as this replica sees them.
+	Replicas int
+	// Owned has the shards whose work runs or drains, in the order of their indices.
+	Owned []Shard
+	// Draining is the number of Owned that are stopping.
+	Draining int
+	// Ownerless is the number of shards that no replica owns, as this replica sees the
+	// table.
+	Ownerless int
+	// Gained and Lost count the shards whose work began and ended, since Run was called.
+	Gained, Lost int64
+	// Err is the last problem, nil if the last call to the API server succeeded and the
+	// table is valid.
+	Err error
+}
+
+// Status returns the state of the last Run, and a zero Status before the first.
+func (g *Group) Status() Status {
+	g.mu.Lock()
+	r := g.replica
+	g.mu.Unlock()
+	if r == nil {
+		return Status{}
+	}
+	return r.status()
+}
+
+// Owned returns the shards that this replica owns at this moment, in the order of their
+// indices.
+func (g *Group) Owned() []Shard {
+	g.mu.Lock()
+	r := g.replica
+	g.mu.Unlock()
+	if r == nil {
+		return nil
+	}
+	return r.owned()
+}
+
+// Run takes part in the group and calls work for each shard that this replica owns, each
+// in its own goroutine. Two calls of work for one shard do not overlap. A panic in work is
+// not recovered.
+//
+// If the shard is to move to another replica, the context of work is canceled. The shard
+// stays owned until work has returned, then it is handed over. If the shard is lost, the
+// context ends with the cause ErrLost: then all work must stop at once. The context
+// carries the shard, see [From].
+//
+// If ctx is done, Run stops the work of all shards, hands them over to the other replicas
+// as the work returns, and ends its Lease.
+//
+// Run returns only in these cases:
+//
+//   - ctx is done, and work has returned for all shards: nil.
+//   - work returned although its context was not done: its error, after all other shards
+//     were handed over.
+//   - ctx is done or work returned, and the other work did not return within
+//     DrainTimeout: an error. The work gets ErrLost and what MaxDrift leaves of the
+//     margin to stop. If it has not returned after that, the error has its stack, and
+//     the work outlives Run. The process should exit.
+//   - the table is of another group, not readable, or has other Ranges: an error with the cure.
+//   - the replica could not join for StartTimeout: an error with verb and cause.
+//   - a field is not valid, work is nil, or the Group runs already: an error.
+//
+// After a loss Run waits for work to return, without a bound, and joins again.
+func (g *Group) Run(ctx context.Context, work func(ctx context.Context, s Shard) error) error {
+	r, err := g.newReplica(ctx, work)
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	if g.running {
+		g.mu.Unlock()
+		return errors.New("shard: the Group runs already: use one Group for each Run")
+	}
+	g.running, g.replica = true, r
+	g.mu.Unlock()
+	defer func() {
+		g.mu.Lock()
+		g.running = false
+		g.mu.Unlock()
+	}()
+
+	var wg sync.WaitGroup
+	watchCtx, stopWatch := context.WithCancel(context.WithoutCancel(ctx))
+	wg.Go(func() { r.watch(watchCtx) })
+	defer wg.Wait()
+	defer stopWatch()
+	for {
+		e, err := r.join(ctx)
+		if e == nil {
+			return err
+		}
+		if again, err := r.serve(ctx, e); !again {
+			return err
+		}
+	}
+}
+
+// newReplica validates the configuration and applies the defaults.
+func (g *Group) newReplica(ctx context.Context, work func(context.Context, Shard) error) (*replica, error) {
+	r := &replica{
+		client:        g.Leases,
+		namespace:     g.Namespace,
+		name:          g.Name,
+		identity:      g.Identity,
+		leaseName:     g.Name + "-" + string(uuid.NewUUID())[:8],
+		ranges:        g.Ranges,
+		max:           cmp.Or(g.MaxShards, -1),
+		work:          work,
+		leaseDuration: cmp.Or(g.LeaseDuration, defaultLeaseDuration),
+		renewDeadline: cmp.Or(g.RenewDeadline, defaultRenewDeadline),
+		retryPeriod:   cmp.Or(g.RetryPeriod, defaultRetryPeriod),
+		startTimeout:  cmp.Or(g.StartTimeout, defaultStartTimeout),
+		drainTimeout:  cmp.Or(g.DrainTimeout, defaultDrainTimeout),
+		wall:          g.wall,
+		wake:          make(chan struct{}, 1),
+		relist:        make(chan struct{}, 1),
+		returned:      make(chan result, maxShards),
+		members:       map[types.UID]*member{},
+		runs:          map[int]*run{},
+		spent:         map[int]int64{},
+		problems:      map[string]error{},
+	}
+	maxDrift := cmp.Or(g.MaxDrift, defaultMaxDrift)
+	drift := time.Duration(float64(r.leaseDuration) * maxDrift)
+	r.stopTimeout = r.leaseDuration - r.renewDeadline - drift
+	r.callTimeout = r.renewDeadline / 2
+	switch {
+	case work == nil:
+		return nil, errors.New("shard: work is nil: pass the function that runs for each shard")
+	case kube.IsNil(r.client):
+		return nil, errors.New("shard: Leases is nil: set it to a client such as clientset.CoordinationV1().Leases(namespace)")
+	case g.Namespace == "":
+		return nil, errors.New("shard: Namespace is empty: set it to the namespace of Leases")
+	case len(validation.IsDNS1123Label(g.Name)) > 0 || len(g.Name) > nameLimit:
+		return nil, fmt.Errorf("shard: Name is %q: use a DNS label of at most %d characters", g.Name, nameLimit)
+	case g.Ranges.check() != nil:
+		return nil, g.Ranges.check()
+	case g.MaxShards < 0:
+		return nil, fmt.Errorf("shard: MaxShards is %d: use a positive number, or 0 for no limit", g.MaxShards)
+	case r.leaseDuration < 0 || r.leaseDuration > math.MaxInt32*time.Second:
+		return nil, fmt.Errorf("shard: LeaseDuration is %v: use a positive duration of at most 2147483647 seconds, or 0 for 15s", r.leaseDuration)
+	case r.retryPeriod < 0:
+		return nil, fmt.Errorf("shard: RetryPeriod is %v: use a positive duration, or 0 for 2s", r.retryPeriod)
+	case float64(r.renewDeadline) <= 1.2*float64(r.retryPeriod):
+		return nil, fmt.Errorf("shard: RenewDeadline is %v: use more than 1.2 * RetryPeriod (%v)", r.renewDeadline, r.retryPeriod)
+	case !(maxDrift >= 0 && maxDrift < 1): // false for NaN too
+		return nil, fmt.Errorf("shard: MaxDrift is %v: use a fraction of at least 0 and less than 1", maxDrift)
+	case r.leaseDuration-drift <= r.renewDeadline:
+		return nil, fmt.Errorf("shard: LeaseDuration is %v: use more than RenewDeadline (%v) + LeaseDuration * MaxDrift (%v)", r.leaseDuration, r.renewDeadline, drift)
+	case r.startTimeout < 0:
+		return nil, fmt.Errorf("shard: StartTimeout is %v: use a positive duration, or 0 for 20s", r.startTimeout)
+	case r.drainTimeout < 0:
+		return nil, fmt.Errorf("shard: DrainTimeout is %v: use a positive duration, or 0 for 22s", r.drainTimeout)
+	}
+	if r.identity == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("shard: Identity is empty and the host has no name: set Identity: %w", err)
+		}
+		r.identity = host
+	}
+	if r.wall == nil {
+		r.wall = validity.WallClock
+	}
+	r.ref = g.Namespace + "/" + g.Name
+	r.logger = klog.FromContext(ctx).WithValues("group", klog.KRef(g.Namespace, g.Name), "identity", r.identity)
+	return r, nil
+}
+
+func (r *replica) status() Status {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := Status{Gained: r.gained, Lost: r.lost, Err: r.tableErr}
+	for _, activity := range slices.Sorted(maps.Keys(r.problems)) {
+		if s.Err == nil {
+			s.Err = r.problems[activity]
+		}
+	}
+	now := time.Now()
+	for _, m := range r.members {
+		if m.live(now, r.leaseDuration) {
+			s.Replicas++
+		}
+	}
+	for _, run := range r.runs {
+		s.Owned = append(s.Owned, run.Shard)
+		if run.stopped {
+			s.Draining++
+		}
+	}
+	slices.SortFunc(s.Owned, func(a, b Shard) int { return cmp.Compare(a.Index, b.Index) })
+	if r.table != nil {
+		for _, e := range r.table.entries {
+			if m := r.members[e.holder]; m == nil || !m.live(now, r.leaseDuration) {
+				s.Ownerless++
+			}
+		}
+	}
+	return s
+}
+
+func (r *replica) owned() []Shard {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var shards []Shard
+	for _, run := range r.runs {
+		if run.valid() {
+			shards = append(shards, run.Shard)
+		}
+	}
+	slices.SortFunc(shards, func(a, b Shard) int { return cmp.Compare(a.Index, b.Index) })
+	return shards
+}

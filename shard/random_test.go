@@ -1,0 +1,128 @@
+package shard_test
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var randomSeeds = flag.Int("random-seeds", 25, "how many schedules TestRandom runs")
+
+// TestRandom: replicas join, leave and are cut off, and their requests are slow, lost, or
+// stored without a response. The judge sees no two owners, and terms grow. After the last
+// fault the group is balanced again.
+//
+// Proves SH1, SH2, SH3 and SH5.
+func TestRandom(t *testing.T) {
+	for seed := range *randomSeeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *store, j *judge) { random(t, s, j, uint64(seed)) })
+		})
+	}
+}
+
+func random(t *testing.T, s *store, j *judge, seed uint64) {
+	rng := rand.New(rand.NewPCG(seed, 7))
+	shards := 1 + rng.IntN(12)
+	weather := func(stormy bool) func(verb, name string) fault {
+		rng := rand.New(rand.NewPCG(rng.Uint64(), 8))
+		return func(verb, name string) (f fault) {
+			f.before = time.Duration(rng.IntN(20)) * time.Millisecond
+			f.after = time.Duration(rng.IntN(20)) * time.Millisecond
+			if !stormy {
+				return f
+			}
+			switch rng.IntN(8) {
+			case 0:
+				f.lost = true
+			case 1:
+				f.cut = true
+			case 2:
+				f.before = time.Duration(rng.IntN(20_000)) * time.Millisecond
+			case 3:
+				f.after = time.Duration(rng.IntN(20_000)) * time.Millisecond
+			}
+			return f
+		}
+	}
+	var replicas []*replica
+	born := 0
+	for range 60 {
+		var r *replica
+		if len(replicas) > 0 {
+			r = replicas[rng.IntN(len(replicas))]
+		}
+		switch k := rng.IntN(7); {
+		case len(replicas) < 2 || k == 0 && len(replicas) < 6:
+			g := s.group(fmt.Sprintf("r%02d", born), shards)
+			born++
+			g.StartTimeout = time.Hour
+			if rng.IntN(3) == 0 {
+				g.MaxShards = 1 + rng.IntN(shards)
+			}
+			g.Leases.(*client).on(weather(rng.IntN(3) == 0))
+			replicas = append(replicas, j.start(t, g, time.Duration(rng.IntN(4000))*time.Millisecond))
+		case k == 1:
+			r.cancel()
+			for i := range replicas {
+				if replicas[i] == r {
+					replicas = append(replicas[:i], replicas[i+1:]...)
+					break
+				}
+			}
+		case k < 4:
+			r.client.partition(true)
+		case k == 4:
+			r.client.partition(false)
+		default:
+			r.client.on(weather(rng.IntN(2) == 0))
+		}
+		time.Sleep(time.Duration(rng.IntN(6000)) * time.Millisecond)
+	}
+	for _, r := range replicas {
+		r.client.partition(false)
+		r.client.on(weather(false))
+	}
+	time.Sleep(2 * time.Minute)
+	synctest.Wait()
+	room := 0
+	for _, r := range replicas {
+		select {
+		case <-r.ended:
+			t.Errorf("%s: Run() = %v", r.Identity, r.err)
+		default:
+		}
+		if err := r.Status().Err; err != nil {
+			t.Errorf("%s: %v", r.Identity, err)
+		}
+		if r.MaxShards == 0 {
+			room = shards
+		}
+		room += r.MaxShards
+	}
+	if got, want := j.expectOwners(), min(shards, room); got != want {
+		t.Errorf("%d of %d shards have owners after the faults, want %d: %v", got, shards, want, j.counts())
+	}
+	if t.Failed() {
+		for name, lease := range s.leases {
+			t.Logf("%s %v %+v %v", name, lease.Annotations, *lease.Spec.HolderIdentity, lease.UID)
+		}
+		for _, r := range replicas {
+			t.Logf("%s %+v max %d", r.Identity, r.Status(), r.MaxShards)
+		}
+	}
+	before := j.moves()
+	time.Sleep(2 * time.Minute)
+	if moves := j.moves(); moves != 0 {
+		t.Errorf("%d shards move at rest", moves)
+	}
+	t.Logf("%d calls of work", before)
+	for _, r := range replicas {
+		if err := r.stop(); err != nil {
+			t.Errorf("%s: Run() = %v", r.Identity, err)
+		}
+	}
+}

@@ -1,0 +1,299 @@
+package shard_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/controllerkit/controllerkit/shard"
+)
+
+// run runs a Group with the work, and returns its cancel function and its result.
+func run(t *testing.T, g *shard.Group, work func(context.Context, shard.Shard) error) (context.CancelFunc, <-chan error) {
+	t.Helper()
+	g.Namespace, g.Name = namespace, groupName
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(ctx, work) }()
+	return cancel, ended
+}
+
+// TestDrain: a shard that moves stays with its owner until its work has returned, and the
+// next owner begins at once.
+//
+// Proves SH2 and SH3.
+func TestDrain(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store, j *judge) {
+		const drain = 7 * time.Second
+		first := j.start(t, s.group("a", 2), drain)
+		settle()
+		second := j.start(t, s.group("b", 2), drain)
+		time.Sleep(drain - time.Second)
+		synctest.Wait()
+		if counts := j.counts(); counts["a"] != 2 {
+			t.Errorf("during the drain the owners are %v, want a alone", counts)
+		}
+		if s := first.Status(); s.Draining != 1 || len(s.Owned) != 2 || s.Replicas != 2 || s.Ownerless != 0 {
+			t.Errorf("Status() = %+v, want one shard that drains", s)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		j.expect(t, 2, 2)
+		if j.longest > time.Millisecond {
+			t.Errorf("the shard had no owner for %v", j.longest)
+		}
+		// The Lease is renewed while the work drains, and ended after it.
+		if err := first.stop(); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if counts := j.counts(); counts["b"] != 2 {
+			t.Errorf("the owners are %v, want b alone", counts)
+		}
+		_ = second
+	})
+}
+
+// TestMaxShards: a replica takes at most MaxShards, and shards stay free if all have their
+// maximum.
+//
+// Proves SH6.
+func TestMaxShards(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store, j *judge) {
+		for i, most := range []int{3, 5} {
+			g := s.group(fmt.Sprint(i), 20)
+			g.MaxShards = most
+			j.start(t, g, 0)
+		}
+		settle()
+		if counts := j.counts(); counts["0"] != 3 || counts["1"] != 5 {
+			t.Errorf("the owners are %v, want 3 and 5 shards", counts)
+		}
+		r := j.start(t, s.group("2", 20), 0)
+		settle()
+		if counts := j.counts(); counts["0"] != 3 || counts["1"] != 5 || counts["2"] != 12 {
+			t.Errorf("the owners are %v, want 3, 5 and 12 shards", counts)
+		}
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+		settle()
+		if n := j.expectOwners(); n != 8 {
+			t.Errorf("%d shards have owners, want 8", n)
+		}
+	})
+}
+
+// TestWorkReturns: if work returns although its context is not done, Run hands over the
+// other shards and returns its error.
+func TestWorkReturns(t *testing.T) {
+	for _, want := range []error{nil, errors.New("broken")} {
+		bubble(t, func(t *testing.T, s *store, _ *judge) {
+			_, ended := run(t, s.group("a", 4), func(ctx context.Context, sh shard.Shard) error {
+				if sh.Index == 2 {
+					time.Sleep(time.Minute)
+					return want
+				}
+				<-ctx.Done()
+				return errors.New("not this one")
+			})
+			if err := <-ended; !errors.Is(err, want) {
+				t.Errorf("Run() = %v, want %v", err, want)
+			}
+			if len(s.leases) != 1 {
+				t.Errorf("%d Leases are left, want the table alone", len(s.leases))
+			}
+		})
+	}
+}
+
+// TestDrainTimeout: work that does not return in time gets ErrLost. If it returns then,
+// Run returns an error, and otherwise an error with its stack. Its Lease expires.
+func TestDrainTimeout(t *testing.T) {
+	for _, tt := range []struct {
+		obeys bool
+		want  string
+	}{{true, "work did not return within DrainTimeout (22s): raise it"}, {false, "shards 1; the stacks of work:"}} {
+		bubble(t, func(t *testing.T, s *store, _ *judge) {
+			release := make(chan struct{})
+			cancel, ended := run(t, s.group("a", 2), func(ctx context.Context, sh shard.Shard) error {
+				<-ctx.Done()
+				if sh.Index == 0 {
+					return nil
+				}
+				if tt.obeys {
+					<-validity(ctx).Done()
+				} else {
+					<-release
+				}
+				if err := sh.Check(ctx); !errors.Is(err, shard.ErrLost) {
+					t.Errorf("Check() = %v, want ErrLost", err)
+				}
+				return nil
+			})
+			settle()
+			cancel()
+			err := <-ended
+			close(release)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("Run() = %v, want %q", err, tt.want)
+			}
+			if len(s.leases) != 2 {
+				t.Errorf("%d Leases are left, want that of the replica too", len(s.leases))
+			}
+		})
+	}
+}
+
+// TestContext: the context of work carries the shard, a second context that ends with the
+// ownership, and is checked by Guard.
+//
+// Proves SH10.
+func TestContext(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store, _ *judge) {
+		sent := 0
+		transport := shard.Guard(roundTripper(func(*http.Request) (*http.Response, error) {
+			sent++
+			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+		}))
+		do := func(ctx context.Context, method string) error {
+			response, err := transport.RoundTrip(httptest.NewRequest(method, "http://localhost/", strings.NewReader("{}")).WithContext(ctx))
+			if err == nil {
+				err = response.Body.Close()
+			}
+			return err
+		}
+		contexts := make(chan context.Context, 1)
+		cancel, ended := run(t, s.group("a", 1), func(ctx context.Context, sh shard.Shard) error {
+			if got, ok := shard.From(ctx); !ok || got != sh || sh.Term == 0 || sh.Table == "" {
+				t.Errorf("From() = %v, %t, want %v", got, ok, sh)
+			}
+			if err := do(ctx, http.MethodPut); err != nil {
+				t.Errorf("a write of the owner: %v", err)
+			}
+			contexts <- ctx
+			<-ctx.Done()
+			if errors.Is(context.Cause(ctx), shard.ErrLost) || validity(ctx).Err() != nil {
+				t.Errorf("the cause is %v, want a requested stop", context.Cause(ctx))
+			}
+			if err := sh.Check(ctx); err != nil {
+				t.Errorf("Check() = %v during the drain, want nil", err)
+			}
+			if err := do(context.WithoutCancel(ctx), http.MethodPut); err != nil {
+				t.Errorf("a write during the drain: %v", err)
+			}
+			return nil
+		})
+		ctx := <-contexts
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		sh, _ := shard.From(ctx)
+		if err := sh.Check(ctx); !errors.Is(err, shard.ErrLost) {
+			t.Errorf("Check() = %v after the end, want ErrLost", err)
+		}
+		if err := sh.Check(t.Context()); err == nil || errors.Is(err, shard.ErrLost) {
+			t.Errorf("Check() = %v with another context, want an error", err)
+		}
+		if err := do(ctx, http.MethodDelete); !errors.Is(err, shard.ErrLost) {
+			t.Errorf("a write after the end: %v, want ErrLost", err)
+		}
+		if err := do(t.Context(), http.MethodPost); err == nil || errors.Is(err, shard.ErrLost) {
+			t.Errorf("a write with another context: %v, want an error", err)
+		}
+		if err := do(t.Context(), http.MethodGet); err != nil {
+			t.Errorf("a read: %v", err)
+		}
+		if sent != 3 {
+			t.Errorf("%d requests were sent, want 3", sent)
+		}
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestOutage: an outage that is shorter than RenewDeadline - RetryPeriod costs nothing. In
+// a longer one the work ends with ErrLost, RenewDeadline after the last renewal was sent.
+//
+// Proves SH1.
+func TestOutage(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store, _ *judge) {
+		g := s.group("a", 3)
+		causes := make(chan error, 3)
+		_, _ = run(t, g, func(ctx context.Context, _ shard.Shard) error {
+			<-ctx.Done()
+			causes <- context.Cause(ctx)
+			return nil
+		})
+		settle()
+		c := g.Leases.(*client)
+		c.partition(true)
+		time.Sleep(renewDeadline - 2*retryPeriod - renewDeadline/2)
+		c.partition(false)
+		settle()
+		if n := len(g.Owned()); n != 3 {
+			t.Fatalf("%d shards are owned after a short outage, want 3", n)
+		}
+		c.partition(true)
+		began := time.Now()
+		for range 3 {
+			if cause := <-causes; !errors.Is(cause, shard.ErrLost) {
+				t.Errorf("the cause is %v, want ErrLost", cause)
+			}
+		}
+		if took := time.Since(began); took > renewDeadline {
+			t.Errorf("the work ended %v after the outage began, want at most %v", took, renewDeadline)
+		}
+		if owned := g.Owned(); len(owned) != 0 {
+			t.Errorf("Owned() = %v, want none", owned)
+		}
+		c.partition(false)
+		settle()
+		if n := len(g.Owned()); n != 3 {
+			t.Errorf("%d shards are owned after the outage, want 3", n)
+		}
+	})
+}
+
+// TestFields: Run rejects a field that is not valid, and names it.
+func TestFields(t *testing.T) {
+	for want, change := range map[string]func(*shard.Group){
+		"Leases is nil":       func(g *shard.Group) { g.Leases = nil },
+		"Namespace is empty":  func(g *shard.Group) { g.Namespace = "" },
+		`Name is ""`:          func(g *shard.Group) { g.Name = "" },
+		`Name is "A"`:         func(g *shard.Group) { g.Name = "A" },
+		"Ranges.N is 0":       func(g *shard.Group) { g.Ranges.N = 0 },
+		"Ranges.N is 1025":    func(g *shard.Group) { g.Ranges.N = 1025 },
+		"MaxShards is -1":     func(g *shard.Group) { g.MaxShards = -1 },
+		"LeaseDuration is -1": func(g *shard.Group) { g.LeaseDuration = -1 * time.Second },
+		"RenewDeadline is 2s": func(g *shard.Group) { g.RenewDeadline = 2 * time.Second },
+		"LeaseDuration is 10": func(g *shard.Group) { g.LeaseDuration = 10 * time.Second },
+		"RetryPeriod is -1ns": func(g *shard.Group) { g.RetryPeriod = -1 },
+		"StartTimeout is -1s": func(g *shard.Group) { g.StartTimeout = -time.Second },
+		"DrainTimeout is -1s": func(g *shard.Group) { g.DrainTimeout = -time.Second },
+		"MaxDrift is 1":       func(g *shard.Group) { g.MaxDrift = 1 },
+	} {
+		g := newStore().group("a", 4)
+		g.Namespace, g.Name = namespace, groupName
+		change(g)
+		if err := g.Run(t.Context(), func(context.Context, shard.Shard) error { return nil }); err == nil || !strings.HasPrefix(err.Error(), "shard: "+want) {
+			t.Errorf("Run() = %v, want an error about %q", err, want)
+		}
+	}
+	g := newStore().group("a", 4)
+	if err := g.Run(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "work is nil") {
+		t.Errorf("Run() = %v, want an error about work", err)
+	}
+	if s := g.Status(); s.Replicas != 0 || g.Owned() != nil {
+		t.Errorf("Status() = %+v before Run", s)
+	}
+}

@@ -1,0 +1,454 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime/pprof"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/controllerkit/controllerkit/internal/stacks"
+)
+
+const (
+	stackLabel = "shard"
+	stackLimit = 16 << 10
+
+	// rankDelay is the time between the acts of two replicas that could do the same.
+	rankDelay = 20 * time.Millisecond
+)
+
+// A run is the work of one shard.
+type run struct {
+	*ownership
+	cancel  context.CancelCauseFunc // of work's context
+	lose    context.CancelCauseFunc // of the ownership's context
+	stopped bool                    // cancel was called, so that the shard can move
+}
+
+// A result is the end of a run.
+type result struct {
+	run  *run
+	err  error
+	asks bool // work returned although its context was not done
+}
+
+var errGoexit = errors.New("shard: work called runtime.Goexit: return instead")
+
+// serve owns shards for one epoch. It reports whether to join again, and otherwise the
+// result of Run.
+func (r *replica) serve(ctx context.Context, e *epoch) (again bool, err error) {
+	var wg sync.WaitGroup
+	renewCtx, stopRenewing := context.WithCancel(e.Context())
+	wg.Go(func() { r.renew(renewCtx, e) })
+	defer wg.Wait()
+	defer stopRenewing()
+
+	var (
+		stopped = ctx.Done()
+		lost    = e.Context().Done()
+		drained <-chan time.Time // the work has had its DrainTimeout
+		hung    <-chan time.Time // the work has ignored ErrLost since
+		leaving bool
+		overran bool
+		result  error // of Run
+	)
+	leave := func() {
+		if !leaving {
+			leaving, stopped, e.left = true, nil, time.Now()
+			close(e.leaving)
+			drained = time.After(r.drainTimeout)
+		}
+	}
+	if ctx.Err() != nil {
+		leave()
+	}
+	for {
+		next := time.Now().Add(time.Hour)
+		if lost != nil {
+			var left bool
+			if next, left = r.act(e, leaving); left {
+				stopRenewing()
+				wg.Wait()
+				r.leave(e)
+				return false, result
+			}
+		} else if len(r.runs) == 0 { // only this goroutine changes it
+			if overran {
+				result = errors.Join(result, fmt.Errorf("shard: work did not return within DrainTimeout (%v): raise it or make work stop sooner", r.drainTimeout))
+			}
+			return !leaving, result
+		}
+		timer := time.NewTimer(max(1, time.Until(next)))
+		select {
+		case <-r.wake:
+		case <-timer.C:
+
+		case <-stopped:
+			r.logger.Info("Stopping, shards are handed over while the work drains", "drainTimeout", r.drainTimeout)
+			leave()
+
+		case <-drained:
+			if len(r.runs) > 0 {
+				overran = true
+				hung = time.After(r.stopTimeout)
+			}
+			e.End()
+
+		case <-lost:
+			lost = nil
+			r.logger.Info("The Lease is lost, waiting until the work has stopped", "lease", r.leaseName, "shards", len(r.runs))
+			if leaving {
+				drained = nil
+				if hung == nil {
+					hung = time.After(r.stopTimeout)
+				}
+			}
+
+		case <-hung:
+			timer.Stop()
+			var names []string
+			for _, run := range r.runs {
+				names = append(names, strconv.Itoa(run.Index))
+			}
+			slices.Sort(names)
+			return false, errors.Join(result, fmt.Errorf("shard: work did not return within DrainTimeout and the margin, %v: restart the process; Lease %s/%s expires; shards %s; the stacks of work:\n%s",
+				r.drainTimeout+r.stopTimeout, r.namespace, r.leaseName, strings.Join(names, ", "), stacks.Labelled(stackLabel, r.ref, stackLimit)))
+
+		case done := <-r.returned:
+			for more := true; more; {
+				r.end(done)
+				if done.asks {
+					leave()
+					if result == nil {
+						result = done.err
+					}
+				}
+				select {
+				case done = <-r.returned: // one write hands over many
+				default:
+					more = false
+				}
+			}
+		}
+		timer.Stop()
+	}
+}
+
+// startLocked calls work for a shard.
+func (r *replica) startLocked(e *epoch, s Shard) {
+	o := &ownership{Shard: s, epoch: &e.Period}
+	owned, lose := context.WithCancelCause(context.WithValue(e.Context(), ownershipKey{}, o))
+	ctx, cancel := context.WithCancelCause(context.WithValue(owned, validityKey{}, owned))
+	run := &run{ownership: o, cancel: cancel, lose: lose}
+	r.runs[s.Index], r.spent[s.Index] = run, s.Term
+	r.gained++
+	r.logger.V(1).Info("Owning a shard", "shard", s.Index, "term", s.Term)
+	// The label marks work's goroutines in profiles and finds their stacks if they hang.
+	go pprof.Do(ctx, pprof.Labels(stackLabel, r.ref+"/"+strconv.Itoa(s.Index)), func(ctx context.Context) {
+		err := errGoexit
+		defer func() {
+			if v := recover(); v != nil {
+				panic(v) // it ends the process, and Run must not receive a result before
+			}
+			o.over.Store(true)
+			r.returned <- result{run: run, err: err, asks: ctx.Err() == nil}
+		}()
+		err = ErrLost // paused since the decision
+		if o.valid() {
+			err = r.work(ctx, s)
+		}
+	})
+}
+
+// end records that work has returned.
+func (r *replica) end(done result) {
+	r.mu.Lock()
+	delete(r.runs, done.run.Index)
+	r.lost++
+	r.mu.Unlock()
+	done.run.cancel(nil)
+	done.run.lose(nil)
+	r.logger.V(1).Info("The work of a shard has stopped", "shard", done.run.Index, "term", done.run.Term, "err", printable(done.err))
+}
+
+// act starts and stops work, and sends the requests that are due. It returns the time of
+// the next one, and whether this replica has left: it is leaving and has no shard.
+func (r *replica) act(e *epoch, leaving bool) (next time.Time, left bool) {
+	for e.Valid() {
+		r.mu.Lock()
+		p := plan{replica: r, e: e, leaving: leaving, now: time.Now()}
+		p.next = p.now.Add(time.Hour)
+		p.makeLocked()
+		r.mu.Unlock()
+		if p.request == nil {
+			return p.next, p.left
+		}
+		p.request(context.WithoutCancel(e.Context()))
+	}
+	return time.Now().Add(time.Hour), false
+}
+
+// A plan is what a replica does about the group as it sees it.
+type plan struct {
+	*replica
+	e       *epoch
+	leaving bool
+	now     time.Time
+
+	candidates []candidate // replicas that take part
+	request    func(context.Context)
+	next       time.Time // of a request, if request is nil
+	left       bool
+}
+
+// due sets the request if its time has come.
+func (p *plan) due(at time.Time, request func(context.Context)) {
+	switch {
+	case at.After(p.now):
+		if at.Before(p.next) {
+			p.next = at
+		}
+	case p.request == nil:
+		p.request = request
+	}
+}
+
+func (p *plan) makeLocked() {
+	t := p.table
+	if p.tableErr != nil { // nobody can change an owner
+		for _, run := range p.runs {
+			if p.leaving {
+				run.stop()
+			}
+		}
+		p.left = p.leaving && len(p.runs) == 0
+		return
+	}
+	if t == nil {
+		p.e.End()
+		return
+	}
+	most := p.max
+	if p.leaving {
+		most = 0
+	}
+	p.candidates = []candidate{{p.e.uid, most}}
+	for uid, m := range p.members {
+		if uid != p.e.uid && m.live(p.now, p.leaseDuration) {
+			p.candidates = append(p.candidates, candidate{uid, m.max()})
+		}
+	}
+	p.membersLocked()
+	p.shardsLocked()
+	p.left = p.leaving && len(p.runs) == 0 && !t.has(p.e.uid)
+}
+
+// membersLocked ends the epochs of Leases that have expired, and deletes their Leases.
+func (p *plan) membersLocked() {
+	rank, expired := p.rank(), false
+	for uid, m := range p.members {
+		expires := m.changed.Add(m.duration(p.leaseDuration))
+		switch {
+		case uid == p.e.uid || m.ended && m.absent:
+		case m.absent && !p.now.Before(expires):
+			m.ended = true
+			p.changed = p.now
+		case m.absent:
+			p.due(expires, nil)
+		case m.ended && !p.table.has(uid):
+			at := m.changed.Add(p.retryPeriod + rank)
+			if m.mine {
+				at = m.retry
+			}
+			expired = true
+			p.due(latest(at, m.retry), func(ctx context.Context) { p.try(m, p.remove(ctx, m.lease)) })
+		case !m.ended:
+			lease := m.lease
+			expired = expired || !p.now.Before(expires)
+			p.due(latest(expires.Add(rank), m.retry), func(ctx context.Context) {
+				err := p.endLease(ctx, lease)
+				p.try(m, err)
+				if err == nil {
+					p.logger.Info("Ended the Lease of a replica that did not renew it", "lease", lease.Name)
+				}
+			})
+		}
+	}
+	if !expired {
+		delete(p.problems, "end")
+	}
+}
+
+// try records the result of a request about a member.
+func (p *plan) try(m *member, err error) {
+	p.mu.Lock()
+	m.mine = m.mine || err == nil
+	m.retry = time.Now().Add(jittered(p.retryPeriod))
+	if err == nil {
+		m.retry = time.Time{}
+	}
+	p.mu.Unlock()
+	p.note("end", err)
+}
+
+// shardsLocked starts and stops work, and plans the next version of the table.
+//
+// An entry changes only if its holder is this replica, which does not work on the shard
+// and will not in the same term, or if the holder's epoch has ended, or if it has none.
+func (p *plan) shardsLocked() {
+	t := p.table
+	index := map[types.UID]int{}
+	for i, c := range p.candidates {
+		index[c.uid] = i
+	}
+	owners := make([]int, len(t.entries))
+	for s, cur := range t.entries {
+		owners[s] = -1
+		if i, ok := index[cur.holder]; ok {
+			owners[s] = i
+		}
+	}
+	entries := slices.Clone(t.entries)
+	changes, urgent := 0, false
+	for s, c := range assign(owners, p.candidates) {
+		cur, run, wanted := t.entries[s], p.runs[s], types.UID("")
+		if c >= 0 {
+			wanted = p.candidates[c].uid
+		}
+		m := p.members[cur.holder]
+		own := cur.holder == p.e.uid
+		switch {
+		case run != nil && own && run.Term == cur.term && run.Table == t.lease.UID:
+			if wanted != p.e.uid {
+				run.stop()
+			}
+		case run != nil: // another user has changed the entry
+			run.over.Store(true)
+			run.lose(ErrLost)
+		case own && wanted == p.e.uid && cur.term > p.spent[s]:
+			p.startLocked(p.e, Shard{Index: s, Table: t.lease.UID, Term: cur.term})
+		case own || cur.holder != wanted && (cur.holder == "" || m != nil && m.ended):
+			entries[s] = entry{wanted, t.number() + 1}
+			changes++
+			urgent = urgent || own || m != nil && m.mine
+		}
+	}
+	if changes == 0 {
+		delete(p.problems, "table")
+		return
+	}
+	at := p.changed
+	if m := p.members[p.e.uid]; p.leaving && m.max() != 0 {
+		// Others that do not know yet that this replica leaves would give shards back.
+		at = p.e.left.Add(p.retryPeriod)
+	}
+	if !urgent {
+		at = at.Add(p.rank())
+	}
+	if t.lease.ResourceVersion == p.failedOver {
+		at = latest(at, p.failed.Add(p.retryPeriod/2))
+	} else {
+		at = latest(at, p.nextWrite)
+	}
+	p.due(at, func(ctx context.Context) { p.replace(ctx, t, entries) })
+}
+
+// replace writes the next version of the table.
+func (p *plan) replace(ctx context.Context, t *table, entries []entry) {
+	p.mu.Lock()
+	for s, cur := range t.entries {
+		if cur.holder == p.e.uid && entries[s] != cur {
+			// The write may be stored without a response, so this term never runs again.
+			p.spent[s] = cur.term
+		}
+	}
+	lease, err := encode(t.lease, t.number()+1, t.ranges, entries, p.nameLocked)
+	p.mu.Unlock()
+	if err == nil {
+		_, err = p.write(ctx, "update", lease)
+	}
+	if err == nil {
+		p.tries = 0
+	} else {
+		p.failedOver, p.failed = t.lease.ResourceVersion, time.Now()
+		p.nextWrite = p.failed.Add(rand.N(rankDelay << min(p.tries, 6)))
+		p.tries++
+	}
+	p.note("table", err)
+}
+
+// nameLocked returns the name of a holder for readers.
+func (r *replica) nameLocked(uid types.UID) string {
+	if m := r.members[uid]; m != nil && m.lease != nil {
+		return ptr.Deref(m.lease.Spec.HolderIdentity, "")
+	}
+	return ""
+}
+
+// rank returns the time that this replica leaves others for an act that several could do.
+// Another replica is the first in each version of the table.
+func (p *plan) rank() time.Duration {
+	before, own := 0, score(seed(p.e.uid), int(p.table.number()))
+	for _, c := range p.candidates {
+		if score(seed(c.uid), int(p.table.number())) < own {
+			before++
+		}
+	}
+	return min(time.Duration(before)*rankDelay, p.retryPeriod/2)
+}
+
+// stop asks the work to end, so that the shard can move.
+func (r *run) stop() {
+	r.stopped = true
+	r.cancel(errMoves)
+}
+
+// leave ends the Lease of this replica, which owns no shard.
+func (r *replica) leave(e *epoch) {
+	e.End()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.Context()), r.renewDeadline)
+	defer cancel()
+	for tries := 1; ; tries++ {
+		r.mu.Lock()
+		m := r.members[e.uid]
+		if m == nil || m.absent {
+			r.mu.Unlock()
+			return
+		}
+		lease, ended := m.lease, m.ended
+		r.mu.Unlock()
+		var err error
+		if !ended {
+			err = r.endLease(ctx, lease)
+		}
+		if err == nil {
+			err = r.remove(ctx, lease)
+		}
+		if err == nil {
+			return
+		}
+		if !isConflict(err) || tries == 3 {
+			r.logger.Error(printable(err), "Could not end the Lease, it expires", "lease", r.leaseName)
+			return
+		}
+		if _, err := r.list(ctx); err != nil {
+			r.logger.V(2).Info("Could not list the Leases", "err", printable(err))
+		}
+	}
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
