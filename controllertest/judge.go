@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -78,13 +79,31 @@ func (r *run) comparable(n int, ref *reference) bool {
 }
 
 // eventCounts counts creations and deletions by masked object, with or without the
-// World's.
+// World's. An object that was created after its last owner was deleted does not count: the
+// watches of owners and children are not ordered, so a correct controller may see first
+// that the child is gone. The garbage collector deletes such an object again.
 func (r *run) eventCounts(all bool) (added, deleted map[string]int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	gone := map[types.UID]uint64{} // by revision of the deletion
+	for _, e := range r.history {
+		if e.object != nil && e.kind == watch.Deleted {
+			gone[e.object.GetUID()] = e.revision
+		}
+	}
+	late := map[types.UID]bool{}
+	for _, e := range r.history {
+		if e.object != nil && e.kind == watch.Added {
+			owners := e.object.GetOwnerReferences()
+			late[e.object.GetUID()] = len(owners) > 0 && !slices.ContainsFunc(owners, func(o metav1.OwnerReference) bool {
+				at, deleted := gone[o.UID]
+				return !deleted || at > e.revision
+			})
+		}
+	}
 	added, deleted = map[string]int{}, map[string]int{}
 	for _, e := range r.history {
-		if e.object == nil || !all && r.world.hasMadeLocked(e) {
+		if e.object == nil || late[e.object.GetUID()] || !all && r.world.hasMadeLocked(e) {
 			continue
 		}
 		name := r.maskedKeyLocked(e.key)

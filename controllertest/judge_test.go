@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -268,6 +269,21 @@ func TestJudge(t *testing.T) {
 		o := &unstructured.Unstructured{Object: map[string]any{}}
 		return event{key: objectKey{"configmaps", "ns", name}, kind: kind, object: o}
 	}
+	// Revisions count from 1. The owner "a" of the children is deleted at revision 5.
+	child := func(kind watch.EventType, revision uint64, uid string, owners ...types.UID) event {
+		e := ev(kind, "child")
+		e.revision = revision
+		e.object.SetUID(types.UID(uid))
+		var refs []metav1.OwnerReference
+		for _, o := range owners {
+			refs = append(refs, metav1.OwnerReference{Name: string(o), UID: o})
+		}
+		e.object.SetOwnerReferences(refs)
+		return e
+	}
+	ownerGone := ev(watch.Deleted, "a")
+	ownerGone.revision = 5
+	ownerGone.object.SetUID("a")
 	same := []checkpoint{{step: "one", state: map[string]any{"a": "1"}}, {step: "two", state: map[string]any{"b": "2"}}}
 	tests := []struct {
 		name    string
@@ -288,6 +304,10 @@ func TestJudge(t *testing.T) {
 		{"deleted twice", nil, same, []event{ev(watch.Deleted, "a"), ev(watch.Deleted, "a")}, []string{"events: configmaps/a was deleted 2 times, without faults 1 times"}},
 		{"created twice by the plan's user", plan{{kind: UserRecreate}}, same, []event{ev(watch.Added, "a"), ev(watch.Deleted, "a"), ev(watch.Added, "a"), ev(watch.Deleted, "a")}, nil},
 		{"created thrice", plan{{kind: UserRecreate}}, same, []event{ev(watch.Added, "a"), ev(watch.Added, "a"), ev(watch.Added, "a")}, []string{"events: configmaps/a was created 3 times, without faults 2 times"}},
+		{"a child created after its owner was deleted", nil, same, []event{child(watch.Added, 6, "c", "a"), child(watch.Deleted, 7, "c", "a"), ownerGone}, nil},
+		{"a child created before its owner was deleted", nil, same, []event{child(watch.Added, 4, "c", "a"), ownerGone}, []string{"events: configmaps/child was created 1 times, without faults 0 times"}},
+		{"a child with another owner", nil, same, []event{child(watch.Added, 6, "c", "a", "b"), ownerGone}, []string{"events: configmaps/child was created 1 times, without faults 0 times"}},
+		{"a child without an owner", nil, same, []event{child(watch.Added, 6, "c"), ownerGone}, []string{"events: configmaps/child was created 1 times, without faults 0 times"}},
 		{"something else", nil, same, []event{ev(watch.Added, "b")}, []string{"events: configmaps/b was created 1 times, without faults 0 times"}},
 	}
 	for _, test := range tests {

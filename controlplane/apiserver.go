@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
@@ -18,16 +19,12 @@ type apiServer struct {
 	done chan error // receives the result of the command once
 }
 
-func startAPIServer(dir string, creds *credentials, verbosity int, extra []string) (*apiServer, error) {
-	port, err := freePort()
-	if err != nil {
-		return nil, err
-	}
+func startAPIServer(creds *credentials, port int, etcds []string, verbosity int, extra []string) *apiServer {
 	args := []string{
-		"--etcd-servers=" + etcdEndpoint(dir),
+		"--etcd-servers=" + strings.Join(etcds, ","),
 		"--bind-address=127.0.0.1",
 		"--secure-port=" + strconv.Itoa(port),
-		"--cert-dir=" + dir,
+		"--cert-dir=" + creds.dir,
 		"--tls-cert-file=" + creds.path("serving.crt"),
 		"--tls-private-key-file=" + creds.path("serving.key"),
 		"--client-ca-file=" + creds.path("ca.crt"),
@@ -49,7 +46,7 @@ func startAPIServer(dir string, creds *credentials, verbosity int, extra []strin
 	cmd.SilenceErrors = true
 	s := &apiServer{url: "https://127.0.0.1:" + strconv.Itoa(port), done: make(chan error, 1)}
 	go func() { s.done <- cmd.Execute() }() // wait receives the result
-	return s, nil
+	return s
 }
 
 // waitReady polls /readyz until it returns 200, because a server that does not serve

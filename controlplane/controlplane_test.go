@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
@@ -38,7 +39,8 @@ func TestMain(m *testing.M) {
 type process struct {
 	*exec.Cmd
 	tmp, kubeconfig, readyFile string
-	stdin                      io.Closer
+	stdin                      io.WriteCloser
+	lines                      *bufio.Scanner // of standard output
 	client                     kubernetes.Interface
 }
 
@@ -72,11 +74,11 @@ func start(t *testing.T, args ...string) *process {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.Process.Kill() })
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil || !strings.HasPrefix(line, "controlplane: ready after ") {
-		t.Fatalf("first line of output = %q, %v, want the line about readiness", line, err)
+	p.lines = bufio.NewScanner(stdout)
+	if !p.lines.Scan() || !strings.HasPrefix(p.lines.Text(), "controlplane: ready after ") {
+		t.Fatalf("first line of output = %q, %v, want the line about readiness", p.lines.Text(), p.lines.Err())
 	}
-	t.Log(strings.TrimSpace(line))
+	t.Log(p.lines.Text())
 	cfg, err := clientcmd.BuildConfigFromFlags("", p.kubeconfig)
 	if err != nil {
 		t.Fatal(err)
@@ -200,6 +202,9 @@ func TestBadFlags(t *testing.T) {
 		{name: "unknown", args: []string{"-nonsense"}, want: "nonsense", code: 2},
 		{name: "argument", args: []string{"please"}, want: `"please"`, code: 2},
 		{name: "negative verbosity", args: []string{"-v=-1"}, want: "-v -1", code: 2},
+		{name: "even number of etcds", args: []string{"-etcds=2"}, want: "-etcds is 2", code: 2},
+		{name: "no server", args: []string{"-servers=0"}, want: "-servers is 0", code: 2},
+		{name: "commands for one process", args: []string{"-commands"}, want: "-commands", code: 2},
 		{name: "kube-apiserver's", args: []string{"--", "--no-such-flag"}, want: "no-such-flag", code: 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -282,4 +287,102 @@ func awaitDeleted(ctx context.Context, client interface {
 			}
 		}
 	}
+}
+
+// do sends a command to a cluster and requires the answer.
+func (p *process) do(t *testing.T, command, want string) {
+	t.Helper()
+	if _, err := io.WriteString(p.stdin, command+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	if !p.lines.Scan() || !strings.HasPrefix(p.lines.Text(), want) {
+		t.Fatalf("%s: the answer is %q, want %q", command, p.lines.Text(), want)
+	}
+}
+
+// TestCluster stops, pauses, restarts and cuts off processes of a cluster: a majority of
+// etcds suffices, the load balancer passes over what is down, and a kube-apiserver that is
+// cut off serves old reads until it is joined again.
+func TestCluster(t *testing.T) {
+	p := start(t, "-etcds", "3", "-servers", "2", "-commands")
+	for range 2 {
+		p.lines.Scan() // KUBECONFIG and the contexts
+	}
+	var servers [2]corev1client.ConfigMapInterface
+	for n := range servers {
+		cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(&clientcmd.ClientConfigLoadingRules{ExplicitPath: p.kubeconfig},
+			&clientcmd.ConfigOverrides{CurrentContext: fmt.Sprintf("server-%d", n)}).ClientConfig()
+		if err != nil {
+			t.Fatal(err)
+		}
+		servers[n] = kubernetes.NewForConfigOrDie(cfg).CoreV1().ConfigMaps("default")
+	}
+	shared := p.client.CoreV1().ConfigMaps("default")
+	// create retries: while the etcds elect a leader, a request times out.
+	create := func(client corev1client.ConfigMapInterface, name string) {
+		t.Helper()
+		var err error
+		for range 10 {
+			_, err = client.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+			if err == nil || apierrors.IsAlreadyExists(err) {
+				return
+			}
+			t.Logf("create %s: %v", name, err)
+		}
+		t.Fatal(err)
+	}
+	// old reads what the server has, however old.
+	old := func(client corev1client.ConfigMapInterface, name string) error {
+		t.Helper()
+		_, err := client.Get(t.Context(), name, metav1.GetOptions{ResourceVersion: "0"})
+		return err
+	}
+	// seen waits until a watch of the server shows the object.
+	seen := func(client corev1client.ConfigMapInterface, name string) {
+		t.Helper()
+		w, err := client.Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + name, ResourceVersion: "0"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Stop()
+		if e, ok := <-w.ResultChan(); !ok || e.Type != watch.Added {
+			t.Fatalf("event %v of %s, want added", e.Type, name)
+		}
+	}
+
+	create(servers[0], "before")
+	seen(servers[1], "before")
+	p.do(t, "cut server-1", "ok: cut server-1")
+	create(servers[0], "during")
+	create(shared, "balanced") // by server-0: the other is passed over
+	seen(servers[0], "during")
+	if err := old(servers[1], "before"); err != nil {
+		t.Errorf("a server that is cut off does not serve from its cache: %v", err)
+	}
+	if err := old(servers[1], "during"); !apierrors.IsNotFound(err) {
+		t.Errorf("a server that is cut off: %v, want not found", err)
+	}
+	p.do(t, "join server-1", "ok: join server-1")
+	seen(servers[1], "during")
+
+	p.do(t, "pause etcd-0", "ok")
+	p.do(t, "pause etcd-0", "error: etcd-0 is paused")
+	p.do(t, "kill server-0", "ok")
+	p.do(t, "await server-0", "error: server-0 is stopped")
+	create(servers[1], "two-of-three")
+	seen(shared, "two-of-three")
+	p.do(t, "resume etcd-0", "ok")
+	p.do(t, "stop etcd-1", "ok")
+	p.do(t, "start server-0", "ok")
+	p.do(t, "await server-0", "ok")
+	seen(servers[0], "two-of-three")
+	p.do(t, "start etcd-1", "ok")
+	p.do(t, "await etcd-1", "ok")
+	p.do(t, "kill etcd-2", "ok")
+	create(shared, "again")
+
+	p.do(t, "cut etcd-0", `error: etcd-0 is an etcd`)
+	p.do(t, "boil server-0", `error: unknown command "boil"`)
+	p.do(t, "kill", `error: no process ""`)
+	p.stop(t, p.stdin.Close)
 }

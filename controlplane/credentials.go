@@ -88,6 +88,7 @@ func newCredentials(dir string) (*credentials, error) {
 	}
 	for name, data := range map[string][]byte{
 		"ca.crt": c.ca, "ca.key": caKeyPEM, "serving.crt": serving, "serving.key": servingKeyPEM, "tokens.key": tokensPEM,
+		"admin.crt": c.adminCert, "admin.key": c.adminKey,
 	} {
 		if err := os.WriteFile(c.path(name), data, 0o600); err != nil {
 			return nil, err
@@ -96,15 +97,31 @@ func newCredentials(dir string) (*credentials, error) {
 	return c, nil
 }
 
-// writeKubeconfig writes the administrator's kubeconfig atomically. Only the owner can
-// read the file.
-func (c *credentials) writeKubeconfig(file, server string) error {
-	const name = "controlplane"
+// readCredentials returns the credentials that newCredentials has written to dir.
+func readCredentials(dir string) (*credentials, error) {
+	c := &credentials{dir: dir}
+	for name, data := range map[string]*[]byte{"ca.crt": &c.ca, "admin.crt": &c.adminCert, "admin.key": &c.adminKey} {
+		var err error
+		if *data, err = os.ReadFile(c.path(name)); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// contextName is the name of the kubeconfig's current context.
+const contextName = "controlplane"
+
+// writeKubeconfig writes the administrator's kubeconfig atomically, with a context for each
+// URL. Only the owner can read the file.
+func (c *credentials) writeKubeconfig(file string, urls map[string]string) error {
 	cfg := clientcmdapi.NewConfig()
-	cfg.Clusters[name] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: c.ca}
-	cfg.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: c.adminCert, ClientKeyData: c.adminKey}
-	cfg.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
-	cfg.CurrentContext = name
+	cfg.AuthInfos[contextName] = &clientcmdapi.AuthInfo{ClientCertificateData: c.adminCert, ClientKeyData: c.adminKey}
+	for name, url := range urls {
+		cfg.Clusters[name] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: c.ca}
+		cfg.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: contextName}
+	}
+	cfg.CurrentContext = contextName
 	data, err := clientcmd.Write(*cfg)
 	if err != nil {
 		return err

@@ -28,14 +28,37 @@
 //	                   temporary folder and prints its end only after a failure
 //	-stdin             stop when standard input is closed, so that the server also
 //	                   stops if its parent process is killed
+//	-etcds N           number of etcds: 1, or 3 to 9 for a cluster
+//	-servers N         number of kube-apiservers: 1, or 2 to 9 for a cluster
+//	-commands          read commands for a cluster from standard input
 //
 // Arguments after -- are passed to kube-apiserver after this program's own settings,
 // so they override them.
 //
+// # Clusters
+//
+// With -etcds or -servers above 1, each etcd and each kube-apiserver is a process, with the
+// names etcd-0, server-0 and so on. The kubeconfig's current context is a load balancer,
+// which passes over the servers that are down. Each server also has a context with its
+// name. A cluster of three etcds and two servers needs about 1 GB of memory.
+//
+// With -commands, each line of standard input is a command and a name, and is answered by
+// one line that begins with "ok:" or "error:":
+//
+//	pause NAME    suspend the process (SIGSTOP)
+//	resume NAME   let it go on
+//	stop NAME     stop it gracefully
+//	kill NAME     kill it (SIGKILL)
+//	start NAME    start it again, with its address and its data
+//	await NAME    wait until it is ready
+//	cut SERVER    hold all bytes between the server and the etcds, so that it serves
+//	              old reads, and writes hang
+//	join SERVER   deliver the held bytes, and let others pass
+//
 // # Guarantees
 //
-//   - Everything listens on loopback: the API server on a free TCP port with
-//     TLS, etcd on sockets in a folder that only the owner can enter.
+//   - Everything listens on loopback: API servers on free TCP ports with TLS, etcds on
+//     sockets in a folder that only the owner can enter.
 //   - Each start creates new credentials and, without -data, new data in a new
 //     temporary folder with mode 0700. A stop deletes that folder. Any number of
 //     servers may run at once, because they share no state.

@@ -15,36 +15,29 @@ func etcdEndpoint(dir string) string {
 	return "unix://" + filepath.Join(dir, "etcd.sock")
 }
 
+// clientSocket returns the socket on which an etcd of a cluster serves.
+func clientSocket(dir, name string) string { return filepath.Join(dir, name+".sock") }
+
+// peerURL returns the address of an etcd for its peers: a socket in the working directory,
+// with the form of a host and a port, which etcd's client of peers requires.
+func peerURL(n int) string { return fmt.Sprintf("unix://etcd-%d:1", n) }
+
 // startEtcd starts etcd with its sockets in dir and its data in data, which may contain
 // the data of an earlier etcd.
 func startEtcd(dir, data string, verbosity int) (*embed.Etcd, error) {
-	client, err := url.Parse(etcdEndpoint(dir))
-	if err != nil {
-		return nil, err
-	}
-	peer, err := url.Parse("unix://" + filepath.Join(dir, "peer.sock"))
-	if err != nil {
-		return nil, err
-	}
-
 	cfg := embed.NewConfig()
-	cfg.Dir = data
-	cfg.ListenClientUrls = []url.URL{*client}
-	cfg.AdvertiseClientUrls = []url.URL{*client}
-	cfg.ListenPeerUrls = []url.URL{*peer}
-	cfg.AdvertisePeerUrls = []url.URL{*peer}
+	if err := configure(cfg, data, etcdEndpoint(dir), "unix://"+filepath.Join(dir, "peer.sock")); err != nil {
+		return nil, err
+	}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	cfg.UnsafeNoFsync = true // the data need not survive a crash of the machine
 	// A single member can elect itself without the default delay of a second.
 	cfg.TickMs = 10
 	cfg.ElectionMs = 100
 	cfg.LogOutputs = []string{filepath.Join(dir, "etcd.log")}
-	cfg.LogLevel = "error"
 	if verbosity > 0 {
 		cfg.LogOutputs = []string{"stderr"}
 		cfg.LogLevel = "info"
 	}
-
 	e, err := embed.StartEtcd(cfg)
 	if err != nil {
 		return nil, err
@@ -59,4 +52,43 @@ func startEtcd(dir, data string, verbosity int) (*embed.Etcd, error) {
 		e.Close()
 		return nil, fmt.Errorf("etcd is not ready after 1m")
 	}
+}
+
+// startMember starts an etcd of a cluster. It is ready when a majority runs.
+func startMember(m *member) (*embed.Etcd, error) {
+	cfg := embed.NewConfig()
+	cfg.Name = m.Name
+	var n int
+	if _, err := fmt.Sscanf(m.Name, "etcd-%d", &n); err != nil {
+		return nil, err
+	}
+	if err := configure(cfg, m.Data, "unix://"+clientSocket(m.Dir, m.Name), peerURL(n)); err != nil {
+		return nil, err
+	}
+	cfg.InitialCluster = m.Peers
+	cfg.LogOutputs = []string{"stderr"}
+	if m.Verbosity > 0 {
+		cfg.LogLevel = "info"
+	}
+	return embed.StartEtcd(cfg)
+}
+
+// configure sets what etcds have in common.
+func configure(cfg *embed.Config, data, clientURL, peerURL string) error {
+	client, err := url.Parse(clientURL)
+	if err != nil {
+		return err
+	}
+	peer, err := url.Parse(peerURL)
+	if err != nil {
+		return err
+	}
+	cfg.Dir = data
+	cfg.ListenClientUrls = []url.URL{*client}
+	cfg.AdvertiseClientUrls = []url.URL{*client}
+	cfg.ListenPeerUrls = []url.URL{*peer}
+	cfg.AdvertisePeerUrls = []url.URL{*peer}
+	cfg.UnsafeNoFsync = true // the data need not survive a crash of the machine
+	cfg.LogLevel = "error"
+	return nil
 }

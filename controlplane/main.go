@@ -27,10 +27,20 @@ type options struct {
 	data          string
 	verbosity     int
 	stdin         bool
+	etcds         int
+	servers       int
+	commands      bool
 	apiserverArgs []string
 }
 
 func main() {
+	if text, ok := os.LookupEnv(memberEnv); ok {
+		if err := runMember(text); err != nil {
+			fmt.Fprintf(os.Stderr, "controlplane: %v\n", err)
+			os.Exit(1)
+		}
+		return
+	}
 	opts, err := parse(os.Args[1:])
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -54,6 +64,9 @@ func parse(args []string) (options, error) {
 	fs.StringVar(&o.data, "data", "", "store etcd's data in this `folder` and start with the data in it; empty means a temporary folder")
 	fs.IntVar(&o.verbosity, "v", 0, "verbosity of Kubernetes' log on stderr; 0 prints the end of the log only after a failure")
 	fs.BoolVar(&o.stdin, "stdin", false, "stop when standard input is closed")
+	fs.IntVar(&o.etcds, "etcds", 1, "number of etcds, an odd number; above 1, each is a process")
+	fs.IntVar(&o.servers, "servers", 1, "number of kube-apiservers; above 1, each is a process")
+	fs.BoolVar(&o.commands, "commands", false, "read commands for the processes from standard input, and stop when it is closed")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			fmt.Println("usage: controlplane [flags] [-- kube-apiserver flags]")
@@ -70,6 +83,14 @@ func parse(args []string) (options, error) {
 	}
 	if o.verbosity < 0 {
 		return options{}, fmt.Errorf("-v %d is negative: use 0 or more", o.verbosity)
+	}
+	switch {
+	case o.etcds < 1 || o.etcds > 9 || o.etcds%2 == 0:
+		return options{}, fmt.Errorf("-etcds is %d: use an odd number up to 9, so that a majority can run without one of them", o.etcds)
+	case o.servers < 1 || o.servers > 9:
+		return options{}, fmt.Errorf("-servers is %d: use 1 to 9", o.servers)
+	case o.commands && o.etcds == 1 && o.servers == 1:
+		return options{}, errors.New("-commands is for several processes: set -etcds or -servers above 1")
 	}
 	return o, nil
 }
@@ -105,6 +126,10 @@ func run(opts options, stdout, stderr *os.File) (err error) {
 		}()
 	}
 
+	if opts.etcds > 1 || opts.servers > 1 {
+		return runCluster(opts, dir, stdout, stderr)
+	}
+
 	// kube-apiserver's command also handles these signals: the first starts its
 	// graceful stop, the second exits the process.
 	signals := make(chan os.Signal, 2)
@@ -133,10 +158,11 @@ func run(opts options, stdout, stderr *os.File) (err error) {
 	// Close would wait for etcd's clients, which run in this process and do not stop.
 	// HardStop returns when the data is closed.
 	defer etcd.Server.HardStop()
-	server, err := startAPIServer(dir, creds, opts.verbosity, opts.apiserverArgs)
+	port, err := freePort()
 	if err != nil {
 		return fmt.Errorf("start kube-apiserver: %w", err)
 	}
+	server := startAPIServer(creds, port, []string{etcdEndpoint(dir)}, opts.verbosity, opts.apiserverArgs)
 
 	kubeconfig := opts.kubeconfig
 	if kubeconfig == "" {
@@ -145,7 +171,7 @@ func run(opts options, stdout, stderr *os.File) (err error) {
 	if absolute, err := filepath.Abs(kubeconfig); err == nil {
 		kubeconfig = absolute // it is printed, for shells in other folders
 	}
-	if err := creds.writeKubeconfig(kubeconfig, server.url); err != nil {
+	if err := creds.writeKubeconfig(kubeconfig, map[string]string{contextName: server.url}); err != nil {
 		return err
 	}
 	if opts.kubeconfig != "" {

@@ -59,8 +59,10 @@
 // # Caveats
 //
 //   - Cleanup can run several times for an object and must succeed if it has nothing to do.
-//   - A copy with the finalizer is trusted without a request. Only a copy from before the
-//     controller's own Remove misleads; package consistency prevents that.
+//   - A copy with the finalizer is trusted without a request. A copy from before a Remove
+//     misleads. Package consistency prevents that for a process's own Remove; the cache of a
+//     new leader can still be older than the last leader's. Confirm a cached object with
+//     consistency.ConfirmLive before you create what only its cleanup deletes.
 //   - When the last finalizer is removed, the API server deletes the object and returns it
 //     with its previous resourceVersion. Wait for the deletion, not for that version.
 //   - With a client of another namespace, Add returns NotFound and Remove finds no object.

@@ -62,5 +62,7 @@
 //     see [Elector].
 //   - If an admission plugin removes the annotation leader-run, a lost response costs
 //     leadership.
+//   - The caches of a new leader can be older than the last leader's writes: see
+//     consistency.ConfirmLive.
 //   - The Role needs get, create, update and watch on leases: see manifests/role.yaml.
 package leader

@@ -188,6 +188,23 @@ func Total(overlaps []Overlap) (total time.Duration) {
 // a failover, and of an overlap after an edit, is compared with the bound and the known
 // stalls of the machine. A forbidden overlap has no such allowance.
 func (v Verdict) Problems() []string {
+	problems := v.Unsafe()
+	// A release takes two calls, in half of RenewDeadline.
+	if v.Unreleased && v.ReleaseNoise < v.Schedule.RenewDeadline/4 {
+		problems = append(problems, fmt.Sprintf("the last leader stopped in time and did not release the Lease (the machine stood still for %v)", v.ReleaseNoise))
+	}
+	if v.missing != "" && v.waitNoise < v.waited/2 {
+		problems = append(problems, fmt.Sprintf("nobody leads %v after %s (the machine stood still for %v)", v.waited, v.missing, v.waitNoise))
+	}
+	if v.Failover > v.Schedule.FailoverBound()+v.FailoverNoise {
+		problems = append(problems, fmt.Sprintf("nobody led for %v after a crash, want %v at most (the machine stood still for %v)", v.Failover, v.Schedule.FailoverBound(), v.FailoverNoise))
+	}
+	return problems
+}
+
+// Unsafe returns the broken promises that hold whatever the API server does: all but those
+// about the time until another leads.
+func (v Verdict) Unsafe() []string {
 	problems := slices.Clone(v.problems)
 	bound, allowance := time.Duration(0), time.Duration(0)
 	switch v.Schedule.Class {
@@ -206,21 +223,11 @@ func (v Verdict) Problems() []string {
 			problems = append(problems, fmt.Sprintf("%s went on for %v of the time it was given to stop while %s led", o.A, o.For, o.B))
 		}
 	}
-	// A release takes two calls, in half of RenewDeadline.
-	if v.Unreleased && v.ReleaseNoise < v.Schedule.RenewDeadline/4 {
-		problems = append(problems, fmt.Sprintf("the last leader stopped in time and did not release the Lease (the machine stood still for %v)", v.ReleaseNoise))
-	}
 	if v.EarlyReleases > 0 {
 		problems = append(problems, fmt.Sprintf("the Lease was released %d times while lead was running", v.EarlyReleases))
 	}
 	if v.ForeignReleases > 0 && v.Schedule.Class != Lawful {
 		problems = append(problems, fmt.Sprintf("the Lease of another was released %d times", v.ForeignReleases))
-	}
-	if v.missing != "" && v.waitNoise < v.waited/2 {
-		problems = append(problems, fmt.Sprintf("nobody leads %v after %s (the machine stood still for %v)", v.waited, v.missing, v.waitNoise))
-	}
-	if v.Failover > v.Schedule.FailoverBound()+v.FailoverNoise {
-		problems = append(problems, fmt.Sprintf("nobody led for %v after a crash, want %v at most (the machine stood still for %v)", v.Failover, v.Schedule.FailoverBound(), v.FailoverNoise))
 	}
 	return problems
 }

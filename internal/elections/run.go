@@ -239,7 +239,11 @@ func (r *run) replica(i int) {
 
 func (r *run) live(replica, n int, l life) error {
 	name := fmt.Sprintf("%d-r%d-l%d", r.script.Seed, replica, n)
-	config := rest.CopyConfig(r.world.config)
+	config := r.world.config
+	if r.world.Replica != nil {
+		config = r.world.Replica(replica)
+	}
+	config = rest.CopyConfig(config)
 	config.UserAgent = name
 	incarnation, err := fault.New(config, nil, nil)
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -24,10 +23,11 @@ const startTimeout = 5 * time.Minute
 type Server struct {
 	Kubeconfig string // path of the kubeconfig
 
-	config *rest.Config
-	cmd    *exec.Cmd // nil for an existing cluster
-	stdin  io.Closer
-	dir    string
+	config  *rest.Config
+	cmd     *exec.Cmd // nil for an existing cluster
+	stdin   io.WriteCloser
+	answers <-chan string
+	dir     string
 }
 
 // Existing returns the cluster of KUBECONFIG if USE_EXISTING_CLUSTER is "true".
@@ -74,7 +74,8 @@ func Start(ctx context.Context, bin string, args ...string) (_ *Server, err erro
 	}()
 	s := &Server{Kubeconfig: filepath.Join(dir, "kubeconfig"), dir: dir}
 	var output strings.Builder
-	ready := &readyWriter{ready: make(chan struct{})}
+	ready := &lineWriter{ready: make(chan struct{}), answers: make(chan string, 1)}
+	s.answers = ready.answers
 	s.cmd = exec.Command(bin, append([]string{"-stdin", "-kubeconfig", s.Kubeconfig}, args...)...)
 	s.cmd.Env = append(os.Environ(), "TMPDIR="+dir) // so that no file is left, however the process ends
 	s.cmd.Stdout = ready
@@ -88,7 +89,11 @@ func Start(ctx context.Context, bin string, args ...string) (_ *Server, err erro
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("%v are over", startTimeout))
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- s.cmd.Wait() }()
+	go func() {
+		err := s.cmd.Wait() // also for the end of Stdout
+		close(ready.answers)
+		ended <- err
+	}()
 	select {
 	case <-ready.ready:
 	case err := <-ended:
@@ -98,7 +103,7 @@ func Start(ctx context.Context, bin string, args ...string) (_ *Server, err erro
 		<-ended //nolint:errcheck // it was killed
 		return nil, fmt.Errorf("controlplane is not ready: %w\n%s", context.Cause(ctx), output.String())
 	}
-	s.stdin = &stopper{Closer: s.stdin, ended: ended}
+	s.stdin = &stopper{WriteCloser: s.stdin, ended: ended}
 	if err := s.load(); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
@@ -107,6 +112,35 @@ func Start(ctx context.Context, bin string, args ...string) (_ *Server, err erro
 
 // Config returns a copy of the administrator's configuration.
 func (s *Server) Config() *rest.Config { return rest.CopyConfig(s.config) }
+
+// ConfigOf returns a copy of the configuration of a context of the kubeconfig, such as
+// "server-0" of a server that was started with -servers.
+func (s *Server) ConfigOf(name string) (*rest.Config, error) {
+	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+		&clientcmd.ClientConfigLoadingRules{ExplicitPath: s.Kubeconfig}, &clientcmd.ConfigOverrides{CurrentContext: name},
+	).ClientConfig()
+	if err != nil {
+		return nil, err
+	}
+	cfg.QPS = -1
+	return cfg, nil
+}
+
+// Do sends a command to a server that was started with -commands, and waits for the answer.
+// It is for one goroutine at a time.
+func (s *Server) Do(command string) error {
+	if _, err := io.WriteString(s.stdin, command+"\n"); err != nil {
+		return fmt.Errorf("%s: %w", command, err)
+	}
+	answer, ok := <-s.answers
+	if !ok {
+		return fmt.Errorf("%s: the server has ended", command)
+	}
+	if text, failed := strings.CutPrefix(answer, "error: "); failed {
+		return fmt.Errorf("%s: %s", command, text)
+	}
+	return nil
+}
 
 // Stop stops the server, waits for its process and deletes its files. If the server is
 // an existing cluster, Stop is a no-op.
@@ -130,29 +164,40 @@ func (s *Server) load() error {
 
 // stopper closes the server's standard input, which stops the server, and waits.
 type stopper struct {
-	io.Closer
+	io.WriteCloser
 	ended <-chan error
 }
 
 func (s *stopper) Close() error {
-	_ = s.Closer.Close()
+	_ = s.WriteCloser.Close()
 	if err := <-s.ended; err != nil {
 		return fmt.Errorf("controlplane: %w", err)
 	}
 	return nil
 }
 
-// readyWriter closes ready when the server prints that it is ready.
-type readyWriter struct {
-	seen  strings.Builder
-	once  sync.Once
-	ready chan struct{}
+// lineWriter reads what the server prints. It closes ready when the server is ready, and
+// passes on the answers to commands.
+type lineWriter struct {
+	line    []byte
+	ready   chan struct{}
+	answers chan string
 }
 
-func (w *readyWriter) Write(p []byte) (int, error) {
-	w.seen.Write(p)
-	if strings.Contains(w.seen.String(), "controlplane: ready") {
-		w.once.Do(func() { close(w.ready) })
+func (w *lineWriter) Write(p []byte) (int, error) {
+	for _, b := range p {
+		if b != '\n' {
+			w.line = append(w.line, b)
+			continue
+		}
+		line := string(w.line)
+		w.line = w.line[:0]
+		switch {
+		case strings.HasPrefix(line, "controlplane: ready"):
+			close(w.ready)
+		case strings.HasPrefix(line, "ok: "), strings.HasPrefix(line, "error: "):
+			w.answers <- line
+		}
 	}
 	return len(p), nil
 }

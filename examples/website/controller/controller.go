@@ -21,6 +21,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/examples/website/api/v1"
 	"github.com/controllerkit/controllerkit/examples/website/dns"
@@ -61,11 +62,8 @@ func New(config *rest.Config, o operator.Options, namespace string, records dns.
 		return nil, err
 	}
 	kube, err := kubernetes.NewForConfig(op.Config)
-	if err != nil {
-		return nil, err
-	}
-	websites, err := crd.New[*v1.Website](op.Config, kind, "websites")
-	if err != nil {
+	websites, crdErr := crd.New[*v1.Website](op.Config, kind, "websites")
+	if err := errors.Join(err, crdErr); err != nil {
 		return nil, err
 	}
 	r := &Reconciler{Kube: kube, Websites: websites, DNS: records}
@@ -78,7 +76,7 @@ func New(config *rest.Config, o operator.Options, namespace string, records dns.
 	r.Services = operator.Owns(c, corev1.Resource("services"), factory.Core().V1().Services())
 	r.ConfigMaps = operator.Owns(c, corev1.Resource("configmaps"), factory.Core().V1().ConfigMaps())
 
-	op.Writes(v1.Resource("websites"), "patch") // the finalizer
+	op.Writes(v1.Resource("websites"), "get", "patch") // ConfirmLive, the finalizer
 	op.Writes(v1.Resource("websites/status"), "update")
 	op.Writes(appsv1.Resource("deployments"), "create", "patch") // server-side apply
 	op.Writes(corev1.Resource("services"), "create", "patch")
@@ -99,7 +97,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, key types.NamespacedName) (r
 	if err != nil || !live {
 		return reconcile.Result{}, err
 	}
-	w = held.Object()
+	// The cache of a new leader can still show a website that the last leader has let go. A
+	// record that is put now would stay for ever.
+	if w, err = consistency.ConfirmLive(ctx, r.Websites.Namespace(w.Namespace), held.Object()); err != nil {
+		return reconcile.Result{}, err
+	}
 
 	deployment, err := r.children(ctx, w)
 	err = errors.Join(err, r.putRecord(ctx, held))
@@ -114,9 +116,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, key types.NamespacedName) (r
 		}
 		switch n := w.Status.ReadyReplicas; {
 		case err != nil:
-			ready = status.False("Ready", "Failed", err.Error())
+			ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, "Failed", err.Error()
 		case n < w.Spec.Replicas || deployment.Status.ObservedGeneration < deployment.Generation:
-			ready = status.False("Ready", "Progressing", fmt.Sprintf("%d of %d replicas are ready", n, w.Spec.Replicas))
+			ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, "Progressing", fmt.Sprintf("%d of %d replicas are ready", n, w.Spec.Replicas)
 		}
 		return status.Set(&w.Status.Conditions, w.Generation, ready)
 	})
