@@ -50,6 +50,7 @@ type Informer struct {
 	Bytes     int64     `json:"bytes,omitzero"`     // that they take in the heap, about
 	LastEvent time.Time `json:"lastEvent,omitzero"` // when an object was last added, changed or removed
 	LastData  time.Time `json:"lastData,omitzero"`  // when the API server last sent data, also a bookmark
+	Mutated   string    `json:"mutated,omitempty"`  // the object and field that the program last changed in the cache
 }
 
 // QueueState is the state of a queue. It is State of package queue.

@@ -249,7 +249,7 @@ func full(t *testing.T) *assembled {
 		return debug.Leader{Lease: "shop/shop", Leading: true, Term: 7, Since: time.Now()}
 	}
 	a.page.Informers = func() []debug.Informer {
-		return []debug.Informer{{Name: "widgets.example.com", Objects: 12, Bytes: 3 << 19, LastEvent: time.Now(), LastData: time.Now()}}
+		return []debug.Informer{{Name: "widgets.example.com", Objects: 12, Bytes: 3 << 19, LastEvent: time.Now(), LastData: time.Now(), Mutated: "default/<blue> .spec"}}
 	}
 	gated, done := key{Namespace: "default", Name: "gated"}, make(chan bool)
 	a.gate.why[gated] = "behind"
@@ -314,7 +314,7 @@ func TestFields(t *testing.T) {
 		controllers[].results[].at controllers[].results[].attempt controllers[].results[].key controllers[].results[].result
 		controllers[].results[].took controllers[].results[].triggers[]
 		controllers[].running controllers[].shuttingDown controllers[].workers
-		informers[].bytes informers[].lastData informers[].lastEvent informers[].name informers[].objects
+		informers[].bytes informers[].lastData informers[].lastEvent informers[].mutated informers[].name informers[].objects
 		leader.leading leader.lease leader.since leader.term now search
 		story[].controller story[].lines[].at story[].lines[].key story[].lines[].kind story[].lines[].text story[].lines[].took
 		story[].verdict title`)

@@ -2,14 +2,14 @@
 // one does not sync.
 //
 // It replaces SharedInformerFactory.Start and cache.WaitForCacheSync. With those, a program
-// waits without limit if an informer may not list its resource, if the resource does not
-// exist, or if the server does not mark the end of the initial events. A [Set] ends with
+// waits without limit if an informer may not list its resource, the resource does not
+// exist, or the server does not mark the end of the initial events. A [Set] ends with
 // an error instead:
 //
 //	informer: not synced within 20s: "widgets.example.com": forbidden to list: a Role or
 //	ClusterRole must allow verbs ["list" "watch"] on resources ["widgets"] ...
 //
-// The informers are client-go's: from a factory or made by hand.
+// The informers are client-go's.
 //
 //	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(informer.Trim))
 //	set := &informer.Set{}
@@ -39,16 +39,18 @@
 //     trimmed object is only read.
 //   - I8: If the API server does not stream the initial list, informers with
 //     [ConsistentLists] begin with a list no older than their request.
-//   - I9: If a watch brings no byte, so no event and no bookmark, for the silence of
-//     [EndSilentWatches], the informer watches again, without a list.
+//   - I9: If a watch brings no byte for the silence of [EndSilentWatches], the informer
+//     watches again, without a list.
 //   - I10: If an object passes through [KeepMetadata], it is trimmed, and keeps more than its
 //     type and metadata only if the function selects it.
 //   - I11: If a lookup of [Index] runs, it returns exactly the objects of the cache that
 //     have the key at that moment.
 //   - I12: If a cache has lost an event, the next round of [Audit] reports the object, up to
-//     1000 of them. It reports no cache that only lags.
+//     1000. It reports no cache that only lags.
 //   - I13: If an informer neither sends a request nor receives data for StallTimeout,
 //     [Set.Check] returns an error. A quiet kind and a server that is down are no stall.
+//   - I14: If the program changes a sampled object in a cache, [Set].Mutated gets the field, and
+//     never its value. A change by the API server is not reported.
 //
 // # Caveats
 //
@@ -57,14 +59,12 @@
 //     error. An Audit reports that.
 //   - client-go reports some failures only in its log: a refused connection, a response 429
 //     and, after 10s, a missing end of the initial events. The Set reads them there. With
-//     klog's contextual logging turned off it cannot.
+//     klog's contextual logging off it cannot.
 //   - client-go pauses for up to 60s after refused connections, even if its context ends.
-//     Such an informer may notice too late that the server is back, and may end after
-//     StopTimeout.
+//     It may notice late that the server is back, and end after StopTimeout.
 //   - client-go has one handler for watch errors in each informer, which Run replaces: use
 //     [Set].WatchErrorHandler.
-//   - After Timeout only Metrics show watches that fail.
-//   - Trim is wrong if field ownership is read from the cache (the generated Extract
-//     functions need managedFields), or if the cached object itself is written to the
+//   - After Timeout only Metrics show failing watches.
+//   - Trim is wrong if field ownership is read from the cache, or if the cached object itself is written to the
 //     status of a built-in kind: the API server then stores the trimmed annotations.
 package informer

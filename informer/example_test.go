@@ -55,6 +55,19 @@ func ExampleSet() {
 	// stopped: <nil>
 }
 
+// A Set finds objects of a cache that the program changes, in a sample of them.
+func ExampleMutation() {
+	set := &informer.Set{Mutated: func(m informer.Mutation) {
+		klog.Background().Error(errors.New(m.String()), "An object of a cache was changed")
+	}}
+	// What the Set calls it with:
+	fmt.Println(informer.Mutation{Name: "configmaps", Key: "default/blue", Path: `.metadata.labels["app"]`})
+	fmt.Println(len(set.LastMutations()), "so far")
+	// Output:
+	// informer: "configmaps": the program changed default/blue in the cache at ".metadata.labels[\"app\"]": make a DeepCopy of an object before a change
+	// 0 so far
+}
+
 // An informer that may not list its resource is an error that says what to do.
 func ExampleSet_Run() {
 	client := fake.NewClientset()

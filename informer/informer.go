@@ -45,6 +45,12 @@ type Set struct {
 	// a minute. 0 means 10min.
 	StallTimeout time.Duration
 
+	// Mutated is called with each change of a sampled object in a cache by the program itself,
+	// by one goroutine. It must not block. The samples of an informer are copies of up to 16
+	// objects that take at most 1 MiB. Every 10s and at the end of Run they are compared with the objects.
+	// nil disables the samples.
+	Mutated func(Mutation)
+
 	// Metrics observes the informers. Their client needs the transport of EndSilentWatches.
 	// nil disables metrics.
 	Metrics Metrics
@@ -65,6 +71,7 @@ type member struct {
 	done     chan struct{}       // closed when the informer has stopped
 	settled  atomic.Bool         // its log lines are not needed any more
 	alive    *alive.Informer     // set by begin
+	samples  samples
 
 	mu       sync.Mutex // guards the fields below
 	last     report
@@ -168,6 +175,10 @@ func (s *Set) Run(ctx context.Context) error {
 		}
 	})
 
+	if s.Mutated != nil {
+		waiter.Go(func() { s.findMutations(run, members) })
+	}
+
 	start, timeout := time.Now(), cmp.Or(s.Timeout, 20*time.Second)
 	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
@@ -243,6 +254,13 @@ func (s *Set) begin(refused chan<- error) ([]*member, error) {
 		})
 		if err != nil {
 			return nil, fmt.Errorf("informer: %q cannot be started: %w: only the Set may start it, do not call the factory's Start or the informer's Run", m.name, err)
+		}
+	}
+	if s.Mutated != nil {
+		for _, m := range s.members {
+			if _, err := m.informer.AddEventHandler(&m.samples); err != nil {
+				return nil, fmt.Errorf("informer: %q: add a handler that samples objects: %w", m.name, err)
+			}
 		}
 	}
 	s.stopped = false

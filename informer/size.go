@@ -24,7 +24,10 @@ func Size(obj any) int64 {
 	return s.boxed(reflect.ValueOf(obj))
 }
 
-type sizer struct{ left, depth int }
+type sizer struct {
+	left, depth int
+	over        bool // something did not count
+}
 
 // boxed returns the bytes of the value in an interface.
 func (s *sizer) boxed(v reflect.Value) int64 {
@@ -39,7 +42,8 @@ func (s *sizer) boxed(v reflect.Value) int64 {
 
 // below returns the bytes that a value refers to.
 func (s *sizer) below(v reflect.Value) int64 {
-	if s.left--; s.left < 0 || s.depth == maxDepth {
+	if s.left--; s.left <= 0 || s.depth == maxDepth {
+		s.over = true
 		return 0
 	}
 	s.depth++

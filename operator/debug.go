@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/controllerkit/controllerkit/debug"
+	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/queue"
 )
@@ -50,18 +51,7 @@ func (op *Operator) assemble() {
 		}
 	}
 	if p.Informers == nil {
-		p.Informers = func() (list []debug.Informer) {
-			data := op.Informers.LastEvents()
-			for _, s := range op.sources {
-				i := debug.Informer{Name: s.String(), LastData: data[s.String()]}
-				i.Objects, i.Bytes = s.seen.holds()
-				if at := s.seen.last.Load(); at != 0 {
-					i.LastEvent = time.Unix(0, at)
-				}
-				list = append(list, i)
-			}
-			return list
-		}
+		p.Informers = func() []debug.Informer { return op.informers(op.Informers.LastMutations()) }
 	}
 	for _, c := range op.controllers {
 		if c.debug == nil { // it has no informer, or Debug was set late
@@ -75,6 +65,23 @@ func (op *Operator) assemble() {
 			c.debug.Queue = q
 		}
 	}
+}
+
+// informers returns the informers for the page.
+func (op *Operator) informers(mutated map[string]informer.Mutation) (list []debug.Informer) {
+	data := op.Informers.LastEvents()
+	for _, s := range op.sources {
+		i := debug.Informer{Name: s.String(), LastData: data[s.String()]}
+		i.Objects, i.Bytes = s.seen.holds()
+		if m, ok := mutated[i.Name]; ok {
+			i.Mutated = m.Key + " " + m.Path
+		}
+		if at := s.seen.last.Load(); at != 0 {
+			i.LastEvent = time.Unix(0, at)
+		}
+		list = append(list, i)
+	}
+	return list
 }
 
 // adder returns what the events of a resource add keys to.

@@ -12,10 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/controllerkit/controllerkit/debug"
+	"github.com/controllerkit/controllerkit/enqueue"
+	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/operator"
@@ -42,6 +45,24 @@ type debugPage struct {
 	}
 }
 
+// TestMutationOnPage: the page has the last mutation of the informer that it concerns.
+func TestMutationOnPage(t *testing.T) {
+	op, err := operator.New(nowhere(), operator.Options{Name: "x", Debug: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, factory := op.Controller("x", nothing), newFactory()
+	operator.For(c, corev1.Resource("configmaps"), factory.Core().V1().ConfigMaps())
+	operator.Watches(c, corev1.Resource("secrets"), factory.Core().V1().Secrets(), enqueue.KeyOf[*corev1.Secret])
+	got := map[string]string{}
+	for _, i := range op.InformersWith(map[string]informer.Mutation{"secrets": {Name: "secrets", Key: "default/blue", Path: ".data"}}) {
+		got[i.Name] = i.Mutated
+	}
+	if diff := cmp.Diff(map[string]string{"configmaps": "", "secrets": "default/blue .data"}, got); diff != "" {
+		t.Errorf("mutations on the page (-want +got):\n%s", diff)
+	}
+}
+
 // TestServerDebug: the page of an operator at its own address has the leader, the informers
 // with their objects, and the story of a key with the event, the call and the write. It is not
 // served with the metrics.
@@ -51,6 +72,7 @@ func TestServerDebug(t *testing.T) {
 	t.Parallel()
 	config, namespace := testserver.Config(t), testserver.Namespace(t)
 	p := newPairs(t, config, namespace, operator.Options{Name: "debug", LeaseNamespace: namespace, Debug: "127.0.0.1:0"})
+	p.op.Informers.Mutated = func(m informer.Mutation) { t.Error(m) }
 	ended := make(chan string, 100)
 	p.c.Loop.Hook = func(ctx context.Context, key types.NamespacedName) (context.Context, func(string, error)) {
 		return ctx, func(result string, _ error) { ended <- key.Name }
