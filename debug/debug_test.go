@@ -249,7 +249,7 @@ func full(t *testing.T) *assembled {
 		return debug.Leader{Lease: "shop/shop", Leading: true, Term: 7, Since: time.Now()}
 	}
 	a.page.Informers = func() []debug.Informer {
-		return []debug.Informer{{Name: "widgets.example.com", Objects: 12, Bytes: 3 << 19, LastEvent: time.Now(), LastData: time.Now(), Mutated: "default/<blue> .spec"}}
+		return []debug.Informer{{Name: "widgets.example.com", Objects: 12, Bytes: 3 << 19, LastEvent: time.Now(), LastData: time.Now(), Mutated: "default/blue .spec"}}
 	}
 	gated, done := key{Namespace: "default", Name: "gated"}, make(chan bool)
 	a.gate.why[gated] = "behind"
