@@ -51,7 +51,7 @@ func TestMismatch(t *testing.T) {
 		// After all have left, the next one decides.
 		g := s.group("new", 16)
 		var err error
-		if g.Ranges, err = shard.Cut(16, tenants(func(int) int { return 1 })); err != nil {
+		if g.Ranges, err = g.Ranges.Cut(tenants(func(int) int { return 1 })); err != nil {
 			t.Fatal(err)
 		}
 		r := j.start(t, g, 0)

@@ -17,11 +17,10 @@
 //
 // [Ranges] maps an object to its shard. A [Source] lists and watches the objects of owned
 // shards. It drops foreign objects itself, because an API server without the feature gate
-// ShardedListAndWatch ignores the selector. [Children] follow their
-// controller owner. Package scope changes the shards at run time: see [Objects].
+// ShardedListAndWatch ignores the selector. [Children] follow their controller owner.
 //
-// Release a shard after its work has ended: to a handler, its objects are then deleted. Only
-// [Ranges.Of] shows that they are foreign.
+// A [View] adds and removes shards. To a handler, the objects of a removed shard are deleted.
+// Only [Ranges.Of] shows that they are foreign: remove the handler before.
 //
 // # Guarantees
 //
@@ -55,13 +54,13 @@
 //     selectors.
 //   - SE6: If the API server honors shard selectors, the Source of [Objects] receives no
 //     object of other shards.
-//   - SE7: If one replica's Select without a shard has returned before another one's Select
-//     with it begins, no object of the shard is in both caches. If each shard is selected,
-//     each object is in one.
+//   - SE7: If Remove of one replica's View returns nil before Add of another one begins, no
+//     object of the shard is in both caches. If each shard is added, each object is in one.
+//   - SE8: If Add of a View returns nil, the informer shows the whole shard. If Remove does,
+//     it shows none of it.
 //
 // # Caveats
 //
 //   - If other users edit Leases, or etcd is restored, owned work can overlap: see [Group].
-//   - A Select lists all selected shards again, and holds their objects twice until then.
 //   - Without the feature gate each replica receives and decodes all objects.
 package shard

@@ -36,7 +36,7 @@ type Ranges struct {
 	// similar names have similar hashes.
 	ByNamespace bool
 
-	// Starts are the first hashes of the shards 1 to N-1, in ascending order. [Cut] computes
+	// Starts are the first hashes of the shards 1 to N-1, in ascending order. Cut computes
 	// them. Nil means ranges of equal size.
 	Starts []uint64
 }
@@ -160,15 +160,17 @@ func (r Ranges) start(shard int) uint64 {
 	return start
 }
 
-// Cut returns Ranges by namespace with n shards of about the same weight. The weights are of
+// Cut returns Ranges by namespace with r.N shards of about the same weight. The weights are of
 // the observed namespaces, for example their numbers of objects. A namespace of weight 0 or
 // less counts as 1. Similar names have similar hashes, and equal ranges would put
-// tenant-000 to tenant-099 into one of 32 shards. The result depends on the arguments alone.
+// tenant-000 to tenant-099 into one of 32 shards. The result depends on N and the weights
+// alone.
 //
 // The namespaces observed later are in the shard that contains their hash, so the balance
 // degrades when many are added. Cut then returns other Ranges.
-func Cut(n int, namespaces map[string]int) (Ranges, error) {
-	r := Ranges{N: n, ByNamespace: true}
+func (r Ranges) Cut(namespaces map[string]int) (Ranges, error) {
+	n := r.N
+	r = Ranges{N: n, ByNamespace: true}
 	if err := r.check(); err != nil {
 		return Ranges{}, err
 	}

@@ -195,11 +195,11 @@ func TestCut(t *testing.T) {
 			for _, w := range test.namespaces {
 				total += w
 			}
-			ranges, err := shard.Cut(32, test.namespaces)
+			ranges, err := shard.Ranges{N: 32}.Cut(test.namespaces)
 			if err != nil {
 				t.Fatal(err)
 			}
-			again, err := shard.Cut(32, test.namespaces)
+			again, err := shard.Ranges{N: 32}.Cut(test.namespaces)
 			if err != nil || !reflect.DeepEqual(ranges, again) {
 				t.Errorf("Cut again: %v, %v, want %v", again, err, ranges)
 			}
@@ -231,7 +231,7 @@ func TestCutFew(t *testing.T) {
 		{"zero": 0, "negative": -5},
 	} {
 		for _, n := range []int{1, 2, 3, 5, 1024} {
-			ranges, err := shard.Cut(n, namespaces)
+			ranges, err := shard.Ranges{N: n}.Cut(namespaces)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -291,7 +291,7 @@ func TestRejects(t *testing.T) {
 	shards := func(r shard.Ranges, s ...int) func() error {
 		return func() error { _, err := r.Selector(s); return err }
 	}
-	cut := func(n int) func() error { return func() error { _, err := shard.Cut(n, nil); return err } }
+	cut := func(n int) func() error { return func() error { _, err := shard.Ranges{N: n}.Cut(nil); return err } }
 	objects := func(text string) func() error {
 		return func() error { _, err := shard.Objects(&listWatch{}, text); return err }
 	}
@@ -316,6 +316,7 @@ func TestRejects(t *testing.T) {
 		"shard below":       {shards(shard.Ranges{N: 3}, 1, -1), "Selector got shard -1: pass shards from 0 to 2"},
 		"shard above":       {shards(shard.Ranges{N: 3}, 3), "Selector got shard 3: pass shards from 0 to 2"},
 		"no ListerWatcher":  {func() error { _, err := shard.Objects(nil, ""); return err }, "the ListerWatcher is nil: pass"},
+		"no selector":       {objects(""), "the shard selector is empty, which would be all objects: pass"},
 		"long selector":     {objects(big), "the shard selector is not valid"},
 		"many ranges":       {objects(strings.TrimSuffix(strings.Repeat(uid+" || ", 1<<14), " || ")), "pass the result of Ranges.Selector"},
 		"spaces":            {objects(" " + uid), "pass the result of Ranges.Selector"},

@@ -11,11 +11,11 @@ import (
 
 // Support says whether the API server selects the objects of a [Source], or sends all of them.
 type Support struct {
-	// Sent is true if the Source sends its selector. It does not without one, and for
-	// children by the uid of their owner.
+	// Sent is true if the Source sends its selector. It does not for children by the uid of
+	// their owner.
 	Sent bool
-	// Known is true if the last Probe could tell, and Honored its result. A resource without
-	// objects cannot tell if its lists have no shardInfo, as those of custom resources.
+	// Honored is the result of the last Probe. Known is false if there was none, or if the
+	// resource has no object and its lists have no shardInfo, as the lists of custom resources.
 	Known, Honored bool
 	// Kept and Foreign count the objects of lists and the events of watches that the Source
 	// has passed on and dropped. If Sent, Foreign grows only if an API server ignores the

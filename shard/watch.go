@@ -46,20 +46,14 @@ var (
 )
 
 // Objects returns a Source of the objects that a selector of [Ranges.Selector] selects. "" is
-// all objects. lw lists and watches the resource, such as a cache.ListWatch or crd's
-// ListWatch; other selectors and the namespace are its own. Package scope changes the shards
-// at run time:
+// an error. lw lists and watches the resource, such as a cache.ListWatch or crd's ListWatch;
+// other selectors and the namespace are its own. For a [View] with package scope:
 //
 //	New: func(p scope.Part) (cache.SharedIndexInformer, error) {
 //		source, err := shard.Objects(listWatch(p.Namespace, p.Options), p.ShardSelector)
 //		...
 //		return cache.NewSharedIndexInformer(source, &corev1.Pod{}, 0, indexers), nil
 //	}
-//	...
-//	selector, err := ranges.Selector(owned)
-//	err = pods.Select(ctx, scope.Selection{Namespaces: []string{""}, ShardSelector: selector})
-//
-// Select returns when the cache has the gained shards.
 func Objects(lw cache.ListerWatcher, shardSelector string) (*Source, error) {
 	return newSource(lw, shardSelector, false)
 }
@@ -69,7 +63,7 @@ func Objects(lw cache.ListerWatcher, shardSelector string) (*Source, error) {
 // the Source receives all objects, keeps those with a controller reference to an owner of the
 // shards, and sends a deletion if an update moves a child to another owner. An object
 // without a controller is in no shard. While its owner changes, a child can be in two caches,
-// or in none. "" is all objects.
+// or in none.
 func Children(lw cache.ListerWatcher, shardSelector string) (*Source, error) {
 	return newSource(lw, shardSelector, true)
 }
@@ -83,7 +77,7 @@ func newSource(lw cache.ListerWatcher, text string, children bool) (*Source, err
 		s.noStream = u.IsWatchListSemanticsUnSupported()
 	}
 	if text == "" {
-		return s, nil
+		return nil, errors.New("shard: the shard selector is empty, which would be all objects: pass the result of Ranges.Selector, and do not watch without a shard")
 	}
 	var err error
 	if s.selector, err = parse(text); err != nil {
@@ -103,8 +97,8 @@ func (s *Source) ListWithContext(ctx context.Context, options metav1.ListOptions
 	}
 	options.ShardSelector = s.text
 	list, err := s.lw.ListWithContext(ctx, options)
-	if err != nil || s.selector.key == "" {
-		return list, err
+	if err != nil {
+		return nil, err
 	}
 	all, err := meta.ExtractList(list)
 	if err != nil {
@@ -140,8 +134,8 @@ func (s *Source) WatchWithContext(ctx context.Context, options metav1.ListOption
 	}
 	options.ShardSelector = s.text
 	w, err := s.lw.WatchWithContext(ctx, options)
-	if err != nil || s.selector.key == "" {
-		return w, err
+	if err != nil {
+		return nil, err
 	}
 	f := &filtered{source: s, in: w, out: make(chan watch.Event), stopped: make(chan struct{}), ended: make(chan struct{})}
 	s.mu.Lock()

@@ -14,19 +14,21 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"github.com/controllerkit/controllerkit/ondemand"
+	"github.com/controllerkit/controllerkit/scope"
 	"github.com/controllerkit/controllerkit/shard"
 )
 
 // configMaps is the ListerWatcher of a resource.
 func configMaps(client kubernetes.Interface) cache.ListerWatcher {
-	return &cache.ListWatch{
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return client.CoreV1().ConfigMaps("").List(ctx, o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			return client.CoreV1().ConfigMaps("").Watch(ctx, o)
 		},
-	}
+	}, client)
 }
 
 func names(list runtime.Object) (names []string) {
@@ -48,9 +50,9 @@ func ExampleRanges() {
 }
 
 // Namespaces with similar names: with ranges of equal size all of these are in one shard.
-func ExampleCut() {
+func ExampleRanges_Cut() {
 	observed := map[string]int{"tenant-001": 10, "tenant-002": 10, "tenant-003": 10, "tenant-004": 10}
-	ranges, err := shard.Cut(2, observed)
+	ranges, err := shard.Ranges{N: 2}.Cut(observed)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -127,4 +129,48 @@ func ExampleChildren() {
 	}
 	fmt.Println(names(list))
 	// Output: [two]
+}
+
+// A replica adds a shard, and then gives it up.
+func ExampleView() {
+	client := fake.NewClientset(
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "one", UID: "blue"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "two", UID: "green"}},
+	)
+	watches := &ondemand.Informers[scope.Part]{
+		New: func(p scope.Part) (cache.SharedIndexInformer, error) {
+			source, err := shard.Objects(configMaps(client), p.ShardSelector)
+			if err != nil {
+				return nil, err
+			}
+			return cache.NewSharedIndexInformer(source, &corev1.ConfigMap{}, 0, cache.Indexers{}), nil
+		},
+	}
+	informer := scope.New(watches.Open)
+	view := &shard.View{
+		Ranges: shard.Ranges{N: 2},
+		Select: func(ctx context.Context, selector string) error {
+			if selector == "" {
+				return informer.Select(ctx, scope.Selection{})
+			}
+			return informer.Select(ctx, scope.Selection{Namespaces: []string{""}, ShardSelector: selector})
+		},
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	stopped := make(chan error)
+	for _, run := range []func(context.Context) error{watches.Run, view.Run} {
+		go func() { stopped <- run(ctx) }()
+	}
+
+	err := view.Add(ctx, 0)
+	fmt.Println(informer.GetStore().ListKeys(), err) // here the work of the shard begins
+	err = view.Remove(ctx, 0)
+	fmt.Println(informer.GetStore().ListKeys(), err)
+
+	cancel()
+	fmt.Println(<-stopped, <-stopped)
+	// Output:
+	// [default/two] <nil>
+	// [] <nil>
+	// <nil> <nil>
 }

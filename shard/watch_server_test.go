@@ -105,6 +105,7 @@ type seer struct {
 	label   string
 	ranges  shard.Ranges
 	objects *scope.Informer
+	view    *shard.View
 	wake    chan struct{} // shared: an event has come
 
 	reads reads
@@ -149,6 +150,12 @@ func newSeer(t *testing.T, config *rest.Config, label string, ranges shard.Range
 		}
 	})
 	wait.Go(func() { s.objects.RunWithContext(ctx) })
+	s.view = &shard.View{Ranges: ranges, Select: s.selectShards, SelectTimeout: 4 * time.Minute}
+	wait.Go(func() {
+		if err := s.view.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
 	t.Cleanup(func() { cancel(); wait.Wait() })
 	return s
 }
@@ -167,25 +174,42 @@ func seesClient(t *testing.T, config *rest.Config) kubernetes.Interface {
 	return client
 }
 
-// own selects the shards.
+func (s *seer) selectShards(ctx context.Context, shardSelector string) error {
+	selection := scope.Selection{LabelSelector: s.label, ShardSelector: shardSelector}
+	if shardSelector != "" {
+		selection.Namespaces = []string{""}
+	}
+	return s.objects.Select(ctx, selection)
+}
+
+// own selects the shards without the View.
 func (s *seer) own(t *testing.T, shards ...int) {
 	t.Helper()
-	selection := scope.Selection{LabelSelector: s.label}
-	if len(shards) > 0 {
-		text, err := s.ranges.Selector(shards)
-		if err != nil {
-			t.Fatal(err)
-		}
-		selection.Namespaces, selection.ShardSelector = []string{""}, text
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
-	if err := s.objects.Select(ctx, selection); err != nil {
+	if err := s.selectShards(ctx, selectorOf(t, s.ranges, shards...)); err != nil {
 		t.Fatal(err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.owned = shards
+}
+
+// move adds the shards to the View, or removes them.
+func (s *seer) move(t *testing.T, set func(context.Context, int) error, owned, shards []int) {
+	t.Helper()
+	var wait sync.WaitGroup
+	for _, shard := range shards {
+		wait.Go(func() {
+			if err := set(t.Context(), shard); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wait.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.owned = owned
 }
 
 func (s *seer) note(obj any, is bool, version string) {
@@ -330,7 +354,7 @@ func configMap(name, label string) *corev1.ConfigMap {
 // TestServerSees: on an API server with and one without the feature gate, replicas see
 // exactly the objects of their shards.
 //
-// Proves SE1, SE3, SE4, SE5, SE6, SE7.
+// Proves SE1, SE3, SE4, SE5, SE6, SE7, SE8.
 func TestServerSees(t *testing.T) {
 	own, err := testserver.Start("--", "--feature-gates=ShardedListAndWatch=true")
 	if err != nil {
@@ -420,7 +444,7 @@ func serverHash(t *testing.T, client kubernetes.Interface, label string, namespa
 	for _, n := range namespaces {
 		observed[n] = 1
 	}
-	cut, err := shard.Cut(4, observed)
+	cut, err := shard.Ranges{N: 4}.Cut(observed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -538,7 +562,7 @@ func serverMoves(t *testing.T, config *rest.Config, client kubernetes.Interface,
 		}
 		return owned
 	}
-	replicas[0].own(t, shards(0)...)
+	replicas[0].move(t, replicas[0].view.Add, shards(0), shards(0))
 	still := settleAll(t, client, label, replicas...)
 
 	churn := func() {
@@ -570,14 +594,23 @@ func serverMoves(t *testing.T, config *rest.Config, client kubernetes.Interface,
 		}
 		var wait sync.WaitGroup
 		wait.Go(churn)
-		// A shard is released before the other replica gets it.
+		// A shard is removed before the other replica adds it.
+		var kept [2][]int
 		for i, replica := range replicas {
-			kept := slices.DeleteFunc(shards(i), func(s int) bool { return !slices.Contains(replica.owned, s) })
-			replica.own(t, kept...)
+			var lost []int
+			for _, s := range replica.owned {
+				if owner[s] == i {
+					kept[i] = append(kept[i], s)
+				} else {
+					lost = append(lost, s)
+				}
+			}
+			replica.move(t, replica.view.Remove, kept[i], lost)
 		}
 		check(t, replicas...)
 		for i, replica := range replicas {
-			replica.own(t, shards(i)...)
+			gained := slices.DeleteFunc(shards(i), func(s int) bool { return slices.Contains(kept[i], s) })
+			replica.move(t, replica.view.Add, shards(i), gained)
 		}
 		cached, _ := check(t, replicas...)
 		wait.Wait()

@@ -1,0 +1,236 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+const (
+	defaultSelectTimeout = time.Minute
+	firstPause           = 100 * time.Millisecond
+	longestPause         = 5 * time.Second
+)
+
+// View is what a replica sees of its shards: it keeps the selector of an informer, such as a
+// scope.Informer, equal to the shards that were added. Changes that come while a Select runs
+// are one Select after it. A Select of package scope lists the objects of all added shards
+// again, and holds them twice until it returns. The methods of a View may be called
+// concurrently, and its fields must not change after the first call. With package scope and a
+// [Group]:
+//
+//	view := &shard.View{Ranges: ranges, Select: func(ctx context.Context, selector string) error {
+//		if selector == "" {
+//			return pods.Select(ctx, scope.Selection{})
+//		}
+//		return pods.Select(ctx, scope.Selection{Namespaces: []string{""}, ShardSelector: selector})
+//	}}
+//	...
+//	err := group.Run(ctx, func(ctx context.Context, s shard.Shard) error {
+//		if err := view.Add(ctx, s.Index); err != nil {
+//			return err
+//		}
+//		err := controllerOf(s.Index).Run(ctx) // its handler selects the objects of the shard
+//		_ = view.Remove(ctx, s.Index)         // ctx is done: the View removes it later
+//		return err
+//	})
+type View struct {
+	// Ranges maps objects to shards. Required.
+	Ranges Ranges
+
+	// Select makes the informer show the objects of the selector, and returns when it does.
+	// If the selector is "", it shows no object: select no namespace. Calls of Select do not
+	// overlap. Required.
+	Select func(ctx context.Context, shardSelector string) error
+
+	// SelectTimeout bounds a call of Select, whose context ends after it. 0 means 1m.
+	SelectTimeout time.Duration
+
+	mu      sync.Mutex // guards the fields below
+	running bool
+	added   map[int]bool
+	shown   map[int]bool
+	next    map[int]bool  // of the running Select; nil if none runs
+	err     error         // of the last Select
+	changed chan struct{} // closed by the next change of the fields above; nil if no call waits
+}
+
+// Run calls Select until ctx is done, and then returns nil. If a Select fails, Run logs the
+// error and calls it again after a pause of at most 5s. It returns an error if a field is not
+// valid or the View runs already.
+func (v *View) Run(ctx context.Context) error {
+	if err := v.check(); err != nil {
+		return err
+	}
+	v.mu.Lock()
+	if v.running {
+		v.mu.Unlock()
+		return errors.New("shard: the View runs already: use one View for each Run")
+	}
+	v.running = true
+	v.mu.Unlock()
+	defer func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.running, v.next = false, nil
+	}()
+
+	pause := firstPause
+	for {
+		v.mu.Lock()
+		equal, changed := maps.Equal(v.added, v.shown), v.waitLocked()
+		want := map[int]bool{}
+		if !equal && ctx.Err() == nil {
+			maps.Copy(want, v.added)
+			v.next = want
+		}
+		v.mu.Unlock()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case equal:
+			select {
+			case <-ctx.Done():
+			case <-changed:
+			}
+			continue
+		}
+		err := v.call(ctx, want)
+		if ctx.Err() != nil {
+			return nil
+		}
+		v.mu.Lock()
+		if v.err, v.next = err, nil; err == nil {
+			v.shown = want
+		}
+		v.changeLocked()
+		v.mu.Unlock()
+		if err == nil {
+			pause = firstPause
+			continue
+		}
+		klog.FromContext(ctx).Error(err, "The shards of a replica could not be selected", "shards", len(want), "retryAfter", pause)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, longestPause)
+	}
+}
+
+// call calls Select for the shards.
+func (v *View) call(ctx context.Context, shards map[int]bool) error {
+	text := ""
+	if len(shards) > 0 {
+		var err error
+		if text, err = v.Ranges.Selector(slices.Collect(maps.Keys(shards))); err != nil {
+			return err
+		}
+	}
+	timeout := v.SelectTimeout
+	if timeout == 0 {
+		timeout = defaultSelectTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return v.Select(ctx, text)
+}
+
+// Add adds a shard, and returns when the informer shows it. Then its work may begin. If ctx
+// is done before, the shard is removed, and the error wraps that of the last Select.
+func (v *View) Add(ctx context.Context, shard int) error {
+	if err := v.check(); err != nil {
+		return err
+	}
+	if shard < 0 || shard >= v.Ranges.N {
+		return fmt.Errorf("shard: View.Add got shard %d: pass a shard from 0 to %d", shard, v.Ranges.N-1)
+	}
+	return v.set(ctx, shard, true)
+}
+
+// Remove removes a shard whose work has ended, and returns when the informer no longer shows
+// it. If ctx is done before, the error wraps that of the last Select, and Run still removes
+// it. It is a no-op for a shard that is not there.
+func (v *View) Remove(ctx context.Context, shard int) error {
+	if err := v.check(); err != nil {
+		return err
+	}
+	return v.set(ctx, shard, false)
+}
+
+// set adds or removes a shard, and waits until the informer shows that.
+func (v *View) set(ctx context.Context, shard int, add bool) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.added == nil {
+		v.added = map[int]bool{}
+	}
+	v.changeLocked()
+	if add {
+		v.added[shard] = true
+	} else {
+		delete(v.added, shard)
+	}
+	for !v.isLocked(shard, add) {
+		changed := v.waitLocked()
+		v.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+		v.mu.Lock()
+		if ctx.Err() == nil || v.isLocked(shard, add) {
+			continue
+		}
+		step, err := "remove", context.Cause(ctx)
+		if add {
+			step = "add"
+			delete(v.added, shard)
+			v.changeLocked()
+		}
+		if v.err != nil {
+			err = fmt.Errorf("%w: the last Select: %w", err, v.err)
+		}
+		return fmt.Errorf("shard: %s shard %d: %w", step, shard, err)
+	}
+	return nil
+}
+
+// isLocked reports whether the informer shows a shard, or does not, and the running Select
+// keeps that.
+func (v *View) isLocked(shard int, shown bool) bool {
+	return v.shown[shard] == shown && (v.next == nil || v.next[shard] == shown)
+}
+
+// waitLocked returns a channel that the next change closes.
+func (v *View) waitLocked() <-chan struct{} {
+	if v.changed == nil {
+		v.changed = make(chan struct{})
+	}
+	return v.changed
+}
+
+func (v *View) changeLocked() {
+	if v.changed != nil {
+		close(v.changed)
+		v.changed = nil
+	}
+}
+
+func (v *View) check() error {
+	switch err := v.Ranges.check(); {
+	case err != nil:
+		return err
+	case v.Select == nil:
+		return errors.New("shard: View.Select is nil: set it to a function that selects in the informer")
+	case v.SelectTimeout < 0:
+		return fmt.Errorf("shard: View.SelectTimeout is %v: set a positive duration, or 0 for 1m", v.SelectTimeout)
+	}
+	return nil
+}

@@ -1,0 +1,266 @@
+package shard_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
+
+	"github.com/controllerkit/controllerkit/shard"
+)
+
+// informer is what a View selects in. Each Select takes a second.
+type informer struct {
+	view *shard.View
+
+	mu    sync.Mutex
+	shown string
+	calls []string
+	fails int  // so many calls fail
+	hangs int  // so many calls have waited for the end of their context
+	hang  bool // calls do
+}
+
+var errDenied = errors.New("denied")
+
+// runView runs a View until the test or the returned function ends it.
+func runView(t *testing.T) (i *informer, stop func()) {
+	t.Helper()
+	i = &informer{}
+	i.view = &shard.View{Ranges: shard.Ranges{N: 8}, Select: i.sel}
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(io.Discard)))))
+	ended := make(chan error)
+	go func() { ended <- i.view.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return i, stop
+}
+
+func (i *informer) sel(ctx context.Context, text string) error {
+	i.mu.Lock()
+	hang := i.hang
+	i.mu.Unlock()
+	if hang {
+		<-ctx.Done()
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.hangs++
+		return ctx.Err()
+	}
+	select {
+	case <-time.After(time.Second):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	var shards []string
+	for s := range 8 {
+		alone, err := i.view.Ranges.Selector([]int{s})
+		if err != nil {
+			return err
+		}
+		// Ranges of every second shard do not touch.
+		if strings.Contains(text, alone) {
+			shards = append(shards, fmt.Sprint(s))
+		}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.calls = append(i.calls, strings.Join(shards, " "))
+	if i.fails > 0 {
+		i.fails--
+		return errDenied
+	}
+	i.shown = strings.Join(shards, " ")
+	return nil
+}
+
+func (i *informer) shows() string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.shown
+}
+
+// TestView: Add and Remove return when the informer shows it, and changes that come together
+// are one Select.
+//
+// Proves SE8.
+func TestView(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i, stop := runView(t)
+		if err := i.view.Remove(t.Context(), 3); err != nil {
+			t.Error(err) // a shard that is not there
+		}
+		var wait sync.WaitGroup
+		add := func(s int) {
+			wait.Go(func() {
+				if err := i.view.Add(t.Context(), s); err != nil {
+					t.Error(err)
+				}
+				if !strings.Contains(i.shows(), fmt.Sprint(s)) {
+					t.Errorf("Add(%d) has returned, and the informer shows %q", s, i.shows())
+				}
+			})
+		}
+		add(0)
+		synctest.Wait()
+		for _, s := range []int{2, 4, 6} { // while the first Select runs
+			add(s)
+		}
+		wait.Wait()
+		add(4) // again
+		wait.Wait()
+		if err := i.view.Remove(t.Context(), 2); err != nil || i.shows() != "0 4 6" {
+			t.Errorf("after Remove: %v, the informer shows %q", err, i.shows())
+		}
+		for _, s := range []int{0, 4, 6} {
+			wait.Go(func() {
+				if err := i.view.Remove(t.Context(), s); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wait.Wait()
+		stop()
+		if want := []string{"0", "0 2 4 6", "0 4 6"}; !slices.Equal(i.calls[:3], want) || i.shows() != "" || len(i.calls) > 5 {
+			t.Errorf("selected %q, want first %q, and then nothing", i.calls, want)
+		}
+	})
+}
+
+// TestViewAgain: a shard that is added while a Select removes it is shown when Add returns,
+// and one that is removed while a Select adds it is not.
+//
+// Proves SE8.
+func TestViewAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i, _ := runView(t)
+		if err := i.view.Add(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		done, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := i.view.Remove(done, 0); !errors.Is(err, context.Canceled) || i.shows() != "0" {
+			t.Errorf("Remove without time: %v, the informer shows %q", err, i.shows())
+		}
+		synctest.Wait() // the Select without the shard runs
+		if err := i.view.Add(t.Context(), 0); err != nil || i.shows() != "0" {
+			t.Errorf("Add: %v, the informer shows %q", err, i.shows())
+		}
+		time.Sleep(10 * time.Second)
+		if i.shows() != "0" {
+			t.Errorf("after Add the informer shows %q", i.shows())
+		}
+		if err := i.view.Add(done, 2); !errors.Is(err, context.Canceled) {
+			t.Errorf("Add without time: %v", err)
+		}
+		go func() { _ = i.view.Add(t.Context(), 4) }()
+		synctest.Wait() // the Select with shard 4 runs
+		if err := i.view.Remove(t.Context(), 4); err != nil || i.shows() != "0" {
+			t.Errorf("Remove: %v, the informer shows %q", err, i.shows())
+		}
+		if diff := cmp.Diff([]string{"0", "", "0", "0 4", "0"}, i.calls); diff != "" {
+			t.Errorf("selected (-want +got):\n%s", diff)
+		}
+		if err := i.view.Add(t.Context(), 4); err != nil { // also ends the Add before
+			t.Error(err)
+		}
+	})
+}
+
+// TestViewFails: Select is called again until it succeeds. An Add whose context ends before
+// returns its error, and removes the shard.
+//
+// Proves SE8.
+func TestViewFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i, _ := runView(t)
+		i.fails = 3
+		if err := i.view.Add(t.Context(), 0); err != nil || i.shows() != "0" || len(i.calls) != 4 {
+			t.Errorf("Add: %v after %d calls, the informer shows %q", err, len(i.calls), i.shows())
+		}
+		i.mu.Lock()
+		i.fails = 1000
+		i.mu.Unlock()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		before := len(i.calls)
+		err := i.view.Add(ctx, 2)
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, errDenied) {
+			t.Errorf("Add: %v, want the error of the Select", err)
+		}
+		if n := len(i.calls) - before; n < 8 || n > 20 {
+			t.Errorf("%d calls in a minute of errors", n)
+		}
+		i.mu.Lock()
+		i.fails = 0
+		i.mu.Unlock()
+		if err := i.view.Add(t.Context(), 4); err != nil || i.shows() != "0 4" {
+			t.Errorf("Add: %v, the informer shows %q", err, i.shows())
+		}
+	})
+}
+
+// TestViewTimeout: a Select that hangs ends after SelectTimeout, and a running Select ends
+// with Run.
+func TestViewTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i, stop := runView(t)
+		i.mu.Lock()
+		i.hang = true
+		i.mu.Unlock()
+		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+		defer cancel()
+		if err := i.view.Add(ctx, 0); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Add: %v", err)
+		}
+		begin := time.Now()
+		if stop(); time.Since(begin) != 0 {
+			t.Errorf("Run has returned %v after its context", time.Since(begin))
+		}
+		if i.hangs != 2 {
+			t.Errorf("%d calls in 90s, want a second one after a minute", i.hangs)
+		}
+	})
+}
+
+func TestViewRejects(t *testing.T) {
+	sel := func(context.Context, string) error { return nil }
+	for want, view := range map[string]*shard.View{
+		"Ranges.N is 0: set 1 to 1024": {Select: sel},
+		"View.Select is nil: set it":   {Ranges: two},
+		"View.SelectTimeout is -1ns":   {Ranges: two, Select: sel, SelectTimeout: -1},
+	} {
+		for _, err := range []error{view.Run(t.Context()), view.Add(t.Context(), 0), view.Remove(t.Context(), 0)} {
+			if err == nil || !strings.HasPrefix(err.Error(), "shard: "+want) {
+				t.Errorf("error %v, want %q", err, want)
+			}
+		}
+	}
+	for _, s := range []int{-1, 2, 1 << 40} {
+		if err := (&shard.View{Ranges: two, Select: sel}).Add(t.Context(), s); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("View.Add got shard %d: pass a shard from 0 to 1", s)) {
+			t.Errorf("Add(%d): %v", s, err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		i, _ := runView(t)
+		synctest.Wait()
+		if err := i.view.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "the View runs already") {
+			t.Errorf("a second Run: %v", err)
+		}
+	})
+}
