@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+
 	"github.com/controllerkit/controllerkit/shard"
 )
 
@@ -296,4 +298,82 @@ func TestFields(t *testing.T) {
 	if s := g.Status(); s.Replicas != 0 || g.Owned() != nil {
 		t.Errorf("Status() = %+v before Run", s)
 	}
+}
+
+// TestSlowResponses: ownership counts from when a renewal was sent, and not from its
+// response.
+//
+// Proves SH1.
+func TestSlowResponses(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store, _ *judge) {
+		const slow = 4 * time.Second
+		g := s.group("a", 1)
+		ends := make(chan time.Time, 1)
+		_, _ = run(t, g, func(ctx context.Context, _ shard.Shard) error {
+			<-ctx.Done()
+			ends <- time.Now()
+			return nil
+		})
+		settle()
+		c := g.Leases.(*client)
+		sent := make(chan time.Time, 10)
+		c.on(func(verb, _ string) (f fault) {
+			if verb == "update" {
+				sent <- time.Now()
+				f.after = slow
+			}
+			return f
+		})
+		last := <-sent // and the next one is sent at its response
+		time.Sleep(slow + time.Millisecond) // its response has arrived
+		c.partition(true)
+		end := <-ends
+		for len(sent) > 0 {
+			last = <-sent
+		}
+		if took := end.Sub(last); took > renewDeadline+time.Millisecond {
+			t.Errorf("the work ended %v after the last renewal was sent, want at most %v", took, renewDeadline)
+		}
+	})
+}
+
+// TestUnsureOffer: a replica has offered a shard, on which it does not work, to another one,
+// without a response. If it should own the shard again, it does not begin in the same term,
+// because the write may still be stored.
+//
+// Proves SH1.
+func TestUnsureOffer(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store, j *judge) {
+		replicas := startAll(t, s, j, 2, 2, 0)
+		a := replicas[0]
+		var offered time.Time
+		a.client.on(func(verb, name string) (f fault) {
+			if verb == "update" && name == groupName && offered.IsZero() {
+				offered = time.Now()
+				f.before = renewDeadline/2 + time.Second // it is stored after its sender gave up
+			}
+			return f
+		})
+		// Another user gives both shards to a, which offers one to c.
+		uid := string(s.get(s.of(t, "r00")).UID)
+		s.edit(t, groupName, func(l *coordinationv1.Lease) {
+			*l.Spec.LeaseTransitions++
+			l.Annotations["controllerkit.github.io/shard-table"] = fmt.Sprintf(
+				`{"shards":2,"field":"object.metadata.uid","holders":[{"name":"r00","uid":%q}],"owners":[0,0],"terms":[%d,%[2]d]}`, uid, *l.Spec.LeaseTransitions)
+			j.mu.Lock()
+			clear(j.owners) // the edit overlaps
+			j.mu.Unlock()
+		})
+		time.Sleep(renewDeadline/2 + 100*time.Millisecond)
+		synctest.Wait()
+		if offered.IsZero() || j.counts()["r00"] != 1 {
+			t.Fatalf("the owners are %v, and a has offered a shard: %t", j.counts(), !offered.IsZero())
+		}
+		// c seems to want no shard, until its next renewal.
+		s.edit(t, s.of(t, "r01"), func(l *coordinationv1.Lease) {
+			l.Annotations = map[string]string{"controllerkit.github.io/shard-max": "0"}
+		})
+		settle()
+		j.expect(t, 2, 2)
+	})
 }
