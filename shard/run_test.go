@@ -344,7 +344,7 @@ func TestSlowResponses(t *testing.T) {
 // Proves SH1.
 func TestUnsureOffer(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
-		replicas := startAll(t, s, j, 2, 2, 0)
+		replicas := startAll(t, s, j, 2, 2, 2*retryPeriod)
 		a := replicas[0]
 		var offered time.Time
 		a.client.on(func(verb, name string) (f fault) {
@@ -375,5 +375,31 @@ func TestUnsureOffer(t *testing.T) {
 		})
 		settle()
 		j.expect(t, 2, 2)
+	})
+}
+
+// TestLeaveIsAnnounced: a replica that leaves hands nothing over before others can know that
+// it leaves. Otherwise they give shards back.
+//
+// Proves SH6.
+func TestLeaveIsAnnounced(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store, j *judge) {
+		replicas := startAll(t, s, j, 4, 32, 0)
+		j.moves()
+		name := s.of(t, "r02")
+		replicas[2].client.on(func(_, n string) (f fault) {
+			if n == name {
+				f.before = retryPeriod / 2
+			}
+			return f
+		})
+		if err := replicas[2].stop(); err != nil {
+			t.Error(err)
+		}
+		settle()
+		j.expect(t, 3, 32)
+		if moves := j.moves(); moves != 8 {
+			t.Errorf("%d shards moved, want 8", moves)
+		}
 	})
 }
