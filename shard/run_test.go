@@ -324,7 +324,7 @@ func TestSlowResponses(t *testing.T) {
 			}
 			return f
 		})
-		last := <-sent // and the next one is sent at its response
+		last := <-sent                      // and the next one is sent at its response
 		time.Sleep(slow + time.Millisecond) // its response has arrived
 		c.partition(true)
 		end := <-ends
