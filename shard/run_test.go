@@ -344,7 +344,7 @@ func TestSlowResponses(t *testing.T) {
 // Proves SH1.
 func TestUnsureOffer(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
-		replicas := startAll(t, s, j, 2, 2, 2*retryPeriod)
+		replicas := startAll(t, s, j, 2, 2, 0)
 		a := replicas[0]
 		var offered time.Time
 		a.client.on(func(verb, name string) (f fault) {
@@ -373,8 +373,11 @@ func TestUnsureOffer(t *testing.T) {
 		s.edit(t, s.of(t, "r01"), func(l *coordinationv1.Lease) {
 			l.Annotations = map[string]string{"controllerkit.github.io/shard-max": "0"}
 		})
-		settle()
-		j.expect(t, 2, 2)
+		synctest.Wait()
+		a.client.partition(true) // so that it does not see the write
+		time.Sleep(2 * leaseDuration)
+		synctest.Wait()
+		j.expect(t, 1, 2)
 	})
 }
 
