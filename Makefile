@@ -41,6 +41,7 @@ SCREENSHOTS ?=
 explore: bin/controlplane ## run the long explorations: injected faults for BUDGET (40m) in each of six runs and in findings, OPERATIONS (10^8) on the queue, SCHEDULES (2000) of elections, APPLIES (20000) of random objects, POINTS (10000) of stops under load, and hostile objects for HOSTILE (5m) in each package
 	go test -race -v -count=1 -timeout 0 -run '^(TestStress|TestLinearizable|TestNoWakeUpIsLost)$$' ./queue -operations $(OPERATIONS)
 	go test -v -count=1 -timeout 0 -run '^TestSchedules$$' ./leader -schedules $(SCHEDULES)
+	go test -v -count=1 -timeout 0 -run '^TestServerSchedules$$' ./shard -schedules 300
 	go test -v -count=1 -timeout 0 -run '^(TestModel|TestRandom|TestSimulation)$$' ./shard -model-states 1000000 -random-seeds $(SCHEDULES) -simulated 64
 	go test -v -count=1 -timeout 0 -run '^TestServerThrottledApplication$$' ./leader -throttled 10m
 	go test -race -v -count=1 -timeout 0 -run '^TestServerCluster$$' ./internal/clustertest -schedules $(SCHEDULES) -churn $(BUDGET)

@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,11 +19,9 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 
+	"github.com/controllerkit/controllerkit/internal/testprocess"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/leader"
 )
@@ -57,7 +54,7 @@ func startProcess(t *testing.T, c childReplica) *childProcess {
 	recorder := httptest.NewServer(http.HandlerFunc(p.record))
 	t.Cleanup(recorder.Close)
 	c.Recorder = recorder.URL
-	c.Kubeconfig = writeKubeconfig(t, testserver.Config(t))
+	c.Kubeconfig = testprocess.Kubeconfig(t, testserver.Config(t))
 	p.childReplica = c
 	config, err := json.Marshal(c)
 	if err != nil {
@@ -89,28 +86,6 @@ func startProcess(t *testing.T, c childReplica) *childProcess {
 		}
 	})
 	return p
-}
-
-// writeKubeconfig writes what leads to the server of cfg into a file of the test.
-func writeKubeconfig(t *testing.T, cfg *rest.Config) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "kubeconfig")
-	err := clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters: map[string]*clientcmdapi.Cluster{"": {
-			Server: cfg.Host, TLSServerName: cfg.ServerName, InsecureSkipTLSVerify: cfg.Insecure,
-			CertificateAuthority: cfg.CAFile, CertificateAuthorityData: cfg.CAData,
-		}},
-		AuthInfos: map[string]*clientcmdapi.AuthInfo{"": {
-			Token: cfg.BearerToken, TokenFile: cfg.BearerTokenFile, Username: cfg.Username, Password: cfg.Password,
-			ClientCertificate: cfg.CertFile, ClientCertificateData: cfg.CertData,
-			ClientKey: cfg.KeyFile, ClientKeyData: cfg.KeyData, Exec: cfg.ExecProvider,
-		}},
-		Contexts: map[string]*clientcmdapi.Context{"": {}},
-	}, file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return file
 }
 
 // record is the recorder's handler.
@@ -262,7 +237,7 @@ func (p *childProcess) freezeOnce(t *testing.T, from int, between bool) (at int,
 	if between {
 		p.await(t, "prepare", p.holdNext("prepare"))
 	}
-	if err := freezeProcess(p.cmd.Process); errors.Is(err, errors.ErrUnsupported) {
+	if err := testprocess.Freeze(p.cmd.Process); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip("a process cannot be stopped on this system")
 	} else if err != nil {
 		t.Fatal(err)
@@ -275,7 +250,7 @@ func (p *childProcess) freezeOnce(t *testing.T, from int, between bool) (at int,
 	took := receiveWithin(t, "successor", starts)
 
 	thawed := time.Now()
-	if err := thawProcess(p.cmd.Process); err != nil {
+	if err := testprocess.Thaw(p.cmd.Process); err != nil {
 		t.Fatal(err)
 	}
 	stopped, at := p.await(t, "stopped", len(before)-1)

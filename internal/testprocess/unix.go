@@ -1,6 +1,6 @@
 //go:build unix
 
-package leader_test
+package testprocess
 
 import (
 	"fmt"
@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// freezeProcess stops a child of this process and returns once it stands still.
-func freezeProcess(p *os.Process) error {
+// Freeze stops a child of this process and returns once it stands still.
+func Freeze(p *os.Process) error {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
@@ -28,5 +28,5 @@ func freezeProcess(p *os.Process) error {
 	}
 }
 
-// thawProcess lets a frozen process go on.
-func thawProcess(p *os.Process) error { return p.Signal(syscall.SIGCONT) }
+// Thaw lets a frozen process go on.
+func Thaw(p *os.Process) error { return p.Signal(syscall.SIGCONT) }
