@@ -78,8 +78,8 @@ func TestChildProcess(t *testing.T) {
 	err = group.Run(context.Background(), func(ctx context.Context, s shard.Shard) error {
 		for {
 			began := time.Now()
-			if s.Check(ctx) != nil {
-				return nil
+			if err := s.Check(ctx); err != nil {
+				return err
 			}
 			body, err := json.Marshal(childEffect{s, began})
 			if err != nil {

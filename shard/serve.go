@@ -332,8 +332,8 @@ func (p *plan) shardsLocked() {
 				run.stop()
 			}
 		case run != nil: // another user has changed the entry
+			run.lose(ErrLost) // before Check fails: work may return its error
 			run.over.Store(true)
-			run.lose(ErrLost)
 		case own && wanted == p.e.uid && cur.term > p.spent[s]:
 			p.startLocked(p.e, Shard{Index: s, Table: t.lease.UID, Term: cur.term})
 		case own || cur.holder != wanted && (cur.holder == "" || m != nil && m.ended):
