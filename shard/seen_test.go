@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/sharding"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/textlogger"
 
@@ -21,6 +22,7 @@ import (
 
 // informer is what a View selects in. Each Select takes a second.
 type informer struct {
+	t    *testing.T
 	view *shard.View
 
 	mu    sync.Mutex
@@ -36,7 +38,7 @@ var errDenied = errors.New("denied")
 // runView runs a View until the test or the returned function ends it.
 func runView(t *testing.T) (i *informer, stop func()) {
 	t.Helper()
-	i = &informer{}
+	i = &informer{t: t}
 	i.view = &shard.View{Ranges: shard.Ranges{N: 8}, Select: i.sel}
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(io.Discard)))))
 	ended := make(chan error)
@@ -69,13 +71,14 @@ func (i *informer) sel(ctx context.Context, text string) error {
 	}
 	var shards []string
 	for s := range 8 {
-		alone, err := i.view.Ranges.Selector([]int{s})
-		if err != nil {
-			return err
+		if text == "" {
+			break
 		}
-		// Ranges of every second shard do not touch.
-		if strings.Contains(text, alone) {
-			shards = append(shards, fmt.Sprint(s))
+		start := upstream(i.t, selectorOf(i.t, i.view.Ranges, s)).Requirements()[0].Start
+		for _, r := range upstream(i.t, text).Requirements() {
+			if !sharding.HexLess(start, r.Start) && sharding.HexLess(start, r.End) {
+				shards = append(shards, fmt.Sprint(s))
+			}
 		}
 	}
 	i.mu.Lock()
@@ -212,6 +215,70 @@ func TestViewFails(t *testing.T) {
 		if err := i.view.Add(t.Context(), 4); err != nil || i.shows() != "0 4" {
 			t.Errorf("Add: %v, the informer shows %q", err, i.shows())
 		}
+	})
+}
+
+// TestViewOfGroup: with a Group, each shard is shown while its work runs, and no replica shows
+// another one's shard when the group has settled.
+//
+// Proves SE8.
+func TestViewOfGroup(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store, j *judge) {
+		start := func(id string) (i *informer, stop func()) {
+			i, _ = runView(t)
+			g := s.group(id, 8)
+			g.Namespace, g.Name = namespace, groupName
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan error)
+			go func() {
+				ended <- g.Run(ctx, func(ctx context.Context, s shard.Shard) error {
+					if err := i.view.Add(ctx, s.Index); err != nil {
+						return err
+					}
+					for range 2 {
+						if !strings.Contains(i.shows(), fmt.Sprint(s.Index)) {
+							t.Errorf("%s works on shard %d and shows %q", id, s.Index, i.shows())
+						}
+						if ctx.Err() == nil {
+							j.begin(id, s)
+							<-ctx.Done()
+							time.Sleep(time.Second)
+							j.end(id, s)
+						}
+					}
+					_ = i.view.Remove(ctx, s.Index)
+					return nil
+				})
+			}()
+			stop = sync.OnceFunc(func() {
+				cancel()
+				if err := <-ended; err != nil {
+					t.Errorf("%s: %v", id, err)
+				}
+			})
+			t.Cleanup(stop)
+			return i, stop
+		}
+		wait := func() {
+			settle()
+			settle() // the View removes shards after the Group
+		}
+		a, stopA := start("a")
+		wait()
+		b, stopB := start("b")
+		wait()
+		shown := append(strings.Fields(a.shows()), strings.Fields(b.shows())...)
+		slices.Sort(shown)
+		if got := strings.Join(shown, " "); got != "0 1 2 3 4 5 6 7" || len(a.shows()) != len(b.shows()) {
+			t.Errorf("a shows %q, b shows %q", a.shows(), b.shows())
+		}
+		j.expect(t, 2, 8)
+		stopA()
+		wait()
+		if a.shows() != "" || b.shows() != "0 1 2 3 4 5 6 7" {
+			t.Errorf("after a has left, it shows %q, and b shows %q", a.shows(), b.shows())
+		}
+		stopB()
 	})
 }
 
