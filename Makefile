@@ -20,7 +20,7 @@ demo: bin/controlplane bin/tenant ## run the tenant controller on a real API ser
 .PHONY: test
 test: bin/controlplane ## run all tests, also on the real API server
 	@# Many tests wait for a server or a clock, so more tests run at once than cores exist.
-	go test -race -shuffle=on -p 3 -parallel 6 $(TEST_FLAGS) $(PACKAGES)
+	go test -race -shuffle=on -p 4 -parallel 6 $(TEST_FLAGS) $(PACKAGES)
 	@# The race detector changes the cost of a decision, and multiplies that of a measurement.
 	go test -run '^(TestHostile|TestMemory|TestLimiterMemory|TestAllocations|TestOrders|TestMillionKeys)' $(TEST_FLAGS) ./ssa ./status ./consistency ./owner ./queue ./debug
 	cd managerkit && go test -race -shuffle=on $(TEST_FLAGS) ./...
@@ -44,7 +44,7 @@ explore: bin/controlplane ## run the long explorations: injected faults for BUDG
 	go test -v -count=1 -timeout 0 -run '^TestServerSchedules$$' ./shard -schedules 300
 	go test -v -count=1 -timeout 0 -run '^(TestModel|TestRandom|TestSimulation)$$' ./shard -model-states 1000000 -random-seeds $(SCHEDULES) -simulated 64
 	go test -v -count=1 -timeout 0 -run '^TestServerThrottledApplication$$' ./leader -throttled 10m
-	go test -race -v -count=1 -timeout 0 -run '^TestServerCluster$$' ./internal/clustertest -schedules $(SCHEDULES) -churn $(BUDGET)
+	go test -race -v -count=1 -timeout 0 -run '^TestServerCluster$$' ./internal/clustertest -schedules $(SCHEDULES) -churn $(BUDGET) -moves $(BUDGET)
 	go test -race -v -count=1 -timeout 0 -run '^TestServerNoDuplicates$$' ./consistency -creations 10000
 	go test -race -v -count=1 -timeout 0 -run '^TestServerAudit$$' ./informer -churn $(BUDGET)
 	go test -v -count=1 -timeout 0 -run '^TestServerSees$$' ./shard -objects 5000 -moves 100

@@ -37,13 +37,14 @@ func TestMain(m *testing.M) { testserver.Main(m) }
 // TestServerCluster runs the tests of a cluster of three etcds and two kube-apiservers, one
 // after the other. Each leaves it whole.
 //
-// Proves C1, C2, L1, L4 and L5.
+// Proves C1, C2, L1, L4, L5, SH1 and SH5.
 func TestServerCluster(t *testing.T) {
 	cluster := testserver.StartCluster(t, 3, 2)
 	t.Run("gate", func(t *testing.T) { gateOfALaggingServer(t, cluster) })
 	t.Run("start", func(t *testing.T) { startAtALaggingServer(t, cluster) })
 	t.Run("back", func(t *testing.T) { neverBack(t, cluster) })
 	t.Run("elections", func(t *testing.T) { electionsUnderFaults(t, cluster) })
+	t.Run("shards", func(t *testing.T) { shardsUnderFaults(t, cluster) })
 	t.Run("operator", func(t *testing.T) { operatorUnderFaults(t, cluster) })
 }
 
