@@ -87,7 +87,7 @@ func TestServerAudit(t *testing.T) {
 	var mu sync.Mutex // guards planted and found
 	planted, found := map[string]bool{}, map[string]bool{}
 	all := make(chan struct{}) // closed when all losses were found
-	set, audits := &informer.Set{Timeout: time.Minute}, &informer.Audit{Period: time.Second}
+	set, audits := &informer.Set{Timeout: time.Minute, Mutated: func(m informer.Mutation) { t.Errorf("a false report: %v", m) }}, &informer.Audit{Period: time.Second}
 	audits.Report = func(d informer.Difference) {
 		mu.Lock()
 		defer mu.Unlock()
