@@ -89,7 +89,7 @@ type report struct {
 // "deployments.apps", because errors contain it. Only Run may start the informer: do not
 // call Start of its factory. It may have a resync period, indexers and a transform, and
 // handlers can be added to it at any time. A transform must not return nil: client-go then
-// leaves objects out of the cache without an error.
+// leaves objects out of the cache without an error, which only an [Audit] reports.
 //
 // handlers are registrations from AddEventHandler. The set is synced only after they have
 // received the whole initial list, which is later than the informer's own sync.

@@ -326,3 +326,50 @@ func TestAskedToStopBeforeSyncIsNoError(t *testing.T) {
 		})
 	}
 }
+
+// TestTransformReturnsNil: if a transform returns nil for an object, client-go leaves others out of
+// the cache without an error. The process continues, and an Audit reports the cache.
+func TestTransformReturnsNil(t *testing.T) {
+	for _, broken := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			transform := informers.WithTransform(func(obj any) (any, error) {
+				if o, ok := obj.(*corev1.ConfigMap); broken && ok && o.Name == "a" {
+					return nil, nil
+				}
+				return obj, nil
+			})
+			a, b := configMap("a"), configMap("b")
+			a.UID, b.UID = "1", "2"
+			client := fake.NewClientset(a, b)
+			inf := informers.NewSharedInformerFactoryWithOptions(client, 0, transform).Core().V1().ConfigMaps().Informer()
+			set := &informer.Set{}
+			set.Add("configmaps", inf)
+			var found []informer.Difference
+			audits := &informer.Audit{Report: func(d informer.Difference) { found = append(found, d) }}
+			audits.Add("configmaps", inf, func(ctx context.Context, opts metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+				all, err := client.CoreV1().ConfigMaps("").List(ctx, opts)
+				if err != nil {
+					return nil, err
+				}
+				list := &metav1.PartialObjectMetadataList{ListMeta: all.ListMeta}
+				for _, obj := range all.Items {
+					list.Items = append(list.Items, metav1.PartialObjectMetadata{ObjectMeta: obj.ObjectMeta})
+				}
+				return list, nil
+			})
+			ctx, stop := context.WithTimeout(quiet(t), 19*time.Minute) // one round
+			defer stop()
+			done := make(chan error, 1)
+			go func() { done <- set.Run(ctx) }()
+			if err := audits.Run(ctx); err != nil {
+				t.Error(err)
+			}
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			if got := inf.GetStore().ListKeys(); len(found) > 0 != broken || len(got) == 2 == broken {
+				t.Errorf("broken is %t, the cache has %v, and the Audit reports %v", broken, got, found)
+			}
+		})
+	}
+}
