@@ -273,7 +273,7 @@ func await(t *testing.T, maps cache.SharedIndexInformer, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer maps.RemoveEventHandler(registration) //nolint:errcheck // the informer stops with the test
+	defer maps.RemoveEventHandler(registration)
 	<-found
 }
 
