@@ -3,6 +3,7 @@ package shard_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -309,6 +310,43 @@ func TestEdited(t *testing.T) {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestRestored: after etcd was restored to an earlier state, the replicas join again and all
+// shards have owners.
+func TestRestored(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store, j *judge) {
+		replicas := startAll(t, s, j, 3, 8, 0)
+		s.mu.Lock()
+		version, leases := s.version, maps.Clone(s.leases)
+		s.mu.Unlock()
+		fourth := j.start(t, s.group("r03", 8), 0)
+		time.Sleep(10 * time.Minute)
+		s.mu.Lock()
+		s.version, s.leases, s.events = version, leases, nil
+		var watchers []*watcher
+		for w := range s.watchers {
+			watchers = append(watchers, w)
+		}
+		s.mu.Unlock()
+		j.mu.Lock()
+		j.lenient = true // owners can overlap, and terms repeat
+		j.mu.Unlock()
+		for _, w := range watchers {
+			w.Stop()
+		}
+		time.Sleep(leaseDuration + 10*retryPeriod)
+		synctest.Wait()
+		j.mu.Lock()
+		j.lenient = false
+		j.mu.Unlock()
+		j.expect(t, 4, 8)
+		for _, r := range append(replicas, fourth) {
+			if err := r.stop(); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 }

@@ -140,6 +140,7 @@ type Group struct {
 
 	mu      sync.Mutex // guards the fields below
 	running bool       // a Run has not returned
+	hung    bool       // work of an earlier Run has not returned
 	replica *replica   // of the last Run; nil before the first
 }
 
@@ -204,7 +205,7 @@ func (g *Group) Owned() []Shard {
 //   - ctx is done or work returned, and the other work did not return within
 //     DrainTimeout: an error. The work gets ErrLost and what MaxDrift leaves of the
 //     margin to stop. If it has not returned after that, the error has its stack, and
-//     the work outlives Run. The process should exit.
+//     the work outlives Run. The process should exit: Run refuses to run again.
 //   - the table is of another group, not readable, or has other Ranges: an error with the cure.
 //   - the replica could not join for StartTimeout: an error with verb and cause.
 //   - a field is not valid, work is nil, or the Group runs already: an error.
@@ -216,15 +217,19 @@ func (g *Group) Run(ctx context.Context, work func(ctx context.Context, s Shard)
 		return err
 	}
 	g.mu.Lock()
-	if g.running {
+	switch {
+	case g.running:
 		g.mu.Unlock()
 		return errors.New("shard: the Group runs already: use one Group for each Run")
+	case g.hung:
+		g.mu.Unlock()
+		return errors.New("shard: work of an earlier Run did not return in time: restart the process")
 	}
 	g.running, g.replica = true, r
 	g.mu.Unlock()
 	defer func() {
 		g.mu.Lock()
-		g.running = false
+		g.running, g.hung = false, len(r.runs) > 0 // no goroutine changes it any more
 		g.mu.Unlock()
 	}()
 

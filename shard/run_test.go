@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,7 +125,8 @@ func TestDrainTimeout(t *testing.T) {
 	}{{true, "work did not return within DrainTimeout (22s): raise it"}, {false, "shards 1; the stacks of work:"}} {
 		bubble(t, func(t *testing.T, s *store, _ *judge) {
 			release := make(chan struct{})
-			cancel, ended := run(t, s.group("a", 2), func(ctx context.Context, sh shard.Shard) error {
+			g := s.group("a", 2)
+			cancel, ended := run(t, g, func(ctx context.Context, sh shard.Shard) error {
 				<-ctx.Done()
 				if sh.Index == 0 {
 					return nil
@@ -148,6 +150,11 @@ func TestDrainTimeout(t *testing.T) {
 			}
 			if len(s.leases) != 2 {
 				t.Errorf("%d Leases are left, want that of the replica too", len(s.leases))
+			}
+			if !tt.obeys {
+				if err := g.Run(t.Context(), untilDone); err == nil || !strings.Contains(err.Error(), "restart the process") {
+					t.Errorf("Run() = %v, want a refusal", err)
+				}
 			}
 		})
 	}
@@ -405,4 +412,40 @@ func TestLeaveIsAnnounced(t *testing.T) {
 			t.Errorf("%d shards moved, want 8", moves)
 		}
 	})
+}
+
+// TestSuspended: if the wall clock shows that the machine was suspended for RenewDeadline,
+// the shards are lost at once, although the monotonic clock stood still.
+//
+// Proves SH1.
+func TestSuspended(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store, _ *judge) {
+		var suspended atomic.Int64
+		g := s.group("a", 1)
+		g.SetWall(func(now time.Time) time.Time { return now.Round(0).Add(time.Duration(suspended.Load())) })
+		contexts := make(chan context.Context, 2)
+		_, _ = run(t, g, func(ctx context.Context, _ shard.Shard) error {
+			contexts <- ctx
+			<-ctx.Done()
+			return nil
+		})
+		ctx := <-contexts
+		sh, _ := shard.From(ctx)
+		if err := sh.Check(ctx); err != nil {
+			t.Errorf("Check() = %v, want nil", err)
+		}
+		suspended.Store(int64(renewDeadline))
+		if err := sh.Check(ctx); !errors.Is(err, shard.ErrLost) || !errors.Is(context.Cause(ctx), shard.ErrLost) {
+			t.Errorf("Check() = %v, and the cause is %v, want ErrLost", err, context.Cause(ctx))
+		}
+		settle()
+		if later, _ := shard.From(<-contexts); later.Term <= sh.Term {
+			t.Errorf("the shard is owned again in term %d, want one after %d", later.Term, sh.Term)
+		}
+	})
+}
+
+func untilDone(ctx context.Context, _ shard.Shard) error {
+	<-ctx.Done()
+	return nil
 }

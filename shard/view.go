@@ -181,9 +181,16 @@ func (r *replica) selector() string {
 // is no watch, lists replace it.
 func (r *replica) watch(ctx context.Context) {
 	first, limit := r.retryPeriod/4, 16*r.retryPeriod
-	delay, next := first, time.Time{}
+	delay, next, last := first, time.Time{}, ""
 	for ctx.Err() == nil {
 		version, err := r.list(ctx)
+		if order, invalid := resourceversion.CompareResourceVersion(version, last); err == nil && invalid == nil && order < 0 {
+			r.forget()
+			version, err = r.list(ctx)
+		}
+		if err == nil {
+			last = version
+		}
 		if err == nil && !time.Now().Before(next) {
 			var lasted time.Duration
 			if lasted, err = r.watchOnce(ctx, version); err == nil {
@@ -206,6 +213,20 @@ func (r *replica) watch(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
+}
+
+// forget forgets the view and ends the epoch, because a list is older than an earlier one:
+// etcd was restored.
+func (r *replica) forget() {
+	r.logger.Info("The API server returned an earlier version of the Leases than before, joining again")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.epoch != nil {
+		r.epoch.End()
+	}
+	r.table, r.tableErr, r.tableVersion, r.tableAbsent, r.listed = nil, nil, "", time.Time{}, false
+	clear(r.members)
+	clear(r.spent)
 }
 
 // watchOnce follows one watch. It returns nil if the watch is to be renewed at once.
