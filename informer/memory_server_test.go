@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -190,13 +189,21 @@ func made[T apiruntime.Object](name string, obj T, create func(context.Context, 
 func kinds(t *testing.T, c kubernetes.Interface, ns string) []kind {
 	t.Helper()
 	labels := map[string]string{"app.kubernetes.io/name": "web", "app.kubernetes.io/instance": "web-production", "app.kubernetes.io/managed-by": "deployer", "pod-template-hash": "5d4f8c7b9"}
-	controller := []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-5d4f8c7b9", UID: types.UID("7f0d3c2e-5a51-4d0e-9b61-0d6d2a4e8f11"), Controller: new(true), BlockOwnerDeletion: new(true)}}
 	meta := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Name: name, Labels: labels, Annotations: map[string]string{"deployment.kubernetes.io/revision": "3"}}
 	}
+	selector := &metav1.LabelSelector{MatchLabels: labels}
+	// The owner exists: the garbage collector deletes the children of any other.
+	owner, err := c.AppsV1().ReplicaSets(ns).Create(t.Context(), &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "web-5d4f8c7b9"}, Spec: appsv1.ReplicaSetSpec{
+		Selector: selector,
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web"}}}},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	child := func(name string) metav1.ObjectMeta {
 		m := meta(name)
-		m.OwnerReferences = controller
+		m.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
 		return m
 	}
 	port := intstr.FromInt32(8080)
@@ -216,7 +223,6 @@ func kinds(t *testing.T, c kubernetes.Interface, ns string) []kind {
 		Volumes: []corev1.Volume{{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "web"}}}}},
 	}
 	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec}
-	selector := &metav1.LabelSelector{MatchLabels: labels}
 	condition := func(kind string) corev1.PodCondition {
 		return corev1.PodCondition{Type: corev1.PodConditionType(kind), Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}
 	}
@@ -243,7 +249,7 @@ func kinds(t *testing.T, c kubernetes.Interface, ns string) []kind {
 				{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "NewReplicaSetAvailable", Message: `ReplicaSet "web-5d4f8c7b9" has successfully progressed.`, LastUpdateTime: metav1.Now(), LastTransitionTime: metav1.Now()},
 			}}
 		}, deployments.UpdateStatus),
-		made("ReplicaSet", &appsv1.ReplicaSet{ObjectMeta: meta("web-5d4f8c7b9"), Spec: appsv1.ReplicaSetSpec{Selector: selector, Template: template}}, sets.Create, func(s *appsv1.ReplicaSet) {
+		made("ReplicaSet", &appsv1.ReplicaSet{ObjectMeta: meta("web-7c9d8e6f5"), Spec: appsv1.ReplicaSetSpec{Selector: selector, Template: template}}, sets.Create, func(s *appsv1.ReplicaSet) {
 			s.Status = appsv1.ReplicaSetStatus{ObservedGeneration: 1, Replicas: 1, FullyLabeledReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1}
 		}, sets.UpdateStatus),
 		made("Job", &batchv1.Job{ObjectMeta: meta("migrate"), Spec: batchv1.JobSpec{Template: job}}, jobs.Create, func(j *batchv1.Job) {
