@@ -11,6 +11,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit/shard"
@@ -49,9 +50,30 @@ func TestMismatch(t *testing.T) {
 				t.Error(err)
 			}
 		}
+		// One has joined with the old ones, and owns no shard yet.
+		joined, err := s.create(&coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Name: "group-joined", Labels: s.get("group").Labels},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("joined"), LeaseDurationSeconds: new(int32(15))},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		early := j.start(t, s.group("early", 16), 0)
+		settle()
+		select {
+		case <-early.ended:
+		default:
+			err := early.stop()
+			t.Fatalf("Run() works beside a replica that has joined, then returns %v", err)
+		}
+		if early.err == nil || !strings.Contains(early.err.Error(), but) {
+			t.Errorf("Run() = %v beside a replica that has joined, want %q", early.err, but)
+		}
+		if err := s.delete(joined.Name, &joined.UID); err != nil {
+			t.Fatal(err)
+		}
 		// After all have left, the next one decides.
 		g := s.group("new", 16)
-		var err error
 		if g.Ranges, err = g.Ranges.Cut(tenants(func(int) int { return 1 })); err != nil {
 			t.Fatal(err)
 		}
