@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -65,18 +66,23 @@ type cluster struct {
 }
 
 // newCluster makes the addresses and relays of a cluster, and starts no process.
-func newCluster(dir string, opts options) (*cluster, error) {
+func newCluster(dir string, opts options) (_ *cluster, err error) {
 	c := &cluster{verbosity: opts.verbosity, died: make(chan death, opts.etcds+opts.servers)}
+	defer func() {
+		if err != nil {
+			c.close()
+		}
+	}()
 	data := dir
 	if opts.data != "" {
-		var err error
 		if data, err = filepath.Abs(opts.data); err != nil {
 			return nil, err
 		}
 	}
 	var peers []string
 	for n := range opts.etcds {
-		peers = append(peers, fmt.Sprintf("etcd-%d=%s", n, peerURL(n)))
+		name := fmt.Sprintf("etcd-%d", n)
+		peers = append(peers, name+"="+peerURL(name))
 	}
 	for n := range opts.etcds {
 		name := fmt.Sprintf("etcd-%d", n)
@@ -87,27 +93,26 @@ func newCluster(dir string, opts options) (*cluster, error) {
 	for n := range opts.servers {
 		p := &child{state: stopped, member: member{Name: fmt.Sprintf("server-%d", n), Dir: dir, Verbosity: opts.verbosity, Args: opts.apiserverArgs}}
 		c.processes = append(c.processes, p)
-		var err error
 		if p.Port, err = freePort(); err != nil {
-			return c, err
+			return nil, err
 		}
 		for e := range opts.etcds {
 			socket := filepath.Join(dir, fmt.Sprintf("%d-%d.sock", n, e))
 			r, err := newRelay("unix", socket, func() []string { return []string{clientSocket(dir, c.processes[e].Name)} })
 			if err != nil {
-				return c, err
+				return nil, err
 			}
 			p.relays = append(p.relays, r)
 			c.relaying.Go(r.run)
 			p.Etcds = append(p.Etcds, "unix://"+socket)
 		}
 	}
-	next := 0
+	var next atomic.Int64
 	balancer, err := newRelay("tcp", "127.0.0.1:0", func() []string {
-		next++
+		first := int(next.Add(1))
 		var addresses []string
 		for n := range opts.servers {
-			p := c.processes[opts.etcds+(n+next)%opts.servers]
+			p := c.processes[opts.etcds+(n+first)%opts.servers]
 			p.mu.Lock()
 			if p.state == running && !p.cut {
 				addresses = append(addresses, p.address())
@@ -117,7 +122,7 @@ func newCluster(dir string, opts options) (*cluster, error) {
 		return addresses
 	})
 	if err != nil {
-		return c, err
+		return nil, err
 	}
 	c.balancer = balancer
 	c.relaying.Go(balancer.run)
@@ -135,8 +140,8 @@ func (c *cluster) urls() map[string]string {
 	return urls
 }
 
-// start starts the process. The caller must be the main thread: on Linux a child is killed
-// when the thread that has started it ends.
+// start starts the process. On Linux a child is killed when the thread that has started it
+// ends, so the caller's goroutine is locked to its thread.
 func (c *cluster) start(p *child) error {
 	text, err := json.Marshal(p.member)
 	if err != nil {
@@ -204,8 +209,8 @@ func (p *child) isolate(cut bool) {
 	}
 }
 
-// await waits until the process is ready.
-func (p *child) await() error {
+// await waits until the process is ready. Its error is the cause of ctx if that ends first.
+func (p *child) await(ctx context.Context) error {
 	timer := time.NewTimer(awaitTimeout)
 	defer timer.Stop()
 	select {
@@ -213,6 +218,8 @@ func (p *child) await() error {
 		return nil
 	case <-p.ended:
 		return fmt.Errorf("%s ended before it was ready", p.Name)
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	case <-timer.C:
 		return fmt.Errorf("%s is not ready after %v", p.Name, awaitTimeout)
 	}
@@ -226,7 +233,7 @@ func (p *child) kill() {
 }
 
 // do runs a command.
-func (c *cluster) do(command string) error {
+func (c *cluster) do(ctx context.Context, command string) error {
 	verb, name, _ := strings.Cut(strings.TrimSpace(command), " ")
 	i := slices.IndexFunc(c.processes, func(p *child) bool { return p.Name == name })
 	if i < 0 {
@@ -245,7 +252,7 @@ func (c *cluster) do(command string) error {
 	case "start":
 		return c.start(p)
 	case "await":
-		return p.await()
+		return p.await(ctx)
 	case "stop":
 		p.set(stopped)
 		_ = p.stdin.Close()
@@ -292,81 +299,74 @@ func (c *cluster) close() {
 	c.relaying.Wait()
 }
 
+// errStop is the cause of the end by a signal or by standard input.
+var errStop = errors.New("stopped")
+
 // runCluster starts the processes of a cluster and runs commands until standard input or a
 // signal ends it.
 func runCluster(opts options, dir string, stdout, stderr io.Writer) (err error) {
 	begin := time.Now()
 	runtime.LockOSThread() // see start
+	ctx, stop := context.WithCancelCause(context.Background())
+	defer stop(nil)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	go func() {
+		select {
+		case <-signals:
+			signal.Stop(signals) // a second one kills this process
+			stop(errStop)
+		case <-ctx.Done():
+		}
+	}()
+	commands := make(chan string)
+	if opts.stdin || opts.commands {
+		go func() { // ends with the process, because a read of standard input cannot be interrupted
+			for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+				if opts.commands {
+					select {
+					case commands <- lines.Text():
+					case <-ctx.Done():
+					}
+				}
+			}
+			stop(errStop)
+		}()
+	}
 	creds, err := newCredentials(dir)
 	if err != nil {
 		return err
 	}
 	c, err := newCluster(dir, opts)
-	defer c.close()
 	if err != nil {
 		return err
 	}
-	// All etcds start before one is awaited: a majority must run before any is ready.
-	isServer := func(p *child) bool { return !p.isEtcd() }
-	for _, group := range [][]*child{slices.DeleteFunc(slices.Clone(c.processes), isServer), slices.DeleteFunc(slices.Clone(c.processes), (*child).isEtcd)} {
-		for _, p := range group {
-			if err := c.start(p); err != nil {
-				return fmt.Errorf("start %s: %w", p.Name, err)
-			}
+	defer c.close()
+	if err := c.startAll(ctx, stderr); err != nil {
+		if errors.Is(err, errStop) {
+			return nil
 		}
-		for _, p := range group {
-			if err := p.await(); err != nil {
-				printEnd(stderr, p.log)
-				return err
-			}
-		}
-	}
-	kubeconfig := opts.kubeconfig
-	if kubeconfig == "" {
-		kubeconfig = filepath.Join(dir, "kubeconfig")
-	}
-	if kubeconfig, err = filepath.Abs(kubeconfig); err != nil {
 		return err
 	}
+	defer opts.remove()
 	urls := c.urls()
-	if err := creds.writeKubeconfig(kubeconfig, urls); err != nil {
+	kubeconfig, err := opts.publish(creds, dir, urls)
+	if err != nil {
 		return err
 	}
 	admin, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return err
 	}
-	for _, file := range []string{opts.kubeconfig, opts.readyFile} {
-		if file != "" {
-			defer os.Remove(file)
-		}
-	}
-	if opts.readyFile != "" {
-		if err := os.WriteFile(opts.readyFile, nil, 0o600); err != nil {
-			return err
-		}
-	}
-	ctx, cancel := context.WithCancel(context.Background())
 	var controlling sync.WaitGroup
 	defer controlling.Wait()
+	controllersCtx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	controllers := make(chan error, 1)
-	controlling.Go(func() { controllers <- runControllers(ctx, admin) })
-
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	defer signal.Stop(signals)
-	var commands chan string
-	if opts.stdin || opts.commands {
-		commands = make(chan string)
-		go func() { // ends with the process, because a read of standard input cannot be interrupted
-			for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-				if opts.commands {
-					commands <- lines.Text()
-				}
-			}
-			close(commands)
-		}()
+	controlling.Go(func() { controllers <- runControllers(controllersCtx, admin) })
+	if err := opts.writeReady(); err != nil {
+		return err
 	}
 	fmt.Fprintf(stdout, "controlplane: ready after %.1fs at %s\nexport KUBECONFIG=%s\ncontexts: %s\n",
 		time.Since(begin).Seconds(), urls[contextName], kubeconfig, strings.Join(slices.Sorted(maps.Keys(urls)), " "))
@@ -379,17 +379,39 @@ func runCluster(opts options, dir string, stdout, stderr io.Writer) (err error) 
 			}
 		case err := <-controllers:
 			return fmt.Errorf("the controllers ended: %w", errOr(err, errors.New("they returned no error")))
-		case <-signals:
+		case <-ctx.Done():
 			return nil
-		case command, ok := <-commands:
-			if !ok {
+		case command := <-commands:
+			switch err := c.do(ctx, command); {
+			case errors.Is(err, errStop):
 				return nil
-			}
-			if err := c.do(command); err != nil {
+			case err != nil:
 				fmt.Fprintf(stdout, "error: %v\n", err)
-			} else {
+			default:
 				fmt.Fprintf(stdout, "ok: %s\n", strings.TrimSpace(command))
 			}
 		}
 	}
+}
+
+// startAll starts all processes: the kube-apiservers once the etcds are ready. All etcds
+// start before one is awaited, because a majority must run before any is ready.
+func (c *cluster) startAll(ctx context.Context, stderr io.Writer) error {
+	servers := slices.IndexFunc(c.processes, func(p *child) bool { return !p.isEtcd() })
+	for _, group := range [][]*child{c.processes[:servers], c.processes[servers:]} {
+		for _, p := range group {
+			if err := c.start(p); err != nil {
+				return fmt.Errorf("start %s: %w", p.Name, err)
+			}
+		}
+		for _, p := range group {
+			if err := p.await(ctx); err != nil {
+				if ctx.Err() == nil {
+					printEnd(stderr, p.log)
+				}
+				return err
+			}
+		}
+	}
+	return nil
 }

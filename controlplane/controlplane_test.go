@@ -40,11 +40,31 @@ type process struct {
 	*exec.Cmd
 	tmp, kubeconfig, readyFile string
 	stdin                      io.WriteCloser
+	stderr                     io.Reader
 	lines                      *bufio.Scanner // of standard output
 	client                     kubernetes.Interface
 }
 
 func start(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := begin(t, args...)
+	go func() { _, _ = io.Copy(os.Stderr, p.stderr) }() // ends with the process
+	if !p.lines.Scan() || !strings.HasPrefix(p.lines.Text(), "controlplane: ready after ") {
+		t.Fatalf("first line of output = %q, %v, want the line about readiness", p.lines.Text(), p.lines.Err())
+	}
+	t.Log(p.lines.Text())
+	cfg, err := clientcmd.BuildConfigFromFlags("", p.kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.client, err = kubernetes.NewForConfig(cfg); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// begin starts a controlplane that is not ready yet.
+func begin(t *testing.T, args ...string) *process {
 	t.Helper()
 	// The path of a socket must fit in 104 bytes, and the names of t.TempDir are long.
 	tmp, err := os.MkdirTemp("", "cp")
@@ -62,30 +82,21 @@ func start(t *testing.T, args ...string) *process {
 	}
 	p.Cmd = exec.Command(os.Args[0], append([]string{"-kubeconfig", p.kubeconfig, "-ready-file", p.readyFile}, args...)...)
 	p.Env = append(os.Environ(), reexec+"=1", "TMPDIR="+p.tmp)
-	p.Stderr = os.Stderr
 	stdout, err := p.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.lines = bufio.NewScanner(stdout)
 	if p.stdin, err = p.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if p.stderr, err = p.StderrPipe(); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.Process.Kill() })
-	p.lines = bufio.NewScanner(stdout)
-	if !p.lines.Scan() || !strings.HasPrefix(p.lines.Text(), "controlplane: ready after ") {
-		t.Fatalf("first line of output = %q, %v, want the line about readiness", p.lines.Text(), p.lines.Err())
-	}
-	t.Log(p.lines.Text())
-	cfg, err := clientcmd.BuildConfigFromFlags("", p.kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if p.client, err = kubernetes.NewForConfig(cfg); err != nil {
-		t.Fatal(err)
-	}
 	return p
 }
 
@@ -384,5 +395,23 @@ func TestCluster(t *testing.T) {
 	p.do(t, "cut etcd-0", `error: etcd-0 is an etcd`)
 	p.do(t, "boil server-0", `error: unknown command "boil"`)
 	p.do(t, "kill", `error: no process ""`)
+	// The end of standard input also ends the wait for a server that cannot become ready.
+	for _, command := range []string{"kill etcd-0", "kill server-0", "start server-0"} {
+		p.do(t, command, "ok")
+	}
+	if _, err := io.WriteString(p.stdin, "await server-0\n"); err != nil {
+		t.Fatal(err)
+	}
 	p.stop(t, p.stdin.Close)
+}
+
+// TestClusterStopsWhileStarting sends a signal while the processes of a cluster start.
+func TestClusterStopsWhileStarting(t *testing.T) {
+	p := begin(t, "-etcds", "3", "-servers", "2", "-v", "1")
+	stderr := bufio.NewReader(p.stderr)
+	if _, err := stderr.ReadString('\n'); err != nil { // of the first etcd
+		t.Fatal(err)
+	}
+	go func() { _, _ = io.Copy(io.Discard, stderr) }() // ends with the process
+	p.stop(t, func() error { return p.Process.Signal(syscall.SIGTERM) })
 }

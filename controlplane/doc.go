@@ -40,7 +40,8 @@
 // With -etcds or -servers above 1, each etcd and each kube-apiserver is a process, with the
 // names etcd-0, server-0 and so on. The kubeconfig's current context is a load balancer,
 // which passes over the servers that are down. Each server also has a context with its
-// name. A cluster of three etcds and two servers needs about 1 GB of memory.
+// name. In the folder of -data each etcd has a folder with its name. A cluster of three etcds
+// and two servers needs about 1 GB of memory.
 //
 // With -commands, each line of standard input is a command and a name, and is answered by
 // one line that begins with "ok:" or "error:":

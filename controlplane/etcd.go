@@ -20,7 +20,7 @@ func clientSocket(dir, name string) string { return filepath.Join(dir, name+".so
 
 // peerURL returns the address of an etcd for its peers: a socket in the working directory,
 // with the form of a host and a port, which etcd's client of peers requires.
-func peerURL(n int) string { return fmt.Sprintf("unix://etcd-%d:1", n) }
+func peerURL(name string) string { return "unix://" + name + ":1" }
 
 // startEtcd starts etcd with its sockets in dir and its data in data, which may contain
 // the data of an earlier etcd.
@@ -58,11 +58,7 @@ func startEtcd(dir, data string, verbosity int) (*embed.Etcd, error) {
 func startMember(m *member) (*embed.Etcd, error) {
 	cfg := embed.NewConfig()
 	cfg.Name = m.Name
-	var n int
-	if _, err := fmt.Sscanf(m.Name, "etcd-%d", &n); err != nil {
-		return nil, err
-	}
-	if err := configure(cfg, m.Data, "unix://"+clientSocket(m.Dir, m.Name), peerURL(n)); err != nil {
+	if err := configure(cfg, m.Data, "unix://"+clientSocket(m.Dir, m.Name), peerURL(m.Name)); err != nil {
 		return nil, err
 	}
 	cfg.InitialCluster = m.Peers

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -164,20 +165,11 @@ func run(opts options, stdout, stderr *os.File) (err error) {
 	}
 	server := startAPIServer(creds, port, []string{etcdEndpoint(dir)}, opts.verbosity, opts.apiserverArgs)
 
-	kubeconfig := opts.kubeconfig
-	if kubeconfig == "" {
-		kubeconfig = filepath.Join(dir, "kubeconfig")
-	}
-	if absolute, err := filepath.Abs(kubeconfig); err == nil {
-		kubeconfig = absolute // it is printed, for shells in other folders
-	}
-	if err := creds.writeKubeconfig(kubeconfig, map[string]string{contextName: server.url}); err != nil {
+	defer opts.remove()
+	kubeconfig, err := opts.publish(creds, dir, map[string]string{contextName: server.url})
+	if err != nil {
 		return err
 	}
-	if opts.kubeconfig != "" {
-		defer os.Remove(opts.kubeconfig)
-	}
-
 	admin, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return err
@@ -196,11 +188,8 @@ func run(opts options, stdout, stderr *os.File) (err error) {
 			}
 			ready = nil
 			running.Go(func() { controllers <- runControllers(ctx, admin) })
-			if opts.readyFile != "" {
-				if err := os.WriteFile(opts.readyFile, nil, 0o600); err != nil {
-					return err
-				}
-				defer os.Remove(opts.readyFile)
+			if err := opts.writeReady(); err != nil {
+				return err
 			}
 			fmt.Fprintf(stdout, "controlplane: ready after %.1fs at %s\nexport KUBECONFIG=%s\n",
 				time.Since(begin).Seconds(), server.url, kubeconfig)
@@ -215,6 +204,33 @@ func run(opts options, stdout, stderr *os.File) (err error) {
 			cancel()
 			genericapiserver.RequestShutdown()
 			return server.wait(stopTimeout)
+		}
+	}
+}
+
+// publish writes the kubeconfig and returns its absolute path, which is printed for shells in
+// other folders.
+func (o *options) publish(creds *credentials, dir string, urls map[string]string) (string, error) {
+	file := cmp.Or(o.kubeconfig, filepath.Join(dir, "kubeconfig"))
+	if absolute, err := filepath.Abs(file); err == nil {
+		file = absolute
+	}
+	return file, creds.writeKubeconfig(file, urls)
+}
+
+// writeReady creates the ready file.
+func (o *options) writeReady() error {
+	if o.readyFile == "" {
+		return nil
+	}
+	return os.WriteFile(o.readyFile, nil, 0o600)
+}
+
+// remove removes what publish and writeReady wrote outside the temporary folder.
+func (o *options) remove() {
+	for _, file := range []string{o.kubeconfig, o.readyFile} {
+		if file != "" {
+			os.Remove(file)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 // as on a network that loses all packets and later sends them again.
 type relay struct {
 	listener net.Listener
-	targets  func() []string // addresses, of which the first that answers is used
+	targets  func() []string // addresses; the first one that accepts a connection is used
 
 	mu     sync.Mutex
 	open   chan struct{} // closed while bytes may pass

@@ -302,8 +302,8 @@ func (p *plan) try(m *member, err error) {
 
 // shardsLocked starts and stops work, and plans the next version of the table.
 //
-// An entry changes only if its holder is this replica, which does not work on the shard
-// and will not in the same term, or if the holder's epoch has ended, or if it has none.
+// An entry changes only in three cases: it has no holder; the epoch of its holder has ended;
+// its holder is this replica, which does not work on the shard and will not in the same term.
 func (p *plan) shardsLocked() {
 	t := p.table
 	index := map[types.UID]int{}

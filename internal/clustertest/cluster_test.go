@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -213,13 +214,13 @@ func (p *past) see(obj any, version string) {
 	switch {
 	case known && have == "":
 		p.t.Errorf("%s came back after its deletion", m.Name)
-	case known && version != "" && older(version, have):
-		p.t.Errorf("%s went back from version %s to %s", m.Name, have, version)
+	case known && version != "":
+		if order, err := resourceversion.CompareResourceVersion(version, have); err != nil || order < 0 {
+			p.t.Errorf("%s went back from version %s to %s: %v", m.Name, have, version, err)
+		}
 	}
 	p.seen[m.UID] = version
 }
-
-func older(a, b string) bool { return len(a) < len(b) || len(a) == len(b) && a < b }
 
 func (p *past) OnAdd(obj any, _ bool) { p.see(obj, obj.(*corev1.ConfigMap).ResourceVersion) }
 func (p *past) OnUpdate(_, obj any)   { p.see(obj, obj.(*corev1.ConfigMap).ResourceVersion) }

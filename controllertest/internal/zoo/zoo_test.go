@@ -86,8 +86,7 @@ func explore(t *testing.T, scenarios []controllertest.Scenario, o func(n int) co
 func tried(t *testing.T, s controllertest.Scenario, o controllertest.Options) (v verdict) {
 	for range 3 {
 		v.report, v.err = controllertest.Run(t.Context(), s, o)
-		found := v.err == nil && len(v.report.Failures) > 0 && v.report.Failures[0].Plan != ""
-		if found || len(o.Plans) == 0 {
+		if v.err != nil || len(o.Plans) == 0 || len(v.report.Failures) > 0 && v.report.Failures[0].Plan != "" {
 			break
 		}
 	}

@@ -1,8 +1,0 @@
-//go:build !linux
-
-package main
-
-import "syscall"
-
-// childAttributes returns no attributes: the child ends with its standard input.
-func childAttributes() *syscall.SysProcAttr { return nil }
