@@ -120,7 +120,9 @@ type Group struct {
 	// MaxDrift. 0 means 10s.
 	RenewDeadline time.Duration
 	// RetryPeriod is the time from one renewal to the next, with up to a tenth of jitter,
-	// and between two lists without a watch. A call to the API server fails after half of
+	// and between two lists without a watch. Replicas that join within a RetryPeriod get
+	// their shards together at its end, so that a shard moves once. An empty group assigns
+	// its shards one RetryPeriod after the first replica. A call to the API server fails after half of
 	// RenewDeadline. 0 means 2s.
 	RetryPeriod time.Duration
 
@@ -241,6 +243,7 @@ func (g *Group) Run(ctx context.Context, work func(ctx context.Context, s Shard)
 	for {
 		e, err := r.join(ctx)
 		if e == nil {
+			r.leave(ctx)
 			return err
 		}
 		if again, err := r.serve(ctx, e); !again {

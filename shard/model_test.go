@@ -318,7 +318,8 @@ var modelStates = flag.Int("model-states", 50_000, "TestModel skips models with 
 // wait later; a response to it that is late, because the shard is owned for less time; an
 // end of a Lease that is stored late, because its holder has lost more time; writes over a
 // version that was replaced, because they are refused; other shards, because their changes
-// only refuse more writes of this one.
+// only refuse more writes of this one; the time for which replicas that join are collected,
+// because a replica that may act may also wait.
 //
 // Left out although it matters: edits and deletions by other users; clocks that jump; a
 // process that stands still while its clock runs on, and the code, which other tests run.

@@ -49,6 +49,7 @@ type replica struct {
 	listErr      error            // of the last list
 	sighted      string           // resourceVersion of the last list or event
 	changed      time.Time        // the view changed in a way that a plan depends on
+	joined       time.Time        // the first replica joined of those that joined within a RetryPeriod
 	spent        map[int]int64    // the last term in which a shard was run or offered
 	epoch        *epoch           // nil before the first
 	problems     map[string]error // by activity; nil if its last request succeeded
@@ -61,6 +62,7 @@ type replica struct {
 	failedOver string    // the version that it was to replace
 	nextWrite  time.Time // over another version
 	reached    bool      // a list has succeeded
+	unsure     bool      // the last write of join failed, but may be stored
 }
 
 // An epoch is the time for which a Lease of this replica is held.
@@ -134,14 +136,10 @@ func (r *replica) joinOnce(ctx context.Context) (e *epoch, wait time.Duration, e
 	r.mu.Lock()
 	listed, t, tableErr, absentFor, number := r.listed, r.table, r.tableErr, time.Since(r.tableAbsent), r.number
 	listErr := r.listErr
-	var own *coordinationv1.Lease
+	own, ended := r.ownLocked()
 	others := 0
 	for _, m := range r.members {
-		switch {
-		case m.absent:
-		case m.lease.Name == r.leaseName:
-			own = m.lease
-		default:
+		if !m.absent && m.lease.Name != r.leaseName {
 			others++
 		}
 	}
@@ -181,17 +179,28 @@ func (r *replica) joinOnce(ctx context.Context) (e *epoch, wait time.Duration, e
 	if own == nil {
 		verb = "create"
 		own = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: r.namespace, Name: r.leaseName, Labels: map[string]string{groupLabel: r.name}}}
-	} else if ptr.Deref(own.Spec.HolderIdentity, "") == "" {
-		return nil, 0, r.remove(ctx, own) // ended by another replica
+	} else if ended {
+		return nil, 0, r.remove(ctx, own) // by another replica
 	}
 	sent := validity.At(time.Now(), r.wall)
 	got, err := r.write(ctx, verb, r.record(own, sent, r.max))
+	r.unsure = err != nil
 	if err != nil {
 		return nil, 0, err
 	}
 	e = &epoch{uid: got.UID, leaving: make(chan struct{})}
 	e.Begin(ctx, ErrLost, sent, r.validFor(got), r.wall)
 	return e, 0, nil
+}
+
+// ownLocked returns the Lease of this replica, nil if there is none as far as it knows.
+func (r *replica) ownLocked() (lease *coordinationv1.Lease, ended bool) {
+	for _, m := range r.members {
+		if !m.absent && m.lease.Name == r.leaseName {
+			return m.lease, m.ended
+		}
+	}
+	return nil, false
 }
 
 // record returns this replica's Lease with a new record.

@@ -37,7 +37,7 @@ func TestDrain(t *testing.T) {
 		first := j.start(t, s.group("a", 2), drain)
 		settle()
 		second := j.start(t, s.group("b", 2), drain)
-		time.Sleep(drain - time.Second)
+		time.Sleep(retryPeriod + drain - time.Second)
 		synctest.Wait()
 		if counts := j.counts(); counts["a"] != 2 {
 			t.Errorf("during the drain the owners are %v, want a alone", counts)

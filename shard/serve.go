@@ -78,7 +78,8 @@ func (r *replica) serve(ctx context.Context, e *epoch) (again bool, err error) {
 			if next, left = r.act(e, leaving); left {
 				stopRenewing()
 				wg.Wait()
-				r.leave(e)
+				e.End()
+				r.leave(ctx)
 				return false, result
 			}
 		} else if len(r.runs) == 0 { // only this goroutine changes it
@@ -317,18 +318,24 @@ func (p *plan) shardsLocked() {
 			owners[s] = i
 		}
 	}
+	// Replicas that join within a RetryPeriod get their shards together.
+	settled := p.joined.Add(p.retryPeriod)
+	joining, empty := p.now.Before(settled), t.free()
+	if joining {
+		p.due(settled, nil)
+	}
 	entries := slices.Clone(t.entries)
 	changes, urgent := 0, false
 	for s, c := range assign(owners, p.candidates) {
 		cur, run, wanted := t.entries[s], p.runs[s], types.UID("")
-		if c >= 0 {
+		if c >= 0 && !(joining && empty) {
 			wanted = p.candidates[c].uid
 		}
 		m := p.members[cur.holder]
 		own := cur.holder == p.e.uid
 		switch {
 		case run != nil && own && run.Term == cur.term && run.Table == t.lease.UID:
-			if wanted != p.e.uid {
+			if wanted != p.e.uid && (p.leaving || !joining) {
 				run.stop()
 			}
 		case run != nil: // another user has changed the entry
@@ -412,22 +419,22 @@ func (r *run) stop() {
 	r.cancel(errMoves)
 }
 
-// leave ends the Lease of this replica, which owns no shard.
-func (r *replica) leave(e *epoch) {
-	e.End()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.Context()), r.renewDeadline)
+// leave ends the Lease of this replica, which works on no shard.
+func (r *replica) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.renewDeadline)
 	defer cancel()
 	for tries := 1; ; tries++ {
+		var err error
+		if r.unsure || tries > 1 {
+			_, err = r.list(ctx)
+		}
 		r.mu.Lock()
-		m := r.members[e.uid]
-		if m == nil || m.absent {
-			r.mu.Unlock()
+		lease, ended := r.ownLocked()
+		r.mu.Unlock()
+		if err == nil && lease == nil {
 			return
 		}
-		lease, ended := m.lease, m.ended
-		r.mu.Unlock()
-		var err error
-		if !ended {
+		if err == nil && !ended {
 			err = r.endLease(ctx, lease)
 		}
 		if err == nil {
@@ -439,9 +446,6 @@ func (r *replica) leave(e *epoch) {
 		if !isConflict(err) || tries == 3 {
 			r.logger.Error(printable(err), "Could not end the Lease, it expires", "lease", r.leaseName)
 			return
-		}
-		if _, err := r.list(ctx); err != nil {
-			r.logger.V(2).Info("Could not list the Leases", "err", printable(err))
 		}
 	}
 }

@@ -32,7 +32,7 @@ func TestSimulation(t *testing.T) {
 		}
 		for i := range n {
 			replicas = append(replicas, j.start(t, s.group(fmt.Sprintf("r%02d", i), shards), 0))
-			time.Sleep(retryPeriod)
+			time.Sleep(2 * retryPeriod)
 			synctest.Wait()
 			j.expect(t, i+1, shards)
 			if moves, most := j.moves(), (shards+i)/(i+1); moves > most {
@@ -56,7 +56,7 @@ func TestSimulation(t *testing.T) {
 		table := s.get(groupName).Spec.LeaseTransitions
 		before := *table
 		replicas = append(replicas, j.start(t, s.group("joins", shards), 0))
-		time.Sleep(retryPeriod)
+		time.Sleep(2 * retryPeriod)
 		synctest.Wait()
 		join, writes := requests(), *s.get(groupName).Spec.LeaseTransitions-before
 		t.Logf("one joins: %v, %d versions of the table, %d moves", join, writes, j.begun)

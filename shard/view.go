@@ -64,6 +64,9 @@ func (r *replica) observeLocked(lease *coordinationv1.Lease, deleted bool) {
 		m = &member{}
 		r.members[lease.UID] = m
 		r.changeLocked()
+		if r.changed.Sub(r.joined) >= r.retryPeriod {
+			r.joined = r.changed
+		}
 	case m.lease != nil && !newer(lease.ResourceVersion, m.lease.ResourceVersion):
 		return
 	}
