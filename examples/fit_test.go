@@ -29,6 +29,7 @@ import (
 	"github.com/controllerkit/controllerkit/metrics"
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
+	"github.com/controllerkit/controllerkit/shard"
 	"github.com/controllerkit/controllerkit/shutdown"
 )
 
@@ -60,6 +61,7 @@ var (
 	_ reconcile.Gate[types.NamespacedName]         = (*consistency.Store)(nil)
 	_ reconcile.Metrics                            = (*metrics.Metrics)(nil)
 	_ leader.Metrics                               = (*metrics.Metrics)(nil)
+	_ shard.Metrics                                = (*metrics.Metrics)(nil)
 	_ consistency.Metrics                          = (*metrics.Metrics)(nil)
 	_ finalizer.Metrics                            = (*metrics.Metrics)(nil)
 	_ workqueue.MetricsProvider                    = (*metrics.Metrics)(nil)

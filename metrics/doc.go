@@ -38,6 +38,10 @@
 //	controller_leader_renewal_duration_seconds{name}                    histogram
 //	controller_leader_slow_renewals_total{name}                         counter
 //	controller_leader_absent_seconds_total{name}                        counter
+//	controller_shards_owned{name}                                       gauge
+//	controller_shards_began_total{name}                                 counter
+//	controller_shards_ownerless{name}                                   gauge
+//	controller_shards_ownerless_seconds_total{name}                     counter
 //	controller_events_total{outcome}                                    counter
 //	controller_shutdown_duration_seconds{part,result}                   gauge
 //	controller_informer_last_event_timestamp_seconds{name}              gauge

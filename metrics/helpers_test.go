@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { testserver.Main(m) }
 
-// The interfaces as the packages reconcile and leader declare them.
+// The interfaces as the packages reconcile, leader and shard declare them.
 type (
 	reconcileMetrics interface {
 		ReconcileWorkers(controller string, workers int)
@@ -37,11 +37,16 @@ type (
 		LeaderRenewal(name string, took time.Duration, slow bool)
 		LeaderAbsent(name string, d time.Duration)
 	}
+	shardMetrics interface {
+		ShardsOwned(name string, owned, began int)
+		ShardsOwnerless(name string, shards int, total time.Duration)
+	}
 )
 
 var (
 	_ reconcileMetrics          = (*metrics.Metrics)(nil)
 	_ leaderMetrics             = (*metrics.Metrics)(nil)
+	_ shardMetrics              = (*metrics.Metrics)(nil)
 	_ workqueue.MetricsProvider = (*metrics.Metrics)(nil)
 	_ transport.WrapperFunc     = (*metrics.Metrics)(nil).Transport
 	_                           = (*rest.Config).Wrap
@@ -69,6 +74,8 @@ func use(t testing.TB, m *metrics.Metrics) {
 	m.LeaderStatus("ns/lease", true)
 	m.LeaderTransition("ns/lease", time.Second)
 	m.LeaderRenewal("ns/lease", time.Second, true)
+	m.ShardsOwned("ns/group", 2, 1)
+	m.ShardsOwnerless("ns/group", 1, time.Second)
 	m.ConsistencyWaited(time.Second, false)
 	m.InformerListed("pods", time.Second)
 	m.InformerWatched("pods", time.Second)

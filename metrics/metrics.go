@@ -31,7 +31,7 @@ const (
 )
 
 // Metrics feeds the collectors. It satisfies the Metrics interfaces of the packages
-// reconcile, leader, consistency, finalizer, informer, recorder and shutdown, and
+// reconcile, leader, shard, consistency, finalizer, informer, recorder and shutdown, and
 // workqueue.MetricsProvider. [New] returns one. Its methods may be called concurrently.
 // A nil *Metrics has no series.
 //
@@ -70,6 +70,9 @@ type Metrics struct {
 	renewing    histograms
 	slow        *prometheus.CounterVec
 	absent      *prometheus.CounterVec
+
+	owned, ownerless      *prometheus.GaugeVec
+	began, ownerlessTimes *prometheus.CounterVec
 
 	waits histograms
 
@@ -149,6 +152,11 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}, "name"),
 		slow:   all.counter("controller_leader_slow_renewals_total", "Total number of renewals of the Lease that came after half of the renew deadline.", "name"),
 		absent: all.counter("controller_leader_absent_seconds_total", "Total time in seconds for which this process saw the Lease free, counted when a process has acquired it.", "name"),
+
+		owned:          all.gauge("controller_shards_owned", "Number of shards that this process owns.", "name"),
+		began:          all.counter("controller_shards_began_total", "Total number of times that this process has become the owner of a shard.", "name"),
+		ownerless:      all.gauge("controller_shards_ownerless", "Number of shards that this process sees without an owner.", "name"),
+		ownerlessTimes: all.counter("controller_shards_ownerless_seconds_total", "Total time in seconds for which this process saw a shard without an owner, all shards together.", "name"),
 
 		waits: all.histogram("controller_consistency_wait_duration_seconds", "Time in seconds that a key waited until the cache showed its own writes (visible) or the wait was given up (timeout).",
 			[]float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}, "result"),
@@ -364,6 +372,27 @@ func (m *Metrics) LeaderRenewal(name string, took time.Duration, slow bool) {
 	if slow {
 		m.slow.WithLabelValues(name).Inc()
 	}
+}
+
+// ShardsOwned sets the number of shards of the group, named namespace/name, that this process
+// owns, and counts those that it has begun to own.
+func (m *Metrics) ShardsOwned(name string, owned, began int) {
+	if m == nil {
+		return
+	}
+	name = m.leases.label(name)
+	m.owned.WithLabelValues(name).Set(float64(owned))
+	m.began.WithLabelValues(name).Add(float64(max(0, began)))
+}
+
+// ShardsOwnerless sets the number of shards without an owner, and counts their time.
+func (m *Metrics) ShardsOwnerless(name string, shards int, total time.Duration) {
+	if m == nil {
+		return
+	}
+	name = m.leases.label(name)
+	m.ownerless.WithLabelValues(name).Set(float64(shards))
+	m.ownerlessTimes.WithLabelValues(name).Add(max(0, total.Seconds()))
 }
 
 // ConsistencyWaited counts that a key waited for d until the cache showed its writes or,

@@ -82,6 +82,12 @@ func TestProcess(t *testing.T) {
 	m.LeaderAbsent("ns/widgets", 3*time.Second)
 	m.LeaderAbsent("ns/widgets", -time.Second)
 	m.LeaderTransition("ns/widgets", 2*time.Second)
+	m.ShardsOwned("ns/widgets", 5, 5)
+	m.ShardsOwned("ns/widgets", 3, 0)
+	m.ShardsOwned("ns/widgets", 4, 1)
+	m.ShardsOwnerless("ns/widgets", 2, 0)
+	m.ShardsOwnerless("ns/widgets", 1, 1500*time.Millisecond)
+	m.ShardsOwnerless("ns/widgets", 1, -time.Second)
 	err := testutil.GatherAndCompare(reg, strings.NewReader(`# HELP controller_events_total Total number of recorded Events by outcome: written, deduplicated, or the reason for which they were dropped.
 # TYPE controller_events_total counter
 controller_events_total{outcome="failed"} 2
@@ -90,11 +96,24 @@ controller_events_total{outcome="written"} 1
 # HELP controller_leader_absent_seconds_total Total time in seconds for which this process saw the Lease free, counted when a process has acquired it.
 # TYPE controller_leader_absent_seconds_total counter
 controller_leader_absent_seconds_total{name="ns/widgets"} 5
+# HELP controller_shards_began_total Total number of times that this process has become the owner of a shard.
+# TYPE controller_shards_began_total counter
+controller_shards_began_total{name="ns/widgets"} 6
+# HELP controller_shards_owned Number of shards that this process owns.
+# TYPE controller_shards_owned gauge
+controller_shards_owned{name="ns/widgets"} 4
+# HELP controller_shards_ownerless Number of shards that this process sees without an owner.
+# TYPE controller_shards_ownerless gauge
+controller_shards_ownerless{name="ns/widgets"} 1
+# HELP controller_shards_ownerless_seconds_total Total time in seconds for which this process saw a shard without an owner, all shards together.
+# TYPE controller_shards_ownerless_seconds_total counter
+controller_shards_ownerless_seconds_total{name="ns/widgets"} 1.5
 # HELP controller_shutdown_duration_seconds Time in seconds from the end of a part's context until the part returned or its time was over.
 # TYPE controller_shutdown_duration_seconds gauge
 controller_shutdown_duration_seconds{part="controller",result="late"} 20
 controller_shutdown_duration_seconds{part="informers",result="stopped"} 1.5
-`), "controller_events_total", "controller_leader_absent_seconds_total", "controller_shutdown_duration_seconds")
+`), "controller_events_total", "controller_leader_absent_seconds_total", "controller_shutdown_duration_seconds",
+		"controller_shards_began_total", "controller_shards_owned", "controller_shards_ownerless", "controller_shards_ownerless_seconds_total")
 	if err != nil {
 		t.Error(err)
 	}

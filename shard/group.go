@@ -138,6 +138,9 @@ type Group struct {
 	// clock of another. 0 means 0.01.
 	MaxDrift float64
 
+	// Metrics receives measurements. Nil disables it.
+	Metrics Metrics
+
 	wall func(time.Time) time.Time // the wall clock, for tests; nil means validity.WallClock
 
 	mu      sync.Mutex // guards the fields below
@@ -229,7 +232,12 @@ func (g *Group) Run(ctx context.Context, work func(ctx context.Context, s Shard)
 	}
 	g.running, g.replica = true, r
 	g.mu.Unlock()
+	r.report()
 	defer func() {
+		r.mu.Lock()
+		r.measureLocked(0, time.Now())
+		r.mu.Unlock()
+		r.report()
 		g.mu.Lock()
 		g.running, g.hung = false, len(r.runs) > 0 // no goroutine changes it any more
 		g.mu.Unlock()
@@ -268,6 +276,7 @@ func (g *Group) newReplica(ctx context.Context, work func(context.Context, Shard
 		retryPeriod:   cmp.Or(g.RetryPeriod, defaultRetryPeriod),
 		startTimeout:  cmp.Or(g.StartTimeout, defaultStartTimeout),
 		drainTimeout:  cmp.Or(g.DrainTimeout, defaultDrainTimeout),
+		metrics:       g.Metrics,
 		wall:          g.wall,
 		wake:          make(chan struct{}, 1),
 		relist:        make(chan struct{}, 1),

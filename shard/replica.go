@@ -32,6 +32,7 @@ type replica struct {
 	startTimeout, drainTimeout, stopTimeout, callTimeout time.Duration
 
 	work     func(context.Context, Shard) error
+	metrics  Metrics
 	wall     func(time.Time) time.Time
 	logger   klog.Logger
 	wake     chan struct{} // the view changed
@@ -56,13 +57,19 @@ type replica struct {
 	runs         map[int]*run
 	gained, lost int64
 
-	// Only serve uses the fields below.
+	ownerless     int           // shards at the time measured
+	ownerlessTime time.Duration // of all of them until then
+	measured      time.Time
+
+	// Only the goroutine of Run uses the fields below.
 	tries      int       // writes of the table that failed in a row
 	failed     time.Time // the last of them
 	failedOver string    // the version that it was to replace
 	nextWrite  time.Time // over another version
 	reached    bool      // a list has succeeded
 	unsure     bool      // the last write of join failed, but may be stored
+	reporting  bool
+	reported   measurement
 }
 
 // An epoch is the time for which a Lease of this replica is held.

@@ -49,6 +49,7 @@ func (r *replica) serve(ctx context.Context, e *epoch) (again bool, err error) {
 	var wg sync.WaitGroup
 	renewCtx, stopRenewing := context.WithCancel(e.Context())
 	wg.Go(func() { r.renew(renewCtx, e) })
+	defer r.report()
 	defer wg.Wait()
 	defer stopRenewing()
 
@@ -88,6 +89,7 @@ func (r *replica) serve(ctx context.Context, e *epoch) (again bool, err error) {
 			}
 			return !leaving, result
 		}
+		r.report()
 		timer := time.NewTimer(max(1, time.Until(next)))
 		select {
 		case <-r.wake:
@@ -106,6 +108,9 @@ func (r *replica) serve(ctx context.Context, e *epoch) (again bool, err error) {
 
 		case <-lost:
 			lost = nil
+			r.mu.Lock()
+			r.measureLocked(0, time.Now()) // unknown until it has joined again
+			r.mu.Unlock()
 			r.logger.Info("The Lease is lost, waiting until the work has stopped", "lease", r.leaseName, "shards", len(r.runs))
 			if leaving {
 				drained = nil
@@ -311,12 +316,18 @@ func (p *plan) shardsLocked() {
 	for i, c := range p.candidates {
 		index[c.uid] = i
 	}
-	owners := make([]int, len(t.entries))
+	owners, ownerless := make([]int, len(t.entries)), 0
 	for s, cur := range t.entries {
-		owners[s] = -1
 		if i, ok := index[cur.holder]; ok {
 			owners[s] = i
+			continue
 		}
+		owners[s] = -1
+		ownerless++
+	}
+	p.measureLocked(ownerless, p.now)
+	if ownerless > 0 {
+		p.due(p.now.Add(p.retryPeriod), nil) // to measure again
 	}
 	// Replicas that join within a RetryPeriod get their shards together.
 	settled := p.joined.Add(p.retryPeriod)

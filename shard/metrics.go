@@ -1,0 +1,52 @@
+package shard
+
+import (
+	"time"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
+)
+
+// Metrics receives the measurements of a Group. Name is the group's namespace/name. The
+// methods are called by one goroutine and must not block.
+type Metrics interface {
+	// ShardsOwned reports the number of shards whose work runs or drains, and how many of
+	// them began since the last call. It is called when Run starts, and on every change. Its
+	// last call before the end of Run has 0, unless work hangs.
+	ShardsOwned(name string, owned, began int)
+	// ShardsOwnerless reports the number of shards that no replica owns, as this replica
+	// sees the table, and the time that shards spent without an owner since the last call,
+	// which is the sum over all shards. It is called on every change, and once in a RetryPeriod
+	// while there are such shards. Its last call before the end of Run has 0.
+	ShardsOwnerless(name string, shards int, total time.Duration)
+}
+
+// A measurement is what Metrics knows.
+type measurement struct {
+	owned, ownerless int
+	gained           int64
+	time             time.Duration // of ownerless shards
+}
+
+// measureLocked records the number of shards without an owner.
+func (r *replica) measureLocked(ownerless int, now time.Time) {
+	r.ownerlessTime += time.Duration(r.ownerless) * now.Sub(r.measured)
+	r.ownerless, r.measured = ownerless, now
+}
+
+// report gives Metrics what has changed.
+func (r *replica) report() {
+	if kube.IsNil(r.metrics) {
+		return
+	}
+	r.mu.Lock()
+	was, now := r.reported, measurement{len(r.runs), r.ownerless, r.gained, r.ownerlessTime}
+	r.mu.Unlock()
+	r.reported = now
+	if now.owned != was.owned || now.gained != was.gained || !r.reporting {
+		r.metrics.ShardsOwned(r.ref, now.owned, int(now.gained-was.gained))
+	}
+	if now.ownerless != was.ownerless || now.time != was.time || !r.reporting {
+		r.metrics.ShardsOwnerless(r.ref, now.ownerless, now.time-was.time)
+	}
+	r.reporting = true
+}
