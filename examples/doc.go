@@ -1,4 +1,5 @@
 // Package examples contains complete controllers, one in each folder: minimal on one page,
-// website, and tenant, which shows more of the pieces. Its tests check that the packages
-// of the library work together although they do not import each other.
+// sharded with many active replicas, website, and tenant, which shows more of the pieces. Its
+// tests check that the packages of the library work together although they do not import each
+// other.
 package examples

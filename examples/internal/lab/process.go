@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -32,6 +33,9 @@ func StartProcess(bin string, args ...string) (*Process, error) {
 	}()
 	return p, nil
 }
+
+// OS returns the process of the operating system.
+func (p *Process) OS() *os.Process { return p.cmd.Process }
 
 // Ended is closed when the process has ended.
 func (p *Process) Ended() <-chan struct{} { return p.ended }

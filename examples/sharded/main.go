@@ -1,0 +1,125 @@
+// Command sharded publishes the ConfigMaps with a label publish=yes to a service. Each of its
+// replicas is active, and publishes those of its shards.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/controllerkit/controllerkit/enqueue"
+	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/ondemand"
+	"github.com/controllerkit/controllerkit/queue"
+	"github.com/controllerkit/controllerkit/reconcile"
+	"github.com/controllerkit/controllerkit/scope"
+	"github.com/controllerkit/controllerkit/shard"
+	"github.com/controllerkit/controllerkit/shutdown"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// A publication is the body of a request. The service can reject an earlier Term of a shard.
+type publication struct {
+	Name, Replica string
+	Data          map[string]string
+	Shard         shard.Shard
+	Sent          time.Time
+}
+
+func main() {
+	url := flag.String("url", "", "`URL` of the service")
+	group := shard.Group{Name: "sharded", Identity: fmt.Sprint("pid-", os.Getpid())}
+	flag.StringVar(&group.Namespace, "namespace", "default", "`namespace` of the ConfigMaps and of the Leases")
+	flag.IntVar(&group.Ranges.N, "shards", 32, "number of shards, the same for all replicas")
+	flag.DurationVar(&group.LeaseDuration, "lease-duration", 15*time.Second, "time after which the shards of a crashed replica move")
+	flag.Parse()
+	group.RenewDeadline, group.RetryPeriod = group.LeaseDuration*2/3, group.LeaseDuration*2/15
+	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	config.QPS = -1 // the API server has priority and fairness
+	config.Wrap(informer.ConsistentLists)
+	kube := kubernetes.NewForConfigOrDie(config)
+	group.Leases = kube.CoordinationV1().Leases(group.Namespace)
+	// The ConfigMaps of the shards that this replica owns.
+	watches := &ondemand.Informers[scope.Part]{New: func(p scope.Part) (cache.SharedIndexInformer, error) {
+		source, err := shard.Objects(cache.NewFilteredListWatchFromClient(kube.CoreV1().RESTClient(), "configmaps", p.Namespace, p.Options), p.ShardSelector)
+		if err != nil {
+			return nil, err
+		}
+		return cache.NewSharedIndexInformer(source, &corev1.ConfigMap{}, 0, cache.Indexers{}), nil
+	}}
+	maps := scope.New(watches.Open)
+	lister := corelisters.NewConfigMapLister(maps.GetIndexer()).ConfigMaps(group.Namespace)
+	view := &shard.View{Ranges: group.Ranges, Select: func(ctx context.Context, shards string) error {
+		if shards == "" {
+			return maps.Select(ctx, scope.Selection{})
+		}
+		return maps.Select(ctx, scope.Selection{Namespaces: []string{group.Namespace}, LabelSelector: "publish=yes", ShardSelector: shards})
+	}}
+	client := http.Client{Transport: shard.Guard(http.DefaultTransport)} // sends while the shard is owned
+	publish := func(ctx context.Context, key types.NamespacedName) (result reconcile.Result, err error) {
+		s, _ := shard.From(ctx)
+		m, _ := lister.Get(key.Name) // the only error of a cache is NotFound, with nil
+		if m == nil {
+			return result, nil
+		}
+		body, _ := json.Marshal(publication{m.Name, group.Identity, m.Data, s, time.Now()})
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, *url, bytes.NewReader(body))
+		if err != nil {
+			return result, err
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			return result, err
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			err = fmt.Errorf("publish %s: %s", m.Name, response.Status)
+		}
+		return result, err
+	}
+	// A shard has a queue of its own, so that nothing of it is left after its work.
+	work := func(ctx context.Context, s shard.Shard) error {
+		if err := view.Add(ctx, s.Index); err != nil {
+			return err
+		}
+		defer func() { _ = view.Remove(ctx, s.Index) }() // if ctx is done, the View removes it later
+		q := queue.New(queue.Config[types.NamespacedName]{Name: "publish"})
+		keys := func(m *corev1.ConfigMap) (keys []types.NamespacedName) {
+			if i, err := group.Ranges.Of(m); err == nil && i == s.Index {
+				keys = enqueue.KeyOf(m)
+			}
+			return keys
+		}
+		handler, err := maps.AddEventHandler(enqueue.Handler(q, keys))
+		if err != nil {
+			return err
+		}
+		defer func() { _ = maps.RemoveEventHandler(handler) }()
+		c := reconcile.Controller[types.NamespacedName]{Name: "publish", Queue: q, Reconcile: publish, Workers: 4, HasSynced: []cache.DoneChecker{handler.HasSyncedChecker()}}
+		return c.Run(ctx)
+	}
+	parts := shutdown.Group{}
+	parts.Add("informers", watches.Run)
+	parts.Add("configmaps", func(ctx context.Context) error { maps.RunWithContext(ctx); return nil })
+	parts.Add("view", view.Run)
+	parts.Add("shards", func(ctx context.Context) error { return group.Run(ctx, work) })
+	ctx, cancel := shutdown.Context(context.Background())
+	defer cancel()
+	if err := parts.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+}

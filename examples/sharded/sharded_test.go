@@ -1,0 +1,211 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/controllerkit/controllerkit/examples/internal/lab"
+	"github.com/controllerkit/controllerkit/internal/testprocess"
+	"github.com/controllerkit/controllerkit/internal/testserver"
+)
+
+func TestMain(m *testing.M) { testserver.Main(m) }
+
+const (
+	objects  = 40
+	patience = 2 * time.Minute // for what has an event; a slow machine needs it
+)
+
+// A service records the publications, and judges the owners of each object: a replica that
+// sent later than the first request of the next term has overlapped with it.
+type service struct {
+	mu       sync.Mutex
+	last     map[string]publication // of the highest term, by name
+	first    map[string]time.Time   // Sent of that term's first
+	terms    int
+	total    int
+	overlaps []string
+	changed  chan struct{} // closed by the next publication
+}
+
+func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var p publication
+	if err := json.NewDecoder(r.Body).Decode(&p); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last, first := s.last[p.Name], s.first[p.Name]
+	s.total++
+	switch {
+	case p.Shard.Term == last.Shard.Term && p.Replica != last.Replica,
+		p.Shard.Term < last.Shard.Term && p.Sent.After(first),
+		p.Shard.Term > last.Shard.Term && p.Sent.Before(last.Sent):
+		s.overlaps = append(s.overlaps, fmt.Sprintf("%+v beside %+v, which began at %v", p, last, first))
+	}
+	if p.Shard.Term > last.Shard.Term {
+		s.first[p.Name] = p.Sent
+		s.terms++
+	}
+	switch {
+	case p.Shard.Term < last.Shard.Term:
+		http.Error(w, "a later owner has published", http.StatusConflict)
+		return
+	case p.Sent.After(last.Sent):
+		s.last[p.Name] = p
+	}
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// await waits until the last publications of all objects are as wanted.
+func (s *service) await(t *testing.T, what string, wanted func(last map[string]publication) bool) {
+	t.Helper()
+	limit := time.After(patience)
+	for {
+		s.mu.Lock()
+		ok, changed := len(s.last) == objects && wanted(s.last), s.changed
+		s.mu.Unlock()
+		if ok {
+			t.Logf("%s: %d publications", what, s.total)
+			return
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			t.Fatalf("%s: not after %v: %v", what, patience, s.last)
+		}
+	}
+}
+
+// from reports whether the replicas have published something last, or all.
+func from(last map[string]publication, all bool, replicas ...string) bool {
+	n := 0
+	for _, p := range last {
+		for _, r := range replicas {
+			if p.Replica == r {
+				n++
+			}
+		}
+	}
+	return n == len(last) || n > 0 && !all
+}
+
+// TestServerSharded runs replicas of the program as processes: they join, one is frozen until
+// the others have its shards, one is killed, one is stopped. The service sees each object's
+// last version, and no two owners of an object.
+func TestServerSharded(t *testing.T) {
+	cfg := testserver.Config(t)
+	ns := testserver.Namespace(t)
+	client := kubernetes.NewForConfigOrDie(cfg).CoreV1().ConfigMaps(ns)
+	for i := range objects + 3 {
+		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("m", i), Labels: map[string]string{"publish": "yes"}}, Data: map[string]string{"version": "1"}}
+		if i >= objects {
+			m.Labels = nil
+		}
+		if _, err := client.Create(t.Context(), m, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	log := &service{last: map[string]publication{}, first: map[string]time.Time{}, changed: make(chan struct{})}
+	server := httptest.NewServer(log)
+	t.Cleanup(server.Close)
+	bin := filepath.Join(t.TempDir(), "sharded")
+	if out, err := exec.Command("go", "build", "-race", "-o", bin, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Setenv("KUBECONFIG", testprocess.Kubeconfig(t, cfg))
+	start := func() (*lab.Process, string) {
+		t.Helper()
+		p, err := lab.StartProcess(bin, "-url", server.URL, "-namespace", ns, "-shards", "8", "-lease-duration", "3s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			p.Kill()
+			if t.Failed() || strings.Contains(p.Output(), "DATA RACE") {
+				t.Errorf("a replica:\n%s", p.Tail(40))
+			}
+		})
+		return p, fmt.Sprint("pid-", p.OS().Pid)
+	}
+	change := func(version string) {
+		t.Helper()
+		for i := range objects {
+			if _, err := client.Patch(t.Context(), fmt.Sprint("m", i), types.MergePatchType, []byte(`{"data":{"version":"`+version+`"}}`), metav1.PatchOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	has := func(last map[string]publication, version string) bool {
+		for _, p := range last {
+			if p.Data["version"] != version {
+				return false
+			}
+		}
+		return true
+	}
+
+	a, nameA := start()
+	b, nameB := start()
+	c, nameC := start()
+	log.await(t, "three replicas", func(last map[string]publication) bool {
+		return from(last, false, nameA) && from(last, false, nameB) && from(last, false, nameC)
+	})
+	if err := testprocess.Freeze(a.OS()); errors.Is(err, errors.ErrUnsupported) {
+		t.Skip("a process cannot be stopped on this system")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	change("2")
+	log.await(t, "one is frozen", func(last map[string]publication) bool { return from(last, true, nameB, nameC) && has(last, "2") })
+	if err := testprocess.Thaw(a.OS()); err != nil {
+		t.Fatal(err)
+	}
+	log.await(t, "it goes on", func(last map[string]publication) bool { return from(last, false, nameA) })
+	b.Kill()
+	log.await(t, "one is killed", func(last map[string]publication) bool { return from(last, true, nameA, nameC) })
+	_, nameD := start()
+	log.await(t, "one joins", func(last map[string]publication) bool { return from(last, false, nameD) })
+	if err := c.Stop(); err != nil {
+		t.Error(err)
+	}
+	change("3")
+	log.await(t, "one is stopped", func(last map[string]publication) bool { return from(last, true, nameA, nameD) && has(last, "3") })
+
+	log.mu.Lock()
+	defer log.mu.Unlock()
+	for _, o := range log.overlaps {
+		t.Error("two owners: ", o)
+	}
+	t.Logf("%d publications in %d terms of %d objects", log.total, log.terms, objects)
+}
+
+// TestPage: the program is on one page.
+func TestPage(t *testing.T) {
+	program, err := os.ReadFile("main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(program), "\n"); n > 125 {
+		t.Errorf("main.go has %d lines, want at most 125", n)
+	}
+}
