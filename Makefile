@@ -35,10 +35,11 @@ SCHEDULES ?= 2000
 HOSTILE ?= 5m
 APPLIES ?= 20000
 POINTS ?= 10000
+SERVER_POINTS ?= 200
 SCREENSHOTS ?=
 
 .PHONY: explore
-explore: bin/controlplane ## run the long explorations: injected faults for BUDGET (40m) in each of six runs and in findings, OPERATIONS (10^8) on the queue, SCHEDULES (2000) of elections, APPLIES (20000) of random objects, POINTS (10000) of stops under load, and hostile objects for HOSTILE (5m) in each package
+explore: bin/controlplane ## run the long explorations: injected faults for BUDGET (40m) in each of six runs and in findings, OPERATIONS (10^8) on the queue, SCHEDULES (2000) of elections, APPLIES (20000) of random objects, POINTS (10000) of stops under load and SERVER_POINTS (200) on the API server, and hostile objects for HOSTILE (5m) in each package
 	go test -race -v -count=1 -timeout 0 -run '^(TestStress|TestLinearizable|TestNoWakeUpIsLost)$$' ./queue -operations $(OPERATIONS)
 	go test -v -count=1 -timeout 0 -run '^TestSchedules$$' ./leader -schedules $(SCHEDULES)
 	go test -v -count=1 -timeout 0 -run '^TestServerSchedules$$' ./shard -schedules 300
@@ -50,7 +51,7 @@ explore: bin/controlplane ## run the long explorations: injected faults for BUDG
 	go test -race -v -count=1 -timeout 0 -run '^TestServerCuts$$' ./informer -cuts 2000
 	go test -v -count=1 -timeout 0 -run '^TestServerSees$$' ./shard -objects 5000 -moves 100
 	go test -race -v -count=1 -timeout 0 -run '^TestServerAgrees$$' ./ssa -applies $(APPLIES)
-	go test -race -count=1 -timeout 0 -run '^TestStopPoints$$' ./examples -points $(POINTS)
+	go test -race -v -count=1 -timeout 0 -run '^(TestStopPoints|TestServerStopPoints)$$' ./examples -points $(POINTS) -server-points $(SERVER_POINTS)
 	go test -v -count=1 -timeout 0 -run '^(TestServerSetCrash|TestServerSetRandom)$$' ./applyset -plans 500 -transitions 2000
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -p 1 -run '^(TestReference|TestExplore|TestKill|TestServerKill)$$' ./controllertest/internal/zoo ./examples/tenant/integration ./examples/website/controller ./examples/website/integration
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^(TestTwins|TestMutants)$$' ./controllertest/internal/zoo
