@@ -298,6 +298,8 @@ func (p *point) operator(t *testing.T) (*operator.Operator, map[string]*queue.Qu
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A machine that is too slow to renew the Lease for a while must not lose it.
+	op.Elector.LeaseDuration, op.Elector.RenewDeadline, op.Elector.StopTimeout = 150*time.Second, 120*time.Second, 4*time.Second
 	op.Elector.Identity, op.Elector.RetryPeriod = "me", 250*time.Millisecond
 	p.kube = kubernetes.NewForConfigOrDie(op.Config)
 	factory := informers.NewSharedInformerFactoryWithOptions(p.kube, 0, informers.WithNamespace(p.namespace))
