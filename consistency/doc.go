@@ -1,8 +1,7 @@
 // Package consistency makes a controller wait until its cache shows its own writes.
 //
-// [Store] has the methods of the ConsistencyStore in client-go 0.38 and adds three things:
-// a transport that records the writes, a gate that delays a key without a retry, and
-// a blocking Wait.
+// [Store] has the methods of the ConsistencyStore in client-go 0.38, a transport that
+// records the writes, a gate that delays a key without a retry, and a blocking Wait.
 //
 //	writes := consistency.New(consistency.Config{})
 //	config.Wrap(writes.Wrap) // before the clients are made
@@ -20,8 +19,7 @@
 // # How it works
 //
 // A write is visible once the informer's store has reached the resource version in its
-// response, a deletion once the store no longer holds the UID. AmbiguousWait bounds the wait
-// for a write with unknown outcome.
+// response, a deletion once the store no longer holds the UID.
 //
 // # Guarantees
 //
@@ -40,9 +38,9 @@
 //   - C7: If a deletion was recorded and the key is ready, the store does not hold the
 //     object.
 //   - C8: LiveRead is true exactly if at Begin a record was not visible or ambiguous, or
-//     a conflict required it by C10.
+//     C10 or C18 requires it.
 //   - C9: If a write with a resource version conflicts, Ready waits until the store
-//     shows a newer object, another UID or no object, or until MaxWait is over.
+//     shows a newer object, another UID or none, or MaxWait is over.
 //   - C10: If the cached version cannot explain a conflict, Ready does not wait, and
 //     LiveRead is true in the next run only.
 //   - C11: If Stores share a configuration, each records only writes with a context of
@@ -56,9 +54,11 @@
 //   - C15: If a restore of etcd lowers a store's version, no key waits for an earlier
 //     record, and its next run reads live.
 //   - C16: If RemoveInformer returns nil, no key waits for the resource's records, and
-//     the Store holds no reference to its informer.
-//   - C17: If a store has a version for each namespace, as that of a scope.Informer, a
-//     write waits for the namespace of its object only.
+//     the Store does not hold its informer.
+//   - C17: If a store has a version for each namespace, as a scope.Informer's, a write
+//     waits for its own namespace only.
+//   - C18: If a leader is new, LiveRead is true until all stores show the writes of
+//     earlier leaders.
 //
 // # Caveats
 //
@@ -68,5 +68,6 @@
 //     counts as deleted once its deletion begins.
 //   - A store is never ready if a transform removes the versions, or without client-go's
 //     AtomicFIFO feature.
+//   - C18 misses resources of another etcd.
 //   - After a restore of etcd, an update counts as visible until the informer lists again.
 package consistency

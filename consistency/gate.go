@@ -9,20 +9,23 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/controllerkit/controllerkit/internal/calls"
 )
 
-// liveKey is the key of the context value that LiveRead returns.
-type liveKey struct{}
-
 // LiveRead reports whether a run must read from the API server, because the cache could
-// not be trusted for its key at Begin: a recorded write was not visible or ambiguous, or
-// a write ended in a conflict that the cache cannot show. Pass the versions of the live
-// read to WroteAt, so that the next runs wait for the cache to show as much.
+// not be trusted for its key at Begin: a recorded write was not visible or ambiguous, a
+// write ended in a conflict that the cache cannot show, or the cache was older than the
+// writes of the last leader. Pass the versions of the live read to WroteAt, so that the
+// next runs wait for the cache to show as much. finalizer.Ensure needs no care: it looks
+// at LiveRead itself.
 //
 // After such a conflict LiveRead is true for one run. If that run fails before it has
-// read, read live again. LiveRead is false for a context that is not from Begin.
+// read, read live again. In a new leader it is true until each store has had an event or a
+// bookmark: usually for less than a minute, and not at all for caches that began after the
+// last leader had released its Lease. LiveRead is false for a context that is not from Begin.
 func LiveRead(ctx context.Context) bool {
-	live, _ := ctx.Value(liveKey{}).(bool)
+	live, _ := ctx.Value(calls.LiveRead{}).(bool)
 	return live
 }
 
@@ -33,13 +36,29 @@ func (s *Store) Begin(ctx context.Context, key types.NamespacedName) context.Con
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, _ = s.lagLocked(key)
-	if rec := s.records[key]; rec != nil {
+	rec := s.records[key]
+	if rec != nil {
 		rec.live = time.Time{} // for one run
-		ctx = context.WithValue(ctx, liveKey{}, true)
-	} else if LiveRead(ctx) {
-		ctx = context.WithValue(ctx, liveKey{}, false) // that value is another Store's
+	}
+	since, _ := ctx.Value(calls.Since{}).(string)
+	if live := rec != nil || !s.showsLocked(since); live != LiveRead(ctx) { // that value is another Store's
+		ctx = context.WithValue(ctx, calls.LiveRead{}, live)
 	}
 	return ctx
+}
+
+// showsLocked reports whether all stores have reached the version. If it is none, they have.
+func (s *Store) showsLocked(version string) bool {
+	if version == s.shown || !reached(version, version) {
+		return true
+	}
+	for _, c := range s.stores {
+		if !reached(c.version(), version) {
+			return false
+		}
+	}
+	s.shown = version
+	return true
 }
 
 // Ready reports whether the key may run. It is true if the cache shows all records of

@@ -32,9 +32,8 @@ var (
 // ConfirmLive reads the object from the API server and returns it if it is the cached
 // one, in the cached version. Call it before a destructive act, such as a deletion, that
 // was decided from a cache, and before the creation of something outside the cluster: the
-// cache can be minutes old, after a restart even older than before, and in a new leader
-// older than the last leader's writes. It costs one GET, which the API server reads from
-// etcd.
+// cache can be minutes old, and after a restart even older than before. It costs one GET,
+// which the API server reads from etcd.
 //
 // A difference is an error that wraps [ErrGone] and the API's NotFound, [ErrReplaced]
 // or [ErrChanged]. Most callers return it, and decide again when the cache has caught

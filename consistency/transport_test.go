@@ -24,8 +24,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/internal/calls"
 )
 
 var (
@@ -401,4 +403,40 @@ func TestLiveReadIsOfOneStore(t *testing.T) {
 	if ctx := a.Begin(b.Begin(t.Context(), owner), owner); !consistency.LiveRead(ctx) {
 		t.Error("LiveRead is false in a run of a store that is behind")
 	}
+}
+
+// A store is older than the writes of the last leader until it has reached the version that the
+// context of the leader has.
+//
+// Proves C8, C18.
+func TestLiveReadOfNewLeader(t *testing.T) {
+	ctx := func(version string) context.Context {
+		return context.WithValue(t.Context(), calls.Since{}, version)
+	}
+	podVersion, secretVersion := at("5"), at("9")
+	s := consistency.New(consistency.Config{Stores: stores{pods: podVersion, secrets: secretVersion}})
+	check := func(when, since string, want bool) {
+		t.Helper()
+		if got := consistency.LiveRead(s.Begin(ctx(since), owner)); got != want {
+			t.Errorf("%s: LiveRead = %t, want %t", when, got, want)
+		}
+	}
+	check("a store is behind", "7", true)
+	check("no store is behind", "5", false)
+	check("a version that is none", "x", false)
+	secretVersion.set("20")
+	check("one of two has caught up", "10", true)
+	podVersion.set("10")
+	check("both have", "10", false)
+	check("a later term", "11", true)
+	podVersion.set("11")
+	check("a later term, caught up", "11", false)
+	podVersion.set("")
+	check("reached before", "11", false)
+
+	unstarted := cache.NewSharedInformer(&cache.ListWatch{}, &corev1.ConfigMap{}, 0)
+	if err := s.AddInformer(corev1.Resource("configmaps"), unstarted); err != nil {
+		t.Fatal(err)
+	}
+	check("a store without a version was added", "11", true)
 }

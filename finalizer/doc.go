@@ -54,15 +54,16 @@
 //     (delete).
 //   - F17: If a step waits, the loop counts no failure and retries after the requested
 //     time.
-//   - F18: If a [Plan] or Remove reads the live object, it writes nothing.
+//   - F18: If the package reads the live object, it writes nothing.
+//   - F19: If consistency.LiveRead is true, Ensure trusts no cached finalizer: the API
+//     server confirms it first.
 //
 // # Caveats
 //
 //   - Cleanup can run several times for an object and must succeed if it has nothing to do.
-//   - A copy with the finalizer is trusted without a request. A copy from before a Remove
-//     misleads. Package consistency prevents that for a process's own Remove; the cache of a
-//     new leader can still be older than the last leader's. Confirm a cached object with
-//     consistency.ConfirmLive before you create what only its cleanup deletes.
+//   - A copy with the finalizer is trusted without a request unless consistency.LiveRead is
+//     true. A copy from before a Remove misleads. In calls of a reconcile.Controller whose
+//     Gate is a consistency.Store, LiveRead knows of such copies, also in a new leader.
 //   - When the last finalizer is removed, the API server deletes the object and returns it
 //     with its previous resourceVersion. Wait for the deletion, not for that version.
 //   - With a client of another namespace, Add returns NotFound and Remove finds no object.

@@ -35,7 +35,7 @@ type Held[T metav1.Object] struct {
 }
 
 // Object returns the object that carries the finalizer: the API server's response if
-// Ensure or Add just added the finalizer, otherwise their argument. That can belong to an
+// Ensure or Add just added or confirmed the finalizer, otherwise their argument. That can belong to an
 // informer's cache, so do not modify it. The zero Held returns the zero T.
 func (h Held[T]) Object() T { return h.object }
 
@@ -53,9 +53,11 @@ func Has(obj metav1.Object, name string) bool {
 //
 //	object                      Ensure                                  live
 //	live, finalizer missing     adds it                                 true
-//	live, finalizer present     sends no request                        true
+//	live, finalizer present     sends no request, or confirms it        true
 //	deleting, present           runs cleanup, then removes it           false
 //	deleting, missing           sends no request                        false
+//
+// It confirms the finalizer by a dry run if consistency.LiveRead is true.
 //
 // name is a domain, a slash and a word, such as example.com/bucket. If live is true, held
 // is valid and the caller goes on. If live is false, the reconcile is over, with or
@@ -101,8 +103,8 @@ func noteBlocked(ctx context.Context, name string, obj metav1.Object, err error)
 	calls.NoteCleanup(ctx, name, steps, obj.GetDeletionTimestamp().Time)
 }
 
-// Add stores the finalizer name on obj. If obj carries it, Add sends no request. It
-// returns an error if obj is being deleted, and a Conflict if obj is stale: the live
+// Add stores the finalizer name on obj. If obj carries it, Add sends no request, or confirms
+// it as [Ensure] does. It returns an error if obj is being deleted, and a Conflict if obj is stale: the live
 // object has another finalizer list, is being deleted, or has another UID. Add does not
 // retry, because a copy that is too old for its finalizers is too old for the work that
 // follows. It does not modify obj.
@@ -110,13 +112,16 @@ func Add[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string)
 	if err := check(c, obj, name); err != nil {
 		return Held[T]{}, err
 	}
+	operations, dryRun := addition(obj, name), []string(nil)
 	if Has(obj, name) {
-		return Held[T]{object: obj, name: name, client: c}, nil
-	}
-	if obj.GetDeletionTimestamp() != nil { // the API server rejects the addition
+		if live, _ := ctx.Value(calls.LiveRead{}).(bool); !live || obj.GetDeletionTimestamp() != nil {
+			return Held[T]{object: obj, name: name, client: c}, nil
+		}
+		operations, dryRun = unchanged(obj), []string{metav1.DryRunAll}
+	} else if obj.GetDeletionTimestamp() != nil { // the API server rejects the addition
 		return Held[T]{}, fmt.Errorf("finalizer %s: add: the object is being deleted", name)
 	}
-	stored, err := patch(ctx, c, obj, addition(obj, name))
+	stored, err := patch(ctx, c, obj, operations, dryRun...)
 	if err != nil {
 		return Held[T]{}, fmt.Errorf("finalizer %s: add: %w", name, err)
 	}
@@ -193,15 +198,20 @@ const (
 	finalizersPath = "/metadata/finalizers"
 )
 
-// addition appends name to the list of obj if the live list is still the same.
-func addition(obj metav1.Object, name string) []kube.Operation {
-	tests := []kube.Operation{
+// unchanged tests that the live object is not being deleted and has the list of obj.
+func unchanged(obj metav1.Object) []kube.Operation {
+	return []kube.Operation{
 		kube.TestUID(obj),
 		// If the live object is being deleted and the copy does not show it, the API
-		// server rejects the addition as Invalid, which reads like a bug. It is staleness.
+		// server rejects an addition as Invalid, which reads like a bug. It is staleness.
 		kube.Test(deletionPath, nil),
 		testList(obj),
 	}
+}
+
+// addition appends name to the list of obj if the live list is still the same.
+func addition(obj metav1.Object, name string) []kube.Operation {
+	tests := unchanged(obj)
 	if len(obj.GetFinalizers()) == 0 {
 		// There is no list to append to. Without the test for null this operation
 		// would replace a list that the copy does not show.

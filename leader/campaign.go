@@ -202,7 +202,11 @@ func (c *candidate) claim(ctx context.Context, lease *coordinationv1.Lease) (*te
 	if validFor <= 0 {
 		return nil, fmt.Errorf("%w: %v instead of LeaseDuration (%v): change the plugin", errShortened, c.durationOf(got), c.leaseDuration)
 	}
-	t := newTerm(ctx, Term{LeaseUID: got.UID, Number: number}, sent, validFor, c.leaseDuration+c.renewDeadline, c.wall)
+	since := got.ResourceVersion
+	if lease != nil && ptr.Deref(lease.Spec.HolderIdentity, "") == "" {
+		since = lease.ResourceVersion // the last leader released it after its work
+	}
+	t := newTerm(ctx, Term{LeaseUID: got.UID, Number: number}, since, sent, validFor, c.leaseDuration+c.renewDeadline, c.wall)
 	c.setLeading(t)
 	return t, nil
 }

@@ -55,6 +55,8 @@
 //     annotation of another user blocks the leader.
 //   - L20: If a response is not the API server's, such as a proxy's 404, it counts as an
 //     outage.
+//   - L21: If lead begins, its context has a resource version that all writes of earlier
+//     leaders precede, for package consistency.
 //
 // # Caveats
 //
@@ -63,6 +65,6 @@
 //   - If an admission plugin removes the annotation leader-run, a lost response costs
 //     leadership.
 //   - The caches of a new leader can be older than the last leader's writes: see
-//     consistency.ConfirmLive.
+//     consistency.LiveRead.
 //   - The Role needs get, create, update and watch on leases: see manifests/role.yaml.
 package leader

@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/validity"
 )
 
@@ -75,12 +76,16 @@ type term struct {
 }
 
 // newTerm returns the term of a Lease that was acquired by a request sent at the given
-// time. It keeps the values of ctx and ignores its end.
-func newTerm(ctx context.Context, id Term, sent validity.Instant, validFor, unhealthyAfter time.Duration, wall func(time.Time) time.Time) *term {
+// time. All writes of earlier leaders have a resource version up to since. It keeps the
+// values of ctx and ignores its end.
+func newTerm(ctx context.Context, id Term, since string, sent validity.Instant, validFor, unhealthyAfter time.Duration, wall func(time.Time) time.Time) *term {
 	t := &term{
 		Term:           id,
 		unhealthyAfter: unhealthyAfter,
 		doubt:          make(chan struct{}, 1),
+	}
+	if since != "" {
+		ctx = context.WithValue(ctx, calls.Since{}, since)
 	}
 	t.Begin(context.WithValue(ctx, termKey{}, t), ErrLost, sent, validFor, wall)
 	return t

@@ -20,6 +20,13 @@ const (
 	Unchanged = "unchanged" // of the first list or of a resync, which an event handler does not distinguish
 )
 
+// LiveRead is the key of a bool: the call must not decide by the cache.
+type LiveRead struct{}
+
+// Since is the key of a resource version, a string: a cache that has reached it shows all
+// that earlier owners of the work have written.
+type Since struct{}
+
 // Attempt is the key of the number of the call since the last success, an int.
 type Attempt struct{}
 
