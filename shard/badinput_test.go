@@ -307,10 +307,12 @@ func TestEdited(t *testing.T) {
 		go func() {
 			ended <- g.Run(ctx, func(ctx context.Context, sh shard.Shard) error {
 				<-ctx.Done()
-				causes <- context.Cause(ctx)
-				if err := sh.Check(ctx); !errors.Is(err, shard.ErrLost) && ctx.Err() == nil {
+				cause := context.Cause(ctx)
+				time.Sleep(1) // the context ends before Check fails
+				if err := sh.Check(ctx); errors.Is(cause, shard.ErrLost) && !errors.Is(err, shard.ErrLost) {
 					t.Errorf("Check() = %v, want ErrLost", err)
 				}
+				causes <- cause
 				return nil
 			})
 		}()

@@ -16,6 +16,8 @@ func FuzzTable(f *testing.F) {
 	f.Add(`{"shards":3,"field":"object.metadata.namespace","starts":[5,7],"holders":[],"owners":[-1,-1,-1],"terms":[0,0,1]}`, int32(1))
 	f.Add(`{"shards":-1}`, int32(-5))
 	f.Add(`[[[[`, int32(0))
+	f.Add(`{"shards":1,"field":"object.metadata.uid","holders":[],"owners":[0],"terms":[0]}`, int32(1))
+	f.Add(`{"shards":2,"field":"object.metadata.uid","holders":[],"owners":[-1,-1],"terms":[0]}`, int32(1))
 	f.Fuzz(func(t *testing.T, text string, number int32) {
 		lease := &coordinationv1.Lease{}
 		lease.Annotations = map[string]string{tableAnnotation: text}
