@@ -29,7 +29,7 @@ import (
 )
 
 var (
-	schedules = flag.Int("schedules", 8, "how many random schedules the elections have")
+	schedules = flag.Int("schedules", 8, "how many random schedules each package has")
 	seed      = flag.Uint64("seed", 0, "the seed of random choices; 0 means a random one")
 )
 
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) { testserver.Main(m) }
 // TestServerCluster runs the tests of a cluster of three etcds and two kube-apiservers, one
 // after the other. Each leaves it whole.
 //
-// Proves C1, C2, L1, L4, L5, SH1 and SH5.
+// Proves A7, A8, C1, C2, F2, F5, L1, L4, L5, S2, S9, S12, SH1, SH5, W1 and W2.
 func TestServerCluster(t *testing.T) {
 	cluster := testserver.StartCluster(t, 3, 2)
 	t.Run("gate", func(t *testing.T) { gateOfALaggingServer(t, cluster) })
@@ -46,6 +46,10 @@ func TestServerCluster(t *testing.T) {
 	t.Run("back", func(t *testing.T) { neverBack(t, cluster) })
 	t.Run("elections", func(t *testing.T) { electionsUnderFaults(t, cluster) })
 	t.Run("shards", func(t *testing.T) { shardsUnderFaults(t, cluster) })
+	t.Run("finalizer", func(t *testing.T) { finalizersUnderFaults(t, cluster) })
+	t.Run("status", func(t *testing.T) { statusUnderFaults(t, cluster) })
+	t.Run("ssa", func(t *testing.T) { appliesUnderFaults(t, cluster) })
+	t.Run("watcher", func(t *testing.T) { watchersUnderFaults(t, cluster) })
 	t.Run("operator", func(t *testing.T) { operatorUnderFaults(t, cluster) })
 }
 

@@ -108,7 +108,7 @@ func LimitedKubeconfig(ctx context.Context, cfg *rest.Config, namespace, account
 		return "", err
 	}
 	token, err := kube.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](3600)},
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](7 * 24 * 3600)}, // longer than any run
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return "", fmt.Errorf("token of service account %s/%s: %w", namespace, account, err)
