@@ -60,6 +60,7 @@ explore: bin/controlplane ## run the long explorations: injected faults for BUDG
 		echo "go test -run '^\$$' -fuzz '^FuzzHostile\$$' -fuzztime $(HOSTILE) ./$$dir"; \
 		go test -run '^$$' -fuzz '^FuzzHostile$$' -fuzztime $(HOSTILE) "./$$dir" || exit 1; \
 	done
+	$(MAKE) soak HOURS=0.1 OBJECTS=50 SOAK="$$(mktemp -d)"
 	$(MAKE) kubectl
 	$(MAKE) findings BUDGET=$(BUDGET)
 
@@ -127,6 +128,16 @@ zoo: bin/controlplane ## write docs/zoo.md, the table of the bugs that controlle
 rehearse: ## release this commit to a folder and use that release as a new user would
 	@.ci/rehearse
 
+HOURS ?=
+OBJECTS ?= 2000
+SOAK ?= bin/soak-run
+
+.PHONY: soak
+soak: bin/controlplane bin/tenant bin/website ## run the examples with OBJECTS (2000) objects under changes and faults for HOURS in all; an interrupted run goes on in the folder SOAK (bin/soak-run)
+	@[ -n "$(HOURS)" ] || { echo "make soak: HOURS is not set: write, for example, make soak HOURS=6"; exit 1; }
+	@go build -o bin/soak ./examples/internal/soak
+	@bin/soak -dir "$(SOAK)" -hours "$(HOURS)" -objects "$(OBJECTS)"
+
 ROW ?=
 
 .PHONY: bench
@@ -138,11 +149,13 @@ clean: ## remove bin
 	rm -rf bin
 
 # These targets always run, because Go's build cache knows which files are stale.
-.PHONY: bin/controlplane bin/tenant bin/staticcheck bin/golangci-lint bin/govulncheck
+.PHONY: bin/controlplane bin/tenant bin/website bin/staticcheck bin/golangci-lint bin/govulncheck
 bin/controlplane: # compiles Kubernetes the first time
 	@.ci/progress controlplane bin/controlplane "etcd and kube-apiserver" "some minutes"
 bin/tenant:
 	@go build -o bin/tenant ./examples/tenant
+bin/website:
+	@go build -o bin/website ./examples/website
 bin/staticcheck:
 	@go build -C internal/tools -o ../../bin/ honnef.co/go/tools/cmd/staticcheck
 bin/govulncheck:

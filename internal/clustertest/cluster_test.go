@@ -38,7 +38,7 @@ func TestMain(m *testing.M) { testserver.Main(m) }
 // TestServerCluster runs the tests of a cluster of three etcds and two kube-apiservers, one
 // after the other. Each leaves it whole.
 //
-// Proves A7, A8, C1, C2, F2, F5, L1, L4, L5, S2, S9, S12, SH1, SH5, W1 and W2.
+// Proves A7, A8, C1, C2, F2, F5, L1, L4, L5, S2, S9, SH1, SH5 and W1.
 func TestServerCluster(t *testing.T) {
 	cluster := testserver.StartCluster(t, 3, 2)
 	t.Run("gate", func(t *testing.T) { gateOfALaggingServer(t, cluster) })
@@ -46,10 +46,10 @@ func TestServerCluster(t *testing.T) {
 	t.Run("back", func(t *testing.T) { neverBack(t, cluster) })
 	t.Run("elections", func(t *testing.T) { electionsUnderFaults(t, cluster) })
 	t.Run("shards", func(t *testing.T) { shardsUnderFaults(t, cluster) })
-	t.Run("finalizer", func(t *testing.T) { finalizersUnderFaults(t, cluster) })
+	t.Run("finalizers", func(t *testing.T) { finalizersUnderFaults(t, cluster) })
 	t.Run("status", func(t *testing.T) { statusUnderFaults(t, cluster) })
-	t.Run("ssa", func(t *testing.T) { appliesUnderFaults(t, cluster) })
-	t.Run("watcher", func(t *testing.T) { watchersUnderFaults(t, cluster) })
+	t.Run("applies", func(t *testing.T) { appliesUnderFaults(t, cluster) })
+	t.Run("watchers", func(t *testing.T) { watchersUnderFaults(t, cluster) })
 	t.Run("operator", func(t *testing.T) { operatorUnderFaults(t, cluster) })
 }
 

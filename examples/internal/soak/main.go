@@ -55,7 +55,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprint(out, verdict)
+	fmt.Fprintln(out, verdict)
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("interrupted after %.2f of %.2f hours: the same command goes on", s.Elapsed.Hours(), o.hours)

@@ -67,7 +67,9 @@ func (s *soaking) soak(ctx context.Context, out io.Writer) (err error) {
 		soaking: s, rng: rand.New(rand.NewPCG(s.seed, uint64(s.Parts))), slots: slots(s.objects),
 		dns: new(dns.Server), billing: new(billing.Server),
 	}
-	w.cluster, err = localserver.Start(ctx, s.controlplane, "-etcds", fmt.Sprint(s.etcds), "-servers", fmt.Sprint(s.servers), "-commands")
+	// The default range has 254 addresses, and each website needs one.
+	w.cluster, err = localserver.Start(ctx, s.controlplane, "-etcds", fmt.Sprint(s.etcds), "-servers", fmt.Sprint(s.servers), "-commands",
+		"--", "--service-cluster-ip-range=10.96.0.0/12")
 	if err != nil {
 		return err
 	}
@@ -384,15 +386,15 @@ func (w *world) check(ctx context.Context, bound time.Duration, known []string) 
 		broken := w.broken
 		w.broken = nil
 		w.mu.Unlock()
-		for _, p := range problems {
-			if !slices.Contains(known, p) {
-				broken = append(broken, fmt.Sprintf("%v after the last change and fault: %s", bound, p))
-			}
+		fresh := slices.DeleteFunc(slices.Clone(problems), func(p string) bool { return slices.Contains(known, p) })
+		if len(fresh) > 0 {
+			broken = append(broken, fmt.Sprintf("%d differences %v after the last change and fault, such as", len(fresh), bound))
+			broken = append(broken, fresh[:min(len(fresh), 5)]...)
 		}
 		if len(broken) == 0 {
 			return problems, nil
 		}
-		return problems, w.violate(strings.Join(broken, "\n"), w.evidence(problems, snap))
+		return problems, w.violate(strings.Join(broken, "\n"), strings.Join(fresh, "\n")+"\n\n"+w.evidence(fresh, snap))
 	}
 }
 

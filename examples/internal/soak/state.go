@@ -77,19 +77,23 @@ func open(o options) (*soaking, error) {
 	if s.Identity != identity {
 		return nil, fmt.Errorf("the folder %s has a run of %q, this one is %q: name a new folder", o.dir, s.Identity, identity)
 	}
-	data, err = os.ReadFile(s.path("samples.jsonl"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+	return s, s.loadSamples()
+}
+
+// loadSamples reads the samples of earlier parts of the run.
+func (s *soaking) loadSamples() error {
+	data, err := os.ReadFile(s.path("samples.jsonl"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it was interrupted before the first ones
 	}
-	lines := bufio.NewScanner(bytes.NewReader(data))
-	for lines.Scan() {
+	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
 		var m sample
-		if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
+		if json.Unmarshal(lines.Bytes(), &m) != nil {
 			break // the run was killed while it wrote this line
 		}
 		s.samples = append(s.samples, m)
 	}
-	return s, nil
+	return err
 }
 
 func (s *soaking) path(name string) string { return filepath.Join(s.dir, name) }
