@@ -129,7 +129,9 @@ func TestJudge(t *testing.T) {
 		{"a lost member", set([]any{}, "rolebindings", "b/tenant", "subjects"), []string{"has subjects []"}},
 		{"no account", func(_, _ *[]wanted, s *snapshot) { s.accounts = nil }, []string{"the account is"}},
 		{"two accounts", func(_, _ *[]wanted, s *snapshot) { s.accounts = append(s.accounts, s.accounts[0]) }, []string{"two for the tenant b"}},
-		{"an account that is left", func(_, _ *[]wanted, s *snapshot) { s.accounts = append(s.accounts, billing.Account{Key: "8", Tenant: "old"}) }, []string{"the account of old belongs to no tenant"}},
+		{"an account that is left", func(_, _ *[]wanted, s *snapshot) {
+			s.accounts = append(s.accounts, billing.Account{Key: "8", Tenant: "old"})
+		}, []string{"the account of old belongs to no tenant"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			sites, teams, s := right(t)
