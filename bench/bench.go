@@ -51,11 +51,6 @@ type Pair struct {
 	Case   string // distinguishes pairs with the same rival: "string keys"; "" for a single pair
 	Ours   Contender
 	Theirs Contender
-
-	// Repeats is the number of measurements of this pair. It can only reduce the
-	// runner's number, for long work whose figures hardly vary. 0 means the
-	// runner's number.
-	Repeats int
 }
 
 // Contender is one implementation of a row's work.

@@ -117,9 +117,6 @@ func (r Runner) Run(ctx context.Context, row Row) (Result, error) {
 	judged := map[Goal]bool{}
 	for _, pair := range pairs {
 		repeats := cmp.Or(r.Repeats, 5)
-		if pair.Repeats > 0 {
-			repeats = min(repeats, pair.Repeats)
-		}
 		lines, err := r.runPair(ctx, row, pair, repeats)
 		if err != nil {
 			return Result{}, fmt.Errorf("%s: %s: %w", row.Name, pair.Case, err)

@@ -106,10 +106,9 @@ func electionPairs(ctx context.Context, replicas []int, work func(ctx context.Co
 	var pairs []bench.Pair
 	for _, n := range replicas {
 		pairs = append(pairs, bench.Pair{
-			Case:    fmt.Sprintf("%d replicas", n),
-			Ours:    contender("controllerkit", "", ourElector, n),
-			Theirs:  contender(clientGo, "k8s.io/client-go", clientGoElector, n),
-			Repeats: 1, // each measurement takes as long as its elections
+			Case:   fmt.Sprintf("%d replicas", n),
+			Ours:   contender("controllerkit", "", ourElector, n),
+			Theirs: contender(clientGo, "k8s.io/client-go", clientGoElector, n),
 		})
 	}
 	return pairs, a.stop, nil

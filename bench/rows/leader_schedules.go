@@ -69,8 +69,8 @@ func schedulesPairs(ctx context.Context) ([]bench.Pair, func(), error) {
 	const module = "k8s.io/client-go"
 	ours := func() bench.Contender { return contender("controllerkit", "", elections.Controllerkit) }
 	return []bench.Pair{
-		{Ours: ours(), Theirs: contender(clientGo, module, elections.ClientGo(false)), Repeats: 1},
-		{Ours: ours(), Theirs: contender(withRelease, module, elections.ClientGo(true)), Repeats: 1},
+		{Ours: ours(), Theirs: contender(clientGo, module, elections.ClientGo(false))},
+		{Ours: ours(), Theirs: contender(withRelease, module, elections.ClientGo(true))},
 	}, a.stop, nil
 }
 

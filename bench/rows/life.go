@@ -105,9 +105,8 @@ func init() {
 			var pairs []bench.Pair
 			for _, rival := range []string{controllerRuntime, guardedStatus, allGuarded} {
 				pairs = append(pairs, bench.Pair{
-					Ours:    contender("controllerkit", ""),
-					Theirs:  contender(rival, "sigs.k8s.io/controller-runtime"),
-					Repeats: 3, // the figures hardly vary
+					Ours:   contender("controllerkit", ""),
+					Theirs: contender(rival, "sigs.k8s.io/controller-runtime"),
 				})
 			}
 			return pairs, w.stop, nil

@@ -299,9 +299,6 @@ type queueRow struct {
 	// long, it is smaller for both contenders of the pair.
 	besideClientGo, besideControllerRuntime int
 
-	// repeatsBesideControllerRuntime is the Repeats of those pairs.
-	repeatsBesideControllerRuntime int
-
 	// handedOut returns the expected tally of the keys. The tests check it for every
 	// contender.
 	handedOut func(m *bench.Meter, ops int) tally
@@ -340,15 +337,14 @@ func queuePairs[K comparable](row queueRow, k *kind[K], do work[K]) (pairs []ben
 		}}
 	}
 	for _, rival := range row.rivals() {
-		module, size, repeats := "sigs.k8s.io/controller-runtime", row.besideControllerRuntime, row.repeatsBesideControllerRuntime
+		module, size := "sigs.k8s.io/controller-runtime", row.besideControllerRuntime
 		if rival == clientGo {
-			module, size, repeats = "k8s.io/client-go", row.besideClientGo, 0
+			module, size = "k8s.io/client-go", row.besideClientGo
 		}
 		pairs = append(pairs, bench.Pair{
-			Case:    k.name,
-			Ours:    contender("controllerkit", "", size),
-			Theirs:  contender(rival, module, size),
-			Repeats: repeats,
+			Case:   k.name,
+			Ours:   contender("controllerkit", "", size),
+			Theirs: contender(rival, module, size),
 		})
 	}
 	return pairs

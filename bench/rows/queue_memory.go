@@ -24,8 +24,6 @@ func init() {
 		besideClientGo:          heldKeys,
 		besideControllerRuntime: heldKeys,
 
-		repeatsBesideControllerRuntime: 2, // a run takes long and its figure hardly varies
-
 		handedOut: func(m *bench.Meter, _ int) tally { return tally{keys: m.N(heldKeys), each: 1, left: 1} },
 	})
 }
