@@ -22,6 +22,10 @@ type Page struct {
 	// Leader returns the state of the election. nil means that there is none.
 	Leader func() Leader
 
+	// Shards returns the shards of this process, such as those of a shard.Group's Status. nil
+	// means that there are none.
+	Shards func() Shards
+
 	// Informers returns the informers. nil means that the page has none.
 	Informers func() []Informer
 
@@ -41,6 +45,14 @@ type Leader struct {
 	Leading bool      `json:"leading"`
 	Term    int64     `json:"term"`           // of the present or last leadership of this process
 	Since   time.Time `json:"since,omitzero"` // the start or, if Leading is false, the end of that term
+}
+
+// Shards is the state of a group of replicas that share the work, as this process sees it.
+type Shards struct {
+	Owned     []int `json:"owned"`     // the shards whose work runs here; the page shows at most 1,000
+	Draining  int   `json:"draining"`  // of Owned
+	Ownerless int   `json:"ownerless"` // shards that no replica owns
+	Replicas  int   `json:"replicas"`  // that take part
 }
 
 // Informer is the state of an informer.

@@ -248,6 +248,9 @@ func full(t *testing.T) *assembled {
 	a.page.Leader = func() debug.Leader {
 		return debug.Leader{Lease: "shop/shop", Leading: true, Term: 7, Since: time.Now()}
 	}
+	a.page.Shards = func() debug.Shards {
+		return debug.Shards{Owned: []int{3, 17}, Draining: 1, Ownerless: 2, Replicas: 5}
+	}
 	a.page.Informers = func() []debug.Informer {
 		return []debug.Informer{{Name: "widgets.example.com", Objects: 12, Bytes: 3 << 19, LastEvent: time.Now(), LastData: time.Now(), Mutated: "default/blue .spec"}}
 	}
@@ -316,6 +319,7 @@ func TestFields(t *testing.T) {
 		controllers[].running controllers[].shuttingDown controllers[].workers
 		informers[].bytes informers[].lastData informers[].lastEvent informers[].mutated informers[].name informers[].objects
 		leader.leading leader.lease leader.since leader.term now search
+		shards.draining shards.owned[] shards.ownerless shards.replicas
 		story[].controller story[].lines[].at story[].lines[].key story[].lines[].kind story[].lines[].text story[].lines[].took
 		story[].verdict title`)
 	slices.Sort(want)
@@ -386,5 +390,36 @@ func TestNil(t *testing.T) {
 	}
 	if got := getJSON(t, page, "default/web").lines(); ended != "success" || len(got) != 1 {
 		t.Errorf("the next hook got %q, the story is %q", ended, got)
+	}
+}
+
+// TestShards: the page and its JSON have the shards of the process, and a bounded number of them.
+func TestShards(t *testing.T) {
+	owned := []int{3, 17}
+	page := &debug.Page{Shards: func() debug.Shards { return debug.Shards{Owned: owned, Draining: 1, Ownerless: 2, Replicas: 5} }}
+	const want = "5 replicas take part. This process owns 2 shards, of which 1 drain. 2 shards have no owner.</p>\n<p>Owned: 3 17.</p>"
+	if body := get(t, page, nil).Body.String(); !strings.Contains(body, want) {
+		t.Errorf("the page lacks %q:\n%s", want, body)
+	}
+	read := func() (s struct {
+		Shards *debug.Shards
+		More   string
+	}) {
+		t.Helper()
+		if err := json.Unmarshal(get(t, page, url.Values{"format": {"json"}}).Body.Bytes(), &s); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	if got := read(); got.Shards == nil || !slices.Equal(got.Shards.Owned, owned) || got.Shards.Draining != 1 || got.Shards.Ownerless != 2 || got.Shards.Replicas != 5 {
+		t.Errorf("the JSON has %+v", got.Shards)
+	}
+	owned = slices.Repeat(owned, 1000)
+	if got := read(); len(got.Shards.Owned) != 1000 || !strings.Contains(got.More, "1000 of 2000 shards are shown") {
+		t.Errorf("the JSON has %d shards, and says %q", len(got.Shards.Owned), got.More)
+	}
+	page.Shards = nil
+	if got := read(); got.Shards != nil {
+		t.Errorf("a page without shards has %+v", got.Shards)
 	}
 }

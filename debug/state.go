@@ -16,6 +16,7 @@ import (
 const (
 	maxControllers = 50
 	maxInformers   = 200
+	maxShards      = 1000
 	maxRows        = 50  // keys of each state, results and failures of a controller
 	maxStory       = 200 // lines of a story in one controller
 )
@@ -25,6 +26,7 @@ type state struct {
 	Title       string            `json:"title"`
 	Now         time.Time         `json:"now"`
 	Leader      *Leader           `json:"leader,omitempty"`
+	Shards      *Shards           `json:"shards,omitempty"`
 	Informers   []Informer        `json:"informers"`
 	Controllers []controllerState `json:"controllers"`
 	Search      string            `json:"search,omitempty"` // the key
@@ -102,6 +104,14 @@ func (p *Page) state(search *types.NamespacedName) *state {
 		l := p.Leader()
 		l.Lease = kube.Printable(l.Lease, 2*maxName)
 		s.Leader = &l
+	}
+	if p.Shards != nil {
+		shards := p.Shards()
+		if n := len(shards.Owned); n > maxShards {
+			s.More += fmt.Sprintf("%d of %d shards are shown. ", maxShards, n)
+		}
+		shards.Owned = append([]int{}, shards.Owned[:min(len(shards.Owned), maxShards)]...)
+		s.Shards = &shards
 	}
 	if p.Informers != nil {
 		all := p.Informers()
