@@ -93,3 +93,19 @@ func TestHostileMemory(t *testing.T) {
 		}
 	})
 }
+
+// TestHostileSetValue: a long value of a set above many fields costs no copy for each of them.
+//
+// Proves A11.
+func TestHostileSetValue(t *testing.T) {
+	const fields = 5_000
+	entry := theirs(`{"f:spec":{"f:l":{"v:\"` + strings.Repeat("n", 64<<10) + `\"":` + owned(fields, func(i int) string { return fmt.Sprintf("f:%06x", i) }) + `}}}`)
+	live := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"name": "one"}}}
+	live.SetManagedFields([]metav1.ManagedFieldsEntry{entry})
+	conflict := &ssa.ConflictError{Conflicts: []ssa.Conflict{{Field: ".spec.l", Manager: "theirs"}}}
+	bounded(t, func() {
+		if owners := conflict.Owners(manager, live); len(owners) != 1 {
+			t.Errorf("owners %v", owners)
+		}
+	})
+}
