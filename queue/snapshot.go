@@ -86,6 +86,13 @@ func (q *Queue[K]) snapshot(only []K) (s State, keys []K) {
 		Delayed:      q.delays.Len(),
 		ShuttingDown: q.stopping,
 	}
+	room := min(s.Running, snapshotKeys) + min(s.Ready, snapshotKeys) + min(s.Delayed, snapshotKeys)
+	if only != nil {
+		room = len(only)
+	}
+	if room > 0 { // at once, because workers wait
+		s.Keys, keys = make([]KeyState, 0, room), make([]K, 0, room)
+	}
 	q.stampRunningLocked()
 	now, wall := q.now(), time.Now()
 	at := func(t int64) time.Time { return wall.Add(time.Duration(t - now)) }

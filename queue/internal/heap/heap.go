@@ -105,25 +105,38 @@ func (h *Heap[T]) down(i int) {
 	}
 }
 
-// Least returns the n least items in order. The next item is always a child of an
-// item that was taken before.
+// Least returns the n least items in order, with about n log n comparisons. The next item is
+// always a child of an item that was taken before. Those are in a binary heap of their own,
+// the edge.
 func (h *Heap[T]) Least(n int) (least []T) {
-	if h.Len() == 0 {
+	if n = min(n, h.Len()); n <= 0 {
 		return nil
 	}
-	for edge := []int{0}; len(edge) > 0 && len(least) < n; {
-		next := 0
-		for i := range edge {
-			if h.Less(h.items[edge[i]], h.items[edge[next]]) {
-				next = i
+	least = make([]T, 0, n)
+	edge := make([]int, 1, (arity-1)*n+arity)
+	less := func(i, j int) bool { return h.Less(h.items[edge[i]], h.items[edge[j]]) }
+	for len(least) < n {
+		taken := edge[0]
+		least = append(least, h.items[taken])
+		last := len(edge) - 1
+		edge[0] = edge[last]
+		edge = edge[:last]
+		for i := 0; ; {
+			child := 2*i + 1
+			if child+1 < len(edge) && less(child+1, child) {
+				child++
 			}
+			if child >= len(edge) || !less(child, i) {
+				break
+			}
+			edge[i], edge[child] = edge[child], edge[i]
+			i = child
 		}
-		i := edge[next]
-		least = append(least, h.items[i])
-		edge[next] = edge[len(edge)-1]
-		edge = edge[:len(edge)-1]
-		for child := arity*i + 1; child < min(arity*(i+1)+1, h.Len()); child++ {
-			edge = append(edge, child)
+		for next := arity*taken + 1; next < min(arity*(taken+1)+1, h.Len()); next++ {
+			edge = append(edge, next)
+			for i := len(edge) - 1; i > 0 && less(i, (i-1)/2); i = (i - 1) / 2 {
+				edge[i], edge[(i-1)/2] = edge[(i-1)/2], edge[i]
+			}
 		}
 	}
 	return least

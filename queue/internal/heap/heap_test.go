@@ -48,6 +48,28 @@ func TestHeap(t *testing.T) {
 	}
 }
 
+// TestLeastCost holds that the first items of a large heap cost few comparisons: a snapshot of a
+// queue looks for them while workers wait.
+func TestLeastCost(t *testing.T) {
+	type item struct{ order, place int32 }
+	var compared int
+	h := Heap[*item]{
+		Less:  func(a, b *item) bool { compared++; return a.order < b.order },
+		Place: func(i *item) *int32 { return &i.place },
+	}
+	for i := range int32(100_000) {
+		h.Push(&item{order: i})
+	}
+	compared = 0
+	const n = 100
+	if least := h.Least(n); len(least) != n {
+		t.Fatalf("%d items, want %d", len(least), n)
+	}
+	if most := 20 * n; compared > most {
+		t.Errorf("%d comparisons for %d items, want at most %d", compared, n, most)
+	}
+}
+
 // TestFreesMemory tests that a heap frees the memory of a burst, and keeps enough for a
 // queue in steady use.
 func TestFreesMemory(t *testing.T) {
