@@ -57,8 +57,8 @@
 //     the Store does not hold its informer.
 //   - C17: If a store has a version for each namespace, as a scope.Informer's, a write
 //     waits for its own namespace only.
-//   - C18: If a leader is new, LiveRead is true until all stores show the writes of
-//     earlier leaders.
+//   - C18: If a leader or a shard's owner is new, LiveRead is true until all stores show
+//     the writes of earlier ones.
 //
 // # Caveats
 //

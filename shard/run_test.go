@@ -14,6 +14,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/shard"
 )
 
@@ -22,8 +23,15 @@ func run(t *testing.T, g *shard.Group, work func(context.Context, shard.Shard) e
 	t.Helper()
 	g.Namespace, g.Name = namespace, groupName
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- g.Run(ctx, work) }()
+	ended, done := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		ended <- g.Run(ctx, work)
+	}()
+	t.Cleanup(func() { // it can take a RenewDeadline to end the Lease
+		cancel()
+		<-done
+	})
 	return cancel, ended
 }
 
@@ -182,6 +190,9 @@ func TestContext(t *testing.T) {
 		cancel, ended := run(t, s.group("a", 1), func(ctx context.Context, sh shard.Shard) error {
 			if got, ok := shard.From(ctx); !ok || got != sh || sh.Term == 0 || sh.Table == "" {
 				t.Errorf("From() = %v, %t, want %v", got, ok, sh)
+			}
+			if got, want := ctx.Value(calls.Since{}), s.get(groupName).ResourceVersion; got != want {
+				t.Errorf("the version that shows all earlier writes is %v, want %v, which made this owner", got, want)
 			}
 			if err := do(ctx, http.MethodPut); err != nil {
 				t.Errorf("a write of the owner: %v", err)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/stacks"
 )
 
@@ -149,11 +150,12 @@ func (r *replica) serve(ctx context.Context, e *epoch) (again bool, err error) {
 	}
 }
 
-// startLocked calls work for a shard.
-func (r *replica) startLocked(e *epoch, s Shard) {
+// startLocked calls work for a shard. All writes of its earlier owners have a resource
+// version up to since.
+func (r *replica) startLocked(e *epoch, s Shard, since string) {
 	o := &ownership{Shard: s, epoch: &e.Period}
 	owned, lose := context.WithCancelCause(context.WithValue(e.Context(), ownershipKey{}, o))
-	ctx, cancel := context.WithCancelCause(context.WithValue(owned, validityKey{}, owned))
+	ctx, cancel := context.WithCancelCause(context.WithValue(context.WithValue(owned, validityKey{}, owned), calls.Since{}, since))
 	run := &run{ownership: o, cancel: cancel, lose: lose}
 	r.runs[s.Index], r.spent[s.Index] = run, s.Term
 	r.gained++
@@ -353,7 +355,7 @@ func (p *plan) shardsLocked() {
 			run.lose(ErrLost) // before Check fails: work may return its error
 			run.over.Store(true)
 		case own && wanted == p.e.uid && cur.term > p.spent[s]:
-			p.startLocked(p.e, Shard{Index: s, Table: t.lease.UID, Term: cur.term})
+			p.startLocked(p.e, Shard{Index: s, Table: t.lease.UID, Term: cur.term}, t.lease.ResourceVersion)
 		case own || cur.holder != wanted && (cur.holder == "" || m != nil && m.ended):
 			entries[s] = entry{wanted, t.number() + 1}
 			changes++
