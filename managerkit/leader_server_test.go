@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/managerkit"
@@ -220,6 +221,9 @@ func TestElectLoss(t *testing.T) {
 	term, ok := leader.TermFrom(ctx)
 	if !ok || term.Check(ctx) != nil {
 		t.Errorf("term of a reconcile: %v, %v, %v", term, ok, term.Check(ctx))
+	}
+	if ctx.Value(calls.Since{}) == nil {
+		t.Error("package consistency does not learn which versions show the last leader's writes")
 	}
 	leases := leasesOf(t, testserver.Config(t), ns)
 	take(t, leases, "intruder")
