@@ -58,7 +58,7 @@
 //   - C17: If a store has a version for each namespace, as a scope.Informer's, a write
 //     waits for its own namespace only.
 //   - C18: If a leader or a shard's owner is new, LiveRead is true until all stores show
-//     the writes of earlier ones.
+//     earlier writes.
 //
 // # Caveats
 //
