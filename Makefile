@@ -50,6 +50,7 @@ explore: bin/controlplane ## run the long explorations: injected faults for BUDG
 	go test -race -v -count=1 -timeout 0 -run '^TestServerAudit$$' ./informer -churn $(BUDGET)
 	go test -race -v -count=1 -timeout 0 -run '^TestServerCuts$$' ./informer -cuts 2000
 	go test -v -count=1 -timeout 0 -run '^TestServerSees$$' ./shard -objects 5000 -moves 100
+	go test -v -count=1 -timeout 0 -run '^TestSeriesDoNotGrow' ./metrics -names 1000000
 	go test -race -v -count=1 -timeout 0 -run '^TestServerAgrees$$' ./ssa -applies $(APPLIES)
 	go test -race -v -count=1 -timeout 0 -run '^(TestStopPoints|TestServerStopPoints)$$' ./examples -points $(POINTS) -server-points $(SERVER_POINTS)
 	go test -v -count=1 -timeout 0 -run '^(TestServerSetCrash|TestServerSetRandom)$$' ./applyset -plans 500 -transitions 2000
