@@ -80,10 +80,10 @@ func (s *service) await(t *testing.T, what string, wanted func(last map[string]p
 	limit := time.After(patience)
 	for {
 		s.mu.Lock()
-		ok, changed := len(s.last) == objects && wanted(s.last), s.changed
+		ok, changed, total := len(s.last) == objects && wanted(s.last), s.changed, s.total
 		s.mu.Unlock()
 		if ok {
-			t.Logf("%s: %d publications", what, s.total)
+			t.Logf("%s: %d publications", what, total)
 			return
 		}
 		select {
@@ -135,7 +135,7 @@ func TestServerSharded(t *testing.T) {
 	t.Setenv("KUBECONFIG", testprocess.Kubeconfig(t, cfg))
 	start := func() (*lab.Process, string) {
 		t.Helper()
-		p, err := lab.StartProcess(bin, "-url", server.URL, "-namespace", ns, "-shards", "8", "-lease-duration", "3s")
+		p, err := lab.StartProcess(bin, "-url", server.URL, "-namespace", ns, "-shards", "8", "-lease-duration", "6s")
 		if err != nil {
 			t.Fatal(err)
 		}
