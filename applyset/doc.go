@@ -27,8 +27,8 @@
 //   - AS5: If an argument or object is not valid, the error names the object and field
 //     and comes before any request.
 //   - AS6: If a program dies during a batch, a repetition leads to the same objects.
-//   - AS7: If Owner is set, the objects are garbage collected after it. An Owner that would
-//     have them deleted at once is an error.
+//   - AS7: If Owner is set, the objects are garbage collected after it. An Owner that
+//     would delete them at once is an error.
 //   - AS8: The documented verbs are enough for each method.
 //   - AS9: If an apply would change or remove another manager's field, TryApply skips
 //     that object, and its error is a Conflict.
@@ -44,8 +44,8 @@
 //     Set.Apply changes no value of it.
 //   - AS15: If a former member is not gone, the former members of earlier stages stay
 //     until a later call.
-//   - AS16: If the parent belongs to another tool, has another inventory than a Set
-//     writes, lacks the finalizer or is being deleted, Set.Apply creates nothing.
+//   - AS16: If the parent belongs to another tool, has an inventory that no Set writes,
+//     lacks the finalizer or is being deleted, Set.Apply creates nothing.
 //   - AS17: If Set.Delete returns nil, a list from the API server had no member, except
 //     kept ones.
 //   - AS18: If Set.Plan runs, no object changes.

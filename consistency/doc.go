@@ -1,7 +1,7 @@
 // Package consistency makes a controller wait until its cache shows its own writes.
 //
-// [Store] has the methods of the ConsistencyStore in client-go 0.38, a transport that
-// records the writes, a gate that delays a key without a retry, and a blocking Wait.
+// [Store] has the methods of client-go 0.38's ConsistencyStore. It adds a transport that
+// records the writes, a gate that holds a key back, and a blocking Wait.
 //
 //	writes := consistency.New(consistency.Config{})
 //	config.Wrap(writes.Wrap) // before the clients are made
@@ -12,9 +12,9 @@
 //	}
 //	controller := &reconcile.Controller[types.NamespacedName]{Gate: writes, ...}
 //
-// If the cache still lags after MaxWait, 2 minutes by default, the key runs, and [LiveRead]
-// is true: then read from the API server. Most callers do this. A loop of your own calls
-// Ready before a reconcile and passes the context of Begin to it.
+// Most callers set the Gate, as here. If the cache still lags after MaxWait, 2 minutes by
+// default, the key runs, and [LiveRead] is true: then read from the API server. Your own
+// loop calls Ready before a reconcile and passes the context of Begin to it.
 //
 // # How it works
 //
@@ -24,31 +24,30 @@
 // # Guarantees
 //
 //   - C1: If EnsureReady or Wait returns nil, the key's recorded versions are in their
-//     stores. An incomparable version does not count.
+//     stores. A version that cannot be compared never counts as reached.
 //   - C2: If Ready returns false, it calls wake exactly once, when the key may run, at
 //     most RecheckInterval late; otherwise never.
 //   - C3: If a write with a context from Begin succeeds and its resource has a store,
 //     its version is recorded before the caller reads the unchanged response.
 //   - C4: If a write's outcome is unknown, or its response shows no version, Ambiguous
-//     lists its resource until a response settles it or ten minutes pass.
+//     lists its resource for ten minutes, or until WroteAt, Clear or a later write.
 //   - C5: If the cache shows a key's writes, their record is dropped, even if the key
 //     never runs again.
 //   - C6: No goroutine outlives a call, and stores are read only while a key waits or
 //     runs.
 //   - C7: If a deletion was recorded and the key is ready, the store does not hold the
 //     object.
-//   - C8: LiveRead is true exactly if at Begin a record was not visible or ambiguous, or
-//     C10 or C18 requires it.
+//   - C8: LiveRead is true exactly if at Begin a record was ambiguous or not yet visible,
+//     or C10 or C18 requires it.
 //   - C9: If a write with a resource version conflicts, Ready waits until the store
 //     shows a newer object, another UID or none, or MaxWait is over.
-//   - C10: If the cached version cannot explain a conflict, Ready does not wait, and
-//     LiveRead is true in the next run only.
+//   - C10: If the cache can never show the reason of a conflict, Ready does not wait, and
+//     LiveRead is true for one run.
 //   - C11: If Stores share a configuration, each records only writes with a context of
 //     its own Begin.
 //   - C12: If a 5xx response to a recorded write has Retry-After, client-go does not
 //     repeat it.
-//   - C13: An event checks only keys whose version is reached and keys that wait for
-//     another reason.
+//   - C13: If a key waits for a version above the store's, an event does not check it.
 //   - C14: If the API server's object differs from the cached one, ConfirmLive returns
 //     ErrGone, ErrReplaced or ErrChanged. Only a 404 of the object is ErrGone.
 //   - C15: If a restore of etcd lowers a store's version, no key waits for an earlier
@@ -57,17 +56,16 @@
 //     the Store does not hold its informer.
 //   - C17: If a store has a version for each namespace, as a scope.Informer's, a write
 //     waits for its own namespace only.
-//   - C18: If a leader or a shard's owner is new, LiveRead is true until all stores show
-//     earlier writes.
+//   - C18: After a change of leader or shard owner, LiveRead is true until all stores
+//     show the predecessor's writes.
 //
 // # Caveats
 //
-//   - A Reconcile that ignores LiveRead decides on the old cache after a bound.
+//   - A Reconcile that ignores LiveRead decides on the old cache after MaxWait.
 //   - An ambiguous write can happen after the live read.
-//   - A deleted object that the cache never showed can appear for a moment. A namespace
-//     counts as deleted once its deletion begins.
+//   - A deleted object that the cache never showed can appear for a moment.
 //   - A store is never ready if a transform removes the versions, or without client-go's
 //     AtomicFIFO feature.
-//   - C18 misses resources of another etcd.
+//   - C18 does not cover resources in another etcd.
 //   - After a restore of etcd, an update counts as visible until the informer lists again.
 package consistency

@@ -1,5 +1,5 @@
 // Package finalizer stores a finalizer before the work that it guards, and removes it
-// only after the cleanup succeeded, or gave up a step as configured.
+// only after the cleanup succeeded, or gave up steps after GiveUpAfter.
 //
 // client-go has no counterpart. An Update or a merge patch of metadata.finalizers writes
 // the whole list, so a stale copy removes or restores the finalizers of other controllers.
@@ -20,7 +20,7 @@
 // # Cleanup in steps
 //
 // The cleanup of Ensure can be [Plan.Run]. [BlockedError] shows how to return its result.
-// Each pass runs all steps again. No progress is stored, so a crash loses nothing. There is
+// Each pass begins again with the first step. No progress is stored, so a crash loses nothing. There is
 // no rollback: a deletion cannot be undone, so cleanup only moves forward, and GaveUp lets
 // the object go without a step that never succeeds.
 //
@@ -32,8 +32,8 @@
 //   - F3: If an object is being deleted, it gets no finalizer, however stale the copy.
 //   - F4: If another object has taken the name, it is not changed.
 //   - F5: If cleanup fails, panics or crashes, the deleted object's finalizer remains.
-//   - F6: If a copy is stale, the error is a Conflict. Validation and admission errors
-//     keep their class.
+//   - F6: If the API server refuses a stale copy, the error is a Conflict. Validation and
+//     admission errors keep their class.
 //   - F7: If the object or finalizer is gone, or another object has the name, Remove
 //     succeeds.
 //   - F8: If a pass succeeds, it did or gave up every step, in the declared order.
@@ -41,20 +41,19 @@
 //     [Plan] runs no step.
 //   - F10: If the process dies before or after any write, the next one reaches the same
 //     end.
-//   - F11: If a step is given up, GiveUpAfter has passed, it had a fair last try, and
-//     GaveUp returned nil.
+//   - F11: If a step is given up, GiveUpAfter has passed, it had a last try with half of
+//     its Timeout, and GaveUp returned nil.
 //   - F12: If a step blocks a [Plan], the error, condition and metrics name it with its
 //     reason and age.
 //   - F13: If a child changed after it was read, [Delete] returns a Conflict; if it is
 //     gone, Delete succeeds.
 //   - F14: If [DeleteAll] is done, a complete list from the API server had no child.
-//   - F15: If an argument can only be a mistake, the error names it and no request is
-//     sent.
+//   - F15: If an argument is not valid, the error names it and no request is sent.
 //   - F16: The verb patch is enough, except for [Remaining] (list) and [Delete]
 //     (delete).
 //   - F17: If a step waits, the loop counts no failure and retries after the requested
 //     time.
-//   - F18: If the package reads the live object, it writes nothing.
+//   - F18: If the package reads a live object, it changes nothing.
 //   - F19: If consistency.LiveRead is true, Ensure trusts no cached finalizer: the API
 //     server confirms it first.
 //
@@ -62,8 +61,8 @@
 //
 //   - Cleanup can run several times for an object and must succeed if it has nothing to do.
 //   - A copy with the finalizer is trusted without a request unless consistency.LiveRead is
-//     true. A copy from before a Remove misleads. In calls of a reconcile.Controller whose
-//     Gate is a consistency.Store, LiveRead knows of such copies, also in a new leader.
+//     true. A copy from before a Remove still shows it. With a consistency.Store
+//     as the loop's Gate, LiveRead knows of such copies, also in a new leader.
 //   - When the last finalizer is removed, the API server deletes the object and returns it
 //     with its previous resourceVersion. Wait for the deletion, not for that version.
 //   - With a client of another namespace, Add returns NotFound and Remove finds no object.

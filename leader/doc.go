@@ -10,8 +10,8 @@
 // campaigns again after a loss. Most callers leave all durations 0, run informers on
 // every replica, and serve [Elector.Check] as a liveness probe.
 //
-// Guarded work is all work between a successful [Term.Check], or the start of lead, and
-// the end of lead's context. Call Term.Check before each effect, or use a client with
+// Guarded work is what lead does from its start, or from a successful [Term.Check], until
+// leadership is lost or lead returns. Call Term.Check before each effect, or use a client with
 // [Guard], which checks before each write. A [Fence] lets the API server refuse the
 // writes of an earlier leader.
 //
@@ -22,18 +22,18 @@
 //   - L2: If two Electors share an identity, they never lead at once.
 //   - L3: If the response to a write is lost, the write neither prolongs nor ends
 //     leadership.
-//   - L4: If a replica acquires a Lease, it raises leaseTransitions; a new Lease begins
-//     above every number that its creator saw.
+//   - L4: If a replica acquires a Lease, it raises leaseTransitions; a Lease that is
+//     created again begins above every number that its creator saw.
 //   - L5: If the context of Run is done, Run renews the Lease until lead has returned,
 //     then releases it.
 //   - L6: If Run calls lead, no other call of lead runs. If lead outlasts DrainTimeout
-//     and StopTimeout, Run returns its stack.
+//     and StopTimeout, Run's error has its stack.
 //   - L7: If the Lease is edited, deleted or taken over, lead's context ends at the
 //     watch event or the next renewal.
 //   - L8: If the Lease is released, a standby acquires it at the watch event, or without
 //     a watch at its next poll.
 //   - L9: If a call to the API server hangs, it fails after half of RenewDeadline and
-//     costs no leadership.
+//     does not end leadership.
 //   - L10: Term.Check allocates no memory.
 //   - L11: If the term is over or the context has none, a client with [Guard] sends no
 //     write.
@@ -55,8 +55,8 @@
 //     annotation of another user blocks the leader.
 //   - L20: If a response is not the API server's, such as a proxy's 404, it counts as an
 //     outage.
-//   - L21: If lead begins, its context has a resource version that all writes of earlier
-//     leaders precede, for package consistency.
+//   - L21: If lead begins, its context has, for package consistency, a resource version
+//     that no guarded write of an earlier leader exceeds.
 //
 // # Caveats
 //

@@ -28,7 +28,7 @@ func (*lostError) LeadershipLost() bool { return true }
 type Term struct {
 	// LeaseUID is the UID of the Lease.
 	LeaseUID types.UID
-	// Number is the Lease's leaseTransitions. The first term of a Lease has 0.
+	// Number is the Lease's leaseTransitions. The first term of the first Lease has 0.
 	Number int64
 }
 

@@ -45,10 +45,10 @@
 //
 //   - A stopped informer's cache stays readable and no longer changes. Its memory is freed
 //     when the program drops its Watches and listers of the key.
-//   - client-go lists a resource that is not served again after pauses of up to 60s. While a
+//   - If a resource is not served, client-go lists it again after pauses of up to 60s. While a
 //     definition is deleted, the cache can keep objects that no longer exist.
 //   - A Close during client-go's pause after a refused connection or a response 429 takes up
-//     to 60s. The key can be opened again at once.
+//     to 60s. Meanwhile the key can be opened again.
 //   - Events that a handler has not begun to handle are dropped at Close.
 //   - A transform, an index function or a list function that panics ends the process.
 package ondemand

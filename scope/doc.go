@@ -1,5 +1,5 @@
-// Package scope makes one informer of several namespaces and a selector that change while a
-// program runs.
+// Package scope makes one informer that covers several namespaces and a selector. Both can
+// change while a program runs.
 //
 // It replaces an informer for each namespace with handlers and listers of its own, and the
 // restart of the process when the list of namespaces changes. Each namespace is a [Part],
@@ -17,8 +17,8 @@
 //	err := pods.Select(ctx, scope.Selection{Namespaces: []string{"blue", "green"}, LabelSelector: "app=web"})
 //
 // The [Informer] is a cache.SharedIndexInformer: listers, handlers and package consistency use
-// it like any other. Before the first Select it shows nothing and is not synced. Most callers
-// select nothing, the zero Selection, before they start. A controller then calls Select with a
+// it like any other. It is synced after the first Select. Most callers first select
+// nothing, by the zero Selection. A controller then calls Select with a
 // deadline in the reconcile of a ConfigMap. To a handler, an object that leaves the selection
 // is deleted.
 //
@@ -61,8 +61,8 @@
 //   - If a cache is shared or the API server lists from an old cache, a Select that changes
 //     selectors can take a minute, until a bookmark. With informer.ConsistentLists lists are
 //     current.
-//   - A version of consistency's WroteAt, and a write in an unselected namespace, wait for
-//     all selected ones: up to a minute, or MaxWait without any.
+//   - After consistency's WroteAt, or a write in an unselected namespace, a key waits for all
+//     selected namespaces: up to a minute. If none is selected, it waits for MaxWait.
 //   - Each part costs a watch, and each object an entry of a map in addition to the cache.
 //   - Events that a handler has not begun to handle are dropped at the stop.
 package scope

@@ -7,20 +7,20 @@
 //	})
 //
 // A [Group] calls work for each shard that its replica owns. Without a master, all replicas
-// compute the same balanced assignment. A shard that moves is drained first.
+// compute the same balanced assignment. Before a shard moves, its work returns.
 //
-// Owned work is all work between a successful [Shard.Check], or the start of work, and the
-// end of its context. Call Shard.Check before each effect, or use a client with [Guard]. Work
+// Owned work is what work does from its start, or from a successful [Shard.Check], until the
+// shard is lost or work returns. Call Shard.Check before each effect, or use a client with [Guard]. Work
 // that must run once belongs to shard 0.
 //
 // # What a shard sees
 //
 // [Ranges] maps an object to its shard. A [Source] lists and watches the objects of owned
-// shards. It drops foreign objects itself, because an API server without the feature gate
+// shards. It drops the objects of others itself, because an API server without the feature gate
 // ShardedListAndWatch ignores the selector. [Children] follow their controller owner.
 //
-// A [View] adds and removes shards. To a handler, the objects of a removed shard are deleted.
-// Only [Ranges.Of] shows that they are foreign: remove the handler before.
+// A [View] adds and removes shards. To a handler, the objects of a removed shard are deleted
+// although they exist: remove the handler first, or ask [Ranges.Of].
 //
 // # Guarantees
 //
@@ -28,36 +28,37 @@
 //     requests are delayed or lost.
 //   - SH2: If a shard moves, its owner keeps it until work has returned.
 //   - SH3: If the context of Run is done, Run hands its shards over, then ends its Lease.
-//   - SH4: If one Lease of the group is deleted, owned work does not overlap while its owners
-//     can list or watch.
-//   - SH5: If work begins on a shard, its term is higher than all before.
+//   - SH4: If one Lease of the group is deleted, owned work does not overlap while the
+//     shards' owners can list or watch.
+//   - SH5: If work begins on a shard, its term is higher than the shard's earlier ones.
 //   - SH6: If one replica joins or leaves, at most its share of the shards moves, rounded up.
 //   - SH7: If no replica joins, leaves or fails, each sends one renewal in a RetryPeriod
 //     besides its watch.
-//   - SH8: If the table has other Ranges, or its Lease is foreign, Run changes nothing and
+//   - SH8: If the table has other Ranges or is not the group's, Run changes nothing and
 //     returns an error with the cure.
-//   - SH9: If the table becomes unreadable or read-only, the replicas keep their shards, and
-//     Status has the error.
+//   - SH9: If the table becomes unreadable or read-only, the replicas keep their shards,
+//     and Status has the error.
 //   - SH10: If the shard is lost or the context has none, a client with [Guard] sends no
 //     write.
 //   - SH11: If one replica crashes, its shards have owners after at most LeaseDuration and
 //     2 times RetryPeriod.
 //   - SE1: If an object has a uid, or with ByNamespace a namespace, Of returns the shard
 //     whose selector selects it on the API server.
-//   - SE2: If Cut gets a thousand namespaces with similar names and weights, no replica with
-//     its part of the shards has more than 1.5 times the mean.
+//   - SE2: If Cut gets a thousand namespaces with similar names and weights, no replica
+//     with an equal part has more than 1.5 times the mean.
 //   - SE3: If a list or a watch has an object of another shard, the Source drops and counts
 //     it. If it cannot hash an object, the list or the watch fails.
-//   - SE4: If a child gets a controller owner in another shard, the informer of its old shard
-//     deletes it and that of its new shard adds it.
+//   - SE4: If a child gets a controller owner in another shard, its old shard's informer
+//     reports a deletion and the new one's an addition.
 //   - SE5: If the resource has an object, Probe reports whether the API server honors shard
 //     selectors.
 //   - SE6: If the API server honors shard selectors, the Source of [Objects] receives no
 //     object of other shards.
-//   - SE7: If Remove of one replica's View returns nil before Add of another one begins, no
-//     object of the shard is in both caches. If each shard is added, each object is in one.
-//   - SE8: If Add of a View returns nil, the informer shows the whole shard. If Remove does,
-//     it shows none of it.
+//   - SE7: If Remove of one replica's View returns nil before Add of another replica's
+//     begins, no object of the shard is in both caches. If each shard is added, each
+//     object is in one.
+//   - SE8: If Add of a View returns nil, the informer shows the whole shard. If Remove
+//     returns nil, it shows none of it.
 //
 // # Caveats
 //
