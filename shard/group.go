@@ -211,7 +211,8 @@ func (g *Group) Owned() []Shard {
 //     DrainTimeout: an error. The work gets ErrLost and what MaxDrift leaves of the
 //     margin to stop. If it has not returned after that, the error has its stack, and
 //     the work outlives Run. The process should exit: Run refuses to run again.
-//   - the table is of another group, not readable, or has other Ranges: an error with the cure.
+//   - the table is of another group, not readable, or has other Ranges when this replica
+//     joins: an error with the cure.
 //   - the replica could not join for StartTimeout: an error with verb and cause.
 //   - a field is not valid, work is nil, or the Group runs already: an error.
 //

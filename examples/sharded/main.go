@@ -29,7 +29,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// A publication is the body of a request. The service can reject an earlier Term of a shard.
+// A publication is the body of a request. In one Table, the service can reject a lower Term.
 type publication struct {
 	Name, Replica string
 	Data          map[string]string
@@ -65,7 +65,7 @@ func main() {
 	lister := corelisters.NewConfigMapLister(maps.GetIndexer()).ConfigMaps(group.Namespace)
 	view := &shard.View{Ranges: group.Ranges, Select: func(ctx context.Context, shards string) error {
 		if shards == "" {
-			return maps.Select(ctx, scope.Selection{})
+			return maps.Select(ctx, scope.Selection{}) // nothing
 		}
 		return maps.Select(ctx, scope.Selection{Namespaces: []string{group.Namespace}, LabelSelector: "publish=yes", ShardSelector: shards})
 	}}
@@ -91,7 +91,7 @@ func main() {
 		}
 		return result, err
 	}
-	// A shard has a queue of its own, so that nothing of it is left after its work.
+	// A shard has its own queue, handler and workers. The handler goes before the objects, which would look deleted.
 	work := func(ctx context.Context, s shard.Shard) error {
 		if err := view.Add(ctx, s.Index); err != nil {
 			return err
