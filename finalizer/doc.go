@@ -63,7 +63,7 @@
 //   - A copy with the finalizer is trusted without a request unless consistency.LiveRead is
 //     true. A copy from before a Remove still shows it. With a consistency.Store
 //     as the loop's Gate, LiveRead knows of such copies, also in a new leader.
+//   - A DELETE in progress ignores a first finalizer that is added after its read.
 //   - When the last finalizer is removed, the API server deletes the object and returns it
 //     with its previous resourceVersion. Wait for the deletion, not for that version.
-//   - With a client of another namespace, Add returns NotFound and Remove finds no object.
 package finalizer

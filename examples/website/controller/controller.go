@@ -21,6 +21,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/examples/website/api/v1"
 	"github.com/controllerkit/controllerkit/examples/website/dns"
@@ -75,7 +76,7 @@ func New(config *rest.Config, o operator.Options, namespace string, records dns.
 	r.Services = operator.Owns(c, corev1.Resource("services"), factory.Core().V1().Services())
 	r.ConfigMaps = operator.Owns(c, corev1.Resource("configmaps"), factory.Core().V1().ConfigMaps())
 
-	op.Writes(v1.Resource("websites"), "patch") // the finalizer
+	op.Writes(v1.Resource("websites"), "get", "patch") // ConfirmLive, the finalizer
 	op.Writes(v1.Resource("websites/status"), "update")
 	op.Writes(appsv1.Resource("deployments"), "create", "patch") // server-side apply
 	op.Writes(corev1.Resource("services"), "create", "patch")
@@ -96,7 +97,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, key types.NamespacedName) (r
 	if err != nil || !live {
 		return reconcile.Result{}, err
 	}
-	w = held.Object()
+	// The API server can remove an object whose first finalizer comes in the middle of a deletion.
+	// A record that is put after that would stay for ever.
+	if w, err = consistency.ConfirmLive(ctx, r.Websites.Namespace(w.Namespace), held.Object()); err != nil {
+		return reconcile.Result{}, err
+	}
 
 	deployment, err := r.children(ctx, w)
 	err = errors.Join(err, r.putRecord(ctx, held))
