@@ -28,20 +28,20 @@ type Metrics interface {
 }
 
 // observe returns the hooks for the informer's requests.
-func (s *Set) observe(name string) alive.Metrics {
+func (s *Set) observe(m *member) alive.Metrics {
+	hooks := alive.Metrics{Refused: func(err error) { m.heard(err, false) }}
 	if kube.IsNil(s.Metrics) {
-		return alive.Metrics{}
+		return hooks
 	}
-	return alive.Metrics{
-		Ended: func(watch bool, d time.Duration) {
-			if watch {
-				s.Metrics.InformerWatched(name, d)
-			} else {
-				s.Metrics.InformerListed(name, d)
-			}
-		},
-		Received: func() { s.Metrics.InformerReceived(name) },
+	hooks.Ended = func(watch bool, d time.Duration) {
+		if watch {
+			s.Metrics.InformerWatched(m.name, d)
+		} else {
+			s.Metrics.InformerListed(m.name, d)
+		}
 	}
+	hooks.Received = func() { s.Metrics.InformerReceived(m.name) }
+	return hooks
 }
 
 // Check returns an error if an informer is stalled: it is running, and for StallTimeout has

@@ -18,9 +18,9 @@
 //	group.Add("informers", set.Run) // instead of factory.Start
 //
 // Most callers set no field. More works with any informer: [Trim] and [KeepMetadata] save
-// memory, [Index] finds objects by a field, [ConsistentLists] and [EndSilentWatches] make the
-// config's informers begin with a current list and notice dead watches. [Audit] finds lost
-// events.
+// memory, [Guard] contains faults of a transform, [Index] finds objects by a field,
+// [ConsistentLists] and [EndSilentWatches] let informers begin with a current list and notice
+// dead watches. [Audit] finds lost events.
 //
 // # Guarantees
 //
@@ -51,20 +51,21 @@
 //     [Set.Check] returns an error. A quiet kind and a server that is down are no stall.
 //   - I14: If the program changes a sampled object in a cache, [Set].Mutated gets the field, and
 //     never its value. A change by the API server is not reported.
+//   - I15: If the API server refuses connections or responds 429, an informer with
+//     [EndSilentWatches] stops at once.
+//   - I16: If a transform in [Guard] panics, returns nil or an error, or changes an object's
+//     identity, the object is cached with its identity, and report gets an error.
 //
 // # Caveats
 //
 //   - If etcd is restored from a backup, restart the process. client-go's informers resume
 //     from their old resource version, miss changes and keep deleted objects without an
-//     error. An Audit reports that.
+//     error, which an Audit reports.
 //   - client-go reports some failures only in its log: a refused connection, a response 429
-//     and, after 10s, a missing end of the initial events. The Set reads them there. With
-//     klog's contextual logging off it cannot.
-//   - client-go pauses for up to 60s after refused connections, even if its context ends.
-//     It may notice late that the server is back, and end after StopTimeout.
-//   - client-go has one handler for watch errors in each informer, which Run replaces: use
-//     [Set].WatchErrorHandler.
+//     and, after 10s, a missing end of the initial events. The Set reads them there, unless
+//     klog's contextual logging is off.
+//   - Without EndSilentWatches, Run can end with an error after StopTimeout: client-go pauses up
+//     to 60s if refused.
+//   - A panic of a handler or an unguarded transform ends the process.
 //   - After Timeout only Metrics show failing watches.
-//   - Trim is wrong if field ownership is read from the cache, or if the cached object itself is written to the
-//     status of a built-in kind: the API server then stores the trimmed annotations.
 package informer

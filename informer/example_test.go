@@ -202,3 +202,17 @@ func ExampleSize() {
 	// 20 KiB
 	// 10 KiB <nil>
 }
+
+func ExampleGuard() {
+	owner := func(obj any) (any, error) { // panics if the object has no owner
+		c := obj.(*corev1.ConfigMap)
+		c.Labels = map[string]string{"owner": c.OwnerReferences[0].Name}
+		return c, nil
+	}
+	transform := informer.Guard(owner, func(err error) { fmt.Println(err) })
+	obj, err := transform(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}})
+	fmt.Println(obj.(*corev1.ConfigMap).Name, err)
+	// Output:
+	// informer: transform ConfigMap default/a: panic: runtime error: index out of range [0] with length 0
+	// a <nil>
+}

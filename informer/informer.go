@@ -31,8 +31,8 @@ type Set struct {
 	Timeout time.Duration
 
 	// StopTimeout bounds the stop of the informers after ctx is done or one of them has
-	// failed. They stop at once unless a handler is busy or client-go pauses between two
-	// attempts, see the package's Caveats. 0 means 5s.
+	// failed. They stop at once unless a handler is busy, or client-go pauses between two
+	// attempts, which EndSilentWatches prevents. 0 means 5s.
 	StopTimeout time.Duration
 
 	// WatchErrorHandler is called with each error that ends a list or watch of an informer.
@@ -88,8 +88,8 @@ type report struct {
 // Add adds an informer. The name must be unique in the set: use its resource, such as
 // "deployments.apps", because errors contain it. Only Run may start the informer: do not
 // call Start of its factory. It may have a resync period, indexers and a transform, and
-// handlers can be added to it at any time. A transform must not return nil: client-go then
-// leaves objects out of the cache without an error, which only an [Audit] reports.
+// handlers can be added to it at any time. [Guard] contains the faults of a transform: if one
+// returns nil, client-go leaves objects out of the cache, which only an [Audit] reports.
 //
 // handlers are registrations from AddEventHandler. The set is synced only after they have
 // received the whole initial list, which is later than the informer's own sync.
@@ -245,7 +245,7 @@ func (s *Set) begin(refused chan<- error) ([]*member, error) {
 	}
 	until := time.Now().Add(cmp.Or(s.Timeout, 20*time.Second))
 	for _, m := range s.members {
-		m.alive = alive.New(s.observe(m.name))
+		m.alive = alive.New(s.observe(m))
 		if m.informer.IsStopped() {
 			return nil, fmt.Errorf("informer: %q was stopped before Run: an informer runs once, create a new one", m.name)
 		}

@@ -191,10 +191,16 @@ func TestServerUnreachable(t *testing.T) {
 	}
 	addr := ln.Addr().String()
 	_ = ln.Close() // nothing listens there now
-	err = runUntilError(t, "configmaps", time.Second, configMapsOf(t, &rest.Config{Host: "http://" + addr}, ""))
-	contains(t, err, `"configmaps": cannot watch configmaps: the server could not be reached, when client-go last tried, `, addr)
-	if !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("%v does not wrap ECONNREFUSED", err)
+	for _, wrapped := range []bool{false, true} {
+		config := &rest.Config{Host: "http://" + addr}
+		if wrapped {
+			config.Wrap(informer.EndSilentWatches(0))
+		}
+		err = runUntilError(t, "configmaps", time.Second, configMapsOf(t, config, ""))
+		contains(t, err, `"configmaps": cannot watch configmaps: the server could not be reached, when client-go last tried, `, addr)
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("%v does not wrap ECONNREFUSED", err)
+		}
 	}
 }
 

@@ -5,8 +5,12 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/internal/alive"
@@ -15,6 +19,8 @@ import (
 
 // defaultSilence is three times the interval of the API server's bookmarks.
 const defaultSilence = 3 * time.Minute
+
+const maxRetryAfter = 60 // seconds that a response 429 can ask for
 
 // errSilent is the cause of the context of a watch that was silent. It is a timeout:
 // client-go takes one for a watch that ended, and another error for a reason to list again.
@@ -37,6 +43,11 @@ func (silentError) Temporary() bool { return true } // for net.Error
 // its last resource version, without a list. A watch that gets no response at all is treated
 // the same. client-go alone asks the server to end a watch after 5 to 10 min, and waits for
 // that without limit. 0 means 3 min. A negative value disables the timeout.
+//
+// If the API server refuses the connection or responds 429 to a watch that begins with a list,
+// the transport sends the request again, after pauses that grow from 0.8 to 60s. They end with
+// the request's context. client-go's own pauses do not, so that an informer would outlast its
+// stop by up to a minute.
 //
 // It concerns all watches of the config, not only the watches of informers. A watch that does
 // not ask for bookmarks, and one of an aggregated API server without bookmarks, ends after each
@@ -66,6 +77,43 @@ func (w *watchdog) WrappedRoundTripper() http.RoundTripper { return w.next }
 // RoundTrip implements http.RoundTripper.
 func (w *watchdog) RoundTrip(req *http.Request) (*http.Response, error) {
 	observed := alive.From(req.Context())
+	if req.Method != http.MethodGet || req.URL == nil || !kube.IsWatch(req.URL) || req.URL.Query().Get("sendInitialEvents") != "true" {
+		return w.send(req, observed)
+	}
+	backoff := wait.Backoff{Duration: 800 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 30 * time.Second} // as client-go
+	for {
+		resp, err := w.send(req, observed)
+		after, refused := refusal(resp, err)
+		if refused == nil {
+			return resp, err
+		}
+		if resp != nil {
+			_ = resp.Body.Close()
+		}
+		observed.Refused(refused)
+		klog.FromContext(req.Context()).V(2).Info("The server refused a watch, which is sent again", "path", req.URL.Path, "err", refused)
+		if !pause(req.Context(), max(backoff.Step(), after)) {
+			return nil, req.Context().Err()
+		}
+	}
+}
+
+// refusal returns the error of a request that client-go sends again after a pause, and the
+// time that the server asks for.
+func refusal(resp *http.Response, err error) (after time.Duration, refused error) {
+	switch {
+	case utilnet.IsConnectionRefused(err):
+		return 0, err
+	case err == nil && resp != nil && resp.StatusCode == http.StatusTooManyRequests:
+		seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // 0 if it is no number
+		seconds = min(seconds, maxRetryAfter)
+		return time.Duration(seconds) * time.Second, apierrors.NewTooManyRequests("the API server responded 429", seconds)
+	}
+	return 0, nil
+}
+
+// send sends a request once.
+func (w *watchdog) send(req *http.Request, observed *alive.Informer) (*http.Response, error) {
 	if observed == nil {
 		return w.roundTrip(req)
 	}

@@ -22,7 +22,8 @@ var _ cache.TransformFunc = Trim
 // only reads an object that is already trimmed, so it may be called again while others read
 // the object. It never fails.
 //
-// Do not use it if field ownership is read from the cache, see the package's Caveats.
+// Do not use it if field ownership is read from the cache, or if the cached object itself is
+// written to the status of a built-in kind: the API server then stores the trimmed annotations.
 func Trim(obj any) (any, error) {
 	if v := reflect.ValueOf(obj); v.Kind() == reflect.Pointer && v.IsNil() {
 		return obj, nil

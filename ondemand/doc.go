@@ -48,7 +48,8 @@
 //   - If a resource is not served, client-go lists it again after pauses of up to 60s. While a
 //     definition is deleted, the cache can keep objects that no longer exist.
 //   - A Close during client-go's pause after a refused connection or a response 429 takes up
-//     to 60s. Meanwhile the key can be opened again.
+//     to 60s, except with informer.EndSilentWatches. Meanwhile the key can be opened again.
 //   - Events that a handler has not begun to handle are dropped at Close.
-//   - A transform, an index function or a list function that panics ends the process.
+//   - An index function or a list function that panics ends the process, and a transform
+//     without informer.Guard.
 package ondemand

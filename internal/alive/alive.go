@@ -24,6 +24,7 @@ type Informer struct {
 type Metrics struct {
 	Ended    func(watch bool, d time.Duration) // a request and the reading of its response
 	Received func()
+	Refused  func(error) // a watch is sent again after a pause
 }
 
 // New returns the Informer of an informer that starts now.
@@ -57,6 +58,13 @@ func (i *Informer) Begin(watch bool) (end func()) {
 			i.metrics.Ended(watch, time.Since(start))
 		}
 	})
+}
+
+// Refused notes the error of a request that is sent again. A nil Informer notes nothing.
+func (i *Informer) Refused(err error) {
+	if i != nil && i.metrics.Refused != nil {
+		i.metrics.Refused(err)
+	}
 }
 
 // touch notes activity and returns its time.
