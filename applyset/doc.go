@@ -16,10 +16,9 @@
 //
 // # Guarantees
 //
-//   - AS1: If an object was not applied, the error has its [*ObjectError]. A repeated
-//     batch changes no field and no owner.
-//   - AS2: If an object of the first stage fails, is being deleted, or is a
-//     CustomResourceDefinition not established in time, the second stage does not begin.
+//   - AS1: If an object was not applied, the error has its [*ObjectError].
+//   - AS2: If a Namespace or CustomResourceDefinition fails, is being deleted, or is not
+//     established in time, no object of another kind is applied.
 //   - AS3: If the context ends, no further request is made. Each object without a
 //     request has [ErrNotTried]. At most Concurrency requests run at once.
 //   - AS4: If an object has another uid, Batch.Delete leaves it alone. It deletes
@@ -52,6 +51,7 @@
 //   - AS19: If Set.TakeOver returns nil, the set of the named tool belongs to Manager, and
 //     no member changed.
 //   - AS20: If kubectl rejects ParentKind, Apply, Plan and TakeOver fail before a write.
+//   - AS21: If a Batch is repeated, it changes no field and no owner.
 //
 // # Caveats
 //

@@ -99,7 +99,7 @@ func (w arena) process(t *testing.T, on func(*fault.Op) fault.Fault) (*applyset.
 // second stage before the first one is there. Applied again it changes nothing.
 // Deleted, it goes in the reverse order.
 //
-// Proves AS1, AS2, AS4, AS8.
+// Proves AS2, AS4, AS8, AS21.
 func TestServerBatch(t *testing.T) {
 	w := newArena(t)
 	var mu sync.Mutex

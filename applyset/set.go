@@ -95,7 +95,7 @@ type Member struct {
 
 	// Live is the object as the caller knows it, usually from a lister, with its
 	// managedFields. If Object would not change it, Apply makes no request. Nil means
-	// unknown: Apply reads the object's metadata.
+	// unknown: Apply creates the object, and reads its metadata if it exists.
 	Live metav1.Object
 
 	// Adopt allows that an existing object becomes a member, unless it is a member of

@@ -257,14 +257,54 @@ func TestServerSetRaces(t *testing.T) {
 	s.MaxPrunePercent = 100
 	parent := g.parent(t, "parent")
 	for name, color := range map[string]string{"same": "red", "different": "blue"} {
-		once("apply", name, func() error {
-			_, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"color": color}}, metav1.CreateOptions{FieldManager: "other"})
+		var created *corev1.ConfigMap
+		once("apply", name, func() (err error) {
+			created, err = maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"color": color}}, metav1.CreateOptions{FieldManager: "other"})
 			return err
 		})
 		_, err := s.Apply(t.Context(), g.read(t, parent), wantConfigMap(g.one, name, "red"))
 		live, getErr := maps.Get(t.Context(), name, metav1.GetOptions{})
+		if err == nil || getErr != nil || live.ResourceVersion != created.ResourceVersion {
+			t.Errorf("%s: error %v; the object of the other user is %v, %v", name, err, live, getErr)
+		}
+	}
+	// An API server that rejects a version for an absent object.
+	strict := g.parent(t, "strict")
+	for name, color := range map[string]string{"late-same": "red", "late-different": "blue"} {
+		var applies atomic.Int64
+		intrudes := true
+		rejecting, err := fault.New(testserver.Config(t), func(op *fault.Op) fault.Fault {
+			switch {
+			case op.Verb != "apply" || op.Name != name:
+			case applies.Add(1) == 1:
+				return fault.Fault{Response: &fault.Response{Code: 409, Reason: metav1.StatusReasonConflict}}
+			case applies.Load() == 2 && intrudes:
+				return fault.Fault{Before: func() {
+					_, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"color": color}}, metav1.CreateOptions{FieldManager: "other"})
+					if err != nil {
+						t.Error(err)
+					}
+				}}
+			}
+			return fault.Fault{}
+		}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(rejecting.Kill)
+		s := newSet(t, rejecting.Config())
+		_, err = s.Apply(t.Context(), g.read(t, strict), wantConfigMap(g.one, name, "red"))
+		live, getErr := maps.Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil || getErr != nil || live.Labels[partOf] != "" || live.Data["color"] != color || len(live.ManagedFields) != 1 {
 			t.Errorf("%s: error %v; the object of the other user is %v, %v", name, err, live, getErr)
+		}
+		if err := maps.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		intrudes = false
+		applies.Store(0)
+		if results, err := s.Apply(t.Context(), g.read(t, strict), wantConfigMap(g.one, name, "red")); err != nil || results[0].Action != applyset.Created || applies.Load() != 2 {
+			t.Errorf("%s is absent: %s, error %v after %d applies", name, actions(results), err, applies.Load())
 		}
 	}
 

@@ -213,7 +213,7 @@ func TestServerSet(t *testing.T) {
 		requests   int // at most
 	}{
 		{name: "created", wanted: []applyset.Member{one, two, access}, want: "ConfigMap set-one Created, ConfigMap set-two Created, ServiceAccount set-one Created",
-			kinds: "ConfigMap,ServiceAccount", namespaces: g.two, requests: 8}, // the parent, its inventory, and two for each
+			kinds: "ConfigMap,ServiceAccount", namespaces: g.two, requests: 5}, // the parent, its inventory, and one for each
 		{name: "after the inventory was written", wanted: []applyset.Member{one, two, access}, want: "ConfigMap set-one Unchanged, ConfigMap set-two Unchanged, ServiceAccount set-one Unchanged",
 			kinds: "ConfigMap,ServiceAccount", namespaces: g.two, requests: 3},
 		{name: "changed", wanted: []applyset.Member{wantConfigMap(g.one, prefix+"one", "blue"), two, access}, want: "ConfigMap set-one Changed, ConfigMap set-two Unchanged, ServiceAccount set-one Unchanged",

@@ -202,6 +202,9 @@ func TestSetStopped(t *testing.T) {
 // Proves AS3.
 func TestSetStoppedRead(t *testing.T) {
 	s, client, parent, wanted := cached(1)
+	if _, err := s.Apply(t.Context(), parent, wanted...); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	client.PrependReactor("get", "configmaps", func(a clienttesting.Action) (bool, runtime.Object, error) {

@@ -129,14 +129,22 @@ func (c *call) unchanged(ctx context.Context, w *wantedMember, known known) bool
 	return unchanged
 }
 
-// apply applies one object to the version that it has decided about.
+// noVersion is a resourceVersion that no object has. An apply with it creates an object,
+// and fails with a Conflict if the object exists.
+const noVersion = "9223372036854775807"
+
+// apply applies one object to the version that it has decided about. It supposes that an
+// unknown object is absent.
 func (c *call) apply(ctx context.Context, w *wantedMember) error {
 	live := w.Live
 	if seen := c.seen[w.id]; live == nil && seen != nil {
 		live = seen
 	}
+	c.memory.guard.Lock()
+	existed := c.memory.members[w.id].uid != ""
+	c.memory.guard.Unlock()
 	for try := 0; ; try++ {
-		if live == nil {
+		if live == nil && (existed || try > 0) {
 			got, err := c.Metadata.Resource(w.resource).Namespace(w.id.namespace).Get(ctx, w.id.name, metav1.GetOptions{})
 			switch {
 			case err == nil:
@@ -149,24 +157,28 @@ func (c *call) apply(ctx context.Context, w *wantedMember) error {
 		if err != nil {
 			return err
 		}
-		config := w.object
-		if live != nil {
-			if config, err = apply.Guard(w.config, w.object, live, true); err != nil {
+		config, guard := w.object, live
+		if live == nil && try == 0 {
+			guard = &metav1.ObjectMeta{ResourceVersion: noVersion}
+		}
+		if guard != nil {
+			if config, err = apply.Guard(w.config, w.object, guard, true); err != nil {
 				return err
 			}
 		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		// Without force, the apply fails if another user has created the object since.
-		response, err := c.send(ctx, w, config, live != nil)
+		// An API server can reject noVersion although the object is absent. Without a
+		// guard and force, the apply fails if another user has created the object since.
+		response, err := c.send(ctx, w, config, guard != nil)
 		switch {
-		case err != nil && isStale(err) && try < 2:
+		case err != nil && isStale(err) && try < 3:
 			live = nil
 			continue
 		case err != nil:
 			return fmt.Errorf("apply as %q: %w", c.Manager, err)
-		case live == nil && !c.created(response):
+		case guard == nil && !c.created(response):
 			if !c.dryRun {
 				err = c.release(ctx, w, response)
 			}
