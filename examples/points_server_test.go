@@ -1,12 +1,10 @@
 package examples_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -25,7 +23,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit/internal/stacks"
@@ -614,125 +611,4 @@ func (p *point) logged(message string) {
 	if idle != nil {
 		idle()
 	}
-}
-
-// dial keeps the connections of the operator.
-func (p *point) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	c, err := new(net.Dialer).DialContext(ctx, network, address)
-	if err == nil {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.conns = append(p.conns, c)
-	}
-	return c, err
-}
-
-// requestHook sees the requests of the operator.
-type requestHook struct {
-	p    *point
-	next http.RoundTripper
-}
-
-func (h *requestHook) RoundTrip(req *http.Request) (*http.Response, error) {
-	kind := requestKind(req)
-	acquires := false
-	if kind == "create leases" || kind == "update leases" {
-		body, err := io.ReadAll(req.Body)
-		if err != nil {
-			return nil, err
-		}
-		req = req.Clone(req.Context())
-		req.Body = io.NopCloser(bytes.NewReader(body))
-		obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
-		if err != nil {
-			return nil, err
-		}
-		acquires = h.writes(obj.(*coordinationv1.Lease))
-	}
-	h.p.mu.Lock()
-	before := h.p.before
-	h.p.mu.Unlock()
-	if before {
-		h.p.at(kind)
-	}
-	resp, err := h.next.RoundTrip(req)
-	if acquires && err == nil && resp.StatusCode < 300 {
-		h.p.mu.Lock()
-		if h.p.terms++; h.p.stolen && h.p.terms == h.p.lost+1 {
-			close(h.p.again)
-		}
-		h.p.mu.Unlock()
-		h.p.settled()
-	}
-	if !before {
-		h.p.at(kind)
-	}
-	return resp, err
-}
-
-// writes judges a write of the Lease before it is sent, and reports whether it acquires it.
-func (h *requestHook) writes(lease *coordinationv1.Lease) (acquires bool) {
-	h.p.mu.Lock()
-	defer h.p.mu.Unlock()
-	if ptr.Deref(lease.Spec.HolderIdentity, "") != "" {
-		return lease.Spec.AcquireTime.Equal(lease.Spec.RenewTime)
-	}
-	for name, n := range h.p.running {
-		if n > 0 {
-			h.p.faultLocked("the Lease is released while %d calls of %s run", n, name)
-		}
-	}
-	return false
-}
-
-func requestKind(req *http.Request) string {
-	verb := map[string]string{http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch"}[req.Method]
-	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
-	i := slices.Index(parts, "namespaces")
-	if i < 0 || len(parts) < i+3 {
-		return "discovery"
-	}
-	if req.URL.Query().Has("watch") {
-		verb = "watch"
-	}
-	return verb + " " + parts[i+2]
-}
-
-// judgedQueue notes the adds.
-type judgedQueue struct {
-	*queue.Queue[types.NamespacedName]
-	p    *point
-	name string
-}
-
-func (q *judgedQueue) note(keys ...types.NamespacedName) {
-	q.p.mu.Lock()
-	defer q.p.mu.Unlock()
-	for _, key := range keys {
-		id := q.name + " " + key.Name
-		if q.p.keys[id] == nil {
-			q.p.keys[id] = &progress{}
-		}
-		q.p.keys[id].adds++
-	}
-}
-
-func (q *judgedQueue) Add(key types.NamespacedName) {
-	q.note(key)
-	q.Queue.Add(key)
-}
-
-func (q *judgedQueue) AddAfter(key types.NamespacedName, d time.Duration) {
-	q.note(key)
-	q.Queue.AddAfter(key, d)
-}
-
-func (q *judgedQueue) AddRateLimited(key types.NamespacedName) {
-	q.note(key)
-	q.Queue.AddRateLimited(key)
-}
-
-func (q *judgedQueue) AddWith(opts queue.AddOptions, keys ...types.NamespacedName) {
-	q.note(keys...)
-	q.Queue.AddWith(opts, keys...)
 }

@@ -20,9 +20,9 @@
 // # Cleanup in steps
 //
 // The cleanup of Ensure can be [Plan.Run]. [BlockedError] shows how to return its result.
-// Each pass begins again with the first step. No progress is stored, so a crash loses nothing. There is
-// no rollback: a deletion cannot be undone, so cleanup only moves forward, and GaveUp lets
-// the object go without a step that never succeeds.
+// Each pass begins again with the first step. No progress is stored, so a crash loses
+// nothing. There is no rollback: a deletion cannot be undone, so cleanup only moves
+// forward, and GaveUp lets the object go without a step that never succeeds.
 //
 // # Guarantees
 //
@@ -62,8 +62,9 @@
 //   - Cleanup can run several times for an object and must succeed if it has nothing to do.
 //   - A copy with the finalizer is trusted without a request unless consistency.LiveRead is
 //     true. A copy from before a Remove still shows it. With a consistency.Store
-//     as the loop's Gate, LiveRead knows of such copies, also in a new leader.
-//   - A DELETE in progress ignores a first finalizer that is added after its read.
+//     as Gate, LiveRead knows of such copies, also in a new leader.
+//   - A DELETE in progress ignores a first finalizer added after its read: see
+//     docs/finalizers.md.
 //   - When the last finalizer is removed, the API server deletes the object and returns it
 //     with its previous resourceVersion. Wait for the deletion, not for that version.
 package finalizer

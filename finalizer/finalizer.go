@@ -35,8 +35,8 @@ type Held[T metav1.Object] struct {
 }
 
 // Object returns the object that carries the finalizer: the API server's response if
-// Ensure or Add just added or confirmed the finalizer, otherwise their argument. That can belong to an
-// informer's cache, so do not modify it. The zero Held returns the zero T.
+// Ensure or Add just added or confirmed the finalizer, otherwise their argument. That can
+// belong to an informer's cache, so do not modify it. The zero Held returns the zero T.
 func (h Held[T]) Object() T { return h.object }
 
 // Valid reports whether h comes from [Ensure] or [Add]. A function with effects outside
@@ -103,11 +103,11 @@ func noteBlocked(ctx context.Context, name string, obj metav1.Object, err error)
 	calls.NoteCleanup(ctx, name, steps, obj.GetDeletionTimestamp().Time)
 }
 
-// Add stores the finalizer name on obj. If obj carries it, Add sends no request, or confirms
-// it as [Ensure] does. It returns an error if obj is being deleted, and a Conflict if obj is stale: the live
-// object has another finalizer list, is being deleted, or has another UID. Add does not
-// retry, because a copy that is too old for its finalizers is too old for the work that
-// follows. It does not modify obj.
+// Add stores the finalizer name on obj. If obj carries it, Add sends no request, or
+// confirms it as [Ensure] does. It returns an error if obj is being deleted, and a Conflict
+// if obj is stale: the live object has another finalizer list, is being deleted, or has
+// another UID. Add does not retry, because a copy that is too old for its finalizers is too
+// old for the work that follows. It does not modify obj.
 func Add[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string) (Held[T], error) {
 	if err := check(c, obj, name); err != nil {
 		return Held[T]{}, err

@@ -16,11 +16,11 @@
 //	...
 //	err := pods.Select(ctx, scope.Selection{Namespaces: []string{"blue", "green"}, LabelSelector: "app=web"})
 //
-// The [Informer] is a cache.SharedIndexInformer: listers, handlers and package consistency use
-// it like any other. It is synced after the first Select. Most callers first select
-// nothing, by the zero Selection. A controller then calls Select with a
-// deadline in the reconcile of a ConfigMap. To a handler, an object that leaves the selection
-// is deleted.
+// The [Informer] is a cache.SharedIndexInformer: listers, handlers and package
+// consistency use it like any other. It is synced after the first Select. Most callers
+// first select nothing, by the zero Selection. A controller then calls Select with a
+// deadline in the reconcile of a ConfigMap. To a handler, an object that leaves the
+// selection is deleted.
 //
 // # Guarantees
 //

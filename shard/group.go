@@ -122,8 +122,8 @@ type Group struct {
 	// RetryPeriod is the time from one renewal to the next, with up to a tenth of jitter,
 	// and between two lists without a watch. Replicas that join within a RetryPeriod get
 	// their shards together at its end, so that a shard moves once. An empty group assigns
-	// its shards one RetryPeriod after the first replica. A call to the API server fails after half of
-	// RenewDeadline. 0 means 2s.
+	// its shards one RetryPeriod after the first replica. A call to the API server fails
+	// after half of RenewDeadline. 0 means 2s.
 	RetryPeriod time.Duration
 
 	// StartTimeout bounds how long Run retries if it cannot join the group: no call has
