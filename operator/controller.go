@@ -11,10 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/debug"
 	"github.com/controllerkit/controllerkit/enqueue"
+	"github.com/controllerkit/controllerkit/internal/guard"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/operator/internal/served"
 	"github.com/controllerkit/controllerkit/queue"
@@ -90,8 +92,8 @@ func Owns[T any, L interface {
 
 // Watches queues the keys that keys returns for each object of resource, for example for
 // children without an owner reference. keys gets the old and the new object of an update,
-// must not change them, and is called by the informer's goroutine. The rest is as for
-// [For].
+// must not change them, and is called by the informer's goroutine. If keys or a predicate
+// panics, the panic is logged, and the event adds no key. The rest is as for [For].
 func Watches[T any, L interface {
 	List(labels.Selector) ([]T, error)
 }](c *Controller, resource schema.GroupResource, from interface {
@@ -130,6 +132,9 @@ func watch[T any, L any](c *Controller, resource schema.GroupResource, from inte
 	if len(pass) > 0 {
 		handler = enqueue.Filter(handler, enqueue.And(pass...))
 	}
+	handler = &guard.Handler{ResourceEventHandler: handler, Logger: func() klog.Logger {
+		return c.op.logger.WithValues("controller", c.Loop.Name, "resource", resource)
+	}}
 	s := c.source(served.Resource{GroupResource: resource, Kind: served.KindOf[T](from), Controller: c.Loop.Name}, informer)
 	if len(s.handlers) == 0 {
 		s.seen.ResourceEventHandler, s.seen.timed = handler, c.op.Debug != nil

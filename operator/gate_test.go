@@ -2,19 +2,23 @@ package operator
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/metrics"
 	"github.com/controllerkit/controllerkit/queue"
@@ -133,6 +137,60 @@ func TestInformersWaitForHandlers(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// TestHandlersPanic: a function that panics for an object does not end the process, and
+// other objects get their keys.
+func TestHandlersPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		op, err := New(&rest.Config{Host: "http://127.0.0.1:1"}, Options{Name: "x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		logs := testlog.New()
+		ctx, stop := context.WithCancel(logs.Context(t.Context()))
+		op.logger = klog.FromContext(ctx)
+		f := informers.NewSharedInformerFactory(fake.NewClientset(
+			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "bad"}},
+			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "good"}},
+			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "refused"}},
+		), 0)
+		c := op.Controller("c", func(context.Context, types.NamespacedName) (reconcile.Result, error) {
+			return reconcile.Result{}, nil
+		})
+		Watches(c, corev1.Resource("pods"), f.Core().V1().Pods(), func(p *corev1.Pod) []types.NamespacedName {
+			if p.Name == "bad" {
+				panic("no keys")
+			}
+			return []types.NamespacedName{{Name: p.Name}}
+		}, func(e enqueue.Event[*corev1.Pod]) bool {
+			if e.New.Name == "refused" {
+				panic("no predicate")
+			}
+			return true
+		})
+		c.prepare()
+		op.register()
+		ended := make(chan error)
+		go func() { ended <- op.Informers.Run(ctx) }()
+		<-op.Informers.HasSyncedChecker().Done()
+		synctest.Wait()
+		if n := c.Loop.Queue.Len(); n != 1 {
+			t.Errorf("%d keys, want the one of the good Pod", n)
+		}
+		lines := logs.Having("stack")
+		if len(lines) == 0 {
+			t.Fatal("no panic was logged")
+		}
+		if got := lines[0]; got.Values["controller"] != "c" || fmt.Sprint(got.Values["resource"]) != "pods" || !strings.Contains(got.Err.Error(), "panic: no ") {
+			t.Errorf("the line has %v and %v", got.Values, got.Err)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		c.Loop.Queue.ShutDown()
 	})
 }
 

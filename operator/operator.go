@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/debug"
@@ -111,6 +112,7 @@ type Operator struct {
 	uses        rights.Set
 	served      atomic.Pointer[served.Kinds] // set before the informers run
 	errs        []error                      // of registrations, for Run
+	logger      klog.Logger                  // set before the informers run
 	running     atomic.Bool                  // the controllers do not change any more
 	observed    observed
 	debugServer *http.Server // at Options.Debug
@@ -216,6 +218,7 @@ func (op *Operator) Run(ctx context.Context) error {
 		return errors.Join(op.errs...)
 	}
 	op.running.Store(true)
+	op.logger = klog.FromContext(ctx)
 
 	if op.Debug != nil {
 		op.assemble()
