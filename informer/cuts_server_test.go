@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -25,7 +26,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
-var cuts = flag.Int("cuts", 16, "how many faults of watches TestServerCuts injects")
+var cuts = flag.Int("cuts", 15, "how many faults of watches TestServerCuts injects")
 
 // cut is a fault of a watch.
 type cut struct {
@@ -34,6 +35,8 @@ type cut struct {
 	gone  bool        // the present watch ends with a 410 event
 	reset bool        // its connection breaks
 	stall bool        // it delivers nothing more, until the informer watches again
+	half  bool        // its body ends within the next event; if gone, that of the next watch
+	slow  bool        // it comes in small pieces, as does the next list if gone
 }
 
 var kindsOfCuts = []cut{
@@ -48,6 +51,48 @@ var kindsOfCuts = []cut{
 	{name: "503 at the start", next: fault.Fault{Response: &fault.Response{Code: http.StatusServiceUnavailable, Reason: metav1.StatusReasonServiceUnavailable}}},
 	{name: "no mark of the end of the list", gone: true, next: fault.Fault{NoBookmark: 100 * time.Millisecond}},
 	{name: "a late start", next: fault.Fault{Hold: 100 * time.Millisecond}},
+	{name: "a truncated event", half: true},
+	{name: "a truncated list", gone: true, half: true},
+	{name: "slow events", slow: true},
+	{name: "a slow list", gone: true, slow: true},
+}
+
+// line is a connection that truncates and slows the bodies of watches.
+type line struct {
+	next       http.RoundTripper
+	half, slow atomic.Bool // half is over after one body
+}
+
+func (l *line) WrappedRoundTripper() http.RoundTripper { return l.next }
+
+func (l *line) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := l.next.RoundTrip(req)
+	if err == nil && req.URL.Query().Has("watch") {
+		resp.Body = &spoiled{resp.Body, req.Context(), l}
+	}
+	return resp, err
+}
+
+type spoiled struct {
+	io.ReadCloser
+	ctx  context.Context
+	line *line
+}
+
+func (s *spoiled) Read(p []byte) (int, error) {
+	if s.line.slow.Load() {
+		p = p[:min(len(p), 16)]
+		select {
+		case <-time.After(time.Millisecond):
+		case <-s.ctx.Done():
+			return 0, s.ctx.Err()
+		}
+	}
+	n, err := s.ReadCloser.Read(p)
+	if n > 1 && s.line.half.Swap(false) {
+		return n / 2, io.ErrUnexpectedEOF
+	}
+	return n, err
 }
 
 // TestServerCuts injects a fault into the watch of an informer, and then changes objects: the
@@ -95,11 +140,13 @@ func survives(t *testing.T, namespace string, client corev1client.ConfigMapInter
 
 	var armed atomic.Bool
 	again := make(chan struct{}, 1) // a watch began after the fault
+	var spoils line
 	process, err := fault.New(testserver.Config(t), func(op *fault.Op) fault.Fault {
 		if op.Verb != "watch" || !armed.Swap(false) {
 			return fault.Fault{}
 		}
 		again <- struct{}{}
+		spoils.half.Store(kind.half && kind.gone)
 		return kind.next
 	}, nil)
 	if err != nil {
@@ -107,6 +154,7 @@ func survives(t *testing.T, namespace string, client corev1client.ConfigMapInter
 	}
 	defer process.Kill()
 	config := process.Config()
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { spoils.next = next; return &spoils })
 	config.Wrap(informer.EndSilentWatches(2 * time.Second))
 	typed, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -142,7 +190,12 @@ func survives(t *testing.T, namespace string, client corev1client.ConfigMapInter
 
 	armed.Store(true)
 	release := func() {}
+	spoils.slow.Store(kind.slow)
 	switch {
+	case kind.slow && !kind.gone:
+		again <- struct{}{} // this watch goes on
+	case kind.half && !kind.gone:
+		spoils.half.Store(true)
 	case kind.stall:
 		release = process.Hold("configmaps")
 	case kind.reset:
@@ -175,6 +228,9 @@ func survives(t *testing.T, namespace string, client corev1client.ConfigMapInter
 			have[obj.(*corev1.ConfigMap).Name] = obj.(*corev1.ConfigMap).ResourceVersion
 		}
 		if maps.Equal(have, want) {
+			if spoils.half.Load() {
+				return errors.New("no body was truncated")
+			}
 			return nil
 		}
 		select {

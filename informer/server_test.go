@@ -162,6 +162,39 @@ func TestServerListAllowedWatchNot(t *testing.T) {
 	contains(t, err, `"configmaps": its cache was filled and then went stale: forbidden to watch: `, "cannot watch resource")
 }
 
+// TestServerBadSelector: the API server does not parse a selector, and the error says so. A
+// namespace that does not exist is one without objects.
+//
+// Proves I2.
+func TestServerBadSelector(t *testing.T) {
+	for name, tweak := range map[string]func(*metav1.ListOptions){
+		"label": func(o *metav1.ListOptions) { o.LabelSelector = "app in (x" },
+		"field": func(o *metav1.ListOptions) { o.FieldSelector = "no.such=field" },
+	} {
+		factory := informers.NewSharedInformerFactoryWithOptions(typedClient(t, testserver.Config(t)), 0, informers.WithTweakListOptions(tweak))
+		err := runUntilError(t, "configmaps", 2*time.Second, factory.Core().V1().ConfigMaps().Informer())
+		contains(t, err, `informer: not synced within 2s: "configmaps": cannot list configmaps: `)
+		if !apierrors.IsBadRequest(err) {
+			t.Errorf("%s: IsBadRequest(%v) = false", name, err)
+		}
+		t.Log(err)
+	}
+	set := &informer.Set{Timeout: time.Minute}
+	set.Add("configmaps", configMapsOf(t, testserver.Config(t), "does-not-exist"))
+	ctx, cancel := context.WithCancel(quiet(t))
+	done := make(chan error, 1)
+	go func() { done <- set.Run(ctx) }()
+	select {
+	case <-set.HasSyncedChecker().Done():
+	case err := <-done:
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestServerMissingCRD proves I2.
 func TestServerMissingCRD(t *testing.T) {
 	config := testserver.Config(t)

@@ -336,6 +336,66 @@ func TestServerDefinitionIsFollowed(t *testing.T) {
 	must(t, stop())
 }
 
+// TestServerOtherScope: a definition is created again with another scope, which the API server
+// does not accept as a change. A Watch that stays open follows, in both directions.
+//
+// Proves OD8.
+func TestServerOtherScope(t *testing.T) {
+	namespace := testserver.Namespace(t)
+	group := namespace + ".example.com"
+	widgets := schema.GroupVersionResource{Group: group, Version: "v1", Resource: "widgets"}
+	_, client := clients(t, testserver.Config(t))
+	all := dynamicInformers(client)
+	missing := make(chan struct{}, 1)
+	all.WatchErrorHandler = func(_ context.Context, _ *cache.Reflector, err error) {
+		if apierrors.IsNotFound(err) {
+			select {
+			case missing <- struct{}{}:
+			default:
+			}
+		}
+	}
+	stop := run(quiet(t), all)
+	changed := make(chan struct{}, 100)
+	signal := func() { changed <- struct{}{} }
+	w := open(t, all, widgets, cache.ResourceEventHandlerFuncs{AddFunc: func(any) { signal() }, DeleteFunc: func(any) { signal() }})
+	late := time.After(4 * time.Minute)
+	for _, scope := range []string{"Namespaced", "Cluster", "Namespaced"} {
+		t.Run(scope, func(t *testing.T) { // the definition ends with it
+			d := definition(group)
+			d["spec"].(map[string]any)["scope"] = scope
+			testserver.InstallCRD(t, d)
+			var objects dynamic.ResourceInterface = client.Resource(widgets)
+			want := "one"
+			if scope == "Namespaced" {
+				objects, want = client.Resource(widgets).Namespace(namespace), namespace+"/one"
+			}
+			_, err := objects.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+				"apiVersion": group + "/v1", "kind": "Widget", "metadata": map[string]any{"name": "one"}}}, metav1.CreateOptions{})
+			must(t, err)
+			for {
+				got := w.GetStore().ListKeys()
+				if len(got) == 1 && got[0] == want {
+					break
+				}
+				select {
+				case <-changed:
+				case <-late:
+					t.Fatalf("the cache has %q, want %s", got, want)
+				}
+			}
+			select { // of an earlier definition
+			case <-missing:
+			default:
+			}
+		})
+		waitForDeletion(t, client, "widgets."+group)
+		<-missing // the informer has seen that the definition is gone
+	}
+	must(t, w.Close(t.Context()))
+	must(t, stop())
+}
+
 func waitForDeletion(t *testing.T, client dynamic.Interface, name string) {
 	t.Helper()
 	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
