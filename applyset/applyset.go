@@ -107,7 +107,7 @@ type Batch struct {
 // CustomResourceDefinitions.
 //
 // If the API server does not yet serve the schema of a changed CustomResourceDefinition,
-// Apply repeats the apply of its objects after a second. If a Namespace or a
+// Apply repeats the apply of its objects after a second, once. If a Namespace or a
 // CustomResourceDefinition is being deleted, it is an error.
 //
 // If ctx ends, Apply makes no further request. Running requests fail, although the API
@@ -442,9 +442,9 @@ func (b *Batch) own(object *unstructured.Unstructured) error {
 	switch ns := b.Owner.GetNamespace(); {
 	case ns == "" || ns == object.GetNamespace():
 	case object.GetNamespace() == "":
-		return fmt.Errorf("metadata.ownerReferences: Owner is in namespace %q and the object in none: use a cluster-scoped owner", ns)
+		return fmt.Errorf("metadata.ownerReferences: the owner is in namespace %q and the object in none: use a cluster-scoped owner", ns)
 	default:
-		return fmt.Errorf("metadata.ownerReferences: Owner is in namespace %q and the object in another: an owner must be in the object's namespace", ns)
+		return fmt.Errorf("metadata.ownerReferences: the owner is in namespace %q and the object in another: an owner must be in the object's namespace", ns)
 	}
 	if object.GroupVersionKind().GroupKind() == b.OwnerKind.GroupKind() && object.GetName() == b.Owner.GetName() && object.GetNamespace() == b.Owner.GetNamespace() {
 		return errors.New("metadata.ownerReferences: the object is Owner itself, so a deletion in the foreground would wait for itself: remove the object")

@@ -26,13 +26,13 @@
 //   - AS5: If an argument or object is not valid, the error names the object and field
 //     and comes before any request.
 //   - AS6: If a program dies during a batch, a repetition leads to the same objects.
-//   - AS7: If Owner is set, the objects are garbage collected after it. An Owner that
-//     would delete them at once is an error.
+//   - AS7: If Owner or Own is set, the objects are garbage collected after the owner.
+//     An Owner that would delete them at once is an error.
 //   - AS8: The documented verbs are enough for each method.
 //   - AS9: If an apply would change or remove another manager's field, TryApply skips
 //     that object, and its error is a Conflict.
-//   - AS10: If a program dies at any request of a Set, the next call finds all members:
-//     it leads to the wanted objects and no others.
+//   - AS10: If a program dies at any request of a Set, the next call leads to the
+//     wanted objects and no others.
 //   - AS11: If an object belongs to another set, has another controller, or Keep
 //     reports it, prune leaves it, also if that changed during the call.
 //   - AS12: If Apply would prune more than the bounds of the Set, it prunes nothing and
@@ -52,17 +52,17 @@
 //     no member changed.
 //   - AS20: If kubectl rejects ParentKind, Apply, Plan and TakeOver fail before a write.
 //   - AS21: If a Batch is repeated, it changes no field and no owner.
+//   - AS22: If Stage returns a stage, Apply and prune use it, also after a restart.
+//   - AS23: If all causes of an error are about immutable fields, and only then,
+//     Recreate deletes the member.
+//   - AS24: If a Member with Wait has an unserved kind, the other objects are applied
+//     and pruned.
 //
 // # Caveats
 //
-// An API server can serve a changed CustomResourceDefinition later than the response. A
-// Batch and a Set try its objects again after a second. After that, apply again.
+// If another user deletes a CustomResourceDefinition, its kind stays in the inventory, and
+// Set.Delete returns an error with the cure.
 //
-// If a CustomResourceDefinition is deleted by another user, its kind stays in the
-// inventory, because discovery does not prove that it has no objects. Set.Delete then
-// returns an error with the cure.
-//
-// If the process of a Set is paused or cut off while another one works
-// for the same parent, a late request can create an object that the other does not see for
-// an hour.
+// If two processes work for one parent, a late request of one can create an object that
+// the other does not see for an hour.
 package applyset

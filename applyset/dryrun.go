@@ -65,6 +65,9 @@ func (s *Set) Plan(ctx context.Context, parent metav1.Object, wanted ...Member) 
 
 // try applies an object in a dry run.
 func (c *call) try(ctx context.Context, w *wantedMember) error {
+	if w.action == Pending {
+		return nil
+	}
 	c.memory.guard.Lock()
 	unchanged := c.unchanged(ctx, w, c.memory.members[w.id])
 	c.memory.guard.Unlock()
@@ -79,7 +82,7 @@ func (c *call) try(ctx context.Context, w *wantedMember) error {
 		apierrors.IsNotFound(err) && c.ids[identity{schema.GroupKind{Kind: "Namespace"}, "", w.id.namespace}]):
 		w.action = Created
 		return nil
-	case err != nil || w.action == Created:
+	case err != nil || w.action == Created || w.action == Recreated:
 		return err
 	}
 	live, err := c.batch.resource(w.member).Get(ctx, w.id.name, metav1.GetOptions{})

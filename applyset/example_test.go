@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,10 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
+	metadatafake "k8s.io/client-go/metadata/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/controllerkit/controllerkit/applyset"
 	"github.com/controllerkit/controllerkit/applyset/internal/inventory"
+	"github.com/controllerkit/controllerkit/finalizer"
 )
 
 // exampleBatch stands for a dynamic client, which is a fake that answers an apply with
@@ -127,17 +130,45 @@ func ExampleSet_Apply_mistake() {
 	// applyset: prune would delete 1 of 1 objects: MaxPrunePercent allows 50
 }
 
+// A parent is deleted. As long as a member waits, its finalizer stays.
 func ExampleSet_Delete() {
+	ctx := context.Background()
 	set, parent := exampleSet()
-	// As the cleanup of the parent's finalizer; see the package finalizer.
-	results, err := set.Delete(context.Background(), parent)
-	for _, r := range results {
-		fmt.Println(r.Kind.Kind, r.Name, r.Action)
+	parents := set.Metadata.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace("studio")
+	release := hold(set, "easel")
+
+	reconcile := func(parent *metav1.PartialObjectMetadata) error {
+		_, live, err := finalizer.Ensure(ctx, parents, parent, set.Finalizer, func(ctx context.Context, held finalizer.Held[*metav1.PartialObjectMetadata]) error {
+			results, err := set.Delete(ctx, held.Object())
+			for _, r := range results {
+				fmt.Println(r.Kind.Kind, r.Name, r.Action)
+			}
+			return err // while a member is Pending: wait for the event of its end
+		})
+		if err != nil || !live {
+			return err
+		}
+		_, err = set.Apply(ctx, parent) // with the wanted objects
+		return err
 	}
-	fmt.Println(err)
+	parent.DeletionTimestamp = &metav1.Time{Time: time.Unix(0, 0)}
+	fmt.Println("finished:", reconcile(parent) == nil)
+	release()
+	fmt.Println("finished:", reconcile(parent) == nil)
 	// Output:
+	// ConfigMap easel Pending
+	// finished: false
 	// ConfigMap easel Pruned
-	// <nil>
+	// finished: true
+}
+
+// hold makes the deletion of an object wait, as a finalizer does.
+func hold(set *applyset.Set, name string) (release func()) {
+	held := true
+	set.Metadata.(*metadatafake.FakeMetadataClient).PrependReactor("delete", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		return held && a.(clienttesting.DeleteAction).GetName() == name, nil, nil
+	})
+	return func() { held = false }
 }
 
 func ExampleSet_TakeOver() {

@@ -1,18 +1,39 @@
 package applyset
 
-import "k8s.io/apimachinery/pkg/runtime/schema"
+import (
+	"fmt"
 
-// The stages of a Set. Apply goes up, and prune goes down.
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// The default stages of a Set. Apply goes up, and prune goes down.
 const (
-	stageDefinitions = iota // of the kinds and namespaces of other objects
+	stageDefinitions = 1 + iota // of the kinds and namespaces of other objects
 	stageAccess
 	stageConfig
 	stageDefault
 	stageAdmission // of objects that can reject or route requests for others
-	stages
+	maxStage       = 99
 )
 
-// stageOf returns the stage of a kind.
+// stage returns the stage of an object.
+func (s *Set) stage(kind schema.GroupVersionKind, obj metav1.Object) (int, error) {
+	stage := stageOf(kind.GroupKind())
+	if s.Stage == nil || stage == stageDefinitions {
+		return stage, nil
+	}
+	switch own := s.Stage(kind, obj); {
+	case own == 0:
+		return stage, nil
+	case own <= stageDefinitions || own > maxStage:
+		return 0, fmt.Errorf("the stage is %d: let Stage return %d to %d, or 0 for the default", own, stageDefinitions+1, maxStage)
+	default:
+		return own, nil
+	}
+}
+
+// stageOf returns the default stage of a kind.
 func stageOf(kind schema.GroupKind) int {
 	switch kind.Group {
 	case "apiextensions.k8s.io":

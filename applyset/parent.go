@@ -145,7 +145,7 @@ func (c *call) checkParent(parent metav1.Object) error {
 	switch {
 	case parent.GetDeletionTimestamp() != nil:
 		return errors.New("applyset: the parent is being deleted: call Delete")
-	case !slices.Contains(parent.GetFinalizers(), c.Finalizer):
+	case c.Finalizer != "" && !slices.Contains(parent.GetFinalizers(), c.Finalizer):
 		return fmt.Errorf("applyset: the parent lacks the finalizer %q: add it before Apply", c.Finalizer)
 	}
 	return nil
@@ -341,8 +341,7 @@ func (c *call) mapping(kind schema.GroupKind) (*meta.RESTMapping, error) {
 		}
 	}
 	if meta.IsNoMatchError(err) && !c.reset {
-		c.reset = true
-		meta.MaybeResetRESTMapper(c.Mapper)
+		c.resetMapper()
 		mapping, err = c.Mapper.RESTMapping(kind)
 	}
 	if err == nil {
@@ -351,8 +350,16 @@ func (c *call) mapping(kind schema.GroupKind) (*meta.RESTMapping, error) {
 	return mapping, err
 }
 
-// list reads the metadata of all members in the scopes, whose mappings are known. It notes the kinds that the API
-// server does not serve.
+// resetMapper resets the Mapper once in a call.
+func (c *call) resetMapper() {
+	if !c.reset {
+		c.reset = true
+		meta.MaybeResetRESTMapper(c.Mapper)
+	}
+}
+
+// list reads the metadata of all members in the scopes, whose mappings are known. It notes
+// the kinds that the API server does not serve.
 func (c *call) list(ctx context.Context, scopes []scope) (map[identity]*metav1.PartialObjectMetadata, error) {
 	var mu sync.Mutex
 	found := map[identity]*metav1.PartialObjectMetadata{}

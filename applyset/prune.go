@@ -69,7 +69,9 @@ func (c *call) candidates(ctx context.Context) {
 		if f.err != nil {
 			return nil //nolint:nilerr // it has its error already
 		}
-		f.err = c.examine(ctx, f)
+		if f.err = c.examine(ctx, f); f.err == nil && f.live != nil && f.action != Kept && !f.gone {
+			f.stage, f.err = c.stage(f.kind, f.live)
+		}
 		return nil
 	})
 	for _, f := range c.memory.kept {
@@ -91,7 +93,7 @@ func (c *call) prune(ctx context.Context, bounded bool) error {
 			return err
 		}
 	}
-	for stage := stages - 1; stage >= 0; stage-- {
+	for stage := maxStage; stage > 0; stage-- {
 		var now []*former
 		for _, f := range c.former {
 			if f.stage == stage && f.action != Kept {
@@ -104,7 +106,7 @@ func (c *call) prune(ctx context.Context, bounded bool) error {
 			}
 			return nil
 		})
-		if len(now) > 0 || stage == 0 {
+		if len(now) > 0 || stage == stageDefinitions {
 			if err := c.settle(ctx, now); err != nil {
 				return err
 			}
@@ -190,9 +192,11 @@ func (f *former) wait() {
 	}
 }
 
+const unserved = "the API server does not serve its kind"
+
 // lost reports that it is unknown whether the object exists.
 func (f *former) lost() {
-	f.action, f.reason, f.unserved = Pending, "the API server does not serve its kind", true
+	f.action, f.reason, f.unserved = Pending, unserved, true
 }
 
 // checkBound rejects a prune of more objects than a call may delete.

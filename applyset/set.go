@@ -33,10 +33,10 @@ import (
 // reduces them after a list from the API server has no such member. So a restarted
 // controller finds all members.
 //
-// The stages are: Namespaces and CustomResourceDefinitions; access, such as
-// ServiceAccounts and Roles; ConfigMaps, Secrets, volumes and Services; all other kinds;
-// webhooks, admission policies and APIServices. A stage begins after the previous one has
-// succeeded, and prune has the reverse order.
+// The stages are: 1, Namespaces and CustomResourceDefinitions; 2, access, such as
+// ServiceAccounts and Roles; 3, ConfigMaps, Secrets, volumes and Services; 4, all other
+// kinds; 5, webhooks, admission policies and APIServices. A stage begins after the previous
+// one has succeeded, and prune has the reverse order.
 //
 // A Set remembers the members that it has listed and applied, for at most an hour.
 // Until then it does not see that another user labels an object as a member.
@@ -62,8 +62,20 @@ type Set struct {
 
 	// Finalizer is the parent's finalizer that [Set.Delete] works for. If the parent lacks
 	// it, Apply returns an error, because the members could outlive the parent.
-	// Required. The package finalizer adds and removes it.
+	// Required, except with Own. The package finalizer adds and removes it.
 	Finalizer string
+
+	// Own makes the parent the controller of each member, so that the members are garbage
+	// collected after it. All must be in the namespace of the parent, unless the parent is
+	// cluster-scoped. As for the Owner of a Batch, the identity can need the verb update on
+	// the finalizers subresource of the parent. An object with another controller cannot be
+	// forced.
+	Own bool
+
+	// Stage returns the stage of an object, 2 to 99, or 0 for the default. obj is the
+	// wanted object, or the metadata of a former member. Namespaces and
+	// CustomResourceDefinitions stay first. Nil means the default for each object.
+	Stage func(kind schema.GroupVersionKind, obj metav1.Object) int
 
 	// MaxPrune is how many objects a call of Apply may prune; 0 means 100.
 	MaxPrune int
@@ -100,11 +112,22 @@ type Member struct {
 
 	// Adopt allows that an existing object becomes a member, unless it is a member of
 	// another set or has a controller other than the parent. Otherwise such an object is
-	// an error, and Apply does not change it.
+	// an error, and Apply does not change it. Fields that kubectl apply or another
+	// controller wrote, and Object omits, stay: ssa.Migrate gives them to Manager before.
 	Adopt bool
 	// Force adopts any existing object. The other set then leaves it alone. Owner references
 	// stay.
 	Force bool
+
+	// Recreate allows that Apply deletes a member, with the policy of Propagation, and
+	// creates it again if the API server rejects each of its invalid fields as immutable.
+	// Only the texts of the response show that. If finalizers delay the deletion, the
+	// error asks to apply again.
+	Recreate bool
+	// Wait makes the object Pending, and no error, while the API server does not serve its
+	// kind. Each call then resets the Mapper, if it is a meta.ResettableRESTMapper. To call
+	// Apply again in time, watch CustomResourceDefinitions.
+	Wait bool
 }
 
 // Action is the change that a call made to an object of a [Set].
@@ -114,9 +137,10 @@ const (
 	Created   Action = "Created"   // by an apply
 	Adopted   Action = "Adopted"   // an existing object became a member
 	Changed   Action = "Changed"   // by an apply
+	Recreated Action = "Recreated" // by a deletion and an apply
 	Unchanged Action = "Unchanged" // without a request, or by an apply that was a no-op
 	Pruned    Action = "Pruned"    // a former member, which was deleted and is gone
-	Pending   Action = "Pending"   // a former member, whose deletion waits; Reason has the cause
+	Pending   Action = "Pending"   // a former member whose deletion waits, or an object with Wait; Reason has the cause
 	Kept      Action = "Kept"      // a former member that must stay; Reason has the cause
 )
 
@@ -282,8 +306,8 @@ func (s *Set) begin(parent metav1.Object) (*call, error) {
 		return nil, errors.New("applyset: Mapper is nil: set a RESTMapper")
 	case kind.Version == "" || kind.Kind == "":
 		return nil, fmt.Errorf("applyset: ParentKind is %q: set the version and the kind of the parents", kind)
-	case s.Finalizer == "":
-		return nil, errors.New("applyset: Finalizer is empty: set the finalizer for which the controller calls Delete")
+	case s.Finalizer == "" && !s.Own:
+		return nil, errors.New("applyset: Finalizer is empty: set the finalizer for which the controller calls Delete, or Own")
 	case s.MaxPrune < 0:
 		return nil, fmt.Errorf("applyset: MaxPrune is %d: set a positive number, or 0 for the default", s.MaxPrune)
 	case s.MaxPrunePercent < 0 || s.MaxPrunePercent > 100:
@@ -306,9 +330,13 @@ func (s *Set) begin(parent metav1.Object) (*call, error) {
 	if err := apply.CheckScope(mapping, parent); err != nil {
 		return nil, fmt.Errorf("applyset: the parent: %w", err)
 	}
+	batch := &Batch{Client: s.Client, Mapper: s.Mapper, Manager: s.Manager, Concurrency: s.Concurrency, CRDTimeout: s.CRDTimeout}
+	if s.Own {
+		batch.Owner, batch.OwnerKind = parent, kind
+	}
 	return &call{
 		Set:      s,
-		batch:    &Batch{Client: s.Client, Mapper: s.Mapper, Manager: s.Manager, Concurrency: s.Concurrency, CRDTimeout: s.CRDTimeout},
+		batch:    batch,
 		id:       inventory.ID(kind.GroupKind(), parent.GetNamespace(), parent.GetName()),
 		parent:   parent,
 		parents:  mapping.Resource,
@@ -327,8 +355,15 @@ func (c *call) plan(wanted []Member) (err error) {
 		return err
 	}
 	c.ids = make(map[identity]bool, len(wanted))
+	c.run.failed = false
 	for i, m := range c.run.members {
 		w := &wantedMember{Member: wanted[i], member: m}
+		if w.Wait && meta.IsNoMatchError(m.err) {
+			c.resetMapper()
+			if m.err = c.batch.place(c.run, m, false); meta.IsNoMatchError(m.err) {
+				m.err, w.action, w.reason = nil, Pending, unserved
+			}
+		}
 		if m.err == nil {
 			m.err = c.check(w)
 		}

@@ -62,6 +62,12 @@ func TestSetBadInput(t *testing.T) {
 		{name: "labels", member: applyset.Member{Object: object(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"two","namespace":"a","labels":[]}}`)}, want: "metadata.labels is not an object"},
 		{name: "uid", member: applyset.Member{Object: applycorev1.ConfigMap("two", "a").WithUID("u")}, want: "metadata.uid is set"},
 		{name: "version", member: applyset.Member{Object: applycorev1.ConfigMap("two", "a").WithResourceVersion("1")}, want: "metadata.resourceVersion is set"},
+		{name: "stage", set: func(s *applyset.Set) {
+			s.Stage = func(schema.GroupVersionKind, metav1.Object) int { return 100 }
+		}, want: "the stage is 100: let Stage return 2 to 99"},
+		{name: "recreate", member: applyset.Member{Object: object(paintCRD, "example.com", "example.com"), Recreate: true}, want: "omit Recreate"},
+		{name: "own", set: func(s *applyset.Set) { s.Own = true }, member: wantConfigMap("b", "two", "red"), want: "metadata.ownerReferences"},
+		{name: "wait", member: applyset.Member{Object: object(`{"apiVersion":"example.com/v1","kind":"Paint","metadata":{"name":"one","namespace":"a","labels":[]}}`), Wait: true}, want: "metadata.labels"},
 		{name: "live", member: applyset.Member{Object: applycorev1.ConfigMap("two", "a"), Live: parent()}, want: "is not that of live"},
 	}
 	for _, tt := range tests {

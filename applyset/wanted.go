@@ -6,7 +6,9 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +25,7 @@ type wantedMember struct {
 	Member
 	*member
 	id     identity
+	stage  int
 	config *apply.Config
 	sum    [sha256.Size]byte // of the configuration
 	action Action
@@ -58,6 +61,12 @@ func (c *call) check(w *wantedMember) (err error) {
 		return err
 	}
 	w.sum = sha256.Sum256([]byte(w.config.JSON))
+	if w.Recreate && stageOf(w.id.kind) == stageDefinitions {
+		return fmt.Errorf("the deletion of a %s would delete other objects: omit Recreate", w.id.kind.Kind)
+	}
+	if w.stage, err = c.stage(w.object.GroupVersionKind(), w.object); err != nil {
+		return err
+	}
 	if kube.IsNil(w.Live) {
 		w.Live = nil
 		return nil
@@ -70,6 +79,10 @@ func (c *call) applyAll(ctx context.Context) error {
 	wanted := map[*member]*wantedMember{}
 	c.memory.guard.Lock()
 	for _, w := range c.wanted {
+		if w.action == Pending {
+			w.config.Release()
+			continue
+		}
 		known := c.memory.members[w.id]
 		if c.unchanged(ctx, w, known) {
 			w.action, w.response = Unchanged, new(unstructured.Unstructured)
@@ -88,14 +101,21 @@ func (c *call) applyAll(ctx context.Context) error {
 	c.memory.guard.Unlock()
 
 	c.run.first = slices.DeleteFunc(c.run.first, func(m *member) bool { return wanted[m] == nil })
-	byStage := make([][]*member, stages)
+	byStage := map[int][]*member{}
 	var later bool // whether this call defines kinds of its members
 	for m, w := range wanted {
 		later = later || slices.Contains(c.run.defined, m.object.GroupVersionKind())
-		stage := stageOf(w.id.kind)
-		byStage[stage] = append(byStage[stage], m)
+		byStage[w.stage] = append(byStage[w.stage], m)
 	}
-	request := func(ctx context.Context, m *member) error { return c.apply(ctx, wanted[m]) }
+	request := func(ctx context.Context, m *member) error {
+		w := wanted[m]
+		err := c.apply(ctx, w)
+		if w.Wait && isUnserved(err) && !slices.Contains(c.run.defined, m.object.GroupVersionKind()) {
+			w.action, w.reason = Pending, unserved
+			return nil
+		}
+		return err
+	}
 	// A kind that this call defines joins the inventory once the API server serves it:
 	// until then it cannot be listed.
 	if err := c.grow(ctx, c.run.defined); err != nil {
@@ -107,9 +127,10 @@ func (c *call) applyAll(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, members := range byStage[stageDefinitions+1:] {
-		c.run.stage(ctx, members, request)
-		c.run.again(ctx, members, request)
+	delete(byStage, stageDefinitions)
+	for _, stage := range slices.Sorted(maps.Keys(byStage)) {
+		c.run.stage(ctx, byStage[stage], request)
+		c.run.again(ctx, byStage[stage], request)
 	}
 	return nil
 }
@@ -143,6 +164,7 @@ func (c *call) apply(ctx context.Context, w *wantedMember) error {
 	c.memory.guard.Lock()
 	existed := c.memory.members[w.id].uid != ""
 	c.memory.guard.Unlock()
+	var rejected, recreated bool // noVersion was rejected; the object was deleted
 	for try := 0; ; try++ {
 		if live == nil && (existed || try > 0) {
 			got, err := c.Metadata.Resource(w.resource).Namespace(w.id.namespace).Get(ctx, w.id.name, metav1.GetOptions{})
@@ -158,7 +180,7 @@ func (c *call) apply(ctx context.Context, w *wantedMember) error {
 			return err
 		}
 		config, guard := w.object, live
-		if live == nil && try == 0 {
+		if live == nil && !rejected {
 			guard = &metav1.ObjectMeta{ResourceVersion: noVersion}
 		}
 		if guard != nil {
@@ -174,7 +196,17 @@ func (c *call) apply(ctx context.Context, w *wantedMember) error {
 		response, err := c.send(ctx, w, config, guard != nil)
 		switch {
 		case err != nil && isStale(err) && try < 3:
+			rejected = live == nil
 			live = nil
+			continue
+		case w.Recreate && c.mayRecreate(live, adopted) && isImmutable(err) && c.dryRun:
+			w.action, w.reason = Recreated, err.Error()
+			return nil
+		case w.Recreate && c.mayRecreate(live, adopted) && isImmutable(err) && !recreated:
+			if err := c.remove(ctx, w, live); err != nil {
+				return fmt.Errorf("delete, to recreate it: %w", err)
+			}
+			live, recreated = nil, true
 			continue
 		case err != nil:
 			return fmt.Errorf("apply as %q: %w", c.Manager, err)
@@ -186,6 +218,8 @@ func (c *call) apply(ctx context.Context, w *wantedMember) error {
 		}
 		w.response, w.answer = response, response
 		switch {
+		case live == nil && recreated:
+			w.action = Recreated
 		case live == nil:
 			w.action = Created
 		case adopted:
@@ -226,6 +260,31 @@ func (c *call) mayApply(w *wantedMember, live metav1.Object) (adopted bool, err 
 	return true, nil
 }
 
+// mayRecreate reports whether the existing object is a member that the Set may delete.
+func (c *call) mayRecreate(live metav1.Object, adopted bool) bool {
+	if live == nil || adopted {
+		return false
+	}
+	controller := metav1.GetControllerOfNoCopy(live)
+	return controller == nil || controller.UID == c.parent.GetUID()
+}
+
+// remove deletes the version of a wanted object that an apply could not change.
+func (c *call) remove(ctx context.Context, w *wantedMember, live metav1.Object) error {
+	uid, version := live.GetUID(), live.GetResourceVersion()
+	propagation := metav1.DeletePropagationBackground
+	if c.Propagation != nil {
+		propagation = c.Propagation(w.object.GroupVersionKind(), live)
+	}
+	err := c.Metadata.Resource(w.resource).Namespace(w.id.namespace).Delete(ctx, w.id.name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}, PropagationPolicy: &propagation,
+	})
+	if kube.IsGone(err, w.id.name) {
+		return nil
+	}
+	return err
+}
+
 // send applies a configuration of a wanted object.
 func (c *call) send(ctx context.Context, w *wantedMember, config *unstructured.Unstructured, force bool) (*unstructured.Unstructured, error) {
 	opts := metav1.ApplyOptions{FieldManager: c.Manager, Force: force}
@@ -256,6 +315,26 @@ func (c *call) release(ctx context.Context, w *wantedMember, response *unstructu
 		return fmt.Errorf("another user created the object during the apply; remove its fields again: %w", err)
 	}
 	return nil
+}
+
+// isImmutable reports whether the API server rejects nothing but changes of immutable
+// fields. If the configuration were not valid otherwise, its response would also have
+// other causes. Their type is not one of their own, so only their texts show it.
+func isImmutable(err error) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || isStale(err) || !errors.As(err, &status) || status.Status().Details == nil {
+		return false
+	}
+	causes := status.Status().Details.Causes
+	for _, c := range causes {
+		text := strings.ToLower(c.Message)
+		if !slices.ContainsFunc([]string{"immutable", "may not change", "may not be changed", "cannot change", "can not be changed", "updates to ", "updates may not "}, func(s string) bool {
+			return strings.Contains(text, s)
+		}) {
+			return false
+		}
+	}
+	return len(causes) > 0
 }
 
 // isStale reports whether the live object is newer than the decision about its apply.
