@@ -25,6 +25,10 @@ type Metrics interface {
 	// InformerReceived is called for each piece of a response body of a list or watch: it can
 	// hold a part of an event, several events, or a bookmark.
 	InformerReceived(name string)
+
+	// InformerMutated is called with the number of mutations that Set.Mutated got of the
+	// informer in a comparison, also if there were none.
+	InformerMutated(name string, mutations int)
 }
 
 // observe returns the hooks for the informer's requests.

@@ -169,8 +169,12 @@ func (s *Set) findMutations(ctx context.Context, members []*member) {
 		}
 		for _, m := range members {
 			store := m.informer.GetStore()
-			for _, found := range m.samples.compare(m.name, store) {
-				s.Mutated(found)
+			found := m.samples.compare(m.name, store)
+			for _, mutation := range found {
+				s.Mutated(mutation)
+			}
+			if !kube.IsNil(s.Metrics) {
+				s.Metrics.InformerMutated(m.name, len(found))
 			}
 			if refresh {
 				m.samples.refresh(store)

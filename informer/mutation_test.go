@@ -239,6 +239,17 @@ func TestSamplesTurn(t *testing.T) {
 	})
 }
 
+// tally counts mutations.
+type tally struct {
+	informer.Metrics
+	calls, mutations int
+}
+
+func (c *tally) InformerMutated(_ string, mutations int) {
+	c.calls++
+	c.mutations += mutations
+}
+
 // TestSetFindsMutations: a Set reports the object that the program changes, and not the objects
 // that the API server changes.
 //
@@ -253,7 +264,8 @@ func TestSetFindsMutations(t *testing.T) {
 			return events, nil
 		})
 		var found []informer.Mutation
-		set := &informer.Set{Mutated: func(m informer.Mutation) { found = append(found, m) }}
+		tally := &tally{}
+		set := &informer.Set{Mutated: func(m informer.Mutation) { found = append(found, m) }, Metrics: tally}
 		set.Add("configmaps", inf)
 		ctx, stop := context.WithCancel(quiet(t))
 		done := make(chan error, 1)
@@ -275,6 +287,9 @@ func TestSetFindsMutations(t *testing.T) {
 			synctest.Wait()
 			if diff := cmp.Diff(want, found); diff != "" {
 				t.Errorf("%s: mutations (-want +got):\n%s", step, diff)
+			}
+			if tally.calls == 0 || tally.mutations != len(want) {
+				t.Errorf("%s: %d mutations in %d calls, want %d", step, tally.mutations, tally.calls, len(want))
 			}
 		}
 		expect("no change")

@@ -273,6 +273,20 @@ func alerts() []alert {
 			quiet: gauge("controller_informer_last_event_timestamp_seconds", `name="pods"`, "0+60x5 300x8 840+60x16"),
 			at:    "30m", want: map[string]string{"job": "shop", "instance": "a", "name": "pods"},
 		},
+		{
+			name: "ControllerCacheMutated", severity: "ticket", wait: "0m",
+			expr:    "sum by (job, name) (increase(controller_informer_mutations_total[1h])) > 0",
+			summary: "A program of {{ $labels.job }} changes objects in its cache of {{ $labels.name }}.",
+			runbook: runbook{
+				means: "The program wrote to an object of the cache instead of a copy. Other parts of the program take the change for the state of the API server, and it is a data race. `Set.Mutated` samples few objects, so there are more changes than are counted.",
+				look:  "The function `Set.Mutated` of the program gets the object and the field, and the page of [debug.md](debug.md) shows the last one of each informer. Search the code for writes to that field. The race detector finds them in tests.",
+				do:    "Call `DeepCopy` before a change. A restart makes the cache true again until the next change.",
+				not:   "Do not disable the samples.",
+			},
+			fires: gauge("controller_informer_mutations_total", `name="pods"`, "0x10 1x20"),
+			quiet: gauge("controller_informer_mutations_total", `name="pods"`, "7x30"),
+			at:    "30m", want: map[string]string{"job": "shop", "name": "pods"},
+		},
 	}
 }
 

@@ -71,6 +71,7 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 		m.InformerListed(name, time.Second)
 		m.InformerWatched(name, time.Second)
 		m.InformerReceived(name)
+		m.InformerMutated(name, 1)
 		m.InformerHolds(name, func() (objects, bytes int64) { return 1, 2 })
 		m.FinalizerStepStarted(name, name)
 		m.FinalizerStepEnded(name, name, "done", time.Second)
@@ -135,6 +136,7 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 		"controller_informer_last_event_timestamp_seconds": 1001,
 		"controller_informer_objects":                      1001,
 		"controller_informer_bytes":                        1001,
+		"controller_informer_mutations_total":              1001,
 	} {
 		if got := counts[name]; got > limit || got < limit*9/10 {
 			t.Errorf("%s has %d series after %d random names, want about %d and not more", name, got, *randomNames, limit)

@@ -82,6 +82,7 @@ func rows() []row {
 			}},
 			{"Objects in caches", "Objects that the informers hold.", "short", [][2]string{{sum("name, instance", "controller_informer_objects", ofJob), "{{name}} {{instance}}"}}},
 			{"Memory of caches", "Estimate of the heap that these objects take.", "bytes", [][2]string{{sum("name, instance", "controller_informer_bytes", ofJob), "{{name}} {{instance}}"}}},
+			{"Changed caches", "Objects in caches that the program changed, found in an hour.", "short", [][2]string{{fmt.Sprintf("sum by (name, instance) (increase(controller_informer_mutations_total%s[1h]))", ofJob), "{{name}} {{instance}}"}}},
 			{"Waits for caches", "Keys a second that waited until their caches showed their writes, by result.", "ops", [][2]string{{rate("result", "controller_consistency_wait_duration_seconds_count", ofJob), "{{result}}"}}},
 		}},
 		{title: "Cleanup, Events and stops", panels: []panel{

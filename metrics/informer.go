@@ -30,6 +30,14 @@ func (m *Metrics) InformerReceived(name string) {
 	m.received.WithLabelValues(m.informers.label(name)).SetToCurrentTime()
 }
 
+// InformerMutated counts changes of objects in the informer's cache by the program itself.
+func (m *Metrics) InformerMutated(name string, mutations int) {
+	if m == nil {
+		return
+	}
+	m.mutations.WithLabelValues(m.informers.label(name)).Add(float64(max(0, mutations)))
+}
+
 // InformerHolds sets the function that returns the number of objects in the informer's cache
 // and the bytes that they take in the heap, for controller_informer_objects and
 // controller_informer_bytes. Each collection of the metrics calls holds, which must be safe for

@@ -82,6 +82,8 @@ type Metrics struct {
 	watching histograms
 	received *prometheus.GaugeVec
 
+	mutations *prometheus.CounterVec
+
 	held, heldBytes *prometheus.GaugeVec
 	caches          sync.Map // label → func() (objects, bytes int64)
 
@@ -169,6 +171,7 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 			[]float64{.1, 1, 10, 30, 60, 120, 180, 300, 600, 900}, "name"),
 		held:      all.gauge("controller_informer_objects", "Number of objects in the informer's cache.", "name"),
 		heldBytes: all.gauge("controller_informer_bytes", "Estimate of the bytes that the objects in the informer's cache take in the heap.", "name"),
+		mutations: all.counter("controller_informer_mutations_total", "Total number of changes that the program has made to sampled objects in the informer's cache.", "name"),
 		received:  all.gauge("controller_informer_last_event_timestamp_seconds", "Unix time at which the informer last received data: an event, a bookmark or a list.", "name"),
 
 		stepsRunning: all.gauge("controller_finalizer_steps_running", "Number of running calls of a step of a cleanup.", "finalizer", "step"),

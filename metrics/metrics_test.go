@@ -73,6 +73,7 @@ func TestNamesAndLabels(t *testing.T) {
 		"controller_informer_last_event_timestamp_seconds": "gauge name",
 		"controller_informer_objects":                      "gauge name",
 		"controller_informer_bytes":                        "gauge name",
+		"controller_informer_mutations_total":              "counter name",
 		"reflector_lists_total":                            "counter name",
 		"reflector_list_duration_seconds":                  "histogram name",
 		"reflector_watches_total":                          "counter name",
@@ -309,6 +310,8 @@ func TestInformer(t *testing.T) {
 	m.InformerHolds("pods", func() (objects, bytes int64) { return 1, 2 })
 	m.InformerHolds("pods", func() (objects, bytes int64) { return 3, 4096 })
 	m.InformerHolds("services", nil)
+	m.InformerMutated("pods", 2)
+	m.InformerMutated("pods", -1)
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -330,12 +333,13 @@ func TestInformer(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(map[string]string{
-		"reflector_lists_total":            "1",
-		"reflector_list_duration_seconds":  "1 in 0.02s",
-		"reflector_watches_total":          "2",
-		"reflector_watch_duration_seconds": "2 in 480s",
-		"controller_informer_objects":      "3",
-		"controller_informer_bytes":        "4096",
+		"controller_informer_mutations_total": "2",
+		"reflector_lists_total":               "1",
+		"reflector_list_duration_seconds":     "1 in 0.02s",
+		"reflector_watches_total":             "2",
+		"reflector_watch_duration_seconds":    "2 in 480s",
+		"controller_informer_objects":         "3",
+		"controller_informer_bytes":           "4096",
 	}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
