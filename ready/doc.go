@@ -11,7 +11,8 @@
 //
 // Most callers pass the objects of their listers to [Condition] in each reconcile, and
 // watch the kinds of these objects. [Of] returns the state of one object. Both make no
-// request, do not wait, and depend only on their arguments.
+// request, do not wait, and depend only on their arguments. [Deadline] makes a condition
+// Stalled that is Progressing for too long.
 //
 // # Rules
 //
@@ -56,6 +57,8 @@
 //     not depend on the order of the objects.
 //   - RD6: If an object has a type of a Kubernetes module and no kind, the rules of its
 //     kind apply.
+//   - RD7: If the objects are Progressing and the stored condition is False for the
+//     deadline, Deadline returns the reason Stalled, and before that the time left.
 //
 // # Caveats
 //

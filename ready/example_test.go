@@ -2,6 +2,7 @@ package ready_test
 
 import (
 	"fmt"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -38,4 +39,21 @@ func ExampleCondition() {
 	// Output:
 	// Ready False Progressing
 	// 1 of 2 objects are ready; PersistentVolumeClaim shop/disk: status.phase is Pending
+}
+
+func ExampleDeadline() {
+	// The conditions of the parent, whose objects have not been ready for a quarter of an hour.
+	stored := []metav1.Condition{{Type: "Ready", Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(time.Now().Add(-15 * time.Minute))}}
+	disk := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "disk", Namespace: "shop"},
+		Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending},
+	}
+	c, left := ready.Deadline(stored, ready.Condition(disk), 10*time.Minute)
+	fmt.Println(c.Status, c.Reason, left)
+
+	c, left = ready.Deadline(nil, ready.Condition(disk), 10*time.Minute)
+	fmt.Println(c.Status, c.Reason, left) // RequeueAfter
+	// Output:
+	// False Stalled 0s
+	// False Progressing 10m0s
 }
