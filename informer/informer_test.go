@@ -327,8 +327,9 @@ func TestAskedToStopBeforeSyncIsNoError(t *testing.T) {
 	}
 }
 
-// TestTransformReturnsNil: if a transform returns nil for an object, client-go leaves others out of
-// the cache without an error. The process continues, and an Audit reports the cache.
+// TestTransformReturnsNil: if a transform without Guard returns nil for an object, client-go
+// leaves others out of the cache without an error. The process continues, and an Audit reports
+// the cache.
 func TestTransformReturnsNil(t *testing.T) {
 	for _, broken := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
