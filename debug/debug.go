@@ -52,6 +52,7 @@ type Shards struct {
 	Owned     []int `json:"owned"`     // the shards whose work runs here; the page shows at most 1,000
 	Draining  int   `json:"draining"`  // of Owned
 	Ownerless int   `json:"ownerless"` // shards that no replica owns
+	Surplus   int   `json:"surplus"`   // shards that must move, because replicas own more than their share
 	Replicas  int   `json:"replicas"`  // that take part
 }
 

@@ -319,7 +319,7 @@ func TestFields(t *testing.T) {
 		controllers[].running controllers[].shuttingDown controllers[].workers
 		informers[].bytes informers[].lastData informers[].lastEvent informers[].mutated informers[].name informers[].objects
 		leader.leading leader.lease leader.since leader.term now search
-		shards.draining shards.owned[] shards.ownerless shards.replicas
+		shards.draining shards.owned[] shards.ownerless shards.replicas shards.surplus
 		story[].controller story[].lines[].at story[].lines[].key story[].lines[].kind story[].lines[].text story[].lines[].took
 		story[].verdict title`)
 	slices.Sort(want)
@@ -396,8 +396,10 @@ func TestNil(t *testing.T) {
 // TestShards: the page and its JSON have the shards of the process, and a bounded number of them.
 func TestShards(t *testing.T) {
 	owned := []int{3, 17}
-	page := &debug.Page{Shards: func() debug.Shards { return debug.Shards{Owned: owned, Draining: 1, Ownerless: 2, Replicas: 5} }}
-	const want = "5 replicas take part. This process owns 2 shards, of which 1 drain. 2 shards have no owner.</p>\n<p>Owned: 3 17.</p>"
+	page := &debug.Page{Shards: func() debug.Shards {
+		return debug.Shards{Owned: owned, Draining: 1, Ownerless: 2, Surplus: 3, Replicas: 5}
+	}}
+	const want = "5 replicas take part. This process owns 2 shards, of which 1 drain. 2 shards have no owner, and 3 must move.</p>\n<p>Owned: 3 17.</p>"
 	if body := get(t, page, nil).Body.String(); !strings.Contains(body, want) {
 		t.Errorf("the page lacks %q:\n%s", want, body)
 	}
@@ -411,7 +413,7 @@ func TestShards(t *testing.T) {
 		}
 		return s
 	}
-	if got := read(); got.Shards == nil || !slices.Equal(got.Shards.Owned, owned) || got.Shards.Draining != 1 || got.Shards.Ownerless != 2 || got.Shards.Replicas != 5 {
+	if got := read(); got.Shards == nil || !slices.Equal(got.Shards.Owned, owned) || got.Shards.Draining != 1 || got.Shards.Ownerless != 2 || got.Shards.Surplus != 3 || got.Shards.Replicas != 5 {
 		t.Errorf("the JSON has %+v", got.Shards)
 	}
 	owned = slices.Repeat(owned, 1000)

@@ -83,6 +83,7 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 		m.LeaderAbsent(name, time.Second)
 		m.ShardsOwned(name, 2, 1)
 		m.ShardsOwnerless(name, 1, time.Second)
+		m.ShardsSurplus(name, 1)
 		m.EventsRecorded(name, 1)
 		m.PartStopped(name, time.Second, false)
 		use := m.NewDepthMetric(name)
@@ -124,6 +125,7 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 		"controller_shards_began_total":                    1001,
 		"controller_shards_ownerless":                      1001,
 		"controller_shards_ownerless_seconds_total":        1001,
+		"controller_shards_surplus":                        1001,
 		"controller_shutdown_duration_seconds":             101,
 		"controller_events_total":                          1,
 		"workqueue_depth":                                  1001,
@@ -187,6 +189,7 @@ func TestHostileNames(t *testing.T) {
 		m.LeaderAbsent(name, time.Second)
 		m.ShardsOwned(name, 2, 1)
 		m.ShardsOwnerless(name, 1, time.Second)
+		m.ShardsSurplus(name, 1)
 		m.PartStopped(name, time.Second, true)
 		m.NewAddsMetric(name).Inc()
 		m.NewDepthMetric(name).Inc()
@@ -215,7 +218,7 @@ func TestHostileNames(t *testing.T) {
 			}
 		}
 	}
-	for _, family := range []string{"controller_active_workers", "leader_election_master_status", "workqueue_depth", "workqueue_adds_total", "controller_finalizer_steps_running", "controller_finalizer_duration_seconds", "controller_finalizer_blocked_objects", "controller_leader_absent_seconds_total", "controller_shards_owned", "controller_shards_ownerless"} {
+	for _, family := range []string{"controller_active_workers", "leader_election_master_status", "workqueue_depth", "workqueue_adds_total", "controller_finalizer_steps_running", "controller_finalizer_duration_seconds", "controller_finalizer_blocked_objects", "controller_leader_absent_seconds_total", "controller_shards_owned", "controller_shards_ownerless", "controller_shards_surplus"} {
 		if got := len(values[family]); got != len(names) {
 			t.Errorf("%s has %d names, want one for each of %d", family, got, len(names))
 		}

@@ -71,6 +71,16 @@ func rows() []row {
 			}},
 			{"Acquisition", "From a free Lease to the new leader, the 99th percentile.", "s", [][2]string{{quantile("0.99", "controller_leader_acquire_duration_seconds", ofJob, ", name"), "{{name}}"}}},
 		}},
+		{title: "Shards", panels: []panel{
+			{"Owned shards", "Shards of each replica.", "short", [][2]string{{sum("name, instance", "controller_shards_owned", ofJob), "{{name}} {{instance}}"}}},
+			{"Imbalance", "Shards of the replica with the most, divided by the mean. 1 is balanced.", "short", [][2]string{{fmt.Sprintf("max by (name) (controller_shards_owned%s) / avg by (name) (controller_shards_owned%s)", ofJob, ofJob), "{{name}}"}}},
+			{"Shards without an owner, and surplus", "Shards whose objects no replica reconciles, and shards that must move because their replicas own more than their share.", "short", [][2]string{
+				{highest("name", "controller_shards_ownerless", ofJob), "{{name}} without an owner"},
+				{highest("name", "controller_shards_surplus", ofJob), "{{name}} surplus"},
+			}},
+			{"Time without an owner", "Seconds in an hour, all shards together, as the replica that saw the most.", "s", [][2]string{{fmt.Sprintf("max by (name) (increase(controller_shards_ownerless_seconds_total%s[1h]))", ofJob), "{{name}}"}}},
+			{"Moves", "Shards that began in a replica, in an hour.", "short", [][2]string{{fmt.Sprintf("sum by (name, instance) (increase(controller_shards_began_total%s[1h]))", ofJob), "{{name}} {{instance}}"}}},
+		}},
 		{title: "API client and caches", panels: []panel{
 			{"Requests", "A second, by code.", "reqps", [][2]string{{rate("code", "rest_client_requests_total", ofJob), "{{code}}"}}},
 			{"Requests by method", "A second.", "reqps", [][2]string{{rate("method", "rest_client_requests_total", ofJob), "{{method}}"}}},

@@ -42,6 +42,7 @@
 //	controller_shards_began_total{name}                                 counter
 //	controller_shards_ownerless{name}                                   gauge
 //	controller_shards_ownerless_seconds_total{name}                     counter
+//	controller_shards_surplus{name}                                     gauge
 //	controller_events_total{outcome}                                    counter
 //	controller_shutdown_duration_seconds{part,result}                   gauge
 //	controller_informer_last_event_timestamp_seconds{name}              gauge

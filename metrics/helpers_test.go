@@ -40,6 +40,7 @@ type (
 	shardMetrics interface {
 		ShardsOwned(name string, owned, began int)
 		ShardsOwnerless(name string, shards int, total time.Duration)
+		ShardsSurplus(name string, shards int)
 	}
 )
 
@@ -76,6 +77,7 @@ func use(t testing.TB, m *metrics.Metrics) {
 	m.LeaderRenewal("ns/lease", time.Second, true)
 	m.ShardsOwned("ns/group", 2, 1)
 	m.ShardsOwnerless("ns/group", 1, time.Second)
+	m.ShardsSurplus("ns/group", 1)
 	m.ConsistencyWaited(time.Second, false)
 	m.InformerListed("pods", time.Second)
 	m.InformerWatched("pods", time.Second)

@@ -71,8 +71,8 @@ type Metrics struct {
 	slow        *prometheus.CounterVec
 	absent      *prometheus.CounterVec
 
-	owned, ownerless      *prometheus.GaugeVec
-	began, ownerlessTimes *prometheus.CounterVec
+	owned, ownerless, surplus *prometheus.GaugeVec
+	began, ownerlessTimes     *prometheus.CounterVec
 
 	waits histograms
 
@@ -159,6 +159,7 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 		began:          all.counter("controller_shards_began_total", "Total number of times that this process has become the owner of a shard.", "name"),
 		ownerless:      all.gauge("controller_shards_ownerless", "Number of shards that this process sees without an owner.", "name"),
 		ownerlessTimes: all.counter("controller_shards_ownerless_seconds_total", "Total time in seconds for which this process saw a shard without an owner, all shards together.", "name"),
+		surplus:        all.gauge("controller_shards_surplus", "Number of shards that must move because their replicas own more than their share, as this process sees them.", "name"),
 
 		waits: all.histogram("controller_consistency_wait_duration_seconds", "Time in seconds that a key waited until the cache showed its own writes (visible) or the wait was given up (timeout).",
 			[]float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}, "result"),
@@ -396,6 +397,14 @@ func (m *Metrics) ShardsOwnerless(name string, shards int, total time.Duration) 
 	name = m.leases.label(name)
 	m.ownerless.WithLabelValues(name).Set(float64(shards))
 	m.ownerlessTimes.WithLabelValues(name).Add(max(0, total.Seconds()))
+}
+
+// ShardsSurplus sets the number of shards that replicas own beyond their share.
+func (m *Metrics) ShardsSurplus(name string, shards int) {
+	if m == nil {
+		return
+	}
+	m.surplus.WithLabelValues(m.leases.label(name)).Set(float64(shards))
 }
 
 // ConsistencyWaited counts that a key waited for d until the cache showed its writes or,

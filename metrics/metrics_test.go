@@ -47,6 +47,7 @@ func TestNamesAndLabels(t *testing.T) {
 		"controller_shards_began_total":                    "counter name",
 		"controller_shards_ownerless":                      "gauge name",
 		"controller_shards_ownerless_seconds_total":        "counter name",
+		"controller_shards_surplus":                        "gauge name",
 		"controller_reconcile_held_total":                  "counter controller",
 		"controller_active_workers":                        "gauge controller",
 		"controller_reconcile_latency_seconds":             "histogram controller",

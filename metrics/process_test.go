@@ -88,6 +88,8 @@ func TestProcess(t *testing.T) {
 	m.ShardsOwnerless("ns/widgets", 2, 0)
 	m.ShardsOwnerless("ns/widgets", 1, 1500*time.Millisecond)
 	m.ShardsOwnerless("ns/widgets", 1, -time.Second)
+	m.ShardsSurplus("ns/widgets", 4)
+	m.ShardsSurplus("ns/widgets", 3)
 	err := testutil.GatherAndCompare(reg, strings.NewReader(`# HELP controller_events_total Total number of recorded Events by outcome: written, deduplicated, or the reason for which they were dropped.
 # TYPE controller_events_total counter
 controller_events_total{outcome="failed"} 2
@@ -108,12 +110,15 @@ controller_shards_ownerless{name="ns/widgets"} 1
 # HELP controller_shards_ownerless_seconds_total Total time in seconds for which this process saw a shard without an owner, all shards together.
 # TYPE controller_shards_ownerless_seconds_total counter
 controller_shards_ownerless_seconds_total{name="ns/widgets"} 1.5
+# HELP controller_shards_surplus Number of shards that must move because their replicas own more than their share, as this process sees them.
+# TYPE controller_shards_surplus gauge
+controller_shards_surplus{name="ns/widgets"} 3
 # HELP controller_shutdown_duration_seconds Time in seconds from the end of a part's context until the part returned or its time was over.
 # TYPE controller_shutdown_duration_seconds gauge
 controller_shutdown_duration_seconds{part="controller",result="late"} 20
 controller_shutdown_duration_seconds{part="informers",result="stopped"} 1.5
 `), "controller_events_total", "controller_leader_absent_seconds_total", "controller_shutdown_duration_seconds",
-		"controller_shards_began_total", "controller_shards_owned", "controller_shards_ownerless", "controller_shards_ownerless_seconds_total")
+		"controller_shards_began_total", "controller_shards_owned", "controller_shards_ownerless", "controller_shards_ownerless_seconds_total", "controller_shards_surplus")
 	if err != nil {
 		t.Error(err)
 	}

@@ -160,6 +160,15 @@ type Status struct {
 	// Ownerless is the number of shards that no replica owns, as this replica sees the
 	// table.
 	Ownerless int
+	// Surplus is the number of shards that must move because their replicas own more than
+	// their share, as this replica sees the table. If it stays above 0, work does not return.
+	// It is 0 while this replica is not in the group.
+	Surplus int
+	// Imbalance is the number of shards of the replica with the most, divided by the mean of
+	// the replicas that take part, as this replica sees the table. It is 1 if all have the
+	// same number, and 0 if no replica that takes part owns a shard. If Surplus is 0, a
+	// higher value is due to MaxShards, or to a number of shards that does not divide evenly.
+	Imbalance float64
 	// Gained and Lost count the shards whose work began and ended, since Run was called.
 	Gained, Lost int64
 	// Err is the last problem, nil if the last call to the API server succeeded and the
@@ -236,7 +245,7 @@ func (g *Group) Run(ctx context.Context, work func(ctx context.Context, s Shard)
 	r.report()
 	defer func() {
 		r.mu.Lock()
-		r.measureLocked(0, time.Now())
+		r.measureLocked(0, 0, time.Now())
 		r.mu.Unlock()
 		r.report()
 		g.mu.Lock()
@@ -337,7 +346,7 @@ func (g *Group) newReplica(ctx context.Context, work func(context.Context, Shard
 func (r *replica) status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := Status{Gained: r.gained, Lost: r.lost, Err: r.tableErr}
+	s := Status{Gained: r.gained, Lost: r.lost, Surplus: r.surplus, Err: r.tableErr}
 	for _, activity := range slices.Sorted(maps.Keys(r.problems)) {
 		if s.Err == nil {
 			s.Err = r.problems[activity]
@@ -357,10 +366,17 @@ func (r *replica) status() Status {
 	}
 	slices.SortFunc(s.Owned, func(a, b Shard) int { return cmp.Compare(a.Index, b.Index) })
 	if r.table != nil {
+		count, most := map[types.UID]int{}, 0
 		for _, e := range r.table.entries {
 			if m := r.members[e.holder]; m == nil || !m.live(now, r.leaseDuration) {
 				s.Ownerless++
+				continue
 			}
+			count[e.holder]++
+			most = max(most, count[e.holder])
+		}
+		if most > 0 {
+			s.Imbalance = float64(most*s.Replicas) / float64(len(r.table.entries)-s.Ownerless)
 		}
 	}
 	return s

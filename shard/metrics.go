@@ -18,17 +18,22 @@ type Metrics interface {
 	// which is the sum over all shards. It is called on every change, and once in a RetryPeriod
 	// while there are such shards. Its last call before the end of Run has 0.
 	ShardsOwnerless(name string, shards int, total time.Duration)
+	// ShardsSurplus reports the number of shards that must move because their replicas own
+	// more than their share, as this replica sees the table. It is called when Run starts, and
+	// on every change. Its last call before the end of Run has 0.
+	ShardsSurplus(name string, shards int)
 }
 
 // A measurement is what Metrics knows.
 type measurement struct {
-	owned, ownerless int
-	gained           int64
-	time             time.Duration // of ownerless shards
+	owned, ownerless, surplus int
+	gained                    int64
+	time                      time.Duration // of ownerless shards
 }
 
-// measureLocked records the number of shards without an owner.
-func (r *replica) measureLocked(ownerless int, now time.Time) {
+// measureLocked records the numbers of shards without an owner, and of those that must move.
+func (r *replica) measureLocked(ownerless, surplus int, now time.Time) {
+	r.surplus = surplus
 	r.ownerlessTime += time.Duration(r.ownerless) * now.Sub(r.measured)
 	r.ownerless, r.measured = ownerless, now
 }
@@ -39,7 +44,7 @@ func (r *replica) report() {
 		return
 	}
 	r.mu.Lock()
-	was, now := r.reported, measurement{len(r.runs), r.ownerless, r.gained, r.ownerlessTime}
+	was, now := r.reported, measurement{len(r.runs), r.ownerless, r.surplus, r.gained, r.ownerlessTime}
 	r.mu.Unlock()
 	r.reported = now
 	if now.owned != was.owned || now.gained != was.gained || !r.reporting {
@@ -47,6 +52,9 @@ func (r *replica) report() {
 	}
 	if now.ownerless != was.ownerless || now.time != was.time || !r.reporting {
 		r.metrics.ShardsOwnerless(r.ref, now.ownerless, now.time-was.time)
+	}
+	if now.surplus != was.surplus || !r.reporting {
+		r.metrics.ShardsSurplus(r.ref, now.surplus)
 	}
 	r.reporting = true
 }

@@ -12,6 +12,7 @@ import (
 type recordedMetrics struct {
 	mu sync.Mutex
 	measured
+	surplus int
 }
 
 type measured struct {
@@ -34,6 +35,12 @@ func (m *recordedMetrics) ShardsOwnerless(name string, shards int, total time.Du
 	if name != namespace+"/"+groupName {
 		panic(fmt.Sprint("the name is ", name))
 	}
+}
+
+func (m *recordedMetrics) ShardsSurplus(_ string, shards int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.surplus = shards
 }
 
 // TestMetrics: Metrics has the shards of this replica and those without an owner, at each
@@ -90,6 +97,64 @@ func TestMetrics(t *testing.T) {
 		}
 		if ofA.owned != 0 || ofA.began != 6 || ofA.ownerless != 0 {
 			t.Errorf("after Run: %+v, want no shards", ofA.measured)
+		}
+	})
+}
+
+// TestSurplus: Status and Metrics of each replica show the shards that must move until the
+// work of their owner has returned, and how unbalanced the replicas are.
+func TestSurplus(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store, j *judge) {
+		type replicaWithMetrics struct {
+			*replica
+			m *recordedMetrics
+		}
+		var all []replicaWithMetrics
+		start := func(name string, most int, drain time.Duration) {
+			g, m := s.group(name, 8), &recordedMetrics{}
+			g.MaxShards, g.Metrics = most, m
+			all = append(all, replicaWithMetrics{j.start(t, g, drain), m})
+		}
+		want := func(when string, surplus int, imbalance float64) {
+			t.Helper()
+			synctest.Wait()
+			for _, r := range all {
+				status := r.Status()
+				r.m.mu.Lock()
+				measured := r.m.surplus
+				r.m.mu.Unlock()
+				if status.Surplus != surplus || measured != surplus || status.Imbalance != imbalance {
+					t.Errorf("%s: %s has %+v and measured a surplus of %d, want %d and an imbalance of %v", when, r.Identity, status, measured, surplus, imbalance)
+				}
+			}
+		}
+		start("a", 0, time.Minute)
+		want("no shard has an owner", 0, 0)
+		settle()
+		want("a is alone", 0, 1)
+		start("b", 0, 0)
+		settle()
+		want("the work of a drains", 4, 2)
+		time.Sleep(time.Minute)
+		want("its work has returned", 0, 1)
+		start("c", 1, 0)
+		settle()
+		want("c takes one shard, but the work of a drains", 0, 1.5)
+		all[1].client.partition(true)
+		time.Sleep(renewDeadline)
+		synctest.Wait()
+		if status := all[1].Status(); status.Surplus != 0 || all[1].m.surplus != 0 {
+			t.Errorf("b has lost its Lease: %+v, measured %d, want no surplus", status, all[1].m.surplus)
+		}
+		all[1].client.partition(false)
+		time.Sleep(2 * time.Minute)
+		want("b is back", 0, 1.5)
+		all[0].cancel()
+		time.Sleep(time.Second)
+		for _, r := range all[1:] {
+			if got := r.Status().Surplus; got != 4 {
+				t.Errorf("a stops: %s has a surplus of %d, want its 4", r.Identity, got)
+			}
 		}
 	})
 }

@@ -57,6 +57,7 @@ type replica struct {
 	runs         map[int]*run
 	gained, lost int64
 
+	surplus       int           // shards that must move
 	ownerless     int           // shards at the time measured
 	ownerlessTime time.Duration // of all of them until then
 	measured      time.Time

@@ -110,7 +110,7 @@ func (r *replica) serve(ctx context.Context, e *epoch) (again bool, err error) {
 		case <-lost:
 			lost = nil
 			r.mu.Lock()
-			r.measureLocked(0, time.Now()) // unknown until it has joined again
+			r.measureLocked(0, 0, time.Now()) // unknown until it has joined again
 			r.mu.Unlock()
 			r.logger.Info("The Lease is lost, waiting until the work has stopped", "lease", r.leaseName, "shards", len(r.runs))
 			if leaving {
@@ -327,7 +327,13 @@ func (p *plan) shardsLocked() {
 		owners[s] = -1
 		ownerless++
 	}
-	p.measureLocked(ownerless, p.now)
+	wishes, surplus := assign(owners, p.candidates), 0
+	for s, c := range wishes {
+		if owners[s] >= 0 && owners[s] != c {
+			surplus++
+		}
+	}
+	p.measureLocked(ownerless, surplus, p.now)
 	if ownerless > 0 {
 		p.due(p.now.Add(p.retryPeriod), nil) // to measure again
 	}
@@ -339,7 +345,7 @@ func (p *plan) shardsLocked() {
 	}
 	entries := slices.Clone(t.entries)
 	changes, urgent := 0, false
-	for s, c := range assign(owners, p.candidates) {
+	for s, c := range wishes {
 		cur, run, wanted := t.entries[s], p.runs[s], types.UID("")
 		if c >= 0 && !(joining && empty) {
 			wanted = p.candidates[c].uid
