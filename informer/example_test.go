@@ -16,6 +16,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/metadata"
+	metadatafake "k8s.io/client-go/metadata/fake"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/metadata/metadatalister"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
@@ -98,6 +101,39 @@ func ExampleTrim() {
 
 	_ = informers.NewSharedInformerFactoryWithOptions(fake.NewClientset(), 0, informers.WithTransform(informer.Trim))
 	// Output: 0 7
+}
+
+// An informer of client-go that holds only the metadata of Secrets, with Trim. A typed lister
+// reads it.
+func ExampleTrim_metadataOnly() {
+	scheme := metadatafake.NewTestScheme()
+	if err := metav1.AddMetaToScheme(scheme); err != nil {
+		fmt.Println(err)
+		return
+	}
+	client := metadatafake.NewSimpleMetadataClient(scheme, &metav1.PartialObjectMetadata{ // in a program, metadata.NewForConfig
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}},
+	})
+	factory := metadatainformer.NewSharedInformerFactoryWithOptions(client, 0, metadatainformer.WithTransform(informer.Trim))
+	resource := corev1.SchemeGroupVersion.WithResource("secrets")
+	secrets := factory.ForResource(resource) // for operator.Owns, informer.Index and others
+	lister := metadatalister.New(secrets.Informer().GetIndexer(), resource)
+
+	var set informer.Set
+	set.Add("secrets", secrets.Informer())
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
+	done := make(chan error, 1)
+	go func() { done <- set.Run(ctx) }()
+	<-set.HasSyncedChecker().Done()
+
+	secret, err := lister.Namespace("shop").Get("a")
+	fmt.Println(secret.Name, len(secret.ManagedFields), err)
+	cancel()
+	fmt.Println(<-done)
+	// Output:
+	// a 0 <nil>
+	// <nil>
 }
 
 func ExampleConsistentLists() {

@@ -23,9 +23,11 @@ import (
 // several informers, and by client-go twice for objects of a first list. It may look at
 // nothing but its argument, and not at what Trim removes, which the second call does not see.
 // An object that is already in the cache does not get its data back when another result is
-// wanted. nil means that no object is kept whole. It accepts what Trim accepts. A type of your
-// own keeps everything if it does not embed metav1.ObjectMeta itself. The function never
-// fails.
+// wanted. nil means that no object is kept whole; client-go's metadatainformer then needs less,
+// because the API server does not send the rest.
+//
+// It accepts what Trim accepts. A type of your own keeps everything if it does not embed
+// metav1.ObjectMeta itself. The function never fails.
 func KeepMetadata(whole func(metav1.Object) bool) cache.TransformFunc {
 	return func(obj any) (any, error) {
 		if v := reflect.ValueOf(obj); v.Kind() == reflect.Pointer && v.IsNil() {

@@ -3,12 +3,15 @@ package informer_test
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -22,6 +25,9 @@ import (
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/metadata/metadatalister"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
@@ -126,6 +132,116 @@ func TestServerSyncTrimAndStop(t *testing.T) {
 	}
 	if !inf.IsStopped() {
 		t.Error("Run returned before the informer stopped")
+	}
+}
+
+// TestServerMetadataOnly: the metadata informer of docs/memory.md receives no data, begins with
+// a consistent list, in pages if the API server does not stream it, and its objects are trimmed.
+func TestServerMetadataOnly(t *testing.T) {
+	for name, streams := range map[string]bool{"streamed": true, "in pages": false} {
+		t.Run(name, func(t *testing.T) {
+			namespace := testserver.Namespace(t)
+			config := testserver.Config(t)
+			created, err := typedClient(t, config).CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{lastApplied: "{}", "keep": "me"}},
+				StringData: map[string]string{"password": "hidden"},
+			}, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var mu sync.Mutex // guards the variables below
+			var lists, starts []url.Values
+			var bodies lockedBuffer
+			config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+				return roundTripper(func(req *http.Request) (*http.Response, error) {
+					mu.Lock()
+					defer mu.Unlock()
+					if !strings.Contains(req.Header.Get("Accept"), "as=PartialObjectMetadata") {
+						t.Errorf("the informer accepts %q", req.Header.Get("Accept"))
+					}
+					query := req.URL.Query()
+					switch {
+					case !query.Has("watch"):
+						lists = append(lists, query)
+					case query.Has("sendInitialEvents"):
+						starts = append(starts, query)
+						if !streams {
+							return nil, errors.New("the server does not stream lists")
+						}
+					}
+					resp, err := next.RoundTrip(req)
+					if err == nil {
+						resp.Body = struct {
+							io.Reader
+							io.Closer
+						}{io.TeeReader(resp.Body, &bodies), resp.Body}
+					}
+					return resp, err
+				})
+			})
+			config.Wrap(informer.ConsistentLists)
+			h, err := rest.HTTPClientFor(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer h.CloseIdleConnections()
+			client, err := metadata.NewForConfigAndClient(config, h)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resource := corev1.SchemeGroupVersion.WithResource("secrets")
+			secrets := metadatainformer.NewFilteredMetadataInformer(client, resource, namespace, 0, cache.Indexers{}, nil)
+			if err := secrets.Informer().SetTransform(informer.Trim); err != nil {
+				t.Fatal(err)
+			}
+			run(t, "secrets", secrets.Informer())
+
+			got, err := metadatalister.New(secrets.Informer().GetIndexer(), resource).Namespace(namespace).Get("a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.UID != created.UID || got.ResourceVersion != created.ResourceVersion || got.ManagedFields != nil || len(got.Annotations) != 1 {
+				t.Errorf("cached: %v, want the trimmed metadata of %v", got, created.ObjectMeta)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, data := range []string{"hidden", base64.StdEncoding.EncodeToString([]byte("hidden"))} {
+				if strings.Contains(bodies.String(), data) {
+					t.Error("the response has the data of the Secret")
+				}
+			}
+			if !strings.Contains(bodies.String(), string(created.UID)) {
+				t.Error("the responses were not recorded")
+			}
+			switch {
+			case streams && (len(starts) != 1 || len(lists) != 0):
+				t.Errorf("streamed %v, listed %v: want one stream", starts, lists)
+			case !streams && (len(lists) != 1 || lists[0].Get("limit") != "500" || lists[0].Has("resourceVersion")):
+				t.Errorf("listed %v, want one page of 500 without a version", lists)
+			}
+		})
+	}
+}
+
+// run runs a Set of one informer until the end of the test, and waits until it is synced.
+func run(t *testing.T, name string, inf cache.SharedIndexInformer) {
+	t.Helper()
+	set := informer.Set{Timeout: time.Minute}
+	set.Add(name, inf)
+	ctx, cancel := context.WithCancel(quiet(t))
+	done := make(chan error, 1)
+	go func() { done <- set.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run() = %v, want nil", err)
+		}
+	})
+	select {
+	case <-set.HasSyncedChecker().Done():
+	case err := <-done:
+		done <- nil
+		t.Fatalf("Run() = %v", err)
 	}
 }
 
