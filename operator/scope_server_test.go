@@ -2,6 +2,8 @@ package operator_test
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -95,4 +97,62 @@ func TestServerScope(t *testing.T) {
 	want("gone " + a + "/one")
 	create(t, config, b, "three")
 	want("touched " + b + "/three")
+}
+
+// TestServerScopeReload: the example reloads its namespaces from a ConfigMap while it runs.
+func TestServerScopeReload(t *testing.T) {
+	t.Parallel()
+	config := testserver.Config(t)
+	settings, a, b := testserver.Namespace(t), testserver.Namespace(t), testserver.Namespace(t)
+	op, err := operator.New(config, operator.Options{Name: "reloaded"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := make(chan string, 100)
+	err = registerScoped(t.Context(), op, settings, func(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
+		what := "has "
+		if slices.Contains(reconcile.Triggers(ctx), "pods delete") {
+			what = "lost "
+		}
+		seen <- what + key.String()
+		return reconcile.Result{}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, op, testlog.New())
+	kube := kubernetes.NewForConfigOrDie(config)
+	pod := func(namespace, name string) {
+		t.Helper()
+		obj := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "c"}}}}
+		if _, err := kube.CoreV1().Pods(namespace).Create(t.Context(), obj, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "scope"}}
+	choose := func(namespaces ...string) {
+		t.Helper()
+		list.Data = map[string]string{"namespaces": strings.Join(namespaces, "\n")}
+		if _, err := kube.CoreV1().ConfigMaps(settings).Update(t.Context(), list, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(what string) {
+		t.Helper()
+		for receive(t, seen) != what {
+		}
+	}
+	if _, err := kube.CoreV1().ConfigMaps(settings).Create(t.Context(), list, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	pod(a, "one")
+	pod(b, "two")
+	choose(a)
+	want("has " + a + "/one")
+	choose(a, b)
+	want("has " + b + "/two")
+	choose(b)
+	want("lost " + a + "/one")
+	pod(b, "three")
+	want("has " + b + "/three")
 }
