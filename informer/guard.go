@@ -20,7 +20,7 @@ import (
 
 const (
 	maxStack   = 4096        // bytes of a stack in the log
-	faultEvery = time.Second // is the least time between two log lines of a Guard
+	faultEvery = time.Second // the least time between two log lines of a Guard
 )
 
 // Guard returns a cache.TransformFunc that calls transform and contains its faults. Without it
@@ -31,12 +31,11 @@ const (
 //
 // If transform panics, returns nil or an error, or changes the namespace, name, UID or
 // resourceVersion, the cache gets the object as transform left it, with these four fields as
-// they were. That can be with a part of the changes. report is called with an error that names the
-// kind and the key of the object.
+// they were. It can have a part of transform's changes. report is called with an error that
+// names the kind and the key of the object, where debug.Stack contains the stack of a panic.
 //
-// report is called where debug.Stack contains the stack of the panic.
-// It may be called concurrently, for each object, and twice for objects of a first list. nil
-// logs the errors, at most one in a second. A nil transform stays nil.
+// report may be called concurrently, for each object, and twice for objects of a first list.
+// nil logs the errors, at most one in a second. A nil transform stays nil.
 func Guard(transform cache.TransformFunc, report func(error)) cache.TransformFunc {
 	if transform == nil {
 		return nil
@@ -131,7 +130,8 @@ func (l *faultLog) report(err error) {
 	defer l.mu.Unlock()
 	if now := time.Now(); now.Sub(l.last) >= faultEvery {
 		stack := debug.Stack()
-		klog.Background().Error(err, "A transform failed and the object was cached as it is", "omitted", l.omitted, "stack", string(stack[:min(len(stack), maxStack)]))
+		klog.Background().Error(err, "A transform failed and the object was cached as it is",
+			"omitted", l.omitted, "stack", string(stack[:min(len(stack), maxStack)]))
 		l.last, l.omitted = now, 0
 		return
 	}
