@@ -6,21 +6,20 @@
 //		return controllerOf(s.Index).Run(ctx)
 //	})
 //
-// A [Group] calls work for each shard that its replica owns. Without a master, all replicas
-// compute the same balanced assignment. Before a shard moves, its work returns.
+// A [Group] calls work for each shard that its replica owns. All replicas compute the
+// same balanced assignment. Before a shard moves, its work returns.
 //
 // Owned work is what work does from its start, or from a successful [Shard.Check], until the
-// shard is lost or work returns. Call Shard.Check before each effect, or use a client with [Guard]. Work
-// that must run once belongs to shard 0.
+// shard is lost or work returns. Call Shard.Check before each effect, or use [Guard]. Work
+// that must run once belongs to shard 0. [Group.Exclusive] is a barrier.
 //
 // # What a shard sees
 //
-// [Ranges] maps an object to its shard. A [Source] lists and watches the objects of owned
-// shards. It drops the objects of others itself, because an API server without the feature gate
-// ShardedListAndWatch ignores the selector. [Children] follow their controller owner.
+// [Ranges] maps an object to its shard. A [Source] lists and watches those of owned
+// shards, and drops others. [Children] follow their controller owner.
 //
-// A [View] adds and removes shards. To a handler, the objects of a removed shard are deleted
-// although they exist: remove the handler first, or ask [Ranges.Of].
+// A [View] adds and removes shards. To a handler, objects of a removed shard are deleted:
+// remove the handler first, or ask [Ranges.Of].
 //
 // # Guarantees
 //
@@ -42,6 +41,8 @@
 //     write.
 //   - SH11: If one replica crashes, its shards have owners after at most LeaseDuration and
 //     2 times RetryPeriod.
+//   - SH12: If Exclusive calls f, f overlaps with no owned work until its Check fails, and
+//     later terms are higher.
 //   - SE1: If an object has a uid, or with ByNamespace a namespace, Of returns the shard
 //     whose selector selects it on the API server.
 //   - SE2: If Cut gets a thousand namespaces with similar names and weights, no replica
@@ -63,5 +64,6 @@
 // # Caveats
 //
 //   - If other users edit Leases, or etcd is restored, owned work can overlap: see [Group].
-//   - Without the feature gate each replica receives and decodes all objects.
+//   - Without the API server's feature gate ShardedListAndWatch each replica receives and
+//     decodes all objects.
 package shard

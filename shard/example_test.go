@@ -33,6 +33,36 @@ func ExampleGroup() {
 	// stopped: <nil>
 }
 
+// All shards stop while something changes that concerns them all.
+func ExampleGroup_Exclusive() {
+	group := &shard.Group{Leases: newStore().client(), Namespace: "shop", Name: "shop", Ranges: shard.Ranges{N: 4}}
+	ctx, cancel := context.WithCancel(context.Background())
+	began := make(chan shard.Shard)
+	ended := make(chan error)
+	go func() {
+		ended <- group.Run(ctx, func(ctx context.Context, s shard.Shard) error {
+			select {
+			case began <- s:
+			case <-ctx.Done():
+			}
+			<-ctx.Done()
+			return nil
+		})
+	}()
+	<-began
+	err := group.Exclusive(ctx, func(ctx context.Context, s shard.Shard) error {
+		fmt.Println("shards that work:", len(group.Owned()))
+		return s.Check(ctx)
+	})
+	fmt.Println("done:", err)
+	cancel()
+	fmt.Println("stopped:", <-ended)
+	// Output:
+	// shards that work: 0
+	// done: <nil>
+	// stopped: <nil>
+}
+
 // Work uses a client with Guard, and asks for its shard where it needs it.
 func ExampleGuard() {
 	config := &rest.Config{Host: "https://127.0.0.1:1"}

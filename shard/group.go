@@ -244,6 +244,7 @@ func (g *Group) Run(ctx context.Context, work func(ctx context.Context, s Shard)
 	g.mu.Unlock()
 	r.report()
 	defer func() {
+		close(r.over)
 		r.mu.Lock()
 		r.measureLocked(0, 0, time.Now())
 		r.mu.Unlock()
@@ -290,6 +291,9 @@ func (g *Group) newReplica(ctx context.Context, work func(context.Context, Shard
 		wall:          g.wall,
 		wake:          make(chan struct{}, 1),
 		relist:        make(chan struct{}, 1),
+		claimed:       make(chan struct{}, 1),
+		turn:          make(chan struct{}, 1),
+		over:          make(chan struct{}),
 		returned:      make(chan result, maxShards),
 		members:       map[types.UID]*member{},
 		runs:          map[int]*run{},
@@ -358,7 +362,10 @@ func (r *replica) status() Status {
 			s.Replicas++
 		}
 	}
-	for _, run := range r.runs {
+	for index, run := range r.runs {
+		if index == allShards {
+			continue
+		}
 		s.Owned = append(s.Owned, run.Shard)
 		if run.stopped {
 			s.Draining++
@@ -386,8 +393,8 @@ func (r *replica) owned() []Shard {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var shards []Shard
-	for _, run := range r.runs {
-		if run.valid() {
+	for index, run := range r.runs {
+		if index != allShards && run.valid() {
 			shards = append(shards, run.Shard)
 		}
 	}

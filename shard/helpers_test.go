@@ -32,6 +32,7 @@ type judge struct {
 	since   map[int]time.Time // the shard has no owner
 	longest time.Duration     // without an owner
 	begun   int               // calls of work
+	all     string            // who has all shards in Exclusive
 }
 
 func newJudge(t testing.TB) *judge {
@@ -43,6 +44,9 @@ func (j *judge) begin(who string, s shard.Shard) {
 	defer j.mu.Unlock()
 	if owner, ok := j.owners[s.Index]; ok && !j.lenient {
 		j.t.Errorf("%s works on shard %d, and %s does too", who, s.Index, owner)
+	}
+	if j.all != "" && !j.lenient {
+		j.t.Errorf("%s works on shard %d while %s has all", who, s.Index, j.all)
 	}
 	if s.Term <= j.terms[s.Index] && !j.lenient {
 		j.t.Errorf("%s works on shard %d in term %d, which is not after %d", who, s.Index, s.Term, j.terms[s.Index])
@@ -62,6 +66,31 @@ func (j *judge) end(who string, s shard.Shard) {
 		delete(j.owners, s.Index)
 		j.since[s.Index] = time.Now()
 	}
+}
+
+// beginAll records that f of Exclusive was called, with the shard of its context.
+func (j *judge) beginAll(ctx context.Context, who string, s shard.Shard) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if from, ok := shard.From(ctx); !ok || from != s || s.Index != -1 {
+		j.t.Errorf("%s has all shards as %+v, and its context has %+v", who, s, from)
+	}
+	if j.all != "" || len(j.owners) > 0 {
+		j.t.Errorf("%s has all shards, and %q too; those of work: %v", who, j.all, j.owners)
+	}
+	for i, term := range j.terms {
+		if s.Term < term {
+			j.t.Errorf("%s has all shards in term %d, but shard %d was in term %d", who, s.Term, i, term)
+		}
+		j.terms[i] = s.Term
+	}
+	j.all = who
+}
+
+func (j *judge) endAll() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.all = ""
 }
 
 // counts returns the number of shards of each owner.

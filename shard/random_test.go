@@ -1,21 +1,26 @@
 package shard_test
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/controllerkit/controllerkit/shard"
 )
 
 var randomSeeds = flag.Int("random-seeds", 25, "how many schedules TestRandom runs")
 
 // TestRandom: replicas join, leave and are cut off, and their requests are slow, lost, or
-// stored without a response. The judge sees no two owners, and terms grow. After the last
-// fault the group is balanced again.
+// stored without a response. Some call Exclusive. The judge sees no two owners, and terms
+// grow. After the last fault the group is balanced again.
 //
-// Proves SH1, SH2, SH3 and SH5.
+// Proves SH1, SH2, SH3, SH5 and SH12.
 func TestRandom(t *testing.T) {
 	for seed := range *randomSeeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -49,13 +54,15 @@ func random(t *testing.T, s *store, j *judge, seed uint64) {
 		}
 	}
 	var replicas []*replica
+	var calls sync.WaitGroup
+	var exclusive atomic.Int64
 	born := 0
 	for range 60 {
 		var r *replica
 		if len(replicas) > 0 {
 			r = replicas[rng.IntN(len(replicas))]
 		}
-		switch k := rng.IntN(7); {
+		switch k := rng.IntN(8); {
 		case len(replicas) < 2 || k == 0 && len(replicas) < 6:
 			g := s.group(fmt.Sprintf("r%02d", born), shards)
 			born++
@@ -77,6 +84,22 @@ func random(t *testing.T, s *store, j *judge, seed uint64) {
 			r.client.partition(true)
 		case k == 4:
 			r.client.partition(false)
+		case k == 5:
+			takes, gives := time.Duration(rng.IntN(5000))*time.Millisecond, time.Duration(rng.IntN(40))*time.Second
+			calls.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), gives)
+				defer cancel()
+				_ = r.Exclusive(ctx, func(ctx context.Context, s shard.Shard) error {
+					j.beginAll(ctx, r.Identity, s)
+					defer j.endAll()
+					exclusive.Add(1)
+					select {
+					case <-time.After(takes):
+					case <-validity(ctx).Done():
+					}
+					return nil
+				})
+			})
 		default:
 			r.client.on(weather(rng.IntN(2) == 0))
 		}
@@ -86,6 +109,7 @@ func random(t *testing.T, s *store, j *judge, seed uint64) {
 		r.client.partition(false)
 		r.client.on(weather(false))
 	}
+	calls.Wait()
 	time.Sleep(2 * time.Minute)
 	synctest.Wait()
 	room := 0
@@ -119,7 +143,7 @@ func random(t *testing.T, s *store, j *judge, seed uint64) {
 	if moves := j.moves(); moves != 0 {
 		t.Errorf("%d shards move at rest", moves)
 	}
-	t.Logf("%d calls of work", before)
+	t.Logf("%d calls of work, %d with all shards", before, exclusive.Load())
 	for _, r := range replicas {
 		if err := r.stop(); err != nil {
 			t.Errorf("%s: Run() = %v", r.Identity, err)

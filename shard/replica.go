@@ -37,6 +37,9 @@ type replica struct {
 	logger   klog.Logger
 	wake     chan struct{} // the view changed
 	relist   chan struct{} // requests a list
+	claimed  chan struct{} // requests a renewal
+	turn     chan struct{} // has room for one call of Exclusive
+	over     chan struct{} // closed when Run returns
 	returned chan result   // work returned
 
 	mu           sync.Mutex // guards the fields below
@@ -56,6 +59,7 @@ type replica struct {
 	problems     map[string]error // by activity; nil if its last request succeeded
 	runs         map[int]*run
 	gained, lost int64
+	claim        *claim // of the running call of Exclusive
 
 	surplus       int           // shards that must move
 	ownerless     int           // shards at the time measured
@@ -226,6 +230,12 @@ func (r *replica) record(lease *coordinationv1.Lease, sent validity.Instant, mos
 		RenewTime:            &now,
 	}
 	delete(lease.Annotations, maxAnnotation)
+	delete(lease.Annotations, allAnnotation)
+	r.mu.Lock()
+	if r.claim != nil {
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, allAnnotation, strconv.FormatInt(r.claim.number, 10))
+	}
+	r.mu.Unlock()
 	if most >= 0 {
 		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, maxAnnotation, strconv.Itoa(most))
 	}
@@ -254,6 +264,8 @@ func (r *replica) renew(ctx context.Context, e *epoch) {
 		case <-leaving:
 			timer.Stop()
 			leaving, most = nil, 0
+		case <-r.claimed:
+			timer.Stop()
 		case <-timer.C:
 		}
 		if !e.Valid() {

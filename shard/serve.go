@@ -152,13 +152,15 @@ func (r *replica) serve(ctx context.Context, e *epoch) (again bool, err error) {
 
 // startLocked calls work for a shard. All writes of its earlier owners have a resource
 // version up to since.
-func (r *replica) startLocked(e *epoch, s Shard, since string) {
+func (r *replica) startLocked(e *epoch, s Shard, since string, work func(context.Context, Shard) error) {
 	o := &ownership{Shard: s, epoch: &e.Period}
 	owned, lose := context.WithCancelCause(context.WithValue(e.Context(), ownershipKey{}, o))
 	ctx, cancel := context.WithCancelCause(context.WithValue(context.WithValue(owned, validityKey{}, owned), calls.Since{}, since))
 	run := &run{ownership: o, cancel: cancel, lose: lose}
 	r.runs[s.Index], r.spent[s.Index] = run, s.Term
-	r.gained++
+	if s.Index != allShards {
+		r.gained++
+	}
 	r.logger.V(1).Info("Owning a shard", "shard", s.Index, "term", s.Term)
 	// The label marks work's goroutines in profiles and finds their stacks if they hang.
 	go pprof.Do(ctx, pprof.Labels(stackLabel, r.ref+"/"+strconv.Itoa(s.Index)), func(ctx context.Context) {
@@ -168,11 +170,11 @@ func (r *replica) startLocked(e *epoch, s Shard, since string) {
 				panic(v) // it ends the process, and Run must not receive a result before
 			}
 			o.over.Store(true)
-			r.returned <- result{run: run, err: err, asks: ctx.Err() == nil}
+			r.returned <- result{run: run, err: err, asks: ctx.Err() == nil && s.Index != allShards}
 		}()
 		err = ErrLost // paused since the decision
-		if o.valid() {
-			err = r.work(ctx, s)
+		if s.Index == allShards || o.valid() {
+			err = work(ctx, s)
 		}
 	})
 }
@@ -181,7 +183,9 @@ func (r *replica) startLocked(e *epoch, s Shard, since string) {
 func (r *replica) end(done result) {
 	r.mu.Lock()
 	delete(r.runs, done.run.Index)
-	r.lost++
+	if done.run.Index != allShards {
+		r.lost++
+	}
 	r.mu.Unlock()
 	done.run.cancel(nil)
 	done.run.lose(nil)
@@ -213,6 +217,7 @@ type plan struct {
 	now     time.Time
 
 	candidates []candidate // replicas that take part
+	all        bool        // this replica is to own all shards
 	request    func(context.Context)
 	next       time.Time // of a request, if request is nil
 	left       bool
@@ -255,6 +260,7 @@ func (p *plan) makeLocked() {
 			p.candidates = append(p.candidates, candidate{uid, m.max()})
 		}
 	}
+	p.claimLocked()
 	p.membersLocked()
 	p.shardsLocked()
 	p.left = p.leaving && len(p.runs) == 0 && !t.has(p.e.uid)
@@ -327,6 +333,10 @@ func (p *plan) shardsLocked() {
 		owners[s] = -1
 		ownerless++
 	}
+	if p.exclusiveLocked() {
+		p.measureLocked(ownerless, 0, p.now)
+		return
+	}
 	wishes, surplus := assign(owners, p.candidates), 0
 	for s, c := range wishes {
 		if owners[s] >= 0 && owners[s] != c {
@@ -344,7 +354,7 @@ func (p *plan) shardsLocked() {
 		p.due(settled, nil)
 	}
 	entries := slices.Clone(t.entries)
-	changes, urgent := 0, false
+	changes, idle, urgent := 0, 0, false
 	for s, c := range wishes {
 		cur, run, wanted := t.entries[s], p.runs[s], types.UID("")
 		if c >= 0 && !(joining && empty) {
@@ -354,20 +364,23 @@ func (p *plan) shardsLocked() {
 		own := cur.holder == p.e.uid
 		switch {
 		case run != nil && own && run.Term == cur.term && run.Table == t.lease.UID:
-			if wanted != p.e.uid && (p.leaving || !joining) {
+			if (wanted != p.e.uid || p.all) && (p.leaving || !joining) {
 				run.stop()
 			}
 		case run != nil: // another user has changed the entry
 			run.lose(ErrLost) // before Check fails: work may return its error
 			run.over.Store(true)
+		case own && wanted == p.e.uid && cur.term > p.spent[s] && p.all:
+			idle++
 		case own && wanted == p.e.uid && cur.term > p.spent[s]:
-			p.startLocked(p.e, Shard{Index: s, Table: t.lease.UID, Term: cur.term}, t.lease.ResourceVersion)
+			p.startLocked(p.e, Shard{Index: s, Table: t.lease.UID, Term: cur.term}, t.lease.ResourceVersion, p.work)
 		case own || cur.holder != wanted && (cur.holder == "" || m != nil && m.ended):
 			entries[s] = entry{wanted, t.number() + 1}
 			changes++
 			urgent = urgent || own || m != nil && m.mine
 		}
 	}
+	p.startAllLocked(idle)
 	if changes == 0 {
 		delete(p.problems, "table")
 		return

@@ -72,7 +72,8 @@ func (r *replica) observeLocked(lease *coordinationv1.Lease, deleted bool) {
 	}
 	before := m.lease
 	now := time.Now()
-	if before == nil || !m.live(now, r.leaseDuration) || before.Annotations[maxAnnotation] != lease.Annotations[maxAnnotation] {
+	if before == nil || !m.live(now, r.leaseDuration) || before.Annotations[maxAnnotation] != lease.Annotations[maxAnnotation] ||
+		before.Annotations[allAnnotation] != lease.Annotations[allAnnotation] {
 		r.changeLocked()
 	}
 	m.lease, m.changed, m.absent = lease, now, deleted
