@@ -49,6 +49,7 @@ explore: bin/controlplane ## run the long explorations: injected faults for BUDG
 	go test -race -v -count=1 -timeout 0 -run '^TestServerNoDuplicates$$' ./consistency -creations 10000
 	go test -race -v -count=1 -timeout 0 -run '^TestServerAudit$$' ./informer -churn $(BUDGET)
 	go test -race -v -count=1 -timeout 0 -run '^TestServerCuts$$' ./informer -cuts 2000
+	go test -v -count=1 -timeout 0 -run '^TestServerBeside$$' ./informer -beside 5
 	go test -v -count=1 -timeout 0 -run '^TestServerSees$$' ./shard -objects 5000 -moves 100
 	go test -v -count=1 -timeout 0 -run '^TestSeriesDoNotGrow' ./metrics -names 1000000
 	go test -race -v -count=1 -timeout 0 -run '^TestServerAgrees$$' ./ssa -applies $(APPLIES)

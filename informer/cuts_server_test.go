@@ -8,7 +8,9 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -27,6 +29,8 @@ import (
 )
 
 var cuts = flag.Int("cuts", 15, "how many faults of watches TestServerCuts injects")
+
+var beside = flag.Int("beside", 0, "how often TestServerBeside injects each fault into an informer of each side; 0 compares only the names of the table")
 
 // cut is a fault of a watch.
 type cut struct {
@@ -110,7 +114,7 @@ func TestServerCuts(t *testing.T) {
 		running.Go(func() {
 			defer func() { <-slots }()
 			kind := kindsOfCuts[n%len(kindsOfCuts)]
-			if err := survives(t, namespace, client, kind, fmt.Sprint("cut-", n)); err != nil {
+			if _, err := survives(t, namespace, client, kind, fmt.Sprint("cut-", n), caught); err != nil {
 				t.Errorf("%s, number %d: %v", kind.name, n, err)
 			}
 		})
@@ -118,8 +122,94 @@ func TestServerCuts(t *testing.T) {
 	running.Wait()
 }
 
-// survives runs an informer of the objects with the label run through a fault.
-func survives(t *testing.T, namespace string, client corev1client.ConfigMapInterface, kind cut, label string) error {
+// side is the way in which an informer runs.
+type side struct {
+	wrap []func(http.RoundTripper) http.RoundTripper
+	run  func(ctx context.Context, inf cache.SharedIndexInformer) error
+}
+
+// caught is an informer whose silent watches end soon, so that a test of a stall is short.
+var caught = side{
+	wrap: []func(http.RoundTripper) http.RoundTripper{informer.EndSilentWatches(2 * time.Second)},
+	run:  runSet,
+}
+
+func runSet(ctx context.Context, inf cache.SharedIndexInformer) error {
+	set := &informer.Set{Timeout: time.Minute}
+	set.Add("configmaps", inf)
+	return set.Run(ctx)
+}
+
+// TestServerBeside holds that the table of docs/from-client-go.md has a row for each fault. With
+// -beside it injects them into plain informers of client-go too, and prints the table.
+func TestServerBeside(t *testing.T) {
+	page, err := os.ReadFile("../docs/from-client-go.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := append(slices.Clone(kindsOfCuts), cut{name: lasting, gone: true, next: fault.Fault{NoBookmark: time.Hour}})
+	for _, kind := range kinds {
+		if !strings.Contains(string(page), "\n| "+kind.name+" | ") {
+			t.Errorf("docs/from-client-go.md has no row %q", kind.name)
+		}
+	}
+	if *beside == 0 {
+		return
+	}
+	config := testserver.Config(t)
+	config.QPS = -1
+	namespace := testserver.Namespace(t)
+	client := typedClient(t, config).CoreV1().ConfigMaps(namespace)
+	sides := []side{
+		{run: func(ctx context.Context, inf cache.SharedIndexInformer) error { inf.RunWithContext(ctx); return nil }},
+		{run: runSet, wrap: []func(http.RoundTripper) http.RoundTripper{informer.ConsistentLists, informer.EndSilentWatches(0)}},
+	}
+	var mu sync.Mutex // guards the maps below
+	slowest, late := map[string]time.Duration{}, map[string]int{}
+	var running sync.WaitGroup
+	slots := make(chan struct{}, 24)
+	for n := range *beside * len(kinds) * len(sides) {
+		slots <- struct{}{}
+		running.Go(func() {
+			defer func() { <-slots }()
+			kind, i := kinds[len(kinds)-1-n/len(sides)%len(kinds)], n%len(sides)
+			took, err := survives(t, namespace, client, kind, fmt.Sprint("beside-", n), sides[i])
+			mu.Lock()
+			defer mu.Unlock()
+			name := fmt.Sprint(kind.name, i)
+			if slowest[name] = max(slowest[name], took); err != nil {
+				late[name]++
+				if i == 1 && kind.name != lasting {
+					t.Errorf("%s, number %d: %v", kind.name, n, err)
+				}
+			}
+		})
+	}
+	running.Wait()
+	var table strings.Builder
+	for _, kind := range kinds {
+		fmt.Fprintf(&table, "| %s |", kind.name)
+		for i := range sides {
+			name := fmt.Sprint(kind.name, i)
+			switch {
+			case late[name] > 0:
+				fmt.Fprintf(&table, " %d of %d not within 5 min |", late[name], *beside)
+			default:
+				fmt.Fprintf(&table, " %.1f s |", slowest[name].Seconds())
+			}
+		}
+		table.WriteByte('\n')
+	}
+	t.Logf("the slowest of %d from a fault until the cache equals the API server\n%s", *beside, &table)
+}
+
+// lasting is a fault that outlasts the bound of TestServerCuts: the watch goes on with bookmarks,
+// so that it is not silent. The Set reports it at a start, and an Audit later.
+const lasting = "no mark of the end of the list, and an open watch"
+
+// survives runs an informer of the objects with the label run through a fault. It returns the
+// time from the fault, which is followed by changes, until the cache has the changes.
+func survives(t *testing.T, namespace string, client corev1client.ConfigMapInterface, kind cut, label string, as side) (time.Duration, error) {
 	ctx, stop := context.WithTimeout(quiet(t), 5*time.Minute) // bounds a failing test
 	defer stop()
 	object := func(name string) *corev1.ConfigMap {
@@ -134,7 +224,7 @@ func survives(t *testing.T, namespace string, client corev1client.ConfigMapInter
 	}
 	for _, name := range []string{"stays", "changes", "goes"} {
 		if err := note(client.Create(ctx, object(name), metav1.CreateOptions{})); err != nil {
-			return err
+			return 0, err
 		}
 	}
 
@@ -150,15 +240,17 @@ func survives(t *testing.T, namespace string, client corev1client.ConfigMapInter
 		return kind.next
 	}, nil)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer process.Kill()
 	config := process.Config()
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { spoils.next = next; return &spoils })
-	config.Wrap(informer.EndSilentWatches(2 * time.Second))
+	for _, wrap := range as.wrap {
+		config.Wrap(wrap)
+	}
 	typed, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(typed, 0, informers.WithNamespace(namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = "run=" + label }))
@@ -173,21 +265,20 @@ func survives(t *testing.T, namespace string, client corev1client.ConfigMapInter
 	if _, err := inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { signal() }, UpdateFunc: func(any, any) { signal() }, DeleteFunc: func(any) { signal() },
 	}); err != nil {
-		return err
+		return 0, err
 	}
-	set := &informer.Set{Timeout: time.Minute}
-	set.Add("configmaps", inf)
 	run, end := context.WithCancel(ctx)
 	done := make(chan error, 1)
-	go func() { done <- set.Run(run) }()
+	go func() { done <- as.run(run, inf) }()
 	defer func() { end(); <-done }()
 	select {
-	case <-set.HasSyncedChecker().Done():
+	case <-inf.HasSyncedChecker().Done():
 	case err := <-done:
 		done <- nil
-		return err
+		return 0, err
 	}
 
+	begin := time.Now()
 	armed.Store(true)
 	release := func() {}
 	spoils.slow.Store(kind.slow)
@@ -207,19 +298,19 @@ func survives(t *testing.T, namespace string, client corev1client.ConfigMapInter
 	changed := object("changes")
 	changed.Data = map[string]string{"a": "b"}
 	if err := note(client.Create(ctx, object("comes"), metav1.CreateOptions{})); err != nil {
-		return err
+		return 0, err
 	}
 	if err := note(client.Update(ctx, changed, metav1.UpdateOptions{})); err != nil {
-		return err
+		return 0, err
 	}
 	if err := client.Delete(ctx, object("goes").Name, metav1.DeleteOptions{}); err != nil {
-		return err
+		return 0, err
 	}
 	delete(want, object("goes").Name)
 	select {
 	case <-again:
 	case <-ctx.Done():
-		return errors.New("the informer does not watch again")
+		return 0, errors.New("the informer does not watch again")
 	}
 	release()
 	for {
@@ -229,14 +320,14 @@ func survives(t *testing.T, namespace string, client corev1client.ConfigMapInter
 		}
 		if maps.Equal(have, want) {
 			if spoils.half.Load() {
-				return errors.New("no body was truncated")
+				return 0, errors.New("no body was truncated")
 			}
-			return nil
+			return time.Since(begin), nil
 		}
 		select {
 		case <-event:
 		case <-ctx.Done():
-			return fmt.Errorf("the cache has %v, and the API server %v", slices.Sorted(maps.Keys(have)), slices.Sorted(maps.Keys(want)))
+			return 0, fmt.Errorf("the cache has %v, and the API server %v", slices.Sorted(maps.Keys(have)), slices.Sorted(maps.Keys(want)))
 		}
 	}
 }
