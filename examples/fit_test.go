@@ -31,6 +31,7 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/shard"
 	"github.com/controllerkit/controllerkit/shutdown"
+	"github.com/controllerkit/controllerkit/watcher"
 )
 
 // The optional methods of a queue that reconcile uses.
@@ -64,6 +65,7 @@ var (
 	_ shard.Metrics                                = (*metrics.Metrics)(nil)
 	_ consistency.Metrics                          = (*metrics.Metrics)(nil)
 	_ finalizer.Metrics                            = (*metrics.Metrics)(nil)
+	_ watcher.Metrics                              = (*metrics.Metrics)(nil)
 	_ workqueue.MetricsProvider                    = (*metrics.Metrics)(nil)
 	_ debug.Adder                                  = (*reconcile.Source[types.NamespacedName])(nil)
 	_ debug.Gate                                   = (*consistency.Store)(nil)

@@ -31,8 +31,8 @@ const (
 )
 
 // Metrics feeds the collectors. It satisfies the Metrics interfaces of the packages
-// reconcile, leader, shard, consistency, finalizer, informer, recorder and shutdown, and
-// workqueue.MetricsProvider. [New] returns one. Its methods may be called concurrently.
+// reconcile, leader, shard, consistency, finalizer, informer, watcher, recorder and shutdown,
+// and workqueue.MetricsProvider. [New] returns one. Its methods may be called concurrently.
 // A nil *Metrics has no series.
 //
 // The methods give label values to at most 1000 controllers, queues, Leases, finalizers,

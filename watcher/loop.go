@@ -195,10 +195,14 @@ func (l *loop[T]) list(ctx context.Context) error {
 func (l *loop[T]) page(ctx context.Context, step string, opts metav1.ListOptions) (items []T, listMeta metav1.ListMeta, err error) {
 	r, ctx := newRequest(ctx, l.w.silence(), false)
 	defer r.end(nil)
+	defer l.w.requested(false, time.Now())
 	err = l.call(ctx, r, step, func() (err error) {
 		items, listMeta, err = l.w.Source.List(ctx, opts)
 		return err
 	})
+	if err == nil {
+		l.w.received()
+	}
 	return items, listMeta, err
 }
 
@@ -261,6 +265,7 @@ func (l *loop[T]) watch(ctx context.Context) error {
 	timeout := minWatchTimeout + rand.N(minWatchTimeout).Truncate(time.Second)
 	seconds := int64(timeout.Seconds())
 	start := time.Now()
+	defer l.w.requested(true, start)
 	r, watchCtx := newRequest(ctx, l.w.silence(), true)
 	defer r.end(nil)
 	var stream watch.Interface
@@ -316,6 +321,7 @@ func (l *loop[T]) watch(ctx context.Context) error {
 				l.broken = age < timeout-shortWatch
 				return l.ended(age, progress)
 			}
+			l.w.received()
 			news, err := l.deliver(ctx, ev)
 			if err != nil {
 				return err

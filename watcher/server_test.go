@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -102,6 +103,65 @@ func (c *cutter) cut() {
 		c.cuts++
 	}
 	c.conns = nil
+}
+
+// counts is a Metrics.
+type counts struct {
+	mu                        sync.Mutex // guards the fields below
+	listed, watched, received int
+	wrong                     string // the last name that is not the watcher's
+}
+
+func (c *counts) note(n *int, name string, d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if *n++; name != "configmaps" || d < 0 {
+		c.wrong = name
+	}
+}
+
+func (c *counts) InformerListed(name string, d time.Duration)  { c.note(&c.listed, name, d) }
+func (c *counts) InformerWatched(name string, d time.Duration) { c.note(&c.watched, name, d) }
+func (c *counts) InformerReceived(name string)                 { c.note(&c.received, name, 0) }
+
+// Each list, watch and event is counted, also those that fail. Without a name the Metrics are
+// refused.
+func TestServerMetrics(t *testing.T) {
+	ns := testserver.Namespace(t)
+	var cut cutter
+	watching := clientset(t, func(cfg *rest.Config) { cfg.Dial = cut.dial }).CoreV1().ConfigMaps(ns)
+	w := &writer{t: t, maps: clientset(t, nil).CoreV1().ConfigMaps(ns)}
+	w.create("a")
+	var got counts
+	rw := &watcher.RetryWatcher[*corev1.ConfigMap]{Source: watcher.Client[*corev1.ConfigMap](watching), BaseDelay: 1e6, Metrics: &got}
+	for _, err := range rw.Events(t.Context()) {
+		if err == nil || !strings.Contains(err.Error(), "watcher: RetryWatcher.Name is empty") {
+			t.Fatalf("got %v, want an error about the name", err)
+		}
+	}
+	rw.Name = "configmaps"
+	seen := 0
+	for ev, err := range rw.Events(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case ev.Type == watcher.Synced:
+			w.create("b")
+		case ev.Type == watch.Added && ev.Object.Name == "b":
+			cut.cut()
+			w.create("c")
+		case ev.Type == watch.Added && ev.Object.Name == "c":
+			seen = len(w.want)
+		}
+		if seen > 0 {
+			break
+		}
+	}
+	// The first list, and perhaps one that the end before its time asks for.
+	if got.listed < 1 || got.watched < 2 || got.received < 3 || got.wrong != "" {
+		t.Errorf("%d lists, %d watches, %d received, wrong name %q: want at least 1, 2 and 3", got.listed, got.watched, got.received, got.wrong)
+	}
 }
 
 // Connections break while objects change: every change arrives, once, in order.

@@ -125,10 +125,34 @@ type RetryWatcher[T Object] struct {
 	// disables the timeout.
 	SilenceTimeout time.Duration
 
+	// Metrics observes the requests under Name. A Metrics of package metrics fits, whose alert on
+	// the last event expects a watcher that runs as long as the process. nil disables metrics.
+	Metrics Metrics
+
+	// Name is for Metrics: use the resource, such as "deployments.apps", and no name that an
+	// informer has. Required with Metrics.
+	Name string
+
 	mu      sync.Mutex // guards the fields below
 	running bool
 	ranged  bool // last is set
 	last    string
+}
+
+// Metrics observes the requests of a RetryWatcher by its Name. Implementations must be safe for
+// concurrent use and must not block. The methods are those of package informer's Metrics, because
+// the requests are those of an informer.
+type Metrics interface {
+	// InformerListed is called at the end of a list request that took d, also of one that
+	// failed. Lists in pages have several requests.
+	InformerListed(name string, d time.Duration)
+
+	// InformerWatched is called at the end of a watch request that took d, also of one that
+	// failed. The time includes that of the consumer.
+	InformerWatched(name string, d time.Duration)
+
+	// InformerReceived is called for each page of a list, and for each event or bookmark.
+	InformerReceived(name string)
 }
 
 // LastResourceVersion returns the version to resume from: the version of the last event
@@ -203,6 +227,8 @@ func (w *RetryWatcher[T]) newLoop(yield func(Event[T], error) bool) (*loop[T], e
 		return nil, errors.New("watcher: RetryWatcher.MaxDelay is less than BaseDelay: 0 means 30s")
 	case math.IsNaN(w.Jitter):
 		return nil, errors.New("watcher: RetryWatcher.Jitter is not a number: 0 means 0.5")
+	case !kube.IsNil(w.Metrics) && w.Name == "":
+		return nil, errors.New("watcher: RetryWatcher.Name is empty: set it to the resource, Metrics needs it")
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -238,6 +264,24 @@ func (w *RetryWatcher[T]) silence() time.Duration {
 		return defaultSilenceTimeout
 	}
 	return w.SilenceTimeout
+}
+
+// requested notes the end of a request that began at start.
+func (w *RetryWatcher[T]) requested(watch bool, start time.Time) {
+	switch {
+	case kube.IsNil(w.Metrics):
+	case watch:
+		w.Metrics.InformerWatched(w.Name, time.Since(start))
+	default:
+		w.Metrics.InformerListed(w.Name, time.Since(start))
+	}
+}
+
+// received notes data of the server.
+func (w *RetryWatcher[T]) received() {
+	if !kube.IsNil(w.Metrics) {
+		w.Metrics.InformerReceived(w.Name)
+	}
 }
 
 // jittered returns d with its random part.
