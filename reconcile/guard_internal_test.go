@@ -2,8 +2,12 @@ package reconcile
 
 import (
 	"reflect"
+	"runtime"
+	"strconv"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // TestGuardMemory: the guard forgets keys, but no bucket that matters, and uses their memory
@@ -62,4 +66,42 @@ func TestGuardAtItsEdges(t *testing.T) {
 		take(later+guardFull, 0, false)
 	}
 	take(later+guardFull, guardInterval, true)
+}
+
+// TestMemoryAfterABurst: after a first list, the loop keeps little for each key that ran.
+func TestMemoryAfterABurst(t *testing.T) {
+	const keys, most = 20_000, 60 // bytes for each key
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	name := func(n int) types.NamespacedName {
+		return types.NamespacedName{Namespace: "default", Name: strconv.Itoa(n)}
+	}
+	before := heap()
+	var g guard[types.NamespacedName]
+	var events triggers[types.NamespacedName]
+	for n := range keys {
+		events.note(trigger{source: "pods", kind: "add"}, name(n))
+	}
+	events.begin()
+	for n := range keys {
+		why := events.take(name(n))
+		g.take(name(n), time.Duration(n))
+		events.called(why)
+		if len(events.keys) != keys-n-1 || events.take(name(n)).mask != 0 {
+			t.Fatalf("%d keys are left after the call of %d", len(events.keys), n+1)
+		}
+	}
+	if got := (heap() - before) / keys; got > most {
+		t.Errorf("%d bytes are kept for each of %d keys, want at most %d", got, keys, most)
+	}
+	if events.uncalled() != 0 {
+		t.Errorf("%d keys are awaited, want 0", events.uncalled())
+	}
+	runtime.KeepAlive(&g)
+	runtime.KeepAlive(&events)
 }

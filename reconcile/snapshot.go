@@ -80,8 +80,8 @@ func (r *run[K]) look(s *State, only []K) (keys []K) {
 	now := time.Since(r.began)
 	s.Running, s.Workers, s.Busy = true, len(r.slots), r.busy
 	s.Gated, s.Parked, s.Failing = r.waiting, len(r.spent), len(r.streaks)
-	for _, b := range r.guard.hot {
-		if !b.cold(now) {
+	for key := range r.guard.hot {
+		if r.guard.isHot(key, now) {
 			s.Hot++
 		}
 	}
@@ -90,13 +90,12 @@ func (r *run[K]) look(s *State, only []K) (keys []K) {
 		k := KeyState{Attempts: st.attempts, Class: string(st.class)}
 		w, gated := r.parked[key]
 		_, parked := r.spent[key]
-		hot := r.guard.hot[key]
 		switch {
 		case gated && w.counted:
 			k.State, k.Since = "gated", r.began.Add(w.since)
 		case parked:
 			k.State = "parked"
-		case hot != nil && !hot.cold(now):
+		case r.guard.isHot(key, now):
 			k.State = "hot"
 		case st.attempts > 0:
 			k.State = "failing"
@@ -129,8 +128,8 @@ func (r *run[K]) look(s *State, only []K) (keys []K) {
 		list(key)
 		n++
 	}
-	for key, b := range r.guard.hot {
-		if _, gated := r.parked[key]; !gated && !b.cold(now) {
+	for key := range r.guard.hot {
+		if _, gated := r.parked[key]; !gated && r.guard.isHot(key, now) {
 			list(key)
 		}
 	}
@@ -140,7 +139,7 @@ func (r *run[K]) look(s *State, only []K) (keys []K) {
 			break
 		}
 		n++
-		if _, gated := r.parked[key]; !gated && r.guard.hot[key] == nil {
+		if _, gated := r.parked[key]; !gated && !r.guard.isHot(key, now) {
 			list(key)
 		}
 	}

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,9 @@ const (
 
 	// maxTriggered bounds the number of keys whose events are remembered.
 	maxTriggered = 1 << 16
+
+	// minTriggered is the number of keys for which the memory is kept.
+	minTriggered = 1 << 10
 )
 
 // The triggers that no Source reports.
@@ -86,6 +90,7 @@ type triggers[K comparable] struct {
 	began time.Time    // where the times of events start
 	kinds []trigger    // by bit
 	keys  map[K]reason // of each key since its last call
+	most  int          // keys that there were since the map was made
 	first int          // keys with reason.first whose next call has not ended
 }
 
@@ -194,6 +199,17 @@ func (t *triggers[K]) putLocked(why reason, keys ...K) {
 			t.keys[key] = reason{have.mask | why.mask, earlier(have.event, why.event), have.first || why.first}
 		}
 	}
+	t.most = max(t.most, len(t.keys))
+}
+
+// shrinkLocked gives the memory of a burst back, such as that of the first list, because a
+// map keeps it.
+func (t *triggers[K]) shrinkLocked() {
+	if n := len(t.keys); t.most > minTriggered && n <= t.most/8 {
+		keys := make(map[K]reason, n)
+		maps.Copy(keys, t.keys)
+		t.keys, t.most = keys, n
+	}
 }
 
 // take returns the reason of the key, and forgets it.
@@ -206,6 +222,7 @@ func (t *triggers[K]) take(key K) reason {
 	why := t.keys[key]
 	if why.mask != 0 {
 		delete(t.keys, key)
+		t.shrinkLocked()
 	}
 	return why
 }
