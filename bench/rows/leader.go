@@ -31,10 +31,11 @@ import (
 
 // An arena is an API server and a namespace for the work of a row.
 type arena struct {
-	config    *rest.Config
-	namespace string
-	elections atomic.Int64
-	stop      func()
+	config     *rest.Config
+	kubeconfig string
+	namespace  string
+	elections  atomic.Int64
+	stop       func()
 }
 
 func openArena(ctx context.Context) (_ *arena, err error) {
@@ -65,7 +66,7 @@ func openArena(ctx context.Context) (_ *arena, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return &arena{config: server.Config(), namespace: ns.Name, stop: func() {
+	return &arena{config: server.Config(), kubeconfig: server.Kubeconfig, namespace: ns.Name, stop: func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
 		err := errors.Join(namespaces.Delete(ctx, ns.Name, metav1.DeleteOptions{}), server.Stop())

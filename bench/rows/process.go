@@ -1,0 +1,177 @@
+package rows
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/controllerkit/controllerkit/bench"
+	"github.com/controllerkit/controllerkit/bench/internal/contender"
+)
+
+// processObjects is the number of objects of operator/process.
+const processObjects = 50_000
+
+const (
+	programOperator = "operator"
+	programClientGo = "clientgo"
+	programRuntime  = "runtime"
+)
+
+func init() {
+	bench.Register(bench.Row{
+		Name: "operator/process",
+		About: fmt.Sprintf("A whole process on a real API server, from its start to the end of the first reconcile of each of %d ConfigMaps of 1 KiB with a field manager, by %d workers. "+
+			"A reconcile reads the object from the cache. peak is the resident memory of the process until then, live the heap after a garbage collection. "+
+			"Trim is informer.Trim, or the rival's own transform without managedFields. KeepMetadata holds the data of one object in ten, which the rivals cannot; they have their transform.", processObjects, contender.Workers),
+		Op: "object",
+		Goals: []bench.Goal{
+			{Figure: bench.Time, Rival: controllerRuntime, AtMost: 0.65},
+			{Figure: "B peak", Rival: controllerRuntime, AtMost: 0.5},
+			{Figure: "B live", Rival: controllerRuntime, AtMost: 0.6},
+			{Figure: bench.Time, Rival: clientGo, AtMost: 1},
+			{Figure: "B peak", Rival: clientGo, AtMost: 0.75},
+		},
+		Pairs: func(ctx context.Context) ([]bench.Pair, func(), error) {
+			p, err := newProcesses(ctx)
+			if err != nil {
+				return nil, nil, err
+			}
+			rivals := []bench.Contender{
+				{Name: controllerRuntime, Module: "sigs.k8s.io/controller-runtime"},
+				{Name: clientGo, Module: "k8s.io/client-go"},
+			}
+			var pairs []bench.Pair
+			for _, c := range []struct {
+				name         string
+				ours, theirs []string
+			}{
+				{"whole objects", nil, nil},
+				{"Trim", []string{"-trim"}, []string{"-trim"}},
+				{"KeepMetadata", []string{"-metadata"}, []string{"-trim"}},
+			} {
+				for i, rival := range rivals {
+					rival.Run = p.run([]string{programRuntime, programClientGo}[i], c.theirs)
+					pairs = append(pairs, bench.Pair{
+						Case:   c.name,
+						Ours:   bench.Contender{Name: "operator", Run: p.run(programOperator, c.ours)},
+						Theirs: rival,
+					})
+				}
+			}
+			return pairs, p.stop, nil
+		},
+	})
+}
+
+// processes runs the programs of operator/process.
+type processes struct {
+	*arena
+	dir    string
+	filled sync.Once
+	err    error // of filling
+}
+
+func newProcesses(ctx context.Context) (_ *processes, err error) {
+	dir, err := os.MkdirTemp("", "bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.RemoveAll(dir)
+		}
+	}()
+	for _, name := range []string{programOperator, programClientGo, programRuntime} {
+		build := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(dir, name), "github.com/controllerkit/controllerkit/bench/programs/"+name)
+		if out, err := build.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("go build %s: %w\n%s", name, err, out)
+		}
+	}
+	a, err := openArena(ctx)
+	if err != nil {
+		return nil, err
+	}
+	stop := a.stop
+	a.stop = func() {
+		stop()
+		_ = os.RemoveAll(dir)
+	}
+	return &processes{arena: a, dir: dir}, nil
+}
+
+// run returns the work of a contender.
+func (p *processes) run(name string, args []string) func(ctx context.Context, m *bench.Meter) (int, error) {
+	return func(ctx context.Context, m *bench.Meter) (int, error) {
+		n := m.N(processObjects)
+		p.filled.Do(func() { p.err = p.fill(ctx, n) })
+		if p.err != nil {
+			return 0, p.err
+		}
+		args := append([]string{"-kubeconfig", p.kubeconfig, "-namespace", p.namespace, "-objects", strconv.Itoa(n)}, args...)
+		cmd := exec.CommandContext(ctx, filepath.Join(p.dir, name), args...)
+		var failure strings.Builder
+		cmd.Stderr = &failure
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			return 0, err
+		}
+		begin := time.Now()
+		if err := cmd.Start(); err != nil {
+			return 0, err
+		}
+		lines := bufio.NewScanner(out)
+		lines.Scan()
+		took := time.Since(begin)
+		var figures contender.Figures
+		lines.Scan()
+		bad := json.Unmarshal(lines.Bytes(), &figures)
+		if err := cmd.Wait(); err != nil {
+			return 0, fmt.Errorf("%s: %w: %s", name, err, failure.String())
+		}
+		if bad != nil {
+			return 0, fmt.Errorf("%s printed no figures: %w", name, errors.Join(bad, lines.Err()))
+		}
+		m.Count(bench.Time, float64(took))
+		m.Count("B peak", float64(figures.PeakBytes))
+		m.Count("B live", float64(figures.LiveBytes))
+		m.Count(bench.Allocs, float64(figures.Allocs))
+		return n, nil
+	}
+}
+
+// fill creates the objects.
+func (p *processes) fill(ctx context.Context, objects int) error {
+	kube, err := kubernetes.NewForConfig(p.config)
+	if err != nil {
+		return err
+	}
+	data := map[string]string{"key": strings.Repeat("v", 1<<10)}
+	var next atomic.Int64
+	return together(ctx, 16, func(ctx context.Context, _ int) error {
+		for i := int(next.Add(1)); i <= objects; i = int(next.Add(1)) {
+			cm := &corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("process-", i), Labels: map[string]string{"tenth": strconv.Itoa(i % 10)}},
+				Data:       data,
+			}
+			if _, err := kube.CoreV1().ConfigMaps(p.namespace).Create(ctx, cm, metav1.CreateOptions{FieldManager: "bench"}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
