@@ -33,9 +33,9 @@ type bucket struct {
 // guardKeys other keys have run since. So the memory is bounded, and a key that runs often
 // is not forgotten.
 //
-// The maps hold no keys but their hashes, so that they stay small after the first list and
-// the garbage collector does not read them. Two keys of one hash share a bucket, which of a
-// million keys happens to two with a chance of one in 36 million.
+// The maps hold hashes instead of keys, so that they are small and the garbage collector
+// does not read them. Two keys with one hash share a bucket. Among a million keys there are
+// two such keys with a chance of about 1 in 37 million.
 type guard[K comparable] struct {
 	seed       maphash.Seed
 	young, old map[uint64]bucket
