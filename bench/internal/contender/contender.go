@@ -67,12 +67,13 @@ func Main(run func(ctx context.Context, p *Process) error) {
 
 func work(ctx context.Context, run func(ctx context.Context, p *Process) error) error {
 	p := &Process{all: make(chan struct{})}
-	kubeconfig := flag.String("kubeconfig", "", "`file` with the API server's address")
-	flag.StringVar(&p.Namespace, "namespace", "default", "the objects' `name`space")
-	flag.Int64Var(&p.objects, "objects", 1, "`number` of ConfigMaps in the namespace")
-	flag.BoolVar(&p.Trim, "trim", false, "remove managedFields from the cached objects")
-	flag.BoolVar(&p.Metadata, "metadata", false, "hold only the metadata of nine of ten objects")
-	flag.Parse()
+	flags := flag.NewFlagSet(os.Args[0], flag.ExitOnError) // controller-runtime has -kubeconfig
+	kubeconfig := flags.String("kubeconfig", "", "`file` with the API server's address")
+	flags.StringVar(&p.Namespace, "namespace", "default", "the objects' `name`space")
+	flags.Int64Var(&p.objects, "objects", 1, "`number` of ConfigMaps in the namespace")
+	flags.BoolVar(&p.Trim, "trim", false, "remove managedFields from the cached objects")
+	flags.BoolVar(&p.Metadata, "metadata", false, "hold only the metadata of nine of ten objects")
+	_ = flags.Parse(os.Args[1:]) // it ends the process
 	p.left.Store(p.objects)
 	var err error
 	if p.Config, err = clientcmd.BuildConfigFromFlags("", *kubeconfig); err != nil {
