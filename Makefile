@@ -43,6 +43,7 @@ explore: bin/controlplane ## run the long explorations: injected faults for BUDG
 	go test -race -v -count=1 -timeout 0 -run '^(TestStress|TestLinearizable|TestNoWakeUpIsLost)$$' ./queue -operations $(OPERATIONS)
 	go test -v -count=1 -timeout 0 -run '^TestSchedules$$' ./leader -schedules $(SCHEDULES)
 	go test -v -count=1 -timeout 0 -run '^TestServerSchedules$$' ./shard -schedules 300
+	go test -v -count=1 -timeout 0 -run '^TestServerRolling$$' ./shard -rolls 20
 	go test -v -count=1 -timeout 0 -run '^(TestModel|TestRandom|TestSimulation)$$' ./shard -model-states 1000000 -random-seeds $(SCHEDULES) -simulated 64
 	go test -v -count=1 -timeout 0 -run '^TestServerThrottledApplication$$' ./leader -throttled 10m
 	go test -race -v -count=1 -timeout 0 -run '^TestServerCluster$$' ./internal/clustertest -schedules $(SCHEDULES) -churn $(BUDGET) -moves $(BUDGET)

@@ -47,6 +47,7 @@ type fencedLog struct {
 	overlaps []string
 	effects  int
 	terms    int
+	longest  time.Duration // between the effects of two terms of a shard
 	changed  chan struct{} // closed at the next change
 }
 
@@ -79,6 +80,9 @@ func (l *fencedLog) effect(who string, s shard.Shard, began time.Time) {
 	own := log.terms[s.Term]
 	if own == nil {
 		own = &termLog{who: who, valid: now}
+		if log.last != "" {
+			l.longest = max(l.longest, now.Sub(log.at))
+		}
 		log.terms[s.Term] = own
 		l.terms++
 	}
