@@ -3,7 +3,10 @@
 package testcost
 
 import (
+	"encoding/json"
+	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 )
@@ -23,10 +26,11 @@ func Of(f func()) (took time.Duration, bytes uint64) {
 	return took, after.TotalAlloc - before.TotalAlloc
 }
 
-// The bounds of Cheap.
+// The bounds of Cheap and Linear.
 const (
 	maxBytes     = 32 << 20
 	maxEncodings = 20
+	maxTexts     = 200
 	always       = 50 * time.Millisecond
 )
 
@@ -36,11 +40,28 @@ const (
 // detector changes the cost, so with it Cheap checks the memory only, against 128 MiB.
 func Cheap(t testing.TB, name string, encode, f func()) {
 	t.Helper()
-	var took, most time.Duration
 	limit := uint64(maxBytes)
 	if raceEnabled {
 		limit *= 4 // the race detector makes each sync.Pool forget some of its values
 	}
+	check(t, name, limit, maxEncodings, raceEnabled, encode, f)
+}
+
+// Linear fails the test if f, whose input has size bytes, allocates more than 8 MiB and perByte
+// bytes for each byte of input, or takes more than 50ms and the time of 200 encodings of a text
+// of that size. Quadratic work takes thousands. name names f in the error. f runs again if the
+// time was too long.
+func Linear(t testing.TB, name string, size, perByte int, f func()) {
+	t.Helper()
+	encode := func() { _, _ = json.Marshal(strings.Repeat("x", size)) }
+	check(t, fmt.Sprintf("%s of %d bytes", name, size), uint64(8<<20+perByte*size), maxTexts, false, encode, f)
+}
+
+// check fails the test if f allocates more than limit bytes, or takes more CPU time than always
+// and the given number of calls of encode. The time does not count if untimed is true.
+func check(t testing.TB, name string, limit uint64, encodings int, untimed bool, encode, f func()) {
+	t.Helper()
+	var took, most time.Duration
 	for range 3 {
 		begin := CPU()
 		_, bytes := Of(f)
@@ -48,27 +69,14 @@ func Cheap(t testing.TB, name string, encode, f func()) {
 			t.Errorf("%s allocates %d bytes, want at most %d", name, bytes, limit)
 			return
 		}
-		if took <= always || raceEnabled {
+		if took <= always || untimed {
 			return
 		}
 		begin = CPU()
 		encode()
-		if most = maxEncodings * (CPU() - begin); took <= most {
+		if most = time.Duration(encodings) * (CPU() - begin); took <= most {
 			return
 		}
 	}
-	t.Errorf("%s takes %v of CPU, want at most %v, the time of %d encodings", name, took, most, maxEncodings)
-}
-
-// Linear fails the test if f, whose input has size bytes, takes 10s or allocates more than
-// 8 MiB and perByte bytes for each byte of input. name names f in the error.
-func Linear(t testing.TB, name string, size, perByte int, f func()) {
-	t.Helper()
-	took, bytes := Of(f)
-	if most := uint64(8<<20 + perByte*size); bytes > most {
-		t.Errorf("%s of %d bytes allocates %d bytes, want at most %d", name, size, bytes, most)
-	}
-	if took > 10*time.Second { // quadratic work takes minutes; a busy machine some seconds
-		t.Errorf("%s of %d bytes takes %v", name, size, took)
-	}
+	t.Errorf("%s takes %v of CPU, want at most %v, the time of %d encodings", name, took, most, encodings)
 }
