@@ -463,6 +463,7 @@ func TestBadInput(t *testing.T) {
 		"field selector": {scope.Selection{FieldSelector: "a=b=c,,d"}, `scope: Selection.FieldSelector "a=b=c,,d" is not valid: `},
 		"long selector":  {scope.Selection{LabelSelector: strings.Repeat("a,", 1<<16)}, "scope: a selector of the Selection has 131072 bytes: the limit is 65536"},
 		"many":           {in(make([]string, 10_001)...), "scope: Selection.Namespaces has 10001 namespaces: the limit is 10000"},
+		"long field":     {scope.Selection{FieldSelector: strings.Repeat("a", 1<<16+1)}, "scope: a selector of the Selection has 65537 bytes: the limit is 65536"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := scope.New(newServer().informers().Open)
@@ -496,6 +497,63 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%s: %v, want an error", what, err)
 		}
 	}
+}
+
+// A handler that is removed before the Informer runs has ended, and is never called.
+func TestRemovedEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		s.put("a", "one", "x")
+		informers := s.informers()
+		objects := scope.New(informers.Open)
+		j := newJournal()
+		removed := handle(t, objects, j)
+		must(t, cache.ShutDownEventHandler(objects, removed))
+		must(t, objects.RemoveEventHandler(removed)) // again
+		stop := run(t, quiet(t), informers, objects)
+		must(t, objects.Select(t.Context(), in("a")))
+		wantEvents(t, j)
+		stop()
+	})
+}
+
+// The options of a part have both of its selectors.
+func TestOptions(t *testing.T) {
+	options := metav1.ListOptions{Limit: 5, LabelSelector: "old"}
+	scope.Part{Namespace: "a", LabelSelector: "app=x", FieldSelector: "metadata.name=one", ShardSelector: "s"}.Options(&options)
+	want := metav1.ListOptions{Limit: 5, LabelSelector: "app=x", FieldSelector: "metadata.name=one"}
+	if diff := cmp.Diff(want, options); diff != "" {
+		t.Errorf("options (-want +got):\n%s", diff)
+	}
+}
+
+// The cache has a version of each selected namespace, and of no other one.
+//
+// Proves SC11.
+func TestVersionOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, objects, _ := setup(t)
+		want := func(namespace, version string) {
+			t.Helper()
+			synctest.Wait()
+			of := objects.GetStore().(interface {
+				LastStoreSyncResourceVersionOf(string) (string, bool)
+			}).LastStoreSyncResourceVersionOf
+			if got, ok := of(namespace); got != version || ok != (version != "") {
+				t.Errorf("version of %q: %q, %v, want %q", namespace, got, ok, version)
+			}
+		}
+		want("a", "")
+		must(t, objects.Select(t.Context(), in("a", "b")))
+		s.put("a", "one", "x")
+		want("a", "11")
+		want("b", "10")
+		want("c", "")
+		want("", "")
+		must(t, objects.Select(t.Context(), in("")))
+		want("a", "")
+		want("", "")
+	})
 }
 
 // The indexer equals that of a client-go informer over the same objects.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -233,6 +234,36 @@ func TestContext(t *testing.T) {
 		}
 		if sent != 3 {
 			t.Errorf("%d requests were sent, want 3", sent)
+		}
+	})
+}
+
+// TestCheckAfterReturn: the context of work that has returned has no shard, although its
+// replica still owns others and the next owner writes.
+//
+// Proves SH10.
+func TestCheckAfterReturn(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store, j *judge) {
+		var mu sync.Mutex
+		contexts := map[int]context.Context{}
+		run(t, s.group("a", 2), func(ctx context.Context, sh shard.Shard) error {
+			mu.Lock()
+			contexts[sh.Index] = ctx
+			mu.Unlock()
+			<-ctx.Done()
+			return nil
+		})
+		settle()
+		j.start(t, s.group("b", 2), 0)
+		settle()
+		if counts := j.counts(); counts["b"] != 1 {
+			t.Fatalf("the owners are %v, want one shard of b", counts)
+		}
+		for index, ctx := range contexts {
+			sh, _ := shard.From(ctx)
+			if err := sh.Check(context.WithoutCancel(ctx)); errors.Is(err, shard.ErrLost) != (ctx.Err() != nil) {
+				t.Errorf("Check() = %v for shard %d, whose context has the error %v", err, index, ctx.Err())
+			}
 		}
 	})
 }
