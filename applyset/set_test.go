@@ -180,6 +180,22 @@ func TestSetUnchanged(t *testing.T) {
 	}
 }
 
+// After Delete the Set remembers nothing of the parent: an Apply reads it again.
+func TestSetForgets(t *testing.T) {
+	s, client, parent, _ := cached(0)
+	if results, err := s.Delete(t.Context(), parent); err != nil {
+		t.Fatalf("%s, error %v", actions(results), err)
+	}
+	live, err := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace("a").Get(t.Context(), "parent", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client.ClearActions()
+	if _, err := s.Apply(t.Context(), live); err != nil || len(client.Actions()) == 0 {
+		t.Errorf("Apply after Delete: requests %v, error %v", client.Actions(), err)
+	}
+}
+
 // A context that ends before the first request leaves all as it is.
 //
 // Proves AS3.
