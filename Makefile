@@ -147,6 +147,10 @@ ROW ?=
 bench: bin/controlplane ## compare with client-go and controller-runtime, and write bench/RESULTS.md; ROW=queue/ or ROW=queue/cycle selects rows
 	cd bench && go run ./cmd/bench -row "$(ROW)"
 
+.PHONY: curves
+curves: bin/controlplane ## measure how the costs grow with the number of objects, and write bench/RESULTS.md
+	cd bench && go run ./cmd/bench -row curves/
+
 .PHONY: clean
 clean: ## remove bin
 	rm -rf bin

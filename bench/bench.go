@@ -25,6 +25,9 @@ type Row struct {
 	// Op is the name of one operation: "key", "apply".
 	Op string
 
+	// Long means that the row runs only if it is selected by name, since it takes many minutes.
+	Long bool
+
 	// Goals are checked for every pair that measures their figure. If no pair
 	// does, the run fails.
 	Goals []Goal
@@ -89,10 +92,13 @@ func Rows() []Row {
 }
 
 // Select returns the row with the given name. If there is none, it returns the rows
-// whose names begin with the given name. "" selects all rows.
+// whose names begin with the given name. "" selects all rows that are not Long.
 func Select(rows []Row, name string) ([]Row, error) {
 	var selected []Row
 	for _, row := range rows {
+		if name == "" && row.Long {
+			continue
+		}
 		if row.Name == name {
 			return []Row{row}, nil
 		}

@@ -246,7 +246,7 @@ func TestRunErrors(t *testing.T) {
 }
 
 func TestSelect(t *testing.T) {
-	rows := []bench.Row{{Name: "leader/handover"}, {Name: "queue/after"}, {Name: "queue/afterwards"}}
+	rows := []bench.Row{{Name: "curves/after", Long: true}, {Name: "leader/handover"}, {Name: "queue/after"}, {Name: "queue/afterwards"}}
 	for _, tt := range []struct {
 		name, want string
 	}{
@@ -254,6 +254,8 @@ func TestSelect(t *testing.T) {
 		{name: "queue/", want: "queue/after queue/afterwards"},
 		{name: "queue/aft", want: "queue/after queue/afterwards"},
 		{name: "queue/after", want: "queue/after"},
+		{name: "curves/", want: "curves/after"},
+		{name: "curves/after", want: "curves/after"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := bench.Select(rows, tt.name)

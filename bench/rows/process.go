@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -51,27 +50,24 @@ func init() {
 			if err != nil {
 				return nil, nil, err
 			}
-			rivals := []bench.Contender{
-				{Name: controllerRuntime, Module: "sigs.k8s.io/controller-runtime"},
-				{Name: clientGo, Module: "k8s.io/client-go"},
+			return append(append(
+				p.pairs("whole objects", processObjects, nil, nil),
+				p.pairs("Trim", processObjects, []string{"-trim"}, []string{"-trim"})...),
+				p.pairs("KeepMetadata", processObjects, []string{"-metadata"}, []string{"-trim"})...), p.stop, nil
+		},
+	})
+	bench.Register(bench.Row{
+		Name:  "curves/process",
+		Long:  true,
+		About: "The work of operator/process with Trim, for 10,000 to 200,000 objects.",
+		Op:    "object",
+		Pairs: func(ctx context.Context) (pairs []bench.Pair, _ func(), _ error) {
+			p, err := newProcesses(ctx)
+			if err != nil {
+				return nil, nil, err
 			}
-			var pairs []bench.Pair
-			for _, c := range []struct {
-				name         string
-				ours, theirs []string
-			}{
-				{"whole objects", nil, nil},
-				{"Trim", []string{"-trim"}, []string{"-trim"}},
-				{"KeepMetadata", []string{"-metadata"}, []string{"-trim"}},
-			} {
-				for i, rival := range rivals {
-					rival.Run = p.run([]string{programRuntime, programClientGo}[i], c.theirs)
-					pairs = append(pairs, bench.Pair{
-						Case:   c.name,
-						Ours:   bench.Contender{Name: "operator", Run: p.run(programOperator, c.ours)},
-						Theirs: rival,
-					})
-				}
+			for _, objects := range []int{10_000, 50_000, 200_000} {
+				pairs = append(pairs, p.pairs(fmt.Sprint(objects, " objects"), objects, []string{"-trim"}, []string{"-trim"})...)
 			}
 			return pairs, p.stop, nil
 		},
@@ -81,9 +77,8 @@ func init() {
 // processes runs the programs of operator/process.
 type processes struct {
 	*arena
-	dir    string
-	filled sync.Once
-	err    error // of filling
+	dir     string
+	objects int // in the namespace
 }
 
 func newProcesses(ctx context.Context) (_ *processes, err error) {
@@ -114,13 +109,25 @@ func newProcesses(ctx context.Context) (_ *processes, err error) {
 	return &processes{arena: a, dir: dir}, nil
 }
 
+// pairs returns the pairs of a case. The objects of the pairs that run before are at most as many.
+func (p *processes) pairs(name string, objects int, ours, theirs []string) []bench.Pair {
+	operator := bench.Contender{Name: "operator", Run: p.run(programOperator, objects, ours)}
+	return []bench.Pair{
+		{Case: name, Ours: operator, Theirs: bench.Contender{
+			Name: controllerRuntime, Module: "sigs.k8s.io/controller-runtime", Run: p.run(programRuntime, objects, theirs),
+		}},
+		{Case: name, Ours: operator, Theirs: bench.Contender{
+			Name: clientGo, Module: "k8s.io/client-go", Run: p.run(programClientGo, objects, theirs),
+		}},
+	}
+}
+
 // run returns the work of a contender.
-func (p *processes) run(name string, args []string) func(ctx context.Context, m *bench.Meter) (int, error) {
+func (p *processes) run(name string, objects int, args []string) func(ctx context.Context, m *bench.Meter) (int, error) {
 	return func(ctx context.Context, m *bench.Meter) (int, error) {
-		n := m.N(processObjects)
-		p.filled.Do(func() { p.err = p.fill(ctx, n) })
-		if p.err != nil {
-			return 0, p.err
+		n := m.N(objects)
+		if err := p.fill(ctx, n); err != nil {
+			return 0, err
 		}
 		args := append([]string{"-kubeconfig", p.kubeconfig, "-namespace", p.namespace, "-objects", strconv.Itoa(n)}, args...)
 		cmd := exec.CommandContext(ctx, filepath.Join(p.dir, name), args...)
@@ -154,7 +161,7 @@ func (p *processes) run(name string, args []string) func(ctx context.Context, m 
 	}
 }
 
-// fill creates the objects.
+// fill creates the objects that are missing.
 func (p *processes) fill(ctx context.Context, objects int) error {
 	kube, err := kubernetes.NewForConfig(p.config)
 	if err != nil {
@@ -162,6 +169,8 @@ func (p *processes) fill(ctx context.Context, objects int) error {
 	}
 	data := map[string]string{"key": strings.Repeat("v", 1<<10)}
 	var next atomic.Int64
+	next.Store(int64(p.objects))
+	p.objects = objects
 	return together(ctx, 16, func(ctx context.Context, _ int) error {
 		for i := int(next.Add(1)); i <= objects; i = int(next.Add(1)) {
 			cm := &corev1.ConfigMap{
