@@ -295,21 +295,25 @@ func (g gallery) live(t *testing.T, m applyset.Member) metav1.Object {
 
 // A process that dies at any of its requests, before it arrives or after, is followed by
 // one that wants the same, or already something else: in the end exactly the wanted
-// objects exist. A deletion leaves none, and the objects of others are untouched.
+// objects exist. A deletion leaves none, and the objects of others are untouched. One object
+// can only be changed by creating it again.
 //
-// Proves AS10, AS11, AS17.
+// Proves AS10, AS11, AS17, AS23.
 func TestServerSetCrash(t *testing.T) {
 	g := newGallery(t)
+	fixed := func(prefix, color string) applyset.Member { // another color needs another object
+		return applyset.Member{Recreate: true, Object: object(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"namespace":%q},"immutable":true,"data":{"color":%q}}`, prefix+"fixed", g.one, color)}
+	}
 	phases := func(prefix string) [][]applyset.Member {
 		return [][]applyset.Member{
-			{wantConfigMap(g.one, prefix+"one", "red"), wantConfigMap(g.two, prefix+"two", "red"), wantKind("v1", "ServiceAccount", g.one, prefix+"one")},
-			{wantConfigMap(g.one, prefix+"one", "blue"), wantConfigMap(g.one, prefix+"two", "red"), wantKind("v1", "Secret", g.two, prefix+"one")},
+			{wantConfigMap(g.one, prefix+"one", "red"), wantConfigMap(g.two, prefix+"two", "red"), wantKind("v1", "ServiceAccount", g.one, prefix+"one"), fixed(prefix, "red")},
+			{wantConfigMap(g.one, prefix+"one", "blue"), wantConfigMap(g.one, prefix+"two", "red"), wantKind("v1", "Secret", g.two, prefix+"one"), fixed(prefix, "blue")},
 			nil, // Delete
 		}
 	}
 	ends := []map[string]string{
-		{"one/configmaps/one": "red member", "two/configmaps/two": "red member", "one/serviceaccounts/one": " member"},
-		{"one/configmaps/one": "blue member", "one/configmaps/two": "red member", "two/secrets/one": " member"},
+		{"one/configmaps/one": "red member", "two/configmaps/two": "red member", "one/serviceaccounts/one": " member", "one/configmaps/fixed": "red member"},
+		{"one/configmaps/one": "blue member", "one/configmaps/two": "red member", "two/secrets/one": " member", "one/configmaps/fixed": "blue member"},
 		{},
 	}
 	plans := 0
