@@ -110,6 +110,21 @@ func TestServerSetOwn(t *testing.T) {
 	if got := actions(results); err != nil || got != "ConfigMap one Unchanged, ConfigMap two Pruned" {
 		t.Errorf("%s, error %v", got, err)
 	}
+	other, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "other"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "theirs", OwnerReferences: []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "ConfigMap", Name: "other", UID: other.UID, Controller: new(true)},
+	}}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	theirs := wantConfigMap(g.one, "theirs", "red")
+	theirs.Adopt, theirs.Force = true, true
+	_, err = s.Apply(t.Context(), g.read(t, parent), one, theirs)
+	if err == nil || !strings.Contains(err.Error(), `the object has a controller, ConfigMap "other", beside which Own`) {
+		t.Errorf("a member with another controller: error %v", err)
+	}
 	w, err := maps.Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=one", ResourceVersion: results[0].Object.GetResourceVersion()})
 	if err != nil {
 		t.Fatal(err)

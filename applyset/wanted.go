@@ -245,7 +245,10 @@ func (c *call) mayApply(w *wantedMember, live metav1.Object) (adopted bool, err 
 		return false, errDeleting
 	}
 	controller := metav1.GetControllerOfNoCopy(live)
+	foreign := controller != nil && controller.UID != c.parent.GetUID()
 	switch set := live.GetLabels()[inventory.PartOf]; {
+	case foreign && c.Own: // the API server allows one controller
+		return false, fmt.Errorf("the object has a controller, %.64s %.253q, beside which Own cannot set the parent: remove that owner reference", controller.Kind, controller.Name)
 	case set == c.id:
 		return false, nil
 	case w.Force:
@@ -254,7 +257,7 @@ func (c *call) mayApply(w *wantedMember, live metav1.Object) (adopted bool, err 
 		return false, fmt.Errorf("the object is a member of another set, %.64q: set Force to take it over", set)
 	case !w.Adopt:
 		return false, errors.New("the object exists and is not a member: set Adopt to make it one")
-	case controller != nil && controller.UID != c.parent.GetUID():
+	case foreign:
 		return false, fmt.Errorf("the object has a controller, %.64s %.253q: set Force to take it over", controller.Kind, controller.Name)
 	}
 	return true, nil
