@@ -3,15 +3,20 @@ package applyset_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/controllerkit/controllerkit/applyset"
 	"github.com/controllerkit/controllerkit/enqueue"
@@ -125,20 +130,40 @@ func (w *watches) live(resource schema.GroupVersionResource, name types.Namespac
 // A controller watches the kinds of its sets, and no others. The informer of a kind starts with
 // the first set that has a member of it, and stops with the last.
 func Example_watches() {
-	var ( // of the controller
-		client  dynamic.Interface
-		set     *applyset.Set
-		parents cache.SharedIndexInformer
-		queue   enqueue.Adder[types.NamespacedName]
-		members func(parent metav1.Object, live func(schema.GroupVersionResource, types.NamespacedName) metav1.Object) []applyset.Member
-	)
-	if err := parents.AddIndexers(cache.Indexers{"set": parentsBySet}); err != nil {
-		panic(err)
-	}
-	w := newWatches(client, set.Mapper, parents.GetIndexer(), queue)
+	set, parent := exampleSet()
+	// In a program: a dynamic client, the indexer of the parents' informer, and the queue.
+	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+		{Version: "v1", Resource: "configmaps"}: "ConfigMapList",
+	})
+	parents := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{"set": parentsBySet})
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[types.NamespacedName]())
+	defer queue.ShutDown()
 
-	_ = func(ctx context.Context, parent metav1.Object) error { // a reconcile
-		results, err := set.Apply(ctx, parent, members(parent, w.live)...)
+	w := newWatches(client, set.Mapper, parents, queue)
+	ctx, stop := context.WithCancel(context.Background())
+	stopped := make(chan error)
+	go func() { stopped <- w.informers.Run(ctx) }()
+
+	reconcile := func(ctx context.Context, members ...applyset.Member) error {
+		results, err := set.Apply(ctx, parent, members...)
 		return errors.Join(err, w.follow(ctx, parent, results))
 	}
+	paint := types.NamespacedName{Namespace: "studio", Name: "paint"}
+	configMaps := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+	fmt.Println(reconcile(ctx, applyset.Member{
+		Object: applycorev1.ConfigMap(paint.Name, paint.Namespace).WithData(map[string]string{"color": "red"}),
+		Live:   w.live(configMaps, paint),
+	}))
+	fmt.Println(len(w.open), "kind is watched")
+	fmt.Println(w.follow(ctx, parent, nil)) // after Set.Delete
+	fmt.Println(len(w.open), "kinds are watched")
+
+	stop()
+	fmt.Println(<-stopped)
+	// Output:
+	// <nil>
+	// 1 kind is watched
+	// <nil>
+	// 0 kinds are watched
+	// <nil>
 }
