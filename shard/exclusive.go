@@ -37,8 +37,8 @@ type claim struct {
 // work before and lower than that of any work after.
 //
 // Exclusive returns the error of f. If f was not called, it returns the cause of ctx,
-// ErrLost, or an error if Run has not begun or returns. In the context of work it is an error, because
-// Exclusive would wait for that work.
+// ErrLost, or an error if Run has not begun or returns. A call with the context of work
+// returns an error, because Exclusive would wait for that work.
 func (g *Group) Exclusive(ctx context.Context, f func(ctx context.Context, s Shard) error) error {
 	g.mu.Lock()
 	r, running := g.replica, g.running
