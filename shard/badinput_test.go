@@ -25,7 +25,7 @@ func TestMismatch(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		replicas := startAll(t, s, j, 2, 8, 0)
 		j.moves()
-		const but = ", but those of Lease ns/group are (N 8, object.metadata.uid, equal ranges): use the same, or stop all replicas before one starts with others"
+		const but = ", but Lease ns/group has the Ranges (N 8, object.metadata.uid, equal ranges): use the same, or stop all replicas before one starts with others"
 		for _, tt := range []struct {
 			ranges shard.Ranges
 			want   string

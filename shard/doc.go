@@ -13,9 +13,9 @@
 // shard is lost or work returns. Call Shard.Check before each effect, or use [Guard]. Work
 // that must run once belongs to shard 0. [Group.Exclusive] is a barrier.
 //
-// # What a shard sees
+// # Objects of a shard
 //
-// [Ranges] maps an object to its shard. A [Source] lists and watches those of owned
+// [Ranges] maps an object to its shard. A [Source] lists and watches objects of owned
 // shards, and drops others. [Children] follow their controller owner.
 //
 // A [View] adds and removes shards. To a handler, objects of a removed shard are deleted:

@@ -24,7 +24,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/validity"
 )
 
-// The defaults of the Group's fields. The timings are those of an election.
+// The defaults of the Group's fields. The timings equal those of an election.
 const (
 	defaultLeaseDuration = 15 * time.Second
 	defaultRenewDeadline = 10 * time.Second

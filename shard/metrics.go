@@ -31,7 +31,7 @@ type measurement struct {
 	time                      time.Duration // of ownerless shards
 }
 
-// measureLocked records the numbers of shards without an owner, and of those that must move.
+// measureLocked records the numbers of shards without an owner and of shards that must move.
 func (r *replica) measureLocked(ownerless, surplus int, now time.Time) {
 	r.surplus = surplus
 	r.ownerlessTime += time.Duration(r.ownerless) * now.Sub(r.measured)

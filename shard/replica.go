@@ -53,7 +53,7 @@ type replica struct {
 	listErr      error            // of the last list
 	sighted      string           // resourceVersion of the last list or event
 	changed      time.Time        // the view changed in a way that a plan depends on
-	joined       time.Time        // the first replica joined of those that joined within a RetryPeriod
+	joined       time.Time        // the first join of a batch within a RetryPeriod
 	spent        map[int]int64    // the last term in which a shard was run or offered
 	epoch        *epoch           // nil before the first
 	problems     map[string]error // by activity; nil if its last request succeeded
@@ -185,7 +185,7 @@ func (r *replica) joinOnce(ctx context.Context) (e *epoch, wait time.Duration, e
 		_, err = r.write(ctx, "update", lease)
 		return nil, 0, err
 	case !t.ranges.equal(r.ranges):
-		return nil, 0, &mismatchError{fmt.Errorf("shard: the Ranges are (%s), but those of Lease %s are (%s): use the same, or stop all replicas before one starts with others", r.ranges.describe(), r.ref, t.ranges.describe())}
+		return nil, 0, &mismatchError{fmt.Errorf("shard: the Ranges are (%s), but Lease %s has the Ranges (%s): use the same, or stop all replicas before one starts with others", r.ranges.describe(), r.ref, t.ranges.describe())}
 	}
 	verb := "update"
 	if own == nil {
@@ -205,7 +205,7 @@ func (r *replica) joinOnce(ctx context.Context) (e *epoch, wait time.Duration, e
 	return e, 0, nil
 }
 
-// ownLocked returns the Lease of this replica, nil if there is none as far as it knows.
+// ownLocked returns the Lease of this replica, nil if it knows of none.
 func (r *replica) ownLocked() (lease *coordinationv1.Lease, ended bool) {
 	for _, m := range r.members {
 		if !m.absent && m.lease.Name == r.leaseName {
