@@ -87,9 +87,9 @@ func TestServerPrometheus(t *testing.T) {
 			t.Errorf("%s has no value", r.name)
 		}
 	}
-	// The example has no finalizer.Plan and no Set.Mutated, does not stop, and its keys need
-	// not wait: these panels can be empty for it.
-	unused := []string{"Changed caches", "Waits for caches", "Watches and lists", "Blocked objects", "Oldest blocked object", "Calls of steps", "Stops"}
+	// The example has no finalizer.Plan, no Set.Mutated and no shards, does not stop, and its
+	// keys need not wait: these panels can be empty for it.
+	unused := []string{"Owned shards", "Imbalance", "Shards without an owner, and surplus", "Time without an owner", "Moves", "Changed caches", "Waits for caches", "Watches and lists", "Blocked objects", "Oldest blocked object", "Calls of steps", "Stops"}
 	for _, r := range rows() {
 		for _, panel := range r.panels {
 			for _, q := range panel.queries {

@@ -283,8 +283,9 @@ func (p *plan) membersLocked() {
 			if m.mine {
 				at = m.retry
 			}
+			lease := m.lease // which the watch changes, also while the request runs
 			expired = true
-			p.due(latest(at, m.retry), func(ctx context.Context) { p.try(m, p.remove(ctx, m.lease)) })
+			p.due(latest(at, m.retry), func(ctx context.Context) { p.try(m, p.remove(ctx, lease)) })
 		case !m.ended:
 			lease := m.lease
 			expired = expired || !p.now.Before(expires)
