@@ -73,7 +73,7 @@ findings: bin/controlplane ## explore controllers of other projects for BUDGET (
 	cd findings && CONTROLPLANE="$(CURDIR)/bin/controlplane" EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 $(TEST_FLAGS) ./...
 
 .PHONY: kubectl
-kubectl: bin/controlplane ## hand sets of applyset to kubectl apply --applyset and back; compiles kubectl the first time
+kubectl: bin/controlplane ## hand sets of applyset to kubectl apply --applyset and back, and count the requests of both and of Flux; compiles them the first time
 	cd internal/kubectltest && go vet ./... && go mod tidy -diff && go test -race -count=1 $(TEST_FLAGS) ./...
 
 .PHONY: otlp

@@ -16,9 +16,10 @@ import (
 )
 
 // TestServerRequests holds that the Set needs one request for a change of one of 200
-// objects, none for a set that did not change, and at most half of kubectl's to prune. It
-// prints a table. kubectl is a new process for each call, and the Set is one with the responses of
-// the last call as its cache.
+// objects, none for a set that did not change, at most half of kubectl's to prune, and at most
+// half of those of Flux's manager, but for the three of its inventory. It prints a table. kubectl
+// is a new process for each call. The Set and Flux are one process, and the Set has the responses
+// of the last call as its cache.
 func TestServerRequests(t *testing.T) {
 	w := newWorld(t)
 	maps := func(namespace string, n int, changed bool) []*unstructured.Unstructured {
@@ -59,9 +60,17 @@ func TestServerRequests(t *testing.T) {
 		return cost{count.Load() - before, time.Since(start)}
 	}
 	kind := schema.GroupVersionKind{Version: "v1", Kind: "Secret"}
-	var theirs, ours []cost
+	var theirs, fluxes, ours []cost
 	for _, step := range steps {
 		theirs = append(theirs, measure(func() error { return kubectl(t, config, w.one, "secrets/parent", maps(w.one, step.n, step.changed)...) }))
+	}
+
+	apply := flux(t, config)
+	if err := apply(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range steps {
+		fluxes = append(fluxes, measure(func() error { return apply(t.Context(), maps(w.four, step.n, step.changed)) }))
 	}
 
 	p := w.parent(kind, w.two)
@@ -91,6 +100,9 @@ func TestServerRequests(t *testing.T) {
 		if most := step.most(theirs[i].requests); c.requests > most {
 			t.Errorf("%s: %d requests, want at most %d", step.name, c.requests, most)
 		}
+		if most := fluxes[i].requests/2 + 3; c.requests > most {
+			t.Errorf("%s: %d requests, want at most %d, which is half of Flux's and three", step.name, c.requests, most)
+		}
 	}
 	// The same objects, without a set.
 	names := maps(w.three, 200, false)
@@ -102,9 +114,9 @@ func TestServerRequests(t *testing.T) {
 	bare := measure(func() error { _, err := batch.Apply(t.Context(), objects...); return err })
 	var table strings.Builder
 	tw := tabwriter.NewWriter(&table, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "\trequests of kubectl\tof a Set\ttime of kubectl\tof a Set\t")
+	fmt.Fprintln(tw, "\trequests of kubectl\tof Flux\tof a Set\ttime of kubectl\tof Flux\tof a Set\t")
 	for i, step := range steps {
-		fmt.Fprintf(tw, "%s\t%d\t%d\t%v\t%v\t\n", step.name, theirs[i].requests, ours[i].requests, theirs[i].took.Round(time.Millisecond), ours[i].took.Round(100*time.Microsecond))
+		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%v\t%v\t%v\t\n", step.name, theirs[i].requests, fluxes[i].requests, ours[i].requests, theirs[i].took.Round(time.Millisecond), fluxes[i].took.Round(time.Millisecond), ours[i].took.Round(100*time.Microsecond))
 	}
 	tw.Flush()
 	t.Logf("\n%s\n200 bare applies by a Batch: %d requests, %v", table.String(), bare.requests, bare.took.Round(time.Millisecond))

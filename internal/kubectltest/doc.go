@@ -1,2 +1,2 @@
-// Package kubectltest has the tests of applyset beside kubectl apply --applyset.
+// Package kubectltest has the tests of applyset beside kubectl apply --applyset, and beside Flux.
 package kubectltest

@@ -100,12 +100,12 @@ func mapper(config *rest.Config) *restmapper.DeferredDiscoveryRESTMapper {
 // world is namespaces with objects, and an administrator's client.
 type world struct {
 	dynamic.Interface
-	one, two, three string
+	one, two, three, four string
 }
 
 func newWorld(t testing.TB) world {
 	t.Helper()
-	return world{dynamic.NewForConfigOrDie(testserver.Config(t)), testserver.Namespace(t), testserver.Namespace(t), testserver.Namespace(t)}
+	return world{dynamic.NewForConfigOrDie(testserver.Config(t)), testserver.Namespace(t), testserver.Namespace(t), testserver.Namespace(t), testserver.Namespace(t)}
 }
 
 var resources = []string{"configmaps", "serviceaccounts", "services"}
