@@ -109,8 +109,16 @@ func (t Term) Annotations() map[string]string { return map[string]string{stampKe
 // for resources that only the controller writes. For the same reason an API server that
 // has just started refuses all writes to Resources until it has read the Leases.
 //
-// The folder manifests of this package has an example, with the RBAC that GuardAs
-// needs.
+// # Deletion
+//
+// Update a Fence in place, and apply manifests/keep-leases.yaml of this package once to
+// each cluster. If no binding has a Lease as its parameter, kube-apiserver stops watching
+// Leases for its policies until it restarts (Kubernetes issue 130887). If a deleted Fence is
+// then created again, it compares with the Lease as it was at the deletion: writes of the
+// leaders since then pass, and if the Lease was created again, writes of all leaders are
+// refused. That file is a binding that refuses nothing and prevents this.
+//
+// The folder manifests also has an example, with the RBAC that GuardAs needs.
 type Fence struct {
 	// Name is the name of the policy and of its binding. Required.
 	Name string

@@ -128,6 +128,7 @@ func TestServerWriteInFlight(t *testing.T) {
 			ns := testserver.Namespace(t)
 			user, config := shopAccount(t, ns)
 			s := &fencedShop{ns: ns, user: user, policy: ns + "-controller", resource: fenceConfigMaps}
+			keep(t)
 			allow(t, ns, user, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"create", "patch", "update", "delete"}})
 			for _, file := range []string{"role.yaml", "fence.yaml"} {
 				for _, doc := range manifest(t, file, ns) {

@@ -57,6 +57,7 @@ func newShop(t *testing.T, resource schema.GroupVersionResource, spec coordinati
 // fence puts a Fence into force.
 func (s *fencedShop) fence(t *testing.T, change ...func(*leader.Fence)) {
 	t.Helper()
+	keep(t)
 	fence := leader.Fence{
 		Name: s.policy, LeaseNamespace: s.ns, LeaseName: "shop", Users: []string{s.user},
 		Resources: []schema.GroupResource{s.resource.GroupResource()},
@@ -83,6 +84,20 @@ func newFencedShop(t *testing.T, resource schema.GroupVersionResource, spec coor
 	s := newShop(t, resource, spec)
 	s.fence(t, change...)
 	return s
+}
+
+// keep applies manifests/keep-leases.yaml and leaves it, because other tests delete their
+// fences while the caller's is in force.
+func keep(t *testing.T) {
+	t.Helper()
+	policy, binding := keepLeases(t)
+	admission := fenceClients(t, testserver.Config(t)).AdmissionregistrationV1()
+	if _, err := admission.ValidatingAdmissionPolicies().Create(t.Context(), policy, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	if _, err := admission.ValidatingAdmissionPolicyBindings().Create(t.Context(), binding, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
 }
 
 // awaitFence waits until the policy is in force. There is no event for that, so
