@@ -47,8 +47,8 @@ type Audit struct {
 	// next starts at once. 0 means 10 minutes.
 	Period time.Duration
 
-	// Report is called with each difference, by one goroutine. nil logs it. A process that
-	// has lost events can only restart: client-go's informers do not list again.
+	// Report is called with each difference, by one goroutine. nil logs it. [Set.Relist] cures
+	// it: client-go's informers do not list again by themselves.
 	Report func(Difference)
 
 	mu     sync.Mutex // guards the fields below
@@ -68,7 +68,7 @@ type Difference struct {
 func (d Difference) String() string {
 	switch {
 	case d.Key == "" && newer(d.Cached, d.Server):
-		return fmt.Sprintf("informer: %q: the API server is at version %s, and the informer at %s: etcd was restored from a backup: restart the process", d.Name, d.Server, d.Cached)
+		return fmt.Sprintf("informer: %q: the API server is at version %s, and the informer at %s: etcd was restored from a backup: call Set.Relist or restart the process", d.Name, d.Server, d.Cached)
 	case d.Key == "":
 		return fmt.Sprintf("informer: %q: the cache is still at version %q after %v, and the API server was at %s: its watch is stalled", d.Name, d.Cached, auditPatience, d.Server)
 	case d.Cached == "":

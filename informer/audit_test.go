@@ -186,7 +186,7 @@ func TestAudit(t *testing.T) {
 			want: []string{`informer: "configmaps": the cache is still at version "2" after 3m0s, and the API server was at 9: its watch is stalled`},
 		}, {
 			name: "is ahead of the server", cache: []string{"a@20"}, at: "20", server: []string{"a@3"},
-			want: []string{`informer: "configmaps": the API server is at version 9, and the informer at 20: etcd was restored from a backup: restart the process`},
+			want: []string{`informer: "configmaps": the API server is at version 9, and the informer at 20: etcd was restored from a backup: call Set.Relist or restart the process`},
 		},
 	}
 	for _, tc := range tests {

@@ -73,6 +73,37 @@ func (s *Set) Check() error {
 	return errors.Join(errs...)
 }
 
+// Relist makes the informer with the name list again, as client-go does if its resource version
+// is too old. The cache then equals the API server's state, and handlers get an event for each
+// difference. It cures a cache that has lost events, and one that is ahead of an etcd that was
+// restored from a backup, without a restart of the process:
+//
+//	audit.Report = func(d informer.Difference) {
+//		logger.Error(errors.New(d.String()), "Listing again", "err", set.Relist(d.Name))
+//	}
+//
+// Relist returns before the list, which begins within some seconds. It returns an error if the
+// Set has no running informer with the name, or if the informer's client does not have the
+// transport of [EndSilentWatches].
+func (s *Set) Relist(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.misused == nil || s.stopped {
+		return fmt.Errorf("informer: Relist(%q): the Set is not running", name)
+	}
+	for _, m := range s.members {
+		if m.name != name {
+			continue
+		}
+		if _, observed := m.alive.Idle(); !observed {
+			return fmt.Errorf("informer: Relist(%q): the informer's client has no transport that can end its watch: wrap its config with EndSilentWatches", name)
+		}
+		m.alive.Relist()
+		return nil
+	}
+	return fmt.Errorf("informer: Relist(%q): the Set has no informer with this name: use the name that was given to Add", name)
+}
+
 // LastEvents returns for each informer, by its name, when it last received data from the API
 // server: an event, a bookmark or a list. The time is zero before the first event, or if its
 // client does not have the transport of [EndSilentWatches]. If a watch is open and the API

@@ -17,10 +17,10 @@
 //	group.AddReady("informers", set.Ready)
 //	group.Add("informers", set.Run) // instead of factory.Start
 //
-// Most callers set no field. More works with any informer: [Trim] and [KeepMetadata] save
+// These work with any informer: [Trim] and [KeepMetadata] save
 // memory, [Guard] contains faults of a transform, [Index] finds objects by a field,
 // [ConsistentLists] and [EndSilentWatches] let informers begin with a current list and notice
-// dead watches. [Audit] finds lost events.
+// dead watches. [Audit] finds lost events, and [Set.Relist] cures them.
 //
 // # Guarantees
 //
@@ -29,7 +29,7 @@
 //   - I2: If an informer or added handler is not synced within Timeout, Run returns an error
 //     with its name and the reason.
 //   - I3: If the server responds to a synced informer twice with 403, 404 or 405 within
-//     Timeout of the start, Run returns an error, e.g. if a Role allows list but not watch.
+//     Timeout of the start, Run returns an error.
 //   - I4: If [Set.Ready] or [Set.HasSyncedChecker] reports synced, every informer and
 //     given handler is synced.
 //   - I5: If an informer does not stop within StopTimeout, Run returns an error that names
@@ -55,17 +55,16 @@
 //     [EndSilentWatches] stops at once.
 //   - I16: If a transform in [Guard] panics, returns nil or an error, or changes an object's
 //     identity, the object is cached with its identity, and report gets an error.
+//   - I17: If [Set.Relist] returns nil, the informer lists again, also after a restore of
+//     etcd, and its handlers get what the cache lacked.
 //
 // # Caveats
 //
-//   - If etcd is restored from a backup, restart the process. client-go's informers resume
-//     from their old resource version, miss changes and keep deleted objects without an
-//     error, which an Audit reports.
-//   - client-go reports some failures only in its log: a refused connection, a response 429
-//     and, after 10s, a missing end of the initial events. The Set reads them there, unless
-//     klog's contextual logging is off.
-//   - Without EndSilentWatches, Run can end with an error after StopTimeout: client-go pauses up
-//     to 60s if refused.
+//   - If etcd is restored from a backup, informers resume from their old resource version and
+//     miss changes without an error. An Audit reports it.
+//   - The Set reads some failures in client-go's log, unless klog's contextual logging is off:
+//     a refused connection, a response 429 and, after 10s, a missing end of the initial events.
+//   - Without EndSilentWatches, Run can end with an error after StopTimeout.
 //   - A panic of a handler or an unguarded transform ends the process.
 //   - After Timeout only Metrics show failing watches.
 package informer

@@ -114,10 +114,10 @@ func (s shown) await(t *testing.T, step string, want map[string]string) {
 
 // TestServerRestored: etcd is restored from an older snapshot. client-go's informers watch on
 // from their old version and keep lost objects. An Audit reports the cache of one that is back
-// before the new history has passed its version, and of one that is back later. A new
-// informer, as after a restart, shows the state of the API server.
+// before the new history has passed its version, and of one that is back later. Relist makes
+// both equal to the API server, as a new informer is after a restart.
 //
-// Proves I12.
+// Proves I12 and I17.
 func TestServerRestored(t *testing.T) {
 	data, backup := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "backup")
 	var server *testserver.Server
@@ -242,15 +242,24 @@ func TestServerRestored(t *testing.T) {
 		panic("unreachable")
 	}
 	early.to(t, server.Config())
+	relist := func(name string) {
+		t.Helper()
+		if err := set.Relist(name); err != nil {
+			t.Fatal(err)
+		}
+		followers[name].await(t, "listed again", list("g"))
+	}
 	if d := audit("early"); d.Key != "" {
 		t.Errorf("the Audit reports %v, want the whole cache", d)
 	}
+	relist("early")
 	create("other", "new-other", 150)
 	late.to(t, server.Config())
 	create("g", "after", 1) // its event passes the version of the audit's lists
 	if d := audit("late"); d.Key == "" {
 		t.Errorf("the Audit reports %v, want an object", d)
 	}
+	relist("late")
 	again := show(t, typedClient(t, configs["late"]), "g")
 	restarted := &informer.Set{Timeout: time.Minute}
 	restarted.Add("late", again)

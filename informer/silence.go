@@ -1,14 +1,18 @@
 package informer
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
@@ -26,6 +30,9 @@ const maxRetryAfter = 60 // seconds that a response 429 can ask for
 // client-go takes one for a watch that ended, and another error for a reason to list again.
 var errSilent error = silentError{}
 
+// errRelist is the cause of the context of a watch that ended for a list.
+var errRelist = errors.New("informer: the watch was ended for a list")
+
 type silentError struct{}
 
 func (silentError) Error() string   { return "informer: the server did not respond to a watch in time" }
@@ -42,7 +49,8 @@ func (silentError) Temporary() bool { return true } // for net.Error
 // transport ends it as a server does, and logs a line. The informer then watches again from
 // its last resource version, without a list. A watch that gets no response at all is treated
 // the same. client-go alone asks the server to end a watch after 5 to 10 min, and waits for
-// that without limit. 0 means 3 min. A negative value disables the timeout.
+// that without limit. 0 means 3 min. A negative value disables the timeout. Do not set a
+// second or less: an informer lists again if a watch ends that early without an event.
 //
 // If the API server refuses the connection or responds 429 to a watch that begins with a list,
 // the transport sends the request again, after pauses that grow from 0.8 to 60s. They end with
@@ -52,11 +60,15 @@ func (silentError) Temporary() bool { return true } // for net.Error
 // It concerns all watches of the config, not only the watches of informers. A watch that does
 // not ask for bookmarks, and one of an aggregated API server without bookmarks, ends after each
 // silence. client-go itself repeats a watch that gets no response, up to 10 times. Other
-// requests pass unchanged, lists too. [Set.Check] and [Set.LastEvents] need the transport in the
-// config of the informers' client. A nil transport means http.DefaultTransport.
+// requests pass unchanged, lists too. [Set.Check], [Set.LastEvents] and [Set.Relist] need the
+// transport in the config of the informers' client. A nil transport means
+// http.DefaultTransport.
 func EndSilentWatches(silence time.Duration) func(http.RoundTripper) http.RoundTripper {
-	if silence == 0 {
+	switch {
+	case silence == 0:
 		silence = defaultSilence
+	case silence < 0:
+		silence = math.MaxInt64
 	}
 	return func(next http.RoundTripper) http.RoundTripper {
 		if next == nil {
@@ -115,10 +127,10 @@ func refusal(resp *http.Response, err error) (after time.Duration, refused error
 // send sends a request once.
 func (w *watchdog) send(req *http.Request, observed *alive.Informer) (*http.Response, error) {
 	if observed == nil {
-		return w.roundTrip(req)
+		return w.roundTrip(req, nil)
 	}
 	end := observed.Begin(req.URL != nil && kube.IsWatch(req.URL))
-	resp, err := w.roundTrip(req)
+	resp, err := w.roundTrip(req, observed)
 	if err != nil || resp == nil || resp.StatusCode >= http.StatusBadRequest {
 		end()
 		return resp, err
@@ -127,16 +139,21 @@ func (w *watchdog) send(req *http.Request, observed *alive.Informer) (*http.Resp
 	return resp, nil
 }
 
-func (w *watchdog) roundTrip(req *http.Request) (*http.Response, error) {
-	if w.silence < 0 || req.Method != http.MethodGet || req.URL == nil || !kube.IsWatch(req.URL) {
+func (w *watchdog) roundTrip(req *http.Request, observed *alive.Informer) (*http.Response, error) {
+	if req.Method != http.MethodGet || req.URL == nil || !kube.IsWatch(req.URL) {
 		return w.next.RoundTrip(req)
 	}
 	ctx, cancel := context.WithCancelCause(req.Context())
+	query := req.URL.Query()
+	if observed.Watch(query.Get("sendInitialEvents") == "true", query.Get("resourceVersion"), func() { cancel(errRelist) }) {
+		cancel(nil)
+		return expired(req), nil
+	}
 	timer := time.AfterFunc(w.silence, func() { cancel(errSilent) })
 	resp, err := w.next.RoundTrip(req.WithContext(ctx))
 	timer.Stop()
 	if err != nil {
-		if w.silent(ctx, req.URL.Path) {
+		if w.ended(ctx, req.URL.Path) {
 			err = errSilent
 		}
 		cancel(nil)
@@ -146,13 +163,29 @@ func (w *watchdog) roundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// silent reports whether the silence ended the watch with the context ctx, and logs it.
-func (w *watchdog) silent(ctx context.Context, path string) bool {
-	if !errors.Is(context.Cause(ctx), errSilent) {
-		return false
+// ended reports whether the transport ended the watch with the context ctx, and logs a silence.
+func (w *watchdog) ended(ctx context.Context, path string) bool {
+	switch context.Cause(ctx) {
+	case errSilent:
+		klog.FromContext(ctx).Info("The server was silent and the watch was ended", "path", path, "silence", w.silence)
+		return true
+	case errRelist:
+		return true
 	}
-	klog.FromContext(ctx).Info("The server was silent and the watch was ended", "path", path, "silence", w.silence)
-	return true
+	return false
+}
+
+// expired is the response to a watch from a resource version that is too old, after which
+// client-go lists.
+func expired(req *http.Request) *http.Response {
+	status := apierrors.NewResourceExpired("the informer was told to list again").ErrStatus
+	status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+	body, _ := json.Marshal(status) // cannot fail
+	return &http.Response{
+		Status: "410 Gone", StatusCode: http.StatusGone, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body)),
+		ContentLength: int64(len(body)), Request: req,
+	}
 }
 
 // watched is the body of a watch. The time runs only during Read: a consumer that is slow is
@@ -166,13 +199,13 @@ type watched struct {
 	path   string
 }
 
-// Read reads from the body. After a silence it returns io.EOF, with which servers end
-// watches.
+// Read reads from the body. If the transport ended the watch it returns io.EOF, as for a watch
+// that the server ended.
 func (w *watched) Read(p []byte) (int, error) {
 	w.timer.Reset(w.silence)
 	n, err := w.body.Read(p)
 	w.timer.Stop()
-	if err != nil && err != io.EOF && w.silent(w.ctx, w.path) {
+	if err != nil && err != io.EOF && w.ended(w.ctx, w.path) {
 		err = io.EOF
 	}
 	return n, err

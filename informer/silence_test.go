@@ -211,7 +211,8 @@ func TestServerSilentWatch(t *testing.T) {
 	network := &dying{die: make(chan struct{})}
 	network.deaf.Store(2)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { network.next = next; return network })
-	config.Wrap(informer.EndSilentWatches(time.Second))
+	// client-go lists again after a watch without an event that ended within a second.
+	config.Wrap(informer.EndSilentWatches(3 * time.Second))
 
 	inf := configMapsOf(t, config, namespace)
 	added := make(chan string, 10)
