@@ -153,11 +153,13 @@ func TestServerAudit(t *testing.T) {
 	changes := [4]int{}
 	for w := range changes {
 		churning.Go(func() {
+			pace := time.NewTicker(20 * time.Millisecond) // 200 writes a second in all
+			defer pace.Stop()
 			for n := 0; ; n++ {
 				select {
 				case <-stop:
 					return
-				default:
+				case <-pace.C:
 				}
 				change([]string{"create", "patch", "patch", "delete"}[n%4], fmt.Sprintf("churn-%d-%d", w, n/4%50))
 				changes[w]++

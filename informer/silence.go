@@ -89,7 +89,7 @@ func (w *watchdog) WrappedRoundTripper() http.RoundTripper { return w.next }
 // RoundTrip implements http.RoundTripper.
 func (w *watchdog) RoundTrip(req *http.Request) (*http.Response, error) {
 	observed := alive.From(req.Context())
-	if req.Method != http.MethodGet || req.URL == nil || !kube.IsWatch(req.URL) || req.URL.Query().Get("sendInitialEvents") != "true" {
+	if req.Method != http.MethodGet || req.URL == nil || !kube.IsWatch(req.URL) || !initial(req) {
 		return w.send(req, observed)
 	}
 	backoff := wait.Backoff{Duration: 800 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 30 * time.Second} // as client-go
@@ -109,6 +109,9 @@ func (w *watchdog) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 }
+
+// initial reports whether the watch begins with a list.
+func initial(watch *http.Request) bool { return watch.URL.Query().Get("sendInitialEvents") == "true" }
 
 // refusal returns the error of a request that client-go sends again after a pause, and the
 // time that the server asks for.
@@ -144,8 +147,7 @@ func (w *watchdog) roundTrip(req *http.Request, observed *alive.Informer) (*http
 		return w.next.RoundTrip(req)
 	}
 	ctx, cancel := context.WithCancelCause(req.Context())
-	query := req.URL.Query()
-	if observed.Watch(query.Get("sendInitialEvents") == "true", query.Get("resourceVersion"), func() { cancel(errRelist) }) {
+	if observed.Watch(initial(req), func() { cancel(errRelist) }) {
 		cancel(nil)
 		return expired(req), nil
 	}

@@ -20,18 +20,9 @@ type Informer struct {
 	metrics  Metrics
 
 	mu     sync.Mutex // guards the fields below
-	relist relist
-	end    func() // ends the current watch; nil until the first
+	relist bool       // the next watch must expire
+	end    func()     // ends the current watch; nil until the first
 }
-
-// relist is the progress of a call of Relist.
-type relist int
-
-const (
-	relistNone  relist = iota
-	relistAsked        // the next watch must expire
-	relistTold         // a watch has expired, so the informer lists
-)
 
 // Metrics is called with the observations of an Informer. A nil function is not called.
 type Metrics struct {
@@ -83,7 +74,7 @@ func (i *Informer) Refused(err error) {
 // Relist ends the current watch, and makes the next one expire, so that the informer lists.
 func (i *Informer) Relist() {
 	i.mu.Lock()
-	i.relist = relistAsked
+	i.relist = true
 	end := i.end
 	i.mu.Unlock()
 	if end != nil {
@@ -91,31 +82,20 @@ func (i *Informer) Relist() {
 	}
 }
 
-// Watch notes a watch that end can end. initial is true if it begins with a list, which is a
-// current one if version is empty. If Watch returns true, the watch must not be sent: it has
-// expired. A nil Informer notes nothing.
-func (i *Informer) Watch(initial bool, version string, end func()) (expired bool) {
+// Watch notes a watch that end can end. initial is true if it begins with a list. If Watch
+// returns true, the watch must not be sent: it has expired. A nil Informer notes nothing.
+func (i *Informer) Watch(initial bool, end func()) (expired bool) {
 	if i == nil {
 		return false
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	switch {
-	case i.relist == relistNone:
-	case initial && version == "":
-		i.relist = relistNone
-	case initial:
-		// client-go repeats it at once, and without a version.
-		i.relist = relistNone
-		return true
-	case i.relist == relistAsked:
-		i.relist = relistTold
-		return true
-	default:
-		i.relist = relistNone // a list came before it
+	expired = i.relist && !initial
+	i.relist = false
+	if !expired {
+		i.end = end
 	}
-	i.end = end
-	return false
+	return expired
 }
 
 // touch notes activity and returns its time.
