@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -45,19 +46,30 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	return measure(ctx, rows, bench.Runner{Repeats: *repeats}, *out, env, bench.Names(all))
+}
+
+// measure measures the rows and writes the file. A row that fails does not stop the others.
+func measure(ctx context.Context, rows []bench.Row, runner bench.Runner, out string, env bench.Environment, known []string) error {
+	var failed []error
 	for _, row := range rows {
 		start := time.Now()
 		fmt.Fprintf(os.Stderr, "%s: measuring\n", row.Name)
-		result, err := bench.Runner{Repeats: *repeats}.Run(ctx, row)
-		if err != nil {
-			return err
+		result, err := runner.Run(ctx, row)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return errors.Join(append(failed, err)...)
+		case err != nil:
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			failed = append(failed, err)
+			continue
 		}
 		// Update after each row, so that an interrupt loses only one row.
-		if err := bench.Update(*out, result, env, bench.Names(all)); err != nil {
+		if err := bench.Update(out, result, env, known); err != nil {
 			return err
 		}
 		fmt.Printf("%s\n", bench.Section(result, env))
 		fmt.Fprintf(os.Stderr, "%s: %v\n", row.Name, time.Since(start).Round(100*time.Millisecond))
 	}
-	return nil
+	return errors.Join(failed...)
 }
