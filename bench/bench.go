@@ -61,7 +61,8 @@ type Contender struct {
 	Name string // "client-go"
 
 	// Module is the path of the module whose version RESULTS.md prints with the
-	// figures. "" means that all code is in this repository.
+	// figures. If another program has the module, the version follows after a space. "" means
+	// that all code is in this repository.
 	Module string
 
 	// Run does the work once, from set-up to clean-up, and returns the number of

@@ -80,7 +80,10 @@ func (e Environment) describe(r Result) string {
 		e.Go,
 	}
 	for _, path := range r.Modules {
-		parts = append(parts, path+" "+cmp.Or(e.Modules[path], "of unknown version"))
+		if !strings.Contains(path, " ") {
+			path += " " + cmp.Or(e.Modules[path], "of unknown version")
+		}
+		parts = append(parts, path)
 	}
 	repeats := 0
 	for _, l := range r.Lines {

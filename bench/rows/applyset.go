@@ -41,32 +41,45 @@ func init() {
 			{Figure: setRequests, Rival: bareApplies, AtMost: 1.05},
 		},
 		Pairs: func(ctx context.Context) ([]bench.Pair, func(), error) {
-			a, err := openArena(ctx)
+			w, err := openSets(ctx)
 			if err != nil {
 				return nil, nil, err
 			}
-			config := rest.CopyConfig(a.config)
-			config.QPS = -1
-			sent := new(lifeCounts)
-			config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return lifeCounter{RoundTripper: rt, counts: sent} })
-			w := &sets{namespace: a.namespace, sent: sent}
-			if w.objects, err = dynamic.NewForConfig(config); err != nil {
-				return nil, a.stop, err
-			}
-			if w.metadata, err = metadata.NewForConfig(config); err != nil {
-				return nil, a.stop, err
-			}
-			var pairs []bench.Pair
-			for _, work := range []setWork{{name: "create"}, {name: "no change", before: true}, {name: "one change", before: true, changed: 1}, {name: "prune 20", before: true, pruned: 20}} {
-				pairs = append(pairs, bench.Pair{
-					Case:   work.name,
-					Ours:   bench.Contender{Name: "controllerkit", Run: func(ctx context.Context, m *bench.Meter) (int, error) { return w.ours(ctx, m, work) }},
-					Theirs: bench.Contender{Name: bareApplies, Module: "k8s.io/client-go", Run: func(ctx context.Context, m *bench.Meter) (int, error) { return w.bare(ctx, m, work) }},
-				})
-			}
-			return pairs, a.stop, nil
+			return w.pairs(bareApplies, "k8s.io/client-go", w.bare), w.stop, nil
 		},
 	})
+}
+
+// openSets starts the API server of a row.
+func openSets(ctx context.Context) (*sets, error) {
+	a, err := openArena(ctx)
+	if err != nil {
+		return nil, err
+	}
+	config := rest.CopyConfig(a.config)
+	config.QPS = -1
+	w := &sets{arena: a, sent: new(lifeCounts)}
+	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return lifeCounter{RoundTripper: rt, counts: w.sent} })
+	if w.objects, err = dynamic.NewForConfig(config); err == nil {
+		w.metadata, err = metadata.NewForConfig(config)
+	}
+	if err != nil {
+		a.stop()
+		return nil, err
+	}
+	return w, nil
+}
+
+// pairs returns a pair for each call of the row.
+func (w *sets) pairs(rival, module string, run func(ctx context.Context, m *bench.Meter, work setWork) (int, error)) (pairs []bench.Pair) {
+	for _, work := range []setWork{{name: "create"}, {name: "no change", before: true}, {name: "one change", before: true, changed: 1}, {name: "prune 20", before: true, pruned: 20}} {
+		pairs = append(pairs, bench.Pair{
+			Case:   work.name,
+			Ours:   bench.Contender{Name: "controllerkit", Run: func(ctx context.Context, m *bench.Meter) (int, error) { return w.ours(ctx, m, work) }},
+			Theirs: bench.Contender{Name: rival, Module: module, Run: func(ctx context.Context, m *bench.Meter) (int, error) { return run(ctx, m, work) }},
+		})
+	}
+	return pairs
 }
 
 // setWork is one call.
@@ -95,11 +108,11 @@ func (w setWork) wanted(namespace string, run int64, n int) []*unstructured.Unst
 
 // sets is the API server of the row.
 type sets struct {
-	objects   dynamic.Interface
-	metadata  metadata.Interface
-	namespace string
-	sent      *lifeCounts
-	runs      atomic.Int64
+	*arena
+	objects  dynamic.Interface
+	metadata metadata.Interface
+	sent     *lifeCounts
+	runs     atomic.Int64
 }
 
 func (w *sets) maps() dynamic.ResourceInterface {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -78,17 +79,48 @@ func openArena(ctx context.Context) (_ *arena, err error) {
 
 // controlplane returns the path of the server that make bin/controlplane builds.
 func controlplane() (string, error) {
+	dir, err := repository()
+	if err != nil {
+		return "", err
+	}
+	bin := filepath.Join(dir, "bin", "controlplane")
+	if _, err := os.Stat(bin); err != nil {
+		return "", errors.Join(errors.New("bin/controlplane does not exist: run make bin/controlplane in this repository"), err)
+	}
+	return bin, nil
+}
+
+// repository returns the folder of the root module, in which this program runs.
+func repository() (string, error) {
 	dir, err := os.Getwd()
 	for err == nil && dir != filepath.Dir(dir) {
 		data, readErr := os.ReadFile(filepath.Join(dir, "go.mod"))
 		if readErr == nil && strings.HasPrefix(string(data), "module github.com/controllerkit/controllerkit\n") {
-			bin := filepath.Join(dir, "bin", "controlplane")
-			_, err = os.Stat(bin)
-			return bin, err
+			return dir, nil
 		}
 		dir = filepath.Dir(dir)
 	}
-	return "", errors.Join(errors.New("bin/controlplane does not exist: run make bin/controlplane in this repository"), err)
+	return "", errors.Join(errors.New("the working directory is not in the repository: run make bench"), err)
+}
+
+// buildProgram builds a command of a module of this repository, and returns its path in a folder that
+// remove removes.
+func buildProgram(ctx context.Context, module, command string) (path string, remove func(), err error) {
+	root, err := repository()
+	if err != nil {
+		return "", nil, err
+	}
+	dir, err := os.MkdirTemp("", "bench-")
+	if err != nil {
+		return "", nil, err
+	}
+	path = filepath.Join(dir, filepath.Base(command))
+	build := exec.CommandContext(ctx, "go", "build", "-C", filepath.Join(root, module), "-o", path, "./"+command)
+	if out, err := build.CombinedOutput(); err != nil {
+		_ = os.RemoveAll(dir)
+		return "", nil, fmt.Errorf("go build %s: %w\n%s", command, err, out)
+	}
+	return path, func() { _ = os.RemoveAll(dir) }, nil
 }
 
 // electionPairs returns a pair of the library's and client-go's elector for each number

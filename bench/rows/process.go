@@ -6,9 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -77,36 +75,37 @@ func init() {
 // processes runs the programs of operator/process.
 type processes struct {
 	*arena
-	dir     string
-	objects int // in the namespace
+	programs map[string]string // their paths
+	objects  int               // in the namespace
 }
 
 func newProcesses(ctx context.Context) (_ *processes, err error) {
-	dir, err := os.MkdirTemp("", "bench-")
-	if err != nil {
-		return nil, err
-	}
+	p := &processes{programs: map[string]string{}}
+	var stop []func()
 	defer func() {
 		if err != nil {
-			_ = os.RemoveAll(dir)
+			for _, f := range stop {
+				f()
+			}
 		}
 	}()
 	for _, name := range []string{programOperator, programClientGo, programRuntime} {
-		build := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(dir, name), "github.com/controllerkit/controllerkit/bench/programs/"+name)
-		if out, err := build.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("go build %s: %w\n%s", name, err, out)
+		path, remove, err := buildProgram(ctx, "bench", "programs/"+name)
+		if err != nil {
+			return nil, err
 		}
+		p.programs[name], stop = path, append(stop, remove)
 	}
-	a, err := openArena(ctx)
-	if err != nil {
+	if p.arena, err = openArena(ctx); err != nil {
 		return nil, err
 	}
-	stop := a.stop
-	a.stop = func() {
-		stop()
-		_ = os.RemoveAll(dir)
+	stop = append(stop, p.arena.stop)
+	p.stop = func() {
+		for _, f := range stop {
+			f()
+		}
 	}
-	return &processes{arena: a, dir: dir}, nil
+	return p, nil
 }
 
 // pairs returns the pairs of a case. The objects of the pairs that run before are at most as many.
@@ -130,7 +129,7 @@ func (p *processes) run(name string, objects int, args []string) func(ctx contex
 			return 0, err
 		}
 		args := append([]string{"-kubeconfig", p.kubeconfig, "-namespace", p.namespace, "-objects", strconv.Itoa(n)}, args...)
-		cmd := exec.CommandContext(ctx, filepath.Join(p.dir, name), args...)
+		cmd := exec.CommandContext(ctx, p.programs[name], args...)
 		var failure strings.Builder
 		cmd.Stderr = &failure
 		out, err := cmd.StdoutPipe()

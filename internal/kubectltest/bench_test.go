@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/controllerkit/controllerkit/applyset"
+	"github.com/controllerkit/controllerkit/internal/kubectltest"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
@@ -62,15 +63,20 @@ func TestServerRequests(t *testing.T) {
 	kind := schema.GroupVersionKind{Version: "v1", Kind: "Secret"}
 	var theirs, fluxes, ours []cost
 	for _, step := range steps {
-		theirs = append(theirs, measure(func() error { return kubectl(t, config, w.one, "secrets/parent", maps(w.one, step.n, step.changed)...) }))
+		theirs = append(theirs, measure(func() error {
+			return kubectltest.Kubectl(t.Context(), config, w.one, "secrets/parent", maps(w.one, step.n, step.changed)...)
+		}))
 	}
 
-	apply := flux(t, config)
-	if err := apply(t.Context(), nil); err != nil {
+	apply, err := kubectltest.Flux(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := apply(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, step := range steps {
-		fluxes = append(fluxes, measure(func() error { return apply(t.Context(), maps(w.four, step.n, step.changed)) }))
+		fluxes = append(fluxes, measure(func() error { return apply(t.Context(), maps(w.four, step.n, step.changed)...) }))
 	}
 
 	p := w.parent(kind, w.two)

@@ -1,2 +1,3 @@
-// Package kubectltest has the tests of applyset beside kubectl apply --applyset, and beside Flux.
+// Package kubectltest has the rivals of applyset, kubectl apply --applyset and Flux, and the
+// tests of applyset beside them.
 package kubectltest

@@ -1,29 +1,19 @@
 package kubectltest_test
 
 import (
-	"bytes"
-	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/cli-runtime/pkg/genericclioptions"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
-	"k8s.io/kubectl/pkg/cmd/apply"
-	cmdutil "k8s.io/kubectl/pkg/cmd/util"
-	"sigs.k8s.io/yaml"
 
 	"github.com/controllerkit/controllerkit/applyset"
 	"github.com/controllerkit/controllerkit/internal/testserver"
@@ -36,53 +26,6 @@ const (
 )
 
 func TestMain(m *testing.M) { testserver.Main(m) }
-
-// kubectl runs kubectl apply --prune --applyset in this process, with the parent as
-// RESOURCE/NAME, and returns its error. If a namespace is given, which a parent in one
-// needs, kubectl rejects objects of other namespaces.
-func kubectl(t testing.TB, config *rest.Config, namespace, parent string, objects ...*unstructured.Unstructured) (err error) {
-	t.Helper()
-	t.Setenv(string(cmdutil.ApplySet), "true")
-	var file bytes.Buffer
-	for _, o := range objects {
-		data, err := yaml.Marshal(o.Object)
-		if err != nil {
-			t.Fatal(err)
-		}
-		file.WriteString("---\n")
-		file.Write(data)
-	}
-	path := filepath.Join(t.TempDir(), "objects.yaml")
-	if err := os.WriteFile(path, file.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	flags := genericclioptions.NewConfigFlags(false).WithWrapConfigFn(func(*rest.Config) *rest.Config { return rest.CopyConfig(config) })
-	flags.APIServer = &config.Host
-	if namespace != "" {
-		flags.Namespace = &namespace
-	}
-	streams, _, out, errOut := genericiooptions.NewTestIOStreams()
-	cmd := apply.NewCmdApply("kubectl", cmdutil.NewFactory(flags), streams)
-	root := &cobra.Command{Use: "kubectl"}
-	root.AddCommand(cmd)
-	root.SetOut(out)
-	root.SetErr(errOut)
-	root.SetArgs([]string{"apply", "--server-side", "--force-conflicts", "--prune", "--applyset=" + parent, "--filename=" + path})
-	// kubectl ends the process after an error.
-	type fatal string
-	cmdutil.BehaviorOnFatal(func(text string, _ int) { panic(fatal(text)) })
-	defer cmdutil.DefaultBehaviorOnFatal()
-	defer func() {
-		if r := recover(); r != nil {
-			text, ok := r.(fatal)
-			if !ok {
-				panic(r)
-			}
-			err = fmt.Errorf("%s", text)
-		}
-	}()
-	return root.ExecuteContext(t.Context())
-}
 
 // newSet returns a Set with the mapper of a discovery client.
 func newSet(t testing.TB, config *rest.Config, parent schema.GroupVersionKind) *applyset.Set {

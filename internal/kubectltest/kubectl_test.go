@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/kubectl/pkg/cmd/apply"
 
+	"github.com/controllerkit/controllerkit/internal/kubectltest"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
@@ -97,7 +98,7 @@ func TestServerFromKubectl(t *testing.T) {
 				p.create(t, kind)
 				p.patch(t, `{"metadata":{"labels":{"applyset.kubernetes.io/id":"`+idOf(kind, p.namespace)+`"},"annotations":{"`+tooling+`":"kubectl/v1","applyset.kubernetes.io/contains-group-kinds":""}}}`)
 			}
-			if err := kubectl(t, config, p.namespace, p.flag, objects...); err != nil {
+			if err := kubectltest.Kubectl(t.Context(), config, p.namespace, p.flag, objects...); err != nil {
 				t.Fatal(err)
 			}
 			w.want(t, "created by kubectl", objects)
@@ -115,7 +116,7 @@ func TestServerFromKubectl(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.want(t, "taken over", objects, nameOf(foreign))
-			if err := kubectl(t, config, p.namespace, p.flag, rest...); err == nil || !strings.Contains(err.Error(), `managed by tooling "`+manager+`"`) {
+			if err := kubectltest.Kubectl(t.Context(), config, p.namespace, p.flag, rest...); err == nil || !strings.Contains(err.Error(), `managed by tooling "`+manager+`"`) {
 				t.Errorf("kubectl on the set: error %v", err)
 			}
 			w.want(t, "refused by kubectl", objects, nameOf(foreign))
@@ -145,12 +146,12 @@ func TestServerToKubectl(t *testing.T) {
 		t.Fatal(err)
 	}
 	rest := objects[1:3]
-	if err := kubectl(t, config, w.one, p.flag, rest...); err == nil || !strings.Contains(err.Error(), `managed by tooling "`+manager+`"`) {
+	if err := kubectltest.Kubectl(t.Context(), config, w.one, p.flag, rest...); err == nil || !strings.Contains(err.Error(), `managed by tooling "`+manager+`"`) {
 		t.Errorf("kubectl on a set of ours: error %v", err)
 	}
 	w.want(t, "refused by kubectl", objects)
 	p.patch(t, `{"metadata":{"annotations":{"`+tooling+`":"kubectl/v1"}}}`)
-	if err := kubectl(t, config, w.one, p.flag, rest...); err != nil {
+	if err := kubectltest.Kubectl(t.Context(), config, w.one, p.flag, rest...); err != nil {
 		t.Fatal(err)
 	}
 	w.want(t, "pruned by kubectl", rest)
@@ -198,7 +199,7 @@ func TestServerParentKinds(t *testing.T) {
 			if (err == nil) != tt.allowed || !tt.allowed && !strings.Contains(err.Error(), "a parent is a ConfigMap, a Secret") {
 				t.Errorf("ours: allowed %v, error %v", tt.allowed, err)
 			}
-			err = kubectl(t, config, w.one, p.flag, member...)
+			err = kubectltest.Kubectl(t.Context(), config, w.one, p.flag, member...)
 			want := "not permitted as an ApplySet parent"
 			if tt.allowed {
 				want = "managed by tooling" // ours
