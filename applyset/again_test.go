@@ -128,7 +128,7 @@ func TestBatchTerminating(t *testing.T) {
 
 // An API server that does not serve the kind has not looked for the object.
 //
-// Proves AS4.
+// Proves AS25.
 func TestBatchDeleteUnserved(t *testing.T) {
 	unserved := apierrors.NewGenericServerResponse(404, "DELETE", schema.GroupResource{}, "", "404 page not found", 0, true)
 	mapper := batchMapper(schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Paint"}, schema.GroupVersionKind{Group: "example.com", Version: "v3", Kind: "Paint"})

@@ -12,7 +12,7 @@
 //
 // Most callers call [Set.Apply] in each reconcile with all objects of the parent, and
 // [Set.Delete] as the cleanup of its finalizer. A [Batch] applies objects without a
-// parent, and does not prune.
+// parent.
 //
 // # Guarantees
 //
@@ -21,8 +21,7 @@
 //     established in time, no object of another kind is applied.
 //   - AS3: If the context ends, no further request is made. Each object without a
 //     request has [ErrNotTried]. At most Concurrency requests run at once.
-//   - AS4: If an object has another uid, Batch.Delete leaves it alone. It deletes
-//     Namespaces and CustomResourceDefinitions once the others' deletion is accepted.
+//   - AS4: If an object has another uid, Batch.Delete leaves it alone.
 //   - AS5: If an argument or object is not valid, the error names the object and field
 //     and comes before any request.
 //   - AS6: If a program dies during a batch, a repetition leads to the same objects.
@@ -57,6 +56,8 @@
 //     Recreate deletes the member.
 //   - AS24: If a Member with Wait has an unserved kind, the other objects are applied
 //     and pruned.
+//   - AS25: If Batch.Delete deletes a Namespace or CustomResourceDefinition, the API
+//     server has accepted the other deletions.
 //
 // # Caveats
 //

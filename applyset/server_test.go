@@ -99,7 +99,7 @@ func (w arena) process(t *testing.T, on func(*fault.Op) fault.Fault) (*applyset.
 // second stage before the first one is there. Applied again it changes nothing.
 // Deleted, it goes in the reverse order.
 //
-// Proves AS2, AS4, AS8, AS21.
+// Proves AS2, AS4, AS8, AS21, AS25.
 func TestServerBatch(t *testing.T) {
 	w := newArena(t)
 	var mu sync.Mutex
@@ -415,7 +415,7 @@ func TestServerBatchUpgrade(t *testing.T) {
 // An object is deleted in a version that is not served any more, with a mapper that
 // does not know that: it is there, and no answer says that it is gone.
 //
-// Proves AS4.
+// Proves AS25.
 func TestServerBatchUnserved(t *testing.T) {
 	w := newArena(t)
 	b, _ := w.process(t, nil)

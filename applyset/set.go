@@ -174,6 +174,12 @@ type Result struct {
 //
 // If a call would prune more than MaxPrune or MaxPrunePercent allow, it prunes no
 // object, and the error has the number.
+//
+// A creation has the resourceVersion 9223372036854775807, so that it fails if the object
+// exists. Admission webhooks and policies see it. If an API server rejects the version
+// of an absent object, Apply creates the object without one. If another user has created
+// it just before, Apply removes its own fields and its label again. If the program dies
+// before that, the other user's object stays a member.
 func (s *Set) Apply(ctx context.Context, parent metav1.Object, wanted ...Member) ([]Result, error) {
 	c, err := s.begin(parent)
 	if err != nil {
