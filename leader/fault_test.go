@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -205,24 +206,38 @@ func TestConflictsWhileRenewing(t *testing.T) {
 	})
 }
 
-func TestUncomparableCause(t *testing.T) {
-	bubble(t, func(t *testing.T, s *store) {
-		e, _ := s.elector("a")
-		ctx, cancel := context.WithCancelCause(t.Context())
-		defer func() {
-			if v := recover(); v != nil {
-				t.Errorf("panic: %v", v)
-			}
-		}()
-		err := e.Run(ctx, func(ctx context.Context) error {
-			cancel(utilerrors.NewAggregate([]error{errors.New("a"), errors.New("b")}))
-			<-ctx.Done()
-			return context.Cause(ctx)
+// TestUncomparable: lead returns an error that == cannot compare. Run returns it unless
+// it is the cause of the stop.
+func TestUncomparable(t *testing.T) {
+	stop := utilerrors.NewAggregate([]error{errors.New("a"), errors.New("b")})
+	failed := utilerrors.NewAggregate([]error{errors.New("a"), errors.New("c")})
+	for _, tt := range []struct {
+		name     string
+		err, run error
+	}{
+		{name: "the cause of the stop", err: stop},
+		{name: "a failure", err: failed, run: failed},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *store) {
+				e, _ := s.elector("a")
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer func() {
+					if v := recover(); v != nil {
+						t.Errorf("panic: %v", v)
+					}
+				}()
+				err := e.Run(ctx, func(ctx context.Context) error {
+					cancel(stop)
+					<-ctx.Done()
+					return tt.err
+				})
+				if !reflect.DeepEqual(err, tt.run) {
+					t.Errorf("Run() = %v, want %v", err, tt.run)
+				}
+			})
 		})
-		if err != nil {
-			t.Errorf("Run() = %v, want nil", err)
-		}
-	})
+	}
 }
 
 // TestAnnotationRemoved: an admission plugin removes annotations.
