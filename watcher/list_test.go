@@ -93,6 +93,7 @@ func TestExpiredDeliversTheDifference(t *testing.T) {
 func TestOptionsAndPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lists, watches []metav1.ListOptions
+		checks := 0
 		s := &source{
 			list: func(n int, opts metav1.ListOptions) ([]*corev1.Pod, metav1.ListMeta, error) {
 				lists = append(lists, opts)
@@ -112,8 +113,15 @@ func TestOptionsAndPages(t *testing.T) {
 				time.AfterFunc(2*time.Minute, st.Stop)
 				return st, nil
 			},
+			check: func(metav1.ListOptions) ([]*corev1.Pod, metav1.ListMeta, error) {
+				checks++
+				return nil, metav1.ListMeta{}, nil
+			},
 		}
-		w := &watcher.RetryWatcher[*corev1.Pod]{Source: s, ResourceVersion: "0", LabelSelector: "app=x", FieldSelector: "spec.nodeName=n"}
+		var got counts
+		w := &watcher.RetryWatcher[*corev1.Pod]{
+			Source: s, ResourceVersion: "0", LabelSelector: "app=x", FieldSelector: "spec.nodeName=n", Name: "configmaps", Metrics: &got,
+		}
 		events, _ := collect(t, w, 3*time.Hour)
 		want := []string{"RETRYING", "RETRYING", "ADDED a/1@5 synthetic", "ADDED b/2@6 synthetic", "SYNCED synthetic rv=10"}
 		if diff := cmp.Diff(want, lines(events)); diff != "" {
@@ -126,6 +134,11 @@ func TestOptionsAndPages(t *testing.T) {
 		whole.Limit = 0
 		if diff := cmp.Diff([]metav1.ListOptions{page, next, whole, page, next}, lists); diff != "" {
 			t.Errorf("lists (-want +got):\n%s", diff)
+		}
+		// Two of the lists failed. The watches have no events.
+		if got.listed != len(lists)+checks || got.received != len(lists)+checks-2 || got.watched != len(watches) || got.wrong != "" {
+			t.Errorf("metrics of %d lists, %d watches, %d received, wrong name %q: want %d, %d and %d",
+				got.listed, got.watched, got.received, got.wrong, len(lists)+checks, len(watches), len(lists)+checks-2)
 		}
 		timeouts := map[int64]bool{}
 		for _, opts := range watches {
