@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/textlogger"
 
 	"github.com/controllerkit/controllerkit/informer"
 )
@@ -229,6 +231,44 @@ func TestAuditStopped(t *testing.T) {
 	})
 }
 
+// TestAuditStoppedBetweenPages: a stop ends the requests of a round.
+func TestAuditStoppedBetweenPages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(quiet(t))
+		c, s := newCache().has(t, "9"), &serverOf{version: "9"}
+		for n := range 600 {
+			s.objects = append(s.objects, fmt.Sprintf("a%d@3", n))
+		}
+		s.on = func(int) { cancel() }
+		a := &informer.Audit{}
+		a.Add("configmaps", c, s.list)
+		if err := a.Run(ctx); err != nil || len(s.requests) != 1 {
+			t.Errorf("Run() = %v after %d requests, want nil after 1", err, len(s.requests))
+		}
+	})
+}
+
+// TestAuditLogs: without Report a difference is a line of log, as a failed round always is.
+func TestAuditLogs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out lockedBuffer
+		logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&out)))
+		ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), logger), 150*time.Minute)
+		defer cancel()
+		s := &serverOf{version: "9", objects: []string{"a@3"}, fails: map[int]error{1: errors.New("no\nline")}}
+		a := &informer.Audit{Period: time.Hour}
+		a.Add("configmaps", newCache().has(t, "9"), s.list)
+		if err := a.Run(ctx); err != nil {
+			t.Errorf("Run() = %v", err)
+		}
+		for _, want := range []string{"Cannot audit a cache", "A cache differs from the API server", "the cache lacks ns/a"} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("no %q in the log:\n%s", want, out.String())
+			}
+		}
+	})
+}
+
 // TestAuditIsBounded: pages, at most four requests a second, and at most 1000 objects of a
 // round are looked at again.
 //
@@ -275,7 +315,7 @@ func TestAuditOfLeftovers(t *testing.T) {
 // without a report. The next one goes on.
 func TestAuditThatCannot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, s := newCache().has(t, "9"), &serverOf{version: "9", objects: []string{"a@3"}}
+		c, s := newCache().has(t, "9"), &serverOf{version: "9", objects: []string{"a@3", "b@3"}}
 		s.fails = map[int]error{1: errors.New("no\nline"), 3: errors.New("none of one")}
 		if found := audit(t, c, s); len(found) != 0 || len(s.requests) != 1 {
 			t.Errorf("reports %q after %q, want none after one", found, s.requests)

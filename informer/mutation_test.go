@@ -265,7 +265,10 @@ func TestSetFindsMutations(t *testing.T) {
 		})
 		var found []informer.Mutation
 		tally := &tally{}
-		set := &informer.Set{Mutated: func(m informer.Mutation) { found = append(found, m) }, Metrics: tally}
+		set := &informer.Set{Metrics: tally, Mutated: func(m informer.Mutation) {
+			time.Sleep(1) // a Run that does not wait for it returns before
+			found = append(found, m)
+		}}
 		set.Add("configmaps", inf)
 		ctx, stop := context.WithCancel(quiet(t))
 		done := make(chan error, 1)
@@ -325,8 +328,8 @@ func TestSetFindsMutations(t *testing.T) {
 		events.Modify(object("red"))
 		synctest.Wait()
 		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
+		if err := <-done; err != nil || len(found) != 2 {
+			t.Errorf("Run() = %v after %d mutations, want nil after 2", err, len(found))
 		}
 		expect("the end", want, informer.Mutation{Name: "configmaps", Key: "default/blue", Path: ".metadata.namespace"})
 	})
