@@ -123,6 +123,26 @@ func TestGateHoldsKeys(t *testing.T) {
 	})
 }
 
+// TestGateKeepsPriority: a key that waits for its gate returns with the highest priority of
+// its events.
+func TestGateKeepsPriority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, g := newTestQueue(), newGate("a")
+		r := start(t, t.Context(), &controller{Name: "x", Queue: q, Reconcile: (&recorder{}).reconcile, Gate: g})
+		for _, priority := range []int{-100, 7, 3} {
+			q.AddWith(addOptions{Priority: priority}, "a")
+			synctest.Wait()
+		}
+		q.take()
+		g.set("a", false)
+		synctest.Wait()
+		if got := q.take(); len(got) == 0 || got[0] != (call{Op: "Add", Key: "a", Priority: 7}) {
+			t.Errorf("the queue was asked for %+v, want the key with priority 7 first", got)
+		}
+		r.stop()
+	})
+}
+
 // TestGateWakesWhileStopping: a key that its gate wakes while a call still runs is left, and
 // not lost.
 func TestGateWakesWhileStopping(t *testing.T) {

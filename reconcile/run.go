@@ -369,7 +369,7 @@ func (r *run[K]) class(res Result, err error, stopped, timedOut bool) (cl class,
 // entry while it fails, so there are at most as many entries as failing keys.
 func (r *run[K]) noteLocked(key K, cl class, event time.Duration) streak {
 	if len(r.streaks) == 0 && (cl == success || cl == requeue || cl == terminal) {
-		return streak{attempts: 1, class: cl, inARow: 1, event: event} // as below, without a search
+		return streak{attempts: 1, event: event} // judge needs no more of them; without a search
 	}
 	st := r.streaks[key]
 	st.event = earlier(st.event, event)

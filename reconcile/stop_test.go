@@ -229,6 +229,19 @@ func TestLeadershipLost(t *testing.T) {
 	}
 }
 
+// TestLeadershipLostIdle: the end of the lease alone also ends a Run without work.
+//
+// Proves R5.
+func TestLeadershipLostIdle(t *testing.T) {
+	bothQueues(t, func(t *testing.T, q queueOf) {
+		lease, endLease := context.WithCancelCause(context.Background())
+		defer endLease(nil)
+		r := start(t, context.WithValue(t.Context(), leaseKey{}, lease), &controller{Name: "x", Queue: q, Reconcile: (&recorder{}).reconcile})
+		endLease(lostError{})
+		r.wait()
+	})
+}
+
 type notLostError struct{}
 
 func (notLostError) Error() string        { return "stepping down" }
