@@ -22,12 +22,13 @@
 //   - L2: If two Electors share an identity, they never lead at once.
 //   - L3: If the response to a write is lost, the write neither prolongs nor ends
 //     leadership.
-//   - L4: If a replica acquires a Lease, it raises leaseTransitions; a Lease that is
-//     created again begins above every number that its creator saw.
+//   - L4: If a replica acquires or recreates a Lease, its leaseTransitions exceeds every
+//     number that the replica has seen.
 //   - L5: If the context of Run is done, Run renews the Lease until lead has returned,
 //     then releases it.
-//   - L6: If Run calls lead, no other call of lead runs. If lead outlasts DrainTimeout
-//     and StopTimeout, Run's error has its stack.
+//   - L6: If lead runs, Run makes no other call of it.
+//   - L22: If lead outlasts DrainTimeout and StopTimeout, Run returns an error with its
+//     stack.
 //   - L7: If the Lease is edited, deleted or taken over, lead's context ends at the
 //     watch event or the next renewal.
 //   - L8: If the Lease is released, a standby acquires it at the watch event, or without
@@ -51,8 +52,9 @@
 //     Elector with [NewClient] keeps the Lease while new connections work.
 //   - L18: If the monotonic or the wall clock passes the deadline, the term is over,
 //     also after a suspension.
-//   - L19: If another user writes the stamp of a Fence's Lease, the write is refused; no
-//     annotation of another user blocks the leader.
+//   - L19: If another user writes the stamp of a Fence's Lease, the API server refuses
+//     the write.
+//   - L23: If another user writes annotations, they block no write of the leader.
 //   - L20: If a response is not the API server's, such as a proxy's 404, it counts as an
 //     outage.
 //   - L21: If lead begins, its context has, for package consistency, a resource version

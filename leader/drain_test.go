@@ -130,7 +130,7 @@ func bystander(release chan struct{}) { <-release }
 // TestHang: work that ignores everything does not keep Run; the error shows where
 // it hangs.
 //
-// Proves L6.
+// Proves L22.
 func TestHang(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, _ := s.elector("a")

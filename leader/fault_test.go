@@ -34,7 +34,7 @@ func (m *stopsWhenLeading) LeaderStatus(_ string, leading bool) {
 
 // TestStoppedBeforeLead: a stop between the claim and the start of lead.
 //
-// Proves L6.
+// Proves L5.
 func TestStoppedBeforeLead(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		ctx, stop := context.WithCancel(t.Context())

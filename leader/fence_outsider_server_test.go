@@ -109,7 +109,7 @@ func (s *fencedShop) judgeOutsider(t *testing.T, err error, refused bool) {
 // TestServerFenceNotShutOut: a forged annotation from before the fence was in force
 // blocks no write of the leader, by any verb.
 //
-// Proves L19.
+// Proves L23.
 func TestServerFenceNotShutOut(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, fenceConfigMaps, held(3))

@@ -30,7 +30,7 @@ import (
 // TestServerPriorities: a key of the first list waits behind a stream of events only for the
 // queue's MaxWait, and namespaces take turns.
 //
-// Proves MK14.
+// Proves MK14 and MK22.
 func TestServerPriorities(t *testing.T) {
 	t.Parallel()
 	busy, quiet := testserver.Namespace(t), testserver.Namespace(t)

@@ -23,8 +23,8 @@
 //
 //   - MK1: If the manager's cache is stale, Get and List of a Client, and
 //     consistency.ConfirmLive through it, see the API server's state.
-//   - MK2: If an option or subresource cannot be sent, such as two subresources, the method of
-//     a Client returns an error. All others reach the API server.
+//   - MK2: If an option or subresource of a call cannot be sent, a Client returns an
+//     error, and otherwise sends it.
 //   - MK3: A Client does not modify objects that it receives, and returns the response.
 //   - MK4: If other writers change an object at the same time, finalizer.Ensure and
 //     finalizer.Remove through a Client lose no finalizer.
@@ -43,8 +43,9 @@
 //     keys in the loop, with the loop's fields and classes of errors.
 //   - MK13: If the manager stops, running calls of a loop have its GracePeriod before their
 //     contexts end, and Start returns after them.
-//   - MK14: If a key comes from the first list, the keys of events run before it until it has
-//     waited for MaxWait of the queue. Keys of one priority take turns by namespace.
+//   - MK14: If a key comes from the first list, the keys of events run before it until it
+//     has waited for the queue's MaxWait.
+//   - MK22: If keys of one priority are ready, their namespaces take turns.
 //   - MK15: If a reconcile queues its own key without pause, it runs 100 times and then 10
 //     times a second.
 //   - MK16: If a loop has Metrics, the families of controller-runtime have its values.
@@ -55,10 +56,11 @@
 //   - MK19: If the response to a renewal is late or lost, the contexts of the leading
 //     manager's Runnables end before another manager with Elect starts its own.
 //   - MK20: If leadership is lost, the contexts of the Runnables end with a cause that is
-//     LeadershipLost. Then Start of a manager with Elect returns an error, and Run builds a
-//     new manager in the next term.
-//   - MK21: If a manager of Run ends, none of its goroutines, event handlers and metric
-//     series remain, and a shared cache stays filled: the next manager lists nothing again.
+//     LeadershipLost.
+//   - MK23: If leadership is lost, Start of a manager with Elect returns an error.
+//   - MK24: If leadership is lost, Run builds a new manager in the next term.
+//   - MK21: If a manager of Run ends, no goroutine, event handler or metric series of it
+//     remains, and a shared cache stays filled.
 //
 // # Caveats
 //

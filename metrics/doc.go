@@ -68,8 +68,9 @@
 //
 // # Guarantees
 //
-//   - M1: If [New] is called again with a registry, it returns the same Metrics. If a
-//     family is registered elsewhere, New fails without a change.
+//   - M1: If [New] is called again with a registry, it returns the same Metrics.
+//   - M9: If a family is registered elsewhere, [New] fails and leaves the registry
+//     unchanged.
 //   - M2: If a controller's Run starts, each of its results is exported as 0, so that
 //     rates include the first error.
 //   - M3: If names, results, methods or codes vary without limit, the number and size of
@@ -79,8 +80,10 @@
 //     earlier one had keys.
 //   - M6: Counting a reconcile does not allocate.
 //   - M7: If a *Metrics is nil, its methods do nothing.
-//   - M8: If Exemplar returns labels, the bucket of the observation has them as its exemplar.
-//     Labels that Prometheus does not accept are dropped.
+//   - M8: If Exemplar returns labels, the bucket of the observation has them as its
+//     exemplar.
+//   - M10: If Prometheus does not accept the labels of Exemplar, they are dropped, and
+//     the observation counts.
 //
 // # Caveats
 //

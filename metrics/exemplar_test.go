@@ -96,7 +96,7 @@ func TestExemplars(t *testing.T) {
 // TestBadExemplars: labels that Prometheus does not accept are dropped, the first one with a
 // line of log. The observation counts.
 //
-// Proves M8.
+// Proves M10.
 func TestBadExemplars(t *testing.T) {
 	many := map[string]string{}
 	for i := range 100_000 {

@@ -371,7 +371,7 @@ func TestConsistency(t *testing.T) {
 	}
 }
 
-// TestRegistry proves M1.
+// TestRegistry proves M1 and M9.
 func TestRegistry(t *testing.T) {
 	t.Run("nil", func(t *testing.T) {
 		m, err := metrics.New(nil)

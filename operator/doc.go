@@ -38,9 +38,8 @@
 //
 // # Guarantees
 //
-//   - OP1: If a registration is wrong (a name twice, a nil function or informer, no For,
-//     two informers of one resource), Run returns an error that names it before it
-//     starts anything.
+//   - OP1: If a registration is wrong, such as a nil function or two informers of one
+//     resource, Run returns an error that names it before it starts anything.
 //   - OP2: If a resource or subresource is not served within StartTimeout, or holds
 //     another kind than its informer, Run returns an error that names it.
 //   - OP3: If an informer is not synced, no call runs.
@@ -52,8 +51,8 @@
 //     resource and version.
 //   - OP7: If clients of Config send only the requests of registrations and Writes, no
 //     request is forbidden under Rules.
-//   - OP8: If a replica is not the leader, its informers run, and no reconcile runs. If its
-//     informers are not synced, it takes no Lease.
+//   - OP8: If a replica is not the leader, its informers run, and no reconcile runs.
+//   - OP11: If the informers of a replica are not synced, it takes no Lease.
 //   - OP9: The page of Options.Debug is served on loopback only, and not by Mux.
 //   - OP10: If Options.Pod names a Pod that is killed before GracePeriod is over, Run returns
 //     an error before the informers start.

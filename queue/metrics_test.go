@@ -206,7 +206,7 @@ func TestUnfinishedWorkOfManyHangingKeys(t *testing.T) {
 	})
 }
 
-// TestShutDownStopsTheTimers proves Q8.
+// TestShutDownStopsTheTimers proves Q26.
 func TestShutDownStopsTheTimers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProvider()
@@ -230,7 +230,7 @@ func TestShutDownStopsTheTimers(t *testing.T) {
 	})
 }
 
-// TestTimersAreStopped proves Q8.
+// TestTimersAreStopped proves Q26.
 func TestTimersAreStopped(t *testing.T) {
 	for name, stop := range map[string]func(q *queue.Queue[string]){
 		"none":     nil,

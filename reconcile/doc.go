@@ -18,7 +18,7 @@
 // Most callers set these fields and Timeout, and return errors as they are: [Result] has
 // the class of each error. An error that no retry can cure
 // wraps [ErrTerminal]. Run has the shape func(context.Context) error, for a leader elector
-// or a shutdown group.
+// or shutdown group.
 //
 // # Hot loops
 //
@@ -35,27 +35,29 @@
 //   - R3: If a key's calls conflict in a row, at most five are retried without the rate
 //     limiter.
 //   - R4: If a checker of HasSynced is not done, no call starts.
-//   - R5: If the context of Run is done, no call starts, except by R15. Calls end within
-//     GracePeriod, or at once if leadership is lost; context.Cause has the reason.
+//   - R5: If the context of Run is done, no call starts, unless DrainReady is set.
+//   - R28: If a stop outlasts GracePeriod or leadership is lost, running calls are
+//     cancelled, and context.Cause has the reason.
 //   - R6: If the queue has GetContext, keys that were not called, were cancelled or wait
 //     for the Gate are in it when Run returns.
 //   - R7: If Run has returned, its calls and goroutines have ended.
 //   - R8: If a call has returned, its context is done.
-//   - R15: If DrainReady is set and the context is done, ready keys are called until
-//     none is left, GracePeriod is over or leadership is lost.
+//   - R15: If DrainReady is set and the context is done, Run calls ready keys until
+//     GracePeriod is over or leadership is lost.
 //   - R16: If a key is queued without pause, it runs 100 times and then 10 times a
-//     second. Steady events up to that rate are not delayed.
+//     second.
+//   - R29: If a key has at most 10 events a second, R16 delays none of its calls.
 //   - R17: If a Source reports an event, Triggers of the key's next call has it and
 //     later ones do not, within fixed bounds.
 //   - R18: If Resync is set, each key of Keys is added once in that time, at its own
-//     fixed moment, and at most a 64th of the keys wait in the queue for it.
+//     moment, and at most a 64th of them together.
 //   - R19: If Hook is set, it is called once for each call, and its end once afterwards,
 //     with the result that Metrics gets.
 //   - R22: If calls end only as rejected or forbidden, the key runs at most 15 times in
 //     the first hour, events and RequeueAfter aside.
 //   - R23: If calls run and none has ended for StallTimeout, Check returns an error.
 //   - R24: If a key waits for the Gate for 10s, one log line names it, with the error of
-//     the Gate's EnsureReady, if it has one.
+//     the Gate's EnsureReady, if any.
 //   - R25: If a call succeeds, Metrics gets the time since the first event of a Source
 //     that no successful call has handled, within fixed bounds.
 //   - R26: A Snapshot has a bounded size.

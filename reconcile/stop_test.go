@@ -120,7 +120,7 @@ func (q *cancellingQueue) GetContext(ctx context.Context) (string, int, bool) {
 // TestGracePeriod: running calls are not disturbed for as long as the grace period,
 // and then cancelled with a cause.
 //
-// Proves R5.
+// Proves R28.
 func TestGracePeriod(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -175,7 +175,7 @@ func TestTimeoutHoldsWhileStopping(t *testing.T) {
 // TestLeadershipLost: work stops at once, whether the cause of the context or the
 // context of the lease says so, and also in the middle of a graceful stop.
 //
-// Proves R5.
+// Proves R28.
 func TestLeadershipLost(t *testing.T) {
 	tests := []struct {
 		name string

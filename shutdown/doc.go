@@ -32,8 +32,8 @@
 //
 //   - D1: If the group stops, parts stop in the reverse order of Add: a part's context
 //     ends when the one before has returned or used its time.
-//   - D2: If a part fails, the group stops and Run's error names it. If a part returns
-//     nil early, the others continue.
+//   - D2: If a part fails, the group stops and Run's error names it.
+//   - D8: If a part returns nil early, the others continue.
 //   - D3: If a part does not stop, Run returns within GracePeriod, with a [LateError]
 //     that has the part's stacks, and the other parts are stopped.
 //   - D4: If a part is late, each later part still has a twentieth of the time after
@@ -42,8 +42,8 @@
 //     signal, the failure, or the cause of Run's context.
 //   - D6: If parts are starting, a check fails or the stop has begun, the readiness
 //     handler responds 503, with names but not the errors of checks.
-//   - D7: If SIGINT or SIGTERM arrives, [Context] ends with a cause that names it. The
-//     second signal kills the process, also as PID 1 of a container.
+//   - D7: If SIGINT or SIGTERM arrives, [Context] ends with a cause that names it.
+//   - D9: If a second signal arrives, it kills the process, also as PID 1 of a container.
 //
 // # Caveats
 //

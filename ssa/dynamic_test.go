@@ -17,7 +17,7 @@ import (
 
 // A missing argument is an error that names it, before any request.
 //
-// Proves A1, A10.
+// Proves A10.
 func TestDynamicNil(t *testing.T) {
 	fake := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
 	good := object(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one","namespace":"a"}}`)

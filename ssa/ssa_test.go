@@ -117,7 +117,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestFieldManager proves A1.
+// TestFieldManager proves A10.
 func TestFieldManager(t *testing.T) {
 	tests := []struct {
 		name    string

@@ -21,7 +21,7 @@ import (
 
 // What the API server says to each field manager that is refused here.
 //
-// Proves A1.
+// Proves A10.
 func TestServerFieldManager(t *testing.T) {
 	s := newServer(t)
 	c := s.CoreV1().ConfigMaps(s.namespace)

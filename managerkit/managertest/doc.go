@@ -16,9 +16,11 @@
 //
 //   - MT1: If the context of a process of Start is done, the process returns after all
 //     Runnables have returned, and the manager's goroutines end.
-//   - MT2: If Start begins a process, it has a copy of the options, and a scheme of its own if
-//     options.Scheme is nil. It opens no port, and caches and elects in the namespace of its
-//     run.
-//   - MT3: If a loop of managerkit.Complete has keys that run, are ready, or become ready within
-//     5s, the explorer does not take the cluster for at rest.
+//   - MT2: If Start begins a process, its manager has a copy of the options, and a scheme
+//     of its own if options.Scheme is nil.
+//   - MT4: If Start begins a process, it opens no port, and caches and elects in the
+//     namespace of its run.
+//   - MT3: If a loop of managerkit.Complete has a key that runs, is ready or becomes
+//     ready within 5s, the exploration waits for it, and reports a finding if it waits
+//     too long.
 package managertest

@@ -65,7 +65,7 @@ func startProcess(t *testing.T, start func(context.Context, *rest.Config, *contr
 // listeners, with the namespace of the run, and with a scheme and names of its own. The
 // given options are not changed.
 //
-// Proves MT2.
+// Proves MT2 and MT4.
 func TestServerStart(t *testing.T) {
 	t.Parallel()
 	// Each of these addresses would make NewManager fail.
