@@ -1,5 +1,5 @@
 // Package controllerkit maps a library of production primitives for Kubernetes
-// controllers, on client-go alone. It declares nothing. Import each package alone, into
+// controllers, on client-go alone. It has no declarations. Import each package alone, into
 // any informer-driven controller; no package but the assembly imports another.
 //
 // # A page

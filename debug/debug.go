@@ -19,14 +19,14 @@ type Page struct {
 	// Title is the heading, such as the name of the process. "" means "controllers".
 	Title string
 
-	// Leader returns the state of the election. nil means that there is none.
+	// Leader returns the state of the election. nil means no election.
 	Leader func() Leader
 
-	// Shards returns the shards of this process, such as those of a shard.Group's Status. nil
-	// means that there are none.
+	// Shards returns the shards of this process, such as the shards of a shard.Group's Status.
+	// nil means no shards.
 	Shards func() Shards
 
-	// Informers returns the informers. nil means that the page has none.
+	// Informers returns the informers. nil means a page without informers.
 	Informers func() []Informer
 
 	once     sync.Once

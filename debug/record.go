@@ -103,7 +103,7 @@ func isWord(text string) bool {
 	return text != "" && len(text) <= 64 && strings.IndexFunc(text, func(r rune) bool { return (r|0x20) < 'a' || (r|0x20) > 'z' }) < 0
 }
 
-// failed reports whether the result is that of a call that did not succeed.
+// failed reports whether a call with the result did not succeed.
 func failed(result string) bool { return result != "success" && result != "requeue" }
 
 // ensurer is the method of a gate that has reasons.

@@ -31,7 +31,7 @@ type state struct {
 	Controllers []controllerState `json:"controllers"`
 	Search      string            `json:"search,omitempty"` // the key
 	Story       []story           `json:"story,omitempty"`  // of the key, in each controller that knows it
-	More        string            `json:"more,omitempty"`   // what the page leaves out
+	More        string            `json:"more,omitempty"`   // the parts that the page leaves out
 }
 
 // controllerState is the state of a controller.

@@ -13,13 +13,12 @@ import (
 // Metrics observes the informers of a Set by their names. Implementations must be safe for
 // concurrent use and must not block.
 type Metrics interface {
-	// InformerListed is called at the end of a list request that took d, also of one that
-	// failed. Lists in pages have several requests. An initial list that the API server
-	// streams is part of a watch.
+	// InformerListed is called at the end of a list request that took d, also if it failed.
+	// Lists in pages have several requests. An initial list that the API server streams is
+	// part of a watch.
 	InformerListed(name string, d time.Duration)
 
-	// InformerWatched is called at the end of a watch request that took d, also of one that
-	// failed.
+	// InformerWatched is called at the end of a watch request that took d, also if it failed.
 	InformerWatched(name string, d time.Duration)
 
 	// InformerReceived is called for each piece of a response body of a list or watch: it can

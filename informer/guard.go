@@ -117,7 +117,7 @@ func access(obj any) (metav1.Object, bool) {
 	return o, err == nil
 }
 
-// faultLog logs faults of a transform, and drops those that come too fast: a transform can
+// faultLog logs faults of a transform, and drops faults that come too fast: a transform can
 // fail for each of many objects.
 type faultLog struct {
 	mu      sync.Mutex // guards the fields below

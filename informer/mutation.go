@@ -129,8 +129,8 @@ func (s *samples) dropLocked(n int) {
 	s.all = s.all[:last]
 }
 
-// compare returns the mutations of the samples, and forgets these samples and those that the
-// cache no longer has.
+// compare returns the mutations of the samples, and forgets these samples and the samples of
+// objects that the cache no longer has.
 func (s *samples) compare(name string, store cache.Store) (found []Mutation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,7 +159,7 @@ func (s *samples) refresh(store cache.Store) {
 	}
 }
 
-// findMutations compares the samples until ctx is done, and then once more.
+// findMutations compares the samples until ctx is done, and a last time after that.
 func (s *Set) findMutations(ctx context.Context, members []*member) {
 	for refreshed, runs := time.Now(), true; runs; {
 		runs = pause(ctx, mutationPeriod)
@@ -183,8 +183,8 @@ func (s *Set) findMutations(ctx context.Context, members []*member) {
 	}
 }
 
-// LastMutations returns the last mutation of each informer that has one, by its name. They are
-// those that Mutated was called with.
+// LastMutations returns, by the name of the informer, the last mutation that Mutated was called
+// with.
 func (s *Set) LastMutations() map[string]Mutation {
 	s.mu.Lock()
 	defer s.mu.Unlock()

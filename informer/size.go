@@ -14,10 +14,10 @@ const (
 )
 
 // Size estimates the bytes that an object of a cache takes in the heap, from the sizes of its
-// strings, slices, maps and pointers: within 15 % for objects of the API. The size of a cache
-// is about that of a few of its objects, multiplied by their number.
+// strings, slices, maps and pointers: within 15 % for objects of the API. For the size of a
+// cache, multiply the mean of a few of its objects by their number.
 //
-// Memory that two fields share counts twice. What is beyond 100,000 strings, slices, maps and
+// Memory that two fields share counts twice. Memory beyond 100,000 strings, slices, maps and
 // structs, or deeper than 500, does not count.
 func Size(obj any) int64 {
 	s := sizer{left: maxValues}

@@ -153,7 +153,7 @@ func watch[T any, L any](c *Controller, resource schema.GroupResource, from inte
 type source struct {
 	served.Resource // with the name of the first controller
 	informer        cache.SharedIndexInformer
-	id              <-chan struct{} // of the informer: a factory wraps it anew for each caller
+	id              <-chan struct{} // of the informer, which a factory wraps again for each caller
 	handlers        []cache.ResourceEventHandlerRegistration
 	seen            seen
 }
@@ -189,7 +189,7 @@ func (c *Controller) fail(format string, args ...any) {
 	c.op.fail("controller %q: "+format, append([]any{c.Loop.Name}, args...)...)
 }
 
-// prepare fills in what the caller left out of the loop.
+// prepare sets the fields of the loop that the caller left zero.
 func (c *Controller) prepare() {
 	o, loop := c.op.options, &c.Loop
 	if c.owner == (schema.GroupResource{}) {

@@ -6,7 +6,7 @@ import (
 )
 
 // A writer is the transport of one client. It passes requests through the Stores of all
-// controllers, of which each records the writes of its own calls.
+// controllers. Each Store records the writes of its own calls.
 type writer struct {
 	op   *Operator
 	next http.RoundTripper

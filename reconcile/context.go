@@ -87,7 +87,7 @@ func (c *callContext[K]) Done() <-chan struct{} { return c.make().Done() }
 func (c *callContext[K]) Err() error { return c.make().Err() }
 
 // Value returns a value of the parent. A logger among them gets the values of the call.
-// Other values come from the real context, by which package context finds it.
+// Other values come from the real context, so that package context finds it.
 func (c *callContext[K]) Value(key any) any {
 	switch key {
 	case calls.Triggers{}:

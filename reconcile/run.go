@@ -78,7 +78,7 @@ type run[K comparable] struct {
 	progress time.Time      // when a call ended, or began while no other ran
 	streaks  map[K]streak   // keys whose last call did not succeed
 	parked   map[K]waiting  // keys that wait for the gate
-	waiting  int            // keys of parked for which the gate was not ready
+	waiting  int            // keys of parked whose gate was not ready
 	spent    map[K]struct{} // keys that MaxAttempts parked, until they run again
 	left     map[K]struct{} // keys that are in no queue when Run returns
 }

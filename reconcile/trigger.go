@@ -18,7 +18,7 @@ const (
 	// maxTriggered bounds the number of keys whose events are remembered.
 	maxTriggered = 1 << 16
 
-	// minTriggered is the number of keys for which the memory is kept.
+	// minTriggered is the number of keys whose memory is kept.
 	minTriggered = 1 << 10
 )
 
@@ -37,8 +37,8 @@ type Source[K comparable] struct {
 	name string
 }
 
-// Source returns a Source, to which event handlers add keys instead of adding them to the
-// Queue. The name is a word for logs, such as the resource that an informer watches:
+// Source returns a Source. Event handlers add keys to it instead of the Queue. The name is a
+// word for logs, such as the resource that an informer watches:
 //
 //	pods.AddEventHandler(enqueue.Handler(c.Source("pods"), ownerOf))
 //
@@ -101,7 +101,7 @@ type reason struct {
 	first bool          // a Source reported one before the caches were synced
 }
 
-// earlier returns the earlier of two times of events, of which 0 means none.
+// earlier returns the earlier of two times of events. 0 means no event.
 func earlier(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return a + b

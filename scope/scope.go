@@ -21,7 +21,7 @@ var ErrStopped = errors.New("scope: stopped")
 type Watch interface {
 	cache.SharedIndexInformer
 	// WaitForSync waits until the informer and the handlers that were added through the Watch
-	// are synced. The error says why they are not.
+	// are synced. The error has the reason why they are not.
 	WaitForSync(ctx context.Context) error
 	// Close removes the handlers of the Watch, and stops the informer if it has no other
 	// user. It begins the end of the Watch also if ctx is done.

@@ -23,7 +23,8 @@ const (
 	maxText     = 2048 // bounds the text of an error
 )
 
-// Selection says which objects of a resource an [Informer] shows. The zero value selects no object.
+// Selection selects the objects of a resource that an [Informer] shows. The zero value selects
+// no object.
 type Selection struct {
 	// Namespaces are the namespaces, in any order, at most 10,000. "" means all namespaces,
 	// and is the one of cluster-scoped resources. nil means none.
@@ -46,8 +47,8 @@ type Part struct {
 }
 
 // Options sets LabelSelector and FieldSelector in options. It is a TweakListOptionsFunc of
-// generated informers. It does not set ShardSelector: package shard's source does, which sends
-// none for children.
+// generated informers. It does not set ShardSelector: package shard's source does, except for
+// children.
 func (p Part) Options(options *metav1.ListOptions) {
 	options.LabelSelector, options.FieldSelector = p.LabelSelector, p.FieldSelector
 }

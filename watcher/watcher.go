@@ -140,15 +140,15 @@ type RetryWatcher[T Object] struct {
 }
 
 // Metrics observes the requests of a RetryWatcher by its Name. Implementations must be safe for
-// concurrent use and must not block. The methods are those of package informer's Metrics, because
-// the requests are those of an informer.
+// concurrent use and must not block. It is the same interface as package informer's Metrics,
+// because the requests are the same.
 type Metrics interface {
-	// InformerListed is called at the end of a list request that took d, also of one that
-	// failed. Lists in pages have several requests.
+	// InformerListed is called at the end of a list request that took d, also if it failed.
+	// Lists in pages have several requests.
 	InformerListed(name string, d time.Duration)
 
-	// InformerWatched is called at the end of a watch request that took d, also of one that
-	// failed. The time includes that of the consumer.
+	// InformerWatched is called at the end of a watch request that took d, also if it failed.
+	// The time includes the time of the consumer.
 	InformerWatched(name string, d time.Duration)
 
 	// InformerReceived is called for each page of a list, and for each event or bookmark.

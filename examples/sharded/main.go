@@ -1,5 +1,5 @@
 // Command sharded publishes the ConfigMaps with a label publish=yes to a service. Each of its
-// replicas is active, and publishes those of its shards.
+// replicas is active, and publishes the ConfigMaps of its shards.
 package main
 
 import (

@@ -15,7 +15,7 @@ import (
 type Informer struct {
 	start    time.Time    // the times below are durations since start, so that they are monotonic
 	active   atomic.Int64 // the last request, response or data
-	received atomic.Int64 // the last data; 0 if there was none
+	received atomic.Int64 // the last data; 0 before the first
 	observed atomic.Bool  // a request was seen
 	metrics  Metrics
 
@@ -41,14 +41,14 @@ func (i *Informer) Context(ctx context.Context) context.Context {
 	return context.WithValue(ctx, key{}, i)
 }
 
-// From returns the Informer of a request's context, nil if there is none.
+// From returns the Informer of a request's context, or nil.
 func From(ctx context.Context) *Informer {
 	i, _ := ctx.Value(key{}).(*Informer)
 	return i
 }
 
-// Begin notes the start of a request, and returns a function to be called once at its end. A
-// nil Informer notes nothing.
+// Begin notes the start of a request, and returns a function to be called once at its end. For
+// a nil Informer, both are no-ops.
 func (i *Informer) Begin(watch bool) (end func()) {
 	if i == nil {
 		return func() {}
@@ -64,7 +64,7 @@ func (i *Informer) Begin(watch bool) (end func()) {
 	})
 }
 
-// Refused notes the error of a request that is sent again. A nil Informer notes nothing.
+// Refused notes the error of a request that is sent again. For a nil Informer, it is a no-op.
 func (i *Informer) Refused(err error) {
 	if i != nil && i.metrics.Refused != nil {
 		i.metrics.Refused(err)
@@ -110,7 +110,7 @@ func (i *Informer) Idle() (idle time.Duration, observed bool) {
 	return time.Since(i.start) - time.Duration(i.active.Load()), i.observed.Load()
 }
 
-// LastReceived returns the time of the last data, the zero Time if there was none.
+// LastReceived returns the time of the last data, or the zero Time before the first.
 func (i *Informer) LastReceived() time.Time {
 	if at := i.received.Load(); at > 0 {
 		return i.start.Add(time.Duration(at))

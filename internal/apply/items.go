@@ -112,7 +112,7 @@ func (d *decider) identifying(key, config int32) string {
 	return ""
 }
 
-// identity returns the text by which an index finds an item.
+// identity returns the key of an item in an index.
 func (d *decider) identity(item int32, name string) string {
 	if name != "" {
 		item = d.member(item, 0, "", name)

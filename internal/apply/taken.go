@@ -116,8 +116,8 @@ func (t *taker) report() {
 	}
 }
 
-// compare reports the fields of the configuration that would replace a map or a list in
-// which another manager owns fields.
+// compare reports the fields of the configuration that would replace a map or a list with
+// fields of another manager.
 func (t *taker) compare(config, owned int32) {
 	holdsMembers, holdsItems := false, false
 	for o := t.nodes[owned].child; o != 0 && t.spend(1); o = t.nodes[o].next {

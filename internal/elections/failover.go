@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A failover is the time without a leader after a crash without other faults. If it
-// was waited for in vain, missing tells since what.
+// A failover is the time without a leader after a crash without other faults. If no
+// replica took over, missing names the begin of the wait.
 type failover struct {
 	from, to time.Time
 	missing  string

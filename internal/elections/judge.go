@@ -13,7 +13,7 @@ import (
 // jittered RetryPeriod.
 const slack = 250 * time.Millisecond
 
-// noticed is the time in which a watch must report an edit.
+// noticed bounds the time until a watch reports an edit.
 const noticed = 250 * time.Millisecond
 
 // An Overlap is a time in which two replicas did guarded work, or one finished its work
@@ -154,7 +154,7 @@ func stored(versions []version) (foreign int, problems []string) {
 	return foreign, problems
 }
 
-// grows compares the known terms in the order in which they began.
+// grows compares the known terms in the order of their begin.
 func grows(tenures []*tenure) (problems []string) {
 	sorted := slices.Clone(tenures)
 	slices.SortFunc(sorted, func(a, b *tenure) int { return a.start.Compare(b.start) })

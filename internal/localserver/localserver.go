@@ -126,7 +126,7 @@ func (s *Server) ConfigOf(name string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// Do sends a command to a server that was started with -commands, and waits for the answer.
+// Do sends a command to a server that was started with -commands, and waits for the response.
 // It is for one goroutine at a time.
 func (s *Server) Do(command string) error {
 	if _, err := io.WriteString(s.stdin, command+"\n"); err != nil {
@@ -177,7 +177,7 @@ func (s *stopper) Close() error {
 }
 
 // lineWriter reads what the server prints. It closes ready when the server is ready, and
-// passes on the answers to commands.
+// passes on the responses to commands.
 type lineWriter struct {
 	line    []byte
 	ready   chan struct{}

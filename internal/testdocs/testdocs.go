@@ -12,9 +12,9 @@ import (
 
 var block = regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
 
-// Vet fails the test if go vet does not accept the Go blocks of the page as the declarations
-// of one file of that name, in a package inside the working directory. A page that has a test
-// needs a name that ends in _test.go. Vet returns the page.
+// Vet runs go vet on the Go blocks of the page, as the declarations of one file of that name in
+// a package inside the working directory, and fails the test if it fails. A page that has a
+// test needs a name that ends in _test.go. Vet returns the page.
 func Vet(t *testing.T, page, file string) string {
 	t.Helper()
 	source, err := os.ReadFile(page)

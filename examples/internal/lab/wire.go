@@ -63,7 +63,7 @@ func (w *Wire) Hook(before, after func(Op) bool) {
 	w.before, w.after = before, after
 }
 
-// AllowRefusals says that a 403 is no failure from now on.
+// AllowRefusals makes the wire accept responses 403 from now on.
 func (w *Wire) AllowRefusals() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -22,7 +22,7 @@ type wanted struct {
 	spec      map[string]any
 }
 
-// A snapshot is what the API server and the services have.
+// A snapshot has the state of the API server and of the services.
 type snapshot struct {
 	objects  map[string]map[string]*unstructured.Unstructured // by resource, and namespace/name or name
 	records  map[string]string                                // of the DNS service, by UID
@@ -34,7 +34,7 @@ const (
 	tenants  = "tenants"
 )
 
-// resources are what a check lists.
+// resources returns the resources that a check lists.
 func resources() map[string]schema.GroupVersionResource {
 	return map[string]schema.GroupVersionResource{
 		websites:          {Group: "web.example.com", Version: "v1", Resource: websites},

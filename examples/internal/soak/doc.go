@@ -4,8 +4,8 @@
 //
 // Each cycle takes about a minute. In its first part users create, edit and delete objects,
 // others edit and delete the children, and faults begin and end. Then all is quiet, and a
-// checker compares the cluster, the DNS service and the billing service with what the users
-// want. It reads the API server and the services only: it shares no code with the
+// checker compares the cluster, the DNS service and the billing service with the users'
+// wishes. It reads the API server and the services only: it shares no code with the
 // controllers. If a difference is still there after a bound, it is a violation.
 //
 // At the end of a cycle the memory, goroutines, metrics series and connections of each

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// A sample is what one process uses at the end of a cycle.
+// A sample has the resources of one process at the end of a cycle.
 type sample struct {
 	Minute  float64 // of the run
 	Process string  // such as website-0#2, the second process of the first replica
@@ -18,9 +18,8 @@ type measure struct {
 	floor      float64 // growth that is never a leak
 }
 
-// measures are what a process may not use more and more of. The floor of each is far below
-// what an hour of a leak of one object, goroutine, series or connection in each reconcile
-// would be.
+// measures are the resources that must not grow. The floor of each is far below an hour's
+// leak of one object, goroutine, series or connection in each reconcile.
 var measures = [...]measure{
 	{"rss", "MiB", 24},
 	{"heap", "MiB", 6},

@@ -26,7 +26,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/localserver"
 )
 
-// A world is what one part of a run consists of.
+// A world has the cluster, the services and the replicas of one part of a run.
 type world struct {
 	*soaking
 	cluster  *localserver.Server
@@ -38,7 +38,7 @@ type world struct {
 	replicas []*replica
 
 	mu     sync.Mutex // guards the counts of the state, which replicas and faults write
-	broken []string   // what replicas and faults have found
+	broken []string   // the violations that replicas and faults have found
 }
 
 func (w *world) count(counts map[string]int, name string) {

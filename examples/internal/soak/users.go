@@ -23,7 +23,7 @@ type slot struct {
 	resource string // websites or tenants
 	wanted
 	exists bool
-	// unsure is true after a create request without an answer: it may arrive late, after
+	// unsure is true after a create request without a response: it may arrive late, after
 	// a deletion, so that the object is not deleted before all faults have ended.
 	unsure bool
 }
@@ -65,7 +65,7 @@ func (s *slot) random(rng *rand.Rand) map[string]any {
 	return spec
 }
 
-// A client is what users have.
+// A client is the client of the users, with the number of their changes.
 type client struct {
 	dynamic.Interface
 	changes atomic.Int64
@@ -78,7 +78,7 @@ func (c *client) of(s *slot) dynamic.ResourceInterface {
 	return c.Resource(resources()[tenants])
 }
 
-// definite calls do until its outcome is known: during a fault, a request has no answer. It
+// definite calls do until its outcome is known: during a fault, a request has no response. It
 // reports whether do succeeded. It ends with ctx, which outlives all faults.
 func definite(ctx context.Context, do func(context.Context) (bool, error)) (bool, error) {
 	for {

@@ -98,7 +98,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, key types.NamespacedName) (r
 		return reconcile.Result{}, err
 	}
 	// The API server can remove an object whose first finalizer comes in the middle of a deletion.
-	// A record that is put after that would stay for ever.
+	// A later record would never be deleted.
 	if w, err = consistency.ConfirmLive(ctx, r.Websites.Namespace(w.Namespace), held.Object()); err != nil {
 		return reconcile.Result{}, err
 	}

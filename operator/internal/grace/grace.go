@@ -19,7 +19,7 @@ const retryPeriod = time.Second
 
 // Of returns the time between SIGTERM and SIGKILL in a Pod: terminationGracePeriodSeconds,
 // less the longest sleep of a preStop hook. The time of other hooks is not known. It repeats
-// requests that fail until the timeout, except those that a repetition does not help.
+// requests that fail until the timeout, unless a repetition cannot help.
 func Of(ctx context.Context, config *rest.Config, timeout time.Duration, namespace, name string) (time.Duration, error) {
 	client, err := corev1client.NewForConfig(config)
 	if err != nil {

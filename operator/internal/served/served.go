@@ -101,8 +101,8 @@ func discover(ctx context.Context, client *discovery.DiscoveryClient, resources 
 	return all, g.Wait()
 }
 
-// inGroup returns the resources of the group's preferred version, and those of its other
-// versions if some of needed are not among them.
+// inGroup returns the resources of the group's preferred version. If some of needed are not
+// among them, it adds the resources of the other versions.
 func inGroup(ctx context.Context, client *discovery.DiscoveryClient, group string, needed []Resource) (Kinds, error) {
 	versions, found := []string{"v1"}, Kinds{}
 	if group != "" {
@@ -141,7 +141,7 @@ func inGroup(ctx context.Context, client *discovery.DiscoveryClient, group strin
 	return found, failed
 }
 
-// compare returns an error if a resource is missing, for which it is worth to wait, or one
+// compare returns an error as missing if a resource is absent, which can change, and as wrong
 // if it has another kind.
 func (found Kinds) compare(resources []Resource) (missing, wrong error) {
 	for _, r := range resources {
