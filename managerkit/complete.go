@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -56,8 +57,9 @@ import (
 // A controller for several clusters has requests that name the cluster, and a source for the
 // cache of each.
 //
-// The differences from controller-runtime's workers: controller.ReconcileIDFromContext
-// returns "", and a panic is always recovered.
+// If the manager was started before, the controller starts at once. Unlike with
+// controller-runtime's workers, a panic is always recovered, and the line that the loop logs about
+// a call does not have its reconcileID, which the context and the logger of the call have.
 func Complete[request comparable](b *builder.TypedBuilder[request], r crreconcile.TypedReconciler[request], loop *reconcile.Controller[request], options controller.TypedOptions[request]) error {
 	switch {
 	case b == nil:
@@ -159,7 +161,14 @@ type dispatch[request comparable] struct {
 // adapt returns r as a Func.
 func adapt[request comparable](r crreconcile.TypedReconciler[request]) reconcile.Func[request] {
 	requeue := queue.Exponential[request](5*time.Millisecond, 5*time.Minute)
+	asked := &asked{Context: context.Background()}
+	controller.ReconcileIDFromContext(asked)
 	return func(ctx context.Context, key request) (reconcile.Result, error) {
+		if asked.key != nil {
+			id := uuid.NewUUID()
+			ctx = context.WithValue(ctx, asked.key, id)
+			ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("reconcileID", id))
+		}
 		got, err := r.Reconcile(ctx, key)
 		result := reconcile.Result{RequeueAfter: got.RequeueAfter, Priority: got.Priority}
 		switch {
@@ -177,6 +186,18 @@ func adapt[request comparable](r crreconcile.TypedReconciler[request]) reconcile
 		requeue.Forget(key)
 		return result, err
 	}
+}
+
+// asked is a context that keeps the key of the value that is read from it: controller-runtime
+// does not export the key of its reconcileID.
+type asked struct {
+	context.Context
+	key any
+}
+
+func (a *asked) Value(key any) any {
+	a.key = key
+	return nil
 }
 
 // terminalError gives a TerminalError the method by which a loop knows it.

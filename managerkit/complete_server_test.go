@@ -11,11 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -31,6 +33,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/controllerkit/controllerkit/enqueue"
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/managerkit"
 	"github.com/controllerkit/controllerkit/queue"
@@ -208,6 +211,42 @@ func TestServerTriggers(t *testing.T) {
 	createConfigMap(t, namespace, "a")
 	if got, want := receive(t, triggers, "call"), []string{"settings create"}; !slices.Equal(got, want) {
 		t.Errorf("triggers %q, want %q", got, want)
+	}
+}
+
+// TestServerReconcileID: each call has an ID of its own, in its context and in its log lines.
+// The manager was started before, so the controller starts at once.
+//
+// Proves MK12.
+func TestServerReconcileID(t *testing.T) {
+	t.Parallel()
+	namespace := testserver.Namespace(t)
+	mgr := newManager(t, namespace)
+	startManager(t, mgr)
+	<-mgr.Elected()
+	logs, calls := testlog.New(), make(chan string, 10)
+	b := ctrl.NewControllerManagedBy(mgr).Named("mk-id").For(&corev1.ConfigMap{}, builder.WithPredicates(named("a", "b")))
+	f := crreconcile.Func(func(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+		klog.FromContext(ctx).Info("Called " + req.Name)
+		calls <- string(controller.ReconcileIDFromContext(ctx))
+		return ctrl.Result{}, nil
+	})
+	logger := klog.FromContext(logs.Context(t.Context()))
+	options := controller.Options{LogConstructor: func(*ctrl.Request) logr.Logger { return logger }}
+	if err := managerkit.Complete(b, f, &reconcile.Controller[ctrl.Request]{}, options); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{"": true}
+	for _, name := range []string{"a", "b"} {
+		createConfigMap(t, namespace, name)
+		id := receive(t, calls, "call")
+		if seen[id] {
+			t.Errorf("the call of %s has the ID %q, want one of its own", name, id)
+		}
+		seen[id] = true
+		if lines := logs.Find("Called " + name); len(lines) != 1 || fmt.Sprint(lines[0].Values["reconcileID"]) != id {
+			t.Errorf("the call of %s logged %v, want the reconcileID %s", name, lines, id)
+		}
 	}
 }
 

@@ -39,8 +39,8 @@
 //   - MK10: If a key waits, it waits for each informer that can show the written object, and
 //     for no other.
 //   - MK11: If the outcome of a write is unknown, LiveRead is true in the key's next run.
-//   - MK12: If Complete has added a controller, the events of the builder's sources run its
-//     keys in the loop, with the loop's fields and classes of errors.
+//   - MK12: If Complete has added a controller, the events of the builder's sources run
+//     its keys in the loop, with the loop's fields and classes of errors.
 //   - MK13: If the manager stops, running calls of a loop have its GracePeriod before their
 //     contexts end, and Start returns after them.
 //   - MK14: If a key comes from the first list, the keys of events run before it until it
