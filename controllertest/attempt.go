@@ -124,6 +124,7 @@ func (r *run) forget() {
 	defer r.mu.Unlock()
 	r.history, r.trace, r.rests = nil, nil, nil
 	clear(r.versions)
+	clear(r.responses)
 	clear(r.present)
 	if len(r.findings) == 0 {
 		r.timeline = nil

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	typedv1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/controllertest"
@@ -47,6 +48,39 @@ func TestBadScenarios(t *testing.T) {
 				o.ConvergeTimeout = 2 * time.Second
 			},
 			want: []string{"without any fault", "liveness: not converged 2s after", "the moon is missing", "mend the controller or Converged, or set a longer Options.ConvergeTimeout"},
+		}, {
+			name: "Converged changes its mind",
+			with: func(s *controllertest.Scenario, _ *controllertest.Options) {
+				s.Converged = func(*controllertest.State) error {
+					if number.Add(1)%2 == 0 {
+						return errors.New("a coin fell on its head")
+					}
+					return nil
+				}
+			},
+			want: []string{`controllertest: copier: Scenario.Converged returned nil and also an error for one state: let it depend on the state alone: a coin fell on its head`},
+		}, {
+			name: "others write without end",
+			with: func(s *controllertest.Scenario, o *controllertest.Options) {
+				s.Start = beside(t, s.Start, func(ctx context.Context, others typedv1.ConfigMapInterface) {
+					for n := 0; ctx.Err() == nil; n++ {
+						_, _ = others.Patch(ctx, "a", types.MergePatchType, fmt.Appendf(nil, `{"data":{"n":"%d"}}`, n), metav1.PatchOptions{FieldManager: "somebody"})
+					}
+				})
+				o.QuietPeriod, o.ConvergeTimeout = time.Second, 3*time.Second
+			},
+			want: []string{"without any fault", "quiescence: no rest of 1s within 3s", `/a was written by an unknown client, which is no part of the exploration: use a cluster on which it does not run`},
+		}, {
+			name: "others do the work",
+			with: func(s *controllertest.Scenario, _ *controllertest.Options) {
+				start := s.Start
+				s.Start = func(ctx context.Context, _ *rest.Config, env *controllertest.Env) error {
+					cfg := testserver.Config(t)
+					cfg.UserAgent = "somebody/1"
+					return start(ctx, cfg, env)
+				}
+			},
+			want: []string{"the controller made no write", `/a-copy was written by "somebody"`},
 		}, {
 			name: "writes without end",
 			copier: copier{begin: func(ctx context.Context, c *copying) error {
@@ -228,6 +262,21 @@ func TestBadScenarios(t *testing.T) {
 				t.Errorf("it took %v", took)
 			}
 		})
+	}
+}
+
+// beside returns a Start that also runs others, who act on the namespace of a run and are no part of
+// the exploration.
+func beside(t *testing.T, start func(context.Context, *rest.Config, *controllertest.Env) error, others func(context.Context, typedv1.ConfigMapInterface)) func(context.Context, *rest.Config, *controllertest.Env) error {
+	return func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+		kube, err := kubernetes.NewForConfig(testserver.Config(t))
+		if err != nil {
+			return err
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() { others(ctx, kube.CoreV1().ConfigMaps(env.Namespace)) })
+		defer wg.Wait()
+		return start(ctx, cfg, env)
 	}
 }
 

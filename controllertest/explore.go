@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -42,11 +43,16 @@ type explorer struct {
 	prefix   string // of the namespaces
 	pause    time.Duration
 	keep     bool // keep the namespaces, because the server is thrown away afterwards
+	own      bool // the server is of this exploration alone
+	crds     []definitions.Definition
 	runs     atomic.Int64
 	watched  map[string]int // resource → watches at rest without faults
 	leases   atomic.Bool    // the controller writes Leases
 	slots    chan struct{}  // holds an element for each run
-	abort    func(error)    // ends the exploration with an error, because of Scenario.World
+	stalls   stalls
+	abort    func(error) // ends the exploration with an error, because of the scenario
+
+	disconnect func() error // stops what connect has started
 
 	mu        sync.Mutex
 	plans     map[string]plan // by run, to name the plans of leaked goroutines
@@ -81,11 +87,6 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 	if err := makeFolder(o.Folder); err != nil {
 		return nil, err
 	}
-	cfg, keep, stop, err := server(ctx, o)
-	if err != nil {
-		return nil, fmt.Errorf("controllertest: %w", err)
-	}
-	defer func() { err = errors.Join(err, stop()) }()
 	defer func() {
 		if report != nil {
 			err = errors.Join(err, report.write(o.Folder))
@@ -93,7 +94,7 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 	}()
 
 	x := &explorer{
-		scenario: s, options: o, log: log, keep: keep || o.KeepNamespaces, prefix: "ct-" + utilrand.String(5), pause: s.Pause,
+		scenario: s, options: o, log: log, crds: crds, prefix: "ct-" + utilrand.String(5), pause: s.Pause,
 		slots: make(chan struct{}, o.Parallel),
 		plans: map[string]plan{}, dependent: map[int]bool{}, early: map[string]bool{}, groups: map[string]*group{}, found: map[string]*group{},
 		report: &Report{Scenario: s.Name, Kinds: map[Kind]Count{}, Accepted: map[string]int{}},
@@ -101,36 +102,17 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 	if x.pause == 0 {
 		x.pause = 500 * time.Millisecond
 	}
-	x.config = rest.CopyConfig(cfg)
-	x.config.QPS = -1
-	if x.kube, err = kubernetes.NewForConfig(x.config); err != nil {
-		return nil, fmt.Errorf("controllertest: Options.Config: %w", err)
-	}
-	if x.dyn, err = dynamic.NewForConfig(x.config); err != nil {
-		return nil, fmt.Errorf("controllertest: Options.Config: %w", err)
-	}
-	if err := definitions.Install(ctx, x.dyn, crds); err != nil {
-		return nil, fmt.Errorf("controllertest: %s: Scenario.CRDs: %w", s.Name, err)
-	}
-	if s.Setup != nil {
-		if err := s.Setup(ctx, rest.CopyConfig(x.config)); err != nil {
-			return nil, fmt.Errorf("controllertest: %s: Setup: %w", s.Name, err)
-		}
-	}
-	eyes := rest.CopyConfig(x.config)
-	eyes.ContentType, eyes.AcceptContentTypes = "application/json", "application/json"
-	watching, stopWatching := context.WithCancel(ctx)
-	defer stopWatching()
-	x.observer = newObserver(watching, x.prefix)
-	eyes.Wrap(onlyMine(x.observer.wants))
-	if x.observer.dyn, err = dynamic.NewForConfig(eyes); err != nil {
-		return nil, fmt.Errorf("controllertest: Options.Config: %w", err)
+	if err := x.connect(ctx); err != nil {
+		return nil, err
 	}
 	restore := catchPanics(x)
+	measuring, stopMeasuring := context.WithCancel(ctx)
+	var measures sync.WaitGroup
+	measures.Go(func() { x.stalls.measure(measuring) })
 	defer func() {
-		err = errors.Join(err, x.sweep())
-		stopWatching()
-		x.observer.wg.Wait()
+		stopMeasuring()
+		measures.Wait()
+		err = errors.Join(err, x.disconnect())
 		restore()
 	}()
 
@@ -163,12 +145,61 @@ func explore(ctx context.Context, s Scenario, o Options, log func(string, ...any
 		x.report.Operations = append(x.report.Operations, op.id)
 	}
 	x.report.Skipped = ref.skipped
-	x.all(exploring, ref, fixed)
+	err = x.all(exploring, ref, fixed)
 	if exploring.Err() == nil {
 		x.leaks()
 	}
 	x.report.Failures = x.failures()
-	return x.report, cmp.Or(aborted(), ctx.Err())
+	return x.report, cmp.Or(aborted(), ctx.Err(), err)
+}
+
+// connect prepares the API server of Options.Config, or a new one.
+func (x *explorer) connect(ctx context.Context) (err error) {
+	cfg, own, stop, err := server(ctx, x.options)
+	if err != nil {
+		return fmt.Errorf("controllertest: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, stop())
+		}
+	}()
+	x.own, x.keep = own, own || x.options.KeepNamespaces
+	x.config = rest.CopyConfig(cfg)
+	x.config.QPS = -1
+	if x.kube, err = kubernetes.NewForConfig(x.config); err != nil {
+		return fmt.Errorf("controllertest: Options.Config: %w", err)
+	}
+	if x.dyn, err = dynamic.NewForConfig(x.config); err != nil {
+		return fmt.Errorf("controllertest: Options.Config: %w", err)
+	}
+	if err := definitions.Install(ctx, x.dyn, x.crds); err != nil {
+		return fmt.Errorf("controllertest: %s: Scenario.CRDs: %w", x.scenario.Name, err)
+	}
+	if x.scenario.Setup != nil {
+		if err := x.scenario.Setup(ctx, rest.CopyConfig(x.config)); err != nil {
+			return fmt.Errorf("controllertest: %s: Setup: %w", x.scenario.Name, err)
+		}
+	}
+	eyes := rest.CopyConfig(x.config)
+	eyes.ContentType, eyes.AcceptContentTypes = "application/json", "application/json"
+	watching, stopWatching := context.WithCancel(ctx)
+	o := newObserver(watching, x.prefix)
+	eyes.Wrap(onlyMine(o.wants))
+	if o.dyn, err = dynamic.NewForConfig(eyes); err != nil {
+		stopWatching()
+		return fmt.Errorf("controllertest: Options.Config: %w", err)
+	}
+	x.mu.Lock()
+	x.observer = o
+	x.mu.Unlock()
+	x.disconnect = func() error {
+		err := x.sweep()
+		stopWatching()
+		o.wg.Wait()
+		return errors.Join(err, stop())
+	}
+	return nil
 }
 
 func (s *Scenario) validate() error {
@@ -220,7 +251,7 @@ func (x *explorer) references(ctx context.Context) (*reference, error) {
 		return nil, err
 	}
 	if len(warm.trace) == 0 {
-		return nil, errors.New("the controller made no write, read or external call: let Start use its configuration, and let the script give the controller work")
+		return nil, fmt.Errorf("the controller made no write, read or external call: let Start use its configuration, and let the script give the controller work%s", warm.others())
 	}
 	runs := make([]*run, 3)
 	errs := make([]error, len(runs))
@@ -237,7 +268,11 @@ func (x *explorer) references(ctx context.Context) (*reference, error) {
 			return nil, nil
 		}
 	}
-	return x.agree(runs)
+	ref, err := x.agree(runs)
+	if err != nil {
+		err = fmt.Errorf("%w%s", err, runs[0].others())
+	}
+	return ref, err
 }
 
 // faultless reports whether a run without faults has findings, and stores them.
@@ -330,18 +365,43 @@ func (x *explorer) try(ctx context.Context, p plan, ref *reference) (*run, error
 	return r, nil
 }
 
-// all runs the plans until the source or the budget is empty.
-func (x *explorer) all(ctx context.Context, ref *reference, fixed []plan) {
+// all runs the plans until the source or the budget is empty. A server of the exploration is
+// renewed when it has run a number of plans, because it keeps their objects in memory.
+func (x *explorer) all(ctx context.Context, ref *reference, fixed []plan) (err error) {
 	began := time.Now()
 	source := x.source(ref, fixed, began)
 	done := make(chan struct{})
-	var wg, progress sync.WaitGroup
+	var progress sync.WaitGroup
 	progress.Go(func() { x.progress(began, done) })
+	for err == nil && x.some(ctx, source, ref, began) {
+		if err = x.disconnect(); err == nil {
+			x.disconnect = func() error { return nil }
+			err = x.connect(ctx)
+		}
+	}
+	close(done)
+	progress.Wait()
+	x.report.Duration = time.Since(began)
+	x.report.Complete = source.complete()
+	slices.Sort(x.report.Invalid)
+	return err
+}
+
+// renewAfter is the number of plans after which a server is renewed. One had 460 MB after 3,100
+// plans, and another 1.3 GB after 18,000.
+const renewAfter = 5000
+
+// some runs plans in parallel. It reports whether more plans follow, on another server.
+func (x *explorer) some(ctx context.Context, source *source, ref *reference, began time.Time) bool {
+	var left atomic.Int64
+	left.Store(int64(cmp.Or(x.options.renewAfter, renewAfter)))
+	var wg sync.WaitGroup
 	for range x.options.Parallel {
 		wg.Go(func() {
-			for ctx.Err() == nil {
+			for ctx.Err() == nil && (!x.own || left.Add(-1) >= 0) {
 				p := source.next()
 				if p == nil {
+					left.Store(math.MaxInt64)
 					return
 				}
 				x.attempt(ctx, p, ref, began)
@@ -349,11 +409,7 @@ func (x *explorer) all(ctx context.Context, ref *reference, fixed []plan) {
 		})
 	}
 	wg.Wait()
-	close(done)
-	progress.Wait()
-	x.report.Duration = time.Since(began)
-	x.report.Complete = source.complete()
-	slices.Sort(x.report.Invalid)
+	return x.own && left.Load() < 0 && ctx.Err() == nil
 }
 
 // tooEarly stores that Converged accepted a state before it was the expected one.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"runtime/debug"
 	"runtime/pprof"
 	"slices"
@@ -119,12 +120,12 @@ func panicked(_ context.Context, v any) {
 			continue
 		}
 		for _, x := range explorers {
-			x.observer.mu.Lock()
-			runs := make([]*run, 0, len(x.observer.runs))
-			for _, r := range x.observer.runs {
-				runs = append(runs, r)
-			}
-			x.observer.mu.Unlock()
+			x.mu.Lock()
+			observer := x.observer
+			x.mu.Unlock()
+			observer.mu.Lock()
+			runs := slices.Collect(maps.Values(observer.runs))
+			observer.mu.Unlock()
 			for _, r := range runs {
 				if strings.Contains(stack, fmt.Sprintf("%q:%q", label, worldLabel(r.id))) {
 					x.abort(fmt.Errorf("Scenario.World panicked: %v: let its goroutines handle errors\n%s", v, debug.Stack()))

@@ -1,11 +1,13 @@
 package controllertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -39,7 +41,7 @@ func (r *run) rest(ctx context.Context) (*State, []Finding) {
 			err = r.agrees(state)
 		}
 		if err == nil {
-			if err = r.x.scenario.Converged(state); err == nil {
+			if err = r.converged(state); err == nil {
 				err = r.queuesEmpty()
 			}
 			if err == nil {
@@ -81,6 +83,16 @@ func (r *run) rest(ctx context.Context) (*State, []Finding) {
 	}
 }
 
+// converged calls Scenario.Converged twice, because a function that does not depend on the
+// state alone makes every finding doubtful.
+func (r *run) converged(s *State) error {
+	err := r.x.scenario.Converged(s)
+	if again := r.x.scenario.Converged(s); (err == nil) != (again == nil) {
+		r.x.abort(fmt.Errorf("Scenario.Converged returned nil and also an error for one state: let it depend on the state alone: %w", cmp.Or(err, again)))
+	}
+	return err
+}
+
 func stopped(err error) Finding {
 	return Finding{Oracle: Health, Field: "stopped", Text: fmt.Sprintf("the exploration was stopped: %v", err)}
 }
@@ -120,8 +132,8 @@ func (r *run) tooEarly(diff difference) {
 }
 
 // deadline returns when the cluster must be at rest. The time in which the observer was
-// late does not count, up to maxLate times Options.ConvergeTimeout, because endless
-// writes make the observer late forever.
+// late or the process stalled does not count, up to maxLate times Options.ConvergeTimeout,
+// because endless writes make the observer late forever.
 func (r *run) deadline() time.Time {
 	settle := r.x.options.ConvergeTimeout
 	now := time.Now()
@@ -130,7 +142,12 @@ func (r *run) deadline() time.Time {
 	if r.pending > 0 {
 		return now.Add(settle)
 	}
-	return r.lastFault.Add(settle + min(r.late.sum(now), maxLate*settle))
+	return r.lastFault.Add(settle + min(r.lateLocked(now), maxLate*settle))
+}
+
+// lateLocked returns the time since the last fault that does not count.
+func (r *run) lateLocked(now time.Time) time.Duration {
+	return max(r.late.sum(now), r.x.stalls.sum()-r.stalled)
 }
 
 const maxLate = 5
@@ -141,8 +158,8 @@ func (r *run) restless(missing error) Finding {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	text := fmt.Sprintf("no rest of %v within %v of the last fault or step; the last writes: %s", r.x.options.QuietPeriod, r.x.options.ConvergeTimeout, strings.Join(r.writes, "; "))
-	if late := r.late.sum(time.Now()); late > r.x.options.ConvergeTimeout/10 {
-		text += fmt.Sprintf("; the observer was late for %v, which does not count up to %d times that time", late.Round(time.Millisecond), maxLate)
+	if late := r.lateLocked(time.Now()); late > r.x.options.ConvergeTimeout/10 {
+		text += fmt.Sprintf("; the observer was late, or this process did not run, for %v, which does not count up to %d times that time", late.Round(time.Millisecond), maxLate)
 	}
 	if w := r.world; w != nil && len(w.writes) > 0 {
 		text += "; the last writes of Scenario.World: " + strings.Join(w.writes, "; ")
@@ -157,7 +174,35 @@ func (r *run) restless(missing error) Finding {
 	if values := r.valuesLocked(); values != "" {
 		text += "; " + values
 	}
-	return Finding{Oracle: Quiescence, Object: object, Field: field, Text: text + silent}
+	return Finding{Oracle: Quiescence, Object: object, Field: field, Text: text + silent + r.othersLocked()}
+}
+
+// othersLocked is the hint for a run without faults in which somebody else wrote objects.
+func (r *run) othersLocked() string {
+	if len(r.plan) > 0 {
+		return "" // a fault can lose the response that shows the writer
+	}
+	for _, e := range slices.Backward(r.history) {
+		if e.object == nil || e.kind == watch.Deleted || e.object.GetDeletionTimestamp() != nil || r.responses[e.object.GetResourceVersion()] {
+			continue
+		}
+		writer := "an unknown client" // the API server manages no fields of an object that was created without fields
+		var at *metav1.Time
+		for _, m := range e.object.GetManagedFields() {
+			if at == nil || at.Before(m.Time) {
+				writer, at = strconv.Quote(m.Manager), m.Time
+			}
+		}
+		return fmt.Sprintf("; %s was written by %s, which is no part of the exploration: use a cluster on which it does not run", e.key, writer)
+	}
+	return ""
+}
+
+// others is othersLocked without the lock.
+func (r *run) others() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.othersLocked()
 }
 
 // hottestLocked returns the object of the last write and its changed fields.
@@ -225,7 +270,7 @@ func (r *run) unconverged(err error) Finding {
 	if errors.Is(err, errQueue) {
 		oracle = Quiescence
 	}
-	return Finding{Oracle: oracle, Field: headline(err.Error()), Text: fmt.Sprintf("not converged %v after the last fault or step: %v%s", r.x.options.ConvergeTimeout, err, r.silent())}
+	return Finding{Oracle: oracle, Field: headline(err.Error()), Text: fmt.Sprintf("not converged %v after the last fault or step: %v%s", r.x.options.ConvergeTimeout, err, r.silent()+r.others())}
 }
 
 var (
@@ -411,6 +456,7 @@ func (r *run) faultLocked() {
 	r.touchLocked()
 	r.lastFault = r.lastEvent
 	r.late.reset(r.lastFault)
+	r.stalled = r.x.stalls.sum()
 }
 
 // begin marks an action that must end before the cluster can be at rest.

@@ -245,6 +245,35 @@ func TestLateness(t *testing.T) {
 	want(80, 22)
 }
 
+// TestStalls: the time in which the process did not run does not count for ConvergeTimeout, and a
+// timer that is a little late does.
+func TestStalls(t *testing.T) {
+	r := quietRun(Scenario{}, "ns")
+	r.x.options.ConvergeTimeout = time.Second
+	now := time.Now()
+	for _, pause := range []time.Duration{0, 50, 95, 50, 650, 50, 250} { // 600 and 200 too late
+		now = now.Add(pause * time.Millisecond)
+		r.x.stalls.tick(now)
+	}
+	r.lastFault = now
+	if got, want := r.deadline().Sub(now), 1800*time.Millisecond; got != want {
+		t.Errorf("the deadline is after %v, want %v", got, want)
+	}
+	r.x.stalls.tick(now.Add(time.Hour))
+	if got, want := r.deadline().Sub(now), 6*time.Second; got != want {
+		t.Errorf("the deadline after an hour is %v, want %v", got, want)
+	}
+	if f := r.restless(nil); !strings.Contains(f.Text, "this process did not run, for 59m") && !strings.Contains(f.Text, "this process did not run, for 1h") {
+		t.Errorf("the finding is %q", f.Text)
+	}
+	r.mu.Lock()
+	r.faultLocked()
+	r.mu.Unlock()
+	if got, want := r.deadline().Sub(r.lastFault), time.Second; got != want {
+		t.Errorf("the deadline after the next fault is %v, want %v", got, want)
+	}
+}
+
 // TestRestlessAndSilent: a cluster may be busy although the controller does nothing.
 func TestRestlessAndSilent(t *testing.T) {
 	const hint = "; the controller made no request: let Start use its configuration"

@@ -45,13 +45,14 @@ type run struct {
 	life      []*incarnation // the present ones, by replica
 	past      []*incarnation
 	restarts  int
-	pending   int       // running faults, steps and users
-	underway  int       // running writes and calls of the controller
-	lastEvent time.Time // the time of the last event
-	lastFault time.Time // when a step or a fault last began or ended
-	late      lateness  // of the observer, since then
-	repeated  time.Time // when client-go has repeated the request of CommitThen503, at the latest
-	repeats   string    // the signature of that request
+	pending   int           // running faults, steps and users
+	underway  int           // running writes and calls of the controller
+	lastEvent time.Time     // the time of the last event
+	lastFault time.Time     // when a step or a fault last began or ended
+	late      lateness      // of the observer, since then
+	stalled   time.Duration // stalls until then
+	repeated  time.Time     // when client-go has repeated the request of CommitThen503, at the latest
+	repeats   string        // the signature of that request
 	changed   chan struct{}
 	asked     bool // the controller has made a request
 	step      int
@@ -66,6 +67,7 @@ type run struct {
 	ids       map[string]string         // names of resources by the id that the cloud chose
 	uids      map[types.UID]objectKey   // of all objects that were seen
 	versions  map[string]map[string]any // objects by resource version
+	responses map[string]bool           // the resource versions of the run's own writes
 	present   map[objectKey]*unstructured.Unstructured
 	history   []event
 	gaps      []gap                                    // in the history
@@ -372,6 +374,7 @@ func (r *run) responded(op *fault.Op, status int, body []byte) {
 	key := objectKey{op.Resource, obj.GetNamespace(), obj.GetName()}
 	mine := r.x.observer.isMine(op.Resource, &obj, status == http.StatusCreated)
 	r.mu.Lock()
+	r.responses[obj.GetResourceVersion()] = true
 	if mine {
 		r.learnLocked(key, &obj)
 	}
@@ -409,9 +412,9 @@ func (r *run) stop() {
 func (x *explorer) newRun(ctx context.Context, p plan, ref *reference) (*run, error) {
 	n := x.runs.Add(1)
 	r := &run{
-		x: x, id: fmt.Sprintf("%s-%d", x.prefix, n), plan: slices.Clone(p), ref: ref, changed: make(chan struct{}), began: time.Now(), lastEvent: time.Now(), lastFault: time.Now(), late: newLateness(),
+		x: x, id: fmt.Sprintf("%s-%d", x.prefix, n), plan: slices.Clone(p), ref: ref, changed: make(chan struct{}), began: time.Now(), lastEvent: time.Now(), lastFault: time.Now(), late: newLateness(), stalled: x.stalls.sum(),
 		unwanted: map[objectKey]bool{}, edited: map[objectKey]types.UID{}, expired: map[string]uint64{}, old: map[string]string{}, counts: map[string]int{}, generated: map[string]string{}, ids: map[string]string{}, uids: map[types.UID]objectKey{},
-		versions: map[string]map[string]any{}, present: map[objectKey]*unstructured.Unstructured{}, wrote: map[objectKey]*unstructured.Unstructured{}, owned: map[objectKey]*unstructured.Unstructured{},
+		versions: map[string]map[string]any{}, responses: map[string]bool{}, present: map[objectKey]*unstructured.Unstructured{}, wrote: map[objectKey]*unstructured.Unstructured{}, owned: map[objectKey]*unstructured.Unstructured{},
 	}
 	r.env = Env{Namespace: r.id, Cloud: cloud.New(x.scenario.Cloud)}
 	var err error

@@ -58,7 +58,7 @@ type Scenario struct {
 	// Converged returns nil if the state is the desired one, and otherwise an error that
 	// names the difference. It is called with the whole present state when nothing has
 	// happened for Options.QuietPeriod, and again if something happens during the call.
-	// It must not modify or keep the state. Required.
+	// It depends on the state alone, and must not modify or keep it. Required.
 	Converged func(s *State) error
 
 	// Invariants hold in every state of the cluster, under every fault. Nil means none.
@@ -83,8 +83,9 @@ type Scenario struct {
 	// not deleted at the end. Nil means none.
 	CRDs []string
 
-	// Setup prepares the server before the first run, after CRDs. cfg has all rights. Nil
-	// means no preparation.
+	// Setup prepares a server before its first run, after CRDs. cfg has all rights. Without
+	// Options.Config, Explore renews its server after thousands of plans, and calls Setup again.
+	// Nil means no preparation.
 	Setup func(ctx context.Context, cfg *rest.Config) error
 
 	// Pause is the duration of the faults Pause, Freeze and SlowRenewal. For a controller
@@ -203,7 +204,8 @@ type Options struct {
 	QuietPeriod time.Duration
 
 	// ConvergeTimeout bounds the time from a step or the last fault to the converged
-	// cluster. 0 means 30s.
+	// cluster. If the machine is busy, the time in which the process of the test does not run
+	// does not count, up to five times ConvergeTimeout. 0 means 30s.
 	ConvergeTimeout time.Duration
 
 	// KeepNamespaces keeps the namespaces of the runs and their objects. It saves time if
@@ -223,7 +225,8 @@ type Options struct {
 	// 10s.
 	StopTimeout time.Duration
 
-	replays int // runs of each plan, from ReplayVariable
+	replays    int // runs of each plan, from ReplayVariable
+	renewAfter int // plans on one server; 0 means renewAfter
 }
 
 func (o Options) validate() error {
