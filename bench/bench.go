@@ -28,6 +28,9 @@ type Row struct {
 	// Long means that the row runs only if it is selected by name, since it takes many minutes.
 	Long bool
 
+	// Curve is the name of the axis of X, if the row is a curve: "keys". Draw draws it.
+	Curve string
+
 	// Goals are checked for every pair that measures their figure. If no pair
 	// does, the run fails.
 	Goals []Goal
@@ -51,7 +54,8 @@ type Goal struct {
 
 // Pair compares the library with one rival at the same work.
 type Pair struct {
-	Case   string // distinguishes pairs with the same rival: "string keys"; "" for a single pair
+	X      float64 // of a Curve
+	Case   string  // distinguishes pairs with the same rival: "string keys"; "" for a single pair
 	Ours   Contender
 	Theirs Contender
 }

@@ -74,6 +74,7 @@ type Result struct {
 
 // Line is one figure of one pair with at most one goal.
 type Line struct {
+	X                   float64 // of the pair
 	Case, Figure, Rival string
 
 	Repeats      int
@@ -186,7 +187,7 @@ func (r Runner) runPair(ctx context.Context, row Row, pair Pair, repeats int) ([
 		for i := range ratios {
 			ratios[i] = ours[i] / theirs[i]
 		}
-		line := Line{Case: pair.Case, Figure: figure, Rival: pair.Theirs.Name, Repeats: repeats, Ours: StatOf(ours), Theirs: StatOf(theirs)}
+		line := Line{X: pair.X, Case: pair.Case, Figure: figure, Rival: pair.Theirs.Name, Repeats: repeats, Ours: StatOf(ours), Theirs: StatOf(theirs)}
 		if slices.Contains(theirs, 0) {
 			line.Ratio = Stat{math.NaN(), math.NaN(), math.NaN()}
 		} else {

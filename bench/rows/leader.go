@@ -36,20 +36,22 @@ type arena struct {
 	kubeconfig string
 	namespace  string
 	elections  atomic.Int64
+	objects    int // of fillMaps
 	stop       func()
 }
 
-func openArena(ctx context.Context) (_ *arena, err error) {
+// openArena starts an API server with the arguments. With arguments it is always a new one.
+func openArena(ctx context.Context, args ...string) (_ *arena, err error) {
 	server, err := localserver.Existing()
 	if err != nil {
 		return nil, err
 	}
-	if server == nil {
+	if server == nil || len(args) > 0 {
 		bin, err := controlplane()
 		if err != nil {
 			return nil, err
 		}
-		if server, err = localserver.Start(ctx, bin); err != nil {
+		if server, err = localserver.Start(ctx, bin, args...); err != nil {
 			return nil, err
 		}
 	}

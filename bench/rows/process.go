@@ -56,6 +56,7 @@ func init() {
 	})
 	bench.Register(bench.Row{
 		Name:  "curves/process",
+		Curve: "objects",
 		Long:  true,
 		About: "The work of operator/process with Trim, for 10,000 to 200,000 objects.",
 		Op:    "object",
@@ -65,7 +66,10 @@ func init() {
 				return nil, nil, err
 			}
 			for _, objects := range []int{10_000, 50_000, 200_000} {
-				pairs = append(pairs, p.pairs(fmt.Sprint(objects, " objects"), objects, []string{"-trim"}, []string{"-trim"})...)
+				for _, pair := range p.pairs(fmt.Sprint(objects, " objects"), objects, []string{"-trim"}, []string{"-trim"}) {
+					pair.X = float64(objects)
+					pairs = append(pairs, pair)
+				}
 			}
 			return pairs, p.stop, nil
 		},
@@ -76,7 +80,6 @@ func init() {
 type processes struct {
 	*arena
 	programs map[string]string // their paths
-	objects  int               // in the namespace
 }
 
 func newProcesses(ctx context.Context) (_ *processes, err error) {
@@ -125,7 +128,7 @@ func (p *processes) pairs(name string, objects int, ours, theirs []string) []ben
 func (p *processes) run(name string, objects int, args []string) func(ctx context.Context, m *bench.Meter) (int, error) {
 	return func(ctx context.Context, m *bench.Meter) (int, error) {
 		n := m.N(objects)
-		if err := p.fill(ctx, n); err != nil {
+		if err := p.fillMaps(ctx, n); err != nil {
 			return 0, err
 		}
 		args := append([]string{"-kubeconfig", p.kubeconfig, "-namespace", p.namespace, "-objects", strconv.Itoa(n)}, args...)
@@ -160,23 +163,23 @@ func (p *processes) run(name string, objects int, args []string) func(ctx contex
 	}
 }
 
-// fill creates the objects that are missing.
-func (p *processes) fill(ctx context.Context, objects int) error {
-	kube, err := kubernetes.NewForConfig(p.config)
+// fillMaps creates the ConfigMaps of 1 KiB that are missing.
+func (a *arena) fillMaps(ctx context.Context, objects int) error {
+	kube, err := kubernetes.NewForConfig(a.config)
 	if err != nil {
 		return err
 	}
 	data := map[string]string{"key": strings.Repeat("v", 1<<10)}
 	var next atomic.Int64
-	next.Store(int64(p.objects))
-	p.objects = objects
+	next.Store(int64(a.objects))
+	a.objects = objects
 	return together(ctx, 16, func(ctx context.Context, _ int) error {
 		for i := int(next.Add(1)); i <= objects; i = int(next.Add(1)) {
 			cm := &corev1.ConfigMap{
 				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("process-", i), Labels: map[string]string{"tenth": strconv.Itoa(i % 10)}},
 				Data:       data,
 			}
-			if _, err := kube.CoreV1().ConfigMaps(p.namespace).Create(ctx, cm, metav1.CreateOptions{FieldManager: "bench"}); err != nil {
+			if _, err := kube.CoreV1().ConfigMaps(a.namespace).Create(ctx, cm, metav1.CreateOptions{FieldManager: "bench"}); err != nil {
 				return err
 			}
 		}

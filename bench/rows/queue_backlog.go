@@ -33,7 +33,10 @@ func init() {
 
 // backlog does size rounds.
 func backlog[K comparable](m *bench.Meter, k *kind[K], open opener[K], size int) int {
-	n := m.N(backlogKeys)
+	return backlogOf(m, k, open, size, m.N(backlogKeys))
+}
+
+func backlogOf[K comparable](m *bench.Meter, k *kind[K], open opener[K], size, n int) int {
 	for range size {
 		t := open(k.keys(n))
 		m.Measure(func() {

@@ -37,6 +37,10 @@ func init() {
 
 // fanOut does size rounds.
 func fanOut[K comparable](m *bench.Meter, k *kind[K], open opener[K], size int) int {
+	return fanOutOf(m, k, open, size, workers)
+}
+
+func fanOutOf[K comparable](m *bench.Meter, k *kind[K], open opener[K], size, workers int) int {
 	n := m.N(workedKeys)
 	for range size {
 		t := open(k.keys(n))
@@ -46,7 +50,7 @@ func fanOut[K comparable](m *bench.Meter, k *kind[K], open opener[K], size int) 
 			// has it.
 			var added, worked sync.WaitGroup
 			var left atomic.Int32
-			left.Store(workers)
+			left.Store(int32(workers))
 			for range workers {
 				worked.Go(func() {
 					for {

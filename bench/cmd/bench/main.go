@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"time"
 
 	"github.com/controllerkit/controllerkit/bench"
@@ -67,6 +68,11 @@ func measure(ctx context.Context, rows []bench.Row, runner bench.Runner, out str
 		// Update after each row, so that an interrupt loses only one row.
 		if err := bench.Update(out, result, env, known); err != nil {
 			return err
+		}
+		if row.Curve != "" {
+			if err := bench.Draw(filepath.Join(filepath.Dir(out), "..", "docs", "curves"), result); err != nil {
+				return err
+			}
 		}
 		fmt.Printf("%s\n", bench.Section(result, env))
 		fmt.Fprintf(os.Stderr, "%s: %v\n", row.Name, time.Since(start).Round(100*time.Millisecond))

@@ -24,10 +24,18 @@ func TestRowFails(t *testing.T) {
 		}}
 	}
 	rows := []bench.Row{row("a/broken", broken), row("b/good", nil), row("c/broken", broken), row("d/good", nil)}
-	out := filepath.Join(t.TempDir(), "RESULTS.md")
+	rows[1].Curve = "things"
+	dir := t.TempDir()
+	out := filepath.Join(dir, "bench", "RESULTS.md")
+	if err := os.Mkdir(filepath.Dir(out), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	err := measure(t.Context(), rows, bench.Runner{Repeats: 1}, out, bench.Here(t.Context()), bench.Names(rows))
 	if want := "a/broken: no browser\nc/broken: no browser"; !errors.Is(err, broken) || err.Error() != want {
 		t.Errorf("got error %v, want %s", err, want)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "docs", "curves", "good.svg")); err != nil {
+		t.Error(err)
 	}
 	text, err := os.ReadFile(out)
 	if err != nil {
