@@ -148,7 +148,7 @@ bench: bin/controlplane ## compare with client-go and controller-runtime, and wr
 	cd bench && go run ./cmd/bench -row "$(ROW)"
 
 .PHONY: curves
-curves: bin/controlplane ## measure how the costs grow with the number of objects, and write bench/RESULTS.md
+curves: bin/controlplane ## measure how costs grow, and write bench/RESULTS.md and charts to docs/curves
 	cd bench && go run ./cmd/bench -row curves/
 
 .PHONY: clean

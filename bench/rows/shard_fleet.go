@@ -131,15 +131,15 @@ func (a *arena) rest(ctx context.Context, m *bench.Meter, shards int) (int, erro
 		}
 	}
 	// The replicas see the end of the moves, and a random part of a period passes.
-	if err := wait(3*f.timings.retry + rand.N(f.timings.retry)); err != nil {
+	if err := wait(time.Duration(m.N(3))*f.timings.retry + rand.N(f.timings.retry)); err != nil {
 		return 0, err
 	}
 	before := sent.Load()
-	if err := wait(restPeriods * f.timings.retry); err != nil {
+	if err := wait(time.Duration(m.N(restPeriods)) * f.timings.retry); err != nil {
 		return 0, err
 	}
 	m.Count(restRequests, float64(sent.Load()-before))
-	return shardReplicas * restPeriods, nil
+	return shardReplicas * m.N(restPeriods), nil
 }
 
 func (a *arena) restRival(ctx context.Context, m *bench.Meter) (int, error) {
@@ -156,15 +156,15 @@ func (a *arena) restRival(ctx context.Context, m *bench.Meter) (int, error) {
 		return 0, err
 	}
 	retry := e.seats[0].timings.retry
-	if err := e.wait(3*retry + rand.N(retry)); err != nil {
+	if err := e.wait(time.Duration(m.N(3))*retry + rand.N(retry)); err != nil {
 		return 0, err
 	}
 	before := sent.Load()
-	if err := e.wait(restPeriods * retry); err != nil {
+	if err := e.wait(time.Duration(m.N(restPeriods)) * retry); err != nil {
 		return 0, err
 	}
 	m.Count(restRequests, float64(sent.Load()-before))
-	return shardReplicas * restPeriods, nil
+	return shardReplicas * m.N(restPeriods), nil
 }
 
 func (a *arena) roll(ctx context.Context, m *bench.Meter) (int, error) {
