@@ -75,6 +75,7 @@ findings: bin/controlplane ## explore controllers of other projects for BUDGET (
 .PHONY: kubectl
 kubectl: bin/controlplane ## hand sets of applyset to kubectl apply --applyset and back, and count the requests of both and of Flux; compiles them the first time
 	cd internal/kubectltest && go vet ./... && go mod tidy -diff && go test -race -count=1 $(TEST_FLAGS) ./...
+	cd bench && go test -count=1 -run '^TestRows$$/^applyset$$/^beside$$' $(TEST_FLAGS) ./rows -beside
 
 .PHONY: otlp
 otlp: bin/controlplane ## run traced controllers that export to the receiver of an OpenTelemetry Collector, and compare with docs/tracing.md; the first build takes minutes

@@ -1,6 +1,7 @@
 package rows_test
 
 import (
+	"flag"
 	"os"
 	"strings"
 	"testing"
@@ -8,6 +9,8 @@ import (
 	"github.com/controllerkit/controllerkit/bench"
 	_ "github.com/controllerkit/controllerkit/bench/rows"
 )
+
+var beside = flag.Bool("beside", false, "also run applyset/beside, which compiles kubectl and Flux: make kubectl does")
 
 // TestResults checks that RESULTS.md contains the present text of each row that it
 // has figures of.
@@ -36,6 +39,9 @@ func TestRows(t *testing.T) {
 		t.Fatal("there are no rows")
 	}
 	for _, row := range rows {
+		if row.Name == "applyset/beside" && !*beside {
+			continue
+		}
 		t.Run(row.Name, func(t *testing.T) {
 			if _, err := (bench.Runner{Repeats: 1, Quick: true}).Run(t.Context(), row); err != nil {
 				t.Error(err)
