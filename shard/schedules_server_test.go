@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -161,40 +160,28 @@ func (l *fencedLog) work(who string, drain time.Duration, dead <-chan struct{}) 
 	}
 }
 
-// A link is the network of one replica.
+// A link is the network of one replica: a relay, and a transport that delays requests and
+// loses responses.
 type link struct {
+	*relay
 	next http.RoundTripper
 
-	mu      sync.Mutex // guards the fields below
-	rng     *rand.Rand
-	refuses bool          // as while the API server restarts
-	silent  chan struct{} // requests and watches hang until it is closed; nil if they pass
-	delay   time.Duration // of requests, at most
-	loses   float64       // share of responses that are lost
-	watches map[*silentBody]bool
+	mu    sync.Mutex // guards the fields below
+	rng   *rand.Rand
+	delay time.Duration // of requests, at most
+	loses float64       // share of responses that are lost
 }
 
 var errReset = errors.New("connection reset by peer")
 
 func (l *link) RoundTrip(r *http.Request) (*http.Response, error) {
 	l.mu.Lock()
-	refuses, silent, loses := l.refuses, l.silent, l.rng.Float64() < l.loses
+	loses := l.rng.Float64() < l.loses
 	var delay time.Duration
 	if l.delay > 0 {
 		delay = rand.N(l.delay)
 	}
 	l.mu.Unlock()
-	if refuses {
-		return nil, errReset
-	}
-	if silent != nil {
-		select {
-		case <-silent:
-			return nil, errReset
-		case <-r.Context().Done():
-			return nil, r.Context().Err()
-		}
-	}
 	if delay > 0 {
 		select {
 		case <-time.After(delay):
@@ -203,84 +190,11 @@ func (l *link) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	response, err := l.next.RoundTrip(r)
-	if err != nil {
-		return nil, err
-	}
-	if loses {
+	if err == nil && loses {
 		_ = response.Body.Close()
 		return nil, errReset
 	}
-	if r.URL.Query().Has("watch") {
-		body := &silentBody{ReadCloser: response.Body, link: l, closed: make(chan struct{})}
-		l.mu.Lock()
-		l.watches[body] = true
-		l.mu.Unlock()
-		response.Body = body
-	}
-	return response, nil
-}
-
-// A silentBody is the stream of a watch. After a partition it stays silent.
-type silentBody struct {
-	io.ReadCloser
-	link   *link
-	closed chan struct{}
-	once   sync.Once
-	dead   bool // guarded by link.mu
-}
-
-func (b *silentBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	b.link.mu.Lock()
-	dead := b.dead
-	b.link.mu.Unlock()
-	if dead {
-		<-b.closed
-		return 0, io.EOF
-	}
-	return n, err
-}
-
-func (b *silentBody) Close() error {
-	b.once.Do(func() {
-		close(b.closed)
-		b.link.mu.Lock()
-		delete(b.link.watches, b)
-		b.link.mu.Unlock()
-	})
-	return b.ReadCloser.Close()
-}
-
-// refuse breaks all connections, and refuses new ones until it is called with false.
-func (l *link) refuse(on bool) {
-	l.mu.Lock()
-	l.refuses = on
-	var broken []*silentBody
-	for b := range l.watches {
-		broken = append(broken, b)
-	}
-	l.mu.Unlock()
-	if on {
-		for _, b := range broken {
-			_ = b.Close()
-		}
-	}
-}
-
-// partition makes the network silent, and watches too, until it is called with false.
-func (l *link) partition(on bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case on && l.silent == nil:
-		l.silent = make(chan struct{})
-		for b := range l.watches {
-			b.dead = true
-		}
-	case !on && l.silent != nil:
-		close(l.silent)
-		l.silent = nil
-	}
+	return response, err
 }
 
 func (l *link) weather(delay time.Duration, loses float64) {
@@ -322,8 +236,11 @@ func (s *schedule) tell(begun time.Time, format string, args ...any) {
 func (s *schedule) join() (*life, error) {
 	s.born++
 	l := &life{name: fmt.Sprintf("r%d", s.born), dead: make(chan struct{}), ended: make(chan struct{})}
-	l.link = &link{rng: rand.New(rand.NewPCG(s.seed, uint64(s.born))), watches: map[*silentBody]bool{}}
-	config := rest.CopyConfig(s.config)
+	relay, config, err := newRelay(s.config)
+	if err != nil {
+		return nil, err
+	}
+	l.link = &link{relay: relay, rng: rand.New(rand.NewPCG(s.seed, uint64(s.born)))}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		l.link.next = next
 		return l.link
@@ -361,8 +278,9 @@ func (s *schedule) run() (problems []string) {
 	defer func() {
 		for _, l := range append(s.lives, s.past...) {
 			l.cancel()
-			l.link.partition(false)
+			l.link.cut(false)
 			<-l.ended
+			l.link.close()
 		}
 	}()
 	for range 2 + s.rng.IntN(2) {
@@ -391,10 +309,10 @@ func (s *schedule) run() (problems []string) {
 			l.cancel()
 		case k < 5:
 			s.tell(begun, "%s is cut off", l.name)
-			l.link.partition(true)
+			l.link.cut(true)
 		case k == 5:
 			s.tell(begun, "%s has a network", l.name)
-			l.link.partition(false)
+			l.link.cut(false)
 			l.link.weather(0, 0)
 		case k == 6:
 			down := s.rng.IntN(2) == 0
@@ -409,7 +327,7 @@ func (s *schedule) run() (problems []string) {
 		}
 	}
 	for _, l := range s.lives {
-		l.link.partition(false)
+		l.link.cut(false)
 		l.link.refuse(false)
 		l.link.weather(0, 0)
 	}
