@@ -26,6 +26,7 @@ type options struct {
 	selector       labels.Selector // nil selects all
 	listen         string
 	leaderElect    bool
+	shards         int
 	leaseNamespace string
 	leaseDuration  time.Duration
 	renewDeadline  time.Duration
@@ -59,7 +60,8 @@ func parse(args []string) (o options, usage string, err error) {
 	})
 	fs.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`address` of /metrics, /readyz and /livez")
 	fs.BoolVar(&o.leaderElect, "leader-elect", false, "reconcile only while holding the Lease tenant-controller")
-	fs.StringVar(&o.leaseNamespace, "leader-election-namespace", "", "`namespace` of the Lease")
+	fs.IntVar(&o.shards, "shards", 0, "`number` of shards that all replicas divide, in place of -leader-elect and -selector; 0 means none")
+	fs.StringVar(&o.leaseNamespace, "leader-election-namespace", "", "`namespace` of the Lease, or of the Leases of -shards")
 	fs.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "how long other candidates wait after the last renewal of the Lease; whole seconds")
 	fs.DurationVar(&o.renewDeadline, "renew-deadline", 10*time.Second, "how long a leader that cannot renew its Lease keeps leading")
 	fs.DurationVar(&o.retryPeriod, "retry-period", 2*time.Second, "time between two renewals of the Lease")
@@ -91,12 +93,16 @@ func (o options) check() error {
 		return errors.New("-billing-url is plain HTTP to another host: use https://host:port")
 	case o.workers < 1:
 		return fmt.Errorf("-workers %d is not valid: use at least 1", o.workers)
-	case !o.leaderElect && o.leaseNamespace != "":
-		return errors.New("-leader-election-namespace has no effect without -leader-elect: set both or neither")
-	case !o.leaderElect:
+	case o.shards < 0:
+		return fmt.Errorf("-shards %d is not valid: use 0 or more", o.shards)
+	case o.shards > 0 && (o.leaderElect || o.selector != nil):
+		return errors.New("-shards excludes -leader-elect and -selector: set one of them")
+	case !o.leaderElect && o.shards == 0 && o.leaseNamespace != "":
+		return errors.New("-leader-election-namespace has no effect without -leader-elect or -shards: set both or neither")
+	case !o.leaderElect && o.shards == 0:
 		return nil
 	case len(validation.IsDNS1123Label(o.leaseNamespace)) > 0:
-		return fmt.Errorf("-leader-election-namespace %q is not the name of a namespace: -leader-elect needs one", o.leaseNamespace)
+		return fmt.Errorf("-leader-election-namespace %q is not the name of a namespace: -leader-elect and -shards need one", o.leaseNamespace)
 	case o.leaseDuration < time.Second || o.leaseDuration%time.Second != 0:
 		return fmt.Errorf("-lease-duration %v is not valid: use whole seconds, at least 1s", o.leaseDuration)
 	case o.leaseDuration <= o.renewDeadline:

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"os"
 
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/controllerkit/controllerkit/examples/tenant/controller"
 	"github.com/controllerkit/controllerkit/metrics"
 	"github.com/controllerkit/controllerkit/operator"
+	"github.com/controllerkit/controllerkit/shard"
 	"github.com/controllerkit/controllerkit/shutdown"
 )
 
@@ -33,14 +35,27 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	op, err := operator.New(config, operator.Options{Name: "tenant-controller", LeaseNamespace: o.leaseNamespace, Listen: o.listen, Metrics: m})
+	var group *shard.Group
+	electIn := o.leaseNamespace
+	if o.shards > 0 {
+		leases, err := coordinationv1client.NewForConfig(config)
+		if err != nil {
+			return err
+		}
+		group = &shard.Group{
+			Leases: leases.Leases(o.leaseNamespace), Namespace: o.leaseNamespace, Name: "tenant-shards", Ranges: shard.Ranges{N: o.shards},
+			LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod, Metrics: m,
+		}
+		electIn = ""
+	}
+	op, err := operator.New(config, operator.Options{Name: "tenant-controller", LeaseNamespace: electIn, Listen: o.listen, Metrics: m})
 	if err != nil {
 		return err
 	}
 	if op.Elector != nil {
 		op.Elector.LeaseDuration, op.Elector.RenewDeadline, op.Elector.RetryPeriod = o.leaseDuration, o.renewDeadline, o.retryPeriod
 	}
-	if err := controller.Register(op, controller.Config{Billing: o.billing(ctx, op.Mux), Workers: o.workers, Selector: o.selector, Metrics: m}); err != nil {
+	if err := controller.Register(op, controller.Config{Billing: o.billing(ctx, op.Mux), Workers: o.workers, Selector: o.selector, Group: group, Metrics: m}); err != nil {
 		return err
 	}
 	return op.Run(ctx)

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -32,6 +33,7 @@ import (
 	"github.com/controllerkit/controllerkit/metrics"
 	"github.com/controllerkit/controllerkit/operator"
 	"github.com/controllerkit/controllerkit/queue"
+	"github.com/controllerkit/controllerkit/shard"
 	"github.com/controllerkit/controllerkit/ssa"
 )
 
@@ -82,6 +84,10 @@ type Config struct {
 	// instance. Nil selects all tenants.
 	Selector labels.Selector
 
+	// Group divides the tenants among its replicas, whose Selector is nil. The group runs
+	// with the operator, and the operator has no election. Nil reconciles all tenants.
+	Group *shard.Group
+
 	// Metrics receives the metrics of the queue. Nil disables them.
 	Metrics *metrics.Metrics
 }
@@ -91,6 +97,7 @@ type Controller struct {
 	kube    kubernetes.Interface
 	tenancy tenancyclient.TenantInterface
 	billing *billing.Client
+	shards  *shards // nil without a Group
 
 	tenants    tenantlisters.TenantLister
 	namespaces corelisters.NamespaceLister
@@ -110,6 +117,9 @@ func Register(op *operator.Operator, cfg Config) error {
 	if cfg.Billing == nil {
 		return errors.New("controller: Config.Billing is required")
 	}
+	if cfg.Group != nil {
+		op.Config.Wrap(shard.Guard) // sends the writes of the owner alone
+	}
 	op.Events = nil // the controller reports in conditions, and needs no right to write Events
 	kube, err := kubernetes.NewForConfig(op.Config)
 	if err != nil {
@@ -128,6 +138,12 @@ func Register(op *operator.Operator, cfg Config) error {
 		RateLimiter:     queue.Exponential[types.NamespacedName](100*time.Millisecond, 30*time.Second),
 		MetricsProvider: cfg.Metrics,
 	})
+
+	if cfg.Group != nil {
+		c.shards = &shards{group: cfg.Group, owned: map[int]*owned{}}
+		// It stops after the reconciles, which need its shards.
+		op.Group.Add("shards", func(ctx context.Context) error { return cfg.Group.Run(ctx, c.work(tenants.Loop.Queue)) })
+	}
 
 	// informer.Trim drops managedFields, which are often the larger half of an
 	// object. The informers of the children must keep them, because

@@ -28,6 +28,14 @@ func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) (r
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	if c.shards != nil {
+		owner, end, ok := c.shards.begin(ctx, t)
+		if !ok {
+			return reconcile.Result{}, nil // it is queued when this replica gains its shard
+		}
+		defer end()
+		ctx = owner
+	}
 
 	// If live is true, the API server has stored the finalizer. Otherwise the
 	// tenant is being deleted, or Ensure failed.

@@ -122,7 +122,13 @@ type replica struct {
 // replica prepares a replica; start starts it.
 func (w *world) replica(args ...string) *replica {
 	w.t.Helper()
-	proxy, err := lab.Proxy(w.admin, w.Before, w.After)
+	return w.observed(w.After, args...)
+}
+
+// observed is replica with another function after of its proxy.
+func (w *world) observed(after func(lab.Op) bool, args ...string) *replica {
+	w.t.Helper()
+	proxy, err := lab.Proxy(w.admin, w.Before, after)
 	if err != nil {
 		w.t.Fatal(err)
 	}

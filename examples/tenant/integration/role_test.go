@@ -56,6 +56,14 @@ func TestRoleIsMinimal(t *testing.T) {
 		t.Error(err)
 	}
 
+	// The Leases of shards.
+	r = w.replica("-shards", "2", "-leader-election-namespace", observer.SystemNamespace)
+	w.start(r)
+	w.awaitState(w.create(tenant("green")), created())
+	if err := r.Stop(); err != nil { // which deletes its Lease
+		t.Error(err)
+	}
+
 	ops := w.Ops()
 	for _, rule := range shippedRules(t) {
 		for _, resource := range rule.Resources {
