@@ -89,11 +89,11 @@ type Scenario struct {
 	Setup func(ctx context.Context, cfg *rest.Config) error
 
 	// Pause is the duration of the faults Pause, Freeze and SlowRenewal. For a controller
-	// with leader election it must be longer than the lease. 0 means 500ms.
+	// with leader election or shards it must be longer than the lease. 0 means 500ms.
 	Pause time.Duration
 
 	// Replicas is the number of processes that run in parallel. More than one needs a
-	// controller with leader election. 0 means 1.
+	// controller with leader election or shards. 0 means 1.
 	Replicas int
 
 	// Cloud selects the kind of service of env.Cloud.

@@ -25,16 +25,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// A publication is the body of a request. In one Table, the service can reject a lower Term.
+// A publication is the body of a request. For one object and Table, the service can reject a lower Term.
 type publication struct {
-	Name, Replica string
-	Data          map[string]string
-	Shard         shard.Shard
-	Sent          time.Time
+	Object  *corev1.ConfigMap
+	Replica string
+	Shard   shard.Shard
+	Sent    time.Time
 }
 
 func main() {
@@ -49,12 +50,18 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	ctx, _ := shutdown.Context(context.Background()) // until the process ends
+	if err := run(ctx, config, &group, *url, http.DefaultTransport); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, config *rest.Config, group *shard.Group, url string, transport http.RoundTripper) error {
 	config.QPS = -1 // the API server has priority and fairness
 	config.Wrap(informer.ConsistentLists)
 	kube := kubernetes.NewForConfigOrDie(config)
 	group.Leases = kube.CoordinationV1().Leases(group.Namespace)
-	// The ConfigMaps of the shards that this replica owns.
-	watches := &ondemand.Informers[scope.Part]{New: func(p scope.Part) (cache.SharedIndexInformer, error) {
+	watches := &ondemand.Informers[scope.Part]{New: func(p scope.Part) (cache.SharedIndexInformer, error) { // of the owned shards
 		source, err := shard.Objects(cache.NewFilteredListWatchFromClient(kube.CoreV1().RESTClient(), "configmaps", p.Namespace, p.Options), p.ShardSelector)
 		if err != nil {
 			return nil, err
@@ -69,24 +76,22 @@ func main() {
 		}
 		return maps.Select(ctx, scope.Selection{Namespaces: []string{group.Namespace}, LabelSelector: "publish=yes", ShardSelector: shards})
 	}}
-	client := http.Client{Transport: shard.Guard(http.DefaultTransport)} // sends while the shard is owned
 	publish := func(ctx context.Context, key types.NamespacedName) (result reconcile.Result, err error) {
 		s, _ := shard.From(ctx)
 		m, _ := lister.Get(key.Name) // the only error of a cache is NotFound, with nil
 		if m == nil {
 			return result, nil
 		}
-		body, _ := json.Marshal(publication{m.Name, group.Identity, m.Data, s, time.Now()})
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, *url, bytes.NewReader(body))
+		body, _ := json.Marshal(publication{m, group.Identity, s, time.Now()})
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 		if err != nil {
 			return result, err
 		}
-		response, err := client.Do(request)
+		response, err := shard.Guard(transport).RoundTrip(request) // sends while the shard is owned
 		if err != nil {
 			return result, err
 		}
-		defer response.Body.Close()
-		if response.StatusCode != http.StatusOK {
+		if err = response.Body.Close(); response.StatusCode != http.StatusOK {
 			err = fmt.Errorf("publish %s: %s", m.Name, response.Status)
 		}
 		return result, err
@@ -109,17 +114,12 @@ func main() {
 			return err
 		}
 		defer func() { _ = maps.RemoveEventHandler(handler) }()
-		c := reconcile.Controller[types.NamespacedName]{Name: "publish", Queue: q, Reconcile: publish, Workers: 4, HasSynced: []cache.DoneChecker{handler.HasSyncedChecker()}}
-		return c.Run(ctx)
+		return (&reconcile.Controller[types.NamespacedName]{Name: "publish", Queue: q, Reconcile: publish, Workers: 4, HasSynced: []cache.DoneChecker{handler.HasSyncedChecker()}}).Run(ctx)
 	}
 	parts := shutdown.Group{}
 	parts.Add("informers", watches.Run)
 	parts.Add("configmaps", func(ctx context.Context) error { maps.RunWithContext(ctx); return nil })
 	parts.Add("view", view.Run)
 	parts.Add("shards", func(ctx context.Context) error { return group.Run(ctx, work) })
-	ctx, cancel := shutdown.Context(context.Background())
-	defer cancel()
-	if err := parts.Run(ctx); err != nil {
-		log.Fatal(err)
-	}
+	return parts.Run(ctx)
 }

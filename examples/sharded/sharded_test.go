@@ -35,12 +35,16 @@ const (
 // sent later than the first request of the next term has overlapped with it.
 type service struct {
 	mu       sync.Mutex
-	last     map[string]publication // of the highest term, by name
-	first    map[string]time.Time   // Sent of that term's first
+	last     map[types.UID]publication // of the highest term
+	first    map[types.UID]time.Time   // Sent of that term's first
 	terms    int
 	total    int
 	overlaps []string
 	changed  chan struct{} // closed by the next publication
+}
+
+func newService() *service {
+	return &service{last: map[types.UID]publication{}, first: map[types.UID]time.Time{}, changed: make(chan struct{})}
 }
 
 func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -49,9 +53,15 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	w.WriteHeader(s.take(p))
+}
+
+// take returns the status of the response to a publication.
+func (s *service) take(p publication) (status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	last, first := s.last[p.Name], s.first[p.Name]
+	id := p.Object.UID
+	last, first := s.last[id], s.first[id]
 	s.total++
 	switch {
 	case p.Shard.Term == last.Shard.Term && p.Replica != last.Replica,
@@ -60,22 +70,22 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.overlaps = append(s.overlaps, fmt.Sprintf("%+v beside %+v, which began at %v", p, last, first))
 	}
 	if p.Shard.Term > last.Shard.Term {
-		s.first[p.Name] = p.Sent
+		s.first[id] = p.Sent
 		s.terms++
 	}
 	switch {
 	case p.Shard.Term < last.Shard.Term:
-		http.Error(w, "a later owner has published", http.StatusConflict)
-		return
+		return http.StatusConflict
 	case p.Sent.After(last.Sent):
-		s.last[p.Name] = p
+		s.last[id] = p
 	}
 	close(s.changed)
 	s.changed = make(chan struct{})
+	return http.StatusOK
 }
 
 // await waits until the last publications of all objects are as wanted.
-func (s *service) await(t *testing.T, what string, wanted func(last map[string]publication) bool) {
+func (s *service) await(t *testing.T, what string, wanted func(last map[types.UID]publication) bool) {
 	t.Helper()
 	limit := time.After(patience)
 	for {
@@ -97,7 +107,7 @@ func (s *service) await(t *testing.T, what string, wanted func(last map[string]p
 }
 
 // from reports whether the replicas have published something last, or all.
-func from(last map[string]publication, all bool, replicas ...string) bool {
+func from(last map[types.UID]publication, all bool, replicas ...string) bool {
 	n := 0
 	for _, p := range last {
 		for _, r := range replicas {
@@ -125,7 +135,7 @@ func TestServerSharded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	log := &service{last: map[string]publication{}, first: map[string]time.Time{}, changed: make(chan struct{})}
+	log := newService()
 	server := httptest.NewServer(log)
 	t.Cleanup(server.Close)
 	bin := filepath.Join(t.TempDir(), "sharded")
@@ -155,9 +165,9 @@ func TestServerSharded(t *testing.T) {
 			}
 		}
 	}
-	has := func(last map[string]publication, version string) bool {
+	has := func(last map[types.UID]publication, version string) bool {
 		for _, p := range last {
-			if p.Data["version"] != version {
+			if p.Object.Data["version"] != version {
 				return false
 			}
 		}
@@ -167,7 +177,7 @@ func TestServerSharded(t *testing.T) {
 	a, nameA := start()
 	b, nameB := start()
 	c, nameC := start()
-	log.await(t, "three replicas", func(last map[string]publication) bool {
+	log.await(t, "three replicas", func(last map[types.UID]publication) bool {
 		return from(last, false, nameA) && from(last, false, nameB) && from(last, false, nameC)
 	})
 	if err := testprocess.Freeze(a.OS()); errors.Is(err, errors.ErrUnsupported) {
@@ -176,20 +186,20 @@ func TestServerSharded(t *testing.T) {
 		t.Fatal(err)
 	}
 	change("2")
-	log.await(t, "one is frozen", func(last map[string]publication) bool { return from(last, true, nameB, nameC) && has(last, "2") })
+	log.await(t, "one is frozen", func(last map[types.UID]publication) bool { return from(last, true, nameB, nameC) && has(last, "2") })
 	if err := testprocess.Thaw(a.OS()); err != nil {
 		t.Fatal(err)
 	}
-	log.await(t, "it goes on", func(last map[string]publication) bool { return from(last, false, nameA) })
+	log.await(t, "it goes on", func(last map[types.UID]publication) bool { return from(last, false, nameA) })
 	b.Kill()
-	log.await(t, "one is killed", func(last map[string]publication) bool { return from(last, true, nameA, nameC) })
+	log.await(t, "one is killed", func(last map[types.UID]publication) bool { return from(last, true, nameA, nameC) })
 	_, nameD := start()
-	log.await(t, "one joins", func(last map[string]publication) bool { return from(last, false, nameD) })
+	log.await(t, "one joins", func(last map[types.UID]publication) bool { return from(last, false, nameD) })
 	if err := c.Stop(); err != nil {
 		t.Error(err)
 	}
 	change("3")
-	log.await(t, "one is stopped", func(last map[string]publication) bool { return from(last, true, nameA, nameD) && has(last, "3") })
+	log.await(t, "one is stopped", func(last map[types.UID]publication) bool { return from(last, true, nameA, nameD) && has(last, "3") })
 
 	log.mu.Lock()
 	defer log.mu.Unlock()
