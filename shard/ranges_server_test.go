@@ -109,9 +109,13 @@ func TestServerRanges(t *testing.T) {
 	}
 	refused := func(what string, ranges shard.Ranges) {
 		t.Helper()
-		err := <-start("early", ranges).ended
-		if err == nil || !strings.Contains(err.Error(), "stop all replicas before one starts with others") {
-			t.Fatalf("%s: Run() = %v, want the cure", what, err)
+		select {
+		case err := <-start("early", ranges).ended:
+			if err == nil || !strings.Contains(err.Error(), "stop all replicas before one starts with others") {
+				t.Fatalf("%s: Run() = %v, want the cure", what, err)
+			}
+		case <-time.After(patience):
+			t.Fatalf("%s: a replica with other Ranges runs", what)
 		}
 	}
 
