@@ -266,7 +266,7 @@ func TestSetFindsMutations(t *testing.T) {
 		var found []informer.Mutation
 		tally := &tally{}
 		set := &informer.Set{Metrics: tally, Mutated: func(m informer.Mutation) {
-			time.Sleep(1) // a Run that does not wait for it returns before
+			time.Sleep(time.Nanosecond) // a Run that does not wait for it returns before
 			found = append(found, m)
 		}}
 		set.Add("configmaps", inf)
