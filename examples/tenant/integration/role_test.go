@@ -18,8 +18,8 @@ import (
 )
 
 // TestRoleIsMinimal checks that the controller uses each right to write in
-// config/rbac.yaml. Every test of this package checks that the rights suffice,
-// because a 403 fails the test.
+// config/rbac.yaml and config/shards.yaml. Every test of this package checks that the rights
+// suffice, because a 403 fails the test.
 func TestRoleIsMinimal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -57,6 +57,9 @@ func TestRoleIsMinimal(t *testing.T) {
 	}
 
 	// The Leases of shards.
+	if err := lab.Install(t.Context(), w.admin, config.Files, "shards.yaml"); err != nil {
+		t.Fatal(err)
+	}
 	r = w.replica("-shards", "2", "-leader-election-namespace", observer.SystemNamespace)
 	w.start(r)
 	w.awaitState(w.create(tenant("green")), created())
@@ -82,22 +85,26 @@ func TestRoleIsMinimal(t *testing.T) {
 					return op.Method == method && used == resource
 				})
 				if !used {
-					t.Errorf("config/rbac.yaml allows %s on %s, but the controller did not use it", verb, resource)
+					t.Errorf("the manifests allow %s on %s, but the controller did not use it", verb, resource)
 				}
 			}
 		}
 	}
 }
 
-// shippedRules returns the rules of config/rbac.yaml.
+// shippedRules returns the rules of config/rbac.yaml and config/shards.yaml.
 func shippedRules(t *testing.T) []rbacv1.PolicyRule {
 	t.Helper()
-	data, err := config.Files.ReadFile("rbac.yaml")
-	if err != nil {
-		t.Fatal(err)
+	var documents []string
+	for _, file := range []string{"rbac.yaml", "shards.yaml"} {
+		data, err := config.Files.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		documents = append(documents, strings.Split(string(data), "\n---\n")...)
 	}
 	var rules []rbacv1.PolicyRule
-	for document := range strings.SplitSeq(string(data), "\n---\n") {
+	for _, document := range documents {
 		var role rbacv1.ClusterRole // a Role has the same fields
 		if err := yaml.Unmarshal([]byte(document), &role); err != nil {
 			t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/examples/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
+	"github.com/controllerkit/controllerkit/examples/tenant/config"
 	"github.com/controllerkit/controllerkit/examples/tenant/internal/observer"
 )
 
@@ -21,6 +22,9 @@ import (
 func TestShards(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	if err := lab.Install(t.Context(), w.admin, config.Files, "shards.yaml"); err != nil {
+		t.Fatal(err)
+	}
 	var mu sync.Mutex
 	writers := map[string][]string{} // by tenant: the replicas that wrote for it, one after another
 	of := regexp.MustCompile(`/(?:tenants|namespaces)/(t[0-9]+)`)
