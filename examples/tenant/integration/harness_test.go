@@ -28,7 +28,7 @@ import (
 
 // limit bounds each wait. It is generous, because it only determines how long a
 // failing test runs.
-const limit = 60 * time.Second
+const limit = 3 * time.Minute
 
 var program struct {
 	dir, bin string

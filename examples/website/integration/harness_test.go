@@ -33,7 +33,7 @@ import (
 const (
 	// limit bounds each wait. It is generous, because it only determines how long a
 	// failing test runs.
-	limit = 60 * time.Second
+	limit = 3 * time.Minute
 
 	name            = "website-operator" // of the objects in config, and of the Lease
 	systemNamespace = "website-system"
