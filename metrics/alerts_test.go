@@ -129,9 +129,9 @@ func alerts() []alert {
 			name: "ControllerErrorBudgetBurnSlow", expr: slow(errors), wait: "15m", severity: "ticket",
 			summary: "Controller {{ $labels.controller }} of {{ $labels.job }} fails more often than its objective allows.",
 			runbook: runbook{
-				means: "More than 3 % of the reconciles of a day failed, or more than 1 % of those of three days. That uses up the error budget before its 30 days are over. Usually a few keys fail all the time.",
+				means: "More than 3 % of the reconciles of a day failed, or more than 1 % in three days. That uses up the error budget before its 30 days are over. Usually a few keys fail all the time.",
 				look:  lookErrors + " Count the lines by key to find the few.",
-				do:    "Correct those objects. If their authors cannot, return an error that wraps `reconcile.ErrTerminal`, write a condition that tells them why, and set `MaxAttempts`.",
+				do:    "Correct those objects. If their authors cannot, return an error that wraps `reconcile.ErrTerminal`, write a condition with the reason, and set `MaxAttempts`.",
 				not:   "Do not raise the objective's bound before you know which keys fail.",
 			},
 			fires: []sample{total("success", "0+96x150"), total("error", "0+4x150")},
@@ -153,7 +153,7 @@ func alerts() []alert {
 			name: "ControllerLatencyBudgetBurnSlow", expr: slow(late), wait: "15m", severity: "ticket",
 			summary: "Controller {{ $labels.controller }} of {{ $labels.job }} is later than its objective allows.",
 			runbook: runbook{
-				means: "More than 3 % of the calls of a day that settled events, or more than 1 % of those of three days, ended later than " + latency + "s after the first of these events.",
+				means: "More than 3 % of the calls of a day that settled events, or more than 1 % in three days, ended later than " + latency + "s after the first of these events.",
 				look:  lookLate + " Look at the same hour of earlier days: a job that changes many objects at once fills the queue.",
 				do:    "Give keys of such jobs a lower priority in the queue, or a group of their own.",
 				not:   "Do not change the bound to hide a job that comes each day.",
@@ -354,7 +354,7 @@ func (a alert) url() string { return runbooks + "#" + strings.ToLower(a.name) }
 // page returns docs/runbooks.md.
 func page() []byte {
 	var b bytes.Buffer
-	b.WriteString("# Runbooks\n\nOne section for each alert of [alerts.yaml](../metrics/alerts.yaml). The panels are those of\n[dashboard.json](../metrics/dashboard.json). [alerts.md](alerts.md) tells how to install both.\nThis page is generated from the definitions of the alerts.\n")
+	b.WriteString("# Runbooks\n\nOne section for each alert of [alerts.yaml](../metrics/alerts.yaml). The panels are those of\n[dashboard.json](../metrics/dashboard.json). [alerts.md](alerts.md) shows how to install both.\nThis page is generated from the definitions of the alerts.\n")
 	for _, a := range alerts() {
 		fmt.Fprintf(&b, "\n## %s\n\n**Means.** %s\n\n**Look.** %s\n\n**Do.** %s\n\n**Do not.** %s\n", a.name, a.runbook.means, a.runbook.look, a.runbook.do, strings.TrimPrefix(a.runbook.not, "Do not "))
 	}
