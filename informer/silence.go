@@ -167,14 +167,12 @@ func (w *watchdog) roundTrip(req *http.Request, observed *alive.Informer) (*http
 
 // ended reports whether the transport ended the watch with the context ctx, and logs a silence.
 func (w *watchdog) ended(ctx context.Context, path string) bool {
-	switch context.Cause(ctx) {
-	case errSilent:
+	cause := context.Cause(ctx)
+	if errors.Is(cause, errSilent) {
 		klog.FromContext(ctx).Info("The server was silent and the watch was ended", "path", path, "silence", w.silence)
 		return true
-	case errRelist:
-		return true
 	}
-	return false
+	return errors.Is(cause, errRelist)
 }
 
 // expired is the response to a watch from a resource version that is too old, after which
