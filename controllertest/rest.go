@@ -177,7 +177,7 @@ func (r *run) restless(missing error) Finding {
 	return Finding{Oracle: Quiescence, Object: object, Field: field, Text: text + silent + r.othersLocked()}
 }
 
-// othersLocked is the hint for a run without faults in which somebody else wrote objects.
+// othersLocked returns a hint if another client wrote an object in a run without faults.
 func (r *run) othersLocked() string {
 	if len(r.plan) > 0 {
 		return "" // a fault can lose the response that shows the writer

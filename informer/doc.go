@@ -17,10 +17,10 @@
 //	group.AddReady("informers", set.Ready)
 //	group.Add("informers", set.Run) // instead of factory.Start
 //
-// These work with any informer: [Trim] and [KeepMetadata] save
-// memory, [Guard] contains faults of a transform, [Index] finds objects by a field,
-// [ConsistentLists] and [EndSilentWatches] let informers begin with a current list and notice
-// dead watches. [Audit] finds lost events, and [Set.Relist] cures them.
+// These work with any informer: [Trim] and [KeepMetadata] save memory, [Guard] contains faults
+// of a transform, [Index] finds objects by a field, [ConsistentLists] and [EndSilentWatches]
+// let informers begin with a current list and notice dead watches. [Audit] finds lost events,
+// and [Set.Relist] cures them.
 //
 // # Guarantees
 //

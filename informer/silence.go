@@ -156,7 +156,7 @@ func (w *watchdog) roundTrip(req *http.Request, observed *alive.Informer) (*http
 	timer.Stop()
 	if err != nil {
 		if w.ended(ctx, req.URL.Path) {
-			err = errSilent
+			err = errSilent // for a list too: client-go sends the watch again, which then expires
 		}
 		cancel(nil)
 		return nil, err

@@ -51,7 +51,6 @@ func Cheap(t testing.TB, name string, encode, f func()) {
 // bytes for each byte of input. It also fails the test if f takes more than 50ms and the time of
 // 200 encodings of a text of that size. Quadratic work takes thousands. name names f in the
 // error. f runs again if the time was too long.
-
 func Linear(t testing.TB, name string, size, perByte int, f func()) {
 	t.Helper()
 	encode := func() { _, _ = json.Marshal(strings.Repeat("x", size)) }
