@@ -23,15 +23,7 @@ import (
 func TestServerCBOR(t *testing.T) {
 	featuretest.SetFeatureDuringTest(t, clientfeatures.ClientsAllowCBOR, true)
 	featuretest.SetFeatureDuringTest(t, clientfeatures.ClientsPreferCBOR, true)
-	server, err := testserver.Start("--", "--feature-gates=CBORServingAndStorage=true")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	server := testserver.Own(t, "--", "--feature-gates=CBORServingAndStorage=true")
 	for _, tt := range []struct {
 		name string
 		test func(*testing.T, *fixture)

@@ -367,15 +367,7 @@ func TestServerContentTypes(t *testing.T) {
 func TestServerCBOR(t *testing.T) {
 	featuretest.SetFeatureDuringTest(t, clientfeatures.ClientsAllowCBOR, true)
 	featuretest.SetFeatureDuringTest(t, clientfeatures.ClientsPreferCBOR, true)
-	server, err := testserver.Start("--", "--feature-gates=CBORServingAndStorage=true")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	server := testserver.Own(t, "--", "--feature-gates=CBORServingAndStorage=true")
 	for _, name := range []string{"one", "two"} {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}} // it goes with its server
 		if _, err := kubernetes.NewForConfigOrDie(server.Config()).CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {

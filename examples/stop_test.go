@@ -93,15 +93,7 @@ func main() {
 // released, and the exit code is 0. Each example and package operator has such a test of
 // its own.
 func TestServerStop(t *testing.T) {
-	server, err := testserver.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	server := testserver.Own(t)
 	admin := server.Config()
 	kube := kubernetes.NewForConfigOrDie(admin)
 	objects, err := dynamic.NewForConfig(admin)

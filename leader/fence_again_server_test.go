@@ -28,15 +28,7 @@ import (
 func TestServerFenceAgain(t *testing.T) {
 	t.Parallel()
 	// The test needs a cluster without other Fences, and leaves it with the fault.
-	server, err := testserver.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	server := testserver.Own(t)
 	clients := kubernetes.NewForConfigOrDie(server.Config())
 	admission := clients.AdmissionregistrationV1()
 	self, err := clients.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})

@@ -135,45 +135,30 @@ func watch[T any, L any](c *Controller, resource schema.GroupResource, from inte
 	handler = &guard.Handler{ResourceEventHandler: handler, Logger: func() klog.Logger {
 		return c.op.logger.WithValues("controller", c.Loop.Name, "resource", resource)
 	}}
-	s := c.source(served.Resource{GroupResource: resource, Kind: served.KindOf[T](from), Controller: c.Loop.Name}, informer)
-	if len(s.handlers) == 0 {
-		s.seen.ResourceEventHandler, s.seen.timed = handler, c.op.Debug != nil
-		handler = &s.seen
-		c.op.options.Metrics.InformerHolds(resource.String(), s.seen.holds)
-	}
-	registration, err := informer.AddEventHandler(handler)
+	s, err := c.op.sources.Of(served.Resource{GroupResource: resource, Kind: served.KindOf[T](from), Controller: c.Loop.Name}, informer)
 	if err != nil {
-		c.fail("add a handler to the informer of %s: %w", resource, err)
+		c.op.fail("%w", err)
+	} else if err := s.Handle(handler, c.op.Debug != nil); err != nil {
+		c.fail("%w", err)
 	}
-	s.handlers = append(s.handlers, registration)
 	return from.Lister()
 }
 
-// source is one resource with its informer, for all controllers.
-type source struct {
-	served.Resource // with the name of the first controller
-	informer        cache.SharedIndexInformer
-	id              <-chan struct{} // of the informer, which a factory wraps again for each caller
-	handlers        []cache.ResourceEventHandlerRegistration
-	seen            seen
+// adder returns what the events of a resource add keys to.
+func (c *Controller) adder(resource schema.GroupResource) debug.Adder {
+	source := c.Loop.Source(resource.Resource)
+	if c.op.Debug == nil {
+		return source
+	}
+	return c.page().Source(resource.Resource, source)
 }
 
-// source returns the source of a resource, a new one for the first controller.
-func (c *Controller) source(r served.Resource, informer cache.SharedIndexInformer) *source {
-	added := &source{Resource: r, informer: informer, id: informer.HasSyncedChecker().Done()}
-	for _, s := range c.op.sources {
-		switch {
-		case s.GroupResource == r.GroupResource && s.id == added.id:
-			return s
-		case s.GroupResource == r.GroupResource:
-			c.op.fail("%s has two informers, in controller %q and controller %q: use one informer for both, as their scopes could differ", r.GroupResource, s.Controller, r.Controller)
-		case s.id == added.id:
-			c.op.fail("%s and %s have the same informer: pass each resource with its own", s.GroupResource, r.GroupResource)
-		}
+// page returns the controller's part of the page.
+func (c *Controller) page() *debug.Controller {
+	if c.debug == nil {
+		c.debug = c.op.Debug.Controller(c.Loop.Name)
 	}
-	c.op.sources = append(c.op.sources, added)
-	c.op.uses.Add(r.GroupResource, "list", "watch")
-	return added
+	return c.debug
 }
 
 // kind returns the kind of the objects of For, which is zero until Run has found it.
@@ -216,7 +201,7 @@ func (c *Controller) prepare() {
 	}
 	loop.Gate = c.writes
 	for _, s := range c.op.sources {
-		if err := c.writes.AddInformer(s.GroupResource, s.informer); err != nil {
+		if err := c.writes.AddInformer(s.GroupResource, s.Informer); err != nil {
 			c.fail("%w", err)
 		}
 	}

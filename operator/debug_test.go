@@ -12,12 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/controllerkit/controllerkit/debug"
-	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
@@ -42,24 +40,6 @@ type debugPage struct {
 	Story []struct {
 		Verdict string
 		Lines   []struct{ Kind, Text string }
-	}
-}
-
-// TestMutationOnPage: the page has the last mutation of the informer that it concerns.
-func TestMutationOnPage(t *testing.T) {
-	op, err := operator.New(nowhere(), operator.Options{Name: "x", Debug: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, factory := op.Controller("x", nothing), newFactory()
-	operator.For(c, corev1.Resource("configmaps"), factory.Core().V1().ConfigMaps())
-	operator.Watches(c, corev1.Resource("secrets"), factory.Core().V1().Secrets(), enqueue.KeyOf[*corev1.Secret])
-	got := map[string]string{}
-	for _, i := range op.InformersWith(map[string]informer.Mutation{"secrets": {Name: "secrets", Key: "default/blue", Path: ".data"}}) {
-		got[i.Name] = i.Mutated
-	}
-	if diff := cmp.Diff(map[string]string{"configmaps": "", "secrets": "default/blue .data"}, got); diff != "" {
-		t.Errorf("mutations on the page (-want +got):\n%s", diff)
 	}
 }
 

@@ -119,7 +119,7 @@ func TestInformersWaitForHandlers(t *testing.T) {
 			For(c, corev1.Resource("pods"), f.Core().V1().Pods())
 		}
 		second := registration{done: make(chan struct{})}
-		op.sources[0].handlers[1] = second
+		op.sources[0].Handlers[1] = second
 		op.register()
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)

@@ -34,7 +34,9 @@ func TestKindName(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := op.Controller("x", func(context.Context, types.NamespacedName) (reconcile.Result, error) { return reconcile.Result{}, nil })
-	f := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
+	factory := func() informers.SharedInformerFactory {
+		return informers.NewSharedInformerFactory(fake.NewClientset(), 0)
+	}
 	scheme := metadatafake.NewTestScheme()
 	if err := metav1.AddMetaToScheme(scheme); err != nil {
 		t.Fatal(err)
@@ -44,8 +46,8 @@ func TestKindName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	For(c, corev1.Resource("configmaps"), f.Core().V1().ConfigMaps())
-	Owns(c, corev1.Resource("settings"), named{f.Core().V1().ConfigMaps()})
+	For(c, corev1.Resource("configmaps"), factory().Core().V1().ConfigMaps())
+	Owns(c, corev1.Resource("settings"), named{factory().Core().V1().ConfigMaps()})
 	Owns(c, corev1.Resource("pods"), any.ForResource(corev1.SchemeGroupVersion.WithResource("pods")))
 	Owns(c, schema.GroupResource{Group: "example.com", Resource: "customs"}, custom.Informer(0, nil))
 	for i, want := range []string{"ConfigMap", "Setting", "", "Custom"} {

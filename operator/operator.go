@@ -23,8 +23,11 @@ import (
 	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/metrics"
 	"github.com/controllerkit/controllerkit/operator/internal/grace"
+	"github.com/controllerkit/controllerkit/operator/internal/late"
+	"github.com/controllerkit/controllerkit/operator/internal/page"
 	"github.com/controllerkit/controllerkit/operator/internal/rights"
 	"github.com/controllerkit/controllerkit/operator/internal/served"
+	"github.com/controllerkit/controllerkit/operator/internal/source"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/recorder"
 	"github.com/controllerkit/controllerkit/serve"
@@ -108,13 +111,14 @@ type Operator struct {
 
 	options     Options
 	controllers []*Controller
-	sources     []*source
-	uses        rights.Set
+	sources     source.Set
+	uses        rights.Set                   // what Writes declared
 	served      atomic.Pointer[served.Kinds] // set before the informers run
 	errs        []error                      // of registrations, for Run
 	logger      klog.Logger                  // set before the informers run
-	running     atomic.Bool                  // the controllers do not change any more
-	observed    observed
+	running     atomic.Bool
+	writes      late.Chain // of the clients of Config
+	term        page.Term
 	debugServer *http.Server // at Options.Debug
 }
 
@@ -181,7 +185,7 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 	}
 	op.Config.Wrap(informer.ConsistentLists)
 	op.Config.Wrap(informer.EndSilentWatches(0))
-	op.Config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &writer{op: op, next: next} })
+	op.Config.Wrap(op.writes.Wrap)
 	return op, nil
 }
 
@@ -219,10 +223,7 @@ func (op *Operator) Run(ctx context.Context) error {
 	}
 	op.running.Store(true)
 	op.logger = klog.FromContext(ctx)
-
-	if op.Debug != nil {
-		op.assemble()
-	}
+	op.observe()
 	op.serve("/metrics", op.options.Metrics.Handler())
 	op.serve("/readyz", op.Group.Ready())
 	op.serve("/livez", op.Group.Live())
@@ -252,13 +253,13 @@ func (op *Operator) Run(ctx context.Context) error {
 		return op.Informers.Run(ctx)
 	})
 	op.Group.Add("events", op.Events.Run)
-	lead := op.lead
+	lead := op.reconcile
 	if op.Elector != nil {
 		op.Group.AddLive("leader", func() error { return op.Elector.Check(nil) })
 		lead = func(ctx context.Context) error {
 			select {
 			case <-op.Informers.HasSyncedChecker().Done(): // a replica that cannot work takes no Lease
-				return op.Elector.Run(ctx, op.lead)
+				return op.Elector.Run(ctx, func(ctx context.Context) error { return op.term.Lead(ctx, op.reconcile) })
 			case <-ctx.Done():
 				return nil
 			}
@@ -288,13 +289,31 @@ func (op *Operator) fits(ctx context.Context) error {
 // It returns the resources that the API server must serve.
 func (op *Operator) register() (needed []served.Resource) {
 	for _, s := range op.sources {
-		op.Informers.Add(s.GroupResource.String(), s.informer, s.handlers...)
+		op.Informers.Add(s.String(), s.Informer, s.Handlers...)
+		op.options.Metrics.InformerHolds(s.String(), s.Held.Size)
 		needed = append(needed, s.Resource)
 	}
 	for _, resource := range op.uses.Resources() {
 		needed = append(needed, served.Resource{GroupResource: resource})
 	}
 	return needed
+}
+
+// observe makes clients of Config record the writes of calls, each in the Store of its
+// controller, and shows all pieces on the page.
+func (op *Operator) observe() {
+	wraps := make([]func(http.RoundTripper) http.RoundTripper, 0, len(op.controllers)+1)
+	for _, c := range op.controllers {
+		wraps = append(wraps, c.writes.Wrap)
+	}
+	if op.Debug != nil {
+		wraps = append(wraps, op.Debug.Transport)
+		op.term.Fill(op.Debug, op.options.Name, op.Elector, op.Informers, op.sources)
+		for _, c := range op.controllers {
+			page.Observe(c.page(), &c.Loop)
+		}
+	}
+	op.writes.Set(wraps...)
 }
 
 // serve adds an endpoint, unless the caller's Mux has it already.

@@ -37,6 +37,9 @@ func (op *Operator) Writes(resource schema.GroupResource, verbs ...string) {
 // admission plugin OwnerReferencesPermissionEnforcement asks for.
 func (op *Operator) Rules() (objects, leases []rbacv1.PolicyRule) {
 	uses := maps.Clone(op.uses)
+	for _, s := range op.sources {
+		uses.Add(s.GroupResource, "list", "watch")
+	}
 	for _, c := range op.controllers {
 		if c.owns {
 			uses.Add(schema.GroupResource{Group: c.owner.Group, Resource: c.owner.Resource + "/finalizers"}, "update")

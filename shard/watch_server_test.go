@@ -356,15 +356,7 @@ func configMap(name, label string) *corev1.ConfigMap {
 //
 // Proves SE1, SE3, SE4, SE5, SE6, SE7, SE8.
 func TestServerSees(t *testing.T) {
-	own, err := testserver.Start("--", "--feature-gates=ShardedListAndWatch=true")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := own.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	own := testserver.Own(t, "--", "--feature-gates=ShardedListAndWatch=true")
 	for _, server := range []struct {
 		name    string
 		config  *rest.Config

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -207,6 +208,65 @@ func TestServerSharded(t *testing.T) {
 		t.Error("two owners: ", o)
 	}
 	t.Logf("%d publications in %d terms of %d objects", log.total, log.terms, objects)
+}
+
+// TestServerStop sends SIGTERM to the only replica during a publication that takes 14s, with the
+// default times: the publication ends, no other begins, the shards are released, and the exit
+// code is 0.
+func TestServerStop(t *testing.T) {
+	cfg := testserver.Config(t)
+	ns := testserver.Namespace(t)
+	kube := kubernetes.NewForConfigOrDie(cfg)
+	const slow = 14 * time.Second
+	begun := make(chan time.Time, 1)
+	var publications atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if publications.Add(1) == 1 {
+			begun <- time.Now()
+			<-time.After(slow) // the slow service
+		}
+	}))
+	t.Cleanup(server.Close)
+	bin := filepath.Join(t.TempDir(), "sharded")
+	if out, err := exec.Command("go", "build", "-race", "-o", bin, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Setenv("KUBECONFIG", testprocess.Kubeconfig(t, cfg))
+	p, err := lab.StartProcess(bin, "-url", server.URL, "-namespace", ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Kill)
+	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m", Labels: map[string]string{"publish": "yes"}}}
+	if _, err := kube.CoreV1().ConfigMaps(ns).Create(t.Context(), m, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var call time.Time
+	select {
+	case call = <-begun:
+	case <-p.Ended():
+		t.Fatalf("the program ended:\n%s", p.Tail(20))
+	case <-time.After(patience):
+		t.Fatalf("no publication after %v:\n%s", patience, p.Tail(20))
+	}
+	if err := p.Stop(); err != nil { // with the exit code
+		t.Fatal(err)
+	}
+	if took := time.Since(call); took < slow {
+		t.Errorf("the program stopped %v after the begin of the publication, which takes %v", took, slow)
+	}
+	if n := publications.Load(); n != 1 {
+		t.Errorf("%d publications, want the one that ended", n)
+	}
+	leases, err := kube.CoordinationV1().Leases(ns).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range leases.Items { // the group's own tells how many replicas there are
+		if holder := l.Spec.HolderIdentity; holder != nil && *holder != "" && *holder != "0 replicas, 32 shards" {
+			t.Errorf("Lease %s is held by %q after the stop:\n%s", l.Name, *holder, p.Tail(20))
+		}
+	}
 }
 
 // TestPage: the program is on one page.

@@ -14,16 +14,7 @@ type Cluster struct{ *Server }
 // load balancer before the kube-apiservers.
 func StartCluster(t testing.TB, etcds, servers int) *Cluster {
 	t.Helper()
-	s, err := Start("-etcds", strconv.Itoa(etcds), "-servers", strconv.Itoa(servers), "-commands")
-	if err != nil {
-		t.Fatalf("testserver: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Errorf("testserver: %v", err)
-		}
-	})
-	return &Cluster{s}
+	return &Cluster{Own(t, "-etcds", strconv.Itoa(etcds), "-servers", strconv.Itoa(servers), "-commands")}
 }
 
 // ServerConfig returns an administrator's configuration for one kube-apiserver.

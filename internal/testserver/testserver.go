@@ -84,6 +84,22 @@ func Config(t testing.TB) *rest.Config {
 	return shared.server.Config()
 }
 
+// Own starts a server for one test, which ends when the test does. args are those of the command
+// controlplane.
+func Own(t testing.TB, args ...string) *Server {
+	t.Helper()
+	server, err := Start(args...)
+	if err != nil {
+		t.Fatalf("testserver: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Errorf("testserver: %v", err)
+		}
+	})
+	return server
+}
+
 // Counted returns a configuration like Config's, and the number of requests that
 // clients made with it have sent: counted at the transport, below every client.
 func Counted(t testing.TB) (*rest.Config, *atomic.Int64) {

@@ -38,15 +38,7 @@ import (
 // 60s, it runs plans until that time has passed.
 func TestExplore(t *testing.T) {
 	t.Parallel()
-	server, err := testserver.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	server := testserver.Own(t)
 	options := controllertest.Options{
 		Config:         server.Config(),
 		KeepNamespaces: true,
@@ -57,6 +49,7 @@ func TestExplore(t *testing.T) {
 		ConvergeTimeout: 90 * time.Second,
 	}
 	if text := os.Getenv("EXPLORE_BUDGET"); text != "" {
+		var err error
 		if options.Budget, err = time.ParseDuration(text); err != nil {
 			t.Fatalf("EXPLORE_BUDGET: %v", err)
 		}

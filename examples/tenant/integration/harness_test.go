@@ -82,19 +82,12 @@ type world struct {
 // although tenants are cluster-scoped.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	server, err := testserver.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	server := testserver.Own(t)
 	w := &world{Wire: lab.NewWire(t), t: t, admin: server.Config(), billing: new(billing.Server), dir: t.TempDir()}
 	if err := lab.Install(t.Context(), w.admin, config.Files, "crd.yaml", "rbac.yaml"); err != nil {
 		t.Fatal(err)
 	}
+	var err error
 	// The observer must outlive t.Context, which ends before Cleanup.
 	if w.Observer, err = observer.Start(context.WithoutCancel(t.Context()), w.admin, nil); err != nil {
 		t.Fatal(err)

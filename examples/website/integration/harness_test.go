@@ -89,15 +89,7 @@ type world struct {
 // newWorld starts a world with its own API server, so that tests can run in parallel.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	server, err := testserver.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	server := testserver.Own(t)
 	w := &world{Wire: lab.NewWire(t), t: t, admin: server.Config(), dns: new(dns.Server)}
 	if err := lab.Install(t.Context(), w.admin, os.DirFS("../config"), "crd.yaml", "rbac.yaml"); err != nil {
 		t.Fatal(err)

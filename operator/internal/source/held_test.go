@@ -1,4 +1,4 @@
-package operator
+package source
 
 import (
 	"strings"
@@ -8,11 +8,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// TestSeen: the number of objects is exact, and their bytes follow the sizes of the last few
+// TestHeld: the number of objects is exact, and their bytes follow the sizes of the last few
 // thousand events.
-func TestSeen(t *testing.T) {
+func TestHeld(t *testing.T) {
 	calls := 0
-	s := &seen{ResourceEventHandler: cache.ResourceEventHandlerFuncs{
+	s := &Held{next: cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { calls++ },
 		UpdateFunc: func(any, any) { calls++ },
 		DeleteFunc: func(any) { calls++ },
@@ -22,7 +22,7 @@ func TestSeen(t *testing.T) {
 	}
 	check := func(when string, objects, low, high int64) {
 		t.Helper()
-		if n, bytes := s.holds(); n != objects || bytes < low<<10 || bytes > high<<10 {
+		if n, bytes := s.Size(); n != objects || bytes < low<<10 || bytes > high<<10 {
 			t.Errorf("%s: %d objects, %d KiB, want %d, from %d to %d KiB", when, n, bytes>>10, objects, low, high)
 		}
 	}

@@ -1,0 +1,72 @@
+package source
+
+import (
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/informer"
+)
+
+// sampled is how rarely Held estimates the size of an object: once in so many events, after
+// the first that many, because the estimate takes longer than the event.
+const sampled = 64
+
+// Held is the first handler of an informer, and knows what its cache holds.
+type Held struct {
+	next  cache.ResourceEventHandler
+	timed bool // note the time of events
+
+	objects, last atomic.Int64
+
+	events int          // only the informer's goroutine uses it
+	mean   atomic.Int64 // bytes of an object; only the informer's goroutine sets it
+}
+
+// Size returns the number of objects, and about the bytes that they take.
+func (h *Held) Size() (objects, bytes int64) {
+	objects = h.objects.Load()
+	return objects, objects * h.mean.Load()
+}
+
+// LastEvent returns the time of the last event, which is zero without one, and if times are
+// not noted.
+func (h *Held) LastEvent() time.Time {
+	if at := h.last.Load(); at != 0 {
+		return time.Unix(0, at)
+	}
+	return time.Time{}
+}
+
+func (h *Held) note(objects int64, obj any) {
+	h.objects.Add(objects)
+	if h.timed {
+		h.last.Store(time.Now().UnixNano())
+	}
+	if obj == nil {
+		return
+	}
+	if h.events++; h.events <= sampled || h.events%sampled == 0 {
+		mean := h.mean.Load()
+		h.mean.Store(mean + (informer.Size(obj)-mean)/int64(min(h.events, sampled)))
+	}
+}
+
+// OnAdd implements cache.ResourceEventHandler.
+func (h *Held) OnAdd(obj any, isInInitialList bool) {
+	h.note(1, obj)
+	h.next.OnAdd(obj, isInInitialList)
+}
+
+// OnUpdate implements cache.ResourceEventHandler.
+func (h *Held) OnUpdate(old, obj any) {
+	h.note(0, obj)
+	h.next.OnUpdate(old, obj)
+}
+
+// OnDelete implements cache.ResourceEventHandler.
+func (h *Held) OnDelete(obj any) {
+	h.note(-1, nil)
+	h.next.OnDelete(obj)
+}

@@ -1,0 +1,57 @@
+// Package source has the informers of an operator, one for each resource.
+package source
+
+import (
+	"fmt"
+
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/operator/internal/served"
+)
+
+// A Source is one resource with its informer, for all controllers.
+type Source struct {
+	served.Resource // with the name of the first controller
+	Informer        cache.SharedIndexInformer
+	Handlers        []cache.ResourceEventHandlerRegistration
+	Held            Held
+
+	id <-chan struct{} // of the informer, which a factory wraps again for each caller
+}
+
+// A Set has the sources of an operator, in the order of their registration.
+type Set []*Source
+
+// Of returns the source of a resource, a new one for the first controller. It returns an error
+// if the resource has another informer, or the informer another resource.
+func (s *Set) Of(r served.Resource, informer cache.SharedIndexInformer) (*Source, error) {
+	id := informer.HasSyncedChecker().Done()
+	for _, other := range *s {
+		switch {
+		case other.GroupResource == r.GroupResource && other.id == id:
+			return other, nil
+		case other.GroupResource == r.GroupResource:
+			return nil, fmt.Errorf("%s has two informers, in controller %q and controller %q: use one informer for both, as their scopes could differ", r.GroupResource, other.Controller, r.Controller)
+		case other.id == id:
+			return nil, fmt.Errorf("%s and %s have the same informer: pass each resource with its own", other.GroupResource, r.GroupResource)
+		}
+	}
+	added := &Source{Resource: r, Informer: informer, id: id}
+	*s = append(*s, added)
+	return added, nil
+}
+
+// Handle adds a handler to the informer. Held sees the events of the first one, and notes their
+// time if timed.
+func (s *Source) Handle(handler cache.ResourceEventHandler, timed bool) error {
+	if len(s.Handlers) == 0 {
+		s.Held.next, s.Held.timed = handler, timed
+		handler = &s.Held
+	}
+	registration, err := s.Informer.AddEventHandler(handler)
+	if err != nil {
+		return fmt.Errorf("add a handler to the informer of %s: %w", s.GroupResource, err)
+	}
+	s.Handlers = append(s.Handlers, registration)
+	return nil
+}
