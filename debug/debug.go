@@ -2,7 +2,6 @@ package debug
 
 import (
 	"context"
-	"html/template"
 	"sync"
 	"time"
 
@@ -28,9 +27,6 @@ type Page struct {
 
 	// Informers returns the informers. nil means a page without informers.
 	Informers func() []Informer
-
-	once     sync.Once
-	template *template.Template // set by once
 
 	reader wire.Reader
 	read   sync.Mutex // one request at a time collects a state

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"html/template"
 	"net/http"
 	"strings"
 	"time"
@@ -19,28 +18,11 @@ const maxSearch = 1024
 
 // The page runs no script and uses no style but these two, whose hashes are in its header.
 var (
-	//go:embed page.html
-	html string
 	//go:embed page.css
 	style string
 	//go:embed page.js
 	script string
 )
-
-// parsed returns the template of the page.
-func (p *Page) parsed() *template.Template {
-	p.once.Do(func() {
-		p.template = template.Must(template.New("page").Funcs(template.FuncMap{
-			"ago":    ago,
-			"size":   size,
-			"join":   func(texts []string) string { return strings.Join(texts, ", ") },
-			"stamp":  stamp,
-			"style":  func() template.CSS { return template.CSS(style) }, //nolint:gosec // it is a constant
-			"script": func() template.JS { return template.JS(script) },  //nolint:gosec // it is a constant
-		}).Parse(html))
-	})
-	return p.template
-}
 
 // policy returns the Content-Security-Policy, which allows the page's own script and style.
 func policy() string {
@@ -85,7 +67,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "", "html":
 		s = p.collect(search)
 		header.Set("Content-Type", "text/html; charset=utf-8")
-		_ = p.parsed().Execute(w, s)
+		(&writer{out: w}).page(s) // an error means that the client has gone
 	default:
 		http.Error(w, "the parameter format is unknown: use json, html or none", http.StatusBadRequest)
 	}

@@ -10,12 +10,11 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/transport"
+
+	"github.com/controllerkit/controllerkit/internal/typed"
 )
 
 // userAgentSuffix distinguishes the requests of the election. Kubernetes' own
@@ -72,20 +71,11 @@ func NewClient(config *rest.Config, namespace string) (LeaseClient, error) {
 		own.NextProtos = []string{"http/1.1"}
 		own.WrapTransport = transport.Wrappers(func(rt http.RoundTripper) http.RoundTripper { return redialer{rt} }, own.WrapTransport)
 	}
-	// client-go's typed client would import the types of every API group.
-	scheme := runtime.NewScheme()
-	if err := coordinationv1.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("leader: register the types of the Lease: %w", err)
-	}
-	own.APIPath, own.GroupVersion = "/apis", &coordinationv1.SchemeGroupVersion
-	own.NegotiatedSerializer = rest.CodecFactoryForGeneratedClient(scheme, serializer.NewCodecFactory(scheme)).WithoutConversion()
-	client, err := rest.RESTClientFor(own)
+	client, err := typed.New(own, coordinationv1.SchemeGroupVersion, "leases", coordinationv1.AddToScheme, func() *coordinationv1.Lease { return &coordinationv1.Lease{} })
 	if err != nil {
 		return nil, fmt.Errorf("leader: make the client of the Lease: %w", err)
 	}
-	return gentype.NewClient("leases", client, runtime.NewParameterCodec(scheme), namespace,
-		func() *coordinationv1.Lease { return &coordinationv1.Lease{} },
-		gentype.PrefersProtobuf[*coordinationv1.Lease]()), nil
+	return client.In(namespace), nil
 }
 
 type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)

@@ -12,14 +12,15 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/types"
-	eventsv1client "k8s.io/client-go/kubernetes/typed/events/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/debug"
 	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/internal/typed"
 	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/metrics"
 	"github.com/controllerkit/controllerkit/operator/internal/grace"
@@ -175,12 +176,12 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 		}
 	}
 	op.Config.Wrap(o.Metrics.Transport)
-	events, err := eventsv1client.NewForConfig(op.Config)
+	events, err := typed.New(op.Config, eventsv1.SchemeGroupVersion, "events", eventsv1.AddToScheme, func() *eventsv1.Event { return &eventsv1.Event{} })
 	if err != nil {
 		return nil, fmt.Errorf("operator: %w", err)
 	}
 	op.Events = &recorder.Recorder{
-		Client:     func(namespace string) recorder.Client { return events.Events(namespace) },
+		Client:     func(namespace string) recorder.Client { return events.In(namespace) },
 		Controller: o.Name, StopTimeout: o.part(2), Metrics: o.Metrics,
 	}
 	op.Config.Wrap(informer.ConsistentLists)

@@ -106,8 +106,8 @@ func repository() (string, error) {
 }
 
 // buildProgram builds a command of a module of this repository, and returns its path in a folder that
-// remove removes.
-func buildProgram(ctx context.Context, module, command string) (path string, remove func(), err error) {
+// remove removes. flags are those of go build.
+func buildProgram(ctx context.Context, module, command string, flags ...string) (path string, remove func(), err error) {
 	root, err := repository()
 	if err != nil {
 		return "", nil, err
@@ -117,7 +117,8 @@ func buildProgram(ctx context.Context, module, command string) (path string, rem
 		return "", nil, err
 	}
 	path = filepath.Join(dir, filepath.Base(command))
-	build := exec.CommandContext(ctx, "go", "build", "-C", filepath.Join(root, module), "-o", path, "./"+command)
+	args := append([]string{"build", "-C", filepath.Join(root, module), "-o", path}, flags...)
+	build := exec.CommandContext(ctx, "go", append(args, "./"+command)...)
 	if out, err := build.CombinedOutput(); err != nil {
 		_ = os.RemoveAll(dir)
 		return "", nil, fmt.Errorf("go build %s: %w\n%s", command, err, out)

@@ -10,8 +10,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/controllerkit/controllerkit/internal/typed"
 )
 
 // retryPeriod is the time between two attempts.
@@ -21,14 +22,14 @@ const retryPeriod = time.Second
 // less the longest sleep of a preStop hook. The time of other hooks is not known. It repeats
 // requests that fail until the timeout, unless a repetition cannot help.
 func Of(ctx context.Context, config *rest.Config, timeout time.Duration, namespace, name string) (time.Duration, error) {
-	client, err := corev1client.NewForConfig(config)
+	client, err := typed.New(config, corev1.SchemeGroupVersion, "pods", corev1.AddToScheme, func() *corev1.Pod { return &corev1.Pod{} })
 	if err != nil {
 		return 0, err
 	}
 	var pod *corev1.Pod
 	var failed error
 	err = wait.PollUntilContextTimeout(ctx, retryPeriod, timeout, true, func(ctx context.Context) (bool, error) {
-		got, err := client.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+		got, err := client.In(namespace).Get(ctx, name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
 			return false, fmt.Errorf("namespace %q has no such Pod: use the name that fieldRef metadata.name gives the container: %w", namespace, err)

@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 )
@@ -42,7 +43,7 @@ type Kinds map[schema.GroupResource]Kind
 // reached and a resource that is not served yet it waits until the timeout. If a resource
 // has objects of another kind, it returns an error at once.
 func Wait(ctx context.Context, config *rest.Config, timeout time.Duration, resources []Resource) (Kinds, error) {
-	client, err := discovery.NewDiscoveryClientForConfig(config)
+	client, err := discovery(config)
 	if err != nil {
 		return nil, err
 	}
@@ -79,9 +80,19 @@ func Wait(ctx context.Context, config *rest.Config, timeout time.Duration, resou
 	}
 }
 
+// discovery returns a client for the documents that tell what the API server serves. client-go's
+// own imports the types of every API group.
+func discovery(config *rest.Config) (rest.Interface, error) {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	own := rest.CopyConfig(config)
+	own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	return rest.UnversionedRESTClientFor(own)
+}
+
 // discover asks for the groups of the resources only, because the list of all that a
 // cluster serves can be megabytes.
-func discover(ctx context.Context, client *discovery.DiscoveryClient, resources []Resource) (Kinds, error) {
+func discover(ctx context.Context, client rest.Interface, resources []Resource) (Kinds, error) {
 	groups := map[string][]Resource{}
 	for _, r := range resources {
 		groups[r.Group] = append(groups[r.Group], r)
@@ -103,11 +114,11 @@ func discover(ctx context.Context, client *discovery.DiscoveryClient, resources 
 
 // inGroup returns the resources of the group's preferred version. If some of needed are not
 // among them, it adds the resources of the other versions.
-func inGroup(ctx context.Context, client *discovery.DiscoveryClient, group string, needed []Resource) (Kinds, error) {
+func inGroup(ctx context.Context, client rest.Interface, group string, needed []Resource) (Kinds, error) {
 	versions, found := []string{"v1"}, Kinds{}
 	if group != "" {
 		var served metav1.APIGroup
-		err := client.RESTClient().Get().AbsPath("/apis", group).Do(ctx).Into(&served)
+		err := client.Get().AbsPath("/apis", group).Do(ctx).Into(&served)
 		if apierrors.IsNotFound(err) {
 			return nil, nil
 		}
@@ -123,7 +134,12 @@ func inGroup(ctx context.Context, client *discovery.DiscoveryClient, group strin
 	}
 	var failed error // of versions; another one may have what is needed
 	for _, groupVersion := range versions {
-		list, err := client.ServerResourcesForGroupVersionWithContext(ctx, groupVersion)
+		var list metav1.APIResourceList
+		prefix := "/apis"
+		if group == "" {
+			prefix = "/api"
+		}
+		err := client.Get().AbsPath(prefix, groupVersion).Do(ctx).Into(&list)
 		if err != nil {
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", groupVersion, err))
 			continue
