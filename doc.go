@@ -73,6 +73,18 @@
 // these packages into a manager of controller-runtime, and
 // github.com/controllerkit/controllerkit/tracing makes OpenTelemetry spans of reconciles.
 //
+// # Guarantees
+//
+// The packages share these promises, and state their own.
+//
+//   - CK1: If a package writes an object, it does not modify the caller's copy.
+//   - CK2: If an argument is not valid, the error names it and no request is sent.
+//   - CK3: If other users write a large or hostile object, a package that reads it stays
+//     bounded in time and memory.
+//   - CK4: If a process dies before or after any write of finalizer, status, ssa or
+//     applyset, a repetition leads to the same objects.
+//   - CK5: If keys and groups are many or long, the size of a Snapshot stays bounded.
+//
 // # Composition
 //
 // Everything that runs is a func(context.Context) error that blocks until everything it

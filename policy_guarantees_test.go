@@ -35,6 +35,10 @@ func guarantees(comment string) []string {
 	return items
 }
 
+// common is the section of GUARANTEES.md with the promises of several packages. Their ids
+// begin with CK, and they stand in the documentation of the root package.
+const common = "controllerkit"
+
 // TestGuarantees holds that GUARANTEES.md has a row for each promise of the
 // packages' documentation, with its id and in its words, that the tests it names prove
 // it by their comments, and that it counts the other tests that do.
@@ -64,9 +68,13 @@ func TestGuarantees(t *testing.T) {
 			rows[section] = append(rows[section], cells)
 		}
 	}
-	for _, name := range published() {
+	for _, name := range append([]string{common}, published()...) {
 		t.Run(name, func(t *testing.T) {
-			p, _, tests := parsePackage(t, name)
+			dir, from := name, []string{name}
+			if name == common {
+				dir, from = ".", published()
+			}
+			p, _, _ := parsePackage(t, dir)
 			var got []string
 			for _, cells := range rows[name] {
 				got = append(got, strings.TrimPrefix(cells[0], "| ")+": "+cells[1])
@@ -74,22 +82,11 @@ func TestGuarantees(t *testing.T) {
 			if diff := cmp.Diff(guarantees(p.Doc), got); diff != "" {
 				t.Errorf("promises (-documentation +GUARANTEES.md):\n%s", diff)
 			}
-			proofs := map[string][]string{} // the tests of each id, by their comments
-			below, err := filepath.Glob(filepath.Join(name, "internal", "*"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, dir := range below {
-				_, _, more := parsePackage(t, dir)
-				tests = append(tests, more...)
-			}
-			for _, f := range tests {
-				for _, d := range f.Decls {
-					if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil {
-						_, proves, _ := strings.Cut(strings.Join(strings.Fields(fn.Doc.Text()), " "), "roves ")
-						for _, id := range regexp.MustCompile(`\b[A-Z]{1,2}[0-9]+\b`).FindAllString(proves, -1) {
-							proofs[id] = append(proofs[id], fn.Name.Name)
-						}
+			proven := map[string][]string{} // the tests of each id, by their comments
+			for _, dir := range from {
+				for id, tests := range proofs(t, dir) {
+					if strings.HasPrefix(id, "CK") == (name == common) {
+						proven[id] = append(proven[id], tests...)
 					}
 				}
 			}
@@ -98,17 +95,17 @@ func TestGuarantees(t *testing.T) {
 				text, more, _ := strings.Cut(strings.TrimSuffix(cells[2], " |"), " +")
 				named := strings.Split(text, ", ")
 				for _, test := range named {
-					if !slices.Contains(proofs[id], test) {
+					if !slices.Contains(proven[id], test) {
 						t.Errorf("%s names the test %q, but %s has no such test whose comment says that it proves %s", id, test, name, id)
 					}
 				}
 				others, _ := strconv.Atoi(more) // 0 if there are no others
-				if got := len(named) + others; got != len(proofs[id]) {
-					t.Errorf("%s has %d tests, but by their comments these prove it: %v", id, got, proofs[id])
+				if got := len(named) + others; got != len(proven[id]) {
+					t.Errorf("%s has %d tests, but by their comments these prove it: %v", id, got, proven[id])
 				}
-				delete(proofs, id)
+				delete(proven, id)
 			}
-			for id, tests := range proofs {
+			for id, tests := range proven {
 				t.Errorf("%v prove %s, which is not a row of %s", tests, id, name)
 			}
 			if len(rows[name]) == 0 {
@@ -116,4 +113,29 @@ func TestGuarantees(t *testing.T) {
 			}
 		})
 	}
+}
+
+// proofs returns the names of a package's tests by the ids of the promises that they
+// prove by their comments. The tests of its internal packages count.
+func proofs(t *testing.T, name string) map[string][]string {
+	t.Helper()
+	below, err := filepath.Glob(filepath.Join(name, "internal", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	byID := map[string][]string{}
+	for _, dir := range append([]string{name}, below...) {
+		_, _, tests := parsePackage(t, dir)
+		for _, f := range tests {
+			for _, d := range f.Decls {
+				if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil {
+					_, proves, _ := strings.Cut(strings.Join(strings.Fields(fn.Doc.Text()), " "), "roves ")
+					for _, id := range regexp.MustCompile(`\b[A-Z]{1,2}[0-9]+\b`).FindAllString(proves, -1) {
+						byID[id] = append(byID[id], fn.Name.Name)
+					}
+				}
+			}
+		}
+	}
+	return byID
 }

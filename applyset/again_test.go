@@ -22,7 +22,7 @@ import (
 // An object that the API server does not know the kind of, or does not find valid, is
 // tried a second time if the batch has its CustomResourceDefinition, and once if not.
 //
-// Proves AS1, AS3.
+// Proves AS3.
 func TestBatchAgain(t *testing.T) {
 	paints := schema.GroupResource{Group: "example.com", Resource: "paints"}
 	unserved := apierrors.NewGenericServerResponse(404, "PATCH", schema.GroupResource{}, "", "404 page not found", 0, true)
@@ -127,8 +127,6 @@ func TestBatchTerminating(t *testing.T) {
 }
 
 // An API server that does not serve the kind has not looked for the object.
-//
-// Proves AS25.
 func TestBatchDeleteUnserved(t *testing.T) {
 	unserved := apierrors.NewGenericServerResponse(404, "DELETE", schema.GroupResource{}, "", "404 page not found", 0, true)
 	mapper := batchMapper(schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Paint"}, schema.GroupVersionKind{Group: "example.com", Version: "v3", Kind: "Paint"})

@@ -86,7 +86,7 @@ func objectErrors(t *testing.T, err error) map[int]*applyset.ObjectError {
 // request, which names the object and the field. All objects are named at once, also
 // those that nothing was wrong with: they are not tried.
 //
-// Proves AS1, AS5.
+// Proves CK2.
 func TestBatchBadInput(t *testing.T) {
 	const cm = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one","namespace":"a"}}`
 	const remove = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one","namespace":"a","uid":"u"}}`

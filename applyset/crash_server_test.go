@@ -73,7 +73,7 @@ func TestServerBatchStopped(t *testing.T) {
 // one that does the same: the end is the one without a crash. Meanwhile somebody else
 // writes to the same objects.
 //
-// Proves AS6.
+// Proves CK4.
 func TestServerBatchCrash(t *testing.T) {
 	const objects = 4
 	var want map[string]string

@@ -16,24 +16,20 @@
 //
 // # Guarantees
 //
-//   - AS1: If an object was not applied, the error has its [*ObjectError].
 //   - AS2: If a Namespace or CustomResourceDefinition fails, is being deleted, or is not
 //     established in time, no object of another kind is applied.
-//   - AS3: If the context ends, no further request is made. Each object without a
-//     request has [ErrNotTried]. At most Concurrency requests run at once.
+//   - AS3: If the context ends, no further request is made, and each object without a
+//     request has [ErrNotTried].
 //   - AS4: If an object has another uid, Batch.Delete leaves it alone.
-//   - AS5: If an argument or object is not valid, the error names the object and field
-//     and comes before any request.
-//   - AS6: If a program dies during a batch, a repetition leads to the same objects.
-//   - AS7: If Owner or Own is set, the objects are garbage collected after the owner.
-//     An Owner that would delete them at once is an error.
+//   - AS7: If Owner or Own is set, the objects are garbage collected after the owner, and
+//     an Owner that would delete them at once is an error.
 //   - AS8: The documented verbs are enough for each method.
-//   - AS9: If an apply would change or remove another manager's field, TryApply skips
-//     that object, and its error is a Conflict.
-//   - AS10: If a program dies at any request of a Set, the next call leads to the
-//     wanted objects and no others.
-//   - AS11: If an object belongs to another set, has another controller, or Keep
-//     reports it, prune leaves it, also if that changed during the call.
+//   - AS9: If an apply would change or remove another manager's field, TryApply skips that
+//     object, and its error is a Conflict.
+//   - AS10: If a program dies at any request of a Set, the next call leads to the wanted
+//     objects and no others.
+//   - AS11: If an object belongs to another set, has another controller, or Keep reports
+//     it, prune leaves it, also if that changed during the call.
 //   - AS12: If Apply would prune more than the bounds of the Set, it prunes nothing and
 //     returns an error.
 //   - AS13: If nothing changed since the last call, and each Member has its Live,
@@ -46,18 +42,9 @@
 //     lacks the finalizer or is being deleted, Set.Apply creates nothing.
 //   - AS17: If Set.Delete returns nil, a list from the API server had no member, except
 //     kept ones.
-//   - AS18: If Set.Plan runs, no object changes.
-//   - AS19: If Set.TakeOver returns nil, the set of the named tool belongs to Manager, and
-//     no member changed.
-//   - AS20: If kubectl rejects ParentKind, Apply, Plan and TakeOver fail before a write.
 //   - AS21: If a Batch is repeated, it changes no field and no owner.
-//   - AS22: If Stage returns a stage, Apply and prune use it, also after a restart.
-//   - AS23: If all causes of an error are about immutable fields, and only then,
-//     Recreate deletes the member.
-//   - AS24: If a Member with Wait has an unserved kind, the other objects are applied
-//     and pruned.
-//   - AS25: If Batch.Delete deletes a Namespace or CustomResourceDefinition, the API
-//     server has accepted the other deletions.
+//   - AS23: If all causes of an error are about immutable fields, and only then, Recreate
+//     deletes the member.
 //
 // # Caveats
 //

@@ -99,7 +99,7 @@ func (w arena) process(t *testing.T, on func(*fault.Op) fault.Fault) (*applyset.
 // second stage before the first one is there. Applied again it changes nothing.
 // Deleted, it goes in the reverse order.
 //
-// Proves AS2, AS4, AS8, AS21, AS25.
+// Proves AS2, AS4, AS8 and AS21.
 func TestServerBatch(t *testing.T) {
 	w := newArena(t)
 	var mu sync.Mutex
@@ -216,7 +216,7 @@ func TestServerBatch(t *testing.T) {
 
 // An object that fails stops no other of its stage, and all of the next one.
 //
-// Proves AS1, AS3, AS9.
+// Proves AS3 and AS9.
 func TestServerBatchErrors(t *testing.T) {
 	w := newArena(t)
 	b, _ := w.process(t, nil)
@@ -376,8 +376,6 @@ func TestServerBatchNames(t *testing.T) {
 
 // A CustomResourceDefinition is changed together with objects that need the change: a
 // version, and a field. The API server answers from before the change now and then.
-//
-// Proves AS1.
 func TestServerBatchUpgrade(t *testing.T) {
 	late := 0
 	for range 6 {
@@ -414,8 +412,6 @@ func TestServerBatchUpgrade(t *testing.T) {
 
 // An object is deleted in a version that is not served any more, with a mapper that
 // does not know that: it is there, and no answer says that it is gone.
-//
-// Proves AS25.
 func TestServerBatchUnserved(t *testing.T) {
 	w := newArena(t)
 	b, _ := w.process(t, nil)

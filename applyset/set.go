@@ -57,7 +57,7 @@ type Set struct {
 
 	// ParentKind is the kind of the parents: ConfigMap, Secret, or a custom resource whose
 	// CustomResourceDefinition has the label applyset.kubernetes.io/is-parent-type. kubectl
-	// accepts no other one. Required.
+	// and the Set reject all other kinds. Required.
 	ParentKind schema.GroupVersionKind
 
 	// Finalizer is the parent's finalizer that [Set.Delete] works for. If the parent lacks

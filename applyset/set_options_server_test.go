@@ -27,8 +27,6 @@ import (
 
 // TestServerSetStage: objects are applied in the order of Stage, and pruned in the reverse
 // order, which a new process reads from the live objects.
-//
-// Proves AS22.
 func TestServerSetStage(t *testing.T) {
 	g := newGallery(t)
 	parent := g.parent(t, "parent")
@@ -314,8 +312,6 @@ func TestServerSetRecreateHeld(t *testing.T) {
 
 // TestServerSetWait: an object whose kind the API server does not serve yet waits without
 // an error, and is created once its definition exists.
-//
-// Proves AS24.
 func TestServerSetWait(t *testing.T) {
 	a, g := newArena(t), newGallery(t)
 	parent := g.parent(t, "parent")

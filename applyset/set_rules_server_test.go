@@ -79,7 +79,7 @@ func TestServerSetAdopt(t *testing.T) {
 
 // TestServerSetPrune: prune leaves the objects of others, waits for deletions, and is bounded.
 //
-// Proves AS11, AS12, AS15, AS17, AS18.
+// Proves AS11, AS12, AS15 and AS17.
 func TestServerSetPrune(t *testing.T) {
 	g := newGallery(t)
 	parent := g.parent(t, "parent")

@@ -26,7 +26,7 @@ import (
 
 // A Set, a parent or an object that is not valid is an error before any request.
 //
-// Proves AS5.
+// Proves CK2.
 func TestSetBadInput(t *testing.T) {
 	parent := func() *corev1.ConfigMap {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "parent", Namespace: "a", UID: "u", ResourceVersion: "1", Finalizers: []string{setFinalizer}}}
@@ -111,7 +111,7 @@ func TestSetBadInput(t *testing.T) {
 
 // Delete checks the Set and the parent too.
 //
-// Proves AS5.
+// Proves CK2.
 func TestSetDeleteBadInput(t *testing.T) {
 	s, client, parent, _ := cached(1)
 	if _, err := s.Delete(t.Context(), (*corev1.ConfigMap)(nil)); err == nil || !strings.Contains(err.Error(), "the parent is nil") {

@@ -26,8 +26,6 @@ func (g gallery) retool(t *testing.T, parent *corev1.ConfigMap, tool string) {
 
 // TestServerSetTakeOver: a set of another tool becomes one of the Set if the caller names
 // the tool, and its members are then known. The other sets stay.
-//
-// Proves AS19.
 func TestServerSetTakeOver(t *testing.T) {
 	g := newGallery(t)
 	parent := g.parent(t, "parent")

@@ -12,8 +12,6 @@ import (
 
 // Kinds of parents that kubectl rejects are an error with the cure, before the parent or a
 // member is read. Deletion works for each kind.
-//
-// Proves AS20.
 func TestSetParentKinds(t *testing.T) {
 	const marked = "applyset.kubernetes.io/is-parent-type"
 	gvk := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Widget"}

@@ -115,7 +115,7 @@ func TestBatchTryUnread(t *testing.T) {
 // The kinds of a CustomResourceDefinition of the batch are known with their scope, and
 // those of a malformed one are not. Every error names its object.
 //
-// Proves AS5.
+// Proves CK2.
 func TestBatchDefines(t *testing.T) {
 	const paint = `{"apiVersion":"example.com/v1","kind":"Paint","metadata":{"name":"one"}}`
 	const inNamespace = `{"apiVersion":"example.com/v1","kind":"Paint","metadata":{"name":"one","namespace":"a"}}`

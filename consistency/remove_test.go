@@ -20,8 +20,6 @@ import (
 )
 
 // All records of a removed resource go.
-//
-// Proves C16.
 func TestRemoveInformer(t *testing.T) {
 	for name, record := range map[string]func(s *consistency.Store){
 		"write": func(s *consistency.Store) { s.WroteAt(owner, "u", pods, "10") },
@@ -56,8 +54,6 @@ func TestRemoveInformer(t *testing.T) {
 }
 
 // A key that also waits for another resource still waits for that.
-//
-// Proves C16.
 func TestRemoveInformerKeepsOthers(t *testing.T) {
 	configMaps := corev1.Resource("configmaps")
 	maps := at("5")
@@ -82,8 +78,6 @@ func TestRemoveInformerKeepsOthers(t *testing.T) {
 }
 
 // A write in flight is not recorded: no key waits for a store that is gone.
-//
-// Proves C16.
 func TestRemoveInformerDuringWrite(t *testing.T) {
 	body, err := json.Marshal(podWith("p", "1", "10"))
 	if err != nil {
@@ -128,8 +122,6 @@ func (h *handled) RemoveEventHandler(handle cache.ResourceEventHandlerRegistrati
 
 // The handler goes with the store, no reference to the store stays, and the resource can be
 // added again.
-//
-// Proves C16.
 func TestRemoveInformerForgets(t *testing.T) {
 	s := consistency.New(consistency.Config{})
 	var old weak.Pointer[handled]

@@ -17,7 +17,6 @@ import (
 	"github.com/controllerkit/controllerkit/consistency"
 )
 
-// TestEventLooksAtWhomItConcerns proves C13.
 func TestEventLooksAtWhomItConcerns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiting = 1000
@@ -77,7 +76,7 @@ func TestEventLooksAtWhomItConcerns(t *testing.T) {
 // Whatever owners wait for, and however that changes meanwhile, the event with which
 // one becomes ready wakes it: nothing here depends on the timer.
 //
-// Proves C2, C13.
+// Proves C2.
 func TestEventWakes(t *testing.T) {
 	for seed := range uint64(300) {
 		synctest.Test(t, func(t *testing.T) {

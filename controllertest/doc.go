@@ -55,25 +55,24 @@
 //
 // # Guarantees
 //
-//   - X1: If a controller is correct, no kind of fault makes a plan fail. Each fault can
-//     be caused by a server, proxy, network, process or user.
-//   - X2: A plan is valid only if all its faults happened. If more than 2 % are invalid,
-//     the test fails.
-//   - X3: If all resource versions come from one etcd, invariants see the stored states
-//     in order, with external calls between the writes around them.
+//   - X1: If a controller is correct, no plan fails, because each fault is one that a
+//     server, proxy, network, process or user can cause.
+//   - X2: If a fault of a plan did not happen, the plan is invalid, and more than 2 %
+//     invalid plans fail the test.
+//   - X3: If all resource versions come from one etcd, invariants see the stored states in
+//     order, with external calls between the writes around them.
 //   - X4: If the environment variable of a failure is set, Explore runs only its plan, as
 //     often as it says.
-//   - X5: If a scenario cannot be explored, Explore fails in time and names the reason
-//     and the cure.
-//   - X6: When an exploration has ended, no part of it runs. Unless KeepNamespaces is
-//     set, its namespaces and finalizers are deleted, or the error names an object that
-//     is left.
-//   - X7: The plan of each bug in the zoo finds it within three runs. No plan with one
+//   - X5: If a scenario cannot be explored, Explore fails in time and names the reason and
+//     the cure.
+//   - X6: If an exploration has ended, no part of it runs.
+//   - X10: If an exploration has ended without KeepNamespaces, its namespaces and
+//     finalizers are deleted, or the error names an object that is left.
+//   - X7: Each bug in the zoo is found by its plan within three runs, and no plan with one
 //     fault fails for the zoo's correct controllers.
-//   - X8: If not all runs of a failing plan have a finding, the finding is flaky. If plans
-//     fail alike under one family of faults, they are one Failure.
-//   - X9: Requests of Scenario.World get no faults and are no operations. The oracles do
-//     not count its creations and deletions.
+//   - X8: If not all runs of a failing plan have a finding, the finding is flaky.
+//   - X9: If a request is Scenario.World's, it gets no fault, is no operation, and is not
+//     compared with the runs without faults.
 //
 // # Caveats
 //

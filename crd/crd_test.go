@@ -60,7 +60,7 @@ func creates[T crd.Object](kind schema.GroupVersionKind, resource string) func()
 
 // Each error names the argument and the cure.
 //
-// Proves CR1.
+// Proves CK2.
 func TestBadInput(t *testing.T) {
 	gvk := func(group, version, kind string) schema.GroupVersionKind {
 		return schema.GroupVersionKind{Group: group, Version: version, Kind: kind}
@@ -363,7 +363,7 @@ func TestConfigStays(t *testing.T) {
 
 // What belongs elsewhere, or is nil, is not sent.
 //
-// Proves CR7.
+// Proves CK2.
 func TestNotSent(t *testing.T) {
 	a := &answers{text: `{"apiVersion":"crd.example.com/v1","kind":"Website","metadata":{"name":"a"}}`}
 	c := answering(t, a).Namespace("b")
@@ -413,7 +413,7 @@ func TestNotSent(t *testing.T) {
 // Many goroutines may send one object: client-go sets its kind while it encodes it, which
 // the race detector would see.
 //
-// Proves CR8.
+// Proves CK1.
 func TestObjectsStay(t *testing.T) {
 	c := answering(t, &answers{text: `{"apiVersion":"crd.example.com/v1","kind":"Website","metadata":{"name":"a"}}`})
 	w, want := website("", "a"), website("", "a")
@@ -483,7 +483,6 @@ func TestUnknownFields(t *testing.T) {
 	}
 }
 
-// Proves CR3.
 func TestNotServed(t *testing.T) {
 	c := answering(t, &answers{text: "404 page not found\n", contentType: "text/plain", status: 404})
 	calls := methods(t.Context(), c)

@@ -31,23 +31,14 @@
 //
 // # Guarantees
 //
-//   - CR1: If T, the kind, the resource or the config is unfit, New returns an error
-//     that names it and the cure.
 //   - CR2: If the API server responds with another kind, the method returns an error and
 //     no object, and a Watch sends an event of type Error.
-//   - CR3: If the API server does not serve the resource, the error is an
-//     [ErrNotServed].
 //   - CR4: If the Go type has a field that the schema lacks, a Create, Update or Apply
 //     that sets it is rejected, unless the options set FieldValidation.
 //   - CR5: If a response for one object had a field that the Go type lacks, the next
 //     Update logs its name, once for each client.
 //   - CR6: Requests and responses are JSON, or CBOR if client-go's feature gates enable
 //     it, for any content type in the config.
-//   - CR7: If an object or a configuration is nil or has another namespace than the
-//     client, the method sends no request.
-//   - CR8: A Client does not modify the objects that it receives.
-//   - CR9: An informer of [Client.Informer] holds the objects of its namespace and
-//     selectors, as does its lister.
 //   - CR10: If a package of this library accepts a typed client, it accepts [Dynamic].
 //   - CR11: A [Fake] responds to one shared test as the API server does: versions,
 //     conflicts, finalizers, patches, applies, statuses, events.

@@ -91,8 +91,6 @@ func TestServerLists(t *testing.T) {
 }
 
 // A resource that the server lacks, a scope and a version that are wrong.
-//
-// Proves CR3.
 func TestServerNotServed(t *testing.T) {
 	served := serverClient(t)
 	ns := testserver.Namespace(t)
@@ -268,10 +266,8 @@ func informs(t *testing.T, c *crd.Client[*Website], one, two string) {
 	}
 }
 
-// Proves CR9.
 func TestInformer(t *testing.T) { informs(t, newFake(t).Client, "one", "two") }
 
-// Proves CR9.
 func TestServerInformer(t *testing.T) {
 	informs(t, serverClient(t), testserver.Namespace(t), testserver.Namespace(t))
 }

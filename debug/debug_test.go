@@ -171,7 +171,7 @@ func TestBlocked(t *testing.T) {
 // TestFlood: 20,000 successes of other keys do not displace the failures of
 // a key.
 //
-// It proves DB5.
+// It proves DB7.
 func TestFlood(t *testing.T) {
 	page := &debug.Page{}
 	c := page.Controller("widgets")

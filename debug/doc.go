@@ -36,14 +36,15 @@
 //
 //   - DB1: If a page is read, it has names of objects, results and causes, but no contents of
 //     objects and no text of a call's error.
-//   - DB2: If names of objects have any bytes, they are escaped in the HTML, and the page runs
-//     only its own script.
-//   - DB3: If a controller has any number of keys with names of any length, the size of the
-//     page, the memory of the history and the number of keys that a read visits are bounded.
+//   - DB2: If names of objects have any bytes, they are escaped in the HTML, and the page
+//     runs only its own script.
+//   - DB3: If the keys of a controller are many or their names long, the page, the history
+//     and the work of a read stay bounded.
 //   - DB4: If a page is read, no lock is held while it is rendered.
-//   - DB5: If an event, call, write or wait of a key is among the newest of its kind, the story
-//     of the key has it in order of time. A flood of one kind or of successes removes no
-//     other kind and no failures.
+//   - DB5: If an event, call, write or wait of a key is among the newest of its kind, the
+//     story of the key has it, in order of time.
+//   - DB7: If one kind of entry or successes flood the history, they remove no other kind and
+//     no failures.
 //   - DB6: The page and its JSON have the same content.
 //
 // # Caveats

@@ -20,16 +20,10 @@
 // # Guarantees
 //
 //   - EQ1: If an informer missed a deletion, Handler adds the keys of the tombstone's
-//     object.
-//   - EQ2: If the tombstone has no object and T can be empty, Handler adds the keys of
-//     an object with its namespace and name.
+//     object, or of an empty one with its namespace and name.
 //   - EQ3: If an update replaces an object by one of the same name, GenerationChanged
 //     and ResourceVersionChanged pass it.
-//   - EQ4: GenerationChanged and ResourceVersionChanged pass every creation and
-//     every deletion.
-//   - EQ5: If an object lacks the compared field, GenerationChanged and
-//     ResourceVersionChanged pass its events.
-//   - EQ6: If the old or the new object of an update matches, Selects passes the
-//     update.
+//   - EQ4: GenerationChanged and ResourceVersionChanged pass every creation, every
+//     deletion, and every event of an object that lacks the compared field.
 //   - EQ7: If a tombstone has no object, Filter passes the deletion.
 package enqueue

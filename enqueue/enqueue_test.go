@@ -171,7 +171,7 @@ func TestHandlerAt(t *testing.T) {
 
 // TestTombstoneWithoutAnObject tests that a handler adds the key of the tombstone.
 //
-// It proves EQ2.
+// It proves EQ1.
 func TestTombstoneWithoutAnObject(t *testing.T) {
 	type object interface {
 		metav1.Object

@@ -103,7 +103,7 @@ func watched(t *testing.T, client dynamic.Interface, resource schema.GroupVersio
 // kube-apiserver: which writes change metadata.generation, and which events
 // GenerationChanged and ResourceVersionChanged pass.
 //
-// It proves EQ4 and EQ5.
+// It proves EQ4.
 func TestServerGeneration(t *testing.T) {
 	config := testserver.Config(t)
 	client, err := dynamic.NewForConfig(config)

@@ -187,8 +187,6 @@ func TestDeleteAll(t *testing.T) {
 
 // More children than fit into the time of a step are no failure, and those that can be
 // deleted in it are. Each request takes a second here, as a client's rate limit does.
-//
-// Proves F17.
 func TestDeleteAllTakesTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
@@ -308,7 +306,7 @@ func TestDelete(t *testing.T) {
 
 // What can only be a mistake fails before any request.
 //
-// Proves F15.
+// Proves CK2.
 func TestChildrenBadInput(t *testing.T) {
 	const background = metav1.DeletePropagationBackground
 	without := func(clear func(*corev1.ConfigMap)) *corev1.ConfigMap {

@@ -32,27 +32,21 @@
 //   - F3: If an object is being deleted, it gets no finalizer, however stale the copy.
 //   - F4: If another object has taken the name, it is not changed.
 //   - F5: If cleanup fails, panics or crashes, the deleted object's finalizer remains.
-//   - F6: If the API server refuses a stale copy, the error is a Conflict. Validation and
-//     admission errors keep their class.
+//   - F6: If the API server refuses a stale copy, the error is a Conflict, and a
+//     rejection by validation or admission keeps its class.
 //   - F7: If the object or finalizer is gone, or another object has the name, Remove
 //     succeeds.
 //   - F8: If a pass succeeds, it did or gave up every step, in the declared order.
 //   - F9: If an object is gone, replaced, without the finalizer or not being deleted, a
 //     [Plan] runs no step.
-//   - F10: If the process dies before or after any write, the next one reaches the same
-//     end.
 //   - F11: If a step is given up, GiveUpAfter has passed, it had a last try with half of
 //     its Timeout, and GaveUp returned nil.
 //   - F12: If a step blocks a [Plan], the error, condition and metrics name it with its
 //     reason and age.
-//   - F13: If a child changed after it was read, [Delete] returns a Conflict; if it is
-//     gone, Delete succeeds.
+//   - F13: If a child changed after it was read, [Delete] deletes nothing and returns a
+//     Conflict.
 //   - F14: If [DeleteAll] is done, a complete list from the API server had no child.
-//   - F15: If an argument is not valid, the error names it and no request is sent.
-//   - F16: The verb patch is enough, except for [Remaining] (list) and [Delete]
-//     (delete).
-//   - F17: If a step waits, the loop counts no failure and retries after the requested
-//     time.
+//   - F16: The verb patch is enough, except for [Remaining] (list) and [Delete] (delete).
 //   - F18: If the package reads a live object, it changes nothing.
 //   - F19: If consistency.LiveRead is true, Ensure trusts no cached finalizer: the API
 //     server confirms it first.

@@ -66,7 +66,7 @@ func TestPlanValidate(t *testing.T) {
 
 // What can only be a mistake fails before any request.
 //
-// Proves F15.
+// Proves CK2.
 func TestBadInput(t *testing.T) {
 	long := "example.com/" + strings.Repeat("a", 64)
 	nameless := object("a", true, name)

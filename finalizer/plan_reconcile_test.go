@@ -53,8 +53,6 @@ func script() func(context.Context, held) (progress, error) {
 
 // The lines of the package comment, in the loop of package reconcile: a wait counts
 // no failure and comes again when the step said, a failure is one.
-//
-// Proves F17.
 func TestPlanWithReconcile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{})) // the zero one discards
@@ -98,8 +96,6 @@ func TestPlanWithReconcile(t *testing.T) {
 }
 
 // The same by a loop that somebody wrote by hand.
-//
-// Proves F17.
 func TestPlanWithLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &model{live: deleted(0)}

@@ -118,7 +118,7 @@ func audit(t *testing.T, c *cacheOf, s *serverOf) []string {
 	return found
 }
 
-// TestAudit proves I12 and I17.
+// TestAudit proves I12.
 func TestAudit(t *testing.T) {
 	const confirm = "metadata.name=a,metadata.namespace=ns"
 	missing := `informer: "configmaps": the cache lacks ns/a, which the API server has at version 3`

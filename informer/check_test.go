@@ -98,7 +98,7 @@ func (b *bookmarks) Close() error { return nil }
 
 // Check knows a stalled informer from a quiet one and from a server that is down.
 //
-// Proves I13 and I18.
+// Proves I13.
 func TestCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &apiServer{}

@@ -25,40 +25,30 @@
 // # Guarantees
 //
 //   - I1: If Run returns nil, ctx is done and all informers have stopped.
-//   - I2: If an informer or added handler is not synced within Timeout, Run returns an
-//     error that names it and the reason.
+//   - I2: If an informer or added handler is not synced within Timeout, Run returns an error
+//     that names it and the reason.
 //   - I3: If the server responds to a synced informer twice with 403, 404 or 405 within
 //     Timeout of the start, Run returns an error.
-//   - I4: If [Set.Ready] or [Set.HasSyncedChecker] reports synced, every informer and
-//     given handler is synced.
+//   - I4: If [Set.Ready] or [Set.HasSyncedChecker] reports synced, every informer and given
+//     handler is synced.
 //   - I5: If an informer does not stop within StopTimeout, Run returns an error that names
 //     it.
-//   - I6: If the context has a logger, the Set passes client-go's log lines on unchanged.
-//   - I7: If an object passes through [Trim], its resourceVersion stays; an already
-//     trimmed object is only read.
 //   - I8: If the API server does not stream the initial list, informers with
 //     [ConsistentLists] begin with a list no older than their request.
 //   - I9: If a watch brings no byte for the silence of [EndSilentWatches], the informer
 //     watches again, without a list.
-//   - I10: If an object passes through [KeepMetadata], it is trimmed, and keeps more than its
-//     type and metadata only if the function selects it.
-//   - I11: If a lookup of [Index] runs, it returns exactly the objects of the cache that
-//     have the key at that moment.
-//   - I12: If a cache has lost an event, the next round of [Audit] reports the object, up
-//     to 1000.
-//   - I17: If a cache only lags, [Audit] does not report it.
-//   - I13: If an informer neither sends a request nor receives data for StallTimeout,
-//     [Set.Check] returns an error.
-//   - I18: If a kind is quiet or the server is down, [Set.Check] returns nil.
-//   - I14: If the program changes a sampled object in a cache, [Set].Mutated gets the
-//     field without its value.
-//   - I19: If only the API server changes objects, [Set].Mutated is not called.
+//   - I12: If a cache has lost an event, and does not only lag, the next round of [Audit]
+//     reports the object, up to 1000.
+//   - I13: If an informer neither sends a request nor receives data for StallTimeout, and
+//     only then, [Set.Check] returns an error.
+//   - I14: If the program, and not the API server, changes a sampled object in a cache,
+//     [Set].Mutated gets the field without its value.
 //   - I15: If the API server refuses connections or responds 429, an informer with
 //     [EndSilentWatches] stops at once.
-//   - I16: If a transform in [Guard] panics, returns nil or an error, or changes an object's
-//     identity, the object is cached with its identity, and report gets an error.
+//   - I16: If a transform in [Guard] fails or changes an object's identity, the object is
+//     cached with its identity, and report gets an error.
 //   - I20: If [Set.Relist] returns nil, the informer lists again, also after a restore of
-//     etcd, and its handlers get what the cache lacked.
+//     etcd, and its handlers get an event for each difference.
 //
 // # Caveats
 //
@@ -66,6 +56,7 @@
 //     miss changes without an error. An Audit reports it.
 //   - The Set reads some failures in client-go's log, unless klog's contextual logging is off:
 //     a refused connection, a response 429 and, after 10s, a missing end of the initial events.
+//     It passes the lines on unchanged.
 //   - Without EndSilentWatches, Run can end with an error after StopTimeout.
 //   - A panic of a handler or an unguarded transform ends the process.
 //   - After Timeout only Metrics show failing watches.

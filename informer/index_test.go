@@ -37,7 +37,6 @@ func podNames(pods []*corev1.Pod) string {
 	return strings.Join(names, " ")
 }
 
-// TestIndex proves I11.
 func TestIndex(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(pod("a", "n1"), pod("b", "n1"), pod("c", "n2"), pod("d", ""))

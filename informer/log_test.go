@@ -27,8 +27,6 @@ import (
 
 // TestLogIsUnchanged: the Set listens to client-go's log, and whoever reads the
 // log must not notice.
-//
-// Proves I6.
 func TestLogIsUnchanged(t *testing.T) {
 	lookFor := []string{"bookmark expired", "backing off", "Failed to watch"}
 	volatile := regexp.MustCompile(`reflector="[^"]*"|err="[^"]*"`)
@@ -75,8 +73,6 @@ func TestLogIsUnchanged(t *testing.T) {
 }
 
 // Loggers of tests find the line by testing.TB.Helper.
-//
-// Proves I6.
 func TestLinesInTestLogs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		run := func(start func(context.Context)) []string {

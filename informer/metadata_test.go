@@ -35,7 +35,6 @@ type private struct {
 
 func mine(o metav1.Object) bool { return o.GetLabels()["app"] == "web" }
 
-// TestKeepMetadata proves I10.
 func TestKeepMetadata(t *testing.T) {
 	kind := metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}
 	own := fat()
@@ -102,7 +101,6 @@ func TestKeepMetadataOfAStrippedObjectOnlyReads(t *testing.T) {
 	wg.Wait()
 }
 
-// TestServerKeepMetadata proves I10.
 func TestServerKeepMetadata(t *testing.T) {
 	namespace := testserver.Namespace(t)
 	config := testserver.Config(t)

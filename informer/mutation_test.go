@@ -253,7 +253,7 @@ func (c *tally) InformerMutated(_ string, mutations int) {
 // TestSetFindsMutations: a Set reports the object that the program changes, and not the objects
 // that the API server changes.
 //
-// Proves I14 and I19.
+// Proves I14.
 func TestSetFindsMutations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		events := watch.NewFakeWithChanSize(100, false)

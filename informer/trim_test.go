@@ -47,7 +47,6 @@ func toUnstructured(t *testing.T, obj any) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: m}
 }
 
-// TestTrim proves I7.
 func TestTrim(t *testing.T) {
 	tombstone := cache.DeletedFinalStateUnknown{Key: "default/a", Obj: &corev1.ConfigMap{ObjectMeta: fat()}}
 	only := fat()
@@ -134,8 +133,6 @@ func TestTrimSetsNothingTwice(t *testing.T) {
 
 // TestTrimOfATrimmedObjectOnlyReads fails under the race detector when Trim
 // writes.
-//
-// Proves I7.
 func TestTrimOfATrimmedObjectOnlyReads(t *testing.T) {
 	typed := &corev1.ConfigMap{ObjectMeta: thin()}
 	loose := toUnstructured(t, typed)

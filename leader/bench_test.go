@@ -21,8 +21,6 @@ func leading(t testing.TB, f func(ctx context.Context, term leader.Term)) {
 }
 
 // TestCheckDoesNotAllocate: Term.Check may guard every write.
-//
-// Proves L10.
 func TestCheckDoesNotAllocate(t *testing.T) {
 	leading(t, func(ctx context.Context, term leader.Term) {
 		if got := testing.AllocsPerRun(100, func() {

@@ -35,13 +35,10 @@
 //     a watch at its next poll.
 //   - L9: If a call to the API server hangs, it fails after half of RenewDeadline and
 //     does not end leadership.
-//   - L10: Term.Check allocates no memory.
 //   - L11: If the term is over or the context has none, a client with [Guard] sends no
 //     write.
-//   - L12: If a [Fence] is in force, the API server refuses a write that carries an
-//     earlier term.
-//   - L13: If a write with its term is in flight during a takeover, the Fence refuses it
-//     once the API server has seen the new leader.
+//   - L12: If a [Fence] is in force and the API server has seen the new leader, it
+//     refuses every write with an earlier term, also one in flight.
 //   - L14: If a process was paused while another took over, its first Term.Check returns
 //     ErrLost.
 //   - L15: If lead panics, the process ends with the panic's stack, and the Lease

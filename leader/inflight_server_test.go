@@ -106,7 +106,7 @@ func shopElector(leases leader.LeaseClient, shop, identity string) *leader.Elect
 // Without a fence it is stored, as no client can prevent; with one it is refused.
 // All of it happens with the manifests and a token of their ServiceAccount.
 //
-// Proves L13.
+// Proves L12.
 func TestServerWriteInFlight(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

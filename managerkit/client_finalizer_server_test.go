@@ -39,8 +39,6 @@ func adders(c client.Client, sites *managerkit.Client[*clientSite], name string)
 // TestServerClientKeepsFinalizers adds a finalizer to copies that another writer made
 // stale, in three ways. It counts the conflicts, and the finalizers of the other writer
 // that are lost.
-//
-// Proves MK4.
 func TestServerClientKeepsFinalizers(t *testing.T) {
 	installClientSites(t)
 	const (
@@ -115,8 +113,6 @@ func TestServerClientKeepsFinalizers(t *testing.T) {
 
 // TestServerClientKeepsFinalizersAtOnce adds and removes finalizers of one object by
 // several writers at once, beside changes of the spec.
-//
-// Proves MK4.
 func TestServerClientKeepsFinalizersAtOnce(t *testing.T) {
 	installClientSites(t)
 	const writers, rounds = 4, 5

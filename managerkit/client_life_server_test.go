@@ -310,8 +310,6 @@ func lifeUsual(_ *testing.T, mgr manager.Manager, namespace string) func(context
 
 // TestServerClientLife counts the requests of a life: 7 through Clients, which are the
 // necessary ones, beside those of the usual controller.
-//
-// Proves MK5.
 func TestServerClientLife(t *testing.T) {
 	installClientSites(t)
 	ours, usual := playLife(t, lifeOurs), playLife(t, lifeUsual)

@@ -348,7 +348,7 @@ func TestServerClientWrappers(t *testing.T) {
 // TestServerClientSubresource checks that the response of a subresource that is another
 // kind of object is an error, and not an empty object.
 //
-// Proves MK3.
+// Proves CK1.
 func TestServerClientSubresource(t *testing.T) {
 	ctx, namespace := t.Context(), testserver.Namespace(t)
 	c, err := client.New(testserver.Config(t), client.Options{}) // with all built-in kinds
@@ -380,7 +380,7 @@ func TestServerClientSubresource(t *testing.T) {
 // TestServerClientResponse checks that a returned object has nothing of the sent one that
 // the API server dropped or changed.
 //
-// Proves MK3.
+// Proves CK1.
 func TestServerClientResponse(t *testing.T) {
 	installClientSites(t)
 	ctx, namespace := t.Context(), testserver.Namespace(t)

@@ -422,7 +422,7 @@ func patched(t *testing.T, obj client.Object, patch client.Patch, opts *metav1.P
 // TestClientWrappers checks that the wrappers of controller-runtime apply to each write,
 // that selectors work on a fake, and that the objects given stay as they are.
 //
-// Proves MK3 and MK6.
+// Proves CK1 and MK6.
 func TestClientWrappers(t *testing.T) {
 	ctx := t.Context()
 	base := fakeFor(t)
@@ -478,7 +478,7 @@ func TestClientWrappers(t *testing.T) {
 
 // TestClientListMeta checks that the metadata of a list is that of the response.
 //
-// Proves MK3.
+// Proves CK1.
 func TestClientListMeta(t *testing.T) {
 	want := metav1.ListMeta{
 		ResourceVersion: "7", Continue: "c", RemainingItemCount: new(int64(3)),

@@ -36,8 +36,6 @@ func methods(requests []sentRequest) []string {
 
 // TestServerClientStatus checks the requests of package status, and that no write of it
 // changes the spec.
-//
-// Proves MK5.
 func TestServerClientStatus(t *testing.T) {
 	installClientSites(t)
 	ctx, namespace := t.Context(), testserver.Namespace(t)
@@ -178,8 +176,6 @@ func applies[T client.Object](t *testing.T, c *managerkit.Client[T], requests fu
 
 // TestServerClientApplies runs package ssa with typed and unstructured configurations, of
 // built-in and custom resources.
-//
-// Proves MK5.
 func TestServerClientApplies(t *testing.T) {
 	installClientSites(t)
 	namespace := testserver.Namespace(t)

@@ -29,8 +29,6 @@ import (
 
 // TestServerPriorities: a key of the first list waits behind a stream of events only for the
 // queue's MaxWait, and namespaces take turns.
-//
-// Proves MK14 and MK22.
 func TestServerPriorities(t *testing.T) {
 	t.Parallel()
 	busy, quiet := testserver.Namespace(t), testserver.Namespace(t)
@@ -80,8 +78,6 @@ func TestServerPriorities(t *testing.T) {
 // TestServerStarvation: events that never pause do not starve the keys of the first list, with
 // controller-runtime's workers and with the loop. With controller-runtime's queue they wait for
 // the end of the stream.
-//
-// Proves MK14.
 func TestServerStarvation(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"controller-runtime", "queue", "loop"} {
@@ -159,8 +155,6 @@ func TestServerStarvation(t *testing.T) {
 
 // TestServerHotLoop: a reconcile that changes its own object at each call runs ten times a
 // second, after the first hundred.
-//
-// Proves MK15.
 func TestServerHotLoop(t *testing.T) {
 	t.Parallel()
 	namespace := testserver.Namespace(t)

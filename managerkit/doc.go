@@ -23,31 +23,18 @@
 //
 //   - MK1: If the manager's cache is stale, Get and List of a Client, and
 //     consistency.ConfirmLive through it, see the API server's state.
-//   - MK2: If an option or subresource of a call cannot be sent, a Client returns an
-//     error, and otherwise sends it.
-//   - MK3: A Client does not modify objects that it receives, and returns the response.
-//   - MK4: If other writers change an object at the same time, finalizer.Ensure and
-//     finalizer.Remove through a Client lose no finalizer.
-//   - MK5: If nothing would change, status.Update and ssa.ApplyChanged through a Client send
-//     no request.
+//   - MK2: If a Client cannot send an option or subresource of a call, it returns an error.
 //   - MK6: Wrappers of the manager's client apply to each write of a Client.
 //   - MK7: If a run gated by Writes has written an object, its key runs again only when the
 //     cache shows the write, or when MaxWait has passed.
 //   - MK8: If a client was made from the installed configuration, Writes records what it
 //     writes with the context of a run.
-//   - MK9: If a key waits for the cache, it occupies no worker.
 //   - MK10: If a key waits, it waits for each informer that can show the written object, and
 //     for no other.
-//   - MK11: If the outcome of a write is unknown, LiveRead is true in the key's next run.
-//   - MK12: If Complete has added a controller, the events of the builder's sources run
-//     its keys in the loop, with the loop's fields and classes of errors.
+//   - MK12: If Complete has added a controller, the events of the builder's sources run its
+//     keys in the loop, with the loop's fields and classes of errors.
 //   - MK13: If the manager stops, running calls of a loop have its GracePeriod before their
 //     contexts end, and Start returns after them.
-//   - MK14: If a key comes from the first list, the keys of events run before it until it
-//     has waited for the queue's MaxWait.
-//   - MK22: If keys of one priority are ready, their namespaces take turns.
-//   - MK15: If a reconcile queues its own key without pause, it runs 100 times and then 10
-//     times a second.
 //   - MK16: If a loop has Metrics, the families of controller-runtime have its values.
 //   - MK17: If a leading manager with Elect stops, its Lease is released before Start
 //     returns, and a standby starts at the watch event.
@@ -56,8 +43,7 @@
 //   - MK19: If the response to a renewal is late or lost, the contexts of the leading
 //     manager's Runnables end before another manager with Elect starts its own.
 //   - MK20: If leadership is lost, the contexts of the Runnables end with a cause that is
-//     LeadershipLost.
-//   - MK23: If leadership is lost, Start of a manager with Elect returns an error.
+//     LeadershipLost, and Start of a manager with Elect returns an error.
 //   - MK24: If leadership is lost, Run builds a new manager in the next term.
 //   - MK21: If a manager of Run ends, no goroutine, event handler or metric series of it
 //     remains, and a shared cache stays filled.

@@ -203,7 +203,7 @@ func TestElectGraceExceeded(t *testing.T) {
 // TestElectLoss: another holder in the Lease ends the contexts of the reconciles with a cause
 // that is LeadershipLost, and the manager with an error. The contexts have the term.
 //
-// Proves MK20 and MK23.
+// Proves MK20.
 func TestElectLoss(t *testing.T) {
 	ns := testserver.Namespace(t)
 	options := elected(t, byWatch(t, ns))

@@ -219,8 +219,6 @@ func TestServerSeesOwnWrites(t *testing.T) {
 
 // While one key waits for its write, a controller with one worker runs fifty other keys.
 // With controller-runtime's option the worker waits in the read, and no other key runs.
-//
-// Proves MK9.
 func TestServerWorkerIsFree(t *testing.T) {
 	const others = 50
 	for _, tt := range []struct {
@@ -411,8 +409,6 @@ func TestServerNamespaces(t *testing.T) {
 
 // A create is carried out and its connection reset. The next run reads live, finds the
 // object and creates none; the run after that does not read live.
-//
-// Proves MK11.
 func TestServerAmbiguousWrite(t *testing.T) {
 	var lost atomic.Bool
 	lives := make(chan bool, 10)

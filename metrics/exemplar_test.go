@@ -96,7 +96,7 @@ func TestExemplars(t *testing.T) {
 // TestBadExemplars: labels that Prometheus does not accept are dropped, the first one with a
 // line of log. The observation counts.
 //
-// Proves M10.
+// Proves M8.
 func TestBadExemplars(t *testing.T) {
 	many := map[string]string{}
 	for i := range 100_000 {

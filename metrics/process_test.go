@@ -15,7 +15,7 @@ import (
 	"github.com/controllerkit/controllerkit/metrics"
 )
 
-// TestNil proves M7: each method can be called on a nil *Metrics.
+// TestNil: each method can be called on a nil *Metrics.
 func TestNil(t *testing.T) {
 	var none *metrics.Metrics
 	v := reflect.ValueOf(none)

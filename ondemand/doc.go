@@ -24,22 +24,18 @@
 // # Guarantees
 //
 //   - OD1: If several Watches of a key are open, they share one informer.
-//   - OD2: If Close returns nil, no handler that was added through the Watch is running or
-//     will run. Handlers of other Watches of the key miss no event.
+//   - OD2: If Close returns nil, no handler of the Watch is running or will run, and the
+//     other Watches of the key miss no event.
 //   - OD3: If Close of the last open Watch of a key returns nil, the informer has stopped,
 //     and Informers holds no reference to it.
-//   - OD4: If Run returns nil, ctx is done and all informers and handlers have stopped.
-//     Otherwise the error names those that have not stopped within StopTimeout.
+//   - OD4: If Run returns nil, all informers and handlers have stopped; otherwise the error
+//     names those that outlast StopTimeout.
 //   - OD5: If a handler panics, the panic is logged, the handler gets the next event, and the
 //     process continues.
-//   - OD6: If a handler blocks, its own Close returns an error when its context is done. Other
-//     handlers, and an Open of the key, do not wait for it.
-//   - OD7: If the API server does not list a resource when the context of WaitForSync ends,
-//     the error wraps the API server's error.
-//   - OD8: If a CustomResourceDefinition is deleted and created again, a Watch that stays open
-//     reports the deletion of the old objects and the new objects.
-//   - OD9: If a Watch is closed, or Run has ended, AddEventHandler, Open and WaitForSync
-//     return [ErrClosed].
+//   - OD6: If a handler blocks, other handlers and an Open of the key do not wait for it, and
+//     its Close returns when its context is done.
+//   - OD8: If a CustomResourceDefinition is deleted and created again, a Watch that stays
+//     open reports the deletion of the old objects and the new objects.
 //
 // # Caveats
 //

@@ -230,7 +230,6 @@ func TestPanic(t *testing.T) {
 	})
 }
 
-// TestWaitForSync proves OD7, OD9.
 func TestWaitForSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused := &source{listErr: apierrors.NewForbidden(corev1.Resource("configmaps"), "", errors.New("no Role"))}
@@ -280,7 +279,6 @@ func TestWaitForSync(t *testing.T) {
 	})
 }
 
-// TestAfterClose proves OD9.
 func TestAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		informers := of(&source{})

@@ -420,7 +420,7 @@ func waitForDeletion(t *testing.T, client dynamic.Interface, name string) {
 // A kind that does not exist, and one that may not be listed: WaitForSync has the reason, Close
 // is prompt, and a later Open syncs.
 //
-// Proves OD3, OD7.
+// Proves OD3.
 func TestServerNotListed(t *testing.T) {
 	namespace := testserver.Namespace(t)
 	group := namespace + ".example.com"

@@ -29,8 +29,6 @@
 //   - OW3: If a child's UID, labels, owner references or deletion differ from the copy,
 //     Claim's write fails with a Conflict.
 //   - OW4: If the API server has no such owner or is deleting it, Claim sends no write.
-//   - OW5: If owner is in a namespace, Claim ignores children of other namespaces.
-//   - OW6: SetController and Claim take time and memory in proportion to their input.
 //
 // # Caveats
 //

@@ -62,7 +62,7 @@ func checkCost(t *testing.T, cm *corev1.ConfigMap) {
 	testcost.Cheap(t, fmt.Sprintf("a child with %d references", len(cm.OwnerReferences)), func() { _, _ = json.Marshal(cm) }, func() { decide(cm) })
 }
 
-// TestHostile proves OW6, with children of the largest size and of a growing number of
+// TestHostile proves CK3, with children of the largest size and of a growing number of
 // references: four times the references cost some four times the memory.
 func TestHostile(t *testing.T) {
 	measure := func(n int) uint64 {

@@ -126,7 +126,7 @@ func owned(refs ...metav1.OwnerReference) func(*corev1.ConfigMap) {
 	return func(cm *corev1.ConfigMap) { cm.OwnerReferences = refs }
 }
 
-// TestClaim proves OW3, OW4 and OW5, the table in the comment of Claim, and everything that holds a write up.
+// TestClaim proves OW3 and OW4, the table in the comment of Claim, and everything that holds a write up.
 func TestClaim(t *testing.T) {
 	t.Parallel()
 	mine := ref("settings", "uid-1", ptr.To(true))

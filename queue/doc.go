@@ -33,39 +33,25 @@
 //   - Q4: If a ready key was passed over for MaxWait, one Get in four returns a key of
 //     the lower priority that has waited longest.
 //   - Q17: If ready keys of one priority have several groups, the groups take turns key
-//     by key.
-//   - Q18: Keys of one group and priority come in the order in which they became ready.
+//     by key, each in the order in which its keys became ready.
 //   - Q5: If a key is added with a delay, it becomes ready once, and not early.
-//   - Q25: If delays are equal, their keys become ready in the order of the calls.
 //   - Q6: If its context is done, GetContext returns without a key, and no key or
 //     wake-up is lost.
 //   - Q7: Drain returns if no key is ready or running, its context is done, or ShutDown
 //     is called.
 //   - Q19: Drain returns each unfinished key once, and a nil error if none was ready or
 //     running.
-//   - Q20: If callers drain and shut down at once, each returns as if it were alone.
-//   - Q8: The queue starts no goroutine.
-//   - Q26: If ShutDown, ShutDownWithDrain or Drain is called, the queue stops its timers
-//     at once.
-//   - Q9: If keys, groups and priorities stay in small numbers, Add, AddAfter, Get and
-//     Done do not allocate.
+//   - Q8: The queue starts no goroutine, and a stop of the queue stops its timers at
+//     once.
 //   - Q10: The queue stores only ready, delayed and running keys, each in bounded memory
-//     plus its texts.
-//   - Q23: After a burst the queue keeps constant memory, less than a tenth of the
-//     burst's.
-//   - Q11: The metrics have client-go's names and values, except for the differences
-//     listed at [Queue].
-//   - Q24: The size of a Snapshot is bounded for any number and length of keys and
-//     groups.
-//   - Q12: The delays of Exponential are uniform in the upper half of the doubled,
-//     capped delay.
+//     plus its texts, and keeps a constant amount after a burst.
 //   - Q21: If keys fail together, Exponential and FastSlow spread their delays at
 //     random, and TokenBucket the delays after the burst.
 //   - Q22: Exponential and FastSlow store only keys that failed since Forget.
 //   - Q13: TokenBucket gives no delay above its longest, and an overload delays no later
 //     key.
-//   - Q14: The documented behavior of client-go's queues holds, except for the
-//     differences listed at [Queue].
+//   - Q14: Except for the differences listed at [Queue], the queue has the documented
+//     behavior and the metrics of client-go's queues.
 //
 // # Caveats
 //

@@ -280,7 +280,7 @@ func TestDrainReportsRetries(t *testing.T) {
 	}
 }
 
-// TestManyDrainAndShutDown proves Q7 and Q20.
+// TestManyDrainAndShutDown proves Q7.
 func TestManyDrainAndShutDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for range 50 {

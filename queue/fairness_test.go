@@ -358,7 +358,7 @@ func TestManyPriorities(t *testing.T) {
 // TestOrderOfManyGroupsAndPriorities tests the order with more groups, levels and lanes than
 // the queue keeps, so that some are dropped and made again.
 //
-// It proves Q3, Q17 and Q18.
+// It proves Q3 and Q17.
 func TestOrderOfManyGroupsAndPriorities(t *testing.T) {
 	const keys, groups, priorities = 12_000, 6_000, 150
 	groupOf := func(key int) int {

@@ -15,7 +15,7 @@ import (
 // TestMemoryAfterABurst measures the memory after a burst of many keys in many groups and
 // priorities.
 //
-// It proves Q23.
+// It proves Q10.
 func TestMemoryAfterABurst(t *testing.T) {
 	withoutRaceDetector(t)
 	const burst, groups, priorities = 200_000, 20_000, 1_000
@@ -119,8 +119,6 @@ func TestMemoryOfAKey(t *testing.T) {
 
 // TestAllocationsOfManyKeys tests that the queue does not allocate, with any number of keys.
 // A run has 1024 keys, so that the test finds one allocation in a thousand.
-//
-// It proves Q9.
 func TestAllocationsOfManyKeys(t *testing.T) {
 	withoutRaceDetector(t)
 	type namespacedName struct{ Namespace, Name string }
@@ -189,8 +187,6 @@ func TestAllocationsOfManyKeys(t *testing.T) {
 }
 
 // TestAllocationsOfDelays tests that delays, their ends, Get and Done do not allocate.
-//
-// It proves Q9.
 func TestAllocationsOfDelays(t *testing.T) {
 	withoutRaceDetector(t)
 	for _, n := range []int{1, 64, 1024} {
@@ -220,8 +216,6 @@ func TestAllocationsOfDelays(t *testing.T) {
 
 // TestAllocationsAfterABurst tests that the queue does not allocate in steady use after a
 // burst of other groups, priorities and delays, e.g. an initial list.
-//
-// It proves Q9.
 func TestAllocationsAfterABurst(t *testing.T) {
 	names := make([]string, 5000)
 	for i := range names {
@@ -290,7 +284,7 @@ func TestAllocationsAfterABurst(t *testing.T) {
 // TestMemoryThatIsKept tests that a kept group does not keep a key in memory, and that the
 // last keys of a burst do not keep its memory.
 //
-// It proves Q23.
+// It proves Q10.
 func TestMemoryThatIsKept(t *testing.T) {
 	withoutRaceDetector(t)
 	const burst = 100_000
@@ -341,7 +335,6 @@ func TestMemoryThatIsKept(t *testing.T) {
 	}
 }
 
-// TestAllocations proves Q9.
 func TestAllocations(t *testing.T) {
 	type namespacedName struct{ Namespace, Name string }
 	key := namespacedName{"default", "web"}

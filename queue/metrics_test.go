@@ -55,7 +55,7 @@ func metricsCycle(q common, p *provider) (steps []values) {
 // TestMetricsAreThoseOfClientGo tests that both queues have the same metrics if the same
 // keys run in the same way.
 //
-// It proves Q11.
+// It proves Q14.
 func TestMetricsAreThoseOfClientGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limiter := func() workqueue.TypedRateLimiter[string] {
@@ -85,7 +85,7 @@ func TestMetricsAreThoseOfClientGo(t *testing.T) {
 	})
 }
 
-// TestRetriesCountRetriesOnly proves Q11.
+// TestRetriesCountRetriesOnly proves Q14.
 func TestRetriesCountRetriesOnly(t *testing.T) {
 	p := newProvider()
 	q := queue.New(queue.Config[string]{Name: "q", MetricsProvider: p})
@@ -156,7 +156,7 @@ func TestGaugesOfAHangingKey(t *testing.T) {
 // TestGaugesOfKeysThatFollow tests that the gauges are 0 if no key runs, and that they show a
 // slow key within half a second.
 //
-// It proves Q11.
+// It proves Q14.
 func TestGaugesOfKeysThatFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProvider()
@@ -187,7 +187,7 @@ func TestGaugesOfKeysThatFollow(t *testing.T) {
 // The time of all running keys together is more than a time.Duration holds when
 // 1000 of them hang for four months, or five for a century.
 //
-// It proves Q11.
+// It proves Q14.
 func TestUnfinishedWorkOfManyHangingKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const century = 100 * 365 * 24 * time.Hour
@@ -206,7 +206,7 @@ func TestUnfinishedWorkOfManyHangingKeys(t *testing.T) {
 	})
 }
 
-// TestShutDownStopsTheTimers proves Q26.
+// TestShutDownStopsTheTimers proves Q8.
 func TestShutDownStopsTheTimers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProvider()
@@ -230,7 +230,7 @@ func TestShutDownStopsTheTimers(t *testing.T) {
 	})
 }
 
-// TestTimersAreStopped proves Q26.
+// TestTimersAreStopped proves Q8.
 func TestTimersAreStopped(t *testing.T) {
 	for name, stop := range map[string]func(q *queue.Queue[string]){
 		"none":     nil,

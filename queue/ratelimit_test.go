@@ -65,7 +65,7 @@ func TestExponential(t *testing.T) {
 // TestExponentialJitter tests that the jitter is uniform: each tenth of [d/2, d] gets
 // about a tenth of the delays.
 //
-// It proves Q12.
+// It proves Q21.
 func TestExponentialJitter(t *testing.T) {
 	const n = 20000
 	r := queue.Exponential[int](time.Second, time.Second)

@@ -66,7 +66,7 @@ func (q tester) gone() {
 	}
 }
 
-// TestSemantics proves Q5 and Q25.
+// TestSemantics proves Q5.
 func TestSemantics(t *testing.T) {
 	with := func(priority int) queue.AddOptions { return queue.AddOptions{Priority: priority} }
 	for _, tc := range []struct {

@@ -128,7 +128,7 @@ func TestSince(t *testing.T) {
 // TestSnapshotIsBounded tests that the counts are exact, and that the list is bounded
 // and holds the first keys of each state.
 //
-// It proves Q24.
+// It proves CK5.
 func TestSnapshotIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := queue.New(queue.Config[int]{Group: func(key int) string { return fmt.Sprint(key % 150) }})
@@ -167,7 +167,7 @@ func TestSnapshotIsBounded(t *testing.T) {
 // TestSnapshotOfHostileKeys tests that a snapshot, which becomes part of pages and
 // logs, stays small if keys and groups come from a hostile source.
 //
-// It proves Q24.
+// It proves CK5.
 func TestSnapshotOfHostileKeys(t *testing.T) {
 	const mebibyte, keys = 1 << 20, 20
 	for _, tc := range []struct{ name, text string }{

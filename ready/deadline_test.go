@@ -11,7 +11,6 @@ import (
 	"github.com/controllerkit/controllerkit/ready"
 )
 
-// TestDeadline proves RD7.
 func TestDeadline(t *testing.T) {
 	progressing := metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: "Progressing", Message: "1 of 2 objects are ready"}
 	with := func(status metav1.ConditionStatus, reason string) metav1.Condition {

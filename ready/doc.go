@@ -45,20 +45,13 @@
 //
 // # Guarantees
 //
-//   - RD1: If an object's status is about another generation than its metadata, Of does
-//     not return Ready.
+//   - RD1: If an object's status is about another generation than its metadata, Of does not
+//     return Ready.
 //   - RD2: If a kind of Kubernetes has a rule that reads the status, and the status is empty,
 //     Of does not return Ready.
-//   - RD3: If a field that a rule reads has a type that its kind does not allow, Of
-//     returns Unknown and names the field.
-//   - RD4: If other users write a large or hostile object, Of and Condition stay bounded
-//     in time, memory and text.
-//   - RD5: If the condition is True, Of returns Ready for each object. The condition does
-//     not depend on the order of the objects.
-//   - RD6: If an object has a type of a Kubernetes module and no kind, the rules of its
-//     kind apply.
-//   - RD7: If the objects are Progressing and the stored condition is False for the
-//     deadline, Deadline returns the reason Stalled, and before that the time left.
+//   - RD3: If a field that a rule reads has a type that its kind does not allow, Of returns
+//     Unknown and names the field.
+//   - RD5: If the condition is True, Of returns Ready for each object.
 //
 // # Caveats
 //

@@ -98,7 +98,7 @@ func attack(t testing.TB, content map[string]any, size int) {
 
 // Objects that fill a request, each with one shape.
 //
-// Proves RD4.
+// Proves CK3.
 func TestHostile(t *testing.T) {
 	const n = testcost.Object / 12
 	text := strings.Repeat("\u2028\x00", n)
@@ -124,7 +124,7 @@ func TestHostile(t *testing.T) {
 
 // FuzzHostile reads objects as their authors can store them.
 //
-// Proves RD4.
+// Proves CK3.
 func FuzzHostile(f *testing.F) {
 	for _, status := range []string{
 		`{}`, `[]`, `null`, `{"conditions":[{"type":"Ready","status":"True","observedGeneration":9223372036854775807}]}`,

@@ -20,7 +20,7 @@ import (
 
 // Each kind has its rules, also as a typed object without a kind.
 //
-// Proves RD1, RD2, RD6.
+// Proves RD1 and RD2.
 func TestOf(t *testing.T) {
 	const (
 		deployed = `"replicas":3,"updatedReplicas":3,"availableReplicas":3,"readyReplicas":3`
@@ -183,8 +183,6 @@ func TestOf(t *testing.T) {
 type Pod struct{ metav1.ObjectMeta }
 
 // Objects in other forms.
-//
-// Proves RD6.
 func TestOfForms(t *testing.T) {
 	deleted := named(t, "one", metav1.ConditionTrue)
 	deleted.Object["metadata"].(map[string]any)["deletionTimestamp"] = "2026-01-01T00:00:00Z"

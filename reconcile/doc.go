@@ -28,9 +28,9 @@
 //
 // # Guarantees
 //
-//   - R1: If a call ends, it has one class of the table, one log line, one result and
-//     one Done of its key.
-//   - R2: If a Func panics, the loop counts and retries the call; other keys and the
+//   - R1: If a call ends, it has one class of the table, one log line, one result and one
+//     Done of its key.
+//   - R2: If a Func panics, the loop counts and retries the call, and other keys and the
 //     worker continue.
 //   - R3: If a key's calls conflict in a row, at most five are retried without the rate
 //     limiter.
@@ -47,22 +47,11 @@
 //   - R16: If a key is queued without pause, it runs 100 times and then 10 times a
 //     second.
 //   - R29: If a key has at most 10 events a second, R16 delays none of its calls.
-//   - R17: If a Source reports an event, Triggers of the key's next call has it and
-//     later ones do not, within fixed bounds.
 //   - R18: If Resync is set, each key of Keys is added once in that time, at its own
-//     moment, and at most a 64th of them together.
-//   - R19: If Hook is set, it is called once for each call, and its end once afterwards,
-//     with the result that Metrics gets.
+//     moment.
 //   - R22: If calls end only as rejected or forbidden, the key runs at most 15 times in
 //     the first hour, events and RequeueAfter aside.
 //   - R23: If calls run and none has ended for StallTimeout, Check returns an error.
-//   - R24: If a key waits for the Gate for 10s, one log line names it, with the error of
-//     the Gate's EnsureReady, if any.
-//   - R25: If a call succeeds, Metrics gets the time since the first event of a Source
-//     that no successful call has handled, within fixed bounds.
-//   - R26: A Snapshot has a bounded size.
-//   - R27: If Ready returns nil, Reconcile was called with each key of the first list, up
-//     to 65,536.
 //
 // # Caveats
 //

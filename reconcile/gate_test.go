@@ -182,7 +182,7 @@ type explained struct {
 
 func (g explained) EnsureReady(key string) error { return g.reasons[key] }
 
-// TestLongWaitIsLogged proves R24: a key that waits for long is logged once for each wait,
+// TestLongWaitIsLogged: a key that waits for long is logged once for each wait,
 // and a key that waits for less, or that its gate says is ready, is not.
 func TestLongWaitIsLogged(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {

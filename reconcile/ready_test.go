@@ -14,8 +14,6 @@ import (
 
 // TestReady: Ready fails until Run has called each key that a Source reported before the
 // caches were synced, and no later key counts.
-//
-// Proves R27.
 func TestReady(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
 		synced := make(checker)

@@ -105,7 +105,7 @@ func TestSnapshotBusy(t *testing.T) {
 
 // TestSnapshotIsBounded: more keys than are listed in each state, with long texts.
 //
-// It proves R26.
+// It proves CK5.
 func TestSnapshotIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 2000

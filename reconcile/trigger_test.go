@@ -21,8 +21,6 @@ import (
 
 // TestLatency: a call that succeeds has a latency if an event led to it, since the first
 // event that no successful call has handled.
-//
-// Proves R25.
 func TestLatency(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
 		m := &counts{}
@@ -100,8 +98,6 @@ func TestLatency(t *testing.T) {
 
 // TestLatencyOfAHeldKey: a latency includes the time that the loop delays a key that runs
 // too often, and a Resync has none.
-//
-// Proves R25.
 func TestLatencyOfAHeldKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, q := &counts{}, newTestQueue()
@@ -128,8 +124,6 @@ func TestLatencyOfAHeldKey(t *testing.T) {
 
 // TestTriggers: a call is told everything that led to it since the last one, and
 // nothing that came before or comes after.
-//
-// Proves R17.
 func TestTriggers(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
 		var got [][]string
@@ -242,8 +236,6 @@ func TestChanged(t *testing.T) {
 
 // TestTriggersOfHeldKeys: what led to a call is not lost while the gate or the guard
 // holds its key back.
-//
-// Proves R17.
 func TestTriggersOfHeldKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, g := newTestQueue(), newGate("a")
@@ -284,8 +276,6 @@ func TestTriggersOfHeldKeys(t *testing.T) {
 
 // TestTriggersAreBounded: more kinds of events than there is room for are told as
 // other, and the events of more keys than there is room for are not told.
-//
-// Proves R17.
 func TestTriggersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		got := map[string][]string{}
@@ -339,8 +329,6 @@ type spanKey struct{}
 
 // TestHook: it stands around each call, with what a tracer wants to know; the call
 // gets its context.
-//
-// Proves R19.
 func TestHook(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
 		var got []string

@@ -24,29 +24,24 @@
 //
 // # Guarantees
 //
-//   - SC1: If Select adds a namespace, the lister shows none of its objects before it shows
-//     all. Then the handlers get their additions.
+//   - SC1: If Select adds a namespace, the lister shows all of its objects at once, and then
+//     the handlers get their additions.
 //   - SC2: If Select returns an error, the selection is unchanged, and the handlers miss no
 //     event.
-//   - SC3: If a namespace leaves the selection, each handler gets one deletion for each of its
-//     objects, and then no event of them.
+//   - SC3: If a namespace leaves the selection, each handler gets one deletion for each of
+//     its objects, and then no event of them.
 //   - SC4: If a namespace stays with the same selectors, it is not listed again, and the
 //     handlers get each of its events once.
-//   - SC5: If the selection changes while objects change, each handler gets an object's
-//     addition, updates to newer versions, and its deletion, each once and in this order.
-//   - SC6: If the selectors change and select an object before and after, the handlers get at
-//     most one update of it, and only if its version has changed.
-//   - SC7: If the API server does not list a namespace before the context of Select is done,
-//     the error names the namespace and wraps the response of the API server, if there was
-//     one.
-//   - SC8: If a handler blocks or panics, other handlers get their events, and Select does
-//     not wait for it. The panic is logged, and the handler gets its next event.
-//   - SC9: If the context of RunWithContext is done, a running Select returns an error that
-//     wraps [ErrStopped], and RunWithContext returns when no handler runs any more.
+//   - SC5: If the selection changes while objects change, each handler gets each object's
+//     addition, updates to newer versions and deletion once, in this order.
+//   - SC6: If the selectors change and still select an object, the handlers get at most one
+//     update of it, and only if its version has changed.
+//   - SC8: If a handler blocks or panics, other handlers and Select do not wait for it, and
+//     one that panicked gets its next event.
+//   - SC9: If the context of RunWithContext is done, a running Select returns an
+//     [ErrStopped], and RunWithContext returns after all handlers have ended.
 //   - SC10: If LastSyncResourceVersion is not empty, the cache of each selected namespace has
-//     reached it. A Select never lowers it.
-//   - SC11: If package consistency's transport records a write, its key waits for the cache
-//     of the object's namespace only.
+//     reached it, and no Select lowers it.
 //
 // # Caveats
 //

@@ -261,7 +261,7 @@ func TestLateEvents(t *testing.T) {
 	})
 }
 
-// Proves SC2, SC7.
+// Proves SC2.
 func TestFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, objects, _ := setup(t)
@@ -528,8 +528,6 @@ func TestOptions(t *testing.T) {
 }
 
 // The cache has a version of each selected namespace, and of no other one.
-//
-// Proves SC11.
 func TestVersionOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, objects, _ := setup(t)

@@ -206,7 +206,7 @@ func TestServerStays(t *testing.T) {
 	stop()
 }
 
-// Proves SC2, SC7: a namespace without a right is named, and one that does not exist is empty
+// Proves SC2: a namespace without a right is named, and one that does not exist is empty
 // until it is created.
 func TestServerBadNamespace(t *testing.T) {
 	namespace, closed := testserver.Namespace(t), testserver.Namespace(t)
@@ -262,7 +262,7 @@ func TestServerBadNamespace(t *testing.T) {
 // write holds its key until the scope shows it. A quiet namespace beside it, whose cache gets
 // no version for a minute, delays no key.
 //
-// Proves SC10, SC11.
+// Proves SC10.
 func TestServerConsistency(t *testing.T) {
 	namespace, idle := testserver.Namespace(t), testserver.Namespace(t)
 	writes := consistency.New(consistency.Config{MaxWait: -1})

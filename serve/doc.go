@@ -23,29 +23,26 @@
 //
 // # Guarantees
 //
-//   - SV1: If a request has no token, a malformed one, two Authorization headers, or a
-//     token that the API server rejects or that is for another audience, the response is
-//     401.
+//   - SV1: If a request has no token, several Authorization headers, or a token that is not
+//     valid for the audience, the response is 401.
 //   - SV2: If the token's user may not use the method on the path, the response is 403.
-//   - SV3: If the API server fails, or does not respond within Timeout, the response is
-//     503.
-//   - SV4: An allowed request is reviewed again after a minute, a rejected one after 10s.
-//     If equal requests arrive at once, one is reviewed.
-//   - SV5: If clients send any number of new tokens, at most 10 a second are reviewed, 2 a
-//     second of one address, after bursts of 20 and 10. The rest gets 429. Memory is
-//     bounded.
-//   - SV6: If such a flood lasts, requests that were allowed before are still allowed, also
-//     when they are reviewed again.
+//   - SV3: If the API server fails, or does not respond within Timeout, the response is 503.
+//   - SV4: If equal requests arrive within a minute, or within 10s after a rejection, one
+//     review serves them.
+//   - SV5: If clients send any number of new tokens, the reviews a second, also of one
+//     address, and the memory are bounded, and the rest gets 429.
+//   - SV6: If clients send any number of new tokens, requests that were allowed before are
+//     still allowed, also when they are reviewed again.
 //   - SV7: Tokens are not logged, not stored, and not passed to the handler.
-//   - SV8: If a path has empty, dot or needlessly encoded parts, the response is 400, so
-//     that the authorized path is the served one.
-//   - SV9: If the files of a KeyPair change, connections use the new pair within 10s. If
-//     the new pair is broken, the last good one stays, and Check and a log line report it.
-//   - SV10: If other hosts can reach the address, New needs a Guard and a KeyPair. Without a
-//     Guard, a request whose Host is not loopback gets 403.
-//   - SV11: If a client is slow, its connection closes: after 10s without complete headers,
-//     30s without a complete request, a minute without a read response. Headers over 32
-//     KiB get 431. HTTP/2 is off.
+//   - SV8: If a path is not canonical, such as one with empty, dot or needlessly encoded
+//     parts, the response is 400.
+//   - SV9: If the files of a KeyPair change, connections use the new pair within 10s.
+//   - SV13: If the new pair of a KeyPair is broken, the last good one stays, and Check and a
+//     log line report it.
+//   - SV10: If other hosts can reach the address, New requires a Guard and a KeyPair.
+//   - SV14: If a server has no Guard, a request whose Host is not loopback gets 403.
+//   - SV11: If a client sends or reads slowly, its connection closes within a minute, and
+//     headers that are too large get 431.
 //   - SV12: The rights of rbac.yaml suffice for a controller and a scraper.
 //
 // # Caveats

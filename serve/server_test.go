@@ -84,7 +84,7 @@ func exchange(t *testing.T, p *testpipe.Listener, request string) int {
 }
 
 // TestHosts holds that a page of a browser cannot read a server without a Guard. It proves
-// SV10 and SV8.
+// SV14 and SV8.
 func TestHosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		token := "none"
@@ -253,7 +253,7 @@ func TestLargeHeaders(t *testing.T) {
 	})
 }
 
-// TestProtocols proves SV11.
+// TestProtocols: HTTP/2 is off, with and without TLS.
 func TestProtocols(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, asked := range []bool{false, true} {

@@ -116,7 +116,7 @@ func (p *process) killedBy(want ...syscall.Signal) {
 	p.t.Errorf("child ended with %v, want death by %v", exit, want)
 }
 
-// TestFirstSignalEndsTheContextSecondKills proves D7 and D9.
+// TestFirstSignalEndsTheContextSecondKills proves D7.
 func TestFirstSignalEndsTheContextSecondKills(t *testing.T) {
 	for _, tc := range []struct {
 		name          string

@@ -115,7 +115,7 @@ func TestFailureStopsTheGroup(t *testing.T) {
 	}
 }
 
-// TestPartThatFinishesEarlyLeavesTheOthersAlone proves D8.
+// TestPartThatFinishesEarlyLeavesTheOthersAlone proves D2.
 func TestPartThatFinishesEarlyLeavesTheOthersAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var j journal

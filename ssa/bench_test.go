@@ -82,7 +82,7 @@ func BenchmarkApplyChanged(b *testing.B) {
 	})
 }
 
-// TestAllocations proves A11.
+// TestAllocations proves CK3.
 func TestAllocations(t *testing.T) {
 	decisions(t, func(name string, decide func()) {
 		got := testing.AllocsPerRun(20, decide)

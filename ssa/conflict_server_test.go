@@ -52,8 +52,6 @@ func owners(t *testing.T, err error, live metav1.Object) []ssa.Owner {
 
 // Each conflict has the operation, the subresource and the time of the manager that
 // the API server means.
-//
-// Proves A20.
 func TestServerOwners(t *testing.T) {
 	s := newServer(t)
 	ctx := t.Context()
@@ -128,8 +126,6 @@ func TestServerOwners(t *testing.T) {
 }
 
 // What the same manager has applied through the subresource scale is another's.
-//
-// Proves A20.
 func TestServerOwnersScale(t *testing.T) {
 	s := newServer(t)
 	c := s.AppsV1().Deployments(s.namespace)
@@ -160,7 +156,6 @@ func TestServerOwnersScale(t *testing.T) {
 	}
 }
 
-// TestServerOwnersStatus proves A20.
 func TestServerOwnersStatus(t *testing.T) {
 	s := newServer(t)
 	c := s.PolicyV1().PodDisruptionBudgets(s.namespace)

@@ -11,7 +11,6 @@ import (
 	"github.com/controllerkit/controllerkit/ssa"
 )
 
-// TestOwners proves A20.
 func TestOwners(t *testing.T) {
 	const color = `{"f:data":{"f:color":{}}}`
 	at := func(e metav1.ManagedFieldsEntry, second int64) metav1.ManagedFieldsEntry {

@@ -36,29 +36,19 @@
 //     error is [ErrUIDMismatch].
 //   - A5: If an apply conflicts with other managers, the error is a *ConflictError;
 //     apierrors.IsConflict is true for every conflict.
-//   - A6: No function modifies the configuration or live.
 //   - A7: If an apply would change a value or an owner of a field, ApplyChanged applies,
 //     except as under Caveats.
 //   - A8: If live is not nil, ApplyChanged changes that object only and never creates it
 //     again.
 //   - A9: If the kind lacks a field of the configuration, the apply is an error and does
 //     not write.
-//   - A10: If an argument is not valid, such as an empty field manager, the error names
-//     it and comes before any request.
-//   - A11: If other users write a large or hostile object, a decision about it stays
-//     bounded in time and memory.
 //   - A31: If its context is done, a decision stops without a request.
-//   - A20: If live shows the manager of a conflict, its Owner has the operation,
-//     subresource and time of the write.
 //   - A21: If Migrate has moved a field and the next apply omits it, the field is
 //     removed.
 //   - A32: If Migrate moves fields, their values, finalizers, other managers and
 //     subresources stay.
 //   - A22: If the uid or resourceVersion of live is not the stored one, Migrate writes
 //     nothing and returns an error.
-//   - A33: If the given managers own no field of live, Migrate makes no request.
-//   - A28: If a controller dies between a migration and the next apply, a repetition
-//     leads to the same object.
 //   - A30: Each function needs only the verb patch, and create where it creates an
 //     object.
 //

@@ -17,7 +17,7 @@ import (
 
 // A missing argument is an error that names it, before any request.
 //
-// Proves A10.
+// Proves CK2.
 func TestDynamicNil(t *testing.T) {
 	fake := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
 	good := object(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one","namespace":"a"}}`)

@@ -37,7 +37,7 @@ func bounded(t *testing.T, f func()) {
 
 // TestHostileNames: a name of a megabyte above many fields costs no copy for each of them.
 //
-// Proves A11.
+// Proves CK3.
 func TestHostileNames(t *testing.T) {
 	const fields = 15_000
 	for name, long := range map[string]string{"letters": strings.Repeat("n", 1<<20), "dots": strings.Repeat(".", 1<<20)} {
@@ -79,7 +79,7 @@ func TestHostileNames(t *testing.T) {
 
 // TestHostileMemory: a Memory does not encode an object that is too large to decide about.
 //
-// Proves A11.
+// Proves CK3.
 func TestHostileMemory(t *testing.T) {
 	live := untypedObject(t, "example.com/v1", "Thing", "", `,"spec":{"a":"b"}`, `{"f:spec":{"f:a":{}}}`)
 	live.Object["spec"].(map[string]any)["l"] = listed(1_500_000, constant(int64(1)))
@@ -96,7 +96,7 @@ func TestHostileMemory(t *testing.T) {
 
 // TestHostileSetValue: a long value of a set above many fields costs no copy for each of them.
 //
-// Proves A11.
+// Proves CK3.
 func TestHostileSetValue(t *testing.T) {
 	const fields = 5_000
 	entry := theirs(`{"f:spec":{"f:l":{"v:\"` + strings.Repeat("n", 64<<10) + `\"":` + owned(fields, func(i int) string { return fmt.Sprintf("f:%06x", i) }) + `}}}`)

@@ -194,7 +194,7 @@ var shapes = []hostile{
 // No object that the API server stores makes a decision expensive: its cost grows with
 // the size of the object, up to a bound.
 //
-// Proves A11.
+// Proves CK3.
 func TestHostile(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector changes the cost of a decision: make test runs this test without it")
@@ -248,7 +248,7 @@ func TestHostile(t *testing.T) {
 
 // Texts that could be one quantity are compared only if that takes few digits.
 //
-// Proves A11.
+// Proves CK3.
 func TestHostileQuantity(t *testing.T) {
 	for _, tt := range []struct {
 		config, live string
@@ -284,7 +284,7 @@ func TestHostileQuantity(t *testing.T) {
 // FuzzHostile makes objects that another user could have stored, and holds each
 // decision about them to bounds of time and memory.
 //
-// Proves A11.
+// Proves CK3.
 func FuzzHostile(f *testing.F) {
 	for shape := range byte(8) {
 		f.Add(shape, uint32(3), "a", "b")

@@ -248,7 +248,7 @@ func TestMemoryExpires(t *testing.T) {
 // Kinds that the mapper does not know, and namespaces that do not fit, are errors that
 // name the field, before a request.
 //
-// Proves A10.
+// Proves CK2.
 func TestDynamicBadInput(t *testing.T) {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, meta.RESTScopeNamespace)

@@ -38,7 +38,7 @@ const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 // Fields of others stay either way, and so do finalizers. The identity can patch and
 // nothing else.
 //
-// Proves A21, A32, A33.
+// Proves A21 and A32.
 func TestServerMigrate(t *testing.T) {
 	s := newServer(t)
 	admin := s.CoreV1().ConfigMaps(s.namespace)
@@ -366,7 +366,7 @@ func TestServerMigrateRace(t *testing.T) {
 // arrives or after, is followed by one that does the same, from what it reads or from
 // the copy that the first one had: the end is the one without a crash.
 //
-// Proves A28.
+// Proves CK4.
 func TestServerMigrateCrash(t *testing.T) {
 	s := newServer(t)
 	admin := s.CoreV1().ConfigMaps(s.namespace)

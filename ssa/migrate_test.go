@@ -50,7 +50,7 @@ func entry(manager, operation, version, subresource, fields string) metav1.Manag
 
 // Bad input is an error before any request, which names the field.
 //
-// Proves A10.
+// Proves CK2.
 func TestMigrateBadInput(t *testing.T) {
 	good := func() *corev1.ConfigMap {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "u", ResourceVersion: "1", ManagedFields: []metav1.ManagedFieldsEntry{
@@ -119,7 +119,7 @@ func TestMigrateBadInput(t *testing.T) {
 // Whatever managedFields look like: what the managers and fm had is fm's, finalizers
 // aside, everything else is as it was, and live is not touched.
 //
-// Proves A21, A32, A33.
+// Proves A21 and A32.
 func TestMigrateFields(t *testing.T) {
 	paths := []fieldpath.Path{
 		fieldpath.MakePathOrDie("metadata", "labels"),

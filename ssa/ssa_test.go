@@ -117,7 +117,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestFieldManager proves A10.
+// TestFieldManager proves CK2.
 func TestFieldManager(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -236,7 +236,7 @@ func applied(t testing.TB) (*corev1.ConfigMap, *config) {
 	return live, c
 }
 
-// TestApplyChanged proves A6.
+// TestApplyChanged proves CK1.
 func TestApplyChanged(t *testing.T) {
 	live, _ := applied(t)
 	none := func(c *config) *config { return c }
@@ -425,7 +425,7 @@ func TestApplyChangedExtractError(t *testing.T) {
 
 // Every mistake is an error that names the field, before any request.
 //
-// Proves A10.
+// Proves CK2.
 func TestBadInput(t *testing.T) {
 	valid := func() *config { return applycorev1.ConfigMap("one", "default") }
 	large := func(c *config) *config { // more values than a decision compares
@@ -524,7 +524,7 @@ func (a *rawApplier) Apply(context.Context, *rawConfig, metav1.ApplyOptions) (*c
 
 // A client that is nil is an error, before the panic that it would be.
 //
-// Proves A10.
+// Proves CK2.
 func TestNilRequest(t *testing.T) {
 	type request = func(context.Context, *config, metav1.ApplyOptions) (*corev1.ConfigMap, error)
 	c := applycorev1.ConfigMap("one", "default")

@@ -21,7 +21,7 @@ import (
 
 // What the API server says to each field manager that is refused here.
 //
-// Proves A10.
+// Proves CK2.
 func TestServerFieldManager(t *testing.T) {
 	s := newServer(t)
 	c := s.CoreV1().ConfigMaps(s.namespace)

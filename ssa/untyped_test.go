@@ -40,7 +40,7 @@ func TestMembersTwice(t *testing.T) {
 
 // Decisions about unstructured objects, without a memory.
 //
-// Proves A7, A10.
+// Proves A7 and CK2.
 func TestUntyped(t *testing.T) {
 	const owner = `,"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"o","uid":"x"}]`
 	version := func(u *unstructured.Unstructured, apiVersion string) *unstructured.Unstructured {
@@ -144,7 +144,7 @@ func (c contents) UnstructuredContent() map[string]any { return c.content }
 // A configuration that cannot take the uid of live is not sent without: it would bring
 // back what was deleted.
 //
-// Proves A8, A10.
+// Proves A8 and CK2.
 func TestNoUID(t *testing.T) {
 	live := untypedObject(t, "v1", "ConfigMap", "", `,"data":{"a":"1"}`, `{"f:data":{"f:b":{}}}`)
 	check := func(name string, applied bool, err error, requests int, guarded bool) {
@@ -173,7 +173,7 @@ type wrapped struct{ *corev1.ConfigMap }
 
 // A copy of such an object shares its metadata, which must not be changed.
 //
-// Proves A6.
+// Proves CK1.
 func TestWrapped(t *testing.T) {
 	live, c := applied(t)
 	before := live.DeepCopy()

@@ -29,7 +29,7 @@ func (s silentApplier[T, C]) ApplyStatus(_ context.Context, config C, _ metav1.A
 // What the API server would refuse or misunderstand is an error that names the
 // field, and no request.
 //
-// Proves S17.
+// Proves CK2.
 func TestBadObject(t *testing.T) {
 	type pdb = policyv1.PodDisruptionBudget
 	tests := []struct {
@@ -146,7 +146,7 @@ func TestGenerations(t *testing.T) {
 
 // 1 MiB of status is too much, 1 MiB of other things is nobody's concern.
 //
-// Proves S17.
+// Proves CK2.
 func TestBigObject(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	obj := &corev1.Node{
@@ -173,7 +173,7 @@ func TestBigObject(t *testing.T) {
 	refused(t, "Apply", err, "status has 10")
 }
 
-// TestBadApply proves S17.
+// TestBadApply proves CK2.
 func TestBadApply(t *testing.T) {
 	type pdb = policyv1.PodDisruptionBudget
 	type config = *policyac.PodDisruptionBudgetApplyConfiguration

@@ -110,7 +110,7 @@ func TestSetOrderAndAliases(t *testing.T) {
 	}
 }
 
-// TestSetRefuses proves S6, S7.
+// TestSetRefuses proves S7.
 func TestSetRefuses(t *testing.T) {
 	valid := status.True("Valid", "R", "")
 	tests := []struct {
@@ -172,7 +172,6 @@ func TestSetMessages(t *testing.T) {
 	}
 }
 
-// TestSummary proves S8.
 func TestSummary(t *testing.T) {
 	at := func(gen int64, c metav1.Condition) metav1.Condition {
 		c.ObservedGeneration = gen

@@ -12,7 +12,6 @@ import (
 	"github.com/controllerkit/controllerkit/status"
 )
 
-// TestDebounce proves S13.
 func TestDebounce(t *testing.T) {
 	const d = 10 * time.Second
 	at := func(s int) metav1.Time { return metav1.Unix(1e9+int64(s), 0) }
@@ -69,8 +68,6 @@ func TestDebounce(t *testing.T) {
 // A part changes as program says, and the controller looks at each change, and when
 // Debounce tells it to, and whenever it is restarted. Ready flips only to what has
 // lasted for d, and does once that has lasted for d and a second.
-//
-// Proves S13.
 func FuzzDebounce(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 255, 128, 64, 0, 0})
 	f.Add([]byte("a condition flips and flips"))

@@ -50,7 +50,6 @@ func (g getter) Get(_ context.Context, name string, _ metav1.GetOptions, _ ...st
 	return g.object, g.err
 }
 
-// TestCheckDefinition proves S16.
 func TestCheckDefinition(t *testing.T) {
 	const statusPath, conditionsPath = "spec versions schema openAPIV3Schema properties status", "spec versions schema openAPIV3Schema properties status properties conditions"
 	set := func(path, name string, value any) func(map[string]any) {
@@ -152,8 +151,6 @@ func TestCheckDefinition(t *testing.T) {
 
 // What the check reports, on the server, and that it is true: conditions that are no
 // map by type are lost, and a status without a subresource is not found.
-//
-// Proves S16.
 func TestServerCheckDefinition(t *testing.T) {
 	t.Parallel()
 	dyn, err := dynamic.NewForConfig(testserver.Config(t))

@@ -25,39 +25,26 @@
 //
 // # Guarantees
 //
-//   - S1: If mutate changed the status, Update sends one request, otherwise none. 1 and
-//     1000m are equal.
+//   - S1: If mutate changed a value of the status, Update sends one request, otherwise
+//     none.
 //   - S2: If the object changed after it was read, Update returns a Conflict and does not
 //     retry.
-//   - S3: Update never modifies the given object.
 //   - S4: If mutate changes a field outside the status, Update and Patch fail without a
 //     request.
-//   - S5: If Set changes a condition's status, and only then, it sets
-//     lastTransitionTime, in whole seconds.
-//   - S6: If a result is older than the stored observedGeneration, Set fails without a
-//     change.
-//   - S7: If a given condition is invalid, Set makes no change. Otherwise it keeps the
-//     others, and leaves each given type once.
-//   - S8: If Summary is True, every part is True for the given generation.
-//   - S9: If mutate changed the status, Patch sends the changed fields in one request,
-//     to that version of that object only; otherwise none.
+//   - S5: If Set changes a condition's status, and only then, it sets lastTransitionTime,
+//     in whole seconds.
+//   - S7: If each given condition is valid, Set leaves each given type once and keeps the
+//     others; otherwise it makes no change.
+//   - S9: If mutate changed the status, Patch sends the changed fields in one request, to
+//     that version of that object only, otherwise none.
 //   - S10: Apply sends only the given conditions, to that version of that object only, and
 //     keeps all others.
 //   - S11: If live has the given conditions and shows that the field manager owns these
 //     and no others, Apply sends no request, otherwise one.
-//   - S12: If an observedGeneration would go back or exceed metadata.generation, the
-//     write fails, whatever the other conditions hold.
-//   - S13: If Debounce lets a condition flip, its parts have been so for the given time,
-//     across restarts.
-//   - S14: If an object passes Check, kstatus reads it as intended. The conditions of
-//     ForKstatus pass Check.
-//   - S15: If the conditions match no row, or the table forbids the transition,
-//     Phases.Next returns an error.
-//   - S16: If a definition loses or corrupts conditions, CheckDefinition names the
-//     defect. If it may not read it, the error is a Forbidden.
-//   - S17: If the API server would reject or misread an argument, the error names the
-//     field and no request is sent.
-//   - S18: If the controller dies before or after any write, the status ends the same.
+//   - S12: If an observedGeneration would go back or exceed metadata.generation, the write
+//     fails, whatever the other conditions hold.
+//   - S14: If an object passes Check, as one with the conditions of ForKstatus does,
+//     kstatus reads it as intended.
 //   - S19: The verb update (for Update) or patch on the status subresource is enough.
 //
 // # Caveats

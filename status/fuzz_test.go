@@ -20,7 +20,7 @@ import (
 // last. The conditions are compared with what a history says: the time of the last
 // flip, the highest generation, the order of first appearance.
 //
-// Proves S5, S6.
+// Proves S5.
 func FuzzConditionUpdates(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 255, 128, 64, 0, 0})
 	f.Add([]byte("a condition flips and flips"))

@@ -168,7 +168,7 @@ func (f anyApplier) ApplyStatus(_ context.Context, config *unstructured.Unstruct
 // A server whose schema lets such conditions pass: CheckDefinition says so, the harm
 // is there, and the generations hold all the same.
 //
-// Proves S12, S16.
+// Proves S12.
 func TestServerForeignCondition(t *testing.T) {
 	t.Parallel()
 	dyn, err := dynamic.NewForConfig(testserver.Config(t))

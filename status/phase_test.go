@@ -22,8 +22,6 @@ func job() status.Phases {
 
 // Every phase against every set of conditions: what may follow follows, and the
 // rest is an error that names both.
-//
-// Proves S15.
 func TestPhases(t *testing.T) {
 	allowed := map[string][]string{
 		"": {"Pending", "Running", "Succeeded", "Failed"}, "Pending": {"Pending", "Running"}, "Running": {"Running", "Succeeded", "Failed"},
@@ -76,7 +74,7 @@ func TestPhases(t *testing.T) {
 	}
 }
 
-// TestBadPhases proves S15, S17.
+// TestBadPhases proves CK2.
 func TestBadPhases(t *testing.T) {
 	for _, tt := range []struct {
 		name    string

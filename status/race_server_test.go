@@ -150,7 +150,7 @@ func TestServerThreeWriters(t *testing.T) {
 // starts from the newest copy or from the first one, which does not have the
 // bystander's condition yet. The end is the same each time.
 //
-// Proves S18.
+// Proves CK4.
 func TestServerCrash(t *testing.T) {
 	t.Parallel()
 	for _, f := range forms() {

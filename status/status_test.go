@@ -33,7 +33,7 @@ var (
 	_ status.Object[*unstructured.Unstructured]     = (*unstructured.Unstructured)(nil)
 )
 
-// TestUpdate proves S1, S3, S4.
+// TestUpdate proves S1, CK1 and S4.
 func TestUpdate(t *testing.T) {
 	type pdb = policyv1.PodDisruptionBudget
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "poddisruptionbudgets"}, "one", errBoom)
@@ -157,7 +157,7 @@ func TestUpdateText(t *testing.T) {
 	}
 }
 
-// TestUpdateUnstructured proves S3.
+// TestUpdateUnstructured proves CK1.
 func TestUpdateUnstructured(t *testing.T) {
 	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 	obj := &unstructured.Unstructured{Object: map[string]any{

@@ -31,27 +31,24 @@
 //
 //   - TR1: If a call is sampled, it has one span, with its controller, triggers, attempt and
 //     result, which ends with the call.
-//   - TR2: If all sampled spans that the events of a call carry are of one trace, and the
-//     Controller has known that trace for less than Window, the span of the call continues it.
-//     Otherwise the span begins a trace and links to these spans, at most eight. An event
-//     that Ratio leaves out counts as absent.
+//   - TR2: If the events of a call carry one trace, which the Controller has known for less
+//     than Window, the span of the call continues it.
+//   - TR12: If the events of a call carry several traces or an older one, the span of the
+//     call begins a trace and links to at most eight of their spans.
 //   - TR3: If a sampled call fails or is requeued, and no event carries another trace, the
 //     key's next call within Window continues its trace.
-//   - TR4: If an apply would change nothing but the annotation, ApplyChanged after Carry sends
-//     no request, or keeps the annotation if live has no managedFields. If it does apply, a call
-//     that continues its trace keeps the annotation.
-//   - TR5: If a call is not sampled, the span in its context is not sampled, Step and
-//     Transport make no span and no header, and Inject and Carry write no new annotation.
-//   - TR6: If an annotation is not the traceparent of a sampled span, or is longer than 256
-//     bytes, the event counts as one without an annotation. A longer annotation is not read.
-//   - TR7: If a request has the context of a sampled call, it has a span and carries the
-//     header traceparent. Other requests pass unchanged.
-//   - TR8: If Keys is not set, the spans of calls, steps and requests have no name of an
-//     object. The span of a term has the name of its Lease.
-//   - TR9: If the export takes longer than the timeout of Flush, the context of Shutdown ends,
-//     and the part returns nil when Shutdown returns.
-//   - TR10: If a call is sampled, its log lines have traceID and spanID, and so does the line
-//     of the loop.
+//   - TR4: If an apply would change only the annotation, ApplyChanged after [Carry] sends no
+//     request, or one that keeps the annotation.
+//   - TR5: If a call is not sampled, Step and Transport make no span and no header, and
+//     Inject and Carry write no new annotation.
+//   - TR6: If an annotation is too long or is not the traceparent of a sampled span, the
+//     event counts as one without an annotation.
+//   - TR7: If a request has the context of a sampled call, and only then, it has a span and
+//     carries the header traceparent.
+//   - TR8: If Keys is not set, no span has the name of an object, except that a span of a
+//     term has the name of its Lease.
+//   - TR10: If a call is sampled, its log lines, also that of the loop, have traceID and
+//     spanID.
 //   - TR11: A Controller keeps a bounded number of keys, events and traces.
 //
 // # Caveats

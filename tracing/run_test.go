@@ -185,8 +185,6 @@ func (h hanging) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error {
 func (h hanging) Shutdown(context.Context) error { return nil }
 
 // TestFlush: the group stops Flush last, with the spans of the other parts exported.
-//
-// Proves TR9.
 func TestFlush(t *testing.T) {
 	for _, tt := range []struct {
 		name    string

@@ -25,8 +25,6 @@ import (
 )
 
 // The channel has the events of the objects, whatever fails between them.
-//
-// Proves W8.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{
@@ -70,8 +68,6 @@ func TestWatch(t *testing.T) {
 }
 
 // An event that nobody has received is not handled, and Stop ends the watch nevertheless.
-//
-// Proves W8.
 func TestWatchNotReceived(t *testing.T) {
 	for name, end := range map[string]func(watch.Interface, context.CancelFunc){
 		"Stop":      func(stream watch.Interface, _ context.CancelFunc) { stream.Stop() },
@@ -99,8 +95,6 @@ func TestWatchNotReceived(t *testing.T) {
 }
 
 // The channel ends with the error that ends the sequence.
-//
-// Proves W8.
 func TestWatchError(t *testing.T) {
 	for name, tt := range map[string]struct {
 		w    *watcher.RetryWatcher[*corev1.Pod]
@@ -126,8 +120,6 @@ func TestWatchError(t *testing.T) {
 }
 
 // UntilWithoutRetry of client-go sees a change that was made while its connection was cut.
-//
-// Proves W8.
 func TestServerWatch(t *testing.T) {
 	ns := testserver.Namespace(t)
 	var cut cutter

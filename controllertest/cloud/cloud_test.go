@@ -63,7 +63,6 @@ func create(t *testing.T, c *cloud.Cloud, r cloud.Resource) cloud.Resource {
 	return made
 }
 
-// TestIDs proves E3.
 func TestIDs(t *testing.T) {
 	t.Run("generated", func(t *testing.T) {
 		handles(t, cloud.Options{}, func(t *testing.T, service, c *cloud.Cloud) {
@@ -104,7 +103,6 @@ func TestIDs(t *testing.T) {
 	})
 }
 
-// TestIdempotent proves E2.
 func TestIdempotent(t *testing.T) {
 	for _, chosen := range []bool{false, true} {
 		t.Run(fmt.Sprintf("chosen %t", chosen), func(t *testing.T) {
@@ -141,7 +139,6 @@ func TestIdempotent(t *testing.T) {
 	})
 }
 
-// TestHiddenReads proves E4.
 func TestHiddenReads(t *testing.T) {
 	handles(t, cloud.Options{HiddenReads: 2}, func(t *testing.T, service, c *cloud.Cloud) {
 		made := create(t, c, cloud.Resource{Name: "a"})

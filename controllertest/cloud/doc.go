@@ -14,10 +14,6 @@
 // # Guarantees
 //
 //   - E1: Each call is atomic, and calls run one after the other.
-//   - E2: With Idempotent, two Creates with one Token make one resource, until it is
-//     deleted; otherwise two.
-//   - E3: With ChosenIDs, if a resource of the Name exists, Create fails with ErrExists.
-//   - E4: Without HiddenReads, Get and List show every earlier Create, Update and Delete.
-//   - E5: Over [Connect], errors keep their identity, and a call runs at most once. If
-//     its outcome is unknown, it returns an error.
+//   - E5: If a call goes over [Connect], it runs at most once, its error keeps its
+//     identity, and an unknown outcome is an error.
 package cloud

@@ -27,16 +27,17 @@
 //
 // # Guarantees
 //
-//   - N1: After Kill has returned, no request of the incarnation reaches the server, and
-//     its connections and goroutines are gone. Running requests end with ErrKilled.
-//   - N2: If a request is dropped, or its Response has no Commit, it does not reach the
-//     server. If it is lost, or its Response has Commit, it does so once.
-//   - N3: A watch delivers an unchanged prefix of the server's lines, then at most one
-//     410 event. NoBookmark removes only the bookmark after the initial list.
-//   - N4: Between Freeze and thaw, no request is sent and no response, event or error
-//     delivered; between Hold and release, no event of the resource.
-//   - N5: The predicates of apierrors and SuggestsClientDelay work with a Response.
-//     After a reset, client-go repeats reads as in production.
+//   - N1: If Kill has returned, no request of the incarnation reaches the server,
+//     running requests have ended with ErrKilled, and its connections and goroutines are
+//     gone.
+//   - N2: If a request is lost, or its Response has Commit, it reaches the server once,
+//     and if it is dropped, or its Response has no Commit, never.
+//   - N3: A watch delivers an unchanged prefix of the server's lines, except the
+//     bookmark that NoBookmark removes, and then at most one 410 event.
+//   - N4: Until its thaw, Freeze stops all requests, responses, events and errors, and
+//     until its release, Hold stops the events of a resource.
+//   - N5: If client-go gets a Response or a reset, the predicates of apierrors, its
+//     delays and its retries work as in production.
 //   - N6: Incarnations of one configuration share no connection, and no fault of one
 //     affects another.
 //   - N7: No error contains the token of the configuration.

@@ -20,7 +20,6 @@
 //     of its own if options.Scheme is nil.
 //   - MT4: If Start begins a process, it opens no port, and caches and elects in the
 //     namespace of its run.
-//   - MT3: If a loop of managerkit.Complete has a key that runs, is ready or becomes
-//     ready within 5s, the exploration waits for it, and reports a finding if it waits
-//     too long.
+//   - MT3: If a key of a loop of managerkit.Complete runs or is soon ready, the
+//     exploration waits for it, and reports it if that takes too long.
 package managertest
