@@ -42,7 +42,7 @@
 //     and the work of a read stay bounded.
 //   - DB4: If a page is read, no lock is held while it is rendered.
 //   - DB5: If an event, call, write or wait of a key is among the newest of its kind, the
-//     story of the key has it, in order of time.
+//     key's story shows it in order of time.
 //   - DB7: If one kind of entry or successes flood the history, they remove no other kind and
 //     no failures.
 //   - DB6: The page and its JSON have the same content.

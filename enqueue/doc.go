@@ -25,5 +25,4 @@
 //     and ResourceVersionChanged pass it.
 //   - EQ4: GenerationChanged and ResourceVersionChanged pass every creation, every
 //     deletion, and every event of an object that lacks the compared field.
-//   - EQ7: If a tombstone has no object, Filter passes the deletion.
 package enqueue

@@ -171,8 +171,6 @@ func TestAndOr(t *testing.T) {
 
 // TestFilter tests the Event that Filter makes of each event of an informer, and
 // that Filter passes the event unchanged.
-//
-// It proves EQ7.
 func TestFilter(t *testing.T) {
 	older, newer := change("1", 1, ""), change("2", 2, "")
 	type call struct {

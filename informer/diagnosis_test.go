@@ -197,7 +197,6 @@ func TestCheckersAreNotCompared(t *testing.T) {
 	})
 }
 
-// TestEveryUnsyncedInformerIsNamed proves I4.
 func TestEveryUnsyncedInformerIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var set informer.Set

@@ -29,8 +29,6 @@
 //     that names it and the reason.
 //   - I3: If the server responds to a synced informer twice with 403, 404 or 405 within
 //     Timeout of the start, Run returns an error.
-//   - I4: If [Set.Ready] or [Set.HasSyncedChecker] reports synced, every informer and given
-//     handler is synced.
 //   - I5: If an informer does not stop within StopTimeout, Run returns an error that names
 //     it.
 //   - I8: If the API server does not stream the initial list, informers with

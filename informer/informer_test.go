@@ -21,7 +21,7 @@ import (
 	"github.com/controllerkit/controllerkit/informer"
 )
 
-// TestSyncsRunsAndStops proves I1, I4.
+// TestSyncsRunsAndStops proves I1.
 func TestSyncsRunsAndStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(configMap("a"), configMap("b"))

@@ -38,7 +38,7 @@
 //   - L11: If the term is over or the context has none, a client with [Guard] sends no
 //     write.
 //   - L12: If a [Fence] is in force and the API server has seen the new leader, it
-//     refuses every write with an earlier term, also one in flight.
+//     refuses every write with an earlier term.
 //   - L14: If a process was paused while another took over, its first Term.Check returns
 //     ErrLost.
 //   - L15: If lead panics, the process ends with the panic's stack, and the Lease

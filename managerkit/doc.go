@@ -42,7 +42,7 @@
 //     has returned, or until GracefulShutdownTimeout is over.
 //   - MK19: If the response to a renewal is late or lost, the contexts of the leading
 //     manager's Runnables end before another manager with Elect starts its own.
-//   - MK20: If leadership is lost, the contexts of the Runnables end with a cause that is
+//   - MK20: If leadership is lost, the Runnables' contexts end with a cause that is
 //     LeadershipLost, and Start of a manager with Elect returns an error.
 //   - MK24: If leadership is lost, Run builds a new manager in the next term.
 //   - MK21: If a manager of Run ends, no goroutine, event handler or metric series of it

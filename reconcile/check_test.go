@@ -11,8 +11,6 @@ import (
 )
 
 // TestCheck: Check fails if calls run and none has ended for StallTimeout, and only then.
-//
-// Proves R23.
 func TestCheck(t *testing.T) {
 	stuck := func(c *controller) {
 		c.Reconcile = func(ctx context.Context, _ string) (reconcile.Result, error) {

@@ -51,7 +51,6 @@
 //     moment.
 //   - R22: If calls end only as rejected or forbidden, the key runs at most 15 times in
 //     the first hour, events and RequeueAfter aside.
-//   - R23: If calls run and none has ended for StallTimeout, Check returns an error.
 //
 // # Caveats
 //

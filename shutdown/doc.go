@@ -32,13 +32,13 @@
 //
 //   - D1: If the group stops, parts stop in the reverse order of Add: a part's context
 //     ends when the one before has returned or used its time.
-//   - D2: If a part fails, the group stops and Run's error names it; if it returns nil
-//     early, the others continue.
+//   - D2: If a part fails, the group stops and Run's error names the part; if a part
+//     returns nil early, the others continue.
 //   - D3: If a part does not stop, Run returns within GracePeriod, with a [LateError]
 //     that has the part's stacks, and the other parts are stopped.
 //   - D4: If a part is late, each later part still has its share of the time after Delay.
-//   - D5: If a part's context is done, it is the part's turn to stop, and the cause is
-//     the signal, the failure, or the cause of Run's context.
+//   - D5: If a part's context is done, it is the part's turn to stop, and context.Cause
+//     is the reason of the stop.
 //   - D6: If parts are starting, a check fails or the stop has begun, the readiness
 //     handler responds 503, with names but not the errors of checks.
 //   - D7: If SIGINT or SIGTERM arrives, [Context] ends with a cause that names it, and a

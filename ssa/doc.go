@@ -45,8 +45,6 @@
 //   - A31: If its context is done, a decision stops without a request.
 //   - A21: If Migrate has moved a field and the next apply omits it, the field is
 //     removed.
-//   - A32: If Migrate moves fields, their values, finalizers, other managers and
-//     subresources stay.
 //   - A22: If the uid or resourceVersion of live is not the stored one, Migrate writes
 //     nothing and returns an error.
 //   - A30: Each function needs only the verb patch, and create where it creates an

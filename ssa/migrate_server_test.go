@@ -38,7 +38,7 @@ const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 // Fields of others stay either way, and so do finalizers. The identity can patch and
 // nothing else.
 //
-// Proves A21 and A32.
+// Proves A21.
 func TestServerMigrate(t *testing.T) {
 	s := newServer(t)
 	admin := s.CoreV1().ConfigMaps(s.namespace)

@@ -350,7 +350,7 @@ func TestApplyOwnership(t *testing.T) {
 // Types that a list has twice, as one that is no map can: what nobody touches stays
 // and stops nobody, and what is set is there once.
 //
-// Proves S7, S12.
+// Proves S12.
 func TestTwice(t *testing.T) {
 	condition := func(typ string, s metav1.ConditionStatus, generation int64) metav1.Condition {
 		return metav1.Condition{Type: typ, Status: s, Reason: "R", ObservedGeneration: generation, LastTransitionTime: metav1.Unix(1e9, 0)}

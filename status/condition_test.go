@@ -83,7 +83,6 @@ func TestSetTransitionTime(t *testing.T) {
 	})
 }
 
-// TestSetOrderAndAliases proves S7.
 func TestSetOrderAndAliases(t *testing.T) {
 	old := []metav1.Condition{
 		{Type: "B", Status: metav1.ConditionTrue, Reason: "R", LastTransitionTime: metav1.Unix(1, 0)},
@@ -110,7 +109,6 @@ func TestSetOrderAndAliases(t *testing.T) {
 	}
 }
 
-// TestSetRefuses proves S7.
 func TestSetRefuses(t *testing.T) {
 	valid := status.True("Valid", "R", "")
 	tests := []struct {

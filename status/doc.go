@@ -33,8 +33,6 @@
 //     request.
 //   - S5: If Set changes a condition's status, and only then, it sets lastTransitionTime,
 //     in whole seconds.
-//   - S7: If each given condition is valid, Set leaves each given type once and keeps the
-//     others; otherwise it makes no change.
 //   - S9: If mutate changed the status, Patch sends the changed fields in one request, to
 //     that version of that object only, otherwise none.
 //   - S10: Apply sends only the given conditions, to that version of that object only, and

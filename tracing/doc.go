@@ -34,7 +34,7 @@
 //   - TR2: If the events of a call carry one trace, which the Controller has known for less
 //     than Window, the span of the call continues it.
 //   - TR12: If the events of a call carry several traces or an older one, the span of the
-//     call begins a trace and links to at most eight of their spans.
+//     call begins a trace with links to them.
 //   - TR3: If a sampled call fails or is requeued, and no event carries another trace, the
 //     key's next call within Window continues its trace.
 //   - TR4: If an apply would change only the annotation, ApplyChanged after [Carry] sends no
@@ -45,10 +45,8 @@
 //     event counts as one without an annotation.
 //   - TR7: If a request has the context of a sampled call, and only then, it has a span and
 //     carries the header traceparent.
-//   - TR8: If Keys is not set, no span has the name of an object, except that a span of a
-//     term has the name of its Lease.
-//   - TR10: If a call is sampled, its log lines, also that of the loop, have traceID and
-//     spanID.
+//   - TR8: If Keys is not set, no span has the name of an object, except the Lease's in the
+//     span of a term.
 //   - TR11: A Controller keeps a bounded number of keys, events and traces.
 //
 // # Caveats

@@ -28,7 +28,7 @@ import (
 // TestCalls runs a loop whose key fails once: each call has one span with all that is known
 // of it, and the retry continues the trace. The log lines have the ids.
 //
-// Proves TR1, TR3 and TR10.
+// Proves TR1 and TR3.
 func TestCalls(t *testing.T) {
 	for _, keys := range []bool{false, true} {
 		t.Run(fmt.Sprintf("Keys=%t", keys), func(t *testing.T) {

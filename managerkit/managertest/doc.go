@@ -16,10 +16,6 @@
 //
 //   - MT1: If the context of a process of Start is done, the process returns after all
 //     Runnables have returned, and the manager's goroutines end.
-//   - MT2: If Start begins a process, its manager has a copy of the options, and a scheme
-//     of its own if options.Scheme is nil.
-//   - MT4: If Start begins a process, it opens no port, and caches and elects in the
-//     namespace of its run.
 //   - MT3: If a key of a loop of managerkit.Complete runs or is soon ready, the
 //     exploration waits for it, and reports it if that takes too long.
 package managertest

@@ -64,8 +64,6 @@ func startProcess(t *testing.T, start func(context.Context, *rest.Config, *contr
 // TestServerStart: the options of a program become those of a process of a test: without
 // listeners, with the namespace of the run, and with a scheme and names of its own. The
 // given options are not changed.
-//
-// Proves MT2 and MT4.
 func TestServerStart(t *testing.T) {
 	t.Parallel()
 	// Each of these addresses would make NewManager fail.
