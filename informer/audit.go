@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/informer/internal/pause"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -129,7 +130,7 @@ func (a *Audit) Run(ctx context.Context) error {
 		if now := time.Now(); next.Before(now) {
 			next = now
 		}
-		if !pause(ctx, time.Until(next)) {
+		if !pause.For(ctx, time.Until(next)) {
 			return nil
 		}
 		for _, c := range caches {
@@ -150,18 +151,6 @@ func (a *Audit) Run(ctx context.Context) error {
 				}
 			}
 		}
-	}
-}
-
-// pause waits. It returns false if ctx is done.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(max(d, 1))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
 	}
 }
 
@@ -266,7 +255,7 @@ func (c audited) page(ctx context.Context, options metav1.ListOptions) (*metav1.
 	if err == nil && (list == nil || list.ResourceVersion == "") {
 		err = errors.New("informer: the list has no resource version")
 	}
-	if err == nil && !pause(ctx, auditPause) {
+	if err == nil && !pause.For(ctx, auditPause) {
 		err = ctx.Err()
 	}
 	return list, err
@@ -282,7 +271,7 @@ func (c audited) reach(ctx context.Context, version string) *Difference {
 			return nil
 		case time.Now().After(deadline):
 			return &Difference{Name: c.name, Cached: at, Server: version}
-		case !pause(ctx, time.Second):
+		case !pause.For(ctx, time.Second):
 			return nil // the round ends
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/informer/internal/reflectorlog"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -68,8 +68,8 @@ func unsynced(members []*member, timeout time.Duration) error {
 			err = fmt.Errorf("%w within %v: %q: the informer is synced, but %s has not worked off the initial list: it does more than put keys into a queue, was removed, or is another informer's", ErrNotSynced, timeout, m.name, missing[0].Name())
 		case last.err == nil:
 			also := ""
-			if timeout <= bookmarkWarning {
-				also = ", or the end of the initial events is never marked, which shows only after " + bookmarkWarning.String()
+			if timeout <= reflectorlog.BookmarkWarning {
+				also = ", or the end of the initial events is never marked, which shows only after " + reflectorlog.BookmarkWarning.String()
 			}
 			err = fmt.Errorf("%w within %v: %q: list and watch are neither refused nor complete: the server cannot be reached, or there is more to list than Timeout allows%s", ErrNotSynced, timeout, m.name, also)
 		case last.bookmark:
@@ -127,110 +127,6 @@ func unreachable(err error) bool {
 	}
 	timeout, ok := errors.AsType[net.Error](err)
 	return utilnet.IsConnectionRefused(err) || ok && timeout.Timeout()
-}
-
-// listen returns a logger that also records failures. Some failures of a reflector do not
-// reach its watch error handler: it repeats the request and only logs the reason, so the
-// error is taken from the log line.
-func listen(logger klog.Logger, m *member) klog.Logger {
-	e := &ear{m: m, limit: logger.GetV() + retryLevel, sink: logger.GetSink()}
-	return logger.WithSink(e.WithCallDepth(1)) // 1 for the method of ear
-}
-
-const (
-	// retryLevel is the verbosity at which the reflector logs why it repeats its first
-	// request.
-	retryLevel = 2
-	// bookmarkWarning is the time after which the reflector reports a missing end of the
-	// initial events.
-	bookmarkWarning = 10 * time.Second
-)
-
-// ear is a sink that records failures and passes all lines to sink, which is nil if logging
-// is off.
-type ear struct {
-	m     *member
-	limit int // the highest level that it records
-	sink  klog.LogSink
-}
-
-func (e *ear) Init(klog.RuntimeInfo) {} // the owner of sink has initialized it
-
-func (e *ear) Enabled(level int) bool {
-	return level <= e.limit && !e.m.settled.Load() || e.sink != nil && e.sink.Enabled(level)
-}
-
-func (e *ear) Info(level int, msg string, keysAndValues ...any) {
-	e.GetCallStackHelper()()
-	if !e.m.settled.Load() {
-		e.listen(msg, keysAndValues)
-	}
-	if e.sink != nil && e.sink.Enabled(level) {
-		e.sink.Info(level, msg, keysAndValues...)
-	}
-}
-
-// listen records the error of a line in which the reflector names itself: those lines are
-// about failures. The client, the functions of a ListWatch and the WatchErrorHandler use the
-// same logger, and the reflector logs a server without watch-list without its name.
-func (e *ear) listen(msg string, keysAndValues []any) {
-	bookmark := strings.Contains(msg, "event bookmark")
-	reflector := bookmark // this warning has no key "reflector"
-	var err error
-	for i := 0; i+1 < len(keysAndValues); i += 2 {
-		switch keysAndValues[i] {
-		case "reflector":
-			reflector = true
-		case "err":
-			err, _ = keysAndValues[i+1].(error)
-		}
-	}
-	if reflector && err != nil {
-		e.m.heard(err, bookmark)
-	}
-}
-
-func (e *ear) Error(err error, msg string, keysAndValues ...any) {
-	e.GetCallStackHelper()()
-	if e.sink != nil {
-		e.sink.Error(err, msg, keysAndValues...)
-	}
-}
-
-func (e *ear) WithValues(keysAndValues ...any) klog.LogSink {
-	if e.sink == nil {
-		return e
-	}
-	return e.to(e.sink.WithValues(keysAndValues...))
-}
-
-func (e *ear) WithName(name string) klog.LogSink {
-	if e.sink == nil {
-		return e
-	}
-	return e.to(e.sink.WithName(name))
-}
-
-// WithCallDepth keeps file and line of the log correct.
-func (e *ear) WithCallDepth(depth int) klog.LogSink {
-	if s, ok := e.sink.(interface{ WithCallDepth(int) klog.LogSink }); ok {
-		return e.to(s.WithCallDepth(depth))
-	}
-	return e
-}
-
-// GetCallStackHelper does the same for loggers of tests, which use testing.TB.Helper.
-func (e *ear) GetCallStackHelper() func() {
-	if s, ok := e.sink.(interface{ GetCallStackHelper() func() }); ok {
-		return s.GetCallStackHelper()
-	}
-	return func() {}
-}
-
-func (e *ear) to(sink klog.LogSink) *ear {
-	c := *e
-	c.sink = sink
-	return &c
 }
 
 func (m *member) heard(err error, bookmark bool) {

@@ -12,6 +12,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/informer/internal/reflectorlog"
+	"github.com/controllerkit/controllerkit/informer/internal/samples"
 	"github.com/controllerkit/controllerkit/internal/alive"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
@@ -71,7 +73,7 @@ type member struct {
 	done     chan struct{}       // closed when the informer has stopped
 	settled  atomic.Bool         // its log lines are not needed any more
 	alive    *alive.Informer     // set by begin
-	samples  samples
+	samples  samples.Samples
 
 	mu       sync.Mutex // guards the fields below
 	last     report
@@ -165,7 +167,7 @@ func (s *Set) Run(ctx context.Context) error {
 	for _, m := range members {
 		go func() {
 			defer func() { close(m.done); ended <- m }()
-			m.informer.RunWithContext(m.alive.Context(klog.NewContext(run, listen(logger, m))))
+			m.informer.RunWithContext(m.alive.Context(klog.NewContext(run, reflectorlog.Listen(logger, m.settled.Load, m.heard))))
 		}()
 	}
 	var waiter sync.WaitGroup

@@ -1,4 +1,4 @@
-package informer_test
+package size_test
 
 import (
 	"strings"
@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/informer/internal/size"
 )
 
 // TestSize: values of all kinds have the size of what they refer to, and any object takes
@@ -51,8 +51,8 @@ func TestSize(t *testing.T) {
 			f func()
 		}{make(chan int), func() {}}, 16, 16},
 	} {
-		if got := informer.Size(tc.obj); got < tc.low || got > tc.high {
-			t.Errorf("%s: Size() = %d, want from %d to %d", tc.name, got, tc.low, tc.high)
+		if got, _ := size.Of(tc.obj, 100_000); got < tc.low || got > tc.high {
+			t.Errorf("%s: Of() = %d, want from %d to %d", tc.name, got, tc.low, tc.high)
 		}
 	}
 }
@@ -64,13 +64,16 @@ func TestSizeOfManyValues(t *testing.T) {
 	for i := range texts {
 		texts[i] = text
 	}
-	if got, want := informer.Size(texts), int64(16*300_000+64*100_000); got < want-6400 || got > want+6400 {
-		t.Errorf("Size() = %d, want about %d", got, want)
+	got, complete := size.Of(texts, 100_000)
+	if want := int64(16*300_000 + 64*100_000); complete || got < want-6400 || got > want+6400 {
+		t.Errorf("Of() = %d, %t, want about %d, false", got, complete, want)
 	}
 	pod := &corev1.Pod{}
 	pod.Labels = map[string]string{"a": "b"}
-	informer.Size(pod) // learns the types
-	if n := testing.AllocsPerRun(100, func() { informer.Size(pod) }); n > 8 {
+	if _, complete := size.Of(pod, 100_000); !complete { // learns the types
+		t.Error("Of() is not complete for a small object")
+	}
+	if n := testing.AllocsPerRun(100, func() { size.Of(pod, 100_000) }); n > 8 {
 		t.Errorf("%v allocations, want those of a range over a map", n)
 	}
 }

@@ -1,0 +1,183 @@
+// Package watchdog is the transport of informer.EndSilentWatches: it ends watches that are
+// silent, and repeats watches that the API server refuses.
+package watchdog
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit/informer/internal/pause"
+	"github.com/controllerkit/controllerkit/internal/alive"
+	"github.com/controllerkit/controllerkit/internal/kube"
+)
+
+const maxRetryAfter = 60 // seconds that a response 429 can ask for
+
+// errSilent is the cause of the context of a watch that was silent. It is a timeout:
+// client-go takes one for a watch that ended, and another error for a reason to list again.
+var errSilent error = silentError{}
+
+// errRelist is the cause of the context of a watch that ended for a list.
+var errRelist = errors.New("informer: the watch was ended for a list")
+
+type silentError struct{}
+
+func (silentError) Error() string   { return "informer: the server did not respond to a watch in time" }
+func (silentError) Timeout() bool   { return true }
+func (silentError) Temporary() bool { return true } // for net.Error
+
+// New returns a transport that ends a watch if it brings no byte for the time silence.
+func New(next http.RoundTripper, silence time.Duration) http.RoundTripper {
+	return &transport{next, silence}
+}
+
+type transport struct {
+	next    http.RoundTripper
+	silence time.Duration
+}
+
+// WrappedRoundTripper returns the inner transport, for client-go.
+func (w *transport) WrappedRoundTripper() http.RoundTripper { return w.next }
+
+// RoundTrip implements http.RoundTripper.
+func (w *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	observed := alive.From(req.Context())
+	if req.Method != http.MethodGet || req.URL == nil || !kube.IsWatch(req.URL) || !initial(req) {
+		return w.send(req, observed)
+	}
+	backoff := wait.Backoff{Duration: 800 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 30 * time.Second} // as client-go
+	for {
+		resp, err := w.send(req, observed)
+		after, refused := refusal(resp, err)
+		if refused == nil {
+			return resp, err
+		}
+		if resp != nil {
+			_ = resp.Body.Close()
+		}
+		observed.Refused(refused)
+		klog.FromContext(req.Context()).V(2).Info("The server refused a watch, which is sent again", "path", req.URL.Path, "err", refused)
+		if !pause.For(req.Context(), max(backoff.Step(), after)) {
+			return nil, req.Context().Err()
+		}
+	}
+}
+
+// initial reports whether the watch begins with a list.
+func initial(watch *http.Request) bool { return watch.URL.Query().Get("sendInitialEvents") == "true" }
+
+// refusal returns the error of a request that client-go sends again after a pause, and the
+// time that the server asks for.
+func refusal(resp *http.Response, err error) (after time.Duration, refused error) {
+	switch {
+	case utilnet.IsConnectionRefused(err):
+		return 0, err
+	case err == nil && resp != nil && resp.StatusCode == http.StatusTooManyRequests:
+		seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // 0 if it is no number
+		seconds = min(seconds, maxRetryAfter)
+		return time.Duration(seconds) * time.Second, apierrors.NewTooManyRequests("the API server responded 429", seconds)
+	}
+	return 0, nil
+}
+
+// send sends a request once.
+func (w *transport) send(req *http.Request, observed *alive.Informer) (*http.Response, error) {
+	if observed == nil {
+		return w.roundTrip(req, nil)
+	}
+	end := observed.Begin(req.URL != nil && kube.IsWatch(req.URL))
+	resp, err := w.roundTrip(req, observed)
+	if err != nil || resp == nil || resp.StatusCode >= http.StatusBadRequest {
+		end()
+		return resp, err
+	}
+	resp.Body = observed.Body(resp.Body, end)
+	return resp, nil
+}
+
+func (w *transport) roundTrip(req *http.Request, observed *alive.Informer) (*http.Response, error) {
+	if req.Method != http.MethodGet || req.URL == nil || !kube.IsWatch(req.URL) {
+		return w.next.RoundTrip(req)
+	}
+	ctx, cancel := context.WithCancelCause(req.Context())
+	if observed.Watch(initial(req), func() { cancel(errRelist) }) {
+		cancel(nil)
+		return expired(req), nil
+	}
+	timer := time.AfterFunc(w.silence, func() { cancel(errSilent) })
+	resp, err := w.next.RoundTrip(req.WithContext(ctx))
+	timer.Stop()
+	if err != nil {
+		if w.ended(ctx, req.URL.Path) {
+			err = errSilent // for a list too: client-go sends the watch again, which then expires
+		}
+		cancel(nil)
+		return nil, err
+	}
+	resp.Body = &watched{transport: w, body: resp.Body, ctx: ctx, cancel: cancel, timer: timer, path: req.URL.Path}
+	return resp, nil
+}
+
+// ended reports whether the transport ended the watch with the context ctx, and logs a silence.
+func (w *transport) ended(ctx context.Context, path string) bool {
+	cause := context.Cause(ctx)
+	if errors.Is(cause, errSilent) {
+		klog.FromContext(ctx).Info("The server was silent and the watch was ended", "path", path, "silence", w.silence)
+		return true
+	}
+	return errors.Is(cause, errRelist)
+}
+
+// expired is the response to a watch from a resource version that is too old, after which
+// client-go lists.
+func expired(req *http.Request) *http.Response {
+	status := apierrors.NewResourceExpired("the informer was told to list again").ErrStatus
+	status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+	body, _ := json.Marshal(status) // cannot fail
+	return &http.Response{
+		Status: "410 Gone", StatusCode: http.StatusGone, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body)),
+		ContentLength: int64(len(body)), Request: req,
+	}
+}
+
+// watched is the body of a watch. The time runs only during Read: a consumer that is slow is
+// no silence of the server.
+type watched struct {
+	*transport
+	body   io.ReadCloser
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	timer  *time.Timer // cancels ctx
+	path   string
+}
+
+// Read reads from the body. If the transport ended the watch it returns io.EOF, as for a watch
+// that the server ended.
+func (w *watched) Read(p []byte) (int, error) {
+	w.timer.Reset(w.silence)
+	n, err := w.body.Read(p)
+	w.timer.Stop()
+	if err != nil && err != io.EOF && w.ended(w.ctx, w.path) {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// Close closes the body. It may be called during Read.
+func (w *watched) Close() error {
+	w.cancel(nil)
+	return w.body.Close()
+}
