@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -392,5 +393,27 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// setup runs a scope of a server.
+func setup(t *testing.T) (*server, *scope.Informer, func()) {
+	t.Helper()
+	s := newServer()
+	informers := s.informers()
+	objects := scope.New(informers.Open)
+	return s, objects, run(t, quiet(t), informers, objects)
+}
+
+func in(namespaces ...string) scope.Selection { return scope.Selection{Namespaces: namespaces} }
+
+// wantEvents compares what a journal got since the last time.
+func wantEvents(t *testing.T, j *journal, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	got, wrong := j.take()
+	slices.Sort(want)
+	if !slices.Equal(got, want) || len(wrong) > 0 {
+		t.Errorf("events %q, want %q; wrong: %q", got, want, wrong)
 	}
 }
