@@ -196,7 +196,7 @@ func TestReplays(t *testing.T) {
 		}
 		return nil
 	}}
-	t.Setenv(controllertest.ReplayVariable, "copier: "+dropped+" x6")
+	t.Setenv("CONTROLLERTEST_REPLAY", "copier: "+dropped+" x6")
 	rec := record(t, func(tb testing.TB) { controllertest.Explore(tb, c.scenario(), quick(t)) })
 	if !rec.failed || !strings.Contains(rec.errors(), "failed in 3 of 6 runs") || !strings.Contains(rec.logs(), dropped+": 3 of 6 runs failed") {
 		t.Errorf("Explore reports %q and logs %q", rec.errors(), rec.logs())
@@ -207,7 +207,7 @@ func TestReplays(t *testing.T) {
 		t.Errorf("Explore reports %q and logs %q", rec.errors(), rec.logs())
 	}
 	for _, bad := range []string{" x0", " xx", " x-1", " x1000000"} {
-		t.Setenv(controllertest.ReplayVariable, "copier: "+dropped+bad)
+		t.Setenv("CONTROLLERTEST_REPLAY", "copier: "+dropped+bad)
 		began := time.Now()
 		rec = record(t, func(tb testing.TB) { controllertest.Explore(tb, passes.scenario(), quick(t)) })
 		if !rec.failed || !strings.Contains(rec.errors(), "is no number of runs: write x1 to x10000 after the plan") {

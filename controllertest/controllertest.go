@@ -11,21 +11,24 @@ import (
 // Explore runs the scenario without faults and then under the plans that the options
 // select. The test fails for each plan with findings. If t is a *testing.T, each kind of
 // fault is a subtest.
+//
+// If the environment variable CONTROLLERTEST_REPLAY is set, as in Failure.Replay, Explore runs
+// only its plan.
 func Explore(t testing.TB, s Scenario, o Options) {
 	t.Helper()
 	if s.Name == "" {
 		s.Name = t.Name()
 	}
-	if replay := os.Getenv(ReplayVariable); replay != "" {
+	if replay := os.Getenv(replayVariable); replay != "" {
 		text, ok := strings.CutPrefix(replay, s.Name+": ")
 		if !ok {
-			t.Skipf("%s is not about %s", ReplayVariable, s.Name)
+			t.Skipf("%s is not about %s", replayVariable, s.Name)
 		}
 		o.Plans, o.replays = []string{text}, 1
 		if i := strings.LastIndex(text, " x"); i > strings.LastIndex(text, "#") { // a plan ends in #1
 			count, err := strconv.Atoi(text[i+len(" x"):])
 			if err != nil || count < 1 || count > maxReplays {
-				t.Fatal(fmt.Errorf("controllertest: %s: %q is no number of runs: write x1 to x%d after the plan", ReplayVariable, text[i+1:], maxReplays))
+				t.Fatal(fmt.Errorf("controllertest: %s: %q is no number of runs: write x1 to x%d after the plan", replayVariable, text[i+1:], maxReplays))
 			}
 			o.Plans, o.replays = []string{text[:i]}, count
 		}
@@ -46,7 +49,7 @@ func Explore(t testing.TB, s Scenario, o Options) {
 	}
 }
 
-// maxReplays bounds the runs of a plan of ReplayVariable.
+// maxReplays bounds the runs of a plan of replayVariable.
 const maxReplays = 10000
 
 // failTest reports the findings to a test.

@@ -289,7 +289,7 @@ func TestReplay(t *testing.T) {
 		t.Fatalf("%d failures", len(report.Failures))
 	}
 	name, value, _ := strings.Cut(report.Failures[0].Replay, "=")
-	if name != controllertest.ReplayVariable {
+	if name != "CONTROLLERTEST_REPLAY" {
 		t.Fatalf("the variable is %s", name)
 	}
 	t.Setenv(name, strings.Trim(value, "'"))

@@ -83,15 +83,15 @@ func (x *explorer) failure(r *run) Failure {
 
 const timelineLines = 150
 
-// ReplayVariable is the environment variable with which [Explore] runs one plan only, as
+// replayVariable is the environment variable with which [Explore] runs one plan only, as
 // in Failure.Replay.
-const ReplayVariable = "CONTROLLERTEST_REPLAY"
+const replayVariable = "CONTROLLERTEST_REPLAY"
 
 func (x *explorer) replay(p plan) string {
 	if len(p) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s='%s: %s'", ReplayVariable, x.scenario.Name, p)
+	return fmt.Sprintf("%s='%s: %s'", replayVariable, x.scenario.Name, p)
 }
 
 // brief is the failure without its timeline.

@@ -225,7 +225,7 @@ type Options struct {
 	// 10s.
 	StopTimeout time.Duration
 
-	replays    int // runs of each plan, from ReplayVariable
+	replays    int // runs of each plan, from replayVariable
 	renewAfter int // plans on one server; 0 means renewAfter
 }
 
