@@ -93,7 +93,7 @@
 // already implement. Packages meet by methods with types of the standard library or of
 // Kubernetes: a *queue.Queue is a workqueue.TypedRateLimitingInterface, a
 // *consistency.Store is a Gate of reconcile, and *metrics.Metrics implements the Metrics
-// interface of every package, where a nil *metrics.Metrics is none.
+// interface of every package, where nil disables metrics.
 //
 // examples/tenant is a complete controller. The nested module controlplane is a real API
 // server for tests.

@@ -30,16 +30,16 @@
 //     objects and no others.
 //   - AS11: If an object belongs to another set, has another controller, or Keep reports
 //     it, prune leaves it, also if that changed during the call.
-//   - AS12: If Apply would prune more than the bounds of the Set, it prunes nothing and
+//   - AS12: If Apply would prune more than the bounds of the Set, it prunes no object and
 //     returns an error.
-//   - AS13: If nothing changed since the last call, and each Member has its Live,
-//     Set.Apply makes no request.
+//   - AS13: If each Member has its Live and is unchanged since the last call, Set.Apply
+//     makes no request.
 //   - AS14: If an existing object is not a member, and neither Adopt nor Force allows it,
 //     Set.Apply changes no value of it.
 //   - AS15: If a former member is not gone, the former members of earlier stages stay
 //     until a later call.
 //   - AS16: If the parent belongs to another tool, has an inventory that no Set writes,
-//     lacks the finalizer or is being deleted, Set.Apply creates nothing.
+//     lacks the finalizer or is being deleted, Set.Apply creates no object.
 //   - AS17: If Set.Delete returns nil, a list from the API server had no member, except
 //     kept ones.
 //   - AS21: If a Batch is repeated, it changes no field and no owner.

@@ -88,8 +88,8 @@ func (s *Set) forget(parent types.UID) {
 	delete(s.known, parent)
 }
 
-// load makes the memory complete: from the parent that the caller passed if nothing has
-// changed, otherwise from the live parent and lists.
+// load makes the memory complete: from the parent that the caller passed if it is
+// unchanged, otherwise from the live parent and lists.
 func (c *call) load(ctx context.Context, remove bool) error {
 	m := c.memory
 	if !remove {

@@ -29,9 +29,9 @@ import (
 //
 // The label applyset.kubernetes.io/part-of makes an object a member. Annotations of the
 // parent have the kinds and namespaces of its members, in the format of KEP-3659. Apply
-// extends them before it creates the first member of a kind or in a namespace, and
-// reduces them after a list from the API server has no such member. So a restarted
-// controller finds all members.
+// adds a kind or namespace before it creates the first member there, and removes it
+// after a list from the API server has no such member. So a restarted controller finds
+// all members.
 //
 // The stages are: 1, Namespaces and CustomResourceDefinitions; 2, access, such as
 // ServiceAccounts and Roles; 3, ConfigMaps, Secrets, volumes and Services; 4, all other

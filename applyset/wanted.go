@@ -320,9 +320,9 @@ func (c *call) release(ctx context.Context, w *wantedMember, response *unstructu
 	return nil
 }
 
-// isImmutable reports whether the API server rejects nothing but changes of immutable
-// fields. If the configuration were not valid otherwise, its response would also have
-// other causes. Their type is not one of their own, so only their texts show it.
+// isImmutable reports whether the API server rejects only changes of immutable fields.
+// If the configuration were not valid otherwise, its response would also have other
+// causes. Their type is not one of their own, so only their texts show it.
 func isImmutable(err error) bool {
 	var status apierrors.APIStatus
 	if !apierrors.IsInvalid(err) || isStale(err) || !errors.As(err, &status) || status.Status().Details == nil {

@@ -17,8 +17,8 @@ import (
 // store is complete, "" if that is unknown.
 type storeVersion = interface{ LastStoreSyncResourceVersion() string }
 
-// namespaceVersion is the method of a store whose namespaces have caches of their own, as that
-// of a scope.Informer. ok is false for a namespace without one.
+// namespaceVersion is the method of a store whose namespaces have caches of their own, such
+// as the store of a scope.Informer. ok is false for a namespace without one.
 type namespaceVersion = interface {
 	LastStoreSyncResourceVersionOf(namespace string) (version string, ok bool)
 }
@@ -63,8 +63,8 @@ func (s *Store) partLocked(resource schema.GroupResource, namespace string) part
 	return part{resource: resource}
 }
 
-// cachedLocked returns the store of a part, nil if there is none. A namespace that has left the
-// store is as old as the whole.
+// cachedLocked returns the store of a part, or nil. A namespace that has left the store
+// is as old as the whole.
 func (s *Store) cachedLocked(p part) *cached {
 	c := s.stores[p.resource]
 	if c == nil || p.namespace == "" {
@@ -305,8 +305,9 @@ const (
 	noObjects // the store has no GetByKey
 )
 
-// lagLocked returns the first record of the key that the cache does not show. If there
-// is none it drops the records. It runs at events for waiting keys, so it makes no error.
+// lagLocked returns the first record of the key that the cache does not show. If the cache
+// shows all, it drops the records. It runs at events for waiting keys, so it makes no
+// error.
 func (s *Store) lagLocked(key types.NamespacedName) (staleError, verdict) {
 	rec := s.records[key]
 	if rec == nil {

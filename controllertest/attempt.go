@@ -61,7 +61,7 @@ func (x *explorer) attempt(ctx context.Context, p plan, ref *reference, began ti
 			confirm = 0
 		}
 		runs = append(x.repeat(ctx, r.plan, ref, confirm), r)
-		// A run whose fault did not happen shows nothing, unless it fails.
+		// A run whose fault did not happen does not count, unless it fails.
 		runs = slices.DeleteFunc(runs, func(c *run) bool { return c != r && !c.failed() && c.fired() != len(c.plan) })
 	}
 	if ctx.Err() != nil {

@@ -55,14 +55,14 @@
 //
 // # Guarantees
 //
-//   - X1: If a controller is correct, no plan fails, because each fault is one that a
-//     server, proxy, network, process or user can cause.
+//   - X1: If a controller is correct, no plan fails, because a server, proxy, network,
+//     process or user can cause each fault.
 //   - X2: If a fault of a plan did not happen, the plan is invalid, and more than 2 %
 //     invalid plans fail the test.
 //   - X3: If all resource versions come from one etcd, invariants see the stored states in
 //     order, with external calls between the writes around them.
-//   - X4: If the environment variable of a failure is set, Explore runs only its plan, as
-//     often as it says.
+//   - X4: If the environment variable of a failure is set, Explore runs only its plan, the
+//     given number of times.
 //   - X5: If a scenario cannot be explored, Explore fails in time and names the reason and
 //     the cure.
 //   - X6: If an exploration has ended, no part of it runs.

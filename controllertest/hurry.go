@@ -10,7 +10,7 @@ import (
 )
 
 // NextStep begins a step of the script while a cache is stale and before the cluster is at
-// rest. So nothing is compared after the step before it, and a step that fails now has no
+// rest. So the state after the step before it is not compared, and a step that fails now has no
 // outcome: it may need the result of that step.
 
 // errHurry ends the wait for rest.

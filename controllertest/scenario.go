@@ -40,14 +40,14 @@ type Scenario struct {
 	// are set. Required, unless Start is set.
 	Command func(p Process) (*exec.Cmd, error)
 
-	// World runs what acts in a cluster beside the controller: a kubelet that starts Pods,
-	// the protection of claims, an ACME server. Each run has one, from before the first
-	// process until after the last one. It makes its clients from cfg, which has all rights
-	// and no faults, and acts only on the objects of env.Namespace or of the run. It blocks
-	// until all that it started has stopped, soon after ctx is done, and retries after
-	// errors: if it returns earlier, the exploration ends with an error. Its requests are no
-	// operations. Objects that it creates, and its deletions, are not compared with the
-	// runs without faults; Converged and Invariants see them. Nil means none.
+	// World runs the other programs of a cluster: a kubelet that starts Pods, the protection
+	// of claims, an ACME server. Each run has one, from before the first process until after
+	// the last one. It makes its clients from cfg, which has all rights and no faults, and
+	// acts only on the objects of env.Namespace or of the run. It blocks until all that it
+	// started has stopped, soon after ctx is done, and retries after errors: if it returns
+	// earlier, the exploration ends with an error. Its requests are no operations. Objects
+	// that it creates, and its deletions, are not compared with the runs without faults;
+	// Converged and Invariants see them. Nil means none.
 	World func(ctx context.Context, cfg *rest.Config, env *Env) error
 
 	// Script is the list of the user's steps. Each step begins when the cluster has
@@ -56,9 +56,9 @@ type Scenario struct {
 	Script []Step
 
 	// Converged returns nil if the state is the desired one, and otherwise an error that
-	// names the difference. It is called with the whole present state when nothing has
-	// happened for Options.QuietPeriod, and again if something happens during the call.
-	// It depends on the state alone, and must not modify or keep it. Required.
+	// names the difference. It is called with the whole present state when no event has
+	// come for Options.QuietPeriod, and again if an event comes during the call. It
+	// depends on the state alone, and must not modify or keep it. Required.
 	Converged func(s *State) error
 
 	// Invariants hold in every state of the cluster, under every fault. Nil means none.
@@ -157,7 +157,7 @@ func (e *Env) External(ctx context.Context, name string, call func(context.Conte
 // does not check everything may then accept a state too early, which Report.TooEarly
 // lists.
 //
-// If the context of Run of a reconcile.Controller is derived from that of Start, the
+// If the context of Run of a reconcile.Controller is derived from the context of Start, the
 // explorer also waits up to 5s for keys that wait for its Gate.
 func (e *Env) Queue(q interface{ Len() int }) {
 	if e.incarnation != nil {

@@ -28,9 +28,9 @@ type Fake[T Object] struct {
 	*Client[T]
 }
 
-// NewFake returns a Fake with copies of the objects. It gives each a uid and a generation
-// if it has none, and a new resourceVersion: read an object before a test writes it. It
-// returns the errors of [New], and AlreadyExists.
+// NewFake returns a Fake with copies of the objects. It gives each a new
+// resourceVersion, and a uid and a generation if they are missing: read an object
+// before a test writes it. It returns the errors of [New], and AlreadyExists.
 func NewFake[T Object](kind schema.GroupVersionKind, resource string, objects ...T) (*Fake[T], error) {
 	k, err := newKind[T](kind, resource)
 	if err != nil {

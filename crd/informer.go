@@ -16,7 +16,7 @@ import (
 
 // ListWatch returns the List and Watch of an informer or reflector, for the namespace of
 // the client. tweak changes the options of each request, for example to set a
-// LabelSelector; nil changes nothing.
+// LabelSelector; nil means no change.
 func (c *Client[T]) ListWatch(tweak func(*metav1.ListOptions)) *cache.ListWatch {
 	if tweak == nil {
 		tweak = func(*metav1.ListOptions) {}

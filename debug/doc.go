@@ -29,8 +29,8 @@
 //
 // # Cost
 //
-// Without a Page nothing is recorded. With it each event, call, write and wait takes a lock
-// for a copy of one record.
+// Without a Page the packages record no history. With it each event, call, write and wait takes a
+// lock for a copy of one record.
 //
 // # Guarantees
 //

@@ -39,9 +39,9 @@ type Resource struct {
 	Create func(ctx context.Context, token string) (id string, err error)
 
 	// VisibleAfter is the time after which Find sees a thing that Create made, counted
-	// from the intent. Add up how long a call of Once can take (the Timeout of the
-	// reconcile.Controller), how long the service continues a request after its client
-	// has gone, how far its reads lag, and the clock skew between replicas.
+	// from the intent. Add up the longest call of Once (the Timeout of the
+	// reconcile.Controller), the time for which the service continues a request after
+	// its client has gone, the lag of its reads, and the clock skew between replicas.
 	//
 	// 0 means that Create can be called again at once, because the service rejects or
 	// recognises a second Create with the same token. 0 is also right if the service is
@@ -59,8 +59,8 @@ type intent struct {
 
 // Token returns the token of obj for the annotation: 32 hexadecimal digits, a hash of the
 // object's UID and the annotation. It is the same in every process and every version of
-// this package, and differs between objects, also between two objects that had the same
-// name one after the other.
+// this package. It differs between objects, also between an object and an earlier one of
+// the same name.
 func Token(obj metav1.Object, annotation string) string {
 	sum := sha256.Sum256([]byte(string(obj.GetUID()) + "/" + annotation))
 	return hex.EncodeToString(sum[:16])
@@ -82,9 +82,9 @@ func Token(obj metav1.Object, annotation string) string {
 // with the token of another object, as in a copied manifest, is ignored. An annotation
 // that cannot be parsed or has a time in the future counts as an intent of now.
 //
-// If obj is being deleted and has no id, if it has no UID or resource version, if a
-// field of r is invalid, or if Find or Create returns an empty id, the error has a method
-// Terminal() bool that returns true.
+// The error has a method Terminal() bool that returns true in these cases: obj is being
+// deleted and has no id; obj has no UID or resource version; a field of r is invalid; Find
+// or Create returns an empty id.
 func Once[T metav1.Object](ctx context.Context, c Patcher[T], obj T, r Resource) (id string, requeueAfter time.Duration, err error) {
 	if err := r.validate(obj); err != nil {
 		return "", 0, fmt.Errorf("external: %w", kube.Terminal(err))

@@ -20,8 +20,8 @@
 // # Cleanup in steps
 //
 // The cleanup of Ensure can be [Plan.Run]. [BlockedError] shows how to return its result.
-// Each pass begins again with the first step. No progress is stored, so a crash loses
-// nothing. There is no rollback: a deletion cannot be undone, so cleanup only moves
+// Each pass begins again with the first step. No progress is stored, so a crash loses no
+// progress. There is no rollback: a deletion cannot be undone, so cleanup only moves
 // forward, and GaveUp lets the object go without a step that never succeeds.
 //
 // # Guarantees
@@ -43,17 +43,17 @@
 //     its Timeout, and GaveUp returned nil.
 //   - F12: If a step blocks a [Plan], the error, condition and metrics name it with its
 //     reason and age.
-//   - F13: If a child changed after it was read, [Delete] deletes nothing and returns a
-//     Conflict.
+//   - F13: If a child changed after it was read, [Delete] returns a Conflict and the
+//     child stays.
 //   - F14: If [DeleteAll] is done, a complete list from the API server had no child.
 //   - F16: The verb patch is enough, except for [Remaining] (list) and [Delete] (delete).
-//   - F18: If the package reads a live object, it changes nothing.
+//   - F18: If the package reads a live object, it does not change the object.
 //   - F19: If consistency.LiveRead is true, Ensure trusts no cached finalizer: the API
 //     server confirms it first.
 //
 // # Caveats
 //
-//   - Cleanup can run several times for an object and must succeed if it has nothing to do.
+//   - Cleanup can run several times for an object and must succeed if its work is done.
 //   - A copy with the finalizer is trusted without a request unless consistency.LiveRead is
 //     true. A copy from before a Remove still shows it. With a consistency.Store
 //     as Gate, LiveRead knows of such copies, also in a new leader.

@@ -92,7 +92,7 @@ func Ensure[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name stri
 	return Held[T]{}, false, err
 }
 
-// noteBlocked tells package debug, if it observes ctx, that a cleanup was not done.
+// noteBlocked reports to package debug, if it observes ctx, that a cleanup was not done.
 func noteBlocked(ctx context.Context, name string, obj metav1.Object, err error) {
 	var steps []string
 	if blocked, ok := errors.AsType[*BlockedError](err); ok {

@@ -59,8 +59,8 @@ type Step[T metav1.Object] struct {
 	// cache. Find the objects to delete by the UID of the object, not by its name alone.
 	Run func(ctx context.Context, held Held[T]) (Progress, error)
 
-	// After names the steps that must be done before, all of which come earlier in the
-	// plan. Nil means the step before this one.
+	// After names the steps that must be done before. They come earlier in the plan. Nil
+	// means the step before this one.
 	After []string
 
 	// AtOnce makes the step wait for no other. After must be nil then. False means that
@@ -114,10 +114,10 @@ type Metrics interface {
 	// FinalizerFinished is called when all steps are done. If the removal of the
 	// finalizer then fails, a later pass calls it again.
 	FinalizerFinished(finalizer string, age time.Duration)
-	// FinalizerObject is called at the end of each pass over an object, which metrics tell
-	// from others by its uid alone. steps has the names of the steps that block it; without
-	// one, the cleanup has ended or the object is gone. again is the delay until the next
-	// pass.
+	// FinalizerObject is called at the end of each pass over an object, which metrics
+	// distinguish by its uid alone. steps has the names of the steps that block it;
+	// without one, the cleanup has ended or the object is gone. again is the delay until
+	// the next pass.
 	FinalizerObject(finalizer string, uid types.UID, steps []string, age, again time.Duration)
 }
 
@@ -373,7 +373,7 @@ type BlockedStep struct {
 	After    time.Duration // the delay until the next try
 }
 
-// cause returns the reason for which the step is not done.
+// cause returns the reason why the step is not done.
 func (b *BlockedStep) cause() error {
 	if b.Err != nil {
 		return b.Err

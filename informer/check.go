@@ -26,7 +26,7 @@ type Metrics interface {
 	InformerReceived(name string)
 
 	// InformerMutated is called with the number of mutations that Set.Mutated got of the
-	// informer in a comparison, also if there were none.
+	// informer in a comparison, also if it is 0.
 	InformerMutated(name string, mutations int)
 }
 
@@ -74,7 +74,7 @@ func (s *Set) Check() error {
 
 // Relist makes the informer with the name list again, as client-go does if its resource version
 // is too old. The cache then equals the API server's state, and handlers get an event for each
-// difference. It cures a cache that has lost events, and one that is ahead of an etcd that was
+// difference. It cures a cache that has lost events, or that is ahead of an etcd that was
 // restored from a backup, without a restart of the process:
 //
 //	audit.Report = func(d informer.Difference) {

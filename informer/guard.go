@@ -30,9 +30,10 @@ const (
 //	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(informer.Guard(strip, nil)))
 //
 // If transform panics, returns nil or an error, or changes the namespace, name, UID or
-// resourceVersion, the cache gets the object as transform left it, with these four fields as
-// they were. It can have a part of transform's changes. report is called with an error that
-// names the kind and the key of the object, where debug.Stack contains the stack of a panic.
+// resourceVersion, Guard restores these four fields. The cache then gets the object as
+// transform left it, which can have a part of its changes. report is called with an error
+// that names the kind and the key of the object, where debug.Stack contains the stack of a
+// panic.
 //
 // report may be called concurrently, for each object, and twice for objects of a first list.
 // nil logs the errors, at most one in a second. A nil transform stays nil.

@@ -11,8 +11,8 @@ import (
 )
 
 // Index adds an index to an informer's cache, and returns its lookup: a function that
-// returns the objects with a key, in no order. keys returns the keys of an object, which may
-// be several or none. The informer comes from a generated factory or from crd:
+// returns the objects with a key, in no order. keys returns the keys of an object, of
+// any number. The informer comes from a generated factory or from crd:
 //
 //	byIssuer, err := informer.Index(factory.Example().V1().Certificates(), "issuer",
 //		func(c *v1.Certificate) []string { return []string{c.Namespace + "/" + c.Spec.Issuer} })
@@ -22,7 +22,7 @@ import (
 // The time of a lookup grows with the objects that it returns, not with the size of the
 // cache. Keys without a namespace find the objects of all namespaces. The objects must not be
 // changed: they are the cache's. A lookup may be called concurrently. Before the informer has
-// synced it may find nothing or a part.
+// synced, it may find a part of the objects.
 //
 // keys is called under the cache's lock, for each object and change. It must be fast, must not
 // read the cache, and must return the same keys for the same object. name must be unique

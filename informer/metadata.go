@@ -20,11 +20,11 @@ import (
 // written back by an Update, which would remove them on the server.
 //
 // whole is called with each object that is listed or comes as an event, concurrently for
-// several informers, and by client-go twice for objects of a first list. It may look at
-// nothing but its argument, and not at what Trim removes, which the second call does not see.
-// An object that is already in the cache does not get its data back when another result is
-// wanted. nil means that no object is kept whole; client-go's metadatainformer then needs less,
-// because the API server does not send the rest.
+// several informers, and by client-go twice for objects of a first list. It may read only its
+// argument, and not the fields that Trim removes, which the second call does not see. An object
+// that is already in the cache does not get its data back when another result is wanted. nil
+// means that no object is kept whole; client-go's metadatainformer then needs less, because the
+// API server does not send the rest.
 //
 // It accepts what Trim accepts. A type of your own keeps everything if it does not embed
 // metav1.ObjectMeta itself. The function never fails.

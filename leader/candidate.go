@@ -96,7 +96,7 @@ func numberOf(lease *coordinationv1.Lease) int64 {
 	return int64(ptr.Deref(lease.Spec.LeaseTransitions, 0))
 }
 
-// durationOf returns the record's duration, or the own one if the record has none.
+// durationOf returns the record's duration, or by default the own one.
 func (c *candidate) durationOf(lease *coordinationv1.Lease) time.Duration {
 	if s := ptr.Deref(lease.Spec.LeaseDurationSeconds, 0); s > 0 {
 		return time.Duration(s) * time.Second

@@ -10,10 +10,10 @@
 // campaigns again after a loss. Most callers leave all durations 0, run informers on
 // every replica, and serve [Elector.Check] as a liveness probe.
 //
-// Guarded work is what lead does from its start, or from a successful [Term.Check], until
+// Guarded work is the work of lead from its start, or from a successful [Term.Check], until
 // leadership is lost or lead returns. Call Term.Check before each effect, or use a client with
-// [Guard], which checks before each write. A [Fence] lets the API server refuse the
-// writes of an earlier leader.
+// [Guard], which checks before each write. A [Fence] lets the API server refuse the writes of
+// an earlier leader.
 //
 // # Guarantees
 //
@@ -35,8 +35,8 @@
 //     a watch at its next poll.
 //   - L9: If a call to the API server hangs, it fails after half of RenewDeadline and
 //     does not end leadership.
-//   - L11: If the term is over or the context has none, a client with [Guard] sends no
-//     write.
+//   - L11: If the term is over or the context has no term, a client with [Guard] sends
+//     no write.
 //   - L12: If a [Fence] is in force and the API server has seen the new leader, it
 //     refuses every write with an earlier term.
 //   - L14: If a process was paused while another took over, its first Term.Check returns

@@ -52,7 +52,7 @@ func (t Term) Annotations() map[string]string { return map[string]string{stampKe
 //	GuardAs   yes     yes            yes    yes     yes
 //
 // Status stands for all subresources. Custom resources drop the metadata of a write to
-// a subresource, and a deletion has none, so without GuardAs only [Guard] and
+// a subresource, and a deletion has no metadata, so without GuardAs only [Guard] and
 // [Term.Check] protect them. With GuardAs the stamp is not needed. If a write has both,
 // the term of GuardAs counts.
 //
@@ -111,12 +111,12 @@ func (t Term) Annotations() map[string]string { return map[string]string{stampKe
 //
 // # Deletion
 //
-// Update a Fence in place, and apply manifests/keep-leases.yaml of this package once to
-// each cluster. If no binding has a Lease as its parameter, kube-apiserver stops watching
-// Leases for its policies until it restarts (Kubernetes issue 130887). If a deleted Fence is
-// then created again, it compares with the Lease as it was at the deletion: writes of the
-// leaders since then pass, and if the Lease was created again, writes of all leaders are
-// refused. That file is a binding that refuses nothing and prevents this.
+// Update a Fence in place, and apply manifests/keep-leases.yaml of this package once to each
+// cluster. If no binding has a Lease as its parameter, kube-apiserver stops watching Leases
+// for its policies until it restarts (Kubernetes issue 130887). If a deleted Fence is then
+// created again, it compares with the Lease as it was at the deletion: writes of the leaders
+// since then pass, and if the Lease was created again, writes of all leaders are refused.
+// That file is a binding that refuses no write and prevents this.
 //
 // The folder manifests also has an example, with the RBAC that GuardAs needs.
 type Fence struct {
@@ -206,7 +206,7 @@ func fenceStamped(object string) string {
 	return fmt.Sprintf("%[1]s != null && has(%[1]s.metadata) && has(%[1]s.metadata.annotations) && '%[2]s' in %[1]s.metadata.annotations", object, stampKey)
 }
 
-// fenceStamp is the stamp of the object, empty if it has none. It cannot fail.
+// fenceStamp is the stamp of the object, or empty. It cannot fail.
 func fenceStamp(object string) string {
 	return fmt.Sprintf("(%s ? %s.metadata.annotations['%s'] : '')", fenceStamped(object), object, stampKey)
 }

@@ -36,7 +36,7 @@ const (
 )
 
 // Defaults returns the timings that zero values stand for: 15s, 10s and 2s. They are
-// client-go's recommended ones, so a rollout from one to the other changes none. A
+// client-go's recommended ones, so a rollout from one to the other keeps them. A
 // crashed leader is replaced within 18s. An outage of the API server of 6s does not
 // cost leadership, and one of 10s does.
 func Defaults() (leaseDuration, renewDeadline, retryPeriod time.Duration) {
@@ -127,9 +127,8 @@ type Metrics interface {
 //   - client-go's elector compares renewTime in whole seconds and can acquire a Lease a
 //     second early. While both share a Lease, LeaseDuration - RenewDeadline must exceed
 //     a second.
-//   - A process that restarts with the same identity waits like any other candidate,
-//     because the annotation controllerkit.github.io/leader-run tells equal identities
-//     apart.
+//   - A process that restarts with the same identity waits like any other candidate, because
+//     the annotation controllerkit.github.io/leader-run distinguishes equal identities.
 //   - Candidates obey an edited record: a leaseDurationSeconds of a year blocks all of
 //     them for a year. If it is absent or not positive, the candidate's own
 //     LeaseDuration counts.

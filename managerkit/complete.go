@@ -58,8 +58,8 @@ import (
 // cache of each.
 //
 // If the manager was started before, the controller starts at once. Unlike with
-// controller-runtime's workers, a panic is always recovered, and the line that the loop logs about
-// a call does not have its reconcileID, which the context and the logger of the call have.
+// controller-runtime's workers, a panic is always recovered. The context and the logger of
+// a call have its reconcileID, but the line that the loop logs about the call does not.
 func Complete[request comparable](b *builder.TypedBuilder[request], r crreconcile.TypedReconciler[request], loop *reconcile.Controller[request], options controller.TypedOptions[request]) error {
 	switch {
 	case b == nil:

@@ -272,7 +272,7 @@ func (m *Metrics) ReconcileFinished(ctx context.Context, controller, result stri
 	s.failed.Inc()
 }
 
-// LeaderStatus says whether the process holds the Lease.
+// LeaderStatus sets whether the process holds the Lease.
 func (m *Metrics) LeaderStatus(name string, leading bool) {
 	v := 0.0
 	if leading {

@@ -1,7 +1,7 @@
 // Package metrics exports what the other packages do as Prometheus metrics.
 //
-// It replaces k8s.io/component-base/metrics and uses its names and labels. It sets none of
-// client-go's process-wide hooks: every queue, controller, elector and client gets the
+// It replaces k8s.io/component-base/metrics and uses its names and labels. It sets no
+// process-wide hook of client-go: every queue, controller, elector and client gets the
 // [Metrics] that it reports to, so that two of them, or two tests, live in one process.
 //
 //	m, err := metrics.New(registry) // any prometheus.Registerer

@@ -378,8 +378,8 @@ func (m *Metrics) LeaderRenewal(name string, took time.Duration, slow bool) {
 	}
 }
 
-// ShardsOwned sets the number of shards of the group, named namespace/name, that this process
-// owns, and counts those that it has begun to own.
+// ShardsOwned sets the number of shards of the group, named namespace/name, that this
+// process owns, and counts the shards that it has begun to own.
 func (m *Metrics) ShardsOwned(name string, owned, began int) {
 	if m == nil {
 		return

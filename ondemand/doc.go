@@ -28,8 +28,8 @@
 //     other Watches of the key miss no event.
 //   - OD3: If Close of the last open Watch of a key returns nil, the informer has stopped,
 //     and Informers holds no reference to it.
-//   - OD4: If Run returns nil, all informers and handlers have stopped; otherwise the error
-//     names those that outlast StopTimeout.
+//   - OD4: If Run returns nil, all informers and handlers have stopped; otherwise its error
+//     names the late ones.
 //   - OD5: If a handler panics, the panic is logged, the handler gets the next event, and the
 //     process continues.
 //   - OD6: If a handler blocks, other handlers and an Open of the key do not wait for it, and

@@ -22,8 +22,8 @@ import (
 //     panic is logged.
 //   - RemoveEventHandler removes only the handlers of the Watch. To wait for the end of a
 //     handler, use cache.ShutDownEventHandler.
-//   - Run, RunWithContext, SetTransform and the methods that set a watch error handler do
-//     nothing, because Informers runs the informer. Those with an error return one.
+//   - Run, RunWithContext, SetTransform and the methods that set a watch error handler are
+//     no-ops, because Informers runs the informer. If they can return an error, they do.
 //
 // Indexers that are added stay until the informer stops. The methods of a Watch may be called
 // concurrently. [Informers.Open] makes a Watch.
@@ -232,10 +232,10 @@ func (w *Watch) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration
 
 var errOwned = errors.New("ondemand: Informers runs the informer: set it in Informers.New, or use Informers.WatchErrorHandler")
 
-// Run does nothing: Informers runs the informer.
+// Run is a no-op: Informers runs the informer.
 func (w *Watch) Run(<-chan struct{}) {}
 
-// RunWithContext does nothing: Informers runs the informer.
+// RunWithContext is a no-op: Informers runs the informer.
 func (w *Watch) RunWithContext(context.Context) {}
 
 // SetTransform returns an error: set the transform in Informers.New.

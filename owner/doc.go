@@ -17,8 +17,8 @@
 // # Errors
 //
 // An error that no retry can cure, such as an owner in another namespace, has a method
-// Terminal() bool that returns true. An error that says that the owner in the cache is
-// stale has a method Stale() bool that returns true. A reconcile.Controller finds both.
+// Terminal() bool that returns true. The error about a stale owner in the cache has a
+// method Stale() bool that returns true. A reconcile.Controller finds both.
 //
 // # Guarantees
 //

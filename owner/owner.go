@@ -41,11 +41,11 @@ var ErrOtherController = kube.ErrOtherController
 // owner references by a new one, with one reference to owner and all references to other
 // owners.
 //
-// If SetController fails, child is unchanged. An error that wraps [ErrOtherController]
-// says that child has another controller, which can be an earlier object with the name
-// of owner; that controller can release child later. Any other error has a method
-// Terminal() bool that returns true: owner has no UID or name, the kind has no version
-// or kind, or owner is in another namespace than child.
+// If SetController fails, child is unchanged. If child has another controller, the
+// error wraps [ErrOtherController]. That controller can be an earlier object with the
+// name of owner, and can release child later. Any other error has a method Terminal()
+// bool that returns true: owner has no UID or name, the kind has no version or kind, or
+// owner is in another namespace than child.
 func SetController(owner metav1.Object, kind schema.GroupVersionKind, child metav1.Object) error {
 	if kube.IsNil(owner) || kube.IsNil(child) {
 		return fmt.Errorf("owner: set the controller: %w", kube.Terminal(errors.New("owner or child is nil: pass two objects")))

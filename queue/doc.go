@@ -39,8 +39,8 @@
 //     wake-up is lost.
 //   - Q7: Drain returns if no key is ready or running, its context is done, or ShutDown
 //     is called.
-//   - Q19: Drain returns each unfinished key once, and a nil error if none was ready or
-//     running.
+//   - Q19: Drain returns each unfinished key once, and a nil error if no key was ready
+//     or running.
 //   - Q8: The queue starts no goroutine, and a stop of the queue stops its timers at
 //     once.
 //   - Q10: The queue stores only ready, delayed and running keys, each in bounded memory

@@ -77,10 +77,10 @@ type AddOptions = struct {
 // AddRateLimited is AddAfter with the delay of the rate limiter. AddWith is any of them
 // with a priority. The delay of AddAfter starts with the call.
 //
-// A key has the highest priority that an add gave it. Add gives 0, AddWith the given
-// priority. AddAfter and AddRateLimited give none, so a retry keeps the key's priority.
-// Forget of a running key ends the priority: at Done, only the adds since Get count. If no
-// add came since Get, Done ends the priority too.
+// A key has the highest priority that an add gave it. Add gives 0, AddWith the given priority.
+// AddAfter and AddRateLimited give no priority, so a retry keeps the key's priority. Forget of
+// a running key ends the priority: at Done, only the adds since Get count. If no add came
+// since Get, Done ends the priority too.
 //
 // A key must be equal to itself: a floating-point NaN runs forever. A key with a value that
 // cannot be compared panics in the caller, as in a map.

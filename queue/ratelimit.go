@@ -104,7 +104,7 @@ func (r *tokenBucket[K]) When(K) time.Duration {
 	return delay
 }
 
-// Forget and NumRequeues do nothing, because a bucket stores no keys.
+// Forget and NumRequeues are no-ops, because a bucket stores no keys.
 
 func (r *tokenBucket[K]) Forget(K)          {}
 func (r *tokenBucket[K]) NumRequeues(K) int { return 0 }

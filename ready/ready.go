@@ -77,9 +77,9 @@ func (v *view) state() (State, string) {
 }
 
 // Condition returns a condition of type Ready about objects of any kinds. It is True if
-// all are [Ready], or there is none. Otherwise its reason is the first of Failed,
-// Progressing and Unknown that an object has, and a Terminating object is Progressing. The
-// status is Unknown with the reason Unknown, and False with the others.
+// each object is [Ready], also without objects. Otherwise its reason is the first of
+// Failed, Progressing and Unknown that an object has, and a Terminating object is
+// Progressing. The status is Unknown with the reason Unknown, and False with the others.
 //
 // The message has the number of ready objects, and the reasons of the first three others,
 // failed ones first. It does not depend on the order of objs. Set the observedGeneration

@@ -14,9 +14,9 @@ func (c *Controller[K]) stallTimeout() time.Duration {
 }
 
 // Check reports whether the workers make progress, for a liveness endpoint; the request
-// is ignored. It returns an error that names some keys if calls run, none has ended for
-// StallTimeout, and the process should be restarted. It returns nil if Run does not run,
-// or if no call runs.
+// is ignored. If calls run and no call has ended for StallTimeout, it returns an error
+// that names some keys, and the process should be restarted. It returns nil if Run does
+// not run, or if no call runs.
 func (c *Controller[K]) Check(*http.Request) error {
 	r := c.current.Load()
 	if r == nil {

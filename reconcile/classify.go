@@ -236,8 +236,8 @@ func flatten(parts []error, err error) []error {
 	return append(parts, err)
 }
 
-// suggestedDelay returns the longest delay that a part of err asks for, within bounds, plus
-// up to a fifth, so that the keys of one overload do not return together.
+// suggestedDelay returns the longest delay that a part of err requests, within bounds. It
+// adds up to a fifth, so that the keys of one overload do not return together.
 func suggestedDelay(err error) time.Duration {
 	d := serverMin
 	for _, part := range flatten(nil, err) {

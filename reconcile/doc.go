@@ -46,7 +46,7 @@
 //     GracePeriod is over or leadership is lost.
 //   - R16: If a key is queued without pause, it runs 100 times and then 10 times a
 //     second.
-//   - R29: If a key has at most 10 events a second, R16 delays none of its calls.
+//   - R29: If a key has at most 10 events a second, R16 does not delay its calls.
 //   - R18: If Resync is set, each key of Keys is added once in that time, at its own
 //     moment.
 //   - R22: If calls end only as rejected or forbidden, the key runs at most 15 times in

@@ -48,7 +48,7 @@ type KeyState = struct {
 func (c *Controller[K]) Snapshot() State { return c.snapshot(nil) }
 
 // SnapshotOf is like Snapshot, but lists the given keys, in their order, and no others. If
-// nothing is known about a key, only Key is set.
+// a key is unknown, only Key is set.
 func (c *Controller[K]) SnapshotOf(keys ...K) State { return c.snapshot(append([]K{}, keys...)) }
 
 func (c *Controller[K]) snapshot(only []K) State {

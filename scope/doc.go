@@ -18,7 +18,7 @@
 //
 // The [Informer] is a cache.SharedIndexInformer: listers, handlers and package
 // consistency use it like any other. It is synced after the first Select. Most callers
-// first select nothing, by the zero Selection. A controller then calls Select with a
+// begin with the zero Selection, which is empty. A controller then calls Select with a
 // deadline in the reconcile of a ConfigMap. To a handler, an object that leaves the
 // selection is deleted.
 //
@@ -37,7 +37,7 @@
 //   - SC6: If the selectors change and still select an object, the handlers get at most one
 //     update of it, and only if its version has changed.
 //   - SC8: If a handler blocks or panics, other handlers and Select do not wait for it, and
-//     one that panicked gets its next event.
+//     after a panic the handler gets its next event.
 //   - SC9: If the context of RunWithContext is done, a running Select returns an
 //     [ErrStopped], and RunWithContext returns after all handlers have ended.
 //   - SC10: If LastSyncResourceVersion is not empty, the cache of each selected namespace has
@@ -57,7 +57,7 @@
 //     selectors can take a minute, until a bookmark. With informer.ConsistentLists lists are
 //     current.
 //   - After consistency's WroteAt, or a write in an unselected namespace, a key waits for all
-//     selected namespaces: up to a minute. If none is selected, it waits for MaxWait.
+//     selected namespaces: up to a minute. If no namespace is selected, it waits for MaxWait.
 //   - Each part costs a watch, and each object an entry of a map in addition to the cache.
 //   - Events that a handler has not begun to handle are dropped at the stop.
 package scope

@@ -54,8 +54,8 @@ type Group struct {
 
 // Metrics receives the measurements of a [Group]. Run calls it from one goroutine.
 type Metrics interface {
-	// PartStopped is called once for each part that was told to stop: when it has returned, or
-	// when its time is over, which late reports. took is the time since it was told.
+	// PartStopped is called once for each part whose context was ended: when it has returned, or
+	// when its time is over, which late reports. took is the time since then.
 	PartStopped(part string, took time.Duration, late bool)
 }
 

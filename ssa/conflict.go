@@ -35,7 +35,7 @@ func (e *ConflictError) Error() string {
 	return "ssa: other field managers own " + strings.Join(fields, ", ")
 }
 
-// Unwrap returns Err, for which apierrors.IsConflict is true.
+// Unwrap returns Err. apierrors.IsConflict is true for it.
 func (e *ConflictError) Unwrap() error { return e.Err }
 
 // Owner is a manager that owns a contested field, according to managedFields.

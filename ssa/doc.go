@@ -29,7 +29,7 @@
 // # Guarantees
 //
 //   - A2: If an apply would change or remove a field that another manager owns in live,
-//     TryApply writes nothing and returns a [*ConflictError].
+//     TryApply makes no write and returns a [*ConflictError].
 //   - A3: If live has each value, the manager owns exactly these fields and extract is
 //     set, ApplyChanged makes no request, except as under Caveats.
 //   - A4: If no object has the configuration's uid, an apply does not write and the
@@ -45,8 +45,8 @@
 //   - A31: If its context is done, a decision stops without a request.
 //   - A21: If Migrate has moved a field and the next apply omits it, the field is
 //     removed.
-//   - A22: If the uid or resourceVersion of live is not the stored one, Migrate writes
-//     nothing and returns an error.
+//   - A22: If the uid or resourceVersion of live is not the stored one, Migrate makes no
+//     change and returns an error.
 //   - A30: Each function needs only the verb patch, and create where it creates an
 //     object.
 //

@@ -141,7 +141,7 @@ func setTyped(conditions *[]metav1.Condition, generation int64, set []metav1.Con
 // Summary returns a condition of the type conditionType, such as Ready, made from parts,
 // the types of other conditions. It is False if a part is False. Otherwise it is Unknown
 // if a part is Unknown, missing or not about generation, or there are no parts. Otherwise
-// it is True. A part for which True is bad, such as Degraded, does not fit.
+// it is True. A part whose True is bad, such as Degraded, does not fit.
 //
 // The reason comes from the first part that decided. It is AllTrue if every part is True,
 // NotReported for a part that is missing or has no reason, and Outdated for a part about

@@ -8,8 +8,8 @@ import (
 )
 
 // Debounce delays a flip of a condition. It returns next, or the present condition of its
-// type and the time after which to call again. It returns the present condition until
-// parts, the types of the conditions from which next is made, have had next's status for
+// type and the time after which to call again. parts are the types of the conditions that
+// make next. Debounce returns the present condition until they have had next's status for
 // d.
 //
 // Set the parts first, without a delay. Their transition times in conditions are the only

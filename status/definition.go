@@ -101,8 +101,8 @@ func defects(definition map[string]any, version string) []string {
 	return found
 }
 
-// dropped returns the defects of a version's status, and the schema of its conditions,
-// nil if it has none. used means that the objects have conditions.
+// dropped returns the defects of a version's status, and the schema of its conditions, or
+// nil. used means that the objects have conditions.
 func dropped(version map[string]any, used bool) (found []string, conditions map[string]any) {
 	root, _, _ := unstructured.NestedMap(version, "schema", "openAPIV3Schema")
 	status, ok := property(root, "status")

@@ -25,16 +25,16 @@
 //
 // # Guarantees
 //
-//   - S1: If mutate changed a value of the status, Update sends one request, otherwise
-//     none.
+//   - S1: Update sends one request if mutate changed a value of the status, and otherwise
+//     no request.
 //   - S2: If the object changed after it was read, Update returns a Conflict and does not
 //     retry.
 //   - S4: If mutate changes a field outside the status, Update and Patch fail without a
 //     request.
 //   - S5: If Set changes a condition's status, and only then, it sets lastTransitionTime,
 //     in whole seconds.
-//   - S9: If mutate changed the status, Patch sends the changed fields in one request, to
-//     that version of that object only, otherwise none.
+//   - S9: Patch sends the changed fields in one request, to that version of that object
+//     only, and no request without a change.
 //   - S10: Apply sends only the given conditions, to that version of that object only, and
 //     keeps all others.
 //   - S11: If live has the given conditions and shows that the field manager owns these

@@ -46,7 +46,8 @@ const maxChecked = 1000
 //
 //   - metadata.generation or status.observedGeneration is missing, so kstatus accepts the status of an older generation. Or it is ahead, and kstatus waits without end.
 //   - Ready, Reconciling or Stalled is about another generation than status.observedGeneration, which kstatus ignores.
-//   - Ready is missing, which kstatus reads as done. Or Ready is not True, and neither is Reconciling nor Stalled, which it reads as progress.
+//   - Ready is missing, which kstatus reads as done. Or no condition of Ready, Reconciling
+//     and Stalled is True, which it reads as progress.
 //   - Two of the three contradict each other.
 //   - Reconciling or Stalled is Unknown, which kstatus reads as False.
 //   - A condition is not valid, or its type is repeated.

@@ -77,7 +77,7 @@ func fromMaps(list any) (conditions []metav1.Condition, ok bool) {
 	return conditions, true
 }
 
-// statusOf returns the status of obj, nil if it has none.
+// statusOf returns the status of obj, or nil.
 func statusOf(obj any) any {
 	if u, ok := obj.(unstructuredContent); ok {
 		return u.UnstructuredContent()["status"]

@@ -29,8 +29,8 @@ type Object[T any] interface {
 	DeepCopy() T
 }
 
-// Updater is the one method of a client that [Update] calls. Typed clients of kinds with
-// a status have it, and so has the dynamic client.
+// Updater is the one method of a client that [Update] calls. Typed clients of kinds with a
+// status have it, as does the dynamic client.
 type Updater[T any] interface {
 	UpdateStatus(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error)
 }

@@ -95,7 +95,7 @@ func Inject(ctx context.Context, obj metav1.Object) {
 //   - It keeps any annotation in a call without an event in [Events], such as a resync, and in
 //     the calls of a Controller whose Window is below one second.
 //   - It keeps any annotation if live has no managedFields, which a transform of the informer
-//     can remove. ApplyChanged then applies although nothing changes.
+//     can remove. ApplyChanged then applies without a change.
 //
 // config is a configuration of client-go or an unstructured object. Carry and request change
 // it; any other type stays unchanged. live is nil or a nil pointer if the object does not

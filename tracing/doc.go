@@ -1,8 +1,8 @@
 // Package tracing makes OpenTelemetry spans of reconciles, and continues a trace from object
 // to object, across controllers and processes.
 //
-// It replaces spans by hand in each reconcile function. The spans of a call are a
-// reconcile.Hook, those of API requests a transport:
+// It replaces spans by hand in each reconcile function. A reconcile.Hook makes the spans of
+// calls, and a transport the spans of API requests:
 //
 //	config.Wrap(tracing.Transport)
 //	op, err := operator.New(config, options)
@@ -38,7 +38,7 @@
 //   - TR3: If a sampled call fails or is requeued, and no event carries another trace, the
 //     key's next call within Window continues its trace.
 //   - TR4: If an apply would change only the annotation, ApplyChanged after [Carry] sends no
-//     request, or one that keeps the annotation.
+//     request, or a request that keeps the annotation.
 //   - TR5: If a call is not sampled, Step and Transport make no span and no header, and
 //     Inject and Carry write no new annotation.
 //   - TR6: If an annotation is too long or is not the traceparent of a sampled span, the
@@ -57,5 +57,5 @@
 //     to the trace of its annotation.
 //   - If the events of a controller do not pass through Events, each of its calls begins a
 //     trace, and its applies carry a trace only if they create the object.
-//   - Log lines can contain names of objects, and so can errors in spans with Keys.
+//   - Log lines and, with Keys, errors in spans can contain names of objects.
 package tracing

@@ -70,7 +70,7 @@ func Events[T metav1.Object, K comparable](c *Controller[K], keys func(T) []K) e
 }
 
 // goesOn reports whether an event may continue a sampled trace, so that Ratio does not decide
-// about it. It allocates nothing.
+// about it. It does not allocate.
 func goesOn[T metav1.Object, K comparable](c *Controller[K], e enqueue.Event[T]) bool {
 	obj := e.New
 	if e.Deleted {

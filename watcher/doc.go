@@ -74,6 +74,6 @@
 //   - client-go retries broken connections for up to ten seconds before it returns. The
 //     first Retrying event then comes late.
 //   - Without bookmarks, a quiet collection is listed each SilenceTimeout.
-//   - While the loop's body runs, nothing is received. If that takes minutes, the server
-//     closes the watch and its version may expire.
+//   - While the loop's body runs, the watcher receives no event. If that takes minutes, the
+//     server closes the watch and its version may expire.
 package watcher

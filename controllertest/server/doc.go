@@ -35,8 +35,8 @@
 //   - V2: If Start returns an error, or Stop has returned, no process and no file of the
 //     server is left.
 //   - V3: If the test process dies, the server stops.
-//   - V4: If User returns a configuration, its requests are allowed if the rules or those
-//     of every authenticated user allow them, and no others.
+//   - V4: If User returns a configuration, the API server allows the requests that its
+//     rules or every authenticated user's allow, and no others.
 //
 // # Caveats
 //

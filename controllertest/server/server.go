@@ -163,7 +163,7 @@ func reviewOf(namespace string, rule rbacv1.PolicyRule) (spec authorizationv1.Se
 }
 
 // allowed waits until the user of the client may send the request. The API server's authorizer
-// reads the roles by a watch, and no event tells that it has.
+// reads the roles by a watch, and no event shows that it has.
 func allowed(ctx context.Context, client kubernetes.Interface, spec authorizationv1.SelfSubjectAccessReviewSpec) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

@@ -83,7 +83,7 @@ func (i *Informer) Relist() {
 }
 
 // Watch notes a watch that end can end. initial is true if it begins with a list. If Watch
-// returns true, the watch must not be sent: it has expired. A nil Informer notes nothing.
+// returns true, the watch must not be sent: it has expired. A nil Informer ignores the watch.
 func (i *Informer) Watch(initial bool, end func()) (expired bool) {
 	if i == nil {
 		return false

@@ -24,7 +24,7 @@ const patience = 30 * time.Second
 // A World is a namespace of an API server, with a record of its Leases and of the
 // machine's stalls. Make one with [Open]. Its methods may be called concurrently.
 type World struct {
-	// Replica returns the configuration of a replica, such as that of another API server of
+	// Replica returns the configuration of a replica, for example for another API server of
 	// the same cluster. Set it before Run. Nil: that of Open.
 	Replica func(replica int) *rest.Config
 

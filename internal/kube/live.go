@@ -25,7 +25,7 @@ type staleError string
 
 func (e staleError) Error() string { return "the cached object is stale: " + string(e) }
 
-// Stale tells the reconcile loop to wait for the cache.
+// Stale makes the reconcile loop wait for the cache.
 func (staleError) Stale() bool { return true }
 
 // Live reads the object that cached is a copy of. It returns ErrGone if the object does
@@ -75,7 +75,7 @@ func Terminal(err error) error { return terminalError{err} }
 
 type terminalError struct{ error }
 
-// Terminal tells the reconcile loop not to retry.
+// Terminal ends the retries of the reconcile loop.
 func (terminalError) Terminal() bool { return true }
 
 func (e terminalError) Unwrap() error { return e.error }

@@ -21,7 +21,7 @@ func IsNil(v any) bool {
 	return false
 }
 
-// CheckNamespace rejects an object of another namespace than that of a client. An object
+// CheckNamespace rejects an object of another namespace than the client's. An object
 // without a namespace gets the client's.
 func CheckNamespace(obj metav1.Object, client string) error {
 	if namespace := obj.GetNamespace(); namespace != "" && namespace != client {

@@ -1,3 +1,3 @@
-// Package kubectltest has the rivals of applyset, kubectl apply --applyset and Flux, and the
-// tests of applyset beside them.
+// Package kubectltest has the rivals of applyset, kubectl apply --applyset and Flux, and
+// the tests that compare them with applyset.
 package kubectltest

@@ -74,8 +74,8 @@ func Kubectl(ctx context.Context, config *rest.Config, namespace, parent string,
 	return root.ExecuteContext(ctx)
 }
 
-// Flux returns a function that applies objects with Flux's manager and its defaults, and deletes
-// those that the call before had and this one lacks, as Flux's inventory does.
+// Flux returns a function that applies objects with Flux's manager and its defaults. It
+// deletes the objects that only the call before had, as Flux's inventory does.
 func Flux(config *rest.Config) (func(ctx context.Context, objects ...*unstructured.Unstructured) error, error) {
 	c, err := client.New(config, client.Options{Scheme: scheme.Scheme})
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 // A Cluster is a controlplane of several etcds and kube-apiservers.
 type Cluster struct{ *Server }
 
-// StartCluster starts a cluster that is stopped when the test ends. Its Config is that of a
+// StartCluster starts a cluster that is stopped when the test ends. Its Config leads to a
 // load balancer before the kube-apiservers.
 func StartCluster(t testing.TB, etcds, servers int) *Cluster {
 	t.Helper()

@@ -15,8 +15,8 @@ type Key struct{}
 
 // Observer is called for writes.
 type Observer interface {
-	// Wrote is called before each request, and with false in place of one that was not
-	// needed.
+	// Wrote is called before each request, and with false in place of a request that was
+	// not needed.
 	Wrote(kind string, sent bool)
 }
 

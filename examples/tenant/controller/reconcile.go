@@ -47,7 +47,7 @@ func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) (r
 
 	members, err := subjectsOf(t.Spec.Members)
 	if err != nil {
-		// An invalid spec changes nothing. Objects of an earlier valid spec stay.
+		// An invalid spec makes no change. Objects of an earlier valid spec stay.
 		invalid := status.False(v1alpha1.ConditionReady, reasonInvalidMember, err.Error())
 		return reconcile.Result{}, errors.Join(
 			fmt.Errorf("%w: %w", err, reconcile.ErrTerminal),

@@ -14,7 +14,7 @@ import (
 )
 
 // shards divides the tenants among the replicas of a group. All replicas cache all tenants,
-// and each reconciles those of its shards.
+// and each reconciles the tenants of its shards.
 type shards struct {
 	group *shard.Group
 
