@@ -30,7 +30,7 @@
 //   - C3: If a write with a context from Begin succeeds and its resource has a store, its
 //     version is recorded before the caller reads the unchanged response.
 //   - C4: If a write's outcome is unknown, or its response shows no version, Ambiguous
-//     lists its resource until WroteAt, Clear, a later write or ten minutes.
+//     lists its resource until WroteAt, Clear or a later write, for at most ten minutes.
 //   - C5: If the cache shows a key's writes, their record is dropped, even if the key
 //     never runs again.
 //   - C6: No goroutine outlives a call, and stores are read only while a key waits or

@@ -43,8 +43,8 @@
 //   - DB4: If a page is read, no lock is held while it is rendered.
 //   - DB5: If an event, call, write or wait of a key is among the newest of its kind, the
 //     key's story shows it in order of time.
-//   - DB7: If one kind of entry or successes flood the history, they remove no other kind and
-//     no failures.
+//   - DB7: If one kind of entry or successes flood the history, entries of other kinds and
+//     failures stay.
 //   - DB6: The page and its JSON have the same content.
 //
 // # Caveats

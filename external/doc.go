@@ -31,8 +31,9 @@
 //
 // # Guarantees
 //
-//   - EX1: If requests and calls of the service crash, fail or lose responses, Once
-//     creates one thing for each object, and in the end returns its id.
+//   - EX1: If processes crash, or requests or calls of the service fail or lose
+//     their responses, Once creates one thing for each object and finally returns
+//     its id.
 //   - EX2: If the object is not the API server's newest version, Once does not call
 //     Create.
 //

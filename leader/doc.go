@@ -26,7 +26,7 @@
 //     number that the replica has seen.
 //   - L5: If the context of Run is done, Run renews the Lease until lead has returned,
 //     then releases it.
-//   - L6: If lead runs, Run makes no other call of it.
+//   - L6: If lead runs, Run does not call it a second time.
 //   - L22: If lead outlasts DrainTimeout and StopTimeout, Run returns an error with its
 //     stack.
 //   - L7: If the Lease is edited, deleted or taken over, lead's context ends at the

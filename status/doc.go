@@ -38,7 +38,7 @@
 //   - S10: Apply sends only the given conditions, to that version of that object only, and
 //     keeps all others.
 //   - S11: If live has the given conditions and shows that the field manager owns these
-//     and no others, Apply sends no request, otherwise one.
+//     and no others, Apply sends no request, and otherwise one.
 //   - S12: If an observedGeneration would go back or exceed metadata.generation, the write
 //     fails, whatever the other conditions hold.
 //   - S14: If an object passes Check, as one with the conditions of ForKstatus does,

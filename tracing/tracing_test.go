@@ -280,7 +280,7 @@ func TestOwnTrace(t *testing.T) {
 
 // TestTermIsNoParent: the span of a call is not below a span of Run's context.
 //
-// Proves TR2.
+// Proves TR12.
 func TestTermIsNoParent(t *testing.T) {
 	r := newRecorder()
 	ctx, span := r.Tracer("x").Start(t.Context(), "term")

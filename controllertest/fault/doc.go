@@ -28,8 +28,7 @@
 // # Guarantees
 //
 //   - N1: If Kill has returned, no request of the incarnation reaches the server,
-//     running requests have ended with ErrKilled, and its connections and goroutines are
-//     gone.
+//     running requests end with ErrKilled, and its connections and goroutines are gone.
 //   - N2: If a request is lost, or its Response has Commit, it reaches the server once,
 //     and if it is dropped, or its Response has no Commit, never.
 //   - N3: A watch delivers an unchanged prefix of the server's lines, except the
