@@ -82,7 +82,7 @@
 //   - CK3: If other users write a large or hostile object, a package that reads it stays
 //     bounded in time and memory.
 //   - CK4: If a process dies before or after any write of finalizer, status, ssa or
-//     applyset, a repetition leads to the same objects.
+//     applyset, repeated calls lead to the objects of a run without a crash.
 //   - CK5: If keys and groups are many or long, the size of a Snapshot stays bounded.
 //
 // # Composition

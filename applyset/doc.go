@@ -36,8 +36,8 @@
 //     makes no request.
 //   - AS14: If an existing object is not a member, and neither Adopt nor Force allows it,
 //     Set.Apply changes no value of it.
-//   - AS15: If a former member is not gone, the former members of earlier stages stay
-//     until a later call.
+//   - AS15: If a former member is being deleted or fails, those of lower stages stay until
+//     a later call.
 //   - AS16: If the parent belongs to another tool, has an inventory that no Set writes,
 //     lacks the finalizer or is being deleted, Set.Apply creates no object.
 //   - AS17: If Set.Delete returns nil, a list from the API server had no member, except

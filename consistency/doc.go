@@ -39,10 +39,10 @@
 //     object.
 //   - C8: LiveRead is true exactly if at Begin a record was ambiguous or not yet visible,
 //     or C10 or C18 requires it.
-//   - C9: If a write with a resource version conflicts, Ready waits until the store shows
-//     that the object is newer, replaced or gone, or MaxWait is over.
-//   - C10: If the cache can never show the reason of a conflict, Ready does not wait, and
-//     LiveRead is true for one run.
+//   - C9: If a write with a resource version conflicts, Ready is false until the store
+//     shows the object newer, replaced or gone, or MaxWait is over.
+//   - C10: If the cache can never show the reason of a conflict, Ready does not hold the
+//     key for it, and LiveRead is true for one run.
 //   - C11: If Stores share a configuration, each records only writes with a context of
 //     its own Begin.
 //   - C12: If a 5xx response to a recorded write has Retry-After, client-go does not

@@ -34,8 +34,7 @@
 //   - EX1: If processes crash, or requests or calls of the service fail or lose
 //     their responses, Once creates one thing for each object and finally returns
 //     its id.
-//   - EX2: If the object is not the API server's newest version, Once does not call
-//     Create.
+//   - EX2: If the object is stale when Once patches it, Once does not call Create.
 //
 // # Caveats
 //

@@ -35,14 +35,14 @@
 //     [ConsistentLists] begin with a list no older than their request.
 //   - I9: If a watch brings no byte for the silence of [EndSilentWatches], the informer
 //     watches again, without a list.
-//   - I12: If a cache has lost an event, and does not only lag, the next round of [Audit]
-//     reports the object, up to 1000.
-//   - I13: If an informer neither sends a request nor receives data for StallTimeout, and
-//     only then, [Set.Check] returns an error.
+//   - I12: If a cache lost an event, the next complete round of [Audit] reports the object
+//     or the cache, if at most 1000 differ.
+//   - I13: If an informer with [EndSilentWatches] neither sends a request nor receives
+//     data for StallTimeout, and only then, [Set.Check] returns an error.
 //   - I14: If the program, and not the API server, changes a sampled object in a cache,
 //     [Set].Mutated gets the field without its value.
-//   - I15: If the API server refuses connections or responds 429, an informer with
-//     [EndSilentWatches] stops at once.
+//   - I15: If an informer with [EndSilentWatches] is stopped while the API server refuses
+//     connections or responds 429, it ends at once.
 //   - I16: If a transform in [Guard] fails or changes an object's identity, the object is
 //     cached with its identity, and report gets an error.
 //   - I20: If [Set.Relist] returns nil, the informer lists again, also after a restore of

@@ -22,8 +22,8 @@
 //   - L2: If two Electors share an identity, they never lead at once.
 //   - L3: If the response to a write is lost, the write neither prolongs nor ends
 //     leadership.
-//   - L4: If a replica acquires or recreates a Lease, its leaseTransitions exceeds every
-//     number that the replica has seen.
+//   - L4: If a replica acquires or recreates a Lease, the new leaseTransitions exceeds
+//     every one that the replica has seen.
 //   - L5: If the context of Run is done, Run renews the Lease until lead has returned,
 //     then releases it.
 //   - L6: If lead runs, Run does not call it a second time.
@@ -54,8 +54,8 @@
 //   - L23: If another user writes annotations, they block no write of the leader.
 //   - L20: If a response is not the API server's, such as a proxy's 404, it counts as an
 //     outage.
-//   - L21: If lead begins, its context has, for package consistency, a resource version
-//     that no guarded write of an earlier leader exceeds.
+//   - L21: If lead begins, its context tells package consistency a resource version that
+//     no write of earlier guarded work exceeds.
 //
 // # Caveats
 //

@@ -17,11 +17,11 @@
 //	return op.Run(ctx)
 //
 // Make all clients from [Operator].Config, with which a reconcile waits until the caches
-// show the writes of the last one. Most callers change nothing in Loop.
+// show the writes of the last one. Most callers leave [Controller].Loop as it is.
 //
 // # Pieces
 //
-// Run connects pieces. Its example is the same program without an Operator.
+// The example named pieces is the same program without an Operator.
 // [informer.Set] runs the informers, [reconcile.Controller] the loops with a [queue.Queue]
 // and a [consistency.Store], [leader.Elector] holds the Lease, [recorder.Recorder] writes
 // Events, [metrics.Metrics] counts, [shutdown.Group] stops them. The fields of Operator and
@@ -54,8 +54,8 @@
 //   - OP8: If a replica is not the leader, its informers run, and no reconcile runs.
 //   - OP11: If the informers of a replica are not synced, it takes no Lease.
 //   - OP9: The page of Options.Debug is served on loopback only, and not by Mux.
-//   - OP10: If Options.Pod names a Pod that is killed before GracePeriod is over, Run returns
-//     an error before the informers start.
+//   - OP10: If the Pod of Options.Pod does not allow GracePeriod and 1s to stop, Run
+//     returns an error before informers start.
 //
 // # Caveats
 //

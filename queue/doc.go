@@ -30,8 +30,8 @@
 //   - Q2: If a key is added before the stop, a worker gets it, or Drain and Pending
 //     return it.
 //   - Q3: Get returns a ready key of the highest priority, except by Q4.
-//   - Q4: If a ready key was passed over for MaxWait, one Get in four returns a key of
-//     the lower priority that has waited longest.
+//   - Q4: If a ready key was passed over for MaxWait, one Get in four serves the lower
+//     priority with the oldest key.
 //   - Q17: If ready keys of one priority have several groups, the groups take turns key
 //     by key, each in the order in which its keys became ready.
 //   - Q5: If a key is added with a delay, it becomes ready once, and not early.
@@ -48,8 +48,8 @@
 //   - Q21: If keys fail together, Exponential and FastSlow spread their delays at
 //     random, and TokenBucket the delays after the burst.
 //   - Q22: Exponential and FastSlow store only keys that failed since Forget.
-//   - Q13: TokenBucket gives no delay above its longest, and an overload delays no later
-//     key.
+//   - Q13: If a token is due later than longest, TokenBucket takes none, and the key waits
+//     at most longest.
 //   - Q14: Except for the differences listed at [Queue], the queue has the documented
 //     behavior and the metrics of client-go's queues.
 //

@@ -51,7 +51,8 @@
 //     Of does not return Ready.
 //   - RD3: If a field that a rule reads has a type that its kind does not allow, Of returns
 //     Unknown and names the field.
-//   - RD5: If the condition is True, Of returns Ready for each object.
+//   - RD5: If the condition of [Condition] is True, Of returns Ready for each of its
+//     objects.
 //
 // # Caveats
 //

@@ -50,7 +50,7 @@
 //   - R18: If Resync is set, each key of Keys is added once in that time, at its own
 //     moment.
 //   - R22: If calls end only as rejected or forbidden, the key runs at most 15 times in
-//     the first hour, events and RequeueAfter aside.
+//     the first hour, the first run included, events and RequeueAfter aside.
 //
 // # Caveats
 //

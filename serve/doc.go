@@ -31,8 +31,8 @@
 //     review serves them.
 //   - SV5: If clients send any number of new tokens, the reviews a second, also of one
 //     address, and the memory are bounded, and the rest gets 429.
-//   - SV6: If clients send any number of new tokens, requests that were allowed before are
-//     still allowed, also when they are reviewed again.
+//   - SV6: If clients send any number of bad tokens, the last 1024 allowed requests stay
+//     allowed, also when they are reviewed again.
 //   - SV7: Tokens are not logged, not stored, and not passed to the handler.
 //   - SV8: If a path is not canonical, such as one with empty, dot or needlessly encoded
 //     parts, the response is 400.

@@ -42,9 +42,9 @@
 //     again.
 //   - A9: If the kind lacks a field of the configuration, the apply is an error and does
 //     not write.
-//   - A31: If its context is done, a decision stops without a request.
-//   - A21: If Migrate has moved a field and the next apply omits it, the field is
-//     removed.
+//   - A31: If its context ends before its request, a function sends none.
+//   - A21: If only the manager owns a field that Migrate has moved, an apply without the
+//     field removes it.
 //   - A22: If the uid or resourceVersion of live is not the stored one, Migrate makes no
 //     change and returns an error.
 //   - A30: Each function needs only the verb patch, and create where it creates an

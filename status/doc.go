@@ -39,8 +39,8 @@
 //     keeps all others.
 //   - S11: If live has the given conditions and shows that the field manager owns these
 //     and no others, Apply sends no request, and otherwise one.
-//   - S12: If an observedGeneration would go back or exceed metadata.generation, the write
-//     fails, whatever the other conditions hold.
+//   - S12: If a write lowers an observedGeneration or raises one above
+//     metadata.generation, it fails, whatever the other conditions hold.
 //   - S14: If an object passes Check, as one with the conditions of ForKstatus does,
 //     kstatus reads it as intended.
 //   - S19: The verb update (for Update) or patch on the status subresource is enough.

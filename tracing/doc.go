@@ -33,8 +33,8 @@
 //     result, which ends with the call.
 //   - TR2: If the events of a call carry one trace, which the Controller has known for less
 //     than Window, the span of the call continues it.
-//   - TR12: If the events of a call carry several traces, an older one or no trace, the span
-//     of the call begins a trace with links to them.
+//   - TR12: If the events of a call carry no trace, several or an older one, its span
+//     begins a trace with a link to each, up to 8.
 //   - TR3: If a sampled call fails or is requeued, and no event carries another trace, the
 //     key's next call within Window continues its trace.
 //   - TR4: If an apply would change only the annotation, ApplyChanged after [Carry] sends no

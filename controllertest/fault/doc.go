@@ -31,8 +31,8 @@
 //     running requests end with ErrKilled, and its connections and goroutines are gone.
 //   - N2: If a request is lost, or its Response has Commit, it reaches the server once,
 //     and if it is dropped, or its Response has no Commit, never.
-//   - N3: A watch delivers an unchanged prefix of the server's lines, except the
-//     bookmark that NoBookmark removes, and then at most one 410 event.
+//   - N3: A watch delivers an unchanged prefix of the server's lines, without the bookmark
+//     that NoBookmark removes, then at most one 410 event.
 //   - N4: Until its thaw, Freeze stops all requests, responses, events and errors, and
 //     until its release, Hold stops the events of a resource.
 //   - N5: If client-go gets a Response or a reset, the predicates of apierrors, its
