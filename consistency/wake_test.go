@@ -1,6 +1,7 @@
 package consistency_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -181,5 +182,41 @@ func TestWakesAreForgotten(t *testing.T) {
 			t.Errorf("%d entries of one owner that waits", got)
 		}
 		s.Clear(owner, "")
+	})
+}
+
+// Waits that end with their contexts leave nothing behind, and do not disturb another wait for
+// the same key.
+func TestWaitsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pod := at("1")
+		s := consistency.New(consistency.Config{Stores: stores{pods: pod}, RecheckInterval: time.Hour, MaxWait: -1})
+		s.WroteAt(owner, "u", pods, "2")
+		ended, end := context.WithCancel(t.Context())
+		end()
+		for range 1000 {
+			if err := s.Wait(ended, owner); !errors.Is(err, context.Canceled) {
+				t.Fatalf("Wait = %v, want an error of its context", err)
+			}
+		}
+		if got, _ := s.Waits(); got > 100 {
+			t.Errorf("%d entries and nobody waits", got)
+		}
+
+		short, cancel := context.WithCancel(t.Context())
+		waits := make(chan error, 2)
+		go func() { waits <- s.Wait(short, owner) }()
+		synctest.Wait()
+		go func() { waits <- s.Wait(t.Context(), owner) }()
+		synctest.Wait()
+		cancel()
+		if err := <-waits; !errors.Is(err, context.Canceled) {
+			t.Errorf("the first Wait = %v, want an error of its context", err)
+		}
+		pod.set("2")
+		s.Handler().OnUpdate(nil, nil)
+		if err := <-waits; err != nil {
+			t.Errorf("the second Wait = %v, want nil", err)
+		}
 	})
 }
