@@ -3,6 +3,7 @@ package shard_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
@@ -11,77 +12,46 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit/shard"
 )
 
-// TestMismatch: a replica with other ranges gets an error
-// that names both and the cure, and never works. The others are not disturbed.
+// TestOtherRanges: a replica with other Ranges waits, with an error in Status that has both.
+// It never works, and does not disturb the others.
 //
-// Proves SH8.
-func TestMismatch(t *testing.T) {
+// Proves SH13.
+func TestOtherRanges(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
-		replicas := startAll(t, s, j, 2, 8, 0)
+		startAll(t, s, j, 2, 8, 0)
 		j.moves()
-		const but = ", but Lease ns/group has the Ranges (N 8, object.metadata.uid, equal ranges): use the same, or stop all replicas before one starts with others"
 		for _, tt := range []struct {
 			ranges shard.Ranges
 			want   string
 		}{
-			{shard.Ranges{N: 16}, "shard: the Ranges are (N 16, object.metadata.uid, equal ranges)" + but},
-			{shard.Ranges{N: 8, ByNamespace: true}, "shard: the Ranges are (N 8, object.metadata.namespace, equal ranges)" + but},
-			{shard.Ranges{N: 8, Starts: []uint64{1, 2, 3, 4, 5, 6, 7}}, "shard: the Ranges are (N 8, object.metadata.uid, Starts with the checksum 8aac632d)" + but},
+			{shard.Ranges{N: 16}, "N 16, object.metadata.uid, equal ranges"},
+			{shard.Ranges{N: 8, ByNamespace: true}, "N 8, object.metadata.namespace, equal ranges"},
+			{shard.Ranges{N: 8, Starts: []uint64{1, 2, 3, 4, 5, 6, 7}}, "N 8, object.metadata.uid, Starts with the checksum 374b1d25"},
 		} {
 			g := s.group("other", 1)
 			g.Ranges = tt.ranges
+			before := *s.get(groupName).Spec.LeaseTransitions
 			r := j.start(t, g, 0)
-			<-r.ended
-			if r.err == nil || r.err.Error() != tt.want {
-				t.Errorf("Run() = %v, want %q", r.err, tt.want)
+			time.Sleep(2 * leaseDuration)
+			synctest.Wait()
+			const but = "shard: the Ranges are (%s), but Lease ns/group has the Ranges (N 8, object.metadata.uid, equal ranges): " + waits
+			if err, want := g.Status().Err, fmt.Sprintf(but, tt.want); err == nil || err.Error() != want {
+				t.Errorf("Status().Err = %v, want %q", err, want)
+			}
+			if err := r.stop(); err != nil {
+				t.Errorf("Run() = %v", err)
+			}
+			if writes := *s.get(groupName).Spec.LeaseTransitions - before; writes > 0 {
+				t.Errorf("%d versions of the table were written", writes)
 			}
 		}
 		if moves := j.moves(); moves != 0 {
 			t.Errorf("%d shards moved", moves)
-		}
-		for _, r := range replicas {
-			if err := r.stop(); err != nil {
-				t.Error(err)
-			}
-		}
-		// One has joined with the old ones, and owns no shard yet.
-		joined, err := s.create(&coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Name: "group-joined", Labels: s.get("group").Labels},
-			Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("joined"), LeaseDurationSeconds: new(int32(15))},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		early := j.start(t, s.group("early", 16), 0)
-		settle()
-		select {
-		case <-early.ended:
-		default:
-			err := early.stop()
-			t.Fatalf("Run() works beside a replica that has joined, then returns %v", err)
-		}
-		if early.err == nil || !strings.Contains(early.err.Error(), but) {
-			t.Errorf("Run() = %v beside a replica that has joined, want %q", early.err, but)
-		}
-		if err := s.delete(joined.Name, &joined.UID); err != nil {
-			t.Fatal(err)
-		}
-		// After all have left, the next one decides.
-		g := s.group("new", 16)
-		if g.Ranges, err = g.Ranges.Cut(tenants(func(int) int { return 1 })); err != nil {
-			t.Fatal(err)
-		}
-		r := j.start(t, g, 0)
-		settle()
-		j.expect(t, 1, 16)
-		if err := r.stop(); err != nil {
-			t.Error(err)
 		}
 	})
 }
@@ -107,7 +77,7 @@ var tables = map[string]string{
 // shards and report it, and nothing moves until it is repaired. A new replica gets an
 // error with the cure.
 //
-// Proves SH9.
+// Proves SH8 and SH9.
 func TestGarbage(t *testing.T) {
 	for name, text := range tables {
 		t.Run(name, func(t *testing.T) {

@@ -33,8 +33,8 @@
 //   - SH6: If one replica joins or leaves, at most its share of the shards moves, rounded up.
 //   - SH7: If no replica joins, leaves or fails, each sends one renewal in a RetryPeriod
 //     besides its watch.
-//   - SH8: If the table has other Ranges or is not the group's, Run changes nothing and
-//     returns an error with the cure.
+//   - SH8: If the table is not the group's or unreadable, Run changes nothing and returns an
+//     error with the cure.
 //   - SH9: If the table becomes unreadable or read-only, the replicas keep their shards,
 //     and Status has the error.
 //   - SH10: If the shard is lost or the context has none, a client with [Guard] sends no
@@ -43,6 +43,8 @@
 //     2 times RetryPeriod.
 //   - SH12: If Exclusive calls f, f overlaps with no owned work until its Check fails, and
 //     later terms are higher.
+//   - SH13: If replicas have different Ranges, their owned work on one object never overlaps,
+//     and those without the table's Ranges wait for the others to end.
 //   - SE1: If an object has a uid, or with ByNamespace a namespace, Of returns the shard
 //     whose selector selects it on the API server.
 //   - SE2: If Cut gets a thousand namespaces with similar names and weights, no replica

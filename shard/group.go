@@ -87,11 +87,16 @@ type LeaseClient interface {
 //
 // # To change Ranges
 //
-// Stop all replicas, then start them with the new value. A replica with another value than
-// the table's writes a new table if no shard has an owner and no other replica has a
-// Lease. Otherwise Run returns an error, and the running replicas continue. If a replica
-// has crashed, its shards have owners until another replica ends its Lease. Start one with
-// the old value, or delete the table after LeaseDuration.
+// Restart the replicas with the new value, for example by a rolling update. A replica whose
+// Ranges are not the table's waits: it owns no shard, and Status has the reason. After the
+// last replica with the table's Ranges has left, or its Lease was ended, one write of a
+// waiting replica makes a table of its Ranges with an owner for each shard. The write fails
+// if the table was changed meanwhile. So all work by the old Ranges has ended before work by
+// the new ones begins. To go back, restart the replicas with the old value.
+//
+// Until the change, the remaining old replicas share all shards. With a Deployment,
+// maxSurge 100% starts all new replicas before the old ones stop. At the change, an object
+// waits until the slowest work has returned.
 type Group struct {
 	// Leases is the client of the Leases' namespace. A client of its own, with a QPS of
 	// -1, keeps renewals apart from the application's rate limiter. Required.
@@ -105,7 +110,8 @@ type Group struct {
 	// distinguished. Empty means the host name.
 	Identity string
 
-	// Ranges are the shards. All replicas must have the same. Required.
+	// Ranges are the shards. A replica with other Ranges than the running ones waits until
+	// they end. Required.
 	Ranges Ranges
 	// MaxShards is the number of shards that this replica takes at most. If no replica
 	// may take more, shards stay without an owner. 0 means no limit.
@@ -151,7 +157,8 @@ type Group struct {
 
 // Status is what a replica knows of its group.
 type Status struct {
-	// Replicas is the number of replicas that take part, as this replica sees them.
+	// Replicas is the number of running replicas with the table's Ranges, as this replica
+	// sees them.
 	Replicas int
 	// Owned has the shards whose work runs or drains, in the order of their indices.
 	Owned []Shard
@@ -171,8 +178,8 @@ type Status struct {
 	Imbalance float64
 	// Gained and Lost count the shards whose work began and ended, since Run was called.
 	Gained, Lost int64
-	// Err is the last problem, nil if the last call to the API server succeeded and the
-	// table is valid.
+	// Err is the last problem, nil if the last call to the API server succeeded, the table is
+	// valid, and this replica does not wait for replicas with other Ranges.
 	Err error
 }
 
@@ -220,8 +227,8 @@ func (g *Group) Owned() []Shard {
 //     DrainTimeout: an error. The work gets ErrLost and what MaxDrift leaves of the
 //     margin to stop. If it has not returned after that, the error has its stack, and
 //     the work outlives Run. The process should exit: Run refuses to run again.
-//   - the table is of another group, not readable, or has other Ranges when this replica
-//     joins: an error with the cure.
+//   - the table is of another group or not readable when this replica joins: an error with
+//     the cure.
 //   - the replica could not join for StartTimeout: an error with verb and cause.
 //   - a field is not valid, work is nil, or the Group runs already: an error.
 //
@@ -280,6 +287,7 @@ func (g *Group) newReplica(ctx context.Context, work func(context.Context, Shard
 		identity:      g.Identity,
 		leaseName:     g.Name + "-" + string(uuid.NewUUID())[:8],
 		ranges:        g.Ranges,
+		rangesText:    g.Ranges.describe(),
 		max:           cmp.Or(g.MaxShards, -1),
 		work:          work,
 		leaseDuration: cmp.Or(g.LeaseDuration, defaultLeaseDuration),
@@ -357,11 +365,6 @@ func (r *replica) status() Status {
 		}
 	}
 	now := time.Now()
-	for _, m := range r.members {
-		if m.live(now, r.leaseDuration) {
-			s.Replicas++
-		}
-	}
 	for index, run := range r.runs {
 		if index == allShards {
 			continue
@@ -372,21 +375,37 @@ func (r *replica) status() Status {
 		}
 	}
 	slices.SortFunc(s.Owned, func(a, b Shard) int { return cmp.Compare(a.Index, b.Index) })
-	if r.table != nil {
-		count, most := map[types.UID]int{}, 0
-		for _, e := range r.table.entries {
-			if m := r.members[e.holder]; m == nil || !m.live(now, r.leaseDuration) {
-				s.Ownerless++
-				continue
-			}
+	if r.table == nil {
+		return s
+	}
+	ranges := r.table.ranges.describe()
+	for _, m := range r.members {
+		if m.has(ranges, now, r.leaseDuration) {
+			s.Replicas++
+		}
+	}
+	s.Ownerless = r.ownerlessLocked(now)
+	count, most := map[types.UID]int{}, 0
+	for _, e := range r.table.entries {
+		if m := r.members[e.holder]; m != nil && m.live(now, r.leaseDuration) {
 			count[e.holder]++
 			most = max(most, count[e.holder])
 		}
-		if most > 0 {
-			s.Imbalance = float64(most*s.Replicas) / float64(len(r.table.entries)-s.Ownerless)
-		}
+	}
+	if most > 0 {
+		s.Imbalance = float64(most*s.Replicas) / float64(len(r.table.entries)-s.Ownerless)
 	}
 	return s
+}
+
+// ownerlessLocked returns the number of shards of the table that no replica owns.
+func (r *replica) ownerlessLocked(now time.Time) (n int) {
+	for _, e := range r.table.entries {
+		if m := r.members[e.holder]; m == nil || !m.live(now, r.leaseDuration) {
+			n++
+		}
+	}
+	return n
 }
 
 func (r *replica) owned() []Shard {

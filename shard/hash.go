@@ -24,9 +24,8 @@ const (
 )
 
 // Ranges maps objects to shards 0 to N-1. Each shard is a range of hashes. The hash is the
-// API server's for shard selectors: 64-bit FNV-1a of the uid or of the namespace. All
-// replicas need the same Ranges, and a change requires that all of them stop before: it moves
-// objects between shards.
+// API server's for shard selectors: 64-bit FNV-1a of the uid or of the namespace. To change
+// the Ranges of a group, see [Group].
 type Ranges struct {
 	// N is the number of shards, 1 to 1024. Required.
 	N int
@@ -167,7 +166,8 @@ func (r Ranges) start(shard int) uint64 {
 // alone.
 //
 // The namespaces observed later are in the shard that contains their hash, so the balance
-// degrades when many are added. Cut then returns other Ranges.
+// degrades when many are added. Cut then returns other Ranges. So compute them outside of the
+// replicas, and change them as described at [Group].
 func (r Ranges) Cut(namespaces map[string]int) (Ranges, error) {
 	n := r.N
 	r = Ranges{N: n, ByNamespace: true}

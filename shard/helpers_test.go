@@ -21,9 +21,10 @@ const (
 )
 
 // A judge sees all work of a group, and reports two owners of a shard and terms that do
-// not grow.
+// not grow. If replicas have different Ranges, it judges objects in place of shards.
 type judge struct {
-	t testing.TB
+	t      testing.TB
+	hashes []uint64 // of the objects; nil judges shards
 
 	mu      sync.Mutex // guards the fields below
 	lenient bool       // another user has broken the rules
@@ -37,6 +38,19 @@ type judge struct {
 
 func newJudge(t testing.TB) *judge {
 	return &judge{t: t, owners: map[int]string{}, terms: map[int]int64{}, since: map[int]time.Time{}}
+}
+
+// of returns the judged parts of a shard, each with its number as the Index.
+func (j *judge) of(ranges shard.Ranges, s shard.Shard) (parts []shard.Shard) {
+	if j.hashes == nil {
+		return []shard.Shard{s}
+	}
+	for i, h := range j.hashes {
+		if ranges.OfHash(h) == s.Index {
+			parts = append(parts, shard.Shard{Index: i, Table: s.Table, Term: s.Term})
+		}
+	}
+	return parts
 }
 
 func (j *judge) begin(who string, s shard.Shard) {
@@ -135,8 +149,10 @@ func (j *judge) start(t testing.TB, g *shard.Group, drain time.Duration) *replic
 	go func() {
 		defer close(r.ended)
 		r.err = g.Run(ctx, func(ctx context.Context, s shard.Shard) error {
-			j.begin(g.Identity, s)
-			defer j.end(g.Identity, s)
+			for _, part := range j.of(g.Ranges, s) {
+				j.begin(g.Identity, part)
+				defer j.end(g.Identity, part)
+			}
 			owned := validity(ctx)
 			<-ctx.Done()
 			if drain > 0 {

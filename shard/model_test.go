@@ -13,6 +13,7 @@ import (
 // each rule of it. The zero value of a rule is this package's.
 type modelProtocol struct {
 	replicas      int
+	twoRanges     bool  // a replica starts with the old Ranges or the new ones; of three, the first with the old ones
 	renewDeadline uint8 // shards are owned that long after a renewal was sent
 	leaseDuration uint8 // others wait that long after they saw the Lease change
 	stop          uint8 // work goes on that long after its context has ended
@@ -23,19 +24,23 @@ type modelProtocol struct {
 	giveEarly bool // the shard is handed over before work has returned
 	sameTerm  bool // work starts again in a term in which the shard was offered
 	blindPut  bool // the table is replaced in whatever version it is
+	anyRanges bool // work begins by a table of other Ranges
+	earlyCut  bool // a table of other Ranges is replaced while the shard has an owner
 }
 
 const modelMost = 3 // replicas
 
-// A modelState is all that there is at one moment: one shard, and its replicas. Times are
-// ages by the clock of the replica that counts them. Versions and terms have no bound, so
-// only what they are compared for is kept: whether a version is still the stored one, and
-// whether a replica has used a term. That makes the states finite without a bound on time.
+// A modelState is all that there is at one moment: one object, its shard by the Ranges of the
+// table, and the replicas. Times are ages by the clock of the replica that counts them.
+// Versions and terms have no bound, so only what they are compared for is kept: whether a
+// version is still the stored one, and whether a replica has used a term. That makes the
+// states finite without a bound on time.
 type modelState struct {
-	holder  uint8               // of the shard: a replica, or modelFree
-	flight  [modelMost + 1]bool // writes of the table that may be stored, by their holder
-	skew    uint8               // ticks since a clock missed one, at most skewEvery
-	broken  bool                // two replicas work
+	ranges  uint8                  // of the table: 0, or 1 for the new ones
+	holder  uint8                  // of the shard: a replica, or modelFree
+	flight  [2][modelMost + 1]bool // writes of the table that may be stored, by their Ranges and holder
+	skew    uint8                  // ticks since a clock missed one, at most skewEvery
+	broken  bool                   // two replicas work
 	replica [modelMost]modelReplica
 }
 
@@ -43,13 +48,15 @@ type modelState struct {
 const modelFree = modelMost
 
 type modelReplica struct {
-	phase uint8
-	age   uint8 // joined: since the last renewal that counts was sent
-	rest  uint8 // lost: how long the work still goes on
-	work  uint8
+	phase  uint8
+	ranges uint8
+	age    uint8 // joined: since the last renewal that counts was sent
+	rest   uint8 // lost: how long the work still goes on
+	work   uint8
 
 	lease bool // its Lease is stored and has a holder: its epoch has not ended
 	fresh bool // its view of the table is the stored version
+	other bool // by the view, the table has other Ranges than this replica
 	own   bool // by the view, its epoch has the shard
 	spent bool // in a term in which it worked or offered the shard
 
@@ -93,8 +100,10 @@ func (p modelProtocol) next(from modelState, yield func(modelStep)) {
 	for i := range p.replicas {
 		on(p.skewEvery > 0 && from.skew == p.skewEvery, "one tick, missed by the clock of "+modelName(i), func(s *modelState) { p.tick(s, i) })
 	}
-	for holder, may := range from.flight {
-		on(may, "a write is stored that gives the shard to "+modelName(holder), func(s *modelState) { p.put(s, holder) })
+	for ranges, writes := range from.flight {
+		for holder, may := range writes {
+			on(may, fmt.Sprintf("a write of Ranges %d is stored that gives the shard to %s", ranges, modelName(holder)), func(s *modelState) { p.put(s, ranges, holder) })
+		}
 	}
 }
 
@@ -119,13 +128,15 @@ func (p modelProtocol) nextOf(from modelState, i int, yield func(modelStep)) {
 	}
 	r := from.replica[i]
 	if r.phase == phaseDown {
-		on(!r.lease, "starts", func(_ *modelState, r *modelReplica) { r.phase = phaseOut })
+		three := p.twoRanges && p.replicas == 3
+		on(!r.lease && (i == 0 || !three), "starts", func(_ *modelState, r *modelReplica) { r.phase = phaseOut })
+		on(!r.lease && p.twoRanges && (i > 0 || !three), "starts with Ranges 1", func(_ *modelState, r *modelReplica) { r.phase, r.ranges = phaseOut, 1 })
 		return
 	}
 	on(true, "crashes", func(_ *modelState, r *modelReplica) { *r = modelReplica{lease: r.lease} })
 	on(!r.fresh, "sees the table", func(s *modelState, r *modelReplica) {
 		// Another version has another term.
-		r.fresh, r.own, r.spent = true, s.holder == uint8(i), false
+		r.fresh, r.other, r.own, r.spent = true, s.ranges != r.ranges, s.holder == uint8(i), false
 	})
 	joined := r.phase == phaseJoined
 	on(r.phase == phaseOut || joined && r.lease, "renews its Lease", func(s *modelState, r *modelReplica) {
@@ -137,7 +148,8 @@ func (p modelProtocol) nextOf(from modelState, i int, yield func(modelStep)) {
 		return
 	}
 	on(!r.lease, "sees that its Lease was ended", func(_ *modelState, r *modelReplica) { p.lose(r) })
-	on(r.own && !r.spent && r.work == workNone, "begins to work", func(_ *modelState, r *modelReplica) { r.work, r.spent = workRuns, true })
+	// In a table of other Ranges, the number of the object's shard is that of any shard.
+	on((r.own && !r.other || r.other && p.anyRanges) && !r.spent && r.work == workNone, "begins to work", func(_ *modelState, r *modelReplica) { r.work, r.spent = workRuns, true })
 	on(r.work == workRuns, "asks the work to stop", func(_ *modelState, r *modelReplica) { r.work = workDrains })
 	on(r.work == workDrains, "its work has returned", func(_ *modelState, r *modelReplica) {
 		r.work = workNone
@@ -159,10 +171,13 @@ func (p modelProtocol) nextOf(from modelState, i int, yield func(modelStep)) {
 	if p.blindPut && !r.fresh && !r.own {
 		free = true // it was when the replica saw the table
 	}
+	if r.other {
+		own, free = false, free || p.earlyCut && r.fresh
+	}
 	for to := range modelFree + 1 {
 		target := to == modelFree || to < p.replicas && from.replica[to].lease
-		on((own || free) && target && !from.flight[to], "offers the shard to "+modelName(to), func(s *modelState, r *modelReplica) {
-			s.flight[to] = true
+		on((own || free) && target && !from.flight[r.ranges][to], "offers the shard to "+modelName(to), func(s *modelState, r *modelReplica) {
+			s.flight[r.ranges][to] = true
 			r.spent = r.own && !p.sameTerm
 		})
 	}
@@ -180,13 +195,14 @@ func (p modelProtocol) nextOf(from modelState, i int, yield func(modelStep)) {
 
 // put stores a version of the table. Every other write on its way is over an older version
 // now, and will be refused: it is forgotten.
-func (p modelProtocol) put(s *modelState, holder int) {
+func (p modelProtocol) put(s *modelState, ranges, holder int) {
+	s.ranges = uint8(ranges)
 	if s.holder = uint8(holder); holder != modelFree && !s.replica[holder].lease {
 		s.holder = modelFree
 	}
-	s.flight[holder] = false
+	s.flight[ranges][holder] = false
 	if !p.blindPut {
-		s.flight = [len(s.flight)]bool{}
+		s.flight = [len(s.flight)][modelMost + 1]bool{}
 	}
 	for i := range s.replica {
 		s.replica[i].fresh = false
@@ -212,8 +228,11 @@ func (s *modelState) end(i int) {
 	if s.holder == uint8(i) {
 		s.holder = modelFree
 	}
-	if s.flight[i] {
-		s.flight[i], s.flight[modelFree] = false, true
+	for ranges := range s.flight {
+		writes := &s.flight[ranges]
+		if writes[i] {
+			writes[i], writes[modelFree] = false, true
+		}
 	}
 	for j := range s.replica {
 		s.replica[j].seen[i], s.replica[j].waited[i] = false, 0
@@ -308,18 +327,22 @@ func writtenTrace(trace []modelStep) string {
 var modelStates = flag.Int("model-states", 50_000, "TestModel skips models with more states")
 
 // TestModel plays the protocol of this package in discrete time and visits every state
-// that replicas of one shard can reach, with a clock each: at every moment each may start,
-// crash, leave, renew its Lease, see the table or another's Lease, work, drain, offer its
-// shard or a free one to any replica, end a Lease that has expired, or do nothing. Each
-// write of the table may be stored at once, late, or never, also after its sender crashed.
-// In all states at most one replica works on the shard.
+// that replicas of one object can reach, with a clock each: at every moment each may start,
+// crash, leave, renew its Lease, see the table or another's Lease, work, drain, offer the
+// object's shard or a free one to any replica, end a Lease that has expired, or do nothing.
+// Each write of the table may be stored at once, late, or never, also after its sender
+// crashed. With two Ranges, a replica starts with either, and may replace a table of the
+// other ones if the object's shard is free. In all states at most one replica works on the
+// object.
 //
 // Left out because it adds nothing: a renewal that is stored late, because others begin to
 // wait later; a response to it that is late, because the shard is owned for less time; an
 // end of a Lease that is stored late, because its holder has lost more time; writes over a
 // version that was replaced, because they are refused; other shards, because their changes
-// only refuse more writes of this one; the time for which replicas that join are collected,
-// because a replica that may act may also wait.
+// only refuse more writes of this one, and a table of other Ranges is replaced only if they
+// are free, too; that a replica with other Ranges waits for those of the table although all
+// shards are free, and the time for which replicas that join are collected, because a replica
+// that may act may also wait.
 //
 // Exclusive adds no step: for each shard it begins, holds and returns where work does, and
 // that it waits for other shards only leaves steps out. So two replicas never work, or have
@@ -328,7 +351,7 @@ var modelStates = flag.Int("model-states", 50_000, "TestModel skips models with 
 // Left out although it matters: edits and deletions by other users; clocks that jump; a
 // process that stands still while its clock runs on, and the code, which other tests run.
 //
-// Proves SH1.
+// Proves SH1 and SH13.
 func TestModel(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -337,7 +360,10 @@ func TestModel(t *testing.T) {
 	}{
 		{"two replicas", modelProtocol{replicas: 2, renewDeadline: 2, leaseDuration: 4, stop: 1, skewEvery: 4}, 50_000},
 		{"more ticks", modelProtocol{replicas: 2, renewDeadline: 3, leaseDuration: 5, stop: 1, skewEvery: 5}, 100_000},
+		{"two Ranges", modelProtocol{replicas: 2, twoRanges: true, renewDeadline: 1, leaseDuration: 2}, 50_000},
+		{"two Ranges and drift", modelProtocol{replicas: 2, twoRanges: true, renewDeadline: 2, leaseDuration: 4, stop: 1, skewEvery: 4}, 1_000_000},
 		{"three replicas", modelProtocol{replicas: 3, renewDeadline: 1, leaseDuration: 2}, 1_000_000},
+		{"three replicas and two Ranges", modelProtocol{replicas: 3, twoRanges: true, renewDeadline: 1, leaseDuration: 2}, 1_000_000},
 	} {
 		if tt.least > *modelStates {
 			continue
@@ -371,6 +397,8 @@ func TestModelFindsBrokenRules(t *testing.T) {
 		{"no margin for work that needs time to stop", modelProtocol{renewDeadline: 1, leaseDuration: 1, stop: 1}},
 		{"no margin for a clock that drifts", modelProtocol{renewDeadline: 2, leaseDuration: 2, skewEvery: 2}},
 		{"a clock that drifts more than the margin allows", modelProtocol{renewDeadline: 2, leaseDuration: 4, stop: 1, skewEvery: 2}},
+		{"work begins by a table of other Ranges", modelProtocol{twoRanges: true, renewDeadline: 1, leaseDuration: 2, anyRanges: true}},
+		{"a table of other Ranges is replaced while the shard has an owner", modelProtocol{twoRanges: true, renewDeadline: 1, leaseDuration: 2, earlyCut: true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := tt.modelProtocol

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,10 +18,11 @@ import (
 var randomSeeds = flag.Int("random-seeds", 25, "how many schedules TestRandom runs")
 
 // TestRandom: replicas join, leave and are cut off, and their requests are slow, lost, or
-// stored without a response. Some call Exclusive. The judge sees no two owners, and terms
-// grow. After the last fault the group is balanced again.
+// stored without a response. Some call Exclusive. In a third of the schedules each has one of
+// two Ranges. The judge sees no two owners, and terms grow. After the last fault the group is
+// balanced again, and replicas with other Ranges own the shards after the others have left.
 //
-// Proves SH1, SH2, SH3, SH5 and SH12.
+// Proves SH1, SH2, SH3, SH5, SH12 and SH13.
 func TestRandom(t *testing.T) {
 	for seed := range *randomSeeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -32,6 +34,13 @@ func TestRandom(t *testing.T) {
 func random(t *testing.T, s *store, j *judge, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	shards := 1 + rng.IntN(12)
+	ranges, judged := []shard.Ranges{{N: shards}}, shards
+	if seed%3 == 0 {
+		ranges, judged = append(ranges, shard.Ranges{N: 13 + rng.IntN(4)}), 40
+		for range judged {
+			j.hashes = append(j.hashes, rng.Uint64())
+		}
+	}
 	weather := func(stormy bool) func(verb, name string) fault {
 		rng := rand.New(rand.NewPCG(rng.Uint64(), 8))
 		return func(verb, name string) (f fault) {
@@ -67,7 +76,7 @@ func random(t *testing.T, s *store, j *judge, seed uint64) {
 			g := s.group(fmt.Sprintf("r%02d", born), shards)
 			born++
 			g.StartTimeout = time.Hour
-			if rng.IntN(3) == 0 {
+			if g.Ranges = ranges[rng.IntN(len(ranges))]; rng.IntN(3) == 0 && len(ranges) == 1 {
 				g.MaxShards = 1 + rng.IntN(shards)
 			}
 			g.Leases.(*client).on(weather(rng.IntN(3) == 0))
@@ -113,21 +122,27 @@ func random(t *testing.T, s *store, j *judge, seed uint64) {
 	time.Sleep(2 * time.Minute)
 	synctest.Wait()
 	room := 0
+	var work, wait []*replica
 	for _, r := range replicas {
 		select {
 		case <-r.ended:
 			t.Errorf("%s: Run() = %v", r.Identity, r.err)
 		default:
 		}
-		if err := r.Status().Err; err != nil {
+		switch err := r.Status().Err; {
+		case err != nil && len(ranges) == 2 && strings.Contains(err.Error(), "waiting until"):
+			wait = append(wait, r)
+		case err != nil:
 			t.Errorf("%s: %v", r.Identity, err)
+		default:
+			work = append(work, r)
 		}
 		if r.MaxShards == 0 {
-			room = shards
+			room = judged
 		}
 		room += r.MaxShards
 	}
-	if got, want := j.expectOwners(), min(shards, room); got != want {
+	if got, want := j.expectOwners(), min(judged, room); got != want {
 		t.Errorf("%d of %d shards have owners after the faults, want %d: %v", got, shards, want, j.counts())
 	}
 	if t.Failed() {
@@ -144,7 +159,14 @@ func random(t *testing.T, s *store, j *judge, seed uint64) {
 		t.Errorf("%d shards move at rest", moves)
 	}
 	t.Logf("%d calls of work, %d with all shards", before, exclusive.Load())
-	for _, r := range replicas {
+	for i, r := range append(work, wait...) {
+		if i == len(work) {
+			settle()
+			if got := j.expectOwners(); got != judged {
+				t.Errorf("%d of %d objects have owners after a change of the Ranges: %v", got, judged, j.counts())
+			}
+			t.Logf("changed the Ranges from N %d to %d", work[0].Ranges.N, r.Ranges.N)
+		}
 		if err := r.stop(); err != nil {
 			t.Errorf("%s: Run() = %v", r.Identity, err)
 		}

@@ -3,6 +3,7 @@ package shard_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,12 +14,12 @@ import (
 	"github.com/controllerkit/controllerkit/shard"
 )
 
-// TestServerRanges changes the boundaries of shards by namespace, step by step as the comment
-// of Group says. A replica with the new ones is refused while others run, and after a crash
-// until a replica with the old ones has run. No two owners of a namespace overlap, and its
-// terms grow.
+// TestServerRanges changes the boundaries of shards by namespace while replicas run, there
+// and back again, as a Deployment replaces its Pods: replicas with other Ranges wait until the
+// last one with those of the table has left or crashed. One that is cut off meanwhile waits
+// when it is back. No two owners of a namespace overlap, and its terms grow.
 //
-// Proves SH1, SH5 and SH8.
+// Proves SH1, SH5 and SH13.
 func TestServerRanges(t *testing.T) {
 	t.Parallel()
 	const namespaces = 60
@@ -36,6 +37,7 @@ func TestServerRanges(t *testing.T) {
 	}
 	before, after := cut(4, namespaces/2), cut(6, namespaces)
 	type replica struct {
+		*shard.Group
 		cancel context.CancelFunc
 		dead   chan struct{}
 		ended  chan error
@@ -54,7 +56,7 @@ func TestServerRanges(t *testing.T) {
 		}
 		g.Ranges = ranges
 		ctx, cancel := context.WithCancel(t.Context())
-		r := &replica{cancel, make(chan struct{}), make(chan error, 1), relay}
+		r := &replica{g, cancel, make(chan struct{}), make(chan error, 1), relay}
 		go func() {
 			r.ended <- g.Run(ctx, func(ctx context.Context, s shard.Shard) error {
 				ticker := time.NewTicker(20 * time.Millisecond)
@@ -83,6 +85,40 @@ func TestServerRanges(t *testing.T) {
 		}()
 		return r
 	}
+	// owned waits until the replicas own all namespaces, and each of them some.
+	owned := func(what string, by ...*replica) {
+		t.Helper()
+		if err := log.awaitOwners(time.Now(), func(owners []string) bool {
+			slices.Sort(owners)
+			if owners = slices.Compact(owners); len(owners) != len(by) {
+				return false
+			}
+			for _, r := range by {
+				if !slices.Contains(owners, r.Identity) {
+					return false
+				}
+			}
+			return true
+		}); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	// waiting waits until the replicas have seen that the table has other Ranges.
+	waiting := func(what string, replicas ...*replica) {
+		t.Helper()
+		for _, r := range replicas {
+			var err error
+			if !log.await(func() bool {
+				err = r.Status().Err
+				return err != nil && strings.HasSuffix(err.Error(), waits)
+			}) {
+				t.Fatalf("%s: Status().Err of %s is %v", what, r.Identity, err)
+			}
+			if owned := r.Owned(); len(owned) > 0 {
+				t.Errorf("%s: %s owns %v", what, r.Identity, owned)
+			}
+		}
+	}
 	stop := func(what string, replicas ...*replica) {
 		t.Helper()
 		for _, r := range replicas {
@@ -92,54 +128,40 @@ func TestServerRanges(t *testing.T) {
 			}
 		}
 	}
-	owned := func(what string, by ...string) {
-		t.Helper()
-		if err := log.awaitOwners(time.Now(), func(owners []string) bool {
-			seen := map[string]bool{}
-			for _, who := range owners {
-				seen[who] = true
-			}
-			for _, who := range by {
-				delete(seen, who)
-			}
-			return len(seen) == 0
-		}); err != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
-	}
-	refused := func(what string, ranges shard.Ranges) {
-		t.Helper()
-		select {
-		case err := <-start("early", ranges).ended:
-			if err == nil || !strings.Contains(err.Error(), "stop all replicas before one starts with others") {
-				t.Fatalf("%s: Run() = %v, want the cure", what, err)
-			}
-		case <-time.After(patience):
-			t.Fatalf("%s: a replica with other Ranges runs", what)
-		}
+	gap := func(what string) {
+		log.mu.Lock()
+		defer log.mu.Unlock()
+		t.Logf("%s: a namespace waited at most %v", what, log.longest.Round(time.Millisecond))
+		log.longest = 0
 	}
 
 	a, b := start("a", before), start("b", before)
-	owned("two replicas", "a", "b")
-	refused("others run", after)
-	owned("they go on", "a", "b")
-	stop("a and b", a, b)
+	owned("two replicas", a, b)
 	c, d := start("c", after), start("d", after)
-	owned("the new Ranges", "c", "d")
+	waiting("two others start", c, d)
+	owned("two others wait", a, b)
+	stop("a", a)
+	owned("one has left", b)
+	waiting("one has left", c, d)
+	gap("before the change")
+	stop("b", b)
+	owned("both have left", c, d)
+	gap("the change")
 
-	for _, r := range []*replica{c, d} { // crash
-		close(r.dead)
-		r.relay.refuse(true)
-		r.cancel()
-		<-r.ended
-	}
-	refused("all have crashed", before)
-	e := start("e", after)
-	owned("the shards have an owner", "e")
-	stop("e", e)
-	f := start("f", before)
-	owned("the old Ranges again", "f")
-	stop("f", f)
+	e, f := start("e", before), start("f", before)
+	waiting("back again", e, f)
+	d.relay.cut(true)
+	owned("one is cut off", c)
+	close(c.dead) // it crashes
+	c.relay.refuse(true)
+	c.cancel()
+	<-c.ended
+	owned("the other one has crashed", e, f)
+	gap("a crash of both")
+	d.relay.cut(false)
+	waiting("it is back", d)
+	owned("it is back", e, f)
+	stop("the end", d, e, f)
 	log.mu.Lock()
 	defer log.mu.Unlock()
 	for _, o := range log.overlaps {

@@ -26,6 +26,7 @@ type replica struct {
 	namespace, name, identity, leaseName string
 	ref                                  string // namespace/name
 	ranges                               Ranges
+	rangesText                           string
 	max                                  int
 
 	leaseDuration, renewDeadline, retryPeriod            time.Duration
@@ -103,7 +104,7 @@ func (r *replica) join(ctx context.Context) (*epoch, error) {
 			r.note("join", nil)
 			return e, nil
 		}
-		var fatal *mismatchError
+		var fatal *tableError
 		switch {
 		case errors.As(err, &fatal):
 			return nil, err
@@ -139,8 +140,8 @@ func (r *replica) join(ctx context.Context) (*epoch, error) {
 	return nil, nil
 }
 
-// mismatchError is an error of the table that no retry cures.
-type mismatchError struct{ error }
+// tableError is the error of a table that is not readable: no retry cures it.
+type tableError struct{ error }
 
 // joinOnce makes one step towards membership. If it returns no epoch and no error, the
 // next step is due after wait, or when the view changes.
@@ -163,7 +164,7 @@ func (r *replica) joinOnce(ctx context.Context) (e *epoch, wait time.Duration, e
 	case listErr != nil || !listed:
 		return nil, r.retryPeriod, listErr
 	case tableErr != nil:
-		return nil, 0, &mismatchError{tableErr}
+		return nil, 0, &tableError{tableErr}
 	case t == nil && (others > 0 || own != nil) && absentFor < r.leaseDuration:
 		// The table was deleted: its owners may not know that yet.
 		return nil, r.leaseDuration - absentFor, nil
@@ -177,15 +178,6 @@ func (r *replica) joinOnce(ctx context.Context) (e *epoch, wait time.Duration, e
 			err = fmt.Errorf("it may not be of this group, because it has no label %s=%s: then use another Name: %w", groupLabel, r.name, err)
 		}
 		return nil, 0, err
-	case !t.ranges.equal(r.ranges) && t.free() && others == 0:
-		lease, err := encode(t.lease, t.number()+1, r.ranges, make([]entry, r.ranges.N), nil)
-		if err != nil {
-			return nil, 0, err
-		}
-		_, err = r.write(ctx, "update", lease)
-		return nil, 0, err
-	case !t.ranges.equal(r.ranges):
-		return nil, 0, &mismatchError{fmt.Errorf("shard: the Ranges are (%s), but Lease %s has the Ranges (%s): use the same, or stop all replicas before one starts with others", r.ranges.describe(), r.ref, t.ranges.describe())}
 	}
 	verb := "update"
 	if own == nil {
@@ -229,6 +221,7 @@ func (r *replica) record(lease *coordinationv1.Lease, sent validity.Instant, mos
 		AcquireTime:          acquired,
 		RenewTime:            &now,
 	}
+	metav1.SetMetaDataAnnotation(&lease.ObjectMeta, rangesAnnotation, r.rangesText)
 	delete(lease.Annotations, maxAnnotation)
 	delete(lease.Annotations, allAnnotation)
 	r.mu.Lock()

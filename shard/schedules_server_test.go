@@ -103,25 +103,39 @@ func (l *fencedLog) effect(who string, s shard.Shard, began time.Time) {
 // awaitOwners waits until each shard has had an effect after the given time, and the owners
 // of the last ones are those that are asked for.
 func (l *fencedLog) awaitOwners(after time.Time, by func(owners []string) bool) error {
-	timeout := time.NewTimer(patience)
-	defer timeout.Stop()
-	for {
+	var owners []string
+	if l.await(func() bool {
 		l.mu.Lock()
-		var owners []string
+		owners = nil
 		for _, s := range l.shards {
 			if s.at.After(after) {
 				owners = append(owners, s.last)
 			}
 		}
+		l.mu.Unlock()
+		return len(owners) == len(l.shards) && by(owners)
+	}) {
+		return nil
+	}
+	return fmt.Errorf("after %v %d of %d shards had effects, the last ones of %v", patience, len(owners), len(l.shards), owners)
+}
+
+// await waits for a condition, which it evaluates after each effect. It reports whether it
+// came true in time.
+func (l *fencedLog) await(condition func() bool) bool {
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	for {
+		l.mu.Lock()
 		changed := l.changed
 		l.mu.Unlock()
-		if len(owners) == len(l.shards) && by(owners) {
-			return nil
+		if condition() {
+			return true
 		}
 		select {
 		case <-changed:
 		case <-timeout.C:
-			return fmt.Errorf("after %v %d of %d shards had effects, the last ones of %v", patience, len(owners), len(l.shards), owners)
+			return false
 		}
 	}
 }

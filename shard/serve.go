@@ -256,7 +256,7 @@ func (p *plan) makeLocked() {
 	}
 	p.candidates = []candidate{{p.e.uid, most}}
 	for uid, m := range p.members {
-		if uid != p.e.uid && m.live(p.now, p.leaseDuration) {
+		if uid != p.e.uid && m.has(p.rangesText, p.now, p.leaseDuration) {
 			p.candidates = append(p.candidates, candidate{uid, m.max()})
 		}
 	}
@@ -319,20 +319,27 @@ func (p *plan) try(m *member, err error) {
 //
 // An entry changes only in three cases: it has no holder; the epoch of its holder has ended;
 // its holder is this replica, which does not work on the shard and will not in the same term.
+//
+// A table of other Ranges is replaced only if each entry has no holder, or the epoch of its
+// holder has ended. To this replica it is an empty table of its own Ranges.
 func (p *plan) shardsLocked() {
-	t := p.table
+	t, ownerless := p.table, p.ownerlessLocked(p.now)
+	if t.ranges.equal(p.ranges) {
+		delete(p.problems, "ranges")
+	} else {
+		p.waitLocked()
+		t = &table{t.lease, p.ranges, make([]entry, p.ranges.N)}
+	}
 	index := map[types.UID]int{}
 	for i, c := range p.candidates {
 		index[c.uid] = i
 	}
-	owners, ownerless := make([]int, len(t.entries)), 0
+	owners := make([]int, len(t.entries))
 	for s, cur := range t.entries {
+		owners[s] = -1
 		if i, ok := index[cur.holder]; ok {
 			owners[s] = i
-			continue
 		}
-		owners[s] = -1
-		ownerless++
 	}
 	if p.exclusiveLocked() {
 		p.measureLocked(ownerless, 0, p.now)
@@ -400,6 +407,27 @@ func (p *plan) shardsLocked() {
 		at = latest(at, p.nextWrite)
 	}
 	p.due(at, func(ctx context.Context) { p.replace(ctx, t, entries) })
+}
+
+// waitLocked leaves no shard to any replica with the Ranges of this one, while a replica with
+// those of the table owns shards or can own some.
+func (p *plan) waitLocked() {
+	theirs := p.table.ranges.describe()
+	waits := slices.ContainsFunc(p.table.entries, func(e entry) bool {
+		m := p.members[e.holder]
+		return e.holder != "" && (m == nil || !m.ended)
+	})
+	for _, m := range p.members {
+		waits = waits || m.has(theirs, p.now, p.leaseDuration) && m.max() != 0 // it is not leaving
+	}
+	if !waits {
+		return
+	}
+	p.candidates = nil
+	if p.problems["ranges"] == nil {
+		p.logger.Info("Waiting until no replica has the Ranges of the table", "ranges", p.rangesText, "table", theirs)
+	}
+	p.problems["ranges"] = fmt.Errorf("shard: the Ranges are (%s), but Lease %s has the Ranges (%s): waiting until the replicas with those are stopped or restarted with the same", p.rangesText, p.ref, theirs)
 }
 
 // replace writes the next version of the table.

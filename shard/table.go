@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +24,8 @@ const (
 	// maxAnnotation holds the number of shards that a replica takes at most; a replica
 	// that leaves takes 0. Without it there is no limit.
 	maxAnnotation = "controllerkit.github.io/shard-max"
+	// rangesAnnotation describes the Ranges of a replica.
+	rangesAnnotation = "controllerkit.github.io/shard-ranges"
 )
 
 // A table is the assignment of shards to replicas, as one version of its Lease has it. It
@@ -145,13 +148,14 @@ func (r Ranges) equal(other Ranges) bool {
 	return r.N == other.N && r.ByNamespace == other.ByNamespace && slices.Equal(r.Starts, other.Starts)
 }
 
-// describe returns the ranges for an error.
+// describe returns the ranges for readers. Different ones have different texts, except for
+// collisions of the checksum.
 func (r Ranges) describe() string {
 	starts := "equal ranges"
 	if r.Starts != nil {
 		h := fnv.New32a()
 		for _, start := range r.Starts {
-			_, _ = fmt.Fprint(h, start, " ")
+			_, _ = h.Write(binary.BigEndian.AppendUint64(nil, start))
 		}
 		starts = fmt.Sprintf("Starts with the checksum %08x", h.Sum32())
 	}

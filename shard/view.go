@@ -36,9 +36,14 @@ func (m *member) duration(own time.Duration) time.Duration {
 	return max(own, time.Duration(ptr.Deref(m.lease.Spec.LeaseDurationSeconds, 0))*time.Second)
 }
 
-// live reports whether the replica takes part.
+// live reports whether the replica runs.
 func (m *member) live(now time.Time, own time.Duration) bool {
 	return !m.absent && !m.ended && now.Before(m.changed.Add(m.duration(own)))
+}
+
+// has reports whether the replica runs and has the Ranges with the text.
+func (m *member) has(ranges string, now time.Time, own time.Duration) bool {
+	return m.live(now, own) && m.lease.Annotations[rangesAnnotation] == ranges
 }
 
 // max returns the number of shards that the replica takes at most, -1 if there is no limit.
