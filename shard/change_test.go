@@ -160,6 +160,25 @@ func TestChangeWithoutEnd(t *testing.T) {
 	})
 }
 
+// TestChangeWithoutOwners: a replica that has joined, but owns no shard yet, is waited for.
+//
+// Proves SH13.
+func TestChangeWithoutOwners(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store, j *judge) {
+		g := s.group("old", 8)
+		g.Leases.(*client).on(func(verb, name string) (f fault) {
+			if verb == "update" && name == groupName { // the first owners
+				f.before = 2 * retryPeriod
+			}
+			return f
+		})
+		old := j.start(t, g, 0)
+		synctest.Wait()
+		j.newRanges(t, s, shard.Ranges{N: 12}, 0, "new")
+		j.owned(t, "both have started", old)
+	})
+}
+
 // TestChangeWhileJoining: a replica that joins while its Ranges are replaced owns no shard of
 // the new table.
 //

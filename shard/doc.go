@@ -16,7 +16,7 @@
 // # Objects of a shard
 //
 // [Ranges] maps an object to its shard. A [Source] lists and watches objects of owned
-// shards, and drops others. [Children] follow their controller owner.
+// shards, and drops others.
 //
 // A [View] adds and removes shards. To a handler, objects of a removed shard are deleted:
 // remove the handler first, or ask [Ranges.Of].
@@ -39,12 +39,12 @@
 //     and Status has the error.
 //   - SH10: If the shard is lost or the context has none, a client with [Guard] sends no
 //     write.
-//   - SH11: If one replica crashes, its shards have owners after at most LeaseDuration and
-//     2 times RetryPeriod.
+//   - SH11: If one replica crashes, its shards have owners within LeaseDuration and 2 times
+//     RetryPeriod.
 //   - SH12: If Exclusive calls f, f overlaps with no owned work until its Check fails, and
 //     later terms are higher.
-//   - SH13: If replicas have different Ranges, their owned work on one object never overlaps,
-//     and those without the table's Ranges wait for the others to end.
+//   - SH13: If replicas' Ranges differ, owned work on one object never overlaps, and those
+//     without the table's wait.
 //   - SE1: If an object has a uid, or with ByNamespace a namespace, Of returns the shard
 //     whose selector selects it on the API server.
 //   - SE2: If Cut gets a thousand namespaces with similar names and weights, no replica
@@ -66,6 +66,6 @@
 // # Caveats
 //
 //   - If other users edit Leases, or etcd is restored, owned work can overlap: see [Group].
-//   - Without the API server's feature gate ShardedListAndWatch each replica receives and
-//     decodes all objects.
+//   - Without the API server's feature gate ShardedListAndWatch each replica receives all
+//     objects.
 package shard

@@ -135,6 +135,14 @@ func TestServerRanges(t *testing.T) {
 		log.longest = 0
 	}
 
+	defer func() { // also after a failure
+		log.mu.Lock()
+		defer log.mu.Unlock()
+		t.Logf("%d terms, %d effects", log.terms, log.effects)
+		for _, o := range log.overlaps[:min(10, len(log.overlaps))] {
+			t.Error(o)
+		}
+	}()
 	a, b := start("a", before), start("b", before)
 	owned("two replicas", a, b)
 	c, d := start("c", after), start("d", after)
@@ -162,10 +170,4 @@ func TestServerRanges(t *testing.T) {
 	waiting("it is back", d)
 	owned("it is back", e, f)
 	stop("the end", d, e, f)
-	log.mu.Lock()
-	defer log.mu.Unlock()
-	for _, o := range log.overlaps {
-		t.Error(o)
-	}
-	t.Logf("%d terms, %d effects", log.terms, log.effects)
 }

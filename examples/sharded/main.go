@@ -42,7 +42,7 @@ func main() {
 	url := flag.String("url", "", "`URL` of the service")
 	group := shard.Group{Name: "sharded", Identity: fmt.Sprint("pid-", os.Getpid())}
 	flag.StringVar(&group.Namespace, "namespace", "default", "`namespace` of the ConfigMaps and of the Leases")
-	flag.IntVar(&group.Ranges.N, "shards", 32, "number of shards, the same for all replicas")
+	flag.IntVar(&group.Ranges.N, "shards", 32, "number of shards; replicas with another number wait until those that run have ended")
 	flag.DurationVar(&group.LeaseDuration, "lease-duration", 15*time.Second, "time after which the shards of a crashed replica move")
 	flag.Parse()
 	group.RenewDeadline, group.RetryPeriod = group.LeaseDuration*2/3, group.LeaseDuration*2/15

@@ -3,12 +3,14 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/examples/internal/lab"
 	"github.com/controllerkit/controllerkit/internal/testprocess"
@@ -27,10 +30,14 @@ import (
 
 func TestMain(m *testing.M) { testserver.Main(m) }
 
-const (
-	objects  = 40
-	patience = 2 * time.Minute // for what has an event; a slow machine needs it
+// For a night: go test -run '^TestServerSharded$' ./examples/sharded -processes 8 -shards 32 -objects 5000
+var (
+	processes = flag.Int("processes", 3, "number of `replicas` of TestServerSharded, at least 3")
+	shards    = flag.Int("shards", 8, "their number of `shards`")
+	objects   = flag.Int("objects", 40, "their number of `objects`")
 )
+
+const patience = 2 * time.Minute // for what has an event; a slow machine needs it
 
 // A service records the publications, and judges the owners of each object: a replica that
 // sent later than the first request of the next term has overlapped with it.
@@ -91,7 +98,7 @@ func (s *service) await(t *testing.T, what string, wanted func(last map[types.UI
 	limit := time.After(patience)
 	for {
 		s.mu.Lock()
-		ok, changed, total := len(s.last) == objects && wanted(s.last), s.changed, s.total
+		ok, changed, total := len(s.last) == *objects && wanted(s.last), s.changed, s.total
 		s.mu.Unlock()
 		if ok {
 			t.Logf("%s: %d publications", what, total)
@@ -102,40 +109,49 @@ func (s *service) await(t *testing.T, what string, wanted func(last map[types.UI
 		case <-limit:
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			t.Fatalf("%s: not after %v: %v", what, patience, s.last)
+			t.Fatalf("%s: not after %v: %d publications of %d objects", what, patience, s.total, len(s.last))
 		}
 	}
 }
 
-// from reports whether the replicas have published something last, or all.
-func from(last map[types.UID]publication, all bool, replicas ...string) bool {
-	n := 0
-	for _, p := range last {
-		for _, r := range replicas {
-			if p.Replica == r {
-				n++
+// each calls f for 0 to n-1, some at a time.
+func each(t *testing.T, n int, f func(i int) error) {
+	t.Helper()
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	for range 16 {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				if err := f(i); err != nil {
+					t.Error(err)
+				}
 			}
-		}
+		})
 	}
-	return n == len(last) || n > 0 && !all
+	wg.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
 }
 
 // TestServerSharded runs replicas of the program as processes: they join, one is frozen until
-// the others have its shards, one is killed, one is stopped. The service sees each object's
-// last version, and no two owners of an object.
+// the others have its shards, one is killed, one is stopped. At last replicas with another
+// number of shards replace them, as a Deployment replaces its Pods. The service sees each
+// object's last version, and no two owners of an object.
 func TestServerSharded(t *testing.T) {
 	cfg := testserver.Config(t)
 	ns := testserver.Namespace(t)
-	client := kubernetes.NewForConfigOrDie(cfg).CoreV1().ConfigMaps(ns)
-	for i := range objects + 3 {
+	fast := rest.CopyConfig(cfg)
+	fast.QPS = -1
+	client := kubernetes.NewForConfigOrDie(fast).CoreV1().ConfigMaps(ns)
+	each(t, *objects+3, func(i int) error {
 		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("m", i), Labels: map[string]string{"publish": "yes"}}, Data: map[string]string{"version": "1"}}
-		if i >= objects {
+		if i >= *objects {
 			m.Labels = nil
 		}
-		if _, err := client.Create(t.Context(), m, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
+		_, err := client.Create(t.Context(), m, metav1.CreateOptions{})
+		return err
+	})
 	log := newService()
 	server := httptest.NewServer(log)
 	t.Cleanup(server.Close)
@@ -144,9 +160,14 @@ func TestServerSharded(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	t.Setenv("KUBECONFIG", testprocess.Kubeconfig(t, cfg))
-	start := func() (*lab.Process, string) {
+	lease := "6s"
+	if *objects > 1000 {
+		lease = "15s"
+	}
+	var replicas []*lab.Process
+	start := func(shards int) {
 		t.Helper()
-		p, err := lab.StartProcess(bin, "-url", server.URL, "-namespace", ns, "-shards", "8", "-lease-duration", "6s")
+		p, err := lab.StartProcess(bin, "-url", server.URL, "-namespace", ns, "-shards", fmt.Sprint(shards), "-lease-duration", lease)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -156,58 +177,83 @@ func TestServerSharded(t *testing.T) {
 				t.Errorf("a replica:\n%s", p.Tail(40))
 			}
 		})
-		return p, fmt.Sprint("pid-", p.OS().Pid)
+		replicas = append(replicas, p)
+	}
+	stop := func(p *lab.Process) {
+		t.Helper()
+		if err := p.Stop(); err != nil {
+			t.Error(err)
+		}
 	}
 	change := func(version string) {
 		t.Helper()
-		for i := range objects {
-			if _, err := client.Patch(t.Context(), fmt.Sprint("m", i), types.MergePatchType, []byte(`{"data":{"version":"`+version+`"}}`), metav1.PatchOptions{}); err != nil {
-				t.Fatal(err)
-			}
-		}
+		each(t, *objects, func(i int) error {
+			_, err := client.Patch(t.Context(), fmt.Sprint("m", i), types.MergePatchType, []byte(`{"data":{"version":"`+version+`"}}`), metav1.PatchOptions{})
+			return err
+		})
 	}
-	has := func(last map[types.UID]publication, version string) bool {
-		for _, p := range last {
-			if p.Object.Data["version"] != version {
-				return false
+	// await waits until each of the replicas has published something last, and no other one, and
+	// all of the version.
+	await := func(what, version string, replicas ...*lab.Process) {
+		t.Helper()
+		log.await(t, what, func(last map[types.UID]publication) bool {
+			counts := map[string]int{}
+			for _, p := range last {
+				if p.Object.Data["version"] != version {
+					return false
+				}
+				counts[p.Replica]++
 			}
-		}
-		return true
+			for _, p := range replicas {
+				if counts[fmt.Sprint("pid-", p.OS().Pid)] == 0 {
+					return false
+				}
+			}
+			return len(counts) == len(replicas)
+		})
 	}
 
-	a, nameA := start()
-	b, nameB := start()
-	c, nameC := start()
-	log.await(t, "three replicas", func(last map[types.UID]publication) bool {
-		return from(last, false, nameA) && from(last, false, nameB) && from(last, false, nameC)
-	})
-	if err := testprocess.Freeze(a.OS()); errors.Is(err, errors.ErrUnsupported) {
+	for range *processes {
+		start(*shards)
+	}
+	await("all have started", "1", replicas...)
+	if err := testprocess.Freeze(replicas[0].OS()); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip("a process cannot be stopped on this system")
 	} else if err != nil {
 		t.Fatal(err)
 	}
 	change("2")
-	log.await(t, "one is frozen", func(last map[types.UID]publication) bool { return from(last, true, nameB, nameC) && has(last, "2") })
-	if err := testprocess.Thaw(a.OS()); err != nil {
+	await("one is frozen", "2", replicas[1:]...)
+	if err := testprocess.Thaw(replicas[0].OS()); err != nil {
 		t.Fatal(err)
 	}
-	log.await(t, "it goes on", func(last map[types.UID]publication) bool { return from(last, false, nameA) })
-	b.Kill()
-	log.await(t, "one is killed", func(last map[types.UID]publication) bool { return from(last, true, nameA, nameC) })
-	_, nameD := start()
-	log.await(t, "one joins", func(last map[types.UID]publication) bool { return from(last, false, nameD) })
-	if err := c.Stop(); err != nil {
-		t.Error(err)
-	}
+	await("it goes on", "2", replicas...)
+	replicas[1].Kill()
+	replicas = slices.Delete(replicas, 1, 2)
+	await("one is killed", "2", replicas...)
+	start(*shards)
+	await("one joins", "2", replicas...)
+	stop(replicas[0])
+	replicas = replicas[1:]
 	change("3")
-	log.await(t, "one is stopped", func(last map[types.UID]publication) bool { return from(last, true, nameA, nameD) && has(last, "3") })
+	await("one is stopped", "3", replicas...)
+	old := replicas
+	for replicas = nil; len(replicas) < *processes; {
+		start(*shards + 5)
+	}
+	change("4")
+	await("others wait", "4", old...)
+	for _, p := range old {
+		stop(p)
+	}
+	await("the number of shards is changed", "4", replicas...)
 
 	log.mu.Lock()
 	defer log.mu.Unlock()
 	for _, o := range log.overlaps {
 		t.Error("two owners: ", o)
 	}
-	t.Logf("%d publications in %d terms of %d objects", log.total, log.terms, objects)
+	t.Logf("%d publications in %d terms of %d objects by %d processes", log.total, log.terms, *objects, 2**processes+1)
 }
 
 // TestServerStop sends SIGTERM to the only replica during a publication that takes 14s, with the
