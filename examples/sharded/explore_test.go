@@ -40,7 +40,7 @@ func TestExplore(t *testing.T) {
 		if options.Budget, err = time.ParseDuration(text); err != nil {
 			t.Fatalf("EXPLORE_BUDGET: %v", err)
 		}
-		options.Sample = 0
+		options.Sample, options.Parallel = 0, 40 // runs wait most of the time
 	}
 	controllertest.Explore(t, scenario(), options)
 }
