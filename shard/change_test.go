@@ -223,6 +223,21 @@ func TestChangeWhileJoining(t *testing.T) {
 	})
 }
 
+// TestSameRanges: an empty list of Starts is the same as none.
+//
+// Proves SH13.
+func TestSameRanges(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store, j *judge) {
+		first := j.newRanges(t, s, shard.Ranges{N: 1, Starts: []uint64{}}, 0, "first")[0]
+		second := j.newRanges(t, s, shard.Ranges{N: 1}, 0, "second")[0]
+		for _, r := range []*replica{first, second} {
+			if status := r.Status(); status.Replicas != 2 || status.Err != nil {
+				t.Errorf("%s has %+v, want two replicas", r.Identity, status)
+			}
+		}
+	})
+}
+
 // TestChangeOfManyRanges: if replicas with several Ranges wait, those of one kind own the
 // shards next, and at last those of the other kind.
 //

@@ -7,7 +7,7 @@
 //	})
 //
 // A [Group] calls work for each shard that its replica owns. All replicas compute the
-// same balanced assignment. Before a shard moves, its work returns.
+// same balanced assignment.
 //
 // Owned work is what work does from its start, or from a successful [Shard.Check], until the
 // shard is lost or work returns. Call Shard.Check before each effect, or use [Guard]. Work
@@ -39,12 +39,12 @@
 //     and Status has the error.
 //   - SH10: If the shard is lost or the context has none, a client with [Guard] sends no
 //     write.
-//   - SH11: If one replica crashes, its shards have owners within LeaseDuration and 2 times
+//   - SH11: If one replica crashes, its shards have owners within LeaseDuration plus 2 times
 //     RetryPeriod.
 //   - SH12: If Exclusive calls f, f overlaps with no owned work until its Check fails, and
 //     later terms are higher.
-//   - SH13: If replicas' Ranges differ, owned work on one object never overlaps, and those
-//     without the table's wait.
+//   - SH13: If replicas' Ranges differ, owned work on one object never overlaps, and replicas
+//     without the table's Ranges wait.
 //   - SE1: If an object has a uid, or with ByNamespace a namespace, Of returns the shard
 //     whose selector selects it on the API server.
 //   - SE2: If Cut gets a thousand namespaces with similar names and weights, no replica
@@ -66,6 +66,5 @@
 // # Caveats
 //
 //   - If other users edit Leases, or etcd is restored, owned work can overlap: see [Group].
-//   - Without the API server's feature gate ShardedListAndWatch each replica receives all
-//     objects.
+//   - Without the feature gate ShardedListAndWatch each replica receives all objects.
 package shard

@@ -13,7 +13,7 @@ import (
 // each rule of it. The zero value of a rule is this package's.
 type modelProtocol struct {
 	replicas      int
-	twoRanges     bool  // a replica starts with the old Ranges or the new ones; of three, the first with the old ones
+	twoRanges     bool  // a replica starts with Ranges 0 or 1; of three, the first with 0, and the others with 1
 	renewDeadline uint8 // shards are owned that long after a renewal was sent
 	leaseDuration uint8 // others wait that long after they saw the Lease change
 	stop          uint8 // work goes on that long after its context has ended
@@ -127,8 +127,8 @@ func (p modelProtocol) nextOf(from modelState, i int, yield func(modelStep)) {
 		yield(modelStep{i, what, s})
 	}
 	r := from.replica[i]
+	three := p.twoRanges && p.replicas == 3 // fewer states
 	if r.phase == phaseDown {
-		three := p.twoRanges && p.replicas == 3
 		on(!r.lease && (i == 0 || !three), "starts", func(_ *modelState, r *modelReplica) { r.phase = phaseOut })
 		on(!r.lease && p.twoRanges && (i > 0 || !three), "starts with Ranges 1", func(_ *modelState, r *modelReplica) { r.phase, r.ranges = phaseOut, 1 })
 		return
@@ -175,7 +175,7 @@ func (p modelProtocol) nextOf(from modelState, i int, yield func(modelStep)) {
 		own, free = false, free || p.earlyCut && r.fresh
 	}
 	for to := range modelFree + 1 {
-		target := to == modelFree || to < p.replicas && from.replica[to].lease
+		target := to == modelFree || to < p.replicas && from.replica[to].lease && (!three || (i == 0) == (to == 0))
 		on((own || free) && target && !from.flight[r.ranges][to], "offers the shard to "+modelName(to), func(s *modelState, r *modelReplica) {
 			s.flight[r.ranges][to] = true
 			r.spent = r.own && !p.sameTerm

@@ -152,7 +152,7 @@ func (r Ranges) equal(other Ranges) bool {
 // collisions of the checksum.
 func (r Ranges) describe() string {
 	starts := "equal ranges"
-	if r.Starts != nil {
+	if len(r.Starts) > 0 {
 		h := fnv.New32a()
 		for _, start := range r.Starts {
 			_, _ = h.Write(binary.BigEndian.AppendUint64(nil, start))
