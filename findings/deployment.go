@@ -19,16 +19,8 @@ import (
 // rollout rolls a Deployment out, scales it and rolls it back.
 func rollout() controllertest.Scenario {
 	return controllertest.Scenario{
-		Name: "deployment",
-		Start: start(func(ctx context.Context, kube kubernetes.Interface, shared informers.SharedInformerFactory) ([]func(context.Context), error) {
-			apps, pods := shared.Apps().V1(), shared.Core().V1().Pods()
-			d, err := deployment.NewDeploymentController(ctx, apps.Deployments(), apps.ReplicaSets(), pods, kube)
-			if err != nil {
-				return nil, err
-			}
-			r := replicaset.NewReplicaSetController(ctx, apps.ReplicaSets(), pods, kube, replicaset.BurstReplicas)
-			return []func(context.Context){func(ctx context.Context) { d.Run(ctx, 2) }, func(ctx context.Context) { r.Run(ctx, 2) }}, nil
-		}),
+		Name:  "deployment",
+		Start: start(deploymentControllers),
 		World: world,
 		Script: []controllertest.Step{
 			step("create", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
@@ -59,6 +51,16 @@ func rollout() controllertest.Scenario {
 			return nil
 		},
 	}
+}
+
+func deploymentControllers(ctx context.Context, kube kubernetes.Interface, shared informers.SharedInformerFactory) ([]func(context.Context), error) {
+	apps, pods := shared.Apps().V1(), shared.Core().V1().Pods()
+	d, err := deployment.NewDeploymentController(ctx, apps.Deployments(), apps.ReplicaSets(), pods, kube)
+	if err != nil {
+		return nil, err
+	}
+	r := replicaset.NewReplicaSetController(ctx, apps.ReplicaSets(), pods, kube, replicaset.BurstReplicas)
+	return []func(context.Context){func(ctx context.Context) { d.Run(ctx, 2) }, func(ctx context.Context) { r.Run(ctx, 2) }}, nil
 }
 
 // rolls is a step that patches the Deployment.

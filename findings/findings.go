@@ -2,12 +2,16 @@ package findings
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -50,6 +54,68 @@ func step(name string, do func(ctx context.Context, kube kubernetes.Interface, n
 		}
 		return do(ctx, kube, env.Namespace)
 	}}
+}
+
+// together returns a World of several actors.
+func together(actors ...func(context.Context, *rest.Config, *controllertest.Env) error) func(context.Context, *rest.Config, *controllertest.Env) error {
+	return func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		errs := make([]error, len(actors))
+		var wg sync.WaitGroup
+		for n, act := range actors {
+			wg.Go(func() {
+				defer cancel()
+				errs[n] = act(ctx, cfg, env)
+			})
+		}
+		wg.Wait()
+		return errors.Join(errs...)
+	}
+}
+
+// closed returns a closed channel.
+func closed() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+// createNodes returns a Scenario.Setup that creates Nodes, which all runs share.
+func createNodes(names ...string) func(context.Context, *rest.Config) error {
+	return func(ctx context.Context, cfg *rest.Config) error {
+		kube, err := kubernetes.NewForConfig(cfg)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			_, err := kube.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+			if err == nil { // admission has tainted it as not ready
+				_, err = kube.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"taints":null}}`), metav1.PatchOptions{})
+			}
+			if err != nil && !apierrors.IsAlreadyExists(err) {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// createPods creates Pods that no scheduler binds. The quota of a namespace may be unknown to
+// the API server for a moment, so the first creation is repeated for some time.
+func createPods(ctx context.Context, kube kubernetes.Interface, namespace string, names ...string) error {
+	for n, name := range names {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: template(name, corev1.RestartPolicyAlways).Spec}
+		_, err := kube.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
+		for deadline := time.Now().Add(5 * time.Second); n == 0 && apierrors.IsForbidden(err) && time.Now().Before(deadline); {
+			time.Sleep(20 * time.Millisecond)
+			_, err = kube.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // template returns the template of Pods with a restart policy and volumes by claim.

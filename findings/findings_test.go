@@ -43,6 +43,42 @@ func all() []known {
 		plan:     "crash-after@delete pods late-*#1",
 		oracle:   controllertest.EndState,
 		text:     "BackoffLimitExceeded, without faults DeadlineExceeded",
+	}, {
+		title:    "A CronJob runs twice for one scheduled time",
+		scenario: cronJob(),
+		plan:     "stall(cronjobs.batch)@create jobs.batch report-28486080#1",
+		oracle:   controllertest.Events,
+		text:     "/report-28486080",
+	}, {
+		title:    "A CronJob without a history loses the time of its last success",
+		scenario: cronJob(),
+		plan:     "crash-after@delete jobs.batch report-28486080#1",
+		oracle:   controllertest.Liveness,
+		text:     "the status has no lastSuccessfulTime",
+	}, {
+		title:    "A namespace has more Pods than its quota",
+		scenario: quota(),
+		plan:     "next-step(pods)@update resourcequotas/status pods status.hard,status.used#1",
+		oracle:   controllertest.Liveness,
+		text:     "4 Pods, the quota is 3",
+	}, {
+		title:    "A deleted EndpointSlice does not come back",
+		scenario: endpointSlices(),
+		plan:     "crash-after@create endpointslices.discovery.k8s.io web-*#1",
+		oracle:   controllertest.Liveness,
+		text:     "0 endpoints, want 1",
+	}, {
+		title:    "A Deployment with the strategy Recreate runs two versions at once",
+		scenario: recreate(),
+		plan:     "next-step(pods)@create pods web-67476f6494-*#1",
+		oracle:   controllertest.Invariance,
+		text:     "Pods of two versions exist at the same time",
+	}, {
+		title:    "A Deployment does not notice that its rollout is stuck",
+		scenario: recreate(),
+		plan:     "crash-after@create replicasets.apps web-5df569b99b#1",
+		oracle:   controllertest.EndState,
+		text:     `.status.conditions[Progressing].message: ReplicaSet "web-67476f6494" has successfully progressed.`,
 	}}
 }
 
@@ -95,7 +131,7 @@ func TestKnown(t *testing.T) {
 // sample of the plans, and with EXPLORE_BUDGET, for example 10m, plans until that time has
 // passed.
 func TestExplore(t *testing.T) {
-	for _, s := range []controllertest.Scenario{statefulSet(), jobs(), rollout()} {
+	for _, s := range []controllertest.Scenario{statefulSet(), jobs(), rollout(), endpointSlices(), cronJob(), quota(), recreate(), daemonSet()} {
 		t.Run(s.Name, func(t *testing.T) {
 			o := options()
 			o.Folder, o.Sample = os.Getenv("FOLDER"), 16

@@ -18,12 +18,8 @@ import (
 // jobs runs a Job that succeeds, and then one that exceeds its deadline.
 func jobs() controllertest.Scenario {
 	return controllertest.Scenario{
-		Name: "job",
-		Start: start(func(ctx context.Context, kube kubernetes.Interface, shared informers.SharedInformerFactory) ([]func(context.Context), error) {
-			scheduling := shared.Scheduling().V1beta1()
-			c, err := job.NewController(ctx, kube, shared.Core().V1().Pods(), shared.Batch().V1().Jobs(), scheduling.Workloads(), scheduling.PodGroups())
-			return []func(context.Context){func(ctx context.Context) { c.Run(ctx, 2) }}, err
-		}),
+		Name:  "job",
+		Start: start(jobController),
 		World: world,
 		Script: []controllertest.Step{
 			createsJob("done", string(corev1.PodSucceeded), 600),
@@ -48,6 +44,12 @@ func jobs() controllertest.Scenario {
 			return nil
 		},
 	}
+}
+
+func jobController(ctx context.Context, kube kubernetes.Interface, shared informers.SharedInformerFactory) ([]func(context.Context), error) {
+	scheduling := shared.Scheduling().V1beta1()
+	c, err := job.NewController(ctx, kube, shared.Core().V1().Pods(), shared.Batch().V1().Jobs(), scheduling.Workloads(), scheduling.PodGroups())
+	return []func(context.Context){func(ctx context.Context) { c.Run(ctx, 2) }}, err
 }
 
 // createsJob is a step that creates a Job whose Pods end in the phase exit.

@@ -112,7 +112,7 @@ func (n node) run(ctx context.Context, name string) error {
 				return ignore(err) // the event of the claim comes back here
 			}
 		}
-		return ignore(api.Bind(ctx, &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: name, UID: pod.UID}, Target: corev1.ObjectReference{Kind: "Node", Name: "node"}}, metav1.CreateOptions{}))
+		return ignore(api.Bind(ctx, &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: name, UID: pod.UID}, Target: corev1.ObjectReference{Kind: "Node", Name: nodeOf(pod)}}, metav1.CreateOptions{}))
 	case pod.Status.Phase != corev1.PodRunning:
 		return n.report(ctx, pod, corev1.PodRunning)
 	case exit != "":
@@ -121,13 +121,26 @@ func (n node) run(ctx context.Context, name string) error {
 	return nil
 }
 
+// nodeOf returns the only Node that the affinity of a Pod allows, which is the Node of a daemon
+// Pod, and "node" without such an affinity.
+func nodeOf(pod *corev1.Pod) string {
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+		for _, term := range a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+			for _, f := range term.MatchFields {
+				return f.Values[0]
+			}
+		}
+	}
+	return "node"
+}
+
 // report writes the status of a Pod.
 func (n node) report(ctx context.Context, pod *corev1.Pod, phase corev1.PodPhase) error {
 	ready := corev1.ConditionFalse
 	if phase == corev1.PodRunning {
 		ready = corev1.ConditionTrue
 	}
-	pod.Status.Phase = phase
+	pod.Status.Phase, pod.Status.PodIP, pod.Status.PodIPs = phase, "10.1.0.1", []corev1.PodIP{{IP: "10.1.0.1"}}
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: ready, LastTransitionTime: metav1.Now()}}
 	_, err := n.kube.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})
 	return ignore(err)
