@@ -96,3 +96,17 @@ func TestObserverMisses(t *testing.T) {
 		t.Errorf("gaps = %v, want that from 12 to 30", r.gaps)
 	}
 }
+
+// TestBindingIsKnown holds that a Pod that the run has bound was not written by another client,
+// although the response to a binding has no version. A Pod that the run has not written was.
+func TestBindingIsKnown(t *testing.T) {
+	r := quietRun(Scenario{}, "ct-1")
+	r.responded(&fault.Op{Verb: "create", Resource: "pods", Subresource: "binding", Namespace: "ct-1", Name: "a"}, http.StatusCreated, []byte(`{"kind":"Status","apiVersion":"v1","status":"Success"}`))
+	for _, name := range []string{"b", "a"} {
+		pod := object(t, `{"kind":"Pod","apiVersion":"v1","metadata":{"namespace":"ct-1","name":"`+name+`","resourceVersion":"7"}}`)
+		r.history = []event{{key: objectKey{"pods", "ct-1", name}, kind: watch.Modified, object: pod}}
+		if hint := r.others(); (hint != "") != (name == "b") {
+			t.Errorf("the hint about Pod %s is %q", name, hint)
+		}
+	}
+}

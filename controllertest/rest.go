@@ -183,7 +183,7 @@ func (r *run) othersLocked() string {
 		return "" // a fault can lose the response that shows the writer
 	}
 	for _, e := range slices.Backward(r.history) {
-		if e.object == nil || e.kind == watch.Deleted || e.object.GetDeletionTimestamp() != nil || r.responses[e.object.GetResourceVersion()] {
+		if e.object == nil || e.kind == watch.Deleted || e.object.GetDeletionTimestamp() != nil || r.responses[e.object.GetResourceVersion()] || r.bound[e.key] {
 			continue
 		}
 		writer := "an unknown client" // the API server manages no fields of an object that was created without fields

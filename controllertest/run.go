@@ -68,6 +68,7 @@ type run struct {
 	uids      map[types.UID]objectKey   // of all objects that were seen
 	versions  map[string]map[string]any // objects by resource version
 	responses map[string]bool           // the resource versions of the run's own writes
+	bound     map[objectKey]bool        // the objects of its writes whose response has no version, such as a binding of a Pod
 	present   map[objectKey]*unstructured.Unstructured
 	history   []event
 	gaps      []gap                                    // in the history
@@ -368,7 +369,15 @@ func (r *run) responded(op *fault.Op, status int, body []byte) {
 		return
 	}
 	var obj unstructured.Unstructured
-	if json.Unmarshal(body, &obj.Object) != nil || obj.GetKind() == "Status" {
+	if json.Unmarshal(body, &obj.Object) != nil {
+		return
+	}
+	if obj.GetKind() == "Status" {
+		if op.Subresource != "" {
+			r.mu.Lock()
+			r.bound[objectKey{op.Resource, op.Namespace, op.Name}] = true
+			r.mu.Unlock()
+		}
 		return
 	}
 	key := objectKey{op.Resource, obj.GetNamespace(), obj.GetName()}
@@ -414,7 +423,7 @@ func (x *explorer) newRun(ctx context.Context, p plan, ref *reference) (*run, er
 	r := &run{
 		x: x, id: fmt.Sprintf("%s-%d", x.prefix, n), plan: slices.Clone(p), ref: ref, changed: make(chan struct{}), began: time.Now(), lastEvent: time.Now(), lastFault: time.Now(), late: newLateness(), stalled: x.stalls.sum(),
 		unwanted: map[objectKey]bool{}, edited: map[objectKey]types.UID{}, expired: map[string]uint64{}, old: map[string]string{}, counts: map[string]int{}, generated: map[string]string{}, ids: map[string]string{}, uids: map[types.UID]objectKey{},
-		versions: map[string]map[string]any{}, responses: map[string]bool{}, present: map[objectKey]*unstructured.Unstructured{}, wrote: map[objectKey]*unstructured.Unstructured{}, owned: map[objectKey]*unstructured.Unstructured{},
+		versions: map[string]map[string]any{}, responses: map[string]bool{}, bound: map[objectKey]bool{}, present: map[objectKey]*unstructured.Unstructured{}, wrote: map[objectKey]*unstructured.Unstructured{}, owned: map[objectKey]*unstructured.Unstructured{},
 	}
 	r.env = Env{Namespace: r.id, Cloud: cloud.New(x.scenario.Cloud)}
 	var err error
