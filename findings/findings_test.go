@@ -74,11 +74,17 @@ func all() []known {
 		oracle:   controllertest.Invariance,
 		text:     "Pods of two versions exist at the same time",
 	}, {
-		title:    "A Deployment does not notice that its rollout is stuck",
+		title:    "A Deployment keeps the condition of its former rollout",
 		scenario: recreate(),
 		plan:     "crash-after@create replicasets.apps web-5df569b99b#1",
 		oracle:   controllertest.EndState,
 		text:     `.status.conditions[Progressing].message: ReplicaSet "web-67476f6494" has successfully progressed.`,
+	}, {
+		title:    "A DaemonSet rolls its former image out again",
+		scenario: daemonSet(),
+		plan:     "time-travel(daemonsets.apps<create controllerrevisions.apps agent-c674448cc#1)@create pods agent-*#5",
+		oracle:   controllertest.EndState,
+		text:     ".revision: 3, without faults 1",
 	}}
 }
 
