@@ -3,6 +3,7 @@ package findings
 import (
 	"context"
 	"fmt"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -63,10 +64,17 @@ func deploymentControllers(ctx context.Context, kube kubernetes.Interface, share
 	return []func(context.Context){func(ctx context.Context) { d.Run(ctx, 2) }, func(ctx context.Context) { r.Run(ctx, 2) }}, nil
 }
 
-// rolls is a step that patches the Deployment.
-func rolls(name, patch string) controllertest.Step {
+// rolls is a step that patches the Deployment, a second after the patch before.
+func rolls(name string, patches ...string) controllertest.Step {
 	return step(name, func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
-		_, err := kube.AppsV1().Deployments(namespace).Patch(ctx, "web", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
-		return err
+		for n, patch := range patches {
+			if n > 0 {
+				time.Sleep(time.Second)
+			}
+			if _, err := kube.AppsV1().Deployments(namespace).Patch(ctx, "web", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }

@@ -70,7 +70,7 @@ func all() []known {
 	}, {
 		title:    "A Deployment with the strategy Recreate runs two versions at once",
 		scenario: recreate(),
-		plan:     "next-step(pods)@create pods web-67476f6494-*#1",
+		plan:     "stall(pods)@create pods web-67476f6494-*#1",
 		oracle:   controllertest.Invariance,
 		text:     "Pods of two versions exist at the same time",
 	}, {

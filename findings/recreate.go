@@ -12,7 +12,7 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest"
 )
 
-// recreate gives a Deployment with the strategy Recreate another image.
+// recreate starts a Deployment with the strategy Recreate, and gives it another image.
 func recreate() controllertest.Scenario {
 	images := func(s *controllertest.State) (images map[string]bool, err error) {
 		images = map[string]bool{}
@@ -32,14 +32,14 @@ func recreate() controllertest.Scenario {
 		Start: start(deploymentControllers),
 		World: world,
 		Script: []controllertest.Step{
-			step("create", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
+			step("create without a Pod", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
 				_, err := kube.AppsV1().Deployments(namespace).Create(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{
-					Replicas: new(int32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Template: template("web", corev1.RestartPolicyAlways),
+					Replicas: new(int32(0)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Template: template("web", corev1.RestartPolicyAlways),
 					Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
 				}}, metav1.CreateOptions{})
 				return err
 			}),
-			rolls("another image", `{"spec":{"template":{"spec":{"containers":[{"name":"c","image":"another"}]}}}}`),
+			rolls("scale to 1, and another image", `{"spec":{"replicas":1}}`, `{"spec":{"template":{"spec":{"containers":[{"name":"c","image":"another"}]}}}}`),
 		},
 		Converged: func(s *controllertest.State) error {
 			d, err := as[appsv1.Deployment](s.Get("deployments.apps", "web"))
@@ -51,7 +51,7 @@ func recreate() controllertest.Scenario {
 				return err
 			}
 			want, have := *d.Spec.Replicas, d.Status
-			if have.ObservedGeneration != d.Generation || have.UpdatedReplicas != want || have.AvailableReplicas != want || len(s.Objects("pods")) != int(want) || !running[d.Spec.Template.Spec.Containers[0].Image] {
+			if have.ObservedGeneration != d.Generation || have.UpdatedReplicas != want || have.AvailableReplicas != want || len(s.Objects("pods")) != int(want) || want > 0 && !running[d.Spec.Template.Spec.Containers[0].Image] {
 				return fmt.Errorf("%d Pods of %v, of which %d are updated and %d are available, want %d", len(s.Objects("pods")), running, have.UpdatedReplicas, have.AvailableReplicas, want)
 			}
 			return nil
