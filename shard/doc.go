@@ -6,8 +6,8 @@
 //		return controllerOf(s.Index).Run(ctx)
 //	})
 //
-// A [Group] calls work for each shard that its replica owns. All replicas compute the
-// same balanced assignment.
+// A [Group] calls work for each shard that its replica owns. All replicas compute the same
+// balanced assignment, and store it in one Lease, the table.
 //
 // Owned work is what work does from its start, or from a successful [Shard.Check], until the
 // shard is lost or work returns. Call Shard.Check before each effect, or use [Guard]. Work
@@ -49,8 +49,8 @@
 //     whose selector selects it on the API server.
 //   - SE2: If Cut gets a thousand namespaces with similar names and weights, no replica
 //     with an equal part has more than 1.5 times the mean.
-//   - SE3: If a list or a watch has an object of another shard, the Source drops and counts
-//     it. If it cannot hash an object, the list or the watch fails.
+//   - SE3: If a list or a watch has an object of another shard, the Source drops and
+//     counts it, and fails on one that it cannot hash.
 //   - SE4: If a child gets a controller owner in another shard, its old shard's informer
 //     reports a deletion and the new one's an addition.
 //   - SE5: If the resource has an object, Probe reports whether the API server honors shard
@@ -58,10 +58,9 @@
 //   - SE6: If the API server honors shard selectors, the Source of [Objects] receives no
 //     object of other shards.
 //   - SE7: If Remove of one replica's View returns nil before Add of another replica's
-//     begins, no object of the shard is in both caches. If each shard is added, each
-//     object is in one.
-//   - SE8: If Add of a View returns nil, the informer shows the whole shard. If Remove
-//     returns nil, it shows none of it.
+//     begins, no object is in both caches, and each object of an added shard is in one.
+//   - SE8: If Add of a View returns nil, the informer shows the whole shard, and none of
+//     it if Remove does.
 //
 // # Caveats
 //
