@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -24,6 +23,7 @@ func startAPIServer(creds *credentials, port int, etcds []string, verbosity int,
 		"--etcd-servers=" + strings.Join(etcds, ","),
 		"--bind-address=127.0.0.1",
 		"--secure-port=" + strconv.Itoa(port),
+		"--permit-port-sharing=true", // with the reservation of the port
 		"--cert-dir=" + creds.dir,
 		"--tls-cert-file=" + creds.path("serving.crt"),
 		"--tls-private-key-file=" + creds.path("serving.key"),
@@ -103,16 +103,4 @@ func (s *apiServer) wait(d time.Duration) error {
 	case <-time.After(d):
 	}
 	return nil
-}
-
-// freePort returns a port that the kernel has chosen. Another process can take the port
-// before kube-apiserver listens, because its command accepts no listener. In that case
-// the start fails with an error.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }

@@ -37,12 +37,13 @@ const (
 // A child is a member of a cluster as the process that starts it sees it.
 type child struct {
 	member
-	cmd    *exec.Cmd
-	stdin  io.Closer
-	log    *os.File
-	ready  chan struct{} // closed when the process has printed that it is ready
-	ended  chan struct{} // closed after the process has ended
-	relays []*relay      // of a kube-apiserver, to the etcds
+	cmd     *exec.Cmd
+	stdin   io.Closer
+	log     *os.File
+	ready   chan struct{} // closed when the process has printed that it is ready
+	ended   chan struct{} // closed after the process has ended
+	relays  []*relay      // of a kube-apiserver, to the etcds
+	release func()        // of the Port, which is reserved
 
 	mu    sync.Mutex
 	state string
@@ -93,7 +94,7 @@ func newCluster(dir string, opts options) (_ *cluster, err error) {
 	for n := range opts.servers {
 		p := &child{state: stopped, member: member{Name: fmt.Sprintf("server-%d", n), Dir: dir, Verbosity: opts.verbosity, Args: opts.apiserverArgs}}
 		c.processes = append(c.processes, p)
-		if p.Port, err = freePort(); err != nil {
+		if p.Port, p.release, err = reservePort(); err != nil {
 			return nil, err
 		}
 		for e := range opts.etcds {
@@ -291,6 +292,9 @@ func (c *cluster) close() {
 		}
 		for _, r := range p.relays {
 			r.close()
+		}
+		if p.release != nil {
+			p.release()
 		}
 	}
 	if c.balancer != nil {

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -414,4 +416,23 @@ func TestClusterStopsWhileStarting(t *testing.T) {
 	}
 	go func() { _, _ = io.Copy(io.Discard, stderr) }() // ends with the process
 	p.stop(t, func() error { return p.Process.Signal(syscall.SIGTERM) })
+}
+
+// TestReservePort holds that no other process gets the port while it is reserved.
+func TestReservePort(t *testing.T) {
+	port, release, err := reservePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	if l, err := net.Listen("tcp", address); err == nil {
+		l.Close()
+		t.Error("another process could listen")
+	}
+	release()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
 }

@@ -159,10 +159,11 @@ func run(opts options, stdout, stderr *os.File) (err error) {
 	// Close would wait for etcd's clients, which run in this process and do not stop.
 	// HardStop returns when the data is closed.
 	defer etcd.Server.HardStop()
-	port, err := freePort()
+	port, release, err := reservePort()
 	if err != nil {
 		return fmt.Errorf("start kube-apiserver: %w", err)
 	}
+	defer release()
 	server := startAPIServer(creds, port, []string{etcdEndpoint(dir)}, opts.verbosity, opts.apiserverArgs)
 
 	defer opts.remove()
