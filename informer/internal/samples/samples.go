@@ -46,10 +46,14 @@ type sample struct {
 	since      time.Time
 }
 
-// OnAdd, OnUpdate and OnDelete implement cache.ResourceEventHandler.
+// OnAdd implements cache.ResourceEventHandler.
 func (s *Samples) OnAdd(obj any, _ bool) { s.see(obj, maxAge) }
-func (s *Samples) OnUpdate(_, obj any)   { s.see(obj, maxAge) }
-func (s *Samples) OnDelete(any)          {}
+
+// OnUpdate implements cache.ResourceEventHandler.
+func (s *Samples) OnUpdate(_, obj any) { s.see(obj, maxAge) }
+
+// OnDelete implements cache.ResourceEventHandler. Compare forgets the object.
+func (s *Samples) OnDelete(any) {}
 
 // see makes a sample of an object of the cache if there is room, or a sample that is older.
 func (s *Samples) see(obj any, older time.Duration) {
