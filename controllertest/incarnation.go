@@ -198,8 +198,39 @@ func (i *incarnation) watch(q lengther, gated func() int) (end func()) {
 	}
 }
 
-// on returns the fault of a request.
+// on returns the fault of a request, and measures how long the API server takes for it.
 func (i *incarnation) on(op *fault.Op) fault.Fault {
+	r, f := i.run, i.faultOf(op)
+	before, after, finally := f.Before, f.After, f.Finally
+	f.Before = func() {
+		if before != nil {
+			before()
+		}
+		r.mu.Lock()
+		r.slow.begin(op, time.Now().Add(f.Delay))
+		r.mu.Unlock()
+	}
+	answered := func() {
+		r.mu.Lock()
+		r.slow.end(op, time.Now())
+		r.mu.Unlock()
+	}
+	f.After = func() {
+		answered() // Fault.Hold follows
+		if after != nil {
+			after()
+		}
+	}
+	f.Finally = func() {
+		answered()
+		if finally != nil {
+			finally()
+		}
+	}
+	return f
+}
+
+func (i *incarnation) faultOf(op *fault.Op) fault.Fault {
 	r := i.run
 	if op.Verb == "update" && !unobserved(op.Resource) {
 		r.awaitBase(i.ctx, op)

@@ -8,6 +8,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/controllerkit/controllerkit/controllertest/fault"
 )
 
 // lateness measures how long the observer is behind: from the response to a write until
@@ -70,6 +72,44 @@ func (l *lateness) sum(now time.Time) time.Duration {
 		return l.total + now.Sub(l.since)
 	}
 	return l.total
+}
+
+// slowness measures how long requests of the controller waited for the API server, beyond
+// slowAnswer. On a busy machine one request takes seconds, and a reconcile waits for it.
+type slowness struct {
+	sent  map[*fault.Op]time.Time // the requests without an answer
+	until time.Time               // total counts until then
+	total time.Duration
+}
+
+const slowAnswer = 250 * time.Millisecond
+
+func newSlowness() slowness { return slowness{sent: map[*fault.Op]time.Time{}} }
+
+// begin stores that a request is sent at a time.
+func (s *slowness) begin(op *fault.Op, at time.Time) { s.sent[op] = at }
+
+// end stores that a request was answered, or has failed.
+func (s *slowness) end(op *fault.Op, now time.Time) {
+	s.total, s.until = s.sum(now), now
+	delete(s.sent, op)
+}
+
+// reset restarts the measurement.
+func (s *slowness) reset(now time.Time) { s.total, s.until = 0, now }
+
+// sum returns how long, since reset, at least one request waited.
+func (s *slowness) sum(now time.Time) time.Duration {
+	from := now
+	for _, at := range s.sent {
+		if slow := at.Add(slowAnswer); slow.Before(from) {
+			from = slow
+		}
+	}
+	if from.Before(s.until) {
+		from = s.until
+	}
+	return s.total + max(0, now.Sub(from))
 }
 
 // stalls measures how long the process did not run, for example because other programs use the

@@ -131,9 +131,9 @@ func (r *run) tooEarly(diff difference) {
 	r.x.tooEarly(step, plan, diff)
 }
 
-// deadline returns when the cluster must be at rest. The time in which the observer was
-// late or the process stalled does not count, up to maxLate times Options.ConvergeTimeout,
-// because endless writes make the observer late forever.
+// deadline returns when the cluster must be at rest. The time in which the observer was late,
+// a request waited for the API server, or the process stalled does not count, up to maxLate
+// times Options.ConvergeTimeout, because endless writes make the observer late forever.
 func (r *run) deadline() time.Time {
 	settle := r.x.options.ConvergeTimeout
 	now := time.Now()
@@ -147,7 +147,7 @@ func (r *run) deadline() time.Time {
 
 // lateLocked returns the time since the last fault that does not count.
 func (r *run) lateLocked(now time.Time) time.Duration {
-	return max(r.late.sum(now), r.x.stalls.sum()-r.stalled)
+	return max(r.late.sum(now), r.slow.sum(now), r.x.stalls.sum()-r.stalled)
 }
 
 const maxLate = 5
@@ -159,7 +159,7 @@ func (r *run) restless(missing error) Finding {
 	defer r.mu.Unlock()
 	text := fmt.Sprintf("no rest of %v within %v of the last fault or step; the last writes: %s", r.x.options.QuietPeriod, r.x.options.ConvergeTimeout, strings.Join(r.writes, "; "))
 	if late := r.lateLocked(time.Now()); late > r.x.options.ConvergeTimeout/10 {
-		text += fmt.Sprintf("; the observer was late, or this process did not run, for %v, which does not count up to %d times that time", late.Round(time.Millisecond), maxLate)
+		text += fmt.Sprintf("; the observer was late, a request waited for the API server, or this process did not run, for %v, which does not count up to %d times that time", late.Round(time.Millisecond), maxLate)
 	}
 	if w := r.world; w != nil && len(w.writes) > 0 {
 		text += "; the last writes of Scenario.World: " + strings.Join(w.writes, "; ")
@@ -456,6 +456,7 @@ func (r *run) faultLocked() {
 	r.touchLocked()
 	r.lastFault = r.lastEvent
 	r.late.reset(r.lastFault)
+	r.slow.reset(r.lastFault)
 	r.stalled = r.x.stalls.sum()
 }
 

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/controllerkit/controllerkit/controllertest/fault"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -31,6 +32,8 @@ func TestQuiet(t *testing.T) {
 		{name: "a write is under way", with: func(r *run) { r.underway = 1 }, after: 10 * time.Second},
 		{name: "the observer is late by less than the time left", with: func(r *run) { r.late.responded("a", 7, time.Now()) }, every: 700 * time.Millisecond, seen: 4 * time.Second, after: 14 * time.Second},
 		{name: "the observer never sees it", with: func(r *run) { r.late.responded("a", 7, time.Now()) }, every: 700 * time.Millisecond, after: 60 * time.Second},
+		{name: "a request waits for the API server by less than the time left", with: answers(6 * time.Second), after: 10*time.Second + 6*time.Second - slowAnswer},
+		{name: "a request is never answered", with: answers(time.Hour), after: 60 * time.Second},
 		{name: "a key is delayed", with: delays(3 * time.Second), quiet: true, after: 4 * time.Second},
 		{name: "two keys are delayed", with: delays(4*time.Second, 2*time.Second), quiet: true, after: 5 * time.Second},
 		{name: "a key is delayed for long", with: delays(time.Hour), quiet: true, after: time.Second},
@@ -115,6 +118,21 @@ func TestQueueIsEmpty(t *testing.T) {
 	q.ShutDown()
 	if err := r.queuesEmpty(); q.Len() != 1 || err != nil {
 		t.Errorf("queuesEmpty after the shutdown, with %d keys = %v, want nil", q.Len(), err)
+	}
+}
+
+// answers gives the run a write that the API server answers after d.
+func answers(d time.Duration) func(r *run) {
+	return func(r *run) {
+		op := new(fault.Op)
+		r.underway = 1
+		r.slow.begin(op, time.Now())
+		go func() {
+			_ = sleep(context.Background(), nil, min(d, time.Minute))
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.slow.end(op, time.Now())
+		}()
 	}
 }
 
@@ -243,6 +261,57 @@ func TestLateness(t *testing.T) {
 	want(71, 21) // e was written after the list
 	observed(72, "e", 31, watch.Added)
 	want(80, 22)
+}
+
+// TestSlowness holds what counts as a wait for the API server.
+func TestSlowness(t *testing.T) {
+	begin := time.Now()
+	s := newSlowness()
+	a, b, c := new(fault.Op), new(fault.Op), new(fault.Op)
+	at := func(d time.Duration) time.Time { return begin.Add(d * time.Millisecond) }
+	want := func(d, want time.Duration) {
+		t.Helper()
+		if got := s.sum(at(d)); got != want*time.Millisecond {
+			t.Errorf("after %d ms requests waited for %v, want %d ms", d, got, want)
+		}
+	}
+	s.begin(a, at(0))
+	want(250, 0)
+	want(300, 50)
+	s.end(a, at(350)) // 100
+	s.end(a, at(400)) // again, by Finally
+	want(900, 100)
+	s.begin(a, at(1000))
+	s.begin(b, at(1100))
+	s.end(b, at(1500)) // 250 of a
+	want(1600, 100+350)
+	s.begin(c, at(1700))
+	s.end(a, at(1800)) // 550 of a
+	want(1900, 100+550)
+	want(2000, 100+550+50) // c
+	s.reset(at(2100))
+	want(2200, 100)
+	s.end(c, at(2200))
+	want(3000, 100)
+	s.begin(a, at(3500)) // after Fault.Delay
+	want(3100, 100)
+}
+
+// TestAnswerIsLate: the time until the API server answers counts as late, and Fault.Hold does not.
+func TestAnswerIsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := quietRun(Scenario{}, "ns")
+		i := &incarnation{run: r, Incarnation: new(fault.Incarnation), ctx: t.Context()}
+		f := i.on(&fault.Op{Verb: "list", Resource: "configmaps"})
+		f.Before()
+		time.Sleep(time.Second)
+		f.After()
+		time.Sleep(time.Minute)
+		f.Finally()
+		if got, want := r.slow.sum(time.Now()), time.Second-slowAnswer; got != want {
+			t.Errorf("an answer after a second, held for a minute, counts as %v, want %v", got, want)
+		}
+	})
 }
 
 // TestStalls: the time in which the process did not run does not count for ConvergeTimeout, and a

@@ -50,6 +50,7 @@ type run struct {
 	lastEvent time.Time     // the time of the last event
 	lastFault time.Time     // when a step or a fault last began or ended
 	late      lateness      // of the observer, since then
+	slow      slowness      // of the API server, since then
 	stalled   time.Duration // stalls until then
 	repeated  time.Time     // when client-go has repeated the request of CommitThen503, at the latest
 	repeats   string        // the signature of that request
@@ -421,7 +422,7 @@ func (r *run) stop() {
 func (x *explorer) newRun(ctx context.Context, p plan, ref *reference) (*run, error) {
 	n := x.runs.Add(1)
 	r := &run{
-		x: x, id: fmt.Sprintf("%s-%d", x.prefix, n), plan: slices.Clone(p), ref: ref, changed: make(chan struct{}), began: time.Now(), lastEvent: time.Now(), lastFault: time.Now(), late: newLateness(), stalled: x.stalls.sum(),
+		x: x, id: fmt.Sprintf("%s-%d", x.prefix, n), plan: slices.Clone(p), ref: ref, changed: make(chan struct{}), began: time.Now(), lastEvent: time.Now(), lastFault: time.Now(), late: newLateness(), slow: newSlowness(), stalled: x.stalls.sum(),
 		unwanted: map[objectKey]bool{}, edited: map[objectKey]types.UID{}, expired: map[string]uint64{}, old: map[string]string{}, counts: map[string]int{}, generated: map[string]string{}, ids: map[string]string{}, uids: map[types.UID]objectKey{},
 		versions: map[string]map[string]any{}, responses: map[string]bool{}, bound: map[objectKey]bool{}, present: map[objectKey]*unstructured.Unstructured{}, wrote: map[objectKey]*unstructured.Unstructured{}, owned: map[objectKey]*unstructured.Unstructured{},
 	}
