@@ -22,6 +22,7 @@ import (
 
 const (
 	restPeriods   = 10 // RetryPeriods that are counted
+	restPeriod    = 500 * time.Millisecond
 	restRequests  = "requests"
 	rollLongest   = "longest ns without an owner"
 	burnt         = 5 * time.Millisecond
@@ -32,8 +33,8 @@ const (
 func init() {
 	bench.Register(bench.Row{
 		Name: "shard/requests",
-		About: fmt.Sprintf("Requests of four replicas of a Group at rest, for each replica and RetryPeriod of 2 s, over %d RetryPeriods. "+
-			"The rival is client-go's elector with one Lease for all objects, and four replicas.", restPeriods),
+		About: fmt.Sprintf("Requests of four replicas of a Group at rest, for each replica and RetryPeriod of %v, over %d RetryPeriods. "+
+			"The rival is client-go's elector with one Lease for all objects, and four replicas.", restPeriod, restPeriods),
 		Op:    "replica and period",
 		Goals: []bench.Goal{{Figure: restRequests, AtMost: 2}},
 		Pairs: func(ctx context.Context) ([]bench.Pair, func(), error) { return restPairs(ctx, 32, 1024) },
@@ -108,6 +109,7 @@ func (a *arena) counted(n *atomic.Int64) *rest.Config {
 
 func (a *arena) rest(ctx context.Context, m *bench.Meter, shards int) (int, error) {
 	f, sent := a.fleet(m, shards), new(atomic.Int64)
+	f.timings.retry = min(f.timings.retry, restPeriod)
 	defer f.close()
 	for replica := range shardReplicas {
 		if err := f.join(ctx, replica, f.counted(sent)); err != nil {
@@ -148,13 +150,14 @@ func (a *arena) restRival(ctx context.Context, m *bench.Meter) (int, error) {
 		return 0, err
 	}
 	defer e.close()
+	retry := min(timingsOf(m).retry, restPeriod)
 	for replica := range shardReplicas {
+		e.seats[replica].timings.retry = retry
 		e.join(replica)
 	}
 	if _, err := e.next(); err != nil {
 		return 0, err
 	}
-	retry := e.seats[0].timings.retry
 	if err := e.wait(time.Duration(m.N(3))*retry + rand.N(retry)); err != nil {
 		return 0, err
 	}
