@@ -132,8 +132,8 @@ func (r *run) tooEarly(diff difference) {
 }
 
 // deadline returns when the cluster must be at rest. The time in which the observer was late,
-// a request waited for the API server, or the process stalled does not count, up to maxLate
-// times Options.ConvergeTimeout, because endless writes make the observer late forever.
+// a request waited for the API server, or the process stalled does not count. Endless writes
+// make the observer late forever, so the bound is maxLate times Options.ConvergeTimeout.
 func (r *run) deadline() time.Time {
 	settle := r.x.options.ConvergeTimeout
 	now := time.Now()

@@ -39,9 +39,9 @@ type Resource struct {
 	Create func(ctx context.Context, token string) (id string, err error)
 
 	// VisibleAfter is the time after which Find sees a thing that Create made, counted
-	// from the intent. Add up the longest call of Once (the Timeout of the
-	// reconcile.Controller), the time for which the service continues a request after
-	// its client has gone, the lag of its reads, and the clock skew between replicas.
+	// from the intent. It is the sum of four times: the longest call of Once (the Timeout
+	// of the reconcile.Controller), the service's work on a request without a client, the
+	// lag of its reads, and the clock skew between replicas.
 	//
 	// 0 means that Create can be called again at once, because the service rejects or
 	// recognises a second Create with the same token. 0 is also right if the service is
