@@ -81,9 +81,11 @@
 //   - CK2: If an argument is not valid, the error names it and no request is sent.
 //   - CK3: If other users write a large or hostile object, a package that reads it stays
 //     bounded in time and memory.
-//   - CK4: If a process dies before or after any write of finalizer, status, ssa or
-//     applyset, repeated calls lead to the objects of a run without a crash.
+//   - CK4: If a process dies at any write of finalizer, status, ssa or applyset, repeated
+//     calls lead to the objects of a run without a crash.
 //   - CK5: If keys and groups are many or long, the size of a Snapshot stays bounded.
+//   - CK6: If a program has the rights that a package documents, the API server forbids
+//     none of the package's requests.
 //
 // # Composition
 //

@@ -21,8 +21,6 @@ import (
 
 // An object that the API server does not know the kind of, or does not find valid, is
 // tried a second time if the batch has its CustomResourceDefinition, and once if not.
-//
-// Proves AS3.
 func TestBatchAgain(t *testing.T) {
 	paints := schema.GroupResource{Group: "example.com", Resource: "paints"}
 	unserved := apierrors.NewGenericServerResponse(404, "PATCH", schema.GroupResource{}, "", "404 page not found", 0, true)
@@ -83,8 +81,6 @@ func TestBatchAgain(t *testing.T) {
 
 // An object that was tried keeps the error of that, although the context ended before
 // it was tried again.
-//
-// Proves AS3.
 func TestBatchAgainStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -155,8 +151,6 @@ func TestBatchDeleteUnserved(t *testing.T) {
 }
 
 // What a Conflict at a deletion is about is looked up.
-//
-// Proves AS4.
 func TestBatchDeleteConflict(t *testing.T) {
 	conflict := apierrors.NewConflict(schema.GroupResource{}, "one", errBoom)
 	tests := []struct {

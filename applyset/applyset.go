@@ -78,19 +78,19 @@ func (e *ObjectError) Unwrap() error { return e.Err }
 // objects. errors.As finds the first, and Unwrap() []error returns all. An error about
 // the Batch itself is not joined.
 //
-// To finish a call that ended early, repeat it with the same objects.
+// To finish a call that ended early, repeat it with the same objects. A repeated call
+// changes no field and no owner.
 type Batch struct {
 	Client  dynamic.Interface // Required.
 	Mapper  meta.RESTMapper   // Required. It should use discovery, to know the kinds that the API server serves.
 	Manager string            // the field manager. Required, except by Delete.
 
-	// Owner becomes the controller of each applied object, so that the objects are
-	// garbage collected after it. Owner must have a uid, must be in the namespace of the
-	// objects or cluster-scoped, and must not be one of them. If an object has another
-	// controller, its error is Invalid. If the admission plugin
-	// OwnerReferencesPermissionEnforcement is enabled, the identity needs the verb update
-	// on the finalizers subresource of Owner. Nil means no owner; a nil pointer
-	// in it is an error.
+	// Owner becomes the controller of each applied object, so that the objects are garbage
+	// collected after it. Owner must have a uid, must be in the namespace of the objects or
+	// cluster-scoped, and must not be one of them; otherwise it is an error. If an object has
+	// another controller, its error is Invalid. If the admission plugin
+	// OwnerReferencesPermissionEnforcement is enabled, the identity needs the verb update on
+	// the finalizers subresource of Owner. Nil means no owner; a nil pointer in it is an error.
 	Owner     metav1.Object
 	OwnerKind schema.GroupVersionKind // the kind of Owner. With a wrong kind the objects are collected at once.
 
@@ -130,11 +130,11 @@ func (b *Batch) TryApply(ctx context.Context, objects ...any) ([]*unstructured.U
 // CustomResourceDefinitions after the API server has accepted the deletion of all
 // others. It does not wait until the objects are gone.
 //
-// Each object must have its uid, as in the responses of Apply. If the object is gone, or
-// another object has its name, that is no error. propagation is required, because the
-// default depends on the kind. If Mapper or the API server does not know a kind, that is
-// an error, unless its CustomResourceDefinition is among the objects. So pass both until
-// Delete succeeds.
+// Each object must have its uid, as in the responses of Apply. If the object is gone, that
+// is no error. If another object has its name, Delete leaves it alone without an error.
+// propagation is required, because the default depends on the kind. If Mapper or the API
+// server does not know a kind, that is an error, unless its CustomResourceDefinition is
+// among the objects. So pass both until Delete succeeds.
 //
 // The identity needs the verb delete, and get to read the object after a Conflict.
 func (b *Batch) Delete(ctx context.Context, propagation metav1.DeletionPropagation, objects ...any) error {

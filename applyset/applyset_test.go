@@ -247,7 +247,7 @@ func stub(verb string, react func(clienttesting.Action) (runtime.Object, error))
 	return client
 }
 
-// TestBatchOwner proves AS7.
+// TestBatchOwner tests that an Owner that would delete the objects at once is an error.
 func TestBatchOwner(t *testing.T) {
 	other := metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "p"}
 	kind := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Paint"}
@@ -311,8 +311,6 @@ func configMaps(n int, namespace string) []any {
 
 // As many requests as allowed are under way and not one more. When the context ends,
 // those are finished, and of the others it is said that they were not tried.
-//
-// Proves AS3.
 func TestBatchStopped(t *testing.T) {
 	for _, concurrency := range []int{0, 1, 3} {
 		for _, remove := range []bool{false, true} {

@@ -32,7 +32,7 @@ import (
 // A context that ends while a CustomResourceDefinition is waited for, and a Namespace
 // that is being deleted, are said as what they are.
 //
-// Proves AS2, AS3.
+// Proves AS2.
 func TestServerBatchStopped(t *testing.T) {
 	w := newArena(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -199,8 +199,6 @@ func TestServerBatchDiscovery(t *testing.T) {
 
 // What is applied with an owner goes with it, and what has another controller keeps
 // that one.
-//
-// Proves AS7.
 func TestServerBatchOwner(t *testing.T) {
 	client, err := dynamic.NewForConfig(testserver.Config(t))
 	if err != nil {

@@ -18,14 +18,6 @@
 //
 //   - AS2: If a Namespace or CustomResourceDefinition fails, is being deleted, or is not
 //     established in time, no object of another kind is applied.
-//   - AS3: If the context ends, no further request is made, and each object without a
-//     request has [ErrNotTried].
-//   - AS4: If an object has another uid, Batch.Delete leaves it alone.
-//   - AS7: If Owner or Own is set, the objects are garbage collected after the owner, and
-//     an Owner that would delete them at once is an error.
-//   - AS8: The documented verbs are enough for each method.
-//   - AS9: If an apply would change or remove another manager's field, TryApply skips that
-//     object, and its error is a Conflict.
 //   - AS10: If a program dies at any request of a Set, the next call leads to the wanted
 //     objects and no others.
 //   - AS11: If an object belongs to another set, has another controller, or Keep reports
@@ -38,13 +30,10 @@
 //     Set.Apply changes no value of it.
 //   - AS15: If a former member is being deleted or fails, those of lower stages stay until
 //     a later call.
-//   - AS16: If the parent belongs to another tool, has an inventory that no Set writes,
-//     lacks the finalizer or is being deleted, Set.Apply creates no object.
+//   - AS16: If the parent is another tool's, has an inventory of no Set, lacks the
+//     finalizer or is being deleted, Set.Apply creates no object.
 //   - AS17: If Set.Delete returns nil, a list from the API server had no member, except
 //     kept ones.
-//   - AS21: If a Batch is repeated, it changes no field and no owner.
-//   - AS23: If all causes of an error are about immutable fields, and only then, Recreate
-//     deletes the member.
 //
 // # Caveats
 //

@@ -99,7 +99,7 @@ func (w arena) process(t *testing.T, on func(*fault.Op) fault.Fault) (*applyset.
 // second stage before the first one is there. Applied again it changes nothing.
 // Deleted, it goes in the reverse order.
 //
-// Proves AS2, AS4, AS8 and AS21.
+// Proves AS2 and CK6.
 func TestServerBatch(t *testing.T) {
 	w := newArena(t)
 	var mu sync.Mutex
@@ -215,8 +215,6 @@ func TestServerBatch(t *testing.T) {
 }
 
 // An object that fails stops no other of its stage, and all of the next one.
-//
-// Proves AS3 and AS9.
 func TestServerBatchErrors(t *testing.T) {
 	w := newArena(t)
 	b, _ := w.process(t, nil)

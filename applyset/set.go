@@ -172,8 +172,9 @@ type Result struct {
 // finalizers, the remaining stages wait for it, with the Action Pending. The next call
 // continues: so watch the kinds of the members.
 //
-// If a call would prune more than MaxPrune or MaxPrunePercent allow, it prunes no
-// object, and the error has the number.
+// If a call would prune more than MaxPrune or MaxPrunePercent allow, it prunes no object,
+// and the error has the number. If ctx ends, Apply makes no further request, and each
+// object without one has [ErrNotTried].
 //
 // A creation has the resourceVersion 9223372036854775807, so that it fails if the object
 // exists. Admission webhooks and policies see it. If an API server rejects the version

@@ -76,8 +76,6 @@ func TestServerSetStage(t *testing.T) {
 }
 
 // TestServerSetOwn: members go with their parent, without a finalizer.
-//
-// Proves AS7.
 func TestServerSetOwn(t *testing.T) {
 	g := newGallery(t)
 	maps := g.CoreV1().ConfigMaps(g.one)
@@ -145,8 +143,6 @@ func TestServerSetOwn(t *testing.T) {
 
 // TestServerSetRecreate: a member whose immutable field is to change is deleted and created
 // again only if the Member allows it, and nothing else is wrong with it.
-//
-// Proves AS23.
 func TestServerSetRecreate(t *testing.T) {
 	g := newGallery(t)
 	const workload = `{"apiVersion":"apps/v1","kind":%q,"metadata":{"name":"one","namespace":%q},"spec":{"replicas":%s,"selector":{"matchLabels":{"a":%q}},%s"template":{"metadata":{"labels":{"a":%q}},"spec":{"containers":[{"name":"a","image":"a"}]}}}}`
@@ -211,7 +207,7 @@ func TestServerSetRecreate(t *testing.T) {
 // TestServerSetRecreateHeld: a deletion that waits, a process that dies between the deletion
 // and the creation, and objects that the Set may not delete.
 //
-// Proves AS10, AS11, AS23.
+// Proves AS10 and AS11.
 func TestServerSetRecreateHeld(t *testing.T) {
 	g := newGallery(t)
 	secrets := g.CoreV1().Secrets(g.two)

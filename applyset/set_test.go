@@ -197,8 +197,6 @@ func TestSetForgets(t *testing.T) {
 }
 
 // A context that ends before the first request leaves all as it is.
-//
-// Proves AS3.
 func TestSetStopped(t *testing.T) {
 	s, client, parent, wanted := cached(3)
 	if _, err := s.Apply(t.Context(), parent, wanted...); err != nil {
@@ -220,8 +218,6 @@ func TestSetStopped(t *testing.T) {
 }
 
 // A context that ends while an object is read leaves it as it is. Its result is an error.
-//
-// Proves AS3.
 func TestSetStoppedRead(t *testing.T) {
 	s, client, parent, wanted := cached(1)
 	if _, err := s.Apply(t.Context(), parent, wanted...); err != nil {

@@ -16,8 +16,6 @@ import (
 
 // TryApply rejects an apply that would replace a map in which another manager owns fields.
 // The API server reports no conflict for it.
-//
-// Proves AS9.
 func TestBatchTaken(t *testing.T) {
 	live := object(`{"apiVersion":"example.com/v1","kind":"Paint","metadata":{"name":"one","namespace":"a","uid":"u","resourceVersion":"1","managedFields":[
 		{"manager":"painter","operation":"Apply","apiVersion":"example.com/v1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{"f:conf":{"f:host":{}}}}}
@@ -55,8 +53,6 @@ func TestBatchTaken(t *testing.T) {
 }
 
 // If the context ends between the read and the apply, TryApply does not apply.
-//
-// Proves AS3.
 func TestBatchTryStopped(t *testing.T) {
 	for _, stopped := range []bool{false, true} {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -86,8 +82,6 @@ func TestBatchTryStopped(t *testing.T) {
 }
 
 // TryApply applies without a live object only if the API server says that there is none.
-//
-// Proves AS9.
 func TestBatchTryUnread(t *testing.T) {
 	unserved := apierrors.NewGenericServerResponse(404, "get", schema.GroupResource{Resource: "configmaps"}, "one", "", 0, true)
 	resource := schema.GroupResource{Resource: "configmaps"}

@@ -31,9 +31,8 @@
 //
 // # Guarantees
 //
-//   - EX1: If processes crash, or requests or calls of the service fail or lose
-//     their responses, Once creates one thing for each object and finally returns
-//     its id.
+//   - EX1: If processes crash, or requests or calls fail or lose their responses, Once
+//     creates one thing for each object and finally returns its id.
 //   - EX2: If the object is stale when Once patches it, Once does not call Create.
 //
 // # Caveats

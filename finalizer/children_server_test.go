@@ -217,7 +217,7 @@ func TestServerRemainingIsLive(t *testing.T) {
 
 // A controller with exactly the documented verbs lives the life of an object.
 //
-// Proves F16.
+// Proves CK6.
 func TestServerRBAC(t *testing.T) {
 	admin := newServer(t)
 	grant := func(t *testing.T, user string, rules ...rbacv1.PolicyRule) kubernetes.Interface {

@@ -34,22 +34,14 @@
 //   - F5: If cleanup fails, panics or crashes, the deleted object's finalizer remains.
 //   - F6: If the API server refuses a stale copy, the error is a Conflict, and a
 //     rejection by validation or admission keeps its class.
-//   - F7: If the object or finalizer is gone, or another object has the name, Remove
-//     succeeds.
 //   - F8: If a pass succeeds, it did or gave up every step, in the declared order.
 //   - F9: If an object is gone, replaced, without the finalizer or not being deleted, a
 //     [Plan] runs no step.
 //   - F11: If a step is given up, GiveUpAfter has passed, it had a last try with half of
 //     its Timeout, and GaveUp returned nil.
-//   - F12: If a step blocks a [Plan], the error, condition and metrics name it with its
-//     reason and age.
 //   - F13: If a child changed after it was read, [Delete] returns a Conflict and the
 //     child stays.
 //   - F14: If [DeleteAll] is done, a complete list from the API server had no child.
-//   - F16: The verb patch is enough, except for [Remaining] (list) and [Delete] (delete).
-//   - F18: If the package reads a live object, it does not change the object.
-//   - F19: If consistency.LiveRead is true, Ensure trusts no cached finalizer: the API
-//     server confirms it first.
 //
 // # Caveats
 //
@@ -61,4 +53,5 @@
 //     docs/finalizers.md.
 //   - When the last finalizer is removed, the API server deletes the object and returns it
 //     with its previous resourceVersion. Wait for the deletion, not for that version.
+//   - A Role needs the verb patch, list for [Remaining], and delete for [Delete].
 package finalizer

@@ -16,9 +16,10 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// Patcher is the one method of a client that this package calls. The typed clients, the
-// dynamic client and the metadata client of client-go have it. The client of a namespaced
-// resource must be the one of the object's namespace.
+// Patcher is the one method of a client that this package calls. The package reads the live
+// object by a dry run, which does not change it. The typed clients, the dynamic client and
+// the metadata client of client-go have it. The client of a namespaced resource must be the
+// one of the object's namespace.
 type Patcher[T any] interface {
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
 }

@@ -349,7 +349,7 @@ func TestGenuineInvalid(t *testing.T) {
 	}
 }
 
-// TestRemove proves F4, F7.
+// TestRemove proves F4.
 func TestRemove(t *testing.T) {
 	tests := []struct {
 		name         string

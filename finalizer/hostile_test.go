@@ -36,7 +36,7 @@ func (l *listing) Delete(context.Context, string, metav1.DeleteOptions) error { 
 // nothing panics, the condition is valid, the finalizers of others stay, and nothing
 // takes more than linear time and memory.
 //
-// Proves F2, F12.
+// Proves F2.
 func FuzzHostile(f *testing.F) {
 	for _, word := range []string{name, "x/1", "a\x00b", "\x1b[2J\r\n", "\u2028", "\xff", "", "~1/~0", `"`, strings.Repeat("z", 1000)} {
 		f.Add(word, "x/2", uint16(1))

@@ -133,8 +133,6 @@ func TestBadInput(t *testing.T) {
 }
 
 // A 404 that is not about the object proves no absence.
-//
-// Proves F7.
 func TestNotServedIsNotGone(t *testing.T) {
 	for _, answer := range []error{notServed, noSuchResource} {
 		if _, err := finalizer.Remove(t.Context(), &answering{err: answer}, object("a", true, name), name); !apierrors.IsNotFound(err) {

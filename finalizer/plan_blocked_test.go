@@ -22,8 +22,6 @@ import (
 )
 
 // What a pass that is not through says.
-//
-// Proves F12.
 func TestPlanBlocked(t *testing.T) {
 	forbidden := apierrors.NewForbidden(configMaps, "child", errBoom)
 	conflict := apierrors.NewConflict(configMaps, "child", errBoom)
@@ -172,8 +170,6 @@ func TestConditionIsStable(t *testing.T) {
 }
 
 // Tries get rarer as the deletion gets older, in this process or the next.
-//
-// Proves F12.
 func TestPlanDelayGrows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &model{live: deleted(0)}
@@ -194,7 +190,7 @@ func TestPlanDelayGrows(t *testing.T) {
 	})
 }
 
-// TestPlanTimeout proves F12.
+// TestPlanTimeout tests the report of a step whose Timeout is over.
 func TestPlanTimeout(t *testing.T) {
 	hangs := func(ctx context.Context, _ held) (progress, error) {
 		<-ctx.Done()
@@ -288,7 +284,8 @@ func (o *observed) FinalizerObject(finalizer string, uid types.UID, steps []stri
 	*o = append(*o, fmt.Sprint("object ", finalizer, " ", uid, " ", steps, " ", age, " ", again > 0))
 }
 
-// TestPlanMetrics proves F12.
+// TestPlanMetrics tests that the metrics name a step that blocks a Plan, with the age of
+// the deletion.
 func TestPlanMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &model{live: deleted(time.Minute)}

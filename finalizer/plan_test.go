@@ -346,7 +346,7 @@ func TestPlanStopped(t *testing.T) {
 // A panic is the caller's to recover, and leaves the finalizer. Metrics are told that
 // the call has ended.
 //
-// Proves F8, F12.
+// Proves F8.
 func TestPlanPanics(t *testing.T) {
 	synctest.Test(t, testPlanPanics)
 }

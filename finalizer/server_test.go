@@ -325,8 +325,6 @@ func TestServerRemove(t *testing.T) {
 
 // Admission that changes the object at every update does not make a write of the
 // look: its event would bring the next pass at once, for as long as a step waits.
-//
-// Proves F18.
 func TestServerLookUnderAdmission(t *testing.T) {
 	s := newServer(t)
 	fail := admissionv1.Fail
@@ -452,7 +450,7 @@ func TestServerLastRemoval(t *testing.T) {
 	}
 }
 
-// TestServerLookWritesNothing proves F18.
+// TestServerLookWritesNothing tests that a read of the live object does not change it.
 func TestServerLookWritesNothing(t *testing.T) {
 	s := newServer(t)
 	obj := s.create(t, "one", "x.example.com/1", name)
@@ -543,8 +541,6 @@ func TestServerRace(t *testing.T) {
 
 // Two controllers finalize one object with the same stale copy. Each cleans up
 // once although the other one's removal changed the list under it.
-//
-// Proves F7.
 func TestServerTwoFinalizers(t *testing.T) {
 	s := newServer(t)
 	names := []string{"a.example.com/f", "b.example.com/f"}

@@ -12,7 +12,8 @@ import (
 	"github.com/controllerkit/controllerkit/internal/calls"
 )
 
-// TestLiveRead proves F19: where the cache cannot be trusted, the API server decides.
+// TestLiveRead tests that if consistency.LiveRead is true, Ensure trusts no cached
+// finalizer: the API server confirms it first.
 func TestLiveRead(t *testing.T) {
 	for _, tc := range []struct {
 		what     string

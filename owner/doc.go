@@ -22,10 +22,6 @@
 //
 // # Guarantees
 //
-//   - OW1: If owner and child are in different namespaces, or only owner is in one,
-//     SetController fails without a change.
-//   - OW2: SetController never adds a second controller, and leaves one reference to
-//     owner.
 //   - OW3: If a child's UID, labels, owner references or deletion differ from the copy,
 //     Claim's write fails with a Conflict.
 //   - OW4: If the API server has no such owner or is deleting it, Claim sends no write.

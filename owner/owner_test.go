@@ -42,7 +42,8 @@ func hasPrefix(err error) bool {
 	return strings.HasPrefix(err.Error(), "owner: ") && strings.Count(err.Error(), "owner: ") == 1
 }
 
-// TestSetController proves OW1 and OW2, which references are made, and which are refused.
+// TestSetController tests which references SetController makes, and which it refuses
+// without a change.
 func TestSetController(t *testing.T) {
 	t.Parallel()
 	mine := ref("settings", "uid-1", ptr.To(true))

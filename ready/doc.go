@@ -45,14 +45,8 @@
 //
 // # Guarantees
 //
-//   - RD1: If an object's status is about another generation than its metadata, Of does not
-//     return Ready.
-//   - RD2: If a kind of Kubernetes has a rule that reads the status, and the status is empty,
-//     Of does not return Ready.
-//   - RD3: If a field that a rule reads has a type that its kind does not allow, Of returns
-//     Unknown and names the field.
-//   - RD5: If the condition of [Condition] is True, Of returns Ready for each of its
-//     objects.
+//   - RD1: If the status is about another generation, or is empty although a rule of its
+//     kind reads it, Of does not return Ready.
 //
 // # Caveats
 //

@@ -19,8 +19,6 @@ import (
 
 // A field that a rule reads is Unknown with its name, if it has another type than the kind
 // allows. Other fields are not looked at.
-//
-// Proves RD3.
 func TestOfWrongTypes(t *testing.T) {
 	for _, tt := range []struct {
 		kind, content, want string

@@ -24,7 +24,8 @@ const (
 
 // Of returns the state of an object, and a reason for logs and messages. The apiVersion and
 // kind of obj can be empty if its Go type is of a Kubernetes module, as in the results of a
-// lister. A nil object is Progressing, because it is absent.
+// lister. A nil object is Progressing, because it is absent. If a field that a rule reads
+// has a type that its kind does not allow, Of returns Unknown and names the field.
 //
 // Of does not modify obj. It copies an object that is not an *unstructured.Unstructured.
 func Of(obj metav1.Object) (State, string) {

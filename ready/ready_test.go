@@ -20,7 +20,7 @@ import (
 
 // Each kind has its rules, also as a typed object without a kind.
 //
-// Proves RD1 and RD2.
+// Proves RD1.
 func TestOf(t *testing.T) {
 	const (
 		deployed = `"replicas":3,"updatedReplicas":3,"availableReplicas":3,"readyReplicas":3`
@@ -212,8 +212,6 @@ func TestOfForms(t *testing.T) {
 }
 
 // A condition counts the objects, and shows the three worst ones in any order of them.
-//
-// Proves RD5.
 func TestCondition(t *testing.T) {
 	yes, no, failed := named(t, "yes", "True"), named(t, "no", "False"), object(t, "v1", "Pod", `"status":{"phase":"Failed"}`)
 	also := named(t, "also", "False")

@@ -37,7 +37,6 @@
 //     for a reason.
 //   - RE4: If the context of Run is done, Run writes the Events it holds within
 //     StopTimeout, and counts and logs the rest as dropped.
-//   - RE5: If a text is too long or not UTF-8, Event makes it valid for the API server.
 //
 // # Caveats
 //

@@ -180,9 +180,9 @@ func Reference(obj metav1.Object, kind schema.GroupVersionKind) corev1.ObjectRef
 //
 // Event never blocks and returns no error: it drops and counts an Event that it cannot
 // record. It can be called before Run. A note is cut at 1024 bytes, a reason and an action
-// at 128. If each note is different, because it contains a time, for example, the Events
-// make no series and use up the object's budget. The resource versions of the references
-// are not recorded.
+// at 128. Invalid UTF-8 is replaced. If each note is different, because it contains a time,
+// for example, the Events make no series and use up the object's budget. The resource
+// versions of the references are not recorded.
 func (r *Recorder) Event(regarding, related corev1.ObjectReference, eventType, reason, action, note string) {
 	if r == nil {
 		return

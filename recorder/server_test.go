@@ -144,7 +144,8 @@ func TestServerSeries(t *testing.T) {
 	wantCounts(t, r, recorder.Counts{Written: 1, Deduplicated: 1004})
 }
 
-// TestServerValidation proves RE5, the API server accepts the longest and strangest texts.
+// TestServerValidation tests that the API server accepts the longest and strangest texts,
+// which Event makes valid.
 func TestServerValidation(t *testing.T) {
 	ns := testserver.Namespace(t)
 	long := strings.Repeat("ä", 5000)

@@ -25,8 +25,6 @@ func (o *observed) GetManagedFields() []metav1.ManagedFieldsEntry {
 
 // TestContext: if the context is done, no decision begins. If it ends during a decision, no
 // request follows. Without that, each of the calls makes one request.
-//
-// Proves A31.
 func TestContext(t *testing.T) {
 	const fields = `{"f:data":{"f:color":{}}}`
 	requests := 0

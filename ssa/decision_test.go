@@ -206,8 +206,6 @@ func TestDuplicateMembers(t *testing.T) {
 }
 
 // The API server rejects a misspelt field of the metadata, so ApplyChanged must send it.
-//
-// Proves A9.
 func TestServerStrictMetadata(t *testing.T) {
 	s := newServer(t)
 	c := newDynamic(t)

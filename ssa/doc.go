@@ -32,23 +32,10 @@
 //     TryApply makes no write and returns a [*ConflictError].
 //   - A3: If live has each value, the manager owns exactly these fields and extract is
 //     set, ApplyChanged makes no request, except as under Caveats.
-//   - A4: If no object has the configuration's uid, an apply does not write and the
-//     error is [ErrUIDMismatch].
-//   - A5: If an apply conflicts with other managers, the error is a *ConflictError;
-//     apierrors.IsConflict is true for every conflict.
+//   - A4: If no object has the uid of the configuration, or of ApplyChanged's live, the
+//     apply does not write, and the error is [ErrUIDMismatch].
 //   - A7: If an apply would change a value or an owner of a field, ApplyChanged applies,
 //     except as under Caveats.
-//   - A8: If live is not nil, ApplyChanged changes that object only and never creates it
-//     again.
-//   - A9: If the kind lacks a field of the configuration, the apply is an error and does
-//     not write.
-//   - A31: If its context ends before its request, a function sends none.
-//   - A21: If only the manager owns a field that Migrate has moved, an apply without the
-//     field removes it.
-//   - A22: If the uid or resourceVersion of live is not the stored one, Migrate makes no
-//     change and returns an error.
-//   - A30: Each function needs only the verb patch, and create where it creates an
-//     object.
 //
 // # Caveats
 //
@@ -59,6 +46,8 @@
 // ApplyChanged also applies if only the API server can decide: about defaults inside atomic
 // fields, quantities in unstructured objects, empty values, objects of 3 MiB, and kubectl's
 // own manager.
+//
+// A Role needs the verb patch, and create for objects that an apply creates.
 //
 // Bound quantities in a custom resource's schema: 1e999999999 costs the API server and its
 // clients seconds of CPU.

@@ -21,11 +21,12 @@ import (
 // because the other manager still owns it. Call Migrate before the first apply or
 // after it; both lead to the same object.
 //
-// patch is the Patch method of a client. migrated reports whether Migrate made a
-// request. If the managers own no fields, it returns live, the same pointer, so a
-// controller can call it each time. Otherwise it patches managedFields. If the object
-// is no longer at the resourceVersion of live, the error is a Conflict. The values of
-// the fields stay, and the fields of other managers.
+// patch is the Patch method of a client. migrated reports whether Migrate made a request.
+// If the managers own no fields, it returns live, the same pointer, so a controller can
+// call it each time. Otherwise it patches managedFields. If the uid or the resourceVersion
+// of live is not the stored one, Migrate makes no change and returns an error, for the
+// resourceVersion a Conflict. The values of the fields stay, and the fields of other
+// managers.
 //
 // managers are names in metadata.managedFields, at least one. Common names are
 // kubectl-client-side-apply, kubectl-create, kubectl-edit, the file name of a

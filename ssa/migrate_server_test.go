@@ -37,8 +37,6 @@ const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 // After the migration an apply that leaves a field out removes it; without, it stays.
 // Fields of others stay either way, and so do finalizers. The identity can patch and
 // nothing else.
-//
-// Proves A21.
 func TestServerMigrate(t *testing.T) {
 	s := newServer(t)
 	admin := s.CoreV1().ConfigMaps(s.namespace)
@@ -132,8 +130,6 @@ func TestServerMigrate(t *testing.T) {
 
 // The status is migrated by itself, and so is what nobody has managed before the
 // first apply.
-//
-// Proves A21.
 func TestServerMigrateStatus(t *testing.T) {
 	s := newServer(t)
 	c := s.PolicyV1().PodDisruptionBudgets(s.namespace)
@@ -195,8 +191,6 @@ func TestServerMigrateStatus(t *testing.T) {
 
 // What was written in another version than the one that is applied can be migrated in
 // the way that the error says.
-//
-// Proves A21.
 func TestServerMigrateVersions(t *testing.T) {
 	s := newServer(t)
 	v1, v2 := s.AutoscalingV1().HorizontalPodAutoscalers(s.namespace), s.AutoscalingV2().HorizontalPodAutoscalers(s.namespace)
@@ -230,8 +224,6 @@ func TestServerMigrateVersions(t *testing.T) {
 }
 
 // A migration is about the object that was read, as it was read.
-//
-// Proves A22.
 func TestServerMigrateGuard(t *testing.T) {
 	s := newServer(t)
 	c := s.CoreV1().ConfigMaps(s.namespace)
@@ -275,8 +267,6 @@ func TestServerMigrateGuard(t *testing.T) {
 // Two processes migrate the same objects, and apply, while a third writer updates
 // fields of its own, and what the old manager has: the fields of the third one are
 // there at the end, and those of the old one are gone.
-//
-// Proves A21, A22.
 func TestServerMigrateRace(t *testing.T) {
 	s := newServer(t)
 	dyn, err := dynamic.NewForConfig(testserver.Config(t))

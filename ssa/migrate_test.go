@@ -118,8 +118,6 @@ func TestMigrateBadInput(t *testing.T) {
 
 // Whatever managedFields look like: what the managers and fm had is fm's, finalizers
 // aside, everything else is as it was, and live is not touched.
-//
-// Proves A21.
 func TestMigrateFields(t *testing.T) {
 	paths := []fieldpath.Path{
 		fieldpath.MakePathOrDie("metadata", "labels"),

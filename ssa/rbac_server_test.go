@@ -26,7 +26,7 @@ import (
 // needs create besides. Nothing needs get: no form reads. Each is asked with
 // exactly its verbs, and once without each of them.
 //
-// Proves A30.
+// Proves CK6.
 func TestServerRBAC(t *testing.T) {
 	const name = "one"
 	spec := func(namespace string) *quota {

@@ -231,8 +231,6 @@ func TestServerTryApply(t *testing.T) {
 }
 
 // A resourceVersion in the configuration is the other kind of conflict.
-//
-// Proves A5.
 func TestServerResourceVersion(t *testing.T) {
 	s := newServer(t)
 	c := s.CoreV1().ConfigMaps(s.namespace)
@@ -361,7 +359,7 @@ func TestServerApplyStatus(t *testing.T) {
 // ApplyChanged with a live object brings nothing back, and does not touch what has
 // taken its place.
 //
-// Proves A8.
+// Proves A4.
 func TestServerGone(t *testing.T) {
 	s := newServer(t)
 	typed, dynamic := s.CoreV1().ConfigMaps(s.namespace), newDynamic(t)

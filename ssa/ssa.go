@@ -27,9 +27,10 @@ var ErrUIDMismatch = errors.New("ssa: no object has the uid of the configuration
 // API server rejects names that are empty, longer than 128 bytes, or not printable.
 type FieldManager string
 
-// Apply applies config as fm with force, and returns the response of the API server.
-// Fields of config that other managers own become fields of fm. If the object does not
-// exist and config has no uid, Apply creates it.
+// Apply applies config as fm with force, and returns the response of the API server. Fields
+// of config that other managers own become fields of fm. If the object does not exist and
+// config has no uid, Apply creates it. A field that the kind lacks is an error. No function
+// of this package sends a request after ctx is done.
 //
 // request is the Apply method of a client, for example
 // client.CoreV1().ConfigMaps(namespace).Apply, or its ApplyStatus method. An apply to

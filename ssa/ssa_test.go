@@ -153,8 +153,6 @@ func TestFieldManager(t *testing.T) {
 }
 
 // Callers can tell the kinds of conflict apart, and every error keeps its cause.
-//
-// Proves A5.
 func TestErrors(t *testing.T) {
 	fields := apierrors.NewApplyConflict([]metav1.StatusCause{
 		{Type: metav1.CauseTypeFieldManagerConflict, Field: ".data.color", Message: `conflict with "kubectl-edit" using v1 at 2026-01-02T03:04:05Z`},

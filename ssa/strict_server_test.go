@@ -62,8 +62,6 @@ type misspelt struct {
 }
 
 // A misspelt field is an error for every client, and nothing is written.
-//
-// Proves A9.
 func TestServerStrict(t *testing.T) {
 	s := newServer(t)
 	var kinds []schema.GroupVersionKind

@@ -132,7 +132,7 @@ func entryOf(u *unstructured.Unstructured, manager string) string {
 
 // If live is stale, TryApply fails, because another manager may have written since.
 //
-// Proves A2, A5.
+// Proves A2.
 func TestServerTryApplyStale(t *testing.T) {
 	s := newServer(t)
 	c := s.CoreV1().ConfigMaps(s.namespace)

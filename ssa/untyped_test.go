@@ -144,7 +144,7 @@ func (c contents) UnstructuredContent() map[string]any { return c.content }
 // A configuration that cannot take the uid of live is not sent without: it would bring
 // back what was deleted.
 //
-// Proves A8 and CK2.
+// Proves A4 and CK2.
 func TestNoUID(t *testing.T) {
 	live := untypedObject(t, "v1", "ConfigMap", "", `,"data":{"a":"1"}`, `{"f:data":{"f:b":{}}}`)
 	check := func(name string, applied bool, err error, requests int, guarded bool) {

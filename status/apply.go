@@ -28,8 +28,9 @@ type Applier[T, C any] interface {
 // Apply makes set the conditions that fieldManager owns, by server-side apply. It is for
 // controllers that share the conditions of an object. It sends only these conditions. The
 // conditions of other managers stay. A condition that fieldManager owned and set omits is
-// removed. A condition of set is written even if another manager owns it. Apply returns
-// the API server's response, or live itself, the same pointer, if it sent no request.
+// removed. A condition of set is written even if another manager owns it. Apply returns the
+// API server's response, or live itself, the same pointer, if it sent no request because
+// live has these conditions and shows that fieldManager owns them and no others.
 //
 // In the schema the conditions must be a map by type, which [CheckDefinition] checks. In
 // any other list the API server replaces the conditions of other managers.

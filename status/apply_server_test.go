@@ -31,7 +31,7 @@ func apply(ctx context.Context, c status.Applier[*policyv1.PodDisruptionBudget, 
 // One request if the conditions of the manager change, in value or in ownership,
 // and none if not; those of others stay as they are.
 //
-// Proves S10, S11.
+// Proves S9 and S1.
 func TestServerApply(t *testing.T) {
 	t.Parallel()
 	c, requests := newBudgets(t)
@@ -106,7 +106,7 @@ func TestServerApply(t *testing.T) {
 // Random applies of three managers and writes of a fourth: a request is made if and
 // only if it changes something on the server.
 //
-// Proves S11.
+// Proves S1.
 func TestServerApplyAgrees(t *testing.T) {
 	t.Parallel()
 	c, requests := newBudgets(t)
@@ -191,7 +191,7 @@ func TestServerApplyAgrees(t *testing.T) {
 
 // What the guard is for: a stale copy, and an object that took the name.
 //
-// Proves S9, S10.
+// Proves S9.
 func TestServerGuards(t *testing.T) {
 	type pdb = policyv1.PodDisruptionBudget
 	for _, form := range []struct {
@@ -290,7 +290,7 @@ func TestServerPatch(t *testing.T) {
 // A cache that drops managedFields does not tell what a manager owns, so what it gives
 // up is given up on the server.
 //
-// Proves S11.
+// Proves S1.
 func TestServerApplyStripped(t *testing.T) {
 	t.Parallel()
 	c, requests := newBudgets(t)
@@ -312,7 +312,7 @@ func TestServerApplyStripped(t *testing.T) {
 // A list that became a map has a type twice. Apply sends it once, and then it is there
 // once.
 //
-// Proves S10.
+// Proves S9.
 func TestServerApplyTwice(t *testing.T) {
 	t.Parallel()
 	const group = "twice.test.controllerkit.dev"
@@ -391,7 +391,7 @@ func TestServerApplyTwice(t *testing.T) {
 // A cache that trims annotations takes none from the server: not with Patch and Apply.
 // What Update does is documented with it.
 //
-// Proves S9, S10.
+// Proves S9.
 func TestServerTrimmed(t *testing.T) {
 	t.Parallel()
 	c, _ := newBudgets(t)

@@ -286,7 +286,7 @@ func TestPatchBody(t *testing.T) {
 // Only the entry of an apply by this manager to the status, in this version, with
 // these fields and no others, saves the request.
 //
-// Proves S11.
+// Proves S1.
 func TestApplyOwnership(t *testing.T) {
 	const fields = `{"f:status":{"f:conditions":{"k:{\"type\":\"Ready\"}":{".":{},"f:lastTransitionTime":{},"f:message":{},"f:observedGeneration":{},"f:reason":{},"f:status":{},"f:type":{}}}}}`
 	entry := func(change func(*metav1.ManagedFieldsEntry)) metav1.ManagedFieldsEntry {

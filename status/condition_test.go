@@ -34,8 +34,6 @@ func TestBuilders(t *testing.T) {
 
 // lastTransitionTime moves when the status flips, to whole seconds, and at no
 // other time.
-//
-// Proves S5.
 func TestSetTransitionTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond) // off the whole second

@@ -25,25 +25,14 @@
 //
 // # Guarantees
 //
-//   - S1: Update sends one request if mutate changed a value of the status, and otherwise
-//     no request.
-//   - S2: If the object changed after it was read, Update returns a Conflict and does not
-//     retry.
-//   - S4: If mutate changes a field outside the status, Update and Patch fail without a
-//     request.
-//   - S5: If Set changes a condition's status, and only then, it sets lastTransitionTime,
-//     in whole seconds.
-//   - S9: Patch sends the changed fields in one request, to that version of that object
-//     only, and no request without a change.
-//   - S10: Apply sends only the given conditions, to that version of that object only, and
-//     keeps all others.
-//   - S11: If live has the given conditions and shows that the field manager owns these
-//     and no others, Apply sends no request, and otherwise one.
+//   - S1: If the given copy shows that neither the status nor its owners would change,
+//     Update, Patch and Apply send no request, and otherwise one.
+//   - S2: If the object changed after it was read, Update, Patch and Apply return a
+//     Conflict and do not retry.
+//   - S9: Patch sends only the changed fields, and Apply only the given conditions, to
+//     that version of that object only.
 //   - S12: If a write lowers an observedGeneration or raises one above
 //     metadata.generation, it fails, whatever the other conditions hold.
-//   - S14: If an object passes Check, as one with the conditions of ForKstatus does,
-//     kstatus reads it as intended.
-//   - S19: The verb update (for Update) or patch on the status subresource is enough.
 //
 // # Caveats
 //
@@ -52,4 +41,6 @@
 //   - The status, its conditions and observedGeneration are found by their JSON names.
 //   - Update sends the whole object, and the API server stores the metadata of built-in
 //     kinds with the status. If a cache trims annotations, use Patch or Apply.
+//   - A Role needs the verb update for Update, and patch for Patch and Apply, on the status
+//     subresource.
 package status

@@ -19,8 +19,6 @@ import (
 // Each byte of program is one Set: type, status, generation and time since the
 // last. The conditions are compared with what a history says: the time of the last
 // flip, the highest generation, the order of first appearance.
-//
-// Proves S5.
 func FuzzConditionUpdates(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 255, 128, 64, 0, 0})
 	f.Add([]byte("a condition flips and flips"))

@@ -134,7 +134,7 @@ func TestUnreadableGeneration(t *testing.T) {
 // Apply changes its own conditions beside those that cannot be read, and repairs one
 // of its own type.
 //
-// Proves S10, S12.
+// Proves S9 and S12.
 func TestApplyBesideForeign(t *testing.T) {
 	for _, beside := range unreadable[:9] { // the others are no conditions to any list
 		obj := observing(t, beside)

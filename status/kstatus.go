@@ -41,8 +41,9 @@ func ForKstatus(ready metav1.Condition, stalled bool) []metav1.Condition {
 // maxChecked bounds the errors of Check for a hostile object.
 const maxChecked = 1000
 
-// Check is for tests. It returns an error that lists the mistakes in the status of obj,
-// an object that the API server returned:
+// Check is for tests. If it returns nil, kstatus reads the status as intended. It returns
+// an error that lists the mistakes in the status of obj, an object that the API server
+// returned:
 //
 //   - metadata.generation or status.observedGeneration is missing, so kstatus accepts the status of an older generation. Or it is ahead, and kstatus waits without end.
 //   - Ready, Reconciling or Stalled is about another generation than status.observedGeneration, which kstatus ignores.

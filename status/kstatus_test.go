@@ -62,8 +62,6 @@ func meant(o *policyv1.PodDisruptionBudget) string {
 
 // All statuses of a small world: what Check lets pass is read by kstatus as it is
 // meant, and something passes of each kind.
-//
-// Proves S14.
 func TestCheckAgainstKstatus(t *testing.T) {
 	passed := map[string]int{}
 	n := 0
@@ -104,8 +102,6 @@ func TestCheckAgainstKstatus(t *testing.T) {
 }
 
 // What ForKstatus makes passes Check and is read as it is meant.
-//
-// Proves S14.
 func TestForKstatus(t *testing.T) {
 	for _, tt := range []struct {
 		ready   metav1.Condition
@@ -137,7 +133,7 @@ func TestForKstatus(t *testing.T) {
 	}
 }
 
-// TestCheck proves S14.
+// TestCheck tests the mistakes that Check reports.
 func TestCheck(t *testing.T) {
 	fine := Common{ObservedGeneration: 3, Conditions: []metav1.Condition{{Type: "Ready", Status: "True", Reason: "R", ObservedGeneration: 3, LastTransitionTime: metav1.Unix(1e9, 0)}}}
 	meta := metav1.ObjectMeta{Name: "one", Generation: 3}

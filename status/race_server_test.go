@@ -48,7 +48,7 @@ func forms() []form {
 // time, has each condition from a reconcile of the generation that it shows, no
 // generation goes back, and no condition gets lost.
 //
-// Proves S2, S9, S10, S12, S19.
+// Proves S2, S9, S12 and CK6.
 func TestServerThreeWriters(t *testing.T) {
 	t.Parallel()
 	const rounds = 40
@@ -261,7 +261,7 @@ func life(t *testing.T, f form, at int, lost, staleStart bool) (end string, writ
 // Each form needs one verb on the status and nothing else. Without it, and with all
 // other verbs, the error is a Forbidden and nothing is written.
 //
-// Proves S19.
+// Proves CK6.
 func TestServerRBAC(t *testing.T) {
 	admin, err := kubernetes.NewForConfig(testserver.Config(t))
 	if err != nil {
@@ -299,7 +299,7 @@ func TestServerRBAC(t *testing.T) {
 // All three forms through the dynamic client, on a custom resource: there the server
 // ignores the metadata of a status, its uid included, but not the resourceVersion.
 //
-// Proves S9, S10, S11.
+// Proves S9 and S1.
 func TestServerCustomForms(t *testing.T) {
 	t.Parallel()
 	const group = "forms.test.controllerkit.dev"

@@ -172,8 +172,6 @@ func TestServerRace(t *testing.T) {
 }
 
 // The reason for that error: the server drops such a change without a word.
-//
-// Proves S4.
 func TestServerOutsideStatus(t *testing.T) {
 	c, requests := newBudgets(t)
 	obj := createBudget(t, c)

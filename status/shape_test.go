@@ -100,7 +100,7 @@ func (c *child) DeepCopy() *child {
 // The spec and the status can be in an embedded struct, and what is not in JSON does
 // not count.
 //
-// Proves S1, S4.
+// Proves S1.
 func TestEmbeddedObject(t *testing.T) {
 	obj := &child{}
 	obj.Name, obj.UID, obj.ResourceVersion, obj.Generation = "one", "u", "1", 3
@@ -132,7 +132,7 @@ func TestEmbeddedObject(t *testing.T) {
 
 // An object without a status yet can have conditions if its type can.
 //
-// Proves S10.
+// Proves S9.
 func TestApplyToNoStatus(t *testing.T) {
 	obj := &shaped[*Common]{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "u", ResourceVersion: "1", Generation: 3}}
 	sent := 0

@@ -33,7 +33,7 @@ var (
 	_ status.Object[*unstructured.Unstructured]     = (*unstructured.Unstructured)(nil)
 )
 
-// TestUpdate proves S1, CK1 and S4.
+// TestUpdate proves S1 and CK1.
 func TestUpdate(t *testing.T) {
 	type pdb = policyv1.PodDisruptionBudget
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "poddisruptionbudgets"}, "one", errBoom)

@@ -321,7 +321,7 @@ func history(ctx context.Context, tr *trial, open func(context.Context, metav1.L
 // put back, a skip is right for the copy that it saw, and in the end the object has what
 // all want. In half of the trials the user deletes the object: it never comes back.
 //
-// Proves A7 and A8.
+// Proves A4 and A7.
 func appliesUnderFaults(t *testing.T, cluster *testserver.Cluster) {
 	trials(t, cluster, func(tr *trial) {
 		made := tr.make()
