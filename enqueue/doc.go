@@ -21,8 +21,6 @@
 //
 //   - EQ1: If an informer missed a deletion, Handler adds the keys of the tombstone's
 //     object, or of an empty one with its namespace and name.
-//   - EQ3: If an update replaces an object by one of the same name, GenerationChanged
-//     and ResourceVersionChanged pass it.
-//   - EQ4: GenerationChanged and ResourceVersionChanged pass every creation, every
-//     deletion, and every event of an object that lacks the compared field.
+//   - EQ3: GenerationChanged and ResourceVersionChanged pass each creation, deletion and
+//     replacement, and objects that lack the compared field.
 package enqueue

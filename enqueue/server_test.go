@@ -99,11 +99,11 @@ func watched(t *testing.T, client dynamic.Interface, resource schema.GroupVersio
 	return events
 }
 
-// TestServerGeneration tests the comment of GenerationChanged on a real
-// kube-apiserver: which writes change metadata.generation, and which events
-// GenerationChanged and ResourceVersionChanged pass.
+// TestServerGeneration tests the comment of GenerationChanged on a real kube-apiserver:
+// which writes change metadata.generation, and which events GenerationChanged and
+// ResourceVersionChanged pass.
 //
-// It proves EQ4.
+// It proves EQ3.
 func TestServerGeneration(t *testing.T) {
 	config := testserver.Config(t)
 	client, err := dynamic.NewForConfig(config)

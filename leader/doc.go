@@ -17,45 +17,34 @@
 //
 // # Guarantees
 //
-//   - L1: If two replicas run, their guarded work never overlaps, even if requests and
-//     responses are delayed, lost or reordered.
-//   - L2: If two Electors share an identity, they never lead at once.
+//   - L1: If two replicas run, even with one identity, guarded work never overlaps,
+//     whatever requests and responses are delayed, lost or reordered.
 //   - L3: If the response to a write is lost, the write neither prolongs nor ends
 //     leadership.
 //   - L4: If a replica acquires or recreates a Lease, the new leaseTransitions exceeds
 //     every one that the replica has seen.
 //   - L5: If the context of Run is done, Run renews the Lease until lead has returned,
 //     then releases it.
-//   - L6: If lead runs, Run does not call it a second time.
-//   - L22: If lead outlasts DrainTimeout and StopTimeout, Run returns an error with its
-//     stack.
 //   - L7: If the Lease is edited, deleted or taken over, lead's context ends at the
 //     watch event or the next renewal.
 //   - L8: If the Lease is released, a standby acquires it at the watch event, or without
 //     a watch at its next poll.
-//   - L9: If a call to the API server hangs, it fails after half of RenewDeadline and
-//     does not end leadership.
 //   - L11: If the term is over or the context has no term, a client with [Guard] sends
 //     no write.
 //   - L12: If a [Fence] is in force and the API server has seen the new leader, it
 //     refuses every write with an earlier term.
-//   - L14: If a process was paused while another took over, its first Term.Check returns
-//     ErrLost.
 //   - L15: If lead panics, the process ends with the panic's stack, and the Lease
 //     expires.
 //   - L16: If a leader crashes, another leads after at most LeaseDuration, 1.2 times
 //     RetryPeriod and 250ms, while the API server is reachable.
-//   - L17: If the application exhausts its rate limiter or connections die silently, an
-//     Elector with [NewClient] keeps the Lease while new connections work.
-//   - L18: If the monotonic or the wall clock passes the deadline, the term is over,
-//     also after a suspension.
-//   - L19: If another user writes the stamp of a Fence's Lease, the API server refuses
-//     the write.
-//   - L23: If another user writes annotations, they block no write of the leader.
+//   - L17: If the application's rate limiter is exhausted or connections die silently, an
+//     Elector with [NewClient] leads while new connections work.
+//   - L18: If the monotonic or the wall clock passes the deadline, even in a suspension,
+//     the term is over, and Term.Check returns ErrLost.
+//   - L19: If another user writes annotations, the API server refuses the stamp of a
+//     Fence's Lease, and all others block no write of the leader.
 //   - L20: If a response is not the API server's, such as a proxy's 404, it counts as an
 //     outage.
-//   - L21: If lead begins, its context tells package consistency a resource version that
-//     no write of earlier guarded work exceeds.
 //
 // # Caveats
 //

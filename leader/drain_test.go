@@ -127,10 +127,7 @@ func TestDrainTimeout(t *testing.T) {
 func stuckWork(release chan struct{}) { <-release }
 func bystander(release chan struct{}) { <-release }
 
-// TestHang: work that ignores everything does not keep Run; the error shows where
-// it hangs.
-//
-// Proves L22.
+// TestHang: work that ignores everything does not keep Run; the error shows where it hangs.
 func TestHang(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, _ := s.elector("a")

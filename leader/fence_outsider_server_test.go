@@ -106,10 +106,10 @@ func (s *fencedShop) judgeOutsider(t *testing.T, err error, refused bool) {
 	}
 }
 
-// TestServerFenceNotShutOut: a forged annotation from before the fence was in force
-// blocks no write of the leader, by any verb.
+// TestServerFenceNotShutOut: a forged annotation from before the fence was in force blocks
+// no write of the leader, by any verb.
 //
-// Proves L23.
+// Proves L19.
 func TestServerFenceNotShutOut(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, fenceConfigMaps, held(3))

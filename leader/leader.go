@@ -156,9 +156,9 @@ type Elector struct {
 	// renewal was sent. The rest of LeaseDuration is the margin: it must exceed
 	// LeaseDuration * MaxDrift + StopTimeout. 0 means 10s.
 	RenewDeadline time.Duration
-	// RetryPeriod is the time from one renewal to the next, with up to a tenth of
-	// jitter, and between two reads of the Lease without a watch. A call to the API
-	// server fails after half of RenewDeadline. 0 means 2s.
+	// RetryPeriod is the time from one renewal to the next, with up to a tenth of jitter, and
+	// between two reads of the Lease without a watch. A call to the API server fails after half
+	// of RenewDeadline and does not end leadership. 0 means 2s.
 	RetryPeriod time.Duration
 
 	// StartTimeout bounds how long Run retries with a Lease that it cannot use: no call
@@ -198,11 +198,12 @@ type Elector struct {
 
 // Run campaigns for the Lease and calls lead while this process is the leader.
 //
-// If ctx is done, lead's context ends: lead has DrainTimeout to finish while the Lease
-// is still renewed. If leadership is lost, lead's context ends with the cause ErrLost:
-// then all work must stop at once. The context carries the term, see [TermFrom]. Calls
-// of lead do not overlap, and lead is not called after ctx is done. A panic in lead is
-// not recovered.
+// If ctx is done, lead's context ends: lead has DrainTimeout to finish while the Lease is
+// still renewed. If leadership is lost, lead's context ends with the cause ErrLost: then
+// all work must stop at once. The context carries the term, see [TermFrom], and a resource
+// version that no write of earlier guarded work exceeds, which consistency.LiveRead
+// compares with the caches. Calls of lead do not overlap, and lead is not called after ctx
+// is done. A panic in lead is not recovered.
 //
 // Run returns only in these cases:
 //

@@ -237,10 +237,10 @@ func TestIdentityDefault(t *testing.T) {
 	})
 }
 
-// TestCampaignsAgain: after a loss Run waits for lead, then leads again in the
-// same process, and does not wait for its own record to expire.
+// TestCampaignsAgain: after a loss Run waits for lead, then leads again in the same
+// process, and does not wait for its own record to expire.
 //
-// Proves L4 and L6.
+// Proves L4.
 func TestCampaignsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")

@@ -183,15 +183,14 @@ func receiveWithin[T any](t *testing.T, what string, c <-chan T) T {
 	panic("unreachable")
 }
 
-// TestServerFrozenProcess: a leader whose process stands still while another takes
-// over acts no more once it goes on. It is stopped by SIGSTOP, in every other
-// round between a Check and the effect that the Check allowed. That one effect
-// nobody can hold back but its receiver, and it may be as late as the pause is
-// long. It is the only one, and it is counted apart. The first Check after the
-// pause fails, and so does every later one, lead's context ends, and the process
-// campaigns again and leads in a later term.
+// TestServerFrozenProcess: a leader whose process stands still while another takes over
+// acts no more once it goes on. It is stopped by SIGSTOP, in every other round between a
+// Check and the effect that the Check allowed. That one effect nobody can hold back but its
+// receiver, and it may be as late as the pause is long. It is the only one, and it is
+// counted apart. The first Check after the pause fails, and so does every later one, lead's
+// context ends, and the process campaigns again and leads in a later term.
 //
-// Proves L14.
+// Proves L18.
 func TestServerFrozenProcess(t *testing.T) {
 	t.Parallel()
 	const processes, rounds = 4, 4

@@ -9,8 +9,8 @@ import (
 	"github.com/controllerkit/controllerkit/internal/calls"
 )
 
-// TestSince proves L21 for the ways to the Lease: lead's context has a version that no write of
-// an earlier leader exceeds.
+// TestSince tests the ways to the Lease: lead's context has a version that no write of an
+// earlier leader exceeds.
 func TestSince(t *testing.T) {
 	for _, tc := range []struct {
 		name     string

@@ -135,10 +135,10 @@ func TestLaggingWatch(t *testing.T) {
 	})
 }
 
-// TestSameIdentity: two processes with one name never both lead, and one does
-// not take the other's record for its own.
+// TestSameIdentity: two processes with one name never both lead, and one does not take the
+// other's record for its own.
 //
-// Proves L2.
+// Proves L1.
 func TestSameIdentity(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e1, c1 := s.elector("twin")
@@ -177,10 +177,10 @@ func TestSameIdentity(t *testing.T) {
 	})
 }
 
-// TestSameIdentityAtOneInstant: a record of a twin that was written at the very
-// microsecond of an own attempt that got lost is still the twin's.
+// TestSameIdentityAtOneInstant: a record of a twin that was written at the very microsecond
+// of an own attempt that got lost is still the twin's.
 //
-// Proves L2.
+// Proves L1.
 func TestSameIdentityAtOneInstant(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("twin")

@@ -278,8 +278,6 @@ func TestStoppedWhileAcquiring(t *testing.T) {
 }
 
 // TestCallsAreBounded: no call may take longer than half of RenewDeadline.
-//
-// Proves L9.
 func TestCallsAreBounded(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")

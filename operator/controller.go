@@ -36,7 +36,8 @@ type Controller struct {
 	//	GracePeriod  20/28 of the operator's GracePeriod: 20s
 	//	Timeout      15/28 of the operator's GracePeriod: 15s
 	//
-	// HasSynced also gets the operator's informers.
+	// HasSynced also gets the operator's informers. If a key waits at the Gate for 10s, one
+	// log line names the awaited resource and version.
 	Loop reconcile.Controller[types.NamespacedName]
 
 	op     *Operator

@@ -44,10 +44,8 @@ type debugPage struct {
 }
 
 // TestServerDebug: the page of an operator at its own address has the leader, the informers
-// with their objects, and the story of a key with the event, the call and the write. It is not
-// served with the metrics.
-//
-// It proves OP9.
+// with their objects, and the story of a key with the event, the call and the write. It is
+// not served with the metrics.
 func TestServerDebug(t *testing.T) {
 	t.Parallel()
 	config, namespace := testserver.Config(t), testserver.Namespace(t)
@@ -119,8 +117,6 @@ func TestServerDebug(t *testing.T) {
 }
 
 // TestDebugInput: the address must be loopback, and an operator without a page has none.
-//
-// It proves OP9.
 func TestDebugInput(t *testing.T) {
 	for _, addr := range []string{":6060", "0.0.0.0:6060", "nonsense"} {
 		op, err := operator.New(nowhere(), operator.Options{Name: "x", Debug: addr})

@@ -38,24 +38,17 @@
 //
 // # Guarantees
 //
-//   - OP1: If a registration is wrong, such as a nil function or two informers of one
-//     resource, Run returns an error that names it before it starts anything.
-//   - OP2: If a resource or subresource is not served within StartTimeout, or holds
-//     another kind than its informer, Run returns an error that names it.
-//   - OP3: If an informer is not synced, no call runs.
+//   - OP2: If the API server does not serve a resource or subresource within
+//     StartTimeout, or as another kind, Run returns an error that names it.
+//   - OP3: If an informer of a replica is not synced, the replica takes no Lease
+//     and no call runs.
 //   - OP4: If a reconcile wrote an object of a registered resource, the next call with
 //     the same key sees the write.
-//   - OP5: If the context is done while a call runs that ends within its Timeout, the
-//     call ends, then the Lease is released, and Run returns nil within GracePeriod.
-//   - OP6: If a key waits for the caches for 10s, one log line names the awaited
-//     resource and version.
+//   - OP5: If the context is done and running calls end within their Timeout, the Lease
+//     is released after them, and Run returns nil within GracePeriod.
 //   - OP7: If clients of Config send only the requests of registrations and Writes, no
 //     request is forbidden under Rules.
 //   - OP8: If a replica is not the leader, its informers run, and no reconcile runs.
-//   - OP11: If the informers of a replica are not synced, it takes no Lease.
-//   - OP9: The page of Options.Debug is served on loopback only, and not by Mux.
-//   - OP10: If the Pod of Options.Pod does not allow GracePeriod and 1s to stop, Run
-//     returns an error before informers start.
 //
 // # Caveats
 //

@@ -25,8 +25,8 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
-// TestHeldKeyIsLogged proves OP6: the gate of an assembled controller explains to the loop
-// what a key waits for.
+// TestHeldKeyIsLogged tests that the gate of an assembled controller explains to the loop
+// what a key waits for: after 10s one log line names the awaited resource and version.
 func TestHeldKeyIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		op, err := New(&rest.Config{Host: "http://127.0.0.1:1"}, Options{Name: "x"})

@@ -72,7 +72,7 @@ func TestNewInput(t *testing.T) {
 	}
 }
 
-// TestRegistrations proves OP1.
+// TestRegistrations proves CK2.
 func TestRegistrations(t *testing.T) {
 	configMaps, secrets := corev1.Resource("configmaps"), corev1.Resource("secrets")
 	for _, tc := range []struct {

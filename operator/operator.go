@@ -52,7 +52,8 @@ type Options struct {
 
 	// Debug is the address of /debug/controllers, the page of package debug, such as
 	// "127.0.0.1:6060": a loopback address, which kubectl port-forward reaches. To serve the
-	// page to other hosts, see Operator.Debug. "" means no page.
+	// page to other hosts, see Operator.Debug. Any other address is an error of New. Mux does
+	// not serve the page. "" means no page.
 	Debug string
 
 	// GracePeriod bounds the stop of the whole process. Run gives the running calls and
@@ -61,9 +62,9 @@ type Options struct {
 	GracePeriod time.Duration
 
 	// Pod is the name of the process's Pod in LeaseNamespace, such as os.Getenv("POD_NAME")
-	// with a fieldRef of metadata.name. Run then reads the Pod, and returns an error if the
-	// kubelet could kill it before GracePeriod is over: see shutdown's Group.Fits. "" means
-	// no check.
+	// with a fieldRef of metadata.name. Before informers start, Run reads the Pod, and returns
+	// an error if the kubelet could kill it before GracePeriod is over: see shutdown's
+	// Group.Fits. "" means no check.
 	Pod string
 
 	// StartTimeout bounds how long the API server may be unreachable at the start, and a
@@ -202,8 +203,10 @@ func (op *Operator) fail(format string, args ...any) {
 
 // Run runs the operator until ctx is done, usually the context of [shutdown.Context], and
 // returns when everything has stopped: nil if it stopped as asked and in time. Informers
-// run on every replica, so that a new leader begins with warm caches. If a registration
-// was wrong or the start fails, one line of the error names the cure.
+// run on every replica, so that a new leader begins with warm caches. If a registration was
+// wrong, such as a nil function or two informers of one resource, Run returns an error
+// before it starts anything. One line of this error, and of an error of the start, names
+// the cure.
 //
 // If the leadership is lost, Run cancels the calls and campaigns again. An Operator runs
 // once, because informers do. A program that goes on after Run calls a function that makes

@@ -18,7 +18,8 @@ import (
 	"github.com/controllerkit/controllerkit/operator"
 )
 
-// TestServerPod proves OP10, with a user who has the rights of Rules alone.
+// TestServerPod tests, with a user who has the rights of Rules alone, that Run returns an
+// error before informers start if the Pod does not allow GracePeriod and 1s to stop.
 func TestServerPod(t *testing.T) {
 	t.Parallel()
 	namespace := testserver.Namespace(t)

@@ -37,7 +37,7 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
-// TestServerStart proves OP2 and OP11.
+// TestServerStart proves OP2 and OP3.
 func TestServerStart(t *testing.T) {
 	testserver.InstallCRD(t, map[string]any{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "plains.operator.example.com"},

@@ -215,8 +215,6 @@ func TestExtremePriorities(t *testing.T) {
 }
 
 // TestKeysThatAreNeverDone tests that a worker that never calls Done keeps only its key.
-//
-// It proves Q19.
 func TestKeysThatAreNeverDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := queue.New(queue.Config[string]{})

@@ -37,19 +37,10 @@
 //   - Q5: If a key is added with a delay, it becomes ready once, and not early.
 //   - Q6: If its context is done, GetContext returns without a key, and no key or
 //     wake-up is lost.
-//   - Q7: Drain returns if no key is ready or running, its context is done, or ShutDown
-//     is called.
-//   - Q19: Drain returns each unfinished key once, and a nil error if no key was ready
-//     or running.
 //   - Q8: The queue starts no goroutine, and a stop of the queue stops its timers at
 //     once.
 //   - Q10: The queue stores only ready, delayed and running keys, each in bounded memory
 //     plus its texts, and keeps a constant amount after a burst.
-//   - Q21: If keys fail together, Exponential and FastSlow spread their delays at
-//     random, and TokenBucket the delays after the burst.
-//   - Q22: Exponential and FastSlow store only keys that failed since Forget.
-//   - Q13: If a token is due later than longest, TokenBucket takes none, and the key waits
-//     at most longest.
 //   - Q14: Except for the differences listed at [Queue], the queue has the documented
 //     behavior and the metrics of client-go's queues.
 //

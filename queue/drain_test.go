@@ -133,7 +133,8 @@ func TestShutDownEndsTheDrains(t *testing.T) {
 	})
 }
 
-// TestDrain proves Q7 and Q19.
+// TestDrain tests that Drain returns if no key is ready or running, its context is done, or
+// ShutDown is called, with each unfinished key once.
 func TestDrain(t *testing.T) {
 	errTooLate := errors.New("grace period is over")
 	for _, tc := range []struct {
@@ -280,7 +281,8 @@ func TestDrainReportsRetries(t *testing.T) {
 	}
 }
 
-// TestManyDrainAndShutDown proves Q7.
+// TestManyDrainAndShutDown tests that Drain returns if no key is ready or running, its
+// context is done, or ShutDown is called.
 func TestManyDrainAndShutDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for range 50 {

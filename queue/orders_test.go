@@ -264,7 +264,7 @@ func (o *orders) explore(operations int) uint64 {
 	return n
 }
 
-// TestOrders proves Q1, Q2, Q6, Q7 and Q19.
+// TestOrders proves Q1, Q2 and Q6.
 func TestOrders(t *testing.T) {
 	withoutRaceDetector(t) // one goroutine at a time
 	synctest.Test(t, func(t *testing.T) {

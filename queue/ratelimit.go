@@ -110,8 +110,9 @@ func (r *tokenBucket[K]) Forget(K)          {}
 func (r *tokenBucket[K]) NumRequeues(K) int { return 0 }
 
 // FastSlow returns a limiter with the delay fast for a key's first failures since Forget,
-// and slow for all later ones. The number of fast delays is attempts. The actual delay
-// is a random time in the upper half of fast or slow. A negative delay counts as 0.
+// and slow for all later ones. The number of fast delays is attempts. The actual delay is a
+// random time in the upper half of fast or slow. The limiter stores only the keys that have
+// failed since Forget. A negative delay counts as 0.
 func FastSlow[K comparable](fast, slow time.Duration, attempts int) workqueue.TypedRateLimiter[K] {
 	return &fastSlow[K]{fast: max(fast, 0), slow: max(slow, 0), attempts: attempts}
 }

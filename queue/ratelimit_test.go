@@ -62,10 +62,8 @@ func TestExponential(t *testing.T) {
 	}
 }
 
-// TestExponentialJitter tests that the jitter is uniform: each tenth of [d/2, d] gets
-// about a tenth of the delays.
-//
-// It proves Q21.
+// TestExponentialJitter tests that the jitter is uniform: each tenth of [d/2, d] gets about
+// a tenth of the delays.
 func TestExponentialJitter(t *testing.T) {
 	const n = 20000
 	r := queue.Exponential[int](time.Second, time.Second)
@@ -82,8 +80,6 @@ func TestExponentialJitter(t *testing.T) {
 }
 
 // TestLimiterMemory tests that a limiter stores only the keys that fail.
-//
-// It proves Q22.
 func TestLimiterMemory(t *testing.T) {
 	withoutRaceDetector(t)
 	for name, r := range map[string]workqueue.TypedRateLimiter[string]{
@@ -103,10 +99,8 @@ func TestLimiterMemory(t *testing.T) {
 	}
 }
 
-// TestLimiterMemoryAfterAnOutage tests that a limiter frees the memory of the keys that
-// do not fail any more.
-//
-// It proves Q22.
+// TestLimiterMemoryAfterAnOutage tests that a limiter frees the memory of the keys that do
+// not fail any more.
 func TestLimiterMemoryAfterAnOutage(t *testing.T) {
 	withoutRaceDetector(t)
 	const keys, still = 200_000, 100
@@ -176,7 +170,8 @@ func TestLimitersConcurrently(t *testing.T) {
 	}
 }
 
-// TestTokenBucket proves Q13.
+// TestTokenBucket tests that if a token is due later than longest, TokenBucket takes none,
+// and the key waits at most longest.
 func TestTokenBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := queue.TokenBucket[int](10, 5, time.Second)
@@ -229,8 +224,6 @@ func TestTokenBucket(t *testing.T) {
 }
 
 // TestTokenBucketOfOddRates tests rates and bursts that are zero, negative or huge.
-//
-// It proves Q13.
 func TestTokenBucketOfOddRates(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
@@ -271,7 +264,7 @@ func TestTokenBucketOfOddRates(t *testing.T) {
 	}
 }
 
-// TestFastSlow proves Q21.
+// TestFastSlow tests the delays of FastSlow, which are spread at random.
 func TestFastSlow(t *testing.T) {
 	r := queue.FastSlow[string](time.Second, time.Minute, 2)
 	upperHalf := func(what string, got, want time.Duration) {
@@ -297,8 +290,6 @@ func TestFastSlow(t *testing.T) {
 }
 
 // TestJitter tests that keys that fail together do not come back together.
-//
-// It proves Q21.
 func TestJitter(t *testing.T) {
 	const keys = 1000
 	for name, r := range map[string]workqueue.TypedRateLimiter[int]{

@@ -389,11 +389,11 @@ func (s *stress) round(round int) {
 	}
 }
 
-// TestStress runs all operations at once, in real time and in rounds, each with a queue of its
-// own. At most one worker has a key. Each key that was added before the stop reaches a worker
-// or stays in the queue, once. A round leaves no goroutine and no memory behind.
+// TestStress runs all operations at once, in real time and in rounds, each with a queue of
+// its own. At most one worker has a key. Each key that was added before the stop reaches a
+// worker or stays in the queue, once. A round leaves no goroutine and no memory behind.
 //
-// It proves Q1, Q2, Q8 and Q19.
+// It proves Q1, Q2 and Q8.
 func TestStress(t *testing.T) {
 	before := goleak.IgnoreCurrent() // e.g. the goroutines of the API server of other tests
 	begin := time.Now()

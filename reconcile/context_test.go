@@ -13,10 +13,8 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
-// TestCallContext: whenever and however the context of a call is looked at, it
-// behaves as one that was there from the start.
-//
-// Proves R8.
+// TestCallContext: whenever and however the context of a call is looked at, it behaves as
+// one that was there from the start.
 func TestCallContext(t *testing.T) {
 	const timeout = 30 * time.Second
 	stopped := errors.New("signal")
@@ -119,8 +117,6 @@ func TestCallContext(t *testing.T) {
 type lateKey struct{}
 
 // TestCallContextAfterTheCall: one that nobody looked at during the call is done.
-//
-// Proves R8.
 func TestCallContextAfterTheCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen context.Context

@@ -34,23 +34,17 @@
 //     worker continue.
 //   - R3: If a key's calls conflict in a row, at most five are retried without the rate
 //     limiter.
-//   - R4: If a checker of HasSynced is not done, no call starts.
-//   - R5: If the context of Run is done, no call starts, unless DrainReady is set.
+//   - R5: If the context of Run is done, no call starts; with DrainReady, ready keys run
+//     until GracePeriod is over or leadership is lost.
 //   - R28: If a stop outlasts GracePeriod or leadership is lost, running calls are
 //     cancelled, and context.Cause has the reason.
 //   - R6: If the queue has GetContext, keys that were not called, were cancelled or wait
 //     for the Gate are in it when Run returns.
 //   - R7: If Run has returned, its calls and goroutines have ended.
-//   - R8: If a call has returned, its context is done.
-//   - R15: If DrainReady is set and the context is done, Run calls ready keys until
-//     GracePeriod is over or leadership is lost.
 //   - R16: If a key is queued without pause, it runs 100 times and then 10 times a
-//     second.
-//   - R29: If a key has at most 10 events a second, R16 does not delay its calls.
-//   - R18: If Resync is set, each key of Keys is added once in that time, at its own
-//     moment.
+//     second; a key with at most 10 events a second is not delayed.
 //   - R22: If calls end only as rejected or forbidden, the key runs at most 15 times in
-//     the first hour, the first run included, events and RequeueAfter aside.
+//     the first hour, without events and RequeueAfter.
 //
 // # Caveats
 //

@@ -17,11 +17,11 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
-// TestDrainReady: what is ready when the context ends is worked off by all
-// workers, what waits for a delay or fails meanwhile is left, and Run returns as
-// soon as nothing is ready.
+// TestDrainReady: what is ready when the context ends is worked off by all workers, what
+// waits for a delay or fails meanwhile is left, and Run returns as soon as nothing is
+// ready.
 //
-// Proves R15.
+// Proves R5.
 func TestDrainReady(t *testing.T) {
 	for _, workers := range []int{1, 3} {
 		t.Run(fmt.Sprintf("workers=%d", workers), func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestDrainReady(t *testing.T) {
 // TestDrainReadyLeavesNothing: a worker that finds nothing ready any more does not keep
 // another one from the last key, which it has just got.
 //
-// Proves R15.
+// Proves R5.
 func TestDrainReadyLeavesNothing(t *testing.T) {
 	for round := range 1000 {
 		q := newTestQueue()
@@ -85,10 +85,10 @@ func TestDrainReadyLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestDrainReadyEnds: GracePeriod bounds it, and the loss of leadership ends it at
-// once; what is still ready then is left.
+// TestDrainReadyEnds: GracePeriod bounds it, and the loss of leadership ends it at once;
+// what is still ready then is left.
 //
-// Proves R15.
+// Proves R5.
 func TestDrainReadyEnds(t *testing.T) {
 	slow := func(ctx context.Context, _ string) (reconcile.Result, error) {
 		select {
@@ -362,10 +362,10 @@ func sorted(keys []string) []string {
 	return keys
 }
 
-// TestDrainReadyInTheMomentOfTheLoss: a key that the queue gives out in the moment
-// that leadership is lost is not started, although ready keys are to be worked off.
+// TestDrainReadyInTheMomentOfTheLoss: a key that the queue gives out in the moment that
+// leadership is lost is not started, although ready keys are to be worked off.
 //
-// Proves R15.
+// Proves R5.
 func TestDrainReadyInTheMomentOfTheLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())

@@ -133,10 +133,10 @@ func TestHotLoop(t *testing.T) {
 	}
 }
 
-// TestHonestKeys: a key with at most 10 events a second, or a burst of 100, is not
-// delayed. The events of a faster one are folded, and none waits for more than 100ms.
+// TestHonestKeys: a key with at most 10 events a second, or a burst of 100, is not delayed.
+// The events of a faster one are folded, and none waits for more than 100ms.
 //
-// Proves R29.
+// Proves R16.
 func TestHonestKeys(t *testing.T) {
 	tests := []struct {
 		name   string

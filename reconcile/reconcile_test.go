@@ -180,10 +180,8 @@ func TestWorkers(t *testing.T) {
 	}
 }
 
-// TestContextOfCall: it has the values of Run's context, a logger with controller
-// and key, and ends with the call.
-//
-// Proves R8.
+// TestContextOfCall: it has the values of Run's context, a logger with controller and key,
+// and ends with the call.
 func TestContextOfCall(t *testing.T) {
 	type valueKey struct{}
 	for _, timeout := range []time.Duration{0, time.Minute} {
@@ -413,7 +411,7 @@ type checker chan struct{}
 func (c checker) Name() string          { return "the checker" }
 func (c checker) Done() <-chan struct{} { return c }
 
-// TestHasSynced proves R4.
+// TestHasSynced tests that if a checker of HasSynced is not done, no call starts.
 func TestHasSynced(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
 		rec := &recorder{}

@@ -428,8 +428,6 @@ func TestHookLogs(t *testing.T) {
 // TestResync: each key of Keys runs once in every Resync, at a moment of its own that
 // stays, at low priority; keys that come and go are noticed; nothing is left when Run
 // returns.
-//
-// Proves R18.
 func TestResync(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
 		const period = time.Hour
@@ -493,7 +491,7 @@ func TestResync(t *testing.T) {
 
 // TestResyncEnds: with the queue that is shut down under it, too.
 //
-// Proves R18, R7.
+// Proves R7.
 func TestResyncEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newClientGoQueue()

@@ -17,10 +17,10 @@ import (
 	"github.com/controllerkit/controllerkit/shard"
 )
 
-// TestOtherRanges: a replica with other Ranges waits, with an error in Status that has both.
-// It never works, and does not disturb the others.
+// TestOtherRanges: a replica with other Ranges waits, with an error in Status that has
+// both. It never works, and does not disturb the others.
 //
-// Proves SH13.
+// Proves SH1.
 func TestOtherRanges(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		startAll(t, s, j, 2, 8, 0)

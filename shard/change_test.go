@@ -62,7 +62,7 @@ func (j *judge) owned(t *testing.T, when string, replicas ...*replica) {
 // soon as if they had its Ranges. Before and after, no other object than those of a replica
 // that leaves moves.
 //
-// Proves SH11 and SH13.
+// Proves SH11 and SH1.
 func TestChange(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		const drain = 3 * time.Second
@@ -135,10 +135,10 @@ func TestChange(t *testing.T) {
 	})
 }
 
-// TestChangeWithoutEnd: if the last replica with the table's Ranges has handed its shards over
-// but could not end its Lease, replicas with other Ranges do not wait for it.
+// TestChangeWithoutEnd: if the last replica with the table's Ranges has handed its shards
+// over but could not end its Lease, replicas with other Ranges do not wait for it.
 //
-// Proves SH13.
+// Proves SH1.
 func TestChangeWithoutEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		old := j.newRanges(t, s, shard.Ranges{N: 8}, 0, "old")[0]
@@ -162,7 +162,7 @@ func TestChangeWithoutEnd(t *testing.T) {
 
 // TestChangeWithoutOwners: a replica that has joined, but owns no shard yet, is waited for.
 //
-// Proves SH13.
+// Proves SH1.
 func TestChangeWithoutOwners(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		g := s.group("old", 8)
@@ -179,10 +179,10 @@ func TestChangeWithoutOwners(t *testing.T) {
 	})
 }
 
-// TestChangeWhileJoining: a replica that joins while its Ranges are replaced owns no shard of
-// the new table.
+// TestChangeWhileJoining: a replica that joins while its Ranges are replaced owns no shard
+// of the new table.
 //
-// Proves SH13.
+// Proves SH1.
 func TestChangeWhileJoining(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		few, many := shard.Ranges{N: 8}, shard.Ranges{N: 12}
@@ -225,7 +225,7 @@ func TestChangeWhileJoining(t *testing.T) {
 
 // TestSameRanges: an empty list of Starts is the same as none.
 //
-// Proves SH13.
+// Proves SH1.
 func TestSameRanges(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		first := j.newRanges(t, s, shard.Ranges{N: 1, Starts: []uint64{}}, 0, "first")[0]
@@ -241,7 +241,7 @@ func TestSameRanges(t *testing.T) {
 // TestChangeOfManyRanges: if replicas with several Ranges wait, those of one kind own the
 // shards next, and at last those of the other kind.
 //
-// Proves SH13.
+// Proves SH1.
 func TestChangeOfManyRanges(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		all := map[int][]*replica{}

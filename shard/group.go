@@ -125,10 +125,11 @@ type Group struct {
 	// was sent. The rest of LeaseDuration is the margin: it must exceed LeaseDuration *
 	// MaxDrift. 0 means 10s.
 	RenewDeadline time.Duration
-	// RetryPeriod is the time from one renewal to the next, with up to a tenth of jitter,
-	// and between two lists without a watch. Replicas that join within a RetryPeriod get
-	// their shards together at its end, so that a shard moves once. An empty group assigns
-	// its shards one RetryPeriod after the first replica. A call to the API server fails
+	// RetryPeriod is the time from one renewal to the next, with up to a tenth of jitter, and
+	// between two lists without a watch. Replicas that join within a RetryPeriod get their
+	// shards together at its end, so that a shard moves once. An empty group assigns its shards
+	// one RetryPeriod after the first replica. Besides its watch, a replica sends one renewal
+	// in a RetryPeriod while no replica joins, leaves or fails. A call to the API server fails
 	// after half of RenewDeadline. 0 means 2s.
 	RetryPeriod time.Duration
 

@@ -181,7 +181,7 @@ func load(t *testing.T, r shard.Ranges, namespaces map[string]int) []int {
 	return sum
 }
 
-// Proves SE2.
+// TestCut tests the balance of Cut for a thousand namespaces with similar names and weights.
 func TestCut(t *testing.T) {
 	for _, test := range []struct {
 		name       string

@@ -326,8 +326,8 @@ func writtenTrace(trace []modelStep) string {
 // For a night: go test -run '^TestModel$' ./shard -model-states 1000000
 var modelStates = flag.Int("model-states", 50_000, "TestModel skips models with more states")
 
-// TestModel plays the protocol of this package in discrete time and visits every state
-// that replicas of one object can reach, with a clock each: at every moment each may start,
+// TestModel plays the protocol of this package in discrete time and visits every state that
+// replicas of one object can reach, with a clock each: at every moment each may start,
 // crash, leave, renew its Lease, see the table or another's Lease, work, drain, offer the
 // object's shard or a free one to any replica, end a Lease that has expired, or do nothing.
 // Each write of the table may be stored at once, late, or never, also after its sender
@@ -341,8 +341,8 @@ var modelStates = flag.Int("model-states", 50_000, "TestModel skips models with 
 // version that was replaced, because they are refused; other shards, because their changes
 // only refuse more writes of this one, and a table of other Ranges is replaced only if they
 // are free, too; that a replica with other Ranges waits for those of the table although all
-// shards are free, and the time for which replicas that join are collected, because a replica
-// that may act may also wait.
+// shards are free, and the time for which replicas that join are collected, because a
+// replica that may act may also wait.
 //
 // Exclusive adds no step: for each shard it begins, holds and returns where work does, and
 // that it waits for other shards only leaves steps out. So two replicas never work, or have
@@ -351,7 +351,7 @@ var modelStates = flag.Int("model-states", 50_000, "TestModel skips models with 
 // Left out although it matters: edits and deletions by other users; clocks that jump; a
 // process that stands still while its clock runs on, and the code, which other tests run.
 //
-// Proves SH1 and SH13.
+// Proves SH1.
 func TestModel(t *testing.T) {
 	for _, tt := range []struct {
 		name string

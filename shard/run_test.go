@@ -39,7 +39,7 @@ func run(t *testing.T, g *shard.Group, work func(context.Context, shard.Shard) e
 // TestDrain: a shard that moves stays with its owner until its work has returned, and the
 // next owner begins at once.
 //
-// Proves SH2 and SH3.
+// Proves SH3.
 func TestDrain(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		const drain = 7 * time.Second
@@ -171,8 +171,6 @@ func TestDrainTimeout(t *testing.T) {
 
 // TestContext: the context of work carries the shard, a second context that ends with the
 // ownership, and is checked by Guard.
-//
-// Proves SH10.
 func TestContext(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, _ *judge) {
 		sent := 0
@@ -240,8 +238,6 @@ func TestContext(t *testing.T) {
 
 // TestCheckAfterReturn: the context of work that has returned has no shard, although its
 // replica still owns others and the next owner writes.
-//
-// Proves SH10.
 func TestCheckAfterReturn(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		var mu sync.Mutex

@@ -98,10 +98,8 @@ func (i *informer) shows() string {
 	return i.shown
 }
 
-// TestView: Add and Remove return when the informer shows it, and changes that come together
-// are one Select.
-//
-// Proves SE8.
+// TestView: Add and Remove return when the informer shows it, and changes that come
+// together are one Select.
 func TestView(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i, stop := runView(t)
@@ -147,8 +145,6 @@ func TestView(t *testing.T) {
 
 // TestViewAgain: a shard that is added while a Select removes it is shown when Add returns,
 // and one that is removed while a Select adds it is not.
-//
-// Proves SE8.
 func TestViewAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i, _ := runView(t)
@@ -187,8 +183,6 @@ func TestViewAgain(t *testing.T) {
 
 // TestViewFails: Select is called again until it succeeds. An Add whose context ends before
 // returns its error, and removes the shard.
-//
-// Proves SE8.
 func TestViewFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i, _ := runView(t)
@@ -218,10 +212,8 @@ func TestViewFails(t *testing.T) {
 	})
 }
 
-// TestViewOfGroup: with a Group, each shard is shown while its work runs, and no replica shows
-// another one's shard when the group has settled.
-//
-// Proves SE8.
+// TestViewOfGroup: with a Group, each shard is shown while its work runs, and no replica
+// shows another one's shard when the group has settled.
 func TestViewOfGroup(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		start := func(id string) (i *informer, stop func()) {

@@ -58,12 +58,12 @@ func Objects(lw cache.ListerWatcher, shardSelector string) (*Source, error) {
 	return newSource(lw, shardSelector, false)
 }
 
-// Children returns a Source of the objects whose controller owner the selector selects. With
-// a selector by namespace it is Objects. With a selector by uid the API server cannot select:
-// the Source receives all objects, keeps those with a controller reference to an owner of the
-// shards, and sends a deletion if an update moves a child to another owner. An object
-// without a controller is in no shard. While its owner changes, a child can be in two caches,
-// or in none.
+// Children returns a Source of the objects whose controller owner the selector selects.
+// With a selector by namespace it is Objects. With a selector by uid the API server cannot
+// select: the Source receives all objects, keeps those with a controller reference to an
+// owner of the shards, and sends a deletion if an update moves a child to an owner in
+// another shard, whose Source sends an addition. An object without a controller is in no
+// shard. While its owner changes, a child can be in two caches, or in none.
 func Children(lw cache.ListerWatcher, shardSelector string) (*Source, error) {
 	return newSource(lw, shardSelector, true)
 }

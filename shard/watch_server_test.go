@@ -354,7 +354,7 @@ func configMap(name, label string) *corev1.ConfigMap {
 // TestServerSees: on an API server with and one without the feature gate, replicas see
 // exactly the objects of their shards.
 //
-// Proves SE1, SE3, SE4, SE5, SE6, SE7, SE8.
+// Proves SE1, SE3 and SE7.
 func TestServerSees(t *testing.T) {
 	own := testserver.Own(t, "--", "--feature-gates=ShardedListAndWatch=true")
 	for _, server := range []struct {

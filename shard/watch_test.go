@@ -195,8 +195,6 @@ func TestKinds(t *testing.T) {
 
 // TestChildren: a child is there while its controller is of the shards, also if its
 // controller changes. The API server gets no selector, because it cannot select by owner.
-//
-// Proves SE4.
 func TestChildren(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mine, others := uidsIn(t, 1, 1)[0], uidsIn(t, 0, 1)[0]
@@ -290,10 +288,8 @@ func TestChildren(t *testing.T) {
 	})
 }
 
-// TestStoppedWatch: an event that the informer has not received is not noted. After the next
-// watch has sent it again, the informer has it. No goroutine is left.
-//
-// Proves SE4.
+// TestStoppedWatch: an event that the informer has not received is not noted. After the
+// next watch has sent it again, the informer has it. No goroutine is left.
 func TestStoppedWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mine, others := uidsIn(t, 1, 1)[0], uidsIn(t, 0, 1)[0]
@@ -371,9 +367,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestProbe: whatever a list shows of the selector, Probe knows whether the API server honors it.
-//
-// Proves SE5.
+// TestProbe: whatever a list shows of the selector, Probe knows whether the API server
+// honors it.
 func TestProbe(t *testing.T) {
 	for name, test := range map[string]struct {
 		honors, info bool

@@ -116,7 +116,8 @@ func (p *process) killedBy(want ...syscall.Signal) {
 	p.t.Errorf("child ended with %v, want death by %v", exit, want)
 }
 
-// TestFirstSignalEndsTheContextSecondKills proves D7.
+// TestFirstSignalEndsTheContextSecondKills tests that Context ends with a cause that names
+// the signal, and that a second signal kills the process.
 func TestFirstSignalEndsTheContextSecondKills(t *testing.T) {
 	for _, tc := range []struct {
 		name          string

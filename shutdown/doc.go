@@ -36,14 +36,8 @@
 //     returns nil early, the others continue.
 //   - D3: If a part does not stop, Run returns within GracePeriod, with a [LateError]
 //     that has the part's stacks, and the other parts are stopped.
-//   - D4: If a part is late, each later part has 1/20 of the time after Delay, or 1/2n
-//     with n > 10 parts.
-//   - D5: If a part's context is done, it is the part's turn to stop, and context.Cause
-//     is the reason of the stop.
 //   - D6: If parts are starting, a check fails or the stop has begun, the readiness
 //     handler responds 503, with names but not the errors of checks.
-//   - D7: If SIGINT or SIGTERM arrives, [Context] ends with a cause that names it, and a
-//     second signal kills the process.
 //
 // # Caveats
 //

@@ -196,8 +196,6 @@ func TestLatePartThatStopsInTheRestIsNotAbandoned(t *testing.T) {
 }
 
 // All parts but one hang. That one has its share of the time, wherever it is.
-//
-// Proves D4.
 func TestEveryPartHasItsShare(t *testing.T) {
 	const grace, delay = 60 * time.Second, 10 * time.Second
 	const usable = grace*99/100 - delay
@@ -237,8 +235,6 @@ func TestEveryPartHasItsShare(t *testing.T) {
 }
 
 // The first part to stop has all of the time but the shares of the others.
-//
-// Proves D4.
 func TestTimeOfTheFirstPart(t *testing.T) {
 	for _, tc := range []struct {
 		n    int

@@ -242,7 +242,8 @@ func TestErrorOfAPartThatEndsDuringTheStopIsKept(t *testing.T) {
 	}
 }
 
-// TestContextOfAPart proves D5.
+// TestContextOfAPart tests that if a part's context is done, it is the part's turn to stop,
+// and context.Cause is the reason of the stop.
 func TestContextOfAPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
