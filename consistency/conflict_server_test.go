@@ -29,7 +29,7 @@ import (
 // Every kind of write that carries a version is refused because of another writer, and
 // waited for until the cache shows what that has written. What carries none is not.
 //
-// Proves C9, C10.
+// Proves C9 and C8.
 func TestServerConflicts(t *testing.T) {
 	for _, contentType := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
 		t.Run(contentType, func(t *testing.T) {

@@ -23,10 +23,10 @@ import (
 	"github.com/controllerkit/controllerkit/consistency"
 )
 
-// How long a refused write holds its owner back, and what the runs are told after it.
-// The cache is at version 10, and has ns/one at version 9.
+// How long a refused write holds its owner back, and what the runs are told after it. The
+// cache is at version 10, and has ns/one at version 9.
 //
-// Proves C9, C10.
+// Proves C9 and C8.
 func TestRefused(t *testing.T) {
 	one := types.NamespacedName{Namespace: "ns", Name: "one"}
 	unknown := types.NamespacedName{Namespace: "ns", Name: "unknown"}
@@ -158,7 +158,7 @@ func TestRefused(t *testing.T) {
 // What a transport makes of answers that refuse, for every form of request and every
 // encoding of the answer.
 //
-// Proves C9, C10.
+// Proves C9 and C8.
 func TestWrapRefused(t *testing.T) {
 	status := func(code int, reason metav1.StatusReason, kind, name string, causes ...metav1.CauseType) *metav1.Status {
 		s := &metav1.Status{
@@ -326,8 +326,6 @@ func TestWrapRefused(t *testing.T) {
 }
 
 // Owners that are not reconciled again leave nothing of a refused write.
-//
-// Proves C5.
 func TestRefusedIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := consistency.New(consistency.Config{Stores: stores{pods: cacheOf(t, podWith("one", "a", "9"))}, MaxWait: -1})

@@ -238,7 +238,8 @@ func (s *Store) Refused(key types.NamespacedName, uid types.UID, resource schema
 }
 
 // Clear drops the records of the key if their UID is uid or uid is empty, and wakes the
-// key. Calling it is optional, because a record is dropped once the cache shows it.
+// key. Calling it is optional, because a record is dropped once the cache shows it, also if
+// the key never runs again.
 func (s *Store) Clear(key types.NamespacedName, uid types.UID) {
 	s.mu.Lock()
 	if rec := s.records[key]; rec != nil && (uid == "" || rec.uid == uid) {

@@ -118,8 +118,6 @@ func TestEnsureReady(t *testing.T) {
 }
 
 // Once ready, an owner is forgotten: a store that goes back does not matter any more.
-//
-// Proves C5.
 func TestReadyIsForgotten(t *testing.T) {
 	store := at("10")
 	s := consistency.New(consistency.Config{Stores: stores{pods: store}})
@@ -346,8 +344,6 @@ func (m memory) count() int {
 }
 
 // Owners that are never asked for again do not fill the memory.
-//
-// Proves C5.
 func TestMemoryIsBounded(t *testing.T) {
 	store := at("1")
 	s := consistency.New(consistency.Config{Stores: stores{pods: store}})

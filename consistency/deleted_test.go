@@ -27,7 +27,7 @@ func deleted(s *consistency.Store, uid types.UID) {
 	s.Deleted(owner, "u", pods, types.NamespacedName{Namespace: "ns", Name: name}, uid)
 }
 
-// TestDeleted proves C7.
+// TestDeleted proves C1.
 func TestDeleted(t *testing.T) {
 	still := &consistency.StaleError{GroupResource: pods, ReadRV: "10", DeletedUID: "a"}
 	for _, tc := range []struct {
@@ -155,7 +155,7 @@ func TestDeletedWakes(t *testing.T) {
 // What a transport records of answers that may mean that an object is gone, in every
 // encoding.
 //
-// Proves C7.
+// Proves C1.
 func TestWrapRecordsDeletions(t *testing.T) {
 	const podPath = "/api/v1/namespaces/ns/pods/n"
 	pod := func(finalizers []string, deleted bool, grace *int64) *corev1.Pod {

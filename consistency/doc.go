@@ -23,36 +23,22 @@
 //
 // # Guarantees
 //
-//   - C1: If EnsureReady or Wait returns nil, each recorded version of the key was
-//     compared with its store and is in it.
+//   - C1: If EnsureReady or Wait returns nil, each recorded version and deletion of the
+//     key was compared with its store and is in it.
 //   - C2: If Ready returns false, it calls wake exactly once, when the key may run or at
 //     most RecheckInterval later.
 //   - C3: If a write with a context from Begin succeeds and its resource has a store, its
-//     version is recorded before the caller reads the unchanged response.
-//   - C4: If a write's outcome is unknown, or its response shows no version, Ambiguous
-//     lists its resource until WroteAt, Clear or a later write, for at most ten minutes.
-//   - C5: If the cache shows a key's writes, their record is dropped, even if the key
-//     never runs again.
-//   - C6: No goroutine outlives a call, and stores are read only while a key waits or
-//     runs.
-//   - C7: If a deletion was recorded and the key is ready, the store does not hold the
-//     object.
+//     version is recorded before the caller reads the response.
+//   - C4: If a write's outcome is unknown, Ambiguous lists its resource until WroteAt,
+//     Clear or a later write, for at most ten minutes.
 //   - C8: LiveRead is true exactly if at Begin a record was ambiguous or not yet visible,
-//     or C10 or C18 requires it.
+//     a conflict can never become visible, or C18 requires it.
 //   - C9: If a write with a resource version conflicts, Ready is false until the store
-//     shows the object newer, replaced or gone, or MaxWait is over.
-//   - C10: If the cache can never show the reason of a conflict, Ready does not hold the
-//     key for it, and LiveRead is true for one run.
-//   - C11: If Stores share a configuration, each records only writes with a context of
-//     its own Begin.
-//   - C12: If a 5xx response to a recorded write has Retry-After, client-go does not
-//     repeat it.
+//     shows the object's change, or never can, or MaxWait is over.
 //   - C14: If the API server's object differs from the cached one, ConfirmLive returns
 //     ErrChanged, ErrReplaced or, only for a 404 of the object, ErrGone.
 //   - C15: If a restore of etcd lowers a store's version, no key waits for an earlier
 //     record, and its next run reads live.
-//   - C17: If a store has a version for each namespace, as a scope.Informer's, a write
-//     waits for its own namespace only.
 //   - C18: After a change of leader or shard owner, LiveRead is true until all stores
 //     show the predecessor's writes.
 //

@@ -34,8 +34,6 @@ func (p *parted) LastStoreSyncResourceVersionOf(namespace string) (string, bool)
 // In a store whose namespaces have versions of their own, a recorded write, deletion or
 // conflict waits for the namespace of the object. A version of WroteAt, whose namespace is
 // unknown, and a write in a namespace without a version wait for the whole store.
-//
-// Proves C17.
 func TestParts(t *testing.T) { synctest.Test(t, testParts) }
 
 func testParts(t *testing.T) {

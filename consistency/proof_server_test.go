@@ -375,14 +375,14 @@ func TestServerNoDuplicates(t *testing.T) {
 	}
 }
 
-// Creates are carried out, and their connections reset, their answers cut off, or an
-// error of a server sent instead, also one that client-go would repeat by itself. Who
-// asks LiveRead and then reads live creates nothing twice; neither does who gives names
-// that follow from the owner's, without asking. Generated names without a live read give
-// duplicates, even with the gate: it knows no version to wait for. An AmbiguousWait that
-// is longer than the watches are late hides that, and so it is turned off elsewhere.
+// Creates are carried out, and their connections reset, their answers cut off, or an error
+// of a server sent instead, also one that client-go would repeat by itself. Who asks
+// LiveRead and then reads live creates nothing twice; neither does who gives names that
+// follow from the owner's, without asking. Generated names without a live read give
+// duplicates, even with the gate: it knows no version to wait for. An AmbiguousWait that is
+// longer than the watches are late hides that, and so it is turned off elsewhere.
 //
-// Proves C4, C8, C12.
+// Proves C4 and C8.
 func TestServerLostCreates(t *testing.T) {
 	answered := func(code, retryAfter int, reason metav1.StatusReason) fault.Fault {
 		return fault.Fault{Commit: true, Response: &fault.Response{Code: code, Reason: reason, Message: "gone wrong", RetryAfter: retryAfter}}

@@ -63,8 +63,6 @@ func TestReadyWakesOnce(t *testing.T) {
 }
 
 // The timer runs only while somebody waits, however the waiting ends.
-//
-// Proves C6.
 func TestRechecksOnlyWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := &counting{version: at("5")}

@@ -132,10 +132,10 @@ func testReadYourWrites(t *testing.T, f *fixture) {
 	}
 }
 
-// Deletions are waited for, whatever the server answers them with: a Status, the object
-// as it was, or its old version when the last finalizer is removed.
+// Deletions are waited for, whatever the server answers them with: a Status, the object as
+// it was, or its old version when the last finalizer is removed.
 //
-// Proves C7.
+// Proves C1.
 func TestServerDeletions(t *testing.T) {
 	for _, contentType := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
 		t.Run(contentType, func(t *testing.T) {

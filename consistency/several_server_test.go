@@ -59,10 +59,8 @@ func newLives(t *testing.T, ns string, n int) ([]*life, kubernetes.Interface) {
 }
 
 // Two stores wrap one configuration, and are asked for the same owner. Each knows the
-// writes that were made with its own context, and the refused ones; who has both
-// contexts writes for both.
-//
-// Proves C11.
+// writes that were made with its own context, and the refused ones; who has both contexts
+// writes for both.
 func TestServerTwoStores(t *testing.T) {
 	ns := testserver.Namespace(t)
 	lives, client := newLives(t, ns, 2)
@@ -124,10 +122,8 @@ func TestServerTwoStores(t *testing.T) {
 	}
 }
 
-// A controller ends before its cache has shown what it created, and is run again with
-// the same store, beside another one with a store of its own: no child is made twice.
-//
-// Proves C11.
+// A controller ends before its cache has shown what it created, and is run again with the
+// same store, beside another one with a store of its own: no child is made twice.
 func TestServerRunAgain(t *testing.T) {
 	ns := testserver.Namespace(t)
 	lives, client := newLives(t, ns, 2)

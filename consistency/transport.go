@@ -17,10 +17,11 @@ import (
 // the runs of two stores can be nested.
 type runKey struct{ store *Store }
 
-// Wrap returns a transport that records the writes that are made with a context of
-// Begin. It has the form of rest.Config.Wrap. From a 5xx response to such a write it
-// removes Retry-After: client-go repeats a request with that header, and the API server
-// may have carried the first one out.
+// Wrap returns a transport that records the writes that are made with a context of Begin.
+// It has the form of rest.Config.Wrap. From a 5xx response to such a write it removes
+// Retry-After: client-go repeats a request with that header, and the API server may have
+// carried the first one out. If several Stores wrap one configuration, each records only
+// writes with a context of its own Begin.
 //
 // All other requests pass unchanged: reads, dry runs, writes of resources without a
 // store, and streams. A nil rt means http.DefaultTransport.

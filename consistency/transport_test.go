@@ -313,8 +313,6 @@ func TestAmbiguousIsSettled(t *testing.T) {
 }
 
 // A write that may have been carried out is not offered to client-go for a repetition.
-//
-// Proves C12.
 func TestWrapTakesRetryAfter(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -360,7 +358,7 @@ func TestWrapTakesRetryAfter(t *testing.T) {
 // A deletion and an eviction say in their bodies that they are dry runs: they change
 // nothing.
 //
-// Proves C4, C7.
+// Proves C4 and C1.
 func TestWrapDryRunOfADeletion(t *testing.T) {
 	options := &metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"}, DryRun: []string{metav1.DryRunAll}}
 	evicted := &policyv1.Eviction{TypeMeta: metav1.TypeMeta{APIVersion: "policy/v1", Kind: "Eviction"}, ObjectMeta: metav1.ObjectMeta{Name: "one"}, DeleteOptions: options}
@@ -392,7 +390,7 @@ func TestWrapDryRunOfADeletion(t *testing.T) {
 
 // What one store knows of its owner says nothing of another store's.
 //
-// Proves C8, C11.
+// Proves C8.
 func TestLiveReadIsOfOneStore(t *testing.T) {
 	a := consistency.New(consistency.Config{Stores: stores{pods: at("5")}})
 	b := consistency.New(consistency.Config{Stores: stores{pods: at("5")}})

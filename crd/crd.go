@@ -72,7 +72,8 @@ type kind[T Object] struct {
 
 // New returns the client of all namespaces, or of a cluster-scoped resource. kind is T's
 // kind, such as example.com/v1, Kind=Website, and resource is its plural name, such as
-// "websites". New sends no request.
+// "websites". New sends no request. Requests and responses are JSON, or CBOR if client-go's
+// feature gates enable it.
 //
 // New copies config. Of it, New ignores GroupVersion, APIPath, NegotiatedSerializer and
 // the content types.
@@ -210,8 +211,9 @@ func (c *Client[T]) Create(ctx context.Context, obj T, opts metav1.CreateOptions
 }
 
 // Update replaces the object, except its status if the resource has that subresource. It
-// removes the fields that T lacks. With a resourceVersion in obj, a newer object is a
-// Conflict.
+// removes the fields that T lacks: if a response for one object had such a field, the next
+// Update logs its name, once for each client. With a resourceVersion in obj, a newer object
+// is a Conflict.
 func (c *Client[T]) Update(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error) {
 	obj, err := c.own("update", obj)
 	if err != nil {

@@ -291,7 +291,7 @@ func TestForeignEvents(t *testing.T) {
 // The content types of the config, here protobuf, do not reach the API server. Writes are
 // strict, unless the caller asks for something else.
 //
-// Proves CR4, CR6.
+// Proves CR4.
 func TestRequests(t *testing.T) {
 	single := `{"apiVersion":"crd.example.com/v1","kind":"Website","metadata":{"name":"a"}}`
 	a := &answers{text: single}
@@ -434,7 +434,8 @@ func TestObjectsStay(t *testing.T) {
 	}
 }
 
-// Proves CR5.
+// TestUnknownFields tests that if a response for one object had a field that the Go type
+// lacks, the next Update logs its name, once for each client.
 func TestUnknownFields(t *testing.T) {
 	const text = `{"apiVersion":"crd.example.com/v1","kind":"Website","metadata":{"name":"a"},"spec":{"host":"h","later":"x"}}`
 	for _, tt := range []struct {

@@ -33,13 +33,8 @@
 //
 //   - CR2: If the API server responds with another kind, the method returns an error and
 //     no object, and a Watch sends an event of type Error.
-//   - CR4: If the Go type has a field that the schema lacks, a Create, Update or Apply
-//     that sets it is rejected, unless the options set FieldValidation.
-//   - CR5: If a response for one object had a field that the Go type lacks, the next
-//     Update logs its name, once for each client.
-//   - CR6: Requests and responses are JSON, or CBOR if client-go's feature gates enable
-//     it, for any content type in the config.
-//   - CR10: If a package of this library accepts a typed client, it accepts [Dynamic].
+//   - CR4: If a Create, Update or Apply sets a field that the schema lacks, it is
+//     rejected, unless the options set FieldValidation.
 //   - CR11: A [Fake] responds to one shared test as the API server does: versions,
 //     conflicts, finalizers, patches, applies, statuses, events.
 //

@@ -11,8 +11,9 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// Dynamic returns a dynamic client with the method signatures of a typed one. If client is
-// nil, the result is nil, which the packages of this library reject.
+// Dynamic returns a dynamic client with the method signatures of a typed one. Each package
+// of this library that accepts a typed client accepts it. If client is nil, the result is
+// nil, which the packages of this library reject.
 func Dynamic(client dynamic.ResourceInterface) *DynamicClient {
 	if kube.IsNil(client) {
 		return nil

@@ -295,7 +295,7 @@ func TestServerWatcher(t *testing.T) {
 // A field that the schema lacks is not lost in silence, and Update drops a field that the
 // Go type lacks, where Patch and Apply keep it.
 //
-// Proves CR4, CR5.
+// Proves CR4.
 func TestServerUnknownFields(t *testing.T) {
 	lines := &logged{}
 	ctx := lines.into(t.Context())
@@ -349,8 +349,6 @@ func TestServerUnknownFields(t *testing.T) {
 }
 
 // The headers of all requests, for a config that prefers protobuf.
-//
-// Proves CR6.
 func TestServerContentTypes(t *testing.T) {
 	installWebsites(t)
 	contentTypes(t, testserver.Config(t), testserver.Namespace(t), testserver.Namespace(t),
@@ -358,8 +356,6 @@ func TestServerContentTypes(t *testing.T) {
 }
 
 // The same with the feature gates of CBOR, of client-go and of a server.
-//
-// Proves CR6.
 func TestServerCBOR(t *testing.T) {
 	featuretest.SetFeatureDuringTest(t, clientfeatures.ClientsAllowCBOR, true)
 	featuretest.SetFeatureDuringTest(t, clientfeatures.ClientsPreferCBOR, true)
@@ -424,8 +420,6 @@ type roundTripper func(*http.Request) (*http.Response, error)
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // The packages with a dynamic client.
-//
-// Proves CR10.
 func TestServerDynamic(t *testing.T) {
 	installWebsites(t)
 	ns := testserver.Namespace(t)

@@ -97,8 +97,6 @@ func (b *bookmarks) Read(p []byte) (int, error) {
 func (b *bookmarks) Close() error { return nil }
 
 // Check knows a stalled informer from a quiet one and from a server that is down.
-//
-// Proves I13.
 func TestCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &apiServer{}
@@ -158,8 +156,6 @@ func TestCheck(t *testing.T) {
 }
 
 // An informer whose client does not have the transport is not checked.
-//
-// Proves I13.
 func TestCheckUnobserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set := informer.Set{StallTimeout: time.Minute, Metrics: (*noted)(nil)}
@@ -199,8 +195,6 @@ func (n *noted) InformerMutated(name string, _ int)           { n.note("compared
 func (n *noted) InformerReceived(name string)                 { n.note("received", name, 0) }
 
 // Two informers of one client are told apart, and data of each counts.
-//
-// Proves I13.
 func TestServerCheck(t *testing.T) {
 	namespace := testserver.Namespace(t)
 	config := testserver.Config(t)

@@ -29,22 +29,10 @@
 //     that names it and the reason.
 //   - I3: If the server responds to a synced informer twice with 403, 404 or 405 within
 //     Timeout of the start, Run returns an error.
-//   - I5: If an informer does not stop within StopTimeout, Run returns an error that names
-//     it.
-//   - I8: If the API server does not stream the initial list, informers with
-//     [ConsistentLists] begin with a list no older than their request.
 //   - I9: If a watch brings no byte for the silence of [EndSilentWatches], the informer
 //     watches again, without a list.
 //   - I12: If a cache lost an event, the next complete round of [Audit] reports the object
 //     or the cache, if at most 1000 differ.
-//   - I13: If an informer with [EndSilentWatches] neither sends a request nor receives
-//     data for StallTimeout, and only then, [Set.Check] returns an error.
-//   - I14: If the program, and not the API server, changes a sampled object in a cache,
-//     [Set].Mutated gets the field without its value.
-//   - I15: If an informer with [EndSilentWatches] is stopped while the API server refuses
-//     connections or responds 429, it ends at once.
-//   - I16: If a transform in [Guard] fails or changes an object's identity, the object is
-//     cached with its identity, and report gets an error.
 //   - I20: If [Set.Relist] returns nil, the informer lists again, also after a restore of
 //     etcd, and its handlers get an event for each difference.
 //

@@ -61,8 +61,6 @@ func only(transform func(*corev1.ConfigMap) (any, error)) cache.TransformFunc {
 
 // TestGuard: objects of a list and of events, for which a transform fails, are in the cache
 // with their identity, and each is reported.
-//
-// Proves I16.
 func TestGuard(t *testing.T) {
 	for _, fault := range faults {
 		t.Run(fault.name, func(t *testing.T) {
@@ -120,8 +118,6 @@ func TestGuard(t *testing.T) {
 }
 
 // TestGuardPasses: a transform without a fault is called as without Guard.
-//
-// Proves I16.
 func TestGuardPasses(t *testing.T) {
 	if informer.Guard(nil, nil) != nil {
 		t.Error("the guard of no transform is not nil")
@@ -183,8 +179,6 @@ func TestGuardLogs(t *testing.T) {
 
 // TestServerGuard: the API server streams the first list, in which one object makes the
 // transform panic.
-//
-// Proves I16.
 func TestServerGuard(t *testing.T) {
 	namespace := testserver.Namespace(t)
 	client := typedClient(t, testserver.Config(t))

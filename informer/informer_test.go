@@ -133,7 +133,8 @@ func TestWatchErrorHandler(t *testing.T) {
 	})
 }
 
-// TestWaitForStopIsBounded proves I5.
+// TestWaitForStopIsBounded tests that if an informer does not stop within StopTimeout, Run
+// returns an error that names it.
 func TestWaitForStopIsBounded(t *testing.T) {
 	for _, tc := range []struct {
 		name        string
@@ -170,10 +171,8 @@ func TestWaitForStopIsBounded(t *testing.T) {
 	}
 }
 
-// TestPauseOfClientGo shows that the wait is needed with client-go as it is: in
-// its pause after a refused connection it does not look at its context.
-//
-// Proves I5.
+// TestPauseOfClientGo shows that the wait is needed with client-go as it is: in its pause
+// after a refused connection it does not look at its context.
 func TestPauseOfClientGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set := informer.Set{StopTimeout: time.Millisecond}

@@ -12,7 +12,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// TestConsistentLists proves I8.
+// TestConsistentLists tests that informers begin with a list no older than their request if
+// the API server does not stream it.
 func TestConsistentLists(t *testing.T) {
 	for _, tc := range []struct{ method, path, want string }{
 		{http.MethodGet, "/api/v1/pods?limit=500&resourceVersion=0", "/api/v1/pods?limit=500"},

@@ -27,10 +27,8 @@ func (c *tally) InformerMutated(_ string, mutations int) {
 	c.mutations += mutations
 }
 
-// TestSetFindsMutations: a Set reports the object that the program changes, and not the objects
-// that the API server changes.
-//
-// Proves I14.
+// TestSetFindsMutations: a Set reports the object that the program changes, and not the
+// objects that the API server changes.
 func TestSetFindsMutations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		events := watch.NewFakeWithChanSize(100, false)

@@ -55,8 +55,6 @@ func setOf(transport http.RoundTripper, timeout time.Duration) *informer.Set {
 }
 
 // TestStopInAnOutage: an informer stops at once while the API server refuses it.
-//
-// Proves I15.
 func TestStopInAnOutage(t *testing.T) {
 	for name, server := range map[string]func() *refusing{
 		"refused":              func() *refusing { return &refusing{} },

@@ -23,19 +23,16 @@
 //
 // # Guarantees
 //
-//   - OD1: If several Watches of a key are open, they share one informer.
 //   - OD2: If Close returns nil, no handler of the Watch is running or will run, and the
 //     other Watches of the key miss no event.
-//   - OD3: If Close of the last open Watch of a key returns nil, the informer has stopped,
-//     and Informers holds no reference to it.
+//   - OD3: If several Watches of a key are open, they share an informer; if Close of the
+//     last returns nil, it has stopped and is not referenced.
 //   - OD4: If Run returns nil, all informers and handlers have stopped; otherwise its error
 //     names the late ones.
-//   - OD5: If a handler panics, the panic is logged, the handler gets the next event, and the
-//     process continues.
 //   - OD6: If a handler blocks, other handlers and an Open of the key do not wait for it, and
 //     its Close returns when its context is done.
-//   - OD8: If a CustomResourceDefinition is deleted and created again, a Watch that stays
-//     open reports the deletion of the old objects and the new objects.
+//   - OD8: If a CustomResourceDefinition is deleted and created again, an open Watch
+//     reports the deletion of the old objects, and the new objects.
 //
 // # Caveats
 //

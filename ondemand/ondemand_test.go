@@ -23,7 +23,7 @@ import (
 	"github.com/controllerkit/controllerkit/ondemand"
 )
 
-// TestShares proves OD1, OD3.
+// TestShares proves OD3.
 func TestShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{}
@@ -192,7 +192,8 @@ func TestLateNamesAreBounded(t *testing.T) {
 	})
 }
 
-// TestPanic proves OD5.
+// TestPanic tests that if a handler panics, the panic is logged, the handler gets the next
+// event, and the process continues.
 func TestPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{}

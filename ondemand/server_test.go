@@ -151,7 +151,7 @@ func (k keys) next(t *testing.T, name string) {
 	}
 }
 
-// Proves OD1, OD2, OD3: two Watches share a watch of the server, an enqueue handler ends with
+// Proves OD3 and OD2: two Watches share a watch of the server, an enqueue handler ends with
 // its Watch, and the last Close ends the server's watch.
 func TestServerShares(t *testing.T) {
 	namespace := testserver.Namespace(t)

@@ -19,7 +19,7 @@ import (
 // these differences:
 //
 //   - Handlers that are added through the Watch end with it. If such a handler panics, the
-//     panic is logged.
+//     panic is logged, and the handler gets its next event.
 //   - RemoveEventHandler removes only the handlers of the Watch. To wait for the end of a
 //     handler, use cache.ShutDownEventHandler.
 //   - Run, RunWithContext, SetTransform and the methods that set a watch error handler are

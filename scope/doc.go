@@ -30,16 +30,10 @@
 //     event.
 //   - SC3: If a namespace leaves the selection, each handler gets one deletion for each of
 //     its objects, and then no event of them.
-//   - SC4: If a namespace stays with the same selectors, it is not listed again, and the
-//     handlers get each of its events once.
-//   - SC5: If the selection changes while objects change, each handler gets each object's
-//     addition, updates to newer versions and deletion once, in this order.
-//   - SC6: If the selectors change and still select an object, the handlers get at most one
-//     update of it, and only if its version has changed.
+//   - SC5: If the selection and objects change at once, each handler gets each object's
+//     addition, newer versions and deletion once, in this order.
 //   - SC8: If a handler blocks or panics, other handlers and Select do not wait for it, and
 //     after a panic the handler gets its next event.
-//   - SC9: If the context of RunWithContext is done, a running Select returns an
-//     [ErrStopped], and RunWithContext returns after all handlers have ended.
 //   - SC10: If LastSyncResourceVersion is not empty, the cache of each selected namespace has
 //     reached it, and no Select lowers it.
 //

@@ -74,9 +74,8 @@ func (w slow) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEvent
 	return w.Watch.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: late, UpdateFunc: h.OnUpdate, DeleteFunc: h.OnDelete})
 }
 
-// An object whose addition is still on its way from the new cache is not reported as deleted.
-//
-// Proves SC6.
+// An object whose addition is still on its way from the new cache is not reported as
+// deleted.
 func TestLateEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()

@@ -78,7 +78,8 @@ func New[W Watch](open func(Part) (W, error)) *Informer {
 }
 
 // RunWithContext calls the handlers until ctx is done, and returns when they have ended. It
-// then has closed its Watches. It runs once; an informer.Set can run it.
+// then has closed its Watches, and a running Select returns an [ErrStopped]. It runs once;
+// an informer.Set can run it.
 func (s *Informer) RunWithContext(ctx context.Context) {
 	s.mu.Lock()
 	if s.began {

@@ -19,7 +19,7 @@ import (
 	"github.com/controllerkit/controllerkit/scope"
 )
 
-// Proves SC9.
+// TestStop tests that the end of the context ends a running Select and all handlers.
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()

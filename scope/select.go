@@ -108,11 +108,13 @@ func (sel Selection) split() ([]Part, error) {
 
 func quote(text string) string { return fmt.Sprintf("%q", kube.Printable(text, 253)) }
 
-// Select changes what the Informer shows. It opens the informers of new parts and waits until
-// they are synced. Then it shows the new selection in one step, queues the events of the
-// difference for the handlers, and closes the informers of the parts that have left. Parts
-// that stay are not touched. Calls run one after the other. Select does not need
-// RunWithContext. A handler may call it.
+// Select changes what the Informer shows. It opens the informers of new parts and waits
+// until they are synced. Then it shows the new selection in one step, queues the events of
+// the difference for the handlers, and closes the informers of the parts that have left.
+// Parts that stay are not listed again. If only the selectors change and still select an
+// object, the handlers get at most one update of it, and only if its version has changed.
+// Calls run one after the other. Select does not need RunWithContext. A handler may call
+// it.
 //
 // If ctx is done before the new parts are synced, or an informer cannot be opened, the
 // selection stays as it was. The error names the part and wraps the error of the Watch, for

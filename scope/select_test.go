@@ -17,7 +17,7 @@ import (
 	"github.com/controllerkit/controllerkit/scope"
 )
 
-// Proves SC1, SC3, SC4.
+// Proves SC1, SC3 and SC5.
 func TestNamespaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, objects, stop := setup(t)
@@ -120,7 +120,7 @@ func TestWhole(t *testing.T) {
 	stop()
 }
 
-// Proves SC6.
+// TestSelectors tests that new selectors cause at most one update of an object.
 func TestSelectors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, objects, _ := setup(t)

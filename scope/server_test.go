@@ -160,10 +160,10 @@ func (t *traffic) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.next.RoundTrip(req)
 }
 
-// A namespace that stays has one watch however often the others change, and no event is lost
-// or doubled.
+// A namespace that stays has one watch however often the others change, and no event is
+// lost or doubled.
 //
-// Proves SC4.
+// Proves SC5.
 func TestServerStays(t *testing.T) {
 	config := testserver.Config(t)
 	counted := &traffic{seen: map[string]int{}}

@@ -14,7 +14,7 @@ import (
 	"github.com/controllerkit/controllerkit/watcher"
 )
 
-// TestExpiredDeliversTheDifference proves W2, W3.
+// TestExpiredDeliversTheDifference proves W2.
 func TestExpiredDeliversTheDifference(t *testing.T) {
 	expired := status(410, metav1.StatusReasonExpired, 0)
 	for _, tc := range []struct {

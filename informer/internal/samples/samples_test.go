@@ -20,8 +20,6 @@ import (
 
 // TestChanged: a difference between an object and its copy has the path of its field, and
 // what only reads an object makes none.
-//
-// Proves I14.
 func TestChanged(t *testing.T) {
 	pod := func() *corev1.Pod {
 		return &corev1.Pod{
