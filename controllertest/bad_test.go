@@ -309,7 +309,7 @@ func TestStopped(t *testing.T) {
 
 // TestSweep: on a cluster that goes on, nothing is left that holds anything.
 //
-// Proves X10.
+// Proves X6.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	kube, err := kubernetes.NewForConfig(testserver.Config(t))
@@ -367,7 +367,7 @@ func TestSweep(t *testing.T) {
 // TestSweepFails: an object that cannot be deleted is an error, which names a few of many
 // and the cure, and all others are deleted.
 //
-// Proves X10.
+// Proves X6.
 func TestSweepFails(t *testing.T) {
 	t.Parallel()
 	kube, err := kubernetes.NewForConfig(testserver.Config(t))

@@ -29,8 +29,6 @@ func notes() *copier {
 
 // TestConfirm: a failing plan runs again, and the report separates the findings of all runs
 // from those of some.
-//
-// Proves X8.
 func TestConfirm(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -98,8 +96,6 @@ func TestConfirm(t *testing.T) {
 
 // TestGroups: plans with the same finding under the same family of faults are one failure
 // with the simplest plan, and plans that become equal are listed once.
-//
-// Proves X8.
 func TestGroups(t *testing.T) {
 	t.Parallel()
 	const (
@@ -186,8 +182,6 @@ func TestAccept(t *testing.T) {
 }
 
 // TestReplays: the variable of a failure takes a number of runs.
-//
-// Proves X4.
 func TestReplays(t *testing.T) {
 	var n atomic.Int64
 	c := copier{failed: func(_ context.Context, c *copying) error {

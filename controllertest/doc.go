@@ -61,18 +61,12 @@
 //     invalid plans fail the test.
 //   - X3: If all resource versions come from one etcd, invariants see the stored states in
 //     order, with external calls between the writes around them.
-//   - X4: If the environment variable of a failure is set, Explore runs only its plan, the
-//     given number of times.
 //   - X5: If a scenario cannot be explored, Explore fails in time and names the reason and
 //     the cure.
-//   - X6: If an exploration has ended, no part of it runs.
-//   - X10: If an exploration has ended without KeepNamespaces, its namespaces and
-//     finalizers are deleted, or the error names an object that is left.
-//   - X7: Each bug in the zoo is found by its plan within three runs, and no plan with one
-//     fault fails for the zoo's correct controllers.
-//   - X8: If not all runs of a failing plan have a finding, the finding is flaky.
-//   - X9: If a request is Scenario.World's, it gets no fault, is no operation, and is not
-//     compared with the runs without faults.
+//   - X6: If an exploration has ended, no part of it runs, and without KeepNamespaces its
+//     namespaces and finalizers are gone, or the error names a left object.
+//   - X7: Each bug in the zoo is found by its plan within three runs, and no plan with
+//     one fault fails for the zoo's correct controllers.
 //
 // # Caveats
 //

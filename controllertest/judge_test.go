@@ -48,8 +48,6 @@ func stateOf(t testing.TB, r *run, left int, resource string, objects ...string)
 
 // TestFindingsOfGeneratedNames: findings of two runs whose texts differ only by generated
 // names are one.
-//
-// Proves X8.
 func TestFindingsOfGeneratedNames(t *testing.T) {
 	of := func(job, pod string) Finding {
 		r := quietRun(Scenario{}, "ct-a-1")

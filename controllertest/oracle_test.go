@@ -270,8 +270,6 @@ func TestUnfired(t *testing.T) {
 }
 
 // TestReplay: the variable of a failure makes Explore run that plan and no other.
-//
-// Proves X4.
 func TestReplay(t *testing.T) {
 	var mu sync.Mutex
 	started := map[string]bool{}

@@ -56,8 +56,6 @@ func events(ctx context.Context, cfg *rest.Config, env *controllertest.Env, do f
 // no fault and live through its crashes, and their writes are neither operations nor
 // compared. Here somebody starts a, as a kubelet starts a Pod, and counts its events, of
 // which UserEdit makes one more.
-//
-// Proves X9.
 func TestWorld(t *testing.T) {
 	t.Parallel()
 	var worlds, ended atomic.Int64
@@ -130,8 +128,6 @@ func TestWorld(t *testing.T) {
 
 // TestWorldDeletes: deletions of a collection and evictions by the World are not counted
 // as deletions by the controller. Here they follow an edit by the user of a plan.
-//
-// Proves X9.
 func TestWorldDeletes(t *testing.T) {
 	t.Parallel()
 	s := (&copier{}).scenario()

@@ -171,7 +171,7 @@ func TestBlocked(t *testing.T) {
 // TestFlood: 20,000 successes of other keys do not displace the failures of
 // a key.
 //
-// It proves DB7.
+// It proves DB5.
 func TestFlood(t *testing.T) {
 	page := &debug.Page{}
 	c := page.Controller("widgets")
@@ -203,8 +203,6 @@ func TestFlood(t *testing.T) {
 }
 
 // TestSameContent: the HTML has each text of the JSON.
-//
-// It proves DB6.
 func TestSameContent(t *testing.T) {
 	a := full(t)
 	html := get(t, a.page, url.Values{"key": {"default/web"}}).Body.String()

@@ -40,12 +40,8 @@
 //     runs only its own script.
 //   - DB3: If the keys of a controller are many or their names long, the page, the history
 //     and the work of a read stay bounded.
-//   - DB4: If a page is read, no lock is held while it is rendered.
 //   - DB5: If an event, call, write or wait of a key is among the newest of its kind, the
-//     key's story shows it in order of time.
-//   - DB7: If one kind of entry or successes flood the history, entries of other kinds and
-//     failures stay.
-//   - DB6: The page and its JSON have the same content.
+//     key's story shows it, and successes displace no failure.
 //
 // # Caveats
 //

@@ -149,8 +149,6 @@ func (w *blockedWriter) Write(b []byte) (int, error) {
 
 // TestSlowReader: while a client does not read its response, events, calls, waits and other
 // readers go on.
-//
-// It proves DB4.
 func TestSlowReader(t *testing.T) {
 	a := full(t)
 	for _, format := range []string{"html", "json"} {

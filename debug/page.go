@@ -36,9 +36,11 @@ func hash(text string) string {
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// ServeHTTP serves the page as HTML or, with the parameter format=json, as JSON. The parameter
-// key, such as default/web, adds the story of a key. A key without a slash has no namespace.
-// It does not authenticate.
+// ServeHTTP serves the page as HTML or, with the parameter format=json, as JSON. The
+// parameter key, such as default/web, adds the story of a key. A key without a slash has no
+// namespace. The story is in order of time. HTML and JSON have the same content. ServeHTTP
+// does not authenticate. It holds no lock while it renders, so a slow reader delays no
+// call.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Content-Security-Policy", policy())

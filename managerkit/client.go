@@ -27,8 +27,10 @@ import (
 )
 
 // A Client has the methods of a client made by client-gen, over the client of a manager.
-// [NewClient] makes one. Get and List read from the API server and never from a cache.
-// The other methods write through the manager's client, so that its wrappers apply.
+// [NewClient] makes one. Get and List read from the API server and never from a cache. The
+// other methods write through the manager's client, so that its wrappers apply to each
+// write. If that client cannot send an option or a subresource of a call, the call returns
+// an error.
 //
 // The objects that a Client receives are not modified. If a method returns an error, its
 // object is nil. A Client is safe for concurrent use.

@@ -116,8 +116,6 @@ func TestServerClientConfirmsLive(t *testing.T) {
 
 // TestServerClientOwnsAndDeletes runs packages owner, external and finalizer's deletions
 // of children.
-//
-// Proves MK2.
 func TestServerClientOwnsAndDeletes(t *testing.T) {
 	installClientSites(t)
 	ctx, namespace := t.Context(), testserver.Namespace(t)
@@ -210,8 +208,6 @@ func TestServerClientOwnsAndDeletes(t *testing.T) {
 
 // TestServerClientKinds checks clients of unstructured objects, of metadata, of a
 // cluster-scoped kind and of one that is not served.
-//
-// Proves MK2.
 func TestServerClientKinds(t *testing.T) {
 	installClientSites(t)
 	ctx, namespace := t.Context(), testserver.Namespace(t)
@@ -302,8 +298,6 @@ func TestServerClientKinds(t *testing.T) {
 
 // TestServerClientWrappers checks that the wrappers of controller-runtime apply to applies
 // and to the status.
-//
-// Proves MK6.
 func TestServerClientWrappers(t *testing.T) {
 	installClientSites(t)
 	ctx, namespace := t.Context(), testserver.Namespace(t)

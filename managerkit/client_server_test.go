@@ -442,8 +442,6 @@ func play(t *testing.T, c sitesMethods, namespace string, requests func() []sent
 // Client. The results, the errors and the requests are equal, but for the differences
 // that the table lists, and two of the body: controller-runtime finds the namespace in the
 // object, so it is in the body too, and its bodies of deletions are of meta.k8s.io.
-//
-// Proves MK2.
 func TestServerClientIsACRDClient(t *testing.T) {
 	installClientSites(t)
 	theirs, theirSent := recorder(testserver.Config(t))

@@ -141,8 +141,6 @@ func refusing(t testing.TB) (client.Client, *int) {
 
 // TestClientRejects checks that a request that cannot be sent as given is an error, and
 // that the object is nil next to an error.
-//
-// Proves MK2.
 func TestClientRejects(t *testing.T) {
 	ctx := t.Context()
 	c, sent := refusing(t)
@@ -287,8 +285,6 @@ func fill(t *testing.T, options any, except ...string) {
 
 // TestClientPassesOptions checks that every field of every options reaches the client of
 // controller-runtime, also the fields that a later version of Kubernetes adds.
-//
-// Proves MK2.
 func TestClientPassesOptions(t *testing.T) {
 	ctx := t.Context()
 	var got any
@@ -422,7 +418,7 @@ func patched(t *testing.T, obj client.Object, patch client.Patch, opts *metav1.P
 // TestClientWrappers checks that the wrappers of controller-runtime apply to each write,
 // that selectors work on a fake, and that the objects given stay as they are.
 //
-// Proves CK1 and MK6.
+// Proves CK1.
 func TestClientWrappers(t *testing.T) {
 	ctx := t.Context()
 	base := fakeFor(t)

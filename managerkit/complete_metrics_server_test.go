@@ -21,8 +21,6 @@ import (
 
 // TestServerMetrics: the families of controller-runtime have the values of the loop, the queue
 // and the Elector, and those of package metrics stand beside them.
-//
-// Proves MK16.
 func TestServerMetrics(t *testing.T) {
 	t.Parallel()
 	namespace := testserver.Namespace(t)
@@ -90,8 +88,6 @@ func TestServerMetrics(t *testing.T) {
 }
 
 // TestMetricsResults: each result of the loop counts in its families of controller-runtime.
-//
-// Proves MK16.
 func TestMetricsResults(t *testing.T) {
 	m, err := managerkit.NewMetrics()
 	if err != nil {

@@ -23,28 +23,20 @@
 //
 //   - MK1: If the manager's cache is stale, Get and List of a Client, and
 //     consistency.ConfirmLive through it, see the API server's state.
-//   - MK2: If a Client cannot send an option or subresource of a call, it returns an error.
-//   - MK6: Wrappers of the manager's client apply to each write of a Client.
-//   - MK7: If a run gated by Writes has written an object, its key runs again only when the
-//     cache shows the write, or when MaxWait has passed.
-//   - MK8: If a client was made from the installed configuration, Writes records what it
-//     writes with the context of a run.
-//   - MK10: If a key waits, it waits for each informer that can show the written object, and
-//     for no other.
-//   - MK12: If Complete has added a controller, the events of the builder's sources run its
-//     keys in the loop, with the loop's fields and classes of errors.
+//   - MK7: If a run gated by Writes has written an object, its key runs again only when
+//     the cache shows the write, or when MaxWait has passed.
+//   - MK12: If Complete has added a controller, events of the builder's sources run its
+//     keys in the loop, with its fields and classes of errors.
 //   - MK13: If the manager stops, running calls of a loop have its GracePeriod before their
 //     contexts end, and Start returns after them.
-//   - MK16: If a loop has Metrics, the families of controller-runtime have its values.
 //   - MK17: If a leading manager with Elect stops, its Lease is released before Start
 //     returns, and a standby starts at the watch event.
 //   - MK18: If a Runnable outlasts the stop of its manager, the Lease is renewed until it
 //     has returned, or until GracefulShutdownTimeout is over.
-//   - MK19: If the response to a renewal is late or lost, the contexts of the leading
-//     manager's Runnables end before another manager with Elect starts its own.
-//   - MK20: If leadership is lost, the Runnables' contexts end with a cause that is
-//     LeadershipLost, and Start of a manager with Elect returns an error.
-//   - MK24: If leadership is lost, Run builds a new manager in the next term.
+//   - MK19: If the response to a renewal is late or lost, the contexts of the leader's
+//     Runnables end before another manager with Elect starts its own.
+//   - MK20: If leadership is lost, the contexts of Runnables end with a LeadershipLost
+//     cause; Start with Elect returns an error, and Run builds a new manager.
 //   - MK21: If a manager of Run ends, no goroutine, event handler or metric series of it
 //     remains, and a shared cache stays filled.
 //

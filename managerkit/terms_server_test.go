@@ -31,7 +31,7 @@ func silence(options manager.Options) manager.Options {
 // TestRunSurvivesLoss: a loss ends the contexts of the reconciles with a cause that is
 // LeadershipLost, and the next term has a new manager.
 //
-// Proves MK20 and MK24.
+// Proves MK20.
 func TestRunSurvivesLoss(t *testing.T) {
 	ns := testserver.Namespace(t)
 	reconciles := make(blocked, 1)

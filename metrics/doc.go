@@ -68,17 +68,9 @@
 //
 // # Guarantees
 //
-//   - M1: If [New] is called again with a registry, it returns the same Metrics; a New
-//     that fails leaves the registry unchanged.
-//   - M2: If a controller's Run starts, each of its results is exported as 0, so that
-//     rates include the first error.
 //   - M3: If names, results, methods or codes vary without limit, the number and size of
 //     the series stay bounded.
 //   - M4: Labels contain no credentials and no names of objects, except Leases.
-//   - M5: If a queue is created again under a name, its gauges start at 0, even if the
-//     earlier one had keys.
-//   - M8: If Exemplar returns labels that Prometheus accepts, the bucket of the
-//     observation has them as its exemplar, and other labels are dropped.
 //
 // # Caveats
 //

@@ -45,8 +45,8 @@ func exemplars(h *dto.Histogram) map[string]string {
 	return all
 }
 
-// TestExemplars proves M8: the last exemplar of each bucket has the labels of the context,
-// and Handler serves it in OpenMetrics. Without Exemplar there is neither.
+// TestExemplars: the last exemplar of each bucket has the labels of the context, and
+// Handler serves it in OpenMetrics. Without Exemplar there is neither.
 func TestExemplars(t *testing.T) {
 	m, reg := newMetrics(t)
 	m.Exemplar = labelsOf
@@ -95,8 +95,6 @@ func TestExemplars(t *testing.T) {
 
 // TestBadExemplars: labels that Prometheus does not accept are dropped, the first one with a
 // line of log. The observation counts.
-//
-// Proves M8.
 func TestBadExemplars(t *testing.T) {
 	many := map[string]string{}
 	for i := range 100_000 {

@@ -132,7 +132,8 @@ func TestBuckets(t *testing.T) {
 	}
 }
 
-// TestReconcile proves M2.
+// TestReconcile tests that if a controller's Run starts, each of its results is exported as
+// 0, so that rates include the first error.
 func TestReconcile(t *testing.T) {
 	m, reg := newMetrics(t)
 	m.ReconcileWorkers("widgets", 3)
@@ -371,7 +372,8 @@ func TestConsistency(t *testing.T) {
 	}
 }
 
-// TestRegistry proves M1.
+// TestRegistry tests that a second New with a registry returns the same Metrics, and that a
+// New that fails leaves the registry unchanged.
 func TestRegistry(t *testing.T) {
 	t.Run("nil", func(t *testing.T) {
 		m, err := metrics.New(nil)

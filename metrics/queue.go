@@ -7,7 +7,8 @@ import (
 
 // The methods of workqueue.MetricsProvider. A new queue calls each of them once.
 
-// NewDepthMetric returns the gauge workqueue_depth of a new queue.
+// NewDepthMetric returns the gauge workqueue_depth of a new queue. The gauges of a queue
+// begin at 0, also if an earlier queue of the name had keys.
 func (m *Metrics) NewDepthMetric(name string) workqueue.GaugeMetric {
 	if m == nil {
 		return none{}

@@ -53,7 +53,8 @@ func TestQueuesWithoutANameOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestQueueOfClientGo proves M5.
+// TestQueueOfClientGo tests that if a queue is created again under a name, its gauges start
+// at 0, even if the earlier one had keys.
 func TestQueueOfClientGo(t *testing.T) {
 	m, reg := newMetrics(t)
 	newQueue := func() workqueue.TypedRateLimitingInterface[string] {

@@ -116,7 +116,8 @@ func (r *reconciles) Collect(ch chan<- prometheus.Metric) {
 }
 
 // ReconcileWorkers sets the number of workers of the controller. Run calls it when it
-// starts, which also creates all series of the controller, and with 0 when it ends.
+// starts, which also creates the series of each result with the value 0, so that rates
+// include the first error, and with 0 workers when it ends.
 func (m *Metrics) ReconcileWorkers(controller string, workers int) {
 	if m == nil {
 		return

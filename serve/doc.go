@@ -23,27 +23,19 @@
 //
 // # Guarantees
 //
-//   - SV1: If a request has no token, several Authorization headers, or a token that is not
-//     valid for the audience, the response is 401.
-//   - SV2: If the token's user may not use the method on the path, the response is 403.
-//   - SV3: If the API server fails, or does not respond within Timeout, the response is 503.
-//   - SV4: If equal requests arrive within a minute, or within 10s after a rejection, one
-//     review serves them.
-//   - SV5: If clients send any number of new tokens, the reviews a second, also of one
-//     address, and the memory are bounded, and the rest gets 429.
+//   - SV1: If a request has no valid token, its user lacks the right, or a review fails,
+//     the response is 401, 403 or 503.
+//   - SV5: If clients send any number of new tokens, the memory and the reviews a second,
+//     also of one address, are bounded; the rest gets 429.
 //   - SV6: If clients send any number of bad tokens, the last 1024 allowed requests stay
 //     allowed, also when they are reviewed again.
 //   - SV7: Tokens are not logged, not stored, and not passed to the handler.
 //   - SV8: If a path is not canonical, such as one with empty, dot or needlessly encoded
 //     parts, the response is 400.
-//   - SV9: If the files of a KeyPair change, connections use the new pair within 10s.
-//   - SV13: If the new pair of a KeyPair is broken, the last good one stays, and Check and a
-//     log line report it.
-//   - SV10: If other hosts can reach the address, New requires a Guard and a KeyPair.
-//   - SV14: If a server has no Guard, a request whose Host is not loopback gets 403.
-//   - SV11: If a client sends or reads slowly, its connection closes within a minute, and
-//     headers that are too large get 431.
-//   - SV12: The rights of rbac.yaml suffice for a controller and a scraper.
+//   - SV9: If the files of a KeyPair change, connections use the new pair within 10s, or
+//     the last good one if the new pair is broken.
+//   - SV10: If other hosts can reach the address, New requires a Guard and a KeyPair;
+//     without a Guard, a Host that is not loopback gets 403.
 //
 // # Caveats
 //

@@ -36,10 +36,10 @@ type Creator[T any] interface {
 	Create(ctx context.Context, review T, opts metav1.CreateOptions) (T, error)
 }
 
-// Guard lets requests pass whose bearer token belongs to a user who may use the method,
-// in lower case, on the path: the same rules with nonResourceURLs as for the API server's
-// own paths. A Guard must not be copied. Its fields must not change after the first
-// request.
+// Guard lets requests pass whose bearer token belongs to a user who may use the method, in
+// lower case, on the path: the same rules with nonResourceURLs as for the API server's own
+// paths. One review serves equal requests for a minute, or for 10s after a rejection. A
+// Guard must not be copied. Its fields must not change after the first request.
 type Guard struct {
 	// Tokens and Access are clients of the API server, such as
 	// kube.AuthenticationV1().TokenReviews() and
@@ -65,10 +65,13 @@ type Guard struct {
 	lines     flowcontrol.PassiveRateLimiter // of log lines about failures
 }
 
-// Handler returns a handler that calls next for allowed requests only. Other requests get
-// a response without a reason: 400, 401, 403, 429 or 503. next gets the request without
-// its Authorization headers. If a field of the Guard is not valid, each response is 503,
-// and one log line names the field.
+// Handler returns a handler that calls next for allowed requests only. Other requests get a
+// response without a reason: 400 if the path is not canonical; 401 without a token, with
+// several Authorization headers, or if the token is not valid for the audience; 403 if its
+// user may not use the method on the path, or another host sends the token without TLS; 429
+// in a flood; 503 if the API server fails or does not respond within Timeout. next gets the
+// request without its Authorization headers. If a field of the Guard is not valid, each
+// response is 503, and one log line names the field.
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	if kube.IsNil(next) {
 		next = http.NotFoundHandler()

@@ -27,7 +27,7 @@ import (
 )
 
 // TestRequests sends requests as bytes, because clients of net/http would clean them. It
-// proves SV1, SV2 and SV8. The handler interprets paths as a careless router does.
+// proves SV1 and SV8. The handler interprets paths as a careless router does.
 func TestRequests(t *testing.T) {
 	const auth = "Authorization: Bearer good-1\r\n"
 	for _, tc := range []struct {
@@ -112,7 +112,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestReviews gives unusual answers of the API server. It proves SV1, SV2 and SV3.
+// TestReviews gives unusual answers of the API server. It proves SV1.
 func TestReviews(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
@@ -225,7 +225,7 @@ func TestPlainHTTPAndMistakes(t *testing.T) {
 	}
 }
 
-// An API server that accepts connections and never responds. It proves SV3.
+// An API server that accepts connections and never responds. It proves SV1.
 func TestNoResponse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -245,7 +245,7 @@ func TestNoResponse(t *testing.T) {
 	}
 }
 
-// The default Timeout, and a review that was allowed before. It proves SV3.
+// The default Timeout, and a review that was allowed before. It proves SV1.
 func TestHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs := false
@@ -277,7 +277,8 @@ func TestHangs(t *testing.T) {
 	})
 }
 
-// TestAges proves SV4.
+// TestAges tests that if equal requests arrive within a minute, or within 10s after a
+// rejection, one review serves them.
 func TestAges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &reviewer{allow: []string{"/metrics"}}
@@ -324,7 +325,7 @@ func TestAges(t *testing.T) {
 }
 
 // TestOneReview sends equal requests at once. The first one's client leaves, which does not
-// end the review of the others. It proves SV4.
+// end the review of the others.
 func TestOneReview(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &reviewer{allow: []string{"/metrics"}, before: func(ctx context.Context) error {

@@ -55,7 +55,7 @@ func (s *secret) write(cert, key []byte) {
 	}
 }
 
-// TestRotation does TLS handshakes while the files change. It proves SV9 and SV13.
+// TestRotation does TLS handshakes while the files change. It proves SV9.
 func TestRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSecret(t)

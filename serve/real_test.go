@@ -116,7 +116,7 @@ func known(t *testing.T, kube kubernetes.Interface, spec authorizationv1.Subject
 func account(namespace, name string) string { return "system:serviceaccount:" + namespace + ":" + name }
 
 // TestServerRights attacks a Guard whose clients have the rights of rbac.yaml and no more.
-// It proves SV1, SV2 and SV12.
+// It proves SV1 and CK6.
 func TestServerRights(t *testing.T) {
 	config, namespace := testserver.Config(t), testserver.Namespace(t)
 	kube := kubernetes.NewForConfigOrDie(config)
@@ -186,7 +186,7 @@ func TestServerRights(t *testing.T) {
 
 // TestServerExpired signs tokens with a key that the API server trusts: one that has
 // expired, one that is not yet valid, and, so that the test proves something, one that is.
-// Then the API server ends. It proves SV1 and SV3.
+// Then the API server ends. It proves SV1.
 func TestServerExpired(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

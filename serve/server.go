@@ -28,8 +28,8 @@ type Config struct {
 	// Handler has the endpoints. Required.
 	Handler http.Handler
 
-	// Guard lets requests pass. nil means all requests of this host, and is an error if
-	// Addr is not loopback.
+	// Guard lets requests pass. nil means all requests of this host, and is an error if Addr is
+	// not loopback. A request whose Host is not loopback then gets 403.
 	Guard *Guard
 
 	// Open are paths whose GET and HEAD need no token, such as /readyz. nil means none.
@@ -41,8 +41,9 @@ type Config struct {
 }
 
 // New returns a server for [shutdown.Server], or an error that names the wrong field. The
-// server has limits for slow clients and large headers, and no HTTP/2. Its fields may be
-// changed before it starts: a handler that streams needs another WriteTimeout.
+// server closes the connection of a client that sends or reads slowly within a minute,
+// responds 431 to headers that are too large, and has no HTTP/2. Its fields may be changed
+// before it starts: a handler that streams needs another WriteTimeout.
 //
 // [shutdown.Server]: https://pkg.go.dev/github.com/controllerkit/controllerkit/shutdown#Server
 func New(config Config) (*http.Server, error) {

@@ -84,7 +84,7 @@ func exchange(t *testing.T, p *testpipe.Listener, request string) int {
 }
 
 // TestHosts holds that a page of a browser cannot read a server without a Guard. It proves
-// SV14 and SV8.
+// SV10 and SV8.
 func TestHosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		token := "none"
@@ -156,7 +156,8 @@ func TestOpen(t *testing.T) {
 	})
 }
 
-// TestSlowClients proves SV11.
+// TestSlowClients tests that the connection of a client that sends or reads slowly closes
+// within a minute.
 func TestSlowClients(t *testing.T) {
 	for _, tc := range []struct {
 		name, sent string
@@ -214,7 +215,7 @@ func TestSlowClients(t *testing.T) {
 	}
 }
 
-// TestDrip sends one byte of a header a second. It proves SV11.
+// TestDrip sends one byte of a header a second.
 func TestDrip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, err := serve.New(serve.Config{Handler: http.HandlerFunc(served)})
@@ -237,7 +238,7 @@ func TestDrip(t *testing.T) {
 	})
 }
 
-// TestLargeHeaders proves SV11.
+// TestLargeHeaders tests that headers that are too large get 431.
 func TestLargeHeaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, err := serve.New(serve.Config{Handler: http.HandlerFunc(served)})

@@ -33,8 +33,6 @@ func sampled(ctx context.Context, traceID byte) context.Context {
 
 // TestBadAnnotations: an annotation that is no sampled traceparent counts as absent, and an
 // annotation of 1 MiB is not read.
-//
-// Proves TR6.
 func TestBadAnnotations(t *testing.T) {
 	good := traceparent(1, 1)
 	for name, bad := range map[string]string{

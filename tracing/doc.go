@@ -22,29 +22,23 @@
 //
 // # Which trace
 //
-// If the events of a call carry one trace, the call continues it. If they carry several, the
-// call begins a trace with a link to each. An annotation stays in its object, so a later
-// event does not prove that it belongs to that trace. A trace is continued for Window after
-// the process first saw it. Later calls begin a trace with a link.
+// If the events of a call carry one trace, the call continues it. If they carry several,
+// the call begins a trace with a link to each, up to 8. An annotation stays in its object,
+// so a later event does not prove that it belongs to that trace. A trace is continued for
+// Window after the process first saw it. Later calls begin a trace with a link.
 //
 // # Guarantees
 //
 //   - TR1: If a call is sampled, it has one span, with its controller, triggers, attempt and
 //     result, which ends with the call.
-//   - TR2: If the events of a call carry one trace, which the Controller has known for less
-//     than Window, the span of the call continues it.
-//   - TR12: If the events of a call carry no trace, several or an older one, its span
-//     begins a trace with a link to each, up to 8.
+//   - TR2: If the events of a call carry one trace, known for less than Window, the
+//     call's span continues it, and otherwise begins one with links to them.
 //   - TR3: If a sampled call fails or is requeued, and no event carries another trace, the
 //     key's next call within Window continues its trace.
 //   - TR4: If an apply would change only the annotation, ApplyChanged after [Carry] sends no
 //     request, or a request that keeps the annotation.
 //   - TR5: If a call is not sampled, Step and Transport make no span and no header, and
 //     Inject and Carry write no new annotation.
-//   - TR6: If an annotation is too long or is not the traceparent of a sampled span, the
-//     event counts as one without an annotation.
-//   - TR7: If a request has the context of a sampled call, and only then, it has a span and
-//     carries the header traceparent.
 //   - TR8: If Keys is not set, no span has the name of an object, except the Lease's in the
 //     span of a term.
 //   - TR11: A Controller keeps a bounded number of keys, events and traces.

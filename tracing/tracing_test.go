@@ -107,7 +107,7 @@ func TestCalls(t *testing.T) {
 // TestOrigin: the span of a call continues the trace of its events if that is one and
 // recent, and otherwise begins a trace with links.
 //
-// Proves TR2, TR3 and TR12.
+// Proves TR2 and TR3.
 func TestOrigin(t *testing.T) {
 	one, two, other := traceparent(1, 1), traceparent(1, 2), traceparent(2, 1)
 	created := func(annotation string) event { return event{New: object(annotation, 1), Created: true} }
@@ -280,7 +280,7 @@ func TestOwnTrace(t *testing.T) {
 
 // TestTermIsNoParent: the span of a call is not below a span of Run's context.
 //
-// Proves TR12.
+// Proves TR2.
 func TestTermIsNoParent(t *testing.T) {
 	r := newRecorder()
 	ctx, span := r.Tracer("x").Start(t.Context(), "term")

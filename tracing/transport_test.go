@@ -31,7 +31,7 @@ func request(t *testing.T, method, path string) *http.Request {
 // TestTransport: a request in a sampled span has a span below it and the header, and the
 // caller's request stays unchanged.
 //
-// Proves TR7 and TR8.
+// Proves TR8.
 func TestTransport(t *testing.T) {
 	for _, tt := range []struct {
 		method, path, want string
@@ -87,8 +87,6 @@ func TestTransport(t *testing.T) {
 }
 
 // TestTransportErrors: failures are in the span, and the caller gets them unchanged.
-//
-// Proves TR7.
 func TestTransportErrors(t *testing.T) {
 	r := newRecorder()
 	ctx, parent := r.Tracer("x").Start(t.Context(), "parent")
@@ -114,7 +112,7 @@ func TestTransportErrors(t *testing.T) {
 // TestTransportPasses: a request without a sampled span passes as it is, without an
 // allocation.
 //
-// Proves TR5 and TR7.
+// Proves TR5.
 func TestTransportPasses(t *testing.T) {
 	r := newRecorder(sdktrace.WithSampler(sdktrace.NeverSample()))
 	ctx, span := r.Tracer("x").Start(t.Context(), "parent")

@@ -123,7 +123,7 @@ func (s *signals) tree(but trace.TraceID) string {
 
 // TestServerWebsites runs two controllers with tracing on a real API server.
 //
-// Proves TR1, TR2, TR4 and TR7.
+// Proves TR1, TR2 and TR4.
 func TestServerWebsites(t *testing.T) {
 	config := testserver.Config(t)
 	// The definition stays, so that the test can run twice. The operator waits for it.

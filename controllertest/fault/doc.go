@@ -27,18 +27,12 @@
 //
 // # Guarantees
 //
-//   - N1: If Kill has returned, no request of the incarnation reaches the server,
-//     running requests end with ErrKilled, and its connections and goroutines are gone.
-//   - N2: If a request is lost, or its Response has Commit, it reaches the server once,
-//     and if it is dropped, or its Response has no Commit, never.
+//   - N1: If Kill has returned, no request of the incarnation reaches the server, running
+//     requests end, and no connection or goroutine is left.
+//   - N2: If a request is lost or its Response has Commit, it reaches the server once; if
+//     dropped, or if its Response has no Commit, never.
 //   - N3: A watch delivers an unchanged prefix of the server's lines, without the bookmark
 //     that NoBookmark removes, then at most one 410 event.
-//   - N4: Until its thaw, Freeze stops all requests, responses, events and errors, and
-//     until its release, Hold stops the events of a resource.
-//   - N5: If client-go gets a Response or a reset, the predicates of apierrors, its
-//     delays and its retries work as in production.
-//   - N6: Incarnations of one configuration share no connection, and no fault of one
-//     affects another.
 //   - N7: No error contains the token of the configuration.
 //
 // # Caveats

@@ -219,8 +219,6 @@ func TestFaultOfWatch(t *testing.T) {
 }
 
 // TestResponse holds that client-go understands the answers as those of a server.
-//
-// Proves N5.
 func TestResponse(t *testing.T) {
 	tests := []struct {
 		answer fault.Response
@@ -269,8 +267,6 @@ func TestResponse(t *testing.T) {
 
 // TestRetriesOfTheClient holds that a reset connection is one that client-go
 // knows: a read is repeated by itself, and a write is not.
-//
-// Proves N5.
 func TestRetriesOfTheClient(t *testing.T) {
 	t.Parallel()
 	var served atomic.Int32

@@ -19,8 +19,6 @@ import (
 )
 
 // TestFreeze holds that a frozen incarnation neither sends nor receives.
-//
-// Proves N4.
 func TestFreeze(t *testing.T) {
 	var thawed atomic.Bool
 	inTime := func(t testing.TB, what string) {
@@ -186,8 +184,6 @@ func TestFreeze(t *testing.T) {
 
 // TestHold holds that what a held watch is sent is late, and not lost; that other
 // resources and requests go on; and that a held watch can be established.
-//
-// Proves N4.
 func TestHold(t *testing.T) {
 	for _, held := range []string{"configmaps", ""} {
 		t.Run("held "+held, func(t *testing.T) {

@@ -52,7 +52,8 @@ type Fault struct {
 	Finally func() // called right before the caller sees the outcome, whether an error or not
 }
 
-// A Response is a Status of an API server or of a proxy.
+// A Response is a Status of an API server or of a proxy. The predicates of apierrors, and
+// the delays and retries of client-go, treat it as in production.
 type Response struct {
 	Code       int
 	Reason     metav1.StatusReason
@@ -62,7 +63,8 @@ type Response struct {
 
 // An Incarnation is one life of a process. Clients made from [Incarnation.Config] have
 // their own connections, to which the faults are applied and which end at
-// [Incarnation.Kill]. Make one with [New]. Its methods may be called concurrently.
+// [Incarnation.Kill]. No fault affects another incarnation. Make one with [New]. Its
+// methods may be called concurrently.
 type Incarnation struct {
 	config *rest.Config
 	prefix string

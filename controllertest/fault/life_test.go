@@ -204,8 +204,6 @@ func TestReset(t *testing.T) {
 
 // TestIsolation holds that incarnations of one configuration have nothing in
 // common.
-//
-// Proves N6.
 func TestIsolation(t *testing.T) {
 	t.Parallel()
 	var addresses sync.Map

@@ -30,13 +30,9 @@
 //
 // # Guarantees
 //
-//   - V1: If Start returns a Server, the API server is ready and serves the definitions of
-//     CRDs.
 //   - V2: If Start returns an error, or Stop has returned, no process and no file of the
 //     server is left.
 //   - V3: If the test process dies, the server stops.
-//   - V4: If User returns a configuration, the API server allows the requests that its
-//     rules or every authenticated user's allow, and no others.
 //
 // # Caveats
 //

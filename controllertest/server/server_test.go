@@ -52,7 +52,7 @@ spec:
   - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
 `
 
-// Proves V1, V2 and V4.
+// Proves V2.
 func TestServer(t *testing.T) {
 	if os.Getenv("USE_EXISTING_CLUSTER") == "true" {
 		t.Skip("Start would use the existing cluster")
