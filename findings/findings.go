@@ -3,6 +3,9 @@ package findings
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
 	"sync"
 	"time"
 
@@ -133,4 +136,14 @@ func as[T any](u *unstructured.Unstructured) (*T, error) {
 	}
 	obj := new(T)
 	return obj, runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, obj)
+}
+
+// sourceOf returns the folder of a module's source. If there is none, it is a folder that does
+// not exist, which the exploration reports.
+func sourceOf(module string) string {
+	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	if err != nil {
+		return fmt.Sprintf("go list -m %s: %v", module, err)
+	}
+	return strings.TrimSpace(string(dir))
 }
