@@ -32,8 +32,9 @@ type Applier[T, C any] interface {
 // API server's response, or live itself, the same pointer, if it sent no request because
 // live has these conditions and shows that fieldManager owns them and no others.
 //
-// In the schema the conditions must be a map by type, which [CheckDefinition] checks. In
-// any other list the API server replaces the conditions of other managers.
+// In the schema the conditions must be a map by type: x-kubernetes-list-type: map with
+// x-kubernetes-list-map-keys: [type]. In any other list the API server replaces the
+// conditions of other managers.
 //
 // A type belongs to one manager. If two managers have written a condition, either can
 // change it, but not remove it: the API server keeps the other manager's fields, and

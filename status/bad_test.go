@@ -11,7 +11,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	policyac "k8s.io/client-go/applyconfigurations/policy/v1"
 
@@ -80,8 +79,6 @@ func TestBadObject(t *testing.T) {
 	var applier status.Applier[*pdb, *policyac.PodDisruptionBudgetApplyConfiguration]
 	_, err = status.Apply(t.Context(), "m", applier, budget(), policyac.PodDisruptionBudget("one", "default"), status.True("Ready", "Fine", ""))
 	refused(t, "Apply without a client", err, "client is nil")
-	err = status.CheckDefinition(t.Context(), nil, schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"})
-	refused(t, "CheckDefinition without a client", err, "client is nil")
 	refused(t, "Set without conditions", status.Set((*[]metav1.Condition)(nil), 1, status.True("Ready", "Fine", "")), "conditions is nil")
 	refused(t, "Set of nothing unstructured", status.Set((*unstructured.Unstructured)(nil), 1), "the unstructured object is nil")
 	refused(t, "Set of an empty unstructured", status.Set(&unstructured.Unstructured{}, 1), "the unstructured object is nil")

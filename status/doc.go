@@ -20,8 +20,7 @@
 //
 // Programs that wait for objects of any kind read Ready, Reconciling, Stalled and
 // status.observedGeneration. [ForKstatus] makes these conditions, and [Check] finds
-// mistakes in a test. [Summary] makes Ready from parts, [Debounce] delays its flips, and
-// [Phases] derives the one word that some kinds must have.
+// mistakes in a test. [Summary] makes Ready from parts.
 //
 // # Guarantees
 //

@@ -238,6 +238,19 @@ func definition(group string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: widgetObject(group)}
 }
 
+// at returns the map at a path of maps and first items.
+func at(o map[string]any, path ...string) map[string]any {
+	for _, name := range path {
+		switch v := o[name].(type) {
+		case map[string]any:
+			o = v
+		case []any:
+			o = v[0].(map[string]any)
+		}
+	}
+	return o
+}
+
 // shaped is an object whose status has the shape S.
 type shaped[S any] struct {
 	metav1.ObjectMeta `json:"metadata"`
