@@ -33,7 +33,6 @@ func TestPlanValidate(t *testing.T) {
 		{name: "after empty", plan: plan{Client: client, Steps: []step{{Name: "a", Run: run, After: []string{}}}}, text: []string{"Plan.Steps[0].After is empty", "AtOnce"}},
 		{name: "after and at once", plan: plan{Client: client, Steps: []step{{Name: "a", Run: run}, {Name: "b", Run: run, AtOnce: true, After: []string{"a"}}}}, text: []string{"Plan.Steps[1]", "AtOnce and After"}},
 		{name: "negative", plan: plan{Client: client, Steps: []step{{Name: "a", Run: run, Timeout: -1}}}, text: []string{"Plan.Steps[0]", "negative"}},
-		{name: "limit below base", plan: plan{Client: client, Steps: []step{{Name: "a", Run: run, MaxDelay: time.Millisecond}}}, text: []string{"Plan.Steps[0].MaxDelay", "1ms", "1s"}},
 		{name: "gives up in silence", plan: plan{Client: client, Steps: []step{{Name: "a", Run: run, GiveUpAfter: time.Hour}}}, text: []string{"Plan.GaveUp is nil", "step a"}},
 		{name: "nil pointer as metrics", plan: plan{Client: client, Metrics: (*observed)(nil), Steps: []step{{Name: "a", Run: run}}}},
 		{name: "valid", plan: plan{Client: client, Steps: []step{{Name: "a", Run: run}, {Name: "b", Run: run, AtOnce: true}, {Name: "c", Run: run, After: []string{"a", "b"}}}}},

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -23,6 +22,10 @@ import (
 //
 // The steps run one after the other in their order, each once the step before it is done.
 // After and AtOnce of a Step change that.
+//
+// A step that failed, or waits without an After, is tried again after half of the object's
+// time in deletion, at least 1s and at most 1min, plus up to a fifth. So the delay grows
+// with each try and survives restarts. After a Conflict it is 1s, plus up to a fifth.
 type Plan[T metav1.Object] struct {
 	// Client is the client that Ensure gets, for the object's namespace. Run reads the
 	// live object with it before the first step, so that no step works from a stale copy.
@@ -72,12 +75,6 @@ type Step[T metav1.Object] struct {
 	// Timeouts of all steps should fit into the reconcile's Timeout. 0 means 1min.
 	Timeout time.Duration
 
-	// BaseDelay and MaxDelay bound the delay of a step that failed, or waits without an
-	// After. The delay is half of the object's time in deletion, plus up to a fifth, so
-	// it grows with each try and survives restarts. After a Conflict it is BaseDelay. 0
-	// means 1s and 1min.
-	BaseDelay, MaxDelay time.Duration
-
 	// GiveUpAfter is the time in deletion after which the step counts as done although it
 	// is not, after one last try. Its leftovers remain. A try counts only with at least
 	// half of the Timeout. 0 means never.
@@ -91,7 +88,7 @@ type Progress struct {
 	Done bool
 
 	// After is the delay until the next try. Events can bring the object earlier. 0 means
-	// the delay of the step's BaseDelay.
+	// the delay that [Plan] describes.
 	After time.Duration
 
 	// Message describes the reason for waiting, such as "3 volumes left". It becomes a
@@ -175,7 +172,7 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 			continue
 		}
 		if ctx.Err() != nil {
-			blocked.add(held.name, BlockedStep{Name: step.Name, Err: fmt.Errorf("not started: %w", context.Cause(ctx)), After: step.base()})
+			blocked.add(held.name, BlockedStep{Name: step.Name, Err: fmt.Errorf("not started: %w", context.Cause(ctx)), After: minDelay})
 			break
 		}
 		if b := p.ask(ctx, step, held, blocked.Since); b != nil {
@@ -245,7 +242,7 @@ func (p Plan[T]) ask(ctx context.Context, step Step[T], held Held[T], deleted ti
 		if timeout < own { // it differs between passes, and the condition must not
 			after = "most of the time that the pass had left"
 		}
-		b = &BlockedStep{Name: step.Name, Err: fmt.Errorf("timed out after %s: %w", after, err), TimedOut: true}
+		b = &BlockedStep{Name: step.Name, Err: fmt.Errorf("timed out after %s: %w", after, err), timedOut: true}
 	case err != nil:
 		b = &BlockedStep{Name: step.Name, Err: err}
 	case progress.Done:
@@ -266,10 +263,10 @@ func (p Plan[T]) ask(ctx context.Context, step Step[T], held Held[T], deleted ti
 			result = resultGaveUp
 			return nil
 		}
-		b = &BlockedStep{Name: step.Name, Err: fmt.Errorf("%w; not given up: %w", b.cause(), err), TimedOut: b.TimedOut}
+		b = &BlockedStep{Name: step.Name, Err: fmt.Errorf("%w; not given up: %w", b.cause(), err), timedOut: b.timedOut}
 	}
 	if b.After <= 0 {
-		b.After = step.delay(age, b.Err)
+		b.After = delay(age, b.Err)
 	}
 	if left := step.GiveUpAfter - age; left > 0 {
 		b.After = min(b.After, left)
@@ -277,17 +274,20 @@ func (p Plan[T]) ask(ctx context.Context, step Step[T], held Held[T], deleted ti
 	return b
 }
 
-func (s Step[T]) base() time.Duration { return cmp.Or(s.BaseDelay, time.Second) }
+// The bounds of the delay of a step without an After, without the jitter.
+const (
+	minDelay = time.Second
+	maxDelay = time.Minute
+)
 
 // delay returns the time until the next try of a step without an After. It depends on the
 // time in deletion and not on a number of tries, which would have to be stored.
-func (s Step[T]) delay(age time.Duration, err error) time.Duration {
-	d := s.base()
+func delay(age time.Duration, err error) time.Duration {
+	d := minDelay
 	if !apierrors.IsConflict(err) { // a conflict is over after the next read
-		d = max(d, min(age/2, cmp.Or(s.MaxDelay, max(d, time.Minute))))
+		d = max(d, min(age/2, maxDelay))
 	}
-	// Jitter: the objects of a namespace are deleted at the same time.
-	return d + min(rand.N(d/5+1), math.MaxInt64-d)
+	return d + rand.N(d/5) // jitter: the objects of a namespace are deleted at the same time
 }
 
 // since returns the time in deletion. The timestamp is the API server's, and a Pod's
@@ -316,10 +316,8 @@ func (p Plan[T]) Validate() error {
 			return fmt.Errorf("%s has AtOnce and After: step %s can have one of them", at, s.Name)
 		case s.After != nil && len(s.After) == 0:
 			return fmt.Errorf("%s.After is empty and not nil: use nil to wait for the step before, AtOnce to wait for none", at)
-		case min(s.Timeout, s.BaseDelay, s.MaxDelay, s.GiveUpAfter) < 0:
+		case min(s.Timeout, s.GiveUpAfter) < 0:
 			return fmt.Errorf("%s has a negative duration: use 0 for the default of step %s", at, s.Name)
-		case s.MaxDelay > 0 && s.MaxDelay < s.base():
-			return fmt.Errorf("%s.MaxDelay is %v, shorter than its BaseDelay of %v", at, s.MaxDelay, s.base())
 		case s.GiveUpAfter > 0 && p.GaveUp == nil:
 			return fmt.Errorf("finalizer: Plan.GaveUp is nil, and step %s has a GiveUpAfter: set it to report the leftovers", s.Name)
 		default:
@@ -369,8 +367,8 @@ type BlockedStep struct {
 	Name     string        // of the Step
 	Message  string        // of its Progress; "" with an Err
 	Err      error         // the error of Run; nil means that the step waits
-	TimedOut bool          // whether the step's own Timeout ended the call
 	After    time.Duration // the delay until the next try
+	timedOut bool          // whether the step's own Timeout ended the call
 }
 
 // cause returns the reason why the step is not done.
@@ -414,7 +412,7 @@ func (e *BlockedError) Condition(generation int64) metav1.Condition {
 	reason := "StepWaiting"
 	for _, b := range e.Steps {
 		switch {
-		case b.TimedOut:
+		case b.timedOut:
 			reason = "StepTimedOut"
 		case b.Err != nil && reason == "StepWaiting":
 			reason = "StepFailed"

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -66,21 +65,6 @@ func TestPlanBlocked(t *testing.T) {
 			name: "fails for very long", age: 40 * time.Hour,
 			steps: []step{{Name: "dns", Run: says(done, errBoom)}},
 			want:  want{text: "not finished: step dns: boom", reason: "StepFailed", fails: true, min: time.Minute, to: 72 * time.Second},
-		},
-		{
-			name: "bounds of its own", age: 40 * time.Hour,
-			steps: []step{{Name: "dns", Run: says(done, errBoom), BaseDelay: 2 * time.Minute, MaxDelay: time.Hour}},
-			want:  want{text: "not finished: step dns: boom", reason: "StepFailed", fails: true, min: time.Hour, to: 72 * time.Minute},
-		},
-		{
-			name:  "a base over the default limit",
-			steps: []step{{Name: "dns", Run: says(done, errBoom), BaseDelay: 2 * time.Minute}},
-			want:  want{text: "not finished: step dns: boom", reason: "StepFailed", fails: true, min: 2 * time.Minute, to: 144 * time.Second},
-		},
-		{
-			name:  "a base without end",
-			steps: []step{{Name: "dns", Run: says(done, errBoom), BaseDelay: math.MaxInt64}},
-			want:  want{text: "not finished: step dns: boom", reason: "StepFailed", fails: true, min: math.MaxInt64, to: math.MaxInt64},
 		},
 		{
 			name: "a conflict is soon over", age: 40 * time.Hour,
@@ -173,19 +157,19 @@ func TestConditionIsStable(t *testing.T) {
 func TestPlanDelayGrows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &model{live: deleted(0)}
-		p := plan{Steps: []step{{Name: "dns", Run: says(progress{}, errBoom), MaxDelay: 10 * time.Minute}}}
+		p := plan{Steps: []step{{Name: "dns", Run: says(progress{}, errBoom)}}}
 		var last time.Duration
 		tries := 0
 		for start := time.Now(); time.Since(start) < time.Hour; tries++ {
 			b := blockedBy(t, pass(t.Context(), p, m, m.live.DeepCopy()))
-			if b.After < last/2 || b.After > 12*time.Minute {
+			if b.After < last/2 || b.After > 72*time.Second {
 				t.Errorf("try %d comes after %v, the one before after %v", tries, b.After, last)
 			}
 			last = b.After
 			time.Sleep(b.After)
 		}
-		if tries < 12 || tries > 26 {
-			t.Errorf("%d tries in the first hour, want 12 to 26", tries)
+		if tries < 55 || tries > 75 {
+			t.Errorf("%d tries in the first hour, want 55 to 75", tries)
 		}
 	})
 }
@@ -197,20 +181,19 @@ func TestPlanTimeout(t *testing.T) {
 		return progress{}, ctx.Err()
 	}
 	tests := []struct {
-		name    string
-		step    step
-		stop    time.Duration // of the context of the pass; 0 means never
-		pass    time.Duration // until the deadline of the context; 0 means none
-		took    time.Duration
-		timeout bool
-		reason  string
-		passed  bool
+		name   string
+		step   step
+		stop   time.Duration // of the context of the pass; 0 means never
+		pass   time.Duration // until the deadline of the context; 0 means none
+		took   time.Duration
+		reason string
+		passed bool
 	}{
-		{name: "default", step: step{Run: hangs}, took: time.Minute, timeout: true, reason: "StepTimedOut"},
-		{name: "own", step: step{Run: hangs, Timeout: 5 * time.Second}, took: 5 * time.Second, timeout: true, reason: "StepTimedOut"},
-		{name: "the pass is shorter", step: step{Run: hangs}, pass: 20 * time.Second, took: 18 * time.Second, timeout: true, reason: "StepTimedOut"},
-		{name: "the pass is as long", step: step{Run: hangs}, pass: time.Minute, took: 54 * time.Second, timeout: true, reason: "StepTimedOut"},
-		{name: "the pass is longer", step: step{Run: hangs}, pass: 2 * time.Minute, took: time.Minute, timeout: true, reason: "StepTimedOut"},
+		{name: "default", step: step{Run: hangs}, took: time.Minute, reason: "StepTimedOut"},
+		{name: "own", step: step{Run: hangs, Timeout: 5 * time.Second}, took: 5 * time.Second, reason: "StepTimedOut"},
+		{name: "the pass is shorter", step: step{Run: hangs}, pass: 20 * time.Second, took: 18 * time.Second, reason: "StepTimedOut"},
+		{name: "the pass is as long", step: step{Run: hangs}, pass: time.Minute, took: 54 * time.Second, reason: "StepTimedOut"},
+		{name: "the pass is longer", step: step{Run: hangs}, pass: 2 * time.Minute, took: time.Minute, reason: "StepTimedOut"},
 		{name: "a stop is no timeout", step: step{Run: hangs}, stop: time.Second, took: time.Second, reason: "StepFailed"},
 		{name: "an error in time is no timeout", step: step{Run: says(progress{}, context.DeadlineExceeded)}, reason: "StepFailed"},
 		{name: "late but done", took: time.Minute, passed: true, step: step{Run: func(ctx context.Context, _ held) (progress, error) {
@@ -246,14 +229,14 @@ func TestPlanTimeout(t *testing.T) {
 					return
 				}
 				b := blockedBy(t, err)
-				if b.Steps[0].TimedOut != tt.timeout || b.Condition(1).Reason != tt.reason || errors.Is(err, context.DeadlineExceeded) != (tt.stop == 0) {
-					t.Errorf("TimedOut = %v, reason %s, error %v; want %v, %s, a deadline if there was one", b.Steps[0].TimedOut, b.Condition(1).Reason, err, tt.timeout, tt.reason)
+				if b.Condition(1).Reason != tt.reason || errors.Is(err, context.DeadlineExceeded) != (tt.stop == 0) {
+					t.Errorf("reason %s, error %v; want %s, a deadline if there was one", b.Condition(1).Reason, err, tt.reason)
 				}
 				after := tt.took.String()
 				if tt.took < time.Minute && tt.step.Timeout == 0 {
 					after = "most of the time that the pass had left" // the same in each pass, as the condition
 				}
-				if tt.timeout && !strings.Contains(err.Error(), "step slow: timed out after "+after+": ") {
+				if tt.reason == "StepTimedOut" && !strings.Contains(err.Error(), "step slow: timed out after "+after+": ") {
 					t.Errorf("error %q does not name the step and the time", err)
 				}
 			})

@@ -120,7 +120,7 @@ func TestPlanGivesUpInTime(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		b := blockedBy(t, pass(ctx, p, m, obj))
-		if got := strings.Join(told, ", "); got != "hangs" || healthy != 1 || b.Steps[0].Name != "hangs too" || !b.Steps[0].TimedOut {
+		if got := strings.Join(told, ", "); got != "hangs" || healthy != 1 || b.Steps[0].Name != "hangs too" || b.Condition(1).Reason != "StepTimedOut" {
 			t.Errorf("given up: %s; %d calls of the step behind; error %v", got, healthy, b)
 		}
 		p.Steps[0].Timeout, p.Steps[1].Timeout = 20*time.Second, 20*time.Second

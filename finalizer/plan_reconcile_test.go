@@ -58,7 +58,7 @@ func TestPlanWithReconcile(t *testing.T) {
 		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{})) // the zero one discards
 		m := &model{live: deleted(0)}
 		obj := m.live.DeepCopy()
-		p := plan{Client: m, Steps: []step{{Name: "volume", Run: script(), BaseDelay: 100 * time.Second, MaxDelay: 100 * time.Second}}}
+		p := plan{Client: m, Steps: []step{{Name: "volume", Run: script()}}}
 		q := queue.New(queue.Config[string]{})
 		got := &results{start: time.Now()}
 		failures := 0
@@ -81,7 +81,7 @@ func TestPlanWithReconcile(t *testing.T) {
 			t.Error(err)
 		}
 		q.ShutDown()
-		// The failure comes again 100 to 120 seconds later.
+		// The failure comes again 15 to 18 seconds later, half of the time in deletion.
 		if len(got.got) == 4 {
 			got.got[2], got.got[3] = "requeue", "success"
 		}
@@ -89,8 +89,8 @@ func TestPlanWithReconcile(t *testing.T) {
 		if diff := cmp.Diff(want, got.got); diff != "" {
 			t.Errorf("results (-want +got):\n%s", diff)
 		}
-		if took := time.Since(got.start); took < 160*time.Second || took > 180*time.Second || m.live != nil || failures != 0 {
-			t.Errorf("took %v, gone %v, %d failures counted; want 160 to 180 seconds, true, 0", took, m.live == nil, failures)
+		if took := time.Since(got.start); took < 75*time.Second || took > 78*time.Second || m.live != nil || failures != 0 {
+			t.Errorf("took %v, gone %v, %d failures counted; want 75 to 78 seconds, true, 0", took, m.live == nil, failures)
 		}
 	})
 }
@@ -100,7 +100,7 @@ func TestPlanWithLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &model{live: deleted(0)}
 		obj := m.live.DeepCopy()
-		p := plan{Client: m, Steps: []step{{Name: "volume", Run: script(), BaseDelay: 100 * time.Second, MaxDelay: 100 * time.Second}}}
+		p := plan{Client: m, Steps: []step{{Name: "volume", Run: script()}}}
 		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[*corev1.ConfigMap]())
 		defer q.ShutDown()
 		start, passes := time.Now(), 0
@@ -120,8 +120,8 @@ func TestPlanWithLoop(t *testing.T) {
 			}
 			q.Done(key)
 		}
-		if took := time.Since(start); passes != 4 || took < 160*time.Second || took > 180*time.Second {
-			t.Errorf("%d passes in %v, want 4 in 160 to 180 seconds", passes, took)
+		if took := time.Since(start); passes != 4 || took < 75*time.Second || took > 78*time.Second {
+			t.Errorf("%d passes in %v, want 4 in 75 to 78 seconds", passes, took)
 		}
 	})
 }
