@@ -119,7 +119,7 @@ type Operator struct {
 	errs        []error                      // of registrations, for Run
 	logger      klog.Logger                  // set before the informers run
 	running     atomic.Bool
-	writes      late.Chain // of the clients of Config
+	transports  late.Chain // of the clients of Config; observe sets them
 	term        page.Term
 	debugServer *http.Server // at Options.Debug
 }
@@ -187,7 +187,7 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 	}
 	op.Config.Wrap(informer.ConsistentLists)
 	op.Config.Wrap(informer.EndSilentWatches(0))
-	op.Config.Wrap(op.writes.Wrap)
+	op.Config.Wrap(op.transports.Wrap)
 	return op, nil
 }
 
@@ -317,7 +317,7 @@ func (op *Operator) observe() {
 			page.Observe(c.page(), &c.Loop)
 		}
 	}
-	op.writes.Set(wraps...)
+	op.transports.Set(wraps...)
 }
 
 // serve adds an endpoint, unless the caller's Mux has it already.
