@@ -50,9 +50,10 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	ctx, _ := shutdown.Context(context.Background()) // until the process ends
+	ctx, cancel := shutdown.Context(context.Background())
+	defer cancel()
 	if err := run(ctx, config, &group, *url, http.DefaultTransport); err != nil {
-		log.Fatal(err)
+		log.Fatal(err) // without cancel: the process ends
 	}
 }
 
