@@ -1,0 +1,403 @@
+package watchdog_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit/informer/internal/watchdog"
+	"github.com/controllerkit/controllerkit/internal/alive"
+)
+
+const (
+	silence = time.Minute
+	pods    = "/api/v1/pods"
+	watch   = pods + "?watch=true"
+	initial = watch + "&sendInitialEvents=true"
+)
+
+// server is the inner transport: a response for each request.
+type server func(*http.Request) (*http.Response, error)
+
+func (s server) RoundTrip(req *http.Request) (*http.Response, error) { return s(req) }
+
+// stream is the body of a response: a byte after each of its pauses. After the last one, it
+// ends with end, or if end is nil it is silent until the request's context ends.
+type stream struct {
+	ctx    context.Context
+	pauses []time.Duration
+	end    error
+	closed *bool
+}
+
+func (s *stream) Read(p []byte) (int, error) {
+	var next <-chan time.Time
+	switch {
+	case len(s.pauses) > 0:
+		next = time.After(s.pauses[0])
+		s.pauses = s.pauses[1:]
+	case s.end != nil:
+		return 0, s.end
+	}
+	select {
+	case <-next:
+		return copy(p, "x"), nil
+	case <-s.ctx.Done():
+		return 0, s.ctx.Err()
+	}
+}
+
+func (s *stream) Close() error {
+	if s.closed != nil {
+		*s.closed = true
+	}
+	return nil
+}
+
+// streaming responds with a stream that has these pauses.
+func streaming(pauses ...time.Duration) server {
+	return func(req *http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusOK, Body: &stream{ctx: req.Context(), pauses: pauses}}, nil
+	}
+}
+
+func request(ctx context.Context, path string) *http.Request {
+	return httptest.NewRequestWithContext(klog.NewContext(ctx, klog.Logger{}), http.MethodGet, path, http.NoBody)
+}
+
+// readAll reads one byte after the other, with a pause of the consumer before each Read.
+func readAll(r io.Reader, slow time.Duration) (bytes int, err error) {
+	p := make([]byte, 1)
+	for {
+		time.Sleep(slow)
+		n, err := r.Read(p)
+		if bytes += n; err != nil {
+			return bytes, err
+		}
+	}
+}
+
+// TestSilence: a watch ends as if the server had ended it, once a Read has brought no byte for
+// the silence. Other requests have no limit.
+func TestSilence(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		path   string
+		pauses []time.Duration // of the server
+		slow   time.Duration   // the consumer's pause before each Read
+		bytes  int
+		end    error
+		after  time.Duration // from the request to the end
+	}{
+		{name: "silent", path: watch, end: io.EOF, after: silence},
+		{name: "with a list", path: initial, end: io.EOF, after: silence},
+		{name: "each byte begins it again", path: watch, pauses: []time.Duration{silence - 1, silence - 1}, bytes: 2, end: io.EOF, after: 3*silence - 2},
+		{name: "a byte too late", path: watch, pauses: []time.Duration{silence + 1}, end: io.EOF, after: silence},
+		{name: "a slow consumer", path: watch, pauses: []time.Duration{1}, slow: 5 * silence, bytes: 1, end: io.EOF, after: 11*silence + 1},
+		{name: "a list", path: pods, pauses: []time.Duration{5 * silence}, bytes: 1, end: context.DeadlineExceeded, after: time.Hour},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				start := time.Now()
+				resp, err := watchdog.New(streaming(tt.pauses...), silence).RoundTrip(request(ctx, tt.path))
+				if err != nil {
+					t.Fatal(err)
+				}
+				n, err := readAll(resp.Body, tt.slow)
+				if after := time.Since(start); n != tt.bytes || !errors.Is(err, tt.end) || after != tt.after {
+					t.Errorf("read %d bytes and %v after %v, want %d and %v after %v", n, err, after, tt.bytes, tt.end, tt.after)
+				}
+				if err := resp.Body.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// TestErrorsOfAWatch: only a silence becomes io.EOF. The error of the connection and the end of
+// the caller's context stay what they are.
+func TestErrorsOfAWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := server(func(req *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: http.StatusOK, Body: &stream{ctx: req.Context(), end: syscall.ECONNRESET}}, nil
+		})
+		resp, err := watchdog.New(broken, silence).RoundTrip(request(t.Context(), watch))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readAll(resp.Body, 0); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("a broken connection reads %v", err)
+		}
+		_ = resp.Body.Close()
+
+		ctx, cancel := context.WithTimeout(t.Context(), silence/2)
+		defer cancel()
+		if resp, err = watchdog.New(streaming(), silence).RoundTrip(request(ctx, watch)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readAll(resp.Body, 0); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the end of the caller's context reads %v", err)
+		}
+		_ = resp.Body.Close()
+	})
+}
+
+// TestClose: Close ends the request and closes the inner body, also during a Read.
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ctx context.Context
+		closed := false
+		resp, err := watchdog.New(server(func(req *http.Request) (*http.Response, error) {
+			ctx = req.Context()
+			return &http.Response{StatusCode: http.StatusOK, Body: &stream{ctx: ctx, closed: &closed}}, nil
+		}), silence).RoundTrip(request(t.Context(), watch))
+		if err != nil {
+			t.Fatal(err)
+		}
+		read := make(chan error, 1)
+		go func() {
+			_, err := readAll(resp.Body, 0)
+			read <- err
+		}()
+		synctest.Wait()
+		if err := resp.Body.Close(); err != nil || !closed || ctx.Err() == nil {
+			t.Errorf("Close: %v; the inner body is closed: %t; the request's context: %v", err, closed, ctx.Err())
+		}
+		if err := <-read; !errors.Is(err, context.Canceled) {
+			t.Errorf("Read during Close: %v", err)
+		}
+	})
+}
+
+// TestNoResponse: a watch without a response ends after the silence with a timeout, which
+// client-go takes for the end of a watch and not for a reason to list.
+func TestNoResponse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mute := server(func(req *http.Request) (*http.Response, error) {
+			<-req.Context().Done()
+			return nil, req.Context().Err()
+		})
+		start := time.Now()
+		_, err := watchdog.New(mute, silence).RoundTrip(request(t.Context(), watch))
+		var timeout net.Error
+		if !errors.As(err, &timeout) || !timeout.Timeout() || time.Since(start) != silence {
+			t.Errorf("error %v after %v, want a timeout after %v", err, time.Since(start), silence)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*silence)
+		defer cancel()
+		if _, err = watchdog.New(mute, silence).RoundTrip(request(ctx, pods)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a list: %v, want the end of its context", err)
+		}
+	})
+}
+
+// TestRefused: a watch that begins with a list and is refused is sent again after pauses. The
+// informer is told, and the body of the response is closed.
+func TestRefused(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	for _, tt := range []struct {
+		name     string
+		path     string
+		err      error
+		code     int // of the response without err
+		after    string
+		sent     int           // requests, of which the third one succeeds
+		min, max time.Duration // of both pauses
+	}{
+		{name: "connection", path: initial, err: refused, sent: 3, min: 2400 * time.Millisecond, max: 4800 * time.Millisecond},
+		{name: "429", path: initial, code: 429, sent: 3, min: 2400 * time.Millisecond, max: 4800 * time.Millisecond},
+		{name: "429 with a time", path: initial, code: 429, after: "7", sent: 3, min: 14 * time.Second, max: 14 * time.Second},
+		{name: "429 with a long time", path: initial, code: 429, after: "3600", sent: 3, min: 2 * time.Minute, max: 2 * time.Minute},
+		{name: "429 with a date", path: initial, code: 429, after: "Wed, 21 Oct 2026 07:28:00 GMT", sent: 3, min: 2400 * time.Millisecond, max: 4800 * time.Millisecond},
+		{name: "403", path: initial, code: 403, sent: 1},
+		{name: "another error", path: initial, err: io.ErrUnexpectedEOF, sent: 1},
+		{name: "a watch without a list", path: watch, err: refused, sent: 1},
+		{name: "a list", path: pods + "?sendInitialEvents=true", err: refused, sent: 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				sent, closed := 0, 0
+				next := server(func(req *http.Request) (*http.Response, error) {
+					if sent++; sent == 3 {
+						return streaming()(req)
+					}
+					if tt.err != nil {
+						return nil, tt.err
+					}
+					return &http.Response{StatusCode: tt.code, Header: http.Header{"Retry-After": {tt.after}}, Body: &counted{&closed}}, nil
+				})
+				var told []error
+				informer := alive.New(alive.Metrics{Refused: func(err error) { told = append(told, err) }})
+				start := time.Now()
+				resp, err := watchdog.New(next, silence).RoundTrip(request(informer.Context(t.Context()), tt.path))
+				if took := time.Since(start); sent != tt.sent || took < tt.min || took > tt.max || len(told) != tt.sent-1 {
+					t.Errorf("%d requests in %v, %d refused; want %d in %v to %v", sent, took, len(told), tt.sent, tt.min, tt.max)
+				}
+				if tt.sent == 3 && (err != nil || resp.StatusCode != http.StatusOK) || tt.sent == 1 && !errors.Is(err, tt.err) {
+					t.Errorf("the last response is %v, %v", resp, err)
+				}
+				if want := tt.sent - 1; tt.err == nil && closed != want {
+					t.Errorf("%d bodies of refused watches are closed, want %d", closed, want)
+				}
+				for _, err := range told {
+					if tt.err != nil && !errors.Is(err, tt.err) || tt.err == nil && !apierrors.IsTooManyRequests(err) {
+						t.Errorf("the informer is told %v", err)
+					}
+				}
+				if resp != nil {
+					_ = resp.Body.Close()
+				}
+			})
+		})
+	}
+}
+
+// counted is an empty body that counts its Close.
+type counted struct{ closed *int }
+
+func (counted) Read([]byte) (int, error) { return 0, io.EOF }
+
+func (c counted) Close() error { *c.closed++; return nil }
+
+// TestStopWhileRefused: the end of the request's context ends the pauses at once.
+func TestStopWhileRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		busy := server(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 429, Header: http.Header{"Retry-After": {"60"}}, Body: http.NoBody}, nil
+		})
+		start := time.Now()
+		resp, err := watchdog.New(busy, silence).RoundTrip(request(ctx, initial))
+		if resp != nil || !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
+			t.Errorf("response %v, error %v after %v, want the end of the context after 1s", resp, err, time.Since(start))
+		}
+	})
+}
+
+// TestRelist: a Relist ends the watch and lets the next one expire without a request, once. A
+// watch that begins with a list is sent.
+func TestRelist(t *testing.T) {
+	for _, tt := range []struct {
+		path    string // of the watch after the Relist
+		expired bool
+	}{{watch, true}, {initial, false}} {
+		synctest.Test(t, func(t *testing.T) {
+			sent := 0
+			rt := watchdog.New(server(func(req *http.Request) (*http.Response, error) {
+				sent++
+				return streaming()(req)
+			}), silence)
+			informer := alive.New(alive.Metrics{})
+			ctx := informer.Context(t.Context())
+			first, err := rt.RoundTrip(request(ctx, watch))
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.AfterFunc(silence/2, informer.Relist)
+			start := time.Now()
+			if _, err := readAll(first.Body, 0); err != io.EOF || time.Since(start) != silence/2 {
+				t.Errorf("the watch reads %v after %v, want EOF after %v", err, time.Since(start), silence/2)
+			}
+			_ = first.Body.Close()
+
+			second, err := rt.RoundTrip(request(ctx, tt.path))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if expired := second.StatusCode == http.StatusGone; expired != tt.expired || sent != map[bool]int{true: 1, false: 2}[tt.expired] {
+				t.Errorf("%s after a Relist: status %d, %d requests, want expired: %t", tt.path, second.StatusCode, sent, tt.expired)
+			}
+			if tt.expired {
+				var status metav1.Status
+				if err := json.NewDecoder(second.Body).Decode(&status); err != nil || !apierrors.IsResourceExpired(apierrors.FromObject(&status)) || status.Kind != "Status" {
+					t.Errorf("the body is %+v, %v", status, err)
+				}
+			}
+			_ = second.Body.Close()
+			third, err := rt.RoundTrip(request(ctx, watch))
+			if err != nil || third.StatusCode != http.StatusOK {
+				t.Fatalf("the watch after it: %v, %v", third, err)
+			}
+			_ = third.Body.Close()
+		})
+	}
+}
+
+// TestRelistWithoutResponse: a Relist also ends a watch that has no response yet, with the
+// error of a silence.
+func TestRelistWithoutResponse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		informer := alive.New(alive.Metrics{})
+		time.AfterFunc(time.Second, informer.Relist)
+		_, err := watchdog.New(server(func(req *http.Request) (*http.Response, error) {
+			<-req.Context().Done()
+			return nil, req.Context().Err()
+		}), silence).RoundTrip(request(informer.Context(t.Context()), watch))
+		var timeout net.Error
+		if !errors.As(err, &timeout) || !timeout.Timeout() {
+			t.Errorf("error %v, want a timeout", err)
+		}
+	})
+}
+
+// TestObserved: the informer sees the begin and the end of each request, and its data.
+func TestObserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen []string
+		informer := alive.New(alive.Metrics{
+			Ended: func(watch bool, d time.Duration) {
+				seen = append(seen, fmt.Sprintf("ended watch=%t after %v", watch, d))
+			},
+			Received: func() { seen = append(seen, "received") },
+		})
+		ctx := informer.Context(t.Context())
+		resp, err := watchdog.New(streaming(time.Second), silence).RoundTrip(request(ctx, watch))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = readAll(resp.Body, 0)
+		_ = resp.Body.Close()
+		rejecting := server(func(*http.Request) (*http.Response, error) {
+			time.Sleep(2 * time.Second)
+			return &http.Response{StatusCode: http.StatusForbidden, Body: io.NopCloser(strings.NewReader("no"))}, nil
+		})
+		if resp, err = watchdog.New(rejecting, silence).RoundTrip(request(ctx, pods)); err != nil {
+			t.Fatal(err)
+		}
+		if body, _ := io.ReadAll(resp.Body); string(body) != "no" {
+			t.Errorf("the body of the error is %q", body)
+		}
+		_ = resp.Body.Close()
+		if want := []string{"received", "ended watch=true after 1m1s", "ended watch=false after 2s"}; !slices.Equal(seen, want) {
+			t.Errorf("the informer sees %q, want %q", seen, want)
+		}
+	})
+}
+
+// TestUnwrap: client-go finds the inner transport.
+func TestUnwrap(t *testing.T) {
+	rt, ok := watchdog.New(http.DefaultTransport, silence).(interface{ WrappedRoundTripper() http.RoundTripper })
+	if !ok || rt.WrappedRoundTripper() != http.DefaultTransport {
+		t.Error("WrappedRoundTripper does not return the inner transport")
+	}
+}
