@@ -3,10 +3,18 @@ package shard_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/shard"
 )
@@ -231,4 +239,87 @@ func (j *judge) expect(t *testing.T, replicas, shards int) {
 	if total != shards || len(counts) != replicas && shards >= replicas {
 		t.Errorf("%d replicas have %d shards, want %d and %d: %v", len(counts), total, replicas, shards, counts)
 	}
+}
+
+// each calls f for 0 to n-1, eight at a time.
+func each(t *testing.T, n int, f func(i int) error) {
+	t.Helper()
+	var next atomic.Int64
+	var wait sync.WaitGroup
+	for range 8 {
+		wait.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				if err := f(i); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wait.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+}
+
+func configMap(name, label string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"sees": label}},
+		Data:       map[string]string{"data": strings.Repeat("x", 300)},
+	}
+}
+
+var two = shard.Ranges{N: 2}
+
+func selectorOf(t *testing.T, r shard.Ranges, shards ...int) string {
+	t.Helper()
+	text, err := r.Selector(shards)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func source(t *testing.T, make func(cache.ListerWatcher, string) (*shard.Source, error), lw cache.ListerWatcher, text string) *shard.Source {
+	t.Helper()
+	s, err := make(lw, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// listWatch is a cache.ListerWatcher of fixed lists and of watches that the test sends.
+type listWatch struct {
+	lists   []func() (runtime.Object, error) // of the next requests
+	watches []*watch.FakeWatcher             // the opened ones
+	options []metav1.ListOptions
+	old     bool // no streaming lists
+}
+
+func (l *listWatch) List(o metav1.ListOptions) (runtime.Object, error) {
+	l.options = append(l.options, o)
+	next := l.lists[0]
+	l.lists = l.lists[1:]
+	return next()
+}
+
+func (l *listWatch) Watch(o metav1.ListOptions) (watch.Interface, error) {
+	l.options = append(l.options, o)
+	w := watch.NewFake()
+	l.watches = append(l.watches, w)
+	return w, nil
+}
+
+func (l *listWatch) IsWatchListSemanticsUnSupported() bool { return l.old }
+
+// then adds the response of the next list.
+func (l *listWatch) then(objects ...*corev1.ConfigMap) {
+	l.lists = append(l.lists, func() (runtime.Object, error) {
+		list := &corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "7", Continue: "more"}}
+		for _, o := range objects {
+			list.Items = append(list.Items, *o)
+		}
+		return list, nil
+	})
 }

@@ -21,53 +21,6 @@ import (
 	"github.com/controllerkit/controllerkit/shard"
 )
 
-// listWatch is a cache.ListerWatcher of fixed lists and of watches that the test sends.
-type listWatch struct {
-	lists   []func() (runtime.Object, error) // of the next requests
-	watches []*watch.FakeWatcher             // the opened ones
-	options []metav1.ListOptions
-	old     bool // no streaming lists
-}
-
-func (l *listWatch) List(o metav1.ListOptions) (runtime.Object, error) {
-	l.options = append(l.options, o)
-	next := l.lists[0]
-	l.lists = l.lists[1:]
-	return next()
-}
-
-func (l *listWatch) Watch(o metav1.ListOptions) (watch.Interface, error) {
-	l.options = append(l.options, o)
-	w := watch.NewFake()
-	l.watches = append(l.watches, w)
-	return w, nil
-}
-
-func (l *listWatch) IsWatchListSemanticsUnSupported() bool { return l.old }
-
-// then adds the response of the next list.
-func (l *listWatch) then(objects ...*corev1.ConfigMap) {
-	l.lists = append(l.lists, func() (runtime.Object, error) {
-		list := &corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "7", Continue: "more"}}
-		for _, o := range objects {
-			list.Items = append(list.Items, *o)
-		}
-		return list, nil
-	})
-}
-
-// two has two shards, and the names of uids that are in each.
-var two = shard.Ranges{N: 2}
-
-func selectorOf(t *testing.T, r shard.Ranges, shards ...int) string {
-	t.Helper()
-	text, err := r.Selector(shards)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
-}
-
 // uidsIn returns uids of a shard.
 func uidsIn(t *testing.T, s, n int) []string {
 	t.Helper()
@@ -81,15 +34,6 @@ func uidsIn(t *testing.T, s, n int) []string {
 		}
 	}
 	return all
-}
-
-func source(t *testing.T, make func(cache.ListerWatcher, string) (*shard.Source, error), lw cache.ListerWatcher, text string) *shard.Source {
-	t.Helper()
-	s, err := make(lw, text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
 }
 
 func listed(t *testing.T, s *shard.Source, o metav1.ListOptions) []string {
