@@ -66,14 +66,14 @@ func TestSuspend(t *testing.T) {
 			r := start(t, e, untilDone)
 			ctx := r.leads(t, soon)
 			time.Sleep(time.Minute + time.Second)
-			before := c.calls("update")
+			before := c.Calls("update")
 			wall.jump(renewDeadline)
 			began := time.Now()
 			await(t, ctx)
 			if got := since(began); got > renewPeriod {
 				t.Errorf("lead's context ended after %v, want before the next renewal", got)
 			}
-			if got := c.calls("update"); got != before {
+			if got := c.Calls("update"); got != before {
 				t.Errorf("%d renewals sent after the suspend, want none", got-before)
 			}
 			_ = r.stop()
@@ -87,9 +87,9 @@ func TestSuspend(t *testing.T) {
 			ctx := r.leads(t, soon)
 			time.Sleep(time.Minute + time.Second)
 			sent := make(chan struct{}, 10)
-			c.on(func(string) fault {
+			c.On(func(string, string) fault {
 				sent <- struct{}{}
-				return fault{after: time.Second}
+				return fault{After: time.Second}
 			})
 			<-sent
 			time.Sleep(time.Second / 2)
@@ -106,9 +106,9 @@ func TestSuspend(t *testing.T) {
 		bubble(t, func(t *testing.T, s *store) {
 			e, c := s.elector("a")
 			wall := withWall(e)
-			c.on(func(verb string) fault {
+			c.On(func(verb, _ string) fault {
 				if verb == "create" {
-					return fault{after: time.Second}
+					return fault{After: time.Second}
 				}
 				return fault{}
 			})
@@ -138,7 +138,7 @@ func TestWallClockSetBack(t *testing.T) {
 		if ctx.Err() != nil {
 			t.Fatalf("lead's context ended: %v", context.Cause(ctx))
 		}
-		c.partition(true)
+		c.Partition(true)
 		wall.jump(-time.Hour)
 		began := time.Now()
 		select {
@@ -148,7 +148,7 @@ func TestWallClockSetBack(t *testing.T) {
 		if got := since(began); got > renewDeadline {
 			t.Errorf("lead's context ended %v after the last renewal, want at most RenewDeadline", got)
 		}
-		c.partition(false)
+		c.Partition(false)
 		_ = r.stop()
 	})
 }
@@ -198,7 +198,7 @@ func TestRoundedUp(t *testing.T) {
 				b.LeaseDuration, b.RenewDeadline, b.RetryPeriod = tt.duration, tt.duration/2, tt.duration/4
 				standby := start(t, b, untilDone)
 				time.Sleep(10 * tt.duration)
-				r.client.partition(true)
+				r.client.Partition(true)
 				began := time.Now()
 				await(t, ctx)
 				if got := since(began); got > tt.duration/2 {
@@ -220,7 +220,7 @@ func TestRoundedUp(t *testing.T) {
 func TestShortened(t *testing.T) {
 	t.Run("a little", func(t *testing.T) {
 		bubble(t, func(t *testing.T, s *store) {
-			s.admit = func(lease *coordinationv1.Lease) { lease.Spec.LeaseDurationSeconds = ptr.To[int32](10) }
+			s.Admit = func(lease *coordinationv1.Lease) { lease.Spec.LeaseDurationSeconds = ptr.To[int32](10) }
 			e, c := s.elector("a")
 			r := start(t, e, untilDone)
 			ctx := r.leads(t, soon)
@@ -231,7 +231,7 @@ func TestShortened(t *testing.T) {
 			b, _ := s.elector("b")
 			standby := start(t, b, untilDone)
 			time.Sleep(time.Second)
-			c.partition(true)
+			c.Partition(true)
 			began := time.Now()
 			await(t, ctx)
 			// 5s of margin remain of the 10s.
@@ -245,7 +245,7 @@ func TestShortened(t *testing.T) {
 	})
 	t.Run("to nothing", func(t *testing.T) {
 		bubble(t, func(t *testing.T, s *store) {
-			s.admit = func(lease *coordinationv1.Lease) {
+			s.Admit = func(lease *coordinationv1.Lease) {
 				if *lease.Spec.LeaseDurationSeconds > 5 {
 					lease.Spec.LeaseDurationSeconds = ptr.To[int32](5)
 				}
@@ -257,7 +257,7 @@ func TestShortened(t *testing.T) {
 			if err == nil || !contains(err.Error(), "leaseDurationSeconds", "5s", "15s", "StartTimeout") {
 				t.Errorf("Run() = %v, want an error that says who shortened what", err)
 			}
-			if got := c.calls("update") + c.calls("create"); got > 15 {
+			if got := c.Calls("update") + c.Calls("create"); got > 15 {
 				t.Errorf("%d writes in %v, want about one each RetryPeriod", got, 20*time.Second)
 			}
 			if lease, _ := s.get(); *lease.Spec.HolderIdentity != "" {

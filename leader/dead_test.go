@@ -21,11 +21,9 @@ func TestCrashBehindDeadWatch(t *testing.T) {
 					eb, cb := s.elector("b")
 					b := start(t, eb, untilDone)
 					time.Sleep(time.Minute)
-					cb.mu.Lock()
-					cb.delay = time.Hour
-					cb.mu.Unlock()
+					cb.DelayWatches(time.Hour)
 					time.Sleep(deadFor + time.Duration(n)*40*time.Millisecond)
-					ca.partition(true)
+					ca.Partition(true)
 					began := time.Now()
 					b.leads(t, time.Minute)
 					worst = max(worst, since(began))

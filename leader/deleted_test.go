@@ -24,16 +24,16 @@ func TestLeaseDeleted(t *testing.T) {
 	}{{"watching", true}, {"not watching", false}} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *store) {
-				faults := func(verb string) fault {
+				faults := func(verb, _ string) fault {
 					if verb == "watch" && !tt.watch {
-						return fault{err: errors.New("no watch")}
+						return fault{Err: errors.New("no watch")}
 					}
 					return fault{}
 				}
 				ea, ca := s.elector("a")
 				eb, cb := s.elector("b")
-				ca.on(faults)
-				cb.on(faults)
+				ca.On(faults)
+				cb.On(faults)
 				a := start(t, ea, untilDone)
 				ctx := a.leads(t, soon)
 				before := mustTerm(t, ctx)
@@ -55,10 +55,10 @@ func TestLeaseDeleted(t *testing.T) {
 				// Now the holder is gone together with the Lease.
 				ctx = b.leads(t, time.Minute)
 				ec, cc := s.elector("c")
-				cc.on(faults)
+				cc.On(faults)
 				c := start(t, ec, untilDone)
 				time.Sleep(time.Minute)
-				cb.partition(true)
+				cb.Partition(true)
 				s.delete()
 				<-ctx.Done()
 				lost := time.Now()
@@ -76,13 +76,13 @@ func TestLeaseDeleted(t *testing.T) {
 // long before it was last renewed.
 func TestLeaseDeletedAfterUnseenRenewal(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
-		if _, err := s.create(stranger(nil)); err != nil {
+		if _, err := s.Create(stranger(nil)); err != nil {
 			t.Fatal(err)
 		}
 		e, c := s.elector("a")
-		c.on(func(verb string) fault {
+		c.On(func(verb, _ string) fault {
 			if verb == "watch" {
-				return fault{err: errors.New("no watch")}
+				return fault{Err: errors.New("no watch")}
 			}
 			return fault{}
 		})
@@ -115,30 +115,30 @@ func TestLeaseDeletedAfterUnseenTerm(t *testing.T) {
 					b = start(t, eb, untilDone)
 					ctx := b.leads(t, soon)
 					time.Sleep(time.Second)
-					cb.partition(true)
+					cb.Partition(true)
 					<-ctx.Done()
 				} else {
 					x, _ := s.elector("x")
 					first := start(t, x, untilDone)
 					first.leads(t, soon)
-					cb.on(func(verb string) fault { return fault{lost: verb == "update"} })
+					cb.On(func(verb, _ string) fault { return fault{Lost: verb == "update"} })
 					b = start(t, eb, untilDone)
 					time.Sleep(time.Second)
 					_ = first.stop()
 					time.Sleep(soon) // b has seen it released, and claims in vain
-					cb.partition(true)
+					cb.Partition(true)
 				}
 				ea, ca := s.elector("a")
 				a := start(t, ea, untilDone)
 				ctx := a.leads(t, time.Minute)
 				time.Sleep(retryPeriod + time.Second)
-				ca.partition(true)
+				ca.Partition(true)
 				s.delete()
 				if !told {
 					time.Sleep(time.Millisecond) // the event is lost
 				}
-				cb.partition(false)
-				cb.on(nil)
+				cb.Partition(false)
+				cb.On(nil)
 				next := b.leads(t, 2*time.Minute)
 				if ctx.Err() == nil || mustTerm(t, ctx).Check(ctx) == nil {
 					t.Error("b leads while a does")
@@ -164,7 +164,7 @@ func TestUpdateDoesNotRecreate(t *testing.T) {
 			return nil
 		})
 		ctx := r.leads(t, soon)
-		c.on(func(verb string) fault {
+		c.On(func(verb, _ string) fault {
 			if verb == "update" {
 				s.delete()
 			}
@@ -174,7 +174,7 @@ func TestUpdateDoesNotRecreate(t *testing.T) {
 		if _, err := s.get(); !apierrors.IsNotFound(err) {
 			t.Errorf("the Lease exists (%v) right after a renewal of a deleted one", err)
 		}
-		c.on(nil)
+		c.On(nil)
 		_ = r.stop()
 	})
 }
@@ -185,16 +185,14 @@ func TestUpdateDoesNotRecreate(t *testing.T) {
 // Proves L4.
 func TestOldEventsKeepTheNumber(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
-		if _, err := s.create(stranger(nil)); err != nil {
+		if _, err := s.Create(stranger(nil)); err != nil {
 			t.Fatal(err)
 		}
 		e, c := s.elector("a")
-		c.delay = 7 * time.Second
+		c.DelayWatches(7 * time.Second)
 		r := start(t, e, untilDone)
 		time.Sleep(time.Second)
-		c.mu.Lock()
-		c.delay = time.Hour
-		c.mu.Unlock()
+		c.DelayWatches(time.Hour)
 		s.edit(t, func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = ptr.To[int32](20) })
 		time.Sleep(7 * time.Second) // it has read of 20, and then heard of what was before
 		s.delete()

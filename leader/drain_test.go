@@ -82,7 +82,7 @@ func TestLostWhileDraining(t *testing.T) {
 		})
 		r.leads(t, soon)
 		began := time.Now()
-		c.partition(true)
+		c.Partition(true)
 		time.Sleep(time.Second)
 		err := r.stop()
 		if got := since(began); got != renewDeadline {
@@ -186,7 +186,7 @@ func TestReleaseIsConditional(t *testing.T) {
 				r.leads(t, soon)
 				time.Sleep(time.Second)
 				done := false
-				c.on(func(v string) fault {
+				c.On(func(v, _ string) fault {
 					if v == verb && !done {
 						done = true
 						s.edit(t, func(l *coordinationv1.Lease) {
@@ -214,17 +214,17 @@ func TestReleaseIsRetried(t *testing.T) {
 		verb  string
 		fault fault
 	}{
-		{verb: "get", fault: fault{err: errors.New("connection refused")}},
-		{verb: "update", fault: fault{err: errors.New("connection refused")}},
-		{verb: "get", fault: fault{lost: true}},
-		{verb: "update", fault: fault{lost: true}},
+		{verb: "get", fault: fault{Err: errors.New("connection refused")}},
+		{verb: "update", fault: fault{Err: errors.New("connection refused")}},
+		{verb: "get", fault: fault{Lost: true}},
+		{verb: "update", fault: fault{Lost: true}},
 	} {
-		t.Run(fmt.Sprintf("%s, hangs=%t", tt.verb, tt.fault.lost), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s, hangs=%t", tt.verb, tt.fault.Lost), func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *store) {
 				e, c := s.elector("a")
 				err := e.Run(t.Context(), func(context.Context) error {
 					failed := false
-					c.on(func(v string) fault {
+					c.On(func(v, _ string) fault {
 						if v != tt.verb || failed {
 							return fault{}
 						}
@@ -253,12 +253,12 @@ func TestReleaseAfterLostRenewal(t *testing.T) {
 		})
 		r.leads(t, soon)
 		once := true
-		c.on(func(verb string) fault {
+		c.On(func(verb, _ string) fault {
 			if verb == "update" && once {
 				once = false
-				return fault{before: 500 * time.Millisecond}
+				return fault{Before: 500 * time.Millisecond}
 			}
-			return fault{after: 300 * time.Millisecond}
+			return fault{After: 300 * time.Millisecond}
 		})
 		time.Sleep(renewPeriod + 100*time.Millisecond) // a renewal is on its way
 		close(finish)
@@ -288,9 +288,9 @@ func TestReleaseForbidden(t *testing.T) {
 				began := time.Now()
 				err := e.Run(t.Context(), func(context.Context) error {
 					began = time.Now()
-					c.on(func(verb string) fault {
+					c.On(func(verb, _ string) fault {
 						if verb == "update" && since(began) < time.Second {
-							return fault{err: tt.err}
+							return fault{Err: tt.err}
 						}
 						return fault{}
 					})

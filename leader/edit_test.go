@@ -69,9 +69,9 @@ func TestEdited(t *testing.T) {
 					}
 					e, c := s.elector("a")
 					if !watching {
-						c.on(func(verb string) fault {
+						c.On(func(verb, _ string) fault {
 							if verb == "watch" {
-								return fault{err: errors.New("no watch")}
+								return fault{Err: errors.New("no watch")}
 							}
 							return fault{}
 						})
@@ -148,7 +148,7 @@ func TestStandbyOfEdited(t *testing.T) {
 			bubble(t, func(t *testing.T, s *store) {
 				lease := stranger(ptr.To[int32](15))
 				tt.edit(&lease.Spec)
-				if _, err := s.create(lease); err != nil {
+				if _, err := s.Create(lease); err != nil {
 					t.Fatal(err)
 				}
 				began := time.Now()
@@ -176,7 +176,7 @@ func TestStrategy(t *testing.T) {
 				lease := stranger(ptr.To[int32](15))
 				lease.Spec.HolderIdentity = &holder
 				lease.Spec.Strategy = ptr.To(coordinationv1.OldestEmulationVersion)
-				if _, err := s.create(lease); err != nil {
+				if _, err := s.Create(lease); err != nil {
 					t.Fatal(err)
 				}
 				e, c := s.elector("a")
@@ -190,7 +190,7 @@ func TestStrategy(t *testing.T) {
 				if got := since(began); got < 20*time.Second || got > 20*time.Second+soon {
 					t.Errorf("Run returned after %v, want StartTimeout", got)
 				}
-				if n := c.calls("update"); n != 0 {
+				if n := c.Calls("update"); n != 0 {
 					t.Errorf("%d updates, want none", n)
 				}
 			})
@@ -200,7 +200,7 @@ func TestStrategy(t *testing.T) {
 		bubble(t, func(t *testing.T, s *store) {
 			lease := stranger(ptr.To[int32](1))
 			lease.Spec.Strategy = ptr.To(coordinationv1.OldestEmulationVersion)
-			if _, err := s.create(lease); err != nil {
+			if _, err := s.Create(lease); err != nil {
 				t.Fatal(err)
 			}
 			e, _ := s.elector("a")
@@ -218,7 +218,7 @@ func TestNoTermLeft(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		lease := stranger(ptr.To[int32](1))
 		lease.Spec.LeaseTransitions = ptr.To[int32](math.MaxInt32)
-		if _, err := s.create(lease); err != nil {
+		if _, err := s.Create(lease); err != nil {
 			t.Fatal(err)
 		}
 		e, _ := s.elector("a")
@@ -257,22 +257,22 @@ func TestRightsTakenAway(t *testing.T) {
 					ctx = r.leads(t, soon)
 				}
 				time.Sleep(time.Minute + retryPeriod/2)
-				c.on(func(string) fault { return fault{err: forbidden} })
-				for _, w := range s.watches() {
-					if w.client == c {
+				c.On(func(string, string) fault { return fault{Err: forbidden} })
+				for _, w := range s.Watches() {
+					if w.Client == c {
 						w.Stop()
 					}
 				}
 				time.Sleep(5900 * time.Millisecond) // see Defaults
-				c.on(nil)
+				c.On(nil)
 				time.Sleep(time.Minute)
 				if ctx != nil && ctx.Err() != nil {
 					t.Errorf("lead's context ended: %v", context.Cause(ctx))
 				}
 				began := time.Now()
-				c.on(func(string) fault { return fault{err: forbidden} })
-				for _, w := range s.watches() {
-					if w.client == c {
+				c.On(func(string, string) fault { return fault{Err: forbidden} })
+				for _, w := range s.Watches() {
+					if w.Client == c {
 						w.Stop()
 					}
 				}
@@ -324,9 +324,9 @@ func TestTimings(t *testing.T) {
 				outage := map[int32]time.Duration{15: 6 * time.Second, 137: 78 * time.Second}[tt.seconds]
 				for range 20 {
 					time.Sleep(time.Duration(tt.seconds) * 777 * time.Millisecond)
-					c.on(func(string) fault { return fault{err: errors.New("connection refused")} })
+					c.On(func(string, string) fault { return fault{Err: errors.New("connection refused")} })
 					time.Sleep(outage)
-					c.on(nil)
+					c.On(nil)
 				}
 				if ctx.Err() != nil {
 					t.Errorf("lead's context ended although no outage lasted more than %v", outage)

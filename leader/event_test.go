@@ -55,9 +55,9 @@ func TestEventBlocks(t *testing.T) {
 		}
 		const losses = 50
 		for range losses {
-			c.partition(true)
+			c.Partition(true)
 			<-ctx.Done()
-			c.partition(false)
+			c.Partition(false)
 			ctx = r.leads(t, time.Minute)
 		}
 		r.cancel(nil)

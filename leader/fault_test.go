@@ -86,11 +86,11 @@ func TestOvertakenClaim(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *store) {
 				e, c := s.elector("a")
-				c.on(func(verb string) fault {
+				c.On(func(verb, _ string) fault {
 					if verb == "create" {
-						return fault{after: time.Second}
+						return fault{After: time.Second}
 					}
-					return fault{after: time.Millisecond} // so that lead starts first
+					return fault{After: time.Millisecond} // so that lead starts first
 				})
 				r := start(t, e, untilDone)
 				time.Sleep(time.Second / 2)
@@ -120,25 +120,25 @@ func TestOldNewsAfterBadNews(t *testing.T) {
 		old, _ := s.get()
 		time.Sleep(time.Minute)
 		sent := make(chan struct{}, 10)
-		c.on(func(verb string) fault {
+		c.On(func(verb, _ string) fault {
 			if verb == "update" {
 				sent <- struct{}{}
 			}
-			return fault{after: time.Second}
+			return fault{After: time.Second}
 		})
 		<-sent
 		began := time.Now()
 		time.Sleep(time.Second / 2)
 		s.edit(t, func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = ptr.To("stranger") })
-		for _, w := range s.watches() {
-			w.push(watch.Event{Type: watch.Added, Object: old})
+		for _, w := range s.Watches() {
+			w.Push(watch.Event{Type: watch.Added, Object: old})
 		}
 		<-ctx.Done()
 		// The renewal's response, and at once the next one's and that of a read.
 		if got, want := since(began), 3*time.Second; got != want {
 			t.Errorf("lead's context ended %v after the renewal was sent, want %v", got, want)
 		}
-		c.on(nil)
+		c.On(nil)
 		_ = r.stop()
 	})
 }
@@ -148,7 +148,7 @@ func TestNoTermLeftCure(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		lease := stranger(ptr.To[int32](1))
 		lease.Spec.LeaseTransitions = ptr.To[int32](math.MaxInt32)
-		if _, err := s.create(lease); err != nil {
+		if _, err := s.Create(lease); err != nil {
 			t.Fatal(err)
 		}
 		e, _ := s.elector("a")
@@ -166,7 +166,7 @@ func TestHugeDurations(t *testing.T) {
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
 	for _, f := range []string{"LeaseDuration", "StopTimeout"} {
-		e := &leader.Elector{Leases: newStore().client(), Namespace: namespace, Name: leaseName}
+		e := &leader.Elector{Leases: newStore().Client(), Namespace: namespace, Name: leaseName}
 		if f == "LeaseDuration" {
 			e.LeaseDuration = math.MaxInt64
 		} else {
@@ -187,21 +187,21 @@ func TestConflictsWhileRenewing(t *testing.T) {
 		r := start(t, e, untilDone)
 		ctx := r.leads(t, soon)
 		conflict := apierrors.NewConflict(coordinationv1.Resource("leases"), leaseName, errors.New("says a webhook"))
-		c.on(func(verb string) fault {
+		c.On(func(verb, _ string) fault {
 			if verb == "update" {
-				return fault{after: time.Millisecond, err: conflict}
+				return fault{After: time.Millisecond, Err: conflict}
 			}
-			return fault{after: time.Millisecond}
+			return fault{After: time.Millisecond}
 		})
-		before, began := c.calls("update"), time.Now()
+		before, began := c.Calls("update"), time.Now()
 		<-ctx.Done()
 		if got := since(began); got < renewDeadline-renewPeriod {
 			t.Errorf("lead's context ended after %v, want RenewDeadline after the last renewal", got)
 		}
-		if got := c.calls("update") - before; got > 15 {
+		if got := c.Calls("update") - before; got > 15 {
 			t.Errorf("%d updates until then, want a few each RetryPeriod", got)
 		}
-		c.on(nil)
+		c.On(nil)
 		_ = r.stop()
 	})
 }
@@ -245,16 +245,16 @@ func TestAnnotationRemoved(t *testing.T) {
 	for _, after := range []time.Duration{0, 100 * time.Millisecond} {
 		t.Run(after.String(), func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *store) {
-				s.admit = func(lease *coordinationv1.Lease) { lease.Annotations = nil }
+				s.Admit = func(lease *coordinationv1.Lease) { lease.Annotations = nil }
 				e, c := s.elector("a")
-				c.on(func(string) fault { return fault{after: after} })
+				c.On(func(string, string) fault { return fault{After: after} })
 				r := start(t, e, untilDone)
 				ctx := r.leads(t, time.Second)
 				time.Sleep(time.Minute)
 				if ctx.Err() != nil {
 					t.Errorf("lead's context ended: %v, want it to last: no response was lost", context.Cause(ctx))
 				}
-				if got := c.calls("update"); got > 31 {
+				if got := c.Calls("update"); got > 31 {
 					t.Errorf("%d renewals in a minute, want one each RetryPeriod", got)
 				}
 				_ = r.stop()
@@ -295,14 +295,14 @@ func TestShortWatches(t *testing.T) {
 			time.Sleep(time.Second)
 			n++
 			has := false
-			for _, w := range s.watches() {
+			for _, w := range s.Watches() {
 				mu.Lock()
 				if _, ok := born[w]; !ok {
 					born[w] = time.Now()
 				}
 				old := time.Since(born[w]) >= 30*time.Second
 				mu.Unlock()
-				if w.client == cb {
+				if w.Client == cb {
 					has = true
 					if old {
 						w.Stop()
@@ -330,21 +330,21 @@ func TestStoppedAfterLoss(t *testing.T) {
 		read := make(chan struct{}, 100)
 		r := start(t, e, untilDone)
 		ctx := r.leads(t, soon)
-		c.partition(true)
+		c.Partition(true)
 		<-ctx.Done()
-		c.partition(false)
-		c.on(func(verb string) fault {
+		c.Partition(false)
+		c.On(func(verb, _ string) fault {
 			switch verb {
 			case "get":
 				read <- struct{}{}
 			case "update":
-				return fault{err: errors.New("a webhook is down")}
+				return fault{Err: errors.New("a webhook is down")}
 			}
 			return fault{}
 		})
 		<-read
 		time.Sleep(time.Nanosecond) // within the jitter before the claim
-		c.on(nil)
+		c.On(nil)
 		if err := r.stop(); err != nil {
 			t.Errorf("Run() = %v, want nil", err)
 		}
@@ -391,12 +391,12 @@ func TestSlowReads(t *testing.T) {
 		t.Run(fmt.Sprintf("watching=%t", watching), func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *store) {
 				e, c := s.elector("a")
-				c.on(func(verb string) fault {
+				c.On(func(verb, _ string) fault {
 					switch {
 					case verb == "get":
-						return fault{after: renewDeadline/2 - time.Millisecond}
+						return fault{After: renewDeadline/2 - time.Millisecond}
 					case verb == "watch" && !watching:
-						return fault{err: errors.New("no watch")}
+						return fault{Err: errors.New("no watch")}
 					}
 					return fault{}
 				})

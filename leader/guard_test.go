@@ -373,7 +373,7 @@ func TestElectorIsGuarded(t *testing.T) {
 			t.Error("a write was sent")
 			return nil, errors.New("sent")
 		}))
-		c.before = func(ctx context.Context, verb string) error {
+		c.BeforeSend = func(ctx context.Context, verb string) error {
 			if verb != "create" && verb != "update" {
 				return nil
 			}

@@ -28,7 +28,7 @@ func TestExpiry(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *store) {
-				if _, err := s.create(stranger(tt.seconds)); err != nil {
+				if _, err := s.Create(stranger(tt.seconds)); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(time.Hour) // the age of the record does not matter
@@ -85,16 +85,16 @@ func TestConflictsInARow(t *testing.T) {
 		bubble(t, func(t *testing.T, s *store) {
 			released := stranger(ptr.To[int32](1))
 			released.Spec.HolderIdentity = ptr.To("")
-			if _, err := s.create(released); err != nil {
+			if _, err := s.Create(released); err != nil {
 				t.Fatal(err)
 			}
 			e, c := s.elector("a")
 			e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = time.Minute, 45*time.Second, 30*time.Second
 			var forestalled atomic.Int32
-			c.on(func(verb string) fault {
+			c.On(func(verb, _ string) fault {
 				switch {
 				case verb == "watch" && !watching:
-					return fault{err: errors.New("no watch")}
+					return fault{Err: errors.New("no watch")}
 				case verb == "update" && forestalled.Add(1) <= 4:
 					s.edit(t, func(l *coordinationv1.Lease) { *l.Spec.LeaseTransitions++ })
 				}
@@ -110,7 +110,7 @@ func TestConflictsInARow(t *testing.T) {
 			}
 
 			e, c = s.elector("b")
-			c.on(func(verb string) fault {
+			c.On(func(verb, _ string) fault {
 				if verb == "update" {
 					s.edit(t, func(l *coordinationv1.Lease) { *l.Spec.LeaseTransitions++ })
 				}
@@ -118,7 +118,7 @@ func TestConflictsInARow(t *testing.T) {
 			})
 			r = start(t, e, untilDone)
 			time.Sleep(10 * time.Minute)
-			if got, most := c.calls("update"), int(10*time.Minute/retryPeriod)*3; got > most {
+			if got, most := c.Calls("update"), int(10*time.Minute/retryPeriod)*3; got > most {
 				t.Errorf("%d claims in 10 minutes of conflicts, want at most %d", got, most)
 			}
 			_ = r.stop()
@@ -140,8 +140,8 @@ func TestHandOverWithoutWatch(t *testing.T) {
 		most  int
 		limit time.Duration // of the time between two polls
 	}{
-		{name: "forbidden", watch: fault{err: forbidden}, least: 15, most: 40, limit: retryPeriod * 6 / 5},
-		{name: "hangs when it starts", watch: fault{lost: true}, least: 12, most: 40, limit: retryPeriod * 6 / 5},
+		{name: "forbidden", watch: fault{Err: forbidden}, least: 15, most: 40, limit: retryPeriod * 6 / 5},
+		{name: "hangs when it starts", watch: fault{Lost: true}, least: 12, most: 40, limit: retryPeriod * 6 / 5},
 		{name: "silent", delay: 24 * time.Hour, least: 1, most: 3, limit: retryPeriod * 12 / 5},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -150,8 +150,8 @@ func TestHandOverWithoutWatch(t *testing.T) {
 				a := start(t, ea, untilDone)
 				a.leads(t, soon)
 				eb, cb := s.elector("b")
-				cb.delay = tt.delay
-				cb.on(func(verb string) fault {
+				cb.DelayWatches(tt.delay)
+				cb.On(func(verb, _ string) fault {
 					if verb == "watch" {
 						return tt.watch
 					}
@@ -159,10 +159,10 @@ func TestHandOverWithoutWatch(t *testing.T) {
 				})
 				b := start(t, eb, untilDone)
 				time.Sleep(10 * time.Minute)
-				if got := cb.calls("watch"); got < tt.least || got > tt.most {
+				if got := cb.Calls("watch"); got < tt.least || got > tt.most {
 					t.Errorf("%d watches tried in 10 minutes, want %d to %d", got, tt.least, tt.most)
 				}
-				if got, want := cb.calls("get"), int(10*time.Minute/tt.limit)-1; got < want {
+				if got, want := cb.Calls("get"), int(10*time.Minute/tt.limit)-1; got < want {
 					t.Errorf("%d reads in 10 minutes, want at least %d", got, want)
 				}
 				if err := a.stop(); err != nil {
@@ -187,7 +187,7 @@ func TestWatchRestarts(t *testing.T) {
 	}{
 		{name: "closed", abort: (*watcher).Stop},
 		{name: "error event", abort: func(w *watcher) {
-			w.push(watch.Event{Type: watch.Error, Object: &metav1.Status{Code: http.StatusGone, Reason: metav1.StatusReasonExpired}})
+			w.Push(watch.Event{Type: watch.Error, Object: &metav1.Status{Code: http.StatusGone, Reason: metav1.StatusReasonExpired}})
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -199,12 +199,12 @@ func TestWatchRestarts(t *testing.T) {
 				b := start(t, eb, untilDone)
 				for range 8 {
 					time.Sleep(time.Minute)
-					for _, w := range s.watches() {
+					for _, w := range s.Watches() {
 						tt.abort(w)
 					}
 				}
 				time.Sleep(retryPeriod)
-				if got := cb.calls("watch"); got != 9 {
+				if got := cb.Calls("watch"); got != 9 {
 					t.Errorf("%d watches, want 9: soon one more for each that broke", got)
 				}
 				began := time.Now()
@@ -230,7 +230,7 @@ func TestStandbyReadsLittle(t *testing.T) {
 		eb, cb := s.elector("b")
 		b := start(t, eb, untilDone)
 		time.Sleep(4 * time.Minute)
-		if got := cb.calls("get"); got > 3 {
+		if got := cb.Calls("get"); got > 3 {
 			t.Errorf("%d reads in 4 minutes, want hardly any", got)
 		}
 		_, _ = b.stop(), a.stop()

@@ -108,7 +108,7 @@ func bubble(t *testing.T, test func(t *testing.T, s *store)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore()
-		defer s.calls.Wait()
+		defer s.Wait()
 		test(t, s)
 	})
 }
@@ -124,7 +124,7 @@ type replica struct {
 
 // elector is an Elector with short timings on a client of its own.
 func (s *store) elector(identity string) (*leader.Elector, *client) {
-	c := s.client()
+	c := s.Client()
 	return &leader.Elector{
 		Leases: c, Namespace: namespace, Name: leaseName, Identity: identity,
 	}, c

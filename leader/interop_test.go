@@ -21,7 +21,7 @@ type clientGo struct {
 func startClientGo(t *testing.T, s *store, identity string, release bool) *clientGo {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	g := &clientGo{client: s.client(), starts: make(chan context.Context, 10), cancel: cancel, done: make(chan struct{})}
+	g := &clientGo{client: s.Client(), starts: make(chan context.Context, 10), cancel: cancel, done: make(chan struct{})}
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: namespace, Name: leaseName},
@@ -95,7 +95,7 @@ func TestClientGoShares(t *testing.T) {
 			e, _ := s.elector("new")
 			ours := start(t, e, untilDone)
 			time.Sleep(time.Minute + time.Second)
-			theirs.client.partition(true)
+			theirs.client.Partition(true)
 			began := time.Now()
 			ours.leads(t, time.Minute)
 			if got := since(began); got < leaseDuration-retryPeriod || got > leaseDuration+soon {
@@ -137,12 +137,15 @@ func TestClientGoShares(t *testing.T) {
 			ctx := ours.leads(t, soon)
 			theirs := startClientGo(t, s, "old", true)
 			time.Sleep(time.Minute + time.Second)
-			c.partition(true)
+			c.Partition(true)
 			theirs.leads(t, time.Minute)
 			if ctx.Err() == nil {
 				t.Error("client-go leads while the Elector does")
 			}
-			c.partition(false)
+			c.Partition(false)
+			for _, w := range s.Watches() {
+				w.Stop() // the watch is of the connection that was cut
+			}
 			time.Sleep(time.Minute)
 			if n := len(ours.starts); n != 0 {
 				t.Error("the Elector took the Lease back")
@@ -185,9 +188,9 @@ func TestClientGoOverlaps(t *testing.T) {
 		a := startClientGo(t, s, "a", false)
 		ctx := a.leads(t, soon)
 		b := startClientGo(t, s, "b", false)
-		a.client.on(func(string) fault {
-			a.client.partition(true)
-			return fault{after: 9500 * time.Millisecond}
+		a.client.On(func(string, string) fault {
+			a.client.Partition(true)
+			return fault{After: 9500 * time.Millisecond}
 		})
 		b.leads(t, time.Minute)
 		began := time.Now()

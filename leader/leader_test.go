@@ -124,7 +124,7 @@ func TestRunGoexit(t *testing.T) {
 
 func TestRunMisuse(t *testing.T) {
 	valid := func() *leader.Elector {
-		return &leader.Elector{Leases: newStore().client(), Namespace: namespace, Name: leaseName}
+		return &leader.Elector{Leases: newStore().Client(), Namespace: namespace, Name: leaseName}
 	}
 	stopped, stop := context.WithCancel(t.Context())
 	stop() // what is not noticed as misuse returns nil
@@ -257,9 +257,9 @@ func TestCampaignsAgain(t *testing.T) {
 			return errors.New("failed because it was lost")
 		})
 		first := r.leads(t, soon)
-		c.partition(true)
+		c.Partition(true)
 		<-first.Done()
-		c.partition(false)
+		c.Partition(false)
 		lost := time.Now()
 		second := r.leads(t, time.Minute)
 		if got := since(lost); got < cleanup || got > cleanup+soon {
@@ -294,7 +294,7 @@ func TestCheck(t *testing.T) {
 				t.Fatalf("Check() while leading = %v, want nil", err)
 			}
 		}
-		c.partition(true)
+		c.Partition(true)
 		time.Sleep(leaseDuration) // lost, but not for long
 		if err := e.Check(nil); err != nil {
 			t.Errorf("Check() right after a loss = %v, want nil", err)
@@ -323,7 +323,7 @@ func TestTermOutside(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
-		if _, err := s.create(stranger(nil)); err != nil {
+		if _, err := s.Create(stranger(nil)); err != nil {
 			t.Fatal(err)
 		}
 		m := &recordedMetrics{}
@@ -349,18 +349,18 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("after 10 periods: %+v, want 10 or 11 renewals, none slow", got)
 		}
 		const late = renewDeadline/2 - time.Second
-		c.on(func(string) fault { return fault{after: late} })
+		c.On(func(string, string) fault { return fault{After: late} })
 		time.Sleep(renewPeriod + late)
-		c.on(nil)
+		c.On(nil)
 		if got := m.now(); got.slow != 1 || got.slowest != late {
 			t.Errorf("after a late response: %+v, want 1 slow renewal, of %v", got, late)
 		}
-		c.partition(true)
+		c.Partition(true)
 		time.Sleep(renewDeadline + time.Second)
 		if m.now().leading {
 			t.Error("status true after a loss, while the work stops, want false")
 		}
-		c.partition(false)
+		c.Partition(false)
 		r.leads(t, time.Minute)
 		if got := m.now(); !got.leading || got.transitions != 2 {
 			t.Errorf("leading again: %+v, want status true and 2 transitions", got)
@@ -376,15 +376,15 @@ func TestMetrics(t *testing.T) {
 // replica takes it, and when Run ends.
 func TestMetricsOfAnAbsence(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
-		if _, err := s.create(stranger(nil)); err != nil {
+		if _, err := s.Create(stranger(nil)); err != nil {
 			t.Fatal(err)
 		}
 		m := &recordedMetrics{}
 		e, c := s.elector("a")
 		e.Metrics = m
-		c.on(func(verb string) fault {
+		c.On(func(verb, _ string) fault {
 			if verb == "update" {
-				return fault{err: errors.New("no connection")}
+				return fault{Err: errors.New("no connection")}
 			}
 			return fault{}
 		})

@@ -22,26 +22,26 @@ func TestStartTimeout(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		exists bool
-		faults func(verb string) fault
+		faults func(verb, _ string) fault
 		within time.Duration
 		want   []string
 		not    string
 	}{
 		{
 			name:   "get forbidden",
-			faults: func(string) fault { return fault{err: forbidden} },
+			faults: func(string, string) fault { return fault{Err: forbidden} },
 			want:   []string{"get leases.coordination.k8s.io ns/controller", "RBAC says no", "verbs: [get]", "StartTimeout"},
 		},
 		{
 			name:   "API server does not answer",
-			faults: func(string) fault { return fault{lost: true} },
+			faults: func(string, string) fault { return fault{Lost: true} },
 			want:   []string{"get leases.coordination.k8s.io ns/controller", "deadline exceeded"},
 		},
 		{
 			name: "create forbidden",
-			faults: func(verb string) fault {
+			faults: func(verb, _ string) fault {
 				if verb == "create" {
-					return fault{err: forbidden}
+					return fault{Err: forbidden}
 				}
 				return fault{}
 			},
@@ -49,9 +49,9 @@ func TestStartTimeout(t *testing.T) {
 		},
 		{
 			name: "no namespace",
-			faults: func(verb string) fault {
+			faults: func(verb, _ string) fault {
 				if verb == "create" {
-					return fault{err: apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, namespace)}
+					return fault{Err: apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, namespace)}
 				}
 				return fault{}
 			},
@@ -59,21 +59,21 @@ func TestStartTimeout(t *testing.T) {
 		},
 		{
 			name:   "a proxy without the API server",
-			faults: func(string) fault { return fault{err: fromProxy(404)} },
+			faults: func(string, string) fault { return fault{Err: fromProxy(404)} },
 			want:   []string{"get leases.coordination.k8s.io ns/controller", "the server could not find the requested resource"},
 		},
 		{
 			name:   "a proxy refuses",
-			faults: func(string) fault { return fault{err: fromProxy(403)} },
+			faults: func(string, string) fault { return fault{Err: fromProxy(403)} },
 			want:   []string{"get leases.coordination.k8s.io ns/controller"},
 			not:    "a Role",
 		},
 		{
 			name:   "update forbidden",
 			exists: true,
-			faults: func(verb string) fault {
+			faults: func(verb, _ string) fault {
 				if verb == "update" {
-					return fault{err: forbidden}
+					return fault{Err: forbidden}
 				}
 				return fault{}
 			},
@@ -84,13 +84,13 @@ func TestStartTimeout(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *store) {
 				if tt.exists {
-					if _, err := s.create(stranger(nil)); err != nil {
+					if _, err := s.Create(stranger(nil)); err != nil {
 						t.Fatal(err)
 					}
 				}
 				e, c := s.elector("a")
 				e.StartTimeout = 30 * time.Second
-				c.on(tt.faults)
+				c.On(tt.faults)
 				began, logs := time.Now(), testlog.New()
 				err := e.Run(logs.Context(t.Context()), untilDone)
 				if err == nil {
@@ -122,17 +122,17 @@ func TestStartTimeout(t *testing.T) {
 // TestRefusedInBetween: refusals count only as long as the Lease stays free.
 func TestRefusedInBetween(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
-		if _, err := s.create(stranger(ptr.To[int32](5))); err != nil {
+		if _, err := s.Create(stranger(ptr.To[int32](5))); err != nil {
 			t.Fatal(err)
 		}
 		e, c := s.elector("a")
-		refuse := func(verb string) fault {
+		refuse := func(verb, _ string) fault {
 			if verb == "update" {
-				return fault{err: apierrors.NewForbidden(coordinationv1.Resource("leases"), leaseName, nil)}
+				return fault{Err: apierrors.NewForbidden(coordinationv1.Resource("leases"), leaseName, nil)}
 			}
 			return fault{}
 		}
-		c.on(refuse)
+		c.On(refuse)
 		r := start(t, e, untilDone)
 		time.Sleep(15 * time.Second) // expired and refused for ten
 		for range 30 {
@@ -140,7 +140,7 @@ func TestRefusedInBetween(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		time.Sleep(10 * time.Second) // and once more, but not for StartTimeout
-		c.on(nil)
+		c.On(nil)
 		r.leads(t, time.Minute)
 		_ = r.stop()
 	})
@@ -155,9 +155,9 @@ func TestOutageIsNoStartFailure(t *testing.T) {
 		eb, cb := s.elector("b")
 		b := start(t, eb, untilDone)
 		time.Sleep(time.Second)
-		cb.partition(true)
+		cb.Partition(true)
 		time.Sleep(time.Hour)
-		cb.partition(false)
+		cb.Partition(false)
 		if err := a.stop(); err != nil {
 			t.Fatal(err)
 		}
@@ -169,16 +169,16 @@ func TestOutageIsNoStartFailure(t *testing.T) {
 // TestHangingReads: after a read that timed out a standby waits for RetryPeriod.
 func TestHangingReads(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
-		if _, err := s.create(stranger(nil)); err != nil {
+		if _, err := s.Create(stranger(nil)); err != nil {
 			t.Fatal(err)
 		}
 		e, c := s.elector("a")
 		e.StartTimeout = time.Hour
-		c.partition(true)
+		c.Partition(true)
 		r := start(t, e, untilDone)
 		time.Sleep(time.Minute)
 		// Each takes half of RenewDeadline, 5s, and a RetryPeriod with its jitter.
-		if got := c.calls("get"); got < 8 || got > 9 {
+		if got := c.Calls("get"); got < 8 || got > 9 {
 			t.Errorf("%d reads in a minute, want one each 7s to 7.4s", got)
 		}
 		_ = r.stop()
@@ -191,9 +191,9 @@ func TestOutageWhileLeading(t *testing.T) {
 		e, c := s.elector("a")
 		r := start(t, e, untilDone)
 		r.leads(t, soon)
-		c.partition(true)
+		c.Partition(true)
 		time.Sleep(time.Hour)
-		c.partition(false)
+		c.Partition(false)
 		r.leads(t, time.Minute)
 		if err := r.stop(); err != nil {
 			t.Errorf("Run() = %v, want nil", err)
@@ -235,9 +235,9 @@ func TestProxyErrorsWhileLeading(t *testing.T) {
 				r := start(t, e, untilDone)
 				ctx := r.leads(t, soon)
 				time.Sleep(3 * time.Second)
-				c.on(func(string) fault { return fault{err: err} })
+				c.On(func(string, string) fault { return fault{Err: err} })
 				time.Sleep(6 * time.Second)
-				c.on(nil)
+				c.On(nil)
 				time.Sleep(time.Minute)
 				if ctx.Err() != nil {
 					t.Errorf("lead's context ended: %v", context.Cause(ctx))
@@ -264,15 +264,15 @@ func TestProxyErrorsOfStandby(t *testing.T) {
 				eb, cb := s.elector("b")
 				b := start(t, eb, untilDone)
 				time.Sleep(time.Second)
-				cb.on(func(string) fault { return fault{err: err} })
-				for _, w := range s.watches() {
+				cb.On(func(string, string) fault { return fault{Err: err} })
+				for _, w := range s.Watches() {
 					w.Stop()
 				}
 				time.Sleep(time.Hour)
-				if got := cb.calls("create"); got != 0 {
+				if got := cb.Calls("create"); got != 0 {
 					t.Errorf("%d attempts to create the Lease, want none", got)
 				}
-				cb.on(nil)
+				cb.On(nil)
 				if err := a.stop(); err != nil {
 					t.Fatal(err)
 				}
@@ -293,18 +293,18 @@ func TestProxyErrorsOfUpdates(t *testing.T) {
 				r := start(t, e, untilDone)
 				ctx := r.leads(t, soon)
 				time.Sleep(3 * time.Second)
-				before := c.calls("update")
-				c.on(func(verb string) fault {
+				before := c.Calls("update")
+				c.On(func(verb, _ string) fault {
 					if verb == "update" {
-						return fault{err: err}
+						return fault{Err: err}
 					}
 					return fault{}
 				})
 				time.Sleep(6 * time.Second)
-				if got := c.calls("update") - before; got > 4 {
+				if got := c.Calls("update") - before; got > 4 {
 					t.Errorf("%d updates in 6s, want one each RetryPeriod", got)
 				}
-				c.on(nil)
+				c.On(nil)
 				time.Sleep(time.Minute)
 				if ctx.Err() != nil {
 					t.Errorf("lead's context ended: %v", context.Cause(ctx))

@@ -29,7 +29,9 @@ func TestLogIsOneLine(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")
 		e.StartTimeout = 30 * time.Second
-		c.on(func(string) fault { return fault{err: errors.New("a\nb\x1b[2K\rok " + strings.Repeat("x", 1<<20))} })
+		c.On(func(string, string) fault {
+			return fault{Err: errors.New("a\nb\x1b[2K\rok " + strings.Repeat("x", 1<<20))}
+		})
 		var out lockedBuffer
 		logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&out), textlogger.Verbosity(4)))
 		if err := e.Run(klog.NewContext(t.Context(), logger), untilDone); err == nil {

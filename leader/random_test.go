@@ -149,8 +149,8 @@ func runSchedule(t *testing.T, s *store, seed uint64) *ledger {
 		e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = lease, deadline, retry
 		e.StartTimeout, e.MaxDrift = time.Hour, 0.001
 		e.DrainTimeout = upTo(own, 4*time.Second)
-		c.on(randomFaults(rand.New(rand.NewPCG(seed, uint64(20+i))), deadline/2))
-		c.delay = upTo(own, 500*time.Millisecond)
+		c.On(randomFaults(rand.New(rand.NewPCG(seed, uint64(20+i))), deadline/2))
+		c.DelayWatches(upTo(own, 500*time.Millisecond))
 		clients = append(clients, c)
 		name := fmt.Sprintf("%s/%d", identity, i)
 		wg.Go(func() {
@@ -179,7 +179,7 @@ func runSchedule(t *testing.T, s *store, seed uint64) *ledger {
 		own := rand.New(rand.NewPCG(seed, 9))
 		for {
 			c := clients[own.IntN(len(clients))]
-			c.partition(own.IntN(2) == 0)
+			c.Partition(own.IntN(2) == 0)
 			select {
 			case <-stop:
 				return
@@ -191,7 +191,7 @@ func runSchedule(t *testing.T, s *store, seed uint64) *ledger {
 	close(stop)
 	wg.Wait()
 	l.running.Wait()
-	s.calls.Wait() // a renewal on its way would still prolong the Lease
+	s.Wait() // a renewal on its way would still prolong the Lease
 
 	for _, p := range l.problems {
 		t.Errorf("seed %d (lease %v, deadline %v, retry %v): %s", seed, lease, deadline, retry, p)
@@ -209,23 +209,23 @@ func runSchedule(t *testing.T, s *store, seed uint64) *ledger {
 // randomFaults makes most requests work and the rest fail in every way a network
 // can make them fail. A call is given up after callTimeout, so some of the delays
 // are longer: then the request is stored, if at all, after its sender gave up.
-func randomFaults(rng *rand.Rand, callTimeout time.Duration) func(string) fault {
-	return func(string) fault {
+func randomFaults(rng *rand.Rand, callTimeout time.Duration) func(string, string) fault {
+	return func(string, string) fault {
 		switch rng.IntN(12) {
 		case 0:
-			return fault{lost: true}
+			return fault{Lost: true}
 		case 1:
-			return fault{cut: true}
+			return fault{Cut: true}
 		case 2:
-			return fault{before: upTo(rng, 3*callTimeout)}
+			return fault{Before: upTo(rng, 3*callTimeout)}
 		case 3:
-			return fault{after: upTo(rng, 3*callTimeout)}
+			return fault{After: upTo(rng, 3*callTimeout)}
 		case 4:
-			return fault{before: upTo(rng, callTimeout), cut: true}
+			return fault{Before: upTo(rng, callTimeout), Cut: true}
 		case 5:
-			return fault{before: upTo(rng, 10*time.Millisecond), err: errors.New("connection refused")}
+			return fault{Before: upTo(rng, 10*time.Millisecond), Err: errors.New("connection refused")}
 		}
-		return fault{before: upTo(rng, 20*time.Millisecond), after: upTo(rng, 20*time.Millisecond)}
+		return fault{Before: upTo(rng, 20*time.Millisecond), After: upTo(rng, 20*time.Millisecond)}
 	}
 }
 

@@ -30,13 +30,13 @@ func TestSince(t *testing.T) {
 			e, _ := s.elector("last")
 			last := start(t, e, untilDone)
 			last.leads(t, time.Minute)
-			last.client.partition(true)
+			last.client.Partition(true)
 			if err := last.stop(); err != nil {
 				t.Log(err)
 			}
 		}},
 		{name: "expired and of nobody known", before: func(t *testing.T, s *store) {
-			if _, err := s.create(stranger(nil)); err != nil {
+			if _, err := s.Create(stranger(nil)); err != nil {
 				t.Fatal(err)
 			}
 		}},

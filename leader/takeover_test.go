@@ -43,9 +43,9 @@ func TestForeignTakeover(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *store) {
 				e, c := s.elector("a")
-				c.on(func(verb string) fault {
+				c.On(func(verb, _ string) fault {
 					if verb == "watch" && !tt.watch {
-						return fault{err: errors.New("no watch")}
+						return fault{Err: errors.New("no watch")}
 					}
 					return fault{}
 				})
@@ -53,7 +53,7 @@ func TestForeignTakeover(t *testing.T) {
 				ctx := r.leads(t, soon)
 				time.Sleep(time.Second)
 				if tt.hang {
-					c.on(func(string) fault { return fault{lost: true} })
+					c.On(func(string, string) fault { return fault{Lost: true} })
 				}
 				began := time.Now()
 				if tt.change == nil {
@@ -89,9 +89,9 @@ func TestForeignTakeover(t *testing.T) {
 func TestMetadataChange(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")
-		c.on(func(verb string) fault {
+		c.On(func(verb, _ string) fault {
 			if verb == "watch" {
-				return fault{err: errors.New("no watch")}
+				return fault{Err: errors.New("no watch")}
 			}
 			return fault{}
 		})
@@ -120,7 +120,7 @@ func TestLaggingWatch(t *testing.T) {
 			}
 		}
 		e, c := s.elector("a")
-		c.delay = 7 * time.Second
+		c.DelayWatches(7 * time.Second)
 		r := start(t, e, untilDone)
 		ctx := r.leads(t, soon)
 		time.Sleep(time.Minute)
@@ -128,7 +128,7 @@ func TestLaggingWatch(t *testing.T) {
 			t.Errorf("lead's context ended: %v", context.Cause(ctx))
 		}
 		// One to acquire and 30 renewals; the first events may cost a few more.
-		if got := c.calls("update"); got > 35 {
+		if got := c.Calls("update"); got > 35 {
 			t.Errorf("%d updates in a minute, want about one each RetryPeriod", got)
 		}
 		_ = r.stop()
@@ -156,7 +156,7 @@ func TestSameIdentity(t *testing.T) {
 			t.Fatalf("the first twin lost: %v", context.Cause(ctx1))
 		}
 
-		c1.partition(true)
+		c1.Partition(true)
 		<-ctx1.Done()
 		lost := time.Now()
 		ctx2 := second.leads(t, time.Minute)
@@ -166,7 +166,7 @@ func TestSameIdentity(t *testing.T) {
 		if got := mustTerm(t, ctx2).Number; got != 1 {
 			t.Errorf("Number = %d, want 1: a new term although the identity is the same", got)
 		}
-		c1.partition(false)
+		c1.Partition(false)
 		time.Sleep(time.Minute)
 		select {
 		case <-first.starts:
@@ -185,7 +185,7 @@ func TestSameIdentityAtOneInstant(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("twin")
 		var taken time.Time
-		c.on(func(verb string) fault {
+		c.On(func(verb, _ string) fault {
 			if verb != "create" {
 				return fault{}
 			}
@@ -195,10 +195,10 @@ func TestSameIdentityAtOneInstant(t *testing.T) {
 			lease.Spec.LeaseTransitions = ptr.To[int32](0)
 			lease.Spec.RenewTime = ptr.To(metav1.NewMicroTime(taken.Truncate(time.Microsecond)))
 			lease.Spec.AcquireTime = lease.Spec.RenewTime
-			if _, err := s.create(lease); err != nil {
+			if _, err := s.Create(lease); err != nil {
 				t.Error(err)
 			}
-			return fault{lost: true}
+			return fault{Lost: true}
 		})
 		r := start(t, e, untilDone)
 		r.leads(t, time.Minute)
@@ -216,7 +216,7 @@ func TestCrashedSelf(t *testing.T) {
 		e1, c1 := s.elector("pod-0")
 		crashed := start(t, e1, untilDone)
 		ctx := crashed.leads(t, soon)
-		c1.partition(true)
+		c1.Partition(true)
 		began := time.Now()
 		e2, _ := s.elector("pod-0")
 		restarted := start(t, e2, untilDone)

@@ -24,10 +24,10 @@ func TestValidityFromSendTime(t *testing.T) {
 		var sent time.Time
 
 		// The first renewal has its response 4.9s later, the later ones never.
-		c.on(func(verb string) fault {
+		c.On(func(verb, _ string) fault {
 			sent = time.Now()
-			c.partition(true)
-			return fault{after: 4900 * time.Millisecond}
+			c.Partition(true)
+			return fault{After: 4900 * time.Millisecond}
 		})
 		<-ctx.Done()
 		if got := since(sent); got != renewDeadline {
@@ -42,8 +42,8 @@ func TestValidityFromSendTime(t *testing.T) {
 		if err := mustTerm(t, ctx).Check(ctx); err != leader.ErrLost {
 			t.Errorf("Term.Check() = %v, want ErrLost", err)
 		}
-		c.on(nil)
-		c.partition(false)
+		c.On(nil)
+		c.Partition(false)
 		r.leads(t, time.Minute)
 		if err := r.stop(); err != nil {
 			t.Errorf("Run() = %v, want nil", err)
@@ -57,13 +57,13 @@ func TestValidityFromSendTimeOfAcquire(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")
 		var sent time.Time
-		c.on(func(verb string) fault {
+		c.On(func(verb, _ string) fault {
 			if verb != "create" {
 				return fault{}
 			}
 			sent = time.Now()
-			c.partition(true) // or the first renewal, which is due at once, may get through
-			return fault{after: 4900 * time.Millisecond}
+			c.Partition(true) // or the first renewal, which is due at once, may get through
+			return fault{After: 4900 * time.Millisecond}
 		})
 		r := start(t, e, untilDone)
 		ctx := r.leads(t, time.Minute)
@@ -90,12 +90,12 @@ func TestLostResponseDoesNotExtend(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")
 		var updates atomic.Int32
-		c.on(func(verb string) fault {
+		c.On(func(verb, _ string) fault {
 			switch verb {
 			case "watch":
-				return fault{err: errors.New("no watch")}
+				return fault{Err: errors.New("no watch")}
 			case "update": // stored but not heard of; the next one is a conflict
-				return fault{cut: updates.Add(1)%2 == 1}
+				return fault{Cut: updates.Add(1)%2 == 1}
 			}
 			return fault{}
 		})
@@ -109,7 +109,7 @@ func TestLostResponseDoesNotExtend(t *testing.T) {
 		if n := updates.Load(); n < 3 {
 			t.Errorf("%d renewals, want several", n)
 		}
-		c.on(nil)
+		c.On(nil)
 		r.leads(t, time.Minute)
 		_ = r.stop()
 	})
@@ -125,8 +125,8 @@ func TestOneLostRenewal(t *testing.T) {
 		r := start(t, e, untilDone)
 		ctx := r.leads(t, soon)
 		var lost atomic.Bool
-		c.on(func(verb string) fault {
-			return fault{cut: verb == "update" && lost.CompareAndSwap(false, true)}
+		c.On(func(verb, _ string) fault {
+			return fault{Cut: verb == "update" && lost.CompareAndSwap(false, true)}
 		})
 		time.Sleep(time.Minute)
 		if !lost.Load() {
@@ -154,9 +154,9 @@ func TestSlowRenewalThenPartition(t *testing.T) {
 				eb, _ := s.elector("b")
 				b := start(t, eb, untilDone)
 
-				ca.on(func(string) fault {
-					ca.partition(true)
-					return fault{after: late}
+				ca.On(func(string, string) fault {
+					ca.Partition(true)
+					return fault{After: late}
 				})
 				var endA time.Time
 				go func() {
@@ -191,12 +191,12 @@ func TestLostAcquire(t *testing.T) {
 		verb  string
 		fault fault
 	}{
-		{name: "create not sent", verb: "create", fault: fault{lost: true}},
-		{name: "create stored, response lost", verb: "create", fault: fault{cut: true}},
-		{name: "create stored after the client gave up", verb: "create", fault: fault{before: 6 * time.Second}},
-		{name: "update not sent", verb: "update", fault: fault{lost: true}},
-		{name: "update stored, response lost", verb: "update", fault: fault{cut: true}},
-		{name: "update stored after the client gave up", verb: "update", fault: fault{before: 6 * time.Second}},
+		{name: "create not sent", verb: "create", fault: fault{Lost: true}},
+		{name: "create stored, response lost", verb: "create", fault: fault{Cut: true}},
+		{name: "create stored after the client gave up", verb: "create", fault: fault{Before: 6 * time.Second}},
+		{name: "update not sent", verb: "update", fault: fault{Lost: true}},
+		{name: "update stored, response lost", verb: "update", fault: fault{Cut: true}},
+		{name: "update stored after the client gave up", verb: "update", fault: fault{Before: 6 * time.Second}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *store) {
@@ -209,7 +209,7 @@ func TestLostAcquire(t *testing.T) {
 				began := time.Now()
 				e, c := s.elector("a")
 				once := true
-				c.on(func(verb string) fault {
+				c.On(func(verb, _ string) fault {
 					if verb != tt.verb || !once {
 						return fault{}
 					}
@@ -247,14 +247,14 @@ func TestStoppedWhileAcquiring(t *testing.T) {
 		name  string
 		fault fault
 	}{
-		{name: "stored before the stop", fault: fault{after: time.Second}},
-		{name: "stored after the stop", fault: fault{before: time.Second}},
-		{name: "response lost", fault: fault{cut: true}},
+		{name: "stored before the stop", fault: fault{After: time.Second}},
+		{name: "stored after the stop", fault: fault{Before: time.Second}},
+		{name: "response lost", fault: fault{Cut: true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *store) {
 				e, c := s.elector("a")
-				c.on(func(verb string) fault {
+				c.On(func(verb, _ string) fault {
 					if verb == "create" {
 						return tt.fault
 					}
@@ -284,10 +284,10 @@ func TestCallsAreBounded(t *testing.T) {
 		r := start(t, e, untilDone)
 		ctx := r.leads(t, soon)
 		n := 0
-		c.on(func(verb string) fault {
+		c.On(func(verb, _ string) fault {
 			if verb == "update" {
 				if n++; n == 1 {
-					return fault{lost: true}
+					return fault{Lost: true}
 				}
 			}
 			return fault{}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -84,7 +83,7 @@ func TestGarbage(t *testing.T) {
 			bubble(t, func(t *testing.T, s *store, j *judge) {
 				replicas := startAll(t, s, j, 2, 8, 0)
 				before := s.get(groupName)
-				s.edit(t, groupName, func(l *coordinationv1.Lease) { l.Annotations["controllerkit.github.io/shard-table"] = text })
+				s.Edit(t, groupName, func(l *coordinationv1.Lease) { l.Annotations["controllerkit.github.io/shard-table"] = text })
 				j.moves()
 				time.Sleep(leaseDuration)
 				synctest.Wait()
@@ -100,7 +99,7 @@ func TestGarbage(t *testing.T) {
 				if r.err == nil || !strings.HasPrefix(r.err.Error(), want) {
 					t.Errorf("Run() = %.300v, want %q", r.err, want)
 				}
-				s.edit(t, groupName, func(l *coordinationv1.Lease) { l.Annotations = before.Annotations })
+				s.Edit(t, groupName, func(l *coordinationv1.Lease) { l.Annotations = before.Annotations })
 				if err := replicas[0].stop(); err != nil {
 					t.Error(err)
 				}
@@ -119,7 +118,7 @@ func TestForeignLease(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		lease := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("a leader")}}
 		lease.Namespace, lease.Name = namespace, groupName
-		if _, err := s.create(lease); err != nil {
+		if _, err := s.Create(lease); err != nil {
 			t.Fatal(err)
 		}
 		before := s.get(groupName).ResourceVersion
@@ -128,8 +127,8 @@ func TestForeignLease(t *testing.T) {
 		if r.err == nil || !strings.Contains(r.err.Error(), "use another Name") {
 			t.Errorf("Run() = %v, want the cure", r.err)
 		}
-		if after := s.get(groupName).ResourceVersion; after != before || len(s.leases) != 1 {
-			t.Errorf("the Lease has version %s, want %s; %d Leases", after, before, len(s.leases))
+		if after := s.get(groupName).ResourceVersion; after != before || s.Len() != 1 {
+			t.Errorf("the Lease has version %s, want %s; %d Leases", after, before, s.Len())
 		}
 		if moves := j.moves(); moves != 0 {
 			t.Errorf("%d calls of work", moves)
@@ -142,14 +141,14 @@ func TestForeignLease(t *testing.T) {
 //
 // Proves SH9.
 func TestForbidden(t *testing.T) {
-	forbidden := apierrors.NewForbidden(leaseResource, "", errors.New("a policy denies it"))
+	forbidden := apierrors.NewForbidden(coordinationv1.Resource("leases"), "", errors.New("a policy denies it"))
 	for _, verb := range []string{"list", "create"} {
 		t.Run("start "+verb, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *store, j *judge) {
 				g := s.group("a", 4)
-				g.Leases.(*client).on(func(v, _ string) (f fault) {
+				g.Leases.(*client).On(func(v, _ string) (f fault) {
 					if v == verb {
-						f.err = forbidden
+						f.Err = forbidden
 					}
 					return f
 				})
@@ -170,16 +169,16 @@ func TestForbidden(t *testing.T) {
 			replicas := startAll(t, s, j, 2, 8, 0)
 			deny := func(verb, name string) (f fault) {
 				if verb == "update" && name == groupName {
-					f.err = forbidden
+					f.Err = forbidden
 				}
 				return f
 			}
 			for _, r := range replicas {
-				r.client.on(deny)
+				r.client.On(deny)
 			}
 			j.moves()
 			third := s.group("third", 8)
-			third.Leases.(*client).on(deny)
+			third.Leases.(*client).On(deny)
 			j.start(t, third, 0)
 			time.Sleep(time.Minute)
 			synctest.Wait()
@@ -187,18 +186,18 @@ func TestForbidden(t *testing.T) {
 				if err := r.Status().Err; err == nil || !strings.Contains(err.Error(), "a policy denies it") {
 					t.Errorf("Status().Err = %v, want the reason", err)
 				}
-				r.client.requests()
+				r.client.Requests()
 			}
 			time.Sleep(time.Minute)
 			for _, r := range replicas {
-				if n := r.client.requests()["update"]; n > 100 {
+				if n := r.client.Requests()["update"]; n > 100 {
 					t.Errorf("%d updates in a minute", n)
 				}
 			}
 			for _, r := range replicas {
-				r.client.on(nil)
+				r.client.On(nil)
 			}
-			third.Leases.(*client).on(nil)
+			third.Leases.(*client).On(nil)
 			settle()
 			j.expect(t, 3, 8)
 			for _, r := range replicas {
@@ -212,9 +211,9 @@ func TestForbidden(t *testing.T) {
 		bubble(t, func(t *testing.T, s *store, j *judge) {
 			replicas := startAll(t, s, j, 2, 8, 0)
 			name := s.of(t, "r00")
-			replicas[0].client.on(func(_, n string) (f fault) {
+			replicas[0].client.On(func(_, n string) (f fault) {
 				if n == name {
-					f.err = forbidden
+					f.Err = forbidden
 				}
 				return f
 			})
@@ -240,9 +239,9 @@ func TestDeleted(t *testing.T) {
 					replicas := startAll(t, s, j, 3, 8, 0)
 					if !watches {
 						for _, r := range replicas {
-							r.client.on(func(verb, _ string) (f fault) {
+							r.client.On(func(verb, _ string) (f fault) {
 								if verb == "watch" {
-									f.err = errors.New("no watch")
+									f.Err = errors.New("no watch")
 								}
 								return f
 							})
@@ -253,7 +252,7 @@ func TestDeleted(t *testing.T) {
 					if who == "replica" {
 						name = s.of(t, "r01")
 					}
-					if err := s.delete(name, nil); err != nil {
+					if err := s.Delete(name, nil); err != nil {
 						t.Fatal(err)
 					}
 					time.Sleep(leaseDuration + 10*retryPeriod)
@@ -287,7 +286,7 @@ func TestEdited(t *testing.T) {
 			})
 		}()
 		settle()
-		s.edit(t, groupName, func(l *coordinationv1.Lease) {
+		s.Edit(t, groupName, func(l *coordinationv1.Lease) {
 			text := l.Annotations["controllerkit.github.io/shard-table"]
 			l.Annotations["controllerkit.github.io/shard-table"] = strings.Replace(text, `"uid":"uid-`, `"uid":"edited-`, 1)
 		})
@@ -313,24 +312,13 @@ func TestEdited(t *testing.T) {
 func TestRestored(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		replicas := startAll(t, s, j, 3, 8, 0)
-		s.mu.Lock()
-		version, leases := s.version, maps.Clone(s.leases)
-		s.mu.Unlock()
+		restore := s.Backup()
 		fourth := j.start(t, s.group("r03", 8), 0)
 		time.Sleep(10 * time.Minute)
-		s.mu.Lock()
-		s.version, s.leases, s.events = version, leases, nil
-		var watchers []*watcher
-		for w := range s.watchers {
-			watchers = append(watchers, w)
-		}
-		s.mu.Unlock()
 		j.mu.Lock()
 		j.lenient = true // owners can overlap, and terms repeat
 		j.mu.Unlock()
-		for _, w := range watchers {
-			w.Stop()
-		}
+		restore()
 		time.Sleep(leaseDuration + 10*retryPeriod)
 		synctest.Wait()
 		j.mu.Lock()

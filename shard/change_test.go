@@ -110,16 +110,16 @@ func TestChange(t *testing.T) {
 		waiting("back again", old...)
 		stop(next[0])
 		j.gap()
-		next[1].client.partition(true)
-		next[2].client.partition(true)
+		next[1].client.Partition(true)
+		next[2].client.Partition(true)
 		time.Sleep(leaseDuration + 2*retryPeriod)
 		j.owned(t, "two have crashed", old...)
 		if gap := j.gap(); gap < time.Second || gap > leaseDuration+2*retryPeriod {
 			t.Errorf("an object had no owner for %v", gap)
 		}
 		j.moves()
-		next[1].client.partition(false)
-		next[2].client.partition(false)
+		next[1].client.Partition(false)
+		next[2].client.Partition(false)
 		settle()
 		waiting("they are back", next[1:]...)
 		j.owned(t, "they are back", old...)
@@ -129,8 +129,8 @@ func TestChange(t *testing.T) {
 		for _, r := range append(old, next[1:]...) {
 			stop(r)
 		}
-		if len(s.leases) != 1 {
-			t.Errorf("%d Leases are left, want the table alone", len(s.leases))
+		if s.Len() != 1 {
+			t.Errorf("%d Leases are left, want the table alone", s.Len())
 		}
 	})
 }
@@ -144,9 +144,9 @@ func TestChangeWithoutEnd(t *testing.T) {
 		old := j.newRanges(t, s, shard.Ranges{N: 8}, 0, "old")[0]
 		next := j.newRanges(t, s, shard.Ranges{N: 12}, 0, "new0", "new1")
 		name, announced := s.of(t, "old"), false
-		old.client.on(func(verb, n string) (f fault) {
+		old.client.On(func(verb, n string) (f fault) {
 			if verb == "update" && n == name {
-				f.lost, announced = announced, true
+				f.Lost, announced = announced, true
 			}
 			return f
 		})
@@ -166,9 +166,9 @@ func TestChangeWithoutEnd(t *testing.T) {
 func TestChangeWithoutOwners(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		g := s.group("old", 8)
-		g.Leases.(*client).on(func(verb, name string) (f fault) {
+		g.Leases.(*client).On(func(verb, name string) (f fault) {
 			if verb == "update" && name == groupName { // the first owners
-				f.before = 2 * retryPeriod
+				f.Before = 2 * retryPeriod
 			}
 			return f
 		})
@@ -191,9 +191,9 @@ func TestChangeWhileJoining(t *testing.T) {
 		}
 		g := s.group("late", 0)
 		g.Ranges = few
-		g.Leases.(*client).on(func(verb, _ string) (f fault) {
+		g.Leases.(*client).On(func(verb, _ string) (f fault) {
 			if verb == "create" { // after it saw its Ranges
-				f.before = 2 * retryPeriod
+				f.Before = 2 * retryPeriod
 			}
 			return f
 		})
@@ -208,7 +208,7 @@ func TestChangeWhileJoining(t *testing.T) {
 		j.mu.Lock()
 		j.lenient = true
 		j.mu.Unlock()
-		s.edit(t, groupName, func(l *coordinationv1.Lease) {
+		s.Edit(t, groupName, func(l *coordinationv1.Lease) {
 			*l.Spec.LeaseTransitions++
 			l.Annotations["controllerkit.github.io/shard-table"] = `{"shards":1,"field":"object.metadata.namespace","holders":[],"owners":[-1],"terms":[0]}`
 		})
@@ -262,7 +262,7 @@ func TestChangeOfManyRanges(t *testing.T) {
 			}
 			delete(all, n)
 		}
-		list, err := s.list(metav1.ListOptions{})
+		list, err := s.List(metav1.ListOptions{})
 		if err != nil || len(list.Items) != 1 {
 			t.Errorf("%d Leases are left, want the table alone", len(list.Items))
 		}

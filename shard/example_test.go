@@ -12,7 +12,7 @@ import (
 )
 
 func ExampleGroup() {
-	group := &shard.Group{Leases: newStore().client(), Namespace: "shop", Name: "shop", Ranges: shard.Ranges{N: 4}}
+	group := &shard.Group{Leases: newStore().Client(), Namespace: "shop", Name: "shop", Ranges: shard.Ranges{N: 4}}
 	ctx, cancel := context.WithCancel(context.Background())
 	began := make(chan shard.Shard)
 	go func() {
@@ -35,7 +35,7 @@ func ExampleGroup() {
 
 // All shards stop while something changes that concerns them all.
 func ExampleGroup_Exclusive() {
-	group := &shard.Group{Leases: newStore().client(), Namespace: "shop", Name: "shop", Ranges: shard.Ranges{N: 4}}
+	group := &shard.Group{Leases: newStore().Client(), Namespace: "shop", Name: "shop", Ranges: shard.Ranges{N: 4}}
 	ctx, cancel := context.WithCancel(context.Background())
 	began := make(chan shard.Shard)
 	ended := make(chan error)

@@ -148,13 +148,13 @@ func TestExclusiveEnds(t *testing.T) {
 		bubble(t, func(t *testing.T, s *store, j *judge) {
 			a, _, result, _ := start(t, s, j)
 			settle()
-			a.client.partition(true)
+			a.client.Partition(true)
 			if err := <-result; !errors.Is(err, shard.ErrLost) {
 				t.Errorf("Exclusive() = %v, want %v", err, shard.ErrLost)
 			}
 			time.Sleep(leaseDuration)
 			balanced(t, j, 1)
-			a.client.partition(false)
+			a.client.Partition(false)
 			balanced(t, j, 2)
 		})
 	})

@@ -198,14 +198,14 @@ func bubble(t *testing.T, test func(t *testing.T, s *store, j *judge)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore()
-		t.Cleanup(s.calls.Wait)
+		t.Cleanup(s.Wait)
 		test(t, s, newJudge(t))
 	})
 }
 
 // group returns a Group on a client of its own.
 func (s *store) group(identity string, shards int) *shard.Group {
-	return &shard.Group{Leases: s.client(), Identity: identity, Ranges: shard.Ranges{N: shards}}
+	return &shard.Group{Leases: s.Client(), Identity: identity, Ranges: shard.Ranges{N: shards}}
 }
 
 // startAll starts n replicas, and waits until all shards have moved.

@@ -75,7 +75,7 @@ func TestMetrics(t *testing.T) {
 		}
 		want(ofB, "b has left", measured{0, 5, 0, 0})
 		want(ofA, "b has left", measured{3, 3, 5, then})
-		a.client.partition(true)
+		a.client.Partition(true)
 		time.Sleep(renewDeadline)
 		synctest.Wait()
 		ofA.mu.Lock()
@@ -86,7 +86,7 @@ func TestMetrics(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		want(ofA, "an outage", lost)
-		a.client.partition(false)
+		a.client.Partition(false)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if ofA.owned != 3 || ofA.began != 6 || ofA.ownerless != 5 || ofA.time > lost.time+time.Minute*8 {
@@ -140,13 +140,13 @@ func TestSurplus(t *testing.T) {
 		start("c", 1, 0)
 		settle()
 		want("c takes one shard, but the work of a drains", 0, 1.5)
-		all[1].client.partition(true)
+		all[1].client.Partition(true)
 		time.Sleep(renewDeadline)
 		synctest.Wait()
 		if status := all[1].Status(); status.Surplus != 0 || all[1].m.surplus != 0 {
 			t.Errorf("b has lost its Lease: %+v, measured %d, want no surplus", status, all[1].m.surplus)
 		}
-		all[1].client.partition(false)
+		all[1].client.Partition(false)
 		time.Sleep(2 * time.Minute)
 		want("b is back", 0, 1.5)
 		all[0].cancel()

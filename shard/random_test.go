@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/controllerkit/controllerkit/shard"
 )
 
@@ -45,20 +47,20 @@ func random(t *testing.T, s *store, j *judge, seed uint64) {
 	weather := func(stormy bool) func(verb, name string) fault {
 		rng := rand.New(rand.NewPCG(rng.Uint64(), 8))
 		return func(verb, name string) (f fault) {
-			f.before = time.Duration(rng.IntN(20)) * time.Millisecond
-			f.after = time.Duration(rng.IntN(20)) * time.Millisecond
+			f.Before = time.Duration(rng.IntN(20)) * time.Millisecond
+			f.After = time.Duration(rng.IntN(20)) * time.Millisecond
 			if !stormy {
 				return f
 			}
 			switch rng.IntN(8) {
 			case 0:
-				f.lost = true
+				f.Lost = true
 			case 1:
-				f.cut = true
+				f.Cut = true
 			case 2:
-				f.before = time.Duration(rng.IntN(20_000)) * time.Millisecond
+				f.Before = time.Duration(rng.IntN(20_000)) * time.Millisecond
 			case 3:
-				f.after = time.Duration(rng.IntN(20_000)) * time.Millisecond
+				f.After = time.Duration(rng.IntN(20_000)) * time.Millisecond
 			}
 			return f
 		}
@@ -80,7 +82,7 @@ func random(t *testing.T, s *store, j *judge, seed uint64) {
 			if g.Ranges = ranges[rng.IntN(len(ranges))]; rng.IntN(3) == 0 && len(ranges) == 1 {
 				g.MaxShards = 1 + rng.IntN(shards)
 			}
-			g.Leases.(*client).on(weather(rng.IntN(3) == 0))
+			g.Leases.(*client).On(weather(rng.IntN(3) == 0))
 			replicas = append(replicas, j.start(t, g, time.Duration(rng.IntN(4000))*time.Millisecond))
 		case k == 1:
 			r.cancel()
@@ -91,9 +93,9 @@ func random(t *testing.T, s *store, j *judge, seed uint64) {
 				}
 			}
 		case k < 4:
-			r.client.partition(true)
+			r.client.Partition(true)
 		case k == 4:
-			r.client.partition(false)
+			r.client.Partition(false)
 		case k == 5:
 			takes, gives := time.Duration(rng.IntN(5000))*time.Millisecond, time.Duration(rng.IntN(40))*time.Second
 			calls.Go(func() {
@@ -111,13 +113,13 @@ func random(t *testing.T, s *store, j *judge, seed uint64) {
 				})
 			})
 		default:
-			r.client.on(weather(rng.IntN(2) == 0))
+			r.client.On(weather(rng.IntN(2) == 0))
 		}
 		time.Sleep(time.Duration(rng.IntN(6000)) * time.Millisecond)
 	}
 	for _, r := range replicas {
-		r.client.partition(false)
-		r.client.on(weather(false))
+		r.client.Partition(false)
+		r.client.On(weather(false))
 	}
 	calls.Wait()
 	time.Sleep(2 * time.Minute)
@@ -147,8 +149,9 @@ func random(t *testing.T, s *store, j *judge, seed uint64) {
 		t.Errorf("%d of %d shards have owners after the faults, want %d: %v", got, shards, want, j.counts())
 	}
 	if t.Failed() {
-		for name, lease := range s.leases {
-			t.Logf("%s %v %+v %v", name, lease.Annotations, *lease.Spec.HolderIdentity, lease.UID)
+		all, _ := s.List(metav1.ListOptions{})
+		for _, lease := range all.Items {
+			t.Logf("%s %v %+v %v", lease.Name, lease.Annotations, *lease.Spec.HolderIdentity, lease.UID)
 		}
 		for _, r := range replicas {
 			t.Logf("%s %+v max %d", r.Identity, r.Status(), r.MaxShards)

@@ -118,8 +118,8 @@ func TestWorkReturns(t *testing.T) {
 			if err := <-ended; !errors.Is(err, want) {
 				t.Errorf("Run() = %v, want %v", err, want)
 			}
-			if len(s.leases) != 1 {
-				t.Errorf("%d Leases are left, want the table alone", len(s.leases))
+			if s.Len() != 1 {
+				t.Errorf("%d Leases are left, want the table alone", s.Len())
 			}
 		})
 	}
@@ -157,8 +157,8 @@ func TestDrainTimeout(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("Run() = %v, want %q", err, tt.want)
 			}
-			if len(s.leases) != 2 {
-				t.Errorf("%d Leases are left, want that of the replica too", len(s.leases))
+			if s.Len() != 2 {
+				t.Errorf("%d Leases are left, want that of the replica too", s.Len())
 			}
 			if !tt.obeys {
 				if err := g.Run(t.Context(), untilDone); err == nil || !strings.Contains(err.Error(), "restart the process") {
@@ -283,14 +283,14 @@ func TestOutage(t *testing.T) {
 		})
 		settle()
 		c := g.Leases.(*client)
-		c.partition(true)
+		c.Partition(true)
 		time.Sleep(renewDeadline - 2*retryPeriod - renewDeadline/2)
-		c.partition(false)
+		c.Partition(false)
 		settle()
 		if n := len(g.Owned()); n != 3 {
 			t.Fatalf("%d shards are owned after a short outage, want 3", n)
 		}
-		c.partition(true)
+		c.Partition(true)
 		began := time.Now()
 		for range 3 {
 			if cause := <-causes; !errors.Is(cause, shard.ErrLost) {
@@ -303,7 +303,7 @@ func TestOutage(t *testing.T) {
 		if owned := g.Owned(); len(owned) != 0 {
 			t.Errorf("Owned() = %v, want none", owned)
 		}
-		c.partition(false)
+		c.Partition(false)
 		settle()
 		if n := len(g.Owned()); n != 3 {
 			t.Errorf("%d shards are owned after the outage, want 3", n)
@@ -362,16 +362,16 @@ func TestSlowResponses(t *testing.T) {
 		settle()
 		c := g.Leases.(*client)
 		sent := make(chan time.Time, 10)
-		c.on(func(verb, _ string) (f fault) {
+		c.On(func(verb, _ string) (f fault) {
 			if verb == "update" {
 				sent <- time.Now()
-				f.after = slow
+				f.After = slow
 			}
 			return f
 		})
 		last := <-sent                      // and the next one is sent at its response
 		time.Sleep(slow + time.Millisecond) // its response has arrived
-		c.partition(true)
+		c.Partition(true)
 		end := <-ends
 		for len(sent) > 0 {
 			last = <-sent
@@ -392,16 +392,16 @@ func TestUnsureOffer(t *testing.T) {
 		replicas := startAll(t, s, j, 2, 2, 0)
 		a := replicas[0]
 		var offered time.Time
-		a.client.on(func(verb, name string) (f fault) {
+		a.client.On(func(verb, name string) (f fault) {
 			if verb == "update" && name == groupName && offered.IsZero() {
 				offered = time.Now()
-				f.before = renewDeadline/2 + time.Second // it is stored after its sender gave up
+				f.Before = renewDeadline/2 + time.Second // it is stored after its sender gave up
 			}
 			return f
 		})
 		// Another user gives both shards to a, which offers one to c.
 		uid := string(s.get(s.of(t, "r00")).UID)
-		s.edit(t, groupName, func(l *coordinationv1.Lease) {
+		s.Edit(t, groupName, func(l *coordinationv1.Lease) {
 			*l.Spec.LeaseTransitions++
 			l.Annotations["controllerkit.github.io/shard-table"] = fmt.Sprintf(
 				`{"shards":2,"field":"object.metadata.uid","holders":[{"name":"r00","uid":%q}],"owners":[0,0],"terms":[%d,%[2]d]}`, uid, *l.Spec.LeaseTransitions)
@@ -415,11 +415,11 @@ func TestUnsureOffer(t *testing.T) {
 			t.Fatalf("the owners are %v, and a has offered a shard: %t", j.counts(), !offered.IsZero())
 		}
 		// c seems to want no shard, until its next renewal.
-		s.edit(t, s.of(t, "r01"), func(l *coordinationv1.Lease) {
+		s.Edit(t, s.of(t, "r01"), func(l *coordinationv1.Lease) {
 			l.Annotations = map[string]string{"controllerkit.github.io/shard-max": "0"}
 		})
 		synctest.Wait()
-		a.client.partition(true) // so that it does not see the write
+		a.client.Partition(true) // so that it does not see the write
 		time.Sleep(2 * leaseDuration)
 		synctest.Wait()
 		j.expect(t, 1, 2)
@@ -435,9 +435,9 @@ func TestLeaveIsAnnounced(t *testing.T) {
 		replicas := startAll(t, s, j, 4, 32, 0)
 		j.moves()
 		name := s.of(t, "r02")
-		replicas[2].client.on(func(_, n string) (f fault) {
+		replicas[2].client.On(func(_, n string) (f fault) {
 			if n == name {
-				f.before = retryPeriod / 2
+				f.Before = retryPeriod / 2
 			}
 			return f
 		})

@@ -40,8 +40,8 @@ func TestBalance(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if len(s.leases) != 1 {
-			t.Errorf("%d Leases are left, want the table alone", len(s.leases))
+		if s.Len() != 1 {
+			t.Errorf("%d Leases are left, want the table alone", s.Len())
 		}
 	})
 }
@@ -55,14 +55,14 @@ func TestCrash(t *testing.T) {
 		bubble(t, func(t *testing.T, s *store, j *judge) {
 			replicas := startAll(t, s, j, 4, 32, 0)
 			time.Sleep(phase)
-			replicas[1].client.partition(true)
+			replicas[1].client.Partition(true)
 			time.Sleep(leaseDuration + 2*retryPeriod)
 			synctest.Wait()
 			j.expect(t, 3, 32)
 			if j.longest > leaseDuration+2*retryPeriod {
 				t.Errorf("a shard had no owner for %v", j.longest)
 			}
-			replicas[1].client.partition(false)
+			replicas[1].client.Partition(false)
 			settle()
 			j.expect(t, 4, 32)
 			for _, r := range replicas {

@@ -25,7 +25,7 @@ func TestSimulation(t *testing.T) {
 		requests := func() (all map[string]int) {
 			all = map[string]int{}
 			for _, r := range replicas {
-				for verb, n := range r.client.requests() {
+				for verb, n := range r.client.Requests() {
 					all[verb] += n
 				}
 			}
@@ -90,10 +90,10 @@ func TestSimulation(t *testing.T) {
 		j.expect(t, n, shards)
 
 		requests()
-		replicas[5].client.partition(true)
+		replicas[5].client.Partition(true)
 		time.Sleep(leaseDuration + 2*retryPeriod)
 		synctest.Wait()
-		replicas[5].client.requests()
+		replicas[5].client.Requests()
 		crash := requests()
 		t.Logf("one crashes: %v, %d moves", crash, j.begun)
 		if owners := j.expectOwners(); owners != shards {

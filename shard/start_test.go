@@ -32,8 +32,8 @@ func TestStarts(t *testing.T) {
 					start := func(i int) {
 						g := s.group(fmt.Sprintf("r%02d", i), shards)
 						faults := rand.New(rand.NewPCG(seed, uint64(i)))
-						g.Leases.(*client).on(func(string, string) fault {
-							return fault{before: time.Duration(faults.IntN(10)) * time.Millisecond, after: time.Duration(faults.IntN(10)) * time.Millisecond}
+						g.Leases.(*client).On(func(string, string) fault {
+							return fault{Before: time.Duration(faults.IntN(10)) * time.Millisecond, After: time.Duration(faults.IntN(10)) * time.Millisecond}
 						})
 						j.start(t, g, some(100*time.Millisecond))
 					}
@@ -81,7 +81,7 @@ func TestStartsForEver(t *testing.T) {
 		if counts := j.counts(); counts["joins"] == 0 {
 			t.Errorf("after 2 times RetryPeriod the owners are %v, want shards of those that joined", counts)
 		}
-		first.client.partition(true)
+		first.client.Partition(true)
 		join(leaseDuration + 2*retryPeriod)
 		if owners := j.expectOwners(); owners != shards {
 			t.Errorf("%d shards have owners within LeaseDuration + 2 * RetryPeriod, want %d", owners, shards)
@@ -120,7 +120,7 @@ func TestStopWhileJoining(t *testing.T) {
 		j.start(t, s.group("first", 4), 0)
 		settle()
 		leases := func() int {
-			list, err := s.list(metav1.ListOptions{})
+			list, err := s.List(metav1.ListOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -129,16 +129,16 @@ func TestStopWhileJoining(t *testing.T) {
 		for _, tt := range []struct{ stored, seen bool }{{true, true}, {true, false}, {false, true}} {
 			g := s.group("second", 4)
 			c := g.Leases.(*client)
-			c.on(func(verb, _ string) fault {
+			c.On(func(verb, _ string) fault {
 				if verb == "create" {
-					c.down = !tt.seen // its watch stays silent, too
-					return fault{cut: true, lost: !tt.stored}
+					c.Partition(!tt.seen) // its watch stays silent, too
+					return fault{Cut: true, Lost: !tt.stored}
 				}
-				return fault{before: time.Millisecond}
+				return fault{Before: time.Millisecond}
 			})
 			second := j.start(t, g, 0)
 			time.Sleep(time.Second)
-			c.partition(false)
+			c.Partition(false)
 			if n, want := leases(), map[bool]int{true: 3, false: 2}[tt.stored]; n != want {
 				t.Fatalf("%d Leases while the second replica joins, want %d", n, want)
 			}
@@ -153,10 +153,10 @@ func TestStopWhileJoining(t *testing.T) {
 		second := j.start(t, s.group("second", 4), 0)
 		settle()
 		j.expect(t, 2, 4)
-		second.client.partition(true)
+		second.client.Partition(true)
 		time.Sleep(renewDeadline + time.Second)
 		synctest.Wait()
-		second.client.partition(false)
+		second.client.Partition(false)
 		if err := second.stop(); err != nil {
 			t.Error(err)
 		}
