@@ -48,7 +48,7 @@ func (c *Controller[K]) Ready() error {
 	case !r.synced.Load():
 		return fmt.Errorf("reconcile: controller %q waits for HasSynced", c.Name)
 	}
-	if left := c.triggers.uncalled(); left > 0 {
+	if left := c.triggers.Uncalled(); left > 0 {
 		return fmt.Errorf("reconcile: controller %q has not reconciled %d keys of the first list", c.Name, left)
 	}
 	return nil

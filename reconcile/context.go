@@ -93,7 +93,7 @@ func (c *callContext[K]) Value(key any) any {
 	case calls.Triggers{}:
 		return c.triggers()
 	case calls.Changed{}:
-		return c.run.triggers.changed(c.why)
+		return c.run.triggers.Changed(c.why)
 	case calls.Attempt{}:
 		return c.attempt
 	case writes.Key{}:
@@ -122,7 +122,7 @@ func (c *callContext[K]) Wrote(kind string, sent bool) {
 }
 
 func (c *callContext[K]) triggers() []string {
-	return c.run.triggers.text(c.why, c.attempt > 1)
+	return c.run.triggers.Text(c.why, c.attempt > 1)
 }
 
 // Attempt returns the number of the call that ctx belongs to: 1 for the first call of a key

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/reconcile/internal/triggers"
 )
 
 // Func brings the object named by key, and all that belongs to it, closer to its spec. It
@@ -260,7 +261,7 @@ type Controller[K comparable] struct {
 	Metrics Metrics
 
 	current  atomic.Pointer[run[K]] // the active Run, or nil
-	triggers triggers[K]
+	triggers triggers.Memory[K]
 }
 
 const (

@@ -4,6 +4,8 @@ import (
 	"context"
 	"hash/maphash"
 	"time"
+
+	"github.com/controllerkit/controllerkit/reconcile/internal/triggers"
 )
 
 // resyncPriority is the priority of keys that are not urgent, such as the keys of an
@@ -32,7 +34,7 @@ func (r *run[K]) resync(ctx context.Context, finished <-chan struct{}) {
 		}
 		for n := range parts {
 			for _, t := range parts[n] {
-				r.triggers.note(trigger{source: resyncTrigger, same: true}, t.key)
+				r.triggers.Note(triggers.Trigger{Source: triggers.Resync, Same: true}, t.key)
 				r.add(addOptions{Priority: resyncPriority, After: t.after}, t.key)
 			}
 			parts[n] = nil

@@ -16,6 +16,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/reconcile/internal/hot"
+	"github.com/controllerkit/controllerkit/reconcile/internal/triggers"
 )
 
 // The optional methods of a queue. They use types of the standard library only, so that a
@@ -72,7 +74,7 @@ type run[K comparable] struct {
 	waits  chan struct{} // has a value when a key began to wait for the gate
 
 	mu       sync.Mutex     // guards the fields below
-	guard    guard[K]       // bounds how often a key runs
+	guard    hot.Guard[K]   // bounds how often a key runs
 	slots    []slot[K]      // by worker
 	busy     int            // slots with a call
 	progress time.Time      // when a call ended, or began while no other ran
@@ -97,7 +99,7 @@ type streak struct {
 	class    class // of the last call
 	inARow   int   // calls of that class in a row
 
-	event time.Duration // the first event that no call has handled yet, as in reason
+	event time.Duration // the first event that no call has handled yet, as in triggers.Reason
 }
 
 // Run waits for HasSynced, then calls Reconcile with keys of the queue until ctx is done. It
@@ -164,7 +166,7 @@ func (r *run[K]) run(ctx context.Context) error {
 	var beside, workers sync.WaitGroup
 	beside.Go(func() { r.supervise(stop, finished) })
 	if r.waitForSync(stop.intake) {
-		r.triggers.begin()
+		r.triggers.Begin()
 		r.synced.Store(true)
 		r.logger.Info("Starting controller", "workers", len(r.slots))
 		if r.Resync > 0 {
@@ -253,9 +255,9 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 		r.logger.V(4).Info("Waiting for the cache", "key", key)
 		return
 	}
-	start, why := time.Now(), r.triggers.take(key)
+	start, why := time.Now(), r.triggers.Take(key)
 	r.mu.Lock()
-	wait, held, name := r.guard.take(key, start.Sub(r.began))
+	wait, held, name := r.guard.Take(key, start.Sub(r.began))
 	if wait == 0 {
 		*s = slot[K]{busy: true, key: key, since: start}
 		if r.busy++; r.busy == 1 {
@@ -267,12 +269,12 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	r.mu.Unlock()
 	if wait > 0 {
 		if name {
-			r.logger.Info("Slowed down a key that runs too often", "key", key, "triggers", r.triggers.text(why.mask, attempt > 1), "limit", fmt.Sprintf("%d at once, then one every %v", guardBurst, guardInterval))
+			r.logger.Info("Slowed down a key that runs too often", "key", key, "triggers", r.triggers.Text(why.Mask, attempt > 1), "limit", fmt.Sprintf("%d at once, then one every %v", hot.Burst, hot.Interval))
 		}
 		if held && r.metrics != nil {
 			r.metrics.ReconcileHeld(r.Name)
 		}
-		r.triggers.restore(why, key)
+		r.triggers.Restore(why, key)
 		r.settle(stop, verdict{again: after, delay: wait}, key, priority)
 		return
 	}
@@ -280,21 +282,21 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 		r.metrics.ReconcileStarted(r.Name)
 	}
 
-	ctx, res, ended, timedOut, end, err := r.call(stop.calls, key, start, why.mask, attempt)
+	ctx, res, ended, timedOut, end, err := r.call(stop.calls, key, start, why.Mask, attempt)
 
 	took := ended.Sub(start)
 	cl, err := r.class(res, err, stop.calls.Err() != nil, timedOut)
-	r.triggers.called(why)
+	r.triggers.Called(why)
 	r.mu.Lock()
 	s.busy = false
 	r.busy--
 	r.progress = ended
-	st := r.noteLocked(key, cl, why.event)
+	st := r.noteLocked(key, cl, why.Event)
 	r.mu.Unlock()
 	if r.metrics != nil {
 		r.metrics.ReconcileFinished(ctx, r.Name, string(cl), took)
 		if st.event != 0 && (cl == success || cl == requeue) {
-			r.metrics.ReconcileSettled(ctx, r.Name, r.triggers.age(st.event, ended))
+			r.metrics.ReconcileSettled(ctx, r.Name, r.triggers.Age(st.event, ended))
 		}
 	}
 	if end != nil {
@@ -372,7 +374,7 @@ func (r *run[K]) noteLocked(key K, cl class, event time.Duration) streak {
 		return streak{attempts: 1, event: event} // judge needs no more of them; without a search
 	}
 	st := r.streaks[key]
-	st.event = earlier(st.event, event)
+	st.event = triggers.Earlier(st.event, event)
 	st.attempts++
 	if st.class != cl {
 		st.class, st.inARow = cl, 0

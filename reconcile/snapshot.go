@@ -62,7 +62,7 @@ func (c *Controller[K]) snapshot(only []K) State {
 	for i, key := range keys {
 		k := &s.Keys[i]
 		k.Key = kube.Printable(fmt.Sprint(key), snapshotText)
-		k.Triggers = c.triggers.pending(key)
+		k.Triggers = c.triggers.Pending(key)
 		if k.State == "gated" && reasons != nil {
 			if err := reasons.EnsureReady(key); err != nil {
 				k.Reason = kube.Printable(err.Error(), snapshotText)
@@ -80,8 +80,8 @@ func (r *run[K]) look(s *State, only []K) (keys []K) {
 	now := time.Since(r.began)
 	s.Running, s.Workers, s.Busy = true, len(r.slots), r.busy
 	s.Gated, s.Parked, s.Failing = r.waiting, len(r.spent), len(r.streaks)
-	for key := range r.guard.hot {
-		if r.guard.isHot(key, now) {
+	for key := range r.guard.Keys() {
+		if r.guard.Has(key, now) {
 			s.Hot++
 		}
 	}
@@ -95,7 +95,7 @@ func (r *run[K]) look(s *State, only []K) (keys []K) {
 			k.State, k.Since = "gated", r.began.Add(w.since)
 		case parked:
 			k.State = "parked"
-		case r.guard.isHot(key, now):
+		case r.guard.Has(key, now):
 			k.State = "hot"
 		case st.attempts > 0:
 			k.State = "failing"
@@ -128,8 +128,8 @@ func (r *run[K]) look(s *State, only []K) (keys []K) {
 		list(key)
 		n++
 	}
-	for key := range r.guard.hot {
-		if _, gated := r.parked[key]; !gated && r.guard.isHot(key, now) {
+	for key := range r.guard.Keys() {
+		if _, gated := r.parked[key]; !gated && r.guard.Has(key, now) {
 			list(key)
 		}
 	}
@@ -139,23 +139,9 @@ func (r *run[K]) look(s *State, only []K) (keys []K) {
 			break
 		}
 		n++
-		if _, gated := r.parked[key]; !gated && !r.guard.isHot(key, now) {
+		if _, gated := r.parked[key]; !gated && !r.guard.Has(key, now) {
 			list(key)
 		}
 	}
 	return keys
-}
-
-// pending returns the names of the events since the key's last call.
-func (t *triggers[K]) pending(key K) []string {
-	if !t.used.Load() {
-		return nil
-	}
-	t.mu.Lock()
-	mask := t.keys[key].mask
-	t.mu.Unlock()
-	if mask == 0 {
-		return nil
-	}
-	return t.text(mask, false)
 }

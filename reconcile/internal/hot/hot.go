@@ -1,52 +1,59 @@
-package reconcile
+// Package hot bounds how often a key runs that makes itself run, for example by writing the
+// time of day to its own object.
+package hot
 
 import (
 	"hash/maphash"
+	"iter"
 	"maps"
 	"time"
 )
 
-// The guard bounds a key that makes itself run, for example by writing the time of day
-// to its own object. Each key has a token bucket: it runs at most guardBurst times at
-// once, and then once every guardInterval. The loop delays a key without a token in the
-// queue, which folds the events that come meanwhile into one call.
+// Each key has a token bucket: it runs at most Burst times at once, and then once every
+// Interval. The loop delays a key without a token in the queue, which folds the events that
+// come meanwhile into one call.
 const (
-	guardBurst    = 100
-	guardInterval = 100 * time.Millisecond
-	guardFull     = guardBurst * guardInterval // the time in which an empty bucket fills
+	Burst    = 100
+	Interval = 100 * time.Millisecond
+)
 
-	guardKeys  = 1 << 15     // bounds each of the two maps of a guard
-	guardHot   = 100         // bounds the keys that hot lists
-	nameAtMost = time.Second // between two lines of log that name a key
+const (
+	full       = Burst * Interval // the time in which an empty bucket fills
+	maxKeys    = 1 << 15          // bounds each of the two maps of a Guard
+	maxHot     = 100              // bounds the keys of Keys
+	nameAtMost = time.Second      // between two lines of log that name a key
 )
 
 // bucket is the token bucket of a key.
 type bucket struct {
-	full  time.Duration // when it is full, in time since the start of Run
+	full  time.Duration // when it is full
 	held  bool          // the key waits for a token
 	named bool          // the key was logged since the bucket was full
 }
 
-// guard has the buckets of the keys that ran lately. A key that runs moves to the map
-// young. When young is as old as a bucket takes to fill, or has guardKeys keys, it becomes
-// old, and the guard forgets the keys in old: either their buckets are full, or more than
-// guardKeys other keys have run since. So the memory is bounded, and a key that runs often
+// A Guard has the buckets of the keys that ran lately. A key that runs moves to the map
+// young. When young is as old as a bucket takes to fill, or has maxKeys keys, it becomes
+// old, and the Guard forgets the keys in old: either their buckets are full, or more than
+// maxKeys other keys have run since. So the memory is bounded, and a key that runs often
 // is not forgotten.
 //
 // The maps hold hashes instead of keys, so that they are small and the garbage collector
 // does not read them. Two keys with one hash share a bucket. Among a million keys there are
 // two such keys with a chance of about 1 in 37 million.
-type guard[K comparable] struct {
+//
+// The zero value is empty. A Guard is not safe for concurrent use. Its methods get the present
+// time as a duration since any fixed moment.
+type Guard[K comparable] struct {
 	seed       maphash.Seed
 	young, old map[uint64]bucket
 	since      time.Duration  // when young was made
 	nextName   time.Duration  // when the next key can be named
-	hot        map[K]struct{} // some of the keys that were held, for Snapshot
+	hot        map[K]struct{} // some of the keys that were held
 }
 
-// take takes a token of the key, or returns how long the key has to wait for one. held
+// Take takes a token of the key, or returns how long the key has to wait for one. held
 // reports that this wait is a new one, name that the key is to be logged.
-func (g *guard[K]) take(key K, now time.Duration) (wait time.Duration, held, name bool) {
+func (g *Guard[K]) Take(key K, now time.Duration) (wait time.Duration, held, name bool) {
 	if g.young == nil {
 		g.seed = maphash.MakeSeed()
 		g.turn(now)
@@ -55,14 +62,14 @@ func (g *guard[K]) take(key K, now time.Duration) (wait time.Duration, held, nam
 	b, young := g.young[hash]
 	if !young {
 		b = g.old[hash]
-		if len(g.young) >= guardKeys || now-g.since >= guardFull {
+		if len(g.young) >= maxKeys || now-g.since >= full {
 			g.turn(now)
 		}
 	}
 	if b.full <= now {
 		b = bucket{full: now}
 	}
-	if wait = b.full + guardInterval - now - guardFull; wait > 0 {
+	if wait = b.full + Interval - now - full; wait > 0 {
 		held, name = !b.held, !b.named && now >= g.nextName
 		b.held, b.named = true, b.named || name
 		if held {
@@ -73,16 +80,16 @@ func (g *guard[K]) take(key K, now time.Duration) (wait time.Duration, held, nam
 		}
 	} else {
 		wait = 0
-		b.full, b.held = b.full+guardInterval, false
+		b.full, b.held = b.full+Interval, false
 	}
 	g.young[hash] = b
 	return wait, held, name
 }
 
 // turn makes young old.
-func (g *guard[K]) turn(now time.Duration) {
+func (g *Guard[K]) turn(now time.Duration) {
 	next := map[uint64]bucket{}
-	if len(g.young) >= guardKeys && g.old != nil {
+	if len(g.young) >= maxKeys && g.old != nil {
 		next = g.old // so many keys need no new memory each time
 		clear(next)
 	}
@@ -90,11 +97,11 @@ func (g *guard[K]) turn(now time.Duration) {
 }
 
 // noteHot notes that the key was held.
-func (g *guard[K]) noteHot(key K, now time.Duration) {
-	if len(g.hot) >= guardHot {
-		maps.DeleteFunc(g.hot, func(key K, _ struct{}) bool { return !g.isHot(key, now) })
+func (g *Guard[K]) noteHot(key K, now time.Duration) {
+	if len(g.hot) >= maxHot {
+		maps.DeleteFunc(g.hot, func(key K, _ struct{}) bool { return !g.Has(key, now) })
 	}
-	if len(g.hot) < guardHot {
+	if len(g.hot) < maxHot {
 		if g.hot == nil {
 			g.hot = map[K]struct{}{}
 		}
@@ -102,8 +109,12 @@ func (g *guard[K]) noteHot(key K, now time.Duration) {
 	}
 }
 
-// isHot reports whether a key was held and still lacks half of its tokens.
-func (g *guard[K]) isHot(key K, now time.Duration) bool {
+// Keys returns some of the keys that were held, at most 100. Has reports of each whether it
+// still is hot.
+func (g *Guard[K]) Keys() iter.Seq[K] { return maps.Keys(g.hot) }
+
+// Has reports whether a key was held and still lacks half of its tokens.
+func (g *Guard[K]) Has(key K, now time.Duration) bool {
 	if _, ok := g.hot[key]; !ok {
 		return false
 	}
@@ -112,5 +123,5 @@ func (g *guard[K]) isHot(key K, now time.Duration) bool {
 	if !young {
 		b = g.old[hash]
 	}
-	return b.full-now >= guardFull/2
+	return b.full-now >= full/2
 }
