@@ -31,7 +31,7 @@ type Row struct {
 	// Curve is the name of the axis of X, if the row is a curve: "keys". Draw draws it.
 	Curve string
 
-	// Goals are checked for every pair that measures their figure. If no pair
+	// Goals are checked for every pair of their case that measures their figure. If no pair
 	// does, the run fails.
 	Goals []Goal
 
@@ -43,6 +43,9 @@ type Row struct {
 // Goal is an upper bound on a figure.
 type Goal struct {
 	Figure string
+
+	// Case is the case of the pairs that the goal is for. "" means all cases.
+	Case string
 
 	// Rival is the contender whose figure divides the library's figure. If Rival
 	// is "", the goal bounds the library's figure itself.

@@ -105,6 +105,23 @@ func TestPairs(t *testing.T) {
 	}
 }
 
+// TestGoalCase checks that a goal with a Case bounds the figures of that case only.
+func TestGoalCase(t *testing.T) {
+	var log []string
+	pair := func(name string) bench.Pair {
+		return bench.Pair{Case: name, Ours: counter("ours", "requests", 1, &log, 1, 1), Theirs: counter("theirs", "requests", 1, &log, 1, 1)}
+	}
+	got, err := bench.Runner{Repeats: 1}.Run(t.Context(), rowOf([]bench.Goal{{Figure: "requests", Case: "two"}}, pair("one"), pair("two"), pair("three")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range got.Lines {
+		if (line.Goal != nil) != (line.Case == "two") {
+			t.Errorf("case %s has the goal %v, want one of case two only", line.Case, line.Goal)
+		}
+	}
+}
+
 // TestRepeats checks the number of measurements of each pair.
 func TestRepeats(t *testing.T) {
 	for _, tt := range []struct {

@@ -195,7 +195,7 @@ func (r Runner) runPair(ctx context.Context, row Row, pair Pair, repeats int) ([
 		}
 		before := len(lines)
 		for _, goal := range row.Goals {
-			if goal.Figure == figure && (goal.Rival == "" || goal.Rival == pair.Theirs.Name) {
+			if goal.Figure == figure && (goal.Rival == "" || goal.Rival == pair.Theirs.Name) && (goal.Case == "" || goal.Case == pair.Case) {
 				line.Goal = &goal
 				lines = append(lines, line)
 			}
