@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,19 +33,19 @@ func init() {
 			{Figure: setRequests, Rival: kubectl, AtMost: 0.5},
 			{Figure: setRequests, Rival: flux, AtMost: 0.5},
 		},
-		Pairs: func(ctx context.Context) (_ []bench.Pair, _ func(), err error) {
-			path, remove, err := buildProgram(ctx, "internal/kubectltest", "rival")
+		Pairs: func(ctx context.Context) ([]bench.Pair, func(), error) {
+			dir, err := buildPrograms(ctx, "internal/kubectltest", "kubectltest", []string{"./rival"})
 			if err != nil {
 				return nil, nil, err
 			}
+			path := filepath.Join(dir, "rival")
 			w, err := openSets(ctx)
 			if err != nil {
-				return nil, remove, err
+				return nil, nil, err
 			}
-			stop := func() { w.stop(); remove() }
 			info, err := buildinfo.ReadFile(path)
 			if err != nil {
-				return nil, stop, err
+				return nil, w.stop, err
 			}
 			var pairs []bench.Pair
 			for _, rival := range []string{kubectl, flux} {
@@ -58,7 +59,7 @@ func init() {
 					return w.rival(ctx, m, work, path, rival == kubectl)
 				})...)
 			}
-			return pairs, stop, nil
+			return pairs, w.stop, nil
 		},
 	})
 }

@@ -167,14 +167,13 @@ func closure(packages map[string]listing, path string) (n, modules int) {
 }
 
 func binaryPairs(ctx context.Context) ([]bench.Pair, func(), error) {
+	dir, err := buildPrograms(ctx, "bench", "bench-stripped", []string{"./programs/..."}, "-ldflags=-s -w")
+	if err != nil {
+		return nil, nil, err
+	}
 	sizes := map[string]int64{}
 	for _, program := range []string{programOperator, programMinimal, programRuntime, programClientGo} {
-		path, remove, err := buildProgram(ctx, "bench", "programs/"+program, "-ldflags=-s -w")
-		if err != nil {
-			return nil, nil, err
-		}
-		info, err := os.Stat(path)
-		remove()
+		info, err := os.Stat(filepath.Join(dir, program))
 		if err != nil {
 			return nil, nil, err
 		}

@@ -105,25 +105,22 @@ func repository() (string, error) {
 	return "", errors.Join(errors.New("the working directory is not in the repository: run make bench"), err)
 }
 
-// buildProgram builds a command of a module of this repository, and returns its path in a folder that
-// remove removes. flags are those of go build.
-func buildProgram(ctx context.Context, module, command string, flags ...string) (path string, remove func(), err error) {
+// buildPrograms builds commands of a module of this repository, and returns their folder, which is
+// the given one in the folder bin. The go command skips the build of a file that is current. flags
+// are those of go build.
+func buildPrograms(ctx context.Context, module, folder string, commands []string, flags ...string) (dir string, err error) {
 	root, err := repository()
 	if err != nil {
-		return "", nil, err
+		return "", err
 	}
-	dir, err := os.MkdirTemp("", "bench-")
-	if err != nil {
-		return "", nil, err
-	}
-	path = filepath.Join(dir, filepath.Base(command))
-	args := append([]string{"build", "-C", filepath.Join(root, module), "-o", path}, flags...)
-	build := exec.CommandContext(ctx, "go", append(args, "./"+command)...)
+	dir = filepath.Join(root, "bin", folder)
+	// A stamp of the commit would make each commit change the files.
+	args := append([]string{"build", "-C", filepath.Join(root, module), "-buildvcs=false", "-o", dir + string(filepath.Separator)}, flags...)
+	build := exec.CommandContext(ctx, "go", append(args, commands...)...)
 	if out, err := build.CombinedOutput(); err != nil {
-		_ = os.RemoveAll(dir)
-		return "", nil, fmt.Errorf("go build %s: %w\n%s", command, err, out)
+		return "", fmt.Errorf("go build %s: %w\n%s", strings.Join(commands, " "), err, out)
 	}
-	return path, func() { _ = os.RemoveAll(dir) }, nil
+	return dir, nil
 }
 
 // electionPairs returns a pair of the library's and client-go's elector for each number

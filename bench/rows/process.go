@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -79,36 +81,24 @@ func init() {
 // processes runs the programs of operator/process.
 type processes struct {
 	*arena
-	programs map[string]string // their paths
+	programs string // their folder
 }
 
-func newProcesses(ctx context.Context) (_ *processes, err error) {
-	p := &processes{programs: map[string]string{}}
-	var stop []func()
-	defer func() {
-		if err != nil {
-			for _, f := range stop {
-				f()
-			}
-		}
-	}()
-	for _, name := range []string{programOperator, programClientGo, programRuntime} {
-		path, remove, err := buildProgram(ctx, "bench", "programs/"+name)
-		if err != nil {
-			return nil, err
-		}
-		p.programs[name], stop = path, append(stop, remove)
-	}
-	if p.arena, err = openArena(ctx); err != nil {
+// builtPrograms builds the programs once, and returns their folder.
+var builtPrograms = sync.OnceValues(func() (string, error) {
+	return buildPrograms(context.Background(), "bench", "bench", []string{"./programs/" + programOperator, "./programs/" + programClientGo, "./programs/" + programRuntime})
+})
+
+func newProcesses(ctx context.Context) (*processes, error) {
+	programs, err := builtPrograms()
+	if err != nil {
 		return nil, err
 	}
-	stop = append(stop, p.arena.stop)
-	p.stop = func() {
-		for _, f := range stop {
-			f()
-		}
+	a, err := openArena(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return p, nil
+	return &processes{arena: a, programs: programs}, nil
 }
 
 // pairs returns the pairs of a case. The objects of the pairs that run before are at most as many.
@@ -132,7 +122,7 @@ func (p *processes) run(name string, objects int, args []string) func(ctx contex
 			return 0, err
 		}
 		args := append([]string{"-kubeconfig", p.kubeconfig, "-namespace", p.namespace, "-objects", strconv.Itoa(n)}, args...)
-		cmd := exec.CommandContext(ctx, p.programs[name], args...)
+		cmd := exec.CommandContext(ctx, filepath.Join(p.programs, name), args...)
 		var failure strings.Builder
 		cmd.Stderr = &failure
 		out, err := cmd.StdoutPipe()
