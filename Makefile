@@ -153,6 +153,10 @@ bench: bin/controlplane ## compare with client-go and controller-runtime, and wr
 curves: bin/controlplane ## measure how costs grow, and write bench/RESULTS.md and charts to docs/curves
 	cd bench && go run ./cmd/bench -row curves/
 
+.PHONY: rest
+rest: bin/controlplane ## measure processes with 50,000 objects that do not change, for a minute each, and write bench/RESULTS.md
+	cd bench && go run ./cmd/bench -row rest/
+
 .PHONY: clean
 clean: ## remove bin
 	rm -rf bin

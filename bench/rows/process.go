@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -103,14 +105,20 @@ func newProcesses(ctx context.Context) (*processes, error) {
 
 // pairs returns the pairs of a case. The objects of the pairs that run before are at most as many.
 func (p *processes) pairs(name string, objects int, ours, theirs []string) []bench.Pair {
-	operator := bench.Contender{Name: "operator", Run: p.run(programOperator, objects, ours)}
+	return p.beside(name, func(program string) func(context.Context, *bench.Meter) (int, error) {
+		if program == programOperator {
+			return p.run(program, objects, ours)
+		}
+		return p.run(program, objects, theirs)
+	})
+}
+
+// beside returns the pairs of a case with the work of each program.
+func (p *processes) beside(name string, run func(program string) func(context.Context, *bench.Meter) (int, error)) []bench.Pair {
+	ours := bench.Contender{Name: "operator", Run: run(programOperator)}
 	return []bench.Pair{
-		{Case: name, Ours: operator, Theirs: bench.Contender{
-			Name: controllerRuntime, Module: "sigs.k8s.io/controller-runtime", Run: p.run(programRuntime, objects, theirs),
-		}},
-		{Case: name, Ours: operator, Theirs: bench.Contender{
-			Name: clientGo, Module: "k8s.io/client-go", Run: p.run(programClientGo, objects, theirs),
-		}},
+		{Case: name, Ours: ours, Theirs: bench.Contender{Name: controllerRuntime, Module: controllerModule, Run: run(programRuntime)}},
+		{Case: name, Ours: ours, Theirs: bench.Contender{Name: clientGo, Module: clientGoModule, Run: run(programClientGo)}},
 	}
 }
 
@@ -121,36 +129,91 @@ func (p *processes) run(name string, objects int, args []string) func(ctx contex
 		if err := p.fillMaps(ctx, n); err != nil {
 			return 0, err
 		}
-		args := append([]string{"-kubeconfig", p.kubeconfig, "-namespace", p.namespace, "-objects", strconv.Itoa(n)}, args...)
-		cmd := exec.CommandContext(ctx, filepath.Join(p.programs, name), args...)
-		var failure strings.Builder
-		cmd.Stderr = &failure
-		out, err := cmd.StdoutPipe()
+		l, err := p.launch(ctx, name, n, args...)
 		if err != nil {
 			return 0, err
 		}
-		begin := time.Now()
-		if err := cmd.Start(); err != nil {
-			return 0, err
-		}
-		lines := bufio.NewScanner(out)
-		lines.Scan()
-		took := time.Since(begin)
-		var figures contender.Figures
-		lines.Scan()
-		bad := json.Unmarshal(lines.Bytes(), &figures)
-		if err := cmd.Wait(); err != nil {
-			return 0, fmt.Errorf("%s: %w: %s", name, err, failure.String())
-		}
-		if bad != nil {
-			return 0, fmt.Errorf("%s printed no figures: %w", name, errors.Join(bad, lines.Err()))
-		}
-		m.Count(bench.Time, float64(took))
-		m.Count("B peak", float64(figures.PeakBytes))
-		m.Count("B live", float64(figures.LiveBytes))
-		m.Count(bench.Allocs, float64(figures.Allocs))
-		return n, nil
+		m.Count(bench.Time, float64(l.took))
+		m.Count("B peak", float64(l.figures.PeakBytes))
+		m.Count("B live", float64(l.figures.LiveBytes))
+		m.Count(bench.Allocs, float64(l.figures.Allocs))
+		return n, l.stop()
 	}
+}
+
+// A launched program has printed its figures. With the argument -stay it still runs.
+type launched struct {
+	name    string
+	took    time.Duration // until it had begun its reconciles
+	figures contender.Figures
+	end     contender.End // after stop
+
+	cmd     *exec.Cmd
+	stays   bool
+	in      io.WriteCloser
+	out     *json.Decoder
+	failure strings.Builder
+}
+
+// launch starts a program, and waits until it has begun the given number of reconciles.
+func (p *processes) launch(ctx context.Context, name string, reconciles int, args ...string) (*launched, error) {
+	l := &launched{name: name, stays: slices.Contains(args, "-stay")}
+	args = append([]string{"-kubeconfig", p.kubeconfig, "-namespace", p.namespace, "-objects", strconv.Itoa(reconciles)}, args...)
+	l.cmd = exec.CommandContext(ctx, filepath.Join(p.programs, name), args...)
+	l.cmd.Stderr = &l.failure
+	var err error
+	if l.in, err = l.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	pipe, err := l.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	begin := time.Now()
+	if err := l.cmd.Start(); err != nil {
+		return nil, err
+	}
+	out := bufio.NewReader(pipe)
+	_, err = out.ReadString('\n')
+	l.took = time.Since(begin)
+	l.out = json.NewDecoder(out)
+	if err == nil {
+		err = l.out.Decode(&l.figures)
+	}
+	if err != nil {
+		_ = l.cmd.Process.Kill() // it may have ended
+		return nil, errors.Join(fmt.Errorf("%s printed no figures: %w", name, err), l.wait())
+	}
+	return l, nil
+}
+
+// ask sends a Command.
+func (l *launched) ask(c contender.Command) (u contender.Usage, err error) {
+	if err = json.NewEncoder(l.in).Encode(c); err == nil {
+		err = l.out.Decode(&u)
+	}
+	if err != nil {
+		err = fmt.Errorf("%s printed no usage: %w", l.name, err)
+	}
+	return u, err
+}
+
+// stop ends the program's input, and waits for its end.
+func (l *launched) stop() error { return errors.Join(l.in.Close(), l.wait()) }
+
+// wait waits for the program's end.
+func (l *launched) wait() error {
+	var bad error
+	if l.stays {
+		bad = l.out.Decode(&l.end)
+	}
+	if err := l.cmd.Wait(); err != nil {
+		return fmt.Errorf("%s: %w: %s", l.name, err, l.failure.String())
+	}
+	if bad != nil {
+		return fmt.Errorf("%s printed no end: %w", l.name, bad)
+	}
+	return nil
 }
 
 // fillMaps creates the ConfigMaps of 1 KiB that are missing.
@@ -159,20 +222,23 @@ func (a *arena) fillMaps(ctx context.Context, objects int) error {
 	if err != nil {
 		return err
 	}
-	data := map[string]string{"key": strings.Repeat("v", 1<<10)}
 	var next atomic.Int64
 	next.Store(int64(a.objects))
 	a.objects = objects
 	return together(ctx, 16, func(ctx context.Context, _ int) error {
 		for i := int(next.Add(1)); i <= objects; i = int(next.Add(1)) {
-			cm := &corev1.ConfigMap{
-				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("process-", i), Labels: map[string]string{"tenth": strconv.Itoa(i % 10)}},
-				Data:       data,
-			}
-			if _, err := kube.CoreV1().ConfigMaps(a.namespace).Create(ctx, cm, metav1.CreateOptions{FieldManager: "bench"}); err != nil {
+			if _, err := kube.CoreV1().ConfigMaps(a.namespace).Create(ctx, processMap(i), metav1.CreateOptions{FieldManager: "bench"}); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+}
+
+// processMap returns the i-th ConfigMap of fillMaps.
+func processMap(i int) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("process-", i), Labels: map[string]string{"tenth": strconv.Itoa(i % 10)}},
+		Data:       map[string]string{"key": strings.Repeat("v", 1<<10)},
+	}
 }

@@ -1,5 +1,5 @@
-// Package contender is what the programs of the row operator/process share: the flags, the work
-// of a reconcile, and the figures.
+// Package contender contains the common code of the programs in bench/programs: the flags, the
+// work of a reconcile, and the figures.
 package contender
 
 import (
@@ -9,11 +9,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
 	"os/signal"
 	"runtime"
 	"strconv"
 	"sync/atomic"
+	"syscall"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
@@ -23,7 +26,7 @@ import (
 // Workers is the number of workers of each program.
 const Workers = 8
 
-// Figures are what a program has used when every object was reconciled.
+// Figures are the costs of a program from its start until it has begun its reconciles.
 type Figures struct {
 	PeakBytes int64  `json:"peakBytes"` // of the resident memory
 	LiveBytes uint64 `json:"liveBytes"` // of the heap, after a garbage collection
@@ -37,27 +40,48 @@ type Process struct {
 	Trim      bool // remove managedFields from the cached objects
 	Metadata  bool // hold only the metadata of the objects that are not Selected
 
-	objects int64
-	bytes   atomic.Int64
-	left    atomic.Int64
-	all     chan struct{}
+	objects  int64
+	stay     bool
+	call     time.Duration
+	bytes    atomic.Int64
+	left     atomic.Int64
+	all      chan struct{}
+	requests atomic.Int64
+	cut      atomic.Int64
+	sights   sights
 }
 
 // Selected reports whether a program with Metadata holds all of an object: one of ten.
 func Selected(labels map[string]string) bool { return labels["tenth"] == "0" }
 
-// Reconciled is the work of a reconcile: it reads the object.
-func (p *Process) Reconciled(obj *corev1.ConfigMap) {
+// Reconciled is the work of a reconcile that has read the object from the cache. With the flag
+// -call it also waits. If ctx is done before the end of the wait, it returns the cause.
+func (p *Process) Reconciled(ctx context.Context, obj *corev1.ConfigMap) error {
+	p.sights.add(obj)
 	p.bytes.Add(int64(len(obj.Data["key"])))
 	if p.left.Add(-1) == 0 {
 		close(p.all)
 	}
+	if p.call == 0 {
+		return nil
+	}
+	timer := time.NewTimer(p.call)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		p.cut.Add(1)
+		return context.Cause(ctx)
+	}
 }
 
-// Main runs a controller until it has reconciled each object once. It prints a line at that
-// moment, and then a line with the Figures.
+// Main runs a controller. When as many reconciles have begun as the flag -objects requires, Main
+// prints a line, and then the Figures. Without the flag -stay it then stops the controller. With
+// it Main prints a Usage for each Command of the input. If the input ends or SIGTERM arrives, Main
+// stops the controller and prints the End.
 func Main(run func(ctx context.Context, p *Process) error) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := work(ctx, run); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -70,9 +94,11 @@ func work(ctx context.Context, run func(ctx context.Context, p *Process) error) 
 	flags := flag.NewFlagSet(os.Args[0], flag.ExitOnError) // controller-runtime has -kubeconfig
 	kubeconfig := flags.String("kubeconfig", "", "`file` with the API server's address")
 	flags.StringVar(&p.Namespace, "namespace", "default", "the objects' `name`space")
-	flags.Int64Var(&p.objects, "objects", 1, "`number` of ConfigMaps in the namespace")
+	flags.Int64Var(&p.objects, "objects", 1, "`number` of reconciles before the figures")
 	flags.BoolVar(&p.Trim, "trim", false, "remove managedFields from the cached objects")
 	flags.BoolVar(&p.Metadata, "metadata", false, "hold only the metadata of nine of ten objects")
+	flags.BoolVar(&p.stay, "stay", false, "run until the input ends or SIGTERM arrives")
+	flags.DurationVar(&p.call, "call", 0, "`time` that each reconcile waits")
 	_ = flags.Parse(os.Args[1:]) // it ends the process
 	p.left.Store(p.objects)
 	var err error
@@ -80,23 +106,32 @@ func work(ctx context.Context, run func(ctx context.Context, p *Process) error) 
 		return err
 	}
 	p.Config.QPS = -1
+	p.Config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return counter{RoundTripper: rt, n: &p.requests} })
 
 	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, p) }()
 	select {
 	case <-p.all:
 	case err := <-ended:
-		cancel()
 		return errors.Join(errors.New("the controller ended"), err)
 	}
 	fmt.Println("reconciled")
+	out := json.NewEncoder(os.Stdout)
 	figures, err := measure()
 	if err == nil {
-		err = json.NewEncoder(os.Stdout).Encode(figures)
+		err = out.Encode(figures)
+	}
+	if err == nil && p.stay {
+		err = p.serve(ctx, out)
 	}
 	cancel()
-	return errors.Join(err, <-ended)
+	err = errors.Join(err, <-ended)
+	if err == nil && p.stay {
+		err = out.Encode(End{Cut: p.cut.Load()})
+	}
+	return err
 }
 
 func measure() (Figures, error) {
@@ -119,4 +154,15 @@ func measure() (Figures, error) {
 	runtime.ReadMemStats(&m)
 	f.LiveBytes = m.HeapAlloc
 	return f, nil
+}
+
+// counter counts requests in the transport.
+type counter struct {
+	http.RoundTripper
+	n *atomic.Int64
+}
+
+func (c counter) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.n.Add(1)
+	return c.RoundTripper.RoundTrip(r)
 }

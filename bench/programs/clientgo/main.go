@@ -1,4 +1,4 @@
-// Command clientgo is the contender of the row operator/process on client-go alone: an
+// Command clientgo is the contender of the rows about processes on client-go alone: an
 // informer, a work queue and workers, without metrics, Events or a stop that waits for work.
 package main
 
@@ -60,13 +60,13 @@ func run(ctx context.Context, p *contender.Process) error {
 				if shutdown {
 					return
 				}
-				switch obj, err := objects.ConfigMaps(key.Namespace).Get(key.Name); {
-				case err == nil:
-					p.Reconciled(obj)
+				obj, err := objects.ConfigMaps(key.Namespace).Get(key.Name)
+				if err == nil {
+					err = p.Reconciled(ctx, obj)
+				}
+				if err == nil || apierrors.IsNotFound(err) {
 					queue.Forget(key)
-				case apierrors.IsNotFound(err):
-					queue.Forget(key)
-				default:
+				} else {
 					queue.AddRateLimited(key)
 				}
 				queue.Done(key)

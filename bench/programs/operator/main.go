@@ -1,4 +1,4 @@
-// Command operator is the contender of the row operator/process that package operator
+// Command operator is the contender of the rows about processes that package operator
 // assembles.
 package main
 
@@ -39,7 +39,7 @@ func run(ctx context.Context, p *contender.Process) error {
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, options...)
 	var objects corev1listers.ConfigMapLister
-	c := op.Controller("operator", func(_ context.Context, key types.NamespacedName) (reconcile.Result, error) {
+	c := op.Controller("operator", func(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
 		obj, err := objects.ConfigMaps(key.Namespace).Get(key.Name)
 		if apierrors.IsNotFound(err) {
 			return reconcile.Result{}, nil
@@ -47,8 +47,7 @@ func run(ctx context.Context, p *contender.Process) error {
 		if err != nil {
 			return reconcile.Result{}, err
 		}
-		p.Reconciled(obj)
-		return reconcile.Result{}, nil
+		return reconcile.Result{}, p.Reconciled(ctx, obj)
 	})
 	c.Loop.Workers = contender.Workers
 	objects = operator.For(c, corev1.Resource("configmaps"), factory.Core().V1().ConfigMaps())

@@ -1,4 +1,4 @@
-// Command runtime is the contender of the row operator/process on controller-runtime.
+// Command runtime is the contender of the rows about processes on controller-runtime.
 package main
 
 import (
@@ -37,8 +37,7 @@ func run(ctx context.Context, p *contender.Process) error {
 			if err := m.GetClient().Get(ctx, req.NamespacedName, obj); err != nil {
 				return reconcile.Result{}, client.IgnoreNotFound(err)
 			}
-			p.Reconciled(obj)
-			return reconcile.Result{}, nil
+			return reconcile.Result{}, p.Reconciled(ctx, obj)
 		}))
 	if err != nil {
 		return err
