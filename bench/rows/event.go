@@ -40,9 +40,10 @@ type latencyCase struct {
 }
 
 func init() {
+	const goals = "1,000 updates/s" // the case with goals
 	cases := []latencyCase{
 		{name: "100 updates/s", rate: 100, updates: 1_000},
-		{name: "1,000 updates/s", rate: 1_000, updates: 5_000},
+		{name: goals, rate: 1_000, updates: 5_000},
 		{name: "at most 3,000 updates/s", rate: 3_000, updates: 15_000, atMost: true},
 	}
 	bench.Register(bench.Row{
@@ -54,8 +55,8 @@ func init() {
 			"If it is slower than the other rates, the row fails.", latencyObjects, contender.Workers),
 		Op: "update",
 		Goals: []bench.Goal{
-			{Figure: latencyTail, Case: cases[1].name, Rival: controllerRuntime, AtMost: 0.7},
-			{Figure: cpuTime, Case: cases[1].name, Rival: controllerRuntime, AtMost: 1},
+			{Figure: latencyTail, Case: goals, Rival: controllerRuntime, AtMost: 0.7},
+			{Figure: cpuTime, Case: goals, Rival: controllerRuntime, AtMost: 1},
 		},
 		Pairs: func(ctx context.Context) (pairs []bench.Pair, _ func(), _ error) {
 			p, err := newProcesses(ctx)
@@ -64,8 +65,8 @@ func init() {
 			}
 			for _, c := range cases {
 				beside := p.beside(c.name, func(program string) func(context.Context, *bench.Meter) (int, error) { return p.latency(program, c) })
-				if c.rate != 1_000 {
-					beside = beside[:1]
+				if c.name != goals {
+					beside = beside[:1] // client-go runs only at the rate of the goals, which saves two minutes
 				}
 				pairs = append(pairs, beside...)
 			}
