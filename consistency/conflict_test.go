@@ -325,6 +325,26 @@ func TestWrapRefused(t *testing.T) {
 	}
 }
 
+// A conflict that was recorded before its resource had a store is waited for in the store.
+//
+// Proves C9.
+func TestRefusedBeforeAddInformer(t *testing.T) {
+	s := consistency.New(consistency.Config{})
+	s.Refused(owner, "u", pods, types.NamespacedName{Namespace: "ns", Name: "one"}, "9")
+	informer := cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Pod{}, 0, nil)
+	if err := s.AddInformer(pods, informer); err != nil {
+		t.Fatal(err)
+	}
+	_ = informer.GetStore().Add(podWith("one", "a", "9"))
+	if err := s.EnsureReady(owner); err == nil {
+		t.Error("ready before the informer's store shows the reason of the conflict")
+	}
+	_ = informer.GetStore().Update(podWith("one", "a", "10"))
+	if err := s.EnsureReady(owner); err != nil || consistency.LiveRead(s.Begin(t.Context(), owner)) {
+		t.Errorf("EnsureReady = %v with the reason in the store; want nil, and no live read", err)
+	}
+}
+
 // Owners that are not reconciled again leave nothing of a refused write.
 func TestRefusedIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -123,6 +123,26 @@ func TestRestoreThenRefused(t *testing.T) {
 	}
 }
 
+// If a restore brings back an object whose deletion the cache has shown, no key waits for the
+// deletion again, even while an ambiguous write keeps the key's record.
+//
+// Proves C15.
+func TestRestoreOfDeleted(t *testing.T) {
+	c := cacheOf(t, podWith("two", "c", "4500"))
+	s := consistency.New(consistency.Config{Stores: stores{pods: c}})
+	lose(t, s, owner)
+	deleted(s, "a")
+	if err := s.EnsureReady(owner); err != nil {
+		t.Fatalf("EnsureReady = %v, want nil: the cache does not hold the object", err)
+	}
+	if err := c.Replace([]any{podWith("one", "a", "3000")}, "3100"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.EnsureReady(owner); err != nil {
+		t.Errorf("EnsureReady = %v after the restore, want nil", err)
+	}
+}
+
 // A real informer sees a restore as a watch that ends and a list that is older.
 //
 // Proves C15.
