@@ -166,7 +166,7 @@ func (s *Store) RemoveInformer(resource schema.GroupResource) error {
 	delete(s.stores, resource)
 	for _, rec := range s.records {
 		rec.wrote = slices.DeleteFunc(rec.wrote, func(w written) bool { return w.resource == resource })
-		maps.DeleteFunc(rec.deleted, func(_ types.UID, o objectRef) bool { return o.resource == resource })
+		maps.DeleteFunc(rec.deleted, func(_ types.UID, d deletion) bool { return d.resource == resource })
 		maps.DeleteFunc(rec.refused, func(o objectRef, _ refusal) bool { return o.resource == resource })
 	}
 	taken := s.takeAllLocked(time.Now())

@@ -144,7 +144,7 @@ type record struct {
 	uid       types.UID // "" while only a transport has recorded
 	last      time.Time // of the last addition to wrote, deleted or refused
 	wrote     []written // one for each part
-	deleted   map[types.UID]objectRef
+	deleted   map[types.UID]deletion
 	refused   map[objectRef]refusal
 	ambiguous []mark     // one for each resource
 	live      time.Time  // if not zero, the next run must read live
@@ -171,6 +171,12 @@ func (s *Store) cachedOfLocked(o objectRef) *cached {
 		namespace = ""
 	}
 	return s.cachedLocked(s.partLocked(o.resource, namespace))
+}
+
+// deletion is an object that was deleted.
+type deletion struct {
+	objectRef
+	history int // of the store at that time
 }
 
 // refusal has the preconditions of a write that ended in a conflict.
@@ -242,10 +248,11 @@ func (s *Store) deletedLocked(key types.NamespacedName, uid types.UID, object ob
 	}
 	rec := s.recordLocked(key, uid)
 	if rec.deleted == nil {
-		rec.deleted = map[types.UID]objectRef{}
+		rec.deleted = map[types.UID]deletion{}
 	}
-	if _, known := rec.deleted[objectUID]; !known {
-		rec.deleted[objectUID] = object
+	d := deletion{objectRef: object, history: s.historyOfLocked(object)}
+	if old, known := rec.deleted[objectUID]; !known || old.history != d.history {
+		rec.deleted[objectUID] = d
 		rec.last = time.Now()
 	}
 }
@@ -330,11 +337,13 @@ func (s *Store) lagLocked(key types.NamespacedName) (staleError, verdict) {
 		}
 	}
 	// After the versions: the store must have shown an object before its absence counts.
-	for uid, object := range rec.deleted {
-		if read, verdict := s.absentLocked(object, uid); verdict != ready {
-			return staleError{GroupResource: object.resource, ReadRV: read, DeletedUID: uid}, verdict
+	for uid, d := range rec.deleted {
+		if d.history != s.historyOfLocked(d.objectRef) {
+			rec.live = now
+		} else if read, verdict := s.absentLocked(d.objectRef, uid); verdict != ready {
+			return staleError{GroupResource: d.resource, ReadRV: read, DeletedUID: uid}, verdict
 		}
-		delete(rec.deleted, uid) // a UID does not come back
+		delete(rec.deleted, uid)
 	}
 	for object, r := range rec.refused {
 		held, ok := s.objectsLocked(object.resource)

@@ -36,6 +36,7 @@ func TestRestore(t *testing.T) {
 			s.WroteAt(owner, "u", pods, "5000")
 		}},
 		{"a refused write", func(s *consistency.Store) { s.Refused(owner, "u", pods, one, "5000") }},
+		{"a deletion", func(s *consistency.Store) { deleted(s, "a") }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
