@@ -137,6 +137,7 @@ func TestOf(t *testing.T) {
 		{"example.com/v1 Widget", "no status", `"spec":{}`, ready.Ready, "no condition Ready"},
 		{"example.com/v1 Widget", "ready", `"status":{"observedGeneration":2,"conditions":[{"type":"Ready","status":"True","reason":"Up"}]}`, ready.Ready, "Up"},
 		{"example.com/v1 Widget", "not ready", `"status":{"conditions":[{"type":"Ready","status":"False","message":"no disk"}]}`, ready.Progressing, "no disk"},
+		{"example.com/v1 Widget", "a long message", `"status":{"conditions":[{"type":"Ready","status":"False","message":"` + strings.Repeat("x", 300) + `"}]}`, ready.Progressing, ": " + strings.Repeat("x", 256) + "..."},
 		{"example.com/v1 Widget", "unknown", `"status":{"conditions":[{"type":"Ready","status":"Unknown"}]}`, ready.Progressing, "Unknown"},
 		{"example.com/v1 Widget", "old status", `"status":{"observedGeneration":1,"conditions":[{"type":"Ready","status":"True"}]}`, ready.Progressing, "observedGeneration is 1"},
 		{"example.com/v1 Widget", "old condition", `"status":{"conditions":[{"type":"Ready","status":"True","observedGeneration":1}]}`, ready.Progressing, "for an older generation"},

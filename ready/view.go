@@ -94,20 +94,21 @@ func (v *view) condition(kind string) *condition {
 
 // at returns the field of a path, the zero value if it is absent. It notes a field of
 // another type.
-func at[T any](v *view, path []string) (result T, found bool) {
+func at[T any](v *view, path []string) (result T) {
 	value := v.content
 	for i, name := range path {
 		fields, ok := value.(map[string]any)
 		if !ok {
 			v.note(value, path[:i])
-			return result, false
+			return result
 		}
 		value = fields[name]
 	}
-	if result, found = value.(T); !found {
+	result, ok := value.(T)
+	if !ok {
 		v.note(value, path)
 	}
-	return result, found
+	return result
 }
 
 func (v *view) note(value any, path []string) {
@@ -117,13 +118,12 @@ func (v *view) note(value any, path []string) {
 }
 
 func (v *view) text(path ...string) string {
-	text, _ := at[string](v, path)
-	return text
+	return at[string](v, path)
 }
 
 // list yields the items of a list.
 func (v *view) list(path ...string) iter.Seq[*view] {
-	list, _ := at[[]any](v, path)
+	list := at[[]any](v, path)
 	return func(yield func(*view) bool) {
 		item := &view{path: v.path + strings.Join(path, ".") + "[]", wrong: v.wrong}
 		for _, item.content = range list {
@@ -139,7 +139,7 @@ func (v *view) list(path ...string) iter.Seq[*view] {
 
 // number returns an integer. Decoders of JSON make an int64 or a float64 of it.
 func (v *view) number(path ...string) (n int64, found bool) {
-	value, _ := at[any](v, path)
+	value := at[any](v, path)
 	switch value := value.(type) {
 	case nil:
 		return 0, false
