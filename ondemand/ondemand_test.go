@@ -129,16 +129,19 @@ func TestBlockedHandler(t *testing.T) {
 		again := open(t, informers, "x")
 		must(t, again.WaitForSync(t.Context()))
 		must(t, again.Close(t.Context()))
+		third := open(t, informers, "x", onAdd(func(name string) { calls <- name; <-release }))
+		<-calls
 		start := time.Now()
 		err := stop()
 		if err == nil || !strings.HasPrefix(err.Error(), "ondemand: not stopped within 3s: x: a handler is busy") {
-			t.Errorf("Run = %v, want an error that names x", err)
+			t.Errorf("Run = %v, want an error that names x once", err)
 		}
 		if d := time.Since(start); d != 3*time.Second {
 			t.Errorf("Run ended after %v, want 3s", d)
 		}
 		close(release)
 		must(t, w.Close(t.Context()))
+		must(t, third.Close(t.Context()))
 	})
 }
 
@@ -248,6 +251,8 @@ func TestWaitForSync(t *testing.T) {
 			{name: "not run", source: &source{}, idle: true, want: "ondemand: x is not synced: too late: no list or watch has failed or is complete: Run was not called"},
 		} {
 			informers := of(tt.source)
+			var failed atomic.Bool
+			informers.WatchErrorHandler = func(context.Context, *cache.Reflector, error) { failed.Store(true) }
 			if !tt.idle {
 				stop := run(quiet(t), informers)
 				defer stop()
@@ -265,6 +270,9 @@ func TestWaitForSync(t *testing.T) {
 			}
 			if apierrors.IsForbidden(err) != (tt.source == refused) {
 				t.Errorf("%s: IsForbidden(%v) = %v", tt.name, err, apierrors.IsForbidden(err))
+			}
+			if failed.Load() != (tt.source == refused) {
+				t.Errorf("%s: WatchErrorHandler was called = %v", tt.name, failed.Load())
 			}
 			if tt.handler != nil {
 				continue
@@ -335,20 +343,37 @@ func TestRemoveEventHandler(t *testing.T) {
 		must(t, err)
 		must(t, w.WaitForSync(t.Context()))
 		must(t, other.RemoveEventHandler(handle)) // a no-op
+		var only seen
+		first, err := other.AddEventHandler(&only)
+		must(t, err)
+		must(t, other.WaitForSync(t.Context()))
+		must(t, other.RemoveEventHandler(first))
 		s.add("second")
 		synctest.Wait()
 		must(t, cache.ShutDownEventHandler(w, handle))
 		must(t, cache.ShutDownEventHandler(w, handle))
 		s.add("third")
 		synctest.Wait()
-		if kept.String() != "[first second third]" || removed.String() != "[first second]" {
-			t.Errorf("events %v and %v, want the removed handler to miss the third alone", &kept, &removed)
+		if kept.String() != "[first second third]" || removed.String() != "[first second]" || only.String() != "[first]" {
+			t.Errorf("events %v, %v and %v, want the removed handlers to miss the events after their removal alone", &kept, &removed, &only)
 		}
 		must(t, w.WaitForSync(t.Context())) // not for the removed handler
-		for range 100 {                     // forgets handlers that have ended
-			h, err := w.AddEventHandler(&removed)
+		var old weak.Pointer[seen]
+		for n := range 10 {
+			handler := &seen{}
+			if n == 0 {
+				old = weak.Make(handler)
+			}
+			h, err := w.AddEventHandler(handler)
 			must(t, err)
 			must(t, cache.ShutDownEventHandler(w, h))
+		}
+		synctest.Wait()
+		for range 2 {
+			runtime.GC()
+		}
+		if old.Value() != nil {
+			t.Error("the Watch keeps a reference to a removed handler")
 		}
 		calls, release := make(chan string, 10), make(chan struct{})
 		handle, err = w.AddEventHandler(onAdd(func(name string) { calls <- name; <-release }))
@@ -434,10 +459,70 @@ func TestEndedByItself(t *testing.T) {
 		if third := open(t, informers, "x"); third.GetStore() != again.GetStore() {
 			t.Error("the Close of the first informer's Watch removed the second informer")
 		}
-		must(t, stop())
-		if !strings.Contains(log.String(), `"An informer ended by itself: only ondemand may start and stop it" informer="x"`) {
+		const line = `"An informer ended by itself: only ondemand may start and stop it" informer="x"`
+		if !strings.Contains(log.String(), line) {
 			t.Errorf("the log has no line about the end:\n%s", &log)
 		}
+		must(t, stop())
+		if strings.Count(log.String(), line) != 1 {
+			t.Errorf("the log has a line about an informer that Run stopped:\n%s", &log)
+		}
+	})
+}
+
+// If the informer stops before Run notices it, AddEventHandler returns ErrClosed too.
+func TestAddEventHandlerToEndedInformer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		informer := (&source{}).informer()
+		informers := &ondemand.Informers[string]{New: func(string) (cache.SharedIndexInformer, error) { return informer, nil }}
+		w := open(t, informers, "x")
+		done, cancel := context.WithCancel(quiet(t))
+		cancel()
+		informer.RunWithContext(done)
+		if _, err := w.AddEventHandler(&seen{}); !errors.Is(err, ondemand.ErrClosed) {
+			t.Errorf("AddEventHandler = %v, want ErrClosed", err)
+		}
+	})
+}
+
+// slow is an informer whose AddEventHandlerWithOptions waits for release.
+type slow struct {
+	cache.SharedIndexInformer
+	entered, release chan struct{}
+}
+
+func (s slow) AddEventHandlerWithOptions(handler cache.ResourceEventHandler, options cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
+	close(s.entered)
+	<-s.release
+	return s.SharedIndexInformer.AddEventHandlerWithOptions(handler, options)
+}
+
+// A Close also removes a handler that is being added.
+//
+// Proves OD2.
+func TestCloseWhileAdding(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &source{}
+		informer := slow{s.informer(), make(chan struct{}), make(chan struct{})}
+		informers := &ondemand.Informers[string]{New: func(string) (cache.SharedIndexInformer, error) { return informer, nil }}
+		stop := run(quiet(t), informers)
+		w, other := open(t, informers, "x"), open(t, informers, "x")
+		must(t, other.WaitForSync(t.Context()))
+		var late seen
+		go func() { _, _ = w.AddEventHandler(&late) }()
+		<-informer.entered
+		closed := make(chan error, 1)
+		go func() { closed <- w.Close(t.Context()) }()
+		synctest.Wait()
+		close(informer.release)
+		must(t, <-closed)
+		synctest.Wait()
+		s.add("second")
+		synctest.Wait()
+		if strings.Contains(late.String(), "second") {
+			t.Errorf("events %v after Close", &late)
+		}
+		must(t, stop())
 	})
 }
 
