@@ -116,6 +116,10 @@ func TestRotation(t *testing.T) {
 				t.Errorf("%s: %d lines report a pair that is not used, want %d", step.what, n, step.lines)
 			}
 		}
+		s.write(cert2, key2)
+		if got := name(); got != "one" {
+			t.Errorf("the server uses certificate %q, want the one that it read less than 10s ago", got)
+		}
 		for _, line := range logs.All() {
 			if text := line.Message + line.Err.Error(); strings.Contains(text, "PRIVATE KEY") || strings.Contains(text, "-----") {
 				t.Errorf("the log has a part of the files: %s", text)

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -152,6 +153,11 @@ func TestOpen(t *testing.T) {
 		}
 		if n := api.tokens.Load(); n > 0 {
 			t.Errorf("%d reviews, want none", n)
+		}
+		resp := httptest.NewRecorder()
+		server.Handler.ServeHTTP(resp, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+		if got := resp.Body.String(); got != "served /readyz" {
+			t.Errorf("GET /readyz gives the body %q, want that of the handler alone", got)
 		}
 	})
 }
