@@ -49,7 +49,7 @@ func init() {
 	bench.Register(bench.Row{
 		Name: "event/latency",
 		About: fmt.Sprintf("The time from a real API server's response to an update of a ConfigMap until a reconcile of its key has read that version, or a newer one, from the cache. "+
-			"If the reconcile is earlier than the response, the time is 0. The controllers are the processes of operator/process, with %d objects of 1 KiB and %d workers, and another process "+
+			"If the reconcile is earlier than the response, the time is 0, so the figures with request count from the moment before the request. The controllers are the processes of operator/process, with %d objects of 1 KiB and %d workers, and another process "+
 			"updates the objects in turn at a fixed rate. ns p50 and ns p99 are quantiles of a run, ns is the time between two updates, and ns CPU is the controller's "+
 			"processor time. The API server, the writer and the controller share the cores. If the API server is slower than 3,000 updates a second, ns is above 333,333. "+
 			"If it is slower than the other rates, the row fails.", latencyObjects, contender.Workers),
@@ -113,14 +113,19 @@ func (p *processes) latency(program string, c latencyCase) func(context.Context,
 		if rate := float64(n) / took.Seconds(); !c.atMost && !m.Quick && rate < latencyReached*float64(c.rate) {
 			return 0, fmt.Errorf("the API server took %.0f updates a second, want %d: use a faster machine, or stop other programs", rate, c.rate)
 		}
-		after, latencies, err := w.seen(ctx, l, updates)
+		after, sights, err := w.seen(ctx, l, updates)
 		if err != nil {
 			return 0, err
 		}
 		m.Count(bench.Time, float64(took))
 		m.Count(cpuTime, float64(after.CPU-before.CPU))
-		for figure, q := range map[string]float64{latencyMedian: 0.5, latencyTail: 0.99} {
-			m.Count(figure, float64(quantile(latencies, q))*float64(n)) // the runner divides it by the operations
+		response, _ := latencies(updates, sights, func(u update) time.Time { return u.at })
+		request, _ := latencies(updates, sights, func(u update) time.Time { return u.sent })
+		for figure, took := range map[string]time.Duration{
+			latencyMedian: quantile(response, 0.5), latencyTail: quantile(response, 0.99),
+			latencyMedian + ", request": quantile(request, 0.5), latencyTail + ", request": quantile(request, 0.99),
+		} {
+			m.Count(figure, float64(took)*float64(n)) // the runner divides it by the operations
 		}
 		return n, nil
 	}
@@ -136,20 +141,20 @@ type writer struct {
 // An update is a write and its response.
 type update struct {
 	name, version string
-	at            time.Time // of the response
+	sent, at      time.Time // of the request and of the response
 }
 
 // update changes the next object.
 func (w *writer) update(ctx context.Context) (update, error) {
 	cm := processMap(1 + int(w.next.Add(1))%w.objects)
-	at := time.Now()
-	cm.Data["update"] = at.String() // no two updates are equal
+	sent := time.Now()
+	cm.Data["update"] = sent.String() // no two updates are equal
 	cm, err := w.client.Update(ctx, cm, metav1.UpdateOptions{FieldManager: "bench"})
-	at = time.Now()
+	at := time.Now()
 	if err != nil {
 		return update{}, err
 	}
-	return update{name: cm.Name, version: cm.ResourceVersion, at: at}, nil
+	return update{name: cm.Name, version: cm.ResourceVersion, sent: sent, at: at}, nil
 }
 
 // write sends n updates at a rate. If responses are late, it sends the next updates as soon as
@@ -177,24 +182,22 @@ func (w *writer) usage(ctx context.Context, l *launched) (contender.Usage, error
 	return l.ask(contender.Command{Name: u.name, Version: u.version})
 }
 
-// seen waits until the program has read all updates. It returns its usage, and the sorted
-// latencies.
-func (w *writer) seen(ctx context.Context, l *launched, updates []update) (usage contender.Usage, sorted []time.Duration, err error) {
-	var sights []contender.Sight
+// seen waits until the program has read all updates. It returns its usage, and its sights.
+func (w *writer) seen(ctx context.Context, l *launched, updates []update) (usage contender.Usage, sights []contender.Sight, err error) {
 	missing := len(updates)
 	for missing > 0 {
 		if usage, err = w.usage(ctx, l); err != nil {
 			return usage, nil, fmt.Errorf("%d updates were not read: %w", missing, err)
 		}
 		sights = append(sights, usage.Sights...)
-		sorted, missing = latencies(updates, sights)
+		_, missing = latencies(updates, sights, func(u update) time.Time { return u.at })
 	}
-	return usage, sorted, nil
+	return usage, sights, nil
 }
 
-// latencies returns the sorted times from the responses to the first sights, and the number of
-// updates without a sight.
-func latencies(updates []update, sights []contender.Sight) (sorted []time.Duration, missing int) {
+// latencies returns the sorted times from a moment of the updates to the first sights, and the
+// number of updates without a sight.
+func latencies(updates []update, sights []contender.Sight, from func(update) time.Time) (sorted []time.Duration, missing int) {
 	of := map[string][]contender.Sight{}
 	for _, s := range sights {
 		of[s.Name] = append(of[s.Name], s)
@@ -205,7 +208,7 @@ func latencies(updates []update, sights []contender.Sight) (sorted []time.Durati
 			missing++
 			continue
 		}
-		sorted = append(sorted, max(0, time.Unix(0, of[u.name][i].At).Sub(u.at)))
+		sorted = append(sorted, max(0, time.Unix(0, of[u.name][i].At).Sub(from(u))))
 	}
 	slices.Sort(sorted)
 	return sorted, missing

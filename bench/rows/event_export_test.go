@@ -12,11 +12,11 @@ type Update struct {
 	At            time.Time
 }
 
-// Latencies returns the sorted latencies of updates, and the number of updates without a sight.
+// Latencies returns the sorted times from the responses to the first sights, and the number of updates without a sight.
 func Latencies(updates []Update, sights []contender.Sight) (sorted []time.Duration, missing int) {
 	var all []update
 	for _, u := range updates {
 		all = append(all, update{name: u.Name, version: u.Version, at: u.At})
 	}
-	return latencies(all, sights)
+	return latencies(all, sights, func(u update) time.Time { return u.at })
 }
