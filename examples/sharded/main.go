@@ -50,10 +50,9 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	ctx, cancel := shutdown.Context(context.Background())
-	defer cancel()
+	ctx, _ := shutdown.Context(context.Background()) // until the process ends
 	if err := run(ctx, config, &group, *url, http.DefaultTransport); err != nil {
-		log.Fatal(err) // without cancel: the process ends
+		log.Fatal(err)
 	}
 }
 
