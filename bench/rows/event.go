@@ -40,10 +40,10 @@ type latencyCase struct {
 }
 
 func init() {
-	const goals = "1,000 updates/s" // the case with goals
+	const goals = "at most 1,000 updates/s" // the case with goals
 	cases := []latencyCase{
 		{name: "100 updates/s", rate: 100, updates: 1_000},
-		{name: goals, rate: 1_000, updates: 5_000},
+		{name: goals, rate: 1_000, updates: 5_000, atMost: true},
 		{name: "at most 3,000 updates/s", rate: 3_000, updates: 15_000, atMost: true},
 	}
 	bench.Register(bench.Row{
@@ -51,8 +51,8 @@ func init() {
 		About: fmt.Sprintf("The time from a real API server's response to an update of a ConfigMap until a reconcile of its key has read that version, or a newer one, from the cache. "+
 			"If the reconcile is earlier than the response, the time is 0, so the figures with request count from the moment before the request. The controllers are the processes of operator/process, with %d objects of 1 KiB and %d workers, and another process "+
 			"updates the objects in turn at a fixed rate. ns p50 and ns p99 are quantiles of a run, ns is the time between two updates, and ns CPU is the controller's "+
-			"processor time. The API server, the writer and the controller share the cores. If the API server is slower than 3,000 updates a second, ns is above 333,333. "+
-			"If it is slower than the other rates, the row fails.", latencyObjects, contender.Workers),
+			"processor time. The API server, the writer and the controller share the cores. ns shows the reached rate: 1,000,000 for 1,000 updates a second, and 333,333 for 3,000. "+
+			"If the API server is slower than 100 updates a second, the row fails.", latencyObjects, contender.Workers),
 		Op: "update",
 		Goals: []bench.Goal{
 			{Figure: latencyTail, Case: goals, Rival: controllerRuntime, AtMost: 0.7},
