@@ -9,8 +9,6 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -22,9 +20,6 @@ import (
 	"github.com/controllerkit/controllerkit/managerkit/managertest"
 )
 
-// The scheme is the default of a manager. Start must not change it, because runs share it.
-func init() { utilruntime.Must(v1alpha2.AddToScheme(scheme.Scheme)) }
-
 // jobSets runs a JobSet whose Job fails until it may not restart any more, and one that
 // succeeds. The defaults of the operator's webhook are in the objects. With two Jobs it would be
 // chance which one fails first.
@@ -33,6 +28,7 @@ func jobSets() controllertest.Scenario {
 		Name: "jobset",
 		Start: managertest.Start(ctrl.Options{}, func(mgr manager.Manager, _ *controllertest.Env) error {
 			return errors.Join(
+				v1alpha2.AddToScheme(mgr.GetScheme()), // each process has its own
 				controllers.SetupJobSetIndexes(context.Background(), mgr.GetFieldIndexer()),
 				controllers.NewJobSetReconciler(mgr.GetClient(), mgr.GetScheme(), mgr.GetEventRecorderFor("jobset")).SetupWithManager(mgr),
 			)
