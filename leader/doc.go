@@ -41,8 +41,8 @@
 //     Elector with [NewClient] leads while new connections work.
 //   - L18: If the monotonic or the wall clock passes the deadline, even in a suspension,
 //     the term is over, and Term.Check returns ErrLost.
-//   - L19: If another user writes annotations, the API server refuses the stamp of a
-//     Fence's Lease, and all others block no write of the leader.
+//   - L19: If another user writes the stamp of a Fence's Lease, the API server refuses
+//     it, and no other annotation blocks a write of the leader.
 //   - L20: If a response is not the API server's, such as a proxy's 404, it counts as an
 //     outage.
 //
