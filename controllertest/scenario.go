@@ -204,9 +204,8 @@ type Options struct {
 	QuietPeriod time.Duration
 
 	// ConvergeTimeout bounds the time from a step or the last fault to the converged
-	// cluster. If the machine is busy, the time in which the process of the test does not run,
-	// or waits for the API server, does not count, up to five times ConvergeTimeout. 0 means
-	// 30s.
+	// cluster. On a busy machine, time in which the test does not run or waits for the API
+	// server does not count, up to five times ConvergeTimeout. 0 means 30s.
 	ConvergeTimeout time.Duration
 
 	// KeepNamespaces keeps the namespaces of the runs and their objects. It saves time if

@@ -82,10 +82,10 @@ func (s *Server) Stop() error {
 	return nil
 }
 
-// User returns the configuration of a new user whose rights are the rules, in the
-// namespace, or in the cluster if namespace is empty, and those of every authenticated
-// user. It returns when the rules apply, or when ctx is done. A test with it shows that a
-// Role is complete. It makes a role and a binding that are named after the user.
+// User returns the configuration of a new user, who has the rights of the rules and of every
+// authenticated user. The rules hold in the namespace, or in the cluster if namespace is
+// empty. User returns when they apply, or when ctx is done. A test with it shows that a Role
+// is complete. It makes a role and a binding that are named after the user.
 func (s *Server) User(ctx context.Context, namespace string, rules ...rbacv1.PolicyRule) (*rest.Config, error) {
 	var reviews []authorizationv1.SelfSubjectAccessReviewSpec
 	for _, rule := range rules {
