@@ -139,8 +139,12 @@ func TestRestoreOfDeleted(t *testing.T) {
 	if err := c.Replace([]any{podWith("one", "a", "3000")}, "3100"); err != nil {
 		t.Fatal(err)
 	}
+	s.WroteAt(owner, "u", pods, "3100") // the live read that the ambiguous write required
 	if err := s.EnsureReady(owner); err != nil {
 		t.Errorf("EnsureReady = %v after the restore, want nil", err)
+	}
+	if consistency.LiveRead(s.Begin(t.Context(), owner)) {
+		t.Error("LiveRead is true for a deletion that the cache has shown")
 	}
 }
 
