@@ -23,8 +23,8 @@
 //
 // # Guarantees
 //
-//   - C1: If EnsureReady or Wait returns nil, each recorded version and deletion of the
-//     key was compared with its store and is in it.
+//   - C1: If EnsureReady or Wait returns nil, the stores show each recorded write and
+//     deletion of the key, except those of C15.
 //   - C2: If Ready returns false, it calls wake exactly once, when the key may run or at
 //     most RecheckInterval later.
 //   - C3: If a write with a context from Begin succeeds and its resource has a store, its

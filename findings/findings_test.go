@@ -145,7 +145,9 @@ func TestKnown(t *testing.T) {
 			t.Errorf("the plan fails in another way\n%s", f)
 		})
 	}
-	t.Logf("%d of %d plans fail in nine of ten runs", replayed, len(all()))
+	if os.Getenv("EXPLORE_BUDGET") != "" {
+		t.Logf("%d of %d plans fail in nine of ten runs", replayed, len(all()))
+	}
 }
 
 // TestExplore fails for findings that are not in docs/findings.md. By default it runs a

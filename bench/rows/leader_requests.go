@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/bench"
+	"github.com/controllerkit/controllerkit/bench/internal/contender"
 )
 
 const (
@@ -48,7 +49,9 @@ func requests(ctx context.Context, m *bench.Meter, a *arena, k electorKind, repl
 		counts := make([]atomic.Int64, replicas)
 		e, err := a.open(ctx, m, k, replicas, func(replica int) *rest.Config {
 			config := rest.CopyConfig(a.config)
-			config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return counter{RoundTripper: rt, n: &counts[replica]} })
+			config.Wrap(func(rt http.RoundTripper) http.RoundTripper {
+				return contender.Counter{RoundTripper: rt, N: &counts[replica]}
+			})
 			return config
 		})
 		if err != nil {
@@ -84,15 +87,4 @@ func requests(ctx context.Context, m *bench.Meter, a *arena, k electorKind, repl
 	m.Count(leaderRequests, float64(sent[0].Load()))
 	m.Count(standbyRequests, float64(sent[1].Load()))
 	return minutes, nil
-}
-
-// counter counts requests in the transport.
-type counter struct {
-	http.RoundTripper
-	n *atomic.Int64
-}
-
-func (c counter) RoundTrip(r *http.Request) (*http.Response, error) {
-	c.n.Add(1)
-	return c.RoundTripper.RoundTrip(r)
 }

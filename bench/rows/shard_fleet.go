@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/bench"
+	"github.com/controllerkit/controllerkit/bench/internal/contender"
 	"github.com/controllerkit/controllerkit/shard"
 )
 
@@ -103,7 +104,7 @@ func restPairs(ctx context.Context, shards ...int) (pairs []bench.Pair, _ func()
 func (a *arena) counted(n *atomic.Int64) *rest.Config {
 	config := rest.CopyConfig(a.config)
 	config.QPS = -1
-	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return counter{RoundTripper: rt, n: n} })
+	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return contender.Counter{RoundTripper: rt, N: n} })
 	return config
 }
 

@@ -106,7 +106,7 @@ func work(ctx context.Context, run func(ctx context.Context, p *Process) error) 
 		return err
 	}
 	p.Config.QPS = -1
-	p.Config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return counter{RoundTripper: rt, n: &p.requests} })
+	p.Config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return Counter{RoundTripper: rt, N: &p.requests} })
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -156,13 +156,14 @@ func measure() (Figures, error) {
 	return f, nil
 }
 
-// counter counts requests in the transport.
-type counter struct {
+// Counter counts requests in the transport.
+type Counter struct {
 	http.RoundTripper
-	n *atomic.Int64
+	N *atomic.Int64
 }
 
-func (c counter) RoundTrip(r *http.Request) (*http.Response, error) {
-	c.n.Add(1)
+// RoundTrip implements http.RoundTripper.
+func (c Counter) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.N.Add(1)
 	return c.RoundTripper.RoundTrip(r)
 }
