@@ -368,7 +368,7 @@ func runCluster(opts options, dir string, stdout, stderr io.Writer) (err error) 
 	controllersCtx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	controllers := make(chan error, 1)
-	controlling.Go(func() { controllers <- runControllers(controllersCtx, admin) })
+	controlling.Go(func() { controllers <- runControllers(controllersCtx, admin, opts.collect) })
 	if err := opts.writeReady(); err != nil {
 		return err
 	}

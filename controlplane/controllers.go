@@ -29,10 +29,10 @@ const discoveryPeriod = time.Second
 // at once.
 const controllerWorkers = 20
 
-// runControllers runs the garbage collector and the namespace controller. Without them,
-// owner references and the deletion of namespaces have no effect. It returns after both
-// have stopped.
-func runControllers(ctx context.Context, config *rest.Config) error {
+// runControllers runs the namespace controller and, if collect is set, the garbage collector.
+// Without them, the deletion of namespaces and owner references have no effect. It returns
+// after both have stopped.
+func runControllers(ctx context.Context, config *rest.Config, collect bool) error {
 	config = rest.CopyConfig(config)
 	config.QPS = -1
 	client, err := kubernetes.NewForConfig(config)
@@ -62,8 +62,10 @@ func runControllers(ctx context.Context, config *rest.Config) error {
 	metadataInformers.Start(ctx.Done())
 	close(started)
 	var wg sync.WaitGroup
-	wg.Go(func() { collector.Run(ctx, controllerWorkers, 30*time.Second) })
-	wg.Go(func() { collector.Sync(ctx, client.Discovery(), discoveryPeriod) })
+	if collect {
+		wg.Go(func() { collector.Run(ctx, controllerWorkers, 30*time.Second) })
+		wg.Go(func() { collector.Sync(ctx, client.Discovery(), discoveryPeriod) })
+	}
 	wg.Go(func() { namespaces.Run(ctx, controllerWorkers) })
 	wg.Wait()
 	shared.Shutdown()

@@ -30,6 +30,8 @@
 //	                   stops if its parent process is killed
 //	-etcds N           number of etcds: 1, or 3 to 9 for a cluster
 //	-servers N         number of kube-apiservers: 1, or 2 to 9 for a cluster
+//	-garbage-collector=false
+//	                   run no garbage collector, so that a test can run its own
 //	-commands          read commands for a cluster from standard input
 //
 // Arguments after -- are passed to kube-apiserver after this program's own settings,

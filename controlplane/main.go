@@ -31,6 +31,7 @@ type options struct {
 	etcds         int
 	servers       int
 	commands      bool
+	collect       bool // run the garbage collector
 	apiserverArgs []string
 }
 
@@ -67,6 +68,7 @@ func parse(args []string) (options, error) {
 	fs.BoolVar(&o.stdin, "stdin", false, "stop when standard input is closed")
 	fs.IntVar(&o.etcds, "etcds", 1, "number of etcds, an odd number; above 1, each is a process")
 	fs.IntVar(&o.servers, "servers", 1, "number of kube-apiservers; above 1, each is a process")
+	fs.BoolVar(&o.collect, "garbage-collector", true, "run the garbage collector")
 	fs.BoolVar(&o.commands, "commands", false, "read commands for the processes from standard input, and stop when it is closed")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -188,7 +190,7 @@ func run(opts options, stdout, stderr *os.File) (err error) {
 				return err
 			}
 			ready = nil
-			running.Go(func() { controllers <- runControllers(ctx, admin) })
+			running.Go(func() { controllers <- runControllers(ctx, admin, opts.collect) })
 			if err := opts.writeReady(); err != nil {
 				return err
 			}
