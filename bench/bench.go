@@ -28,6 +28,10 @@ type Row struct {
 	// Long means that the row runs only if it is selected by name, since it takes many minutes.
 	Long bool
 
+	// Together means that the repeats of a pair run at once, after one run that warms up. It is
+	// for rows that wait most of the time and count, because Measure sees the whole process.
+	Together bool
+
 	// Curve is the name of the axis of X, if the row is a curve: "keys". Draw draws it.
 	Curve string
 

@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"slices"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Meter records the figures of one run of one contender. It is not safe for
@@ -144,38 +146,9 @@ func (r Runner) Run(ctx context.Context, row Row) (Result, error) {
 }
 
 func (r Runner) runPair(ctx context.Context, row Row, pair Pair, repeats int) ([]Line, error) {
-	contenders := [2]Contender{pair.Ours, pair.Theirs}
-	var samples [2]map[string][]float64
-	for i := range samples {
-		samples[i] = map[string][]float64{}
-	}
-	for repeat := -1; repeat < repeats; repeat++ { // -1 warms up
-		var ops [2]int
-		for turn := range 2 {
-			if err := context.Cause(ctx); err != nil {
-				return nil, err
-			}
-			i := (turn + repeat + 2) % 2
-			m := &Meter{Quick: r.Quick}
-			runtime.GC()
-			n, err := contenders[i].Run(ctx, m)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", contenders[i].Name, err)
-			}
-			if n <= 0 {
-				return nil, fmt.Errorf("%s did %d operations", contenders[i].Name, n)
-			}
-			ops[i] = n
-			if repeat < 0 {
-				continue
-			}
-			for figure, total := range m.totals {
-				samples[i][figure] = append(samples[i][figure], total/float64(n))
-			}
-		}
-		if ops[0] != ops[1] {
-			return nil, fmt.Errorf("%s did %d operations and %s %d: both must do the same work", pair.Ours.Name, ops[0], pair.Theirs.Name, ops[1])
-		}
+	samples, err := r.sample(ctx, row, pair, repeats)
+	if err != nil {
+		return nil, err
 	}
 	var lines []Line
 	for _, figure := range figures(samples[0]) {
@@ -208,6 +181,69 @@ func (r Runner) runPair(ctx context.Context, row Row, pair Pair, repeats int) ([
 		return nil, fmt.Errorf("%s measured no figure: call Measure or Count", pair.Ours.Name)
 	}
 	return lines, nil
+}
+
+// sample runs both contenders of a pair once to warm up, and then repeats times. It returns each
+// one's values of each figure.
+func (r Runner) sample(ctx context.Context, row Row, pair Pair, repeats int) ([2]map[string][]float64, error) {
+	samples := [2]map[string][]float64{{}, {}}
+	if _, err := r.runBoth(ctx, pair, 1); err != nil {
+		return samples, err
+	}
+	runs := make([][2]map[string]float64, repeats)
+	limit := 1
+	if row.Together {
+		limit = repeats
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(limit)
+	for n := range runs {
+		g.Go(func() (err error) {
+			runs[n], err = r.runBoth(ctx, pair, n%2)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return samples, err
+	}
+	for _, run := range runs {
+		for i := range run {
+			for figure, value := range run[i] {
+				samples[i][figure] = append(samples[i][figure], value)
+			}
+		}
+	}
+	return samples, nil
+}
+
+// runBoth runs both contenders, beginning with the first or the second one. It returns the
+// figures of an operation of each.
+func (r Runner) runBoth(ctx context.Context, pair Pair, first int) (figures [2]map[string]float64, _ error) {
+	contenders := [2]Contender{pair.Ours, pair.Theirs}
+	var ops [2]int
+	for turn := range contenders {
+		if err := context.Cause(ctx); err != nil {
+			return figures, err
+		}
+		i := (first + turn) % 2
+		m := &Meter{Quick: r.Quick}
+		runtime.GC()
+		n, err := contenders[i].Run(ctx, m)
+		if err != nil {
+			return figures, fmt.Errorf("%s: %w", contenders[i].Name, err)
+		}
+		if n <= 0 {
+			return figures, fmt.Errorf("%s did %d operations", contenders[i].Name, n)
+		}
+		ops[i], figures[i] = n, map[string]float64{}
+		for figure, total := range m.totals {
+			figures[i][figure] = total / float64(n)
+		}
+	}
+	if ops[0] != ops[1] {
+		return figures, fmt.Errorf("%s did %d operations and %s %d: both must do the same work", pair.Ours.Name, ops[0], pair.Theirs.Name, ops[1])
+	}
+	return figures, nil
 }
 
 // figures returns the names of the measured figures. The figures of Measure come first.

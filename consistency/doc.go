@@ -1,7 +1,8 @@
 // Package consistency makes a controller wait until its cache shows its own writes.
 //
-// [Store] has the methods of client-go 0.38's ConsistencyStore. It adds a transport that
-// records the writes, a gate that holds a key back, and a blocking Wait.
+// The transport of a [Store] records the writes of each reconcile, its gate holds the key
+// back until the cache shows them, and Wait blocks. Its other methods are those of
+// ConsistencyStore in client-go 0.38.
 //
 //	writes := consistency.New(consistency.Config{})
 //	config.Wrap(writes.Wrap) // before the clients are made
@@ -12,9 +13,10 @@
 //	}
 //	controller := &reconcile.Controller[types.NamespacedName]{Gate: writes, ...}
 //
-// Most callers set the Gate, as here. If the cache still lags after MaxWait, 2 minutes by
-// default, the key runs, and [LiveRead] is true: then read from the API server. Your own
-// loop calls Ready before a reconcile and passes the context of Begin to it.
+// If the cache still lags after MaxWait, 2 minutes by default, the key runs, and [LiveRead]
+// is true: then read from the API server. Most callers set the Gate, as here. A loop without
+// one calls [Store.Ready] before each reconcile, and passes the context that [Store.Begin]
+// returns to the reconcile.
 //
 // # How it works
 //
@@ -23,32 +25,34 @@
 //
 // # Guarantees
 //
-//   - C1: If EnsureReady or Wait returns nil, the stores show each recorded write and
-//     deletion of the key, except those of C15.
+//   - C1: If EnsureReady or Wait returns nil for a key, the stores show all writes and
+//     deletions that were recorded for it, except those of C15.
 //   - C2: If Ready returns false, it calls wake exactly once, when the key may run or at
 //     most RecheckInterval later.
 //   - C3: If a write with a context from Begin succeeds and its resource has a store, its
 //     version is recorded before the caller reads the response.
-//   - C4: If a write's outcome is unknown, Ambiguous lists its resource until WroteAt,
-//     Clear or a later write, for at most ten minutes.
-//   - C8: LiveRead is true exactly if at Begin a record was ambiguous or not yet visible,
-//     a conflict can never become visible, or C18 requires it.
-//   - C9: If a write with a resource version conflicts, Ready is false until the store
-//     shows the object's change, or never can, or MaxWait is over.
+//   - C4: If a write's outcome is unknown, Ambiguous lists its resource for ten minutes, or
+//     until the key has a later write of it, a WroteAt or a Clear.
+//   - C8: LiveRead is true exactly if at Begin a write was not yet visible, had an unknown
+//     outcome, or met a conflict whose cause no store can show, or by C15 or C18.
+//   - C9: If a write fails with a conflict, Ready is false until the store shows the change
+//     that caused it, is known never to show it, or MaxWait is over.
 //   - C14: If the API server's object differs from the cached one, ConfirmLive returns
-//     ErrChanged, ErrReplaced or, only for a 404 of the object, ErrGone.
-//   - C15: If a restore of etcd lowers a store's version, no key waits for an earlier
-//     record, and its next run reads live.
+//     ErrChanged or ErrReplaced, and ErrGone only if the API server has no such object.
+//   - C15: If a restore of etcd lowers the version of a store, no key waits for a record
+//     from before it, and the key's next run reads live.
 //   - C18: After a change of leader or shard owner, LiveRead is true until all stores
 //     show the predecessor's writes.
 //
 // # Caveats
 //
 //   - A Reconcile that ignores LiveRead decides on the old cache after MaxWait.
+//   - A write with another context, or of a resource without an informer, is not awaited.
 //   - An ambiguous write can happen after the live read.
-//   - A deleted object that the cache never showed can appear for a moment.
+//   - An object that was deleted before the cache showed it can appear there for a moment.
 //   - A store is never ready if a transform removes the versions, or without client-go's
 //     AtomicFIFO feature.
 //   - C18 does not cover resources in another etcd.
-//   - After a restore of etcd, an update counts as visible until the informer lists again.
+//   - After a restore of etcd, a new update counts as visible at once, until the informer
+//     lists again.
 package consistency

@@ -59,8 +59,8 @@
 //     process or user can cause each fault.
 //   - X2: If a fault of a plan did not happen, the plan is invalid, and more than 2 %
 //     invalid plans fail the test.
-//   - X3: If all resource versions come from one etcd, invariants see the stored states in
-//     order, with external calls between the writes around them.
+//   - X3: If all resource versions come from one etcd, invariants see the stored state in
+//     order, and each external call between the write before it and the one after it.
 //   - X5: If a scenario cannot be explored, Explore fails in time and names the reason and
 //     the cure.
 //   - X6: If an exploration has ended, no part of it runs, and without KeepNamespaces its

@@ -1,8 +1,9 @@
 // Package external creates the one thing outside of the cluster, such as a bucket or an
 // account, that belongs to an object.
 //
-// It replaces the create call with an annotation written after it: a crash, a lost
-// response or a stale cache between the two creates a second thing that is never deleted.
+// The usual way is to call the service, and then to store the id in an annotation. After a
+// crash, a lost response or a stale cache between the two, a second thing is created, and
+// the first one is never deleted. [Once] stores an intent before.
 //
 //	id, wait, err := external.Once(ctx, widgets, widget, external.Resource{
 //		Annotation: "example.com/bucket",
@@ -13,9 +14,9 @@
 //		return reconcile.Result{RequeueAfter: wait}, err
 //	}
 //
-// Most callers put a finalizer on the object first, and pass the token of [Token] to the
-// service as the thing's name or idempotency token. Cleanup then finds the thing by the
-// token, also if a crash kept its id from being stored.
+// Create gets a token, the thing's name or idempotency token at the service. Most callers put
+// a finalizer on the object first. Cleanup then finds the thing by the same [Token], also if
+// a crash kept its id from being stored.
 //
 // # How it works
 //
@@ -26,8 +27,9 @@
 //     check that the thing still exists.
 //   - If the object has no annotation, Once stores the intent, calls Find and Create, and
 //     stores the id.
-//   - If the annotation has an intent alone, Once calls Find. If Find finds no thing, Once
-//     calls Create as soon as VisibleAfter has passed since the intent.
+//   - If the annotation has an intent alone, Once calls Find. If Find finds no thing, the
+//     first call of Once after VisibleAfter, counted from the intent, calls Create. An
+//     earlier one returns how long to wait.
 //
 // # Guarantees
 //
@@ -37,9 +39,9 @@
 //
 // # Caveats
 //
-//   - EX1 needs the VisibleAfter that the service needs. If a process stops right before
-//     Create for longer than that, it can create a second thing. Only a service that
-//     knows tokens can prevent this.
+//   - EX1 needs a VisibleAfter as long as the service can hide a new thing from Find. If a
+//     process is suspended right before Create for longer than that, it can create a second
+//     thing. Only a service that rejects a second Create with one token prevents this.
 //   - Anyone who may edit the object can edit the annotation, and so choose the id. If
 //     ids are secret or shared between tenants, check that the thing carries the token.
 package external

@@ -10,10 +10,10 @@
 // campaigns again after a loss. Most callers leave all durations 0, run informers on
 // every replica, and serve [Elector.Check] as a liveness probe.
 //
-// Guarded work is the work of lead from its start, or from a successful [Term.Check], until
-// leadership is lost or lead returns. Call Term.Check before each effect, or use a client with
-// [Guard], which checks before each write. A [Fence] lets the API server refuse the writes of
-// an earlier leader.
+// Guarded work is what lead does while its replica leads. The context of lead ends with the
+// leadership, but a process that was suspended learns it late: call [Term.Check] before each
+// effect, or use a client with [Guard], which checks before each write. A [Fence] lets the API
+// server refuse the writes of an earlier leader.
 //
 // # Guarantees
 //
@@ -39,10 +39,10 @@
 //     RetryPeriod and 250ms, while the API server is reachable.
 //   - L17: If the application's rate limiter is exhausted or connections die silently, an
 //     Elector with [NewClient] leads while new connections work.
-//   - L18: If the monotonic or the wall clock passes the deadline, even in a suspension,
-//     the term is over, and Term.Check returns ErrLost.
-//   - L19: If another user writes the stamp of a Fence's Lease, the API server refuses
-//     it, and no other annotation blocks a write of the leader.
+//   - L18: If RenewDeadline has passed since the last renewal by the monotonic or by the
+//     wall clock, Term.Check returns ErrLost, also after a suspend of the machine.
+//   - L19: If a user outside Fence.Users changes the annotation of Term.Stamp, the API
+//     server refuses the write, and no other annotation makes it refuse the leader's writes.
 //   - L20: If a response is not the API server's, such as a proxy's 404, it counts as an
 //     outage.
 //

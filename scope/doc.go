@@ -30,8 +30,8 @@
 //     event.
 //   - SC3: If a namespace leaves the selection, each handler gets one deletion for each of
 //     its objects, and then no event of them.
-//   - SC5: If the selection and objects change at once, each handler gets each object's
-//     addition, newer versions and deletion once, in this order.
+//   - SC5: If the selection changes while objects change, each handler gets the addition of
+//     an object once, then only newer versions, and then its deletion once.
 //   - SC8: If a handler blocks or panics, other handlers and Select do not wait for it, and
 //     after a panic the handler gets its next event.
 //   - SC10: If LastSyncResourceVersion is not empty, the cache of each selected namespace has

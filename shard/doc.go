@@ -9,45 +9,50 @@
 // A [Group] calls work for each shard that its replica owns. All replicas compute the same
 // balanced assignment, and store it in one Lease, the table.
 //
-// Owned work is what work does from its start, or from a successful [Shard.Check], until the
-// shard is lost or work returns. Call Shard.Check before each effect, or use [Guard]. Work
-// that must run once belongs to shard 0. [Group.Exclusive] is a barrier.
+// Owned work is what work does while its replica owns the shard. The context of work ends
+// with the ownership, but a process that was suspended learns it late: call [Shard.Check]
+// before each effect, or use [Guard].
+//
+// Work that one replica alone may do belongs to shard 0. [Group.Exclusive] runs rare work,
+// such as a migration, while no other work runs.
 //
 // # Objects of a shard
 //
 // [Ranges] maps an object to its shard. A [Source] lists and watches objects of owned
 // shards, and drops others.
 //
-// A [View] adds and removes shards. To a handler, objects of a removed shard are deleted:
-// remove the handler first, or ask [Ranges.Of].
+// A [View] lets one informer serve all owned shards: Add and Remove change what it selects.
+// The objects of a removed shard reach its handlers as deletions. A handler that must not see
+// them is removed first, or asks [Ranges.Of] for the object's shard.
 //
 // # Guarantees
 //
 //   - SH1: If two replicas run, even with different Ranges, owned work on one shard or
 //     object never overlaps, whatever requests are delayed or lost.
-//   - SH3: If a shard moves or the context of Run is done, the shard stays owned until
-//     its work has returned, and a stop ends the Lease last.
+//   - SH3: If a shard moves or the context of Run is done, the replica owns the shard until
+//     its work has returned, and a stop gives up the replica's Lease last.
 //   - SH4: If one Lease of the group is deleted, owned work does not overlap while the
-//     shards' owners can list or watch.
+//     owners can list or watch Leases.
 //   - SH5: If work begins on a shard, its term is higher than the shard's earlier ones.
 //   - SH6: If one replica joins or leaves, at most its share of the shards moves, rounded up.
-//   - SH8: If the table is not the group's or unreadable, Run changes nothing and returns an
-//     error with the cure.
-//   - SH9: If the table becomes unreadable or read-only, the replicas keep their shards,
-//     and Status has the error.
+//   - SH8: If the table is unreadable or not the group's when Run begins, Run changes
+//     nothing and returns an error that names the cure.
+//   - SH9: If the table becomes unreadable or read-only later, the replicas keep their
+//     shards, and Status has the error.
 //   - SH11: If one replica crashes, its shards have owners within LeaseDuration plus 2 times
 //     RetryPeriod.
-//   - SH12: If Exclusive calls f, f overlaps with no owned work until its Check fails, and
-//     later terms are higher.
-//   - SE1: If an object has a uid, or with ByNamespace a namespace, Of returns the shard
-//     whose selector selects it on the API server.
-//   - SE3: If a list or a watch has an object of another shard, the Source drops and
-//     counts it, and fails on one that it cannot hash.
-//   - SE7: If Remove of one View returns nil before Add of another begins, no object is
-//     in both caches, and each object of an added shard is in one.
+//   - SH12: If Exclusive calls f, no owned work runs until f has returned or lost its term,
+//     and the terms of later work are higher.
+//   - SE1: If an object has a uid, or with ByNamespace a namespace, the API server selects
+//     it by the Selector of the shard that Of returns.
+//   - SE3: If a list or a watch has an object of another shard, the Source drops and counts
+//     it, and fails if the object lacks what Ranges hash.
+//   - SE7: If Remove of a shard in one View returns nil before Add of it in another begins,
+//     no object is in both caches, and each object of the shard is in one.
 //
 // # Caveats
 //
-//   - If other users edit Leases, or etcd is restored, owned work can overlap: see [Group].
+//   - If other users edit the table or delete all Leases, or etcd is restored, owned work can
+//     overlap: see [Group].
 //   - Without the feature gate ShardedListAndWatch each replica receives all objects.
 package shard

@@ -24,14 +24,14 @@
 //
 // # Guarantees
 //
-//   - S1: If the given copy shows that neither the status nor its owners would change,
-//     Update, Patch and Apply send no request, and otherwise one.
+//   - S1: Update, Patch and Apply send one request, and none if the given copy shows that
+//     neither the status nor its field managers would change.
 //   - S2: If the object changed after it was read, Update, Patch and Apply return a
 //     Conflict and do not retry.
 //   - S9: Patch sends only the changed fields, and Apply only the given conditions, to
 //     that version of that object only.
-//   - S12: If a write lowers an observedGeneration or raises one above
-//     metadata.generation, it fails, whatever the other conditions hold.
+//   - S12: If a write would lower an observedGeneration, of the status or of a condition, or
+//     raise it above metadata.generation, it fails.
 //
 // # Caveats
 //

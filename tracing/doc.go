@@ -31,8 +31,9 @@
 //
 //   - TR1: If a call is sampled, it has one span, with its controller, triggers, attempt and
 //     result, which ends with the call.
-//   - TR2: If the events of a call carry one trace, known for less than Window, the
-//     call's span continues it, and otherwise begins one with links to them.
+//   - TR2: If all events of a call carry one trace, first seen less than Window ago, the
+//     call's span continues that trace, and otherwise begins one with links to the traces
+//     of the events.
 //   - TR3: If a sampled call fails or is requeued, and no event carries another trace, the
 //     key's next call within Window continues its trace.
 //   - TR4: If an apply would change only the annotation, ApplyChanged after [Carry] sends no

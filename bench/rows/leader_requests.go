@@ -30,8 +30,9 @@ func init() {
 		About: "Requests to a real API server by a leader and a standby while nothing changes, counted in the transport. The row runs 30 elections for 20 s, with a " +
 			"LeaseDuration of 15 s, a RenewDeadline of 10 s and a RetryPeriod of 2 s. The library's replicas also reopen their watch every 5 to 10 minutes. This " +
 			"adds 0.13 requests a minute, which the figures do not include.",
-		Op:    "minute",
-		Goals: []bench.Goal{{Figure: leaderRequests, Rival: clientGo, AtMost: 1}},
+		Op:       "minute",
+		Together: true,
+		Goals:    []bench.Goal{{Figure: leaderRequests, Rival: clientGo, AtMost: 1}},
 		Pairs: func(ctx context.Context) ([]bench.Pair, func(), error) {
 			return electionPairs(ctx, []int{2}, requests)
 		},

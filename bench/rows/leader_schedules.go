@@ -3,7 +3,9 @@ package rows
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -15,13 +17,14 @@ import (
 func init() {
 	bench.Register(bench.Row{
 		Name: "leader/schedules",
-		About: "Random elections on a real API server, the same elections for each contender. In each election, 2 or 3 replicas with leases of 5 s start, stop, drain " +
-			"and crash while their requests and responses are delayed, lost and repeated. At the end the leader crashes while the network works. An overlap is a " +
-			"time when guarded work of two replicas runs. Guarded work lasts from the start of lead, or from a successful check, to the end of lead's context. An " +
-			"early release releases a Lease while its leader's work still runs. A foreign release releases another replica's Lease. A failover is the time without " +
-			"a leader after the last crash. All figures except the longest overlap are per schedule. client-go's candidates compare renewTime in whole seconds, so " +
-			"they may take a Lease up to a second too early; the figures include this.",
-		Op: "schedule",
+		About: fmt.Sprintf("Random elections on a real API server, %d in a repeat, the same elections for each contender. In each election, 2 or 3 replicas with leases of 5 s start, stop, drain "+
+			"and crash while their requests and responses are delayed, lost and repeated. At the end the leader crashes while the network works. An overlap is a "+
+			"time when guarded work of two replicas runs. Guarded work lasts from the start of lead, or from a successful check, to the end of lead's context. An "+
+			"early release releases a Lease while its leader's work still runs. A foreign release releases another replica's Lease. A failover is the time without "+
+			"a leader after the last crash. All figures except the longest overlap are per schedule. client-go's candidates compare renewTime in whole seconds, so "+
+			"they may take a Lease up to a second too early; the figures include this.", schedulesOfRow),
+		Op:       "schedule",
+		Together: true,
 		Goals: []bench.Goal{
 			{Figure: overlapsFigure, AtMost: 0},
 			{Figure: foreignFigure, AtMost: 0},
@@ -38,9 +41,7 @@ const (
 
 	withRelease = "client-go with ReleaseOnCancel"
 
-	schedulesOfRow  = 100
-	schedulesAtOnce = 100 // they wait most of the time
-	firstSchedule   = 1   // its seed
+	schedulesOfRow = 20
 
 	// client-go's candidates compare renewTime in whole seconds. They do not notice a
 	// renewal within the same second, so they may wait a second less than LeaseDuration
@@ -54,16 +55,16 @@ func schedulesPairs(ctx context.Context) ([]bench.Pair, func(), error) {
 		return nil, nil, err
 	}
 	contender := func(name, module string, elect elections.Replica) bench.Contender {
-		warm := false
+		var run atomic.Int64
 		return bench.Contender{Name: name, Module: module, Run: func(ctx context.Context, m *bench.Meter) (int, error) {
-			// A second run of all elections would take equally long, and only the server
-			// needs a warm-up: one election is enough for that.
-			n, brief := 1, m.Quick || !warm
-			if warm {
-				n = m.N(schedulesOfRow)
+			// The first run warms up. Only the server needs that, so one election is enough.
+			run := int(run.Add(1)) - 1
+			n, brief := m.N(schedulesOfRow), m.Quick
+			if run == 0 {
+				n, brief = 1, true
 			}
-			warm = true
-			return n, runSchedules(logr.NewContext(ctx, logr.Discard()), a, m, n, brief, elect) // both electors log many lines
+			// Each run has other elections. Both electors log many lines.
+			return n, runSchedules(logr.NewContext(ctx, logr.Discard()), a, m, 1+run*schedulesOfRow, n, brief, elect)
 		}}
 	}
 	const module = "k8s.io/client-go"
@@ -74,7 +75,8 @@ func schedulesPairs(ctx context.Context) ([]bench.Pair, func(), error) {
 	}, a.stop, nil
 }
 
-func runSchedules(ctx context.Context, a *arena, m *bench.Meter, n int, brief bool, elect elections.Replica) error {
+// runSchedules runs n elections, whose seeds begin with first, at once.
+func runSchedules(ctx context.Context, a *arena, m *bench.Meter, first, n int, brief bool, elect elections.Replica) error {
 	world, err := elections.Open(ctx, a.config, a.namespace)
 	if err != nil {
 		return err
@@ -85,13 +87,10 @@ func runSchedules(ctx context.Context, a *arena, m *bench.Meter, n int, brief bo
 		mu   sync.Mutex // guards s and errs
 		s    elections.Summary
 		errs error
-		turn = make(chan struct{}, schedulesAtOnce)
 	)
 	for i := range n {
-		turn <- struct{}{}
 		wg.Go(func() {
-			defer func() { <-turn }()
-			schedule := elections.New(uint64(firstSchedule+i), elections.Lawful, elections.Options{Brief: brief})
+			schedule := elections.New(uint64(first+i), elections.Lawful, elections.Options{Brief: brief})
 			if !brief {
 				schedule = schedule.Times(timesAsSlow)
 			}

@@ -36,9 +36,10 @@ func init() {
 		Name: "shard/requests",
 		About: fmt.Sprintf("Requests of four replicas of a Group at rest, for each replica and RetryPeriod of %v, over %d RetryPeriods. "+
 			"The rival is client-go's elector with one Lease for all objects, and four replicas.", restPeriod, restPeriods),
-		Op:    "replica and period",
-		Goals: []bench.Goal{{Figure: restRequests, AtMost: 2}},
-		Pairs: func(ctx context.Context) ([]bench.Pair, func(), error) { return restPairs(ctx, 32, 1024) },
+		Op:       "replica and period",
+		Together: true,
+		Goals:    []bench.Goal{{Figure: restRequests, AtMost: 2}},
+		Pairs:    func(ctx context.Context) ([]bench.Pair, func(), error) { return restPairs(ctx, 32, 1024) },
 	})
 	bench.Register(bench.Row{
 		Name:  "curves/shards",
