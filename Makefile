@@ -71,12 +71,13 @@ explore: bin/controlplane ## run the long explorations: injected faults for BUDG
 .PHONY: findings
 findings: bin/controlplane ## explore controllers of other projects for BUDGET (40m) each, and repeat the findings of docs/findings.md; compiles Kubernetes the first time
 	cd findings && go vet ./...
+	cd findings/certmanager && go vet ./...
 	cd findings && CONTROLPLANE="$(CURDIR)/bin/controlplane" EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 $(TEST_FLAGS) ./...
 
 .PHONY: kubectl
-kubectl: bin/controlplane ## hand sets of applyset to kubectl apply --applyset and back, and count the requests of both and of Flux; compiles them the first time
+kubectl: bin/controlplane ## hand sets of applyset to kubectl apply --applyset and back, and measure them beside kubectl and Flux in bench/RESULTS.md; compiles them the first time
 	cd internal/kubectltest && go vet ./... && go mod tidy -diff && go test -race -count=1 $(TEST_FLAGS) ./...
-	cd bench && go test -count=1 -run '^TestRows$$/^applyset$$/^beside$$' $(TEST_FLAGS) ./rows -beside
+	cd bench && go run ./cmd/bench -row applyset/beside
 
 .PHONY: otlp
 otlp: bin/controlplane ## run traced controllers that export to the receiver of an OpenTelemetry Collector, and compare with docs/tracing.md; the first build takes minutes
@@ -110,6 +111,7 @@ check: bin/staticcheck bin/golangci-lint bin/govulncheck ## check formatting, ve
 	cd managerkit && go mod tidy -diff
 	cd tracing && go mod tidy -diff
 	cd findings && go mod tidy -diff
+	cd findings/certmanager && go mod tidy -diff
 	cd internal/grafanatest && go mod tidy -diff
 	cd internal/tools && go mod tidy -diff
 	cd internal/tools/lint && go mod tidy -diff

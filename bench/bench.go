@@ -28,8 +28,9 @@ type Row struct {
 	// Long means that the row runs only if it is selected by name, since it takes many minutes.
 	Long bool
 
-	// Together means that the repeats of a pair run at once, after one run that warms up. It is
-	// for rows that wait most of the time and count, because Measure sees the whole process.
+	// Together means that all repeats of both contenders of a pair run at once, after one run of
+	// each that warms up. It is for rows that wait most of the time, and not for Measure, which
+	// sees the whole process.
 	Together bool
 
 	// Curve is the name of the axis of X, if the row is a curve: "keys". Draw draws it.
@@ -54,6 +55,10 @@ type Goal struct {
 	// Rival is the contender whose figure divides the library's figure. If Rival
 	// is "", the goal bounds the library's figure itself.
 	Rival string
+
+	// Worst means that the bound is for the worst repeat, and not for the median. It is for
+	// counts of errors, and needs a Rival of "".
+	Worst bool
 
 	AtMost  float64
 	Stretch float64 // an optional stricter bound; 0 means none
@@ -90,6 +95,8 @@ func Register(row Row) {
 		panic(fmt.Sprintf("bench: row name %q is not valid: use area/work", row.Name))
 	case row.Op == "" || row.About == "" || row.Pairs == nil:
 		panic(fmt.Sprintf("bench: row %q lacks a required field: set About, Op and Pairs", row.Name))
+	case slices.ContainsFunc(row.Goals, func(g Goal) bool { return g.Worst && g.Rival != "" }):
+		panic(fmt.Sprintf("bench: row %q has a goal with Worst and a Rival: remove one", row.Name))
 	case slices.ContainsFunc(registered, func(r Row) bool { return r.Name == row.Name }):
 		panic(fmt.Sprintf("bench: row name %q is registered already: choose another name", row.Name))
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/controllerkit/controllerkit/bench"
 )
@@ -60,6 +62,7 @@ func TestPairs(t *testing.T) {
 	goals := []bench.Goal{
 		{Figure: "requests", Rival: "theirs", AtMost: 0.6, Stretch: 0.5},
 		{Figure: "requests", AtMost: 1.99},
+		{Figure: "requests", Worst: true, AtMost: 29},
 	}
 	got, err := bench.Runner{Repeats: 3}.Run(t.Context(), rowOf(goals, bench.Pair{Case: "one", Ours: ours, Theirs: theirs}))
 	if err != nil {
@@ -68,7 +71,7 @@ func TestPairs(t *testing.T) {
 	if got, want := strings.Join(log, " "), "theirs ours ours theirs theirs ours ours theirs"; got != want {
 		t.Errorf("order of the runs: got %s, want %s", got, want)
 	}
-	if len(got.Lines) != 2 {
+	if len(got.Lines) != len(goals) {
 		t.Fatalf("got %d lines, want one for each goal: %+v", len(got.Lines), got.Lines)
 	}
 	line := got.Lines[0]
@@ -91,6 +94,7 @@ func TestPairs(t *testing.T) {
 	}{
 		{reached: 0.5, pass: true, stretch: true},
 		{reached: 2},
+		{reached: 30},
 	} {
 		line := got.Lines[i]
 		if pass, stretch := line.Pass(); line.Reached() != want.reached || pass != want.pass || stretch != want.stretch {
@@ -211,6 +215,33 @@ func TestMeasure(t *testing.T) {
 			t.Errorf("line %d: got %v %s, want %v to %v %s", i, v, line.Figure, w.low, w.high, w.figure)
 		}
 	}
+}
+
+// TestTogether holds that all repeats of both contenders run at once after the warm-up.
+func TestTogether(t *testing.T) {
+	const repeats = 3
+	synctest.Test(t, func(t *testing.T) {
+		wait := func(name string, requests float64) bench.Contender {
+			return bench.Contender{Name: name, Run: func(_ context.Context, m *bench.Meter) (int, error) {
+				time.Sleep(time.Minute)
+				m.Count("requests", requests)
+				return 1, nil
+			}}
+		}
+		row := rowOf(nil, bench.Pair{Ours: wait("ours", 1), Theirs: wait("theirs", 2)})
+		row.Together = true
+		begin := time.Now()
+		got, err := bench.Runner{Repeats: repeats}.Run(t.Context(), row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begin); took != 3*time.Minute {
+			t.Errorf("it took %v, want one minute of each contender to warm up, and one for the repeats of both", took)
+		}
+		if line := got.Lines[0]; line.Repeats != repeats || line.Ratio.Median != 0.5 {
+			t.Errorf("got %+v, want %d repeats with the ratio 0.5", line, repeats)
+		}
+	})
 }
 
 func TestRunErrors(t *testing.T) {

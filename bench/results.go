@@ -126,6 +126,9 @@ func Section(r Result, env Environment) string {
 			if l.Goal.Rival != "" {
 				goal = "ratio " + goal
 			}
+			if l.Goal.Worst {
+				goal = "each " + goal
+			}
 			if l.Goal.Stretch > 0 {
 				goal += ", stretch " + number(l.Goal.Stretch)
 			}

@@ -88,8 +88,11 @@ type Line struct {
 
 // Reached returns the printed number that the goal bounds.
 func (l Line) Reached() float64 {
-	if l.Goal.Rival != "" {
+	switch {
+	case l.Goal.Rival != "":
 		return roundRatio(l.Ratio.Median)
+	case l.Goal.Worst:
+		return round(l.Ours.Max)
 	}
 	return round(l.Ours.Median)
 }
@@ -185,65 +188,69 @@ func (r Runner) runPair(ctx context.Context, row Row, pair Pair, repeats int) ([
 
 // sample runs both contenders of a pair once to warm up, and then repeats times. It returns each
 // one's values of each figure.
-func (r Runner) sample(ctx context.Context, row Row, pair Pair, repeats int) ([2]map[string][]float64, error) {
-	samples := [2]map[string][]float64{{}, {}}
-	if _, err := r.runBoth(ctx, pair, 1); err != nil {
+func (r Runner) sample(ctx context.Context, row Row, pair Pair, repeats int) (samples [2]map[string][]float64, _ error) {
+	contenders := [2]Contender{pair.Ours, pair.Theirs}
+	figures := make([][2]map[string]float64, repeats+1) // of an operation; the first are of the warm-up
+	ops := make([][2]int, repeats+1)
+	// run runs both contenders in these repeats, limit at once.
+	run := func(from, to, limit int) error {
+		g, ctx := errgroup.WithContext(ctx)
+		g.SetLimit(limit)
+		for repeat := from; repeat < to; repeat++ {
+			for turn := range contenders {
+				i := (repeat + 1 + turn) % 2 // the first is another one each time
+				g.Go(func() (err error) {
+					ops[repeat][i], figures[repeat][i], err = r.run(ctx, contenders[i])
+					return err
+				})
+			}
+		}
+		return g.Wait()
+	}
+	if err := run(0, 1, 1); err != nil {
 		return samples, err
 	}
-	runs := make([][2]map[string]float64, repeats)
 	limit := 1
 	if row.Together {
-		limit = repeats
+		limit = -1
 	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(limit)
-	for n := range runs {
-		g.Go(func() (err error) {
-			runs[n], err = r.runBoth(ctx, pair, n%2)
-			return err
-		})
-	}
-	if err := g.Wait(); err != nil {
+	if err := run(1, len(figures), limit); err != nil {
 		return samples, err
 	}
-	for _, run := range runs {
-		for i := range run {
-			for figure, value := range run[i] {
-				samples[i][figure] = append(samples[i][figure], value)
+	samples = [2]map[string][]float64{{}, {}}
+	for repeat, of := range figures {
+		if n := ops[repeat]; n[0] != n[1] {
+			return samples, fmt.Errorf("%s did %d operations and %s %d: both must do the same work", pair.Ours.Name, n[0], pair.Theirs.Name, n[1])
+		}
+		for i := range of {
+			for figure, value := range of[i] {
+				if repeat > 0 {
+					samples[i][figure] = append(samples[i][figure], value)
+				}
 			}
 		}
 	}
 	return samples, nil
 }
 
-// runBoth runs both contenders, beginning with the first or the second one. It returns the
-// figures of an operation of each.
-func (r Runner) runBoth(ctx context.Context, pair Pair, first int) (figures [2]map[string]float64, _ error) {
-	contenders := [2]Contender{pair.Ours, pair.Theirs}
-	var ops [2]int
-	for turn := range contenders {
-		if err := context.Cause(ctx); err != nil {
-			return figures, err
-		}
-		i := (first + turn) % 2
-		m := &Meter{Quick: r.Quick}
-		runtime.GC()
-		n, err := contenders[i].Run(ctx, m)
-		if err != nil {
-			return figures, fmt.Errorf("%s: %w", contenders[i].Name, err)
-		}
-		if n <= 0 {
-			return figures, fmt.Errorf("%s did %d operations", contenders[i].Name, n)
-		}
-		ops[i], figures[i] = n, map[string]float64{}
-		for figure, total := range m.totals {
-			figures[i][figure] = total / float64(n)
-		}
+// run runs a contender once. It returns the number of operations, and the figures of one.
+func (r Runner) run(ctx context.Context, c Contender) (ops int, figures map[string]float64, err error) {
+	if err := context.Cause(ctx); err != nil {
+		return 0, nil, err
 	}
-	if ops[0] != ops[1] {
-		return figures, fmt.Errorf("%s did %d operations and %s %d: both must do the same work", pair.Ours.Name, ops[0], pair.Theirs.Name, ops[1])
+	m := &Meter{Quick: r.Quick}
+	runtime.GC()
+	if ops, err = c.Run(ctx, m); err != nil {
+		return 0, nil, fmt.Errorf("%s: %w", c.Name, err)
 	}
-	return figures, nil
+	if ops <= 0 {
+		return 0, nil, fmt.Errorf("%s did %d operations", c.Name, ops)
+	}
+	figures = map[string]float64{}
+	for figure, total := range m.totals {
+		figures[figure] = total / float64(ops)
+	}
+	return ops, figures, nil
 }
 
 // figures returns the names of the measured figures. The figures of Measure come first.

@@ -1,8 +1,8 @@
 // Package consistency makes a controller wait until its cache shows its own writes.
 //
-// The transport of a [Store] records the writes of each reconcile, its gate holds the key
-// back until the cache shows them, and Wait blocks. Its other methods are those of
-// ConsistencyStore in client-go 0.38.
+// The transport of a [Store] records the writes of a reconcile. Its gate holds the key back
+// until the cache shows them, and Wait blocks until then. WroteAt, EnsureReady and Clear are
+// those of ConsistencyStore in client-go 0.38.
 //
 //	writes := consistency.New(consistency.Config{})
 //	config.Wrap(writes.Wrap) // before the clients are made
@@ -27,16 +27,16 @@
 //
 //   - C1: If EnsureReady or Wait returns nil for a key, the stores show all writes and
 //     deletions that were recorded for it, except those of C15.
-//   - C2: If Ready returns false, it calls wake exactly once, when the key may run or at
-//     most RecheckInterval later.
+//   - C2: If Ready returns false, wake is called exactly once, at most RecheckInterval after
+//     the key may run.
 //   - C3: If a write with a context from Begin succeeds and its resource has a store, its
 //     version is recorded before the caller reads the response.
 //   - C4: If a write's outcome is unknown, Ambiguous lists its resource for ten minutes, or
-//     until the key has a later write of it, a WroteAt or a Clear.
-//   - C8: LiveRead is true exactly if at Begin a write was not yet visible, had an unknown
-//     outcome, or met a conflict whose cause no store can show, or by C15 or C18.
+//     until a later write of that resource, a WroteAt or a Clear.
+//   - C8: LiveRead is true exactly if at Begin a write was not visible or had an unknown
+//     outcome, a conflict had a cause that no store can show, or C15 or C18 applies.
 //   - C9: If a write fails with a conflict, Ready is false until the store shows the change
-//     that caused it, is known never to show it, or MaxWait is over.
+//     that caused it or can never show it, or MaxWait is over.
 //   - C14: If the API server's object differs from the cached one, ConfirmLive returns
 //     ErrChanged or ErrReplaced, and ErrGone only if the API server has no such object.
 //   - C15: If a restore of etcd lowers the version of a store, no key waits for a record
@@ -48,7 +48,7 @@
 //
 //   - A Reconcile that ignores LiveRead decides on the old cache after MaxWait.
 //   - A write with another context, or of a resource without an informer, is not awaited.
-//   - An ambiguous write can happen after the live read.
+//   - A write with an unknown outcome can land after the live read.
 //   - An object that was deleted before the cache showed it can appear there for a moment.
 //   - A store is never ready if a transform removes the versions, or without client-go's
 //     AtomicFIFO feature.

@@ -205,6 +205,25 @@ func TestStdin(t *testing.T) {
 	p.stop(t, p.stdin.Close)
 }
 
+// TestNoCollector checks that nobody orphans dependents without the garbage collector, while the
+// namespace controller runs.
+func TestNoCollector(t *testing.T) {
+	p := start(t, "-garbage-collector=false")
+	maps := p.client.CoreV1().ConfigMaps("default")
+	if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := maps.Delete(t.Context(), "owner", metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationOrphan)}); err != nil {
+		t.Fatal(err)
+	}
+	emptiesNamespace(t, p.client) // which takes five seconds; a collector takes one
+	owner, err := maps.Get(t.Context(), "owner", metav1.GetOptions{})
+	if err != nil || len(owner.Finalizers) != 1 || owner.Finalizers[0] != metav1.FinalizerOrphanDependents {
+		t.Errorf("the finalizers are %v, %v, want the one for orphans", owner.Finalizers, err)
+	}
+	p.stop(t, func() error { return p.Process.Signal(syscall.SIGTERM) })
+}
+
 func TestBadFlags(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -40,8 +40,8 @@
 //     runs only its own script.
 //   - DB3: If the keys of a controller are many or their names long, the page, the history
 //     and the work of a read stay bounded.
-//   - DB5: If an event, call, write or wait of a key is among the newest of its sort, the
-//     story of the key shows it, and successes displace no failure.
+//   - DB5: The story of a key shows its newest events, calls, writes and waits, each up to a
+//     bound, and successes displace no failure.
 //
 // # Caveats
 //

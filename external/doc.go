@@ -3,7 +3,7 @@
 //
 // The usual way is to call the service, and then to store the id in an annotation. After a
 // crash, a lost response or a stale cache between the two, a second thing is created, and
-// the first one is never deleted. [Once] stores an intent before.
+// the first one is never deleted. [Once] first stores an intent.
 //
 //	id, wait, err := external.Once(ctx, widgets, widget, external.Resource{
 //		Annotation: "example.com/bucket",
@@ -14,7 +14,7 @@
 //		return reconcile.Result{RequeueAfter: wait}, err
 //	}
 //
-// Create gets a token, the thing's name or idempotency token at the service. Most callers put
+// Create gets a token, to use as the thing's name or idempotency token. Most callers put
 // a finalizer on the object first. Cleanup then finds the thing by the same [Token], also if
 // a crash kept its id from being stored.
 //
@@ -25,11 +25,11 @@
 //
 //   - If the annotation has the id, Once returns it and sends no request. Once does not
 //     check that the thing still exists.
-//   - If the object has no annotation, Once stores the intent, calls Find and Create, and
-//     stores the id.
-//   - If the annotation has an intent alone, Once calls Find. If Find finds no thing, the
-//     first call of Once after VisibleAfter, counted from the intent, calls Create. An
-//     earlier one returns how long to wait.
+//   - If the object has no annotation, Once stores the intent, finds or creates the
+//     thing, and stores the id.
+//   - If the annotation has an intent alone, Once calls Find. If Find finds no thing, Once
+//     calls Create if the intent is older than VisibleAfter, and otherwise returns how long
+//     to wait.
 //
 // # Guarantees
 //

@@ -1,7 +1,9 @@
 package findings
 
 import (
+	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -154,7 +156,7 @@ func TestKnown(t *testing.T) {
 // sample of the plans, and with EXPLORE_BUDGET, for example 10m, plans until that time has
 // passed.
 func TestExplore(t *testing.T) {
-	for _, s := range []controllertest.Scenario{statefulSet(), jobs(), rollout(), endpointSlices(), cronJob(), quota(), recreate(), daemonSet(), sample(), jobSets()} {
+	for _, s := range []controllertest.Scenario{statefulSet(), jobs(), rollout(), endpointSlices(), cronJob(), quota(), recreate(), daemonSet(), sample(), jobSets(), garbage(), certificates(), caInjector()} {
 		t.Run(s.Name, func(t *testing.T) {
 			o := options()
 			o.Folder, o.Sample = os.Getenv("FOLDER"), 16
@@ -165,8 +167,11 @@ func TestExplore(t *testing.T) {
 				}
 				o.Sample = 0
 			}
-			if s.Command != nil {
-				o.Parallel = 1 // it watches all namespaces
+			switch s.Name {
+			case sample().Name, caInjector().Name:
+				o.Parallel = 1 // they watch the objects of all runs
+			case garbage().Name:
+				t.Setenv("CONTROLPLANE", withoutCollector(t))
 			}
 			s.Accept = func(f controllertest.Finding, _ string) string {
 				for _, k := range all() {
@@ -179,4 +184,18 @@ func TestExplore(t *testing.T) {
 			controllertest.Explore(t, s, o)
 		})
 	}
+}
+
+// withoutCollector returns a program that runs controlplane without its garbage collector.
+func withoutCollector(t *testing.T) string {
+	t.Helper()
+	program := os.Getenv("CONTROLPLANE")
+	if program == "" {
+		t.Fatal("CONTROLPLANE is not set: run make findings")
+	}
+	script := filepath.Join(t.TempDir(), "controlplane")
+	if err := os.WriteFile(script, fmt.Appendf(nil, "#!/bin/sh\nexec '%s' -garbage-collector=false \"$@\"\n", program), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return script
 }

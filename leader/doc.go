@@ -7,13 +7,13 @@
 //	err = elector.Run(ctx, controller.Run)
 //
 // An Elector ends the work by its own clock, keeps the Lease during the drain, and
-// campaigns again after a loss. Most callers leave all durations 0, run informers on
+// campaigns again after a loss. Most callers keep the default durations, run informers on
 // every replica, and serve [Elector.Check] as a liveness probe.
 //
-// Guarded work is what lead does while its replica leads. The context of lead ends with the
-// leadership, but a process that was suspended learns it late: call [Term.Check] before each
-// effect, or use a client with [Guard], which checks before each write. A [Fence] lets the API
-// server refuse the writes of an earlier leader.
+// Guarded work is what lead, the function of Run, does while its replica leads. Its context
+// ends no later than the leadership, but a suspended process learns it late: call [Term.Check]
+// before each effect, or use a client with [Guard], which checks before each write. A [Fence]
+// lets the API server refuse the writes of an earlier leader.
 //
 // # Guarantees
 //
@@ -31,18 +31,18 @@
 //     a watch at its next poll.
 //   - L11: If the term is over or the context has no term, a client with [Guard] sends
 //     no write.
-//   - L12: If a [Fence] is in force and the API server has seen the new leader, it
+//   - L12: If a [Fence] is in force and the API server has seen the new term, it
 //     refuses every write with an earlier term.
 //   - L15: If lead panics, the process ends with the panic's stack, and the Lease
 //     expires.
-//   - L16: If a leader crashes, another leads after at most LeaseDuration, 1.2 times
-//     RetryPeriod and 250ms, while the API server is reachable.
+//   - L16: If a leader crashes and the API server is reachable, another leads after at most
+//     LeaseDuration + 1.2 RetryPeriod + 250ms.
 //   - L17: If the application's rate limiter is exhausted or connections die silently, an
-//     Elector with [NewClient] leads while new connections work.
-//   - L18: If RenewDeadline has passed since the last renewal by the monotonic or by the
-//     wall clock, Term.Check returns ErrLost, also after a suspend of the machine.
+//     Elector with [NewClient] leads on if new connections work.
+//   - L18: If RenewDeadline has passed since the last renewal, by the monotonic or the wall
+//     clock, Term.Check returns ErrLost, also after a suspend.
 //   - L19: If a user outside Fence.Users changes the annotation of Term.Stamp, the API
-//     server refuses the write, and no other annotation makes it refuse the leader's writes.
+//     server refuses the write, and no annotation of others can block the leader's writes.
 //   - L20: If a response is not the API server's, such as a proxy's 404, it counts as an
 //     outage.
 //

@@ -23,8 +23,8 @@
 //
 //   - MK1: If the manager's cache is stale, Get and List of a Client, and
 //     consistency.ConfirmLive through it, see the API server's state.
-//   - MK7: If a run gated by Writes has written an object, its key runs again only when
-//     the cache shows the write, or when MaxWait has passed.
+//   - MK7: If a run with the Gate Writes has written an object, its key runs again only when
+//     the cache shows the write, or MaxWait has passed.
 //   - MK12: If Complete has added a controller, events of the builder's sources run its
 //     keys in the loop, with its fields and classes of errors.
 //   - MK13: If the manager stops, running calls of a loop have its GracePeriod before their

@@ -45,8 +45,8 @@
 //
 // # Guarantees
 //
-//   - RD1: If the status is about another generation, or is empty in a kind whose state
-//     depends on it, Of does not return Ready.
+//   - RD1: If the status is about another generation, or is empty in a kind that is judged
+//     by its status, Of does not return Ready.
 //
 // # Caveats
 //

@@ -6,11 +6,11 @@
 //		return controllerOf(s.Index).Run(ctx)
 //	})
 //
-// A [Group] calls work for each shard that its replica owns. All replicas compute the same
-// balanced assignment, and store it in one Lease, the table.
+// Run calls its function, work, for each shard that the replica owns. Each replica has a
+// Lease. All compute the same balanced assignment, and store it in another one, the table.
 //
-// Owned work is what work does while its replica owns the shard. The context of work ends
-// with the ownership, but a process that was suspended learns it late: call [Shard.Check]
+// Owned work is all that work does while its replica owns the shard. The context of work ends
+// no later than the ownership, but a suspended process learns it late: call [Shard.Check]
 // before each effect, or use [Guard].
 //
 // Work that one replica alone may do belongs to shard 0. [Group.Exclusive] runs rare work,
@@ -22,15 +22,15 @@
 // shards, and drops others.
 //
 // A [View] lets one informer serve all owned shards: Add and Remove change what it selects.
-// The objects of a removed shard reach its handlers as deletions. A handler that must not see
-// them is removed first, or asks [Ranges.Of] for the object's shard.
+// Handlers get the objects of a removed shard as deletions. To avoid that, remove the handler
+// first, or let it ask [Ranges.Of] for the object's shard.
 //
 // # Guarantees
 //
 //   - SH1: If two replicas run, even with different Ranges, owned work on one shard or
 //     object never overlaps, whatever requests are delayed or lost.
-//   - SH3: If a shard moves or the context of Run is done, the replica owns the shard until
-//     its work has returned, and a stop gives up the replica's Lease last.
+//   - SH3: If a shard moves or Run's context is done, the replica owns the shard until its
+//     work has returned, and on a stop its own Lease goes last.
 //   - SH4: If one Lease of the group is deleted, owned work does not overlap while the
 //     owners can list or watch Leases.
 //   - SH5: If work begins on a shard, its term is higher than the shard's earlier ones.
@@ -48,7 +48,7 @@
 //   - SE3: If a list or a watch has an object of another shard, the Source drops and counts
 //     it, and fails if the object lacks what Ranges hash.
 //   - SE7: If Remove of a shard in one View returns nil before Add of it in another begins,
-//     no object is in both caches, and each object of the shard is in one.
+//     no object is in both caches, and after Add each object is in one.
 //
 // # Caveats
 //

@@ -24,8 +24,8 @@
 //
 // # Guarantees
 //
-//   - S1: Update, Patch and Apply send one request, and none if the given copy shows that
-//     neither the status nor its field managers would change.
+//   - S1: Update, Patch and Apply send one request, or none if by the given copy neither the
+//     status nor its field managers would change.
 //   - S2: If the object changed after it was read, Update, Patch and Apply return a
 //     Conflict and do not retry.
 //   - S9: Patch sends only the changed fields, and Apply only the given conditions, to

@@ -1,8 +1,8 @@
 // Package tracing makes OpenTelemetry spans of reconciles, and continues a trace from object
 // to object, across controllers and processes.
 //
-// It replaces spans by hand in each reconcile function. A reconcile.Hook makes the spans of
-// calls, and a transport the spans of API requests:
+// It replaces hand-made spans in reconcile functions. A reconcile.Hook makes a span of each call
+// of Reconcile, and a transport one of each API request:
 //
 //	config.Wrap(tracing.Transport)
 //	op, err := operator.New(config, options)
@@ -23,33 +23,33 @@
 // # Which trace
 //
 // If the events of a call carry one trace, the call continues it. If they carry several,
-// the call begins a trace with a link to each, up to 8. An annotation stays in its object,
-// so a later event does not prove that it belongs to that trace. A trace is continued for
-// Window after the process first saw it. Later calls begin a trace with a link.
+// the call begins a trace with a link to each, up to 8. The annotation stays in the object, so
+// later events carry it without being part of its trace. So a trace is continued only for
+// Window after the process first saw it. Later calls begin one with a link.
 //
 // # Guarantees
 //
 //   - TR1: If a call is sampled, it has one span, with its controller, triggers, attempt and
 //     result, which ends with the call.
-//   - TR2: If all events of a call carry one trace, first seen less than Window ago, the
-//     call's span continues that trace, and otherwise begins one with links to the traces
-//     of the events.
+//   - TR2: If all events of a call carry the same trace, first seen within Window, its span
+//     continues it. Otherwise, except by TR3, it begins a trace with links to theirs, up to
+//     8.
 //   - TR3: If a sampled call fails or is requeued, and no event carries another trace, the
 //     key's next call within Window continues its trace.
 //   - TR4: If an apply would change only the annotation, ApplyChanged after [Carry] sends no
-//     request, or a request that keeps the annotation.
+//     request, or one with the annotation that the object has.
 //   - TR5: If a call is not sampled, Step and Transport make no span and no header, and
 //     Inject and Carry write no new annotation.
-//   - TR8: If Keys is not set, no span has the name of an object, except the Lease's in the
-//     span of a term.
+//   - TR8: If Keys is not set, no span has the name of an object, except a Lease's in the
+//     span of a leader's term.
 //   - TR11: A Controller keeps a bounded number of keys, events and traces.
 //
 // # Caveats
 //
 //   - A user who may write an object can write the annotation, and so choose the trace and
 //     that it is sampled. The sampler of the provider decides about sampled remote parents.
-//   - A status has no annotation. An event that changes only the status of an object counts
-//     to the trace of its annotation.
+//   - A status has no annotation. An event of a changed status counts as part of the
+//     trace of the annotation.
 //   - If the events of a controller do not pass through Events, each of its calls begins a
 //     trace, and its applies carry a trace only if they create the object.
 //   - Log lines and, with Keys, errors in spans can contain names of objects.

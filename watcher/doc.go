@@ -41,8 +41,8 @@
 //
 // # Guarantees
 //
-//   - W1: If watches are cut, fail or restart, the consumer sees each reported version
-//     exactly once, in the server's order.
+//   - W1: If watches are cut, fail or restart, the consumer gets each version that the
+//     server reports exactly once, in the server's order.
 //   - W2: If the resource version has expired, the watcher lists, and delivers the
 //     difference by UID as Synthetic events, deletions first, then Synced.
 //   - W4: If the server's storage was restored from a backup, the watcher reports

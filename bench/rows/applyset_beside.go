@@ -26,6 +26,7 @@ const (
 func init() {
 	bench.Register(bench.Row{
 		Name: "applyset/beside",
+		Long: true, // it compiles kubectl and Flux; make kubectl runs it
 		About: "The calls of applyset/set beside kubectl's code, with its inventory, and beside Flux's ssa manager, without one. Each rival is a process of its own, and measures itself after its start. " +
 			"No tool creates 200 objects with fewer than 200 requests, so half of kubectl's is out of reach there.",
 		Op: "object",

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -34,6 +35,7 @@ import (
 type arena struct {
 	config     *rest.Config
 	kubeconfig string
+	namespaces corev1client.NamespaceInterface
 	namespace  string
 	elections  atomic.Int64
 	objects    int // of fillMaps
@@ -64,19 +66,30 @@ func openArena(ctx context.Context, args ...string) (_ *arena, err error) {
 	if err != nil {
 		return nil, err
 	}
-	namespaces := clients.CoreV1().Namespaces()
-	ns, err := namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "bench-"}}, metav1.CreateOptions{})
-	if err != nil {
+	a := &arena{config: server.Config(), kubeconfig: server.Kubeconfig, namespaces: clients.CoreV1().Namespaces()}
+	var remove func() error
+	if a.namespace, remove, err = a.newNamespace(ctx); err != nil {
 		return nil, err
 	}
-	return &arena{config: server.Config(), kubeconfig: server.Kubeconfig, namespace: ns.Name, stop: func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-		defer cancel()
-		err := errors.Join(namespaces.Delete(ctx, ns.Name, metav1.DeleteOptions{}), server.Stop())
-		if err != nil {
+	a.stop = func() {
+		if err := errors.Join(remove(), server.Stop()); err != nil {
 			fmt.Fprintln(os.Stderr, "bench: clean up:", err)
 		}
-	}}, nil
+	}
+	return a, nil
+}
+
+// newNamespace creates a namespace. remove deletes it, also if ctx is done.
+func (a *arena) newNamespace(ctx context.Context) (name string, remove func() error, err error) {
+	ns, err := a.namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "bench-"}}, metav1.CreateOptions{})
+	if err != nil {
+		return "", nil, err
+	}
+	return ns.Name, func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		return a.namespaces.Delete(ctx, ns.Name, metav1.DeleteOptions{})
+	}, nil
 }
 
 // controlplane returns the path of the server that make bin/controlplane builds.

@@ -1,7 +1,6 @@
 package rows_test
 
 import (
-	"flag"
 	"os"
 	"strings"
 	"testing"
@@ -9,8 +8,6 @@ import (
 	"github.com/controllerkit/controllerkit/bench"
 	_ "github.com/controllerkit/controllerkit/bench/rows"
 )
-
-var beside = flag.Bool("beside", false, "also run applyset/beside, which compiles kubectl and Flux: make kubectl does")
 
 // TestResults checks that RESULTS.md contains the present text of each row that it
 // has figures of.
@@ -39,8 +36,8 @@ func TestRows(t *testing.T) {
 		t.Fatal("there are no rows")
 	}
 	for _, row := range rows {
-		if row.Name == "applyset/beside" && !*beside {
-			continue
+		if row.Name == "applyset/beside" {
+			continue // it compiles kubectl and Flux; make kubectl runs it
 		}
 		t.Run(row.Name, func(t *testing.T) {
 			if _, err := (bench.Runner{Repeats: 1, Quick: true}).Run(t.Context(), row); err != nil {

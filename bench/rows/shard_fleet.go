@@ -53,8 +53,9 @@ func init() {
 		Name: "shard/rolling",
 		About: "Four replicas of a Group with 32 shards are stopped and started, one after the other: the longest time that a shard has no owner. " +
 			"The rival is client-go's elector with one Lease for all objects, and four replicas.",
-		Op:    "roll",
-		Goals: []bench.Goal{{Figure: rollLongest, AtMost: 1e9}},
+		Op:       "roll",
+		Together: true,
+		Goals:    []bench.Goal{{Figure: rollLongest, AtMost: 1e9}},
 		Pairs: func(ctx context.Context) ([]bench.Pair, func(), error) {
 			a, err := openArena(ctx)
 			if err != nil {

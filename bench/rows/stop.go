@@ -24,7 +24,7 @@ func init() {
 			"If its context ends earlier, the call is cut and its work is lost.", contender.Workers, stopObjects, stopCall),
 		Op: "stop",
 		Goals: []bench.Goal{
-			{Figure: cutCalls, AtMost: 0},
+			{Figure: cutCalls, Worst: true, AtMost: 0},
 			{Figure: bench.Time, AtMost: float64(stopCall + 100*time.Millisecond)},
 		},
 		Pairs: func(ctx context.Context) ([]bench.Pair, func(), error) {

@@ -28,7 +28,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	name := flag.String("row", "", "run the row with this `name`, or the rows whose names begin with it; empty means all but those of make curves and make rest")
+	name := flag.String("row", "", "run the row with this `name`, or the rows whose names begin with it; empty means all but those of make curves, make kubectl and make rest")
 	repeats := flag.Int("repeats", fewest, fmt.Sprintf("number of measurements of each pair, at least %d", fewest))
 	out := flag.String("out", "RESULTS.md", "`file` to write; rows that do not run keep their sections")
 	flag.Parse()
