@@ -180,6 +180,7 @@ type decider struct {
 	secret  bool         // the object is a Secret
 
 	path      []step
+	room      []indexed // for indexes
 	questions []question
 	why       string // the first difference; "" means no difference
 }

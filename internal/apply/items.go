@@ -4,27 +4,67 @@ package apply
 // a container. Items that share it without being equal are a chain.
 type index struct {
 	items []indexed
-	first map[string]int32
+	last  map[string]int32 // by identity; nil if the items are so few that one looks at all
 }
+
+// few is a number of items among which a search is cheaper than a map.
+const few = 8
 
 type indexed struct {
-	key  int32 // of an owned item: an object for k:, a value for v:
-	item int32
-	next int32 // the next item of the chain; -1 ends the chain
-	used bool
+	identity string
+	key      int32 // of an owned item: an object for k:, a value for v:
+	item     int32
+	before   int32 // an earlier item with this identity, or -1; unused without a map
+	used     bool
 }
 
-func newIndex(size int32) *index {
-	return &index{items: make([]indexed, 0, size), first: make(map[string]int32, size)}
+// newIndex returns an index with room for size items. An object has many short lists, so their
+// indexes share memory.
+func (d *decider) newIndex(size int32) index {
+	n := int(size)
+	if len(d.room) < n {
+		d.room = make([]indexed, max(n, 64))
+	}
+	x := index{items: d.room[:0:n]}
+	d.room = d.room[n:]
+	if size > few {
+		x.last = make(map[string]int32, size)
+	}
+	return x
 }
 
 func (x *index) add(identity string, key, item int32) {
-	next, ok := x.first[identity]
-	if !ok {
-		next = -1
+	i := indexed{identity: identity, key: key, item: item}
+	if x.last != nil {
+		i.before = x.find(identity)
+		x.last[identity] = int32(len(x.items))
 	}
-	x.first[identity] = int32(len(x.items))
-	x.items = append(x.items, indexed{key: key, item: item, next: next})
+	x.items = append(x.items, i)
+}
+
+// find returns the position of the last item with the identity, or -1.
+func (x *index) find(identity string) int32 {
+	if x.last == nil {
+		return x.search(identity, int32(len(x.items)))
+	}
+	if i, ok := x.last[identity]; ok {
+		return i
+	}
+	return -1
+}
+
+// before returns the position of the last item before i with the same identity, or -1.
+func (x *index) before(i int32) int32 {
+	if x.last == nil {
+		return x.search(x.items[i].identity, i)
+	}
+	return x.items[i].before
+}
+
+func (x *index) search(identity string, i int32) int32 {
+	for i--; i >= 0 && x.items[i].identity != identity; i-- {
+	}
+	return i
 }
 
 // items compares lists whose items are owned one by one.
@@ -34,7 +74,7 @@ func (d *decider) items(config, owned, live int32) {
 		return
 	}
 	var name string // of the member that identifies items; "" if their value does
-	owners, stored := newIndex(d.nodes[owned].n), newIndex(d.nodes[live].n)
+	owners, stored := d.newIndex(d.nodes[owned].n), d.newIndex(d.nodes[live].n)
 	for o := d.nodes[owned].child; o != 0; o = d.nodes[o].next {
 		field := d.nodes[o].key
 		if len(field) < 3 || field[:2] != "k:" && field[:2] != "v:" {
@@ -57,7 +97,7 @@ func (d *decider) items(config, owned, live int32) {
 	d.in(step{item: true}, func() {
 		behind := int32(-1)
 		for c := d.nodes[config].child; c != 0 && d.why == ""; c = d.nodes[c].next {
-			at := d.item(c, d.identity(c, name), owners, stored)
+			at := d.item(c, d.identity(c, name), &owners, &stored)
 			if at <= behind {
 				d.differ("the items are in another order")
 			}
@@ -69,7 +109,7 @@ func (d *decider) items(config, owned, live int32) {
 // item compares an item of the configuration, and returns its position in live.
 func (d *decider) item(config int32, identity string, owners, stored *index) int32 {
 	var own *indexed
-	for i, ok := owners.first[identity]; ok && i >= 0 && d.spend(1); i = owners.items[i].next {
+	for i := owners.find(identity); i >= 0 && d.spend(1); i = owners.before(i) {
 		if o := &owners.items[i]; !o.used && d.keyed(o.key, config, o.item) {
 			own = o
 			break
@@ -81,7 +121,7 @@ func (d *decider) item(config int32, identity string, owners, stored *index) int
 	}
 	own.used = true
 	at, found := int32(-1), int32(0)
-	for i, ok := stored.first[identity]; ok && i >= 0 && d.spend(1); i = stored.items[i].next {
+	for i := stored.find(identity); i >= 0 && d.spend(1); i = stored.before(i) {
 		if item := stored.items[i].item; d.keyed(own.key, item, own.item) {
 			if found != 0 {
 				d.differ("an item is there twice")
