@@ -71,7 +71,7 @@ explore: bin/controlplane ## run the long explorations: injected faults for BUDG
 .PHONY: findings
 findings: bin/controlplane ## explore controllers of other projects for BUDGET (40m) each, and repeat the findings of docs/findings.md; compiles Kubernetes the first time
 	cd findings && go vet ./...
-	cd findings/certmanager && go vet ./...
+	cd findings/internal/certmanager && go vet ./...
 	cd findings && CONTROLPLANE="$(CURDIR)/bin/controlplane" EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 $(TEST_FLAGS) ./...
 
 .PHONY: kubectl
@@ -111,7 +111,7 @@ check: bin/staticcheck bin/golangci-lint bin/govulncheck ## check formatting, ve
 	cd managerkit && go mod tidy -diff
 	cd tracing && go mod tidy -diff
 	cd findings && go mod tidy -diff
-	cd findings/certmanager && go mod tidy -diff
+	cd findings/internal/certmanager && go mod tidy -diff
 	cd internal/grafanatest && go mod tidy -diff
 	cd internal/tools && go mod tidy -diff
 	cd internal/tools/lint && go mod tidy -diff

@@ -17,7 +17,7 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest"
 )
 
-// certManagerProgram is the program of the folder certmanager.
+// certManagerProgram is the program of the folder internal/certmanager.
 const certManagerProgram = "../bin/cert-manager"
 
 // certificates issues a certificate by an Issuer that signs itself, and then renames its host.
@@ -28,7 +28,7 @@ func certificates() controllertest.Scenario {
 			return exec.Command(certManagerProgram, "-kubeconfig", p.Kubeconfig, "-namespace", p.Namespace), nil
 		},
 		Setup: buildCertManager,
-		CRDs:  []string{filepath.Join(sourceOf("github.com/cert-manager/cert-manager", "-C", "certmanager"), "deploy", "crds")},
+		CRDs:  []string{filepath.Join(sourceOf("github.com/cert-manager/cert-manager", "-C", "internal/certmanager"), "deploy", "crds")},
 		Script: []controllertest.Step{
 			certManagerStep("create an Issuer and a Certificate", func(ctx context.Context, of func(resource string) dynamic.ResourceInterface) error {
 				issuer := certManagerObject("Issuer", "self", map[string]any{"selfSigned": map[string]any{}})
@@ -80,7 +80,7 @@ func certificates() controllertest.Scenario {
 }
 
 func buildCertManager(ctx context.Context, _ *rest.Config) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-C", "certmanager", "-o", filepath.Join("..", certManagerProgram))
+	cmd := exec.CommandContext(ctx, "go", "build", "-C", "internal/certmanager", "-o", filepath.Join("..", "..", certManagerProgram))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build cert-manager: %w\n%s", err, out)
 	}

@@ -1,4 +1,4 @@
-module github.com/controllerkit/controllerkit/findings/certmanager
+module github.com/controllerkit/controllerkit/findings/internal/certmanager
 
 go 1.26.0
 

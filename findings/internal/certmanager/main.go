@@ -38,10 +38,13 @@ func main() {
 
 func run(ctx context.Context) error {
 	var options controller.ContextOptions
-	flag.StringVar(&options.Kubeconfig, "kubeconfig", "", "`file` of the API server")
-	flag.StringVar(&options.Namespace, "namespace", "", "`name` of the namespace")
-	injects := flag.Bool("cainjector", false, "run the cainjector")
-	flag.Parse()
+	flags := flag.NewFlagSet("certmanager", flag.ExitOnError) // controller-runtime registers a flag in that of the process
+	flags.StringVar(&options.Kubeconfig, "kubeconfig", "", "`file` of the API server")
+	flags.StringVar(&options.Namespace, "namespace", "", "`name` of the namespace")
+	injects := flags.Bool("cainjector", false, "run the cainjector")
+	if err := flags.Parse(os.Args[1:]); err != nil {
+		return err
+	}
 	if *injects {
 		return inject(ctx, options.Kubeconfig, options.Namespace)
 	}
