@@ -3,6 +3,11 @@ package findings
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/pem"
 	"fmt"
 	"os/exec"
 
@@ -11,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/cert"
 
 	"github.com/controllerkit/controllerkit/controllertest"
 )
@@ -18,6 +24,7 @@ import (
 // caInjector gives a webhook the CA of a Secret, replaces the CA, and changes the webhook. It
 // watches the webhooks of all runs, so only one run at a time is possible.
 func caInjector() controllertest.Scenario {
+	first, second := authority("first"), authority("second")
 	return controllertest.Scenario{
 		Name: "cainjector",
 		Command: func(p controllertest.Process) (*exec.Cmd, error) {
@@ -28,7 +35,7 @@ func caInjector() controllertest.Scenario {
 			step("create a CA and a webhook", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
 				_, err := kube.CoreV1().Secrets(namespace).Create(ctx, &corev1.Secret{
 					ObjectMeta: metav1.ObjectMeta{Name: "ca", Annotations: map[string]string{"cert-manager.io/allow-direct-injection": "true"}},
-					Data:       map[string][]byte{"ca.crt": []byte("first")},
+					Data:       map[string][]byte{"ca.crt": first},
 				}, metav1.CreateOptions{})
 				if err != nil {
 					return err
@@ -44,7 +51,8 @@ func caInjector() controllertest.Scenario {
 				return err
 			}),
 			step("replace the CA", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
-				_, err := kube.CoreV1().Secrets(namespace).Patch(ctx, "ca", types.MergePatchType, []byte(`{"stringData":{"ca.crt":"second"}}`), metav1.PatchOptions{})
+				patch := fmt.Sprintf(`{"data":{"ca.crt":%q}}`, base64.StdEncoding.EncodeToString(second))
+				_, err := kube.CoreV1().Secrets(namespace).Patch(ctx, "ca", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 				return err
 			}),
 			step("remove the CA from the webhook", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
@@ -61,10 +69,24 @@ func caInjector() controllertest.Scenario {
 			if err != nil || secret == nil {
 				return err
 			}
-			if have, want := hook.Webhooks[0].ClientConfig.CABundle, secret.Data["ca.crt"]; !bytes.Equal(have, want) {
+			if have, want := hook.Webhooks[0].ClientConfig.CABundle, secret.Data["ca.crt"]; !bytes.Contains(have, want) { // the former CA can stay beside it
 				return fmt.Errorf("the webhook has the CA %q, want %q", have, want)
 			}
 			return nil
 		},
 	}
+}
+
+// authority returns the PEM of a CA's certificate. It panics, because only the machine's source of
+// random numbers can fail.
+func authority(name string) []byte {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	ca, err := cert.NewSelfSignedCACert(cert.Config{CommonName: name}, key)
+	if err != nil {
+		panic(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: ca.Raw})
 }

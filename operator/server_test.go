@@ -100,7 +100,8 @@ func TestServerStart(t *testing.T) {
 		namespace := testserver.Namespace(t)
 		config := testserver.Limited(t, namespace, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch"}},
 			rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"list"}})
-		p := newPairs(t, config, namespace, operator.Options{Name: "x", StartTimeout: 3 * time.Second})
+		// The second 403 must come within StartTimeout, also on a slow machine.
+		p := newPairs(t, config, namespace, operator.Options{Name: "x", StartTimeout: 30 * time.Second})
 		err := p.op.Run(testlog.New().Context(t.Context()))
 		if err == nil || !strings.Contains(err.Error(), `"secrets"`) || !strings.Contains(err.Error(), "a Role or ClusterRole must allow verbs") {
 			t.Errorf("Run() = %v, want an error that names secrets and the cure", err)
