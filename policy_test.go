@@ -172,8 +172,9 @@ func TestModules(t *testing.T) {
 	var upstream struct {
 		Replace []struct{ Old, New require }
 	}
-	dir := strings.TrimSpace(string(run(t, "controlplane", "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")))
-	if err := json.Unmarshal(run(t, dir, "go", "mod", "edit", "-json"), &upstream); err != nil {
+	// GoMod, not Dir: a module whose source was never downloaded has no directory.
+	file := strings.TrimSpace(string(run(t, "controlplane", "go", "list", "-m", "-f", "{{.GoMod}}", "k8s.io/kubernetes")))
+	if err := json.Unmarshal(run(t, ".", "go", "mod", "edit", "-json", file), &upstream); err != nil {
 		t.Fatal(err)
 	}
 	if len(upstream.Replace) == 0 {

@@ -338,6 +338,7 @@ func TestRegister(t *testing.T) {
 		{name: "no area", row: without("cycle", func(*bench.Row) {})},
 		{name: "spaces", row: without("queue/a b", func(*bench.Row) {})},
 		{name: "no pairs", row: without("queue/a", func(r *bench.Row) { r.Pairs = nil })},
+		{name: "the worst ratio", row: without("queue/c", func(r *bench.Row) { r.Goals = []bench.Goal{{Figure: "x", Rival: "x", Worst: true}} })},
 		{name: "no text", row: without("queue/b", func(r *bench.Row) { r.About = "" })},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

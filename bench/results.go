@@ -108,7 +108,8 @@ machine that each section names. ` + "`make bench`" + ` writes it; a run of some
 replaces only their sections. Each figure is the median, with the lowest and the
 highest value in parentheses. A ratio is the library's figure divided by the
 rival's: the median of the ratios of paired runs, where one follows the other
-directly. Goals are checked against the printed numbers.
+directly. Goals are checked against the printed numbers, and a goal with "each"
+against the worst repeat.
 `
 
 const heading = "## "

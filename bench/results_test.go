@@ -34,6 +34,10 @@ func TestSection(t *testing.T) {
 			Figure: "heap B", Rival: "slow", Repeats: 2, Ours: stat(200.6, 200.5, 200.7), Theirs: stat(0, 0, 0), Ratio: stat(nan, nan, nan),
 			Goal: &bench.Goal{Figure: "heap B", AtMost: 200},
 		},
+		{
+			Figure: "overlaps", Rival: "slow", Repeats: 2, Ours: stat(0, 0, 0.1), Theirs: stat(0, 0, 0), Ratio: stat(nan, nan, nan),
+			Goal: &bench.Goal{Figure: "overlaps", Worst: true, AtMost: 0},
+		},
 		{Figure: "allocs", Rival: "theirs", Repeats: 7, Ours: stat(0.001, 0, 0.002), Theirs: stat(1, 1, 1), Ratio: stat(0.001, 0, 0.002)},
 	}
 	got := bench.Section(bench.Result{
@@ -49,6 +53,7 @@ Some work.
 | string keys | ns/apply | 85 (80–1,234,568) | theirs | 100 | 0.850 (0.800–12.000) | ratio ≤ 0.85, stretch 0.7 | pass |
 |  | ns/apply | 1 | slow | 2 | 0.500 | ratio ≤ 0.85, stretch 0.7 | pass, stretch too |
 |  | heap B/apply | 201 | slow | 0 |  | ≤ 200 | falls short |
+|  | overlaps/apply | 0 (0–0.1) | slow | 0 |  | each ≤ 0 | falls short |
 |  | allocs/apply | 0 | theirs | 1 | 0.001 (0.000–0.002) |  |  |
 
 Measured on 2026-01-02: Some CPU, 2 cores, GOMAXPROCS 1, linux/amd64, go1.26.0, example.com/theirs v1.2.3, example.com/unknown of unknown version; repeats: 7, 2 against slow.

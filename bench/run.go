@@ -217,16 +217,16 @@ func (r Runner) sample(ctx context.Context, row Row, pair Pair, repeats int) (sa
 	if err := run(1, len(figures), limit); err != nil {
 		return samples, err
 	}
-	samples = [2]map[string][]float64{{}, {}}
-	for repeat, of := range figures {
-		if n := ops[repeat]; n[0] != n[1] {
+	for _, n := range ops {
+		if n[0] != n[1] {
 			return samples, fmt.Errorf("%s did %d operations and %s %d: both must do the same work", pair.Ours.Name, n[0], pair.Theirs.Name, n[1])
 		}
+	}
+	samples = [2]map[string][]float64{{}, {}}
+	for _, of := range figures[1:] {
 		for i := range of {
 			for figure, value := range of[i] {
-				if repeat > 0 {
-					samples[i][figure] = append(samples[i][figure], value)
-				}
+				samples[i][figure] = append(samples[i][figure], value)
 			}
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/cert"
@@ -59,6 +60,15 @@ func caInjector() controllertest.Scenario {
 				_, err := kube.AdmissionregistrationV1().MutatingWebhookConfigurations().Patch(ctx, namespace, types.JSONPatchType, []byte(`[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`), metav1.PatchOptions{})
 				return err
 			}),
+		},
+		Mask: func(obj *unstructured.Unstructured) { // after a restart the former CA can stay beside the wanted one
+			hooks, _, _ := unstructured.NestedSlice(obj.Object, "webhooks")
+			for _, hook := range hooks {
+				unstructured.RemoveNestedField(hook.(map[string]any), "clientConfig", "caBundle")
+			}
+			if hooks != nil {
+				_ = unstructured.SetNestedSlice(obj.Object, hooks, "webhooks")
+			}
 		},
 		Converged: func(s *controllertest.State) error {
 			hook, err := as[admissionv1.MutatingWebhookConfiguration](s.Get("mutatingwebhookconfigurations.admissionregistration.k8s.io", s.Namespace()))

@@ -138,10 +138,10 @@ func as[T any](u *unstructured.Unstructured) (*T, error) {
 	return obj, runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, obj)
 }
 
-// sourceOf returns the folder of a module's source; flags are of go list. If there is none, it is
-// a folder that does not exist, which the exploration reports.
-func sourceOf(module string, flags ...string) string {
-	dir, err := exec.Command("go", append(append([]string{"list"}, flags...), "-m", "-f", "{{.Dir}}", module)...).Output()
+// sourceOf returns the folder of the source of a module that the module in folder requires. If
+// there is none, it is a folder that does not exist, which the exploration reports.
+func sourceOf(folder, module string) string {
+	dir, err := exec.Command("go", "list", "-C", folder, "-m", "-f", "{{.Dir}}", module).Output()
 	if err != nil {
 		return fmt.Sprintf("go list -m %s: %v", module, err)
 	}

@@ -93,6 +93,12 @@ func all() []known {
 		plan:     "drop-request@update jobsets.jobset.x-k8s.io/status good status.conditions,status.replicatedJobsStatus,status.terminalState#1",
 		oracle:   controllertest.Liveness,
 		text:     `the JobSet good is ""`,
+	}, {
+		title:    "cert-manager issues again while its cache of Secrets is late",
+		scenario: certificates(),
+		plan:     "hold(secrets)@update certificaterequests.cert-manager.io/status web-1 status.ca,status.certificate,status.conditions#1",
+		oracle:   controllertest.EndState,
+		text:     "certificaterequests.cert-manager.io/web-",
 	}}
 }
 

@@ -65,15 +65,14 @@ func garbage() controllertest.Scenario {
 				}
 				return createDependent(ctx, kube, namespace, ownerOneOfTwo+"-1", one, last)
 			}),
-			step("add a dependent and orphan it", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
+			step("add a dependent", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
 				owner, err := kube.CoreV1().ConfigMaps(namespace).Get(ctx, ownerOrphan, metav1.GetOptions{})
 				if err != nil {
 					return err
 				}
-				if err := createDependent(ctx, kube, namespace, ownerOrphan+"-2", owner); err != nil {
-					return err
-				}
-				time.Sleep(100 * time.Millisecond) // without faults the collector has seen it
+				return createDependent(ctx, kube, namespace, ownerOrphan+"-2", owner)
+			}),
+			step("orphan the dependents", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
 				return deleteOwner(ctx, kube, namespace, ownerOrphan, metav1.DeletePropagationOrphan)
 			}),
 			step("delete in the foreground", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {

@@ -34,7 +34,7 @@ func jobSets() controllertest.Scenario {
 			)
 		}),
 		World:  together(world, start(jobController)),
-		CRDs:   []string{filepath.Join(sourceOf("sigs.k8s.io/jobset"), "config", "components", "crd", "bases")},
+		CRDs:   []string{filepath.Join(sourceOf(".", "sigs.k8s.io/jobset"), "config", "components", "crd", "bases")},
 		Script: []controllertest.Step{createsJobSet("bad", corev1.PodFailed), createsJobSet("good", corev1.PodSucceeded)},
 		Converged: func(s *controllertest.State) error {
 			for name, want := range map[string]v1alpha2.JobSetConditionType{"bad": v1alpha2.JobSetFailed, "good": v1alpha2.JobSetCompleted} {

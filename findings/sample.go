@@ -45,7 +45,7 @@ func sample() controllertest.Scenario {
 			return err
 		},
 		World: together(world, start(deploymentControllers)),
-		CRDs:  []string{filepath.Join(sourceOf("k8s.io/sample-controller"), "artifacts", "examples", "crd-status-subresource.yaml")},
+		CRDs:  []string{filepath.Join(sourceOf(".", "k8s.io/sample-controller"), "artifacts", "examples", "crd-status-subresource.yaml")},
 		Script: []controllertest.Step{
 			foos("create", func(ctx context.Context, client typed.FooInterface) error {
 				_, err := client.Create(ctx, &v1alpha1.Foo{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: v1alpha1.FooSpec{DeploymentName: "web", Replicas: new(int32(1))}}, metav1.CreateOptions{})

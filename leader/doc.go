@@ -10,7 +10,7 @@
 // campaigns again after a loss. Most callers keep the default durations, run informers on
 // every replica, and serve [Elector.Check] as a liveness probe.
 //
-// Guarded work is what lead, the function of Run, does while its replica leads. Its context
+// Guarded work is the work of lead, the function of Run, while its replica leads. Its context
 // ends no later than the leadership, but a suspended process learns it late: call [Term.Check]
 // before each effect, or use a client with [Guard], which checks before each write. A [Fence]
 // lets the API server refuse the writes of an earlier leader.
@@ -41,8 +41,8 @@
 //     Elector with [NewClient] leads on if new connections work.
 //   - L18: If RenewDeadline has passed since the last renewal, by the monotonic or the wall
 //     clock, Term.Check returns ErrLost, also after a suspend.
-//   - L19: If a user outside Fence.Users changes the annotation of Term.Stamp, the API
-//     server refuses the write, and no annotation of others can block the leader's writes.
+//   - L19: If a user outside Fence.Users writes or removes a stamp of the Lease (see
+//     [Term.Stamp]), the API server refuses it, and no other annotation blocks the leader.
 //   - L20: If a response is not the API server's, such as a proxy's 404, it counts as an
 //     outage.
 //

@@ -102,7 +102,9 @@ func TestServerStart(t *testing.T) {
 			rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"list"}})
 		// The second 403 must come within StartTimeout, also on a slow machine.
 		p := newPairs(t, config, namespace, operator.Options{Name: "x", StartTimeout: 30 * time.Second})
-		err := p.op.Run(testlog.New().Context(t.Context()))
+		ctx, cancel := context.WithTimeout(testlog.New().Context(t.Context()), time.Minute)
+		defer cancel()
+		err := p.op.Run(ctx)
 		if err == nil || !strings.Contains(err.Error(), `"secrets"`) || !strings.Contains(err.Error(), "a Role or ClusterRole must allow verbs") {
 			t.Errorf("Run() = %v, want an error that names secrets and the cure", err)
 		}

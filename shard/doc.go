@@ -9,7 +9,7 @@
 // Run calls its function, work, for each shard that the replica owns. Each replica has a
 // Lease. All compute the same balanced assignment, and store it in another one, the table.
 //
-// Owned work is all that work does while its replica owns the shard. The context of work ends
+// Owned work is the work of that function while its replica owns the shard. Its context ends
 // no later than the ownership, but a suspended process learns it late: call [Shard.Check]
 // before each effect, or use [Guard].
 //
@@ -21,7 +21,7 @@
 // [Ranges] maps an object to its shard. A [Source] lists and watches objects of owned
 // shards, and drops others.
 //
-// A [View] lets one informer serve all owned shards: Add and Remove change what it selects.
+// A [View] lets one informer serve all owned shards: Add and Remove change its selection.
 // Handlers get the objects of a removed shard as deletions. To avoid that, remove the handler
 // first, or let it ask [Ranges.Of] for the object's shard.
 //
@@ -30,7 +30,7 @@
 //   - SH1: If two replicas run, even with different Ranges, owned work on one shard or
 //     object never overlaps, whatever requests are delayed or lost.
 //   - SH3: If a shard moves or Run's context is done, the replica owns the shard until its
-//     work has returned, and on a stop its own Lease goes last.
+//     work has returned, and on a stop its own Lease ends last.
 //   - SH4: If one Lease of the group is deleted, owned work does not overlap while the
 //     owners can list or watch Leases.
 //   - SH5: If work begins on a shard, its term is higher than the shard's earlier ones.
@@ -46,7 +46,7 @@
 //   - SE1: If an object has a uid, or with ByNamespace a namespace, the API server selects
 //     it by the Selector of the shard that Of returns.
 //   - SE3: If a list or a watch has an object of another shard, the Source drops and counts
-//     it, and fails if the object lacks what Ranges hash.
+//     it, and fails if the object lacks the field that Ranges hash.
 //   - SE7: If Remove of a shard in one View returns nil before Add of it in another begins,
 //     no object is in both caches, and after Add each object is in one.
 //

@@ -156,7 +156,7 @@ type Group struct {
 	replica *replica   // of the last Run; nil before the first
 }
 
-// Status is what a replica knows of its group.
+// Status is a replica's view of its group.
 type Status struct {
 	// Replicas is the number of running replicas with the table's Ranges, as this replica
 	// sees them.

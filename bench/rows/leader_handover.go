@@ -16,8 +16,8 @@ import (
 // The number of parallel elections, and of hand-overs in each. Hand-overs of client-go
 // take seconds, so a single election would take too long.
 const (
-	handOverElections = 10
-	handOversEach     = 3
+	handOverElections = 50
+	handOversEach     = 2
 )
 
 // Figures of the row. A quantile is one number for each run.
@@ -31,11 +31,10 @@ func init() {
 	bench.Register(bench.Row{
 		Name: "leader/handover",
 		About: "The time of a hand-over after the leader's context is cancelled, as at SIGTERM: from the return of the leader's work to the start of the next leader's " +
-			"work. The row runs on a real API server with a LeaseDuration of 15 s, a RenewDeadline of 10 s and a RetryPeriod of 2 s. A repeat makes 30 hand-overs, 3 in " +
-			"each of 10 elections, and all repeats run at once. Each hand-over is at a random moment up to 4 s after the previous one. The stopped replica becomes a candidate again when another " +
+			"work. The row runs on a real API server with a LeaseDuration of 15 s, a RenewDeadline of 10 s and a RetryPeriod of 2 s. It makes 100 hand-overs, 2 in " +
+			"each of 50 parallel elections, each at a random moment up to 4 s after the previous one. The stopped replica becomes a candidate again when another " +
 			"replica leads. The figures are quantiles over the hand-overs of a run. client-go's elector uses ReleaseOnCancel.",
-		Op:       "hand-over",
-		Together: true,
+		Op: "hand-over",
 		Goals: []bench.Goal{
 			{Figure: p50, AtMost: 50},
 			{Figure: p99, AtMost: 250},
