@@ -61,8 +61,8 @@ explore: bin/controlplane ## run the long explorations: injected faults for BUDG
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^(TestTwins|TestMutants)$$' ./controllertest/internal/zoo
 	cd tracing && EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^TestServerWebsites$$' .
 	@for dir in $$(git grep -l 'func FuzzHostile(' -- '*_test.go' | xargs -n 1 dirname); do \
-		echo "go test -run '^\$$' -fuzz '^FuzzHostile\$$' -fuzztime $(HOSTILE) ./$$dir"; \
-		go test -run '^$$' -fuzz '^FuzzHostile$$' -fuzztime $(HOSTILE) "./$$dir" || exit 1; \
+		echo "go test -run '^\$$' -fuzz '^FuzzHostile\$$' -fuzztime $(HOSTILE) -fuzzminimizetime 20x ./$$dir"; \
+		go test -run '^$$' -fuzz '^FuzzHostile$$' -fuzztime $(HOSTILE) -fuzzminimizetime 20x "./$$dir" || exit 1; \
 	done
 	$(MAKE) soak HOURS=0.1 OBJECTS=50 SOAK="$$(mktemp -d)"
 	$(MAKE) kubectl

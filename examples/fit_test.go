@@ -106,8 +106,8 @@ type results struct {
 	seen chan string
 }
 
-func (r results) ReconcileFinished(ctx context.Context, controller, result string, d time.Duration) {
-	r.Metrics.ReconcileFinished(ctx, controller, result, d)
+func (r results) ReconcileFinished(ctx context.Context, controller, result string, took, latency time.Duration) {
+	r.Metrics.ReconcileFinished(ctx, controller, result, took, latency)
 	r.seen <- result
 }
 

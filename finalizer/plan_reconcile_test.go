@@ -30,8 +30,7 @@ func (r *results) ReconcileHeld(string)       {}
 func (*results) ReconcileKeys(string, int, int)      {}
 func (*results) ReconcileWrote(string, string, bool) {}
 
-func (r *results) ReconcileSettled(context.Context, string, time.Duration) {}
-func (r *results) ReconcileFinished(_ context.Context, _, result string, _ time.Duration) {
+func (r *results) ReconcileFinished(_ context.Context, _, result string, _, _ time.Duration) {
 	r.got = append(r.got, result+" at "+time.Since(r.start).Truncate(time.Second).String())
 }
 

@@ -105,7 +105,7 @@ func TestMetricsResults(t *testing.T) {
 	} {
 		before := gather(t, name)
 		m.ReconcileStarted(name)
-		m.ReconcileFinished(t.Context(), name, result, time.Second)
+		m.ReconcileFinished(t.Context(), name, result, time.Second, -1)
 		var got []string
 		for series, v := range gather(t, name) {
 			if strings.HasPrefix(series, "controller_runtime_") && v == before[series]+1 {

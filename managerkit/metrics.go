@@ -249,11 +249,11 @@ func (m *Metrics) ReconcileStarted(controller string) {
 }
 
 // ReconcileFinished counts the end of a key.
-func (m *Metrics) ReconcileFinished(ctx context.Context, controller, result string, d time.Duration) {
-	m.Metrics.ReconcileFinished(ctx, controller, result, d)
+func (m *Metrics) ReconcileFinished(ctx context.Context, controller, result string, took, latency time.Duration) {
+	m.Metrics.ReconcileFinished(ctx, controller, result, took, latency)
 	s := m.of(controller)
 	s.active.Dec()
-	s.duration.Observe(d.Seconds())
+	s.duration.Observe(took.Seconds())
 	switch result {
 	case "success":
 		s.success.Inc()

@@ -11,7 +11,7 @@ func BenchmarkReconcile(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		m.ReconcileStarted("widgets")
-		m.ReconcileFinished(b.Context(), "widgets", "success", time.Millisecond)
+		m.ReconcileFinished(b.Context(), "widgets", "success", time.Millisecond, time.Second)
 	}
 }
 
@@ -22,7 +22,7 @@ func BenchmarkReconcileParallel(b *testing.B) {
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
 			m.ReconcileStarted("widgets")
-			m.ReconcileFinished(b.Context(), "widgets", "success", time.Millisecond)
+			m.ReconcileFinished(b.Context(), "widgets", "success", time.Millisecond, time.Second)
 		}
 	})
 }

@@ -32,7 +32,7 @@ func TestSeriesDoNotGrowWithResults(t *testing.T) {
 	for range n {
 		s := randomString(r)
 		m.ReconcileStarted("c")
-		m.ReconcileFinished(t.Context(), "c", s, time.Second)
+		m.ReconcileFinished(t.Context(), "c", s, time.Second, -1)
 		m.FinalizerStepStarted("example.com/f", "step")
 		m.FinalizerStepEnded("example.com/f", "step", s, time.Second)
 		req := request("GET", "https://api/x")
@@ -63,8 +63,7 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 	for range *randomNames {
 		name := randomString(r)
 		m.ReconcileStarted(name)
-		m.ReconcileFinished(t.Context(), name, "success", time.Second)
-		m.ReconcileSettled(t.Context(), name, time.Second)
+		m.ReconcileFinished(t.Context(), name, "success", time.Second, time.Second)
 		m.LeaderStatus(name, true)
 		m.LeaderTransition(name, time.Second)
 		m.LeaderRenewal(name, time.Second, true)
@@ -180,7 +179,7 @@ func TestHostileNames(t *testing.T) {
 	names := []string{"\x1b[2J\r\nroot", "a\xffb", "a\xfeb", "a\ufffdb", strings.Repeat("x", 128), strings.Repeat("x", 129), long + "a", long + "b"}
 	for _, name := range names {
 		m.ReconcileStarted(name)
-		m.ReconcileFinished(t.Context(), name, "success", time.Second)
+		m.ReconcileFinished(t.Context(), name, "success", time.Second, time.Second)
 		m.LeaderStatus(name, true)
 		m.FinalizerStepStarted(name, name)
 		m.FinalizerFinished(name, time.Second)

@@ -40,7 +40,7 @@ func ExampleNew() {
 	}
 	m.ReconcileWorkers("widgets", 2) // what a controller does with it
 	m.ReconcileStarted("widgets")
-	m.ReconcileFinished(context.Background(), "widgets", "success", 30*time.Millisecond)
+	m.ReconcileFinished(context.Background(), "widgets", "success", 30*time.Millisecond, time.Second)
 	print(reg, "controller_workers")
 	m.LeaderStatus("widgets/lease", true) // what an elector does with it
 	print(reg, "leader_election_master_status")

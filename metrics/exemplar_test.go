@@ -51,18 +51,17 @@ func TestExemplars(t *testing.T) {
 	m, reg := newMetrics(t)
 	m.Exemplar = labelsOf
 	ctx := t.Context()
-	m.ReconcileFinished(inTrace(ctx, "1"), "c", "success", 20*time.Millisecond)
-	m.ReconcileFinished(inTrace(ctx, "2"), "c", "success", 21*time.Millisecond)
-	m.ReconcileFinished(ctx, "c", "success", 22*time.Millisecond) // not in a trace
-	m.ReconcileFinished(inTrace(ctx, "3"), "c", "success", time.Hour)
-	m.ReconcileSettled(inTrace(ctx, "4"), "c", time.Second)
+	m.ReconcileFinished(inTrace(ctx, "1"), "c", "success", 20*time.Millisecond, -1)
+	m.ReconcileFinished(inTrace(ctx, "2"), "c", "success", 21*time.Millisecond, -1)
+	m.ReconcileFinished(ctx, "c", "success", 22*time.Millisecond, -1) // not in a trace
+	m.ReconcileFinished(inTrace(ctx, "3"), "c", "success", time.Hour, time.Second)
 	if _, err := m.Transport(status(200)).RoundTrip(request("GET", "https://api/x").WithContext(inTrace(ctx, "5"))); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(map[string]string{"0.025": "a=b trace_id=2 0.021", "+Inf": "a=b trace_id=3 3600"}, exemplars(histogram(t, reg, "controller_reconcile_duration_seconds"))); diff != "" {
 		t.Errorf("exemplars of the duration (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(map[string]string{"1": "a=b trace_id=4 1"}, exemplars(histogram(t, reg, "controller_reconcile_latency_seconds"))); diff != "" {
+	if diff := cmp.Diff(map[string]string{"1": "a=b trace_id=3 1"}, exemplars(histogram(t, reg, "controller_reconcile_latency_seconds"))); diff != "" {
 		t.Errorf("exemplars of the latency (-want +got):\n%s", diff)
 	}
 	if got := exemplars(histogram(t, reg, "rest_client_request_duration_seconds")); len(got) != 1 {
@@ -74,13 +73,13 @@ func TestExemplars(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain.ReconcileSettled(inTrace(ctx, "6"), "c", time.Second)
+	plain.ReconcileFinished(inTrace(ctx, "6"), "c", "success", time.Second, time.Second)
 	for _, tc := range []struct {
 		name, accept  string
 		m             *metrics.Metrics
 		want, without string
 	}{
-		{"OpenMetrics", open, m, `latency_seconds_bucket{controller="c",le="1.0"} 1 # {a="b",trace_id="4"} 1.0`, `le="1"`},
+		{"OpenMetrics", open, m, `latency_seconds_bucket{controller="c",le="1.0"} 1 # {a="b",trace_id="3"} 1.0`, `le="1"`},
 		{"text", text, m, `latency_seconds_bucket{controller="c",le="1"} 1` + "\n", "trace_id"},
 		{"OpenMetrics without Exemplar", open, plain, `latency_seconds_bucket{controller="c",le="1"} 1` + "\n", "trace_id"},
 	} {
@@ -126,7 +125,7 @@ func TestBadExemplars(t *testing.T) {
 			ctx := klog.NewContext(t.Context(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log))))
 			ctx = context.WithValue(ctx, traceKey{}, tc.labels)
 			for range 2 {
-				m.ReconcileSettled(ctx, "c", time.Second)
+				m.ReconcileFinished(ctx, "c", "success", time.Second, time.Second)
 			}
 			h := histogram(t, reg, "controller_reconcile_latency_seconds")
 			if h.GetSampleCount() != 2 {

@@ -25,8 +25,7 @@ type (
 	reconcileMetrics interface {
 		ReconcileWorkers(controller string, workers int)
 		ReconcileStarted(controller string)
-		ReconcileFinished(ctx context.Context, controller, result string, d time.Duration)
-		ReconcileSettled(ctx context.Context, controller string, latency time.Duration)
+		ReconcileFinished(ctx context.Context, controller, result string, took, latency time.Duration)
 		ReconcileHeld(controller string)
 		ReconcileKeys(controller string, waiting, parked int)
 		ReconcileWrote(controller, kind string, sent bool)
@@ -68,7 +67,7 @@ func use(t testing.TB, m *metrics.Metrics) {
 	t.Helper()
 	m.ReconcileWorkers("c", 2)
 	m.ReconcileStarted("c")
-	m.ReconcileFinished(t.Context(), "c", "success", time.Second)
+	m.ReconcileFinished(t.Context(), "c", "success", time.Second, time.Second)
 	m.EventsRecorded("written", 1)
 	m.PartStopped("informers", time.Second, false)
 	m.FinalizerObject("example.com/f", "uid", []string{"step"}, time.Second, time.Second)

@@ -59,7 +59,6 @@ type Metrics struct {
 
 	reconciles *reconciles
 	holds      *prometheus.CounterVec
-	settled    histograms
 	keys       *prometheus.GaugeVec
 	writes     *prometheus.CounterVec
 	workers    *prometheus.GaugeVec
@@ -139,8 +138,6 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		gatherer: gatherer,
 
-		settled: all.histogram("controller_reconcile_latency_seconds", "Time in seconds from the first event of a key that no reconcile has handled to the end of the one that succeeded.",
-			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800}, "controller"),
 		holds:   all.counter("controller_reconcile_held_total", "Total number of times that a key was delayed because it ran too often.", "controller"),
 		keys:    all.gauge("controller_keys", "Number of keys that wait for the gate (waiting), or that MaxAttempts has parked (parked).", "controller", "state"),
 		writes:  all.counter("controller_writes_total", "Total number of applies and writes of a status by reconciles, sent or skipped because they would change nothing.", "controller", "kind", "result"),

@@ -159,10 +159,9 @@ func TestReconcile(t *testing.T) {
 	for range 3 {
 		m.ReconcileStarted("widgets")
 	}
-	m.ReconcileFinished(t.Context(), "widgets", "conflict", 3*time.Second)
-	m.ReconcileFinished(t.Context(), "widgets", "no such result", 20*time.Millisecond)
+	m.ReconcileFinished(t.Context(), "widgets", "conflict", 3*time.Second, -1)
+	m.ReconcileFinished(t.Context(), "widgets", "no such result", 20*time.Millisecond, 5*time.Minute)
 	compare(all(map[string]int{"conflict": 1, "error": 1}), "controller_reconcile_total")
-	m.ReconcileSettled(t.Context(), "widgets", 5*time.Minute)
 	if n := testutil.CollectAndCount(reg, "controller_reconcile_latency_seconds"); n != 1 {
 		t.Errorf("%d series of the latency, want 1", n)
 	}
@@ -487,7 +486,7 @@ func TestConcurrentUse(t *testing.T) {
 				name := fmt.Sprint("c", (i+w)%20)
 				m.ReconcileWorkers(name, workers)
 				m.ReconcileStarted(name)
-				m.ReconcileFinished(t.Context(), name, "success", time.Millisecond)
+				m.ReconcileFinished(t.Context(), name, "success", time.Millisecond, time.Second)
 				m.LeaderStatus(name, i%2 == 0)
 				m.NewDepthMetric(name).Inc()
 				m.ForgetQueue(name)
@@ -525,8 +524,7 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 	for _, result := range []string{"success", "conflict", "unknown"} {
 		if n := testing.AllocsPerRun(1000, func() {
 			m.ReconcileStarted("widgets")
-			m.ReconcileFinished(t.Context(), "widgets", result, time.Millisecond)
-			m.ReconcileSettled(t.Context(), "widgets", time.Millisecond)
+			m.ReconcileFinished(t.Context(), "widgets", result, time.Millisecond, time.Second)
 			m.ReconcileKeys("widgets", 1, 0)
 			m.ReconcileWrote("widgets", "apply", false)
 		}); n != 0 {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // results returns the values of the label result. Other results count as the last, "error".
@@ -36,6 +38,7 @@ type controller struct {
 	label     string
 	created   time.Time
 	started   atomic.Uint64  // calls
+	mu        sync.Mutex     // of the histograms: most calls need two
 	durations [13]*histogram // of the calls that have ended
 	settled   *histogram
 	waiting   prometheus.Gauge
@@ -78,8 +81,8 @@ func (c *controllers) with(one *controller) *controllers {
 
 // reconciles collects the families that follow from the calls of each controller.
 type reconciles struct {
-	metrics                 *Metrics
-	total, duration, active *prometheus.Desc
+	metrics                          *Metrics
+	total, duration, latency, active *prometheus.Desc
 }
 
 func newReconciles(m *Metrics) *reconciles {
@@ -87,6 +90,7 @@ func newReconciles(m *Metrics) *reconciles {
 		metrics:  m,
 		total:    prometheus.NewDesc("controller_reconcile_total", "Total number of reconciles by result.", []string{"controller", "result"}, nil),
 		duration: prometheus.NewDesc("controller_reconcile_duration_seconds", "Duration of a reconcile in seconds, by result.", []string{"controller", "result"}, nil),
+		latency:  prometheus.NewDesc("controller_reconcile_latency_seconds", "Time in seconds from the first event of a key that no reconcile has handled to the end of the one that succeeded.", []string{"controller"}, nil),
 		active:   prometheus.NewDesc("controller_active_workers", "Number of workers that are running a key.", []string{"controller"}, nil),
 	}
 }
@@ -94,6 +98,7 @@ func newReconciles(m *Metrics) *reconciles {
 func (r *reconciles) Describe(ch chan<- *prometheus.Desc) {
 	ch <- r.total
 	ch <- r.duration
+	ch <- r.latency
 	ch <- r.active
 }
 
@@ -111,6 +116,7 @@ func (r *reconciles) Collect(ch chan<- prometheus.Metric) {
 				ch <- h
 			}
 		}
+		ch <- c.settled
 		ch <- prometheus.MustNewConstMetric(r.active, prometheus.GaugeValue, float64(c.started.Load())-float64(ended), c.label)
 	}
 }
@@ -133,22 +139,25 @@ func (m *Metrics) ReconcileStarted(controller string) {
 	m.controller(controller).started.Add(1)
 }
 
-// ReconcileFinished counts the end of the key after d. An unknown result counts as
-// "error".
-func (m *Metrics) ReconcileFinished(ctx context.Context, controller, result string, d time.Duration) {
+// ReconcileFinished counts the end of a reconcile that took the given time. An unknown result
+// counts as "error". latency is the time since the first event that the reconcile has settled.
+// It is not counted if it is negative.
+func (m *Metrics) ReconcileFinished(ctx context.Context, controller, result string, took, latency time.Duration) {
 	if m == nil {
 		return
 	}
-	m.controller(controller).durations[resultIndex(result)].observe(d.Seconds(), m.exemplar(ctx, d))
-}
-
-// ReconcileSettled counts the end of a reconcile that succeeded, and the time since the first
-// event that led to it.
-func (m *Metrics) ReconcileSettled(ctx context.Context, controller string, latency time.Duration) {
-	if m == nil {
-		return
+	c := m.controller(controller)
+	tookExemplar := m.exemplar(ctx, took)
+	var latencyExemplar *dto.Exemplar
+	if latency >= 0 {
+		latencyExemplar = m.exemplar(ctx, latency)
 	}
-	m.controller(controller).settled.observe(latency.Seconds(), m.exemplar(ctx, latency))
+	c.mu.Lock()
+	c.durations[resultIndex(result)].observeLocked(took.Seconds(), tookExemplar)
+	if latency >= 0 {
+		c.settled.observeLocked(latency.Seconds(), latencyExemplar)
+	}
+	c.mu.Unlock() // not deferred, see histogram.observe
 }
 
 // ReconcileHeld counts that the loop began to delay a key that ran too often.
@@ -205,7 +214,6 @@ func (m *Metrics) controller(name string) *controller {
 	c := &controller{
 		name:  name,
 		label: label, created: time.Now(),
-		settled: m.settled.WithLabelValues(label),
 		waiting: m.keys.WithLabelValues(label, "waiting"),
 		parked:  m.keys.WithLabelValues(label, "parked"),
 		writes: map[written]prometheus.Counter{
@@ -218,8 +226,9 @@ func (m *Metrics) controller(name string) *controller {
 		held:    m.holds.WithLabelValues(label),
 	}
 	bounds := []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+	c.settled = newHistogram(&c.mu, m.reconciles.latency, append(slices.Clip(bounds), 600, 1800), label)
 	for n, result := range results() {
-		c.durations[n] = newHistogram(m.reconciles.duration, bounds, label, result)
+		c.durations[n] = newHistogram(&c.mu, m.reconciles.duration, bounds, label, result)
 	}
 	m.controllers.Store(known.with(c))
 	return c

@@ -65,13 +65,12 @@ func (noGate) Begin(ctx context.Context, _ name) context.Context { return ctx }
 func (noGate) Ready(name, func()) bool                           { return true }
 func (noGate) End(name)                                          {}
 
-func (noMetrics) ReconcileWorkers(string, int)                                     {}
-func (noMetrics) ReconcileStarted(string)                                          {}
-func (noMetrics) ReconcileFinished(context.Context, string, string, time.Duration) {}
-func (noMetrics) ReconcileSettled(context.Context, string, time.Duration)          {}
-func (noMetrics) ReconcileHeld(string)                                             {}
-func (noMetrics) ReconcileKeys(string, int, int)                                   {}
-func (noMetrics) ReconcileWrote(string, string, bool)                              {}
+func (noMetrics) ReconcileWorkers(string, int)                                                    {}
+func (noMetrics) ReconcileStarted(string)                                                         {}
+func (noMetrics) ReconcileFinished(context.Context, string, string, time.Duration, time.Duration) {}
+func (noMetrics) ReconcileHeld(string)                                                            {}
+func (noMetrics) ReconcileKeys(string, int, int)                                                  {}
+func (noMetrics) ReconcileWrote(string, string, bool)                                             {}
 
 func BenchmarkReconcile(b *testing.B) {
 	tests := []struct {

@@ -264,17 +264,14 @@ func (c *counts) ReconcileWrote(controller, kind string, sent bool) {
 	c.writes = append(c.writes, fmt.Sprint(controller, " ", kind, " ", sent))
 }
 func (c *counts) ReconcileStarted(controller string) { c.add("%s started", controller) }
-func (c *counts) ReconcileFinished(ctx context.Context, controller, result string, d time.Duration) {
+func (c *counts) ReconcileFinished(ctx context.Context, controller, result string, took, latency time.Duration) {
 	c.add("%s %s", controller, result)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.took = append(c.took, d)
-}
-
-func (c *counts) ReconcileSettled(_ context.Context, _ string, latency time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.latencies = append(c.latencies, latency)
+	c.took = append(c.took, took)
+	if latency >= 0 {
+		c.latencies = append(c.latencies, latency)
+	}
 }
 
 // all returns every event so far.

@@ -19,12 +19,8 @@ type inContext struct {
 	got []any
 }
 
-func (m *inContext) ReconcileFinished(ctx context.Context, _, result string, _ time.Duration) {
+func (m *inContext) ReconcileFinished(ctx context.Context, _, result string, _, _ time.Duration) {
 	m.got = append(m.got, result, ctx.Value(hookKey{}))
-}
-
-func (m *inContext) ReconcileSettled(ctx context.Context, _ string, _ time.Duration) {
-	m.got = append(m.got, "settled", ctx.Value(hookKey{}))
 }
 
 // TestMetricsContext: the reports of a call have the context that Hook returned, before the
@@ -53,7 +49,7 @@ func TestMetricsContext(t *testing.T) {
 		pods.Add("a")
 		synctest.Wait()
 		r.stop()
-		if diff := cmp.Diff([]any{"panic", 1, "end", "success", 2, "settled", 2, "end"}, m.got); diff != "" {
+		if diff := cmp.Diff([]any{"panic", 1, "end", "success", 2, "end"}, m.got); diff != "" {
 			t.Errorf("reports (-want +got):\n%s", diff)
 		}
 

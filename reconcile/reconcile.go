@@ -154,14 +154,13 @@ type Metrics interface {
 	// ReconcileFinished is called after each call of the Func, with a result of the table
 	// at Result and the duration of the call. ctx is the context that the Func got, with
 	// the values of Hook, before end of Hook is called.
-	ReconcileFinished(ctx context.Context, controller, result string, d time.Duration)
-	// ReconcileSettled is called after ReconcileFinished, with the same ctx, if the result is
-	// success or requeue and the call settles an event. A call settles the events of its key
-	// that Sources reported before it began if its result is success, requeue or terminal,
-	// or if MaxAttempts parks the key after it. latency is the time
-	// from the first of the settled events to the end of the call. It includes the time in
-	// the queue, at the Gate, and of calls that failed.
-	ReconcileSettled(ctx context.Context, controller string, latency time.Duration)
+	//
+	// If the result is success or requeue and the call settles events, latency is the time
+	// from the first of them to the end of the call, and otherwise it is negative. It
+	// includes the time in the queue, at the Gate, and of calls that failed. A call settles
+	// the events of its key that Sources reported before it began if its result is success,
+	// requeue or terminal, or if MaxAttempts parks the key after it.
+	ReconcileFinished(ctx context.Context, controller, result string, took, latency time.Duration)
 	// ReconcileHeld is called each time that the loop begins to delay a key that ran too
 	// often.
 	ReconcileHeld(controller string)

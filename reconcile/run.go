@@ -294,10 +294,11 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	st := r.noteLocked(key, cl, why.Event)
 	r.mu.Unlock()
 	if r.metrics != nil {
-		r.metrics.ReconcileFinished(ctx, r.Name, string(cl), took)
+		latency := time.Duration(-1)
 		if st.event != 0 && (cl == success || cl == requeue) {
-			r.metrics.ReconcileSettled(ctx, r.Name, r.triggers.Age(st.event, ended))
+			latency = r.triggers.Age(st.event, ended)
 		}
+		r.metrics.ReconcileFinished(ctx, r.Name, string(cl), took, latency)
 	}
 	if end != nil {
 		end(string(cl), err)

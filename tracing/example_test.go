@@ -119,7 +119,7 @@ func ExampleExemplar() {
 	m.Exemplar = tracing.Exemplar // before the first use of m
 
 	ctx, span := sdktrace.NewTracerProvider().Tracer("example").Start(context.Background(), "reconcile")
-	m.ReconcileSettled(ctx, "widgets", time.Second) // what a controller does with it
+	m.ReconcileFinished(ctx, "widgets", "success", time.Millisecond, time.Second) // what a controller does with it
 	span.End()
 	families, _ := registry.Gather()
 	for _, f := range families {
@@ -129,7 +129,9 @@ func ExampleExemplar() {
 			}
 		}
 	}
-	// Output: controller_reconcile_latency_seconds 1 true
+	// Output:
+	// controller_reconcile_duration_seconds 0.005 true
+	// controller_reconcile_latency_seconds 1 true
 }
 
 func ExampleInject() {

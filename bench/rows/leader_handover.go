@@ -32,7 +32,7 @@ func init() {
 		Name: "leader/handover",
 		About: "The time of a hand-over after the leader's context is cancelled, as at SIGTERM: from the return of the leader's work to the start of the next leader's " +
 			"work. The row runs on a real API server with a LeaseDuration of 15 s, a RenewDeadline of 10 s and a RetryPeriod of 2 s. It makes 100 hand-overs, 2 in " +
-			"each of 50 parallel elections, each at a random moment up to 4 s after the previous one. The stopped replica becomes a candidate again when another " +
+			"each of 50 parallel elections, the first at a random moment 2 s to 6 s after the start, and the second up to 4 s after it. The stopped replica becomes a candidate again when another " +
 			"replica leads. The figures are quantiles over the hand-overs of a run. client-go's elector uses ReleaseOnCancel.",
 		Op: "hand-over",
 		Goals: []bench.Goal{
@@ -85,6 +85,10 @@ func handOversOf(ctx context.Context, m *bench.Meter, a *arena, k electorKind, r
 	}
 	now, err := e.next()
 	if err != nil {
+		return nil, err
+	}
+	// The connections of all elections are opened at once, which takes the machine half a second.
+	if err := e.wait(e.seats[0].timings.retry); err != nil {
 		return nil, err
 	}
 	var took []time.Duration

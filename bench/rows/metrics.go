@@ -52,8 +52,7 @@ func init() {
 			return []bench.Pair{{
 				Ours: counting("controllerkit", "", func(ctx context.Context, d time.Duration) {
 					m.ReconcileStarted(queueName)
-					m.ReconcileFinished(ctx, queueName, "success", d)
-					m.ReconcileSettled(ctx, queueName, d)
+					m.ReconcileFinished(ctx, queueName, "success", d, d)
 				}),
 				Theirs: counting(controllerRuntime, "sigs.k8s.io/controller-runtime", func(_ context.Context, d time.Duration) {
 					theirs.active.WithLabelValues(queueName).Add(1)

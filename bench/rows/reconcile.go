@@ -233,12 +233,12 @@ func runByHand(ctx context.Context, w *noOp) (*running, error) {
 			ctx, cancel := context.WithTimeout(ctx, callTimeout)
 			defer cancel()
 			if err := w.reconcile(ctx, key); err != nil {
-				m.ReconcileFinished(ctx, queueName, "error", time.Since(start))
+				m.ReconcileFinished(ctx, queueName, "error", time.Since(start), -1)
 				logr.FromContextOrDiscard(ctx).Error(err, "Reconcile failed", "key", key)
 				q.AddRateLimited(key)
 				return
 			}
-			m.ReconcileFinished(ctx, queueName, "success", time.Since(start))
+			m.ReconcileFinished(ctx, queueName, "success", time.Since(start), -1)
 			q.Forget(key)
 		})
 }

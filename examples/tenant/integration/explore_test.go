@@ -42,9 +42,10 @@ func TestExplore(t *testing.T) {
 	options := controllertest.Options{
 		Config:         server.Config(),
 		KeepNamespaces: true,
-		// Runs mostly wait, because the namespace controller needs five seconds for
-		// each deleted namespace. Therefore many runs are parallel.
-		Parallel:        40,
+		// Runs mostly wait, because the namespace controller needs five seconds for each
+		// deleted namespace. But each controller watches all namespaces, so 128 runs at once
+		// are slower than 64.
+		Parallel:        64,
 		Sample:          16,
 		ConvergeTimeout: 90 * time.Second,
 	}
