@@ -332,19 +332,20 @@ func (p *parser) children(of int32, closing byte, depth int) error {
 
 // text reads a string.
 func (p *parser) text() (string, error) {
-	start, escaped := p.at, false
+	// Most strings have no escape, and IndexByte compares many bytes at once.
+	rest := p.src[p.at+1:]
+	if n := strings.IndexByte(rest, '"'); n >= 0 && strings.IndexByte(rest[:n], '\\') < 0 {
+		p.at += n + 2
+		return rest[:n], nil
+	}
+	start := p.at
 	for p.at++; p.at < len(p.src); p.at++ {
 		switch p.src[p.at] {
 		case '\\':
-			escaped = true
 			p.at++
 		case '"':
 			p.at++
-			quoted := p.src[start:p.at]
-			if !escaped {
-				return quoted[1 : len(quoted)-1], nil
-			}
-			return p.unescape(quoted)
+			return p.unescape(p.src[start:p.at])
 		}
 	}
 	return "", errJSON
