@@ -94,6 +94,31 @@ func TestHistogram(t *testing.T) {
 	}
 }
 
+// TestNativeBounds: values at the bounds of native buckets, and beside them, count in the
+// buckets of client_golang's.
+func TestNativeBounds(t *testing.T) {
+	m, reg := newMetrics(t)
+	ours := m.NewLatencyMetric("q")
+	theirs := prometheus.NewRegistry()
+	want := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "x", Help: "x", NativeHistogramBucketFactor: 1.1, NativeHistogramZeroThreshold: 1.0 / (1 << 20),
+	})
+	theirs.MustRegister(want)
+	for exp := -20; exp < 34; exp++ {
+		for n := range 8 {
+			bound := math.Ldexp(math.Pow(2, float64(n)/8), exp)
+			for _, v := range []float64{bound, math.Nextafter(bound, 0), math.Nextafter(bound, math.Inf(1)), bound * 1.001, bound * 0.999} {
+				ours.Observe(v)
+				want.Observe(v)
+			}
+		}
+	}
+	got, all := histogram(t, reg, "workqueue_queue_duration_seconds"), histogram(t, theirs, "x")
+	if diff := cmp.Diff(native(all), native(got)); diff != "" {
+		t.Errorf("native (-client_golang +got):\n%s", diff)
+	}
+}
+
 // TestHistogramIsBounded: whatever is observed, a series has few native buckets, and values
 // that are no durations do no harm.
 //
