@@ -30,7 +30,8 @@
 //     finalizer.
 //   - F2: If a copy is stale or controllers interleave, other finalizers stay unchanged.
 //   - F3: If an object is being deleted, it gets no finalizer, however stale the copy.
-//   - F4: If another object has taken the name, no function of the package changes it.
+//   - F4: If an object with another uid has taken the name, no function of the package
+//     changes it.
 //   - F5: If cleanup fails, panics or crashes, the deleted object's finalizer remains.
 //   - F6: If the API server refuses a stale copy, the error is a Conflict, and a
 //     rejection by validation or admission keeps its class.

@@ -27,14 +27,14 @@
 //   - I1: If Run returns nil, ctx is done and all informers have stopped.
 //   - I2: If an informer or added handler is not synced within Timeout, Run returns an error
 //     that names it and the reason.
-//   - I3: If the server responds to a synced informer twice with 403, 404 or 405 within
-//     Timeout of the start, Run returns an error.
-//   - I9: If a watch brings no byte for the silence of [EndSilentWatches], the informer
-//     watches again, without a list.
+//   - I3: If a list or watch of a synced informer is refused twice with 403, 404 or 405,
+//     less than Timeout after Run began, Run returns an error.
+//   - I9: If a watch brings no byte for the silence that [EndSilentWatches] got, the
+//     informer begins a new watch, without a list.
 //   - I12: If a cache lost an event, the next complete round of [Audit] reports the object
 //     or the cache, if at most 1000 differ.
-//   - I20: If [Set.Relist] returns nil, the informer lists again, also after a restore of
-//     etcd, and its handlers get an event for each difference.
+//   - I20: If [Set.Relist] returns nil, the informer will list again within seconds, also
+//     after a restore of etcd, and its handlers get an event for each difference.
 //
 // # Caveats
 //

@@ -10,17 +10,18 @@
 // campaigns again after a loss. Most callers keep the default durations, run informers on
 // every replica, and serve [Elector.Check] as a liveness probe.
 //
-// Guarded work is the work of lead, the function of Run, while its replica leads. Its context
-// ends no later than the leadership, but a suspended process learns it late: call [Term.Check]
-// before each effect, or use a client with [Guard], which checks before each write. A [Fence]
-// lets the API server refuse the writes of an earlier leader.
+// A replica leads while [Term.Check] returns nil. Guarded work is the work of lead, the
+// function of Run, in that time. Its context ends no later, but a suspended process learns it
+// late: call Term.Check before each effect, or use a client with [Guard], which checks before
+// each write. A delayed request can still arrive later: a [Fence] lets the API server refuse
+// it.
 //
 // # Guarantees
 //
-//   - L1: If two replicas run, even with one identity, guarded work never overlaps,
-//     whatever requests and responses are delayed, lost or reordered.
+//   - L1: If two replicas run, even with one identity, guarded work never overlaps, whatever
+//     requests and responses are delayed, lost or reordered, except as under Caveats.
 //   - L3: If the response to a write is lost, the write neither prolongs nor ends
-//     leadership.
+//     leadership, except as under Caveats.
 //   - L4: If a replica acquires or recreates a Lease, the new leaseTransitions exceeds
 //     every one that the replica has seen.
 //   - L5: If the context of Run is done, Run renews the Lease until lead has returned,
@@ -35,14 +36,15 @@
 //     refuses every write with an earlier term.
 //   - L15: If lead panics, the process ends with the panic's stack, and the Lease
 //     expires.
-//   - L16: If a leader crashes and the API server is reachable, another leads after at most
-//     LeaseDuration + 1.2 RetryPeriod + 250ms.
+//   - L16: If a leader crashes and the API server is reachable, a standby leads after at
+//     most LeaseDuration + 1.2 RetryPeriod + 250ms.
 //   - L17: If the application's rate limiter is exhausted or connections die silently, an
 //     Elector with [NewClient] leads on if new connections work.
 //   - L18: If RenewDeadline has passed since the last renewal, by the monotonic or the wall
 //     clock, Term.Check returns ErrLost, also after a suspend.
-//   - L19: If a user outside Fence.Users writes or removes a stamp of the Lease (see
-//     [Term.Stamp]), the API server refuses it, and no other annotation blocks the leader.
+//   - L19: If a [Fence] is in force, the API server refuses a write or removal of its
+//     Lease's stamp (see [Term.Stamp]) by a user outside Fence.Users. No other annotation
+//     blocks the leader.
 //   - L20: If a response is not the API server's, such as a proxy's 404, it counts as an
 //     outage.
 //

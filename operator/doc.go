@@ -44,8 +44,8 @@
 //     and no call runs.
 //   - OP4: If a reconcile wrote an object of a registered resource, the next call with
 //     the same key sees the write.
-//   - OP5: If the context is done and running calls end within their Timeout, the Lease
-//     is released after them, and Run returns nil within GracePeriod.
+//   - OP5: If the context is done and running calls end within their Timeout, Run releases
+//     the Lease after these calls and returns nil within GracePeriod.
 //   - OP7: If clients of Config send only the requests of registrations and Writes, no
 //     request is forbidden under Rules.
 //   - OP8: If a replica is not the leader, its informers run, and no reconcile runs.

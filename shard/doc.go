@@ -7,11 +7,11 @@
 //	})
 //
 // Run calls its function, work, for each shard that the replica owns. Each replica has a
-// Lease. All compute the same balanced assignment, and store it in another one, the table.
+// Lease. All compute the same balanced assignment, and store it in one more Lease, the table.
 //
-// Owned work is the work of that function while its replica owns the shard. Its context ends
-// no later than the ownership, but a suspended process learns it late: call [Shard.Check]
-// before each effect, or use [Guard].
+// A replica owns a shard while [Shard.Check] returns nil. Owned work is the work of that
+// function in that time. Its context ends no later, but a suspended process learns it late:
+// call Shard.Check before each effect, or use [Guard].
 //
 // Work that one replica alone may do belongs to shard 0. [Group.Exclusive] runs rare work,
 // such as a migration, while no other work runs.
@@ -28,25 +28,26 @@
 // # Guarantees
 //
 //   - SH1: If two replicas run, even with different Ranges, owned work on one shard or
-//     object never overlaps, whatever requests are delayed or lost.
+//     object never overlaps, whatever requests are delayed or lost, except as under Caveats.
 //   - SH3: If a shard moves or Run's context is done, the replica owns the shard until its
-//     work has returned, and on a stop its own Lease ends last.
-//   - SH4: If one Lease of the group is deleted, owned work does not overlap while the
-//     owners can list or watch Leases.
-//   - SH5: If work begins on a shard, its term is higher than the shard's earlier ones.
-//   - SH6: If one replica joins or leaves, at most its share of the shards moves, rounded up.
+//     work has returned. A replica that stops gives up its own Lease last.
+//   - SH4: If the table or the Lease of one replica is deleted, owned work does not overlap
+//     while the owners can list or watch Leases.
+//   - SH5: If work begins on a shard, the term of this work is higher than all earlier terms
+//     of the shard.
+//   - SH6: If one of n replicas joins or leaves, at most 1/n of the shards move, rounded up.
 //   - SH8: If the table is unreadable or not the group's when Run begins, Run changes
 //     nothing and returns an error that names the cure.
 //   - SH9: If the table becomes unreadable or read-only later, the replicas keep their
 //     shards, and Status has the error.
-//   - SH11: If one replica crashes, its shards have owners within LeaseDuration plus 2 times
-//     RetryPeriod.
+//   - SH11: If one replica crashes and the API server is reachable, its shards have owners
+//     within LeaseDuration plus 2 times RetryPeriod.
 //   - SH12: If Exclusive calls f, no owned work runs until f has returned or lost its term,
 //     and the terms of later work are higher.
-//   - SE1: If an object has a uid, or with ByNamespace a namespace, the API server selects
-//     it by the Selector of the shard that Of returns.
+//   - SE1: If an object has a uid, or with ByNamespace a namespace, [Ranges.Of] returns the
+//     shard whose Selector selects the object on an API server with ShardedListAndWatch.
 //   - SE3: If a list or a watch has an object of another shard, the Source drops and counts
-//     it, and fails if the object lacks the field that Ranges hash.
+//     it. If an object lacks the field that Ranges hash, the list or watch fails.
 //   - SE7: If Remove of a shard in one View returns nil before Add of it in another begins,
 //     no object is in both caches, and after Add each object is in one.
 //

@@ -34,8 +34,8 @@
 //     ends when the one before has returned or used its time.
 //   - D2: If a part fails, the group stops and Run's error names the part; if a part
 //     returns nil early, the others continue.
-//   - D3: If a part does not stop, Run returns within GracePeriod, with a [LateError]
-//     that has the part's stacks, and the other parts are stopped.
+//   - D3: If a part does not stop, Run stops the other parts and returns within GracePeriod,
+//     with a [LateError] that has the part's stacks.
 //   - D6: If parts are starting, a check fails or the stop has begun, the readiness
 //     handler responds 503, with names but not the errors of checks.
 //

@@ -26,10 +26,10 @@
 //
 //   - S1: Update, Patch and Apply send one request, or none if by the given copy neither the
 //     status nor its field managers would change.
-//   - S2: If the object changed after it was read, Update, Patch and Apply return a
-//     Conflict and do not retry.
-//   - S9: Patch sends only the changed fields, and Apply only the given conditions, to
-//     that version of that object only.
+//   - S2: If the object changed after it was read, a write by Update, Patch or Apply returns
+//     a Conflict, without a retry.
+//   - S9: Patch sends only the changed fields, and Apply only the given conditions. Both
+//     write only the version of the object that the caller has read.
 //   - S12: If a write would lower an observedGeneration, of the status or of a condition, or
 //     raise it above metadata.generation, it fails.
 //

@@ -31,9 +31,9 @@
 //
 //   - TR1: If a call is sampled, it has one span, with its controller, triggers, attempt and
 //     result, which ends with the call.
-//   - TR2: If all events of a call carry the same trace, first seen within Window, its span
-//     continues it. Otherwise, except by TR3, it begins a trace with links to theirs, up to
-//     8.
+//   - TR2: If all events of a call carry one trace, which the process first saw less than
+//     Window ago, the call's span continues it. Otherwise, unless TR3 applies, the span
+//     begins a trace with links to at most 8 of theirs.
 //   - TR3: If a sampled call fails or is requeued, and no event carries another trace, the
 //     key's next call within Window continues its trace.
 //   - TR4: If an apply would change only the annotation, ApplyChanged after [Carry] sends no

@@ -27,8 +27,9 @@
 //
 // # Guarantees
 //
-//   - N1: If Kill has returned, no later request of the incarnation reaches the server, its
-//     running requests end, and no connection or goroutine of it is left.
+//   - N1: If Kill has returned, no new request of the incarnation reaches the server, and no
+//     connection or goroutine of it is left. The server may still execute requests that were
+//     running.
 //   - N2: If a request is lost or its Response has Commit, it reaches the server once; if
 //     dropped, or if its Response has no Commit, never.
 //   - N3: A watch delivers an unchanged prefix of the server's lines, without the bookmark
