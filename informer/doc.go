@@ -29,7 +29,7 @@
 //     that names it and the reason.
 //   - I3: If a list or watch of a synced informer is refused twice with 403, 404 or 405,
 //     less than Timeout after Run began, Run returns an error.
-//   - I9: If a watch brings no byte for the silence that [EndSilentWatches] got, the
+//   - I9: If a watch receives no byte for the duration passed to [EndSilentWatches], the
 //     informer begins a new watch, without a list.
 //   - I12: If a cache lost an event, the next complete round of [Audit] reports the object
 //     or the cache, if at most 1000 differ.

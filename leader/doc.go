@@ -11,10 +11,10 @@
 // every replica, and serve [Elector.Check] as a liveness probe.
 //
 // A replica leads while [Term.Check] returns nil. Guarded work is the work of lead, the
-// function of Run, in that time. Its context ends no later, but a suspended process learns it
-// late: call Term.Check before each effect, or use a client with [Guard], which checks before
-// each write. A delayed request can still arrive later: a [Fence] lets the API server refuse
-// it.
+// function of Run, in that time. Its context ends at the latest with the leadership. A
+// process that was suspended sees this only when it resumes: call Term.Check before each
+// effect, or use a client with [Guard], which checks before each write. A delayed request can
+// still arrive later: a [Fence] refuses it.
 //
 // # Guarantees
 //
@@ -42,9 +42,9 @@
 //     Elector with [NewClient] leads on if new connections work.
 //   - L18: If RenewDeadline has passed since the last renewal, by the monotonic or the wall
 //     clock, Term.Check returns ErrLost, also after a suspend.
-//   - L19: If a [Fence] is in force, the API server refuses a write or removal of its
-//     Lease's stamp (see [Term.Stamp]) by a user outside Fence.Users. No other annotation
-//     blocks the leader.
+//   - L19: If a [Fence] is in force, only Fence.Users can write or remove a stamp of its
+//     Lease: the annotation of an object with the term of its last write. No annotation that
+//     other users can write blocks the leader.
 //   - L20: If a response is not the API server's, such as a proxy's 404, it counts as an
 //     outage.
 //

@@ -43,8 +43,8 @@
 //   - R7: If Run has returned, its calls and goroutines have ended.
 //   - R16: If a key is queued without pause, it runs 100 times and then 10 times a
 //     second; a key with at most 10 events a second is not delayed.
-//   - R22: If calls end only as rejected or forbidden, the key runs at most 15 times in
-//     the first hour, without events and RequeueAfter.
+//   - R22: If a key's calls end only as rejected or forbidden, and it gets no event and sets
+//     no RequeueAfter, it runs at most 15 times in the first hour.
 //
 // # Caveats
 //

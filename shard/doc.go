@@ -1,5 +1,5 @@
 // Package shard divides the objects of a controller among active replicas. Each shard has
-// one owner at a time.
+// at most one owner at a time.
 //
 //	group := &shard.Group{Leases: leases, Namespace: namespace, Name: "shop", Ranges: shard.Ranges{N: 32}}
 //	err := group.Run(ctx, func(ctx context.Context, s shard.Shard) error {
@@ -10,8 +10,9 @@
 // Lease. All compute the same balanced assignment, and store it in one more Lease, the table.
 //
 // A replica owns a shard while [Shard.Check] returns nil. Owned work is the work of that
-// function in that time. Its context ends no later, but a suspended process learns it late:
-// call Shard.Check before each effect, or use [Guard].
+// function in that time. Its context ends at the latest when the replica stops owning the
+// shard. A process that was suspended sees this only when it resumes: call Shard.Check before
+// each effect, or use [Guard].
 //
 // Work that one replica alone may do belongs to shard 0. [Group.Exclusive] runs rare work,
 // such as a migration, while no other work runs.

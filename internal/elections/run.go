@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -207,13 +208,17 @@ func (w *World) Run(ctx context.Context, s Schedule, elect Replica) (Verdict, er
 	replicas.Wait()
 	r.packets.wait()
 
-	// The Lease stays for the next test's inspection; the judged records are complete.
-	last, err := w.leases.Get(ctx, r.name, metav1.GetOptions{})
+	// On a cluster the servers' faults go on, for the other schedules.
+	var last *coordinationv1.Lease
+	err := outlast(ctx, func() (err error) {
+		last, err = w.leases.Get(ctx, r.name, metav1.GetOptions{})
+		return err
+	})
 	if err == nil {
 		err = r.book.reached(ctx, last.ResourceVersion)
 	}
 	if err == nil {
-		err = w.leases.Delete(ctx, r.name, metav1.DeleteOptions{})
+		err = outlast(ctx, func() error { return w.leases.Delete(ctx, r.name, metav1.DeleteOptions{}) })
 	}
 	if apierrors.IsNotFound(err) {
 		err = nil // it was never made, or a person deleted it last

@@ -12,6 +12,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
@@ -97,8 +98,11 @@ func (w *World) Stalled(from, to time.Time) time.Duration { return w.noise.withi
 func (w *World) record(ctx context.Context, watching watch.Interface, rv string) {
 	for ctx.Err() == nil {
 		if watching == nil {
-			var err error
-			if watching, err = w.leases.Watch(ctx, metav1.ListOptions{ResourceVersion: rv}); err != nil {
+			err := outlast(ctx, func() (err error) {
+				watching, err = w.leases.Watch(ctx, metav1.ListOptions{ResourceVersion: rv})
+				return err
+			})
+			if err != nil {
 				w.fail(ctx, err)
 				return
 			}
@@ -106,7 +110,9 @@ func (w *World) record(ctx context.Context, watching watch.Interface, rv string)
 		for event := range watching.ResultChan() {
 			lease, ok := event.Object.(*coordinationv1.Lease)
 			if !ok {
-				w.fail(ctx, fmt.Errorf("the watch ended: %v", event.Object))
+				if err := apierrors.FromObject(event.Object); !isOutage(err) {
+					w.fail(ctx, fmt.Errorf("the watch ended: %w", err))
+				}
 				break
 			}
 			rv = lease.ResourceVersion
@@ -115,6 +121,22 @@ func (w *World) record(ctx context.Context, watching watch.Interface, rv string)
 		watching.Stop()
 		watching = nil
 	}
+}
+
+// outlast calls f again while the API server or its etcd is out, for as long as patience.
+func outlast(ctx context.Context, f func() error) error {
+	for until := time.Now().Add(patience); ; sleep(ctx, time.Now().Add(100*time.Millisecond)) {
+		err := f()
+		if err == nil || !isOutage(err) || ctx.Err() != nil || time.Now().After(until) {
+			return err
+		}
+	}
+}
+
+// isOutage reports whether an error is no response, or one that a later request may not get.
+func isOutage(err error) bool {
+	var status apierrors.APIStatus
+	return !errors.As(err, &status) || status.Status().Code >= http.StatusInternalServerError || status.Status().Code == http.StatusTooManyRequests
 }
 
 // fail keeps the error and wakes the waiting goroutines.
