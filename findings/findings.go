@@ -2,10 +2,10 @@ package findings
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os/exec"
-	"strings"
 	"sync"
 	"time"
 
@@ -141,9 +141,14 @@ func as[T any](u *unstructured.Unstructured) (*T, error) {
 // sourceOf returns the folder of the source of a module that the module in folder requires. If
 // there is none, it is a folder that does not exist, which the exploration reports.
 func sourceOf(folder, module string) string {
-	dir, err := exec.Command("go", "list", "-C", folder, "-m", "-f", "{{.Dir}}", module).Output()
-	if err != nil {
-		return fmt.Sprintf("go list -m %s: %v", module, err)
+	// Not go list, which has no folder for a module that was not downloaded yet.
+	out, err := exec.Command("go", "mod", "download", "-C", folder, "-json", module).Output()
+	var found struct{ Dir string }
+	if err == nil {
+		err = json.Unmarshal(out, &found)
 	}
-	return strings.TrimSpace(string(dir))
+	if err != nil {
+		return fmt.Sprintf("go mod download %s: %v", module, err)
+	}
+	return found.Dir
 }
