@@ -173,7 +173,9 @@ func operatorUnderFaults(t *testing.T, cluster *testserver.Cluster) {
 func use(ctx context.Context, t *testing.T, sites *crd.Client[*v1.Website], n int, rng *rand.Rand) {
 	name := fmt.Sprintf("site-%d", n)
 	for version := 0; ctx.Err() == nil; version++ {
-		w := &v1.Website{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.WebsiteSpec{Image: "site:1", Host: fmt.Sprintf("h%d.example.com", version)}}
+		// With the finalizer, as by the policy of docs/finalizers.md: a DELETE in progress ignores
+		// one that is added after its read, and a paused etcd makes that time seconds long.
+		w := &v1.Website{ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{controller.Finalizer}}, Spec: v1.WebsiteSpec{Image: "site:1", Host: fmt.Sprintf("h%d.example.com", version)}}
 		request, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		var err error
 		switch _, getErr := sites.Get(request, name, metav1.GetOptions{}); {
