@@ -23,7 +23,7 @@ type namespaceVersion = interface {
 	LastStoreSyncResourceVersionOf(namespace string) (version string, ok bool)
 }
 
-// part is what has a version: a resource, or a namespace of it if the store has a version for
+// part has versions of its own: it is a resource, or a namespace of it if the store has a version for
 // each. namespace is "" otherwise.
 type part struct {
 	resource  schema.GroupResource

@@ -15,10 +15,10 @@ import (
 // memberEnv is set for a process of a cluster. Its value is a member as JSON.
 const memberEnv = "CONTROLPLANE_MEMBER"
 
-// readyLine is what a member prints when it is ready.
+// readyLine is the line that a member prints when it is ready.
 const readyLine = "ready"
 
-// A member is what one process of a cluster does: etcd or kube-apiserver.
+// A member is the task of one process of a cluster: etcd or kube-apiserver.
 type member struct {
 	Name      string // etcd-N or server-N
 	Dir       string // of the cluster, and the working directory

@@ -61,7 +61,7 @@ func caInjector() controllertest.Scenario {
 				return err
 			}),
 		},
-		Mask: func(obj *unstructured.Unstructured) { // after a restart the former CA can stay beside the wanted one
+		Mask: func(obj *unstructured.Unstructured) { // after a restart the former CA can stay, too
 			hooks, _, _ := unstructured.NestedSlice(obj.Object, "webhooks")
 			for _, hook := range hooks {
 				unstructured.RemoveNestedField(hook.(map[string]any), "clientConfig", "caBundle")

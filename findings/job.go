@@ -15,7 +15,7 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest"
 )
 
-// jobs runs a Job that succeeds, and then one that exceeds its deadline.
+// jobs runs a Job that succeeds, and then a Job that exceeds its deadline.
 func jobs() controllertest.Scenario {
 	return controllertest.Scenario{
 		Name:  "job",

@@ -9,7 +9,7 @@
 //		Controller: "example.com/widgets",
 //		Client:     func(namespace string) recorder.Client { return client.EventsV1().Events(namespace) },
 //	}
-//	// Run it beside the controllers, and stop it after them.
+//	// Run it with the controllers, and stop it after them.
 //	err := r.Run(ctx)
 //
 // Most callers set these two fields and share one Recorder among all controllers of a

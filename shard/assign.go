@@ -35,7 +35,7 @@ func assign(owners []int, candidates []candidate) []int {
 		seeds[i] = seed(c.uid)
 	}
 	wanted := slices.Clone(owners)
-	// Who has too many gives up the shards with its lowest scores.
+	// A replica with too many gives up the shards with its lowest scores.
 	for c := range candidates {
 		if count[c] <= number[c] {
 			continue

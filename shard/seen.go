@@ -18,7 +18,7 @@ const (
 	longestPause         = 5 * time.Second
 )
 
-// View is what a replica sees of its shards: it keeps the selector of an informer, such as a
+// View is a replica's view of its shards: it keeps the selector of an informer, such as a
 // scope.Informer, equal to the shards that were added. Changes that come while a Select runs
 // are one Select after it. A Select of package scope lists the objects of all added shards
 // again, and holds them twice until it returns. The methods of a View may be called

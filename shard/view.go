@@ -23,7 +23,7 @@ type member struct {
 	lease   *coordinationv1.Lease // the last version; nil if none was seen
 	changed time.Time             // it was seen to change, by this process's clock
 	absent  bool                  // it was deleted
-	ended   bool                  // the epoch is over, for ever
+	ended   bool                  // the epoch is over
 	mine    bool                  // this replica ended it
 	retry   time.Time             // of a request about it
 }

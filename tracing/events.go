@@ -101,7 +101,7 @@ type events[K comparable] struct {
 	traces map[trace.TraceID]time.Time // when each recent trace was first seen
 }
 
-// cause is what caused a call.
+// cause is the origin of a call.
 type cause struct {
 	since   time.Time           // of the first event; zero if the loop itself runs the key again
 	caused  bool                // by an event, or is a retry of such a call

@@ -133,7 +133,7 @@ func outlast(ctx context.Context, f func() error) error {
 	}
 }
 
-// isOutage reports whether an error is no response, or one that a later request may not get.
+// isOutage reports whether an error is no response, or a response that a later request may not get.
 func isOutage(err error) bool {
 	var status apierrors.APIStatus
 	return !errors.As(err, &status) || status.Status().Code >= http.StatusInternalServerError || status.Status().Code == http.StatusTooManyRequests

@@ -26,8 +26,8 @@ func (s Set) Resources() []schema.GroupResource {
 	})
 }
 
-// Rules returns a rule for all resources of a group with the same verbs. The rules, and
-// what they list, are sorted.
+// Rules returns a rule for all resources of a group with the same verbs. The rules and
+// their lists are sorted.
 func (s Set) Rules() (rules []rbacv1.PolicyRule) {
 	at := map[string]int{} // the index of a rule, by group and verbs
 	for _, resource := range s.Resources() {
