@@ -23,8 +23,8 @@ type namespaceVersion = interface {
 	LastStoreSyncResourceVersionOf(namespace string) (version string, ok bool)
 }
 
-// part has versions of its own: it is a resource, or a namespace of it if the store has a version for
-// each. namespace is "" otherwise.
+// part has versions of its own: it is a resource, or a namespace of the resource if the store
+// has a version for each. namespace is "" otherwise.
 type part struct {
 	resource  schema.GroupResource
 	namespace string

@@ -111,7 +111,11 @@ func createPods(ctx context.Context, kube kubernetes.Interface, namespace string
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: template(name, corev1.RestartPolicyAlways).Spec}
 		_, err := kube.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
 		for deadline := time.Now().Add(5 * time.Second); n == 0 && apierrors.IsForbidden(err) && time.Now().Before(deadline); {
-			time.Sleep(20 * time.Millisecond)
+			select { // no event shows the quotas that the API server knows
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(20 * time.Millisecond):
+			}
 			_, err = kube.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{})
 		}
 		if err != nil {

@@ -52,7 +52,8 @@ func newHistograms(name, help string, bounds []float64, labels ...string) histog
 	})}
 }
 
-// newHistogram returns an empty one with the lock mu.
+// newHistogram returns an empty histogram with the lock mu. The histograms of a controller
+// share theirs.
 func newHistogram(mu *sync.Mutex, desc *prometheus.Desc, bounds []float64, values ...string) *histogram {
 	return &histogram{
 		mu: mu, desc: desc, labels: prometheus.MakeLabelPairs(desc, values), created: timestamppb.Now(),

@@ -94,7 +94,7 @@ func TestHistogram(t *testing.T) {
 	}
 }
 
-// TestNativeBounds: values at the bounds of native buckets, and beside them, count in the
+// TestNativeBounds: values at the bounds of native buckets, and close to them, count in the
 // buckets of client_golang's.
 func TestNativeBounds(t *testing.T) {
 	m, reg := newMetrics(t)

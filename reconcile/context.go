@@ -74,7 +74,7 @@ func (c *callContext[K]) end(now time.Time) (timedOut bool) {
 	if real == nil {
 		return !c.deadline.IsZero() && !now.Before(c.deadline)
 	}
-	timedOut = real.Err() == context.DeadlineExceeded //nolint:errorlint // what a context returns
+	timedOut = real.Err() == context.DeadlineExceeded //nolint:errorlint // a context returns this value
 	real.cancel()
 	return timedOut
 }

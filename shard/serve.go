@@ -209,7 +209,7 @@ func (r *replica) act(e *epoch, leaving bool) (next time.Time, left bool) {
 	return time.Now().Add(time.Hour), false
 }
 
-// A plan has the acts of a replica, by its view of the group.
+// A plan is the next step of a replica, by its view of the group.
 type plan struct {
 	*replica
 	e       *epoch

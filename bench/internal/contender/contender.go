@@ -150,7 +150,7 @@ func measure() (Figures, error) {
 	}
 	f.PeakBytes = kib << 10
 	runtime.GC()
-	runtime.GC() // what the first one finalized
+	runtime.GC() // the objects that the first one finalized
 	runtime.ReadMemStats(&m)
 	f.LiveBytes = m.HeapAlloc
 	return f, nil

@@ -37,7 +37,7 @@ func TestExplore(t *testing.T) {
 		if options.Budget, err = time.ParseDuration(text); err != nil {
 			t.Fatalf("EXPLORE_BUDGET: %v", err)
 		}
-		options.Sample = 0
+		options.Sample, options.Parallel = 0, 24
 	}
 	controllertest.Explore(t, controllertest.Scenario{
 		Name:  "website",
