@@ -34,8 +34,9 @@
 //     and never fails silently
 //   - [github.com/controllerkit/controllerkit/consistency]: read your own writes; confirm
 //     an object before a destructive act
-//   - [github.com/controllerkit/controllerkit/crd]: client, informer, lister and fake of a
-//     custom resource, without generated code
+//   - [github.com/controllerkit/controllerkit/crd]: client, informer and lister of a custom
+//     resource, without generated code; [github.com/controllerkit/controllerkit/crd/crdtest]
+//     is its fake
 //
 // # Write
 //

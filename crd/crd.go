@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"reflect"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/internal/apply"
@@ -38,27 +38,13 @@ type Object interface {
 	metav1.Object
 }
 
-// Client reads and writes the objects of one resource. [New] or [NewFake] makes one. Its
-// methods have the signatures of a client made by client-gen. If a method returns an
-// error, its object is nil.
+// Client reads and writes the objects of one resource. [New] makes one, and for unit tests
+// package crdtest. Its methods have the signatures of a client made by client-gen. If a
+// method returns an error, its object is nil.
 // A Client is safe for concurrent use.
 type Client[T Object] struct {
 	kind      *kind[T]
 	namespace string
-	requests  requests[T]
-}
-
-// requests are the methods that the clients and the fakes of gentype share.
-type requests[T Object] interface {
-	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
-	List(ctx context.Context, opts metav1.ListOptions) (*List[T], error)
-	Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
-	Create(ctx context.Context, obj T, opts metav1.CreateOptions) (T, error)
-	Update(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error)
-	UpdateStatus(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error)
-	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
-	DeleteCollection(ctx context.Context, opts metav1.DeleteOptions, listOpts metav1.ListOptions) error
-	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
 }
 
 // kind has the fields that all clients of a resource share.
@@ -66,7 +52,8 @@ type kind[T Object] struct {
 	schema.GroupVersionKind
 	resource schema.GroupVersionResource
 	scheme   *runtime.Scheme // knows T and its list alone
-	in       func(namespace string) requests[T]
+	options  runtime.ParameterCodec
+	rest     rest.Interface
 	unknown  unknownFields
 }
 
@@ -111,15 +98,11 @@ func NewForConfigAndClient[T Object](config *rest.Config, h *http.Client, kind s
 	gv := kind.GroupVersion()
 	config.GroupVersion = &gv
 	config.NegotiatedSerializer = newCodecs(k)
-	client, err := rest.RESTClientForConfigAndClient(config, h)
-	if err != nil {
+	if k.rest, err = rest.RESTClientForConfigAndClient(config, h); err != nil {
 		return nil, fmt.Errorf("crd: config: %w", err)
 	}
-	parameters := runtime.NewParameterCodec(k.scheme)
-	k.in = func(namespace string) requests[T] {
-		return gentype.NewClientWithList(resource, client, parameters, namespace, k.new, k.newList)
-	}
-	return k.client(""), nil
+	k.options = runtime.NewParameterCodec(k.scheme)
+	return &Client[T]{kind: k}, nil
 }
 
 func (k *kind[T]) new() T {
@@ -127,10 +110,6 @@ func (k *kind[T]) new() T {
 }
 
 func (k *kind[T]) newList() *List[T] { return &List[T]{} }
-
-func (k *kind[T]) client(namespace string) *Client[T] {
-	return &Client[T]{kind: k, namespace: namespace, requests: k.in(namespace)}
-}
 
 // newKind checks the type, the kind and the resource.
 func newKind[T Object](gvk schema.GroupVersionKind, resource string) (*kind[T], error) {
@@ -178,24 +157,27 @@ func newKind[T Object](gvk schema.GroupVersionKind, resource string) (*kind[T], 
 }
 
 // Namespace returns the client of one namespace. "" means all namespaces.
-func (c *Client[T]) Namespace(namespace string) *Client[T] { return c.kind.client(namespace) }
+func (c *Client[T]) Namespace(namespace string) *Client[T] {
+	return &Client[T]{kind: c.kind, namespace: namespace}
+}
 
 // Get returns the object of that name.
 func (c *Client[T]) Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error) {
-	obj, err := c.requests.Get(ctx, name, opts)
-	return result(c.kind, "get", "", obj, err)
+	return c.object(ctx, "get", c.one(c.kind.rest.Get(), name, &opts))
 }
 
 // List returns the selected objects. With opts.Limit it returns a page.
 func (c *Client[T]) List(ctx context.Context, opts metav1.ListOptions) (*List[T], error) {
-	list, err := c.requests.List(ctx, opts)
+	list := c.kind.newList()
+	err := c.all(c.kind.rest.Get(), &opts).Do(ctx).Into(list)
 	return result(c.kind, "list", "", list, err)
 }
 
 // Watch returns the changes of the selected objects. The caller must stop it. Package
 // watcher has a watch that survives failures.
 func (c *Client[T]) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-	w, err := c.requests.Watch(ctx, opts)
+	opts.Watch = true
+	w, err := c.all(c.kind.rest.Get(), &opts).Watch(ctx)
 	return result(c.kind, "watch", "", w, err)
 }
 
@@ -206,8 +188,7 @@ func (c *Client[T]) Create(ctx context.Context, obj T, opts metav1.CreateOptions
 		return obj, err
 	}
 	opts.FieldValidation = cmp.Or(opts.FieldValidation, metav1.FieldValidationStrict)
-	obj, err = c.requests.Create(ctx, obj, opts)
-	return result(c.kind, "create", "", obj, err)
+	return c.object(ctx, "create", c.in(c.kind.rest.Post()).VersionedParams(&opts, c.kind.options).Body(obj))
 }
 
 // Update replaces the object, except its status if the resource has that subresource. It
@@ -215,49 +196,42 @@ func (c *Client[T]) Create(ctx context.Context, obj T, opts metav1.CreateOptions
 // Update logs its name, once for each client. With a resourceVersion in obj, a newer object
 // is a Conflict.
 func (c *Client[T]) Update(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error) {
-	obj, err := c.own("update", obj)
-	if err != nil {
-		return obj, err
-	}
-	c.kind.unknown.log(ctx, c.kind.resource, obj)
-	opts.FieldValidation = cmp.Or(opts.FieldValidation, metav1.FieldValidationStrict)
-	obj, err = c.requests.Update(ctx, obj, opts)
-	return result(c.kind, "update", "", obj, err)
+	return c.update(ctx, obj, opts)
 }
 
 // UpdateStatus is [Client.Update] for the status alone. If the resource has no such
 // subresource, the error is an [ErrNotServed].
 func (c *Client[T]) UpdateStatus(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error) {
+	return c.update(ctx, obj, opts, "status")
+}
+
+func (c *Client[T]) update(ctx context.Context, obj T, opts metav1.UpdateOptions, subresources ...string) (T, error) {
 	obj, err := c.own("update", obj)
 	if err != nil {
 		return obj, err
 	}
 	c.kind.unknown.log(ctx, c.kind.resource, obj)
 	opts.FieldValidation = cmp.Or(opts.FieldValidation, metav1.FieldValidationStrict)
-	obj, err = c.requests.UpdateStatus(ctx, obj, opts)
-	return result(c.kind, "update", "/status", obj, err)
+	return c.object(ctx, "update", c.one(c.kind.rest.Put(), obj.GetName(), &opts, subresources...).Body(obj), subresources...)
 }
 
 // Delete deletes the object of that name.
 func (c *Client[T]) Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error {
-	_, err := result(c.kind, "delete", "", 0, c.requests.Delete(ctx, name, opts))
+	err := c.in(c.kind.rest.Delete()).Name(name).Body(&opts).Do(ctx).Error()
+	_, err = result(c.kind, "delete", "", 0, err)
 	return err
 }
 
 // DeleteCollection deletes the selected objects.
 func (c *Client[T]) DeleteCollection(ctx context.Context, opts metav1.DeleteOptions, listOpts metav1.ListOptions) error {
-	_, err := result(c.kind, "deletecollection", "", 0, c.requests.DeleteCollection(ctx, opts, listOpts))
+	err := c.all(c.kind.rest.Delete(), &listOpts).Body(&opts).Do(ctx).Error()
+	_, err = result(c.kind, "deletecollection", "", 0, err)
 	return err
 }
 
 // Patch changes the object of that name, and returns it. The fields that T lacks stay.
 func (c *Client[T]) Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error) {
-	sub := ""
-	if len(subresources) > 0 {
-		sub = "/" + strings.Join(subresources, "/")
-	}
-	obj, err := c.requests.Patch(ctx, name, pt, data, opts, subresources...)
-	return result(c.kind, "patch", sub, obj, err)
+	return c.object(ctx, "patch", c.one(c.kind.rest.Patch(pt), name, &opts, subresources...).Body(data), subresources...)
 }
 
 // Apply applies the configuration by server-side apply, as opts.FieldManager. See the
@@ -284,6 +258,36 @@ func (c *Client[T]) apply(ctx context.Context, config any, opts metav1.ApplyOpti
 	patch := opts.ToPatchOptions()
 	patch.FieldValidation = metav1.FieldValidationStrict
 	return c.Patch(ctx, name, types.ApplyPatchType, data, patch, subresources...)
+}
+
+// in returns a request for the resource in the namespace of the client.
+func (c *Client[T]) in(r *rest.Request) *rest.Request {
+	return r.NamespaceIfScoped(c.namespace, c.namespace != "").Resource(c.kind.resource.Resource)
+}
+
+// one returns a request for the object of that name.
+func (c *Client[T]) one(r *rest.Request, name string, opts runtime.Object, subresources ...string) *rest.Request {
+	return c.in(r).Name(name).SubResource(subresources...).VersionedParams(opts, c.kind.options)
+}
+
+// all returns a request for the selected objects.
+func (c *Client[T]) all(r *rest.Request, opts *metav1.ListOptions) *rest.Request {
+	r = c.in(r).VersionedParams(opts, c.kind.options)
+	if opts.TimeoutSeconds != nil {
+		r.Timeout(time.Duration(*opts.TimeoutSeconds) * time.Second)
+	}
+	return r
+}
+
+// object sends a request whose response is an object.
+func (c *Client[T]) object(ctx context.Context, verb string, r *rest.Request, subresources ...string) (T, error) {
+	obj := c.kind.new()
+	err := r.Do(ctx).Into(obj)
+	sub := ""
+	if len(subresources) > 0 {
+		sub = "/" + strings.Join(subresources, "/")
+	}
+	return result(c.kind, verb, sub, obj, err)
 }
 
 // own returns a copy of obj, which client-go modifies while it encodes it.

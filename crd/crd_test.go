@@ -26,6 +26,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/crd"
+	"github.com/controllerkit/controllerkit/crd/crdtest"
 )
 
 // value has the methods of an object on a type that is no pointer.
@@ -50,7 +51,7 @@ func (*copyless) DeepCopyObject() runtime.Object { return (*copyless)(nil) }
 func creates[T crd.Object](kind schema.GroupVersionKind, resource string) func() error {
 	return func() error {
 		_, err := crd.New[T](&rest.Config{Host: "http://localhost"}, kind, resource)
-		_, fakeErr := crd.NewFake[T](kind, resource)
+		_, fakeErr := crdtest.NewFake[T](kind, resource)
 		if fmt.Sprint(err) != fmt.Sprint(fakeErr) {
 			return fmt.Errorf("New: %w; NewFake: %w", err, fakeErr)
 		}
@@ -78,7 +79,7 @@ func TestBadInput(t *testing.T) {
 		{"unstructured", creates[*unstructured.Unstructured](websiteKind, "websites"), "T is *unstructured.Unstructured: use Dynamic"},
 		{"metadata", creates[*metav1.PartialObjectMetadata](websiteKind, "websites"), "T is *metav1.PartialObjectMetadata: use k8s.io/client-go/metadata"},
 		{"no tags", creates[*untagged](websiteKind, "websites"), "T is *crd_test.untagged, whose JSON lacks apiVersion, kind or metadata.name: embed metav1.TypeMeta"},
-		{"DeepCopyObject of another type", creates[*foreign](websiteKind, "websites"), "T is *crd_test.foreign, whose DeepCopyObject returns *crd_test.Website: generate it"},
+		{"DeepCopyObject of another type", creates[*foreign](websiteKind, "websites"), "T is *crd_test.foreign, whose DeepCopyObject returns *site.Website: generate it"},
 		{"DeepCopyObject of nil", creates[*copyless](websiteKind, "websites"), "T is *crd_test.copyless, whose DeepCopyObject returns *crd_test.copyless: generate it"},
 		{"no kind", creates[*Website](gvk("g.io", "v1", ""), "websites"), `kind has Kind "": use the name in CamelCase`},
 		{"a list", creates[*Website](gvk("g.io", "v1", "WebsiteList"), "websites"), `kind has Kind "WebsiteList", the list's: use "Website"`},
@@ -105,11 +106,6 @@ func TestBadInput(t *testing.T) {
 			_, err := crd.NewForConfigAndClient[*Website](&rest.Config{Host: "http://a b"}, &http.Client{}, websiteKind, "websites")
 			return err
 		}, "config: "},
-		{"nil object in a fake", func() error { _, err := crd.NewFake(websiteKind, "websites", website("a", "b"), nil); return err }, "objects[1] is nil: pass a *crd_test.Website"},
-		{"object twice in a fake", func() error {
-			_, err := crd.NewFake(websiteKind, "websites", website("a", "b"), website("a", "b"))
-			return err
-		}, `objects[1]: websites.crd.example.com "b" already exists`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := fmt.Sprint(tt.make())
@@ -381,7 +377,7 @@ func TestNotSent(t *testing.T) {
 			return c.Namespace("").Update(ctx, website("a", "x"), metav1.UpdateOptions{})
 		}, `crd: update: metadata.namespace of "x" is "a", and the client has ""`},
 		{"status in another namespace", func() (*Website, error) { return c.UpdateStatus(ctx, website("a", "x"), metav1.UpdateOptions{}) }, `crd: update: metadata.namespace`},
-		{"create nil", func() (*Website, error) { return c.Create(ctx, nil, metav1.CreateOptions{}) }, "crd: create: the object is nil: pass a *crd_test.Website"},
+		{"create nil", func() (*Website, error) { return c.Create(ctx, nil, metav1.CreateOptions{}) }, "crd: create: the object is nil: pass a *site.Website"},
 		{"update nil", func() (*Website, error) { return c.Update(ctx, nil, metav1.UpdateOptions{}) }, "crd: update: the object is nil"},
 		{"status nil", func() (*Website, error) { return c.UpdateStatus(ctx, nil, metav1.UpdateOptions{}) }, "crd: update: the object is nil"},
 		{"apply nil", func() (*Website, error) { return c.Apply(ctx, nil, opts) }, "crd: apply: the configuration is nil"},

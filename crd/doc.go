@@ -1,5 +1,5 @@
-// Package crd makes a typed client, informer, lister and fake for a custom resource from
-// its Go type. The only generated code is the DeepCopyObject of the type.
+// Package crd makes a typed client, informer and lister for a custom resource from its Go
+// type. The only generated code is the DeepCopyObject of the type.
 //
 // It replaces the clientset, informers and listers of client-gen, informer-gen and
 // lister-gen, and the conversions of a dynamic client.
@@ -16,8 +16,8 @@
 //	_, err = status.Update(ctx, websites.Namespace(key.Namespace), cached, mutate)
 //
 // A [Client] has the methods of a generated client, so the packages of this library accept
-// it. Most callers need [New], and [NewFake] for unit tests. [Dynamic] adapts a dynamic
-// client. docs/crd.md is the way from Go types to a controller.
+// it. Most callers need [New]. Package crdtest has a fake for unit tests, and [Dynamic]
+// adapts a dynamic client. docs/crd.md is the way from Go types to a controller.
 //
 // # Apply
 //
@@ -35,8 +35,6 @@
 //     no object, and a Watch sends an event of type Error.
 //   - CR4: If a Create, Update or Apply sets a field that the schema lacks, it is
 //     rejected, unless the options set FieldValidation.
-//   - CR11: A [Fake] responds to one shared test as the API server does: versions,
-//     conflicts, finalizers, patches, applies, statuses, events.
 //
 // # Caveats
 //

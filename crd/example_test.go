@@ -16,6 +16,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/crd"
+	"github.com/controllerkit/controllerkit/crd/crdtest"
 )
 
 // apiServer responds to each request with a Website.
@@ -66,39 +67,9 @@ func ExampleNewForConfigAndClient() {
 	// <nil>
 }
 
-// A unit test gives a Fake to the code under test. A write from an old copy is a Conflict,
-// as on the API server.
-func ExampleNewFake() {
-	fake, err := crd.NewFake(websiteKind, "websites", website("default", "shop"))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	ctx, websites := context.Background(), fake.Namespace("default") // a *crd.Client[*Website]
-	shop, err := websites.Get(ctx, "shop", metav1.GetOptions{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	shop.Spec.Replicas = 3
-	for range 2 {
-		_, err := websites.Update(ctx, shop, metav1.UpdateOptions{})
-		fmt.Println(err)
-	}
-	for _, action := range fake.Actions() {
-		fmt.Println(action.GetVerb(), action.GetResource().Resource)
-	}
-	// Output:
-	// <nil>
-	// Operation cannot be fulfilled on websites.crd.example.com "shop": the object has been modified; please apply your changes to the latest version and try again
-	// get websites
-	// update websites
-	// update websites
-}
-
 // An informer fills the cache that a lister reads.
 func ExampleClient_Informer() {
-	fake, err := crd.NewFake(websiteKind, "websites", website("default", "shop"), website("other", "shop"))
+	fake, err := crdtest.NewFake(websiteKind, "websites", website("default", "shop"), website("other", "shop"))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -120,7 +91,7 @@ func ExampleClient_Informer() {
 
 // A configuration has the fields that the caller owns.
 func ExampleClient_Apply() {
-	fake, err := crd.NewFake[*Website](websiteKind, "websites")
+	fake, err := crdtest.NewFake[*Website](websiteKind, "websites")
 	if err != nil {
 		fmt.Println(err)
 		return

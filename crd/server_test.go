@@ -27,6 +27,8 @@ import (
 
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/crd"
+	"github.com/controllerkit/controllerkit/crd/internal/conform"
+	"github.com/controllerkit/controllerkit/crd/internal/site"
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/internal/testserver"
@@ -37,7 +39,7 @@ import (
 
 // Pages, selectors of both kinds, and all namespaces.
 func TestServerLists(t *testing.T) {
-	c := serverClient(t)
+	c := conform.Client(t)
 	ns, other := testserver.Namespace(t), testserver.Namespace(t)
 	for i := range 5 {
 		w := website("", fmt.Sprint("w", i))
@@ -92,7 +94,7 @@ func TestServerLists(t *testing.T) {
 
 // A resource that the server lacks, a scope and a version that are wrong.
 func TestServerNotServed(t *testing.T) {
-	served := serverClient(t)
+	served := conform.Client(t)
 	ns := testserver.Namespace(t)
 	other := func(version, resource string) *crd.Client[*Website] {
 		kind := websiteKind
@@ -135,7 +137,7 @@ func TestServerNotServed(t *testing.T) {
 
 // A user without rights.
 func TestServerForbidden(t *testing.T) {
-	serverClient(t)
+	conform.Client(t)
 	ns := testserver.Namespace(t)
 	config := testserver.Limited(t, ns, rbacv1.PolicyRule{APIGroups: []string{"crd.example.com"}, Resources: []string{"websites"}, Verbs: []string{"get"}})
 	limited, err := crd.New[*Website](config, websiteKind, "websites")
@@ -157,7 +159,7 @@ func TestServerForbidden(t *testing.T) {
 
 // An object of a cluster-scoped resource.
 func TestServerClusterScope(t *testing.T) {
-	testserver.InstallCRD(t, definition("Site", "sites", "Cluster"))
+	testserver.InstallCRD(t, site.Definition("Site", "sites", "Cluster"))
 	kind := websiteKind
 	kind.Kind = "Site"
 	c, err := crd.New[*Website](testserver.Config(t), kind, "sites")
@@ -269,12 +271,12 @@ func informs(t *testing.T, c *crd.Client[*Website], one, two string) {
 func TestInformer(t *testing.T) { informs(t, newFake(t).Client, "one", "two") }
 
 func TestServerInformer(t *testing.T) {
-	informs(t, serverClient(t), testserver.Namespace(t), testserver.Namespace(t))
+	informs(t, conform.Client(t), testserver.Namespace(t), testserver.Namespace(t))
 }
 
 // A watch of package watcher, which lists by pages and resumes.
 func TestServerWatcher(t *testing.T) {
-	c := serverClient(t).Namespace(testserver.Namespace(t))
+	c := conform.Client(t).Namespace(testserver.Namespace(t))
 	if _, err := c.Create(t.Context(), website("", "a"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -299,7 +301,7 @@ func TestServerWatcher(t *testing.T) {
 func TestServerUnknownFields(t *testing.T) {
 	lines := &logged{}
 	ctx := lines.into(t.Context())
-	c := serverClient(t)
+	c := conform.Client(t)
 	ns := testserver.Namespace(t)
 	newer, err := crd.New[*newWebsite](testserver.Config(t), websiteKind, "websites")
 	if err != nil {
@@ -314,8 +316,8 @@ func TestServerUnknownFields(t *testing.T) {
 	if _, err := newer.Namespace(ns).Create(ctx, w, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	config := plainConfig("a")
-	config.Spec = &websiteSpecConfig{Host: new("h")}
+	config := site.NewConfig("a")
+	config.Spec = &site.SpecConfig{Host: new("h")}
 	if _, err := c.Namespace(ns).Apply(ctx, config, metav1.ApplyOptions{FieldManager: "m"}); err != nil {
 		t.Fatal(err)
 	}
@@ -350,7 +352,7 @@ func TestServerUnknownFields(t *testing.T) {
 
 // The headers of all requests, for a config that prefers protobuf.
 func TestServerContentTypes(t *testing.T) {
-	installWebsites(t)
+	conform.Install(t)
 	contentTypes(t, testserver.Config(t), testserver.Namespace(t), testserver.Namespace(t),
 		"Accept application/json", "Content-Type application/json", "response application/json")
 }
@@ -366,7 +368,7 @@ func TestServerCBOR(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	testserver.InstallCRDAt(t, server.Config(), definition("Website", "websites", "Namespaced"))
+	testserver.InstallCRDAt(t, server.Config(), site.Definition("Website", "websites", "Namespaced"))
 	contentTypes(t, server.Config(), "one", "two",
 		"Accept application/cbor;q=1", "Content-Type application/cbor", "response application/cbor", "response application/cbor-seq")
 }
@@ -399,8 +401,8 @@ func contentTypes(t *testing.T, config *rest.Config, one, two string, want ...st
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Run("requests", func(t *testing.T) { conform(t, c.Namespace(one), one) })
-	t.Run("watch", func(t *testing.T) { watches(t, c.Namespace(two)) })
+	t.Run("requests", func(t *testing.T) { conform.Requests(t, c.Namespace(one), one) })
+	t.Run("watch", func(t *testing.T) { conform.Watches(t, c.Namespace(two)) })
 	mu.Lock()
 	defer mu.Unlock()
 	for value := range seen {
@@ -421,7 +423,7 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 
 // The packages with a dynamic client.
 func TestServerDynamic(t *testing.T) {
-	installWebsites(t)
+	conform.Install(t)
 	ns := testserver.Namespace(t)
 	plain, err := dynamic.NewForConfig(testserver.Config(t))
 	if err != nil {
@@ -505,10 +507,10 @@ func TestServerDynamic(t *testing.T) {
 
 // The same with a typed client.
 func TestServerPackages(t *testing.T) {
-	c := serverClient(t).Namespace(testserver.Namespace(t))
+	c := conform.Client(t).Namespace(testserver.Namespace(t))
 	ctx := t.Context()
-	config := plainConfig("a")
-	config.Spec = &websiteSpecConfig{Host: new("h")}
+	config := site.NewConfig("a")
+	config.Spec = &site.SpecConfig{Host: new("h")}
 	w, changed, err := ssa.ApplyChanged(ctx, "manager", c.Apply, any(config), (*Website)(nil), nil)
 	if err != nil || !changed {
 		t.Fatal(changed, err)

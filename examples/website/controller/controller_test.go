@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/controllerkit/controllerkit/crd"
+	"github.com/controllerkit/controllerkit/crd/crdtest"
 	"github.com/controllerkit/controllerkit/examples/website/api/v1"
 	"github.com/controllerkit/controllerkit/examples/website/controller"
 	"github.com/controllerkit/controllerkit/finalizer"
@@ -30,7 +30,7 @@ type fixture struct {
 	*controller.Reconciler
 	t       *testing.T
 	kube    *fake.Clientset
-	sites   *crd.Fake[*v1.Website]
+	sites   *crdtest.Fake[*v1.Website]
 	records records
 	events  []string // reasons
 }
@@ -60,7 +60,7 @@ func in(t *testing.T, do func(f *fixture)) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fixture{t: t, kube: fake.NewClientset(), records: records{hosts: map[string]string{}}}
 		var err error
-		f.sites, err = crd.NewFake(v1.GroupVersion.WithKind("Website"), "websites", &v1.Website{
+		f.sites, err = crdtest.NewFake(v1.GroupVersion.WithKind("Website"), "websites", &v1.Website{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "blog", UID: "blog-uid"},
 			Spec:       v1.WebsiteSpec{Image: "blog:1", Host: "blog.example.com", Replicas: 2},
 		})

@@ -1,4 +1,6 @@
-package crd_test
+// Package conform is the specification of a crd.Client and of what is behind it, for the tests
+// of crd and crdtest.
+package conform
 
 import (
 	"context"
@@ -13,50 +15,26 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	applymetav1 "k8s.io/client-go/applyconfigurations/meta/v1"
 
 	"github.com/controllerkit/controllerkit/crd"
+	"github.com/controllerkit/controllerkit/crd/internal/site"
 	"github.com/controllerkit/controllerkit/internal/kube"
-	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
-// websiteConfig is a plain apply configuration.
-type websiteConfig struct {
-	APIVersion                                string `json:"apiVersion"`
-	Kind                                      string `json:"kind"`
-	*applymetav1.ObjectMetaApplyConfiguration `json:"metadata"`
-	Spec                                      *websiteSpecConfig   `json:"spec,omitempty"`
-	Status                                    *websiteStatusConfig `json:"status,omitempty"`
-}
+type m = map[string]any
 
-type websiteSpecConfig struct {
-	Host     *string `json:"host,omitempty"`
-	Replicas *int32  `json:"replicas,omitempty"`
-}
-
-type websiteStatusConfig struct {
-	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
-}
-
-func plainConfig(name string) *websiteConfig {
-	return &websiteConfig{
-		APIVersion: websiteKind.GroupVersion().String(), Kind: websiteKind.Kind,
-		ObjectMetaApplyConfiguration: applymetav1.ObjectMeta().WithName(name),
-	}
-}
-
-// conform checks that a client of an empty namespace, and what is behind it, behaves as
-// the API server does. It is the specification of the Fake.
-func conform(t *testing.T, c *crd.Client[*Website], ns string) {
+// Requests checks that a client of an empty namespace, and what is behind it, behaves as
+// the API server does.
+func Requests(t *testing.T, c *crd.Client[*site.Website], ns string) {
 	ctx := t.Context()
-	must := func(w *Website, err error) *Website {
+	must := func(w *site.Website, err error) *site.Website {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 		return w
 	}
-	is := func(what string, class func(error) bool, w *Website, err error) {
+	is := func(what string, class func(error) bool, w *site.Website, err error) {
 		t.Helper()
 		if !class(err) {
 			t.Errorf("%s: %v", what, err)
@@ -69,7 +47,7 @@ func conform(t *testing.T, c *crd.Client[*Website], ns string) {
 	only := func(_ any, err error) error { return err }
 
 	// Create.
-	w := website("", "a")
+	w := site.New("", "a")
 	w.Labels = map[string]string{"tier": "front"}
 	w.Status.ObservedGeneration = 9
 	a := must(c.Create(ctx, w, metav1.CreateOptions{FieldManager: "creator"}))
@@ -87,15 +65,15 @@ func conform(t *testing.T, c *crd.Client[*Website], ns string) {
 	}
 	_, err := c.Create(ctx, a.DeepCopy(), metav1.CreateOptions{})
 	is("a resourceVersion", func(err error) bool { return err != nil && !apierrors.IsAlreadyExists(err) }, nil, err)
-	again, err := c.Create(ctx, website(ns, "a"), metav1.CreateOptions{})
+	again, err := c.Create(ctx, site.New(ns, "a"), metav1.CreateOptions{})
 	is("again", apierrors.IsAlreadyExists, again, err)
-	unnamed, err := c.Create(ctx, &Website{}, metav1.CreateOptions{})
+	unnamed, err := c.Create(ctx, &site.Website{}, metav1.CreateOptions{})
 	is("no name", invalid, unnamed, err)
-	generated := must(c.Create(ctx, &Website{ObjectMeta: metav1.ObjectMeta{GenerateName: "g-"}}, metav1.CreateOptions{}))
+	generated := must(c.Create(ctx, &site.Website{ObjectMeta: metav1.ObjectMeta{GenerateName: "g-"}}, metav1.CreateOptions{}))
 	if !strings.HasPrefix(generated.Name, "g-") || len(generated.Name) != 7 {
 		t.Errorf("generated name %q", generated.Name)
 	}
-	must(c.Create(ctx, website("", "dry"), metav1.CreateOptions{DryRun: []string{"All"}}))
+	must(c.Create(ctx, site.New("", "dry"), metav1.CreateOptions{DryRun: []string{"All"}}))
 	dry, err := c.Get(ctx, "dry", metav1.GetOptions{})
 	is("a dry run", func(err error) bool { return kube.IsGone(err, "dry") }, dry, err)
 	if err := c.Delete(ctx, generated.Name, metav1.DeleteOptions{}); err != nil {
@@ -106,7 +84,7 @@ func conform(t *testing.T, c *crd.Client[*Website], ns string) {
 	if got := must(c.Get(ctx, "a", metav1.GetOptions{})); cmp.Diff(a, got) != "" {
 		t.Errorf("Get: %s", cmp.Diff(a, got))
 	}
-	b := must(c.Create(ctx, website("", "b"), metav1.CreateOptions{}))
+	b := must(c.Create(ctx, site.New("", "b"), metav1.CreateOptions{}))
 	for _, tt := range []struct {
 		opts metav1.ListOptions
 		want []string
@@ -154,7 +132,7 @@ func conform(t *testing.T, c *crd.Client[*Website], ns string) {
 	other.UID = "other"
 	old, err = c.Update(ctx, other, metav1.UpdateOptions{})
 	is("another uid", conflict, old, err)
-	absent, err := c.Update(ctx, website("", "absent"), metav1.UpdateOptions{})
+	absent, err := c.Update(ctx, site.New("", "absent"), metav1.UpdateOptions{})
 	is("an absent object", func(err error) bool { return err != nil && !conflict(err) }, absent, err)
 	relabel := a2.DeepCopy()
 	relabel.Labels["x"] = "y"
@@ -177,7 +155,7 @@ func conform(t *testing.T, c *crd.Client[*Website], ns string) {
 	old, err = c.UpdateStatus(ctx, a2, metav1.UpdateOptions{})
 	is("an old status", conflict, old, err)
 	change = a3.DeepCopy()
-	change.Status = WebsiteStatus{}
+	change.Status = site.Status{}
 	if cleared := must(c.UpdateStatus(ctx, change, metav1.UpdateOptions{})); cleared.Status.ObservedGeneration != 0 {
 		t.Errorf("cleared status: %+v", cleared.Status)
 	}
@@ -211,16 +189,16 @@ func conform(t *testing.T, c *crd.Client[*Website], ns string) {
 	}
 
 	// Apply.
-	config := plainConfig("applied")
+	config := site.NewConfig("applied")
 	host, replicas := "one", int32(1)
-	config.Spec = &websiteSpecConfig{Host: &host, Replicas: &replicas}
+	config.Spec = &site.SpecConfig{Host: &host, Replicas: &replicas}
 	one := metav1.ApplyOptions{FieldManager: "one"}
-	statusConfig := plainConfig("applied")
+	statusConfig := site.NewConfig("applied")
 	generation := int64(1)
-	statusConfig.Status = &websiteStatusConfig{ObservedGeneration: &generation}
+	statusConfig.Status = &site.StatusConfig{ObservedGeneration: &generation}
 	absent, err = c.ApplyStatus(ctx, statusConfig, one)
 	is("ApplyStatus of an absent object", notFound, absent, err)
-	guarded := plainConfig("applied")
+	guarded := site.NewConfig("applied")
 	guarded.WithUID("u")
 	absent, err = c.Apply(ctx, guarded, one)
 	is("Apply with a uid of an absent object", conflict, absent, err)
@@ -248,7 +226,7 @@ func conform(t *testing.T, c *crd.Client[*Website], ns string) {
 	if applied = must(c.ApplyStatus(ctx, statusConfig, one)); applied.Status.ObservedGeneration != 1 || applied.Spec.Host != "two" {
 		t.Errorf("applied status: %+v", applied)
 	}
-	version := plainConfig("applied")
+	version := site.NewConfig("applied")
 	version.WithResourceVersion(a.ResourceVersion)
 	lost, err = c.Apply(ctx, version, one)
 	is("an apply to an old version", conflict, lost, err)
@@ -288,7 +266,7 @@ func conform(t *testing.T, c *crd.Client[*Website], ns string) {
 	is("the last finalizer is removed", func(err error) bool { return kube.IsGone(err, "a") }, gone, err)
 
 	for _, name := range []string{"c1", "c2", "c3"} {
-		w := website("", name)
+		w := site.New("", name)
 		w.Labels = map[string]string{"keep": fmt.Sprint(name == "c2")}
 		must(c.Create(ctx, w, metav1.CreateOptions{}))
 	}
@@ -301,11 +279,11 @@ func conform(t *testing.T, c *crd.Client[*Website], ns string) {
 	}
 }
 
-// watches checks the events of a client in an empty namespace.
-func watches(t *testing.T, c *crd.Client[*Website]) {
+// Watches checks the events of a client in an empty namespace.
+func Watches(t *testing.T, c *crd.Client[*site.Website]) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if _, err := c.Create(ctx, website("", "before"), metav1.CreateOptions{}); err != nil {
+	if _, err := c.Create(ctx, site.New("", "before"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	list, err := c.List(ctx, metav1.ListOptions{})
@@ -317,16 +295,16 @@ func watches(t *testing.T, c *crd.Client[*Website]) {
 		t.Fatal(err)
 	}
 	defer w.Stop()
-	want := func(kind watch.EventType, name string) *Website {
+	want := func(kind watch.EventType, name string) *site.Website {
 		t.Helper()
 		event := <-w.ResultChan()
-		obj, ok := event.Object.(*Website)
+		obj, ok := event.Object.(*site.Website)
 		if event.Type != kind || !ok || obj.Name != name {
 			t.Fatalf("got %v, want %s of %s", event, kind, name)
 		}
 		return obj
 	}
-	created, err := c.Create(ctx, website("", "a"), metav1.CreateOptions{})
+	created, err := c.Create(ctx, site.New("", "a"), metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -345,23 +323,4 @@ func watches(t *testing.T, c *crd.Client[*Website]) {
 		t.Fatal(err)
 	}
 	want(watch.Deleted, "a")
-}
-
-// The Fake behaves as the API server does, as far as conform and watches ask.
-//
-// Proves CR11.
-func TestFakeConforms(t *testing.T) {
-	fake := newFake(t, website("other", "x"))
-	t.Run("requests", func(t *testing.T) { conform(t, fake.Namespace("default"), "default") })
-	t.Run("watch", func(t *testing.T) { watches(t, fake.Namespace("second")) })
-}
-
-// What conform and watches ask of the Fake is what the API server does.
-//
-// Proves CR11.
-func TestServerConforms(t *testing.T) {
-	c := serverClient(t)
-	first, second := testserver.Namespace(t), testserver.Namespace(t)
-	t.Run("requests", func(t *testing.T) { conform(t, c.Namespace(first), first) })
-	t.Run("watch", func(t *testing.T) { watches(t, c.Namespace(second)) })
 }

@@ -1,0 +1,58 @@
+package crdtest
+
+import (
+	"fmt"
+	"net/http"
+	"reflect"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/controllerkit/controllerkit/crd"
+	"github.com/controllerkit/controllerkit/crd/crdtest/internal/store"
+	"github.com/controllerkit/controllerkit/internal/kube"
+)
+
+// Fake is a [crd.Client] of objects in memory. [NewFake] makes one. Its Client and the
+// clients of Client.Namespace share the objects.
+//
+// client-go's Fake lists the requests in Actions, and its reactors respond instead of the
+// memory. The client receives a reactor's API error as from an API server, and any other
+// error as that of a failed connection, inside a *url.Error. It retries as in production,
+// for example after TooManyRequests with RetryAfterSeconds.
+type Fake[T crd.Object] struct {
+	*clienttesting.Fake
+	*crd.Client[T]
+}
+
+// NewFake returns a Fake with copies of the objects. It gives each a new resourceVersion,
+// and a uid and a generation if they are missing: read an object before a test writes it.
+// It returns the errors of [crd.New], and AlreadyExists.
+func NewFake[T crd.Object](kind schema.GroupVersionKind, resource string, objects ...T) (*Fake[T], error) {
+	h := &http.Client{} // without a transport until crd has checked the arguments
+	client, err := crd.NewForConfigAndClient[T](&rest.Config{Host: "http://crdtest", QPS: -1}, h, kind, resource)
+	if err != nil {
+		return nil, err
+	}
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, kind.GroupVersion())
+	scheme.AddKnownTypeWithName(kind, reflect.New(reflect.TypeFor[T]().Elem()).Interface().(T))
+	scheme.AddKnownTypeWithName(kind.GroupVersion().WithKind(kind.Kind+"List"), &crd.List[T]{})
+	f, gvr := &clienttesting.Fake{}, kind.GroupVersion().WithResource(resource)
+	h.Transport = newTransport(f, kind, gvr, scheme)
+	objectStore := store.New(scheme, kind, gvr)
+	for i, obj := range objects {
+		if kube.IsNil(obj) {
+			return nil, fmt.Errorf("crdtest: objects[%d] is nil: pass a %T", i, obj)
+		}
+		if err := objectStore.Add(obj); err != nil {
+			return nil, fmt.Errorf("crdtest: objects[%d]: %w", i, err)
+		}
+	}
+	f.AddReactor("*", "*", objectStore.React)
+	f.AddWatchReactor("*", objectStore.Watch)
+	return &Fake[T]{f, client}, nil
+}
