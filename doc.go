@@ -15,8 +15,10 @@
 //     predicates
 //   - [github.com/controllerkit/controllerkit/reconcile]: the loop: a key in, a result or
 //     a classed error out; panics, timeouts, ordered stop
-//   - [github.com/controllerkit/controllerkit/leader]: one leader, by the clock and by a
-//     fence; hand-over in milliseconds
+//   - [github.com/controllerkit/controllerkit/leader]: one leader, by the clock; hand-over
+//     in milliseconds
+//   - [github.com/controllerkit/controllerkit/leader/fence]: the API server rejects the late
+//     writes of an earlier leader
 //   - [github.com/controllerkit/controllerkit/shard]: many active replicas: one owner for
 //     each shard of the objects, hand-over without overlap
 //   - [github.com/controllerkit/controllerkit/shutdown]: parts that start together and

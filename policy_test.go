@@ -26,7 +26,7 @@ const module = "github.com/controllerkit/controllerkit"
 func library() []string {
 	return []string{
 		"applyset", "consistency", "controllertest", "controllertest/cloud", "controllertest/fault", "controllertest/server", "crd", "crd/crdtest", "debug", "enqueue", "external", "finalizer", "informer",
-		"leader", "metrics", "ondemand", "operator", "owner", "queue", "ready", "reconcile", "recorder", "scope", "serve", "shard", "shutdown", "ssa", "status", "watcher",
+		"leader", "leader/fence", "metrics", "ondemand", "operator", "owner", "queue", "ready", "reconcile", "recorder", "scope", "serve", "shard", "shutdown", "ssa", "status", "watcher",
 	}
 }
 

@@ -13,8 +13,8 @@
 // A replica leads while [Term.Check] returns nil. Guarded work is the work of lead, the
 // function of Run, in that time. Its context ends at the latest with the leadership. A
 // process that was suspended sees this only when it resumes: call Term.Check before each
-// effect, or use a client with [Guard], which checks before each write. A delayed request can
-// still arrive later: a [Fence] refuses it.
+// effect, or use a client with [Guard], which checks before each write. Package fence
+// refuses requests that arrive later.
 //
 // # Guarantees
 //
@@ -32,8 +32,6 @@
 //     a watch at its next poll.
 //   - L11: If the term is over or the context has no term, a client with [Guard] sends
 //     no write.
-//   - L12: If a [Fence] is in force and the API server has seen the new term, it
-//     refuses every write with an earlier term.
 //   - L15: If lead panics, the process ends with the panic's stack, and the Lease
 //     expires.
 //   - L16: If a leader crashes and the API server is reachable, a standby leads after at
@@ -42,9 +40,6 @@
 //     Elector with [NewClient] leads on if new connections work.
 //   - L18: If RenewDeadline has passed since the last renewal, by the monotonic or the wall
 //     clock, Term.Check returns ErrLost, also after a suspend.
-//   - L19: If a [Fence] is in force, only Fence.Users can write or remove a stamp of its
-//     Lease: the annotation of an object with the term of its last write. No annotation that
-//     other users can write blocks the leader.
 //   - L20: If a response is not the API server's, such as a proxy's 404, it counts as an
 //     outage.
 //

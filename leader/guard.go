@@ -30,12 +30,12 @@ import (
 //
 // A request that has passed may still be in flight when the term ends. If its context
 // is lead's or derived from it, the request ends with the context, and its outcome is
-// unknown. A [Fence] makes the API server refuse it.
+// unknown. The policy of package fence makes the API server refuse it.
 //
 // A check allocates no memory. The transport may be used concurrently if next may.
 func Guard(next http.RoundTripper) http.RoundTripper { return &guard{next: next} }
 
-// GuardAs is Guard that also sends the term with every write, so that a [Fence] can
+// GuardAs is Guard that also sends the term with every write, so that package fence can
 // refuse writes that carry no stamp: deletions, and writes of a subresource such as
 // status.
 //
@@ -62,7 +62,7 @@ func GuardAs(user string, groups ...string) func(next http.RoundTripper) http.Ro
 	}
 }
 
-// The headers of impersonation. The last one carries the term: its key is stampKey with
+// The headers of impersonation. The last one carries the term: its key is TermAnnotation with
 // an escaped slash, which a header's name must not have.
 const (
 	impersonate     = "Impersonate-"

@@ -9,8 +9,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit/leader"
@@ -198,44 +196,3 @@ func validity(t *testing.T, ctx context.Context) context.Context {
 }
 
 func since(start time.Time) time.Duration { return time.Since(start).Round(time.Millisecond) }
-
-// fencePatience bounds the asynchronous work of the API server.
-const fencePatience = 30 * time.Second
-
-// eventually repeats try, for changes that have no event.
-func eventually(t *testing.T, what string, try func() error) {
-	t.Helper()
-	deadline := time.After(fencePatience)
-	again := time.NewTicker(20 * time.Millisecond)
-	defer again.Stop()
-	for {
-		err := try()
-		if err == nil {
-			return
-		}
-		select {
-		case <-again.C:
-		case <-deadline:
-			t.Fatalf("%s: not after %v: %v", what, fencePatience, err)
-		}
-	}
-}
-
-func fenceClients(t *testing.T, config *rest.Config) *kubernetes.Clientset {
-	t.Helper()
-	clients, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return clients
-}
-
-func within[T any](t *testing.T, c <-chan T, what string) (v T) {
-	t.Helper()
-	select {
-	case v = <-c:
-	case <-time.After(fencePatience):
-		t.Fatalf("%s: not within %v", what, fencePatience)
-	}
-	return v
-}

@@ -103,8 +103,8 @@ type Metrics interface {
 //	client-go's elector      while its work outlives its lease: 7s with 15s, 10s and 2s
 //
 // If a process freezes between Term.Check and its request, or a request is delayed on
-// its way, the request can arrive while another replica leads. A [Fence] refuses such a
-// write.
+// its way, the request can arrive while another replica leads. Package fence refuses
+// such a write.
 //
 // # Assumptions
 //

@@ -22,6 +22,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/leader"
+	"github.com/controllerkit/controllerkit/leader/internal/shop"
 )
 
 // TestServerRoleManifest: the Role of the manifest suffices for an election with
@@ -29,15 +30,15 @@ import (
 func TestServerRoleManifest(t *testing.T) {
 	t.Parallel()
 	ns := testserver.Namespace(t)
-	_, config := shopAccount(t, ns)
-	clients := fenceClients(t, config)
+	_, config := shop.Account(t, ns)
+	clients := shop.Clients(t, config)
 	before := allowedTo(t, clients, ns)
-	for _, doc := range manifest(t, "role.yaml", ns) {
-		createAny(t, doc)
+	for _, doc := range shop.Manifest(t, "manifests/role.yaml", ns) {
+		shop.Create(t, doc)
 	}
 	leases := clients.CoordinationV1().Leases(ns)
 	lease := ns + "-controller"
-	eventually(t, "the Role takes effect", func() error {
+	shop.Eventually(t, "the Role takes effect", func() error {
 		if _, err := leases.Get(t.Context(), lease, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			return err
 		}
@@ -76,7 +77,7 @@ func TestServerRoleManifest(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		ctx, stop := context.WithCancel(ctx)
 		stops[name] = stop
-		e := shopElector(watchTold{leases, name, watches}, ns, name)
+		e := shop.Elector(watchTold{leases, name, watches}, ns, name)
 		// The next poll is far away, so soon changes come from the watch.
 		e.LeaseDuration, e.RenewDeadline, e.RetryPeriod = 5*time.Minute, 4*time.Minute, 2*time.Minute
 		wg.Go(func() {
@@ -89,17 +90,17 @@ func TestServerRoleManifest(t *testing.T) {
 				t.Errorf("%s: Run() = %v, want nil", name, err)
 			}
 		})
-		within(t, watches, "a watch of "+name)
+		shop.Within(t, watches, "a watch of "+name)
 	}
-	first := within(t, leads, "the first leader")
+	first := shop.Within(t, leads, "the first leader")
 	stops[first]()
-	if second := within(t, leads, "the second leader"); second == first {
+	if second := shop.Within(t, leads, "the second leader"); second == first {
 		t.Errorf("%s leads again after it was stopped", first)
 	}
-	if err := fenceClients(t, testserver.Config(t)).CoordinationV1().Leases(ns).Delete(t.Context(), lease, metav1.DeleteOptions{}); err != nil {
+	if err := shop.Clients(t, testserver.Config(t)).CoordinationV1().Leases(ns).Delete(t.Context(), lease, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	within(t, leads, "the leader after the Lease was deleted")
+	shop.Within(t, leads, "the leader after the Lease was deleted")
 }
 
 // watchTold reports established watches.
@@ -164,19 +165,19 @@ func (s servedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 func TestServerFlowSchemaManifest(t *testing.T) {
 	t.Parallel()
 	ns := testserver.Namespace(t)
-	_, config := shopAccount(t, ns)
-	for _, doc := range manifest(t, "role.yaml", ns) {
-		createAny(t, doc)
+	_, config := shop.Account(t, ns)
+	for _, doc := range shop.Manifest(t, "manifests/role.yaml", ns) {
+		shop.Create(t, doc)
 	}
 	var served servedBy
 	config.Wrap(served.wrap)
-	leases := fenceClients(t, config).CoordinationV1().Leases(ns)
+	leases := shop.Clients(t, config).CoordinationV1().Leases(ns)
 	lease := ns + "-controller"
-	eventually(t, "the Role takes effect", func() error {
+	shop.Eventually(t, "the Role takes effect", func() error {
 		_, err := leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: lease}}, metav1.CreateOptions{})
 		return err
 	})
-	flow := fenceClients(t, testserver.Config(t)).FlowcontrolV1()
+	flow := shop.Clients(t, testserver.Config(t)).FlowcontrolV1()
 	uids := func(schemaName, levelName string) [2]string {
 		s, err := flow.FlowSchemas().Get(t.Context(), schemaName, metav1.GetOptions{})
 		if err != nil {
@@ -211,7 +212,7 @@ func TestServerFlowSchemaManifest(t *testing.T) {
 	low := uids("service-accounts", "workload-low")
 	requests("without the FlowSchema", low)
 
-	created := createAny(t, manifest(t, "flowschema.yaml", ns)[0])
+	created := shop.Create(t, shop.Manifest(t, "manifests/flowschema.yaml", ns)[0])
 	// The status shows when the API server has read it.
 	w, err := flow.FlowSchemas().Watch(t.Context(), metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, created.GetName()).String(), ResourceVersion: created.GetResourceVersion(),
@@ -221,7 +222,7 @@ func TestServerFlowSchemaManifest(t *testing.T) {
 	}
 	defer w.Stop()
 	for taken := false; !taken; {
-		event := within(t, w.ResultChan(), "the status of the FlowSchema")
+		event := shop.Within(t, w.ResultChan(), "the status of the FlowSchema")
 		if schema, ok := event.Object.(*flowcontrolv1.FlowSchema); ok {
 			for _, c := range schema.Status.Conditions {
 				taken = taken || c.Type == flowcontrolv1.FlowSchemaConditionDangling && c.Status == flowcontrolv1.ConditionFalse
@@ -231,7 +232,7 @@ func TestServerFlowSchemaManifest(t *testing.T) {
 	requests("with the FlowSchema", uids(created.GetName(), "leader-election"))
 
 	// Other requests of the ServiceAccount keep their level.
-	_, err = fenceClients(t, config).CoreV1().ConfigMaps(ns).Get(t.Context(), "a", metav1.GetOptions{})
+	_, err = shop.Clients(t, config).CoreV1().ConfigMaps(ns).Get(t.Context(), "a", metav1.GetOptions{})
 	if !apierrors.IsForbidden(err) || served.last() != low {
 		t.Errorf("get of a ConfigMap was served by %v (%v), want %v", served.last(), err, low)
 	}

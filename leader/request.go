@@ -36,7 +36,7 @@ func (c *candidate) read(ctx context.Context) (*coordinationv1.Lease, error) {
 }
 
 // elsewhere reports whether the Lease is of another namespace than Preflight, logs and
-// a Fence assume. Fakes may omit the namespace.
+// package fence assume. Fakes may omit the namespace.
 func (c *candidate) elsewhere(lease *coordinationv1.Lease) bool {
 	return lease.Namespace != "" && lease.Namespace != c.elector.Namespace
 }

@@ -3,8 +3,11 @@ package leader
 import (
 	"context"
 	"errors"
+	"maps"
+	"strconv"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/controllerkit/controllerkit/internal/calls"
@@ -98,3 +101,29 @@ func (t *term) renewAtOnce() {
 	default:
 	}
 }
+
+// TermAnnotation is the key of the annotation, and of the attribute of the user, with the
+// term of a write: "<Lease UID>/<number>".
+const TermAnnotation = "controllerkit.github.io/leader-term"
+
+func (t Term) stamp() string { return string(t.LeaseUID) + "/" + strconv.FormatInt(t.Number, 10) }
+
+// Stamp writes the term into the annotation [TermAnnotation] of obj, before obj is created
+// or updated, for the fence of package fence. It gives obj a new map of
+// annotations, so obj may be a shallow copy of a shared object; obj itself must be the
+// caller's. A fence refuses the stamp of a zero Term.
+func (t Term) Stamp(obj metav1.Object) {
+	annotations := maps.Clone(obj.GetAnnotations())
+	if annotations == nil {
+		annotations = t.Annotations()
+	}
+	annotations[TermAnnotation] = t.stamp()
+	obj.SetAnnotations(annotations)
+}
+
+// Annotations returns the stamp of [Term.Stamp] for server-side apply:
+//
+//	applyconfigurationscorev1.ConfigMap(name, namespace).WithAnnotations(term.Annotations())
+//
+// The map is the caller's.
+func (t Term) Annotations() map[string]string { return map[string]string{TermAnnotation: t.stamp()} }

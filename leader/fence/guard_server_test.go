@@ -1,4 +1,4 @@
-package leader_test
+package fence_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/leader"
+	"github.com/controllerkit/controllerkit/leader/internal/shop"
 )
 
 // TestServerGuardAsGroups: a user that is no ServiceAccount keeps the rights of
@@ -27,7 +28,7 @@ func TestServerGuardAsGroups(t *testing.T) {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "work"},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: group}},
 	}
-	rbac := fenceClients(t, testserver.Config(t)).RbacV1()
+	rbac := shop.Clients(t, testserver.Config(t)).RbacV1()
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "work"}, Rules: []rbacv1.PolicyRule{anything}}
 	if _, err := rbac.Roles(s.ns).Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -38,8 +39,8 @@ func TestServerGuardAsGroups(t *testing.T) {
 	write := func(wrap func(http.RoundTripper) http.RoundTripper) error {
 		config := rest.CopyConfig(testserver.Config(t))
 		config.Wrap(wrap)
-		client := fenceClients(t, config).CoreV1().ConfigMaps(s.ns)
-		return shopElector(s.leases, s.ns, "a").Run(t.Context(), func(ctx context.Context) error {
+		client := shop.Clients(t, config).CoreV1().ConfigMaps(s.ns)
+		return shop.Elector(s.leases, s.ns, "a").Run(t.Context(), func(ctx context.Context) error {
 			_, err := client.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
 			return err
 		})

@@ -1,12 +1,10 @@
-package leader_test
+package fence_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -18,10 +16,10 @@ import (
 	"k8s.io/client-go/dynamic"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/yaml"
 
 	"github.com/controllerkit/controllerkit/internal/testserver"
-	"github.com/controllerkit/controllerkit/leader"
+	"github.com/controllerkit/controllerkit/leader/fence"
+	"github.com/controllerkit/controllerkit/leader/internal/shop"
 )
 
 // A fencedShop is a namespace with a Lease, and a ServiceAccount user who may do
@@ -44,7 +42,7 @@ func newShop(t *testing.T, resource schema.GroupVersionResource, spec coordinati
 	s := &fencedShop{ns: testserver.Namespace(t), resource: resource}
 	s.policy = s.ns
 	s.user = "system:serviceaccount:" + s.ns + ":shop-controller"
-	s.leases = fenceClients(t, testserver.Config(t)).CoordinationV1().Leases(s.ns)
+	s.leases = shop.Clients(t, testserver.Config(t)).CoordinationV1().Leases(s.ns)
 	allow(t, s.ns, s.user, anything)
 	lease, err := s.leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: spec}, metav1.CreateOptions{})
 	if err != nil {
@@ -55,17 +53,17 @@ func newShop(t *testing.T, resource schema.GroupVersionResource, spec coordinati
 }
 
 // fence puts a Fence into force.
-func (s *fencedShop) fence(t *testing.T, change ...func(*leader.Fence)) {
+func (s *fencedShop) fence(t *testing.T, change ...func(*fence.Fence)) {
 	t.Helper()
 	keep(t)
-	fence := leader.Fence{
+	rules := fence.Fence{
 		Name: s.policy, LeaseNamespace: s.ns, LeaseName: "shop", Users: []string{s.user},
 		Resources: []schema.GroupResource{s.resource.GroupResource()},
 	}
 	for _, c := range change {
-		c(&fence)
+		c(&rules)
 	}
-	policy, binding, err := fence.Policy()
+	policy, binding, err := rules.Policy()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,12 +72,12 @@ func (s *fencedShop) fence(t *testing.T, change ...func(*leader.Fence)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		createAny(t, data)
+		shop.Create(t, data)
 	}
 	s.awaitFence(t)
 }
 
-func newFencedShop(t *testing.T, resource schema.GroupVersionResource, spec coordinationv1.LeaseSpec, change ...func(*leader.Fence)) *fencedShop {
+func newFencedShop(t *testing.T, resource schema.GroupVersionResource, spec coordinationv1.LeaseSpec, change ...func(*fence.Fence)) *fencedShop {
 	t.Helper()
 	s := newShop(t, resource, spec)
 	s.fence(t, change...)
@@ -91,7 +89,7 @@ func newFencedShop(t *testing.T, resource schema.GroupVersionResource, spec coor
 func keep(t *testing.T) {
 	t.Helper()
 	policy, binding := keepLeases(t)
-	admission := fenceClients(t, testserver.Config(t)).AdmissionregistrationV1()
+	admission := shop.Clients(t, testserver.Config(t)).AdmissionregistrationV1()
 	if _, err := admission.ValidatingAdmissionPolicies().Create(t.Context(), policy, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
@@ -104,7 +102,7 @@ func keep(t *testing.T) {
 // dry runs of a write that it refuses are repeated.
 func (s *fencedShop) awaitFence(t *testing.T) {
 	t.Helper()
-	eventually(t, "the fence is in force", func() error {
+	shop.Eventually(t, "the fence is in force", func() error {
 		_, err := s.as(t, "").Create(t.Context(), s.object("probe", "malformed"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "it must be <Lease UID>/<number>") {
 			return fmt.Errorf("the answer to a malformed term is: %v", err)
@@ -116,7 +114,7 @@ func (s *fencedShop) awaitFence(t *testing.T) {
 // allow grants the rules in the namespace to the user.
 func allow(t *testing.T, ns, user string, rules ...rbacv1.PolicyRule) {
 	t.Helper()
-	rbac := fenceClients(t, testserver.Config(t)).RbacV1()
+	rbac := shop.Clients(t, testserver.Config(t)).RbacV1()
 	name := "work-" + strings.ReplaceAll(user, ":", "-")
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}
 	if _, err := rbac.Roles(ns).Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
@@ -130,40 +128,6 @@ func allow(t *testing.T, ns, user string, rules ...rbacv1.PolicyRule) {
 	if _, err := rbac.RoleBindings(ns).Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// createAny creates an object from YAML or JSON; a cluster-scoped one is deleted
-// when the test ends.
-func createAny(t *testing.T, doc []byte) *unstructured.Unstructured {
-	t.Helper()
-	var obj unstructured.Unstructured
-	if err := yaml.Unmarshal(doc, &obj.Object); err != nil {
-		t.Fatal(err)
-	}
-	client, err := dynamic.NewForConfig(testserver.Config(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	gvk := obj.GroupVersionKind()
-	plural := strings.ToLower(gvk.Kind) + "s"
-	if before, ok := strings.CutSuffix(plural, "policys"); ok {
-		plural = before + "policies"
-	}
-	resource := client.Resource(gvk.GroupVersion().WithResource(plural)).Namespace(obj.GetNamespace())
-	created, err := resource.Create(t.Context(), &obj, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
-	if err != nil {
-		t.Fatalf("create %s %s: %v", gvk.Kind, obj.GetName(), err)
-	}
-	if obj.GetNamespace() == "" {
-		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // the test's own has ended
-			defer cancel()
-			if err := resource.Delete(ctx, obj.GetName(), metav1.DeleteOptions{}); err != nil {
-				t.Errorf("delete %s %s: %v", gvk.Kind, obj.GetName(), err)
-			}
-		})
-	}
-	return created
 }
 
 // as is a client of the ServiceAccount with terms in the name of the user, or of a

@@ -4,17 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	applyconfigurationscorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/yaml"
 
 	"github.com/controllerkit/controllerkit/leader"
 )
@@ -55,49 +52,13 @@ func ExampleGuard() {
 	// no term: true
 }
 
-// With the term in the user's name a Fence sees deletions and status updates, too.
+// With the term in the user's name a fence sees deletions and status updates, too.
 func ExampleGuardAs() {
 	config := &rest.Config{Host: "https://cluster.example.com"}
 	config.Wrap(leader.GuardAs("system:serviceaccount:shop:shop-controller"))
 	_, err := kubernetes.NewForConfig(config)
 	fmt.Println(err)
 	// Output: <nil>
-}
-
-// The policy and its binding are applied once, when the controller is installed.
-func ExampleFence_Policy() {
-	policy, binding, err := leader.Fence{
-		Name:           "shop-controller",
-		LeaseNamespace: "shop",
-		LeaseName:      "shop-controller",
-		Users:          []string{"system:serviceaccount:shop:shop-controller"},
-		Resources:      []schema.GroupResource{{Group: "apps", Resource: "deployments"}},
-	}.Policy()
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println(policy.Kind, policy.Name, "has", len(policy.Spec.Validations), "rules")
-	data, err := yaml.Marshal(binding)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	_, _ = os.Stdout.Write(data)
-	// Output:
-	// ValidatingAdmissionPolicy shop-controller has 4 rules
-	// apiVersion: admissionregistration.k8s.io/v1
-	// kind: ValidatingAdmissionPolicyBinding
-	// metadata:
-	//   name: shop-controller
-	// spec:
-	//   paramRef:
-	//     name: shop-controller
-	//     namespace: shop
-	//     parameterNotFoundAction: Allow
-	//   policyName: shop-controller
-	//   validationActions:
-	//   - Deny
 }
 
 func ExampleTerm_Stamp() {

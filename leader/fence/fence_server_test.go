@@ -1,4 +1,4 @@
-package leader_test
+package fence_test
 
 import (
 	"errors"
@@ -17,7 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/controllerkit/controllerkit/leader"
+	"github.com/controllerkit/controllerkit/leader/fence"
+	"github.com/controllerkit/controllerkit/leader/internal/shop"
 )
 
 // TestServerFenceCovers is the table in the documentation of Fence, cell by cell:
@@ -262,7 +263,7 @@ func TestServerFenceLeaseDeleted(t *testing.T) {
 			t.Errorf("%s by a person while there is no Lease: %v", verb, err)
 		}
 	}
-	eventually(t, "the fence is open while there is no Lease", func() error {
+	shop.Eventually(t, "the fence is open while there is no Lease", func() error {
 		return s.write(t, s.as(t, s.term(2)), "apply", "a", "")
 	})
 	lease, err := s.leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "shop"}, Spec: held(0)}, metav1.CreateOptions{})
@@ -270,7 +271,7 @@ func TestServerFenceLeaseDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	begun := time.Now()
-	eventually(t, "the terms of the deleted Lease are refused", func() error {
+	shop.Eventually(t, "the terms of the deleted Lease are refused", func() error {
 		if err := s.write(t, former, "apply", "a", ""); err == nil {
 			return errors.New("passed")
 		}
@@ -286,7 +287,7 @@ func TestServerFenceLeaseDeleted(t *testing.T) {
 // TestServerFenceClosed: with Deny all writes are refused while the Lease is absent.
 func TestServerFenceClosed(t *testing.T) {
 	t.Parallel()
-	s := newFencedShop(t, widgets(t, "closed.test.controllerkit.github.io"), held(3), func(f *leader.Fence) {
+	s := newFencedShop(t, widgets(t, "closed.test.controllerkit.github.io"), held(3), func(f *fence.Fence) {
 		f.ParameterNotFoundAction = admissionregistrationv1.DenyAction
 	})
 	if err := s.write(t, s.as(t, s.term(3)), "apply", "a", ""); err != nil {
@@ -296,7 +297,7 @@ func TestServerFenceClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, who := range []string{s.term(2), s.term(3), "", "person"} {
-		eventually(t, fmt.Sprintf("closed to %q", who), func() error {
+		shop.Eventually(t, fmt.Sprintf("closed to %q", who), func() error {
 			if err := s.write(t, s.as(t, who), "apply", "a", ""); err == nil || !strings.Contains(err.Error(), "failed to configure binding") {
 				return fmt.Errorf("apply: %v", err)
 			}
@@ -307,7 +308,7 @@ func TestServerFenceClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "open to the next leader", func() error {
+	shop.Eventually(t, "open to the next leader", func() error {
 		return s.write(t, s.as(t, string(lease.UID)+"/0"), "apply", "a", "")
 	})
 	s.judge(t, s.write(t, s.as(t, s.term(3)), "patch", "a", ""), true)
@@ -335,7 +336,7 @@ func TestServerFenceWindow(t *testing.T) {
 		wg.Go(func() {
 			begin := sync.OnceFunc(func() { close(writing) })
 			defer begin()
-			for begun := time.Now(); time.Since(begun) < fencePatience; begin() {
+			for begun := time.Now(); time.Since(begun) < shop.Patience; begin() {
 				_, err := client.Apply(t.Context(), "prices", obj, metav1.ApplyOptions{FieldManager: "shop", Force: true})
 				if apierrors.IsForbidden(err) {
 					return // so it will be from now on
@@ -348,7 +349,7 @@ func TestServerFenceWindow(t *testing.T) {
 					last = time.Since(*at)
 				}
 			}
-			t.Errorf("term %d: writes pass for %v", number, fencePatience)
+			t.Errorf("term %d: writes pass for %v", number, shop.Patience)
 		})
 		<-writing
 		lease, err := s.leases.Get(t.Context(), "shop", metav1.GetOptions{})

@@ -1,4 +1,4 @@
-package leader_test
+package fence_test
 
 import (
 	"context"
@@ -9,9 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -22,6 +20,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/leader"
+	"github.com/controllerkit/controllerkit/leader/internal/shop"
 )
 
 // A road keeps writes in flight until it is opened, regardless of the end of their
@@ -72,35 +71,6 @@ func (c *cutLeases) Watch(context.Context, metav1.ListOptions) (watch.Interface,
 	return nil, errCut
 }
 
-// shopAccount makes the ServiceAccount shop-controller of the manifests, for
-// another name than shop, and returns its user name and a configuration with a
-// token of it.
-func shopAccount(t *testing.T, shop string) (user string, config *rest.Config) {
-	t.Helper()
-	accounts := fenceClients(t, testserver.Config(t)).CoreV1().ServiceAccounts(shop)
-	name := shop + "-controller"
-	if _, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	token, err := accounts.CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	config = rest.AnonymousClientConfig(testserver.Config(t))
-	config.BearerToken = token.Status.Token
-	config.QPS = -1
-	return "system:serviceaccount:" + shop + ":" + name, config
-}
-
-// shopElector is the Elector of the manifests, for another name than shop.
-func shopElector(leases leader.LeaseClient, shop, identity string) *leader.Elector {
-	return &leader.Elector{
-		Leases: leases, Namespace: shop, Name: shop + "-controller", Identity: identity,
-		LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond,
-		StartTimeout: fencePatience, // a Role takes effect some time after it was created
-	}
-}
-
 // TestServerWriteInFlight: a write that Guard let pass while its process led is
 // under way when the process loses the Lease, and arrives when another leads.
 // Without a fence it is stored, as no client can prevent; with one it is refused.
@@ -126,19 +96,19 @@ func TestServerWriteInFlight(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			ns := testserver.Namespace(t)
-			user, config := shopAccount(t, ns)
+			user, config := shop.Account(t, ns)
 			s := &fencedShop{ns: ns, user: user, policy: ns + "-controller", resource: fenceConfigMaps}
 			keep(t)
 			allow(t, ns, user, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"create", "patch", "update", "delete"}})
-			for _, file := range []string{"role.yaml", "fence.yaml"} {
-				for _, doc := range manifest(t, file, ns) {
+			for _, file := range []string{"../manifests/role.yaml", "manifests/fence.yaml"} {
+				for _, doc := range shop.Manifest(t, file, ns) {
 					if tt.fenced || !strings.Contains(kindOf(t, doc), "Policy") {
-						createAny(t, doc)
+						shop.Create(t, doc)
 					}
 				}
 			}
-			leases := fenceClients(t, config).CoordinationV1().Leases(ns)
-			configMaps := fenceClients(t, testserver.Config(t)).CoreV1().ConfigMaps(ns)
+			leases := shop.Clients(t, config).CoordinationV1().Leases(ns)
+			configMaps := shop.Clients(t, testserver.Config(t)).CoreV1().ConfigMaps(ns)
 			before := map[string]*corev1.ConfigMap{}
 			for _, name := range []string{"of-old", "of-new"} {
 				obj, err := configMaps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
@@ -154,7 +124,7 @@ func TestServerWriteInFlight(t *testing.T) {
 				} else {
 					config.Wrap(leader.Guard)
 				}
-				guarded := fenceClients(t, config).CoreV1().ConfigMaps(ns)
+				guarded := shop.Clients(t, config).CoreV1().ConfigMaps(ns)
 				if tt.verb == "delete" {
 					return guarded.Delete(ctx, name, metav1.DeleteOptions{})
 				}
@@ -177,7 +147,7 @@ func TestServerWriteInFlight(t *testing.T) {
 			oldWrote := make(chan error, 1)
 			cut := &cutLeases{LeaseClient: leases}
 			wg.Go(func() {
-				err := shopElector(cut, ns, "old").Run(ctx, func(ctx context.Context) error {
+				err := shop.Elector(cut, ns, "old").Run(ctx, func(ctx context.Context) error {
 					term, _ := leader.TermFrom(ctx)
 					oldLeads <- term
 					select {
@@ -192,17 +162,17 @@ func TestServerWriteInFlight(t *testing.T) {
 					t.Errorf("old: Run() = %v", err)
 				}
 			})
-			old := within(t, oldLeads, "the first leader")
+			old := shop.Within(t, oldLeads, "the first leader")
 			if tt.fenced {
 				s.awaitFence(t)
 			}
 			close(fenceWorks)
-			within(t, slow.under, "the write under way")
+			shop.Within(t, slow.under, "the write under way")
 			cut.cut.Store(true)
 
 			newWrote := make(chan error, 1)
 			wg.Go(func() {
-				err := shopElector(leases, ns, "new").Run(ctx, func(ctx context.Context) error {
+				err := shop.Elector(leases, ns, "new").Run(ctx, func(ctx context.Context) error {
 					newWrote <- write(ctx, config, "of-new")
 					<-ctx.Done()
 					return nil
@@ -211,11 +181,11 @@ func TestServerWriteInFlight(t *testing.T) {
 					t.Errorf("new: Run() = %v", err)
 				}
 			})
-			if err := within(t, newWrote, "the next leader"); err != nil {
+			if err := shop.Within(t, newWrote, "the next leader"); err != nil {
 				t.Errorf("the next leader: %v", err)
 			}
 			if tt.fenced {
-				eventually(t, "the API server knows of the next leader", func() error {
+				shop.Eventually(t, "the API server knows of the next leader", func() error {
 					_, err := s.as(t, "").Create(t.Context(), s.object("probe", fmt.Sprintf("%s/%d", old.LeaseUID, old.Number)),
 						metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 					if err == nil {
@@ -225,7 +195,7 @@ func TestServerWriteInFlight(t *testing.T) {
 				})
 			}
 			close(slow.open)
-			err := within(t, oldWrote, "the write of the former leader")
+			err := shop.Within(t, oldWrote, "the write of the former leader")
 			s.judge(t, err, tt.refused)
 			after, err := configMaps.Get(t.Context(), "of-old", metav1.GetOptions{})
 			if err != nil && !apierrors.IsNotFound(err) {

@@ -1,9 +1,8 @@
-package leader
+package fence
 
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"strconv"
 	"strings"
 
@@ -13,110 +12,32 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
+
+	"github.com/controllerkit/controllerkit/leader"
 )
 
-// stampKey is the annotation, and the attribute of the user, with the term of a write:
-// "<Lease UID>/<number>".
-const stampKey = "controllerkit.github.io/leader-term"
+const stampKey = leader.TermAnnotation
 
-func (t Term) stamp() string { return string(t.LeaseUID) + "/" + strconv.FormatInt(t.Number, 10) }
-
-// Stamp writes the term into the annotation controllerkit.github.io/leader-term of obj,
-// before obj is created or updated, for a [Fence]. It gives obj a new map of
-// annotations, so obj may be a shallow copy of a shared object; obj itself must be the
-// caller's. A Fence refuses the stamp of a zero Term.
-func (t Term) Stamp(obj metav1.Object) {
-	annotations := maps.Clone(obj.GetAnnotations())
-	if annotations == nil {
-		annotations = t.Annotations()
-	}
-	annotations[stampKey] = t.stamp()
-	obj.SetAnnotations(annotations)
-}
-
-// Annotations returns the stamp of [Term.Stamp] for server-side apply:
-//
-//	applyconfigurationscorev1.ConfigMap(name, namespace).WithAnnotations(term.Annotations())
-//
-// The map is the caller's.
-func (t Term) Annotations() map[string]string { return map[string]string{stampKey: t.stamp()} }
-
-// A Fence makes the API server refuse writes of an earlier leader if they
-// arrive late or if its process was paused after the last check. It is a
-// ValidatingAdmissionPolicy that compares the term of a write with the Lease. A write
-// carries its term by the stamp of [Term.Stamp] and [Term.Annotations], or by the
-// client of [GuardAs]:
-//
-//	          create  update, patch  apply  status  delete
-//	Stamp     yes     yes            yes    no      no
-//	GuardAs   yes     yes            yes    yes     yes
-//
-// Status stands for all subresources. Custom resources drop the metadata of a write to
-// a subresource, and a deletion has no metadata, so without GuardAs only [Guard] and
-// [Term.Check] protect them. With GuardAs the stamp is not needed. If a write has both,
-// the term of GuardAs counts.
-//
-// The fence refuses a write of Users that carries a term
-//
-//   - if the term is of another Lease, or of a deleted one with the same name,
-//   - if its number is lower than the Lease's, or is equal and the Lease was released.
-//     A higher number passes, because its leader may be ahead of the API server's view,
-//   - if the stored object has a stamp of the same Lease with a higher number. This
-//     check reads the replaced object, so it is exact, even if the API server's view of
-//     the Lease is old,
-//   - if the term is malformed.
-//
-// The last error has reason Invalid, the others are Forbidden. Writes of Users without
-// a term pass. A stamp of another Lease that the object had before is no term of the
-// write.
-//
-// If objects are stamped, stamp patches too: the fence judges the object that will be
-// stored, which keeps its last stamp. A patch of the next leader without a stamp is
-// refused until it stamps the object. With GuardAs this does not happen.
-//
-// # Other users
-//
-// Writes of other users pass, deletions included, unless they set, change or remove a
-// stamp of this Lease. So other users cannot block the leader by a forged stamp of a
-// later term, and cannot remove a stamp that makes the fence exact. A stored stamp that
-// is more than 16 terms ahead of the Lease was forged before the fence was in force,
-// and does not count.
+// A Fence describes the policy of one Lease. The package comment has what it refuses.
 //
 // Two Fences for two Leases may cover the same resources if their leaders stamp different
-// objects. Omit a resource into which another controller copies the annotations of stamped
-// objects, e.g. ReplicaSets as well as Deployments: the fence refuses the copies. A
-// restore from a backup must leave out the annotation while the Lease exists.
+// objects. A stored stamp that is more than 16 terms ahead of the Lease was forged before
+// the fence was in force, and does not count. To remove a wrong stamp, act as one of Users,
+// without a term.
 //
-// # Who can open or close it
+// While the Lease is absent, all writes pass, unless ParameterNotFoundAction is Deny. Only
+// the leader of the deleted Lease leads then, until it notices, and late writes of an
+// earlier one pass. Deny closes that gap, at a price: the API server looks up the Lease
+// before it checks the user, so all writes and deletions of Resources, by all users in the
+// whole cluster, are refused until a leader has created the Lease. Use it for resources
+// that only the controller writes. For the same reason an API server that has just started
+// refuses all writes to Resources until it has read the Leases.
 //
-// Protect these rights, because each can open a Fence or close it: to write the policy
-// or its binding, to write or delete the Lease, and to act as one of Users. A Fence does
-// not detect a forged term of one of Users. To remove a wrong stamp, act as one of
-// Users, without a term.
-//
-// # Delays
-//
-// The API server learns of a new leader by a watch. For that time, some milliseconds,
-// the writes of the earlier leader pass, except by the check of the stored object. Each
-// API server has its own watch. The leader of a new Lease can be refused for the same
-// time.
-//
-// While the Lease is absent, all writes pass, unless ParameterNotFoundAction is Deny.
-// Only the leader of the deleted Lease leads then, until it notices, and late writes of
-// an earlier one pass. Deny closes that gap, at a price: the API server looks up the
-// Lease before it checks the user, so all writes and deletions of Resources, by all
-// users in the whole cluster, are refused until a leader has created the Lease. Use it
-// for resources that only the controller writes. For the same reason an API server that
-// has just started refuses all writes to Resources until it has read the Leases.
-//
-// # Deletion
-//
-// Update a Fence in place, and apply manifests/keep-leases.yaml of this package once to each
-// cluster. If no binding has a Lease as its parameter, kube-apiserver stops watching Leases
-// for its policies until it restarts (Kubernetes issue 130887). If a deleted Fence is then
-// created again, it compares with the Lease as it was at the deletion: writes of the leaders
-// since then pass, and if the Lease was created again, writes of all leaders are refused.
-// That file is a binding that refuses no write and prevents this.
+// Update a Fence in place. If no binding has a Lease as its parameter, kube-apiserver stops
+// watching Leases for its policies until it restarts. If a deleted Fence is then created
+// again, it compares with the Lease as it was at the deletion: writes of the leaders since
+// then pass, and if the Lease was created again, writes of all leaders are refused.
+// manifests/keep-leases.yaml is a binding that refuses no write and prevents this.
 //
 // The folder manifests also has an example, with the RBAC that GuardAs needs.
 type Fence struct {
@@ -281,31 +202,31 @@ func (f Fence) validations() []admissionregistrationv1.Validation {
 func (f Fence) validate() error {
 	switch {
 	case len(validation.IsDNS1123Subdomain(f.Name)) > 0:
-		return fmt.Errorf("leader: Fence: Name is %q: set it to a name for the policy, e.g. the Lease's: lower case, digits, '-' and '.'", f.Name)
+		return fmt.Errorf("fence: Name is %q: set it to a name for the policy, e.g. the Lease's: lower case, digits, '-' and '.'", f.Name)
 	case len(validation.IsDNS1123Label(f.LeaseNamespace)) > 0:
-		return fmt.Errorf("leader: Fence: LeaseNamespace is %q: set it to the Namespace of the Elector", f.LeaseNamespace)
+		return fmt.Errorf("fence: LeaseNamespace is %q: set it to the Namespace of the Elector", f.LeaseNamespace)
 	case len(validation.IsDNS1123Subdomain(f.LeaseName)) > 0:
-		return fmt.Errorf("leader: Fence: LeaseName is %q: set it to the Name of the Elector", f.LeaseName)
+		return fmt.Errorf("fence: LeaseName is %q: set it to the Name of the Elector", f.LeaseName)
 	case len(f.Users) == 0:
-		return fmt.Errorf("leader: Fence: Users is empty: set it to the user names of the replicas, e.g. system:serviceaccount:%s:<name>", f.LeaseNamespace)
+		return fmt.Errorf("fence: Users is empty: set it to the user names of the replicas, e.g. system:serviceaccount:%s:<name>", f.LeaseNamespace)
 	case len(f.Resources) == 0:
-		return fmt.Errorf("leader: Fence: Resources is empty: set it to the resources that the leader writes")
+		return fmt.Errorf("fence: Resources is empty: set it to the resources that the leader writes")
 	}
 	switch f.ParameterNotFoundAction {
 	case "", admissionregistrationv1.AllowAction, admissionregistrationv1.DenyAction:
 	default:
-		return fmt.Errorf("leader: Fence: ParameterNotFoundAction is %q: set it to Allow or Deny", f.ParameterNotFoundAction)
+		return fmt.Errorf("fence: ParameterNotFoundAction is %q: set it to Allow or Deny", f.ParameterNotFoundAction)
 	}
 	for i, user := range f.Users {
 		account, isAccount := strings.CutPrefix(user, "system:serviceaccount:")
 		ns, name, whole := strings.Cut(account, ":")
 		if user == "" || isAccount && (!whole || len(validation.IsDNS1123Label(ns)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0) {
-			return fmt.Errorf("leader: Fence: Users[%d] is %q: set it to a user name; a ServiceAccount's is system:serviceaccount:<namespace>:<name>", i, user)
+			return fmt.Errorf("fence: Users[%d] is %q: set it to a user name; a ServiceAccount's is system:serviceaccount:<namespace>:<name>", i, user)
 		}
 	}
 	for i, r := range f.Resources {
 		if len(validation.IsDNS1123Subdomain(r.Resource)) > 0 || r.Group != "" && len(validation.IsDNS1123Subdomain(r.Group)) > 0 {
-			return fmt.Errorf("leader: Fence: Resources[%d] is %q of group %q: set it to one resource by its plural name, without version, subresource or wildcard", i, r.Resource, r.Group)
+			return fmt.Errorf("fence: Resources[%d] is %q of group %q: set it to one resource by its plural name, without version, subresource or wildcard", i, r.Resource, r.Group)
 		}
 	}
 	return nil

@@ -1,4 +1,4 @@
-package leader_test
+package fence_test
 
 import (
 	"encoding/json"
@@ -13,7 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/controllerkit/controllerkit/internal/testserver"
-	"github.com/controllerkit/controllerkit/leader"
+	"github.com/controllerkit/controllerkit/leader/fence"
+	"github.com/controllerkit/controllerkit/leader/internal/shop"
 )
 
 // TestServerFenceOutsiders: users outside the fence cannot set, change or remove a
@@ -168,10 +169,10 @@ func TestServerFenceNotShutOut(t *testing.T) {
 // Proves L19.
 func TestServerFenceBinding(t *testing.T) {
 	t.Parallel()
-	s := newFencedShop(t, fenceConfigMaps, held(3), func(f *leader.Fence) {
+	s := newFencedShop(t, fenceConfigMaps, held(3), func(f *fence.Fence) {
 		f.Resources = append(f.Resources, schema.GroupResource{Resource: "pods"})
 	})
-	core := fenceClients(t, testserver.Config(t)).CoreV1()
+	core := shop.Clients(t, testserver.Config(t)).CoreV1()
 	if _, err := core.ServiceAccounts(s.ns).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

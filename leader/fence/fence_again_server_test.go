@@ -1,4 +1,4 @@
-package leader_test
+package fence_test
 
 import (
 	"fmt"
@@ -17,7 +17,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/controllerkit/controllerkit/internal/testserver"
-	"github.com/controllerkit/controllerkit/leader"
+	"github.com/controllerkit/controllerkit/leader/fence"
+	"github.com/controllerkit/controllerkit/leader/internal/shop"
 )
 
 // TestServerFenceAgain deletes a Fence and creates it again. With manifests/keep-leases.yaml
@@ -35,7 +36,7 @@ func TestServerFenceAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	policy, binding, err := leader.Fence{
+	policy, binding, err := fence.Fence{
 		Name: "again", LeaseNamespace: "default", LeaseName: "shop", Users: []string{self.Status.UserInfo.Username},
 		Resources: []schema.GroupResource{{Resource: "configmaps"}},
 	}.Policy()
@@ -68,7 +69,7 @@ func TestServerFenceAgain(t *testing.T) {
 	}
 	inForce := func(want bool) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("the fence is in force: %v", want), func() error {
+		shop.Eventually(t, fmt.Sprintf("the fence is in force: %v", want), func() error {
 			if err := write("malformed"); apierrors.IsInvalid(err) != want {
 				return fmt.Errorf("the response to a malformed term is: %v", err)
 			}
@@ -102,7 +103,7 @@ func TestServerFenceAgain(t *testing.T) {
 	setTerm(4)
 	create(policy, binding)
 	inForce(true)
-	eventually(t, "the second fence refuses a term that was the present one during the first", func() error {
+	shop.Eventually(t, "the second fence refuses a term that was the present one during the first", func() error {
 		if err := write(term(3)); !apierrors.IsForbidden(err) {
 			return fmt.Errorf("error = %w, want Forbidden", err)
 		}
@@ -129,7 +130,7 @@ func TestServerFenceAgain(t *testing.T) {
 // keepLeases returns the objects of manifests/keep-leases.yaml.
 func keepLeases(t *testing.T) (policy *admissionregistrationv1.ValidatingAdmissionPolicy, binding *admissionregistrationv1.ValidatingAdmissionPolicyBinding) {
 	t.Helper()
-	docs := manifest(t, "keep-leases.yaml", "shop")
+	docs := shop.Manifest(t, "manifests/keep-leases.yaml", "shop")
 	if len(docs) != 2 {
 		t.Fatalf("%d documents, want a policy and a binding", len(docs))
 	}

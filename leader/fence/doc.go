@@ -1,0 +1,65 @@
+// Package fence makes the API server refuse the late writes of an earlier leader: of a
+// process that was paused after its last check, or of a request that was delayed.
+//
+//	policy, binding, err := fence.Fence{
+//		Name:           "shop-controller",
+//		LeaseNamespace: "shop", LeaseName: "shop-controller",
+//		Users:          []string{"system:serviceaccount:shop:shop-controller"},
+//		Resources:      []schema.GroupResource{{Group: "apps", Resource: "deployments"}},
+//	}.Policy()
+//
+// A [Fence] is a ValidatingAdmissionPolicy that compares the term of a write with the
+// Lease. The policy and its binding are applied once, when the controller is installed. A
+// write carries its term by the stamp of leader.Term.Stamp and Annotations, or by the
+// client of leader.GuardAs:
+//
+//	          create  update, patch  apply  status  delete
+//	Stamp     yes     yes            yes    no      no
+//	GuardAs   yes     yes            yes    yes     yes
+//
+// Status stands for all subresources. With GuardAs the stamp is not needed.
+//
+// # Which writes are refused
+//
+// The fence refuses a write of Users that carries a term
+//
+//   - if the term is of another Lease, or of a deleted one with the same name,
+//   - if its number is lower than the Lease's, or is equal and the Lease was released.
+//     A higher number passes, because its leader may be ahead of the API server's view,
+//   - if the stored object has a stamp of the same Lease with a higher number. This check
+//     reads the replaced object, so it is exact, even if the API server's view of the
+//     Lease is old,
+//   - if the term is malformed.
+//
+// The last error has reason Invalid, the others are Forbidden. Writes of Users without a
+// term pass. A stamp of another Lease that the object had before is no term of the write.
+// If a write has a stamp and the term of GuardAs, the latter counts.
+//
+// Writes of other users pass, deletions included, unless they set, change or remove a
+// stamp of this Lease.
+//
+// # Guarantees
+//
+//   - L12: If a [Fence] is in force and the API server has seen the new term, it refuses
+//     every write with an earlier term.
+//   - L19: If a [Fence] is in force, only Fence.Users can write or remove a stamp of its
+//     Lease: the annotation of an object with the term of its last write. No annotation
+//     that other users can write blocks the leader.
+//
+// # Caveats
+//
+//   - The API server learns of a new leader by a watch. For that time, some milliseconds,
+//     writes of the earlier leader pass, except by the check of the stored object. The
+//     leader of a new Lease can be refused for the same time.
+//   - Each of these rights can open or close a Fence: to write the policy or its binding,
+//     to write or delete the Lease, and to act as one of Users. A forged term of one of
+//     Users is not detected.
+//   - Without GuardAs, stamp patches too: the fence judges the object that will be stored,
+//     which keeps its last stamp.
+//   - Omit a resource into which another controller copies the annotations of stamped
+//     objects, e.g. ReplicaSets as well as Deployments: the fence refuses the copies.
+//   - A restore from a backup must leave out the annotation while the Lease exists.
+//   - Apply manifests/keep-leases.yaml once to each cluster. Without it, an API server that
+//     lost its last binding with a Lease compares with an old one until it restarts
+//     (Kubernetes issue 130887).
+package fence
