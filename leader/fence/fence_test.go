@@ -73,8 +73,8 @@ func kindOf(t *testing.T, doc []byte) string {
 
 // TestFencePolicyQuotes: a user name cannot end the expression that it is in.
 func TestFencePolicyQuotes(t *testing.T) {
-	fence := shopFence()
-	fence.Users = []string{`a"] || true || request.userInfo.username in ["b\`, "é\n"}
+	f := shopFence()
+	f.Users = []string{`a"] || true || request.userInfo.username in ["b\`, "é\n"}
 	policy, _, err := f.Policy()
 	if err != nil {
 		t.Fatal(err)
