@@ -82,7 +82,7 @@ func (r *run) launch(replica int) { r.launchWith(replica, effects{}) }
 func (r *run) launchWith(replica int, e effects) {
 	i := &incarnation{run: r, replica: replica, ended: make(chan struct{}), effects: e}
 	var err error
-	if i.Incarnation, err = fault.New(r.x.config, i.on, r.responded); err != nil {
+	if i.Incarnation, err = fault.New(r.own(), i.on, r.responded); err != nil {
 		r.find(Health, "%v", err)
 		return
 	}

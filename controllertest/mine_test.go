@@ -2,6 +2,7 @@ package controllertest
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -67,4 +68,78 @@ func TestOnlyMine(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestWithoutOthers(t *testing.T) {
+	o := newObserver(t.Context(), "ct-abcde")
+	through := func(kind, query, text string) (*http.Response, error) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://127.0.0.1/api/v1/configmaps"+query, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return withoutOthers(o.prefix, o.other("ct-abcde-1"))(typed{kind, text}).RoundTrip(req)
+	}
+	const own, others, everybodys = `{"metadata":{"namespace":"ct-abcde-1","name":"a"}}`, `{"metadata":{"name":"ct-abcde-12-blue"},"note":"ct-abcde-1"}`, `{"metadata":{"namespace":"kube-system","name":"a","annotations":{"ct-abcde-2":""}}}`
+	event := func(object string) string { return `{"type":"ADDED","object":` + object + "}\n" }
+	bookmark := `{"type":"BOOKMARK","object":{"metadata":{"name":"ct-abcde-2"}}}` + "\n"
+	list := func(items ...string) string {
+		return `{"apiVersion":"v1","items":[` + strings.Join(items, ",") + `],"kind":"ConfigMapList","metadata":{"resourceVersion":"7"}}`
+	}
+	for _, test := range []struct {
+		name, kind, query, text, want string
+	}{
+		{"watch", "application/json", "?watch=true", event(own) + event(others) + event(everybodys) + bookmark, event(own) + event(everybodys) + bookmark},
+		{"a watch that is cut within an event", "application/json", "?watch=true", event(own) + strings.TrimSuffix(event(others), "}}\n"), event(own) + strings.TrimSuffix(event(others), "}}\n")},
+		{"list", "application/json", "", list(own, others, everybodys), list(own, everybodys)},
+		{"list of others", "application/json;charset=utf-8", "", list(others), list()},
+		{"list without others", "application/json", "", " " + list(own), " " + list(own)},
+		{"an object of another run", "application/json", "", others, others},
+		{"an object with items", "application/json", "", `{"kind":"Box","items":[` + others + `]}`, `{"kind":"Box","items":[` + others + `]}`},
+		{"a broken list", "application/json", "", list(others)[:80], list(others)[:80]},
+		{"another encoding", "application/vnd.kubernetes.protobuf", "", list(others), list(others)},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			resp, err := through(test.kind, test.query, test.text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := io.ReadAll(resp.Body)
+			if diff := cmp.Diff(test.want, string(got)); err != nil || diff != "" {
+				t.Errorf("%v (-want +got):\n%s", err, diff)
+			}
+			if n := resp.ContentLength; test.query == "" && n != int64(len(got)) {
+				t.Errorf("the length is %d, of %d", n, len(got))
+			}
+		})
+	}
+	t.Run("a list that is cut", func(t *testing.T) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://127.0.0.1/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cut := roundTrip(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(iotest.TimeoutReader(iotest.OneByteReader(strings.NewReader("{}"))))}, nil
+		})
+		resp, err := withoutOthers(o.prefix, o.other("ct-abcde-1"))(cut).RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(resp.Body); string(got) != "{" || !errors.Is(err, iotest.ErrTimeout) {
+			t.Errorf("%q, %v", got, err)
+		}
+	})
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// typed is a response with a content type.
+type typed struct{ kind, text string }
+
+func (a typed) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := answer(a.text).RoundTrip(r)
+	resp.Header = http.Header{"Content-Type": {a.kind}}
+	resp.ContentLength = int64(len(a.text))
+	return resp, err
 }

@@ -2,6 +2,7 @@ package controllertest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -83,6 +84,14 @@ func (o *observer) wants(event []byte) bool {
 		}
 	}
 	return false
+}
+
+// other reports whether an object belongs to another run than that of the namespace.
+func (o *observer) other(own string) func(namespace, name string) bool {
+	return func(namespace, name string) bool {
+		found := cmp.Or(o.mine.FindString(namespace), o.mine.FindString(name))
+		return found != "" && found != own
+	}
 }
 
 // observe starts the watch of a resource.
@@ -172,10 +181,7 @@ func (o *observer) relisted(listed []watcher.Event[*unstructured.Unstructured], 
 }
 
 func (o *observer) runOf(resource string, obj *unstructured.Unstructured) *run {
-	namespace := o.mine.FindString(obj.GetNamespace())
-	if namespace == "" {
-		namespace = o.mine.FindString(obj.GetName())
-	}
+	namespace := cmp.Or(o.mine.FindString(obj.GetNamespace()), o.mine.FindString(obj.GetName()))
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if namespace == "" {

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
 	"github.com/controllerkit/controllerkit/controllertest/fault"
@@ -452,6 +453,13 @@ func (x *explorer) newRun(ctx context.Context, p plan, ref *reference) (*run, er
 	}
 	r.old["start"] = ns.ResourceVersion
 	return r, nil
+}
+
+// own returns a configuration whose lists and watches lack the objects of other runs.
+func (r *run) own() *rest.Config {
+	config := rest.CopyConfig(r.x.config)
+	config.Wrap(withoutOthers(r.x.observer.prefix, r.x.observer.other(r.id)))
+	return config
 }
 
 // observesLocked starts the watch of a written resource.

@@ -49,7 +49,7 @@ func (r *run) startWorld() error {
 	}
 	w := &world{run: r, ended: make(chan struct{}), created: map[types.UID]bool{}, deleted: map[types.UID]bool{}, evicted: map[objectKey]types.UID{}}
 	var err error
-	if w.Incarnation, err = fault.New(r.x.config, w.on, w.done); err != nil {
+	if w.Incarnation, err = fault.New(r.own(), w.on, w.done); err != nil {
 		return err
 	}
 	w.file = &kubeconfig{through: w.Incarnation, namespace: r.env.Namespace}
