@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 )
 
@@ -91,8 +92,14 @@ func ofObject(line []byte) bool {
 // other than JSON are unchanged.
 func withoutOthers(prefix []byte, other func(namespace, name string) bool) func(http.RoundTripper) http.RoundTripper {
 	watches := onlyMine(func(line []byte) bool {
+		if !bytes.Contains(line, prefix) {
+			return true
+		}
+		if names := builtIn.FindSubmatch(line[:min(len(line), 1<<10)]); names != nil {
+			return !other(string(names[2]), string(names[1]))
+		}
 		var event struct{ Object named }
-		return !bytes.Contains(line, prefix) || json.Unmarshal(line, &event) != nil || !other(event.Object.Metadata.Namespace, event.Object.Metadata.Name)
+		return json.Unmarshal(line, &event) != nil || !other(event.Object.Metadata.Namespace, event.Object.Metadata.Name)
 	})
 	return func(next http.RoundTripper) http.RoundTripper {
 		return othersTransport{next: watches(next), prefix: prefix, other: other}
@@ -103,6 +110,10 @@ func withoutOthers(prefix []byte, other func(namespace, name string) bool) func(
 type named struct {
 	Metadata struct{ Namespace, Name string }
 }
+
+// builtIn matches an event of a built-in kind up to its names, with which its metadata begins.
+// Decoding whole events took a fifth of the explorer's time.
+var builtIn = regexp.MustCompile(`^{"type":"[A-Z]+","object":{"kind":"\w+","apiVersion":"[\w./-]+","metadata":{"name":"([^"\\]*)"(?:,"generateName":"[^"\\]*")?(?:,"namespace":"([^"\\]*)")?,"uid"`)
 
 type othersTransport struct {
 	next   http.RoundTripper

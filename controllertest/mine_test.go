@@ -80,6 +80,15 @@ func TestWithoutOthers(t *testing.T) {
 		return withoutOthers(o.prefix, o.other("ct-abcde-1"))(typed{kind, text}).RoundTrip(req)
 	}
 	const own, others, everybodys = `{"metadata":{"namespace":"ct-abcde-1","name":"a"}}`, `{"metadata":{"name":"ct-abcde-12-blue"},"note":"ct-abcde-1"}`, `{"metadata":{"namespace":"kube-system","name":"a","annotations":{"ct-abcde-2":""}}}`
+	const (
+		own1      = `"name":"a","namespace":"ct-abcde-1"`
+		others1   = `"name":"a","namespace":"ct-abcde-2"`
+		generated = `"name":"a-x","generateName":"a-","namespace":"ct-abcde-1"`
+		cluster   = `"name":"ct-abcde-2"`
+	)
+	builtIns := func(names string) string {
+		return `{"type":"MODIFIED","object":{"kind":"ConfigMap","apiVersion":"example.com/v1","metadata":{` + names + `,"uid":"u"},"note":"ct-abcde-3"}}` + "\n"
+	}
 	event := func(object string) string { return `{"type":"ADDED","object":` + object + "}\n" }
 	bookmark := `{"type":"BOOKMARK","object":{"metadata":{"name":"ct-abcde-2"}}}` + "\n"
 	list := func(items ...string) string {
@@ -89,6 +98,7 @@ func TestWithoutOthers(t *testing.T) {
 		name, kind, query, text, want string
 	}{
 		{"watch", "application/json", "?watch=true", event(own) + event(others) + event(everybodys) + bookmark, event(own) + event(everybodys) + bookmark},
+		{"watch of a built-in kind", "application/json", "?watch=true", builtIns(own1) + builtIns(others1) + builtIns(generated) + builtIns(cluster), builtIns(own1) + builtIns(generated)},
 		{"a watch that is cut within an event", "application/json", "?watch=true", event(own) + strings.TrimSuffix(event(others), "}}\n"), event(own) + strings.TrimSuffix(event(others), "}}\n")},
 		{"list", "application/json", "", list(own, others, everybodys), list(own, everybodys)},
 		{"list of others", "application/json;charset=utf-8", "", list(others), list()},
