@@ -223,22 +223,33 @@ func about(difference string) (object, field string) {
 
 var copies = regexp.MustCompile(` \([0-9]+ of [0-9]+\)$`)
 
-// accept removes the findings that Scenario.Accept accepts.
+// accept removes the findings that Scenario.Accept accepts, and of many differences all but
+// the first ones.
 func (r *run) accept() {
-	accepts := r.x.scenario.Accept
-	if accepts == nil {
-		return
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var left []Finding
+	differ := 0
 	for _, f := range r.findings {
-		reason := accepts(f, r.plan.String())
+		reason := ""
+		if accepts := r.x.scenario.Accept; accepts != nil {
+			reason = accepts(f, r.plan.String())
+		}
 		switch {
-		case reason == "":
+		case reason != "":
+			if !slices.Contains(r.accepted, reason) {
+				r.accepted = append(r.accepted, reason)
+			}
+			continue
+		case f.Oracle == EndState:
+			differ++
+		}
+		switch {
+		case f.Oracle != EndState || differ <= shownDifferences:
 			left = append(left, f)
-		case !slices.Contains(r.accepted, reason):
-			r.accepted = append(r.accepted, reason)
+		case differ == shownDifferences+1:
+			object, field := about(more)
+			left = append(left, Finding{Oracle: EndState, Object: object, Field: field, Text: "there are more differences"})
 		}
 	}
 	r.findings = left

@@ -37,7 +37,7 @@ func (r *run) judge(ref *reference) {
 		}
 		// Each field is a finding of its own, and an object that is absent or surplus is one, so
 		// that each can be accepted and confirmed.
-		for diff := differences(ref.rests[n].state, have.state, ref.masked, n); len(diff) > 0; {
+		for diff := differences(ref.rests[n].state, have.state, ref.masked, n, maxDifferences); len(diff) > 0; {
 			object, field := about(diff[0])
 			end := 1
 			for ; end < len(diff); end++ {
@@ -45,7 +45,11 @@ func (r *run) judge(ref *reference) {
 					break
 				}
 			}
-			r.add(Finding{Oracle: EndState, Object: object, Field: field, Text: fmt.Sprintf("after step %q the state differs from that without faults:\n%s", have.step, strings.Join(diff[:end], "\n"))})
+			lines := diff[:end]
+			if end > shownDifferences {
+				lines = append(slices.Clone(diff[:shownDifferences]), more)
+			}
+			r.add(Finding{Oracle: EndState, Object: object, Field: field, Text: fmt.Sprintf("after step %q the state differs from that without faults:\n%s", have.step, strings.Join(lines, "\n"))})
 			diff = diff[end:]
 		}
 	}
@@ -303,8 +307,13 @@ func flatten(path string, v any, generation int64, masks func(string) string, in
 	}
 }
 
-// differences lists the paths with different values in two states.
-func differences(want, have map[string]any, masked map[string]bool, rest int) []string {
+const (
+	maxDifferences   = 2_000 // that are found
+	shownDifferences = 20    // lines of a finding, and findings of a run
+)
+
+// differences lists the paths with different values in two states, up to a limit.
+func differences(want, have map[string]any, masked map[string]bool, rest, limit int) []string {
 	var diff []string
 	union := maps.Clone(want)
 	maps.Copy(union, have)
@@ -323,7 +332,7 @@ func differences(want, have map[string]any, masked map[string]bool, rest int) []
 		default:
 			diff = append(diff, fmt.Sprintf("  ~ %s: %s, without faults %s", path, hs, ws))
 		}
-		if len(diff) == 20 {
+		if len(diff) == limit {
 			return append(diff, more)
 		}
 	}

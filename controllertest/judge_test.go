@@ -66,7 +66,7 @@ func TestFindingsOfGeneratedNames(t *testing.T) {
 
 func TestDifferences(t *testing.T) {
 	want, have := map[string]any{"a": "1", "b": "2", "c": "3", "n": int64(1)}, map[string]any{"b": "3", "c": "4", "d": "5", "n": int64(1)}
-	got := differences(want, have, map[string]bool{"1 c": true, "0 b": true}, 1)
+	got := differences(want, have, map[string]bool{"1 c": true, "0 b": true}, 1, 20)
 	if diff := cmp.Diff([]string{"  - a: 1", "  ~ b: 3, without faults 2", "  + d: 5"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -74,7 +74,7 @@ func TestDifferences(t *testing.T) {
 	for n := range 100 {
 		many[fmt.Sprint(n)] = "x"
 	}
-	if got := differences(map[string]any{}, many, nil, 0); len(got) != 21 || got[20] != "  ..." {
+	if got := differences(map[string]any{}, many, nil, 0, 20); len(got) != 21 || got[20] != "  ..." {
 		t.Errorf("%d lines, the last is %q", len(got), got[len(got)-1])
 	}
 }
@@ -144,6 +144,43 @@ func TestJudge(t *testing.T) {
 				t.Errorf("findings (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestManyDifferences: each difference is asked about, and a report shows twenty that are left.
+func TestManyDifferences(t *testing.T) {
+	state := func(objects, fields int) map[string]any {
+		s := map[string]any{}
+		for n := range objects {
+			s[fmt.Sprintf("configmaps/a (%d of 9)", n)] = "exists"
+			for f := range fields {
+				s[fmt.Sprintf("configmaps/a (%d of 9) .data.f%d", n, f)] = "x"
+			}
+			s[fmt.Sprintf("secrets/s%02d", n)] = "exists"
+		}
+		return s
+	}
+	asked := 0
+	r := quietRun(Scenario{Accept: func(f Finding, _ string) string {
+		asked++
+		if f.Object == "configmaps/a" {
+			return "surplus"
+		}
+		return ""
+	}}, "ns")
+	r.rests = []checkpoint{{step: "one", state: state(30, 25)}}
+	r.judge(&reference{rests: []checkpoint{{step: "one", state: map[string]any{}}}})
+	if n := len(strings.Split(r.findings[0].Text, "\n")); n != 1+shownDifferences+1 {
+		t.Errorf("the first finding has %d lines:\n%s", n, r.findings[0].Text)
+	}
+	for range 2 { // a run is judged in two parts
+		r.accept()
+		if len(r.findings) != shownDifferences+1 || r.findings[0].Object != "secrets/s00" || r.findings[shownDifferences].Field != "more differences" || len(r.accepted) != 1 {
+			t.Fatalf("%d findings, the last is %+v; accepted %q", len(r.findings), r.findings[len(r.findings)-1], r.accepted)
+		}
+	}
+	if asked < 31 {
+		t.Errorf("asked about %d findings", asked)
 	}
 }
 

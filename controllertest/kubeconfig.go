@@ -10,8 +10,10 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -75,6 +77,7 @@ func (k *kubeconfig) openLocked() error {
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			r.Out.Header.Del("Accept-Encoding") // the faults read the bodies
+			r.Out.Header["Accept"] = readable(r.Out.Header["Accept"])
 		},
 		Transport:     transport,
 		FlushInterval: -1,
@@ -92,6 +95,23 @@ func (k *kubeconfig) openLocked() error {
 		Contexts:       map[string]*clientcmdapi.Context{"": {Cluster: "", Namespace: k.namespace}},
 		CurrentContext: "",
 	}, filepath.Join(k.dir, "kubeconfig")) // mode 0600
+}
+
+// readable returns the values of a header Accept without the encodings that the faults and
+// the filter of other runs cannot read, if JSON is left.
+func readable(accept []string) []string {
+	var text []string
+	json := false
+	for kind := range strings.SplitSeq(strings.Join(accept, ","), ",") {
+		if kind := strings.TrimSpace(kind); !strings.HasPrefix(kind, runtime.ContentTypeProtobuf) && !strings.HasPrefix(kind, runtime.ContentTypeCBOR) {
+			text = append(text, kind)
+			json = json || strings.HasPrefix(kind, runtime.ContentTypeJSON)
+		}
+	}
+	if !json {
+		return accept
+	}
+	return []string{strings.Join(text, ",")}
 }
 
 // close removes the file and stops the server.

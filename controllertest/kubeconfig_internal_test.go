@@ -3,6 +3,7 @@ package controllertest
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -39,5 +40,24 @@ func TestKubeconfigWithoutFolder(t *testing.T) {
 	k.close()
 	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
 		t.Errorf("%d files are left, %v", len(left), err)
+	}
+}
+
+// TestReadable: a program that takes a file gets JSON, unless it cannot read it.
+func TestReadable(t *testing.T) {
+	const protobuf, table = "application/vnd.kubernetes.protobuf", "application/json;as=Table;v=v1;g=meta.k8s.io"
+	for _, test := range []struct{ accept, want []string }{
+		{nil, nil},
+		{[]string{"application/json"}, []string{"application/json"}},
+		{[]string{protobuf + ",application/json"}, []string{"application/json"}},
+		{[]string{protobuf + ";stream=watch, application/json, */*"}, []string{"application/json,*/*"}},
+		{[]string{protobuf, "application/json"}, []string{"application/json"}},
+		{[]string{"application/cbor;q=1,application/json;q=0.9"}, []string{"application/json;q=0.9"}},
+		{[]string{table + "," + protobuf}, []string{table}},
+		{[]string{protobuf}, []string{protobuf}},
+	} {
+		if got := readable(test.accept); !slices.Equal(got, test.want) {
+			t.Errorf("readable(%q) = %q, want %q", test.accept, got, test.want)
+		}
 	}
 }

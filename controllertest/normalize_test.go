@@ -176,7 +176,7 @@ func TestNormalize(t *testing.T) {
 				}
 				return f
 			}
-			diff := strings.Join(differences(flat("ct-a-1", test.a, test.cloudA), flat("ct-b-22", test.b, test.cloudB), nil, 0), "\n")
+			diff := strings.Join(differences(flat("ct-a-1", test.a, test.cloudA), flat("ct-b-22", test.b, test.cloudB), nil, 0, 20), "\n")
 			if test.difference == "" && diff != "" || !strings.Contains(diff, test.difference) {
 				t.Errorf("the difference is %q, want %q", diff, test.difference)
 			}

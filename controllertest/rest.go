@@ -113,7 +113,7 @@ func (r *run) unexpected(s *State) error {
 	if r.ref == nil || r.differs || r.repeatsLocked() || !r.comparable(n, r.ref) {
 		return nil
 	}
-	if diff := differences(r.ref.rests[n].state, r.normalizeLocked(s), r.ref.masked, n); len(diff) > 0 {
+	if diff := differences(r.ref.rests[n].state, r.normalizeLocked(s), r.ref.masked, n, shownDifferences); len(diff) > 0 {
 		return difference(diff)
 	}
 	return nil

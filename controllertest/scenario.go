@@ -25,8 +25,9 @@ type Scenario struct {
 	// after ctx is done. Each call is a new process: it makes its clients from cfg and
 	// shares no state with other calls. It writes only objects in env.Namespace, and
 	// cluster-scoped objects that it creates and whose names contain env.Namespace or
-	// the uid of an object, because other runs use the same server. If Start returns
-	// before ctx is done, the process has crashed; without faults that is a finding.
+	// the uid of an object, because other runs use the same server. Lists and watches by
+	// cfg lack the objects of other runs, by namespace and name. If Start returns before
+	// ctx is done, the process has crashed; without faults that is a finding.
 	// Start is called concurrently: register types in a shared scheme before, for example
 	// in an init function. A panic outside of Start and of client-go ends the test.
 	// Required, unless Command is set.

@@ -42,7 +42,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 		r := quietRun(Scenario{}, namespace)
 		return r.normalizeLocked(stateOf(t, r, 1, "secrets", text))
 	}
-	diff := differences(flat("ct-1", one+`"gone":"bmV2ZXI=","k":"djE=","same":"c2FtZQ=="}}`), flat("ct-2", one+`"k":"djI=","more":"bmV2ZXI=","same":"c2FtZQ=="}}`), nil, 0)
+	diff := differences(flat("ct-1", one+`"gone":"bmV2ZXI=","k":"djE=","same":"c2FtZQ=="}}`), flat("ct-2", one+`"k":"djI=","more":"bmV2ZXI=","same":"c2FtZQ=="}}`), nil, 0, 20)
 	want := "  - secrets/a .data.gone: <hidden>\n  ~ secrets/a .data.k: <hidden>, without faults <hidden>\n  + secrets/a .data.more: <hidden>"
 	if got := strings.Join(diff, "\n"); got != want {
 		t.Errorf("the difference is\n%s\nwant\n%s", got, want)

@@ -22,8 +22,7 @@ import (
 	"github.com/controllerkit/controllerkit/controllertest"
 )
 
-// caInjector gives a webhook the CA of a Secret, replaces the CA, and changes the webhook. It
-// watches the webhooks of all runs, so only one run at a time is possible.
+// caInjector gives a webhook the CA of a Secret, replaces the CA, and changes the webhook.
 func caInjector() controllertest.Scenario {
 	first, second := authority("first"), authority("second")
 	return controllertest.Scenario{

@@ -20,8 +20,7 @@ import (
 // sampleProgram is the sample-controller, which is a program and no package.
 const sampleProgram = "../bin/sample-controller"
 
-// sample runs the sample-controller with the controllers of its Deployment. It watches all
-// namespaces, so only one run at a time is possible.
+// sample runs the sample-controller with the controllers of its Deployment.
 func sample() controllertest.Scenario {
 	foos := func(name string, do func(context.Context, typed.FooInterface) error) controllertest.Step {
 		return controllertest.Step{Name: name, Do: func(ctx context.Context, cfg *rest.Config, env *controllertest.Env) error {

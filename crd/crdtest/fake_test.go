@@ -159,6 +159,35 @@ func TestRetryAfter(t *testing.T) {
 	})
 }
 
+// odd has JSON that it cannot read.
+type odd struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Number oddNumber `json:"number"`
+}
+
+func (o *odd) DeepCopyObject() runtime.Object { out := *o; return &out }
+
+type oddNumber struct{}
+
+func (oddNumber) MarshalJSON() ([]byte, error) { return []byte("1"), nil }
+func (*oddNumber) UnmarshalJSON([]byte) error  { return errors.New("no number") }
+
+// A body that cannot be read is a bad request, and no reactor sees it.
+func TestBadBody(t *testing.T) {
+	fake, err := crdtest.NewFake[*odd](site.Kind, "websites")
+	if err != nil {
+		t.Fatal(err)
+	}
+	obj := &odd{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	_, createErr := fake.Create(t.Context(), obj, metav1.CreateOptions{})
+	_, updateErr := fake.Update(t.Context(), obj, metav1.UpdateOptions{})
+	if !apierrors.IsBadRequest(createErr) || !apierrors.IsBadRequest(updateErr) || len(fake.Actions()) > 0 {
+		t.Errorf("Create: %v; Update: %v; actions %v", createErr, updateErr, fake.Actions())
+	}
+}
+
 // The actions are those of client-go's fakes.
 func TestActions(t *testing.T) {
 	fake := newFake(t, site.New("websites", "a"))
