@@ -130,14 +130,12 @@ func (t othersTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return resp, err
 	}
 	data, err := io.ReadAll(resp.Body)
-	if err != nil { // the caller gets what has arrived, and the error
-		resp.Body = remainder{io.MultiReader(bytes.NewReader(data), failing{err}), resp.Body}
-		return resp, nil
+	if err == nil {
+		data, err = t.list(data), io.EOF
+		resp.ContentLength = int64(len(data))
+		resp.Header.Del("Content-Length")
 	}
-	data = t.list(data)
-	resp.Body = remainder{bytes.NewReader(data), resp.Body}
-	resp.ContentLength = int64(len(data))
-	resp.Header.Del("Content-Length")
+	resp.Body = remainder{io.MultiReader(bytes.NewReader(data), ending{err}), resp.Body}
 	return resp, nil
 }
 
@@ -179,7 +177,7 @@ type remainder struct {
 	io.Closer
 }
 
-// failing is a reader that returns an error.
-type failing struct{ err error }
+// ending is a reader that returns an error.
+type ending struct{ err error }
 
-func (f failing) Read([]byte) (int, error) { return 0, f.err }
+func (e ending) Read([]byte) (int, error) { return 0, e.err }

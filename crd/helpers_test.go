@@ -22,8 +22,8 @@ type Website = site.Website
 type m = map[string]any
 
 var (
-	websiteKind     = site.Kind
-	websiteResource = site.Kind.GroupVersion().WithResource("websites")
+	websiteKind     = site.Kind()
+	websiteResource = site.Kind().GroupVersion().WithResource("websites")
 )
 
 func website(namespace, name string) *Website { return site.New(namespace, name) }

@@ -14,7 +14,7 @@ func TestMain(m *testing.M) { testserver.Main(m) }
 // newFake returns a Fake with the objects.
 func newFake(t testing.TB, objects ...*site.Website) *crdtest.Fake[*site.Website] {
 	t.Helper()
-	fake, err := crdtest.NewFake(site.Kind, "websites", objects...)
+	fake, err := crdtest.NewFake(site.Kind(), "websites", objects...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 // A unit test gives a Fake to the code under test. A write from an old copy is a Conflict,
 // as on the API server.
 func ExampleNewFake() {
-	fake, err := crdtest.NewFake(site.Kind, "websites", site.New("default", "shop"))
+	fake, err := crdtest.NewFake(site.Kind(), "websites", site.New("default", "shop"))
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -36,23 +36,23 @@ func TestBadInput(t *testing.T) {
 		want string
 	}{
 		{"nil object", func() error {
-			_, err := crdtest.NewFake(site.Kind, "websites", site.New("a", "b"), nil)
+			_, err := crdtest.NewFake(site.Kind(), "websites", site.New("a", "b"), nil)
 			return err
 		}, "crdtest: objects[1] is nil: pass a *site.Website"},
 		{"object twice", func() error {
-			_, err := crdtest.NewFake(site.Kind, "websites", site.New("a", "b"), site.New("a", "b"))
+			_, err := crdtest.NewFake(site.Kind(), "websites", site.New("a", "b"), site.New("a", "b"))
 			return err
 		}, `crdtest: objects[1]: websites.crd.example.com "b" already exists`},
 		{"a reserved kind", func() error {
-			_, err := crdtest.NewFake[*site.Website](site.Kind.GroupVersion().WithKind("DeleteOptions"), "websites")
+			_, err := crdtest.NewFake[*site.Website](site.Kind().GroupVersion().WithKind("DeleteOptions"), "websites")
 			return err
 		}, `crd: kind has Kind "DeleteOptions", which Kubernetes reserves`},
 		{"no resource", func() error {
-			_, err := crdtest.NewFake[*site.Website](site.Kind, "")
+			_, err := crdtest.NewFake[*site.Website](site.Kind(), "")
 			return err
 		}, `crd: resource is "": use the plural name alone`},
 		{"T is an interface", func() error {
-			_, err := crdtest.NewFake[crd.Object](site.Kind, "websites")
+			_, err := crdtest.NewFake[crd.Object](site.Kind(), "websites")
 			return err
 		}, "crd: T is crd.Object: use a pointer to a struct"},
 	} {
@@ -176,7 +176,7 @@ func (*oddNumber) UnmarshalJSON([]byte) error  { return errors.New("no number") 
 
 // A body that cannot be read is a bad request, and no reactor sees it.
 func TestBadBody(t *testing.T) {
-	fake, err := crdtest.NewFake[*odd](site.Kind, "websites")
+	fake, err := crdtest.NewFake[*odd](site.Kind(), "websites")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +209,7 @@ func TestActions(t *testing.T) {
 	w.Stop()
 	var got []string
 	for _, action := range fake.Actions() {
-		if action.GetResource() != site.Kind.GroupVersion().WithResource("websites") {
+		if action.GetResource() != site.Kind().GroupVersion().WithResource("websites") {
 			t.Errorf("resource %v", action.GetResource())
 		}
 		text := strings.TrimRight(fmt.Sprintf("%s %s/%s", action.GetVerb(), action.GetNamespace(), action.GetSubresource()), "/")

@@ -34,7 +34,7 @@ func Install(t testing.TB) {
 func Client(t testing.TB) *crd.Client[*site.Website] {
 	t.Helper()
 	Install(t)
-	client, err := crd.New[*site.Website](testserver.Config(t), site.Kind, "websites")
+	client, err := crd.New[*site.Website](testserver.Config(t), site.Kind(), "websites")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,8 +51,10 @@ func (w *Website) DeepCopy() *Website {
 // DeepCopyObject implements [runtime.Object].
 func (w *Website) DeepCopyObject() runtime.Object { return w.DeepCopy() }
 
-// Kind is the kind of Website.
-var Kind = schema.GroupVersionKind{Group: "crd.example.com", Version: "v1", Kind: "Website"}
+// Kind returns the kind of Website.
+func Kind() schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: "crd.example.com", Version: "v1", Kind: "Website"}
+}
 
 // New returns a Website of a host.
 func New(namespace, name string) *Website {
@@ -119,7 +121,7 @@ type StatusConfig struct {
 // NewConfig returns a Config that owns no field yet.
 func NewConfig(name string) *Config {
 	return &Config{
-		APIVersion: Kind.GroupVersion().String(), Kind: Kind.Kind,
+		APIVersion: Kind().GroupVersion().String(), Kind: Kind().Kind,
 		ObjectMetaApplyConfiguration: applymetav1.ObjectMeta().WithName(name),
 	}
 }
