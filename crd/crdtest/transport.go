@@ -240,6 +240,15 @@ type body struct {
 	cancel context.CancelFunc
 }
 
+// Read ends without an error after Close, so that a stopped watch sends no event of one.
+func (b body) Read(p []byte) (int, error) {
+	n, err := b.PipeReader.Read(p)
+	if errors.Is(err, io.ErrClosedPipe) {
+		err = io.EOF
+	}
+	return n, err
+}
+
 func (b body) Close() error {
 	b.cancel()
 	return b.PipeReader.Close()
