@@ -21,9 +21,9 @@
 //
 // # Caveats
 //
-//   - A Fake has no schema: it applies no defaults, validation and pruning, an apply treats
+//   - A Fake has no schema: it applies no defaults, validation or pruning, an apply treats
 //     each list as one value, and every resource has a status.
-//   - It has no garbage collector, admission, conversion, rights and paging, and accepts
+//   - It has no garbage collector, admission, conversion, rights or paging, and accepts
 //     writes to namespaces that do not exist.
 //   - A Watch ignores selectors and timeouts, and reports deletions with the last stored
 //     version. If a watcher leaves more than 100 events unread, client-go's fake panics.

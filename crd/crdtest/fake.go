@@ -20,16 +20,19 @@ import (
 // clients of Client.Namespace share the objects.
 //
 // client-go's Fake lists the requests in Actions, and its reactors respond instead of the
-// memory. The client receives a reactor's API error as from an API server, and any other
-// error as that of a failed connection, inside a *url.Error. It retries as in production,
-// for example after TooManyRequests with RetryAfterSeconds.
+// memory, if they return true. A reactor for "update" also sees UpdateStatus: see
+// GetSubresource of the action. The client receives a reactor's API error as from an API
+// server, and any other error as that of a failed connection, inside a *url.Error. The
+// client retries as in production, for example after TooManyRequests with RetryAfterSeconds,
+// and each attempt is an action.
 type Fake[T crd.Object] struct {
 	*clienttesting.Fake
 	*crd.Client[T]
 }
 
 // NewFake returns a Fake with copies of the objects. It gives each a new resourceVersion,
-// and a uid and a generation if they are missing: read an object before a test writes it.
+// and a uid and a generation if they are missing. The objects of the caller stay without
+// them: read an object before a test writes it.
 // It returns the errors of [crd.New], and AlreadyExists.
 func NewFake[T crd.Object](kind schema.GroupVersionKind, resource string, objects ...T) (*Fake[T], error) {
 	h := &http.Client{} // without a transport until crd has checked the arguments

@@ -8,10 +8,11 @@
 //		Resources:      []schema.GroupResource{{Group: "apps", Resource: "deployments"}},
 //	}.Policy()
 //
-// A [Fence] is a ValidatingAdmissionPolicy that compares the term of a write with the
-// Lease. The policy and its binding are applied once, when the controller is installed. A
-// write carries its term by the stamp of leader.Term.Stamp and Annotations, or by the
-// client of leader.GuardAs:
+// A [Fence] is a ValidatingAdmissionPolicy (Kubernetes 1.30) that compares the term of a
+// write with the Lease. Apply the policy and its binding when the controller is installed,
+// and again if the Fence has changed. A write carries its term by a stamp, the annotation
+// leader.TermAnnotation that leader.Term.Stamp sets, or as an attribute of the user that a
+// client of leader.GuardAs impersonates:
 //
 //	          create  update, patch  apply  status  delete
 //	Stamp     yes     yes            yes    no      no
@@ -31,9 +32,10 @@
 //     Lease is old,
 //   - if the term is malformed.
 //
-// The last error has reason Invalid, the others are Forbidden. Writes of Users without a
-// term pass. A stamp of another Lease that the object had before is no term of the write.
-// If a write has a stamp and the term of GuardAs, the latter counts.
+// A malformed term is Invalid, the others are Forbidden. Writes of Users without a term
+// pass. The fence judges the object that will be stored: a patch without a stamp keeps the
+// stamp of the stored object, which is then its term. A stored stamp of another Lease is no
+// term. If a write has a stamp and the term of GuardAs, the latter counts.
 //
 // Writes of other users pass, deletions included, unless they set, change or remove a
 // stamp of this Lease.
@@ -42,20 +44,19 @@
 //
 //   - L12: If a [Fence] is in force and the API server has seen the new term, it refuses
 //     every write with an earlier term.
-//   - L19: If a [Fence] is in force, only Fence.Users can write or remove a stamp of its
-//     Lease: the annotation of an object with the term of its last write. No annotation
-//     that other users can write blocks the leader.
+//   - L19: If a [Fence] is in force, only Fence.Users can write, change or remove stamps of
+//     its Lease. No annotation that other users can write blocks the leader.
 //
 // # Caveats
 //
 //   - The API server learns of a new leader by a watch. For that time, some milliseconds,
 //     writes of the earlier leader pass, except by the check of the stored object. The
 //     leader of a new Lease can be refused for the same time.
-//   - Each of these rights can open or close a Fence: to write the policy or its binding,
-//     to write or delete the Lease, and to act as one of Users. A forged term of one of
-//     Users is not detected.
-//   - Without GuardAs, stamp patches too: the fence judges the object that will be stored,
-//     which keeps its last stamp.
+//   - A Fence is in force some seconds after its creation, while its Lease exists.
+//   - Each of these rights can disable a Fence, or make it refuse all: to write the policy
+//     or its binding, to write or delete the Lease, and to act as one of Users. A forged
+//     term of one of Users is not detected.
+//   - Without GuardAs, stamp patches too.
 //   - Omit a resource into which another controller copies the annotations of stamped
 //     objects, e.g. ReplicaSets as well as Deployments: the fence refuses the copies.
 //   - A restore from a backup must leave out the annotation while the Lease exists.

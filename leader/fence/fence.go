@@ -20,18 +20,19 @@ const stampKey = leader.TermAnnotation
 
 // A Fence describes the policy of one Lease. The package comment has what it refuses.
 //
-// Two Fences for two Leases may cover the same resources if their leaders stamp different
-// objects. A stored stamp that is more than 16 terms ahead of the Lease was forged before
+// Two Fences for two Leases may cover the same resources if they have different Users, which
+// stamp different objects. A stored stamp that is more than 16 terms ahead of the Lease was forged before
 // the fence was in force, and does not count. To remove a wrong stamp, act as one of Users,
 // without a term.
 //
-// While the Lease is absent, all writes pass, unless ParameterNotFoundAction is Deny. Only
-// the leader of the deleted Lease leads then, until it notices, and late writes of an
-// earlier one pass. Deny closes that gap, at a price: the API server looks up the Lease
+// While the Lease is absent, all writes pass, also late writes of earlier leaders, unless
+// ParameterNotFoundAction is Deny. Deny has a price: the API server looks up the Lease
 // before it checks the user, so all writes and deletions of Resources, by all users in the
 // whole cluster, are refused until a leader has created the Lease. Use it for resources
-// that only the controller writes. For the same reason an API server that has just started
-// refuses all writes to Resources until it has read the Leases.
+// that only the controller writes.
+//
+// With Allow and with Deny, an API server that has just started refuses all writes to
+// Resources until it has read the Leases.
 //
 // Update a Fence in place. If no binding has a Lease as its parameter, kube-apiserver stops
 // watching Leases for its policies until it restarts. If a deleted Fence is then created
