@@ -168,9 +168,9 @@ clean: ## remove bin
 bin/controlplane: # compiles Kubernetes the first time
 	@.ci/progress controlplane bin/controlplane "etcd and kube-apiserver" "some minutes"
 bin/tenant:
-	@go build -o bin/tenant ./examples/tenant
+	@go build -buildvcs=false -o bin/tenant ./examples/tenant
 bin/website:
-	@go build -o bin/website ./examples/website
+	@go build -buildvcs=false -o bin/website ./examples/website
 bin/staticcheck:
 	@go build -C internal/tools -o ../../bin/ honnef.co/go/tools/cmd/staticcheck
 bin/govulncheck:

@@ -231,26 +231,24 @@ func (r *run) accept() {
 	var left []Finding
 	differ := 0
 	for _, f := range r.findings {
-		reason := ""
 		if accepts := r.x.scenario.Accept; accepts != nil {
-			reason = accepts(f, r.plan.String())
-		}
-		switch {
-		case reason != "":
-			if !slices.Contains(r.accepted, reason) {
-				r.accepted = append(r.accepted, reason)
+			if reason := accepts(f, r.plan.String()); reason != "" {
+				if !slices.Contains(r.accepted, reason) {
+					r.accepted = append(r.accepted, reason)
+				}
+				continue
 			}
-			continue
-		case f.Oracle == EndState:
-			differ++
 		}
-		switch {
-		case f.Oracle != EndState || differ <= shownDifferences:
-			left = append(left, f)
-		case differ == shownDifferences+1:
-			object, field := about(more)
-			left = append(left, Finding{Oracle: EndState, Object: object, Field: field, Text: "there are more differences"})
+		if f.Oracle == EndState {
+			if differ++; differ > shownDifferences {
+				continue
+			}
 		}
+		left = append(left, f)
+	}
+	if differ > shownDifferences {
+		object, field := about(more)
+		left = append(left, Finding{Oracle: EndState, Object: object, Field: field, Text: "there are more differences"})
 	}
 	r.findings = left
 }

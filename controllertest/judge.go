@@ -95,13 +95,14 @@ func (r *run) eventCounts(all bool) (added, deleted map[string]int) {
 			gone[e.object.GetUID()] = e.revision
 		}
 	}
-	late := map[types.UID]bool{}
-	for _, e := range r.history {
+	late := map[types.UID]bool{} // their owners were deleted before, or are late themselves
+	byRevision := func(a, b event) int { return cmp.Compare(a.revision, b.revision) }
+	for _, e := range slices.SortedStableFunc(slices.Values(r.history), byRevision) { // owners first
 		if e.object != nil && e.kind == watch.Added {
 			owners := e.object.GetOwnerReferences()
 			late[e.object.GetUID()] = len(owners) > 0 && !slices.ContainsFunc(owners, func(o metav1.OwnerReference) bool {
 				at, deleted := gone[o.UID]
-				return !deleted || at > e.revision
+				return !late[o.UID] && (!deleted || at > e.revision)
 			})
 		}
 	}

@@ -51,9 +51,6 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	if err := r.Context().Err(); err != nil {
-		return nil, err
-	}
 	action, err := t.action(r, body)
 	if err != nil {
 		return t.failure(r, err)
