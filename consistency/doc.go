@@ -33,9 +33,9 @@
 //     version is recorded before the caller reads the response.
 //   - C4: If a write's outcome is unknown, Ambiguous lists its resource for ten minutes, or
 //     until a later write of that resource, a WroteAt or a Clear.
-//   - C8: LiveRead is true in exactly these cases: at Begin a write was not visible or its
-//     outcome was unknown; no store can show the cause of a conflict; etcd was restored
-//     (C15); the leader or shard owner changed (C18).
+//   - C8: LiveRead is true in exactly these cases: when the call began, a write of the key
+//     was not visible or its outcome was unknown; a conflict has a cause that no store can
+//     show; etcd was restored (C15); the leader or shard owner changed (C18).
 //   - C9: If a write fails with a conflict, Ready is false until the store shows the change
 //     that caused it or can never show it, or MaxWait is over.
 //   - C14: If the API server's object differs from the cached one, ConfirmLive returns

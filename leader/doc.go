@@ -10,15 +10,15 @@
 // campaigns again after a loss. Most callers keep the default durations, run informers on
 // every replica, and serve [Elector.Check] as a liveness probe.
 //
-// A replica leads while [Term.Check] returns nil. Guarded work is the work of lead, the
-// function of Run, in that time. Its context ends at the latest with the leadership. A
-// process that was suspended sees this only when it resumes: call Term.Check before each
-// effect, or use a client with [Guard], which checks before each write. Package fence
-// refuses requests that arrive later.
+// A replica leads while [Term.Check] returns nil. The context of lead, the function of Run,
+// ends at the latest with the leadership. A process that was suspended sees this only when
+// it resumes: call Term.Check before each effect, or use a client with [Guard], which
+// checks before each write. A write that was sent in time can still arrive later: package
+// fence refuses it.
 //
 // # Guarantees
 //
-//   - L1: If two replicas run, even with one identity, guarded work never overlaps, whatever
+//   - L1: Two replicas never lead at the same time, even with one identity, whatever
 //     requests and responses are delayed, lost or reordered, except as under Caveats.
 //   - L3: If the response to a write is lost, the write neither prolongs nor ends
 //     leadership, except as under Caveats.
@@ -45,8 +45,8 @@
 //
 // # Caveats
 //
-//   - If the Lease is deleted or edited, or etcd is restored, guarded work can overlap:
-//     see [Elector].
+//   - If the Lease is deleted or edited, or etcd is restored, two replicas can lead at the
+//     same time: see [Elector].
 //   - If an admission plugin removes the annotation leader-run, a lost response costs
 //     leadership.
 //   - The caches of a new leader can be older than the last leader's writes: see

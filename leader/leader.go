@@ -93,7 +93,7 @@ type Metrics interface {
 //
 // # Exceptions
 //
-// Guarded work of two replicas can overlap in these cases:
+// Two replicas can lead at the same time in these cases:
 //
 //	Lease deleted or edited  until the watch reports it, milliseconds later; without a
 //	                         watch until the leader's next renewal
@@ -201,7 +201,7 @@ type Elector struct {
 // If ctx is done, lead's context ends: lead has DrainTimeout to finish while the Lease is
 // still renewed. If leadership is lost, lead's context ends with the cause ErrLost: then
 // all work must stop at once. The context carries the term, see [TermFrom], and a resource
-// version that no write of earlier guarded work exceeds, which consistency.LiveRead
+// version that no write of an earlier leader exceeds, which consistency.LiveRead
 // compares with the caches. Calls of lead do not overlap, and lead is not called after ctx
 // is done. A panic in lead is not recovered.
 //

@@ -31,9 +31,9 @@
 //
 //   - TR1: If a call is sampled, it has one span, with its controller, triggers, attempt and
 //     result, which ends with the call.
-//   - TR2: If all events of a call carry the same trace, and the process first saw that
-//     trace less than Window ago, the call's span continues it. Otherwise, unless TR3
-//     applies, it begins a trace and links to at most 8 of the events' traces.
+//   - TR2: If all events of a call carry one trace, and the process got its first event
+//     with it less than Window ago, the call's span continues the trace. Otherwise, unless
+//     TR3 applies, it begins a trace and links to at most 8 of the events' traces.
 //   - TR3: If a sampled call fails or is requeued, and no event carries another trace, the
 //     key's next call within Window continues its trace.
 //   - TR4: If an apply would change only the annotation, ApplyChanged after [Carry] sends no
