@@ -113,6 +113,22 @@ func all() []known {
 		oracle:   controllertest.Liveness,
 		text:     `the JobSet good is ""`,
 	}, {
+		title:    "A JobSet runs a failed attempt again",
+		scenario: jobSets(),
+		plan:     "time-travel(jobsets.jobset.x-k8s.io<update jobsets.jobset.x-k8s.io/status bad status.replicatedJobsStatus,status.restarts#2)@create jobs.batch bad-w-0#2",
+		oracle:   controllertest.Events,
+		text:     "jobs.batch/bad-w-0 was created 3 times, without faults 2 times",
+		in:       []string{"time-travel(jobsets."},
+		also:     []string{"jobs.batch/bad-w-0 was deleted 3 times", "pods/bad-w-0-0-* was deleted 3 times", "pods/bad-w-0-0-* was created 3 times"},
+	}, {
+		title:    "JobSet deletes a Job that has ended",
+		scenario: jobSets(),
+		plan:     "time-travel(jobs.batch<create services bad#1)@update jobsets.jobset.x-k8s.io/status good status.replicatedJobsStatus#2",
+		oracle:   controllertest.EndState,
+		text:     "- jobs.batch/bad-w-0: exists",
+		in:       []string{"time-travel(jobs."},
+		also:     []string{"- jobs.batch/bad-w-0", "jobsets.jobset.x-k8s.io/bad .status.replicatedJobsStatus[w].failed: 0", "- pods/bad-w-0-0-*"},
+	}, {
 		title:    "cert-manager issues again while its cache of Secrets is late",
 		scenario: withoutAccept(certificates()), // which accepts that there are more requests
 		plan:     "hold(secrets)@update certificaterequests.cert-manager.io/status web-1 status.ca,status.certificate,status.conditions#1",

@@ -151,10 +151,17 @@ func TestRetryAfter(t *testing.T) {
 			}
 			return false, nil, nil
 		})
+		fake.PrependReactor("list", "websites", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewInternalError(errors.New("no time to wait"))
+		})
 		begin := time.Now()
 		w, err := fake.Namespace("ns").Get(t.Context(), "a", metav1.GetOptions{})
 		if err != nil || w.Name != "a" || calls != 3 || time.Since(begin) != 14*time.Second {
 			t.Errorf("%v, %v after %d calls and %v", w, err, calls, time.Since(begin))
+		}
+		fake.ClearActions()
+		if _, err := fake.List(t.Context(), metav1.ListOptions{}); !apierrors.IsInternalError(err) || len(fake.Actions()) != 1 {
+			t.Errorf("%v after the actions %v", err, fake.Actions())
 		}
 	})
 }
