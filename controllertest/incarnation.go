@@ -35,6 +35,8 @@ type incarnation struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	ended   chan struct{} // Start has returned
+	wrote   chan struct{} // is closed before the first write
+	writes  func()        // closes wrote
 	die     func()
 	file    *kubeconfig
 
@@ -73,6 +75,7 @@ type effects struct {
 	noBookmark  string        // the next watch-list of this resource does not end
 	travelTo    string        // a resource version
 	travels     string        // the resource whose lists show it
+	travelled   bool          // a list has shown it
 	slowRenewal time.Duration // of the next write of a Lease
 }
 
@@ -80,7 +83,8 @@ type effects struct {
 func (r *run) launch(replica int) { r.launchWith(replica, effects{}) }
 
 func (r *run) launchWith(replica int, e effects) {
-	i := &incarnation{run: r, replica: replica, ended: make(chan struct{}), effects: e}
+	i := &incarnation{run: r, replica: replica, ended: make(chan struct{}), wrote: make(chan struct{}), effects: e}
+	i.writes = sync.OnceFunc(func() { close(i.wrote) })
 	var err error
 	if i.Incarnation, err = fault.New(r.own(), i.on, r.responded); err != nil {
 		r.find(Health, "%v", err)
@@ -274,6 +278,7 @@ func (i *incarnation) operateLocked(o operation, signature string) fault.Fault {
 	r.trace = append(r.trace, o)
 	r.noteLocked("process %d: %s", i.number, o.id)
 	if o.write {
+		i.writes()
 		r.lastWrite = time.Now()
 		r.writes = append(r.writes[max(0, len(r.writes)-4):], o.id)
 		r.touchLocked()

@@ -26,14 +26,32 @@ func (i *incarnation) reflectorLocked(op *fault.Op) fault.Fault {
 		f.Response = &fault.Response{Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"}
 	case e.travels == op.Resource && op.Verb == "list":
 		if op.Query.Get("resourceVersion") == "0" {
+			e.travelled = true
 			f.Rewrite = fault.SetQuery("resourceVersion", e.travelTo, "resourceVersionMatch", "Exact")
 			i.run.noteLocked("process %d lists %s as of version %s", i.number, op.Resource, e.travelTo)
 		}
 	case e.travels == op.Resource && op.Verb == "watch":
 		e.travels = ""
 		f.Delay = holdTime // the watch cache of the old list is late
+		if e.travelled {
+			rest := func() {}
+			f.Before = func() { rest = i.run.begin(); i.awaitWrite() }
+			f.Finally = func() { rest() }
+		}
 	}
 	return f
+}
+
+// awaitWrite waits until the process writes, or for stallTime. On a busy machine its caches
+// can take longer than holdTime.
+func (i *incarnation) awaitWrite() {
+	timer := time.NewTimer(stallTime)
+	defer timer.Stop()
+	select {
+	case <-i.wrote:
+	case <-timer.C:
+	case <-i.ctx.Done():
+	}
 }
 
 // The durations of faults.

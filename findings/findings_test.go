@@ -123,7 +123,7 @@ func all() []known {
 	}, {
 		title:    "JobSet deletes a Job that has ended",
 		scenario: jobSets(),
-		plan:     "time-travel(jobs.batch<create services bad#1)@update jobsets.jobset.x-k8s.io/status good status.replicatedJobsStatus#2",
+		plan:     "time-travel(jobs.batch<update jobsets.jobset.x-k8s.io/status bad status.replicatedJobsStatus#4)@create jobs.batch good-w-0#1",
 		oracle:   controllertest.EndState,
 		text:     "- jobs.batch/bad-w-0: exists",
 		in:       []string{"time-travel(jobs."},
