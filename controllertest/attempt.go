@@ -100,16 +100,19 @@ func (x *explorer) repeat(ctx context.Context, p plan, ref *reference, n int) []
 	return runs
 }
 
+// maxAttempts bounds the runs of a plan until its faults happen.
+const maxAttempts = 3
+
 // once runs a plan. If a fault did not happen, the plan runs again, because the controller
 // may have acted in another order.
 func (x *explorer) once(ctx context.Context, p plan, ref *reference) *run {
-	for again := false; ; again = true {
+	for n := 1; ; n++ {
 		r, err := x.try(ctx, p, ref)
 		if err != nil {
 			r = &run{x: x, plan: p, began: time.Now()}
 			r.find(Health, "the server: %v", err)
 		}
-		if again || r.failed() || r.cannotHurry() || r.fired() == len(r.plan) || ctx.Err() != nil {
+		if n == maxAttempts || r.failed() || r.cannotHurry() || r.fired() == len(r.plan) || ctx.Err() != nil {
 			r.forget()
 			return r
 		}
