@@ -2,14 +2,17 @@ package controller_test
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -17,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
+	"github.com/controllerkit/controllerkit/examples/website/api/v1"
 	"github.com/controllerkit/controllerkit/examples/website/controller"
 	"github.com/controllerkit/controllerkit/operator"
 	"github.com/controllerkit/controllerkit/shutdown"
@@ -79,6 +83,30 @@ func TestRBAC(t *testing.T) {
 	}
 	if diff := cmp.Diff(string(want), got.String()); diff != "" {
 		t.Errorf("%s is out of date: run go test ./controller -run TestRBAC -update (-file +generated)\n%s", file, diff)
+	}
+}
+
+// TestFinalizerPolicy checks that config/finalizer.yaml is about the kind and its finalizer.
+func TestFinalizerPolicy(t *testing.T) {
+	data, err := os.ReadFile("../config/finalizer.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	policyText, bindingText, _ := strings.Cut(string(data), "---\n")
+	var policy admissionv1.MutatingAdmissionPolicy
+	var binding admissionv1.MutatingAdmissionPolicyBinding
+	if err := errors.Join(yaml.UnmarshalStrict([]byte(policyText), &policy), yaml.UnmarshalStrict([]byte(bindingText), &binding)); err != nil {
+		t.Fatal(err)
+	}
+	rule, mutation := policy.Spec.MatchConstraints.ResourceRules[0].Rule, policy.Spec.Mutations[0].ApplyConfiguration.Expression
+	if rule.APIGroups[0] != v1.GroupVersion.Group || rule.APIVersions[0] != v1.GroupVersion.Version || !slices.Equal(rule.Resources, []string{"websites"}) {
+		t.Errorf("the rule is %+v", rule)
+	}
+	if !strings.Contains(mutation, strconv.Quote(controller.Finalizer)) {
+		t.Errorf("the mutation is %s, want the finalizer %s", mutation, controller.Finalizer)
+	}
+	if binding.Spec.PolicyName != policy.Name {
+		t.Errorf("the binding is of %s, want %s", binding.Spec.PolicyName, policy.Name)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -19,7 +20,9 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/examples/internal/lab"
+	"github.com/controllerkit/controllerkit/examples/website/api/v1"
 	"github.com/controllerkit/controllerkit/examples/website/controller"
+	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/operator"
 )
 
@@ -92,6 +95,42 @@ func TestServerLifecycle(t *testing.T) {
 	}
 	t.Logf("the idle operator stopped within %v", time.Since(begin))
 	w.rulesMatch()
+}
+
+// TestServerFinalizerPolicy: with config/finalizer.yaml the operator adds no
+// finalizer, and removes it.
+func TestServerFinalizerPolicy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if err := lab.Install(t.Context(), w.admin, os.DirFS("../config"), "finalizer.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	// When the server has read a policy and the schema of the kind, nothing tells. Try until it
+	// adds.
+	for deadline := time.Now().Add(limit); ; {
+		trial := &v1.Website{ObjectMeta: metav1.ObjectMeta{Name: "trial"}, Spec: v1.WebsiteSpec{Image: "example.com/site:1", Host: "trial.example.com", Replicas: 1}}
+		trial, err := w.sites.Create(t.Context(), trial, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil && finalizer.Has(trial, controller.Finalizer) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the policy adds no finalizer: %v", err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	r := w.run()
+	w.create("blog")
+	w.awaitReady("blog")
+	for _, op := range w.Ops() {
+		// LiveRead asks for dry runs.
+		if op.Method == http.MethodPatch && strings.HasSuffix(op.Path, "/websites/blog") && !strings.Contains(op.Query, "dryRun") {
+			t.Errorf("%s: %s", op, op.Body)
+		}
+	}
+	w.delete("blog")
+	if err := r.Stop(); err != nil {
+		t.Error(err)
+	}
 }
 
 func (w *world) edit(site, patch string) {
