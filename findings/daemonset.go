@@ -38,10 +38,14 @@ func daemonSet() controllertest.Scenario {
 			}),
 			step("another image", func(ctx context.Context, kube kubernetes.Interface, namespace string) error {
 				api := kube.AppsV1().DaemonSets(namespace)
-				if d, err := api.Get(ctx, "agent", metav1.GetOptions{}); err != nil || d.Status.NumberReady != 3 {
-					return fmt.Errorf("the DaemonSet does not run everywhere: %w", err)
+				d, err := api.Get(ctx, "agent", metav1.GetOptions{})
+				if err == nil && d.Status.NumberReady != 3 {
+					err = fmt.Errorf("the DaemonSet runs on %d of 3 Nodes", d.Status.NumberReady)
 				}
-				_, err := api.Patch(ctx, "agent", types.StrategicMergePatchType, []byte(`{"spec":{"template":{"spec":{"containers":[{"name":"c","image":"another"}]}}}}`), metav1.PatchOptions{})
+				if err != nil {
+					return err
+				}
+				_, err = api.Patch(ctx, "agent", types.StrategicMergePatchType, []byte(`{"spec":{"template":{"spec":{"containers":[{"name":"c","image":"another"}]}}}}`), metav1.PatchOptions{})
 				return err
 			}),
 		},
