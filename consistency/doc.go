@@ -27,23 +27,25 @@
 //
 //   - C1: If EnsureReady or Wait returns nil for a key, the stores show all writes and
 //     deletions that were recorded for it, except those of C15.
-//   - C2: If Ready returns false, wake is called exactly once, at most RecheckInterval after
-//     the key may run.
+//   - C2: If Ready returns false, its function wake is called exactly once, at most
+//     RecheckInterval after the key may run.
 //   - C3: If a write with a context from Begin succeeds and its resource has a store, its
 //     version is recorded before the caller reads the response.
 //   - C4: If a write's outcome is unknown, Ambiguous lists its resource for ten minutes, or
 //     until a later write of that resource, a WroteAt or a Clear.
 //   - C8: LiveRead is true in exactly these cases: when the call began, a write of the key
-//     was not visible or its outcome was unknown; a conflict has a cause that no store can
-//     show; etcd was restored (C15); the leader or shard owner changed (C18).
-//   - C9: If a write fails with a conflict, Ready is false until the store shows the change
-//     that caused it or can never show it, or MaxWait is over.
+//     or a change of C9 was not visible, or the outcome of a write was unknown; no store
+//     can show a change of C9; etcd was restored (C15); the leader or shard owner changed
+//     (C18).
+//   - C9: If a write is rejected because its object has changed, Ready is false until the
+//     store shows that change or can never show it, or MaxWait is over. A name that is
+//     taken and fields of other managers are no such change.
 //   - C14: If the API server's object differs from the cached one, ConfirmLive returns
 //     ErrChanged or ErrReplaced, and ErrGone only if the API server has no such object.
 //   - C15: If a restore of etcd lowers the version of a store, no key waits for a record
 //     from before it, and the key's next run reads live.
-//   - C18: After a change of leader or shard owner, LiveRead is true until all stores
-//     show the predecessor's writes.
+//   - C18: After a change of leader or shard owner, LiveRead is true in contexts of lead
+//     until all stores are as new as the predecessor's last write.
 //
 // # Caveats
 //

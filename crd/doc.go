@@ -24,8 +24,8 @@
 // The configuration of Apply and ApplyStatus is a value whose JSON has apiVersion, kind,
 // metadata.name and the fields to own: a struct of pointers, an
 // *unstructured.Unstructured, or a generated configuration. A T is usually wrong, because
-// it encodes fields that the caller did not set. Package ssa infers the type of the
-// configuration from the method, so convert it:
+// it encodes fields that the caller did not set. For package ssa the type of the configuration
+// is that of the method's parameter, any:
 //
 //	ssa.Apply(ctx, fieldManager, websites.Apply, any(config))
 //

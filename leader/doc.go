@@ -6,15 +6,15 @@
 //	elector := &leader.Elector{Leases: leases, Namespace: namespace, Name: "shop-controller"}
 //	err = elector.Run(ctx, controller.Run)
 //
-// An Elector ends the work by its own clock, keeps the Lease during the drain, and
+// An Elector cancels lead's context by its own clock, keeps the Lease during the drain, and
 // campaigns again after a loss. Most callers keep the default durations, run informers on
 // every replica, and serve [Elector.Check] as a liveness probe.
 //
 // A replica leads while [Term.Check] returns nil. The context of lead, the function of Run,
 // ends at the latest with the leadership. A process that was suspended sees this only when
 // it resumes: call Term.Check before each effect, or use a client with [Guard], which
-// checks before each write. A write that was sent in time can still arrive later: package
-// fence refuses it.
+// checks before each write. A write that was sent in time can arrive later: package
+// fence refuses it if it carries its term.
 //
 // # Guarantees
 //
@@ -25,7 +25,7 @@
 //   - L4: If a replica acquires or recreates a Lease, the new leaseTransitions exceeds
 //     every one that the replica has seen.
 //   - L5: If the context of Run is done, Run renews the Lease until lead has returned,
-//     then releases it.
+//     then releases it. After DrainTimeout it lets the Lease expire.
 //   - L7: If the Lease is edited, deleted or taken over, lead's context ends at the
 //     watch event or the next renewal.
 //   - L8: If the Lease is released, a standby acquires it at the watch event, or without
@@ -45,8 +45,9 @@
 //
 // # Caveats
 //
-//   - If the Lease is deleted or edited, or etcd is restored, two replicas can lead at the
-//     same time: see [Elector].
+//   - Two replicas can lead at the same time if the Lease is deleted or edited, etcd is
+//     restored, client-go's elector shares the Lease, or the rates of their clocks differ
+//     by more than MaxDrift: see [Elector].
 //   - If an admission plugin removes the annotation leader-run, a lost response costs
 //     leadership.
 //   - The caches of a new leader can be older than the last leader's writes: see

@@ -28,9 +28,9 @@ import (
 // are POST requests, and a recorder of events, which has its own context. Exec, attach
 // and port-forward by WebSocket are GET requests and pass.
 //
-// A request that has passed may still be in flight when the term ends. If its context
-// is lead's or derived from it, the request ends with the context, and its outcome is
-// unknown. The policy of package fence makes the API server refuse it.
+// A request that has passed may still be in flight when the term ends. It ends with its
+// context, unless that is of context.WithoutCancel, and its outcome is unknown. Package fence
+// makes the API server refuse it if it carries its term, as with [GuardAs].
 //
 // A check allocates no memory. The transport may be used concurrently if next may.
 func Guard(next http.RoundTripper) http.RoundTripper { return &guard{next: next} }

@@ -100,11 +100,13 @@ type Metrics interface {
 //	etcd restored            until the leader's next renewal. Term numbers repeat: a later
 //	                         term can have the LeaseUID and the Number of an earlier one.
 //	                         Delete the Lease after a restore: the next one has a new UID.
-//	client-go's elector      while its work outlives its lease: 7s with 15s, 10s and 2s
+//	client-go's elector      while its work outlives its lease: up to 7s with its usual
+//	                         15s, 10s and 2s. With an Elector's identity it leads at
+//	                         once, until the watch reports it.
 //
 // If a process freezes between Term.Check and its request, or a request is delayed on
 // its way, the request can arrive while another replica leads. Package fence refuses
-// such a write.
+// such a write if it carries its term.
 //
 // # Assumptions
 //
@@ -148,32 +150,31 @@ type Elector struct {
 	// every Run.
 	Identity string
 
-	// LeaseDuration is the time that a candidate waits after it last saw the Lease
-	// change, before it acquires the Lease. The Lease stores it in whole seconds,
-	// rounded up. 0 means 15s. See also [Defaults] and [OutageTolerant].
+	// LeaseDuration is what this replica writes into the Lease, in whole seconds, rounded
+	// up. A candidate acquires a Lease that has not changed for the duration in it.
+	// 0 means 15s. See also [Defaults] and [OutageTolerant].
 	LeaseDuration time.Duration
 	// RenewDeadline is the time that leadership stays valid after the last successful
-	// renewal was sent. The rest of LeaseDuration is the margin: it must exceed
-	// LeaseDuration * MaxDrift + StopTimeout. 0 means 10s.
+	// renewal was sent. LeaseDuration - RenewDeadline must exceed LeaseDuration * MaxDrift +
+	// StopTimeout, and RenewDeadline must exceed 1.2 RetryPeriod. 0 means 10s.
 	RenewDeadline time.Duration
 	// RetryPeriod is the time from one renewal to the next, with up to a tenth of jitter, and
-	// between two reads of the Lease without a watch. A call to the API server fails after half
-	// of RenewDeadline and does not end leadership. 0 means 2s.
+	// between two reads of the Lease without a watch. A call to the API server times out after
+	// half of RenewDeadline. A timeout alone does not end leadership. 0 means 2s.
 	RetryPeriod time.Duration
 
 	// StartTimeout bounds how long Run retries with a Lease that it cannot use: no call
 	// has succeeded after the start, or the API server keeps rejecting reads of the
 	// Lease, or writes while it is free. A later outage is waited out. 0 means 20s.
 	StartTimeout time.Duration
-	// DrainTimeout bounds how long lead may run, with the Lease being renewed, after
-	// the context of Run is done. It must exceed the time that lead grants its own
-	// work, such as the GracePeriod of a reconcile.Controller, and be less than the
-	// time that Run has, such as the GracePeriod of a shutdown.Group. 0 means 22s,
-	// which is between their defaults.
+	// DrainTimeout bounds how long the Lease is renewed for lead after the context of Run is
+	// done. It must exceed the time that lead grants its own work, such as the GracePeriod
+	// of a reconcile.Controller, and be less than the time that Run has, such as the
+	// GracePeriod of a shutdown.Group. 0 means 22s, which is between their defaults.
 	DrainTimeout time.Duration
-	// StopTimeout bounds how long lead may take to return after leadership is over, so
-	// that it has stopped before another replica leads. 0 means all that MaxDrift
-	// leaves of the margin.
+	// StopTimeout is the time that lead needs to return after leadership is over. It is kept
+	// free before another replica can lead. Run does not enforce it, except after
+	// DrainTimeout. 0 means all that MaxDrift leaves of LeaseDuration - RenewDeadline.
 	StopTimeout time.Duration
 	// MaxDrift is the fraction by which the clock of one replica may run faster than
 	// the clock of another. 0 means 0.01, twenty times the rate at which NTP corrects a

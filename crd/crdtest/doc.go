@@ -16,13 +16,13 @@
 //
 // # Guarantees
 //
-//   - CR11: A [Fake] responds to one shared test as the API server does: versions,
-//     conflicts, finalizers, patches, applies, statuses, events.
+//   - CR11: One test of versions, conflicts, finalizers, patches, applies, statuses and
+//     events passes with a [Fake] and with the API server.
 //
 // # Caveats
 //
 //   - A Fake has no schema: it applies no defaults, validation or pruning, an apply treats
-//     each list as one value, and every resource has a status.
+//     each list as one value, and every resource has a status subresource.
 //   - It has no garbage collector, admission, conversion, rights or paging, and accepts
 //     writes to namespaces that do not exist.
 //   - A Watch ignores selectors and timeouts, and reports deletions with the last stored

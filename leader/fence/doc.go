@@ -34,8 +34,9 @@
 //
 // A malformed term is Invalid, the others are Forbidden. Writes of Users without a term
 // pass. The fence judges the object that will be stored: a patch without a stamp keeps the
-// stamp of the stored object, which is then its term. A stored stamp of another Lease is no
-// term. If a write has a stamp and the term of GuardAs, the latter counts.
+// stamp of the stored object, which is then its term. An unchanged annotation is no term
+// if it is malformed or of another Lease. If a write has a stamp and the term of GuardAs,
+// the latter counts.
 //
 // Writes of other users pass, deletions included, unless they set, change or remove a
 // stamp of this Lease.
@@ -44,8 +45,8 @@
 //
 //   - L12: If a [Fence] is in force and the API server has seen the new term, it refuses
 //     every write with an earlier term.
-//   - L19: If a [Fence] is in force, only Fence.Users can write, change or remove stamps of
-//     its Lease. No annotation that other users can write blocks the leader.
+//   - L19: While a [Fence] is in force, only Fence.Users can write, change or remove stamps
+//     of its Lease, and no annotation that other users write then blocks the leader.
 //
 // # Caveats
 //
@@ -56,7 +57,7 @@
 //   - Each of these rights can disable a Fence, or make it refuse all: to write the policy
 //     or its binding, to write or delete the Lease, and to act as one of Users. A forged
 //     term of one of Users is not detected.
-//   - Without GuardAs, stamp patches too.
+//   - Without GuardAs, each patch must set the annotation.
 //   - Omit a resource into which another controller copies the annotations of stamped
 //     objects, e.g. ReplicaSets as well as Deployments: the fence refuses the copies.
 //   - A restore from a backup must leave out the annotation while the Lease exists.
