@@ -129,7 +129,7 @@ func all() []known {
 		in:       []string{"time-travel(jobsets."},
 		also:     []string{"jobs.batch/bad-w-0 was deleted 3 times", "pods/bad-w-0-0-* was deleted 3 times", "pods/bad-w-0-0-* was created 3 times"},
 	}, {
-		title:    "JobSet deletes a Job that has ended",
+		title:    "JobSet deletes a finished Job and its logs",
 		scenario: jobSets(),
 		plan:     "time-travel(jobs.batch<update jobsets.jobset.x-k8s.io/status bad status.replicatedJobsStatus#4)@create jobs.batch good-w-0#1",
 		oracle:   controllertest.EndState,
