@@ -123,7 +123,7 @@ func all() []known {
 	}, {
 		title:    "A JobSet runs a failed attempt again",
 		scenario: jobSets(),
-		plan:     "time-travel(jobsets.jobset.x-k8s.io<update jobsets.jobset.x-k8s.io/status bad status.replicatedJobsStatus,status.restarts#2)@create jobs.batch bad-w-0#2",
+		plan:     "time-travel(jobsets.jobset.x-k8s.io<create services bad#1)@create jobs.batch bad-w-0#2",
 		oracle:   controllertest.Events,
 		text:     "jobs.batch/bad-w-0 was created 3 times, without faults 2 times",
 		in:       []string{"time-travel(jobsets."},
