@@ -16,9 +16,15 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// failed records an error that ended a list or watch. If a watch is refused twice although
-// the list was allowed, Run ends. A server that has just started and does not know its
-// roles yet may refuse once.
+// If a watch is refused this often and for this long although the list was allowed, Run ends. A
+// server that has just started does not know its roles for some seconds, and two servers can
+// start one after the other.
+const (
+	minRefusals = 3
+	minRefused  = 5 * time.Second
+)
+
+// failed records an error that ended a list or watch.
 func (m *member) failed(err error, until time.Time, refused chan<- error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -26,7 +32,10 @@ func (m *member) failed(err error, until time.Time, refused chan<- error) {
 	if !isRefusal(err) || !cache.IsDone(m.checkers[0]) || time.Now().After(until) {
 		return
 	}
-	if m.refusals++; m.refusals < 2 {
+	if m.refusals++; m.refusals == 1 {
+		m.refused = m.last.at
+	}
+	if m.refusals < minRefusals || m.last.at.Sub(m.refused) < minRefused {
 		return
 	}
 	select {

@@ -218,12 +218,15 @@ func TestEveryUnsyncedInformerIsNamed(t *testing.T) {
 func TestFailureThatPassesIsNone(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
-		after int // the watch is refused this many times
+		after int           // the watch is refused this many times
+		apart time.Duration // the time before each refusal, beside client-go's
 		ends  bool
 	}{
 		{name: "roles arrive late", after: 0},
-		{name: "one refusal of the watch", after: 1},
-		{name: "two refusals of the watch", after: 2, ends: true},
+		{name: "two refusals of the watch", after: 2, apart: 7 * time.Second},
+		{name: "three refusals of the watch within 5s", after: 3},
+		{name: "three refusals of the watch", after: 3, apart: 2 * time.Second, ends: true},
+		{name: "each watch is refused", after: 1000, ends: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -239,7 +242,7 @@ func TestFailureThatPassesIsNone(t *testing.T) {
 						return nil, errors.New("no watch-list")
 					}
 					if watches++; watches <= tc.after {
-						time.Sleep(time.Millisecond) // lets the informer note that it has synced
+						time.Sleep(max(tc.apart, time.Millisecond)) // lets the informer note that it has synced
 						return nil, forbidden("watch")
 					}
 					return watch.NewFake(), nil

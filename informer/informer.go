@@ -77,7 +77,8 @@ type member struct {
 
 	mu       sync.Mutex // guards the fields below
 	last     report
-	refusals int // of the watch, since the informer synced
+	refusals int       // of the watch, since the informer synced
+	refused  time.Time // the first of them
 }
 
 // report is the latest failure of an informer.

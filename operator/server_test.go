@@ -100,7 +100,7 @@ func TestServerStart(t *testing.T) {
 		namespace := testserver.Namespace(t)
 		config := testserver.Limited(t, namespace, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch"}},
 			rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"list"}})
-		// The second 403 must come within StartTimeout, also on a slow machine.
+		// The third 403 must come within StartTimeout, also on a slow machine.
 		p := newPairs(t, config, namespace, operator.Options{Name: "x", StartTimeout: 30 * time.Second})
 		ctx, cancel := context.WithTimeout(testlog.New().Context(t.Context()), time.Minute)
 		defer cancel()
