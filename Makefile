@@ -167,7 +167,7 @@ clean: ## remove bin
 .PHONY: bin/controlplane bin/tenant bin/website bin/staticcheck bin/golangci-lint bin/govulncheck
 bin/controlplane: # compiles Kubernetes the first time
 	@.ci/progress controlplane bin/controlplane "etcd and kube-apiserver" "some minutes"
-bin/tenant:
+bin/tenant: # without the revision, so that an interrupted soak goes on after a commit
 	@go build -buildvcs=false -o bin/tenant ./examples/tenant
 bin/website:
 	@go build -buildvcs=false -o bin/website ./examples/website

@@ -42,8 +42,8 @@ func (i *incarnation) reflectorLocked(op *fault.Op) fault.Fault {
 	return f
 }
 
-// awaitWrite waits until the process writes, or for stallTime. On a busy machine its caches
-// can take longer than holdTime.
+// awaitWrite waits until the process has begun to write, or for stallTime. On a busy machine it
+// can take longer than holdTime until its workers run.
 func (i *incarnation) awaitWrite() {
 	timer := time.NewTimer(stallTime)
 	defer timer.Stop()

@@ -11,7 +11,7 @@ const (
 	// The process is killed, and another one started.
 	CrashBefore Kind = "crash-before" // before the operation
 	CrashAfter  Kind = "crash-after"  // after the operation; its response is lost
-	TimeTravel  Kind = "time-travel"  // CrashBefore, and the next process gets an old list of one resource if it accepts any version (resourceVersion=0); the events since then come after its first write
+	TimeTravel  Kind = "time-travel"  // CrashBefore, and the next process gets an old list of one resource if it accepts any version (resourceVersion=0); the events since then come after its first write, or after 2s
 
 	// The network.
 	DropRequest  Kind = "drop-request"  // connection reset before the operation

@@ -33,9 +33,9 @@ func (m *member) failed(err error, until time.Time, refused chan<- error) {
 		return
 	}
 	if m.refusals++; m.refusals == 1 {
-		m.refused = m.last.at
+		m.since = m.last.at
 	}
-	if m.refusals < minRefusals || m.last.at.Sub(m.refused) < minRefused {
+	if m.refusals < minRefusals || m.last.at.Sub(m.since) < minRefused {
 		return
 	}
 	select {

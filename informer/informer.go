@@ -78,7 +78,7 @@ type member struct {
 	mu       sync.Mutex // guards the fields below
 	last     report
 	refusals int       // of the watch, since the informer synced
-	refused  time.Time // the first of them
+	since    time.Time // the first of them
 }
 
 // report is the latest failure of an informer.

@@ -101,8 +101,8 @@ type Metrics interface {
 //	                         term can have the LeaseUID and the Number of an earlier one.
 //	                         Delete the Lease after a restore: the next one has a new UID.
 //	client-go's elector      while its work outlives its lease: up to 7s with its usual
-//	                         15s, 10s and 2s. With an Elector's identity it leads at
-//	                         once, until the watch reports it.
+//	                         15s, 10s and 2s. With an Elector's identity it edits the
+//	                         Lease, as in the first case.
 //
 // If a process freezes between Term.Check and its request, or a request is delayed on
 // its way, the request can arrive while another replica leads. Package fence refuses
@@ -167,8 +167,8 @@ type Elector struct {
 	// has succeeded after the start, or the API server keeps rejecting reads of the
 	// Lease, or writes while it is free. A later outage is waited out. 0 means 20s.
 	StartTimeout time.Duration
-	// DrainTimeout bounds how long the Lease is renewed for lead after the context of Run is
-	// done. It must exceed the time that lead grants its own work, such as the GracePeriod
+	// DrainTimeout bounds how long the Lease is renewed while lead runs, after the context
+	// of Run is done. It must exceed the time that lead grants its own work, such as the GracePeriod
 	// of a reconcile.Controller, and be less than the time that Run has, such as the
 	// GracePeriod of a shutdown.Group. 0 means 22s, which is between their defaults.
 	DrainTimeout time.Duration

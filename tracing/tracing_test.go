@@ -249,6 +249,19 @@ func TestContinues(t *testing.T) {
 			t.Errorf("%s: the next call does not continue the trace: %v", result, spans)
 		}
 	}
+	// The window does not begin again with each retry.
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder()
+		c := &controller{Provider: r}
+		for range 3 {
+			call(t.Context(), c, "requeue", nil)
+			time.Sleep(3 * time.Minute)
+		}
+		spans := r.GetSpans()
+		if first := spans[0].SpanContext.TraceID(); len(spans) != 3 || spans[1].SpanContext.TraceID() != first || spans[2].SpanContext.TraceID() == first {
+			t.Errorf("calls after 0, 3 and 6 minutes: %v", spans)
+		}
+	})
 }
 
 // TestOwnTrace: an event of an object that a call wrote continues the trace of the call, also
