@@ -33,20 +33,20 @@
 //     version is recorded before the caller reads the response.
 //   - C4: If a write's outcome is unknown, Ambiguous lists its resource for ten minutes, or
 //     until a later write of that resource, a WroteAt or a Clear.
-//   - C8: LiveRead is true in exactly these cases: when the call began, a write of the key or
-//     the change behind a rejected one (C9) was not visible, or the outcome of a write was
-//     unknown; no store can show that change; etcd was restored (C15); the leader or shard
-//     owner changed (C18).
-//   - C9: If a write is rejected because its object has changed, Ready is false until the
-//     store shows that change or can never show it, or MaxWait is over. A conflict whose
-//     reason cannot be read counts. A taken name does not, nor do fields of other managers
-//     in an apply without a resource version.
+//   - C8: LiveRead is true in these cases: when the call began, a write of the key or the
+//     change of C9 was not visible, or the outcome of a write was unknown; for one run, if
+//     a conflict has a cause that no store can show, except a taken name or fields of other
+//     managers; etcd was restored (C15); the leader or shard owner changed (C18).
+//   - C9: If a write is rejected because its object has another resource version than the
+//     write names, Ready is false until the store shows that change or can never show it, or
+//     MaxWait is over.
 //   - C14: If the API server's object differs from the cached one, ConfirmLive returns
 //     ErrChanged or ErrReplaced, and ErrGone only if the API server has no such object.
 //   - C15: If a restore of etcd lowers the version of a store, no key waits for a record
 //     from before it, and the key's next run reads live.
-//   - C18: After a change of leader or shard owner, LiveRead is true in contexts derived from
-//     that of the new one's work, until no store can lack a write of the former one.
+//   - C18: After a change of leader or shard owner, LiveRead is true in calls begun with the
+//     context of the new one's work, until all stores have reached the resource version of
+//     the change. A write of the former one that arrives later is not covered.
 //
 // # Caveats
 //

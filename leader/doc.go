@@ -46,8 +46,8 @@
 // # Caveats
 //
 //   - Two replicas can lead at the same time if the Lease is deleted or edited, etcd is
-//     restored, client-go's elector shares the Lease, or the rates of their clocks differ
-//     by more than MaxDrift: see [Elector].
+//     restored, client-go's elector shares the Lease, the rates of their clocks differ by
+//     more than MaxDrift, or a clock misses a suspend: see [Elector].
 //   - If an admission plugin removes the annotation leader-run, a lost response costs
 //     leadership.
 //   - The caches of a new leader can be older than the last leader's writes: see

@@ -151,12 +151,12 @@ type Elector struct {
 	Identity string
 
 	// LeaseDuration is what this replica writes into the Lease, in whole seconds, rounded
-	// up. A candidate acquires a Lease that has not changed for the duration in it.
+	// up. A candidate acquires a Lease whose spec has not changed for the duration in it.
 	// 0 means 15s. See also [Defaults] and [OutageTolerant].
 	LeaseDuration time.Duration
 	// RenewDeadline is the time that leadership stays valid after the last successful
 	// renewal was sent. LeaseDuration - RenewDeadline must exceed LeaseDuration * MaxDrift +
-	// StopTimeout, and RenewDeadline must exceed 1.2 RetryPeriod. 0 means 10s.
+	// StopTimeout, if that is set, and RenewDeadline must exceed 1.2 RetryPeriod. 0 means 10s.
 	RenewDeadline time.Duration
 	// RetryPeriod is the time from one renewal to the next, with up to a tenth of jitter, and
 	// between two reads of the Lease without a watch. A call to the API server times out after
@@ -202,8 +202,8 @@ type Elector struct {
 // If ctx is done, lead's context ends: lead has DrainTimeout to finish while the Lease is
 // still renewed. If leadership is lost, lead's context ends with the cause ErrLost: then
 // all work must stop at once. The context carries the term, see [TermFrom], and a resource
-// version that no write of an earlier leader exceeds, which consistency.LiveRead
-// compares with the caches. Calls of lead do not overlap, and lead is not called after ctx
+// version that no write of an earlier leader exceeds, unless it arrives late. With it
+// consistency.LiveRead judges the caches. Calls of lead do not overlap, and lead is not called after ctx
 // is done. A panic in lead is not recovered.
 //
 // Run returns only in these cases:

@@ -25,17 +25,16 @@
 // If the events of a call carry one trace, the call continues it. If they carry several,
 // the call begins a trace with a link to each, up to 8. The annotation stays in the object, so
 // later events carry it without being part of its trace. So a trace is continued only for
-// Window after the process first saw it: in a new object, a changed annotation or a call of
-// its own. Later calls begin one with a link.
+// Window after the process first saw it. Later calls begin one with a link.
 //
 // # Guarantees
 //
 //   - TR1: If a call is sampled, it has one span, with its controller, triggers, attempt and
 //     result, which ends with the call.
-//   - TR2: If the events of a call carry one trace, and the process first saw it less than
-//     Window ago, the call's span continues it. Events without a trace do not count.
-//     Otherwise, unless TR3 applies, the span begins a trace and links to at most 8 of the
-//     events' traces.
+//   - TR2: If the events of a call carry one trace, and the process first saw it, in a new
+//     object, a changed annotation or a call of its own, less than Window ago, the call's
+//     span continues it. Events without a trace do not count. Otherwise, unless TR3 applies,
+//     the span begins a trace and links to at most 8 of the events' traces.
 //   - TR3: If a sampled call is retried or requeued, and no event carries another trace,
 //     the key's next call continues the trace until Window after the process first saw it.
 //   - TR4: If an apply would change only the annotation, ApplyChanged after [Carry] does not

@@ -17,7 +17,7 @@
 // # Guarantees
 //
 //   - CR11: One test of versions, conflicts, finalizers, patches, applies, statuses and
-//     events passes with a [Fake] and with the API server.
+//     watch events passes with a [Fake] and with the API server.
 //
 // # Caveats
 //

@@ -46,7 +46,8 @@
 //   - L12: If a [Fence] is in force and the API server has seen the new term, it refuses
 //     every write with an earlier term.
 //   - L19: While a [Fence] is in force, only Fence.Users can write, change or remove stamps
-//     of its Lease, and no annotation that other users write then blocks the leader.
+//     of its Lease on objects, and no annotation that other users write then blocks the
+//     leader.
 //
 // # Caveats
 //
