@@ -33,20 +33,19 @@
 //     version is recorded before the caller reads the response.
 //   - C4: If a write's outcome is unknown, Ambiguous lists its resource for ten minutes, or
 //     until a later write of that resource, a WroteAt or a Clear.
-//   - C8: LiveRead is true in these cases: when the call began, a write of the key or the
-//     change of C9 was not visible, or the outcome of a write was unknown; for one run, if
-//     a conflict has a cause that no store can show, except a taken name or fields of other
-//     managers; etcd was restored (C15); the leader or shard owner changed (C18).
-//   - C9: If a write is rejected because its object has another resource version than the
-//     write names, Ready is false until the store shows that change or can never show it, or
-//     MaxWait is over.
+//   - C8: If a write of the key, or the newer version of C9, was not visible when the call
+//     began, or Ambiguous listed a resource (C4), LiveRead is true. It is also true in one
+//     call within ten minutes of a conflict that C9 does not cover, unless the conflict is
+//     of a create, or is about fields in an apply without a resource version.
+//   - C9: If a write is rejected with 409 because it names an old resource version, Ready is
+//     false until the store holds a newer version or never will, or MaxWait is over.
 //   - C14: If the API server's object differs from the cached one, ConfirmLive returns
 //     ErrChanged or ErrReplaced, and ErrGone only if the API server has no such object.
 //   - C15: If a restore of etcd lowers the version of a store, no key waits for a record
 //     from before it, and the key's next run reads live.
-//   - C18: After a change of leader or shard owner, LiveRead is true in calls begun with the
-//     context of the new one's work, until all stores have reached the resource version of
-//     the change. A write of the former one that arrives later is not covered.
+//   - C18: After a change of leader or shard owner, LiveRead is true in calls with a context
+//     of the new owner's work, until all stores have reached the resource version that the
+//     Lease had at the change. A later write of the former owner is not covered.
 //
 // # Caveats
 //

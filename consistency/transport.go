@@ -24,7 +24,8 @@ type runKey struct{ store *Store }
 // writes with a context of its own Begin.
 //
 // All other requests pass unchanged: reads, dry runs, writes of resources without a
-// store, and streams. A nil rt means http.DefaultTransport.
+// store, and streams. If rt returns an error with a method NotSent() bool that returns true,
+// as leader.Guard does, there was no write. A nil rt means http.DefaultTransport.
 func (s *Store) Wrap(rt http.RoundTripper) http.RoundTripper {
 	if kube.IsNil(rt) {
 		rt = http.DefaultTransport
@@ -59,11 +60,9 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 	resp, err := t.next.RoundTrip(req)
 	switch {
+	case err != nil && !notSent(err):
+		t.store.ambiguous(key, target.Resource)
 	case err != nil:
-		// A connection that was never made carried no request.
-		if op, ok := errors.AsType[*net.OpError](err); !ok || op.Op != "dial" {
-			t.store.ambiguous(key, target.Resource)
-		}
 	case resp.StatusCode >= http.StatusInternalServerError:
 		t.store.ambiguous(key, target.Resource)
 		resp.Header.Del("Retry-After") // the details of the Status also have it, for callers
@@ -79,6 +78,16 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	return resp, err
+}
+
+// notSent reports whether the API server cannot have received the request: the connection
+// was never made, or a transport below, such as leader.Guard, refused to send it.
+func notSent(err error) bool {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return op.Op == "dial"
+	}
+	var refused interface{ NotSent() bool }
+	return errors.As(err, &refused) && refused.NotSent()
 }
 
 // startWrite reports whether the resource has a store, and returns the time of the

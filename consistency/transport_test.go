@@ -36,6 +36,12 @@ var (
 	namespaces  = schema.GroupResource{Resource: "namespaces"}
 )
 
+// unsent is the error of a transport that knows whether it sent the request.
+type unsent bool
+
+func (u unsent) NotSent() bool { return bool(u) }
+func (unsent) Error() string   { return "refused" }
+
 // TestWrapRecords proves C3, C4.
 func TestWrapRecords(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
@@ -89,6 +95,9 @@ func TestWrapRecords(t *testing.T) {
 		{name: "throttled", method: "PUT", path: "/api/v1/namespaces/ns/pods/n", answer: respond(429, jsonType, object("42"))},
 		{name: "never connected", method: "POST", path: "/api/v1/namespaces/ns/pods", answer: func(*http.Request) (*http.Response, error) { return nil, fmt.Errorf("post: %w", refused) }},
 
+		{name: "refused by a transport", method: "POST", path: "/api/v1/namespaces/ns/pods", answer: func(*http.Request) (*http.Response, error) { return nil, fmt.Errorf("post: %w", unsent(true)) }},
+
+		{name: "an error that may be of a request", method: "POST", path: "/api/v1/namespaces/ns/pods", answer: func(*http.Request) (*http.Response, error) { return nil, unsent(false) }, ambiguous: []schema.GroupResource{pods}},
 		{name: "connection reset", method: "POST", path: "/api/v1/namespaces/ns/pods", answer: func(*http.Request) (*http.Response, error) { return nil, reset }, ambiguous: []schema.GroupResource{pods}},
 		{name: "ctx done", method: "POST", path: "/api/v1/namespaces/ns/pods", answer: func(*http.Request) (*http.Response, error) { return nil, context.Canceled }, ambiguous: []schema.GroupResource{pods}},
 		{name: "503", method: "POST", path: "/api/v1/namespaces/ns/pods", answer: respond(503, jsonType, nil), ambiguous: []schema.GroupResource{pods}},

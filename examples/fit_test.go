@@ -3,6 +3,8 @@ package examples_test
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -81,7 +83,7 @@ var (
 	_ func(context.Context) error = (*shutdown.Group)(nil).Run
 )
 
-// TestErrorMethods checks the two methods by which packages classify each other's
+// TestErrorMethods checks the three methods by which packages classify each other's
 // errors.
 func TestErrorMethods(t *testing.T) {
 	store := consistency.New(consistency.Config{})
@@ -97,6 +99,19 @@ func TestErrorMethods(t *testing.T) {
 	var lost interface{ LeadershipLost() bool }
 	if !errors.As(leader.ErrLost, &lost) || !lost.LeadershipLost() {
 		t.Errorf("leader.ErrLost has no LeadershipLost() that is true")
+	}
+
+	// A write that a Guard has refused is no write with an unknown outcome.
+	for name, guard := range map[string]func(http.RoundTripper) http.RoundTripper{"leader": leader.Guard, "shard": shard.Guard} {
+		ctx := store.Begin(t.Context(), types.NamespacedName{Name: name})
+		req := httptest.NewRequest(http.MethodPut, "/apis/coordination.k8s.io/v1/namespaces/a/leases/b", strings.NewReader("{}")).WithContext(ctx)
+		if resp, err := store.Wrap(guard(http.DefaultTransport)).RoundTrip(req); err == nil {
+			resp.Body.Close()
+			t.Errorf("%s.Guard sent a write", name)
+		}
+		if got := store.Ambiguous(types.NamespacedName{Name: name}); got != nil {
+			t.Errorf("Ambiguous = %v after %s.Guard refused a write, want none", got, name)
+		}
 	}
 }
 

@@ -215,6 +215,9 @@ func TestEveryUnsyncedInformerIsNamed(t *testing.T) {
 	})
 }
 
+// TestFailureThatPassesIsNone: a few refusals after the list do not end Run, lasting ones do.
+//
+// Proves I3.
 func TestFailureThatPassesIsNone(t *testing.T) {
 	for _, tc := range []struct {
 		name  string

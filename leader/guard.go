@@ -21,8 +21,9 @@ import (
 // of client-go.
 //
 // After the end of the term the error of a write is ErrLost: errors.Is finds it in the
-// error of a client. If the context has no term, the error names the cure. Reads
-// always pass, so informers may use a guarded client.
+// error of a client. If the context has no term, the error names the cure. The errors of
+// Guard have a method NotSent() bool, which returns true, so that package consistency knows
+// that there was no write. Reads always pass, so informers may use a guarded client.
 //
 // The Elector needs a client without Guard. So do [Elector.Preflight], whose reviews
 // are POST requests, and a recorder of events, which has its own context. Exec, attach
@@ -90,7 +91,7 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 		if req.Body != nil {
 			req.Body.Close() // as a RoundTripper must, also on errors
 		}
-		return nil, err
+		return nil, &unsentError{err}
 	}
 	return g.next.RoundTrip(admitted)
 }
@@ -134,6 +135,13 @@ func (g *guard) impersonating(req *http.Request, t Term) (*http.Request, error) 
 	req.Header.Set(impersonateTerm, t.stamp())
 	return req, nil
 }
+
+// unsentError is the error of a request that Guard did not send.
+type unsentError struct{ err error }
+
+func (e *unsentError) Error() string { return e.err.Error() }
+func (e *unsentError) Unwrap() error { return e.err }
+func (*unsentError) NotSent() bool   { return true }
 
 var errNotLeads = errors.New("leader: the context of a guarded write has no term: " +
 	"use the context of lead, or a client without Guard for the Elector and for work outside of lead")

@@ -148,6 +148,10 @@ func TestGuard(t *testing.T) {
 							if want != "" {
 								sent = 0
 							}
+							var refused interface{ NotSent() bool }
+							if got := errors.As(err, &refused) && refused.NotSent(); got != (want != "") {
+								t.Errorf("%s: NotSent() is true in %v: %t, want %t", when, err, got, want != "")
+							}
 							if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) || (res != nil) != (want == "") {
 								t.Errorf("%s: RoundTrip() = %v, %v, want error %q", when, res, err, want)
 							}

@@ -30,9 +30,9 @@
 //
 //   - SH1: If two replicas run, even with different Ranges, owned work on one shard or
 //     object never overlaps, whatever requests are delayed or lost, except as under Caveats.
-//   - SH3: If a shard moves or Run's context is done, the replica owns the shard until its
-//     work has returned, in the second case at most for DrainTimeout. A replica that stops
-//     gives up its own Lease last.
+//   - SH3: If a shard moves or the replica stops, the replica owns the shard until its work
+//     has returned, during a stop at most for DrainTimeout. A stopped replica releases its
+//     own Lease last, or after DrainTimeout lets it expire.
 //   - SH4: If the table or the Lease of one replica is deleted, owned work does not overlap
 //     while the owners can list or watch Leases.
 //   - SH5: If work begins on a shard, the term of this work is higher than all earlier terms

@@ -89,7 +89,8 @@ func (o *ownership) valid() bool { return !o.over.Load() && o.epoch.Valid() }
 // whether the written object is of that shard. A write is a request with any method but
 // GET, HEAD and OPTIONS. The check is the last step before the request is sent, and is
 // repeated before each retry of client-go. After the loss the error of a write is ErrLost.
-// Reads always pass. The Group needs a client without Guard.
+// Reads always pass. The Group needs a client without Guard. The errors of Guard have a
+// method NotSent() bool, which returns true.
 func Guard(next http.RoundTripper) http.RoundTripper { return &guard{next} }
 
 type guard struct{ next http.RoundTripper }
@@ -108,13 +109,20 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 		req.Body.Close() // as a RoundTripper must, also on errors
 	}
 	if !ok {
-		return nil, errNotGuarded
+		return nil, &unsentError{errNotGuarded}
 	}
-	return nil, ErrLost
+	return nil, &unsentError{ErrLost}
 }
 
 // WrappedRoundTripper returns the inner transport, for client-go's utilities.
 func (g *guard) WrappedRoundTripper() http.RoundTripper { return g.next }
+
+// unsentError is the error of a request that Guard did not send.
+type unsentError struct{ err error }
+
+func (e *unsentError) Error() string { return e.err.Error() }
+func (e *unsentError) Unwrap() error { return e.err }
+func (*unsentError) NotSent() bool   { return true }
 
 var errNotGuarded = errors.New("shard: the context of a guarded write has no shard: " +
 	"use the context of work, or a client without Guard for the Group and for work outside of shards")

@@ -227,6 +227,12 @@ func TestContext(t *testing.T) {
 		if err := do(t.Context(), http.MethodPost); err == nil || errors.Is(err, shard.ErrLost) {
 			t.Errorf("a write with another context: %v, want an error", err)
 		}
+		for _, ctx := range []context.Context{ctx, t.Context()} {
+			var refused interface{ NotSent() bool }
+			if err := do(ctx, http.MethodPost); !errors.As(err, &refused) || !refused.NotSent() {
+				t.Errorf("a refused write: %v, want NotSent() true", err)
+			}
+		}
 		if err := do(t.Context(), http.MethodGet); err != nil {
 			t.Errorf("a read: %v", err)
 		}

@@ -23,27 +23,29 @@
 // # Which trace
 //
 // If the events of a call carry one trace, the call continues it. If they carry several,
-// the call begins a trace with a link to each, up to 8. The annotation stays in the object, so
-// later events carry it without being part of its trace. So a trace is continued only for
-// Window after the process first saw it. Later calls begin one with a link.
+// the call begins a trace with links. The annotation stays in the object, so later events
+// carry it without being part of its trace. So a trace is continued only for Window after the
+// Controller first saw it: in a new object, a changed annotation or a sampled call. Later
+// calls begin one with a link.
 //
 // # Guarantees
 //
 //   - TR1: If a call is sampled, it has one span, with its controller, triggers, attempt and
 //     result, which ends with the call.
-//   - TR2: If the events of a call carry one trace, and the process first saw it, in a new
-//     object, a changed annotation or a call of its own, less than Window ago, the call's
-//     span continues it. Events without a trace do not count. Otherwise, unless TR3 applies,
-//     the span begins a trace and links to at most 8 of the events' traces.
-//   - TR3: If a sampled call is retried or requeued, and no event carries another trace,
-//     the key's next call continues the trace until Window after the process first saw it.
+//   - TR2: If the events of a call and the call that it repeats have one trace, which the
+//     Controller first saw less than Window ago, the call's span continues it. Otherwise
+//     the span begins a trace, with links to at most 8 of their spans. Resyncs and events
+//     without a trace do not count.
+//   - TR3: A retry or requeue of a sampled call continues its trace, until an event brings
+//     another trace or Window is over.
 //   - TR4: If an apply would change only the annotation, ApplyChanged after [Carry] does not
 //     change it.
 //   - TR5: If a call is not sampled, Step and Transport make no span and no header, and
 //     Inject and Carry write no new annotation.
 //   - TR8: If Keys is not set, no span has the name of an object, except a Lease's in the
 //     span of a leader's term.
-//   - TR11: A Controller keeps a bounded number of keys, events and traces.
+//   - TR11: A Controller remembers at most 65,536 keys and 4,096 traces. Beyond that, calls
+//     can begin a trace instead of continuing one.
 //
 // # Caveats
 //

@@ -139,8 +139,12 @@ func (e *events[K]) add(why cause, sc trace.SpanContext, recent bool, keys ...K)
 		}
 		have.caused = have.caused || why.caused
 		have.chosen = have.chosen || why.chosen
-		if sc.IsValid() && len(have.carried) < maxLinks && !slices.ContainsFunc(have.carried, sc.Equal) {
+		switch {
+		case !sc.IsValid() || slices.ContainsFunc(have.carried, sc.Equal):
+		case len(have.carried) < maxLinks:
 			have.carried = append(have.carried, sc)
+		case sc.TraceID() != have.carried[0].TraceID():
+			have.carried[maxLinks-1] = sc // so that the call sees a second trace
 		}
 		e.keys[key] = have
 	}

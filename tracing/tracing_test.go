@@ -143,6 +143,13 @@ func TestOrigin(t *testing.T) {
 			note(created(one))
 			note(updated(one, other))
 		}},
+		{name: "another trace after eight spans", queued: true, links: []string{"1/1", "1/2", "1/3", "1/4", "1/5", "1/6", "1/7", "2/1"}, fn: func(_ *controller, note func(event)) {
+			note(created(one))
+			for n := range 8 {
+				note(updated(traceparent(1, n+1), traceparent(1, n+2)))
+			}
+			note(updated(traceparent(1, 9), other))
+		}},
 		{name: "a new trace", queued: true, parent: "2/1", fn: func(_ *controller, note func(event)) { note(updated(one, other)) }},
 		{name: "another change of an old object", queued: true, links: []string{"1/1"}, fn: func(_ *controller, note func(event)) { note(updated(one, one)) }},
 		{name: "the annotation removed", queued: true, fn: func(_ *controller, note func(event)) { note(updated(one, "")) }},
@@ -248,6 +255,16 @@ func TestContinues(t *testing.T) {
 		if len(spans) != 2 || spans[1].Parent.SpanID() != spans[0].SpanContext.SpanID() || spans[1].SpanContext.TraceID() != spans[0].SpanContext.TraceID() {
 			t.Errorf("%s: the next call does not continue the trace: %v", result, spans)
 		}
+	}
+	// An event with another trace ends that.
+	r := newRecorder()
+	c := &controller{Provider: r}
+	call(context.Background(), c, "error", errors.New("x"))
+	notes(c)(event{New: object(traceparent(1, 1), 1), Created: true})
+	call(context.Background(), c, "success", nil)
+	failed, next := r.GetSpans()[0].SpanContext, r.GetSpans()[1]
+	if next.Parent.IsValid() || len(next.Links) != 2 || next.Links[0].SpanContext.TraceID() != failed.TraceID() || at(next.Links[1].SpanContext) != "1/1" {
+		t.Errorf("a retry with an event of another trace has parent %v and links %v, want none, and both spans", next.Parent, next.Links)
 	}
 	// The window does not begin again with each retry.
 	synctest.Test(t, func(t *testing.T) {

@@ -29,7 +29,7 @@
 //     A higher number passes, because its leader may be ahead of the API server's view,
 //   - if the stored object has a stamp of the same Lease with a higher number. This check
 //     reads the replaced object, so it is exact, even if the API server's view of the
-//     Lease is old,
+//     Lease is up to 16 terms old,
 //   - if the term is malformed.
 //
 // A malformed term is Invalid, the others are Forbidden. Writes of Users without a term
@@ -45,16 +45,17 @@
 //
 //   - L12: If a [Fence] is in force and the API server has seen the new term, it refuses
 //     every write with an earlier term.
-//   - L19: While a [Fence] is in force, only Fence.Users can write, change or remove stamps
-//     of its Lease on objects, and no annotation that other users write then blocks the
-//     leader.
+//   - L19: While a [Fence] is in force, only Fence.Users can set, change or remove a stamp of
+//     its Lease on Fence.Resources, except by deleting the object. No annotation that
+//     others write meanwhile makes the fence refuse the leader.
 //
 // # Caveats
 //
 //   - The API server learns of a new leader by a watch. For that time, some milliseconds,
 //     writes of the earlier leader pass, except by the check of the stored object. The
 //     leader of a new Lease can be refused for the same time.
-//   - A Fence is in force some seconds after its creation, while its Lease exists.
+//   - A Fence is in force some seconds after its creation, while its Lease exists. Then a
+//     dry run by one of Users that creates an object with the annotation "x" is Invalid.
 //   - Each of these rights can disable a Fence, or make it refuse all: to write the policy
 //     or its binding, to write or delete the Lease, and to act as one of Users. A forged
 //     term of one of Users is not detected.
