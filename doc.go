@@ -1,6 +1,7 @@
 // Package controllerkit maps a library of production primitives for Kubernetes
 // controllers, on client-go alone. It has no declarations. Import each package alone, into
-// any informer-driven controller; no package but the assembly imports another.
+// any informer-driven controller; apart from subpackages, only the assembly and
+// controllertest import others.
 //
 // # A page
 //

@@ -15,8 +15,9 @@
 //
 // If the cache still lags after MaxWait, 2 minutes by default, the key runs, and [LiveRead]
 // is true: then read from the API server. Most callers set the Gate, as here. A loop without
-// one calls [Store.Ready] before each reconcile, and passes the context that [Store.Begin]
-// returns to the reconcile.
+// one asks [Store.Ready] before each reconcile. If that is false, it drops the key, which the
+// function wake adds again. Otherwise it reconciles with the context that [Store.Begin]
+// returns, and then calls [Store.End].
 //
 // # How it works
 //

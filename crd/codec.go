@@ -6,10 +6,13 @@ import (
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
@@ -116,9 +119,38 @@ func (s checked[T]) Decode(data []byte, defaults *schema.GroupVersionKind, into 
 	case gvk == nil || gvk.Kind == "":
 		return nil, gvk, fmt.Errorf("crd: the API server's response is no object: %s", bounded(err))
 	case err != nil && s.kind.scheme.Recognizes(*gvk):
-		return nil, gvk, fmt.Errorf("crd: a %s of the API server does not fit the Go type: change the type of the field to the schema's: %s", s.kind.Kind, bounded(err))
+		return nil, gvk, fmt.Errorf("crd: %s%s of the API server does not fit the Go type: correct the object, and let the schema reject such values, or change the type of the field: %s", s.kind.Kind, s.misfit(data), bounded(err))
 	}
 	return nil, gvk, fmt.Errorf("crd: the API server's response is a %s where a %s belongs: check kind and resource", kube.Printable(gvk.String(), 256), s.kind)
+}
+
+// maxSearched bounds the memory that the search for an object that does not fit takes.
+const maxSearched = 4 << 20
+
+// misfit returns the name of the first object in data that does not fit T, with a space
+// before it, or "" if there is none or data is large.
+func (s checked[T]) misfit(data []byte) string {
+	var all unstructured.Unstructured
+	if len(data) > maxSearched {
+		return ""
+	}
+	if _, _, err := s.Serializer.Decode(data, nil, &all); err != nil {
+		return ""
+	}
+	objects := []any{all.Object}
+	if items, ok := all.Object["items"].([]any); ok {
+		objects = items
+	}
+	for _, o := range objects {
+		content, ok := o.(map[string]any)
+		text, err := json.Marshal(content)
+		if !ok || err != nil || json.Unmarshal(text, s.kind.new()) == nil {
+			continue
+		}
+		found := unstructured.Unstructured{Object: content}
+		return " " + kube.Printable(cache.MetaObjectToName(&found).String(), 512)
+	}
+	return ""
 }
 
 // bounded returns the text of an error about a response.

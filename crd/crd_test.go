@@ -20,8 +20,11 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	cbor "k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	clientfeatures "k8s.io/client-go/features"
+	featuretest "k8s.io/client-go/features/testing"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -178,6 +181,64 @@ func methods(ctx context.Context, c *crd.Client[*Website]) map[string]func() (an
 	}
 }
 
+// timed is a type whose schema may accept what it rejects.
+type timed struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Every metav1.Duration `json:"every"`
+}
+
+func (o *timed) DeepCopyObject() runtime.Object {
+	out := *o
+	o.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	return &out
+}
+
+// TestMisfit: the error of a list names the object that does not fit the Go type.
+func TestMisfit(t *testing.T) {
+	featuretest.SetFeatureDuringTest(t, clientfeatures.ClientsAllowCBOR, true)
+	object := func(name, every string) m {
+		return m{"apiVersion": "crd.example.com/v1", "kind": "Website", "metadata": m{"namespace": "shop", "name": name}, "every": every}
+	}
+	list := func(objects ...any) m {
+		return m{"apiVersion": "crd.example.com/v1", "kind": "WebsiteList", "items": objects}
+	}
+	const text = "of the API server does not fit the Go type: correct the object, and let the schema reject such values, or change the type of the field: "
+	for name, tc := range map[string]struct {
+		response m
+		single   bool
+		want     string
+	}{
+		"a list":       {response: list(object("good", "1m"), object("bad", "abc"), object("worse", "x")), want: "crd: Website shop/bad " + text},
+		"an object":    {response: object("bad", "abc"), single: true, want: "crd: Website shop/bad " + text},
+		"a long name":  {response: list(object(strings.Repeat("\n", 1000), "abc")), want: "crd: Website shop/\\n"},
+		"a large list": {response: list(object("bad", "abc"), object(strings.Repeat("x", 4<<20), "1m")), want: "crd: Website " + text},
+		"no objects":   {response: list("bad", 7), want: "crd: Website " + text},
+	} {
+		for media, encode := range map[string]func(any) ([]byte, error){"application/json": json.Marshal, "application/cbor": cbor.Marshal} {
+			t.Run(name+" in "+media, func(t *testing.T) {
+				body, err := encode(tc.response)
+				if err != nil {
+					t.Fatal(err)
+				}
+				c, err := crd.New[*timed](&rest.Config{Host: "http://localhost", QPS: -1, Transport: &answers{text: string(body), contentType: media}}, websiteKind, "websites")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if tc.single {
+					_, err = c.Get(t.Context(), "bad", metav1.GetOptions{})
+				} else {
+					_, err = c.List(t.Context(), metav1.ListOptions{})
+				}
+				if err == nil || !strings.Contains(err.Error(), tc.want) || len(err.Error()) > 2048 {
+					t.Errorf("error %.2100v, want %s", err, tc.want)
+				}
+			})
+		}
+	}
+}
+
 // A response that is no answer to the request is an error of each method, and no empty
 // object.
 //
@@ -218,7 +279,7 @@ func TestForeignAnswers(t *testing.T) {
 				for of, want := range map[string]string{
 					"another kind": "crd: the API server's response is a crd.example.com/v1, Kind=Gizmo where a crd.example.com/v1, Kind=Website belongs: check kind and resource",
 					"success":      "crd: the API server's response is a /v1, Kind=Status where a crd.example.com/v1, Kind=Website belongs",
-					"another type": "crd: a Website of the API server does not fit the Go type: change the type of the field to the schema's: ",
+					"another type": "crd: Website a of the API server does not fit the Go type: correct the object, and let the schema reject such values, or change the type of the field: ",
 					"no JSON":      "crd: the API server's response is no object: couldn't get version/kind",
 				} {
 					if name == of && !strings.Contains(err.Error(), want) && (method != "List" || of != "another type") {

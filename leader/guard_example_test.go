@@ -52,7 +52,7 @@ func ExampleGuard() {
 	// no term: true
 }
 
-// With the term in the user's name a fence sees deletions and status updates, too.
+// With the term as an attribute of the user a fence sees deletions and status updates, too.
 func ExampleGuardAs() {
 	config := &rest.Config{Host: "https://cluster.example.com"}
 	config.Wrap(leader.GuardAs("system:serviceaccount:shop:shop-controller"))

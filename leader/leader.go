@@ -203,8 +203,10 @@ type Elector struct {
 // still renewed. If leadership is lost, lead's context ends with the cause ErrLost: then
 // all work must stop at once. The context carries the term, see [TermFrom], and a resource
 // version that no write of an earlier leader exceeds, unless it arrives late. With it
-// consistency.LiveRead judges the caches. Calls of lead do not overlap, and lead is not called after ctx
-// is done. A panic in lead is not recovered.
+// consistency.LiveRead judges the caches. A panic in lead is not recovered.
+//
+// Run calls lead once for each term, so lead must make what it shuts down, such as a
+// workqueue. Calls of lead do not overlap, and lead is not called after ctx is done.
 //
 // Run returns only in these cases:
 //

@@ -62,6 +62,8 @@
 //     delays the key until the next bookmark, about a minute, in any controller.
 //   - OP4 holds for writes by clients of Config, with the context of the call. After two
 //     minutes a key runs although the caches are behind: see MaxWait of [consistency.Config].
+//   - Config has no [leader.Guard]. To stop writes of calls that outlive their term, wrap
+//     Config with it before you make the clients.
 //   - A Go type whose name is not its kind is refused, unless its informer has a method
 //     GroupVersionKind.
 package operator

@@ -54,8 +54,9 @@
 //   - The API server learns of a new leader by a watch. For that time, some milliseconds,
 //     writes of the earlier leader pass, except by the check of the stored object. The
 //     leader of a new Lease can be refused for the same time.
-//   - A Fence is in force some seconds after its creation, while its Lease exists. Then a
-//     dry run by one of Users that creates an object with the annotation "x" is Invalid.
+//   - A Fence is in force some seconds after its creation, while its Lease exists. Then
+//     each API server rejects a dry-run create by one of Users, without GuardAs, whose
+//     TermAnnotation is "x", as Invalid.
 //   - Each of these rights can disable a Fence, or make it refuse all: to write the policy
 //     or its binding, to write or delete the Lease, and to act as one of Users. A forged
 //     term of one of Users is not detected.

@@ -178,7 +178,7 @@ func apply[T metav1.Object, C any](ctx context.Context, r *Reconciler, w *v1.Web
 		return live, liveErr
 	case liveErr == nil && !metav1.IsControlledBy(live, w):
 		var none T
-		return none, fmt.Errorf("%w: %s %q exists and does not belong to this website: delete one of them", reconcile.ErrRejected, childKind, w.Name)
+		return none, fmt.Errorf("%s %q exists and does not belong to this website: delete one of them: %w", childKind, w.Name, reconcile.ErrRejected)
 	}
 	child, applied, err := ssa.ApplyChanged(ctx, manager, request, config, live, extract)
 	if applied {
