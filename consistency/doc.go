@@ -14,10 +14,10 @@
 //	controller := &reconcile.Controller[types.NamespacedName]{Gate: writes, ...}
 //
 // If the cache still lags after MaxWait, 2 minutes by default, the key runs, and [LiveRead]
-// is true: then read from the API server. Most callers set the Gate, as here. A loop without
-// one asks [Store.Ready] before each reconcile. If that is false, it drops the key, which the
-// function wake adds again. Otherwise it reconciles with the context that [Store.Begin]
-// returns, and then calls [Store.End].
+// is true: then read from the API server. Most callers set the Gate, as here. In a
+// loop of your own, call [Store.Ready] before each reconcile. If it is false, skip the key: the
+// function wake must add it to the queue again. Otherwise reconcile with the context of
+// [Store.Begin], then call [Store.End].
 //
 // # How it works
 //
@@ -34,19 +34,21 @@
 //     version is recorded before the caller reads the response.
 //   - C4: If a write's outcome is unknown, Ambiguous lists its resource for ten minutes, or
 //     until a later write of that resource, a WroteAt or a Clear.
-//   - C8: If a write of the key, or the newer version of C9, was not visible when the call
-//     began, or Ambiguous listed a resource (C4), LiveRead is true. It is also true in one
-//     call within ten minutes of a conflict that C9 does not cover, unless the conflict is
-//     of a create, or is about fields in an apply without a resource version.
-//   - C9: If a write is rejected with 409 because it names an old resource version, Ready is
-//     false until the store holds a newer version or never will, or MaxWait is over.
+//   - C8: If a recorded write, or the version that C9 awaits, was not visible when the call
+//     began, or Ambiguous listed a resource (C4), LiveRead is true. After another conflict
+//     it is true in the key's next call, if that begins within ten minutes. Conflicts of
+//     creates, and about fields in an apply without a resource version, do not count.
+//   - C9: If a write is rejected with 409 because the resource version in it is old, Ready is
+//     false until the store holds a newer version, or has reached that version and lacks
+//     the object, or MaxWait is over.
 //   - C14: If the API server's object differs from the cached one, ConfirmLive returns
 //     ErrChanged or ErrReplaced, and ErrGone only if the API server has no such object.
 //   - C15: If a restore of etcd lowers the version of a store, no key waits for a record
 //     from before it, and the key's next run reads live.
-//   - C18: After a change of leader or shard owner, LiveRead is true in calls with a context
-//     of the new owner's work, until all stores have reached the resource version that the
-//     Lease had at the change. A later write of the former owner is not covered.
+//   - C18: After a change of leader or shard owner, LiveRead is true in calls whose context
+//     is of the new owner's work, until all stores have reached the resource version that
+//     the Lease, or the table of the shards, had at the change. A write of the former owner
+//     that arrives later is not covered.
 //
 // # Caveats
 //

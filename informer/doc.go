@@ -27,9 +27,9 @@
 //   - I1: If Run returns nil, ctx is done and all informers have stopped.
 //   - I2: If an informer or added handler is not synced within Timeout, Run returns an error
 //     that names it and the reason.
-//   - I3: If lists or watches of a synced informer fail with 403, 404 or 405 at least three
-//     times, the last one at least 5s after the first, Run returns an error. Responses
-//     later than Timeout after Run began do not count.
+//   - I3: If at least three attempts of a synced informer to list and watch end with 403,
+//     404 or 405, the last at least 5s after the first, Run returns an error. Attempts that
+//     end later than Timeout after Run began do not count.
 //   - I9: If a watch receives no byte for the duration passed to [EndSilentWatches], the
 //     informer begins a new watch, without a list.
 //   - I12: If a cache lost an event, the next complete round of [Audit] reports the object

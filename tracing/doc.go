@@ -32,20 +32,20 @@
 //
 //   - TR1: If a call is sampled, it has one span, with its controller, triggers, attempt and
 //     result, which ends with the call.
-//   - TR2: If the events of a call and the call that it repeats have one trace, which the
-//     Controller first saw less than Window ago, the call's span continues it. Otherwise
-//     the span begins a trace, with links to at most 8 of their spans. Resyncs and events
-//     without a trace do not count.
+//   - TR2: If the events of a call have one trace, which the Controller first saw less than
+//     Window ago, the call's span continues it. Otherwise the span begins a trace, with links
+//     to at most 8 of their spans. For a retry or requeue, the call before counts as an
+//     event. Resyncs, and events without a trace or that Ratio leaves out, do not count.
 //   - TR3: A retry or requeue of a sampled call continues its trace, until an event brings
-//     another trace or Window is over.
+//     another trace or Window is over, except after a terminal error.
 //   - TR4: If an apply would change only the annotation, ApplyChanged after [Carry] does not
 //     change it.
 //   - TR5: If a call is not sampled, Step and Transport make no span and no header, and
 //     Inject and Carry write no new annotation.
 //   - TR8: If Keys is not set, no span has the name of an object, except a Lease's in the
 //     span of a leader's term.
-//   - TR11: A Controller remembers at most 65,536 keys and 4,096 traces. Beyond that, calls
-//     can begin a trace instead of continuing one.
+//   - TR11: A Controller remembers the events of at most 65,536 keys, and 4,096 traces. Beyond
+//     that, the promises about traces do not hold.
 //
 // # Caveats
 //
@@ -53,7 +53,7 @@
 //     that it is sampled. The sampler of the provider decides about sampled remote parents.
 //   - A status has no annotation. An event of a changed status counts as part of the
 //     trace of the annotation.
-//   - If the events of a controller do not pass through Events, each of its calls begins a
-//     trace, and its applies carry a trace only if they create the object.
+//   - If the events of a controller do not pass through Events, all calls but retries and
+//     requeues begin a trace, and its applies carry a trace only if they create the object.
 //   - Log lines and, with Keys, errors in spans can contain names of objects.
 package tracing

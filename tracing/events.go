@@ -25,10 +25,10 @@ const (
 //	enqueue.Filter(enqueue.Handler(q, keys), tracing.Events(t, keys))
 //
 // An annotation that is too long, or is not the traceparent of a sampled span, counts as
-// absent. Without Events each call begins a trace of its own. If Ratio is below 1, pass the
-// events of all resources of the controller through Events, because Ratio decides about an
-// event in place of its call. If the handler adds its keys to the queue and not to a Source
-// of the loop, Ratio decides about both. Events panics if keys is nil.
+// absent. Without Events all calls but retries and requeues begin a trace. If Ratio is below
+// 1, pass the events of all resources of the controller through Events, because Ratio decides
+// about an event in place of its call. If the handler adds its keys to the queue and not to a
+// Source of the loop, Ratio decides about both. Events panics if keys is nil.
 func Events[T metav1.Object, K comparable](c *Controller[K], keys func(T) []K) enqueue.Predicate[T] {
 	if keys == nil {
 		panic("tracing: Events: keys is nil: pass the function of the handler")

@@ -154,7 +154,7 @@ func (c *Controller[K]) start(ctx context.Context, key K, chosen bool) (_ contex
 			span.SetStatus(codes.Error, result)
 		}
 		span.End()
-		if result != "success" && result != "terminal" { // the loop runs the key again
+		if result != "success" && result != "terminal" { // the loop runs the key again; after a terminal error rarely
 			c.events.add(retry, sc, true, key)
 		}
 	}

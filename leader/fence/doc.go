@@ -34,7 +34,7 @@
 //
 // A malformed term is Invalid, the others are Forbidden. Writes of Users without a term
 // pass. The fence judges the object that will be stored: a patch without a stamp keeps the
-// stamp of the stored object, which is then its term. An unchanged annotation is no term
+// stamp of the stored object, which is its term. An unchanged annotation is no term
 // if it is malformed or of another Lease. If a write has a stamp and the term of GuardAs,
 // the latter counts.
 //
@@ -54,9 +54,9 @@
 //   - The API server learns of a new leader by a watch. For that time, some milliseconds,
 //     writes of the earlier leader pass, except by the check of the stored object. The
 //     leader of a new Lease can be refused for the same time.
-//   - A Fence is in force some seconds after its creation, while its Lease exists. Then
-//     each API server rejects a dry-run create by one of Users, without GuardAs, whose
-//     TermAnnotation is "x", as Invalid.
+//   - A Fence is in force some seconds after its creation, while its Lease exists.
+//     Test it with a dry-run create with the stamp "x", by one of Users without GuardAs: each
+//     API server answers "it must be <Lease UID>/<number>".
 //   - Each of these rights can disable a Fence, or make it refuse all: to write the policy
 //     or its binding, to write or delete the Lease, and to act as one of Users. A forged
 //     term of one of Users is not detected.
