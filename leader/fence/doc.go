@@ -34,9 +34,8 @@
 //
 // A malformed term is Invalid, the others are Forbidden. Writes of Users without a term
 // pass. The fence judges the object that will be stored: a patch without a stamp keeps the
-// stamp of the stored object, which is its term. An unchanged annotation is no term
-// if it is malformed or of another Lease. If a write has a stamp and the term of GuardAs,
-// the latter counts.
+// stamp of the stored object as its term. An unchanged annotation is no term if it is malformed
+// or of another Lease. If a write has a stamp and the term of GuardAs, the latter counts.
 //
 // Writes of other users pass, deletions included, unless they set, change or remove a
 // stamp of this Lease.
