@@ -48,15 +48,15 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := s.soak(ctx, out); err != nil {
-		return err
-	}
+	ended := s.soak(ctx, out)
 	verdict, err := s.report()
 	if err != nil {
-		return err
+		return errors.Join(ended, err)
 	}
 	fmt.Fprintln(out, verdict)
 	switch {
+	case ended != nil:
+		return fmt.Errorf("ended after %.2f of %.2f hours, the same command goes on: %w", s.Elapsed.Hours(), o.hours, ended)
 	case ctx.Err() != nil:
 		return fmt.Errorf("interrupted after %.2f of %.2f hours: the same command goes on", s.Elapsed.Hours(), o.hours)
 	case len(s.Violations) > 0 || len(s.leaks()) > 0:

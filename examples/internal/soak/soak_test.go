@@ -209,6 +209,21 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// TestEnded: a run that an error ends has its report, and goes on.
+func TestEnded(t *testing.T) {
+	o := folder(t) // its programs cannot run
+	for range 2 {
+		var out strings.Builder
+		err := run(t.Context(), []string{"-dir", o.dir, "-hours", "1", "-controlplane", o.controlplane, "-tenant", o.tenant, "-website", o.website}, &out)
+		if err == nil || !strings.Contains(err.Error(), "ended after 0.00 of 1.00 hours, the same command goes on: ") {
+			t.Errorf("run() = %v", err)
+		}
+		if report, err := os.ReadFile(filepath.Join(o.dir, "report.txt")); err != nil || strings.TrimSpace(out.String()) != strings.TrimSpace(string(report)) {
+			t.Errorf("printed %q, want the report: %q, %v", &out, report, err)
+		}
+	}
+}
+
 func TestReport(t *testing.T) {
 	s, err := open(folder(t))
 	if err != nil {
