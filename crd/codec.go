@@ -128,7 +128,7 @@ func (s checked[T]) Decode(data []byte, defaults *schema.GroupVersionKind, into 
 const maxSearched = 4 << 20
 
 // misfit returns the name of the first object in data that does not fit T, with a space
-// before it, or "" if there is none or data is large.
+// before it, or "" if it has no name or data is large.
 func (s checked[T]) misfit(data []byte) string {
 	var all unstructured.Unstructured
 	if len(data) > maxSearched {
@@ -148,7 +148,9 @@ func (s checked[T]) misfit(data []byte) string {
 			continue
 		}
 		found := unstructured.Unstructured{Object: content}
-		return " " + kube.Printable(cache.MetaObjectToName(&found).String(), 512)
+		if name := cache.MetaObjectToName(&found).String(); name != "" {
+			return " " + kube.Printable(name, 512)
+		}
 	}
 	return ""
 }
