@@ -42,7 +42,7 @@
 //     schema. Patch and Apply keep them.
 //   - If the schema accepts a value that the Go type rejects, such as any string for a
 //     metav1.Duration, one such object fails every list, and no cache syncs. The error
-//     names the object.
+//     of a list of at most 4 MiB names the object.
 //   - The kind of the list must be the kind of the object with the suffix List, which is
 //     the default.
 //   - As with every typed client, returned objects have an empty apiVersion and kind.

@@ -2,8 +2,8 @@
 // accounts, buckets or machines. It has the properties that make such services hard:
 // ids that the service chooses, missing idempotency tokens, and stale reads.
 //
-// It replaces a hand-written fake in an exploration. All handles on a service share its resources:
-// controllertest gives the controller a handle whose calls pass through the faults of
+// It replaces a hand-written fake in an exploration. All handles on a service share its
+// resources: controllertest gives the controller a handle whose calls pass through the faults of
 // the plan, and the user a handle without faults.
 //
 //	service := cloud.New(cloud.Options{})
