@@ -27,12 +27,13 @@ import (
 
 // TestDiagnosis proves I2.
 func TestDiagnosis(t *testing.T) {
+	const slack = 100 * time.Millisecond
 	missing := apierrors.NewGenericServerResponse(404, "list", schema.GroupResource{Group: "example.com", Resource: "widgets"}, "", "page not found", 0, true)
 	for _, tc := range []struct {
 		name     string
 		informer func(t *testing.T) cache.SharedIndexInformer
 		timeout  time.Duration
-		after    time.Duration // when Run ends; 0 means 20s
+		after    time.Duration // when Run ends at the latest; 0 means after 20s
 		want     []string
 		is       func(error) bool
 	}{
@@ -84,13 +85,19 @@ func TestDiagnosis(t *testing.T) {
 			want: []string{`"thing": list and watch are neither refused nor complete: the server cannot be reached, or there is more to list than Timeout allows`}},
 		{name: "any other error", informer: func(*testing.T) cache.SharedIndexInformer { return failing(errors.New("strange")) },
 			want: []string{`"thing": cannot list thing: failed to list *v1.ConfigMap: strange`}},
-		{name: "list allowed, watch not", after: 10 * time.Second, informer: func(*testing.T) cache.SharedIndexInformer {
-			return listWatch(func() error { return nil }, func(context.Context, metav1.ListOptions) (watch.Interface, error) { return nil, forbidden("watch") })
+		// The first three of four attempts are within 5s: client-go pauses for 0.8s, 1.6s and
+		// 3.2s between them, or for up to twice as long.
+		{name: "list allowed, watch not", after: 11200*time.Millisecond + slack, informer: func(*testing.T) cache.SharedIndexInformer {
+			return listWatch(func() error { return nil }, func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+				time.Sleep(time.Millisecond) // lets the informer note that it has synced
+				return nil, forbidden("watch")
+			})
 		},
 			want: []string{`informer: not synced: "thing": its cache was filled and then went stale: forbidden to watch: a Role or ClusterRole must allow verbs ["list" "watch"] on resources ["configmaps"] in apiGroups [""]: `, "cannot watch resource"},
 			is:   apierrors.IsForbidden},
-		{name: "watch is no verb of it", after: 10 * time.Second, informer: func(*testing.T) cache.SharedIndexInformer {
+		{name: "watch is no verb of it", after: 11200*time.Millisecond + slack, informer: func(*testing.T) cache.SharedIndexInformer {
 			return listWatch(func() error { return nil }, func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+				time.Sleep(time.Millisecond)
 				return nil, apierrors.NewMethodNotSupported(schema.GroupResource{Group: "metrics.k8s.io", Resource: "pods"}, "watch")
 			})
 		},
@@ -120,7 +127,9 @@ func TestDiagnosis(t *testing.T) {
 				}
 				set.Add("healthy", healthy())
 				start := time.Now()
-				err := set.Run(quiet(t))
+				ctx, cancel := context.WithTimeout(quiet(t), time.Hour)
+				defer cancel()
+				err := set.Run(ctx)
 				if !errors.Is(err, informer.ErrNotSynced) {
 					t.Fatalf("Run() = %v, want ErrNotSynced", err)
 				}
