@@ -33,6 +33,7 @@ func TestReadyWakesOnce(t *testing.T) {
 			t.Error("Ready = true while the store is behind")
 		}
 		time.Sleep(time.Hour)
+		synctest.Wait() // a recheck is due at this moment too
 		if len(woken) > 0 {
 			t.Errorf("woken: %v, want nobody yet", woken)
 		}
@@ -46,6 +47,7 @@ func TestReadyWakesOnce(t *testing.T) {
 		s.WroteAt(other, "u", pods, "13")
 		store.set("12")
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if len(woken) != 2 {
 			t.Errorf("woken: %v, want other to wait for its second write", woken)
 		}

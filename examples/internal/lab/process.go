@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -11,6 +13,20 @@ import (
 	"syscall"
 	"time"
 )
+
+// FreeAddress returns an address of loopback that a program can listen on. Nobody listens on
+// its port now, and no connection or listener that asks for any port gets it, because the
+// systems begin those at 32768 or higher.
+func FreeAddress() (string, error) {
+	var err error
+	for range 100 {
+		var l net.Listener
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 12000+rand.IntN(20000))); err == nil {
+			return l.Addr().String(), l.Close()
+		}
+	}
+	return "", err
+}
 
 // Process is a running program.
 type Process struct {

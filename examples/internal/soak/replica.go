@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"strconv"
@@ -31,15 +30,6 @@ type replica struct {
 	process *lab.Process
 	number  int  // of the process
 	asked   bool // to end
-}
-
-// freeAddress returns an address of loopback with a port that is free now.
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
 }
 
 // run keeps the replica running until ctx is done. Then it stops the process.

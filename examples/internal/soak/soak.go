@@ -148,7 +148,7 @@ func (w *world) prepare(ctx context.Context) (stop func(), err error) {
 			}
 		}
 		r := &replica{name: fmt.Sprintf("website-%d", n/2), part: w.Parts, bin: w.website, exited: w.exited}
-		if r.address, err = freeAddress(); err != nil {
+		if r.address, err = lab.FreeAddress(); err != nil {
 			return stop, err
 		}
 		system, account := "website-system", "website-operator"

@@ -1,7 +1,6 @@
 package integration_test
 
 import (
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -19,12 +18,7 @@ func TestStartFails(t *testing.T) {
 	w := newWorld(t)
 	w.AllowRefusals() // of some cases
 
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed := &lab.Server{URL: "https://" + ln.Addr().String()}
-	ln.Close()
+	closed := &lab.Server{URL: "https://127.0.0.1:1"} // nobody listens on that port
 
 	for _, tt := range []struct {
 		name    string
@@ -122,12 +116,10 @@ func TestStartFails(t *testing.T) {
 func TestBuiltInBilling(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	listen, err := lab.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	listen := ln.Addr().String()
-	ln.Close()
 	file, err := lab.LimitedKubeconfig(t.Context(), w.admin, observer.SystemNamespace, observer.ServiceAccount, t.TempDir(), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"html"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -20,6 +19,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/controllerkit/controllerkit/examples/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/website/controller"
 	"github.com/controllerkit/controllerkit/examples/website/dns"
 	"github.com/controllerkit/controllerkit/operator"
@@ -37,12 +37,10 @@ func TestServerBrowser(t *testing.T) {
 		t.Skip("make browser runs this test, with Debian's package chromium")
 	}
 	w := newWorld(t)
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	listen, err := lab.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	listen := free.Addr().String()
-	free.Close()
 	var blog atomic.Pointer[string]   // the path of its record, while the service fails
 	refused := make(chan struct{}, 1) // has a value when the service refused that record
 	service := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {

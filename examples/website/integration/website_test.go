@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -31,12 +30,10 @@ import (
 func TestServerLifecycle(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	listen, err := lab.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	listen := free.Addr().String()
-	free.Close()
 	r := w.replica("-listen", listen)
 	w.start(r)
 	w.leader("")
