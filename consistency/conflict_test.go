@@ -232,6 +232,7 @@ func TestWrapRefused(t *testing.T) {
 		{name: "delete of a collection", method: "DELETE", path: "/api/v1/namespaces/ns/pods", media: jsonType, body: jsonOf(t, versioned), want: live},
 		{name: "a UID that the cache does not have any more", media: jsonType, body: jsonOf(t, podWith("one", "former", "9")), want: nothing},
 		{name: "the same of a deletion", method: "DELETE", media: jsonType, body: jsonOf(t, options(&metav1.Preconditions{UID: new(types.UID("former")), ResourceVersion: &rv})), want: nothing},
+		{name: "a UID that the cache does not have yet", media: jsonType, body: jsonOf(t, podWith("one", "later", "12")), want: "pods ns/one 12"},
 		{name: "a version that the cache has passed", media: jsonType, body: jsonOf(t, podWith("one", "a", "8")), want: nothing},
 		{name: "no version", media: jsonType, body: jsonOf(t, podWith("one", "a", "")), want: live},
 		{name: "no second body", media: jsonType, body: jsonOf(t, pod), once: true, want: live},
@@ -308,7 +309,7 @@ func TestWrapRefused(t *testing.T) {
 				got := nothing
 				if stale, ok := errors.AsType[*consistency.StaleError](s.EnsureReady(owner)); ok {
 					got = strings.Join([]string{stale.GroupResource.String(), stale.RefusedObject, stale.RefusedRV}, " ")
-					if want := `has ns/one at version "9", and a write at version "9" was refused`; !strings.Contains(stale.Error(), want) {
+					if want := fmt.Sprintf(`has ns/one at version "9", and a write at version %q was refused`, stale.RefusedRV); !strings.Contains(stale.Error(), want) {
 						t.Errorf("error = %q, want it to say %q", stale, want)
 					}
 				} else if consistency.LiveRead(s.Begin(t.Context(), owner)) {

@@ -411,6 +411,9 @@ func (r *refusal) seen(store objects, name, version string) (read string, _ bool
 		return "", false
 	}
 	read = object.GetResourceVersion()
+	if r.uid != "" && object.GetUID() != "" && object.GetUID() != r.uid {
+		return read, reached(version, r.rv) // before that, the store can hold the object's predecessor
+	}
 	order, err := resourceversion.CompareResourceVersion(read, r.rv)
-	return read, err == nil && order > 0 || r.uid != "" && object.GetUID() != "" && object.GetUID() != r.uid
+	return read, err == nil && order > 0
 }
