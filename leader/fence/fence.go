@@ -51,7 +51,8 @@ type Fence struct {
 	// system:serviceaccount:<namespace>:<name>. Required.
 	Users []string
 	// Resources are the resources that the fence covers, in all versions and
-	// namespaces, with their subresources; Group "" is the core group. Required.
+	// namespaces, with their subresources; Group "" is the core group. Pods includes
+	// Bindings. Required.
 	Resources []schema.GroupResource
 	// ParameterNotFoundAction decides about writes to Resources while the Lease is
 	// absent: Allow, or Deny, which refuses all of them. Empty means Allow.
@@ -67,6 +68,10 @@ func (f Fence) Policy() (*admissionregistrationv1.ValidatingAdmissionPolicy, *ad
 	}
 	var rules []admissionregistrationv1.NamedRuleWithOperations
 	for _, r := range f.Resources {
+		resources := []string{r.Resource, r.Resource + "/*"}
+		if r == (schema.GroupResource{Resource: "pods"}) {
+			resources = append(resources, "bindings") // an earlier name of pods/binding
+		}
 		rules = append(rules, admissionregistrationv1.NamedRuleWithOperations{
 			RuleWithOperations: admissionregistrationv1.RuleWithOperations{
 				Operations: []admissionregistrationv1.OperationType{
@@ -75,7 +80,7 @@ func (f Fence) Policy() (*admissionregistrationv1.ValidatingAdmissionPolicy, *ad
 				Rule: admissionregistrationv1.Rule{
 					APIGroups:   []string{r.Group},
 					APIVersions: []string{"*"},
-					Resources:   []string{r.Resource, r.Resource + "/*"},
+					Resources:   resources,
 				},
 			},
 		})
@@ -89,7 +94,7 @@ func (f Fence) Policy() (*admissionregistrationv1.ValidatingAdmissionPolicy, *ad
 			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: rules},
 			MatchConditions: []admissionregistrationv1.MatchCondition{
 				{Name: "term", Expression: f.ofUser() + " ? (" + fenceImpersonated + " || " + fenceStamped("object") + " && (!has(request.subResource) || request.subResource == ''))" +
-					" : object != null && " + fenceStamp("object") + " != " + fenceStamp("oldObject")},
+					" : object != null && (" + fenceStamp("object") + " != " + fenceStamp("oldObject") + " || " + fenceBinds + ")"},
 			},
 			Variables:   f.variables(),
 			Validations: f.validations(),
@@ -117,6 +122,9 @@ const (
 	fenceSize = 64
 	// fenceImpersonated is true if the user carries the term.
 	fenceImpersonated = `has(request.userInfo.extra) && '` + stampKey + `' in request.userInfo.extra`
+	// fenceBinds is true if the write replaces the annotation of a Pod, whatever it is: the API
+	// server copies the annotations of a Binding to the Pod, and shows the policy only the Binding.
+	fenceBinds = `request.kind.group == '' && request.kind.kind == 'Binding' && has(object.metadata.annotations) && '` + stampKey + `' in object.metadata.annotations`
 	// fenceAhead is the number of terms by which a stored stamp may be ahead of the API
 	// server's view of the Lease. A stamp that is farther ahead was not written by a
 	// leader.
@@ -150,6 +158,7 @@ func (f Fence) variables() []admissionregistrationv1.Variable {
 		{Name: "impersonated", Expression: fenceImpersonated},
 		{Name: "stamp", Expression: fenceStamp("object")},
 		{Name: "stored", Expression: fenceStamp("oldObject")},
+		{Name: "binds", Expression: "object != null && " + fenceBinds},
 		{Name: "term", Expression: fmt.Sprintf(
 			`variables.impersonated ? (size(request.userInfo.extra['%[1]s']) == 1 ? request.userInfo.extra['%[1]s'][0] : '') : variables.stamp`, stampKey)},
 		{Name: "valid", Expression: fenceValid("variables.term")},
@@ -172,7 +181,7 @@ func fenceValid(text string) string {
 func (f Fence) validations() []admissionregistrationv1.Validation {
 	return []admissionregistrationv1.Validation{
 		{
-			Expression: `variables.ofUser || !variables.stamp.startsWith(params.metadata.uid + '/') && !variables.stored.startsWith(params.metadata.uid + '/')`,
+			Expression: `variables.ofUser || !variables.stamp.startsWith(params.metadata.uid + '/') && !variables.stored.startsWith(params.metadata.uid + '/') && !variables.binds`,
 			Reason:     ptr.To(metav1.StatusReasonForbidden),
 			Message: fmt.Sprintf("annotation %s is the term of Lease %s/%s: leave it unchanged: only the users of the fence may set, change or remove it",
 				stampKey, f.LeaseNamespace, f.LeaseName),

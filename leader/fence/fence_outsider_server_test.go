@@ -164,7 +164,7 @@ func TestServerFenceNotShutOut(t *testing.T) {
 }
 
 // TestServerFenceBinding: the annotations of a Binding become those of the Pod, so
-// they are no way around the fence.
+// they are no way around the fence, whatever the annotation's value is.
 //
 // Proves L19.
 func TestServerFenceBinding(t *testing.T) {
@@ -177,29 +177,51 @@ func TestServerFenceBinding(t *testing.T) {
 		t.Fatal(err)
 	}
 	pods := core.Pods(s.ns)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "a"}}}}
-	if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	binding := func(stamp string) error {
-		b := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Target: corev1.ObjectReference{Kind: "Node", Name: "node"}}
-		if stamp != "" {
-			b.Annotations = map[string]string{stampKey: stamp}
+	create := func(name string, annotations map[string]string) {
+		t.Helper()
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "a"}}}}
+		if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
 		}
-		return pods.Bind(t.Context(), b, metav1.CreateOptions{})
 	}
-	s.judgeOutsider(t, binding(s.term(9)), true)
+	check := func(name, stamp, node string) {
+		t.Helper()
+		got, err := pods.Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil || got.Annotations[stampKey] != stamp || got.Spec.NodeName != node {
+			t.Errorf("pod: annotations %v, node %q, error %v; want the stamp %q and the node %q", got.Annotations, got.Spec.NodeName, err, stamp, node)
+		}
+	}
+	create("a", nil)
+	binding := func(name string) *corev1.Binding {
+		return &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"other": "x"}}, Target: corev1.ObjectReference{Kind: "Node", Name: "node"}}
+	}
+	ways := map[string]func(*corev1.Binding) error{
+		"subresource": func(b *corev1.Binding) error { return pods.Bind(t.Context(), b, metav1.CreateOptions{}) },
+		"resource": func(b *corev1.Binding) error {
+			return core.RESTClient().Post().Namespace(s.ns).Resource("bindings").Body(b).Do(t.Context()).Error()
+		},
+	}
+	for way, bind := range ways {
+		for what, stamp := range map[string]string{"higher": s.term(9), "equal": s.term(3), "rubbish": "x", "foreign": "c0ffee/1", "empty": ""} {
+			t.Run(way+"/"+what, func(t *testing.T) {
+				b := binding("a")
+				b.Annotations = map[string]string{stampKey: stamp, "other": "x"}
+				s.judgeOutsider(t, bind(b), true)
+			})
+		}
+		check("a", "", "")
+	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{stampKey: s.term(9)}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = pods.Patch(t.Context(), "a", types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 	s.judgeOutsider(t, err, true)
-	s.judgeOutsider(t, binding(""), false)
-	got, err := pods.Get(t.Context(), "a", metav1.GetOptions{})
-	if err != nil || got.Annotations[stampKey] != "" || got.Spec.NodeName != "node" {
-		t.Errorf("pod: annotations %v, node %q, error %v; want no stamp and a node", got.Annotations, got.Spec.NodeName, err)
-	}
+	s.judgeOutsider(t, ways["subresource"](binding("a")), false)
+	check("a", "", "node")
+	create("b", nil)
+	s.judgeOutsider(t, ways["resource"](binding("b")), false)
+	check("b", "", "node")
 }
 
 // TestServerTwoFences: two controllers with a fence each may stamp objects of the
