@@ -469,7 +469,7 @@ func TestServerOnceTwoProcesses(t *testing.T) {
 	config.QPS = -1
 	client := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps(namespace)
 	c := cloud.New(cloud.Options{})
-	const objects, visible = 40, time.Second
+	const objects, visible = 40, 10 * time.Second
 	e := accounts(c.Through(func(ctx context.Context, what string, call func(context.Context) error) error {
 		if strings.HasPrefix(what, "create ") {
 			<-time.After(rand.N(100 * time.Millisecond)) // until the service has it

@@ -103,26 +103,36 @@ func TestWritingStacksTakesNobodysTime(t *testing.T) {
 		wg.Go(func() { deep(100, release) })
 	}
 	const grace, n = time.Second, 100
-	g := shutdown.Group{GracePeriod: grace}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var began time.Time
-	for i := range n {
-		wg.Add(1)
-		g.Add(fmt.Sprint(i), func(context.Context) error {
-			defer wg.Done()
-			if i == 0 {
-				began = time.Now()
-				cancel()
-			}
-			hangHere(release)
-			return nil
-		})
+	run := func() (took time.Duration, err error) {
+		g := shutdown.Group{GracePeriod: grace}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var began time.Time
+		for i := range n {
+			wg.Add(1)
+			g.Add(fmt.Sprint(i), func(context.Context) error {
+				defer wg.Done()
+				if i == 0 {
+					began = time.Now()
+					cancel()
+				}
+				hangHere(release)
+				return nil
+			})
+		}
+		err = g.Run(ctx)
+		return time.Since(began), err
 	}
-	err := g.Run(ctx)
-	// Twice the time, because the machine may be busy; one after the other, 100
-	// stacks take three times as long or more.
-	if took := time.Since(began); took < grace*99/100 || took > 2*grace {
+	took, err := run()
+	// One after the other, 100 stacks take three times as long as grace or more. A busy
+	// machine can make one run as late, but not each of five.
+	for range 4 {
+		if took <= 2*grace {
+			break
+		}
+		took, err = run()
+	}
+	if took < grace*99/100 || took > 2*grace {
 		t.Errorf("Run took %v, want %v", took, grace)
 	}
 	var late *shutdown.LateError
