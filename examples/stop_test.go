@@ -89,7 +89,7 @@ func main() {
 `
 
 // TestServerStop runs the program of README.md and the programs of docs with their real
-// times, and sends SIGTERM during a call that takes 14s: the call ends, then the Lease is
+// times, and sends SIGTERM during a call that takes 12s: the call ends, then the Lease is
 // released, and the exit code is 0. Each example and package operator has such a test of
 // its own.
 func TestServerStop(t *testing.T) {
@@ -124,7 +124,7 @@ func TestServerStop(t *testing.T) {
 		replace map[string]string // in the code of the page
 		create  string            // a manifest that queues the key
 		of      schema.GroupVersionResource
-		slow    string // in the path of the write that takes 14s
+		slow    string // in the path of the write that takes 12s
 		last    string // an object with the last write of the call, as namespace/name
 		lease   string // as namespace/name; "" means no election
 	}{
@@ -155,7 +155,7 @@ func TestServerStop(t *testing.T) {
 			slow:   "/namespaces/stop/configmaps/pod", last: "stop/pod", lease: "widgets-system/widgets-controller",
 		},
 	} {
-		bin := program(t, tc.page, tc.main, tc.replace) // before the calls, which have 1s to spare
+		bin := program(t, tc.page, tc.main, tc.replace) // before the calls, which have 3s to spare
 		t.Run(filepath.Base(tc.page), func(t *testing.T) {
 			t.Parallel()
 			if tc.page == "README.md" {
@@ -169,7 +169,7 @@ func TestServerStop(t *testing.T) {
 			proxy, err := lab.Proxy(admin, func(op lab.Op) bool {
 				if op.Write && strings.Contains(op.Path, tc.slow) && held.CompareAndSwap(false, true) {
 					begun <- time.Now()
-					<-time.After(14 * time.Second) // the slow call
+					<-time.After(12 * time.Second) // the slow call
 				}
 				return true
 			}, func(lab.Op) bool { return true })
@@ -205,7 +205,7 @@ func TestServerStop(t *testing.T) {
 			if err := p.Stop(); err != nil {
 				t.Fatal(err)
 			}
-			if took := time.Since(call); took < 14*time.Second {
+			if took := time.Since(call); took < 12*time.Second {
 				t.Errorf("the program stopped after %v, before the end of the call", took)
 			}
 			if err := written(t.Context(), objects, tc.of, tc.last); err != nil {

@@ -38,8 +38,8 @@ type contestant struct {
 // The timings of contestants. Twice the time of a call fits into RenewDeadline
 // with half a second to spare, so a call that times out costs no leadership.
 const (
-	contestantLease = 6 * time.Second
-	contestantRenew = 5 * time.Second
+	contestantLease = 18 * time.Second
+	contestantRenew = 15 * time.Second
 	contestantRetry = 500 * time.Millisecond
 )
 

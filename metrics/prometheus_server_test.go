@@ -77,15 +77,13 @@ func TestServerPrometheus(t *testing.T) {
 	for _, a := range alerts() {
 		p.query(t, a.expr)
 		for _, name := range slices.Compact(slices.Sorted(slices.Values(identifier.FindAllString(a.expr, -1)))) {
-			if !strings.Contains(name, ":") && len(p.query(t, name+`{job="all"}`)) == 0 {
-				t.Errorf("%s: %s has no series", a.name, name)
+			if !strings.Contains(name, ":") {
+				p.await(t, name+`{job="all"}`) // a scrape that takes over 1s leaves a gap
 			}
 		}
 	}
 	for _, r := range recordings() {
-		if len(p.query(t, r.expr)) == 0 {
-			t.Errorf("%s has no value", r.name)
-		}
+		p.await(t, r.expr)
 	}
 	// The example has no finalizer.Plan, no Set.Mutated and no shards, does not stop, and its
 	// keys need not wait: these panels can be empty for it.
@@ -94,9 +92,7 @@ func TestServerPrometheus(t *testing.T) {
 		for _, panel := range r.panels {
 			for _, q := range panel.queries {
 				all := strings.NewReplacer(`controller="$controller"`, `controller="c"`, `name="$controller"`, `name="q"`, "$job", "all", "$__rate_interval", "1m").Replace(q[0])
-				if len(p.query(t, all)) == 0 {
-					t.Errorf("panel %s: no value for %s", panel.title, all)
-				}
+				p.await(t, all)
 				if !slices.Contains(unused, panel.title) {
 					p.await(t, strings.NewReplacer("$job", "example", "$controller", "websites", "$__rate_interval", "1m").Replace(q[0]))
 				}

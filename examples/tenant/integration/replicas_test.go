@@ -95,7 +95,7 @@ func TestReplicas(t *testing.T) {
 	})
 }
 
-// TestStop sends SIGTERM during a call that takes 14s, with the default times: the call
+// TestStop sends SIGTERM during a call that takes 12s, with the default times: the call
 // ends, then the Lease is released, and the process exits with 0.
 func TestStop(t *testing.T) {
 	t.Parallel()
@@ -108,7 +108,7 @@ func TestStop(t *testing.T) {
 	w.Hook(func(op lab.Op) bool {
 		if op.Write && !op.Lease && !strings.Contains(op.Path, "/events") && held.CompareAndSwap(false, true) {
 			begun <- time.Now()
-			<-time.After(14 * time.Second) // the slow service
+			<-time.After(12 * time.Second) // the slow service
 		}
 		return true
 	}, nil)
@@ -117,7 +117,7 @@ func TestStop(t *testing.T) {
 	if err := r.Stop(); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(call); took < 14*time.Second {
+	if took := time.Since(call); took < 12*time.Second {
 		t.Errorf("the controller stopped after %v, before the end of the call", took)
 	}
 	if holder := w.Leader(); holder != "" {

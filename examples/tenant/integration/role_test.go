@@ -24,7 +24,7 @@ func TestRoleIsMinimal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	r := w.replica("-leader-elect", "-leader-election-namespace", observer.SystemNamespace,
-		"-lease-duration", "4s", "-renew-deadline", "3s", "-retry-period", "1s")
+		"-lease-duration", "60s", "-renew-deadline", "40s", "-retry-period", "1s")
 	w.start(r)
 	blue := w.create(tenant("blue"))
 	w.awaitState(blue, created())

@@ -286,7 +286,7 @@ func TestServerKill(t *testing.T) {
 	}
 }
 
-// TestServerStop sends SIGTERM during a call that takes 14s: it ends, then the Lease is
+// TestServerStop sends SIGTERM during a call that takes 12s: it ends, then the Lease is
 // released, and the process exits with 0.
 func TestServerStop(t *testing.T) {
 	t.Parallel()
@@ -295,14 +295,14 @@ func TestServerStop(t *testing.T) {
 	w.create("blog")
 	w.awaitReady("blog")
 
-	// Two slow services: 5s in the API server, 9s in the DNS service.
-	w.dns.Slow(9 * time.Second)
+	// Two slow services: 4s in the API server, 8s in the DNS service.
+	w.dns.Slow(8 * time.Second)
 	begun := make(chan time.Time, 1)
 	var held atomic.Bool
 	w.Hook(func(op lab.Op) bool {
 		if op.Write && !op.Lease && held.CompareAndSwap(false, true) {
 			begun <- time.Now()
-			<-time.After(5 * time.Second) // the slow service
+			<-time.After(4 * time.Second) // the slow service
 		}
 		return true
 	}, nil)
@@ -313,8 +313,8 @@ func TestServerStop(t *testing.T) {
 	}
 	stop := time.Since(call)
 	t.Logf("the operator stopped %v after the begin of the call", stop)
-	if stop < 14*time.Second || stop > 28*time.Second {
-		t.Errorf("the operator stopped %v after the begin of the call, want the 14s of the call, and at most the grace period of 28s", stop)
+	if stop < 12*time.Second || stop > 28*time.Second {
+		t.Errorf("the operator stopped %v after the begin of the call, want the 12s of the call, and at most the grace period of 28s", stop)
 	}
 	w.dns.Slow(0)
 	w.await(func() error { return w.matches("blog") }) // the call has ended with its last write
