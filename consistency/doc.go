@@ -34,21 +34,21 @@
 //     version is recorded before the caller reads the response.
 //   - C4: If a write's outcome is unknown, Ambiguous lists its resource for ten minutes, or
 //     until a later write of that resource, a WroteAt or a Clear.
-//   - C8: If a recorded write, or the version that C9 awaits, was not visible when the call
-//     began, or Ambiguous listed a resource (C4), LiveRead is true. After another conflict
+//   - C8: If a recorded write, or the version that C9 awaits, was not visible at Begin, or
+//     Ambiguous listed a resource (C4), LiveRead is true. After another recorded conflict
 //     it is true in the key's next call, if that begins within ten minutes. Conflicts of
-//     creates, and about fields in an apply without a resource version, do not count.
+//     creates, and about fields in an apply without a resource version, are not recorded.
 //   - C9: If a write is rejected with 409 because the resource version in it is old, Ready is
-//     false until the store holds a newer version, or has reached that version and lacks
-//     the object, or MaxWait is over.
+//     false until the store holds the object at a newer version than that, or has reached
+//     it and lacks the object, or MaxWait is over. C15 is an exception.
 //   - C14: If the API server's object differs from the cached one, ConfirmLive returns
 //     ErrChanged or ErrReplaced, and ErrGone only if the API server has no such object.
 //   - C15: If a restore of etcd lowers the version of a store, no key waits for a record
 //     from before it, and the key's next run reads live.
 //   - C18: After a change of leader or shard owner, LiveRead is true in calls whose context
-//     is of the new owner's work, until all stores have reached the resource version that
-//     the Lease, or the table of the shards, had at the change. A write of the former owner
-//     that arrives later is not covered.
+//     is of the new owner's work, until all stores have reached the resource version at
+//     which the Lease was released, or else taken over, or that of the shards' table. A write
+//     of the former owner that arrives later is not covered.
 //
 // # Caveats
 //

@@ -31,9 +31,9 @@
 //   - SH1: If two replicas run, even with different Ranges, owned work on one shard or
 //     object never overlaps, whatever requests are delayed or lost, except as under Caveats.
 //   - SH3: If a shard moves or the replica stops, the replica owns the shard until its work
-//     has returned; a stop bounds that by DrainTimeout and the request that is in flight. A
-//     replica that stops releases its own Lease last. After DrainTimeout, or if the release
-//     fails, that Lease expires.
+//     has returned or its Lease is lost; a stop bounds that by DrainTimeout and the requests
+//     that are due. A replica that stops releases its own Lease last. After DrainTimeout, a
+//     loss or a failed release, that Lease expires.
 //   - SH4: If the table or the Lease of one replica is deleted, owned work does not overlap
 //     while the owners can list or watch Leases.
 //   - SH5: If work begins on a shard, the term of this work is higher than all earlier terms

@@ -34,18 +34,18 @@
 //     result, which ends with the call.
 //   - TR2: If the events of a call have one trace, which the Controller first saw less than
 //     Window ago, the call's span continues it. Otherwise the span begins a trace, with links
-//     to at most 8 of their spans. For a retry or requeue, the call before counts as an
-//     event. Resyncs, and events without a trace or that Ratio leaves out, do not count.
-//   - TR3: A retry or requeue of a sampled call continues its trace, until an event brings
-//     another trace or Window is over, except after a terminal error.
+//     to their spans, at most 8. For a call of TR3, the call before counts as an event.
+//     Resyncs, and events without a sampled trace or that Ratio leaves out, do not count.
+//   - TR3: If a sampled call is to be repeated, the key's next call continues its trace,
+//     unless an event brings another trace, Window is over, or the error was terminal.
 //   - TR4: If an apply would change only the annotation, ApplyChanged after [Carry] does not
 //     change it.
 //   - TR5: If a call is not sampled, Step and Transport make no span and no header, and
 //     Inject and Carry write no new annotation.
 //   - TR8: If Keys is not set, no span has the name of an object, except a Lease's in the
 //     span of a leader's term.
-//   - TR11: A Controller remembers the events of at most 65,536 keys, and 4,096 traces. Beyond
-//     that, the promises about traces do not hold.
+//   - TR11: A Controller remembers the events of 65,536 keys, and the latest 4,096 traces.
+//     For others, TR2 and TR3 do not hold.
 //
 // # Caveats
 //

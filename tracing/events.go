@@ -14,7 +14,7 @@ import (
 
 const (
 	maxKeys   = 1 << 16 // whose events are remembered
-	maxTraces = 1 << 12 // whose first event is remembered
+	maxTraces = 1 << 12 // whose first time is remembered
 	maxLinks  = 8       // of a call
 )
 
@@ -98,7 +98,9 @@ type events[K comparable] struct {
 
 	mu     sync.Mutex // guards the fields below
 	keys   map[K]cause
-	traces map[trace.TraceID]time.Time // when each recent trace was first seen
+	traces map[trace.TraceID]time.Time // when each of the latest traces was first seen
+	order  []trace.TraceID             // the keys of traces; once full, a ring
+	oldest int                         // in order, once it is full
 }
 
 // cause is the origin of a call.
@@ -165,11 +167,12 @@ func (e *events[K]) seeLocked(id trace.TraceID) {
 	if _, ok := e.traces[id]; ok {
 		return
 	}
-	if len(e.traces) >= maxTraces {
-		for other := range e.traces {
-			delete(e.traces, other)
-			break
-		}
+	if len(e.order) < maxTraces {
+		e.order = append(e.order, id)
+	} else {
+		delete(e.traces, e.order[e.oldest])
+		e.order[e.oldest] = id
+		e.oldest = (e.oldest + 1) % maxTraces
 	}
 	e.traces[id] = time.Now()
 }

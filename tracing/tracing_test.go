@@ -593,6 +593,29 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestLatestTraces: old traces make room for new ones, and no new one is lost.
+//
+// Proves TR11.
+func TestLatestTraces(t *testing.T) {
+	r := newRecorder()
+	c := &controller{Provider: r}
+	note := notes(c)
+	const all, kept = 10_000, 1<<12 - 1 // and that of the call
+	for n := 1; n <= all; n++ {
+		note(event{New: object(traceparent(n, 1), n), Created: true})
+	}
+	call(t.Context(), c, "success", nil)
+	for _, n := range []int{all, all - kept/2, all - kept + 1, all - kept, 1} { // the calls of the last two begin traces
+		// An event of an object that has carried the trace before does not begin its window.
+		note(event{Old: object(traceparent(n, 1), 1), New: object(traceparent(n, 1), 2)})
+		r.Reset()
+		call(t.Context(), c, "success", nil)
+		if got, want := r.only(t).Parent.IsValid(), n > all-kept; got != want {
+			t.Errorf("a call after an event of trace %d of %d continues it: %v, want %v", n, all, got, want)
+		}
+	}
+}
+
 // TestKeysIsRequired: Events without keys is a mistake in the program.
 func TestKeysIsRequired(t *testing.T) {
 	defer func() {
