@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/controllerkit/controllerkit/internal/testcost"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -171,8 +172,7 @@ func TestConformanceGarbage(t *testing.T) {
 			tc.use(o)
 			return weak.Make(o)
 		}()
-		runtime.GC()
-		if gone.Value() != nil {
+		if !testcost.Freed(func() bool { return gone.Value() == nil }) {
 			t.Errorf("%s: holds on to a finished key", tc.name)
 		}
 		runtime.KeepAlive(tc.q)

@@ -27,6 +27,18 @@ func Of(f func()) (took time.Duration, bytes uint64) {
 	return took, after.TotalAlloc - before.TotalAlloc
 }
 
+// Freed reports whether gone becomes true after some garbage collections. One or two do not
+// free all garbage: with the race detector on, an object can outlive a dozen.
+func Freed(gone func() bool) bool {
+	for range 1000 {
+		runtime.GC()
+		if gone() {
+			return true
+		}
+	}
+	return false
+}
+
 // The bounds of Cheap and Linear.
 const (
 	maxBytes     = 32 << 20
