@@ -369,7 +369,7 @@ func TestRemoveEventHandler(t *testing.T) {
 		}
 		synctest.Wait()
 		held := 0
-		// The Watch can refer to the last one, and with the race detector on, one of a hundred
+		// The Watch can refer to the last one, and with the race detector on, one in a hundred runs
 		// outlives even the informer.
 		if !testcost.Freed(func() bool {
 			held = 0
