@@ -240,7 +240,7 @@ func TestServerBatchOwner(t *testing.T) {
 	if err := maps.Delete(t.Context(), "first", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	timeout := time.After(30 * time.Second)
+	timeout := time.After(2 * time.Minute)
 	for {
 		select {
 		case event := <-w.ResultChan():

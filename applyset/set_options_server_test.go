@@ -129,7 +129,7 @@ func TestServerSetOwn(t *testing.T) {
 	if err := maps.Delete(t.Context(), "parent", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	for timeout := time.After(30 * time.Second); ; {
+	for timeout := time.After(2 * time.Minute); ; {
 		select {
 		case event := <-w.ResultChan():
 			if event.Type == watch.Deleted {

@@ -264,7 +264,7 @@ func TestServerRBAC(t *testing.T) {
 				return finalizer.DeleteAll(ctx, secrets, metav1.ListOptions{}, mine, metav1.DeletePropagationBackground)
 			}}}}
 			// When a role takes effect, nothing tells.
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			var err error
 			for {

@@ -106,7 +106,7 @@ func TestServerCustomResource(t *testing.T) {
 		"metadata": map[string]any{"name": "one", "finalizers": []any{}},
 	}}
 	// An established definition is not served at once, and nothing tells when.
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var obj *unstructured.Unstructured
 	for {

@@ -123,7 +123,7 @@ func adding(t *testing.T, s server) {
 		t.Fatal(err)
 	}
 	// When the server has read a policy, nothing tells. Try until it adds.
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
 		trial, err := s.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "trial-"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})

@@ -236,7 +236,7 @@ func TestServerGenuineInvalid(t *testing.T) {
 		t.Fatal(err)
 	}
 	// When the server has read a policy, nothing tells. Try until it denies.
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for i := 0; ctx.Err() == nil; i++ {
 		victim := s.create(t, fmt.Sprintf("victim-%d", i))
@@ -363,7 +363,7 @@ func TestServerLookUnderAdmission(t *testing.T) {
 	obj := s.create(t, "one", name)
 	s.delete(t, "one")
 	// When the server has read a policy, nothing tells. Try until it changes the object.
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for obj.Annotations["was"] == "" {
 		var err error

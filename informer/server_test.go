@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -247,11 +246,12 @@ func run(t *testing.T, name string, inf cache.SharedIndexInformer) {
 
 // TestServerForbidden proves I2.
 func TestServerForbidden(t *testing.T) {
+	t.Parallel() // it waits for the Timeout
 	namespace := testserver.Namespace(t)
 	config := testserver.Config(t)
 	config.Impersonate.UserName = "nobody-" + namespace
-	err := runUntilError(t, "configmaps", 3*time.Second, configMapsOf(t, config, namespace))
-	contains(t, err, `informer: not synced within 3s: "configmaps": forbidden to list: `,
+	err := runUntilError(t, "configmaps", 20*time.Second, configMapsOf(t, config, namespace))
+	contains(t, err, `informer: not synced within 20s: "configmaps": forbidden to list: `,
 		`must allow verbs ["list" "watch"] on resources ["configmaps"] in apiGroups [""]`, config.Impersonate.UserName, namespace)
 	if !apierrors.IsForbidden(err) {
 		t.Errorf("IsForbidden(%v) = false", err)
@@ -283,17 +283,21 @@ func TestServerListAllowedWatchNot(t *testing.T) {
 //
 // Proves I2.
 func TestServerBadSelector(t *testing.T) {
+	t.Parallel()
 	for name, tweak := range map[string]func(*metav1.ListOptions){
 		"label": func(o *metav1.ListOptions) { o.LabelSelector = "app in (x" },
 		"field": func(o *metav1.ListOptions) { o.FieldSelector = "no.such=field" },
 	} {
-		factory := informers.NewSharedInformerFactoryWithOptions(typedClient(t, testserver.Config(t)), 0, informers.WithTweakListOptions(tweak))
-		err := runUntilError(t, "configmaps", 2*time.Second, factory.Core().V1().ConfigMaps().Informer())
-		contains(t, err, `informer: not synced within 2s: "configmaps": cannot list configmaps: `)
-		if !apierrors.IsBadRequest(err) {
-			t.Errorf("%s: IsBadRequest(%v) = false", name, err)
-		}
-		t.Log(err)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // each waits for the Timeout
+			factory := informers.NewSharedInformerFactoryWithOptions(typedClient(t, testserver.Config(t)), 0, informers.WithTweakListOptions(tweak))
+			err := runUntilError(t, "configmaps", 20*time.Second, factory.Core().V1().ConfigMaps().Informer())
+			contains(t, err, `informer: not synced within 20s: "configmaps": cannot list configmaps: `)
+			if !apierrors.IsBadRequest(err) {
+				t.Errorf("IsBadRequest(%v) = false", err)
+			}
+			t.Log(err)
+		})
 	}
 	set := &informer.Set{Timeout: time.Minute}
 	set.Add("configmaps", configMapsOf(t, testserver.Config(t), "does-not-exist"))
@@ -313,6 +317,7 @@ func TestServerBadSelector(t *testing.T) {
 
 // TestServerMissingCRD proves I2.
 func TestServerMissingCRD(t *testing.T) {
+	t.Parallel() // it waits for the Timeout
 	config := testserver.Config(t)
 	h, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -325,7 +330,7 @@ func TestServerMissingCRD(t *testing.T) {
 	}
 	gvr := schema.GroupVersionResource{Group: "missing.example.com", Version: "v1", Resource: "widgets"}
 	inf := dynamicinformer.NewDynamicSharedInformerFactory(client, 0).ForResource(gvr).Informer()
-	err = runUntilError(t, "widgets.missing.example.com", 3*time.Second, inf)
+	err = runUntilError(t, "widgets.missing.example.com", 20*time.Second, inf)
 	contains(t, err, `"widgets.missing.example.com": cannot list widgets.missing.example.com: the server does not serve it: install its CustomResourceDefinition`)
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("IsNotFound(%v) = false", err)
@@ -334,18 +339,13 @@ func TestServerMissingCRD(t *testing.T) {
 
 // TestServerUnreachable proves I2.
 func TestServerUnreachable(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := ln.Addr().String()
-	_ = ln.Close() // nothing listens there now
+	const addr = "127.0.0.1:1" // nothing listens there
 	for _, wrapped := range []bool{false, true} {
 		config := &rest.Config{Host: "http://" + addr}
 		if wrapped {
 			config.Wrap(informer.EndSilentWatches(0))
 		}
-		err = runUntilError(t, "configmaps", time.Second, configMapsOf(t, config, ""))
+		err := runUntilError(t, "configmaps", time.Second, configMapsOf(t, config, ""))
 		contains(t, err, `"configmaps": cannot watch configmaps: the server could not be reached, when client-go last tried, `, addr)
 		if !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("%v does not wrap ECONNREFUSED", err)

@@ -23,8 +23,8 @@ import (
 )
 
 // patience bounds what should take milliseconds on a server that may be busy. It
-// is far less than the RetryPeriod of the tests that use slowTimings.
-const patience = 10 * time.Second
+// is less than the RetryPeriod of serverElector.
+const patience = time.Minute
 
 func newClient(t *testing.T, cfg *rest.Config) *kubernetes.Clientset {
 	t.Helper()
@@ -418,8 +418,13 @@ func TestServerRBACMissing(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			e := fast(serverElector(as(t, ns, "limited", tt.verbs...), ns, "a"))
-			e.StartTimeout = 4 * time.Second // more than a Role needs to take effect
+			var rules []rbacv1.PolicyRule
+			if len(tt.verbs) > 0 {
+				rules = append(rules, rbacv1.PolicyRule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: tt.verbs})
+			}
+			limited := testserver.Limited(t, ns, rules...) // the Role has taken effect
+			e := fast(serverElector(newClient(t, limited).CoordinationV1().Leases(ns), ns, "a"))
+			e.StartTimeout = 10 * time.Second // several calls can time out before
 			err := e.Run(t.Context(), untilDone)
 			if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), ns+"/"+leaseName) {
 				t.Errorf("Run() = %v, want a forbidden error that names the Lease and says %q", err, tt.want)
@@ -441,7 +446,7 @@ func TestServerRightsTakenAway(t *testing.T) {
 	if err := r.stop(); err != nil {
 		t.Fatalf("Run() = %v, want nil", err)
 	}
-	e.StartTimeout = time.Second
+	e.StartTimeout = 10 * time.Second // several calls can time out before
 	r = start(t, e, untilDone)
 	ctx := r.leads(t, patience)
 	if err := newClient(t, testserver.Config(t)).RbacV1().RoleBindings(ns).Delete(t.Context(), "limited", metav1.DeleteOptions{}); err != nil {

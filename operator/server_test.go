@@ -55,18 +55,18 @@ func TestServerStart(t *testing.T) {
 	}{
 		{name: "no CRD", register: func(_ *operator.Operator, c *operator.Controller, f informers.SharedInformerFactory) {
 			operator.Owns(c, schema.GroupResource{Group: "nowhere.example.com", Resource: "widgets"}, f.Core().V1().Pods())
-		}, want: "operator: the API server does not serve widgets.nowhere.example.com: install its CustomResourceDefinition, or check the name (after 2s)"},
+		}, want: "operator: the API server does not serve widgets.nowhere.example.com: install its CustomResourceDefinition, or check the name (after 10s)"},
 		{name: "another kind", register: func(_ *operator.Operator, c *operator.Controller, f informers.SharedInformerFactory) {
 			operator.Owns(c, corev1.Resource("pods"), f.Core().V1().Secrets())
 		}, want: `operator: controller "a": the objects of pods are of kind Pod, and its informer holds Secret: pass the informer of pods`},
 		{name: "no status", register: func(op *operator.Operator, _ *operator.Controller, _ informers.SharedInformerFactory) {
 			op.Writes(schema.GroupResource{Group: "operator.example.com", Resource: "plains/status"}, "update")
-		}, want: "operator: plains.operator.example.com has no subresource status: add it to the CustomResourceDefinition, under subresources (after 2s)"},
+		}, want: "operator: plains.operator.example.com has no subresource status: add it to the CustomResourceDefinition, under subresources (after 10s)"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			namespace := testserver.Namespace(t)
-			op, err := operator.New(testserver.Config(t), operator.Options{Name: "x", LeaseNamespace: namespace, StartTimeout: 2 * time.Second})
+			op, err := operator.New(testserver.Config(t), operator.Options{Name: "x", LeaseNamespace: namespace, StartTimeout: 10 * time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}

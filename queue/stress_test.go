@@ -421,7 +421,15 @@ func TestStress(t *testing.T) {
 		}
 		ended += s.ended.Load()
 	}
-	goleak.VerifyNone(t, before)
+	var left error
+	for waiting := time.Now(); time.Since(waiting) < 10*time.Second; { // on a busy machine some end late
+		if left = goleak.Find(before); left == nil {
+			break
+		}
+	}
+	if left != nil {
+		t.Error(left)
+	}
 	if after := memory(); rounds > settled && after > heap+256<<10 {
 		t.Errorf("%d rounds hold %d KiB", rounds-settled, (after-heap)>>10)
 	}

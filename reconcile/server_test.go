@@ -140,7 +140,7 @@ func configMap(name, in string) *corev1.ConfigMap {
 // waitForOut waits by a watch until the ConfigMap has the output.
 func waitForOut(t *testing.T, client kubernetes.Interface, namespace, name, want string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	w, err := client.CoreV1().ConfigMaps(namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	if err != nil {
@@ -382,7 +382,7 @@ func TestServerErrors(t *testing.T) {
 		},
 	}
 	logs := newLogs()
-	ctx, cancel := context.WithTimeout(logs.Context(t.Context()), 30*time.Second)
+	ctx, cancel := context.WithTimeout(logs.Context(t.Context()), time.Minute)
 	defer cancel()
 	q, done := newTestQueue(), 0
 	c := &controller{Name: "x", Queue: q, Reconcile: func(ctx context.Context, key string) (reconcile.Result, error) {

@@ -227,8 +227,12 @@ func TestManyDifferences(t *testing.T) {
 		}
 		return time.Since(start)
 	}
-	same := decide("a", false)
-	if took := decide("b", true); took > 20*same {
-		t.Errorf("%s where everything differs, %s where nothing does", took, same)
+	// The best of several: other work of the machine can stop each.
+	same, differ := decide("a", false), decide("b", true)
+	for try := 1; try < 10 && differ > 20*same; try++ {
+		same, differ = min(same, decide("a", false)), min(differ, decide("b", true))
+	}
+	if differ > 20*same {
+		t.Errorf("%s where everything differs, %s where nothing does", differ, same)
 	}
 }

@@ -352,7 +352,7 @@ func TestServerApplyTwice(t *testing.T) {
 	}
 	// When the new schema is in force nothing tells: until then an apply is one to a list.
 	// A dry run answers with one condition then, and with two when it is.
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for inForce := false; !inForce; {
 		trial := blank()

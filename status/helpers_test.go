@@ -126,7 +126,7 @@ type form struct {
 // nothing tells.
 func granted(t *testing.T, f func(context.Context) error) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
 		err := f(ctx)
@@ -167,7 +167,7 @@ func createBudget(t *testing.T, c policyclient.PodDisruptionBudgetInterface) *po
 // established definition is not served at once, and nothing tells when.
 func createServed(t *testing.T, c dynamic.ResourceInterface, obj *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
 		created, err := c.Create(ctx, obj, metav1.CreateOptions{})

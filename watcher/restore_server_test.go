@@ -113,7 +113,7 @@ func (f *follower) handle(event watcher.Event[*corev1.ConfigMap]) {
 // await returns once the follower has the given state.
 func (f *follower) await(t *testing.T, step string, want map[string]string) {
 	t.Helper()
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(time.Minute)
 	for {
 		f.mu.Lock()
 		same := f.synced && maps.Equal(f.state, want)

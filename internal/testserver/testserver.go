@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -65,7 +66,13 @@ func Run(m *testing.M) int {
 				ignored = append(ignored, goleak.IgnoreAnyFunction(f))
 			}
 		}
-		if err := goleak.Find(ignored...); err != nil {
+		var err error
+		for begin := time.Now(); time.Since(begin) < 10*time.Second; { // on a busy machine some end late
+			if err = goleak.Find(ignored...); err == nil {
+				break
+			}
+		}
+		if err != nil {
 			fmt.Fprintf(os.Stderr, "testserver: goroutines left at the end of the tests: %v\n", err)
 			code = 1
 		}
@@ -144,8 +151,8 @@ func Namespace(t testing.TB) string {
 	return ns.Name
 }
 
-// InstallCRD creates a CustomResourceDefinition and returns once it is served.
-// It is deleted when the test ends.
+// InstallCRD creates a CustomResourceDefinition and returns once it is served and
+// discovery lists it. It is deleted when the test ends.
 func InstallCRD(t testing.TB, definition map[string]any) {
 	t.Helper()
 	InstallCRDAt(t, Config(t), definition)
@@ -188,11 +195,51 @@ func InstallCRDAt(t testing.TB, config *rest.Config, definition map[string]any) 
 		conditions, _, _ := unstructured.NestedSlice(obj.Object, "status", "conditions")
 		for _, c := range conditions {
 			if c, ok := c.(map[string]any); ok && c["type"] == "Established" && c["status"] == "True" {
+				awaitDiscovery(ctx, t, config, created)
 				return
 			}
 		}
 	}
 	t.Fatalf("testserver: %s was not established: %v", created.GetName(), ctx.Err())
+}
+
+// awaitDiscovery returns once discovery lists the served versions of a definition that is
+// established. The API server learns of them from a watch, and nothing tells when.
+func awaitDiscovery(ctx context.Context, t testing.TB, config *rest.Config, definition *unstructured.Unstructured) {
+	t.Helper()
+	client, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		t.Fatalf("testserver: %v", err)
+	}
+	group, _, _ := unstructured.NestedString(definition.Object, "spec", "group")
+	plural, _, _ := unstructured.NestedString(definition.Object, "spec", "names", "plural")
+	versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
+	unlisted := map[string]bool{}
+	for _, v := range versions {
+		if v, ok := v.(map[string]any); ok && v["served"] == true {
+			unlisted[fmt.Sprintf("%s/%s", group, v["name"])] = true
+		}
+	}
+	for {
+		// The document of all groups, which mappers read, is the last one to change. The error
+		// can be about other groups.
+		_, lists, err := client.ServerGroupsAndResourcesWithContext(ctx)
+		for _, list := range lists {
+			for _, resource := range list.APIResources {
+				if resource.Name == plural {
+					delete(unlisted, list.GroupVersion)
+				}
+			}
+		}
+		if len(unlisted) == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("testserver: discovery does not list %s: %v", definition.GetName(), errors.Join(ctx.Err(), err))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 // A Server is one running controlplane, or a cluster that was there before.
