@@ -258,8 +258,9 @@ func TestBadScenarios(t *testing.T) {
 			if text := rec.errors(); slices.ContainsFunc(test.want, func(part string) bool { return !strings.Contains(text, part) }) {
 				t.Errorf("Explore reports\n%s\nwant %q", text, test.want)
 			}
-			if took, most := time.Since(began), o.ConvergeTimeout+o.StopTimeout+20*time.Second; took > most {
-				t.Errorf("it took %v", took)
+			// On a busy machine five times ConvergeTimeout may not count, and the rest takes longer.
+			if took, most := time.Since(began), 6*o.ConvergeTimeout+o.StopTimeout+2*time.Minute; took > most {
+				t.Errorf("it took %v, want at most %v", took, most)
 			}
 		})
 	}

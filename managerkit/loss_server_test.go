@@ -98,8 +98,8 @@ func TestLossEndsCalls(t *testing.T) {
 	}
 }
 
-// TestDefaultsDrain: with every duration at its default, a call that takes 14s ends
-// undisturbed when the process is told to stop. Start returns nil, and the Lease is released.
+// TestDefaultsDrain: with every duration at its default, a call that ends 14s after the process
+// was told to stop ends undisturbed. Start returns nil, and the Lease is released.
 //
 // Proves MK13 and MK17.
 func TestDefaultsDrain(t *testing.T) {
@@ -109,18 +109,20 @@ func TestDefaultsDrain(t *testing.T) {
 			ns := testserver.Namespace(t)
 			leases := leasesOf(t, testserver.Config(t), ns)
 			begun, stopped, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+			var cancelled time.Time // set when stopped is closed
 			r := crreconcile.Func(func(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 				close(begun)
 				<-stopped
 				select {
 				case <-ctx.Done():
-				case <-time.After(14 * time.Second):
+				case <-time.After(time.Until(cancelled.Add(14 * time.Second))):
 				}
 				ended <- context.Cause(ctx)
 				return ctrl.Result{}, nil
 			})
 			s, stopping := startLoop(t, by, testserver.Config(t), &leader.Elector{Leases: leases, Namespace: ns, Name: electionName}, ns, func(client.Client) crreconcile.Reconciler { return r })
 			await(t, begun, "call")
+			cancelled = time.Now()
 			s.cancel()
 			await(t, stopping, "stop of the Runnables")
 			close(stopped)

@@ -64,7 +64,7 @@ func startChild(t *testing.T, mode string) *process {
 	if runtime.GOOS == "windows" {
 		t.Fatal("signals cannot be sent between processes on windows; run this test elsewhere")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a child that survives is killed, with SIGKILL
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a child that survives is killed, with SIGKILL
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, os.Args[0])
 	cmd.Env = append(os.Environ(), childEnv+"="+mode)

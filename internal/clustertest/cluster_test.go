@@ -73,25 +73,45 @@ func configMaps(t *testing.T, config *rest.Config, handlers ...cache.ResourceEve
 	return maps
 }
 
-// create creates a ConfigMap in the default namespace. It retries: while the etcds elect a
-// leader, a request times out.
-func create(ctx context.Context, t *testing.T, client kubernetes.Interface, name string) *corev1.ConfigMap {
+// retry calls f until it returns nil: while the etcds elect a leader, a request times out.
+func retry(t *testing.T, what string, f func() error) {
 	t.Helper()
-	maps := client.CoreV1().ConfigMaps("default")
 	var err error
 	for range 10 {
-		var made *corev1.ConfigMap
+		if err = f(); err == nil {
+			return
+		}
+		t.Logf("%s: %v", what, err)
+	}
+	t.Fatal(err)
+}
+
+// create creates a ConfigMap in the default namespace.
+func create(ctx context.Context, t *testing.T, client kubernetes.Interface, name string) (made *corev1.ConfigMap) {
+	t.Helper()
+	maps := client.CoreV1().ConfigMaps("default")
+	retry(t, "create "+name, func() (err error) {
 		made, err = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
 			made, err = maps.Get(ctx, name, metav1.GetOptions{})
 		}
-		if err == nil {
-			return made
+		return err
+	})
+	return made
+}
+
+// remove deletes a ConfigMap of the default namespace.
+func remove(t *testing.T, client kubernetes.Interface, name string) {
+	t.Helper()
+	again := false
+	retry(t, "delete "+name, func() error {
+		err := client.CoreV1().ConfigMaps("default").Delete(t.Context(), name, metav1.DeleteOptions{})
+		if again && apierrors.IsNotFound(err) {
+			return nil
 		}
-		t.Logf("create %s: %v", name, err)
-	}
-	t.Fatal(err)
-	return nil
+		again = true
+		return err
+	})
 }
 
 // has reports whether the informer's store has a ConfigMap of the default namespace.
@@ -145,9 +165,7 @@ func startAtALaggingServer(t *testing.T, cluster *testserver.Cluster) {
 	}
 	cluster.Run(t, "cut server-1")
 	create(t.Context(), t, client, "new")
-	if err := client.CoreV1().ConfigMaps("default").Delete(t.Context(), "old", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	remove(t, client, "old")
 	// informerOf returns a started informer of the server that is cut off.
 	informerOf := func(config *rest.Config, lists bool) cache.SharedIndexInformer {
 		if !lists {
@@ -243,17 +261,20 @@ func neverBack(t *testing.T, cluster *testserver.Cluster) {
 		alive, killed := round, 1-round
 		client := kubernetes.NewForConfigOrDie(cluster.ServerConfig(t, killed))
 		objects := client.CoreV1().ConfigMaps("default")
-		name := fmt.Sprintf("deleted-%d", round)
+		name, changed := fmt.Sprintf("deleted-%d", round), fmt.Sprintf("changed-%d", round)
 		create(t.Context(), t, client, name)
-		changed := create(t.Context(), t, client, fmt.Sprintf("changed-%d", round))
+		create(t.Context(), t, client, changed)
 		cluster.Run(t, fmt.Sprintf("cut server-%d", alive))
-		if err := objects.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		changed.Data = map[string]string{"k": "v"}
-		if _, err := objects.Update(t.Context(), changed, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		remove(t, client, name)
+		retry(t, "update "+changed, func() error {
+			object, err := objects.Get(t.Context(), changed, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			object.Data = map[string]string{"k": "v"}
+			_, err = objects.Update(t.Context(), object, metav1.UpdateOptions{})
+			return err
+		})
 		cluster.Run(t, fmt.Sprintf("kill server-%d", killed), fmt.Sprintf("join server-%d", alive),
 			fmt.Sprintf("pause etcd-%d", round), fmt.Sprintf("start server-%d", killed), fmt.Sprintf("await server-%d", killed),
 			fmt.Sprintf("resume etcd-%d", round))

@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -71,16 +72,28 @@ func TestShards(t *testing.T) {
 			t.Errorf("%s: only %v wrote, want %v", what, last, replicas)
 		}
 	}
-	// shared waits until the replicas have all shards.
+	// shared waits until the replicas have all shards, each as many as the others.
 	shared := func(replicas int) {
 		t.Helper()
-		want := fmt.Sprintf("%d replicas, 8 shards", replicas)
 		w.await(func() error {
-			table, err := w.Leases.Get("tenant-shards")
-			if err == nil && *table.Spec.HolderIdentity != want {
-				err = fmt.Errorf("the table has %s, want %s", *table.Spec.HolderIdentity, want)
+			lease, err := w.Leases.Get("tenant-shards")
+			if err != nil {
+				return err
 			}
-			return err
+			var table struct{ Owners []int } // by shard: the number of the replica, -1 if it has none
+			if err := json.Unmarshal([]byte(lease.Annotations["controllerkit.github.io/shard-table"]), &table); err != nil {
+				return err
+			}
+			owned := map[int]int{}
+			for _, owner := range table.Owners {
+				owned[owner]++
+			}
+			for owner := range replicas {
+				if owned[owner] != 8/replicas {
+					return fmt.Errorf("the table has %s with the owners %v, want %d replicas with as many shards each", *lease.Spec.HolderIdentity, table.Owners, replicas)
+				}
+			}
+			return nil
 		})
 	}
 	pods := 10
