@@ -45,10 +45,10 @@
 //     ErrChanged or ErrReplaced, and ErrGone only if the API server has no such object.
 //   - C15: If a restore of etcd lowers the version of a store, no key waits for a record
 //     from before it, and the key's next run reads live.
-//   - C18: After a change of leader or shard owner, LiveRead is true in calls whose context
-//     is of the new owner's work, until all stores have reached the resource version at
-//     which the Lease was released, or else taken over, or that of the shards' table. A write
-//     of the former owner that arrives later is not covered.
+//   - C18: In calls whose context is of a new leader's or a new shard owner's work, LiveRead
+//     is true until all stores have reached the resource version of the change: the Lease's
+//     release, or else its takeover, or the shards' table. A write of the former owner that
+//     arrives later is not covered.
 //
 // # Caveats
 //

@@ -15,8 +15,8 @@ import (
 )
 
 // FreeAddress returns an address of loopback that a program can listen on. Nobody listens on
-// its port now, and no connection or listener that asks for any port gets it, because the
-// systems begin those at 32768 or higher.
+// its port now, and no connection or listener that asks for any port gets it, because
+// operating systems choose those from 32768 upwards.
 func FreeAddress() (string, error) {
 	var err error
 	for range 100 {
