@@ -35,20 +35,20 @@
 //   - C4: If a write's outcome is unknown, Ambiguous lists its resource for ten minutes, or
 //     until a later write of that resource, a WroteAt or a Clear.
 //   - C8: If a recorded write, or the version that C9 awaits, was not visible at Begin, or
-//     Ambiguous listed a resource (C4), LiveRead is true. After another recorded conflict
+//     Ambiguous listed a resource (C4), LiveRead is true. After any other recorded conflict
 //     it is true in the key's next call, if that begins within ten minutes. Conflicts of
 //     creates, and about fields in an apply without a resource version, are not recorded.
-//   - C9: If a write is rejected with 409 because the resource version in it is old, Ready is
-//     false until the store holds the object at a newer version than that, or has reached
-//     it and lacks the object, or MaxWait is over. C15 is an exception.
+//   - C9: If a write is rejected with 409 because its resource version V is old, Ready is
+//     false until the store holds the object at a version newer than V, or has reached V
+//     and lacks the object, or MaxWait is over. C15 is an exception.
 //   - C14: If the API server's object differs from the cached one, ConfirmLive returns
 //     ErrChanged or ErrReplaced, and ErrGone only if the API server has no such object.
 //   - C15: If a restore of etcd lowers the version of a store, no key waits for a record
 //     from before it, and the key's next run reads live.
 //   - C18: In calls whose context is of a new leader's or a new shard owner's work, LiveRead
-//     is true until all stores have reached the resource version of the change: the Lease's
-//     release, or else its takeover, or the shards' table. A write of the former owner that
-//     arrives later is not covered.
+//     is true until all stores have reached the resource version of the change: for a leader
+//     that of the Lease's release, or else takeover; for a shard that of the shards' table. A
+//     write of the former owner that arrives after it is not covered.
 //
 // # Caveats
 //

@@ -25,7 +25,7 @@
 //   - L4: If a replica acquires or recreates a Lease, the new leaseTransitions exceeds
 //     every one that the replica has seen.
 //   - L5: If the context of Run is done, Run renews the Lease until lead has returned,
-//     then releases it. After DrainTimeout, a loss or a failed release, it expires.
+//     then releases it. The Lease expires after DrainTimeout, a loss or a failed release.
 //   - L7: If the Lease is edited, deleted or taken over, lead's context ends at the
 //     watch event or the next renewal.
 //   - L8: If the Lease is released, a standby acquires it at the watch event, or without

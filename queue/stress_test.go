@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -421,14 +422,8 @@ func TestStress(t *testing.T) {
 		}
 		ended += s.ended.Load()
 	}
-	var left error
-	for waiting := time.Now(); time.Since(waiting) < 10*time.Second; { // on a busy machine some end late
-		if left = goleak.Find(before); left == nil {
-			break
-		}
-	}
-	if left != nil {
-		t.Error(left)
+	if err := testserver.Leak(before); err != nil {
+		t.Error(err)
 	}
 	if after := memory(); rounds > settled && after > heap+256<<10 {
 		t.Errorf("%d rounds hold %d KiB", rounds-settled, (after-heap)>>10)

@@ -32,8 +32,8 @@
 //     object never overlaps, whatever requests are delayed or lost, except as under Caveats.
 //   - SH3: If a shard moves or the replica stops, the replica owns the shard until its work
 //     has returned or its Lease is lost; a stop bounds that by DrainTimeout and the requests
-//     that are due. A replica that stops releases its own Lease last. After DrainTimeout, a
-//     loss or a failed release, that Lease expires.
+//     that are due. A replica that stops releases its own Lease last. That Lease
+//     expires after DrainTimeout, a loss or a failed release.
 //   - SH4: If the table or the Lease of one replica is deleted, owned work does not overlap
 //     while the owners can list or watch Leases.
 //   - SH5: If work begins on a shard, the term of this work is higher than all earlier terms

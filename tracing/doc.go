@@ -45,7 +45,7 @@
 //   - TR8: If Keys is not set, no span has the name of an object, except a Lease's in the
 //     span of a leader's term.
 //   - TR11: A Controller remembers the events of 65,536 keys, and the latest 4,096 traces.
-//     For others, TR2 and TR3 do not hold.
+//     For other keys and traces, TR2 and TR3 do not hold.
 //
 // # Caveats
 //

@@ -66,18 +66,23 @@ func Run(m *testing.M) int {
 				ignored = append(ignored, goleak.IgnoreAnyFunction(f))
 			}
 		}
-		var err error
-		for begin := time.Now(); time.Since(begin) < 10*time.Second; { // on a busy machine some end late
-			if err = goleak.Find(ignored...); err == nil {
-				break
-			}
-		}
-		if err != nil {
+		if err := Leak(ignored...); err != nil {
 			fmt.Fprintf(os.Stderr, "testserver: goroutines left at the end of the tests: %v\n", err)
 			code = 1
 		}
 	}
 	return code
+}
+
+// Leak returns the error of goleak.Find if goroutines are left after 10s. goleak waits for
+// half a second, and on a busy machine some goroutines end later.
+func Leak(options ...goleak.Option) (err error) {
+	for begin := time.Now(); time.Since(begin) < 10*time.Second; {
+		if err = goleak.Find(options...); err == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 // Config returns an administrator's configuration for the server, without
@@ -203,8 +208,8 @@ func InstallCRDAt(t testing.TB, config *rest.Config, definition map[string]any) 
 	t.Fatalf("testserver: %s was not established: %v", created.GetName(), ctx.Err())
 }
 
-// awaitDiscovery returns once discovery lists the served versions of a definition that is
-// established. The API server learns of them from a watch, and nothing tells when.
+// awaitDiscovery polls until discovery lists the served versions of an established
+// definition, because no event marks that moment.
 func awaitDiscovery(ctx context.Context, t testing.TB, config *rest.Config, definition *unstructured.Unstructured) {
 	t.Helper()
 	client, err := discovery.NewDiscoveryClientForConfig(config)

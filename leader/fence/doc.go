@@ -9,8 +9,8 @@
 //	}.Policy()
 //
 // A [Fence] is a ValidatingAdmissionPolicy (Kubernetes 1.30) that compares the term of a
-// write with the Lease. Apply both when the controller is installed, and again if the
-// Fence has changed. A write carries its term by a stamp, the annotation
+// write with the Lease. Apply policy and binding when the controller is installed, and
+// again if the Fence has changed. A write carries its term by a stamp, the annotation
 // leader.TermAnnotation that leader.Term.Stamp sets, or as an attribute of the user that a
 // client of leader.GuardAs impersonates:
 //
@@ -52,7 +52,7 @@
 //
 //   - The API server learns of a new leader by a watch. For some milliseconds, writes of
 //     the earlier leader pass, except by the check of the stored object. The leader of a
-//     new Lease can be refused for the same time.
+//     new Lease can be refused as long.
 //   - A Fence is in force some seconds after its creation, while its Lease exists.
 //     Test it with a dry-run create with the stamp "x", by one of Users without GuardAs: each
 //     API server answers "it must be <Lease UID>/<number>".

@@ -205,13 +205,7 @@ func TestServerStartStops(t *testing.T) {
 	for _, f := range []string{"golang.org/x/net/http2.(*ClientConn).readLoop", "net/http.(*http2ClientConn).readLoop", "net/http.(*persistConn).readLoop", "net/http.(*persistConn).writeLoop"} {
 		connections = append(connections, goleak.IgnoreAnyFunction(f))
 	}
-	var err error
-	for begin := time.Now(); time.Since(begin) < 10*time.Second; { // on a busy machine some end late
-		if err = goleak.Find(connections...); err == nil {
-			break
-		}
-	}
-	if err != nil {
+	if err := testserver.Leak(connections...); err != nil {
 		t.Error(err)
 	}
 }
