@@ -113,7 +113,7 @@ type handler[T any, K comparable] struct {
 func (h *handler[T, K]) OnAdd(obj any, isInInitialList bool) {
 	kind := "add"
 	if isInInitialList {
-		kind = "list"
+		kind = calls.List
 	}
 	h.add(h.keys(h.object(obj)), kind, isInInitialList)
 }
@@ -134,9 +134,9 @@ func (h *handler[T, K]) OnUpdate(oldObj, newObj any) {
 func (h *handler[T, K]) OnDelete(obj any) {
 	last, key, known := deleted(obj)
 	if known {
-		h.add(h.keys(h.object(last)), "delete", false)
+		h.add(h.keys(h.object(last)), calls.Delete, false)
 	} else if t, ok := named[T](key); ok {
-		h.add(h.keys(t), "delete", false)
+		h.add(h.keys(t), calls.Delete, false)
 	}
 }
 

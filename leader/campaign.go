@@ -178,7 +178,7 @@ func (c *candidate) claim(ctx context.Context, lease *coordinationv1.Lease) (*te
 	if lease == nil && c.seen.number > math.MaxInt32 {
 		c.seen.number = 0 // the Lease with the highest number was deleted; the new one has another UID
 	}
-	number := c.seen.number
+	number, last := c.seen.number, c.seen.changed
 	c.mu.Unlock()
 	switch {
 	case lease != nil && numberOf(lease) == math.MaxInt32:
@@ -206,7 +206,7 @@ func (c *candidate) claim(ctx context.Context, lease *coordinationv1.Lease) (*te
 	if lease != nil && ptr.Deref(lease.Spec.HolderIdentity, "") == "" {
 		since = lease.ResourceVersion // the last leader released it after its work
 	}
-	t := newTerm(ctx, Term{LeaseUID: got.UID, Number: number}, since, sent, validFor, c.leaseDuration+c.renewDeadline, c.wall)
+	t := newTerm(ctx, Term{LeaseUID: got.UID, Number: number}, since, latest(last, c.began), sent, validFor, c.leaseDuration+c.renewDeadline, c.wall)
 	c.setLeading(t)
 	return t, nil
 }

@@ -24,6 +24,7 @@ type candidate struct {
 	client   LeaseClient
 	identity string
 	run      string // goes into runAnnotation
+	began    time.Time
 
 	leaseDuration, renewDeadline, retryPeriod            time.Duration
 	startTimeout, drainTimeout, stopTimeout, callTimeout time.Duration

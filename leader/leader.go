@@ -319,6 +319,7 @@ func (e *Elector) candidate(ctx context.Context) (*candidate, error) {
 		client:        e.Leases,
 		identity:      e.Identity,
 		run:           string(uuid.NewUUID()),
+		began:         time.Now(),
 		leaseDuration: cmp.Or(e.LeaseDuration, leaseDuration),
 		renewDeadline: cmp.Or(e.RenewDeadline, renewDeadline),
 		retryPeriod:   cmp.Or(e.RetryPeriod, retryPeriod),

@@ -79,9 +79,10 @@ type term struct {
 }
 
 // newTerm returns the term of a Lease that was acquired by a request sent at the given
-// time. All writes of earlier leaders have a resource version up to since. It keeps the
-// values of ctx and ignores its end.
-func newTerm(ctx context.Context, id Term, since string, sent validity.Instant, validFor, unhealthyAfter time.Duration, wall func(time.Time) time.Time) *term {
+// time. All writes of earlier leaders have a resource version up to since, and this process saw
+// the last write of an earlier one to the Lease at last. It keeps the values of ctx and ignores
+// its end.
+func newTerm(ctx context.Context, id Term, since string, last time.Time, sent validity.Instant, validFor, unhealthyAfter time.Duration, wall func(time.Time) time.Time) *term {
 	t := &term{
 		Term:           id,
 		unhealthyAfter: unhealthyAfter,
@@ -90,6 +91,7 @@ func newTerm(ctx context.Context, id Term, since string, sent validity.Instant, 
 	if since != "" {
 		ctx = context.WithValue(ctx, calls.Since{}, since)
 	}
+	ctx = context.WithValue(ctx, calls.LastRenewal{}, last)
 	t.Begin(context.WithValue(ctx, termKey{}, t), ErrLost, sent, validFor, wall)
 	return t
 }

@@ -11,8 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	crreconcile "sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -47,8 +50,14 @@ import (
 // A TerminalError of controller-runtime has the class terminal. A Result with Requeue runs the
 // key again after 5ms, then after twice as long, up to 5min.
 //
-// options replaces the builder's WithOptions, and EnableWarmup is true without a value, so
-// that a standby has its caches filled when it begins to lead. Complete returns an error if
+// While this process waits to lead, the informers of the builder's For, Owns and Watches run, and
+// the queue is empty. The sources fill it when the process leads, and the loop also gets the keys
+// of objects that were deleted shortly before: see [reconcile.Source.Keep]. For this, Complete
+// adds a second controller to the manager, which only sees deletions. It does not if EnableWarmup
+// of options is false, or if the builder has a WatchesRawSource: then these informers start when
+// the process leads.
+//
+// options replaces the builder's WithOptions. Complete returns an error if
 // options has a field that the loop has too: MaxConcurrentReconciles, NewQueue,
 // UsePriorityQueue, ReconciliationTimeout, RecoverPanic or Reconciler. It returns one if the
 // loop is not valid or was given to Complete before. After an error of the builder, make a
@@ -103,11 +112,10 @@ func (d *dispatch[request]) complete(b *builder.TypedBuilder[request], r crrecon
 	if err := valid(loop); err != nil {
 		return err
 	}
+	warm := ptr.Deref(options.EnableWarmup, true) && ptr.Deref(options.NeedLeaderElection, true) && !given(b, "rawSources")
 	options.MaxConcurrentReconciles = 1 // the worker that runs the loop
 	options.NewQueue = d.newQueue
-	if options.EnableWarmup == nil {
-		options.EnableWarmup = new(true)
-	}
+	options.EnableWarmup = new(false) // a standby would queue each name that it ever sees
 	if kube.IsNil(loop.Metrics) {
 		m, err := NewMetrics()
 		if err != nil {
@@ -122,11 +130,32 @@ func (d *dispatch[request]) complete(b *builder.TypedBuilder[request], r crrecon
 	if err != nil {
 		return err
 	}
-	return c.Watch(source.TypedFunc[request](func(ctx context.Context, _ workqueue.TypedRateLimitingInterface[request]) error {
+	err = c.Watch(source.TypedFunc[request](func(ctx context.Context, _ workqueue.TypedRateLimitingInterface[request]) error {
 		d.ctx = klog.NewContext(ctx, c.GetLogger())
 		close(d.started)
 		return nil
 	}))
+	if err != nil || !warm {
+		return err
+	}
+	return d.standby(b, r, options, c.GetLogger())
+}
+
+// standby builds the controller that keeps the informers of a standby running and notes
+// deletions. Its sources are those of the builder again.
+func (d *dispatch[request]) standby(b *builder.TypedBuilder[request], r crreconcile.TypedReconciler[request], options controller.TypedOptions[request], logger logr.Logger) error {
+	options.NeedLeaderElection = new(false)
+	options.SkipNameValidation = new(true)
+	options.LogConstructor = func(*request) logr.Logger { return logger.WithValues("standby", true) }
+	options.NewQueue = func(string, workqueue.TypedRateLimiter[request]) workqueue.TypedRateLimitingInterface[request] {
+		return &keeper[request]{newPrioritized(queue.Config[request]{}), d.loop.Source("watch")}
+	}
+	_, err := b.WithOptions(options).WithEventFilter(predicate.Funcs{
+		CreateFunc:  func(event.CreateEvent) bool { return false },
+		UpdateFunc:  func(event.UpdateEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}).Build(r)
+	return err
 }
 
 // given reports whether a field of the builder is set. The builder does not export it, and a

@@ -27,6 +27,9 @@
 //     the cache shows the write, or MaxWait has passed.
 //   - MK12: If Complete has added a controller, events of the builder's sources run its
 //     keys in the loop, with its fields and classes of errors.
+//   - MK22: If a manager with Elect waits to lead, the informers of a controller of Complete run
+//     and its queue is empty. When it leads, the loop gets the keys of all objects, and of those
+//     that were deleted since the former leader's last renewal, at least of the latest 4096.
 //   - MK13: If the manager stops, running calls of a loop have its GracePeriod before their
 //     contexts end, and Start returns after them.
 //   - MK17: If a leading manager with Elect stops, its Lease is released before Start

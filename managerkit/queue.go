@@ -45,9 +45,13 @@ func NewQueue[request comparable](cfg queue.Config[request]) func(controllerName
 				cfg.MetricsProvider = m
 			}
 		}
-		ctx, cancel := context.WithCancel(context.Background())
-		return &prioritized[request]{queue.New(cfg), ctx, cancel}
+		return newPrioritized(cfg)
 	}
+}
+
+func newPrioritized[request comparable](cfg queue.Config[request]) *prioritized[request] {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &prioritized[request]{queue.New(cfg), ctx, cancel}
 }
 
 // prioritized has the methods of controller-runtime's queue.
@@ -142,3 +146,19 @@ func (q *intake[request]) ShutDown() {}
 
 // ShutDownWithDrain is ShutDown.
 func (q *intake[request]) ShutDownWithDrain() {}
+
+// keeper is the queue of a standby's controller: its keys go to the next Run of the loop, and
+// its worker never gets one.
+type keeper[request comparable] struct {
+	*prioritized[request]
+	source *reconcile.Source[request]
+}
+
+var _ priorityqueue.PriorityQueue[int] = (*keeper[int])(nil)
+
+func (k *keeper[request]) keep(keys ...request) { k.source.Keep(calls.Delete, keys...) }
+
+func (k *keeper[request]) Add(key request)                                      { k.keep(key) }
+func (k *keeper[request]) AddAfter(key request, _ time.Duration)                { k.keep(key) }
+func (k *keeper[request]) AddRateLimited(key request)                           { k.keep(key) }
+func (k *keeper[request]) AddWithOpts(_ priorityqueue.AddOpts, keys ...request) { k.keep(keys...) }

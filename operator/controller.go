@@ -139,7 +139,12 @@ func watch[T any, L any](c *Controller, resource schema.GroupResource, from inte
 	s, err := c.op.sources.Of(served.Resource{GroupResource: resource, Kind: served.KindOf[T](from), Controller: c.Loop.Name}, informer)
 	if err != nil {
 		c.op.fail("%w", err)
-	} else if err := s.Handle(handler, c.op.Debug != nil); err != nil {
+		return from.Lister()
+	}
+	if c.op.Debug != nil {
+		s.Held.Time()
+	}
+	if _, err := c.Loop.Handle(s, handler); err != nil {
 		c.fail("%w", err)
 	}
 	return from.Lister()

@@ -48,7 +48,8 @@
 //     the Lease after these calls and returns nil within GracePeriod.
 //   - OP7: If clients of Config send only the requests of registrations and Writes, no
 //     request is forbidden under Rules.
-//   - OP8: If a replica is not the leader, its informers run, and no reconcile runs.
+//   - OP8: If a replica is not the leader, its informers run, its queues are empty, and no
+//     reconcile runs.
 //
 // # Caveats
 //

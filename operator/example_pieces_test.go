@@ -79,7 +79,7 @@ func runPieces(ctx context.Context, config *rest.Config, namespace string) error
 		{corev1.Resource("configmaps"), configMaps.Informer(), enqueue.Handler(loop.Source("configmaps"), enqueue.KeyOf[*corev1.ConfigMap])},
 		{corev1.Resource("services"), services.Informer(), enqueue.Handler(loop.Source("services"), enqueue.ControllerOf[*corev1.Service](kind.GroupKind()))},
 	} {
-		registration, err := w.informer.AddEventHandler(w.handler)
+		registration, err := loop.Handle(w.informer, w.handler)
 		if err != nil {
 			return err
 		}

@@ -88,6 +88,42 @@ func (q *Queue[K]) Pending() []K {
 	return q.pendingLocked()
 }
 
+// Clear removes the ready and delayed keys and returns them, in no particular order. Running
+// keys stay. The rate limiter still has the failures of the removed keys, until Forget.
+func (q *Queue[K]) Clear() []K {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var cleared []K
+	for _, key := range q.pendingLocked() {
+		k, at := q.held.Find(key, q.held.Hash(key))
+		if k == 0 {
+			continue // a key that is not equal to itself, such as NaN
+		}
+		e := q.held.At(k)
+		switch e.state {
+		case stateRunning:
+			continue
+		case stateReady:
+			q.ready.remove(e)
+			if q.metrics != nil {
+				q.metrics.depth.Dec()
+			}
+		case stateDelayed:
+			q.delays.Remove(delay{ref: k})
+		}
+		if q.groupOf != nil {
+			q.ready.groups.leave(e.group)
+		}
+		q.held.Delete(k, at)
+		cleared = append(cleared, key)
+	}
+	if q.delays.Len() == 0 {
+		q.armLocked(0) // stops the timer
+	}
+	q.settleLocked()
+	return cleared
+}
+
 func (q *Queue[K]) pendingLocked() []K {
 	if q.held.Len() == 0 {
 		return nil

@@ -3,6 +3,7 @@ package queue_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -309,5 +310,51 @@ func TestManyDrainAndShutDown(t *testing.T) {
 			}
 			wg.Wait() // a call that never returns would be a deadlock in the bubble
 		}
+	})
+}
+
+// TestClear: the gauge of ready keys and the memory of groups and failures follow, and a delay
+// does not end later.
+func TestClear(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProvider()
+		q := queue.New(queue.Config[string]{Name: "x", MetricsProvider: p, Group: namespace})
+		for i := range 100 {
+			q.Add(fmt.Sprintf("g%d/ready", i))
+			q.AddAfter(fmt.Sprintf("g%d/delayed", i), time.Minute)
+		}
+		q.AddRateLimited("g0/fails")
+		running, _ := q.Get()
+		if got := q.Clear(); len(got) != 200 {
+			t.Errorf("Clear has returned %d keys, want 200", len(got))
+		}
+		if got := p.depth.get(); got != 0 {
+			t.Errorf("the depth is %v, want 0", got)
+		}
+		if got := q.NumRequeues("g0/fails"); got != 1 {
+			t.Errorf("%d failures, want 1: Forget clears them", got)
+		}
+		time.Sleep(time.Hour)
+		if s := q.Snapshot(); s.Ready != 0 || s.Delayed != 0 || s.Running != 1 {
+			t.Errorf("after an hour: %+v, want one running key", s)
+		}
+		q.Done(running)
+		if got := q.Pending(); len(got) != 0 {
+			t.Errorf("Pending() = %q, want none", got)
+		}
+		usable(t, q, "g1/ready", 0)
+	})
+}
+
+// TestClearEndsADrain: a drain that waits for ready keys ends if they are removed.
+func TestClearEndsADrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := queue.New(queue.Config[string]{})
+		q.Add("a")
+		ended := make(chan struct{})
+		go func() { defer close(ended); q.ShutDownWithDrain() }()
+		synctest.Wait()
+		q.Clear()
+		<-ended
 	})
 }

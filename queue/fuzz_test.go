@@ -27,7 +27,7 @@ func FuzzOperations(f *testing.F) {
 				key := modelKeys[int(data[1])%len(modelKeys)]
 				seconds := time.Duration(data[2]%16) * time.Second
 				priority := modelPriorities[int(data[2]>>4)%len(modelPriorities)]
-				switch data[0] % 12 {
+				switch data[0] % 13 {
 				case 0:
 					c.Add(key)
 				case 1:
@@ -52,6 +52,8 @@ func FuzzOperations(f *testing.F) {
 					c.DrainCancelled()
 				case 11:
 					c.ShutDown()
+				case 12:
+					c.Clear()
 				}
 				c.Check()
 			}

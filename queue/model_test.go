@@ -362,6 +362,24 @@ func (c *machine) DrainCancelled() {
 	}
 }
 
+// Clear removes all keys that do not run.
+func (c *machine) Clear() {
+	c.t.Helper()
+	var want []string
+	for key, k := range c.m.keys {
+		if k.state != "running" {
+			want = append(want, key)
+			delete(c.m.keys, key)
+		}
+	}
+	slices.Sort(want)
+	got := c.q.Clear()
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		c.t.Fatalf("Clear() = %q, want %q", got, want)
+	}
+}
+
 // ended checks a Drain that has ended or must have.
 func (c *machine) ended(d *drain, shutDown bool) {
 	c.t.Helper()
@@ -508,6 +526,12 @@ func TestModel(t *testing.T) {
 					default:
 						rt.Skip("not now")
 					}
+				},
+				"Clear": func(rt *rapid.T) {
+					if stopping.Draw(rt, "how") > 1 {
+						rt.Skip("not now")
+					}
+					c.Clear()
 				},
 				"": func(*rapid.T) { c.Check() },
 			}

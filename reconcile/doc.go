@@ -11,14 +11,17 @@
 //		Queue:     queue,
 //		Reconcile: r.reconcile,
 //		Workers:   4,
-//		HasSynced: []cache.DoneChecker{informer.HasSyncedChecker(), registration.HasSyncedChecker()},
+//		HasSynced: []cache.DoneChecker{informer.HasSyncedChecker()},
 //	}
-//	err := c.Run(ctx)
+//	_, err := c.Handle(informer, enqueue.Handler(c.Source("configmaps"), keys))
+//	...
+//	err = c.Run(ctx)
 //
 // Most callers set these fields and Timeout, and return errors as they are: [Result] has
 // the class of each error. An error that no retry can cure
 // wraps [ErrTerminal]. Run has the shape func(context.Context) error, for a leader elector
-// or shutdown group.
+// or shutdown group: the informers run on every replica, and Handle fills the queue only
+// while Run runs.
 //
 // # Hot loops
 //
@@ -39,7 +42,10 @@
 //   - R28: If a stop outlasts GracePeriod or leadership is lost, running calls are
 //     cancelled, and context.Cause has the reason.
 //   - R6: If the queue has GetContext, keys that were not called, were cancelled or wait
-//     for the Gate are in it when Run returns.
+//     for the Gate are in it when Run returns, or after Handle are kept for the next Run.
+//   - R29: If Handle added the event handlers and no Run is active, the queue is empty. The next
+//     Run gets the keys of all objects, and of those that were deleted since the former leader's
+//     last renewal, except as under Caveats.
 //   - R7: If Run has returned, its calls and goroutines have ended.
 //   - R16: If a key is queued without pause, it runs 100 times and then 10 times a
 //     second; a key with at most 10 events a second is not delayed.
@@ -48,6 +54,7 @@
 //
 // # Caveats
 //
+//   - Of the deletions that a standby sees, the latest 4096 are sure to be kept.
 //   - Run waits for calls that ignore their context, without a limit, and logs their keys.
 //   - With client-go's queue, keys that wait for a delay are lost when Run returns.
 //   - A panic in Gate, Hook, Keys, Metrics or the queue is not recovered.

@@ -159,7 +159,8 @@ type Metrics interface {
 	// from the first of them to the end of the call, and otherwise it is negative. It
 	// includes the time in the queue, at the Gate, and of calls that failed. A call settles
 	// the events of its key that Sources reported before it began if its result is success,
-	// requeue or terminal, or if MaxAttempts parks the key after it.
+	// requeue or terminal, or if MaxAttempts parks the key after it. After Handle, an event
+	// that came before the former leader's last renewal counts from that renewal.
 	ReconcileFinished(ctx context.Context, controller, result string, took, latency time.Duration)
 	// ReconcileHeld is called each time that the loop begins to delay a key that ran too
 	// often.
@@ -190,6 +191,7 @@ type Controller[K comparable] struct {
 	//     log.
 	//   - AddWith(struct{Priority int; After time.Duration; RateLimited bool}, ...K) adds
 	//     keys with a priority, which GetWithPriority() (K, int, bool) returns.
+	//   - Clear() []K removes the ready and delayed keys, at the end of a Run after Handle.
 	Queue workqueue.TypedRateLimitingInterface[K]
 
 	// Reconcile is called with each key. Required.
@@ -230,7 +232,7 @@ type Controller[K comparable] struct {
 
 	// HasSynced must be done before the first key runs. Add the HasSyncedChecker() of each
 	// informer that Reconcile reads, and of each handler registration that fills the
-	// queue. nil means none.
+	// queue, except those of Handle. nil means none.
 	HasSynced []cache.DoneChecker
 
 	// Resync adds each key of Keys once in this time, each at its own moment and with
@@ -261,6 +263,7 @@ type Controller[K comparable] struct {
 
 	current  atomic.Pointer[run[K]] // the active Run, or nil
 	triggers triggers.Memory[K]
+	feed     feed[K]
 }
 
 const (

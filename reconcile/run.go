@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -165,7 +166,7 @@ func (r *run[K]) run(ctx context.Context) error {
 	finished := make(chan struct{})
 	var beside, workers sync.WaitGroup
 	beside.Go(func() { r.supervise(stop, finished) })
-	if r.waitForSync(stop.intake) {
+	if r.waitForSync(stop.intake, r.openFeed(stop.intake)) {
 		r.triggers.Begin()
 		r.synced.Store(true)
 		r.logger.Info("Starting controller", "workers", len(r.slots))
@@ -187,14 +188,15 @@ func (r *run[K]) run(ctx context.Context) error {
 	asked := stop.ended()
 	r.shutDownQueue()
 	r.report()
+	r.closeFeed()
 	if !asked {
 		return fmt.Errorf("reconcile: controller %q: Queue was shut down before the context was done: to stop a controller cancel the context of Run", r.Name)
 	}
 	return nil
 }
 
-func (r *run[K]) waitForSync(ctx context.Context) bool {
-	if len(r.HasSynced) > 0 && !cache.WaitFor(ctx, "caches", r.HasSynced...) {
+func (r *run[K]) waitForSync(ctx context.Context, handlers []cache.DoneChecker) bool {
+	if all := slices.Concat(r.HasSynced, handlers); len(all) > 0 && !cache.WaitFor(ctx, "caches", all...) {
 		return false
 	}
 	return ctx.Err() == nil

@@ -18,22 +18,22 @@ type Source[K comparable] struct {
 // Source returns a Source. Event handlers add keys to it instead of the Queue. The name is a
 // word for logs, such as the resource that an informer watches:
 //
-//	pods.AddEventHandler(enqueue.Handler(c.Source("pods"), ownerOf))
+//	_, err := c.Handle(pods, enqueue.Handler(c.Source("pods"), ownerOf))
 //
 // The Queue must be set before keys are added. Sources can be made and used before, while
 // and after Run runs. A controller that has a Source should get all its keys from Sources,
 // because a call without a reported event counts as a retry or a requeue. Triggers
 // distinguishes 63 kinds of events, by the name and the kind; further ones are "other".
+//
+// If [Controller.Handle] was called and no Run is active, a Source does not add keys to the
+// queue: it keeps them, as Keep does.
 func (c *Controller[K]) Source(name string) *Source[K] {
 	c.triggers.Expect()
 	return &Source[K]{c: c, name: name}
 }
 
 // Add adds the key to the controller's queue.
-func (s *Source[K]) Add(key K) {
-	s.c.triggers.Note(triggers.Trigger{Source: s.name}, key)
-	s.c.Queue.Add(key)
-}
+func (s *Source[K]) Add(key K) { s.AddEvent("", addOptions{}, key) }
 
 // AddEvent adds the keys for an event of the kind, which is a word such as "update". ""
 // means unknown. If the queue has no AddWith, only the delay of opts is used.
@@ -43,10 +43,41 @@ func (s *Source[K]) AddEvent(kind string, opts struct {
 	RateLimited bool
 }, keys ...K,
 ) {
-	same := kind == calls.Resync || kind == calls.Unchanged
-	s.c.triggers.Note(triggers.Trigger{Source: s.name, Kind: kind, Same: same}, keys...)
+	f := &s.c.feed
+	f.mu.RLock()
+	defer f.mu.RUnlock() // the end of a Run empties the queue after the adds that began before it
+	if f.closedLocked() {
+		s.keep(kind, keys...)
+		return
+	}
+	s.c.triggers.Note(s.trigger(kind), keys...)
 	adder, _ := s.c.Queue.(optionAdder[K])
 	addTo(s.c.Queue, adder, opts, keys...)
+}
+
+// Keep remembers an event of keys for the next Run, for event handlers of a replica that does
+// not lead. While a Run is active, Keep is a no-op. It ignores the kinds "list", "resync" and
+// "unchanged", which report no change. See [Controller.Handle] for what the next Run does.
+func (s *Source[K]) Keep(kind string, keys ...K) {
+	s.c.feed.mu.RLock()
+	defer s.c.feed.mu.RUnlock()
+	if !s.c.feed.open {
+		s.keep(kind, keys...)
+	}
+}
+
+func (s *Source[K]) keep(kind string, keys ...K) {
+	switch kind {
+	case calls.List, calls.Resync, calls.Unchanged:
+	case calls.Delete:
+		s.c.triggers.Keep(&s.c.feed.gone, s.trigger(kind), keys...)
+	default:
+		s.c.triggers.Keep(&s.c.feed.changed, s.trigger(kind), keys...)
+	}
+}
+
+func (s *Source[K]) trigger(kind string) triggers.Trigger {
+	return triggers.Trigger{Source: s.name, Kind: kind, Same: kind == calls.Resync || kind == calls.Unchanged}
 }
 
 // Triggers returns the reasons of the call that ctx belongs to, for logs: the name and kind

@@ -14,8 +14,11 @@ type Triggers struct{}
 // Resync nor Unchanged.
 type Changed struct{}
 
-// The kinds of events that report no change.
+// The kinds of events of an informer that a Source distinguishes. List, Resync and Unchanged
+// report no change.
 const (
+	Delete    = "delete"
+	List      = "list"      // of the first list
 	Resync    = "resync"    // of an informer
 	Unchanged = "unchanged" // of the first list or of a resync, which an event handler does not distinguish
 )
@@ -26,6 +29,10 @@ type LiveRead struct{}
 // Since is the key of a resource version, a string: a cache that has reached it shows all
 // that earlier owners of the work have written.
 type Since struct{}
+
+// LastRenewal is the key of a time.Time: when this replica saw the last write of the former
+// leader to the Lease. A leader that has seen no former one has the begin of its campaign.
+type LastRenewal struct{}
 
 // Attempt is the key of the number of the call since the last success, an int.
 type Attempt struct{}

@@ -16,7 +16,7 @@ const sampled = 64
 // Held is the first handler of an informer, and knows what its cache holds.
 type Held struct {
 	next  cache.ResourceEventHandler
-	timed bool // note the time of events
+	timed bool // note the time of events; set by Time
 
 	objects, last atomic.Int64
 
@@ -24,14 +24,17 @@ type Held struct {
 	mean   atomic.Int64 // bytes of an object; only the informer's goroutine sets it
 }
 
+// Time makes LastEvent return the time of the last event. The informer must not run yet.
+func (h *Held) Time() { h.timed = true }
+
 // Size returns the number of objects, and about the bytes that they take.
 func (h *Held) Size() (objects, bytes int64) {
 	objects = h.objects.Load()
 	return objects, objects * h.mean.Load()
 }
 
-// LastEvent returns the time of the last event, which is zero without one, and if times are
-// not noted.
+// LastEvent returns the time of the last event, which is zero without one, and without
+// Time.
 func (h *Held) LastEvent() time.Time {
 	if at := h.last.Load(); at != 0 {
 		return time.Unix(0, at)

@@ -41,17 +41,19 @@ func (s *Set) Of(r served.Resource, informer cache.SharedIndexInformer) (*Source
 	return added, nil
 }
 
-// Handle adds a handler to the informer. Held sees the events of the first one, and notes their
-// time if timed.
-func (s *Source) Handle(handler cache.ResourceEventHandler, timed bool) error {
+// AddEventHandler adds a handler to the informer. Held sees the events of the first one.
+func (s *Source) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
 	if len(s.Handlers) == 0 {
-		s.Held.next, s.Held.timed = handler, timed
+		s.Held.next = handler
 		handler = &s.Held
 	}
 	registration, err := s.Informer.AddEventHandler(handler)
 	if err != nil {
-		return fmt.Errorf("add a handler to the informer of %s: %w", s.GroupResource, err)
+		return nil, fmt.Errorf("add a handler to the informer of %s: %w", s.GroupResource, err)
 	}
 	s.Handlers = append(s.Handlers, registration)
-	return nil
+	return registration, nil
 }
+
+// GetStore returns the store of the informer.
+func (s *Source) GetStore() cache.Store { return s.Informer.GetStore() }

@@ -80,14 +80,23 @@ func (m *Memory[K]) Expect() { m.expected.Store(true) }
 func (m *Memory[K]) Note(what Trigger, keys ...K) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.putLocked(m.reasonLocked(what), keys...)
+}
+
+// reasonLocked returns the reason of an event of this moment.
+func (m *Memory[K]) reasonLocked(what Trigger) Reason {
 	why := Reason{Mask: m.bitLocked(what)}
-	if m.began.IsZero() {
-		m.began = time.Now().Add(-1) // no event has the time 0
-	}
+	m.beginLocked()
 	if what.Source != Resync {
 		why.Event = time.Since(m.began)
 	}
-	m.putLocked(why, keys...)
+	return why
+}
+
+func (m *Memory[K]) beginLocked() {
+	if m.began.IsZero() {
+		m.began = time.Now().Add(-1) // no event has the time 0
+	}
 }
 
 // Begin marks the keys that sources have reported so far, which are those of the first list.

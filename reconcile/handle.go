@@ -1,0 +1,155 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/internal/calls"
+	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/reconcile/internal/triggers"
+)
+
+// beforeRenewal is how long before its last renewal a leader may have got an event that it did
+// not act on, such as during its drain.
+const beforeRenewal = time.Minute
+
+// Handle adds an event handler to an informer, as its AddEventHandler does, for a handler that
+// adds keys with a [Source]:
+//
+//	_, err := c.Handle(pods, enqueue.Handler(c.Source("pods"), ownerOf))
+//
+// While no Run is active, such as on a replica that waits for leadership, the informer runs
+// and the queue stays empty. Each Run begins with all objects of the informer's store: it
+// calls OnAdd of the handler with them, as for a first list, beside the calls of the
+// informer. So the handler must be safe for concurrent use, as those of package enqueue are.
+// Run waits until the registration is synced. At its end, Run takes its keys out of a queue
+// that has the method Clear() []K.
+//
+// An object that was deleted is not in the store. So Sources keep the keys of events that come
+// while no Run is active, and the keys that a Run left: at least the latest 4096 of deletions,
+// and as many of others. With the context of package leader, Run adds the kept keys whose last
+// event came less than a minute before the former leader's last renewal of the Lease, or later,
+// because that leader may not have acted on them. Otherwise Run adds all.
+//
+// For Metrics an event before the former leader's last renewal counts as of that moment.
+// Without package leader, it counts as of the begin of Run.
+//
+// Handle may be called at any time. The Controller keeps a reference to the informer: for
+// an informer that ends earlier than the Controller, use AddEventHandler. Handle returns an
+// error if an argument is nil, or that of AddEventHandler.
+func (c *Controller[K]) Handle(informer interface {
+	AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error)
+	GetStore() cache.Store
+}, handler cache.ResourceEventHandler,
+) (cache.ResourceEventHandlerRegistration, error) {
+	switch {
+	case kube.IsNil(informer):
+		return nil, errors.New("reconcile: Handle got a nil informer")
+	case kube.IsNil(handler):
+		return nil, errors.New("reconcile: Handle got a nil handler: use e.g. enqueue.Handler")
+	}
+	c.feed.mu.Lock()
+	c.feed.handled = append(c.feed.handled, handled{store: informer.GetStore, handler: handler}) // before its first event
+	at := len(c.feed.handled) - 1
+	c.feed.mu.Unlock()
+	registration, err := informer.AddEventHandler(handler)
+	c.feed.mu.Lock()
+	defer c.feed.mu.Unlock()
+	if err != nil {
+		c.feed.handled[at].store = nil
+		return nil, fmt.Errorf("reconcile: Handle: %w", err)
+	}
+	c.feed.handled[at].synced = registration.HasSyncedChecker()
+	return registration, nil
+}
+
+// feed is what a Controller knows of its event handlers.
+type feed[K comparable] struct {
+	mu      sync.RWMutex // guards the fields below; a Source holds it for reading while it adds keys
+	handled []handled
+	open    bool // a Run takes keys
+
+	gone, changed triggers.Kept[K] // keys of deletions, and of other events
+}
+
+// handled is a handler that Handle has added.
+type handled struct {
+	store   func() cache.Store // nil if it could not be added
+	handler cache.ResourceEventHandler
+	synced  cache.DoneChecker // nil while it is added
+}
+
+// closedLocked reports whether Sources keep their keys, because no Run is active and the next
+// one begins with all objects.
+func (f *feed[K]) closedLocked() bool { return !f.open && len(f.handled) > 0 }
+
+// openFeed makes Sources add keys to the queue, and adds what came before. It returns what must
+// be done before the first list of all handlers is in the queue.
+func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
+	now := time.Now()
+	if n := r.Queue.Len(); n > 0 && ctx.Value(validityKey{}) != nil {
+		r.logger.Info("Keys were in the queue before this term: add event handlers with Handle, and keys with a Source, so that the queue of a replica that does not lead stays empty", "keys", n)
+	}
+	f := &r.feed
+	f.mu.Lock()
+	f.open = true
+	handlers := slices.Clone(f.handled)
+	f.mu.Unlock()
+
+	var after time.Time
+	from, known := ctx.Value(calls.LastRenewal{}).(time.Time)
+	if known {
+		after = from.Add(-beforeRenewal)
+	} else {
+		from = now
+	}
+	gone, lost := r.triggers.Deliver(&f.gone, after, from)
+	changed, _ := r.triggers.Deliver(&f.changed, after, from)
+	r.add(addOptions{}, gone...)
+	r.add(addOptions{}, changed...)
+	if lost {
+		r.logger.Info("Deletions before this Run were too many to keep: the keys of the earliest do not run", "kept", len(gone))
+	}
+
+	var checkers []cache.DoneChecker
+	for _, h := range handlers {
+		if h.store == nil {
+			continue
+		}
+		if h.synced != nil {
+			checkers = append(checkers, h.synced)
+		}
+		for _, obj := range h.store().List() {
+			if ctx.Err() != nil {
+				return nil
+			}
+			h.handler.OnAdd(obj, true)
+		}
+	}
+	return checkers
+}
+
+// closeFeed makes Sources keep their keys, also those that are still in the queue: the next Run
+// may be another leader's, or begins with all objects.
+func (r *run[K]) closeFeed() {
+	f := &r.feed
+	f.mu.Lock()
+	f.open = false
+	closed := f.closedLocked()
+	f.mu.Unlock()
+	queue, ok := r.Queue.(interface{ Clear() []K })
+	if !closed || !ok {
+		return
+	}
+	left := queue.Clear()
+	for _, key := range left {
+		r.Queue.Forget(key)
+	}
+	r.triggers.KeepTaken(&f.gone, left...)
+}

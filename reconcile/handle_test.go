@@ -1,0 +1,409 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/enqueue"
+	"github.com/controllerkit/controllerkit/internal/calls"
+	"github.com/controllerkit/controllerkit/internal/testlog"
+	"github.com/controllerkit/controllerkit/queue"
+	"github.com/controllerkit/controllerkit/reconcile"
+)
+
+// objects are ConfigMaps of a fake API server with a running informer, whose handler feeds a
+// Controller.
+type objects struct {
+	t        *testing.T
+	client   *fake.Clientset
+	informer cache.SharedIndexInformer
+	stop     func()
+}
+
+func newObjects(t *testing.T, names ...string) *objects {
+	o := &objects{t: t, client: fake.NewClientset()}
+	for _, name := range names {
+		o.create(name)
+	}
+	o.informer = informers.NewSharedInformerFactory(o.client, 0).Core().V1().ConfigMaps().Informer()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	o.stop = func() { cancel(); <-ended }
+	go func() { defer close(ended); o.informer.RunWithContext(testlog.New().Context(ctx)) }()
+	synctest.Wait()
+	return o
+}
+
+func (o *objects) create(name string) {
+	_, err := o.client.CoreV1().ConfigMaps("ns").Create(o.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	o.check(err)
+}
+
+func (o *objects) update(name, value string) {
+	_, err := o.client.CoreV1().ConfigMaps("ns").Update(o.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: value}}, metav1.UpdateOptions{})
+	o.check(err)
+}
+
+func (o *objects) delete(name string) {
+	o.check(o.client.CoreV1().ConfigMaps("ns").Delete(o.t.Context(), name, metav1.DeleteOptions{}))
+}
+
+func (o *objects) check(err error) {
+	o.t.Helper()
+	if err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// handle makes the informer feed c.
+func (o *objects) handle(c *controller) {
+	o.t.Helper()
+	_, err := c.Handle(o.informer, enqueue.Handler(c.Source("maps"), func(m *corev1.ConfigMap) []string { return []string{m.Name} }))
+	o.check(err)
+	synctest.Wait()
+}
+
+// takeover is the context of a leader that has seen the last write of the former one at the
+// given time.
+func takeover(t *testing.T, last time.Time) context.Context {
+	ctx := context.WithValue(t.Context(), calls.LastRenewal{}, last)
+	return context.WithValue(ctx, validityKey{}, t.Context())
+}
+
+type validityKey = struct{ LeaseValidity struct{} }
+
+// TestHandleStandby: while no Run is active, the queue stays empty, however many names come
+// and go. The next Run begins with the objects, and with the keys of late events, and its
+// latencies do not count the time before the former leader's last renewal.
+//
+// Proves R29.
+func TestHandleStandby(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObjects(t, "a", "b", "c")
+		defer o.stop()
+		q := queue.New(queue.Config[string]{})
+		m := &counts{}
+		r := &recorder{}
+		c := &controller{Name: "x", Queue: q, Reconcile: r.reconcile, Metrics: m}
+		o.handle(c)
+		for i := range 50 {
+			o.create(fmt.Sprint("short", i))
+			o.delete(fmt.Sprint("short", i))
+		}
+		synctest.Wait()
+		time.Sleep(time.Hour)
+		o.delete("a")
+		o.create("d")
+		time.Sleep(30 * time.Second)
+		last := time.Now() // of the former leader
+		time.Sleep(10 * time.Second)
+		o.delete("b")
+		o.update("c", "7")
+		synctest.Wait()
+		if got := q.Pending(); len(got) != 0 {
+			t.Fatalf("a standby's queue has %q", got)
+		}
+		time.Sleep(5 * time.Second)
+		logs := newLogs()
+		running := start(t, logs.Context(takeover(t, last)), c)
+		got := slices.Sorted(slices.Values(r.got()))
+		if want := []string{"a", "b", "c", "d"}; !slices.Equal(got, want) {
+			t.Errorf("the new leader ran %q, want %q", got, want)
+		}
+		if got, want := slices.Sorted(slices.Values(m.latencies)), []time.Duration{5 * time.Second, 5 * time.Second, 15 * time.Second, 15 * time.Second}; !slices.Equal(got, want) {
+			t.Errorf("the latencies are %v, want %v: those of b and c since their events, those of a and d since the last renewal", got, want)
+		}
+		o.delete("d")
+		synctest.Wait()
+		if got := r.got(); got[len(got)-1] != "d" {
+			t.Errorf("after an event of the running controller: %q, want d as the last", got)
+		}
+		running.stop()
+		if got := logs.Find("Keys were in the queue before this term"); len(got) > 0 {
+			t.Errorf("log: %v", got)
+		}
+	})
+}
+
+// TestHandleNextTerm: the end of a Run empties the queue. Its keys run in the next Run, unless
+// another leader was there in between: then only those of objects do.
+func TestHandleNextTerm(t *testing.T) {
+	for name, another := range map[string]bool{"the same leader": false, "another leader in between": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newObjects(t, "fails", "waits")
+				defer o.stop()
+				q := queue.New(queue.Config[string]{})
+				r := &recorder{fn: func(_ context.Context, key string) (reconcile.Result, error) {
+					if key == "waits" {
+						return reconcile.Result{RequeueAfter: time.Hour}, nil
+					}
+					return reconcile.Result{}, errors.New("no")
+				}}
+				c := &controller{Name: "x", Queue: q, Reconcile: r.reconcile}
+				o.handle(c)
+				begin := time.Now()
+				running := start(t, takeover(t, begin), c)
+				time.Sleep(10 * time.Minute)
+				o.delete("fails")
+				c.Source("webhook").Add("outside")
+				synctest.Wait()
+				running.stop()
+				if got := q.Pending(); len(got) != 0 || q.NumRequeues("fails") != 0 {
+					t.Errorf("after Run the queue has %q, and %d failures", got, q.NumRequeues("fails"))
+				}
+				last, want := time.Now(), []string{"fails", "outside", "waits"}
+				time.Sleep(time.Hour)
+				if another {
+					last, want = time.Now(), []string{"waits"}
+				}
+				r.mu.Lock()
+				r.keys = nil
+				r.mu.Unlock()
+				running = start(t, takeover(t, last), c)
+				if got := slices.Sorted(slices.Values(r.got())); !slices.Equal(got, want) {
+					t.Errorf("the next term ran %q, want %q", got, want)
+				}
+				running.stop()
+			})
+		})
+	}
+}
+
+// TestHandleWithoutLeader: without a leader's context, all kept keys run, and no event counts as
+// older than Run.
+func TestHandleWithoutLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObjects(t, "a")
+		defer o.stop()
+		m, r := &counts{}, &recorder{}
+		c := &controller{Name: "x", Queue: queue.New(queue.Config[string]{}), Reconcile: r.reconcile, Metrics: m}
+		o.handle(c)
+		o.create("b")
+		o.delete("b")
+		synctest.Wait()
+		time.Sleep(time.Hour)
+		running := start(t, t.Context(), c)
+		if diff := cmp.Diff([]string{"b", "a"}, r.got()); diff != "" {
+			t.Errorf("keys (-want +got):\n%s", diff)
+		}
+		if want := []time.Duration{0, 0}; !slices.Equal(m.latencies, want) {
+			t.Errorf("latencies %v, want %v", m.latencies, want)
+		}
+		running.stop()
+	})
+}
+
+// TestHandleTooMany: if a standby sees more deletions than it keeps, it keeps the latest, and a
+// line of log of the next Run reports it.
+func TestHandleTooMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &recorder{}
+		c := &controller{Name: "x", Queue: queue.New(queue.Config[string]{}), Reconcile: r.reconcile}
+		s := c.Source("maps")
+		const many, kept = 10_000, 4096
+		for i := range many {
+			s.Keep("delete", fmt.Sprint(i))
+		}
+		for i := range many {
+			s.Keep("update", fmt.Sprint("updated", i)) // takes no place of a deletion
+		}
+		logs := newLogs()
+		running := start(t, logs.Context(takeover(t, time.Now())), c)
+		got := map[string]bool{}
+		for _, key := range r.got() {
+			got[key] = true
+		}
+		for i := many - kept; i < many; i++ {
+			if !got[fmt.Sprint(i)] {
+				t.Fatalf("the deletion of %d of %d is lost", i, many)
+			}
+		}
+		if limit := 4 * kept; len(got) > limit {
+			t.Errorf("%d keys were kept, want at most %d", len(got), limit)
+		}
+		if len(logs.Find("Deletions before this Run were too many to keep: the keys of the earliest do not run")) != 1 {
+			t.Errorf("log: %v", logs.All())
+		}
+		running.stop()
+		s.Keep("delete", "later")
+		running = start(t, logs.Context(takeover(t, time.Now())), c)
+		if keys := r.got(); keys[len(keys)-1] != "later" {
+			t.Errorf("the second Run did not get the kept key: %q", keys[len(keys)-1])
+		}
+		s.Keep("delete", "ignored")
+		synctest.Wait()
+		running.stop()
+		if keys := r.got(); keys[len(keys)-1] != "later" {
+			t.Error("Keep has added a key while Run was active")
+		}
+	})
+}
+
+// TestHandleKinds: a Source of a standby keeps no key of an event that reports no change.
+func TestHandleKinds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &recorder{}
+		c := &controller{Name: "x", Queue: queue.New(queue.Config[string]{}), Reconcile: r.reconcile}
+		s := c.Source("maps")
+		for _, kind := range []string{"list", "resync", "unchanged", "add", "update", "delete", ""} {
+			s.Keep(kind, "key "+kind)
+		}
+		running := start(t, t.Context(), c)
+		if diff := cmp.Diff([]string{"key ", "key add", "key delete", "key update"}, slices.Sorted(slices.Values(r.got()))); diff != "" {
+			t.Errorf("keys (-want +got):\n%s", diff)
+		}
+		running.stop()
+	})
+}
+
+// TestHandleForgotten: if keys were queued while the replica did not lead, because a handler was
+// added without Handle or adds to the queue, a line of log names the cure.
+func TestHandleForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := queue.New(queue.Config[string]{})
+		c := &controller{Name: "x", Queue: q, Reconcile: (&recorder{}).reconcile}
+		q.Add("a")
+		c.Source("maps").Add("b")
+		logs := newLogs()
+		running := start(t, logs.Context(takeover(t, time.Now())), c)
+		running.stop()
+		lines := logs.Find("Keys were in the queue before this term: add event handlers with Handle, and keys with a Source, so that the queue of a replica that does not lead stays empty")
+		if len(lines) != 1 || lines[0].Values["keys"] != 2 {
+			t.Errorf("log: %v", logs.All())
+		}
+		q.Add("a")
+		logs = newLogs()
+		start(t, logs.Context(t.Context()), c).stop()
+		if got := logs.All(); strings.Contains(fmt.Sprint(got), "Handle") {
+			t.Errorf("without an election: %v", got)
+		}
+	})
+}
+
+// TestHandleSynced: Run waits until the handlers have got the first list.
+func TestHandleSynced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &recorder{}
+		c := &controller{Name: "x", Queue: queue.New(queue.Config[string]{}), Reconcile: r.reconcile}
+		synced := make(checker)
+		if _, err := c.Handle(fakeInformer{registration: registered{checker: synced}}, cache.ResourceEventHandlerFuncs{}); err != nil {
+			t.Fatal(err)
+		}
+		running := start(t, t.Context(), c)
+		c.Source("maps").Add("a")
+		time.Sleep(time.Minute)
+		if got := r.got(); len(got) > 0 {
+			t.Errorf("before the handlers are synced Run called %q", got)
+		}
+		close(synced)
+		synctest.Wait()
+		if got := r.got(); !slices.Equal(got, []string{"a"}) {
+			t.Errorf("after it Run called %q", got)
+		}
+		running.stop()
+	})
+}
+
+// TestHandleInput: misuse is an error that names it.
+func TestHandleInput(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &controller{Name: "x", Queue: newTestQueue(), Reconcile: (&recorder{}).reconcile}
+		none := cache.ResourceEventHandlerFuncs{}
+		for want, err := range map[string]error{
+			"reconcile: Handle got a nil informer":                          second(c.Handle(nil, none)),
+			"reconcile: Handle got a nil handler: use e.g. enqueue.Handler": second(c.Handle(fakeInformer{}, nil)),
+			"reconcile: Handle: stopped":                                    second(c.Handle(fakeInformer{err: errors.New("stopped")}, none)),
+		} {
+			if fmt.Sprint(err) != want {
+				t.Errorf("error %v, want %s", err, want)
+			}
+		}
+		start(t, t.Context(), c).stop() // without the failed handlers
+	})
+}
+
+func second[T any](_ T, err error) error { return err }
+
+type fakeInformer struct {
+	registration cache.ResourceEventHandlerRegistration
+	err          error
+}
+
+func (f fakeInformer) AddEventHandler(cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	return f.registration, f.err
+}
+func (f fakeInformer) GetStore() cache.Store { return cache.NewStore(cache.MetaNamespaceKeyFunc) }
+
+type registered struct{ checker }
+
+func (r registered) HasSynced() bool                     { return cache.IsDone(r.checker) }
+func (r registered) HasSyncedChecker() cache.DoneChecker { return r.checker }
+
+// TestHandleLosesNothing: whatever Runs begin and end while objects change, the last Run has seen
+// the last state of each, deleted ones too.
+func TestHandleLosesNothing(t *testing.T) {
+	for seed := range uint64(8) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 1))
+			o := newObjects(t)
+			defer o.stop()
+			var mu sync.Mutex
+			seen, exists := map[string]bool{}, map[string]bool{} // whether the last call of a name found it; whether it is there
+			c := &controller{Name: "x", Queue: queue.New(queue.Config[string]{}), Workers: 2}
+			c.Reconcile = func(_ context.Context, key string) (reconcile.Result, error) {
+				_, found, _ := o.informer.GetStore().GetByKey("ns/" + key)
+				mu.Lock()
+				defer mu.Unlock()
+				seen[key] = found
+				return reconcile.Result{}, nil
+			}
+			o.handle(c)
+			var running *running
+			for range 200 {
+				name := fmt.Sprint(random.IntN(20))
+				switch random.IntN(5) {
+				case 0, 1, 2:
+					if exists[name] {
+						o.delete(name)
+					} else {
+						o.create(name)
+					}
+					exists[name] = !exists[name]
+				case 3:
+					time.Sleep(time.Duration(random.IntN(1000)) * time.Millisecond)
+				case 4:
+					if running == nil {
+						running = start(t, t.Context(), c)
+					} else {
+						running.stop()
+						running = nil
+					}
+				}
+			}
+			if running == nil {
+				running = start(t, t.Context(), c)
+			}
+			time.Sleep(time.Second)
+			running.stop()
+			if diff := cmp.Diff(exists, seen); diff != "" {
+				t.Errorf("seed %d: the objects and what the calls found (-want +got):\n%s", seed, diff)
+			}
+		})
+	}
+}

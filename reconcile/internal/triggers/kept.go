@@ -1,0 +1,103 @@
+package triggers
+
+import (
+	"sync"
+	"time"
+)
+
+// keptKeys is the number of the latest keys that Kept has at least. It has at most twice as
+// many.
+const keptKeys = 4096
+
+// Kept has the keys of events that came while no loop ran. The zero value is empty. It is safe
+// for concurrent use.
+type Kept[K comparable] struct {
+	mu         sync.Mutex // guards the fields below
+	young, old map[K]kept // old was young until young had keptKeys
+	dropped    time.Time  // no event after this moment was dropped; zero: none was
+	turned     time.Time  // when old was young
+}
+
+// kept is the reason of a key. Its Event is the first one.
+type kept struct {
+	Reason
+	last time.Duration
+}
+
+// Keep remembers an event of the keys in k.
+func (m *Memory[K]) Keep(k *Kept[K], what Trigger, keys ...K) {
+	m.mu.Lock()
+	why := m.reasonLocked(what)
+	m.mu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, key := range keys {
+		k.putLocked(key, kept{why, why.Event})
+	}
+}
+
+// KeepTaken remembers in k what Take returns of the keys, as events of this moment.
+func (m *Memory[K]) KeepTaken(k *Kept[K], keys ...K) {
+	for _, key := range keys {
+		why := m.Take(key)
+		m.Called(why)
+		m.mu.Lock()
+		m.beginLocked()
+		now := time.Since(m.began)
+		m.mu.Unlock()
+		if why.first = false; why.Event == 0 {
+			why.Event = now
+		}
+		k.mu.Lock()
+		k.putLocked(key, kept{why, now})
+		k.mu.Unlock()
+	}
+}
+
+func (k *Kept[K]) putLocked(key K, e kept) {
+	have, ok := k.young[key]
+	if !ok {
+		have = k.old[key]
+		delete(k.old, key)
+	}
+	e.Mask |= have.Mask
+	e.Event = Earlier(e.Event, have.Event)
+	if k.young == nil {
+		k.young = map[K]kept{}
+	}
+	k.young[key] = e
+	if len(k.young) < keptKeys {
+		return
+	}
+	if len(k.old) > 0 {
+		k.dropped = k.turned
+	}
+	k.old, k.young, k.turned = k.young, nil, time.Now()
+}
+
+// Deliver forgets the keys of k. It notes those whose last event came after the given moment, as
+// if their first event had come at from or later, and returns them. lost is true if k has
+// dropped other keys with events after that moment. A zero moment means all events.
+func (m *Memory[K]) Deliver(k *Kept[K], after, from time.Time) (keys []K, lost bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.beginLocked()
+	for _, part := range []map[K]kept{k.old, k.young} {
+		for key, e := range part {
+			if !after.IsZero() && e.last <= after.Sub(m.began) {
+				continue
+			}
+			e.Event = max(e.Event, from.Sub(m.began))
+			if e.Event == 0 {
+				e.Event = 1
+			}
+			m.putLocked(e.Reason, key)
+			keys = append(keys, key)
+		}
+	}
+	lost = k.dropped.After(after)
+	k.young, k.old, k.dropped = nil, nil, time.Time{}
+	return keys, lost
+}
