@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -47,7 +48,8 @@ func TestHeldKeyIsLogged(t *testing.T) {
 		c.Loop.Queue.Add(key)
 		logs := testlog.New()
 		ctx, stop := context.WithCancel(logs.Context(t.Context()))
-		ended := make(chan error, 1)
+		ended := make(chan error, 2)
+		go func() { f.Core().V1().Pods().Informer().RunWithContext(ctx); ended <- nil }()
 		go func() { ended <- op.reconcile(ctx) }()
 		time.Sleep(time.Minute)
 		if len(calls) > 0 {
@@ -68,7 +70,7 @@ func TestHeldKeyIsLogged(t *testing.T) {
 			t.Errorf("called with %v", got)
 		}
 		stop()
-		if err := <-ended; err != nil {
+		if err := errors.Join(<-ended, <-ended); err != nil {
 			t.Errorf("reconcile() = %v", err)
 		}
 		c.Loop.Queue.ShutDown()
@@ -156,7 +158,9 @@ func TestHandlersPanic(t *testing.T) {
 			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "good"}},
 			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "refused"}},
 		), 0)
-		c := op.Controller("c", func(context.Context, types.NamespacedName) (reconcile.Result, error) {
+		calls := make(chan string, 10)
+		c := op.Controller("c", func(_ context.Context, key types.NamespacedName) (reconcile.Result, error) {
+			calls <- key.Name
 			return reconcile.Result{}, nil
 		})
 		Watches(c, corev1.Resource("pods"), f.Core().V1().Pods(), func(p *corev1.Pod) []types.NamespacedName {
@@ -172,12 +176,13 @@ func TestHandlersPanic(t *testing.T) {
 		})
 		c.prepare()
 		op.register()
-		ended := make(chan error)
+		ended := make(chan error, 2)
+		go func() { ended <- op.reconcile(ctx) }()
 		go func() { ended <- op.Informers.Run(ctx) }()
 		<-op.Informers.HasSyncedChecker().Done()
 		synctest.Wait()
-		if n := c.Loop.Queue.Len(); n != 1 {
-			t.Errorf("%d keys, want the one of the good Pod", n)
+		if n := len(calls); n != 1 || <-calls != "good" {
+			t.Errorf("%d calls, want the one of the good Pod", n)
 		}
 		lines := logs.Having("stack")
 		if len(lines) == 0 {
@@ -187,7 +192,7 @@ func TestHandlersPanic(t *testing.T) {
 			t.Errorf("the line has %v and %v", got.Values, got.Err)
 		}
 		stop()
-		if err := <-ended; err != nil {
+		if err := errors.Join(<-ended, <-ended); err != nil {
 			t.Error(err)
 		}
 		c.Loop.Queue.ShutDown()

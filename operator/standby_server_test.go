@@ -128,7 +128,7 @@ func TestServerStandby(t *testing.T) {
 	if err := receive(t, ended); err != nil {
 		t.Fatalf("Run() = %v", err)
 	}
-	want := map[string]bool{"late": true, "slow": true, "kube-root-ca.crt": true}
+	want := map[string]bool{"late": true, "slow": true}
 	for i := range 20 {
 		want[fmt.Sprint("map", i)] = true
 	}

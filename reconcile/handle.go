@@ -111,8 +111,9 @@ func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
 	}
 	gone, lost := r.triggers.Deliver(&f.gone, after, from)
 	changed, _ := r.triggers.Deliver(&f.changed, after, from)
-	r.add(addOptions{}, gone...)
-	r.add(addOptions{}, changed...)
+	if kept := slices.Concat(gone, changed); len(kept) > 0 {
+		r.add(addOptions{}, kept...)
+	}
 	if lost {
 		r.logger.Info("Deletions before this Run were too many to keep: the keys of the earliest do not run", "kept", len(gone))
 	}
