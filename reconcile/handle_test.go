@@ -357,6 +357,8 @@ func (r registered) HasSyncedChecker() cache.DoneChecker { return r.checker }
 
 // TestHandleLosesNothing: whatever Runs begin and end while objects change, the last Run has seen
 // the last state of each, deleted ones too.
+//
+// Proves R29.
 func TestHandleLosesNothing(t *testing.T) {
 	for seed := range uint64(8) {
 		synctest.Test(t, func(t *testing.T) {
