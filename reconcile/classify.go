@@ -48,11 +48,11 @@ const (
 	rejectedMin, rejectedMax = time.Second, 10 * time.Minute
 	serverMin, serverMax     = time.Second, 5 * time.Minute
 
-	// quietInARow is the number of conflicts, or stale results, in a row on one key that
-	// are normal. More of them are not a race, and must neither spin nor stay unseen.
-	quietInARow = 5
+	// normalRaces is the number of conflicts and stale results of one streak that are
+	// normal. More of them are not a race, and must neither spin nor stay unseen.
+	normalRaces = 5
 
-	// loudEvery is the number of rejections in a row on one key for each logged error.
+	// loudEvery is the number of rejections of one class in a streak for each logged error.
 	loudEvery = 10
 )
 
@@ -102,9 +102,9 @@ func classify(res Result, err error, stopped, timedOut bool) class {
 	}
 }
 
-// judge returns the consequences of a call of class cl, the n-th of that class in a row
-// with its key. With classify it implements the table in the comment of Result.
-func judge(cl class, n int, res Result, err error) verdict {
+// judge returns the consequences of a call of class cl, which st counts already. With
+// classify it implements the table in the comment of Result.
+func judge(cl class, st streak, res Result, err error) verdict {
 	var v verdict
 	switch cl {
 	case success, requeue:
@@ -118,17 +118,21 @@ func judge(cl class, n int, res Result, err error) verdict {
 		v.again, v.delay = after, max(suggestedDelay(err), res.RequeueAfter)
 		return v // RequeueAfter must not make the retry come sooner
 	case rejected, forbidden:
-		d := min(rejectedMin<<min(n-1, 10), rejectedMax)
-		v.again, v.delay, v.quiet = after, between(d, d+d/2), n%loudEvery != 1
+		own := st.rejected
+		if cl == forbidden {
+			own = st.forbidden
+		}
+		d := min(rejectedMin<<min(st.rejected+st.forbidden-1, 10), rejectedMax)
+		v.again, v.delay, v.quiet = after, between(d, d+d/2), own%loudEvery != 1
 		v.attempt = cl == rejected // the arrival of a role is not an event, so forbidden must not park the key
 	case conflict:
-		v.again, v.delay, v.quiet = gated, between(conflictMin, conflictMax), n <= quietInARow
+		v.again, v.delay, v.quiet = gated, between(conflictMin, conflictMax), st.races <= normalRaces
 		if !v.quiet {
 			v.again = limited
 		}
 	case stale:
-		d := min(staleMin<<min(n-1, 10), staleMax)
-		v.again, v.delay, v.quiet = gated, between(d, d+d/2), n <= quietInARow
+		d := min(staleMin<<min(st.races-1, 10), staleMax)
+		v.again, v.delay, v.quiet = gated, between(d, d+d/2), st.races <= normalRaces
 	default:
 		v.again = limited
 	}

@@ -35,8 +35,8 @@
 //     Done of its key.
 //   - R2: If a Func panics, the loop counts and retries the call, and other keys and the
 //     worker continue.
-//   - R3: If a key's calls conflict in a row, at most five are retried without the rate
-//     limiter.
+//   - R3: Until a call of a key succeeds, is terminal or parks it, at most five of its
+//     conflicts without RequeueAfter are retried without the rate limiter.
 //   - R5: If the context of Run is done, no call starts; with DrainReady, ready keys run
 //     until GracePeriod is over or leadership is lost.
 //   - R28: If a stop outlasts GracePeriod or leadership is lost, running calls are
@@ -49,8 +49,8 @@
 //   - R7: If Run has returned, its calls and goroutines have ended.
 //   - R16: If a key is queued without pause, it runs 100 times and then 10 times a
 //     second; a key with at most 10 events a second is not delayed.
-//   - R22: If a key's calls end only as rejected or forbidden, and it gets no event and sets
-//     no RequeueAfter, it runs at most 15 times in the first hour.
+//   - R22: Without events, resyncs, RequeueAfter or a new Run, at most 15 calls of a failing
+//     key in an hour are rejected or forbidden.
 //
 // # Caveats
 //

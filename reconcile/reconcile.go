@@ -34,11 +34,11 @@ type Func[K comparable] func(ctx context.Context, key K) (Result, error)
 //	result        returned                             failures  runs again     with RequeueAfter > 0  log
 //	success       nil                                  reset     no             see requeue            V(4)
 //	requeue       nil                                  reset     see success    RequeueAfter           V(4)
-//	conflict      API conflict, 5 in a row             kept      gate, or soon  RequeueAfter           V(4)
-//	conflict      API conflict, more in a row          counted   rate limiter   RequeueAfter           error
+//	conflict      API conflict, first 5                kept      gate, or soon  RequeueAfter           V(4)
+//	conflict      API conflict, others                 counted   rate limiter   RequeueAfter           error
 //	server_delay  API error with Retry-After           kept      1x..1.2x       the longer             error
-//	stale         Stale() bool is true, 5 in a row     kept      gate, or soon  RequeueAfter           V(4)
-//	stale         Stale() bool is true, more in a row  kept      gate, or soon  RequeueAfter           error
+//	stale         Stale() bool is true, first 5        kept      gate, or soon  RequeueAfter           V(4)
+//	stale         Stale() bool is true, others         kept      gate, or soon  RequeueAfter           error
 //	terminal      ErrTerminal                          reset     no             RequeueAfter           error
 //	not_found     API not found                        counted   rate limiter   RequeueAfter           error
 //	rejected      API rejection, 1st of each 10        kept      1s to 15min    RequeueAfter           error
@@ -57,6 +57,10 @@ type Func[K comparable] func(ctx context.Context, key K) (Result, error)
 //     AddRateLimited. A RequeueAfter counts no failure.
 //   - runs again is the delay, drawn at random from the range.
 //   - log is the level of the one line of log.
+//
+// A count begins again after a success, a terminal error, or a call after which MaxAttempts
+// parks the key. Other classes do not reset it. Conflicts and stale results share a count.
+// So do rejected and forbidden for the delay, but each has its own for the log.
 //
 // The classes:
 //

@@ -93,12 +93,15 @@ type slot[K comparable] struct {
 	since time.Time
 }
 
-// streak counts the calls of a key since its last success.
+// streak counts the calls of a key since it last succeeded, was terminal or was parked. No
+// class resets the count of another: if it did, classes by turns would never back off.
 type streak struct {
-	attempts int
-	failures int   // calls that MaxAttempts counts
-	class    class // of the last call
-	inARow   int   // calls of that class in a row
+	attempts  int
+	failures  int   // calls that MaxAttempts counts
+	class     class // of the last call
+	races     int   // calls of class conflict or stale
+	rejected  int   // calls of class rejected
+	forbidden int   // calls of class forbidden
 
 	event time.Duration // the first event that no call has handled yet, as in triggers.Reason
 }
@@ -305,7 +308,7 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	if end != nil {
 		end(string(cl), err)
 	}
-	v := judge(cl, st.inARow, res, err)
+	v := judge(cl, st, res, err)
 	if v.attempt && r.MaxAttempts > 0 && r.exhausted(key) {
 		v = verdict{reset: true, again: never, parked: true}
 		r.mu.Lock()
@@ -379,16 +382,19 @@ func (r *run[K]) noteLocked(key K, cl class, event time.Duration) streak {
 	st := r.streaks[key]
 	st.event = triggers.Earlier(st.event, event)
 	st.attempts++
-	if st.class != cl {
-		st.class, st.inARow = cl, 0
-	}
-	st.inARow++
+	st.class = cl
 	switch cl {
 	case success, requeue, terminal:
 		delete(r.streaks, key)
-	default:
-		r.streaks[key] = st
+		return st
+	case conflict, stale:
+		st.races++
+	case rejected:
+		st.rejected++
+	case forbidden:
+		st.forbidden++
 	}
+	r.streaks[key] = st
 	return st
 }
 

@@ -137,7 +137,7 @@ func returning(res reconcile.Result, err error) reconcile.Func[string] {
 var table = []struct {
 	doc    string // columns result to log, as in the package comment
 	err    error
-	nth    int // call in a row that is looked at; 0 means the first
+	nth    int // call since the last success that is observed; 0 means the first
 	panics bool
 	// Without RequeueAfter.
 	again    string
@@ -149,15 +149,15 @@ var table = []struct {
 		again: "no"},
 	{doc: "requeue|nil|reset|see success|RequeueAfter|V(4)",
 		afterMin: 40 * time.Second, afterMax: 40 * time.Second},
-	{doc: "conflict|API conflict, 5 in a row|kept|gate, or soon|RequeueAfter|V(4)", err: errConflict, nth: 5,
+	{doc: "conflict|API conflict, first 5|kept|gate, or soon|RequeueAfter|V(4)", err: errConflict, nth: 5,
 		again: "after", min: 50 * time.Millisecond, max: 250 * time.Millisecond, afterMin: 40 * time.Second, afterMax: 40 * time.Second},
-	{doc: "conflict|API conflict, more in a row|counted|rate limiter|RequeueAfter|error", err: errConflict, nth: 6,
+	{doc: "conflict|API conflict, others|counted|rate limiter|RequeueAfter|error", err: errConflict, nth: 6,
 		again: "rate limiter", afterMin: 40 * time.Second, afterMax: 40 * time.Second},
 	{doc: "server_delay|API error with Retry-After|kept|1x..1.2x|the longer|error", err: errDelay,
 		again: "after", min: 10 * time.Second, max: 12 * time.Second, afterMin: 40 * time.Second, afterMax: 40 * time.Second},
-	{doc: "stale|Stale() bool is true, 5 in a row|kept|gate, or soon|RequeueAfter|V(4)", err: errStale, nth: 5,
+	{doc: "stale|Stale() bool is true, first 5|kept|gate, or soon|RequeueAfter|V(4)", err: errStale, nth: 5,
 		again: "after", min: 1600 * time.Millisecond, max: 2400 * time.Millisecond, afterMin: 40 * time.Second, afterMax: 40 * time.Second},
-	{doc: "stale|Stale() bool is true, more in a row|kept|gate, or soon|RequeueAfter|error", err: errStale, nth: 7,
+	{doc: "stale|Stale() bool is true, others|kept|gate, or soon|RequeueAfter|error", err: errStale, nth: 7,
 		again: "after", min: 5 * time.Second, max: 7500 * time.Millisecond, afterMin: 40 * time.Second, afterMax: 40 * time.Second},
 	{doc: "terminal|ErrTerminal|reset|no|RequeueAfter|error", err: errInvalid,
 		again: "no", afterMin: 40 * time.Second, afterMax: 40 * time.Second},
@@ -449,15 +449,18 @@ func TestStaleDelayGrows(t *testing.T) {
 	}
 }
 
-// TestInARowMeansInARow: another class between conflicts starts the count anew.
-func TestInARowMeansInARow(t *testing.T) {
+// TestConflictsAndStaleShareACount: a stale result between conflicts does not start their
+// count anew.
+//
+// Proves R3.
+func TestConflictsAndStaleShareACount(t *testing.T) {
 	calls := 0
-	got := observe(t, 9, func(context.Context, string) (reconcile.Result, error) {
-		if calls++; calls == 5 {
+	got := observe(t, 6, func(context.Context, string) (reconcile.Result, error) {
+		if calls++; calls == 3 {
 			return reconcile.Result{}, errStale
 		}
 		return reconcile.Result{}, errConflict
 	})
-	want := outcome{Result: "conflict", Failures: "kept", Again: "after", Min: 50 * time.Millisecond, Max: 250 * time.Millisecond, Log: "V(4)"}
+	want := outcome{Result: "conflict", Failures: "counted", Again: "rate limiter", Log: "error"}
 	want.check(t, got)
 }
