@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // Guard is a transport that sends writes for the leader alone. Set it in the
@@ -15,10 +17,10 @@ import (
 //
 // Guard sends a write only if its context is lead's or derived from it, and only while
 // this process is the leader in that term. A write is a request with any method but
-// GET, HEAD and OPTIONS. Leadership is checked by the clock as in [Term.Check], also if
-// the context was made with context.WithoutCancel. The check is the last step before
-// the request is sent, after client-side throttling, and is repeated before each retry
-// of client-go.
+// GET, HEAD and OPTIONS, and also exec, attach and port-forward by WebSocket, which are
+// GET requests. Leadership is checked by the clock as in [Term.Check], also if the context
+// was made with context.WithoutCancel. The check is the last step before the request is
+// sent, after client-side throttling, and is repeated before each retry of client-go.
 //
 // After the end of the term the error of a write is ErrLost: errors.Is finds it in the
 // error of a client. If the context has no term, the error names the cure. The errors of
@@ -26,8 +28,8 @@ import (
 // that there was no write. Reads always pass, so informers may use a guarded client.
 //
 // The Elector needs a client without Guard. So do [Elector.Preflight], whose reviews
-// are POST requests, and a recorder of events, which has its own context. Exec, attach
-// and port-forward by WebSocket are GET requests and pass.
+// are POST requests, a recorder of events, which has its own context, and client-go's
+// port-forward, which has none. Guard does not end a connection that is open.
 //
 // A request that has passed may still be in flight when the term ends. It ends with its
 // context, unless that is of context.WithoutCancel, and its outcome is unknown. Package fence
@@ -37,8 +39,8 @@ import (
 func Guard(next http.RoundTripper) http.RoundTripper { return &guard{next: next} }
 
 // GuardAs is Guard that also sends the term with every write, so that package fence can
-// refuse writes that carry no stamp: deletions, and writes of a subresource such as
-// status.
+// refuse writes that carry no stamp: deletions, writes of a subresource such as status, and
+// connections such as exec.
 //
 //	config.Wrap(leader.GuardAs("system:serviceaccount:shop:shop-controller"))
 //
@@ -54,7 +56,7 @@ func Guard(next http.RoundTripper) http.RoundTripper { return &guard{next: next}
 // system:authenticated and the given groups, which RBAC must allow it to impersonate
 // too (resource groups).
 //
-// Reads are sent unchanged. If a write impersonates already, because the configuration
+// Reads are sent unchanged, also a GET through the proxy of a Pod, Service or Node. If a write impersonates already, because the configuration
 // has Impersonate, or if user is empty, the write returns an error.
 func GuardAs(user string, groups ...string) func(next http.RoundTripper) http.RoundTripper {
 	groups = slices.Clone(groups)
@@ -82,8 +84,7 @@ type guard struct {
 
 // RoundTrip implements http.RoundTripper.
 func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
-	switch req.Method {
-	case "", http.MethodGet, http.MethodHead, http.MethodOptions: // "" is GET
+	if !kube.IsWrite(req) {
 		return g.next.RoundTrip(req)
 	}
 	admitted, err := g.admit(req)

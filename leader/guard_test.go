@@ -121,13 +121,20 @@ func TestGuard(t *testing.T) {
 	for name, wrap := range wrappers {
 		for _, tt := range []struct {
 			methods string
+			query   string
+			header  string
 			reads   bool
 		}{
 			{methods: "GET HEAD OPTIONS", reads: true},
 			{methods: "POST PUT PATCH DELETE CONNECT BREW"},
+			// Exec by WebSocket: the headers of any client, of client-go's, and of SPDY by GET.
+			{methods: "GET", header: "Upgrade"},
+			{methods: "GET", header: "Sec-WebSocket-Protocol"},
+			{methods: "GET", header: "X-Stream-Protocol-Version"},
+			{methods: "GET", header: "Upgrade", query: "?watch=true", reads: true},
 		} {
 			for method := range strings.FieldsSeq(tt.methods) {
-				t.Run(name+" "+method, func(t *testing.T) {
+				t.Run(name+" "+method+tt.query+" "+tt.header, func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						try := func(when string, ctx context.Context, want string, lost bool) {
 							t.Helper()
@@ -136,9 +143,12 @@ func TestGuard(t *testing.T) {
 							}
 							next := &answers{}
 							body := &closing{Reader: strings.NewReader("{}")}
-							req, err := http.NewRequestWithContext(ctx, method, "http://server/", body)
+							req, err := http.NewRequestWithContext(ctx, method, "http://server/"+tt.query, body)
 							if err != nil {
 								t.Fatal(err)
+							}
+							if tt.header != "" {
+								req.Header.Set(tt.header, "x")
 							}
 							res, err := wrap(next).RoundTrip(req)
 							if got := errors.Is(err, leader.ErrLost); got != lost {
@@ -271,6 +281,15 @@ func TestGuardAsHeaders(t *testing.T) {
 			name: "read", user: user, method: http.MethodGet,
 			header: http.Header{"Impersonate-User": {"jane"}},
 			want:   http.Header{"Impersonate-User": {"jane"}},
+		},
+		{
+			name: "exec by WebSocket", user: user, method: http.MethodGet,
+			header: http.Header{"Sec-Websocket-Protocol": {"v5.channel.k8s.io"}},
+			want: http.Header{
+				"Sec-Websocket-Protocol": {"v5.channel.k8s.io"},
+				"Impersonate-User":       {user},
+				"Impersonate-Extra-Controllerkit.github.io%2fleader-Term": {"uid/0"},
+			},
 		},
 		{
 			name: "impersonates already", user: user, method: http.MethodPut,

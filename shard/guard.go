@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/validity"
 )
 
@@ -87,18 +88,18 @@ func (o *ownership) valid() bool { return !o.over.Load() && o.epoch.Valid() }
 // Guard sends a write only if its context is work's or derived from it, and only while
 // this replica owns the shard of the context, as in [Shard.Check]. It does not check
 // whether the written object is of that shard. A write is a request with any method but
-// GET, HEAD and OPTIONS. The check is the last step before the request is sent, and is
-// repeated before each retry of client-go. After the loss the error of a write is ErrLost.
-// Reads always pass. The Group needs a client without Guard. The errors of Guard have a
-// method NotSent() bool, which returns true.
+// GET, HEAD and OPTIONS, and also exec, attach and port-forward by WebSocket. The check is
+// the last step before the request is sent, and is repeated before each retry of client-go.
+// After the loss the error of a write is ErrLost. Reads always pass. The Group needs a
+// client without Guard. The errors of Guard have a method NotSent() bool, which returns
+// true.
 func Guard(next http.RoundTripper) http.RoundTripper { return &guard{next} }
 
 type guard struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
 func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
-	switch req.Method {
-	case "", http.MethodGet, http.MethodHead, http.MethodOptions: // "" is GET
+	if !kube.IsWrite(req) {
 		return g.next.RoundTrip(req)
 	}
 	o, ok := req.Context().Value(ownershipKey{}).(*ownership)

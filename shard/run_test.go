@@ -236,6 +236,11 @@ func TestContext(t *testing.T) {
 		if err := do(t.Context(), http.MethodGet); err != nil {
 			t.Errorf("a read: %v", err)
 		}
+		exec := httptest.NewRequest(http.MethodGet, "http://localhost/", nil)
+		exec.Header.Set("Sec-WebSocket-Protocol", "v5.channel.k8s.io")
+		if response, err := transport.RoundTrip(exec.WithContext(ctx)); !errors.Is(err, shard.ErrLost) {
+			t.Errorf("exec by WebSocket after the end: %v, %v, want ErrLost", response, err)
+		}
 		if sent != 3 {
 			t.Errorf("%d requests were sent, want 3", sent)
 		}

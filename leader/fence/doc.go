@@ -14,15 +14,17 @@
 // leader.TermAnnotation that leader.Term.Stamp sets, or as an attribute of the user that a
 // client of leader.GuardAs impersonates:
 //
-//	          create  update, patch  apply  status  delete
-//	Stamp     yes     yes            yes    no      no
-//	GuardAs   yes     yes            yes    yes     yes
+//	          create  update, patch  apply  status  delete  connect
+//	Stamp     yes     yes            yes    no      no      no
+//	GuardAs   yes     yes            yes    yes     yes     yes
 //
-// Status stands for all subresources. With GuardAs the stamp is not needed.
+// Status stands for all subresources, and connect for exec, attach, port-forward and
+// proxies. With GuardAs the stamp is not needed.
 //
 // # Which writes are refused
 //
-// The fence refuses a write of Users that carries a term
+// A connection is a write, but a GET through a proxy carries no term. The fence refuses a
+// write of Users that carries a term
 //
 //   - if the term is of another Lease, or of a deleted one with the same name,
 //   - if its number is lower than the Lease's, or is equal and the Lease was released.
@@ -60,6 +62,8 @@
 //     or its binding, to write or delete the Lease, and to act as one of Users. A forged
 //     term of one of Users is not detected.
 //   - Without GuardAs, each patch must set the annotation.
+//   - A connection that is open when its term ends stays open.
+//   - An aggregated API server must evaluate the policies itself.
 //   - Omit a resource into which another controller copies the annotations of stamped
 //     objects, e.g. ReplicaSets as well as Deployments: the fence refuses the copies.
 //   - A restore from a backup must leave out the annotation while the Lease exists.

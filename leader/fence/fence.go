@@ -27,9 +27,9 @@ const stampKey = leader.TermAnnotation
 //
 // While the Lease is absent, all writes pass, also late writes of earlier leaders, unless
 // ParameterNotFoundAction is Deny. Deny has a price: the API server looks up the Lease
-// before it checks the user, so all writes and deletions of Resources, by all users in the
-// whole cluster, are refused until a leader has created the Lease. Use it for resources
-// that only the controller writes.
+// before it checks the user, so all writes, deletions and connections of Resources, by all
+// users in the whole cluster, are refused until a leader has created the Lease. Use it for
+// resources that only the controller writes.
 //
 // With Allow and with Deny, an API server that has just started refuses all writes to
 // Resources until it has read the Leases.
@@ -52,7 +52,8 @@ type Fence struct {
 	Users []string
 	// Resources are the resources that the fence covers, in all versions and
 	// namespaces, with their subresources; Group "" is the core group. Pods includes
-	// Bindings. Required.
+	// Bindings. The API server exempts reviews and admission policies from all policies, so
+	// they are an error. Required.
 	Resources []schema.GroupResource
 	// ParameterNotFoundAction decides about writes to Resources while the Lease is
 	// absent: Allow, or Deny, which refuses all of them. Empty means Allow.
@@ -74,9 +75,7 @@ func (f Fence) Policy() (*admissionregistrationv1.ValidatingAdmissionPolicy, *ad
 		}
 		rules = append(rules, admissionregistrationv1.NamedRuleWithOperations{
 			RuleWithOperations: admissionregistrationv1.RuleWithOperations{
-				Operations: []admissionregistrationv1.OperationType{
-					admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete,
-				},
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.OperationAll},
 				Rule: admissionregistrationv1.Rule{
 					APIGroups:   []string{r.Group},
 					APIVersions: []string{"*"},
@@ -238,6 +237,20 @@ func (f Fence) validate() error {
 		if len(validation.IsDNS1123Subdomain(r.Resource)) > 0 || r.Group != "" && len(validation.IsDNS1123Subdomain(r.Group)) > 0 {
 			return fmt.Errorf("fence: Resources[%d] is %q of group %q: set it to one resource by its plural name, without version, subresource or wildcard", i, r.Resource, r.Group)
 		}
+		if fenceExempt(r) {
+			return fmt.Errorf("fence: Resources[%d] is %q of group %q: leave it out: the API server exempts it from admission policies", i, r.Resource, r.Group)
+		}
 	}
 	return nil
+}
+
+// fenceExempt reports whether the API server evaluates no policy for the resource.
+func fenceExempt(r schema.GroupResource) bool {
+	switch r.Group {
+	case admissionregistrationv1.GroupName:
+		return strings.HasPrefix(r.Resource, "validatingadmissionpolic") || strings.HasPrefix(r.Resource, "mutatingadmissionpolic")
+	case "authentication.k8s.io", "authorization.k8s.io":
+		return strings.HasSuffix(r.Resource, "reviews")
+	}
+	return false
 }

@@ -113,6 +113,15 @@ func TestFencePolicyErrors(t *testing.T) {
 		{name: "no resource", change: func(f *fence.Fence) { f.Resources[1].Resource = "" }, want: `Resources[1] is "" of group "apps"`},
 		{name: "wildcard", change: func(f *fence.Fence) { f.Resources[0].Resource = "*" }, want: "without version, subresource or wildcard"},
 		{name: "subresource", change: func(f *fence.Fence) { f.Resources[0].Resource = "pods/status" }, want: `Resources[0] is "pods/status"`},
+		{name: "reviews", change: func(f *fence.Fence) {
+			f.Resources[1] = schema.GroupResource{Group: "authorization.k8s.io", Resource: "subjectaccessreviews"}
+		}, want: `Resources[1] is "subjectaccessreviews" of group "authorization.k8s.io": leave it out`},
+		{name: "policies", change: func(f *fence.Fence) {
+			f.Resources[1] = schema.GroupResource{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicies"}
+		}, want: `the API server exempts it from admission policies`},
+		{name: "webhooks", change: func(f *fence.Fence) {
+			f.Resources[1] = schema.GroupResource{Group: "admissionregistration.k8s.io", Resource: "validatingwebhookconfigurations"}
+		}},
 		{name: "group and version", change: func(f *fence.Fence) { f.Resources[1].Group = "apps/v1" }, want: `of group "apps/v1"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
