@@ -18,13 +18,12 @@
 //	Stamp     yes     yes            yes    no      no      no
 //	GuardAs   yes     yes            yes    yes     yes     yes
 //
-// Status stands for all subresources, and connect for exec, attach, port-forward and
-// proxies. With GuardAs the stamp is not needed.
+// Status stands for all subresources, connect for exec, attach, port-forward and proxied
+// writes. With GuardAs the stamp is not needed.
 //
 // # Which writes are refused
 //
-// A connection is a write, but a GET through a proxy carries no term. The fence refuses a
-// write of Users that carries a term
+// The fence refuses a write of Users, or a connection, that carries a term
 //
 //   - if the term is of another Lease, or of a deleted one with the same name,
 //   - if its number is lower than the Lease's, or is equal and the Lease was released.
@@ -39,8 +38,8 @@
 // stamp of the stored object as its term. An unchanged annotation is no term if it is malformed
 // or of another Lease. If a write has a stamp and the term of GuardAs, the latter counts.
 //
-// Writes of other users pass, deletions included, unless they set, change or remove a
-// stamp of this Lease, or set the annotation by a Binding.
+// Writes of other users pass unless they set, change or remove a stamp of this Lease, or set
+// the annotation by a Binding.
 //
 // # Guarantees
 //
@@ -62,12 +61,9 @@
 //     or its binding, to write or delete the Lease, and to act as one of Users. A forged
 //     term of one of Users is not detected.
 //   - Without GuardAs, each patch must set the annotation.
-//   - A connection that is open when its term ends stays open.
-//   - An aggregated API server must evaluate the policies itself.
+//   - An open connection outlives its term.
 //   - Omit a resource into which another controller copies the annotations of stamped
-//     objects, e.g. ReplicaSets as well as Deployments: the fence refuses the copies.
+//     objects, e.g. ReplicaSets with Deployments: the fence refuses the copies.
 //   - A restore from a backup must leave out the annotation while the Lease exists.
-//   - Apply manifests/keep-leases.yaml once to each cluster. Without it, an API server that
-//     lost its last binding with a Lease compares with an old one until it restarts
-//     (Kubernetes issue 130887).
+//   - Apply manifests/keep-leases.yaml once to each cluster: see [Fence].
 package fence

@@ -37,8 +37,9 @@ const stampKey = leader.TermAnnotation
 // Update a Fence in place. If no binding has a Lease as its parameter, kube-apiserver stops
 // watching Leases for its policies until it restarts. If a deleted Fence is then created
 // again, it compares with the Lease as it was at the deletion: writes of the leaders since
-// then pass, and if the Lease was created again, writes of all leaders are refused.
-// manifests/keep-leases.yaml is a binding that refuses no write and prevents this.
+// then pass, and if the Lease was created again, writes of all leaders are refused
+// (Kubernetes issue 130887). manifests/keep-leases.yaml is a binding that refuses no write
+// and prevents this.
 //
 // The folder manifests also has an example, with the RBAC that GuardAs needs.
 type Fence struct {
@@ -53,7 +54,8 @@ type Fence struct {
 	// Resources are the resources that the fence covers, in all versions and
 	// namespaces, with their subresources; Group "" is the core group. Pods includes
 	// Bindings. The API server exempts reviews and admission policies from all policies, so
-	// they are an error. Required.
+	// they are an error. A resource of an aggregated API server is covered if that server
+	// evaluates the policies. Required.
 	Resources []schema.GroupResource
 	// ParameterNotFoundAction decides about writes to Resources while the Lease is
 	// absent: Allow, or Deny, which refuses all of them. Empty means Allow.
