@@ -148,6 +148,7 @@ func judge(cl class, st streak, res Result, err error) verdict {
 func classifyPart(err error) class {
 	var outdated interface{ Stale() bool }
 	var final interface{ Terminal() bool }
+	var refused interface{ Rejected() bool }
 	_, delayed := apierrors.SuggestsClientDelay(err)
 	switch {
 	case isType[*PanicError](err):
@@ -158,7 +159,7 @@ func classifyPart(err error) class {
 		return stale
 	case delayed:
 		return serverDelay
-	case errors.Is(err, ErrRejected):
+	case errors.Is(err, ErrRejected), errors.As(err, &refused) && refused.Rejected():
 		return rejected
 	case apierrors.IsConflict(kube.AsConflict(err)) && !apierrors.HasStatusCause(err, metav1.CauseTypeFieldManagerConflict):
 		// A conflict of server-side apply is not a race: it lasts until another manager

@@ -75,9 +75,9 @@ type Func[K comparable] func(ctx context.Context, key K) (Result, error)
 //     delay doubles from 100ms to 5s, and up to half is added.
 //   - terminal is an error that wraps [ErrTerminal], or has a method Terminal() bool that
 //     returns true.
-//   - rejected is an error that wraps [ErrRejected], or one of the API errors 400, 405,
-//     406, 409 AlreadyExists, 413, 415 and 422. The delay doubles from 1s to 10min, and up
-//     to half is added.
+//   - rejected is an error that wraps [ErrRejected], or has a method Rejected() bool that
+//     returns true, or is one of the API errors 400, 405, 406, 409 AlreadyExists, 413, 415
+//     and 422. The delay doubles from 1s to 10min, and up to half is added.
 //   - forbidden is the API error 401 or 403: a role or a token is missing, or will arrive
 //     soon. The delays are as for rejected. The line of log has deniedGroup,
 //     deniedResource and deniedName.

@@ -242,6 +242,7 @@ func TestRejections(t *testing.T) {
 		{"415", status(415), "rejected"},
 		{"422", apierrors.NewInvalid(kind, "a", nil), "rejected"},
 		{"marked", fmt.Errorf("size: %w", reconcile.ErrRejected), "rejected"},
+		{"a method", rejectedError{apierrors.NewInternalError(errors.New("x"))}, "rejected"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -464,3 +465,9 @@ func TestConflictsAndStaleShareACount(t *testing.T) {
 	want := outcome{Result: "conflict", Failures: "counted", Again: "rate limiter", Log: "error"}
 	want.check(t, got)
 }
+
+// rejectedError is classed by its method, as the errors of other packages are.
+type rejectedError struct{ error }
+
+func (rejectedError) Rejected() bool  { return true }
+func (e rejectedError) Unwrap() error { return e.error }
