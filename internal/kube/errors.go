@@ -63,3 +63,51 @@ func isFailedTest(err error) bool {
 	}
 	return strings.HasPrefix(s.Message, "the server rejected our request due to an error in our request")
 }
+
+// ErrRemovedVersion is in each error that [AsRemovedVersion] made.
+var ErrRemovedVersion = errors.New("metadata.managedFields has an entry of a removed version")
+
+// AsRemovedVersion returns err with ErrRemovedVersion in front of it if err is the API
+// server's response to an apply of a custom resource that has an entry of managedFields,
+// of any manager, in a version that the CustomResourceDefinition lacks. Otherwise it
+// returns err. See https://issues.k8s.io/111937.
+//
+// No retry cures it, so the error has a method Rejected() bool that returns true.
+func AsRemovedVersion(err error) error {
+	version := RemovedVersion(err)
+	if version == "" || errors.Is(err, ErrRemovedVersion) {
+		return err
+	}
+	return &removedVersionError{version, err}
+}
+
+// RemovedVersion returns the version that the response in err names, or "" if err has no
+// such response, which is 500 without a reason. If there are several removed versions, the
+// response names one of them at random.
+func RemovedVersion(err error) string {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return ""
+	}
+	s := status.Status()
+	version, ok := strings.CutPrefix(s.Message, "request to convert CR to an invalid group/version: ")
+	if !ok || s.Code != http.StatusInternalServerError || s.Reason != metav1.StatusReasonUnknown {
+		return ""
+	}
+	return version
+}
+
+type removedVersionError struct {
+	version string
+	err     error
+}
+
+func (e *removedVersionError) Error() string {
+	return fmt.Sprintf("metadata.managedFields has an entry of the version %.300q, which the CustomResourceDefinition no longer has, so every apply fails: call ssa.Migrate without managers: %v", e.version, e.err)
+}
+
+func (e *removedVersionError) Is(target error) bool { return target == ErrRemovedVersion }
+func (e *removedVersionError) Unwrap() error        { return e.err }
+
+// Rejected makes the reconcile loop class the error as rejected.
+func (*removedVersionError) Rejected() bool { return true }

@@ -339,3 +339,34 @@ func TestIsFailedTest(t *testing.T) {
 		}
 	}
 }
+
+// TestAsRemovedVersion: only the whole response of the API server counts.
+func TestAsRemovedVersion(t *testing.T) {
+	response := metav1.Status{Status: metav1.StatusFailure, Code: 500, Message: "request to convert CR to an invalid group/version: example.com/v1alpha1"}
+	with := func(change func(s *metav1.Status)) error {
+		s := response
+		change(&s)
+		return fmt.Errorf("step: %w", &apierrors.StatusError{ErrStatus: s})
+	}
+	for _, tt := range []struct {
+		name string
+		err  error
+		want bool
+	}{
+		{"the response", with(func(*metav1.Status) {}), true},
+		{"another code", with(func(s *metav1.Status) { s.Code = 400 }), false},
+		{"a reason", with(func(s *metav1.Status) { s.Reason = metav1.StatusReasonInternalError }), false},
+		{"text before it", with(func(s *metav1.Status) { s.Message = "failed: " + s.Message }), false},
+		{"no response", errors.New(response.Message), false},
+		{"no error", nil, false},
+	} {
+		got := kube.AsRemovedVersion(tt.err)
+		var rejected interface{ Rejected() bool }
+		if is := errors.Is(got, kube.ErrRemovedVersion); is != tt.want || !errors.Is(got, tt.err) || (errors.As(got, &rejected) && rejected.Rejected()) != tt.want {
+			t.Errorf("%s: got %v, want a removed version: %v", tt.name, got, tt.want)
+		}
+		if again := kube.AsRemovedVersion(got); again != got {
+			t.Errorf("%s: twice: %v", tt.name, again)
+		}
+	}
+}

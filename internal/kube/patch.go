@@ -10,9 +10,10 @@ import (
 )
 
 // Operation is one operation of a JSON patch (RFC 6902). Value has no omitempty, because
-// a test for null must contain the null. A remove ignores it.
+// a test for null must contain the null. A remove and a copy ignore it.
 type Operation struct {
 	Op    string `json:"op"`
+	From  string `json:"from,omitempty"`
 	Path  string `json:"path"`
 	Value any    `json:"value"`
 }
