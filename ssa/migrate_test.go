@@ -66,7 +66,6 @@ func TestMigrateBadInput(t *testing.T) {
 	}{
 		{name: "good", want: ""},
 		{name: "no manager", manager: "none", want: "field manager"},
-		{name: "no managers", managers: []string{}, want: "managers"},
 		{name: "a manager without name", managers: []string{"painter", ""}, want: "managers"},
 		{name: "no object", live: func(*corev1.ConfigMap) *corev1.ConfigMap { return nil }, want: "live"},
 		{name: "no name", live: func(o *corev1.ConfigMap) *corev1.ConfigMap { o.Name = ""; return o }, want: "metadata.name"},
@@ -110,6 +109,12 @@ func TestMigrateBadInput(t *testing.T) {
 				t.Errorf("migrated = %v with %d requests, error %v, want one that names %s", migrated, c.calls, err, tt.want)
 			}
 		})
+	}
+	if live, c := good(), new(patches); true {
+		got, migrated, err := ssa.Migrate(t.Context(), manager, c.Patch, live)
+		if err != nil || migrated || got != live || c.calls != 0 {
+			t.Errorf("no managers: migrated = %v with %d requests, error %v", migrated, c.calls, err)
+		}
 	}
 	if _, _, err := ssa.Migrate(t.Context(), manager, nil, good(), "painter"); err == nil || !strings.Contains(err.Error(), "patch is nil") {
 		t.Errorf("no patch: error %v", err)

@@ -45,12 +45,13 @@ func Dynamic(ctx context.Context, resource func(gvr schema.GroupVersionResource,
 	if err != nil {
 		return nil, fmt.Errorf("encode the configuration: %w", err)
 	}
-	return resource(mapping.Resource, config.GetNamespace()).Patch(ctx, config.GetName(), types.ApplyPatchType, data, metav1.PatchOptions{
+	response, err := resource(mapping.Resource, config.GetNamespace()).Patch(ctx, config.GetName(), types.ApplyPatchType, data, metav1.PatchOptions{
 		FieldManager:    opts.FieldManager,
 		Force:           &opts.Force,
 		DryRun:          opts.DryRun,
 		FieldValidation: metav1.FieldValidationStrict,
 	}, subresources...)
+	return response, kube.AsRemovedVersion(err)
 }
 
 // CheckScope rejects an object with a namespace that its kind does not have, and one
