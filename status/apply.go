@@ -96,7 +96,7 @@ func Apply[T metav1.Object, C any](ctx context.Context, fieldManager string, c A
 	writes.Note(ctx, writes.Status, true)
 	stored, err := c.ApplyStatus(ctx, full, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
 	if err != nil {
-		return none, fmt.Errorf("status: apply as %q: %w", fieldManager, err)
+		return none, fmt.Errorf("status: apply as %q: %w", fieldManager, kube.AsRemovedVersion(err))
 	}
 	return stored, nil
 }
