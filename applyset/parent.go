@@ -270,21 +270,18 @@ func (c *call) write(ctx context.Context, i inventory.Inventory, grow bool) erro
 	}
 }
 
-// store writes the inventory to the parent, in the version that live has.
+// store writes the inventory to the parent, in the version that live has. The API server
+// fails each apply of a custom resource that was written in a version that its definition
+// has lost; it does not fail a merge patch.
 func (c *call) store(ctx context.Context, i inventory.Inventory) error {
 	labels, annotations := i.Metadata(c.id, c.Manager)
-	data, err := json.Marshal(metav1.PartialObjectMetadata{
-		TypeMeta: metav1.TypeMeta{APIVersion: c.ParentKind.GroupVersion().String(), Kind: c.ParentKind.Kind},
-		ObjectMeta: metav1.ObjectMeta{
-			Name: c.parent.GetName(), Namespace: c.parent.GetNamespace(), UID: c.live.GetUID(), ResourceVersion: c.live.GetResourceVersion(),
-			Labels: labels, Annotations: annotations,
-		},
-	})
+	data, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": c.live.GetUID(), "resourceVersion": c.live.GetResourceVersion(), "labels": labels, "annotations": annotations,
+	}})
 	if err != nil {
 		return fmt.Errorf("applyset: encode the inventory: %w", err)
 	}
-	force := true
-	live, err := c.resource.Patch(ctx, c.parent.GetName(), types.ApplyPatchType, data, metav1.PatchOptions{FieldManager: c.Manager + parentManager, Force: &force})
+	live, err := c.resource.Patch(ctx, c.parent.GetName(), types.MergePatchType, data, metav1.PatchOptions{FieldManager: c.Manager + parentManager})
 	if err != nil {
 		return fmt.Errorf("applyset: write the inventory to the parent: %w", err)
 	}
