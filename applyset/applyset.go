@@ -294,11 +294,11 @@ func (b *Batch) plan(objects []any, remove bool) (*batchRun, error) {
 		m.object.Object, m.err = readObject(o, remove)
 		r.members = append(r.members, m)
 		switch m.object.GroupVersionKind().GroupKind() {
-		case schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}:
+		case definitionKind:
 			r.define(m.object)
 			r.crds = append(r.crds, m)
 			r.first = append(r.first, m)
-		case schema.GroupKind{Kind: "Namespace"}:
+		case namespaceKind:
 			r.first = append(r.first, m)
 		default:
 			r.second = append(r.second, m)
@@ -396,9 +396,13 @@ func (b *Batch) place(r *batchRun, m *member, remove bool) error {
 	if m.object.GetName() == "" {
 		return errors.New("metadata.name is not a string: set a string")
 	}
-	for _, field := range []struct{ name, value string }{{"name", m.object.GetName()}, {"namespace", m.object.GetNamespace()}} {
-		if wrong := content.IsPathSegmentName(field.value); len(wrong) > 0 {
-			return fmt.Errorf("metadata.%s is %q: it %s", field.name, field.value, strings.Join(wrong, ", "))
+	if wrong := content.IsPathSegmentName(m.object.GetName()); len(wrong) > 0 {
+		return fmt.Errorf("metadata.name is %q: it %s", m.object.GetName(), strings.Join(wrong, ", "))
+	}
+	if ns := m.object.GetNamespace(); ns != "" {
+		// The inventory of a Set accepts no other name.
+		if wrong := content.IsDNS1123Label(ns); len(wrong) > 0 {
+			return fmt.Errorf("metadata.namespace is %q: it %s", ns, strings.Join(wrong, ", "))
 		}
 	}
 	if err := apply.CheckScope(mapping, m.object); err != nil {
@@ -448,6 +452,11 @@ func (b *Batch) own(object *unstructured.Unstructured) error {
 	}
 	if object.GroupVersionKind().GroupKind() == b.OwnerKind.GroupKind() && object.GetName() == b.Owner.GetName() && object.GetNamespace() == b.Owner.GetNamespace() {
 		return errors.New("metadata.ownerReferences: the object is Owner itself, so a deletion in the foreground would wait for itself: remove the object")
+	}
+	spec, _ := object.Object["spec"].(map[string]any)
+	names, _ := spec["names"].(map[string]any)
+	if object.GroupVersionKind().GroupKind() == definitionKind && spec["group"] == b.OwnerKind.Group && names["kind"] == b.OwnerKind.Kind {
+		return errors.New("metadata.ownerReferences: the object is the CustomResourceDefinition of Owner, so a deletion of Owner in the foreground would wait for itself: remove the object")
 	}
 	const field = "ownerReferences"
 	metadata, _ := object.Object["metadata"].(map[string]any) // it has a name

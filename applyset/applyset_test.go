@@ -153,6 +153,13 @@ func TestBatchBadInput(t *testing.T) {
 		{name: "namespaced owner of what has none", bad: applycorev1.Namespace("bad"), batch: func(b *applyset.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: "metadata.ownerReferences"},
 		{name: "owner of itself", bad: applycorev1.ConfigMap("owner", "a"), batch: func(b *applyset.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: "metadata.ownerReferences: the object is Owner itself"},
 		{
+			name: "definition of the owner",
+			bad:  object(`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"easels.example.org"},"spec":{"group":"example.org","names":{"kind":"Easel"}}}`),
+			batch: func(b *applyset.Batch) {
+				b.Owner, b.OwnerKind = owner(""), schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Easel"}
+			}, want: "metadata.ownerReferences: the object is the CustomResourceDefinition of Owner",
+		},
+		{
 			name:  "owners that are no list",
 			bad:   object(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"bad","namespace":"a","ownerReferences":{"kind":"Pod"}}}`),
 			batch: func(b *applyset.Batch) { b.Owner, b.OwnerKind = owner("a"), ownerKind }, want: "metadata.ownerReferences is not a list",

@@ -22,11 +22,11 @@
 //     objects and no others.
 //   - AS11: If an object belongs to another set, has another controller, or Keep reports
 //     it, prune leaves it, also if that changed during the call.
-//   - AS12: If Apply would prune more than the bounds of the Set, it prunes no object and
-//     returns an error.
-//   - AS13: If each Member has its Live and is unchanged since the last call, Set.Apply
-//     makes no request.
-//   - AS14: If an existing object is not a member, and neither Adopt nor Force allows it,
+//   - AS12: If Apply would prune more than the bounds of the Set, or a Namespace or
+//     CustomResourceDefinition without permission, it prunes no object and returns an error.
+//   - AS13: If the members were listed within an hour, all are wanted with their Live, and
+//     nothing has changed, Set.Apply makes no request.
+//   - AS14: If an existing object was never a member, and neither Adopt nor Force allows it,
 //     Set.Apply changes no value of it.
 //   - AS15: If a former member is being deleted or fails, those of lower stages stay until
 //     a later call.
@@ -34,6 +34,8 @@
 //     finalizer or is being deleted, Set.Apply creates no object.
 //   - AS17: If Set.Delete returns nil, a list from the API server had no member, except
 //     kept ones.
+//   - AS18: If the deletion of a Namespace or CustomResourceDefinition would delete the
+//     parent, a wanted object or a kept member, prune leaves it.
 //
 // # Caveats
 //

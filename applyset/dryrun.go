@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // Plan returns the results that Apply would have, without a change of any object. The
@@ -33,12 +32,19 @@ func (s *Set) Plan(ctx context.Context, parent metav1.Object, wanted ...Member) 
 	if c.run.failed {
 		return c.report(nil)
 	}
-	defer c.lock()()
+	if err := c.checkGrowth(); err != nil {
+		return nil, err
+	}
+	unlock, err := c.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	if err := c.load(ctx, false); err != nil {
 		return nil, err
 	}
-	members, kept := maps.Clone(c.memory.members), maps.Clone(c.memory.kept)
-	defer func() { c.memory.members, c.memory.kept = members, kept }()
+	members := maps.Clone(c.memory.members)
+	defer func() { c.memory.members = members }()
 	c.dryRun = true
 	each(ctx, cmp.Or(c.Concurrency, 8), c.wanted, func(w *wantedMember) error {
 		w.err = c.try(ctx, w)
@@ -79,7 +85,7 @@ func (c *call) try(ctx context.Context, w *wantedMember) error {
 	err := c.apply(ctx, w)
 	switch {
 	case err != nil && (isUnserved(err) && slices.Contains(c.run.defined, w.object.GroupVersionKind()) ||
-		apierrors.IsNotFound(err) && c.ids[identity{schema.GroupKind{Kind: "Namespace"}, "", w.id.namespace}]):
+		apierrors.IsNotFound(err) && c.ids[identity{namespaceKind, "", w.id.namespace}]):
 		w.action = Created
 		return nil
 	case err != nil || w.action == Created || w.action == Recreated:

@@ -2,6 +2,7 @@ package applyset
 
 import (
 	"fmt"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -14,16 +15,34 @@ const (
 	stageConfig
 	stageDefault
 	stageAdmission // of objects that can reject or route requests for others
+	stageDefined   // of the kinds that the set defines: their controllers and webhooks can be members
 	maxStage       = 99
 )
 
+var (
+	namespaceKind  = schema.GroupKind{Kind: "Namespace"}
+	definitionKind = schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}
+	serviceKind    = schema.GroupKind{Group: "apiregistration.k8s.io", Kind: "APIService"}
+)
+
+// defines notes the group that a definition among the members has.
+func (c *call) defines(id identity) {
+	if id.kind == definitionKind || id.kind == serviceKind {
+		_, group, _ := strings.Cut(id.name, ".") // after the resource or the version
+		c.groups.Insert(group)
+	}
+}
+
 // stage returns the stage of an object.
-func (s *Set) stage(kind schema.GroupVersionKind, obj metav1.Object) (int, error) {
+func (c *call) stage(kind schema.GroupVersionKind, obj metav1.Object) (int, error) {
 	stage := stageOf(kind.GroupKind())
-	if s.Stage == nil || stage == stageDefinitions {
+	if stage == stageDefault && c.groups.Has(kind.Group) {
+		stage = stageDefined
+	}
+	if c.Stage == nil || stage == stageDefinitions {
 		return stage, nil
 	}
-	switch own := s.Stage(kind, obj); {
+	switch own := c.Stage(kind, obj); {
 	case own == 0:
 		return stage, nil
 	case own <= stageDefinitions || own > maxStage:
@@ -35,15 +54,12 @@ func (s *Set) stage(kind schema.GroupVersionKind, obj metav1.Object) (int, error
 
 // stageOf returns the default stage of a kind.
 func stageOf(kind schema.GroupKind) int {
+	if kind == namespaceKind || kind == definitionKind {
+		return stageDefinitions
+	}
 	switch kind.Group {
-	case "apiextensions.k8s.io":
-		if kind.Kind == "CustomResourceDefinition" {
-			return stageDefinitions
-		}
 	case "":
 		switch kind.Kind {
-		case "Namespace":
-			return stageDefinitions
 		case "ServiceAccount", "ResourceQuota", "LimitRange":
 			return stageAccess
 		case "ConfigMap", "Secret", "PersistentVolume", "PersistentVolumeClaim", "Service":

@@ -25,7 +25,8 @@ import (
 const (
 	parentManager = "-applyset" // the suffix of the field manager of the parent's metadata
 
-	// trusted is how long a Set relies on its memory of a parent.
+	// trusted is how long a Set relies on its memory of a parent. It drops the memory of a
+	// parent without a call in this time.
 	trusted = time.Hour
 	// retried is that time if the API server did not serve a kind.
 	retried = time.Minute
@@ -34,21 +35,24 @@ const (
 	parentLabel = "applyset.kubernetes.io/is-parent-type"
 	parentKinds = "a parent is a ConfigMap, a Secret, or of a CustomResourceDefinition with a label for that"
 
-	maxParents = 10_000 // whose members a Set remembers
-	maxScopes  = 4096   // that one call lists
+	// maxLists is in how many namespaces a kind is listed one by one. Another user can add
+	// any number of namespaces to the inventory.
+	maxLists = 64
 )
 
 // memory is the knowledge of a Set about a parent.
 type memory struct {
-	call sync.Mutex // held by a call
+	calls int       // that run or wait; guarded by the mutex of the Set
+	used  time.Time // the end of the last call; guarded by the mutex of the Set
+
+	call chan struct{} // has an element while a call runs
 
 	until     time.Time // zero if the next call must list
 	inventory inventory.Inventory
 	unserved  sets.Set[schema.GroupKind] // of the inventory
-	kept      map[identity]*former
 
 	guard   sync.Mutex         // guards members
-	members map[identity]known // all objects that can be members, except kept ones
+	members map[identity]known // all objects that can be members
 }
 
 // known is the last response for a member. The zero value is unknown.
@@ -58,34 +62,52 @@ type known struct {
 	sum     [32]byte // of the configuration
 }
 
-// lock waits for other calls for the parent, and returns the end of this call.
-func (c *call) lock() (unlock func()) {
+// lock waits for other calls for the parent, and returns the end of this call. The error is
+// the cause of ctx.
+func (c *call) lock(ctx context.Context) (unlock func(), err error) {
 	c.mu.Lock()
-	uid := c.parent.GetUID()
+	now, uid := time.Now(), c.parent.GetUID()
+	if now.Sub(c.swept) >= trusted {
+		maps.DeleteFunc(c.known, func(_ types.UID, m *memory) bool { return m.calls == 0 && now.Sub(m.used) >= trusted })
+		c.swept = now
+	}
 	m := c.known[uid]
 	if m == nil {
 		if c.known == nil {
 			c.known = map[types.UID]*memory{}
 		}
-		for other := range c.known {
-			if len(c.known) < maxParents {
-				break
-			}
-			delete(c.known, other)
-		}
-		m = &memory{inventory: inventory.New(), members: map[identity]known{}}
+		m = &memory{call: make(chan struct{}, 1)}
+		m.forget()
 		c.known[uid] = m
 	}
+	m.calls++
 	c.mu.Unlock()
-	m.call.Lock()
+	end := func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		m.calls--
+		m.used = time.Now()
+		if m.calls == 0 && m.until.IsZero() && len(m.members) == 0 {
+			delete(c.known, uid) // it has no knowledge
+		}
+	}
+	select {
+	case m.call <- struct{}{}: // also if ctx has ended
+	default:
+		select {
+		case m.call <- struct{}{}:
+		case <-ctx.Done():
+			end()
+			return nil, fmt.Errorf("applyset: wait for another call for the parent: %w", context.Cause(ctx))
+		}
+	}
 	c.memory = m
-	return m.call.Unlock
+	return func() { <-m.call; end() }, nil
 }
 
-func (s *Set) forget(parent types.UID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.known, parent)
+// forget drops all knowledge.
+func (m *memory) forget() {
+	m.until, m.inventory, m.unserved, m.members = time.Time{}, inventory.New(), nil, map[identity]known{}
 }
 
 // load makes the memory complete: from the parent that the caller passed if it is
@@ -116,17 +138,18 @@ func (c *call) load(ctx context.Context, remove bool) error {
 			return err
 		}
 	}
-	m.kept, m.unserved = map[identity]*former{}, sets.New[schema.GroupKind]()
-	scopes, err := c.scopes(i.Union(m.inventory)) // the live one can have lost entries
+	m.unserved = sets.New[schema.GroupKind]()
+	all := i.Union(m.inventory) // the live one can have lost entries
+	scopes, err := c.scopes(all.Kinds, c.namespaces(all))
 	if err != nil {
 		return err
 	}
 	if c.seen, err = c.list(ctx, scopes); err != nil {
 		return err
 	}
-	for id := range c.seen {
+	for id, live := range c.seen {
 		if _, ok := m.members[id]; !ok {
-			m.members[id] = known{}
+			m.members[id] = known{uid: live.UID}
 		}
 	}
 	// If a user removes a kind that is not served from the inventory, it has no members.
@@ -212,14 +235,27 @@ func (c *call) needed() inventory.Inventory {
 	for id := range c.memory.members {
 		i.Add(id.kind, id.namespace, c.parent.GetNamespace())
 	}
-	for id := range c.memory.kept {
-		i.Add(id.kind, id.namespace, c.parent.GetNamespace())
-	}
 	if len(c.memory.unserved) > 0 { // they can have members in each namespace
 		i.Kinds = i.Kinds.Union(c.memory.unserved)
 		i.Namespaces = i.Namespaces.Union(c.memory.inventory.Namespaces)
 	}
 	return i
+}
+
+// checkGrowth rejects wanted objects whose inventory is too large for the parent, before
+// the first request.
+func (c *call) checkGrowth() error {
+	i, _, err := inventory.Read(c.parent, c.id, c.Manager)
+	if err != nil {
+		i = inventory.New() // load returns the error, unless the live parent has none
+	}
+	for id := range c.ids {
+		i.Add(id.kind, id.namespace, c.parent.GetNamespace())
+	}
+	if err := i.CheckSize(c.parent, c.Manager); err != nil {
+		return fmt.Errorf("applyset: the inventory: %w", err)
+	}
+	return nil
 }
 
 // grow adds the kinds and namespaces of all members to the inventory, except new kinds
@@ -255,6 +291,9 @@ func (c *call) write(ctx context.Context, i inventory.Inventory, grow bool) erro
 			if err := c.checkParent(c.live); err != nil {
 				return err
 			}
+			if err := i.CheckSize(c.live, c.Manager); err != nil {
+				return fmt.Errorf("applyset: the inventory: %w", err)
+			}
 		}
 		err := c.store(ctx, i)
 		switch {
@@ -289,21 +328,26 @@ func (c *call) store(ctx context.Context, i inventory.Inventory) error {
 	return nil
 }
 
-// scope is a kind in a namespace, or in the cluster if the namespace is empty.
+// scope is a kind in namespaces, or in the cluster if it is cluster-scoped.
 type scope struct {
-	kind      schema.GroupKind
-	namespace string
+	kind       schema.GroupKind
+	namespaces sets.Set[string] // "" for the cluster; not to be modified
 }
 
-// scopes returns where an inventory has members. It notes the kinds that the API server
-// does not serve.
-func (c *call) scopes(i inventory.Inventory) ([]scope, error) {
-	namespaces := sets.List(i.Namespaces)
+// namespaces returns the namespaces that can have members.
+func (c *call) namespaces(i inventory.Inventory) sets.Set[string] {
+	namespaces := i.Namespaces.Clone()
 	if own := c.parent.GetNamespace(); own != "" {
-		namespaces = append(namespaces, own)
+		namespaces.Insert(own)
 	}
+	return namespaces
+}
+
+// scopes returns where kinds have members. It notes the kinds that the API server does not
+// serve.
+func (c *call) scopes(kinds sets.Set[schema.GroupKind], namespaces sets.Set[string]) ([]scope, error) {
 	var scopes []scope
-	for kind := range i.Kinds {
+	for kind := range kinds {
 		mapping, err := c.mapping(kind)
 		switch {
 		case meta.IsNoMatchError(err):
@@ -311,14 +355,9 @@ func (c *call) scopes(i inventory.Inventory) ([]scope, error) {
 		case err != nil:
 			return nil, fmt.Errorf("applyset: find the resource of %s, which the inventory has: %w", kind, err)
 		case mapping.Scope.Name() == meta.RESTScopeNameRoot:
-			scopes = append(scopes, scope{kind: kind})
+			scopes = append(scopes, scope{kind, sets.New("")})
 		default:
-			for _, namespace := range namespaces {
-				scopes = append(scopes, scope{kind, namespace})
-			}
-		}
-		if len(scopes) > maxScopes {
-			return nil, fmt.Errorf("applyset: the inventory in the parent's annotations has %d kinds in %d namespaces: make it smaller", len(i.Kinds), len(namespaces))
+			scopes = append(scopes, scope{kind, namespaces})
 		}
 	}
 	return scopes, nil
@@ -330,13 +369,11 @@ func (c *call) mapping(kind schema.GroupKind) (*meta.RESTMapping, error) {
 	if mapping := c.mappings[kind]; mapping != nil {
 		return mapping, nil
 	}
-	mapping, err := c.Mapper.RESTMapping(kind)
-	for _, w := range c.wanted {
-		if w.id.kind == kind {
-			mapping, err = c.run.mapper.RESTMapping(kind, w.object.GroupVersionKind().Version)
-			break
-		}
+	mapper, versions := c.Mapper, []string(nil)
+	if version, ok := c.versions[kind]; ok {
+		mapper, versions = c.run.mapper, []string{version}
 	}
+	mapping, err := mapper.RESTMapping(kind, versions...)
 	if meta.IsNoMatchError(err) && !c.reset {
 		c.resetMapper()
 		mapping, err = c.Mapper.RESTMapping(kind)
@@ -356,38 +393,77 @@ func (c *call) resetMapper() {
 }
 
 // list reads the metadata of all members in the scopes, whose mappings are known. It notes
-// the kinds that the API server does not serve.
+// the kinds that the API server does not serve. If a kind is in many namespaces, it reads
+// all namespaces at once, if it may.
 func (c *call) list(ctx context.Context, scopes []scope) (map[identity]*metav1.PartialObjectMetadata, error) {
-	var mu sync.Mutex
-	found := map[identity]*metav1.PartialObjectMetadata{}
-	errs := each(ctx, cmp.Or(c.Concurrency, 8), scopes, func(s scope) error {
-		mapping := c.mappings[s.kind]
-		opts := metav1.ListOptions{LabelSelector: inventory.PartOf + "=" + c.id, Limit: 500}
-		for {
-			list, err := c.Metadata.Resource(mapping.Resource).Namespace(s.namespace).List(ctx, opts)
-			mu.Lock()
-			switch {
-			case isUnserved(err):
-				c.memory.unserved.Insert(s.kind)
-				mu.Unlock()
-				return nil
-			case apierrors.IsResourceExpired(err) && opts.Limit > 0:
-				mu.Unlock()
-				opts.Limit, opts.Continue = 0, "" // from the start, in one page
-				continue
-			case err != nil:
-				mu.Unlock()
-				return fmt.Errorf("applyset: list the members of the kind %s: %w", s.kind, err)
-			}
-			for i := range list.Items {
-				item := &list.Items[i]
-				found[identity{s.kind, item.GetNamespace(), item.GetName()}] = item
-			}
-			mu.Unlock()
-			if opts.Continue = list.GetContinue(); opts.Continue == "" {
-				return nil
-			}
+	type request struct {
+		scope
+		namespace string // "" for all, or for the cluster
+	}
+	single := func(s scope) (requests []request) {
+		for namespace := range s.namespaces {
+			requests = append(requests, request{s, namespace})
 		}
-	})
+		return requests
+	}
+	var requests []request
+	for _, s := range scopes {
+		if len(s.namespaces) > maxLists {
+			requests = append(requests, request{s, ""})
+		} else {
+			requests = append(requests, single(s)...)
+		}
+	}
+	var mu sync.Mutex
+	var forbidden []scope
+	found := map[identity]*metav1.PartialObjectMetadata{}
+	read := func(r request) error {
+		err := c.pages(ctx, r.kind, r.namespace, func(item *metav1.PartialObjectMetadata) {
+			if r.namespaces.Has(item.Namespace) {
+				mu.Lock()
+				defer mu.Unlock()
+				found[identity{r.kind, item.Namespace, item.Name}] = item
+			}
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case isUnserved(err):
+			c.memory.unserved.Insert(r.kind)
+		case apierrors.IsForbidden(err) && !r.namespaces.Has(r.namespace):
+			forbidden = append(forbidden, r.scope)
+		case err != nil:
+			return fmt.Errorf("applyset: list the members of the kind %s: %w", r.kind, err)
+		}
+		return nil
+	}
+	errs := each(ctx, cmp.Or(c.Concurrency, 8), requests, read)
+	for _, s := range forbidden {
+		if len(errs) == 0 {
+			errs = each(ctx, cmp.Or(c.Concurrency, 8), single(s), read)
+		}
+	}
 	return found, errors.Join(errs...)
+}
+
+// pages calls f for each member of a kind in a namespace, also more than once.
+func (c *call) pages(ctx context.Context, kind schema.GroupKind, namespace string, f func(*metav1.PartialObjectMetadata)) error {
+	client := c.Metadata.Resource(c.mappings[kind].Resource).Namespace(namespace)
+	opts := metav1.ListOptions{LabelSelector: inventory.PartOf + "=" + c.id, Limit: 500}
+	for {
+		list, err := client.List(ctx, opts)
+		switch {
+		case apierrors.IsResourceExpired(err) && opts.Limit > 0:
+			opts.Limit, opts.Continue = 0, "" // from the start, in one page
+			continue
+		case err != nil:
+			return err
+		}
+		for i := range list.Items {
+			f(&list.Items[i])
+		}
+		if opts.Continue = list.GetContinue(); opts.Continue == "" {
+			return nil
+		}
+	}
 }

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/semaphore"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/metadata"
 
 	"github.com/controllerkit/controllerkit/applyset/internal/inventory"
@@ -46,6 +49,7 @@ func (c *call) candidates(ctx context.Context) {
 		}
 	}
 	for id := range c.memory.members {
+		c.defines(id)
 		if c.ids[id] {
 			continue
 		}
@@ -66,17 +70,39 @@ func (c *call) candidates(ctx context.Context) {
 		c.former = append(c.former, f)
 	}
 	each(ctx, cmp.Or(c.Concurrency, 8), c.former, func(f *former) error {
-		if f.err != nil {
-			return nil //nolint:nilerr // it has its error already
+		if f.err == nil {
+			f.err = c.examine(ctx, f)
 		}
-		if f.err = c.examine(ctx, f); f.err == nil && f.live != nil && f.action != Kept && !f.gone {
+		if f.err == nil && f.live != nil && f.action != Kept && !f.gone {
 			f.stage, f.err = c.stage(f.kind, f.live)
 		}
-		return nil
+		if f.err != nil {
+			f.stage, f.doomed = maxStage, false // its stage is unknown, so no other goes before it
+		}
+		return nil //nolint:nilerr // f has the error
 	})
-	for _, f := range c.memory.kept {
-		if !slices.Contains(c.former, f) && !c.ids[f.id] {
-			c.former = append(c.former, f)
+	c.spare()
+}
+
+// spare keeps the Namespaces and CustomResourceDefinitions whose deletion would delete a
+// wanted object or a kept member.
+func (c *call) spare() {
+	used := map[identity]string{}
+	use := func(id identity, resource schema.GroupResource, by string) {
+		used[identity{namespaceKind, "", id.namespace}] = by
+		used[identity{definitionKind, "", resource.String()}] = by
+	}
+	for _, f := range c.former {
+		if _, ok := c.memory.members[f.id]; ok && f.action == Kept {
+			use(f.id, c.mappings[f.id.kind].Resource.GroupResource(), "the kept "+f.id.kind.Kind+" "+f.id.name)
+		}
+	}
+	for _, w := range c.wanted {
+		use(w.id, w.resource.GroupResource(), "the wanted "+w.id.kind.Kind+" "+w.id.name)
+	}
+	for _, f := range c.former {
+		if by := used[f.id]; by != "" && f.doomed {
+			f.keep("its deletion would delete " + by)
 		}
 	}
 }
@@ -94,6 +120,9 @@ func (c *call) prune(ctx context.Context, bounded bool) error {
 		}
 	}
 	for stage := maxStage; stage > 0; stage-- {
+		if stage == stageDefinitions {
+			c.spare() // an object can be kept since
+		}
 		var now []*former
 		for _, f := range c.former {
 			if f.stage == stage && f.action != Kept {
@@ -156,10 +185,12 @@ func (c *call) examine(ctx context.Context, f *former) error {
 	case f.live.GetLabels()[inventory.PartOf] != c.id:
 		c.drop(f)
 		f.action, f.reason = Kept, "it is not a member any more"
+	case f.live.GetUID() == c.parent.GetUID() || c.above(f.id) != "":
+		f.keep("it is " + cmp.Or(c.above(f.id), "the parent"))
 	case controller != nil && controller.UID != c.parent.GetUID():
-		c.keep(f, fmt.Sprintf("it has a controller, %.64s %.253q", controller.Kind, controller.Name))
+		f.keep(fmt.Sprintf("it has a controller, %.64s %.253q", controller.Kind, controller.Name))
 	case c.Keep != nil && c.Keep(f.kind, f.live):
-		c.keep(f, "Keep returned true")
+		f.keep("Keep returned true")
 	case f.live.GetDeletionTimestamp() != nil:
 		f.wait()
 	default:
@@ -175,14 +206,8 @@ func (c *call) drop(f *former) {
 	delete(c.memory.members, f.id)
 }
 
-// keep remembers a member that must stay. It stays in the inventory.
-func (c *call) keep(f *former, reason string) {
-	c.memory.guard.Lock()
-	defer c.memory.guard.Unlock()
-	f.action, f.reason = Kept, reason
-	delete(c.memory.members, f.id)
-	c.memory.kept[f.id] = f
-}
+// keep leaves a member in place. It stays in the inventory, and each call decides again.
+func (f *former) keep(reason string) { f.action, f.reason, f.doomed = Kept, reason, false }
 
 // wait reports that the object is being deleted.
 func (f *former) wait() {
@@ -201,15 +226,26 @@ func (f *former) lost() {
 
 // checkBound rejects a prune of more objects than a call may delete.
 func (c *call) checkBound() error {
-	doomed := 0
+	doomed, namespace, definition := 0, "", ""
 	for _, f := range c.former {
-		if f.doomed {
-			doomed++
+		if !f.doomed {
+			continue
+		}
+		doomed++
+		switch f.id.kind {
+		case namespaceKind:
+			namespace = f.id.name
+		case definitionKind:
+			definition = f.id.name
 		}
 	}
 	number, percent := cmp.Or(c.MaxPrune, 100), cmp.Or(c.MaxPrunePercent, 50)
 	var err error
 	switch all := doomed + len(c.wanted); {
+	case namespace != "" && !c.PruneNamespaces:
+		err = fmt.Errorf("applyset: prune would delete the Namespace %q, and with it all objects in it: set PruneNamespaces to allow that", namespace)
+	case definition != "" && !c.PruneCRDs:
+		err = fmt.Errorf("applyset: prune would delete the CustomResourceDefinition %q, and with it all objects of its kind: set PruneCRDs to allow that", definition)
 	case doomed > number:
 		err = fmt.Errorf("applyset: prune would delete %d objects: MaxPrune allows %d", doomed, number)
 	case doomed*100 > percent*all:
@@ -219,7 +255,7 @@ func (c *call) checkBound() error {
 	}
 	for _, f := range c.former {
 		if f.doomed {
-			f.action, f.reason = Pending, "prune would delete too many objects"
+			f.action, f.reason = Pending, "prune would delete more than the Set allows"
 		}
 	}
 	return err
@@ -256,44 +292,47 @@ func (c *call) delete(ctx context.Context, f *former) error {
 // reduces the inventory.
 func (c *call) settle(ctx context.Context, deleted []*former) error {
 	m := c.memory
-	scopes := map[scope]bool{}
-	rest := c.needed()
+	gone := map[schema.GroupKind]sets.Set[string]{} // the namespaces of deleted
+	after := inventory.New()
+	ids := map[identity]bool{}
 	for _, f := range deleted {
-		if f.err == nil && !f.gone && !f.unserved {
-			scopes[scope{f.id.kind, f.id.namespace}] = true
+		if f.err == nil && !f.gone && !f.unserved && f.action != Kept {
+			ids[f.id] = true
+			if gone[f.id.kind] == nil {
+				gone[f.id.kind] = sets.New[string]()
+			}
+			gone[f.id.kind].Insert(f.id.namespace)
 		}
 	}
-	if len(scopes) == 0 && rest.Equal(m.inventory) {
+	if len(ids) == 0 && c.needed().Equal(m.inventory) {
 		return nil
 	}
-	gone := map[identity]bool{}
-	for _, f := range deleted {
-		gone[f.id] = f.err == nil && !f.unserved
-	}
-	after := inventory.New()
 	for id := range m.members {
-		if !gone[id] {
+		if !ids[id] {
 			after.Add(id.kind, id.namespace, c.parent.GetNamespace())
 		}
 	}
-	before, err := c.scopes(m.inventory)
+	scopes, err := c.scopes(m.inventory.Kinds.Union(sets.KeySet(gone)), c.namespaces(m.inventory))
 	if err != nil {
 		return err
 	}
-	remain, err := c.scopes(after)
-	if err != nil {
-		return err
-	}
-	for _, s := range before {
-		if !slices.Contains(remain, s) {
-			scopes[s] = true
+	lost := m.inventory.Namespaces.Difference(after.Namespaces)
+	for i, s := range scopes {
+		namespaces := s.namespaces
+		switch {
+		case namespaces.Has(""): // cluster-scoped
+			if after.Kinds.Has(s.kind) {
+				namespaces = nil
+			}
+		case after.Kinds.Has(s.kind):
+			namespaces = lost
 		}
+		if more := gone[s.kind]; len(more) > 0 {
+			namespaces = namespaces.Union(more)
+		}
+		scopes[i].namespaces = namespaces
 	}
-	all := make([]scope, 0, len(scopes))
-	for s := range scopes {
-		all = append(all, s)
-	}
-	live, err := c.list(ctx, all)
+	live, err := c.list(ctx, scopes)
 	if err != nil {
 		return err
 	}
@@ -311,10 +350,8 @@ func (c *call) settle(ctx context.Context, deleted []*former) error {
 		}
 	}
 	for id, now := range live {
-		_, isMember := m.members[id]
-		_, isKept := m.kept[id]
-		if !isMember && !isKept && !c.uids[now.UID] {
-			m.members[id] = known{} // for the next call
+		if _, isMember := m.members[id]; !isMember && !c.uids[now.UID] {
+			m.members[id] = known{uid: now.UID} // for the next call
 		}
 	}
 	return c.write(ctx, c.needed(), false)
@@ -323,34 +360,50 @@ func (c *call) settle(ctx context.Context, deleted []*former) error {
 // remaining returns an error about the members that Delete has left.
 func (c *call) remaining() error {
 	var errs []error
+	left := len(c.memory.members)
 	for _, f := range c.former {
+		if _, ok := c.memory.members[f.id]; ok && f.action == Kept {
+			left--
+		}
 		if f.action == Pending && len(errs) < 3 {
 			errs = append(errs, &ObjectError{Index: -1, Kind: f.kind, Namespace: f.id.namespace, Name: f.id.name, Err: errors.New(f.reason)})
 		}
 	}
-	for kind := range c.memory.unserved {
+	kinds := slices.SortedFunc(maps.Keys(c.memory.unserved), func(a, b schema.GroupKind) int { return cmp.Compare(a.String(), b.String()) })
+	for i, kind := range kinds {
+		if i == 3 {
+			errs = append(errs, fmt.Errorf("applyset: the API server does not serve %d more kinds of the inventory", len(kinds)-i))
+			break
+		}
 		errs = append(errs, fmt.Errorf("applyset: the API server does not serve the kind %s of the inventory: if its CustomResourceDefinition was deleted, remove the kind from the parent's annotation applyset.kubernetes.io/contains-group-kinds", kind))
 	}
-	if n := len(c.memory.members); n > 0 {
-		errs = append(errs, fmt.Errorf("applyset: %d members are not gone: call Delete again", n))
+	if left > 0 {
+		errs = append(errs, fmt.Errorf("applyset: %d members are not gone: call Delete again", left))
 	}
 	return errors.Join(errs...)
 }
 
 // each calls f for the items, several at a time, and returns the errors after all calls.
-// If the context ends, it makes no more calls, and its cause is among the errors.
+// After an error it makes no more calls. If the context ends, its cause is among the
+// errors.
 func each[T any](ctx context.Context, limit int, items []T, f func(T) error) []error {
 	slots := semaphore.NewWeighted(int64(limit))
 	var wg sync.WaitGroup
+	var failed atomic.Bool
 	errs := make([]error, len(items), len(items)+1)
 	for i, item := range items {
 		if slots.Acquire(ctx, 1) != nil || ctx.Err() != nil {
 			errs = append(errs, context.Cause(ctx))
 			break
 		}
+		if failed.Load() {
+			break
+		}
 		wg.Go(func() {
 			defer slots.Release(1)
-			errs[i] = f(item)
+			if errs[i] = f(item); errs[i] != nil {
+				failed.Store(true)
+			}
 		})
 	}
 	wg.Wait()

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
 
@@ -35,15 +36,28 @@ import (
 //
 // The stages are: 1, Namespaces and CustomResourceDefinitions; 2, access, such as
 // ServiceAccounts and Roles; 3, ConfigMaps, Secrets, volumes and Services; 4, all other
-// kinds; 5, webhooks, admission policies and APIServices. A stage begins after the previous
-// one has succeeded, and prune has the reverse order.
+// kinds; 5, webhooks, admission policies and APIServices; 6, objects of stage 4 whose group
+// a CustomResourceDefinition or an APIService of the set defines, because the programs that
+// serve them can be members. A stage begins after the previous one has succeeded, and prune
+// has the reverse order.
+//
+// The parent, its Namespace, its CustomResourceDefinition and its owners cannot be members:
+// their deletion would wait for the parent, and Delete for their deletion. A wanted one is
+// an error before the first request. Prune leaves one that another program labels. What
+// the controller itself needs, such as its Namespace and its ServiceAccount, must not be a
+// member either.
 //
 // A Set remembers the members that it has listed and applied, for at most an hour.
 // Until then it does not see that another user labels an object as a member.
 //
+// The API server accepts 256 KiB of annotations, which limits the kinds and namespaces of a
+// set. If the wanted objects need more, Apply returns an error before the first request.
+//
 // The identity needs the verbs patch, create, get, list and delete for the kinds of the
 // members, patch and get for the parent, get and watch for CustomResourceDefinitions among
-// the members, and get for the CustomResourceDefinition of the parent.
+// the members, and get for the CustomResourceDefinition of the parent. For a set with many
+// namespaces, a list in all namespaces takes the place of a list in each. Without the right
+// to do so, a Set lists each.
 type Set struct {
 	Client   dynamic.Interface  // Required.
 	Metadata metadata.Interface // Required. It reads and deletes objects of the same API server.
@@ -77,14 +91,24 @@ type Set struct {
 	// CustomResourceDefinitions stay first. Nil means the default for each object.
 	Stage func(kind schema.GroupVersionKind, obj metav1.Object) int
 
-	// MaxPrune is how many objects a call of Apply may prune; 0 means 100.
+	// MaxPrune is how many objects a call of Apply may prune; 0 means 100. It does not count
+	// the objects that Kubernetes deletes because of that.
 	MaxPrune int
 	// MaxPrunePercent bounds the share of the pruned objects in all objects, wanted and
 	// pruned; 0 means 50. With 100, an empty set is no mistake.
 	MaxPrunePercent int
+	// PruneNamespaces allows that Apply prunes Namespaces, with all objects in them, also
+	// those of other users. Otherwise that is an error like the one of MaxPrune. Delete needs
+	// no such permission.
+	PruneNamespaces bool
+	// PruneCRDs allows that Apply prunes CustomResourceDefinitions, with all objects of their
+	// kinds. Otherwise it is the same error.
+	PruneCRDs bool
 
 	// Keep reports whether prune must leave a former member in place, for example
-	// because of an annotation. obj has the metadata only. Nil means no object.
+	// because of an annotation. obj has the metadata only. Each call reads the kept objects
+	// and asks again. Prune also leaves the Namespace and the CustomResourceDefinition of a
+	// kept object. Nil means no object.
 	Keep func(kind schema.GroupVersionKind, obj metav1.Object) bool
 
 	// Propagation returns the propagation policy of a deletion. Nil means Background for
@@ -96,7 +120,8 @@ type Set struct {
 
 	mu      sync.Mutex // guards the fields below
 	known   map[types.UID]*memory
-	checked bool // whether ParentKind can be the kind of parents
+	swept   time.Time // when known was searched for old memories
+	checked bool      // whether ParentKind can be the kind of parents
 }
 
 // Member is a wanted object of a [Set].
@@ -112,7 +137,8 @@ type Member struct {
 
 	// Adopt allows that an existing object becomes a member, unless it is a member of
 	// another set or has a controller other than the parent. Otherwise such an object is
-	// an error, and Apply does not change it. Fields that kubectl apply or another
+	// an error, and Apply does not change it. An object that this Set knows as a member, and
+	// that lost its label, needs no Adopt: Apply adds the label again. Fields that kubectl apply or another
 	// controller wrote, and Object omits, stay: ssa.Migrate gives them to Manager before.
 	Adopt bool
 	// Force adopts any existing object. The other set then leaves it alone. Owner references
@@ -172,8 +198,9 @@ type Result struct {
 // finalizers, the remaining stages wait for it, with the Action Pending. The next call
 // continues: so watch the kinds of the members.
 //
-// If a call would prune more than MaxPrune or MaxPrunePercent allow, it prunes no object,
-// and the error has the number. If ctx ends, Apply makes no further request, and each
+// If a call would prune more than MaxPrune or MaxPrunePercent allow, or what PruneNamespaces
+// or PruneCRDs must allow, it prunes no object, and the error has the cause. Prune leaves
+// the Namespace and the CustomResourceDefinition of a wanted object. If ctx ends, Apply makes no further request, and each
 // object without one has [ErrNotTried].
 //
 // A creation has the resourceVersion 9223372036854775807, so that it fails if the object
@@ -192,7 +219,14 @@ func (s *Set) Apply(ctx context.Context, parent metav1.Object, wanted ...Member)
 	if c.run.failed {
 		return c.report(nil)
 	}
-	defer c.lock()()
+	if err := c.checkGrowth(); err != nil {
+		return nil, err
+	}
+	unlock, err := c.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	if err := c.load(ctx, false); err != nil {
 		return nil, err
 	}
@@ -206,7 +240,7 @@ func (s *Set) Apply(ctx context.Context, parent metav1.Object, wanted ...Member)
 }
 
 // Delete prunes all members of parent, in the reverse order of the stages and without the
-// bounds of Apply. Its error is nil once complete lists from the API server had no member
+// bounds of Apply. With a Namespace go all objects in it. Its error is nil once complete lists from the API server had no member
 // except kept ones. Otherwise call it again, for example after the event of a member.
 //
 // Call Delete as the cleanup of Finalizer. parent may be being deleted or not.
@@ -218,7 +252,11 @@ func (s *Set) Delete(ctx context.Context, parent metav1.Object) ([]Result, error
 	if err := c.plan(nil); err != nil {
 		return nil, err
 	}
-	defer c.lock()()
+	unlock, err := c.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	if err := c.load(ctx, true); err != nil {
 		return nil, err
 	}
@@ -227,7 +265,7 @@ func (s *Set) Delete(ctx context.Context, parent metav1.Object) ([]Result, error
 		err = c.remaining()
 	}
 	if err == nil {
-		s.forget(c.parent.GetUID())
+		c.memory.forget()
 	}
 	return results, err
 }
@@ -252,7 +290,11 @@ func (s *Set) TakeOver(ctx context.Context, parent metav1.Object, tool string) e
 	case tool == "":
 		return errors.New("applyset: the tool is empty: pass the name that the annotation applyset.kubernetes.io/tooling of the parent has, without its version")
 	}
-	defer c.lock()()
+	unlock, err := c.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	c.memory.until = time.Time{} // the other tool can have created members
 	if err := c.checkKind(ctx); err != nil {
 		return err
@@ -293,6 +335,8 @@ type call struct {
 	former   []*former
 	uids     map[types.UID]bool                     // of the wanted objects
 	mappings map[schema.GroupKind]*meta.RESTMapping // of the kinds of members
+	versions map[schema.GroupKind]string            // of the kinds of the wanted objects
+	groups   sets.Set[string]                       // that definitions among the members have
 	dryRun   bool
 	reset    bool // whether the call has reset the Mapper
 }
@@ -301,6 +345,32 @@ type call struct {
 type identity struct {
 	kind            schema.GroupKind
 	namespace, name string
+}
+
+// idOf returns the identity of an object with a kind.
+func idOf(u *unstructured.Unstructured) identity {
+	return identity{u.GroupVersionKind().GroupKind(), u.GetNamespace(), u.GetName()}
+}
+
+// above returns what an object is to the parent, if its deletion would delete the parent or
+// wait for it, and "" otherwise.
+func (c *call) above(id identity) string {
+	owns := func(ref metav1.OwnerReference) bool {
+		gv, _ := schema.ParseGroupVersion(ref.APIVersion)
+		return id.kind == schema.GroupKind{Group: gv.Group, Kind: ref.Kind} && id.name == ref.Name && (id.namespace == "" || id.namespace == c.parent.GetNamespace())
+	}
+	switch id {
+	case identity{c.ParentKind.GroupKind(), c.parent.GetNamespace(), c.parent.GetName()}:
+		return "the parent"
+	case identity{namespaceKind, "", c.parent.GetNamespace()}:
+		return "the Namespace of the parent"
+	case identity{definitionKind, "", c.parents.GroupResource().String()}:
+		return "the CustomResourceDefinition of the parent"
+	}
+	if slices.ContainsFunc(c.parent.GetOwnerReferences(), owns) {
+		return "an owner of the parent"
+	}
+	return ""
 }
 
 // begin checks the Set and the parent.
@@ -349,6 +419,8 @@ func (s *Set) begin(parent metav1.Object) (*call, error) {
 		parents:  mapping.Resource,
 		resource: s.Metadata.Resource(mapping.Resource).Namespace(parent.GetNamespace()),
 		mappings: map[schema.GroupKind]*meta.RESTMapping{},
+		versions: map[schema.GroupKind]string{},
+		groups:   sets.New[string](),
 	}, nil
 }
 
@@ -363,6 +435,9 @@ func (c *call) plan(wanted []Member) (err error) {
 	}
 	c.ids = make(map[identity]bool, len(wanted))
 	c.run.failed = false
+	for _, m := range c.run.members {
+		c.defines(idOf(m.object))
+	}
 	for i, m := range c.run.members {
 		w := &wantedMember{Member: wanted[i], member: m}
 		if w.Wait && meta.IsNoMatchError(m.err) {
@@ -377,6 +452,9 @@ func (c *call) plan(wanted []Member) (err error) {
 		c.run.failed = c.run.failed || m.err != nil
 		c.wanted = append(c.wanted, w)
 		c.ids[w.id] = true
+		if _, ok := c.versions[w.id.kind]; !ok {
+			c.versions[w.id.kind] = m.object.GroupVersionKind().Version
+		}
 	}
 	return nil
 }

@@ -67,6 +67,13 @@ func TestServerSetStage(t *testing.T) {
 	if _, err := set().Apply(t.Context(), g.read(t, parent), append(wanted, waved("ConfigMap", "wrong", "wrong"))...); err == nil || !strings.Contains(err.Error(), "the stage is 1: let Stage return 2 to 99") || len(order) > 0 {
 		t.Errorf("a wrong stage: error %v, writes %v", err, order)
 	}
+	// Another user can give a former member a wrong stage: then no other is deleted.
+	accounts := g.objects.Resource(schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}).Namespace(g.one)
+	patched(t, accounts, "third", `{"metadata":{"annotations":{"wave":"wrong"}}}`)
+	if _, err := set().Delete(t.Context(), g.read(t, parent)); err == nil || !strings.Contains(err.Error(), "the stage is 1") || len(order) > 0 {
+		t.Errorf("a wrong stage of a former member: error %v, writes %v", err, order)
+	}
+	patched(t, accounts, "third", `{"metadata":{"annotations":{"wave":"late"}}}`)
 	if _, err := set().Delete(t.Context(), g.read(t, parent)); err != nil {
 		t.Fatal(err)
 	}

@@ -78,6 +78,7 @@ type painter struct {
 	id      string
 	set     *applyset.Set
 	process *fault.Incarnation
+	known   map[types.UID]bool // the members that the process can remember
 	on      func(*fault.Op) fault.Fault
 }
 
@@ -91,7 +92,7 @@ func (p *painter) restart(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(process.Kill)
-	p.process, p.set = process, newSet(t, process.Config())
+	p.process, p.set, p.known = process, newSet(t, process.Config()), map[types.UID]bool{}
 	p.set.MaxPrunePercent = 100
 }
 
@@ -198,6 +199,7 @@ func TestServerSetRandom(t *testing.T) {
 		wanted := map[place]string{}
 		var members []applyset.Member
 		refused := false // whether an object may not become a member
+		unsure := false  // whether that depends on what the process remembers
 		allowed := map[place]bool{}
 		stale := random.IntN(4) == 0
 		bold := large && random.IntN(4) > 0 // otherwise few large sets succeed
@@ -217,7 +219,11 @@ func TestServerSetRandom(t *testing.T) {
 			allowed[at] = true
 			if o := before[at]; o != nil && o.GetLabels()[partOf] != p.id {
 				label := o.GetLabels()[partOf]
-				if !m.Force && (label != "" || !m.Adopt) {
+				switch {
+				case m.Force || label == "" && m.Adopt:
+				case label == "" && p.known[o.GetUID()]: // it gets its label back, unless it was pruned
+					unsure = true
+				default:
 					refused, allowed[at] = true, false
 				}
 			}
@@ -250,12 +256,19 @@ func TestServerSetRandom(t *testing.T) {
 		case <-process.Killed():
 			p.restart(t)
 		default:
-			if !disturbed && !stale && (err != nil) != refused {
+			if !disturbed && !stale && (err != nil) != refused && (err == nil || !unsure) {
 				t.Errorf("%s: want an error: %v", step, refused)
 			}
 		}
 		after := state()
 		complete(step, after)
+		for _, all := range []map[place]*unstructured.Unstructured{before, after} {
+			for at, o := range all {
+				if o.GetLabels()[partOf] == p.id || touched[at] {
+					p.known[o.GetUID()] = true
+				}
+			}
+		}
 		for at, o := range before {
 			now := after[at]
 			if o.GetLabels()[partOf] != p.id && !allowed[at] && !touched[at] && (now == nil || now.GetUID() != o.GetUID() || now.GetResourceVersion() != o.GetResourceVersion()) {

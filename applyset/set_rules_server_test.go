@@ -437,7 +437,7 @@ func TestServerSetKinds(t *testing.T) {
 	}
 	defer watcher.Stop()
 	s = newSet(t, testserver.Config(t)) // after a restart
-	s.Mapper, s.MaxPrunePercent = setMapper(a.kind()), 100
+	s.Mapper, s.MaxPrunePercent, s.PruneCRDs = setMapper(a.kind()), 100, true
 	core := event("v1", g.one)
 	results, err = s.Apply(t.Context(), g.read(t, parent), core)
 	if got := "CustomResourceDefinition paints." + a.group + " Pruned, Event event Changed, Paint one Pruned"; err != nil || strings.ReplaceAll(actions(results), "Pending", "Pruned") != got {

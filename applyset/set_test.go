@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -58,6 +59,10 @@ func TestSetBadInput(t *testing.T) {
 		{name: "twice", member: wantConfigMap("a", "one", "blue"), want: "is the same one"},
 		{name: "unknown object", member: wantKind("example.com/v1", "Paint", "a", "one"), want: "find the resource"},
 		{name: "the parent", member: wantConfigMap("a", "parent", "blue"), want: "the object is the parent"},
+		{name: "the namespace", member: applyset.Member{Object: object(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"a"}}`)}, want: "the object is the Namespace of the parent"},
+		{name: "the owner", parent: owned(parent(), "v1", "ConfigMap"), member: wantConfigMap("a", "owner", "red"), want: "the object is an owner of the parent"},
+		{name: "the cluster-scoped owner", parent: owned(parent(), "rbac.authorization.k8s.io/v1", "ClusterRole"), member: applyset.Member{Object: object(`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"name":"owner"}}`)}, want: "the object is an owner of the parent"},
+		{name: "no namespace", member: wantConfigMap("Not.A.Namespace", "two", "red"), want: `metadata.namespace is "Not.A.Namespace"`},
 		{name: "label", member: applyset.Member{Object: applycorev1.ConfigMap("two", "a").WithLabels(map[string]string{partOf: "x"})}, want: "metadata.labels"},
 		{name: "labels", member: applyset.Member{Object: object(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"two","namespace":"a","labels":[]}}`)}, want: "metadata.labels is not an object"},
 		{name: "uid", member: applyset.Member{Object: applycorev1.ConfigMap("two", "a").WithUID("u")}, want: "metadata.uid is set"},
@@ -107,6 +112,12 @@ func TestSetBadInput(t *testing.T) {
 			}
 		})
 	}
+}
+
+// owned returns the parent with an owner.
+func owned(parent *corev1.ConfigMap, apiVersion, kind string) *corev1.ConfigMap {
+	parent.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: "owner", UID: "o"}}
+	return parent
 }
 
 // Delete checks the Set and the parent too.
@@ -177,6 +188,35 @@ func TestSetUnchanged(t *testing.T) {
 	client.ClearActions()
 	if _, err := s.Apply(t.Context(), other, wanted...); err != nil || len(client.Actions()) != 2 {
 		t.Errorf("another inventory: requests %v, error %v", client.Actions(), err)
+	}
+}
+
+// Objects of a kind that an APIService of the set serves go before it, and it goes before the
+// programs behind it.
+func TestSetStageOfServed(t *testing.T) {
+	s, _, parent, _ := cached(0)
+	gvk := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Paint"}
+	service := schema.GroupVersionKind{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIService"}
+	mapper := setMapper(gvk, service)
+	mapper.Add(service, meta.RESTScopeRoot)
+	parent.Annotations[groupKinds] = "APIService.apiregistration.k8s.io,Deployment.apps,Paint.example.com"
+	objects := []runtime.Object{&metav1.PartialObjectMetadata{TypeMeta: parent.TypeMeta, ObjectMeta: parent.ObjectMeta}}
+	for _, o := range []struct{ apiVersion, kind, namespace, name string }{
+		{"apiregistration.k8s.io/v1", "APIService", "", "v1.example.com"}, {"apps/v1", "Deployment", "a", "program"}, {"example.com/v1", "Paint", "a", "one"},
+	} {
+		objects = append(objects, &metav1.PartialObjectMetadata{
+			TypeMeta:   metav1.TypeMeta{APIVersion: o.apiVersion, Kind: o.kind},
+			ObjectMeta: metav1.ObjectMeta{Name: o.name, Namespace: o.namespace, Labels: map[string]string{partOf: parent.Labels[idLabel]}},
+		})
+	}
+	s.Mapper, s.Metadata, s.MaxPrunePercent = mapper, metadataClient(objects...), 100
+	results, err := s.Plan(t.Context(), parent)
+	var order []string
+	for _, r := range results { // in the order of the deletions
+		order = append(order, r.Kind.Kind)
+	}
+	if got := strings.Join(order, ", "); err != nil || got != "Paint, APIService, Deployment" {
+		t.Errorf("pruned in the order %s, error %v", got, err)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/controllerkit/controllerkit/applyset/internal/inventory"
 	"github.com/controllerkit/controllerkit/internal/apply"
@@ -35,9 +36,9 @@ type wantedMember struct {
 
 // check completes a wanted object. It makes it a member of the set.
 func (c *call) check(w *wantedMember) (err error) {
-	w.id = identity{w.object.GroupVersionKind().GroupKind(), w.object.GetNamespace(), w.object.GetName()}
-	if w.id == (identity{c.ParentKind.GroupKind(), c.parent.GetNamespace(), c.parent.GetName()}) {
-		return errors.New("the object is the parent: remove it from the wanted objects")
+	w.id = idOf(w.object)
+	if above := c.above(w.id); above != "" {
+		return fmt.Errorf("the object is %s, whose deletion would delete the parent or wait for it: remove it from the wanted objects", above)
 	}
 	content := w.object.Object["metadata"].(map[string]any) // it has a name
 	for _, field := range []string{"uid", "resourceVersion"} {
@@ -95,7 +96,6 @@ func (c *call) applyAll(ctx context.Context) error {
 		}
 		// Before the apply, because its response can be lost.
 		c.memory.members[w.id] = known
-		delete(c.memory.kept, w.id)
 		w.config.Release()
 	}
 	c.memory.guard.Unlock()
@@ -162,11 +162,11 @@ func (c *call) apply(ctx context.Context, w *wantedMember) error {
 		live = seen
 	}
 	c.memory.guard.Lock()
-	existed := c.memory.members[w.id].uid != ""
+	member := c.memory.members[w.id].uid // "" if no member is known
 	c.memory.guard.Unlock()
 	var rejected, recreated bool // noVersion was rejected; the object was deleted
 	for try := 0; ; try++ {
-		if live == nil && (existed || try > 0) {
+		if live == nil && (member != "" || try > 0) {
 			got, err := c.Metadata.Resource(w.resource).Namespace(w.id.namespace).Get(ctx, w.id.name, metav1.GetOptions{})
 			switch {
 			case err == nil:
@@ -175,7 +175,7 @@ func (c *call) apply(ctx context.Context, w *wantedMember) error {
 				return fmt.Errorf("read the object before the apply: %w", err)
 			}
 		}
-		adopted, err := c.mayApply(w, live)
+		adopted, err := c.mayApply(w, live, member)
 		if err != nil {
 			return err
 		}
@@ -236,8 +236,9 @@ func (c *call) apply(ctx context.Context, w *wantedMember) error {
 	}
 }
 
-// mayApply decides whether the existing object may become, or is, a member.
-func (c *call) mayApply(w *wantedMember, live metav1.Object) (adopted bool, err error) {
+// mayApply decides whether the existing object may become, or is, a member. member is the
+// uid of the known one.
+func (c *call) mayApply(w *wantedMember, live metav1.Object, member types.UID) (adopted bool, err error) {
 	if live == nil {
 		return false, nil
 	}
@@ -255,12 +256,24 @@ func (c *call) mayApply(w *wantedMember, live metav1.Object) (adopted bool, err 
 		return true, nil
 	case set != "":
 		return false, fmt.Errorf("the object is a member of another set, %.64q: set Force to take it over", set)
+	case member == live.GetUID() && !foreign: // another user has removed the label
+		return true, nil
+	case !w.Adopt && c.applied(live):
+		return false, fmt.Errorf("the object exists, %q applied it, and it lacks the label of members: if another user removed the label, set %s=%s; otherwise set Adopt to make it a member", c.Manager, inventory.PartOf, c.id)
 	case !w.Adopt:
 		return false, errors.New("the object exists and is not a member: set Adopt to make it one")
 	case foreign:
 		return false, fmt.Errorf("the object has a controller, %.64s %.253q: set Force to take it over", controller.Kind, controller.Name)
 	}
 	return true, nil
+}
+
+// applied reports whether the Set has applied the object, or another Set or Batch with its
+// Manager.
+func (c *call) applied(live metav1.Object) bool {
+	return slices.ContainsFunc(live.GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool {
+		return e.Manager == c.Manager && e.Operation == metav1.ManagedFieldsOperationApply
+	})
 }
 
 // mayRecreate reports whether the existing object is a member that the Set may delete.

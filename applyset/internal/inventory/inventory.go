@@ -28,9 +28,8 @@ const (
 	spacesName  = "applyset.kubernetes.io/additional-namespaces"
 )
 
-// maxEntries bounds the kinds, and the namespaces, of an inventory that is read: other
-// users can edit it.
-const maxEntries = 512
+// maxAnnotations is how many bytes the API server accepts in the annotations of an object.
+const maxAnnotations = 256 << 10
 
 // ID returns the id of the set whose parent has the kind, namespace and name.
 func ID(kind schema.GroupKind, namespace, name string) string {
@@ -114,16 +113,30 @@ func Read(parent metav1.Object, id, tool string) (i Inventory, found bool, err e
 	}
 	for namespace := range items(spaces) {
 		if wrong := content.IsDNS1123Label(namespace); len(wrong) > 0 {
-			return i, true, fmt.Errorf("metadata.annotations[%q] of the parent has %.64q: it %s", spacesName, namespace, strings.Join(wrong, ", "))
+			return i, true, fmt.Errorf("metadata.annotations[%q] of the parent has %.64q, which is no namespace: remove it, because it %s", spacesName, namespace, strings.Join(wrong, ", "))
 		}
 		i.Namespaces.Insert(namespace)
 	}
-	for name, n := range map[string]int{kindsName: len(i.Kinds), spacesName: len(i.Namespaces)} {
-		if n > maxEntries {
-			return i, true, fmt.Errorf("metadata.annotations[%q] of the parent has %d entries: use at most %d", name, n, maxEntries)
+	return i, true, nil
+}
+
+// CheckSize returns an error if the inventory is too large for the annotations of parent.
+func (i Inventory) CheckSize(parent metav1.Object, tool string) error {
+	_, own := i.Metadata("", tool)
+	size, others := 0, 0
+	for name, value := range own {
+		size += len(name) + len(value)
+	}
+	for name, value := range parent.GetAnnotations() {
+		if _, ok := own[name]; !ok {
+			others += len(name) + len(value)
 		}
 	}
-	return i, true, nil
+	if size+others > maxAnnotations {
+		return fmt.Errorf("metadata.annotations of the parent would have %d bytes for %d kinds and %d namespaces of members and %d bytes of others, and the API server accepts %d: share the objects among several parents, or move them to other namespaces in several calls",
+			size, len(i.Kinds), len(i.Namespaces), others, maxAnnotations)
+	}
+	return nil
 }
 
 // items yields the parts of a list with commas. An empty text is an empty list.

@@ -1,7 +1,6 @@
 package inventory_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -29,7 +28,7 @@ func TestID(t *testing.T) {
 	}
 }
 
-// Read returns what Metadata has written, and bounds the rest.
+// Read returns what Metadata has written.
 //
 // Proves AS16.
 func TestRead(t *testing.T) {
@@ -60,12 +59,24 @@ func TestRead(t *testing.T) {
 	if _, found, err := inventory.Read(&metav1.ObjectMeta{}, "id", "example.com/tool"); err != nil || found {
 		t.Errorf("an object that is no parent: %v, %v", found, err)
 	}
-	var kinds []string
-	for n := range 513 {
-		kinds = append(kinds, fmt.Sprint("Kind", n))
+}
+
+// CheckSize counts the bytes as the API server does: see TestServerSetSize.
+func TestCheckSize(t *testing.T) {
+	i := inventory.New()
+	i.Add(schema.GroupKind{Kind: "ConfigMap"}, "a", "home")
+	_, own := i.Metadata("id", "example.com/tool")
+	size := 0
+	for name, value := range own {
+		size += len(name) + len(value)
 	}
-	annotations["applyset.kubernetes.io/contains-group-kinds"] = strings.Join(kinds, ",")
-	if _, _, err := inventory.Read(parent, "id", "example.com/tool"); err == nil || !strings.Contains(err.Error(), "513 entries") {
-		t.Errorf("513 kinds: error %v", err)
+	for more, fits := range map[int]bool{0: true, 1: false} {
+		parent := &metav1.ObjectMeta{Annotations: map[string]string{
+			"applyset.kubernetes.io/additional-namespaces": strings.Repeat("b,", 1000), // replaced
+			"other": strings.Repeat("a", 256<<10-size-len("other")+more),
+		}}
+		if err := i.CheckSize(parent, "example.com/tool"); (err == nil) != fits {
+			t.Errorf("%d bytes more than the limit: error %v", more, err)
+		}
 	}
 }
