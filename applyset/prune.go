@@ -243,9 +243,9 @@ func (c *call) checkBound() error {
 	var err error
 	switch all := doomed + len(c.wanted); {
 	case namespace != "" && !c.PruneNamespaces:
-		err = fmt.Errorf("applyset: prune would delete the Namespace %q, and with it all objects in it: set PruneNamespaces to allow that", namespace)
+		err = fmt.Errorf("applyset: prune would delete the Namespace %q, and with it all objects in it: set PruneNamespaces to allow that, or let Keep report it", namespace)
 	case definition != "" && !c.PruneCRDs:
-		err = fmt.Errorf("applyset: prune would delete the CustomResourceDefinition %q, and with it all objects of its kind: set PruneCRDs to allow that", definition)
+		err = fmt.Errorf("applyset: prune would delete the CustomResourceDefinition %q, and with it all objects of its kind: set PruneCRDs to allow that, or let Keep report it", definition)
 	case doomed > number:
 		err = fmt.Errorf("applyset: prune would delete %d objects: MaxPrune allows %d", doomed, number)
 	case doomed*100 > percent*all:

@@ -48,16 +48,17 @@ import (
 // member either.
 //
 // A Set remembers the members that it has listed and applied, for at most an hour.
-// Until then it does not see that another user labels an object as a member.
+// Until then it does not see that another user labels an object as a member. It forgets a
+// parent after Delete, and an hour after the last call.
 //
 // The API server accepts 256 KiB of annotations, which limits the kinds and namespaces of a
 // set. If the wanted objects need more, Apply returns an error before the first request.
 //
 // The identity needs the verbs patch, create, get, list and delete for the kinds of the
 // members, patch and get for the parent, get and watch for CustomResourceDefinitions among
-// the members, and get for the CustomResourceDefinition of the parent. For a set with many
-// namespaces, a list in all namespaces takes the place of a list in each. Without the right
-// to do so, a Set lists each.
+// the members, and get for the CustomResourceDefinition of the parent. If members are in many
+// namespaces, a Set lists their kinds in all namespaces at once. If the identity may not do
+// that, it lists each namespace.
 type Set struct {
 	Client   dynamic.Interface  // Required.
 	Metadata metadata.Interface // Required. It reads and deletes objects of the same API server.
@@ -92,17 +93,17 @@ type Set struct {
 	Stage func(kind schema.GroupVersionKind, obj metav1.Object) int
 
 	// MaxPrune is how many objects a call of Apply may prune; 0 means 100. It does not count
-	// the objects that Kubernetes deletes because of that.
+	// the objects that Kubernetes deletes with them.
 	MaxPrune int
 	// MaxPrunePercent bounds the share of the pruned objects in all objects, wanted and
 	// pruned; 0 means 50. With 100, an empty set is no mistake.
 	MaxPrunePercent int
 	// PruneNamespaces allows that Apply prunes Namespaces, with all objects in them, also
-	// those of other users. Otherwise that is an error like the one of MaxPrune. Delete needs
-	// no such permission.
+	// those of other users. Otherwise it is an error, and Apply prunes no object. Delete needs
+	// no permission.
 	PruneNamespaces bool
 	// PruneCRDs allows that Apply prunes CustomResourceDefinitions, with all objects of their
-	// kinds. Otherwise it is the same error.
+	// kinds. Otherwise it is an error, and Apply prunes no object. Delete needs no permission.
 	PruneCRDs bool
 
 	// Keep reports whether prune must leave a former member in place, for example
@@ -137,9 +138,10 @@ type Member struct {
 
 	// Adopt allows that an existing object becomes a member, unless it is a member of
 	// another set or has a controller other than the parent. Otherwise such an object is
-	// an error, and Apply does not change it. An object that this Set knows as a member, and
-	// that lost its label, needs no Adopt: Apply adds the label again. Fields that kubectl apply or another
-	// controller wrote, and Object omits, stay: ssa.Migrate gives them to Manager before.
+	// an error, and Apply does not change it. A member that this Set remembers, and that lost
+	// its label, needs no Adopt: Apply adds the label again. Fields that kubectl apply or
+	// another controller wrote, and Object omits, stay: ssa.Migrate gives them to Manager
+	// before.
 	Adopt bool
 	// Force adopts any existing object. The other set then leaves it alone. Owner references
 	// stay.
