@@ -162,8 +162,8 @@ type object struct {
 
 // cached returns the cached object with the key.
 func (c audited) cached(key string) object {
-	obj, ok, err := c.informer.GetStore().GetByKey(key)
-	if !ok || err != nil {
+	obj, ok, _ := c.informer.GetStore().GetByKey(key) // the error of an object that does not fit its type
+	if !ok {
 		return object{}
 	}
 	m, err := meta.Accessor(obj)

@@ -21,13 +21,19 @@ type Metrics interface {
 	// InformerWatched is called at the end of a watch request that took d, also if it failed.
 	InformerWatched(name string, d time.Duration)
 
-	// InformerReceived is called for each piece of a response body of a list or watch: it can
-	// hold a part of an event, several events, or a bookmark.
+	// InformerReceived is called when a list was decoded, and for each piece of a watch that
+	// was: it can hold a part of an event, several events, or a bookmark.
 	InformerReceived(name string)
 
 	// InformerMutated is called with the number of mutations that Set.Mutated got of the
 	// informer in a comparison, also if it is 0.
 	InformerMutated(name string, mutations int)
+
+	// InformerMalformed is called once for each informer, when Run begins. malformed returns the
+	// number of objects that do not fit the informer's Go type, as far as they are known, and
+	// may be called at any time. An informer of package crd goes on without them. Any other one
+	// gets nothing more because of the first, which counts from the third failed list.
+	InformerMalformed(name string, malformed func() int)
 }
 
 // observe returns the hooks for the informer's requests.
@@ -53,6 +59,11 @@ func (s *Set) observe(m *member) alive.Metrics {
 // Check returns nil. It fits a liveness probe, such as shutdown's AddLive: a restart
 // cures a stall.
 //
+// Check also returns an error if the last three lists of an informer were received and could not
+// be decoded: one object that does not fit the Go type hides all events of the resource. The
+// error names the object if the API server streams lists, or if the informer is crd's ListWatch.
+// Informers of package crd go on without such an object.
+//
 // An API server that is down is no stall, because client-go repeats its requests. Check needs
 // the transport of [EndSilentWatches] in the informer's client: without it, the informer counts
 // as alive.
@@ -67,6 +78,9 @@ func (s *Set) Check() error {
 	for _, m := range s.members {
 		if idle, observed := m.alive.Idle(); observed && idle >= limit {
 			errs = append(errs, fmt.Errorf("informer: %q is stalled: it has sent no request and received no data for %v", m.name, idle.Round(time.Second)))
+		}
+		if err := m.blind(); err != nil {
+			errs = append(errs, fmt.Errorf("informer: %w", err))
 		}
 	}
 	return errors.Join(errs...)
@@ -104,7 +118,7 @@ func (s *Set) Relist(name string) error {
 }
 
 // LastEvents returns for each informer, by its name, when it last received data from the API
-// server: an event, a bookmark or a list. The time is zero before the first event, or if its
+// server that it could decode: an event, a bookmark or a list. The time is zero before the first event, or if its
 // client does not have the transport of [EndSilentWatches]. If a watch is open and the API
 // server sends bookmarks for it, which is usual after the initial list, the time is about a
 // minute old at most. If the API server sends no bookmarks, the time stays at the last

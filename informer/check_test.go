@@ -192,6 +192,7 @@ func (n *noted) note(what, name string, d time.Duration) {
 func (n *noted) InformerListed(name string, d time.Duration)  { n.note("listed", name, d) }
 func (n *noted) InformerWatched(name string, d time.Duration) { n.note("watched", name, d) }
 func (n *noted) InformerMutated(name string, _ int)           { n.note("compared", name, 0) }
+func (n *noted) InformerMalformed(string, func() int)         {}
 func (n *noted) InformerReceived(name string)                 { n.note("received", name, 0) }
 
 // Two informers of one client are told apart, and data of each counts.

@@ -1,6 +1,7 @@
 package informer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -25,10 +26,11 @@ const (
 )
 
 // failed records an error that ended a list or watch.
-func (m *member) failed(err error, until time.Time, refused chan<- error) {
+func (m *member) failed(ctx context.Context, err error, until time.Time, refused chan<- error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last = report{err: err, at: time.Now()}
+	m.notDecodedLocked(ctx, err)
 	if !isRefusal(err) || !cache.IsDone(m.checkers[0]) || time.Now().After(until) {
 		return
 	}
@@ -85,6 +87,8 @@ func unsynced(members []*member, timeout time.Duration) error {
 			err = fmt.Errorf("%w within %v: %q: the server took the watch but does not mark the end of the initial events: it, or a proxy, drops the bookmark k8s.io/initial-events-end; setting KUBE_FEATURE_WatchListClient=false in the environment avoids the need for it: %w", ErrNotSynced, timeout, m.name, kube.PrintableError(last.err, maxText))
 		case unreachable(last.err):
 			err = fmt.Errorf("%w within %v: %q: %s, when client-go last tried, %v ago: it pauses for up to a minute between attempts, so a longer Set.Timeout notices a server that is back: %w", ErrNotSynced, timeout, m.name, m.reason(last.err), time.Since(last.at).Round(time.Second), kube.PrintableError(last.err, maxText))
+		case m.undecodable(1) != nil:
+			err = fmt.Errorf("%w within %v: %w", ErrNotSynced, timeout, m.undecodable(1))
 		default:
 			err = fmt.Errorf("%w within %v: %q: %s: %w", ErrNotSynced, timeout, m.name, m.reason(last.err), kube.PrintableError(last.err, maxText))
 		}

@@ -172,13 +172,16 @@ func ExampleIndex() {
 	go func() { done <- set.Run(ctx) }()
 	<-set.HasSyncedChecker().Done()
 
-	for _, p := range byNode("n1") {
+	found, err := byNode("n1")
+	for _, p := range found {
 		fmt.Println(p.Name)
 	}
+	fmt.Println(err)
 	cancel()
 	fmt.Println(<-done)
 	// Output:
 	// a
+	// <nil>
 	// <nil>
 }
 

@@ -17,12 +17,15 @@ import (
 //	byIssuer, err := informer.Index(factory.Example().V1().Certificates(), "issuer",
 //		func(c *v1.Certificate) []string { return []string{c.Namespace + "/" + c.Spec.Issuer} })
 //	...
-//	for _, c := range byIssuer(namespace + "/" + name) {
+//	certificates, err := byIssuer(namespace + "/" + name)
 //
 // The time of a lookup grows with the objects that it returns, not with the size of the
 // cache. Keys without a namespace find the objects of all namespaces. The objects must not be
 // changed: they are the cache's. A lookup may be called concurrently. Before the informer has
 // synced, it may find a part of the objects.
+//
+// If the cache has objects that do not fit T, lookup also returns an error that names up to 10 of
+// them: their keys are unknown. Only informers of package crd have such objects.
 //
 // keys is called under the cache's lock, for each object and change. It must be fast, must not
 // read the cache, and must return the same keys for the same object. name must be unique
@@ -33,7 +36,7 @@ func Index[T any, L interface {
 }](inf interface {
 	Informer() cache.SharedIndexInformer
 	Lister() L
-}, name string, keys func(T) []string) (lookup func(key string) []T, err error) {
+}, name string, keys func(T) []string) (lookup func(key string) ([]T, error), err error) {
 	switch {
 	case kube.IsNil(inf):
 		return nil, errors.New("informer: Index without an informer")
@@ -52,14 +55,17 @@ func Index[T any, L interface {
 	if err != nil {
 		return nil, fmt.Errorf("informer: index %q: %w", name, err)
 	}
-	return func(key string) []T {
-		all, _ := shared.GetIndexer().ByIndex(name, key) // an unknown name is its only error
+	return func(key string) ([]T, error) {
+		all, err := shared.GetIndexer().ByIndex(name, key)
 		objects := make([]T, 0, len(all))
 		for _, obj := range all {
 			if o, ok := obj.(T); ok {
 				objects = append(objects, o)
 			}
 		}
-		return objects
+		if err != nil {
+			err = fmt.Errorf("informer: index %q: %w", name, err)
+		}
+		return objects, err
 	}, nil
 }

@@ -75,10 +75,11 @@ type member struct {
 	alive    *alive.Informer     // set by begin
 	samples  samples.Samples
 
-	mu       sync.Mutex // guards the fields below
-	last     report
-	refusals int       // of the watch, since the informer synced
-	since    time.Time // the first of them
+	mu        sync.Mutex // guards the fields below
+	last      report
+	refusals  int       // of the watch, since the informer synced
+	since     time.Time // the first of them
+	undecoded error     // of the last list that could not be decoded
 }
 
 // report is the latest failure of an informer.
@@ -249,11 +250,14 @@ func (s *Set) begin(refused chan<- error) ([]*member, error) {
 	until := time.Now().Add(cmp.Or(s.Timeout, 20*time.Second))
 	for _, m := range s.members {
 		m.alive = alive.New(s.observe(m))
+		if !kube.IsNil(s.Metrics) {
+			s.Metrics.InformerMalformed(m.name, m.malformed)
+		}
 		if m.informer.IsStopped() {
 			return nil, fmt.Errorf("informer: %q was stopped before Run: an informer runs once, create a new one", m.name)
 		}
 		err := m.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
-			m.failed(err, until, refused)
+			m.failed(ctx, err, until, refused)
 			next(ctx, r, err)
 		})
 		if err != nil {
@@ -331,6 +335,9 @@ func (s *Set) syncedLocked() chan struct{} {
 // Ready returns nil while all informers and given handlers are synced and Run has not begun
 // to stop them. Otherwise it returns an error that wraps ErrNotSynced and names the
 // informers that are not synced. It can be passed to shutdown's AddReady.
+//
+// Ready also returns an error if the last three lists of a synced informer could not be decoded:
+// see [Set.Check].
 func (s *Set) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -341,7 +348,13 @@ func (s *Set) Ready() error {
 		return fmt.Errorf("%w: stopped", ErrNotSynced)
 	}
 	if cache.IsDone(checker{s.syncedLocked()}) {
-		return nil
+		var errs []error
+		for _, m := range s.members {
+			if err := m.blind(); err != nil {
+				errs = append(errs, fmt.Errorf("%w: %w", ErrNotSynced, err))
+			}
+		}
+		return errors.Join(errs...)
 	}
 	var missing []string
 	for _, m := range s.members {

@@ -22,6 +22,8 @@ type tally struct {
 	calls, mutations int
 }
 
+func (*tally) InformerMalformed(string, func() int) {}
+
 func (c *tally) InformerMutated(_ string, mutations int) {
 	c.calls++
 	c.mutations += mutations

@@ -38,6 +38,16 @@ func (m *Metrics) InformerMutated(name string, mutations int) {
 	m.mutations.WithLabelValues(m.informers.label(name)).Add(float64(max(0, mutations)))
 }
 
+// InformerMalformed sets the function that returns the number of objects that do not fit the
+// informer's Go type, for controller_informer_malformed_objects. Each collection of the metrics
+// calls it. It must be safe for concurrent use. A later one of the same name replaces it.
+func (m *Metrics) InformerMalformed(name string, malformed func() int) {
+	if m == nil || malformed == nil {
+		return
+	}
+	m.misfits.Store(m.informers.label(name), malformed)
+}
+
 // InformerHolds sets the function that returns the number of objects in the informer's cache
 // and the bytes that they take in the heap, for controller_informer_objects and
 // controller_informer_bytes. Each collection of the metrics calls holds, which must be safe for
@@ -52,6 +62,9 @@ func (m *Metrics) InformerHolds(name string, holds func() (objects, bytes int64)
 
 // measureCaches sets the gauges of the informers' caches, before they are collected.
 func (m *Metrics) measureCaches() {
+	for name, malformed := range m.misfits.Range {
+		m.malformed.WithLabelValues(name.(string)).Set(float64(malformed.(func() int)()))
+	}
 	for name, holds := range m.caches.Range {
 		objects, bytes := holds.(func() (objects, bytes int64))()
 		m.held.WithLabelValues(name.(string)).Set(float64(objects))

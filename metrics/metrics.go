@@ -86,6 +86,9 @@ type Metrics struct {
 	held, heldBytes *prometheus.GaugeVec
 	caches          sync.Map // label → func() (objects, bytes int64)
 
+	malformed *prometheus.GaugeVec
+	misfits   sync.Map // label → func() int
+
 	stepsRunning *prometheus.GaugeVec
 	steps        histograms
 	blocked      histograms
@@ -169,8 +172,9 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 			[]float64{.1, 1, 10, 30, 60, 120, 180, 300, 600, 900}, "name"),
 		held:      all.gauge("controller_informer_objects", "Number of objects in the informer's cache.", "name"),
 		heldBytes: all.gauge("controller_informer_bytes", "Estimate of the bytes that the objects in the informer's cache take in the heap.", "name"),
+		malformed: all.gauge("controller_informer_malformed_objects", "Number of objects that do not fit the informer's Go type. An informer of package crd goes on without them, another one gets no more events.", "name"),
 		mutations: all.counter("controller_informer_mutations_total", "Total number of changes that the program has made to sampled objects in the informer's cache.", "name"),
-		received:  all.gauge("controller_informer_last_event_timestamp_seconds", "Unix time at which the informer last received data: an event, a bookmark or a list.", "name"),
+		received:  all.gauge("controller_informer_last_event_timestamp_seconds", "Unix time at which the informer last received data that it could decode: an event, a bookmark or a list.", "name"),
 
 		stepsRunning: all.gauge("controller_finalizer_steps_running", "Number of running calls of a step of a cleanup.", "finalizer", "step"),
 		steps: all.histogram("controller_finalizer_step_duration_seconds", "Duration in seconds of a call of a step of a cleanup, by result: done, waiting, failed, timed_out or gave_up.",

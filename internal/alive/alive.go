@@ -22,13 +22,14 @@ type Informer struct {
 	mu     sync.Mutex // guards the fields below
 	relist bool       // the next watch must expire
 	end    func()     // ends the current watch; nil until the first
+	lists  lists
 }
 
 // Metrics is called with the observations of an Informer. A nil function is not called.
 type Metrics struct {
 	Ended    func(watch bool, d time.Duration) // a request and the reading of its response
-	Received func()
-	Refused  func(error) // a watch is sent again after a pause
+	Received func()                            // data was received and decoded
+	Refused  func(error)                       // a watch is sent again after a pause
 }
 
 // New returns the Informer of an informer that starts now.
@@ -47,19 +48,30 @@ func From(ctx context.Context) *Informer {
 	return i
 }
 
+// Kind is the kind of a request.
+type Kind int
+
+// The kinds of requests.
+const (
+	List         Kind = iota
+	Watch             // from a version
+	InitialWatch      // begins with a list
+)
+
 // Begin notes the start of a request, and returns a function to be called once at its end. For
 // a nil Informer, both are no-ops.
-func (i *Informer) Begin(watch bool) (end func()) {
+func (i *Informer) Begin(kind Kind) (end func()) {
 	if i == nil {
 		return func() {}
 	}
 	i.observed.Store(true)
 	i.touch()
+	i.began(kind)
 	start := time.Now()
 	return sync.OnceFunc(func() {
 		i.touch()
 		if i.metrics.Ended != nil {
-			i.metrics.Ended(watch, time.Since(start))
+			i.metrics.Ended(kind != List, time.Since(start))
 		}
 	})
 }
@@ -110,7 +122,8 @@ func (i *Informer) Idle() (idle time.Duration, observed bool) {
 	return time.Since(i.start) - time.Duration(i.active.Load()), i.observed.Load()
 }
 
-// LastReceived returns the time of the last data, or the zero Time before the first.
+// LastReceived returns the time of the last data that was decoded, or the zero Time before the
+// first.
 func (i *Informer) LastReceived() time.Time {
 	if at := i.received.Load(); at > 0 {
 		return i.start.Add(time.Duration(at))
@@ -118,35 +131,11 @@ func (i *Informer) LastReceived() time.Time {
 	return time.Time{}
 }
 
-// Body returns the body of a response to the informer. Reads of data are noted. Close calls end.
-// A nil Informer returns body itself.
-func (i *Informer) Body(body io.ReadCloser, end func()) io.ReadCloser {
+// Body returns the body of a response to the informer. Data is noted when it is decoded. Close
+// calls end. A nil Informer returns body itself.
+func (i *Informer) Body(body io.ReadCloser, kind Kind, end func()) io.ReadCloser {
 	if i == nil {
 		return body
 	}
-	return &reader{body, i, end}
-}
-
-type reader struct {
-	io.ReadCloser
-	informer *Informer
-	end      func()
-}
-
-// Read implements io.Reader.
-func (r *reader) Read(p []byte) (int, error) {
-	n, err := r.ReadCloser.Read(p)
-	if n > 0 {
-		r.informer.received.Store(max(1, r.informer.touch()))
-		if received := r.informer.metrics.Received; received != nil {
-			received()
-		}
-	}
-	return n, err
-}
-
-// Close implements io.Closer.
-func (r *reader) Close() error {
-	defer r.end()
-	return r.ReadCloser.Close()
+	return &reader{ReadCloser: body, informer: i, kind: kind, end: end, split: kind == InitialWatch && i.failing()}
 }

@@ -97,13 +97,21 @@ func (w *transport) send(req *http.Request, observed *alive.Informer) (*http.Res
 	if observed == nil {
 		return w.roundTrip(req, nil)
 	}
-	end := observed.Begin(req.URL != nil && kube.IsWatch(req.URL))
+	kind := alive.List
+	switch {
+	case req.URL == nil || !kube.IsWatch(req.URL):
+	case initial(req):
+		kind = alive.InitialWatch
+	default:
+		kind = alive.Watch
+	}
+	end := observed.Begin(kind)
 	resp, err := w.roundTrip(req, observed)
 	if err != nil || resp == nil || resp.StatusCode >= http.StatusBadRequest {
 		end()
 		return resp, err
 	}
-	resp.Body = observed.Body(resp.Body, end)
+	resp.Body = observed.Body(resp.Body, kind, end)
 	return resp, nil
 }
 
