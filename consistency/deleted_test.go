@@ -19,12 +19,24 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/internal/malformed"
 )
 
 // deleted records the deletion of an object of these tests.
 func deleted(s *consistency.Store, uid types.UID) {
 	name := map[types.UID]string{"a": "one", "c": "two", "n": "new"}[uid]
 	s.Deleted(owner, "u", pods, types.NamespacedName{Namespace: "ns", Name: name}, uid)
+}
+
+// malformedCache is a cache of package crd with an object that does not fit its Go type.
+func malformedCache(t *testing.T, uid types.UID) cache.Store {
+	t.Helper()
+	c := malformed.New(cache.NewSharedIndexInformer(&cache.ListWatch{}, nil, 0, cache.Indexers{}), "").GetStore()
+	bad := &malformed.Object{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "one", UID: uid, ResourceVersion: "9"}, Err: errors.New("malformed")}
+	if err := c.Add(bad); err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 // TestDeleted proves C1.
@@ -48,6 +60,9 @@ func TestDeleted(t *testing.T) {
 		{name: "no UID", uid: ""},
 		{name: "store that is not filled", store: func(t *testing.T) cache.Store { return cacheOf(t) }, uid: "a",
 			stale: &consistency.StaleError{GroupResource: pods, DeletedUID: "a"}},
+		{name: "malformed and held", store: func(t *testing.T) cache.Store { return malformedCache(t, "a") }, uid: "a",
+			stale: &consistency.StaleError{GroupResource: pods, ReadRV: "9", DeletedUID: "a"}},
+		{name: "malformed and replaced", store: func(t *testing.T) cache.Store { return malformedCache(t, "b") }, uid: "a"},
 		{name: "a write of the owner comes first", uid: "n", then: func(s *consistency.Store, _ cache.Store) { s.WroteAt(owner, "u", pods, "20") },
 			stale: &consistency.StaleError{GroupResource: pods, ReadRV: "10", WroteRV: "20"}},
 		{name: "it came with that write", uid: "n", then: func(s *consistency.Store, c cache.Store) {

@@ -388,7 +388,8 @@ func (s *Store) absentLocked(object objectRef, uid types.UID) (read string, _ ve
 	if err == nil && !exists {
 		return read, ready
 	}
-	if got, metaErr := meta.Accessor(item); err == nil && metaErr == nil && got.GetUID() != uid {
+	// An object that does not fit its Go type comes with an error.
+	if got, metaErr := meta.Accessor(item); exists && metaErr == nil && got.GetUID() != uid {
 		return read, ready
 	}
 	return read, behind
@@ -398,7 +399,7 @@ func (s *Store) absentLocked(object objectRef, uid types.UID) (read string, _ ve
 // the conflict, and returns the version of its copy, "" if absent.
 func (r *refusal) seen(store objects, name, version string) (read string, _ bool) {
 	item, exists, err := store.GetByKey(name)
-	if err != nil {
+	if err != nil && !exists { // an object that does not fit its Go type exists and comes with an error
 		return "", false
 	}
 	if !exists {
