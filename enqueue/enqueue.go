@@ -13,6 +13,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/internal/malformed"
 )
 
 // LowPriority is the priority that [Handler] gives to the keys of the initial
@@ -60,7 +61,8 @@ func Handler[T any, K comparable](q Adder[K], keys func(T) []K) cache.ResourceEv
 //
 //   - If a tombstone has no object, keys gets a new T with the namespace and the
 //     name of the deleted object only. [KeyOf] returns its key as usual,
-//     [ControllerOf] returns no key. The new T can be made if T is a pointer to a
+//     [ControllerOf] returns no key. If the object never fit its Go type, which an
+//     informer of package crd tells, the new T has all its metadata. The new T can be made if T is a pointer to a
 //     struct with the methods of metav1.Object, e.g. *v1.Pod, or an interface that
 //     *metav1.PartialObjectMetadata implements. Otherwise the deletion is ignored.
 //
@@ -132,10 +134,10 @@ func (h *handler[T, K]) OnUpdate(oldObj, newObj any) {
 }
 
 func (h *handler[T, K]) OnDelete(obj any) {
-	last, key, known := deleted(obj)
+	last, known := deleted(obj)
 	if known {
 		h.add(h.keys(h.object(last)), calls.Delete, false)
-	} else if t, ok := named[T](key); ok {
+	} else if t, ok := named[T](last); ok {
 		h.add(h.keys(t), calls.Delete, false)
 	}
 }
@@ -174,9 +176,9 @@ func without[K comparable](keys, others []K) []K {
 	return left
 }
 
-// deleted returns the object of a deletion. If the event is a tombstone without an
-// object, known is false and key is the key of the object.
-func deleted(obj any) (last any, key string, known bool) {
+// deleted returns the object of a deletion. If the event is a tombstone without an object, or
+// with one that never fit its Go type, known is false and last is its *metav1.ObjectMeta.
+func deleted(obj any) (last any, known bool) {
 	var tombstone cache.DeletedFinalStateUnknown
 	switch obj := obj.(type) {
 	case cache.DeletedFinalStateUnknown:
@@ -186,9 +188,19 @@ func deleted(obj any) (last any, key string, known bool) {
 			tombstone = *obj
 		}
 	default:
-		return obj, "", true
+		return obj, true
 	}
-	return tombstone.Obj, tombstone.Key, !kube.IsNil(tombstone.Obj)
+	if o, ok := tombstone.Obj.(*malformed.Object); ok {
+		return &o.ObjectMeta, false
+	}
+	if !kube.IsNil(tombstone.Obj) {
+		return tombstone.Obj, true
+	}
+	namespace, name, err := cache.SplitMetaNamespaceKey(tombstone.Key)
+	if err != nil {
+		name = ""
+	}
+	return &metav1.ObjectMeta{Namespace: namespace, Name: name}, false
 }
 
 // typed converts the object of an event to T.
@@ -203,12 +215,11 @@ func typed[T any](handler string, obj any) T {
 	return t
 }
 
-// named returns a new object with the namespace and the name in key, which has the
-// form "namespace/name" or "name". If no T can be made, or key has no name, ok is
-// false.
-func named[T any](key string) (obj T, ok bool) {
-	namespace, name, err := cache.SplitMetaNamespaceKey(key)
-	if err != nil || name == "" {
+// named returns a new object with the metadata of a tombstone. If no T can be made, or the
+// metadata has no name, ok is false.
+func named[T any](last any) (obj T, ok bool) {
+	from, ok := last.(*metav1.ObjectMeta)
+	if !ok || from.Name == "" {
 		return obj, false
 	}
 	var empty any
@@ -224,8 +235,13 @@ func named[T any](key string) (obj T, ok bool) {
 		return obj, false
 	}
 	meta := empty.(metav1.Object)
-	meta.SetNamespace(namespace)
-	meta.SetName(name)
+	meta.SetNamespace(from.Namespace)
+	meta.SetName(from.Name)
+	meta.SetUID(from.UID)
+	meta.SetResourceVersion(from.ResourceVersion)
+	meta.SetLabels(from.Labels)
+	meta.SetAnnotations(from.Annotations)
+	meta.SetOwnerReferences(from.OwnerReferences)
 	return obj, true
 }
 

@@ -23,6 +23,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit/enqueue"
+	"github.com/controllerkit/controllerkit/internal/malformed"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -191,6 +192,9 @@ func TestTombstoneWithoutAnObject(t *testing.T) {
 	}
 	web := []types.NamespacedName{{Namespace: "default", Name: "web"}}
 	byValue := cache.DeletedFinalStateUnknown{Key: "default/web"}
+	malformedPod := cache.DeletedFinalStateUnknown{Key: "default/web", Obj: &malformed.Object{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "web", OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "set", Controller: new(true)}},
+	}}}
 	never := func(what string) []types.NamespacedName {
 		t.Errorf("keys is given %s", what)
 		return nil
@@ -220,6 +224,9 @@ func TestTombstoneWithoutAnObject(t *testing.T) {
 		{"a key of too many parts", keysOf(func(*corev1.Pod) []types.NamespacedName { return never("a Pod") }), cache.DeletedFinalStateUnknown{Key: "a/b/c"}, nil},
 		{"an empty key", keysOf(func(*corev1.Pod) []types.NamespacedName { return never("a Pod") }), cache.DeletedFinalStateUnknown{}, nil},
 		{"a nil tombstone", keysOf(func(*corev1.Pod) []types.NamespacedName { return never("a Pod") }), (*cache.DeletedFinalStateUnknown)(nil), nil},
+		{"an object that never fit its type", keysOf(enqueue.KeyOf[*corev1.Pod]), malformedPod, web},
+		{"its owner", keysOf(enqueue.ControllerOf[*corev1.Pod](appsv1.SchemeGroupVersion.WithKind("ReplicaSet").GroupKind())), malformedPod, []types.NamespacedName{{Namespace: "default", Name: "set"}}},
+		{"its owner by an interface", keysOf(enqueue.ControllerOf[metav1.Object](appsv1.SchemeGroupVersion.WithKind("ReplicaSet").GroupKind())), malformedPod, []types.NamespacedName{{Namespace: "default", Name: "set"}}},
 		{
 			"the owner is not known",
 			keysOf(enqueue.ControllerOf[*corev1.Pod](appsv1.SchemeGroupVersion.WithKind("ReplicaSet").GroupKind())), byValue, nil,

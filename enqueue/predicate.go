@@ -71,7 +71,7 @@ func (f *filter[T]) OnUpdate(oldObj, newObj any) {
 }
 
 func (f *filter[T]) OnDelete(obj any) {
-	if last, _, known := deleted(obj); !known || f.pass(Event[T]{Old: f.object(last), Deleted: true}) {
+	if last, known := deleted(obj); !known || f.pass(Event[T]{Old: f.object(last), Deleted: true}) {
 		f.h.OnDelete(obj)
 	}
 }

@@ -83,7 +83,7 @@ func (p *part) version() string { return p.watch.GetStore().LastStoreSyncResourc
 // added them to a shared one.
 func (p *part) addIndexers(indexers cache.Indexers) error {
 	for name, f := range indexers {
-		if _, err := p.watch.GetIndexer().ByIndex(name, ""); err == nil {
+		if _, err := p.watch.GetIndexer().IndexKeys(name, ""); err == nil {
 			continue
 		}
 		if err := p.watch.AddIndexers(cache.Indexers{name: f}); err != nil {

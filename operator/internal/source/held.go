@@ -7,6 +7,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/internal/malformed"
 )
 
 // sampled is how rarely Held estimates the size of an object: once in so many events, after
@@ -70,6 +71,8 @@ func (h *Held) OnUpdate(old, obj any) {
 
 // OnDelete implements cache.ResourceEventHandler.
 func (h *Held) OnDelete(obj any) {
-	h.note(-1, nil)
+	if lost, ok := obj.(cache.DeletedFinalStateUnknown); !ok || !malformed.Is(lost.Obj) { // which it has not seen
+		h.note(-1, nil)
+	}
 	h.next.OnDelete(obj)
 }

@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/internal/malformed"
 )
 
 // TestHeld: the number of objects is exact, and their bytes follow the sizes of the last few
@@ -37,11 +39,14 @@ func TestHeld(t *testing.T) {
 		s.OnUpdate(size(1), size(3))
 	}
 	check("when they have grown", 10_000, 29_000, 39_000)
-	for range 10_000 {
+	s.OnDelete(cache.DeletedFinalStateUnknown{Obj: &malformed.Object{}}) // of which there was no event
+	check("after a malformed object", 10_000, 29_000, 39_000)
+	for range 9999 {
 		s.OnDelete(size(3))
 	}
+	s.OnDelete(cache.DeletedFinalStateUnknown{Obj: size(3)})
 	check("at last", 0, 0, 0)
-	if want := 20_000 + 64*64*5; calls != want {
+	if want := 20_001 + 64*64*5; calls != want {
 		t.Errorf("the handler got %d events, want %d", calls, want)
 	}
 }
