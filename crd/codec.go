@@ -2,17 +2,15 @@ package crd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
@@ -61,18 +59,19 @@ func (k *kind[T]) register() error {
 type codecs[T Object] struct {
 	runtime.NegotiatedSerializer
 	kind *kind[T]
+	keep bool // of checked
 }
 
-func newCodecs[T Object](k *kind[T]) runtime.NegotiatedSerializer {
+func newCodecs[T Object](k *kind[T], keep bool) runtime.NegotiatedSerializer {
 	factory := rest.CodecFactoryForGeneratedClient(k.scheme, serializer.NewCodecFactory(k.scheme))
-	return codecs[T]{factory.WithoutConversion(), k}
+	return codecs[T]{factory.WithoutConversion(), k, keep}
 }
 
 func (c codecs[T]) SupportedMediaTypes() []runtime.SerializerInfo {
 	var fit []runtime.SerializerInfo
 	for _, info := range c.NegotiatedSerializer.SupportedMediaTypes() {
 		if info.MediaType == runtime.ContentTypeJSON || info.MediaType == runtime.ContentTypeCBOR {
-			info.Serializer = checked[T]{info.Serializer, info.StrictSerializer, c.kind}
+			info.Serializer = checked[T]{info.Serializer, info.StrictSerializer, c.kind, c.keep}
 			fit = append(fit, info)
 		}
 	}
@@ -85,9 +84,23 @@ type checked[T Object] struct {
 	runtime.Serializer
 	strict runtime.Serializer
 	kind   *kind[T]
+	keep   bool // an event of a malformed object has a *malformed.Object
 }
 
 func (s checked[T]) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	if p, ok := into.(*page[T]); ok {
+		return s.page(data, defaults, p)
+	}
+	obj, gvk, err := s.decode(data, defaults, into)
+	if s.keep && into == nil && errors.Is(err, ErrMalformed) {
+		if o := s.malformed(data); o != nil {
+			return o, gvk, nil
+		}
+	}
+	return obj, gvk, err
+}
+
+func (s checked[T]) decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	decoder := s.Serializer
 	if _, single := into.(T); single {
 		decoder = s.strict // lists and watches are large, and report no unknown fields
@@ -119,40 +132,9 @@ func (s checked[T]) Decode(data []byte, defaults *schema.GroupVersionKind, into 
 	case gvk == nil || gvk.Kind == "":
 		return nil, gvk, fmt.Errorf("crd: the API server's response is no object: %s", bounded(err))
 	case err != nil && s.kind.scheme.Recognizes(*gvk):
-		return nil, gvk, fmt.Errorf("crd: %s%s of the API server does not fit the Go type: correct the object, and let the schema reject such values, or change the type of the field: %s", s.kind.Kind, s.misfit(data), bounded(err))
+		return nil, gvk, s.malformedError(s.named(data), err)
 	}
 	return nil, gvk, fmt.Errorf("crd: the API server's response is a %s where a %s belongs: check kind and resource", kube.Printable(gvk.String(), 256), s.kind)
-}
-
-// maxSearched bounds the memory that the search for an object that does not fit takes.
-const maxSearched = 4 << 20
-
-// misfit returns the name of the first object in data that does not fit T, with a space
-// before it, or "" if it has no name or data is large.
-func (s checked[T]) misfit(data []byte) string {
-	var all unstructured.Unstructured
-	if len(data) > maxSearched {
-		return ""
-	}
-	if _, _, err := s.Serializer.Decode(data, nil, &all); err != nil {
-		return ""
-	}
-	objects := []any{all.Object}
-	if items, ok := all.Object["items"].([]any); ok {
-		objects = items
-	}
-	for _, o := range objects {
-		content, ok := o.(map[string]any)
-		text, err := json.Marshal(content)
-		if !ok || err != nil || json.Unmarshal(text, s.kind.new()) == nil {
-			continue
-		}
-		found := unstructured.Unstructured{Object: content}
-		if name := cache.MetaObjectToName(&found).String(); name != "" {
-			return " " + kube.Printable(name, 512)
-		}
-	}
-	return ""
 }
 
 // bounded returns the text of an error about a response.

@@ -24,6 +24,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/apply"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/internal/malformed"
 )
 
 // ErrNotServed is wrapped by the error of a request for a resource that the API server
@@ -40,7 +41,7 @@ type Object interface {
 
 // Client reads and writes the objects of one resource. [New] makes one, and for unit tests
 // package crdtest. Its methods have the signatures of a client made by client-gen. If a
-// method returns an error, its object is nil.
+// method returns an error, its object is nil, except the list beside an [ErrMalformed].
 // A Client is safe for concurrent use.
 type Client[T Object] struct {
 	kind      *kind[T]
@@ -54,6 +55,7 @@ type kind[T Object] struct {
 	scheme   *runtime.Scheme // knows T and its list alone
 	options  runtime.ParameterCodec
 	rest     rest.Interface
+	keeping  rest.Interface // whose events can have a *malformed.Object
 	unknown  unknownFields
 }
 
@@ -97,8 +99,13 @@ func NewForConfigAndClient[T Object](config *rest.Config, h *http.Client, kind s
 	}
 	gv := kind.GroupVersion()
 	config.GroupVersion = &gv
-	config.NegotiatedSerializer = newCodecs(k)
+	config.NegotiatedSerializer = newCodecs(k, false)
 	if k.rest, err = rest.RESTClientForConfigAndClient(config, h); err != nil {
+		return nil, fmt.Errorf("crd: config: %w", err)
+	}
+	config.RateLimiter = k.rest.GetRateLimiter()
+	config.NegotiatedSerializer = newCodecs(k, true)
+	if k.keeping, err = rest.RESTClientForConfigAndClient(config, h); err != nil {
 		return nil, fmt.Errorf("crd: config: %w", err)
 	}
 	k.options = runtime.NewParameterCodec(k.scheme)
@@ -166,18 +173,25 @@ func (c *Client[T]) Get(ctx context.Context, name string, opts metav1.GetOptions
 	return c.object(ctx, "get", c.one(c.kind.rest.Get(), name, &opts))
 }
 
-// List returns the selected objects. With opts.Limit it returns a page.
+// List returns the selected objects. With opts.Limit it returns a page. If some do not fit the
+// Go type, List returns the others and an [ErrMalformed] that names up to 10 of them.
 func (c *Client[T]) List(ctx context.Context, opts metav1.ListOptions) (*List[T], error) {
-	list := c.kind.newList()
-	err := c.all(c.kind.rest.Get(), &opts).Do(ctx).Into(list)
-	return result(c.kind, "list", "", list, err)
+	p, err := c.page(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	return p.List, malformed.Join(p.malformed)
 }
 
 // Watch returns the changes of the selected objects. The caller must stop it. Package
 // watcher has a watch that survives failures.
 func (c *Client[T]) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	return c.watch(ctx, c.kind.rest, opts)
+}
+
+func (c *Client[T]) watch(ctx context.Context, client rest.Interface, opts metav1.ListOptions) (watch.Interface, error) {
 	opts.Watch = true
-	w, err := c.all(c.kind.rest.Get(), &opts).Watch(ctx)
+	w, err := c.all(client.Get(), &opts).Watch(ctx)
 	return result(c.kind, "watch", "", w, err)
 }
 

@@ -213,7 +213,7 @@ func TestMisfit(t *testing.T) {
 		"a list":       {response: list(object("good", "1m"), object("bad", "abc"), object("worse", "x")), want: "crd: Website shop/bad " + text},
 		"an object":    {response: object("bad", "abc"), single: true, want: "crd: Website shop/bad " + text},
 		"a long name":  {response: list(object(strings.Repeat("\n", 1000), "abc")), want: "crd: Website shop/\\n"},
-		"a large list": {response: list(object("bad", "abc"), object(strings.Repeat("x", 4<<20), "1m")), want: "crd: Website " + text},
+		"a large list": {response: list(object("bad", "abc"), object(strings.Repeat("x", 4<<20), "1m")), want: "crd: Website shop/bad " + text},
 		"no name":      {response: list(m{"every": "abc"}), want: "crd: Website " + text},
 		"no objects":   {response: list("bad", 7), want: "crd: Website " + text},
 	} {

@@ -3,6 +3,7 @@ package crd
 import (
 	"context"
 	"errors"
+	"reflect"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,42 +13,56 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/listers"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/controllerkit/controllerkit/internal/malformed"
 )
 
 // ListWatch returns the List and Watch of an informer or reflector, for the namespace of
 // the client. tweak changes the options of each request, for example to set a
-// LabelSelector; nil means no change.
+// LabelSelector; nil means no change. A malformed object makes the list fail, as with a
+// generated client: prefer [Client.Informer], which goes on without it.
 func (c *Client[T]) ListWatch(tweak func(*metav1.ListOptions)) *cache.ListWatch {
+	return c.listWatch(tweak, func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+		list, err := c.List(ctx, opts)
+		if err != nil {
+			return nil, err // not a nil list in an interface
+		}
+		return list, nil
+	}, c.Watch)
+}
+
+func (c *Client[T]) listWatch(tweak func(*metav1.ListOptions), list cache.ListWithContextFunc, watches cache.WatchFuncWithContext) *cache.ListWatch {
 	if tweak == nil {
 		tweak = func(*metav1.ListOptions) {}
 	}
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			tweak(&opts)
-			list, err := c.List(ctx, opts)
-			if err != nil {
-				return nil, err // not a nil list in an interface
-			}
-			return list, nil
+			return list(ctx, opts)
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 			tweak(&opts)
-			return c.Watch(ctx, opts)
+			return watches(ctx, opts)
 		},
 	}
 }
 
 // Informer returns a new informer for the namespace of the client, with an index by
 // namespace, and its lister. The caller runs it. It is client-go's, so it cannot run
-// twice: make another one from [Client.ListWatch] or Informer.
+// twice: make another one.
 //
 // resync is the interval at which handlers see all objects again; 0 means never. ListWatch
 // describes tweak.
+//
+// The informer goes on without malformed objects. The package's Caveats say how they are present.
 func (c *Client[T]) Informer(resync time.Duration, tweak func(*metav1.ListOptions)) *Informer[T] {
-	return &Informer[T]{
-		informer: cache.NewSharedIndexInformer(c.ListWatch(tweak), c.kind.new(), resync, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}),
-		kind:     c.kind,
-	}
+	name := reflect.TypeFor[T]().String()
+	informer := cache.NewSharedIndexInformerWithOptions(c.keeping(tweak), nil, cache.SharedIndexInformerOptions{
+		ResyncPeriod:      resync,
+		Indexers:          cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc, malformed.Index: malformed.Values},
+		ObjectDescription: name,
+	})
+	return &Informer[T]{informer: malformed.New(informer, name), kind: c.kind}
 }
 
 // Informer is an informer with its lister, as informer-gen makes them. [Client.Informer]
@@ -62,7 +77,8 @@ func (i *Informer[T]) Informer() cache.SharedIndexInformer { return i.informer }
 
 // Lister returns the lister of the informer's cache.
 func (i *Informer[T]) Lister() Lister[T] {
-	return Lister[T]{listers.New[T](i.informer.GetIndexer(), i.kind.resource.GroupResource())}
+	indexer := i.informer.GetIndexer()
+	return Lister[T]{listers.New[T](indexer, i.kind.resource.GroupResource()), indexer, ""}
 }
 
 // GroupVersionKind returns the kind of the objects, whose Go type may have another name.
@@ -71,23 +87,45 @@ func (i *Informer[T]) GroupVersionKind() schema.GroupVersionKind { return i.kind
 // Lister reads the objects of an informer's cache. Callers must not modify them.
 // [Informer.Lister] makes one. It is safe for concurrent use.
 type Lister[T Object] struct {
-	objects listers.ResourceIndexer[T]
+	objects   listers.ResourceIndexer[T]
+	indexer   cache.Indexer
+	namespace string
 }
 
 // Namespace returns the lister of one namespace. "" means all namespaces.
 func (l Lister[T]) Namespace(namespace string) Lister[T] {
-	return Lister[T]{listers.NewNamespaced(l.objects, namespace)}
+	return Lister[T]{listers.NewNamespaced(l.objects, namespace), l.indexer, namespace}
 }
 
 // List returns the selected objects of the namespace. For all objects, selector is
-// labels.Everything(); nil is an error.
+// labels.Everything(); nil is an error. If some do not fit the Go type, List returns the
+// others and an [ErrMalformed] that names up to 10 of them.
 func (l Lister[T]) List(selector labels.Selector) ([]T, error) {
 	if selector == nil {
 		return nil, errors.New("crd: selector is nil: use labels.Everything() for all objects")
 	}
-	return l.objects.List(selector)
+	all, ok := malformed.List(l.indexer, l.namespace)
+	if !ok {
+		return l.objects.List(selector)
+	}
+	var objects []T
+	var bad []*malformed.Object
+	for _, obj := range all {
+		switch o := obj.(type) {
+		case T:
+			if selector.Empty() || selector.Matches(labels.Set(o.GetLabels())) {
+				objects = append(objects, o)
+			}
+		case *malformed.Object:
+			if selector.Matches(labels.Set(o.Labels)) {
+				bad = append(bad, o)
+			}
+		}
+	}
+	return objects, malformed.Join(bad)
 }
 
 // Get returns the object of that name. The lister of all namespaces finds only
-// cluster-scoped objects. The error for an absent object is NotFound.
+// cluster-scoped objects. The error for an absent object is NotFound, and for a malformed one
+// [ErrMalformed].
 func (l Lister[T]) Get(name string) (T, error) { return l.objects.Get(name) }
