@@ -18,7 +18,7 @@ demo: bin/controlplane bin/tenant ## run the tenant controller on a real API ser
 	@go run ./examples/tenant/demo -controlplane bin/controlplane -controller bin/tenant
 
 .PHONY: test
-test: bin/controlplane ## run all tests, also on the real API server
+test: compiler bin/controlplane bin/prometheus bin/promtool ## run all tests, also on the real API server
 	@# Many tests wait for a server or a clock, so more tests run at once than cores exist.
 	go test -race -shuffle=on -p 4 -parallel 6 $(TEST_FLAGS) $(PACKAGES)
 	@# The race detector changes the cost of a decision, and multiplies that of a measurement.
@@ -28,6 +28,10 @@ test: bin/controlplane ## run all tests, also on the real API server
 	cd internal/grafanatest && go test $(TEST_FLAGS) ./...
 	cd controlplane && go test $(TEST_FLAGS) ./...
 	cd bench && go test $(TEST_FLAGS) ./...
+
+.PHONY: compiler
+compiler: # checks what the race detector needs
+	@[ "$$(go env CGO_ENABLED)" = 1 ] && $$(go env CC) -E -include stdlib.h -x c /dev/null >/dev/null 2>&1 || { echo "make test needs a C compiler and the headers of libc: in Debian, apt-get install gcc libc6-dev"; exit 1; }
 
 BUDGET ?= 40m
 OPERATIONS ?= 100000000
@@ -164,9 +168,11 @@ clean: ## remove bin
 	rm -rf bin
 
 # These targets always run, because Go's build cache knows which files are stale.
-.PHONY: bin/controlplane bin/tenant bin/website bin/staticcheck bin/golangci-lint bin/govulncheck
+.PHONY: bin/controlplane bin/prometheus bin/promtool bin/tenant bin/website bin/staticcheck bin/golangci-lint bin/govulncheck
 bin/controlplane: # compiles Kubernetes the first time
-	@.ci/progress controlplane bin/controlplane "etcd and kube-apiserver" "some minutes"
+	@.ci/progress controlplane bin/controlplane "etcd and kube-apiserver" "some minutes" .
+bin/prometheus bin/promtool: # without most ways to discover targets
+	@.ci/progress internal/tools/prometheus $@ $(@F) "some minutes" -tags=remove_all_sd github.com/prometheus/prometheus/cmd/$(@F)
 bin/tenant: # without the revision, so that an interrupted soak goes on after a commit
 	@go build -buildvcs=false -o bin/tenant ./examples/tenant
 bin/website:

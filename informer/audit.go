@@ -147,7 +147,7 @@ func (a *Audit) Run(ctx context.Context) error {
 				if a.Report != nil {
 					a.Report(d)
 				} else {
-					klog.FromContext(ctx).Error(errors.New(d.String()), "A cache differs from the API server")
+					klog.FromContext(ctx).Error(kube.PrintableError(errors.New(d.String()), maxAuditText), "A cache differs from the API server")
 				}
 			}
 		}

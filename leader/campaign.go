@@ -232,12 +232,7 @@ func wholeSeconds(d time.Duration) int64 {
 }
 
 // printable returns err with a text for one line of log: servers and proxies write it.
-func printable(err error) error {
-	if err == nil {
-		return nil
-	}
-	return kube.PrintableError(err, 4<<10)
-}
+func printable(err error) error { return kube.PrintableError(err, 4<<10) }
 
 // unusable returns the error of Run for a Lease that it cannot use.
 func (c *candidate) unusable(verb string, err error) error {

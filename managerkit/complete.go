@@ -258,7 +258,7 @@ func namespaces[request comparable]() func(request) string {
 func (d *dispatch[request]) run() {
 	<-d.started
 	if err := d.loop.Run(d.ctx); err != nil {
-		klog.FromContext(d.ctx).Error(err, "The controller ended")
+		klog.FromContext(d.ctx).Error(kube.PrintableError(err, 4<<10), "The controller ended")
 	}
 	d.loop.Queue.ShutDown()
 }

@@ -300,7 +300,7 @@ func (g *gate) store(namespace string) *store {
 // Begin implements reconcile.Gate.
 func (g *gate) Begin(ctx context.Context, req ctrl.Request) context.Context {
 	if err := g.w.usable(); err != nil {
-		klog.FromContext(ctx).Error(err, "The reconcile must not run")
+		klog.FromContext(ctx).Error(kube.PrintableError(err, 4<<10), "The reconcile must not run")
 		ctx, cancel := context.WithCancelCause(ctx)
 		cancel(kube.Terminal(err))
 		return ctx

@@ -12,12 +12,12 @@ import (
 	"testing"
 )
 
-// program returns the path of a program of Debian's package prometheus.
+// program returns the path of prometheus or promtool, which internal/tools/prometheus pins.
 func program(t *testing.T, name string) string {
 	t.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil {
-		t.Fatalf("%s is not installed: apt-get install prometheus (Debian's package has prometheus and promtool)", name)
+	path := filepath.Join("..", "bin", name)
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("bin/%s is missing: make bin/prometheus bin/promtool", name)
 	}
 	return path
 }

@@ -180,7 +180,7 @@ func (i *Informers[K]) begin(ctx context.Context) error {
 		go func() {
 			s.informer.RunWithContext(ctx)
 			if ctx.Err() == nil {
-				s.logger.Error(nil, "An informer ended by itself: only ondemand may start and stop it", "informer", s.name)
+				s.logger.Error(errors.New("ondemand: only ondemand may start and stop an informer"), "An informer ended by itself", "informer", s.name)
 			}
 			stop()
 			i.mu.Lock()

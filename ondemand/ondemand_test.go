@@ -466,7 +466,7 @@ func TestEndedByItself(t *testing.T) {
 		if third := open(t, informers, "x"); third.GetStore() != again.GetStore() {
 			t.Error("the Close of the first informer's Watch removed the second informer")
 		}
-		const line = `"An informer ended by itself: only ondemand may start and stop it" informer="x"`
+		const line = `"An informer ended by itself" err="ondemand: only ondemand may start and stop an informer" informer="x"`
 		if !strings.Contains(log.String(), line) {
 			t.Errorf("the log has no line about the end:\n%s", &log)
 		}

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/internal/calls"
+	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/writes"
 )
 
@@ -111,9 +113,19 @@ func (c *callContext[K]) Value(key any) any {
 		return c.make().Value(key)
 	}
 	if triggers := c.triggers(); triggers != nil {
-		return logger.WithValues("key", c.key, "triggers", triggers)
+		return logger.WithValues("key", loggable(c.key), "triggers", triggers)
 	}
-	return logger.WithValues("key", c.key)
+	return logger.WithValues("key", loggable(c.key))
+}
+
+// loggable returns key for a line of log, as a text if it is not printable: an author of
+// objects may have written it, as the name in a reference to another object.
+func loggable[K comparable](key K) any {
+	text := fmt.Sprint(key)
+	if printable := kube.Printable(text, snapshotText); printable != text {
+		return printable
+	}
+	return key
 }
 
 // Wrote counts a write of the call.

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
@@ -113,14 +114,14 @@ func (r *run[K]) logWaiting(ctx context.Context, finished <-chan struct{}) {
 		}
 		late, more := r.tick()
 		for _, key := range late {
-			var err error
+			err := errors.New("reconcile: the Gate gives no reason")
 			if reasons != nil {
 				if err = reasons.EnsureReady(key); err == nil {
 					continue // the wake is on its way
 				}
 				err = kube.PrintableError(err, maxText)
 			}
-			r.logger.Error(err, "The caches do not show the writes of a key, which waits for them", "key", key, "after", (waitTicks-1)*waitTick)
+			r.logger.Error(err, "The caches do not show the writes of a key, which waits for them", "key", loggable(key), "after", (waitTicks-1)*waitTick)
 		}
 		if tick = nil; more {
 			tick = time.After(waitTick)

@@ -257,7 +257,7 @@ func (r *run[K]) get(ctx context.Context) (key K, priority int, ok bool) {
 func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	defer r.Queue.Done(key)
 	if !r.ready(key, priority) {
-		r.logger.V(4).Info("Waiting for the cache", "key", key)
+		r.logger.V(4).Info("Waiting for the cache", "key", loggable(key))
 		return
 	}
 	start, why := time.Now(), r.triggers.Take(key)
@@ -274,7 +274,7 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	r.mu.Unlock()
 	if wait > 0 {
 		if name {
-			r.logger.Info("Slowed down a key that runs too often", "key", key, "triggers", r.triggers.Text(why.Mask, attempt > 1), "limit", fmt.Sprintf("%d at once, then one every %v", hot.Burst, hot.Interval))
+			r.logger.Info("Slowed down a key that runs too often", "key", loggable(key), "triggers", r.triggers.Text(why.Mask, attempt > 1), "limit", fmt.Sprintf("%d at once, then one every %v", hot.Burst, hot.Interval))
 		}
 		if held && r.metrics != nil {
 			r.metrics.ReconcileHeld(r.Name)

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // ignoredAfter is how long after their context was cancelled calls are logged
@@ -97,7 +99,7 @@ func (r *run[K]) supervise(s *stop, finished <-chan struct{}) {
 	if cause == nil {
 		grace := cmp.Or(r.GracePeriod, defaultGracePeriod)
 		count, _ := r.runningKeys()
-		r.logger.Info("Stopping controller", "cause", context.Cause(s.ctx), "running", count, "gracePeriod", grace)
+		r.logger.Info("Stopping controller", "cause", kube.PrintableError(context.Cause(s.ctx), maxText), "running", count, "gracePeriod", grace)
 		timer := time.NewTimer(grace)
 		defer timer.Stop()
 		select {
@@ -113,7 +115,7 @@ func (r *run[K]) supervise(s *stop, finished <-chan struct{}) {
 	count, keys := r.runningKeys() // before the cancellation, which ends some at once
 	s.cancel(why, cause)
 	if count > 0 {
-		r.logger.Info("Cancelled running calls", "cause", context.Cause(s.calls), "running", count, "keys", keys)
+		r.logger.Info("Cancelled running calls", "cause", kube.PrintableError(context.Cause(s.calls), maxText), "running", count, "keys", keys)
 	}
 
 	timer := time.NewTimer(ignoredAfter)
@@ -145,7 +147,7 @@ func (r *run[K]) runningKeys() (count int, keys []string) {
 		}
 		count++
 		if len(keys) < maxKeysLogged {
-			keys = append(keys, fmt.Sprintf("%v (%v)", s.key, time.Since(s.since).Round(time.Millisecond)))
+			keys = append(keys, fmt.Sprintf("%s (%v)", kube.Printable(fmt.Sprint(s.key), snapshotText), time.Since(s.since).Round(time.Millisecond)))
 		}
 	}
 	return count, keys
@@ -164,7 +166,7 @@ func (r *run[K]) report() {
 		if len(keys) == maxKeysLogged {
 			break
 		}
-		keys = append(keys, fmt.Sprint(key))
+		keys = append(keys, kube.Printable(fmt.Sprint(key), snapshotText))
 	}
 	r.logger.Info("Stopped controller", "left", len(r.left), "keys", keys)
 }

@@ -21,13 +21,14 @@ func TestLogIsOneLine(t *testing.T) {
 		say(r, "a", "copied")
 		time.Sleep(time.Hour)
 		stop()
-		lines := logs.Find("Dropped events")
+		lines := logs.Find("Dropped Events")
 		if len(lines) == 0 {
 			t.Fatal("no line about the dropped event")
 		}
 		for _, l := range lines {
-			text := l.Err.Error()
-			if len(text) > 8<<10 || strings.ContainsAny(text, "\x1b\r\n") || !strings.Contains(text, `a\x1b[2K\rok\nxxx`) || !errors.Is(l.Err, cause) {
+			err := l.Values["err"].(error)
+			text := err.Error()
+			if len(text) > 8<<10 || strings.ContainsAny(text, "\x1b\r\n") || !strings.Contains(text, `a\x1b[2K\rok\nxxx`) || !errors.Is(err, cause) {
 				t.Errorf("the error has %d bytes: %.100q", len(text), text)
 			}
 		}

@@ -83,6 +83,7 @@ type Recorder struct {
 
 	mu                    sync.Mutex            // guards the fields below and every series
 	wake                  chan struct{}         // has an element if the writer must check held; nil before first use
+	lost                  chan struct{}         // has an element if the reporter must check dropped
 	held                  map[seriesKey]*series // with unwritten calls
 	idle                  *lru.Cache            // *series by seriesKey, without unwritten calls
 	objects               *lru.Cache            // *rate.Limiter by corev1.ObjectReference
@@ -128,11 +129,13 @@ const (
 	seriesEnd      = 10 // Intervals without a repetition
 	maxTries       = 10
 	logInterval    = time.Minute // between two lines about drops of one reason
+	logDelay       = time.Second // from a drop to its line, which counts the drops of a burst
 
 	objectBurst  = 25
 	objectRefill = 5 * time.Minute
 
-	maxNote  = 1024 // bytes, as in the API server's validation
+	maxNote  = 1024    // bytes, as in the API server's validation
+	maxText  = 4 << 10 // bytes, of a value in the log
 	maxField = 128
 )
 
@@ -157,7 +160,11 @@ type series struct {
 // drops counts the calls that were dropped for one reason.
 type drops struct {
 	total, logged uint64
-	err           error // the last one
+	first         time.Time // drop without a line
+	last          time.Time // line
+	stop          bool      // Run dropped some without a line while it stopped
+	regarding     corev1.ObjectReference
+	err           error // of the last drop, as regarding
 }
 
 // Reference returns the reference of an Event to obj, an object of the kind; typed objects
@@ -198,7 +205,7 @@ func (r *Recorder) Event(regarding, related corev1.ObjectReference, eventType, r
 	if s == nil {
 		var refused string
 		if s, refused = r.seriesLocked(key, now); refused != "" {
-			r.dropLocked(refused, 1, nil)
+			r.dropLocked(refused, key.regarding, 1, nil, false)
 			return
 		}
 		r.held[key] = s
@@ -216,7 +223,7 @@ func (r *Recorder) Event(regarding, related corev1.ObjectReference, eventType, r
 
 func (r *Recorder) initLocked() {
 	if r.wake == nil {
-		r.wake = make(chan struct{}, 1)
+		r.wake, r.lost = make(chan struct{}, 1), make(chan struct{}, 1)
 		r.held = map[seriesKey]*series{}
 		r.idle, r.objects = lru.New(r.maxSeries()), lru.New(r.maxSeries())
 		r.dropped = map[string]drops{}
@@ -256,10 +263,23 @@ func (r *Recorder) seriesLocked(key seriesKey, now time.Time) (s *series, refuse
 	return &series{key: key, due: now}, ""
 }
 
-func (r *Recorder) dropLocked(reason string, n int64, err error) {
+// dropLocked counts n dropped calls. stop means that Run dropped them while it stopped.
+func (r *Recorder) dropLocked(reason string, regarding corev1.ObjectReference, n int64, err error, stop bool) {
+	if err == nil {
+		err = cause(reason)
+	}
 	d := r.dropped[reason]
-	r.dropped[reason] = drops{total: d.total + uint64(n), logged: d.logged, err: err}
+	if d.total == d.logged {
+		d.first = time.Now()
+	}
+	d.total += uint64(n)
+	d.regarding, d.err, d.stop = regarding, err, d.stop || stop
+	r.dropped[reason] = d
 	r.countLocked(reason, n)
+	select {
+	case r.lost <- struct{}{}:
+	default: // the reporter is going to check dropped
+	}
 }
 
 func (r *Recorder) countLocked(outcome string, n int64) {
@@ -317,17 +337,21 @@ func (r *Recorder) Run(ctx context.Context) error {
 		case <-requests.Done():
 		}
 	})
+	var reporter sync.WaitGroup
+	stopped := make(chan struct{})
+	reporter.Go(func() { r.reports(ctx, stopped) })
 	r.work(ctx, requests)
 	cancel()
 	stopper.Wait()
 
 	r.mu.Lock()
 	for _, s := range r.held {
-		r.dropLocked("stopped", s.seen-s.written, nil)
+		r.dropLocked("stopped", s.key.regarding, s.seen-s.written, nil, true)
 	}
 	clear(r.held)
 	r.mu.Unlock()
-	r.report(ctx)
+	close(stopped)
+	reporter.Wait()
 	return nil
 }
 
@@ -353,12 +377,7 @@ func (r *Recorder) work(ctx, requests context.Context) {
 	qps := cmp.Or(r.QPS, defaultQPS)
 	limiter := rate.NewLimiter(rate.Limit(qps), int(min(max(1, 10*qps), math.MaxInt32)))
 	draining := false
-	var reported time.Time
 	for requests.Err() == nil {
-		if time.Since(reported) >= logInterval {
-			reported = time.Now()
-			r.report(ctx)
-		}
 		hurry := !draining && ctx.Err() != nil
 		draining = draining || hurry
 		s, wait := r.next(hurry)
@@ -379,13 +398,13 @@ func (r *Recorder) work(ctx, requests context.Context) {
 	}
 }
 
-// next returns the series that is due first, and the time until then. With hurry, every
-// series is due. It visits all series, but not more often than there are requests and new
-// series.
+// next returns the series that is due first, and the time until then, or an hour if there
+// is none. With hurry, every series is due. It visits all series, but not more often than
+// there are requests and new series.
 func (r *Recorder) next(hurry bool) (first *series, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	wait = logInterval
+	wait = time.Hour
 	for _, s := range r.held {
 		if hurry {
 			s.due = s.first
@@ -442,7 +461,7 @@ func (r *Recorder) write(requests context.Context, s *series, draining bool) {
 			s.due = time.Now().Add(delay)
 			return
 		}
-		r.dropLocked(reason, sent-s.written, err)
+		r.dropLocked(reason, s.key.regarding, sent-s.written, err, draining)
 		s.seen -= sent - s.written
 		if !created {
 			s.name, s.first = "", s.last // a create that failed may have succeeded
@@ -508,20 +527,75 @@ func eventName(object string) string {
 	return object + suffix
 }
 
-// report logs the drops since the last report.
-func (r *Recorder) report(ctx context.Context) {
+// reports logs the drops until stopped is closed.
+func (r *Recorder) reports(ctx context.Context, stopped <-chan struct{}) {
+	for {
+		var due <-chan time.Time
+		if wait := r.report(ctx, false); wait > 0 {
+			due = time.After(wait)
+		}
+		select {
+		case <-r.lost:
+		case <-due:
+		case <-stopped:
+			r.report(ctx, true)
+			return
+		}
+	}
+}
+
+// report logs a line for each reason with drops: logDelay after the first of them, and
+// logInterval after the previous line. It returns the time until the next line is due; 0
+// means never. At the end, a reason gets a line at once, unless it had one within
+// logInterval and Run dropped nothing for it while it stopped.
+func (r *Recorder) report(ctx context.Context, end bool) (wait time.Duration) {
 	lines := map[string]drops{}
 	r.mu.Lock()
+	now := time.Now()
 	for reason, d := range r.dropped {
-		if d.total > d.logged {
-			lines[reason] = d
-			r.dropped[reason] = drops{total: d.total, logged: d.total}
+		if d.total == d.logged {
+			continue
 		}
+		left := d.last.Add(logInterval).Sub(now)
+		if end && d.stop {
+			left = 0
+		} else if !end {
+			left = max(left, d.first.Add(logDelay).Sub(now))
+		}
+		if left > 0 {
+			if wait == 0 || left < wait {
+				wait = left
+			}
+			continue
+		}
+		lines[reason] = d
+		d.logged, d.last, d.stop = d.total, now, false
+		r.dropped[reason] = d
 	}
 	r.mu.Unlock()
 	for reason, d := range lines {
-		klog.FromContext(ctx).Error(kube.PrintableError(d.err, 4<<10), "Dropped events", "recorder", r.Controller, "reason", reason, "dropped", d.total-d.logged, "droppedInAll", d.total)
+		klog.FromContext(ctx).Info("Dropped Events", "recorder", r.Controller, "reason", reason,
+			"dropped", d.total-d.logged, "droppedInAll", d.total, "regarding", printable(d.regarding), "err", kube.PrintableError(d.err, maxText))
 	}
+	return wait
+}
+
+// printable returns the kind, namespace and name of a reference for the log.
+func printable(o corev1.ObjectReference) string {
+	return kube.Printable(fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name), maxText)
+}
+
+// cause returns the error of a drop without a request.
+func cause(reason string) error {
+	switch reason {
+	case "full":
+		return errors.New("recorder: MaxSeries Events wait to be written: set MaxSeries or QPS to more")
+	case "limited":
+		return errors.New("recorder: the object used up its budget of different Events: leave out of a note what differs each time")
+	case "invalid":
+		return errors.New("recorder: an Event is not valid: set the kind and name of the object, the type Normal or Warning, a reason and an action")
+	}
+	return errors.New("recorder: Run ended before they were written: give it a longer StopTimeout, or look for slow requests")
 }
 
 // cut returns s as valid UTF-8 of at most size bytes.

@@ -274,7 +274,7 @@ func TestServerRefusals(t *testing.T) {
 			if n := len(eventsAbout(t, fine)); n != 1 {
 				t.Errorf("%d Events in another namespace, want 1", n)
 			}
-			if lines := logs.Find("Dropped events"); len(lines) == 0 || lines[0].Err == nil || lines[0].Values["reason"] != tt.reason {
+			if lines := logs.Find("Dropped Events"); len(lines) == 0 || lines[0].Values["err"] == nil || lines[0].Values["reason"] != tt.reason {
 				t.Errorf("log = %v, want a line about the drops with their error", lines)
 			}
 		})

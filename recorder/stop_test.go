@@ -51,7 +51,7 @@ func TestHungClient(t *testing.T) {
 		}
 		wantCounts(t, r, recorder.Counts{Dropped: map[string]uint64{"full": 9900, "stopped": 100}})
 		logged := map[string]uint64{}
-		for _, l := range logs.Find("Dropped events") {
+		for _, l := range logs.Find("Dropped Events") {
 			logged[l.Values["reason"].(string)] += l.Values["dropped"].(uint64)
 		}
 		if diff := cmp.Diff(map[string]uint64{"full": 9900, "stopped": 100}, logged); diff != "" {
@@ -253,10 +253,10 @@ func TestErrors(t *testing.T) {
 					t.Errorf("%d events are counted, want 602: %v", got, r.Counts())
 				}
 				lines := 0
-				for _, l := range logs.Find("Dropped events") {
+				for _, l := range logs.Find("Dropped Events") {
 					if l.Values["reason"] == tt.reason {
 						lines++
-						if l.Err == nil {
+						if l.Values["err"] == nil {
 							t.Error("a line without the error")
 						}
 					}
@@ -322,7 +322,7 @@ func unless(ok bool, err error) error {
 	return err
 }
 
-// Drops of one reason are one line a minute, which counts them all.
+// Drops of one reason are one line a minute, which counts them all. A stop repeats none.
 func TestLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := eventStore{fail: func(int, string) (bool, error) { return false, apierrors.NewForbidden(eventsResource, "a", nil) }}
@@ -335,15 +335,74 @@ func TestLog(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		stop()
-		lines, sum := logs.Find("Dropped events"), uint64(0)
+		lines, sum := logs.Find("Dropped Events"), uint64(0)
 		for _, l := range lines {
 			sum += l.Values["dropped"].(uint64)
-			if l.Values["reason"] != "forbidden" || !apierrors.IsForbidden(l.Err) || l.Values["recorder"] != "example.com/copier" {
-				t.Errorf("line = %v, want the reason, the error and the recorder", l)
+			if err, _ := l.Values["err"].(error); l.Level != 0 || l.Values["reason"] != "forbidden" || !apierrors.IsForbidden(err) || l.Values["recorder"] != "example.com/copier" || l.Values["droppedInAll"] != sum {
+				t.Errorf("line = %v, want the reason, the error, the recorder and the counts", l)
 			}
 		}
-		if len(lines) != 3 || sum != 150 {
-			t.Errorf("%d lines about %d drops, want 3 about 150", len(lines), sum)
+		if len(lines) != 3 || sum < 121 || sum > 123 {
+			t.Errorf("%d lines about %d drops, want 3 about those of 2m1s", len(lines), sum)
 		}
+	})
+}
+
+// A drop without a request is logged a second later, with its count and the cure, also if
+// the writer waits for a response. The next line comes a minute later. A stop logs what it
+// drops itself, each time.
+func TestLogOfDropsWithoutError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := eventStore{hang: true}
+		r := newRecorder(&store)
+		logs := testlog.New()
+		lines := func() (all []string) {
+			for _, l := range logs.Find("Dropped Events") {
+				if l.Level != 0 || l.Err != nil {
+					t.Errorf("level %d, error %v: want a line without a level", l.Level, l.Err)
+				}
+				all = append(all, fmt.Sprintf("%v: %v of %v, %v: %v", l.Values["reason"], l.Values["dropped"], l.Values["droppedInAll"], l.Values["regarding"], l.Values["err"]))
+			}
+			return all
+		}
+		want := func(want ...string) {
+			t.Helper()
+			if diff := cmp.Diff(want, lines()); diff != "" {
+				t.Errorf("lines (-want +got):\n%s", diff)
+			}
+		}
+		const limited = "ConfigMap ns/a: recorder: the object used up its budget of different Events: leave out of a note what differs each time"
+		const stopped = "ConfigMap ns/a: recorder: Run ended before they were written: give it a longer StopTimeout, or look for slow requests"
+
+		stop := runEvents(t, logs.Context(t.Context()), r)
+		time.Sleep(90 * time.Second)
+		for i := range 40 {
+			say(r, "a", fmt.Sprint("note ", i))
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		want("limited: 15 of 15, " + limited)
+		say(r, "a", "note 40")
+		time.Sleep(10 * time.Second)
+		stop()
+		want("limited: 15 of 15, "+limited, "stopped: 25 of 25, "+stopped)
+
+		logs = testlog.New()
+		stop = runEvents(t, logs.Context(t.Context()), r)
+		r.Event(corev1.ObjectReference{Kind: "a\x1b[2K", Name: "b\n"}, corev1.ObjectReference{}, "", "", "", "")
+		time.Sleep(time.Minute)
+		want(`invalid: 1 of 1, a\x1b[2K /b\n: recorder: an Event is not valid: set the kind and name of the object, the type Normal or Warning, a reason and an action`,
+			"limited: 1 of 16, "+limited)
+		stop()
+		logs = testlog.New()
+		stop = runEvents(t, logs.Context(t.Context()), r)
+		time.Sleep(10 * time.Minute) // the budget of one more Event
+		say(r, "a", "note 41")
+		stop()
+		want("stopped: 1 of 26, " + stopped)
+		stop = runEvents(t, logs.Context(t.Context()), r)
+		time.Sleep(10 * time.Second)
+		stop()
+		want("stopped: 1 of 26, " + stopped)
 	})
 }

@@ -84,7 +84,7 @@ func (s *Informer) RunWithContext(ctx context.Context) {
 	s.mu.Lock()
 	if s.began {
 		s.mu.Unlock()
-		klog.FromContext(ctx).Error(nil, "A scope was run twice: an informer runs once, create a new one")
+		klog.FromContext(ctx).Error(errors.New("scope: an informer runs once: create a new one"), "A scope was run twice")
 		return
 	}
 	s.began, s.logger = true, klog.FromContext(ctx)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // KeyPair is the certificate chain and the private key of a server, in two files, such as
@@ -39,7 +41,7 @@ func (k *KeyPair) GetCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, 
 		if hello != nil {
 			ctx = hello.Context()
 		}
-		klog.FromContext(ctx).Error(k.err, "The last good key pair stays in use", "expires", k.cert.Leaf.NotAfter)
+		klog.FromContext(ctx).Error(kube.PrintableError(k.err, maxText), "The last good key pair stays in use", "expires", k.cert.Leaf.NotAfter)
 		k.logged = k.err.Error()
 	}
 	return k.cert, nil

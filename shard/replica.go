@@ -381,12 +381,7 @@ func isRefusal(err error, namespace string) bool {
 }
 
 // printable returns err with a text for one line of log: servers and users write it.
-func printable(err error) error {
-	if err == nil {
-		return nil
-	}
-	return kube.PrintableError(err, 4<<10)
-}
+func printable(err error) error { return kube.PrintableError(err, 4<<10) }
 
 // jittered returns d and up to a fifth more, so that replicas do not act in step.
 func jittered(d time.Duration) time.Duration { return d + rand.N(d/5+1) }

@@ -115,7 +115,7 @@ func (v *View) Run(ctx context.Context) error {
 			pause = firstPause
 			continue
 		}
-		klog.FromContext(ctx).Error(err, "The shards of a replica could not be selected", "shards", len(want), "retryAfter", pause)
+		klog.FromContext(ctx).Error(printable(err), "The shards of a replica could not be selected", "shards", len(want), "retryAfter", pause)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):

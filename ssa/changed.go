@@ -111,7 +111,7 @@ func (m *Memory[T, C]) ApplyChanged(ctx context.Context, fm FieldManager, reques
 			return live, false, nil
 		}
 	}
-	klog.FromContext(ctx).V(4).Info("Applying", "fieldManager", string(fm), "namespace", live.GetNamespace(), "name", live.GetName(), "because", why)
+	klog.FromContext(ctx).V(4).Info("Applying", "fieldManager", string(fm), "namespace", live.GetNamespace(), "name", live.GetName(), "because", kube.Printable(why, 512))
 	if config, err = apply.Guard(c, config, live, false); err != nil {
 		return response, false, prefixed(err)
 	}

@@ -125,7 +125,7 @@ func Flush(provider interface{ Shutdown(context.Context) error }, timeout time.D
 		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 		defer cancel()
 		if err := provider.Shutdown(flush); err != nil {
-			klog.FromContext(ctx).Error(err, "Lost spans at the stop", "timeout", timeout)
+			klog.FromContext(ctx).Error(kube.PrintableError(err, maxText), "Lost spans at the stop", "timeout", timeout)
 		}
 		return nil
 	}

@@ -149,7 +149,7 @@ func (c *Controller[K]) start(ctx context.Context, key K, chosen bool) (_ contex
 		switch {
 		case err == nil:
 		case c.Keys:
-			span.SetStatus(codes.Error, kube.Printable(err.Error(), maxText))
+			span.SetStatus(codes.Error, kube.PrintableError(err, maxText).Error())
 		default:
 			span.SetStatus(codes.Error, result)
 		}

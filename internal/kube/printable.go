@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -28,13 +29,24 @@ func Printable(text string, limit int) string {
 	return b.String() + rest
 }
 
-// PrintableError returns err with a [Printable] text.
-func PrintableError(err error, limit int) error { return printable{err, limit} }
+// PrintableError returns err with a [Printable] text; of nil it returns nil. Its method
+// Error does not panic: if err is a nil pointer or its own method panics, the text says so.
+// A reconcile function can return such an error, and some loggers would end the process.
+func PrintableError(err error, limit int) error {
+	if err == nil {
+		return nil
+	}
+	return printable{err, limit}
+}
 
 type printable struct {
 	error
 	limit int
 }
 
-func (p printable) Error() string { return Printable(p.error.Error(), p.limit) }
+func (p printable) Error() string { return Printable(fmt.Sprint(textOnly{p.error}), p.limit) }
 func (p printable) Unwrap() error { return p.error }
+
+// textOnly has no method of the error but Error, so that fmt, which recovers a panic, calls
+// that one.
+type textOnly struct{ error }

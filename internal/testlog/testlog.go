@@ -1,4 +1,5 @@
-// Package testlog is a logger for tests that keeps every line.
+// Package testlog has loggers for tests. [Logs] keeps every line, and [Strict] passes it on.
+// Both end the process at a line of this library that some logger could not print.
 package testlog
 
 import (
@@ -77,6 +78,7 @@ func (l Logs) Error(err error, msg string, kv ...any) {
 }
 
 func (l Logs) add(n Line, kv []any) {
+	check(n.Level, n.Err, n.Message, l.with, kv)
 	if l.Hook != nil {
 		l.Hook(n.Message)
 	}

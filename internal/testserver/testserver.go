@@ -32,6 +32,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/internal/localserver"
+	"github.com/controllerkit/controllerkit/internal/testlog"
 )
 
 var shared struct {
@@ -43,9 +44,10 @@ var shared struct {
 // Main calls [Run] and exits. It is what TestMain calls.
 func Main(m *testing.M) { os.Exit(Run(m)) }
 
-// Run runs the tests of a binary, stops the server if one was started, fails
-// on goroutines that are left, and returns the exit code.
+// Run runs the tests of a binary with a strict logger, stops the server if one was started,
+// fails on goroutines that are left, and returns the exit code.
 func Run(m *testing.M) int {
+	testlog.Install()
 	code := m.Run()
 	if shared.server != nil {
 		if err := shared.server.Stop(); err != nil {

@@ -10,8 +10,8 @@
 //
 //	go build -C internal/tools -o ../../bin/ tool
 //
-// golangci-lint has a module of its own in lint/, because its long list of
-// requirements would move the versions of every other tool:
+// golangci-lint has a module of its own in lint/, and Prometheus in prometheus/, because
+// their long lists of requirements would move the versions of every other tool:
 //
 //	go build -C internal/tools/lint -o ../../../bin/ tool
 //

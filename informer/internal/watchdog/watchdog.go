@@ -23,7 +23,10 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-const maxRetryAfter = 60 // seconds that a response 429 can ask for
+const (
+	maxRetryAfter = 60      // seconds that a response 429 can ask for
+	maxText       = 2 << 10 // bytes of a path or an error in a line of log
+)
 
 // errSilent is the cause of the context of a watch that was silent. It is a timeout:
 // client-go takes one for a watch that ended, and another error for a reason to list again.
@@ -68,7 +71,7 @@ func (w *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			_ = resp.Body.Close()
 		}
 		observed.Refused(refused)
-		klog.FromContext(req.Context()).V(2).Info("The server refused a watch, which is sent again", "path", req.URL.Path, "err", refused)
+		klog.FromContext(req.Context()).V(2).Info("The server refused a watch, which is sent again", "path", kube.Printable(req.URL.Path, maxText), "err", kube.PrintableError(refused, maxText))
 		if !pause.For(req.Context(), max(backoff.Step(), after)) {
 			return nil, req.Context().Err()
 		}
@@ -142,7 +145,7 @@ func (w *transport) roundTrip(req *http.Request, observed *alive.Informer) (*htt
 func (w *transport) ended(ctx context.Context, path string) bool {
 	cause := context.Cause(ctx)
 	if errors.Is(cause, errSilent) {
-		klog.FromContext(ctx).Info("The server was silent and the watch was ended", "path", path, "silence", w.silence)
+		klog.FromContext(ctx).Info("The server was silent and the watch was ended", "path", kube.Printable(path, maxText), "silence", w.silence)
 		return true
 	}
 	return errors.Is(cause, errRelist)

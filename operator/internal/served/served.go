@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // retryPeriod is the time between two discoveries.
@@ -64,7 +66,7 @@ func Wait(ctx context.Context, config *rest.Config, timeout time.Duration, resou
 			err = missing
 		}
 		if reason == nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Info("Waiting for the API server", "reason", err.Error(), "timeout", timeout)
+			klog.FromContext(ctx).Info("Waiting for the API server", "reason", kube.Printable(err.Error(), 4<<10), "timeout", timeout)
 		}
 		if reason == nil || timed.Err() == nil {
 			reason = err
