@@ -15,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
-	"k8s.io/klog/v2/textlogger"
 
 	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/internal/testlog"
 )
 
 // cacheOf is an informer that nobody runs: a store and a version.
@@ -252,7 +252,7 @@ func TestAuditStoppedBetweenPages(t *testing.T) {
 func TestAuditLogs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out lockedBuffer
-		logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&out)))
+		logger := testlog.Text(&out, 0)
 		ctx, cancel := context.WithTimeout(klog.NewContext(t.Context(), logger), 150*time.Minute)
 		defer cancel()
 		s := &serverOf{version: "9", objects: []string{"a@3"}, fails: map[int]error{1: errors.New("no\nline")}}

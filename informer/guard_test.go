@@ -18,9 +18,9 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
-	"k8s.io/klog/v2/textlogger"
 
 	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
@@ -158,8 +158,9 @@ func TestGuardReports(t *testing.T) {
 // TestGuardLogs: without a function report, at most one fault in a second is logged.
 func TestGuardLogs(t *testing.T) {
 	var out bytes.Buffer
-	klog.SetLogger(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&out))))
-	t.Cleanup(klog.ClearLogger)
+	before := klog.Background()
+	klog.SetLoggerWithOptions(testlog.Text(&out, 0), klog.ContextualLogger(true))
+	t.Cleanup(func() { klog.SetLoggerWithOptions(before, klog.ContextualLogger(true)) })
 	synctest.Test(t, func(t *testing.T) {
 		guarded := informer.Guard(only(faults[0].transform), nil)
 		for range 3 {

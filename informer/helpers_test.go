@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -24,8 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
-	"k8s.io/klog/v2/textlogger"
 
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
@@ -83,7 +82,7 @@ var errRefused = &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("c
 
 // quiet drops client-go's own lines, which failures here make many of.
 func quiet(t *testing.T) context.Context {
-	return klog.NewContext(t.Context(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(io.Discard))))
+	return klog.NewContext(t.Context(), testlog.Silent())
 }
 
 // incomparable is an informer whose checkers panic when they are compared.

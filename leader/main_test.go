@@ -1,15 +1,13 @@
 package leader_test
 
 import (
-	"log/slog"
 	"testing"
 
-	"k8s.io/klog/v2"
-
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
 func TestMain(m *testing.M) {
-	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // elections in bubbles write a lot
+	testlog.Install(testlog.Silent()) // elections in bubbles write a lot
 	testserver.Main(m)
 }

@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
-	"k8s.io/klog/v2/textlogger"
+
+	"github.com/controllerkit/controllerkit/internal/testlog"
 )
 
 // lockedBuffer is written by several goroutines.
@@ -33,7 +34,7 @@ func TestLogIsOneLine(t *testing.T) {
 			return fault{Err: errors.New("a\nb\x1b[2K\rok " + strings.Repeat("x", 1<<20))}
 		})
 		var out lockedBuffer
-		logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&out), textlogger.Verbosity(4)))
+		logger := testlog.Text(&out, 4)
 		if err := e.Run(klog.NewContext(t.Context(), logger), untilDone); err == nil {
 			t.Error("Run() = nil, want an error")
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	dto "github.com/prometheus/client_model/go"
 	"k8s.io/klog/v2"
-	"k8s.io/klog/v2/textlogger"
 
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/metrics"
 )
 
@@ -122,7 +122,7 @@ func TestBadExemplars(t *testing.T) {
 			m, reg := newMetrics(t)
 			m.Exemplar = labelsOf
 			var log bytes.Buffer
-			ctx := klog.NewContext(t.Context(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log))))
+			ctx := klog.NewContext(t.Context(), testlog.Text(&log, 0))
 			ctx = context.WithValue(ctx, traceKey{}, tc.labels)
 			for range 2 {
 				m.ReconcileFinished(ctx, "c", "success", time.Second, time.Second)

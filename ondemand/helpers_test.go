@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
-	"k8s.io/klog/v2/textlogger"
 
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/ondemand"
 )
@@ -122,7 +122,7 @@ func onAdd(f func(name string)) cache.ResourceEventHandler {
 func quiet(t *testing.T) context.Context { return logTo(t.Context(), io.Discard) }
 
 func logTo(ctx context.Context, w io.Writer) context.Context {
-	return klog.NewContext(ctx, textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(w))))
+	return klog.NewContext(ctx, testlog.Text(w, 0))
 }
 
 // run runs the informers until the returned function is called, which returns Run's error.

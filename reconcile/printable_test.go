@@ -9,11 +9,11 @@ import (
 	"testing/synctest"
 
 	"k8s.io/klog/v2"
-	"k8s.io/klog/v2/textlogger"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
@@ -42,7 +42,7 @@ func TestLogIsOneLine(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var out bytes.Buffer
-				logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&out), textlogger.Verbosity(4)))
+				logger := testlog.Text(&out, 4)
 				r := start(t, klog.NewContext(t.Context(), logger), &controller{Name: "x", Queue: newTestQueue("a"), Reconcile: returning(reconcile.Result{}, tt.err)})
 				r.stop()
 				for line := range strings.Lines(out.String()) {

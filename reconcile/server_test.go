@@ -23,7 +23,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit/internal/testlog"
@@ -32,7 +31,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	klog.SetLogger(klog.New(testlog.Discard{})) // tests that look at the log bring their own
+	testlog.Install(testlog.Silent()) // tests that look at the log bring their own
 	testserver.Main(m)
 }
 

@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
@@ -192,6 +191,6 @@ func wantCounts(t *testing.T, r *recorder.Recorder, want recorder.Counts) {
 var configMapKind = corev1.SchemeGroupVersion.WithKind("ConfigMap")
 
 func TestMain(m *testing.M) {
-	klog.SetLogger(klog.New(testlog.Discard{})) // tests that check the log bring their own
+	testlog.Install(testlog.Silent()) // tests that check the log bring their own
 	testserver.Main(m)
 }

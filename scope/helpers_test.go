@@ -23,8 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
-	"k8s.io/klog/v2/textlogger"
 
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/ondemand"
 	"github.com/controllerkit/controllerkit/scope"
@@ -362,7 +362,7 @@ func (j *journal) state() map[string]string {
 func quiet(t *testing.T) context.Context { return logTo(t.Context(), io.Discard) }
 
 func logTo(ctx context.Context, w io.Writer) context.Context {
-	return klog.NewContext(ctx, textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(w))))
+	return klog.NewContext(ctx, testlog.Text(w, 0))
 }
 
 // run runs the informers and the scope until the returned function is called, which returns

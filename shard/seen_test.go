@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -15,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/sharding"
 	"k8s.io/klog/v2"
-	"k8s.io/klog/v2/textlogger"
 
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/shard"
 )
 
@@ -40,7 +39,7 @@ func runView(t *testing.T) (i *informer, stop func()) {
 	t.Helper()
 	i = &informer{t: t}
 	i.view = &shard.View{Ranges: shard.Ranges{N: 8}, Select: i.sel}
-	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(io.Discard)))))
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), testlog.Silent()))
 	ended := make(chan error)
 	go func() { ended <- i.view.Run(ctx) }()
 	stop = sync.OnceFunc(func() {

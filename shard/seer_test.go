@@ -21,8 +21,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
-	"k8s.io/klog/v2/textlogger"
 
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/ondemand"
 	"github.com/controllerkit/controllerkit/scope"
 	"github.com/controllerkit/controllerkit/shard"
@@ -129,7 +129,7 @@ func newSeer(t *testing.T, config *rest.Config, label string, ranges shard.Range
 	if _, err := s.objects.AddEventHandler(s); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(io.Discard)))))
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), testlog.Silent()))
 	var wait sync.WaitGroup
 	wait.Go(func() {
 		if err := informers.Run(ctx); err != nil {

@@ -3,6 +3,7 @@ package testlog
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"runtime"
@@ -17,11 +18,25 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// Install makes klog's global logger, which tests without a logger of their own use, a
-// [Strict] one that writes lines without a level to stderr. TestMain calls it.
-func Install() {
-	klog.SetLoggerWithOptions(Strict(textlogger.NewLogger(textlogger.NewConfig())), klog.ContextualLogger(true))
+var installed bool
+
+// Install makes l klog's global logger, which tests without a logger of their own use, unless
+// an earlier call did. TestMain calls it with a logger of this package; testserver.Run does,
+// with one that writes to stderr.
+func Install(l klog.Logger) {
+	if !installed {
+		installed = true
+		klog.SetLoggerWithOptions(l, klog.ContextualLogger(true))
+	}
 }
+
+// Text returns a [Strict] logger that writes lines up to the level as klog does.
+func Text(w io.Writer, level int) klog.Logger {
+	return Strict(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(w), textlogger.Verbosity(level))))
+}
+
+// Silent returns a [Strict] logger that writes nothing.
+func Silent() klog.Logger { return Strict(klog.New(discard{})) }
 
 // Strict returns a logger that checks each line of this library, up to V(4), and passes all
 // lines on to l. Some loggers end the process at a line that others print: the check ends it

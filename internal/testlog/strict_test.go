@@ -74,7 +74,7 @@ func TestProblem(t *testing.T) {
 func TestStrict(t *testing.T) {
 	const child = "STRICT_CHILD"
 	if os.Getenv(child) != "" {
-		testlog.Install()
+		testlog.Install(testlog.Text(os.Stderr, 0))
 		logger := klog.FromContext(context.Background()).WithValues("omitted", 1)
 		logger.Info("A line of a test", "omitted", 2)
 		h := &guard.Handler{Logger: func() klog.Logger { return logger }, ResourceEventHandler: cache.ResourceEventHandlerFuncs{

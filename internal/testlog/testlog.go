@@ -1,5 +1,6 @@
-// Package testlog has loggers for tests. [Logs] keeps every line, and [Strict] passes it on.
-// Both end the process at a line of this library that some logger could not print.
+// Package testlog has loggers for tests. [Logs] keeps every line, [Text] writes it, and
+// [Silent] drops it. All of them end the process at a line of this library that some logger
+// could not print.
 package testlog
 
 import (
@@ -92,25 +93,12 @@ func (l Logs) add(n Line, kv []any) {
 	*l.lines = append(*l.lines, n)
 }
 
-// Discard is a logger that drops every line but keeps values, as a real one does.
-type Discard struct{ with []any }
+// discard is a logger that drops every line.
+type discard struct{}
 
-// Init is a method of a klog.LogSink.
-func (Discard) Init(klog.RuntimeInfo) {}
-
-// Enabled is a method of a klog.LogSink: no level is.
-func (Discard) Enabled(int) bool { return false }
-
-// Info is a method of a klog.LogSink.
-func (Discard) Info(int, string, ...any) {}
-
-// Error is a method of a klog.LogSink.
-func (Discard) Error(error, string, ...any) {}
-
-// WithName is a method of a klog.LogSink.
-func (d Discard) WithName(string) klog.LogSink { return d }
-
-// WithValues is a method of a klog.LogSink.
-func (d Discard) WithValues(kv ...any) klog.LogSink {
-	return Discard{append(slices.Clone(d.with), kv...)}
-}
+func (discard) Init(klog.RuntimeInfo)            {}
+func (discard) Enabled(int) bool                 { return false }
+func (discard) Info(int, string, ...any)         {}
+func (discard) Error(error, string, ...any)      {}
+func (d discard) WithName(string) klog.LogSink   { return d }
+func (d discard) WithValues(...any) klog.LogSink { return d }

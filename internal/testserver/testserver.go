@@ -47,7 +47,7 @@ func Main(m *testing.M) { os.Exit(Run(m)) }
 // Run runs the tests of a binary with a strict logger, stops the server if one was started,
 // fails on goroutines that are left, and returns the exit code.
 func Run(m *testing.M) int {
-	testlog.Install()
+	testlog.Install(testlog.Text(os.Stderr, 0))
 	code := m.Run()
 	if shared.server != nil {
 		if err := shared.server.Stop(); err != nil {
