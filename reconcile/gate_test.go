@@ -229,8 +229,8 @@ func TestLongWaitIsLogged(t *testing.T) {
 		r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: q, Reconcile: (&recorder{}).reconcile, Gate: newGate("a")})
 		q.Add("a")
 		time.Sleep(time.Minute)
-		if got := logs.Having("after"); len(got) != 1 || got[0].Values["key"] != "a" || got[0].Err != nil {
-			t.Errorf("logged %v, want one line for a without an error", got)
+		if got := logs.Having("after"); len(got) != 1 || got[0].Values["key"] != "a" || got[0].Err == nil {
+			t.Errorf("logged %v, want one line for a with an error", got)
 		}
 		r.stop()
 	})

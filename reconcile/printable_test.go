@@ -60,3 +60,24 @@ func TestLogIsOneLine(t *testing.T) {
 		})
 	}
 }
+
+// TestHostileKeyIsLogged: each line about a key that is not printable, such as a name that
+// an object refers to, escapes it. testlog ends the process at a line that does not.
+func TestHostileKeyIsLogged(t *testing.T) {
+	const key, want = "ns/a\x1b[2K\nb", `ns/a\x1b[2K\nb`
+	synctest.Test(t, func(t *testing.T) {
+		logs := testlog.New()
+		r := start(t, logs.Context(t.Context()), &controller{Name: "x", Queue: newTestQueue(key), Reconcile: returning(reconcile.Result{}, errPlain)})
+		synctest.Wait()
+		r.stop()
+		lines := logs.Having("key")
+		if len(lines) == 0 {
+			t.Error("no line has the key")
+		}
+		for _, l := range lines {
+			if l.Values["key"] != want {
+				t.Errorf("%s: key = %q, want %q", l.Message, l.Values["key"], want)
+			}
+		}
+	})
+}

@@ -57,7 +57,7 @@ func (d *discovery) RoundTrip(r *http.Request) (*http.Response, error) {
 	case status == -1:
 		return nil, errors.New("connection refused")
 	case status != 0:
-		return respond(status, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no backend"}`)
+		return respond(status, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no\u001b[2K\nbackend"}`)
 	case time.Since(d.begin) < d.from[path]:
 		return respond(http.StatusOK, `{"kind":"APIResourceList","groupVersion":"`+strings.TrimPrefix(path, "/apis/")+`","resources":[]}`)
 	}
@@ -127,7 +127,7 @@ func TestWait(t *testing.T) {
 		{name: "a group that fails and is not needed", fails: map[string]int{"/apis/g.io": 503}, needed: []served.Resource{{GroupResource: pods}}},
 		{
 			name: "a group that fails", fails: map[string]int{"/apis/g.io": 503}, needed: []served.Resource{{GroupResource: pods}, {GroupResource: olds}}, took: 10 * time.Second,
-			want: []string{"the API server http://server cannot tell what it serves: ", "no backend", "(after 10s)"},
+			want: []string{"the API server http://server cannot tell what it serves: ", "no\x1b[2K\nbackend", "(after 10s)"},
 		},
 		{
 			name: "a version that fails", fails: map[string]int{v2: 503}, needed: []served.Resource{{GroupResource: schema.GroupResource{Group: olds.Group, Resource: "absent"}}}, took: 10 * time.Second,
