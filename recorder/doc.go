@@ -26,7 +26,8 @@
 //
 // An object gets 25 different Events, and then one more every 5 minutes. MaxSeries bounds
 // the memory, and QPS the requests. A Recorder drops what exceeds a limit and what the API
-// server rejects; it counts the drops and logs one line a minute for each reason.
+// server rejects; it counts the drops and logs at most one line a minute for each reason, and what a
+// stop drops.
 //
 // # Guarantees
 //

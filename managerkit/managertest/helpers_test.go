@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -13,11 +12,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
+	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
 func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
+	ctrl.SetLogger(testlog.Silent())
 	testserver.Main(m)
 }
 
