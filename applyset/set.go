@@ -67,7 +67,8 @@ type Set struct {
 	// Manager is the field manager of the members. The parent's labels and annotations
 	// have the manager Manager + "-applyset". Manager is also the name of the tool in the
 	// annotation applyset.kubernetes.io/tooling: other tools refuse the set, and a Set
-	// refuses theirs. Required.
+	// refuses theirs. It has at most 119 bytes: with one manager for both, an apply of the
+	// parent by the controller would remove the inventory. Required.
 	Manager string
 
 	// ParentKind is the kind of the parents: ConfigMap, Secret, or a custom resource whose

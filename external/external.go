@@ -27,7 +27,8 @@ type Patcher[T any] interface {
 // one. See [Once].
 type Resource struct {
 	// Annotation is the annotation of the object that holds the intent and later the
-	// id, such as example.com/bucket. No other controller may write it. Required.
+	// id, such as example.com/bucket. No other controller may write it: a name without a
+	// domain can meet another program's. Required.
 	Annotation string
 
 	// Find returns the id of the thing that carries token, or found = false if there is
@@ -208,7 +209,7 @@ func annotationPath(name string) string {
 
 func (r Resource) validate(obj metav1.Object) error {
 	switch {
-	case !strings.Contains(r.Annotation, "/") || len(validation.IsQualifiedName(r.Annotation)) > 0:
+	case len(validation.IsQualifiedName(strings.ToLower(r.Annotation))) > 0: // as the API server checks it
 		return fmt.Errorf("Resource.Annotation %q is not valid: use a domain, a slash and a word, such as example.com/bucket", r.Annotation)
 	case r.Find == nil:
 		return errors.New("Resource.Find is nil: set it to a function that finds the thing that carries a token")

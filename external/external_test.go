@@ -318,7 +318,6 @@ func TestOnceMisuse(t *testing.T) {
 		want   string
 	}{
 		{name: "no annotation", change: func(e *external.Resource, _ *corev1.ConfigMap) { e.Annotation = "" }, want: "Resource.Annotation"},
-		{name: "annotation without domain", change: func(e *external.Resource, _ *corev1.ConfigMap) { e.Annotation = "account" }, want: "Resource.Annotation"},
 		{name: "annotation with two slashes", change: func(e *external.Resource, _ *corev1.ConfigMap) { e.Annotation = "example.com/a/b" }, want: "Resource.Annotation"},
 		{name: "no Find", change: func(e *external.Resource, _ *corev1.ConfigMap) { e.Find = nil }, want: "Resource.Find is nil"},
 		{name: "no Create", change: func(e *external.Resource, _ *corev1.ConfigMap) { e.Create = nil }, want: "Resource.Create is nil"},

@@ -50,8 +50,11 @@
 //   - A copy with the finalizer is trusted without a request unless consistency.LiveRead is
 //     true. A copy from before a Remove still shows it. With a consistency.Store
 //     as Gate, LiveRead knows of such copies, also in a new leader.
+//   - A name without a slash can meet another program's. The API server rejects it or
+//     returns a Warning, which client-go logs. Ensure and Add refuse orphan and
+//     foregroundDeletion, because a deletion removes these before the cleanup.
 //   - A DELETE in progress ignores a first finalizer added after its read: see
-//     docs/finalizers.md.
+//     docs/finalizers.md, also for another name.
 //   - When the last finalizer is removed, the API server deletes the object and returns it
 //     with its previous resourceVersion. Wait for the deletion, not for that version.
 //   - A Role needs the verb patch, list for [Remaining], and delete for [Delete].

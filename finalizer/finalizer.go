@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -60,9 +59,9 @@ func Has(obj metav1.Object, name string) bool {
 //
 // It confirms the finalizer by a dry run if consistency.LiveRead is true.
 //
-// name is a domain, a slash and a word, such as example.com/bucket. If live is true, held
-// is valid and the caller goes on. If live is false, the reconcile is over, with or
-// without an error.
+// name should be a domain, a slash and a word, such as example.com/bucket. See the
+// Caveats of the package for other names. If live is true, held is valid and the caller
+// goes on. If live is false, the reconcile is over, with or without an error.
 //
 // cleanup must be idempotent, and must read the things that it deletes from their source,
 // because its object can be an older copy. It gets ctx as it is. Ensure does not retry
@@ -72,7 +71,7 @@ func Has(obj metav1.Object, name string) bool {
 // was gone before the finalizer was stored. Calling again with a newer copy is always
 // right.
 func Ensure[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string, cleanup func(context.Context, Held[T]) error) (held Held[T], live bool, err error) {
-	if err := check(c, obj, name); err != nil {
+	if err := checkGuard(c, obj, name); err != nil {
 		return Held[T]{}, false, err
 	}
 	if cleanup == nil {
@@ -110,7 +109,7 @@ func noteBlocked(ctx context.Context, name string, obj metav1.Object, err error)
 // another UID. Add does not retry, because a copy that is too old for its finalizers is too
 // old for the work that follows. It does not modify obj.
 func Add[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string) (Held[T], error) {
-	if err := check(c, obj, name); err != nil {
+	if err := checkGuard(c, obj, name); err != nil {
 		return Held[T]{}, err
 	}
 	operations, dryRun := addition(obj, name), []string(nil)
@@ -135,7 +134,7 @@ func Add[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string)
 
 // Remove removes the finalizer name from obj, for callers whose cleanup is done; [Ensure]
 // calls it after cleanup. If obj does not carry the finalizer, Remove sends no request,
-// so pass the newest copy. It does not modify obj.
+// so pass the newest copy. It does not modify obj. It removes every name that obj carries.
 //
 // If obj is stale, Remove reads the live object, because another controller's finalizer is
 // no reason to repeat the cleanup. It succeeds if the finalizer or the object is gone, or
@@ -178,12 +177,11 @@ func Remove[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name stri
 
 // check rejects mistakes of the program before any request.
 func check(client any, obj metav1.Object, name string) error {
-	if !strings.Contains(name, "/") || len(validation.IsQualifiedName(name)) > 0 {
-		return fmt.Errorf("finalizer %q: not a finalizer name: use a domain, a slash and a word, such as example.com/bucket", name)
-	}
 	switch {
 	case kube.IsNil(obj):
 		return fmt.Errorf("finalizer %s: the object is nil: pass one that the API server returned", name)
+	case len(validation.IsQualifiedName(name)) > 0 && (name == "" || !Has(obj, name)):
+		return fmt.Errorf("finalizer %q: not a finalizer name: use a domain, a slash and a word, such as example.com/bucket", name)
 	case obj.GetName() == "":
 		return fmt.Errorf("finalizer %s: the object has no metadata.name: pass one that the API server returned", name)
 	case obj.GetUID() == "":
@@ -192,6 +190,14 @@ func check(client any, obj metav1.Object, name string) error {
 		return fmt.Errorf("finalizer %s: the client is nil: pass one of the object's resource and namespace", name)
 	}
 	return nil
+}
+
+// checkGuard is check for a name that guards work.
+func checkGuard(client any, obj metav1.Object, name string) error {
+	if name == metav1.FinalizerOrphanDependents || name == metav1.FinalizerDeleteDependents {
+		return fmt.Errorf("finalizer %s: the API server and the garbage collector add and remove this name themselves: use one of your own, such as example.com/bucket", name)
+	}
+	return check(client, obj, name)
 }
 
 const (

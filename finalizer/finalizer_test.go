@@ -241,23 +241,28 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// Add takes each name that the API server accepts, and Remove any name that the object
+// carries.
+// TestServerNames compares with the API server.
 func TestNames(t *testing.T) {
 	tests := []struct {
 		finalizer string
 		valid     bool
+		carried   bool // whether Add and Ensure accept it on an object that carries it
 	}{
-		{finalizer: "example.com/bucket", valid: true},
-		{finalizer: "widgets.example.com/Bucket_1.x", valid: true},
-		{finalizer: ""},
-		{finalizer: "bucket"},
+		{finalizer: "example.com/bucket", valid: true, carried: true},
+		{finalizer: "widgets.example.com/Bucket_1.x", valid: true, carried: true},
+		{finalizer: "bucket", valid: true, carried: true},
+		{finalizer: "cluster.cluster.x-k8s.io", valid: true, carried: true},
 		{finalizer: "foregroundDeletion"},
-		{finalizer: "/bucket"},
-		{finalizer: "example.com/"},
-		{finalizer: "example.com/a/b"},
-		{finalizer: "Example.com/bucket"},
-		{finalizer: "example.com/buck et"},
-		{finalizer: "example.com/" + strings.Repeat("a", 64)},
-		{finalizer: strings.Repeat("a", 254) + "/bucket"},
+		{finalizer: "orphan"},
+		{finalizer: "/bucket", carried: true},
+		{finalizer: "example.com/", carried: true},
+		{finalizer: "example.com/a/b", carried: true},
+		{finalizer: "Example.com/bucket", carried: true},
+		{finalizer: "example.com/buck et", carried: true},
+		{finalizer: "example.com/" + strings.Repeat("a", 64), carried: true},
+		{finalizer: strings.Repeat("a", 254) + "/bucket", carried: true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.finalizer, func(t *testing.T) {
@@ -265,11 +270,23 @@ func TestNames(t *testing.T) {
 			if _, err := finalizer.Add(t.Context(), m, m.live.DeepCopy(), tt.finalizer); (err == nil) != tt.valid {
 				t.Errorf("Add error = %v, want valid = %v", err, tt.valid)
 			}
-			if _, err := finalizer.Remove(t.Context(), m, object("a", false, tt.finalizer), tt.finalizer); (err == nil) != tt.valid {
-				t.Errorf("Remove error = %v, want valid = %v", err, tt.valid)
+			_, missing := finalizer.Remove(t.Context(), m, object("a", false), tt.finalizer)
+			if wrong := !tt.valid && tt.carried; (missing != nil) != wrong {
+				t.Errorf("Remove from an object without it: error = %v, want one: %v", missing, wrong)
 			}
 			if !tt.valid && m.patches > 0 {
 				t.Errorf("%d patches with an invalid name", m.patches)
+			}
+			if h, err := finalizer.Add(t.Context(), m, object("a", false, tt.finalizer), tt.finalizer); (err == nil) != tt.carried || h.Valid() != tt.carried {
+				t.Errorf("Add to an object that carries it: error = %v, want valid = %v", err, tt.carried)
+			}
+			_, _, err := finalizer.Ensure(t.Context(), m, object("a", true, tt.finalizer), tt.finalizer, func(context.Context, held) error { return errBoom })
+			if errors.Is(err, errBoom) != tt.carried {
+				t.Errorf("Ensure of a deleted object that carries it: error = %v, want the cleanup's: %v", err, tt.carried)
+			}
+			m = &model{live: object("a", false, "x/1", tt.finalizer)}
+			if removed, err := finalizer.Remove(t.Context(), m, m.live.DeepCopy(), tt.finalizer); err != nil || finalizer.Has(removed, tt.finalizer) || !finalizer.Has(removed, "x/1") {
+				t.Errorf("Remove: %v, error = %v", removed, err)
 			}
 		})
 	}

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
 
@@ -143,7 +144,7 @@ type Elector struct {
 	Leases LeaseClient
 	// Namespace is the Lease's namespace, for which Leases was made. Required.
 	Namespace string
-	// Name is the Lease's name. Required.
+	// Name is the Lease's name, a DNS subdomain. Required.
 	Name string
 	// Identity names this replica in the Lease. Replicas with the same identity are
 	// still distinguished. Empty means the host name, an underscore and a UUID, new for
@@ -340,10 +341,8 @@ func (e *Elector) candidate(ctx context.Context) (*candidate, error) {
 	switch {
 	case kube.IsNil(c.client):
 		return nil, errors.New("leader: Leases is nil: set it to a client such as clientset.CoordinationV1().Leases(namespace)")
-	case e.Namespace == "":
-		return nil, errNamespace
-	case e.Name == "":
-		return nil, errName
+	case checkLease(e.Namespace, e.Name) != nil:
+		return nil, checkLease(e.Namespace, e.Name)
 	case c.leaseDuration < 0 || c.leaseDuration > math.MaxInt32*time.Second:
 		return nil, fmt.Errorf("leader: LeaseDuration is %v: use a positive duration of at most 2147483647 seconds, or 0 for 15s", c.leaseDuration)
 	case c.retryPeriod < 0:
@@ -381,10 +380,16 @@ func (e *Elector) candidate(ctx context.Context) (*candidate, error) {
 	return c, nil
 }
 
-var (
-	errNamespace = errors.New("leader: Namespace is empty: set it to the namespace of Leases")
-	errName      = errors.New("leader: Name is empty: set it to the name of the Lease")
-)
+// checkLease returns an error if the API server rejects the name of the Lease.
+func checkLease(namespace, name string) error {
+	switch {
+	case len(validation.IsDNS1123Label(namespace)) > 0:
+		return fmt.Errorf("leader: Namespace is %q: set it to the namespace of Leases", namespace)
+	case len(validation.IsDNS1123Subdomain(name)) > 0:
+		return fmt.Errorf("leader: Name is %q: set it to the name of the Lease, a DNS subdomain such as shop-controller", name)
+	}
+	return nil
+}
 
 type noMetrics struct{}
 

@@ -29,10 +29,8 @@ func (e *Elector) Preflight(ctx context.Context, reviews AccessReviewer) error {
 	switch {
 	case kube.IsNil(reviews):
 		return errors.New("leader: reviews is nil: pass a client such as clientset.AuthorizationV1().SelfSubjectAccessReviews()")
-	case e.Namespace == "":
-		return errNamespace
-	case e.Name == "":
-		return errName
+	case checkLease(e.Namespace, e.Name) != nil:
+		return checkLease(e.Namespace, e.Name)
 	}
 	var missing []string // of the Lease by its name
 	var rules []string

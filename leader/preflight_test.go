@@ -72,8 +72,8 @@ func TestPreflight(t *testing.T) {
 	}{
 		{name: "no client", elector: &leader.Elector{Namespace: "ns", Name: "controller"}, want: "reviews is nil"},
 		{name: "nil pointer as client", elector: &leader.Elector{Namespace: "ns", Name: "controller"}, reviews: (*reviewer)(nil), want: "reviews is nil"},
-		{name: "no namespace", elector: &leader.Elector{Name: "controller"}, reviews: &reviewer{}, want: "Namespace is empty"},
-		{name: "no name", elector: &leader.Elector{Namespace: "ns"}, reviews: &reviewer{}, want: "Name is empty"},
+		{name: "no namespace", elector: &leader.Elector{Name: "controller"}, reviews: &reviewer{}, want: `Namespace is ""`},
+		{name: "no name", elector: &leader.Elector{Namespace: "ns"}, reviews: &reviewer{}, want: `Name is ""`},
 		{name: "no response", elector: &leader.Elector{Namespace: "ns", Name: "controller"}, reviews: &reviewer{err: errors.New("boom")}, want: "review the right to get leases.coordination.k8s.io ns/controller: boom"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -29,6 +30,7 @@ import (
 	"github.com/controllerkit/controllerkit/operator/internal/rights"
 	"github.com/controllerkit/controllerkit/operator/internal/served"
 	"github.com/controllerkit/controllerkit/operator/internal/source"
+	"github.com/controllerkit/controllerkit/operator/internal/warn"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/recorder"
 	"github.com/controllerkit/controllerkit/serve"
@@ -37,7 +39,9 @@ import (
 
 // Options configure an [Operator].
 type Options struct {
-	// Name names the operator in its Lease, its Events and its user agent. Required.
+	// Name names the operator in its Lease, its Events and its user agent, e.g.
+	// website-controller: a DNS subdomain of at most 63 characters. Without LeaseNamespace
+	// it can be any qualified name, which an Event requires. Required.
 	Name string
 
 	// LeaseNamespace is the namespace of the Lease, usually the Pod's. It must exist. The
@@ -85,7 +89,8 @@ type Operator struct {
 	// Config is for all clients of the controllers. It is a copy of the configuration
 	// that New got, with these additions: the writes of a reconcile delay the next one of
 	// its key until the informers show them, requests are counted, lists of informers are
-	// consistent, a watch that is silent for 3 min ends, and no client-side limit applies.
+	// consistent, a watch that is silent for 3 min ends, no client-side limit applies, and
+	// each warning of the API server is logged once, unless a handler was set.
 	Config *rest.Config
 
 	// Group runs the parts. Run adds http, debug, informers, events and controllers, in
@@ -133,6 +138,12 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 		return nil, errors.New("operator: config is nil: pass the cluster's configuration, e.g. of rest.InClusterConfig")
 	case o.Name == "":
 		return nil, errors.New("operator: Options.Name is empty: name the operator, e.g. website-controller")
+	case len(validation.IsQualifiedName(o.Name)) > 0:
+		return nil, fmt.Errorf("operator: Options.Name is %q, which an Event cannot have as its controller: use a qualified name, e.g. website-controller", o.Name)
+	case o.LeaseNamespace != "" && len(validation.IsDNS1123Label(o.LeaseNamespace)) > 0:
+		return nil, fmt.Errorf("operator: Options.LeaseNamespace is %q: set it to the name of a namespace, or to \"\" for no election", o.LeaseNamespace)
+	case o.LeaseNamespace != "" && len(validation.IsDNS1123Subdomain(o.Name)) > 0:
+		return nil, fmt.Errorf("operator: Options.Name is %q, which a Lease cannot have as its name: use a DNS subdomain, e.g. website-controller", o.Name)
 	case o.GracePeriod < 0 || o.StartTimeout < 0:
 		return nil, errors.New("operator: Options.GracePeriod and Options.StartTimeout must not be negative; 0 means the default")
 	case o.GracePeriod > 0 && o.GracePeriod < time.Second:
@@ -166,6 +177,9 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 		}
 	}
 	op.Config.QPS, op.Config.RateLimiter = -1, nil // the API server has priority and fairness
+	if op.Config.WarningHandler == nil && op.Config.WarningHandlerWithContext == nil {
+		op.Config.WarningHandlerWithContext = warn.Once()
+	}
 	if o.LeaseNamespace != "" {
 		leases, err := leader.NewClient(op.Config, o.LeaseNamespace)
 		if err != nil {

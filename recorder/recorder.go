@@ -182,8 +182,8 @@ func Reference(obj metav1.Object, kind schema.GroupVersionKind) corev1.ObjectRef
 // Event records an action on the object regarding. eventType is [corev1.EventTypeNormal]
 // or [corev1.EventTypeWarning]; reason and action are words in CamelCase, which the API
 // requires; note is a text for people. related is a second object, such as a created one;
-// the zero reference means none. See [Reference]. regarding needs a kind and a name. The
-// Event is written in the namespace of regarding, or in default.
+// the zero reference means none. See [Reference]. regarding needs a kind and a name: without
+// them no reader finds the Event. The Event is written in the namespace of regarding, or in default.
 //
 // Event never blocks and returns no error: it drops and counts an Event that it cannot
 // record. It can be called before Run. A note is cut at 1024 bytes, a reason and an action

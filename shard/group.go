@@ -35,8 +35,8 @@ const (
 	defaultDrainTimeout = 22 * time.Second
 	defaultMaxDrift     = 0.01
 
-	// nameLimit leaves room for the suffix of a replica's Lease in the value of a label.
-	nameLimit = 52
+	// nameLimit is the longest value of a label. All Leases of the group have its name as one.
+	nameLimit = 63
 )
 
 // LeaseClient is the part of a Lease client that a Group uses. The LeaseInterface of
@@ -103,8 +103,8 @@ type Group struct {
 	Leases LeaseClient
 	// Namespace is the namespace of the Leases, for which Leases was made. Required.
 	Namespace string
-	// Name is the name of the group and of the table's Lease: a DNS label of at most 52
-	// characters. Required.
+	// Name is the name of the group, of the table's Lease and the value of a label: a DNS
+	// subdomain of at most 63 characters. Required.
 	Name string
 	// Identity names this replica for readers. Replicas with the same identity are still
 	// distinguished. Empty means the host name.
@@ -318,10 +318,10 @@ func (g *Group) newReplica(ctx context.Context, work func(context.Context, Shard
 		return nil, errors.New("shard: work is nil: pass the function that runs for each shard")
 	case kube.IsNil(r.client):
 		return nil, errors.New("shard: Leases is nil: set it to a client such as clientset.CoordinationV1().Leases(namespace)")
-	case g.Namespace == "":
-		return nil, errors.New("shard: Namespace is empty: set it to the namespace of Leases")
-	case len(validation.IsDNS1123Label(g.Name)) > 0 || len(g.Name) > nameLimit:
-		return nil, fmt.Errorf("shard: Name is %q: use a DNS label of at most %d characters", g.Name, nameLimit)
+	case len(validation.IsDNS1123Label(g.Namespace)) > 0:
+		return nil, fmt.Errorf("shard: Namespace is %q: set it to the namespace of Leases", g.Namespace)
+	case len(validation.IsDNS1123Subdomain(g.Name)) > 0 || len(g.Name) > nameLimit:
+		return nil, fmt.Errorf("shard: Name is %q: use a DNS subdomain of at most %d characters, such as shop or shop.example.com", g.Name, nameLimit)
 	case g.Ranges.check() != nil:
 		return nil, g.Ranges.check()
 	case g.MaxShards < 0:

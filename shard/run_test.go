@@ -326,7 +326,7 @@ func TestOutage(t *testing.T) {
 func TestFields(t *testing.T) {
 	for want, change := range map[string]func(*shard.Group){
 		"Leases is nil":       func(g *shard.Group) { g.Leases = nil },
-		"Namespace is empty":  func(g *shard.Group) { g.Namespace = "" },
+		`Namespace is ""`:     func(g *shard.Group) { g.Namespace = "" },
 		`Name is ""`:          func(g *shard.Group) { g.Name = "" },
 		`Name is "A"`:         func(g *shard.Group) { g.Name = "A" },
 		"Ranges.N is 0":       func(g *shard.Group) { g.Ranges.N = 0 },

@@ -24,7 +24,8 @@ var ErrUIDMismatch = errors.New("ssa: no object has the uid of the configuration
 
 // FieldManager is the name under which the API server records the owner of fields. Use
 // one constant for each intent of a controller, in every release and every replica. The
-// API server rejects names that are empty, longer than 128 bytes, or not printable.
+// API server rejects names that are empty, longer than 128 bytes, or not printable. It
+// shows invalid UTF-8 as another name, so the functions of this package reject that, too.
 type FieldManager string
 
 // Apply applies config as fm with force, and returns the response of the API server. Fields

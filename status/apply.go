@@ -3,7 +3,6 @@ package status
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -11,8 +10,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 
+	"github.com/controllerkit/controllerkit/internal/apply"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/writes"
 )
@@ -47,8 +46,8 @@ type Applier[T, C any] interface {
 // configuration of the same name, such as policyac.PodDisruptionBudget(name, namespace);
 // Apply fills a copy of it.
 //
-// fieldManager names the conditions of one controller, in every release and replica, with
-// at most 128 bytes. Do not use it to apply other fields of the status, because an apply
+// fieldManager names the conditions of one controller, in every release and replica. It has
+// at most 128 bytes of printable UTF-8. Do not use it to apply other fields of the status, because an apply
 // removes the fields that it omits.
 //
 // Apply requires the uid and resourceVersion of live, because a stale copy could restore
@@ -57,11 +56,8 @@ type Applier[T, C any] interface {
 // fake clientsets do not maintain, each call sends a request.
 func Apply[T metav1.Object, C any](ctx context.Context, fieldManager string, c Applier[T, C], live T, config C, set ...metav1.Condition) (T, error) {
 	var none T
-	if fieldManager == "" {
-		return none, errors.New("status: fieldManager is empty: use a constant that names the controller")
-	}
-	if errs := validation.ValidateFieldManager(fieldManager, nil); len(errs) > 0 {
-		return none, fmt.Errorf("status: fieldManager %.32q: %w", fieldManager, errs.ToAggregate())
+	if err := apply.CheckManager(fieldManager); err != nil {
+		return none, fmt.Errorf("status: fieldManager: %w", err)
 	}
 	if err := identified(c, live); err != nil {
 		return none, err

@@ -183,7 +183,7 @@ func TestBadApply(t *testing.T) {
 		set     []metav1.Condition
 		want    string
 	}{
-		{name: "no manager", config: fine(), want: "fieldManager is empty"},
+		{name: "no manager", config: fine(), want: "fieldManager: the field manager is empty"},
 		{name: "long manager", manager: strings.Repeat("m", 129), config: fine(), want: "fieldManager"},
 		{name: "unprintable manager", manager: "a\nb", config: fine(), want: "fieldManager"},
 		{name: "no config", manager: "m", want: "config is"},

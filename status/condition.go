@@ -50,7 +50,8 @@ func Unknown(conditionType, reason, message string) metav1.Condition {
 // its text.
 //
 // Set fails and leaves conditions unchanged in these cases. A type, status or reason is not
-// valid; a reason is a CamelCase word. set repeats a type. generation is older than a stored
+// valid by the rules of metav1.Condition, which its generated schema has, so that the API
+// server accepts each condition of Set; a reason is a CamelCase word. set repeats a type. generation is older than a stored
 // observedGeneration: then obj is stale, or was restored with its old status.
 //
 // Set replaces the slice and does not modify the elements of the old one.

@@ -19,14 +19,16 @@ import (
 // maxBytes is the longest request body that the API server reads.
 const maxBytes = 3 << 20
 
-// CheckManager rejects the names of field managers that the API server rejects.
+// CheckManager rejects the names of field managers that the API server rejects. It also
+// rejects invalid UTF-8, which managedFields in JSON show as another name: the owned fields
+// would never be found again.
 func CheckManager(name string) error {
 	switch {
 	case name == "":
 		return errors.New("the field manager is empty: use a constant that names the controller")
 	case len(name) > 128:
 		return fmt.Errorf("the field manager %.32q has %d bytes: use at most 128", name, len(name))
-	case strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }):
+	case strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) || !utf8.ValidString(name):
 		return fmt.Errorf("the field manager %q has unprintable characters: use letters, digits and dots", name)
 	}
 	return nil

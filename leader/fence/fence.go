@@ -49,7 +49,8 @@ type Fence struct {
 	// Required.
 	LeaseNamespace, LeaseName string
 	// Users are the user names of the replicas. The name of a ServiceAccount is
-	// system:serviceaccount:<namespace>:<name>. Required.
+	// system:serviceaccount:<namespace>:<name>. Any other name with that prefix is an error,
+	// because no ServiceAccount has it and the fence would cover nobody. Required.
 	Users []string
 	// Resources are the resources that the fence covers, in all versions and
 	// namespaces, with their subresources; Group "" is the core group. Pods includes
