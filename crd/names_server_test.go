@@ -15,8 +15,6 @@ import (
 
 // New accepts each group, version, kind and resource that the API server accepts in a
 // CustomResourceDefinition.
-//
-// Proves CK2.
 func TestServerNames(t *testing.T) {
 	config := testserver.Config(t)
 	dyn, err := dynamic.NewForConfig(config)

@@ -30,8 +30,6 @@ func (d *dryRun) Patch(ctx context.Context, name string, pt types.PatchType, dat
 }
 
 // Once accepts each annotation that the API server accepts, and stores its intent in it.
-//
-// Proves CK2.
 func TestServerAnnotations(t *testing.T) {
 	d := &dryRun{ConfigMapInterface: kubernetes.NewForConfigOrDie(testserver.Config(t)).CoreV1().ConfigMaps(testserver.Namespace(t))}
 	obj, err := d.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, metav1.CreateOptions{})

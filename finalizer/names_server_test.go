@@ -68,8 +68,6 @@ func newObject(group, kind, name string, finalizers ...string) *unstructured.Uns
 // Add accepts each name that the API server accepts in an object of the kind, and Ensure
 // and Remove work with it. The names of the garbage collector are an exception of Ensure
 // and Add, which TestServerCollectors explains.
-//
-// Proves CK2.
 func TestServerNames(t *testing.T) {
 	const group = "names.test.controllerkit.dev"
 	names := testnames.All(t)

@@ -19,8 +19,6 @@ import (
 
 // Run and Preflight accept each name of a Lease and of a namespace that the API server
 // accepts, and refuse the others before a request.
-//
-// Proves CK2.
 func TestServerNames(t *testing.T) {
 	client := kubernetes.NewForConfigOrDie(testserver.Config(t))
 	dryRun := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}

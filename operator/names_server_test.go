@@ -26,8 +26,6 @@ import (
 
 // New accepts each name that the API server accepts as the controller of an Event and,
 // with an election, as the name of a Lease.
-//
-// Proves CK2.
 func TestServerNames(t *testing.T) {
 	config := testserver.Config(t)
 	client := kubernetes.NewForConfigOrDie(config)

@@ -17,8 +17,6 @@ import (
 )
 
 // A Recorder accepts each controller, reason and action that the API server accepts.
-//
-// Proves CK2.
 func TestServerNames(t *testing.T) {
 	client := kubernetes.NewForConfigOrDie(testserver.Config(t)).EventsV1()
 	done, cancel := context.WithCancel(t.Context())

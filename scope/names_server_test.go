@@ -17,8 +17,6 @@ import (
 )
 
 // Select accepts each name of a namespace that the API server accepts.
-//
-// Proves CK2.
 func TestServerNamespaces(t *testing.T) {
 	client := kubernetes.NewForConfigOrDie(testserver.Config(t))
 	errOpen := errors.New("opened")

@@ -17,8 +17,6 @@ import (
 
 // Run accepts each name whose Leases the API server accepts: that of the table, and that of
 // a replica with a suffix, both with the name as the value of a label.
-//
-// Proves CK2.
 func TestServerNames(t *testing.T) {
 	leases := kubernetes.NewForConfigOrDie(testserver.Config(t)).CoordinationV1().Leases("default")
 	done, cancel := context.WithCancel(t.Context())

@@ -19,8 +19,6 @@ import (
 
 // Apply accepts each field manager that the API server accepts, except invalid UTF-8, which
 // managedFields show as another name.
-//
-// Proves CK2.
 func TestServerFieldManagers(t *testing.T) {
 	client := kubernetes.NewForConfigOrDie(testserver.Config(t)).CoreV1().ConfigMaps(testserver.Namespace(t))
 	patch := func(name string) (*corev1.ConfigMap, error) {

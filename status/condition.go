@@ -50,9 +50,13 @@ func Unknown(conditionType, reason, message string) metav1.Condition {
 // its text.
 //
 // Set fails and leaves conditions unchanged in these cases. A type, status or reason is not
-// valid by the rules of metav1.Condition, which its generated schema has, so that the API
-// server accepts each condition of Set; a reason is a CamelCase word. set repeats a type. generation is older than a stored
+// valid; a reason is a CamelCase word. set repeats a type. generation is older than a stored
 // observedGeneration: then obj is stale, or was restored with its old status.
+//
+// The rules are those of apimachinery's ValidateCondition, because one condition that the API
+// server rejects makes the write of the whole status fail. The schema that controller-gen
+// makes of metav1.Condition is the same, except that it limits a type to 316 characters, and
+// not the domain in it to 253 and the name to 63.
 //
 // Set replaces the slice and does not modify the elements of the old one.
 //

@@ -2,6 +2,7 @@ package status_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"unicode/utf8"
 
@@ -30,8 +31,6 @@ func (d dryRunStatus) ApplyStatus(ctx context.Context, c *policyac.PodDisruption
 }
 
 // Apply accepts the field managers that the API server accepts and can show.
-//
-// Proves CK2.
 func TestServerFieldManagers(t *testing.T) {
 	client, requests := newBudgets(t)
 	live := createBudget(t, client)
@@ -50,7 +49,8 @@ func TestServerFieldManagers(t *testing.T) {
 }
 
 // Set accepts the types and reasons that the API server accepts by the schema that
-// controller-gen makes of metav1.Condition.
+// controller-gen makes of metav1.Condition, except a type whose name is longer than built-in
+// kinds accept.
 func TestServerConditionNames(t *testing.T) {
 	const group = "conditions.test.controllerkit.dev"
 	object := widgetObject(group)
@@ -65,7 +65,7 @@ func TestServerConditionNames(t *testing.T) {
 	}
 	client := dyn.Resource(schema.GroupVersionResource{Group: group, Version: "v1", Resource: "widgets"}).Namespace(testserver.Namespace(t))
 	live := createServed(t, client, &unstructured.Unstructured{Object: map[string]any{"apiVersion": group + "/v1", "kind": "Widget", "metadata": map[string]any{"name": "one"}}})
-	compare := func(with func(name string) metav1.Condition) {
+	compare := func(with func(name string) metav1.Condition, reason func(name string) bool) {
 		testnames.Compare(t, testnames.All(t), func(name string) error {
 			c := with(name)
 			u := live.DeepCopy()
@@ -77,8 +77,11 @@ func TestServerConditionNames(t *testing.T) {
 		}, func(name string) error {
 			var conditions []metav1.Condition
 			return status.Set(&conditions, 1, with(name))
-		}, nil)
+		}, reason)
 	}
-	compare(func(name string) metav1.Condition { return status.True(name, "Reason", "") })
-	compare(func(name string) metav1.Condition { return status.True("Ready", name, "") })
+	compare(func(name string) metav1.Condition { return status.True(name, "Reason", "") }, func(name string) bool {
+		slash := strings.IndexByte(name, '/')
+		return len(name)-slash-1 > 63 || slash > 253
+	})
+	compare(func(name string) metav1.Condition { return status.True("Ready", name, "") }, nil)
 }

@@ -24,7 +24,7 @@ func All(t testing.TB) []string {
 		"a b", " a", "a ", "a\tb", "a\nb", "a\x00b", "a\x7fb", "a\u00a0b", "a%b", "a%2Fb", "a?b", "a#b", "a~b", "a~1b", "a~0b", "a:b", "a@b", "a,b", "a;b", "a=b", `a"b`, `a\b`, "a'b", "a<b", "a*",
 		"ä", "日本", "🙂", "a\u200bb", "a\u202eb", "\ufffd", "a\ufffdb", "\xff", "a\xffb", "\xed\xa0\x80",
 	}
-	for _, n := range []int{52, 53, 54, 55, 62, 63, 64, 118, 119, 120, 127, 128, 129, 243, 244, 245, 252, 253, 254, 300} {
+	for _, n := range []int{52, 53, 63, 64, 119, 120, 128, 129, 244, 245, 253, 254} {
 		long := strings.Repeat("a", n)
 		dots := strings.Repeat("a", n%10+1) + strings.Repeat(".abcdefghi", n/10)
 		names = append(names, long, strings.ToUpper(long), dots[len(dots)-min(len(dots), n):], "example.com/"+long, long+"/bucket", strings.Repeat("ä", n/2))
@@ -32,7 +32,7 @@ func All(t testing.TB) []string {
 	seed := rand.Uint64()
 	t.Logf("random names of seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	for range 40 {
+	for range 30 {
 		var b strings.Builder
 		for range 1 + r.IntN(4) {
 			parts := []string{"a", "b1", "9", "Z", "-", ".", "_", "/", "example", "io", "~", " ", "ü", "\ufffd", strings.Repeat("x", r.IntN(70))}

@@ -15,8 +15,6 @@ import (
 )
 
 // Policy accepts each name of a policy and of a Lease that the API server accepts.
-//
-// Proves CK2.
 func TestServerNames(t *testing.T) {
 	client := kubernetes.NewForConfigOrDie(testserver.Config(t))
 	dryRun := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
