@@ -2,6 +2,7 @@ package status_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -40,9 +41,12 @@ func TestServerFieldManagers(t *testing.T) {
 		return err
 	}, func(name string) error {
 		before := requests.Load()
-		_, err := status.Apply(t.Context(), name, dryRunStatus{client}, live, policyac.PodDisruptionBudget(live.Name, live.Namespace), status.True("Ready", "Ready", ""))
-		if err != nil && requests.Load() > before {
+		stored, err := status.Apply(t.Context(), name, dryRunStatus{client}, live, policyac.PodDisruptionBudget(live.Name, live.Namespace), status.True("Ready", "Ready", ""))
+		switch {
+		case err != nil && requests.Load() > before:
 			t.Errorf("%.80q: Apply sent a request that the API server rejects: %v", name, err)
+		case err == nil && !slices.ContainsFunc(stored.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return e.Manager == name }):
+			t.Errorf("%.80q: managedFields do not have it, so that no apply would be a no-op: %v", name, stored.ManagedFields)
 		}
 		return err
 	}, func(name string) bool { return !utf8.ValidString(name) })
