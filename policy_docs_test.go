@@ -162,6 +162,24 @@ func TestDocs(t *testing.T) {
 	}
 }
 
+// TestNamespacesPage holds that docs/namespaces.md shows the code that operator's
+// TestServerNamespaces runs.
+func TestNamespacesPage(t *testing.T) {
+	page, err := os.ReadFile("docs/namespaces.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("operator/example_scope_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, code, found := bytes.Cut(source, []byte("\n// scoped reconciles"))
+	code, _, found2 := bytes.Cut(code, []byte("\n}\n\n// The namespaces of a controller"))
+	if !found || !found2 || !bytes.Contains(page, code) {
+		t.Error("docs/namespaces.md does not show the type scoped of operator/example_scope_test.go as it is")
+	}
+}
+
 // TestMyths holds that the tests exist which docs/myths.md names as proofs.
 func TestMyths(t *testing.T) {
 	page, err := os.ReadFile("docs/myths.md")

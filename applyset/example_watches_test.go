@@ -31,7 +31,7 @@ const (
 // watches has an informer for each kind that a set has, and for no other kind.
 type watches struct {
 	mapper    meta.RESTMapper
-	informers ondemand.Informers[schema.GroupVersionResource] // run it as a part of the process
+	informers ondemand.Informers[schema.GroupVersionResource] // run it with the AddRun of an informer.Set
 	handler   cache.ResourceEventHandler
 
 	mu   sync.Mutex

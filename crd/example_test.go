@@ -17,6 +17,7 @@ import (
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/crd/crdtest"
+	"github.com/controllerkit/controllerkit/scope"
 )
 
 // apiServer responds to each request with a Website.
@@ -87,6 +88,46 @@ func ExampleClient_Informer() {
 	cancel()
 	<-stopped
 	// Output: 1 default <nil>
+}
+
+// A scope of Websites covers namespaces that can change. Over adds its lister.
+func ExampleClient_Over() {
+	fake, err := crdtest.NewFake(websiteKind, "websites", website("blue", "shop"), website("green", "shop"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	informer := scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) {
+		return fake.Namespace(p.Namespace).Informer(0, p.Options).Informer(), nil
+	})
+	source := fake.Over(informer) // for operator.For, or an informer.Set
+	ctx, cancel := context.WithCancel(context.Background())
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); source.Informer().RunWithContext(ctx) }()
+	fmt.Println(informer.Select(ctx, scope.Selection{Namespaces: []string{"blue"}}))
+	websites, err := source.Lister().List(labels.Everything())
+	fmt.Println(len(websites), websites[0].Namespace, err)
+	cancel()
+	<-stopped
+	// Output:
+	// <nil>
+	// 1 blue <nil>
+}
+
+// A unit test fills an indexer by hand.
+func ExampleClient_Lister() {
+	fake, err := crdtest.NewFake[*Website](websiteKind, "websites")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	fmt.Println(indexer.Add(website("blue", "shop")))
+	shop, err := fake.Lister(indexer).Namespace("blue").Get("shop")
+	fmt.Println(shop.Name, err)
+	// Output:
+	// <nil>
+	// shop <nil>
 }
 
 // A configuration has the fields that the caller owns.

@@ -65,8 +65,22 @@ func (c *Client[T]) Informer(resync time.Duration, tweak func(*metav1.ListOption
 	return &Informer[T]{informer: malformed.New(informer, name), kind: c.kind}
 }
 
+// Over returns an informer of the client's objects that the caller made, such as a
+// scope.Informer or a Watch of package ondemand, with its lister:
+//
+//	sites := scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) {
+//		return websites.Namespace(p.Namespace).Informer(0, p.Options).Informer(), nil
+//	})
+//	operator.For(c, v1.Resource("websites"), websites.Over(sites))
+func (c *Client[T]) Over(informer cache.SharedIndexInformer) *Informer[T] {
+	return &Informer[T]{informer: informer, kind: c.kind}
+}
+
+// Lister returns a lister of the client's objects in an indexer, such as that of any informer.
+func (c *Client[T]) Lister(indexer cache.Indexer) Lister[T] { return c.kind.lister(indexer) }
+
 // Informer is an informer with its lister, as informer-gen makes them. [Client.Informer]
-// makes one.
+// and [Client.Over] make one.
 type Informer[T Object] struct {
 	informer cache.SharedIndexInformer
 	kind     *kind[T]
@@ -77,15 +91,18 @@ func (i *Informer[T]) Informer() cache.SharedIndexInformer { return i.informer }
 
 // Lister returns the lister of the informer's cache.
 func (i *Informer[T]) Lister() Lister[T] {
-	indexer := i.informer.GetIndexer()
-	return Lister[T]{listers.New[T](indexer, i.kind.resource.GroupResource()), indexer, ""}
+	return i.kind.lister(i.informer.GetIndexer())
 }
 
 // GroupVersionKind returns the kind of the objects, whose Go type may have another name.
 func (i *Informer[T]) GroupVersionKind() schema.GroupVersionKind { return i.kind.GroupVersionKind }
 
+func (k *kind[T]) lister(indexer cache.Indexer) Lister[T] {
+	return Lister[T]{listers.New[T](indexer, k.resource.GroupResource()), indexer, ""}
+}
+
 // Lister reads the objects of an informer's cache. Callers must not modify them.
-// [Informer.Lister] makes one. It is safe for concurrent use.
+// [Informer.Lister] and [Client.Lister] make one. It is safe for concurrent use.
 type Lister[T Object] struct {
 	objects   listers.ResourceIndexer[T]
 	indexer   cache.Indexer

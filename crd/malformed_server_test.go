@@ -28,7 +28,6 @@ import (
 	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/internal/testserver"
-	"github.com/controllerkit/controllerkit/ondemand"
 	"github.com/controllerkit/controllerkit/scope"
 )
 
@@ -227,7 +226,7 @@ type counts struct {
 func (c counts) InformerMalformed(name string, malformed func() int) { c.of[name] = malformed }
 func (counts) InformerListed(string, time.Duration)                  {}
 func (counts) InformerWatched(string, time.Duration)                 {}
-func (counts) InformerReceived(string)                               {}
+func (counts) InformerLast(string, func() time.Time)                 {}
 
 // TestServerBlind: an informer that stops at a malformed object, as those of generated clients do,
 // makes Ready and Check fail with the object's name, and LastEvents stays. One that goes on does
@@ -313,8 +312,7 @@ func TestServerBlind(t *testing.T) {
 	}
 }
 
-// TestServerMalformedInScope: a scope over informers of package crd, shared by ondemand, also goes on
-// without a malformed object, and knows it.
+// TestServerMalformedInScope: a scope over informers of package crd also goes on without a malformed object, and knows it.
 func TestServerMalformedInScope(t *testing.T) {
 	const group = "scoped.example.com"
 	installAtoms(t, group)
@@ -323,21 +321,16 @@ func TestServerMalformedInScope(t *testing.T) {
 	mine := newAtoms(t, testserver.Config(t), group, one)
 	mine.put(t, "a", m{"duration": "5s"})
 	newAtoms(t, testserver.Config(t), group, two).put(t, "bad", m{"duration": "forever"})
-	watches := &ondemand.Informers[scope.Part]{New: func(p scope.Part) (cache.SharedIndexInformer, error) {
+	part := func(p scope.Part) (cache.SharedIndexInformer, error) {
 		return all.Namespace(p.Namespace).Informer(0, p.Options).Informer(), nil
-	}}
+	}
 	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{}))
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	wg.Go(func() {
-		if err := watches.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	})
 	events := make(chan string, 100)
-	for range 2 { // which share the informers
-		s := scope.New(watches.Open)
+	for range 2 {
+		s := scope.New(part)
 		wg.Go(func() { s.RunWithContext(ctx) })
 		if err := s.AddIndexers(cache.Indexers{"name": func(obj any) ([]string, error) { return []string{obj.(*atom).Name}, nil }}); err != nil {
 			t.Fatal(err)

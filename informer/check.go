@@ -21,9 +21,9 @@ type Metrics interface {
 	// InformerWatched is called at the end of a watch request that took d, also if it failed.
 	InformerWatched(name string, d time.Duration)
 
-	// InformerReceived is called when a list was decoded, and for each piece of a watch that
-	// was: it can hold a part of an event, several events, or a bookmark.
-	InformerReceived(name string)
+	// InformerLast is called once for each informer, when Run begins. last returns the time of
+	// Set.LastEvents, and may be called at any time.
+	InformerLast(name string, last func() time.Time)
 
 	// InformerMutated is called with the number of mutations that Set.Mutated got of the
 	// informer in a comparison, also if it is 0.
@@ -49,14 +49,14 @@ func (s *Set) observe(m *member) alive.Metrics {
 			s.Metrics.InformerListed(m.name, d)
 		}
 	}
-	hooks.Received = func() { s.Metrics.InformerReceived(m.name) }
 	return hooks
 }
 
 // Check returns an error if an informer is stalled: it is running, and for StallTimeout has
 // neither sent a request nor received data, so that its cache is stale without any other sign.
-// The error names the informers and the times since then. Otherwise, and before and after Run,
-// Check returns nil. It fits a liveness probe, such as shutdown's AddLive: a restart
+// The error names the informers and the times since then. Each part of an informer, such as a
+// namespace of a scope.Informer, is checked and named by itself. Otherwise, and before and after
+// Run, Check returns nil. It fits a liveness probe, such as shutdown's AddLive: a restart
 // cures a stall.
 //
 // Check also returns an error if the last three lists of an informer were received and could not
@@ -76,8 +76,10 @@ func (s *Set) Check() error {
 	limit := cmp.Or(s.StallTimeout, 10*time.Minute)
 	var errs []error
 	for _, m := range s.members {
-		if idle, observed := m.alive.Idle(); observed && idle >= limit {
-			errs = append(errs, fmt.Errorf("informer: %q is stalled: it has sent no request and received no data for %v", m.name, idle.Round(time.Second)))
+		for _, p := range m.alive.Parts() {
+			if idle, observed := p.Idle(); observed && idle >= limit {
+				errs = append(errs, fmt.Errorf("informer: %s is stalled: it has sent no request and received no data for %v", m.of(p), idle.Round(time.Second)))
+			}
 		}
 		if err := m.blind(); err != nil {
 			errs = append(errs, fmt.Errorf("informer: %w", err))
@@ -86,7 +88,7 @@ func (s *Set) Check() error {
 	return errors.Join(errs...)
 }
 
-// Relist makes the informer with the name list again, as client-go does if its resource version
+// Relist makes the informer with the name, and each of its parts, list again, as client-go does if its resource version
 // is too old. The cache then equals the API server's state, and handlers get an event for each
 // difference. It cures a cache that has lost events, or that is ahead of an etcd that was
 // restored from a backup, without a restart of the process:
@@ -108,10 +110,19 @@ func (s *Set) Relist(name string) error {
 		if m.name != name {
 			continue
 		}
-		if _, observed := m.alive.Idle(); !observed {
-			return fmt.Errorf("informer: Relist(%q): the informer's client has no transport that can end its watch: wrap its config with EndSilentWatches", name)
+		parts := m.alive.Parts()
+		for _, p := range parts {
+			if _, observed := p.Idle(); !observed {
+				part := ""
+				if p.IsPart() {
+					part = kube.Printable(p.Name(), maxName) + ": "
+				}
+				return fmt.Errorf("informer: Relist(%q): %sthe informer's client has no transport that can end its watch: wrap its config with EndSilentWatches", name, part)
+			}
 		}
-		m.alive.Relist()
+		for _, p := range parts {
+			p.Relist()
+		}
 		return nil
 	}
 	return fmt.Errorf("informer: Relist(%q): the Set has no informer with this name: use the name that was given to Add", name)
@@ -130,7 +141,7 @@ func (s *Set) LastEvents() map[string]time.Time {
 	for _, m := range s.members {
 		last[m.name] = time.Time{}
 		if m.alive != nil {
-			last[m.name] = m.alive.LastReceived()
+			last[m.name] = m.alive.Last()
 		}
 	}
 	return last

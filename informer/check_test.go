@@ -178,6 +178,7 @@ func TestCheckUnobserved(t *testing.T) {
 type noted struct {
 	mu    sync.Mutex
 	calls map[string]int
+	last  map[string]func() time.Time
 }
 
 func (n *noted) note(what, name string, d time.Duration) {
@@ -193,7 +194,13 @@ func (n *noted) InformerListed(name string, d time.Duration)  { n.note("listed",
 func (n *noted) InformerWatched(name string, d time.Duration) { n.note("watched", name, d) }
 func (n *noted) InformerMutated(name string, _ int)           { n.note("compared", name, 0) }
 func (n *noted) InformerMalformed(string, func() int)         {}
-func (n *noted) InformerReceived(name string)                 { n.note("received", name, 0) }
+func (n *noted) InformerLast(name string, last func() time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.last != nil {
+		n.last[name] = last
+	}
+}
 
 // Two informers of one client are told apart, and data of each counts.
 func TestServerCheck(t *testing.T) {
@@ -207,7 +214,7 @@ func TestServerCheck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	metrics := &noted{calls: map[string]int{}}
+	metrics := &noted{calls: map[string]int{}, last: map[string]func() time.Time{}}
 	set := informer.Set{Timeout: time.Minute, StopTimeout: time.Minute, StallTimeout: 24 * time.Hour, Metrics: metrics}
 	set.Add("configmaps", core.ConfigMaps().Informer(), handler)
 	set.Add("secrets", core.Secrets().Informer())
@@ -235,13 +242,18 @@ func TestServerCheck(t *testing.T) {
 	if err := set.Check(); err != nil {
 		t.Errorf("Check = %v", err)
 	}
+	for name, at := range last {
+		if got := metrics.last[name](); got.Before(at) {
+			t.Errorf("the metrics of %s have the time %v, want at least %v", name, got, at)
+		}
+	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
 	metrics.mu.Lock()
 	defer metrics.mu.Unlock()
-	for _, want := range []string{"received configmaps", "received secrets", "watched configmaps", "watched secrets"} {
+	for _, want := range []string{"watched configmaps", "watched secrets"} {
 		if metrics.calls[want] == 0 {
 			t.Errorf("no %q in %v", want, fmt.Sprint(metrics.calls))
 		}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/informer/internal/reflectorlog"
+	"github.com/controllerkit/controllerkit/internal/alive"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -25,13 +26,14 @@ const (
 	minRefused  = 5 * time.Second
 )
 
-// failed records an error that ended a list or watch.
+// failed records an error that ended a list or watch. ctx is that of the informer, or of a part
+// of it, which does not end Run: the other parts go on.
 func (m *member) failed(ctx context.Context, err error, until time.Time, refused chan<- error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.last = report{err: err, at: time.Now()}
+	m.last = report{err: err, at: time.Now(), of: alive.From(ctx)}
 	m.notDecodedLocked(ctx, err)
-	if !isRefusal(err) || !cache.IsDone(m.checkers[0]) || time.Now().After(until) {
+	if m.last.of.IsPart() || !isRefusal(err) || !cache.IsDone(m.checkers[0]) || time.Now().After(until) {
 		return
 	}
 	if m.refusals++; m.refusals == 1 {
@@ -75,6 +77,11 @@ func unsynced(members []*member, timeout time.Duration) error {
 		m.mu.Unlock()
 		var err error
 		switch {
+		case m.alive.Blocked() != nil:
+			err = fmt.Errorf("%w within %v: %q: %w", ErrNotSynced, timeout, m.name, m.alive.Blocked())
+			if last.err != nil {
+				err = fmt.Errorf("%w: the last error: %s: %s: %w", err, m.of(last.of), m.reason(last.err), kube.PrintableError(last.err, maxText))
+			}
 		case missing[0].Done() != m.checkers[0].Done(): // comparing the interfaces could panic
 			err = fmt.Errorf("%w within %v: %q: the informer is synced, but %s has not worked off the initial list: it does more than put keys into a queue, was removed, or is another informer's", ErrNotSynced, timeout, m.name, missing[0].Name())
 		case last.err == nil:

@@ -10,11 +10,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
+	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/metadata"
 	metadatafake "k8s.io/client-go/metadata/fake"
 	"k8s.io/client-go/metadata/metadatainformer"
@@ -27,6 +30,7 @@ import (
 	"time"
 
 	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/ondemand"
 )
 
 // A Set starts the informers, tells when they are synced, and stops them.
@@ -69,6 +73,48 @@ func ExampleMutation() {
 	// Output:
 	// informer: "configmaps": the program changed default/blue in the cache at ".metadata.labels[\"app\"]": make a DeepCopy of an object before a change
 	// 0 so far
+}
+
+// A Set runs informers that are opened while it runs.
+func ExampleSet_AddRun() {
+	client := fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}})
+	watches := &ondemand.Informers[string]{New: func(namespace string) (cache.SharedIndexInformer, error) {
+		return coreinformers.NewConfigMapInformer(client, namespace, 0, cache.Indexers{}), nil
+	}}
+	set := &informer.Set{}
+	set.AddRun("watches", watches.Run)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- set.Run(ctx) }()
+
+	watch, err := watches.Open("default")
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(watch.WaitForSync(ctx), watch.GetStore().ListKeys())
+	cancel()
+	fmt.Println("stopped:", <-done)
+	// Output:
+	// <nil> [default/a]
+	// stopped: <nil>
+}
+
+// An informer that no factory makes gets a lister.
+func ExampleWith() {
+	client := fake.NewClientset()
+	configMaps := informer.With(coreinformers.NewConfigMapInformer(client, "default", 0, cache.Indexers{}), corelisters.NewConfigMapLister)
+	byOwner, err := informer.Index(configMaps, "owner", func(c *corev1.ConfigMap) []string { return []string{c.Labels["owner"]} })
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ofWeb, err := byOwner("web")
+	fmt.Println(len(ofWeb), err)
+	all, err := configMaps.Lister().List(labels.Everything())
+	fmt.Println(len(all), err)
+	// Output:
+	// 0 <nil>
+	// 0 <nil>
 }
 
 // An informer that may not list its resource is an error that says what to do.

@@ -86,7 +86,8 @@ type member struct {
 type report struct {
 	err      error
 	at       time.Time
-	bookmark bool // the end of the initial events is missing
+	bookmark bool            // the end of the initial events is missing
+	of       *alive.Informer // the part of the informer, or nil
 }
 
 // Add adds an informer. The name must be unique in the set: use its resource, such as
@@ -206,13 +207,19 @@ func (s *Set) Run(ctx context.Context) error {
 			err = s.mistakes()
 		case m := <-ended:
 			if ctx.Err() == nil {
-				err = fmt.Errorf("informer: %q ended by itself: only the Set may start and stop it", m.name)
+				err = cmp.Or(m.result(), fmt.Errorf("informer: %q ended by itself: only the Set may start and stop it", m.name))
 			}
 		}
 	}
 	stop(err) // nil means context.Canceled; ctx's own cause goes first
 	waiter.Wait()
-	return errors.Join(err, s.await(members))
+	err = errors.Join(err, s.await(members))
+	for _, m := range members {
+		if result := m.result(); !errors.Is(err, result) {
+			err = errors.Join(err, result)
+		}
+	}
+	return err
 }
 
 // over reports whether ctx is done, or its deadline has passed: the context may end a
@@ -252,6 +259,7 @@ func (s *Set) begin(refused chan<- error) ([]*member, error) {
 		m.alive = alive.New(s.observe(m))
 		if !kube.IsNil(s.Metrics) {
 			s.Metrics.InformerMalformed(m.name, m.malformed)
+			s.Metrics.InformerLast(m.name, m.alive.Last)
 		}
 		if m.informer.IsStopped() {
 			return nil, fmt.Errorf("informer: %q was stopped before Run: an informer runs once, create a new one", m.name)
@@ -338,6 +346,11 @@ func (s *Set) syncedLocked() chan struct{} {
 //
 // Ready also returns an error if the last three lists of a synced informer could not be decoded:
 // see [Set.Check].
+//
+// Of an informer with parts, such as a scope.Informer, the error also names each part whose cache
+// was filled, and whose lists and watches the API server has then refused with 403, 404 or 405
+// for a minute. The other parts go on, and Ready returns nil again after the next data of the
+// part.
 func (s *Set) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -353,16 +366,23 @@ func (s *Set) Ready() error {
 			if err := m.blind(); err != nil {
 				errs = append(errs, fmt.Errorf("%w: %w", ErrNotSynced, err))
 			}
+			errs = append(errs, m.stale())
 		}
 		return errors.Join(errs...)
 	}
 	var missing []string
+	var reasons []error
 	for _, m := range s.members {
 		if len(m.missing()) > 0 {
 			missing = append(missing, m.name)
+			reasons = append(reasons, m.alive.Blocked())
 		}
 	}
-	return fmt.Errorf("%w: waiting for %q", ErrNotSynced, missing)
+	err := fmt.Errorf("%w: waiting for %q", ErrNotSynced, missing)
+	if reason := errors.Join(reasons...); reason != nil {
+		err = fmt.Errorf("%w: %w", err, reason)
+	}
+	return err
 }
 
 // HasSyncedChecker returns a checker that is done when all informers and given handlers are

@@ -17,7 +17,7 @@ const minUndecodable = 3
 
 // notDecodedLocked counts a list that was received and could not be decoded.
 func (m *member) notDecodedLocked(ctx context.Context, err error) {
-	failures := alive.From(ctx).Failed()
+	failures := alive.From(ctx).NotDecoded()
 	if failures == 0 {
 		return
 	}
@@ -39,14 +39,20 @@ func (m *member) undecodable(least int) error {
 }
 
 func (m *member) undecodableLocked(least int) error {
-	failures, object := m.alive.Undecodable()
-	if failures < least || m.undecoded == nil {
+	if m.undecoded == nil {
 		return nil
 	}
-	if object != "" {
-		object = fmt.Sprintf(" because of %s", kube.Printable(object, 2*maxName+1))
+	for _, p := range m.alive.Parts() {
+		failures, object := p.Undecodable()
+		if failures < least {
+			continue
+		}
+		if object != "" {
+			object = fmt.Sprintf(" because of %s", kube.Printable(object, 2*maxName+1))
+		}
+		return fmt.Errorf("%s gets no events: its last %d lists cannot be decoded%s: correct or delete the object, and let the schema of its resource reject such values; an informer of package crd goes on without it: %w", m.of(p), failures, object, kube.PrintableError(m.undecoded, maxText))
 	}
-	return fmt.Errorf("%q gets no events: its last %d lists cannot be decoded%s: correct or delete the object, and let the schema of its resource reject such values; an informer of package crd goes on without it: %w", m.name, failures, object, kube.PrintableError(m.undecoded, maxText))
+	return nil
 }
 
 // malformed returns the number of known objects that do not fit the Go type.

@@ -22,7 +22,8 @@ type tally struct {
 	calls, mutations int
 }
 
-func (*tally) InformerMalformed(string, func() int) {}
+func (*tally) InformerMalformed(string, func() int)  {}
+func (*tally) InformerLast(string, func() time.Time) {}
 
 func (c *tally) InformerMutated(_ string, mutations int) {
 	c.calls++

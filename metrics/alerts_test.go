@@ -293,7 +293,7 @@ func alerts() []alert {
 			summary: "The informer {{ $labels.name }} on {{ $labels.instance }} of {{ $labels.job }} has received nothing for ten minutes.",
 			runbook: runbook{
 				means: "The API server sends each watch a bookmark about once a minute, so ten minutes without data mean that the watch is dead or cannot begin. The cache is old, and the controller acts on it.",
-				look:  "`rest_client_requests_total` shows whether the API server responds, and with which code. *Watches and lists* shows whether the informer tries again. The log of client-go's reflector has the error. Aggregated API servers may send no bookmarks.",
+				look:  "`rest_client_requests_total` shows whether the API server responds, and with which code. *Watches and lists* shows whether the informer tries again. The log of client-go's reflector has the error. For an informer of several namespaces the time is that of the oldest namespace, also of one that was selected and could not be listed yet; the error names it. Aggregated API servers may send no bookmarks.",
 				do:    "If lists or watches are forbidden, restore the role. If the informer does not try at all, restart the Pod: `Set.Check` in the liveness probe does that.",
 				not:   "Do not delete objects that the controller seems to have forgotten: it cannot see them.",
 			},

@@ -70,6 +70,7 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 		m.InformerListed(name, time.Second)
 		m.InformerWatched(name, time.Second)
 		m.InformerReceived(name)
+		m.InformerLast(name, time.Now)
 		m.InformerMutated(name, 1)
 		m.InformerHolds(name, func() (objects, bytes int64) { return 1, 2 })
 		m.FinalizerStepStarted(name, name)

@@ -80,7 +80,7 @@ func use(t testing.TB, m *metrics.Metrics) {
 	m.ConsistencyWaited(time.Second, false)
 	m.InformerListed("pods", time.Second)
 	m.InformerWatched("pods", time.Second)
-	m.InformerReceived("pods")
+	m.InformerLast("pods", time.Now)
 	m.InformerMutated("pods", 0)
 	m.InformerHolds("pods", func() (objects, bytes int64) { return 3, 4096 })
 	m.FinalizerStepStarted("example.com/f", "step")

@@ -30,6 +30,17 @@ func (m *Metrics) InformerReceived(name string) {
 	m.received.WithLabelValues(m.informers.label(name)).SetToCurrentTime()
 }
 
+// InformerLast sets the function that returns when the informer last received data, for
+// controller_informer_last_event_timestamp_seconds, instead of InformerReceived. While it returns
+// the zero Time, the series is absent. Each collection of the metrics calls last, which must be safe for concurrent use. A
+// later last of the same name replaces it.
+func (m *Metrics) InformerLast(name string, last func() time.Time) {
+	if m == nil || last == nil {
+		return
+	}
+	m.receipts.Store(m.informers.label(name), last)
+}
+
 // InformerMutated counts changes of objects in the informer's cache by the program itself.
 func (m *Metrics) InformerMutated(name string, mutations int) {
 	if m == nil {
@@ -60,10 +71,17 @@ func (m *Metrics) InformerHolds(name string, holds func() (objects, bytes int64)
 	m.caches.Store(m.informers.label(name), holds)
 }
 
-// measureCaches sets the gauges of the informers' caches, before they are collected.
+// measureCaches sets the gauges of the informers' data and caches, before they are collected.
 func (m *Metrics) measureCaches() {
 	for name, malformed := range m.misfits.Range {
 		m.malformed.WithLabelValues(name.(string)).Set(float64(malformed.(func() int)()))
+	}
+	for name, last := range m.receipts.Range {
+		if at := last.(func() time.Time)(); at.IsZero() {
+			m.received.DeleteLabelValues(name.(string))
+		} else {
+			m.received.WithLabelValues(name.(string)).Set(float64(at.UnixNano()) / 1e9)
+		}
 	}
 	for name, holds := range m.caches.Range {
 		objects, bytes := holds.(func() (objects, bytes int64))()

@@ -308,6 +308,10 @@ func TestInformer(t *testing.T) {
 	m.InformerWatched("pods", 5*time.Minute)
 	m.InformerWatched("pods", 3*time.Minute)
 	m.InformerReceived("pods")
+	m.InformerLast("pods", func() time.Time { return time.Time{} })
+	m.InformerLast("pods", time.Now)
+	m.InformerLast("services", nil)
+	m.InformerLast("jobs", func() time.Time { return time.Time{} }) // has no data
 	m.InformerHolds("pods", func() (objects, bytes int64) { return 1, 2 })
 	m.InformerHolds("pods", func() (objects, bytes int64) { return 3, 4096 })
 	m.InformerHolds("services", nil)

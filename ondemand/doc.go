@@ -9,7 +9,7 @@
 //			return dynamicinformer.NewFilteredDynamicInformer(client, gvr, "", 0, nil, nil).Informer(), nil
 //		},
 //	}
-//	group.Add("watches", informers.Run)
+//	set.AddRun("watches", informers.Run) // an informer.Set, which notices dead watches
 //	...
 //	watch, err := informers.Open(gvr)
 //	_, err = watch.AddEventHandler(enqueue.Handler(queue, keys))
@@ -33,6 +33,8 @@
 //     Close of its Watch returns when the context of Close is done.
 //   - OD8: If a CustomResourceDefinition is deleted and created again, an open Watch
 //     reports the deletion of the old objects, and the new objects.
+//   - OD9: If an informer.Set calls Run, the Set and its metrics show the last event of the
+//     oldest informer, and Relist makes each informer list again.
 //
 // # Caveats
 //

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/internal/alive"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -136,6 +137,7 @@ func (i *Informers[K]) make(key K, name string) (*shared, error) {
 		s.mu.Lock()
 		s.last = err
 		s.mu.Unlock()
+		alive.From(ctx).Failed(err)
 		next(ctx, r, err)
 	})
 	if err != nil {
@@ -146,7 +148,8 @@ func (i *Informers[K]) make(key K, name string) (*shared, error) {
 
 // Run runs the informers until ctx is done, and returns when they have stopped. The informers
 // of keys that are opened before Run start with it. A Watch that is still open then is a
-// Watch of a stopped informer.
+// Watch of a stopped informer. If an informer.Set calls Run, after its AddRun, the methods and
+// metrics of the Set show dead watches.
 //
 // The error names the keys whose informer or handler did not stop within StopTimeout. It is
 // nil otherwise.
@@ -172,13 +175,15 @@ func (i *Informers[K]) begin(ctx context.Context) error {
 	i.began = true
 	i.start = func(key K, s *shared) {
 		ctx, stop := context.WithCancel(ctx)
+		watched := alive.From(ctx).Part(s.name)
 		s.stop, s.logger = stop, klog.FromContext(ctx)
 		if i.running == nil {
 			i.running = map[*shared]struct{}{}
 		}
 		i.running[s] = struct{}{}
 		go func() {
-			s.informer.RunWithContext(ctx)
+			s.informer.RunWithContext(watched.Context(ctx))
+			watched.End()
 			if ctx.Err() == nil {
 				s.logger.Error(errors.New("ondemand: only ondemand may start and stop an informer"), "An informer ended by itself", "informer", s.name)
 			}

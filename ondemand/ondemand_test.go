@@ -656,3 +656,62 @@ func TestManyStartsAndStops(t *testing.T) {
 	}
 	runtime.KeepAlive(informers)
 }
+
+// A handler that is added to a running Watch first gets the objects of the cache as the initial
+// list, is synced after them, and gets nothing after its end.
+func TestHandlersAtRunTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &source{}
+		informers := of(s)
+		ctx, cancel := context.WithCancel(quiet(t))
+		done := make(chan error, 1)
+		go func() { done <- informers.Run(ctx) }()
+		w, err := informers.Open("key")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.WaitForSync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for n := range 20 {
+			initial, later := 0, 0
+			release := make(chan struct{})
+			h, err := w.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{AddFunc: func(_ any, isInInitialList bool) {
+				<-release
+				if isInInitialList {
+					initial++
+				} else {
+					later++
+				}
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.add(fmt.Sprint("added-", n))
+			synctest.Wait()
+			if h.HasSynced() {
+				t.Error("the handler is synced before it got the objects")
+			}
+			close(release)
+			synctest.Wait()
+			if !h.HasSynced() || initial != n+1 || later != 1 {
+				t.Errorf("synced %t, %d initial events, %d others, want %d and 1", h.HasSynced(), initial, later, n+1)
+			}
+			if err := cache.ShutDownEventHandler(w, h); err != nil {
+				t.Fatal(err)
+			}
+			if n < 19 {
+				continue
+			}
+			s.add("last")
+			synctest.Wait()
+			if initial+later != n+2 {
+				t.Error("the handler got an event after its end")
+			}
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}

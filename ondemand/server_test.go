@@ -30,6 +30,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/enqueue"
+	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/ondemand"
 )
@@ -56,6 +57,7 @@ func (t *traffic) RoundTrip(req *http.Request) (*http.Response, error) {
 		t.mu.L.Lock()
 		defer t.mu.L.Unlock()
 		t.started[req.URL.Path]++
+		t.mu.Broadcast()
 		t.open++
 		resp.Body = &body{ReadCloser: resp.Body, end: sync.OnceFunc(func() {
 			t.mu.L.Lock()
@@ -486,4 +488,82 @@ func TestServerConsistency(t *testing.T) {
 		must(t, w.Close(t.Context()))
 	}
 	must(t, stop())
+}
+
+// If an informer.Set runs the Informers, it shows the times of their data, makes each list again,
+// and goes on if one may not be listed.
+//
+// Proves OD9.
+func TestServerSet(t *testing.T) {
+	namespace := testserver.Namespace(t)
+	config := testserver.Limited(t, namespace, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets"}, Verbs: []string{"list", "watch"}})
+	config.QPS = -1
+	config.Wrap(informer.EndSilentWatches(-1))
+	counted := newTraffic(config)
+	factory := informers.NewSharedInformerFactoryWithOptions(kubernetes.NewForConfigOrDie(config), 0, informers.WithNamespace(namespace))
+	refused := make(chan error, 100)
+	watches := &ondemand.Informers[string]{
+		New: func(resource string) (cache.SharedIndexInformer, error) {
+			i, err := factory.ForResource(corev1.SchemeGroupVersion.WithResource(resource))
+			if err != nil {
+				return nil, err
+			}
+			return i.Informer(), nil
+		},
+		WatchErrorHandler: func(_ context.Context, _ *cache.Reflector, err error) { refused <- err },
+	}
+	set := &informer.Set{Timeout: time.Minute, StopTimeout: time.Minute}
+	set.AddRun("watches", watches.Run)
+	ctx, cancel := context.WithCancel(quiet(t))
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- set.Run(ctx) }()
+	<-set.HasSyncedChecker().Done()
+	if last := set.LastEvents()["watches"]; !last.IsZero() {
+		t.Errorf("the last event is %v without an informer, want none", last)
+	}
+	limit, end := context.WithTimeout(t.Context(), time.Minute)
+	defer end()
+	open := map[string]*ondemand.Watch{}
+	for _, resource := range []string{"configmaps", "secrets", "pods"} {
+		w, err := watches.Open(resource)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open[resource] = w
+		if resource == "pods" {
+			<-refused
+		} else if err := w.WaitForSync(limit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	denied := time.Now()
+	counted.mu.L.Lock()
+	before := counted.started["/api/v1/namespaces/"+namespace+"/secrets"]
+	counted.mu.L.Unlock()
+	if err := set.Relist("watches"); err != nil {
+		t.Errorf("Relist = %v", err)
+	}
+	defer time.AfterFunc(time.Minute, counted.mu.Broadcast).Stop()
+	counted.mu.L.Lock()
+	for counted.started["/api/v1/namespaces/"+namespace+"/secrets"] == before && limit.Err() == nil {
+		counted.mu.Wait()
+	}
+	counted.mu.L.Unlock()
+	if limit.Err() != nil {
+		t.Error("the Secrets are not listed again")
+	}
+	if last := set.LastEvents()["watches"]; last.IsZero() || last.After(denied) {
+		t.Errorf("the last event is %v, want the start of the watch that is denied, before %v", last, denied)
+	}
+	if err := errors.Join(set.Ready(), set.Check()); err != nil {
+		t.Error(err)
+	}
+	if err := open["pods"].Close(limit); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }

@@ -50,6 +50,8 @@
 //     request is forbidden under Rules.
 //   - OP8: If a replica is not the leader, its informers run, its queues are empty, and no
 //     reconcile runs.
+//   - OP9: If an informer follows settings, each replica makes its selection, and without one no
+//     replica takes the Lease.
 //
 // # Caveats
 //

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core/v1"
@@ -15,58 +14,49 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/controllerkit/controllerkit/ondemand"
+	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/operator"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/scope"
 	"github.com/controllerkit/controllerkit/shutdown"
 )
 
-// scopedPods has a scope of Pods in the form of For.
-type scopedPods struct{ of *scope.Informer }
-
-func (s scopedPods) Informer() cache.SharedIndexInformer { return s.of }
-func (s scopedPods) Lister() corelisters.PodLister {
-	return corelisters.NewPodLister(s.of.GetIndexer())
+// scoped reconciles Pods and their ConfigMaps in the namespaces of the settings.
+type scoped struct {
+	pods       corelisters.PodLister
+	configMaps corelisters.ConfigMapLister
+	reconcile  reconcile.Func[types.NamespacedName] // reads the listers
 }
 
-// registerScoped adds a controller of the Pods in the namespaces that the only ConfigMap of the
-// namespace settings lists, and a second controller that reloads the list when it changes.
-func registerScoped(ctx context.Context, op *operator.Operator, settings string, pod reconcile.Func[types.NamespacedName]) error {
+// register adds the controller to the operator. The ConfigMap system/namespaces has the settings.
+func (s *scoped) register(op *operator.Operator, system string) error {
 	kube, err := kubernetes.NewForConfig(op.Config)
 	if err != nil {
 		return err
 	}
-	watches := &ondemand.Informers[scope.Part]{New: func(p scope.Part) (cache.SharedIndexInformer, error) {
-		byNamespace := cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
+	byNamespace := cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
+	pods := scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) {
 		return coreinformers.NewFilteredPodInformer(kube, p.Namespace, 0, byNamespace, p.Options), nil
-	}}
-	op.Group.Add("watches", watches.Run)
-	pods := scope.New(watches.Open)
-	if err := pods.Select(ctx, scope.Selection{}); err != nil { // Run waits for a first selection
-		return err
-	}
-	operator.For(op.Controller("pods", pod), corev1.Resource("pods"), scopedPods{pods})
-
-	var configMaps corelisters.ConfigMapLister
-	reload := op.Controller("scope", func(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
-		c, err := configMaps.ConfigMaps(key.Namespace).Get(key.Name)
-		if apierrors.IsNotFound(err) {
-			return reconcile.Result{}, nil // the last selection stays
-		}
-		if err != nil {
-			return reconcile.Result{}, err
-		}
-		return reconcile.Result{}, pods.Select(ctx, scope.Selection{Namespaces: strings.Fields(c.Data["namespaces"])})
 	})
-	factory := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(settings))
-	configMaps = operator.For(reload, corev1.Resource("configmaps"), factory.Core().V1().ConfigMaps())
+	configMaps := pods.With(func(p scope.Part) (cache.SharedIndexInformer, error) {
+		return coreinformers.NewFilteredConfigMapInformer(kube, p.Namespace, 0, byNamespace, p.Options), nil
+	})
+	settings := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(system)).Core().V1().ConfigMaps()
+	operator.Follow(op, corev1.Resource("configmaps"), settings, pods, func(l corelisters.ConfigMapLister) (scope.Selection, error) {
+		list, err := l.ConfigMaps(system).Get("namespaces")
+		if err != nil {
+			return scope.Selection{}, err // the selection stays
+		}
+		return scope.Selection{Namespaces: strings.Fields(list.Data["namespaces"])}, nil
+	})
+	c := op.Controller("pods", s.reconcile)
+	s.pods = operator.For(c, corev1.Resource("pods"), informer.With(pods, corelisters.NewPodLister))
+	s.configMaps = operator.Owns(c, corev1.Resource("configmaps"), informer.With(configMaps, corelisters.NewConfigMapLister))
 	return nil
 }
 
-// The namespaces of a controller come from a ConfigMap, and change while it runs. If Select fails,
-// for example because a namespace may not be listed, the selection stays, and the reconcile is
-// repeated. On a standby nothing is selected until it leads.
+// The namespaces of a controller come from a ConfigMap, and change while it runs: see
+// docs/namespaces.md.
 func Example_scope() {
 	op, err := operator.New(&rest.Config{Host: "https://127.0.0.1:6443"}, operator.Options{Name: "scoped"})
 	if err != nil {
@@ -74,10 +64,10 @@ func Example_scope() {
 		return
 	}
 	ctx, cancel := shutdown.Context(context.Background())
-	err = registerScoped(ctx, op, "settings", func(context.Context, types.NamespacedName) (reconcile.Result, error) {
-		return reconcile.Result{}, nil // reads the Pod from the lister of For
-	})
-	fmt.Println("registered:", err)
+	s := &scoped{reconcile: func(context.Context, types.NamespacedName) (reconcile.Result, error) {
+		return reconcile.Result{}, nil
+	}}
+	fmt.Println("registered:", s.register(op, "system"))
 	cancel() // a program defers this, and runs until SIGTERM
 	fmt.Println("stopped:", op.Run(ctx))
 	// Output:

@@ -119,6 +119,7 @@ type Operator struct {
 	options     Options
 	controllers []*Controller
 	sources     source.Set
+	settings    []setting
 	uses        rights.Set                   // what Writes declared
 	served      atomic.Pointer[served.Kinds] // set before the informers run
 	errs        []error                      // of registrations, for Run
@@ -309,6 +310,10 @@ func (op *Operator) register() (needed []served.Resource) {
 	for _, s := range op.sources {
 		op.Informers.Add(s.String(), s.Informer, s.Handlers...)
 		op.options.Metrics.InformerHolds(s.String(), s.Held.Size)
+		needed = append(needed, s.Resource)
+	}
+	op.addSettings()
+	for _, s := range op.settings {
 		needed = append(needed, s.Resource)
 	}
 	for _, resource := range op.uses.Resources() {

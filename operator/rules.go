@@ -40,6 +40,9 @@ func (op *Operator) Rules() (objects, leases []rbacv1.PolicyRule) {
 	for _, s := range op.sources {
 		uses.Add(s.GroupResource, "list", "watch")
 	}
+	for _, s := range op.settings {
+		uses.Add(s.GroupResource, "list", "watch")
+	}
 	for _, c := range op.controllers {
 		if c.owns {
 			uses.Add(schema.GroupResource{Group: c.owner.Group, Resource: c.owner.Resource + "/finalizers"}, "update")

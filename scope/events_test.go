@@ -11,7 +11,6 @@ import (
 
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/controllerkit/controllerkit/ondemand"
 	"github.com/controllerkit/controllerkit/scope"
 )
 
@@ -66,12 +65,12 @@ func TestOlderCache(t *testing.T) {
 	})
 }
 
-// slow is a Watch whose handlers get additions late.
-type slow struct{ *ondemand.Watch }
+// slow is an informer whose handlers get additions late.
+type slow struct{ cache.SharedIndexInformer }
 
 func (w slow) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
 	late := func(obj any) { time.Sleep(time.Second); h.OnAdd(obj, false) }
-	return w.Watch.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: late, UpdateFunc: h.OnUpdate, DeleteFunc: h.OnDelete})
+	return w.SharedIndexInformer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: late, UpdateFunc: h.OnUpdate, DeleteFunc: h.OnDelete})
 }
 
 // An object whose addition is still on its way from the new cache is not reported as
@@ -79,12 +78,11 @@ func (w slow) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEvent
 func TestLateEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
-		informers := s.informers()
-		objects := scope.New(func(p scope.Part) (slow, error) {
-			w, err := informers.Open(p)
+		objects := scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) {
+			w, err := s.informer(p)
 			return slow{w}, err
 		})
-		stop := run(t, quiet(t), informers, objects)
+		stop := run(t, quiet(t), objects)
 		j := newJournal()
 		handle(t, objects, j)
 		s.put("a", "one", "x")
@@ -102,10 +100,9 @@ func TestLateEvents(t *testing.T) {
 func TestBadHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
-		informers := s.informers()
-		objects := scope.New(informers.Open)
+		objects := scope.New(s.informer)
 		var text bytes.Buffer
-		stop := run(t, logTo(t.Context(), &text), informers, objects)
+		stop := run(t, logTo(t.Context(), &text), objects)
 		j := newJournal()
 		release := make(chan struct{})
 		blocked := handle(t, objects, cache.ResourceEventHandlerFuncs{AddFunc: func(any) { <-release }})
@@ -139,13 +136,12 @@ func TestRemovedEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
 		s.put("a", "one", "x")
-		informers := s.informers()
-		objects := scope.New(informers.Open)
+		objects := scope.New(s.informer)
 		j := newJournal()
 		removed := handle(t, objects, j)
 		must(t, cache.ShutDownEventHandler(objects, removed))
 		must(t, objects.RemoveEventHandler(removed)) // again
-		stop := run(t, quiet(t), informers, objects)
+		stop := run(t, quiet(t), objects)
 		must(t, objects.Select(t.Context(), in("a")))
 		wantEvents(t, j)
 		stop()

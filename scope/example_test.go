@@ -4,94 +4,118 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/controllerkit/controllerkit/ondemand"
+	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/scope"
 )
 
-// A controller of Pods reads its namespaces and its selector from a ConfigMap, and reads them
-// again when the ConfigMap changes.
+func pod(namespace, name string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": name}}}
+}
+
+// events returns a handler that sends a line for each event.
+func events() (cache.ResourceEventHandler, <-chan string) {
+	lines := make(chan string, 10)
+	line := func(what string) func(any) {
+		return func(obj any) { lines <- what + " " + cache.MetaObjectToName(obj.(metav1.Object)).String() }
+	}
+	return cache.ResourceEventHandlerFuncs{AddFunc: line("add"), DeleteFunc: line("delete")}, lines
+}
+
+// A program changes what an informer of Pods shows.
 func Example() {
-	settings := func(namespaces, selector string) *corev1.ConfigMap {
-		return &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "scope"},
-			Data:       map[string]string{"namespaces": namespaces, "selector": selector},
-		}
-	}
-	pod := func(namespace, name string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": name}}}
-	}
-	client := fake.NewClientset(pod("blue", "web"), pod("green", "web"), pod("green", "db"), settings("blue", ""))
-
-	watches := &ondemand.Informers[scope.Part]{
-		New: func(p scope.Part) (cache.SharedIndexInformer, error) {
-			byNamespace := cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
-			return coreinformers.NewFilteredPodInformer(client, p.Namespace, 0, byNamespace, p.Options), nil
-		},
-	}
-	pods := scope.New(watches.Open)
+	client := fake.NewClientset(pod("blue", "web"), pod("green", "web"), pod("green", "db"))
+	pods := scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) {
+		byNamespace := cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
+		return coreinformers.NewFilteredPodInformer(client, p.Namespace, 0, byNamespace, p.Options), nil
+	})
 	lister := corelisters.NewPodLister(pods.GetIndexer())
-
-	// reconcile is called with the name of the ConfigMap when it changes.
-	reconcile := func(ctx context.Context, pods *scope.Informer, namespace, name string) error {
-		c, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{}) // or from its lister
-		if err != nil {
-			return err
-		}
-		ctx, cancel := context.WithTimeout(ctx, time.Minute)
-		defer cancel()
-		return pods.Select(ctx, scope.Selection{Namespaces: strings.Fields(c.Data["namespaces"]), LabelSelector: c.Data["selector"]})
+	handler, lines := events()
+	if _, err := pods.AddEventHandler(handler); err != nil {
+		panic(err)
 	}
-
 	ctx, cancel := context.WithCancel(context.Background())
+	set := &informer.Set{}
+	set.Add("pods", pods)
 	stopped := make(chan error)
-	go func() { stopped <- watches.Run(ctx) }()
-	go func() { pods.RunWithContext(ctx); stopped <- nil }()
-	events := make(chan string)
-	_, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { events <- "add " + cache.MetaObjectToName(obj.(*corev1.Pod)).String() },
-		DeleteFunc: func(obj any) { events <- "delete " + cache.MetaObjectToName(obj.(*corev1.Pod)).String() },
+	go func() { stopped <- set.Run(ctx) }()
+
+	fmt.Println(pods.Select(ctx, scope.Selection{Namespaces: []string{"blue"}}), <-lines)
+	fmt.Println(pods.Select(ctx, scope.Selection{Namespaces: []string{"green"}, LabelSelector: "app=db"}), <-lines, <-lines)
+	err := pods.Select(ctx, scope.Selection{LabelSelector: "app in (db"})
+	text, _, _ := strings.Cut(err.Error(), ": unable")
+	fmt.Println(text)
+	all, err := lister.List(labels.Everything())
+	fmt.Println(len(all), all[0].Name, err)
+
+	cancel()
+	fmt.Println(<-stopped)
+	// Output:
+	// <nil> add blue/web
+	// <nil> delete blue/web add green/db
+	// scope: Selection.LabelSelector "app in (db" is not valid
+	// 1 db <nil>
+	// <nil>
+}
+
+// The selection of Pods and ConfigMaps is the namespaces with a label.
+func ExampleInformer_Follow() {
+	client := fake.NewClientset(
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "blue", Labels: map[string]string{"tenant": "true"}}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "green"}},
+		pod("blue", "web"), pod("green", "web"),
+	)
+	pods := scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) {
+		return coreinformers.NewFilteredPodInformer(client, p.Namespace, 0, cache.Indexers{}, p.Options), nil
+	})
+	configMaps := pods.With(func(p scope.Part) (cache.SharedIndexInformer, error) {
+		return coreinformers.NewFilteredConfigMapInformer(client, p.Namespace, 0, cache.Indexers{}, p.Options), nil
+	})
+	namespaces := informers.NewSharedInformerFactory(client, 0).Core().V1().Namespaces()
+	err := pods.Follow(namespaces.Informer(), func() (scope.Selection, error) {
+		tenants, err := namespaces.Lister().List(labels.SelectorFromSet(labels.Set{"tenant": "true"}))
+		if err != nil {
+			return scope.Selection{}, err
+		}
+		var names []string
+		for _, n := range tenants {
+			names = append(names, n.Name)
+		}
+		return scope.Selection{Namespaces: names}, nil
 	})
 	if err != nil {
 		panic(err)
 	}
-
-	fmt.Println(reconcile(ctx, pods, "system", "scope"), <-events)
-	for _, s := range []*corev1.ConfigMap{settings("green", "app=web"), settings("green", "app in (web"), settings("green", "app=db")} {
-		if _, err := client.CoreV1().ConfigMaps("system").Update(ctx, s, metav1.UpdateOptions{}); err != nil {
-			panic(err)
-		}
-		if err := reconcile(ctx, pods, "system", "scope"); err != nil {
-			text, _, _ := strings.Cut(err.Error(), ": unable")
-			fmt.Println(text)
-			continue
-		}
-		fmt.Println(<-events)
-		fmt.Println(<-events)
+	handler, lines := events()
+	if _, err := pods.AddEventHandler(handler); err != nil {
+		panic(err)
 	}
-	_, err = lister.Pods("green").Get("db")
-	fmt.Println(err)
-	_, err = lister.Pods("blue").Get("web")
-	fmt.Println(err)
+	set := &informer.Set{}
+	set.Add("namespaces", namespaces.Informer())
+	set.Add("pods", pods)
+	set.Add("configmaps", configMaps)
+	ctx, cancel := context.WithCancel(context.Background())
+	stopped := make(chan error)
+	go func() { stopped <- set.Run(ctx) }()
 
+	fmt.Println(<-lines)
+	for _, i := range []*scope.Informer{pods, configMaps} {
+		fmt.Println(i.HasSynced(), i.GetStore().ListKeys())
+	}
 	cancel()
-	fmt.Println(<-stopped, <-stopped)
+	fmt.Println(<-stopped)
 	// Output:
-	// <nil> add blue/web
-	// delete blue/web
-	// add green/web
-	// scope: Selection.LabelSelector "app in (web" is not valid
-	// delete green/web
-	// add green/db
+	// add blue/web
+	// true [blue/web]
+	// true []
 	// <nil>
-	// pod "web" not found
-	// <nil> <nil>
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -24,9 +25,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/internal/alive"
 	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
-	"github.com/controllerkit/controllerkit/ondemand"
 	"github.com/controllerkit/controllerkit/scope"
 )
 
@@ -48,6 +49,7 @@ type server struct {
 	watches   map[*stream]struct{}
 	lists     map[scope.Part]int
 	forbidden map[string]bool // namespaces
+	broken    map[string]bool // namespaces whose lists fail otherwise
 	stale     bool            // lists are of an old cache: they lack the last change
 }
 
@@ -145,17 +147,33 @@ func (s *server) put(namespace, name, label string) {
 	}
 }
 
+// expire ends the watches of a namespace with 410, so that their informers list again.
+func (s *server) expire(namespace string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.watches {
+		if w.part.Namespace == namespace {
+			status := apierrors.NewResourceExpired("expired").ErrStatus
+			w.queue = append(w.queue, watch.Event{Type: watch.Error, Object: &status})
+			select {
+			case w.wake <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
 func (s *server) setDelay(delay func() time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.delay = delay
 }
 
-// forbid makes lists of a namespace fail.
-func (s *server) forbid(namespace string) {
+// forbid makes lists of a namespace fail, or allows them again.
+func (s *server) forbid(namespace string, forbidden bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.forbidden[namespace] = true
+	s.forbidden[namespace] = forbidden
 }
 
 func (s *server) pause() {
@@ -174,6 +192,9 @@ func (s *server) list(p scope.Part) (runtime.Object, error) {
 	s.lists[p]++
 	if s.forbidden[p.Namespace] {
 		return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "", errors.New("no Role"))
+	}
+	if s.broken[p.Namespace] {
+		return nil, errors.New("broken")
 	}
 	version, objects := s.version, maps.Clone(s.objects)
 	if n := len(s.history); s.stale && n > 0 {
@@ -234,19 +255,39 @@ func (s *server) watch(p scope.Part, from string) (watch.Interface, error) {
 	return w, nil
 }
 
-// informers returns Informers of the server's parts.
-func (s *server) informers() *ondemand.Informers[scope.Part] {
-	return &ondemand.Informers[scope.Part]{New: func(p scope.Part) (cache.SharedIndexInformer, error) {
-		return cache.NewSharedIndexInformer(&cache.ListWatch{
-			ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) { return s.list(p) },
-			WatchFuncWithContext: func(_ context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-				if opts.SendInitialEvents != nil {
-					return nil, errors.New("not supported")
-				}
-				return s.watch(p, opts.ResourceVersion)
-			},
-		}, &corev1.ConfigMap{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}), nil
-	}}
+// informer returns an informer of a part of the server.
+func (s *server) informer(p scope.Part) (cache.SharedIndexInformer, error) {
+	return cache.NewSharedIndexInformer(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+			list, err := s.list(p)
+			observe(ctx, err)
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			if opts.SendInitialEvents != nil {
+				return nil, errors.New("not supported")
+			}
+			observe(ctx, nil)
+			return s.watch(p, opts.ResourceVersion)
+		},
+	}, &corev1.ConfigMap{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}), nil
+}
+
+// observe notes a request and the data of its response, as the transport of
+// informer.EndSilentWatches does.
+func observe(ctx context.Context, err error) {
+	i := alive.From(ctx)
+	if i == nil {
+		return
+	}
+	end := i.Begin(alive.Watch)
+	if err != nil {
+		end()
+		return
+	}
+	body := i.Body(io.NopCloser(strings.NewReader("data")), alive.Watch, end)
+	_, _ = io.Copy(io.Discard, body)
+	_ = body.Close()
 }
 
 // selected returns the versions of the server's objects that a selection has, by key.
@@ -365,17 +406,13 @@ func logTo(ctx context.Context, w io.Writer) context.Context {
 	return klog.NewContext(ctx, testlog.Text(w, 0))
 }
 
-// run runs the informers and the scope until the returned function is called, which returns
-// when both have stopped.
-func run(t *testing.T, ctx context.Context, i *ondemand.Informers[scope.Part], s *scope.Informer) (stop func()) {
+// run runs scopes until the returned function is called, which returns when they have stopped.
+func run(t *testing.T, ctx context.Context, scopes ...*scope.Informer) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup
-	wait.Go(func() {
-		if err := i.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	wait.Go(func() { s.RunWithContext(ctx) })
+	for _, s := range scopes {
+		wait.Go(func() { s.RunWithContext(ctx) })
+	}
 	stop = sync.OnceFunc(func() { cancel(); wait.Wait() })
 	t.Cleanup(stop)
 	return stop
@@ -400,9 +437,8 @@ func must(t *testing.T, err error) {
 func setup(t *testing.T) (*server, *scope.Informer, func()) {
 	t.Helper()
 	s := newServer()
-	informers := s.informers()
-	objects := scope.New(informers.Open)
-	return s, objects, run(t, quiet(t), informers, objects)
+	objects := scope.New(s.informer)
+	return s, objects, run(t, quiet(t), objects)
 }
 
 func in(namespaces ...string) scope.Selection { return scope.Selection{Namespaces: namespaces} }

@@ -12,27 +12,49 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// view is the set of selected parts. A Select replaces it as a whole.
+// view is the set of shown regions. A change replaces it as a whole, for all Informers of the
+// selection at once.
 type view struct {
-	parts   namespaces
-	floor   string      // the version of the view before
+	regions namespaces
+	of      []*versions // for each Informer
+}
+
+// versions knows which version an Informer has shown.
+type versions struct {
+	floor   string      // of the view before
 	reached atomic.Bool // the floor was reached
 }
 
-func newView(parts map[Part]*part, before *view) *view {
-	v := &view{parts: byNamespace(slices.Collect(maps.Values(parts)))}
-	v.floor = cmp.Or(before.version(), before.floor)
-	v.reached.Store(v.floor == "")
+func newVersions(floor string) *versions {
+	v := &versions{floor: floor}
+	v.reached.Store(floor == "")
 	return v
 }
 
-// version returns the lowest version of the parts. A part that is new can have a lower one
-// than the view had before, for example because its namespace is quiet. The version is unknown
+func newView(before *view, added, removed []*region) *view {
+	v := &view{regions: maps.Clone(before.regions)}
+	if v.regions == nil {
+		v.regions = namespaces{}
+	}
+	for _, r := range removed {
+		delete(v.regions, r.key.Namespace)
+	}
+	for _, r := range added {
+		v.regions[r.key.Namespace] = r
+	}
+	for k, of := range before.of {
+		v.of = append(v.of, newVersions(cmp.Or(before.version(k), of.floor)))
+	}
+	return v
+}
+
+// version returns the lowest version of an Informer's parts. A part that is new can have a lower
+// one than the view had before, for example because its namespace is quiet. The version is unknown
 // then, because a lower version would mean that etcd was restored.
-func (v *view) version() string {
+func (v *view) version(index int) string {
 	lowest := ""
-	for _, p := range v.parts {
-		version := p.version()
+	for _, r := range v.regions {
+		version := r.parts[index].version()
 		order, err := resourceversion.CompareResourceVersion(version, version)
 		if err == nil && lowest != "" {
 			order, err = resourceversion.CompareResourceVersion(version, lowest)
@@ -44,31 +66,34 @@ func (v *view) version() string {
 			lowest = version
 		}
 	}
-	if lowest != "" && !v.reached.Load() {
-		if order, err := resourceversion.CompareResourceVersion(lowest, v.floor); err == nil && order < 0 {
+	if of := v.of[index]; lowest != "" && !of.reached.Load() {
+		if order, err := resourceversion.CompareResourceVersion(lowest, of.floor); err == nil && order < 0 {
 			return ""
 		}
-		v.reached.Store(true)
+		of.reached.Store(true)
 	}
 	return lowest
 }
 
-// indexer is a cache.Indexer that reads the caches of the selected parts.
+// indexer is a cache.Indexer that reads the caches of the shown parts.
 type indexer struct{ scope *Informer }
 
-func (i indexer) parts() namespaces { return i.scope.view.Load().parts }
+func (i indexer) regions() namespaces { return i.scope.selection.view.Load().regions }
+
+// of returns the cache of a region.
+func (i indexer) of(r *region) cache.Indexer { return r.parts[i.scope.index].informer.GetIndexer() }
 
 // List implements cache.Store.
 func (i indexer) List() []any {
-	parts := i.parts()
-	if len(parts) == 1 {
-		for _, p := range parts {
-			return p.watch.GetIndexer().List()
+	regions := i.regions()
+	if len(regions) == 1 {
+		for _, r := range regions {
+			return i.of(r).List()
 		}
 	}
 	var all []any
-	for _, p := range parts {
-		all = append(all, p.watch.GetIndexer().List()...)
+	for _, r := range regions {
+		all = append(all, i.of(r).List()...)
 	}
 	return all
 }
@@ -76,8 +101,8 @@ func (i indexer) List() []any {
 // ListKeys implements cache.Store.
 func (i indexer) ListKeys() []string {
 	var all []string
-	for _, p := range i.parts() {
-		all = append(all, p.watch.GetIndexer().ListKeys()...)
+	for _, r := range i.regions() {
+		all = append(all, i.of(r).ListKeys()...)
 	}
 	return all
 }
@@ -94,8 +119,8 @@ func (i indexer) Get(obj any) (item any, exists bool, err error) {
 // GetByKey implements cache.Store.
 func (i indexer) GetByKey(key string) (item any, exists bool, err error) {
 	if name, err := cache.ParseObjectName(key); err == nil {
-		if p := i.parts().of(name.Namespace); p != nil {
-			return p.watch.GetIndexer().GetByKey(key)
+		if r := i.regions().of(name.Namespace); r != nil {
+			return i.of(r).GetByKey(key)
 		}
 	}
 	return nil, false, nil // as in client-go, no object has an invalid key
@@ -107,46 +132,46 @@ func (i indexer) LastStoreSyncResourceVersion() string { return i.scope.LastSync
 // LastStoreSyncResourceVersionOf returns the version of a namespace that has a cache of its own.
 // Package consistency asks for it, so that a write in one namespace waits for no other one.
 func (i indexer) LastStoreSyncResourceVersionOf(namespace string) (version string, ok bool) {
-	p := i.parts()[namespace]
-	if p == nil || namespace == "" {
+	r := i.regions()[namespace]
+	if r == nil || namespace == "" {
 		return "", false
 	}
-	return p.version(), true
+	return r.parts[i.scope.index].version(), true
 }
 
 // Index implements cache.Indexer.
 func (i indexer) Index(name string, obj any) ([]any, error) {
-	return collect(i.parts(), func(x cache.Indexer) ([]any, error) { return x.Index(name, obj) })
+	return collect(i, i.regions(), func(x cache.Indexer) ([]any, error) { return x.Index(name, obj) })
 }
 
 // ByIndex implements cache.Indexer.
 func (i indexer) ByIndex(name, value string) ([]any, error) {
-	return collect(i.having(name, value), func(x cache.Indexer) ([]any, error) { return x.ByIndex(name, value) })
+	return collect(i, i.having(name, value), func(x cache.Indexer) ([]any, error) { return x.ByIndex(name, value) })
 }
 
 // IndexKeys implements cache.Indexer.
 func (i indexer) IndexKeys(name, value string) ([]string, error) {
-	return collect(i.having(name, value), func(x cache.Indexer) ([]string, error) { return x.IndexKeys(name, value) })
+	return collect(i, i.having(name, value), func(x cache.Indexer) ([]string, error) { return x.IndexKeys(name, value) })
 }
 
-// having returns the parts that can have a value of an index.
+// having returns the regions that can have a value of an index.
 func (i indexer) having(name, value string) namespaces {
-	parts := i.parts()
+	regions := i.regions()
 	if name != cache.NamespaceIndex {
-		return parts
+		return regions
 	}
-	if p := parts.of(value); p != nil {
-		return namespaces{p.key.Namespace: p}
+	if r := regions.of(value); r != nil {
+		return namespaces{r.key.Namespace: r}
 	}
 	return nil
 }
 
-func collect[T any](parts namespaces, lookup func(cache.Indexer) ([]T, error)) ([]T, error) {
+func collect[T any](i indexer, regions namespaces, lookup func(cache.Indexer) ([]T, error)) ([]T, error) {
 	var all []T
-	for _, p := range parts {
-		found, err := lookup(p.watch.GetIndexer())
+	for _, r := range regions {
+		found, err := lookup(i.of(r))
 		if err != nil {
-			return nil, fmt.Errorf("scope: %s: %w", p.key, err)
+			return nil, fmt.Errorf("scope: %s: %w", r.key.name(), err)
 		}
 		all = append(all, found...)
 	}
@@ -156,8 +181,8 @@ func collect[T any](parts namespaces, lookup func(cache.Indexer) ([]T, error)) (
 // ListIndexFuncValues implements cache.Indexer.
 func (i indexer) ListIndexFuncValues(name string) []string {
 	values := map[string]struct{}{}
-	for _, p := range i.parts() {
-		for _, v := range p.watch.GetIndexer().ListIndexFuncValues(name) {
+	for _, r := range i.regions() {
+		for _, v := range i.of(r).ListIndexFuncValues(name) {
 			values[v] = struct{}{}
 		}
 	}
@@ -166,8 +191,8 @@ func (i indexer) ListIndexFuncValues(name string) []string {
 
 // GetIndexers returns the indexers that were added to the Informer.
 func (i indexer) GetIndexers() cache.Indexers {
-	i.scope.mu.Lock()
-	defer i.scope.mu.Unlock()
+	i.scope.selection.mu.Lock()
+	defer i.scope.selection.mu.Unlock()
 	return maps.Clone(i.scope.indexers)
 }
 

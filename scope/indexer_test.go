@@ -28,7 +28,7 @@ func TestIndexer(t *testing.T) {
 		if err := objects.Select(ctx, in("c")); err == nil {
 			t.Error("Select = nil before the list")
 		}
-		time.Sleep(time.Minute) // the informer of c has ended, and an index of it would be an error
+		time.Sleep(time.Minute) // c is shown
 		must(t, objects.AddIndexers(cache.Indexers{"other": app}))
 		must(t, objects.Select(t.Context(), in("d")))
 		must(t, objects.Select(t.Context(), in("b")))

@@ -13,10 +13,10 @@ import (
 type kind int
 
 const (
-	added kind = iota
-	updated
-	deleted
-	synced // all initial events were before it
+	onAdd kind = iota
+	onUpdate
+	onDelete
+	onSynced // all initial events were before it
 )
 
 // event is a call of a handler.
@@ -34,7 +34,7 @@ type listener struct {
 	done    chan struct{} // closed when the handler is synced
 	stopped chan struct{}
 	stop    func()
-	started bool // guarded by the Informer
+	started bool // guarded by the selection
 
 	wake  chan struct{} // has an element if there are events
 	mu    sync.Mutex    // guards queue
@@ -113,13 +113,13 @@ func (l *listener) run(logger klog.Logger) {
 
 func (l *listener) call(e event) {
 	switch e.kind {
-	case added:
+	case onAdd:
 		l.handler.OnAdd(e.new, e.initial)
-	case updated:
+	case onUpdate:
 		l.handler.OnUpdate(e.old, e.new)
-	case deleted:
+	case onDelete:
 		l.handler.OnDelete(e.old)
-	case synced:
+	case onSynced:
 		close(l.done)
 	}
 }

@@ -9,10 +9,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/internal/testnames"
 	"github.com/controllerkit/controllerkit/internal/testserver"
-	"github.com/controllerkit/controllerkit/ondemand"
 	"github.com/controllerkit/controllerkit/scope"
 )
 
@@ -20,7 +20,7 @@ import (
 func TestServerNamespaces(t *testing.T) {
 	client := kubernetes.NewForConfigOrDie(testserver.Config(t))
 	errOpen := errors.New("opened")
-	s := scope.New(func(scope.Part) (*ondemand.Watch, error) { return nil, errOpen })
+	s := scope.New(func(scope.Part) (cache.SharedIndexInformer, error) { return nil, errOpen })
 	testnames.Compare(t, testnames.All(t), func(name string) error {
 		if name == "" {
 			return nil // Select means all namespaces

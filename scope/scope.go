@@ -5,31 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/internal/alive"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // ErrStopped is wrapped by the errors of an Informer that has stopped.
 var ErrStopped = errors.New("scope: stopped")
 
-// Watch is the open informer of a [Part]. An *ondemand.Watch is one.
-type Watch interface {
-	cache.SharedIndexInformer
-	// WaitForSync waits until the informer and the handlers that were added through the Watch
-	// are synced. The error has the reason why they are not.
-	WaitForSync(ctx context.Context) error
-	// Close removes the handlers of the Watch, and stops the informer if it has no other
-	// user. It begins the end of the Watch also if ctx is done.
-	Close(ctx context.Context) error
-}
-
 // Informer is a cache.SharedIndexInformer over several namespaces. Its indexer, listers and
-// handlers see the objects of the [Selection] that [Informer.Select] has set last, and no
+// handlers see the objects of the [Selection] of [Informer.Select] or [Informer.Follow], and no
 // object before the first. [New] makes one. Its methods may be called concurrently.
 //
 // It differs from client-go's informers:
@@ -37,82 +26,106 @@ type Watch interface {
 //   - Its indexer is read-only, and reads the caches of the parts.
 //   - If a handler panics, the panic is logged.
 //   - It has no resync: handlers with a resync period are rejected.
-//   - SetTransform and SetWatchErrorHandler return an error: set them for the informers of the
-//     parts. SetWatchErrorHandlerWithContext is a no-op, so that an informer.Set can run it.
+//   - SetTransform returns an error: set it for the informers of the parts. The watch error
+//     handler is that of all parts.
 type Informer struct {
-	open      func(Part) (Watch, error)
-	selecting chan struct{} // is full while a Select runs
-	synced    chan struct{} // closed by the first successful Select
-	stopping  chan struct{} // closed when the Informer stops
-	view      atomic.Pointer[view]
+	selection *selection
+	index     int // in the selection
+	make      func(Part) (cache.SharedIndexInformer, error)
+	synced    chan struct{}  // closed when a selection was made
+	wait      sync.WaitGroup // of the listeners and of the informers of parts
 
-	mu        sync.Mutex // guards the fields below and the fields of parts, and orders the events
-	began     bool
-	stopped   bool
-	logger    klog.Logger
-	parts     map[Part]*part // the selected ones
-	staged    []*part        // opened by the running Select
-	listeners map[*listener]struct{}
-	indexers  cache.Indexers
-	wait      sync.WaitGroup // of the listeners
+	// The lock of the selection guards the fields below.
+	run         context.Context // of RunWithContext; nil before
+	ended       bool            // the context of RunWithContext is done
+	watchErrors cache.WatchErrorHandlerWithContext
+	listeners   map[*listener]struct{}
+	indexers    cache.Indexers
 }
 
 var _ cache.SharedIndexInformer = (*Informer)(nil)
 
-// New returns an Informer that opens the informer of each [Part] with open, which must return
-// at once. It is the Open method of an ondemand.Informers with Part as its key.
-func New[W Watch](open func(Part) (W, error)) *Informer {
-	s := &Informer{
+// New returns an Informer that makes the informer of each [Part] with the function, which must
+// return a new one at once. The Informer runs it. It may have indexers and a transform.
+func New(informer func(Part) (cache.SharedIndexInformer, error)) *Informer {
+	s := &selection{
 		selecting: make(chan struct{}, 1),
-		synced:    make(chan struct{}),
 		stopping:  make(chan struct{}),
-		parts:     map[Part]*part{},
+		shown:     map[Part]*region{},
+		pending:   map[Part]*region{},
+		running:   map[*swap]struct{}{},
+		reason:    errNotSelected,
+	}
+	s.view.Store(&view{})
+	return s.add(informer)
+}
+
+// With returns an Informer of another resource whose selection is that of i. Select and Follow of
+// either are for both. A namespace is shown in both at once, so that a handler of one finds the
+// objects of the other. Both must run. Call With before the first Select.
+func (i *Informer) With(informer func(Part) (cache.SharedIndexInformer, error)) *Informer {
+	return i.selection.add(informer)
+}
+
+// add returns another Informer of the selection.
+func (s *selection) add(informer func(Part) (cache.SharedIndexInformer, error)) *Informer {
+	i := &Informer{
+		selection: s,
+		make:      informer,
+		synced:    make(chan struct{}),
 		listeners: map[*listener]struct{}{},
 		indexers:  cache.Indexers{},
 	}
-	s.view.Store(&view{})
-	if open != nil {
-		s.open = func(p Part) (Watch, error) { return open(p) }
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case informer == nil:
+		s.misuse = errors.New("scope: New or With got a nil function: pass one that returns a new informer")
+	case s.selected:
+		s.misuse = errors.New("scope: With was called after Select: call it before")
 	}
-	return s
+	i.index = len(s.informers)
+	s.informers = append(s.informers, i)
+	s.view.Store(&view{of: append(s.view.Load().of, newVersions(""))})
+	return i
 }
 
-// RunWithContext calls the handlers until ctx is done, and returns when they have ended. It
-// then has closed its Watches, and a running Select returns an [ErrStopped]. It runs once;
-// an informer.Set can run it.
-func (s *Informer) RunWithContext(ctx context.Context) {
+// RunWithContext runs the informers of the parts and calls the handlers until ctx is done, and
+// returns when they have ended. A running Select then returns an [ErrStopped]. It runs once; an
+// informer.Set can run it.
+func (i *Informer) RunWithContext(ctx context.Context) {
+	s := i.selection
+	alive.From(ctx).Compose()
 	s.mu.Lock()
-	if s.began {
+	if i.run != nil {
 		s.mu.Unlock()
 		klog.FromContext(ctx).Error(errors.New("scope: an informer runs once: create a new one"), "A scope was run twice")
 		return
 	}
-	s.began, s.logger = true, klog.FromContext(ctx)
-	for l := range s.listeners {
-		s.startLocked(l)
+	i.run = ctx
+	i.blockLocked()
+	for l := range i.listeners {
+		i.startLocked(l)
 	}
+	if f := s.follower; f != nil && f.of == i {
+		i.wait.Go(func() { f.run(ctx) })
+	}
+	s.startLocked()
 	s.mu.Unlock()
 
 	<-ctx.Done()
 	s.mu.Lock()
-	s.stopped = true
-	close(s.stopping)
-	for l := range s.listeners {
+	i.ended = true
+	for l := range i.listeners {
 		l.stop()
 	}
 	s.mu.Unlock()
-	s.selecting <- struct{}{} // a running Select ends because of stopping
-	s.mu.Lock()
-	for _, p := range s.parts {
-		p.closeLocked()
-	}
-	s.mu.Unlock()
-	<-s.selecting
-	s.wait.Wait()
+	s.stop()
+	i.wait.Wait()
 }
 
 // Run is RunWithContext with a channel instead of a context.
-func (s *Informer) Run(stop <-chan struct{}) {
+func (i *Informer) Run(stop <-chan struct{}) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
@@ -122,74 +135,91 @@ func (s *Informer) Run(stop <-chan struct{}) {
 		case <-ctx.Done():
 		}
 	}()
-	s.RunWithContext(ctx)
+	i.RunWithContext(ctx)
+}
+
+// blockLocked tells the informer.Set why the Informer is not synced.
+func (i *Informer) blockLocked() {
+	if i.run != nil {
+		alive.From(i.run).Block(i.selection.reason)
+	}
 }
 
 // startLocked starts the goroutine of a handler.
-func (s *Informer) startLocked(l *listener) {
+func (i *Informer) startLocked(l *listener) {
 	l.started = true
-	s.wait.Go(func() { l.run(s.logger) })
+	logger := klog.FromContext(i.run)
+	i.wait.Go(func() { l.run(logger) })
+}
+
+// sendLocked sends events to the handlers.
+func (i *Informer) sendLocked(events ...event) {
+	if len(events) == 0 {
+		return
+	}
+	for l := range i.listeners {
+		l.add(events)
+	}
 }
 
 // AddEventHandler adds a handler. It first gets the objects of the current selection.
-func (s *Informer) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+func (i *Informer) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
 	if kube.IsNil(handler) {
 		return nil, errors.New("scope: add a handler: the handler is nil: pass one")
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.stopped {
-		return nil, fmt.Errorf("%w: add a handler: create a new Informer", ErrStopped)
+	i.selection.mu.Lock()
+	defer i.selection.mu.Unlock()
+	if i.ended {
+		return nil, errStopped("add a handler")
 	}
 	l := newListener(handler)
-	select {
-	case <-s.synced:
-		var events []event
-		for _, p := range s.parts {
-			for _, obj := range p.objects {
-				events = append(events, event{kind: added, new: obj, initial: true})
-			}
+	var events []event
+	for _, r := range i.selection.shown {
+		for _, obj := range r.parts[i.index].objects {
+			events = append(events, event{kind: onAdd, new: obj, initial: true})
 		}
-		l.add(append(events, event{kind: synced}))
-	default:
 	}
-	s.listeners[l] = struct{}{}
-	if s.began {
-		s.startLocked(l)
+	if i.selection.synced {
+		events = append(events, event{kind: onSynced})
+	}
+	l.add(events)
+	i.listeners[l] = struct{}{}
+	if i.run != nil {
+		i.startLocked(l)
 	}
 	return l, nil
 }
 
 // AddEventHandlerWithResyncPeriod is AddEventHandler. The period must be 0.
-func (s *Informer) AddEventHandlerWithResyncPeriod(handler cache.ResourceEventHandler, period time.Duration) (cache.ResourceEventHandlerRegistration, error) {
+func (i *Informer) AddEventHandlerWithResyncPeriod(handler cache.ResourceEventHandler, period time.Duration) (cache.ResourceEventHandlerRegistration, error) {
 	if period != 0 {
 		return nil, fmt.Errorf("scope: add a handler: the resync period is %v: set it to 0, a scope has no resync", period)
 	}
-	return s.AddEventHandler(handler)
+	return i.AddEventHandler(handler)
 }
 
 // AddEventHandlerWithOptions is AddEventHandler. The resync period must be nil or 0, and the
 // logger is not used.
-func (s *Informer) AddEventHandlerWithOptions(handler cache.ResourceEventHandler, options cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
+func (i *Informer) AddEventHandlerWithOptions(handler cache.ResourceEventHandler, options cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
 	if options.ResyncPeriod != nil {
-		return s.AddEventHandlerWithResyncPeriod(handler, *options.ResyncPeriod)
+		return i.AddEventHandlerWithResyncPeriod(handler, *options.ResyncPeriod)
 	}
-	return s.AddEventHandler(handler)
+	return i.AddEventHandler(handler)
 }
 
 // RemoveEventHandler removes a handler. It does not wait for the handler's running call:
 // cache.ShutDownEventHandler does. It is a no-op for a handler that is already removed.
-func (s *Informer) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration) error {
+func (i *Informer) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration) error {
 	l, ok := handle.(*listener)
 	if !ok || l == nil {
 		return fmt.Errorf("scope: remove a handler: the handle is a %T: pass the result of AddEventHandler", handle)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, ok := s.listeners[l]; !ok {
+	i.selection.mu.Lock()
+	defer i.selection.mu.Unlock()
+	if _, ok := i.listeners[l]; !ok {
 		return nil
 	}
-	delete(s.listeners, l)
+	delete(i.listeners, l)
 	l.stop()
 	if !l.started {
 		close(l.ended)
@@ -197,81 +227,93 @@ func (s *Informer) RemoveEventHandler(handle cache.ResourceEventHandlerRegistrat
 	return nil
 }
 
-// HasSynced reports whether a Select has succeeded.
-func (s *Informer) HasSynced() bool { return cache.IsDone(s) }
+// HasSynced reports whether a selection was made: all of its parts are shown, except those whose
+// lists fail, and a part is shown, unless the selection is empty.
+func (i *Informer) HasSynced() bool { return cache.IsDone(i) }
 
-// HasSyncedChecker returns a checker that is done after the first successful Select.
-func (s *Informer) HasSyncedChecker() cache.DoneChecker { return s }
+// HasSyncedChecker returns a checker that is done when HasSynced is true.
+func (i *Informer) HasSyncedChecker() cache.DoneChecker { return i }
 
 // Name implements cache.DoneChecker.
-func (s *Informer) Name() string { return "scope" }
+func (i *Informer) Name() string { return "scope" }
 
 // Done implements cache.DoneChecker.
-func (s *Informer) Done() <-chan struct{} { return s.synced }
+func (i *Informer) Done() <-chan struct{} { return i.synced }
 
 // IsStopped reports whether the context of RunWithContext is done.
-func (s *Informer) IsStopped() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.stopped
+func (i *Informer) IsStopped() bool {
+	i.selection.mu.Lock()
+	defer i.selection.mu.Unlock()
+	return i.ended
 }
 
 // GetStore returns GetIndexer.
-func (s *Informer) GetStore() cache.Store { return s.GetIndexer() }
+func (i *Informer) GetStore() cache.Store { return i.GetIndexer() }
 
-// GetIndexer returns a read-only view of the selected objects.
-func (s *Informer) GetIndexer() cache.Indexer { return indexer{s} }
+// GetIndexer returns a read-only view of the shown objects.
+func (i *Informer) GetIndexer() cache.Indexer { return indexer{i} }
 
 // GetController returns the Informer.
-func (s *Informer) GetController() cache.Controller { return s }
+func (i *Informer) GetController() cache.Controller { return i }
 
-// LastSyncResourceVersion returns the lowest version of the selected parts. It is "" without a
-// part, and after a Select until the parts have reached the version of before.
-func (s *Informer) LastSyncResourceVersion() string { return s.view.Load().version() }
+// LastSyncResourceVersion returns the lowest version of the shown parts. It is "" without a
+// part, and after a change until the parts have reached the version of before.
+func (i *Informer) LastSyncResourceVersion() string { return i.selection.view.Load().version(i.index) }
 
 // AddIndexers adds indexers to the selected parts and to all later parts.
-func (s *Informer) AddIndexers(indexers cache.Indexers) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.stopped {
-		return fmt.Errorf("%w: add indexers: create a new Informer", ErrStopped)
+func (i *Informer) AddIndexers(indexers cache.Indexers) error {
+	i.selection.mu.Lock()
+	defer i.selection.mu.Unlock()
+	if i.ended {
+		return errStopped("add indexers")
 	}
 	for name := range indexers {
-		if s.indexers[name] != nil {
+		if i.indexers[name] != nil {
 			return fmt.Errorf("scope: add indexers: the index %q exists: choose another name", name)
 		}
 	}
-	for _, p := range s.staged {
-		if err := p.addIndexers(indexers); err != nil {
-			return err
-		}
-	}
-	for _, p := range s.parts {
-		if err := p.addIndexers(indexers); err != nil {
-			return err
+	for _, regions := range []map[Part]*region{i.selection.pending, i.selection.shown} {
+		for _, r := range regions {
+			if err := r.parts[i.index].addIndexers(indexers); err != nil {
+				return err
+			}
 		}
 	}
 	for name, f := range indexers {
-		s.indexers[name] = f
+		i.indexers[name] = f
 	}
 	return nil
 }
 
-var errOwned = errors.New("scope: the informers of the parts are not the scope's: set it where they are made")
-
 // SetTransform returns an error: set the transform where the informers of the parts are made.
-func (s *Informer) SetTransform(cache.TransformFunc) error { return errOwned }
+func (i *Informer) SetTransform(cache.TransformFunc) error {
+	return errors.New("scope: the Informer has no transform: set it where the informers of the parts are made")
+}
 
-// SetWatchErrorHandler returns an error: use that of the informers of the parts.
-func (s *Informer) SetWatchErrorHandler(cache.WatchErrorHandler) error { return errOwned }
+// SetWatchErrorHandler is SetWatchErrorHandlerWithContext without the context.
+func (i *Informer) SetWatchErrorHandler(handler cache.WatchErrorHandler) error {
+	return i.SetWatchErrorHandlerWithContext(func(_ context.Context, r *cache.Reflector, err error) { handler(r, err) })
+}
 
-// SetWatchErrorHandlerWithContext is a no-op: use that of the informers of the parts. It
-// returns an error after the Informer was run.
-func (s *Informer) SetWatchErrorHandlerWithContext(cache.WatchErrorHandlerWithContext) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.began {
+// SetWatchErrorHandlerWithContext sets the function that is called with each error that ends a
+// list or watch of a part. nil means cache.DefaultWatchErrorHandler. It returns an error after
+// the Informer was run.
+func (i *Informer) SetWatchErrorHandlerWithContext(handler cache.WatchErrorHandlerWithContext) error {
+	i.selection.mu.Lock()
+	defer i.selection.mu.Unlock()
+	if i.run != nil {
 		return errors.New("scope: the Informer has been run")
 	}
+	i.watchErrors = handler
 	return nil
+}
+
+// watchError returns the function for the errors of lists and watches.
+func (i *Informer) watchError() cache.WatchErrorHandlerWithContext {
+	i.selection.mu.Lock()
+	defer i.selection.mu.Unlock()
+	if i.watchErrors == nil {
+		return cache.DefaultWatchErrorHandler
+	}
+	return i.watchErrors
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/informer"
-	"github.com/controllerkit/controllerkit/ondemand"
 	"github.com/controllerkit/controllerkit/scope"
 )
 
@@ -23,20 +21,17 @@ import (
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
-		informers := s.informers()
-		objects := scope.New(informers.Open)
+		objects := scope.New(s.informer)
 		ctx, cancel := context.WithCancel(quiet(t))
 		defer cancel()
-		other, end := context.WithCancel(quiet(t))
-		done, ended := make(chan error, 1), make(chan struct{})
-		go func() { done <- informers.Run(other) }()
+		ended := make(chan struct{})
 		go func() { defer close(ended); objects.RunWithContext(ctx) }()
 		s.put("a", "one", "x")
 		must(t, objects.Select(t.Context(), in("a")))
 		release, running := make(chan struct{}), make(chan struct{})
 		handle(t, objects, cache.ResourceEventHandlerFuncs{AddFunc: func(any) { close(running); <-release }})
 		<-running
-		s.forbid("b")
+		s.setDelay(func() time.Duration { return time.Hour }) // of the list of b
 		results := make(chan error)
 		for range 3 { // one runs, two wait
 			go func() { results <- objects.Select(t.Context(), in("a", "b")) }()
@@ -72,8 +67,7 @@ func TestStop(t *testing.T) {
 			t.Error("IsStopped = false after the stop")
 		}
 		objects.RunWithContext(quiet(t)) // returns
-		end()
-		must(t, <-done)
+		time.Sleep(time.Hour)            // until the list has ended
 	})
 }
 
@@ -90,7 +84,7 @@ func TestBadInput(t *testing.T) {
 		"long field":     {scope.Selection{FieldSelector: strings.Repeat("a", 1<<16+1)}, "scope: a selector of the Selection has 65537 bytes: the limit is 65536"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			objects := scope.New(newServer().informers().Open)
+			objects := scope.New(newServer().informer)
 			err := objects.Select(t.Context(), tc.selection)
 			if err == nil || !strings.HasPrefix(err.Error(), tc.want) || len(err.Error()) > 5000 {
 				t.Errorf("Select = %v, want %s...", err, tc.want)
@@ -98,9 +92,9 @@ func TestBadInput(t *testing.T) {
 		})
 	}
 	for name, objects := range map[string]*scope.Informer{
-		"nil function": scope.New[*ondemand.Watch](nil),
-		"nil Watch":    scope.New(func(scope.Part) (*ondemand.Watch, error) { return nil, nil }),
-		"error":        scope.New(func(scope.Part) (*ondemand.Watch, error) { return nil, errors.New("nil: not a kind") }),
+		"nil function": scope.New(nil),
+		"nil informer": scope.New(func(scope.Part) (cache.SharedIndexInformer, error) { return nil, nil }),
+		"error":        scope.New(func(scope.Part) (cache.SharedIndexInformer, error) { return nil, errors.New("nil: not a kind") }),
 	} {
 		if err := objects.Select(t.Context(), in("a")); err == nil || !strings.Contains(err.Error(), "nil") {
 			t.Errorf("%s: Select = %v, want an error", name, err)
@@ -109,7 +103,7 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%s: Select = %v, want none for no namespace", name, err)
 		}
 	}
-	objects := scope.New(newServer().informers().Open)
+	objects := scope.New(newServer().informer)
 	period := time.Minute
 	_, nothing := objects.AddEventHandler((*journal)(nil))
 	_, resync := objects.AddEventHandlerWithOptions(newJournal(), cache.HandlerOptions{ResyncPeriod: &period})
@@ -137,20 +131,20 @@ func TestOptions(t *testing.T) {
 func TestSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
-		informers := s.informers()
-		objects := scope.New(informers.Open)
+		objects := scope.New(s.informer)
 		set := &informer.Set{}
 		j := newJournal()
 		set.Add("configmaps", objects, handle(t, objects, j))
 		ctx, cancel := context.WithCancel(quiet(t))
 		defer cancel()
-		done := make(chan error, 2)
-		go func() { done <- informers.Run(ctx) }()
+		done := make(chan error, 1)
 		go func() { done <- set.Run(ctx) }()
 		s.put("a", "one", "x")
 		synctest.Wait()
 		if err := set.Ready(); !errors.Is(err, informer.ErrNotSynced) {
 			t.Errorf("Ready = %v before Select, want ErrNotSynced", err)
+		} else if !strings.Contains(err.Error(), "scope: no selection was made: call Select or Follow") {
+			t.Errorf("Ready = %v before Select, want the reason", err)
 		}
 		must(t, objects.Select(t.Context(), in("a")))
 		wantEvents(t, j, "add a/one 11")
@@ -159,7 +153,6 @@ func TestSet(t *testing.T) {
 			t.Error("the handler of watch errors was set after the start")
 		}
 		cancel()
-		must(t, <-done)
 		must(t, <-done)
 	})
 }
@@ -170,52 +163,17 @@ func TestNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
 		s.put("a", "one", "x")
-		informers := s.informers()
-		objects := scope.New(informers.Open)
+		objects := scope.New(s.informer)
 		j := newJournal()
 		h := handle(t, objects, j)
 		must(t, objects.Select(t.Context(), scope.Selection{}))
-		stop := run(t, quiet(t), informers, objects)
+		stop := run(t, quiet(t), objects)
 		synctest.Wait()
 		if !objects.HasSynced() || !h.HasSynced() || len(objects.GetStore().List()) > 0 {
 			t.Errorf("synced %v, handler %v, objects %v", objects.HasSynced(), h.HasSynced(), objects.GetStore().List())
 		}
 		must(t, objects.Select(t.Context(), in("a")))
 		wantEvents(t, j, "add a/one 11")
-		stop()
-	})
-}
-
-// Two scopes share the informer of a part, and each may add the same index.
-func TestShared(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
-		informers := s.informers()
-		one, two := scope.New(informers.Open), scope.New(informers.Open)
-		stop := run(t, quiet(t), informers, one)
-		ctx, cancel := context.WithCancel(quiet(t))
-		var wait sync.WaitGroup
-		wait.Go(func() { two.RunWithContext(ctx) })
-		index := cache.Indexers{"app": func(obj any) ([]string, error) { return []string{obj.(*corev1.ConfigMap).Labels["app"]}, nil }}
-		must(t, one.AddIndexers(index))
-		must(t, two.AddIndexers(index))
-		j, k := newJournal(), newJournal()
-		handle(t, one, j)
-		handle(t, two, k)
-		s.put("a", "one", "x")
-		must(t, one.Select(t.Context(), in("a")))
-		must(t, two.Select(t.Context(), in("a")))
-		if got := s.lists[scope.Part{Namespace: "a"}]; got != 1 {
-			t.Errorf("%d lists, want one for both scopes", got)
-		}
-		wantEvents(t, j, "add a/one 11")
-		wantEvents(t, k, "add a/one 11")
-		must(t, one.Select(t.Context(), in()))
-		s.put("a", "one", "y")
-		wantEvents(t, j, "delete a/one 11")
-		wantEvents(t, k, "update a/one 12")
-		cancel()
-		wait.Wait()
 		stop()
 	})
 }

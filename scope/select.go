@@ -4,15 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
-	"time"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
@@ -21,6 +20,8 @@ const (
 	maxParts    = 10_000 // bounds the namespaces of a Selection
 	maxSelector = 1 << 16
 	maxText     = 2048 // bounds the text of an error
+	maxName     = 253  // bounds the text of a part
+	maxLate     = 10   // bounds the parts in an error
 )
 
 // Selection selects the objects of a resource that an [Informer] shows. The zero value selects
@@ -71,11 +72,6 @@ func (p Part) String() string {
 	return text
 }
 
-// overlaps reports whether both can select the same object.
-func (p Part) overlaps(q Part) bool {
-	return p.Namespace == "" || q.Namespace == "" || p.Namespace == q.Namespace
-}
-
 // split returns the parts of a selection, with selectors as apimachinery writes them.
 func (sel Selection) split() ([]Part, error) {
 	if n := len(sel.Namespaces); n > maxParts {
@@ -108,239 +104,155 @@ func (sel Selection) split() ([]Part, error) {
 
 func quote(text string) string { return fmt.Sprintf("%q", kube.Printable(text, 253)) }
 
-// Select changes what the Informer shows. It opens the informers of new parts and waits
-// until they are synced. Then it shows the new selection in one step, queues the events of
-// the difference for the handlers, and closes the informers of the parts that have left.
-// Parts that stay are not listed again. If only the selectors change and still select an
-// object, the handlers get at most one update of it, and only if its version has changed.
-// Calls run one after the other. Select does not need RunWithContext. A handler may call
-// it.
+// name returns String for an error.
+func (p Part) name() string { return kube.Printable(p.String(), maxName) }
+
+// Select changes what the Informer, and each that With made of it, shows. It begins the informers
+// of new parts, and returns nil when all parts are shown. A part is shown, at once in all of these
+// Informers, as soon as its informers are synced. Parts that stay are not listed again. If only
+// the selectors change and still select an object, the handlers get at most one update of it, and
+// only if its version has changed. Calls run one after the other. A handler may call Select.
 //
-// If ctx is done before the new parts are synced, or an informer cannot be opened, the
-// selection stays as it was. The error names the part and wraps the error of the Watch, for
-// apierrors.IsForbidden and the like. Give ctx a deadline, because client-go retries failed
-// lists without limit. An error that wraps ErrStopped means that the Informer has stopped.
-// An invalid Selection is an error whose text names the field.
-func (s *Informer) Select(ctx context.Context, selection Selection) error {
+// A part whose lists fail does not stop the others. Select returns when the rest is shown, or
+// ctx is done, and its error names the late parts and wraps their errors, for
+// apierrors.IsForbidden and the like. client-go tries them again without limit, and each is shown
+// when it succeeds, until a later Select omits it. Until then the parts that it replaces stay. If
+// all namespaces and some replace each other, they do so together.
+//
+// An invalid Selection, and an error of the function of New, leave the selection as it was. An
+// error that wraps ErrStopped means that an Informer has stopped.
+func (i *Informer) Select(ctx context.Context, selection Selection) error {
 	parts, err := selection.split()
 	if err != nil {
 		return err
 	}
-	if s.open == nil {
-		return errors.New("scope: New got a nil function: pass the Open method of an ondemand.Informers")
+	i.selection.mu.Lock()
+	followed := i.selection.follower != nil
+	i.selection.mu.Unlock()
+	if followed {
+		return errors.New("scope: Select was called after Follow, which makes the selection: use one of them")
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	return i.selection.choose(ctx, parts)
+}
+
+// choose makes the parts the selected ones.
+func (s *selection) choose(ctx context.Context, parts []Part) error {
 	select {
 	case s.selecting <- struct{}{}:
-	case <-s.stopping:
-		return fmt.Errorf("%w: select: create a new Informer", ErrStopped)
-	case <-ctx.Done():
-		return fmt.Errorf("scope: select: %w: another Select is running", context.Cause(ctx))
+	default:
+		select {
+		case s.selecting <- struct{}{}:
+		case <-s.stopping:
+			return errStopped("select")
+		case <-ctx.Done():
+			return fmt.Errorf("scope: select: %w: another Select is running", context.Cause(ctx))
+		}
 	}
 	defer func() { <-s.selecting }()
-	ended := make(chan struct{})
-	defer func() { <-ended }()
-	defer cancel(nil)
-	go func() {
-		defer close(ended)
-		select {
-		case <-s.stopping:
-			cancel(ErrStopped)
-		case <-ctx.Done():
-		}
-	}()
-
-	c := s.plan(parts)
-	defer s.abort(c) // a no-op after commit
-	if err := s.stage(ctx, c); err != nil {
-		return err
-	}
-	return s.commit(c)
-}
-
-// change is the work of a Select. Its parts are in neither list if they stay.
-type change struct {
-	added   []*part
-	removed []*part
-	done    bool
-}
-
-// plan compares the parts with the selected ones. It holds the events of removed parts that
-// added parts overlap: the lists of the added parts begin later than the last event that the
-// handlers get of them, so an object cannot come back in an older state.
-func (s *Informer) plan(parts []Part) *change {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c := &change{}
-	stay := map[Part]bool{}
-	for _, key := range parts {
-		if s.parts[key] != nil {
-			stay[key] = true
-			continue
-		}
-		c.added = append(c.added, &part{scope: s, key: key, objects: map[cache.ObjectName]any{}})
-	}
-	all := slices.ContainsFunc(c.added, func(p *part) bool { return p.key.Namespace == "" })
-	namespaces := map[string]bool{}
-	for _, p := range c.added {
-		namespaces[p.key.Namespace] = true
-	}
-	for key, p := range s.parts {
-		if stay[key] {
-			continue
-		}
-		c.removed = append(c.removed, p)
-		if p.holding = all || namespaces[key.Namespace] || key.Namespace == "" && len(c.added) > 0; p.holding {
-			p.heldAt = p.version() // not before holding is set
-		}
-	}
-	return c
-}
-
-// stage opens the added parts and waits until they are synced and no older than the removed
-// parts that they overlap.
-func (s *Informer) stage(ctx context.Context, c *change) error {
-	for _, p := range c.added {
-		w, err := s.open(p.key)
-		if err == nil && kube.IsNil(w) {
-			err = errors.New("open returned a nil Watch: return an open one")
-		}
+	opened := map[Part]*region{}
+	for changed := false; !changed; {
+		missing, err := s.missing(parts)
 		if err != nil {
-			return p.failed(err)
+			return err
 		}
-		s.mu.Lock()
-		p.watch = w
-		s.staged = append(s.staged, p)
-		err = p.addIndexers(s.indexers)
-		s.mu.Unlock()
-		if err != nil {
-			return p.failed(err)
-		}
-	}
-	for _, p := range c.added {
-		if err := p.watch.WaitForSync(ctx); err != nil {
-			return p.failed(err)
-		}
-		for _, r := range c.removed {
-			if r.holding && p.key.overlaps(r.key) {
-				if err := p.reach(ctx, r.heldAt); err != nil {
-					return p.failed(err)
-				}
+		for _, key := range missing {
+			if opened[key] != nil {
+				continue
+			}
+			if opened[key], err = s.newRegion(key); err != nil {
+				return err
 			}
 		}
-		if _, err := p.watch.AddEventHandler(p); err != nil {
-			return p.failed(err)
+		if changed, err = s.changeTo(parts, opened); err != nil {
+			return err
 		}
 	}
-	for _, p := range c.added {
-		if err := p.watch.WaitForSync(ctx); err != nil { // p has the objects
-			return p.failed(err)
+	for {
+		s.mu.Lock()
+		waits, changed := s.waitsLocked(), s.waitLocked()
+		s.mu.Unlock()
+		if !waits {
+			return s.end(nil)
+		}
+		select {
+		case <-changed:
+		case <-s.stopping:
+			return errStopped("select")
+		case <-ctx.Done():
+			return s.end(context.Cause(ctx))
 		}
 	}
-	return nil
 }
 
-// commit shows the new selection and sends the events of the difference.
-func (s *Informer) commit(c *change) error {
+// waitsLocked reports whether a pending region can be shown soon.
+func (s *selection) waitsLocked() bool {
+	if !s.canRunLocked() {
+		return len(s.pending) > 0
+	}
+	for w := range s.running {
+		if !w.failing() {
+			return true
+		}
+	}
+	return false
+}
+
+// end returns the result of a Select.
+func (s *selection) end(cause error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
-		return fmt.Errorf("%w: select: create a new Informer", ErrStopped)
+		return errStopped("select")
 	}
-	c.done = true
-	was, is := byNamespace(c.removed), byNamespace(c.added)
-	for _, p := range c.removed {
-		delete(s.parts, p.key)
+	err := s.lateLocked(cause)
+	if s.late = err != nil; s.late && !s.synced {
+		s.blockLocked(err)
 	}
-	for _, p := range c.added {
-		s.parts[p.key] = p
-	}
-	s.view.Store(newView(s.parts, s.view.Load()))
-	s.staged = nil
-
-	var events []event
-	for _, p := range c.removed {
-		for name, old := range p.objects {
-			if _, stays := is.object(name); !stays {
-				events = append(events, event{kind: deleted, old: old})
-			}
-		}
-	}
-	for _, p := range c.added {
-		p.visible = true
-		for name, obj := range p.objects {
-			old, stays := was.object(name)
-			switch {
-			case !stays:
-				events = append(events, event{kind: added, new: obj, initial: true})
-			case !same(old, obj):
-				events = append(events, event{kind: updated, old: old, new: obj})
-			}
-		}
-	}
-	for _, p := range c.removed {
-		p.closeLocked()
-	}
-	select {
-	case <-s.synced:
-	default:
-		close(s.synced)
-		events = append(events, event{kind: synced})
-	}
-	s.sendLocked(events...)
-	return nil
+	s.syncLocked(true)
+	s.changeLocked()
+	return err
 }
 
-// abort undoes a change that has failed.
-func (s *Informer) abort(c *change) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c.done {
-		return
+// lateLocked returns an error that names the regions that are not shown.
+func (s *selection) lateLocked(cause error) error {
+	if len(s.pending) == 0 {
+		return nil
 	}
-	s.staged = nil
-	for _, p := range c.added {
-		p.closeLocked()
-	}
-	for _, p := range c.removed {
-		held := p.held
-		p.holding, p.held = false, nil
-		for _, e := range held {
-			p.applyLocked(e)
+	late := slices.SortedFunc(maps.Values(s.pending), func(a, b *region) int { return strings.Compare(a.key.Namespace, b.key.Namespace) })
+	var all error
+	for _, r := range late[:min(len(late), maxLate)] {
+		err := fmt.Errorf("%s: %w", r.key.name(), s.whyLocked(r))
+		if all == nil {
+			all = err
+		} else {
+			all = fmt.Errorf("%w; %w", all, err)
 		}
 	}
+	if more := len(late) - maxLate; more > 0 {
+		all = fmt.Errorf("%w; and %d more", all, more)
+	}
+	if cause != nil {
+		all = fmt.Errorf("%w: %w", cause, all)
+	}
+	return fmt.Errorf("scope: select: %d of %d parts are not shown: %w", len(late), len(late)+len(s.shown), all)
 }
 
-// sendLocked sends events to the handlers.
-func (s *Informer) sendLocked(events ...event) {
-	for l := range s.listeners {
-		l.add(events)
+// whyLocked returns the reason why a region is not shown.
+func (s *selection) whyLocked(r *region) error {
+	if err := r.failure(); err != nil {
+		return kube.PrintableError(err, maxText)
 	}
+	switch {
+	case !s.canRunLocked():
+		return errNotRun
+	case !slices.ContainsFunc(r.parts, func(p *part) bool { return !p.informer.HasSynced() }):
+		return errors.New("its cache is older than the one that it replaces")
+	}
+	return errors.New("no list or watch has failed or is complete: the API server cannot be reached, or the list is long")
 }
 
-// reach waits until the part's cache has a version. A fresh list has it. A shared cache, and a
-// list from an old cache of the API server, can get it with the next bookmark only. Bookmarks
-// are no events, so reach polls.
-func (p *part) reach(ctx context.Context, version string) error {
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		order, err := resourceversion.CompareResourceVersion(p.version(), version)
-		if err != nil || order >= 0 {
-			return nil // only fakes have versions that cannot be compared
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("%w: its cache is older than the one that it replaces", context.Cause(ctx))
-		}
-	}
-}
+var errNotRun = errors.New("an Informer of the selection does not run: add it, and each that With returned, to an informer.Set")
 
-func (p *part) failed(err error) error {
-	if errors.Is(err, ErrStopped) {
-		return fmt.Errorf("%w: select %s: create a new Informer", ErrStopped, kube.Printable(p.key.String(), 253))
-	}
-	return fmt.Errorf("scope: select %s: %w: the selection stays as it was", kube.Printable(p.key.String(), 253), err)
+func errStopped(step string) error {
+	return fmt.Errorf("%w: %s: create a new Informer", ErrStopped, step)
 }

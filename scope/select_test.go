@@ -149,49 +149,130 @@ func TestSelectors(t *testing.T) {
 	})
 }
 
+// A namespace that may not be listed is named, does not stop the others, and is shown when it may
+// be listed.
+//
 // Proves SC2.
-func TestFails(t *testing.T) {
+func TestLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, objects, _ := setup(t)
+		j := newJournal()
+		h := handle(t, objects, j)
+		s.put("a", "one", "x")
+		s.put("b", "one", "x")
+		s.forbid("b", true)
+		s.forbid("d", true)
+		began := time.Now()
+		err := objects.Select(t.Context(), in("b", "d"))
+		if !apierrors.IsForbidden(err) || objects.HasSynced() || h.HasSynced() {
+			t.Errorf("Select = %v, synced %t, handler %t: want a forbidden, and none, because nothing is shown", err, objects.HasSynced(), h.HasSynced())
+		}
+		err = objects.Select(t.Context(), in("a", "b", "c"))
+		if !apierrors.IsForbidden(err) || !strings.HasPrefix(err.Error(), "scope: select: 1 of 3 parts are not shown: namespace b: ") {
+			t.Errorf("Select = %v, want a forbidden that names b", err)
+		}
+		if waited := time.Since(began); waited > time.Second {
+			t.Errorf("Select waited for %v, but a rejected list needs no second attempt", waited)
+		}
+		wantEvents(t, j, "add a/one 11")
+		if !objects.HasSynced() || !h.HasSynced() {
+			t.Error("not synced, but all other namespaces are shown")
+		}
+		s.put("c", "one", "y")
+		wantEvents(t, j, "add c/one 13")
+		s.forbid("b", false)
+		time.Sleep(2 * time.Minute) // more than client-go's longest pause
+		wantEvents(t, j, "add b/one 12")
+		s.put("b", "one", "y")
+		wantEvents(t, j, "update b/one 14")
+		if diff := cmp.Diff(s.selected(in("a", "b", "c")), listed(objects.GetStore())); diff != "" {
+			t.Errorf("the lister (-want +got):\n%s", diff)
+		}
+		if len(s.watches) != 3 {
+			t.Errorf("%d watches are open, want 3: d is closed", len(s.watches))
+		}
+	})
+}
+
+// A namespace whose new selector fails keeps its old one. All namespaces stay until each of those
+// that replace them can be shown.
+//
+// Proves SC2.
+func TestReplacedStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, objects, _ := setup(t)
+		j := newJournal()
+		handle(t, objects, j)
+		for _, n := range []string{"a", "b"} {
+			s.put(n, "x", "x") // 11, 13
+			s.put(n, "y", "y") // 12, 14
+		}
+		must(t, objects.Select(t.Context(), in("a", "b")))
+		wantEvents(t, j, "add a/x 11", "add a/y 12", "add b/x 13", "add b/y 14")
+		s.forbid("a", true)
+		only := func(namespaces ...string) scope.Selection {
+			return scope.Selection{Namespaces: namespaces, LabelSelector: "app=y"}
+		}
+		if err := objects.Select(t.Context(), only("a", "b")); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), ": namespace a, labels app=y: ") {
+			t.Errorf("Select = %v, want a forbidden that names a", err)
+		}
+		wantEvents(t, j, "delete b/x 13")
+		s.put("a", "x", "z")
+		wantEvents(t, j, "update a/x 15")
+		s.forbid("a", false)
+		time.Sleep(2 * time.Minute)
+		wantEvents(t, j, "delete a/x 15")
+
+		must(t, objects.Select(t.Context(), in("")))
+		wantEvents(t, j, "add a/x 15", "add b/x 13")
+		s.forbid("a", true)
+		if err := objects.Select(t.Context(), only("a", "b")); !apierrors.IsForbidden(err) {
+			t.Errorf("Select = %v, want a forbidden", err)
+		}
+		s.put("b", "x", "z")
+		wantEvents(t, j, "update b/x 16")
+		must(t, objects.Select(t.Context(), only("b")))
+		wantEvents(t, j, "delete a/x 15", "delete a/y 12", "delete b/x 16")
+	})
+}
+
+// A Select whose context ends, and one whose lists fail without a rejection, leave the parts to be
+// shown later. A later Select without them closes them.
+//
+// Proves SC2.
+func TestSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, objects, _ := setup(t)
 		j := newJournal()
 		handle(t, objects, j)
 		s.put("a", "one", "x")
-		must(t, objects.Select(t.Context(), in("a")))
+		s.setDelay(func() time.Duration { return time.Minute })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err := objects.Select(ctx, in("a"))
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no list or watch has failed or is complete") || objects.HasSynced() {
+			t.Errorf("Select = %v, synced %t, want a deadline exceeded, and not synced", err, objects.HasSynced())
+		}
+		time.Sleep(2 * time.Minute)
 		wantEvents(t, j, "add a/one 11")
-		s.forbid("b")
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		err := objects.Select(ctx, in("b", "c"))
-		if !apierrors.IsForbidden(err) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "select namespace b: ") {
-			t.Errorf("Select = %v, want a forbidden that names b", err)
+		if !objects.HasSynced() {
+			t.Error("not synced, but the only namespace is shown")
 		}
-		s.put("a", "one", "y")
-		s.put("c", "one", "y")
-		wantEvents(t, j, "update a/one 12")
-
-		// Events that wait for a change of selectors come after its failure.
-		s.forbid("a")
-		ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		failed := make(chan error)
-		go func() {
-			failed <- objects.Select(ctx, scope.Selection{Namespaces: []string{"a"}, LabelSelector: "app=y"})
-		}()
+		s.setDelay(nil)
+		s.mu.Lock()
+		s.broken = map[string]bool{"b": true}
+		s.mu.Unlock()
+		if err := objects.Select(t.Context(), in("a", "b")); err == nil || !strings.Contains(err.Error(), "namespace b: failed to list *v1.ConfigMap: broken") {
+			t.Errorf("Select = %v, want the error of the list of b", err)
+		}
+		must(t, objects.Select(t.Context(), in("a")))
 		synctest.Wait()
-		s.put("a", "one", "z")
-		s.put("a", "two", "y")
-		s.put("a", "one", "")
+		lists := s.lists[scope.Part{Namespace: "b"}]
+		time.Sleep(10 * time.Minute)
+		if got := s.lists[scope.Part{Namespace: "b"}]; got != lists {
+			t.Errorf("b was listed %d times after the Select without it", got-lists)
+		}
 		wantEvents(t, j)
-		if err := <-failed; !apierrors.IsForbidden(err) {
-			t.Errorf("Select = %v, want a forbidden", err)
-		}
-		wantEvents(t, j, "update a/one 14", "add a/two 15", "delete a/one 16")
-		if diff := cmp.Diff(s.selected(in("a")), listed(objects.GetStore())); diff != "" {
-			t.Errorf("the lister after failures (-want +got):\n%s", diff)
-		}
-		if len(s.watches) != 1 {
-			t.Errorf("%d watches are open, want 1: failed parts are closed", len(s.watches))
-		}
 	})
 }
 
@@ -201,15 +282,12 @@ func TestShardSelector(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
 		s.put("a", "one", "x")
-		informers := s.informers()
 		var parts []scope.Part
-		make := informers.New
-		informers.New = func(p scope.Part) (cache.SharedIndexInformer, error) {
+		objects := scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) {
 			parts = append(parts, p)
-			return make(p)
-		}
-		objects := scope.New(informers.Open)
-		stop := run(t, quiet(t), informers, objects)
+			return s.informer(p)
+		})
+		stop := run(t, quiet(t), objects)
 		defer stop()
 		for _, text := range []string{"one", "two", "two"} {
 			must(t, objects.Select(t.Context(), scope.Selection{Namespaces: []string{"a"}, ShardSelector: text}))

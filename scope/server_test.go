@@ -2,7 +2,6 @@ package scope_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,8 +23,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/consistency"
+	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/internal/testserver"
-	"github.com/controllerkit/controllerkit/ondemand"
 	"github.com/controllerkit/controllerkit/scope"
 )
 
@@ -43,12 +43,10 @@ func newClient(t *testing.T, config *rest.Config) kubernetes.Interface {
 // mine selects the objects of these tests: the server adds others to a namespace.
 const mine = "app in (x,y,z)"
 
-func informersOf(client kubernetes.Interface) *ondemand.Informers[scope.Part] {
-	return &ondemand.Informers[scope.Part]{
-		New: func(p scope.Part) (cache.SharedIndexInformer, error) {
-			return coreinformers.NewFilteredConfigMapInformer(client, p.Namespace, 0, cache.Indexers{}, p.Options), nil
-		},
-		StopTimeout: time.Minute,
+// informerOf returns the function for a scope of ConfigMaps.
+func informerOf(client kubernetes.Interface) func(scope.Part) (cache.SharedIndexInformer, error) {
+	return func(p scope.Part) (cache.SharedIndexInformer, error) {
+		return coreinformers.NewFilteredConfigMapInformer(client, p.Namespace, 0, cache.Indexers{}, p.Options), nil
 	}
 }
 
@@ -102,9 +100,8 @@ func TestServerModel(t *testing.T) {
 	const changes = 20
 	client := newClient(t, testserver.Config(t))
 	names := []string{testserver.Namespace(t), testserver.Namespace(t), testserver.Namespace(t)}
-	informers := informersOf(client)
-	objects := scope.New(informers.Open)
-	stop := run(t, quiet(t), informers, objects)
+	objects := scope.New(informerOf(client))
+	stop := run(t, quiet(t), objects)
 	j := newJournal()
 	handle(t, objects, j)
 	seed := uint64(time.Now().UnixNano())
@@ -171,9 +168,8 @@ func TestServerStays(t *testing.T) {
 	watching := newClient(t, config)
 	client := newClient(t, testserver.Config(t))
 	stays, other := testserver.Namespace(t), testserver.Namespace(t)
-	informers := informersOf(watching)
-	objects := scope.New(informers.Open)
-	stop := run(t, quiet(t), informers, objects)
+	objects := scope.New(informerOf(watching))
+	stop := run(t, quiet(t), objects)
 	j := newJournal()
 	handle(t, objects, j)
 	sel := scope.Selection{Namespaces: []string{stays}, LabelSelector: mine}
@@ -206,44 +202,40 @@ func TestServerStays(t *testing.T) {
 	stop()
 }
 
-// Proves SC2: a namespace without a right is named, and one that does not exist is empty
-// until it is created.
+// A namespace without a right is named and does not stop the others, until it gets one. A
+// namespace that does not exist is empty until it is created.
+//
+// Proves SC2.
 func TestServerBadNamespace(t *testing.T) {
 	namespace, closed := testserver.Namespace(t), testserver.Namespace(t)
 	admin := newClient(t, testserver.Config(t))
-	limited := newClient(t, testserver.Limited(t, namespace, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch"}}))
-	informers := informersOf(limited)
-	failed := make(chan struct{}, 1000)
-	informers.WatchErrorHandler = func(context.Context, *cache.Reflector, error) { failed <- struct{}{} }
-	objects := scope.New(informers.Open)
-	stop := run(t, quiet(t), informers, objects)
+	read := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch"}}
+	config := testserver.Limited(t, namespace, read)
+	objects := scope.New(informerOf(newClient(t, config)))
+	stop := run(t, quiet(t), objects)
 	j := newJournal()
 	handle(t, objects, j)
-	sel := scope.Selection{Namespaces: []string{namespace}, LabelSelector: mine}
 	must(t, put(t.Context(), admin, namespace, "one", "x"))
-	must(t, objects.Select(t.Context(), sel))
-	settle(t, admin, sel, objects, j)
-	ctx, cancel := context.WithCancelCause(t.Context())
-	late := errors.New("too late")
-	go func() { <-failed; cancel(late) }()
-	err := objects.Select(ctx, scope.Selection{Namespaces: []string{closed}, LabelSelector: mine})
-	if !apierrors.IsForbidden(err) || !errors.Is(err, late) || !strings.Contains(err.Error(), "select namespace "+closed) {
+	must(t, put(t.Context(), admin, closed, "one", "x"))
+	absent := namespace + "-absent"
+	err := objects.Select(t.Context(), scope.Selection{Namespaces: []string{closed, namespace}, LabelSelector: mine})
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "1 of 2 parts are not shown: namespace "+closed) {
 		t.Errorf("Select = %v, want a forbidden that names %s", err, closed)
 	}
+	settle(t, admin, scope.Selection{Namespaces: []string{namespace}, LabelSelector: mine}, objects, j)
+	allow(t, admin, closed, config.Impersonate.UserName, read)
 	must(t, put(t.Context(), admin, namespace, "two", "x"))
-	settle(t, admin, sel, objects, j)
+	settle(t, admin, scope.Selection{Namespaces: []string{closed, namespace}, LabelSelector: mine}, objects, j)
 	if _, wrong := j.take(); len(wrong) > 0 {
 		t.Errorf("wrong events: %q", wrong)
 	}
 	stop()
 
-	informers = informersOf(admin)
-	objects = scope.New(informers.Open)
-	stop = run(t, quiet(t), informers, objects)
+	objects = scope.New(informerOf(admin))
+	stop = run(t, quiet(t), objects)
 	j = newJournal()
 	handle(t, objects, j)
-	absent := namespace + "-absent"
-	sel = scope.Selection{Namespaces: []string{absent}, LabelSelector: mine}
+	sel := scope.Selection{Namespaces: []string{absent}, LabelSelector: mine}
 	must(t, objects.Select(t.Context(), sel))
 	if n := len(objects.GetStore().List()); n != 0 {
 		t.Errorf("a namespace that does not exist has %d objects", n)
@@ -258,6 +250,104 @@ func TestServerBadNamespace(t *testing.T) {
 	stop()
 }
 
+// The watch of a namespace dies, because its rights are removed. The Set shows it, and the other
+// namespaces go on.
+//
+// Proves SC13.
+func TestServerLife(t *testing.T) {
+	a, b := testserver.Namespace(t), testserver.Namespace(t)
+	admin := newClient(t, testserver.Config(t))
+	read := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch"}}
+	config := testserver.Limited(t, a, read)
+	allow(t, admin, b, config.Impersonate.UserName, read)
+	config.Wrap(informer.EndSilentWatches(-1))
+	client := newClient(t, config)
+	objects := scope.New(informerOf(client))
+	j := newJournal()
+	handle(t, objects, j)
+	refused := make(chan error, 1000)
+	set := &informer.Set{Timeout: time.Minute, StopTimeout: time.Minute, WatchErrorHandler: func(ctx context.Context, r *cache.Reflector, err error) {
+		if apierrors.IsForbidden(err) {
+			refused <- err
+		}
+		cache.DefaultWatchErrorHandler(ctx, r, err)
+	}}
+	set.Add("configmaps", objects)
+	ctx, cancel := context.WithCancel(quiet(t))
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- set.Run(ctx) }()
+	sel := scope.Selection{Namespaces: []string{a, b}, LabelSelector: mine}
+	limit, end := context.WithTimeout(t.Context(), time.Minute)
+	defer end()
+	must(t, objects.Select(limit, sel))
+	<-set.HasSyncedChecker().Done()
+	must(t, set.Ready())
+	must(t, set.Check())
+	before := time.Now()
+	must(t, set.Relist("configmaps"))
+	must(t, put(t.Context(), admin, a, "one", "x"))
+	must(t, put(t.Context(), admin, b, "one", "x"))
+	settle(t, admin, sel, objects, j)
+	if last := set.LastEvents()["configmaps"]; last.Before(before) {
+		t.Errorf("the last event was %v before it", before.Sub(last))
+	}
+
+	must(t, admin.RbacV1().RoleBindings(a).Delete(t.Context(), "limited-"+a, metav1.DeleteOptions{}))
+	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: a, Verb: "list", Resource: "configmaps"}}}
+	for allowed := true; allowed; { // the authorizer reads roles by a watch, so it lags
+		r, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(limit, review, metav1.CreateOptions{})
+		must(t, err)
+		allowed = r.Status.Allowed
+	}
+	must(t, set.Relist("configmaps"))
+	select {
+	case err := <-refused:
+		if !strings.Contains(err.Error(), a) {
+			t.Errorf("the error %v does not name %s", err, a)
+		}
+	case <-limit.Done():
+		t.Fatal("no watch was refused")
+	}
+	dead := time.Now()
+	must(t, put(t.Context(), admin, b, "two", "x"))
+	for known, changed := j.next(); known[b+"/two"] == ""; known, changed = j.next() {
+		select {
+		case <-changed:
+		case <-limit.Done():
+			t.Fatal("the other namespace does not go on")
+		}
+	}
+	if last := set.LastEvents()["configmaps"]; last.After(dead) {
+		t.Errorf("the last event is of the namespace that goes on")
+	}
+	must(t, set.Check()) // it sends requests
+
+	must(t, objects.Select(limit, scope.Selection{Namespaces: []string{b}, LabelSelector: mine}))
+	must(t, put(t.Context(), admin, b, "three", "x"))
+	settle(t, admin, scope.Selection{Namespaces: []string{b}, LabelSelector: mine}, objects, j)
+	if last := set.LastEvents()["configmaps"]; last.Before(dead) {
+		t.Errorf("the last event is of a namespace that has left the selection")
+	}
+	must(t, objects.Select(limit, scope.Selection{}))
+	cancel()
+	must(t, <-done)
+}
+
+// allow gives a user a right in a namespace.
+func allow(t *testing.T, admin kubernetes.Interface, namespace, user string, rule rbacv1.PolicyRule) {
+	t.Helper()
+	role, err := admin.RbacV1().Roles(namespace).Create(t.Context(), &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "allowed"}, Rules: []rbacv1.PolicyRule{rule}}, metav1.CreateOptions{})
+	must(t, err)
+	_, err = admin.RbacV1().RoleBindings(namespace).Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
+	}, metav1.CreateOptions{})
+	must(t, err)
+}
+
 // A Store of package consistency takes a scope as the informer of a resource, and a recorded
 // write holds its key until the scope shows it. A quiet namespace beside it, whose cache gets
 // no version for a minute, delays no key.
@@ -269,9 +359,8 @@ func TestServerConsistency(t *testing.T) {
 	config := rest.CopyConfig(testserver.Config(t))
 	config.Wrap(writes.Wrap)
 	client := newClient(t, config)
-	informers := informersOf(client)
-	objects := scope.New(informers.Open)
-	stop := run(t, quiet(t), informers, objects)
+	objects := scope.New(informerOf(client))
+	stop := run(t, quiet(t), objects)
 	resource := corev1.Resource("configmaps")
 	must(t, writes.AddInformer(resource, objects))
 	must(t, objects.Select(t.Context(), scope.Selection{Namespaces: []string{namespace, idle}}))

@@ -56,7 +56,7 @@ type View struct {
 	running bool
 	added   map[int]bool
 	shown   map[int]bool
-	next    map[int]bool  // of the running Select; nil if none runs
+	next    map[int]bool  // of the running or last Select; nil after one that succeeded
 	err     error         // of the last Select
 	changed chan struct{} // closed by the next change of the fields above; nil if no call waits
 }
@@ -84,7 +84,7 @@ func (v *View) Run(ctx context.Context) error {
 	pause := firstPause
 	for {
 		v.mu.Lock()
-		equal, changed := maps.Equal(v.added, v.shown), v.waitLocked()
+		equal, changed := maps.Equal(v.added, v.shown) && v.next == nil, v.waitLocked()
 		want := map[int]bool{}
 		if !equal && ctx.Err() == nil {
 			maps.Copy(want, v.added)
@@ -106,8 +106,8 @@ func (v *View) Run(ctx context.Context) error {
 			return nil
 		}
 		v.mu.Lock()
-		if v.err, v.next = err, nil; err == nil {
-			v.shown = want
+		if v.err = err; err == nil {
+			v.shown, v.next = want, nil
 		}
 		v.changeLocked()
 		v.mu.Unlock()

@@ -23,7 +23,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/internal/testlog"
-	"github.com/controllerkit/controllerkit/ondemand"
 	"github.com/controllerkit/controllerkit/scope"
 	"github.com/controllerkit/controllerkit/shard"
 )
@@ -111,31 +110,22 @@ func newSeer(t *testing.T, config *rest.Config, label string, ranges shard.Range
 	config.QPS, config.DisableCompression = -1, true
 	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { s.reads.RoundTripper = rt; return &s.reads })
 	client := seesClient(t, config)
-	informers := &ondemand.Informers[scope.Part]{
-		New: func(p scope.Part) (cache.SharedIndexInformer, error) {
-			lw := cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "configmaps", p.Namespace, p.Options)
-			source, err := of(lw, p.ShardSelector)
-			if err != nil {
-				return nil, err
-			}
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.sources = append(s.sources, source)
-			return cache.NewSharedIndexInformer(source, &corev1.ConfigMap{}, 0, cache.Indexers{}), nil
-		},
-		StopTimeout: time.Minute,
-	}
-	s.objects = scope.New(informers.Open)
+	s.objects = scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) {
+		lw := cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "configmaps", p.Namespace, p.Options)
+		source, err := of(lw, p.ShardSelector)
+		if err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.sources = append(s.sources, source)
+		return cache.NewSharedIndexInformer(source, &corev1.ConfigMap{}, 0, cache.Indexers{}), nil
+	})
 	if _, err := s.objects.AddEventHandler(s); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), testlog.Silent()))
 	var wait sync.WaitGroup
-	wait.Go(func() {
-		if err := informers.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	})
 	wait.Go(func() { s.objects.RunWithContext(ctx) })
 	s.view = &shard.View{Ranges: ranges, Select: s.selectShards, SelectTimeout: 4 * time.Minute}
 	wait.Go(func() {

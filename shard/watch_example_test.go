@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
-	"github.com/controllerkit/controllerkit/ondemand"
 	"github.com/controllerkit/controllerkit/scope"
 	"github.com/controllerkit/controllerkit/shard"
 )
@@ -137,16 +136,13 @@ func ExampleView() {
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "one", UID: "blue"}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "two", UID: "green"}},
 	)
-	watches := &ondemand.Informers[scope.Part]{
-		New: func(p scope.Part) (cache.SharedIndexInformer, error) {
-			source, err := shard.Objects(configMaps(client), p.ShardSelector)
-			if err != nil {
-				return nil, err
-			}
-			return cache.NewSharedIndexInformer(source, &corev1.ConfigMap{}, 0, cache.Indexers{}), nil
-		},
-	}
-	informer := scope.New(watches.Open)
+	informer := scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) {
+		source, err := shard.Objects(configMaps(client), p.ShardSelector)
+		if err != nil {
+			return nil, err
+		}
+		return cache.NewSharedIndexInformer(source, &corev1.ConfigMap{}, 0, cache.Indexers{}), nil
+	})
 	view := &shard.View{
 		Ranges: shard.Ranges{N: 2},
 		Select: func(ctx context.Context, selector string) error {
@@ -158,9 +154,8 @@ func ExampleView() {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	stopped := make(chan error)
-	for _, run := range []func(context.Context) error{watches.Run, view.Run} {
-		go func() { stopped <- run(ctx) }()
-	}
+	go func() { informer.RunWithContext(ctx); stopped <- nil }()
+	go func() { stopped <- view.Run(ctx) }()
 
 	err := view.Add(ctx, 0)
 	fmt.Println(informer.GetStore().ListKeys(), err) // here the work of the shard begins

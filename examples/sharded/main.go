@@ -15,7 +15,6 @@ import (
 
 	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/informer"
-	"github.com/controllerkit/controllerkit/ondemand"
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/scope"
@@ -61,14 +60,13 @@ func run(ctx context.Context, config *rest.Config, group *shard.Group, url strin
 	config.Wrap(informer.ConsistentLists)
 	kube := kubernetes.NewForConfigOrDie(config)
 	group.Leases = kube.CoordinationV1().Leases(group.Namespace)
-	watches := &ondemand.Informers[scope.Part]{New: func(p scope.Part) (cache.SharedIndexInformer, error) { // of the owned shards
+	maps := scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) { // of the owned shards
 		source, err := shard.Objects(cache.NewFilteredListWatchFromClient(kube.CoreV1().RESTClient(), "configmaps", p.Namespace, p.Options), p.ShardSelector)
 		if err != nil {
 			return nil, err
 		}
 		return cache.NewSharedIndexInformer(source, &corev1.ConfigMap{}, 0, cache.Indexers{}), nil
-	}}
-	maps := scope.New(watches.Open)
+	})
 	lister := corelisters.NewConfigMapLister(maps.GetIndexer()).ConfigMaps(group.Namespace)
 	view := &shard.View{Ranges: group.Ranges, Select: func(ctx context.Context, shards string) error {
 		if shards == "" {
@@ -117,7 +115,6 @@ func run(ctx context.Context, config *rest.Config, group *shard.Group, url strin
 		return (&reconcile.Controller[types.NamespacedName]{Name: "publish", Queue: q, Reconcile: publish, Workers: 4, HasSynced: []cache.DoneChecker{handler.HasSyncedChecker()}}).Run(ctx)
 	}
 	parts := shutdown.Group{}
-	parts.Add("informers", watches.Run)
 	parts.Add("configmaps", func(ctx context.Context) error { maps.RunWithContext(ctx); return nil })
 	parts.Add("view", view.Run)
 	parts.Add("shards", func(ctx context.Context) error { return group.Run(ctx, work) })

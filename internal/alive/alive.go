@@ -6,6 +6,8 @@ package alive
 import (
 	"context"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,22 +20,122 @@ type Informer struct {
 	received atomic.Int64 // the last data; 0 before the first
 	observed atomic.Bool  // a request was seen
 	metrics  Metrics
+	name     string    // of a part
+	whole    *Informer // that the part belongs to; nil for an Informer of New
 
-	mu     sync.Mutex // guards the fields below
-	relist bool       // the next watch must expire
-	end    func()     // ends the current watch; nil until the first
-	lists  lists
+	mu       sync.Mutex // guards the fields below
+	relist   bool       // the next watch must expire
+	end      func()     // ends the current watch; nil until the first
+	lists    lists
+	failed   error     // the last failure since data was decoded
+	failing  time.Time // of the first of them
+	composed bool      // the requests are those of parts
+	parts    map[*Informer]struct{}
+	blocked  error // the reason why the informer cannot sync; nil if it is not known
 }
 
 // Metrics is called with the observations of an Informer. A nil function is not called.
 type Metrics struct {
-	Ended    func(watch bool, d time.Duration) // a request and the reading of its response
-	Received func()                            // data was received and decoded
-	Refused  func(error)                       // a watch is sent again after a pause
+	Ended   func(watch bool, d time.Duration) // a request and the reading of its response
+	Refused func(error)                       // a watch is sent again after a pause
 }
 
 // New returns the Informer of an informer that starts now.
 func New(m Metrics) *Informer { return &Informer{start: time.Now(), metrics: m} }
+
+// Compose notes that the requests of the informer are those of its parts, of which it has none
+// yet. For a nil Informer, it is a no-op.
+func (i *Informer) Compose() {
+	if i == nil {
+		return
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.composed = true
+}
+
+// Part returns the Informer of a new part. A nil Informer returns one without a whole.
+func (i *Informer) Part(name string) *Informer {
+	part := &Informer{start: time.Now(), name: name}
+	if i == nil {
+		return part
+	}
+	part.metrics, part.whole = i.metrics, i
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.composed = true
+	if i.parts == nil {
+		i.parts = map[*Informer]struct{}{}
+	}
+	i.parts[part] = struct{}{}
+	return part
+}
+
+// End removes a part that has stopped from its whole.
+func (i *Informer) End() {
+	if i.whole == nil {
+		return
+	}
+	i.whole.mu.Lock()
+	defer i.whole.mu.Unlock()
+	delete(i.whole.parts, i)
+}
+
+// IsPart reports whether the Informer is a part.
+func (i *Informer) IsPart() bool { return i != nil && i.whole != nil }
+
+// Name returns the name of a part, and "" otherwise.
+func (i *Informer) Name() string { return i.name }
+
+// Parts returns the parts in the order of their start, or the Informer itself if it is not
+// composed.
+func (i *Informer) Parts() []*Informer {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if !i.composed {
+		return []*Informer{i}
+	}
+	return slices.SortedFunc(maps.Keys(i.parts), func(a, b *Informer) int { return a.start.Compare(b.start) })
+}
+
+// Block notes why the informer cannot sync. nil removes the reason. For a nil Informer, it is a
+// no-op.
+func (i *Informer) Block(reason error) {
+	if i == nil {
+		return
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.blocked = reason
+}
+
+// Blocked returns the reason of Block.
+func (i *Informer) Blocked() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.blocked
+}
+
+// Failed notes the error of a list or watch. For a nil Informer, it is a no-op.
+func (i *Informer) Failed(err error) {
+	if i == nil {
+		return
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.failed == nil {
+		i.failing = time.Now()
+	}
+	i.failed = err
+}
+
+// Failing returns the last error if no data was received since the first one, and the time of
+// the first one.
+func (i *Informer) Failing() (last error, since time.Time) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.failed, i.failing
+}
 
 type key struct{}
 
@@ -122,6 +224,25 @@ func (i *Informer) Idle() (idle time.Duration, observed bool) {
 	return time.Since(i.start) - time.Duration(i.active.Load()), i.observed.Load()
 }
 
+// Last returns LastReceived of the part that has received nothing for the longest time, since its
+// start if it has received nothing. Without parts it is the zero Time. If the Informer is not
+// composed, it is LastReceived.
+func (i *Informer) Last() time.Time {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if !i.composed {
+		return i.LastReceived()
+	}
+	var oldest time.Time
+	for p := range i.parts {
+		at := p.start.Add(time.Duration(p.received.Load()))
+		if oldest.IsZero() || at.Before(oldest) {
+			oldest = at
+		}
+	}
+	return oldest
+}
+
 // LastReceived returns the time of the last data that was decoded, or the zero Time before the
 // first.
 func (i *Informer) LastReceived() time.Time {
@@ -137,5 +258,5 @@ func (i *Informer) Body(body io.ReadCloser, kind Kind, end func()) io.ReadCloser
 	if i == nil {
 		return body
 	}
-	return &reader{ReadCloser: body, informer: i, kind: kind, end: end, split: kind == InitialWatch && i.failing()}
+	return &reader{ReadCloser: body, informer: i, kind: kind, end: end, split: kind == InitialWatch && i.undecodable()}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/controllerkit/controllerkit/internal/alive"
 )
@@ -43,8 +44,8 @@ func blind(t *testing.T, failures int) *alive.Informer {
 		if _, err := io.ReadAll(body); err != nil {
 			t.Fatal(err)
 		}
-		if got := i.Failed(); got != n+1 {
-			t.Fatalf("Failed() = %d, want %d", got, n+1)
+		if got := i.NotDecoded(); got != n+1 {
+			t.Fatalf("NotDecoded() = %d, want %d", got, n+1)
 		}
 	}
 	return i
@@ -105,8 +106,8 @@ func TestInitialWatch(t *testing.T) {
 // TestLists: the data of a list counts when a watch follows, and a list that was received to its
 // end and failed counts as one that could not be decoded.
 func TestLists(t *testing.T) {
-	received := 0
-	i := alive.New(alive.Metrics{Received: func() { received++ }})
+	received, last := 0, time.Time{}
+	i := alive.New(alive.Metrics{})
 	list := func(r io.Reader) {
 		t.Helper()
 		body := i.Body(io.NopCloser(r), alive.List, i.Begin(alive.List))
@@ -117,24 +118,27 @@ func TestLists(t *testing.T) {
 	}
 	check := func(when string, failures, data int) {
 		t.Helper()
-		if got, _ := i.Undecodable(); got != failures || received != data || (data == 0) != i.LastReceived().IsZero() {
+		if at := i.LastReceived(); !at.Equal(last) {
+			received, last = received+1, at
+		}
+		if got, _ := i.Undecodable(); got != failures || received != data {
 			t.Errorf("%s: %d failures, %d times data, last %v, want %d, %d", when, got, received, i.LastReceived(), failures, data)
 		}
 	}
 	page := func() io.Reader { return strings.NewReader("page") }
 	list(page())
 	check("before the next request", 0, 0)
-	i.Failed()
+	i.NotDecoded()
 	check("after the first failure", 1, 0)
 	list(page())
 	list(page())
-	i.Failed()
+	i.NotDecoded()
 	check("after a list in pages", 2, 0)
 	i.Begin(alive.List)() // refused
-	i.Failed()
+	i.NotDecoded()
 	check("after a refusal", 2, 0)
 	list(iotest.TimeoutReader(iotest.OneByteReader(page())))
-	i.Failed()
+	i.NotDecoded()
 	check("after a cut connection", 2, 0)
 	i.Begin(alive.InitialWatch)()
 	check("after a watch with a list", 2, 0)
@@ -149,7 +153,7 @@ func TestLists(t *testing.T) {
 
 	var none *alive.Informer
 	none.Begin(alive.List)()
-	if lists, object := none.Undecodable(); none.Failed() != 0 || lists != 0 || object != "" {
+	if lists, object := none.Undecodable(); none.NotDecoded() != 0 || lists != 0 || object != "" {
 		t.Error("a nil Informer has failures")
 	}
 }

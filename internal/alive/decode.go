@@ -47,10 +47,10 @@ func (i *Informer) began(kind Kind) {
 	}
 }
 
-// Failed notes that the current list ended with an error. It returns the number of lists in a
+// NotDecoded notes that the current list ended with an error. It returns the number of lists in a
 // row that were received and could not be decoded, and 0 if the error has another reason. For a
 // nil Informer it returns 0.
-func (i *Informer) Failed() int {
+func (i *Informer) NotDecoded() int {
 	if i == nil {
 		return 0
 	}
@@ -76,7 +76,7 @@ func (i *Informer) Undecodable() (failures int, object string) {
 	return i.lists.failures, i.lists.object
 }
 
-func (i *Informer) failing() bool {
+func (i *Informer) undecodable() bool {
 	failures, _ := i.Undecodable()
 	return failures > 0
 }
@@ -86,10 +86,8 @@ func (i *Informer) decoded(at int64) {
 	i.received.Store(at)
 	i.mu.Lock()
 	i.lists.failures, i.lists.object = 0, ""
+	i.failed = nil
 	i.mu.Unlock()
-	if i.metrics.Received != nil {
-		i.metrics.Received()
-	}
 }
 
 // reader is the body of a response.

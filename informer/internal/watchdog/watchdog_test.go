@@ -368,7 +368,6 @@ func TestObserved(t *testing.T) {
 			Ended: func(watch bool, d time.Duration) {
 				seen = append(seen, fmt.Sprintf("ended watch=%t after %v", watch, d))
 			},
-			Received: func() { seen = append(seen, "received") },
 		})
 		ctx := informer.Context(t.Context())
 		resp, err := watchdog.New(streaming(time.Second), silence).RoundTrip(request(ctx, watch))
@@ -377,6 +376,10 @@ func TestObserved(t *testing.T) {
 		}
 		_, _ = readAll(resp.Body, 0)
 		_ = resp.Body.Close()
+		last := informer.LastReceived()
+		if ago := time.Since(last); ago != silence {
+			t.Errorf("the last data is %v old, want %v", ago, silence)
+		}
 		rejecting := server(func(*http.Request) (*http.Response, error) {
 			time.Sleep(2 * time.Second)
 			return &http.Response{StatusCode: http.StatusForbidden, Body: io.NopCloser(strings.NewReader("no"))}, nil
@@ -388,7 +391,10 @@ func TestObserved(t *testing.T) {
 			t.Errorf("the body of the error is %q", body)
 		}
 		_ = resp.Body.Close()
-		if want := []string{"received", "ended watch=true after 1m1s", "ended watch=false after 2s"}; !slices.Equal(seen, want) {
+		if !informer.LastReceived().Equal(last) {
+			t.Error("the body of an error is data")
+		}
+		if want := []string{"ended watch=true after 1m1s", "ended watch=false after 2s"}; !slices.Equal(seen, want) {
 			t.Errorf("the informer sees %q, want %q", seen, want)
 		}
 	})
