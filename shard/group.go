@@ -165,8 +165,8 @@ type Status struct {
 	Owned []Shard
 	// Draining is the number of Owned that are stopping.
 	Draining int
-	// Ownerless is the number of shards that no replica owns, as this replica sees the
-	// table.
+	// Ownerless is the number of shards for which this replica sees no owner. A replica that
+	// cannot use the API server sees none of any shard after LeaseDuration.
 	Ownerless int
 	// Surplus is the number of shards that must move because their replicas own more than
 	// their share, as this replica sees the table. If it stays above 0, work does not return.
@@ -250,11 +250,11 @@ func (g *Group) Run(ctx context.Context, work func(ctx context.Context, s Shard)
 	}
 	g.running, g.replica = true, r
 	g.mu.Unlock()
-	r.report()
+	r.reportOutside()
 	defer func() {
 		close(r.over)
 		r.mu.Lock()
-		r.measureLocked(0, 0, time.Now())
+		r.outsideLocked(-1, time.Now())
 		r.mu.Unlock()
 		r.report()
 		g.mu.Lock()
@@ -376,6 +376,7 @@ func (r *replica) status() Status {
 		}
 	}
 	slices.SortFunc(s.Owned, func(a, b Shard) int { return cmp.Compare(a.Index, b.Index) })
+	s.Ownerless = r.unseenLocked(now)
 	if r.table == nil {
 		return s
 	}
@@ -385,7 +386,6 @@ func (r *replica) status() Status {
 			s.Replicas++
 		}
 	}
-	s.Ownerless = r.ownerlessLocked(now)
 	count, most := map[types.UID]int{}, 0
 	for _, e := range r.table.entries {
 		if m := r.members[e.holder]; m != nil && m.live(now, r.leaseDuration) {

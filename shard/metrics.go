@@ -13,10 +13,12 @@ type Metrics interface {
 	// them began since the last call. It is called when Run starts, and on every change. Its
 	// last call before the end of Run has 0, unless work hangs.
 	ShardsOwned(name string, owned, began int)
-	// ShardsOwnerless reports the number of shards that no replica owns, as this replica
-	// sees the table, and the time that shards spent without an owner since the last call,
-	// which is the sum over all shards. It is called on every change, and once in a RetryPeriod
-	// while there are such shards. Its last call before the end of Run has 0.
+	// ShardsOwnerless reports the number of shards for which this replica sees no owner. total is
+	// the time that shards spent without an owner since the last call, the sum over all shards.
+	// Before a replica has seen the table, and LeaseDuration after it has lost the API server, it
+	// sees no owner of any shard; total does not include these times. ShardsOwnerless is called
+	// when Run starts, on every change, and once in a RetryPeriod while there are such shards. Its
+	// last call before the end of Run has -1: the number is unknown.
 	ShardsOwnerless(name string, shards int, total time.Duration)
 	// ShardsSurplus reports the number of shards that must move because their replicas own
 	// more than their share, as this replica sees the table. It is called when Run starts, and
@@ -31,11 +33,35 @@ type measurement struct {
 	time                      time.Duration // of ownerless shards
 }
 
-// measureLocked records the numbers of shards without an owner and of shards that must move.
+// measureLocked records the numbers of shards without an owner and of shards that must move, as
+// a member of the group knows them.
 func (r *replica) measureLocked(ownerless, surplus int, now time.Time) {
 	r.surplus = surplus
-	r.ownerlessTime += time.Duration(r.ownerless) * now.Sub(r.measured)
-	r.ownerless, r.measured = ownerless, now
+	r.ownerlessTime += time.Duration(r.timed) * now.Sub(r.measured)
+	r.ownerless, r.timed, r.measured = ownerless, ownerless, now
+}
+
+// outsideLocked is measureLocked for a replica that is no member: it may see less than others.
+func (r *replica) outsideLocked(ownerless int, now time.Time) {
+	r.measureLocked(0, 0, now)
+	r.ownerless = ownerless
+}
+
+// unseenLocked returns the number of shards for which this replica sees no owner.
+func (r *replica) unseenLocked(now time.Time) int {
+	if r.table == nil {
+		return r.ranges.N
+	}
+	return r.ownerlessLocked(now)
+}
+
+// reportOutside measures and reports for a replica that is no member.
+func (r *replica) reportOutside() {
+	r.mu.Lock()
+	now := time.Now()
+	r.outsideLocked(r.unseenLocked(now), now)
+	r.mu.Unlock()
+	r.report()
 }
 
 // report gives Metrics what has changed.

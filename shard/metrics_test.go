@@ -73,7 +73,7 @@ func TestMetrics(t *testing.T) {
 		if err := b.stop(); err != nil {
 			t.Error(err)
 		}
-		want(ofB, "b has left", measured{0, 5, 0, 0})
+		want(ofB, "b has left", measured{0, 5, -1, 0})
 		want(ofA, "b has left", measured{3, 3, 5, then})
 		a.client.Partition(true)
 		time.Sleep(renewDeadline)
@@ -81,9 +81,12 @@ func TestMetrics(t *testing.T) {
 		ofA.mu.Lock()
 		lost := ofA.measured
 		ofA.mu.Unlock()
-		if lost.owned != 0 || lost.ownerless != 0 {
-			t.Errorf("a has lost its Lease: %+v, want no shards", lost)
+		if lost.owned != 0 || lost.ownerless != 5 {
+			t.Errorf("a has lost its Lease: %+v, want no shards, and 5 without an owner until LeaseDuration is over", lost)
 		}
+		time.Sleep(leaseDuration - renewDeadline + 2*retryPeriod)
+		lost.ownerless = 8
+		want(ofA, "LeaseDuration after the last renewal", lost)
 		time.Sleep(time.Minute)
 		want(ofA, "an outage", lost)
 		a.client.Partition(false)
@@ -95,9 +98,53 @@ func TestMetrics(t *testing.T) {
 		if err := a.stop(); err != nil {
 			t.Error(err)
 		}
-		if ofA.owned != 0 || ofA.began != 6 || ofA.ownerless != 0 {
-			t.Errorf("after Run: %+v, want no shards", ofA.measured)
+		if ofA.owned != 0 || ofA.began != 6 || ofA.ownerless != -1 {
+			t.Errorf("after Run: %+v, want no shards, and an unknown number without an owner", ofA.measured)
 		}
+	})
+}
+
+// TestAllShardsLost: while no request about Leases succeeds, each replica sees all shards without
+// an owner, and so does one that starts then. A replica that is alone without the API server
+// does not change what the others see. Work that does not return delays none of it.
+func TestAllShardsLost(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store, j *judge) {
+		type replicaWithMetrics struct {
+			*replica
+			m *recordedMetrics
+		}
+		start := func(name string, drain time.Duration) replicaWithMetrics {
+			g, m := s.group(name, 8), &recordedMetrics{}
+			g.Metrics = m
+			return replicaWithMetrics{j.start(t, g, drain), m}
+		}
+		want := func(when string, r replicaWithMetrics, want int) {
+			t.Helper()
+			synctest.Wait()
+			r.m.mu.Lock()
+			defer r.m.mu.Unlock()
+			if status := r.Status().Ownerless; r.m.ownerless != want || status != want {
+				t.Errorf("%s: %s measured %d ownerless shards, and its Status has %d, want %d", when, r.Identity, r.m.ownerless, status, want)
+			}
+		}
+		const over = leaseDuration + 3*retryPeriod
+		a, b := start("a", 0), start("b", 10*time.Minute)
+		settle()
+		want("both run", a, 0)
+		want("both run", b, 0)
+		b.client.Partition(true)
+		time.Sleep(over)
+		want("b is alone", a, 0)
+		want("b is alone, and its work does not return", b, 8)
+		a.client.Partition(true)
+		time.Sleep(over)
+		want("both are", a, 8)
+		want("both are", b, 8)
+		b.client.Partition(false)
+		a.client.Partition(false)
+		time.Sleep(20 * time.Minute)
+		want("the API server is back", a, 0)
+		want("the API server is back", b, 0)
 	})
 }
 

@@ -63,7 +63,8 @@ type replica struct {
 	claim        *claim // of the running call of Exclusive
 
 	surplus       int           // shards that must move
-	ownerless     int           // shards at the time measured
+	ownerless     int           // shards at the time measured; -1 after Run
+	timed         int           // those of ownerless whose time counts
 	ownerlessTime time.Duration // of all of them until then
 	measured      time.Time
 
@@ -95,6 +96,7 @@ func (r *replica) join(ctx context.Context) (*epoch, error) {
 		since = time.Now()
 	}
 	for ctx.Err() == nil {
+		r.reportOutside()
 		e, wait, err := r.joinOnce(ctx)
 		if e != nil {
 			r.logger.Info("Joined the group", "lease", r.leaseName)

@@ -89,6 +89,9 @@ func (r *replica) serve(ctx context.Context, e *epoch) (again bool, err error) {
 				result = errors.Join(result, fmt.Errorf("shard: work did not return within DrainTimeout (%v): raise it or make work stop sooner", r.drainTimeout))
 			}
 			return !leaving, result
+		} else {
+			next = time.Now().Add(r.retryPeriod)
+			r.reportOutside()
 		}
 		r.report()
 		timer := time.NewTimer(max(1, time.Until(next)))
@@ -109,9 +112,6 @@ func (r *replica) serve(ctx context.Context, e *epoch) (again bool, err error) {
 
 		case <-lost:
 			lost = nil
-			r.mu.Lock()
-			r.measureLocked(0, 0, time.Now()) // unknown until it has joined again
-			r.mu.Unlock()
 			r.logger.Info("The Lease is lost, waiting until the work has stopped", "lease", r.leaseName, "shards", len(r.runs))
 			if leaving {
 				drained = nil
