@@ -92,6 +92,7 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 		}
 
 		lease, may, at := c.mayAcquire()
+		c.see(!may && lease != nil)
 		if lease != nil && lease.Spec.Strategy != nil {
 			if err := lasts(&refusedSince, "update", fmt.Errorf("%w, %q", errStrategy, *lease.Spec.Strategy)); err != nil {
 				return nil, err

@@ -45,6 +45,15 @@ type candidate struct {
 	leading *term                      // nil while campaigning
 
 	reached bool // a read or a conflict has reached the API server; only acquire uses it
+	sees    bool // the last value of Metrics.LeaderSeen; only the goroutine of Run uses it
+}
+
+// see reports whether there is a leader, if that has changed.
+func (c *candidate) see(seen bool) {
+	if seen != c.sees {
+		c.sees = seen
+		c.metrics.LeaderSeen(c.ref, seen)
+	}
 }
 
 // A view is the Lease as this process knows it. It may be out of date, and may go back

@@ -45,6 +45,7 @@ type recordedMetrics struct {
 
 type observed struct {
 	leading     bool
+	seen        bool
 	calls       int
 	transitions int
 	absences    int
@@ -61,6 +62,12 @@ func (m *recordedMetrics) LeaderStatus(name string, leading bool) {
 	defer m.mu.Unlock()
 	m.leading, m.name = leading, name
 	m.calls++
+}
+
+func (m *recordedMetrics) LeaderSeen(_ string, seen bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.seen = seen
 }
 
 func (m *recordedMetrics) LeaderTransition(_ string, took time.Duration) {

@@ -70,6 +70,10 @@ type Metrics interface {
 	// LeaderStatus reports whether this replica leads. It is called with false when Run
 	// starts, and on every change. Its last call before the end of Run has false.
 	LeaderStatus(name string, leading bool)
+	// LeaderSeen reports whether this replica leads or sees the Lease held by another one that
+	// renews it. It is called with false when Run starts, and on every change. Its last call
+	// before the end of Run has false.
+	LeaderSeen(name string, seen bool)
 	// LeaderTransition reports that this replica acquired the Lease, and the time from
 	// when it saw the free Lease.
 	LeaderTransition(name string, took time.Duration)
@@ -251,6 +255,8 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context) error) err
 	wg.Go(func() { c.recordEvents(e.Event) })
 
 	c.metrics.LeaderStatus(c.ref, false) // a term ends with it too
+	c.metrics.LeaderSeen(c.ref, false)
+	defer c.see(false)
 
 	for {
 		t, err := c.acquire(ctx)
@@ -394,6 +400,7 @@ func checkLease(namespace, name string) error {
 type noMetrics struct{}
 
 func (noMetrics) LeaderStatus(string, bool)                 {}
+func (noMetrics) LeaderSeen(string, bool)                   {}
 func (noMetrics) LeaderTransition(string, time.Duration)    {}
 func (noMetrics) LeaderRenewal(string, time.Duration, bool) {}
 func (noMetrics) LeaderAbsent(string, time.Duration)        {}
@@ -404,6 +411,7 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 	c.logger.Info("Started leading", "term", t.Number)
 	c.metrics.LeaderTransition(c.ref, t.took)
 	c.metrics.LeaderStatus(c.ref, true)
+	c.see(true)
 	c.note(t, "became leader")
 	defer c.note(t, "stopped leading")
 
@@ -468,6 +476,7 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 			lost = nil
 			c.logger.Info("Stopped leading, waiting until the work has stopped", "term", t.Number)
 			c.metrics.LeaderStatus(c.ref, false)
+			c.see(false) // nor does this replica look for another leader
 
 		case <-hung:
 			c.metrics.LeaderStatus(c.ref, false) // lost may be ready too

@@ -372,6 +372,52 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
+// TestMetricsOfASeenLeader: a standby sees the leader while its Lease is renewed. A replica that
+// cannot use the API server sees none after LeaseDuration.
+func TestMetricsOfASeenLeader(t *testing.T) {
+	bubble(t, func(t *testing.T, s *store) {
+		start := func(name string) (*replica, *client, *recordedMetrics) {
+			m := &recordedMetrics{}
+			e, c := s.elector(name)
+			e.Metrics = m
+			return start(t, e, untilDone), c, m
+		}
+		want := func(when string, want bool, all ...*recordedMetrics) {
+			t.Helper()
+			for n, m := range all {
+				if got := m.now().seen; got != want {
+					t.Errorf("%s: replica %d sees a leader: %t, want %t", when, n, got, want)
+				}
+			}
+		}
+		a, ofA, ma := start("a")
+		a.leads(t, time.Minute)
+		_, ofB, mb := start("b")
+		time.Sleep(retryPeriod)
+		want("a leads", true, ma, mb)
+		ofB.Partition(true)
+		time.Sleep(leaseDuration + 2*retryPeriod)
+		want("b is alone", false, mb)
+		want("b is alone", true, ma)
+		ofB.Partition(false)
+		time.Sleep(2 * retryPeriod)
+		want("b is back", true, ma, mb)
+		ofA.Partition(true)
+		time.Sleep(leaseDuration + 2*retryPeriod)
+		want("a is alone", false, ma)
+		want("b leads", true, mb)
+		ofB.Partition(true)
+		time.Sleep(leaseDuration + 2*retryPeriod)
+		want("all requests fail", false, ma, mb)
+		ofA.Partition(false)
+		ofB.Partition(false)
+		time.Sleep(leaseDuration + 2*retryPeriod)
+		want("the API server is back", true, ma, mb)
+		_ = a.stop()
+		want("a has stopped", false, ma)
+	})
+}
+
 // TestMetricsOfAnAbsence: the time for which the Lease was free is reported when another
 // replica takes it, and when Run ends.
 func TestMetricsOfAnAbsence(t *testing.T) {

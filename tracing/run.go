@@ -83,6 +83,12 @@ func (t *term) LeaderStatus(name string, leading bool) {
 	}
 }
 
+func (t *term) LeaderSeen(name string, seen bool) {
+	if t.next != nil {
+		t.next.LeaderSeen(name, seen)
+	}
+}
+
 func (t *term) LeaderTransition(name string, took time.Duration) {
 	if t.next != nil {
 		t.next.LeaderTransition(name, took)

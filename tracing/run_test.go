@@ -70,6 +70,9 @@ type measured []string
 func (m *measured) LeaderStatus(name string, leading bool) {
 	*m = append(*m, fmt.Sprint(name, " leads: ", leading))
 }
+func (m *measured) LeaderSeen(name string, seen bool) {
+	*m = append(*m, fmt.Sprint(name, " seen: ", seen))
+}
 func (m *measured) LeaderTransition(name string, took time.Duration) {
 	*m = append(*m, fmt.Sprint(name, " acquired in ", took))
 }
@@ -87,6 +90,7 @@ func TestTerm(t *testing.T) {
 	for name, m := range map[string]leader.Metrics{"alone": tracing.Term(r, nil), "beside others": tracing.Term(r, next)} {
 		r.Reset()
 		m.LeaderStatus(lease, false)
+		m.LeaderSeen(lease, true)
 		m.LeaderAbsent(lease, time.Minute)
 		m.LeaderTransition(lease, time.Second)
 		m.LeaderStatus(lease, true)
@@ -112,7 +116,7 @@ func TestTerm(t *testing.T) {
 		}
 	}
 	want := []string{
-		"default/things leads: false", "default/things free for 1m0s", "default/things acquired in 1s", "default/things leads: true",
+		"default/things leads: false", "default/things seen: true", "default/things free for 1m0s", "default/things acquired in 1s", "default/things leads: true",
 		"default/things renewed in 1s, slow: false", "default/things renewed in 2s, slow: true", "default/things leads: false",
 		"default/things renewed in 1s, slow: true", "default/things leads: false", "default/things leads: true", "default/things leads: false",
 	}
