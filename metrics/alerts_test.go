@@ -21,7 +21,8 @@ const runbooks = "https://github.com/controllerkit/controllerkit/blob/main/docs/
 const (
 	objective = 0.99
 	latency   = "60" // seconds, a bound of the buckets
-	failures  = "error|timeout|panic|terminal|rejected|forbidden|not_found"
+	failures  = "error|timeout|panic|forbidden|not_found"
+	rejected  = "rejected|terminal" // by the authors of the objects, if there are few
 )
 
 // An alert is the source of a rule, of its section in docs/runbooks.md and of its tests.
@@ -53,30 +54,52 @@ type recording struct{ name, expr string }
 // times in 6h and 30m. A ticket needs 3 times in 1d and 2h, or once in 3d and 6h.
 func windows() []string { return []string{"5m", "30m", "1h", "2h", "6h", "1d", "3d"} }
 
+func long() []string { return []string{"1h", "6h", "1d", "3d"} }
+
 func recordings() []recording {
-	var all []recording
+	const failed = `controller_reconcile_total{result=~"` + failures + `"}`
+	const all = `controller_reconcile_total{result!~"` + rejected + `"}`
+	const intime = "controller_reconcile_latency_seconds_bucket{le=~\"" + latency + "(\\\\.0)?\"}" // Prometheus 3 stores le="60.0"
+	const settled = "controller_reconcile_latency_seconds_count"
+	of := func(function, series, window string) string {
+		return fmt.Sprintf("sum by (job, controller) (%s(%s[%s]))", function, series, window)
+	}
+	var rules []recording
 	for _, w := range windows() {
-		all = append(all, recording{
-			name: "controller:reconcile_errors:ratio_rate" + w,
-			expr: fmt.Sprintf("sum by (job, controller) (rate(controller_reconcile_total{result=~%q}[%s]))\n/\nsum by (job, controller) (rate(controller_reconcile_total[%s]))", failures, w, w),
-		})
+		rules = append(rules, recording{"controller:reconcile_errors:ratio_rate" + w, of("rate", failed, w) + "\n/\n" + of("rate", all, w)})
+	}
+	for _, w := range long() {
+		rules = append(rules, recording{"controller:reconcile_errors:increase" + w, of("increase", failed, w)})
 	}
 	for _, w := range windows() {
-		all = append(all, recording{
-			name: "controller:reconcile_late:ratio_rate" + w,
-			// Prometheus 3 stores le="60.0".
-			expr: fmt.Sprintf("1 - sum by (job, controller) (rate(controller_reconcile_latency_seconds_bucket{le=~\"%s(\\\\.0)?\"}[%s]))\n/\nsum by (job, controller) (rate(controller_reconcile_latency_seconds_count[%s]))", latency, w, w),
-		})
+		rules = append(rules, recording{"controller:reconcile_late:ratio_rate" + w, "1 - " + of("rate", intime, w) + "\n/\n" + of("rate", settled, w)})
 	}
-	return all
+	for _, w := range long() {
+		rules = append(rules, recording{"controller:reconcile_late:increase" + w, of("increase", settled, w) + "\n-\n" + of("increase", intime, w)})
+	}
+	return append(rules, recording{"controller:failing_keys:sum", `sum by (job, controller) (controller_failing_keys{result=~"` + failures + "|" + rejected + `"})`})
 }
+
+// least are the numbers of failed and of late calls in each long window that an alert needs: with
+// fewer, a share says little. A key that fails all the time has 27 failed calls in its first hour
+// and 12 in each later one, with the rate limiter of package queue. A page needs three of them,
+// and a ticket one for some hours. A late key has one late call.
+func least(ratio, window string) int {
+	if ratio == ofLate {
+		return 10
+	}
+	return map[string]int{"1h": 60, "6h": 200, "1d": 100, "3d": 100}[window]
+}
+
+// The names of recordings without the end.
+const ofErrors, ofLate = "controller:reconcile_errors:", "controller:reconcile_late:"
 
 // burn returns the expression of two pairs of windows of a ratio.
 func burn(ratio string, rates [2]string, pairs [2][2]string) string {
 	var or []string
 	for i, p := range pairs {
 		limit := fmt.Sprintf("(%s * %.2f)", rates[i], 1-objective)
-		or = append(or, fmt.Sprintf("(%s%s > %s and %s%s > %s)", ratio, p[0], limit, ratio, p[1], limit))
+		or = append(or, fmt.Sprintf("(%[1]sratio_rate%[2]s > %[4]s and %[1]sratio_rate%[3]s > %[4]s and %[1]sincrease%[2]s >= %[5]d)", ratio, p[0], p[1], limit, least(ratio, p[0])))
 	}
 	return strings.Join(or, "\nor\n")
 }
@@ -90,7 +113,6 @@ func slow(ratio string) string {
 }
 
 func alerts() []alert {
-	const errors, late = "controller:reconcile_errors:ratio_rate", "controller:reconcile_late:ratio_rate"
 	total := func(result, values string) sample {
 		return sample{`controller_reconcile_total{job="shop",controller="orders",result="` + result + `"}`, values}
 	}
@@ -103,6 +125,15 @@ func alerts() []alert {
 	leads := func(instance, values string) sample {
 		return sample{`leader_election_master_status{job="shop",instance="` + instance + `",name="shop/orders"}`, values}
 	}
+	sees := func(instance, values string) sample {
+		return sample{`controller_leader_seen{job="shop",instance="` + instance + `",name="shop/orders"}`, values}
+	}
+	failing := func(result, values string) sample {
+		return sample{`controller_failing_keys{job="shop",instance="a",controller="orders",result="` + result + `"}`, values}
+	}
+	objects := func(values string) sample {
+		return sample{`controller_objects{job="shop",instance="a",controller="orders"}`, values}
+	}
 	terms := func(values string) sample {
 		return sample{`controller_leader_transitions_total{job="shop",instance="a",name="shop/orders"}`, values}
 	}
@@ -113,12 +144,12 @@ func alerts() []alert {
 	const lookLate = "Compare the panels *Event to success*, *Duration*, *Depth* and *Keys that wait*. A high depth means too few workers or slow calls. Keys that wait need their caches. The page of [debug.md](debug.md) shows for one key what it waits for."
 	return []alert{
 		{
-			name: "ControllerErrorBudgetBurnFast", expr: fast(errors), wait: "2m", severity: "page",
+			name: "ControllerErrorBudgetBurnFast", expr: fast(ofErrors), wait: "2m", severity: "page",
 			summary: "Controller {{ $labels.controller }} of {{ $labels.job }} fails so often that its error budget of a month ends within days.",
 			runbook: runbook{
-				means: "1 % of the reconciles of 30 days may fail: their error budget. More than 14.4 % of the last hour failed, which uses up the budget in two days, or more than 6 % of the last six hours. The results " + "`" + strings.ReplaceAll(failures, "|", "`, `") + "` count. A conflict or a stale read does not.",
+				means: "1 % of the reconciles of 30 days may fail: their error budget. More than 14.4 % of the last hour failed, which uses up the budget in two days, or more than 6 % of the last six hours. The results " + "`" + strings.ReplaceAll(failures, "|", "`, `") + "` count. A conflict or a stale read does not, nor do `rejected` and `terminal`: see ControllerObjectsFailing. An hour with fewer than 60 failed calls does not page.",
 				look:  lookErrors,
-				do:    "`forbidden`: compare the role with the requests that the log names. `rejected` and `terminal`: correct the object or its admission webhook. `timeout`: look at the latency of the API server and of other services. `panic`: the log has the stack; roll back.",
+				do:    "`forbidden`: compare the role with the requests that the log names. `timeout`: look at the latency of the API server and of other services. `panic`: the log has the stack; roll back.",
 				not:   "Do not restart the process: the keys fail again, and a restart lists everything. Do not delete the failing object: its finalizer needs the same controller.",
 			},
 			fires: []sample{total("success", "0+10x120"), total("error", "0+10x120")},
@@ -126,12 +157,12 @@ func alerts() []alert {
 			at:    "120m", want: orders,
 		},
 		{
-			name: "ControllerErrorBudgetBurnSlow", expr: slow(errors), wait: "15m", severity: "ticket",
+			name: "ControllerErrorBudgetBurnSlow", expr: slow(ofErrors), wait: "15m", severity: "ticket",
 			summary: "Controller {{ $labels.controller }} of {{ $labels.job }} fails more often than its objective allows.",
 			runbook: runbook{
 				means: "More than 3 % of the reconciles of a day failed, or more than 1 % in three days. That uses up the error budget before its 30 days are over. Usually a few keys fail all the time.",
 				look:  lookErrors + " Count the lines by key to find the few.",
-				do:    "Correct those objects. If their authors cannot, return an error that wraps `reconcile.ErrTerminal`, write a condition with the reason, and set `MaxAttempts`.",
+				do:    "Correct those objects. If only their authors can, return an error that wraps `reconcile.ErrTerminal`, which does not count here, and write a condition with the reason.",
 				not:   "Do not raise the objective's bound before you know which keys fail.",
 			},
 			fires: []sample{total("success", "0+96x150"), total("error", "0+4x150")},
@@ -139,10 +170,10 @@ func alerts() []alert {
 			step:  "10m", at: "1500m", want: orders,
 		},
 		{
-			name: "ControllerLatencyBudgetBurnFast", expr: fast(late), wait: "2m", severity: "page",
+			name: "ControllerLatencyBudgetBurnFast", expr: fast(ofLate), wait: "2m", severity: "page",
 			summary: "Controller {{ $labels.controller }} of {{ $labels.job }} takes longer than " + latency + "s from an event to its success, too often for its objective.",
 			runbook: runbook{
-				means: "99 % of the calls that settle events should end within " + latency + "s of the first of these events. The time includes the queue, the wait for caches, and retries. Events of a key that never succeeds are not in it: see ControllerErrorBudgetBurnFast.",
+				means: "99 % of the calls that settle events should end within " + latency + "s of the first of these events. The time includes the queue, the wait for caches, and retries. Events of a key that never succeeds are not in it: see ControllerErrorBudgetBurnFast. The objects of the first list after a start are not in it either, because nobody knows when they changed.",
 				look:  lookLate,
 				do:    "Add workers if the workers are all active and the API server is not slow. Give calls to other services a timeout. Split one hot object into several.",
 				not:   "Do not add replicas: one of them leads, and the others wait. Do not lower the resync interval.",
@@ -150,7 +181,7 @@ func alerts() []alert {
 			fires: settled("0+5x120", "0+10x120"), quiet: settled("0+999x120", "0+1000x120"), at: "120m", want: orders,
 		},
 		{
-			name: "ControllerLatencyBudgetBurnSlow", expr: slow(late), wait: "15m", severity: "ticket",
+			name: "ControllerLatencyBudgetBurnSlow", expr: slow(ofLate), wait: "15m", severity: "ticket",
 			summary: "Controller {{ $labels.controller }} of {{ $labels.job }} is later than its objective allows.",
 			runbook: runbook{
 				means: "More than 3 % of the calls of a day that settled events, or more than 1 % in three days, ended later than " + latency + "s after the first of these events.",
@@ -161,7 +192,38 @@ func alerts() []alert {
 			fires: settled("0+96x150", "0+100x150"), quiet: settled("0+997x150", "0+1000x150"), step: "10m", at: "1500m", want: orders,
 		},
 		{
-			name: "ControllerNoLeader", expr: "max by (job, name) (leader_election_master_status) == 0", wait: "2m", severity: "page",
+			name: "ControllerObjectsFailing", wait: "10m", severity: "page",
+			// The last part is a release that breaks some objects: there are more than twice as many
+			// failing keys as on the day before the start of a loop within the last hour.
+			expr: `(
+  controller:failing_keys:sum > 0.1 * sum by (job, controller) (controller_objects)
+  and
+  (controller:failing_keys:sum > 2 or controller:failing_keys:sum >= sum by (job, controller) (controller_objects))
+)
+or
+(
+  controller:failing_keys:sum > 2 + 2 * max_over_time(controller:failing_keys:sum[1d] offset 1h)
+  and
+  count by (job, controller) (controller_workers > 0 unless controller_workers offset 1h > 0)
+  unless
+  controller:failing_keys:sum < 0.01 * sum by (job, controller) (controller_objects)
+)`,
+			summary: "Controller {{ $labels.controller }} of {{ $labels.job }} fails for more than a tenth of its objects, or for many more than before its last start.",
+			runbook: runbook{
+				means: "The last call failed for more than a tenth of the objects, and for three objects at least or for all. Or a replica started within the last hour, and more than twice as many objects fail as on the day before. The results `" + strings.ReplaceAll(failures+"|"+rejected, "|", "`, `") + "` count. Single objects that their authors wrote wrong do not cause this alert.",
+				look:  "The panel *Failing keys* names the result, and when it began. " + lookErrors + " Compare the time with the last release and with changes of CustomResourceDefinitions, webhooks and policies.",
+				do:    "If it began with a release, roll back. `rejected`: the log has the response of the API server; correct the object that the controller sends, or the webhook or policy that rejects it. `terminal`: a condition of the object has the reason. For other results see ControllerErrorBudgetBurnFast.",
+				not:   "Do not delete the failing objects: their finalizers need the same controller.",
+			},
+			fires: []sample{failing("rejected", "0x10 30x50"), objects("200x60")},
+			quiet: []sample{failing("rejected", "0x10 15x50"), failing("error", "0x20 20x5 0x35"), objects("200x60")},
+			at:    "60m", want: orders,
+		},
+		{
+			name: "ControllerNoLeader", wait: "2m", severity: "page",
+			// A leader that cannot be scraped is seen by the standbys. The second part is for an elector
+			// that is not of package leader.
+			expr:    "max by (job, name) (controller_leader_seen) == 0\nor\n(max by (job, name) (leader_election_master_status) == 0 unless max by (job, name) (controller_leader_seen))",
 			summary: "No replica of {{ $labels.job }} holds the Lease {{ $labels.name }}.",
 			runbook: runbook{
 				means: "Replicas run, but without a leader, so no key is reconciled. If no replica runs, there is no series and no alert: alert on `up` too.",
@@ -169,8 +231,8 @@ func alerts() []alert {
 				do:    "If the holder is a Pod that is gone, the standbys take the Lease after its `leaseDurationSeconds`. If requests are forbidden, restore the role. If the Lease has a `strategy`, delete the Lease.",
 				not:   "Do not edit `holderIdentity` by hand while a holder may run: two replicas would work at once.",
 			},
-			fires: []sample{leads("a", "1x5 0x20"), leads("b", "0x25")},
-			quiet: []sample{leads("a", "1x5 0x20"), leads("b", "0x6 1x19")},
+			fires: []sample{sees("a", "1x5 0x20"), sees("b", "1x6 0x19"), leads("a", "1x5 0x20"), leads("b", "0x25")},
+			quiet: []sample{sees("b", "1x20"), leads("b", "0x20")}, // the leader a is not scraped
 			at:    "20m", want: lease,
 		},
 		{
@@ -191,10 +253,12 @@ func alerts() []alert {
 		},
 		{
 			name: "ControllerShardsOwnerless", severity: "page", wait: "2m",
-			expr:    "max by (job, name) (controller_shards_ownerless) > 0",
+			// A replica without the API server sees no owner at all, and another one that sees all owners
+			// knows better.
+			expr:    "min by (job, name) (controller_shards_ownerless) > 0",
 			summary: "Shards of the group {{ $labels.name }} of {{ $labels.job }} have no owner.",
 			runbook: runbook{
-				means: "The objects of these shards are not reconciled. If a replica crashes, its shards have owners after `LeaseDuration` and a few seconds. If no replica runs, there is no series and no alert: alert on `up` too.",
+				means: "The objects of these shards are not reconciled. If the API server cannot be used, that is all shards. If a replica crashes, its shards have owners after `LeaseDuration` and a few seconds. If no replica runs, there is no series and no alert: alert on `up` too.",
 				look:  "`kubectl get leases -l controllerkit.github.io/shard-group=NAME` lists the replicas and the last renewal of each. The error of `Group.Status` and the line `A request of the group failed` name a request that is rejected.",
 				do:    "If each replica has as many shards as `MaxShards` allows, add replicas or raise it. If requests are forbidden, restore the role of `shard/manifests/role.yaml`.",
 				not:   "Do not edit the table's Lease: two replicas would work on one shard.",
@@ -233,10 +297,10 @@ func alerts() []alert {
 		},
 		{
 			name: "ControllerQueueGrowing", severity: "ticket", wait: "30m",
-			expr:    "sum by (job, name) (workqueue_depth) > 100\nand\nsum by (job, name) (deriv(workqueue_depth[30m])) > 0",
+			expr:    "sum by (job, name) (workqueue_depth) > 100\nand\nsum by (job, name) (deriv(workqueue_depth[30m])) * 1800 > 0.1 * sum by (job, name) (workqueue_depth)",
 			summary: "The queue {{ $labels.name }} of {{ $labels.job }} has been growing for half an hour.",
 			runbook: runbook{
-				means: "More keys come than the workers finish.",
+				means: "More keys come than the workers finish: the queue has more than 100 keys, and grows by more than a tenth in half an hour.",
 				look:  "*Active workers* near the number of workers means that calls are slow: see *Duration*. Few active workers and a high depth mean that a worker is wedged or the loop does not run. A high rate of *Adds* means that something changes many objects.",
 				do:    "Find who writes the objects, and slow it down. Add workers. Skip writes that change nothing (`ssa.ApplyChanged`).",
 				not:   "Do not restart the process: all keys come back at once, with a list of everything.",
@@ -300,6 +364,20 @@ func alerts() []alert {
 			fires: gauge("controller_informer_last_event_timestamp_seconds", `name="pods"`, "0+60x5 300x25"),
 			quiet: gauge("controller_informer_last_event_timestamp_seconds", `name="pods"`, "0+60x5 300x8 840+60x16"),
 			at:    "30m", want: map[string]string{"job": "shop", "instance": "a", "name": "pods"},
+		},
+		{
+			name: "ControllerObjectMalformed", severity: "ticket", wait: "5m",
+			expr:    "max by (job, name) (controller_informer_malformed_objects) > 0",
+			summary: "The informer {{ $labels.name }} of {{ $labels.job }} cannot decode an object.",
+			runbook: runbook{
+				means: "The API server accepted an object that the Go type cannot hold, such as a string that is no duration. An informer of package crd goes on without the object. Another informer gets no more events at all: then ControllerWatchStalled fires, too.",
+				look:  "The readiness probe and the log name the object: see `Set.Ready` and `Set.Check`.",
+				do:    "Correct or delete the object. Then make the schema of the CustomResourceDefinition reject such values, by a pattern or a format.",
+				not:   "Do not restart the process: the first list has the object, too.",
+			},
+			fires: gauge("controller_informer_malformed_objects", `name="pods"`, "0x10 1x20"),
+			quiet: gauge("controller_informer_malformed_objects", `name="pods"`, "0x10 1x3 0x16"),
+			at:    "30m", want: map[string]string{"job": "shop", "name": "pods"},
 		},
 		{
 			name: "ControllerCacheMutated", severity: "ticket", wait: "0m",

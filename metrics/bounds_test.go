@@ -65,6 +65,7 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 		m.ReconcileStarted(name)
 		m.ReconcileFinished(t.Context(), name, "success", time.Second, time.Second)
 		m.LeaderStatus(name, true)
+		m.LeaderSeen(name, true)
 		m.LeaderTransition(name, time.Second)
 		m.LeaderRenewal(name, time.Second, true)
 		m.InformerListed(name, time.Second)
@@ -79,6 +80,8 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 		m.FinalizerFinished(name, time.Second)
 		m.FinalizerObject(name, types.UID(name), []string{name}, time.Second, time.Second)
 		m.ReconcileKeys(name, 1, 1)
+		m.ReconcileFailing(name, "rejected", 1)
+		m.ReconcileObjects(name, func() int64 { return 1 })
 		m.ReconcileWrote(name, "apply", true)
 		m.LeaderAbsent(name, time.Second)
 		m.ShardsOwned(name, 2, 1)
@@ -118,6 +121,9 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 		"controller_finalizer_blocked_objects":             1001,
 		"controller_finalizer_blocked_oldest_seconds":      1001,
 		"controller_keys":                                  2002,
+		"controller_failing_keys":                          10010,
+		"controller_objects":                               1001,
+		"controller_leader_seen":                           1001,
 		"controller_writes_total":                          4004,
 		"controller_reconcile_duration_seconds":            1001,
 		"controller_leader_absent_seconds_total":           1001,

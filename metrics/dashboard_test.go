@@ -58,11 +58,16 @@ func rows() []row {
 			}},
 			{"Longest running", "The key that has run for the longest time.", "s", [][2]string{{highest("instance", "workqueue_longest_running_processor_seconds", ofQueue), "{{instance}}"}}},
 			{"Keys that wait", "Keys that wait for their caches (waiting) or for their next event (parked).", "short", [][2]string{{sum("state", "controller_keys", ofController), "{{state}}"}}},
+			{"Failing keys", "Keys whose last call failed, by result, and all objects of the controller.", "short", [][2]string{
+				{sum("result", "controller_failing_keys", ofController), "{{result}}"},
+				{sum("job", "controller_objects", ofController), "objects"},
+			}},
 			{"Delays of hot keys", "Times a second that a key was delayed because it ran too often.", "ops", [][2]string{{rate("job", "controller_reconcile_held_total", ofController), "delays"}}},
 			{"Writes", "Applies and writes of a status, sent or skipped.", "ops", [][2]string{{rate("kind, result", "controller_writes_total", ofController), "{{kind}} {{result}}"}}},
 		}},
 		{title: "Election", panels: []panel{
 			{"Leader", "1 for the replica that holds the Lease.", "short", [][2]string{{highest("name, instance", "leader_election_master_status", ofJob), "{{name}} {{instance}}"}}},
+			{"Replicas that see a leader", "All of them, except while the Lease is free, or for a replica that cannot use the API server.", "short", [][2]string{{sum("name", "controller_leader_seen", ofJob), "{{name}}"}}},
 			{"Changes", "Terms begun in an hour.", "short", [][2]string{{fmt.Sprintf("sum by (name) (increase(controller_leader_transitions_total%s[1h]))", ofJob), "{{name}}"}}},
 			{"Time without a leader", "Seconds in an hour for which a replica saw the Lease free.", "s", [][2]string{{fmt.Sprintf("max by (name) (increase(controller_leader_absent_seconds_total%s[1h]))", ofJob), "{{name}}"}}},
 			{"Renewals", "Duration of a renewal, the 99th percentile, and renewals that were late.", "s", [][2]string{
@@ -75,7 +80,7 @@ func rows() []row {
 			{"Owned shards", "Shards of each replica.", "short", [][2]string{{sum("name, instance", "controller_shards_owned", ofJob), "{{name}} {{instance}}"}}},
 			{"Imbalance", "Shards of the replica with the most, divided by the mean. 1 is balanced.", "short", [][2]string{{fmt.Sprintf("max by (name) (controller_shards_owned%s) / avg by (name) (controller_shards_owned%s)", ofJob, ofJob), "{{name}}"}}},
 			{"Shards without an owner, and surplus", "Shards whose objects no replica reconciles, and shards that must move because their replicas own more than their share.", "short", [][2]string{
-				{highest("name", "controller_shards_ownerless", ofJob), "{{name}} without an owner"},
+				{fmt.Sprintf("min by (name) (controller_shards_ownerless%s)", ofJob), "{{name}} without an owner"},
 				{highest("name", "controller_shards_surplus", ofJob), "{{name}} surplus"},
 			}},
 			{"Time without an owner", "Seconds in an hour, all shards together, as the replica that saw the most.", "s", [][2]string{{fmt.Sprintf("max by (name) (increase(controller_shards_ownerless_seconds_total%s[1h]))", ofJob), "{{name}}"}}},
@@ -92,6 +97,7 @@ func rows() []row {
 			}},
 			{"Objects in caches", "Objects that the informers hold.", "short", [][2]string{{sum("name, instance", "controller_informer_objects", ofJob), "{{name}} {{instance}}"}}},
 			{"Memory of caches", "Estimate of the heap that these objects take.", "bytes", [][2]string{{sum("name, instance", "controller_informer_bytes", ofJob), "{{name}} {{instance}}"}}},
+			{"Malformed objects", "Objects that an informer cannot decode.", "short", [][2]string{{highest("name", "controller_informer_malformed_objects", ofJob), "{{name}}"}}},
 			{"Changed caches", "Objects in caches that the program changed, found in an hour.", "short", [][2]string{{fmt.Sprintf("sum by (name, instance) (increase(controller_informer_mutations_total%s[1h]))", ofJob), "{{name}} {{instance}}"}}},
 			{"Waits for caches", "Keys a second that waited until their caches showed their writes, by result.", "ops", [][2]string{{rate("result", "controller_consistency_wait_duration_seconds_count", ofJob), "{{result}}"}}},
 		}},

@@ -23,6 +23,8 @@
 //	controller_reconcile_latency_seconds{controller}                    histogram
 //	controller_reconcile_held_total{controller}                         counter
 //	controller_keys{controller,state}                                   gauge
+//	controller_failing_keys{controller,result}                          gauge
+//	controller_objects{controller}                                      gauge
 //	controller_writes_total{controller,kind,result}                     counter
 //	controller_active_workers{controller}                               gauge
 //	controller_workers{controller}                                      gauge
@@ -33,6 +35,7 @@
 //	controller_finalizer_blocked_objects{finalizer,step}                gauge
 //	controller_finalizer_blocked_oldest_seconds{finalizer,step}         gauge
 //	controller_finalizer_duration_seconds{finalizer}                    histogram
+//	controller_leader_seen{name}                                        gauge
 //	controller_leader_transitions_total{name}                           counter
 //	controller_leader_acquire_duration_seconds{name}                    histogram
 //	controller_leader_renewal_duration_seconds{name}                    histogram

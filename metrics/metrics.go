@@ -60,10 +60,12 @@ type Metrics struct {
 	reconciles *reconciles
 	holds      *prometheus.CounterVec
 	keys       *prometheus.GaugeVec
+	failing    *prometheus.GaugeVec
 	writes     *prometheus.CounterVec
 	workers    *prometheus.GaugeVec
 
 	leading     *prometheus.GaugeVec
+	seen        *prometheus.GaugeVec
 	transitions *prometheus.CounterVec
 	acquiring   histograms
 	renewing    histograms
@@ -144,10 +146,12 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 
 		holds:   all.counter("controller_reconcile_held_total", "Total number of times that a key was delayed because it ran too often.", "controller"),
 		keys:    all.gauge("controller_keys", "Number of keys that wait for the gate (waiting), or that MaxAttempts has parked (parked).", "controller", "state"),
+		failing: all.gauge("controller_failing_keys", "Number of keys whose last call ended with the result, also of keys that run again only at an event.", "controller", "result"),
 		writes:  all.counter("controller_writes_total", "Total number of applies and writes of a status by reconciles, sent or skipped because they would change nothing.", "controller", "kind", "result"),
 		workers: all.gauge("controller_workers", "Number of workers of the controller, 0 if it is not running.", "controller"),
 
 		leading:     all.gauge("leader_election_master_status", "1 if this process holds the Lease, otherwise 0.", "name"),
+		seen:        all.gauge("controller_leader_seen", "1 if this process holds the Lease or sees another process renew it, otherwise 0.", "name"),
 		transitions: all.counter("controller_leader_transitions_total", "Total number of times that this process has acquired the Lease.", "name"),
 		acquiring: all.histogram("controller_leader_acquire_duration_seconds", "Time in seconds from the moment the Lease was seen to be free until this process acquired it.",
 			[]float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}, "name"),
@@ -158,8 +162,8 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 
 		owned:          all.gauge("controller_shards_owned", "Number of shards that this process owns.", "name"),
 		began:          all.counter("controller_shards_began_total", "Total number of times that this process has become the owner of a shard.", "name"),
-		ownerless:      all.gauge("controller_shards_ownerless", "Number of shards that this process sees without an owner.", "name"),
-		ownerlessTimes: all.counter("controller_shards_ownerless_seconds_total", "Total time in seconds for which this process saw a shard without an owner, all shards together.", "name"),
+		ownerless:      all.gauge("controller_shards_ownerless", "Number of shards for which this process sees no owner: all if it cannot use the API server.", "name"),
+		ownerlessTimes: all.counter("controller_shards_ownerless_seconds_total", "Total time in seconds for which this process saw a shard without an owner while it could use the API server, all shards together.", "name"),
 		surplus:        all.gauge("controller_shards_surplus", "Number of shards that must move because their replicas own more than their share, as this process sees them.", "name"),
 
 		waits: all.histogram("controller_consistency_wait_duration_seconds", "Time in seconds that a key waited until the cache showed its own writes (visible) or the wait was given up (timeout).",
@@ -347,6 +351,18 @@ func (m *Metrics) LeaderStatus(name string, leading bool) {
 	m.absent.WithLabelValues(name)
 }
 
+// LeaderSeen sets whether this process holds the Lease, or sees that another one does.
+func (m *Metrics) LeaderSeen(name string, seen bool) {
+	if m == nil {
+		return
+	}
+	v := 0.0
+	if seen {
+		v = 1
+	}
+	m.seen.WithLabelValues(m.leases.label(name)).Set(v)
+}
+
 // LeaderTransition counts that this process has acquired the Lease. took is the time since
 // the Lease was free.
 func (m *Metrics) LeaderTransition(name string, took time.Duration) {
@@ -391,13 +407,18 @@ func (m *Metrics) ShardsOwned(name string, owned, began int) {
 	m.began.WithLabelValues(name).Add(float64(max(0, began)))
 }
 
-// ShardsOwnerless sets the number of shards without an owner, and counts their time.
+// ShardsOwnerless sets the number of shards for which this process sees no owner, and counts
+// their time. A negative number removes the series.
 func (m *Metrics) ShardsOwnerless(name string, shards int, total time.Duration) {
 	if m == nil {
 		return
 	}
 	name = m.leases.label(name)
-	m.ownerless.WithLabelValues(name).Set(float64(shards))
+	if shards < 0 {
+		m.ownerless.DeleteLabelValues(name)
+	} else {
+		m.ownerless.WithLabelValues(name).Set(float64(shards))
+	}
 	m.ownerlessTimes.WithLabelValues(name).Add(max(0, total.Seconds()))
 }
 

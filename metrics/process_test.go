@@ -104,10 +104,10 @@ controller_shards_began_total{name="ns/widgets"} 6
 # HELP controller_shards_owned Number of shards that this process owns.
 # TYPE controller_shards_owned gauge
 controller_shards_owned{name="ns/widgets"} 4
-# HELP controller_shards_ownerless Number of shards that this process sees without an owner.
+# HELP controller_shards_ownerless Number of shards for which this process sees no owner: all if it cannot use the API server.
 # TYPE controller_shards_ownerless gauge
 controller_shards_ownerless{name="ns/widgets"} 1
-# HELP controller_shards_ownerless_seconds_total Total time in seconds for which this process saw a shard without an owner, all shards together.
+# HELP controller_shards_ownerless_seconds_total Total time in seconds for which this process saw a shard without an owner while it could use the API server, all shards together.
 # TYPE controller_shards_ownerless_seconds_total counter
 controller_shards_ownerless_seconds_total{name="ns/widgets"} 1.5
 # HELP controller_shards_surplus Number of shards that must move because their replicas own more than their share, as this process sees them.
@@ -121,6 +121,49 @@ controller_shutdown_duration_seconds{part="informers",result="stopped"} 1.5
 		"controller_shards_began_total", "controller_shards_owned", "controller_shards_ownerless", "controller_shards_ownerless_seconds_total", "controller_shards_surplus")
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// TestFailingKeys: controller_failing_keys has a series for each result that is no success, and
+// controller_objects the objects of a controller while it runs.
+func TestFailingKeys(t *testing.T) {
+	m, reg := newMetrics(t)
+	want := func(rejected, terminal, objects int) {
+		t.Helper()
+		var b strings.Builder
+		b.WriteString("# HELP controller_failing_keys Number of keys whose last call ended with the result, also of keys that run again only at an event.\n# TYPE controller_failing_keys gauge\n")
+		for _, result := range []string{"conflict", "error", "forbidden", "not_found", "panic", "rejected", "server_delay", "stale", "terminal", "timeout"} {
+			fmt.Fprintf(&b, "controller_failing_keys{controller=\"c\",result=%q} %d\n", result, map[string]int{"rejected": rejected, "terminal": terminal}[result])
+		}
+		if objects >= 0 {
+			fmt.Fprintf(&b, "# HELP controller_objects Number of objects that the controller reconciles, 0 if it is not running.\n# TYPE controller_objects gauge\ncontroller_objects{controller=\"c\"} %d\n", objects)
+		}
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(b.String()), "controller_failing_keys", "controller_objects"); err != nil {
+			t.Error(err)
+		}
+	}
+	m.ReconcileWorkers("c", 4)
+	want(0, 0, -1) // present before the first failure, but the number of objects is unknown
+	m.ReconcileObjects("c", func() int64 { return 7 })
+	m.ReconcileObjects("c", nil)
+	m.ReconcileFailing("c", "rejected", 2)
+	m.ReconcileFailing("c", "terminal", 1)
+	m.ReconcileFailing("c", "success", 1)
+	m.ReconcileFailing("c", "no such result", 1)
+	want(2, 1, 7)
+	m.ReconcileFailing("c", "rejected", 0)
+	m.ReconcileWorkers("c", 0)
+	want(0, 1, 0)
+}
+
+// TestShardsOwnerlessUnknown: a process that is not in the group any more has no number of
+// ownerless shards, which an alert could take for that of the group.
+func TestShardsOwnerlessUnknown(t *testing.T) {
+	m, reg := newMetrics(t)
+	m.ShardsOwnerless("ns/widgets", 0, 0)
+	m.ShardsOwnerless("ns/widgets", -1, time.Second)
+	if n, err := testutil.GatherAndCount(reg, "controller_shards_ownerless"); n != 0 || err != nil {
+		t.Errorf("%d series, %v, want none", n, err)
 	}
 }
 

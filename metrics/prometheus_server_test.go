@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
@@ -41,7 +42,9 @@ const patience = 2 * time.Minute
 // type, and answers each query of the rules and of the dashboard.
 func TestServerPrometheus(t *testing.T) {
 	path := program(t, "prometheus")
-	example, complete := website(t), everything(t)
+	complete := everything(t)
+	m, _, _ := website(t, new(dns.Server))
+	example := serve(t, m)
 	p := startPrometheus(t, path, map[string]string{"example": example, "all": complete})
 
 	// Rates need two scrapes. The website's controller has run then.
@@ -85,9 +88,9 @@ func TestServerPrometheus(t *testing.T) {
 	for _, r := range recordings() {
 		p.await(t, r.expr)
 	}
-	// The example has no finalizer.Plan, no Set.Mutated and no shards, does not stop, and its
+	// The example has no finalizer.Plan and no shards, does not stop, and its
 	// keys need not wait: these panels can be empty for it.
-	unused := []string{"Owned shards", "Imbalance", "Shards without an owner, and surplus", "Time without an owner", "Moves", "Changed caches", "Waits for caches", "Watches and lists", "Blocked objects", "Oldest blocked object", "Calls of steps", "Stops"}
+	unused := []string{"Owned shards", "Imbalance", "Shards without an owner, and surplus", "Time without an owner", "Moves", "Waits for caches", "Watches and lists", "Blocked objects", "Oldest blocked object", "Calls of steps", "Stops"}
 	for _, r := range rows() {
 		for _, panel := range r.panels {
 			for _, q := range panel.queries {
@@ -107,9 +110,9 @@ func TestServerPrometheus(t *testing.T) {
 	}
 }
 
-// website runs the example in a namespace of its own, with one website, and returns the
-// address of its metrics.
-func website(t *testing.T) (address string) {
+// website runs the example, with the records at zone, in a namespace of its own, with one website.
+// It returns its metrics and the client of its websites.
+func website(t *testing.T, zone http.Handler) (*metrics.Metrics, prometheus.Gatherer, *crd.Client[*v1.Website]) {
 	t.Helper()
 	config, namespace := testserver.Config(t), testserver.Namespace(t)
 	data, err := os.ReadFile("../examples/website/config/crd.yaml")
@@ -121,13 +124,13 @@ func website(t *testing.T) (address string) {
 		t.Fatal(err)
 	}
 	testserver.InstallCRD(t, definition)
-	zone := httptest.NewServer(new(dns.Server))
-	t.Cleanup(zone.Close)
-	records, err := dns.NewClient(zone.URL)
+	server := httptest.NewServer(zone)
+	t.Cleanup(server.Close)
+	records, err := dns.NewClient(server.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, _ := newMetrics(t)
+	m, reg := newMetrics(t)
 	op, err := controller.New(config, operator.Options{Name: "website-operator", LeaseNamespace: namespace, Metrics: m}, namespace, records)
 	if err != nil {
 		t.Fatal(err)
@@ -150,10 +153,7 @@ func website(t *testing.T) (address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	site := &v1.Website{ObjectMeta: metav1.ObjectMeta{Name: "blog"}, Spec: v1.WebsiteSpec{Image: "blog:1", Host: "blog.example.com", Replicas: 1}}
-	if _, err := sites.Namespace(namespace).Create(ctx, site, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	site := createWebsite(t, sites.Namespace(namespace), "blog")
 	// Work goes on, so that rates are not 0: a write that the controller sees.
 	maps := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps(namespace)
 	working := make(chan struct{})
@@ -175,7 +175,16 @@ func website(t *testing.T) (address string) {
 		cancel()
 		<-working
 	})
-	return serve(t, m)
+	return m, reg, sites.Namespace(namespace)
+}
+
+func createWebsite(t *testing.T, sites *crd.Client[*v1.Website], name string) *v1.Website {
+	t.Helper()
+	site := &v1.Website{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.WebsiteSpec{Image: "blog:1", Host: name + ".example.com", Replicas: 1}}
+	if _, err := sites.Create(t.Context(), site, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return site
 }
 
 // deleteWebsite deletes the website, and returns when it is gone.

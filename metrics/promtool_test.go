@@ -36,15 +36,13 @@ func promtool(t *testing.T, stdin string, args ...string) {
 func TestRules(t *testing.T) {
 	promtool(t, "", "check", "rules", "alerts.yaml")
 	dir := t.TempDir()
-	write := func(name string, content []byte) string {
+	save := func(name string, content []byte) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, path, content)
 		return path
 	}
 	// The recordings take most of the time, and only the burn rates need them.
-	all, alone := write("all.yaml", rules(false)), write("alone.yaml", rules(true))
+	all, alone := save("all.yaml", rules(false)), save("alone.yaml", rules(true))
 	for _, set := range []struct{ file, step string }{{all, "1m"}, {all, "10m"}, {alone, "1m"}} {
 		var b strings.Builder
 		fmt.Fprintf(&b, "rule_files: [%q]\nevaluation_interval: %s\n", set.file, set.step)
@@ -59,7 +57,14 @@ func TestRules(t *testing.T) {
 				writeTest(&b, a, set.step, a.quiet, nil)
 			}
 		}
-		promtool(t, "", "test", "rules", write("tests.yaml", []byte(b.String())))
+		promtool(t, "", "test", "rules", save("tests.yaml", []byte(b.String())))
+	}
+}
+
+func write(t *testing.T, path string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -69,7 +74,13 @@ func writeTest(b *strings.Builder, a alert, step string, input []sample, labels 
 	for _, s := range input {
 		fmt.Fprintf(b, "      - series: %q\n        values: %q\n", s.name, s.values)
 	}
-	fmt.Fprintf(b, "    alert_rule_test:\n      - eval_time: %s\n        alertname: %s\n        exp_alerts:", a.at, a.name)
+	b.WriteString("    alert_rule_test:\n")
+	writeCase(b, a, a.at, labels)
+}
+
+// writeCase writes what is expected of an alert at a time.
+func writeCase(b *strings.Builder, a alert, at string, labels map[string]string) {
+	fmt.Fprintf(b, "      - eval_time: %s\n        alertname: %s\n        exp_alerts:", at, a.name)
 	if labels == nil {
 		b.WriteString(" []\n")
 		return

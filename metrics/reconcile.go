@@ -43,6 +43,9 @@ type controller struct {
 	settled   *histogram
 	waiting   prometheus.Gauge
 	parked    prometheus.Gauge
+	failing   map[string]prometheus.Gauge // by result
+	running   atomic.Bool                 // it has workers
+	count     atomic.Pointer[func() int64]
 	writes    map[written]prometheus.Counter
 	workers   prometheus.Gauge
 	held      prometheus.Counter
@@ -83,6 +86,7 @@ func (c *controllers) with(one *controller) *controllers {
 type reconciles struct {
 	metrics                          *Metrics
 	total, duration, latency, active *prometheus.Desc
+	objects                          *prometheus.Desc
 }
 
 func newReconciles(m *Metrics) *reconciles {
@@ -92,6 +96,7 @@ func newReconciles(m *Metrics) *reconciles {
 		duration: prometheus.NewDesc("controller_reconcile_duration_seconds", "Duration of a reconcile in seconds, by result.", []string{"controller", "result"}, nil),
 		latency:  prometheus.NewDesc("controller_reconcile_latency_seconds", "Time in seconds from the first event of a key that no reconcile has handled to the end of the one that succeeded.", []string{"controller"}, nil),
 		active:   prometheus.NewDesc("controller_active_workers", "Number of workers that are running a key.", []string{"controller"}, nil),
+		objects:  prometheus.NewDesc("controller_objects", "Number of objects that the controller reconciles, 0 if it is not running.", []string{"controller"}, nil),
 	}
 }
 
@@ -100,6 +105,7 @@ func (r *reconciles) Describe(ch chan<- *prometheus.Desc) {
 	ch <- r.duration
 	ch <- r.latency
 	ch <- r.active
+	ch <- r.objects
 }
 
 // Collect exports the histogram of a result once there was such a result, because it has many
@@ -117,6 +123,13 @@ func (r *reconciles) Collect(ch chan<- prometheus.Metric) {
 			}
 		}
 		ch <- c.settled
+		if count := c.count.Load(); count != nil {
+			var objects int64
+			if c.running.Load() {
+				objects = (*count)()
+			}
+			ch <- prometheus.MustNewConstMetric(r.objects, prometheus.GaugeValue, float64(objects), c.label)
+		}
 		ch <- prometheus.MustNewConstMetric(r.active, prometheus.GaugeValue, float64(c.started.Load())-float64(ended), c.label)
 	}
 }
@@ -128,7 +141,31 @@ func (m *Metrics) ReconcileWorkers(controller string, workers int) {
 	if m == nil {
 		return
 	}
-	m.controller(controller).workers.Set(float64(workers))
+	c := m.controller(controller)
+	c.workers.Set(float64(workers))
+	c.running.Store(workers > 0)
+}
+
+// ReconcileObjects sets the function that returns the number of objects that the controller
+// reconciles, for controller_objects. While the controller runs, each collection of the metrics
+// calls count, which must be safe for concurrent use. A later count of the same controller
+// replaces it. Package operator calls ReconcileObjects for its controllers.
+func (m *Metrics) ReconcileObjects(controller string, count func() int64) {
+	if m == nil || count == nil {
+		return
+	}
+	m.controller(controller).count.Store(&count)
+}
+
+// ReconcileFailing sets the number of keys of the controller whose last call ended with the
+// result. An unknown result and one that is no failure are ignored.
+func (m *Metrics) ReconcileFailing(controller, result string, keys int) {
+	if m == nil {
+		return
+	}
+	if gauge, ok := m.controller(controller).failing[result]; ok {
+		gauge.Set(float64(keys))
+	}
 }
 
 // ReconcileStarted counts a worker of the controller that starts a key.
@@ -216,6 +253,7 @@ func (m *Metrics) controller(name string) *controller {
 		label: label, created: time.Now(),
 		waiting: m.keys.WithLabelValues(label, "waiting"),
 		parked:  m.keys.WithLabelValues(label, "parked"),
+		failing: map[string]prometheus.Gauge{},
 		writes: map[written]prometheus.Counter{
 			{"apply", true}:   m.writes.WithLabelValues(label, "apply", "sent"),
 			{"apply", false}:  m.writes.WithLabelValues(label, "apply", "skipped"),
@@ -229,6 +267,14 @@ func (m *Metrics) controller(name string) *controller {
 	c.settled = newHistogram(&c.mu, m.reconciles.latency, append(slices.Clip(bounds), 600, 1800), label)
 	for n, result := range results() {
 		c.durations[n] = newHistogram(&c.mu, m.reconciles.duration, bounds, label, result)
+	}
+	for _, result := range results() {
+		if result != "success" && result != "requeue" && result != "cancelled" {
+			c.failing[result] = m.failing.WithLabelValues(label, result)
+		}
+	}
+	for _, result := range []string{"visible", "timeout"} { // of its Gate, present before the first wait
+		m.waits.WithLabelValues(result)
 	}
 	m.controllers.Store(known.with(c))
 	return c
