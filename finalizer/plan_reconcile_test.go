@@ -27,8 +27,9 @@ func (*results) ReconcileWorkers(string, int) {}
 func (*results) ReconcileStarted(string)      {}
 func (r *results) ReconcileHeld(string)       {}
 
-func (*results) ReconcileKeys(string, int, int)      {}
-func (*results) ReconcileWrote(string, string, bool) {}
+func (*results) ReconcileKeys(string, int, int)       {}
+func (*results) ReconcileFailing(string, string, int) {}
+func (*results) ReconcileWrote(string, string, bool)  {}
 
 func (r *results) ReconcileFinished(_ context.Context, _, result string, _, _ time.Duration) {
 	r.got = append(r.got, result+" at "+time.Since(r.start).Truncate(time.Second).String())

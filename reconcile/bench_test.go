@@ -70,6 +70,7 @@ func (noMetrics) ReconcileStarted(string)                                       
 func (noMetrics) ReconcileFinished(context.Context, string, string, time.Duration, time.Duration) {}
 func (noMetrics) ReconcileHeld(string)                                                            {}
 func (noMetrics) ReconcileKeys(string, int, int)                                                  {}
+func (noMetrics) ReconcileFailing(string, string, int)                                            {}
 func (noMetrics) ReconcileWrote(string, string, bool)                                             {}
 
 func BenchmarkReconcile(b *testing.B) {

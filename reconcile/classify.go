@@ -165,6 +165,9 @@ func classifyPart(err error) class {
 		// A conflict of server-side apply is not a race: it lasts until another manager
 		// gives up the field.
 		return conflict
+	case kube.IsNamespaceTerminating(err):
+		// Its user deletes the namespace. No role is missing.
+		return rejected
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return forbidden
 	case isRejected(err):

@@ -98,6 +98,8 @@ func (c *callContext[K]) Value(key any) any {
 		return c.run.triggers.Changed(c.why)
 	case calls.Attempt{}:
 		return c.attempt
+	case calls.Metrics{}:
+		return any(c.run.metrics)
 	case writes.Key{}:
 		if c.run.metrics != nil {
 			return c

@@ -80,7 +80,8 @@ func (r *run[K]) unparkLocked(key K, w waiting) {
 	}
 }
 
-// unpark gives the keys that wait for the gate back to the queue, for the next Run.
+// unpark gives the keys that wait for the gate back to the queue, for the next Run, and forgets
+// the parked and the failing ones.
 func (r *run[K]) unpark() {
 	r.mu.Lock()
 	parked := r.parked
@@ -88,6 +89,7 @@ func (r *run[K]) unpark() {
 	r.waiting = 0
 	clear(r.spent)
 	r.keysLocked()
+	r.unfailLocked()
 	r.mu.Unlock()
 	for key, w := range parked {
 		r.putBack(key, w.priority)

@@ -235,6 +235,7 @@ type counts struct {
 	took      []time.Duration
 	latencies []time.Duration
 	keys      []string
+	failing   []string
 	writes    []string
 }
 
@@ -250,6 +251,12 @@ func (c *counts) ReconcileKeys(_ string, waiting, parked int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.keys = append(c.keys, fmt.Sprintf("%d waiting, %d parked", waiting, parked))
+}
+
+func (c *counts) ReconcileFailing(_, result string, keys int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failing = append(c.failing, fmt.Sprint(keys, " ", result))
 }
 
 func (c *counts) keyCounts() []string {

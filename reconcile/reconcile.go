@@ -77,7 +77,8 @@ type Func[K comparable] func(ctx context.Context, key K) (Result, error)
 //     returns true.
 //   - rejected is an error that wraps [ErrRejected], or has a method Rejected() bool that
 //     returns true, or is one of the API errors 400, 405, 406, 409 AlreadyExists, 413, 415
-//     and 422. The delay doubles from 1s to 10min, and up to half is added.
+//     and 422, or the 403 of a create in a namespace that is being deleted. The delay doubles
+//     from 1s to 10min, and up to half is added.
 //   - forbidden is the API error 401 or 403: a role or a token is missing, or will arrive
 //     soon. The delays are as for rejected. The line of log has deniedGroup,
 //     deniedResource and deniedName.
@@ -164,7 +165,8 @@ type Metrics interface {
 	// includes the time in the queue, at the Gate, and of calls that failed. A call settles
 	// the events of its key that Sources reported before it began if its result is success,
 	// requeue or terminal, or if MaxAttempts parks the key after it. After Handle, an event
-	// that came before the former leader's last renewal counts from that renewal.
+	// that came before the former leader's last renewal counts from that renewal. The objects
+	// of a first list and resyncs are no events: the time of a change is unknown.
 	ReconcileFinished(ctx context.Context, controller, result string, took, latency time.Duration)
 	// ReconcileHeld is called each time that the loop begins to delay a key that ran too
 	// often.
@@ -173,6 +175,11 @@ type Metrics interface {
 	// for the Gate, parked the number of those that MaxAttempts parked. The calls are in
 	// order, and with a lock held: the method must not call the Controller.
 	ReconcileKeys(controller string, waiting, parked int)
+	// ReconcileFailing is called when a number changes: keys is the number of keys whose last
+	// call ended with the result, which is none of success, requeue and cancelled. It includes
+	// parked keys and keys with a terminal error. At the end of Run all numbers become 0. Of
+	// more than 65,536 keys the rest is not counted. The calls are as those of ReconcileKeys.
+	ReconcileFailing(controller, result string, keys int)
 	// ReconcileWrote is called when a call of the Func used package ssa or status to write
 	// with the context that it got. kind is apply or status. sent is false if no request was
 	// needed.

@@ -34,7 +34,7 @@ func (r *run[K]) resync(ctx context.Context, finished <-chan struct{}) {
 		}
 		for n := range parts {
 			for _, t := range parts[n] {
-				r.triggers.Note(triggers.Trigger{Source: triggers.Resync, Same: true}, t.key)
+				r.triggers.Note(triggers.Trigger{Source: triggers.Resync, Same: true, Undated: true}, t.key)
 				r.add(addOptions{Priority: resyncPriority, After: t.after}, t.key)
 			}
 			parts[n] = nil

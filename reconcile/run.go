@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/reconcile/internal/failing"
 	"github.com/controllerkit/controllerkit/reconcile/internal/hot"
 	"github.com/controllerkit/controllerkit/reconcile/internal/triggers"
 )
@@ -74,12 +75,13 @@ type run[K comparable] struct {
 	synced atomic.Bool   // HasSynced is done, and the keys of the first list are marked
 	waits  chan struct{} // has a value when a key began to wait for the gate
 
-	mu       sync.Mutex     // guards the fields below
-	guard    hot.Guard[K]   // bounds how often a key runs
-	slots    []slot[K]      // by worker
-	busy     int            // slots with a call
-	progress time.Time      // when a call ended, or began while no other ran
-	streaks  map[K]streak   // keys whose last call did not succeed
+	mu       sync.Mutex   // guards the fields below
+	guard    hot.Guard[K] // bounds how often a key runs
+	slots    []slot[K]    // by worker
+	busy     int          // slots with a call
+	progress time.Time    // when a call ended, or began while no other ran
+	streaks  map[K]streak // keys whose last call did not succeed
+	failing  failing.Keys[K]
 	parked   map[K]waiting  // keys that wait for the gate
 	waiting  int            // keys of parked whose gate was not ready
 	spent    map[K]struct{} // keys that MaxAttempts parked, until they run again
@@ -297,6 +299,7 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	r.busy--
 	r.progress = ended
 	st := r.noteLocked(key, cl, why.Event)
+	r.failingLocked(key, cl)
 	r.mu.Unlock()
 	if r.metrics != nil {
 		latency := time.Duration(-1)

@@ -223,6 +223,11 @@ func TestTable(t *testing.T) {
 //
 // Proves R22.
 func TestRejections(t *testing.T) {
+	terminating := func() error {
+		err := apierrors.NewForbidden(configMaps, "a", errors.New("the namespace is being terminated"))
+		err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: "NamespaceTerminating", Field: "metadata.namespace"}}
+		return err
+	}
 	kind := schema.GroupKind{Kind: "ConfigMap"}
 	status := func(code int) error {
 		return apierrors.NewGenericServerResponse(code, "POST", configMaps, "a", "", 0, false)
@@ -235,6 +240,7 @@ func TestRejections(t *testing.T) {
 		{"400", apierrors.NewBadRequest("x"), "rejected"},
 		{"401", apierrors.NewUnauthorized("x"), "forbidden"},
 		{"403", errForbidden, "forbidden"},
+		{"403 of a namespace that is being deleted", terminating(), "rejected"},
 		{"405", apierrors.NewMethodNotSupported(configMaps, "patch"), "rejected"},
 		{"406", status(406), "rejected"},
 		{"409 AlreadyExists", apierrors.NewAlreadyExists(configMaps, "a"), "rejected"},

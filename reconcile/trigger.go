@@ -36,7 +36,9 @@ func (c *Controller[K]) Source(name string) *Source[K] {
 func (s *Source[K]) Add(key K) { s.AddEvent("", addOptions{}, key) }
 
 // AddEvent adds the keys for an event of the kind, which is a word such as "update". ""
-// means unknown. If the queue has no AddWith, only the delay of opts is used.
+// means unknown. Metrics measures no latency from the kinds "list", of a first list, and
+// "resync": the time of the change is unknown. If the queue has no AddWith, only the delay of
+// opts is used.
 func (s *Source[K]) AddEvent(kind string, opts struct {
 	Priority    int
 	After       time.Duration
@@ -77,7 +79,8 @@ func (s *Source[K]) keep(kind string, keys ...K) {
 }
 
 func (s *Source[K]) trigger(kind string) triggers.Trigger {
-	return triggers.Trigger{Source: s.name, Kind: kind, Same: kind == calls.Resync || kind == calls.Unchanged}
+	same := kind == calls.Resync || kind == calls.Unchanged
+	return triggers.Trigger{Source: s.name, Kind: kind, Same: same, Undated: same || kind == calls.List}
 }
 
 // Triggers returns the reasons of the call that ctx belongs to, for logs: the name and kind

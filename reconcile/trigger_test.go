@@ -96,6 +96,34 @@ func TestLatency(t *testing.T) {
 	})
 }
 
+// TestLatencyOfTheFirstList: an object of a first list has no latency, however late its call is,
+// because nobody knows when it changed. A change of it has one. A resync of an informer has none.
+func TestLatencyOfTheFirstList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &counts{}
+		c := &controller{Name: "x", Queue: newTestQueue(), Metrics: m, Reconcile: func(context.Context, string) (reconcile.Result, error) {
+			time.Sleep(time.Second)
+			return reconcile.Result{}, nil
+		}}
+		pods := c.Source("pods")
+		for n := range 90 {
+			pods.AddEvent("list", addOptions{}, fmt.Sprint(n))
+		}
+		r := start(t, t.Context(), c)
+		time.Sleep(30*time.Second + time.Millisecond)
+		pods.AddEvent("update", addOptions{}, "89") // its call begins 59s later and ends after 1s
+		for n := range 89 {
+			pods.AddEvent("resync", addOptions{}, fmt.Sprint(n))
+			pods.AddEvent("unchanged", addOptions{}, fmt.Sprint(n))
+		}
+		time.Sleep(time.Hour)
+		r.stop()
+		if diff := cmp.Diff([]time.Duration{60*time.Second - time.Millisecond}, m.latencies); diff != "" {
+			t.Errorf("latencies (-want +got):\n%s", diff)
+		}
+	})
+}
+
 // TestLatencyOfAHeldKey: a latency includes the time that the loop delays a key that runs
 // too often, and a Resync has none.
 func TestLatencyOfAHeldKey(t *testing.T) {

@@ -15,7 +15,7 @@ type Triggers struct{}
 type Changed struct{}
 
 // The kinds of events of an informer that a Source distinguishes. List, Resync and Unchanged
-// report no change.
+// report no change, or one of an unknown time.
 const (
 	Delete    = "delete"
 	List      = "list"      // of the first list
@@ -36,6 +36,9 @@ type LastRenewal struct{}
 
 // Attempt is the key of the number of the call since the last success, an int.
 type Attempt struct{}
+
+// Metrics is the key of the Metrics of the controller that the call belongs to.
+type Metrics struct{}
 
 // Cleanup is the key of a value that is a CleanupObserver.
 type Cleanup struct{}

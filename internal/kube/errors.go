@@ -64,6 +64,12 @@ func isFailedTest(err error) bool {
 	return strings.HasPrefix(s.Message, "the server rejected our request due to an error in our request")
 }
 
+// IsNamespaceTerminating reports whether err is the response to a create in a namespace that is
+// being deleted.
+func IsNamespaceTerminating(err error) bool {
+	return apierrors.HasStatusCause(err, "NamespaceTerminating") // corev1.NamespaceTerminatingCause, without its module
+}
+
 // ErrRemovedVersion is in each error that [AsRemovedVersion] made.
 var ErrRemovedVersion = errors.New("metadata.managedFields has an entry of a removed version")
 

@@ -21,7 +21,7 @@ const (
 	minKeys = 1 << 10
 )
 
-// Resync is the source of a key that no event has added. It counts for no Event of a Reason.
+// Resync is the source of a key that no event has added.
 const Resync = "resync"
 
 // The texts of triggers that no source reports.
@@ -48,7 +48,7 @@ type Memory[K comparable] struct {
 // A Reason is why a key is in the queue.
 type Reason struct {
 	Mask  uint64        // the triggers, for Text and Changed
-	Event time.Duration // when the first came, for Age and Earlier; 0 without one
+	Event time.Duration // when the first that is not Undated came, for Age and Earlier; 0 without one
 	first bool          // one came before Begin
 }
 
@@ -64,6 +64,7 @@ func Earlier(a, b time.Duration) time.Duration {
 type Trigger struct {
 	Source, Kind string
 	Same         bool // it reports no change
+	Undated      bool // it reports no change, or one of an unknown time, so it is no Event of a Reason
 }
 
 func (t Trigger) String() string {
@@ -87,7 +88,7 @@ func (m *Memory[K]) Note(what Trigger, keys ...K) {
 func (m *Memory[K]) reasonLocked(what Trigger) Reason {
 	why := Reason{Mask: m.bitLocked(what)}
 	m.beginLocked()
-	if what.Source != Resync {
+	if !what.Undated {
 		why.Event = time.Since(m.began)
 	}
 	return why
@@ -103,9 +104,15 @@ func (m *Memory[K]) beginLocked() {
 func (m *Memory[K]) Begin() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	var resyncs uint64
+	for n, what := range m.kinds {
+		if what.Source == Resync {
+			resyncs |= 1 << n
+		}
+	}
 	m.first = 0
 	for key, why := range m.keys {
-		if why.first = why.Event != 0; why.first {
+		if why.first = why.Mask&^resyncs != 0; why.first {
 			m.first++
 		}
 		m.keys[key] = why

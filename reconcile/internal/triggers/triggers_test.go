@@ -36,7 +36,7 @@ func TestText(t *testing.T) {
 	check("taken", events.Text(why.Mask, true), "pods update", "timer")
 	check("after a Take", events.Pending("a"))
 	events.Restore(why, "a")
-	events.Note(Trigger{Source: Resync, Same: true}, "a")
+	events.Note(Trigger{Source: Resync, Same: true, Undated: true}, "a")
 	check("restored", events.Pending("a"), "pods update", "timer", "resync")
 	check("of another key", events.Pending("b"), "pods update")
 }
@@ -53,12 +53,18 @@ func TestChanged(t *testing.T) {
 	}
 }
 
-// TestEvent: the Event of a key is the first since the last Take. A resync is none.
+// TestEvent: the Event of a key is the first since the last Take. A resync and an object of a
+// first list are none.
 func TestEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var events Memory[string]
 		pods := Trigger{Source: "pods"}
-		events.Note(Trigger{Source: Resync}, "a")
+		events.Note(Trigger{Source: Resync, Undated: true}, "a")
+		events.Note(Trigger{Source: "pods", Kind: "list", Undated: true}, "b")
+		events.Begin()
+		if left := events.Uncalled(); left != 1 {
+			t.Errorf("%d keys of the first list have no call, want that of b", left)
+		}
 		time.Sleep(time.Second)
 		events.Note(pods, "b")
 		time.Sleep(2 * time.Second)
@@ -66,6 +72,9 @@ func TestEvent(t *testing.T) {
 		why := events.Take("b")
 		if age := events.Age(why.Event, time.Now()); age != 2*time.Second {
 			t.Errorf("the first event was %v ago, want 2s", age)
+		}
+		if !why.first {
+			t.Error("a key of the first list with a later event is not awaited any more")
 		}
 		if why := events.Take("a"); why.Event != 0 || why.Mask == 0 {
 			t.Errorf("a resync has the reason %+v, want one without an event", why)
@@ -145,8 +154,8 @@ func TestFirstKeyWithoutSpace(t *testing.T) {
 	if got, want := events.Uncalled(), maxKeys-3; got != want {
 		t.Errorf("%d keys are awaited after two calls, want %d", got, want)
 	}
-	events.Note(Trigger{Source: Resync}, 8) // not of the list
-	events.Begin()                          // another Run
+	events.Note(Trigger{Source: Resync, Undated: true}, 8) // not of the list
+	events.Begin()                                         // another Run
 	if got, want := events.Uncalled(), maxKeys-2; got != want {
 		t.Errorf("%d keys are awaited by the next Run, want %d", got, want)
 	}
