@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -88,17 +89,30 @@ func Ensure[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name stri
 		noteBlocked(ctx, name, obj, err)
 		return Held[T]{}, false, fmt.Errorf("finalizer %s: cleanup: %w", name, err)
 	}
+	if m := metricsOf(ctx); m != nil {
+		m.FinalizerObject(name, obj.GetUID(), nil, since(obj.GetDeletionTimestamp().Time), 0)
+	}
 	_, err = Remove(ctx, c, obj, name)
 	return Held[T]{}, false, err
 }
 
-// noteBlocked reports to package debug, if it observes ctx, that a cleanup was not done.
+const (
+	// wholeCleanup is the step in metrics of a cleanup that is not a Plan.
+	wholeCleanup = "cleanup"
+	// cleanupDelay is the longest delay until the next pass of a cleanup that failed.
+	cleanupDelay = 15 * time.Minute
+)
+
+// noteBlocked reports to the observers of ctx, package debug and Metrics, that a cleanup was not
+// done. A Plan has reported its steps itself.
 func noteBlocked(ctx context.Context, name string, obj metav1.Object, err error) {
 	var steps []string
 	if blocked, ok := errors.AsType[*BlockedError](err); ok {
 		for _, step := range blocked.Steps {
 			steps = append(steps, step.Name)
 		}
+	} else if m := metricsOf(ctx); m != nil {
+		m.FinalizerObject(name, obj.GetUID(), []string{wholeCleanup}, since(obj.GetDeletionTimestamp().Time), cleanupDelay)
 	}
 	calls.NoteCleanup(ctx, name, steps, obj.GetDeletionTimestamp().Time)
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -42,7 +43,8 @@ type Plan[T metav1.Object] struct {
 	// GiveUpAfter.
 	GaveUp func(ctx context.Context, held Held[T], step string, cause error) error
 
-	// Metrics observes the steps. Nil disables metrics.
+	// Metrics observes the steps. Nil means the Metrics of the reconcile.Controller that calls
+	// Run, if it has these methods, as in package operator.
 	Metrics Metrics
 }
 
@@ -118,6 +120,15 @@ type Metrics interface {
 	FinalizerObject(finalizer string, uid types.UID, steps []string, age, again time.Duration)
 }
 
+// metricsOf returns the Metrics of the reconcile that ctx belongs to, or nil.
+func metricsOf(ctx context.Context) Metrics {
+	m, _ := ctx.Value(calls.Metrics{}).(Metrics)
+	if kube.IsNil(m) {
+		return nil
+	}
+	return m
+}
+
 // The results of a call of a step.
 const (
 	resultDone     = "done"
@@ -138,7 +149,7 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 		return err
 	}
 	if kube.IsNil(p.Metrics) {
-		p.Metrics = nil // p is a copy
+		p.Metrics = metricsOf(ctx) // p is a copy
 	}
 	if !held.Valid() {
 		return errors.New("finalizer: Run got the zero Held: pass the one that Ensure gives to its cleanup")

@@ -8,6 +8,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/internal/calls"
@@ -79,4 +80,69 @@ func TestBlockedIsReported(t *testing.T) {
 			_, _, _ = finalizer.Ensure(t.Context(), m, obj, name, tt.cleanup(m)) // without an observer
 		})
 	}
+}
+
+// TestMetricsOfTheController: without Plan.Metrics, the Metrics of the controller gets what blocks
+// an object: the steps of a Plan, or else one step for the whole cleanup, until it is done.
+func TestMetricsOfTheController(t *testing.T) {
+	fails := true
+	step := finalizer.Step[*corev1.ConfigMap]{Name: "volume", Run: func(context.Context, held) (finalizer.Progress, error) {
+		if fails {
+			return finalizer.Progress{}, errBoom
+		}
+		return finalizer.Progress{Done: true}, nil
+	}}
+	for _, tt := range []struct {
+		name    string
+		cleanup func(*model) func(context.Context, held) error
+		want    []string
+	}{
+		{
+			name: "a function",
+			cleanup: func(*model) func(context.Context, held) error {
+				return func(ctx context.Context, h held) error {
+					p, err := step.Run(ctx, h)
+					if !p.Done && err == nil {
+						t.Error("neither done nor failed")
+					}
+					return err
+				}
+			},
+			want: []string{"uid [cleanup]", "uid []"},
+		},
+		{
+			name: "a plan",
+			cleanup: func(m *model) func(context.Context, held) error {
+				return finalizer.Plan[*corev1.ConfigMap]{Client: m, Steps: []finalizer.Step[*corev1.ConfigMap]{step}}.Run
+			},
+			want: []string{"uid [volume]", "uid []", "uid []"}, // of the Plan, and of Ensure
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var got objectsOf
+			obj := object("uid", true, name)
+			m := &model{live: obj}
+			ctx := context.WithValue(t.Context(), calls.Metrics{}, &got)
+			for _, fails = range []bool{true, false} {
+				_, _, _ = finalizer.Ensure(ctx, m, obj, name, tt.cleanup(m))
+			}
+			if diff := gocmp.Diff(tt.want, got.blocked); diff != "" {
+				t.Errorf("blocked objects (-want +got):\n%s", diff)
+			}
+			for _, none := range []any{nil, 7, (*objectsOf)(nil)} {
+				_, _, _ = finalizer.Ensure(context.WithValue(t.Context(), calls.Metrics{}, none), m, obj, name, tt.cleanup(m))
+			}
+		})
+	}
+}
+
+// objectsOf notes the calls of FinalizerObject.
+type objectsOf struct{ blocked []string }
+
+func (*objectsOf) FinalizerStepStarted(string, string)                      {}
+func (*objectsOf) FinalizerStepEnded(string, string, string, time.Duration) {}
+func (*objectsOf) FinalizerBlocked(string, string, time.Duration)           {}
+func (*objectsOf) FinalizerFinished(string, time.Duration)                  {}
+func (o *objectsOf) FinalizerObject(_ string, uid types.UID, steps []string, _, _ time.Duration) {
+	o.blocked = append(o.blocked, fmt.Sprint(uid, " ", steps))
 }
