@@ -26,7 +26,7 @@ type Metrics interface {
 	InformerLast(name string, last func() time.Time)
 
 	// InformerMutated is called with the number of mutations that Set.Mutated got of the
-	// informer in a comparison, also if it is 0.
+	// informer in a comparison, also if it is 0, and with 0 when Run starts.
 	InformerMutated(name string, mutations int)
 
 	// InformerMalformed is called once for each informer, when Run begins. malformed returns the

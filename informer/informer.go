@@ -277,6 +277,9 @@ func (s *Set) begin(refused chan<- error) ([]*member, error) {
 			if _, err := m.informer.AddEventHandler(&m.samples); err != nil {
 				return nil, fmt.Errorf("informer: %q: add a handler that samples objects: %w", m.name, err)
 			}
+			if !kube.IsNil(s.Metrics) {
+				s.Metrics.InformerMutated(m.name, 0)
+			}
 		}
 	}
 	s.stopped = false

@@ -2,6 +2,7 @@ package operator_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -13,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/enqueue"
@@ -61,7 +63,10 @@ func runPieces(ctx context.Context, config *rest.Config, namespace string) error
 		}
 		events.Event(recorder.Reference(about, kind), corev1.ObjectReference{}, eventType, reason, action, note)
 	}
-	set := &informer.Set{Metrics: m}
+	set := &informer.Set{Metrics: m, Mutated: func(change informer.Mutation) {
+		klog.FromContext(ctx).Error(errors.New(change.String()), "The program changed an object in a cache")
+	}}
+	m.ReconcileObjects("mirror", func() int64 { return int64(len(configMaps.Informer().GetStore().ListKeys())) })
 	loop := &reconcile.Controller[types.NamespacedName]{
 		Name:      "mirror",
 		Queue:     queue.New(queue.Config[types.NamespacedName]{Name: "mirror", MetricsProvider: m}),

@@ -21,6 +21,7 @@ import (
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/debug"
 	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/typed"
 	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/metrics"
@@ -107,8 +108,13 @@ type Operator struct {
 	// Events writes the Events of all controllers. nil drops them.
 	Events *recorder.Recorder
 
-	// Informers runs the informers of all controllers.
+	// Informers runs the informers of all controllers. If its Mutated is nil, Run sets it to a
+	// function that logs the change.
 	Informers *informer.Set
+
+	// Metrics receives all metrics: Options.Metrics or its default. Give it to parts that the
+	// operator does not make, such as a shard.Group. It must not be replaced.
+	Metrics *metrics.Metrics
 
 	// Debug is the page at Options.Debug. To serve it to other hosts, set it before the first
 	// controller is added, and add it to Mux behind package serve: the page shows names of
@@ -165,6 +171,7 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 		Group:     &shutdown.Group{GracePeriod: o.GracePeriod, Metrics: o.Metrics},
 		Mux:       http.NewServeMux(),
 		Informers: &informer.Set{Timeout: o.StartTimeout, StopTimeout: o.part(2), Metrics: o.Metrics},
+		Metrics:   o.Metrics,
 		options:   o,
 		uses:      rights.Set{},
 	}
@@ -242,6 +249,9 @@ func (op *Operator) Run(ctx context.Context) error {
 	}
 	op.running.Store(true)
 	op.logger = klog.FromContext(ctx)
+	if op.Informers.Mutated == nil {
+		op.Informers.Mutated = mutations(op.logger)
+	}
 	op.observe()
 	op.serve("/metrics", op.options.Metrics.Handler())
 	op.serve("/readyz", op.Group.Ready())
@@ -316,10 +326,30 @@ func (op *Operator) register() (needed []served.Resource) {
 	for _, s := range op.settings {
 		needed = append(needed, s.Resource)
 	}
+	for _, c := range op.controllers {
+		if i := slices.IndexFunc(op.sources, func(s *source.Source) bool { return s.GroupResource == c.owner }); i >= 0 {
+			op.options.Metrics.ReconcileObjects(c.Loop.Name, op.sources[i].Held.Objects)
+		}
+	}
 	for _, resource := range op.uses.Resources() {
 		needed = append(needed, served.Resource{GroupResource: resource})
 	}
 	return needed
+}
+
+// mutations returns a function that logs a change of a cache by the program, at most once an hour
+// for each informer. The metrics count all changes.
+func mutations(logger klog.Logger) func(informer.Mutation) {
+	last := map[string]time.Time{}
+	return func(m informer.Mutation) { // called by one goroutine
+		if at, ok := last[m.Name]; ok && time.Since(at) < time.Hour {
+			return
+		}
+		last[m.Name] = time.Now()
+		const most = 4 << 10
+		logger.Error(kube.PrintableError(errors.New(m.String()), most), "The program changed an object in a cache",
+			"informer", m.Name, "object", kube.Printable(m.Key, most), "path", kube.Printable(m.Path, most))
+	}
 }
 
 // observe makes clients of Config record the writes of calls, each in the Store of its

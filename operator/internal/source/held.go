@@ -34,6 +34,9 @@ func (h *Held) Size() (objects, bytes int64) {
 	return objects, objects * h.mean.Load()
 }
 
+// Objects returns the number of objects.
+func (h *Held) Objects() int64 { return h.objects.Load() }
+
 // LastEvent returns the time of the last event, which is zero without one, and without
 // Time.
 func (h *Held) LastEvent() time.Time {
