@@ -118,7 +118,7 @@ func rejected(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
 }
 
-// startLocked runs the part's informer, if that of the scope runs.
+// startLocked runs the part's informer, if the Informer of the scope runs.
 func (p *part) startLocked() {
 	i := p.scope
 	if i.run == nil || i.selection.stopped || p.stop != nil || p.closed {
@@ -132,7 +132,7 @@ func (p *part) startLocked() {
 		defer watched.End()
 		p.informer.RunWithContext(watched.Context(ctx))
 		if ctx.Err() == nil {
-			klog.FromContext(ctx).Error(nil, "An informer ended by itself: only its scope may start and stop it", "part", kube.Printable(p.key.String(), 253))
+			klog.FromContext(ctx).Info("An informer ended by itself: only its scope may start and stop it", "part", kube.Printable(p.key.String(), 253))
 		}
 	})
 }
