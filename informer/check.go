@@ -56,12 +56,13 @@ func (s *Set) observe(m *member) alive.Metrics {
 // neither sent a request nor received data, so that its cache is stale without any other sign.
 // The error names the informers and the times since then. Each part of an informer, such as a
 // namespace of a scope.Informer, is checked and named by itself. Otherwise, and before and after
-// Run, Check returns nil. It fits a liveness probe, such as shutdown's AddLive: a restart
-// cures a stall.
+// Run, Check returns nil. It fits a liveness probe, such as shutdown's AddLive: a restart cures a
+// stall.
 //
 // Check also returns an error if the last three lists of an informer were received and could not
 // be decoded: one object that does not fit the Go type hides all events of the resource. The
 // error names the object if the API server streams lists, or if the informer is crd's ListWatch.
+// If that happens to a part, the others go on, so Ready and the metrics show it, and Check does not.
 // Informers of package crd go on without such an object.
 //
 // An API server that is down is no stall, because client-go repeats its requests. Check needs
@@ -81,17 +82,17 @@ func (s *Set) Check() error {
 				errs = append(errs, fmt.Errorf("informer: %s is stalled: it has sent no request and received no data for %v", m.of(p), idle.Round(time.Second)))
 			}
 		}
-		if err := m.blind(); err != nil {
+		if err := m.blind(false); err != nil {
 			errs = append(errs, fmt.Errorf("informer: %w", err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// Relist makes the informer with the name, and each of its parts, list again, as client-go does if its resource version
-// is too old. The cache then equals the API server's state, and handlers get an event for each
-// difference. It cures a cache that has lost events, or that is ahead of an etcd that was
-// restored from a backup, without a restart of the process:
+// Relist makes the informer with the name, and each of its parts, list again, as client-go does
+// if its resource version is too old. The cache then equals the API server's state, and handlers
+// get an event for each difference. It cures a cache that has lost events, or that is ahead of an
+// etcd that was restored from a backup, without a restart of the process:
 //
 //	audit.Report = func(d informer.Difference) {
 //		logger.Error(errors.New(d.String()), "Listing again", "err", set.Relist(d.Name))
@@ -134,6 +135,9 @@ func (s *Set) Relist(name string) error {
 // server sends bookmarks for it, which is usual after the initial list, the time is about a
 // minute old at most. If the API server sends no bookmarks, the time stays at the last
 // event.
+//
+// Of an informer with parts, the time is the oldest one of its parts, where a part without data
+// counts from its start. Without a part it is zero.
 func (s *Set) LastEvents() map[string]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()

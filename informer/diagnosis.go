@@ -32,7 +32,7 @@ func (m *member) failed(ctx context.Context, err error, until time.Time, refused
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last = report{err: err, at: time.Now(), of: alive.From(ctx)}
-	m.notDecodedLocked(ctx, err)
+	m.notDecoded(ctx, err)
 	if m.last.of.IsPart() || !isRefusal(err) || !cache.IsDone(m.checkers[0]) || time.Now().After(until) {
 		return
 	}

@@ -75,11 +75,10 @@ type member struct {
 	alive    *alive.Informer     // set by begin
 	samples  samples.Samples
 
-	mu        sync.Mutex // guards the fields below
-	last      report
-	refusals  int       // of the watch, since the informer synced
-	since     time.Time // the first of them
-	undecoded error     // of the last list that could not be decoded
+	mu       sync.Mutex // guards the fields below
+	last     report
+	refusals int       // of the watch, since the informer synced
+	since    time.Time // the first of them
 }
 
 // report is the latest failure of an informer.
@@ -366,7 +365,7 @@ func (s *Set) Ready() error {
 	if cache.IsDone(checker{s.syncedLocked()}) {
 		var errs []error
 		for _, m := range s.members {
-			if err := m.blind(); err != nil {
+			if err := m.blind(true); err != nil {
 				errs = append(errs, fmt.Errorf("%w: %w", ErrNotSynced, err))
 			}
 			errs = append(errs, m.stale())

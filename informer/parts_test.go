@@ -3,6 +3,7 @@ package informer_test
 import (
 	"context"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -100,6 +101,58 @@ func TestParts(t *testing.T) {
 		}
 	})
 }
+
+// A part that gets no events because of an object that does not fit the Go type is named by Ready,
+// and counted. A restart of the process, which a failing Check causes, would stop the other parts.
+func TestBlindPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		metrics := badParts{}
+		set := &informer.Set{Metrics: metrics}
+		set.AddRun("watches", func(ctx context.Context) error {
+			part := alive.From(ctx).Part("blue")
+			defer part.End()
+			read := func(kind alive.Kind) {
+				body := part.Body(io.NopCloser(strings.NewReader("data")), kind, part.Begin(kind))
+				_, _ = io.ReadAll(body)
+				_ = body.Close()
+			}
+			read(alive.Watch) // is decoded
+			for range 3 {
+				read(alive.List)
+				part.Failed(errors.New("cannot decode"))
+			}
+			<-ctx.Done()
+			return nil
+		})
+		ctx, cancel := context.WithCancel(quiet(t))
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- set.Run(ctx) }()
+		synctest.Wait()
+		if err := set.Ready(); err == nil || !strings.HasPrefix(err.Error(), `informer: not synced: "watches": blue gets no events: its last 3 lists cannot be decoded: `) {
+			t.Errorf("Ready = %v, want an error that names blue", err)
+		}
+		if err := set.Check(); err != nil {
+			t.Errorf("Check = %v", err)
+		}
+		if n := metrics["watches"](); n != 1 {
+			t.Errorf("%d malformed objects, want 1", n)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// badParts has the functions of InformerMalformed.
+type badParts map[string]func() int
+
+func (badParts) InformerListed(string, time.Duration)           {}
+func (badParts) InformerWatched(string, time.Duration)          {}
+func (badParts) InformerLast(string, func() time.Time)          {}
+func (badParts) InformerMutated(string, int)                    {}
+func (c badParts) InformerMalformed(name string, of func() int) { c[name] = of }
 
 // A part whose client has no transport of EndSilentWatches cannot list again.
 func TestPartWithoutTransport(t *testing.T) {

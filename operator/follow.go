@@ -39,8 +39,8 @@ func (op *Operator) addSettings() {
 	}
 }
 
-// Follow makes the selection of an informer of package scope, and of those that its method With
-// made, follow the objects of resource:
+// Follow makes the selection of an informer of package scope, and of the informers that its method
+// With made, follow the objects of resource:
 //
 //	settings := factory.Core().V1().ConfigMaps() // of one namespace
 //	operator.Follow(op, corev1.Resource("configmaps"), settings, pods, func(l corelisters.ConfigMapLister) (scope.Selection, error) {

@@ -168,14 +168,15 @@ func (i indexer) having(name, value string) namespaces {
 
 func collect[T any](i indexer, regions namespaces, lookup func(cache.Indexer) ([]T, error)) ([]T, error) {
 	var all []T
+	var errs []error
 	for _, r := range regions {
 		found, err := lookup(i.of(r))
+		all = append(all, found...) // also beside the error of an object that does not fit the Go type
 		if err != nil {
-			return nil, fmt.Errorf("scope: %s: %w", r.key.name(), err)
+			errs = append(errs, fmt.Errorf("scope: %s: %w", r.key.name(), err))
 		}
-		all = append(all, found...)
 	}
-	return all, nil
+	return all, errors.Join(errs...)
 }
 
 // ListIndexFuncValues implements cache.Indexer.

@@ -72,7 +72,6 @@ func (p *part) prepare() error {
 		return fmt.Errorf("the function of New returned an informer that has stopped: return a new one")
 	}
 	err := p.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
-		alive.From(ctx).Failed(err)
 		p.fail(err)
 		next := p.scope.watchError()
 		next(ctx, r, err)

@@ -27,7 +27,7 @@ var ErrStopped = errors.New("scope: stopped")
 //   - If a handler panics, the panic is logged.
 //   - It has no resync: handlers with a resync period are rejected.
 //   - SetTransform returns an error: set it for the informers of the parts. The watch error
-//     handler is that of all parts.
+//     handler gets the errors of all parts.
 type Informer struct {
 	selection *selection
 	index     int // in the selection
@@ -60,7 +60,7 @@ func New(informer func(Part) (cache.SharedIndexInformer, error)) *Informer {
 	return s.add(informer)
 }
 
-// With returns an Informer of another resource whose selection is that of i. Select and Follow of
+// With returns an Informer of another resource with the selection of i. Select and Follow of
 // either are for both. A namespace is shown in both at once, so that a handler of one finds the
 // objects of the other. Both must run. Call With before the first Select.
 func (i *Informer) With(informer func(Part) (cache.SharedIndexInformer, error)) *Informer {

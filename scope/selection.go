@@ -17,8 +17,8 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// selection is the state of one or more Informers that show the same Selection: that of New, and
-// those of With.
+// selection is the state of Informers that show the same Selection: the Informer of New, and the
+// Informers of With.
 type selection struct {
 	selecting chan struct{} // is full while a Select runs
 	stopping  chan struct{} // closed when an Informer stops
@@ -186,8 +186,8 @@ func (s *selection) cancelLocked() {
 	clear(s.running)
 }
 
-// swapLocked starts a swap for each pending region. A swap whose regions overlap those of another
-// is one with it: all namespaces and some replace each other at once.
+// swapLocked starts a swap for each pending region. If all namespaces and some replace each other,
+// one swap does it.
 func (s *selection) swapLocked() {
 	if len(s.pending) == 0 {
 		return
@@ -427,8 +427,8 @@ func done(ctx context.Context, checker cache.DoneChecker) bool {
 	}
 }
 
-// show shows the ready swaps. One call shows those that became ready while others waited for the
-// lock, because each needs a new view.
+// show shows the ready swaps. One call shows all swaps that became ready while calls waited for
+// the lock, because each call makes a new view.
 func (s *selection) show() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

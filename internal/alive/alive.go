@@ -28,7 +28,7 @@ type Informer struct {
 	end      func()     // ends the current watch; nil until the first
 	lists    lists
 	failed   error     // the last failure since data was decoded
-	failing  time.Time // of the first of them
+	failedAt time.Time // of the first of them
 	composed bool      // the requests are those of parts
 	parts    map[*Informer]struct{}
 	blocked  error // the reason why the informer cannot sync; nil if it is not known
@@ -116,25 +116,12 @@ func (i *Informer) Blocked() error {
 	return i.blocked
 }
 
-// Failed notes the error of a list or watch. For a nil Informer, it is a no-op.
-func (i *Informer) Failed(err error) {
-	if i == nil {
-		return
-	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.failed == nil {
-		i.failing = time.Now()
-	}
-	i.failed = err
-}
-
 // Failing returns the last error if no data was received since the first one, and the time of
 // the first one.
 func (i *Informer) Failing() (last error, since time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.failed, i.failing
+	return i.failed, i.failedAt
 }
 
 type key struct{}
@@ -258,5 +245,5 @@ func (i *Informer) Body(body io.ReadCloser, kind Kind, end func()) io.ReadCloser
 	if i == nil {
 		return body
 	}
-	return &reader{ReadCloser: body, informer: i, kind: kind, end: end, split: kind == InitialWatch && i.undecodable()}
+	return &reader{ReadCloser: body, informer: i, kind: kind, end: end, split: kind == InitialWatch && i.failing()}
 }

@@ -2,6 +2,7 @@ package alive_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -44,8 +45,8 @@ func blind(t *testing.T, failures int) *alive.Informer {
 		if _, err := io.ReadAll(body); err != nil {
 			t.Fatal(err)
 		}
-		if got := i.NotDecoded(); got != n+1 {
-			t.Fatalf("NotDecoded() = %d, want %d", got, n+1)
+		if got := i.Failed(failed); got != n+1 {
+			t.Fatalf("Failed() = %d, want %d", got, n+1)
 		}
 	}
 	return i
@@ -86,7 +87,7 @@ func TestInitialWatch(t *testing.T) {
 					if got := !i.LastReceived().IsZero(); got != tc.alive {
 						t.Errorf("alive %v, want %v", got, tc.alive)
 					}
-					lists, object := i.Undecodable()
+					lists, object, _ := i.Undecodable()
 					want, wantObject := failures, tc.object
 					if tc.alive {
 						want = 0
@@ -102,6 +103,8 @@ func TestInitialWatch(t *testing.T) {
 		}
 	}
 }
+
+var failed = errors.New("failed")
 
 // TestLists: the data of a list counts when a watch follows, and a list that was received to its
 // end and failed counts as one that could not be decoded.
@@ -121,24 +124,24 @@ func TestLists(t *testing.T) {
 		if at := i.LastReceived(); !at.Equal(last) {
 			received, last = received+1, at
 		}
-		if got, _ := i.Undecodable(); got != failures || received != data {
+		if got, _, _ := i.Undecodable(); got != failures || received != data || (data == 0) != i.LastReceived().IsZero() {
 			t.Errorf("%s: %d failures, %d times data, last %v, want %d, %d", when, got, received, i.LastReceived(), failures, data)
 		}
 	}
 	page := func() io.Reader { return strings.NewReader("page") }
 	list(page())
 	check("before the next request", 0, 0)
-	i.NotDecoded()
+	i.Failed(failed)
 	check("after the first failure", 1, 0)
 	list(page())
 	list(page())
-	i.NotDecoded()
+	i.Failed(failed)
 	check("after a list in pages", 2, 0)
 	i.Begin(alive.List)() // refused
-	i.NotDecoded()
+	i.Failed(failed)
 	check("after a refusal", 2, 0)
 	list(iotest.TimeoutReader(iotest.OneByteReader(page())))
-	i.NotDecoded()
+	i.Failed(failed)
 	check("after a cut connection", 2, 0)
 	i.Begin(alive.InitialWatch)()
 	check("after a watch with a list", 2, 0)
@@ -153,7 +156,7 @@ func TestLists(t *testing.T) {
 
 	var none *alive.Informer
 	none.Begin(alive.List)()
-	if lists, object := none.Undecodable(); none.NotDecoded() != 0 || lists != 0 || object != "" {
+	if lists, object, _ := none.Undecodable(); none.Failed(failed) != 0 || lists != 0 || object != "" {
 		t.Error("a nil Informer has failures")
 	}
 }

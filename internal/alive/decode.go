@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 )
 
 // Bytes are no sign of life: one object that the Go type rejects makes a list fail after all of
@@ -24,6 +25,7 @@ type lists struct {
 	data     int64  // the time of the last data of a list; 0 if it was decoded, or is void
 	complete bool   // the last response was read to its end
 	failures int    // lists in a row that could not be decoded
+	err      error  // of the last of them
 	object   string // that a watch could not decode before such a list; "" if it is unknown
 }
 
@@ -47,37 +49,43 @@ func (i *Informer) began(kind Kind) {
 	}
 }
 
-// NotDecoded notes that the current list ended with an error. It returns the number of lists in a
-// row that were received and could not be decoded, and 0 if the error has another reason. For a
-// nil Informer it returns 0.
-func (i *Informer) NotDecoded() int {
+// Failed notes that the current list or watch ended with an error. It returns the number of
+// lists in a row that were received and could not be decoded, and 0 if the error has another
+// reason. For a nil Informer it returns 0.
+func (i *Informer) Failed(err error) int {
 	if i == nil {
 		return 0
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if i.failed == nil {
+		i.failedAt = time.Now()
+	}
+	i.failed = err
 	complete := i.lists.complete
 	i.lists.data, i.lists.complete = 0, false
 	if !complete {
 		return 0
 	}
 	i.lists.failures++
+	i.lists.err = err
 	return i.lists.failures
 }
 
-// Undecodable returns the number of lists in a row that could not be decoded, and the object
-// that is the reason, as namespace/name, or "" if it is not known. The text is the API server's.
-func (i *Informer) Undecodable() (failures int, object string) {
+// Undecodable returns the number of lists in a row that could not be decoded, the object that is
+// the reason, as namespace/name, or "" if it is not known, and the last error. The text is the
+// API server's.
+func (i *Informer) Undecodable() (failures int, object string, err error) {
 	if i == nil {
-		return 0, ""
+		return 0, "", nil
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.lists.failures, i.lists.object
+	return i.lists.failures, i.lists.object, i.lists.err
 }
 
-func (i *Informer) undecodable() bool {
-	failures, _ := i.Undecodable()
+func (i *Informer) failing() bool {
+	failures, _, _ := i.Undecodable()
 	return failures > 0
 }
 
@@ -85,7 +93,7 @@ func (i *Informer) undecodable() bool {
 func (i *Informer) decoded(at int64) {
 	i.received.Store(at)
 	i.mu.Lock()
-	i.lists.failures, i.lists.object = 0, ""
+	i.lists.failures, i.lists.object, i.lists.err = 0, "", nil
 	i.failed = nil
 	i.mu.Unlock()
 }
