@@ -294,11 +294,11 @@ func (b *Batch) plan(objects []any, remove bool) (*batchRun, error) {
 		m.object.Object, m.err = readObject(o, remove)
 		r.members = append(r.members, m)
 		switch m.object.GroupVersionKind().GroupKind() {
-		case definitionKind:
+		case definitionKind():
 			r.define(m.object)
 			r.crds = append(r.crds, m)
 			r.first = append(r.first, m)
-		case namespaceKind:
+		case namespaceKind():
 			r.first = append(r.first, m)
 		default:
 			r.second = append(r.second, m)
@@ -455,7 +455,7 @@ func (b *Batch) own(object *unstructured.Unstructured) error {
 	}
 	spec, _ := object.Object["spec"].(map[string]any)
 	names, _ := spec["names"].(map[string]any)
-	if object.GroupVersionKind().GroupKind() == definitionKind && spec["group"] == b.OwnerKind.Group && names["kind"] == b.OwnerKind.Kind {
+	if object.GroupVersionKind().GroupKind() == definitionKind() && spec["group"] == b.OwnerKind.Group && names["kind"] == b.OwnerKind.Kind {
 		return errors.New("metadata.ownerReferences: the object is the CustomResourceDefinition of Owner, so a deletion of Owner in the foreground would wait for itself: remove the object")
 	}
 	const field = "ownerReferences"

@@ -85,7 +85,7 @@ func (c *call) try(ctx context.Context, w *wantedMember) error {
 	err := c.apply(ctx, w)
 	switch {
 	case err != nil && (isUnserved(err) && slices.Contains(c.run.defined, w.object.GroupVersionKind()) ||
-		apierrors.IsNotFound(err) && c.ids[identity{namespaceKind, "", w.id.namespace}]):
+		apierrors.IsNotFound(err) && c.ids[identity{namespaceKind(), "", w.id.namespace}]):
 		w.action = Created
 		return nil
 	case err != nil || w.action == Created || w.action == Recreated:

@@ -19,15 +19,19 @@ const (
 	maxStage       = 99
 )
 
-var (
-	namespaceKind  = schema.GroupKind{Kind: "Namespace"}
-	definitionKind = schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}
-	serviceKind    = schema.GroupKind{Group: "apiregistration.k8s.io", Kind: "APIService"}
-)
+func namespaceKind() schema.GroupKind { return schema.GroupKind{Kind: "Namespace"} }
+
+func definitionKind() schema.GroupKind {
+	return schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}
+}
+
+func serviceKind() schema.GroupKind {
+	return schema.GroupKind{Group: "apiregistration.k8s.io", Kind: "APIService"}
+}
 
 // defines notes the group that a definition among the members has.
 func (c *call) defines(id identity) {
-	if id.kind == definitionKind || id.kind == serviceKind {
+	if id.kind == definitionKind() || id.kind == serviceKind() {
 		_, group, _ := strings.Cut(id.name, ".") // after the resource or the version
 		c.groups.Insert(group)
 	}
@@ -54,7 +58,7 @@ func (c *call) stage(kind schema.GroupVersionKind, obj metav1.Object) (int, erro
 
 // stageOf returns the default stage of a kind.
 func stageOf(kind schema.GroupKind) int {
-	if kind == namespaceKind || kind == definitionKind {
+	if kind == namespaceKind() || kind == definitionKind() {
 		return stageDefinitions
 	}
 	switch kind.Group {

@@ -79,7 +79,7 @@ func (c *call) candidates(ctx context.Context) {
 		if f.err != nil {
 			f.stage, f.doomed = maxStage, false // its stage is unknown, so no other goes before it
 		}
-		return nil //nolint:nilerr // f has the error
+		return nil // f has the error
 	})
 	c.spare()
 }
@@ -89,8 +89,8 @@ func (c *call) candidates(ctx context.Context) {
 func (c *call) spare() {
 	used := map[identity]string{}
 	use := func(id identity, resource schema.GroupResource, by string) {
-		used[identity{namespaceKind, "", id.namespace}] = by
-		used[identity{definitionKind, "", resource.String()}] = by
+		used[identity{namespaceKind(), "", id.namespace}] = by
+		used[identity{definitionKind(), "", resource.String()}] = by
 	}
 	for _, f := range c.former {
 		if _, ok := c.memory.members[f.id]; ok && f.action == Kept {
@@ -233,9 +233,9 @@ func (c *call) checkBound() error {
 		}
 		doomed++
 		switch f.id.kind {
-		case namespaceKind:
+		case namespaceKind():
 			namespace = f.id.name
-		case definitionKind:
+		case definitionKind():
 			definition = f.id.name
 		}
 	}

@@ -365,9 +365,9 @@ func (c *call) above(id identity) string {
 	switch id {
 	case identity{c.ParentKind.GroupKind(), c.parent.GetNamespace(), c.parent.GetName()}:
 		return "the parent"
-	case identity{namespaceKind, "", c.parent.GetNamespace()}:
+	case identity{namespaceKind(), "", c.parent.GetNamespace()}:
 		return "the Namespace of the parent"
-	case identity{definitionKind, "", c.parents.GroupResource().String()}:
+	case identity{definitionKind(), "", c.parents.GroupResource().String()}:
 		return "the CustomResourceDefinition of the parent"
 	}
 	if slices.ContainsFunc(c.parent.GetOwnerReferences(), owns) {

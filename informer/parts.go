@@ -40,8 +40,6 @@ type runner struct {
 	failed atomic.Pointer[error]
 }
 
-var nothing = cache.NewStore(cache.MetaNamespaceKeyFunc) // is always empty
-
 func (r *runner) RunWithContext(ctx context.Context) {
 	alive.From(ctx).Compose()
 	if err := r.run(ctx); err != nil {
@@ -52,7 +50,7 @@ func (r *runner) RunWithContext(ctx context.Context) {
 
 func (r *runner) HasSyncedChecker() cache.DoneChecker { return checker{r.synced} }
 func (r *runner) IsStopped() bool                     { return false }
-func (r *runner) GetStore() cache.Store               { return nothing }
+func (r *runner) GetStore() cache.Store               { return cache.NewStore(cache.MetaNamespaceKeyFunc) } // empty
 
 func (r *runner) SetWatchErrorHandlerWithContext(cache.WatchErrorHandlerWithContext) error {
 	return nil

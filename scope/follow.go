@@ -100,7 +100,7 @@ func (f *follower) run(ctx context.Context) {
 	end := func() {
 		if stop != nil {
 			stop()
-			<-result
+			_ = <-result // of a choose whose input has changed
 			stop = nil
 		}
 	}

@@ -74,7 +74,7 @@ func (r *replica) serve(ctx context.Context, e *epoch) (again bool, err error) {
 		leave()
 	}
 	for {
-		next := time.Now().Add(time.Hour)
+		var next time.Time
 		if lost != nil {
 			var left bool
 			if next, left = r.act(e, leaving); left {

@@ -156,7 +156,7 @@ func (r *reader) begin() {
 	}
 }
 
-var newline = []byte{'\n'} //nolint:gochecknoglobals // a constant
+var newline = []byte{'\n'}
 
 // next reads, and if split, at most to the end of a line.
 func (r *reader) next(p []byte) (n int, err error) {
