@@ -78,7 +78,7 @@ func TestServerSetAbove(t *testing.T) {
 	}
 	parent := object(`{"apiVersion":%q,"kind":"Paint","metadata":{"name":"parent","finalizers":[%q]}}`, a.group+"/v1", setFinalizer)
 	parent.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: owner.GetUID(), BlockOwnerDeletion: new(true)}})
-	parent, err = paints.Namespace(home).Create(t.Context(), parent, metav1.CreateOptions{})
+	_, err = paints.Namespace(home).Create(t.Context(), parent, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

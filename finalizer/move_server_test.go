@@ -94,7 +94,7 @@ func TestServerMove(t *testing.T) {
 		for fail := range 3 {
 			t.Run(fmt.Sprintf("%s,deleted=%t,fail=%d", strings.Join(tt.finalizers, "+"), tt.deleted, fail), func(t *testing.T) {
 				object := fmt.Sprintf("w%d-%d", i, fail)
-				obj, err := client.Create(t.Context(), newObject(group, "Widget", object, tt.finalizers...), metav1.CreateOptions{})
+				_, err := client.Create(t.Context(), newObject(group, "Widget", object, tt.finalizers...), metav1.CreateOptions{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -106,7 +106,7 @@ func TestServerMove(t *testing.T) {
 				f := &failing{client, fail}
 				cleanups, steps := 0, 0
 				for ; ; steps++ {
-					obj, err = client.Get(t.Context(), object, metav1.GetOptions{})
+					obj, err := client.Get(t.Context(), object, metav1.GetOptions{})
 					if apierrors.IsNotFound(err) {
 						break
 					}

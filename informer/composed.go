@@ -21,7 +21,7 @@ func (m *member) stale() error {
 	}
 	var errs []error
 	for _, p := range m.alive.Parts() {
-		err, since := p.Failing()
+		since, err := p.Failing()
 		if !p.IsPart() || !isRefusal(err) || p.LastReceived().IsZero() || time.Since(since) < staleAfter {
 			continue
 		}

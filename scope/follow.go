@@ -100,7 +100,9 @@ func (f *follower) run(ctx context.Context) {
 	end := func() {
 		if stop != nil {
 			stop()
-			_ = <-result // of a choose whose input has changed
+			if err := <-result; err != nil {
+				klog.FromContext(ctx).V(4).Info("A selection was given up, because its input has changed", "err", kube.PrintableError(err, 4<<10))
+			}
 			stop = nil
 		}
 	}

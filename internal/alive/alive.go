@@ -118,10 +118,10 @@ func (i *Informer) Blocked() error {
 
 // Failing returns the last error if no data was received since the first one, and the time of
 // the first one.
-func (i *Informer) Failing() (last error, since time.Time) {
+func (i *Informer) Failing() (since time.Time, last error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.failed, i.failedAt
+	return i.failedAt, i.failed
 }
 
 type key struct{}

@@ -45,7 +45,7 @@ func blind(t *testing.T, failures int) *alive.Informer {
 		if _, err := io.ReadAll(body); err != nil {
 			t.Fatal(err)
 		}
-		if got := i.Failed(failed); got != n+1 {
+		if got := i.Failed(errFailed); got != n+1 {
 			t.Fatalf("Failed() = %d, want %d", got, n+1)
 		}
 	}
@@ -104,7 +104,7 @@ func TestInitialWatch(t *testing.T) {
 	}
 }
 
-var failed = errors.New("failed")
+var errFailed = errors.New("failed")
 
 // TestLists: the data of a list counts when a watch follows, and a list that was received to its
 // end and failed counts as one that could not be decoded.
@@ -131,17 +131,17 @@ func TestLists(t *testing.T) {
 	page := func() io.Reader { return strings.NewReader("page") }
 	list(page())
 	check("before the next request", 0, 0)
-	i.Failed(failed)
+	i.Failed(errFailed)
 	check("after the first failure", 1, 0)
 	list(page())
 	list(page())
-	i.Failed(failed)
+	i.Failed(errFailed)
 	check("after a list in pages", 2, 0)
 	i.Begin(alive.List)() // refused
-	i.Failed(failed)
+	i.Failed(errFailed)
 	check("after a refusal", 2, 0)
 	list(iotest.TimeoutReader(iotest.OneByteReader(page())))
-	i.Failed(failed)
+	i.Failed(errFailed)
 	check("after a cut connection", 2, 0)
 	i.Begin(alive.InitialWatch)()
 	check("after a watch with a list", 2, 0)
@@ -156,7 +156,7 @@ func TestLists(t *testing.T) {
 
 	var none *alive.Informer
 	none.Begin(alive.List)()
-	if lists, object, _ := none.Undecodable(); none.Failed(failed) != 0 || lists != 0 || object != "" {
+	if lists, object, _ := none.Undecodable(); none.Failed(errFailed) != 0 || lists != 0 || object != "" {
 		t.Error("a nil Informer has failures")
 	}
 }
