@@ -100,7 +100,7 @@ func requestKind(req *http.Request) string {
 	return verb + " " + parts[i+2]
 }
 
-// judgedQueue notes the adds.
+// judgedQueue notes the adds, and the keys that a Run takes out at its end.
 type judgedQueue struct {
 	*queue.Queue[types.NamespacedName]
 	p    *point
@@ -117,6 +117,15 @@ func (q *judgedQueue) note(keys ...types.NamespacedName) {
 		}
 		q.p.keys[id].adds++
 	}
+}
+
+// Clear is called at the end of each Run: the next one begins with all objects.
+func (q *judgedQueue) Clear() []types.NamespacedName {
+	left := q.Queue.Clear()
+	q.p.mu.Lock()
+	defer q.p.mu.Unlock()
+	q.p.left[q.name] = left
+	return left
 }
 
 func (q *judgedQueue) Add(key types.NamespacedName) {

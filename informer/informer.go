@@ -347,12 +347,8 @@ func (s *Set) syncedLocked() chan struct{} {
 // informers that are not synced. It can be passed to shutdown's AddReady.
 //
 // Ready also returns an error if the last three lists of a synced informer could not be decoded:
-// see [Set.Check].
-//
-// Of an informer with parts, such as a scope.Informer, the error also names each part whose cache
-// was filled, and whose lists and watches the API server has then refused with 403, 404 or 405
-// for a minute. The other parts go on, and Ready returns nil again after the next data of the
-// part.
+// see [Set.Check]. It does not return the failures of a watch, such as a refusal of the API
+// server: Metrics and [Set.LastEvents] have the time of the last event.
 func (s *Set) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -368,7 +364,6 @@ func (s *Set) Ready() error {
 			if err := m.blind(true); err != nil {
 				errs = append(errs, fmt.Errorf("%w: %w", ErrNotSynced, err))
 			}
-			errs = append(errs, m.stale())
 		}
 		return errors.Join(errs...)
 	}

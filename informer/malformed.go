@@ -71,3 +71,11 @@ func (m *member) malformed() int {
 	}
 	return n
 }
+
+// of returns the name of the informer for an error, with that of the part, if p is one.
+func (m *member) of(p *alive.Informer) string {
+	if p.IsPart() {
+		return fmt.Sprintf("%q: %s", m.name, kube.Printable(p.Name(), maxName))
+	}
+	return fmt.Sprintf("%q", m.name)
+}

@@ -26,10 +26,9 @@ const beforeRenewal = time.Minute
 //
 // While no Run is active, such as on a replica that waits for leadership, the informer runs
 // and the queue stays empty. Each Run begins with all objects of the informer's store: it
-// calls OnAdd of the handler with them, as for a first list, beside the calls of the
-// informer. So the handler must be safe for concurrent use, as those of package enqueue are.
-// Run waits until the registration is synced. At its end, Run takes its keys out of a queue
-// that has the method Clear() []K.
+// calls OnAdd of the handler with them, as for a first list. These calls and those of the
+// informer come one after another. Run waits until the registration is synced. At its end, Run
+// takes its keys out of a queue that has the method Clear() []K.
 //
 // An object that was deleted is not in the store. So Sources keep the keys of events that come
 // while no Run is active, and the keys that a Run left: at least the latest 4096 of deletions,
@@ -54,11 +53,12 @@ func (c *Controller[K]) Handle(informer interface {
 	case kube.IsNil(handler):
 		return nil, errors.New("reconcile: Handle got a nil handler: use e.g. enqueue.Handler")
 	}
+	one := &serial{handler: handler}
 	c.feed.mu.Lock()
-	c.feed.handled = append(c.feed.handled, handled{store: informer.GetStore, handler: handler}) // before its first event
+	c.feed.handled = append(c.feed.handled, handled{store: informer.GetStore, handler: one}) // before its first event
 	at := len(c.feed.handled) - 1
 	c.feed.mu.Unlock()
-	registration, err := informer.AddEventHandler(handler)
+	registration, err := informer.AddEventHandler(one)
 	c.feed.mu.Lock()
 	defer c.feed.mu.Unlock()
 	if err != nil {
@@ -81,8 +81,43 @@ type feed[K comparable] struct {
 // handled is a handler that Handle has added.
 type handled struct {
 	store   func() cache.Store // nil if it could not be added
-	handler cache.ResourceEventHandler
+	handler *serial
 	synced  cache.DoneChecker // nil while it is added
+}
+
+// serial is a handler whose calls come one after another, so that Run can call it beside the
+// informer.
+type serial struct {
+	mu      sync.Mutex
+	handler cache.ResourceEventHandler
+}
+
+func (s *serial) OnAdd(obj any, isInInitialList bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.handler.OnAdd(obj, isInInitialList)
+}
+
+func (s *serial) OnUpdate(old, obj any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.handler.OnUpdate(old, obj)
+}
+
+func (s *serial) OnDelete(obj any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.handler.OnDelete(obj)
+}
+
+// replay calls OnAdd with the object that has the key in the store, if there is one. It reads
+// the store during the call, so that the handler gets no object after its deletion.
+func (s *serial) replay(store cache.Store, key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if obj, ok, err := store.GetByKey(key); ok && err == nil {
+		s.handler.OnAdd(obj, true)
+	}
 }
 
 // closedLocked reports whether Sources keep their keys, because no Run is active and the next
@@ -126,11 +161,12 @@ func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
 		if h.synced != nil {
 			checkers = append(checkers, h.synced)
 		}
-		for _, obj := range h.store().List() {
+		store := h.store()
+		for _, key := range store.ListKeys() {
 			if ctx.Err() != nil {
 				return nil
 			}
-			h.handler.OnAdd(obj, true)
+			h.handler.replay(store, key)
 		}
 	}
 	return checkers

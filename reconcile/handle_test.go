@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -209,6 +210,43 @@ func TestHandleWithoutLeader(t *testing.T) {
 	})
 }
 
+// TestHandleNoGhost: an object whose deletion the handler gets while Run begins does not come
+// again.
+func TestHandleNoGhost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObjects(t, "a", "b")
+		defer o.stop()
+		c := &controller{Name: "x", Queue: queue.New(queue.Config[string]{}), Reconcile: (&recorder{}).reconcile}
+		handler := present{enqueue.Handler(c.Source("maps"), func(m *corev1.ConfigMap) []string { return []string{m.Name} }), map[string]bool{}}
+		_, err := c.Handle(vanishing{o.informer, func() { o.delete("b"); time.Sleep(time.Millisecond) }}, handler)
+		o.check(err)
+		running := start(t, t.Context(), c)
+		time.Sleep(time.Second)
+		running.stop()
+		if want := map[string]bool{"a": true}; !maps.Equal(handler.names, want) {
+			t.Errorf("the handler knows %v, want %v", handler.names, want)
+		}
+	})
+}
+
+// vanishing is an informer whose objects change after they are listed.
+type vanishing struct {
+	cache.SharedIndexInformer
+	change func()
+}
+
+func (v vanishing) GetStore() cache.Store {
+	return vanishingStore{v.SharedIndexInformer.GetStore(), v.change}
+}
+
+type vanishingStore struct {
+	cache.Store
+	change func()
+}
+
+func (v vanishingStore) List() []any        { defer v.change(); return v.Store.List() }
+func (v vanishingStore) ListKeys() []string { defer v.change(); return v.Store.ListKeys() }
+
 // TestHandleTooMany: if a standby sees more deletions than it keeps, it keeps the latest, and a
 // line of log of the next Run reports it.
 func TestHandleTooMany(t *testing.T) {
@@ -355,8 +393,25 @@ type registered struct{ checker }
 func (r registered) HasSynced() bool                     { return cache.IsDone(r.checker) }
 func (r registered) HasSyncedChecker() cache.DoneChecker { return r.checker }
 
+// present is a handler that knows the objects that exist. It has no lock.
+type present struct {
+	cache.ResourceEventHandler
+	names map[string]bool
+}
+
+func (p present) OnAdd(obj any, isInInitialList bool) {
+	p.names[obj.(*corev1.ConfigMap).Name] = true
+	p.ResourceEventHandler.OnAdd(obj, isInInitialList)
+}
+
+func (p present) OnDelete(obj any) {
+	delete(p.names, obj.(*corev1.ConfigMap).Name)
+	p.ResourceEventHandler.OnDelete(obj)
+}
+
 // TestHandleLosesNothing: whatever Runs begin and end while objects change, the last Run has seen
-// the last state of each, deleted ones too.
+// the last state of each, deleted ones too. The handler is called by one goroutine at a time, and
+// gets no object after its deletion.
 //
 // Proves R29.
 func TestHandleLosesNothing(t *testing.T) {
@@ -375,9 +430,11 @@ func TestHandleLosesNothing(t *testing.T) {
 				seen[key] = found
 				return reconcile.Result{}, nil
 			}
-			o.handle(c)
+			handler := present{enqueue.Handler(c.Source("maps"), func(m *corev1.ConfigMap) []string { return []string{m.Name} }), map[string]bool{}}
+			_, err := c.Handle(o.informer, handler)
+			o.check(err)
 			var running *running
-			for range 200 {
+			for range 400 {
 				name := fmt.Sprint(random.IntN(20))
 				switch random.IntN(5) {
 				case 0, 1, 2:
@@ -405,6 +462,11 @@ func TestHandleLosesNothing(t *testing.T) {
 			running.stop()
 			if diff := cmp.Diff(exists, seen); diff != "" {
 				t.Errorf("seed %d: the objects and what the calls found (-want +got):\n%s", seed, diff)
+			}
+			for name, there := range exists {
+				if handler.names[name] != there {
+					t.Errorf("seed %d: the handler knows %s: %v, want %v", seed, name, handler.names[name], there)
+				}
 			}
 		})
 	}

@@ -27,9 +27,7 @@ type Informer struct {
 	relist   bool       // the next watch must expire
 	end      func()     // ends the current watch; nil until the first
 	lists    lists
-	failed   error     // the last failure since data was decoded
-	failedAt time.Time // of the first of them
-	composed bool      // the requests are those of parts
+	composed bool // the requests are those of parts
 	parts    map[*Informer]struct{}
 	blocked  error // the reason why the informer cannot sync; nil if it is not known
 }
@@ -114,14 +112,6 @@ func (i *Informer) Blocked() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.blocked
-}
-
-// Failing returns the last error if no data was received since the first one, and the time of
-// the first one.
-func (i *Informer) Failing() (since time.Time, last error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.failedAt, i.failed
 }
 
 type key struct{}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"sync"
-	"time"
 )
 
 // Bytes are no sign of life: one object that the Go type rejects makes a list fail after all of
@@ -58,10 +57,6 @@ func (i *Informer) Failed(err error) int {
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.failed == nil {
-		i.failedAt = time.Now()
-	}
-	i.failed = err
 	complete := i.lists.complete
 	i.lists.data, i.lists.complete = 0, false
 	if !complete {
@@ -94,7 +89,6 @@ func (i *Informer) decoded(at int64) {
 	i.received.Store(at)
 	i.mu.Lock()
 	i.lists.failures, i.lists.object, i.lists.err = 0, "", nil
-	i.failed = nil
 	i.mu.Unlock()
 }
 

@@ -4,7 +4,6 @@ package guard
 import (
 	"fmt"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	"k8s.io/client-go/tools/cache"
@@ -19,17 +18,16 @@ const (
 	panicEvery = time.Second // is the least time between two lines of a handler
 )
 
-// Handler is a handler whose panics are logged. client-go would end the process. Its methods
-// may be called concurrently: a new leader replays the store beside the informer.
+// Handler is a handler whose panics are logged. client-go would end the process. The methods
+// are called one after another, as client-go does, so the fields have no lock.
 type Handler struct {
 	cache.ResourceEventHandler
 
 	// Logger returns the logger of a panic. Required.
 	Logger func() klog.Logger
 
-	mu      sync.Mutex // guards the fields below
-	logged  time.Time  // of the last line
-	omitted int        // panics since then
+	logged  time.Time // of the last line
+	omitted int       // panics since then
 }
 
 // OnAdd implements cache.ResourceEventHandler.
@@ -56,8 +54,6 @@ func (h *Handler) recovered() {
 	if reason == nil {
 		return
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	if time.Since(h.logged) < panicEvery {
 		h.omitted++ // a handler can panic at each of many objects
 		return
