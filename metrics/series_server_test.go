@@ -18,14 +18,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/informers"
+	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/examples/website/dns"
 	"github.com/controllerkit/controllerkit/finalizer"
+	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/operator"
 	"github.com/controllerkit/controllerkit/reconcile"
+	"github.com/controllerkit/controllerkit/scope"
 	"github.com/controllerkit/controllerkit/shard"
 )
 
@@ -61,6 +65,52 @@ func TestServerOperatorSeries(t *testing.T) {
 }
 
 func isDeleted(e watch.Event) bool { return e.Type == watch.Deleted }
+
+// TestServerScopeSeries: the alerts about informers and objects have their series for a scope,
+// whose namespaces come from a ConfigMap as in docs/namespaces.md.
+func TestServerScopeSeries(t *testing.T) {
+	config, system, namespace := testserver.Config(t), testserver.Namespace(t), testserver.Namespace(t)
+	m, reg := newMetrics(t)
+	op, err := operator.New(config, operator.Options{Name: "scoped", Metrics: m})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kube := kubernetes.NewForConfigOrDie(op.Config)
+	services := scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) {
+		byNamespace := cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
+		return coreinformers.NewFilteredServiceInformer(kube, p.Namespace, 0, byNamespace, p.Options), nil
+	})
+	settings := informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithNamespace(system)).Core().V1().ConfigMaps()
+	operator.Follow(op, corev1.Resource("configmaps"), settings, services, func(corelisters.ConfigMapLister) (scope.Selection, error) {
+		return scope.Selection{Namespaces: []string{namespace}}, nil
+	})
+	c := op.Controller("scoped", func(context.Context, types.NamespacedName) (reconcile.Result, error) {
+		return reconcile.Result{}, nil
+	})
+	operator.For(c, corev1.Resource("services"), informer.With(services, corelisters.NewServiceLister))
+	run(t, op)
+	for _, query := range []string{
+		`controller_informer_last_event_timestamp_seconds{name="services"}`, `controller_informer_last_event_timestamp_seconds{name="configmaps (settings)"}`,
+		`controller_informer_mutations_total{name="services"}`, `controller_informer_malformed_objects{name="services"}`,
+		`controller_objects{controller="scoped"}`, `controller_failing_keys{controller="scoped",result="rejected"}`,
+	} {
+		awaitSeries(t, reg, query)
+	}
+}
+
+// run runs an operator until the end of the test.
+func run(t *testing.T, op *operator.Operator) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // until the cleanups
+	ended := make(chan error, 1)
+	go func() { ended <- op.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
 
 // awaitEvent acts, and returns after an event of the object for which is returns true.
 func awaitEvent(t *testing.T, c interface {
@@ -118,15 +168,7 @@ func TestServerPlanAndShardsSeries(t *testing.T) {
 			return nil
 		})
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- op.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	run(t, op)
 	for _, a := range alerts() {
 		if slices.Contains(ofShards(), a.name) {
 			awaitSeries(t, reg, a.expr)
