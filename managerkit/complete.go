@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -151,8 +152,10 @@ func (d *dispatch[request]) standby(b *builder.TypedBuilder[request], r crreconc
 		return &keeper[request]{newPrioritized(queue.Config[request]{}), d.loop.Source("watch")}
 	}
 	_, err := b.WithOptions(options).WithEventFilter(predicate.Funcs{
-		CreateFunc:  func(event.CreateEvent) bool { return false },
-		UpdateFunc:  func(event.UpdateEvent) bool { return false },
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		UpdateFunc: func(event.UpdateEvent) bool { return false },
+		// The controller that runs the loop calls the same handlers, which may count deletions.
+		DeleteFunc:  func(event.DeleteEvent) bool { return !d.running.Load() },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}).Build(r)
 	return err
@@ -185,6 +188,7 @@ type dispatch[request comparable] struct {
 	loop    *reconcile.Controller[request]
 	ctx     context.Context // of the controller's sources: done when the manager stops the controller
 	started chan struct{}   // closed when ctx is set
+	running atomic.Bool     // the loop runs, so its controller gets the events
 }
 
 // adapt returns r as a Func.
@@ -257,6 +261,8 @@ func namespaces[request comparable]() func(request) string {
 // run runs the loop until the manager stops the controller.
 func (d *dispatch[request]) run() {
 	<-d.started
+	d.running.Store(true)
+	defer d.running.Store(false)
 	if err := d.loop.Run(d.ctx); err != nil {
 		klog.FromContext(d.ctx).Error(kube.PrintableError(err, 4<<10), "The controller ended")
 	}

@@ -10,9 +10,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	crreconcile "sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -35,7 +38,8 @@ func (l latencies) ReconcileFinished(ctx context.Context, controller, result str
 
 // TestServerCompleteStandby: while a manager waits to lead, the informers of Complete run, and the
 // queue stays empty. When it leads, its loop gets the keys of all objects, and of one that was
-// deleted while the former leader stopped. No latency counts the time before the stop.
+// deleted while the former leader stopped. No latency counts the time before the stop. Handlers
+// of the leader get each deletion once.
 //
 // Proves MK22.
 func TestServerCompleteStandby(t *testing.T) {
@@ -53,6 +57,7 @@ func TestServerCompleteStandby(t *testing.T) {
 		queue   *queue.Queue[ctrl.Request]
 		called  chan string
 		deleted chan string
+		counted chan string // deletions that a handler of the builder got
 		late    chan time.Duration
 	}
 	block := make(chan struct{})
@@ -67,9 +72,12 @@ func TestServerCompleteStandby(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := replica{queue: queue.New(queue.Config[ctrl.Request]{}), called: make(chan string, 1000), deleted: make(chan string, 1000), late: make(chan time.Duration, 1000)}
+		r := replica{queue: queue.New(queue.Config[ctrl.Request]{}), called: make(chan string, 1000), deleted: make(chan string, 1000), counted: make(chan string, 1000), late: make(chan time.Duration, 1000)}
 		loop := &reconcile.Controller[ctrl.Request]{Name: name, Workers: 4, Queue: r.queue, Metrics: latencies{m, r.late}}
-		err = managerkit.Complete(ctrl.NewControllerManagedBy(mgr).For(&corev1.ConfigMap{}), crreconcile.Func(func(_ context.Context, req ctrl.Request) (ctrl.Result, error) {
+		counted := handler.Funcs{DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ workqueue.TypedRateLimitingInterface[ctrl.Request]) {
+			r.counted <- e.Object.GetName()
+		}}
+		err = managerkit.Complete(ctrl.NewControllerManagedBy(mgr).For(&corev1.ConfigMap{}).Watches(&corev1.ConfigMap{}, counted), crreconcile.Func(func(_ context.Context, req ctrl.Request) (ctrl.Result, error) {
 			r.called <- req.Name
 			if req.Name == "slow" {
 				<-block
@@ -131,8 +139,25 @@ func TestServerCompleteStandby(t *testing.T) {
 	for len(want) > 0 {
 		delete(want, await(t, second.called, "call"))
 	}
+	for i := range 10 {
+		remove(fmt.Sprint("map", i))
+	}
+	until(second.deleted, "map9")
+	counts := map[string]int{}
+	for counts["map9"] == 0 {
+		counts[await(t, second.counted, "deletion")]++
+	}
 	if err := second.stop(t); err != nil {
 		t.Fatalf("Start() = %v", err)
+	}
+	close(second.counted)
+	for name := range second.counted {
+		counts[name]++
+	}
+	for i := range 10 {
+		if name := fmt.Sprint("map", i); counts[name] != 1 {
+			t.Errorf("the handler of the leader got the deletion of %s %d times", name, counts[name])
+		}
 	}
 	close(second.late)
 	for late := range second.late {

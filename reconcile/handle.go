@@ -15,9 +15,15 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile/internal/triggers"
 )
 
-// beforeRenewal is how long before its last renewal a leader may have got an event that it did
-// not act on, such as during its drain.
-const beforeRenewal = time.Minute
+// A leader may not have acted on an event that it got before its last renewal of the Lease.
+const (
+	// Its key may wait for a retry, by default for 15 minutes at most, and begins no call while
+	// the leader drains.
+	unhandled = 20 * time.Minute
+	// Later events count for the latency. So those of a backoff do not: they have failed, and a
+	// new leader has a first list to work off.
+	unseen = time.Minute
+)
 
 // Handle adds an event handler to an informer, as its AddEventHandler does, for a handler that
 // adds keys with a [Source]:
@@ -28,16 +34,17 @@ const beforeRenewal = time.Minute
 // and the queue stays empty. Each Run begins with all objects of the informer's store: it
 // calls OnAdd of the handler with them, as for a first list. These calls and those of the
 // informer come one after another. Run waits until the registration is synced. At its end, Run
-// takes its keys out of a queue that has the method Clear() []K.
+// empties a queue that has the method Clear() []K.
 //
-// An object that was deleted is not in the store. So Sources keep the keys of events that come
-// while no Run is active, and the keys that a Run left: at least the latest 4096 of deletions,
-// and as many of others. With the context of package leader, Run adds the kept keys whose last
-// event came less than a minute before the former leader's last renewal of the Lease, or later,
-// because that leader may not have acted on them. Otherwise Run adds all.
+// An object that was deleted is not in the store. So the Controller keeps all keys that a Run
+// left in the queue, and of the events that Sources report while no Run is active at least the
+// latest 4096 keys of deletions, and as many of other kinds. With the context of package leader,
+// Run adds the kept keys whose last event came less than 20 minutes before the former leader's
+// last renewal of the Lease that this replica saw, or later, because that leader may not have
+// acted on them. Otherwise Run adds all.
 //
-// For Metrics an event before the former leader's last renewal counts as of that moment.
-// Without package leader, it counts as of the begin of Run.
+// For Metrics an event of the last minute before that renewal counts as of the renewal, and an
+// earlier one has no time. Without package leader, an event counts as of the begin of Run.
 //
 // Handle may be called at any time. The Controller keeps a reference to the informer: for
 // an informer that ends earlier than the Controller, use AddEventHandler. Handle returns an
@@ -53,34 +60,35 @@ func (c *Controller[K]) Handle(informer interface {
 	case kube.IsNil(handler):
 		return nil, errors.New("reconcile: Handle got a nil handler: use e.g. enqueue.Handler")
 	}
-	one := &serial{handler: handler}
+	h := &handled{store: informer.GetStore, handler: &serial{handler: handler}}
 	c.feed.mu.Lock()
-	c.feed.handled = append(c.feed.handled, handled{store: informer.GetStore, handler: one}) // before its first event
-	at := len(c.feed.handled) - 1
+	c.feed.handled = append(c.feed.handled, h) // before its first event
 	c.feed.mu.Unlock()
-	registration, err := informer.AddEventHandler(one)
+	registration, err := informer.AddEventHandler(h.handler)
 	c.feed.mu.Lock()
 	defer c.feed.mu.Unlock()
 	if err != nil {
-		c.feed.handled[at].store = nil
+		c.feed.handled = slices.DeleteFunc(c.feed.handled, func(other *handled) bool { return other == h })
 		return nil, fmt.Errorf("reconcile: Handle: %w", err)
 	}
-	c.feed.handled[at].synced = registration.HasSyncedChecker()
+	h.synced = registration.HasSyncedChecker()
 	return registration, nil
 }
 
 // feed is what a Controller knows of its event handlers.
 type feed[K comparable] struct {
 	mu      sync.RWMutex // guards the fields below; a Source holds it for reading while it adds keys
-	handled []handled
+	handled []*handled
 	open    bool // a Run takes keys
 
-	gone, changed triggers.Kept[K] // keys of deletions, and of other events
+	// The keys of events while no Run takes keys: of deletions, of first lists, and of others.
+	gone, listed, changed triggers.Kept[K]
+	left                  triggers.Kept[K] // the keys that the last Run left in its queue
 }
 
 // handled is a handler that Handle has added.
 type handled struct {
-	store   func() cache.Store // nil if it could not be added
+	store   func() cache.Store
 	handler *serial
 	synced  cache.DoneChecker // nil while it is added
 }
@@ -134,30 +142,33 @@ func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
 	f := &r.feed
 	f.mu.Lock()
 	f.open = true
-	handlers := slices.Clone(f.handled)
+	var handlers []handled
+	for _, h := range f.handled {
+		handlers = append(handlers, *h)
+	}
 	f.mu.Unlock()
 
-	var after time.Time
-	from, known := ctx.Value(calls.LastRenewal{}).(time.Time)
-	if known {
-		after = from.Add(-beforeRenewal)
-	} else {
-		from = now
+	w := triggers.Window{From: now}
+	if renewal, ok := ctx.Value(calls.LastRenewal{}).(time.Time); ok {
+		w = triggers.Window{After: renewal.Add(-unhandled), Dated: renewal.Add(-unseen), From: renewal}
 	}
-	gone, lost := r.triggers.Deliver(&f.gone, after, from)
-	changed, _ := r.triggers.Deliver(&f.changed, after, from)
-	if kept := slices.Concat(gone, changed); len(kept) > 0 {
-		r.add(addOptions{}, kept...)
-	}
+	kept, lost := r.triggers.Deliver(&f.gone, w)
 	if lost {
-		r.logger.Info("Deletions before this Run were too many to keep: the keys of the earliest do not run", "kept", len(gone))
+		r.logger.Info("Deletions before this Run were too many to keep: the keys of the earliest do not run", "kept", len(kept))
 	}
+	for _, of := range []*triggers.Kept[K]{&f.left, &f.listed, &f.changed} {
+		keys, _ := r.triggers.Deliver(of, w)
+		kept = append(kept, keys...)
+	}
+	// After the objects of the stores: the keys of old deletions can be many.
+	defer func() {
+		if len(kept) > 0 {
+			r.add(addOptions{}, kept...)
+		}
+	}()
 
 	var checkers []cache.DoneChecker
 	for _, h := range handlers {
-		if h.store == nil {
-			continue
-		}
 		if h.synced != nil {
 			checkers = append(checkers, h.synced)
 		}
@@ -188,5 +199,5 @@ func (r *run[K]) closeFeed() {
 	for _, key := range left {
 		r.Queue.Forget(key)
 	}
-	r.triggers.KeepTaken(&f.gone, left...)
+	r.triggers.KeepTaken(&f.left, left...)
 }

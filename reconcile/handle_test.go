@@ -293,6 +293,112 @@ func TestHandleTooMany(t *testing.T) {
 	})
 }
 
+// TestHandleKeepsAllLeft: the next Run gets each key that a Run left in its queue, however many,
+// such as that of a deletion whose call has failed.
+//
+// Proves R6.
+func TestHandleKeepsAllLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObjects(t)
+		defer o.stop()
+		r := &recorder{}
+		failing := true
+		c := &controller{Name: "x", Queue: queue.New(queue.Config[string]{})}
+		c.Reconcile = func(ctx context.Context, key string) (reconcile.Result, error) {
+			if failing {
+				return reconcile.Result{}, errors.New("failed")
+			}
+			return r.reconcile(ctx, key)
+		}
+		o.handle(c)
+		running := start(t, takeover(t, time.Now()), c)
+		const keys = 13000 // more than the latest of deletions
+		for i := range keys {
+			c.Source("others").AddEvent(calls.Delete, struct {
+				Priority    int
+				After       time.Duration
+				RateLimited bool
+			}{}, fmt.Sprint(i))
+		}
+		time.Sleep(10 * time.Second)
+		running.stop()
+		failing = false
+		running = start(t, takeover(t, time.Now()), c)
+		time.Sleep(time.Second)
+		running.stop()
+		if got := slices.Compact(slices.Sorted(slices.Values(r.got()))); len(got) != keys {
+			t.Errorf("%d of %d keys ran again", len(got), keys)
+		}
+	})
+}
+
+// TestHandleOldDeletion: the former leader may have retried a deletion for some minutes. Its key
+// runs, and counts no latency, and a later event of the key counts from its own time.
+func TestHandleOldDeletion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObjects(t, "a", "b")
+		defer o.stop()
+		m, r := &counts{}, &recorder{}
+		c := &controller{Name: "x", Queue: queue.New(queue.Config[string]{}), Reconcile: r.reconcile, Metrics: m}
+		o.handle(c)
+		o.delete("a")
+		time.Sleep(6 * time.Minute)
+		o.delete("b")
+		time.Sleep(14 * time.Minute)
+		running := start(t, takeover(t, time.Now()), c)
+		if got := r.got(); !slices.Equal(got, []string{"b"}) {
+			t.Errorf("the new leader ran %q, want b", got)
+		}
+		time.Sleep(time.Hour)
+		o.create("b")
+		synctest.Wait()
+		if want := []time.Duration{0}; !slices.Equal(m.latencies, want) {
+			t.Errorf("latencies %v, want %v", m.latencies, want)
+		}
+		running.stop()
+	})
+}
+
+// TestHandleBeside: a handler that AddEventHandler added beside those of Handle loses no first
+// list, and an error of Handle leaves the Sources as they were.
+func TestHandleBeside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, other := newObjects(t), newObjects(t, "x", "y")
+		defer o.stop()
+		defer other.stop()
+		r := &recorder{}
+		q := queue.New(queue.Config[string]{})
+		c := &controller{Name: "x", Queue: q, Reconcile: r.reconcile}
+		handler := enqueue.Handler(c.Source("others"), func(m *corev1.ConfigMap) []string { return []string{m.Name} })
+		stopped := informers.NewSharedInformerFactory(o.client, 0).Core().V1().Secrets().Informer()
+		ended, cancel := context.WithCancel(testlog.New().Context(t.Context()))
+		cancel()
+		stopped.RunWithContext(ended)
+		if _, err := c.Handle(stopped, handler); err == nil {
+			t.Fatal("Handle of a stopped informer returned nil")
+		}
+		_, err := other.informer.AddEventHandler(handler)
+		o.check(err)
+		synctest.Wait()
+		if got := len(q.Pending()); got != 2 {
+			t.Errorf("%d keys after an error of Handle, want 2", got)
+		}
+		q.Clear()
+		o.handle(c)
+		_, err = other.informer.AddEventHandler(handler)
+		o.check(err)
+		synctest.Wait()
+		if got := q.Pending(); len(got) > 0 {
+			t.Errorf("a standby's queue has %q", got)
+		}
+		running := start(t, takeover(t, time.Now()), c)
+		if got := slices.Sorted(slices.Values(r.got())); !slices.Equal(got, []string{"x", "y"}) {
+			t.Errorf("the new leader ran %q, want x and y", got)
+		}
+		running.stop()
+	})
+}
+
 // TestHandleKinds: a Source of a standby keeps no key of an event that reports no change.
 func TestHandleKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

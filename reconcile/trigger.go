@@ -63,14 +63,16 @@ func (s *Source[K]) AddEvent(kind string, opts struct {
 func (s *Source[K]) Keep(kind string, keys ...K) {
 	s.c.feed.mu.RLock()
 	defer s.c.feed.mu.RUnlock()
-	if !s.c.feed.open {
+	if !s.c.feed.open && kind != calls.List {
 		s.keep(kind, keys...)
 	}
 }
 
 func (s *Source[K]) keep(kind string, keys ...K) {
 	switch kind {
-	case calls.List, calls.Resync, calls.Unchanged:
+	case calls.Resync, calls.Unchanged:
+	case calls.List:
+		s.c.triggers.Keep(&s.c.feed.listed, s.trigger(kind), keys...)
 	case calls.Delete:
 		s.c.triggers.Keep(&s.c.feed.gone, s.trigger(kind), keys...)
 	default:

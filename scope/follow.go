@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -61,6 +62,9 @@ func (i *Informer) Follow(settings cache.SharedIndexInformer, which func() (Sele
 	return nil
 }
 
+// openPause is the time after which Follow calls a failed function of New again.
+const openPause = 10 * time.Second
+
 // follower makes the selection of the settings. It is their handler.
 type follower struct {
 	of       *Informer
@@ -96,7 +100,9 @@ func (f *follower) run(ctx context.Context) {
 	result := make(chan error, 1) // of the running choose
 	var current []Part
 	var stop context.CancelFunc // of the running choose; nil if none runs
-	made, last := false, ""     // whether current was selected, and the last error
+	made, last := false, ""     // whether current was selected, and the last error of the settings
+	unopened := ""              // the last error of a part that could not be opened
+	var again <-chan time.Time  // when a part is tried again that could not be opened
 	end := func() {
 		if stop != nil {
 			stop()
@@ -114,7 +120,16 @@ func (f *follower) run(ctx context.Context) {
 		case err := <-result:
 			stop()
 			stop = nil
+			if e := new(notOpened); errors.As(err, &e) {
+				made, again = false, time.After(openPause)
+				f.refused(ctx, err, err.Error() != unopened)
+				unopened = err.Error()
+				continue
+			}
+			unopened = ""
 			f.chosen(ctx, err, len(current))
+		case <-again:
+			f.changed()
 		case <-f.wake:
 			parts, err := f.parts()
 			if err != nil {

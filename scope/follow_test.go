@@ -102,6 +102,41 @@ func TestFollow(t *testing.T) {
 	})
 }
 
+// If the function of New fails, it is called again although the settings stay, and the log has the
+// error once.
+func TestFollowOpens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		settings, s := newServer(), newServer()
+		list, err := settings.informer(scope.Part{Namespace: "settings"})
+		must(t, err)
+		failures := 3
+		objects := scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) {
+			if failures--; failures >= 0 {
+				return nil, errors.New("not yet")
+			}
+			return s.informer(p)
+		})
+		must(t, objects.Follow(list, func() (scope.Selection, error) { return in("a"), nil }))
+		s.put("a", "one", "x")
+		logs := testlog.New()
+		ctx, cancel := context.WithCancel(quiet(t))
+		defer cancel()
+		ended := make(chan struct{})
+		go func() { defer close(ended); list.RunWithContext(ctx) }()
+		stop := run(t, logs.Context(quiet(t)), objects)
+		time.Sleep(time.Minute)
+		if got := objects.GetStore().ListKeys(); len(got) != 1 || failures >= 0 {
+			t.Errorf("%d failures are left, and the cache has %q", failures, got)
+		}
+		if got := logs.Find("The selection stays as it was"); len(got) != 1 {
+			t.Errorf("log: %v", got)
+		}
+		stop()
+		cancel()
+		<-ended
+	})
+}
+
 // A change of the settings does not wait for a namespace of the last ones.
 //
 // Proves SC12.

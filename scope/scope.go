@@ -83,6 +83,9 @@ func (s *selection) add(informer func(Part) (cache.SharedIndexInformer, error)) 
 		s.misuse = errors.New("scope: New or With got a nil function: pass one that returns a new informer")
 	case s.selected:
 		s.misuse = errors.New("scope: With was called after Select: call it before")
+		own := New(informer) // the caches of the others stay
+		own.selection.misuse = s.misuse
+		return own
 	}
 	i.index = len(s.informers)
 	s.informers = append(s.informers, i)

@@ -135,6 +135,11 @@ func (i *Informer) Select(ctx context.Context, selection Selection) error {
 	return i.selection.choose(ctx, parts)
 }
 
+// notOpened is an error of the function of New or With: the selection stays.
+type notOpened struct{ error }
+
+func (e *notOpened) Unwrap() error { return e.error }
+
 // choose makes the parts the selected ones.
 func (s *selection) choose(ctx context.Context, parts []Part) error {
 	select {
@@ -160,7 +165,7 @@ func (s *selection) choose(ctx context.Context, parts []Part) error {
 				continue
 			}
 			if opened[key], err = s.newRegion(key); err != nil {
-				return err
+				return &notOpened{err}
 			}
 		}
 		if changed, err = s.changeTo(parts, opened); err != nil {

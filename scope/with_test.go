@@ -68,6 +68,9 @@ func TestWith(t *testing.T) {
 		wantEvents(t, j, "delete a/parent 11")
 		wantEvents(t, k, "delete a/one 11", "delete a/two 12")
 		objects.With(children.informer)
+		if got := len(objects.GetStore().List()) + len(others.GetStore().List()); got != 3 {
+			t.Errorf("after a late With the caches have %d objects, want 3", got)
+		}
 		if err := objects.Select(t.Context(), in("a")); err == nil || err.Error() != "scope: With was called after Select: call it before" {
 			t.Errorf("Select = %v after a late With", err)
 		}

@@ -36,25 +36,24 @@ func (m *Memory[K]) Keep(k *Kept[K], what Trigger, keys ...K) {
 	}
 }
 
-// KeepTaken remembers in k what Take returns of the keys, as events of this moment.
+// KeepTaken remembers in k what Take returns of the keys, as events of this moment. It keeps all
+// keys, because a queue had them.
 func (m *Memory[K]) KeepTaken(k *Kept[K], keys ...K) {
 	for _, key := range keys {
 		why := m.Take(key)
 		m.Called(why)
+		why.first = false
 		m.mu.Lock()
 		m.beginLocked()
 		now := time.Since(m.began)
 		m.mu.Unlock()
-		if why.first = false; why.Event == 0 {
-			why.Event = now
-		}
 		k.mu.Lock()
-		k.putLocked(key, kept{why, now})
+		k.addLocked(key, kept{why, now})
 		k.mu.Unlock()
 	}
 }
 
-func (k *Kept[K]) putLocked(key K, e kept) {
+func (k *Kept[K]) addLocked(key K, e kept) {
 	have, ok := k.young[key]
 	if !ok {
 		have = k.old[key]
@@ -66,6 +65,10 @@ func (k *Kept[K]) putLocked(key K, e kept) {
 		k.young = map[K]kept{}
 	}
 	k.young[key] = e
+}
+
+func (k *Kept[K]) putLocked(key K, e kept) {
+	k.addLocked(key, e)
 	if len(k.young) < keptKeys {
 		return
 	}
@@ -75,29 +78,40 @@ func (k *Kept[K]) putLocked(key K, e kept) {
 	k.old, k.young, k.turned = k.young, nil, time.Now()
 }
 
-// Deliver forgets the keys of k. It notes those whose last event came after the given moment, as
-// if their first event had come at from or later, and returns them. lost is true if k has
-// dropped other keys with events after that moment. A zero moment means all events.
-func (m *Memory[K]) Deliver(k *Kept[K], after, from time.Time) (keys []K, lost bool) {
+// Window says which keys Deliver returns.
+type Window struct {
+	After time.Time // events until then are forgotten; zero: none
+	Dated time.Time // an event until then has no time
+	From  time.Time // an earlier event counts as of this moment
+}
+
+// Deliver forgets the keys of k. It notes those whose last event came after the moment After, and
+// returns them. lost is true if k has dropped other keys with events after that moment.
+func (m *Memory[K]) Deliver(k *Kept[K], w Window) (keys []K, lost bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.beginLocked()
+	until := func(t time.Time, last time.Duration) bool { return !t.IsZero() && last <= t.Sub(m.began) }
 	for _, part := range []map[K]kept{k.old, k.young} {
 		for key, e := range part {
-			if !after.IsZero() && e.last <= after.Sub(m.began) {
+			if until(w.After, e.last) {
 				continue
 			}
-			e.Event = max(e.Event, from.Sub(m.began))
-			if e.Event == 0 {
-				e.Event = 1
+			switch {
+			case until(w.Dated, e.last):
+				e.Event = 0
+			case e.Event != 0:
+				e.Event = max(e.Event, w.From.Sub(m.began))
 			}
-			m.putLocked(e.Reason, key)
+			if e.Mask != 0 {
+				m.putLocked(e.Reason, key)
+			}
 			keys = append(keys, key)
 		}
 	}
-	lost = k.dropped.After(after)
+	lost = k.dropped.After(w.After)
 	k.young, k.old, k.dropped = nil, nil, time.Time{}
 	return keys, lost
 }

@@ -189,8 +189,8 @@ func (m *Memory[K]) Take(key K) Reason {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	why := m.keys[key]
-	if why.Mask != 0 {
+	why, ok := m.keys[key]
+	if ok {
 		delete(m.keys, key)
 		m.shrinkLocked()
 	}
