@@ -22,12 +22,13 @@
 //     objects and no others.
 //   - AS11: If an object belongs to another set, has another controller, or Keep reports
 //     it, prune leaves it, also if that changed during the call.
-//   - AS12: If Apply would prune more than the bounds of the Set, or a Namespace or
-//     CustomResourceDefinition without permission, it prunes no object and returns an error.
+//   - AS12: If Apply would prune more than the bounds of the Set, a Namespace without
+//     PruneNamespaces or a CustomResourceDefinition without PruneCRDs, it prunes no object and
+//     returns an error.
 //   - AS13: If the members were listed within an hour, all are wanted with their Live, and
 //     nothing has changed, Set.Apply makes no request.
 //   - AS14: If an existing object was never a member, and neither Adopt nor Force allows it,
-//     Set.Apply changes no value of it.
+//     Set.Apply changes no existing value of it.
 //   - AS15: If a former member is being deleted or fails, those of lower stages stay until
 //     a later call.
 //   - AS16: If the parent is another tool's, has an inventory of no Set, lacks the

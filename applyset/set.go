@@ -100,11 +100,11 @@ type Set struct {
 	// pruned; 0 means 50. With 100, an empty set is no mistake.
 	MaxPrunePercent int
 	// PruneNamespaces allows that Apply prunes Namespaces, with all objects in them, also
-	// those of other users. Otherwise it is an error, and Apply prunes no object. Delete needs
-	// no permission.
+	// those of other users. Otherwise it is an error, Apply prunes no object, and the wanted
+	// objects stay applied. Delete ignores it.
 	PruneNamespaces bool
 	// PruneCRDs allows that Apply prunes CustomResourceDefinitions, with all objects of their
-	// kinds. Otherwise it is an error, and Apply prunes no object. Delete needs no permission.
+	// kinds. Otherwise it is an error, as for Namespaces. Delete ignores it.
 	PruneCRDs bool
 
 	// Keep reports whether prune must leave a former member in place, for example

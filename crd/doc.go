@@ -36,8 +36,8 @@
 //   - CR4: If a Create, Update or Apply sets a field that the schema lacks, it is
 //     rejected, unless the options set FieldValidation.
 //   - CR5: If an object does not fit the Go type, an informer of [Client.Informer] goes on
-//     without it. Get of the lister and of the client returns an [ErrMalformed], and lists
-//     return one beside the other objects.
+//     without it. Get of the lister and of the client returns an [ErrMalformed], and a list
+//     returns the other objects and an ErrMalformed.
 //   - CR6: If an object ceases to fit the Go type, handlers get an update, and no deletion until
 //     it is deleted.
 //
@@ -46,7 +46,7 @@
 //   - Update removes the fields that the Go type lacks, for example fields of a newer
 //     schema. Patch and Apply keep them.
 //   - Handlers get no malformed object. If an object ceases to fit, they get an update to its
-//     last state that fits, with the new metadata. If it never fit, its first event is its
+//     last state that fits, with the new metadata. If a handler has not seen it fit, its first event is its
 //     deletion, a cache.DeletedFinalStateUnknown without an object of the type. The List of
 //     the informer's cache omits malformed objects without an error: use the Lister.
 //   - The kind of the list must be the kind of the object with the suffix List, which is

@@ -19,9 +19,10 @@ import (
 	"github.com/controllerkit/controllerkit/internal/malformed"
 )
 
-// ErrMalformed is wrapped by the error of a read of an object that does not fit the Go type,
-// such as a metav1.Duration of the text "99999999999999s" in a field that the schema calls a
-// string. The error names the object. Package reconcile retries it as rejected.
+// ErrMalformed is wrapped by the error of a call whose response has an object that does not fit
+// the Go type, such as a metav1.Duration of the text "99999999999999s" in a field that the schema
+// calls a string. The call of a write has then written. The error names the object. Package
+// reconcile retries it as rejected.
 var ErrMalformed = errors.New("crd: malformed object")
 
 // malformedError is an ErrMalformed.

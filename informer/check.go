@@ -62,8 +62,9 @@ func (s *Set) observe(m *member) alive.Metrics {
 // Check also returns an error if the last three lists of an informer were received and could not
 // be decoded: one object that does not fit the Go type hides all events of the resource. The
 // error names the object if the API server streams lists, or if the informer is crd's ListWatch.
-// If that happens to a part, the others go on, so Ready and the metrics show it, and Check does not.
-// Informers of package crd go on without such an object.
+// A restart does not cure that. If it happens to a part, the others go on, and Check returns nil: the
+// metrics show it, and Ready if the part had received data. Informers of package crd go on without
+// such an object.
 //
 // An API server that is down is no stall, because client-go repeats its requests. Check needs
 // the transport of [EndSilentWatches] in the informer's client: without it, the informer counts

@@ -46,5 +46,5 @@
 //     It passes the lines on unchanged.
 //   - Without EndSilentWatches, Run can end with an error after StopTimeout.
 //   - A panic of a handler or an unguarded transform ends the process.
-//   - After Timeout only Metrics show failing watches. Ready also shows those of namespaces.
+//   - After Timeout only Metrics and LastEvents show failing watches.
 package informer

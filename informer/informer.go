@@ -347,8 +347,9 @@ func (s *Set) syncedLocked() chan struct{} {
 // informers that are not synced. It can be passed to shutdown's AddReady.
 //
 // Ready also returns an error if the last three lists of a synced informer could not be decoded:
-// see [Set.Check]. It does not return the failures of a watch, such as a refusal of the API
-// server: Metrics and [Set.LastEvents] have the time of the last event.
+// see [Set.Check]. For a part, such as a namespace, this counts only after it has received data.
+// Ready does not return the failures of a watch, such as a refusal of the API server: Metrics
+// and [Set.LastEvents] have the time of the last event.
 func (s *Set) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -27,9 +27,10 @@
 //     the cache shows the write, or MaxWait has passed.
 //   - MK12: If Complete has added a controller, events of the builder's sources run its
 //     keys in the loop, with its fields and classes of errors.
-//   - MK22: If a manager with Elect waits to lead, the informers of a controller of Complete run
-//     and its queue is empty. When it leads, the loop gets the keys of all objects, and of those
-//     that were deleted since the former leader's last renewal, at least of the latest 4096.
+//   - MK22: If a manager with Elect waits to lead, the informers of a controller of Complete
+//     run, except as under Caveats, and its queue is empty. When it leads, the loop gets the
+//     keys of all objects, and of those that were deleted since the former leader's last
+//     renewal, of which the latest 4096 are sure.
 //   - MK13: If the manager stops, running calls of a loop have its GracePeriod before their
 //     contexts end, and Start returns after them.
 //   - MK17: If a leading manager with Elect stops, its Lease is released before Start
@@ -47,4 +48,9 @@
 //
 //   - Options that are replaced after Install or Elect lose them.
 //   - Writes does not work with Share.
+//   - With EnableWarmup or NeedLeaderElection set to false, or with a WatchesRawSource, the
+//     informers of a controller of Complete start when the process leads.
+//   - A standby's handlers call Delete on another goroutine than the leader's, and each predicate
+//     of the builder can run on both at once. A Delete that the standby has not reached when the
+//     process begins to lead adds no key.
 package managerkit

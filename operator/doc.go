@@ -49,9 +49,9 @@
 //   - OP7: If clients of Config send only the requests of registrations and Writes, no
 //     request is forbidden under Rules.
 //   - OP8: If a replica is not the leader, its informers run, its queues are empty, and no
-//     reconcile runs.
-//   - OP9: If an informer follows settings, each replica makes its selection, and without one no
-//     replica takes the Lease.
+//     reconcile begins.
+//   - OP9: If an informer follows settings, each replica makes its selection, and a replica
+//     without a selection takes no Lease.
 //
 // # Caveats
 //

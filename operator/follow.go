@@ -53,8 +53,9 @@ func (op *Operator) addSettings() {
 //
 // The function is called on every replica, with the lister of from, and again when an object
 // changes: see [scope.Informer.Follow]. If it returns an error, the selection stays. A replica is
-// not ready and takes no Lease until a selection was made, and after StartTimeout Run returns the
-// reason. from can be another informer of a resource that a controller watches, or the same.
+// not ready and takes no Lease until a selection is shown, at least in part, or is empty. After
+// StartTimeout Run returns the reason. from can be another informer of a resource that a
+// controller watches, or the same.
 //
 // Errors, such as a second Follow of an informer, are returned by Run.
 func Follow[L any](op *Operator, resource schema.GroupResource, from interface {

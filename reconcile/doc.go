@@ -35,17 +35,17 @@
 //     Done of its key.
 //   - R2: If a Func panics, the loop counts and retries the call, and other keys and the
 //     worker continue.
-//   - R3: Until a call of a key succeeds, is terminal or parks it, at most five of its
-//     conflicts without RequeueAfter are retried without the rate limiter.
+//   - R3: Until a call of a key in this Run succeeds, is terminal or parks it, at most five of
+//     its conflicts without RequeueAfter are retried without the rate limiter.
 //   - R5: If the context of Run is done, no call starts; with DrainReady, ready keys run
 //     until GracePeriod is over or leadership is lost.
 //   - R28: If a stop outlasts GracePeriod or leadership is lost, running calls are
 //     cancelled, and context.Cause has the reason.
 //   - R6: If the queue has GetContext, keys that were not called, were cancelled or wait
 //     for the Gate are in it when Run returns, or after Handle are kept for the next Run.
-//   - R29: If Handle added the event handlers and no Run is active, the queue is empty. The next
-//     Run gets the keys of all objects, and of those that were deleted since the former leader's
-//     last renewal, except as under Caveats.
+//   - R29: If Handle added the event handlers, their keys come from Sources and no Run is
+//     active, a queue with Clear is empty. The next Run gets the keys of all objects, and of
+//     those that were deleted since the former leader's last renewal, except as under Caveats.
 //   - R7: If Run has returned, its calls and goroutines have ended.
 //   - R16: If a key is queued without pause, it runs 100 times and then 10 times a
 //     second; a key with at most 10 events a second is not delayed.

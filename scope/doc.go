@@ -22,7 +22,7 @@
 //   - SC1: If Select adds a namespace, the lister shows all of its objects at once, and then
 //     the handlers get their additions.
 //   - SC2: If a namespace cannot be listed, Select shows the others, its error names the
-//     namespace, and the namespace is shown as soon as it can be listed.
+//     namespace, and the namespace is shown when an attempt of client-go to list it succeeds.
 //   - SC3: If a namespace leaves the selection, each handler gets one deletion for each of
 //     its objects, and then no event of them.
 //   - SC5: If the selection changes while objects change, each handler gets the addition of
@@ -33,10 +33,10 @@
 //     reached it, and no Select lowers it.
 //   - SC11: If informers share a selection, a namespace appears in all of them at once, before
 //     their handlers get its events.
-//   - SC12: If the settings of Follow are absent or not valid, the selection stays, and without
-//     one the informer is not synced.
-//   - SC13: If the watch of a namespace dies while an informer.Set runs the informer, the Set
-//     and its metrics show it, and the other namespaces go on.
+//   - SC12: If the function of Follow returns an error or a Selection that is not valid, the
+//     selection stays, and without one the informer is not synced.
+//   - SC13: If the watch of a namespace dies while an informer.Set runs the informer,
+//     LastEvents and the metrics of the Set show it, and the other namespaces go on.
 //
 // # Caveats
 //

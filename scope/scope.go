@@ -45,8 +45,10 @@ type Informer struct {
 
 var _ cache.SharedIndexInformer = (*Informer)(nil)
 
-// New returns an Informer that makes the informer of each [Part] with the function, which must
-// return a new one at once. The Informer runs it. It may have indexers and a transform.
+// New returns an Informer that makes the informer of each [Part] with the function. The function
+// must use the Namespace and the Options of the Part, and return a new informer at once, which the
+// Informer runs. That may have indexers and a transform. The function is called again for a Part
+// that comes back or changes its selector, and may be called concurrently.
 func New(informer func(Part) (cache.SharedIndexInformer, error)) *Informer {
 	s := &selection{
 		selecting: make(chan struct{}, 1),

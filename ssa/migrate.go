@@ -23,7 +23,7 @@ import (
 // after it; both lead to the same object.
 //
 // patch is the Patch method of a client. migrated reports whether Migrate changed the
-// object. If the managers own no fields, it returns live, the same pointer, so a controller
+// object. If the managers own no fields and no version was removed, it returns live, the same pointer, so a controller
 // can call it each time. Otherwise it patches managedFields. If the uid or the
 // resourceVersion of live is not the stored one, Migrate makes no change and returns an
 // error, for the resourceVersion a Conflict. The values of the fields stay, and the fields of
@@ -39,8 +39,8 @@ import (
 // manager, because each one stands for work that the manager does. Fields of the status
 // stay too; see [MigrateStatus].
 //
-// It is an error if live has no managedFields, or if the managers wrote in different
-// versions of the API, in which a field can have different names.
+// It is an error if live has no managedFields, or if fm and the managers wrote in different
+// versions of the API that still exist, in which a field can have different names.
 //
 // Migrate also ends [ErrRemovedVersion], and without managers it does only that. If a
 // CustomResourceDefinition loses a version in which any manager wrote the object, Kubernetes
@@ -53,11 +53,12 @@ import (
 // In the entries of all managers and subresources, Migrate replaces that version by the
 // version of patch. If live is unstructured, the entry of another manager loses the fields
 // that live lacks, because the version can lack them. An entry without fields is omitted,
-// unless it is the last one. Entries of versions that the definition has stay.
+// unless it is the only one left. Entries of versions that the definition has stay.
 //
 // If a custom resource has entries of several versions, or managers is empty, Migrate finds
-// the removed versions by dry runs of patch; one shows that there are none. A typed object
-// without an apiVersion does not show a single removed version, so omit managers after
+// the removed versions by dry runs of patch; one shows that there are none, and none is
+// needed if live shows that all entries have its own version. A typed object without an
+// apiVersion does not show a single removed version, so omit managers after
 // ErrRemovedVersion. Built-in kinds have no such error: the API server drops their
 // entries of removed versions.
 func Migrate[T metav1.Object](ctx context.Context, fm FieldManager, patch func(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (T, error), live T, managers ...string) (response T, migrated bool, err error) {

@@ -18,8 +18,8 @@ import (
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// ErrRemovedVersion is wrapped by the error of an apply if an entry of managedFields, of
-// any manager, has a version that the CustomResourceDefinition no longer has. Each apply
+// ErrRemovedVersion is wrapped by the error of this package's applies if an entry of
+// managedFields, of any manager, has a version that the CustomResourceDefinition no longer has. Each apply
 // of the object fails until [Migrate] replaces that version:
 //
 //	if errors.Is(err, ssa.ErrRemovedVersion) {
