@@ -29,8 +29,8 @@
 //     keys in the loop, with its fields and classes of errors.
 //   - MK22: If a manager with Elect waits to lead, the informers of a controller of Complete
 //     run, except as under Caveats, and its queue is empty. When it leads, the loop gets the
-//     keys of all objects, and of those that were deleted since the former leader's last
-//     renewal, of which the latest 4096 are sure.
+//     keys of all objects, and those of the latest 4096 deletions since the former leader's
+//     last renewal.
 //   - MK13: If the manager stops, running calls of a loop have its GracePeriod before their
 //     contexts end, and Start returns after them.
 //   - MK17: If a leading manager with Elect stops, its Lease is released before Start
