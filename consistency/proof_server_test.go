@@ -327,6 +327,17 @@ func (p proof) run(t *testing.T) proofResult {
 	return r
 }
 
+// until runs the proof. If it wants duplicates, it runs it up to five times until there is one:
+// the watches are late by chance, and on a busy machine the calls are later.
+func (p proof) until(t *testing.T, duplicates bool) proofResult {
+	t.Helper()
+	r := p.run(t)
+	for tries := 1; duplicates && r.surplus == 0 && tries < 5; tries++ {
+		r = p.run(t)
+	}
+	return r
+}
+
 // createOwners creates the owners, as many at once as active takes.
 func (p proof) createOwners(t *testing.T, ctx context.Context, client kubernetes.Interface, ns string, active chan<- struct{}) {
 	t.Helper()
@@ -360,7 +371,7 @@ func TestServerNoDuplicates(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel() // most of the time each of them waits for its watches
-			r := tt.proof.run(t)
+			r := tt.proof.until(t, tt.duplicates)
 			t.Logf("%d owners: %v", tt.proof.owners, r)
 			if r.missing > 0 {
 				t.Errorf("%d children are missing, want 0", r.missing)
@@ -403,7 +414,7 @@ func TestServerLostCreates(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel() // most of the time each of them waits for its watches
-			r := tt.proof.run(t)
+			r := tt.proof.until(t, tt.duplicates)
 			t.Logf("%d owners: %v", tt.proof.owners, r)
 			if r.missing > 0 {
 				t.Errorf("%d children are missing, want 0", r.missing)

@@ -210,7 +210,7 @@ or
 )`,
 			summary: "Controller {{ $labels.controller }} of {{ $labels.job }} fails for more than a tenth of its objects, or for many more than before its last start.",
 			runbook: runbook{
-				means: "The last call failed for more than a tenth of the objects, and for three objects at least or for all. Or a replica started within the last hour, and more than twice as many objects fail as on the day before. The results `" + strings.ReplaceAll(failures+"|"+rejected, "|", "`, `") + "` count. Single objects that their authors wrote wrong do not cause this alert.",
+				means: "The last call failed for more than a tenth of the objects, and for three objects at least or for all. Or a replica started within the last hour, and more than twice as many objects fail as at any time of the day before, plus two, and 1 % of all. The results `" + strings.ReplaceAll(failures+"|"+rejected, "|", "`, `") + "` count. One or two objects that their authors wrote wrong do not cause this alert, unless they are all objects.",
 				look:  "The panel *Failing keys* names the result, and when it began. " + lookErrors + " Compare the time with the last release and with changes of CustomResourceDefinitions, webhooks and policies.",
 				do:    "If it began with a release, roll back. `rejected`: the log has the response of the API server; correct the object that the controller sends, or the webhook or policy that rejects it. `terminal`: a condition of the object has the reason. For other results see ControllerErrorBudgetBurnFast.",
 				not:   "Do not delete the failing objects: their finalizers need the same controller.",
@@ -371,9 +371,9 @@ or
 			summary: "The informer {{ $labels.name }} of {{ $labels.job }} cannot decode an object.",
 			runbook: runbook{
 				means: "The API server accepted an object that the Go type cannot hold, such as a string that is no duration. An informer of package crd goes on without the object. Another informer gets no more events at all: then ControllerWatchStalled fires, too.",
-				look:  "The readiness probe and the log name the object: see `Set.Ready` and `Set.Check`.",
+				look:  "The log names the object, at most one a minute. If the informer is not of package crd, `Set.Ready` or `Set.Check` can name it too.",
 				do:    "Correct or delete the object. Then make the schema of the CustomResourceDefinition reject such values, by a pattern or a format.",
-				not:   "Do not restart the process: the first list has the object, too.",
+				not:   "Do not restart the process: the first list has the object, too. If the informer is not of package crd, /livez fails, and the restarts of the kubelet do not help.",
 			},
 			fires: gauge("controller_informer_malformed_objects", `name="pods"`, "0x10 1x20"),
 			quiet: gauge("controller_informer_malformed_objects", `name="pods"`, "0x10 1x3 0x16"),
