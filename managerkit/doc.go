@@ -51,6 +51,6 @@
 //   - With EnableWarmup or NeedLeaderElection set to false, or with a WatchesRawSource, the
 //     informers of a controller of Complete start when the process leads.
 //   - A standby's handlers call Delete on another goroutine than the leader's, and each predicate
-//     of the builder can run on both at once. A Delete that the standby has not reached when the
-//     process begins to lead adds no key.
+//     of the builder can run on both at once. While the process begins to lead, a handler can get a
+//     deletion twice. A Delete that the standby has not reached by then adds no key.
 package managerkit

@@ -33,9 +33,8 @@
 //     Close of its Watch returns when the context of Close is done.
 //   - OD8: If a CustomResourceDefinition is deleted and created again, an open Watch
 //     reports the deletion of the old objects, and the new objects.
-//   - OD9: If an informer.Set calls Run, LastEvents and the metrics of the Set show the
-//     informer that has received nothing for the longest time, and Relist makes each informer
-//     list again.
+//   - OD9: If an informer.Set calls Run, LastEvents and the metrics of the Set have the oldest
+//     of the last events of the informers, and Relist makes each informer list again.
 //
 // # Caveats
 //

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/scope"
 )
 
@@ -67,7 +68,12 @@ func TestWith(t *testing.T) {
 		must(t, others.Select(t.Context(), in("b")))
 		wantEvents(t, j, "delete a/parent 11")
 		wantEvents(t, k, "delete a/one 11", "delete a/two 12")
-		objects.With(children.informer)
+		late := objects.With(children.informer)
+		set := &informer.Set{Timeout: time.Second}
+		set.Add("late", late)
+		if err := set.Run(quiet(t)); err == nil || !strings.Contains(err.Error(), "With was called after Select") {
+			t.Errorf("Run = %v with a late With, want the cure", err)
+		}
 		if got := len(objects.GetStore().List()) + len(others.GetStore().List()); got != 3 {
 			t.Errorf("after a late With the caches have %d objects, want 3", got)
 		}

@@ -39,8 +39,8 @@ import (
 // manager, because each one stands for work that the manager does. Fields of the status
 // stay too; see [MigrateStatus].
 //
-// It is an error if live has no managedFields, or if fm and the managers wrote in different
-// versions of the API that still exist, in which a field can have different names.
+// It is an error if live has no managedFields. It is also an error if fm and the managers wrote
+// in different versions of the API that still exist: a field can have another name in each.
 //
 // Migrate also ends [ErrRemovedVersion], and without managers it does only that. If a
 // CustomResourceDefinition loses a version in which any manager wrote the object, Kubernetes

@@ -67,6 +67,7 @@ type Trigger struct {
 	Undated      bool // it reports no change, or one of an unknown time, so it is no Event of a Reason
 }
 
+// String returns the source and the kind.
 func (t Trigger) String() string {
 	if t.Kind == "" {
 		return t.Source
