@@ -27,7 +27,7 @@ test: compiler bin/controlplane bin/prometheus bin/promtool ## run all tests, al
 	cd tracing && go test -race -shuffle=on $(TEST_FLAGS) ./...
 	cd internal/grafanatest && go test $(TEST_FLAGS) ./...
 	cd controlplane && go test $(TEST_FLAGS) ./...
-	cd bench && go test $(TEST_FLAGS) ./...
+	cd internal/bench && go test $(TEST_FLAGS) ./...
 
 .PHONY: compiler
 compiler: # checks what the race detector needs
@@ -60,7 +60,7 @@ explore: bin/controlplane ## run the long explorations: injected faults for BUDG
 	go test -v -count=1 -timeout 0 -run '^TestSeriesDoNotGrow' ./metrics -names 1000000
 	go test -race -v -count=1 -timeout 0 -run '^TestServerAgrees$$' ./ssa -applies $(APPLIES)
 	go test -race -v -count=1 -timeout 0 -run '^(TestStopPoints|TestServerStopPoints)$$' ./examples -points $(POINTS) -server-points $(SERVER_POINTS)
-	go test -v -count=1 -timeout 0 -run '^(TestServerSetCrash|TestServerSetRandom)$$' ./applyset -plans 500 -transitions 2000
+	go test -v -count=1 -timeout 0 -run '^(TestServerSetCrash|TestServerSetRandom)$$' ./ssa/applyset -plans 500 -transitions 2000
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -p 1 -run '^(TestReference|TestExplore|TestKill|TestServerKill)$$' ./controllertest/internal/zoo ./examples/tenant/integration ./examples/website/controller ./examples/website/integration ./examples/sharded
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^(TestTwins|TestMutants)$$' ./controllertest/internal/zoo
 	cd tracing && EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^TestServerWebsites$$' .
@@ -74,14 +74,14 @@ explore: bin/controlplane ## run the long explorations: injected faults for BUDG
 
 .PHONY: findings
 findings: bin/controlplane ## explore controllers of other projects for BUDGET (40m) each, and repeat the findings of docs/findings.md; compiles Kubernetes the first time
-	cd findings && go vet ./...
-	cd findings/internal/certmanager && go vet ./...
-	cd findings && CONTROLPLANE="$(CURDIR)/bin/controlplane" EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 $(TEST_FLAGS) ./...
+	cd internal/findings && go vet ./...
+	cd internal/findings/internal/certmanager && go vet ./...
+	cd internal/findings && CONTROLPLANE="$(CURDIR)/bin/controlplane" EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 $(TEST_FLAGS) ./...
 
 .PHONY: kubectl
-kubectl: bin/controlplane ## hand sets of applyset to kubectl apply --applyset and back, and measure them beside kubectl and Flux in bench/RESULTS.md; compiles them the first time
+kubectl: bin/controlplane ## hand sets of applyset to kubectl apply --applyset and back, and measure them beside kubectl and Flux in internal/bench/RESULTS.md; compiles them the first time
 	cd internal/kubectltest && go vet ./... && go mod tidy -diff && go test -race -count=1 $(TEST_FLAGS) ./...
-	cd bench && go run ./cmd/bench -row applyset/beside
+	cd internal/bench && go run ./cmd/bench -row applyset/beside
 
 .PHONY: otlp
 otlp: bin/controlplane ## run traced controllers that export to the receiver of an OpenTelemetry Collector, and compare with docs/tracing.md; the first build takes minutes
@@ -98,12 +98,12 @@ check: bin/staticcheck bin/golangci-lint bin/govulncheck ## check formatting, ve
 	GOOS=darwin go vet ./...
 	GOOS=windows go vet ./...
 	cd controlplane && go vet ./...
-	cd bench && go vet ./...
+	cd internal/bench && go vet ./...
 	cd managerkit && go vet ./...
 	cd tracing && go vet ./...
 	cd internal/grafanatest && go vet ./...
 	bin/staticcheck ./...
-	cd bench && ../bin/staticcheck ./...
+	cd internal/bench && ../../bin/staticcheck ./...
 	cd managerkit && ../bin/staticcheck ./...
 	cd tracing && ../bin/staticcheck ./...
 	bin/golangci-lint run ./...
@@ -111,11 +111,11 @@ check: bin/staticcheck bin/golangci-lint bin/govulncheck ## check formatting, ve
 	cd tracing && ../bin/golangci-lint run ./...
 	go mod tidy -diff
 	cd controlplane && go mod tidy -diff
-	cd bench && go mod tidy -diff
+	cd internal/bench && go mod tidy -diff
 	cd managerkit && go mod tidy -diff
 	cd tracing && go mod tidy -diff
-	cd findings && go mod tidy -diff
-	cd findings/internal/certmanager && go mod tidy -diff
+	cd internal/findings && go mod tidy -diff
+	cd internal/findings/internal/certmanager && go mod tidy -diff
 	cd internal/grafanatest && go mod tidy -diff
 	cd internal/tools && go mod tidy -diff
 	cd internal/tools/lint && go mod tidy -diff
@@ -128,7 +128,7 @@ generate: ## generate the examples' clients and the golden files of the exported
 	examples/tenant/generate.sh
 	go generate ./examples/website/...
 	go test ./examples/website/controller -run '^TestRBAC$$' -update
-	go test -run '^TestAPI$$' . -update
+	go test -run '^TestAPI$$' ./internal/policy -update
 	go test ./metrics -run '^Test(Alerts|Dashboard)$$' -update
 
 .PHONY: zoo
@@ -152,16 +152,16 @@ soak: bin/controlplane bin/tenant bin/website ## run the examples with OBJECTS (
 ROW ?=
 
 .PHONY: bench
-bench: bin/controlplane ## compare with client-go and controller-runtime, and write bench/RESULTS.md; ROW=queue/ or ROW=queue/cycle selects rows
-	cd bench && go run ./cmd/bench -row "$(ROW)"
+bench: bin/controlplane ## compare with client-go and controller-runtime, and write internal/bench/RESULTS.md; ROW=queue/ or ROW=queue/cycle selects rows
+	cd internal/bench && go run ./cmd/bench -row "$(ROW)"
 
 .PHONY: curves
-curves: bin/controlplane ## measure how costs grow, and write bench/RESULTS.md and charts to docs/curves
-	cd bench && go run ./cmd/bench -row curves/
+curves: bin/controlplane ## measure how costs grow, and write internal/bench/RESULTS.md and charts to docs/curves
+	cd internal/bench && go run ./cmd/bench -row curves/
 
 .PHONY: rest
-rest: bin/controlplane ## measure processes with 50,000 objects that do not change, for a minute each, and write bench/RESULTS.md
-	cd bench && go run ./cmd/bench -row rest/
+rest: bin/controlplane ## measure processes with 50,000 objects that do not change, for a minute each, and write internal/bench/RESULTS.md
+	cd internal/bench && go run ./cmd/bench -row rest/
 
 .PHONY: clean
 clean: ## remove bin

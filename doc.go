@@ -29,9 +29,9 @@
 //
 //   - [github.com/controllerkit/controllerkit/informer]: informers that start together, or
 //     an error that names the late one and the reason
-//   - [github.com/controllerkit/controllerkit/ondemand]: informers that are opened, shared
+//   - [github.com/controllerkit/controllerkit/informer/ondemand]: informers that are opened, shared
 //     and closed while the program runs
-//   - [github.com/controllerkit/controllerkit/scope]: one informer of namespaces and a selector
+//   - [github.com/controllerkit/controllerkit/informer/scope]: one informer of namespaces and a selector
 //     that change while the program runs
 //   - [github.com/controllerkit/controllerkit/watcher]: a watch that survives failures
 //     and never fails silently
@@ -46,11 +46,11 @@
 //   - [github.com/controllerkit/controllerkit/finalizer]: stored before work, removed
 //     only after a clean cleanup
 //   - [github.com/controllerkit/controllerkit/status]: conditions; one write or none
+//   - [github.com/controllerkit/controllerkit/status/kstatus]: whether objects of any kinds are
+//     ready, by the rules of kstatus; conditions that it reads right
 //   - [github.com/controllerkit/controllerkit/ssa]: server-side apply that skips no-ops
-//   - [github.com/controllerkit/controllerkit/applyset]: a set of objects of any kinds:
+//   - [github.com/controllerkit/controllerkit/ssa/applyset]: a set of objects of any kinds:
 //     apply in stages, prune, delete
-//   - [github.com/controllerkit/controllerkit/ready]: whether objects of any kinds are ready,
-//     by the rules of kstatus
 //   - [github.com/controllerkit/controllerkit/owner]: controller references; adopt and
 //     release by labels
 //   - [github.com/controllerkit/controllerkit/external]: one external thing for each

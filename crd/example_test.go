@@ -17,7 +17,7 @@ import (
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/crd/crdtest"
-	"github.com/controllerkit/controllerkit/scope"
+	"github.com/controllerkit/controllerkit/informer/scope"
 )
 
 // apiServer responds to each request with a Website.

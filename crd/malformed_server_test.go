@@ -27,8 +27,8 @@ import (
 
 	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/informer/scope"
 	"github.com/controllerkit/controllerkit/internal/testserver"
-	"github.com/controllerkit/controllerkit/scope"
 )
 
 // atom is a type of which the schema accepts values that it rejects.

@@ -30,7 +30,7 @@ import (
 	"time"
 
 	"github.com/controllerkit/controllerkit/informer"
-	"github.com/controllerkit/controllerkit/ondemand"
+	"github.com/controllerkit/controllerkit/informer/ondemand"
 )
 
 // A Set starts the informers, tells when they are synced, and stops them.

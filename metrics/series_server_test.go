@@ -26,10 +26,10 @@ import (
 	"github.com/controllerkit/controllerkit/examples/website/dns"
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/informer/scope"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/operator"
 	"github.com/controllerkit/controllerkit/reconcile"
-	"github.com/controllerkit/controllerkit/scope"
 	"github.com/controllerkit/controllerkit/shard"
 )
 

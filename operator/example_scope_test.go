@@ -15,9 +15,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/informer/scope"
 	"github.com/controllerkit/controllerkit/operator"
 	"github.com/controllerkit/controllerkit/reconcile"
-	"github.com/controllerkit/controllerkit/scope"
 	"github.com/controllerkit/controllerkit/shutdown"
 )
 

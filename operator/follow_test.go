@@ -17,8 +17,8 @@ import (
 
 	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/informer/scope"
 	"github.com/controllerkit/controllerkit/operator"
-	"github.com/controllerkit/controllerkit/scope"
 )
 
 func podScope() *scope.Informer {

@@ -22,8 +22,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/informer/scope"
 	"github.com/controllerkit/controllerkit/internal/testlog"
-	"github.com/controllerkit/controllerkit/scope"
 	"github.com/controllerkit/controllerkit/shard"
 )
 

@@ -14,6 +14,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/apply"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/writes"
+	"github.com/controllerkit/controllerkit/status/internal/fields"
 )
 
 // Applier is the one method of a client that [Apply] calls. Typed clients of kinds with a
@@ -62,11 +63,11 @@ func Apply[T metav1.Object, C any](ctx context.Context, fieldManager string, c A
 	if err := identified(c, live); err != nil {
 		return none, err
 	}
-	current := read(live)
-	if !current.conditioned {
+	current := fields.Read(live)
+	if !current.Conditioned {
 		return none, fmt.Errorf("status: %T has no status.conditions of type []metav1.Condition", live)
 	}
-	next := current.conditions
+	next := current.Conditions
 	if err := Set(&next, live.GetGeneration(), set...); err != nil {
 		return none, err
 	}
@@ -81,7 +82,7 @@ func Apply[T metav1.Object, C any](ctx context.Context, fieldManager string, c A
 	if err != nil {
 		return none, err
 	}
-	if slices.Equal(next, current.conditions) && owns(live, fieldManager, body["apiVersion"], own) {
+	if slices.Equal(next, current.Conditions) && owns(live, fieldManager, body["apiVersion"], own) {
 		writes.Note(ctx, writes.Status, false)
 		return live, nil
 	}
@@ -178,8 +179,8 @@ func fill[C any](config C, body map[string]any, conditions []metav1.Condition) (
 	if err := json.Unmarshal(data, filled); err != nil {
 		return none, fmt.Errorf("status: config of type %T does not take the conditions: %w", config, err)
 	}
-	if _, ok := any(filled).(unstructuredContent); !ok && len(conditions) > 0 {
-		f := member(reflect.Indirect(reflect.ValueOf(statusOf(filled))), "conditions")
+	if _, ok := any(filled).(fields.Unstructured); !ok && len(conditions) > 0 {
+		f := fields.Member(reflect.Indirect(reflect.ValueOf(fields.Of(filled))), "conditions")
 		if f.Kind() != reflect.Slice || f.Len() != len(conditions) {
 			return none, fmt.Errorf("status: config of type %T has no status.conditions", config)
 		}

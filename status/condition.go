@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/status/internal/fields"
 )
 
 // The reasons of the conditions that [Summary] makes if no part's reason fits.
@@ -77,26 +78,26 @@ func setUntyped(u *unstructured.Unstructured, generation int64, set []metav1.Con
 	if u == nil || u.Object == nil {
 		return errors.New("status: the unstructured object is nil: pass one that the API server returned")
 	}
-	before := read(u)
-	if !before.conditioned {
+	before := fields.Read(u)
+	if !before.Conditioned {
 		return errors.New("status: status.conditions of the unstructured object is no list of objects: pass an object whose conditions are of type metav1.Condition")
 	}
-	after := before.conditions
+	after := before.Conditions
 	if err := setTyped(&after, generation, set); err != nil {
 		return err
 	}
 	old, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
 	items := make([]any, len(after))
 	for i, c := range after {
-		if j := slices.Index(before.conditions, c); j >= 0 {
+		if j := slices.Index(before.Conditions, c); j >= 0 {
 			items[i] = old[j]
 			continue
 		}
-		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&c)
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&c)
 		if err != nil {
 			return fmt.Errorf("status: condition %q: %w", c.Type, err)
 		}
-		items[i] = fields
+		items[i] = content
 	}
 	if err := unstructured.SetNestedSlice(u.Object, items, "status", "conditions"); err != nil {
 		return fmt.Errorf("status: the unstructured object: %w", err)

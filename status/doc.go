@@ -19,8 +19,9 @@
 // # Conditions for other programs
 //
 // Programs that wait for objects of any kind read Ready, Reconciling, Stalled and
-// status.observedGeneration. [ForKstatus] makes these conditions, and [Check] finds
-// mistakes in a test. [Summary] makes Ready from parts.
+// status.observedGeneration. Package [github.com/controllerkit/controllerkit/status/kstatus]
+// makes these conditions, finds mistakes in a test, and reads those of other objects.
+// [Summary] makes Ready from parts.
 //
 // # Guarantees
 //

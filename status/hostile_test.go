@@ -85,11 +85,6 @@ func attack(t testing.TB, stored map[string]any) {
 			t.Errorf("Apply sends generation %d over %d", generation, newest)
 		}
 	})
-	cheap("Check", func() {
-		if err := status.Check(obj); err != nil {
-			_ = err.Error()
-		}
-	})
 	var typed []metav1.Condition
 	data, err := json.Marshal(stored["conditions"])
 	if err != nil || json.Unmarshal(data, &typed) != nil {

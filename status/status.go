@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"strconv"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/writes"
+	"github.com/controllerkit/controllerkit/status/internal/fields"
 )
 
 var errNoClient = errors.New("status: the client is nil: pass the client of the object's kind")
@@ -92,10 +92,10 @@ func change[T Object[T], F func(T) | func(T) error](obj T, mutate F) (T, *edit, 
 			return none, nil, fmt.Errorf("status: mutate: %w", err)
 		}
 	}
-	if field := outside(obj, changed); field != "" {
+	if field := fields.Outside(obj, changed); field != "" {
 		return none, nil, fmt.Errorf("status: mutate changed %s, which is outside the status: write that with its own request", field)
 	}
-	if apiequality.Semantic.DeepEqual(statusOf(obj), statusOf(changed)) {
+	if apiequality.Semantic.DeepEqual(fields.Of(obj), fields.Of(changed)) {
 		return none, nil, nil
 	}
 	// Values that differ in Go can be equal in JSON, such as a time with and without a
@@ -112,7 +112,7 @@ func change[T Object[T], F func(T) | func(T) error](obj T, mutate F) (T, *edit, 
 		return none, nil, nil
 	}
 	// A map can hold any Go type. The checks below know only the types of JSON.
-	if u, ok := any(changed).(unstructuredContent); ok {
+	if u, ok := any(changed).(fields.Unstructured); ok {
 		content := u.UnstructuredContent()
 		if content["status"] = after; after == nil {
 			delete(content, "status")
@@ -127,7 +127,7 @@ func change[T Object[T], F func(T) | func(T) error](obj T, mutate F) (T, *edit, 
 // plain returns the status of obj in the types of unstructured objects, and its length in
 // bytes of JSON.
 func plain(obj any) (status any, size int, err error) {
-	data, err := json.Marshal(statusOf(obj))
+	data, err := json.Marshal(fields.Of(obj))
 	if err == nil {
 		err = utiljson.Unmarshal(data, &status)
 	}
@@ -202,21 +202,21 @@ type observation struct {
 // unreadable condition, which any writer can store, must not hide the others.
 func observations(status any) (names []string, all map[string]observation) {
 	all = map[string]observation{}
-	add := func(name string, fields map[string]any) {
+	add := func(name string, content map[string]any) {
 		o, known := all[name]
 		if !known {
 			names = append(names, name)
 		}
-		if generation, ok := observed(fields); ok {
+		if generation, ok := fields.ObservedGeneration(content); ok {
 			o.newest = max(o.newest, generation)
 		} else {
-			o.unreadable = append(o.unreadable, fields["observedGeneration"])
+			o.unreadable = append(o.unreadable, content["observedGeneration"])
 		}
 		all[name] = o
 	}
-	fields, _ := status.(map[string]any)
-	add("status.observedGeneration", fields)
-	conditions, _ := fields["conditions"].([]any)
+	content, _ := status.(map[string]any)
+	add("status.observedGeneration", content)
+	conditions, _ := content["conditions"].([]any)
 	for _, item := range conditions {
 		if c, ok := item.(map[string]any); ok {
 			conditionType, _ := c["type"].(string)
@@ -224,19 +224,4 @@ func observations(status any) (names []string, all map[string]observation) {
 		}
 	}
 	return names, all
-}
-
-// observed returns the observedGeneration of fields, 0 if it is absent. Some kinds store
-// it as text.
-func observed(fields map[string]any) (generation int64, readable bool) {
-	switch value := fields["observedGeneration"].(type) {
-	case nil:
-		return 0, true
-	case int64:
-		return value, true
-	case string:
-		generation, err := strconv.ParseInt(value, 10, 64)
-		return generation, err == nil
-	}
-	return 0, false
 }

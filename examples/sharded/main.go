@@ -15,9 +15,9 @@ import (
 
 	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/informer/scope"
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
-	"github.com/controllerkit/controllerkit/scope"
 	"github.com/controllerkit/controllerkit/shard"
 	"github.com/controllerkit/controllerkit/shutdown"
 	corev1 "k8s.io/api/core/v1"

@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/controllerkit/controllerkit/applyset"
 	"github.com/controllerkit/controllerkit/internal/kubectltest"
 	"github.com/controllerkit/controllerkit/internal/testserver"
+	"github.com/controllerkit/controllerkit/ssa/applyset"
 )
 
 // TestServerRequests holds that the Set needs one request for a change of one of 200

@@ -1,0 +1,234 @@
+package policy
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// TestPackageComments holds that every package says what it is.
+func TestPackageComments(t *testing.T) {
+	for _, p := range goList(t, "./...") {
+		if strings.Contains(p.ImportPath, "/client/") {
+			continue // generated
+		}
+		if p.Doc == "" {
+			t.Errorf("%s has no package comment", p.ImportPath)
+		}
+		rel := strings.TrimPrefix(p.ImportPath, module+"/")
+		if slices.Contains(library(), rel) && !slices.Contains(p.GoFiles, "doc.go") {
+			t.Errorf("%s has no doc.go", p.ImportPath)
+		}
+	}
+}
+
+// TestPackageCommentsAreShort holds that a reader of ten minutes can read a package
+// comment: the words before the first heading are enough to use the package.
+func TestPackageCommentsAreShort(t *testing.T) {
+	for _, name := range published() {
+		p, _, _ := parsePackage(t, name)
+		intro, _, _ := strings.Cut(p.Doc, "\n# ")
+		if n := words(intro); n > 150 {
+			t.Errorf("the comment of package %s has %d words before its first heading, want at most 150", name, n)
+		}
+		if n := words(p.Doc); n > 600 {
+			t.Errorf("the comment of package %s has %d words, want at most 600", name, n)
+		}
+	}
+}
+
+// words counts the words of a text, code included, without bullets and punctuation.
+func words(text string) (n int) {
+	for word := range strings.FieldsSeq(text) {
+		if strings.ContainsFunc(word, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }) {
+			n++
+		}
+	}
+	return n
+}
+
+// TestFirstTest holds that the test which the package comment of controllertest
+// shows is one that runs, and is short.
+func TestFirstTest(t *testing.T) {
+	source, err := os.ReadFile("controllertest/first_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, code, ok := strings.Cut(string(source), "\nfunc TestGreeter(")
+	if !ok {
+		t.Fatal("controllertest/first_test.go has no TestGreeter")
+	}
+	code = "func TestGreeter(" + code
+	if lines := strings.Count(code, "\n"); lines >= 30 {
+		t.Errorf("a user's first test has %d lines, want fewer than 30", lines)
+	}
+	var shown strings.Builder
+	for line := range strings.Lines(code) {
+		shown.WriteString("//\t" + line)
+	}
+	comment, err := os.ReadFile("controllertest/doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(comment), shown.String()) {
+		t.Error("controllertest/doc.go does not show TestGreeter as first_test.go has it")
+	}
+}
+
+// TestDocs holds that the Go blocks of README.md and docs/ compile. A block
+// that begins with a package clause stands for itself; the others of a page
+// are the declarations of one file, whose imports are in the page's first. The files of
+// docs/testdata/PAGE, which a reader generates, join them. The pages in-your-manager.md and
+// tracing.md are about the modules managerkit and tracing, whose TestDocs compile them.
+func TestDocs(t *testing.T) {
+	pages := []string{"README.md"}
+	err := filepath.WalkDir("docs", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".md") && path != filepath.Join("docs", "in-your-manager.md") && path != filepath.Join("docs", "tracing.md") {
+			pages = append(pages, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Inside the module, so that the pages see this checkout, and out of the
+	// sight of ./... by its name.
+	dir, err := os.MkdirTemp(".", "_docs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	block := regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
+	var packages []string
+	blocks := 0
+	for i, page := range pages {
+		src, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var whole []string
+		var parts strings.Builder
+		for _, m := range block.FindAllSubmatch(src, -1) {
+			blocks++
+			switch code := string(m[1]); {
+			case strings.HasPrefix(code, "package "):
+				whole = append(whole, code)
+			case strings.Contains(code, "\npackage main\n"):
+				// The minimal example, which TestREADME compares.
+			default:
+				parts.WriteString(code)
+			}
+		}
+		if parts.Len() > 0 {
+			whole = append(whole, "package page\n\n"+parts.String())
+		}
+		for j, code := range whole {
+			sub := filepath.Join(dir, "p"+string(rune('a'+i))+string(rune('a'+j)))
+			if err := os.Mkdir(sub, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(sub, strings.NewReplacer("/", "_", ".md", ".go").Replace(page)), []byte(code), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			generated, err := filepath.Glob(filepath.Join("docs", "testdata", strings.TrimSuffix(filepath.Base(page), ".md"), "*.go"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range generated {
+				text, err := os.ReadFile(name)
+				if err == nil {
+					err = os.WriteFile(filepath.Join(sub, filepath.Base(name)), text, 0o644)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			packages = append(packages, "./"+filepath.ToSlash(sub))
+		}
+	}
+	if blocks == 0 {
+		t.Fatal("no Go block found: this test checks nothing")
+	}
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"vet"}, packages...)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestNamespacesPage holds that docs/namespaces.md shows the code that operator's
+// TestServerNamespaces runs.
+func TestNamespacesPage(t *testing.T) {
+	page, err := os.ReadFile("docs/namespaces.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("operator/example_scope_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, code, found := bytes.Cut(source, []byte("\n// scoped reconciles"))
+	code, _, found2 := bytes.Cut(code, []byte("\n}\n\n// The namespaces of a controller"))
+	if !found || !found2 || !bytes.Contains(page, code) {
+		t.Error("docs/namespaces.md does not show the type scoped of operator/example_scope_test.go as it is")
+	}
+}
+
+// TestMyths holds that the tests exist which docs/myths.md names as proofs.
+func TestMyths(t *testing.T) {
+	page, err := os.ReadFile("docs/myths.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]bool{}
+	err = filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		src, err := os.ReadFile(path)
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllSubmatch(src, -1) {
+			tests[string(m[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile("`(Test\\w+)`").FindAllSubmatch(page, -1)
+	for _, m := range named {
+		if !tests[string(m[1])] {
+			t.Errorf("docs/myths.md names the test %s, which does not exist", m[1])
+		}
+	}
+	if len(named) == 0 {
+		t.Error("docs/myths.md names no test")
+	}
+}
+
+// TestREADME holds that the README stays short and that the program it shows
+// is the one that runs.
+func TestREADME(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(strings.Fields(string(readme))); n > 600 {
+		t.Errorf("README.md has %d words, want at most 600", n)
+	}
+	program, err := os.ReadFile("examples/minimal/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := bytes.Count(program, []byte("\n")); n > 60 {
+		t.Errorf("examples/minimal/main.go has %d lines, want at most 60", n)
+	}
+	if !bytes.Contains(readme, append([]byte("```go\n"), program...)) {
+		t.Error("README.md does not show examples/minimal/main.go as it is")
+	}
+}

@@ -1,0 +1,221 @@
+package policy
+
+import (
+	"bytes"
+	"encoding/json"
+	"go/ast"
+	"go/doc"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestMain runs the tests in the root folder of the repository.
+func TestMain(m *testing.M) {
+	if err := os.Chdir("../.."); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+const module = "github.com/controllerkit/controllerkit"
+
+// library lists the packages that users import.
+func library() []string {
+	return []string{
+		"consistency", "controllertest", "controllertest/cloud", "controllertest/fault", "controllertest/server", "crd", "crd/crdtest", "debug",
+		"enqueue", "external", "finalizer", "informer", "informer/ondemand", "informer/scope", "leader", "leader/fence", "metrics", "operator",
+		"owner", "queue", "reconcile", "recorder", "serve", "shard", "shutdown", "ssa", "ssa/applyset", "status", "status/kstatus", "watcher",
+	}
+}
+
+type listed struct {
+	ImportPath, Dir, Name, Doc string
+	Standard                   bool
+	Imports, Deps              []string
+	GoFiles                    []string
+}
+
+func goList(t *testing.T, args ...string) []listed {
+	t.Helper()
+	out := run(t, ".", "go", append([]string{"list", "-json"}, args...)...)
+	var all []listed
+	for dec := json.NewDecoder(bytes.NewReader(out)); dec.More(); {
+		var p listed
+		if err := dec.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+func run(t *testing.T, dir, name string, args ...string) []byte {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Dir = dir
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, out, stderr.String())
+	}
+	return out
+}
+
+// published lists the packages that users import, also those of nested modules.
+func published() []string {
+	return append(library(), "managerkit", "managerkit/managertest", "tracing")
+}
+
+// TestLibraryIsWhole holds that the list above, the folders and the map in
+// doc.go name the same packages.
+func TestLibraryIsWhole(t *testing.T) {
+	var got []string
+	for _, p := range goList(t, "./...") {
+		rel := strings.TrimPrefix(p.ImportPath, module+"/")
+		if rel == module || strings.Contains("/"+rel, "/internal/") || rel == "examples" || strings.HasPrefix(rel, "examples/") {
+			continue
+		}
+		got = append(got, rel)
+	}
+	if diff := cmp.Diff(library(), got); diff != "" {
+		t.Errorf("packages of the library (-listed +found):\n%s", diff)
+	}
+	src, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range library() {
+		if !strings.Contains(string(src), "["+module+"/"+name+"]") {
+			t.Errorf("doc.go, the map of the packages, does not link [%s/%s]", module, name)
+		}
+	}
+}
+
+// TestImports holds that no package of the library except operator, which assembles
+// them, controllertest, and a package below its parent imports a sibling, that only metrics imports Prometheus, and that shutdown depends on the
+// standard library alone. Shared rules live in internal packages, which all may import. Templates call methods by
+// name, so the linker keeps all methods of a program that imports them: a controller is then twice as large.
+func TestImports(t *testing.T) {
+	for _, name := range library() {
+		p := goList(t, "./"+name)[0]
+		for _, dep := range p.Deps {
+			if strings.HasPrefix(dep, module+"/") && strings.Contains(dep, "/internal/") {
+				continue // what it depends on is in Deps too
+			}
+			assembly := name == "operator" || strings.HasPrefix(name, "controllertest")
+			switch {
+			case strings.HasPrefix(dep, module+"/") && !assembly && !strings.HasPrefix(module+"/"+name, dep+"/"):
+				t.Errorf("%s depends on %s: packages are taken one at a time", name, dep)
+			case strings.HasPrefix(dep, "github.com/prometheus/") && name != "metrics" && !assembly:
+				t.Errorf("%s depends on %s: only metrics may", name, dep)
+			case (dep == "text/template" || dep == "html/template") && !strings.HasPrefix(name, "controllertest"):
+				t.Errorf("%s depends on %s, which doubles the size of a program", name, dep)
+			case strings.Contains(strings.SplitN(dep, "/", 2)[0], ".") && name == "shutdown":
+				t.Errorf("shutdown depends on %s: it imports the standard library alone", dep)
+			}
+		}
+	}
+}
+
+// heavy matches modules that a user of the library must never inherit.
+var heavy = regexp.MustCompile(`^(go\.etcd\.io/|k8s\.io/(kubernetes|apiserver|apiextensions-apiserver|component-base|kube-aggregator|controller-manager)$|sigs\.k8s\.io/controller-runtime)`)
+
+// TestModules holds what the go.mod files may say: a replace breaks go run
+// module@version, heavy requirements would become every user's, and Kubernetes
+// builds only with all of its staging modules at one version.
+func TestModules(t *testing.T) {
+	type require struct{ Path, Version string }
+	mod := func(dir string) (m struct {
+		Go      string
+		Require []require
+		Replace []any
+	}) {
+		if err := json.Unmarshal(run(t, dir, "go", "mod", "edit", "-json"), &m); err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	root := mod(".")
+	if len(root.Replace) > 0 {
+		t.Error("the root go.mod has a replace")
+	}
+	if root.Go != "1.26.0" {
+		t.Errorf("the root go.mod says go %s, want 1.26.0", root.Go)
+	}
+	for _, r := range root.Require {
+		if strings.HasPrefix(r.Path, "k8s.io/") && (r.Path == "k8s.io/api" || r.Path == "k8s.io/apimachinery" || r.Path == "k8s.io/client-go") && r.Version != "v0.37.2" {
+			t.Errorf("the root go.mod requires %s %s, want v0.37.2", r.Path, r.Version)
+		}
+	}
+	for line := range strings.Lines(string(run(t, ".", "go", "list", "-m", "all"))) {
+		if path := strings.Fields(line)[0]; heavy.MatchString(path) {
+			t.Errorf("users of the library would inherit %s", path)
+		}
+	}
+
+	server := mod("controlplane")
+	if len(server.Replace) > 0 {
+		t.Error("controlplane/go.mod has a replace: go run module@version refuses it")
+	}
+	var kubernetes string
+	required := map[string]string{}
+	for _, r := range server.Require {
+		required[r.Path] = r.Version
+		if r.Path == "k8s.io/kubernetes" {
+			kubernetes = r.Version
+		}
+	}
+	want := strings.Replace(kubernetes, "v1.", "v0.", 1)
+	var upstream struct {
+		Replace []struct{ Old, New require }
+	}
+	// GoMod, not Dir: a module whose source was never downloaded has no directory.
+	file := strings.TrimSpace(string(run(t, "controlplane", "go", "list", "-m", "-f", "{{.GoMod}}", "k8s.io/kubernetes")))
+	if err := json.Unmarshal(run(t, ".", "go", "mod", "edit", "-json", file), &upstream); err != nil {
+		t.Fatal(err)
+	}
+	if len(upstream.Replace) == 0 {
+		t.Fatal("k8s.io/kubernetes replaces no staging module: this test reads the wrong file")
+	}
+	for _, r := range upstream.Replace {
+		if got := required[r.Old.Path]; got != want {
+			t.Errorf("controlplane/go.mod requires %s at %q, want %s", r.Old.Path, got, want)
+		}
+	}
+}
+
+// parsePackage returns a package's documentation and its test files' syntax.
+func parsePackage(t *testing.T, dir string) (*doc.Package, *token.FileSet, []*ast.File) {
+	t.Helper()
+	fset := token.NewFileSet()
+	var code, tests []*ast.File
+	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		f, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(name, "_test.go") {
+			tests = append(tests, f)
+		} else {
+			code = append(code, f)
+		}
+	}
+	p, err := doc.NewFromFiles(fset, code, module+"/"+filepath.ToSlash(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, fset, tests
+}

@@ -1,0 +1,160 @@
+package kstatus
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
+)
+
+// State is how far the controller of an object has come with its generation.
+type State string
+
+const (
+	Ready       State = "Ready"       // the object is as its spec wants it
+	Progressing State = "Progressing" // on the way to Ready
+	Failed      State = "Failed"      // not without a change from outside
+	Terminating State = "Terminating" // being deleted
+	Unknown     State = "Unknown"     // the status is absent in this form of the object, or not valid
+)
+
+// Of returns the state of an object, and a reason for logs and messages. The apiVersion and
+// kind of obj can be empty if its Go type is of a Kubernetes module, as in the results of a
+// lister. A nil object is Progressing, because it is absent. If a field that a rule reads
+// has a type that its kind does not allow, Of returns Unknown and names the field.
+//
+// Of does not modify obj. It copies an object that is not an *unstructured.Unstructured.
+func Of(obj metav1.Object) (State, string) {
+	if kube.IsNil(obj) {
+		return Progressing, "the object is absent"
+	}
+	if obj.GetDeletionTimestamp() != nil {
+		reason := "the object is being deleted"
+		if finalizers := obj.GetFinalizers(); len(finalizers) > 0 {
+			reason += ", and waits for the finalizer " + short(finalizers[0])
+		}
+		return Terminating, reason
+	}
+	v, err := read(obj)
+	if err != nil {
+		return Unknown, short(err.Error())
+	}
+	state, reason := v.state()
+	if *v.wrong != "" {
+		return Unknown, *v.wrong + " has the wrong type"
+	}
+	return state, reason
+}
+
+// state applies the rules of all kinds, then those of the kind.
+func (v *view) state() (State, string) {
+	if observed, found := v.number("status", "observedGeneration"); found && observed != v.generation {
+		return Progressing, fmt.Sprintf("status.observedGeneration is %d, and the generation is %d", observed, v.generation)
+	}
+	for i := range v.conditions {
+		switch c := &v.conditions[i]; {
+		case !c.isTrue() || c.old:
+		case c.kind == "Reconciling":
+			return Progressing, c.String()
+		case c.kind == "Stalled":
+			return Failed, c.String()
+		}
+	}
+	if read := rule(v.kind); read != nil {
+		return read(v)
+	}
+	c := v.condition("Ready")
+	switch {
+	case c == nil:
+		return Ready, "the object has no condition Ready"
+	case c.isTrue() && !c.old:
+		return Ready, c.String()
+	}
+	return Progressing, c.String()
+}
+
+// Condition returns a condition of type Ready about objects of any kinds. It is True if
+// each object is [Ready], also without objects. Otherwise its reason is the first of
+// Failed, Progressing and Unknown that an object has, and a Terminating object is
+// Progressing. The status is Unknown with the reason Unknown, and False with the others.
+//
+// The message has the number of ready objects, and the reasons of the first three others,
+// failed ones first. It does not depend on the order of objs. Set the observedGeneration
+// and lastTransitionTime as status.Set does.
+func Condition(objs ...metav1.Object) metav1.Condition {
+	order := []State{Failed, Progressing, Terminating, Unknown}
+	others := map[State][]string{}
+	ready := 0
+	for _, obj := range objs {
+		switch state, reason := Of(obj); {
+		case state == Ready:
+			ready++
+		case kube.IsNil(obj):
+			others[state] = append(others[state], reason)
+		default:
+			others[state] = append(others[state], short(kindOf(obj).Kind)+" "+short(kube.NameOf(obj))+": "+reason)
+		}
+	}
+	c := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: string(Ready)}
+	texts := []string{fmt.Sprintf("%d of %d objects are ready", ready, len(objs))}
+	for _, state := range slices.Backward(order) {
+		switch {
+		case len(others[state]) == 0:
+			continue
+		case state == Unknown:
+			c.Status = metav1.ConditionUnknown
+		default:
+			c.Status = metav1.ConditionFalse
+		}
+		c.Reason = string(state)
+		if state == Terminating {
+			c.Reason = string(Progressing)
+		}
+	}
+	for _, state := range order {
+		slices.Sort(others[state])
+		texts = append(texts, others[state]...)
+	}
+	const shown = 1 + 3
+	if len(texts) > shown {
+		texts = append(texts[:shown], fmt.Sprintf("and %d more", len(texts)-shown))
+	}
+	c.Message = strings.Join(texts, "; ")
+	return c
+}
+
+// condition is a condition of any kind of object.
+type condition struct {
+	kind, status, reason, message string
+	old                           bool // whether it is about an older generation
+}
+
+func (c *condition) isTrue() bool { return c != nil && c.status == string(metav1.ConditionTrue) }
+
+func (c *condition) String() string {
+	text := "condition " + short(c.kind) + " is " + short(c.status)
+	if c.old {
+		text += " for an older generation"
+	}
+	return with(text, c.reason, c.message)
+}
+
+// with returns text and those details that are not empty.
+func with(text string, details ...string) string {
+	for _, detail := range details {
+		if detail != "" {
+			text += ": " + short(detail)
+		}
+	}
+	return text
+}
+
+// short returns a text of another user as a part of a reason.
+func short(text string) string { return kube.Printable(text, 256) }
+
+// or returns text, or a word for an empty one.
+func or(text string) string { return cmp.Or(short(text), "empty") }

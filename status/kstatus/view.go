@@ -1,0 +1,161 @@
+package kstatus
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"reflect"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// view is an object, or an item of one of its lists, as the rules read it.
+type view struct {
+	kind       schema.GroupKind
+	generation int64
+	conditions []condition
+	content    any
+	path       string  // of content in the object
+	wrong      *string // the field of the object that has the wrong type
+}
+
+// kindOf returns the kind that an object has or, if that is empty, the kind of its Go type.
+func kindOf(obj metav1.Object) schema.GroupKind {
+	if o, ok := obj.(runtime.Object); ok {
+		if kind := o.GetObjectKind().GroupVersionKind(); kind.Kind != "" {
+			return kind.GroupKind()
+		}
+	}
+	t := reflect.TypeOf(obj)
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	kind := schema.GroupKind{Group: t.PkgPath(), Kind: t.Name()}
+	path := strings.Split(kind.Group, "/") // such as k8s.io/api/apps/v1
+	if path[0] != "k8s.io" {
+		return kind // no rule applies
+	}
+	switch kind.Group = path[max(len(path)-2, 0)]; kind.Group {
+	case "core":
+		kind.Group = ""
+	case "apiextensions", "apiregistration":
+		kind.Group += ".k8s.io"
+	}
+	return kind
+}
+
+func read(obj metav1.Object) (*view, error) {
+	v := &view{kind: kindOf(obj), generation: obj.GetGeneration(), wrong: new(string)}
+	switch o := obj.(type) {
+	case *metav1.PartialObjectMetadata:
+		return nil, errors.New("the object has metadata only")
+	case *unstructured.Unstructured:
+		v.content = o.Object
+	default:
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
+		if err != nil {
+			return nil, fmt.Errorf("read the object as JSON: %w", err)
+		}
+		v.content = content
+	}
+	for c := range v.list("status", "conditions") {
+		if kind := c.text("type"); isRead(kind) && v.condition(kind) == nil {
+			generation, _ := c.number("observedGeneration")
+			v.conditions = append(v.conditions, condition{kind, c.text("status"), c.text("reason"), c.text("message"), generation != 0 && generation < v.generation})
+		}
+	}
+	return v, nil
+}
+
+// isRead reports whether a rule reads the conditions of a type.
+func isRead(kind string) bool {
+	switch kind {
+	case "Available", "Complete", "Established", "Failed", "NamesAccepted", "PodScheduled", "Progressing", "Ready", "Reconciling",
+		"ReplicaFailure", "Stalled", "Suspended":
+		return true
+	}
+	return false
+}
+
+// condition returns the first condition of a type, or nil.
+func (v *view) condition(kind string) *condition {
+	for i := range v.conditions {
+		if v.conditions[i].kind == kind {
+			return &v.conditions[i]
+		}
+	}
+	return nil
+}
+
+// at returns the field of a path, the zero value if it is absent. It notes a field of
+// another type.
+func at[T any](v *view, path []string) (result T) {
+	value := v.content
+	for i, name := range path {
+		fields, ok := value.(map[string]any)
+		if !ok {
+			v.note(value, path[:i])
+			return result
+		}
+		value = fields[name]
+	}
+	result, ok := value.(T)
+	if !ok {
+		v.note(value, path)
+	}
+	return result
+}
+
+func (v *view) note(value any, path []string) {
+	if value != nil || len(path) == 0 {
+		*v.wrong = strings.Trim(v.path+"."+strings.Join(path, "."), ".")
+	}
+}
+
+func (v *view) text(path ...string) string {
+	return at[string](v, path)
+}
+
+// list yields the items of a list.
+func (v *view) list(path ...string) iter.Seq[*view] {
+	list := at[[]any](v, path)
+	return func(yield func(*view) bool) {
+		item := &view{path: v.path + strings.Join(path, ".") + "[]", wrong: v.wrong}
+		for _, item.content = range list {
+			if _, ok := item.content.(map[string]any); !ok {
+				*v.wrong = item.path
+			}
+			if !yield(item) {
+				return
+			}
+		}
+	}
+}
+
+// number returns an integer. Decoders of JSON make an int64 or a float64 of it.
+func (v *view) number(path ...string) (n int64, found bool) {
+	value := at[any](v, path)
+	switch value := value.(type) {
+	case nil:
+		return 0, false
+	case int64:
+		return value, true
+	case float64:
+		if value == math.Trunc(value) && math.Abs(value) < 1<<53 {
+			return int64(value), true
+		}
+	}
+	v.note(value, path)
+	return 0, false
+}
+
+// status returns a number of the status, 0 if it is absent.
+func (v *view) status(name string) int64 {
+	n, _ := v.number("status", name)
+	return n
+}
