@@ -1,7 +1,8 @@
 // Package controllerkit maps a library of production primitives for Kubernetes
-// controllers, on client-go alone. It has no declarations. Import each package alone, into
-// any informer-driven controller; apart from subpackages, only the assembly and
-// controllertest import others.
+// controllers, on client-go alone. Import each package alone, into any informer-driven
+// controller: a package imports this one and its parent; only the assembly and controllertest
+// import others. This package declares the interfaces, errors and results by which packages and
+// users work for each other.
 //
 // # A page
 //

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"pgregory.net/rapid"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/consistency"
 )
 
@@ -103,7 +104,7 @@ func TestEnsureReady(t *testing.T) {
 			if diff := cmp.Diff(tc.stale, stale); diff != "" {
 				t.Errorf("StaleError (-want +got):\n%s", diff)
 			}
-			var marked interface{ Stale() bool }
+			var marked controllerkit.StaleError
 			if isStale := errors.As(err, &marked) && marked.Stale(); isStale != (tc.stale != nil) {
 				t.Errorf("Stale() = %v, want %v", isStale, tc.stale != nil)
 			}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/consistency"
 )
 
@@ -39,7 +40,7 @@ func ExampleStore() {
 	writes.WroteAt(web, "uid-of-web", corev1.Resource("pods"), "42") // the answer to an update
 
 	err := writes.EnsureReady(web)
-	var stale interface{ Stale() bool }
+	var stale controllerkit.StaleError
 	fmt.Println(err, errors.As(err, &stale) && stale.Stale())
 
 	_ = pods.Update(examplePod("42")) // the informer has received it

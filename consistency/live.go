@@ -6,16 +6,9 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
-
-// Getter is the one method of a client that [ConfirmLive] calls. Clients made by
-// client-gen have it. The Get of the dynamic client and of the metadata client also
-// takes subresources: crd.Dynamic adapts a dynamic client, and the metadata client needs a
-// small adapter.
-type Getter[T any] interface {
-	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
-}
 
 // The errors of [ConfirmLive] for a cached object that is not the newest. Each has a
 // method Stale() bool that returns true, by which a reconcile.Controller retries the
@@ -49,7 +42,7 @@ var (
 // is not ErrGone. An object looks gone to a client of another namespace. If cached has
 // no name, UID or resource version, ConfirmLive sends no request and its error has a
 // method Terminal() bool that returns true. cached is not changed.
-func ConfirmLive[T metav1.Object](ctx context.Context, c Getter[T], cached metav1.Object) (live T, err error) {
+func ConfirmLive[T metav1.Object](ctx context.Context, c controllerkit.Getter[T], cached metav1.Object) (live T, err error) {
 	if err := kube.CheckRead(cached); err != nil {
 		return live, fmt.Errorf("consistency: confirm live: %w", err)
 	}

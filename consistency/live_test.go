@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
@@ -53,7 +54,7 @@ func settings(change ...func(*corev1.ConfigMap)) *corev1.ConfigMap {
 }
 
 func isStale(err error) bool {
-	var s interface{ Stale() bool }
+	var s controllerkit.StaleError
 	return errors.As(err, &s) && s.Stale()
 }
 
@@ -92,7 +93,7 @@ func TestConfirmLive(t *testing.T) {
 			client := &oneObject{live: tt.live, err: tt.get}
 			live, err := consistency.ConfirmLive(t.Context(), client, tt.cached)
 			if tt.want == errTerminal {
-				var terminal interface{ Terminal() bool }
+				var terminal controllerkit.TerminalError
 				if !errors.As(err, &terminal) || !terminal.Terminal() {
 					t.Errorf("error = %v, want one with Terminal() true", err)
 				}

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/wire"
 )
@@ -86,7 +87,7 @@ func notSent(err error) bool {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Op == "dial"
 	}
-	var refused interface{ NotSent() bool }
+	var refused controllerkit.UnsentError
 	return errors.As(err, &refused) && refused.NotSent()
 }
 

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/controllertest/fault"
+	"github.com/controllerkit/controllerkit/internal/calls"
 )
 
 // label is the pprof label of the goroutines of a run. Its value is the id of the run.
@@ -66,10 +67,6 @@ type noQueue struct{}
 
 func (noQueue) Len() int { return 0 }
 
-// exploredKey is the key of the context value with which a loop of package reconcile
-// registers its gate. It is an alias of an unnamed type, so that a loop needs no import.
-type exploredKey = struct{ ControllertestQueue struct{} }
-
 // effects are faults that apply to a later request.
 type effects struct {
 	noBookmark  string        // the next watch-list of this resource does not end
@@ -117,7 +114,7 @@ func (r *run) launchWith(replica int, e effects) {
 	env.incarnation, env.kubeconfig = i, i.file
 	env.Cloud = r.env.Cloud.Through(i.external)
 	ctx := klog.NewContext(i.ctx, funcr.New(func(_, line string) { r.note("process %d logs: %s", i.number, line) }, funcr.Options{}))
-	ctx = context.WithValue(ctx, exploredKey{}, func(_ lengther, gated func() int) (end func()) { return i.watch(noQueue{}, gated) })
+	ctx = context.WithValue(ctx, calls.Explored{}, func(_ lengther, gated func() int) (end func()) { return i.watch(noQueue{}, gated) })
 	go pprof.Do(ctx, pprof.Labels(label, r.id), func(ctx context.Context) {
 		defer close(i.ended)
 		err := i.start(ctx, &env)

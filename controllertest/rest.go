@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/controllerkit/controllerkit/queue"
+	"github.com/controllerkit/controllerkit"
 )
 
 // rest waits until the cluster has converged and is at rest. It returns the state or the
@@ -367,7 +367,9 @@ func waiting(queues []*watched, now time.Time) (running bool, due time.Time) {
 		if q.gated != nil && q.gated() > 0 {
 			running = true
 		}
-		q, ok := q.lengther.(interface{ Snapshot() queue.State })
+		q, ok := q.lengther.(interface {
+			Snapshot() controllerkit.QueueState
+		})
 		if !ok {
 			continue
 		}

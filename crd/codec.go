@@ -13,11 +13,12 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // List is a list of objects, as [Client.List] returns it.
-type List[T Object] struct {
+type List[T controllerkit.Object] struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
 
@@ -56,13 +57,13 @@ func (k *kind[T]) register() error {
 }
 
 // codecs are the encodings that every API server has for custom resources.
-type codecs[T Object] struct {
+type codecs[T controllerkit.Object] struct {
 	runtime.NegotiatedSerializer
 	kind *kind[T]
 	keep bool // of checked
 }
 
-func newCodecs[T Object](k *kind[T], keep bool) runtime.NegotiatedSerializer {
+func newCodecs[T controllerkit.Object](k *kind[T], keep bool) runtime.NegotiatedSerializer {
 	factory := rest.CodecFactoryForGeneratedClient(k.scheme, serializer.NewCodecFactory(k.scheme))
 	return codecs[T]{factory.WithoutConversion(), k, keep}
 }
@@ -80,7 +81,7 @@ func (c codecs[T]) SupportedMediaTypes() []runtime.SerializerInfo {
 
 // checked is a serializer that returns an error for an object other than the expected
 // one. client-go ignores such an object and returns an empty one.
-type checked[T Object] struct {
+type checked[T controllerkit.Object] struct {
 	runtime.Serializer
 	strict runtime.Serializer
 	kind   *kind[T]

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/apply"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/malformed"
@@ -32,24 +33,17 @@ import (
 // resource name or namespace.
 var ErrNotServed = errors.New("crd: the API server does not serve the resource")
 
-// Object is an API object: a pointer to a struct that embeds metav1.TypeMeta and
-// metav1.ObjectMeta and has a DeepCopyObject.
-type Object interface {
-	runtime.Object
-	metav1.Object
-}
-
 // Client reads and writes the objects of one resource. [New] makes one, and for unit tests
 // package crdtest. Its methods have the signatures of a client made by client-gen. If a
 // method returns an error, its object is nil, except the list beside an [ErrMalformed].
 // A Client is safe for concurrent use.
-type Client[T Object] struct {
+type Client[T controllerkit.Object] struct {
 	kind      *kind[T]
 	namespace string
 }
 
 // kind has the fields that all clients of a resource share.
-type kind[T Object] struct {
+type kind[T controllerkit.Object] struct {
 	schema.GroupVersionKind
 	resource schema.GroupVersionResource
 	scheme   *runtime.Scheme // knows T and its list alone
@@ -66,7 +60,7 @@ type kind[T Object] struct {
 //
 // New copies config. Of it, New ignores GroupVersion, APIPath, NegotiatedSerializer and
 // the content types.
-func New[T Object](config *rest.Config, kind schema.GroupVersionKind, resource string) (*Client[T], error) {
+func New[T controllerkit.Object](config *rest.Config, kind schema.GroupVersionKind, resource string) (*Client[T], error) {
 	if config == nil {
 		return nil, errNoConfig
 	}
@@ -81,7 +75,7 @@ var errNoConfig = errors.New("crd: config is nil: pass the configuration of the 
 
 // NewForConfigAndClient is [New] with the http.Client of other clients, whose transport it
 // shares. To share their rate limiter as well, set config.RateLimiter.
-func NewForConfigAndClient[T Object](config *rest.Config, h *http.Client, kind schema.GroupVersionKind, resource string) (*Client[T], error) {
+func NewForConfigAndClient[T controllerkit.Object](config *rest.Config, h *http.Client, kind schema.GroupVersionKind, resource string) (*Client[T], error) {
 	if config == nil {
 		return nil, errNoConfig
 	}
@@ -119,7 +113,7 @@ func (k *kind[T]) new() T {
 func (k *kind[T]) newList() *List[T] { return &List[T]{} }
 
 // newKind checks the type, the kind and the resource.
-func newKind[T Object](gvk schema.GroupVersionKind, resource string) (*kind[T], error) {
+func newKind[T controllerkit.Object](gvk schema.GroupVersionKind, resource string) (*kind[T], error) {
 	typ := reflect.TypeFor[T]()
 	if typ.Kind() != reflect.Pointer || typ.Elem().Kind() != reflect.Struct {
 		return nil, fmt.Errorf("crd: T is %s: use a pointer to a struct, such as *v1.Website", typ)
@@ -318,7 +312,7 @@ func (c *Client[T]) own(verb string, obj T) (T, error) {
 
 // result returns the response of a request, or its error. It adds the cure if the error of
 // the API server does not name it.
-func result[T Object, R any](k *kind[T], verb, subresource string, response R, err error) (R, error) {
+func result[T controllerkit.Object, R any](k *kind[T], verb, subresource string, response R, err error) (R, error) {
 	var none R
 	resource := k.resource.GroupResource().String()
 	switch {

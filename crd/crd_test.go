@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/crd/crdtest"
 )
@@ -51,7 +52,7 @@ type copyless struct{ Website }
 
 func (*copyless) DeepCopyObject() runtime.Object { return (*copyless)(nil) }
 
-func creates[T crd.Object](kind schema.GroupVersionKind, resource string) func() error {
+func creates[T controllerkit.Object](kind schema.GroupVersionKind, resource string) func() error {
 	return func() error {
 		_, err := crd.New[T](&rest.Config{Host: "http://localhost"}, kind, resource)
 		_, fakeErr := crdtest.NewFake[T](kind, resource)
@@ -77,7 +78,7 @@ func TestBadInput(t *testing.T) {
 		{"good", creates[*Website](websiteKind, "websites"), "<nil>"},
 		{"core group", creates[*Website](gvk("", "v1", "Website"), "websites"), "<nil>"},
 		{"a kind that ends in List", creates[*Website](gvk("g.io", "v1", "AllowList"), "allowlists"), "<nil>"},
-		{"an interface", creates[crd.Object](websiteKind, "websites"), "T is crd.Object: use a pointer to a struct"},
+		{"an interface", creates[controllerkit.Object](websiteKind, "websites"), "T is controllerkit.Object: use a pointer to a struct"},
 		{"no pointer", creates[value](websiteKind, "websites"), "T is crd_test.value: use a pointer to a struct"},
 		{"unstructured", creates[*unstructured.Unstructured](websiteKind, "websites"), "T is *unstructured.Unstructured: use Dynamic"},
 		{"metadata", creates[*metav1.PartialObjectMetadata](websiteKind, "websites"), "T is *metav1.PartialObjectMetadata: use k8s.io/client-go/metadata"},

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/external"
@@ -41,29 +42,29 @@ func infer[T any, L listerOf[T]](informerOf[L], ...T) {}
 
 // A client of package crd, and a dynamic client, are what each package takes.
 var (
-	_ finalizer.Patcher[*Website]                        = client(nil)
+	_ controllerkit.Patcher[*Website]                    = client(nil)
 	_ finalizer.Children[*crd.List[*Website]]            = client(nil)
 	_ status.Updater[*Website]                           = client(nil)
-	_ status.Patcher[*Website]                           = client(nil)
+	_ controllerkit.Patcher[*Website]                    = client(nil)
 	_ status.Applier[*Website, any]                      = client(nil)
-	_ consistency.Getter[*Website]                       = client(nil)
-	_ owner.Getter[*Website]                             = client(nil)
-	_ owner.Patcher[*Website]                            = client(nil)
-	_ external.Patcher[*Website]                         = client(nil)
+	_ controllerkit.Getter[*Website]                     = client(nil)
+	_ controllerkit.Getter[*Website]                     = client(nil)
+	_ controllerkit.Patcher[*Website]                    = client(nil)
+	_ controllerkit.Patcher[*Website]                    = client(nil)
 	_ watcher.Source[*Website]                           = watcher.Client[*Website](client(nil))
 	_ informerOf[crd.Lister[*Website]]                   = (*crd.Informer[*Website])(nil)
 	_ cache.ListerWatcherWithContext                     = client(nil).ListWatch(nil)
 	_ cache.ListerWatcher                                = client(nil).ListWatch(nil)
 	_ listerOf[*Website]                                 = crd.Lister[*Website]{}
-	_ finalizer.Patcher[untyped]                         = (*crd.DynamicClient)(nil)
+	_ controllerkit.Patcher[untyped]                     = (*crd.DynamicClient)(nil)
 	_ finalizer.Children[*unstructured.UnstructuredList] = (*crd.DynamicClient)(nil)
 	_ status.Updater[untyped]                            = (*crd.DynamicClient)(nil)
-	_ status.Patcher[untyped]                            = (*crd.DynamicClient)(nil)
+	_ controllerkit.Patcher[untyped]                     = (*crd.DynamicClient)(nil)
 	_ status.Applier[untyped, untyped]                   = (*crd.DynamicClient)(nil)
-	_ consistency.Getter[untyped]                        = (*crd.DynamicClient)(nil)
-	_ owner.Getter[untyped]                              = (*crd.DynamicClient)(nil)
-	_ owner.Patcher[untyped]                             = (*crd.DynamicClient)(nil)
-	_ external.Patcher[untyped]                          = (*crd.DynamicClient)(nil)
+	_ controllerkit.Getter[untyped]                      = (*crd.DynamicClient)(nil)
+	_ controllerkit.Getter[untyped]                      = (*crd.DynamicClient)(nil)
+	_ controllerkit.Patcher[untyped]                     = (*crd.DynamicClient)(nil)
+	_ controllerkit.Patcher[untyped]                     = (*crd.DynamicClient)(nil)
 	_ watcher.Source[untyped]                            = watcher.Client[untyped](crd.Dynamic(nil))
 )
 

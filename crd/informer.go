@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/listers"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/malformed"
 )
 
@@ -81,7 +82,7 @@ func (c *Client[T]) Lister(indexer cache.Indexer) Lister[T] { return c.kind.list
 
 // Informer is an informer with its lister, as informer-gen makes them. [Client.Informer]
 // and [Client.Over] make one.
-type Informer[T Object] struct {
+type Informer[T controllerkit.Object] struct {
 	informer cache.SharedIndexInformer
 	kind     *kind[T]
 }
@@ -103,7 +104,7 @@ func (k *kind[T]) lister(indexer cache.Indexer) Lister[T] {
 
 // Lister reads the objects of an informer's cache. Callers must not modify them.
 // [Informer.Lister] and [Client.Lister] make one. It is safe for concurrent use.
-type Lister[T Object] struct {
+type Lister[T controllerkit.Object] struct {
 	objects   listers.ResourceIndexer[T]
 	indexer   cache.Indexer
 	namespace string

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/malformed"
 )
@@ -42,7 +43,7 @@ func (s checked[T]) malformedError(name string, err error) error {
 }
 
 // page is a List with the malformed objects beside it.
-type page[T Object] struct {
+type page[T controllerkit.Object] struct {
 	*List[T]
 	malformed []*malformed.Object
 }

@@ -15,6 +15,7 @@ import (
 	featuretest "k8s.io/client-go/features/testing"
 	"k8s.io/client-go/rest"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/crd"
 )
 
@@ -55,7 +56,7 @@ func TestListBesideMalformed(t *testing.T) {
 				if !errors.Is(err, crd.ErrMalformed) || len(err.Error()) > 8<<10 {
 					t.Fatalf("error %.2100v", err)
 				}
-				var rejected interface{ Rejected() bool }
+				var rejected controllerkit.RejectedError
 				if !errors.As(err, &rejected) || !rejected.Rejected() || apierrors.IsNotFound(err) {
 					t.Errorf("the class of %v", err)
 				}

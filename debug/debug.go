@@ -1,12 +1,12 @@
 package debug
 
 import (
-	"context"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/wire"
 )
@@ -62,66 +62,20 @@ type Informer struct {
 	Mutated   string    `json:"mutated,omitempty"`  // the object and field that the program last changed in the cache
 }
 
-// QueueState is the state of a queue. It is State of package queue.
-type QueueState = struct {
-	Name         string     `json:"name,omitempty"`
-	Ready        int        `json:"ready"`
-	Running      int        `json:"running"`
-	Delayed      int        `json:"delayed"`
-	ShuttingDown bool       `json:"shuttingDown,omitempty"`
-	Keys         []QueueKey `json:"keys,omitempty"`
-}
-
-// QueueKey is the state of a key in a queue. It is KeyState of package queue.
-type QueueKey = struct {
-	Key      string    `json:"key"`
-	State    string    `json:"state"`
-	Group    string    `json:"group,omitempty"`
-	Priority int       `json:"priority"`
-	Since    time.Time `json:"since,omitzero"`
-	Until    time.Time `json:"until,omitzero"`
-	Again    bool      `json:"again,omitempty"`
-	Attempts int       `json:"attempts"`
-}
-
-// LoopState is the state of a loop. It is State of package reconcile.
-type LoopState = struct {
-	Name    string    `json:"name"`
-	Running bool      `json:"running"`
-	Workers int       `json:"workers"`
-	Busy    int       `json:"busy"`
-	Gated   int       `json:"gated"`
-	Parked  int       `json:"parked"`
-	Hot     int       `json:"hot"`
-	Failing int       `json:"failing"`
-	Keys    []LoopKey `json:"keys,omitempty"`
-}
-
-// LoopKey is the state of a key in a loop. It is KeyState of package reconcile.
-type LoopKey = struct {
-	Key      string    `json:"key"`
-	State    string    `json:"state,omitempty"`
-	Since    time.Time `json:"since,omitzero"`
-	Reason   string    `json:"reason,omitempty"`
-	Attempts int       `json:"attempts,omitempty"`
-	Class    string    `json:"class,omitempty"`
-	Triggers []string  `json:"triggers,omitempty"`
-}
-
 // Controller is one controller of a Page. Page.Controller makes one. Its fields must not
 // change after the first request.
 type Controller struct {
 	// Queue is the queue, such as a queue.Queue. nil means that the page shows no queue.
 	Queue interface {
-		Snapshot() QueueState
-		SnapshotOf(keys ...types.NamespacedName) QueueState
+		Snapshot() controllerkit.QueueState
+		SnapshotOf(keys ...types.NamespacedName) controllerkit.QueueState
 	}
 
 	// Loop is the loop, such as a reconcile.Controller. nil means that the page shows no
 	// waiting, parked, hot and failing keys.
 	Loop interface {
-		Snapshot() LoopState
-		SnapshotOf(keys ...types.NamespacedName) LoopState
+		Snapshot() controllerkit.LoopState
+		SnapshotOf(keys ...types.NamespacedName) controllerkit.LoopState
 	}
 
 	name    string
@@ -138,40 +92,24 @@ func (p *Page) Controller(name string) *Controller {
 	return c
 }
 
-// Gate is the Gate of a reconcile.Controller, such as a consistency.Store.
-type Gate interface {
-	Begin(ctx context.Context, key types.NamespacedName) context.Context
-	Ready(key types.NamespacedName, wake func()) bool
-	End(key types.NamespacedName)
-}
-
-// Gate returns a gate that calls next and records the waits. If next has the method
-// EnsureReady(types.NamespacedName) error, its text is the cause of a wait, and the returned
-// gate has the method too. A nil next gives nil.
-func (c *Controller) Gate(next Gate) Gate {
+// Gate returns a gate that calls next and records the waits. If next is a
+// controllerkit.ReadyEnsurer, its error is the cause of a wait, and the returned gate is one
+// too. A nil next gives nil.
+func (c *Controller) Gate(next controllerkit.Gate[types.NamespacedName]) controllerkit.Gate[types.NamespacedName] {
 	if kube.IsNil(next) {
 		return nil
 	}
 	g := gate{Gate: next, c: c}
-	if reasons, ok := next.(ensurer); ok {
+	if reasons, ok := next.(controllerkit.ReadyEnsurer[types.NamespacedName]); ok {
 		return &reasonedGate{gate: g, reasons: reasons}
 	}
 	return &g
 }
 
-// Adder receives the keys of a Source. A reconcile.Source is one.
-type Adder interface {
-	Add(key types.NamespacedName)
-	AddEvent(kind string, opts struct {
-		Priority    int
-		After       time.Duration
-		RateLimited bool
-	}, keys ...types.NamespacedName)
-}
-
-// Source returns an Adder that adds keys to next, and records that it did. The name is a word
-// for the page, such as the resource that an informer watches. It panics if next is nil.
-func (c *Controller) Source(name string, next Adder) Adder {
+// Source returns an EventAdder that adds keys to next, such as a reconcile.Source, and records
+// that it did. The name is a word for the page, such as the resource that an informer watches.
+// It panics if next is nil.
+func (c *Controller) Source(name string, next controllerkit.EventAdder[types.NamespacedName]) controllerkit.EventAdder[types.NamespacedName] {
 	if kube.IsNil(next) {
 		panic("debug: Source: next is nil: pass a Source of the loop")
 	}

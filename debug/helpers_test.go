@@ -15,6 +15,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/debug"
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
@@ -24,7 +25,7 @@ type (
 	key        = types.NamespacedName
 	controller = reconcile.Controller[key]
 	result     = reconcile.Result
-	addOptions = queue.AddOptions
+	addOptions = controllerkit.AddOptions
 )
 
 // get returns the response to a request for the page.
@@ -155,7 +156,7 @@ type assembled struct {
 	queue  *queue.Queue[key]
 	loop   *controller
 	gate   *gate
-	source debug.Adder
+	source controllerkit.EventAdder[types.NamespacedName]
 }
 
 func assemble(fn reconcile.Func[key]) *assembled {

@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/debug"
 	"github.com/controllerkit/controllerkit/internal/calls"
 )
@@ -87,15 +88,15 @@ type (
 	fakeLoop  struct{ name string }
 )
 
-func (q fakeQueue) Snapshot() debug.QueueState {
-	return debug.QueueState{Name: q.name, Ready: 1, Keys: []debug.QueueKey{{Key: q.name, State: "ready", Group: q.name}}}
+func (q fakeQueue) Snapshot() controllerkit.QueueState {
+	return controllerkit.QueueState{Name: q.name, Ready: 1, Keys: []controllerkit.QueueKey{{Key: q.name, State: "ready", Group: q.name}}}
 }
-func (q fakeQueue) SnapshotOf(...key) debug.QueueState { return q.Snapshot() }
+func (q fakeQueue) SnapshotOf(...key) controllerkit.QueueState { return q.Snapshot() }
 
-func (l fakeLoop) Snapshot() debug.LoopState {
-	return debug.LoopState{Name: l.name, Gated: 1, Keys: []debug.LoopKey{{Key: l.name, State: "gated", Reason: l.name, Triggers: []string{l.name}}}}
+func (l fakeLoop) Snapshot() controllerkit.LoopState {
+	return controllerkit.LoopState{Name: l.name, Gated: 1, Keys: []controllerkit.LoopKey{{Key: l.name, State: "gated", Reason: l.name, Triggers: []string{l.name}}}}
 }
-func (l fakeLoop) SnapshotOf(...key) debug.LoopState { return l.Snapshot() }
+func (l fakeLoop) SnapshotOf(...key) controllerkit.LoopState { return l.Snapshot() }
 
 // TestMillionKeys: with 1,000,000 keys in the queue and in the history the page has as many
 // bytes and the read as many allocations as with 1000.

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/wire"
@@ -106,20 +107,15 @@ func isWord(text string) bool {
 // failed reports whether a call with the result did not succeed.
 func failed(result string) bool { return result != "success" && result != "requeue" }
 
-// ensurer is the method of a gate that has reasons.
-type ensurer interface {
-	EnsureReady(key types.NamespacedName) error
-}
-
 type gate struct {
-	Gate
+	controllerkit.Gate[types.NamespacedName]
 	c *Controller
 }
 
-// Ready implements Gate.
+// Ready implements controllerkit.Gate.
 func (g *gate) Ready(key types.NamespacedName, wake func()) bool { return g.ready(key, wake, nil) }
 
-func (g *gate) ready(key types.NamespacedName, wake func(), reasons ensurer) bool {
+func (g *gate) ready(key types.NamespacedName, wake func(), reasons controllerkit.ReadyEnsurer[types.NamespacedName]) bool {
 	began := time.Now()
 	if g.Gate.Ready(key, func() {
 		wake() // before the record, because a page must not delay it
@@ -139,36 +135,31 @@ func (g *gate) ready(key types.NamespacedName, wake func(), reasons ensurer) boo
 
 type reasonedGate struct {
 	gate
-	reasons ensurer
+	reasons controllerkit.ReadyEnsurer[types.NamespacedName]
 }
 
-// Ready implements Gate.
+// Ready implements controllerkit.Gate.
 func (g *reasonedGate) Ready(key types.NamespacedName, wake func()) bool {
 	return g.ready(key, wake, g.reasons)
 }
 
-// EnsureReady implements ensurer.
+// EnsureReady implements controllerkit.ReadyEnsurer.
 func (g *reasonedGate) EnsureReady(key types.NamespacedName) error { return g.reasons.EnsureReady(key) }
 
 type source struct {
 	c    *Controller
 	name string
-	next Adder
+	next controllerkit.EventAdder[types.NamespacedName]
 }
 
-// Add implements Adder.
+// Add implements controllerkit.Adder.
 func (s *source) Add(key types.NamespacedName) {
 	s.record(s.name, key)
 	s.next.Add(key)
 }
 
-// AddEvent implements Adder.
-func (s *source) AddEvent(kind string, opts struct {
-	Priority    int
-	After       time.Duration
-	RateLimited bool
-}, keys ...types.NamespacedName,
-) {
+// AddEvent implements controllerkit.EventAdder.
+func (s *source) AddEvent(kind string, opts controllerkit.AddOptions, keys ...types.NamespacedName) {
 	s.record(s.event(kind), keys...)
 	s.next.AddEvent(kind, opts, keys...)
 }

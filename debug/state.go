@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -223,7 +224,7 @@ func (c *Controller) explain(rows []row, keys []types.NamespacedName) {
 	}
 }
 
-func loopRow(k LoopKey) row {
+func loopRow(k controllerkit.LoopKey) row {
 	r := row{Key: printable(k.Key), State: k.State, Since: k.Since}
 	r.join(k)
 	if k.State == "gated" {
@@ -232,12 +233,12 @@ func loopRow(k LoopKey) row {
 	return r
 }
 
-func queueRow(k QueueKey) row {
+func queueRow(k controllerkit.QueueKey) row {
 	return row{Key: printable(k.Key), State: k.State, Since: k.Since, Until: k.Until, Priority: k.Priority, Attempts: k.Attempts}
 }
 
 // join adds the state of the key in the loop.
-func (r *row) join(k LoopKey) {
+func (r *row) join(k controllerkit.LoopKey) {
 	if r.State == "delayed" && k.State == "hot" {
 		r.Why = k.State
 	}

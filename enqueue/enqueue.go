@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/malformed"
@@ -20,16 +20,10 @@ import (
 // list and of resyncs, so that they do not delay the keys of changed objects.
 const LowPriority = -100
 
-// Adder is the part of a work queue that a handler needs. The queues of client-go
-// have it.
-type Adder[K comparable] interface {
-	Add(key K)
-}
-
 // Handler returns an event handler that calls keys with each object that an
 // informer reports, and adds the returned keys to q. It is [HandlerAt] with
 // [LowPriority].
-func Handler[T any, K comparable](q Adder[K], keys func(T) []K) cache.ResourceEventHandler {
+func Handler[T any, K comparable](q controllerkit.Adder[K], keys func(T) []K) cache.ResourceEventHandler {
 	return newHandler("Handler", q, keys, LowPriority)
 }
 
@@ -44,17 +38,11 @@ func Handler[T any, K comparable](q Adder[K], keys func(T) []K) cache.ResourceEv
 // The handler has these further rules:
 //
 //   - Objects of the initial list, and updates with an unchanged resourceVersion,
-//     are added at the given priority if q has priorities, that is, if it has the
-//     method
+//     are added at the given priority if q is a controllerkit.OptionAdder.
 //
-//     AddWith(opts struct{ Priority int; After time.Duration; RateLimited bool }, keys ...K)
-//
-//   - If q has the method
-//
-//     AddEvent(kind string, opts struct{ Priority int; After time.Duration; RateLimited bool }, keys ...K)
-//
-//     the handler calls it instead of Add and AddWith. The kind is "add", "update",
-//     "delete", "list" for the initial list, or "resync".
+//   - If q is a controllerkit.EventAdder, the handler calls AddEvent instead of Add and
+//     AddWith. The kind is "add", "update", "delete", "list" for the initial list, or
+//     "resync".
 //
 //   - A cache.DeletedFinalStateUnknown, also called a tombstone, is the deletion of
 //     the object in it.
@@ -69,47 +57,30 @@ func Handler[T any, K comparable](q Adder[K], keys func(T) []K) cache.ResourceEv
 // A nil object, or an object of another type than T, is a programming error, and
 // the handler panics at the first such event. HandlerAt itself panics if q or keys
 // is nil.
-func HandlerAt[T any, K comparable](q Adder[K], keys func(T) []K, priority int) cache.ResourceEventHandler {
+func HandlerAt[T any, K comparable](q controllerkit.Adder[K], keys func(T) []K, priority int) cache.ResourceEventHandler {
 	return newHandler("HandlerAt", q, keys, priority)
 }
 
-func newHandler[T any, K comparable](name string, q Adder[K], keys func(T) []K, priority int) *handler[T, K] {
+func newHandler[T any, K comparable](name string, q controllerkit.Adder[K], keys func(T) []K, priority int) *handler[T, K] {
 	if kube.IsNil(q) {
 		panic("enqueue: " + name + ": q is nil: make the queue before its handlers")
 	}
 	if keys == nil {
 		panic("enqueue: " + name + ": keys is nil: use KeyOf to add the key of each object")
 	}
-	h := &handler[T, K]{name: name, q: q, keys: keys, low: addOptions{Priority: priority}}
-	h.with, _ = q.(interface {
-		AddWith(opts addOptions, keys ...K)
-	})
-	h.event, _ = q.(interface {
-		AddEvent(kind string, opts addOptions, keys ...K)
-	})
+	h := &handler[T, K]{name: name, q: q, keys: keys, low: controllerkit.AddOptions{Priority: priority}}
+	h.with, _ = q.(controllerkit.OptionAdder[K])
+	h.event, _ = q.(controllerkit.EventAdder[K])
 	return h
 }
 
-// addOptions are the options of AddWith and AddEvent. The type is an alias of an
-// unnamed struct, so that a queue can have these methods without an import of
-// this package.
-type addOptions = struct {
-	Priority    int
-	After       time.Duration
-	RateLimited bool
-}
-
 type handler[T any, K comparable] struct {
-	name string // of the exported function, for panics
-	q    Adder[K]
-	with interface {
-		AddWith(opts addOptions, keys ...K)
-	} // nil if q has no AddWith
-	event interface {
-		AddEvent(kind string, opts addOptions, keys ...K)
-	} // nil if q has no AddEvent
-	keys func(T) []K
-	low  addOptions // for the initial list and resyncs
+	name  string // of the exported function, for panics
+	q     controllerkit.Adder[K]
+	with  controllerkit.OptionAdder[K] // nil if q is none
+	event controllerkit.EventAdder[K]  // nil if q is none
+	keys  func(T) []K
+	low   controllerkit.AddOptions // for the initial list and resyncs
 }
 
 func (h *handler[T, K]) OnAdd(obj any, isInInitialList bool) {
@@ -145,7 +116,7 @@ func (h *handler[T, K]) OnDelete(obj any) {
 func (h *handler[T, K]) object(obj any) T { return typed[T](h.name, obj) }
 
 func (h *handler[T, K]) add(keys []K, kind string, low bool) {
-	var opts addOptions
+	var opts controllerkit.AddOptions
 	if low {
 		opts = h.low
 	}

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/internal/malformed"
 	"github.com/controllerkit/controllerkit/queue"
@@ -145,7 +146,7 @@ func TestHandler(t *testing.T) {
 // of resyncs, and only of these.
 func TestHandlerAt(t *testing.T) {
 	with, plain, events := &priorityRecorder{}, &recorder{}, &eventRecorder{}
-	for _, q := range []enqueue.Adder[string]{with, plain, events} {
+	for _, q := range []controllerkit.Adder[string]{with, plain, events} {
 		h := enqueue.HandlerAt(q, ownerNames, -3)
 		h.OnAdd(pod("p", "1", "listed"), true)
 		h.OnAdd(pod("p", "1", "added"), false)

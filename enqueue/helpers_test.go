@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/enqueue"
-	"github.com/controllerkit/controllerkit/queue"
 )
 
 // recorder is a queue that records the added keys. It has only Add, as the queues
@@ -20,7 +20,7 @@ func (r *recorder) Add(key string) { r.got = append(r.got, key) }
 
 type priorityRecorder struct{ recorder }
 
-func (r *priorityRecorder) AddWith(o queue.AddOptions, keys ...string) {
+func (r *priorityRecorder) AddWith(o controllerkit.AddOptions, keys ...string) {
 	for _, key := range keys {
 		r.got = append(r.got, fmt.Sprintf("%s at %d", key, o.Priority))
 	}
@@ -28,7 +28,7 @@ func (r *priorityRecorder) AddWith(o queue.AddOptions, keys ...string) {
 
 type eventRecorder struct{ recorder }
 
-func (r *eventRecorder) AddEvent(kind string, o queue.AddOptions, keys ...string) {
+func (r *eventRecorder) AddEvent(kind string, o controllerkit.AddOptions, keys ...string) {
 	for _, key := range keys {
 		r.got = append(r.got, fmt.Sprintf("%s of %s at %d", kind, key, o.Priority))
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -143,7 +144,7 @@ func (q *judgedQueue) AddRateLimited(key types.NamespacedName) {
 	q.Queue.AddRateLimited(key)
 }
 
-func (q *judgedQueue) AddWith(opts queue.AddOptions, keys ...types.NamespacedName) {
+func (q *judgedQueue) AddWith(opts controllerkit.AddOptions, keys ...types.NamespacedName) {
 	q.note(keys...)
 	q.Queue.AddWith(opts, keys...)
 }

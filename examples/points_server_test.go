@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/stacks"
 	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
@@ -409,7 +410,7 @@ func (p *point) judge(name string, work func(context.Context, types.NamespacedNa
 		defer func() {
 			p.mu.Lock()
 			cause := context.Cause(ctx)
-			var lost interface{ LeadershipLost() bool }
+			var lost controllerkit.LostError
 			switch isLost := errors.As(cause, &lost) && lost.LeadershipLost(); {
 			case isLost && p.stolen:
 				p.covers = append(p.covers, "call ended by the loss")

@@ -11,17 +11,11 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
-
-// Patcher is the one method of a client that patches an object. The typed clients, the
-// dynamic client and the metadata client of client-go have it.
-type Patcher[T any] interface {
-	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
-}
 
 // Resource describes something outside of the cluster, of which each object has exactly
 // one. See [Once].
@@ -86,7 +80,7 @@ func Token(obj metav1.Object, annotation string) string {
 // The error has a method Terminal() bool that returns true in these cases: obj is being
 // deleted and has no id; obj has no UID or resource version; a field of r is invalid; Find
 // or Create returns an empty id.
-func Once[T metav1.Object](ctx context.Context, c Patcher[T], obj T, r Resource) (id string, requeueAfter time.Duration, err error) {
+func Once[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource) (id string, requeueAfter time.Duration, err error) {
 	if err := r.validate(obj); err != nil {
 		return "", 0, fmt.Errorf("external: %w", kube.Terminal(err))
 	}
@@ -97,7 +91,7 @@ func Once[T metav1.Object](ctx context.Context, c Patcher[T], obj T, r Resource)
 	return id, requeueAfter, nil
 }
 
-func once[T metav1.Object](ctx context.Context, c Patcher[T], obj T, r Resource) (string, time.Duration, error) {
+func once[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource) (string, time.Duration, error) {
 	token := Token(obj, r.Annotation)
 	value, pending := obj.GetAnnotations()[r.Annotation]
 	var last intent
@@ -156,7 +150,7 @@ func testVersion(obj metav1.Object) kube.Operation {
 }
 
 // stamp stores the intent on the newest version of obj, and returns its value.
-func stamp[T metav1.Object](ctx context.Context, c Patcher[T], obj T, r Resource, token string) (string, error) {
+func stamp[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, token string) (string, error) {
 	value := intent{Token: token, Since: time.Now().UTC()}.String()
 	add := kube.Operation{Op: "add", Path: annotationPath(r.Annotation), Value: value}
 	if len(obj.GetAnnotations()) == 0 {
@@ -168,7 +162,7 @@ func stamp[T metav1.Object](ctx context.Context, c Patcher[T], obj T, r Resource
 // confirm makes sure that obj, whose intent is stored, is the newest version. If the time
 // of the intent does not matter, it does not write: a write is an event, and an event
 // would repeat a failing Create at once instead of after its backoff.
-func confirm[T metav1.Object](ctx context.Context, c Patcher[T], obj T, r Resource, token, value string) (string, error) {
+func confirm[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, token, value string) (string, error) {
 	if r.VisibleAfter > 0 {
 		return stamp(ctx, c, obj, r, token)
 	}
@@ -177,14 +171,14 @@ func confirm[T metav1.Object](ctx context.Context, c Patcher[T], obj T, r Resour
 
 // save stores the id. It tests the intent alone, because the object may have changed
 // while Create ran.
-func save[T metav1.Object](ctx context.Context, c Patcher[T], obj T, r Resource, value string, done intent) error {
+func save[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, value string, done intent) error {
 	path, id := annotationPath(r.Annotation), done.String()
 	return store(ctx, c, obj, r, id, "store the id", kube.TestUID(obj), kube.Test(path, value), kube.Operation{Op: "replace", Path: path, Value: id})
 }
 
 // store patches obj and checks that it has the value then: a mutating webhook can remove
 // the value again.
-func store[T metav1.Object](ctx context.Context, c Patcher[T], obj T, r Resource, value, step string, operations ...kube.Operation) error {
+func store[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource, value, step string, operations ...kube.Operation) error {
 	patched, err := kube.Patch(ctx, c, obj.GetName(), operations, metav1.PatchOptions{})
 	if err != nil {
 		return fmt.Errorf("%s: %w", step, err)

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
 	"github.com/controllerkit/controllerkit/controllertest/fault"
 	"github.com/controllerkit/controllerkit/external"
@@ -27,7 +28,7 @@ import (
 )
 
 func isTerminal(err error) bool {
-	var t interface{ Terminal() bool }
+	var t controllerkit.TerminalError
 	return errors.As(err, &t) && t.Terminal()
 }
 

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
@@ -42,7 +43,7 @@ func TestServerOtherClients(t *testing.T) {
 	})
 }
 
-func life[T metav1.Object](t *testing.T, s server, object string, c finalizer.Patcher[T], get func() (T, error)) {
+func life[T metav1.Object](t *testing.T, s server, object string, c controllerkit.Patcher[T], get func() (T, error)) {
 	s.create(t, object)
 	stale, err := get()
 	if err != nil {

@@ -9,20 +9,12 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
-
-// Patcher is the one method of a client that this package calls. The package reads the live
-// object by a dry run, which does not change it. The typed clients, the dynamic client and
-// the metadata client of client-go have it. The client of a namespaced resource must be the
-// one of the object's namespace.
-type Patcher[T any] interface {
-	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
-}
 
 // Held is the proof that an object carries a finalizer. Only [Ensure] and [Add] make a
 // valid one, so a function that takes a Held cannot be called before the finalizer is
@@ -31,8 +23,8 @@ type Patcher[T any] interface {
 // The zero Held is not valid.
 type Held[T metav1.Object] struct {
 	object T
-	name   string     // "" in the zero Held, never in a made one
-	client Patcher[T] // the client of Ensure or Add
+	name   string                   // "" in the zero Held, never in a made one
+	client controllerkit.Patcher[T] // the client of Ensure or Add
 }
 
 // Object returns the object that carries the finalizer: the API server's response if
@@ -71,7 +63,7 @@ func Has(obj metav1.Object, name string) bool {
 // Errors wrap their cause. A Conflict means that obj is stale. A NotFound means that obj
 // was gone before the finalizer was stored. Calling again with a newer copy is always
 // right.
-func Ensure[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string, cleanup func(context.Context, Held[T]) error) (held Held[T], live bool, err error) {
+func Ensure[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, name string, cleanup func(context.Context, Held[T]) error) (held Held[T], live bool, err error) {
 	if err := checkGuard(c, obj, name); err != nil {
 		return Held[T]{}, false, err
 	}
@@ -122,7 +114,7 @@ func noteBlocked(ctx context.Context, name string, obj metav1.Object, err error)
 // if obj is stale: the live object has another finalizer list, is being deleted, or has
 // another UID. Add does not retry, because a copy that is too old for its finalizers is too
 // old for the work that follows. It does not modify obj.
-func Add[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string) (Held[T], error) {
+func Add[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, name string) (Held[T], error) {
 	if err := checkGuard(c, obj, name); err != nil {
 		return Held[T]{}, err
 	}
@@ -158,7 +150,7 @@ func Add[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string)
 // Remove returns the API server's response, or obj if it sent no request. If no object
 // with that UID is left, it returns the zero T and no error. See the Caveats of the
 // package for the response to the last removal.
-func Remove[T metav1.Object](ctx context.Context, c Patcher[T], obj T, name string) (T, error) {
+func Remove[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, name string) (T, error) {
 	var gone T
 	if err := check(c, obj, name); err != nil {
 		return gone, err
@@ -267,11 +259,11 @@ func testList(obj metav1.Object) kube.Operation {
 // look returns the live object with the UID of obj. It sends a patch that only tests the
 // UID. That is a consistent read for an identity that has only the verb patch. It is a
 // dry run, because admission could otherwise turn each look into a write.
-func look[T metav1.Object](ctx context.Context, c Patcher[T], obj T) (T, error) {
+func look[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T) (T, error) {
 	return patch(ctx, c, obj, []kube.Operation{kube.TestUID(obj)}, metav1.DryRunAll)
 }
 
-func patch[T metav1.Object](ctx context.Context, c Patcher[T], obj T, operations []kube.Operation, dryRun ...string) (T, error) {
+func patch[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, operations []kube.Operation, dryRun ...string) (T, error) {
 	patched, err := kube.Patch[T](ctx, c, obj.GetName(), operations, metav1.PatchOptions{DryRun: dryRun})
 	return patched, notServed(err, obj.GetName())
 }

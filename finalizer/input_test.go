@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/finalizer"
 )
 
@@ -108,7 +109,7 @@ func TestBadInput(t *testing.T) {
 	})
 	for _, tt := range []struct {
 		name   string
-		client finalizer.Patcher[*corev1.ConfigMap]
+		client controllerkit.Patcher[*corev1.ConfigMap]
 	}{{name: "nil client"}, {name: "nil pointer as client", client: (*model)(nil)}} {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, obj := range []*corev1.ConfigMap{object("a", false), object("a", false, name), object("a", true, name)} {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/finalizer"
 )
 
@@ -24,7 +25,7 @@ const (
 )
 
 // ensure is the function of docs/finalizers.md. TestMovePage compares them.
-func ensure[T metav1.Object](ctx context.Context, client finalizer.Patcher[T], obj T, cleanup func(context.Context, finalizer.Held[T]) error) (held finalizer.Held[T], live bool, err error) {
+func ensure[T metav1.Object](ctx context.Context, client controllerkit.Patcher[T], obj T, cleanup func(context.Context, finalizer.Held[T]) error) (held finalizer.Held[T], live bool, err error) {
 	name := newName
 	if obj.GetDeletionTimestamp() != nil && !finalizer.Has(obj, newName) {
 		name = oldName // the API server adds no finalizer to a deleted object

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
@@ -31,7 +32,7 @@ type Plan[T metav1.Object] struct {
 	// Client is the client that Ensure gets, for the object's namespace. Run reads the
 	// live object with it before the first step, so that no step works from a stale copy.
 	// Required.
-	Client Patcher[T]
+	Client controllerkit.Patcher[T]
 
 	// Steps has at least one step. Required.
 	Steps []Step[T]

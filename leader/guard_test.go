@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/leader"
 )
 
@@ -158,7 +159,7 @@ func TestGuard(t *testing.T) {
 							if want != "" {
 								sent = 0
 							}
-							var refused interface{ NotSent() bool }
+							var refused controllerkit.UnsentError
 							if got := errors.As(err, &refused) && refused.NotSent(); got != (want != "") {
 								t.Errorf("%s: NotSent() is true in %v: %t, want %t", when, err, got, want != "")
 							}

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/leader"
 )
 
@@ -195,7 +196,7 @@ func mustTerm(t *testing.T, ctx context.Context) leader.Term {
 // package finds it that does not import leader.
 func validity(t *testing.T, ctx context.Context) context.Context {
 	t.Helper()
-	v, ok := ctx.Value(struct{ LeaseValidity struct{} }{}).(context.Context)
+	v, ok := ctx.Value(calls.Validity{}).(context.Context)
 	if !ok {
 		t.Fatal("lead's context carries no validity context")
 	}

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/stacks"
 	"github.com/controllerkit/controllerkit/internal/validity"
@@ -421,7 +422,7 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 	defer wg.Wait()
 	defer stopRenewing()
 
-	leadCtx, cancelLead := context.WithCancelCause(context.WithValue(t.Context(), validityKey{}, t.Context()))
+	leadCtx, cancelLead := context.WithCancelCause(context.WithValue(t.Context(), calls.Validity{}, t.Context()))
 	defer cancelLead(nil)
 	defer context.AfterFunc(ctx, func() { cancelLead(context.Cause(ctx)) })()
 

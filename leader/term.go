@@ -65,10 +65,6 @@ var errNoTerm = errors.New("leader: the context has no term: use the context of 
 
 type termKey struct{}
 
-// validityKey is the key of the context that ends only with leadership. It is an alias
-// of an unnamed type so that other packages can declare the same key.
-type validityKey = struct{ LeaseValidity struct{} }
-
 // A term is the state of a running Term: its period of validity.
 type term struct {
 	Term

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/leader"
 )
 
@@ -76,7 +77,7 @@ func TestValidityFromSendTimeOfAcquire(t *testing.T) {
 }
 
 func TestErrLostIsClassedByMethod(t *testing.T) {
-	var lost interface{ LeadershipLost() bool }
+	var lost controllerkit.LostError
 	if !errors.As(leader.ErrLost, &lost) || !lost.LeadershipLost() {
 		t.Error("ErrLost has no LeadershipLost() that is true")
 	}

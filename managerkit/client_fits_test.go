@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/external"
@@ -43,20 +44,20 @@ type (
 var (
 	_ sitesMethods                               = (*crd.Client[*clientSite])(nil)
 	_ sitesMethods                               = siteClient(nil)
-	_ finalizer.Patcher[*clientSite]             = siteClient(nil)
+	_ controllerkit.Patcher[*clientSite]         = siteClient(nil)
 	_ finalizer.Children[*crd.List[*clientSite]] = siteClient(nil)
 	_ status.Updater[*clientSite]                = siteClient(nil)
-	_ status.Patcher[*clientSite]                = siteClient(nil)
+	_ controllerkit.Patcher[*clientSite]         = siteClient(nil)
 	_ status.Applier[*clientSite, any]           = siteClient(nil)
-	_ consistency.Getter[*clientSite]            = siteClient(nil)
-	_ owner.Getter[*clientSite]                  = siteClient(nil)
-	_ owner.Patcher[*clientSite]                 = siteClient(nil)
-	_ external.Patcher[*clientSite]              = siteClient(nil)
-	_ finalizer.Patcher[untyped]                 = untypedClient(nil)
+	_ controllerkit.Getter[*clientSite]          = siteClient(nil)
+	_ controllerkit.Getter[*clientSite]          = siteClient(nil)
+	_ controllerkit.Patcher[*clientSite]         = siteClient(nil)
+	_ controllerkit.Patcher[*clientSite]         = siteClient(nil)
+	_ controllerkit.Patcher[untyped]             = untypedClient(nil)
 	_ finalizer.Children[*crd.List[untyped]]     = untypedClient(nil)
 	_ status.Updater[untyped]                    = untypedClient(nil)
 	_ status.Applier[untyped, any]               = untypedClient(nil)
-	_ consistency.Getter[untyped]                = untypedClient(nil)
+	_ controllerkit.Getter[untyped]              = untypedClient(nil)
 )
 
 // clientCalls compiles only if the compiler infers the types of each call.

@@ -32,6 +32,7 @@ import (
 	crreconcile "sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/internal/testserver"
@@ -196,7 +197,7 @@ func TestServerTriggers(t *testing.T) {
 	b := ctrl.NewControllerManagedBy(mgr).Named("mk-triggers").Watches(&corev1.ConfigMap{}, handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, _ workqueue.TypedRateLimitingInterface[ctrl.Request]) {
 			if e.Object.GetName() == "a" {
-				settings.AddEvent("create", addOptions{}, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(e.Object)})
+				settings.AddEvent("create", controllerkit.AddOptions{}, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(e.Object)})
 			}
 		},
 	})
@@ -248,12 +249,6 @@ func TestServerReconcileID(t *testing.T) {
 			t.Errorf("the call of %s logged %v, want the reconcileID %s", name, lines, id)
 		}
 	}
-}
-
-type addOptions = struct {
-	Priority    int
-	After       time.Duration
-	RateLimited bool
 }
 
 // TestServerTwoClusters: the manager runs a second cluster, and a controller whose requests name

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/leader"
 )
@@ -158,7 +159,7 @@ func (l *lock) elect() {
 	err := l.elector.Run(l.run, func(ctx context.Context) error {
 		l.lead = ctx
 		close(l.led)
-		validity := ctx.Value(validityKey{}).(context.Context)
+		validity := ctx.Value(calls.Validity{}).(context.Context)
 		context.AfterFunc(validity, func() { l.lose(context.Cause(validity)) })
 		<-ctx.Done()
 		if l.run.Err() == nil { // lost: the manager ends, so Run must not campaign again

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
@@ -87,8 +88,8 @@ func (q *prioritized[request]) AddWithOpts(o priorityqueue.AddOpts, keys ...requ
 	q.AddWith(optionsOf(o), keys...)
 }
 
-func optionsOf(o priorityqueue.AddOpts) addOptions {
-	return addOptions{Priority: ptr.Deref(o.Priority, 0), After: o.After, RateLimited: o.RateLimited}
+func optionsOf(o priorityqueue.AddOpts) controllerkit.AddOptions {
+	return controllerkit.AddOptions{Priority: ptr.Deref(o.Priority, 0), After: o.After, RateLimited: o.RateLimited}
 }
 
 // intake is the queue that controller-runtime sees: its event handlers add keys to the loop's
@@ -101,13 +102,7 @@ type intake[request comparable] struct {
 
 var _ priorityqueue.PriorityQueue[int] = (*intake[int])(nil)
 
-type addOptions = struct {
-	Priority    int
-	After       time.Duration
-	RateLimited bool
-}
-
-func (q *intake[request]) add(opts addOptions, keys ...request) {
+func (q *intake[request]) add(opts controllerkit.AddOptions, keys ...request) {
 	kind := "event"
 	if opts.Priority == handler.LowPriority {
 		kind = calls.Unchanged
@@ -115,13 +110,15 @@ func (q *intake[request]) add(opts addOptions, keys ...request) {
 	q.source.AddEvent(kind, opts, keys...)
 }
 
-func (q *intake[request]) Add(key request) { q.add(addOptions{}, key) }
+func (q *intake[request]) Add(key request) { q.add(controllerkit.AddOptions{}, key) }
 
 func (q *intake[request]) AddAfter(key request, after time.Duration) {
-	q.add(addOptions{After: after}, key)
+	q.add(controllerkit.AddOptions{After: after}, key)
 }
 
-func (q *intake[request]) AddRateLimited(key request) { q.add(addOptions{RateLimited: true}, key) }
+func (q *intake[request]) AddRateLimited(key request) {
+	q.add(controllerkit.AddOptions{RateLimited: true}, key)
+}
 
 // AddWithOpts adds keys as an event handler asks.
 func (q *intake[request]) AddWithOpts(o priorityqueue.AddOpts, keys ...request) {

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/leader"
 )
@@ -82,15 +83,11 @@ func Run(ctx context.Context, e *leader.Elector, newManager func(manager.Options
 	})
 }
 
-// validityKey is the key of the context that ends only with leadership, in the values of
-// lead's context.
-type validityKey = struct{ LeaseValidity struct{} }
-
 // termOptions returns the options for the manager of lead's context, and the function that
 // ends the contexts of its Runnables.
 func termOptions(ctx context.Context) (manager.Options, context.CancelCauseFunc) {
-	validity := ctx.Value(validityKey{}).(context.Context)
-	base, cancel := context.WithCancelCause(context.WithValue(validity, validityKey{}, validity))
+	validity := ctx.Value(calls.Validity{}).(context.Context)
+	base, cancel := context.WithCancelCause(context.WithValue(validity, calls.Validity{}, validity))
 	return manager.Options{
 		NewCache: func(config *rest.Config, opts cache.Options) (cache.Cache, error) {
 			c, err := cache.New(config, opts)

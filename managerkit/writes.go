@@ -19,9 +19,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/internal/kube"
-	"github.com/controllerkit/controllerkit/reconcile"
 )
 
 // Writes makes each reconcile of a manager see its own writes: a key runs only when the
@@ -178,7 +178,7 @@ func (w *Writes) usable() error {
 // own, because the keys of two can be equal. If no manager was made with the options of
 // Install, Begin of the gate logs an error and returns a context that is done, with the error
 // as its cause.
-func (w *Writes) Gate() reconcile.Gate[ctrl.Request] {
+func (w *Writes) Gate() controllerkit.Gate[ctrl.Request] {
 	if w.zero() {
 		return &gate{}
 	}

@@ -29,16 +29,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	crreconcile "sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/managerkit"
-	"github.com/controllerkit/controllerkit/reconcile"
 )
 
 // gated is a Writes with the gate of one controller.
 type gated struct {
 	*managerkit.Writes
-	reconcile.Gate[ctrl.Request]
+	controllerkit.Gate[ctrl.Request]
 }
 
 var request = ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "a", Name: "x"}}

@@ -10,20 +10,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/controllerkit/controllerkit"
 )
 
-// results returns the values of the label result. Other results count as the last, "error".
-// The documentation of package reconcile explains each.
-func results() [13]string {
-	return [...]string{
-		"success", "requeue", "conflict", "server_delay", "stale", "terminal",
-		"not_found", "rejected", "forbidden", "timeout", "panic", "cancelled", "error",
-	}
-}
-
-// resultIndex returns the index of a result in results. The first one is the most frequent.
+// resultIndex returns the index of a result in controllerkit.Results. The first one is the most frequent, and
+// other texts count as the last.
 func resultIndex(result string) int {
-	all := results()
+	all := controllerkit.Results()
 	for n, r := range all {
 		if r == result {
 			return n
@@ -113,7 +107,7 @@ func (r *reconciles) Describe(ch chan<- *prometheus.Desc) {
 func (r *reconciles) Collect(ch chan<- prometheus.Metric) {
 	for _, c := range r.metrics.controllers.Load().all {
 		var ended uint64
-		for n, result := range results() {
+		for n, result := range controllerkit.Results() {
 			h := c.durations[n]
 			count := h.count()
 			ended += count
@@ -265,10 +259,10 @@ func (m *Metrics) controller(name string) *controller {
 	}
 	bounds := []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
 	c.settled = newHistogram(&c.mu, m.reconciles.latency, append(slices.Clip(bounds), 600, 1800), label)
-	for n, result := range results() {
+	for n, result := range controllerkit.Results() {
 		c.durations[n] = newHistogram(&c.mu, m.reconciles.duration, bounds, label, result)
 	}
-	for _, result := range results() {
+	for _, result := range controllerkit.Results() {
 		if result != "success" && result != "requeue" && result != "cancelled" {
 			c.failing[result] = m.failing.WithLabelValues(label, result)
 		}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/debug"
 	"github.com/controllerkit/controllerkit/enqueue"
@@ -151,7 +152,7 @@ func watch[T any, L any](c *Controller, resource schema.GroupResource, from inte
 }
 
 // adder returns what the events of a resource add keys to.
-func (c *Controller) adder(resource schema.GroupResource) debug.Adder {
+func (c *Controller) adder(resource schema.GroupResource) controllerkit.EventAdder[types.NamespacedName] {
 	source := c.Loop.Source(resource.Resource)
 	if c.op.Debug == nil {
 		return source

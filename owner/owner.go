@@ -8,24 +8,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
-
-// Getter is the one method of a client that reads an object. Clients made by client-gen
-// have it. The Get of the dynamic client and of the metadata client also takes
-// subresources: crd.Dynamic adapts a dynamic client, and the metadata client needs a small
-// adapter.
-type Getter[T any] interface {
-	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
-}
-
-// Patcher is the one method of a client that patches an object. The typed clients, the
-// dynamic client and the metadata client of client-go have it.
-type Patcher[T any] interface {
-	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
-}
 
 // ErrOtherController is the error of [SetController] for a child that has another
 // controller. An object has at most one.
@@ -91,7 +77,7 @@ func SetController(owner metav1.Object, kind schema.GroupVersionKind, child meta
 // namespace. If
 // selector is nil or empty, owner has no UID, or the kind has no version or kind, Claim
 // sends no request and its error has a method Terminal() bool that returns true.
-func Claim[O, T metav1.Object](ctx context.Context, owners Getter[O], owner metav1.Object, kind schema.GroupVersionKind, client Patcher[T], selector labels.Selector, children []T) (claimed []T, _ error) {
+func Claim[O, T metav1.Object](ctx context.Context, owners controllerkit.Getter[O], owner metav1.Object, kind schema.GroupVersionKind, client controllerkit.Patcher[T], selector labels.Selector, children []T) (claimed []T, _ error) {
 	if err := kube.CheckOwner(owner, kind); err != nil {
 		return nil, fmt.Errorf("owner: claim children: %w", kube.Terminal(err))
 	}
@@ -147,7 +133,7 @@ func Claim[O, T metav1.Object](ctx context.Context, owners Getter[O], owner meta
 }
 
 // confirm returns an error unless the API server has owner and is not deleting it.
-func confirm[O metav1.Object](ctx context.Context, owners Getter[O], owner metav1.Object) error {
+func confirm[O metav1.Object](ctx context.Context, owners controllerkit.Getter[O], owner metav1.Object) error {
 	live, err := kube.Live(ctx, owners, owner)
 	if err == nil && live.GetDeletionTimestamp() != nil {
 		err = fmt.Errorf("%w: it is being deleted", kube.ErrChanged)
@@ -160,7 +146,7 @@ const ownersPath = "/metadata/ownerReferences"
 // replace sets the owner references of child. It tests every field that the decision was
 // made from, so replacing the whole list loses no other owner's entry. The API server
 // omits empty fields, so the test for those is for null.
-func replace[T metav1.Object](ctx context.Context, client Patcher[T], child T, refs []metav1.OwnerReference) (T, error) {
+func replace[T metav1.Object](ctx context.Context, client controllerkit.Patcher[T], child T, refs []metav1.OwnerReference) (T, error) {
 	var current, l any
 	if list := child.GetOwnerReferences(); len(list) > 0 {
 		current = list

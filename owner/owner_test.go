@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/fakeserver"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/testserver"
@@ -28,12 +29,12 @@ import (
 var errTerminal = errors.New("terminal")
 
 func isTerminal(err error) bool {
-	var t interface{ Terminal() bool }
+	var t controllerkit.TerminalError
 	return errors.As(err, &t) && t.Terminal()
 }
 
 func isStale(err error) bool {
-	var s interface{ Stale() bool }
+	var s controllerkit.StaleError
 	return errors.As(err, &s) && s.Stale()
 }
 

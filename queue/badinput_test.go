@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -31,10 +32,10 @@ func testZeroConfig(t *testing.T, cfg queue.Config[string]) {
 	synctest.Test(t, func(t *testing.T) {
 		q := queue.New(cfg)
 		defer q.ShutDown()
-		q.AddWith(queue.AddOptions{}, "a")
-		q.AddWith(queue.AddOptions{})
-		q.AddWith(queue.AddOptions{Priority: 1}, nil...)
-		q.AddWith(queue.AddOptions{RateLimited: true}, nil...)
+		q.AddWith(controllerkit.AddOptions{}, "a")
+		q.AddWith(controllerkit.AddOptions{})
+		q.AddWith(controllerkit.AddOptions{Priority: 1}, nil...)
+		q.AddWith(controllerkit.AddOptions{RateLimited: true}, nil...)
 		if diff := cmp.Diff([]string{"a"}, take(q)); diff != "" {
 			t.Errorf("AddWith (-want +got):\n%s", diff)
 		}
@@ -47,7 +48,7 @@ func testZeroConfig(t *testing.T, cfg queue.Config[string]) {
 		if diff := cmp.Diff([]string{"a"}, take(q)); diff != "" {
 			t.Errorf("AddRateLimited (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff(queue.State{Name: cfg.Name}, q.Snapshot()); diff != "" {
+		if diff := cmp.Diff(controllerkit.QueueState{Name: cfg.Name}, q.Snapshot()); diff != "" {
 			t.Errorf("Snapshot (-want +got):\n%s", diff)
 		}
 	})
@@ -66,7 +67,7 @@ func TestExtremeDelays(t *testing.T) {
 	for _, by := range []adds{
 		{"AddAfter", func(q *queue.Queue[string], _ *fixedLimiter[string], d time.Duration) { q.AddAfter("a", d) }},
 		{"AddWith", func(q *queue.Queue[string], _ *fixedLimiter[string], d time.Duration) {
-			q.AddWith(queue.AddOptions{After: d}, "a")
+			q.AddWith(controllerkit.AddOptions{After: d}, "a")
 		}},
 		{"AddRateLimited", func(q *queue.Queue[string], l *fixedLimiter[string], d time.Duration) {
 			l.delay = d
@@ -74,11 +75,11 @@ func TestExtremeDelays(t *testing.T) {
 		}},
 		{"AddWith rate-limited", func(q *queue.Queue[string], l *fixedLimiter[string], d time.Duration) {
 			l.delay = d
-			q.AddWith(queue.AddOptions{RateLimited: true}, "a")
+			q.AddWith(controllerkit.AddOptions{RateLimited: true}, "a")
 		}},
 		{"AddWith rate-limited, the other delay longer", func(q *queue.Queue[string], l *fixedLimiter[string], d time.Duration) {
 			l.delay = math.MinInt64
-			q.AddWith(queue.AddOptions{RateLimited: true, After: d}, "a")
+			q.AddWith(controllerkit.AddOptions{RateLimited: true, After: d}, "a")
 		}},
 	} {
 		for _, tc := range []struct {
@@ -158,7 +159,7 @@ func TestExtremeDelays(t *testing.T) {
 func TestExtremePriorities(t *testing.T) {
 	const lowest, highest = math.MinInt, math.MaxInt
 	with := func(q *queue.Queue[string], priority int, keys ...string) {
-		q.AddWith(queue.AddOptions{Priority: priority}, keys...)
+		q.AddWith(controllerkit.AddOptions{Priority: priority}, keys...)
 	}
 	for _, tc := range []struct {
 		name string
@@ -198,8 +199,8 @@ func TestExtremePriorities(t *testing.T) {
 			q.Done("a")
 		}, []string{"b", "a"}},
 		{"delayed", func(q *queue.Queue[string]) {
-			q.AddWith(queue.AddOptions{Priority: lowest, After: time.Hour}, "a")
-			q.AddWith(queue.AddOptions{Priority: highest, After: time.Hour}, "b")
+			q.AddWith(controllerkit.AddOptions{Priority: lowest, After: time.Hour}, "a")
+			q.AddWith(controllerkit.AddOptions{Priority: highest, After: time.Hour}, "b")
 			with(q, lowest, "a", "b")
 		}, []string{"b", "a"}},
 	} {
@@ -224,14 +225,14 @@ func TestKeysThatAreNeverDone(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		q.Add("stuck") // waits for Done, whatever it asks for
 		for range 3 {
-			q.AddWith(queue.AddOptions{Priority: 1}, "b")
+			q.AddWith(controllerkit.AddOptions{Priority: 1}, "b")
 			q.Add("c")
 			if diff := cmp.Diff([]string{"b", "c"}, take(q)); diff != "" {
 				t.Errorf("the others (-want +got):\n%s", diff)
 			}
 		}
 		since = since.Add(time.Second) // learned late, as there are no metrics
-		want := queue.State{Running: 1, Keys: []queue.KeyState{{Key: "stuck", State: "running", Since: since, Again: true}}}
+		want := controllerkit.QueueState{Running: 1, Keys: []controllerkit.QueueKey{{Key: "stuck", State: "running", Since: since, Again: true}}}
 		if diff := cmp.Diff(want, q.Snapshot()); diff != "" {
 			t.Errorf("Snapshot (-want +got):\n%s", diff)
 		}
@@ -354,9 +355,9 @@ func TestAfterShutDown(t *testing.T) {
 			{"AddAfter", func(_ *testing.T, q *queue.Queue[string]) { q.AddAfter("a", 1); q.AddAfter("late", 0) }},
 			{"AddRateLimited", func(_ *testing.T, q *queue.Queue[string]) { q.AddRateLimited("a"); q.AddRateLimited("late") }},
 			{"AddWith", func(_ *testing.T, q *queue.Queue[string]) {
-				q.AddWith(queue.AddOptions{Priority: 1}, "a", "late")
-				q.AddWith(queue.AddOptions{After: -1, RateLimited: true}, "a", "late")
-				q.AddWith(queue.AddOptions{})
+				q.AddWith(controllerkit.AddOptions{Priority: 1}, "a", "late")
+				q.AddWith(controllerkit.AddOptions{After: -1, RateLimited: true}, "a", "late")
+				q.AddWith(controllerkit.AddOptions{})
 			}},
 			{"Get", func(t *testing.T, q *queue.Queue[string]) {
 				if key, shutdown := q.Get(); key != "" || !shutdown {
@@ -452,8 +453,8 @@ func TestKeyThatCannotBeCompared(t *testing.T) {
 		{"Add", func(q *queue.Queue[any]) { q.Add(bad) }},
 		{"AddAfter", func(q *queue.Queue[any]) { q.AddAfter(bad, time.Hour) }},
 		{"AddRateLimited", func(q *queue.Queue[any]) { q.AddRateLimited(bad) }},
-		{"AddWith", func(q *queue.Queue[any]) { q.AddWith(queue.AddOptions{Priority: 1}, bad) }},
-		{"AddWith rate-limited", func(q *queue.Queue[any]) { q.AddWith(queue.AddOptions{RateLimited: true}, bad) }},
+		{"AddWith", func(q *queue.Queue[any]) { q.AddWith(controllerkit.AddOptions{Priority: 1}, bad) }},
+		{"AddWith rate-limited", func(q *queue.Queue[any]) { q.AddWith(controllerkit.AddOptions{RateLimited: true}, bad) }},
 		{"Done", func(q *queue.Queue[any]) { q.Done(bad) }},
 		{"Forget", func(q *queue.Queue[any]) { q.Forget(bad) }},
 		{"NumRequeues", func(q *queue.Queue[any]) { q.NumRequeues(bad) }},
@@ -477,7 +478,7 @@ func TestKeyThatIsNotEqualToItself(t *testing.T) {
 		nan := math.NaN()
 		q := queue.New(queue.Config[float64]{RateLimiter: &fixedLimiter[float64]{delay: time.Hour}})
 		q.Add(nan)
-		q.AddWith(queue.AddOptions{Priority: 1}, 1, 2)
+		q.AddWith(controllerkit.AddOptions{Priority: 1}, 1, 2)
 		for _, want := range []float64{1, 2} {
 			if key, _ := q.Get(); key != want {
 				t.Errorf("Get: got %v, want %v", key, want)

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -52,11 +53,11 @@ func BenchmarkBacklog(b *testing.B) {
 		for _, bc := range benchConfigs {
 			b.Run(fmt.Sprintf("%s-%d", bc.name, n), func(b *testing.B) {
 				q := queue.New(bc.cfg)
-				q.AddWith(queue.AddOptions{Priority: lowPriority}, benchKeys(n)...)
+				q.AddWith(controllerkit.AddOptions{Priority: lowPriority}, benchKeys(n)...)
 				b.ReportAllocs()
 				for b.Loop() {
 					k, _ := q.Get()
-					q.AddWith(queue.AddOptions{Priority: lowPriority}, k)
+					q.AddWith(controllerkit.AddOptions{Priority: lowPriority}, k)
 					q.Done(k)
 				}
 			})

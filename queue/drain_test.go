@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -45,7 +46,7 @@ func TestShutDown(t *testing.T) {
 		}
 
 		q.Add("new")
-		q.AddWith(queue.AddOptions{Priority: 1}, "new")
+		q.AddWith(controllerkit.AddOptions{Priority: 1}, "new")
 		q.AddAfter("new", time.Second)
 		q.AddRateLimited("new")
 		time.Sleep(time.Minute)
@@ -169,7 +170,7 @@ func TestDrain(t *testing.T) {
 		{
 			name: "ready keys are worked off",
 			setUp: func(q tester) {
-				q.AddWith(queue.AddOptions{Priority: -5}, "a", "b")
+				q.AddWith(controllerkit.AddOptions{Priority: -5}, "a", "b")
 				q.Add("c")
 				q.AddAfter("d", time.Minute)
 			},
@@ -255,7 +256,7 @@ func TestDrainReportsRetries(t *testing.T) {
 		"Add":            func(q *queue.Queue[string]) { q.Add("a") },
 		"AddAfter":       func(q *queue.Queue[string]) { q.AddAfter("a", time.Millisecond) },
 		"AddRateLimited": func(q *queue.Queue[string]) { q.AddRateLimited("a") },
-		"AddWith":        func(q *queue.Queue[string]) { q.AddWith(queue.AddOptions{Priority: 1}, "a") },
+		"AddWith":        func(q *queue.Queue[string]) { q.AddWith(controllerkit.AddOptions{Priority: 1}, "a") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

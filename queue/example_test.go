@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -17,7 +18,7 @@ func Example() {
 	q := queue.New(queue.Config[string]{Name: "widgets"})
 	q.Add("default/web")
 	q.Add("default/web") // is queued already
-	q.AddWith(queue.AddOptions{Priority: -100}, "default/old")
+	q.AddWith(controllerkit.AddOptions{Priority: -100}, "default/old")
 
 	reconcile := func(key string) error {
 		fmt.Println("reconcile", key)
@@ -65,9 +66,9 @@ func ExampleNew() {
 
 func ExampleQueue_AddWith() {
 	q := queue.New(queue.Config[string]{})
-	q.AddWith(queue.AddOptions{Priority: -100}, "backfill")
+	q.AddWith(controllerkit.AddOptions{Priority: -100}, "backfill")
 	q.Add("changed")
-	q.AddWith(queue.AddOptions{Priority: 10}, "urgent")
+	q.AddWith(controllerkit.AddOptions{Priority: 10}, "urgent")
 	for q.Len() > 0 {
 		key, priority, _ := q.GetWithPriority()
 		fmt.Println(key, priority)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -89,7 +90,7 @@ func TestLowPriorityIsNotStarved(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				q := queue.New(queue.Config[string]{MaxWait: tc.maxWait})
-				q.AddWith(queue.AddOptions{Priority: lowPriority}, "low1", "low2", "low3")
+				q.AddWith(controllerkit.AddOptions{Priority: lowPriority}, "low1", "low2", "low3")
 				q.Add("high1")
 				q.Add("high2")
 				var got []int
@@ -127,7 +128,7 @@ func TestStarvationBound(t *testing.T) {
 				since[key] = time.Now()
 			}
 			priorities[key] = priority
-			q.AddWith(queue.AddOptions{Priority: priority}, key)
+			q.AddWith(controllerkit.AddOptions{Priority: priority}, key)
 		}
 		for i := range 40 {
 			add(fmt.Sprint("low", i), -100)
@@ -192,7 +193,7 @@ func TestStarvationBound(t *testing.T) {
 func TestTheOldestLowerKeyGoesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := tester{t, queue.New(queue.Config[string]{MaxWait: 10 * time.Second})}
-		with := func(priority int) queue.AddOptions { return queue.AddOptions{Priority: priority} }
+		with := func(priority int) controllerkit.AddOptions { return controllerkit.AddOptions{Priority: priority} }
 		for i := range 12 {
 			q.AddWith(with(100), fmt.Sprint("top", i))
 		}
@@ -222,7 +223,7 @@ func TestStarvationBoundAfterManyGets(t *testing.T) {
 			q.Add(fmt.Sprint("top", i))
 		}
 		q.SetServed(math.MaxInt)
-		q.AddWith(queue.AddOptions{Priority: -100}, "low")
+		q.AddWith(controllerkit.AddOptions{Priority: -100}, "low")
 		q.run("top0")
 		time.Sleep(11 * time.Second)
 		q.run("low", "top1")
@@ -292,14 +293,14 @@ func overload(t *testing.T, groups bool) {
 	since := map[string]time.Time{}
 	low, longest, shortest := 0, map[string]time.Duration{}, time.Hour
 	for n := range gets {
-		q.AddWith(queue.AddOptions{Priority: 10}, fmt.Sprintf("high/%d", n), fmt.Sprintf("high/%d", n+gets)) // two for each Get
+		q.AddWith(controllerkit.AddOptions{Priority: 10}, fmt.Sprintf("high/%d", n), fmt.Sprintf("high/%d", n+gets)) // two for each Get
 		if n%5 == 0 {
 			group := "many"
 			if n%20 == 0 {
 				group = "few"
 			}
 			key := fmt.Sprintf("%s/%d", group, n)
-			q.AddWith(queue.AddOptions{Priority: lowPriority}, key)
+			q.AddWith(controllerkit.AddOptions{Priority: lowPriority}, key)
 			since[key] = time.Now()
 		}
 		key, priority, _ := q.GetWithPriority()
@@ -333,13 +334,13 @@ func TestManyPriorities(t *testing.T) {
 	q := queue.New(queue.Config[string]{Group: namespace})
 	const priorities = 300
 	for p := range priorities {
-		q.AddWith(queue.AddOptions{Priority: p}, fmt.Sprintf("old%d/0", p))
+		q.AddWith(controllerkit.AddOptions{Priority: p}, fmt.Sprintf("old%d/0", p))
 		key, _ := q.Get()
 		q.Done(key)
 	}
 	for p := range priorities {
 		old := fmt.Sprintf("old%d", p)
-		q.AddWith(queue.AddOptions{Priority: p}, old+"/1", old+"/2", "new/1", "new/2")
+		q.AddWith(controllerkit.AddOptions{Priority: p}, old+"/1", old+"/2", "new/1", "new/2")
 		var got []string
 		for range 4 {
 			key, priority, _ := q.GetWithPriority()
@@ -385,7 +386,7 @@ func TestOrderOfManyGroupsAndPriorities(t *testing.T) {
 		delete(priorityOf, key)
 	}
 	add := func(key, priority int) {
-		q.AddWith(queue.AddOptions{Priority: priority}, key)
+		q.AddWith(controllerkit.AddOptions{Priority: priority}, key)
 		if old, ready := priorityOf[key]; ready {
 			if old >= priority {
 				return

@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/controllerkit/controllerkit/queue"
+	"github.com/controllerkit/controllerkit"
 )
 
 // FuzzOperations runs operations on the queue and on the model; each takes three
@@ -31,7 +31,7 @@ func FuzzOperations(f *testing.F) {
 				case 0:
 					c.Add(key)
 				case 1:
-					c.AddWith(queue.AddOptions{Priority: modelPriorities[int(data[2])%len(modelPriorities)]}, key)
+					c.AddWith(controllerkit.AddOptions{Priority: modelPriorities[int(data[2])%len(modelPriorities)]}, key)
 				case 2:
 					c.AddAfter(key, seconds)
 				case 3:
@@ -45,7 +45,7 @@ func FuzzOperations(f *testing.F) {
 				case 7:
 					c.Advance(seconds)
 				case 8:
-					c.AddWith(queue.AddOptions{Priority: priority, After: seconds, RateLimited: data[2]%2 == 0}, key)
+					c.AddWith(controllerkit.AddOptions{Priority: priority, After: seconds, RateLimited: data[2]%2 == 0}, key)
 				case 9:
 					c.Drain()
 				case 10:

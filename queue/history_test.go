@@ -16,6 +16,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -244,7 +245,7 @@ func (h *historyRun) do(client int, in historyCall) (out historyReturn) {
 		if in.priority == 0 {
 			h.q.Add(in.key)
 		} else {
-			h.q.AddWith(queue.AddOptions{Priority: in.priority}, in.key)
+			h.q.AddWith(controllerkit.AddOptions{Priority: in.priority}, in.key)
 		}
 	case "Forget":
 		h.q.Forget(in.key)

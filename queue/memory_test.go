@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -33,11 +34,11 @@ func TestMemoryAfterABurst(t *testing.T) {
 	}{
 		// Every key has a group and priority of its own.
 		{"ready", func(q *queue.Queue[int], key int) {
-			q.AddWith(queue.AddOptions{Priority: (key + key/groups*7) % priorities}, key)
+			q.AddWith(controllerkit.AddOptions{Priority: (key + key/groups*7) % priorities}, key)
 		}},
 		{"raised", func(q *queue.Queue[int], key int) {
 			q.Add(key)
-			q.AddWith(queue.AddOptions{Priority: 1 + key%priorities}, key)
+			q.AddWith(controllerkit.AddOptions{Priority: 1 + key%priorities}, key)
 		}},
 		{"delayed", func(q *queue.Queue[int], key int) { q.AddAfter(key, time.Hour) }},
 	} {
@@ -93,10 +94,10 @@ func TestMemoryOfAKey(t *testing.T) {
 		{"delayed", nil, func(q *queue.Queue[string], key string, _ int) { q.AddAfter(key, time.Hour) }, 140},
 		{"ready, a group for each key", own, func(q *queue.Queue[string], key string, _ int) { q.Add(key) }, 380},
 		{"ready, a priority for each key", nil, func(q *queue.Queue[string], key string, i int) {
-			q.AddWith(queue.AddOptions{Priority: i}, key)
+			q.AddWith(controllerkit.AddOptions{Priority: i}, key)
 		}, 620},
 		{"ready, a group and a priority for each key", own, func(q *queue.Queue[string], key string, i int) {
-			q.AddWith(queue.AddOptions{Priority: i}, key)
+			q.AddWith(controllerkit.AddOptions{Priority: i}, key)
 		}, 620},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -127,7 +128,7 @@ func TestAllocationsOfManyKeys(t *testing.T) {
 		keys[i] = namespacedName{fmt.Sprint("namespace-", i%100), fmt.Sprint("name-", i)}
 	}
 	groupOf := func(key namespacedName) string { return key.Namespace }
-	priority := func(i int) queue.AddOptions { return queue.AddOptions{Priority: i / 100 % 8} } // every group has all
+	priority := func(i int) controllerkit.AddOptions { return controllerkit.AddOptions{Priority: i / 100 % 8} } // every group has all
 	for _, tc := range []struct {
 		name string
 		run  func(q *queue.Queue[namespacedName])
@@ -253,12 +254,12 @@ func TestAllocationsAfterABurst(t *testing.T) {
 		}},
 		{"priorities", func(q *queue.Queue[int]) {
 			for i := range 100 {
-				q.AddWith(queue.AddOptions{Priority: 1000 + i}, i)
+				q.AddWith(controllerkit.AddOptions{Priority: 1000 + i}, i)
 			}
 			takeAll(q)
 		}, func(q *queue.Queue[int]) {
 			for i := range 8 {
-				q.AddWith(queue.AddOptions{Priority: i}, 0)
+				q.AddWith(controllerkit.AddOptions{Priority: i}, 0)
 				takeAll(q)
 			}
 		}},
@@ -315,7 +316,7 @@ func TestMemoryThatIsKept(t *testing.T) {
 		{"keys that are left, of as many priorities", int64(3<<20 + burst), func() any {
 			q := queue.New(queue.Config[int]{})
 			for key := range burst {
-				q.AddWith(queue.AddOptions{Priority: key}, key)
+				q.AddWith(controllerkit.AddOptions{Priority: key}, key)
 			}
 			for range burst - 20 {
 				key, _ := q.Get()
@@ -372,13 +373,13 @@ func TestAllocations(t *testing.T) {
 			plain.Done(k)
 		}},
 		{"with metrics, groups and a priority", func() {
-			full.AddWith(queue.AddOptions{Priority: 5}, key)
+			full.AddWith(controllerkit.AddOptions{Priority: 5}, key)
 			k, _, _ := full.GetWithPriority()
 			full.Done(k)
 		}},
 		{"100 keys, 10 groups, 3 priorities", func() {
 			for i, key := range keys {
-				full.AddWith(queue.AddOptions{Priority: i % 3}, key)
+				full.AddWith(controllerkit.AddOptions{Priority: i % 3}, key)
 			}
 			for range keys {
 				k, _ := full.Get()
@@ -407,7 +408,7 @@ func TestMemory(t *testing.T) {
 	before := heapInUse()
 	for i := range 100_000 {
 		key := fmt.Sprint("key", i)
-		q.AddWith(queue.AddOptions{Priority: i}, key)
+		q.AddWith(controllerkit.AddOptions{Priority: i}, key)
 		q.Get()
 		q.AddRateLimited(key)
 		q.Forget(key)

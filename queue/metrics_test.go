@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -92,12 +93,12 @@ func TestRetriesCountRetriesOnly(t *testing.T) {
 	defer q.ShutDown()
 	q.Add("a")
 	q.AddAfter("b", time.Hour)
-	q.AddWith(queue.AddOptions{After: time.Hour}, "c")
+	q.AddWith(controllerkit.AddOptions{After: time.Hour}, "c")
 	if got := p.retries.get(); got != 0 {
 		t.Errorf("after adds with and without a delay: got %v retries, want 0", got)
 	}
 	q.AddRateLimited("d")
-	q.AddWith(queue.AddOptions{RateLimited: true}, "e", "f")
+	q.AddWith(controllerkit.AddOptions{RateLimited: true}, "e", "f")
 	if got := p.retries.get(); got != 3 {
 		t.Errorf("after rate-limited adds of 3 keys: got %v retries, want 3", got)
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"pgregory.net/rapid"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -199,10 +200,10 @@ func (c *machine) order() []*modelKey {
 	return ready
 }
 
-func (c *machine) state() queue.State {
-	s := queue.State{Ready: c.count("ready"), Running: c.count("running"), Delayed: c.count("delayed"), ShuttingDown: c.m.stopping}
+func (c *machine) state() controllerkit.QueueState {
+	s := controllerkit.QueueState{Ready: c.count("ready"), Running: c.count("running"), Delayed: c.count("delayed"), ShuttingDown: c.m.stopping}
 	for _, k := range slices.Concat(c.m.all("running"), c.order(), c.m.all("delayed")) {
-		ks := queue.KeyState{Key: k.key, State: k.state, Group: modelGroup(k.key), Priority: k.priority, Again: k.wants && k.again, Attempts: c.failures[k.key]}
+		ks := controllerkit.QueueKey{Key: k.key, State: k.state, Group: modelGroup(k.key), Priority: k.priority, Again: k.wants && k.again, Attempts: c.failures[k.key]}
 		if k.state == "delayed" || k.wants && !k.again {
 			ks.Until = k.at
 		}
@@ -236,7 +237,7 @@ func (c *machine) Add(key string) {
 	c.m.add(key, true, 0, 0)
 }
 
-func (c *machine) AddWith(o queue.AddOptions, keys ...string) {
+func (c *machine) AddWith(o controllerkit.AddOptions, keys ...string) {
 	c.q.AddWith(o, keys...)
 	for _, key := range keys {
 		after := o.After
@@ -470,14 +471,14 @@ func TestModel(t *testing.T) {
 			actions := map[string]func(*rapid.T){
 				"Add": func(rt *rapid.T) { c.Add(key.Draw(rt, "key")) },
 				"AddWith": func(rt *rapid.T) {
-					c.AddWith(queue.AddOptions{
+					c.AddWith(controllerkit.AddOptions{
 						Priority:    rapid.SampledFrom(modelPriorities).Draw(rt, "priority"),
 						After:       seconds.Draw(rt, "after"),
 						RateLimited: rapid.Bool().Draw(rt, "rateLimited"),
 					}, rapid.SliceOfN(key, 0, 3).Draw(rt, "keys")...)
 				},
 				"AddWithPriority": func(rt *rapid.T) {
-					c.AddWith(queue.AddOptions{Priority: rapid.SampledFrom(modelPriorities).Draw(rt, "priority")},
+					c.AddWith(controllerkit.AddOptions{Priority: rapid.SampledFrom(modelPriorities).Draw(rt, "priority")},
 						rapid.SliceOfN(key, 1, 3).Draw(rt, "keys")...)
 				},
 				"AddAfter":       func(rt *rapid.T) { c.AddAfter(key.Draw(rt, "key"), seconds.Draw(rt, "after")) },
@@ -488,7 +489,7 @@ func TestModel(t *testing.T) {
 				"Spread": func(rt *rapid.T) {
 					first := rapid.IntRange(0, 3).Draw(rt, "first")
 					for i, key := range modelKeys {
-						c.AddWith(queue.AddOptions{Priority: modelPriorities[(first+i)%len(modelPriorities)]}, key)
+						c.AddWith(controllerkit.AddOptions{Priority: modelPriorities[(first+i)%len(modelPriorities)]}, key)
 					}
 				},
 				"Work": func(rt *rapid.T) {
@@ -501,7 +502,7 @@ func TestModel(t *testing.T) {
 						worked := running[len(running)-1]
 						c.Done(worked.key)
 						if worked.priority > 0 {
-							c.AddWith(queue.AddOptions{Priority: worked.priority}, worked.key)
+							c.AddWith(controllerkit.AddOptions{Priority: worked.priority}, worked.key)
 						}
 					}
 				},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -118,7 +119,7 @@ func (w *world) run(s step) {
 	case "Add":
 		w.Add(s.key)
 	case "AddWith":
-		w.AddWith(queue.AddOptions{Priority: 5}, s.key)
+		w.AddWith(controllerkit.AddOptions{Priority: 5}, s.key)
 	case "AddAfter":
 		w.after = true
 		w.AddAfter(s.key, time.Hour)

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/queue/internal/index"
 )
@@ -45,18 +46,6 @@ type Config[K comparable] struct {
 	// If a group has more such keys than its turns allow, its keys wait longer. 0 means
 	// 1 min. A negative value means that lower priorities wait without a limit.
 	MaxWait time.Duration
-}
-
-// AddOptions are the options of AddWith. The type is an alias of an unnamed struct, so that
-// other packages can declare an interface with AddWith without an import of this package.
-//
-//   - Priority: keys with a higher priority come first. 0 is the priority of Add.
-//   - After: the delay. 0 or a negative value means no delay.
-//   - RateLimited: the delay is the rate limiter's, or After if it is longer.
-type AddOptions = struct {
-	Priority    int
-	After       time.Duration
-	RateLimited bool
 }
 
 // Queue is a work queue of keys. [New] makes one; the zero value cannot be used. All
@@ -157,7 +146,7 @@ func (q *Queue[K]) Add(key K) {
 // holds a key already, the higher priority and the earlier time win. If a ready key gets a
 // higher priority, it becomes the youngest of that priority, and its wait for MaxWait starts
 // again.
-func (q *Queue[K]) AddWith(opts AddOptions, keys ...K) {
+func (q *Queue[K]) AddWith(opts controllerkit.AddOptions, keys ...K) {
 	for _, key := range keys {
 		r := request{asks: true, priority: opts.Priority, after: opts.After, retry: opts.RateLimited}
 		if opts.RateLimited {

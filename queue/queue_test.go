@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -94,7 +95,7 @@ func TestGetContext(t *testing.T) {
 
 		// The queue goes on for the workers of the next term.
 		q.Done("a")
-		q.AddWith(queue.AddOptions{Priority: 3}, "b")
+		q.AddWith(controllerkit.AddOptions{Priority: 3}, "b")
 		if key, priority, ok := q.GetContext(t.Context()); !ok || key != "b" || priority != 3 {
 			t.Errorf("next term: got %q %d %v, want b 3 true", key, priority, ok)
 		}
@@ -155,8 +156,8 @@ func TestGroupPanicLeavesTheQueueUsable(t *testing.T) {
 	}})
 	for name, add := range map[string]func(){
 		"Add":            func() { q.Add("bad") },
-		"AddWith":        func() { q.AddWith(queue.AddOptions{Priority: 1}, "bad") },
-		"AddRateLimited": func() { q.AddWith(queue.AddOptions{RateLimited: true}, "bad") },
+		"AddWith":        func() { q.AddWith(controllerkit.AddOptions{Priority: 1}, "bad") },
+		"AddRateLimited": func() { q.AddWith(controllerkit.AddOptions{RateLimited: true}, "bad") },
 		"AddAfter":       func() { q.AddAfter("bad", time.Hour) },
 	} {
 		func() {
@@ -176,7 +177,7 @@ func TestGroupMayCallTheQueue(t *testing.T) {
 	var q *queue.Queue[string]
 	q = queue.New(queue.Config[string]{Group: func(string) string { return fmt.Sprint(q.Len()) }})
 	q.Add("a")
-	q.AddWith(queue.AddOptions{Priority: 1}, "b")
+	q.AddWith(controllerkit.AddOptions{Priority: 1}, "b")
 	if got := q.Snapshot().Keys; len(got) != 2 || got[0].Group != "1" || got[1].Group != "0" {
 		t.Errorf("got %+v, want b in group 1 and a in group 0", got)
 	}

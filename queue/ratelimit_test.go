@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -336,7 +337,7 @@ func TestNegativeDelay(t *testing.T) {
 	}
 	q := queue.New(queue.Config[string]{RateLimiter: bad})
 	q.AddRateLimited("a")
-	q.AddWith(queue.AddOptions{RateLimited: true}, "b")
+	q.AddWith(controllerkit.AddOptions{RateLimited: true}, "b")
 	if got := q.Len(); got != 2 {
 		t.Errorf("the queue: %d keys are ready, want 2", got)
 	}
@@ -445,7 +446,7 @@ func TestLimiterUsesTheQueueOrPanics(t *testing.T) {
 			call func(q *queue.Queue[string])
 		}{
 			{"AddRateLimited", func(q *queue.Queue[string]) { q.AddRateLimited("bad") }},
-			{"AddWith", func(q *queue.Queue[string]) { q.AddWith(queue.AddOptions{RateLimited: true}, "bad") }},
+			{"AddWith", func(q *queue.Queue[string]) { q.AddWith(controllerkit.AddOptions{RateLimited: true}, "bad") }},
 			{"Forget", func(q *queue.Queue[string]) { q.Forget("bad") }},
 			{"NumRequeues", func(q *queue.Queue[string]) { q.NumRequeues("bad") }},
 			{"Snapshot", func(q *queue.Queue[string]) { q.Snapshot() }},

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -68,7 +69,7 @@ func (q tester) gone() {
 
 // TestSemantics proves Q5.
 func TestSemantics(t *testing.T) {
-	with := func(priority int) queue.AddOptions { return queue.AddOptions{Priority: priority} }
+	with := func(priority int) controllerkit.AddOptions { return controllerkit.AddOptions{Priority: priority} }
 	for _, tc := range []struct {
 		name string
 		run  func(q tester)
@@ -253,8 +254,8 @@ func TestSemantics(t *testing.T) {
 			q.run("a")
 		}},
 		{"AddWith takes the longer of After and the limiter's delay", func(q tester) {
-			q.AddWith(queue.AddOptions{After: 10 * time.Second, RateLimited: true}, "a")
-			q.AddWith(queue.AddOptions{After: time.Millisecond, RateLimited: true}, "b")
+			q.AddWith(controllerkit.AddOptions{After: 10 * time.Second, RateLimited: true}, "a")
+			q.AddWith(controllerkit.AddOptions{After: time.Millisecond, RateLimited: true}, "b")
 			time.Sleep(time.Second - 1)
 			q.none()
 			time.Sleep(time.Nanosecond)
@@ -296,13 +297,13 @@ func TestSemantics(t *testing.T) {
 		}},
 		{"AddWith raises a delayed key and keeps its time", func(q tester) {
 			q.AddAfter("a", time.Second)
-			q.AddWith(queue.AddOptions{Priority: 5, After: time.Minute}, "a")
+			q.AddWith(controllerkit.AddOptions{Priority: 5, After: time.Minute}, "a")
 			time.Sleep(time.Second)
 			q.takeAt("a", 5)
 			q.Done("a")
 		}},
 		{"AddAfter keeps the priority of a delayed key", func(q tester) {
-			q.AddWith(queue.AddOptions{Priority: -5, After: time.Minute}, "a")
+			q.AddWith(controllerkit.AddOptions{Priority: -5, After: time.Minute}, "a")
 			q.AddAfter("a", time.Second)
 			time.Sleep(time.Second)
 			q.takeAt("a", -5)

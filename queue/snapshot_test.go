@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/queue"
 )
 
@@ -32,14 +33,14 @@ func TestSnapshot(t *testing.T) {
 		q.Add(key("x", "one"))
 		q.Add(key("x", "two"))
 		q.Add(key("y", "one"))
-		q.AddWith(queue.AddOptions{Priority: 7}, key("x", "urgent"))
+		q.AddWith(controllerkit.AddOptions{Priority: 7}, key("x", "urgent"))
 		q.AddAfter(key("x", "late"), time.Hour)
 		q.AddAfter(key("x", "soon"), time.Minute)
 
 		ready := start.Add(time.Second)
-		want := queue.State{
+		want := controllerkit.QueueState{
 			Name: "widgets", Ready: 4, Running: 1, Delayed: 2,
-			Keys: []queue.KeyState{
+			Keys: []controllerkit.QueueKey{
 				{Key: "x/run", State: "running", Group: "x", Since: start, Until: start.Add(time.Minute), Attempts: 1},
 				{Key: "x/urgent", State: "ready", Group: "x", Priority: 7, Since: ready},
 				{Key: "x/one", State: "ready", Group: "x", Since: ready},
@@ -52,7 +53,7 @@ func TestSnapshot(t *testing.T) {
 		if diff := cmp.Diff(want, q.Snapshot()); diff != "" {
 			t.Errorf("Snapshot (-want +got):\n%s", diff)
 		}
-		want.Keys = []queue.KeyState{want.Keys[6], want.Keys[0], want.Keys[1]}
+		want.Keys = []controllerkit.QueueKey{want.Keys[6], want.Keys[0], want.Keys[1]}
 		got := q.SnapshotOf(key("x", "late"), key("x", "absent"), key("x", "run"), key("x", "urgent"))
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("SnapshotOf (-want +got):\n%s", diff)
@@ -93,7 +94,7 @@ func TestSince(t *testing.T) {
 				}
 				q := queue.New(cfg)
 				defer q.ShutDown()
-				q.AddWith(queue.AddOptions{Priority: tc.priority}, "first")
+				q.AddWith(controllerkit.AddOptions{Priority: tc.priority}, "first")
 				q.Add("done")
 				q.Get()
 				q.Get()

@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/queue"
 )
@@ -210,10 +211,10 @@ func (s *stress) adder(r *rand.Rand, stopAt int) {
 				s.q.Add(key)
 			case n < 74:
 				ops[opAddWith]++
-				s.q.AddWith(queue.AddOptions{Priority: int(arg%3) - 1}, key)
+				s.q.AddWith(controllerkit.AddOptions{Priority: int(arg%3) - 1}, key)
 			case n < 80:
 				ops[opAddWith]++
-				s.q.AddWith(queue.AddOptions{Priority: int(arg % 3), After: time.Duration(arg>>8%50) * time.Microsecond, RateLimited: arg>>16%2 == 0}, key)
+				s.q.AddWith(controllerkit.AddOptions{Priority: int(arg % 3), After: time.Duration(arg>>8%50) * time.Microsecond, RateLimited: arg>>16%2 == 0}, key)
 			case n < 98:
 				ops[opAddAfter]++
 				s.q.AddAfter(key, time.Duration(arg%100)*time.Microsecond)

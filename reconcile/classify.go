@@ -11,26 +11,27 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
-// class is the outcome of a call. Its text is the label result of the metrics.
+// class is the result of a call.
 type class string
 
 const (
-	success     class = "success"
-	requeue     class = "requeue"
-	conflict    class = "conflict"
-	serverDelay class = "server_delay"
-	stale       class = "stale"
-	terminal    class = "terminal"
-	notFound    class = "not_found"
-	rejected    class = "rejected"
-	forbidden   class = "forbidden"
-	timeout     class = "timeout"
-	panicked    class = "panic"
-	cancelled   class = "cancelled"
-	failed      class = "error"
+	success     class = controllerkit.ResultSuccess
+	requeue     class = controllerkit.ResultRequeue
+	conflict    class = controllerkit.ResultConflict
+	serverDelay class = controllerkit.ResultServerDelay
+	stale       class = controllerkit.ResultStale
+	terminal    class = controllerkit.ResultTerminal
+	notFound    class = controllerkit.ResultNotFound
+	rejected    class = controllerkit.ResultRejected
+	forbidden   class = controllerkit.ResultForbidden
+	timeout     class = controllerkit.ResultTimeout
+	panicked    class = controllerkit.ResultPanic
+	cancelled   class = controllerkit.ResultCancelled
+	failed      class = controllerkit.ResultError
 )
 
 // precedence orders the classes of the parts of a joined error; the first one present
@@ -146,9 +147,9 @@ func judge(cl class, st streak, res Result, err error) verdict {
 // classifyPart returns the class of an error that is not joined. If two classes fit, a mark
 // by the caller precedes a response of the API server.
 func classifyPart(err error) class {
-	var outdated interface{ Stale() bool }
-	var final interface{ Terminal() bool }
-	var refused interface{ Rejected() bool }
+	var outdated controllerkit.StaleError
+	var final controllerkit.TerminalError
+	var refused controllerkit.RejectedError
 	_, delayed := apierrors.SuggestsClientDelay(err)
 	switch {
 	case isType[*PanicError](err):

@@ -11,7 +11,6 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
-	"github.com/controllerkit/controllerkit/internal/writes"
 )
 
 // callContext is the context of a call. It behaves as a context of
@@ -100,7 +99,7 @@ func (c *callContext[K]) Value(key any) any {
 		return c.attempt
 	case calls.Metrics{}:
 		return any(c.run.metrics)
-	case writes.Key{}:
+	case calls.Writes{}:
 		if c.run.metrics != nil {
 			return c
 		}

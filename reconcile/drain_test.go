@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
@@ -129,7 +130,7 @@ func TestDrainReadyEnds(t *testing.T) {
 				for i := range 9 {
 					q.Add(fmt.Sprintf("key%02d", i))
 				}
-				r := start(t, context.WithValue(t.Context(), leaseKey{}, lease), &controller{
+				r := start(t, context.WithValue(t.Context(), calls.Validity{}, lease), &controller{
 					Name: "x", Queue: q, Reconcile: rec.reconcile, DrainReady: true, GracePeriod: 10 * time.Second,
 				})
 				began := time.Now()

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
@@ -19,7 +20,7 @@ func TestExplored(t *testing.T) {
 			queues, gated = append(queues, queue), waiting
 			return func() { ended++ }
 		}
-		ctx := context.WithValue(t.Context(), struct{ ControllertestQueue struct{} }{}, register)
+		ctx := context.WithValue(t.Context(), calls.Explored{}, register)
 		for n := range 2 {
 			g, q := newGate("a", "b"), newTestQueue("a", "b", "c")
 			c := &controller{Name: "x", Queue: q, Reconcile: returning(reconcile.Result{}, nil), Gate: g}

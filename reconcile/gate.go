@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -22,44 +23,44 @@ type waiting struct {
 	counted  bool // it is one of run.waiting
 }
 
-// ready asks the gate. A key that waits for it is in no queue, so ready adds it to parked
+// ready asks the gate. A key that waits for it is in no queue, so ready adds it to gated
 // first: the gate can call wake before Ready returns.
 func (r *run[K]) ready(key K, priority int) bool {
 	if r.gate == nil {
 		return true
 	}
 	r.mu.Lock()
-	if w, waits := r.parked[key]; waits { // it already waits for a wake
+	if w, waits := r.gated[key]; waits { // it already waits for a wake
 		w.priority = max(w.priority, priority)
-		r.parked[key] = w
+		r.gated[key] = w
 		r.mu.Unlock()
 		return false
 	}
-	r.parked[key] = waiting{since: time.Since(r.began), priority: priority}
+	r.gated[key] = waiting{since: time.Since(r.began), priority: priority}
 	r.mu.Unlock()
 	ok := r.gate.Ready(key, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock() // unpark must find the key here or in the queue
-		w, parked := r.parked[key]
-		r.unparkLocked(key, w)
+		w, waits := r.gated[key]
+		r.ungateLocked(key, w)
 		switch {
-		case !parked:
+		case !waits:
 		case r.restartable == nil && r.Queue.ShuttingDown():
 			r.left[key] = struct{}{}
 		default:
-			r.add(addOptions{Priority: w.priority}, key)
+			r.add(controllerkit.AddOptions{Priority: w.priority}, key)
 		}
 	})
 	if ok {
 		r.mu.Lock()
-		delete(r.parked, key)
+		delete(r.gated, key)
 		r.mu.Unlock()
 		return true
 	}
 	r.mu.Lock()
-	if w, waits := r.parked[key]; waits {
+	if w, waits := r.gated[key]; waits {
 		w.counted = true
-		r.parked[key] = w
+		r.gated[key] = w
 		r.waiting++
 		r.keysLocked()
 	}
@@ -71,27 +72,27 @@ func (r *run[K]) ready(key K, priority int) bool {
 	return false
 }
 
-// unparkLocked ends the wait of a key.
-func (r *run[K]) unparkLocked(key K, w waiting) {
-	delete(r.parked, key)
+// ungateLocked ends the wait of a key.
+func (r *run[K]) ungateLocked(key K, w waiting) {
+	delete(r.gated, key)
 	if w.counted {
 		r.waiting--
 		r.keysLocked()
 	}
 }
 
-// unpark gives the keys that wait for the gate back to the queue, for the next Run, and forgets
+// ungate gives the keys that wait for the gate back to the queue, for the next Run, and forgets
 // the parked and the failing ones.
-func (r *run[K]) unpark() {
+func (r *run[K]) ungate() {
 	r.mu.Lock()
-	parked := r.parked
-	r.parked = map[K]waiting{} // a later wake has no effect
+	gated := r.gated
+	r.gated = map[K]waiting{} // a later wake has no effect
 	r.waiting = 0
-	clear(r.spent)
+	clear(r.parked)
 	r.keysLocked()
 	r.unfailLocked()
 	r.mu.Unlock()
-	for key, w := range parked {
+	for key, w := range gated {
 		r.putBack(key, w.priority)
 	}
 }
@@ -99,7 +100,7 @@ func (r *run[K]) unpark() {
 // logWaiting logs each key that waits for the gate for too long, once, until the intake
 // ends or all workers have ended. It takes time only while a key waits.
 func (r *run[K]) logWaiting(ctx context.Context, finished <-chan struct{}) {
-	reasons, _ := r.gate.(interface{ EnsureReady(key K) error })
+	reasons, _ := r.gate.(controllerkit.ReadyEnsurer[K])
 	var tick <-chan time.Time // nil while no key waits
 	for {
 		select {
@@ -136,12 +137,12 @@ func (r *run[K]) logWaiting(ctx context.Context, finished <-chan struct{}) {
 func (r *run[K]) tick() (late []K, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for key, w := range r.parked {
+	for key, w := range r.gated {
 		w.ticks++
-		r.parked[key] = w
+		r.gated[key] = w
 		if w.ticks == waitTicks {
 			late = append(late, key)
 		}
 	}
-	return late, len(r.parked) > 0
+	return late, len(r.gated) > 0
 }

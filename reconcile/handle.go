@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/reconcile/internal/triggers"
@@ -136,7 +137,7 @@ func (f *feed[K]) closedLocked() bool { return !f.open && len(f.handled) > 0 }
 // be done before the first list of all handlers is in the queue.
 func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
 	now := time.Now()
-	if n := r.Queue.Len(); n > 0 && ctx.Value(validityKey{}) != nil {
+	if n := r.Queue.Len(); n > 0 && ctx.Value(calls.Validity{}) != nil {
 		r.logger.Info("Keys were in the queue before this term: add event handlers with Handle, and keys with a Source, so that the queue of a replica that does not lead stays empty", "keys", n)
 	}
 	f := &r.feed
@@ -163,7 +164,7 @@ func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
 	// After the objects of the stores: the keys of old deletions can be many.
 	defer func() {
 		if len(kept) > 0 {
-			r.add(addOptions{}, kept...)
+			r.add(controllerkit.AddOptions{}, kept...)
 		}
 	}()
 
@@ -191,7 +192,7 @@ func (r *run[K]) closeFeed() {
 	f.open = false
 	closed := f.closedLocked()
 	f.mu.Unlock()
-	queue, ok := r.Queue.(interface{ Clear() []K })
+	queue, ok := r.Queue.(controllerkit.Clearer[K])
 	if !closed || !ok {
 		return
 	}

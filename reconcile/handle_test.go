@@ -83,10 +83,8 @@ func (o *objects) handle(c *controller) {
 // given time.
 func takeover(t *testing.T, last time.Time) context.Context {
 	ctx := context.WithValue(t.Context(), calls.LastRenewal{}, last)
-	return context.WithValue(ctx, validityKey{}, t.Context())
+	return context.WithValue(ctx, calls.Validity{}, t.Context())
 }
-
-type validityKey = struct{ LeaseValidity struct{} }
 
 // TestHandleStandby: while no Run is active, the queue stays empty, however many names come
 // and go. The next Run begins with the objects, and with the keys of late events, and its

@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
@@ -23,11 +24,7 @@ func newClientGoQueue() workqueue.TypedRateLimitingInterface[string] {
 	return workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](time.Hour, 1000*time.Hour))
 }
 
-type addOptions = struct {
-	Priority    int
-	After       time.Duration
-	RateLimited bool
-}
+type addOptions = controllerkit.AddOptions
 
 // call is one thing that the controller asked of a queue.
 type call struct {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/reconcile/internal/triggers"
 )
@@ -130,24 +131,6 @@ type PanicError struct {
 // Error returns the value as text. The stack has its own key in the log.
 func (e *PanicError) Error() string { return fmt.Sprintf("reconcile: panic: %v", e.Value) }
 
-// Gate delays a key until the caches show the writes of its last call. Its methods are
-// called concurrently, but not for one key, and with no lock held.
-type Gate[K comparable] interface {
-	// Begin is called before each call of the Func. The Func gets the returned context,
-	// which must be ctx or derived from it.
-	Begin(ctx context.Context, key K) context.Context
-
-	// Ready reports whether key may run. If it returns false, the gate must call wake
-	// once, when the key may run. wake only adds to the queue, so the gate can call it from
-	// any goroutine, inside Ready, and with its own locks held. The loop does not ask again
-	// before that, whatever events come. If a key waits for 10s, the loop logs it, with the
-	// error of EnsureReady(key K) error if the gate has that method.
-	Ready(key K, wake func()) bool
-
-	// End is called after each call of the Func, also after a panic.
-	End(key K)
-}
-
 // Metrics receives the counts of a Controller. Its methods are called concurrently and
 // must not block.
 type Metrics interface {
@@ -193,16 +176,9 @@ type Controller[K comparable] struct {
 	Name string
 
 	// Queue is the queue that event handlers fill. Required. Any client-go queue can be
-	// used. The loop uses these methods if the queue has them:
-	//
-	//   - GetContext(context.Context) (key K, priority int, ok bool) returns ok = false
-	//     when the context is done. With it, Run leaves the queue open and can be called
-	//     again. Without it, Run shuts the queue down when it stops.
-	//   - Pending() []K returns the ready, running and delayed keys, for the last line of
-	//     log.
-	//   - AddWith(struct{Priority int; After time.Duration; RateLimited bool}, ...K) adds
-	//     keys with a priority, which GetWithPriority() (K, int, bool) returns.
-	//   - Clear() []K removes the ready and delayed keys, at the end of a Run after Handle.
+	// used. The loop also uses the queue as a ContextGetter, PriorityGetter, PendingLister,
+	// OptionAdder and Clearer of the root package if it is one. Without ContextGetter, Run
+	// shuts the queue down when it stops.
 	Queue workqueue.TypedRateLimitingInterface[K]
 
 	// Reconcile is called with each key. Required.
@@ -260,7 +236,7 @@ type Controller[K comparable] struct {
 	StallTimeout time.Duration
 
 	// Gate delays keys until the caches show their writes. nil means none.
-	Gate Gate[K]
+	Gate controllerkit.Gate[K]
 
 	// Hook is called before each call of Reconcile, with the context of the call, and
 	// returns that context or one derived from it. If end is not nil, it is called after

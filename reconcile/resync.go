@@ -5,6 +5,7 @@ import (
 	"hash/maphash"
 	"time"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/reconcile/internal/triggers"
 )
 
@@ -35,7 +36,7 @@ func (r *run[K]) resync(ctx context.Context, finished <-chan struct{}) {
 		for n := range parts {
 			for _, t := range parts[n] {
 				r.triggers.Note(triggers.Trigger{Source: triggers.Resync, Same: true, Undated: true}, t.key)
-				r.add(addOptions{Priority: resyncPriority, After: t.after}, t.key)
+				r.add(controllerkit.AddOptions{Priority: resyncPriority, After: t.after}, t.key)
 			}
 			parts[n] = nil
 			timer.Reset(max(1, time.Until(began.Add(part*time.Duration(n+1)))))

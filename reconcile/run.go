@@ -16,41 +16,16 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/reconcile/internal/failing"
 	"github.com/controllerkit/controllerkit/reconcile/internal/hot"
 	"github.com/controllerkit/controllerkit/reconcile/internal/triggers"
 )
 
-// The optional methods of a queue. They use types of the standard library only, so that a
-// queue has them without importing this package.
-type (
-	addOptions = struct {
-		Priority    int
-		After       time.Duration
-		RateLimited bool
-	}
-	optionAdder[K comparable] interface {
-		AddWith(opts addOptions, keys ...K)
-	}
-	priorityGetter[K comparable] interface {
-		GetWithPriority() (key K, priority int, shutdown bool)
-	}
-	contextGetter[K comparable] interface {
-		GetContext(ctx context.Context) (key K, priority int, ok bool)
-	}
-	pendingLister[K comparable] interface {
-		Pending() []K
-	}
-)
-
 // maxText bounds the text of an error in a line of log. Services and authors of objects
 // write such texts: a newline would begin a line of their own.
 const maxText = 16 << 10
-
-// validityKey is the key of a value in the context of a leader: the context that ends when
-// leadership is over. If the leader's own context is cancelled to drain, it ends later.
-type validityKey = struct{ LeaseValidity struct{} }
 
 // run is the state of one Run.
 type run[K comparable] struct {
@@ -62,14 +37,14 @@ type run[K comparable] struct {
 	timeoutCause error
 
 	// Gate and Metrics of the Controller. A nil pointer in one of them is nil here.
-	gate    Gate[K]
+	gate    controllerkit.Gate[K]
 	metrics Metrics
 
 	// The optional methods of the queue, or nil.
-	adder       optionAdder[K]
-	prioritized priorityGetter[K]
-	restartable contextGetter[K]
-	pending     pendingLister[K]
+	adder       controllerkit.OptionAdder[K]
+	prioritized controllerkit.PriorityGetter[K]
+	restartable controllerkit.ContextGetter[K]
+	pending     controllerkit.PendingLister[K]
 
 	began  time.Time     // where the guard's clock starts
 	synced atomic.Bool   // HasSynced is done, and the keys of the first list are marked
@@ -82,9 +57,9 @@ type run[K comparable] struct {
 	progress time.Time    // when a call ended, or began while no other ran
 	streaks  map[K]streak // keys whose last call did not succeed
 	failing  failing.Keys[K]
-	parked   map[K]waiting  // keys that wait for the gate
-	waiting  int            // keys of parked whose gate was not ready
-	spent    map[K]struct{} // keys that MaxAttempts parked, until they run again
+	gated    map[K]waiting  // keys that wait for the gate
+	waiting  int            // those of them whose gate was not ready
+	parked   map[K]struct{} // keys that MaxAttempts parked, until they run again
 	left     map[K]struct{} // keys that are in no queue when Run returns
 }
 
@@ -136,8 +111,8 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 		waits:        make(chan struct{}, 1),
 		slots:        make([]slot[K], cmp.Or(c.Workers, defaultWorkers)),
 		streaks:      map[K]streak{},
-		parked:       map[K]waiting{},
-		spent:        map[K]struct{}{},
+		gated:        map[K]waiting{},
+		parked:       map[K]struct{}{},
 		left:         map[K]struct{}{},
 	}
 	if !kube.IsNil(c.Gate) {
@@ -146,10 +121,10 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 	if !kube.IsNil(c.Metrics) {
 		r.metrics = c.Metrics
 	}
-	r.adder, _ = c.Queue.(optionAdder[K])
-	r.prioritized, _ = c.Queue.(priorityGetter[K])
-	r.restartable, _ = c.Queue.(contextGetter[K])
-	r.pending, _ = c.Queue.(pendingLister[K])
+	r.adder, _ = c.Queue.(controllerkit.OptionAdder[K])
+	r.prioritized, _ = c.Queue.(controllerkit.PriorityGetter[K])
+	r.restartable, _ = c.Queue.(controllerkit.ContextGetter[K])
+	r.pending, _ = c.Queue.(controllerkit.PendingLister[K])
 	if !c.current.CompareAndSwap(nil, r) {
 		return fmt.Errorf("reconcile: controller %q: Run is already running: wait for it to return, or use another Controller", c.Name)
 	}
@@ -189,7 +164,7 @@ func (r *run[K]) run(ctx context.Context) error {
 	close(finished)
 	beside.Wait()
 
-	r.unpark()
+	r.ungate()
 	asked := stop.ended()
 	r.shutDownQueue()
 	r.report()
@@ -418,13 +393,13 @@ func (r *run[K]) exhausted(key K) bool {
 
 // parkLocked notes that MaxAttempts parked the key, or that it runs again.
 func (r *run[K]) parkLocked(key K, parked bool) {
-	before := len(r.spent)
+	before := len(r.parked)
 	if parked {
-		r.spent[key] = struct{}{}
+		r.parked[key] = struct{}{}
 	} else if before > 0 {
-		delete(r.spent, key)
+		delete(r.parked, key)
 	}
-	if len(r.spent) != before {
+	if len(r.parked) != before {
 		r.keysLocked()
 	}
 }
@@ -432,7 +407,7 @@ func (r *run[K]) parkLocked(key K, parked bool) {
 // keysLocked reports the numbers of keys that wait for the gate and that are parked.
 func (r *run[K]) keysLocked() {
 	if r.metrics != nil {
-		r.metrics.ReconcileKeys(r.Name, r.waiting, len(r.spent))
+		r.metrics.ReconcileKeys(r.Name, r.waiting, len(r.parked))
 	}
 }
 
@@ -451,20 +426,20 @@ func (r *run[K]) settle(stop *stop, v verdict, key K, priority int) {
 	}
 	switch v.again {
 	case now:
-		r.add(addOptions{Priority: priority}, key)
+		r.add(controllerkit.AddOptions{Priority: priority}, key)
 	case after, gated:
-		r.add(addOptions{Priority: priority, After: v.delay}, key)
+		r.add(controllerkit.AddOptions{Priority: priority, After: v.delay}, key)
 	case limited:
-		r.add(addOptions{Priority: priority, RateLimited: true}, key)
+		r.add(controllerkit.AddOptions{Priority: priority, RateLimited: true}, key)
 	}
 }
 
-func (r *run[K]) add(opts addOptions, keys ...K) {
+func (r *run[K]) add(opts controllerkit.AddOptions, keys ...K) {
 	addTo(r.Queue, r.adder, opts, keys...)
 }
 
 // addTo adds keys to a queue, by adder if it has one.
-func addTo[K comparable](queue workqueue.TypedRateLimitingInterface[K], adder optionAdder[K], opts addOptions, keys ...K) {
+func addTo[K comparable](queue workqueue.TypedRateLimitingInterface[K], adder controllerkit.OptionAdder[K], opts controllerkit.AddOptions, keys ...K) {
 	if adder != nil {
 		adder.AddWith(opts, keys...)
 		return
@@ -487,7 +462,7 @@ func (r *run[K]) putBack(key K, priority int) {
 		r.keepLeft(key)
 		return
 	}
-	r.add(addOptions{Priority: priority}, key)
+	r.add(controllerkit.AddOptions{Priority: priority}, key)
 }
 
 func (r *run[K]) keepLeft(key K) {

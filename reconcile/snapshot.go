@@ -4,61 +4,36 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 const (
-	// snapshotKeys is the number of keys of each state that a State lists.
+	// snapshotKeys is the number of keys of each state that a controllerkit.LoopState lists.
 	snapshotKeys = 100
 
 	// snapshotText bounds the texts in a State, in bytes.
 	snapshotText = 512
 )
 
-// State is the state of a Controller at one moment: the number of keys in each state, and
-// some of the keys. The type is an alias of an unnamed struct, so that other packages can
-// declare an interface with Snapshot without an import of this package.
-type State = struct {
-	Name    string `json:"name"`
-	Running bool   `json:"running"` // Run runs; without it there are no keys
-	Workers int    `json:"workers"` // of Run
-	Busy    int    `json:"busy"`    // workers with a call
-	Gated   int    `json:"gated"`   // keys that wait for the Gate
-	Parked  int    `json:"parked"`  // keys that MaxAttempts parked
-	Hot     int    `json:"hot"`     // keys that ran too often in the last seconds; 100 means 100 or more
-	Failing int    `json:"failing"` // keys whose last call did not succeed, without parked and terminal ones
-
-	// Keys lists at most 100 keys of each state, in no order.
-	Keys []KeyState `json:"keys,omitempty"`
-}
-
-// KeyState is the state of one key.
-type KeyState = struct {
-	Key      string    `json:"key"`                // as fmt.Sprint formats it, cut to 512 bytes
-	State    string    `json:"state,omitempty"`    // "gated", "parked", "hot", "failing" or ""; the first that is true
-	Since    time.Time `json:"since,omitzero"`     // of a gated key: when the wait began
-	Reason   string    `json:"reason,omitempty"`   // of a gated key: the error of the Gate's EnsureReady
-	Attempts int       `json:"attempts,omitempty"` // calls since the last success
-	Class    string    `json:"class,omitempty"`    // of the last call, if it did not succeed
-	Triggers []string  `json:"triggers,omitempty"` // events since the last call
-}
-
 // Snapshot returns the state of the loop, for debug pages. It lists at most 400 keys and
 // cuts long texts, so its size is bounded.
-func (c *Controller[K]) Snapshot() State { return c.snapshot(nil) }
+func (c *Controller[K]) Snapshot() controllerkit.LoopState { return c.snapshot(nil) }
 
 // SnapshotOf is like Snapshot, but lists the given keys, in their order, and no others. If
 // a key is unknown, only Key is set.
-func (c *Controller[K]) SnapshotOf(keys ...K) State { return c.snapshot(append([]K{}, keys...)) }
+func (c *Controller[K]) SnapshotOf(keys ...K) controllerkit.LoopState {
+	return c.snapshot(append([]K{}, keys...))
+}
 
-func (c *Controller[K]) snapshot(only []K) State {
-	s := State{Name: c.Name}
+func (c *Controller[K]) snapshot(only []K) controllerkit.LoopState {
+	s := controllerkit.LoopState{Name: c.Name}
 	r := c.current.Load()
 	if r == nil {
 		return s
 	}
 	keys := r.look(&s, only)
-	reasons, _ := r.gate.(interface{ EnsureReady(key K) error })
+	reasons, _ := r.gate.(controllerkit.ReadyEnsurer[K])
 	for i, key := range keys {
 		k := &s.Keys[i]
 		k.Key = kube.Printable(fmt.Sprint(key), snapshotText)
@@ -74,12 +49,12 @@ func (c *Controller[K]) snapshot(only []K) State {
 
 // look returns the part of the state that needs the lock, with all but the texts. It calls
 // no code of the caller.
-func (r *run[K]) look(s *State, only []K) (keys []K) {
+func (r *run[K]) look(s *controllerkit.LoopState, only []K) (keys []K) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Since(r.began)
 	s.Running, s.Workers, s.Busy = true, len(r.slots), r.busy
-	s.Gated, s.Parked, s.Failing = r.waiting, len(r.spent), len(r.streaks)
+	s.Gated, s.Parked, s.Failing = r.waiting, len(r.parked), len(r.streaks)
 	for key := range r.guard.Keys() {
 		if r.guard.Has(key, now) {
 			s.Hot++
@@ -87,9 +62,9 @@ func (r *run[K]) look(s *State, only []K) (keys []K) {
 	}
 	list := func(key K) {
 		st := r.streaks[key]
-		k := KeyState{Attempts: st.attempts, Class: string(st.class)}
-		w, gated := r.parked[key]
-		_, parked := r.spent[key]
+		k := controllerkit.LoopKey{Attempts: st.attempts, Class: string(st.class)}
+		w, gated := r.gated[key]
+		_, parked := r.parked[key]
 		switch {
 		case gated && w.counted:
 			k.State, k.Since = "gated", r.began.Add(w.since)
@@ -111,7 +86,7 @@ func (r *run[K]) look(s *State, only []K) (keys []K) {
 	}
 	// A key in two states is listed in the first.
 	n := 0
-	for key, w := range r.parked {
+	for key, w := range r.gated {
 		if n == snapshotKeys {
 			break
 		}
@@ -121,7 +96,7 @@ func (r *run[K]) look(s *State, only []K) (keys []K) {
 		}
 	}
 	n = 0
-	for key := range r.spent {
+	for key := range r.parked {
 		if n == snapshotKeys {
 			break
 		}
@@ -129,7 +104,7 @@ func (r *run[K]) look(s *State, only []K) (keys []K) {
 		n++
 	}
 	for key := range r.guard.Keys() {
-		if _, gated := r.parked[key]; !gated && r.guard.Has(key, now) {
+		if _, gated := r.gated[key]; !gated && r.guard.Has(key, now) {
 			list(key)
 		}
 	}
@@ -139,7 +114,7 @@ func (r *run[K]) look(s *State, only []K) (keys []K) {
 			break
 		}
 		n++
-		if _, gated := r.parked[key]; !gated && !r.guard.Has(key, now) {
+		if _, gated := r.gated[key]; !gated && !r.guard.Has(key, now) {
 			list(key)
 		}
 	}

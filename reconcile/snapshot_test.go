@@ -14,6 +14,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
@@ -51,20 +52,20 @@ func TestSnapshot(t *testing.T) {
 		source.AddEvent("update", addOptions{After: time.Hour}, "failing")
 		synctest.Wait()
 
-		gated := reconcile.KeyState{Key: "gated", State: "gated", Since: began, Reason: "behind gated"}
-		parked := reconcile.KeyState{Key: "parked", State: "parked"}
-		hot := reconcile.KeyState{Key: "hot", State: "hot"}
-		failing := reconcile.KeyState{Key: "failing", State: "failing", Attempts: 1, Class: "stale", Triggers: []string{"widgets update"}}
-		want := reconcile.State{
+		gated := controllerkit.LoopKey{Key: "gated", State: "gated", Since: began, Reason: "behind gated"}
+		parked := controllerkit.LoopKey{Key: "parked", State: "parked"}
+		hot := controllerkit.LoopKey{Key: "hot", State: "hot"}
+		failing := controllerkit.LoopKey{Key: "failing", State: "failing", Attempts: 1, Class: "stale", Triggers: []string{"widgets update"}}
+		want := controllerkit.LoopState{
 			Name: "widgets", Running: true, Workers: 2, Gated: 1, Parked: 1, Hot: 1, Failing: 1,
-			Keys: []reconcile.KeyState{failing, gated, hot, parked},
+			Keys: []controllerkit.LoopKey{failing, gated, hot, parked},
 		}
 		got := c.Snapshot()
-		slices.SortFunc(got.Keys, func(a, b reconcile.KeyState) int { return cmp.Compare(a.Key, b.Key) })
+		slices.SortFunc(got.Keys, func(a, b controllerkit.LoopKey) int { return cmp.Compare(a.Key, b.Key) })
 		if diff := gocmp.Diff(want, got); diff != "" {
 			t.Errorf("Snapshot (-want +got):\n%s", diff)
 		}
-		want.Keys = []reconcile.KeyState{hot, {Key: "fine"}, gated, failing, parked}
+		want.Keys = []controllerkit.LoopKey{hot, {Key: "fine"}, gated, failing, parked}
 		if diff := gocmp.Diff(want, c.SnapshotOf("hot", "fine", "gated", "failing", "parked")); diff != "" {
 			t.Errorf("SnapshotOf (-want +got):\n%s", diff)
 		}

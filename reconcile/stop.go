@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/controllerkit/controllerkit"
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -40,7 +42,7 @@ type stop struct {
 
 func newStop(ctx context.Context) *stop {
 	s := &stop{ctx: ctx}
-	s.lease, _ = ctx.Value(validityKey{}).(context.Context)
+	s.lease, _ = ctx.Value(calls.Validity{}).(context.Context)
 	s.intake, s.cancelIntake = context.WithCancelCause(ctx)
 	s.drain, s.cancelDrain = context.WithCancel(context.WithoutCancel(ctx))
 	s.calls, s.cancelCalls = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -63,7 +65,7 @@ func (s *stop) leadershipOver() error {
 		return context.Cause(s.lease)
 	}
 	cause := context.Cause(s.ctx)
-	var lost interface{ LeadershipLost() bool }
+	var lost controllerkit.LostError
 	if errors.As(cause, &lost) && lost.LeadershipLost() {
 		return cause
 	}

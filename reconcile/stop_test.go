@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
@@ -19,9 +20,6 @@ type lostError struct{}
 
 func (lostError) Error() string        { return "lease lost" }
 func (lostError) LeadershipLost() bool { return true }
-
-// leaseKey is declared by whoever leads; it is the same type wherever it is.
-type leaseKey = struct{ LeaseValidity struct{} }
 
 // untilCancelled is a Func that works until its context ends, and notes when and why.
 type untilCancelled struct {
@@ -210,7 +208,7 @@ func TestLeadershipLost(t *testing.T) {
 				rec := &recorder{fn: u.reconcile}
 				q.Add("a")
 				q.Add("b")
-				ctx := context.WithValue(logs.Context(t.Context()), leaseKey{}, lease)
+				ctx := context.WithValue(logs.Context(t.Context()), calls.Validity{}, lease)
 				r := start(t, ctx, &controller{Name: "x", Queue: q, Reconcile: rec.reconcile})
 				tt.stop(r.cancel, endLease)
 				r.wait()
@@ -236,7 +234,7 @@ func TestLeadershipLostIdle(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
 		lease, endLease := context.WithCancelCause(context.Background())
 		defer endLease(nil)
-		r := start(t, context.WithValue(t.Context(), leaseKey{}, lease), &controller{Name: "x", Queue: q, Reconcile: (&recorder{}).reconcile})
+		r := start(t, context.WithValue(t.Context(), calls.Validity{}, lease), &controller{Name: "x", Queue: q, Reconcile: (&recorder{}).reconcile})
 		endLease(lostError{})
 		r.wait()
 	})

@@ -2,8 +2,8 @@ package reconcile
 
 import (
 	"context"
-	"time"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/reconcile/internal/triggers"
 )
@@ -33,18 +33,13 @@ func (c *Controller[K]) Source(name string) *Source[K] {
 }
 
 // Add adds the key to the controller's queue.
-func (s *Source[K]) Add(key K) { s.AddEvent("", addOptions{}, key) }
+func (s *Source[K]) Add(key K) { s.AddEvent("", controllerkit.AddOptions{}, key) }
 
 // AddEvent adds the keys for an event of the kind, which is a word such as "update". ""
 // means unknown. Metrics measures no latency from the kinds "list", of a first list, and
 // "resync": the time of the change is unknown. If the queue has no AddWith, only the delay of
 // opts is used.
-func (s *Source[K]) AddEvent(kind string, opts struct {
-	Priority    int
-	After       time.Duration
-	RateLimited bool
-}, keys ...K,
-) {
+func (s *Source[K]) AddEvent(kind string, opts controllerkit.AddOptions, keys ...K) {
 	f := &s.c.feed
 	f.mu.RLock()
 	defer f.mu.RUnlock() // the end of a Run empties the queue after the adds that began before it
@@ -53,7 +48,7 @@ func (s *Source[K]) AddEvent(kind string, opts struct {
 		return
 	}
 	s.c.triggers.Note(s.trigger(kind), keys...)
-	adder, _ := s.c.Queue.(optionAdder[K])
+	adder, _ := s.c.Queue.(controllerkit.OptionAdder[K])
 	addTo(s.c.Queue, adder, opts, keys...)
 }
 

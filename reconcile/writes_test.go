@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/controllerkit/controllerkit/internal/writes"
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
@@ -19,10 +19,10 @@ func TestWrites(t *testing.T) {
 		metrics := &counts{}
 		for _, m := range []reconcile.Metrics{metrics, nil, (*counts)(nil)} {
 			rec := &recorder{fn: func(ctx context.Context, _ string) (reconcile.Result, error) {
-				writes.Note(ctx, writes.Apply, true)
+				calls.NoteWrite(ctx, calls.Apply, true)
 				derived, cancel := context.WithTimeout(ctx, time.Second)
 				defer cancel()
-				writes.Note(derived, writes.Status, false)
+				calls.NoteWrite(derived, calls.Status, false)
 				return reconcile.Result{}, nil
 			}}
 			r := start(t, t.Context(), &controller{Name: "x", Queue: newTestQueue("a"), Reconcile: rec.reconcile, Metrics: m})
@@ -35,6 +35,6 @@ func TestWrites(t *testing.T) {
 		if diff := cmp.Diff([]string{"x apply true", "x status false"}, metrics.writes); diff != "" {
 			t.Errorf("writes (-want +got):\n%s", diff)
 		}
-		writes.Note(t.Context(), writes.Apply, true) // another context is no error
+		calls.NoteWrite(t.Context(), calls.Apply, true) // another context is no error
 	})
 }

@@ -67,10 +67,6 @@ var errNoShard = errors.New("shard: the context has no shard: use the context of
 
 type ownershipKey struct{}
 
-// validityKey is the key of the context that ends only with the ownership. It is an alias
-// of an unnamed type so that other packages can declare the same key.
-type validityKey = struct{ LeaseValidity struct{} }
-
 // An ownership is the state of a Shard: it ends with the epoch, or earlier.
 type ownership struct {
 	Shard

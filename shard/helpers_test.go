@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/shard"
 )
 
@@ -189,7 +190,7 @@ func (r *replica) stop() error {
 // validity is the context of the ownership, found the way a package finds it that does
 // not import shard.
 func validity(ctx context.Context) context.Context {
-	return ctx.Value(struct{ LeaseValidity struct{} }{}).(context.Context)
+	return ctx.Value(calls.Validity{}).(context.Context)
 }
 
 // bubble runs test in a synctest bubble with an empty store, and waits for the requests

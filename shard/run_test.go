@@ -15,6 +15,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/shard"
 )
@@ -228,7 +229,7 @@ func TestContext(t *testing.T) {
 			t.Errorf("a write with another context: %v, want an error", err)
 		}
 		for _, ctx := range []context.Context{ctx, t.Context()} {
-			var refused interface{ NotSent() bool }
+			var refused controllerkit.UnsentError
 			if err := do(ctx, http.MethodPost); !errors.As(err, &refused) || !refused.NotSent() {
 				t.Errorf("a refused write: %v, want NotSent() true", err)
 			}

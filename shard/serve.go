@@ -155,7 +155,7 @@ func (r *replica) serve(ctx context.Context, e *epoch) (again bool, err error) {
 func (r *replica) startLocked(e *epoch, s Shard, since string, work func(context.Context, Shard) error) {
 	o := &ownership{Shard: s, epoch: &e.Period}
 	owned, lose := context.WithCancelCause(context.WithValue(e.Context(), ownershipKey{}, o))
-	ctx, cancel := context.WithCancelCause(context.WithValue(context.WithValue(owned, validityKey{}, owned), calls.Since{}, since))
+	ctx, cancel := context.WithCancelCause(context.WithValue(context.WithValue(owned, calls.Validity{}, owned), calls.Since{}, since))
 	run := &run{ownership: o, cancel: cancel, lose: lose}
 	r.runs[s.Index], r.spent[s.Index] = run, s.Term
 	if s.Index != allShards {

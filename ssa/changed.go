@@ -11,8 +11,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/internal/apply"
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
-	"github.com/controllerkit/controllerkit/internal/writes"
 )
 
 // ApplyChanged is Apply if config would change live. Otherwise it returns live, the same
@@ -97,7 +97,7 @@ func (m *Memory[T, C]) ApplyChanged(ctx context.Context, fm FieldManager, reques
 	}
 	unchanged, why := apply.Unchanged(ctx, string(fm), c, live, extract)
 	if unchanged {
-		writes.Note(ctx, writes.Apply, false)
+		calls.NoteWrite(ctx, calls.Apply, false)
 		return live, false, nil
 	}
 	// The API server decides about preconditions, so a Memory does not.
@@ -107,7 +107,7 @@ func (m *Memory[T, C]) ApplyChanged(ctx context.Context, fm FieldManager, reques
 	var owned bool
 	if remembers {
 		if before, owned, remembers = c.Sum(live, true); remembers && m.remembers(key, before) {
-			writes.Note(ctx, writes.Apply, false)
+			calls.NoteWrite(ctx, calls.Apply, false)
 			return live, false, nil
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/controllerkit/controllerkit/internal/apply"
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
-	"github.com/controllerkit/controllerkit/internal/writes"
 )
 
 // ErrUIDMismatch is wrapped by the error of an apply whose configuration has a uid, if
@@ -100,7 +100,7 @@ func encode[T, C any](ctx context.Context, fm FieldManager, request func(context
 // call makes the request, unless the context ended during the decision.
 func call[T, C any](ctx context.Context, fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C, force bool) (response T, err error) {
 	if err = ctx.Err(); err == nil {
-		writes.Note(ctx, writes.Apply, true)
+		calls.NoteWrite(ctx, calls.Apply, true)
 		response, err = request(ctx, config, metav1.ApplyOptions{FieldManager: string(fm), Force: force})
 	}
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/ssa"
 )
@@ -108,7 +109,7 @@ func fieldsOf(t *testing.T, live metav1.Object) map[string][]string {
 }
 
 func isRejected(err error) bool {
-	var rejected interface{ Rejected() bool }
+	var rejected controllerkit.RejectedError
 	return errors.As(err, &rejected) && rejected.Rejected()
 }
 

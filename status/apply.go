@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/controllerkit/controllerkit/internal/apply"
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
-	"github.com/controllerkit/controllerkit/internal/writes"
 	"github.com/controllerkit/controllerkit/status/internal/fields"
 )
 
@@ -83,14 +83,14 @@ func Apply[T metav1.Object, C any](ctx context.Context, fieldManager string, c A
 		return none, err
 	}
 	if slices.Equal(next, current.Conditions) && owns(live, fieldManager, body["apiVersion"], own) {
-		writes.Note(ctx, writes.Status, false)
+		calls.NoteWrite(ctx, calls.Status, false)
 		return live, nil
 	}
 	full, err := fill(config, body, own)
 	if err != nil {
 		return none, err
 	}
-	writes.Note(ctx, writes.Status, true)
+	calls.NoteWrite(ctx, calls.Status, true)
 	stored, err := c.ApplyStatus(ctx, full, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
 	if err != nil {
 		return none, fmt.Errorf("status: apply as %q: %w", fieldManager, kube.AsRemovedVersion(err))

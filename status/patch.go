@@ -9,20 +9,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/controllerkit/controllerkit/internal/writes"
+	"github.com/controllerkit/controllerkit"
+	"github.com/controllerkit/controllerkit/internal/calls"
 )
-
-// Patcher is the one method of a client that [Patch] calls. The typed clients and the
-// dynamic client have it.
-type Patcher[T any] interface {
-	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
-}
 
 // Patch is [Update] with a merge patch of the status subresource. It is for clients
 // without UpdateStatus, and for types that do not know every field of the status: unknown
 // fields stay, except in a list that changed. The patch has the changed fields, and the
 // uid and resourceVersion of obj, which obj must have.
-func Patch[T Object[T], F func(T) | func(T) error](ctx context.Context, c Patcher[T], obj T, mutate F) (T, error) {
+func Patch[T Object[T], F func(T) | func(T) error](ctx context.Context, c controllerkit.Patcher[T], obj T, mutate F) (T, error) {
 	var none T
 	if err := identified(c, obj); err != nil {
 		return none, err
@@ -32,19 +27,19 @@ func Patch[T Object[T], F func(T) | func(T) error](ctx context.Context, c Patche
 		return none, err
 	}
 	if made == nil {
-		writes.Note(ctx, writes.Status, false)
+		calls.NoteWrite(ctx, calls.Status, false)
 		return obj, nil
 	}
 	status, differs := difference(made.before, made.after)
 	if !differs {
-		writes.Note(ctx, writes.Status, false)
+		calls.NoteWrite(ctx, calls.Status, false)
 		return obj, nil
 	}
 	body, err := json.Marshal(map[string]any{"metadata": guard(obj), "status": status})
 	if err != nil {
 		return none, fmt.Errorf("status: status cannot be written as JSON: %w", err)
 	}
-	writes.Note(ctx, writes.Status, true)
+	calls.NoteWrite(ctx, calls.Status, true)
 	stored, err := c.Patch(ctx, obj.GetName(), types.MergePatchType, body, metav1.PatchOptions{}, "status")
 	if err != nil {
 		return none, fmt.Errorf("status: patch: %w", err)

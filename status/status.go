@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
-	"github.com/controllerkit/controllerkit/internal/writes"
 	"github.com/controllerkit/controllerkit/status/internal/fields"
 )
 
@@ -62,10 +62,10 @@ func Update[T Object[T], F func(T) | func(T) error](ctx context.Context, c Updat
 		return none, err
 	}
 	if made == nil {
-		writes.Note(ctx, writes.Status, false)
+		calls.NoteWrite(ctx, calls.Status, false)
 		return obj, nil
 	}
-	writes.Note(ctx, writes.Status, true)
+	calls.NoteWrite(ctx, calls.Status, true)
 	stored, err := c.UpdateStatus(ctx, changed, metav1.UpdateOptions{})
 	if err != nil {
 		return none, fmt.Errorf("status: update: %w", err)

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/status"
@@ -40,7 +41,7 @@ func TestServerApplyRemovedVersion(t *testing.T) {
 	config.SetNamespace(namespace)
 	config.SetName("one")
 	_, err := status.Apply(t.Context(), "example.com/status", applier{c}, get(), config, status.True("Ready", "Done", ""))
-	var rejected interface{ Rejected() bool }
+	var rejected controllerkit.RejectedError
 	if !errors.Is(err, kube.ErrRemovedVersion) || !errors.As(err, &rejected) || !rejected.Rejected() || !strings.Contains(err.Error(), "ssa.Migrate") {
 		t.Errorf("Apply: error %v, want a rejected one that names ssa.Migrate", err)
 	}

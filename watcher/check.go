@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/controllerkit/controllerkit"
 )
 
 // smallCollection is the number of objects up to which check compares all of them.
@@ -37,7 +39,7 @@ func (l *loop[T]) check(ctx context.Context) error {
 			want[uid] = object.GetResourceVersion()
 		}
 	} else {
-		var newest Object
+		var newest controllerkit.Object
 		for _, object := range l.known {
 			if newest == nil || newer(object, newest) {
 				newest = object

@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/controllerkit/controllerkit"
 )
 
 var (
@@ -33,7 +35,7 @@ type misuse struct{ error }
 
 // loop is one loop over Events. It runs in the consumer's goroutine; the calls of the
 // Source run in another one, which it waits for.
-type loop[T Object] struct {
+type loop[T controllerkit.Object] struct {
 	w     *RetryWatcher[T]
 	yield func(Event[T], error) bool
 
@@ -44,7 +46,7 @@ type loop[T Object] struct {
 	// after a start from a version, until the first list.
 	complete bool
 	// deleted is the last object that the server reported as deleted, or nil.
-	deleted Object
+	deleted controllerkit.Object
 
 	rv       string // the position: everything up to it was delivered
 	mustList bool   // there is no position to watch from

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/watcher"
 )
@@ -71,7 +72,7 @@ func (w *writer) delete(cm *corev1.ConfigMap) {
 	w.want = append(w.want, fmt.Sprintf("DELETED %s %s", cm.Name, cm.UID))
 }
 
-func eventLine[T watcher.Object](ev watcher.Event[T]) string {
+func eventLine[T controllerkit.Object](ev watcher.Event[T]) string {
 	if ev.Type == watch.Deleted {
 		return fmt.Sprintf("DELETED %s %s", ev.Object.GetName(), ev.Object.GetUID())
 	}
@@ -334,7 +335,7 @@ func TestServerResume(t *testing.T) {
 	})
 }
 
-func resume[T watcher.Object](t *testing.T, source func(ns string) watcher.Source[T]) {
+func resume[T controllerkit.Object](t *testing.T, source func(ns string) watcher.Source[T]) {
 	ns := testserver.Namespace(t)
 	w := &writer{t: t, maps: clientset(t, nil).CoreV1().ConfigMaps(ns)}
 	var got []string

@@ -9,13 +9,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // Source lists and watches a collection of objects of type T. Both methods must return
 // when their context is done, and the watch must close its channel when it is stopped.
 // The watcher calls them one at a time, from goroutines of its own.
-type Source[T Object] interface {
+type Source[T controllerkit.Object] interface {
 	List(ctx context.Context, opts metav1.ListOptions) (items []T, list metav1.ListMeta, err error)
 	Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
 }
@@ -35,14 +36,14 @@ type ListerWatcher[L runtime.Object] interface {
 //
 // If the client returns objects of a type other than T, Events ends with an error.
 // Client(nil) is nil.
-func Client[T Object, L runtime.Object](c ListerWatcher[L]) Source[T] {
+func Client[T controllerkit.Object, L runtime.Object](c ListerWatcher[L]) Source[T] {
 	if kube.IsNil(c) {
 		return nil // Events returns an error
 	}
 	return client[T, L]{c}
 }
 
-type client[T Object, L runtime.Object] struct{ ListerWatcher[L] }
+type client[T controllerkit.Object, L runtime.Object] struct{ ListerWatcher[L] }
 
 // List hides the List of the client.
 func (c client[T, L]) List(ctx context.Context, opts metav1.ListOptions) ([]T, metav1.ListMeta, error) {

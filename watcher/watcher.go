@@ -9,11 +9,10 @@ import (
 	"sync"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -56,15 +55,8 @@ var ErrRestored = errors.New("watcher: the server's storage was restored from a 
 // SilenceTimeout.
 var ErrStalled = errors.New("watcher: no event, bookmark or response within SilenceTimeout")
 
-// Object is an object that can be watched: a pointer to a typed object, an
-// *unstructured.Unstructured or a *metav1.PartialObjectMetadata.
-type Object interface {
-	runtime.Object
-	metav1.Object
-}
-
 // Event is one element of the sequence.
-type Event[T Object] struct {
+type Event[T controllerkit.Object] struct {
 	// Type is watch.Added, Modified, Deleted or Bookmark, or Synced, Reset or Retrying.
 	Type watch.EventType
 
@@ -94,7 +86,7 @@ type Event[T Object] struct {
 // RetryWatcher watches a collection for as long as the consumer wants, and resumes after
 // every failure. Each loop over Events reads the fields when it starts. A RetryWatcher
 // must not be copied.
-type RetryWatcher[T Object] struct {
+type RetryWatcher[T controllerkit.Object] struct {
 	// Source lists and watches the collection. Client returns one. Required.
 	Source Source[T]
 

@@ -21,6 +21,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	metadatafake "k8s.io/client-go/metadata/fake"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/watcher"
 )
 
@@ -408,7 +409,7 @@ func TestClients(t *testing.T) {
 	})
 }
 
-func firstTwo[T watcher.Object](t *testing.T, w *watcher.RetryWatcher[T]) {
+func firstTwo[T controllerkit.Object](t *testing.T, w *watcher.RetryWatcher[T]) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var got []string

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/crd/crdtest/internal/store"
 	"github.com/controllerkit/controllerkit/internal/kube"
@@ -25,7 +26,7 @@ import (
 // server, and any other error as that of a failed connection, inside a *url.Error. The
 // client retries as in production, for example after TooManyRequests with RetryAfterSeconds,
 // and each attempt is an action.
-type Fake[T crd.Object] struct {
+type Fake[T controllerkit.Object] struct {
 	*clienttesting.Fake
 	*crd.Client[T]
 }
@@ -34,7 +35,7 @@ type Fake[T crd.Object] struct {
 // and a uid and a generation if they are missing. The objects of the caller stay without
 // them: read an object before a test writes it.
 // It returns the errors of [crd.New], and AlreadyExists.
-func NewFake[T crd.Object](kind schema.GroupVersionKind, resource string, objects ...T) (*Fake[T], error) {
+func NewFake[T controllerkit.Object](kind schema.GroupVersionKind, resource string, objects ...T) (*Fake[T], error) {
 	h := &http.Client{} // without a transport until crd has checked the arguments
 	client, err := crd.NewForConfigAndClient[T](&rest.Config{Host: "http://crdtest", QPS: -1}, h, kind, resource)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	featuretest "k8s.io/client-go/features/testing"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/controllerkit/controllerkit/crd"
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/crd/crdtest"
 	"github.com/controllerkit/controllerkit/crd/internal/conform"
 	"github.com/controllerkit/controllerkit/crd/internal/site"
@@ -52,9 +52,9 @@ func TestBadInput(t *testing.T) {
 			return err
 		}, `crd: resource is "": use the plural name alone`},
 		{"T is an interface", func() error {
-			_, err := crdtest.NewFake[crd.Object](site.Kind(), "websites")
+			_, err := crdtest.NewFake[controllerkit.Object](site.Kind(), "websites")
 			return err
-		}, "crd: T is crd.Object: use a pointer to a struct"},
+		}, "crd: T is controllerkit.Object: use a pointer to a struct"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := fmt.Sprint(tt.make()); !strings.HasPrefix(got, tt.want) {

@@ -34,6 +34,16 @@ type Since struct{}
 // leader to the Lease. A leader that has seen no former one has the begin of its campaign.
 type LastRenewal struct{}
 
+// Validity is the key of a context in the context of a term of a leader or shard: the one that
+// ends when leadership is over. If the term's own context is cancelled to drain, it ends later.
+type Validity struct{}
+
+// Explored is the key of the function with which package controllertest learns of the queue of
+// a loop and of the number of keys that wait for its Gate:
+//
+//	func(queue interface{ Len() int }, gated func() int) (end func())
+type Explored struct{}
+
 // Attempt is the key of the number of the call since the last success, an int.
 type Attempt struct{}
 

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -361,7 +362,7 @@ func TestAsRemovedVersion(t *testing.T) {
 		{"no error", nil, false},
 	} {
 		got := kube.AsRemovedVersion(tt.err)
-		var rejected interface{ Rejected() bool }
+		var rejected controllerkit.RejectedError
 		if is := errors.Is(got, kube.ErrRemovedVersion); is != tt.want || !errors.Is(got, tt.err) || (errors.As(got, &rejected) && rejected.Rejected()) != tt.want {
 			t.Errorf("%s: got %v, want a removed version: %v", tt.name, got, tt.want)
 		}

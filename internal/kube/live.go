@@ -6,12 +6,9 @@ import (
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
 
-// Getter is the method of every client that reads an object.
-type Getter[T any] interface {
-	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
-}
+	"github.com/controllerkit/controllerkit"
+)
 
 // The differences between a cached object and the API server's. Each has a method
 // Stale() bool that returns true.
@@ -31,7 +28,7 @@ func (staleError) Stale() bool { return true }
 // Live reads the object that cached is a copy of. It returns ErrGone if the object does
 // not exist, and ErrReplaced with the other object if the name has another UID. It does
 // not compare resource versions.
-func Live[T metav1.Object](ctx context.Context, client Getter[T], cached metav1.Object) (T, error) {
+func Live[T metav1.Object](ctx context.Context, client controllerkit.Getter[T], cached metav1.Object) (T, error) {
 	var zero T
 	if IsNil(client) {
 		return zero, Terminal(errors.New("the client is nil: pass the client of the object's kind"))

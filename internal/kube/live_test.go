@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
@@ -45,7 +46,7 @@ func TestLive(t *testing.T) {
 		{"another error", getter{live: pod("1"), err: io.EOF}, io.EOF, false, false},
 	} {
 		live, err := kube.Live(t.Context(), tt.got, cached)
-		var s interface{ Stale() bool }
+		var s controllerkit.StaleError
 		isStale := errors.As(err, &s) && s.Stale()
 		if (live != nil) != tt.live || isStale != tt.stale || (tt.want == nil) != (err == nil) || err != nil && !errors.Is(err, tt.want) && err.Error() != tt.want.Error() {
 			t.Errorf("%s: got %v, %v (stale %t), want %v", tt.name, live, err, isStale, tt.want)
@@ -68,7 +69,7 @@ func TestCheckRead(t *testing.T) {
 	} {
 		meta := whole
 		change(&meta)
-		var terminal interface{ Terminal() bool }
+		var terminal controllerkit.TerminalError
 		if err := kube.CheckRead(&meta); !errors.As(err, &terminal) || !terminal.Terminal() || !strings.Contains(err.Error(), "has no metadata."+name+":") {
 			t.Errorf("no %s: got %v, want a terminal error that names it", name, err)
 		}

@@ -7,6 +7,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/controllerkit/controllerkit"
 )
 
 // Operation is one operation of a JSON patch (RFC 6902). Value has no omitempty, because
@@ -30,14 +32,9 @@ func TestUID(obj metav1.Object) Operation {
 	return Test("/metadata/uid", obj.GetUID())
 }
 
-// Patcher is the method of every client that patches an object.
-type Patcher[T any] interface {
-	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error)
-}
-
 // Patch sends the operations as one JSON patch. The error of a failed test is a
 // Conflict; see [AsConflict].
-func Patch[T any](ctx context.Context, client Patcher[T], name string, operations []Operation, opts metav1.PatchOptions, subresources ...string) (T, error) {
+func Patch[T any](ctx context.Context, client controllerkit.Patcher[T], name string, operations []Operation, opts metav1.PatchOptions, subresources ...string) (T, error) {
 	var zero T
 	data, err := json.Marshal(operations)
 	if err != nil {

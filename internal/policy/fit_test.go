@@ -22,9 +22,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/debug"
-	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/finalizer"
 	"github.com/controllerkit/controllerkit/informer"
 	"github.com/controllerkit/controllerkit/leader"
@@ -36,46 +36,27 @@ import (
 	"github.com/controllerkit/controllerkit/watcher"
 )
 
-// The optional methods of a queue that reconcile uses.
-type queueUpgrades[K comparable] interface {
-	AddWith(opts struct {
-		Priority    int
-		After       time.Duration
-		RateLimited bool
-	}, keys ...K)
-	GetWithPriority() (key K, priority int, shutdown bool)
-	GetContext(ctx context.Context) (key K, priority int, ok bool)
-	Pending() []K
-}
-
-// The optional method of a Controller's Source that enqueue.Handler uses.
-type eventAdder[K comparable] interface {
-	AddEvent(kind string, opts queue.AddOptions, keys ...K)
-}
-
 // The packages work together through these interfaces.
 var (
-	_ enqueue.Adder[string]                        = (*reconcile.Source[string])(nil)
-	_ eventAdder[string]                           = (*reconcile.Source[string])(nil)
-	_ workqueue.TypedRateLimitingInterface[string] = (*queue.Queue[string])(nil)
-	_ queueUpgrades[string]                        = (*queue.Queue[string])(nil)
-	_ enqueue.Adder[string]                        = (*queue.Queue[string])(nil)
-	_ enqueue.Adder[string]                        = workqueue.TypedRateLimitingInterface[string](nil)
-	_ reconcile.Gate[types.NamespacedName]         = (*consistency.Store)(nil)
-	_ reconcile.Metrics                            = (*metrics.Metrics)(nil)
-	_ leader.Metrics                               = (*metrics.Metrics)(nil)
-	_ shard.Metrics                                = (*metrics.Metrics)(nil)
-	_ consistency.Metrics                          = (*metrics.Metrics)(nil)
-	_ finalizer.Metrics                            = (*metrics.Metrics)(nil)
-	_ watcher.Metrics                              = (*metrics.Metrics)(nil)
-	_ workqueue.MetricsProvider                    = (*metrics.Metrics)(nil)
-	_ debug.Adder                                  = (*reconcile.Source[types.NamespacedName])(nil)
-	_ debug.Gate                                   = (*consistency.Store)(nil)
-	_ reconcile.Gate[types.NamespacedName]         = debug.Gate(nil)
-	_ enqueue.Adder[types.NamespacedName]          = debug.Adder(nil)
-	_ eventAdder[types.NamespacedName]             = debug.Adder(nil)
-	_                                              = debug.Controller{Queue: (*queue.Queue[types.NamespacedName])(nil), Loop: (*reconcile.Controller[types.NamespacedName])(nil)}
-	_ cache.DoneChecker                            = new(informer.Set).HasSyncedChecker()
+	_ controllerkit.EventAdder[string]                 = (*reconcile.Source[string])(nil)
+	_ controllerkit.Adder[string]                      = workqueue.TypedRateLimitingInterface[string](nil)
+	_ workqueue.TypedRateLimitingInterface[string]     = (*queue.Queue[string])(nil)
+	_ controllerkit.OptionAdder[string]                = (*queue.Queue[string])(nil)
+	_ controllerkit.ContextGetter[string]              = (*queue.Queue[string])(nil)
+	_ controllerkit.PriorityGetter[string]             = (*queue.Queue[string])(nil)
+	_ controllerkit.PendingLister[string]              = (*queue.Queue[string])(nil)
+	_ controllerkit.Clearer[string]                    = (*queue.Queue[string])(nil)
+	_ controllerkit.Gate[types.NamespacedName]         = (*consistency.Store)(nil)
+	_ controllerkit.ReadyEnsurer[types.NamespacedName] = (*consistency.Store)(nil)
+	_ reconcile.Metrics                                = (*metrics.Metrics)(nil)
+	_ leader.Metrics                                   = (*metrics.Metrics)(nil)
+	_ shard.Metrics                                    = (*metrics.Metrics)(nil)
+	_ consistency.Metrics                              = (*metrics.Metrics)(nil)
+	_ finalizer.Metrics                                = (*metrics.Metrics)(nil)
+	_ watcher.Metrics                                  = (*metrics.Metrics)(nil)
+	_ workqueue.MetricsProvider                        = (*metrics.Metrics)(nil)
+	_                                                  = debug.Controller{Queue: (*queue.Queue[types.NamespacedName])(nil), Loop: (*reconcile.Controller[types.NamespacedName])(nil)}
+	_ cache.DoneChecker                                = new(informer.Set).HasSyncedChecker()
 
 	// All Run methods have the same signature.
 	_ func(context.Context) error = (*reconcile.Controller[string])(nil).Run
@@ -92,11 +73,11 @@ func TestErrorMethods(t *testing.T) {
 		t.Fatal(err)
 	}
 	store.WroteAt(key, "", coordinationv1.Resource("leases"), "7")
-	var stale interface{ Stale() bool }
+	var stale controllerkit.StaleError
 	if err := store.EnsureReady(key); !errors.As(err, &stale) || !stale.Stale() {
 		t.Errorf("EnsureReady: %v, want an error with Stale() true", err)
 	}
-	var lost interface{ LeadershipLost() bool }
+	var lost controllerkit.LostError
 	if !errors.As(leader.ErrLost, &lost) || !lost.LeadershipLost() {
 		t.Errorf("leader.ErrLost has no LeadershipLost() that is true")
 	}
@@ -152,10 +133,8 @@ func TestResultsHaveSeries(t *testing.T) {
 			}
 		}
 	}
-	want := []string{
-		"cancelled", "conflict", "error", "forbidden", "not_found", "panic", "rejected", "requeue",
-		"server_delay", "stale", "success", "terminal", "timeout",
-	}
+	results := controllerkit.Results()
+	want := slices.Sorted(slices.Values(results[:]))
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
 		t.Errorf("results with a series:\ngot  %v\nwant %v", got, want)
@@ -214,7 +193,7 @@ func TestLostLeaseCancelsReconcile(t *testing.T) {
 					stop()
 				}
 				cause := <-cancelled
-				var lost interface{ LeadershipLost() bool }
+				var lost controllerkit.LostError
 				if !errors.As(cause, &lost) {
 					t.Errorf("the cause of the cancellation is %v, want the loss of leadership", cause)
 				}

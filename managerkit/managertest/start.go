@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/internal/calls"
 )
 
 // Start returns a function for the field Start of a [controllertest.Scenario]. Each call of
@@ -121,21 +122,17 @@ func processOptions(ctx context.Context, o manager.Options, env *controllertest.
 		base = context.Background
 	}
 	o.BaseContext = func() context.Context {
-		return context.WithValue(klog.NewContext(base(), o.Logger), exploredKey{}, registerLoop(ctx, env))
+		return context.WithValue(klog.NewContext(base(), o.Logger), calls.Explored{}, registerLoop(ctx, env))
 	}
 	return o, nil
 }
-
-// exploredKey is the key of the context value with which the explorer learns of the queues of
-// loops. It is an alias of an unnamed type, which package reconcile declares too.
-type exploredKey = struct{ ControllertestQueue struct{} }
 
 // registerLoop returns the value of exploredKey: a function that registers the queue of a loop
 // and, if ctx comes from an exploration, its gate.
 func registerLoop(ctx context.Context, env *controllertest.Env) func(queue interface{ Len() int }, gated func() int) (end func()) {
 	return func(queue interface{ Len() int }, gated func() int) (end func()) {
 		env.Queue(queue)
-		if register, ok := ctx.Value(exploredKey{}).(func(queue interface{ Len() int }, gated func() int) (end func())); ok {
+		if register, ok := ctx.Value(calls.Explored{}).(func(queue interface{ Len() int }, gated func() int) (end func())); ok {
 			return register(queue, gated)
 		}
 		return func() {}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/informer/ondemand"
 	"github.com/controllerkit/controllerkit/ssa/applyset"
@@ -46,7 +47,7 @@ type kindWatch struct {
 
 // newWatches returns watches that add the keys of parents to the queue when members change.
 // The names of parents in the indexer are indexed by their label, with parentsBySet.
-func newWatches(client dynamic.Interface, mapper meta.RESTMapper, parents cache.Indexer, queue enqueue.Adder[types.NamespacedName]) *watches {
+func newWatches(client dynamic.Interface, mapper meta.RESTMapper, parents cache.Indexer, queue controllerkit.Adder[types.NamespacedName]) *watches {
 	w := &watches{mapper: mapper, open: map[schema.GroupVersionResource]*kindWatch{}}
 	w.informers.New = func(resource schema.GroupVersionResource) (cache.SharedIndexInformer, error) {
 		// Only members. They keep their managedFields, by which a Set skips an apply.

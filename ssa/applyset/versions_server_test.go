@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/ssa"
@@ -49,7 +50,7 @@ func TestServerSetRemovedVersion(t *testing.T) {
 		t.Errorf("Apply of a parent with a removed version: %v", err)
 	}
 	_, err := s.Apply(t.Context(), read(), wantConfigMap(g.one, "one", "blue"), wantKind("v1", "ServiceAccount", g.two, "two"), member)
-	var rejected interface{ Rejected() bool }
+	var rejected controllerkit.RejectedError
 	if !errors.Is(err, kube.ErrRemovedVersion) || !errors.As(err, &rejected) || !rejected.Rejected() || !strings.Contains(err.Error(), "ssa.Migrate") {
 		t.Errorf("Apply of a member with a removed version: error %v, want a rejected one that names ssa.Migrate", err)
 	}

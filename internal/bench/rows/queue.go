@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/internal/bench"
 	"github.com/controllerkit/controllerkit/metrics"
@@ -75,7 +76,7 @@ func (t *oursTarget[K]) add(i int) {
 	if i%2 == 0 {
 		t.q.Add(t.keys[i])
 	} else {
-		t.q.AddWith(queue.AddOptions{Priority: enqueue.LowPriority}, t.keys[i])
+		t.q.AddWith(controllerkit.AddOptions{Priority: enqueue.LowPriority}, t.keys[i])
 	}
 }
 
@@ -83,7 +84,7 @@ func (t *oursTarget[K]) addAfter(i int, delay time.Duration) {
 	if i%2 == 0 {
 		t.q.AddAfter(t.keys[i], delay)
 	} else {
-		t.q.AddWith(queue.AddOptions{Priority: enqueue.LowPriority, After: delay}, t.keys[i])
+		t.q.AddWith(controllerkit.AddOptions{Priority: enqueue.LowPriority, After: delay}, t.keys[i])
 	}
 }
 
@@ -91,12 +92,12 @@ func (t *oursTarget[K]) addRateLimited(i int) {
 	if i%2 == 0 {
 		t.q.AddRateLimited(t.keys[i])
 	} else {
-		t.q.AddWith(queue.AddOptions{Priority: enqueue.LowPriority, RateLimited: true}, t.keys[i])
+		t.q.AddWith(controllerkit.AddOptions{Priority: enqueue.LowPriority, RateLimited: true}, t.keys[i])
 	}
 }
 
 func (t *oursTarget[K]) addMarker(marker K) {
-	t.q.AddWith(queue.AddOptions{Priority: enqueue.LowPriority - 1}, marker)
+	t.q.AddWith(controllerkit.AddOptions{Priority: enqueue.LowPriority - 1}, marker)
 }
 
 func (t *oursTarget[K]) addMarkerSoon(marker K) { t.q.AddAfter(marker, soon) }

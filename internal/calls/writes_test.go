@@ -1,4 +1,4 @@
-package writes_test
+package calls_test
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/controllerkit/controllerkit/internal/writes"
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/ssa"
 	"github.com/controllerkit/controllerkit/status"
 )
@@ -111,7 +111,7 @@ func TestPackagesReport(t *testing.T) {
 		}, "status false"},
 	} {
 		var got observer
-		err := tt.run(context.WithValue(t.Context(), writes.Key{}, &got))
+		err := tt.run(context.WithValue(t.Context(), calls.Writes{}, &got))
 		if diff := cmp.Diff(observer{tt.want}, got); err != nil || diff != "" {
 			t.Errorf("%s: %v (-want +got):\n%s", tt.name, err, diff)
 		}
