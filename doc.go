@@ -23,6 +23,8 @@
 //     writes of an earlier leader
 //   - [github.com/controllerkit/controllerkit/shard]: many active replicas: one owner for
 //     each shard of the objects, hand-over without overlap
+//   - [github.com/controllerkit/controllerkit/shard/filter]: informers that hold the objects of
+//     the owned shards alone
 //   - [github.com/controllerkit/controllerkit/shutdown]: parts that start together and
 //     stop in order; readiness and liveness
 //

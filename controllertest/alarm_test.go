@@ -25,6 +25,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/controllertest"
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/queue"
 )
 

@@ -109,27 +109,6 @@ func (r *tokenBucket[K]) When(K) time.Duration {
 func (r *tokenBucket[K]) Forget(K)          {}
 func (r *tokenBucket[K]) NumRequeues(K) int { return 0 }
 
-// FastSlow returns a limiter with the delay fast for a key's first failures since Forget,
-// and slow for all later ones. The number of fast delays is attempts. The actual delay is a
-// random time in the upper half of fast or slow. The limiter stores only the keys that have
-// failed since Forget. A negative delay counts as 0.
-func FastSlow[K comparable](fast, slow time.Duration, attempts int) workqueue.TypedRateLimiter[K] {
-	return &fastSlow[K]{fast: max(fast, 0), slow: max(slow, 0), attempts: attempts}
-}
-
-type fastSlow[K comparable] struct {
-	counter[K]
-	fast, slow time.Duration
-	attempts   int
-}
-
-func (r *fastSlow[K]) When(key K) time.Duration {
-	if r.fail(key) <= r.attempts {
-		return jitter(r.fast)
-	}
-	return jitter(r.slow)
-}
-
 // MaxOf returns a limiter with the longest delay and the highest NumRequeues of all given
 // limiters. Without limiters the delay is 0. It panics if a limiter is nil.
 func MaxOf[K comparable](limiters ...workqueue.TypedRateLimiter[K]) workqueue.TypedRateLimiter[K] {

@@ -85,7 +85,6 @@ func TestLimiterMemory(t *testing.T) {
 	withoutRaceDetector(t)
 	for name, r := range map[string]workqueue.TypedRateLimiter[string]{
 		"Exponential": queue.Exponential[string](0, 0),
-		"FastSlow":    queue.FastSlow[string](time.Second, time.Minute, 3),
 	} {
 		before := heapInUse()
 		for i := range 200_000 {
@@ -107,7 +106,6 @@ func TestLimiterMemoryAfterAnOutage(t *testing.T) {
 	const keys, still = 200_000, 100
 	for name, limiter := range map[string]func() workqueue.TypedRateLimiter[int]{
 		"Exponential": func() workqueue.TypedRateLimiter[int] { return queue.Exponential[int](0, 0) },
-		"FastSlow":    func() workqueue.TypedRateLimiter[int] { return queue.FastSlow[int](time.Second, time.Minute, 3) },
 	} {
 		var r workqueue.TypedRateLimiter[int]
 		var before, during int64
@@ -265,40 +263,13 @@ func TestTokenBucketOfOddRates(t *testing.T) {
 	}
 }
 
-// TestFastSlow tests the delays of FastSlow, which are spread at random.
-func TestFastSlow(t *testing.T) {
-	r := queue.FastSlow[string](time.Second, time.Minute, 2)
-	upperHalf := func(what string, got, want time.Duration) {
-		t.Helper()
-		if got < want/2 || got > want {
-			t.Errorf("%s: got %v, want it in [%v, %v]", what, got, want/2, want)
-		}
-	}
-	for n, want := range []time.Duration{time.Second, time.Second, time.Minute, time.Minute} {
-		upperHalf(fmt.Sprint("failure ", n+1), r.When("a"), want)
-	}
-	if got := r.NumRequeues("a"); got != 4 {
-		t.Errorf("NumRequeues: got %d, want 4", got)
-	}
-	r.Forget("a")
-	upperHalf("after Forget", r.When("a"), time.Second)
-	r = queue.FastSlow[string](-time.Second, -time.Minute, 1)
-	if fast, slow := r.When("a"), r.When("a"); fast != 0 || slow != 0 {
-		t.Errorf("negative delays: got %v and %v, want 0", fast, slow)
-	}
-	r = queue.FastSlow[string](time.Second, time.Minute, -1)
-	upperHalf("negative attempts", r.When("a"), time.Minute)
-}
-
 // TestJitter tests that keys that fail together do not come back together.
 func TestJitter(t *testing.T) {
 	const keys = 1000
 	for name, r := range map[string]workqueue.TypedRateLimiter[int]{
 		"Exponential": queue.Exponential[int](time.Second, time.Second),
-		"FastSlow":    queue.FastSlow[int](time.Second, time.Second, 1),
-		"slow":        queue.FastSlow[int](0, time.Second, 0),
 		"TokenBucket": queue.TokenBucket[int](1, 1, time.Second),
-		"MaxOf":       queue.MaxOf(queue.FastSlow[int](time.Second, time.Second, 1), queue.TokenBucket[int](1, 1, time.Second)),
+		"MaxOf":       queue.MaxOf(queue.Exponential[int](time.Second, time.Second), queue.TokenBucket[int](1, 1, time.Second)),
 	} {
 		delays := map[time.Duration]bool{}
 		for key := range keys {
@@ -405,7 +376,6 @@ func TestLimitersAreInterchangeable(t *testing.T) {
 	for name, limiter := range map[string]func() workqueue.TypedRateLimiter[string]{
 		"Exponential": func() workqueue.TypedRateLimiter[string] { return queue.Exponential[string](time.Second, time.Minute) },
 		"TokenBucket": func() workqueue.TypedRateLimiter[string] { return queue.TokenBucket[string](1, 1, time.Minute) },
-		"FastSlow":    func() workqueue.TypedRateLimiter[string] { return queue.FastSlow[string](1, 2, 3) },
 		"MaxOf": func() workqueue.TypedRateLimiter[string] {
 			return queue.MaxOf(workqueue.DefaultTypedControllerRateLimiter[string](), queue.Exponential[string](1, 2))
 		},
@@ -480,7 +450,6 @@ func TestLimitersOfAKeyThatIsNotEqualToItself(t *testing.T) {
 	for name, limiter := range map[string]workqueue.TypedRateLimiter[float64]{
 		"Exponential": queue.Exponential[float64](time.Second, time.Minute),
 		"TokenBucket": queue.TokenBucket[float64](1, 1, time.Minute),
-		"FastSlow":    queue.FastSlow[float64](time.Second, time.Minute, 1),
 	} {
 		for range 3 {
 			if panics(func() {

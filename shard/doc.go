@@ -14,17 +14,13 @@
 // shard. A process that was suspended sees this only when it resumes: call Shard.Check before
 // each effect, or use [Guard].
 //
-// Work that one replica alone may do belongs to shard 0. [Group.Exclusive] runs rare work,
-// such as a migration, while no other work runs.
+// Work that one replica alone may do belongs to shard 0.
 //
 // # Objects of a shard
 //
-// [Ranges] maps an object to its shard. A [Source] lists and watches objects of owned
-// shards, and drops others.
-//
-// A [View] lets one informer serve all owned shards: Add and Remove change its selection.
-// Handlers get the objects of a removed shard as deletions. To avoid that, remove the handler
-// first, or let it ask [Ranges.Of] for the object's shard.
+// [Ranges] maps an object to its shard. Package
+// [github.com/controllerkit/controllerkit/shard/filter] makes the informers of a replica
+// hold the objects of its shards alone.
 //
 // # Guarantees
 //
@@ -45,18 +41,9 @@
 //     shards, and Status has the error.
 //   - SH11: If one replica crashes and the API server is reachable, its shards have owners
 //     within LeaseDuration plus 2 times RetryPeriod.
-//   - SH12: If Exclusive calls f, no owned work runs until f has returned or lost its term,
-//     and the terms of later work are higher.
-//   - SE1: If an object has a uid, or with ByNamespace a namespace, [Ranges.Of] returns the
-//     shard whose Selector selects the object on an API server with ShardedListAndWatch.
-//   - SE3: If a list or a watch has an object of another shard, the Source drops and counts
-//     it. If an object lacks the field that Ranges hash, the list or watch fails.
-//   - SE7: If Remove of a shard in one View returns nil before Add of it in another begins,
-//     no object is in both caches, and after Add each object is in one.
 //
 // # Caveats
 //
 //   - If other users edit the table or delete all Leases, or etcd is restored, owned work can
 //     overlap: see [Group].
-//   - Without the feature gate ShardedListAndWatch each replica receives all objects.
 package shard

@@ -22,6 +22,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/validity"
+	"github.com/controllerkit/controllerkit/shard/internal/hashes"
 )
 
 // The defaults of the Group's fields. The timings equal those of an election.
@@ -252,7 +253,6 @@ func (g *Group) Run(ctx context.Context, work func(ctx context.Context, s Shard)
 	g.mu.Unlock()
 	r.reportOutside()
 	defer func() {
-		close(r.over)
 		r.mu.Lock()
 		r.outsideLocked(-1, time.Now())
 		r.mu.Unlock()
@@ -300,10 +300,7 @@ func (g *Group) newReplica(ctx context.Context, work func(context.Context, Shard
 		wall:          g.wall,
 		wake:          make(chan struct{}, 1),
 		relist:        make(chan struct{}, 1),
-		claimed:       make(chan struct{}, 1),
-		turn:          make(chan struct{}, 1),
-		over:          make(chan struct{}),
-		returned:      make(chan result, maxShards),
+		returned:      make(chan result, hashes.MaxShards),
 		members:       map[types.UID]*member{},
 		runs:          map[int]*run{},
 		spent:         map[int]int64{},
@@ -366,10 +363,7 @@ func (r *replica) status() Status {
 		}
 	}
 	now := time.Now()
-	for index, run := range r.runs {
-		if index == allShards {
-			continue
-		}
+	for _, run := range r.runs {
 		s.Owned = append(s.Owned, run.Shard)
 		if run.stopped {
 			s.Draining++
@@ -413,8 +407,8 @@ func (r *replica) owned() []Shard {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var shards []Shard
-	for index, run := range r.runs {
-		if index != allShards && run.valid() {
+	for _, run := range r.runs {
+		if run.valid() {
 			shards = append(shards, run.Shard)
 		}
 	}

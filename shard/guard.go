@@ -30,7 +30,7 @@ var errMoves = errors.New("shard: the shard moves to another replica")
 // table's Lease is not deleted and etcd is not restored from a backup, each later owner of
 // the shard has the same Table and a higher Term.
 type Shard struct {
-	// Index is the number of the shard, from 0 to Ranges.N - 1, or -1 in Group.Exclusive.
+	// Index is the number of the shard, from 0 to Ranges.N - 1.
 	Index int
 	// Table is the UID of the Lease with the table.
 	Table types.UID

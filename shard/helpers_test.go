@@ -3,18 +3,10 @@ package shard_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/shard"
@@ -42,7 +34,6 @@ type judge struct {
 	since   map[int]time.Time // the shard has no owner
 	longest time.Duration     // without an owner
 	begun   int               // calls of work
-	all     string            // who has all shards in Exclusive
 }
 
 func newJudge(t testing.TB) *judge {
@@ -68,9 +59,6 @@ func (j *judge) begin(who string, s shard.Shard) {
 	if owner, ok := j.owners[s.Index]; ok && !j.lenient {
 		j.t.Errorf("%s works on shard %d, and %s does too", who, s.Index, owner)
 	}
-	if j.all != "" && !j.lenient {
-		j.t.Errorf("%s works on shard %d while %s has all", who, s.Index, j.all)
-	}
 	if s.Term <= j.terms[s.Index] && !j.lenient {
 		j.t.Errorf("%s works on shard %d in term %d, which is not after %d", who, s.Index, s.Term, j.terms[s.Index])
 	}
@@ -89,31 +77,6 @@ func (j *judge) end(who string, s shard.Shard) {
 		delete(j.owners, s.Index)
 		j.since[s.Index] = time.Now()
 	}
-}
-
-// beginAll records that f of Exclusive was called, with the shard of its context.
-func (j *judge) beginAll(ctx context.Context, who string, s shard.Shard) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if from, ok := shard.From(ctx); !ok || from != s || s.Index != -1 {
-		j.t.Errorf("%s has all shards as %+v, and its context has %+v", who, s, from)
-	}
-	if j.all != "" || len(j.owners) > 0 {
-		j.t.Errorf("%s has all shards, and %q too; those of work: %v", who, j.all, j.owners)
-	}
-	for i, term := range j.terms {
-		if s.Term < term {
-			j.t.Errorf("%s has all shards in term %d, but shard %d was in term %d", who, s.Term, i, term)
-		}
-		j.terms[i] = s.Term
-	}
-	j.all = who
-}
-
-func (j *judge) endAll() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.all = ""
 }
 
 // counts returns the number of shards of each owner.
@@ -240,87 +203,4 @@ func (j *judge) expect(t *testing.T, replicas, shards int) {
 	if total != shards || len(counts) != replicas && shards >= replicas {
 		t.Errorf("%d replicas have %d shards, want %d and %d: %v", len(counts), total, replicas, shards, counts)
 	}
-}
-
-// each calls f for 0 to n-1, eight at a time.
-func each(t *testing.T, n int, f func(i int) error) {
-	t.Helper()
-	var next atomic.Int64
-	var wait sync.WaitGroup
-	for range 8 {
-		wait.Go(func() {
-			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-				if err := f(i); err != nil {
-					t.Error(err)
-					return
-				}
-			}
-		})
-	}
-	wait.Wait()
-	if t.Failed() {
-		t.FailNow()
-	}
-}
-
-func configMap(name, label string) *corev1.ConfigMap {
-	return &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"sees": label}},
-		Data:       map[string]string{"data": strings.Repeat("x", 300)},
-	}
-}
-
-var two = shard.Ranges{N: 2}
-
-func selectorOf(t *testing.T, r shard.Ranges, shards ...int) string {
-	t.Helper()
-	text, err := r.Selector(shards)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
-}
-
-func source(t *testing.T, make func(cache.ListerWatcher, string) (*shard.Source, error), lw cache.ListerWatcher, text string) *shard.Source {
-	t.Helper()
-	s, err := make(lw, text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-// listWatch is a cache.ListerWatcher of fixed lists and of watches that the test sends.
-type listWatch struct {
-	lists   []func() (runtime.Object, error) // of the next requests
-	watches []*watch.FakeWatcher             // the opened ones
-	options []metav1.ListOptions
-	old     bool // no streaming lists
-}
-
-func (l *listWatch) List(o metav1.ListOptions) (runtime.Object, error) {
-	l.options = append(l.options, o)
-	next := l.lists[0]
-	l.lists = l.lists[1:]
-	return next()
-}
-
-func (l *listWatch) Watch(o metav1.ListOptions) (watch.Interface, error) {
-	l.options = append(l.options, o)
-	w := watch.NewFake()
-	l.watches = append(l.watches, w)
-	return w, nil
-}
-
-func (l *listWatch) IsWatchListSemanticsUnSupported() bool { return l.old }
-
-// then adds the response of the next list.
-func (l *listWatch) then(objects ...*corev1.ConfigMap) {
-	l.lists = append(l.lists, func() (runtime.Object, error) {
-		list := &corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "7", Continue: "more"}}
-		for _, o := range objects {
-			list.Items = append(list.Items, *o)
-		}
-		return list, nil
-	})
 }

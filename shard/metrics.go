@@ -70,7 +70,7 @@ func (r *replica) report() {
 		return
 	}
 	r.mu.Lock()
-	was, now := r.reported, measurement{working(r.runs), r.ownerless, r.surplus, r.gained, r.ownerlessTime}
+	was, now := r.reported, measurement{len(r.runs), r.ownerless, r.surplus, r.gained, r.ownerlessTime}
 	r.mu.Unlock()
 	r.reported = now
 	if now.owned != was.owned || now.gained != was.gained || !r.reporting {

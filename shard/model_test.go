@@ -344,10 +344,6 @@ var modelStates = flag.Int("model-states", 50_000, "TestModel skips models with 
 // shards are free, and the time for which replicas that join are collected, because a
 // replica that may act may also wait.
 //
-// Exclusive adds no step: for each shard it begins, holds and returns where work does, and
-// that it waits for other shards only leaves steps out. So two replicas never work, or have
-// all shards, at a time (SH12); TestRandom runs its code.
-//
 // Left out although it matters: edits and deletions by other users; clocks that jump; a
 // process that stands still while its clock runs on, and the code, which other tests run.
 //

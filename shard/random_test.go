@@ -1,13 +1,10 @@
 package shard_test
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,12 +17,12 @@ import (
 var randomSeeds = flag.Int("random-seeds", 25, "how many schedules TestRandom runs")
 
 // TestRandom: replicas join, leave and are cut off, and their requests are slow, lost, or
-// stored without a response. Some call Exclusive. In a third of the schedules each has one
+// stored without a response. In a third of the schedules each has one
 // of two Ranges. The judge sees no two owners, and terms grow. After the last fault the
 // group is balanced again, and replicas with other Ranges own the shards after the others
 // have left.
 //
-// Proves SH1, SH3, SH5 and SH12.
+// Proves SH1, SH3 and SH5.
 func TestRandom(t *testing.T) {
 	for seed := range *randomSeeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -66,8 +63,6 @@ func random(t *testing.T, s *store, j *judge, seed uint64) {
 		}
 	}
 	var replicas []*replica
-	var calls sync.WaitGroup
-	var exclusive atomic.Int64
 	born := 0
 	for range 60 {
 		var r *replica
@@ -96,22 +91,6 @@ func random(t *testing.T, s *store, j *judge, seed uint64) {
 			r.client.Partition(true)
 		case k == 4:
 			r.client.Partition(false)
-		case k == 5:
-			takes, gives := time.Duration(rng.IntN(5000))*time.Millisecond, time.Duration(rng.IntN(40))*time.Second
-			calls.Go(func() {
-				ctx, cancel := context.WithTimeout(t.Context(), gives)
-				defer cancel()
-				_ = r.Exclusive(ctx, func(ctx context.Context, s shard.Shard) error {
-					j.beginAll(ctx, r.Identity, s)
-					defer j.endAll()
-					exclusive.Add(1)
-					select {
-					case <-time.After(takes):
-					case <-validity(ctx).Done():
-					}
-					return nil
-				})
-			})
 		default:
 			r.client.On(weather(rng.IntN(2) == 0))
 		}
@@ -121,7 +100,6 @@ func random(t *testing.T, s *store, j *judge, seed uint64) {
 		r.client.Partition(false)
 		r.client.On(weather(false))
 	}
-	calls.Wait()
 	time.Sleep(2 * time.Minute)
 	synctest.Wait()
 	room := 0
@@ -162,7 +140,7 @@ func random(t *testing.T, s *store, j *judge, seed uint64) {
 	if moves := j.moves(); moves != 0 {
 		t.Errorf("%d shards move at rest", moves)
 	}
-	t.Logf("%d calls of work, %d with all shards", before, exclusive.Load())
+	t.Logf("%d calls of work", before)
 	for i, r := range append(work, wait...) {
 		if i == len(work) {
 			settle()

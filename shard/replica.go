@@ -38,9 +38,6 @@ type replica struct {
 	logger   klog.Logger
 	wake     chan struct{} // the view changed
 	relist   chan struct{} // requests a list
-	claimed  chan struct{} // requests a renewal
-	turn     chan struct{} // has room for one call of Exclusive
-	over     chan struct{} // closed when Run returns
 	returned chan result   // work returned
 
 	mu           sync.Mutex // guards the fields below
@@ -60,7 +57,6 @@ type replica struct {
 	problems     map[string]error // by activity; nil if its last request succeeded
 	runs         map[int]*run
 	gained, lost int64
-	claim        *claim // of the running call of Exclusive
 
 	surplus       int           // shards that must move
 	ownerless     int           // shards at the time measured; -1 after Run
@@ -225,12 +221,6 @@ func (r *replica) record(lease *coordinationv1.Lease, sent validity.Instant, mos
 	}
 	metav1.SetMetaDataAnnotation(&lease.ObjectMeta, rangesAnnotation, r.rangesText)
 	delete(lease.Annotations, maxAnnotation)
-	delete(lease.Annotations, allAnnotation)
-	r.mu.Lock()
-	if r.claim != nil {
-		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, allAnnotation, strconv.FormatInt(r.claim.number, 10))
-	}
-	r.mu.Unlock()
 	if most >= 0 {
 		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, maxAnnotation, strconv.Itoa(most))
 	}
@@ -259,8 +249,6 @@ func (r *replica) renew(ctx context.Context, e *epoch) {
 		case <-leaving:
 			timer.Stop()
 			leaving, most = nil, 0
-		case <-r.claimed:
-			timer.Stop()
 		case <-timer.C:
 		}
 		if !e.Valid() {

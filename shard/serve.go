@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"runtime/pprof"
 	"slices"
@@ -122,13 +123,9 @@ func (r *replica) serve(ctx context.Context, e *epoch) (again bool, err error) {
 
 		case <-hung:
 			timer.Stop()
-			var names []string
-			for _, run := range r.runs {
-				names = append(names, strconv.Itoa(run.Index))
-			}
-			slices.Sort(names)
+			names := strings.Trim(fmt.Sprint(slices.Sorted(maps.Keys(r.runs))), "[]")
 			return false, errors.Join(result, fmt.Errorf("shard: work did not return within DrainTimeout and the margin, %v: restart the process; Lease %s/%s expires; shards %s; the stacks of work:\n%s",
-				r.drainTimeout+r.stopTimeout, r.namespace, r.leaseName, strings.Join(names, ", "), stacks.Labelled(stackLabel, r.ref, stackLimit)))
+				r.drainTimeout+r.stopTimeout, r.namespace, r.leaseName, names, stacks.Labelled(stackLabel, r.ref, stackLimit)))
 
 		case done := <-r.returned:
 			for more := true; more; {
@@ -158,9 +155,7 @@ func (r *replica) startLocked(e *epoch, s Shard, since string, work func(context
 	ctx, cancel := context.WithCancelCause(context.WithValue(context.WithValue(owned, calls.Validity{}, owned), calls.Since{}, since))
 	run := &run{ownership: o, cancel: cancel, lose: lose}
 	r.runs[s.Index], r.spent[s.Index] = run, s.Term
-	if s.Index != allShards {
-		r.gained++
-	}
+	r.gained++
 	r.logger.V(1).Info("Owning a shard", "shard", s.Index, "term", s.Term)
 	// The label marks work's goroutines in profiles and finds their stacks if they hang.
 	go pprof.Do(ctx, pprof.Labels(stackLabel, r.ref+"/"+strconv.Itoa(s.Index)), func(ctx context.Context) {
@@ -170,10 +165,10 @@ func (r *replica) startLocked(e *epoch, s Shard, since string, work func(context
 				panic(v) // it ends the process, and Run must not receive a result before
 			}
 			o.over.Store(true)
-			r.returned <- result{run: run, err: err, asks: ctx.Err() == nil && s.Index != allShards}
+			r.returned <- result{run: run, err: err, asks: ctx.Err() == nil}
 		}()
 		err = ErrLost // paused since the decision
-		if s.Index == allShards || o.valid() {
+		if o.valid() {
 			err = work(ctx, s)
 		}
 	})
@@ -183,9 +178,7 @@ func (r *replica) startLocked(e *epoch, s Shard, since string, work func(context
 func (r *replica) end(done result) {
 	r.mu.Lock()
 	delete(r.runs, done.run.Index)
-	if done.run.Index != allShards {
-		r.lost++
-	}
+	r.lost++
 	r.mu.Unlock()
 	done.run.cancel(nil)
 	done.run.lose(nil)
@@ -217,21 +210,25 @@ type plan struct {
 	now     time.Time
 
 	candidates []candidate // replicas that take part
-	all        bool        // this replica is to own all shards
 	request    func(context.Context)
 	next       time.Time // of a request, if request is nil
 	left       bool
 }
 
-// due sets the request if its time has come.
+// due sets the request if its time has come, and otherwise plans again then.
 func (p *plan) due(at time.Time, request func(context.Context)) {
 	switch {
 	case at.After(p.now):
-		if at.Before(p.next) {
-			p.next = at
-		}
+		p.wakeAt(at)
 	case p.request == nil:
 		p.request = request
+	}
+}
+
+// wakeAt plans again at the time, or earlier. A time that has come has no effect.
+func (p *plan) wakeAt(at time.Time) {
+	if at.After(p.now) && at.Before(p.next) {
+		p.next = at
 	}
 }
 
@@ -260,7 +257,6 @@ func (p *plan) makeLocked() {
 			p.candidates = append(p.candidates, candidate{uid, m.max()})
 		}
 	}
-	p.claimLocked()
 	p.membersLocked()
 	p.shardsLocked()
 	p.left = p.leaving && len(p.runs) == 0 && !t.has(p.e.uid)
@@ -277,7 +273,7 @@ func (p *plan) membersLocked() {
 			m.ended = true
 			p.changed = p.now
 		case m.absent:
-			p.due(expires, nil)
+			p.wakeAt(expires)
 		case m.ended && !p.table.has(uid):
 			at := m.changed.Add(p.retryPeriod + rank)
 			if m.mine {
@@ -317,9 +313,6 @@ func (p *plan) try(m *member, err error) {
 
 // shardsLocked starts and stops work, and plans the next version of the table.
 //
-// An entry changes only in three cases: it has no holder; the epoch of its holder has ended;
-// its holder is this replica, which does not work on the shard and will not in the same term.
-//
 // A table of other Ranges is replaced only if each entry has no holder, or the epoch of its
 // holder has ended. To this replica it is an empty table of its own Ranges.
 func (p *plan) shardsLocked() {
@@ -330,6 +323,59 @@ func (p *plan) shardsLocked() {
 		p.waitLocked()
 		t = &table{t.lease, p.ranges, make([]entry, p.ranges.N)}
 	}
+	wanted, surplus := p.wantedLocked(t)
+	p.measureLocked(ownerless, surplus, p.now)
+	if ownerless > 0 {
+		p.wakeAt(p.now.Add(p.retryPeriod)) // to measure again
+	}
+	// Replicas that join within a RetryPeriod get their shards together.
+	settled := p.joined.Add(p.retryPeriod)
+	joining := p.now.Before(settled)
+	if joining {
+		p.wakeAt(settled)
+		if t.free() {
+			wanted = make([]types.UID, len(t.entries))
+		}
+	}
+	entries := slices.Clone(t.entries)
+	changed, urgent := false, false
+	for s, cur := range t.entries {
+		run, holder := p.runs[s], p.members[cur.holder]
+		f := facts{
+			runs:   run != nil,
+			own:    cur.holder == p.e.uid,
+			wanted: wanted[s] == p.e.uid,
+			moves:  cur.holder != wanted[s],
+			free:   cur.holder == "" || holder != nil && holder.ended,
+			unused: cur.term > p.spent[s],
+			stays:  joining && !p.leaving,
+		}
+		f.same = f.runs && f.own && run.Term == cur.term && run.Table == t.lease.UID
+		switch f.decide() {
+		case keep:
+		case stopWork:
+			run.stop()
+		case loseWork: // another user has changed the entry
+			run.lose(ErrLost) // before Check fails: work may return its error
+			run.over.Store(true)
+		case startWork:
+			p.startLocked(p.e, Shard{Index: s, Table: t.lease.UID, Term: cur.term}, t.lease.ResourceVersion, p.work)
+		case changeEntry:
+			entries[s] = entry{wanted[s], t.number() + 1}
+			changed = true
+			urgent = urgent || f.own || holder != nil && holder.mine
+		}
+	}
+	if !changed {
+		delete(p.problems, "table")
+		return
+	}
+	p.due(p.writeTimeLocked(t, urgent), func(ctx context.Context) { p.replace(ctx, t, entries) })
+}
+
+// wantedLocked returns the holder that each shard should have, "" for none, and the number of
+// shards that must move because their holders have more than their share.
+func (p *plan) wantedLocked(t *table) (wanted []types.UID, surplus int) {
 	index := map[types.UID]int{}
 	for i, c := range p.candidates {
 		index[c.uid] = i
@@ -341,60 +387,65 @@ func (p *plan) shardsLocked() {
 			owners[s] = i
 		}
 	}
-	if p.exclusiveLocked() {
-		p.measureLocked(ownerless, 0, p.now)
-		return
-	}
-	wishes, surplus := assign(owners, p.candidates), 0
-	for s, c := range wishes {
+	wanted = make([]types.UID, len(t.entries))
+	for s, c := range assign(owners, p.candidates) {
+		if c >= 0 {
+			wanted[s] = p.candidates[c].uid
+		}
 		if owners[s] >= 0 && owners[s] != c {
 			surplus++
 		}
 	}
-	p.measureLocked(ownerless, surplus, p.now)
-	if ownerless > 0 {
-		p.due(p.now.Add(p.retryPeriod), nil) // to measure again
+	return wanted, surplus
+}
+
+// facts are what a replica knows of one shard when it decides.
+type facts struct {
+	runs   bool // this replica works on the shard, or its work has not returned
+	same   bool // that work is of the entry's term
+	own    bool // this replica is the holder
+	wanted bool // this replica should be the holder
+	moves  bool // the holder is not the one that should be
+	free   bool // the entry has no holder, or the epoch of its holder has ended
+	unused bool // no work of this replica has used the entry's term
+	stays  bool // no work is stopped, because the shards move again when all have joined
+}
+
+// A decision is what a replica does about one shard.
+type decision int
+
+const (
+	keep decision = iota
+	stopWork
+	loseWork
+	startWork
+	changeEntry
+)
+
+// decide is the protocol. An entry changes only in three cases: it has no holder; the epoch of
+// its holder has ended; its holder is this replica, which does not work on the shard and will
+// not in the same term.
+func (f facts) decide() decision {
+	switch {
+	case f.same && !f.wanted && !f.stays:
+		return stopWork
+	case f.same:
+		return keep
+	case f.runs:
+		return loseWork
+	case f.own && f.wanted && f.unused:
+		return startWork
+	case f.own, f.moves && f.free:
+		return changeEntry
 	}
-	// Replicas that join within a RetryPeriod get their shards together.
-	settled := p.joined.Add(p.retryPeriod)
-	joining, empty := p.now.Before(settled), t.free()
-	if joining {
-		p.due(settled, nil)
-	}
-	entries := slices.Clone(t.entries)
-	changes, idle, urgent := 0, 0, false
-	for s, c := range wishes {
-		cur, run, wanted := t.entries[s], p.runs[s], types.UID("")
-		if c >= 0 && !(joining && empty) {
-			wanted = p.candidates[c].uid
-		}
-		m := p.members[cur.holder]
-		own := cur.holder == p.e.uid
-		switch {
-		case run != nil && own && run.Term == cur.term && run.Table == t.lease.UID:
-			if (wanted != p.e.uid || p.all) && (p.leaving || !joining) {
-				run.stop()
-			}
-		case run != nil: // another user has changed the entry
-			run.lose(ErrLost) // before Check fails: work may return its error
-			run.over.Store(true)
-		case own && wanted == p.e.uid && cur.term > p.spent[s] && p.all:
-			idle++
-		case own && wanted == p.e.uid && cur.term > p.spent[s]:
-			p.startLocked(p.e, Shard{Index: s, Table: t.lease.UID, Term: cur.term}, t.lease.ResourceVersion, p.work)
-		case own || cur.holder != wanted && (cur.holder == "" || m != nil && m.ended):
-			entries[s] = entry{wanted, t.number() + 1}
-			changes++
-			urgent = urgent || own || m != nil && m.mine
-		}
-	}
-	p.startAllLocked(idle)
-	if changes == 0 {
-		delete(p.problems, "table")
-		return
-	}
+	return keep
+}
+
+// writeTimeLocked returns when this replica may write the table t. urgent is true if no other
+// replica can make one of the changes.
+func (p *plan) writeTimeLocked(t *table, urgent bool) time.Time {
 	at := p.changed
-	if m := p.members[p.e.uid]; p.leaving && m.max() != 0 {
+	if m := p.members[p.e.uid]; p.leaving && m != nil && m.max() != 0 {
 		// Others that do not know yet that this replica leaves would give shards back.
 		at = p.e.left.Add(p.retryPeriod)
 	}
@@ -402,11 +453,9 @@ func (p *plan) shardsLocked() {
 		at = at.Add(p.rank())
 	}
 	if t.lease.ResourceVersion == p.failedOver {
-		at = latest(at, p.failed.Add(p.retryPeriod/2))
-	} else {
-		at = latest(at, p.nextWrite)
+		return latest(at, p.failed.Add(p.retryPeriod/2))
 	}
-	p.due(at, func(ctx context.Context) { p.replace(ctx, t, entries) })
+	return latest(at, p.nextWrite)
 }
 
 // waitLocked leaves no shard to any replica with the Ranges of this one, while a replica with

@@ -1,15 +1,14 @@
 package shard
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"math"
 	"slices"
 	"time"
 
+	"github.com/controllerkit/controllerkit/shard/internal/hashes"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -82,12 +81,12 @@ func decode(lease *coordinationv1.Lease) (*table, error) {
 		return nil, err
 	}
 	switch {
-	case s.Field != byUID && s.Field != byNamespace:
-		return nil, fmt.Errorf("field is %q, want %q or %q", s.Field, byUID, byNamespace)
+	case s.Field != hashes.ByUID && s.Field != hashes.ByNamespace:
+		return nil, fmt.Errorf("field is %q, want %q or %q", s.Field, hashes.ByUID, hashes.ByNamespace)
 	case len(s.Owners) != s.Shards || len(s.Terms) != s.Shards:
 		return nil, fmt.Errorf("%d owners and %d terms, want %d", len(s.Owners), len(s.Terms), s.Shards)
 	}
-	ranges := Ranges{N: s.Shards, ByNamespace: s.Field == byNamespace, Starts: s.Starts}
+	ranges := Ranges{N: s.Shards, ByNamespace: s.Field == hashes.ByNamespace, Starts: s.Starts}
 	if err := ranges.check(); err != nil {
 		return nil, err
 	}
@@ -141,23 +140,4 @@ func encode(lease *coordinationv1.Lease, number int64, ranges Ranges, entries []
 // micro returns t as a Lease stores it.
 func micro(t time.Time) metav1.MicroTime {
 	return metav1.NewMicroTime(t.Truncate(time.Microsecond))
-}
-
-// equal reports whether both map all objects to the same shards.
-func (r Ranges) equal(other Ranges) bool {
-	return r.N == other.N && r.ByNamespace == other.ByNamespace && slices.Equal(r.Starts, other.Starts)
-}
-
-// describe returns the ranges for readers. Different ones have different texts, except for
-// collisions of the checksum.
-func (r Ranges) describe() string {
-	starts := "equal ranges"
-	if len(r.Starts) > 0 {
-		h := fnv.New32a()
-		for _, start := range r.Starts {
-			_, _ = h.Write(binary.BigEndian.AppendUint64(nil, start))
-		}
-		starts = fmt.Sprintf("Starts with the checksum %08x", h.Sum32())
-	}
-	return fmt.Sprintf("N %d, %s, %s", r.N, r.key(), starts)
 }

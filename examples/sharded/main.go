@@ -19,6 +19,7 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/shard"
+	"github.com/controllerkit/controllerkit/shard/filter"
 	"github.com/controllerkit/controllerkit/shutdown"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -61,14 +62,14 @@ func run(ctx context.Context, config *rest.Config, group *shard.Group, url strin
 	kube := kubernetes.NewForConfigOrDie(config)
 	group.Leases = kube.CoordinationV1().Leases(group.Namespace)
 	maps := scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) { // of the owned shards
-		source, err := shard.Objects(cache.NewFilteredListWatchFromClient(kube.CoreV1().RESTClient(), "configmaps", p.Namespace, p.Options), p.ShardSelector)
+		source, err := filter.Objects(cache.NewFilteredListWatchFromClient(kube.CoreV1().RESTClient(), "configmaps", p.Namespace, p.Options), p.ShardSelector)
 		if err != nil {
 			return nil, err
 		}
 		return cache.NewSharedIndexInformer(source, &corev1.ConfigMap{}, 0, cache.Indexers{}), nil
 	})
 	lister := corelisters.NewConfigMapLister(maps.GetIndexer()).ConfigMaps(group.Namespace)
-	view := &shard.View{Ranges: group.Ranges, Select: func(ctx context.Context, shards string) error {
+	view := &filter.View{Ranges: group.Ranges, Select: func(ctx context.Context, shards string) error {
 		if shards == "" {
 			return maps.Select(ctx, scope.Selection{}) // nothing
 		}

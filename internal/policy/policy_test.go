@@ -32,7 +32,7 @@ func library() []string {
 	return []string{
 		"consistency", "controllertest", "controllertest/cloud", "controllertest/fault", "controllertest/server", "crd", "crd/crdtest", "debug",
 		"enqueue", "external", "finalizer", "informer", "informer/ondemand", "informer/scope", "leader", "leader/fence", "metrics", "operator",
-		"owner", "queue", "reconcile", "recorder", "serve", "shard", "shutdown", "ssa", "ssa/applyset", "status", "status/kstatus", "watcher",
+		"owner", "queue", "reconcile", "recorder", "serve", "shard", "shard/filter", "shutdown", "ssa", "ssa/applyset", "status", "status/kstatus", "watcher",
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/bench"
 	"github.com/controllerkit/controllerkit/shard"
+	"github.com/controllerkit/controllerkit/shard/filter"
 )
 
 const (
@@ -90,7 +91,7 @@ func (a *arena) inform(ctx context.Context, ranges shard.Ranges, shards []int) (
 		return 0, 0, 0, err
 	}
 	lw := cache.NewFilteredListWatchFromClient(kube.CoreV1().RESTClient(), "configmaps", a.namespace, func(*metav1.ListOptions) {})
-	source, err := shard.Objects(lw, selector)
+	source, err := filter.Objects(lw, selector)
 	if err != nil {
 		return 0, 0, 0, err
 	}

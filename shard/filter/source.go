@@ -1,4 +1,4 @@
-package shard
+package filter
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/shard/internal/hashes"
 )
 
 // Source lists and watches the objects of some shards. It is a cache.ListerWatcher and serves
@@ -28,14 +29,13 @@ import (
 type Source struct {
 	lw       cache.ListerWatcherWithContext
 	noStream bool // the client does not support streaming lists
-	selector selector
+	selector hashes.Selector
 	text     string // of selector; the sent one
 	children bool   // filter by the controller owner's uid, which the API server cannot
 
-	mu      sync.Mutex // guards the fields below
-	open    *filtered
-	passed  map[types.UID]struct{} // the children that the informer has
-	support Support                // of the last Probe, without the counts
+	mu     sync.Mutex // guards the fields below
+	open   *filtered
+	passed map[types.UID]struct{} // the children that the informer has
 
 	kept, foreign atomic.Int64
 }
@@ -45,12 +45,12 @@ var (
 	_ cache.ListerWatcherWithContext = (*Source)(nil)
 )
 
-// Objects returns a Source of the objects that a selector of [Ranges.Selector] selects. "" is
+// Objects returns a Source of the objects that a selector of [shard.Ranges.Selector] selects. "" is
 // an error. lw lists and watches the resource, such as a cache.ListWatch or crd's ListWatch;
 // other selectors and the namespace are its own. For a [View] with package scope:
 //
 //	New: func(p scope.Part) (cache.SharedIndexInformer, error) {
-//		source, err := shard.Objects(listWatch(p.Namespace, p.Options), p.ShardSelector)
+//		source, err := filter.Objects(listWatch(p.Namespace, p.Options), p.ShardSelector)
 //		...
 //		return cache.NewSharedIndexInformer(source, &corev1.Pod{}, 0, indexers), nil
 //	}
@@ -70,23 +70,39 @@ func Children(lw cache.ListerWatcher, shardSelector string) (*Source, error) {
 
 func newSource(lw cache.ListerWatcher, text string, children bool) (*Source, error) {
 	if kube.IsNil(lw) {
-		return nil, errors.New("shard: the ListerWatcher is nil: pass that of the resource")
+		return nil, errors.New("filter: the ListerWatcher is nil: pass that of the resource")
 	}
 	s := &Source{lw: cache.ToListerWatcherWithContext(lw), text: text}
 	if u, ok := lw.(interface{ IsWatchListSemanticsUnSupported() bool }); ok {
 		s.noStream = u.IsWatchListSemanticsUnSupported()
 	}
 	if text == "" {
-		return nil, errors.New("shard: the shard selector is empty, which would be all objects: pass the result of Ranges.Selector, and do not watch without a shard")
+		return nil, errors.New("filter: the shard selector is empty, which would be all objects: pass the result of Ranges.Selector, and do not watch without a shard")
 	}
 	var err error
-	if s.selector, err = parse(text); err != nil {
-		return nil, fmt.Errorf("shard: the shard selector is not valid: %w: pass the result of Ranges.Selector", err)
+	if s.selector, err = hashes.Parse(text); err != nil {
+		return nil, fmt.Errorf("filter: the shard selector is not valid: %w: pass the result of Ranges.Selector", err)
 	}
-	if children && s.selector.key == byUID {
+	if children && s.selector.Key == hashes.ByUID {
 		s.children, s.text, s.passed = true, "", map[types.UID]struct{}{}
 	}
 	return s, nil
+}
+
+// Support says whether the API server selects the objects of a [Source], or sends all of them.
+type Support struct {
+	// Sent is true if the Source sends its selector. It does not for children by the uid of
+	// their owner.
+	Sent bool
+	// Kept and Foreign count the objects of lists and the events of watches that the Source
+	// has passed on and dropped. If Sent, Foreign grows only if an API server ignores the
+	// selector, because it lacks the feature gate. API servers behind one address can differ.
+	Kept, Foreign int64
+}
+
+// Support returns the counts so far.
+func (s *Source) Support() Support {
+	return Support{Sent: s.text != "", Kept: s.kept.Load(), Foreign: s.foreign.Load()}
 }
 
 // ListWithContext implements cache.ListerWatcherWithContext.
@@ -102,14 +118,14 @@ func (s *Source) ListWithContext(ctx context.Context, options metav1.ListOptions
 	}
 	all, err := meta.ExtractList(list)
 	if err != nil {
-		return nil, fmt.Errorf("shard: list: %w", err)
+		return nil, fmt.Errorf("filter: list: %w", err)
 	}
 	own := make([]runtime.Object, 0, len(all))
 	for _, obj := range all {
 		m, ok, err := s.match(obj)
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("shard: list: %w", err)
+			return nil, fmt.Errorf("filter: list: %w", err)
 		case ok:
 			own = append(own, obj)
 			s.note(m, true)
@@ -121,7 +137,7 @@ func (s *Source) ListWithContext(ctx context.Context, options metav1.ListOptions
 	}
 	// SetList copies, so that the foreign objects are not kept alive by the array of the list.
 	if err := meta.SetList(list, own); err != nil {
-		return nil, fmt.Errorf("shard: list: %w", err)
+		return nil, fmt.Errorf("filter: list: %w", err)
 	}
 	return list, nil
 }
@@ -166,12 +182,12 @@ func (s *Source) match(obj runtime.Object) (m metav1.Object, ok bool, err error)
 	}
 	var h uint64
 	if s.children {
-		h, ok, err = hashOfChild(m, s.selector.key)
+		h, ok, err = hashes.OfChild(m, s.selector.Key)
 	} else {
-		h, err = hashOf(m, s.selector.key)
+		h, err = hashes.Of(m, s.selector.Key)
 		ok = err == nil
 	}
-	return m, ok && s.selector.has(h), err
+	return m, ok && s.selector.Has(h), err
 }
 
 // turn returns the event that the informer gets for an event of the API server, and false if
@@ -182,7 +198,7 @@ func (s *Source) turn(e watch.Event) (watch.Event, bool) {
 	}
 	m, own, err := s.match(e.Object)
 	if err != nil {
-		status := apierrors.NewInternalError(fmt.Errorf("shard: watch: %w", err)).Status()
+		status := apierrors.NewInternalError(fmt.Errorf("filter: watch: %w", err)).Status()
 		return watch.Event{Type: watch.Error, Object: &status}, true
 	}
 	if s.children && !own && s.has(m) {

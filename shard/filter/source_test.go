@@ -1,4 +1,4 @@
-package shard_test
+package filter_test
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit/shard"
+	"github.com/controllerkit/controllerkit/shard/filter"
 )
 
 // uidsIn returns uids of a shard.
@@ -36,7 +37,7 @@ func uidsIn(t *testing.T, s, n int) []string {
 	return all
 }
 
-func listed(t *testing.T, s *shard.Source, o metav1.ListOptions) []string {
+func listed(t *testing.T, s *filter.Source, o metav1.ListOptions) []string {
 	t.Helper()
 	list, err := s.ListWithContext(t.Context(), o)
 	if err != nil {
@@ -70,8 +71,8 @@ func TestForeign(t *testing.T) {
 		own, foreign := uidsIn(t, 1, 2), uidsIn(t, 0, 2)
 		lw := &listWatch{old: true}
 		text := selectorOf(t, two, 1)
-		s := source(t, shard.Objects, lw, text)
-		if !s.IsWatchListSemanticsUnSupported() || source(t, shard.Objects, &listWatch{}, text).IsWatchListSemanticsUnSupported() {
+		s := source(t, filter.Objects, lw, text)
+		if !s.IsWatchListSemanticsUnSupported() || source(t, filter.Objects, &listWatch{}, text).IsWatchListSemanticsUnSupported() {
 			t.Error("the source does not say what its ListerWatcher says about streaming")
 		}
 		lw.then(object("a", foreign[0]), object("a", own[0]))
@@ -109,7 +110,7 @@ func TestForeign(t *testing.T) {
 				t.Errorf("options of a request: %+v", o)
 			}
 		}
-		if got, want := s.Support(), (shard.Support{Sent: true, Kept: 5, Foreign: 4}); got != want {
+		if got, want := s.Support(), (filter.Support{Sent: true, Kept: 5, Foreign: 4}); got != want {
 			t.Errorf("Support is %+v, want %+v", got, want)
 		}
 	})
@@ -130,7 +131,7 @@ func TestKinds(t *testing.T) {
 		}},
 		"objects": &metav1.List{Items: []runtime.RawExtension{{Object: object("", foreign)}, {Object: object("", own)}}},
 	} {
-		s := source(t, shard.Objects, &listWatch{lists: []func() (runtime.Object, error){func() (runtime.Object, error) { return list, nil }}}, selectorOf(t, two, 1))
+		s := source(t, filter.Objects, &listWatch{lists: []func() (runtime.Object, error){func() (runtime.Object, error) { return list, nil }}}, selectorOf(t, two, 1))
 		if got := listed(t, s, metav1.ListOptions{}); !slices.Equal(got, []string{own}) {
 			t.Errorf("%s: listed %v, want %s", name, got, own)
 		}
@@ -143,7 +144,7 @@ func TestChildren(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mine, others := uidsIn(t, 1, 1)[0], uidsIn(t, 0, 1)[0]
 		lw := &listWatch{}
-		s := source(t, shard.Children, lw, selectorOf(t, two, 1))
+		s := source(t, filter.Children, lw, selectorOf(t, two, 1))
 		lw.then(child("gone", mine))
 		listed(t, s, metav1.ListOptions{})
 		lw.then(child("listed", mine), child("foreign", others), child("orphan", ""))
@@ -225,7 +226,7 @@ func TestChildren(t *testing.T) {
 		byNamespace := selectorOf(t, shard.Ranges{N: 2, ByNamespace: true}, 1)
 		lw = &listWatch{}
 		lw.then()
-		listed(t, source(t, shard.Children, lw, byNamespace), metav1.ListOptions{})
+		listed(t, source(t, filter.Children, lw, byNamespace), metav1.ListOptions{})
 		if got := lw.options[0].ShardSelector; got != byNamespace {
 			t.Errorf("by namespace the selector of a request is %q", got)
 		}
@@ -238,7 +239,7 @@ func TestStoppedWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mine, others := uidsIn(t, 1, 1)[0], uidsIn(t, 0, 1)[0]
 		lw := &listWatch{}
-		s := source(t, shard.Children, lw, selectorOf(t, two, 1))
+		s := source(t, filter.Children, lw, selectorOf(t, two, 1))
 		lw.then(child("x", mine))
 		listed(t, s, metav1.ListOptions{})
 		for range 3 { // the first two watches end before the informer receives the event
@@ -275,7 +276,7 @@ func TestUnhashable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const want = `object "o-" has no metadata.uid`
 		lw := &listWatch{}
-		s := source(t, shard.Objects, lw, selectorOf(t, two, 0))
+		s := source(t, filter.Objects, lw, selectorOf(t, two, 0))
 		lw.then(object("a", ""))
 		if _, err := s.List(metav1.ListOptions{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("list: %v, want %s", err, want)
@@ -296,7 +297,7 @@ func TestUnhashable(t *testing.T) {
 // TestFailures: errors of the API server pass unchanged.
 func TestFailures(t *testing.T) {
 	broken := errors.New("broken")
-	s := source(t, shard.Objects, &cache.ListWatch{
+	s := source(t, filter.Objects, &cache.ListWatch{
 		ListWithContextFunc:  func(context.Context, metav1.ListOptions) (runtime.Object, error) { return nil, broken },
 		WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) { return nil, broken },
 	}, selectorOf(t, two, 0))
@@ -306,59 +307,40 @@ func TestFailures(t *testing.T) {
 	if _, err := s.Watch(metav1.ListOptions{}); !errors.Is(err, broken) {
 		t.Errorf("watch: %v", err)
 	}
-	if _, err := s.Probe(t.Context()); !errors.Is(err, broken) || s.Support().Known {
-		t.Errorf("probe: %v", err)
-	}
 }
 
-// TestProbe: whatever a list shows of the selector, Probe knows whether the API server
-// honors it.
-func TestProbe(t *testing.T) {
+// TestRejects: an error names the field, the value and the cure, in one short line.
+func TestRejects(t *testing.T) {
+	big := strings.Repeat("x", 1<<20)
+	objects := func(text string) func() error {
+		return func() error { _, err := filter.Objects(&listWatch{}, text); return err }
+	}
+	const uid = "shardRange(object.metadata.uid, '0x0000000000000000', '0x0000000000000001')"
 	for name, test := range map[string]struct {
-		honors, info bool
-		objects      int
-		want         shard.Support
-		requests     int
+		do   func() error
+		want string
 	}{
-		"built-in resource":       {true, true, 3, shard.Support{Known: true, Honored: true}, 1},
-		"empty built-in resource": {true, true, 0, shard.Support{Known: true, Honored: true}, 1},
-		"custom resource":         {true, false, 3, shard.Support{Known: true, Honored: true}, 2},
-		"empty custom resource":   {true, false, 0, shard.Support{}, 2},
-		"no feature":              {false, false, 3, shard.Support{Known: true}, 1},
-		"no feature, empty":       {false, false, 0, shard.Support{}, 2},
+		"no ListerWatcher": {func() error { _, err := filter.Objects(nil, ""); return err }, "the ListerWatcher is nil: pass"},
+		"no selector":      {objects(""), "the shard selector is empty, which would be all objects: pass"},
+		"long selector":    {objects(big), "the shard selector is not valid"},
+		"many ranges":      {objects(strings.TrimSuffix(strings.Repeat(uid+" || ", 1<<14), " || ")), "pass the result of Ranges.Selector"},
+		"spaces":           {objects(" " + uid), "pass the result of Ranges.Selector"},
+		"rest":             {objects(uid + ")"), "is not a range"},
+		"other key":        {objects("shardRange(object.metadata.name, '0x0000000000000000', '0x0000000000000001')"), "is not a range of the uid or of the namespace"},
+		"two keys":         {objects(uid + " || shardRange(object.metadata.namespace, '0x0000000000000002', '0x0000000000000003')"), "is not a range of the uid or of the namespace"},
+		"order":            {objects(uid + " || " + uid), "is empty or not above"},
+		"empty range":      {objects("shardRange(object.metadata.uid, '0x0000000000000001', '0x0000000000000001')"), "is empty or not above"},
+		"end at 0":         {objects("shardRange(object.metadata.uid, '0x0000000000000000', '0x0000000000000000')"), "the end of the range is 0"},
+		"short hash":       {objects("shardRange(object.metadata.uid, '0x0', '0x1')"), "16 lowercase hexadecimal digits"},
+		"upper case":       {objects("shardRange(object.metadata.uid, '0x0000000000000000', '0x000000000000000A')"), "16 lowercase hexadecimal digits"},
+		"sign":             {objects("shardRange(object.metadata.uid, '0x+000000000000000', '0x0000000000000001')"), "16 lowercase hexadecimal digits"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			requests := 0
-			s := source(t, shard.Objects, &cache.ListWatch{ListWithContextFunc: func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
-				requests++
-				list := &corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
-				for i := range test.objects {
-					obj := object("a", strings.Repeat("u", i+1))
-					in := true
-					if o.ShardSelector != "" && test.honors {
-						in, _ = upstream(t, o.ShardSelector).Matches(obj)
-					}
-					if in && len(list.Items) < int(o.Limit) {
-						list.Items = append(list.Items, *obj)
-					}
-				}
-				if o.ShardSelector != "" && test.info {
-					list.ShardInfo = &metav1.ShardInfo{Selector: o.ShardSelector}
-				}
-				if o.ShardSelector == "" && (o.ResourceVersion != "7" || o.ResourceVersionMatch != metav1.ResourceVersionMatchExact) {
-					t.Errorf("the second list is of another moment: %+v", o)
-				}
-				return list, nil
-			}}, selectorOf(t, two, 0))
-			test.want.Sent = true
-			if got, err := s.Probe(t.Context()); err != nil || got != test.want || s.Support() != test.want || requests != test.requests {
-				t.Errorf("Probe returns %+v, %v after %d requests, want %+v after %d", got, err, requests, test.want, test.requests)
+			err := test.do()
+			if err == nil || !strings.HasPrefix(err.Error(), "filter: ") || strings.Count(err.Error(), "filter: ") != 1 || !strings.Contains(err.Error(), test.want) || len(err.Error()) > 512 {
+				t.Errorf("error %.600v, want one of package filter with %q", err, test.want)
 			}
 		})
-	}
-	children := source(t, shard.Children, &listWatch{}, selectorOf(t, two, 0))
-	if got, err := children.Probe(t.Context()); err != nil || got != (shard.Support{}) {
-		t.Errorf("Probe of children returns %+v, %v, want no request", got, err)
 	}
 }
 
@@ -375,7 +357,7 @@ func FuzzHostile(f *testing.F) {
 		}
 		o := object(namespace, uid)
 		o.OwnerReferences = child("", owner).OwnerReferences
-		for _, make := range []func(cache.ListerWatcher, string) (*shard.Source, error){shard.Objects, shard.Children} {
+		for _, make := range []func(cache.ListerWatcher, string) (*filter.Source, error){filter.Objects, filter.Children} {
 			lw := &listWatch{}
 			lw.then(o)
 			s, err := make(lw, text)

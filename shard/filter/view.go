@@ -1,4 +1,4 @@
-package shard
+package filter
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/shard"
 	"k8s.io/klog/v2"
 )
 
@@ -23,9 +25,9 @@ const (
 // are one Select after it. A Select of package scope lists the objects of all added shards
 // again, and holds them twice until it returns. The methods of a View may be called
 // concurrently, and its fields must not change after the first call. With package scope and a
-// [Group]:
+// [shard.Group]:
 //
-//	view := &shard.View{Ranges: ranges, Select: func(ctx context.Context, selector string) error {
+//	view := &filter.View{Ranges: ranges, Select: func(ctx context.Context, selector string) error {
 //		if selector == "" {
 //			return pods.Select(ctx, scope.Selection{})
 //		}
@@ -42,7 +44,7 @@ const (
 //	})
 type View struct {
 	// Ranges maps objects to shards. Required.
-	Ranges Ranges
+	Ranges shard.Ranges
 
 	// Select makes the informer show the objects of the selector, and returns when it does.
 	// If the selector is "", it shows no object: select no namespace. Calls of Select do not
@@ -71,7 +73,7 @@ func (v *View) Run(ctx context.Context) error {
 	v.mu.Lock()
 	if v.running {
 		v.mu.Unlock()
-		return errors.New("shard: the View runs already: use one View for each Run")
+		return errors.New("filter: the View runs already: use one View for each Run")
 	}
 	v.running = true
 	v.mu.Unlock()
@@ -115,7 +117,7 @@ func (v *View) Run(ctx context.Context) error {
 			pause = firstPause
 			continue
 		}
-		klog.FromContext(ctx).Error(printable(err), "The shards of a replica could not be selected", "shards", len(want), "retryAfter", pause)
+		klog.FromContext(ctx).Error(kube.PrintableError(err, 4<<10), "The shards of a replica could not be selected", "shards", len(want), "retryAfter", pause)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
@@ -149,7 +151,7 @@ func (v *View) Add(ctx context.Context, shard int) error {
 		return err
 	}
 	if shard < 0 || shard >= v.Ranges.N {
-		return fmt.Errorf("shard: View.Add got shard %d: pass a shard from 0 to %d", shard, v.Ranges.N-1)
+		return fmt.Errorf("filter: View.Add got shard %d: pass a shard from 0 to %d", shard, v.Ranges.N-1)
 	}
 	return v.set(ctx, shard, true)
 }
@@ -197,7 +199,7 @@ func (v *View) set(ctx context.Context, shard int, add bool) error {
 		if v.err != nil {
 			err = fmt.Errorf("%w: the last Select: %w", err, v.err)
 		}
-		return fmt.Errorf("shard: %s shard %d: %w", step, shard, err)
+		return fmt.Errorf("filter: %s shard %d: %w", step, shard, err)
 	}
 	return nil
 }
@@ -224,13 +226,13 @@ func (v *View) changeLocked() {
 }
 
 func (v *View) check() error {
-	switch err := v.Ranges.check(); {
+	switch _, err := v.Ranges.Selector([]int{0}); {
 	case err != nil:
-		return err
+		return fmt.Errorf("filter: View.Ranges is not valid: %w", err)
 	case v.Select == nil:
-		return errors.New("shard: View.Select is nil: set it to a function that selects in the informer")
+		return errors.New("filter: View.Select is nil: set it to a function that selects in the informer")
 	case v.SelectTimeout < 0:
-		return fmt.Errorf("shard: View.SelectTimeout is %v: set a positive duration, or 0 for 1m", v.SelectTimeout)
+		return fmt.Errorf("filter: View.SelectTimeout is %v: set a positive duration, or 0 for 1m", v.SelectTimeout)
 	}
 	return nil
 }

@@ -77,8 +77,7 @@ func (r *replica) observeLocked(lease *coordinationv1.Lease, deleted bool) {
 	}
 	before := m.lease
 	now := time.Now()
-	if before == nil || !m.live(now, r.leaseDuration) || before.Annotations[maxAnnotation] != lease.Annotations[maxAnnotation] ||
-		before.Annotations[allAnnotation] != lease.Annotations[allAnnotation] {
+	if before == nil || !m.live(now, r.leaseDuration) || before.Annotations[maxAnnotation] != lease.Annotations[maxAnnotation] {
 		r.changeLocked()
 	}
 	m.lease, m.changed, m.absent = lease, now, deleted

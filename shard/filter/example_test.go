@@ -1,4 +1,4 @@
-package shard_test
+package filter_test
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/informer/scope"
 	"github.com/controllerkit/controllerkit/shard"
+	"github.com/controllerkit/controllerkit/shard/filter"
 )
 
 // configMaps is the ListerWatcher of a resource.
@@ -37,38 +38,6 @@ func names(list runtime.Object) (names []string) {
 	return names
 }
 
-// The shard of an object, and the selector of the shards of a replica.
-func ExampleRanges() {
-	ranges := shard.Ranges{N: 4}
-	obj := &metav1.ObjectMeta{Name: "web", UID: "0e4362f8-66ea-4ebc-bbd5-7ebb1bd88eff"}
-	fmt.Println(ranges.Of(obj))
-	fmt.Println(ranges.Selector([]int{0, 1, 3}))
-	// Output:
-	// 0 <nil>
-	// shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000') || shardRange(object.metadata.uid, '0xc000000000000000', '0x10000000000000000') <nil>
-}
-
-// Namespaces with similar names: with ranges of equal size all of these are in one shard.
-func ExampleRanges_Cut() {
-	observed := map[string]int{"tenant-001": 10, "tenant-002": 10, "tenant-003": 10, "tenant-004": 10}
-	ranges, err := shard.Ranges{N: 2}.Cut(observed)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	objects := make([]int, 2)
-	for name, n := range observed {
-		s, err := ranges.Of(&metav1.ObjectMeta{Namespace: name})
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		objects[s] += n
-	}
-	fmt.Println(objects)
-	// Output: [20 20]
-}
-
 // The fake API server ignores the selector. The informer of the Source still has no object of
 // another shard.
 func ExampleObjects() {
@@ -83,7 +52,7 @@ func ExampleObjects() {
 			fmt.Println(err)
 			return
 		}
-		source, err := shard.Objects(configMaps(client), selector) // for cache.NewSharedIndexInformer
+		source, err := filter.Objects(configMaps(client), selector) // for cache.NewSharedIndexInformer
 		if err != nil {
 			fmt.Println(err)
 			return
@@ -93,12 +62,11 @@ func ExampleObjects() {
 			fmt.Println(err)
 			return
 		}
-		support, err := source.Probe(context.Background())
-		fmt.Printf("shard %d has %v; the API server honors the selector: %t %v\n", s, names(list), support.Honored, err)
+		fmt.Printf("shard %d has %v; the API server sent %d objects of others\n", s, names(list), source.Support().Foreign)
 	}
 	// Output:
-	// shard 0 has [two]; the API server honors the selector: false <nil>
-	// shard 1 has [one]; the API server honors the selector: false <nil>
+	// shard 0 has [two]; the API server sent 1 objects of others
+	// shard 1 has [one]; the API server sent 1 objects of others
 }
 
 // The children of the owners in shard 0.
@@ -116,7 +84,7 @@ func ExampleChildren() {
 		fmt.Println(err)
 		return
 	}
-	source, err := shard.Children(configMaps(client), selector)
+	source, err := filter.Children(configMaps(client), selector)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -137,13 +105,13 @@ func ExampleView() {
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "two", UID: "green"}},
 	)
 	informer := scope.New(func(p scope.Part) (cache.SharedIndexInformer, error) {
-		source, err := shard.Objects(configMaps(client), p.ShardSelector)
+		source, err := filter.Objects(configMaps(client), p.ShardSelector)
 		if err != nil {
 			return nil, err
 		}
 		return cache.NewSharedIndexInformer(source, &corev1.ConfigMap{}, 0, cache.Indexers{}), nil
 	})
-	view := &shard.View{
+	view := &filter.View{
 		Ranges: shard.Ranges{N: 2},
 		Select: func(ctx context.Context, selector string) error {
 			if selector == "" {

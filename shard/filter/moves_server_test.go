@@ -1,4 +1,4 @@
-package shard_test
+package filter_test
 
 import (
 	"fmt"
@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/shard"
+	"github.com/controllerkit/controllerkit/shard/filter"
 )
 
 // serverMoves: while objects change and shards move between two replicas, no object is in
@@ -23,7 +24,7 @@ func serverMoves(t *testing.T, config *rest.Config, client kubernetes.Interface,
 	t.Helper()
 	ranges := shard.Ranges{N: 32}
 	wake := make(chan struct{}, 1)
-	replicas := []*seer{newSeer(t, config, label, ranges, wake, shard.Objects), newSeer(t, config, label, ranges, wake, shard.Objects)}
+	replicas := []*seer{newSeer(t, config, label, ranges, wake, filter.Objects), newSeer(t, config, label, ranges, wake, filter.Objects)}
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -121,7 +122,7 @@ func serverChildren(t *testing.T, config *rest.Config, client kubernetes.Interfa
 	})
 	wake := make(chan struct{}, 1)
 	label := "sees=child-of-" + namespace
-	replicas := []*seer{newSeer(t, config, label, two, wake, shard.Children), newSeer(t, config, label, two, wake, shard.Children)}
+	replicas := []*seer{newSeer(t, config, label, two, wake, filter.Children), newSeer(t, config, label, two, wake, filter.Children)}
 	for i, r := range replicas {
 		r.own(t, i)
 	}

@@ -1,4 +1,4 @@
-package shard_test
+package filter_test
 
 import (
 	"context"
@@ -9,16 +9,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/internal/testserver"
 	"github.com/controllerkit/controllerkit/shard"
+	"github.com/controllerkit/controllerkit/shard/filter"
 )
 
 var (
@@ -56,7 +54,7 @@ func TestServerSees(t *testing.T) {
 				_, err := client.CoreV1().ConfigMaps(namespaces[i%5]).Create(t.Context(), configMap(fmt.Sprintf("o-%d", i), namespaces[0]), metav1.CreateOptions{})
 				return err
 			})
-			honored := serverProbe(t, server.config, client)
+			honored := serverHonors(t, client)
 			if os.Getenv("USE_EXISTING_CLUSTER") != "true" && honored != server.feature || server.feature && !honored {
 				t.Fatalf("the server honors selectors: %t, want %t", honored, server.feature)
 			}
@@ -71,37 +69,19 @@ func TestServerSees(t *testing.T) {
 	}
 }
 
-// serverProbe returns whether the server honors selectors.
-func serverProbe(t *testing.T, config *rest.Config, client kubernetes.Interface) bool {
+// serverHonors returns whether the server honors selectors: then a list of one of two shards has
+// no foreign object.
+func serverHonors(t *testing.T, client kubernetes.Interface) bool {
 	t.Helper()
-	text := selectorOf(t, two, 0)
-	typed, err := source(t, shard.Objects, cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "configmaps", "", func(*metav1.ListOptions) {}), text).Probe(t.Context())
-	if err != nil || !typed.Known || typed.Honored && typed.Foreign > 0 {
-		t.Fatalf("Probe is %+v, %v", typed, err)
-	}
-	// A list of metadata has no shardInfo, as one of a custom resource.
-	h, err := rest.HTTPClientFor(config)
-	if err != nil {
+	s := source(t, filter.Objects, cache.NewFilteredListWatchFromClient(client.CoreV1().RESTClient(), "configmaps", "", func(*metav1.ListOptions) {}), selectorOf(t, two, 0))
+	if _, err := s.ListWithContext(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	defer h.CloseIdleConnections()
-	only, err := metadata.NewForConfigAndClient(config, h)
-	if err != nil {
-		t.Fatal(err)
+	support := s.Support()
+	if !support.Sent || support.Kept == 0 {
+		t.Fatalf("Support is %+v", support)
 	}
-	metadataOf := only.Resource(corev1.SchemeGroupVersion.WithResource("configmaps"))
-	got, err := source(t, shard.Objects, &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return metadataOf.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return metadataOf.Watch(ctx, o)
-		},
-	}, text).Probe(t.Context())
-	if err != nil || got != typed {
-		t.Fatalf("Probe of metadata is %+v, %v, want %+v", got, err, typed)
-	}
-	return typed.Honored
+	return support.Foreign == 0
 }
 
 // serverHash: the server's lists of each shard have its objects, and each object is in one.
@@ -158,11 +138,11 @@ func serverBytes(t *testing.T, config *rest.Config, client kubernetes.Interface,
 	t.Helper()
 	ranges := shard.Ranges{N: 32}
 	wake := make(chan struct{}, 1)
-	all := newSeer(t, config, label, shard.Ranges{N: 1}, wake, shard.Objects)
+	all := newSeer(t, config, label, shard.Ranges{N: 1}, wake, filter.Objects)
 	all.own(t, 0)
 	var replicas []*seer
 	for i := range 4 {
-		replicas = append(replicas, newSeer(t, config, label, ranges, wake, shard.Objects))
+		replicas = append(replicas, newSeer(t, config, label, ranges, wake, filter.Objects))
 		var shards []int
 		for s := i; s < ranges.N; s += 4 {
 			shards = append(shards, s)

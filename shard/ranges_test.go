@@ -59,8 +59,6 @@ func upstream(t *testing.T, text string) sharding.Selector {
 }
 
 // TestOf: the hash and the ranges are those of the API server, by its own code.
-//
-// Proves SE1.
 func TestOf(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, n := range []int{1, 2, 3, 7, 32, 1000, 1024} {
@@ -93,8 +91,6 @@ func TestOf(t *testing.T) {
 }
 
 // TestBounds: each hash is in one shard, also the first and the last of each range.
-//
-// Proves SE1.
 func TestBounds(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 5, 7, 11, 31, 32, 33, 100, 1000, 1023, 1024} {
 		ranges := shard.Ranges{N: n}
@@ -292,10 +288,6 @@ func TestRejects(t *testing.T) {
 		return func() error { _, err := r.Selector(s); return err }
 	}
 	cut := func(n int) func() error { return func() error { _, err := shard.Ranges{N: n}.Cut(nil); return err } }
-	objects := func(text string) func() error {
-		return func() error { _, err := shard.Objects(&listWatch{}, text); return err }
-	}
-	const uid = "shardRange(object.metadata.uid, '0x0000000000000000', '0x0000000000000001')"
 	for name, test := range map[string]struct {
 		do   func() error
 		want string
@@ -315,20 +307,6 @@ func TestRejects(t *testing.T) {
 		"no shards":         {shards(shard.Ranges{N: 3}), "Selector got no shards: do not list or watch"},
 		"shard below":       {shards(shard.Ranges{N: 3}, 1, -1), "Selector got shard -1: pass shards from 0 to 2"},
 		"shard above":       {shards(shard.Ranges{N: 3}, 3), "Selector got shard 3: pass shards from 0 to 2"},
-		"no ListerWatcher":  {func() error { _, err := shard.Objects(nil, ""); return err }, "the ListerWatcher is nil: pass"},
-		"no selector":       {objects(""), "the shard selector is empty, which would be all objects: pass"},
-		"long selector":     {objects(big), "the shard selector is not valid"},
-		"many ranges":       {objects(strings.TrimSuffix(strings.Repeat(uid+" || ", 1<<14), " || ")), "pass the result of Ranges.Selector"},
-		"spaces":            {objects(" " + uid), "pass the result of Ranges.Selector"},
-		"rest":              {objects(uid + ")"), "is not a range"},
-		"other key":         {objects("shardRange(object.metadata.name, '0x0000000000000000', '0x0000000000000001')"), "is not a range of the uid or of the namespace"},
-		"two keys":          {objects(uid + " || shardRange(object.metadata.namespace, '0x0000000000000002', '0x0000000000000003')"), "is not a range of the uid or of the namespace"},
-		"order":             {objects(uid + " || " + uid), "is empty or not above"},
-		"empty range":       {objects("shardRange(object.metadata.uid, '0x0000000000000001', '0x0000000000000001')"), "is empty or not above"},
-		"end at 0":          {objects("shardRange(object.metadata.uid, '0x0000000000000000', '0x0000000000000000')"), "the end of the range is 0"},
-		"short hash":        {objects("shardRange(object.metadata.uid, '0x0', '0x1')"), "16 lowercase hexadecimal digits"},
-		"upper case":        {objects("shardRange(object.metadata.uid, '0x0000000000000000', '0x000000000000000A')"), "16 lowercase hexadecimal digits"},
-		"sign":              {objects("shardRange(object.metadata.uid, '0x+000000000000000', '0x0000000000000001')"), "16 lowercase hexadecimal digits"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := test.do()

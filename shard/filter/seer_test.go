@@ -1,4 +1,4 @@
-package shard_test
+package filter_test
 
 import (
 	"context"
@@ -25,6 +25,7 @@ import (
 	"github.com/controllerkit/controllerkit/informer/scope"
 	"github.com/controllerkit/controllerkit/internal/testlog"
 	"github.com/controllerkit/controllerkit/shard"
+	"github.com/controllerkit/controllerkit/shard/filter"
 )
 
 // reads counts the requests of a replica and the bytes of the responses that it reads. It can
@@ -91,7 +92,7 @@ type seer struct {
 	label   string
 	ranges  shard.Ranges
 	objects *scope.Informer
-	view    *shard.View
+	view    *filter.View
 	wake    chan struct{} // shared: an event has come
 
 	reads reads
@@ -100,10 +101,10 @@ type seer struct {
 	owned   []int
 	known   map[types.UID]string // versions, by the events
 	wrong   []string             // events that do not follow from those before
-	sources []*shard.Source
+	sources []*filter.Source
 }
 
-func newSeer(t *testing.T, config *rest.Config, label string, ranges shard.Ranges, wake chan struct{}, of func(cache.ListerWatcher, string) (*shard.Source, error)) *seer {
+func newSeer(t *testing.T, config *rest.Config, label string, ranges shard.Ranges, wake chan struct{}, of func(cache.ListerWatcher, string) (*filter.Source, error)) *seer {
 	t.Helper()
 	s := &seer{label: label, ranges: ranges, wake: wake, known: map[types.UID]string{}}
 	config = rest.CopyConfig(config)
@@ -127,7 +128,7 @@ func newSeer(t *testing.T, config *rest.Config, label string, ranges shard.Range
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), testlog.Silent()))
 	var wait sync.WaitGroup
 	wait.Go(func() { s.objects.RunWithContext(ctx) })
-	s.view = &shard.View{Ranges: ranges, Select: s.selectShards, SelectTimeout: 4 * time.Minute}
+	s.view = &filter.View{Ranges: ranges, Select: s.selectShards, SelectTimeout: 4 * time.Minute}
 	wait.Go(func() {
 		if err := s.view.Run(ctx); err != nil {
 			t.Error(err)
@@ -221,7 +222,7 @@ func (s *seer) OnUpdate(old, obj any) {
 	s.note(obj, true, after.ResourceVersion)
 }
 func (s *seer) OnDelete(obj any) { s.note(obj, true, "") }
-func (s *seer) source() *shard.Source {
+func (s *seer) source() *filter.Source {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sources[len(s.sources)-1]

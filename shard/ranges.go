@@ -8,19 +8,13 @@ import (
 	"math"
 	"math/bits"
 	"slices"
-	"strconv"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/controllerkit/controllerkit/internal/kube"
-)
+	"encoding/binary"
+	"hash/fnv"
 
-const (
-	maxShards = 1024 // its longest selector is within the limits of the API server
-
-	byUID       = "object.metadata.uid"
-	byNamespace = "object.metadata.namespace"
+	"github.com/controllerkit/controllerkit/shard/internal/hashes"
 )
 
 // Ranges maps objects to shards 0 to N-1. Each shard is a range of hashes. The hash is the
@@ -46,7 +40,7 @@ func (r Ranges) Of(obj metav1.Object) (int, error) {
 	if err := r.check(); err != nil {
 		return 0, err
 	}
-	h, err := hashOf(obj, r.key())
+	h, err := hashes.Of(obj, r.key())
 	if err != nil {
 		return 0, fmt.Errorf("shard: %w", err)
 	}
@@ -60,7 +54,7 @@ func (r Ranges) OfChild(child metav1.Object) (shard int, ok bool, err error) {
 	if err := r.check(); err != nil {
 		return 0, false, err
 	}
-	h, ok, err := hashOfChild(child, r.key())
+	h, ok, err := hashes.OfChild(child, r.key())
 	if err != nil {
 		return 0, false, fmt.Errorf("shard: %w", err)
 	}
@@ -82,35 +76,35 @@ func (r Ranges) Selector(shards []int) (string, error) {
 	if len(shards) == 0 {
 		return "", errors.New("shard: Selector got no shards: do not list or watch without a shard, and select no namespace in a scope")
 	}
-	var spans []span
+	var spans []hashes.Span
 	for _, s := range slices.Sorted(slices.Values(shards)) {
 		if s < 0 || s >= r.N {
 			return "", fmt.Errorf("shard: Selector got shard %d: pass shards from 0 to %d", s, r.N-1)
 		}
 		next := r.span(s)
 		switch last := len(spans) - 1; {
-		case last >= 0 && next.first <= spans[last].last: // the same shard again
-		case last >= 0 && next.first == spans[last].last+1:
-			spans[last].last = next.last
+		case last >= 0 && next.First <= spans[last].Last: // the same shard again
+		case last >= 0 && next.First == spans[last].Last+1:
+			spans[last].Last = next.Last
 		default:
 			spans = append(spans, next)
 		}
 	}
-	return selector{r.key(), spans}.String(), nil
+	return hashes.Selector{Key: r.key(), Spans: spans}.String(), nil
 }
 
 func (r Ranges) key() string {
 	if r.ByNamespace {
-		return byNamespace
+		return hashes.ByNamespace
 	}
-	return byUID
+	return hashes.ByUID
 }
 
 // check returns an error that names the field which is not valid.
 func (r Ranges) check() error {
 	switch {
-	case r.N < 1 || r.N > maxShards:
-		return fmt.Errorf("shard: Ranges.N is %d: set 1 to %d", r.N, maxShards)
+	case r.N < 1 || r.N > hashes.MaxShards:
+		return fmt.Errorf("shard: Ranges.N is %d: set 1 to %d", r.N, hashes.MaxShards)
 	case r.Starts != nil && len(r.Starts) != r.N-1:
 		return fmt.Errorf("shard: Ranges.Starts has %d hashes and Ranges.N is %d: set N-1 hashes, or nil for equal ranges", len(r.Starts), r.N)
 	}
@@ -136,10 +130,10 @@ func (r Ranges) of(h uint64) int {
 	return i
 }
 
-func (r Ranges) span(shard int) span {
-	s := span{r.start(shard), math.MaxUint64}
+func (r Ranges) span(shard int) hashes.Span {
+	s := hashes.Span{First: r.start(shard), Last: math.MaxUint64}
 	if shard < r.N-1 {
-		s.last = r.start(shard+1) - 1
+		s.Last = r.start(shard+1) - 1
 	}
 	return s
 }
@@ -178,7 +172,7 @@ func (r Ranges) Cut(namespaces map[string]int) (Ranges, error) {
 	type point struct{ hash, weight uint64 }
 	weights := map[uint64]uint64{}
 	for name, w := range namespaces {
-		weights[hash(name)] += uint64(max(w, 1))
+		weights[hashes.Hash(name)] += uint64(max(w, 1))
 	}
 	var points []point
 	rest := 0.0
@@ -204,16 +198,16 @@ func (r Ranges) Cut(namespaces map[string]int) (Ranges, error) {
 	// With fewer namespaces than shards, the remaining shards halve the widest ranges.
 	for len(starts) < n-1 {
 		r := Ranges{N: len(starts) + 1, Starts: starts}
-		widest := slices.MaxFunc(r.spans(), func(a, b span) int { return cmp.Compare(a.last-a.first, b.last-b.first) })
-		at, _ := slices.BinarySearch(starts, widest.first+1)
-		starts = slices.Insert(starts, at, between(widest.first, widest.last))
+		widest := slices.MaxFunc(r.spans(), func(a, b hashes.Span) int { return cmp.Compare(a.Last-a.First, b.Last-b.First) })
+		at, _ := slices.BinarySearch(starts, widest.First+1)
+		starts = slices.Insert(starts, at, between(widest.First, widest.Last))
 	}
 	r.Starts = starts
 	return r, nil
 }
 
-func (r Ranges) spans() []span {
-	var all []span
+func (r Ranges) spans() []hashes.Span {
+	var all []hashes.Span
 	for s := range r.N {
 		all = append(all, r.span(s))
 	}
@@ -223,121 +217,21 @@ func (r Ranges) spans() []span {
 // between returns a hash above a and at most b, which is above a.
 func between(a, b uint64) uint64 { return a + (b-a)/2 + 1 }
 
-// span is a range of hashes with both ends.
-type span struct{ first, last uint64 }
-
-// selector is a parsed ShardSelector.
-type selector struct {
-	key   string
-	spans []span // ascending, and they do not touch
+// equal reports whether both map all objects to the same shards.
+func (r Ranges) equal(other Ranges) bool {
+	return r.N == other.N && r.ByNamespace == other.ByNamespace && slices.Equal(r.Starts, other.Starts)
 }
 
-// String returns the text that the API server parses.
-func (s selector) String() string {
-	var b strings.Builder
-	for i, r := range s.spans {
-		if i > 0 {
-			b.WriteString(" || ")
+// describe returns the ranges for readers. Different ones have different texts, except for
+// collisions of the checksum.
+func (r Ranges) describe() string {
+	starts := "equal ranges"
+	if len(r.Starts) > 0 {
+		h := fnv.New32a()
+		for _, start := range r.Starts {
+			_, _ = h.Write(binary.BigEndian.AppendUint64(nil, start))
 		}
-		end := "10000000000000000"
-		if r.last < math.MaxUint64 {
-			end = fmt.Sprintf("%016x", r.last+1)
-		}
-		fmt.Fprintf(&b, "shardRange(%s, '0x%016x', '0x%s')", s.key, r.first, end)
+		starts = fmt.Sprintf("Starts with the checksum %08x", h.Sum32())
 	}
-	return b.String()
-}
-
-func (s selector) has(h uint64) bool {
-	i, found := slices.BinarySearchFunc(s.spans, h, func(r span, h uint64) int { return cmp.Compare(r.first, h) })
-	return found || i > 0 && h <= s.spans[i-1].last
-}
-
-// parse parses what String returns. Other spellings, which the API server may accept, are
-// errors.
-func parse(text string) (selector, error) {
-	var s selector
-	for part := range strings.SplitSeq(text, " || ") {
-		if len(s.spans) == maxShards {
-			return selector{}, fmt.Errorf("it has more than %d ranges", maxShards)
-		}
-		var key, first, end string
-		rest, ok := strings.CutPrefix(part, "shardRange(")
-		if ok {
-			key, rest, ok = strings.Cut(rest, ", '0x")
-		}
-		if ok {
-			first, rest, ok = strings.Cut(rest, "', '0x")
-		}
-		if ok {
-			end, rest, ok = strings.Cut(rest, "')")
-		}
-		if !ok || rest != "" || key != byUID && key != byNamespace || s.key != "" && key != s.key {
-			return selector{}, fmt.Errorf("%q is not a range of the uid or of the namespace", kube.Printable(part, 100))
-		}
-		r := span{last: math.MaxUint64}
-		var err error
-		if r.first, err = parseHash(first); err == nil && end != "10000000000000000" {
-			if r.last, err = parseHash(end); err == nil && r.last == 0 {
-				err = errors.New("the end of the range is 0")
-			}
-			r.last--
-		}
-		switch last := len(s.spans) - 1; {
-		case err != nil:
-			return selector{}, fmt.Errorf("%q: %w", kube.Printable(part, 100), err)
-		case r.first > r.last || last >= 0 && r.first <= s.spans[last].last:
-			return selector{}, fmt.Errorf("%q is empty or not above the range before it", kube.Printable(part, 100))
-		}
-		s.key, s.spans = key, append(s.spans, r)
-	}
-	return s, nil
-}
-
-func parseHash(text string) (uint64, error) {
-	if len(text) != 16 || text != strings.ToLower(text) {
-		return 0, errors.New("a hash has 16 lowercase hexadecimal digits")
-	}
-	h, err := strconv.ParseUint(text, 16, 64)
-	if err != nil {
-		return 0, errors.New("a hash has 16 lowercase hexadecimal digits")
-	}
-	return h, nil
-}
-
-// hashOf returns the hash of an object by a key of selectors.
-func hashOf(obj metav1.Object, key string) (uint64, error) {
-	switch {
-	case kube.IsNil(obj):
-		return 0, errors.New("the object is nil: pass an object that the API server returned")
-	case key == byNamespace && obj.GetNamespace() == "":
-		return 0, fmt.Errorf("object %q has no metadata.namespace: a cluster-scoped resource needs the hash of the uid, without ByNamespace", kube.Printable(obj.GetName(), 253))
-	case key == byNamespace:
-		return hash(obj.GetNamespace()), nil
-	case obj.GetUID() == "":
-		return 0, fmt.Errorf("object %q has no metadata.uid: pass an object that the API server returned, or set ByNamespace for a resource without uids", kube.Printable(obj.GetName(), 253))
-	}
-	return hash(string(obj.GetUID())), nil
-}
-
-// hashOfChild returns the hash of the controller owner of an object.
-func hashOfChild(child metav1.Object, key string) (h uint64, ok bool, err error) {
-	if key == byNamespace || kube.IsNil(child) {
-		h, err = hashOf(child, key)
-		return h, err == nil, err
-	}
-	owner := metav1.GetControllerOfNoCopy(child)
-	if owner == nil || owner.UID == "" {
-		return 0, false, nil
-	}
-	return hash(string(owner.UID)), true, nil
-}
-
-// hash returns the 64-bit FNV-1a hash of text.
-func hash(text string) uint64 {
-	h := uint64(0xcbf29ce484222325)
-	for i := range len(text) {
-		h = (h ^ uint64(text[i])) * 0x100000001b3
-	}
-	return h
+	return fmt.Sprintf("N %d, %s, %s", r.N, r.key(), starts)
 }
