@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/controllerkit/controllerkit/consistency"
-	"github.com/controllerkit/controllerkit/internal/calls"
 )
 
 // TestReadyWakesOnce proves C2.

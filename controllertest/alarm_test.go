@@ -25,7 +25,6 @@ import (
 
 	"github.com/controllerkit/controllerkit/controllertest"
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
-	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/queue"
 )
 

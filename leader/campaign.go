@@ -21,143 +21,161 @@ import (
 // of many standbys spare the others a conflict.
 const claimJitter = 50 * time.Millisecond
 
+// A campaign is what a candidate knows between the rounds of acquire. A zero time means that the
+// condition does not hold, or that the act may be done at once.
+type campaign struct {
+	*candidate
+	unreadSince  time.Time // reads fail
+	refusedSince time.Time // writes of the free Lease are rejected
+	freeSince    time.Time // the Lease is free
+	nextRead     time.Time
+	nextClaim    time.Time
+	conflicts    int  // of claims, in a row
+	logged       bool // a problem was
+	unsure       bool // the Lease may have this Run's record although it does not lead
+}
+
 // acquire campaigns until this process is the leader. It returns nil and nil once ctx
 // is done, and an error if the Lease cannot be used.
 //
 // Each round reads the Lease if the last read or event is too old, or waits, or claims
 // the Lease. An event of the watch ends a wait.
 func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
-	var (
-		unreadSince  time.Time // reads fail; zero: the last one succeeded
-		refusedSince time.Time // writes of the free Lease are rejected
-		freeSince    time.Time // the Lease is free; zero: it is not
-		nextRead     time.Time // zero: at once
-		nextClaim    time.Time
-		tooLate      int  // conflicts of claims in a row
-		logged       bool // a problem was
-		unsure       bool // the Lease may have this Run's record although it does not lead
-	)
-	// taken ends the time for which the Lease is free.
-	taken := func() {
-		if !freeSince.IsZero() {
-			c.metrics.LeaderAbsent(c.ref, time.Since(freeSince))
-			freeSince = time.Time{}
-		}
+	m := &campaign{candidate: c}
+	if !c.reached {
+		m.unreadSince = time.Now()
 	}
 	defer func() {
 		if t != nil {
 			return
 		}
-		taken()
-		if unsure {
+		m.taken()
+		if m.unsure {
 			c.release(ctx)
 		}
 	}()
-	// lasts returns an error after a problem has lasted for StartTimeout.
-	lasts := func(since *time.Time, verb string, err error) error {
-		if since.IsZero() {
-			*since = time.Now()
-		}
-		if !logged {
-			logged = true
-			c.logger.Info("Cannot use the Lease, trying again", "verb", verb, "err", printable(err), "startTimeout", c.startTimeout)
-		}
-		if time.Since(*since) >= c.startTimeout {
-			return c.unusable(verb, err)
-		}
-		return nil
-	}
-	if !c.reached {
-		unreadSince = time.Now()
-	}
-	for ctx.Err() == nil {
-		if !time.Now().Before(nextRead) {
-			nextRead = time.Now().Add(jittered(c.retryPeriod))
-			lease, err := c.read(ctx)
-			switch {
-			case err == nil:
-				c.reached, unsure, unreadSince = true, c.holds(lease), time.Time{}
-				// Slow reads leave time for a claim between two of them.
-				nextRead = latest(nextRead, time.Now().Add(c.retryPeriod/4))
-			case ctx.Err() == nil:
-				c.logger.V(2).Info("Could not read the Lease", "err", printable(err))
-				nextRead = time.Now().Add(jittered(c.retryPeriod))
-				if c.reached && !c.isRefusal(err) {
-					unreadSince = time.Time{} // an outage is waited out
-				} else if err := lasts(&unreadSince, "get", err); err != nil {
-					return nil, err
-				}
-			}
+	for ctx.Err() == nil && t == nil && err == nil {
+		if !time.Now().Before(m.nextRead) {
+			err = m.readAgain(ctx)
 			continue
 		}
-
 		lease, may, at := c.mayAcquire()
 		c.see(!may && lease != nil)
-		if lease != nil && lease.Spec.Strategy != nil {
-			if err := lasts(&refusedSince, "update", fmt.Errorf("%w, %q", errStrategy, *lease.Spec.Strategy)); err != nil {
-				return nil, err
-			}
-			taken()
-			c.sleep(ctx, earliest(nextRead, refusedSince.Add(c.startTimeout)))
-			continue
-		}
 		switch {
+		case lease != nil && lease.Spec.Strategy != nil:
+			if err = m.lasts(&m.refusedSince, "update", fmt.Errorf("%w, %q", errStrategy, *lease.Spec.Strategy)); err == nil {
+				m.taken()
+				c.sleep(ctx, earliest(m.nextRead, m.refusedSince.Add(c.startTimeout)))
+			}
+			continue
 		case !may:
 			// Others use the Lease, so earlier problems are over.
-			tooLate, nextClaim, refusedSince = 0, time.Time{}, time.Time{}
-			taken()
-		case freeSince.IsZero():
-			freeSince = time.Now()
-			nextClaim = latest(nextClaim, freeSince.Add(rand.N(min(claimJitter, c.retryPeriod))))
+			m.conflicts, m.nextClaim, m.refusedSince = 0, time.Time{}, time.Time{}
+			m.taken()
+		case m.freeSince.IsZero():
+			m.freeSince = time.Now()
+			m.nextClaim = latest(m.nextClaim, m.freeSince.Add(rand.N(min(claimJitter, c.retryPeriod))))
 		}
-		if !may || time.Now().Before(nextClaim) {
-			wake := nextRead
-			switch {
-			case may:
-				wake = earliest(wake, nextClaim)
-			case !at.IsZero():
-				wake = earliest(wake, at)
-			}
-			if woken := c.sleep(ctx, wake); woken {
-				// A leader renews within 1.1 RetryPeriods. A read at most 1.2 after the
-				// last event loses no time to a dead watch.
-				nextRead = time.Now().Add(c.retryPeriod/20*23 + rand.N(c.retryPeriod/20+1))
-				unreadSince = time.Time{}
-			}
-			continue
-		}
-
-		// Not ended by ctx: the response decides whether there is a Lease to release.
-		t, err := c.claim(context.WithoutCancel(ctx), lease)
-		unsure = true
-		switch {
-		case err == nil && ctx.Err() == nil && t.Valid():
-			t.took = time.Since(freeSince)
-			return t, nil
-		case err == nil:
-			// ctx is done, or this process was paused for RenewDeadline. Then the
-			// record is its own and can be claimed again.
-			t.End()
-			c.setLeading(nil)
-		case isConflict(err):
-			// Another candidate was faster, and may have released the Lease already.
-			// More conflicts in a row mean more candidates, or a fault.
-			nextClaim = time.Now().Add(rand.N(min(claimJitter<<min(tooLate, 16), c.retryPeriod)))
-			nextRead, refusedSince = nextClaim, time.Time{}
-			tooLate++
-			c.reached = true
-		default:
-			c.logger.V(2).Info("Could not acquire the Lease", "err", printable(err))
-			nextClaim = time.Now().Add(jittered(c.retryPeriod))
-			nextRead = nextClaim
-			if !c.isRefusal(err) {
-				refusedSince = time.Time{}
-			} else if err := lasts(&refusedSince, verbOf(lease), err); err != nil {
-				return nil, err
-			}
+		if wake := m.wake(may, at, time.Now()); wake.IsZero() {
+			t, err = m.claimOnce(ctx, lease)
+		} else if woken := c.sleep(ctx, wake); woken {
+			// A leader renews within 1.1 RetryPeriods. A read at most 1.2 after the
+			// last event loses no time to a dead watch.
+			m.nextRead = time.Now().Add(c.retryPeriod/20*23 + rand.N(c.retryPeriod/20+1))
+			m.unreadSince = time.Time{}
 		}
 	}
+	return t, err
+}
+
+// readAgain reads the Lease.
+func (m *campaign) readAgain(ctx context.Context) error {
+	m.nextRead = time.Now().Add(jittered(m.retryPeriod))
+	lease, err := m.read(ctx)
+	switch {
+	case err == nil:
+		m.reached, m.unsure, m.unreadSince = true, m.holds(lease), time.Time{}
+		// Slow reads leave time for a claim between two of them.
+		m.nextRead = latest(m.nextRead, time.Now().Add(m.retryPeriod/4))
+	case ctx.Err() == nil:
+		m.logger.V(2).Info("Could not read the Lease", "err", printable(err))
+		m.nextRead = time.Now().Add(jittered(m.retryPeriod))
+		if !m.reached || m.isRefusal(err) {
+			return m.lasts(&m.unreadSince, "get", err)
+		}
+		m.unreadSince = time.Time{} // an outage is waited out
+	}
+	return nil
+}
+
+// wake returns until when the round waits, zero if it claims the Lease now. may is true if the
+// Lease is free, and otherwise at is the time when it can be, zero if that is unknown.
+func (m *campaign) wake(may bool, at, now time.Time) time.Time {
+	switch {
+	case may && !now.Before(m.nextClaim):
+		return time.Time{}
+	case may:
+		return earliest(m.nextRead, m.nextClaim)
+	case !at.IsZero():
+		return earliest(m.nextRead, at)
+	}
+	return m.nextRead
+}
+
+// claimOnce claims the free Lease. It returns no term if the claim has failed.
+func (m *campaign) claimOnce(ctx context.Context, lease *coordinationv1.Lease) (*term, error) {
+	// Not ended by ctx: the response decides whether there is a Lease to release.
+	t, err := m.claim(context.WithoutCancel(ctx), lease)
+	m.unsure = true
+	switch {
+	case err == nil && ctx.Err() == nil && t.Valid():
+		t.took = time.Since(m.freeSince)
+		return t, nil
+	case err == nil:
+		// ctx is done, or this process was paused for RenewDeadline. Then the
+		// record is its own and can be claimed again.
+		t.End()
+		m.setLeading(nil)
+	case isConflict(err):
+		// Another candidate was faster, and may have released the Lease already.
+		// More conflicts in a row mean more candidates, or a fault.
+		m.nextClaim = time.Now().Add(rand.N(min(claimJitter<<min(m.conflicts, 16), m.retryPeriod)))
+		m.nextRead, m.refusedSince = m.nextClaim, time.Time{}
+		m.conflicts++
+		m.reached = true
+	default:
+		m.logger.V(2).Info("Could not acquire the Lease", "err", printable(err))
+		m.nextClaim = time.Now().Add(jittered(m.retryPeriod))
+		m.nextRead = m.nextClaim
+		if m.isRefusal(err) {
+			return nil, m.lasts(&m.refusedSince, verbOf(lease), err)
+		}
+		m.refusedSince = time.Time{}
+	}
 	return nil, nil
+}
+
+// taken ends the time for which the Lease is free.
+func (m *campaign) taken() {
+	if !m.freeSince.IsZero() {
+		m.metrics.LeaderAbsent(m.ref, time.Since(m.freeSince))
+		m.freeSince = time.Time{}
+	}
+}
+
+// lasts returns an error after a problem has lasted for StartTimeout.
+func (m *campaign) lasts(since *time.Time, verb string, err error) error {
+	if since.IsZero() {
+		*since = time.Now()
+	}
+	if !m.logged {
+		m.logged = true
+		m.logger.Info("Cannot use the Lease, trying again", "verb", verb, "err", printable(err), "startTimeout", m.startTimeout)
+	}
+	if time.Since(*since) >= m.startTimeout {
+		return m.unusable(verb, err)
+	}
+	return nil
 }
 
 // errStrategy is the error for a Lease with a strategy: the coordinated leader election

@@ -20,7 +20,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
 
-	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/leader"
 )
 

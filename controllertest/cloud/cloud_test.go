@@ -19,7 +19,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
-	"github.com/controllerkit/controllerkit/internal/calls"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
 
-	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/ssa/applyset"
 	"github.com/controllerkit/controllerkit/ssa/applyset/internal/inventory"
 )
