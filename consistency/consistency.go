@@ -40,7 +40,7 @@ const (
 type Config struct {
 	// Stores has the store through which the controller reads each resource: an
 	// informer's GetStore or GetIndexer. Add Handler to the informer too, or use
-	// AddInformer, which does both. Nil means no store yet. If a store has the method
+	// AddInformer, which does both. nil means no store yet. If a store has the method
 	// LastStoreSyncResourceVersionOf(namespace string) (version string, ok bool), ok means
 	// that the namespace has a cache of its own, at that version.
 	Stores map[schema.GroupResource]interface{ LastStoreSyncResourceVersion() string }
@@ -55,7 +55,7 @@ type Config struct {
 	// run. The bound is for a filtered informer, whose next bookmark can be late, and for
 	// a broken watch. It does not apply to EnsureReady and Wait. Use a negative value if
 	// Reconcile ignores LiveRead.
-	// 0 means 2min; a negative value means no bound.
+	// 0 means 2m; a negative value means no bound.
 	MaxWait time.Duration
 
 	// AmbiguousWait is the time that Ready holds a key back after a write whose outcome
@@ -64,7 +64,7 @@ type Config struct {
 	// 0 means 1s; a negative value means none.
 	AmbiguousWait time.Duration
 
-	// Metrics observes the waits of Ready. Nil disables metrics.
+	// Metrics observes the waits of Ready. nil disables metrics.
 	Metrics Metrics
 }
 

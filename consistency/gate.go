@@ -67,7 +67,7 @@ func (s *Store) showsLocked(version string) bool {
 //
 // If Ready returns false, it calls wake exactly once when the key may run: from an
 // informer's handler, a timer or Clear. So wake must not block; it usually adds the key
-// to a queue. Every call that returns false has its own wake. Nil means no call.
+// to a queue. Every call that returns false has its own wake. nil means no call.
 func (s *Store) Ready(key types.NamespacedName, wake func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -48,7 +48,7 @@ type Scenario struct {
 	// started has stopped, soon after ctx is done, and retries after errors: if it returns
 	// earlier, the exploration ends with an error. Its requests are no operations. Objects
 	// that it creates, and its deletions, are not compared with the runs without faults;
-	// Converged and Invariants see them. Nil means none.
+	// Converged and Invariants see them. nil means none.
 	World func(ctx context.Context, cfg *rest.Config, env *Env) error
 
 	// Script is the list of the user's steps. Each step begins when the cluster has
@@ -62,7 +62,7 @@ type Scenario struct {
 	// depends on the state alone, and must not modify or keep it. Required.
 	Converged func(s *State) error
 
-	// Invariants hold in every state of the cluster, under every fault. Nil means none.
+	// Invariants hold in every state of the cluster, under every fault. nil means none.
 	Invariants []Invariant
 
 	// Mask removes the fields of an object that may differ between two runs, before end
@@ -81,12 +81,12 @@ type Scenario struct {
 	// creates the definitions, and waits until the API server serves their kinds, before
 	// Setup. If a definition of the same name exists, it must have the same spec. Other
 	// documents of the files, and the folders below a folder, are skipped. Definitions are
-	// not deleted at the end. Nil means none.
+	// not deleted at the end. nil means none.
 	CRDs []string
 
 	// Setup prepares a server before its first run, after CRDs. cfg has all rights. Without
 	// Options.Config, Explore renews its server after thousands of plans, and calls Setup again.
-	// Nil means no preparation.
+	// nil means no preparation.
 	Setup func(ctx context.Context, cfg *rest.Config) error
 
 	// Pause is the duration of the faults Pause, Freeze and SlowRenewal. For a controller
@@ -102,7 +102,7 @@ type Scenario struct {
 
 	// UserObjects are the objects at which UserDelete, UserEdit and UserRecreate are
 	// injected, as "resource/name" with the group in the resource. The script must
-	// create them. Nil means all objects that the script creates.
+	// create them. nil means all objects that the script creates.
 	UserObjects []string
 }
 
@@ -169,7 +169,7 @@ func (e *Env) Queue(q interface{ Len() int }) {
 // Options bound and select the plans that Explore runs. The zero value runs every plan
 // with one fault.
 type Options struct {
-	// Config is an administrator's configuration for the API server. Nil means the cluster
+	// Config is an administrator's configuration for the API server. nil means the cluster
 	// of KUBECONFIG if USE_EXISTING_CLUSTER is "true", and otherwise a controlplane that
 	// Explore starts and stops.
 	Config *rest.Config
@@ -179,10 +179,10 @@ type Options struct {
 	// plans.
 	Budget time.Duration
 
-	// Faults are the kinds to inject. Nil means AllFaults().
+	// Faults are the kinds to inject. nil means AllFaults().
 	Faults []Kind
 
-	// Plans replaces all other plans, in the form of Failure.Plan. Nil means that Explore
+	// Plans replaces all other plans, in the form of Failure.Plan. nil means that Explore
 	// chooses the plans.
 	Plans []string
 

@@ -26,7 +26,7 @@ import (
 // After and AtOnce of a Step change that.
 //
 // A step that failed, or waits without an After, is tried again after half of the object's
-// time in deletion, at least 1s and at most 1min, plus up to a fifth. So the delay grows
+// time in deletion, at least 1s and at most 1m, plus up to a fifth. So the delay grows
 // with each try and survives restarts. After a Conflict it is 1s, plus up to a fifth.
 type Plan[T metav1.Object] struct {
 	// Client is the client that Ensure gets, for the object's namespace. Run reads the
@@ -44,7 +44,7 @@ type Plan[T metav1.Object] struct {
 	// GiveUpAfter.
 	GaveUp func(ctx context.Context, held Held[T], step string, cause error) error
 
-	// Metrics observes the steps. Nil means the Metrics of the reconcile.Controller that calls
+	// Metrics observes the steps. nil means the Metrics of the reconcile.Controller that calls
 	// Run, if it has these methods, as in package operator.
 	Metrics Metrics
 }
@@ -75,7 +75,7 @@ type Step[T metav1.Object] struct {
 
 	// Timeout bounds one call of Run. A call also gets at most nine tenths of the time
 	// that the pass has left, so that a step that hangs leaves some to the others. The
-	// Timeouts of all steps should fit into the reconcile's Timeout. 0 means 1min.
+	// Timeouts of all steps should fit into the reconcile's Timeout. 0 means 1m.
 	Timeout time.Duration
 
 	// GiveUpAfter is the time in deletion after which the step counts as done although it

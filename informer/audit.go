@@ -45,7 +45,7 @@ const (
 // second and one at a time. The zero value is ready to use. An Audit must not be copied.
 type Audit struct {
 	// Period is the time between the starts of two rounds. If a round takes longer, the
-	// next starts at once. 0 means 10 minutes.
+	// next starts at once. 0 means 10m.
 	Period time.Duration
 
 	// Report is called with each difference, by one goroutine. nil logs it. [Set.Relist] cures

@@ -44,7 +44,7 @@ type Set struct {
 
 	// StallTimeout is the time after which Check reports an informer that neither sends a
 	// request nor receives data. It must be longer than the silence of EndSilentWatches and
-	// a minute. 0 means 10min.
+	// a minute. 0 means 10m.
 	StallTimeout time.Duration
 
 	// Mutated is called with each change of a sampled object in a cache by the program itself,

@@ -20,8 +20,8 @@ const defaultSilence = 3 * time.Minute
 // informers do. If a watch that is being read brings no byte for the time silence, the
 // transport ends it as a server does, and logs a line. The informer then watches again from
 // its last resource version, without a list. A watch that gets no response at all is treated
-// the same. client-go alone asks the server to end a watch after 5 to 10 min, and waits for
-// that without limit. 0 means 3 min. A negative value disables the timeout. Do not set a
+// the same. client-go alone asks the server to end a watch after 5 to 10 minutes, and waits for
+// that without limit. 0 means 3m. A negative value disables the timeout. Do not set a
 // second or less: an informer lists again if a watch ends that early without an event.
 //
 // If the API server refuses the connection or responds 429 to a watch that begins with a list,

@@ -81,7 +81,7 @@ func NewClient(config *rest.Config, namespace string) (LeaseClient, error) {
 type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
 
 // ownDial returns a new function that calls dial; client-go compares functions by
-// pointer. Nil means client-go's default.
+// pointer. nil means client-go's default.
 func ownDial(dial dialFunc) dialFunc {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext

@@ -187,13 +187,13 @@ type Elector struct {
 	// clock (500 ppm, RFC 5905).
 	MaxDrift float64
 
-	// Metrics receives measurements. Nil disables it.
+	// Metrics receives measurements. nil disables it.
 	Metrics Metrics
 	// Event records an event on the Lease when a term begins and when its work has
 	// ended. The reason is LeaderElection, as in client-go's elector. The calls are
 	// sequential. If Event blocks, renewals, lead and the release of the Lease go on,
 	// events beyond 64 are dropped, and Run returns after the last call has returned.
-	// The recorder needs a client without [Guard]. Nil disables events.
+	// The recorder needs a client without [Guard]. nil disables events.
 	Event func(obj runtime.Object, eventtype, reason, note string)
 
 	wall func(time.Time) time.Time // the wall clock, for tests; nil means validity.WallClock

@@ -49,7 +49,7 @@ import (
 //   - Metrics: the metrics of [NewMetrics]
 //
 // A TerminalError of controller-runtime has the class terminal. A Result with Requeue runs the
-// key again after 5ms, then after twice as long, up to 5min.
+// key again after 5ms, then after twice as long, up to 5m.
 //
 // While this process waits to lead, the informers of the builder's For, Owns and Watches run, and
 // the queue is empty. The sources fill it when the process leads, and the loop also gets the keys

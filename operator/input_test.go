@@ -53,7 +53,6 @@ func TestNewInput(t *testing.T) {
 		{name: "negative start", config: nowhere(), options: operator.Options{Name: "x", StartTimeout: -1}, want: "must not be negative"},
 		{name: "short time", config: nowhere(), options: operator.Options{Name: "x", GracePeriod: time.Millisecond}, want: "Options.GracePeriod 1ms is too short"},
 		{name: "shortest time", config: nowhere(), options: operator.Options{Name: "x", GracePeriod: 1}, want: "Options.GracePeriod 1ns is too short"},
-		{name: "a Pod without its namespace", config: nowhere(), options: operator.Options{Name: "x", Pod: "y"}, want: "Options.Pod needs LeaseNamespace"},
 		{name: "no host", config: &rest.Config{}, options: operator.Options{Name: "x", LeaseNamespace: "y"}, want: "config.Host is empty"},
 		{name: "bad host", config: &rest.Config{Host: "http://%"}, options: operator.Options{Name: "x"}, want: "operator: "},
 	} {

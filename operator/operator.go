@@ -25,7 +25,6 @@ import (
 	"github.com/controllerkit/controllerkit/internal/typed"
 	"github.com/controllerkit/controllerkit/leader"
 	"github.com/controllerkit/controllerkit/metrics"
-	"github.com/controllerkit/controllerkit/operator/internal/grace"
 	"github.com/controllerkit/controllerkit/operator/internal/late"
 	"github.com/controllerkit/controllerkit/operator/internal/page"
 	"github.com/controllerkit/controllerkit/operator/internal/rights"
@@ -63,14 +62,9 @@ type Options struct {
 
 	// GracePeriod bounds the stop of the whole process. Run gives the running calls and
 	// the election their parts of it, so set this one only. It must be shorter than the
-	// Pod's terminationGracePeriodSeconds, whose default is 30. 0 means 28s.
+	// Pod's terminationGracePeriodSeconds, whose default is 30: a test of the manifest can call
+	// shutdown's Group.Fits. 0 means 28s.
 	GracePeriod time.Duration
-
-	// Pod is the name of the process's Pod in LeaseNamespace, such as os.Getenv("POD_NAME")
-	// with a fieldRef of metadata.name. Before informers start, Run reads the Pod, and returns
-	// an error if the kubelet could kill it before GracePeriod is over: see shutdown's
-	// Group.Fits. "" means no check.
-	Pod string
 
 	// StartTimeout bounds how long the API server may be unreachable at the start, and a
 	// CustomResourceDefinition missing. 0 means 20s.
@@ -90,7 +84,7 @@ type Operator struct {
 	// Config is for all clients of the controllers. It is a copy of the configuration
 	// that New got, with these additions: the writes of a reconcile delay the next one of
 	// its key until the informers show them, requests are counted, lists of informers are
-	// consistent, a watch that is silent for 3 min ends, no client-side limit applies, and
+	// consistent, a watch that is silent for 3m ends, no client-side limit applies, and
 	// each warning of the API server is logged once, unless a handler was set.
 	Config *rest.Config
 
@@ -155,8 +149,6 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 		return nil, errors.New("operator: Options.GracePeriod and Options.StartTimeout must not be negative; 0 means the default")
 	case o.GracePeriod > 0 && o.GracePeriod < time.Second:
 		return nil, fmt.Errorf("operator: Options.GracePeriod %v is too short to stop in: use at least 1s", o.GracePeriod)
-	case o.Pod != "" && o.LeaseNamespace == "":
-		return nil, errors.New("operator: Options.Pod needs LeaseNamespace: without an election, call Group.Fits")
 	}
 	o.GracePeriod = cmp.Or(o.GracePeriod, 28*time.Second)
 	o.StartTimeout = cmp.Or(o.StartTimeout, 20*time.Second)
@@ -271,7 +263,6 @@ func (op *Operator) Run(ctx context.Context) error {
 		kinds, err := served.Wait(ctx, op.Config, op.options.StartTimeout, needed)
 		if err == nil {
 			op.served.Store(&kinds)
-			err = op.fits(ctx)
 		}
 		switch {
 		case ctx.Err() != nil: // stopped while it waited
@@ -296,22 +287,6 @@ func (op *Operator) Run(ctx context.Context) error {
 	}
 	op.Group.Add("controllers", lead)
 	return op.Group.Run(ctx)
-}
-
-// fits returns an error if the Pod of Options ends before the Group does.
-func (op *Operator) fits(ctx context.Context) error {
-	o := op.options
-	if o.Pod == "" {
-		return nil
-	}
-	period, err := grace.Of(ctx, op.Config, o.StartTimeout, o.LeaseNamespace, o.Pod)
-	if err == nil {
-		err = op.Group.Fits(period)
-	}
-	if err != nil {
-		return fmt.Errorf("Options.Pod %q: %w", o.Pod, err)
-	}
-	return nil
 }
 
 // register gives the informers to the set, each once with the handlers of all controllers.

@@ -29,9 +29,8 @@ func (op *Operator) Writes(resource schema.GroupResource, verbs ...string) {
 }
 
 // Rules returns the rights that the operator needs. The rules of objects, and of Events, are
-// for a ClusterRole, or a Role in each namespace that the informers watch. The rules of leases,
-// and of Options.Pod, are for a Role in LeaseNamespace; without an election there are none.
-// Call it after all registrations; a program can print them as its manifest.
+// for a ClusterRole, or a Role in each namespace that the informers watch. The rules of leases
+// are for a Role in LeaseNamespace; without an election there are none. Call it after all registrations; a program can print them as its manifest.
 //
 // If a controller owns objects, it may update the finalizers of its own kind, which the
 // admission plugin OwnerReferencesPermissionEnforcement asks for.
@@ -56,9 +55,6 @@ func (op *Operator) Rules() (objects, leases []rbacv1.PolicyRule) {
 			{APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"get", "update", "watch"}, ResourceNames: []string{op.Elector.Name}},
 			{APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"create"}}, // cannot have resourceNames
 		}
-	}
-	if op.options.Pod != "" {
-		leases = append(leases, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}})
 	}
 	return uses.Rules(), leases
 }

@@ -26,17 +26,17 @@ type Config[K comparable] struct {
 	Name string
 
 	// RateLimiter returns the delay of AddRateLimited. The queue does not hold its lock
-	// during the call. Nil means Exponential(5ms, 5min).
+	// during the call. nil means Exponential(5ms, 5m).
 	RateLimiter workqueue.TypedRateLimiter[K]
 
 	// MetricsProvider makes the metrics, in New. The queue updates them under its lock,
-	// so they must not call the queue. Nil means no metrics; the provider of the process
+	// so they must not call the queue. nil means no metrics; the provider of the process
 	// is never used.
 	MetricsProvider workqueue.MetricsProvider
 
 	// Group returns the group of a key, e.g. its namespace. Ready keys of one priority
 	// take turns by group. Each add calls Group, concurrently with other calls. The group
-	// of a key does not change while the queue holds the key. Nil means one group.
+	// of a key does not change while the queue holds the key. nil means one group.
 	Group func(K) string
 
 	// MaxWait is the time for which higher priorities always go first. If a key of a
@@ -44,7 +44,7 @@ type Config[K comparable] struct {
 	// with the oldest key, with its groups still in turn, until no such key is left. The
 	// time starts with the first Get that passes over the key, and may be 1/32 too long.
 	// If a group has more such keys than its turns allow, its keys wait longer. 0 means
-	// 1 min. A negative value means that lower priorities wait without a limit.
+	// 1m. A negative value means that lower priorities wait without a limit.
 	MaxWait time.Duration
 }
 

@@ -20,7 +20,7 @@ import (
 // stores only the keys that have failed since Forget. Most controllers need no other
 // limiter.
 //
-// If base is not positive, it is 5 ms. If limit is not positive, it is 5 min. If base
+// If base is not positive, it is 5ms. If limit is not positive, it is 5m. If base
 // is above limit, it is limit.
 func Exponential[K comparable](base, limit time.Duration) workqueue.TypedRateLimiter[K] {
 	if base <= 0 {
@@ -63,7 +63,7 @@ func jitter(d time.Duration) time.Duration {
 // exceeds the rate, but does not delay later keys.
 //
 // If perSecond is not positive or NaN, no key passes after the burst. If it is +Inf, all
-// keys pass. If burst is below 1, it is 1. If longest is not positive, it is 1 min.
+// keys pass. If burst is below 1, it is 1. If longest is not positive, it is 1m.
 func TokenBucket[K comparable](perSecond float64, burst int, longest time.Duration) workqueue.TypedRateLimiter[K] {
 	if longest <= 0 {
 		longest = time.Minute

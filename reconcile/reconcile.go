@@ -42,10 +42,10 @@ type Func[K comparable] func(ctx context.Context, key K) (Result, error)
 //	stale         Stale() bool is true, others         kept      gate, or soon  RequeueAfter           error
 //	terminal      ErrTerminal                          reset     no             RequeueAfter           error
 //	not_found     API not found                        counted   rate limiter   RequeueAfter           error
-//	rejected      API rejection, 1st of each 10        kept      1s to 15min    RequeueAfter           error
-//	rejected      API rejection, others                kept      1s to 15min    RequeueAfter           V(4)
-//	forbidden     API forbidden, 1st of each 10        kept      1s to 15min    RequeueAfter           error
-//	forbidden     API forbidden, others                kept      1s to 15min    RequeueAfter           V(4)
+//	rejected      API rejection, 1st of each 10        kept      1s to 15m      RequeueAfter           error
+//	rejected      API rejection, others                kept      1s to 15m      RequeueAfter           V(4)
+//	forbidden     API forbidden, 1st of each 10        kept      1s to 15m      RequeueAfter           error
+//	forbidden     API forbidden, others                kept      1s to 15m      RequeueAfter           V(4)
 //	timeout       deadline exceeded                    counted   rate limiter   RequeueAfter           error
 //	panic         Func panicked                        counted   rate limiter   RequeueAfter           error
 //	cancelled     any error of a call that Run ended   kept      at once        at once                V(4)
@@ -70,7 +70,7 @@ type Func[K comparable] func(ctx context.Context, key K) (Result, error)
 //     Gate; otherwise the delay is 50ms to 250ms. A conflict of server-side apply lasts,
 //     and has the class error.
 //   - server_delay is an API error with Retry-After. The delay is at least 1s and at most
-//     5min, and up to a fifth is added.
+//     5m, and up to a fifth is added.
 //   - stale is an error with a method Stale() bool that returns true: the cache is behind.
 //     If the Gate is not ready for the key, the key waits for the Gate; otherwise the
 //     delay doubles from 100ms to 5s, and up to half is added.
@@ -79,7 +79,7 @@ type Func[K comparable] func(ctx context.Context, key K) (Result, error)
 //   - rejected is an error that wraps [ErrRejected], or has a method Rejected() bool that
 //     returns true, or is one of the API errors 400, 405, 406, 409 AlreadyExists, 413, 415
 //     and 422, or the 403 of a create in a namespace that is being deleted. The delay doubles
-//     from 1s to 10min, and up to half is added.
+//     from 1s to 10m, and up to half is added.
 //   - forbidden is the API error 401 or 403: a role or a token is missing, or will arrive
 //     soon. The delays are as for rejected. The line of log has deniedGroup,
 //     deniedResource and deniedName.
@@ -232,7 +232,7 @@ type Controller[K comparable] struct {
 	Keys func() []K
 
 	// StallTimeout is the time without the end of a call after which Check returns an
-	// error. 0 means 5 minutes, or twice Timeout if that is longer.
+	// error. 0 means 5m, or twice Timeout if that is longer.
 	StallTimeout time.Duration
 
 	// Gate delays keys until the caches show their writes. nil means none.

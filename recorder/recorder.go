@@ -76,7 +76,7 @@ type Recorder struct {
 	// done. 0 means 5s.
 	StopTimeout time.Duration
 
-	// Metrics receives the outcome of each call of Event. Nil disables it.
+	// Metrics receives the outcome of each call of Event. nil disables it.
 	Metrics Metrics
 
 	running atomic.Bool // Run is running

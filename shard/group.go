@@ -146,7 +146,7 @@ type Group struct {
 	// clock of another. 0 means 0.01.
 	MaxDrift float64
 
-	// Metrics receives measurements. Nil disables it.
+	// Metrics receives measurements. nil disables it.
 	Metrics Metrics
 
 	wall func(time.Time) time.Time // the wall clock, for tests; nil means validity.WallClock

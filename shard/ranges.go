@@ -30,7 +30,7 @@ type Ranges struct {
 	ByNamespace bool
 
 	// Starts are the first hashes of the shards 1 to N-1, in ascending order. Cut computes
-	// them. Nil means ranges of equal size.
+	// them. nil means ranges of equal size.
 	Starts []uint64
 }
 

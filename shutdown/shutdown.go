@@ -40,7 +40,7 @@ type Group struct {
 	// terminationGracePeriodSeconds, whose default is 30: see Fits. 0 means 28s.
 	GracePeriod time.Duration
 
-	// Metrics receives the duration of each part's stop. Nil disables it.
+	// Metrics receives the duration of each part's stop. nil disables it.
 	Metrics Metrics
 
 	mu      sync.Mutex // guards the fields below

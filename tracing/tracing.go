@@ -42,7 +42,7 @@ type Controller[K comparable] struct {
 	// 0 means 1. If it is negative, only calls that continue a sampled trace are sampled.
 	Ratio float64
 
-	// Window is the time for which a trace is continued after its first event. 0 means 5min,
+	// Window is the time for which a trace is continued after its first event. 0 means 5m,
 	// and a negative value that no trace is continued. If it is below one second, an apply
 	// with Carry adds the trace only to an object that it creates.
 	Window time.Duration

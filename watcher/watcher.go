@@ -113,7 +113,7 @@ type RetryWatcher[T controllerkit.Object] struct {
 
 	// SilenceTimeout is how long the server may be silent: no event, bookmark or response
 	// to a request. After that the watcher lists the collection again. A watch request
-	// that the server delays (Retry-After) is not silence. 0 means 3 min. A negative value
+	// that the server delays (Retry-After) is not silence. 0 means 3m. A negative value
 	// disables the timeout.
 	SilenceTimeout time.Duration
 

@@ -24,7 +24,7 @@ import (
 // it reports false. why is the first difference or doubt, for logs.
 //
 // extract decides which fields are atomic. It is the generated ExtractX function of the
-// kind. Nil means that the kind has no such function.
+// kind. nil means that the kind has no such function.
 //
 // An apply has two effects, and Unchanged compares both:
 //

@@ -38,7 +38,7 @@
 // A [Contender] prepares its work, passes the work to [Meter.Measure] or counts to
 // [Meter.Count], and returns the number of operations. Both contenders of a pair must
 // do the same number of operations. [Meter.N] returns the sizes, so that the tests
-// can run every row quickly. A measured function should take at least 100 ms, and a
+// can run every row quickly. A measured function should take at least 100ms, and a
 // row at most a minute.
 //
 // A row about queues is shorter: see rows/queue.go. The tests of rows check for every

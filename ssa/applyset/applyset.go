@@ -90,7 +90,7 @@ type Batch struct {
 	// cluster-scoped, and must not be one of them; otherwise it is an error. If an object has
 	// another controller, its error is Invalid. If the admission plugin
 	// OwnerReferencesPermissionEnforcement is enabled, the identity needs the verb update on
-	// the finalizers subresource of Owner. Nil means no owner; a nil pointer in it is an error.
+	// the finalizers subresource of Owner. nil means no owner; a nil pointer in it is an error.
 	Owner     metav1.Object
 	OwnerKind schema.GroupVersionKind // the kind of Owner. With a wrong kind the objects are collected at once.
 

@@ -90,7 +90,7 @@ type Set struct {
 
 	// Stage returns the stage of an object, 2 to 99, or 0 for the default. obj is the
 	// wanted object, or the metadata of a former member. Namespaces and
-	// CustomResourceDefinitions stay first. Nil means the default for each object.
+	// CustomResourceDefinitions stay first. nil means the default for each object.
 	Stage func(kind schema.GroupVersionKind, obj metav1.Object) int
 
 	// MaxPrune is how many objects a call of Apply may prune; 0 means 100. It does not count
@@ -110,10 +110,10 @@ type Set struct {
 	// Keep reports whether prune must leave a former member in place, for example
 	// because of an annotation. obj has the metadata only. Each call reads the kept objects
 	// and asks again. Prune also leaves the Namespace and the CustomResourceDefinition of a
-	// kept object. Nil means no object.
+	// kept object. nil means no object.
 	Keep func(kind schema.GroupVersionKind, obj metav1.Object) bool
 
-	// Propagation returns the propagation policy of a deletion. Nil means Background for
+	// Propagation returns the propagation policy of a deletion. nil means Background for
 	// each object.
 	Propagation func(kind schema.GroupVersionKind, obj metav1.Object) metav1.DeletionPropagation
 
@@ -133,7 +133,7 @@ type Member struct {
 	Object any
 
 	// Live is the object as the caller knows it, usually from a lister, with its
-	// managedFields. If Object would not change it, Apply makes no request. Nil means
+	// managedFields. If Object would not change it, Apply makes no request. nil means
 	// unknown: Apply creates the object, and reads its metadata if it exists.
 	Live metav1.Object
 

@@ -53,7 +53,7 @@ type verdict struct {
 // explore runs many explorations at once: most of the time each of them waits.
 // Those with elections come last and few at a time, as leases of two seconds are
 // lost on a machine that is busy. It repeats an exploration that is wrong, three times at
-// most, because what some controllers do depends on what comes first by a hair. Nil means
+// most, because what some controllers do depends on what comes first by a hair. nil means
 // that none is wrong.
 func explore(t *testing.T, scenarios []controllertest.Scenario, o func(n int) controllertest.Options, wrong func(n int, r *controllertest.Report) error) []verdict {
 	t.Helper()

@@ -31,7 +31,7 @@ type Client struct {
 	// URL is the address of the service, for example http://127.0.0.1:8090.
 	URL string
 
-	// Transport sends the requests. Nil means http.DefaultTransport.
+	// Transport sends the requests. nil means http.DefaultTransport.
 	Transport http.RoundTripper
 
 	// Timeout bounds one request. 0 means 5s.

@@ -88,7 +88,7 @@ type Config struct {
 	// with the operator, and the operator has no election. Nil reconciles all tenants.
 	Group *shard.Group
 
-	// Metrics receives the metrics of the queue. Nil disables them.
+	// Metrics receives the metrics of the queue. nil disables them.
 	Metrics *metrics.Metrics
 }
 

@@ -45,7 +45,7 @@ const (
 
 	// client-go's candidates compare renewTime in whole seconds. They do not notice a
 	// renewal within the same second, so they may wait a second less than LeaseDuration
-	// after the last renewal. With leases of 1 s that would be almost the whole lease.
+	// after the last renewal. With leases of 1s that would be almost the whole lease.
 	timesAsSlow = 5
 )
 

@@ -231,7 +231,7 @@ func (a *arena) rollRival(ctx context.Context, m *bench.Meter) (int, error) {
 	return 1, nil
 }
 
-// turns is the number of hashes that take 5 ms of one core.
+// turns is the number of hashes that take 5ms of one core.
 var turns = sync.OnceValue(func() int {
 	const n = 10_000
 	start := time.Now()
