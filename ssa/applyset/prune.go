@@ -155,6 +155,7 @@ func (c *call) prune(ctx context.Context, bounded bool) error {
 
 // examine decides about a former member from its live metadata.
 func (c *call) examine(ctx context.Context, f *former) error {
+	f.doomed = false
 	switch {
 	case c.memory.unserved.Has(f.id.kind):
 		f.lost()
@@ -177,7 +178,6 @@ func (c *call) examine(ctx context.Context, f *former) error {
 		return nil
 	}
 	controller := metav1.GetControllerOfNoCopy(f.live)
-	f.doomed = false
 	switch {
 	case c.uids[f.live.GetUID()]: // two kinds can show one object, such as Events
 		c.drop(f)
