@@ -18,13 +18,13 @@ import (
 
 // waitForCRDs waits for all applied CustomResourceDefinitions, one after the other: that
 // takes no longer than the slowest.
-func (b *Batch) waitForCRDs(ctx context.Context, r *batchRun) {
-	timeout := cmp.Or(b.CRDTimeout, 30*time.Second)
+func (c *batchCall) waitForCRDs(ctx context.Context) {
+	timeout := cmp.Or(c.CRDTimeout, 30*time.Second)
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("CRDTimeout of %v is over: %w", timeout, context.DeadlineExceeded))
 	defer cancel()
-	for _, m := range r.crds {
-		m.err = b.waitEstablished(ctx, m)
-		r.failed = r.failed || m.err != nil
+	for _, o := range c.crds {
+		o.err = c.waitEstablished(ctx, o)
+		c.failed = c.failed || o.err != nil
 	}
 }
 
@@ -32,23 +32,23 @@ func (b *Batch) waitForCRDs(ctx context.Context, r *batchRun) {
 var errNames = errors.New("spec.names: the API server does not accept them")
 
 // waitEstablished waits until an applied CustomResourceDefinition is established, and
-// sets the response to the established object.
-func (b *Batch) waitEstablished(ctx context.Context, m *member) error {
-	client := b.resource(m)
-	uid := m.response.GetUID()
+// sets live to the established object.
+func (c *batchCall) waitEstablished(ctx context.Context, o *batchObject) error {
+	client := c.client(o)
+	uid := o.live.GetUID()
 	// The first response can have conditions about the previous names. They count if they
 	// are the same a second later.
-	doubtful := m.response.GetGeneration() > 1
+	doubtful := o.live.GetGeneration() > 1
 	for {
 		patience := time.Duration(math.MaxInt64)
-		switch done, err := isEstablished(m.response); {
+		switch done, err := isEstablished(o.live); {
 		case doubtful && errors.Is(err, errNames):
 			patience = time.Second
 		case done || err != nil:
 			return err
 		}
 		doubtful = false
-		if done, err := m.watch(ctx, client, patience); done || err != nil {
+		if done, err := o.watch(ctx, client, patience); done || err != nil {
 			return err
 		}
 		// The stream ended, which is rare in such a short wait. No event shows when a new
@@ -59,7 +59,7 @@ func (b *Batch) waitEstablished(ctx context.Context, m *member) error {
 			return ended()
 		case <-time.After(time.Second):
 		}
-		live, err := client.Get(ctx, m.object.GetName(), metav1.GetOptions{})
+		live, err := client.Get(ctx, o.manifest.GetName(), metav1.GetOptions{})
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return ended()
@@ -68,19 +68,19 @@ func (b *Batch) waitEstablished(ctx context.Context, m *member) error {
 		case live.GetUID() != uid:
 			return errors.New("it was deleted before it was established, and another one has its name")
 		}
-		m.response = live
+		o.live = live
 	}
 }
 
 // watch reads events until the CustomResourceDefinition is established, or cannot be.
 // done is false if patience or the stream ends before. A broken connection is also an
 // event of type Error.
-func (m *member) watch(ctx context.Context, client dynamic.ResourceInterface, patience time.Duration) (done bool, err error) {
+func (o *batchObject) watch(ctx context.Context, client dynamic.ResourceInterface, patience time.Duration) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	w, err := client.Watch(ctx, metav1.ListOptions{
-		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, m.object.GetName()).String(),
-		ResourceVersion: m.response.GetResourceVersion(),
+		FieldSelector:   fields.OneTermEqualSelector(metav1.ObjectNameField, o.manifest.GetName()).String(),
+		ResourceVersion: o.live.GetResourceVersion(),
 	})
 	switch {
 	case err == nil:
@@ -102,9 +102,9 @@ func (m *member) watch(ctx context.Context, client dynamic.ResourceInterface, pa
 			case event.Type == watch.Deleted:
 				return false, errors.New("it was deleted before it was established")
 			case isObject && event.Type != watch.Bookmark:
-				m.response = crd
+				o.live = crd
 			}
-			if done, err := isEstablished(m.response); done || err != nil {
+			if done, err := isEstablished(o.live); done || err != nil {
 				return done, err
 			}
 		}

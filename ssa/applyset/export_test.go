@@ -4,5 +4,5 @@ package applyset
 func Remembered(s *Set) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.known)
+	return len(s.memories)
 }

@@ -1,11 +1,9 @@
 package applyset
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -14,12 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
 
-	"github.com/controllerkit/controllerkit/internal/apply"
-	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/ssa/applyset/internal/inventory"
 )
 
@@ -47,9 +42,13 @@ import (
 // the controller itself needs, such as its Namespace and its ServiceAccount, must not be a
 // member either.
 //
-// A Set remembers the members that it has listed and applied, for at most an hour.
-// Until then it does not see that another user labels an object as a member. It forgets a
-// parent after Delete, and an hour after the last call.
+// A Set remembers the members that it has listed and applied. An hour after the last list,
+// the next call lists again. Until then the Set does not see that another user labels an
+// object as a member. The memory grows with the members of all parents: the number of
+// parents has no bound, so a parent never evicts another. A Set forgets a parent after
+// Delete succeeds. It also forgets the parents without a call in the last hour; it looks
+// for them during calls, once an hour. If it has forgotten a parent, the next call lists
+// the members.
 //
 // The API server accepts 256 KiB of annotations, which limits the kinds and namespaces of a
 // set. If the wanted objects need more, Apply returns an error before the first request.
@@ -120,10 +119,10 @@ type Set struct {
 	Concurrency int           // the number of requests of one call that run at once; 0 means 8
 	CRDTimeout  time.Duration // as in a Batch
 
-	mu      sync.Mutex // guards the fields below
-	known   map[types.UID]*memory
-	swept   time.Time // when known was searched for old memories
-	checked bool      // whether ParentKind can be the kind of parents
+	mu                sync.Mutex // guards the fields below
+	memories          map[types.UID]*memory
+	swept             time.Time // when memories was searched for old ones
+	parentKindChecked bool      // whether ParentKind can be the kind of parents
 }
 
 // Member is a wanted object of a [Set].
@@ -212,20 +211,20 @@ type Result struct {
 // it just before, Apply removes its own fields and its label again. If the program dies
 // before that, the other user's object stays a member.
 func (s *Set) Apply(ctx context.Context, parent metav1.Object, wanted ...Member) ([]Result, error) {
-	c, err := s.begin(parent)
+	c, err := s.newCall(parent)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.plan(wanted); err != nil {
+	if err := c.checkWanted(wanted); err != nil {
 		return nil, err
 	}
-	if c.run.failed {
+	if c.batch.failed {
 		return c.report(nil)
 	}
-	if err := c.checkGrowth(); err != nil {
+	if err := c.checkInventorySize(); err != nil {
 		return nil, err
 	}
-	unlock, err := c.lock(ctx)
+	unlock, err := c.lockParent(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -236,7 +235,7 @@ func (s *Set) Apply(ctx context.Context, parent metav1.Object, wanted ...Member)
 	if err := c.applyAll(ctx); err != nil {
 		return nil, err
 	}
-	if !c.run.failed {
+	if !c.batch.failed {
 		err = c.prune(ctx, true)
 	}
 	return c.report(err)
@@ -248,14 +247,14 @@ func (s *Set) Apply(ctx context.Context, parent metav1.Object, wanted ...Member)
 //
 // Call Delete as the cleanup of Finalizer. parent may be being deleted or not.
 func (s *Set) Delete(ctx context.Context, parent metav1.Object) ([]Result, error) {
-	c, err := s.begin(parent)
+	c, err := s.newCall(parent)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.plan(nil); err != nil {
+	if err := c.checkWanted(nil); err != nil {
 		return nil, err
 	}
-	unlock, err := c.lock(ctx)
+	unlock, err := c.lockParent(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -286,207 +285,37 @@ func (s *Set) Delete(ctx context.Context, parent metav1.Object) ([]Result, error
 // ssa.Migrate. To give a set to another tool, stop the controller and change the
 // annotation.
 func (s *Set) TakeOver(ctx context.Context, parent metav1.Object, tool string) error {
-	c, err := s.begin(parent)
+	c, err := s.newCall(parent)
 	switch {
 	case err != nil:
 		return err
 	case tool == "":
 		return errors.New("applyset: the tool is empty: pass the name that the annotation applyset.kubernetes.io/tooling of the parent has, without its version")
 	}
-	unlock, err := c.lock(ctx)
+	unlock, err := c.lockParent(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	c.memory.until = time.Time{} // the other tool can have created members
+	c.memory.trustedUntil = time.Time{} // the other tool can have created members
 	if err := c.checkKind(ctx); err != nil {
 		return err
 	}
 	if err := c.readLive(ctx); err != nil {
 		return err
 	}
-	switch _, found, err := inventory.Read(c.live, c.id, s.Manager); {
+	switch _, found, err := inventory.Read(c.liveParent, c.setID, s.Manager); {
 	case !found:
 		return errors.New("applyset: the parent has no set: call Apply")
 	case err == nil:
 		return nil
 	}
-	i, _, err := inventory.Read(c.live, c.id, tool)
+	i, _, err := inventory.Read(c.liveParent, c.setID, tool)
 	if err != nil {
 		return fmt.Errorf("applyset: %w", err)
 	}
-	if err := c.checkParent(c.live); err != nil {
+	if err := c.checkParent(c.liveParent); err != nil {
 		return err
 	}
-	return c.store(ctx, i)
-}
-
-// call is one call of a method of a Set.
-type call struct {
-	*Set
-	batch    *Batch
-	run      *batchRun
-	wanted   []*wantedMember
-	ids      map[identity]bool // of wanted
-	id       string            // of the set
-	parent   metav1.Object
-	parents  schema.GroupVersionResource
-	resource metadata.ResourceInterface // of the parent
-	live     *metav1.PartialObjectMetadata
-	memory   *memory
-	seen     map[identity]*metav1.PartialObjectMetadata // the members that this call has listed
-	former   []*former
-	uids     map[types.UID]bool                     // of the wanted objects
-	mappings map[schema.GroupKind]*meta.RESTMapping // of the kinds of members
-	versions map[schema.GroupKind]string            // of the kinds of the wanted objects
-	groups   sets.Set[string]                       // that definitions among the members have
-	dryRun   bool
-	reset    bool // whether the call has reset the Mapper
-}
-
-// identity is the name of an object in all versions of its kind.
-type identity struct {
-	kind            schema.GroupKind
-	namespace, name string
-}
-
-// idOf returns the identity of an object with a kind.
-func idOf(u *unstructured.Unstructured) identity {
-	return identity{u.GroupVersionKind().GroupKind(), u.GetNamespace(), u.GetName()}
-}
-
-// above returns what an object is to the parent, if its deletion would delete the parent or
-// wait for it, and "" otherwise.
-func (c *call) above(id identity) string {
-	owns := func(ref metav1.OwnerReference) bool {
-		gv, _ := schema.ParseGroupVersion(ref.APIVersion)
-		return id.kind == schema.GroupKind{Group: gv.Group, Kind: ref.Kind} && id.name == ref.Name && (id.namespace == "" || id.namespace == c.parent.GetNamespace())
-	}
-	switch id {
-	case identity{c.ParentKind.GroupKind(), c.parent.GetNamespace(), c.parent.GetName()}:
-		return "the parent"
-	case identity{namespaceKind(), "", c.parent.GetNamespace()}:
-		return "the Namespace of the parent"
-	case identity{definitionKind(), "", c.parents.GroupResource().String()}:
-		return "the CustomResourceDefinition of the parent"
-	}
-	if slices.ContainsFunc(c.parent.GetOwnerReferences(), owns) {
-		return "an owner of the parent"
-	}
-	return ""
-}
-
-// begin checks the Set and the parent.
-func (s *Set) begin(parent metav1.Object) (*call, error) {
-	kind := s.ParentKind
-	switch {
-	case kube.IsNil(s.Metadata):
-		return nil, errors.New("applyset: Metadata is nil: set a metadata client")
-	case kube.IsNil(s.Mapper):
-		return nil, errors.New("applyset: Mapper is nil: set a RESTMapper")
-	case kind.Version == "" || kind.Kind == "":
-		return nil, fmt.Errorf("applyset: ParentKind is %q: set the version and the kind of the parents", kind)
-	case s.Finalizer == "" && !s.Own:
-		return nil, errors.New("applyset: Finalizer is empty: set the finalizer for which the controller calls Delete, or Own")
-	case s.MaxPrune < 0:
-		return nil, fmt.Errorf("applyset: MaxPrune is %d: set a positive number, or 0 for the default", s.MaxPrune)
-	case s.MaxPrunePercent < 0 || s.MaxPrunePercent > 100:
-		return nil, fmt.Errorf("applyset: MaxPrunePercent is %d: set 1 to 100, or 0 for the default", s.MaxPrunePercent)
-	case kube.IsNil(parent):
-		return nil, errors.New("applyset: the parent is nil: pass an object that the API server returned")
-	case parent.GetUID() == "" || parent.GetName() == "":
-		return nil, errors.New("applyset: the parent has no metadata.uid or no metadata.name: pass an object that the API server returned")
-	}
-	if err := apply.CheckManager(s.Manager); err != nil {
-		return nil, fmt.Errorf("applyset: Manager: %w", err)
-	}
-	if err := apply.CheckManager(s.Manager + parentManager); err != nil {
-		return nil, fmt.Errorf("applyset: Manager with the suffix %q: %w", parentManager, err)
-	}
-	mapping, err := s.Mapper.RESTMapping(kind.GroupKind(), kind.Version)
-	if err != nil {
-		return nil, fmt.Errorf("applyset: ParentKind: find the resource of %s: %w", kind, err)
-	}
-	if err := apply.CheckScope(mapping, parent); err != nil {
-		return nil, fmt.Errorf("applyset: the parent: %w", err)
-	}
-	batch := &Batch{Client: s.Client, Mapper: s.Mapper, Manager: s.Manager, Concurrency: s.Concurrency, CRDTimeout: s.CRDTimeout}
-	if s.Own {
-		batch.Owner, batch.OwnerKind = parent, kind
-	}
-	return &call{
-		Set:      s,
-		batch:    batch,
-		id:       inventory.ID(kind.GroupKind(), parent.GetNamespace(), parent.GetName()),
-		parent:   parent,
-		parents:  mapping.Resource,
-		resource: s.Metadata.Resource(mapping.Resource).Namespace(parent.GetNamespace()),
-		mappings: map[schema.GroupKind]*meta.RESTMapping{},
-		versions: map[schema.GroupKind]string{},
-		groups:   sets.New[string](),
-	}, nil
-}
-
-// plan checks the wanted objects. If one is not valid, the run has failed before it begins.
-func (c *call) plan(wanted []Member) (err error) {
-	objects := make([]any, len(wanted))
-	for i, m := range wanted {
-		objects[i] = m.Object
-	}
-	if c.run, err = c.batch.plan(objects, false); err != nil {
-		return err
-	}
-	c.ids = make(map[identity]bool, len(wanted))
-	c.run.failed = false
-	for _, m := range c.run.members {
-		c.defines(idOf(m.object))
-	}
-	for i, m := range c.run.members {
-		w := &wantedMember{Member: wanted[i], member: m}
-		if w.Wait && meta.IsNoMatchError(m.err) {
-			c.resetMapper()
-			if m.err = c.batch.place(c.run, m, false); meta.IsNoMatchError(m.err) {
-				m.err, w.action, w.reason = nil, Pending, unserved
-			}
-		}
-		if m.err == nil {
-			m.err = c.check(w)
-		}
-		c.run.failed = c.run.failed || m.err != nil
-		c.wanted = append(c.wanted, w)
-		c.ids[w.id] = true
-		if _, ok := c.versions[w.id.kind]; !ok {
-			c.versions[w.id.kind] = m.object.GroupVersionKind().Version
-		}
-	}
-	return nil
-}
-
-// report makes the results, and the error that joins err and theirs.
-func (c *call) report(err error) ([]Result, error) {
-	var results []Result
-	errs := []error{err}
-	add := func(index int, r Result) {
-		if r.Err != nil {
-			r.Action = ""
-			errs = append(errs, &ObjectError{Index: index, Kind: r.Kind, Namespace: r.Namespace, Name: r.Name, Err: r.Err})
-		}
-		results = append(results, r)
-	}
-	for i, w := range c.wanted {
-		if w.err == nil && c.run.failed && w.action == "" {
-			w.err = fmt.Errorf("%w: another object has failed", ErrNotTried)
-		}
-		add(i, Result{Kind: w.object.GroupVersionKind(), Namespace: w.object.GetNamespace(), Name: w.object.GetName(), Action: w.action, Reason: w.reason, Err: w.err, Object: w.answer})
-	}
-	slices.SortFunc(c.former, func(a, b *former) int {
-		return cmp.Or(cmp.Compare(b.stage, a.stage), cmp.Compare(a.kind.String(), b.kind.String()), cmp.Compare(a.id.namespace, b.id.namespace), cmp.Compare(a.id.name, b.id.name))
-	})
-	for _, f := range c.former {
-		if f.action == "" && f.err == nil {
-			f.action, f.reason = Pending, "the call ended before"
-		}
-		add(-1, Result{Kind: f.kind, Namespace: f.id.namespace, Name: f.id.name, Action: f.action, Reason: f.reason, Err: f.err})
-	}
-	return results, errors.Join(errs...)
+	return c.patchParent(ctx, i)
 }

@@ -10,7 +10,7 @@ import (
 
 // The default stages of a Set. Apply goes up, and prune goes down.
 const (
-	stageDefinitions = 1 + iota // of the kinds and namespaces of other objects
+	stageFirst = 1 + iota // of the kinds and namespaces of other objects
 	stageAccess
 	stageConfig
 	stageDefault
@@ -21,45 +21,45 @@ const (
 
 func namespaceKind() schema.GroupKind { return schema.GroupKind{Kind: "Namespace"} }
 
-func definitionKind() schema.GroupKind {
+func crdKind() schema.GroupKind {
 	return schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}
 }
 
-func serviceKind() schema.GroupKind {
+func apiServiceKind() schema.GroupKind {
 	return schema.GroupKind{Group: "apiregistration.k8s.io", Kind: "APIService"}
 }
 
-// defines notes the group that a definition among the members has.
-func (c *call) defines(id identity) {
-	if id.kind == definitionKind() || id.kind == serviceKind() {
+// noteGroup notes the group that a definition among the members has.
+func (c *setCall) noteGroup(id identity) {
+	if id.kind == crdKind() || id.kind == apiServiceKind() {
 		_, group, _ := strings.Cut(id.name, ".") // after the resource or the version
-		c.groups.Insert(group)
+		c.definedGroups.Insert(group)
 	}
 }
 
-// stage returns the stage of an object.
-func (c *call) stage(kind schema.GroupVersionKind, obj metav1.Object) (int, error) {
-	stage := stageOf(kind.GroupKind())
-	if stage == stageDefault && c.groups.Has(kind.Group) {
+// stageOf returns the stage of an object.
+func (c *setCall) stageOf(kind schema.GroupVersionKind, obj metav1.Object) (int, error) {
+	stage := defaultStage(kind.GroupKind())
+	if stage == stageDefault && c.definedGroups.Has(kind.Group) {
 		stage = stageDefined
 	}
-	if c.Stage == nil || stage == stageDefinitions {
+	if c.Stage == nil || stage == stageFirst {
 		return stage, nil
 	}
 	switch own := c.Stage(kind, obj); {
 	case own == 0:
 		return stage, nil
-	case own <= stageDefinitions || own > maxStage:
-		return 0, fmt.Errorf("the stage is %d: let Stage return %d to %d, or 0 for the default", own, stageDefinitions+1, maxStage)
+	case own <= stageFirst || own > maxStage:
+		return 0, fmt.Errorf("the stage is %d: let Stage return %d to %d, or 0 for the default", own, stageFirst+1, maxStage)
 	default:
 		return own, nil
 	}
 }
 
-// stageOf returns the default stage of a kind.
-func stageOf(kind schema.GroupKind) int {
-	if kind == namespaceKind() || kind == definitionKind() {
-		return stageDefinitions
+// defaultStage returns the default stage of a kind.
+func defaultStage(kind schema.GroupKind) int {
+	if kind == namespaceKind() || kind == crdKind() {
+		return stageFirst
 	}
 	switch kind.Group {
 	case "":

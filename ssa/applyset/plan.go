@@ -1,7 +1,6 @@
 package applyset
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -22,20 +21,20 @@ import (
 // An object whose kind or namespace is among wanted and does not exist yet is Created
 // without such a check.
 func (s *Set) Plan(ctx context.Context, parent metav1.Object, wanted ...Member) ([]Result, error) {
-	c, err := s.begin(parent)
+	c, err := s.newCall(parent)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.plan(wanted); err != nil {
+	if err := c.checkWanted(wanted); err != nil {
 		return nil, err
 	}
-	if c.run.failed {
+	if c.batch.failed {
 		return c.report(nil)
 	}
-	if err := c.checkGrowth(); err != nil {
+	if err := c.checkInventorySize(); err != nil {
 		return nil, err
 	}
-	unlock, err := c.lock(ctx)
+	unlock, err := c.lockParent(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -46,56 +45,54 @@ func (s *Set) Plan(ctx context.Context, parent metav1.Object, wanted ...Member) 
 	members := maps.Clone(c.memory.members)
 	defer func() { c.memory.members = members }()
 	c.dryRun = true
-	each(ctx, cmp.Or(c.Concurrency, 8), c.wanted, func(w *wantedMember) error {
-		w.err = c.try(ctx, w)
+	each(ctx, c.Concurrency, c.wanted, func(w *wantedMember) error {
+		w.object.err = c.dryApply(ctx, w)
 		return nil
 	})
 	for _, w := range c.wanted {
-		if w.err == nil && w.action == "" {
-			w.err = fmt.Errorf("%w: %w", ErrNotTried, context.Cause(ctx))
+		if w.object.err == nil && w.action == "" {
+			w.object.err = fmt.Errorf("%w: %w", ErrNotTried, context.Cause(ctx))
 		}
-		c.run.failed = c.run.failed || w.err != nil
+		c.batch.failed = c.batch.failed || w.object.err != nil
 	}
-	if !c.run.failed {
-		c.candidates(ctx)
-		err = c.checkBound()
+	if !c.batch.failed {
+		c.findFormer(ctx)
+		err = c.checkBounds()
 		for _, f := range c.former {
-			if f.doomed && err == nil {
-				f.action = Pruned
+			if f.state == doomed {
+				f.state = pruned
 			}
 		}
-		c.former = slices.DeleteFunc(c.former, func(f *former) bool { return f.gone })
+		c.omitAbsent()
 	}
 	return c.report(err)
 }
 
-// try applies an object in a dry run.
-func (c *call) try(ctx context.Context, w *wantedMember) error {
+// dryApply applies an object in a dry run, and sets the action that Apply would have.
+func (c *setCall) dryApply(ctx context.Context, w *wantedMember) error {
 	if w.action == Pending {
 		return nil
 	}
-	c.memory.guard.Lock()
-	unchanged := c.unchanged(ctx, w, c.memory.members[w.id])
-	c.memory.guard.Unlock()
+	unchanged := c.unchanged(ctx, w, c.memory.last(w.id))
 	w.config.Release()
 	if unchanged {
 		w.action = Unchanged
 		return nil
 	}
-	err := c.apply(ctx, w)
+	err := c.applyMember(ctx, w)
 	switch {
-	case err != nil && (isUnserved(err) && slices.Contains(c.run.defined, w.object.GroupVersionKind()) ||
-		apierrors.IsNotFound(err) && c.ids[identity{namespaceKind(), "", w.id.namespace}]):
+	case err != nil && (isUnserved(err) && slices.Contains(c.batch.definedKinds, w.object.manifest.GroupVersionKind()) ||
+		apierrors.IsNotFound(err) && c.wantedIDs[identity{namespaceKind(), "", w.id.namespace}]):
 		w.action = Created
 		return nil
 	case err != nil || w.action == Created || w.action == Recreated:
 		return err
 	}
-	live, err := c.batch.resource(w.member).Get(ctx, w.id.name, metav1.GetOptions{})
+	live, err := c.batch.client(w.object).Get(ctx, w.id.name, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("read the object: %w", err)
 	}
-	changes := changed(live, w.answer)
+	changes := changed(live, w.response)
 	w.reason = strings.Join(changes[:min(len(changes), 16)], ", ")
 	switch {
 	case w.action == Adopted:

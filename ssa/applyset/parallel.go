@@ -1,0 +1,40 @@
+package applyset
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/semaphore"
+)
+
+const defaultConcurrency = 8
+
+// each calls f for the items, several at a time, and returns the errors after all calls.
+// After an error it makes no more calls. If the context ends, its cause is among the
+// errors.
+func each[T any](ctx context.Context, concurrency int, items []T, f func(T) error) []error {
+	slots := semaphore.NewWeighted(int64(cmp.Or(concurrency, defaultConcurrency)))
+	var wg sync.WaitGroup
+	var failed atomic.Bool
+	errs := make([]error, len(items), len(items)+1)
+	for i, item := range items {
+		if slots.Acquire(ctx, 1) != nil || ctx.Err() != nil {
+			errs = append(errs, context.Cause(ctx))
+			break
+		}
+		if failed.Load() {
+			break
+		}
+		wg.Go(func() {
+			defer slots.Release(1)
+			if errs[i] = f(item); errs[i] != nil {
+				failed.Store(true)
+			}
+		})
+	}
+	wg.Wait()
+	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+}
