@@ -19,7 +19,7 @@ import (
 // What is proven in JSON and protobuf holds in CBOR too, with a server and a client of
 // which that feature is turned on.
 //
-// Proves C1, C3, C9 and C8.
+// Proves C1, C3, C6 and C5.
 func TestServerCBOR(t *testing.T) {
 	featuretest.SetFeatureDuringTest(t, clientfeatures.ClientsAllowCBOR, true)
 	featuretest.SetFeatureDuringTest(t, clientfeatures.ClientsPreferCBOR, true)

@@ -29,7 +29,7 @@ import (
 // Every kind of write that carries a version is refused because of another writer, and
 // waited for until the cache shows what that has written. What carries none is not.
 //
-// Proves C9 and C8.
+// Proves C6 and C5.
 func TestServerConflicts(t *testing.T) {
 	for _, contentType := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
 		t.Run(contentType, func(t *testing.T) {
@@ -220,7 +220,7 @@ func (a *attempts) wrap(next http.RoundTripper) http.RoundTripper {
 // costs one refused request at most. Without it a controller tries until its cache is
 // there.
 //
-// Proves C9.
+// Proves C6.
 func TestServerConflictsRace(t *testing.T) {
 	const objects, rounds = 8, 6
 	for _, tt := range []struct {

@@ -26,7 +26,7 @@ import (
 // How long a refused write holds its owner back, and what the runs are told after it. The
 // cache is at version 10, and has ns/one at version 9.
 //
-// Proves C9 and C8.
+// Proves C6 and C5.
 func TestRefused(t *testing.T) {
 	one := types.NamespacedName{Namespace: "ns", Name: "one"}
 	unknown := types.NamespacedName{Namespace: "ns", Name: "unknown"}
@@ -158,7 +158,7 @@ func TestRefused(t *testing.T) {
 // What a transport makes of answers that refuse, for every form of request and every
 // encoding of the answer.
 //
-// Proves C9 and C8.
+// Proves C6 and C5.
 func TestWrapRefused(t *testing.T) {
 	status := func(code int, reason metav1.StatusReason, kind, name string, causes ...metav1.CauseType) *metav1.Status {
 		s := &metav1.Status{
@@ -328,7 +328,7 @@ func TestWrapRefused(t *testing.T) {
 
 // A conflict that was recorded before its resource had a store is waited for in the store.
 //
-// Proves C9.
+// Proves C6.
 func TestRefusedBeforeAddInformer(t *testing.T) {
 	s := consistency.New(consistency.Config{})
 	s.Refused(owner, "u", pods, types.NamespacedName{Namespace: "ns", Name: "one"}, "9")

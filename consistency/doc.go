@@ -27,25 +27,25 @@
 // # Guarantees
 //
 //   - C1: If EnsureReady or Wait returns nil for a key, the stores show all writes and
-//     deletions that were recorded for it, except those of C15.
+//     deletions that were recorded for it, except those of C8.
 //   - C2: If Ready returns false, its function wake is called exactly once, at most
 //     RecheckInterval after the key may run.
 //   - C3: If a write with a context from Begin succeeds and its resource has a store, its
 //     version is recorded before the caller reads the response.
 //   - C4: If a write's outcome is unknown, Ambiguous lists its resource for ten minutes, or
 //     until a later write of that resource, a WroteAt or a Clear.
-//   - C8: If a recorded write, or the version that C9 awaits, was not visible at Begin, or
+//   - C5: If a recorded write, or the version that C6 awaits, was not visible at Begin, or
 //     Ambiguous listed a resource (C4), LiveRead is true. After any other recorded conflict
 //     it is true in the key's next call, if that begins within ten minutes. Conflicts of
 //     creates, and about fields in an apply without a resource version, are not recorded.
-//   - C9: If a write is rejected with 409 because its resource version V is old, Ready is
+//   - C6: If a write is rejected with 409 because its resource version V is old, Ready is
 //     false until the store holds the object at a version newer than V, or has reached V
-//     and lacks the object, or MaxWait is over. C15 is an exception.
-//   - C14: If the API server's object differs from the cached one, ConfirmLive returns
+//     and lacks the object, or MaxWait is over. C8 is an exception.
+//   - C7: If the API server's object differs from the cached one, ConfirmLive returns
 //     ErrChanged or ErrReplaced, and ErrGone only if the API server has no such object.
-//   - C15: If a restore of etcd lowers the version of a store, no key waits for a record
+//   - C8: If a restore of etcd lowers the version of a store, no key waits for a record
 //     from before it, and the key's next run reads live.
-//   - C18: In calls whose context is of a new leader's or a new shard owner's work, LiveRead
+//   - C9: In calls whose context is of a new leader's or a new shard owner's work, LiveRead
 //     is true until all stores have reached the resource version of the change: for a leader
 //     that of the Lease's release, or else takeover; for a shard that of the shards' table. A
 //     write of the former owner that arrives after it is not covered.
@@ -58,7 +58,7 @@
 //   - An object that was deleted before the cache showed it can appear there for a moment.
 //   - A store is never ready if a transform removes the versions, or without client-go's
 //     AtomicFIFO feature.
-//   - C18 does not cover resources in another etcd.
+//   - C9 does not cover resources in another etcd.
 //   - After a restore of etcd, a new update counts as visible at once, until the informer
 //     lists again.
 package consistency

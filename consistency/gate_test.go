@@ -30,7 +30,7 @@ func TestNilPointers(t *testing.T) {
 
 // How long Ready holds a key back, and what the run is told then.
 //
-// Proves C2, C8.
+// Proves C2, C5.
 func TestReadyIsBounded(t *testing.T) {
 	wrote := func(rv string) func(*testing.T, *consistency.Store) {
 		return func(_ *testing.T, s *consistency.Store) { s.WroteAt(owner, "u", pods, rv) }
@@ -151,7 +151,7 @@ func TestReadyIsBounded(t *testing.T) {
 
 // A live read ends the live runs: its version is waited for as a write is.
 //
-// Proves C8.
+// Proves C5.
 func TestLiveReadIsSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := at("5")

@@ -20,7 +20,7 @@ import (
 // Whatever a server answers and a request carries, nothing panics, the caller reads the
 // same bytes, the key is held back at most by its bounds, and the work is linear.
 //
-// Proves C3, C4, C9.
+// Proves C3, C4, C6.
 func FuzzHostile(f *testing.F) {
 	contentTypes := []string{jsonType, pbType, cborType, string(types.ApplyYAMLPatchType), string(types.ApplyCBORPatchType), string(types.JSONPatchType), string(types.MergePatchType), "", "application/json; charset=\xff"}
 	requests := []struct{ method, path string }{

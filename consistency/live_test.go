@@ -58,7 +58,7 @@ func isStale(err error) bool {
 	return errors.As(err, &s) && s.Stale()
 }
 
-// TestConfirmLive proves C14 with every state that a server can be in.
+// TestConfirmLive proves C7 with every state that a server can be in.
 func TestConfirmLive(t *testing.T) {
 	t.Parallel()
 	unserved := apierrors.NewGenericServerResponse(http.StatusNotFound, "GET", schema.GroupResource{Resource: "configmaps"}, "settings", "404 page not found", 0, true)
@@ -131,7 +131,7 @@ func (s served) Get(ctx context.Context, name string, opts metav1.GetOptions) (*
 	return s.ResourceInterface.Get(ctx, name, opts)
 }
 
-// TestServerConfirmLive proves C14 on the real server: what it answers for an object that
+// TestServerConfirmLive proves C7 on the real server: what it answers for an object that
 // is gone, was recreated, or was written, and for a resource that it does not have.
 func TestServerConfirmLive(t *testing.T) {
 	t.Parallel()

@@ -393,7 +393,7 @@ func TestServerNoDuplicates(t *testing.T) {
 // duplicates, even with the gate: it knows no version to wait for. An AmbiguousWait that is
 // longer than the watches are late hides that, and so it is turned off elsewhere.
 //
-// Proves C4 and C8.
+// Proves C4 and C5.
 func TestServerLostCreates(t *testing.T) {
 	answered := func(code, retryAfter int, reason metav1.StatusReason) fault.Fault {
 		return fault.Fault{Commit: true, Response: &fault.Response{Code: code, Reason: reason, Message: "gone wrong", RetryAfter: retryAfter}}

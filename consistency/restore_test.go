@@ -23,7 +23,7 @@ import (
 // before. A store that goes back shows it. What was recorded before is not waited for,
 // and the next run reads live; what is recorded after is waited for.
 //
-// Proves C15.
+// Proves C8.
 func TestRestore(t *testing.T) {
 	one := types.NamespacedName{Namespace: "ns", Name: "one"}
 	for _, tc := range []struct {
@@ -83,7 +83,7 @@ func TestRestore(t *testing.T) {
 // A write after the restore is not taken for one from before, even where nobody has
 // asked the store in between.
 //
-// Proves C15.
+// Proves C8.
 func TestRestoreThenWrite(t *testing.T) {
 	store := at("4000")
 	s := consistency.New(consistency.Config{Stores: stores{pods: store}})
@@ -110,7 +110,7 @@ func TestRestoreThenWrite(t *testing.T) {
 
 // A conflict after the restore is not taken for one from before.
 //
-// Proves C15.
+// Proves C8.
 func TestRestoreThenRefused(t *testing.T) {
 	c := cacheOf(t, podWith("one", "a", "4500"))
 	s := consistency.New(consistency.Config{Stores: stores{pods: c}})
@@ -127,7 +127,7 @@ func TestRestoreThenRefused(t *testing.T) {
 // If a restore brings back an object whose deletion the cache has shown, no key waits for the
 // deletion again, even while an ambiguous write keeps the key's record.
 //
-// Proves C15.
+// Proves C8.
 func TestRestoreOfDeleted(t *testing.T) {
 	c := cacheOf(t, podWith("two", "c", "4500"))
 	s := consistency.New(consistency.Config{Stores: stores{pods: c}})
@@ -150,7 +150,7 @@ func TestRestoreOfDeleted(t *testing.T) {
 
 // A real informer sees a restore as a watch that ends and a list that is older.
 //
-// Proves C15.
+// Proves C8.
 func TestRestoreUnderAnInformer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

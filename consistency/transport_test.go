@@ -399,7 +399,7 @@ func TestWrapDryRunOfADeletion(t *testing.T) {
 
 // What one store knows of its owner says nothing of another store's.
 //
-// Proves C8.
+// Proves C5.
 func TestLiveReadIsOfOneStore(t *testing.T) {
 	a := consistency.New(consistency.Config{Stores: stores{pods: at("5")}})
 	b := consistency.New(consistency.Config{Stores: stores{pods: at("5")}})
@@ -415,7 +415,7 @@ func TestLiveReadIsOfOneStore(t *testing.T) {
 // A store is older than the writes of the last leader until it has reached the version that the
 // context of the leader has.
 //
-// Proves C8, C18.
+// Proves C5, C9.
 func TestLiveReadOfNewLeader(t *testing.T) {
 	ctx := func(version string) context.Context {
 		return context.WithValue(t.Context(), calls.Since{}, version)

@@ -28,7 +28,7 @@ import (
 // TestBadScenarios: a scenario that cannot be explored ends, in time, with a
 // message that says which and what to change.
 //
-// Proves X5.
+// Proves X4.
 func TestBadScenarios(t *testing.T) {
 	t.Parallel()
 	forever := make(chan struct{})
@@ -283,7 +283,7 @@ func beside(t *testing.T, start func(context.Context, *rest.Config, *controllert
 
 // TestStopped: the end of the context ends an exploration, and leaves nothing.
 //
-// Proves X6.
+// Proves X5.
 func TestStopped(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -310,7 +310,7 @@ func TestStopped(t *testing.T) {
 
 // TestSweep: on a cluster that goes on, nothing is left that holds anything.
 //
-// Proves X6.
+// Proves X5.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	kube, err := kubernetes.NewForConfig(testserver.Config(t))
@@ -368,7 +368,7 @@ func TestSweep(t *testing.T) {
 // TestSweepFails: an object that cannot be deleted is an error, which names a few of many
 // and the cure, and all others are deleted.
 //
-// Proves X6.
+// Proves X5.
 func TestSweepFails(t *testing.T) {
 	t.Parallel()
 	kube, err := kubernetes.NewForConfig(testserver.Config(t))

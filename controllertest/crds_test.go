@@ -172,7 +172,7 @@ func TestCRDDeleting(t *testing.T) {
 // TestBadCRDs: a file that cannot be used is one error, which names the file, before any
 // server is used.
 //
-// Proves X5.
+// Proves X4.
 func TestBadCRDs(t *testing.T) {
 	t.Parallel()
 	good := definitionOf("bad.example.com", "Apple", "")

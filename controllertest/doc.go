@@ -61,11 +61,11 @@
 //     invalid plans fail the test.
 //   - X3: If all resource versions come from one etcd, invariants get the stored states in
 //     order, each external call placed between its two adjacent writes.
-//   - X5: If a scenario cannot be explored, Explore fails in time and names the reason and
+//   - X4: If a scenario cannot be explored, Explore fails in time and names the reason and
 //     the cure.
-//   - X6: If an exploration has ended, no part of it runs, and without KeepNamespaces its
+//   - X5: If an exploration has ended, no part of it runs, and without KeepNamespaces its
 //     namespaces and finalizers are gone, or the error names a left object.
-//   - X7: Each bug in the zoo is found by its plan within three runs, and the zoo's correct
+//   - X6: Each bug in the zoo is found by its plan within three runs, and the zoo's correct
 //     controllers pass each plan with one fault.
 //
 // # Caveats

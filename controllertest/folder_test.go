@@ -16,7 +16,7 @@ import (
 
 // TestBadFolder: a report that cannot be stored is an error, and its findings are not lost.
 //
-// Proves X5.
+// Proves X4.
 func TestBadFolder(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()

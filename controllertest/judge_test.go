@@ -286,7 +286,7 @@ func TestInvariantsInOrder(t *testing.T) {
 // at its end is. Its deletions have no version of their own, so they come at the end, and do not
 // take away what has the same name by then.
 //
-// Proves X7.
+// Proves X6.
 func TestGap(t *testing.T) {
 	at := func(revision uint64, kind watch.EventType, name, uid string) event {
 		o := &unstructured.Unstructured{}

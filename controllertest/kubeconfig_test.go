@@ -22,7 +22,7 @@ import (
 // TestKubeconfig: a program that takes only a file gets the faults and the rights of its
 // process, nobody else can use the file, and it is removed.
 //
-// Proves X6.
+// Proves X5.
 func TestKubeconfig(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

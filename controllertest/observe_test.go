@@ -21,7 +21,7 @@ import (
 // TestObserverMisses: if the observer's watch has expired, the events between its last one and
 // the list are unknown, and deletions are as late as the list.
 //
-// Proves X7.
+// Proves X6.
 func TestObserverMisses(t *testing.T) {
 	gvr := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 	object := func(name, version string) *unstructured.Unstructured {

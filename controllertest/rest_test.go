@@ -105,7 +105,7 @@ func TestQuiet(t *testing.T) {
 
 // TestQueueIsEmpty: the queue of a term that has ended keeps keys, and does not count.
 //
-// Proves X7.
+// Proves X6.
 func TestQueueIsEmpty(t *testing.T) {
 	r := quietRun(Scenario{}, "ns")
 	r.life = []*incarnation{{}}

@@ -23,7 +23,7 @@ func (w *widget) DeepCopyObject() runtime.Object { return &widget{w.TypeMeta} }
 // TestSharedScheme: a Start that registers types in the scheme of client-go is named before
 // runs are parallel.
 //
-// Proves X5.
+// Proves X4.
 func TestSharedScheme(t *testing.T) { // not parallel, because it changes the scheme of all
 	// With -count=2 the types of the first time are still there.
 	group := fmt.Sprintf("scheme-%d.example.com", len(scheme.Scheme.AllKnownTypes()))

@@ -181,7 +181,7 @@ func TestWorldDeletes(t *testing.T) {
 // TestWorldDies: a World that cannot go on ends the exploration with one error that names
 // it and the cure, and the controller is not blamed.
 //
-// Proves X5.
+// Proves X4.
 func TestWorldDies(t *testing.T) {
 	t.Parallel()
 	forever := make(chan struct{})

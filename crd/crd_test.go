@@ -244,7 +244,7 @@ func TestMisfit(t *testing.T) {
 // A response that is no answer to the request is an error of each method, and no empty
 // object.
 //
-// Proves CR2.
+// Proves CR1.
 func TestForeignAnswers(t *testing.T) {
 	single := `{"apiVersion":"crd.example.com/v1","kind":"Website","metadata":{"name":"a"}}`
 	list := `{"apiVersion":"crd.example.com/v1","kind":"WebsiteList","items":[` + single + `]}`
@@ -325,7 +325,7 @@ func TestForeignAnswers(t *testing.T) {
 
 // An event with another object is an error event.
 //
-// Proves CR2.
+// Proves CR1.
 func TestForeignEvents(t *testing.T) {
 	for object, want := range map[string]watch.EventType{
 		`{"apiVersion":"crd.example.com/v1","kind":"Website","metadata":{"name":"a"}}`:      watch.Added,
@@ -350,7 +350,7 @@ func TestForeignEvents(t *testing.T) {
 // The content types of the config, here protobuf, do not reach the API server. Writes are
 // strict, unless the caller asks for something else.
 //
-// Proves CR4.
+// Proves CR2.
 func TestRequests(t *testing.T) {
 	single := `{"apiVersion":"crd.example.com/v1","kind":"Website","metadata":{"name":"a"}}`
 	a := &answers{text: single}

@@ -31,14 +31,14 @@
 //
 // # Guarantees
 //
-//   - CR2: If the API server responds with another kind, the method returns an error and
+//   - CR1: If the API server responds with another kind, the method returns an error and
 //     no object, and a Watch sends an event of type Error.
-//   - CR4: If a Create, Update or Apply sets a field that the schema lacks, it is
+//   - CR2: If a Create, Update or Apply sets a field that the schema lacks, it is
 //     rejected, unless the options set FieldValidation.
-//   - CR5: If an object does not fit the Go type, an informer of [Client.Informer] goes on
+//   - CR3: If an object does not fit the Go type, an informer of [Client.Informer] goes on
 //     without it. Get of the lister and of the client returns an [ErrMalformed], and a list
 //     returns the other objects and an ErrMalformed.
-//   - CR6: If an object ceases to fit the Go type, handlers get an update, and no deletion until
+//   - CR4: If an object ceases to fit the Go type, handlers get an update, and no deletion until
 //     it is deleted.
 //
 // # Caveats

@@ -117,7 +117,7 @@ var malformedSpecs = map[string]m{
 // TestServerMalformed: an informer goes on without an object that does not fit, which stays
 // present by name. Lists are streamed or not.
 //
-// Proves CR5, CR6.
+// Proves CR3, CR4.
 func TestServerMalformed(t *testing.T) {
 	const group = "malformed.example.com"
 	installAtoms(t, group)

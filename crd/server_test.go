@@ -297,7 +297,7 @@ func TestServerWatcher(t *testing.T) {
 // A field that the schema lacks is not lost in silence, and Update drops a field that the
 // Go type lacks, where Patch and Apply keep it.
 //
-// Proves CR4.
+// Proves CR2.
 func TestServerUnknownFields(t *testing.T) {
 	lines := &logged{}
 	ctx := lines.into(t.Context())

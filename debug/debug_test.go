@@ -27,7 +27,7 @@ var web = key{Namespace: "default", Name: "web"}
 // TestStory: the whole story of a key, from its event to the delay after a conflict, in order
 // and with causes. The text of the error is not in it.
 //
-// It proves DB1 and DB5.
+// It proves DB1 and DB4.
 func TestStory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var a *assembled
@@ -171,7 +171,7 @@ func TestBlocked(t *testing.T) {
 // TestFlood: 20,000 successes of other keys do not displace the failures of
 // a key.
 //
-// It proves DB5.
+// It proves DB4.
 func TestFlood(t *testing.T) {
 	page := &debug.Page{}
 	c := page.Controller("widgets")

@@ -40,7 +40,7 @@
 //     runs only its own script.
 //   - DB3: If the keys of a controller are many or their names long, the page, the history
 //     and the work of a read stay bounded.
-//   - DB5: The story of a key shows its newest events, calls, writes and waits, each up to a
+//   - DB4: The story of a key shows its newest events, calls, writes and waits, each up to a
 //     bound, and successes displace no failure.
 //
 // # Caveats

@@ -21,6 +21,6 @@
 //
 //   - EQ1: If an informer missed a deletion, Handler adds the keys of the tombstone's
 //     object, or of an empty one with its namespace and name.
-//   - EQ3: GenerationChanged and ResourceVersionChanged pass each creation, deletion and
+//   - EQ2: GenerationChanged and ResourceVersionChanged pass each creation, deletion and
 //     replacement, and objects that lack the compared field.
 package enqueue

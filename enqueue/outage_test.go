@@ -69,7 +69,7 @@ func newOutage(kept, lost *corev1.Pod, anew *corev1.Pod) outage {
 // deletion as a tombstone with the object, and the object that was created again as
 // an update. GenerationChanged passes both, although the generation is the same.
 //
-// It proves EQ1 and EQ3.
+// It proves EQ1 and EQ2.
 func TestOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.Logger{})) // says nothing

@@ -12,7 +12,7 @@ import (
 	"github.com/controllerkit/controllerkit/enqueue"
 )
 
-// TestPredicates proves EQ3.
+// TestPredicates proves EQ2.
 func TestPredicates(t *testing.T) {
 	web := enqueue.Selects[*corev1.Pod](labels.SelectorFromSet(labels.Set{"app": "web"}))
 	notWeb, err := labels.Parse("app!=web")

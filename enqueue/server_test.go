@@ -103,7 +103,7 @@ func watched(t *testing.T, client dynamic.Interface, resource schema.GroupVersio
 // which writes change metadata.generation, and which events GenerationChanged and
 // ResourceVersionChanged pass.
 //
-// It proves EQ3.
+// It proves EQ2.
 func TestServerGeneration(t *testing.T) {
 	config := testserver.Config(t)
 	client, err := dynamic.NewForConfig(config)

@@ -26,7 +26,7 @@ import (
 
 // The preconditions of Delete on the real server, which answers 409 to both.
 //
-// Proves F13.
+// Proves F10.
 func TestServerDelete(t *testing.T) {
 	tests := []struct {
 		name         string
@@ -129,7 +129,7 @@ func (c metadataDeleter) Delete(ctx context.Context, name string, opts metav1.De
 
 // Children of many pages, of which one stays, by the typed and the metadata client.
 //
-// Proves F13, F14.
+// Proves F10, F11.
 func TestServerDeleteAll(t *testing.T) {
 	meta, err := metadata.NewForConfig(testserver.Config(t))
 	if err != nil {
@@ -185,7 +185,7 @@ func deleteAll[L runtime.Object](t *testing.T, s server, c finalizer.Children[L]
 // What Remaining finds is what is stored when it is asked: an informer, or a list
 // from the server's own cache, lags behind writes that others have been told of.
 //
-// Proves F14.
+// Proves F11.
 func TestServerRemainingIsLive(t *testing.T) {
 	s := newServer(t)
 	other := newServer(t) // a client of its own

@@ -87,7 +87,7 @@ func child(name, owner string, finalizers ...string) *corev1.ConfigMap {
 
 func mine(child metav1.Object) bool { return metav1.IsControlledBy(child, object("a", true)) }
 
-// TestDeleteAll proves F13, F14.
+// TestDeleteAll proves F10, F11.
 func TestDeleteAll(t *testing.T) {
 	forbidden := apierrors.NewForbidden(configMaps, "c1", errBoom)
 	tests := []struct {
@@ -266,7 +266,7 @@ var (
 	noSuchResource = apierrors.NewGenericServerResponse(404, "", schema.GroupResource{}, "", "", 0, false)
 )
 
-// TestDelete proves F13.
+// TestDelete proves F10.
 func TestDelete(t *testing.T) {
 	tests := []struct {
 		name         string

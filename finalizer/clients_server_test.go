@@ -19,7 +19,7 @@ import (
 
 // The dynamic and the metadata client satisfy Patcher as they are.
 //
-// Proves F9.
+// Proves F8.
 func TestServerOtherClients(t *testing.T) {
 	config := testserver.Config(t)
 	dyn, err := dynamic.NewForConfig(config)

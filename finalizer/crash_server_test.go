@@ -307,7 +307,7 @@ func (c crash) run(t *testing.T) (writes int) {
 // same each time: children and bucket are gone, in this order, and then the
 // finalizer, while that of a bystander is still there.
 //
-// Proves F1, F5, F8 and CK4.
+// Proves F1, F5, F7 and CK4.
 func TestServerCrash(t *testing.T) {
 	writes := crash{}.run(t)
 	if writes < 10 {

@@ -35,14 +35,14 @@
 //   - F5: If cleanup fails, panics or crashes, the deleted object's finalizer remains.
 //   - F6: If the API server refuses a stale copy, the error is a Conflict, and a
 //     rejection by validation or admission keeps its class.
-//   - F8: If a pass succeeds, it did or gave up every step, in the declared order.
-//   - F9: If an object is gone, replaced, without the finalizer or not being deleted, a
+//   - F7: If a pass succeeds, it did or gave up every step, in the declared order.
+//   - F8: If an object is gone, replaced, without the finalizer or not being deleted, a
 //     [Plan] runs no step.
-//   - F11: If a step is given up, GiveUpAfter has passed, it had a last try with half of
+//   - F9: If a step is given up, GiveUpAfter has passed, it had a last try with half of
 //     its Timeout, and GaveUp returned nil.
-//   - F13: If a child changed after it was read, [Delete] returns a Conflict and the
+//   - F10: If a child changed after it was read, [Delete] returns a Conflict and the
 //     child stays.
-//   - F14: If [DeleteAll] is done, a complete list from the API server had no child.
+//   - F11: If [DeleteAll] is done, a complete list from the API server had no child.
 //
 // # Caveats
 //

@@ -11,7 +11,7 @@ import (
 	"github.com/controllerkit/controllerkit/finalizer"
 )
 
-// TestPlanGivesUp proves F11.
+// TestPlanGivesUp proves F9.
 func TestPlanGivesUp(t *testing.T) {
 	tests := []struct {
 		name     string
@@ -91,7 +91,7 @@ func TestPlanGivesUp(t *testing.T) {
 // A step that hangs leaves time for the others, is given up, and does not let one be
 // given up that had too little time because of it.
 //
-// Proves F11.
+// Proves F9.
 func TestPlanGivesUpInTime(t *testing.T) {
 	hangs := func(ctx context.Context, _ held) (progress, error) {
 		<-ctx.Done()
@@ -134,7 +134,7 @@ func TestPlanGivesUpInTime(t *testing.T) {
 
 // A GaveUp that hangs is bounded too.
 //
-// Proves F11.
+// Proves F9.
 func TestPlanGaveUpHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &model{live: deleted(2 * time.Hour)}

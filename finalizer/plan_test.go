@@ -58,7 +58,7 @@ func blockedBy(t *testing.T, err error) *finalizer.BlockedError {
 	return blocked
 }
 
-// TestPlanOrder proves F8.
+// TestPlanOrder proves F7.
 func TestPlanOrder(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -142,7 +142,7 @@ func TestPlanOrder(t *testing.T) {
 // that have everything done which they wait for, in their order, and the object goes
 // in the first pass in which all are.
 //
-// Proves F8.
+// Proves F7.
 func TestPlanRandom(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 7).Draw(t, "steps")
@@ -201,7 +201,7 @@ func TestPlanRandom(t *testing.T) {
 // A step that was done and is not any more blocks again: the world is asked, not a
 // memory.
 //
-// Proves F8.
+// Proves F7.
 func TestPlanAsksAgain(t *testing.T) {
 	m := &model{live: deleted(0)}
 	first := true
@@ -221,7 +221,7 @@ func TestPlanAsksAgain(t *testing.T) {
 	}
 }
 
-// TestPlanStale proves F9.
+// TestPlanStale proves F8.
 func TestPlanStale(t *testing.T) {
 	tests := []struct {
 		name string
@@ -264,7 +264,7 @@ func TestPlanStale(t *testing.T) {
 // What the client of the plan does not find is not gone as long as that of Ensure
 // does: nobody else will clean up.
 //
-// Proves F8.
+// Proves F7.
 func TestPlanOtherClient(t *testing.T) {
 	tests := []struct {
 		name string
@@ -290,7 +290,7 @@ func TestPlanOtherClient(t *testing.T) {
 
 // Run refuses what is no cleanup.
 //
-// Proves F9.
+// Proves F8.
 func TestPlanRefuses(t *testing.T) {
 	m := &model{live: object("a", false)}
 	p := plan{Client: m, Steps: []step{{Name: "a", Run: func(context.Context, held) (progress, error) {
@@ -316,7 +316,7 @@ func TestPlanRefuses(t *testing.T) {
 
 // A stop between two steps starts no other, and keeps the finalizer.
 //
-// Proves F8.
+// Proves F7.
 func TestPlanStopped(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	m := &model{live: deleted(0)}
@@ -346,7 +346,7 @@ func TestPlanStopped(t *testing.T) {
 // A panic is the caller's to recover, and leaves the finalizer. Metrics are told that
 // the call has ended.
 //
-// Proves F8.
+// Proves F7.
 func TestPlanPanics(t *testing.T) {
 	synctest.Test(t, testPlanPanics)
 }

@@ -396,7 +396,7 @@ func TestServerLookUnderAdmission(t *testing.T) {
 // A Plan with a client of another namespace finds no object, and must not take that
 // for its end: Ensure would remove the finalizer, and nothing were cleaned up.
 //
-// Proves F8.
+// Proves F7.
 func TestServerPlanOfAnotherNamespace(t *testing.T) {
 	s, elsewhere := newServer(t), newServer(t)
 	for _, there := range []bool{false, true} {

@@ -70,7 +70,7 @@ func (l *lossy) Read(p []byte) (int, error) {
 // TestServerAudit: while other objects change, an audit finds every event that a proxy has
 // lost, and nothing else.
 //
-// Proves I12.
+// Proves I5.
 func TestServerAudit(t *testing.T) {
 	t.Parallel()
 	namespace := testserver.Namespace(t)

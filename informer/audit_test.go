@@ -118,7 +118,7 @@ func audit(t *testing.T, c *cacheOf, s *serverOf) []string {
 	return found
 }
 
-// TestAudit proves I12.
+// TestAudit proves I5.
 func TestAudit(t *testing.T) {
 	const confirm = "metadata.name=a,metadata.namespace=ns"
 	missing := `informer: "configmaps": the cache lacks ns/a, which the API server has at version 3`
@@ -216,7 +216,7 @@ func TestAudit(t *testing.T) {
 
 // TestAuditStopped: a round that a stop ends reports nothing.
 //
-// Proves I12.
+// Proves I5.
 func TestAuditStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(quiet(t))
@@ -272,7 +272,7 @@ func TestAuditLogs(t *testing.T) {
 // TestAuditIsBounded: pages, at most four requests a second, and at most 1000 objects of a
 // round are looked at again.
 //
-// Proves I12.
+// Proves I5.
 func TestAuditIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := newCache().has(t, "9"), &serverOf{version: "9"}
@@ -298,7 +298,7 @@ func TestAuditIsBounded(t *testing.T) {
 
 // TestAuditOfLeftovers: the bound holds for objects that the server has deleted, too.
 //
-// Proves I12.
+// Proves I5.
 func TestAuditOfLeftovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache()

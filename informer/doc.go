@@ -30,11 +30,11 @@
 //   - I3: If at least three attempts of a synced informer to list and watch end with 403,
 //     404 or 405, the last at least 5s after the first, Run returns an error. Attempts that
 //     end later than Timeout after Run began do not count.
-//   - I9: If a watch receives no byte for the duration passed to [EndSilentWatches], the
+//   - I4: If a watch receives no byte for the duration passed to [EndSilentWatches], the
 //     informer begins a new watch, without a list.
-//   - I12: If a cache lost an event, the next complete round of [Audit] reports the object
+//   - I5: If a cache lost an event, the next complete round of [Audit] reports the object
 //     or the cache, if at most 1000 differ.
-//   - I20: If [Set.Relist] returns nil, the informer will list again within seconds, also
+//   - I6: If [Set.Relist] returns nil, the informer will list again within seconds, also
 //     after a restore of etcd, and its handlers get an event for each difference.
 //
 // # Caveats

@@ -54,7 +54,7 @@ func listConfigMaps(client corev1client.ConfigMapInterface) listing {
 // TestServerRelist: a proxy loses events, and then an informer is made to list again, one
 // whose lists are streamed and one that lists by requests.
 //
-// Proves I20.
+// Proves I6.
 func TestServerRelist(t *testing.T) {
 	for _, streamed := range []bool{true, false} {
 		t.Run(fmt.Sprintf("streamed %v", streamed), func(t *testing.T) {

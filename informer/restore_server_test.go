@@ -117,7 +117,7 @@ func (s shown) await(t *testing.T, step string, want map[string]string) {
 // before the new history has passed its version, and of one that is back later. Relist makes
 // both equal to the API server, as a new informer is after a restart.
 //
-// Proves I12 and I20.
+// Proves I5 and I6.
 func TestServerRestored(t *testing.T) {
 	data, backup := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "backup")
 	var server *testserver.Server

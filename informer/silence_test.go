@@ -45,7 +45,7 @@ func (s *stream) Read(p []byte) (int, error) {
 
 func (s *stream) Close() error { return nil }
 
-// TestEndSilentWatches proves I9.
+// TestEndSilentWatches proves I4.
 func TestEndSilentWatches(t *testing.T) {
 	const silence = time.Minute
 	for _, tc := range []struct {
@@ -98,7 +98,7 @@ func TestEndSilentWatches(t *testing.T) {
 	}
 }
 
-// TestEndSilentWatchesUnanswered proves I9.
+// TestEndSilentWatchesUnanswered proves I4.
 func TestEndSilentWatchesUnanswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := informer.EndSilentWatches(time.Minute)(roundTripper(func(req *http.Request) (*http.Response, error) {
@@ -203,7 +203,7 @@ func (m *mortal) Read(p []byte) (int, error) {
 	}
 }
 
-// TestServerSilentWatch proves I9.
+// TestServerSilentWatch proves I4.
 func TestServerSilentWatch(t *testing.T) {
 	namespace := testserver.Namespace(t)
 	config := testserver.Config(t)

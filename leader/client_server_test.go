@@ -145,7 +145,7 @@ func (c *contestant) keepsUntil(t *testing.T, ns, name string, until time.Time) 
 // on the application's client shows that the fault is one: all its calls share a
 // connection that is dead for longer than a RenewDeadline.
 //
-// Proves L17.
+// Proves L10.
 func TestServerDeadConnection(t *testing.T) {
 	t.Parallel()
 	ns := testserver.Namespace(t)
@@ -185,7 +185,7 @@ func TestServerDeadConnection(t *testing.T) {
 // client keeps its Lease. The one on the application's client shows that the fault
 // is one.
 //
-// Proves L17.
+// Proves L10.
 func TestServerThrottledApplication(t *testing.T) {
 	t.Parallel()
 	const (

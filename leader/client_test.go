@@ -243,7 +243,7 @@ func TestNewClientConnections(t *testing.T) {
 // of the connections there were. Two of them are dead here, as when a watch just
 // gave one back.
 //
-// Proves L17.
+// Proves L10.
 func TestNewClientDialsAfterTimeout(t *testing.T) {
 	f := startFrontend(t)
 	path := startPath(t, f.Listener.Addr().String())

@@ -33,7 +33,7 @@ func withWall(e *leader.Elector) *wallClock {
 // that does not ask ends before the next renewal is sent; then the process is a
 // candidate again.
 //
-// Proves L18.
+// Proves L11.
 func TestSuspend(t *testing.T) {
 	t.Run("asks", func(t *testing.T) {
 		bubble(t, func(t *testing.T, s *store) {
@@ -126,7 +126,7 @@ func TestSuspend(t *testing.T) {
 
 // TestWallClockSetBack: it neither costs leadership nor prolongs it.
 //
-// Proves L18.
+// Proves L11.
 func TestWallClockSetBack(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")

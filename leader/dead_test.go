@@ -8,7 +8,7 @@ import (
 // TestCrashBehindDeadWatch: the watch of the standby is established and silent.
 // The bound still holds.
 //
-// Proves L16.
+// Proves L9.
 func TestCrashBehindDeadWatch(t *testing.T) {
 	for _, deadFor := range []time.Duration{time.Minute, time.Second} {
 		t.Run(deadFor.String(), func(t *testing.T) {

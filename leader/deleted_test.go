@@ -16,7 +16,7 @@ import (
 // TestLeaseDeleted: the leader ends at once and takes a new Lease; a standby that
 // had seen the record waits for it to run out.
 //
-// Proves L7.
+// Proves L5.
 func TestLeaseDeleted(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -182,7 +182,7 @@ func TestUpdateDoesNotRecreate(t *testing.T) {
 // TestOldEventsKeepTheNumber: a standby that has read of a term does not begin a
 // new Lease below it because an older event arrives late.
 //
-// Proves L4.
+// Proves L3.
 func TestOldEventsKeepTheNumber(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		if _, err := s.Create(stranger(nil)); err != nil {

@@ -20,27 +20,27 @@
 //
 //   - L1: Two replicas never lead at the same time, even with one identity, whatever
 //     requests and responses are delayed, lost or reordered, except as under Caveats.
-//   - L3: If the response to a write is lost, the write neither prolongs nor ends
+//   - L2: If the response to a write is lost, the write neither prolongs nor ends
 //     leadership, except as under Caveats.
-//   - L4: If a replica acquires or recreates a Lease, the new leaseTransitions exceeds
+//   - L3: If a replica acquires or recreates a Lease, the new leaseTransitions exceeds
 //     every one that the replica has seen.
-//   - L5: If the context of Run is done, Run renews the Lease until lead has returned,
+//   - L4: If the context of Run is done, Run renews the Lease until lead has returned,
 //     then releases it. The Lease expires after DrainTimeout, a loss or a failed release.
-//   - L7: If the Lease is edited, deleted or taken over, lead's context ends at the
+//   - L5: If the Lease is edited, deleted or taken over, lead's context ends at the
 //     watch event or the next renewal.
-//   - L8: If the Lease is released, a standby acquires it at the watch event, or without
+//   - L6: If the Lease is released, a standby acquires it at the watch event, or without
 //     a watch at its next poll.
-//   - L11: If the term is over or the context has no term, a client with [Guard] sends
+//   - L7: If the term is over or the context has no term, a client with [Guard] sends
 //     no write.
-//   - L15: If lead panics, the process ends with the panic's stack, and the Lease
+//   - L8: If lead panics, the process ends with the panic's stack, and the Lease
 //     expires.
-//   - L16: If a leader crashes and the API server is reachable, a standby leads after at
+//   - L9: If a leader crashes and the API server is reachable, a standby leads after at
 //     most LeaseDuration + 1.2 RetryPeriod + 250ms.
-//   - L17: If the application's rate limiter is exhausted or connections die silently, an
+//   - L10: If the application's rate limiter is exhausted or connections die silently, an
 //     Elector with [NewClient] leads on if new connections work.
-//   - L18: If RenewDeadline has passed since the last renewal, by the monotonic or the wall
+//   - L11: If RenewDeadline has passed since the last renewal, by the monotonic or the wall
 //     clock, Term.Check returns ErrLost, also after a suspend.
-//   - L20: If a response is not the API server's, such as a proxy's 404, it counts as an
+//   - L12: If a response is not the API server's, such as a proxy's 404, it counts as an
 //     outage.
 //
 // # Caveats

@@ -20,7 +20,7 @@ import (
 
 // TestDrain: the Lease is renewed while lead drains, and released only after.
 //
-// Proves L5.
+// Proves L4.
 func TestDrain(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		drain := 50 * time.Second
@@ -66,7 +66,7 @@ func TestDrain(t *testing.T) {
 
 // TestLostWhileDraining: a drain does not keep a Lease that cannot be renewed.
 //
-// Proves L5.
+// Proves L4.
 func TestLostWhileDraining(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")
@@ -172,7 +172,7 @@ func TestHang(t *testing.T) {
 // TestReleaseIsConditional: a Lease that is another's by the time of the release
 // is left alone, also when the takeover happens between its read and its write.
 //
-// Proves L5.
+// Proves L4.
 func TestReleaseIsConditional(t *testing.T) {
 	for _, verb := range []string{"get", "update"} {
 		t.Run("taken over before the "+verb, func(t *testing.T) {

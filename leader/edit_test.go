@@ -54,7 +54,7 @@ func edits() map[string]func(*coordinationv1.LeaseSpec) {
 // the watch and otherwise at the next renewal, because others go by what is
 // written there. Then the edited record is waited out like anybody else's.
 //
-// Proves L7.
+// Proves L5.
 func TestEdited(t *testing.T) {
 	for name, edit := range edits() {
 		for _, watching := range []bool{true, false} {

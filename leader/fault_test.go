@@ -34,7 +34,7 @@ func (m *stopsWhenLeading) LeaderStatus(_ string, leading bool) {
 
 // TestStoppedBeforeLead: a stop between the claim and the start of lead.
 //
-// Proves L5.
+// Proves L4.
 func TestStoppedBeforeLead(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		ctx, stop := context.WithCancel(t.Context())
@@ -75,7 +75,7 @@ func TestCheckAfterHang(t *testing.T) {
 // TestOvertakenClaim: the watch tells of a stranger's write, or of the Lease's
 // deletion, before the response to the claim is there.
 //
-// Proves L7.
+// Proves L5.
 func TestOvertakenClaim(t *testing.T) {
 	for name, change := range map[string]func(*testing.T, *store){
 		"edited": func(t *testing.T, s *store) {
@@ -111,7 +111,7 @@ func TestOvertakenClaim(t *testing.T) {
 // stranger, breaks, and begins again with a version from long ago. The stranger
 // is not forgotten for it.
 //
-// Proves L7.
+// Proves L5.
 func TestOldNewsAfterBadNews(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")
@@ -370,7 +370,7 @@ func (m *pausedBeforeLead) LeaderStatus(_ string, leading bool) {
 // TestSuspendedBeforeLead: a machine that is suspended between the claim and the
 // start of lead does not start it in a term that is over.
 //
-// Proves L18.
+// Proves L11.
 func TestSuspendedBeforeLead(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, _ := s.elector("a")

@@ -113,7 +113,7 @@ func (c *closing) Close() error {
 // TestGuard: the requests that are sent, by method and by context. The contexts of the leader
 // are also tried without their end, because the clock decides and not the context.
 //
-// Proves L11.
+// Proves L7.
 func TestGuard(t *testing.T) {
 	wrappers := map[string]func(http.RoundTripper) http.RoundTripper{
 		"Guard":   leader.Guard,
@@ -198,7 +198,7 @@ func TestGuard(t *testing.T) {
 
 // TestGuardWithoutBody: a write without a body is refused like one with.
 //
-// Proves L11.
+// Proves L7.
 func TestGuardWithoutBody(t *testing.T) {
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, "http://server/", nil)
 	if err != nil {
@@ -226,7 +226,7 @@ func guardedClient(t *testing.T, next *answers, change func(*rest.Config)) *kube
 // TestGuardRetries: client-go retries a write after a Retry-After, but not after the
 // end of the term, and errors.Is finds ErrLost in its error.
 //
-// Proves L11.
+// Proves L7.
 func TestGuardRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		next := &answers{status: []int{429, 429, 429, 429}} // each to be repeated 4s later

@@ -129,7 +129,7 @@ func TestConflictsInARow(t *testing.T) {
 // TestHandOverWithoutWatch: without events of a watch, standbys find the
 // released Lease at their next poll.
 //
-// Proves L8.
+// Proves L6.
 func TestHandOverWithoutWatch(t *testing.T) {
 	forbidden := apierrors.NewForbidden(coordinationv1.Resource("leases"), leaseName, nil)
 	for _, tt := range []struct {

@@ -56,7 +56,7 @@ func TestRunLeadsAndReleases(t *testing.T) {
 	})
 }
 
-// TestRunReturns proves L5.
+// TestRunReturns proves L4.
 func TestRunReturns(t *testing.T) {
 	boom := errors.New("boom")
 	cause := errors.New("shutting down")
@@ -240,7 +240,7 @@ func TestIdentityDefault(t *testing.T) {
 // TestCampaignsAgain: after a loss Run waits for lead, then leads again in the same
 // process, and does not wait for its own record to expire.
 //
-// Proves L4.
+// Proves L3.
 func TestCampaignsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")

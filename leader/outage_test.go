@@ -226,7 +226,7 @@ func proxyErrors() map[string]error {
 // TestProxyErrorsWhileLeading: a proxy's errors for less than RenewDeadline cost no
 // leadership, with any code.
 //
-// Proves L20.
+// Proves L12.
 func TestProxyErrorsWhileLeading(t *testing.T) {
 	for name, err := range proxyErrors() {
 		t.Run(name, func(t *testing.T) {
@@ -253,7 +253,7 @@ func TestProxyErrorsWhileLeading(t *testing.T) {
 // TestProxyErrorsOfStandby: a standby waits out a proxy's errors with any code, and
 // does not take the Lease for a deleted one.
 //
-// Proves L20.
+// Proves L12.
 func TestProxyErrorsOfStandby(t *testing.T) {
 	for name, err := range proxyErrors() {
 		t.Run(name, func(t *testing.T) {

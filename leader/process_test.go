@@ -190,7 +190,7 @@ func receiveWithin[T any](t *testing.T, what string, c <-chan T) T {
 // counted apart. The first Check after the pause fails, and so does every later one, lead's
 // context ends, and the process campaigns again and leads in a later term.
 //
-// Proves L18.
+// Proves L11.
 func TestServerFrozenProcess(t *testing.T) {
 	t.Parallel()
 	const processes, rounds = 4, 4
@@ -295,7 +295,7 @@ func (p *childProcess) freezeOnce(t *testing.T, from int, between bool) (at int,
 // TestServerKilledProcess: after SIGKILL another leads as soon as the Lease has
 // expired.
 //
-// Proves L16.
+// Proves L9.
 func TestServerKilledProcess(t *testing.T) {
 	t.Parallel()
 	const attempts = 8
@@ -407,7 +407,7 @@ func versionsOfLease(t *testing.T, ns string) <-chan *coordinationv1.Lease {
 // and the Lease is not released: not while the stack unwinds, when what lead
 // deferred may still act, nor while the runtime prints.
 //
-// Proves L15.
+// Proves L8.
 func TestServerPanic(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, childReplica{

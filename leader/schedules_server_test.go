@@ -119,7 +119,7 @@ func runSchedules(t *testing.T, n int, schedule func(i int) elections.Schedule, 
 // client-go's elector runs some of them at the same time, to keep this test honest:
 // it overlaps, and releases the Lease while the work goes on.
 //
-// Proves L1, L4, L5 and L16.
+// Proves L1, L3, L4 and L9.
 func TestSchedules(t *testing.T) {
 	t.Run("controllerkit", schedulesOfOurs)
 	t.Run("client-go", schedulesOfClientGo)

@@ -90,7 +90,7 @@ func (s *spied) Create(ctx context.Context, lease *coordinationv1.Lease, opts me
 // TestServerHandOver: of three replicas one leads at a time, and a released Lease
 // is taken at once, although the next poll is minutes away.
 //
-// Proves L8.
+// Proves L6.
 func TestServerHandOver(t *testing.T) {
 	ns := testserver.Namespace(t)
 	starts := make(chan string, 3)
@@ -138,7 +138,7 @@ func TestServerHandOver(t *testing.T) {
 // TestServerTakeover: a stranger in the Lease is noticed at once, and neither
 // overwritten nor released.
 //
-// Proves L7.
+// Proves L5.
 func TestServerTakeover(t *testing.T) {
 	ns := testserver.Namespace(t)
 	leases := newClient(t, testserver.Config(t)).CoordinationV1().Leases(ns)
@@ -206,7 +206,7 @@ func TestServerLeaseDeleted(t *testing.T) {
 // TestServerRenewalDoesNotRecreate: an update creates a Lease that does not
 // exist, unless it carries the UID of the one that was deleted.
 //
-// Proves L7.
+// Proves L5.
 func TestServerRenewalDoesNotRecreate(t *testing.T) {
 	ns := testserver.Namespace(t)
 	leases := newClient(t, testserver.Config(t)).CoordinationV1().Leases(ns)
@@ -297,7 +297,7 @@ func (d drained) Stop() {
 // TestServerOvertakenClaim: a Lease that was deleted before the claim was answered
 // is not led with until the next renewal, which is minutes away.
 //
-// Proves L7.
+// Proves L5.
 func TestServerOvertakenClaim(t *testing.T) {
 	ns := testserver.Namespace(t)
 	leases := newClient(t, testserver.Config(t)).CoordinationV1().Leases(ns)
@@ -325,7 +325,7 @@ func TestServerOvertakenClaim(t *testing.T) {
 // TestServerLostResponses: renewals that are stored without the leader knowing
 // are recognised as its own, by what the API server makes of the record.
 //
-// Proves L3.
+// Proves L2.
 func TestServerLostResponses(t *testing.T) {
 	ns := testserver.Namespace(t)
 	lossy := &lossy{LeaseClient: noWatch{newClient(t, testserver.Config(t)).CoordinationV1().Leases(ns)}, enough: make(chan struct{})}

@@ -18,7 +18,7 @@ import (
 // the watch, and without one at the next renewal. The other's record is neither
 // overwritten nor released.
 //
-// Proves L7.
+// Proves L5.
 func TestForeignTakeover(t *testing.T) {
 	takeover := func(l *coordinationv1.Lease) {
 		l.Spec.HolderIdentity = ptr.To("stranger")

@@ -86,7 +86,7 @@ func TestErrLostIsClassedByMethod(t *testing.T) {
 // TestLostResponseDoesNotExtend: renewals that are stored, but whose responses
 // are lost, do not keep a leader: it cannot know.
 //
-// Proves L3.
+// Proves L2.
 func TestLostResponseDoesNotExtend(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")
@@ -119,7 +119,7 @@ func TestLostResponseDoesNotExtend(t *testing.T) {
 // TestOneLostRenewal: a renewal whose response is lost is recognised as the
 // leader's own, and leadership goes on.
 //
-// Proves L3.
+// Proves L2.
 func TestOneLostRenewal(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store) {
 		e, c := s.elector("a")
@@ -185,7 +185,7 @@ func TestSlowRenewalThenPartition(t *testing.T) {
 // TestLostAcquire: whatever happens to the request that acquires the Lease, the
 // work starts at most once at a time, and soon.
 //
-// Proves L3.
+// Proves L2.
 func TestLostAcquire(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

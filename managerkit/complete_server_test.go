@@ -108,7 +108,7 @@ func complete(t *testing.T, mgr manager.Manager, name string, loop *reconcile.Co
 // TestServerComplete: the builder's sources fill the loop's queue, owned objects lead to their
 // owner, errors have their class and TerminalError its own, and the loop's fields count.
 //
-// Proves MK12.
+// Proves MK3.
 func TestServerComplete(t *testing.T) {
 	t.Parallel()
 	namespace := testserver.Namespace(t)
@@ -218,7 +218,7 @@ func TestServerTriggers(t *testing.T) {
 // TestServerReconcileID: each call has an ID of its own, in its context and in its log lines.
 // The manager was started before, so the controller starts at once.
 //
-// Proves MK12.
+// Proves MK3.
 func TestServerReconcileID(t *testing.T) {
 	t.Parallel()
 	namespace := testserver.Namespace(t)
@@ -254,7 +254,7 @@ func TestServerReconcileID(t *testing.T) {
 // TestServerTwoClusters: the manager runs a second cluster, and a controller whose requests name
 // the cluster gets the events of both.
 //
-// Proves MK12.
+// Proves MK3.
 func TestServerTwoClusters(t *testing.T) {
 	t.Parallel()
 	type request struct {
@@ -343,7 +343,7 @@ func TestServerRunnable(t *testing.T) {
 // TestServerDrain: when the manager stops, a running call ends undisturbed and its context is
 // not done, and Start returns after it. Controller-runtime's workers cancel it at once.
 //
-// Proves MK13.
+// Proves MK5.
 func TestServerDrain(t *testing.T) {
 	t.Parallel()
 	for _, kit := range []bool{true, false} {

@@ -41,7 +41,7 @@ func (l latencies) ReconcileFinished(ctx context.Context, controller, result str
 // deleted while the former leader stopped. No latency counts the time before the stop. Handlers
 // of the leader get each deletion once.
 //
-// Proves MK22.
+// Proves MK4.
 func TestServerCompleteStandby(t *testing.T) {
 	t.Parallel()
 	ns := testserver.Namespace(t)

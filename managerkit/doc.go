@@ -23,25 +23,25 @@
 //
 //   - MK1: If the manager's cache is stale, Get and List of a Client, and
 //     consistency.ConfirmLive through it, see the API server's state.
-//   - MK7: If a run with the Gate Writes has written an object, its key runs again only when
+//   - MK2: If a run with the Gate Writes has written an object, its key runs again only when
 //     the cache shows the write, or MaxWait has passed.
-//   - MK12: If Complete has added a controller, events of the builder's sources run its
+//   - MK3: If Complete has added a controller, events of the builder's sources run its
 //     keys in the loop, with its fields and classes of errors.
-//   - MK22: If a manager with Elect waits to lead, the informers of a controller of Complete
+//   - MK4: If a manager with Elect waits to lead, the informers of a controller of Complete
 //     run, except as under Caveats, and its queue is empty. When it leads, the loop gets the
 //     keys of all objects, and those of the latest 4096 deletions since the former leader's
 //     last renewal.
-//   - MK13: If the manager stops, running calls of a loop have its GracePeriod before their
+//   - MK5: If the manager stops, running calls of a loop have its GracePeriod before their
 //     contexts end, and Start returns after them.
-//   - MK17: If a leading manager with Elect stops, its Lease is released before Start
+//   - MK6: If a leading manager with Elect stops, its Lease is released before Start
 //     returns, and a standby starts at the watch event.
-//   - MK18: If a Runnable outlasts the stop of its manager, the Lease is renewed until it
+//   - MK7: If a Runnable outlasts the stop of its manager, the Lease is renewed until it
 //     has returned, or until GracefulShutdownTimeout is over.
-//   - MK19: If the response to a renewal is late or lost, the contexts of the leader's
+//   - MK8: If the response to a renewal is late or lost, the contexts of the leader's
 //     Runnables end before another manager with Elect starts its own.
-//   - MK20: If leadership is lost, the contexts of Runnables end with a LeadershipLost
+//   - MK9: If leadership is lost, the contexts of Runnables end with a LeadershipLost
 //     cause; Start with Elect returns an error, and Run builds a new manager.
-//   - MK21: If a manager of Run ends, no goroutine, event handler or metric series of it
+//   - MK10: If a manager of Run ends, no goroutine, event handler or metric series of it
 //     remains, and a shared cache stays filled.
 //
 // # Caveats

@@ -95,7 +95,7 @@ func handOvers(t *testing.T, n int, ns string, options func() manager.Options) [
 // TestElectHandOver: a stop hands the Lease over by the watch event, because the next poll
 // is minutes away. The plain manager waits for its poll.
 //
-// Proves MK17.
+// Proves MK6.
 func TestElectHandOver(t *testing.T) {
 	ns := testserver.Namespace(t)
 	ours := handOvers(t, 10, ns, func() manager.Options {
@@ -111,7 +111,7 @@ func TestElectHandOver(t *testing.T) {
 // TestElectDrain: while the work outlasts the stop, the Lease is renewed and no other
 // manager works.
 //
-// Proves MK18.
+// Proves MK7.
 func TestElectDrain(t *testing.T) {
 	ns := testserver.Namespace(t)
 	elector := func() *leader.Elector {
@@ -170,7 +170,7 @@ func (c slowCache) Start(ctx context.Context) error {
 // TestElectGraceExceeded: a Lease whose manager gave up waiting for its work is not
 // released. The cache stops late, so that the manager cannot look as if it had stopped.
 //
-// Proves MK18.
+// Proves MK7.
 func TestElectGraceExceeded(t *testing.T) {
 	ns := testserver.Namespace(t)
 	works, finish := make(chan struct{}), make(chan struct{})
@@ -203,7 +203,7 @@ func TestElectGraceExceeded(t *testing.T) {
 // TestElectLoss: another holder in the Lease ends the contexts of the reconciles with a cause
 // that is LeadershipLost, and the manager with an error. The contexts have the term.
 //
-// Proves MK20.
+// Proves MK9.
 func TestElectLoss(t *testing.T) {
 	ns := testserver.Namespace(t)
 	options := elected(t, byWatch(t, ns))

@@ -69,7 +69,7 @@ func isLost(ctx context.Context) bool {
 // TestLossEndsCalls: the loss of the Lease ends the running calls of a loop with a cause that
 // is LeadershipLost, also when they drain.
 //
-// Proves MK20.
+// Proves MK9.
 func TestLossEndsCalls(t *testing.T) {
 	for _, by := range []string{"Elect", "Run"} {
 		for _, drains := range []bool{false, true} {
@@ -101,7 +101,7 @@ func TestLossEndsCalls(t *testing.T) {
 // TestDefaultsDrain: with every duration at its default, a call that ends 14s after the process
 // was told to stop ends undisturbed. Start returns nil, and the Lease is released.
 //
-// Proves MK13 and MK17.
+// Proves MK5 and MK6.
 func TestDefaultsDrain(t *testing.T) {
 	for _, by := range []string{"Elect", "Run"} {
 		t.Run(by, func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestDefaultsDrain(t *testing.T) {
 
 // TestStandbyIsWarm: the informers of a standby's loop list before it leads.
 //
-// Proves MK12.
+// Proves MK3.
 func TestStandbyIsWarm(t *testing.T) {
 	t.Parallel()
 	ns := testserver.Namespace(t)
@@ -177,7 +177,7 @@ func TestStandbyIsWarm(t *testing.T) {
 // its calls while it leads, and not after a loss, even if the context has lost its end. A
 // context without a term writes nothing.
 //
-// Proves MK20.
+// Proves MK9.
 func TestGuardInManager(t *testing.T) {
 	for _, by := range []string{"Elect", "Run"} {
 		t.Run(by, func(t *testing.T) {

@@ -49,7 +49,7 @@ func (n *slowNetwork) wrap(next http.RoundTripper) http.RoundTripper {
 // the response, and then waits for the response to the release before it stops the work:
 // the overlap of the plain manager is in the log.
 //
-// Proves MK19.
+// Proves MK8.
 func TestElectSlowRenewal(t *testing.T) {
 	const lease, renew, retry = 9 * time.Second, 6 * time.Second, 1200 * time.Millisecond // 0.6 of the defaults
 	schedule := func(t *testing.T, options func(*rest.Config) manager.Options) (overlap time.Duration) {

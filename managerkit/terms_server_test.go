@@ -32,7 +32,7 @@ func silence(options manager.Options) manager.Options {
 // TestRunSurvivesLoss: a loss ends the contexts of the reconciles with a cause that is
 // LeadershipLost, and the next term has a new manager.
 //
-// Proves MK20.
+// Proves MK9.
 func TestRunSurvivesLoss(t *testing.T) {
 	ns := testserver.Namespace(t)
 	reconciles := make(blocked, 1)
@@ -78,7 +78,7 @@ func TestRunSurvivesLoss(t *testing.T) {
 // TestRunDrains: the Lease is held until the work of the manager has ended, without a
 // GracefulShutdownTimeout.
 //
-// Proves MK18.
+// Proves MK7.
 func TestRunDrains(t *testing.T) {
 	ns := testserver.Namespace(t)
 	e := byWatch(t, ns)
@@ -123,7 +123,7 @@ func TestRunDrains(t *testing.T) {
 // TestRunFlat: goroutines, metric series, event handlers and requests do not grow with the
 // number of terms.
 //
-// Proves MK21.
+// Proves MK10.
 func TestRunFlat(t *testing.T) {
 	ns := testserver.Namespace(t)
 	var reads atomic.Int64 // of ConfigMaps

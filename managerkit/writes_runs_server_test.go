@@ -170,7 +170,7 @@ func ownWrites(t *testing.T) []written {
 // One run of a key makes a write, and the next one reads it from the cache. The watch is held
 // in between, and the key has an event: it runs when the write is visible.
 //
-// Proves MK7.
+// Proves MK2.
 func TestServerSeesOwnWrites(t *testing.T) {
 	writes := ownWrites(t)
 	wrong := make(chan error, 2*len(writes))
@@ -290,7 +290,7 @@ func TestServerWorkerIsFree(t *testing.T) {
 // The key waits for it, although the typed informer shows the write. If both are
 // removed, it does not wait.
 //
-// Proves MK7.
+// Proves MK2.
 func TestServerInformersComeAndGo(t *testing.T) {
 	var watches atomic.Int32
 	second := make(chan struct{}) // closed when the second informer may begin
@@ -357,7 +357,7 @@ func TestServerInformersComeAndGo(t *testing.T) {
 // The manager has two informers and holds one of them. A key that writes in a namespace of
 // the other runs again. So does a key that writes in a namespace that none of them watches.
 //
-// Proves MK7.
+// Proves MK2.
 func TestServerNamespaces(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

@@ -403,7 +403,7 @@ func (s *site) watch(kind client.Object) {
 // of the children are held, it has ten events. Only with Writes it creates one child,
 // however it reads them. The other rows are the facts of the guide's table.
 //
-// Proves MK7.
+// Proves MK2.
 func TestServerNoDuplicates(t *testing.T) {
 	const events = 10
 	for _, tt := range []struct {

@@ -94,7 +94,7 @@ func (*listOptions) IsWatchListSemanticsUnSupported() bool { return true }
 // An informer's list never comes from the API server's cache, so that an informer which
 // starts after a write shows it. Later lists and the kind of watch are those of the informer.
 //
-// Proves MK7.
+// Proves MK2.
 func TestWritesConsistentLists(t *testing.T) {
 	for _, tt := range []struct{ sent, want metav1.ListOptions }{
 		{metav1.ListOptions{ResourceVersion: "0", Limit: 5}, metav1.ListOptions{Limit: 5}},
@@ -196,7 +196,7 @@ func wrote(t *testing.T, w gated, version string) {
 // A key is ready when the last of the informers of a resource shows its write. A stopped
 // informer does not count.
 //
-// Proves MK7.
+// Proves MK2.
 func TestWritesSeveralInformers(t *testing.T) {
 	one, two, three := newFake(), newFake(), newFake()
 	w, _, newInformer := opened(t, consistency.Config{MaxWait: -1}, cache.Options{}, one, two, three)
@@ -238,7 +238,7 @@ func TestWritesSeveralInformers(t *testing.T) {
 // A conflict is over when all informers that hold the object show a newer one. A deletion
 // is visible when none holds the object. LiveRead is false after each of them.
 //
-// Proves MK7.
+// Proves MK2.
 func TestWritesConflictsAndDeletions(t *testing.T) {
 	one, two := newFake(), newFake()
 	w, config, newInformer := opened(t, consistency.Config{MaxWait: -1}, cache.Options{}, one, two)

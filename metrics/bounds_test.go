@@ -19,7 +19,7 @@ import (
 
 var randomNames = flag.Int("names", 20_000, "random names for each metric in TestSeriesDoNotGrowWithNames")
 
-// TestSeriesDoNotGrowWithResults proves M3.
+// TestSeriesDoNotGrowWithResults proves M1.
 func TestSeriesDoNotGrowWithResults(t *testing.T) {
 	m, reg := newMetrics(t)
 	use(t, m)
@@ -56,7 +56,7 @@ rest_client_requests_total{code="other",host="api",method="other"} %d
 	}
 }
 
-// TestSeriesDoNotGrowWithNames proves M3.
+// TestSeriesDoNotGrowWithNames proves M1.
 func TestSeriesDoNotGrowWithNames(t *testing.T) {
 	m, reg := newMetrics(t)
 	r := rand.New(rand.NewPCG(3, 4))
@@ -154,7 +154,7 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 
 // All calls of New with one registry return the same Metrics, with one bound.
 //
-// Proves M3.
+// Proves M1.
 func TestMetricsOfOneRegistryShareTheBounds(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	for i := range 30 {
@@ -179,7 +179,7 @@ func TestMetricsOfOneRegistryShareTheBounds(t *testing.T) {
 
 // Names of a mebibyte differ only at their end, and names hold what a terminal obeys.
 //
-// Proves M3.
+// Proves M1.
 func TestHostileNames(t *testing.T) {
 	m, reg := newMetrics(t)
 	long := strings.Repeat("é", 1<<19)

@@ -72,9 +72,9 @@
 //
 // # Guarantees
 //
-//   - M3: If names, results, methods or codes vary without limit, the number and size of
+//   - M1: If names, results, methods or codes vary without limit, the number and size of
 //     the series stay bounded.
-//   - M4: Labels contain no credentials and no names of objects, except Leases.
+//   - M2: Labels contain no credentials and no names of objects, except Leases.
 //
 // # Caveats
 //

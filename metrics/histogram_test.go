@@ -122,7 +122,7 @@ func TestNativeBounds(t *testing.T) {
 // TestHistogramIsBounded: whatever is observed, a series has few native buckets, and values
 // that are no durations do no harm.
 //
-// Proves M3.
+// Proves M1.
 func TestHistogramIsBounded(t *testing.T) {
 	m, reg := newMetrics(t)
 	h := m.NewLatencyMetric("q")

@@ -17,7 +17,7 @@ import (
 	"github.com/controllerkit/controllerkit/metrics"
 )
 
-// TestNamesAndLabels proves M4.
+// TestNamesAndLabels proves M2.
 func TestNamesAndLabels(t *testing.T) {
 	m, reg := newMetrics(t)
 	use(t, m)

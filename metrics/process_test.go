@@ -203,7 +203,7 @@ controller_finalizer_blocked_oldest_seconds{finalizer="f",step="drain"} %d
 	})
 }
 
-// TestObjectsAreBounded proves M3: a million objects, of which each could have series.
+// TestObjectsAreBounded proves M1: a million objects, of which each could have series.
 func TestObjectsAreBounded(t *testing.T) {
 	m, reg := newMetrics(t)
 	steps := []string{"drain"}

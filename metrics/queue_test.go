@@ -11,7 +11,7 @@ import (
 // TestQueuesWithoutANameOfTheirOwn: they share gauges, which neither a new one
 // nor ForgetQueue takes from the others; and forgetting takes no name.
 //
-// Proves M3.
+// Proves M1.
 func TestQueuesWithoutANameOfTheirOwn(t *testing.T) {
 	m, reg := newMetrics(t)
 	depth := func(name string) float64 {

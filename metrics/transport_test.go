@@ -12,7 +12,7 @@ import (
 	"github.com/controllerkit/controllerkit/metrics"
 )
 
-// TestRequestLabels proves M3, M4.
+// TestRequestLabels proves M1, M2.
 func TestRequestLabels(t *testing.T) {
 	for _, tc := range []struct {
 		name     string

@@ -38,32 +38,32 @@
 //
 // # Guarantees
 //
-//   - OP2: If the API server does not serve a resource or subresource within
+//   - OP1: If the API server does not serve a resource or subresource within
 //     StartTimeout, or as another kind, Run returns an error that names it.
-//   - OP3: If an informer of a replica is not synced, the replica takes no Lease
+//   - OP2: If an informer of a replica is not synced, the replica takes no Lease
 //     and no call runs.
-//   - OP4: If a reconcile wrote an object of a registered resource, the next call with
+//   - OP3: If a reconcile wrote an object of a registered resource, the next call with
 //     the same key sees the write.
-//   - OP5: If the context is done and running calls end within their Timeout, Run releases
+//   - OP4: If the context is done and running calls end within their Timeout, Run releases
 //     the Lease after these calls and returns nil within GracePeriod.
-//   - OP7: If clients of Config send only the requests of registrations and Writes, no
+//   - OP5: If clients of Config send only the requests of registrations and Writes, no
 //     request is forbidden under Rules.
-//   - OP8: If a replica is not the leader, its informers run, its queues are empty, and no
+//   - OP6: If a replica is not the leader, its informers run, its queues are empty, and no
 //     reconcile begins.
-//   - OP9: If an informer follows settings, each replica makes its selection, and a replica
+//   - OP7: If an informer follows settings, each replica makes its selection, and a replica
 //     without a selection takes no Lease.
 //
 // # Caveats
 //
 //   - Informers run once, so an Operator does. To run one again in a process, make it
 //     again with new informers: of a new factory, or of the same client of package crd.
-//     Make the clients that write again, too, because OP4 holds for the clients of the new
+//     Make the clients that write again, too, because OP3 holds for the clients of the new
 //     Config.
 //   - Do not call Start of a factory: Run starts the registered informers.
 //   - All informers of a resource must be one, also in different controllers, because their
 //     scopes could differ. If an informer has a selector, a write that it does not select
 //     delays the key until the next bookmark, about a minute, in any controller.
-//   - OP4 holds for writes by clients of Config, with the context of the call. After two
+//   - OP3 holds for writes by clients of Config, with the context of the call. After two
 //     minutes a key runs although the caches are behind: see MaxWait of [consistency.Config].
 //   - Config has no [leader.Guard]. To stop writes of calls that outlive their term, wrap
 //     Config with it before you make the clients.

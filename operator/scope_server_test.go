@@ -188,7 +188,7 @@ func (f *followers) want(t *testing.T, all ...string) {
 // neither, the standby has the objects, the settings change and go away, and a restart without
 // them is no silent one.
 //
-// Proves OP9.
+// Proves OP7.
 func TestServerNamespaces(t *testing.T) {
 	t.Parallel()
 	f := newFollowers(t)

@@ -37,7 +37,7 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
-// TestServerStart proves OP2 and OP3.
+// TestServerStart proves OP1 and OP2.
 func TestServerStart(t *testing.T) {
 	testserver.InstallCRD(t, map[string]any{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "plains.operator.example.com"},
@@ -126,7 +126,7 @@ func TestServerStart(t *testing.T) {
 	})
 }
 
-// TestServerRights proves OP7. An operator whose user has the rights of Rules alone
+// TestServerRights proves OP5. An operator whose user has the rights of Rules alone
 // works, and each verb of the rules is used.
 func TestServerRights(t *testing.T) {
 	t.Parallel()
@@ -231,7 +231,7 @@ func (r recording) RoundTrip(req *http.Request) (*http.Response, error) {
 	return r.next.RoundTrip(req)
 }
 
-// TestServerReadsOwnWrites proves OP4. The Secret of each ConfigMap has a generated name,
+// TestServerReadsOwnWrites proves OP3. The Secret of each ConfigMap has a generated name,
 // so that a reconcile from an old cache would make a second one.
 func TestServerReadsOwnWrites(t *testing.T) {
 	t.Parallel()
@@ -282,7 +282,7 @@ func TestServerReadsOwnWrites(t *testing.T) {
 	receive(t, p.created)
 }
 
-// TestServerStop proves OP3, OP5 and OP8.
+// TestServerStop proves OP2, OP4 and OP6.
 func TestServerStop(t *testing.T) {
 	t.Parallel()
 	namespace := testserver.Namespace(t)

@@ -86,7 +86,7 @@ func await(t *testing.T, c <-chan string, name string) {
 // the keys of all objects, and of one whose deletion the former leader saw during its stop and
 // did not act on. No latency counts the time before the stop.
 //
-// Proves OP8.
+// Proves OP6.
 func TestServerStandby(t *testing.T) {
 	t.Parallel()
 	namespace := testserver.Namespace(t)

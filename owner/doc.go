@@ -22,9 +22,9 @@
 //
 // # Guarantees
 //
-//   - OW3: If a child's UID, labels, owner references or deletion differ from the copy,
+//   - OW1: If a child's UID, labels, owner references or deletion differ from the copy,
 //     Claim's write fails with a Conflict.
-//   - OW4: If the API server has no such owner or is deleting it, Claim sends no write.
+//   - OW2: If the API server has no such owner or is deleting it, Claim sends no write.
 //
 // # Caveats
 //

@@ -128,7 +128,7 @@ func owned(refs ...metav1.OwnerReference) func(*corev1.ConfigMap) {
 	return func(cm *corev1.ConfigMap) { cm.OwnerReferences = refs }
 }
 
-// TestClaim proves OW3 and OW4, the table in the comment of Claim, and everything that holds a write up.
+// TestClaim proves OW1 and OW2, the table in the comment of Claim, and everything that holds a write up.
 func TestClaim(t *testing.T) {
 	t.Parallel()
 	mine := ref("settings", "uid-1", ptr.To(true))
@@ -297,7 +297,7 @@ func TestClaimMisuse(t *testing.T) {
 	}
 }
 
-// TestServerClaim proves OW3 and OW4 on the real server: that its answers to the patches are what
+// TestServerClaim proves OW1 and OW2 on the real server: that its answers to the patches are what
 // they are taken for, from fresh and from old copies.
 func TestServerClaim(t *testing.T) {
 	t.Parallel()

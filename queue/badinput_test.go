@@ -57,7 +57,7 @@ func testZeroConfig(t *testing.T, cfg queue.Config[string]) {
 // TestExtremeDelays tests that a negative delay counts as 0, and that a very long delay
 // does not overflow and end early.
 //
-// It proves Q5.
+// It proves Q6.
 func TestExtremeDelays(t *testing.T) {
 	const never = math.MaxInt64
 	type adds struct {

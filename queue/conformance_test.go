@@ -97,7 +97,7 @@ type conformanceCase struct {
 // TestConformance tests both queues against the documentation of client-go, and against
 // the differences that the comment of Queue lists.
 //
-// It proves Q14.
+// It proves Q10.
 func TestConformance(t *testing.T) {
 	limiter := func() workqueue.TypedRateLimiter[string] {
 		return workqueue.NewTypedItemExponentialFailureRateLimiter[string](time.Second, time.Minute)
@@ -139,7 +139,7 @@ func TestConformance(t *testing.T) {
 // TestConformanceGarbage tests that neither queue keeps a finished key in memory. The queue
 // of client-go keeps a copy of a delayed key until another key takes its place.
 //
-// It proves Q10 and Q14.
+// It proves Q9 and Q10.
 func TestConformanceGarbage(t *testing.T) {
 	type object struct{ _ [1 << 10]byte }
 	own := queue.New(queue.Config[*object]{})

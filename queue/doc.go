@@ -32,16 +32,16 @@
 //   - Q3: Get returns a ready key of the highest priority, except by Q4.
 //   - Q4: If a ready key was passed over for MaxWait, one Get in four serves the lower
 //     priority with the oldest key.
-//   - Q17: If ready keys of one priority have several groups, the groups take turns key
+//   - Q5: If ready keys of one priority have several groups, the groups take turns key
 //     by key, each in the order in which its keys became ready.
-//   - Q5: If a key is added with a delay, it becomes ready once, and not early.
-//   - Q6: If its context is done, GetContext returns without a key, and no key or
+//   - Q6: If a key is added with a delay, it becomes ready once, and not early.
+//   - Q7: If its context is done, GetContext returns without a key, and no key or
 //     wake-up is lost.
 //   - Q8: The queue starts no goroutine, and a stop of the queue stops its timers at
 //     once.
-//   - Q10: The queue stores only ready, delayed and running keys, each in bounded memory
+//   - Q9: The queue stores only ready, delayed and running keys, each in bounded memory
 //     plus its texts, and keeps a constant amount after a burst.
-//   - Q14: Except for the differences listed at [Queue], the queue has the documented
+//   - Q10: Except for the differences listed at [Queue], the queue has the documented
 //     behavior and the metrics of client-go's queues.
 //
 // # Caveats

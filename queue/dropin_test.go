@@ -234,7 +234,7 @@ func life(t *testing.T, q workqueue.TypedRateLimitingInterface[cache.ObjectName]
 // One controller, either queue, the same outcome: only the line that makes the
 // queue differs.
 //
-// It proves Q14.
+// It proves Q10.
 func TestDropIn(t *testing.T) {
 	for name, newQueue := range map[string]func() workqueue.TypedRateLimitingInterface[cache.ObjectName]{
 		"client-go": func() workqueue.TypedRateLimitingInterface[cache.ObjectName] {

@@ -17,7 +17,7 @@ import (
 	"github.com/controllerkit/controllerkit/queue"
 )
 
-// TestGroupsTakeTurns proves Q17.
+// TestGroupsTakeTurns proves Q5.
 func TestGroupsTakeTurns(t *testing.T) {
 	q := queue.New(queue.Config[string]{Group: namespace})
 	for i := range 1000 {
@@ -233,7 +233,7 @@ func TestStarvationBoundAfterManyGets(t *testing.T) {
 // However many keys a group has, a key of another group waits for one key of
 // each group at most.
 //
-// It proves Q17.
+// It proves Q5.
 func TestOneRound(t *testing.T) {
 	const noisy, quiet = 100_000, 20
 	q := queue.New(queue.Config[string]{Group: namespace})
@@ -359,7 +359,7 @@ func TestManyPriorities(t *testing.T) {
 // TestOrderOfManyGroupsAndPriorities tests the order with more groups, levels and lanes than
 // the queue keeps, so that some are dropped and made again.
 //
-// It proves Q3 and Q17.
+// It proves Q3 and Q5.
 func TestOrderOfManyGroupsAndPriorities(t *testing.T) {
 	const keys, groups, priorities = 12_000, 6_000, 150
 	groupOf := func(key int) int {

@@ -406,7 +406,7 @@ func recordHistory(t *testing.T, groups int, r *rand.Rand) []porcupine.Operation
 // TestLinearizable tests that concurrent callers see the documented results of one call after
 // the other. With -operations it runs longer.
 //
-// It proves Q1, Q2, Q3, Q6 and Q17.
+// It proves Q1, Q2, Q3, Q7 and Q5.
 func TestLinearizable(t *testing.T) {
 	histories := max(8_000, int(*stressOperations/1000))
 	begin := time.Now()

@@ -16,7 +16,7 @@ import (
 // TestMemoryAfterABurst measures the memory after a burst of many keys in many groups and
 // priorities.
 //
-// It proves Q10.
+// It proves Q9.
 func TestMemoryAfterABurst(t *testing.T) {
 	withoutRaceDetector(t)
 	const burst, groups, priorities = 200_000, 20_000, 1_000
@@ -74,7 +74,7 @@ func TestMemoryAfterABurst(t *testing.T) {
 // with one group for all keys, with a group for each key, and with a priority for each
 // key.
 //
-// It proves Q10.
+// It proves Q9.
 func TestMemoryOfAKey(t *testing.T) {
 	withoutRaceDetector(t)
 	const header = 16 // of a string
@@ -285,7 +285,7 @@ func TestAllocationsAfterABurst(t *testing.T) {
 // TestMemoryThatIsKept tests that a kept group does not keep a key in memory, and that the
 // last keys of a burst do not keep its memory.
 //
-// It proves Q10.
+// It proves Q9.
 func TestMemoryThatIsKept(t *testing.T) {
 	withoutRaceDetector(t)
 	const burst = 100_000
@@ -401,7 +401,7 @@ func TestAllocations(t *testing.T) {
 
 // TestMemory tests that the queue keeps no memory of finished keys.
 //
-// It proves Q10.
+// It proves Q9.
 func TestMemory(t *testing.T) {
 	withoutRaceDetector(t)
 	q := queue.New(queue.Config[string]{Group: func(key string) string { return key }})

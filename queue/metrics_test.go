@@ -56,7 +56,7 @@ func metricsCycle(q common, p *provider) (steps []values) {
 // TestMetricsAreThoseOfClientGo tests that both queues have the same metrics if the same
 // keys run in the same way.
 //
-// It proves Q14.
+// It proves Q10.
 func TestMetricsAreThoseOfClientGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limiter := func() workqueue.TypedRateLimiter[string] {
@@ -86,7 +86,7 @@ func TestMetricsAreThoseOfClientGo(t *testing.T) {
 	})
 }
 
-// TestRetriesCountRetriesOnly proves Q14.
+// TestRetriesCountRetriesOnly proves Q10.
 func TestRetriesCountRetriesOnly(t *testing.T) {
 	p := newProvider()
 	q := queue.New(queue.Config[string]{Name: "q", MetricsProvider: p})
@@ -157,7 +157,7 @@ func TestGaugesOfAHangingKey(t *testing.T) {
 // TestGaugesOfKeysThatFollow tests that the gauges are 0 if no key runs, and that they show a
 // slow key within half a second.
 //
-// It proves Q14.
+// It proves Q10.
 func TestGaugesOfKeysThatFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProvider()
@@ -188,7 +188,7 @@ func TestGaugesOfKeysThatFollow(t *testing.T) {
 // The time of all running keys together is more than a time.Duration holds when
 // 1000 of them hang for four months, or five for a century.
 //
-// It proves Q14.
+// It proves Q10.
 func TestUnfinishedWorkOfManyHangingKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const century = 100 * 365 * 24 * time.Hour

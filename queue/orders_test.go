@@ -265,7 +265,7 @@ func (o *orders) explore(operations int) uint64 {
 	return n
 }
 
-// TestOrders proves Q1, Q2 and Q6.
+// TestOrders proves Q1, Q2 and Q7.
 func TestOrders(t *testing.T) {
 	withoutRaceDetector(t) // one goroutine at a time
 	synctest.Test(t, func(t *testing.T) {

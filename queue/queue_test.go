@@ -70,7 +70,7 @@ func TestShutDownEndsEveryGet(t *testing.T) {
 	}
 }
 
-// TestGetContext proves Q6.
+// TestGetContext proves Q7.
 func TestGetContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := queue.New(queue.Config[string]{})
@@ -123,7 +123,7 @@ func (c *endedFirst) Err() error {
 // A worker that is woken for a key and leaves because its context is done must
 // not take the wake-up with it: another one waits.
 //
-// It proves Q6.
+// It proves Q7.
 func TestGetContextPassesOnTheWakeUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := queue.New(queue.Config[string]{})

@@ -67,7 +67,7 @@ func (q tester) gone() {
 	}
 }
 
-// TestSemantics proves Q5.
+// TestSemantics proves Q6.
 func TestSemantics(t *testing.T) {
 	with := func(priority int) controllerkit.AddOptions { return controllerkit.AddOptions{Priority: priority} }
 	for _, tc := range []struct {

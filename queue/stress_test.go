@@ -449,7 +449,7 @@ func TestStress(t *testing.T) {
 // workers with ended contexts must have returned. The contexts have children: while these are
 // cancelled, a worker can see that its context is done before its channel is closed.
 //
-// It proves Q6.
+// It proves Q7.
 func TestNoWakeUpIsLost(t *testing.T) {
 	const workers, children = 4, 10
 	adds := max(20_000, int(*stressOperations/200))

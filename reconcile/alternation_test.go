@@ -102,7 +102,7 @@ func (h hour) check(t *testing.T) {
 // TestAlternation: a key whose calls fail in one class and another by turns backs off like
 // one that fails always in the same.
 //
-// Proves R3, R22.
+// Proves R3, R10.
 func TestAlternation(t *testing.T) {
 	for _, tt := range []struct {
 		classes     []string
@@ -139,7 +139,7 @@ func TestAlternation(t *testing.T) {
 
 // TestAnyAlternation: in sequences at random, no class makes another forget its count.
 //
-// Proves R3, R22.
+// Proves R3, R10.
 func TestAnyAlternation(t *testing.T) {
 	classes := []string{"conflict", "server_delay", "stale", "not_found", "rejected", "forbidden", "timeout", "error", "panic"}
 	for seed := range uint64(200) {

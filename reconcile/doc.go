@@ -26,7 +26,7 @@
 // # Hot loops
 //
 // A Func that writes something new each time, such as the time of day, makes an event for
-// its own key. R16 bounds that: faster events are folded into one call, and a line of log
+// its own key. R9 bounds that: faster events are folded into one call, and a line of log
 // names the key and its [Triggers].
 //
 // # Guarantees
@@ -37,19 +37,19 @@
 //     worker continue.
 //   - R3: Until a call of a key in this Run succeeds, is terminal or parks it, at most five of
 //     its conflicts without RequeueAfter are retried without the rate limiter.
-//   - R5: If the context of Run is done, no call starts; with DrainReady, ready keys run
+//   - R4: If the context of Run is done, no call starts; with DrainReady, ready keys run
 //     until GracePeriod is over or leadership is lost.
-//   - R28: If a stop outlasts GracePeriod or leadership is lost, running calls are
+//   - R5: If a stop outlasts GracePeriod or leadership is lost, running calls are
 //     cancelled, and context.Cause has the reason.
 //   - R6: If the queue has GetContext, keys that were not called, were cancelled or wait
 //     for the Gate are in it when Run returns, or after Handle are kept for the next Run.
-//   - R29: If Handle added the event handlers, their keys come from Sources and no Run is
+//   - R7: If Handle added the event handlers, their keys come from Sources and no Run is
 //     active, a queue with Clear is empty. The next Run gets the keys of all objects, and of
 //     those that were deleted since the former leader's last renewal, except as under Caveats.
-//   - R7: If Run has returned, its calls and goroutines have ended.
-//   - R16: If a key is queued without pause, it runs 100 times and then 10 times a
+//   - R8: If Run has returned, its calls and goroutines have ended.
+//   - R9: If a key is queued without pause, it runs 100 times and then 10 times a
 //     second; a key with at most 10 events a second is not delayed.
-//   - R22: Without events, resyncs, RequeueAfter or a new Run, at most 15 calls of a failing
+//   - R10: Without events, resyncs, RequeueAfter or a new Run, at most 15 calls of a failing
 //     key in an hour are rejected or forbidden.
 //
 // # Caveats

@@ -22,7 +22,7 @@ import (
 // waits for a delay or fails meanwhile is left, and Run returns as soon as nothing is
 // ready.
 //
-// Proves R5.
+// Proves R4.
 func TestDrainReady(t *testing.T) {
 	for _, workers := range []int{1, 3} {
 		t.Run(fmt.Sprintf("workers=%d", workers), func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestDrainReady(t *testing.T) {
 // TestDrainReadyLeavesNothing: a worker that finds nothing ready any more does not keep
 // another one from the last key, which it has just got.
 //
-// Proves R5.
+// Proves R4.
 func TestDrainReadyLeavesNothing(t *testing.T) {
 	for round := range 1000 {
 		q := newTestQueue()
@@ -89,7 +89,7 @@ func TestDrainReadyLeavesNothing(t *testing.T) {
 // TestDrainReadyEnds: GracePeriod bounds it, and the loss of leadership ends it at once;
 // what is still ready then is left.
 //
-// Proves R5.
+// Proves R4.
 func TestDrainReadyEnds(t *testing.T) {
 	slow := func(ctx context.Context, _ string) (reconcile.Result, error) {
 		select {
@@ -366,7 +366,7 @@ func sorted(keys []string) []string {
 // TestDrainReadyInTheMomentOfTheLoss: a key that the queue gives out in the moment that
 // leadership is lost is not started, although ready keys are to be worked off.
 //
-// Proves R5.
+// Proves R4.
 func TestDrainReadyInTheMomentOfTheLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())

@@ -21,7 +21,7 @@ import (
 // the real API server and its watch, comes to its limit and is logged with the event that
 // its write makes.
 //
-// Proves R16.
+// Proves R9.
 func TestServerHotLoop(t *testing.T) {
 	config := rest.CopyConfig(testserver.Config(t))
 	config.QPS = -1

@@ -54,7 +54,7 @@ const slowed = "Slowed down a key that runs too often"
 // most 100 times at once and then 10 times a second. It is logged once, with its
 // triggers, and counted.
 //
-// Proves R16.
+// Proves R9.
 func TestHotLoop(t *testing.T) {
 	ms := func(all ...int) (d []time.Duration) {
 		for _, n := range all {
@@ -136,7 +136,7 @@ func TestHotLoop(t *testing.T) {
 // TestHonestKeys: a key with at most 10 events a second, or a burst of 100, is not delayed.
 // The events of a faster one are folded, and none waits for more than 100ms.
 //
-// Proves R16.
+// Proves R9.
 func TestHonestKeys(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -200,7 +200,7 @@ func TestHonestKeys(t *testing.T) {
 // the next, is delayed by at most a second in all, although events of others run the key
 // 5 times a second besides.
 //
-// Proves R16.
+// Proves R9.
 func TestChain(t *testing.T) {
 	const step = 20 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
@@ -236,7 +236,7 @@ func TestChain(t *testing.T) {
 // TestComesToRest: a key that was hot has all its tokens again after 10s, and is logged
 // again when it is hot again.
 //
-// Proves R16.
+// Proves R9.
 func TestComesToRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue("a")
@@ -273,7 +273,7 @@ func TestComesToRest(t *testing.T) {
 
 // TestHotKeysAreLogged: each of many hot keys is logged, but at most one in a second.
 //
-// Proves R16.
+// Proves R9.
 func TestHotKeysAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const keys = 30
@@ -306,7 +306,7 @@ func TestHotKeysAreLogged(t *testing.T) {
 // TestHeldPriority: a key that waits for a token runs with the priority of an event that
 // comes meanwhile.
 //
-// Proves R16.
+// Proves R9.
 func TestHeldPriority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue("a")
@@ -343,7 +343,7 @@ func TestHeldPriority(t *testing.T) {
 // TestHeldKeysAtStop: a key that waits for a token is in the queue when Run returns, and
 // the next Run calls it.
 //
-// Proves R6, R7.
+// Proves R6, R8.
 func TestHeldKeysAtStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue("a")
@@ -376,7 +376,7 @@ func TestHeldKeysAtStop(t *testing.T) {
 // TestManyKeysBesideAHotOne: a hot key is bounded beside more keys than the guard
 // remembers.
 //
-// Proves R16.
+// Proves R9.
 func TestManyKeysBesideAHotOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()

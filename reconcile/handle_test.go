@@ -90,7 +90,7 @@ func takeover(t *testing.T, last time.Time) context.Context {
 // and go. The next Run begins with the objects, and with the keys of late events, and its
 // latencies do not count the time before the former leader's last renewal.
 //
-// Proves R29.
+// Proves R7.
 func TestHandleStandby(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newObjects(t, "a", "b", "c")
@@ -524,7 +524,7 @@ func (p present) OnDelete(obj any) {
 // the last state of each, deleted ones too. The handler is called by one goroutine at a time, and
 // gets no object after its deletion.
 //
-// Proves R29.
+// Proves R7.
 func TestHandleLosesNothing(t *testing.T) {
 	for seed := range uint64(8) {
 		synctest.Test(t, func(t *testing.T) {

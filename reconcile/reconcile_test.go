@@ -550,7 +550,7 @@ func TestNothingIsLost(t *testing.T) {
 
 // TestRunLeavesNoGoroutine looks for any that runs code of the package.
 //
-// Proves R7.
+// Proves R8.
 func TestRunLeavesNoGoroutine(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
 		goroutines := func() int {

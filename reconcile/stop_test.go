@@ -38,7 +38,7 @@ func (u *untilCancelled) reconcile(ctx context.Context, _ string) (reconcile.Res
 // TestNoKeyStartsAfterDone: the running call may finish, the ready keys stay, and
 // are reported.
 //
-// Proves R5.
+// Proves R4.
 func TestNoKeyStartsAfterDone(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
 		logs := newLogs()
@@ -118,7 +118,7 @@ func (q *cancellingQueue) GetContext(ctx context.Context) (string, int, bool) {
 // TestGracePeriod: running calls are not disturbed for as long as the grace period,
 // and then cancelled with a cause.
 //
-// Proves R28.
+// Proves R5.
 func TestGracePeriod(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -173,7 +173,7 @@ func TestTimeoutHoldsWhileStopping(t *testing.T) {
 // TestLeadershipLost: work stops at once, whether the cause of the context or the
 // context of the lease says so, and also in the middle of a graceful stop.
 //
-// Proves R28.
+// Proves R5.
 func TestLeadershipLost(t *testing.T) {
 	tests := []struct {
 		name string
@@ -229,7 +229,7 @@ func TestLeadershipLost(t *testing.T) {
 
 // TestLeadershipLostIdle: the end of the lease alone also ends a Run without work.
 //
-// Proves R5.
+// Proves R4.
 func TestLeadershipLostIdle(t *testing.T) {
 	bothQueues(t, func(t *testing.T, q queueOf) {
 		lease, endLease := context.WithCancelCause(context.Background())

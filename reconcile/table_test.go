@@ -221,7 +221,7 @@ func TestTable(t *testing.T) {
 // retried less and less often, with one line of log at first, and its class is known to
 // errors.Is.
 //
-// Proves R22.
+// Proves R10.
 func TestRejections(t *testing.T) {
 	terminating := func() error {
 		err := apierrors.NewForbidden(configMaps, "a", errors.New("the namespace is being terminated"))

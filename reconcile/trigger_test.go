@@ -519,7 +519,7 @@ func TestResync(t *testing.T) {
 
 // TestResyncEnds: with the queue that is shut down under it, too.
 //
-// Proves R7.
+// Proves R8.
 func TestResyncEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newClientGoQueue()

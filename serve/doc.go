@@ -25,16 +25,16 @@
 //
 //   - SV1: If a request has no valid token, its user lacks the right, or a review fails,
 //     the response is 401, 403 or 503.
-//   - SV5: If clients send any number of new tokens, the memory and the reviews a second,
+//   - SV2: If clients send any number of new tokens, the memory and the reviews a second,
 //     also of one address, are bounded; the rest gets 429.
-//   - SV6: If clients send any number of bad tokens, the last 1024 allowed requests stay
+//   - SV3: If clients send any number of bad tokens, the last 1024 allowed requests stay
 //     allowed, also when they are reviewed again.
-//   - SV7: Tokens are not logged, not stored, and not passed to the handler.
-//   - SV8: If a path is not canonical, such as one with empty, dot or needlessly encoded
+//   - SV4: Tokens are not logged, not stored, and not passed to the handler.
+//   - SV5: If a path is not canonical, such as one with empty, dot or needlessly encoded
 //     parts, the response is 400.
-//   - SV9: If the files of a KeyPair change, connections use the new pair within 10s, or
+//   - SV6: If the files of a KeyPair change, connections use the new pair within 10s, or
 //     the last good one if the new pair is broken.
-//   - SV10: If other hosts can reach the address, New requires a Guard and a KeyPair;
+//   - SV7: If other hosts can reach the address, New requires a Guard and a KeyPair;
 //     without a Guard, a Host that is not loopback gets 403.
 //
 // # Caveats

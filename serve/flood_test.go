@@ -12,8 +12,8 @@ import (
 )
 
 // TestFlood sends 10,000 different tokens a minute, from one address, from one network
-// and from many addresses, while a user whose request was allowed goes on. It proves SV5
-// and SV6.
+// and from many addresses, while a user whose request was allowed goes on. It proves SV2
+// and SV3.
 func TestFlood(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -56,7 +56,7 @@ func TestFlood(t *testing.T) {
 }
 
 // TestNewTokenInAFlood holds that new tokens from other addresses are reviewed at once while
-// one address sends many. It proves SV5.
+// one address sends many. It proves SV2.
 func TestNewTokenInAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &reviewer{allow: []string{"/metrics"}}
@@ -74,7 +74,7 @@ func TestNewTokenInAFlood(t *testing.T) {
 }
 
 // TestManyHang holds that a bounded number of requests waits for an API server that does
-// not respond, and that the others get a response at once. It proves SV5 and SV6.
+// not respond, and that the others get a response at once. It proves SV2 and SV3.
 func TestManyHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -123,7 +123,7 @@ func TestManyHang(t *testing.T) {
 }
 
 // TestMemory sends 20,000 tokens of 8 KiB, all of which are reviewed and some of which are
-// allowed. It proves SV5.
+// allowed. It proves SV2.
 func TestMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &reviewer{}

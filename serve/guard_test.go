@@ -27,7 +27,7 @@ import (
 )
 
 // TestRequests sends requests as bytes, because clients of net/http would clean them. It
-// proves SV1 and SV8. The handler interprets paths as a careless router does.
+// proves SV1 and SV5. The handler interprets paths as a careless router does.
 func TestRequests(t *testing.T) {
 	const auth = "Authorization: Bearer good-1\r\n"
 	for _, tc := range []struct {
@@ -382,7 +382,7 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// TestSecrecy proves SV7: with all levels of the log, a server that sends the request back
+// TestSecrecy proves SV4: with all levels of the log, a server that sends the request back
 // in an error, and a look at all that a Guard keeps.
 func TestSecrecy(t *testing.T) {
 	const secret = "a-secret-token"

@@ -55,7 +55,7 @@ func (s *secret) write(cert, key []byte) {
 	}
 }
 
-// TestRotation does TLS handshakes while the files change. It proves SV9.
+// TestRotation does TLS handshakes while the files change. It proves SV6.
 func TestRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSecret(t)
@@ -129,7 +129,7 @@ func TestRotation(t *testing.T) {
 }
 
 // A pair that was never good is an error of New and of handshakes. An expired one serves,
-// and Check reports it. It proves SV9.
+// and Check reports it. It proves SV6.
 func TestFirstPair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSecret(t)

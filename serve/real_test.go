@@ -263,7 +263,7 @@ func TestServerExpired(t *testing.T) {
 }
 
 // TestServerFlood sends 10,000 different tokens as fast as it can, from one address and from
-// many, while a good one goes on. It proves SV5 and SV6.
+// many, while a good one goes on. It proves SV2 and SV3.
 func TestServerFlood(t *testing.T) {
 	config, requests := testserver.Counted(t)
 	namespace := testserver.Namespace(t)

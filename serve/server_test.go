@@ -31,7 +31,7 @@ func aPair(t *testing.T) *serve.KeyPair {
 	return pair
 }
 
-// TestConfig proves SV10.
+// TestConfig proves SV7.
 func TestConfig(t *testing.T) {
 	api := &reviewer{}
 	h := http.HandlerFunc(served)
@@ -85,7 +85,7 @@ func exchange(t *testing.T, p *testpipe.Listener, request string) int {
 }
 
 // TestHosts holds that a page of a browser cannot read a server without a Guard. It proves
-// SV10 and SV8.
+// SV7 and SV5.
 func TestHosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		token := "none"
@@ -118,7 +118,7 @@ func TestHosts(t *testing.T) {
 	})
 }
 
-// TestOpen holds that a path without a token is exactly that path. It proves SV8.
+// TestOpen holds that a path without a token is exactly that path. It proves SV5.
 func TestOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &reviewer{allow: []string{"/metrics"}}

@@ -104,7 +104,7 @@ func TestAssign(t *testing.T) {
 // TestAssignMoves: one replica that joins or leaves moves at most its share, rounded up,
 // whatever happened before.
 //
-// Proves SH6.
+// Proves SH5.
 func TestAssignMoves(t *testing.T) {
 	for _, shards := range []int{1, 7, 32, 256, 1024} {
 		rng := rand.New(rand.NewPCG(uint64(shards), 1))

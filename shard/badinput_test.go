@@ -76,7 +76,7 @@ var tables = map[string]string{
 // shards and report it, and nothing moves until it is repaired. A new replica gets an
 // error with the cure.
 //
-// Proves SH8 and SH9.
+// Proves SH6 and SH7.
 func TestGarbage(t *testing.T) {
 	for name, text := range tables {
 		t.Run(name, func(t *testing.T) {
@@ -113,7 +113,7 @@ func TestGarbage(t *testing.T) {
 // TestForeignLease: a Lease of another purpose under the group's name is not touched, and
 // Run returns an error that names the cure.
 //
-// Proves SH8.
+// Proves SH6.
 func TestForeignLease(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		lease := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("a leader")}}
@@ -139,7 +139,7 @@ func TestForeignLease(t *testing.T) {
 // TestForbidden: if the API server rejects one kind of request, Run returns an error after
 // StartTimeout, or keeps the shards and reports it.
 //
-// Proves SH9.
+// Proves SH7.
 func TestForbidden(t *testing.T) {
 	forbidden := apierrors.NewForbidden(coordinationv1.Resource("leases"), "", errors.New("a policy denies it"))
 	for _, verb := range []string{"list", "create"} {
@@ -230,7 +230,7 @@ func TestForbidden(t *testing.T) {
 // TestDeleted: if another user deletes a Lease of the group, no shard has two owners, and
 // all have one again.
 //
-// Proves SH4.
+// Proves SH3.
 func TestDeleted(t *testing.T) {
 	for _, who := range []string{"table", "replica"} {
 		for _, watches := range []bool{true, false} {

@@ -62,7 +62,7 @@ func (j *judge) owned(t *testing.T, when string, replicas ...*replica) {
 // soon as if they had its Ranges. Before and after, no other object than those of a replica
 // that leaves moves.
 //
-// Proves SH11 and SH1.
+// Proves SH8 and SH1.
 func TestChange(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		const drain = 3 * time.Second

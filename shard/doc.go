@@ -26,20 +26,20 @@
 //
 //   - SH1: If two replicas run, even with different Ranges, owned work on one shard or
 //     object never overlaps, whatever requests are delayed or lost, except as under Caveats.
-//   - SH3: If a shard moves or the replica stops, the replica owns the shard until its work
+//   - SH2: If a shard moves or the replica stops, the replica owns the shard until its work
 //     has returned or its Lease is lost; a stop bounds that by DrainTimeout and the requests
 //     that are due. A replica that stops releases its own Lease last. That Lease
 //     expires after DrainTimeout, a loss or a failed release.
-//   - SH4: If the table or the Lease of one replica is deleted, owned work does not overlap
+//   - SH3: If the table or the Lease of one replica is deleted, owned work does not overlap
 //     while the owners can list or watch Leases.
-//   - SH5: If work begins on a shard, the term of this work is higher than all earlier terms
+//   - SH4: If work begins on a shard, the term of this work is higher than all earlier terms
 //     of the shard.
-//   - SH6: If one of n replicas joins or leaves, at most 1/n of the shards move, rounded up.
-//   - SH8: If the table is unreadable or not the group's when Run begins, Run changes
+//   - SH5: If one of n replicas joins or leaves, at most 1/n of the shards move, rounded up.
+//   - SH6: If the table is unreadable or not the group's when Run begins, Run changes
 //     nothing and returns an error that names the cure.
-//   - SH9: If the table becomes unreadable or read-only later, the replicas keep their
+//   - SH7: If the table becomes unreadable or read-only later, the replicas keep their
 //     shards, and Status has the error.
-//   - SH11: If one replica crashes and the API server is reachable, its shards have owners
+//   - SH8: If one replica crashes and the API server is reachable, its shards have owners
 //     within LeaseDuration plus 2 times RetryPeriod.
 //
 // # Caveats

@@ -184,7 +184,7 @@ var rolls = flag.Int("rolls", 1, "how often TestServerRolling replaces its repli
 // does. No two owners of a shard overlap. Its log has the longest time that a shard waited for
 // an owner. In explorations a process is killed and another one is frozen after that.
 //
-// Proves SH1 and SH3.
+// Proves SH1 and SH2.
 func TestServerRolling(t *testing.T) {
 	t.Parallel()
 	const shards = 16

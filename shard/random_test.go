@@ -22,7 +22,7 @@ var randomSeeds = flag.Int("random-seeds", 25, "how many schedules TestRandom ru
 // group is balanced again, and replicas with other Ranges own the shards after the others
 // have left.
 //
-// Proves SH1, SH3 and SH5.
+// Proves SH1, SH2 and SH4.
 func TestRandom(t *testing.T) {
 	for seed := range *randomSeeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 // the last one with those of the table has left or crashed. One that is cut off meanwhile
 // waits when it is back. No two owners of a namespace overlap, and its terms grow.
 //
-// Proves SH1 and SH5.
+// Proves SH1 and SH4.
 func TestServerRanges(t *testing.T) {
 	t.Parallel()
 	const namespaces = 60

@@ -40,7 +40,7 @@ func run(t *testing.T, g *shard.Group, work func(context.Context, shard.Shard) e
 // TestDrain: a shard that moves stays with its owner until its work has returned, and the
 // next owner begins at once.
 //
-// Proves SH3.
+// Proves SH2.
 func TestDrain(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		const drain = 7 * time.Second
@@ -76,7 +76,7 @@ func TestDrain(t *testing.T) {
 // TestMaxShards: a replica takes at most MaxShards, and shards stay free if all have their
 // maximum.
 //
-// Proves SH6.
+// Proves SH5.
 func TestMaxShards(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		for i, most := range []int{3, 5} {
@@ -441,7 +441,7 @@ func TestUnsureOffer(t *testing.T) {
 // TestLeaveIsAnnounced: a replica that leaves hands nothing over before others can know that
 // it leaves. Otherwise they give shards back.
 //
-// Proves SH6.
+// Proves SH5.
 func TestLeaveIsAnnounced(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		replicas := startAll(t, s, j, 4, 32, 0)

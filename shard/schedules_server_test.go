@@ -392,7 +392,7 @@ func roleRules(t *testing.T) []rbacv1.PolicyRule {
 // the last fault each shard has effects again. The replicas have the rights of
 // manifests/role.yaml and no more.
 //
-// Proves SH1, SH3 and SH5.
+// Proves SH1, SH2 and SH4.
 func TestServerSchedules(t *testing.T) {
 	t.Parallel()
 	first := *scheduleSeed

@@ -9,7 +9,7 @@ import (
 // TestBalance: replicas that start together share the shards evenly, a new one gets its
 // share, and the shards of one that leaves have owners again without a gap.
 //
-// Proves SH3.
+// Proves SH2.
 func TestBalance(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		replicas := startAll(t, s, j, 3, 32, 0)
@@ -49,7 +49,7 @@ func TestBalance(t *testing.T) {
 // TestCrash: the shards of a replica that crashes have owners again within LeaseDuration +
 // 2 * RetryPeriod, at whatever time after a renewal it crashes.
 //
-// Proves SH11.
+// Proves SH8.
 func TestCrash(t *testing.T) {
 	for phase := time.Duration(0); phase < retryPeriod; phase += 170 * time.Millisecond {
 		bubble(t, func(t *testing.T, s *store, j *judge) {

@@ -16,7 +16,7 @@ var simulated = flag.Int("simulated", 12, "the number of replicas of TestSimulat
 // or leaves moves its share and no more, and the group needs a bounded number of requests
 // for it.
 //
-// Proves SH6.
+// Proves SH5.
 func TestSimulation(t *testing.T) {
 	const share = 16
 	n, shards := *simulated, *simulated*share

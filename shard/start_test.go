@@ -64,7 +64,7 @@ func TestStarts(t *testing.T) {
 // them, get shards nevertheless. If the only owner crashes meanwhile, its shards do not
 // wait for a RetryPeriod without a join.
 //
-// Proves SH11.
+// Proves SH8.
 func TestStartsForEver(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		const shards = 8
@@ -92,7 +92,7 @@ func TestStartsForEver(t *testing.T) {
 // TestLeaveWhileJoining: a replica that leaves hands its shards over at once, although
 // another one has just joined.
 //
-// Proves SH3.
+// Proves SH2.
 func TestLeaveWhileJoining(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		first := j.start(t, s.group("first", 4), 0)
@@ -114,7 +114,7 @@ func TestLeaveWhileJoining(t *testing.T) {
 // stored leaves no Lease behind, which the others would take for a replica. The same holds
 // for one that has lost its shards.
 //
-// Proves SH3.
+// Proves SH2.
 func TestStopWhileJoining(t *testing.T) {
 	bubble(t, func(t *testing.T, s *store, j *judge) {
 		j.start(t, s.group("first", 4), 0)

@@ -36,7 +36,7 @@
 //     returns nil early, the others continue.
 //   - D3: If a part does not stop, Run stops the other parts and returns within GracePeriod,
 //     with a [LateError] that has the part's stacks.
-//   - D6: If parts are starting, a check fails or the stop has begun, the readiness
+//   - D4: If parts are starting, a check fails or the stop has begun, the readiness
 //     handler responds 503, with names but not the errors of checks.
 //
 // # Caveats

@@ -22,7 +22,7 @@ func get(t *testing.T, h http.Handler) (int, string) {
 	return w.Code, w.Body.String()
 }
 
-// TestReadyAndLive proves D6.
+// TestReadyAndLive proves D4.
 func TestReadyAndLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &shutdown.Group{}
@@ -71,7 +71,7 @@ func TestReadyAndLive(t *testing.T) {
 
 // TestSlowCheckDoesNotHideTheStop: what is answered after stopping began says so.
 //
-// Proves D6.
+// Proves D4.
 func TestSlowCheckDoesNotHideTheStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &shutdown.Group{}
@@ -94,7 +94,7 @@ func TestSlowCheckDoesNotHideTheStop(t *testing.T) {
 // TestNotReadyFromTheMomentAPartFails: nothing may be sent to a process that is
 // on its way out, whatever the reason.
 //
-// Proves D6.
+// Proves D4.
 func TestNotReadyFromTheMomentAPartFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &shutdown.Group{}

@@ -18,7 +18,7 @@ import (
 // Decisions that only the one rule makes which is named. The first three columns are
 // behind the metadata of the configuration and of live, and fieldsV1.
 //
-// Proves A3, A7.
+// Proves A2, A4.
 func TestDecisions(t *testing.T) {
 	for _, tt := range []struct {
 		name                 string
@@ -132,7 +132,7 @@ func hostileConfig(t *testing.T) *unstructured.Unstructured {
 // A zero that the Go type of live does not write is there, also in embedded structs and
 // behind pointers.
 //
-// Proves A3.
+// Proves A2.
 func TestTypedZero(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -166,7 +166,7 @@ func TestTypedZero(t *testing.T) {
 
 // An atomic field with more than the configuration has makes a difference.
 //
-// Proves A3, A7.
+// Proves A2, A4.
 func TestAtomicField(t *testing.T) {
 	labels := map[string]string{"a": "b"}
 	config := applyappsv1.Deployment("one", "default").WithSpec(applyappsv1.DeploymentSpec().WithSelector(applymetav1.LabelSelector().WithMatchLabels(labels)))
@@ -189,7 +189,7 @@ func TestAtomicField(t *testing.T) {
 // Raw JSON in a typed object can have a member twice. The last one counts for the API
 // server, so no decision is made about such an object.
 //
-// Proves A7.
+// Proves A4.
 func TestDuplicateMembers(t *testing.T) {
 	config := applyappsv1.ControllerRevision("one", "default").WithData(runtime.RawExtension{Raw: []byte(`{"a":1}`)})
 	live := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "default", UID: "u", ManagedFields: []metav1.ManagedFieldsEntry{

@@ -29,13 +29,13 @@
 //
 // # Guarantees
 //
-//   - A2: If an apply would change or remove a field that another manager owns in live,
+//   - A1: If an apply would change or remove a field that another manager owns in live,
 //     TryApply makes no write and returns a [*ConflictError].
-//   - A3: If live has each value of the configuration, the manager owns exactly its fields
+//   - A2: If live has each value of the configuration, the manager owns exactly its fields
 //     and extract is not nil, ApplyChanged makes no request, except as under Caveats.
-//   - A4: If the configuration, or live of ApplyChanged, has a uid that no object has, the
+//   - A3: If the configuration, or live of ApplyChanged, has a uid that no object has, the
 //     apply writes nothing, and the error is [ErrUIDMismatch].
-//   - A7: If an apply would change a value or an owner of a field, ApplyChanged applies,
+//   - A4: If an apply would change a value or an owner of a field, ApplyChanged applies,
 //     except as under Caveats.
 //
 // # Caveats

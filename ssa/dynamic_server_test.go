@@ -43,7 +43,7 @@ func newDynamicFor(client dynamic.Interface, mapper meta.RESTMapper) dynamicClie
 
 // The client of unstructured objects has all that typed ones have.
 //
-// Proves A4.
+// Proves A3.
 func TestServerDynamic(t *testing.T) {
 	namespace := testserver.Namespace(t)
 	c := newDynamic(t)

@@ -149,7 +149,7 @@ func (k kindOf[T, C]) decide(t *testing.T, config, live, owned, other string) {
 // FuzzDecision holds what ApplyChanged skips against the algorithm of the API server,
 // over any configuration, live object and FieldsV1. Errors of that are differences.
 //
-// Proves CK1 and A7.
+// Proves CK1 and A4.
 func FuzzDecision(f *testing.F) {
 	converter := applyconfigurations.NewTypeConverter(scheme.Scheme)
 	manager := func(obj runtime.Object) *managedfields.FieldManager {

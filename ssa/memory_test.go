@@ -191,7 +191,7 @@ func (m *moving) Apply(context.Context, *config, metav1.ApplyOptions) (*corev1.C
 // What moves the resourceVersion at each apply does not become a loop, though an
 // informer drops the managedFields.
 //
-// Proves A7.
+// Proves A4.
 func TestMemoryWithoutManagedFields(t *testing.T) {
 	server := &moving{live: &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "default", UID: "a", ResourceVersion: "0", ManagedFields: []metav1.ManagedFieldsEntry{
@@ -227,7 +227,7 @@ func TestMemoryWithoutManagedFields(t *testing.T) {
 // A Memory applies again after ten minutes, because the schema of the kind can change
 // while the object does not.
 //
-// Proves A7.
+// Proves A4.
 func TestMemoryExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		live := untypedObject(t, "example.com/v1", "Thing", "", `,"spec":{"a":[1]}`, `{"f:spec":{"f:a":{}}}`)

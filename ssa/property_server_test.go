@@ -178,7 +178,7 @@ func (t *tallies) add(what string) {
 // API server does, for generated objects and configurations of ten kinds, with other
 // writers between.
 //
-// Proves A7.
+// Proves A4.
 func TestServerAgrees(t *testing.T) {
 	cfg := testserver.Config(t)
 	cfg.WarningHandler = rest.NoWarnings{}

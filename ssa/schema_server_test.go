@@ -20,7 +20,7 @@ import (
 // TestServerSchemaChange: live has the owners of the schema at its last write. After a
 // change of the schema, ApplyChanged misses exactly the effects that the caveat names.
 //
-// Proves A7.
+// Proves A4.
 func TestServerSchemaChange(t *testing.T) {
 	client, err := dynamic.NewForConfig(testserver.Config(t))
 	if err != nil {

@@ -81,7 +81,7 @@ func twice[T interface {
 	return live
 }
 
-// TestServerUnchanged proves A3.
+// TestServerUnchanged proves A2.
 func TestServerUnchanged(t *testing.T) {
 	t.Run("ConfigMap", func(t *testing.T) {
 		s := newServer(t)
@@ -142,7 +142,7 @@ func TestServerUnchanged(t *testing.T) {
 
 // Every difference is applied, and lands.
 //
-// Proves A3.
+// Proves A2.
 func TestServerChanged(t *testing.T) {
 	const other ssa.FieldManager = "example.org/fashion"
 	s := newServer(t)
@@ -189,7 +189,7 @@ func TestServerChanged(t *testing.T) {
 	changed("updated by another", red, true, red)
 }
 
-// TestServerTryApply proves A2.
+// TestServerTryApply proves A1.
 func TestServerTryApply(t *testing.T) {
 	s := newServer(t)
 	c := s.CoreV1().ConfigMaps(s.namespace)
@@ -260,7 +260,7 @@ func TestServerResourceVersion(t *testing.T) {
 // An apply with a uid never brings a deleted object back, however the object that
 // the caller knows looks.
 //
-// Proves A4.
+// Proves A3.
 func TestServerUID(t *testing.T) {
 	s := newServer(t)
 	c := s.CoreV1().ConfigMaps(s.namespace)
@@ -304,7 +304,7 @@ func TestServerUID(t *testing.T) {
 	}
 }
 
-// TestServerApplyStatus proves A2.
+// TestServerApplyStatus proves A1.
 func TestServerApplyStatus(t *testing.T) {
 	s := newServer(t)
 	c := s.PolicyV1().PodDisruptionBudgets(s.namespace)
@@ -359,7 +359,7 @@ func TestServerApplyStatus(t *testing.T) {
 // ApplyChanged with a live object brings nothing back, and does not touch what has
 // taken its place.
 //
-// Proves A4.
+// Proves A3.
 func TestServerGone(t *testing.T) {
 	s := newServer(t)
 	typed, dynamic := s.CoreV1().ConfigMaps(s.namespace), newDynamic(t)

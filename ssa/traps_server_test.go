@@ -19,7 +19,7 @@ import (
 // What looks as if nothing would change, and does: each is rare among what
 // TestServerAgrees generates.
 //
-// Proves A7.
+// Proves A4.
 func TestServerTraps(t *testing.T) {
 	client, err := dynamic.NewForConfig(testserver.Config(t))
 	if err != nil {

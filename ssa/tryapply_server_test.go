@@ -22,7 +22,7 @@ import (
 // TryApply takes no field of another manager, whatever the types of the old and the new
 // value are, in the spec, in the status and in items of lists.
 //
-// Proves A2.
+// Proves A1.
 func TestServerTryApplyTypes(t *testing.T) {
 	anything := map[string]any{"x-kubernetes-preserve-unknown-fields": true}
 	fields := map[string]any{"type": "object", "properties": map[string]any{
@@ -132,7 +132,7 @@ func entryOf(u *unstructured.Unstructured, manager string) string {
 
 // If live is stale, TryApply fails, because another manager may have written since.
 //
-// Proves A2.
+// Proves A1.
 func TestServerTryApplyStale(t *testing.T) {
 	s := newServer(t)
 	c := s.CoreV1().ConfigMaps(s.namespace)

@@ -17,7 +17,7 @@ import (
 
 // The conflicts that TryApply finds in managedFields, without a request.
 //
-// Proves A2.
+// Proves A1.
 func TestTryApplyTypes(t *testing.T) {
 	many := func(n int, format, separator string) string {
 		items := make([]string, n)
@@ -103,7 +103,7 @@ func TestTryApplyTypes(t *testing.T) {
 
 // TryApply sends no request if it cannot read managedFields.
 //
-// Proves A2.
+// Proves A1.
 func TestTryApplyMalformed(t *testing.T) {
 	live, _ := applied(t)
 	for _, fields := range []string{`{"f:data":`, `{"f:data":{"k:{":{"f:a":{}}}}`} {

@@ -19,7 +19,7 @@ import (
 // TestMembersTwice: a member that is there twice does not stand for another one that is
 // owned.
 //
-// Proves A7.
+// Proves A4.
 func TestMembersTwice(t *testing.T) {
 	live := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "default", UID: "u", ResourceVersion: "7", ManagedFields: []metav1.ManagedFieldsEntry{{
@@ -40,7 +40,7 @@ func TestMembersTwice(t *testing.T) {
 
 // Decisions about unstructured objects, without a memory.
 //
-// Proves A7 and CK2.
+// Proves A4 and CK2.
 func TestUntyped(t *testing.T) {
 	const owner = `,"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"o","uid":"x"}]`
 	version := func(u *unstructured.Unstructured, apiVersion string) *unstructured.Unstructured {
@@ -144,7 +144,7 @@ func (c contents) UnstructuredContent() map[string]any { return c.content }
 // A configuration that cannot take the uid of live is not sent without: it would bring
 // back what was deleted.
 //
-// Proves A4 and CK2.
+// Proves A3 and CK2.
 func TestNoUID(t *testing.T) {
 	live := untypedObject(t, "v1", "ConfigMap", "", `,"data":{"a":"1"}`, `{"f:data":{"f:b":{}}}`)
 	check := func(name string, applied bool, err error, requests int, guarded bool) {

@@ -31,7 +31,7 @@ func apply(ctx context.Context, c status.Applier[*policyv1.PodDisruptionBudget, 
 // One request if the conditions of the manager change, in value or in ownership,
 // and none if not; those of others stay as they are.
 //
-// Proves S9 and S1.
+// Proves S3 and S1.
 func TestServerApply(t *testing.T) {
 	t.Parallel()
 	c, requests := newBudgets(t)
@@ -191,7 +191,7 @@ func TestServerApplyAgrees(t *testing.T) {
 
 // What the guard is for: a stale copy, and an object that took the name.
 //
-// Proves S9.
+// Proves S3.
 func TestServerGuards(t *testing.T) {
 	type pdb = policyv1.PodDisruptionBudget
 	for _, form := range []struct {
@@ -245,7 +245,7 @@ func TestServerGuards(t *testing.T) {
 // One patch or none, with what changed and nothing else, so that fields which the
 // type does not know stay.
 //
-// Proves S9.
+// Proves S3.
 func TestServerPatch(t *testing.T) {
 	c, requests := newBudgets(t)
 	obj := createBudget(t, c)
@@ -312,7 +312,7 @@ func TestServerApplyStripped(t *testing.T) {
 // A list that became a map has a type twice. Apply sends it once, and then it is there
 // once.
 //
-// Proves S9.
+// Proves S3.
 func TestServerApplyTwice(t *testing.T) {
 	t.Parallel()
 	const group = "twice.test.controllerkit.dev"
@@ -391,7 +391,7 @@ func TestServerApplyTwice(t *testing.T) {
 // A cache that trims annotations takes none from the server: not with Patch and Apply.
 // What Update does is documented with it.
 //
-// Proves S9.
+// Proves S3.
 func TestServerTrimmed(t *testing.T) {
 	t.Parallel()
 	c, _ := newBudgets(t)

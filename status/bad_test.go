@@ -87,7 +87,7 @@ func TestBadObject(t *testing.T) {
 // A status that says less than before, or more than can be, is refused: by Update,
 // by Patch, for generated types and for maps.
 //
-// Proves S12.
+// Proves S4.
 func TestGenerations(t *testing.T) {
 	tests := []struct {
 		name             string
@@ -226,7 +226,7 @@ func TestBadApply(t *testing.T) {
 	refused(t, "config is no pointer", err, "pointer")
 }
 
-// TestPatchBody proves S9.
+// TestPatchBody proves S3.
 func TestPatchBody(t *testing.T) {
 	guard := `"metadata":{"resourceVersion":"1","uid":"u"}`
 	type m = map[string]any
@@ -347,7 +347,7 @@ func TestApplyOwnership(t *testing.T) {
 // Types that a list has twice, as one that is no map can: what nobody touches stays
 // and stops nobody, and what is set is there once.
 //
-// Proves S12.
+// Proves S4.
 func TestTwice(t *testing.T) {
 	condition := func(typ string, s metav1.ConditionStatus, generation int64) metav1.Condition {
 		return metav1.Condition{Type: typ, Status: s, Reason: "R", ObservedGeneration: generation, LastTransitionTime: metav1.Unix(1e9, 0)}

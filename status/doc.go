@@ -29,9 +29,9 @@
 //     status nor its field managers would change.
 //   - S2: If the object changed after it was read, a write by Update, Patch or Apply returns
 //     a Conflict, without a retry.
-//   - S9: Patch sends only the changed fields, and Apply only the given conditions. Both
+//   - S3: Patch sends only the changed fields, and Apply only the given conditions. Both
 //     write only the version of the object that the caller has read.
-//   - S12: If a write would lower an observedGeneration, of the status or of a condition, or
+//   - S4: If a write would lower an observedGeneration, of the status or of a condition, or
 //     raise it above metadata.generation, it fails.
 //
 // # Caveats

@@ -117,7 +117,7 @@ func withoutNull(v any) any {
 // Any two statuses: the patch makes the one out of the other, sends no field that
 // they share, and there is none if they are the same.
 //
-// Proves S9.
+// Proves S3.
 func FuzzPatch(f *testing.F) {
 	f.Add([]byte(`{"a":1,"b":{"c":[1,2],"d":null}}`), []byte(`{"a":1,"b":{"c":[1],"e":{}}}`))
 	f.Add([]byte(`{"conditions":[{"type":"A"}],"a":{"b":{"c":1}}}`), []byte(`{"conditions":[{"type":"B"}],"a":"x"}`))

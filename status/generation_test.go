@@ -59,7 +59,7 @@ var unreadable = []string{
 // One condition that cannot be read does not turn the check of the others off, and
 // does not stop the writes of them.
 //
-// Proves S12.
+// Proves S4.
 func TestForeignCondition(t *testing.T) {
 	for _, beside := range append([]string{""}, unreadable...) {
 		obj := observing(t, beside)
@@ -95,7 +95,7 @@ func TestForeignCondition(t *testing.T) {
 // An observedGeneration that is not a number is refused from the caller, and left
 // alone where it was.
 //
-// Proves S12.
+// Proves S4.
 func TestUnreadableGeneration(t *testing.T) {
 	obj := observing(t, "")
 	for _, value := range []any{"many", 5.5, true, []any{}, map[string]any{}} {
@@ -134,7 +134,7 @@ func TestUnreadableGeneration(t *testing.T) {
 // Apply changes its own conditions beside those that cannot be read, and repairs one
 // of its own type.
 //
-// Proves S9 and S12.
+// Proves S3 and S4.
 func TestApplyBesideForeign(t *testing.T) {
 	for _, beside := range unreadable[:9] { // the others are no conditions to any list
 		obj := observing(t, beside)
@@ -168,7 +168,7 @@ func (f anyApplier) ApplyStatus(_ context.Context, config *unstructured.Unstruct
 // The schema of the server accepts such conditions: the harm is there, and the generations
 // hold all the same.
 //
-// Proves S12.
+// Proves S4.
 func TestServerForeignCondition(t *testing.T) {
 	t.Parallel()
 	dyn, err := dynamic.NewForConfig(testserver.Config(t))

@@ -101,7 +101,7 @@ func attack(t testing.TB, stored map[string]any) {
 // Whatever a status holds that the API server can store, nothing panics, no generation
 // goes back, and no decision takes more than linear time and memory.
 //
-// Proves S12.
+// Proves S4.
 func FuzzHostile(f *testing.F) {
 	for _, element := range append([]string{
 		`{"type":"Ready","status":"True","reason":"R","message":"","observedGeneration":5,"lastTransitionTime":"2026-01-01T00:00:00Z"}`,

@@ -48,7 +48,7 @@ func forms() []form {
 // time, has each condition from a reconcile of the generation that it shows, no
 // generation goes back, and no condition gets lost.
 //
-// Proves S2, S9, S12 and CK6.
+// Proves S2, S3, S4 and CK6.
 func TestServerThreeWriters(t *testing.T) {
 	t.Parallel()
 	const rounds = 40
@@ -299,7 +299,7 @@ func TestServerRBAC(t *testing.T) {
 // All three forms through the dynamic client, on a custom resource: there the server
 // ignores the metadata of a status, its uid included, but not the resourceVersion.
 //
-// Proves S9 and S1.
+// Proves S3 and S1.
 func TestServerCustomForms(t *testing.T) {
 	t.Parallel()
 	const group = "forms.test.controllerkit.dev"

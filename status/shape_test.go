@@ -39,7 +39,7 @@ func back[S any](t *testing.T, name string, s S, copy func(S) S, mutate func(S) 
 
 // A status is read by its names in JSON, whatever its shape in Go.
 //
-// Proves S12.
+// Proves S4.
 func TestShapes(t *testing.T) {
 	three, two := int64(3), int64(2)
 	back(t, "embedded", embedding{Common: Common{ObservedGeneration: 3}}, func(s embedding) embedding { return s },
@@ -132,7 +132,7 @@ func TestEmbeddedObject(t *testing.T) {
 
 // An object without a status yet can have conditions if its type can.
 //
-// Proves S9.
+// Proves S3.
 func TestApplyToNoStatus(t *testing.T) {
 	obj := &shaped[*Common]{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "u", ResourceVersion: "1", Generation: 3}}
 	sent := 0
@@ -151,7 +151,7 @@ func (f applies[T]) ApplyStatus(context.Context, *policyac.PodDisruptionBudgetAp
 
 // A field of the status that the type does not know is not in the patch.
 //
-// Proves S9.
+// Proves S3.
 func TestPatchOfOlderType(t *testing.T) {
 	type old struct {
 		Size int `json:"size"`

@@ -211,7 +211,7 @@ func TestUpdateUnstructured(t *testing.T) {
 // A map can have any Go type in it. It is compared, checked and sent as what it is in
 // JSON.
 //
-// Proves S1, S9, S12.
+// Proves S1, S3, S4.
 func TestPlainMaps(t *testing.T) {
 	type m = map[string]any
 	condition := func(generation int64) []metav1.Condition {

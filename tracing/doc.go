@@ -42,9 +42,9 @@
 //     change it.
 //   - TR5: If a call is not sampled, Step and Transport make no span and no header, and
 //     Inject and Carry write no new annotation.
-//   - TR8: If Keys is not set, no span has the name of an object, except a Lease's in the
+//   - TR6: If Keys is not set, no span has the name of an object, except a Lease's in the
 //     span of a leader's term.
-//   - TR11: A Controller remembers the events of 65,536 keys, and the latest 4,096 traces.
+//   - TR7: A Controller remembers the events of 65,536 keys, and the latest 4,096 traces.
 //     For other keys and traces, TR2 and TR3 do not hold.
 //
 // # Caveats

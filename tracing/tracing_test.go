@@ -542,7 +542,7 @@ func TestNoProvider(t *testing.T) {
 
 // TestNames: without Keys no span has the name of an object or the text of an error.
 //
-// Proves TR8.
+// Proves TR6.
 func TestNames(t *testing.T) {
 	for _, keys := range []bool{false, true} {
 		r := newRecorder()
@@ -560,7 +560,7 @@ func TestNames(t *testing.T) {
 
 // TestBounds: a flood of keys, traces and events stays bounded.
 //
-// Proves TR11.
+// Proves TR7.
 func TestBounds(t *testing.T) {
 	r := newRecorder()
 	c := &controller{Provider: r}
@@ -595,7 +595,7 @@ func TestBounds(t *testing.T) {
 
 // TestLatestTraces: old traces make room for new ones, and no new one is lost.
 //
-// Proves TR11.
+// Proves TR7.
 func TestLatestTraces(t *testing.T) {
 	r := newRecorder()
 	c := &controller{Provider: r}

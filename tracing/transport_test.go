@@ -31,7 +31,7 @@ func request(t *testing.T, method, path string) *http.Request {
 // TestTransport: a request in a sampled span has a span below it and the header, and the
 // caller's request stays unchanged.
 //
-// Proves TR8.
+// Proves TR6.
 func TestTransport(t *testing.T) {
 	for _, tt := range []struct {
 		method, path, want string

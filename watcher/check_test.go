@@ -21,7 +21,7 @@ import (
 // After a watch that broke, the watcher compares the server's state with the delivered
 // one. What it asks for depends on the size of the collection.
 //
-// Proves W4.
+// Proves W3.
 func TestRestoredServer(t *testing.T) {
 	many := func(objects ...*corev1.Pod) []*corev1.Pod {
 		for i := range 101 {

@@ -45,13 +45,13 @@
 //     server reports exactly once, in the server's order.
 //   - W2: If the resource version has expired, the watcher lists, and delivers the
 //     difference by UID as Synthetic events, deletions first, then Synced.
-//   - W4: If the server's storage was restored from a backup, the watcher reports
+//   - W3: If the server's storage was restored from a backup, the watcher reports
 //     ErrRestored and lists before it delivers another event.
-//   - W5: If a request or stream fails or is delayed, a Retrying event reports it; pauses
+//   - W4: If a request or stream fails or is delayed, a Retrying event reports it; pauses
 //     grow, are random and bounded, and respect Retry-After.
-//   - W6: If a watcher starts from LastResourceVersion, it delivers every event that was
+//   - W5: If a watcher starts from LastResourceVersion, it delivers every event that was
 //     not handled.
-//   - W7: If the consumer leaves the loop or ctx is done, the loop closes its stream and
+//   - W6: If the consumer leaves the loop or ctx is done, the loop closes its stream and
 //     waits for its goroutines before it ends.
 //
 // # Assumptions

@@ -54,7 +54,7 @@ func TestInvalidRequests(t *testing.T) {
 	}
 }
 
-// TestStatusWithAnotherType proves W5.
+// TestStatusWithAnotherType proves W4.
 func TestStatusWithAnotherType(t *testing.T) {
 	refusal := status(403, metav1.StatusReasonForbidden, 0)
 	t.Run("typed", func(t *testing.T) {

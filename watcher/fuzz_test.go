@@ -374,7 +374,7 @@ func randomInput(seed uint64, n int) []byte {
 
 // The seeds of the fuzz test are few; these are many.
 //
-// Proves W1, W4.
+// Proves W1, W3.
 func TestRandomHistories(t *testing.T) {
 	for seed := range uint64(3000) {
 		input := randomInput(1000+seed, 50+int(seed)%600)

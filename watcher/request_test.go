@@ -80,7 +80,7 @@ func (d *delayer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // client-go repeats a request that the server delays, and does not return. The consumer
 // learns of it, and the watcher waits as long as the server asks.
 //
-// Proves W5.
+// Proves W4.
 func TestDelayedRequests(t *testing.T) {
 	const silence = 3 * time.Minute
 	for _, tc := range []struct {
@@ -162,7 +162,7 @@ func TestDelayedRequests(t *testing.T) {
 // client-go gives up after ten repetitions. The pause that the server asked for is kept
 // and nothing is listed.
 //
-// Proves W5.
+// Proves W4.
 func TestDelayedForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &delayer{verb: "watch", delays: 11, retryAfter: 40 * time.Second, begin: time.Now()}
@@ -203,7 +203,7 @@ func (s slowEnd) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Inte
 // A consumer that leaves the loop while the client waits ends the request. The loop ends
 // after the request has returned.
 //
-// Proves W7.
+// Proves W6.
 func TestLeftWhileDelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &delayer{verb: "watch", delays: 1, retryAfter: time.Hour, begin: time.Now()}

@@ -134,7 +134,7 @@ func (f *follower) await(t *testing.T, step string, want map[string]string) {
 // The storage is restored from a backup, and the new history passes the position of the
 // watchers before they are back. Each finds that out and follows the server.
 //
-// Proves W4.
+// Proves W3.
 func TestServerRestoredFromABackup(t *testing.T) {
 	data, backup := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "backup")
 	// All watchers use one client; the one of "early" is back before the new writes.

@@ -20,7 +20,7 @@ import (
 
 // Each failure must mean the same as the answer to the call and in the stream.
 //
-// Proves W5.
+// Proves W4.
 func TestFailures(t *testing.T) {
 	const (
 		base = 500 * time.Millisecond
@@ -103,7 +103,7 @@ func TestFailures(t *testing.T) {
 
 // A watch that was open for a minute was good, whatever ends it.
 //
-// Proves W5.
+// Proves W4.
 func TestFailuresAreForgotten(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -141,7 +141,7 @@ func TestFailuresAreForgotten(t *testing.T) {
 	}
 }
 
-// TestJitterAndCap proves W5.
+// TestJitterAndCap proves W4.
 func TestJitterAndCap(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -252,7 +252,7 @@ func TestWhatForgetsFailures(t *testing.T) {
 	})
 }
 
-// TestSilence proves W4.
+// TestSilence proves W3.
 func TestSilence(t *testing.T) {
 	for _, tc := range []struct {
 		name  string

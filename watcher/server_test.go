@@ -302,7 +302,7 @@ func TestServerExpired(t *testing.T) {
 // A consumer that comes back with LastResourceVersion gets what it has not handled, the
 // event it left at included, whatever kind of client it uses.
 //
-// Proves W6.
+// Proves W5.
 func TestServerResume(t *testing.T) {
 	gvr := corev1.SchemeGroupVersion.WithResource("configmaps")
 	dynamicClient, err := dynamic.NewForConfig(testserver.Config(t))
@@ -470,7 +470,7 @@ func (s *streams) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Int
 // If the loop over a watch of the server ends, its connection is free and client-go's
 // goroutine has ended.
 //
-// Proves W7.
+// Proves W6.
 func TestServerEndsWithNothingLeft(t *testing.T) {
 	ns := testserver.Namespace(t)
 	for _, leaves := range []bool{true, false} {

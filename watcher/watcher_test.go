@@ -148,7 +148,7 @@ func TestRepeatedEvents(t *testing.T) {
 // Whoever saves the position at the end of a process must not save "" when the loop
 // had no time to begin.
 //
-// Proves W6.
+// Proves W5.
 func TestLastResourceVersionBeforeTheLoop(t *testing.T) {
 	for start, want := range map[string]string{"": "", "0": "", "42": "42"} {
 		w := &watcher.RetryWatcher[*corev1.Pod]{ResourceVersion: start}
@@ -166,7 +166,7 @@ func TestLastResourceVersionBeforeTheLoop(t *testing.T) {
 	}
 }
 
-// TestLastResourceVersion proves W6.
+// TestLastResourceVersion proves W5.
 func TestLastResourceVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{
@@ -219,7 +219,7 @@ func (reporter) AsObject(error) runtime.Object { return &metav1.Status{} }
 
 // The bubble of synctest fails the test if the stream's goroutine is left behind.
 //
-// Proves W7.
+// Proves W6.
 func TestEndsWithNothingLeft(t *testing.T) {
 	cause := errors.New("the lease was lost")
 	for _, tc := range []struct {

@@ -291,7 +291,7 @@ func TestContext(t *testing.T) {
 // error at the client's, that the call was made or not as the fault says, and that
 // it was not made again.
 //
-// Proves E5.
+// Proves E2.
 func TestAborted(t *testing.T) {
 	fault := errors.New("connection reset by peer")
 	for _, lost := range []bool{false, true} {
@@ -322,7 +322,7 @@ func TestAborted(t *testing.T) {
 	}
 }
 
-// TestConnect proves E5.
+// TestConnect proves E2.
 func TestConnect(t *testing.T) {
 	c := served(t, cloud.New(cloud.Options{}))
 	create(t, c, cloud.Resource{Name: "a"})

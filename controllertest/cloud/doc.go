@@ -14,6 +14,6 @@
 // # Guarantees
 //
 //   - E1: Each call is atomic, and calls run one after the other.
-//   - E5: If a call goes over [Connect], it runs at most once, its error keeps its
+//   - E2: If a call goes over [Connect], it runs at most once, its error keeps its
 //     identity, and an unknown outcome is an error.
 package cloud

@@ -34,7 +34,7 @@
 //     dropped, or if its Response has no Commit, never.
 //   - N3: A watch delivers an unchanged prefix of the server's lines, without the bookmark
 //     that NoBookmark removes, then at most one 410 event.
-//   - N7: No error contains the token of the configuration.
+//   - N4: No error contains the token of the configuration.
 //
 // # Caveats
 //

@@ -249,7 +249,7 @@ func TestIsolation(t *testing.T) {
 
 // TestConfig holds what becomes of the configuration that New is given.
 //
-// Proves N7.
+// Proves N4.
 func TestConfig(t *testing.T) {
 	t.Parallel()
 	var got []string

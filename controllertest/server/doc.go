@@ -30,9 +30,9 @@
 //
 // # Guarantees
 //
-//   - V2: If Start returns an error, or Stop has returned, no process and no file of the
+//   - V1: If Start returns an error, or Stop has returned, no process and no file of the
 //     server is left.
-//   - V3: If the test process dies, the server stops.
+//   - V2: If the test process dies, the server stops.
 //
 // # Caveats
 //

@@ -52,7 +52,7 @@ spec:
   - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}
 `
 
-// Proves V2.
+// Proves V1.
 func TestServer(t *testing.T) {
 	if os.Getenv("USE_EXISTING_CLUSTER") == "true" {
 		t.Skip("Start would use the existing cluster")
@@ -115,7 +115,7 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// Proves V2.
+// Proves V1.
 func TestServerErrors(t *testing.T) {
 	temporary := t.TempDir()
 	t.Setenv("TMPDIR", temporary)
@@ -163,7 +163,7 @@ func child() {
 
 // The server of a process that was killed stops: a watch on it ends.
 //
-// Proves V3.
+// Proves V2.
 func TestServerOfKilledProcess(t *testing.T) {
 	if os.Getenv("USE_EXISTING_CLUSTER") == "true" {
 		t.Skip("Start would use the existing cluster")

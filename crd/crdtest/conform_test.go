@@ -23,7 +23,7 @@ func newFake(t testing.TB, objects ...*site.Website) *crdtest.Fake[*site.Website
 
 // The Fake behaves as the API server does, as far as package conform asks.
 //
-// Proves CR11.
+// Proves CR5.
 func TestFakeConforms(t *testing.T) {
 	fake := newFake(t, site.New("other", "x"))
 	t.Run("requests", func(t *testing.T) { conform.Requests(t, fake.Namespace("default"), "default") })
@@ -32,7 +32,7 @@ func TestFakeConforms(t *testing.T) {
 
 // What package conform asks of the Fake is what the API server does.
 //
-// Proves CR11.
+// Proves CR5.
 func TestServerConforms(t *testing.T) {
 	c := conform.Client(t)
 	first, second := testserver.Namespace(t), testserver.Namespace(t)

@@ -16,7 +16,7 @@
 //
 // # Guarantees
 //
-//   - CR11: One test of versions, conflicts, finalizers, patches, applies, statuses and
+//   - CR5: One test of versions, conflicts, finalizers, patches, applies, statuses and
 //     watch events passes with a [Fake] and with the API server.
 //
 // # Caveats

@@ -23,17 +23,17 @@
 //
 // # Guarantees
 //
-//   - OD2: If Close returns nil, no handler of the Watch is running or will run, and the
+//   - OD1: If Close returns nil, no handler of the Watch is running or will run, and the
 //     other Watches of the key miss no event.
-//   - OD3: If several Watches of a key are open, they share an informer. If Close of the
+//   - OD2: If several Watches of a key are open, they share an informer. If Close of the
 //     last Watch returns nil, the informer has stopped and is not referenced.
-//   - OD4: If Run returns nil, all informers and handlers have stopped; otherwise its error
+//   - OD3: If Run returns nil, all informers and handlers have stopped; otherwise its error
 //     names the late ones.
-//   - OD6: If a handler blocks, other handlers and an Open of its key do not wait for it.
+//   - OD4: If a handler blocks, other handlers and an Open of its key do not wait for it.
 //     Close of its Watch returns when the context of Close is done.
-//   - OD8: If a CustomResourceDefinition is deleted and created again, an open Watch
+//   - OD5: If a CustomResourceDefinition is deleted and created again, an open Watch
 //     reports the deletion of the old objects, and the new objects.
-//   - OD9: If an informer.Set calls Run, LastEvents and the metrics of the Set have the oldest
+//   - OD6: If an informer.Set calls Run, LastEvents and the metrics of the Set have the oldest
 //     of the last events of the informers, and Relist makes each informer list again.
 //
 // # Caveats

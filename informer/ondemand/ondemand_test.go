@@ -24,7 +24,7 @@ import (
 	"github.com/controllerkit/controllerkit/internal/testcost"
 )
 
-// TestShares proves OD3.
+// TestShares proves OD2.
 func TestShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{}
@@ -63,7 +63,7 @@ func TestShares(t *testing.T) {
 // A Close waits for the handler's running call, drops its later events, and takes none from
 // other handlers.
 //
-// Proves OD2, OD6.
+// Proves OD1, OD4.
 func TestCloseWaitsForHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{}
@@ -112,7 +112,7 @@ func TestCloseWaitsForHandlers(t *testing.T) {
 
 // A handler that never ends keeps neither the key nor the process.
 //
-// Proves OD4, OD6.
+// Proves OD3, OD4.
 func TestBlockedHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{}
@@ -146,7 +146,7 @@ func TestBlockedHandler(t *testing.T) {
 	})
 }
 
-// TestRunStops proves OD4.
+// TestRunStops proves OD3.
 func TestRunStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{}
@@ -179,7 +179,7 @@ func TestRunStops(t *testing.T) {
 	})
 }
 
-// TestLateNamesAreBounded proves OD4.
+// TestLateNamesAreBounded proves OD3.
 func TestLateNamesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		informers := of(&source{})
@@ -331,7 +331,7 @@ func TestAfterClose(t *testing.T) {
 
 // A handler can be removed alone, and a handler that is removed can still be waited for.
 //
-// Proves OD2.
+// Proves OD1.
 func TestRemoveEventHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{}
@@ -403,7 +403,7 @@ func TestRemoveEventHandler(t *testing.T) {
 
 // Close during the start, before Run, in a handler, and with a done context.
 //
-// Proves OD2, OD3.
+// Proves OD1, OD2.
 func TestCloseEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{}
@@ -506,7 +506,7 @@ func (s slow) AddEventHandlerWithOptions(handler cache.ResourceEventHandler, opt
 
 // A Close also removes a handler that is being added.
 //
-// Proves OD2.
+// Proves OD1.
 func TestCloseWhileAdding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{}
@@ -592,7 +592,7 @@ func TestBadInput(t *testing.T) {
 // Many informers start, sync and stop, by eight goroutines that share keys. No goroutine stays,
 // which would end the bubble with an error, and no memory.
 //
-// Proves OD2, OD3.
+// Proves OD1, OD2.
 func TestManyStartsAndStops(t *testing.T) {
 	const users, rounds = 8, starts / 8
 	var objects sync.Map // weak pointers to the objects of all caches

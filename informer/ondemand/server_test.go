@@ -153,7 +153,7 @@ func (k keys) next(t *testing.T, name string) {
 	}
 }
 
-// Proves OD3 and OD2: two Watches share a watch of the server, an enqueue handler ends with
+// Proves OD2 and OD1: two Watches share a watch of the server, an enqueue handler ends with
 // its Watch, and the last Close ends the server's watch.
 func TestServerShares(t *testing.T) {
 	namespace := testserver.Namespace(t)
@@ -192,7 +192,7 @@ func TestServerShares(t *testing.T) {
 // Informers of the server start, sync, receive events and stop, with keys that are shared and
 // not shared, and no watch stays.
 //
-// Proves OD2, OD3, OD4.
+// Proves OD1, OD2, OD3.
 func TestServerStartsAndStops(t *testing.T) {
 	const users, rounds = 4, 25
 	config := testserver.Config(t)
@@ -274,7 +274,7 @@ func dynamicInformers(client dynamic.Interface) *ondemand.Informers[schema.Group
 	}
 }
 
-// TestServerDefinitionIsFollowed proves OD8.
+// TestServerDefinitionIsFollowed proves OD5.
 func TestServerDefinitionIsFollowed(t *testing.T) {
 	namespace := testserver.Namespace(t)
 	group := namespace + ".example.com"
@@ -341,7 +341,7 @@ func TestServerDefinitionIsFollowed(t *testing.T) {
 // TestServerOtherScope: a definition is created again with another scope, which the API server
 // does not accept as a change. A Watch that stays open follows, in both directions.
 //
-// Proves OD8.
+// Proves OD5.
 func TestServerOtherScope(t *testing.T) {
 	namespace := testserver.Namespace(t)
 	group := namespace + ".example.com"
@@ -422,7 +422,7 @@ func waitForDeletion(t *testing.T, client dynamic.Interface, name string) {
 // A kind that does not exist, and one that may not be listed: WaitForSync has the reason, Close
 // is prompt, and a later Open syncs.
 //
-// Proves OD3.
+// Proves OD2.
 func TestServerNotListed(t *testing.T) {
 	namespace := testserver.Namespace(t)
 	group := namespace + ".example.com"
@@ -493,7 +493,7 @@ func TestServerConsistency(t *testing.T) {
 // If an informer.Set runs the Informers, it shows the times of their data, makes each list again,
 // and goes on if one may not be listed.
 //
-// Proves OD9.
+// Proves OD6.
 func TestServerSet(t *testing.T) {
 	namespace := testserver.Namespace(t)
 	config := testserver.Limited(t, namespace, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets"}, Verbs: []string{"list", "watch"}})

@@ -25,17 +25,17 @@
 //     namespace, and the namespace is shown when an attempt of client-go to list it succeeds.
 //   - SC3: If a namespace leaves the selection, each handler gets one deletion for each of
 //     its objects, and then no event of them.
-//   - SC5: If the selection changes while objects change, each handler gets the addition of
+//   - SC4: If the selection changes while objects change, each handler gets the addition of
 //     an object once, then only newer versions, and then its deletion once.
-//   - SC8: If a handler blocks or panics, other handlers and Select do not wait for it, and
+//   - SC5: If a handler blocks or panics, other handlers and Select do not wait for it, and
 //     after a panic the handler gets its next event.
-//   - SC10: If LastSyncResourceVersion is not empty, the cache of each selected namespace has
+//   - SC6: If LastSyncResourceVersion is not empty, the cache of each selected namespace has
 //     reached it, and no Select lowers it.
-//   - SC11: If informers share a selection, a namespace appears in all of them at once, before
+//   - SC7: If informers share a selection, a namespace appears in all of them at once, before
 //     their handlers get its events.
-//   - SC12: If the function of Follow returns an error or a Selection that is not valid, the
+//   - SC8: If the function of Follow returns an error or a Selection that is not valid, the
 //     selection stays, and without one the informer is not synced.
-//   - SC13: If the watch of a namespace dies while an informer.Set runs the informer,
+//   - SC9: If the watch of a namespace dies while an informer.Set runs the informer,
 //     LastEvents and the metrics of the Set show it, and the other namespaces go on.
 //
 // # Caveats

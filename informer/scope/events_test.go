@@ -16,7 +16,7 @@ import (
 
 // A cache that replaces another is not shown while it is older.
 //
-// Proves SC5.
+// Proves SC4.
 func TestOlderCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, objects, _ := setup(t)
@@ -96,7 +96,7 @@ func TestLateEvents(t *testing.T) {
 	})
 }
 
-// Proves SC8.
+// Proves SC5.
 func TestBadHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()

@@ -40,7 +40,7 @@ func followed(t *testing.T, settings, s *server) (objects *scope.Informer, list 
 // The selection follows the settings. If they are absent at the start, the Informer is not synced,
 // and the Set has the reason. If they go away later, the selection stays.
 //
-// Proves SC12.
+// Proves SC8.
 func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		settings, s := newServer(), newServer()
@@ -139,7 +139,7 @@ func TestFollowOpens(t *testing.T) {
 
 // A change of the settings does not wait for a namespace of the last ones.
 //
-// Proves SC12.
+// Proves SC8.
 func TestFollowSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		settings, s := newServer(), newServer()

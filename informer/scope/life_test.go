@@ -23,7 +23,7 @@ func (l last) InformerLast(name string, of func() time.Time) { l[name] = of }
 // A namespace whose lists are refused for a minute is named by Ready, makes the last event old, and
 // does not end Run. A namespace that stalls is named by Check.
 //
-// Proves SC13.
+// Proves SC9.
 func TestLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()

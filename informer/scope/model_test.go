@@ -24,7 +24,7 @@ type write struct {
 // the objects that the selection has on the server. An event that does not follow from those
 // before, such as an addition of a known object, fails the test.
 //
-// Proves SC1, SC2, SC3, SC5.
+// Proves SC1, SC2, SC3, SC4.
 func TestModel(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

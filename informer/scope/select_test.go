@@ -17,7 +17,7 @@ import (
 	"github.com/controllerkit/controllerkit/informer/scope"
 )
 
-// Proves SC1, SC3 and SC5.
+// Proves SC1, SC3 and SC4.
 func TestNamespaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, objects, stop := setup(t)

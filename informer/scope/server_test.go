@@ -95,7 +95,7 @@ func settle(t *testing.T, client kubernetes.Interface, sel scope.Selection, obje
 
 // TestModel on the server.
 //
-// Proves SC1, SC3, SC5.
+// Proves SC1, SC3, SC4.
 func TestServerModel(t *testing.T) {
 	const changes = 20
 	client := newClient(t, testserver.Config(t))
@@ -160,7 +160,7 @@ func (t *traffic) RoundTrip(req *http.Request) (*http.Response, error) {
 // A namespace that stays has one watch however often the others change, and no event is
 // lost or doubled.
 //
-// Proves SC5.
+// Proves SC4.
 func TestServerStays(t *testing.T) {
 	config := testserver.Config(t)
 	counted := &traffic{seen: map[string]int{}}
@@ -253,7 +253,7 @@ func TestServerBadNamespace(t *testing.T) {
 // The watch of a namespace dies, because its rights are removed. The Set shows it, and the other
 // namespaces go on.
 //
-// Proves SC13.
+// Proves SC9.
 func TestServerLife(t *testing.T) {
 	a, b := testserver.Namespace(t), testserver.Namespace(t)
 	admin := newClient(t, testserver.Config(t))
@@ -352,7 +352,7 @@ func allow(t *testing.T, admin kubernetes.Interface, namespace, user string, rul
 // write holds its key until the scope shows it. A quiet namespace beside it, whose cache gets
 // no version for a minute, delays no key.
 //
-// Proves SC10.
+// Proves SC6.
 func TestServerConsistency(t *testing.T) {
 	namespace, idle := testserver.Namespace(t), testserver.Namespace(t)
 	writes := consistency.New(consistency.Config{MaxWait: -1})

@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 )
 
-// Proves SC10.
+// Proves SC6.
 func TestVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, objects, _ := setup(t)

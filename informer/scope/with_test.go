@@ -17,7 +17,7 @@ import (
 
 // A namespace appears in both informers at once, and only when both can show it.
 //
-// Proves SC11.
+// Proves SC7.
 func TestWith(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		parents, children := newServer(), newServer()

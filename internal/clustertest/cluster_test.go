@@ -38,7 +38,7 @@ func TestMain(m *testing.M) { testserver.Main(m) }
 // TestServerCluster runs the tests of a cluster of three etcds and two kube-apiservers, one
 // after the other. Each leaves it whole.
 //
-// Proves A4, A7, C1, C2, F2, F5, L1, L4, L5, S2, S9, SH1, SH5 and W1.
+// Proves A3, A4, C1, C2, F2, F5, L1, L3, L4, S2, S3, SH1, SH4 and W1.
 func TestServerCluster(t *testing.T) {
 	cluster := testserver.StartCluster(t, 3, 2)
 	t.Run("gate", func(t *testing.T) { gateOfALaggingServer(t, cluster) })

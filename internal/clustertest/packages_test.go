@@ -190,7 +190,7 @@ func guard(tr *trial, rng *rand.Rand, name string, gone <-chan struct{}) {
 // copies of any age and through any server, while a user changes the spec. No condition is
 // lost, and neither a result nor an observedGeneration goes back.
 //
-// Proves S2 and S9.
+// Proves S2 and S3.
 func statusUnderFaults(t *testing.T, cluster *testserver.Cluster) {
 	trials(t, cluster, func(tr *trial) {
 		budgets := tr.steady.PolicyV1().PodDisruptionBudgets("default")
@@ -321,7 +321,7 @@ func history(ctx context.Context, tr *trial, open func(context.Context, metav1.L
 // put back, a skip is right for the copy that it saw, and in the end the object has what
 // all want. In half of the trials the user deletes the object: it never comes back.
 //
-// Proves A4 and A7.
+// Proves A3 and A4.
 func appliesUnderFaults(t *testing.T, cluster *testserver.Cluster) {
 	trials(t, cluster, func(tr *trial) {
 		made := tr.make()

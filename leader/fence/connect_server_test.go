@@ -191,7 +191,7 @@ var proxied = []message{
 // of its successor, of the same user without a term and of a person. These fail later, because
 // the Pod, the Service and the Node have no address.
 //
-// Proves L12.
+// Proves L13.
 func TestServerFenceConnects(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, fenceConfigMaps, held(3))
@@ -228,7 +228,7 @@ func TestServerFenceConnects(t *testing.T) {
 
 // TestServerGuardAsConnects: exec by WebSocket, which is a GET, carries the term of GuardAs.
 //
-// Proves L12.
+// Proves L13.
 func TestServerGuardAsConnects(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, fenceConfigMaps, held(3))
@@ -276,7 +276,7 @@ var subresources = []struct {
 // resource that writes to another, that the other tests of this file do not try. The fence
 // refuses these writes of an earlier leader, and passes those of its successor.
 //
-// Proves L12.
+// Proves L13.
 func TestServerFenceKnowsAllWrites(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, fenceConfigMaps, held(3))

@@ -43,9 +43,9 @@
 //
 // # Guarantees
 //
-//   - L12: If a [Fence] is in force and the API server has seen the new term, it refuses
+//   - L13: If a [Fence] is in force and the API server has seen the new term, it refuses
 //     every write with an earlier term.
-//   - L19: While a [Fence] is in force, only Fence.Users can set, change or remove a stamp of
+//   - L14: While a [Fence] is in force, only Fence.Users can set, change or remove a stamp of
 //     its Lease on Fence.Resources, except by deleting the object. No annotation that
 //     others write meanwhile makes the fence refuse the leader.
 //

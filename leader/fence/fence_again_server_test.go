@@ -25,7 +25,7 @@ import (
 // the second Fence compares with the Lease as it is, and without that file with the Lease as
 // it was at the deletion, which is a fault of kube-apiserver (Kubernetes issue 130887).
 //
-// Proves L12.
+// Proves L13.
 func TestServerFenceAgain(t *testing.T) {
 	t.Parallel()
 	// The test needs a cluster without other Fences, and leaves it with the fault.

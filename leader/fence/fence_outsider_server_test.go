@@ -20,7 +20,7 @@ import (
 // TestServerFenceOutsiders: users outside the fence cannot set, change or remove a
 // stamp of the Lease, and the fence refuses no other write of theirs.
 //
-// Proves L19.
+// Proves L14.
 func TestServerFenceOutsiders(t *testing.T) {
 	t.Parallel()
 	s := newFencedShop(t, widgets(t, "outsiders.test.controllerkit.github.io"), held(3))
@@ -110,7 +110,7 @@ func (s *fencedShop) judgeOutsider(t *testing.T, err error, refused bool) {
 // TestServerFenceNotShutOut: a forged annotation from before the fence was in force blocks
 // no write of the leader, by any verb.
 //
-// Proves L19.
+// Proves L14.
 func TestServerFenceNotShutOut(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, fenceConfigMaps, held(3))
@@ -166,7 +166,7 @@ func TestServerFenceNotShutOut(t *testing.T) {
 // TestServerFenceBinding: the annotations of a Binding become those of the Pod, so
 // they are no way around the fence, whatever the annotation's value is.
 //
-// Proves L19.
+// Proves L14.
 func TestServerFenceBinding(t *testing.T) {
 	t.Parallel()
 	s := newFencedShop(t, fenceConfigMaps, held(3), func(f *fence.Fence) {

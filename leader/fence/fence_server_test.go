@@ -24,7 +24,7 @@ import (
 // TestServerFenceCovers is the table in the documentation of Fence, cell by cell:
 // what is refused to an earlier leader. Its successor and a person may send all of these writes.
 //
-// Proves L12.
+// Proves L13.
 func TestServerFenceCovers(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, widgets(t, "fence.test.controllerkit.github.io"), held(3))
@@ -89,7 +89,7 @@ func TestServerFenceCovers(t *testing.T) {
 // TestServerFenceDecides: which term passes, by the state of the Lease and by the
 // stamp that is stored.
 //
-// Proves L12.
+// Proves L13.
 func TestServerFenceDecides(t *testing.T) {
 	t.Parallel()
 	type row struct {
@@ -247,7 +247,7 @@ func TestServerFenceMessages(t *testing.T) {
 // TestServerFenceLeaseDeleted: while the Lease is absent all writes pass, and
 // with the next one the terms of the deleted one are refused.
 //
-// Proves L12.
+// Proves L13.
 func TestServerFenceLeaseDeleted(t *testing.T) {
 	t.Parallel()
 	s := newFencedShop(t, fenceConfigMaps, held(3))
@@ -319,7 +319,7 @@ func TestServerFenceClosed(t *testing.T) {
 // leader pass, because the API server has not heard of it. The former leader
 // writes without a pause.
 //
-// Proves L12.
+// Proves L13.
 func TestServerFenceWindow(t *testing.T) {
 	t.Parallel()
 	const changes = 60

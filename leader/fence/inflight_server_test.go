@@ -76,7 +76,7 @@ func (c *cutLeases) Watch(context.Context, metav1.ListOptions) (watch.Interface,
 // Without a fence it is stored, as no client can prevent; with one it is refused.
 // All of it happens with the manifests and a token of their ServiceAccount.
 //
-// Proves L12.
+// Proves L13.
 func TestServerWriteInFlight(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -16,6 +16,6 @@
 //
 //   - MT1: If the context of a process of Start is done, it returns after all Runnables
 //     have returned, and the manager's goroutines end.
-//   - MT3: If a key of a loop of managerkit.Complete runs or is soon ready, the
+//   - MT2: If a key of a loop of managerkit.Complete runs or is soon ready, the
 //     exploration waits for it, and reports it if that takes too long.
 package managertest

@@ -342,7 +342,7 @@ func TestServerStartExplore(t *testing.T) {
 // TestServerStartQueue: the explorer knows the queue of a loop that Complete made: a key that
 // waits at rest is a finding.
 //
-// Proves MT3.
+// Proves MT2.
 func TestServerStartQueue(t *testing.T) {
 	t.Parallel()
 	var begun atomic.Bool

@@ -20,9 +20,9 @@
 //
 //   - SE1: If an object has a uid, or with ByNamespace a namespace, the Source of the shard that
 //     [shard.Ranges.Of] returns has it, on an API server with and without ShardedListAndWatch.
-//   - SE3: If a list or a watch has an object of another shard, the Source drops and counts
+//   - SE2: If a list or a watch has an object of another shard, the Source drops and counts
 //     it. If an object lacks the field that Ranges hash, the list or watch fails.
-//   - SE7: If Remove of a shard in one View returns nil before Add of it in another begins,
+//   - SE3: If Remove of a shard in one View returns nil before Add of it in another begins,
 //     no object is in both caches, and after Add each object is in one.
 //
 // # Caveats

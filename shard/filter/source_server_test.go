@@ -27,7 +27,7 @@ var (
 // TestServerSees: on an API server with and one without the feature gate, replicas see
 // exactly the objects of their shards.
 //
-// Proves SE1, SE3 and SE7.
+// Proves SE1, SE2 and SE3.
 func TestServerSees(t *testing.T) {
 	own := testserver.Own(t, "--", "--feature-gates=ShardedListAndWatch=true")
 	for _, server := range []struct {

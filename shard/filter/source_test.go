@@ -65,7 +65,7 @@ func textOf(e watch.Event) string {
 // TestForeign: the objects of other shards are in no list and no watch, whatever the API
 // server sends, and are counted.
 //
-// Proves SE3.
+// Proves SE2.
 func TestForeign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own, foreign := uidsIn(t, 1, 2), uidsIn(t, 0, 2)
@@ -118,7 +118,7 @@ func TestForeign(t *testing.T) {
 
 // TestKinds: lists of all kinds of clients are filtered.
 //
-// Proves SE3.
+// Proves SE2.
 func TestKinds(t *testing.T) {
 	own, foreign := uidsIn(t, 1, 1)[0], uidsIn(t, 0, 1)[0]
 	unstructuredOf := func(uid string) unstructured.Unstructured {
@@ -271,7 +271,7 @@ func TestStoppedWatch(t *testing.T) {
 
 // TestUnhashable: an object that no hash can be made of is an error, and is not dropped.
 //
-// Proves SE3.
+// Proves SE2.
 func TestUnhashable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const want = `object "o-" has no metadata.uid`

@@ -391,7 +391,7 @@ func TestBatchStopped(t *testing.T) {
 // The wait for CustomResourceDefinitions ends with the first event that decides, and
 // survives streams that end.
 //
-// Proves AS2.
+// Proves AS1.
 func TestBatchWait(t *testing.T) {
 	const crd = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"paints.example.com","resourceVersion":"%d"%s},"status":{"conditions":[%s]}}`
 	const replaced = `,"uid":"another one"`

@@ -32,7 +32,7 @@ import (
 // A context that ends while a CustomResourceDefinition is waited for, and a Namespace
 // that is being deleted, are said as what they are.
 //
-// Proves AS2.
+// Proves AS1.
 func TestServerBatchStopped(t *testing.T) {
 	w := newArena(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -167,7 +167,7 @@ func TestServerBatchCrash(t *testing.T) {
 // With the mapper of a discovery client, which knows the kind of the batch late, a
 // batch is applied at the first try.
 //
-// Proves AS2.
+// Proves AS1.
 func TestServerBatchDiscovery(t *testing.T) {
 	a := newArena(t)
 	b, process := a.process(t, nil)

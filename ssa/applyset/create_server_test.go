@@ -21,7 +21,7 @@ import (
 // TestServerSetCreate: an absent object of any kind is created by one request, and the same
 // request changes no existing one.
 //
-// Proves AS14.
+// Proves AS6.
 func TestServerSetCreate(t *testing.T) {
 	a, g := newArena(t), newGallery(t)
 	var mu sync.Mutex
@@ -119,7 +119,7 @@ func TestServerSetCreate(t *testing.T) {
 // If other users change a member before each of its applies, Apply decides again, and gives
 // up after four applies.
 //
-// Proves AS10.
+// Proves AS2.
 func TestServerSetContendedMember(t *testing.T) {
 	g := newGallery(t)
 	parent := g.parent(t, "parent")
@@ -156,7 +156,7 @@ func TestServerSetContendedMember(t *testing.T) {
 // TestServerSetRequests: the first call for 200 objects makes 202 requests. Then only a
 // change makes some.
 //
-// Proves AS13.
+// Proves AS5.
 func TestServerSetRequests(t *testing.T) {
 	g := newGallery(t)
 	config, count := testserver.Counted(t)

@@ -16,26 +16,26 @@
 //
 // # Guarantees
 //
-//   - AS2: If a Namespace or CustomResourceDefinition fails, is being deleted, or is not
+//   - AS1: If a Namespace or CustomResourceDefinition fails, is being deleted, or is not
 //     established in time, no object of another kind is applied.
-//   - AS10: If a program dies at any request of a Set, the next call leads to the wanted
+//   - AS2: If a program dies at any request of a Set, the next call leads to the wanted
 //     objects and no others.
-//   - AS11: If an object belongs to another set, has another controller, or Keep reports
+//   - AS3: If an object belongs to another set, has another controller, or Keep reports
 //     it, prune leaves it, also if that changed during the call.
-//   - AS12: If Apply would prune more than the bounds of the Set, a Namespace without
+//   - AS4: If Apply would prune more than the bounds of the Set, a Namespace without
 //     PruneNamespaces or a CustomResourceDefinition without PruneCRDs, it prunes no object and
 //     returns an error.
-//   - AS13: If the members were listed within an hour, all are wanted with their Live, and
+//   - AS5: If the members were listed within an hour, all are wanted with their Live, and
 //     nothing has changed, Set.Apply makes no request.
-//   - AS14: If an existing object was never a member, and neither Adopt nor Force allows it,
+//   - AS6: If an existing object was never a member, and neither Adopt nor Force allows it,
 //     Set.Apply changes no existing value of it.
-//   - AS15: If a former member is being deleted or fails, those of lower stages stay until
+//   - AS7: If a former member is being deleted or fails, those of lower stages stay until
 //     a later call.
-//   - AS16: If the parent is another tool's, has an inventory of no Set, lacks the
+//   - AS8: If the parent is another tool's, has an inventory of no Set, lacks the
 //     finalizer or is being deleted, Set.Apply creates no object.
-//   - AS17: If Set.Delete returns nil, a list from the API server had no member, except
+//   - AS9: If Set.Delete returns nil, a list from the API server had no member, except
 //     kept ones.
-//   - AS18: If the deletion of a Namespace or CustomResourceDefinition would delete the
+//   - AS10: If the deletion of a Namespace or CustomResourceDefinition would delete the
 //     parent, a wanted object or a kept member, prune leaves it.
 //
 // # Caveats

@@ -65,7 +65,7 @@ func setOf(f fakeParents) *applyset.Set {
 // However many parents there are, a second call for each makes no request. The memory of a
 // parent ends an hour after its last call, and at once after Delete.
 //
-// Proves AS13.
+// Proves AS5.
 func TestSetManyParents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const parents = 10_001

@@ -105,7 +105,7 @@ func TestBatchAgainStopped(t *testing.T) {
 
 // A Namespace that is being deleted takes all with it: nothing is applied into it.
 //
-// Proves AS2.
+// Proves AS1.
 func TestBatchTerminating(t *testing.T) {
 	second := 0
 	client := fakeClient{patch: func(name string) (*unstructured.Unstructured, error) {

@@ -99,7 +99,7 @@ func (w arena) process(t *testing.T, on func(*fault.Op) fault.Fault) (*applyset.
 // second stage before the first one is there. Applied again it changes nothing.
 // Deleted, it goes in the reverse order.
 //
-// Proves AS2 and CK6.
+// Proves AS1 and CK6.
 func TestServerBatch(t *testing.T) {
 	w := newArena(t)
 	var mu sync.Mutex
@@ -280,7 +280,7 @@ func TestServerBatchErrors(t *testing.T) {
 // A CustomResourceDefinition that will not be established, or not in time, is reported
 // and the second stage not begun. One whose events are lost is found all the same.
 //
-// Proves AS2.
+// Proves AS1.
 func TestServerBatchWait(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -347,7 +347,7 @@ func TestServerBatchWait(t *testing.T) {
 // Names that were taken are accepted once they are corrected, although the answer to
 // that apply still says that they are taken.
 //
-// Proves AS2.
+// Proves AS1.
 func TestServerBatchNames(t *testing.T) {
 	w := newArena(t)
 	b, _ := w.process(t, nil)

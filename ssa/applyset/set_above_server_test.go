@@ -59,7 +59,7 @@ func deleted(t *testing.T, client dynamic.ResourceInterface, name string, before
 // objects. If another tool or an older version made them members, prune leaves them, and
 // Delete ends, also while the Namespace is being deleted.
 //
-// Proves AS17, AS18.
+// Proves AS9, AS10.
 func TestServerSetAbove(t *testing.T) {
 	g := newGallery(t)
 	a := newArena(t)
@@ -150,7 +150,7 @@ func TestServerSetAbove(t *testing.T) {
 // Prune deletes a Namespace or a CustomResourceDefinition only with permission, because all
 // objects in it go with it, and never while a wanted or a kept object is in it.
 //
-// Proves AS11, AS12, AS18.
+// Proves AS3, AS4, AS10.
 func TestServerSetPruneNamespace(t *testing.T) {
 	g := newGallery(t)
 	a := newArena(t)
@@ -234,7 +234,7 @@ func TestServerSetPruneNamespace(t *testing.T) {
 // Keep is asked again in each call, so that an object whose annotation is gone is pruned, and
 // it counts while prune deletes other objects.
 //
-// Proves AS11.
+// Proves AS3.
 func TestServerSetKeep(t *testing.T) {
 	g := newGallery(t)
 	parent := g.parent(t, "parent")
@@ -296,7 +296,7 @@ func TestServerSetKeep(t *testing.T) {
 // A custom resource with a finalizer goes before the program that works for it, if both and
 // the definition are members.
 //
-// Proves AS15.
+// Proves AS7.
 func TestServerSetDefined(t *testing.T) {
 	g := newGallery(t)
 	a := newArena(t)

@@ -19,7 +19,7 @@ import (
 // A wanted object that is being deleted is an error, and no apply gives it fields that its
 // successor would lack. The next call creates the successor.
 //
-// Proves AS10, AS14.
+// Proves AS2, AS6.
 func TestServerSetDeleting(t *testing.T) {
 	g := newGallery(t)
 	parent := g.parent(t, "parent")
@@ -72,7 +72,7 @@ func TestServerSetDeleting(t *testing.T) {
 // which it can have members. What another user removes from the inventory, while a late
 // request creates a member, is found by the process that remembers it.
 //
-// Proves AS10, AS17.
+// Proves AS2, AS9.
 func TestServerSetInventory(t *testing.T) {
 	g := newGallery(t)
 	parent := g.parent(t, "parent")
@@ -136,7 +136,7 @@ func TestServerSetInventory(t *testing.T) {
 // If other users change the parent before each write of its inventory, Apply gives up, and
 // creates no member that the inventory lacks.
 //
-// Proves AS10.
+// Proves AS2.
 func TestServerSetContended(t *testing.T) {
 	g := newGallery(t)
 	parent := g.parent(t, "parent")

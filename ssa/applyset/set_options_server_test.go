@@ -214,7 +214,7 @@ func TestServerSetRecreate(t *testing.T) {
 // TestServerSetRecreateHeld: a deletion that waits, a process that dies between the deletion
 // and the creation, and objects that the Set may not delete.
 //
-// Proves AS10 and AS11.
+// Proves AS2 and AS3.
 func TestServerSetRecreateHeld(t *testing.T) {
 	g := newGallery(t)
 	secrets := g.CoreV1().Secrets(g.two)
@@ -363,7 +363,7 @@ func TestServerSetWait(t *testing.T) {
 // TestServerSetMigrate: after a migration, an adopted object that kubectl applied on the
 // client side loses the fields that are not wanted, and its annotation.
 //
-// Proves AS14.
+// Proves AS6.
 func TestServerSetMigrate(t *testing.T) {
 	g := newGallery(t)
 	parent := g.parent(t, "parent")

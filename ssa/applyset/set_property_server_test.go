@@ -101,7 +101,7 @@ func (p *painter) restart(t *testing.T) {
 // leaves exactly its wanted objects, no call changes an object that it may not, and the
 // inventories are always complete.
 //
-// Proves AS10, AS11, AS14, AS17.
+// Proves AS2, AS3, AS6, AS9.
 func TestServerSetRandom(t *testing.T) {
 	steps, seed, kinds, size, large := 25, uint64(7), randomKinds[:3], 9, *transitionCount > 0
 	if large {

@@ -21,7 +21,7 @@ import (
 
 // TestServerSetAdopt: an object that exists becomes a member only if the Member allows it.
 //
-// Proves AS14.
+// Proves AS6.
 func TestServerSetAdopt(t *testing.T) {
 	g := newGallery(t)
 	parent := g.parent(t, "parent")
@@ -79,7 +79,7 @@ func TestServerSetAdopt(t *testing.T) {
 
 // TestServerSetPrune: prune leaves the objects of others, waits for deletions, and is bounded.
 //
-// Proves AS11, AS12, AS15 and AS17.
+// Proves AS3, AS4, AS7 and AS9.
 func TestServerSetPrune(t *testing.T) {
 	g := newGallery(t)
 	parent := g.parent(t, "parent")
@@ -203,7 +203,7 @@ func (g gallery) versions(t *testing.T) map[string]string {
 
 // TestServerSetHandOver: a member moves to another set while it always has an owner.
 //
-// Proves AS11.
+// Proves AS3.
 func TestServerSetHandOver(t *testing.T) {
 	g := newGallery(t)
 	first, second := g.parent(t, "first"), g.parent(t, "second")
@@ -233,7 +233,7 @@ func TestServerSetHandOver(t *testing.T) {
 
 // TestServerSetRaces: between the decision of a Set and its request, another user writes.
 //
-// Proves AS11, AS14.
+// Proves AS3, AS6.
 func TestServerSetRaces(t *testing.T) {
 	g := newGallery(t)
 	maps := g.CoreV1().ConfigMaps(g.one)
@@ -345,7 +345,7 @@ func TestServerSetRaces(t *testing.T) {
 // TestServerSetParent: the parent of another tool or with another inventory is an error, and
 // so is one that the members could outlive.
 //
-// Proves AS16.
+// Proves AS8.
 func TestServerSetParent(t *testing.T) {
 	g := newGallery(t)
 	s := newSet(t, testserver.Config(t))
@@ -404,7 +404,7 @@ func TestServerSetParent(t *testing.T) {
 // TestServerSetKinds: a set defines the kind of a member, and both go; and two kinds can show
 // one object.
 //
-// Proves AS10, AS15.
+// Proves AS2, AS7.
 func TestServerSetKinds(t *testing.T) {
 	a := newArena(t)
 	g := newGallery(t)

@@ -173,7 +173,7 @@ func actions(results []applyset.Result) string {
 // A set is created, changed, left as it is without a request, moved and deleted. The
 // inventory is there before each member, and goes after it.
 //
-// Proves CK6, AS10 and AS13.
+// Proves CK6, AS2 and AS5.
 func TestServerSet(t *testing.T) {
 	g := newGallery(t)
 	parent := g.parent(t, "parent")
@@ -298,7 +298,7 @@ func (g gallery) live(t *testing.T, m applyset.Member) metav1.Object {
 // objects exist. A deletion leaves none, and the objects of others are untouched. One object
 // can only be changed by creating it again.
 //
-// Proves AS10, AS11 and AS17.
+// Proves AS2, AS3 and AS9.
 func TestServerSetCrash(t *testing.T) {
 	g := newGallery(t)
 	fixed := func(prefix, color string) applyset.Member { // another color needs another object

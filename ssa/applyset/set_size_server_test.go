@@ -69,7 +69,7 @@ func (g gallery) annotate(t *testing.T, parent *corev1.ConfigMap, annotations ma
 // A set with members in many namespaces is listed in few requests, also if its inventory
 // has thousands of others. If the identity may not list all namespaces, each is listed.
 //
-// Proves AS10, AS17.
+// Proves AS2, AS9.
 func TestServerSetManyNamespaces(t *testing.T) {
 	g := newGallery(t)
 	parent := g.parent(t, "parent")
@@ -221,7 +221,7 @@ func TestServerSetSize(t *testing.T) {
 // A member that lost its label gets it back from a process that knows it, and prune and the
 // later stages go on. Another process returns an error with the cure.
 //
-// Proves AS14.
+// Proves AS6.
 func TestServerSetLabel(t *testing.T) {
 	g := newGallery(t)
 	parent := g.parent(t, "parent")

@@ -169,7 +169,7 @@ func cached(n int) (*applyset.Set, *metadatafake.FakeMetadataClient, *corev1.Con
 // Members that do not change need no request, and neither does a set of them. The first
 // call of a process lists.
 //
-// Proves AS13.
+// Proves AS5.
 func TestSetUnchanged(t *testing.T) {
 	s, client, parent, wanted := cached(200)
 	for call, want := range []int{2, 0, 0} { // the parent, and a list

@@ -24,7 +24,7 @@ func (k keysOf) Add(key types.NamespacedName) { k <- key }
 // TestServerWatches: the watches of Example_watches are those of the kinds of the sets, wake the
 // right parent, and make the objects known by which a Set makes no request.
 //
-// Proves AS13.
+// Proves AS5.
 func TestServerWatches(t *testing.T) {
 	g := newGallery(t)
 	config, requests := testserver.Counted(t)

@@ -99,7 +99,7 @@ func class(o controllertest.Oracle) controllertest.Oracle {
 // TestMutants: each bug is found by its plan in at most three tries, in the way that
 // is written beside it, and not all runs without faults show it.
 //
-// Proves X7.
+// Proves X6.
 func TestMutants(t *testing.T) {
 	var mutants []zoo.Mutant
 	var scenarios []controllertest.Scenario
@@ -168,7 +168,7 @@ func TestMutants(t *testing.T) {
 // TestTwins: no plan fails for the correct controllers: a sample of those with one
 // fault, and all of them where there is a budget.
 //
-// Proves X7.
+// Proves X6.
 func TestTwins(t *testing.T) {
 	if budget(t) == 0 {
 		t.Parallel()

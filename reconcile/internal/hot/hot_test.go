@@ -9,7 +9,7 @@ import (
 // TestGuardMemory: the guard forgets keys, but no bucket that matters, and uses their memory
 // again.
 //
-// Proves R16.
+// Proves R9.
 func TestGuardMemory(t *testing.T) {
 	var g Guard[int]
 	most := 0
@@ -37,7 +37,7 @@ func TestGuardMemory(t *testing.T) {
 
 // TestGuardAtItsEdges: the tokens of a bucket, one by one.
 //
-// Proves R16.
+// Proves R9.
 func TestGuardAtItsEdges(t *testing.T) {
 	var g Guard[string]
 	take := func(now, wait time.Duration, held bool) {
@@ -66,7 +66,7 @@ func TestGuardAtItsEdges(t *testing.T) {
 
 // TestGuardTurns: a bucket that is not full stays when its map becomes old.
 //
-// Proves R16.
+// Proves R9.
 func TestGuardTurns(t *testing.T) {
 	var g Guard[string]
 	g.Take("b", 0)

@@ -13,7 +13,7 @@ import (
 
 // The ids are those that kubectl computes for these parents, in its own tests.
 //
-// Proves AS10.
+// Proves AS2.
 func TestID(t *testing.T) {
 	for _, tt := range []struct {
 		kind            schema.GroupKind
@@ -30,7 +30,7 @@ func TestID(t *testing.T) {
 
 // Read returns what Metadata has written.
 //
-// Proves AS16.
+// Proves AS8.
 func TestRead(t *testing.T) {
 	i := inventory.New()
 	i.Add(schema.GroupKind{Kind: "ConfigMap"}, "home", "home")
