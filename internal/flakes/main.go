@@ -101,10 +101,11 @@ func events(r io.Reader, f func(event)) error {
 
 // show prints the events as go test without -json does.
 func show(r io.Reader, w io.Writer, verbose bool) error {
-	kept := map[id]*strings.Builder{} // the output of running tests and packages
+	write := func(text string) { fmt.Fprintf(w, "%s", text) } // a closed pipe ends the program
+	kept := map[id]*strings.Builder{}                         // the output of running tests and packages
 	flush := func(i id) {
 		if text := kept[i]; text != nil {
-			io.WriteString(w, text.String())
+			write(text.String())
 		}
 		delete(kept, i)
 	}
@@ -114,7 +115,7 @@ func show(r io.Reader, w io.Writer, verbose bool) error {
 		case "output":
 			switch {
 			case verbose, e.Test == "" && (strings.HasPrefix(e.Output, "ok  \t") || strings.HasPrefix(e.Output, "?   \t")):
-				io.WriteString(w, e.Output)
+				write(e.Output)
 			case e.Test != "" && strings.HasPrefix(e.Output, "=== "): // RUN, PAUSE, CONT, NAME
 			default:
 				if kept[i] == nil {
@@ -133,7 +134,7 @@ func show(r io.Reader, w io.Writer, verbose bool) error {
 			}
 			flush(i)
 		default: // errors of the compiler, or a line that is no event
-			io.WriteString(w, e.Output)
+			write(e.Output)
 		}
 	})
 }
