@@ -1,6 +1,6 @@
 # The README uses make demo and make test. make help lists all targets.
 
-SHELL := /bin/bash
+SHELL := /bin/bash -o pipefail
 .DEFAULT_GOAL := help
 
 # Build without version control stamps, so that a commit alone causes no rebuild.
@@ -8,26 +8,43 @@ export GOFLAGS += -buildvcs=false
 
 TEST_FLAGS ?=
 PACKAGES ?= ./...
+RESULTS ?= bin/test
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z/]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+	@grep -hE '^[a-z/-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 .PHONY: demo
 demo: bin/controlplane bin/tenant ## run the tenant controller on a real API server, and print and check each step
 	@go run ./examples/tenant/demo -controlplane bin/controlplane -controller bin/tenant
 
 .PHONY: test
-test: compiler bin/controlplane bin/prometheus bin/promtool ## run all tests, also on the real API server
+test: compiler bin/controlplane bin/prometheus bin/promtool bin/flakes ## run all tests, also on the real API server
 	@# Many tests wait for a server or a clock, so more tests run at once than cores exist.
-	go test -race -shuffle=on -p 4 -parallel 6 $(TEST_FLAGS) $(PACKAGES)
+	go test -json -race -shuffle=on -p 4 -parallel 6 $(TEST_FLAGS) $(PACKAGES) | $(call record,root)
 	@# The race detector changes the cost of a decision, and multiplies that of a measurement.
-	go test -run '^(TestHostile|TestMemory|TestLimiterMemory|TestAllocations|TestOrders|TestMillionKeys)' $(TEST_FLAGS) ./ssa ./status ./consistency ./owner ./queue ./debug
-	cd managerkit && go test -race -shuffle=on $(TEST_FLAGS) ./...
-	cd tracing && go test -race -shuffle=on $(TEST_FLAGS) ./...
-	cd internal/grafanatest && go test $(TEST_FLAGS) ./...
-	cd controlplane && go test $(TEST_FLAGS) ./...
-	cd internal/bench && go test $(TEST_FLAGS) ./...
+	go test -json -run '^(TestHostile|TestMemory|TestLimiterMemory|TestAllocations|TestOrders|TestMillionKeys)' $(TEST_FLAGS) ./ssa ./status ./consistency ./owner ./queue ./debug | $(call record,costs)
+	cd managerkit && go test -json -race -shuffle=on $(TEST_FLAGS) ./... | $(call record,managerkit)
+	cd tracing && go test -json -race -shuffle=on $(TEST_FLAGS) ./... | $(call record,tracing)
+	cd internal/grafanatest && go test -json $(TEST_FLAGS) ./... | $(call record,grafanatest)
+	cd controlplane && go test -json $(TEST_FLAGS) ./... | $(call record,controlplane)
+	cd internal/bench && go test -json $(TEST_FLAGS) ./... | $(call record,bench)
+
+# record prints a stream of go test -json like go test, and stores it in RESULTS for make flakes.
+record = "$(CURDIR)/bin/flakes" $(if $(filter -v,$(TEST_FLAGS)),-v) -out "$(abspath $(RESULTS))/$(1).json"
+
+RUNS ?= 3
+
+.PHONY: repeat
+repeat: bin/flakes ## run make test RUNS (3) times, and list the tests that failed and passed
+	@code=0; for ((run = 1; run <= $(RUNS); run++)); do \
+		$(MAKE) test TEST_FLAGS="-count=1 $(TEST_FLAGS)" RESULTS="$(RESULTS)/run-$$run" || code=1; \
+	done; \
+	bin/flakes "$(RESULTS)" && exit $$code
+
+.PHONY: flakes
+flakes: bin/flakes ## list the failed, the flaky and the slowest tests of the runs in the folder RESULTS (bin/test)
+	@bin/flakes "$(RESULTS)"
 
 .PHONY: compiler
 compiler: # checks what the race detector needs
@@ -42,35 +59,60 @@ POINTS ?= 10000
 SERVER_POINTS ?= 200
 SCREENSHOTS ?=
 
+# Each part of explore fits into a job of the nightly workflow: see .github/workflows/nightly.yml.
 .PHONY: explore
-explore: bin/controlplane ## run the long explorations: injected faults for BUDGET (40m) in each of seven runs and in findings, OPERATIONS (10^8) on the queue, SCHEDULES (2000) of elections, APPLIES (20000) of random objects, POINTS (10000) of stops under load and SERVER_POINTS (200) on the API server, and hostile objects for HOSTILE (5m) in each package
-	go test -race -v -count=1 -timeout 0 -run '^(TestStress|TestLinearizable|TestNoWakeUpIsLost)$$' ./queue -operations $(OPERATIONS)
+explore: ## run all long explorations, which takes a day: explore-elections, explore-objects, explore-cluster, explore-scenarios, explore-hostile, explore-soak, kubectl and findings
+	$(MAKE) explore-elections
+	$(MAKE) explore-objects
+	$(MAKE) explore-cluster
+	$(MAKE) explore-scenarios
+	$(MAKE) explore-hostile
+	$(MAKE) explore-soak
+	$(MAKE) kubectl
+	$(MAKE) findings
+
+.PHONY: explore-elections
+explore-elections: bin/controlplane ## explore leader and shard: SCHEDULES (2000) of elections and models of shards
 	go test -v -count=1 -timeout 0 -run '^TestSchedules$$' ./leader -schedules $(SCHEDULES)
 	go test -v -count=1 -timeout 0 -run '^TestServerSchedules$$' ./shard -schedules 300
 	go test -v -count=1 -timeout 0 -run '^TestServerRolling$$' ./shard -rolls 20
 	go test -v -count=1 -timeout 0 -run '^TestServerSharded$$' ./examples/sharded -processes 8 -shards 32 -objects 5000
 	go test -v -count=1 -timeout 0 -run '^(TestModel|TestRandom|TestSimulation)$$' ./shard -model-states 1000000 -random-seeds $(SCHEDULES) -simulated 64
 	go test -v -count=1 -timeout 0 -run '^TestServerThrottledApplication$$' ./leader -throttled 10m
-	go test -race -v -count=1 -timeout 0 -run '^TestServerCluster$$' ./internal/clustertest -schedules $(SCHEDULES) -churn $(BUDGET) -moves $(BUDGET)
+	go test -v -count=1 -timeout 0 -run '^TestServerSees$$' ./shard -objects 5000 -moves 100
+
+.PHONY: explore-objects
+explore-objects: bin/controlplane ## explore the other packages: OPERATIONS (10^8) on the queue, APPLIES (20000) of random objects, POINTS (10000) of stops under load and SERVER_POINTS (200) on the API server
+	go test -race -v -count=1 -timeout 0 -run '^(TestStress|TestLinearizable|TestNoWakeUpIsLost)$$' ./queue -operations $(OPERATIONS)
 	go test -race -v -count=1 -timeout 0 -run '^TestServerNoDuplicates$$' ./consistency -creations 10000
-	go test -race -v -count=1 -timeout 0 -run '^TestServerAudit$$' ./informer -churn $(BUDGET)
 	go test -race -v -count=1 -timeout 0 -run '^TestServerCuts$$' ./informer -cuts 2000
 	go test -v -count=1 -timeout 0 -run '^TestServerBeside$$' ./informer -beside 5
-	go test -v -count=1 -timeout 0 -run '^TestServerSees$$' ./shard -objects 5000 -moves 100
 	go test -v -count=1 -timeout 0 -run '^TestSeriesDoNotGrow' ./metrics -names 1000000
 	go test -race -v -count=1 -timeout 0 -run '^TestServerAgrees$$' ./ssa -applies $(APPLIES)
 	go test -race -v -count=1 -timeout 0 -run '^(TestStopPoints|TestServerStopPoints)$$' ./examples -points $(POINTS) -server-points $(SERVER_POINTS)
 	go test -v -count=1 -timeout 0 -run '^(TestServerSetCrash|TestServerSetRandom)$$' ./ssa/applyset -plans 500 -transitions 2000
+
+.PHONY: explore-cluster
+explore-cluster: bin/controlplane ## explore a cluster of etcds and kube-apiservers, and the audit of caches: faults for BUDGET (40m) in each of three runs, and SCHEDULES (2000) of each package
+	go test -race -v -count=1 -timeout 0 -run '^TestServerCluster$$' ./internal/clustertest -schedules $(SCHEDULES) -churn $(BUDGET) -moves $(BUDGET)
+	go test -race -v -count=1 -timeout 0 -run '^TestServerAudit$$' ./informer -churn $(BUDGET)
+
+.PHONY: explore-scenarios
+explore-scenarios: bin/controlplane ## explore controllers with controllertest: injected faults for BUDGET (40m) in each of six scenarios, and the zoo
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -p 1 -run '^(TestReference|TestExplore|TestKill|TestServerKill)$$' ./controllertest/internal/zoo ./examples/tenant/integration ./examples/website/controller ./examples/website/integration ./examples/sharded
 	EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^(TestTwins|TestMutants)$$' ./controllertest/internal/zoo
 	cd tracing && EXPLORE_BUDGET=$(BUDGET) go test -v -count=1 -timeout 0 -run '^TestServerWebsites$$' .
+
+.PHONY: explore-hostile
+explore-hostile: bin/controlplane ## read hostile objects for HOSTILE (5m) in each package that reads objects
 	@for dir in $$(git grep -l 'func FuzzHostile(' -- '*_test.go' | xargs -n 1 dirname); do \
 		echo "go test -run '^\$$' -fuzz '^FuzzHostile\$$' -fuzztime $(HOSTILE) -fuzzminimizetime 20x ./$$dir"; \
 		go test -run '^$$' -fuzz '^FuzzHostile$$' -fuzztime $(HOSTILE) -fuzzminimizetime 20x "./$$dir" || exit 1; \
 	done
+
+.PHONY: explore-soak
+explore-soak: ## make soak for six minutes with 50 objects
 	$(MAKE) soak HOURS=0.1 OBJECTS=50 SOAK="$$(mktemp -d)"
-	$(MAKE) kubectl
-	$(MAKE) findings BUDGET=$(BUDGET)
 
 .PHONY: findings
 findings: bin/controlplane ## explore controllers of other projects for BUDGET (40m) each, and repeat the findings of docs/findings.md; compiles Kubernetes the first time
@@ -168,11 +210,14 @@ clean: ## remove bin
 	rm -rf bin
 
 # These targets always run, because Go's build cache knows which files are stale.
-.PHONY: bin/controlplane bin/prometheus bin/promtool bin/tenant bin/website bin/staticcheck bin/golangci-lint bin/govulncheck
-bin/controlplane: # compiles Kubernetes the first time
-	@.ci/progress controlplane bin/controlplane "etcd and kube-apiserver" "some minutes" .
+.PHONY: bin/flakes bin/controlplane bin/prometheus bin/promtool bin/tenant bin/website bin/staticcheck bin/golangci-lint bin/govulncheck
+bin/controlplane: # compiles Kubernetes the first time, unless CONTROLPLANE is the path of the program
+	@if [ -z "$$CONTROLPLANE" ]; then .ci/progress controlplane $@ "etcd and kube-apiserver" "some minutes" .; \
+	elif ! [ "$$CONTROLPLANE" -ef $@ ]; then mkdir -p bin && cp "$$CONTROLPLANE" $@; fi
 bin/prometheus bin/promtool: # without most ways to discover targets
 	@.ci/progress internal/tools/prometheus $@ $(@F) "some minutes" -tags=remove_all_sd github.com/prometheus/prometheus/cmd/$(@F)
+bin/flakes:
+	@go build -o $@ ./internal/flakes
 bin/tenant: # without the revision, so that an interrupted soak goes on after a commit
 	@go build -buildvcs=false -o bin/tenant ./examples/tenant
 bin/website:

@@ -2,7 +2,7 @@ module github.com/controllerkit/controllerkit/managerkit
 
 go 1.26.0
 
-// A release replaces this line by the version of the same commit: see .ci/rehearse.
+// A release replaces this line by the version of the same commit: see .ci/tags.
 replace github.com/controllerkit/controllerkit => ../
 
 require (
