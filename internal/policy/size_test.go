@@ -22,7 +22,7 @@ func larger() map[string]int {
 		"controllertest": 5000, // a test kit
 		"managerkit":     2000, // an adapter of each package to controller-runtime
 		"shard":          1900, // one protocol
-		"ssa/applyset":   2200, // Batch and Set share the stages and the apply
+		"ssa/applyset":   2400, // Batch and Set share the stages and the apply
 	}
 }
 
