@@ -1,0 +1,14 @@
+// The test files of this package, by what they prove. Tests on the real API server have Server in
+// their name. GUARANTEES.md has the tests of each promise.
+//
+//   - Client: client, client_fits, client_server, client_finalizer_server, client_life_server,
+//     client_packages_server, client_writes_server
+//   - Complete: complete_server, complete_queue_server, complete_metrics_server,
+//     complete_standby_server, queue
+//   - Elect and Run: leader, leader_server, loss_server, overlap_server, terms_server
+//   - Writes: writes, writes_server, writes_runs_server
+//   - the page of the documentation: docs
+//   - no proof: client_example, leader_example, writes_example, client_helpers,
+//     leader_helpers, managerkit, queue_bench
+
+package managerkit_test

@@ -1,0 +1,11 @@
+// The test files of this package, by what they prove. Tests on the real API server have Server in
+// their name. GUARANTEES.md has the tests of each promise.
+//
+//   - the start: server, input, kind, names_server
+//   - election: again, standby_server, takeover_server, guard_server
+//   - registrations: follow, gate, event, scope_server, malformed_server
+//   - the HTTP server: live, live_server, metrics_server, debug, secure
+//   - no proof: example, example_pieces, example_rules, example_scope, example_serve, export,
+//     helpers
+
+package operator_test
