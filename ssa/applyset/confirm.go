@@ -94,7 +94,7 @@ func (c *setCall) uncertain(scopes []scope, deleted map[identity]bool) []scope {
 // judge decides about an object by a list. live is nil if the list did not have the object.
 func (f *formerMember) judge(live *metav1.PartialObjectMetadata, unservedKinds sets.Set[schema.GroupKind]) {
 	switch {
-	case !f.mayBeGone() && (f.err != nil || f.state != unserved):
+	case !f.mayBeGone():
 	case live != nil:
 		f.live = live
 		f.setDeleting()

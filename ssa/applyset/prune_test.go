@@ -7,6 +7,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
@@ -53,5 +54,49 @@ func TestSetPruneAbsent(t *testing.T) {
 				t.Errorf("results %q, error %v; want %q", got, err, tt.want)
 			}
 		})
+	}
+}
+
+// If another former member of the stage is gone, an object whose kind was not served at its
+// read is Pending, and the next call finds it.
+//
+// Proves AS17.
+func TestSetPruneUnserved(t *testing.T) {
+	s, client, parent, wanted := cached(2)
+	second := wanted[1].Object.(*unstructured.Unstructured).DeepCopy()
+	second.SetNamespace("b")
+	live := wanted[1].Live.(*unstructured.Unstructured)
+	live.SetNamespace("b")
+	wanted[1].Object = second
+	parent.Annotations[namespaces] = "b"
+	configMaps := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+	if err := client.Tracker().Update(configMaps, &metav1.PartialObjectMetadata{TypeMeta: parent.TypeMeta, ObjectMeta: parent.ObjectMeta}, "a"); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range wanted {
+		err := client.Tracker().Add(&metav1.PartialObjectMetadata{TypeMeta: parent.TypeMeta, ObjectMeta: metav1.ObjectMeta{
+			Name: m.Live.GetName(), Namespace: m.Live.GetNamespace(), UID: m.Live.GetUID(), ResourceVersion: m.Live.GetResourceVersion(), Labels: m.Live.GetLabels(),
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Apply(t.Context(), parent, wanted...); err != nil {
+		t.Fatal(err)
+	}
+	served := false
+	client.PrependReactor("get", "configmaps", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if a.GetNamespace() != "b" || served {
+			return false, nil, nil
+		}
+		return true, nil, apierrors.NewGenericServerResponse(404, "get", schema.GroupResource{Resource: "configmaps"}, "object-1", "404 page not found", 0, true)
+	})
+	s.MaxPrunePercent = 100
+	for _, want := range []string{"ConfigMap object-0 Pruned, ConfigMap object-1 Pending", "ConfigMap object-1 Pruned"} {
+		results, err := s.Apply(t.Context(), parent)
+		if got := actions(results); err != nil || got != want {
+			t.Errorf("results %q, error %v; want %q", got, err, want)
+		}
+		served = true
 	}
 }
