@@ -59,8 +59,6 @@ func TestSetPruneAbsent(t *testing.T) {
 
 // If another former member of the stage is gone, an object whose kind was not served at its
 // read is Pending, and the next call finds it.
-//
-// Proves AS17.
 func TestSetPruneUnserved(t *testing.T) {
 	s, client, parent, wanted := cached(2)
 	second := wanted[1].Object.(*unstructured.Unstructured).DeepCopy()
