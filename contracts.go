@@ -53,7 +53,8 @@ type AddOptions struct {
 	RateLimited bool          // the delay is that of the rate limiter, or After if that is longer
 }
 
-// The optional methods of a queue that a reconcile.Controller uses.
+// The optional methods of a queue that a reconcile.Controller uses, like OptionAdder. A method of
+// another signature is silently not used, so assert these interfaces where the queue is defined.
 type (
 	// ContextGetter is Get until the context is done, when ok is false. With it, Run leaves
 	// the queue open and can be called again. Without it, Run shuts the queue down.

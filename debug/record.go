@@ -105,7 +105,9 @@ func isWord(text string) bool {
 }
 
 // failed reports whether a call with the result did not succeed.
-func failed(result string) bool { return result != "success" && result != "requeue" }
+func failed(result string) bool {
+	return result != controllerkit.ResultSuccess && result != controllerkit.ResultRequeue
+}
 
 type gate struct {
 	controllerkit.Gate[types.NamespacedName]

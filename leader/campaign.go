@@ -76,9 +76,9 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 			m.freeSince = time.Now()
 			m.nextClaim = latest(m.nextClaim, m.freeSince.Add(rand.N(min(claimJitter, c.retryPeriod))))
 		}
-		if wake := m.wake(may, at, time.Now()); wake.IsZero() {
+		if until := m.waitUntil(may, at, time.Now()); until.IsZero() {
 			t, err = m.claimOnce(ctx, lease)
-		} else if woken := c.sleep(ctx, wake); woken {
+		} else if woken := c.sleep(ctx, until); woken {
 			// A leader renews within 1.1 RetryPeriods. A read at most 1.2 after the
 			// last event loses no time to a dead watch.
 			m.nextRead = time.Now().Add(c.retryPeriod/20*23 + rand.N(c.retryPeriod/20+1))
@@ -108,9 +108,9 @@ func (m *campaign) readAgain(ctx context.Context) error {
 	return nil
 }
 
-// wake returns until when the round waits, zero if it claims the Lease now. may is true if the
+// waitUntil returns until when the round waits, zero if it claims the Lease now. may is true if the
 // Lease is free, and otherwise at is the time when it can be, zero if that is unknown.
-func (m *campaign) wake(may bool, at, now time.Time) time.Time {
+func (m *campaign) waitUntil(may bool, at, now time.Time) time.Time {
 	switch {
 	case may && !now.Before(m.nextClaim):
 		return time.Time{}

@@ -14,8 +14,8 @@ import (
 	"github.com/controllerkit/controllerkit"
 )
 
-// resultIndex returns the index of a result in controllerkit.Results. The first one is the most frequent, and
-// other texts count as the last.
+// resultIndex returns the index of a result in controllerkit.Results. The first one is the most
+// frequent, and other texts count as the last.
 func resultIndex(result string) int {
 	all := controllerkit.Results()
 	for n, r := range all {
@@ -263,7 +263,7 @@ func (m *Metrics) controller(name string) *controller {
 		c.durations[n] = newHistogram(&c.mu, m.reconciles.duration, bounds, label, result)
 	}
 	for _, result := range controllerkit.Results() {
-		if result != "success" && result != "requeue" && result != "cancelled" {
+		if result != controllerkit.ResultSuccess && result != controllerkit.ResultRequeue && result != controllerkit.ResultCancelled {
 			c.failing[result] = m.failing.WithLabelValues(label, result)
 		}
 	}

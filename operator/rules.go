@@ -30,7 +30,8 @@ func (op *Operator) Writes(resource schema.GroupResource, verbs ...string) {
 
 // Rules returns the rights that the operator needs. The rules of objects, and of Events, are
 // for a ClusterRole, or a Role in each namespace that the informers watch. The rules of leases
-// are for a Role in LeaseNamespace; without an election there are none. Call it after all registrations; a program can print them as its manifest.
+// are for a Role in LeaseNamespace; without an election there are none. Call it after all
+// registrations; a program can print them as its manifest.
 //
 // If a controller owns objects, it may update the finalizers of its own kind, which the
 // admission plugin OwnerReferencesPermissionEnforcement asks for.

@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// snapshotKeys is the number of keys of each state that a controllerkit.QueueState lists.
+	// snapshotKeys is the number of keys of each state that a snapshot lists.
 	snapshotKeys = 100
 
-	// snapshotText is the length of a key and of a group in a State, in bytes.
+	// snapshotText is the length of a key and of a group in a snapshot, in bytes.
 	snapshotText = 512
 )
 

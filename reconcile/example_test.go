@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
@@ -170,11 +171,7 @@ func ExampleTriggers() {
 		},
 	}
 	// What enqueue.Handler(c.Source("pods"), keys) does at events:
-	c.Source("widgets").AddEvent("update", struct {
-		Priority    int
-		After       time.Duration
-		RateLimited bool
-	}{}, "default/blue")
+	c.Source("widgets").AddEvent("update", controllerkit.AddOptions{}, "default/blue")
 	c.Source("pods").Add("default/blue")
 	if err := c.Run(ctx); err != nil {
 		fmt.Println(err)

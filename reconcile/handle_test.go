@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/enqueue"
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/testlog"
@@ -312,11 +313,7 @@ func TestHandleKeepsAllLeft(t *testing.T) {
 		running := start(t, takeover(t, time.Now()), c)
 		const keys = 13000 // more than the latest of deletions
 		deletion := func(key string) {
-			c.Source("others").AddEvent(calls.Delete, struct {
-				Priority    int
-				After       time.Duration
-				RateLimited bool
-			}{}, key)
+			c.Source("others").AddEvent(calls.Delete, controllerkit.AddOptions{}, key)
 		}
 		for i := range keys {
 			deletion(fmt.Sprint(i))

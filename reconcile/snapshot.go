@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// snapshotKeys is the number of keys of each state that a controllerkit.LoopState lists.
+	// snapshotKeys is the number of keys of each state that a snapshot lists.
 	snapshotKeys = 100
 
-	// snapshotText bounds the texts in a State, in bytes.
+	// snapshotText bounds the texts in a snapshot, in bytes.
 	snapshotText = 512
 )
 

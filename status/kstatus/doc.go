@@ -12,7 +12,7 @@
 //
 // Most callers pass the objects of their listers to [Condition] in each reconcile, and
 // watch the kinds of these objects. [Of] returns the state of one object. [Conditions] adds
-// the conditions that kstatus reads beside Ready, and [Check] finds mistakes of a status in
+// Reconciling and Stalled to a condition Ready, and [Check] finds mistakes of a status in
 // a test. No function makes a request or waits, and the result depends only on the arguments.
 //
 // # Rules
