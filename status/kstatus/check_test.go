@@ -179,7 +179,7 @@ func TestCheck(t *testing.T) {
 		}
 		ok := len(lines) == len(tt.want)
 		for i := range min(len(lines), len(tt.want)) {
-			ok = ok && strings.HasPrefix(lines[i], "status: ") && strings.Contains(lines[i], tt.want[i])
+			ok = ok && strings.HasPrefix(lines[i], "kstatus: ") && strings.Contains(lines[i], tt.want[i])
 		}
 		if !ok {
 			t.Errorf("%s: found\n%v\nwant lines with %q", tt.name, err, tt.want)

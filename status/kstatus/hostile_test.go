@@ -85,11 +85,6 @@ func attack(t testing.TB, content map[string]any, size int) {
 				t.Errorf("%s: state %q, a reason of %d bytes: %.300q", kind, state, len(reason), reason)
 			}
 		})
-		testcost.Linear(t, "Check", size, 1, func() {
-			if err := kstatus.Check(u); err != nil {
-				_ = err.Error()
-			}
-		})
 		objects = append(objects, u)
 	}
 	testcost.Linear(t, "Condition", size, len(kinds), func() {
@@ -125,6 +120,34 @@ func TestHostile(t *testing.T) {
 	}
 }
 
+// checkAttack checks an object with the content, which its author can store.
+func checkAttack(t testing.TB, content map[string]any) {
+	u := &unstructured.Unstructured{Object: content}
+	testcost.Cheap(t, "Check", func() { _, _ = json.Marshal(u.Object) }, func() {
+		if err := kstatus.Check(u); err != nil {
+			_ = err.Error()
+		}
+	})
+}
+
+// Statuses that fill a request, each with one shape. The errors of Check quote them.
+//
+// Proves CK3.
+func TestHostileCheck(t *testing.T) {
+	condition := func(kind, message string) any {
+		return map[string]any{"type": kind, "status": "True", "reason": "R", "message": message, "lastTransitionTime": "2026-01-01T00:00:00Z"}
+	}
+	for name, conditions := range map[string][]any{
+		"a long text": {condition("Ready", strings.Repeat("\u2028", testcost.Object/6))},
+		"empty":       slices.Repeat([]any{map[string]any{}}, 1<<16), // as many as FuzzHostile of status has
+		"one type":    slices.Repeat([]any{condition("Ready", "m")}, testcost.Object/120),
+	} {
+		t.Run(name, func(t *testing.T) {
+			checkAttack(t, map[string]any{"metadata": map[string]any{"generation": int64(5)}, "status": map[string]any{"observedGeneration": int64(5), "conditions": conditions}})
+		})
+	}
+}
+
 // FuzzHostile reads objects as their authors can store them.
 //
 // Proves CK3.
@@ -144,5 +167,6 @@ func FuzzHostile(f *testing.F) {
 			t.Skip()
 		}
 		attack(t, content, len(data))
+		checkAttack(t, content)
 	})
 }

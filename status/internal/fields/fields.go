@@ -4,6 +4,7 @@ package fields
 
 import (
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -61,6 +62,7 @@ func fromMaps(list any) (conditions []metav1.Condition, ok bool) {
 	if !ok {
 		return nil, false
 	}
+	conditions = slices.Grow(conditions, len(items)) // nil without items
 	for _, item := range items {
 		fields, ok := item.(map[string]any)
 		if !ok {
