@@ -13,8 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
 
-	"github.com/controllerkit/controllerkit/internal/kube"
-	"github.com/controllerkit/controllerkit/internal/validity"
+	"github.com/controllerkit/controllerkit/internal/tenure"
 )
 
 // claimJitter bounds the random wait before a claim of a free Lease, so that the first
@@ -65,7 +64,7 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 		case lease != nil && lease.Spec.Strategy != nil:
 			if err = m.lasts(&m.refusedSince, "update", fmt.Errorf("%w, %q", errStrategy, *lease.Spec.Strategy)); err == nil {
 				m.taken()
-				c.sleep(ctx, earliest(m.nextRead, m.refusedSince.Add(c.startTimeout)))
+				c.sleep(ctx, earliest(m.nextRead, m.refusedSince.Add(c.StartTimeout)))
 			}
 			continue
 		case !may:
@@ -74,14 +73,14 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 			m.taken()
 		case m.freeSince.IsZero():
 			m.freeSince = time.Now()
-			m.nextClaim = latest(m.nextClaim, m.freeSince.Add(rand.N(min(claimJitter, c.retryPeriod))))
+			m.nextClaim = tenure.Latest(m.nextClaim, m.freeSince.Add(rand.N(min(claimJitter, c.RetryPeriod))))
 		}
 		if until := m.waitUntil(may, at, time.Now()); until.IsZero() {
 			t, err = m.claimOnce(ctx, lease)
 		} else if woken := c.sleep(ctx, until); woken {
 			// A leader renews within 1.1 RetryPeriods. A read at most 1.2 after the
 			// last event loses no time to a dead watch.
-			m.nextRead = time.Now().Add(c.retryPeriod/20*23 + rand.N(c.retryPeriod/20+1))
+			m.nextRead = time.Now().Add(c.RetryPeriod/20*23 + rand.N(c.RetryPeriod/20+1))
 			m.unreadSince = time.Time{}
 		}
 	}
@@ -90,16 +89,16 @@ func (c *candidate) acquire(ctx context.Context) (t *term, err error) {
 
 // readAgain reads the Lease.
 func (m *campaign) readAgain(ctx context.Context) error {
-	m.nextRead = time.Now().Add(jittered(m.retryPeriod))
+	m.nextRead = time.Now().Add(tenure.Jittered(m.RetryPeriod))
 	lease, err := m.read(ctx)
 	switch {
 	case err == nil:
 		m.reached, m.unsure, m.unreadSince = true, m.holds(lease), time.Time{}
 		// Slow reads leave time for a claim between two of them.
-		m.nextRead = latest(m.nextRead, time.Now().Add(m.retryPeriod/4))
+		m.nextRead = tenure.Latest(m.nextRead, time.Now().Add(m.RetryPeriod/4))
 	case ctx.Err() == nil:
-		m.logger.V(2).Info("Could not read the Lease", "err", printable(err))
-		m.nextRead = time.Now().Add(jittered(m.retryPeriod))
+		m.logger.V(2).Info("Could not read the Lease", "err", tenure.Printable(err))
+		m.nextRead = time.Now().Add(tenure.Jittered(m.RetryPeriod))
 		if !m.reached || m.isRefusal(err) {
 			return m.lasts(&m.unreadSince, "get", err)
 		}
@@ -136,16 +135,16 @@ func (m *campaign) claimOnce(ctx context.Context, lease *coordinationv1.Lease) (
 		// record is its own and can be claimed again.
 		t.End()
 		m.setLeading(nil)
-	case isConflict(err):
+	case tenure.IsConflict(err):
 		// Another candidate was faster, and may have released the Lease already.
 		// More conflicts in a row mean more candidates, or a fault.
-		m.nextClaim = time.Now().Add(rand.N(min(claimJitter<<min(m.conflicts, 16), m.retryPeriod)))
+		m.nextClaim = time.Now().Add(rand.N(min(claimJitter<<min(m.conflicts, 16), m.RetryPeriod)))
 		m.nextRead, m.refusedSince = m.nextClaim, time.Time{}
 		m.conflicts++
 		m.reached = true
 	default:
-		m.logger.V(2).Info("Could not acquire the Lease", "err", printable(err))
-		m.nextClaim = time.Now().Add(jittered(m.retryPeriod))
+		m.logger.V(2).Info("Could not acquire the Lease", "err", tenure.Printable(err))
+		m.nextClaim = time.Now().Add(tenure.Jittered(m.RetryPeriod))
 		m.nextRead = m.nextClaim
 		if m.isRefusal(err) {
 			return nil, m.lasts(&m.refusedSince, verbOf(lease), err)
@@ -170,9 +169,9 @@ func (m *campaign) lasts(since *time.Time, verb string, err error) error {
 	}
 	if !m.logged {
 		m.logged = true
-		m.logger.Info("Cannot use the Lease, trying again", "verb", verb, "err", printable(err), "startTimeout", m.startTimeout)
+		m.logger.Info("Cannot use the Lease, trying again", "verb", verb, "err", tenure.Printable(err), "startTimeout", m.StartTimeout)
 	}
-	if time.Since(*since) >= m.startTimeout {
+	if time.Since(*since) >= m.StartTimeout {
 		return m.unusable(verb, err)
 	}
 	return nil
@@ -205,11 +204,11 @@ func (c *candidate) claim(ctx context.Context, lease *coordinationv1.Lease) (*te
 	case lease != nil:
 		number = numberOf(lease) + 1
 	}
-	sent := validity.At(time.Now(), c.wall)
-	now := micro(sent.Mono)
+	sent := tenure.At(time.Now(), c.wall)
+	now := tenure.Micro(sent.Mono)
 	got, err := c.write(ctx, lease, coordinationv1.LeaseSpec{
 		HolderIdentity:       &c.identity,
-		LeaseDurationSeconds: ptr.To(int32(wholeSeconds(c.leaseDuration))),
+		LeaseDurationSeconds: ptr.To(int32(tenure.Seconds(c.LeaseDuration))),
 		AcquireTime:          &now,
 		RenewTime:            &now,
 		LeaseTransitions:     ptr.To(int32(number)),
@@ -219,13 +218,13 @@ func (c *candidate) claim(ctx context.Context, lease *coordinationv1.Lease) (*te
 	}
 	validFor := c.validFor(got)
 	if validFor <= 0 {
-		return nil, fmt.Errorf("%w: %v instead of LeaseDuration (%v): change the plugin", errShortened, c.durationOf(got), c.leaseDuration)
+		return nil, fmt.Errorf("%w: %v instead of LeaseDuration (%v): change the plugin", errShortened, c.durationOf(got), c.LeaseDuration)
 	}
 	since := got.ResourceVersion
 	if lease != nil && ptr.Deref(lease.Spec.HolderIdentity, "") == "" {
 		since = lease.ResourceVersion // the last leader released it after its work
 	}
-	t := newTerm(ctx, Term{LeaseUID: got.UID, Number: number}, since, latest(last, c.began), sent, validFor, c.leaseDuration+c.renewDeadline, c.wall)
+	t := newTerm(ctx, Term{LeaseUID: got.UID, Number: number}, since, tenure.Latest(last, c.began), sent, validFor, c.LeaseDuration+c.RenewDeadline, c.wall)
 	c.setLeading(t)
 	return t, nil
 }
@@ -241,17 +240,8 @@ var errShortened = errors.New("an admission plugin shortens leaseDurationSeconds
 // got. Other candidates wait for the stored duration. If that is shorter than the sent
 // one, validity is shorter too, and the margin stays.
 func (c *candidate) validFor(got *coordinationv1.Lease) time.Duration {
-	return c.renewDeadline - max(0, c.leaseDuration-c.durationOf(got))
+	return c.RenewDeadline - max(0, c.LeaseDuration-c.durationOf(got))
 }
-
-// wholeSeconds returns d in seconds, rounded up. A Lease stores whole seconds, and
-// candidates must not wait for less than LeaseDuration.
-func wholeSeconds(d time.Duration) int64 {
-	return int64((d + time.Second - 1) / time.Second)
-}
-
-// printable returns err with a text for one line of log: servers and proxies write it.
-func printable(err error) error { return kube.PrintableError(err, 4<<10) }
 
 // unusable returns the error of Run for a Lease that it cannot use.
 func (c *candidate) unusable(verb string, err error) error {
@@ -263,7 +253,7 @@ func (c *candidate) unusable(verb string, err error) error {
 		}
 		hint = fmt.Sprintf("; a Role in namespace %s must allow: %s", c.elector.Namespace, rule(name, verb))
 	}
-	return fmt.Errorf("leader: no success within StartTimeout (%v): %s leases.coordination.k8s.io %s: %w%s", c.startTimeout, verb, c.ref, err, hint)
+	return fmt.Errorf("leader: no success within StartTimeout (%v): %s leases.coordination.k8s.io %s: %w%s", c.StartTimeout, verb, c.ref, err, hint)
 }
 
 // sleep waits until the given time, for an event of the watch, or for ctx.
@@ -286,17 +276,8 @@ func (c *candidate) sleep(ctx context.Context, until time.Time) (woken bool) {
 // isRefusal reports whether a retry gets the same response. If the response is not the
 // API server's own but e.g. a proxy's, it is an outage.
 func (c *candidate) isRefusal(err error) bool {
-	return !apierrors.IsUnexpectedServerError(err) && (errors.Is(err, errShortened) || errors.Is(err, errNoTermLeft) || errors.Is(err, errNotLeads) || errors.Is(err, errElsewhere) ||
-		apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsInvalid(err) ||
-		apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err) ||
-		kube.IsGone(err, c.elector.Namespace)) // of a create
-}
-
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
+	ours := errors.Is(err, errShortened) || errors.Is(err, errNoTermLeft) || errors.Is(err, errNotLeads) || errors.Is(err, errElsewhere)
+	return ours && !apierrors.IsUnexpectedServerError(err) || tenure.IsRefusal(err, c.elector.Namespace)
 }
 
 func earliest(a, b time.Time) time.Time {

@@ -9,6 +9,8 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
+
+	"github.com/controllerkit/controllerkit/internal/tenure"
 )
 
 // runAnnotation holds a UUID of the Run that last acquired the Lease. It distinguishes
@@ -26,9 +28,7 @@ type candidate struct {
 	run      string // goes into runAnnotation
 	began    time.Time
 
-	leaseDuration, renewDeadline, retryPeriod            time.Duration
-	startTimeout, drainTimeout, stopTimeout, callTimeout time.Duration
-
+	tenure.Times
 	wall func(time.Time) time.Time
 
 	metrics Metrics
@@ -111,7 +111,7 @@ func (c *candidate) durationOf(lease *coordinationv1.Lease) time.Duration {
 	if s := ptr.Deref(lease.Spec.LeaseDurationSeconds, 0); s > 0 {
 		return time.Duration(s) * time.Second
 	}
-	return c.leaseDuration
+	return c.LeaseDuration
 }
 
 // wroteLocked reports whether this Run wrote the record and it was not changed after
@@ -157,7 +157,7 @@ func (c *candidate) observeNoneLocked() {
 	if v.lease != nil {
 		v.vacant = time.Time{}
 		if c.leading == nil || !c.leading.Valid() {
-			v.vacant = time.Now().Add(max(c.durationOf(v.lease), c.leaseDuration))
+			v.vacant = time.Now().Add(max(c.durationOf(v.lease), c.LeaseDuration))
 		}
 	}
 	v.known, v.lease = true, nil

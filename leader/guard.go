@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/internal/tenure"
 )
 
 // Guard is a transport that sends writes for the leader alone. Set it in the
@@ -36,7 +36,9 @@ import (
 // makes the API server refuse it if it carries its term, as with [GuardAs].
 //
 // A check allocates no memory. The transport may be used concurrently if next may.
-func Guard(next http.RoundTripper) http.RoundTripper { return &guard{next: next} }
+func Guard(next http.RoundTripper) http.RoundTripper {
+	return &tenure.Guard{Next: next, Admit: (&guard{}).admit}
+}
 
 // GuardAs is Guard that also sends the term with every write, so that package fence can
 // refuse writes that carry no stamp: deletions, writes of a subresource such as status, and
@@ -56,12 +58,13 @@ func Guard(next http.RoundTripper) http.RoundTripper { return &guard{next: next}
 // system:authenticated and the given groups, which RBAC must allow it to impersonate
 // too (resource groups).
 //
-// Reads are sent unchanged, also a GET through the proxy of a Pod, Service or Node. If a write impersonates already, because the configuration
-// has Impersonate, or if user is empty, the write returns an error.
+// Reads are sent unchanged, also a GET through the proxy of a Pod, Service or Node. If a write
+// impersonates already, because the configuration has Impersonate, or if user is empty, the write
+// returns an error.
 func GuardAs(user string, groups ...string) func(next http.RoundTripper) http.RoundTripper {
 	groups = slices.Clone(groups)
 	return func(next http.RoundTripper) http.RoundTripper {
-		return &guard{next: next, impersonates: true, user: user, groups: groups}
+		return &tenure.Guard{Next: next, Admit: (&guard{impersonates: true, user: user, groups: groups}).admit}
 	}
 }
 
@@ -76,29 +79,10 @@ const (
 )
 
 type guard struct {
-	next         http.RoundTripper
 	impersonates bool
 	user         string
 	groups       []string
 }
-
-// RoundTrip implements http.RoundTripper.
-func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
-	if !kube.IsWrite(req) {
-		return g.next.RoundTrip(req)
-	}
-	admitted, err := g.admit(req)
-	if err != nil {
-		if req.Body != nil {
-			req.Body.Close() // as a RoundTripper must, also on errors
-		}
-		return nil, &unsentError{err}
-	}
-	return g.next.RoundTrip(admitted)
-}
-
-// WrappedRoundTripper returns the inner transport, for client-go's utilities.
-func (g *guard) WrappedRoundTripper() http.RoundTripper { return g.next }
 
 // admit returns the request to send. It checks the clock last.
 func (g *guard) admit(req *http.Request) (*http.Request, error) {
@@ -136,13 +120,6 @@ func (g *guard) impersonating(req *http.Request, t Term) (*http.Request, error) 
 	req.Header.Set(impersonateTerm, t.stamp())
 	return req, nil
 }
-
-// unsentError is the error of a request that Guard did not send.
-type unsentError struct{ err error }
-
-func (e *unsentError) Error() string { return e.err.Error() }
-func (e *unsentError) Unwrap() error { return e.err }
-func (*unsentError) NotSent() bool   { return true }
 
 var errNotLeads = errors.New("leader: the context of a guarded write has no term: " +
 	"use the context of lead, or a client without Guard for the Elector and for work outside of lead")

@@ -10,7 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
 
-	"github.com/controllerkit/controllerkit/internal/validity"
+	"github.com/controllerkit/controllerkit/internal/tenure"
 )
 
 // renew keeps the Lease renewed until ctx is done, which is at the end of the term.
@@ -18,7 +18,7 @@ import (
 // success, so that leaders that started together do not stay in step.
 func (c *candidate) renew(ctx context.Context, t *term) {
 	defer c.setLeading(nil)
-	next := t.LastRenewal().Add(c.retryPeriod)
+	next := t.LastRenewal().Add(c.RetryPeriod)
 	for {
 		timer := time.NewTimer(max(1, time.Until(next)))
 		select {
@@ -35,12 +35,12 @@ func (c *candidate) renew(ctx context.Context, t *term) {
 		if !t.Valid() {
 			return // after a suspend the term's own timer may be late
 		}
-		next = time.Now().Add(c.retryPeriod)
+		next = time.Now().Add(c.RetryPeriod)
 		if err := c.renewOnce(ctx, t); err == nil {
 			// Without jitter after a failure: more attempts fit before RenewDeadline.
-			next = next.Add(rand.N(c.retryPeriod/10 + 1))
+			next = next.Add(rand.N(c.RetryPeriod/10 + 1))
 		} else if ctx.Err() == nil {
-			c.logger.V(2).Info("Could not renew the Lease", "term", t.Number, "err", printable(err))
+			c.logger.V(2).Info("Could not renew the Lease", "term", t.Number, "err", tenure.Printable(err))
 		}
 	}
 }
@@ -54,18 +54,18 @@ func (c *candidate) renewOnce(ctx context.Context, t *term) error {
 	c.mu.Unlock()
 	for tries := 1; ; tries++ {
 		if c.holds(lease) && lease.UID == t.LeaseUID {
-			sent := validity.At(time.Now(), c.wall)
-			now := micro(sent.Mono)
+			sent := tenure.At(time.Now(), c.wall)
+			now := tenure.Micro(sent.Mono)
 			spec := *lease.Spec.DeepCopy()
 			spec.RenewTime = &now
 			got, err := c.write(ctx, lease, spec)
 			if err == nil {
-				slow := time.Since(t.LastRenewal()) >= c.renewDeadline/2
+				slow := time.Since(t.LastRenewal()) >= c.RenewDeadline/2
 				t.Extend(sent, c.validFor(got))
 				c.metrics.LeaderRenewal(c.ref, time.Since(sent.Mono), slow)
 				return nil
 			}
-			if !isConflict(err) || tries == 3 {
+			if !tenure.IsConflict(err) || tries == 3 {
 				return err // the next attempt is a RetryPeriod away
 			}
 		}
@@ -84,7 +84,7 @@ func (c *candidate) renewOnce(ctx context.Context, t *term) error {
 // for RenewDeadline, in which one call may hang, unless the API server forbids it. Then
 // the Lease expires.
 func (c *candidate) release(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.renewDeadline)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.RenewDeadline)
 	defer cancel()
 	for tries := 1; ; tries++ {
 		err := c.releaseOnce(ctx)
@@ -92,13 +92,13 @@ func (c *candidate) release(ctx context.Context) {
 			return
 		}
 		if ctx.Err() != nil || apierrors.IsForbidden(err) && c.isRefusal(err) {
-			c.logger.Error(printable(err), "Could not release the Lease, it expires")
+			c.logger.Error(tenure.Printable(err), "Could not release the Lease, it expires")
 			return
 		}
-		if isConflict(err) && tries == 1 {
+		if tenure.IsConflict(err) && tries == 1 {
 			continue // with a renewal that was in flight, or with the next leader
 		}
-		c.sleep(ctx, time.Now().Add(c.retryPeriod/4))
+		c.sleep(ctx, time.Now().Add(c.RetryPeriod/4))
 	}
 }
 
@@ -109,7 +109,7 @@ func (c *candidate) releaseOnce(ctx context.Context) error {
 	if err != nil || !c.holds(lease) {
 		return err
 	}
-	now := micro(time.Now())
+	now := tenure.Micro(time.Now())
 	_, err = c.write(ctx, lease, coordinationv1.LeaseSpec{
 		HolderIdentity:       ptr.To(""),
 		LeaseDurationSeconds: ptr.To(int32(1)),

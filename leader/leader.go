@@ -1,16 +1,12 @@
 package leader
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"reflect"
-	"runtime/pprof"
 	"sync"
 	"time"
 
@@ -24,17 +20,7 @@ import (
 
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
-	"github.com/controllerkit/controllerkit/internal/stacks"
-	"github.com/controllerkit/controllerkit/internal/validity"
-)
-
-// The defaults of the Elector's fields.
-const (
-	defaultStartTimeout = 20 * time.Second
-	// Between the GracePeriod of a reconcile.Controller, 20s, and the share that a
-	// shutdown.Group gives the part that it stops first.
-	defaultDrainTimeout = 22 * time.Second
-	defaultMaxDrift     = 0.01
+	"github.com/controllerkit/controllerkit/internal/tenure"
 )
 
 // Defaults returns the timings that zero values stand for: 15s, 10s and 2s. They are
@@ -42,7 +28,7 @@ const (
 // crashed leader is replaced within 18s. An outage of the API server of 6s does not
 // cost leadership, and one of 10s does.
 func Defaults() (leaseDuration, renewDeadline, retryPeriod time.Duration) {
-	return 15 * time.Second, 10 * time.Second, 2 * time.Second
+	return tenure.LeaseDuration, tenure.RenewDeadline, tenure.RetryPeriod
 }
 
 // OutageTolerant returns the timings of OpenShift's controllers: 137s, 107s and 26s.
@@ -196,7 +182,7 @@ type Elector struct {
 	// The recorder needs a client without [Guard]. nil disables events.
 	Event func(obj runtime.Object, eventtype, reason, note string)
 
-	wall func(time.Time) time.Time // the wall clock, for tests; nil means validity.WallClock
+	wall func(time.Time) time.Time // the wall clock, for tests; nil means tenure.WallClock
 
 	mu      sync.Mutex // guards the fields below
 	running bool       // a Run has not returned
@@ -321,54 +307,31 @@ func (e *Elector) setTerm(t *term) {
 
 // candidate validates the configuration and applies the defaults.
 func (e *Elector) candidate(ctx context.Context) (*candidate, error) {
-	leaseDuration, renewDeadline, retryPeriod := Defaults()
 	c := &candidate{
-		elector:       e,
-		client:        e.Leases,
-		identity:      e.Identity,
-		run:           string(uuid.NewUUID()),
-		began:         time.Now(),
-		leaseDuration: cmp.Or(e.LeaseDuration, leaseDuration),
-		renewDeadline: cmp.Or(e.RenewDeadline, renewDeadline),
-		retryPeriod:   cmp.Or(e.RetryPeriod, retryPeriod),
-		startTimeout:  cmp.Or(e.StartTimeout, defaultStartTimeout),
-		metrics:       e.Metrics,
-		notes:         make(chan note, noteLimit),
-		wall:          e.wall,
-		ref:           e.Namespace + "/" + e.Name,
-		wake:          make(chan struct{}, 1),
+		elector:  e,
+		client:   e.Leases,
+		identity: e.Identity,
+		run:      string(uuid.NewUUID()),
+		began:    time.Now(),
+		metrics:  e.Metrics,
+		notes:    make(chan note, noteLimit),
+		wall:     e.wall,
+		ref:      e.Namespace + "/" + e.Name,
+		wake:     make(chan struct{}, 1),
 	}
-	c.drainTimeout = cmp.Or(e.DrainTimeout, defaultDrainTimeout)
-	c.callTimeout = c.renewDeadline / 2
-	margin := c.leaseDuration - c.renewDeadline
-	maxDrift := cmp.Or(e.MaxDrift, defaultMaxDrift)
-	drift := time.Duration(float64(c.leaseDuration) * maxDrift)
-	c.stopTimeout = cmp.Or(e.StopTimeout, margin-drift)
-
 	switch {
 	case kube.IsNil(c.client):
 		return nil, errors.New("leader: Leases is nil: set it to a client such as clientset.CoordinationV1().Leases(namespace)")
 	case checkLease(e.Namespace, e.Name) != nil:
 		return nil, checkLease(e.Namespace, e.Name)
-	case c.leaseDuration < 0 || c.leaseDuration > math.MaxInt32*time.Second:
-		return nil, fmt.Errorf("leader: LeaseDuration is %v: use a positive duration of at most 2147483647 seconds, or 0 for 15s", c.leaseDuration)
-	case c.retryPeriod < 0:
-		return nil, fmt.Errorf("leader: RetryPeriod is %v: use a positive duration, or 0 for 2s", c.retryPeriod)
-	case float64(c.renewDeadline) <= 1.2*float64(c.retryPeriod):
-		return nil, fmt.Errorf("leader: RenewDeadline is %v: use more than 1.2 * RetryPeriod (%v)", c.renewDeadline, c.retryPeriod)
-	case c.leaseDuration <= c.renewDeadline:
-		return nil, fmt.Errorf("leader: LeaseDuration is %v: use more than RenewDeadline (%v)", c.leaseDuration, c.renewDeadline)
-	case !(maxDrift >= 0 && maxDrift < 1): // false for NaN too
-		return nil, fmt.Errorf("leader: MaxDrift is %v: use a fraction of at least 0 and less than 1", maxDrift)
-	case e.StopTimeout < 0:
-		return nil, fmt.Errorf("leader: StopTimeout is %v: use a positive duration, or 0 for the margin that MaxDrift leaves", e.StopTimeout)
-	case margin-drift <= e.StopTimeout: // a sum could overflow
-		return nil, fmt.Errorf("leader: RenewDeadline is %v: the margin of %v that it leaves of LeaseDuration must exceed LeaseDuration * MaxDrift (%v) + StopTimeout (%v): lower RenewDeadline or raise LeaseDuration",
-			c.renewDeadline, margin, drift, e.StopTimeout)
-	case c.startTimeout < 0:
-		return nil, fmt.Errorf("leader: StartTimeout is %v: use a positive duration, or 0 for 20s", c.startTimeout)
-	case c.drainTimeout < 0:
-		return nil, fmt.Errorf("leader: DrainTimeout is %v: use a positive duration, or 0 for 22s", c.drainTimeout)
+	}
+	var err error
+	c.Times, err = tenure.Times{
+		LeaseDuration: e.LeaseDuration, RenewDeadline: e.RenewDeadline, RetryPeriod: e.RetryPeriod,
+		StartTimeout: e.StartTimeout, DrainTimeout: e.DrainTimeout, StopTimeout: e.StopTimeout, MaxDrift: e.MaxDrift,
+	}.Resolve("leader")
+	if err != nil {
+		return nil, err
 	}
 	if c.identity == "" {
 		host, err := os.Hostname()
@@ -381,7 +344,7 @@ func (e *Elector) candidate(ctx context.Context) (*candidate, error) {
 		c.metrics = noMetrics{}
 	}
 	if c.wall == nil {
-		c.wall = validity.WallClock
+		c.wall = tenure.WallClock
 	}
 	c.logger = klog.FromContext(ctx).WithValues("lease", klog.KRef(e.Namespace, e.Name), "identity", c.identity)
 	return c, nil
@@ -422,35 +385,8 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 	defer wg.Wait()
 	defer stopRenewing()
 
-	leadCtx, cancelLead := context.WithCancelCause(context.WithValue(t.Context(), calls.Validity{}, t.Context()))
-	defer cancelLead(nil)
-	defer context.AfterFunc(ctx, func() { cancelLead(context.Cause(ctx)) })()
-
 	returned := make(chan error, 1)
-	c.elector.setTerm(t)
-	// The label marks lead's goroutines in profiles and finds their stacks if they
-	// hang.
-	go pprof.Do(leadCtx, pprof.Labels(stackLabel, c.ref), func(leadCtx context.Context) {
-		err := errGoexit
-		defer func() {
-			// The panic continues and ends the process. Run must not receive a result:
-			// it would release the Lease, or end the process itself, before the panic
-			// is printed.
-			if v := recover(); v != nil {
-				panic(v)
-			}
-			c.elector.setTerm(nil)
-			returned <- err
-		}()
-		switch {
-		case ctx.Err() != nil:
-			err = nil // stopped since the claim
-		case !t.Valid():
-			err = ErrLost // paused since the claim
-		default:
-			err = lead(leadCtx)
-		}
-	})
+	defer c.start(ctx, t, lead, returned)()
 
 	var (
 		stopped = ctx.Done()
@@ -464,14 +400,14 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 		case <-stopped:
 			stopped = nil
 			if lost != nil {
-				c.logger.Info("Stopping, the Lease is kept while the work drains", "drainTimeout", c.drainTimeout)
+				c.logger.Info("Stopping, the Lease is kept while the work drains", "drainTimeout", c.DrainTimeout)
 			}
-			drained = time.After(c.drainTimeout)
+			drained = time.After(c.DrainTimeout)
 
 		case <-drained:
 			overran = true
 			t.End()
-			hung = time.After(c.stopTimeout)
+			hung = time.After(c.StopTimeout)
 
 		case <-lost:
 			lost = nil
@@ -482,7 +418,7 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 		case <-hung:
 			c.metrics.LeaderStatus(c.ref, false) // lost may be ready too
 			return false, fmt.Errorf("leader: lead did not return within DrainTimeout and StopTimeout, %v: restart the process; Lease %s expires; the stack of lead:\n%s",
-				c.drainTimeout+c.stopTimeout, c.ref, stacks.Labelled(stackLabel, c.ref, stackLimit))
+				c.DrainTimeout+c.StopTimeout, c.ref, tenure.Stacks(stackLabel, c.ref))
 
 		case err := <-returned:
 			held := t.Valid()
@@ -493,22 +429,51 @@ func (c *candidate) serve(ctx context.Context, t *term, lead func(context.Contex
 			if held && err != errGoexit { //nolint:errorlint // by identity
 				c.release(ctx)
 			}
-			switch {
-			case overran:
-				if err == nil {
-					err = ErrLost
-				}
-				return false, fmt.Errorf("leader: lead did not return within DrainTimeout (%v): raise it or make lead stop sooner; Lease %s expires: %w",
-					c.drainTimeout, c.ref, err)
-			case ctx.Err() != nil:
-				return false, unlessStopped(ctx, err)
-			case held:
-				return false, err
-			}
-			c.logger.Info("The work has stopped, campaigning again", "term", t.Number, "err", printable(err))
-			return true, nil
+			return c.result(ctx, t, held, overran, err)
 		}
 	}
+}
+
+// start calls lead in a goroutine, which sends its error. The returned function ends lead's context.
+func (c *candidate) start(ctx context.Context, t *term, lead func(context.Context) error, returned chan<- error) (end func()) {
+	leadCtx, cancel := context.WithCancelCause(context.WithValue(t.Context(), calls.Validity{}, t.Context()))
+	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	c.elector.setTerm(t)
+	tenure.Go(leadCtx, stackLabel, c.ref, errGoexit, func(leadCtx context.Context) error {
+		switch {
+		case ctx.Err() != nil:
+			return nil // stopped since the claim
+		case !t.Valid():
+			return ErrLost // paused since the claim
+		}
+		return lead(leadCtx)
+	}, func(err error) {
+		c.elector.setTerm(nil)
+		returned <- err
+	})
+	return func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// result returns what serve does with the error of lead. held means that the Lease was held when
+// lead returned, and overran that it was not renewed because DrainTimeout was over.
+func (c *candidate) result(ctx context.Context, t *term, held, overran bool, err error) (again bool, _ error) {
+	switch {
+	case overran:
+		if err == nil {
+			err = ErrLost
+		}
+		return false, fmt.Errorf("leader: lead did not return within DrainTimeout (%v): raise it or make lead stop sooner; Lease %s expires: %w",
+			c.DrainTimeout, c.ref, err)
+	case ctx.Err() != nil:
+		return false, unlessStopped(ctx, err)
+	case held:
+		return false, err
+	}
+	c.logger.Info("The work has stopped, campaigning again", "term", t.Number, "err", tenure.Printable(err))
+	return true, nil
 }
 
 var errGoexit = errors.New("leader: lead called runtime.Goexit: return instead; the Lease expires")
@@ -530,12 +495,5 @@ func unlessStopped(ctx context.Context, err error) error {
 	return err
 }
 
-const (
-	stackLabel = "leader"
-	stackLimit = 16 << 10
-)
-
-// jittered returns d and up to a fifth more, so that replicas do not act in step.
-func jittered(d time.Duration) time.Duration {
-	return d + rand.N(d/5+1)
-}
+// stackLabel is the key of the label of lead's goroutines. Its value is the name of the Lease.
+const stackLabel = "leader"

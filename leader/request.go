@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,7 +16,7 @@ import (
 // absent. A 404 that does not name the Lease is an error; a proxy returns such a
 // response.
 func (c *candidate) read(ctx context.Context) (*coordinationv1.Lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.CallTimeout)
 	defer cancel()
 	lease, err := c.client.Get(ctx, c.elector.Name, metav1.GetOptions{})
 	c.mu.Lock()
@@ -47,7 +46,7 @@ var errElsewhere = errors.New("the client in Leases is of namespace")
 // The update carries the UID too: without it, the update of a deleted Lease would
 // create the Lease.
 func (c *candidate) write(ctx context.Context, over *coordinationv1.Lease, spec coordinationv1.LeaseSpec) (*coordinationv1.Lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.CallTimeout)
 	defer cancel()
 
 	// Remembered before it is sent: its record can be seen before its response, or
@@ -92,15 +91,4 @@ func (c *candidate) write(ctx context.Context, over *coordinationv1.Lease, spec 
 	c.stored = got
 	c.observeLocked(got)
 	return got, nil
-}
-
-// isConflict reports whether the Lease is not the version to be replaced. A 409
-// of a proxy does not show that.
-func isConflict(err error) bool {
-	return (apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)) && !apierrors.IsUnexpectedServerError(err)
-}
-
-// micro returns t as a Lease stores it.
-func micro(t time.Time) metav1.MicroTime {
-	return metav1.NewMicroTime(t.Truncate(time.Microsecond))
 }

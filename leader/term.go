@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/controllerkit/controllerkit/internal/calls"
-	"github.com/controllerkit/controllerkit/internal/validity"
+	"github.com/controllerkit/controllerkit/internal/tenure"
 )
 
 // ErrLost is the cause of the end of lead's context after leadership is lost, and the
@@ -65,10 +65,10 @@ var errNoTerm = errors.New("leader: the context has no term: use the context of 
 
 type termKey struct{}
 
-// A term is the state of a running Term: its period of validity.
+// A term is the state of a running Term: its period of lease.
 type term struct {
 	Term
-	validity.Period
+	tenure.Period
 	unhealthyAfter time.Duration
 	took           time.Duration // from when the Lease was seen to be free
 	doubt          chan struct{} // requests a renewal at once: the Lease may be another's
@@ -78,7 +78,7 @@ type term struct {
 // time. All writes of earlier leaders have a resource version up to since, and this process saw
 // the last write of an earlier one to the Lease at last. It keeps the values of ctx and ignores
 // its end.
-func newTerm(ctx context.Context, id Term, since string, last time.Time, sent validity.Instant, validFor, unhealthyAfter time.Duration, wall func(time.Time) time.Time) *term {
+func newTerm(ctx context.Context, id Term, since string, last time.Time, sent tenure.Instant, validFor, unhealthyAfter time.Duration, wall func(time.Time) time.Time) *term {
 	t := &term{
 		Term:           id,
 		unhealthyAfter: unhealthyAfter,

@@ -13,22 +13,24 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
+
+	"github.com/controllerkit/controllerkit/internal/tenure"
 )
 
 // watch keeps a watch on the Lease until ctx is done. The watch only makes changes
 // visible sooner, so a failure costs time and no correctness.
 func (c *candidate) watch(ctx context.Context) {
-	first, limit := c.retryPeriod/4, 16*c.retryPeriod
+	first, limit := c.RetryPeriod/4, 16*c.RetryPeriod
 	for delay := first; ctx.Err() == nil; {
 		lasted, err := c.watchOnce(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if lasted > 2*c.retryPeriod {
+		if lasted > 2*c.RetryPeriod {
 			delay = first // it has replaced a read
 		}
-		c.logger.V(2).Info("The watch of the Lease ended, using reads until it is restarted", "err", printable(err), "retryAfter", delay)
-		timer := time.NewTimer(jittered(delay))
+		c.logger.V(2).Info("The watch of the Lease ended, using reads until it is restarted", "err", tenure.Printable(err), "retryAfter", delay)
+		timer := time.NewTimer(tenure.Jittered(delay))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -44,7 +46,7 @@ func (c *candidate) watchOnce(ctx context.Context) (lasted time.Duration, err er
 	lifetime := 5*time.Minute + rand.N(5*time.Minute)
 	ctx, cancel := context.WithTimeout(ctx, lifetime)
 	defer cancel()
-	establish := time.AfterFunc(c.callTimeout, cancel)
+	establish := time.AfterFunc(c.CallTimeout, cancel)
 	w, err := c.client.Watch(ctx, metav1.ListOptions{
 		FieldSelector:  fields.OneTermEqualSelector(metav1.ObjectNameField, c.elector.Name).String(),
 		TimeoutSeconds: ptr.To(int64(lifetime / time.Second)),

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"os"
 	"slices"
 	"sync"
@@ -21,24 +20,12 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
-	"github.com/controllerkit/controllerkit/internal/validity"
+	"github.com/controllerkit/controllerkit/internal/tenure"
 	"github.com/controllerkit/controllerkit/shard/internal/hashes"
 )
 
-// The defaults of the Group's fields. The timings equal those of an election.
-const (
-	defaultLeaseDuration = 15 * time.Second
-	defaultRenewDeadline = 10 * time.Second
-	defaultRetryPeriod   = 2 * time.Second
-	defaultStartTimeout  = 20 * time.Second
-	// Between the GracePeriod of a reconcile.Controller, 20s, and the share that a
-	// shutdown.Group gives the part that it stops first.
-	defaultDrainTimeout = 22 * time.Second
-	defaultMaxDrift     = 0.01
-
-	// nameLimit is the longest value of a label. All Leases of the group have its name as one.
-	nameLimit = 63
-)
+// nameLimit is the longest value of a label. All Leases of the group have its name as one.
+const nameLimit = 63
 
 // LeaseClient is the part of a Lease client that a Group uses. The LeaseInterface of
 // client-go's coordination/v1 client satisfies it. The Role needs create, delete, list,
@@ -149,7 +136,7 @@ type Group struct {
 	// Metrics receives measurements. nil disables it.
 	Metrics Metrics
 
-	wall func(time.Time) time.Time // the wall clock, for tests; nil means validity.WallClock
+	wall func(time.Time) time.Time // the wall clock, for tests; nil means tenure.WallClock
 
 	mu      sync.Mutex // guards the fields below
 	running bool       // a Run has not returned
@@ -270,7 +257,7 @@ func (g *Group) Run(ctx context.Context, work func(ctx context.Context, s Shard)
 	for {
 		e, err := r.join(ctx)
 		if e == nil {
-			r.leave(ctx)
+			r.leaveGroup(ctx)
 			return err
 		}
 		if again, err := r.serve(ctx, e); !again {
@@ -282,34 +269,25 @@ func (g *Group) Run(ctx context.Context, work func(ctx context.Context, s Shard)
 // newReplica validates the configuration and applies the defaults.
 func (g *Group) newReplica(ctx context.Context, work func(context.Context, Shard) error) (*replica, error) {
 	r := &replica{
-		client:        g.Leases,
-		namespace:     g.Namespace,
-		name:          g.Name,
-		identity:      g.Identity,
-		leaseName:     g.Name + "-" + string(uuid.NewUUID())[:8],
-		ranges:        g.Ranges,
-		rangesText:    g.Ranges.describe(),
-		max:           cmp.Or(g.MaxShards, -1),
-		work:          work,
-		leaseDuration: cmp.Or(g.LeaseDuration, defaultLeaseDuration),
-		renewDeadline: cmp.Or(g.RenewDeadline, defaultRenewDeadline),
-		retryPeriod:   cmp.Or(g.RetryPeriod, defaultRetryPeriod),
-		startTimeout:  cmp.Or(g.StartTimeout, defaultStartTimeout),
-		drainTimeout:  cmp.Or(g.DrainTimeout, defaultDrainTimeout),
-		metrics:       g.Metrics,
-		wall:          g.wall,
-		wake:          make(chan struct{}, 1),
-		relist:        make(chan struct{}, 1),
-		returned:      make(chan result, hashes.MaxShards),
-		members:       map[types.UID]*member{},
-		runs:          map[int]*run{},
-		spent:         map[int]int64{},
-		problems:      map[string]error{},
+		client:     g.Leases,
+		namespace:  g.Namespace,
+		name:       g.Name,
+		identity:   g.Identity,
+		leaseName:  g.Name + "-" + string(uuid.NewUUID())[:8],
+		ranges:     g.Ranges,
+		rangesText: g.Ranges.describe(),
+		max:        cmp.Or(g.MaxShards, -1),
+		work:       work,
+		metrics:    g.Metrics,
+		wall:       g.wall,
+		wake:       make(chan struct{}, 1),
+		relist:     make(chan struct{}, 1),
+		returned:   make(chan result, hashes.MaxShards),
+		members:    map[types.UID]*member{},
+		runs:       map[int]*run{},
+		spent:      map[int]int64{},
+		problems:   map[string]error{},
 	}
-	maxDrift := cmp.Or(g.MaxDrift, defaultMaxDrift)
-	drift := time.Duration(float64(r.leaseDuration) * maxDrift)
-	r.stopTimeout = r.leaseDuration - r.renewDeadline - drift
-	r.callTimeout = r.renewDeadline / 2
 	switch {
 	case work == nil:
 		return nil, errors.New("shard: work is nil: pass the function that runs for each shard")
@@ -323,20 +301,14 @@ func (g *Group) newReplica(ctx context.Context, work func(context.Context, Shard
 		return nil, g.Ranges.check()
 	case g.MaxShards < 0:
 		return nil, fmt.Errorf("shard: MaxShards is %d: use a positive number, or 0 for no limit", g.MaxShards)
-	case r.leaseDuration < 0 || r.leaseDuration > math.MaxInt32*time.Second:
-		return nil, fmt.Errorf("shard: LeaseDuration is %v: use a positive duration of at most 2147483647 seconds, or 0 for 15s", r.leaseDuration)
-	case r.retryPeriod < 0:
-		return nil, fmt.Errorf("shard: RetryPeriod is %v: use a positive duration, or 0 for 2s", r.retryPeriod)
-	case float64(r.renewDeadline) <= 1.2*float64(r.retryPeriod):
-		return nil, fmt.Errorf("shard: RenewDeadline is %v: use more than 1.2 * RetryPeriod (%v)", r.renewDeadline, r.retryPeriod)
-	case !(maxDrift >= 0 && maxDrift < 1): // false for NaN too
-		return nil, fmt.Errorf("shard: MaxDrift is %v: use a fraction of at least 0 and less than 1", maxDrift)
-	case r.leaseDuration-drift <= r.renewDeadline:
-		return nil, fmt.Errorf("shard: LeaseDuration is %v: use more than RenewDeadline (%v) + LeaseDuration * MaxDrift (%v)", r.leaseDuration, r.renewDeadline, drift)
-	case r.startTimeout < 0:
-		return nil, fmt.Errorf("shard: StartTimeout is %v: use a positive duration, or 0 for 20s", r.startTimeout)
-	case r.drainTimeout < 0:
-		return nil, fmt.Errorf("shard: DrainTimeout is %v: use a positive duration, or 0 for 22s", r.drainTimeout)
+	}
+	var err error
+	r.Times, err = tenure.Times{
+		LeaseDuration: g.LeaseDuration, RenewDeadline: g.RenewDeadline, RetryPeriod: g.RetryPeriod,
+		StartTimeout: g.StartTimeout, DrainTimeout: g.DrainTimeout, MaxDrift: g.MaxDrift,
+	}.Resolve("shard")
+	if err != nil {
+		return nil, err
 	}
 	if r.identity == "" {
 		host, err := os.Hostname()
@@ -346,7 +318,7 @@ func (g *Group) newReplica(ctx context.Context, work func(context.Context, Shard
 		r.identity = host
 	}
 	if r.wall == nil {
-		r.wall = validity.WallClock
+		r.wall = tenure.WallClock
 	}
 	r.ref = g.Namespace + "/" + g.Name
 	r.logger = klog.FromContext(ctx).WithValues("group", klog.KRef(g.Namespace, g.Name), "identity", r.identity)
@@ -376,13 +348,13 @@ func (r *replica) status() Status {
 	}
 	ranges := r.table.ranges.describe()
 	for _, m := range r.members {
-		if m.has(ranges, now, r.leaseDuration) {
+		if m.has(ranges, now, r.LeaseDuration) {
 			s.Replicas++
 		}
 	}
 	count, most := map[types.UID]int{}, 0
 	for _, e := range r.table.entries {
-		if m := r.members[e.holder]; m != nil && m.live(now, r.leaseDuration) {
+		if m := r.members[e.holder]; m != nil && m.live(now, r.LeaseDuration) {
 			count[e.holder]++
 			most = max(most, count[e.holder])
 		}
@@ -396,7 +368,7 @@ func (r *replica) status() Status {
 // ownerlessLocked returns the number of shards of the table that no replica owns.
 func (r *replica) ownerlessLocked(now time.Time) (n int) {
 	for _, e := range r.table.entries {
-		if m := r.members[e.holder]; m == nil || !m.live(now, r.leaseDuration) {
+		if m := r.members[e.holder]; m == nil || !m.live(now, r.LeaseDuration) {
 			n++
 		}
 	}

@@ -8,8 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/controllerkit/controllerkit/internal/kube"
-	"github.com/controllerkit/controllerkit/internal/validity"
+	"github.com/controllerkit/controllerkit/internal/tenure"
 )
 
 // ErrLost is the cause of the end of work's context after the shard is lost, and the error
@@ -70,7 +69,7 @@ type ownershipKey struct{}
 // An ownership is the state of a Shard: it ends with the epoch, or earlier.
 type ownership struct {
 	Shard
-	epoch *validity.Period
+	epoch *tenure.Period
 	over  atomic.Bool
 }
 
@@ -89,37 +88,20 @@ func (o *ownership) valid() bool { return !o.over.Load() && o.epoch.Valid() }
 // After the loss the error of a write is ErrLost. Reads always pass. The Group needs a
 // client without Guard. The errors of Guard have a method NotSent() bool, which returns
 // true.
-func Guard(next http.RoundTripper) http.RoundTripper { return &guard{next} }
-
-type guard struct{ next http.RoundTripper }
-
-// RoundTrip implements http.RoundTripper.
-func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
-	if !kube.IsWrite(req) {
-		return g.next.RoundTrip(req)
-	}
-	o, ok := req.Context().Value(ownershipKey{}).(*ownership)
-	if ok && o.valid() {
-		return g.next.RoundTrip(req)
-	}
-	if req.Body != nil {
-		req.Body.Close() // as a RoundTripper must, also on errors
-	}
-	if !ok {
-		return nil, &unsentError{errNotGuarded}
-	}
-	return nil, &unsentError{ErrLost}
+func Guard(next http.RoundTripper) http.RoundTripper {
+	return &tenure.Guard{Next: next, Admit: admit}
 }
 
-// WrappedRoundTripper returns the inner transport, for client-go's utilities.
-func (g *guard) WrappedRoundTripper() http.RoundTripper { return g.next }
-
-// unsentError is the error of a request that Guard did not send.
-type unsentError struct{ err error }
-
-func (e *unsentError) Error() string { return e.err.Error() }
-func (e *unsentError) Unwrap() error { return e.err }
-func (*unsentError) NotSent() bool   { return true }
+func admit(req *http.Request) (*http.Request, error) {
+	o, ok := req.Context().Value(ownershipKey{}).(*ownership)
+	switch {
+	case !ok:
+		return nil, errNotGuarded
+	case !o.valid():
+		return nil, ErrLost
+	}
+	return req, nil
+}
 
 var errNotGuarded = errors.New("shard: the context of a guarded write has no shard: " +
 	"use the context of work, or a client without Guard for the Group and for work outside of shards")

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
+
+	"github.com/controllerkit/controllerkit/internal/tenure"
 )
 
 // A member is the Lease of a replica, which is one epoch of it, as this process knows it.
@@ -69,7 +71,7 @@ func (r *replica) observeLocked(lease *coordinationv1.Lease, deleted bool) {
 		m = &member{}
 		r.members[lease.UID] = m
 		r.changeLocked()
-		if r.changed.Sub(r.joined) >= r.retryPeriod {
+		if r.changed.Sub(r.joined) >= r.RetryPeriod {
 			r.joined = r.changed
 		}
 	case m.lease != nil && !newer(lease.ResourceVersion, m.lease.ResourceVersion):
@@ -77,7 +79,7 @@ func (r *replica) observeLocked(lease *coordinationv1.Lease, deleted bool) {
 	}
 	before := m.lease
 	now := time.Now()
-	if before == nil || !m.live(now, r.leaseDuration) || before.Annotations[maxAnnotation] != lease.Annotations[maxAnnotation] {
+	if before == nil || !m.live(now, r.LeaseDuration) || before.Annotations[maxAnnotation] != lease.Annotations[maxAnnotation] {
 		r.changeLocked()
 	}
 	m.lease, m.changed, m.absent = lease, now, deleted
@@ -105,7 +107,7 @@ func (r *replica) observeTableLocked(lease *coordinationv1.Lease, deleted bool) 
 	}
 	t, err := decode(lease)
 	if err != nil {
-		r.tableErr = fmt.Errorf("shard: annotation %s of Lease %s is not a table: use another Name, or stop all replicas and delete the Lease: %w", tableAnnotation, r.ref, printable(err))
+		r.tableErr = fmt.Errorf("shard: annotation %s of Lease %s is not a table: use another Name, or stop all replicas and delete the Lease: %w", tableAnnotation, r.ref, tenure.Printable(err))
 		return
 	}
 	if r.table == nil || r.table.lease.UID != lease.UID {
@@ -147,7 +149,7 @@ func newer(a, b string) bool {
 
 // list reads all Leases of the group.
 func (r *replica) list(ctx context.Context) (version string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, r.callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, r.CallTimeout)
 	defer cancel()
 	list, err := r.client.List(ctx, metav1.ListOptions{LabelSelector: r.selector()})
 	r.mu.Lock()
@@ -188,7 +190,7 @@ func (r *replica) selector() string {
 // watch follows the Leases of the group until ctx is done, by lists and watches. If there
 // is no watch, lists replace it.
 func (r *replica) watch(ctx context.Context) {
-	first, limit := r.retryPeriod/4, 16*r.retryPeriod
+	first, limit := r.RetryPeriod/4, 16*r.RetryPeriod
 	delay, next, last := first, time.Time{}, ""
 	for ctx.Err() == nil {
 		version, err := r.list(ctx)
@@ -205,18 +207,18 @@ func (r *replica) watch(ctx context.Context) {
 				delay = first
 				continue
 			}
-			if lasted > 2*r.retryPeriod {
+			if lasted > 2*r.RetryPeriod {
 				delay = first // it has replaced a list
 			}
-			next = time.Now().Add(jittered(delay))
+			next = time.Now().Add(tenure.Jittered(delay))
 			delay = min(2*delay, limit)
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		r.logger.V(2).Info("No watch of the Leases, using lists", "err", printable(err))
+		r.logger.V(2).Info("No watch of the Leases, using lists", "err", tenure.Printable(err))
 		select {
-		case <-time.After(min(r.retryPeriod, max(first, time.Until(next)))):
+		case <-time.After(min(r.RetryPeriod, max(first, time.Until(next)))):
 		case <-r.relist:
 		case <-ctx.Done():
 		}
@@ -243,7 +245,7 @@ func (r *replica) watchOnce(ctx context.Context, version string) (lasted time.Du
 	lifetime := 5*time.Minute + rand.N(5*time.Minute)
 	ctx, cancel := context.WithTimeout(ctx, lifetime)
 	defer cancel()
-	establish := time.AfterFunc(r.callTimeout, cancel)
+	establish := time.AfterFunc(r.CallTimeout, cancel)
 	w, err := r.client.Watch(ctx, metav1.ListOptions{
 		LabelSelector: r.selector(), ResourceVersion: version, TimeoutSeconds: ptr.To(int64(lifetime / time.Second)),
 	})

@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
-	"github.com/controllerkit/controllerkit/internal/validity"
+	"github.com/controllerkit/controllerkit/internal/tenure"
 )
 
 // A replica is one Run: its resolved configuration and its knowledge of the group.
@@ -29,8 +29,7 @@ type replica struct {
 	rangesText                           string
 	max                                  int
 
-	leaseDuration, renewDeadline, retryPeriod            time.Duration
-	startTimeout, drainTimeout, stopTimeout, callTimeout time.Duration
+	tenure.Times
 
 	work     func(context.Context, Shard) error
 	metrics  Metrics
@@ -77,7 +76,7 @@ type replica struct {
 
 // An epoch is the time for which a Lease of this replica is held.
 type epoch struct {
-	validity.Period
+	tenure.Period
 	uid     types.UID
 	leaving chan struct{} // closed when the replica wants no more shards
 	left    time.Time     // when it was closed
@@ -111,20 +110,20 @@ func (r *replica) join(ctx context.Context) (*epoch, error) {
 		case since.IsZero():
 			since = time.Now()
 		}
-		if err != nil && !since.IsZero() && time.Since(since) >= r.startTimeout {
-			return nil, fmt.Errorf("shard: no success within StartTimeout (%v): join group %s: %w", r.startTimeout, r.ref, printable(err))
+		if err != nil && !since.IsZero() && time.Since(since) >= r.StartTimeout {
+			return nil, fmt.Errorf("shard: no success within StartTimeout (%v): join group %s: %w", r.StartTimeout, r.ref, tenure.Printable(err))
 		}
 		r.note("join", err)
 		wake := r.wake
 		switch {
 		case err == nil:
 			conflicts = 0
-		case isConflict(err) && conflicts < 3: // with another replica, which the next list shows
+		case tenure.IsConflict(err) && conflicts < 3: // with another replica, which the next list shows
 			conflicts++
 			wait = rand.N(rankDelay<<conflicts) + rankDelay
 			r.requestList()
 		default:
-			wait, wake = jittered(r.retryPeriod), nil
+			wait, wake = tenure.Jittered(r.RetryPeriod), nil
 			r.requestList()
 		}
 		timer := time.NewTimer(max(1, wait))
@@ -160,12 +159,12 @@ func (r *replica) joinOnce(ctx context.Context) (e *epoch, wait time.Duration, e
 	ctx = context.WithoutCancel(ctx)
 	switch {
 	case listErr != nil || !listed:
-		return nil, r.retryPeriod, listErr
+		return nil, r.RetryPeriod, listErr
 	case tableErr != nil:
 		return nil, 0, &tableError{tableErr}
-	case t == nil && (others > 0 || own != nil) && absentFor < r.leaseDuration:
+	case t == nil && (others > 0 || own != nil) && absentFor < r.LeaseDuration:
 		// The table was deleted: its owners may not know that yet.
-		return nil, r.leaseDuration - absentFor, nil
+		return nil, r.LeaseDuration - absentFor, nil
 	case t == nil:
 		empty := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: r.namespace, Name: r.name, Labels: map[string]string{groupLabel: r.name}}}
 		lease, err := encode(empty, number+1, r.ranges, make([]entry, r.ranges.N), nil)
@@ -184,7 +183,7 @@ func (r *replica) joinOnce(ctx context.Context) (e *epoch, wait time.Duration, e
 	} else if ended {
 		return nil, 0, r.remove(ctx, own) // by another replica
 	}
-	sent := validity.At(time.Now(), r.wall)
+	sent := tenure.At(time.Now(), r.wall)
 	got, err := r.write(ctx, verb, r.record(own, sent, r.max))
 	r.unsure = err != nil
 	if err != nil {
@@ -206,16 +205,16 @@ func (r *replica) ownLocked() (lease *coordinationv1.Lease, ended bool) {
 }
 
 // record returns this replica's Lease with a new record.
-func (r *replica) record(lease *coordinationv1.Lease, sent validity.Instant, most int) *coordinationv1.Lease {
+func (r *replica) record(lease *coordinationv1.Lease, sent tenure.Instant, most int) *coordinationv1.Lease {
 	lease = lease.DeepCopy()
-	now := micro(sent.Mono)
+	now := tenure.Micro(sent.Mono)
 	acquired := &now
 	if lease.UID != "" && lease.Spec.AcquireTime != nil {
 		acquired = lease.Spec.AcquireTime
 	}
 	lease.Spec = coordinationv1.LeaseSpec{
 		HolderIdentity:       &r.identity,
-		LeaseDurationSeconds: ptr.To(int32((r.leaseDuration + time.Second - 1) / time.Second)),
+		LeaseDurationSeconds: ptr.To(int32((r.LeaseDuration + time.Second - 1) / time.Second)),
 		AcquireTime:          acquired,
 		RenewTime:            &now,
 	}
@@ -231,7 +230,7 @@ func (r *replica) record(lease *coordinationv1.Lease, sent validity.Instant, mos
 // got. An admission plugin may have shortened the duration for which others wait.
 func (r *replica) validFor(got *coordinationv1.Lease) time.Duration {
 	stored := time.Duration(ptr.Deref(got.Spec.LeaseDurationSeconds, 0)) * time.Second
-	return r.renewDeadline - max(0, r.leaseDuration-stored)
+	return r.RenewDeadline - max(0, r.LeaseDuration-stored)
 }
 
 // renew keeps the Lease of this replica renewed until ctx is done, which is at the end of
@@ -239,7 +238,7 @@ func (r *replica) validFor(got *coordinationv1.Lease) time.Duration {
 // after a success.
 func (r *replica) renew(ctx context.Context, e *epoch) {
 	leaving, most := e.leaving, r.max
-	next := e.LastRenewal().Add(r.retryPeriod)
+	next := e.LastRenewal().Add(r.RetryPeriod)
 	for {
 		timer := time.NewTimer(max(1, time.Until(next)))
 		select {
@@ -254,12 +253,12 @@ func (r *replica) renew(ctx context.Context, e *epoch) {
 		if !e.Valid() {
 			return // after a suspend the epoch's own timer may be late
 		}
-		next = time.Now().Add(r.retryPeriod)
+		next = time.Now().Add(r.RetryPeriod)
 		if err := r.renewOnce(ctx, e, most); err == nil {
-			next = next.Add(rand.N(r.retryPeriod/10 + 1))
+			next = next.Add(rand.N(r.RetryPeriod/10 + 1))
 		} else if ctx.Err() == nil {
 			r.note("renew", err)
-			r.logger.V(2).Info("Could not renew the Lease", "lease", r.leaseName, "err", printable(err))
+			r.logger.V(2).Info("Could not renew the Lease", "lease", r.leaseName, "err", tenure.Printable(err))
 		}
 	}
 }
@@ -280,14 +279,14 @@ func (r *replica) renewOnce(ctx context.Context, e *epoch, most int) error {
 		if unsighted && tries == 1 {
 			r.requestList() // the watch has not delivered the last renewal
 		}
-		sent := validity.At(time.Now(), r.wall)
+		sent := tenure.At(time.Now(), r.wall)
 		got, err := r.write(ctx, "update", r.record(lease, sent, most))
 		if err == nil {
 			e.Extend(sent, r.validFor(got))
 			r.note("renew", nil)
 			return nil
 		}
-		if !isConflict(err) || tries == 3 {
+		if !tenure.IsConflict(err) || tries == 3 {
 			return err
 		}
 		if _, err := r.list(ctx); err != nil {
@@ -298,7 +297,7 @@ func (r *replica) renewOnce(ctx context.Context, e *epoch, most int) error {
 
 // write sends one request and records its response.
 func (r *replica) write(ctx context.Context, verb string, lease *coordinationv1.Lease) (got *coordinationv1.Lease, err error) {
-	ctx, cancel := context.WithTimeout(ctx, r.callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, r.CallTimeout)
 	defer cancel()
 	if verb == "create" {
 		got, err = r.client.Create(ctx, lease, metav1.CreateOptions{})
@@ -317,7 +316,7 @@ func (r *replica) write(ctx context.Context, verb string, lease *coordinationv1.
 // endLease ends the epoch of a Lease: it writes the version without a holder.
 func (r *replica) endLease(ctx context.Context, lease *coordinationv1.Lease) error {
 	lease = lease.DeepCopy()
-	now := micro(time.Now())
+	now := tenure.Micro(time.Now())
 	lease.Spec.HolderIdentity, lease.Spec.RenewTime = ptr.To(""), &now
 	_, err := r.write(ctx, "update", lease)
 	return err
@@ -325,10 +324,10 @@ func (r *replica) endLease(ctx context.Context, lease *coordinationv1.Lease) err
 
 // remove deletes a Lease whose epoch has ended.
 func (r *replica) remove(ctx context.Context, lease *coordinationv1.Lease) error {
-	ctx, cancel := context.WithTimeout(ctx, r.callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, r.CallTimeout)
 	defer cancel()
 	err := r.client.Delete(ctx, lease.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &lease.UID}})
-	if err != nil && !kube.IsGone(err, lease.Name) && !isConflict(err) {
+	if err != nil && !kube.IsGone(err, lease.Name) && !tenure.IsConflict(err) {
 		return fmt.Errorf("delete leases.coordination.k8s.io %s/%s: %w", r.namespace, lease.Name, err)
 	}
 	r.mu.Lock()
@@ -342,10 +341,10 @@ func (r *replica) remove(ctx context.Context, lease *coordinationv1.Lease) error
 // note records the problem of an activity for Status, nil if there is none. A conflict is
 // no problem.
 func (r *replica) note(activity string, err error) {
-	if isConflict(err) {
+	if tenure.IsConflict(err) {
 		return
 	}
-	err = printable(err)
+	err = tenure.Printable(err)
 	r.mu.Lock()
 	before := r.problems[activity]
 	r.problems[activity] = err
@@ -355,23 +354,9 @@ func (r *replica) note(activity string, err error) {
 	}
 }
 
-// isConflict reports whether the Lease is not the version to be replaced. A 409 of a proxy
-// does not show that.
-func isConflict(err error) bool {
-	return (apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)) && !apierrors.IsUnexpectedServerError(err)
-}
-
 // isRefusal reports whether a retry gets the same response. If the response is not the API
 // server's own but e.g. a proxy's, it is an outage.
 func isRefusal(err error, namespace string) bool {
-	return !apierrors.IsUnexpectedServerError(err) && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) ||
-		apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err) ||
-		apierrors.IsAlreadyExists(err) || // a Lease without the group's label
-		kube.IsGone(err, namespace)) // of a create
+	foreign := apierrors.IsAlreadyExists(err) && !apierrors.IsUnexpectedServerError(err) // a Lease without the group's label
+	return foreign || tenure.IsRefusal(err, namespace)
 }
-
-// printable returns err with a text for one line of log: servers and users write it.
-func printable(err error) error { return kube.PrintableError(err, 4<<10) }
-
-// jittered returns d and up to a fifth more, so that replicas do not act in step.
-func jittered(d time.Duration) time.Duration { return d + rand.N(d/5+1) }

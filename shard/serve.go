@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"runtime/pprof"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,16 +16,15 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit/internal/calls"
-	"github.com/controllerkit/controllerkit/internal/stacks"
+	"github.com/controllerkit/controllerkit/internal/tenure"
 )
 
-const (
-	stackLabel = "shard"
-	stackLimit = 16 << 10
+// stackLabel is the key of the label of work's goroutines. Its value has the names of the group and
+// of the shard.
+const stackLabel = "shard"
 
-	// rankDelay is the time between the acts of two replicas that could do the same.
-	rankDelay = 20 * time.Millisecond
-)
+// rankDelay is the time between the acts of two replicas that could do the same.
+const rankDelay = 20 * time.Millisecond
 
 // A run is the work of one shard.
 type run struct {
@@ -45,6 +43,19 @@ type result struct {
 
 var errGoexit = errors.New("shard: work called runtime.Goexit: return instead")
 
+// A stay is the time of a replica in its group, for one epoch, and until its work has returned.
+type stay struct {
+	*replica
+	e       *epoch
+	stopped <-chan struct{}  // the context of Run is done; nil once the replica leaves
+	lost    <-chan struct{}  // the epoch is over; nil once that was seen
+	drained <-chan time.Time // the work has had its DrainTimeout
+	hung    <-chan time.Time // the work has ignored ErrLost since
+	leaving bool
+	overran bool
+	err     error // of Run
+}
+
 // serve owns shards for one epoch. It reports whether to join again, and otherwise the
 // result of Run.
 func (r *replica) serve(ctx context.Context, e *epoch) (again bool, err error) {
@@ -55,95 +66,110 @@ func (r *replica) serve(ctx context.Context, e *epoch) (again bool, err error) {
 	defer wg.Wait()
 	defer stopRenewing()
 
-	var (
-		stopped = ctx.Done()
-		lost    = e.Context().Done()
-		drained <-chan time.Time // the work has had its DrainTimeout
-		hung    <-chan time.Time // the work has ignored ErrLost since
-		leaving bool
-		overran bool
-		result  error // of Run
-	)
-	leave := func() {
-		if !leaving {
-			leaving, stopped, e.left = true, nil, time.Now()
-			close(e.leaving)
-			drained = time.After(r.drainTimeout)
-		}
-	}
+	s := &stay{replica: r, e: e, stopped: ctx.Done(), lost: e.Context().Done()}
 	if ctx.Err() != nil {
-		leave()
+		s.leave()
 	}
 	for {
-		var next time.Time
-		if lost != nil {
-			var left bool
-			if next, left = r.act(e, leaving); left {
+		next, over := s.step()
+		if over {
+			if s.lost != nil { // all shards were handed over
 				stopRenewing()
 				wg.Wait()
 				e.End()
-				r.leave(ctx)
-				return false, result
+				r.leaveGroup(ctx)
 			}
-		} else if len(r.runs) == 0 { // only this goroutine changes it
-			if overran {
-				result = errors.Join(result, fmt.Errorf("shard: work did not return within DrainTimeout (%v): raise it or make work stop sooner", r.drainTimeout))
-			}
-			return !leaving, result
-		} else {
-			next = time.Now().Add(r.retryPeriod)
-			r.reportOutside()
+			return !s.leaving, s.err
 		}
 		r.report()
-		timer := time.NewTimer(max(1, time.Until(next)))
-		select {
-		case <-r.wake:
-		case <-timer.C:
+		if err := s.wait(next); err != nil {
+			return false, errors.Join(s.err, err)
+		}
+	}
+}
 
-		case <-stopped:
-			r.logger.Info("Stopping, shards are handed over while the work drains", "drainTimeout", r.drainTimeout)
-			leave()
+// leave begins to hand over all shards.
+func (s *stay) leave() {
+	if !s.leaving {
+		s.leaving, s.stopped, s.e.left = true, nil, time.Now()
+		close(s.e.leaving)
+		s.drained = time.After(s.DrainTimeout)
+	}
+}
 
-		case <-drained:
-			if len(r.runs) > 0 {
-				overran = true
-				hung = time.After(r.stopTimeout)
-			}
-			e.End()
+// step does what is due. It returns the time of the next step, and whether the stay is over: the
+// replica leaves and has no shard, or the epoch is over and all work has returned.
+func (s *stay) step() (next time.Time, over bool) {
+	if s.lost != nil {
+		return s.act(s.e, s.leaving)
+	}
+	if len(s.runs) == 0 { // only this goroutine changes it
+		if s.overran {
+			s.err = errors.Join(s.err, fmt.Errorf("shard: work did not return within DrainTimeout (%v): raise it or make work stop sooner", s.DrainTimeout))
+		}
+		return time.Time{}, true
+	}
+	s.reportOutside()
+	return time.Now().Add(s.RetryPeriod), false
+}
 
-		case <-lost:
-			lost = nil
-			r.logger.Info("The Lease is lost, waiting until the work has stopped", "lease", r.leaseName, "shards", len(r.runs))
-			if leaving {
-				drained = nil
-				if hung == nil {
-					hung = time.After(r.stopTimeout)
-				}
-			}
+// wait waits for the time of the next step, or for what makes one necessary before. It returns an
+// error if work hangs.
+func (s *stay) wait(next time.Time) error {
+	timer := time.NewTimer(max(1, time.Until(next)))
+	defer timer.Stop()
+	select {
+	case <-s.wake:
+	case <-timer.C:
 
-		case <-hung:
-			timer.Stop()
-			names := strings.Trim(fmt.Sprint(slices.Sorted(maps.Keys(r.runs))), "[]")
-			return false, errors.Join(result, fmt.Errorf("shard: work did not return within DrainTimeout and the margin, %v: restart the process; Lease %s/%s expires; shards %s; the stacks of work:\n%s",
-				r.drainTimeout+r.stopTimeout, r.namespace, r.leaseName, names, stacks.Labelled(stackLabel, r.ref, stackLimit)))
+	case <-s.stopped:
+		s.logger.Info("Stopping, shards are handed over while the work drains", "drainTimeout", s.DrainTimeout)
+		s.leave()
 
-		case done := <-r.returned:
-			for more := true; more; {
-				r.end(done)
-				if done.asks {
-					leave()
-					if result == nil {
-						result = done.err
-					}
-				}
-				select {
-				case done = <-r.returned: // one write hands over many
-				default:
-					more = false
-				}
+	case <-s.drained:
+		if len(s.runs) > 0 {
+			s.overran = true
+			s.hung = time.After(s.StopTimeout)
+		}
+		s.e.End()
+
+	case <-s.lost:
+		s.lost = nil
+		s.logger.Info("The Lease is lost, waiting until the work has stopped", "lease", s.leaseName, "shards", len(s.runs))
+		if s.leaving {
+			s.drained = nil
+			if s.hung == nil {
+				s.hung = time.After(s.StopTimeout)
 			}
 		}
-		timer.Stop()
+
+	case <-s.hung:
+		names := strings.Trim(fmt.Sprint(slices.Sorted(maps.Keys(s.runs))), "[]")
+		return fmt.Errorf("shard: work did not return within DrainTimeout and the margin, %v: restart the process; Lease %s/%s expires; shards %s; the stacks of work:\n%s",
+			s.DrainTimeout+s.StopTimeout, s.namespace, s.leaseName, names, tenure.Stacks(stackLabel, s.ref))
+
+	case done := <-s.returned:
+		s.endAll(done)
+	}
+	return nil
+}
+
+// endAll records the end of a run, and of all others that have ended: one write hands over many
+// shards.
+func (s *stay) endAll(done result) {
+	for {
+		s.end(done)
+		if done.asks {
+			s.leave()
+			if s.err == nil {
+				s.err = done.err
+			}
+		}
+		select {
+		case done = <-s.returned:
+		default:
+			return
+		}
 	}
 }
 
@@ -157,20 +183,14 @@ func (r *replica) startLocked(e *epoch, s Shard, since string, work func(context
 	r.runs[s.Index], r.spent[s.Index] = run, s.Term
 	r.gained++
 	r.logger.V(1).Info("Owning a shard", "shard", s.Index, "term", s.Term)
-	// The label marks work's goroutines in profiles and finds their stacks if they hang.
-	go pprof.Do(ctx, pprof.Labels(stackLabel, r.ref+"/"+strconv.Itoa(s.Index)), func(ctx context.Context) {
-		err := errGoexit
-		defer func() {
-			if v := recover(); v != nil {
-				panic(v) // it ends the process, and Run must not receive a result before
-			}
-			o.over.Store(true)
-			r.returned <- result{run: run, err: err, asks: ctx.Err() == nil}
-		}()
-		err = ErrLost // paused since the decision
-		if o.valid() {
-			err = work(ctx, s)
+	tenure.Go(ctx, stackLabel, r.ref+"/"+strconv.Itoa(s.Index), errGoexit, func(ctx context.Context) error {
+		if !o.valid() {
+			return ErrLost // paused since the decision
 		}
+		return work(ctx, s)
+	}, func(err error) {
+		o.over.Store(true)
+		r.returned <- result{run: run, err: err, asks: ctx.Err() == nil}
 	})
 }
 
@@ -182,7 +202,7 @@ func (r *replica) end(done result) {
 	r.mu.Unlock()
 	done.run.cancel(nil)
 	done.run.lose(nil)
-	r.logger.V(1).Info("The work of a shard has stopped", "shard", done.run.Index, "term", done.run.Term, "err", printable(done.err))
+	r.logger.V(1).Info("The work of a shard has stopped", "shard", done.run.Index, "term", done.run.Term, "err", tenure.Printable(done.err))
 }
 
 // act starts and stops work, and sends the requests that are due. It returns the time of
@@ -253,7 +273,7 @@ func (p *plan) makeLocked() {
 	}
 	p.candidates = []candidate{{p.e.uid, most}}
 	for uid, m := range p.members {
-		if uid != p.e.uid && m.has(p.rangesText, p.now, p.leaseDuration) {
+		if uid != p.e.uid && m.has(p.rangesText, p.now, p.LeaseDuration) {
 			p.candidates = append(p.candidates, candidate{uid, m.max()})
 		}
 	}
@@ -266,7 +286,7 @@ func (p *plan) makeLocked() {
 func (p *plan) membersLocked() {
 	rank, expired := p.rank(), false
 	for uid, m := range p.members {
-		expires := m.changed.Add(m.duration(p.leaseDuration))
+		expires := m.changed.Add(m.duration(p.LeaseDuration))
 		switch {
 		case uid == p.e.uid || m.ended && m.absent:
 		case m.absent && !p.now.Before(expires):
@@ -275,17 +295,17 @@ func (p *plan) membersLocked() {
 		case m.absent:
 			p.wakeAt(expires)
 		case m.ended && !p.table.has(uid):
-			at := m.changed.Add(p.retryPeriod + rank)
+			at := m.changed.Add(p.RetryPeriod + rank)
 			if m.mine {
 				at = m.retry
 			}
 			lease := m.lease // which the watch changes, also while the request runs
 			expired = true
-			p.due(latest(at, m.retry), func(ctx context.Context) { p.try(m, p.remove(ctx, lease)) })
+			p.due(tenure.Latest(at, m.retry), func(ctx context.Context) { p.try(m, p.remove(ctx, lease)) })
 		case !m.ended:
 			lease := m.lease
 			expired = expired || !p.now.Before(expires)
-			p.due(latest(expires.Add(rank), m.retry), func(ctx context.Context) {
+			p.due(tenure.Latest(expires.Add(rank), m.retry), func(ctx context.Context) {
 				err := p.endLease(ctx, lease)
 				p.try(m, err)
 				if err == nil {
@@ -303,7 +323,7 @@ func (p *plan) membersLocked() {
 func (p *plan) try(m *member, err error) {
 	p.mu.Lock()
 	m.mine = m.mine || err == nil
-	m.retry = time.Now().Add(jittered(p.retryPeriod))
+	m.retry = time.Now().Add(tenure.Jittered(p.RetryPeriod))
 	if err == nil {
 		m.retry = time.Time{}
 	}
@@ -326,10 +346,10 @@ func (p *plan) shardsLocked() {
 	wanted, surplus := p.wantedLocked(t)
 	p.measureLocked(ownerless, surplus, p.now)
 	if ownerless > 0 {
-		p.wakeAt(p.now.Add(p.retryPeriod)) // to measure again
+		p.wakeAt(p.now.Add(p.RetryPeriod)) // to measure again
 	}
 	// Replicas that join within a RetryPeriod get their shards together.
-	settled := p.joined.Add(p.retryPeriod)
+	settled := p.joined.Add(p.RetryPeriod)
 	joining := p.now.Before(settled)
 	if joining {
 		p.wakeAt(settled)
@@ -447,15 +467,15 @@ func (p *plan) writeTimeLocked(t *table, urgent bool) time.Time {
 	at := p.changed
 	if m := p.members[p.e.uid]; p.leaving && m != nil && m.max() != 0 {
 		// Others that do not know yet that this replica leaves would give shards back.
-		at = p.e.left.Add(p.retryPeriod)
+		at = p.e.left.Add(p.RetryPeriod)
 	}
 	if !urgent {
 		at = at.Add(p.rank())
 	}
 	if t.lease.ResourceVersion == p.failedOver {
-		return latest(at, p.failed.Add(p.retryPeriod/2))
+		return tenure.Latest(at, p.failed.Add(p.RetryPeriod/2))
 	}
-	return latest(at, p.nextWrite)
+	return tenure.Latest(at, p.nextWrite)
 }
 
 // waitLocked leaves no shard to any replica with the Ranges of this one, while a replica with
@@ -467,7 +487,7 @@ func (p *plan) waitLocked() {
 		return e.holder != "" && (m == nil || !m.ended)
 	})
 	for _, m := range p.members {
-		waits = waits || m.has(theirs, p.now, p.leaseDuration) && m.max() != 0 // it is not leaving
+		waits = waits || m.has(theirs, p.now, p.LeaseDuration) && m.max() != 0 // it is not leaving
 	}
 	if !waits {
 		return
@@ -520,7 +540,7 @@ func (p *plan) rank() time.Duration {
 			before++
 		}
 	}
-	return min(time.Duration(before)*rankDelay, p.retryPeriod/2)
+	return min(time.Duration(before)*rankDelay, p.RetryPeriod/2)
 }
 
 // stop asks the work to end, so that the shard can move.
@@ -529,9 +549,9 @@ func (r *run) stop() {
 	r.cancel(errMoves)
 }
 
-// leave ends the Lease of this replica, which works on no shard.
-func (r *replica) leave(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.renewDeadline)
+// leaveGroup ends the Lease of this replica, which works on no shard.
+func (r *replica) leaveGroup(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.RenewDeadline)
 	defer cancel()
 	for tries := 1; ; tries++ {
 		var err error
@@ -553,16 +573,9 @@ func (r *replica) leave(ctx context.Context) {
 		if err == nil {
 			return
 		}
-		if !isConflict(err) || tries == 3 {
-			r.logger.Error(printable(err), "Could not end the Lease, it expires", "lease", r.leaseName)
+		if !tenure.IsConflict(err) || tries == 3 {
+			r.logger.Error(tenure.Printable(err), "Could not end the Lease, it expires", "lease", r.leaseName)
 			return
 		}
 	}
-}
-
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }

@@ -8,11 +8,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/controllerkit/controllerkit/shard/internal/hashes"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"github.com/controllerkit/controllerkit/internal/tenure"
+	"github.com/controllerkit/controllerkit/shard/internal/hashes"
 )
 
 const (
@@ -128,16 +130,11 @@ func encode(lease *coordinationv1.Lease, number int64, ranges Ranges, entries []
 	}
 	lease = lease.DeepCopy()
 	metav1.SetMetaDataAnnotation(&lease.ObjectMeta, tableAnnotation, string(text))
-	now := micro(time.Now())
+	now := tenure.Micro(time.Now())
 	lease.Spec = coordinationv1.LeaseSpec{
 		HolderIdentity:   ptr.To(fmt.Sprintf("%d replicas, %d shards", len(s.Holders), s.Shards)),
 		LeaseTransitions: ptr.To(int32(number)),
 		RenewTime:        &now,
 	}
 	return lease, nil
-}
-
-// micro returns t as a Lease stores it.
-func micro(t time.Time) metav1.MicroTime {
-	return metav1.NewMicroTime(t.Truncate(time.Microsecond))
 }

@@ -1,6 +1,4 @@
-// Package validity decides how long a lease is valid for its holder: a time after its last
-// successful renewal was sent, by the monotonic and by the wall clock.
-package validity
+package tenure
 
 import (
 	"context"

@@ -1,0 +1,24 @@
+package tenure
+
+import (
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
+)
+
+// IsConflict reports whether the Lease is not the version to be replaced. A 409 of a proxy does
+// not show that.
+func IsConflict(err error) bool {
+	return (apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)) && !apierrors.IsUnexpectedServerError(err)
+}
+
+// IsRefusal reports whether a retry gets the same response. If the response is not the API
+// server's own but e.g. a proxy's, it is an outage.
+func IsRefusal(err error, namespace string) bool {
+	return !apierrors.IsUnexpectedServerError(err) && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) ||
+		apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err) ||
+		kube.IsGone(err, namespace)) // of a create
+}
+
+// Printable returns err with a text for one line of log: servers, proxies and users write it.
+func Printable(err error) error { return kube.PrintableError(err, 4<<10) }
