@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
 // notes is a copier whose copy differs after a failed attempt.
@@ -183,6 +184,7 @@ func TestAccept(t *testing.T) {
 
 // TestReplays: the variable of a failure takes a number of runs.
 func TestReplays(t *testing.T) {
+	testserver.Needed(t)
 	var n atomic.Int64
 	c := copier{failed: func(_ context.Context, c *copying) error {
 		if n.Add(1)%2 == 0 {

@@ -14,8 +14,13 @@ import (
 //
 // If the environment variable CONTROLLERTEST_REPLAY is set, as in Failure.Replay, Explore runs
 // only its plan.
+//
+// With go test -short, Explore skips the test, because an exploration takes minutes and a server.
 func Explore(t testing.TB, s Scenario, o Options) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("controllertest: -short leaves out explorations")
+	}
 	if s.Name == "" {
 		s.Name = t.Name()
 	}

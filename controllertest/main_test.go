@@ -27,6 +27,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	testserver.SkipExamples()
 	testserver.Main(m)
 }
 

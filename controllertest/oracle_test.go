@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/controllerkit/controllerkit/controllertest"
+	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
 // TestOracles: each oracle fires for the bug that it is for, and no other does.
@@ -316,6 +317,7 @@ func TestReplay(t *testing.T) {
 // TestShrink: of a plan with several faults those remain that matter, and a test
 // fails for it although no other plan begins with that kind.
 func TestShrink(t *testing.T) {
+	testserver.Needed(t)
 	t.Parallel()
 	long := "slow@create configmaps a-copy#1 + 409@delete configmaps a-copy#1"
 	spoil := copier{failed: func(ctx context.Context, c *copying) error {

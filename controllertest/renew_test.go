@@ -17,6 +17,7 @@ import (
 // TestRenew: an exploration that has its own server takes another one after a number of plans,
 // with the same reference and the same preparation.
 func TestRenew(t *testing.T) {
+	testserver.Needed(t)
 	if os.Getenv("USE_EXISTING_CLUSTER") == "true" {
 		t.Skip("an existing cluster is not renewed")
 	}

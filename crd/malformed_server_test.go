@@ -119,6 +119,7 @@ var malformedSpecs = map[string]m{
 //
 // Proves CR3, CR4.
 func TestServerMalformed(t *testing.T) {
+	t.Parallel()
 	const group = "malformed.example.com"
 	installAtoms(t, group)
 	for _, streamed := range []bool{true, false} {
@@ -232,6 +233,7 @@ func (counts) InformerLast(string, func() time.Time)                 {}
 // makes Ready and Check fail with the object's name, and LastEvents stays. One that goes on does
 // not. Both are counted.
 func TestServerBlind(t *testing.T) {
+	t.Parallel()
 	config := testserver.Config(t)
 	config.Wrap(informer.EndSilentWatches(0))
 	installAtoms(t, "blind.example.com")

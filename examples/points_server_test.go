@@ -54,6 +54,7 @@ var serverPoints = flag.Int("server-points", 20, "how many stops TestServerStopP
 //     key.
 //   - Run returns before the kubelet would kill the Pod, and leaves no goroutine.
 func TestServerStopPoints(t *testing.T) {
+	testserver.Needed(t)
 	var mu sync.Mutex
 	covered := map[string]int{}
 	t.Run("points", func(t *testing.T) {

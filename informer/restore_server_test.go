@@ -119,6 +119,8 @@ func (s shown) await(t *testing.T, step string, want map[string]string) {
 //
 // Proves I5 and I6.
 func TestServerRestored(t *testing.T) {
+	testserver.Needed(t)
+	t.Parallel()
 	data, backup := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "backup")
 	var server *testserver.Server
 	var client kubernetes.Interface
@@ -270,6 +272,8 @@ func TestServerRestored(t *testing.T) {
 // TestServerGoAway: the API server sends GOAWAY at random, after which requests use another
 // connection. The cache follows the server.
 func TestServerGoAway(t *testing.T) {
+	testserver.Needed(t)
+	t.Parallel()
 	server, err := testserver.Start("--", "--goaway-chance=0.02")
 	if err != nil {
 		t.Fatal(err)

@@ -260,6 +260,7 @@ func TestServerForbidden(t *testing.T) {
 
 // TestServerListAllowedWatchNot proves I3.
 func TestServerListAllowedWatchNot(t *testing.T) {
+	t.Parallel()
 	namespace := testserver.Namespace(t)
 	config := testserver.Config(t)
 	admin := typedClient(t, config)
@@ -358,6 +359,7 @@ func TestServerUnreachable(t *testing.T) {
 //
 // Proves I2.
 func TestServerWithoutBookmark(t *testing.T) {
+	t.Parallel()
 	namespace := testserver.Namespace(t)
 	config := testserver.Config(t)
 	config.ContentType = "application/json" // which filter can read; native types come as protobuf otherwise

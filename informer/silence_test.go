@@ -205,6 +205,7 @@ func (m *mortal) Read(p []byte) (int, error) {
 
 // TestServerSilentWatch proves I4.
 func TestServerSilentWatch(t *testing.T) {
+	t.Parallel()
 	namespace := testserver.Namespace(t)
 	config := testserver.Config(t)
 	admin := typedClient(t, config)

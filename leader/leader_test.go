@@ -151,8 +151,8 @@ func TestRunMisuse(t *testing.T) {
 		{name: "negative drift", change: func(e *leader.Elector) { e.MaxDrift = -0.1 }, field: "MaxDrift"},
 		{name: "a drift that stops a clock", change: func(e *leader.Elector) { e.MaxDrift = 1 }, field: "MaxDrift"},
 		{name: "a drift that is no number", change: func(e *leader.Elector) { e.MaxDrift = math.NaN() }, field: "MaxDrift"},
-		{name: "more drift than margin", change: func(e *leader.Elector) { e.MaxDrift = 1.0 / 3 }, field: "RenewDeadline"},
-		{name: "less margin than the default drift", change: func(e *leader.Elector) { e.RenewDeadline = 14900 * time.Millisecond }, field: "RenewDeadline"},
+		{name: "more drift than margin", change: func(e *leader.Elector) { e.MaxDrift = 1.0 / 3 }, field: "LeaseDuration"},
+		{name: "less margin than the default drift", change: func(e *leader.Elector) { e.RenewDeadline = 14900 * time.Millisecond }, field: "LeaseDuration"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			e := valid()

@@ -13,7 +13,7 @@ import (
 
 // For a night: go test -run '^TestSchedules$' ./leader -schedules 2000 -timeout 0
 var (
-	serverSchedules = flag.Int("schedules", 80, "how many random schedules TestSchedules runs on the API server")
+	serverSchedules = flag.Int("schedules", 40, "how many random schedules TestSchedules runs on the API server")
 	scheduleSeed    = flag.Uint64("schedule-seed", 0, "the seed of the first of them; 0 means a random one")
 )
 

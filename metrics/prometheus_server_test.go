@@ -41,6 +41,7 @@ const patience = 2 * time.Minute
 // server, and a Metrics that has every family. It loads the rules, knows each family by its
 // type, and answers each query of the rules and of the dashboard.
 func TestServerPrometheus(t *testing.T) {
+	t.Parallel()
 	path := program(t, "prometheus")
 	complete := everything(t)
 	m, _, _ := website(t, new(dns.Server))

@@ -574,6 +574,7 @@ func worlds() []world {
 // TestWorlds: in each situation the right alerts fire, and no others. The worlds without alerts
 // are jobs of one test, which takes less time.
 func TestWorlds(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "rules.yaml")
 	write(t, file, rules(false))

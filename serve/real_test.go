@@ -200,6 +200,7 @@ func TestServerExpired(t *testing.T) {
 	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	testserver.Needed(t)
 	own, err := testserver.Start("--", "--service-account-key-file="+file)
 	if err != nil {
 		t.Fatal(err)

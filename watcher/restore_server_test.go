@@ -136,6 +136,8 @@ func (f *follower) await(t *testing.T, step string, want map[string]string) {
 //
 // Proves W3.
 func TestServerRestoredFromABackup(t *testing.T) {
+	testserver.Needed(t)
+	t.Parallel()
 	data, backup := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "backup")
 	// All watchers use one client; the one of "early" is back before the new writes.
 	var late, early route

@@ -28,6 +28,9 @@ import (
 
 // TestMain builds the controlplane if it is missing.
 func TestMain(m *testing.M) {
+	if testserver.SkipExamples(); testing.Short() {
+		os.Exit(m.Run())
+	}
 	bin, err := testserver.Binary()
 	if err != nil {
 		panic(err)
@@ -54,6 +57,7 @@ spec:
 
 // Proves V1.
 func TestServer(t *testing.T) {
+	testserver.Needed(t)
 	if os.Getenv("USE_EXISTING_CLUSTER") == "true" {
 		t.Skip("Start would use the existing cluster")
 	}
@@ -117,6 +121,7 @@ func TestServer(t *testing.T) {
 
 // Proves V1.
 func TestServerErrors(t *testing.T) {
+	testserver.Needed(t)
 	temporary := t.TempDir()
 	t.Setenv("TMPDIR", temporary)
 	within := func(d time.Duration) context.Context {
@@ -165,6 +170,7 @@ func child() {
 //
 // Proves V2.
 func TestServerOfKilledProcess(t *testing.T) {
+	testserver.Needed(t)
 	if os.Getenv("USE_EXISTING_CLUSTER") == "true" {
 		t.Skip("Start would use the existing cluster")
 	}

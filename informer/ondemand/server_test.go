@@ -343,6 +343,7 @@ func TestServerDefinitionIsFollowed(t *testing.T) {
 //
 // Proves OD5.
 func TestServerOtherScope(t *testing.T) {
+	t.Parallel()
 	namespace := testserver.Namespace(t)
 	group := namespace + ".example.com"
 	widgets := schema.GroupVersionResource{Group: group, Version: "v1", Resource: "widgets"}

@@ -30,7 +30,7 @@ import (
 	"github.com/controllerkit/controllerkit/operator"
 )
 
-var churn = flag.Duration("churn", 10*time.Second, "how long the operator runs under faults")
+var churn = flag.Duration("churn", 6*time.Second, "how long the operator runs under faults")
 
 // A registrar is the DNS service of the websites. Like a request over a network, a call whose
 // context is done has no effect.

@@ -16,7 +16,7 @@ import (
 	"github.com/controllerkit/controllerkit/shard"
 )
 
-var moves = flag.Duration("moves", 8*time.Second, "how long shards are owned under faults")
+var moves = flag.Duration("moves", 5*time.Second, "how long shards are owned under faults")
 
 // owners has the present owner of each shard.
 type owners struct {

@@ -105,8 +105,13 @@ func TestLibraryIsWhole(t *testing.T) {
 // standard library alone. Shared rules live in internal packages, which all may import. Templates call methods by
 // name, so the linker keeps all methods of a program that imports them: a controller is then twice as large.
 func TestImports(t *testing.T) {
-	for _, name := range library() {
-		p := goList(t, "./"+name)[0]
+	packages := library()
+	patterns := make([]string, len(packages))
+	for i, name := range packages {
+		patterns[i] = "./" + name
+	}
+	for _, p := range goList(t, patterns...) {
+		name := strings.TrimPrefix(p.ImportPath, module+"/")
 		for _, dep := range p.Deps {
 			if strings.HasPrefix(dep, module+"/") && strings.Contains(dep, "/internal/") {
 				continue // what it depends on is in Deps too

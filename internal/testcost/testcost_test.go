@@ -34,7 +34,7 @@ func TestCheap(t *testing.T) {
 		{"cheap", func() {}, func() {}, 0},
 		{"slow", func() {}, func() { burn(60 * time.Millisecond) }, map[bool]int{false: 1}[testcost.RaceEnabled]},
 		{"as slow as the encoding of a large object", func() { burn(10 * time.Millisecond) }, func() { burn(60 * time.Millisecond) }, 0},
-		{"31 MiB", func() {}, func() { garbage = strings.Repeat("x", 31<<20) }, 0},
+		{"31 MiB", func() { burn(100 * time.Millisecond) }, func() { garbage = strings.Repeat("x", 31<<20) }, 0},
 		{"33 MiB", func() {}, func() { garbage = strings.Repeat("x", 33<<20) }, map[bool]int{false: 1}[testcost.RaceEnabled]},
 		{"129 MiB", func() {}, func() { garbage = strings.Repeat("x", 129<<20) }, 1},
 	} {

@@ -9,6 +9,7 @@ package testserver
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net/http"
 	"os"
@@ -48,6 +49,7 @@ func Main(m *testing.M) { os.Exit(Run(m)) }
 // fails on goroutines that are left, and returns the exit code.
 func Run(m *testing.M) int {
 	testlog.Install(testlog.Text(os.Stderr, 0))
+	runMore()
 	code := m.Run()
 	if shared.server != nil {
 		if err := shared.server.Stop(); err != nil {
@@ -76,6 +78,22 @@ func Run(m *testing.M) int {
 	return code
 }
 
+// runMore lets more parallel tests run at once than cores exist, because most of them wait for the
+// server or for a clock. With -parallel, or when fuzzing, it does nothing.
+func runMore() {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) {
+		given = given || f.Name == "test.parallel" || f.Name == "test.fuzz"
+	})
+	if given {
+		return
+	}
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err) // testing has another flag today
+	}
+}
+
 // Leak returns the error of goleak.Find if goroutines are left after 10s. goleak waits for
 // half a second, and on a busy machine some goroutines end later.
 func Leak(options ...goleak.Option) (err error) {
@@ -91,6 +109,7 @@ func Leak(options ...goleak.Option) (err error) {
 // client-side throttling. Each call returns a copy of its own.
 func Config(t testing.TB) *rest.Config {
 	t.Helper()
+	Needed(t)
 	shared.once.Do(func() { shared.server, shared.err = existingOrOwn() })
 	if shared.err != nil {
 		t.Fatalf("testserver: %v", shared.err)
@@ -98,10 +117,29 @@ func Config(t testing.TB) *rest.Config {
 	return shared.server.Config()
 }
 
+// Needed skips a test that needs a server if the tests run with -short.
+func Needed(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it needs an API server, which -short leaves out")
+	}
+}
+
+// SkipExamples is Needed for the examples of a package, which have no testing.TB. TestMain calls it.
+func SkipExamples() {
+	flag.Parse()
+	if skip := flag.Lookup("test.skip"); testing.Short() && skip.Value.String() == "" {
+		if err := skip.Value.Set("^Example"); err != nil {
+			panic(err) // testing has another flag today
+		}
+	}
+}
+
 // Own starts a server for one test, which ends when the test does. args are those of the command
 // controlplane.
 func Own(t testing.TB, args ...string) *Server {
 	t.Helper()
+	Needed(t)
 	server, err := Start(args...)
 	if err != nil {
 		t.Fatalf("testserver: %v", err)

@@ -29,6 +29,7 @@ var (
 //
 // Proves SE1, SE2 and SE3.
 func TestServerSees(t *testing.T) {
+	t.Parallel()
 	own := testserver.Own(t, "--", "--feature-gates=ShardedListAndWatch=true")
 	for _, server := range []struct {
 		name    string

@@ -1,6 +1,7 @@
 package controller_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -12,6 +13,9 @@ import (
 // TestMain lets TestExplore start the API server of this repository. A copy of the example
 // does without this file: see docs/start.md.
 func TestMain(m *testing.M) {
+	if flag.Parse(); testing.Short() {
+		os.Exit(testserver.Run(m))
+	}
 	bin, err := testserver.Binary()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -14,6 +14,7 @@ import (
 // TestServerRename makes a repository as docs/start.md shows, and runs its tests, which
 // include an exploration on the API server.
 func TestServerRename(t *testing.T) {
+	testserver.Needed(t)
 	t.Parallel()
 	root, err := testserver.Root()
 	if err != nil {
@@ -28,7 +29,7 @@ func TestServerRename(t *testing.T) {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), name, args...)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "CONTROLLERKIT="+root, controllertest.ServerVariable+"="+server, "GOFLAGS=-mod=mod", "EXPLORE_BUDGET=45s")
+		cmd.Env = append(os.Environ(), "CONTROLLERKIT="+root, controllertest.ServerVariable+"="+server, "GOFLAGS=-mod=mod -trimpath")
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
