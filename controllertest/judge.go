@@ -182,7 +182,36 @@ func (r *run) checkInvariants() {
 // normalizeLocked returns the state as values by path, without versions, times, generated
 // names and other values that differ in each run.
 func (r *run) normalizeLocked(s *State) map[string]any {
+	masks := r.masksLocked(s)
 	flat := map[string]any{}
+	for name, objects := range r.objectsLocked(s, masks) {
+		slices.SortFunc(objects, func(a, b map[string]any) int { return strings.Compare(text(a), text(b)) })
+		for n, object := range objects {
+			path := name
+			if len(objects) > 1 {
+				path += fmt.Sprintf(" (%d of %d)", n+1, len(objects))
+			}
+			flat[path] = "exists"
+			for k, v := range object {
+				flat[path+" "+k] = v
+			}
+		}
+	}
+	resources := map[string][]string{}
+	for _, c := range s.cloud {
+		name := "cloud/" + masks(c.Name)
+		resources[name] = append(resources[name], masks(text(c.Tags)))
+	}
+	for name, tags := range resources {
+		slices.Sort(tags)
+		flat[name] = fmt.Sprintf("%d with tags %s", len(tags), strings.Join(tags, ", "))
+	}
+	return flat
+}
+
+// masksLocked returns a function that replaces what differs from run to run in a text: uids,
+// generated names, the namespace, and ids of the cloud.
+func (r *run) masksLocked(s *State) func(string) string {
 	present := map[types.UID]objectKey{}
 	for key, obj := range s.objects {
 		present[obj.GetUID()] = key
@@ -210,11 +239,15 @@ func (r *run) normalizeLocked(s *State) map[string]any {
 		}
 		ids[c.ID] = "<id of " + replacer.Replace(c.Name) + ">"
 	}
-	masks := func(s string) string {
+	return func(s string) string {
 		s = replacer.Replace(s)
 		return maskIDs(s, func(id string) string { return cmp.Or(ids[id], id) })
 	}
+}
 
+// objectsLocked returns the fields of the objects by their masked names, of which several objects
+// can have one.
+func (r *run) objectsLocked(s *State, masks func(string) string) map[string][]map[string]any {
 	byName := map[string][]map[string]any{}
 	for key, obj := range s.objects {
 		if rubbish(key) || r.world.hasCreatedLocked(obj) {
@@ -240,29 +273,7 @@ func (r *run) normalizeLocked(s *State) map[string]any {
 		name := r.maskedKeyLocked(key)
 		byName[name] = append(byName[name], object)
 	}
-	for name, objects := range byName {
-		slices.SortFunc(objects, func(a, b map[string]any) int { return strings.Compare(text(a), text(b)) })
-		for n, object := range objects {
-			path := name
-			if len(objects) > 1 {
-				path += fmt.Sprintf(" (%d of %d)", n+1, len(objects))
-			}
-			flat[path] = "exists"
-			for k, v := range object {
-				flat[path+" "+k] = v
-			}
-		}
-	}
-	resources := map[string][]string{}
-	for _, c := range s.cloud {
-		name := "cloud/" + masks(c.Name)
-		resources[name] = append(resources[name], masks(text(c.Tags)))
-	}
-	for name, tags := range resources {
-		slices.Sort(tags)
-		flat[name] = fmt.Sprintf("%d with tags %s", len(tags), strings.Join(tags, ", "))
-	}
-	return flat
+	return byName
 }
 
 // flatten lists the leaves of an object by path.

@@ -41,12 +41,7 @@ func (r *run) rest(ctx context.Context) (*State, []Finding) {
 			err = r.agrees(state)
 		}
 		if err == nil {
-			if err = r.converged(state); err == nil {
-				err = r.queuesEmpty()
-			}
-			if err == nil {
-				err = r.unexpected(state)
-			}
+			err = r.missing(state)
 			missing = err
 		}
 		select {
@@ -81,6 +76,17 @@ func (r *run) rest(ctx context.Context) (*State, []Finding) {
 			return nil, []Finding{r.unconverged(err)}
 		}
 	}
+}
+
+// missing returns why a state is not the end.
+func (r *run) missing(s *State) error {
+	if err := r.converged(s); err != nil {
+		return err
+	}
+	if err := r.queuesEmpty(); err != nil {
+		return err
+	}
+	return r.unexpected(s)
 }
 
 // converged calls Scenario.Converged twice, because a function that does not depend on the

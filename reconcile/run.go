@@ -264,61 +264,70 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 		r.metrics.ReconcileStarted(r.Name)
 	}
 
-	ctx, res, ended, timedOut, end, err := r.call(stop.calls, key, start, why.Mask, attempt)
+	c := r.call(stop.calls, key, start, why.Mask, attempt)
 
-	took := ended.Sub(start)
-	cl, err := r.class(res, err, stop.calls.Err() != nil, timedOut)
+	took := c.ended.Sub(start)
+	cl, err := r.class(c.result, c.err, stop.calls.Err() != nil, c.timedOut)
 	r.triggers.Called(why)
 	r.mu.Lock()
 	s.busy = false
 	r.busy--
-	r.progress = ended
+	r.progress = c.ended
 	st := r.noteLocked(key, cl, why.Event)
 	r.failingLocked(key, cl)
 	r.mu.Unlock()
 	if r.metrics != nil {
 		latency := time.Duration(-1)
 		if st.event != 0 && (cl == success || cl == requeue) {
-			latency = r.triggers.Age(st.event, ended)
+			latency = r.triggers.Age(st.event, c.ended)
 		}
-		r.metrics.ReconcileFinished(ctx, r.Name, string(cl), took, latency)
+		r.metrics.ReconcileFinished(c.ctx, r.Name, string(cl), took, latency)
 	}
-	if end != nil {
-		end(string(cl), err)
+	if c.end != nil {
+		c.end(string(cl), err)
 	}
-	v := judge(cl, st, res, err)
+	v := judge(cl, st, c.result, err)
 	if v.attempt && r.MaxAttempts > 0 && r.exhausted(key) {
 		v = verdict{reset: true, again: never, parked: true}
 		r.mu.Lock()
 		r.parkLocked(key, true)
 		r.mu.Unlock()
 	}
-	r.log(ctx, cl, v, err, st.attempts, took)
-	if res.Priority != nil {
-		priority = *res.Priority
+	r.log(c.ctx, cl, v, err, st.attempts, took)
+	if c.result.Priority != nil {
+		priority = *c.result.Priority
 	}
 	r.settle(stop, v, key, priority)
 }
 
+// An outcome is what a call of Reconcile left.
+type outcome struct {
+	ctx      context.Context // that Reconcile got
+	result   Result
+	err      error
+	ended    time.Time
+	timedOut bool                // it used up Timeout
+	end      func(string, error) // of Hook; nil without one
+}
+
 // call calls Reconcile with a context of its own, which ends with the call, so that every
-// context that Reconcile derived from it ends too. ctx is the context that Reconcile got, and
-// end comes from Hook.
-func (r *run[K]) call(calls context.Context, key K, start time.Time, why uint64, attempt int) (ctx context.Context, res Result, ended time.Time, timedOut bool, end func(string, error), err error) {
+// context that Reconcile derived from it ends too.
+func (r *run[K]) call(calls context.Context, key K, start time.Time, why uint64, attempt int) (c outcome) {
 	own := r.newCallContext(calls, key, start, why, attempt)
 	defer func() {
-		ended = time.Now()
-		timedOut = own.end(ended)
+		c.ended = time.Now()
+		c.timedOut = own.end(c.ended)
 	}()
-	ctx = own
+	c.ctx = own
 	if r.gate != nil {
-		ctx = r.gate.Begin(ctx, key)
+		c.ctx = r.gate.Begin(c.ctx, key)
 		defer r.gate.End(key)
 	}
 	if r.Hook != nil {
-		ctx, end = r.Hook(ctx, key)
+		c.ctx, c.end = r.Hook(c.ctx, key)
 	}
-	res, err = r.protect(ctx, key)
-	return ctx, res, ended, false, end, err
+	c.result, c.err = r.protect(c.ctx, key)
+	return c
 }
 
 // protect is the only place that recovers a panic: one object that makes the Func panic

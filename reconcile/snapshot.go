@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/controllerkit/controllerkit"
@@ -85,38 +86,40 @@ func (r *run[K]) look(s *controllerkit.LoopState, only []K) (keys []K) {
 		return keys
 	}
 	// A key in two states is listed in the first.
-	n := 0
+	room := snapshotKeys
 	for key, w := range r.gated {
-		if n == snapshotKeys {
+		if room == 0 {
 			break
 		}
 		if w.counted {
 			list(key)
-			n++
+			room--
 		}
 	}
-	n = 0
-	for key := range r.parked {
-		if n == snapshotKeys {
-			break
-		}
+	for key := range first(r.parked) {
 		list(key)
-		n++
 	}
 	for key := range r.guard.Keys() {
 		if _, gated := r.gated[key]; !gated && r.guard.Has(key, now) {
 			list(key)
 		}
 	}
-	n = 0
-	for key := range r.streaks {
-		if n == snapshotKeys {
-			break
-		}
-		n++
+	for key := range first(r.streaks) {
 		if _, gated := r.gated[key]; !gated && !r.guard.Has(key, now) {
 			list(key)
 		}
 	}
 	return keys
+}
+
+// first returns snapshotKeys keys of a map, or all if it has fewer.
+func first[K comparable, V any](m map[K]V) iter.Seq[K] {
+	return func(yield func(K) bool) {
+		room := snapshotKeys
+		for key := range m {
+			if room--; room < 0 || !yield(key) {
+				return
+			}
+		}
+	}
 }

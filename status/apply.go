@@ -67,6 +67,9 @@ func Apply[T metav1.Object, C any](ctx context.Context, fieldManager string, c A
 	if !current.Conditioned {
 		return none, fmt.Errorf("status: %T has no status.conditions of type []metav1.Condition", live)
 	}
+	if current.Total > fields.MaxConditions {
+		return none, tooMany(current.Total)
+	}
 	next := current.Conditions
 	if err := Set(&next, live.GetGeneration(), set...); err != nil {
 		return none, err

@@ -62,7 +62,8 @@ func Unknown(conditionType, reason, message string) metav1.Condition {
 // Set replaces the slice and does not modify the elements of the old one.
 //
 // The conditions of an unstructured object are the list in its status. Set keeps the
-// fields of a condition that metav1.Condition lacks, unless it changes that condition.
+// fields of a condition that metav1.Condition lacks, unless it changes that condition. It
+// fails for more than 1000 conditions, and so does Apply.
 func Set[C *[]metav1.Condition | *unstructured.Unstructured](conditions C, generation int64, set ...metav1.Condition) error {
 	switch conditions := any(conditions).(type) {
 	case *unstructured.Unstructured:
@@ -81,6 +82,9 @@ func setUntyped(u *unstructured.Unstructured, generation int64, set []metav1.Con
 	before := fields.Read(u)
 	if !before.Conditioned {
 		return errors.New("status: status.conditions of the unstructured object is no list of objects: pass an object whose conditions are of type metav1.Condition")
+	}
+	if before.Total > fields.MaxConditions {
+		return tooMany(before.Total)
 	}
 	after := before.Conditions
 	if err := setTyped(&after, generation, set); err != nil {
@@ -103,6 +107,11 @@ func setUntyped(u *unstructured.Unstructured, generation int64, set []metav1.Con
 		return fmt.Errorf("status: the unstructured object: %w", err)
 	}
 	return nil
+}
+
+// tooMany is the error for more conditions than are read.
+func tooMany(n int) error {
+	return fmt.Errorf("status: status.conditions has %d conditions, and at most %d are read: remove those that no controller sets", n, fields.MaxConditions)
 }
 
 func setTyped(conditions *[]metav1.Condition, generation int64, set []metav1.Condition) error {

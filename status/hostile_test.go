@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -200,5 +201,40 @@ func TestHostileGrowth(t *testing.T) {
 			}
 			t.Errorf("500 take %v, and 2000 take %v", small, large)
 		})
+	}
+}
+
+// TestManyConditions: a million conditions of other users take 3 MiB of an object. They are not
+// read, and the error has the cure.
+//
+// Proves CK3.
+func TestManyConditions(t *testing.T) {
+	const generation = 1
+	obj := func(n int) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "one", "namespace": "default", "uid": "1", "resourceVersion": "1", "generation": int64(generation)},
+			"status": map[string]any{"conditions": slices.Repeat([]any{map[string]any{}}, n)},
+		}}
+	}
+	blank := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "one", "namespace": "default"}}}
+	for n, want := range map[int]string{1000: "", 1001: "1001 conditions", 1_000_000: "1000000 conditions"} {
+		u := obj(n)
+		for name, f := range map[string]func() error{
+			"Set": func() error { return status.Set(u.DeepCopy(), generation, status.True("Ready", "Fine", "")) },
+			"Apply": func() error {
+				_, err := status.Apply(t.Context(), "m", &keeper{}, u, blank, status.True("Ready", "Fine", ""))
+				return err
+			},
+		} {
+			err := f()
+			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want+", and at most 1000 are read: remove")) {
+				t.Errorf("%s of %d conditions: %v, want %q", name, n, err, want)
+			}
+		}
+		if _, bytes := testcost.Of(func() {
+			_, _ = status.Apply(t.Context(), "m", &keeper{}, u, blank, status.True("Ready", "Fine", ""))
+		}); bytes > 4<<20 {
+			t.Errorf("Apply of %d conditions allocates %d bytes", n, bytes)
+		}
 	}
 }

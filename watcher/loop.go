@@ -265,32 +265,15 @@ func (l *loop[T]) watch(ctx context.Context) error {
 	check := l.broken
 	l.broken = true
 	timeout := minWatchTimeout + rand.N(minWatchTimeout).Truncate(time.Second)
-	seconds := int64(timeout.Seconds())
 	start := time.Now()
 	defer l.w.requested(true, start)
 	r, watchCtx := newRequest(ctx, l.w.silence(), true)
 	defer r.end(nil)
-	var stream watch.Interface
-	err := l.call(watchCtx, r, "watch", func() (err error) {
-		stream, err = l.w.Source.Watch(watchCtx, metav1.ListOptions{
-			LabelSelector: l.w.LabelSelector, FieldSelector: l.w.FieldSelector,
-			ResourceVersion: l.rv, AllowWatchBookmarks: true, TimeoutSeconds: &seconds,
-		})
+	stream, err := l.open(watchCtx, r, int64(timeout.Seconds()))
+	if err != nil {
 		return err
-	})
-	if stream != nil {
-		defer func() {
-			stream.Stop()
-			for range stream.ResultChan() { // until its goroutine is done
-			}
-		}()
 	}
-	switch {
-	case err != nil:
-		return err
-	case stream == nil:
-		return misuse{errors.New("watcher: RetryWatcher.Source returned neither a watch nor an error: return one of them")}
-	}
+	defer stop(stream)
 	l.accepted = true
 	if check || time.Since(start) > repeatedAfter {
 		if err := l.check(ctx); err != nil {
@@ -298,6 +281,39 @@ func (l *loop[T]) watch(ctx context.Context) error {
 		}
 	}
 
+	return l.follow(ctx, stream, timeout)
+}
+
+// open requests a watch from the position that ends after the given time.
+func (l *loop[T]) open(ctx context.Context, r *request, seconds int64) (stream watch.Interface, err error) {
+	err = l.call(ctx, r, "watch", func() (err error) {
+		stream, err = l.w.Source.Watch(ctx, metav1.ListOptions{
+			LabelSelector: l.w.LabelSelector, FieldSelector: l.w.FieldSelector,
+			ResourceVersion: l.rv, AllowWatchBookmarks: true, TimeoutSeconds: &seconds,
+		})
+		return err
+	})
+	switch {
+	case err != nil:
+		if stream != nil {
+			stop(stream)
+		}
+		return nil, err
+	case stream == nil:
+		return nil, misuse{errors.New("watcher: RetryWatcher.Source returned neither a watch nor an error: return one of them")}
+	}
+	return stream, nil
+}
+
+// stop ends a watch, and returns when its goroutine is done.
+func stop(stream watch.Interface) {
+	stream.Stop()
+	for range stream.ResultChan() {
+	}
+}
+
+// follow delivers the events of a watch until it ends. timeout is the time that was requested.
+func (l *loop[T]) follow(ctx context.Context, stream watch.Interface, timeout time.Duration) error {
 	opened, progress := time.Now(), false
 	defer func() {
 		if time.Since(opened) >= healthyWatch {

@@ -317,7 +317,9 @@ func (i *Incarnation) track(c net.Conn) (net.Conn, error) {
 	return own, nil
 }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. The effects of a fault come in this order: Before,
+// Delay, Drop, Rewrite, a Response without Commit, the request itself, After, Hold, Lose, a Response
+// with Commit, Truncate or SlowBody, and at the end Finally.
 func (i *Incarnation) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context()) // a transport must not change the caller's
 	op, err := parse(r, i.prefix)
@@ -350,60 +352,79 @@ func (i *Incarnation) RoundTrip(r *http.Request) (*http.Response, error) {
 	if f.Response != nil && !f.Commit {
 		return f.Response.response(r), nil
 	}
-
-	ctx, cancel := context.WithCancel(r.Context())
-	stop := context.AfterFunc(i.life, cancel)
-	end := func() { stop(); cancel() }
-	response, err := i.base.RoundTrip(r.WithContext(ctx))
+	a, err := i.send(r, op)
 	if err != nil {
-		end()
-		return nil, i.failed(r.Context(), err)
-	}
-	watch := op.Verb == "watch" && response.StatusCode == http.StatusOK
-	var body []byte
-	if !watch {
-		body, err = io.ReadAll(response.Body)
-		_ = response.Body.Close()
-		end()
-		if err != nil {
-			return nil, i.failed(r.Context(), err)
-		}
-	}
-	refuse := func(err error) error {
-		if watch {
-			end()
-			_ = response.Body.Close()
-		}
-		return err
-	}
-	if i.done != nil {
-		i.done(op, response.StatusCode, body)
+		return nil, err
 	}
 	if f.After != nil {
 		f.After()
 	}
+	return i.deliver(r, op, f, a)
+}
+
+// An answer is a response of the API server. It has the body, unless it is a watch.
+type answer struct {
+	*http.Response
+	watch bool
+	body  []byte
+	end   func() // ends a watch
+}
+
+// send sends a request. It ends with the incarnation.
+func (i *Incarnation) send(r *http.Request, op *Op) (a answer, err error) {
+	ctx, cancel := context.WithCancel(r.Context())
+	stop := context.AfterFunc(i.life, cancel)
+	a.end = func() { stop(); cancel() }
+	if a.Response, err = i.base.RoundTrip(r.WithContext(ctx)); err != nil {
+		a.end()
+		return a, i.failed(r.Context(), err)
+	}
+	if a.watch = op.Verb == "watch" && a.StatusCode == http.StatusOK; !a.watch {
+		a.body, err = io.ReadAll(a.Body)
+		_ = a.Body.Close()
+		a.end()
+		if err != nil {
+			return a, i.failed(r.Context(), err)
+		}
+	}
+	if i.done != nil {
+		i.done(op, a.StatusCode, a.body)
+	}
+	return a, nil
+}
+
+// deliver returns the answer to the client, or what the fault makes of it.
+func (i *Incarnation) deliver(r *http.Request, op *Op, f Fault, a answer) (*http.Response, error) {
+	refuse := func() {
+		if a.watch {
+			a.end()
+			_ = a.Body.Close()
+		}
+	}
 	if err := i.sleep(r.Context(), f.Hold); err != nil {
-		return nil, refuse(err)
+		refuse()
+		return nil, err
 	}
 	switch {
 	case f.Lose:
-		return nil, refuse(reset())
+		refuse()
+		return nil, reset()
 	case f.Response != nil:
-		_ = refuse(nil)
+		refuse()
 		return f.Response.response(r), nil
-	case watch:
-		response.Body = newStream(i, op.Resource, r.Context(), end, response, f.NoBookmark)
-		return response, nil
+	case a.watch:
+		a.Body = newStream(i, op.Resource, r.Context(), a.end, a.Response, f.NoBookmark)
+		return a.Response, nil
 	}
-	var reader io.Reader = bytes.NewReader(body)
+	var reader io.Reader = bytes.NewReader(a.body)
 	switch {
 	case f.Truncate:
-		reader = io.MultiReader(bytes.NewReader(body[:len(body)/2]), broken{})
+		reader = io.MultiReader(bytes.NewReader(a.body[:len(a.body)/2]), broken{})
 	case f.SlowBody > 0:
-		reader = &slowBody{i: i, ctx: r.Context(), body: body, pause: f.SlowBody / drops, size: (len(body) + drops - 1) / drops}
+		reader = &slowBody{i: i, ctx: r.Context(), body: a.body, pause: f.SlowBody / drops, size: (len(a.body) + drops - 1) / drops}
 	}
-	response.Body = io.NopCloser(reader)
-	return response, nil
+	a.Body = io.NopCloser(reader)
+	return a.Response, nil
 }
 
 // failed returns the error that the caller sees of a request that failed without a fault.

@@ -39,9 +39,6 @@ func Conditions(ready metav1.Condition, stalled bool) []metav1.Condition {
 	return []metav1.Condition{ready, reconciling, stuck}
 }
 
-// maxChecked bounds the errors of Check for a hostile object.
-const maxChecked = 1000
-
 // Check is for tests. If it returns nil, kstatus reads the status as intended. It returns
 // an error that lists the mistakes in the status of obj, an object that the API server
 // returned:
@@ -69,9 +66,8 @@ func Check(obj metav1.Object) error {
 	var found []error
 	report := func(format string, args ...any) { found = append(found, fmt.Errorf("kstatus: "+format, args...)) }
 
-	if n := len(v.Conditions); n > maxChecked {
-		report("status.conditions has %d conditions: Check reads only %d", n, maxChecked)
-		v.Conditions = v.Conditions[:maxChecked]
+	if v.Total > fields.MaxConditions {
+		report("status.conditions has %d conditions: Check reads only %d", v.Total, fields.MaxConditions)
 	}
 	generation := obj.GetGeneration()
 	deleting := obj.GetDeletionTimestamp() != nil

@@ -18,9 +18,14 @@ import (
 // Status has the parts of a status that the packages read.
 type Status struct {
 	Observed    int64              // status.observedGeneration, 0 if absent
-	Conditions  []metav1.Condition // must not be modified
+	Conditions  []metav1.Condition // the first MaxConditions; must not be modified
+	Total       int                // the number of conditions
 	Conditioned bool               // the conditions are, or can be, of type metav1.Condition
 }
+
+// MaxConditions bounds what is read of a status. Other users can store hundreds of thousands of
+// conditions in an object.
+const MaxConditions = 1000
 
 // Unstructured is implemented by *unstructured.Unstructured.
 type Unstructured interface{ UnstructuredContent() map[string]any }
@@ -33,7 +38,7 @@ func Read(obj any) Status {
 		_, v.Conditioned = obj.(Unstructured)
 	case map[string]any:
 		v.Observed, _ = ObservedGeneration(status)
-		v.Conditions, v.Conditioned = fromMaps(status["conditions"])
+		v.Conditions, v.Total, v.Conditioned = fromMaps(status["conditions"])
 	default:
 		value := reflect.ValueOf(status)
 		if value.Kind() == reflect.Pointer && value.IsNil() {
@@ -45,6 +50,8 @@ func Read(obj any) Status {
 		}
 		if f := Member(value, "conditions"); f.IsValid() {
 			v.Conditions, v.Conditioned = f.Interface().([]metav1.Condition)
+			v.Total = len(v.Conditions)
+			v.Conditions = v.Conditions[:min(v.Total, MaxConditions)]
 		}
 	}
 	return v
@@ -54,19 +61,21 @@ func Read(obj any) Status {
 // metav1.Condition, for example because its lastTransitionTime is empty, it returns the
 // readable fields. Any writer of the status can store such a condition if the schema
 // accepts it.
-func fromMaps(list any) (conditions []metav1.Condition, ok bool) {
+func fromMaps(list any) (conditions []metav1.Condition, total int, ok bool) {
 	if list == nil {
-		return nil, true
+		return nil, 0, true
 	}
 	items, ok := list.([]any)
 	if !ok {
-		return nil, false
+		return nil, 0, false
 	}
+	total = len(items)
+	items = items[:min(total, MaxConditions)]
 	conditions = slices.Grow(conditions, len(items)) // nil without items
 	for _, item := range items {
 		fields, ok := item.(map[string]any)
 		if !ok {
-			return nil, false
+			return nil, 0, false
 		}
 		var c metav1.Condition
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &c); err != nil {
@@ -76,7 +85,7 @@ func fromMaps(list any) (conditions []metav1.Condition, ok bool) {
 		}
 		conditions = append(conditions, c)
 	}
-	return conditions, true
+	return conditions, total, true
 }
 
 // Of returns the status of obj, or nil.
