@@ -103,6 +103,10 @@ func watched(t *testing.T, client dynamic.Interface, resource schema.GroupVersio
 // which writes change metadata.generation, and which events GenerationChanged and
 // ResourceVersionChanged pass.
 //
+// The name of a failure is the kind, the write and its subresource. If the generation moves
+// otherwise than the table says, the API server has changed: correct the table and the comment of
+// GenerationChanged. If only a predicate is wrong, the fault is in the package.
+//
 // It proves EQ2.
 func TestServerGeneration(t *testing.T) {
 	config := testserver.Config(t)

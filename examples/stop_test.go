@@ -92,6 +92,10 @@ func main() {
 // times, and sends SIGTERM during a call that takes 12s: the call ends, then the Lease is
 // released, and the exit code is 0. Each example and package operator has such a test of
 // its own.
+//
+// The name of a subtest is the page. Its code is built from the page's blocks, so a failure to
+// build is a fault of the page. The last lines of the program show how far the stop came: read them
+// from "Stopping controller" on.
 func TestServerStop(t *testing.T) {
 	server := testserver.Own(t)
 	admin := server.Config()

@@ -117,6 +117,10 @@ func (s shown) await(t *testing.T, step string, want map[string]string) {
 // before the new history has passed its version, and of one that is back later. Relist makes
 // both equal to the API server, as a new informer is after a restart.
 //
+// In a failure, "early" is the informer whose connection is back before the new writes, and "late"
+// the other one. Compare the two lists of names and versions: an object that is in the cache alone
+// was lost by the restore, and one in the API server alone was written after it.
+//
 // Proves I5 and I6.
 func TestServerRestored(t *testing.T) {
 	testserver.Needed(t)

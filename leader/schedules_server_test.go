@@ -119,6 +119,10 @@ func runSchedules(t *testing.T, n int, schedule func(i int) elections.Schedule, 
 // client-go's elector runs some of them at the same time, to keep this test honest:
 // it overlaps, and releases the Lease while the work goes on.
 //
+// A failure has the schedule, with the seed that repeats it, and the rule that was broken. The seed
+// repeats what happens to each request, but not the times. For an overlap go back from the second
+// piece of work to its claim: the fault is between that claim and the last renewal of the first.
+//
 // Proves L1, L3, L4 and L9.
 func TestSchedules(t *testing.T) {
 	t.Run("controllerkit", schedulesOfOurs)

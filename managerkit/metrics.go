@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/metrics"
 )
 
@@ -255,17 +256,17 @@ func (m *Metrics) ReconcileFinished(ctx context.Context, controller, result stri
 	s.active.Dec()
 	s.duration.Observe(took.Seconds())
 	switch result {
-	case "success":
+	case controllerkit.ResultSuccess:
 		s.success.Inc()
 		return
-	case "requeue":
+	case controllerkit.ResultRequeue:
 		s.requeued.Inc()
 		return
-	case "terminal":
+	case controllerkit.ResultTerminal:
 		s.terminal.Inc()
-	case "panic":
+	case controllerkit.ResultPanic:
 		s.panics.Inc()
-	case "timeout":
+	case controllerkit.ResultTimeout:
 		s.timeouts.Inc()
 	}
 	s.failures.Inc()

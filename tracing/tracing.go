@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"k8s.io/klog/v2"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/reconcile"
@@ -154,7 +155,7 @@ func (c *Controller[K]) start(ctx context.Context, key K, chosen bool) (_ contex
 			span.SetStatus(codes.Error, result)
 		}
 		span.End()
-		if result != "success" && result != "terminal" { // the loop runs the key again; after a terminal error rarely
+		if result != controllerkit.ResultSuccess && result != controllerkit.ResultTerminal { // the loop runs the key again; after a terminal error rarely
 			c.events.add(retry, sc, true, key)
 		}
 	}

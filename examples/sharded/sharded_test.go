@@ -138,6 +138,10 @@ func each(t *testing.T, n int, f func(i int) error) {
 // the others have its shards, one is killed, one is stopped. At last replicas with another
 // number of shards replace them, as a Deployment replaces its Pods. The service sees each
 // object's last version, and no two owners of an object.
+//
+// "two owners" has two publications of one object in the order in which the service got them, and
+// the fault is before the second. A wait that ends without success is followed by the last lines of
+// each replica: look there for "The Lease is lost" and for the time of the last renewal.
 func TestServerSharded(t *testing.T) {
 	cfg := testserver.Config(t)
 	ns := testserver.Namespace(t)

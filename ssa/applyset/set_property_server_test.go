@@ -101,6 +101,10 @@ func (p *painter) restart(t *testing.T) {
 // leaves exactly its wanted objects, no call changes an object that it may not, and the
 // inventories are always complete.
 //
+// A failure has the number of the step, the set, the wanted objects, what disturbed the call and
+// when, how the call ended, and its requests. The seed that the test logs repeats the choices, but
+// not the times. Read the requests first: the last one before the fault says what was decided.
+//
 // Proves AS2, AS3, AS6, AS9.
 func TestServerSetRandom(t *testing.T) {
 	steps, seed, kinds, size, large := 25, uint64(7), randomKinds[:3], 9, *transitionCount > 0
