@@ -29,7 +29,7 @@ func TestServerRename(t *testing.T) {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), name, args...)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "CONTROLLERKIT="+root, controllertest.ServerVariable+"="+server, "GOFLAGS=-mod=mod -trimpath")
+		cmd.Env = append(os.Environ(), "CONTROLLERKIT="+root, controllertest.ServerVariable+"="+server, "GOFLAGS=-mod=mod")
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
