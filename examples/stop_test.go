@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/controllerkit/controllerkit/examples/internal/lab"
+	"github.com/controllerkit/controllerkit/internal/testprocess"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
@@ -314,8 +314,8 @@ func program(t *testing.T, page, mainFunction string, replace map[string]string)
 		}
 	}
 	bin = filepath.Join(t.TempDir(), "program")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-race", "-o", bin, "./"+dir).CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", page, err, out)
+	if err := testprocess.Build(t.Context(), bin, "./"+dir); err != nil {
+		t.Fatalf("%s: %v", page, err)
 	}
 	return bin
 }

@@ -3,7 +3,6 @@ package main_test
 import (
 	"context"
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -16,6 +15,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/controllerkit/controllerkit/examples/internal/lab"
+	"github.com/controllerkit/controllerkit/internal/testprocess"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
@@ -28,8 +28,8 @@ func TestServerMinimal(t *testing.T) {
 	kube := kubernetes.NewForConfigOrDie(cfg)
 	ns := testserver.Namespace(t)
 	bin := filepath.Join(t.TempDir(), "minimal")
-	if out, err := exec.Command("go", "build", "-race", "-o", bin, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	if err := testprocess.Build(t.Context(), bin, "."); err != nil {
+		t.Fatal(err)
 	}
 	admin := clientcmdapi.NewConfig()
 	admin.Clusters["x"] = &clientcmdapi.Cluster{Server: cfg.Host, CertificateAuthorityData: cfg.CAData, CertificateAuthority: cfg.CAFile}

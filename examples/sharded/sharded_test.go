@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -160,8 +159,8 @@ func TestServerSharded(t *testing.T) {
 	server := httptest.NewServer(log)
 	t.Cleanup(server.Close)
 	bin := filepath.Join(t.TempDir(), "sharded")
-	if out, err := exec.Command("go", "build", "-race", "-o", bin, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	if err := testprocess.Build(t.Context(), bin, "."); err != nil {
+		t.Fatal(err)
 	}
 	t.Setenv("KUBECONFIG", testprocess.Kubeconfig(t, cfg))
 	lease := "6s"
@@ -278,8 +277,8 @@ func TestServerStop(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	bin := filepath.Join(t.TempDir(), "sharded")
-	if out, err := exec.Command("go", "build", "-race", "-o", bin, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	if err := testprocess.Build(t.Context(), bin, "."); err != nil {
+		t.Fatal(err)
 	}
 	t.Setenv("KUBECONFIG", testprocess.Kubeconfig(t, cfg))
 	p, err := lab.StartProcess(bin, "-url", server.URL, "-namespace", ns)

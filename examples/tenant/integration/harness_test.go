@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -23,6 +22,7 @@ import (
 	"github.com/controllerkit/controllerkit/examples/tenant/billing"
 	"github.com/controllerkit/controllerkit/examples/tenant/config"
 	"github.com/controllerkit/controllerkit/examples/tenant/internal/observer"
+	"github.com/controllerkit/controllerkit/internal/testprocess"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
@@ -51,14 +51,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// tenantProgram builds the program with the race detector.
+// tenantProgram builds the program.
 func tenantProgram(t *testing.T) string {
 	t.Helper()
 	program.once.Do(func() {
-		out, err := exec.Command("go", "build", "-race", "-o", program.bin, "..").CombinedOutput()
-		if err != nil {
-			program.err = fmt.Errorf("build the controller: %w\n%s", err, out)
-		}
+		program.err = testprocess.Build(context.Background(), program.bin, "..")
 	})
 	if program.err != nil {
 		t.Fatal(program.err)

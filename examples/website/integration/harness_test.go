@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -25,8 +24,9 @@ import (
 
 	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/examples/internal/lab"
-	"github.com/controllerkit/controllerkit/examples/website/api/v1"
+	v1 "github.com/controllerkit/controllerkit/examples/website/api/v1"
 	"github.com/controllerkit/controllerkit/examples/website/dns"
+	"github.com/controllerkit/controllerkit/internal/testprocess"
 	"github.com/controllerkit/controllerkit/internal/testserver"
 )
 
@@ -58,14 +58,12 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// websiteProgram builds the program with the race detector.
+// websiteProgram builds the program.
 func websiteProgram(t *testing.T) string {
 	t.Helper()
 	bin := filepath.Join(program.dir, "website")
 	program.once.Do(func() {
-		if out, err := exec.Command("go", "build", "-race", "-o", bin, "..").CombinedOutput(); err != nil {
-			program.err = fmt.Errorf("build the operator: %w\n%s", err, out)
-		}
+		program.err = testprocess.Build(context.Background(), bin, "..")
 	})
 	if program.err != nil {
 		t.Fatal(program.err)
