@@ -38,7 +38,7 @@ import (
 )
 
 const (
-	// Finalizer keeps a Tenant until its account is closed.
+	// Finalizer keeps a Tenant until its namespace is gone and its account is closed.
 	Finalizer = "tenancy.example.com/account"
 
 	// TenantLabel marks every object that the controller creates. Its value is
@@ -167,7 +167,7 @@ func Register(op *operator.Operator, cfg Config) error {
 	c.quotas = operator.Watches(tenants, corev1.Resource("resourcequotas"), inside.Core().V1().ResourceQuotas(), tenantOf[*corev1.ResourceQuota](c))
 	c.bindings = operator.Watches(tenants, rbacv1.Resource("rolebindings"), inside.Rbac().V1().RoleBindings(), tenantOf[*rbacv1.RoleBinding](c))
 	c.policies = operator.Watches(tenants, networkingv1.Resource("networkpolicies"), inside.Networking().V1().NetworkPolicies(), tenantOf[*networkingv1.NetworkPolicy](c))
-	return nil
+	return c.cleanup().Validate()
 }
 
 // tenantOf maps an object to the key of the tenant that it concerns. It uses the
