@@ -18,7 +18,10 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
-var SubjectOf = subjectOf
+var (
+	SubjectOf = subjectOf
+	Retries   = retries
+)
 
 // Fixture is a Controller on fake clients. Only Sync updates its caches, so a test
 // decides how stale they are.
