@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
@@ -27,6 +28,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
+
+	"github.com/controllerkit/controllerkit/watcher"
 )
 
 // Install applies the manifests in the given order. It waits until the API server
@@ -75,28 +78,34 @@ func Install(ctx context.Context, cfg *rest.Config, manifests fs.FS, names ...st
 	return nil
 }
 
-// established waits until the API server serves a CustomResourceDefinition.
+// established waits until the API server serves a CustomResourceDefinition. It survives the
+// end of a watch.
 func established(ctx context.Context, client dynamic.ResourceInterface, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	w, err := client.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
-	if err != nil {
-		return err
+	w := &watcher.RetryWatcher[*unstructured.Unstructured]{
+		Source:        watcher.Client[*unstructured.Unstructured](client),
+		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String(),
 	}
-	defer w.Stop()
-	for event := range w.ResultChan() {
-		obj, ok := event.Object.(*unstructured.Unstructured)
-		if !ok || event.Type == watch.Deleted {
-			continue
-		}
-		conditions, _, _ := unstructured.NestedSlice(obj.Object, "status", "conditions")
-		for _, c := range conditions {
-			if c, ok := c.(map[string]any); ok && c["type"] == "Established" && c["status"] == "True" {
-				return nil
+	last := errors.New("the API server has not set its condition Established")
+	for event, err := range w.Events(ctx) {
+		switch {
+		case err != nil:
+			return fmt.Errorf("lab: CustomResourceDefinition %s: %w: %w", name, err, last)
+		case event.Type == watcher.Retrying:
+			last = event.Err
+		case event.Type == watch.Deleted:
+			return fmt.Errorf("lab: CustomResourceDefinition %s was deleted before it was established: use an API server that no other program changes", name)
+		case event.Object != nil:
+			conditions, _, _ := unstructured.NestedSlice(event.Object.Object, "status", "conditions")
+			for _, c := range conditions {
+				if c, ok := c.(map[string]any); ok && c["type"] == "Established" && c["status"] == "True" {
+					return nil
+				}
 			}
 		}
 	}
-	return fmt.Errorf("CustomResourceDefinition %s was not established: %w", name, errors.Join(ctx.Err(), errors.New("the watch ended")))
+	return last // not reached: the last element has an error
 }
 
 // LimitedKubeconfig writes a kubeconfig for a service account, such as the one in an

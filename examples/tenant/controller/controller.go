@@ -22,6 +22,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	networkinglisters "k8s.io/client-go/listers/networking/v1"
 	rbaclisters "k8s.io/client-go/listers/rbac/v1"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
 	"github.com/controllerkit/controllerkit/examples/tenant/billing"
@@ -38,7 +39,7 @@ import (
 )
 
 const (
-	// Finalizer keeps a Tenant until its account is closed.
+	// Finalizer keeps a Tenant until its namespace is gone and its account is closed.
 	Finalizer = "tenancy.example.com/account"
 
 	// TenantLabel marks every object that the controller creates. Its value is
@@ -132,12 +133,7 @@ func Register(op *operator.Operator, cfg Config) error {
 	c := &Controller{kube: kube, tenancy: tenancy.TenancyV1alpha1().Tenants(), billing: cfg.Billing}
 	tenants := op.Controller(name, c.reconcile)
 	tenants.Loop.Workers = cmp.Or(cfg.Workers, 4)
-	tenants.Loop.Queue = queue.New(queue.Config[types.NamespacedName]{
-		Name: name,
-		// While the billing service fails, each tenant retries at least every 30s.
-		RateLimiter:     queue.Exponential[types.NamespacedName](100*time.Millisecond, 30*time.Second),
-		MetricsProvider: cfg.Metrics,
-	})
+	tenants.Loop.Queue = queue.New(queue.Config[types.NamespacedName]{Name: name, RateLimiter: retries(), MetricsProvider: cfg.Metrics})
 
 	if cfg.Group != nil {
 		c.shards = &shards{group: cfg.Group, owned: map[int]*owned{}}
@@ -167,7 +163,17 @@ func Register(op *operator.Operator, cfg Config) error {
 	c.quotas = operator.Watches(tenants, corev1.Resource("resourcequotas"), inside.Core().V1().ResourceQuotas(), tenantOf[*corev1.ResourceQuota](c))
 	c.bindings = operator.Watches(tenants, rbacv1.Resource("rolebindings"), inside.Rbac().V1().RoleBindings(), tenantOf[*rbacv1.RoleBinding](c))
 	c.policies = operator.Watches(tenants, networkingv1.Resource("networkpolicies"), inside.Networking().V1().NetworkPolicies(), tenantOf[*networkingv1.NetworkPolicy](c))
-	return nil
+	return c.cleanup().Validate()
+}
+
+// retries returns the limiter of failed reconciles. While the billing service fails, each
+// tenant retries at least every 30s. The first retries of a tenant come fast. The bucket limits
+// the retries of all tenants together to 50 a second, because thousands of requests at once can
+// keep a service down that recovers. With more than 1,500 tenants, the 30s have precedence.
+func retries() workqueue.TypedRateLimiter[types.NamespacedName] {
+	return queue.MaxOf(
+		queue.Exponential[types.NamespacedName](100*time.Millisecond, 30*time.Second),
+		queue.TokenBucket[types.NamespacedName](50, 50, 30*time.Second))
 }
 
 // tenantOf maps an object to the key of the tenant that it concerns. It uses the

@@ -5,6 +5,10 @@
 // a RoleBinding to ClusterRole edit and a NetworkPolicy, each named "tenant". The
 // conditions Ready, NamespaceReady and AccountOpen report the progress.
 //
+// When a Tenant is deleted, the controller deletes the namespace and then closes the account.
+// Meanwhile the condition Terminating reports the step that the deletion waits for. If the
+// namespace still exists after an hour, the account is closed nevertheless (cleanup.go).
+//
 // The code demonstrates four rules:
 //
 //   - The finalizer is stored before the account is opened. openAccount takes a

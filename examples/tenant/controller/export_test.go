@@ -15,9 +15,13 @@ import (
 	"github.com/controllerkit/controllerkit/examples/tenant/billing"
 	"github.com/controllerkit/controllerkit/examples/tenant/client/clientset/versioned"
 	tenantlisters "github.com/controllerkit/controllerkit/examples/tenant/client/listers/api/v1alpha1"
+	"github.com/controllerkit/controllerkit/reconcile"
 )
 
-var SubjectOf = subjectOf
+var (
+	SubjectOf = subjectOf
+	Retries   = retries
+)
 
 // Fixture is a Controller on fake clients. Only Sync updates its caches, so a test
 // decides how stale they are.
@@ -25,6 +29,9 @@ type Fixture struct {
 	c      *Controller
 	kube   kubernetes.Interface
 	stores []cache.Indexer
+
+	// Result is the result of the last Reconcile.
+	Result reconcile.Result
 }
 
 func NewFixture(kube kubernetes.Interface, tenancy versioned.Interface, service *billing.Client) *Fixture {
@@ -100,7 +107,7 @@ func (f *Fixture) Cached() []any {
 }
 
 // Reconcile runs the reconcile function for a tenant.
-func (f *Fixture) Reconcile(ctx context.Context, name string) error {
-	_, err := f.c.reconcile(ctx, types.NamespacedName{Name: name})
+func (f *Fixture) Reconcile(ctx context.Context, name string) (err error) {
+	f.Result, err = f.c.reconcile(ctx, types.NamespacedName{Name: name})
 	return err
 }

@@ -39,9 +39,9 @@ func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) (r
 
 	// If live is true, the API server has stored the finalizer. Otherwise the
 	// tenant is being deleted, or Ensure failed.
-	held, live, err := finalizer.Ensure(ctx, c.tenancy, t, Finalizer, c.closeAccount)
+	held, live, err := finalizer.Ensure(ctx, c.tenancy, t, Finalizer, c.cleanup().Run)
 	if !live {
-		return reconcile.Result{}, c.reportDeletion(ctx, t, err)
+		return c.deletion(ctx, t, err)
 	}
 	t = held.Object()
 
@@ -95,36 +95,6 @@ func (c *Controller) openAccount(ctx context.Context, held finalizer.Held[*v1alp
 		id = account.ID
 	}
 	return id, status.True(v1alpha1.ConditionAccountOpen, reasonOpened, fmt.Sprintf("account %s is open", id)), nil
-}
-
-// closeError marks an error of the billing service during the cleanup.
-type closeError struct{ err error }
-
-func (e *closeError) Error() string { return e.err.Error() }
-func (e *closeError) Unwrap() error { return e.err }
-
-// closeAccount is the finalizer's cleanup. The garbage collector removes the
-// namespace and the objects in it.
-func (c *Controller) closeAccount(ctx context.Context, held finalizer.Held[*v1alpha1.Tenant]) error {
-	if err := c.billing.Close(ctx, string(held.Object().UID)); err != nil {
-		return &closeError{err}
-	}
-	return nil
-}
-
-// reportDeletion reports in the conditions why a deleted tenant still exists.
-func (c *Controller) reportDeletion(ctx context.Context, t *v1alpha1.Tenant, err error) error {
-	blocked, ok := errors.AsType[*closeError](err)
-	if !ok {
-		return err
-	}
-	message := "the tenant is being deleted and waits for its account to be closed: " + blocked.Error()
-	return errors.Join(err, c.report(ctx, t, func(t *v1alpha1.Tenant) error {
-		return setConditions(t,
-			// The failed request may have closed the account.
-			status.Unknown(v1alpha1.ConditionAccountOpen, reasonBillingUnavailable, blocked.Error()),
-			status.False(v1alpha1.ConditionReady, reasonBillingUnavailable, message))
-	}))
 }
 
 // report writes the status if change modifies it. If ctx is done, report is a

@@ -16,7 +16,6 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -394,54 +393,6 @@ func TestFailuresAreReported(t *testing.T) {
 				t.Errorf("the second attempt wrote %v, want no status", got)
 			}
 		})
-	}
-}
-
-func TestDeletionWaitsForTheAccount(t *testing.T) {
-	f := newFixture(t, newTenant())
-	if err := f.Reconcile(t.Context(), "blue"); err != nil {
-		t.Fatal(err)
-	}
-	tenant := f.tenant(t)
-	tenant.DeletionTimestamp, tenant.Generation = ptr.To(metav1.Now()), 4
-	if err := f.tenancy.Tracker().Update(v1alpha1.SchemeGroupVersion.WithResource("tenants"), tenant, ""); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.billing.SetMode(billing.Fail, 0); err != nil {
-		t.Fatal(err)
-	}
-	f.Sync(t)
-	f.writes()
-	if err := f.Reconcile(t.Context(), "blue"); err == nil || errors.Is(err, reconcile.ErrTerminal) {
-		t.Errorf("got error %v, want one that is retried", err)
-	}
-	if diff := cmp.Diff([]string{"update tenants/status"}, f.writes()); diff != "" {
-		t.Errorf("writes (-want +got):\n%s", diff)
-	}
-	tenant = f.tenant(t)
-	want := []string{"AccountOpen=Unknown(BillingUnavailable)", "NamespaceReady=True(Applied)", "Ready=False(BillingUnavailable)"}
-	if diff := cmp.Diff(want, conditions(tenant)); diff != "" {
-		t.Errorf("conditions (-want +got):\n%s", diff)
-	}
-	if message := meta.FindStatusCondition(tenant.Status.Conditions, "Ready").Message; !strings.Contains(message, "being deleted") || !strings.Contains(message, "503") {
-		t.Errorf("got message %q, want the deletion and the reason why the tenant still exists", message)
-	}
-	if !slices.Contains(tenant.Finalizers, controller.Finalizer) {
-		t.Error("the finalizer is gone although the account is open")
-	}
-
-	if err := f.billing.SetMode(billing.OK, 0); err != nil {
-		t.Fatal(err)
-	}
-	f.Sync(t)
-	if err := f.Reconcile(t.Context(), "blue"); err != nil {
-		t.Fatal(err)
-	}
-	if got := f.billing.Accounts(); len(got) != 0 {
-		t.Errorf("accounts after the deletion: %v, want none", got)
-	}
-	if got := f.tenant(t).Finalizers; len(got) != 0 {
-		t.Errorf("finalizers after the account was closed: %v, want none", got)
 	}
 }
 

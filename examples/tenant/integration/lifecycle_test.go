@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/controllerkit/controllerkit/examples/internal/lab"
 	"github.com/controllerkit/controllerkit/examples/tenant/api/v1alpha1"
@@ -206,7 +207,11 @@ func TestLifecycle(t *testing.T) {
 				if c == nil || c.Status != metav1.ConditionFalse || c.Reason != "BillingUnavailable" {
 					return fmt.Errorf("condition Ready = %v, want False for BillingUnavailable", c)
 				}
-				return nil
+				c = meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionTerminating)
+				if c == nil || c.Reason != "StepFailed" || !strings.Contains(c.Message, "step account: billing: close") {
+					return fmt.Errorf("condition Terminating = %v, want StepFailed for the step account", c)
+				}
+				return w.NamespaceGone(name)
 			})
 			if n := w.accounts(victim); n != 1 {
 				t.Errorf("%s: %d accounts while billing is in mode %s, want 1", name, n, mode)
@@ -218,6 +223,19 @@ func TestLifecycle(t *testing.T) {
 			if n := w.accounts(victim); n != 0 {
 				t.Errorf("%s: %d accounts after deletion, want none", name, n)
 			}
+		}
+	})
+
+	t.Run("cascade=orphan keeps the namespace", func(t *testing.T) {
+		kept := w.create(tenant("kept"))
+		w.awaitState(kept, created())
+		if err := w.Tenants.TenancyV1alpha1().Tenants().Delete(t.Context(), "kept", metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationOrphan)}); err != nil {
+			t.Fatal(err)
+		}
+		w.await(func() error { return w.gone("kept") })
+		ns, err := w.Kube.CoreV1().Namespaces().Get(t.Context(), "kept", metav1.GetOptions{})
+		if err != nil || ns.DeletionTimestamp != nil || len(ns.OwnerReferences) > 0 {
+			t.Errorf("namespace = %v, %v, want it without an owner", ns, err)
 		}
 	})
 

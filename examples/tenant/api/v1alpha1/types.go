@@ -14,6 +14,9 @@ const (
 	// ConditionNamespaceReady is True when the namespace and its objects
 	// match the spec.
 	ConditionNamespaceReady = "NamespaceReady"
+	// ConditionTerminating is True while the cleanup of a deleted tenant is
+	// not done. Its message names the step and the reason.
+	ConditionTerminating = "Terminating"
 )
 
 // Plan is the price plan of an account.
@@ -75,7 +78,8 @@ type TenantStatus struct {
 	// describes.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Conditions are Ready, AccountOpen and NamespaceReady.
+	// Conditions are Ready, AccountOpen and NamespaceReady, and Terminating
+	// once the tenant is being deleted.
 	//
 	// +listType=map
 	// +listMapKey=type

@@ -14,7 +14,8 @@ type TenantStatusApplyConfiguration struct {
 	// ObservedGeneration is the generation of the spec that the status
 	// describes.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
-	// Conditions are Ready, AccountOpen and NamespaceReady.
+	// Conditions are Ready, AccountOpen and NamespaceReady, and Terminating
+	// once the tenant is being deleted.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 	// Namespace is the name of the tenant's namespace. It is empty until
 	// the tenant owns the namespace.
