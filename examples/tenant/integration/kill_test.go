@@ -105,7 +105,7 @@ func TestKill(t *testing.T) {
 		t.Logf("killed %s: same states", killed)
 	}
 	if writes < 10 {
-		t.Errorf("killed at %d writes, want at least 10", writes)
+		t.Errorf("the last kill was at write %d, want at least 10", writes)
 	}
 	if accounts := w.billing.Accounts(); len(accounts) > 0 {
 		t.Errorf("accounts left: %v", accounts)
