@@ -52,9 +52,10 @@ type Audit struct {
 	// it: client-go's informers do not list again by themselves.
 	Report func(Difference)
 
-	mu     sync.Mutex // guards the fields below
-	caches []audited
-	misuse error
+	mu      sync.Mutex // guards the fields below
+	caches  []audited
+	misuse  error
+	running bool // a Run has not returned
 }
 
 // Difference is a loss that an Audit found.
@@ -96,7 +97,7 @@ type audited struct {
 // Add adds an informer. list must list the metadata of the objects that the informer watches: the
 // same resource, namespace and selectors. It must pass the options on, with selectors added. The
 // rights of the informer are enough for it. name is for errors: use the resource, such as
-// "deployments.apps". Informers can be added until Run is called.
+// "deployments.apps". An informer that is added while Run runs is audited from the next round on.
 func (a *Audit) Add(name string, informer cache.SharedIndexInformer, list func(context.Context, metav1.ListOptions) (*metav1.PartialObjectMetadataList, error)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -112,18 +113,18 @@ func (a *Audit) Add(name string, informer cache.SharedIndexInformer, list func(c
 
 // Run audits the caches, one after the other, until ctx is done, and returns nil then. It
 // waits a Period before the first round. It leaves out an informer that has not synced. A
-// failed request ends the round of its informer, with a line of log. If a field or an
-// argument of Add is invalid, Run returns an error.
+// failed request ends the round of its informer, with a line of log. Run returns an error if a
+// field or an argument of Add is invalid, also of a later Add, if there is no informer, or if the
+// Audit runs already.
 func (a *Audit) Run(ctx context.Context) error {
-	a.mu.Lock()
-	caches, misuse := a.caches, a.misuse
-	a.mu.Unlock()
-	if a.Period < 0 {
-		misuse = errors.Join(misuse, fmt.Errorf("informer: Audit.Period is %v: set it to a positive duration, or to 0 for %v", a.Period, defaultAuditPeriod))
+	if err := a.begin(); err != nil {
+		return err
 	}
-	if misuse != nil {
-		return misuse
-	}
+	defer func() {
+		a.mu.Lock()
+		a.running = false
+		a.mu.Unlock()
+	}()
 	next := time.Now()
 	for {
 		next = next.Add(cmp.Or(a.Period, defaultAuditPeriod))
@@ -132,6 +133,12 @@ func (a *Audit) Run(ctx context.Context) error {
 		}
 		if !pause.For(ctx, time.Until(next)) {
 			return nil
+		}
+		a.mu.Lock()
+		caches, misuse := a.caches, a.misuse
+		a.mu.Unlock()
+		if misuse != nil {
+			return misuse
 		}
 		for _, c := range caches {
 			found, err := c.audit(ctx)
@@ -152,6 +159,26 @@ func (a *Audit) Run(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// begin validates the Audit and marks it as running.
+func (a *Audit) begin() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	err := a.misuse
+	if a.Period < 0 {
+		err = errors.Join(err, fmt.Errorf("informer: Audit.Period is %v: set it to a positive duration, or to 0 for %v", a.Period, defaultAuditPeriod))
+	}
+	switch {
+	case err != nil:
+		return err
+	case a.running:
+		return errors.New("informer: the Audit runs already: use one Audit for each Run")
+	case len(a.caches) == 0:
+		return errors.New("informer: the Audit has no informers: call Add before Run")
+	}
+	a.running = true
+	return nil
 }
 
 // object identifies a state of an object. The zero value is no object.

@@ -349,3 +349,31 @@ func TestAuditBadInput(t *testing.T) {
 		}
 	}
 }
+
+// TestAuditLife: an informer that is added late is audited, a mistake in a late Add ends Run, and so
+// do a second Run and an Audit without informers.
+func TestAuditLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		found := make(chan informer.Difference, 10)
+		a := &informer.Audit{Period: time.Hour, Report: func(d informer.Difference) { found <- d }}
+		if err := a.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "no informers: call Add before Run") {
+			t.Errorf("Run() = %v without informers", err)
+		}
+		s := &serverOf{version: "9"}
+		a.Add("configmaps", newCache().has(t, "9"), s.list)
+		ended := make(chan error, 1)
+		go func() { ended <- a.Run(quiet(t)) }()
+		synctest.Wait()
+		if err := a.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "runs already: use one Audit for each Run") {
+			t.Errorf("a second Run() = %v", err)
+		}
+		a.Add("late", newCache().has(t, "9"), (&serverOf{version: "9", objects: []string{"a@3"}}).list)
+		if d := <-found; d.Name != "late" || d.Key != "ns/a" {
+			t.Errorf("the Audit reports %v, want ns/a of the late informer", d)
+		}
+		a.Add("pods", nil, s.list)
+		if err := <-ended; err == nil || !strings.Contains(err.Error(), `Audit.Add("pods") got a nil informer: pass one`) {
+			t.Errorf("Run() = %v after a late mistake", err)
+		}
+	})
+}

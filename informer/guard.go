@@ -36,7 +36,8 @@ const (
 // panic.
 //
 // report may be called concurrently, for each object, and twice for objects of a first list.
-// nil logs the errors, at most one in a second. A nil transform stays nil.
+// nil logs the errors, at most one in a second, and the number of the others. A nil transform
+// stays nil.
 func Guard(transform cache.TransformFunc, report func(error)) cache.TransformFunc {
 	if transform == nil {
 		return nil
@@ -119,11 +120,13 @@ func access(obj any) (metav1.Object, bool) {
 }
 
 // faultLog logs faults of a transform, and drops faults that come too fast: a transform can
-// fail for each of many objects.
+// fail for each of many objects. It logs their number with the next fault, or when there is none.
 type faultLog struct {
 	mu      sync.Mutex // guards the fields below
-	last    time.Time
-	omitted int
+	last    time.Time  // a line was logged
+	omitted int        // faults since then
+	err     error      // the last of them
+	timer   *time.Timer
 }
 
 func (l *faultLog) report(err error) {
@@ -134,7 +137,23 @@ func (l *faultLog) report(err error) {
 		klog.Background().Error(err, "A transform failed and the object was cached as it is",
 			"omitted", l.omitted, "stack", string(stack[:min(len(stack), maxStack)]))
 		l.last, l.omitted = now, 0
+		if l.timer != nil {
+			l.timer.Stop()
+		}
 		return
 	}
-	l.omitted++
+	l.omitted, l.err = l.omitted+1, err
+	if l.omitted == 1 {
+		l.timer = time.AfterFunc(2*faultEvery, l.flush)
+	}
+}
+
+// flush logs the number of faults at the end of a burst.
+func (l *faultLog) flush() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.omitted > 0 {
+		klog.Background().Error(l.err, "More transforms failed and the objects were cached as they are", "omitted", l.omitted)
+		l.last, l.omitted = time.Now(), 0
+	}
 }

@@ -155,7 +155,8 @@ func TestGuardReports(t *testing.T) {
 	}
 }
 
-// TestGuardLogs: without a function report, at most one fault in a second is logged.
+// TestGuardLogs: without a function report, at most one fault in a second is logged, and the number
+// of the others, also of those at the end of a burst.
 func TestGuardLogs(t *testing.T) {
 	var out bytes.Buffer
 	before := klog.Background()
@@ -171,9 +172,13 @@ func TestGuardLogs(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
+		time.Sleep(time.Minute)
 	})
 	got := out.String()
-	if n := strings.Count(got, "A transform failed and the object was cached as it is"); n != 3 || strings.Count(got, "omitted=999") != 2 || !strings.Contains(got, "default/bad") || !strings.Contains(got, "guard_test.go") {
+	if n := strings.Count(got, "More transforms failed and the objects were cached as they are"); n != 1 || strings.Count(got, "omitted=999") != 3 {
+		t.Errorf("%d lines about the end of the burst: %s", n, got)
+	}
+	if n := strings.Count(got, "A transform failed and the object was cached as it is"); n != 3 || strings.Count(got, "omitted=0") != 1 || !strings.Contains(got, "default/bad") || !strings.Contains(got, "guard_test.go") {
 		t.Errorf("%d lines: %s", n, got)
 	}
 }

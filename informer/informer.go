@@ -245,7 +245,7 @@ func (s *Set) begin(refused chan<- error) ([]*member, error) {
 	case s.StopTimeout < 0:
 		return nil, fmt.Errorf("informer: Set.StopTimeout is %v: set it to more than 0, or 0 for 5s", s.StopTimeout)
 	case s.StallTimeout < 0:
-		return nil, fmt.Errorf("informer: Set.StallTimeout is %v: set it to more than 0, or 0 for 10min", s.StallTimeout)
+		return nil, fmt.Errorf("informer: Set.StallTimeout is %v: set it to more than 0, or 0 for 10m", s.StallTimeout)
 	}
 	s.misused = make(chan struct{}, 1)
 	s.stopped = true // until every check has passed

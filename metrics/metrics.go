@@ -36,7 +36,8 @@ const (
 // A nil *Metrics has no series.
 //
 // The methods give label values to at most 1000 controllers, queues, Leases, finalizers,
-// steps and informers each, and to 100 hosts. Further names share the value "other". A
+// steps and informers each, and to 100 hosts and 100 parts of the stop. Further names share the
+// value "other". A
 // label value is printable and at most 128 bytes long: a name that is not keeps its
 // beginning and gets a hash.
 type Metrics struct {

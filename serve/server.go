@@ -81,7 +81,9 @@ func New(config Config) (*http.Server, error) {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    28 << 10, // net/http adds 4 KiB
 		Protocols:         new(http.Protocols),
-		ErrorLog:          log.New(errorLog{flowcontrol.NewTokenBucketPassiveRateLimiter(1, 10)}, "", 0),
+		// Else net/http answers "OPTIONS *" before the handler, so without the Guard.
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     log.New(errorLog{flowcontrol.NewTokenBucketPassiveRateLimiter(1, 10)}, "", 0),
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if open[r.URL.Path] && canonical(r) && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 				config.Handler.ServeHTTP(w, withoutToken(r))

@@ -143,6 +143,7 @@ func TestOpen(t *testing.T) {
 			"GET /metrics?x=/readyz":     401,
 			"GET http://x/metrics":       401,
 			"OPTIONS /metrics":           401,
+			"OPTIONS *":                  400,
 			"GET /metrics#/../readyz":    400,
 			"GET /readyz%00":             401,
 			"GET /metrics;/../../readyz": 400,
