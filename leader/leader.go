@@ -442,7 +442,7 @@ func (c *candidate) start(ctx context.Context, t *term, lead func(context.Contex
 	tenure.Go(leadCtx, stackLabel, c.ref, errGoexit, func(leadCtx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
-			return nil // stopped since the claim
+			return nil //nolint:nilerr // stopped since the claim
 		case !t.Valid():
 			return ErrLost // paused since the claim
 		}

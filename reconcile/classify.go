@@ -171,7 +171,7 @@ func classifyPart(err error) class {
 		return rejected
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return forbidden
-	case isRejected(err):
+	case isRejected(err), kube.IsUnstorable(err):
 		return rejected
 	case apierrors.IsNotFound(err):
 		return notFound

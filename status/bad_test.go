@@ -2,6 +2,7 @@ package status_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	policyac "k8s.io/client-go/applyconfigurations/policy/v1"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/status"
 )
 
@@ -152,6 +154,10 @@ func TestBigObject(t *testing.T) {
 	fill := func(o *corev1.Node) { o.Status.Phase = corev1.NodePhase(long) }
 	_, err := status.Update(t.Context(), silent[*corev1.Node]{t}, obj, fill)
 	refused(t, "Update", err, "bytes, more than 1048576: ")
+	var mark controllerkit.RejectedError
+	if !errors.As(err, &mark) || !mark.Rejected() {
+		t.Error("Update's error is not rejected, and no retry cures it")
+	}
 	_, err = status.Patch(t.Context(), silent[*corev1.Node]{t}, obj, fill)
 	refused(t, "Patch", err, "status has 10")
 

@@ -163,10 +163,19 @@ func identified(client any, obj metav1.Object) error {
 	return nil
 }
 
+// tooLargeError is the error for a status of more than maxStatus bytes. No retry cures it.
+type tooLargeError struct{ bytes int }
+
+func (e *tooLargeError) Error() string {
+	return fmt.Sprintf("status: status has %d bytes, more than %d: keep long lists in objects of their own", e.bytes, maxStatus)
+}
+
+func (*tooLargeError) Rejected() bool { return true }
+
 // sized rejects a status of more than maxStatus bytes.
 func sized(n int) error {
 	if n > maxStatus {
-		return fmt.Errorf("status: status has %d bytes, more than %d: keep long lists in objects of their own", n, maxStatus)
+		return &tooLargeError{n}
 	}
 	return nil
 }

@@ -375,7 +375,7 @@ func (i *Incarnation) send(r *http.Request, op *Op) (a answer, err error) {
 	ctx, cancel := context.WithCancel(r.Context())
 	stop := context.AfterFunc(i.life, cancel)
 	a.end = func() { stop(); cancel() }
-	if a.Response, err = i.base.RoundTrip(r.WithContext(ctx)); err != nil {
+	if a.Response, err = i.base.RoundTrip(r.WithContext(ctx)); err != nil { //nolint:bodyclose // closed below, or by deliver
 		a.end()
 		return a, i.failed(r.Context(), err)
 	}

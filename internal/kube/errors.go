@@ -70,6 +70,19 @@ func IsNamespaceTerminating(err error) bool {
 	return apierrors.HasStatusCause(err, "NamespaceTerminating") // corev1.NamespaceTerminatingCause, without its module
 }
 
+// IsUnstorable reports whether err is the API server's response, with code 500, to a request that it
+// can never store: an apply that does not fit the schema, for example because it repeats a key of a
+// list, or an object that is larger than etcd or its client allow (1.5 MiB and 2 MiB).
+func IsUnstorable(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Code != http.StatusInternalServerError {
+		return false
+	}
+	text := status.Status().Message
+	return strings.HasPrefix(text, "failed to create typed patch object (") || text == "etcdserver: request is too large" ||
+		strings.HasPrefix(text, "rpc error: code = ResourceExhausted desc = trying to send message larger than max (")
+}
+
 // ErrRemovedVersion is in each error that [AsRemovedVersion] made.
 var ErrRemovedVersion = errors.New("metadata.managedFields has an entry of a removed version")
 
