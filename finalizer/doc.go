@@ -26,8 +26,8 @@
 //
 // # Guarantees
 //
-//   - F1: If a [Held] is valid, the API server or the caller provided an object with the
-//     finalizer.
+//   - F1: A valid [Held] exists only for an object that has the finalizer, in the API
+//     server's response or in the caller's copy.
 //   - F2: If a copy is stale or controllers interleave, other finalizers stay unchanged.
 //   - F3: If an object is being deleted, it gets no finalizer, however stale the copy.
 //   - F4: If an object with another uid has taken the name, no function of the package
@@ -42,7 +42,7 @@
 //     its Timeout, and GaveUp returned nil.
 //   - F10: If a child changed after it was read, [Delete] returns a Conflict and the
 //     child stays.
-//   - F11: If [DeleteAll] is done, a complete list from the API server had no child.
+//   - F11: If [DeleteAll] returns Done, a complete list from the API server had no child.
 //
 // # Caveats
 //

@@ -418,8 +418,8 @@ func (e *BlockedError) Unwrap() error { return e.Err }
 // message has the reason of each step that blocks. Its lastTransitionTime is the
 // deletionTimestamp. generation is the object's metadata.generation.
 //
-// The condition changes only with the reasons, so writing it when it differs is not a
-// loop. Keep request ids and durations out of errors.
+// It depends on the reasons alone, so a controller that writes it on each change does not trigger
+// itself. Keep request ids and durations out of errors.
 func (e *BlockedError) Condition(generation int64) metav1.Condition {
 	reason := "StepWaiting"
 	for _, b := range e.Steps {

@@ -28,8 +28,8 @@ var ErrNotSynced = errors.New("informer: not synced")
 type Set struct {
 	// Timeout bounds the time from the start of Run until the informers and the given
 	// handlers are synced. client-go's attempts have growing intervals: the fifth comes
-	// after 12 to 24s, so a server that is back late in Timeout may not be noticed. 0 means
-	// 20s.
+	// after 12 to 24s, so Run can end with an error although the server came back shortly
+	// before. 0 means 20s.
 	Timeout time.Duration
 
 	// StopTimeout bounds the stop of the informers after ctx is done or one of them has

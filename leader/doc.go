@@ -25,7 +25,8 @@
 //   - L3: If a replica acquires or recreates a Lease, the new leaseTransitions exceeds
 //     every one that the replica has seen.
 //   - L4: If the context of Run is done, Run renews the Lease until lead has returned,
-//     then releases it. The Lease expires after DrainTimeout, a loss or a failed release.
+//     then releases it. If lead outlasts DrainTimeout, or the Lease is lost or cannot be
+//     released, it expires.
 //   - L5: If the Lease is edited, deleted or taken over, lead's context ends at the
 //     watch event or the next renewal.
 //   - L6: If the Lease is released, a standby acquires it at the watch event, or without

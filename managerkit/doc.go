@@ -35,8 +35,8 @@
 //     contexts end, and Start returns after them.
 //   - MK6: If a leading manager with Elect stops, its Lease is released before Start
 //     returns, and a standby starts at the watch event.
-//   - MK7: If a Runnable outlasts the stop of its manager, the Lease is renewed until it
-//     has returned, or until GracefulShutdownTimeout is over.
+//   - MK7: If a Runnable still runs after the manager was told to stop, the Lease is renewed
+//     until it has returned, or until GracefulShutdownTimeout is over.
 //   - MK8: If the response to a renewal is late or lost, the contexts of the leader's
 //     Runnables end before another manager with Elect starts its own.
 //   - MK9: If leadership is lost, the contexts of Runnables end with a LeadershipLost

@@ -128,8 +128,8 @@ var _ workqueue.MetricsProvider = (*Metrics)(nil)
 // call with the same registry returns the same Metrics. If reg is nil, New makes a
 // registry with the collectors of the Go runtime and the process too.
 //
-// New returns an error if reg is a nil pointer or has a family of one of these names, for
-// example from another library: use a separate registry then. A New that fails leaves reg
+// New returns an error if reg is a nil pointer or has a metric with the name of one of these
+// series, for example from another library: use a separate registry then. A New that fails leaves reg
 // unchanged.
 func New(reg prometheus.Registerer) (*Metrics, error) {
 	if v := reflect.ValueOf(reg); v.Kind() == reflect.Pointer && v.IsNil() {

@@ -40,7 +40,7 @@
 //   - Q8: The queue starts no goroutine, and a stop of the queue stops its timers at
 //     once.
 //   - Q9: The queue stores only ready, delayed and running keys, each in bounded memory
-//     plus its texts, and keeps a constant amount after a burst.
+//     plus its texts. After a burst it gives all but a constant amount of memory back.
 //   - Q10: Except for the differences listed at [Queue], the queue has the documented
 //     behavior and the metrics of client-go's queues.
 //

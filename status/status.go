@@ -41,7 +41,7 @@ type Updater[T any] interface {
 //
 // obj must have a name and a resourceVersion, so it comes from the API server or a cache.
 // Update rejects the version "0" and an empty one, because many kinds accept such a write
-// as permission to overwrite. Objects in a fake clientset need a version.
+// as permission to overwrite. client-go's fake clientset sets no version: set one in the test.
 //
 // Update sends the whole object, and with the status of a built-in kind the API server
 // also stores the metadata. If a cache has trimmed an annotation, the write removes it.
