@@ -20,8 +20,13 @@
 //
 // # How it works
 //
-// The annotation holds an intent, and later the id. Once stores the intent before it calls
-// Create, so that a process that finds an intent without an id asks the service first:
+// The annotation holds an intent, and later the id, as JSON:
+//
+//	{"token":"0a1b...","since":"2026-01-31T12:00:00Z"}
+//	{"token":"0a1b...","id":"i-123"}
+//
+// [ID] reads it. Once stores the intent before it calls Create, so that a process that finds an
+// intent without an id asks the service first:
 //
 //   - If the annotation has the id, Once returns it and sends no request. Once does not
 //     check that the thing still exists.

@@ -83,3 +83,20 @@ func ExampleToken() {
 	// delete id-1 <nil>
 	// 32 0
 }
+
+// The id stands in the object, for its status or for another controller.
+func ExampleID() {
+	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tenant", UID: "c0ffee"}}
+	fmt.Printf("%q\n", external.ID(obj, "example.com/account"))
+
+	token := external.Token(obj, "example.com/account")
+	obj.Annotations = map[string]string{"example.com/account": `{"token":"` + token + `","id":"i-123"}`} // as Once stored it
+	fmt.Printf("%q\n", external.ID(obj, "example.com/account"))
+
+	obj.UID = "beef" // of a copied manifest
+	fmt.Printf("%q\n", external.ID(obj, "example.com/account"))
+	// Output:
+	// ""
+	// "i-123"
+	// ""
+}

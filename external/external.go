@@ -61,6 +61,28 @@ func Token(obj metav1.Object, annotation string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
+// ID returns the id that [Once] stored in obj under the annotation, and "" if there is none. It
+// sends no request. An id in a copied manifest, which is of another object, does not count.
+func ID(obj metav1.Object, annotation string) string {
+	last, _, _ := stored(obj, annotation)
+	return last.ID
+}
+
+// stored returns what the annotation of obj has. pending means that it is an intent or an id of
+// this object, or not readable.
+func stored(obj metav1.Object, annotation string) (last intent, pending, unreadable bool) {
+	token := Token(obj, annotation)
+	value, pending := obj.GetAnnotations()[annotation]
+	unreadable = pending && (json.Unmarshal([]byte(value), &last) != nil || last.Token == "")
+	switch {
+	case unreadable:
+		last = intent{Token: token}
+	case last.Token != token:
+		pending, last = false, intent{}
+	}
+	return last, pending, unreadable
+}
+
 // Once makes sure that obj has exactly one r, and returns its id. If a call crashes or
 // fails, the next call continues, also in another process and from a stale cache.
 //
@@ -92,18 +114,11 @@ func Once[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj 
 }
 
 func once[T metav1.Object](ctx context.Context, c controllerkit.Patcher[T], obj T, r Resource) (string, time.Duration, error) {
-	token := Token(obj, r.Annotation)
-	value, pending := obj.GetAnnotations()[r.Annotation]
-	var last intent
-	unreadable := pending && (json.Unmarshal([]byte(value), &last) != nil || last.Token == "")
-	switch now := time.Now(); {
-	case unreadable:
-		last = intent{Token: token}
-	case last.Token != token:
-		pending, last = false, intent{}
-	default:
+	token, value := Token(obj, r.Annotation), obj.GetAnnotations()[r.Annotation]
+	last, pending, unreadable := stored(obj, r.Annotation)
+	if pending && !unreadable {
 		// Otherwise a clock that was a year ahead would delay the object by a year.
-		unreadable = last.Since.After(now.Add(r.VisibleAfter))
+		unreadable = last.Since.After(time.Now().Add(r.VisibleAfter))
 	}
 	if last.ID != "" {
 		return last.ID, 0, nil

@@ -61,7 +61,7 @@ func TestServerStart(t *testing.T) {
 		}, want: `operator: controller "a": the objects of pods are of kind Pod, and its informer holds Secret: pass the informer of pods`},
 		{name: "no status", register: func(op *operator.Operator, _ *operator.Controller, _ informers.SharedInformerFactory) {
 			op.Writes(schema.GroupResource{Group: "operator.example.com", Resource: "plains/status"}, "update")
-		}, want: "operator: plains.operator.example.com has no subresource status: add it to the CustomResourceDefinition, under subresources (after 10s)"},
+		}, want: "operator: plains.operator.example.com has no subresource status: use one that it has, or add it to the CustomResourceDefinition, under subresources (after 10s)"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -176,7 +176,7 @@ func (found Kinds) compare(resources []Resource) (missing, wrong error) {
 func (found Kinds) absent(resource schema.GroupResource) error {
 	parent, sub, isSub := strings.Cut(resource.Resource, "/")
 	if _, ok := found[schema.GroupResource{Group: resource.Group, Resource: parent}]; ok && isSub {
-		return fmt.Errorf("%s.%s has no subresource %s: add it to the CustomResourceDefinition, under subresources", parent, resource.Group, sub)
+		return fmt.Errorf("%s.%s has no subresource %s: use one that it has, or add it to the CustomResourceDefinition, under subresources", parent, resource.Group, sub)
 	}
 	return fmt.Errorf("the API server does not serve %s: install its CustomResourceDefinition, or check the name", resource)
 }

@@ -109,7 +109,7 @@ func TestWait(t *testing.T) {
 		},
 		{
 			name: "no such subresource", needed: []served.Resource{{GroupResource: scale}}, took: 10 * time.Second,
-			want: []string{"widgets.g.io has no subresource scale: add it to the CustomResourceDefinition, under subresources (after 10s)"},
+			want: []string{"widgets.g.io has no subresource scale: use one that it has, or add it to the CustomResourceDefinition, under subresources (after 10s)"},
 		},
 		{
 			name: "a subresource of nothing", needed: []served.Resource{{GroupResource: schema.GroupResource{Group: "g.io", Resource: "gizmos/status"}}}, took: 10 * time.Second,
