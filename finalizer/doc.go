@@ -19,8 +19,15 @@
 //
 // # Cleanup in steps
 //
-// The cleanup of Ensure can be [Plan.Run]. [BlockedError] shows how to return its result.
-// Each pass begins again with the first step. No progress is stored, so a crash loses no
+// The cleanup of Ensure can be [Plan.Run]:
+//
+//	plan := finalizer.Plan[*v1.Widget]{Client: client, Steps: []finalizer.Step[*v1.Widget]{
+//		{Name: "volumes", Run: deleteVolumes},
+//		{Name: "account", Run: closeAccount, Timeout: 10 * time.Second}, // once the volumes are gone
+//	}}
+//	held, live, err := finalizer.Ensure(ctx, client, widget, "example.com/account", plan.Run)
+//
+// [BlockedError] shows how to return its result. Each pass begins again with the first step. No progress is stored, so a crash loses no
 // progress. There is no rollback: a deletion cannot be undone, so cleanup only moves
 // forward, and GaveUp lets the object go without a step that never succeeds.
 //
