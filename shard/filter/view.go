@@ -80,7 +80,8 @@ func (v *View) Run(ctx context.Context) error {
 	defer func() {
 		v.mu.Lock()
 		defer v.mu.Unlock()
-		v.running, v.next = false, nil
+		v.running = false
+		v.changeLocked()
 	}()
 
 	pause := firstPause
@@ -104,15 +105,18 @@ func (v *View) Run(ctx context.Context) error {
 			continue
 		}
 		err := v.call(ctx, want)
-		if ctx.Err() != nil {
-			return nil
-		}
 		v.mu.Lock()
-		if v.err = err; err == nil {
+		if err == nil { // also if ctx is done: the informer shows them
 			v.shown, v.next = want, nil
+		}
+		if err == nil || ctx.Err() == nil {
+			v.err = err
 		}
 		v.changeLocked()
 		v.mu.Unlock()
+		if ctx.Err() != nil {
+			return nil
+		}
 		if err == nil {
 			pause = firstPause
 			continue
@@ -145,7 +149,8 @@ func (v *View) call(ctx context.Context, shards map[int]bool) error {
 }
 
 // Add adds a shard, and returns when the informer shows it. Then its work may begin. If ctx
-// is done before, the shard is removed, and the error wraps that of the last Select.
+// is done before, the shard is removed, and the error wraps that of the last Select. While no Run
+// runs, Add waits for one.
 func (v *View) Add(ctx context.Context, shard int) error {
 	if err := v.check(); err != nil {
 		return err
@@ -158,7 +163,7 @@ func (v *View) Add(ctx context.Context, shard int) error {
 
 // Remove removes a shard whose work has ended, and returns when the informer no longer shows
 // it. If ctx is done before, the error wraps that of the last Select, and Run still removes
-// it. It is a no-op for a shard that is not there.
+// it. It is a no-op for a shard that is not there. While no Run runs, Remove waits for one.
 func (v *View) Remove(ctx context.Context, shard int) error {
 	if err := v.check(); err != nil {
 		return err

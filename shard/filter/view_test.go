@@ -320,3 +320,64 @@ func TestViewRejects(t *testing.T) {
 		}
 	})
 }
+
+// TestViewStops: a Select that succeeds while Run ends counts, and the end of Run wakes a Remove.
+// Without a Run a call waits for one, as the informer may show what the last Select was to hide.
+func TestViewStops(t *testing.T) {
+	for name, err := range map[string]error{"it succeeds": nil, "it fails": errDenied} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				slow := false
+				view := &filter.View{Ranges: shard.Ranges{N: 8}, Select: func(ctx context.Context, _ string) error {
+					if slow {
+						<-ctx.Done()
+						return err
+					}
+					return nil
+				}}
+				run := func() (stop func()) {
+					ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), testlog.Silent()))
+					ended := make(chan error)
+					go func() { ended <- view.Run(ctx) }()
+					return func() {
+						cancel()
+						if err := <-ended; err != nil {
+							t.Error(err)
+						}
+					}
+				}
+				within := func() context.Context {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					t.Cleanup(cancel)
+					return ctx
+				}
+				stop := run()
+				if err := view.Add(t.Context(), 0); err != nil {
+					t.Fatal(err)
+				}
+				slow = true
+				removed := make(chan error, 1)
+				go func() { removed <- view.Remove(within(), 0) }()
+				synctest.Wait()
+				stop()
+				begin := time.Now()
+				if got := <-removed; (got == nil) != (err == nil) {
+					t.Errorf("Remove = %v after a Select that returned %v", got, err)
+				}
+				if err == nil && time.Since(begin) > 0 {
+					t.Errorf("Remove returned %v after the end of Run", time.Since(begin))
+				}
+				// The informer may not show the shard: the last Select was to hide it.
+				if err := view.Add(within(), 0); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("Add = %v without a Run, want that it waits for one", err)
+				}
+				slow = false
+				stop = run()
+				if err := view.Add(t.Context(), 0); err != nil {
+					t.Error(err)
+				}
+				stop()
+			})
+		})
+	}
+}
