@@ -79,7 +79,7 @@ explore-elections: bin/controlplane ## explore leader and shard: SCHEDULES (2000
 	go test -v -count=1 -timeout 0 -run '^TestServerSharded$$' ./examples/sharded -processes 8 -shards 32 -objects 5000
 	go test -v -count=1 -timeout 0 -run '^(TestModel|TestRandom|TestSimulation)$$' ./shard -model-states 1000000 -random-seeds $(SCHEDULES) -simulated 64
 	go test -v -count=1 -timeout 0 -run '^TestServerThrottledApplication$$' ./leader -throttled 10m
-	go test -v -count=1 -timeout 0 -run '^TestServerSees$$' ./shard -objects 5000 -moves 100
+	go test -v -count=1 -timeout 0 -run '^TestServerSees$$' ./shard/filter -objects 5000 -moves 100
 
 .PHONY: explore-objects
 explore-objects: bin/controlplane ## explore the other packages: OPERATIONS (10^8) on the queue, APPLIES (20000) of random objects, POINTS (10000) of stops under load and SERVER_POINTS (200) on the API server
@@ -171,7 +171,7 @@ generate: ## generate the examples' clients and the golden files of the exported
 	go generate ./examples/website/...
 	go test ./examples/website/controller -run '^TestRBAC$$' -update
 	go test -run '^TestAPI$$' ./internal/policy -update
-	go test ./metrics -run '^Test(Alerts|Dashboard)$$' -update
+	go test ./metrics -run '^(TestAlerts|TestDashboard)$$' -update
 
 .PHONY: zoo
 zoo: bin/controlplane ## write docs/zoo.md, the table of the bugs that controllertest finds
