@@ -3,9 +3,11 @@ package controllertest_test
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -259,5 +261,37 @@ func TestSilentQueue(t *testing.T) {
 	}}
 	if report := run(t, c.scenario(), quick(t, dropped)); len(report.Failures) != 0 || report.Valid != 1 {
 		t.Errorf("a controller is blamed whose queue became empty: %s", report)
+	}
+}
+
+// skipper records that a test was skipped.
+type skipper struct {
+	testing.TB
+	why string
+}
+
+func (s *skipper) Helper() {}
+func (s *skipper) Skip(args ...any) {
+	s.why = fmt.Sprint(args...)
+	runtime.Goexit()
+}
+
+// TestExploreShort: with -short Explore skips before it looks at the scenario or starts a server.
+func TestExploreShort(t *testing.T) {
+	before := flag.Lookup("test.short").Value.String()
+	if err := flag.Set("test.short", "true"); err != nil {
+		t.Fatal(err)
+	}
+	s, done := &skipper{TB: t}, make(chan struct{})
+	go func() {
+		defer close(done)
+		controllertest.Explore(s, controllertest.Scenario{Name: "short"}, controllertest.Options{})
+	}()
+	<-done
+	if err := flag.Set("test.short", before); err != nil {
+		t.Fatal(err)
+	}
+	if s.why != "controllertest: -short leaves out explorations" {
+		t.Errorf("Explore skips for %q", s.why)
 	}
 }

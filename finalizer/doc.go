@@ -27,9 +27,10 @@
 //	}}
 //	held, live, err := finalizer.Ensure(ctx, client, widget, "example.com/account", plan.Run)
 //
-// [BlockedError] shows how to return its result. Each pass begins again with the first step. No progress is stored, so a crash loses no
-// progress. There is no rollback: a deletion cannot be undone, so cleanup only moves
-// forward, and GaveUp lets the object go without a step that never succeeds.
+// [BlockedError] shows how to return its result. Each pass begins again with the first step.
+// No progress is stored, so a crash loses no progress. There is no rollback: a deletion cannot
+// be undone, so cleanup only moves forward, and GaveUp lets the object go without a step that
+// never succeeds.
 //
 // # Guarantees
 //

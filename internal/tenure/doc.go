@@ -1,4 +1,4 @@
-// Package tenure has what the holders of a Lease share, which are packages leader and shard: how
-// long the holder may act, the durations and their rules, what an error of the API server means,
-// the transport that keeps back writes, and the goroutine of a term.
+// Package tenure has the common parts of packages leader and shard, whose processes hold Leases:
+// the time for which a holder may act, the rules of the durations, the classes of errors, the
+// transport that keeps back writes, and the goroutine of a term.
 package tenure

@@ -13,11 +13,12 @@ func IsConflict(err error) bool {
 }
 
 // IsRefusal reports whether a retry gets the same response. If the response is not the API
-// server's own but e.g. a proxy's, it is an outage.
+// server's own but e.g. a proxy's, it is an outage. A create in a namespace that does not exist is
+// a 404 with the name of the namespace.
 func IsRefusal(err error, namespace string) bool {
 	return !apierrors.IsUnexpectedServerError(err) && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) ||
 		apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsMethodNotSupported(err) ||
-		kube.IsGone(err, namespace)) // of a create
+		kube.IsGone(err, namespace))
 }
 
 // Printable returns err with a text for one line of log: servers, proxies and users write it.

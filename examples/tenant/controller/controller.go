@@ -166,8 +166,8 @@ func Register(op *operator.Operator, cfg Config) error {
 	return c.cleanup().Validate()
 }
 
-// retries returns the limiter of failed reconciles. While the billing service fails, each
-// tenant retries at least every 30s. The first retries of a tenant come fast. The bucket limits
+// retries returns the limiter of failed reconciles. While the billing service opens no account,
+// each tenant retries at least every 30s; a cleanup has the delays of its Plan. The first retries of a tenant come fast. The bucket limits
 // the retries of all tenants together to 50 a second, because thousands of requests at once can
 // keep a service down that recovers. With more than 1,500 tenants, the 30s have precedence.
 func retries() workqueue.TypedRateLimiter[types.NamespacedName] {
