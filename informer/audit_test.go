@@ -364,7 +364,9 @@ func TestAuditLife(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- a.Run(quiet(t)) }()
 		synctest.Wait()
-		if err := a.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "runs already: use one Audit for each Run") {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := a.Run(ctx); err == nil || !strings.Contains(err.Error(), "runs already: use one Audit for each Run") {
 			t.Errorf("a second Run() = %v", err)
 		}
 		a.Add("late", newCache().has(t, "9"), (&serverOf{version: "9", objects: []string{"a@3"}}).list)
