@@ -1,13 +1,23 @@
 package controllertest
 
 import (
+	"context"
 	"encoding/json"
+	"io"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/controllertest/cloud"
 	"github.com/controllerkit/controllerkit/controllertest/fault"
@@ -206,5 +216,36 @@ func TestChosenFaults(t *testing.T) {
 	}
 	if len(chosen) != 3 {
 		t.Errorf("chosen: %v, want both kinds at the write and one at the read", chosen)
+	}
+}
+
+// TestInterfereAfterCrash holds that the plan's user finishes what he began before a request of
+// a process, although that process ends meanwhile.
+func TestInterfereAfterCrash(t *testing.T) {
+	var requests []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		requests = append(requests, req.Method)
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"namespace":"ct-1","name":"a","uid":"1"}}`)
+	}))
+	defer server.Close()
+	dyn, err := dynamic.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := quietRun(Scenario{}, "ct-1")
+	r.x.dyn, r.x.options.ConvergeTimeout, r.x.observer = dyn, time.Minute, newObserver(t.Context(), "ct")
+	r.x.observer.types["configmaps"] = &observed{gvr: corev1.SchemeGroupVersion.WithResource("configmaps"), namespaced: true}
+	r.owned = map[objectKey]*unstructured.Unstructured{{"configmaps", "ct-1", "a"}: {}}
+	i := &incarnation{run: r}
+	i.ctx, i.cancel = context.WithCancel(t.Context())
+	f, possible := i.injectLocked(injection{kind: UserDelete, about: "configmaps/a"})
+	if !possible {
+		t.Fatal("the fault cannot happen")
+	}
+	i.cancel()
+	f.Before()
+	if want := []string{"GET", "DELETE"}; !slices.Equal(requests, want) || r.failed() {
+		t.Errorf("the user's requests are %v with the findings %v, want %v and none", requests, r.found(), want)
 	}
 }

@@ -153,7 +153,7 @@ func (i *incarnation) injectLocked(j injection) (f fault.Fault, possible bool) {
 		if !ok {
 			return f, false
 		}
-		f.Before = func() { apart(func() { r.interfere(i.ctx, j.kind, key) }) }
+		f.Before = func() { apart(func() { r.interfere(j.kind, key) }) }
 	}
 	return f, true
 }

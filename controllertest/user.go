@@ -204,10 +204,13 @@ func (r *run) ownedLocked(name string) (_ objectKey, ok bool) {
 	return objectKey{}, false
 }
 
-// interfere is an action of the plan's user.
-func (r *run) interfere(ctx context.Context, kind Kind, key objectKey) {
+// interfere is an action of the plan's user. It goes on if the process whose request it
+// comes before ends meanwhile.
+func (r *run) interfere(kind Kind, key objectKey) {
 	end := r.begin()
 	defer end()
+	ctx, cancel := context.WithTimeout(context.Background(), r.x.options.ConvergeTimeout)
+	defer cancel()
 	client := r.x.dyn.Resource(r.x.observer.gvr(key.resource)).Namespace(key.namespace)
 	if kind == UserEdit {
 		edited, err := client.Patch(ctx, key.name, types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+editAnnotation+`":"true"}}}`), metav1.PatchOptions{})
@@ -257,8 +260,17 @@ func (r *run) interfere(ctx context.Context, kind Kind, key objectKey) {
 
 const editAnnotation = "controllertest.controllerkit.github.io/edited"
 
+// interfered judges the answer to a request of the plan's user. If the request did not reach
+// the server in time, the run has no outcome.
 func (r *run) interfered(err error) {
-	if err != nil && !apierrors.IsNotFound(err) {
+	switch {
+	case err == nil || apierrors.IsNotFound(err):
+	case unreached(err):
+		r.note("the user of the plan: %v", err)
+		r.mu.Lock()
+		r.useless = true
+		r.mu.Unlock()
+	default:
 		r.find(Health, "the user of the plan: %v", err)
 	}
 }
