@@ -12,7 +12,7 @@ const expireAtOnce = 256
 // AddAfter adds key after a delay, or at once if duration is not positive. If the key is
 // ready, AddAfter is a no-op. If the key is delayed, the earlier time wins. If the key is
 // running, the delay starts now and takes effect at Done, unless an Add makes the key ready.
-// The key keeps its priority. A new key has priority 0.
+// The key keeps its priority, except as described at Forget. A new key has priority 0.
 func (q *Queue[K]) AddAfter(key K, duration time.Duration) {
 	q.add(key, &request{after: duration})
 }

@@ -22,6 +22,7 @@ type entry struct {
 	// Running: the adds since Get.
 	then   then
 	asks   bool // asked is set
+	keeps  bool // an add gave no priority: the key keeps its own, or gets a higher one
 	forgot bool // Forget was called: the key does not keep its priority
 	asked  int  // the highest priority that an add gave
 

@@ -61,7 +61,7 @@ func (q *Queue[K]) Inside(waits map[*Waiter]string) string {
 		fmt.Fprintf(&s, "%s", name)
 		for k := l.head; k != 0; k = q.held.At(k).next {
 			e := q.held.At(k)
-			fmt.Fprintf(&s, " %v/%d/%d/%d/%v/%v/%d", q.held.Key(k), e.state, e.priority, e.then, e.asks, e.forgot, e.asked)
+			fmt.Fprintf(&s, " %v/%d/%d/%d/%v/%v/%v/%d", q.held.Key(k), e.state, e.priority, e.then, e.asks, e.keeps, e.forgot, e.asked)
 		}
 		s.WriteByte(';')
 	}

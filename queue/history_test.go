@@ -44,8 +44,8 @@ type historyReturn struct {
 
 // historyKey is the model's state of a key that is running or was added.
 type historyKey struct {
-	priority, asked              int
-	running, again, forgot, kept bool // kept: added while it ran in a stopped queue
+	priority, asked      int
+	running, again, kept bool // kept: added while it ran in a stopped queue
 }
 
 // historyState is the model: a queue whose operations come one after the other.
@@ -114,14 +114,11 @@ func (s *historyState) step(in historyCall, out historyReturn) bool {
 			s.leave(in.key)
 			s.arrive(in.key, in.priority)
 		}
-	case "Forget":
-		s.of(in.key).forgot = s.of(in.key).running
+	case "Forget": // changes no priority: each add of a history gives one
 	case "Done":
 		switch k := *s.of(in.key); {
-		case k.running && k.again && k.forgot:
-			s.arrive(in.key, k.asked)
 		case k.running && k.again:
-			s.arrive(in.key, max(k.priority, k.asked))
+			s.arrive(in.key, k.asked)
 		case k.running:
 			*s.of(in.key) = historyKey{kept: k.kept}
 		}

@@ -28,10 +28,10 @@ const modelMaxWait = 10 * time.Second
 func modelGroup(key string) string { return key[:1] }
 
 type modelKey struct {
-	key, state                 string // state is "ready", "delayed" or "running"
-	priority, asked, order     int
-	asks, forgot, wants, again bool // wants: it goes on after Done; again: at once
-	at, passed                 time.Time
+	key, state                        string // state is "ready", "delayed" or "running"
+	priority, asked, order            int
+	asks, keeps, forgot, wants, again bool // wants: it goes on after Done; again: at once
+	at, passed                        time.Time
 }
 
 type model struct {
@@ -54,6 +54,7 @@ func (m *model) add(key string, asks bool, priority int, after time.Duration) {
 		m.keys[key] = &modelKey{key: key, priority: priority}
 		m.wait(m.keys[key], after > 0, at)
 	case k.state == "running":
+		k.keeps = k.keeps || !asks
 		if asks && (!k.asks || priority > k.asked) {
 			k.asks, k.asked = true, priority
 		}
@@ -78,7 +79,7 @@ func (m *model) done(key string) {
 	}
 	was := *k
 	*k = modelKey{key: key, priority: was.priority}
-	if was.forgot || was.asks && was.asked > was.priority {
+	if was.forgot || !was.keeps || was.asks && was.asked > was.priority {
 		k.priority = was.asked
 	}
 	if was.wants {

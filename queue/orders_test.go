@@ -212,7 +212,7 @@ func (w *world) inside(operations int) string {
 	slices.Sort(workers)
 	var model []string
 	for _, k := range w.m.keys {
-		model = append(model, fmt.Sprint(k.key, k.state, k.priority, k.asks, k.asked, k.forgot, k.wants, k.again))
+		model = append(model, fmt.Sprint(k.key, k.state, k.priority, k.asks, k.keeps, k.asked, k.forgot, k.wants, k.again))
 	}
 	slices.Sort(model)
 	return fmt.Sprint(operations, w.used, w.after, w.drains, w.ended, workers, model, w.q.Inside(waits))

@@ -66,10 +66,9 @@ type Config[K comparable] struct {
 // AddRateLimited is AddAfter with the delay of the rate limiter. AddWith is any of them
 // with a priority. The delay of AddAfter starts with the call.
 //
-// A key has the highest priority that an add gave it. Add gives 0, AddWith the given priority.
-// AddAfter and AddRateLimited give no priority, so a retry keeps the key's priority. Forget of
-// a running key ends the priority: at Done, only the adds since Get count. If no add came
-// since Get, Done ends the priority too.
+// A key has the highest priority that an add since its last Get gave it. Add gives 0, AddWith
+// the given priority. AddAfter and AddRateLimited give the priority that the key has, so a
+// retry keeps it. After a Forget of a running key they give 0.
 //
 // A key must be equal to itself: a floating-point NaN runs forever. A key with a value that
 // cannot be compared panics in the caller, as in a map.
@@ -218,7 +217,9 @@ func (q *Queue[K]) addLocked(key K, hash uint32, group string, r *request) {
 			q.hastenLocked(k, e, now, due)
 		}
 	case stateRunning:
-		if r.asks && (!e.asks || r.priority > e.asked) {
+		if !r.asks {
+			e.keeps = true
+		} else if !e.asks || r.priority > e.asked {
 			e.asks, e.asked = true, r.priority
 		}
 		switch {
@@ -375,21 +376,21 @@ func (q *Queue[K]) Done(key K) {
 	q.settleLocked()
 }
 
-// settle sets the priority of a key that returns to the queue at Done. Without Forget it
-// keeps its priority, unless an add gave a higher one.
+// settle sets the priority of a key that returns to the queue at Done: the highest that the
+// adds since Get gave.
 func (e *entry) settle() {
 	switch {
-	case e.forgot:
+	case e.forgot || !e.keeps:
 		e.priority = e.asked
 	case e.asks:
 		e.priority = max(e.priority, e.asked)
 	}
-	e.then, e.asks, e.asked, e.forgot = thenForgotten, false, 0, false
+	e.then, e.asks, e.keeps, e.asked, e.forgot = thenForgotten, false, false, 0, false
 }
 
-// Forget clears the failures of a key in the rate limiter. If the key is running, it also
-// clears the priority: after Done the key has the highest priority of the adds since Get,
-// or 0. The caller must still call Done.
+// Forget clears the failures of a key in the rate limiter. If the key is running, the adds
+// without a priority no longer keep that of the key: they give 0. The caller must still call
+// Done.
 func (q *Queue[K]) Forget(key K) {
 	q.limiter.Forget(key)
 	hash := q.held.Hash(key)

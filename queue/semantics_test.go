@@ -357,6 +357,23 @@ func TestSemantics(t *testing.T) {
 			q.takeAt("a", 7)
 			q.Done("a")
 		}},
+		{"an add with a priority while a key runs replaces the key's", func(q tester) {
+			q.AddWith(with(7), "a")
+			q.takeAt("a", 7)
+			q.AddWith(controllerkit.AddOptions{Priority: -100, RateLimited: true}, "a")
+			q.Done("a")
+			time.Sleep(time.Second)
+			q.takeAt("a", -100)
+			q.AddRateLimited("a") // keeps -100
+			q.AddWith(with(-200), "a")
+			q.Done("a")
+			q.takeAt("a", -100)
+			q.AddWith(with(-200), "a")
+			q.AddWith(with(-150), "a")
+			q.Done("a")
+			q.takeAt("a", -150)
+			q.Done("a")
+		}},
 		{"an event while a key of low priority runs raises it", func(q tester) {
 			q.AddWith(with(-100), "a")
 			q.take("a")
