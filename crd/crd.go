@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,9 +29,10 @@ import (
 	"github.com/controllerkit/controllerkit/internal/malformed"
 )
 
-// ErrNotServed is wrapped by the error of a request for a resource that the API server
-// does not serve. Install the CustomResourceDefinition, or correct the group, version,
-// resource name or namespace.
+// ErrNotServed is wrapped by the error of a request for a resource or subresource that the
+// API server does not serve. Install the CustomResourceDefinition, or correct the group,
+// version, resource name or namespace. The error of a request for one object does not wrap
+// the server's 404 response, so that it cannot be taken for that of a deleted object.
 var ErrNotServed = errors.New("crd: the API server does not serve the resource")
 
 // Client reads and writes the objects of one resource. [New] makes one, and for unit tests
@@ -208,7 +210,8 @@ func (c *Client[T]) Update(ctx context.Context, obj T, opts metav1.UpdateOptions
 }
 
 // UpdateStatus is [Client.Update] for the status alone. If the resource has no such
-// subresource, the error is an [ErrNotServed].
+// subresource, the error is an [ErrNotServed]: the server answers such a request as it does
+// for a deleted object, so after that answer the client asks which subresources are served.
 func (c *Client[T]) UpdateStatus(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error) {
 	return c.update(ctx, obj, opts, "status")
 }
@@ -295,8 +298,39 @@ func (c *Client[T]) object(ctx context.Context, verb string, r *rest.Request, su
 	if len(subresources) > 0 {
 		sub = "/" + strings.Join(subresources, "/")
 	}
+	if sub != "" && apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err) && c.kind.lacks(ctx, sub) {
+		var none T
+		return none, c.kind.notServed(verb, sub, err)
+	}
 	return result(c.kind, verb, sub, obj, err)
 }
+
+// lacks reports whether the API server serves the resource without the subresource. It
+// returns false if the server does not tell.
+func (k *kind[T]) lacks(ctx context.Context, subresource string) bool {
+	text, err := k.rest.Get().AbsPath("/apis", k.Group, k.Version).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx).Raw()
+	var served metav1.APIResourceList
+	if err != nil || json.Unmarshal(text, &served) != nil {
+		return false
+	}
+	has := func(name string) bool {
+		return slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Name == name })
+	}
+	return has(k.resource.Resource) && !has(k.resource.Resource+subresource)
+}
+
+// notServed returns the ErrNotServed of a request.
+func (k *kind[T]) notServed(verb, subresource string, err error) error {
+	text := fmt.Sprintf("%s %s%s in version %q: install the CustomResourceDefinition, or check group, version, resource name and subresource; if the resource is namespaced, use Client.Namespace",
+		verb, k.resource.GroupResource(), subresource, k.Version)
+	if verb == "list" || verb == "watch" {
+		return fmt.Errorf("%w: %s: %w", ErrNotServed, text, err) // informers look for the 404
+	}
+	return fmt.Errorf("%w: %s: %s", ErrNotServed, text, kube.Printable(err.Error(), maxError))
+}
+
+// maxError bounds the text of a response in an error, in bytes.
+const maxError = 2048
 
 // own returns a copy of obj, which client-go modifies while it encodes it.
 func (c *Client[T]) own(verb string, obj T) (T, error) {
@@ -319,8 +353,7 @@ func result[T controllerkit.Object, R any](k *kind[T], verb, subresource string,
 	case err == nil:
 		return response, nil
 	case apierrors.IsNotFound(err) && apierrors.IsUnexpectedServerError(err):
-		err = fmt.Errorf("%w: %s %s%s in version %q: install the CustomResourceDefinition, or check group, version, resource name and subresource; if the resource is namespaced, use Client.Namespace: %w",
-			ErrNotServed, verb, resource, subresource, k.Version, err)
+		err = k.notServed(verb, subresource, err)
 	case apierrors.IsMethodNotSupported(err):
 		err = fmt.Errorf("crd: %s %s%s: if the resource is namespaced, use Client.Namespace: %w", verb, resource, subresource, err)
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), " cannot "+verb+" resource "):

@@ -135,6 +135,39 @@ func TestServerNotServed(t *testing.T) {
 	}
 }
 
+// A resource without the status subresource: the server answers as it does for a deleted
+// object. Where the subresource is served, the same answer is a NotFound.
+func TestServerNoStatus(t *testing.T) {
+	plain := site.Definition("Bare", "bares", "Namespaced")
+	delete(plain["spec"].(map[string]any)["versions"].([]any)[0].(map[string]any), "subresources")
+	testserver.InstallCRD(t, plain)
+	kind := websiteKind
+	kind.Kind = "Bare"
+	bare, err := crd.New[*Website](testserver.Config(t), kind, "bares")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served, ns := conform.Client(t), testserver.Namespace(t)
+	for name, c := range map[string]*crd.Client[*Website]{"without": bare.Namespace(ns), "with": served.Namespace(ns)} {
+		config := map[string]any{"apiVersion": "crd.example.com/v1", "kind": "Website", "metadata": map[string]any{"name": "a"}, "status": map[string]any{"phase": "x"}}
+		if name == "without" {
+			config["kind"] = "Bare"
+			if _, err := c.Create(t.Context(), website("", "a"), metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		errs := map[string]error{}
+		_, errs["UpdateStatus"] = c.UpdateStatus(t.Context(), website("", "a"), metav1.UpdateOptions{})
+		_, errs["Patch"] = c.Patch(t.Context(), "a", types.MergePatchType, []byte(`{"status":{}}`), metav1.PatchOptions{}, "status")
+		_, errs["ApplyStatus"] = c.ApplyStatus(t.Context(), config, metav1.ApplyOptions{FieldManager: "test"})
+		for method, err := range errs {
+			if missing := name == "without"; errors.Is(err, crd.ErrNotServed) != missing || apierrors.IsNotFound(err) == missing {
+				t.Errorf("%s %s the subresource: %v", method, name, err)
+			}
+		}
+	}
+}
+
 // A user without rights.
 func TestServerForbidden(t *testing.T) {
 	conform.Client(t)
