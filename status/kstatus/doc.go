@@ -29,7 +29,12 @@
 // ReplicationController, StatefulSet and DaemonSet by their replicas; Job, Pod, Service,
 // PersistentVolume, PersistentVolumeClaim, PodDisruptionBudget,
 // CustomResourceDefinition and APIService. Any other object is [Ready] if its condition
-// Ready is True, or if it has no such condition.
+// Ready is True, or if it has no such condition. [Rules] add rules for other kinds:
+//
+//	rules := kstatus.Rules{
+//		{Group: "gateway.networking.k8s.io", Kind: "Gateway"}: kstatus.AllTrue("Accepted", "Programmed"),
+//	}
+//	ready := rules.Condition(objects...)
 //
 // The package differs from kstatus in these rules, so that no object is Ready too early:
 //
@@ -38,7 +43,10 @@
 //   - A Deployment, ReplicaSet, StatefulSet, DaemonSet or PodDisruptionBudget without
 //     status.observedGeneration is Progressing.
 //   - If the observedGeneration of a condition is older than the object, a Ready makes the
-//     object Progressing, and a Reconciling or Stalled does not count.
+//     object Progressing, and a Reconciling or Stalled does not count. A condition without one
+//     has the newest of the other conditions.
+//   - A StatefulSet with the update strategy OnDelete is Ready once its replicas are, of any
+//     revision.
 //   - An APIService is Ready once it is Available. A lost PersistentVolumeClaim and a
 //     failed PersistentVolume are Failed.
 //   - A Pod that cannot be scheduled is Progressing, because only a clock could make it
@@ -53,6 +61,6 @@
 //
 // A kind without a rule and without the condition Ready is Ready at once, as in kstatus.
 // That is right for a ConfigMap, and wrong for a custom resource whose controller has not
-// yet seen it. Such a controller can set status.observedGeneration or the condition Ready
-// to False or Unknown by a default of the schema.
+// yet seen it. Give such a kind a rule in [Rules]. Its author can set status.observedGeneration,
+// or the condition Ready to False or Unknown by a default of the schema.
 package kstatus

@@ -6,6 +6,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/controllerkit/controllerkit/status/kstatus"
 )
@@ -38,4 +39,25 @@ func ExampleCondition() {
 	// Output:
 	// Ready False Progressing
 	// 1 of 2 objects are ready; PersistentVolumeClaim shop/disk: status.phase is Pending
+}
+
+// A user of a kind gives it a rule.
+func ExampleRules() {
+	rules := kstatus.Rules{
+		{Group: "gateway.networking.k8s.io", Kind: "Gateway"}: kstatus.AllTrue("Accepted", "Programmed"),
+	}
+	gateway := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+		"metadata": map[string]any{"name": "web", "namespace": "shop", "generation": int64(1)},
+		"status": map[string]any{"conditions": []any{
+			map[string]any{"type": "Accepted", "status": "True", "observedGeneration": int64(1)},
+		}},
+	}}
+	fmt.Println(kstatus.Of(gateway))
+	fmt.Println(rules.Of(gateway))
+	fmt.Println(rules.Condition(gateway).Reason)
+	// Output:
+	// Ready the object has no condition Ready
+	// Progressing the object has no condition Programmed
+	// Progressing
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
 )
@@ -28,7 +29,42 @@ const (
 // has a type that its kind does not allow, Of returns Unknown and names the field.
 //
 // Of does not modify obj. It copies an object that is not an *unstructured.Unstructured.
-func Of(obj metav1.Object) (State, string) {
+func Of(obj metav1.Object) (State, string) { return Rules(nil).Of(obj) }
+
+// A Rule returns the state of an object of its kind, and a reason. It is called after the rules
+// of all kinds: obj is not being deleted, and neither status.observedGeneration nor Reconciling
+// nor Stalled has decided.
+type Rule func(obj metav1.Object) (State, string)
+
+// Rules has rules for kinds without one, such as Gateway.gateway.networking.k8s.io, and rules
+// that replace those of the package. Each function of Rules is the function of the package of
+// that name, with these rules. A nil Rule is none. Rules can be used concurrently unless it is
+// modified.
+type Rules map[schema.GroupKind]Rule
+
+// AllTrue returns the Rule of a kind that is Ready once it has a True condition of each type,
+// each about the object's generation. Otherwise it is Progressing.
+func AllTrue(conditionTypes ...string) Rule {
+	return func(obj metav1.Object) (State, string) {
+		v, err := read(obj, conditionTypes...)
+		if err != nil {
+			return Unknown, err.Error()
+		}
+		for _, name := range conditionTypes {
+			switch c := v.condition(name); {
+			case c == nil:
+				return Progressing, "the object has no condition " + name
+			case !c.isTrue() || c.old:
+				return Progressing, c.String()
+			}
+		}
+		return Ready, "True conditions: " + strings.Join(conditionTypes, ", ")
+	}
+}
+
+// Of returns the state of an object, and a reason. If the rules cannot be told to apply, since
+// obj has no kind and its Go type is not of a Kubernetes module, it returns Unknown.
+func (r Rules) Of(obj metav1.Object) (State, string) {
 	if kube.IsNil(obj) {
 		return Progressing, "the object is absent"
 	}
@@ -43,15 +79,15 @@ func Of(obj metav1.Object) (State, string) {
 	if err != nil {
 		return Unknown, short(err.Error())
 	}
-	state, reason := v.state()
+	state, reason := r.apply(v, obj)
 	if *v.wrong != "" {
 		return Unknown, *v.wrong + " has the wrong type"
 	}
 	return state, reason
 }
 
-// state applies the rules of all kinds, then those of the kind.
-func (v *view) state() (State, string) {
+// apply applies the rules of all kinds, then that of the kind.
+func (r Rules) apply(v *view, obj metav1.Object) (State, string) {
 	if observed, found := v.number("status", "observedGeneration"); found && observed != v.generation {
 		return Progressing, fmt.Sprintf("status.observedGeneration is %d, and the generation is %d", observed, v.generation)
 	}
@@ -64,7 +100,18 @@ func (v *view) state() (State, string) {
 			return Failed, c.String()
 		}
 	}
-	if read := rule(v.kind); read != nil {
+	kind, known := kindOf(obj)
+	if own := r[kind]; own != nil && known {
+		state, reason := own(obj)
+		if !slices.Contains([]State{Ready, Progressing, Failed, Terminating, Unknown}, state) {
+			return Unknown, fmt.Sprintf("the rule of %s returns the state %q, which is none of kstatus", short(kind.String()), short(string(state)))
+		}
+		return state, short(reason)
+	}
+	if len(r) > 0 && !known {
+		return Unknown, fmt.Sprintf("no rule can be chosen: the object has no apiVersion and kind, and %T is of no Kubernetes module: set them", obj)
+	}
+	if read := rule(kind); read != nil {
 		return read(v)
 	}
 	c := v.condition("Ready")
@@ -85,18 +132,21 @@ func (v *view) state() (State, string) {
 // The message has the number of ready objects, and the reasons of the first three others,
 // failed ones first. It does not depend on the order of objs. Set the observedGeneration
 // and lastTransitionTime as status.Set does.
-func Condition(objs ...metav1.Object) metav1.Condition {
+func Condition(objs ...metav1.Object) metav1.Condition { return Rules(nil).Condition(objs...) }
+
+// Condition returns a condition of type Ready about objects of any kinds.
+func (r Rules) Condition(objs ...metav1.Object) metav1.Condition {
 	order := []State{Failed, Progressing, Terminating, Unknown}
 	others := map[State][]string{}
 	ready := 0
 	for _, obj := range objs {
-		switch state, reason := Of(obj); {
+		switch state, reason := r.Of(obj); {
 		case state == Ready:
 			ready++
 		case kube.IsNil(obj):
 			others[state] = append(others[state], reason)
 		default:
-			others[state] = append(others[state], short(kindOf(obj).Kind)+" "+short(kube.NameOf(obj))+": "+reason)
+			others[state] = append(others[state], short(nameOf(obj))+" "+short(kube.NameOf(obj))+": "+reason)
 		}
 	}
 	c := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: string(Ready)}
@@ -130,7 +180,8 @@ func Condition(objs ...metav1.Object) metav1.Condition {
 // condition is a condition of any kind of object.
 type condition struct {
 	kind, status, reason, message string
-	old                           bool // whether it is about an older generation
+	generation                    int64 // that it is about; 0 means that it does not tell
+	old                           bool  // whether it is about an older generation
 }
 
 func (c *condition) isTrue() bool { return c != nil && c.status == string(metav1.ConditionTrue) }

@@ -73,7 +73,8 @@ func TestOf(t *testing.T) {
 		{"apps/v1 StatefulSet", "rolling", `"spec":{"replicas":3},"status":{` + observed + stateful + `,"currentRevision":"a","updateRevision":"b"}`, kstatus.Progressing, "updateRevision"},
 		{"apps/v1 StatefulSet", "partition", `"spec":{"replicas":3,"updateStrategy":{"rollingUpdate":{"partition":2}}},"status":{` + observed + `"replicas":3,"readyReplicas":3,"updatedReplicas":1,"currentRevision":"a","updateRevision":"b"}`, kstatus.Ready, ""},
 		{"apps/v1 StatefulSet", "partition rolling", `"spec":{"replicas":3,"updateStrategy":{"rollingUpdate":{"partition":1}}},"status":{` + observed + `"replicas":3,"readyReplicas":3,"updatedReplicas":1,"currentRevision":"a","updateRevision":"b"}`, kstatus.Progressing, "updatedReplicas is 1, and 2"},
-		{"apps/v1 StatefulSet", "on delete", `"spec":{"replicas":3,"updateStrategy":{"type":"OnDelete"}},"status":{` + observed + `"replicas":1}`, kstatus.Ready, ""},
+		{"apps/v1 StatefulSet", "on delete", `"spec":{"replicas":3,"updateStrategy":{"type":"OnDelete"}},"status":{` + observed + `"replicas":3,"readyReplicas":3,"currentReplicas":1,"currentRevision":"a","updateRevision":"b"}`, kstatus.Ready, ""},
+		{"apps/v1 StatefulSet", "on delete, without Pods", `"spec":{"replicas":3,"updateStrategy":{"type":"OnDelete"}},"status":{` + observed + `"replicas":0}`, kstatus.Progressing, "status.replicas is 0, and 3 are wanted"},
 		{"apps/v1 StatefulSet", "on delete, new", `"spec":{"replicas":3,"updateStrategy":{"type":"OnDelete"}},"status":{"replicas":0}`, kstatus.Progressing, "observedGeneration"},
 
 		{"apps/v1 DaemonSet", "new", `"spec":{},"status":{"desiredNumberScheduled":0,"currentNumberScheduled":0,"numberReady":0}`, kstatus.Progressing, "observedGeneration is missing"},
@@ -142,6 +143,9 @@ func TestOf(t *testing.T) {
 		{"example.com/v1 Widget", "old status", `"status":{"observedGeneration":1,"conditions":[{"type":"Ready","status":"True"}]}`, kstatus.Progressing, "observedGeneration is 1"},
 		{"example.com/v1 Widget", "old condition", `"status":{"conditions":[{"type":"Ready","status":"True","observedGeneration":1}]}`, kstatus.Progressing, "for an older generation"},
 		{"example.com/v1 Widget", "condition", `"status":{"conditions":[{"type":"Ready","status":"True","observedGeneration":2}]}`, kstatus.Ready, ""},
+		{"example.com/v1 Widget", "beside an old condition", `"status":{"conditions":[{"type":"Synced","status":"True","observedGeneration":1},{"type":"Ready","status":"True"}]}`, kstatus.Progressing, "for an older generation"},
+		{"example.com/v1 Widget", "beside a present condition", `"status":{"conditions":[{"type":"Synced","status":"True","observedGeneration":2},{"type":"Old","status":"True","observedGeneration":1},{"type":"Ready","status":"True"}]}`, kstatus.Ready, ""},
+		{"example.com/v1 Widget", "stalled beside an old condition", `"status":{"conditions":[{"type":"Synced","status":"True","observedGeneration":1},{"type":"Stalled","status":"True"},{"type":"Ready","status":"False"}]}`, kstatus.Progressing, "condition Ready"},
 		{"example.com/v1 Widget", "the first counts", `"status":{"conditions":[{"type":"Ready","status":"False"},{"type":"Ready","status":"True"}]}`, kstatus.Progressing, ""},
 		{"example.com/v1 Widget", "reconciling", `"status":{"conditions":[{"type":"Ready","status":"True"},{"type":"Reconciling","status":"True","reason":"Rolling"}]}`, kstatus.Progressing, "Rolling"},
 		{"example.com/v1 Widget", "not reconciling", `"status":{"conditions":[{"type":"Reconciling","status":"False"},{"type":"Stalled","status":"False"},{"type":"Ready","status":"True"}]}`, kstatus.Ready, ""},
@@ -209,6 +213,51 @@ func TestOfForms(t *testing.T) {
 		if state, reason := kstatus.Of(tt.object); state != tt.want || reason != tt.reason {
 			t.Errorf("%s: %s: %q, want %s: %q", tt.name, state, reason, tt.want, tt.reason)
 		}
+	}
+}
+
+// Rules decide for their kinds alone, after the rules of all kinds.
+func TestRules(t *testing.T) {
+	gateway := schema.GroupKind{Group: "example.com", Kind: "Gateway"}
+	answer := func(state kstatus.State) kstatus.Rule {
+		return func(obj metav1.Object) (kstatus.State, string) { return state, "of " + obj.GetName() + "\x1b" }
+	}
+	rules := kstatus.Rules{
+		gateway:                             kstatus.AllTrue("Accepted", "Programmed"),
+		{Kind: "ConfigMap"}:                 answer(kstatus.Failed),
+		{Kind: "Secret"}:                    answer("Fine"),
+		{Kind: "Pod"}:                       nil,
+		{Group: "apps", Kind: "Deployment"}: answer(kstatus.Ready),
+	}
+	const accepted = `{"type":"Accepted","status":"True","observedGeneration":2}`
+	for _, tt := range []struct {
+		name   string
+		object metav1.Object
+		want   kstatus.State
+		reason string
+	}{
+		{"no conditions", object(t, "example.com/v1", "Gateway", `"spec":{}`), kstatus.Progressing, "the object has no condition Accepted"},
+		{"one of two", object(t, "example.com/v1", "Gateway", `"status":{"conditions":[`+accepted+`]}`), kstatus.Progressing, "the object has no condition Programmed"},
+		{"one is False", object(t, "example.com/v1", "Gateway", `"status":{"conditions":[`+accepted+`,{"type":"Programmed","status":"False","reason":"NoAddress"}]}`), kstatus.Progressing, "condition Programmed is False: NoAddress"},
+		{"one is old", object(t, "example.com/v1", "Gateway", `"status":{"conditions":[`+accepted+`,{"type":"Programmed","status":"True","observedGeneration":1}]}`), kstatus.Progressing, "condition Programmed is True for an older generation"},
+		{"both", object(t, "example.com/v1", "Gateway", `"status":{"conditions":[`+accepted+`,{"type":"Programmed","status":"True"}]}`), kstatus.Ready, "True conditions: Accepted, Programmed"},
+		{"both, and stalled", object(t, "example.com/v1", "Gateway", `"status":{"conditions":[`+accepted+`,{"type":"Programmed","status":"True"},{"type":"Stalled","status":"True"}]}`), kstatus.Failed, "condition Stalled is True"},
+		{"both, of an old generation", object(t, "example.com/v1", "Gateway", `"status":{"observedGeneration":1,"conditions":[`+accepted+`,{"type":"Programmed","status":"True"}]}`), kstatus.Progressing, "status.observedGeneration is 1, and the generation is 2"},
+		{"metadata", &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "Gateway", APIVersion: "example.com/v1"}}, kstatus.Unknown, "the object has metadata only"},
+		{"another kind", named(t, "one", "False"), kstatus.Progressing, "condition Ready is False: R"},
+		{"typed", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, kstatus.Failed, `of one\x1b`},
+		{"no state", &corev1.Secret{}, kstatus.Unknown, `the rule of Secret returns the state "Fine", which is none of kstatus`},
+		{"a nil Rule", object(t, "v1", "Pod", `"status":{"phase":"Succeeded"}`), kstatus.Ready, "the Pod succeeded"},
+		{"replaced", &appsv1.Deployment{}, kstatus.Ready, `of \x1b`},
+		{"no kind", &Pod{}, kstatus.Unknown, "no rule can be chosen: the object has no apiVersion and kind, and *kstatus_test.Pod is of no Kubernetes module: set them"},
+	} {
+		if state, reason := rules.Of(tt.object); state != tt.want || reason != tt.reason {
+			t.Errorf("%s: %s: %q, want %s: %q", tt.name, state, reason, tt.want, tt.reason)
+		}
+	}
+	c := rules.Condition(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, &corev1.Secret{})
+	if c.Reason != "Failed" || !strings.Contains(c.Message, "0 of 2 objects are ready; ConfigMap one: of one") {
+		t.Errorf("the condition is %+v", c)
 	}
 }
 

@@ -118,11 +118,9 @@ func replicaSet(v *view) (State, string) {
 }
 
 func statefulSet(v *view) (State, string) {
-	if v.text("spec", "updateStrategy", "type") == "OnDelete" {
-		return v.counts(0)
-	}
 	wanted := v.replicas()
-	if state, reason := v.counts(wanted, "replicas", "readyReplicas"); state != Ready {
+	state, reason := v.counts(wanted, "replicas", "readyReplicas")
+	if state != Ready || v.text("spec", "updateStrategy", "type") == "OnDelete" { // its users replace old Pods
 		return state, reason
 	}
 	if partition, _ := v.number("spec", "updateStrategy", "rollingUpdate", "partition"); partition > 0 {

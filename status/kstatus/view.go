@@ -1,11 +1,13 @@
 package kstatus
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"iter"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,7 +18,6 @@ import (
 
 // view is an object, or an item of one of its lists, as the rules read it.
 type view struct {
-	kind       schema.GroupKind
 	generation int64
 	conditions []condition
 	content    any
@@ -24,11 +25,18 @@ type view struct {
 	wrong      *string // the field of the object that has the wrong type
 }
 
-// kindOf returns the kind that an object has or, if that is empty, the kind of its Go type.
-func kindOf(obj metav1.Object) schema.GroupKind {
+// nameOf returns the name of an object's kind, or of its Go type.
+func nameOf(obj metav1.Object) string {
+	kind, _ := kindOf(obj)
+	return kind.Kind
+}
+
+// kindOf returns the kind that an object has or, if that is empty, the kind of its Go type. It
+// is not known if that is not a type of Kubernetes.
+func kindOf(obj metav1.Object) (_ schema.GroupKind, known bool) {
 	if o, ok := obj.(runtime.Object); ok {
 		if kind := o.GetObjectKind().GroupVersionKind(); kind.Kind != "" {
-			return kind.GroupKind()
+			return kind.GroupKind(), true
 		}
 	}
 	t := reflect.TypeOf(obj)
@@ -38,7 +46,7 @@ func kindOf(obj metav1.Object) schema.GroupKind {
 	kind := schema.GroupKind{Group: t.PkgPath(), Kind: t.Name()}
 	path := strings.Split(kind.Group, "/") // such as k8s.io/api/apps/v1
 	if path[0] != "k8s.io" {
-		return kind // no rule applies
+		return kind, false
 	}
 	switch kind.Group = path[max(len(path)-2, 0)]; kind.Group {
 	case "core":
@@ -46,11 +54,12 @@ func kindOf(obj metav1.Object) schema.GroupKind {
 	case "apiextensions", "apiregistration":
 		kind.Group += ".k8s.io"
 	}
-	return kind
+	return kind, true
 }
 
-func read(obj metav1.Object) (*view, error) {
-	v := &view{kind: kindOf(obj), generation: obj.GetGeneration(), wrong: new(string)}
+// read reads an object and its conditions of the types that rules read, and of more types.
+func read(obj metav1.Object, more ...string) (*view, error) {
+	v := &view{generation: obj.GetGeneration(), wrong: new(string)}
 	switch o := obj.(type) {
 	case *metav1.PartialObjectMetadata:
 		return nil, errors.New("the object has metadata only")
@@ -63,11 +72,18 @@ func read(obj metav1.Object) (*view, error) {
 		}
 		v.content = content
 	}
+	newest := int64(0) // generation that a condition is about
 	for c := range v.list("status", "conditions") {
-		if kind := c.text("type"); isRead(kind) && v.condition(kind) == nil {
-			generation, _ := c.number("observedGeneration")
-			v.conditions = append(v.conditions, condition{kind, c.text("status"), c.text("reason"), c.text("message"), generation != 0 && generation < v.generation})
+		generation, _ := c.number("observedGeneration")
+		newest = max(newest, generation)
+		if kind := c.text("type"); (isRead(kind) || slices.Contains(more, kind)) && v.condition(kind) == nil {
+			v.conditions = append(v.conditions, condition{kind, c.text("status"), c.text("reason"), c.text("message"), generation, false})
 		}
+	}
+	for i := range v.conditions {
+		// A condition without a generation is about no newer one than its neighbors.
+		about := cmp.Or(v.conditions[i].generation, newest)
+		v.conditions[i].old = about != 0 && about < v.generation
 	}
 	return v, nil
 }
