@@ -12,6 +12,8 @@
 //	config.Wrap(page.Transport)
 //	handler := enqueue.Handler(c.Source("widgets", loop.Source("widgets")), keys)
 //
+// [Profiles] serves the profiles of the process.
+//
 // Package operator does this if its Options.Debug has an address. Most callers use that.
 // Others pass the Page to package serve, with a Guard or on loopback. docs/debug.md shows how
 // to read the page.

@@ -31,6 +31,7 @@ func ExamplePage() {
 	loop.Hook = c.Hook(nil)
 	mux := http.NewServeMux()
 	mux.Handle("/debug/controllers", page)
+	mux.Handle("/debug/pprof/", debug.Profiles())
 
 	source := c.Source("widgets", loop.Source("widgets")) // for enqueue.Handler
 	source.Add(types.NamespacedName{Namespace: "default", Name: "web"})

@@ -47,9 +47,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("Cache-Control", "no-store")
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		header.Set("Allow", "GET, HEAD")
-		http.Error(w, "Method Not Allowed: use GET", http.StatusMethodNotAllowed)
+	if !isRead(w, r) {
 		return
 	}
 	query := r.URL.Query()
@@ -73,6 +71,16 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		http.Error(w, "the parameter format is unknown: use json, html or none", http.StatusBadRequest)
 	}
+}
+
+// isRead reports whether the request reads, and answers it otherwise.
+func isRead(w http.ResponseWriter, r *http.Request) bool {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		return true
+	}
+	w.Header().Set("Allow", "GET, HEAD")
+	http.Error(w, "Method Not Allowed: use GET", http.StatusMethodNotAllowed)
+	return false
 }
 
 // collect collects a state. Requests wait for each other here, so that any number of them

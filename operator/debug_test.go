@@ -44,8 +44,8 @@ type debugPage struct {
 }
 
 // TestServerDebug: the page of an operator at its own address has the leader, the informers
-// with their objects, and the story of a key with the event, the call and the write. It is
-// not served with the metrics.
+// with their objects, and the story of a key with the event, the call and the write. The
+// same address has the profiles. Neither is served with the metrics.
 func TestServerDebug(t *testing.T) {
 	t.Parallel()
 	config, namespace := testserver.Config(t), testserver.Namespace(t)
@@ -65,22 +65,31 @@ func TestServerDebug(t *testing.T) {
 		}
 	}
 
-	url := "http://" + receive(t, addrs) + "/debug/controllers?format=json&key=" + namespace + "/make-a"
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
-	resp, err := (&http.Client{Transport: transport}).Do(req)
-	if err != nil {
-		t.Fatal(err)
+	get := func(url string) []byte {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := (&http.Client{Transport: transport}).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return body
 	}
-	body, err := io.ReadAll(resp.Body)
-	resp.Body.Close()
+	addr := receive(t, addrs)
 	var got debugPage
-	if err != nil || json.Unmarshal(body, &got) != nil {
-		t.Fatalf("%v: %.300s", err, body)
+	if body := get("http://" + addr + "/debug/controllers?format=json&key=" + namespace + "/make-a"); json.Unmarshal(body, &got) != nil {
+		t.Fatalf("%.300s", body)
+	}
+	if body := get("http://" + addr + "/debug/pprof/goroutine?debug=2"); !strings.Contains(string(body), "reconcile.(*Controller") {
+		t.Errorf("the goroutines have no worker: %.300s", body)
 	}
 	if l := got.Leader; got.Title != "debug" || l == nil || !l.Leading || l.Lease != namespace+"/debug" || l.Since.IsZero() {
 		t.Errorf("title %q, leader %+v", got.Title, l)
@@ -108,10 +117,11 @@ func TestServerDebug(t *testing.T) {
 			t.Errorf("the story lacks %q:\n%s", want, story.String())
 		}
 	}
-	if w := httptest.NewRecorder(); true {
-		p.op.Mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/controllers", http.NoBody))
+	for _, path := range []string{"/debug/controllers", "/debug/pprof/heap"} {
+		w := httptest.NewRecorder()
+		p.op.Mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, http.NoBody))
 		if w.Code != http.StatusNotFound {
-			t.Errorf("Mux serves the page with status %d, although it has no authentication", w.Code)
+			t.Errorf("Mux serves %s with status %d, although it has no authentication", path, w.Code)
 		}
 	}
 }

@@ -54,10 +54,11 @@ type Options struct {
 	// by the caller.
 	Listen string
 
-	// Debug is the address of /debug/controllers, the page of package debug, such as
-	// "127.0.0.1:6060": a loopback address, which kubectl port-forward reaches. To serve the
-	// page to other hosts, see Operator.Debug. Any other address is an error of New. Mux does
-	// not serve the page. "" means no page.
+	// Debug is the address of /debug/controllers, the page of package debug, and of
+	// /debug/pprof/, the profiles of the process. It is a loopback address such as
+	// "127.0.0.1:6060", which kubectl port-forward reaches. To serve them to other hosts, see
+	// Operator.Debug. Any other address is an error of New. Mux serves neither of them. ""
+	// means no page and no profiles.
 	Debug string
 
 	// GracePeriod bounds the stop of the whole process. Run gives the running calls and
@@ -111,8 +112,8 @@ type Operator struct {
 	Metrics *metrics.Metrics
 
 	// Debug is the page at Options.Debug. To serve it to other hosts, set it before the first
-	// controller is added, and add it to Mux behind package serve: the page shows names of
-	// objects and does not authenticate. Run sets its zero fields. nil means none, which costs
+	// controller is added, and add it and debug.Profiles to Mux behind package serve: the page
+	// shows names of objects, and neither authenticates. Run sets its zero fields. nil means none, which costs
 	// a reconcile nothing.
 	Debug *debug.Page
 
@@ -171,6 +172,7 @@ func New(config *rest.Config, options Options) (*Operator, error) {
 		op.Debug = &debug.Page{}
 		mux := http.NewServeMux()
 		mux.HandleFunc("/debug/controllers", func(w http.ResponseWriter, r *http.Request) { op.Debug.ServeHTTP(w, r) })
+		mux.Handle("/debug/pprof/", debug.Profiles())
 		var err error
 		if op.debugServer, err = serve.New(serve.Config{Addr: o.Debug, Handler: mux}); err != nil {
 			return nil, fmt.Errorf("operator: Options.Debug %q: use a loopback address such as 127.0.0.1:6060, or see Operator.Debug: %w", o.Debug, err)
