@@ -56,8 +56,8 @@ type AddOptions struct {
 // The optional methods of a queue that a reconcile.Controller uses, like OptionAdder. A method of
 // another signature is silently not used, so assert these interfaces where the queue is defined.
 type (
-	// ContextGetter is Get until the context is done, when ok is false. With it, Run leaves
-	// the queue open and can be called again. Without it, Run shuts the queue down.
+	// ContextGetter waits for a ready key. ok is false if ctx is done, or if the queue is shut
+	// down and no key is ready. Without it, Run shuts the queue down, and cannot run again.
 	ContextGetter[K comparable] interface {
 		GetContext(ctx context.Context) (key K, priority int, ok bool)
 	}
@@ -70,30 +70,33 @@ type (
 	// PendingLister returns the ready, running and delayed keys, for the last line of log.
 	PendingLister[K comparable] interface{ Pending() []K }
 
-	// Clearer removes and returns the ready and delayed keys.
+	// Clearer removes and returns the ready and delayed keys. After Handle, Run calls it when
+	// it ends; without it the queue of a standby keeps them.
 	Clearer[K comparable] interface{ Clear() []K }
 )
 
 // Gate delays a key until the caches show the writes of its last call. A consistency.Store is
-// one. Its methods are called concurrently, but not for one key, and with no lock held.
+// one. Begin, Ready and End are called concurrently, but not for one key, and with no lock held.
 type Gate[K comparable] interface {
 	// Begin is called before each call of the Func. The Func gets the returned context,
 	// which must be ctx or derived from it.
 	Begin(ctx context.Context, key K) context.Context
 
 	// Ready reports whether key may run. If it returns false, the gate must call wake
-	// once, when the key may run. wake only adds to the queue, so the gate can call it from
-	// any goroutine, inside Ready, and with its own locks held. The loop does not ask again
-	// before that, whatever events come. If a key waits for 10s, the loop logs it, with the
-	// error of [ReadyEnsurer] if the gate has that method.
+	// once, when the key may run: without it the key waits until Run ends, whatever events
+	// come. wake only adds to the queue, so the gate can call it from any goroutine, inside
+	// Ready, and with its own locks held. After the end of Run it has no effect, and the
+	// next Run can ask for a key whose wake is open. If a key waits for 10s, the loop logs it,
+	// with the error of [ReadyEnsurer] if the gate has that method.
 	Ready(key K, wake func()) bool
 
 	// End is called after each call of the Func, also after a panic.
 	End(key K)
 }
 
-// ReadyEnsurer is the optional method of a [Gate] that returns the reason why a key may not
-// run, and nil if it may.
+// ReadyEnsurer is the optional method of a [Gate] that returns what the caches lack for a key,
+// for logs, and nil if they lack nothing. A Gate that waits for a limited time lets the key run
+// in spite of an error. It can be called at the same time as the other methods for the key.
 type ReadyEnsurer[K comparable] interface{ EnsureReady(key K) error }
 
 // The states of a queue and of a loop at one moment, for logs and debug pages.
@@ -115,13 +118,14 @@ type (
 		State    string    `json:"state"` // "running", "ready" or "delayed"
 		Group    string    `json:"group,omitempty"`
 		Priority int       `json:"priority"`
-		Since    time.Time `json:"since,omitzero"`  // when it started, or with metrics became ready; without metrics up to 1s late
+		Since    time.Time `json:"since,omitzero"`  // running: when it started, without metrics up to 1s late; ready: when it was added or its delay ended, zero without metrics
 		Until    time.Time `json:"until,omitzero"`  // when its delay ends; zero without a delay
 		Again    bool      `json:"again,omitempty"` // it runs, and becomes ready at Done
 		Attempts int       `json:"attempts"`        // NumRequeues
 	}
 
-	// LoopState has the number of keys in each state and 100 keys of each, in no order.
+	// LoopState has the number of keys in each state and up to 100 keys of each, in no order.
+	// A key in two states is counted in both and listed in the first.
 	LoopState struct {
 		Name    string    `json:"name"`
 		Running bool      `json:"running"` // Run runs; without it there are no keys
@@ -176,15 +180,14 @@ func Results() [13]string {
 // true, also in a wrapped error: see errors.As.
 type (
 	// StaleError is the error of a call whose cache is older than the API server. The key
-	// waits for the cache.
+	// waits for the Gate or, without one, for 0.1 to 7.5s.
 	StaleError interface{ Stale() bool }
 
-	// TerminalError is an error that no retry can cure, such as an invalid spec. The key
-	// runs at its next event.
+	// TerminalError is an error that no retry can cure. The key runs at its next event.
 	TerminalError interface{ Terminal() bool }
 
-	// RejectedError is an error that the same request gets again until something else
-	// changes. The key runs again after a long delay, or at its next event.
+	// RejectedError is an error that the same request gets until something else changes. The
+	// key runs again after 1s, later up to 15m, or at its next event.
 	RejectedError interface{ Rejected() bool }
 
 	// UnsentError is the error of a request that did not reach the network, so that nothing

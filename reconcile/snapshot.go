@@ -85,29 +85,33 @@ func (r *run[K]) look(s *controllerkit.LoopState, only []K) (keys []K) {
 		}
 		return keys
 	}
-	// A key in two states is listed in the first.
+	listed := map[K]bool{}
+	once := func(key K) { // a key in two states is listed in the first
+		if !listed[key] {
+			listed[key] = true
+			list(key)
+		}
+	}
 	room := snapshotKeys
 	for key, w := range r.gated {
 		if room == 0 {
 			break
 		}
 		if w.counted {
-			list(key)
+			once(key)
 			room--
 		}
 	}
 	for key := range first(r.parked) {
-		list(key)
+		once(key)
 	}
 	for key := range r.guard.Keys() {
-		if _, gated := r.gated[key]; !gated && r.guard.Has(key, now) {
-			list(key)
+		if r.guard.Has(key, now) {
+			once(key)
 		}
 	}
 	for key := range first(r.streaks) {
-		if _, gated := r.gated[key]; !gated && !r.guard.Has(key, now) {
-			list(key)
-		}
+		once(key)
 	}
 	return keys
 }

@@ -79,6 +79,25 @@ func TestSnapshot(t *testing.T) {
 	})
 }
 
+// TestSnapshotOnce: a key in two states is counted in both, and listed in the first.
+func TestSnapshotOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := newGate()
+		q := newTestQueue("a")
+		c := &controller{Name: "widgets", Queue: q, MaxAttempts: 1, Gate: reasonGate{gate, "behind"}}
+		c.Reconcile = func(context.Context, string) (reconcile.Result, error) { return reconcile.Result{}, errPlain }
+		r := start(t, t.Context(), c)
+		synctest.Wait()
+		gate.set("a", true)
+		q.Add("a")
+		synctest.Wait()
+		if got := c.Snapshot(); got.Gated != 1 || got.Parked != 1 || len(got.Keys) != 1 || got.Keys[0].State != "gated" {
+			t.Errorf("a parked key that waits for the gate: %+v, want it once, as gated", got)
+		}
+		r.stop()
+	})
+}
+
 // TestSnapshotBusy: a running call is counted, and a key that cooled down is not hot.
 func TestSnapshotBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
