@@ -6,8 +6,8 @@
 //		return controllerOf(s.Index).Run(ctx)
 //	})
 //
-// Run calls its function, work, for each shard that the replica owns. Each replica has a
-// Lease. All compute the same balanced assignment, and store it in one more Lease, the table.
+// Run calls its function, work, for each shard that the replica owns. work must last until
+// its context is done: else the replica gives up all shards. Each replica has a Lease. All compute the same balanced assignment, and store it in one more Lease, the table.
 //
 // A replica owns a shard while [Shard.Check] returns nil. Owned work is the work of that
 // function in that time. Its context ends at the latest when the replica stops owning the

@@ -12,7 +12,8 @@
 // controller owner.
 //
 // Most callers use a [View], which lets one informer serve all owned shards of a
-// [shard.Group]: Add and Remove change its selection. Handlers get the objects of a removed
+// [shard.Group]: Add and Remove change its selection, and wait for View.Run and the informer.
+// Handlers get the objects of a removed
 // shard as deletions. To avoid that, remove the handler first, or let it ask
 // [shard.Ranges.Of] for the object's shard. examples/sharded is a whole program.
 //
@@ -28,4 +29,7 @@
 // # Caveats
 //
 //   - Without the feature gate ShardedListAndWatch each replica receives all objects.
+//   - The example of View does not wait for Remove, so while a shard moves, the caches of two
+//     replicas can hold its objects. To exclude that, give Remove a context that outlives the
+//     work, with a timeout below the DrainTimeout of the Group, before the work returns.
 package filter

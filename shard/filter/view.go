@@ -57,13 +57,14 @@ type View struct {
 	mu      sync.Mutex // guards the fields below
 	running bool
 	added   map[int]bool
-	shown   map[int]bool
+	shown   map[int]bool  // nil before the first Select
 	next    map[int]bool  // of the running or last Select; nil after one that succeeded
 	err     error         // of the last Select
 	changed chan struct{} // closed by the next change of the fields above; nil if no call waits
 }
 
-// Run calls Select until ctx is done, and then returns nil. If a Select fails, Run logs the
+// Run calls Select until ctx is done, and then returns nil. The first call is for no shard if none
+// was added, so that the informer is synced on a replica without shards. If a Select fails, Run logs the
 // error and calls it again after a pause of at most 5s. It returns an error if a field is not
 // valid or the View runs already.
 func (v *View) Run(ctx context.Context) error {
@@ -87,7 +88,7 @@ func (v *View) Run(ctx context.Context) error {
 	pause := firstPause
 	for {
 		v.mu.Lock()
-		equal, changed := maps.Equal(v.added, v.shown) && v.next == nil, v.waitLocked()
+		equal, changed := v.shown != nil && maps.Equal(v.added, v.shown) && v.next == nil, v.waitLocked()
 		want := map[int]bool{}
 		if !equal && ctx.Err() == nil {
 			maps.Copy(want, v.added)

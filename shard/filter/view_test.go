@@ -144,6 +144,18 @@ func TestView(t *testing.T) {
 	})
 }
 
+// TestViewWithoutShards: the first Select is for no shard, so that the informer is synced.
+func TestViewWithoutShards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i, stop := runView(t)
+		time.Sleep(time.Minute)
+		if !slices.Equal(i.calls, []string{""}) {
+			t.Errorf("selected %q, want nothing once", i.calls)
+		}
+		stop()
+	})
+}
+
 // TestViewAgain: a shard that is added while a Select removes it is shown when Add returns,
 // and one that is removed while a Select adds it is not.
 func TestViewAgain(t *testing.T) {
