@@ -7,6 +7,7 @@ SHELL := /bin/bash -o pipefail
 export GOFLAGS += -buildvcs=false
 
 TEST_FLAGS ?=
+TEST_TIMEOUT ?= 30m
 PACKAGES ?= ./...
 RESULTS ?= bin/test
 
@@ -20,15 +21,16 @@ demo: bin/controlplane bin/tenant ## run the tenant controller on a real API ser
 
 .PHONY: test
 test: compiler bin/controlplane bin/prometheus bin/promtool bin/flakes ## run all tests, also on the real API server
-	@# Many tests wait for a server or a clock, so more tests run at once than cores exist.
-	go test -json -race -shuffle=on -p 4 -parallel 6 $(TEST_FLAGS) $(PACKAGES) | $(call record,root)
+	@# Many tests wait for a server or a clock, so more tests run at once than cores exist. A busy
+	@# machine without a build cache needs more than the 10 minutes that go test gives a package.
+	go test -json -timeout $(TEST_TIMEOUT) -race -shuffle=on -p 4 -parallel 6 $(TEST_FLAGS) $(PACKAGES) | $(call record,root)
 	@# The race detector changes the cost of a decision, and multiplies that of a measurement.
-	go test -json -run '^(TestHostile|TestMemory|TestLimiterMemory|TestAllocations|TestOrders|TestMillionKeys)' $(TEST_FLAGS) ./ssa ./status ./consistency ./owner ./queue ./debug | $(call record,costs)
-	cd managerkit && go test -json -race -shuffle=on $(TEST_FLAGS) ./... | $(call record,managerkit)
-	cd tracing && go test -json -race -shuffle=on $(TEST_FLAGS) ./... | $(call record,tracing)
-	cd internal/grafanatest && go test -json $(TEST_FLAGS) ./... | $(call record,grafanatest)
-	cd controlplane && go test -json $(TEST_FLAGS) ./... | $(call record,controlplane)
-	cd internal/bench && go test -json $(TEST_FLAGS) ./... | $(call record,bench)
+	go test -json -timeout $(TEST_TIMEOUT) -run '^(TestHostile|TestMemory|TestLimiterMemory|TestAllocations|TestOrders|TestMillionKeys)' $(TEST_FLAGS) ./ssa ./status ./consistency ./owner ./queue ./debug | $(call record,costs)
+	cd managerkit && go test -json -timeout $(TEST_TIMEOUT) -race -shuffle=on $(TEST_FLAGS) ./... | $(call record,managerkit)
+	cd tracing && go test -json -timeout $(TEST_TIMEOUT) -race -shuffle=on $(TEST_FLAGS) ./... | $(call record,tracing)
+	cd internal/grafanatest && go test -json -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./... | $(call record,grafanatest)
+	cd controlplane && go test -json -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./... | $(call record,controlplane)
+	cd internal/bench && go test -json -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./... | $(call record,bench)
 
 # record prints a stream of go test -json like go test, and stores it in RESULTS for make flakes.
 record = "$(CURDIR)/bin/flakes" $(if $(filter -v,$(TEST_FLAGS)),-v) -out "$(abspath $(RESULTS))/$(1).json"
