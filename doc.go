@@ -96,10 +96,10 @@
 //
 // # Composition
 //
-// Everything that runs is a func(context.Context) error that blocks until everything it
-// started has stopped. There is no manager: elector.Run(ctx, controller.Run) is the whole
-// integration. Everything that writes takes a one-method interface that generated clients
-// already implement. Packages meet by methods with types of the standard library or of
+// Everything that runs has a method Run that blocks until everything it started has stopped.
+// Where a time limit ends the wait, Run returns an error that names what still runs. There is no
+// manager: elector.Run(ctx, controller.Run) is the whole integration. Most functions that write
+// take a one-method interface that generated clients already implement. Packages meet by methods with types of the standard library or of
 // Kubernetes: a *queue.Queue is a workqueue.TypedRateLimitingInterface, a
 // *consistency.Store is a Gate of reconcile, and *metrics.Metrics implements the Metrics
 // interface of every package, where nil disables metrics.

@@ -1,8 +1,6 @@
 // Package controllertest explores how a controller behaves under faults. It runs the
 // controller against a real API server many times, each time with another fault at
-// another place, and compares the outcome with runs without faults.
-//
-// Unlike envtest it injects faults.
+// another place, which envtest does not, and compares the outcome with runs without faults.
 //
 //	func TestGreeter(t *testing.T) {
 //		controllertest.Explore(t, controllertest.Scenario{
@@ -27,7 +25,9 @@
 //		}, controllertest.Options{})
 //	}
 //
-// Most callers need Explore and a [Scenario].
+// Each call of Start is a process of its own: it shares no state, and blocks until all that
+// it started has stopped. Explore starts the API server. It takes minutes, and go test -short
+// skips it.
 //
 // # Plans
 //

@@ -17,8 +17,9 @@ import (
 )
 
 // Held is the proof that an object carries a finalizer. Only [Ensure] and [Add] make a
-// valid one, so a function that takes a Held cannot be called before the finalizer is
-// stored. The proof does not last: use a Held only in the reconcile that received it.
+// valid one, so a function that takes a Held is not called before the finalizer is stored, unless
+// the caller makes a zero Held or ignores an error: see Valid. The proof does not last: use a Held
+// only in the reconcile that received it.
 //
 // The zero Held is not valid.
 type Held[T metav1.Object] struct {

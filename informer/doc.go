@@ -19,8 +19,7 @@
 //
 // These work with any informer: [Trim] and [KeepMetadata] save memory, [Guard] contains faults
 // of a transform, [Index] finds objects by a field, [ConsistentLists] and [EndSilentWatches]
-// let informers begin with a current list and notice dead watches. [Audit] finds lost events,
-// and [Set.Relist] cures them.
+// let informers begin with a current list and notice dead watches: pass them to config.Wrap. [Audit] finds lost events, and [Set.Relist] cures them.
 //
 // # Guarantees
 //

@@ -8,10 +8,11 @@
 //		return coreinformers.NewFilteredPodInformer(client, p.Namespace, 0, cache.Indexers{}, p.Options), nil
 //	})
 //	set.Add("pods", pods) // an informer.Set, which runs it
-//	...
+//	go func() { errs <- set.Run(ctx) }()
 //	err := pods.Select(ctx, scope.Selection{Namespaces: []string{"blue", "green"}, LabelSelector: "app=web"})
 //
-// The [Informer] is a cache.SharedIndexInformer: listers, handlers and package
+// Select waits until the informer runs and shows the objects; the Set waits for the first
+// selection. The [Informer] is a cache.SharedIndexInformer: listers, handlers and package
 // consistency use it like any other. Most callers use [Informer.Follow] in place of Select: the
 // selection then comes from a ConfigMap, or from labels of Namespaces, on every replica. To a
 // handler, an object that leaves the selection is deleted. docs/namespaces.md shows a whole

@@ -10,9 +10,12 @@
 //	}
 //	results, err := set.Apply(ctx, widget, applyset.Member{Object: config, Live: live})
 //
-// Most callers call [Set.Apply] in each reconcile with all objects of the parent, and
-// [Set.Delete] as the cleanup of its finalizer. A [Batch] applies objects without a
-// parent.
+// The parent is the object that the controller reconciles: a ConfigMap, a Secret, or a custom
+// resource whose definition has the label applyset.kubernetes.io/is-parent-type. Most callers
+// store its finalizer by finalizer.Ensure, whose cleanup calls [Set.Delete], and then call
+// [Set.Apply] with all wanted objects, each with its copy in the cache as Live. Apply prunes:
+// it deletes objects that earlier calls applied and this one omits. A [Batch] applies objects
+// without a parent.
 //
 // # Guarantees
 //
