@@ -89,7 +89,7 @@ func unsynced(members []*member, timeout time.Duration) error {
 			if timeout <= reflectorlog.BookmarkWarning {
 				also = ", or the end of the initial events is never marked, which shows only after " + reflectorlog.BookmarkWarning.String()
 			}
-			err = fmt.Errorf("%w within %v: %q: list and watch are neither refused nor complete: the server cannot be reached, or there is more to list than Timeout allows%s", ErrNotSynced, timeout, m.name, also)
+			err = fmt.Errorf("%w within %v: %q: list and watch are neither refused nor complete: the server cannot be reached, or there is more to list than Timeout allows, or a conversion webhook fails%s", ErrNotSynced, timeout, m.name, also)
 		case last.bookmark:
 			err = fmt.Errorf("%w within %v: %q: the server took the watch but does not mark the end of the initial events: it, or a proxy, drops the bookmark k8s.io/initial-events-end; setting KUBE_FEATURE_WatchListClient=false in the environment avoids the need for it: %w", ErrNotSynced, timeout, m.name, kube.PrintableError(last.err, maxText))
 		case unreachable(last.err):
@@ -131,6 +131,8 @@ func (m *member) reason(err error) string {
 		return fmt.Sprintf("cannot %s %s: the server does not serve it: install its CustomResourceDefinition, or check group and version", verb, resource)
 	case apierrors.IsMethodNotSupported(err):
 		return fmt.Sprintf("cannot %s %s: the server does not support that verb for it", verb, resource)
+	case apierrors.IsTooManyRequests(err) && strings.Contains(err.Error(), "(re)initializing"):
+		return fmt.Sprintf("cannot %s %s: the API server cannot list the stored objects, such as while a conversion webhook fails", verb, resource)
 	case apierrors.IsTooManyRequests(err):
 		return fmt.Sprintf("cannot %s %s: the server is overloaded", verb, resource)
 	case unreachable(err):

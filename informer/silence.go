@@ -27,7 +27,8 @@ const defaultSilence = 3 * time.Minute
 // If the API server refuses the connection or responds 429 to a watch that begins with a list,
 // the transport sends the request again, after pauses that grow from 0.8 to 60s. They end with
 // the request's context. client-go's own pauses do not, so that an informer would outlast its
-// stop by up to a minute.
+// stop by up to a minute. If refusals of an informer's requests last for 30s, a line of log has the
+// server's reason, and again each minute.
 //
 // It concerns all watches of the config, not only the watches of informers. A watch that does
 // not ask for bookmarks, and one of an aggregated API server without bookmarks, ends after each

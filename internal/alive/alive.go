@@ -30,12 +30,25 @@ type Informer struct {
 	composed bool // the requests are those of parts
 	parts    map[*Informer]struct{}
 	blocked  error // the reason why the informer cannot sync; nil if it is not known
+	refused  refusals
+}
+
+// The refusals since the last other response are told if they have lasted for tellAfter, and then
+// at each tellEvery.
+const (
+	tellAfter = 30 * time.Second
+	tellEvery = time.Minute
+)
+
+type refusals struct {
+	since, told time.Time // zero if there are none
+	n           int
 }
 
 // Metrics is called with the observations of an Informer. A nil function is not called.
 type Metrics struct {
 	Ended   func(watch bool, d time.Duration) // a request and the reading of its response
-	Refused func(error)                       // a watch is sent again after a pause
+	Refused func(error)                       // a request is sent again after a pause
 }
 
 // New returns the Informer of an informer that starts now.
@@ -155,11 +168,36 @@ func (i *Informer) Begin(kind Kind) (end func()) {
 	})
 }
 
-// Refused notes the error of a request that is sent again. For a nil Informer, it is a no-op.
-func (i *Informer) Refused(err error) {
-	if i != nil && i.metrics.Refused != nil {
+// Refused notes the error of a request that is sent again. It returns the number of refusals since
+// the last other response, and their time, and reports whether to log them. For a nil Informer, it
+// is a no-op.
+func (i *Informer) Refused(err error) (n int, lasting time.Duration, tell bool) {
+	if i == nil {
+		return 0, 0, false
+	}
+	if i.metrics.Refused != nil {
 		i.metrics.Refused(err)
 	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	r, now := &i.refused, time.Now()
+	if r.n++; r.n == 1 {
+		r.since, r.told = now, now.Add(tellAfter-tellEvery)
+	}
+	if tell = now.Sub(r.told) >= tellEvery; tell {
+		r.told = now
+	}
+	return r.n, now.Sub(r.since), tell
+}
+
+// Answered notes a response that is no refusal. For a nil Informer, it is a no-op.
+func (i *Informer) Answered() {
+	if i == nil {
+		return
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.refused = refusals{}
 }
 
 // Relist ends the current watch, and makes the next one expire, so that the informer lists.

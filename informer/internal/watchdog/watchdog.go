@@ -9,12 +9,10 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
@@ -63,15 +61,14 @@ func (w *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	backoff := wait.Backoff{Duration: 800 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 30 * time.Second} // as client-go
 	for {
 		resp, err := w.send(req, observed)
-		after, refused := refusal(resp, err)
-		if refused == nil {
+		if !isRefused(resp, err) {
 			return resp, err
 		}
+		after := time.Duration(0)
 		if resp != nil {
+			after = retryAfter(resp)
 			_ = resp.Body.Close()
 		}
-		observed.Refused(refused)
-		klog.FromContext(req.Context()).V(2).Info("The server refused a watch, which is sent again", "path", kube.Printable(req.URL.Path, maxText), "err", kube.PrintableError(refused, maxText))
 		if !pause.For(req.Context(), max(backoff.Step(), after)) {
 			return nil, req.Context().Err()
 		}
@@ -80,20 +77,6 @@ func (w *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // initial reports whether the watch begins with a list.
 func initial(watch *http.Request) bool { return watch.URL.Query().Get("sendInitialEvents") == "true" }
-
-// refusal returns the error of a request that client-go sends again after a pause, and the
-// time that the server asks for.
-func refusal(resp *http.Response, err error) (after time.Duration, refused error) {
-	switch {
-	case utilnet.IsConnectionRefused(err):
-		return 0, err
-	case err == nil && resp != nil && resp.StatusCode == http.StatusTooManyRequests:
-		seconds, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // 0 if it is no number
-		seconds = min(seconds, maxRetryAfter)
-		return time.Duration(seconds) * time.Second, apierrors.NewTooManyRequests("the API server responded 429", seconds)
-	}
-	return 0, nil
-}
 
 // send sends a request once.
 func (w *transport) send(req *http.Request, observed *alive.Informer) (*http.Response, error) {
@@ -110,6 +93,7 @@ func (w *transport) send(req *http.Request, observed *alive.Informer) (*http.Res
 	}
 	end := observed.Begin(kind)
 	resp, err := w.roundTrip(req, observed)
+	note(req, kind, observed, resp, err)
 	if err != nil || resp == nil || resp.StatusCode >= http.StatusBadRequest {
 		end()
 		return resp, err

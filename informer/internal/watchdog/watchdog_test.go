@@ -19,10 +19,12 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit/informer/internal/watchdog"
 	"github.com/controllerkit/controllerkit/internal/alive"
+	"github.com/controllerkit/controllerkit/internal/testlog"
 )
 
 const (
@@ -221,17 +223,19 @@ func TestRefused(t *testing.T) {
 		code     int // of the response without err
 		after    string
 		sent     int           // requests, of which the third one succeeds
+		told     int           // refusals
 		min, max time.Duration // of both pauses
 	}{
-		{name: "connection", path: initial, err: refused, sent: 3, min: 2400 * time.Millisecond, max: 4800 * time.Millisecond},
-		{name: "429", path: initial, code: 429, sent: 3, min: 2400 * time.Millisecond, max: 4800 * time.Millisecond},
-		{name: "429 with a time", path: initial, code: 429, after: "7", sent: 3, min: 14 * time.Second, max: 14 * time.Second},
-		{name: "429 with a long time", path: initial, code: 429, after: "3600", sent: 3, min: 2 * time.Minute, max: 2 * time.Minute},
-		{name: "429 with a date", path: initial, code: 429, after: "Wed, 21 Oct 2026 07:28:00 GMT", sent: 3, min: 2400 * time.Millisecond, max: 4800 * time.Millisecond},
+		{name: "connection", path: initial, err: refused, sent: 3, told: 2, min: 2400 * time.Millisecond, max: 4800 * time.Millisecond},
+		{name: "429", path: initial, code: 429, sent: 3, told: 2, min: 2400 * time.Millisecond, max: 4800 * time.Millisecond},
+		{name: "429 with a time", path: initial, code: 429, after: "7", sent: 3, told: 2, min: 14 * time.Second, max: 14 * time.Second},
+		{name: "429 with a long time", path: initial, code: 429, after: "3600", sent: 3, told: 2, min: 2 * time.Minute, max: 2 * time.Minute},
+		{name: "429 with a date", path: initial, code: 429, after: "Wed, 21 Oct 2026 07:28:00 GMT", sent: 3, told: 2, min: 2400 * time.Millisecond, max: 4800 * time.Millisecond},
+		{name: "a list with 429", path: pods, code: 429, sent: 1, told: 1},
 		{name: "403", path: initial, code: 403, sent: 1},
 		{name: "another error", path: initial, err: io.ErrUnexpectedEOF, sent: 1},
-		{name: "a watch without a list", path: watch, err: refused, sent: 1},
-		{name: "a list", path: pods + "?sendInitialEvents=true", err: refused, sent: 1},
+		{name: "a watch without a list", path: watch, err: refused, sent: 1, told: 1},
+		{name: "a list", path: pods + "?sendInitialEvents=true", err: refused, sent: 1, told: 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -249,8 +253,8 @@ func TestRefused(t *testing.T) {
 				informer := alive.New(alive.Metrics{Refused: func(err error) { told = append(told, err) }})
 				start := time.Now()
 				resp, err := watchdog.New(next, silence).RoundTrip(request(informer.Context(t.Context()), tt.path))
-				if took := time.Since(start); sent != tt.sent || took < tt.min || took > tt.max || len(told) != tt.sent-1 {
-					t.Errorf("%d requests in %v, %d refused; want %d in %v to %v", sent, took, len(told), tt.sent, tt.min, tt.max)
+				if took := time.Since(start); sent != tt.sent || took < tt.min || took > tt.max || len(told) != tt.told {
+					t.Errorf("%d requests in %v, %d refused; want %d in %v to %v, and %d", sent, took, len(told), tt.sent, tt.min, tt.max, tt.told)
 				}
 				if tt.sent == 3 && (err != nil || resp.StatusCode != http.StatusOK) || tt.sent == 1 && !errors.Is(err, tt.err) {
 					t.Errorf("the last response is %v, %v", resp, err)
@@ -259,6 +263,9 @@ func TestRefused(t *testing.T) {
 					t.Errorf("%d bodies of refused watches are closed, want %d", closed, want)
 				}
 				for _, err := range told {
+					if list := !strings.Contains(tt.path, "watch="); list != strings.HasPrefix(err.Error(), "failed to list: ") {
+						t.Errorf("the informer is told %v", err)
+					}
 					if tt.err != nil && !errors.Is(err, tt.err) || tt.err == nil && !apierrors.IsTooManyRequests(err) {
 						t.Errorf("the informer is told %v", err)
 					}
@@ -267,6 +274,96 @@ func TestRefused(t *testing.T) {
 					_ = resp.Body.Close()
 				}
 			})
+		})
+	}
+}
+
+// TestReason: the reason of a response 429 is told, whatever its encoding, and the caller can still
+// read the response. A refusal that lasts is logged after 30s and then each minute, until another
+// response.
+func TestReason(t *testing.T) {
+	status := metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Message: "storage is (re)initializing: conversion webhook failed", Code: 429}
+	asJSON, err := json.Marshal(status)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := status.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	unknown := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: "Status"}, Raw: raw}
+	asProtobuf, err := unknown.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("x", 1<<20)
+	for _, tt := range []struct{ name, body, want string }{
+		{"JSON", string(asJSON), "the API server responded 429: " + status.Message},
+		{"protobuf", "k8s\x00" + string(asProtobuf), "the API server responded 429: " + status.Message},
+		{"broken protobuf", "k8s\x00" + string(asProtobuf[:10]), "the API server responded 429"},
+		{"text", "try later", "the API server responded 429"},
+		{"a Status without a message", `{"kind":"Status"}`, "the API server responded 429"},
+		{"nothing", "", "the API server responded 429"},
+		{"more than is read", `{"message":"` + long + `"}`, "the API server responded 429"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			body := tt.body
+			next := server(func(req *http.Request) (*http.Response, error) {
+				if body == "" && tt.body != "" {
+					return streaming()(req)
+				}
+				return &http.Response{StatusCode: 429, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body))}, nil
+			})
+			var told error
+			informer := alive.New(alive.Metrics{Refused: func(err error) { told = err }})
+			logs := testlog.New()
+			transport := watchdog.New(next, silence)
+			send := func() string {
+				resp, err := transport.RoundTrip(request(t.Context(), watch).WithContext(informer.Context(logs.Context(t.Context()))))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if resp.StatusCode == http.StatusOK {
+					_ = resp.Body.Close()
+					return ""
+				}
+				got, err := io.ReadAll(resp.Body)
+				if err != nil || resp.Body.Close() != nil {
+					t.Errorf("%s: %v", tt.name, err)
+				}
+				return string(got)
+			}
+			for range 12 { // of 10s
+				if got := send(); got != tt.body {
+					t.Fatalf("%s: the caller reads %.100q", tt.name, got)
+				}
+				time.Sleep(10 * time.Second)
+			}
+			if told == nil || told.Error() != tt.want {
+				t.Errorf("%s: the informer is told %v, want %s", tt.name, told, tt.want)
+			}
+			lines := func() (n int) {
+				for _, line := range logs.Find("The API server refuses the requests of an informer, which are sent again") {
+					if line.Level == 0 {
+						n++
+					}
+				}
+				return n
+			}
+			if got := lines(); got != 2 {
+				t.Errorf("%s: %d lines in 2 minutes, want 2", tt.name, got)
+			}
+			if tt.body != "" {
+				body = "" // an answer
+				send()
+				body = tt.body
+				send()
+				time.Sleep(20 * time.Second)
+				send()
+				if got := lines(); got != 2 {
+					t.Errorf("%s: %d lines 20s after an answer, want no more than 2", tt.name, got)
+				}
+			}
 		})
 	}
 }
