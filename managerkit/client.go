@@ -30,7 +30,7 @@ import (
 // [NewClient] makes one. Get and List read from the API server and never from a cache. The
 // other methods write through the manager's client, so that its wrappers apply to each
 // write. If that client cannot send an option or a subresource of a call, the call returns
-// an error.
+// an error. Typed objects have their apiVersion and kind, unlike those of client-gen.
 //
 // The objects that a Client receives are not modified. If a method returns an error, its
 // object is nil. A Client is safe for concurrent use.
@@ -45,7 +45,7 @@ type clientKind[T client.Object] struct {
 	writes  client.Client
 	live    client.Reader
 	typ     reflect.Type // the struct that T points to
-	untyped bool         // objects carry their apiVersion and kind
+	untyped bool         // lists carry their apiVersion and kind
 }
 
 // NewClient returns the client of all namespaces, or of a cluster-scoped kind. The scheme
@@ -154,14 +154,10 @@ func (k *clientKind[T]) emptyList() (client.ObjectList, error) {
 	return list, nil
 }
 
-// response returns obj as a client of client-gen returns it: typed objects have no
-// apiVersion and kind.
+// response returns obj with its apiVersion and kind, as the manager's client does: programs take
+// the kind of an owner reference from them.
 func (k *clientKind[T]) response(obj T) T {
-	kind := schema.GroupVersionKind{}
-	if k.untyped {
-		kind = k.GroupVersionKind
-	}
-	obj.GetObjectKind().SetGroupVersionKind(kind)
+	obj.GetObjectKind().SetGroupVersionKind(k.GroupVersionKind)
 	return obj
 }
 
@@ -230,10 +226,7 @@ func (k *clientKind[T]) list(list client.ObjectList) (*crd.List[T], error) {
 		if !ok || kube.IsNil(obj) {
 			return fmt.Errorf("%T has an item of type %T, want *%s", list, item, k.typ)
 		}
-		if k.untyped {
-			obj.GetObjectKind().SetGroupVersionKind(k.GroupVersionKind)
-		}
-		out.Items = append(out.Items, obj)
+		out.Items = append(out.Items, k.response(obj))
 		return nil
 	})
 	if err != nil {

@@ -201,6 +201,7 @@ type clientOperation struct {
 
 	// How the requests of the Client may differ from those of a crd.Client.
 	defaultsStrict bool // crd.Client adds fieldValidation=Strict
+	notServed      bool // crd.Client finds out that the subresource does not exist
 	serverTimeout  bool // crd.Client adds timeout=..., which controller-runtime cannot
 }
 
@@ -307,9 +308,9 @@ func operations() []clientOperation {
 		write("patch the status", func(ctx context.Context, c sitesMethods, _ *sight) (*clientSite, error) {
 			return c.Patch(ctx, "a", types.MergePatchType, []byte(`{"spec":{"host":"ignored"},"status":{"address":"10.0.0.3"}}`), metav1.PatchOptions{}, "status")
 		}),
-		check("patch no subresource", func(ctx context.Context, c sitesMethods, _ *sight) (any, error) {
+		{name: "patch no subresource", notServed: true, call: func(ctx context.Context, c sitesMethods, _ *sight) (any, error) {
 			return c.Patch(ctx, "a", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{}, "none")
-		}),
+		}},
 		write("apply", func(ctx context.Context, c sitesMethods, _ *sight) (*clientSite, error) {
 			return c.Apply(ctx, config("a", jsonObject{"spec": jsonObject{"aliases": []any{"z"}}}), metav1.ApplyOptions{FieldManager: "applier"})
 		}),
@@ -441,7 +442,8 @@ func play(t *testing.T, c sitesMethods, namespace string, requests func() []sent
 // TestServerClientIsACRDClient runs a table of operations with a crd.Client and with a
 // Client. The results, the errors and the requests are equal, but for the differences
 // that the table lists, and two of the body: controller-runtime finds the namespace in the
-// object, so it is in the body too, and its bodies of deletions are of meta.k8s.io.
+// object, so it is in the body too, and its bodies of deletions are of meta.k8s.io. The objects of a
+// Client also have their kind.
 func TestServerClientIsACRDClient(t *testing.T) {
 	installClientSites(t)
 	theirs, theirSent := recorder(testserver.Config(t))
@@ -455,7 +457,13 @@ func TestServerClientIsACRDClient(t *testing.T) {
 	gotResults, gotSent := play(t, liveSites(t, config, ourNamespace), ourNamespace, ourSent)
 	requests := 0
 	for i, o := range operations() {
-		if diff := cmp.Diff(wantResults[i], gotResults[i]); diff != "" {
+		kinds := strings.NewReplacer(`"apiVersion":"client.example.com/v1","kind":"ClientSite",`, "")
+		if o.notServed {
+			if !strings.Contains(wantResults[i], crd.ErrNotServed.Error()) || !strings.Contains(gotResults[i], `"reason":"NotFound"`) {
+				t.Errorf("%s: crd.Client %s, Client %s, want ErrNotServed and the server's response", o.name, wantResults[i], gotResults[i])
+			}
+			wantSent[i] = wantSent[i][:1] // the other one asks which subresources are served
+		} else if diff := cmp.Diff(kinds.Replace(wantResults[i]), kinds.Replace(gotResults[i])); diff != "" {
 			t.Errorf("%s: result (-crd.Client +Client):\n%s", o.name, diff)
 		}
 		for j := range wantSent[i] {

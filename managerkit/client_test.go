@@ -429,7 +429,7 @@ func TestClientWrappers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if created.ResourceVersion == "" || created.Kind != "" || created.Namespace != "ns" {
+	if created.ResourceVersion == "" || created.GroupVersionKind() != clientSiteKind() || created.Namespace != "ns" {
 		t.Errorf("created %+v", created)
 	}
 	if _, err := sites.Update(ctx, created, metav1.UpdateOptions{}); err != nil {

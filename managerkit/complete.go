@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
@@ -21,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/managerkit/internal/requestlog"
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
@@ -68,8 +68,10 @@ import (
 // cache of each.
 //
 // If the manager was started before, the controller starts at once. Unlike with
-// controller-runtime's workers, a panic is always recovered. The context and the logger of
-// a call have its reconcileID, but the line that the loop logs about the call does not.
+// controller-runtime's workers, a panic is always recovered. The logger of a call, which also
+// writes the loop's line about it, is that of LogConstructor for the request, with reconcileID and
+// triggers. A Hook of the loop gets it too. The line "Starting workers" of controller-runtime
+// says 1: its worker runs the loop, whose own line has the number of workers.
 func Complete[request comparable](b *builder.TypedBuilder[request], r crreconcile.TypedReconciler[request], loop *reconcile.Controller[request], options controller.TypedOptions[request]) error {
 	switch {
 	case b == nil:
@@ -99,9 +101,10 @@ func Complete[request comparable](b *builder.TypedBuilder[request], r crreconcil
 		}
 	}
 	d := &dispatch[request]{loop: loop, started: make(chan struct{})}
-	loop.Reconcile = adapt(r)
+	hook := loop.Hook
+	loop.Reconcile, loop.Hook = adapt(r), d.hook(hook)
 	if err := d.complete(b, r, options); err != nil {
-		loop.Reconcile = nil // so that the loop can be given to Complete again
+		loop.Reconcile, loop.Hook = nil, hook // so that the loop can be given to Complete again
 		return err
 	}
 	return nil
@@ -131,8 +134,9 @@ func (d *dispatch[request]) complete(b *builder.TypedBuilder[request], r crrecon
 	if err != nil {
 		return err
 	}
+	d.logger = logConstructor(c)
 	err = c.Watch(source.TypedFunc[request](func(ctx context.Context, _ workqueue.TypedRateLimitingInterface[request]) error {
-		d.ctx = klog.NewContext(ctx, c.GetLogger())
+		d.ctx = klog.NewContext(ctx, requestlog.Without(d.logger(nil)))
 		close(d.started)
 		return nil
 	}))
@@ -189,19 +193,13 @@ type dispatch[request comparable] struct {
 	ctx     context.Context // of the controller's sources: done when the manager stops the controller
 	started chan struct{}   // closed when ctx is set
 	running atomic.Bool     // the loop runs, so its controller gets the events
+	logger  func(*request) logr.Logger
 }
 
 // adapt returns r as a Func.
 func adapt[request comparable](r crreconcile.TypedReconciler[request]) reconcile.Func[request] {
 	requeue := queue.Exponential[request](5*time.Millisecond, 5*time.Minute)
-	asked := &asked{Context: context.Background()}
-	controller.ReconcileIDFromContext(asked)
 	return func(ctx context.Context, key request) (reconcile.Result, error) {
-		if asked.key != nil {
-			id := uuid.NewUUID()
-			ctx = context.WithValue(ctx, asked.key, id)
-			ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("reconcileID", id))
-		}
 		got, err := r.Reconcile(ctx, key)
 		result := reconcile.Result{RequeueAfter: got.RequeueAfter, Priority: got.Priority}
 		switch {
@@ -219,18 +217,6 @@ func adapt[request comparable](r crreconcile.TypedReconciler[request]) reconcile
 		requeue.Forget(key)
 		return result, err
 	}
-}
-
-// asked is a context that keeps the key of the value that is read from it: controller-runtime
-// does not export the key of its reconcileID.
-type asked struct {
-	context.Context
-	key any
-}
-
-func (a *asked) Value(key any) any {
-	a.key = key
-	return nil
 }
 
 // terminalError gives a TerminalError the method by which a loop knows it.

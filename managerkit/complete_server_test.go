@@ -215,7 +215,8 @@ func TestServerTriggers(t *testing.T) {
 	}
 }
 
-// TestServerReconcileID: each call has an ID of its own, in its context and in its log lines.
+// TestServerReconcileID: each call has an ID of its own, in its context and in its log lines, which
+// have the values of LogConstructor for the request, and no key twice.
 // The manager was started before, so the controller starts at once.
 //
 // Proves MK3.
@@ -225,7 +226,12 @@ func TestServerReconcileID(t *testing.T) {
 	mgr := newManager(t, namespace)
 	startManager(t, mgr)
 	<-mgr.Elected()
-	logs, calls := testlog.New(), make(chan string, 10)
+	logs, calls, reconciled := testlog.New(), make(chan string, 10), make(chan string, 10)
+	logs.Hook = func(message string) {
+		if message == "Reconciled" {
+			reconciled <- message
+		}
+	}
 	b := ctrl.NewControllerManagedBy(mgr).Named("mk-id").For(&corev1.ConfigMap{}, builder.WithPredicates(named("a", "b")))
 	f := crreconcile.Func(func(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 		klog.FromContext(ctx).Info("Called " + req.Name)
@@ -233,7 +239,13 @@ func TestServerReconcileID(t *testing.T) {
 		return ctrl.Result{}, nil
 	})
 	logger := klog.FromContext(logs.Context(t.Context()))
-	options := controller.Options{LogConstructor: func(*ctrl.Request) logr.Logger { return logger }}
+	options := controller.Options{LogConstructor: func(req *ctrl.Request) logr.Logger {
+		logger := logger.WithValues("controller", "mk-id")
+		if req != nil {
+			logger = logger.WithValues("configMap", klog.KRef(req.Namespace, req.Name))
+		}
+		return logger
+	}}
 	if err := managerkit.Complete(b, f, &reconcile.Controller[ctrl.Request]{}, options); err != nil {
 		t.Fatal(err)
 	}
@@ -245,8 +257,20 @@ func TestServerReconcileID(t *testing.T) {
 			t.Errorf("the call of %s has the ID %q, want one of its own", name, id)
 		}
 		seen[id] = true
-		if lines := logs.Find("Called " + name); len(lines) != 1 || fmt.Sprint(lines[0].Values["reconcileID"]) != id {
-			t.Errorf("the call of %s logged %v, want the reconcileID %s", name, lines, id)
+		receive(t, reconciled, "line of the loop")
+		found := 0
+		for _, line := range append(logs.Find("Called "+name), logs.Find("Reconciled")...) {
+			if v := line.Values; v["configMap"] == klog.KRef(namespace, name) && fmt.Sprint(v["reconcileID"], v["controller"], v["key"]) == id+"mk-id"+namespace+"/"+name {
+				found++
+			}
+		}
+		if found != 2 {
+			t.Errorf("%d lines about the call of %s have its values, want that of the call and that of the loop: %v", found, name, logs.All())
+		}
+	}
+	for _, line := range logs.Find("Starting controller") {
+		if line.Values["controller"] != "mk-id" {
+			t.Errorf("the line %v does not name the controller", line)
 		}
 	}
 }
