@@ -147,6 +147,9 @@ func TestRegistrations(t *testing.T) {
 			operator.For(op.Controller("a", nothing), configMaps, newFactory().Core().V1().ConfigMaps())
 			op.Writes(secrets)
 		}, want: `operator: Writes("secrets", []): name a resource and its verbs`},
+		{name: "a misspelt verb", register: func(op *operator.Operator) {
+			op.Writes(secrets, "create", "updte")
+		}, want: `operator: Writes("secrets", ["create" "updte"]): no request has the verb "updte": use some of ["get" "list"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			op, err := operator.New(nowhere(), operator.Options{Name: "x"})
@@ -170,9 +173,10 @@ func TestRulesAreSorted(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{"a", "b", "c", "d", "e", "f"}
-	for _, resource := range []string{"d", "f", "a", "c", "e", "b"} {
+	verbs := []string{"get", "list", "watch", "create", "update", "delete"} // so that each has a rule of its own
+	for i, resource := range []string{"d", "f", "a", "c", "e", "b"} {
 		op.Writes(corev1.Resource(resource), "patch")
-		op.Writes(schema.GroupResource{Group: "z", Resource: resource}, resource)
+		op.Writes(schema.GroupResource{Group: "z", Resource: resource}, verbs[i])
 	}
 	rules, _ := op.Rules()
 	if got := rules[0].Resources; !slices.Equal(got, want) {

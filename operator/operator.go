@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -343,6 +344,11 @@ func (op *Operator) observe() {
 			page.Observe(c.page(), &c.Loop)
 		}
 	}
+	declared := op.declared()
+	for _, rule := range op.leaseRules() {
+		declared.Add(coordinationv1.Resource("leases"), rule.Verbs...)
+	}
+	wraps = append(wraps, declared.Undeclared())
 	op.transports.Set(wraps...)
 }
 

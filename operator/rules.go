@@ -8,6 +8,8 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/controllerkit/controllerkit/operator/internal/rights"
 )
 
 // Writes declares that the reconciles of this operator use verbs on a resource or
@@ -19,11 +21,18 @@ import (
 //	op.Writes(v1.Resource("widgets/status"), "update")
 //
 // Run returns an error if the API server does not serve it, for example if the status
-// subresource of a CustomResourceDefinition is missing.
+// subresource of a CustomResourceDefinition is missing. The first request of each kind by clients of
+// Config that is not declared is logged.
 func (op *Operator) Writes(resource schema.GroupResource, verbs ...string) {
 	if resource.Resource == "" || len(verbs) == 0 || slices.Contains(verbs, "") {
 		op.fail("Writes(%q, %q): name a resource and its verbs, e.g. \"patch\"", resource, verbs)
 		return
+	}
+	for _, verb := range verbs {
+		if !slices.Contains(rights.Verbs(), verb) {
+			op.fail("Writes(%q, %q): no request has the verb %q: use some of %q", resource, verbs, verb, rights.Verbs())
+			return
+		}
 	}
 	op.uses.Add(resource, verbs...)
 }
@@ -36,6 +45,11 @@ func (op *Operator) Writes(resource schema.GroupResource, verbs ...string) {
 // If a controller owns objects, it may update the finalizers of its own kind, which the
 // admission plugin OwnerReferencesPermissionEnforcement asks for.
 func (op *Operator) Rules() (objects, leases []rbacv1.PolicyRule) {
+	return op.declared().Rules(), op.leaseRules()
+}
+
+// declared returns all rights but those of leases.
+func (op *Operator) declared() rights.Set {
 	uses := maps.Clone(op.uses)
 	for _, s := range op.sources {
 		uses.Add(s.GroupResource, "list", "watch")
@@ -51,11 +65,15 @@ func (op *Operator) Rules() (objects, leases []rbacv1.PolicyRule) {
 	if op.Events != nil {
 		uses.Add(eventsv1.Resource("events"), "create", "patch")
 	}
+	return uses
+}
+
+func (op *Operator) leaseRules() (leases []rbacv1.PolicyRule) {
 	if op.Elector != nil {
 		leases = []rbacv1.PolicyRule{
 			{APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"get", "update", "watch"}, ResourceNames: []string{op.Elector.Name}},
 			{APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"create"}}, // cannot have resourceNames
 		}
 	}
-	return uses.Rules(), leases
+	return leases
 }

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/controllerkit/controllerkit/internal/kube"
 )
 
 // Target is the object that the path of a request names.
@@ -32,6 +34,32 @@ func ParseWrite(req *http.Request) (Target, bool) {
 		return Target{}, false
 	}
 	return parsePath(req.URL.Path)
+}
+
+// Parse returns the target of a request and its verb in the rules of a Role. It is false for a
+// stream, a token and a path outside the resources of the API.
+func Parse(req *http.Request) (t Target, verb string, ok bool) {
+	t, ok = parsePath(req.URL.Path)
+	switch req.Method {
+	case http.MethodGet, http.MethodHead:
+		switch verb = "get"; {
+		case kube.IsWatch(req.URL):
+			verb = "watch"
+		case t.Name == "":
+			verb = "list"
+		}
+	case http.MethodPost:
+		verb = "create"
+	case http.MethodPut:
+		verb = "update"
+	case http.MethodPatch:
+		verb = "patch"
+	case http.MethodDelete:
+		if verb = "delete"; t.Name == "" {
+			verb = "deletecollection"
+		}
+	}
+	return t, verb, ok && verb != ""
 }
 
 // parsePath parses a path of the Kubernetes API, which may follow a prefix:

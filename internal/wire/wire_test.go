@@ -4,12 +4,33 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/controllerkit/controllerkit/internal/wire"
 )
+
+// TestParse: the verb is that of a rule.
+func TestParse(t *testing.T) {
+	for request, want := range map[string]string{
+		"GET /api/v1/namespaces/ns/pods/n": "get", "HEAD /api/v1/namespaces/ns/pods/n": "get", "GET /api/v1/pods": "list",
+		"GET /api/v1/pods?watch=true": "watch", "POST /api/v1/namespaces/ns/pods": "create", "PUT /api/v1/namespaces/ns/pods/n/status": "update",
+		"PATCH /api/v1/namespaces/ns/pods/n": "patch", "DELETE /api/v1/namespaces/ns/pods/n": "delete", "DELETE /api/v1/namespaces/ns/pods": "deletecollection",
+		"GET /version": "", "POST /api/v1/namespaces/ns/pods/n/exec": "", "OPTIONS /api/v1/pods": "", "PUT /api/v1/namespaces/ns/pods/n?dryRun=All": "update",
+	} {
+		method, path, _ := strings.Cut(request, " ")
+		req, err := http.NewRequestWithContext(t.Context(), method, "https://server"+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		target, verb, ok := wire.Parse(req)
+		if ok != (want != "") || ok && (verb != want || target.Resource.Resource != "pods") {
+			t.Errorf("%s: %q, %v, %t, want %q", request, verb, target, ok, want)
+		}
+	}
+}
 
 func TestParseWrite(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
