@@ -4,6 +4,7 @@ package conform
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -182,7 +183,7 @@ func Requests(t *testing.T, c *crd.Client[*site.Website], ns string) {
 	stale, err = c.Patch(ctx, "absent", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{})
 	is("a patch of an absent object", notFound, stale, err)
 	stale, err = c.Patch(ctx, "a", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{}, "scale")
-	is("a patch of a subresource that is none", notFound, stale, err)
+	is("a patch of a subresource that is none", func(err error) bool { return errors.Is(err, crd.ErrNotServed) && !notFound(err) }, stale, err)
 	patched = must(c.Patch(ctx, "a", types.JSONPatchType, fmt.Appendf(nil, `[{"op":"test","path":"/metadata/uid","value":%q},{"op":"add","path":"/metadata/finalizers","value":["example.com/f"]}]`, a.UID), metav1.PatchOptions{}))
 	if !slices.Equal(patched.Finalizers, []string{"example.com/f"}) || patched.Generation != 3 {
 		t.Errorf("JSON patch: %+v", patched)
