@@ -47,7 +47,10 @@ func NewFake[T controllerkit.Object](kind schema.GroupVersionKind, resource stri
 	scheme.AddKnownTypeWithName(kind.GroupVersion().WithKind(kind.Kind+"List"), &crd.List[T]{})
 	f, gvr := &clienttesting.Fake{}, kind.GroupVersion().WithResource(resource)
 	h.Transport = newTransport(f, kind, gvr, scheme)
-	objectStore := store.New(scheme, kind, gvr)
+	objectStore, err := store.New(scheme, kind, gvr)
+	if err != nil {
+		return nil, fmt.Errorf("crdtest: %w", err)
+	}
 	for i, obj := range objects {
 		if kube.IsNil(obj) {
 			return nil, fmt.Errorf("crdtest: objects[%d] is nil: pass a %T", i, obj)
