@@ -172,6 +172,9 @@ var edits = map[string]func(g *gadget){
 	"generated no name": func(g *gadget) { g.Name = "" },
 }
 
+// guards are the edits that matter most: they are more frequent than the others.
+var guards = []string{"no version", "version 1", "no uid", "foreign uid", "finalizer f", "finalizer g", "no finalizer", "big"}
+
 // fragments are the parts of merge patches and applied configurations.
 var fragments = map[string][]string{
 	"metadata": {
@@ -232,6 +235,9 @@ func newRequest(r *rand.Rand, names []string) request {
 		all := slices.Sorted(maps.Keys(edits))
 		for range r.IntN(3) {
 			q.edits = append(q.edits, pick(all))
+		}
+		if r.IntN(3) == 0 {
+			q.edits = append(q.edits, pick(guards))
 		}
 	case "merge":
 		if q.body = body(r, ""); r.IntN(8) == 0 {

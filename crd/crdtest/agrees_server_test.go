@@ -47,7 +47,7 @@ func TestServerAgrees(t *testing.T) {
 	}
 	ns, seed := testserver.Namespace(t), cmp.Or(*agreeSeed, rand.Uint64())
 	t.Logf("seed %d", seed)
-	owners := newOwners(t, ns)
+	owners, counts := newOwners(t, ns), map[string]int{}
 	const steps = 30
 	for run := range (*agreeRequests + steps - 1) / steps {
 		fake, err := crdtest.NewFake[*gadget](kind, "gadgets")
@@ -56,10 +56,12 @@ func TestServerAgrees(t *testing.T) {
 		}
 		names := []string{fmt.Sprint("a", run), fmt.Sprint("b", run)}
 		r := rand.New(rand.NewPCG(seed, uint64(run)))
-		if difference := disagree(t.Context(), newSide(server.Namespace(ns), owners), newSide(fake.Namespace(ns), owners), r, names, steps); difference != "" {
+		sides := [2]*side{newSide(server.Namespace(ns), owners), newSide(fake.Namespace(ns), owners)}
+		if difference := disagree(t.Context(), sides, counts, r, names, steps); difference != "" {
 			t.Errorf("run %d: %s", run, difference)
 		}
 	}
+	t.Logf("responses in agreement: %v", counts)
 }
 
 // newOwners makes the owners of the owner references.
@@ -80,19 +82,21 @@ func newSide(client *crd.Client[*gadget], owners *strings.Replacer) *side {
 	return &side{client: client, owners: owners, seen: map[string][]*gadget{}, ids: map[string]map[string]string{}}
 }
 
-// disagree sends random requests to both sides until they differ, and returns the requests and
-// the difference.
-func disagree(ctx context.Context, server, fake *side, r *rand.Rand, names []string, steps int) string {
+// disagree sends random requests to the API server and to the Fake until they differ, and
+// returns the last requests for the object and the difference. It counts the responses.
+func disagree(ctx context.Context, sides [2]*side, counts map[string]int, r *rand.Rand, names []string, steps int) string {
 	var history []string
 	for range steps {
 		q := newRequest(r, names)
-		want, got := server.outcome(ctx, q), fake.outcome(ctx, q)
+		want, got := sides[0].outcome(ctx, q), sides[1].outcome(ctx, q)
 		short, _, _ := strings.Cut(want, "\n")
 		history = append(history, fmt.Sprintf("%s: %.500s", q, short))
 		if want != got {
 			own := slices.DeleteFunc(history, func(line string) bool { return !strings.Contains(line, q.name) })
 			return fmt.Sprintf("%s\nserver: %s\nfake:   %s", strings.Join(own[max(0, len(own)-8):], "\n"), want, got)
 		}
+		class, _, _ := strings.Cut(short, ":")
+		counts[q.verb+" "+strings.Replace(class, `{"metadata"`, "an object", 1)]++
 	}
 	return ""
 }

@@ -26,6 +26,23 @@ import (
 // server, and any other error as that of a failed connection, inside a *url.Error. The
 // client retries as in production, for example after TooManyRequests with RetryAfterSeconds,
 // and each attempt is an action.
+//
+// A Fake differs from an API server in this:
+//
+//   - It knows the Go type, and no schema. A value must fit the Go type. There are no other
+//     rules, no defaults, and fields that T lacks stay.
+//   - An apply treats each list as one value, except metadata.finalizers and
+//     metadata.ownerReferences. It rejects null, and other requests drop null, as if no
+//     field were nullable.
+//   - Every resource has a status subresource, so no request for a status returns
+//     [crd.ErrNotServed].
+//   - Nothing runs beside the requests: no garbage collector, admission, conversion or
+//     rights. A deletion ignores the propagation policy. A namespace need not exist.
+//   - A List has one page. Field selectors know metadata.name and metadata.namespace.
+//   - A Watch ignores selectors and timeouts. It begins with an Added event for each object
+//     that is newer than its resourceVersion, and does not report earlier deletions. A
+//     Deleted event has the last stored version.
+//   - The messages of errors can differ. The codes and reasons do not.
 type Fake[T controllerkit.Object] struct {
 	*clienttesting.Fake
 	*crd.Client[T]
@@ -34,7 +51,8 @@ type Fake[T controllerkit.Object] struct {
 // NewFake returns a Fake with copies of the objects. It gives each a new resourceVersion,
 // and a uid and a generation if they are missing. The objects of the caller stay without
 // them: read an object before a test writes it.
-// It returns the errors of [crd.New], and AlreadyExists.
+// It returns the errors of [crd.New], AlreadyExists, and Invalid for an object that no API
+// server stores, such as one with an owner reference without a uid.
 func NewFake[T controllerkit.Object](kind schema.GroupVersionKind, resource string, objects ...T) (*Fake[T], error) {
 	h := &http.Client{} // without a transport until crd has checked the arguments
 	client, err := crd.NewForConfigAndClient[T](&rest.Config{Host: "http://crdtest", QPS: -1}, h, kind, resource)

@@ -43,6 +43,10 @@ func TestBadInput(t *testing.T) {
 			_, err := crdtest.NewFake(site.Kind(), "websites", site.New("a", "b"), site.New("a", "b"))
 			return err
 		}, `crdtest: objects[1]: websites.crd.example.com "b" already exists`},
+		{"an object that no server stores", func() error {
+			_, err := crdtest.NewFake(site.Kind(), "websites", site.New("a", "B"))
+			return err
+		}, `crdtest: objects[0]: Website.crd.example.com "B" is invalid: metadata.name`},
 		{"a reserved kind", func() error {
 			_, err := crdtest.NewFake[*site.Website](site.Kind().GroupVersion().WithKind("DeleteOptions"), "websites")
 			return err

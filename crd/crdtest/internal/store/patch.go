@@ -110,7 +110,10 @@ func (s *Store) apply(old *unstructured.Unstructured, err error, a clienttesting
 		return nil, failure(err)
 	}
 	if absent {
-		wipe(u, "resourceVersion", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
+		if len(opts.DryRun) == 0 {
+			wipe(u, "resourceVersion") // the response to a dry run has it
+		}
+		wipe(u, "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
 		delete(u.Object, "status")
 		return s.add(a.GetNamespace(), u, opts.DryRun)
 	}
