@@ -27,22 +27,22 @@ import (
 // client retries as in production, for example after TooManyRequests with RetryAfterSeconds,
 // and each attempt is an action.
 //
-// A Fake differs from an API server in this:
+// A Fake differs from an API server as follows:
 //
-//   - It knows the Go type, and no schema. A value must fit the Go type. There are no other
-//     rules, no defaults, and fields that T lacks stay.
+//   - A Fake has no schema. It applies no defaults, checks only that an object fits the Go
+//     type, and keeps the fields that T lacks.
 //   - An apply treats each list as one value, except metadata.finalizers and
-//     metadata.ownerReferences. It rejects null, and other requests drop null, as if no
-//     field were nullable.
+//     metadata.ownerReferences.
+//   - No field is nullable: an apply rejects null, and the other requests remove it.
 //   - Every resource has a status subresource, so no request for a status returns
 //     [crd.ErrNotServed].
-//   - Nothing runs beside the requests: no garbage collector, admission, conversion or
-//     rights. A deletion ignores the propagation policy. A namespace need not exist.
+//   - A Fake has no garbage collector, admission, conversion or rights. It ignores the
+//     propagation policy of a deletion, and accepts writes to namespaces that do not exist.
 //   - A List has one page. Field selectors know metadata.name and metadata.namespace.
 //   - A Watch ignores selectors and timeouts. It begins with an Added event for each object
 //     that is newer than its resourceVersion, and does not report earlier deletions. A
 //     Deleted event has the last stored version.
-//   - The messages of errors can differ. The codes and reasons do not.
+//   - The messages of errors can differ. The codes and reasons are the same.
 type Fake[T controllerkit.Object] struct {
 	*clienttesting.Fake
 	*crd.Client[T]

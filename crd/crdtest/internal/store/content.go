@@ -58,7 +58,6 @@ func (s *Store) typed(u *unstructured.Unstructured) (Object, error) {
 
 // normalize removes nulls and unknown metadata, as the API server does.
 func (s *Store) normalize(u *unstructured.Unstructured) error {
-	prune(u.Object)
 	var of metav1.PartialObjectMetadata
 	data, err := json.Marshal(u.Object)
 	if err == nil {
@@ -68,6 +67,7 @@ func (s *Store) normalize(u *unstructured.Unstructured) error {
 		return s.invalid(u, field.Invalid(field.NewPath("metadata"), nil, err.Error()))
 	}
 	u.Object["metadata"], err = runtime.DefaultUnstructuredConverter.ToUnstructured(&of.ObjectMeta)
+	prune(u.Object)
 	return err
 }
 
