@@ -47,7 +47,13 @@ type variousSpec struct {
 }
 
 type variousInline struct {
-	Inline string `json:"inline,omitempty"`
+	Inline string      `json:"inline,omitempty"`
+	Deep   variousDeep `json:"deep"`
+}
+
+type variousDeep struct {
+	Mine   string `json:"mine,omitempty"`
+	Theirs string `json:"theirs,omitempty"`
 }
 
 func (v *various) DeepCopyObject() runtime.Object { out := *v; return &out }
@@ -59,7 +65,7 @@ func TestTypes(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := variousSpec{
-		variousInline: variousInline{"i"}, Address: netip.MustParseAddr("::1"), Amount: resource.MustParse("100m"), Any: []any{"a", map[string]any{"b": "c"}},
+		variousInline: variousInline{"i", variousDeep{Theirs: "t"}}, Address: netip.MustParseAddr("::1"), Amount: resource.MustParse("100m"), Any: []any{"a", map[string]any{"b": "c"}},
 		Array: [2]uint8{1, 2}, Bytes: []byte("bytes"), Embedded: &runtime.RawExtension{Raw: []byte(`{"a":[1,{"b":2}]}`)}, Float: 1.5,
 		Port: intstr.FromString("http"), Raw: map[string]json.RawMessage{"r": json.RawMessage(`[1]`)}, Since: &metav1.Time{Time: time.Unix(1, 0)}, Text: 1<<53 + 1, Truth: new(bool), Untagged: "u",
 	}
@@ -69,7 +75,7 @@ func TestTypes(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := spec
-	for _, changes := range []map[string]any{{"inline": "j", "port": int64(8080)}, {"port": "https"}, {"port": "https", "lacking": "l"}} {
+	for _, changes := range []map[string]any{{"inline": "j", "port": int64(8080), "deep": map[string]any{"mine": "m"}}, {"port": "https"}, {"port": "https", "lacking": "l"}} {
 		config := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"name": "a"}, "spec": changes}}
 		config.SetGroupVersionKind(site.Kind())
 		got, err := fake.Apply(t.Context(), config, metav1.ApplyOptions{FieldManager: "controller", Force: true})
@@ -77,6 +83,9 @@ func TestTypes(t *testing.T) {
 			t.Fatal(err)
 		}
 		want.Inline, _ = changes["inline"].(string)
+		if want.Deep.Mine = ""; changes["deep"] != nil {
+			want.Deep.Mine = "m"
+		}
 		if want.Port = intstr.FromString("https"); changes["port"] != "https" {
 			want.Port = intstr.FromInt32(8080)
 		}
