@@ -12,7 +12,8 @@
 // Only its transport is another one: it responds from memory, and starts no server. Unlike
 // the fakes of client-gen, a Fake has the resource versions, uids, generations, conflicts
 // and finalizers of the API server, a status that only requests for the status change, and
-// managed fields. It works in a bubble of testing/synctest.
+// managed fields. It rejects metadata that the API server rejects. It works in a bubble of
+// testing/synctest.
 //
 // # Guarantees
 //
@@ -21,11 +22,6 @@
 //
 // # Caveats
 //
-//   - A Fake has no schema: it applies no defaults, validation or pruning, an apply treats
-//     each list as one value, and every resource has a status subresource.
-//   - It has no garbage collector, admission, conversion, rights or paging, and accepts
-//     writes to namespaces that do not exist.
-//   - A Watch ignores selectors and timeouts, and reports deletions with the last stored
-//     version. If a watcher leaves more than 100 events unread, client-go's fake panics.
-//   - Field selectors know metadata.name and metadata.namespace.
+//   - The comment of [Fake] lists its differences from an API server.
+//   - If a watcher leaves more than 100 events unread, client-go's fake panics.
 package crdtest

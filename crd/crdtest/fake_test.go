@@ -43,6 +43,10 @@ func TestBadInput(t *testing.T) {
 			_, err := crdtest.NewFake(site.Kind(), "websites", site.New("a", "b"), site.New("a", "b"))
 			return err
 		}, `crdtest: objects[1]: websites.crd.example.com "b" already exists`},
+		{"an object that no server stores", func() error {
+			_, err := crdtest.NewFake(site.Kind(), "websites", site.New("a", "B"))
+			return err
+		}, `crdtest: objects[0]: Website.crd.example.com "B" is invalid: metadata.name`},
 		{"a reserved kind", func() error {
 			_, err := crdtest.NewFake[*site.Website](site.Kind().GroupVersion().WithKind("DeleteOptions"), "websites")
 			return err
@@ -206,6 +210,9 @@ func TestActions(t *testing.T) {
 	config := site.NewConfig("a")
 	_, statusErr := c.UpdateStatus(ctx, a, metav1.UpdateOptions{FieldManager: "m"})
 	_, createErr := c.Create(ctx, site.New("", "b"), metav1.CreateOptions{})
+	if _, err := c.ApplyStatus(ctx, site.NewConfig("absent"), metav1.ApplyOptions{FieldManager: "m"}); !apierrors.IsNotFound(err) {
+		t.Errorf("ApplyStatus of an absent object: %v", err)
+	}
 	_, listErr := fake.List(ctx, metav1.ListOptions{LabelSelector: "x"})
 	_, applyErr := c.ApplyStatus(ctx, config, metav1.ApplyOptions{FieldManager: "m", Force: true})
 	w, watchErr := c.Watch(ctx, metav1.ListOptions{ResourceVersion: "1"})
@@ -241,7 +248,8 @@ func TestActions(t *testing.T) {
 		got = append(got, text)
 	}
 	want := []string{
-		"get websites a", "update websites/status a m", "create websites b Strict", "list  x Website",
+		"get websites a", "update websites/status a m", "create websites b Strict",
+		"patch websites/status absent application/apply-patch+yaml m false", "list  x Website",
 		"patch websites/status a application/apply-patch+yaml m true", "watch websites 1", "delete-collection websites x", "delete websites b 5",
 	}
 	if !slices.Equal(got, want) {

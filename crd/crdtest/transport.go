@@ -51,6 +51,9 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
+	if r.Method == http.MethodGet && r.URL.Path == strings.TrimSuffix(t.prefix(), "/") {
+		return t.discovery(r)
+	}
 	action, err := t.action(r, body)
 	if err != nil {
 		return t.failure(r, err)
@@ -123,11 +126,7 @@ func (t *transport) action(r *http.Request, body []byte) (clienttesting.Action, 
 // target reads the path of a request: what follows the version is
 // [namespaces/namespace/]resource[/name[/subresource]].
 func (t *transport) target(path string) (namespace, name, subresource string) {
-	prefix := "/apis/" + t.kind.Group + "/" + t.kind.Version + "/"
-	if t.kind.Group == "" {
-		prefix = "/api/" + t.kind.Version + "/"
-	}
-	path = strings.TrimPrefix(path, prefix)
+	path = strings.TrimPrefix(path, t.prefix())
 	if rest, ok := strings.CutPrefix(path, "namespaces/"); ok {
 		if ns, rest, ok := strings.Cut(rest, "/"+t.resource.Resource); ok {
 			namespace, path = ns, t.resource.Resource+rest
@@ -136,6 +135,25 @@ func (t *transport) target(path string) (namespace, name, subresource string) {
 	_, path, _ = strings.Cut(path, "/")
 	name, subresource, _ = strings.Cut(path, "/")
 	return namespace, name, subresource
+}
+
+// prefix returns the path of the API version.
+func (t *transport) prefix() string {
+	if t.kind.Group == "" {
+		return "/api/" + t.kind.Version + "/"
+	}
+	return "/apis/" + t.kind.Group + "/" + t.kind.Version + "/"
+}
+
+// discovery responds with the names of the resource and its subresource, by which a client
+// tells a missing subresource from a missing object. It is no action.
+func (t *transport) discovery(r *http.Request) (*http.Response, error) {
+	name := t.resource.Resource
+	data, err := json.Marshal(metav1.APIResourceList{GroupVersion: t.kind.GroupVersion().String(), APIResources: []metav1.APIResource{{Name: name}, {Name: name + "/status"}}})
+	if err != nil {
+		return nil, err
+	}
+	return response(r, http.StatusOK, io.NopCloser(bytes.NewReader(data))), nil
 }
 
 // options reads the options in the address of a request.

@@ -4,6 +4,7 @@ package conform
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	applymetav1 "k8s.io/client-go/applyconfigurations/meta/v1"
 
 	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/crd/internal/site"
@@ -128,6 +130,10 @@ func Requests(t *testing.T, c *crd.Client[*site.Website], ns string) {
 	}
 	old, err := c.Update(ctx, a, metav1.UpdateOptions{})
 	is("an old version", conflict, old, err)
+	unversioned := a2.DeepCopy()
+	unversioned.ResourceVersion = ""
+	old, err = c.Update(ctx, unversioned, metav1.UpdateOptions{})
+	is("no version", invalid, old, err)
 	other := a2.DeepCopy()
 	other.UID = "other"
 	old, err = c.Update(ctx, other, metav1.UpdateOptions{})
@@ -154,6 +160,11 @@ func Requests(t *testing.T, c *crd.Client[*site.Website], ns string) {
 	}
 	old, err = c.UpdateStatus(ctx, a2, metav1.UpdateOptions{})
 	is("an old status", conflict, old, err)
+	change = a3.DeepCopy()
+	change.Status.ObservedGeneration = 1<<53 + 1
+	if a3 = must(c.UpdateStatus(ctx, change, metav1.UpdateOptions{})); a3.Status.ObservedGeneration != 1<<53+1 {
+		t.Errorf("wrote %d, read %d", change.Status.ObservedGeneration, a3.Status.ObservedGeneration)
+	}
 	change = a3.DeepCopy()
 	change.Status = site.Status{}
 	if cleared := must(c.UpdateStatus(ctx, change, metav1.UpdateOptions{})); cleared.Status.ObservedGeneration != 0 {
@@ -182,7 +193,7 @@ func Requests(t *testing.T, c *crd.Client[*site.Website], ns string) {
 	stale, err = c.Patch(ctx, "absent", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{})
 	is("a patch of an absent object", notFound, stale, err)
 	stale, err = c.Patch(ctx, "a", types.MergePatchType, []byte(`{}`), metav1.PatchOptions{}, "scale")
-	is("a patch of a subresource that is none", notFound, stale, err)
+	is("a patch of a subresource that is none", func(err error) bool { return errors.Is(err, crd.ErrNotServed) && !notFound(err) }, stale, err)
 	patched = must(c.Patch(ctx, "a", types.JSONPatchType, fmt.Appendf(nil, `[{"op":"test","path":"/metadata/uid","value":%q},{"op":"add","path":"/metadata/finalizers","value":["example.com/f"]}]`, a.UID), metav1.PatchOptions{}))
 	if !slices.Equal(patched.Finalizers, []string{"example.com/f"}) || patched.Generation != 3 {
 		t.Errorf("JSON patch: %+v", patched)
@@ -226,6 +237,22 @@ func Requests(t *testing.T, c *crd.Client[*site.Website], ns string) {
 	if applied = must(c.ApplyStatus(ctx, statusConfig, one)); applied.Status.ObservedGeneration != 1 || applied.Spec.Host != "two" {
 		t.Errorf("applied status: %+v", applied)
 	}
+	must(c.Create(ctx, site.New("", "shared"), metav1.CreateOptions{FieldManager: "user"}))
+	shared := site.NewConfig("shared")
+	shared.Spec = &site.SpecConfig{Replicas: &replicas}
+	must(c.Apply(ctx, shared, one))
+	shared.Spec = nil
+	if omitted := must(c.Apply(ctx, shared, one)); omitted.Spec.Host != "shared.example.com" || omitted.Spec.Replicas != 0 {
+		t.Errorf("an apply that omits its only field: %+v", omitted.Spec)
+	}
+	for _, manager := range []string{"one", "two"} { // each owns its finalizer
+		shared.ObjectMetaApplyConfiguration = applymetav1.ObjectMeta().WithName("shared").WithFinalizers("example.com/" + manager)
+		must(c.Apply(ctx, shared, metav1.ApplyOptions{FieldManager: manager}))
+	}
+	must(c.Patch(ctx, "shared", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}))
+	if err := c.Delete(ctx, "shared", metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
+	}
 	version := site.NewConfig("applied")
 	version.WithResourceVersion(a.ResourceVersion)
 	lost, err = c.Apply(ctx, version, one)
@@ -256,13 +283,17 @@ func Requests(t *testing.T, c *crd.Client[*site.Website], ns string) {
 	if a.DeletionTimestamp == nil || a.Generation != 4 {
 		t.Errorf("an object with a finalizer after Delete: %+v", a)
 	}
+	late := a.DeepCopy()
+	late.Finalizers = append(late.Finalizers, "example.com/late")
+	gone, err := c.Update(ctx, late, metav1.UpdateOptions{})
+	is("a new finalizer of an object in deletion", invalid, gone, err)
 	revived := a.DeepCopy()
 	revived.DeletionTimestamp = nil
 	if revived = must(c.Update(ctx, revived, metav1.UpdateOptions{})); revived.DeletionTimestamp == nil {
 		t.Error("an update ended the deletion")
 	}
 	must(c.Patch(ctx, "a", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}))
-	gone, err := c.Get(ctx, "a", metav1.GetOptions{})
+	gone, err = c.Get(ctx, "a", metav1.GetOptions{})
 	is("the last finalizer is removed", func(err error) bool { return kube.IsGone(err, "a") }, gone, err)
 
 	for _, name := range []string{"c1", "c2", "c3"} {
@@ -290,6 +321,9 @@ func Watches(t *testing.T, c *crd.Client[*site.Website]) {
 	if err != nil || len(list.Items) != 1 {
 		t.Fatal(list, err)
 	}
+	if _, err := c.Create(ctx, site.New("", "between"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	w, err := c.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
 	if err != nil {
 		t.Fatal(err)
@@ -304,6 +338,7 @@ func Watches(t *testing.T, c *crd.Client[*site.Website]) {
 		}
 		return obj
 	}
+	want(watch.Added, "between")
 	created, err := c.Create(ctx, site.New("", "a"), metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
