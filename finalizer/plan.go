@@ -30,8 +30,8 @@ import (
 // with each try and survives restarts. After a Conflict it is 1s, plus up to a fifth.
 type Plan[T metav1.Object] struct {
 	// Client is the client that Ensure gets, for the object's namespace. Run reads the
-	// live object with it before the first step, so that no step works from a stale copy.
-	// Required.
+	// live object with it before the first step, so that no step works from a stale copy,
+	// and again before a step that starts more than 1s after the last read. Required.
 	Client controllerkit.Patcher[T]
 
 	// Steps has at least one step. Required.
@@ -143,8 +143,9 @@ const (
 // done in this pass. Otherwise it returns a [*BlockedError]. If the plan or held is not
 // valid, or the live object cannot be read, it returns another error.
 //
-// If the object is gone or replaced, or does not carry the finalizer, Run returns nil and
-// runs no step. If the object is not being deleted, it returns an error.
+// If a read shows that the object is gone or replaced, or does not carry the finalizer, Run
+// returns nil and starts no further step. If the object is not being deleted, it returns an
+// error.
 func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 	if err := p.Validate(); err != nil {
 		return err
@@ -155,26 +156,15 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 	if !held.Valid() {
 		return errors.New("finalizer: Run got the zero Held: pass the one that Ensure gives to its cleanup")
 	}
-	live, err := look(ctx, p.Client, held.object)
-	missing := func() bool { return kube.IsGone(err, held.object.GetName()) || kube.IsFailedTest(err) }
-	if missing() {
-		// A client of another namespace or resource gets the same response. Ensure has its
-		// own client and would remove the finalizer.
-		if live, err = look(ctx, held.client, held.object); err == nil {
-			return fmt.Errorf("finalizer: Plan.Client does not find object %q, and the client of Ensure does: set it to that one, of the object's resource and namespace", live.GetName())
-		}
+	live, exists, err := p.read(ctx, held)
+	if err != nil {
+		return err
 	}
-	switch {
-	case missing() || err == nil && !Has(live, held.name):
-		if p.Metrics != nil {
-			p.Metrics.FinalizerObject(held.name, held.object.GetUID(), nil, 0, 0)
-		}
+	if !exists {
+		p.noteGone(held)
 		return nil
-	case err != nil:
-		return fmt.Errorf("read the live object: %w", err)
-	case live.GetDeletionTimestamp() == nil:
-		return fmt.Errorf("object %q is not being deleted: a plan runs only as the cleanup of one that is", live.GetName())
 	}
+	read := time.Now()
 	held.object = live
 
 	blocked := &BlockedError{Since: live.GetDeletionTimestamp().Time}
@@ -187,6 +177,22 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 			blocked.add(held.name, BlockedStep{Name: step.Name, Err: fmt.Errorf("not started: %w", context.Cause(ctx)), After: minDelay})
 			break
 		}
+		// A step that runs for minutes leaves time for another object of the name.
+		if time.Since(read) > maxAge {
+			live, exists, err := p.read(ctx, held)
+			if err != nil {
+				b := BlockedStep{Name: step.Name, Err: fmt.Errorf("not started: %w", err)}
+				b.After = delay(since(blocked.Since), b.Err)
+				blocked.add(held.name, b)
+				break
+			}
+			if !exists {
+				p.noteGone(held)
+				return nil
+			}
+			read = time.Now()
+			held.object = live
+		}
 		if b := p.ask(ctx, step, held, blocked.Since); b != nil {
 			blocked.add(held.name, *b)
 		} else {
@@ -198,7 +204,7 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 	if len(blocked.Steps) == 0 {
 		if p.Metrics != nil {
 			p.Metrics.FinalizerFinished(held.name, age)
-			p.Metrics.FinalizerObject(held.name, live.GetUID(), nil, age, 0)
+			p.Metrics.FinalizerObject(held.name, held.object.GetUID(), nil, age, 0)
 		}
 		return nil
 	}
@@ -208,9 +214,42 @@ func (p Plan[T]) Run(ctx context.Context, held Held[T]) error {
 			p.Metrics.FinalizerBlocked(held.name, b.Name, age)
 			steps = append(steps, b.Name)
 		}
-		p.Metrics.FinalizerObject(held.name, live.GetUID(), steps, age, blocked.After)
+		p.Metrics.FinalizerObject(held.name, held.object.GetUID(), steps, age, blocked.After)
 	}
 	return blocked
+}
+
+// maxAge is the age of a read after which Run reads again before the next step. A pass
+// of quick steps sends one read, and for slow steps the cost of a read is small.
+const maxAge = time.Second
+
+// read returns the live object. exists is false if it is gone or replaced, or does not
+// carry the finalizer.
+func (p Plan[T]) read(ctx context.Context, held Held[T]) (live T, exists bool, err error) {
+	live, err = look(ctx, p.Client, held.object)
+	missing := func() bool { return kube.IsGone(err, held.object.GetName()) || kube.IsFailedTest(err) }
+	if missing() {
+		// A client of another namespace or resource gets the same response. Ensure has its
+		// own client and would remove the finalizer.
+		if live, err = look(ctx, held.client, held.object); err == nil {
+			return live, false, fmt.Errorf("finalizer: Plan.Client does not find object %q, and the client of Ensure does: set it to that one, of the object's resource and namespace", live.GetName())
+		}
+	}
+	switch {
+	case missing() || err == nil && !Has(live, held.name):
+		return live, false, nil
+	case err != nil:
+		return live, false, fmt.Errorf("read the live object: %w", err)
+	case live.GetDeletionTimestamp() == nil:
+		return live, false, fmt.Errorf("object %q is not being deleted: a plan runs only as the cleanup of one that is", live.GetName())
+	}
+	return live, true, nil
+}
+
+func (p Plan[T]) noteGone(held Held[T]) {
+	if p.Metrics != nil {
+		p.Metrics.FinalizerObject(held.name, held.object.GetUID(), nil, 0, 0)
+	}
 }
 
 // ready reports whether the steps before the i-th one are done.

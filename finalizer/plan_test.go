@@ -343,6 +343,84 @@ func TestPlanStopped(t *testing.T) {
 	}
 }
 
+// An object that is forced away, or forced away and made again, while a step runs has no
+// further step if the step was slow. Quick steps cost no further read.
+//
+// Proves F8.
+func TestPlanReadsAgain(t *testing.T) {
+	tests := []struct {
+		name    string
+		took    time.Duration // by the first step
+		then    func(*model)  // during the first step
+		fail    error         // of the second read
+		want    []string      // the started steps
+		reads   int           // patches in dry run
+		blocked string        // the step that blocks; "" if Ensure returns nil
+	}{
+		{name: "quick", took: time.Second, want: []string{"one", "two"}, reads: 1},
+		{name: "slow", took: time.Second + 1, want: []string{"one", "two"}, reads: 2},
+		{name: "gone", took: time.Minute, then: func(m *model) { m.live = nil }, want: []string{"one"}, reads: 3},
+		{name: "replaced", took: time.Minute, then: func(m *model) { m.live = object("b", false) }, want: []string{"one"}, reads: 4},
+		{name: "without the finalizer", took: time.Minute, then: func(m *model) { m.live.Finalizers = []string{"x/1"} }, want: []string{"one"}, reads: 3},
+		{name: "unreadable", took: time.Minute, fail: errBoom, want: []string{"one"}, reads: 2, blocked: "two"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := &model{live: deleted(0)}
+				var got []string
+				c := &reads{model: m}
+				p := plan{Client: c, Steps: []step{
+					{Name: "one", Run: func(context.Context, held) (progress, error) {
+						got = append(got, "one")
+						time.Sleep(tt.took)
+						if tt.then != nil {
+							tt.then(m)
+						}
+						c.fail = tt.fail
+						return done, nil
+					}},
+					{Name: "two", Run: func(context.Context, held) (progress, error) {
+						got = append(got, "two")
+						return done, nil
+					}},
+				}}
+				_, _, err := finalizer.Ensure(t.Context(), c, m.live.DeepCopy(), name, p.Run)
+				if tt.blocked != "" {
+					if b := blockedBy(t, err); len(b.Steps) != 1 || b.Steps[0].Name != tt.blocked || b.After <= 0 || !errors.Is(err, tt.fail) {
+						t.Errorf("error = %v after %v, want %s not started because of %v", err, b.After, tt.blocked, tt.fail)
+					}
+				} else if err != nil {
+					t.Errorf("error = %v", err)
+				}
+				if diff := cmp.Diff(tt.want, got); diff != "" {
+					t.Errorf("started steps (-want +got):\n%s", diff)
+				}
+				if c.dry != tt.reads {
+					t.Errorf("%d reads, want %d", c.dry, tt.reads)
+				}
+			})
+		})
+	}
+}
+
+// reads counts the reads of a model, and fails each with fail.
+type reads struct {
+	*model
+	dry  int
+	fail error
+}
+
+func (r *reads) Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*corev1.ConfigMap, error) {
+	if len(opts.DryRun) > 0 {
+		r.dry++
+		if r.fail != nil {
+			return nil, r.fail
+		}
+	}
+	return r.model.Patch(ctx, name, pt, data, opts, subresources...)
+}
+
 // A panic is the caller's to recover, and leaves the finalizer. Metrics are told that
 // the call has ended.
 //

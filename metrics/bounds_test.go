@@ -5,15 +5,18 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 	"unicode"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/metrics"
 )
 
@@ -62,41 +65,7 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range *randomNames {
 		name := randomString(r)
-		m.ReconcileStarted(name)
-		m.ReconcileFinished(t.Context(), name, "success", time.Second, time.Second)
-		m.LeaderStatus(name, true)
-		m.LeaderSeen(name, true)
-		m.LeaderTransition(name, time.Second)
-		m.LeaderRenewal(name, time.Second, true)
-		m.InformerListed(name, time.Second)
-		m.InformerWatched(name, time.Second)
-		m.InformerReceived(name)
-		m.InformerLast(name, time.Now)
-		m.InformerMutated(name, 1)
-		m.InformerHolds(name, func() (objects, bytes int64) { return 1, 2 })
-		m.FinalizerStepStarted(name, name)
-		m.FinalizerStepEnded(name, name, "done", time.Second)
-		m.FinalizerBlocked(name, name, time.Second)
-		m.FinalizerFinished(name, time.Second)
-		m.FinalizerObject(name, types.UID(name), []string{name}, time.Second, time.Second)
-		m.ReconcileKeys(name, 1, 1)
-		m.ReconcileFailing(name, "rejected", 1)
-		m.ReconcileObjects(name, func() int64 { return 1 })
-		m.ReconcileWrote(name, "apply", true)
-		m.LeaderAbsent(name, time.Second)
-		m.ShardsOwned(name, 2, 1)
-		m.ShardsOwnerless(name, 1, time.Second)
-		m.ShardsSurplus(name, 1)
-		m.EventsRecorded(name, 1)
-		m.PartStopped(name, time.Second, false)
-		use := m.NewDepthMetric(name)
-		use.Inc()
-		m.NewAddsMetric(name).Inc()
-		req := request("GET", "https://api/x")
-		req.URL.Host = name
-		if _, err := m.Transport(status(200)).RoundTrip(req); err != nil {
-			t.Fatal(err)
-		}
+		useName(t, m, name)
 	}
 	families, err := reg.Gather()
 	if err != nil {
@@ -107,48 +76,160 @@ func TestSeriesDoNotGrowWithNames(t *testing.T) {
 		counts[f.GetName()] = len(f.GetMetric())
 	}
 	for name, limit := range map[string]int{
-		"controller_reconcile_held_total":                  1001,
-		"controller_active_workers":                        1001,
-		"leader_election_master_status":                    1001,
-		"controller_leader_transitions_total":              1001,
-		"controller_leader_slow_renewals_total":            1001,
-		"controller_leader_acquire_duration_seconds":       1001,
-		"controller_leader_renewal_duration_seconds":       1001,
-		"controller_finalizer_steps_running":               1001,
-		"controller_finalizer_step_duration_seconds":       1001,
-		"controller_finalizer_blocked_age_seconds":         1001,
-		"controller_finalizer_duration_seconds":            1001,
-		"controller_finalizer_blocked_objects":             1001,
-		"controller_finalizer_blocked_oldest_seconds":      1001,
-		"controller_keys":                                  2002,
-		"controller_failing_keys":                          10010,
-		"controller_objects":                               1001,
-		"controller_leader_seen":                           1001,
-		"controller_writes_total":                          4004,
-		"controller_reconcile_duration_seconds":            1001,
-		"controller_leader_absent_seconds_total":           1001,
-		"controller_shards_owned":                          1001,
-		"controller_shards_began_total":                    1001,
-		"controller_shards_ownerless":                      1001,
-		"controller_shards_ownerless_seconds_total":        1001,
-		"controller_shards_surplus":                        1001,
+		"controller_reconcile_held_total":                  101,
+		"controller_active_workers":                        101,
+		"leader_election_master_status":                    101,
+		"controller_leader_transitions_total":              101,
+		"controller_leader_slow_renewals_total":            101,
+		"controller_leader_acquire_duration_seconds":       101,
+		"controller_leader_renewal_duration_seconds":       101,
+		"controller_finalizer_steps_running":               101,
+		"controller_finalizer_step_duration_seconds":       101,
+		"controller_finalizer_blocked_age_seconds":         101,
+		"controller_finalizer_duration_seconds":            101,
+		"controller_finalizer_blocked_objects":             101,
+		"controller_finalizer_blocked_oldest_seconds":      101,
+		"controller_keys":                                  202,
+		"controller_failing_keys":                          1010,
+		"controller_objects":                               101,
+		"controller_leader_seen":                           101,
+		"controller_writes_total":                          404,
+		"controller_reconcile_duration_seconds":            101,
+		"controller_leader_absent_seconds_total":           101,
+		"controller_shards_owned":                          101,
+		"controller_shards_began_total":                    101,
+		"controller_shards_ownerless":                      101,
+		"controller_shards_ownerless_seconds_total":        101,
+		"controller_shards_surplus":                        101,
 		"controller_shutdown_duration_seconds":             101,
 		"controller_events_total":                          1,
-		"workqueue_depth":                                  1001,
-		"workqueue_adds_total":                             1001,
+		"workqueue_depth":                                  101,
+		"workqueue_adds_total":                             101,
 		"rest_client_requests_total":                       102, // 100, other, and none for an empty host
-		"reflector_lists_total":                            1001,
-		"reflector_list_duration_seconds":                  1001,
-		"reflector_watches_total":                          1001,
-		"reflector_watch_duration_seconds":                 1001,
-		"controller_informer_last_event_timestamp_seconds": 1001,
-		"controller_informer_objects":                      1001,
-		"controller_informer_bytes":                        1001,
-		"controller_informer_mutations_total":              1001,
+		"reflector_lists_total":                            101,
+		"reflector_list_duration_seconds":                  101,
+		"reflector_watches_total":                          101,
+		"reflector_watch_duration_seconds":                 101,
+		"controller_informer_last_event_timestamp_seconds": 101,
+		"controller_informer_objects":                      101,
+		"controller_informer_bytes":                        101,
+		"controller_informer_mutations_total":              101,
 	} {
 		if got := counts[name]; got > limit || got < limit*9/10 {
 			t.Errorf("%s has %d series after %d random names, want about %d and not more", name, got, *randomNames, limit)
 		}
+	}
+}
+
+// useName calls each method with the name.
+func useName(t *testing.T, m *metrics.Metrics, name string) {
+	t.Helper()
+	m.ReconcileStarted(name)
+	m.ReconcileFinished(t.Context(), name, "success", time.Second, time.Second)
+	m.LeaderStatus(name, true)
+	m.LeaderSeen(name, true)
+	m.LeaderTransition(name, time.Second)
+	m.LeaderRenewal(name, time.Second, true)
+	m.InformerListed(name, time.Second)
+	m.InformerWatched(name, time.Second)
+	m.InformerReceived(name)
+	m.InformerLast(name, time.Now)
+	m.InformerMutated(name, 1)
+	m.InformerHolds(name, func() (objects, bytes int64) { return 1, 2 })
+	m.FinalizerStepStarted(name, name)
+	m.FinalizerStepEnded(name, name, "done", time.Second)
+	m.FinalizerBlocked(name, name, time.Second)
+	m.FinalizerFinished(name, time.Second)
+	m.FinalizerObject(name, types.UID(name), []string{name}, time.Second, time.Second)
+	m.ReconcileKeys(name, 1, 1)
+	m.ReconcileFailing(name, "rejected", 1)
+	m.ReconcileObjects(name, func() int64 { return 1 })
+	m.ReconcileWrote(name, "apply", true)
+	m.LeaderAbsent(name, time.Second)
+	m.ShardsOwned(name, 2, 1)
+	m.ShardsOwnerless(name, 1, time.Second)
+	m.ShardsSurplus(name, 1)
+	m.EventsRecorded(name, 1)
+	m.PartStopped(name, time.Second, false)
+	use := m.NewDepthMetric(name)
+	use.Inc()
+	m.NewAddsMetric(name).Inc()
+	m.NewRetriesMetric(name).Inc()
+	m.NewLatencyMetric(name).Observe(1)
+	m.NewWorkDurationMetric(name).Observe(1)
+	m.NewUnfinishedWorkSecondsMetric(name).Set(1)
+	m.NewLongestRunningProcessorSecondsMetric(name).Set(1)
+	req := request("GET", "https://api/x")
+	req.URL.Host = name
+	if _, err := m.Transport(status(200)).RoundTrip(req); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSeriesOfAScrape holds the sizes in the documentation of Metrics: of a scrape with all
+// names, results, methods and codes, and of one of ten controllers that have run for a while.
+//
+// Proves M1.
+func TestSeriesOfAScrape(t *testing.T) {
+	methods := []string{"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "X"}
+	results := controllerkit.Results()
+	var codes []int
+	for code := range 1000 {
+		codes = append(codes, code)
+	}
+	stepResults := []string{"done", "waiting", "failed", "timed_out", "gave_up"}
+	for _, tt := range []struct {
+		name    string
+		names   int
+		hosts   int
+		results []string
+		steps   []string
+		methods []string
+		codes   []int
+		lines   int
+		bytes   int
+	}{
+		{"all", 300, 120, results[:], stepResults, methods, codes, 90_000, 8 << 20},
+		{"ten controllers", 10, 1, results[:4], stepResults[:2], methods[:5], []int{200, 101, 404, 409}, 3_500, 400 << 10},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m, reg := newMetrics(t)
+			for host := range tt.hosts {
+				for _, code := range tt.codes {
+					for _, method := range tt.methods {
+						req := request(method, fmt.Sprintf("https://controller-%d/x", host))
+						if _, err := m.Transport(status(code)).RoundTrip(req); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+			}
+			for i := range tt.names {
+				name := fmt.Sprintf("controller-%d", i)
+				useName(t, m, name)
+				for _, result := range tt.results {
+					m.ReconcileStarted(name)
+					m.ReconcileFinished(t.Context(), name, result, time.Second, time.Second)
+					m.ReconcileFailing(name, result, 1)
+				}
+				for _, result := range tt.steps {
+					m.FinalizerStepStarted(name, name)
+					m.FinalizerStepEnded(name, name, result, time.Second)
+				}
+			}
+			w := httptest.NewRecorder()
+			promhttp.HandlerFor(reg, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody))
+			lines := 0
+			for line := range strings.Lines(w.Body.String()) {
+				if !strings.HasPrefix(line, "#") {
+					lines++
+				}
+			}
+			t.Logf("%d lines, %d bytes", lines, w.Body.Len())
+			if lines > tt.lines || w.Body.Len() > tt.bytes || lines < tt.lines*3/4 {
+				t.Errorf("a scrape has %d lines and %d bytes, want about %d and at most %d", lines, w.Body.Len(), tt.lines, tt.bytes)
+			}
+		})
 	}
 }
 
@@ -171,8 +252,8 @@ func TestMetricsOfOneRegistryShareTheBounds(t *testing.T) {
 		}
 	}
 	for _, family := range []string{"controller_active_workers", "leader_election_master_status", "workqueue_depth", "controller_finalizer_steps_running"} {
-		if got, err := testutil.GatherAndCount(reg, family); err != nil || got != 1001 {
-			t.Errorf("%s has %d series, %v; want 1000 and other", family, got, err)
+		if got, err := testutil.GatherAndCount(reg, family); err != nil || got != 101 {
+			t.Errorf("%s has %d series, %v; want 100 and other", family, got, err)
 		}
 	}
 }

@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	maxNames = 1000 // controllers, queues, leases and informers, each
+	maxNames = 100 // controllers, queues, leases and informers, each
 	maxHosts = 100
-	maxSteps = 1000 // pairs of a finalizer and a step
+	maxSteps = 100 // pairs of a finalizer and a step
 	maxParts = 100
 	maxValue = 128 // bytes of a label value
 	other    = "other"
@@ -35,11 +35,14 @@ const (
 // and workqueue.MetricsProvider. [New] returns one. Its methods may be called concurrently.
 // A nil *Metrics has no series.
 //
-// The methods give label values to at most 1000 controllers, queues, Leases, finalizers,
-// steps and informers each, and to 100 hosts and 100 parts of the stop. Further names share the
-// value "other". A
-// label value is printable and at most 128 bytes long: a name that is not keeps its
-// beginning and gets a hash.
+// The methods give label values to at most 100 controllers, queues, Leases, finalizers, steps,
+// informers, hosts and parts of the stop each. Further names share the value "other". A label
+// value is printable and at most 128 bytes long: a name that is not keeps its beginning and gets
+// a hash.
+//
+// If all names, results, methods and status codes occur, a scrape has about 90,000 lines and
+// 8 MB. Half of them are the histograms of reconciles by result, and the requests by code, method
+// and host. A program of ten controllers and one API server has about 3,000 lines and 300 kB.
 type Metrics struct {
 	// Exemplar returns the labels of an exemplar for the context of a reconcile or a request,
 	// such as the ids of its trace, or nil. The function Exemplar of module tracing fits. It

@@ -39,10 +39,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 	host, method, code := t.m.host(req), method(req.Method), "<error>"
 	if err == nil && resp != nil { // without both, next is wrong, which http.Client reports
-		code = other
-		if resp.StatusCode >= 100 && resp.StatusCode <= 599 {
-			code = strconv.Itoa(resp.StatusCode)
-		}
+		code = status(resp.StatusCode)
 	}
 	t.m.requests.WithLabelValues(code, method, host).Inc()
 	if !kube.IsWatch(req.URL) {
@@ -72,6 +69,18 @@ func (m *Metrics) host(req *http.Request) string {
 		return "none"
 	}
 	return m.hosts.label(host)
+}
+
+// status returns the label of a status code. API servers, webhooks and the proxies before them
+// return these codes. All that exist would be half of the series of a scrape with many hosts.
+func status(code int) string {
+	switch code {
+	case 101, 200, 201, 202, 204, 206, 301, 302, 304, 307, 308,
+		400, 401, 403, 404, 405, 406, 408, 409, 410, 412, 413, 415, 422, 429,
+		500, 501, 502, 503, 504, 505, 507:
+		return strconv.Itoa(code)
+	}
+	return other
 }
 
 func method(m string) string {

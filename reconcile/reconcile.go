@@ -25,7 +25,8 @@ import (
 // return of Run.
 //
 // Two calls with one key never overlap. Calls with different keys do. A Func must not
-// call runtime.Goexit, nor testing.T.FailNow, because that would end the worker.
+// call runtime.Goexit, nor testing.T.FailNow, because that ends the worker: Run stops as if
+// its context were done, and returns an error with the key.
 type Func[K comparable] func(ctx context.Context, key K) (Result, error)
 
 // Result and the error of a [Func] decide when the key runs again. The error determines

@@ -61,6 +61,7 @@ type run[K comparable] struct {
 	waiting  int            // those of them whose gate was not ready
 	parked   map[K]struct{} // keys that MaxAttempts parked, until they run again
 	left     map[K]struct{} // keys that are in no queue when Run returns
+	exited   error          // the first call that ended its worker by runtime.Goexit, or nil
 }
 
 // slot is the call of one worker.
@@ -86,7 +87,7 @@ type streak struct {
 // Run waits for HasSynced, then calls Reconcile with keys of the queue until ctx is done. It
 // returns when its calls and goroutines have ended: nil if ctx is done, also while it
 // waited for HasSynced, or an error if it could not start or the queue was shut down before
-// ctx was done.
+// ctx was done. If a call calls runtime.Goexit, Run stops and returns an error with the key.
 //
 // When ctx is done, Run starts no call, unless DrainReady is set. Running calls have
 // GracePeriod, then Run cancels their context. If the cause of ctx has a method
@@ -169,6 +170,9 @@ func (r *run[K]) run(ctx context.Context) error {
 	r.shutDownQueue()
 	r.report()
 	r.closeFeed()
+	if r.exited != nil { // no lock: all workers have ended
+		return r.exited
+	}
 	if !asked {
 		return fmt.Errorf("reconcile: controller %q: Queue was shut down before the context was done: to stop a controller cancel the context of Run", r.Name)
 	}
@@ -264,7 +268,17 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 		r.metrics.ReconcileStarted(r.Name)
 	}
 
-	c := r.call(stop.calls, key, start, why.Mask, attempt)
+	c := func() outcome {
+		returned := false
+		defer func() {
+			if !returned { // a panic of the Func is recovered, and one of the Hook ends the process
+				r.exit(stop, s, key, priority)
+			}
+		}()
+		c := r.call(stop.calls, key, start, why.Mask, attempt)
+		returned = true
+		return c
+	}()
 
 	took := c.ended.Sub(start)
 	cl, err := r.class(c.result, c.err, stop.calls.Err() != nil, c.timedOut)
@@ -298,6 +312,21 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 		priority = *c.result.Priority
 	}
 	r.settle(stop, v, key, priority)
+}
+
+// exit stops Run after a call that called runtime.Goexit, which ends the worker. With the
+// other workers alone, Run would go on with a part of its Workers, or with none.
+func (r *run[K]) exit(stop *stop, s *slot[K], key K, priority int) {
+	err := fmt.Errorf("reconcile: controller %q: the call of key %s called runtime.Goexit, as testing.T.FailNow does: return an error instead", r.Name, kube.Printable(fmt.Sprint(key), snapshotText))
+	r.mu.Lock()
+	s.busy = false
+	r.busy--
+	if r.exited == nil {
+		r.exited = err
+	}
+	r.mu.Unlock()
+	stop.cancelIntake(err)
+	r.putBack(key, priority)
 }
 
 // An outcome is what a call of Reconcile left.

@@ -26,7 +26,8 @@ type stop struct {
 	// lease is the context that ends when leadership is over, or nil.
 	lease context.Context
 
-	// intake is ctx, ended early when lease is. Workers wait for keys with it.
+	// intake is ctx, ended early when lease is, or when a call ended its worker. Workers
+	// wait for keys with it.
 	intake       context.Context
 	cancelIntake context.CancelCauseFunc
 
@@ -91,7 +92,7 @@ func (r *run[K]) supervise(s *stop, finished <-chan struct{}) {
 	select {
 	case <-finished:
 		return
-	case <-s.ctx.Done():
+	case <-s.intake.Done():
 	case <-over:
 	}
 	s.ended() // ends the intake if the lease has ended
@@ -101,14 +102,14 @@ func (r *run[K]) supervise(s *stop, finished <-chan struct{}) {
 	if cause == nil {
 		grace := cmp.Or(r.GracePeriod, defaultGracePeriod)
 		count, _ := r.runningKeys()
-		r.logger.Info("Stopping controller", "cause", kube.PrintableError(context.Cause(s.ctx), maxText), "running", count, "gracePeriod", grace)
+		r.logger.Info("Stopping controller", "cause", kube.PrintableError(context.Cause(s.intake), maxText), "running", count, "gracePeriod", grace)
 		timer := time.NewTimer(grace)
 		defer timer.Stop()
 		select {
 		case <-finished:
 			return
 		case <-timer.C:
-			why, cause = fmt.Sprintf("grace period of %v is over", grace), context.Cause(s.ctx)
+			why, cause = fmt.Sprintf("grace period of %v is over", grace), context.Cause(s.intake)
 		case <-over:
 			cause = s.leadershipOver()
 		}

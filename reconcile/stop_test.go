@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -469,4 +470,63 @@ func TestQueueShutDownByAnother(t *testing.T) {
 		}
 		r.cancel(nil)
 	})
+}
+
+// A call that ends its worker stops Run with an error that has the key and the cause, also if
+// there are other workers. Running calls end in the grace period, and no call starts.
+func TestGoexit(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		workers int
+		calls   []string
+		inHook  bool
+	}{
+		{name: "one worker", workers: 1, calls: []string{"bad"}},
+		{name: "two workers", workers: 2, calls: []string{"slow", "bad"}},
+		{name: "hook", workers: 1, inHook: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bothQueues(t, func(t *testing.T, q queueOf) {
+				began := time.Now()
+				rec := &recorder{fn: func(_ context.Context, key string) (reconcile.Result, error) {
+					if key == "bad" {
+						time.Sleep(time.Second)
+						runtime.Goexit()
+					}
+					time.Sleep(10 * time.Second)
+					return reconcile.Result{}, nil
+				}}
+				c := &controller{Name: "x", Queue: q, Workers: tt.workers, GracePeriod: time.Minute, Reconcile: rec.reconcile}
+				if tt.inHook {
+					c.Hook = func(context.Context, string) (context.Context, func(string, error)) {
+						runtime.Goexit()
+						return nil, nil
+					}
+				}
+				if tt.workers > 1 {
+					q.Add("slow")
+				}
+				r := start(t, t.Context(), c)
+				q.Add("bad")
+				synctest.Wait()
+				q.Add("late")
+				err := <-r.err
+				for _, want := range []string{`reconcile: controller "x"`, "key bad", "runtime.Goexit"} {
+					if err == nil || !strings.Contains(err.Error(), want) {
+						t.Errorf("Run() = %v, want an error with %q", err, want)
+					}
+				}
+				if diff := cmp.Diff(tt.calls, rec.got()); diff != "" {
+					t.Errorf("calls (-want +got):\n%s", diff)
+				}
+				if took := time.Since(began); took > 10*time.Second {
+					t.Errorf("Run returned after %v", took)
+				}
+				if p, ok := q.(interface{ Pending() []string }); ok && !slices.Contains(p.Pending(), "bad") {
+					t.Errorf("the queue has %q, want also the key of the call", p.Pending())
+				}
+				r.cancel(nil)
+			})
+		})
+	}
 }

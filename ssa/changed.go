@@ -33,6 +33,10 @@ import (
 // If ApplyChanged cannot decide whether config would change live, it applies. If that
 // apply is a no-op, the next call still applies again. A [Memory] prevents that.
 //
+// If live is unstructured and the configuration has an empty map for a field that is not empty,
+// ApplyChanged applies, also with client-go's extractor for unstructured objects. That reads
+// OpenAPI v2, which omits the type of a nullable field, and cannot show that the map is atomic.
+//
 // ApplyChanged does not see changes that the API server would make by itself, such as new
 // defaults, nor that a new schema makes a granular field atomic. They come with the next
 // write. A change in the other direction it sees only if extract has the new schema.
@@ -51,6 +55,9 @@ func ApplyChanged[T metav1.Object, C any](ctx context.Context, fm FieldManager, 
 // without any other change, for example if it does not store an empty list. The event of
 // that change brings the controller back, and without a Memory it applies again, in an
 // endless loop.
+//
+// An exception is an item of a list without its keys, if the schema has a default for each key:
+// the API server adds it at one apply and removes it at the next one. Write the keys.
 //
 // The zero Memory is empty and ready. It is safe for concurrent use and must not be
 // copied. All its objects must come from one cluster.

@@ -50,13 +50,15 @@ func Apply[T, C any](ctx context.Context, fm FieldManager, request func(context.
 //
 // The API server reports no conflict if an apply replaces a map or a list by a value of
 // another type, as fields without a type in their schema allow. The fields that other
-// managers own in that map or list are then lost. TryApply finds these conflicts in the
-// managedFields of live. It sends the uid and the resourceVersion of live, so that the
+// managers own in that map or list are then lost. It also reports none if null replaces a map or
+// list that another manager owns as {} or [], and whose contents fm owned. TryApply finds these
+// conflicts in the managedFields of live. It sends the uid and the resourceVersion of live, so that the
 // apply changes only that version of the object. If live is stale, the error is a
 // Conflict that is no *ConflictError. A live object without managedFields is an error.
 //
 // If live is nil, TryApply relies on the conflicts that the API server reports. That is
-// enough for an object that does not exist, and for kinds whose fields all have types.
+// enough for an object that does not exist, and for kinds whose fields all have types and of
+// which none is nullable.
 func TryApply[T metav1.Object, C any](ctx context.Context, fm FieldManager, request func(context.Context, C, metav1.ApplyOptions) (T, error), config C, live T) (T, error) {
 	var none T
 	c, err := encode(ctx, fm, request, config)

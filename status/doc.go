@@ -31,14 +31,16 @@
 //     a Conflict, without a retry.
 //   - S3: Patch sends only the changed fields, and Apply only the given conditions. Both
 //     write only the version of the object that the caller has read.
-//   - S4: If a write would lower an observedGeneration, of the status or of a condition, or
-//     raise it above metadata.generation, it fails.
+//   - S4: If a write would lower status.observedGeneration, or the highest one of a type in
+//     status.conditions, or raise it above metadata.generation, it fails.
 //
 // # Caveats
 //
 //   - A status with the time of the reconcile, or with lists in random order, differs every
 //     time: each reconcile writes it, and each write starts a reconcile.
 //   - The status, its conditions and observedGeneration are found by their JSON names.
+//     Conditions in other places, such as status.listeners of a Gateway, are not checked. If a
+//     type is listed twice, only the entry with the highest observedGeneration is.
 //   - Update sends the whole object, and the API server stores the metadata of built-in
 //     kinds with the status. If a cache trims annotations, use Patch or Apply.
 //   - A Role needs the verb update for Update, and patch for Patch and Apply, on the status

@@ -3,6 +3,7 @@ package status_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -129,6 +130,33 @@ func TestUnreadableGeneration(t *testing.T) {
 		c.Conditions = append(c.Conditions, s.Conditions...)
 		return c
 	}, func(s other) other { s.Conditions[0].ObservedGeneration = 2; return s })
+}
+
+// Only the highest observedGeneration of a type is checked, and only in status.conditions.
+//
+// Proves S4.
+func TestCheckedGenerations(t *testing.T) {
+	nested := `{"conditions":[{"type":"A","observedGeneration":5}],"listeners":[{"conditions":[{"type":"A","observedGeneration":%s}]}]}`
+	twice := `{"conditions":[{"type":"A","observedGeneration":%s},{"type":"A","observedGeneration":%s}]}`
+	for _, tt := range []struct{ name, before, after, text string }{
+		{"nested, lowered", fmt.Sprintf(nested, "5"), fmt.Sprintf(nested, "4"), ""},
+		{"nested, raised", fmt.Sprintf(nested, "5"), fmt.Sprintf(nested, "6"), ""},
+		{"twice, the highest lowered", fmt.Sprintf(twice, "3", "5"), fmt.Sprintf(twice, "3", "4"), `condition "A" shows generation 5`},
+		{"twice, the other one lowered", fmt.Sprintf(twice, "3", "5"), fmt.Sprintf(twice, "2", "5"), ""},
+		{"twice, the other one raised", fmt.Sprintf(twice, "3", "5"), fmt.Sprintf(twice, "6", "5"), `condition "A" would show generation 6`},
+	} {
+		obj := observing(t, "")
+		content := func(text string) (status map[string]any) {
+			if err := json.Unmarshal([]byte(text), &status); err != nil {
+				t.Fatal(err)
+			}
+			return status
+		}
+		obj.Object["status"] = content(tt.before)
+		r := &recorder[*unstructured.Unstructured]{}
+		_, err := status.Patch(t.Context(), r, obj, func(u *unstructured.Unstructured) { u.Object["status"] = content(tt.after) })
+		refused(t, tt.name, err, tt.text)
+	}
 }
 
 // Apply changes its own conditions beside those that cannot be read, and repairs one

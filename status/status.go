@@ -49,9 +49,10 @@ type Updater[T any] interface {
 //
 // mutate runs once. It is a func(T), or a func(T) error whose error ends Update without a
 // request. It may change only the status; otherwise Update returns an error without a
-// request. No observedGeneration may go back or exceed the object's generation, and the
-// status may have at most 1 MiB. Errors of the request are wrapped. After a Conflict,
-// reconcile again from a newer copy.
+// request. Neither status.observedGeneration nor the highest one of a type in
+// status.conditions may go back or exceed the object's generation, and the status may have at
+// most 1 MiB. Errors of the request are wrapped. After a Conflict, reconcile again from a newer
+// copy.
 func Update[T Object[T], F func(T) | func(T) error](ctx context.Context, c Updater[T], obj T, mutate F) (T, error) {
 	var none T
 	if err := usable(c, obj); err != nil {

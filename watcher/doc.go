@@ -27,7 +27,7 @@
 // # Failures
 //
 //	connection cut, 5xx, invalid data        Retrying; watch again from the last event
-//	410, or a version that is too large      Retrying; list, deliver the difference, Synced
+//	410, or a version that is too large      Retrying; list
 //	no event or bookmark in SilenceTimeout   Retrying with ErrStalled; list
 //	storage restored from a backup           Retrying with ErrRestored; list
 //	404, 405 (the CRD was removed)           Retrying each MaxDelay; list
@@ -38,6 +38,9 @@
 //	400, 422 for the first request           the error ends the sequence
 //	the client returns another type          the error ends the sequence
 //	ctx done                                 its cause ends the sequence
+//
+// After a list the watcher delivers the difference and Synced. A difference has the last version
+// of each object alone, and skips the versions since the last event.
 //
 // # Guarantees
 //

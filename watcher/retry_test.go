@@ -322,6 +322,29 @@ func TestSilence(t *testing.T) {
 	})
 }
 
+// After a silence the list has the last version of each object, and the watcher does not deliver
+// the versions since the last event.
+func TestSilenceSkipsVersions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &source{
+			list: func(n int, _ metav1.ListOptions) ([]*corev1.Pod, metav1.ListMeta, error) {
+				if n == 1 {
+					return []*corev1.Pod{pod("a", "1", "9")}, metav1.ListMeta{ResourceVersion: "10"}, nil
+				}
+				// 11 and 12 changed a too, and 14 is the end of b.
+				return []*corev1.Pod{pod("a", "1", "13")}, metav1.ListMeta{ResourceVersion: "15"}, nil
+			},
+			watch: func(context.Context, int, metav1.ListOptions) (watch.Interface, error) { return open(), nil },
+		}
+		w := &watcher.RetryWatcher[*corev1.Pod]{Source: s, Jitter: -1}
+		events, _ := collect(t, w, 4*time.Minute)
+		want := []string{"ADDED a/1@9 synthetic", "SYNCED synthetic rv=10", "RETRYING", "MODIFIED a/1@13 synthetic", "SYNCED synthetic rv=15"}
+		if diff := cmp.Diff(want, lines(events)); diff != "" {
+			t.Errorf("events (-want +got):\n%s", diff)
+		}
+	})
+}
+
 // A list that is not answered must not block for ever either, nor be taken for an empty
 // one.
 func TestSilentList(t *testing.T) {

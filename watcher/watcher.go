@@ -52,7 +52,7 @@ const (
 var ErrRestored = errors.New("watcher: the server's storage was restored from a backup")
 
 // ErrStalled is the Err of a Retrying event for a server that was silent for
-// SilenceTimeout.
+// SilenceTimeout. The watcher then lists, and skips versions that the list does not have.
 var ErrStalled = errors.New("watcher: no event, bookmark or response within SilenceTimeout")
 
 // Event is one element of the sequence.

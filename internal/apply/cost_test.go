@@ -175,6 +175,38 @@ func TestSumSeparates(t *testing.T) {
 	}
 }
 
+// TestSumOfTemplates: the templates of a StatefulSet have one sum with and without their types,
+// which depend on the encoding of the read, and another with another value. A list that is none
+// of objects has a sum too. Other kinds keep the types.
+func TestSumOfTemplates(t *testing.T) {
+	for _, tt := range []struct {
+		apiVersion, kind string
+		a, b             any
+		same             bool
+	}{
+		{"apps/v1", "StatefulSet", []any{map[string]any{"kind": "PersistentVolumeClaim", "apiVersion": "v1", "spec": "a"}}, []any{map[string]any{"spec": "a"}}, true},
+		{"apps/v1", "StatefulSet", []any{map[string]any{"spec": "a"}}, []any{map[string]any{"spec": "b"}}, false},
+		{"apps/v1", "StatefulSet", []any{map[string]any{"spec": "a"}}, []any{}, false},
+		{"apps/v1", "StatefulSet", []any{"a"}, []any{"b"}, false},
+		{"apps.example.com/v1", "StatefulSet", []any{map[string]any{"kind": "A"}}, []any{map[string]any{}}, false},
+		{"apps/v1", "Deployment", []any{map[string]any{"kind": "A"}}, []any{map[string]any{}}, false},
+	} {
+		sum := func(templates any) Sum {
+			content := map[string]any{"apiVersion": tt.apiVersion, "kind": tt.kind, "metadata": map[string]any{"name": "one"}}
+			config := encoded(t, &unstructured.Unstructured{Object: content})
+			live := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"replicas": int64(1), "volumeClaimTemplates": templates}}}
+			sum, _, ok := config.Sum(live, true)
+			if !ok {
+				t.Errorf("%v has no sum", live)
+			}
+			return sum
+		}
+		if same := sum(tt.a) == sum(tt.b); same != tt.same {
+			t.Errorf("%s %s: %v and %v have one sum: %v, want %v", tt.apiVersion, tt.kind, tt.a, tt.b, same, tt.same)
+		}
+	}
+}
+
 // TestStepsAreBounded: a decision that would compare each field with each other one gives up.
 func TestStepsAreBounded(t *testing.T) {
 	const n = 8_000 // three times as many nodes are fewer than maxNodes

@@ -381,6 +381,10 @@ func (d *decider) emptyObject(config, owned, live int32) {
 		d.differ("a field is owned and not applied any more")
 	case l.kind != object:
 		d.differ("empty, and not there")
+	case l.n > 0 && d.live == nil:
+		// client-go's extractor for unstructured objects reads OpenAPI v2, in which a nullable
+		// field has no type, so an atomic map looks granular. Then the skip would be for ever.
+		d.differ("empty, and only the API server knows whether it is atomic")
 	case l.n > 0:
 		d.ask(false, config, owned, live)
 	}

@@ -2,10 +2,12 @@ package apply
 
 import (
 	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"hash"
 	"io"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -63,6 +65,19 @@ func (c *Config) Sum(obj metav1.Object, owners bool) (sum Sum, owned, ok bool) {
 				part(h, name)
 				part(h, value)
 			}
+		case "spec":
+			part(h, name)
+			if c.kind == "StatefulSet" && strings.HasPrefix(c.apiVersion, "apps/") {
+				for name, value := range members(value) {
+					part(h, name)
+					if name == "volumeClaimTemplates" {
+						value = withoutTypes(value)
+					}
+					part(h, value)
+				}
+				value = ""
+			}
+			part(h, value)
 		default:
 			part(h, name)
 			part(h, value)
@@ -81,6 +96,25 @@ func (c *Config) Sum(obj metav1.Object, owners bool) (sum Sum, owned, ok bool) {
 		part(h, f)
 	}
 	return Sum(h.Sum(nil)), len(entries) > 0, true
+}
+
+// withoutTypes removes apiVersion and kind from the objects of a list. The templates of a
+// StatefulSet have them in JSON and CBOR and not in protobuf, which also is the encoding that the
+// API server stores. They are the only objects with a type of their own in a built-in type.
+func withoutTypes(list string) string {
+	var objects []map[string]json.RawMessage
+	if json.Unmarshal([]byte(list), &objects) != nil {
+		return list
+	}
+	for _, o := range objects {
+		delete(o, "apiVersion")
+		delete(o, "kind")
+	}
+	encoded, err := json.Marshal(objects)
+	if err != nil {
+		return list
+	}
+	return string(encoded)
 }
 
 // part writes a text with its length, so that no other texts have the same hash.

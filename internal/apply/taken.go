@@ -19,7 +19,8 @@ import (
 // The API server reports a conflict if the value of an owned field changes. If a map or
 // a list becomes a value of another type, the fields that others own in it are removed,
 // and the API server reports no conflict. A field can change its type if its schema has
-// no type. Taken reports these conflicts.
+// no type. The API server also reports none if null replaces a map or a list that another
+// manager owns as {} or [], and whose contents the manager owned. Taken reports these conflicts.
 //
 // Taken does not know whether the apply is to the main resource or to the status. It
 // also compares the fields that the API server ignores.
@@ -44,7 +45,7 @@ func taken(ctx context.Context, manager string, c *Config, live metav1.Object) e
 	if len(entries) == 0 {
 		return errors.New("metadata.managedFields of live is empty: pass an object whose managedFields no transform removed")
 	}
-	t := taker{decider: &decider{forest: c.forest}}
+	t := taker{decider: &decider{forest: c.forest}, entries: entries, manager: manager}
 	for _, e := range entries {
 		if e.FieldsV1 == nil || isOwn(&e, manager, "") || isOwn(&e, manager, "status") {
 			continue
@@ -82,12 +83,17 @@ type taker struct {
 	causes  []metav1.StatusCause
 	fields  int   // bytes of the fields of the causes
 	err     error // of fields that cannot be compared
+
+	entries []metav1.ManagedFieldsEntry
+	manager string
+	own     []int32 // the fields of manager, once they are needed
 }
 
 // place is a part of a path: a member, or an item if key is not 0.
 type place struct {
-	name string
-	key  int32 // the node of the item's key
+	name  string
+	key   int32  // the node of the item's key
+	owned string // the name in fieldsV1
 }
 
 // field returns the path as the API server writes it. compare calls it only for a conflict,
@@ -127,7 +133,11 @@ func (t *taker) compare(config, owned int32) {
 	}
 	kind := t.nodes[config].kind
 	switch {
-	case config == 0 || kind == null || !holdsMembers && !holdsItems: // null leaves a map as it is
+	case kind == null && t.nodes[owned].kind == object && t.nodes[owned].n == 0:
+		if t.empties() {
+			t.report()
+		}
+	case config == 0 || kind == null || !holdsMembers && !holdsItems: // null leaves a map of owned fields as it is
 	case holdsMembers && kind != object || holdsItems && kind != list:
 		t.report()
 	case kind == object:
@@ -136,7 +146,7 @@ func (t *taker) compare(config, owned int32) {
 			name := t.nodes[c].key
 			if o := t.member(owned, hint, "f:", name); o != 0 {
 				hint = o
-				t.at(place{name: name}, c, o)
+				t.at(place{name: name, owned: t.nodes[o].key}, c, o)
 			}
 		}
 	default:
@@ -152,11 +162,36 @@ func (t *taker) compare(config, owned int32) {
 			}
 			for c := t.nodes[config].child; c != 0 && t.spend(1); c = t.nodes[c].next {
 				if t.maybeKeyed(key, c) {
-					t.at(place{key: key}, c, o)
+					t.at(place{key: key, owned: t.nodes[o].key}, c, o)
 				}
 			}
 		}
 	}
+}
+
+// empties reports whether the manager owns members or items at the path. If it omits them, and
+// another manager owns the field itself, the API server stores a null of the configuration there,
+// and reports no conflict.
+func (t *taker) empties() bool {
+	if t.own == nil {
+		t.own = []int32{}
+		for _, e := range t.entries {
+			if e.FieldsV1 == nil || !isOwn(&e, t.manager, "") && !isOwn(&e, t.manager, "status") {
+				continue
+			}
+			var owned int32
+			if owned, t.err = t.parse(e.FieldsV1.GetRawString()); t.err != nil {
+				return false
+			}
+			t.own = append(t.own, owned)
+		}
+	}
+	return slices.ContainsFunc(t.own, func(at int32) bool {
+		for _, p := range t.places {
+			at = t.member(at, 0, "", p.owned)
+		}
+		return t.nodes[at].n > 0
+	})
 }
 
 func (t *taker) at(p place, config, owned int32) {

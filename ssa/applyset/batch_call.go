@@ -175,7 +175,9 @@ func (c *batchCall) run(ctx context.Context, objects []*batchObject, f func(cont
 		}
 		wg.Go(func() {
 			defer slots.Release(1)
-			o.err = f(ctx, o)
+			err := errGoexit
+			defer func() { o.err = err }()
+			err = f(ctx, o)
 		})
 	}
 	wg.Wait()

@@ -3,6 +3,7 @@ package applyset
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,10 @@ import (
 )
 
 const defaultConcurrency = 8
+
+// errGoexit is the error of a call that did not return. Without it, the call of a client that
+// ends its goroutine would count as a success, and a prune could follow.
+var errGoexit = errors.New("the client called runtime.Goexit, as testing.T.FailNow does: return an error instead")
 
 // each calls f for the items, several at a time, and returns the errors after all calls.
 // After an error it makes no more calls. If the context ends, its cause is among the
@@ -30,9 +35,13 @@ func each[T any](ctx context.Context, concurrency int, items []T, f func(T) erro
 		}
 		wg.Go(func() {
 			defer slots.Release(1)
-			if errs[i] = f(item); errs[i] != nil {
-				failed.Store(true)
-			}
+			err := errGoexit
+			defer func() {
+				if errs[i] = err; err != nil {
+					failed.Store(true)
+				}
+			}()
+			err = f(item)
 		})
 	}
 	wg.Wait()

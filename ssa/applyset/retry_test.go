@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -179,5 +180,21 @@ func TestBatchDeleteConflict(t *testing.T) {
 				t.Errorf("error = %v", err)
 			}
 		})
+	}
+}
+
+// A client that ends its goroutine is an error of its object, and no success.
+func TestClientExits(t *testing.T) {
+	client := fakeClient{patch: func(name string) (*unstructured.Unstructured, error) {
+		if name == "object-1" {
+			runtime.Goexit()
+		}
+		return object(`{"metadata":{"name":"%s"}}`, name), nil
+	}}
+	b := &applyset.Batch{Client: client, Mapper: batchMapper(), Manager: manager}
+	answers, err := b.Apply(t.Context(), configMaps(2, "a")...)
+	all := objectErrors(t, err)
+	if answers[0] == nil || all[0] != nil || all[1] == nil || !strings.Contains(all[1].Error(), "runtime.Goexit") {
+		t.Errorf("answers %v, error %v, want an error that names runtime.Goexit for the second object", answers, err)
 	}
 }
