@@ -66,6 +66,10 @@ func New[T controllerkit.Object](config *rest.Config, kind schema.GroupVersionKi
 	if config == nil {
 		return nil, errNoConfig
 	}
+	if config.UserAgent == "" { // the API server makes a field manager of it
+		config = rest.CopyConfig(config)
+		config.UserAgent = rest.DefaultKubernetesUserAgent()
+	}
 	h, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("crd: config: %w", err)
@@ -308,7 +312,11 @@ func (c *Client[T]) object(ctx context.Context, verb string, r *rest.Request, su
 // lacks reports whether the API server serves the resource without the subresource. It
 // returns false if the server does not tell.
 func (k *kind[T]) lacks(ctx context.Context, subresource string) bool {
-	text, err := k.rest.Get().AbsPath("/apis", k.Group, k.Version).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx).Raw()
+	path := []string{"/apis", k.Group, k.Version}
+	if k.Group == "" {
+		path = []string{"/api", k.Version}
+	}
+	text, err := k.rest.Get().AbsPath(path...).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx).Raw()
 	var served metav1.APIResourceList
 	if err != nil || json.Unmarshal(text, &served) != nil {
 		return false

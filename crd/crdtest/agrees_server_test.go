@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/crd/crdtest"
@@ -40,7 +39,6 @@ func TestServerAgrees(t *testing.T) {
 	testserver.InstallCRD(t, gadgets())
 	kind := schema.GroupVersionKind{Group: "crd.example.com", Version: "v1", Kind: "Gadget"}
 	config := testserver.Config(t)
-	config.UserAgent = rest.DefaultKubernetesUserAgent() // the field manager of a request that names none
 	server, err := crd.New[*gadget](config, kind, "gadgets")
 	if err != nil {
 		t.Fatal(err)
