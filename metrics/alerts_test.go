@@ -42,7 +42,7 @@ type alert struct {
 }
 
 // A runbook has the parts of a section, in Markdown.
-type runbook struct{ means, look, do, not string }
+type runbook struct{ means, look, do, last, not string } // last can be empty
 
 // sample is a series of a test of promtool, and its values.
 type sample struct{ name, values string }
@@ -273,7 +273,7 @@ or
 			summary: "Shards of the group {{ $labels.name }} of {{ $labels.job }} do not move to their new owners.",
 			runbook: runbook{
 				means: "A shard moves after its work has returned. The work of these shards was asked to stop, and still runs: a new replica has nothing to do, or a replica that stops does not end.",
-				look:  "The panel *Owned shards* shows the replica with the most. Its goroutines with the label `shard` are the work (`/debug/pprof/goroutine?debug=1`). The panel *Longest running* shows a reconcile that does not return.",
+				look:  "The panel *Owned shards* shows the replica with the most. Its goroutines with the label `shard` are the work: see `/debug/pprof/goroutine?debug=1` at [`Options.Debug`](debug.md). The panel *Longest running* shows a reconcile that does not return.",
 				do:    "Restart that replica: after `DrainTimeout` its shards move. Then make the work return soon after the end of its context, such as by the `Timeout` of its reconciles.",
 				not:   "Do not edit the table's Lease: two replicas would work on one shard.",
 			},
@@ -289,7 +289,8 @@ or
 				means: "An object was deleted more than an hour ago, and its cleanup does not finish. Its namespace cannot be deleted either.",
 				look:  "`kubectl get KIND -A -o json | jq '.items[] | select(.metadata.deletionTimestamp)'` lists the objects, and so does the page of [debug.md](debug.md) under *Finalizers that block*. The condition `Terminating` has the step and its reason. *Blocked objects* shows how many there are.",
 				do:    "Repair what the step waits for: children that do not end, a service that does not respond, missing rights. A step with `GiveUpAfter` ends by itself.",
-				not:   "Do not remove the finalizer by hand before you have removed by hand what it guards: it stays behind, and no object names it.",
+				last:  "Remove by hand what the finalizer guards, and then this finalizer alone. Those of others stay, and `replace` fails if the object changed meanwhile:\n\n    kubectl -n NAMESPACE get KIND NAME -o json | jq '.metadata.finalizers -= [\"FINALIZER\"]' | kubectl replace -f -",
+				not:   "Do not remove the finalizer first: what it guards stays behind, and no object names it. Do not patch `metadata.finalizers` to `null` or `[]`: that removes those of other controllers too.",
 			},
 			fires: gauge("controller_finalizer_blocked_oldest_seconds", `finalizer="example.com/f",step="drain"`, "3000+60x60"),
 			quiet: gauge("controller_finalizer_blocked_oldest_seconds", `finalizer="example.com/f",step="drain"`, "0+60x55 0x5"),
@@ -315,7 +316,7 @@ or
 			summary: "A worker of queue {{ $labels.name }} on {{ $labels.instance }} of {{ $labels.job }} has run one key for more than ten minutes.",
 			runbook: runbook{
 				means: "A call does not return. Its key is not reconciled, and the worker is lost. If all workers are wedged, the controller stands still.",
-				look:  "The goroutines show where it waits (`/debug/pprof/goroutine?debug=2`, or SIGQUIT, which ends the process). If the liveness probe has `Controller.Check`, its error has the key.",
+				look:  "The goroutines show where it waits: see `/debug/pprof/goroutine?debug=2` at [`Options.Debug`](debug.md), or send SIGQUIT, which ends the process. If the liveness probe has `Controller.Check`, its error has the key.",
 				do:    "Restart the Pod after you have kept the goroutines. Then give the call a context with a deadline: set `Timeout`, and pass the context on to each request.",
 				not:   "Do not only add workers: each of them is lost in the same way.",
 			},
@@ -357,8 +358,8 @@ or
 			summary: "The informer {{ $labels.name }} on {{ $labels.instance }} of {{ $labels.job }} has received nothing for ten minutes.",
 			runbook: runbook{
 				means: "The API server sends each watch a bookmark about once a minute, so ten minutes without data mean that the watch is dead or cannot begin. The cache is old, and the controller acts on it.",
-				look:  "`rest_client_requests_total` shows whether the API server responds, and with which code. *Watches and lists* shows whether the informer tries again. The log of client-go's reflector has the error. For an informer of several namespaces the time is that of the oldest namespace, also of one that was selected and could not be listed yet; the error names it. Aggregated API servers may send no bookmarks.",
-				do:    "If lists or watches are forbidden, restore the role. If the informer does not try at all, restart the Pod: `Set.Check` in the liveness probe does that.",
+				look:  "`rest_client_requests_total` shows whether the API server responds, and with which code. *Watches and lists* shows whether the informer tries again. The log has the error: of client-go's reflector, or \"The API server refuses the requests of an informer\", which client-go repeats without a word. With 429 and \"storage is (re)initializing\" the API server cannot list the stored objects, such as while the conversion webhook of the CustomResourceDefinition is down. For an informer of several namespaces the time is that of the oldest namespace, also of one that was selected and could not be listed yet; the error names it. Aggregated API servers may send no bookmarks.",
+				do:    "If lists or watches are forbidden, restore the role. If a conversion fails, repair its webhook. If the informer does not try at all, restart the Pod: `Set.Check` in the liveness probe does that.",
 				not:   "Do not delete objects that the controller seems to have forgotten: it cannot see them.",
 			},
 			fires: gauge("controller_informer_last_event_timestamp_seconds", `name="pods"`, "0+60x5 300x25"),
@@ -434,7 +435,11 @@ func page() []byte {
 	var b bytes.Buffer
 	b.WriteString("# Runbooks\n\nOne section for each alert of [alerts.yaml](../metrics/alerts.yaml). The panels are those of\n[dashboard.json](../metrics/dashboard.json). [alerts.md](alerts.md) shows how to install both.\nThis page is generated from the definitions of the alerts.\n")
 	for _, a := range alerts() {
-		fmt.Fprintf(&b, "\n## %s\n\n**Means.** %s\n\n**Look.** %s\n\n**Do.** %s\n\n**Do not.** %s\n", a.name, a.runbook.means, a.runbook.look, a.runbook.do, strings.TrimPrefix(a.runbook.not, "Do not "))
+		fmt.Fprintf(&b, "\n## %s\n\n**Means.** %s\n\n**Look.** %s\n\n**Do.** %s\n", a.name, a.runbook.means, a.runbook.look, a.runbook.do)
+		if a.runbook.last != "" {
+			fmt.Fprintf(&b, "\n**Last resort.** %s\n", a.runbook.last)
+		}
+		fmt.Fprintf(&b, "\n**Do not.** %s\n", strings.TrimPrefix(a.runbook.not, "Do not "))
 	}
 	return b.Bytes()
 }

@@ -93,7 +93,7 @@ func TestDecisions(t *testing.T) {
 		},
 		{
 			name:   "a name with the separators of a path",
-			config: `,"spec":{"x":{"y":{}}}`, live: `,"spec":{"x":{"y":{"evil":"1"}}}`, fields: `{"f:spec":{"f:x":{"f:y":{}}}}`, want: true, because: "the schema is not known",
+			config: `,"spec":{"x":{"y":{}}}`, live: `,"spec":{"x":{"y":{"evil":"1"}}}`, fields: `{"f:spec":{"f:x":{"f:y":{}}}}`, want: true, because: "empty, and only the API server knows whether it is atomic",
 		},
 		{
 			name:       "labels that another manager owns, and that are not stored",

@@ -376,6 +376,8 @@ func (s subjectOf[T, C]) excused(why string, config, live []byte) bool {
 		return len(must2(decode[metav1.PartialObjectMetadata](live)).ManagedFields) == 0
 	case "the schema is not known":
 		return untyped
+	case "empty, and only the API server knows whether it is atomic":
+		return has(`{}`)
 	case "more is there than is applied":
 		return defaulted.MatchString(path)
 	case "stored in other words":

@@ -128,13 +128,22 @@ func newSeer(t *testing.T, config *rest.Config, label string, ranges shard.Range
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), testlog.Silent()))
 	var wait sync.WaitGroup
 	wait.Go(func() { s.objects.RunWithContext(ctx) })
-	s.view = &filter.View{Ranges: ranges, Select: s.selectShards, SelectTimeout: 4 * time.Minute}
+	began := make(chan struct{}) // closed by the first Select, which is for no shard
+	begin := sync.OnceFunc(func() { close(began) })
+	s.view = &filter.View{Ranges: ranges, SelectTimeout: 4 * time.Minute, Select: func(ctx context.Context, shardSelector string) error {
+		defer begin()
+		return s.selectShards(ctx, shardSelector)
+	}}
 	wait.Go(func() {
 		if err := s.view.Run(ctx); err != nil {
 			t.Error(err)
 		}
 	})
 	t.Cleanup(func() { cancel(); wait.Wait() })
+	select {
+	case <-began: // before own, which selects without the View
+	case <-t.Context().Done():
+	}
 	return s
 }
 

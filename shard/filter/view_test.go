@@ -149,10 +149,10 @@ func TestViewWithoutShards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i, stop := runView(t)
 		time.Sleep(time.Minute)
+		stop()
 		if !slices.Equal(i.calls, []string{""}) {
 			t.Errorf("selected %q, want nothing once", i.calls)
 		}
-		stop()
 	})
 }
 
