@@ -70,7 +70,8 @@ import (
 // If the manager was started before, the controller starts at once. Unlike with
 // controller-runtime's workers, a panic is always recovered. The logger of a call, which also
 // writes the loop's line about it, is that of LogConstructor for the request, with reconcileID and
-// triggers. A Hook of the loop gets it too. The line "Starting workers" of controller-runtime
+// triggers. A Hook of the loop gets it too. The lines of the loop itself have the logger of
+// LogConstructor for nil, which should have the key controller: the loop adds none. The line "Starting workers" of controller-runtime
 // says 1: its worker runs the loop, whose own line has the number of workers.
 func Complete[request comparable](b *builder.TypedBuilder[request], r crreconcile.TypedReconciler[request], loop *reconcile.Controller[request], options controller.TypedOptions[request]) error {
 	switch {

@@ -324,6 +324,9 @@ func TestServerStop(t *testing.T) {
 	if strings.Contains(r.Output(), "context canceled") {
 		t.Errorf("the call was cancelled:\n%s", r.Tail(20))
 	}
+	if strings.Contains(r.Output(), "A request is not declared") {
+		t.Errorf("the operator sends a request that it does not declare by Writes:\n%s", r.Output())
+	}
 }
 
 // TestServerHandOver stops one replica of two by SIGTERM during a reconcile, and the next
