@@ -40,10 +40,17 @@ type OptionAdder[K comparable] interface {
 	AddWith(opts AddOptions, keys ...K)
 }
 
-// EventAdder is an Adder that also gets the kind of an event, which is a word such as "update".
+// EventAdder is an Adder that also gets the event.
 type EventAdder[K comparable] interface {
 	Adder[K]
-	AddEvent(kind string, opts AddOptions, keys ...K)
+	AddEvent(e Event, opts AddOptions, keys ...K)
+}
+
+// Event is an event of an informer. Zero fields mean unknown. Its objects must not be changed.
+type Event struct {
+	Kind   string        // a word such as "update"
+	Object metav1.Object // the object after the event, or the last one before its deletion
+	Old    metav1.Object // the object before an update
 }
 
 // AddOptions are the options of [OptionAdder] and [EventAdder].
@@ -66,6 +73,11 @@ type (
 	PriorityGetter[K comparable] interface {
 		GetWithPriority() (key K, priority int, shutdown bool)
 	}
+
+	// RetryTimer returns the delay of the key's next retry, and counts a failure. Without it
+	// the loop does not know the deadline of a failing key, and counts the failures of calls
+	// before it too.
+	RetryTimer[K comparable] interface{ When(key K) time.Duration }
 
 	// PendingLister returns the ready, running and delayed keys, for the last line of log.
 	PendingLister[K comparable] interface{ Pending() []K }

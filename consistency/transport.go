@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit"
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/wire"
 )
@@ -54,12 +55,17 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !ok {
 		return t.next.RoundTrip(req)
 	}
-	started, ok := t.store.startWrite(target.Resource)
+	started, floor, ok := t.store.startWrite(target)
 	if !ok || wire.DryRun(req, target) {
 		return t.next.RoundTrip(req)
 	}
+	observer, observed := req.Context().Value(calls.Versions{}).(calls.VersionObserver)
+	if observed {
+		observer.Sending()
+	}
 
 	resp, err := t.next.RoundTrip(req)
+	var made calls.Version
 	switch {
 	case err != nil && !notSent(err):
 		t.store.ambiguous(key, target.Resource)
@@ -74,11 +80,29 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	case resp.StatusCode >= 200 && resp.StatusCode < 300:
 		if effect, ok := t.reader.Effect(req, resp, target); ok {
 			t.store.wrote(key, target, effect, started)
+			made = madeBy(effect, target, floor)
 		} else {
 			t.store.ambiguous(key, target.Resource)
 		}
 	}
+	if observed {
+		observer.Answered(made)
+	}
 	return resp, err
+}
+
+// madeBy returns the version that a write has made. A write that changed nothing has made none:
+// its response has the version that another write has made. It is told by its version, which the
+// store has reached before the request. If the store had not, the version passes for the write's.
+func madeBy(e wire.Effect, t wire.Target, floor string) calls.Version {
+	made := calls.Version{UID: e.UID, Version: e.Version, Status: t.Subresource == "status"}
+	switch {
+	case e.Gone != "":
+		made = calls.Version{UID: e.Gone} // the version in the response is the one before
+	case reached(floor, e.Version):
+		made = calls.Version{}
+	}
+	return made
 }
 
 // notSent reports whether the API server cannot have received the request: the connection
@@ -92,12 +116,17 @@ func notSent(err error) bool {
 }
 
 // startWrite reports whether the resource has a store, and returns the time of the
-// store's clock. The response settles only ambiguous writes from before that time.
-func (s *Store) startWrite(resource schema.GroupResource) (started uint64, ok bool) {
+// store's clock and the version that the store has reached. The response settles only ambiguous
+// writes from before that time.
+func (s *Store) startWrite(t wire.Target) (started uint64, floor string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clock++
-	return s.clock, s.stores[resource] != nil
+	store := s.cachedLocked(s.partLocked(t.Resource, t.Namespace))
+	if store == nil {
+		return s.clock, "", false
+	}
+	return s.clock, store.version(), true
 }
 
 // wrote records a successful write.

@@ -55,7 +55,7 @@ func TestStory(t *testing.T) {
 		})
 		a.gate.why[web] = "the cache of widgets is at version 7"
 		stop := a.run(t)
-		a.source.AddEvent("update", addOptions{}, web)
+		a.source.AddEvent(event("update"), addOptions{}, web)
 		time.Sleep(3 * time.Second)
 		if got := getJSON(t, a.page, "default/web"); got.Story[0].Verdict != "It waits for the cache to show its writes: the cache of widgets is at version 7" {
 			t.Errorf("while it waits: %+v", got.Story)
@@ -120,8 +120,8 @@ func TestStates(t *testing.T) {
 		a.loop.Workers = 2
 		a.gate.why[named("gated")] = "behind"
 		stop := a.run(t)
-		a.source.AddEvent("add", addOptions{}, named("busy"), named("hot"), named("retried"), named("periodic"), named("gated"), named("fine"))
-		a.source.AddEvent("add", addOptions{After: time.Hour}, named("late"))
+		a.source.AddEvent(event("add"), addOptions{}, named("busy"), named("hot"), named("retried"), named("periodic"), named("gated"), named("fine"))
+		a.source.AddEvent(event("add"), addOptions{After: time.Hour}, named("late"))
 		time.Sleep(5*time.Second + 50*time.Millisecond) // the hot key runs each 100ms
 		got := map[string]string{}
 		for _, k := range getJSON(t, a.page, "").Controllers[0].Keys {
@@ -263,12 +263,12 @@ func full(t *testing.T) *assembled {
 	ended := make(chan error, 1)
 	go func() { ended <- a.loop.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-ended; a.queue.ShutDown() })
-	a.source.AddEvent("update", addOptions{}, gated, web)
+	a.source.AddEvent(event("update"), addOptions{}, gated, web)
 	<-done
 	for len(a.loop.SnapshotOf(gated).Keys[0].State)*a.queue.Snapshot().Delayed == 0 {
 		// the loop is about to delay both keys
 	}
-	a.source.AddEvent("update", addOptions{After: time.Hour}, web)
+	a.source.AddEvent(event("update"), addOptions{After: time.Hour}, web)
 	return a
 }
 

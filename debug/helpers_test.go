@@ -188,3 +188,6 @@ func (a *assembled) run(t *testing.T) (stop func()) {
 		a.queue.ShutDown()
 	}
 }
+
+// event is an event without objects.
+func event(kind string) controllerkit.Event { return controllerkit.Event{Kind: kind} }

@@ -44,7 +44,7 @@ func TestHostileNames(t *testing.T) {
 			t.Fatal("the gate is open")
 		}
 		g.open(k)
-		c.Source(name, &adder{}).AddEvent(name, addOptions{}, k)
+		c.Source(name, &adder{}).AddEvent(event(name), addOptions{}, k)
 		ctx, end := c.Hook(nil)(context.WithValue(t.Context(), calls.Triggers{}, []string{name, name}), k)
 		rt := page.Transport(server(func(*http.Request) (int, string) {
 			return 200, fmt.Sprintf(`{"metadata":{"resourceVersion":%q}}`, strings.ToValidUTF8(name, "?"))
@@ -80,7 +80,7 @@ func TestHostileNames(t *testing.T) {
 type adder struct{}
 
 func (*adder) Add(key)                             {}
-func (*adder) AddEvent(string, addOptions, ...key) {}
+func (*adder) AddEvent(controllerkit.Event, addOptions, ...key) {}
 
 // fakeQueue and fakeLoop have keys of a hostile name. A real queue cuts names; these do not.
 type (
@@ -113,8 +113,8 @@ func TestMillionKeys(t *testing.T) {
 			_, end := hook(t.Context(), keys[i])
 			end("error", nil)
 		}
-		a.source.AddEvent("list", addOptions{}, keys[:n/2]...)
-		a.source.AddEvent("list", addOptions{After: time.Hour}, keys[n/2:]...)
+		a.source.AddEvent(event("list"), addOptions{}, keys[:n/2]...)
+		a.source.AddEvent(event("list"), addOptions{After: time.Hour}, keys[n/2:]...)
 		allocs = testing.AllocsPerRun(5, func() { bytes = get(t, a.page, nil).Body.Len() })
 		if s := getJSON(t, a.page, "").Controllers[0]; s.Counts[1].Keys != n/2 || s.Counts[1].Shown != 50 || s.Counts[2].Keys != n-n/2 {
 			t.Errorf("%d keys: counts %+v", n, s.Counts)
@@ -162,7 +162,7 @@ func TestSlowReader(t *testing.T) {
 		}()
 		<-w.writing
 		k := key{Name: "other-" + format}
-		a.source.AddEvent("update", addOptions{After: time.Hour}, k)
+		a.source.AddEvent(event("update"), addOptions{After: time.Hour}, k)
 		if got := getJSON(t, a.page, k.Name).lines(); len(got) != 1 {
 			t.Errorf("story while another client reads: %q", got)
 		}
@@ -184,7 +184,7 @@ func TestConcurrent(t *testing.T) {
 		wg.Go(func() {
 			for i := range 100 {
 				k := key{Name: fmt.Sprint(worker, "-", i%10)}
-				source.AddEvent("update", addOptions{})
+				source.AddEvent(event("update"), addOptions{})
 				source.Add(k)
 				g.mu.Lock()
 				g.why[k] = "behind"

@@ -161,9 +161,9 @@ func (s *source) Add(key types.NamespacedName) {
 }
 
 // AddEvent implements controllerkit.EventAdder.
-func (s *source) AddEvent(kind string, opts controllerkit.AddOptions, keys ...types.NamespacedName) {
-	s.record(s.event(kind), keys...)
-	s.next.AddEvent(kind, opts, keys...)
+func (s *source) AddEvent(e controllerkit.Event, opts controllerkit.AddOptions, keys ...types.NamespacedName) {
+	s.record(s.event(e.Kind), keys...)
+	s.next.AddEvent(e, opts, keys...)
 }
 
 // event returns the name and the kind of an event, which are bounded.

@@ -41,8 +41,8 @@ func Handler[T any, K comparable](q controllerkit.Adder[K], keys func(T) []K) ca
 //     are added at the given priority if q is a controllerkit.OptionAdder.
 //
 //   - If q is a controllerkit.EventAdder, the handler calls AddEvent instead of Add and
-//     AddWith. The kind is "add", "update", "delete", "list" for the initial list, or
-//     "resync".
+//     AddWith, with the objects of the event. The kind is "add", "update", "delete", "list"
+//     for the initial list, or "resync".
 //
 //   - A cache.DeletedFinalStateUnknown, also called a tombstone, is the deletion of
 //     the object in it.
@@ -84,11 +84,11 @@ type handler[T any, K comparable] struct {
 }
 
 func (h *handler[T, K]) OnAdd(obj any, isInInitialList bool) {
-	kind := "add"
+	kind := calls.Add
 	if isInInitialList {
 		kind = calls.List
 	}
-	h.add(h.keys(h.object(obj)), kind, isInInitialList)
+	h.add(h.keys(h.object(obj)), event(kind, obj, nil), isInInitialList)
 }
 
 func (h *handler[T, K]) OnUpdate(oldObj, newObj any) {
@@ -97,32 +97,40 @@ func (h *handler[T, K]) OnUpdate(oldObj, newObj any) {
 	if same {
 		kind = calls.Resync
 	}
-	keys := h.keys(after)
-	h.add(keys, kind, same)
+	keys, e := h.keys(after), event(kind, newObj, oldObj)
+	h.add(keys, e, same)
 	if old := h.keys(before); !slices.Equal(old, keys) {
-		h.add(without(old, keys), kind, same)
+		h.add(without(old, keys), e, same)
 	}
 }
 
 func (h *handler[T, K]) OnDelete(obj any) {
 	last, known := deleted(obj)
 	if known {
-		h.add(h.keys(h.object(last)), calls.Delete, false)
+		h.add(h.keys(h.object(last)), event(calls.Delete, last, nil), false)
 	} else if t, ok := named[T](last); ok {
-		h.add(h.keys(t), calls.Delete, false)
+		h.add(h.keys(t), event(calls.Delete, nil, nil), false)
 	}
+}
+
+// event describes an event to an EventAdder.
+func event(kind string, object, old any) controllerkit.Event {
+	e := controllerkit.Event{Kind: kind}
+	e.Object, _ = object.(metav1.Object)
+	e.Old, _ = old.(metav1.Object)
+	return e
 }
 
 func (h *handler[T, K]) object(obj any) T { return typed[T](h.name, obj) }
 
-func (h *handler[T, K]) add(keys []K, kind string, low bool) {
+func (h *handler[T, K]) add(keys []K, e controllerkit.Event, low bool) {
 	var opts controllerkit.AddOptions
 	if low {
 		opts = h.low
 	}
 	switch {
 	case h.event != nil:
-		h.event.AddEvent(kind, opts, keys...)
+		h.event.AddEvent(e, opts, keys...)
 	case low && h.with != nil:
 		h.with.AddWith(opts, keys...)
 	default:

@@ -26,12 +26,16 @@ func (r *priorityRecorder) AddWith(o controllerkit.AddOptions, keys ...string) {
 	}
 }
 
-type eventRecorder struct{ recorder }
+type eventRecorder struct {
+	recorder
+	events []controllerkit.Event
+}
 
-func (r *eventRecorder) AddEvent(kind string, o controllerkit.AddOptions, keys ...string) {
+func (r *eventRecorder) AddEvent(e controllerkit.Event, o controllerkit.AddOptions, keys ...string) {
 	for _, key := range keys {
-		r.got = append(r.got, fmt.Sprintf("%s of %s at %d", kind, key, o.Priority))
+		r.got = append(r.got, fmt.Sprintf("%s of %s at %d", e.Kind, key, o.Priority))
 	}
+	r.events = append(r.events, e)
 }
 
 func pod(name, version string, owners ...string) *corev1.Pod {

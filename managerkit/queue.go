@@ -107,7 +107,7 @@ func (q *intake[request]) add(opts controllerkit.AddOptions, keys ...request) {
 	if opts.Priority == handler.LowPriority {
 		kind = calls.Unchanged
 	}
-	q.source.AddEvent(kind, opts, keys...)
+	q.source.AddEvent(controllerkit.Event{Kind: kind}, opts, keys...)
 }
 
 func (q *intake[request]) Add(key request) { q.add(controllerkit.AddOptions{}, key) }

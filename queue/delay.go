@@ -17,10 +17,25 @@ func (q *Queue[K]) AddAfter(key K, duration time.Duration) {
 	q.add(key, &request{after: duration})
 }
 
-// AddRateLimited is AddAfter with the delay of the rate limiter. The metric
-// workqueue_retries_total counts its calls.
+// AddRateLimited is AddAfter with the delay of the rate limiter.
 func (q *Queue[K]) AddRateLimited(key K) {
-	q.add(key, &request{after: q.limiter.When(key), retry: true}) // not under the lock, because When is the caller's code
+	q.add(key, &request{after: q.When(key)})
+}
+
+// When returns the delay of the rate limiter for the key's next retry, which counts as a failure
+// of the key and in workqueue_retries_total, unless the queue is shut down. AddRateLimited is
+// AddAfter with it. A caller that has to know the delay calls When, and adds the key with AddAfter
+// or AddWith.
+func (q *Queue[K]) When(key K) time.Duration {
+	delay := q.limiter.When(key) // not under the lock, because it is the caller's code
+	if q.metrics != nil {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if !q.stopping {
+			q.metrics.retries.Inc()
+		}
+	}
+	return delay
 }
 
 // delays holds the delayed keys.

@@ -147,9 +147,9 @@ func (q *Queue[K]) Add(key K) {
 // again.
 func (q *Queue[K]) AddWith(opts controllerkit.AddOptions, keys ...K) {
 	for _, key := range keys {
-		r := request{asks: true, priority: opts.Priority, after: opts.After, retry: opts.RateLimited}
+		r := request{asks: true, priority: opts.Priority, after: opts.After}
 		if opts.RateLimited {
-			r.after = max(opts.After, q.limiter.When(key))
+			r.after = max(opts.After, q.When(key))
 		}
 		q.add(key, &r)
 	}
@@ -160,7 +160,6 @@ type request struct {
 	asks     bool // it gives a priority; false: the key keeps its own
 	priority int
 	after    time.Duration
-	retry    bool
 }
 
 // add calls the code of the caller before it locks the queue.
@@ -184,9 +183,6 @@ func (q *Queue[K]) addLocked(key K, hash uint32, group string, r *request) {
 			e.then, e.at = thenDelayed, after(q.now(), max(r.after, 0))
 		}
 		return
-	}
-	if r.retry && q.metrics != nil {
-		q.metrics.retries.Inc()
 	}
 	if k == 0 {
 		q.addNewLocked(key, hash, at, group, r)

@@ -74,6 +74,7 @@ type verdict struct {
 	attempt bool // a failure that MaxAttempts counts
 	again   again
 	delay   time.Duration // of after and gated
+	counted bool          // the delay, or that of the rate limiter, is a deadline
 	quiet   bool          // log at V(4) only
 	parked  bool          // not queued again because of MaxAttempts
 }
@@ -116,15 +117,15 @@ func judge(cl class, st streak, res Result, err error) verdict {
 	case terminal:
 		v.reset = true
 	case serverDelay:
-		v.again, v.delay = after, max(suggestedDelay(err), res.RequeueAfter)
+		v.again, v.delay, v.counted = after, max(suggestedDelay(err), res.RequeueAfter, st.left), true
 		return v // RequeueAfter must not make the retry come sooner
 	case rejected, forbidden:
 		own := st.rejected
 		if cl == forbidden {
 			own = st.forbidden
 		}
-		d := min(rejectedMin<<min(st.rejected+st.forbidden-1, 10), rejectedMax)
-		v.again, v.delay, v.quiet = after, between(d, d+d/2), own%loudEvery != 1
+		d := min(rejectedMin<<min(max(st.refusals-1, 0), 10), rejectedMax)
+		v.again, v.delay, v.quiet, v.counted = after, between(d, d+d/2), own%loudEvery != 1, true
 		v.attempt = cl == rejected // the arrival of a role is not an event, so forbidden must not park the key
 	case conflict:
 		v.again, v.delay, v.quiet = gated, between(conflictMin, conflictMax), st.races <= normalRaces
@@ -137,9 +138,12 @@ func judge(cl class, st streak, res Result, err error) verdict {
 	default:
 		v.again = limited
 	}
-	v.attempt = v.attempt || v.again == limited
-	if res.RequeueAfter > 0 {
-		v.again, v.delay, v.attempt = after, res.RequeueAfter, false
+	v.attempt, v.counted = v.attempt || v.again == limited, v.counted || v.again == limited
+	switch {
+	case res.RequeueAfter > 0:
+		v.again, v.delay, v.attempt, v.counted = after, res.RequeueAfter, false, false
+	case v.counted && st.left > 0:
+		v.again, v.delay, v.attempt, v.counted = after, st.left, false, false
 	}
 	return v
 }

@@ -99,6 +99,8 @@ func (c *callContext[K]) Value(key any) any {
 		return c.attempt
 	case calls.Metrics{}:
 		return any(c.run.metrics)
+	case calls.Versions{}:
+		return c
 	case calls.Writes{}:
 		if c.run.metrics != nil {
 			return c
@@ -132,6 +134,24 @@ func loggable[K comparable](key K) any {
 // Wrote counts a write of the call.
 func (c *callContext[K]) Wrote(kind string, sent bool) {
 	c.run.metrics.ReconcileWrote(c.run.Name, kind, sent)
+}
+
+// Sending implements calls.VersionObserver. The events of writes that outlast the call are others'.
+func (c *callContext[K]) Sending() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.over {
+		c.run.echoes.Sending(c.key)
+	}
+}
+
+// Answered implements calls.VersionObserver.
+func (c *callContext[K]) Answered(v calls.Version) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.over {
+		c.run.echoes.Answered(c.key, v)
+	}
 }
 
 func (c *callContext[K]) triggers() []string {

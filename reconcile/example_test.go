@@ -171,7 +171,7 @@ func ExampleTriggers() {
 		},
 	}
 	// What enqueue.Handler(c.Source("pods"), keys) does at events:
-	c.Source("widgets").AddEvent("update", controllerkit.AddOptions{}, "default/blue")
+	c.Source("widgets").AddEvent(controllerkit.Event{Kind: "update"}, controllerkit.AddOptions{}, "default/blue")
 	c.Source("pods").Add("default/blue")
 	if err := c.Run(ctx); err != nil {
 		fmt.Println(err)

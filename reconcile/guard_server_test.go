@@ -34,7 +34,7 @@ func TestServerHotLoop(t *testing.T) {
 	c := &controller{Name: "x", Queue: q, HasSynced: []cache.DoneChecker{configMaps.HasSyncedChecker()}}
 	source := c.Source("configmaps")
 	if _, err := configMaps.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		UpdateFunc: func(_, obj any) { source.AddEvent("update", addOptions{}, "a") },
+		UpdateFunc: func(_, obj any) { source.AddEvent(event("update"), addOptions{}, "a") },
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -93,11 +93,11 @@ func TestHotLoop(t *testing.T) {
 					c.Metrics = metrics
 				}, func() (result, error) {
 					for _, echo := range tt.echoes {
-						time.AfterFunc(max(echo, 1), func() { source.AddEvent("update", addOptions{}, "a") })
+						time.AfterFunc(max(echo, 1), func() { source.AddEvent(event("update"), addOptions{}, "a") })
 					}
 					return result{RequeueAfter: tt.again}, tt.err
 				})
-				source.AddEvent("update", addOptions{}, "a")
+				source.AddEvent(event("update"), addOptions{}, "a")
 				time.Sleep(90 * time.Second)
 				synctest.Wait()
 				r.stop()

@@ -313,7 +313,7 @@ func TestHandleKeepsAllLeft(t *testing.T) {
 		running := start(t, takeover(t, time.Now()), c)
 		const keys = 13000 // more than the latest of deletions
 		deletion := func(key string) {
-			c.Source("others").AddEvent(calls.Delete, controllerkit.AddOptions{}, key)
+			c.Source("others").AddEvent(event(calls.Delete), controllerkit.AddOptions{}, key)
 		}
 		for i := range keys {
 			deletion(fmt.Sprint(i))

@@ -377,3 +377,6 @@ func (r *recorder) reconcile(ctx context.Context, key string) (reconcile.Result,
 	}
 	return r.fn(ctx, key)
 }
+
+// event is an event without objects.
+func event(kind string) controllerkit.Event { return controllerkit.Event{Kind: kind} }

@@ -33,16 +33,16 @@ func TestReady(t *testing.T) {
 		is("before Run", `reconcile: controller "x" is not running`)
 		pods := c.Source("pods")
 		pods.Add("a")
-		pods.AddEvent("list", addOptions{}, "b", "bad")
+		pods.AddEvent(event("list"), addOptions{}, "b", "bad")
 		r := start(t, t.Context(), c)
 		pods.Add("a") // a second event of a key
 		time.Sleep(time.Minute)
 		is("before the caches are synced", `reconcile: controller "x" waits for HasSynced`)
-		pods.AddEvent("list", addOptions{After: 2*time.Minute + 10*time.Second}, "late")
+		pods.AddEvent(event("list"), addOptions{After: 2*time.Minute + 10*time.Second}, "late")
 		close(synced)
 		time.Sleep(500 * time.Millisecond)
 		is("while the first call runs", `reconcile: controller "x" has not reconciled 4 keys of the first list`)
-		pods.AddEvent("update", addOptions{}, "a", "new") // of these, one runs and one is no key of the list
+		pods.AddEvent(event("update"), addOptions{}, "a", "new") // of these, one runs and one is no key of the list
 		time.Sleep(time.Second)
 		is("after the first call", `reconcile: controller "x" has not reconciled 3 keys of the first list`)
 		time.Sleep(time.Minute)

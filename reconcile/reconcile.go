@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/reconcile/internal/echoes"
 	"github.com/controllerkit/controllerkit/reconcile/internal/triggers"
 )
 
@@ -30,7 +32,7 @@ import (
 type Func[K comparable] func(ctx context.Context, key K) (Result, error)
 
 // Result and the error of a [Func] decide when the key runs again. The error determines
-// the class of the call, and RequeueAfter the delay. An event for the key queues it at
+// the class of the call, and RequeueAfter the delay. An event of another's write queues the key at
 // once, whatever its row:
 //
 //	result        returned                             failures  runs again     with RequeueAfter > 0  log
@@ -56,12 +58,15 @@ type Func[K comparable] func(ctx context.Context, key K) (Result, error)
 //
 //   - result is the label for Metrics and the class in the log.
 //   - failures is the count of the queue's rate limiter: reset is Forget, counted is
-//     AddRateLimited. A RequeueAfter counts no failure.
-//   - runs again is the delay, drawn at random from the range.
+//     AddRateLimited. A RequeueAfter counts no failure, nor does a call that ended before the
+//     deadline of an earlier failure.
+//   - runs again is the delay, drawn at random from the range. The delays of counted failures,
+//     and those of rejected, forbidden and server_delay, are deadlines: a call that ends before
+//     one runs again at it, or later if the server asks for that.
 //   - log is the level of the one line of log.
 //
-// A count begins again after a success, a terminal error, or a call after which MaxAttempts
-// parks the key. Other classes do not reset it. Conflicts and stale results share a count.
+// A count begins again after a success or a terminal error, and with an event that shows a new
+// generation of the object that the key names. Other classes do not reset it. Conflicts and stale results share a count.
 // So do rejected and forbidden for the delay, but each has its own for the log.
 //
 // The classes:
@@ -105,6 +110,16 @@ type Result struct {
 	// Priority is the priority of the key when it is queued again, if the queue has
 	// AddWith. nil keeps the priority that the key had.
 	Priority *int
+}
+
+// Every returns a Result that runs the key again after the interval or up to a tenth of it earlier,
+// at random, so that keys that began together spread. If the interval is 0 or negative, the key does
+// not run again.
+func Every(interval time.Duration) Result {
+	if interval <= 0 {
+		return Result{}
+	}
+	return Result{RequeueAfter: interval - rand.N(interval/10+1)}
 }
 
 // ErrTerminal marks an error that no retry can cure, such as an invalid spec:
@@ -178,8 +193,8 @@ type Controller[K comparable] struct {
 	Name string
 
 	// Queue is the queue that event handlers fill. Required. Any client-go queue can be
-	// used. The loop also uses the queue as a ContextGetter, PriorityGetter, PendingLister,
-	// OptionAdder and Clearer of the root package if it is one. Without ContextGetter, Run
+	// used. The loop also uses the queue as a ContextGetter, PriorityGetter, RetryTimer,
+	// PendingLister, OptionAdder and Clearer of the root package if it is one. Without ContextGetter, Run
 	// shuts the queue down when it stops.
 	Queue workqueue.TypedRateLimitingInterface[K]
 
@@ -201,10 +216,11 @@ type Controller[K comparable] struct {
 	// a delay or for the Gate stay in the queue. If leadership is lost, Run starts no call.
 	DrainReady bool
 
-	// MaxAttempts parks a key after this number of failed calls since its last success. A
-	// parked key runs again at its next event, with a fresh count, like a key with a
-	// terminal error. Calls of class rejected count, and calls that use the rate
-	// limiter. The last line of log has parkedAfter. 0 means no limit.
+	// MaxAttempts parks a key after this number of failures since its last success. A parked
+	// key runs again at its next event, and is parked again if that call fails. Calls of class
+	// rejected count, and calls that use the rate limiter, but one for each deadline only. An
+	// event with a new generation of the key's object begins the count anew. The last line of
+	// log has parkedAfter. 0 means no limit.
 	MaxAttempts int
 
 	// Classify can replace an error of Reconcile before it is classed and logged, for
@@ -252,6 +268,7 @@ type Controller[K comparable] struct {
 
 	current  atomic.Pointer[run[K]] // the active Run, or nil
 	triggers triggers.Memory[K]
+	echoes   echoes.Memory[K]
 	feed     feed[K]
 }
 

@@ -17,7 +17,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/controllerkit/controllerkit"
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/reconcile/internal/echoes"
 	"github.com/controllerkit/controllerkit/reconcile/internal/failing"
 	"github.com/controllerkit/controllerkit/reconcile/internal/hot"
 	"github.com/controllerkit/controllerkit/reconcile/internal/triggers"
@@ -45,6 +47,7 @@ type run[K comparable] struct {
 	prioritized controllerkit.PriorityGetter[K]
 	restartable controllerkit.ContextGetter[K]
 	pending     controllerkit.PendingLister[K]
+	timer       controllerkit.RetryTimer[K]
 
 	began  time.Time     // where the guard's clock starts
 	synced atomic.Bool   // HasSynced is done, and the keys of the first list are marked
@@ -71,8 +74,11 @@ type slot[K comparable] struct {
 	since time.Time
 }
 
-// streak counts the calls of a key since it last succeeded, was terminal or was parked. No
-// class resets the count of another: if it did, classes by turns would never back off.
+// streak counts the calls of a key since it last succeeded or was terminal. No class resets the
+// count of another: if it did, classes by turns would never back off.
+//
+// A call that an event brings before the deadline, and that ends before it, counts neither in
+// failures nor in refusals, nor in the rate limiter. Otherwise events would lengthen the backoff.
 type streak struct {
 	attempts  int
 	failures  int   // calls that MaxAttempts counts
@@ -80,8 +86,16 @@ type streak struct {
 	races     int   // calls of class conflict or stale
 	rejected  int   // calls of class rejected
 	forbidden int   // calls of class forbidden
+	refusals  int   // calls of either that count for the delay
 
-	event time.Duration // the first event that no call has handled yet, as in triggers.Reason
+	deadline time.Duration // since the start of Run, when the last failure that counts is to be retried
+	left     time.Duration // from the end of the last call to the deadline; 0 if it was over
+	event    time.Duration // the first event that no call has handled yet, as in triggers.Reason
+}
+
+// anew is the streak after a new generation of the key's object.
+func (s streak) anew() streak {
+	return streak{attempts: s.attempts, class: s.class, event: s.event}
 }
 
 // Run waits for HasSynced, then calls Reconcile with keys of the queue until ctx is done. It
@@ -126,6 +140,7 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 	r.prioritized, _ = c.Queue.(controllerkit.PriorityGetter[K])
 	r.restartable, _ = c.Queue.(controllerkit.ContextGetter[K])
 	r.pending, _ = c.Queue.(controllerkit.PendingLister[K])
+	r.timer, _ = c.Queue.(controllerkit.RetryTimer[K])
 	if !c.current.CompareAndSwap(nil, r) {
 		return fmt.Errorf("reconcile: controller %q: Run is already running: wait for it to return, or use another Controller", c.Name)
 	}
@@ -144,6 +159,7 @@ func (r *run[K]) run(ctx context.Context) error {
 	defer stop.cancelDrain()
 	defer stop.cancelCalls(nil)
 
+	r.echoes.Clear()
 	finished := make(chan struct{})
 	var beside, workers sync.WaitGroup
 	beside.Go(func() { r.supervise(stop, finished) })
@@ -165,6 +181,7 @@ func (r *run[K]) run(ctx context.Context) error {
 	close(finished)
 	beside.Wait()
 
+	r.echoes.Clear()
 	r.ungate()
 	asked := stop.ended()
 	r.shutDownQueue()
@@ -237,7 +254,9 @@ func (r *run[K]) get(ctx context.Context) (key K, priority int, ok bool) {
 // back to the queue by the table.
 func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	defer r.Queue.Done(key)
+	r.echoes.Take(key)
 	if !r.ready(key, priority) {
+		r.echoes.Release(key)
 		r.logger.V(4).Info("Waiting for the cache", "key", loggable(key))
 		return
 	}
@@ -250,10 +269,18 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 			r.progress = start
 		}
 	}
-	attempt := r.streaks[key].attempts + 1
+	st := r.streaks[key]
+	attempt, anew := st.attempts+1, why.Anew && wait == 0 && st.attempts > 0
+	if anew {
+		r.streaks[key] = st.anew()
+	}
 	r.parkLocked(key, false)
 	r.mu.Unlock()
+	if anew {
+		r.Queue.Forget(key)
+	}
 	if wait > 0 {
+		r.echoes.Release(key)
 		if name {
 			r.logger.Info("Slowed down a key that runs too often", "key", loggable(key), "triggers", r.triggers.Text(why.Mask, attempt > 1), "limit", fmt.Sprintf("%d at once, then one every %v", hot.Burst, hot.Interval))
 		}
@@ -287,7 +314,7 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	s.busy = false
 	r.busy--
 	r.progress = c.ended
-	st := r.noteLocked(key, cl, why.Event)
+	st = r.noteLocked(key, cl, why.Event, c.ended)
 	r.failingLocked(key, cl)
 	r.mu.Unlock()
 	if r.metrics != nil {
@@ -301,17 +328,66 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 		c.end(string(cl), err)
 	}
 	v := judge(cl, st, c.result, err)
-	if v.attempt && r.MaxAttempts > 0 && r.exhausted(key) {
-		v = verdict{reset: true, again: never, parked: true}
-		r.mu.Lock()
-		r.parkLocked(key, true)
-		r.mu.Unlock()
-	}
+	r.count(&v, key, c.ended)
 	r.log(c.ctx, cl, v, err, st.attempts, took)
 	if c.result.Priority != nil {
 		priority = *c.result.Priority
 	}
 	r.settle(stop, v, key, priority)
+	switch {
+	case cl == success || cl == requeue:
+		r.endEchoes(stop, key, priority, echoes.Confirm)
+	case v.again == never:
+		r.endEchoes(stop, key, priority, echoes.Late)
+	default:
+		r.endEchoes(stop, key, priority, echoes.Wait)
+	}
+}
+
+// count counts a failure that has a deadline, and ends the retries of a key after MaxAttempts of
+// them.
+func (r *run[K]) count(v *verdict, key K, ended time.Time) {
+	if !v.attempt && !v.counted {
+		return
+	}
+	r.mu.Lock()
+	st := r.streaks[key]
+	if v.attempt {
+		st.failures++
+	}
+	if v.attempt && r.MaxAttempts > 0 && st.failures >= r.MaxAttempts {
+		*v = verdict{again: never, parked: true}
+		st.deadline = 0
+		r.parkLocked(key, true)
+	}
+	r.streaks[key] = st
+	r.mu.Unlock()
+	if v.again == limited && r.timer != nil {
+		v.again, v.delay = after, r.timer.When(key) // no lock: it can be the caller's code
+	}
+	if v.again == after {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		st.deadline = ended.Add(v.delay).Sub(r.began)
+		r.streaks[key] = st
+	}
+}
+
+// endEchoes adds the key for the events of others that came while its call wrote, and for those of
+// its own writes by the verdict.
+func (r *run[K]) endEchoes(stop *stop, key K, priority int, verdict echoes.Verdict) {
+	foreign, verdict := r.echoes.End(key, verdict)
+	if len(foreign) == 0 && verdict == echoes.Seen {
+		return
+	}
+	for _, e := range foreign {
+		r.triggers.Put(e.Why, key)
+		r.add(e.Options, key)
+	}
+	r.addEcho(verdict, priority, key)
+	if stop.ended() && r.restartable == nil {
+		r.keepLeft(key) // the queue is shut down, and drops the key silently
+	}
 }
 
 // exit stops Run after a call that called runtime.Goexit, which ends the worker. With the
@@ -327,6 +403,7 @@ func (r *run[K]) exit(stop *stop, s *slot[K], key K, priority int) {
 	r.mu.Unlock()
 	stop.cancelIntake(err)
 	r.putBack(key, priority)
+	r.endEchoes(stop, key, priority, echoes.Wait)
 }
 
 // An outcome is what a call of Reconcile left.
@@ -341,8 +418,8 @@ type outcome struct {
 
 // call calls Reconcile with a context of its own, which ends with the call, so that every
 // context that Reconcile derived from it ends too.
-func (r *run[K]) call(calls context.Context, key K, start time.Time, why uint64, attempt int) (c outcome) {
-	own := r.newCallContext(calls, key, start, why, attempt)
+func (r *run[K]) call(parent context.Context, key K, start time.Time, why uint64, attempt int) (c outcome) {
+	own := r.newCallContext(parent, key, start, why, attempt)
 	defer func() {
 		c.ended = time.Now()
 		c.timedOut = own.end(c.ended)
@@ -351,6 +428,10 @@ func (r *run[K]) call(calls context.Context, key K, start time.Time, why uint64,
 	if r.gate != nil {
 		c.ctx = r.gate.Begin(c.ctx, key)
 		defer r.gate.End(key)
+		if r.echoes.Used() {
+			live, _ := c.ctx.Value(calls.LiveRead{}).(bool)
+			r.echoes.Begin(key, !live)
+		}
 	}
 	if r.Hook != nil {
 		c.ctx, c.end = r.Hook(c.ctx, key)
@@ -391,7 +472,7 @@ func (r *run[K]) class(res Result, err error, stopped, timedOut bool) (cl class,
 
 // noteLocked counts a call of class cl, whose key has an event since then. A key has an
 // entry while it fails, so there are at most as many entries as failing keys.
-func (r *run[K]) noteLocked(key K, cl class, event time.Duration) streak {
+func (r *run[K]) noteLocked(key K, cl class, event time.Duration, ended time.Time) streak {
 	if len(r.streaks) == 0 && (cl == success || cl == requeue || cl == terminal) {
 		return streak{attempts: 1, event: event} // judge needs no more of them; without a search
 	}
@@ -399,34 +480,25 @@ func (r *run[K]) noteLocked(key K, cl class, event time.Duration) streak {
 	st.event = triggers.Earlier(st.event, event)
 	st.attempts++
 	st.class = cl
+	st.left = max(st.deadline-ended.Sub(r.began), 0)
 	switch cl {
 	case success, requeue, terminal:
 		delete(r.streaks, key)
 		return st
 	case conflict, stale:
 		st.races++
-	case rejected:
-		st.rejected++
-	case forbidden:
-		st.forbidden++
+	case rejected, forbidden:
+		if st.left == 0 {
+			st.refusals++
+		}
+		if cl == rejected {
+			st.rejected++
+		} else {
+			st.forbidden++
+		}
 	}
 	r.streaks[key] = st
 	return st
-}
-
-// exhausted counts a failure of the key, and reports whether it was the last of
-// MaxAttempts. If it was, the count begins again at 0.
-func (r *run[K]) exhausted(key K) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	st := r.streaks[key]
-	st.failures++
-	if st.failures >= r.MaxAttempts {
-		delete(r.streaks, key)
-		return true
-	}
-	r.streaks[key] = st
-	return false
 }
 
 // parkLocked notes that MaxAttempts parked the key, or that it runs again.

@@ -55,7 +55,7 @@ func (r *run[K]) look(s *controllerkit.LoopState, only []K) (keys []K) {
 	defer r.mu.Unlock()
 	now := time.Since(r.began)
 	s.Running, s.Workers, s.Busy = true, len(r.slots), r.busy
-	s.Gated, s.Parked, s.Failing = r.waiting, len(r.parked), len(r.streaks)
+	s.Gated, s.Parked, s.Failing = r.waiting, len(r.parked), len(r.streaks)-len(r.parked)
 	for key := range r.guard.Keys() {
 		if r.guard.Has(key, now) {
 			s.Hot++
@@ -110,8 +110,15 @@ func (r *run[K]) look(s *controllerkit.LoopState, only []K) (keys []K) {
 			once(key)
 		}
 	}
-	for key := range first(r.streaks) {
-		once(key)
+	room = snapshotKeys
+	for key := range r.streaks {
+		if room == 0 {
+			break
+		}
+		if _, parked := r.parked[key]; !parked {
+			once(key)
+			room--
+		}
 	}
 	return keys
 }

@@ -49,11 +49,11 @@ func TestSnapshot(t *testing.T) {
 		began := time.Now()
 		r := start(t, t.Context(), c)
 		time.Sleep(2 * time.Second)
-		source.AddEvent("update", addOptions{After: time.Hour}, "failing")
+		source.AddEvent(event("update"), addOptions{After: time.Hour}, "failing")
 		synctest.Wait()
 
 		gated := controllerkit.LoopKey{Key: "gated", State: "gated", Since: began, Reason: "behind gated"}
-		parked := controllerkit.LoopKey{Key: "parked", State: "parked"}
+		parked := controllerkit.LoopKey{Key: "parked", State: "parked", Attempts: 1, Class: "error"}
 		hot := controllerkit.LoopKey{Key: "hot", State: "hot"}
 		failing := controllerkit.LoopKey{Key: "failing", State: "failing", Attempts: 1, Class: "stale", Triggers: []string{"widgets update"}}
 		want := controllerkit.LoopState{

@@ -2,9 +2,16 @@ package reconcile
 
 import (
 	"context"
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/calls"
+	"github.com/controllerkit/controllerkit/reconcile/internal/echoes"
 	"github.com/controllerkit/controllerkit/reconcile/internal/triggers"
 )
 
@@ -33,23 +40,80 @@ func (c *Controller[K]) Source(name string) *Source[K] {
 }
 
 // Add adds the key to the controller's queue.
-func (s *Source[K]) Add(key K) { s.AddEvent("", controllerkit.AddOptions{}, key) }
+func (s *Source[K]) Add(key K) { s.AddEvent(controllerkit.Event{}, controllerkit.AddOptions{}, key) }
 
-// AddEvent adds the keys for an event of the kind, which is a word such as "update". ""
-// means unknown. Metrics measures no latency from the kinds "list", of a first list, and
-// "resync": the time of the change is unknown. If the queue has no AddWith, only the delay of
-// opts is used.
-func (s *Source[K]) AddEvent(kind string, opts controllerkit.AddOptions, keys ...K) {
+// AddEvent adds the keys for an event. Metrics measures no latency from the kinds "list", of a
+// first list, and "resync": the time of the change is unknown. If the queue has no AddWith, only
+// the delay of opts is used.
+//
+// If the event has its object, R12 and R13 hold: the event of a write that a call of a key has
+// made itself adds that key once after the call, and only if the call succeeded, and an event with
+// a new generation of the object that the key names lets the key's backoff begin anew. A key names
+// an object if it is its types.NamespacedName or cache.ObjectName, or if its text is
+// namespace/name.
+func (s *Source[K]) AddEvent(e controllerkit.Event, opts controllerkit.AddOptions, keys ...K) {
 	f := &s.c.feed
 	f.mu.RLock()
 	defer f.mu.RUnlock() // the end of a Run empties the queue after the adds that began before it
 	if f.closedLocked() {
-		s.keep(kind, keys...)
+		s.keep(e.Kind, keys...)
 		return
 	}
-	s.c.triggers.Note(s.trigger(kind), keys...)
-	adder, _ := s.c.Queue.(controllerkit.OptionAdder[K])
-	addTo(s.c.Queue, adder, opts, keys...)
+	s.c.addEvent(s.name, e, opts, keys...)
+}
+
+// addEvent adds those of the keys to the queue that are to run because of the event.
+func (c *Controller[K]) addEvent(source string, e controllerkit.Event, opts controllerkit.AddOptions, keys ...K) {
+	adder, _ := c.Queue.(controllerkit.OptionAdder[K])
+	generation := echoes.NewGeneration(e)
+	if !generation && !c.echoes.Used() {
+		c.triggers.Note(trigger(source, e.Kind), keys...)
+		addTo(c.Queue, adder, opts, keys...)
+		return
+	}
+	why := c.triggers.Reason(trigger(source, e.Kind))
+	for _, key := range keys {
+		why.Anew = generation && names(key, e.Object)
+		switch verdict := c.echoes.Judge(e, key, echoes.Event{Why: why, Options: opts}); verdict {
+		case echoes.Foreign:
+			c.triggers.Put(why, key)
+			addTo(c.Queue, adder, opts, key)
+		case echoes.Confirm, echoes.Late:
+			c.addEcho(verdict, opts.Priority, key)
+		case echoes.Held, echoes.Wait, echoes.Seen:
+		}
+	}
+}
+
+// addEcho adds a key for the events of its last call's own writes.
+func (c *Controller[K]) addEcho(verdict echoes.Verdict, priority int, key K) {
+	opts := controllerkit.AddOptions{Priority: priority}
+	switch verdict {
+	case echoes.Confirm:
+	case echoes.Late: // as a rejected call in the end
+		opts.After = between(rejectedMax, rejectedMax+rejectedMax/2)
+	default:
+		return
+	}
+	c.triggers.Note(triggers.Trigger{Source: "echo", Same: true, Undated: true}, key)
+	adder, _ := c.Queue.(controllerkit.OptionAdder[K])
+	addTo(c.Queue, adder, opts, key)
+}
+
+// names reports whether the key is the name of the object.
+func names[K comparable](key K, o metav1.Object) bool {
+	switch key := any(key).(type) {
+	case types.NamespacedName:
+		return key.Name == o.GetName() && key.Namespace == o.GetNamespace()
+	case cache.ObjectName:
+		return key.Name == o.GetName() && key.Namespace == o.GetNamespace()
+	default:
+		namespace, name, found := strings.Cut(fmt.Sprint(key), "/")
+		if !found {
+			namespace, name = "", namespace
+		}
+		return name == o.GetName() && namespace == o.GetNamespace()
+	}
 }
 
 // Keep remembers an event of keys for the next Run, for event handlers of a replica that does
@@ -67,22 +131,22 @@ func (s *Source[K]) keep(kind string, keys ...K) {
 	switch kind {
 	case calls.Resync, calls.Unchanged:
 	case calls.List:
-		s.c.triggers.Keep(&s.c.feed.listed, s.trigger(kind), keys...)
+		s.c.triggers.Keep(&s.c.feed.listed, trigger(s.name, kind), keys...)
 	case calls.Delete:
-		s.c.triggers.Keep(&s.c.feed.gone, s.trigger(kind), keys...)
+		s.c.triggers.Keep(&s.c.feed.gone, trigger(s.name, kind), keys...)
 	default:
-		s.c.triggers.Keep(&s.c.feed.changed, s.trigger(kind), keys...)
+		s.c.triggers.Keep(&s.c.feed.changed, trigger(s.name, kind), keys...)
 	}
 }
 
-func (s *Source[K]) trigger(kind string) triggers.Trigger {
+func trigger(source, kind string) triggers.Trigger {
 	same := kind == calls.Resync || kind == calls.Unchanged
-	return triggers.Trigger{Source: s.name, Kind: kind, Same: same, Undated: same || kind == calls.List}
+	return triggers.Trigger{Source: source, Kind: kind, Same: same, Undated: same || kind == calls.List}
 }
 
 // Triggers returns the reasons of the call that ctx belongs to, for logs: the name and kind
 // of each event that a Source reported for the key since its last call, such as "pods
-// update", and "resync" if a Resync added the key. Without an event it is "retry" after a
+// update", "echo" for those of the last call's own writes, and "resync" if a Resync added the key. Without an event it is "retry" after a
 // call that failed, or else "requeue". There are at most 64. It is nil for other contexts,
 // and for a controller with neither a Source nor a Resync.
 func Triggers(ctx context.Context) []string {

@@ -57,9 +57,9 @@ func TestLatency(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		settled("no Source")
 
-		pods.AddEvent("update", addOptions{After: time.Minute}, "a")
+		pods.AddEvent(event("update"), addOptions{After: time.Minute}, "a")
 		time.Sleep(30 * time.Second)
-		pods.AddEvent("update", addOptions{After: 30 * time.Second}, "a")
+		pods.AddEvent(event("update"), addOptions{After: 30 * time.Second}, "a")
 		time.Sleep(10 * time.Minute)
 		settled("a delay and two events", 61*time.Second)
 
@@ -107,14 +107,14 @@ func TestLatencyOfTheFirstList(t *testing.T) {
 		}}
 		pods := c.Source("pods")
 		for n := range 90 {
-			pods.AddEvent("list", addOptions{}, fmt.Sprint(n))
+			pods.AddEvent(event("list"), addOptions{}, fmt.Sprint(n))
 		}
 		r := start(t, t.Context(), c)
 		time.Sleep(30*time.Second + time.Millisecond)
-		pods.AddEvent("update", addOptions{}, "89") // its call begins 59s later and ends after 1s
+		pods.AddEvent(event("update"), addOptions{}, "89") // its call begins 59s later and ends after 1s
 		for n := range 89 {
-			pods.AddEvent("resync", addOptions{}, fmt.Sprint(n))
-			pods.AddEvent("unchanged", addOptions{}, fmt.Sprint(n))
+			pods.AddEvent(event("resync"), addOptions{}, fmt.Sprint(n))
+			pods.AddEvent(event("unchanged"), addOptions{}, fmt.Sprint(n))
 		}
 		time.Sleep(time.Hour)
 		r.stop()
@@ -170,16 +170,16 @@ func TestTriggers(t *testing.T) {
 			return res, err
 		}
 		logs := newLogs()
-		pods.AddEvent("add", addOptions{Priority: 3}, "a") // before Run
-		secrets.AddEvent("", addOptions{}, "a")
+		pods.AddEvent(event("add"), addOptions{Priority: 3}, "a") // before Run
+		secrets.AddEvent(event(""), addOptions{}, "a")
 		r := start(t, logs.Context(t.Context()), c)
-		secrets.AddEvent("update", addOptions{}, "a") // while it runs
+		secrets.AddEvent(event("update"), addOptions{}, "a") // while it runs
 		secrets.Add("a")
 		time.Sleep(time.Minute)
 		q.Add("a") // not by a source
 		time.Sleep(time.Minute)
 		again.Store(true)
-		pods.AddEvent("delete", addOptions{After: time.Minute}, "a")
+		pods.AddEvent(event("delete"), addOptions{After: time.Minute}, "a")
 		time.Sleep(10 * time.Minute)
 		fail.Store(true)
 		pods.Add("a")
@@ -187,7 +187,7 @@ func TestTriggers(t *testing.T) {
 		fail.Store(true)
 		pods.Add("a")
 		time.Sleep(2 * time.Second)
-		pods.AddEvent("update", addOptions{}, "a") // before the retry
+		pods.AddEvent(event("update"), addOptions{}, "a") // before the retry
 		time.Sleep(time.Minute)
 		r.stop()
 		want := [][]string{
@@ -219,25 +219,25 @@ func TestChanged(t *testing.T) {
 		add  func(c *controller, key string)
 		want bool
 	}{
-		"a change":              {func(c *controller, key string) { c.Source("pods").AddEvent("update", addOptions{}, key) }, true},
+		"a change":              {func(c *controller, key string) { c.Source("pods").AddEvent(event("update"), addOptions{}, key) }, true},
 		"no kind":               {func(c *controller, key string) { c.Source("pods").Add(key) }, true},
 		"a source named resync": {func(c *controller, key string) { c.Source("resync").Add(key) }, true},
-		"a resync":              {func(c *controller, key string) { c.Source("pods").AddEvent("resync", addOptions{}, key) }, false},
+		"a resync":              {func(c *controller, key string) { c.Source("pods").AddEvent(event("resync"), addOptions{}, key) }, false},
 		"the Resync of the loop": {func(c *controller, key string) {
 			c.Resync, c.Keys = time.Minute, func() []string { return []string{key} }
 		}, false},
-		"no change":       {func(c *controller, key string) { c.Source("pods").AddEvent("unchanged", addOptions{}, key) }, false},
+		"no change":       {func(c *controller, key string) { c.Source("pods").AddEvent(event("unchanged"), addOptions{}, key) }, false},
 		"not by a source": {func(c *controller, key string) { c.Source("pods"); c.Queue.Add(key) }, false},
 		"no source":       {func(c *controller, key string) { c.Queue.Add(key) }, false},
 		"a resync beside a change": {func(c *controller, key string) {
-			c.Source("pods").AddEvent("resync", addOptions{}, key)
-			c.Source("secrets").AddEvent("delete", addOptions{}, key)
+			c.Source("pods").AddEvent(event("resync"), addOptions{}, key)
+			c.Source("secrets").AddEvent(event("delete"), addOptions{}, key)
 		}, true},
 		"more kinds than are known": {func(c *controller, key string) {
 			for n := range 70 {
-				c.Source(fmt.Sprint(n)).AddEvent("resync", addOptions{}, "other")
+				c.Source(fmt.Sprint(n)).AddEvent(event("resync"), addOptions{}, "other")
 			}
-			c.Source("pods").AddEvent("resync", addOptions{}, key)
+			c.Source("pods").AddEvent(event("resync"), addOptions{}, key)
 		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -274,14 +274,14 @@ func TestTriggersOfHeldKeys(t *testing.T) {
 		c.Reconcile = func(ctx context.Context, key string) (reconcile.Result, error) {
 			got = append(got, strings.Join(reconcile.Triggers(ctx), "+"))
 			if n++; n < 100 {
-				s.AddEvent("write", addOptions{}, "a")
+				s.AddEvent(event("write"), addOptions{}, "a")
 			} else if n == 100 {
-				s.AddEvent("last", addOptions{}, "a")
+				s.AddEvent(event("last"), addOptions{}, "a")
 			}
 			return reconcile.Result{}, nil
 		}
 		r := start(t, t.Context(), c)
-		s.AddEvent("held", addOptions{}, "a")
+		s.AddEvent(event("held"), addOptions{}, "a")
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if len(got) > 0 {
@@ -293,7 +293,7 @@ func TestTriggersOfHeldKeys(t *testing.T) {
 		if len(got) != 100 {
 			t.Fatalf("%d calls, want 100: then the guard holds the key", len(got))
 		}
-		s.AddEvent("later", addOptions{}, "a")
+		s.AddEvent(event("later"), addOptions{}, "a")
 		time.Sleep(time.Minute)
 		r.stop()
 		if want := "pods last+pods later"; len(got) != 101 || got[0] != "pods held" || got[100] != want {
@@ -314,7 +314,7 @@ func TestTriggersAreBounded(t *testing.T) {
 		}
 		s := c.Source("0")
 		for n := range 100 {
-			s.AddEvent(fmt.Sprint(n), addOptions{}, "kinds")
+			s.AddEvent(event(fmt.Sprint(n)), addOptions{}, "kinds")
 		}
 		for n := range 1 << 16 {
 			s.Add(fmt.Sprint("key", n))

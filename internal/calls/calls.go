@@ -17,6 +17,7 @@ type Changed struct{}
 // The kinds of events of an informer that a Source distinguishes. List, Resync and Unchanged
 // report no change, or one of an unknown time.
 const (
+	Add       = "add"
 	Delete    = "delete"
 	List      = "list"      // of the first list
 	Resync    = "resync"    // of an informer

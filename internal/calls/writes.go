@@ -1,6 +1,10 @@
 package calls
 
-import "context"
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/types"
+)
 
 // The kinds of writes.
 const (
@@ -24,4 +28,26 @@ func NoteWrite(ctx context.Context, kind string, sent bool) {
 	if o, ok := ctx.Value(Writes{}).(WriteObserver); ok {
 		o.Wrote(kind, sent)
 	}
+}
+
+// Versions is the key of a value that is a VersionObserver: package reconcile tells the events of
+// a call's own writes from others'.
+type Versions struct{}
+
+// VersionObserver learns which versions the writes of a call have made. Its methods are called
+// concurrently.
+type VersionObserver interface {
+	// Sending is called before the request of a write.
+	Sending()
+	// Answered is called once after Sending, when the write's response is known and before the
+	// caller of the request gets it. The zero Version means that the write has made none, or an
+	// unknown one.
+	Answered(Version)
+}
+
+// Version is what a write has made of an object.
+type Version struct {
+	UID     types.UID
+	Version string // the resource version; "" if the object is gone
+	Status  bool   // the write was one of the status, which does not change the generation
 }

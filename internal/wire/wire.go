@@ -126,6 +126,7 @@ type Reader struct {
 
 // Effect is the effect of a write on an object.
 type Effect struct {
+	UID     types.UID // of the object; "" if unknown
 	Version string    // the object's resource version after the write; "" if unknown
 	Gone    types.UID // the UID of the object that the write removed; "" if it remains
 }
@@ -164,5 +165,6 @@ func (r *Reader) Effect(req *http.Request, resp *http.Response, t Target) (e Eff
 	if _, err := resourceversion.CompareResourceVersion(m.ResourceVersion, m.ResourceVersion); err == nil {
 		e.Version = m.ResourceVersion
 	}
-	return e, e != Effect{}
+	e.UID = m.UID
+	return e, e.Version != "" || e.Gone != ""
 }

@@ -73,9 +73,9 @@ func TestEffect(t *testing.T) {
 		want                    wire.Effect
 		known                   bool
 	}{
-		{"update", "PUT", podPath, `{"metadata":{"uid":"a","resourceVersion":"7"}}`, wire.Effect{Version: "7"}, true},
-		{"last finalizer", "PUT", podPath, `{"metadata":{"uid":"a","resourceVersion":"7","deletionTimestamp":"x"}}`, wire.Effect{Version: "7", Gone: "a"}, true},
-		{"grace period", "PUT", podPath, `{"metadata":{"uid":"a","resourceVersion":"7","deletionTimestamp":"x","deletionGracePeriodSeconds":3}}`, wire.Effect{Version: "7"}, true},
+		{"update", "PUT", podPath, `{"metadata":{"uid":"a","resourceVersion":"7"}}`, wire.Effect{UID: "a", Version: "7"}, true},
+		{"last finalizer", "PUT", podPath, `{"metadata":{"uid":"a","resourceVersion":"7","deletionTimestamp":"x"}}`, wire.Effect{UID: "a", Version: "7", Gone: "a"}, true},
+		{"grace period", "PUT", podPath, `{"metadata":{"uid":"a","resourceVersion":"7","deletionTimestamp":"x","deletionGracePeriodSeconds":3}}`, wire.Effect{UID: "a", Version: "7"}, true},
 		{"deletion", "DELETE", podPath, `{"details":{"uid":"a"}}`, wire.Effect{Gone: "a"}, true},
 		{"deletion without a UID", "DELETE", podPath, `{}`, wire.Effect{}, false},
 		{"collection", "DELETE", "https://server/api/v1/namespaces/ns/pods", `{"metadata":{"resourceVersion":"7"}}`, wire.Effect{}, false},

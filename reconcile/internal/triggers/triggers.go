@@ -49,6 +49,7 @@ type Memory[K comparable] struct {
 type Reason struct {
 	Mask  uint64        // the triggers, for Text and Changed
 	Event time.Duration // when the first that is not Undated came, for Age and Earlier; 0 without one
+	Anew  bool          // one showed a new generation of the key's object
 	first bool          // one came before Begin
 }
 
@@ -83,6 +84,20 @@ func (m *Memory[K]) Note(what Trigger, keys ...K) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.putLocked(m.reasonLocked(what), keys...)
+}
+
+// Reason returns the reason of an event of this moment, for Put.
+func (m *Memory[K]) Reason(what Trigger) Reason {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.reasonLocked(what)
+}
+
+// Put remembers an event of the key.
+func (m *Memory[K]) Put(why Reason, key K) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.putLocked(why, key)
 }
 
 // reasonLocked returns the reason of an event of this moment.
@@ -167,7 +182,7 @@ func (m *Memory[K]) putLocked(why Reason, keys ...K) {
 	}
 	for _, key := range keys {
 		if have, ok := m.keys[key]; ok || len(m.keys) < maxKeys {
-			m.keys[key] = Reason{have.Mask | why.Mask, Earlier(have.Event, why.Event), have.first || why.first}
+			m.keys[key] = Reason{have.Mask | why.Mask, Earlier(have.Event, why.Event), have.Anew || why.Anew, have.first || why.first}
 		}
 	}
 	m.most = max(m.most, len(m.keys))
