@@ -197,7 +197,7 @@ func TestServerTriggers(t *testing.T) {
 	b := ctrl.NewControllerManagedBy(mgr).Named("mk-triggers").Watches(&corev1.ConfigMap{}, handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, _ workqueue.TypedRateLimitingInterface[ctrl.Request]) {
 			if e.Object.GetName() == "a" {
-				settings.AddEvent("create", controllerkit.AddOptions{}, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(e.Object)})
+				settings.AddEvent(controllerkit.Event{Kind: "create"}, controllerkit.AddOptions{}, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(e.Object)})
 			}
 		},
 	})

@@ -1,0 +1,163 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/controllerkit/controllerkit/examples/internal/lab"
+	"github.com/controllerkit/controllerkit/examples/website/controller"
+	"github.com/controllerkit/controllerkit/operator"
+)
+
+// provider is a DNS service whose errors have the id of the request, as those of cloud providers.
+type provider struct {
+	signal *lab.Signal
+	mu     sync.Mutex
+	down   bool
+	puts   int
+	host   string
+}
+
+func (p *provider) Put(_ context.Context, _, host string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	defer p.signal.Notify()
+	p.puts++
+	if p.down {
+		return fmt.Errorf("dns: the service returned 503 (request id %d)", p.puts)
+	}
+	p.host = host
+	return nil
+}
+
+func (p *provider) Delete(context.Context, string) error { return nil }
+
+// set changes the service, and returns the number of its calls before.
+func (p *provider) set(down bool) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.down = down
+	return p.puts
+}
+
+// statusWrites counts the requests that write a status.
+type statusWrites struct {
+	http.RoundTripper
+	mu sync.Mutex
+	n  int
+}
+
+func (s *statusWrites) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Method == http.MethodPut && strings.HasSuffix(req.URL.Path, "/status") {
+		s.mu.Lock()
+		s.n++
+		s.mu.Unlock()
+	}
+	return s.RoundTripper.RoundTrip(req)
+}
+
+func (s *statusWrites) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.n
+}
+
+// TestServerWakes: a new website and each change of one cost a call with work and at most one that
+// confirms it. While the DNS service is down, the operator backs off, although each error has
+// another text, which the status shows. A corrected spec does not wait.
+func TestServerWakes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	dns := &provider{signal: &w.Signal}
+	writes := &statusWrites{}
+	config := rest.CopyConfig(w.admin)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		writes.RoundTripper = next
+		return writes
+	})
+	op, err := controller.New(config, operator.Options{Name: name}, namespace, dns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- op.Run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}()
+	// shows waits until the status is of the newest spec, and the record too.
+	shows := func(host, reason string) {
+		t.Helper()
+		w.await(func() error {
+			got, err := w.sites.Get(t.Context(), "blog", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			ready := meta.FindStatusCondition(got.Status.Conditions, "Ready")
+			dns.mu.Lock()
+			defer dns.mu.Unlock()
+			if dns.host != host || ready == nil || ready.Reason != reason || ready.ObservedGeneration != got.Generation {
+				return fmt.Errorf("the record is %q and the condition %+v, want %q and %s", dns.host, ready, host, reason)
+			}
+			return nil
+		})
+	}
+
+	w.create("blog")
+	shows("blog.example.com", "Progressing")
+	const edits = 6
+	for n := range edits {
+		host := fmt.Sprintf("www%d.example.com", n)
+		w.edit("blog", fmt.Sprintf(`{"spec":{"host":%q}}`, host))
+		shows(host, "Progressing")
+	}
+	puts := dns.set(false)
+	t.Logf("%d calls for a new website and %d changes", puts, edits)
+	if puts > 2*(1+edits) {
+		t.Errorf("%d calls for a new website and %d changes, want at most %d", puts, edits, 2*(1+edits))
+	}
+
+	before, written := dns.set(true), writes.count()
+	w.edit("blog", `{"spec":{"host":"down.example.com"}}`)
+	const failures = 10 // the delays are 2.5ms, 5ms, ... at the least
+	w.await(func() error {
+		if n := dns.set(true) - before; n < failures {
+			return fmt.Errorf("%d calls, want %d", n, failures)
+		}
+		return nil
+	})
+	began := time.Now()
+	w.await(func() error { // the next two delays are 0.6s and 1.2s at the least
+		if n := dns.set(true) - before; n < failures+2 {
+			return fmt.Errorf("%d calls, want %d", n, failures+2)
+		}
+		return nil
+	})
+	took := time.Since(began)
+	t.Logf("%d calls have written the status %d times, the last two took %v", dns.set(true)-before, writes.count()-written, took)
+	if took < 1800*time.Millisecond {
+		t.Errorf("two more calls have taken %v, want at least 1.9s", took)
+	}
+	if n := writes.count() - written; n > failures+3 {
+		t.Errorf("%d writes of the status, want one for each of %d calls", n, failures+2)
+	}
+	dns.set(false)
+	began = time.Now()
+	w.edit("blog", `{"spec":{"host":"up.example.com"}}`)
+	shows("up.example.com", "Progressing")
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("a corrected spec has waited %v", took)
+	}
+}
