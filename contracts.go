@@ -16,9 +16,8 @@ type Object interface {
 	metav1.Object
 }
 
-// Getter is the method of a client that reads an object. Clients made by client-gen have it.
-// The Get of the dynamic client and of the metadata client also takes subresources: crd.Dynamic
-// adapts a dynamic client, and the metadata client needs a small adapter.
+// Getter is the method of a client that reads an object. Clients made by client-gen have it, and
+// crd.Dynamic adapts a dynamic client. The metadata client needs an adapter for its subresources.
 type Getter[T any] interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
 }
@@ -74,11 +73,6 @@ type (
 		GetWithPriority() (key K, priority int, shutdown bool)
 	}
 
-	// RetryTimer returns the delay of the key's next retry, and counts a failure. Without it
-	// the loop does not know the deadline of a failing key, and counts the failures of calls
-	// before it too.
-	RetryTimer[K comparable] interface{ When(key K) time.Duration }
-
 	// PendingLister returns the ready, running and delayed keys, for the last line of log.
 	PendingLister[K comparable] interface{ Pending() []K }
 
@@ -90,25 +84,22 @@ type (
 // Gate delays a key until the caches show the writes of its last call. A consistency.Store is
 // one. Begin, Ready and End are called concurrently, but not for one key, and with no lock held.
 type Gate[K comparable] interface {
-	// Begin is called before each call of the Func. The Func gets the returned context,
-	// which must be ctx or derived from it.
+	// Begin is called before each call of the Func, which gets the returned context: ctx or a child.
 	Begin(ctx context.Context, key K) context.Context
 
 	// Ready reports whether key may run. If it returns false, the gate must call wake
-	// once, when the key may run: without it the key waits until Run ends, whatever events
-	// come. wake only adds to the queue, so the gate can call it from any goroutine, inside
-	// Ready, and with its own locks held. After the end of Run it has no effect, and the
-	// next Run can ask for a key whose wake is open. If a key waits for 10s, the loop logs it,
-	// with the error of [ReadyEnsurer] if the gate has that method.
+	// once, when the key may run: without it the key waits until Run ends, whatever events come.
+	// wake only adds to the queue, so the gate can call it from any goroutine, inside Ready, and
+	// with its own locks held. After the end of Run it has no effect. The next Run can ask for a
+	// key whose wake is open. A key that waits for 10s is logged with the error of [ReadyEnsurer].
 	Ready(key K, wake func()) bool
 
 	// End is called after each call of the Func, also after a panic.
 	End(key K)
 }
 
-// ReadyEnsurer is the optional method of a [Gate] that returns what the caches lack for a key,
-// for logs, and nil if they lack nothing. A Gate that waits for a limited time lets the key run
-// in spite of an error. It can be called at the same time as the other methods for the key.
+// ReadyEnsurer is the optional method of a [Gate] that returns what the caches lack for a key, for
+// logs, or nil. It is called beside the other methods for the key, which can run in spite of an error.
 type ReadyEnsurer[K comparable] interface{ EnsureReady(key K) error }
 
 // The states of a queue and of a loop at one moment, for logs and debug pages.
@@ -191,22 +182,19 @@ func Results() [13]string {
 // The errors that packages and users mark for each other. A mark counts if its method returns
 // true, also in a wrapped error: see errors.As.
 type (
-	// StaleError is the error of a call whose cache is older than the API server. The key
-	// waits for the Gate or, without one, for 0.1 to 7.5s.
+	// StaleError is that of a cache older than the API server. The key waits for the Gate or 0.1 to 7.5s.
 	StaleError interface{ Stale() bool }
 
 	// TerminalError is an error that no retry can cure. The key runs at its next event.
 	TerminalError interface{ Terminal() bool }
 
-	// RejectedError is an error that the same request gets until something else changes. The
-	// key runs again after 1s, later up to 15m, or at its next event.
+	// RejectedError is what the same request gets until something else changes. It is retried
+	// after 1s, later up to 15m, or at the next event.
 	RejectedError interface{ Rejected() bool }
 
-	// UnsentError is the error of a request that did not reach the network, so that nothing
-	// has changed.
+	// UnsentError is the error of a request that never left, so that nothing has changed.
 	UnsentError interface{ NotSent() bool }
 
-	// LostError is the cause of a context whose leadership or shard was lost, so that
-	// another replica can work.
+	// LostError is the cause of a context whose leadership or shard another may have.
 	LostError interface{ LeadershipLost() bool }
 )

@@ -203,3 +203,13 @@ func ExampleMaxOf() {
 	fmt.Println(limiter.When("a") <= 5*time.Millisecond)
 	// Output: true
 }
+
+// A loop of one's own that keeps the deadline of a failing key asks for the delay first.
+func ExampleQueue_When() {
+	q := queue.New(queue.Config[string]{RateLimiter: queue.Exponential[string](time.Second, time.Minute)})
+	delay := q.When("a")
+	deadline := time.Now().Add(delay)
+	q.AddAfter("a", delay)
+	fmt.Println(q.NumRequeues("a"), delay >= time.Second/2, deadline.After(time.Now()))
+	// Output: 1 true true
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"reflect"
 	"slices"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/reconcile/internal/streaks"
 )
 
 // class is the result of a call.
@@ -89,7 +89,7 @@ func classify(res Result, err error, stopped, timedOut bool) class {
 		return success
 	}
 	best := len(precedence)
-	for _, part := range flatten(nil, err) {
+	for _, part := range kube.Parts(err) {
 		best = min(best, slices.Index(precedence, classifyPart(part)))
 	}
 	switch cl := precedence[best]; {
@@ -106,7 +106,7 @@ func classify(res Result, err error, stopped, timedOut bool) class {
 
 // judge returns the consequences of a call of class cl, which st counts already. With
 // classify it implements the table in the comment of Result.
-func judge(cl class, st streak, res Result, err error) verdict {
+func judge(cl class, st streaks.Streak, res Result, err error) verdict {
 	var v verdict
 	switch cl {
 	case success, requeue:
@@ -117,24 +117,24 @@ func judge(cl class, st streak, res Result, err error) verdict {
 	case terminal:
 		v.reset = true
 	case serverDelay:
-		v.again, v.delay, v.counted = after, max(suggestedDelay(err), res.RequeueAfter, st.left), true
+		v.again, v.delay, v.counted = after, max(suggestedDelay(err), res.RequeueAfter, st.Left), true
 		return v // RequeueAfter must not make the retry come sooner
 	case rejected, forbidden:
-		own := st.rejected
+		own := st.Rejected
 		if cl == forbidden {
-			own = st.forbidden
+			own = st.Forbidden
 		}
-		d := min(rejectedMin<<min(max(st.refusals-1, 0), 10), rejectedMax)
+		d := min(rejectedMin<<min(max(st.Refusals-1, 0), 10), rejectedMax)
 		v.again, v.delay, v.quiet, v.counted = after, between(d, d+d/2), own%loudEvery != 1, true
 		v.attempt = cl == rejected // the arrival of a role is not an event, so forbidden must not park the key
 	case conflict:
-		v.again, v.delay, v.quiet = gated, between(conflictMin, conflictMax), st.races <= normalRaces
+		v.again, v.delay, v.quiet = gated, between(conflictMin, conflictMax), st.Races <= normalRaces
 		if !v.quiet {
 			v.again = limited
 		}
 	case stale:
-		d := min(staleMin<<min(st.races-1, 10), staleMax)
-		v.again, v.delay, v.quiet = gated, between(d, d+d/2), st.races <= normalRaces
+		d := min(staleMin<<min(st.Races-1, 10), staleMax)
+		v.again, v.delay, v.quiet = gated, between(d, d+d/2), st.Races <= normalRaces
 	default:
 		v.again = limited
 	}
@@ -142,8 +142,8 @@ func judge(cl class, st streak, res Result, err error) verdict {
 	switch {
 	case res.RequeueAfter > 0:
 		v.again, v.delay, v.attempt, v.counted = after, res.RequeueAfter, false, false
-	case v.counted && st.left > 0:
-		v.again, v.delay, v.attempt, v.counted = after, st.left, false, false
+	case v.counted && st.Left > 0:
+		v.again, v.delay, v.attempt, v.counted = after, st.Left, false, false
 	}
 	return v
 }
@@ -223,37 +223,11 @@ func isType[T error](err error) bool {
 	return ok
 }
 
-var joinType = reflect.TypeOf(errors.Join(ErrTerminal)) //nolint:gochecknoglobals // never written to
-
-// flatten appends to parts the errors that err joins, or err itself. It splits the errors of
-// errors.Join and of apimachinery's Aggregate only: several %w in one fmt.Errorf describe
-// one failure, for example an error marked as terminal.
-func flatten(parts []error, err error) []error {
-	for e := err; e != nil; e = errors.Unwrap(e) {
-		var list []error
-		switch j := e.(type) { //nolint:errorlint // the loop unwraps step by step
-		case interface{ Errors() []error }:
-			list = j.Errors()
-		case interface{ Unwrap() []error }:
-			if reflect.TypeOf(e) == joinType {
-				list = j.Unwrap()
-			}
-		}
-		if len(list) > 0 {
-			for _, e := range list {
-				parts = flatten(parts, e)
-			}
-			return parts
-		}
-	}
-	return append(parts, err)
-}
-
 // suggestedDelay returns the longest delay that a part of err requests, within bounds. It
 // adds up to a fifth, so that the keys of one overload do not return together.
 func suggestedDelay(err error) time.Duration {
 	d := serverMin
-	for _, part := range flatten(nil, err) {
+	for _, part := range kube.Parts(err) {
 		if seconds, ok := apierrors.SuggestsClientDelay(part); ok {
 			d = max(d, time.Duration(seconds)*time.Second)
 		}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/controllerkit/controllerkit"
+	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
 )
 
@@ -243,4 +244,19 @@ func ExampleController_Ready() {
 	// reconcile: controller "widgets" is not running
 	// <nil>
 	// <nil>
+}
+
+// A bucket is compared with its object once in ten minutes. The buckets of a first list spread over
+// the last minute of it.
+func ExampleEvery() {
+	c := &reconcile.Controller[string]{
+		Name:  "buckets",
+		Queue: queue.New(queue.Config[string]{}),
+		Reconcile: func(context.Context, string) (reconcile.Result, error) {
+			return reconcile.Every(10 * time.Minute), nil
+		},
+	}
+	result, _ := c.Reconcile(context.Background(), "bucket")
+	fmt.Println(result.RequeueAfter > 9*time.Minute-1, result.RequeueAfter <= 10*time.Minute)
+	// Output: true true
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/reconcile/internal/serial"
 	"github.com/controllerkit/controllerkit/reconcile/internal/triggers"
 )
 
@@ -61,7 +62,7 @@ func (c *Controller[K]) Handle(informer interface {
 	case kube.IsNil(handler):
 		return nil, errors.New("reconcile: Handle got a nil handler: use e.g. enqueue.Handler")
 	}
-	h := &handled{store: informer.GetStore, handler: &serial{handler: handler}}
+	h := &handled{store: informer.GetStore, handler: serial.New(handler)}
 	c.feed.mu.Lock()
 	c.feed.handled = append(c.feed.handled, h) // before its first event
 	c.feed.mu.Unlock()
@@ -90,43 +91,8 @@ type feed[K comparable] struct {
 // handled is a handler that Handle has added.
 type handled struct {
 	store   func() cache.Store
-	handler *serial
+	handler *serial.Handler
 	synced  cache.DoneChecker // nil while it is added
-}
-
-// serial is a handler whose calls come one after another, so that Run can call it beside the
-// informer.
-type serial struct {
-	mu      sync.Mutex
-	handler cache.ResourceEventHandler
-}
-
-func (s *serial) OnAdd(obj any, isInInitialList bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.handler.OnAdd(obj, isInInitialList)
-}
-
-func (s *serial) OnUpdate(old, obj any) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.handler.OnUpdate(old, obj)
-}
-
-func (s *serial) OnDelete(obj any) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.handler.OnDelete(obj)
-}
-
-// replay calls OnAdd with the object that has the key in the store, if there is one. It reads
-// the store during the call, so that the handler gets no object after its deletion.
-func (s *serial) replay(store cache.Store, key string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if obj, ok, err := store.GetByKey(key); ok && err == nil {
-		s.handler.OnAdd(obj, true)
-	}
 }
 
 // closedLocked reports whether Sources keep their keys, because no Run is active and the next
@@ -178,7 +144,7 @@ func (r *run[K]) openFeed(ctx context.Context) []cache.DoneChecker {
 			if ctx.Err() != nil {
 				return nil
 			}
-			h.handler.replay(store, key)
+			h.handler.Replay(store, key)
 		}
 	}
 	return checkers

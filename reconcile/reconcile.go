@@ -193,8 +193,9 @@ type Controller[K comparable] struct {
 	Name string
 
 	// Queue is the queue that event handlers fill. Required. Any client-go queue can be
-	// used. The loop also uses the queue as a ContextGetter, PriorityGetter, RetryTimer,
-	// PendingLister, OptionAdder and Clearer of the root package if it is one. Without ContextGetter, Run
+	// used. The loop also uses the queue as a ContextGetter, PriorityGetter, PendingLister,
+	// OptionAdder and Clearer of the root package if it is one, and as a TypedRateLimiter, whose
+	// When it calls in place of AddRateLimited to know the deadline of a key. Without ContextGetter, Run
 	// shuts the queue down when it stops.
 	Queue workqueue.TypedRateLimitingInterface[K]
 

@@ -22,7 +22,7 @@ import (
 	"github.com/controllerkit/controllerkit/reconcile/internal/echoes"
 	"github.com/controllerkit/controllerkit/reconcile/internal/failing"
 	"github.com/controllerkit/controllerkit/reconcile/internal/hot"
-	"github.com/controllerkit/controllerkit/reconcile/internal/triggers"
+	"github.com/controllerkit/controllerkit/reconcile/internal/streaks"
 )
 
 // maxText bounds the text of an error in a line of log. Services and authors of objects
@@ -47,7 +47,7 @@ type run[K comparable] struct {
 	prioritized controllerkit.PriorityGetter[K]
 	restartable controllerkit.ContextGetter[K]
 	pending     controllerkit.PendingLister[K]
-	timer       controllerkit.RetryTimer[K]
+	limiter     workqueue.TypedRateLimiter[K]
 
 	began  time.Time     // where the guard's clock starts
 	synced atomic.Bool   // HasSynced is done, and the keys of the first list are marked
@@ -58,7 +58,7 @@ type run[K comparable] struct {
 	slots    []slot[K]    // by worker
 	busy     int          // slots with a call
 	progress time.Time    // when a call ended, or began while no other ran
-	streaks  map[K]streak // keys whose last call did not succeed
+	streaks  streaks.Keys[K]
 	failing  failing.Keys[K]
 	gated    map[K]waiting  // keys that wait for the gate
 	waiting  int            // those of them whose gate was not ready
@@ -72,30 +72,6 @@ type slot[K comparable] struct {
 	busy  bool
 	key   K
 	since time.Time
-}
-
-// streak counts the calls of a key since it last succeeded or was terminal. No class resets the
-// count of another: if it did, classes by turns would never back off.
-//
-// A call that an event brings before the deadline, and that ends before it, counts neither in
-// failures nor in refusals, nor in the rate limiter. Otherwise events would lengthen the backoff.
-type streak struct {
-	attempts  int
-	failures  int   // calls that MaxAttempts counts
-	class     class // of the last call
-	races     int   // calls of class conflict or stale
-	rejected  int   // calls of class rejected
-	forbidden int   // calls of class forbidden
-	refusals  int   // calls of either that count for the delay
-
-	deadline time.Duration // since the start of Run, when the last failure that counts is to be retried
-	left     time.Duration // from the end of the last call to the deadline; 0 if it was over
-	event    time.Duration // the first event that no call has handled yet, as in triggers.Reason
-}
-
-// anew is the streak after a new generation of the key's object.
-func (s streak) anew() streak {
-	return streak{attempts: s.attempts, class: s.class, event: s.event}
 }
 
 // Run waits for HasSynced, then calls Reconcile with keys of the queue until ctx is done. It
@@ -125,7 +101,7 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 		began:        time.Now(),
 		waits:        make(chan struct{}, 1),
 		slots:        make([]slot[K], cmp.Or(c.Workers, defaultWorkers)),
-		streaks:      map[K]streak{},
+		streaks:      streaks.Keys[K]{},
 		gated:        map[K]waiting{},
 		parked:       map[K]struct{}{},
 		left:         map[K]struct{}{},
@@ -140,7 +116,7 @@ func (c *Controller[K]) Run(ctx context.Context) error {
 	r.prioritized, _ = c.Queue.(controllerkit.PriorityGetter[K])
 	r.restartable, _ = c.Queue.(controllerkit.ContextGetter[K])
 	r.pending, _ = c.Queue.(controllerkit.PendingLister[K])
-	r.timer, _ = c.Queue.(controllerkit.RetryTimer[K])
+	r.limiter, _ = c.Queue.(workqueue.TypedRateLimiter[K])
 	if !c.current.CompareAndSwap(nil, r) {
 		return fmt.Errorf("reconcile: controller %q: Run is already running: wait for it to return, or use another Controller", c.Name)
 	}
@@ -269,11 +245,8 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 			r.progress = start
 		}
 	}
-	st := r.streaks[key]
-	attempt, anew := st.attempts+1, why.Anew && wait == 0 && st.attempts > 0
-	if anew {
-		r.streaks[key] = st.anew()
-	}
+	attempt := r.streaks[key].Attempts + 1
+	anew := why.Anew && wait == 0 && r.streaks.Anew(key)
 	r.parkLocked(key, false)
 	r.mu.Unlock()
 	if anew {
@@ -314,13 +287,13 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	s.busy = false
 	r.busy--
 	r.progress = c.ended
-	st = r.noteLocked(key, cl, why.Event, c.ended)
+	st := r.streaks.Note(key, string(cl), why.Event, c.ended.Sub(r.began))
 	r.failingLocked(key, cl)
 	r.mu.Unlock()
 	if r.metrics != nil {
 		latency := time.Duration(-1)
-		if st.event != 0 && (cl == success || cl == requeue) {
-			latency = r.triggers.Age(st.event, c.ended)
+		if st.Event != 0 && (cl == success || cl == requeue) {
+			latency = r.triggers.Age(st.Event, c.ended)
 		}
 		r.metrics.ReconcileFinished(c.ctx, r.Name, string(cl), took, latency)
 	}
@@ -329,7 +302,7 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	}
 	v := judge(cl, st, c.result, err)
 	r.count(&v, key, c.ended)
-	r.log(c.ctx, cl, v, err, st.attempts, took)
+	r.log(c.ctx, cl, v, err, st.Attempts, took)
 	if c.result.Priority != nil {
 		priority = *c.result.Priority
 	}
@@ -351,25 +324,19 @@ func (r *run[K]) count(v *verdict, key K, ended time.Time) {
 		return
 	}
 	r.mu.Lock()
-	st := r.streaks[key]
-	if v.attempt {
-		st.failures++
-	}
-	if v.attempt && r.MaxAttempts > 0 && st.failures >= r.MaxAttempts {
+	if v.attempt && r.streaks.Fail(key) >= r.MaxAttempts && r.MaxAttempts > 0 {
 		*v = verdict{again: never, parked: true}
-		st.deadline = 0
+		r.streaks.Retry(key, 0)
 		r.parkLocked(key, true)
 	}
-	r.streaks[key] = st
 	r.mu.Unlock()
-	if v.again == limited && r.timer != nil {
-		v.again, v.delay = after, r.timer.When(key) // no lock: it can be the caller's code
+	if v.again == limited && r.limiter != nil {
+		v.again, v.delay = after, r.limiter.When(key) // no lock: it can be the caller's code
 	}
 	if v.again == after {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		st.deadline = ended.Add(v.delay).Sub(r.began)
-		r.streaks[key] = st
+		r.streaks.Retry(key, ended.Add(v.delay).Sub(r.began))
 	}
 }
 
@@ -468,37 +435,6 @@ func (r *run[K]) class(res Result, err error, stopped, timedOut bool) (cl class,
 	}
 	cl = classify(res, err, stopped, timedOut)
 	return cl, asClassed(cl, err)
-}
-
-// noteLocked counts a call of class cl, whose key has an event since then. A key has an
-// entry while it fails, so there are at most as many entries as failing keys.
-func (r *run[K]) noteLocked(key K, cl class, event time.Duration, ended time.Time) streak {
-	if len(r.streaks) == 0 && (cl == success || cl == requeue || cl == terminal) {
-		return streak{attempts: 1, event: event} // judge needs no more of them; without a search
-	}
-	st := r.streaks[key]
-	st.event = triggers.Earlier(st.event, event)
-	st.attempts++
-	st.class = cl
-	st.left = max(st.deadline-ended.Sub(r.began), 0)
-	switch cl {
-	case success, requeue, terminal:
-		delete(r.streaks, key)
-		return st
-	case conflict, stale:
-		st.races++
-	case rejected, forbidden:
-		if st.left == 0 {
-			st.refusals++
-		}
-		if cl == rejected {
-			st.rejected++
-		} else {
-			st.forbidden++
-		}
-	}
-	r.streaks[key] = st
-	return st
 }
 
 // parkLocked notes that MaxAttempts parked the key, or that it runs again.

@@ -63,7 +63,7 @@ func (r *run[K]) look(s *controllerkit.LoopState, only []K) (keys []K) {
 	}
 	list := func(key K) {
 		st := r.streaks[key]
-		k := controllerkit.LoopKey{Attempts: st.attempts, Class: string(st.class)}
+		k := controllerkit.LoopKey{Attempts: st.Attempts, Class: st.Result}
 		w, gated := r.gated[key]
 		_, parked := r.parked[key]
 		switch {
@@ -73,7 +73,7 @@ func (r *run[K]) look(s *controllerkit.LoopState, only []K) (keys []K) {
 			k.State = "parked"
 		case r.guard.Has(key, now):
 			k.State = "hot"
-		case st.attempts > 0:
+		case st.Attempts > 0:
 			k.State = "failing"
 		}
 		s.Keys = append(s.Keys, k)

@@ -2,12 +2,6 @@ package reconcile
 
 import (
 	"context"
-	"fmt"
-	"strings"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit"
 	"github.com/controllerkit/controllerkit/internal/calls"
@@ -73,7 +67,7 @@ func (c *Controller[K]) addEvent(source string, e controllerkit.Event, opts cont
 	}
 	why := c.triggers.Reason(trigger(source, e.Kind))
 	for _, key := range keys {
-		why.Anew = generation && names(key, e.Object)
+		why.Anew = generation && echoes.Names(key, e.Object)
 		switch verdict := c.echoes.Judge(e, key, echoes.Event{Why: why, Options: opts}); verdict {
 		case echoes.Foreign:
 			c.triggers.Put(why, key)
@@ -98,22 +92,6 @@ func (c *Controller[K]) addEcho(verdict echoes.Verdict, priority int, key K) {
 	c.triggers.Note(triggers.Trigger{Source: "echo", Same: true, Undated: true}, key)
 	adder, _ := c.Queue.(controllerkit.OptionAdder[K])
 	addTo(c.Queue, adder, opts, key)
-}
-
-// names reports whether the key is the name of the object.
-func names[K comparable](key K, o metav1.Object) bool {
-	switch key := any(key).(type) {
-	case types.NamespacedName:
-		return key.Name == o.GetName() && key.Namespace == o.GetNamespace()
-	case cache.ObjectName:
-		return key.Name == o.GetName() && key.Namespace == o.GetNamespace()
-	default:
-		namespace, name, found := strings.Cut(fmt.Sprint(key), "/")
-		if !found {
-			namespace, name = "", namespace
-		}
-		return name == o.GetName() && namespace == o.GetNamespace()
-	}
 }
 
 // Keep remembers an event of keys for the next Run, for event handlers of a replica that does

@@ -1,6 +1,7 @@
 package echoes
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -181,7 +182,7 @@ func (w *world) answer(lost bool) bool {
 	}
 	v.told, v.seen = true, false
 	w.wrote = true // or has found a version that another call made
-	if !v.own { // a new generation does not pass for a write of the status
+	if !v.own {    // a new generation does not pass for a write of the status
 		v.passes = v.passes || !o.status || w.versions[o.version-1].generation == v.generation
 	}
 	w.m.Answered("a", calls.Version{UID: "u", Version: fmt.Sprint(o.version + 1), Status: o.status})
@@ -303,7 +304,9 @@ var names = []string{ //nolint:gochecknoglobals // a constant table
 	"write nothing", "status nothing", "another labels", "late begin", "begin beside an event", "lose the answer", "give up", "15m",
 }
 
-// TestModel: in every order of up to seven operations, and in random longer ones, each version of
+var walks = flag.Int("walks", 3000, "random orders of operations")
+
+// TestModel: in every order of up to six operations, and in random longer ones, each version of
 // another is followed by a call that has read it, an echo does not run a key after a failure, and
 // runs it once after a success.
 //
@@ -322,10 +325,7 @@ func TestModel(t *testing.T) {
 		w.settle()
 		return w.bad, true
 	}
-	depth, walks := 7, 10000
-	if testing.Short() {
-		depth, walks = 6, 2000
-	}
+	const depth = 6
 	tried := 0
 	var all func(sequence []string)
 	all = func(sequence []string) {
@@ -345,7 +345,7 @@ func TestModel(t *testing.T) {
 		}
 	}
 	all([]string{"begin"})
-	for seed := range uint64(walks) {
+	for seed := range uint64(*walks) {
 		rnd := rand.New(rand.NewPCG(seed, 2))
 		w := newWorld()
 		var done []string
@@ -362,5 +362,5 @@ func TestModel(t *testing.T) {
 			t.Fatalf("seed %d: %s after: %s", seed, w.bad, strings.Join(done, ", "))
 		}
 	}
-	t.Logf("%d sequences and %d walks", tried, walks)
+	t.Logf("%d sequences and %d walks", tried, *walks)
 }

@@ -1,0 +1,35 @@
+package kube
+
+import (
+	"errors"
+	"io"
+	"reflect"
+)
+
+var joinType = reflect.TypeOf(errors.Join(io.EOF)) //nolint:gochecknoglobals // never written to
+
+// Parts returns the errors that err joins, or err itself. It splits the errors of errors.Join and
+// of apimachinery's Aggregate only: several %w in one fmt.Errorf describe one failure, for example
+// an error marked as terminal.
+func Parts(err error) []error { return appendParts(nil, err) }
+
+func appendParts(parts []error, err error) []error {
+	for e := err; e != nil; e = errors.Unwrap(e) {
+		var list []error
+		switch j := e.(type) { //nolint:errorlint // the loop unwraps step by step
+		case interface{ Errors() []error }:
+			list = j.Errors()
+		case interface{ Unwrap() []error }:
+			if reflect.TypeOf(e) == joinType {
+				list = j.Unwrap()
+			}
+		}
+		if len(list) > 0 {
+			for _, e := range list {
+				parts = appendParts(parts, e)
+			}
+			return parts
+		}
+	}
+	return append(parts, err)
+}

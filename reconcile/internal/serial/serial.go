@@ -1,0 +1,48 @@
+// Package serial makes the calls of an event handler come one after another.
+package serial
+
+import (
+	"sync"
+
+	"k8s.io/client-go/tools/cache"
+)
+
+// A Handler calls another handler, so that a loop can call it beside an informer.
+type Handler struct {
+	mu   sync.Mutex
+	next cache.ResourceEventHandler
+}
+
+// New returns a Handler of next.
+func New(next cache.ResourceEventHandler) *Handler { return &Handler{next: next} }
+
+// OnAdd implements cache.ResourceEventHandler.
+func (h *Handler) OnAdd(obj any, isInInitialList bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.next.OnAdd(obj, isInInitialList)
+}
+
+// OnUpdate implements cache.ResourceEventHandler.
+func (h *Handler) OnUpdate(old, obj any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.next.OnUpdate(old, obj)
+}
+
+// OnDelete implements cache.ResourceEventHandler.
+func (h *Handler) OnDelete(obj any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.next.OnDelete(obj)
+}
+
+// Replay calls OnAdd with the object that has the key in the store, if there is one. It reads the
+// store during the call, so that the handler gets no object after its deletion.
+func (h *Handler) Replay(store cache.Store, key string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if obj, ok, err := store.GetByKey(key); ok && err == nil {
+		h.next.OnAdd(obj, true)
+	}
+}
