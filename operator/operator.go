@@ -22,6 +22,7 @@ import (
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/debug"
 	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/typed"
 	"github.com/controllerkit/controllerkit/leader"
@@ -247,7 +248,7 @@ func (op *Operator) Run(ctx context.Context) error {
 	if op.Informers.Mutated == nil {
 		op.Informers.Mutated = mutations(op.logger)
 	}
-	op.observe()
+	op.observe(ctx)
 	op.serve("/metrics", op.options.Metrics.Handler())
 	op.serve("/readyz", op.Group.Ready())
 	op.serve("/livez", op.Group.Live())
@@ -331,8 +332,8 @@ func mutations(logger klog.Logger) func(informer.Mutation) {
 }
 
 // observe makes clients of Config record the writes of calls, each in the Store of its
-// controller, and shows all pieces on the page.
-func (op *Operator) observe() {
+// controller, and shows all pieces on the page. ctx is that of Run.
+func (op *Operator) observe(ctx context.Context) {
 	wraps := make([]func(http.RoundTripper) http.RoundTripper, 0, len(op.controllers)+1)
 	for _, c := range op.controllers {
 		wraps = append(wraps, c.writes.Wrap)
@@ -348,7 +349,12 @@ func (op *Operator) observe() {
 	for _, rule := range op.leaseRules() {
 		declared.Add(coordinationv1.Resource("leases"), rule.Verbs...)
 	}
-	wraps = append(wraps, declared.Undeclared())
+	found, explored := ctx.Value(calls.Finding{}).(func(text string))
+	wraps = append(wraps, declared.Undeclared(func(verb, resource string) {
+		if explored {
+			found(fmt.Sprintf("the operator sends a request that is not declared, %s %s, so the Role of Rules does not allow it: call Writes", verb, resource))
+		}
+	}))
 	op.transports.Set(wraps...)
 }
 
