@@ -272,14 +272,6 @@ func (r *run) find(oracle Oracle, format string, args ...any) {
 	r.add(Finding{Oracle: oracle, Field: headline(text), Text: text})
 }
 
-// reported adds a finding of a package that the controller uses, once. Each process of a run
-// reports it.
-func (r *run) reported(text string) {
-	if !slices.ContainsFunc(r.found(), func(f Finding) bool { return f.Oracle == Health && f.Text == text }) {
-		r.find(Health, "%s", text)
-	}
-}
-
 func (r *run) add(f Finding) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

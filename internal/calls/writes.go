@@ -1,6 +1,10 @@
 package calls
 
-import "context"
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // The kinds of writes.
 const (
@@ -23,5 +27,20 @@ type WriteObserver interface {
 func NoteWrite(ctx context.Context, kind string, sent bool) {
 	if o, ok := ctx.Value(Writes{}).(WriteObserver); ok {
 		o.Wrote(kind, sent)
+	}
+}
+
+// Written is the key of a function that gets the responses of the writes of a call, which the
+// packages ssa, status, finalizer, owner and external sent:
+//
+//	func(obj metav1.Object)
+type Written struct{}
+
+// NoteWritten calls the function Written of ctx, if it has one and obj is an object.
+func NoteWritten(ctx context.Context, obj any) {
+	if written, ok := ctx.Value(Written{}).(func(obj metav1.Object)); ok {
+		if o, ok := obj.(metav1.Object); ok {
+			written(o)
+		}
 	}
 }
