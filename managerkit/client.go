@@ -44,7 +44,7 @@ type clientKind[T client.Object] struct {
 	schema.GroupVersionKind
 	writes  client.Client
 	live    client.Reader
-	typ     reflect.Type // the struct that T points to
+	typ     reflect.Type // the struct of the objects, to which T points unless it is an interface
 	untyped bool         // lists carry their apiVersion and kind
 }
 
@@ -63,6 +63,9 @@ func NewClient[T client.Object](c client.Client, live client.Reader) (*Client[T]
 // *unstructured.Unstructured, *metav1.PartialObjectMetadata, and types that the scheme
 // has under several kinds. controller-runtime cannot create or update objects of
 // *metav1.PartialObjectMetadata.
+//
+// For a reconciler of several kinds, T can be an interface, such as client.Object. The objects
+// of the Client then have the type that the scheme has for the kind.
 func NewClientForKind[T client.Object](c client.Client, live client.Reader, kind schema.GroupVersionKind) (*Client[T], error) {
 	switch {
 	case kube.IsNil(c):
@@ -75,11 +78,11 @@ func NewClientForKind[T client.Object](c client.Client, live client.Reader, kind
 	if _, ok := live.(cache.Informers); ok {
 		return nil, fmt.Errorf("managerkit: live is a cache (%T): pass mgr.GetAPIReader()", live)
 	}
-	typ := reflect.TypeFor[T]()
-	if typ.Kind() != reflect.Pointer || typ.Elem().Kind() != reflect.Struct {
-		return nil, fmt.Errorf("managerkit: T is %s: use a pointer to a struct, such as *v1.Website", typ)
+	typ, err := typeOf[T](c.Scheme(), kind)
+	if err != nil {
+		return nil, err
 	}
-	k := &clientKind[T]{GroupVersionKind: kind, writes: c, live: live, typ: typ.Elem()}
+	k := &clientKind[T]{GroupVersionKind: kind, writes: c, live: live, typ: typ}
 	obj := k.empty()
 	switch any(obj).(type) {
 	case *unstructured.Unstructured, *metav1.PartialObjectMetadata:
@@ -98,6 +101,31 @@ func NewClientForKind[T client.Object](c client.Client, live client.Reader, kind
 	return &Client[T]{kind: k}, nil
 }
 
+// typeOf returns the struct of the objects of T, or of the kind if T is an interface.
+func typeOf[T client.Object](scheme *runtime.Scheme, kind schema.GroupVersionKind) (reflect.Type, error) {
+	typ := reflect.TypeFor[T]()
+	switch {
+	case typ.Kind() == reflect.Pointer && typ.Elem().Kind() == reflect.Struct:
+		return typ.Elem(), nil
+	case typ.Kind() != reflect.Interface:
+		return nil, fmt.Errorf("managerkit: T is %s: use a pointer to a struct, such as *v1.Website", typ)
+	case kind.Empty():
+		return nil, fmt.Errorf("managerkit: T is %s, an interface: call NewClientForKind with the kind of the objects", typ)
+	case scheme == nil:
+		return nil, errNoScheme
+	}
+	obj, err := scheme.New(kind)
+	if err != nil {
+		return nil, fmt.Errorf("managerkit: T is %s, and the scheme of the client has no %q: call the AddToScheme of its package, or use *unstructured.Unstructured as T: %w", typ, kind, err)
+	}
+	if _, ok := obj.(T); !ok {
+		return nil, fmt.Errorf("managerkit: T is %s, and the scheme has %q as %T, which does not implement it: use the kind of one object", typ, kind, obj)
+	}
+	return reflect.TypeOf(obj).Elem(), nil
+}
+
+var errNoScheme = errors.New("managerkit: the client has no scheme: pass mgr.GetClient()")
+
 // isSame reports whether both are the same value.
 func isSame(live client.Reader, c client.Client) bool {
 	return reflect.ValueOf(live).Comparable() && any(live) == any(c)
@@ -106,7 +134,7 @@ func isSame(live client.Reader, c client.Client) bool {
 // find sets the kind of T, or checks the given one.
 func (k *clientKind[T]) find(scheme *runtime.Scheme) error {
 	if scheme == nil {
-		return errors.New("managerkit: the client has no scheme: pass mgr.GetClient()")
+		return errNoScheme
 	}
 	kinds, _, err := scheme.ObjectKinds(k.empty())
 	if err != nil {
@@ -269,6 +297,9 @@ func (c *Client[T]) send(verb string, obj T, write func(T) error) (T, error) {
 	var none T
 	if kube.IsNil(obj) {
 		return none, fmt.Errorf("managerkit: %s: the object is nil: pass a %T", verb, obj)
+	}
+	if typ := reflect.TypeOf(obj); typ != reflect.PointerTo(c.kind.typ) { // T is an interface
+		return none, fmt.Errorf("managerkit: %s: the object is a %s, and %s is *%s: use the client of its kind", verb, typ, c.kind, c.kind.typ)
 	}
 	if err := kube.CheckNamespace(obj, c.namespace); err != nil {
 		return none, fmt.Errorf("managerkit: %s: %w", verb, err)
