@@ -24,6 +24,7 @@ import (
 	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/internal/apply"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/managerkit/internal/typeof"
 )
 
 // A Client has the methods of a client made by client-gen, over the client of a manager.
@@ -78,9 +79,9 @@ func NewClientForKind[T client.Object](c client.Client, live client.Reader, kind
 	if _, ok := live.(cache.Informers); ok {
 		return nil, fmt.Errorf("managerkit: live is a cache (%T): pass mgr.GetAPIReader()", live)
 	}
-	typ, err := typeOf[T](c.Scheme(), kind)
+	typ, err := typeof.Of(reflect.TypeFor[T](), c.Scheme(), kind)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("managerkit: %w", err)
 	}
 	k := &clientKind[T]{GroupVersionKind: kind, writes: c, live: live, typ: typ}
 	obj := k.empty()
@@ -101,31 +102,6 @@ func NewClientForKind[T client.Object](c client.Client, live client.Reader, kind
 	return &Client[T]{kind: k}, nil
 }
 
-// typeOf returns the struct of the objects of T, or of the kind if T is an interface.
-func typeOf[T client.Object](scheme *runtime.Scheme, kind schema.GroupVersionKind) (reflect.Type, error) {
-	typ := reflect.TypeFor[T]()
-	switch {
-	case typ.Kind() == reflect.Pointer && typ.Elem().Kind() == reflect.Struct:
-		return typ.Elem(), nil
-	case typ.Kind() != reflect.Interface:
-		return nil, fmt.Errorf("managerkit: T is %s: use a pointer to a struct, such as *v1.Website", typ)
-	case kind.Empty():
-		return nil, fmt.Errorf("managerkit: T is %s, an interface: call NewClientForKind with the kind of the objects", typ)
-	case scheme == nil:
-		return nil, errNoScheme
-	}
-	obj, err := scheme.New(kind)
-	if err != nil {
-		return nil, fmt.Errorf("managerkit: T is %s, and the scheme of the client has no %q: call the AddToScheme of its package, or use *unstructured.Unstructured as T: %w", typ, kind, err)
-	}
-	if _, ok := obj.(T); !ok {
-		return nil, fmt.Errorf("managerkit: T is %s, and the scheme has %q as %T, which does not implement it: use the kind of one object", typ, kind, obj)
-	}
-	return reflect.TypeOf(obj).Elem(), nil
-}
-
-var errNoScheme = errors.New("managerkit: the client has no scheme: pass mgr.GetClient()")
-
 // isSame reports whether both are the same value.
 func isSame(live client.Reader, c client.Client) bool {
 	return reflect.ValueOf(live).Comparable() && any(live) == any(c)
@@ -134,7 +110,7 @@ func isSame(live client.Reader, c client.Client) bool {
 // find sets the kind of T, or checks the given one.
 func (k *clientKind[T]) find(scheme *runtime.Scheme) error {
 	if scheme == nil {
-		return errNoScheme
+		return errors.New("managerkit: the client has no scheme: pass mgr.GetClient()")
 	}
 	kinds, _, err := scheme.ObjectKinds(k.empty())
 	if err != nil {
