@@ -48,7 +48,8 @@
 //   - [Invariance]: the invariants of the scenario hold in every state.
 //   - [Liveness]: the cluster converges after the last fault.
 //   - [Quiescence]: the controller then stops writing, and its queues are empty.
-//   - [Health]: the controller does not panic, stops in time and leaks no goroutine.
+//   - [Health]: the controller does not panic, stops in time, leaks no goroutine, and sends no
+//     request that its operator does not declare.
 //
 // A failing plan runs three times more. A [Failure] groups plans with the same finding. It
 // holds the simplest plan, a timeline, and the environment variable that repeats the plan.

@@ -115,6 +115,7 @@ func (r *run) launchWith(replica int, e effects) {
 	env.Cloud = r.env.Cloud.Through(i.external)
 	ctx := klog.NewContext(i.ctx, funcr.New(func(_, line string) { r.note("process %d logs: %s", i.number, line) }, funcr.Options{}))
 	ctx = context.WithValue(ctx, calls.Explored{}, func(_ lengther, gated func() int) (end func()) { return i.watch(noQueue{}, gated) })
+	ctx = context.WithValue(ctx, calls.Finding{}, func(text string) { r.find(Health, "%s", text) })
 	go pprof.Do(ctx, pprof.Labels(label, r.id), func(ctx context.Context) {
 		defer close(i.ended)
 		err := i.start(ctx, &env)

@@ -24,6 +24,7 @@ import (
 	"github.com/controllerkit/controllerkit/crd"
 	"github.com/controllerkit/controllerkit/internal/apply"
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/managerkit/internal/typeof"
 )
 
 // A Client has the methods of a client made by client-gen, over the client of a manager.
@@ -44,7 +45,7 @@ type clientKind[T client.Object] struct {
 	schema.GroupVersionKind
 	writes  client.Client
 	live    client.Reader
-	typ     reflect.Type // the struct that T points to
+	typ     reflect.Type // the struct of the objects, to which T points unless it is an interface
 	untyped bool         // lists carry their apiVersion and kind
 }
 
@@ -63,6 +64,9 @@ func NewClient[T client.Object](c client.Client, live client.Reader) (*Client[T]
 // *unstructured.Unstructured, *metav1.PartialObjectMetadata, and types that the scheme
 // has under several kinds. controller-runtime cannot create or update objects of
 // *metav1.PartialObjectMetadata.
+//
+// For a reconciler of several kinds, T can be an interface, such as client.Object. The objects
+// of the Client then have the type that the scheme has for the kind.
 func NewClientForKind[T client.Object](c client.Client, live client.Reader, kind schema.GroupVersionKind) (*Client[T], error) {
 	switch {
 	case kube.IsNil(c):
@@ -75,11 +79,11 @@ func NewClientForKind[T client.Object](c client.Client, live client.Reader, kind
 	if _, ok := live.(cache.Informers); ok {
 		return nil, fmt.Errorf("managerkit: live is a cache (%T): pass mgr.GetAPIReader()", live)
 	}
-	typ := reflect.TypeFor[T]()
-	if typ.Kind() != reflect.Pointer || typ.Elem().Kind() != reflect.Struct {
-		return nil, fmt.Errorf("managerkit: T is %s: use a pointer to a struct, such as *v1.Website", typ)
+	typ, err := typeof.Of(reflect.TypeFor[T](), c.Scheme(), kind)
+	if err != nil {
+		return nil, fmt.Errorf("managerkit: %w", err)
 	}
-	k := &clientKind[T]{GroupVersionKind: kind, writes: c, live: live, typ: typ.Elem()}
+	k := &clientKind[T]{GroupVersionKind: kind, writes: c, live: live, typ: typ}
 	obj := k.empty()
 	switch any(obj).(type) {
 	case *unstructured.Unstructured, *metav1.PartialObjectMetadata:
@@ -269,6 +273,9 @@ func (c *Client[T]) send(verb string, obj T, write func(T) error) (T, error) {
 	var none T
 	if kube.IsNil(obj) {
 		return none, fmt.Errorf("managerkit: %s: the object is nil: pass a %T", verb, obj)
+	}
+	if typ := reflect.TypeOf(obj); typ != reflect.PointerTo(c.kind.typ) { // T is an interface
+		return none, fmt.Errorf("managerkit: %s: the object is a %s, and %s is *%s: use the client of its kind", verb, typ, c.kind, c.kind.typ)
 	}
 	if err := kube.CheckNamespace(obj, c.namespace); err != nil {
 		return none, fmt.Errorf("managerkit: %s: %w", verb, err)

@@ -61,6 +61,10 @@ func TestNewClient(t *testing.T) {
 		_, err := managerkit.NewClientForKind[*clientSite](c, readerOnly{c}, kind)
 		return err
 	}
+	anyKind := func(c client.Client, kind schema.GroupVersionKind) error {
+		_, err := managerkit.NewClientForKind[client.Object](c, readerOnly{c}, kind)
+		return err
+	}
 	for name, tt := range map[string]struct {
 		err  error
 		want string // "" means no error
@@ -74,7 +78,11 @@ func TestNewClient(t *testing.T) {
 		"a typed nil as live":          {site(c, (*informertest.FakeInformers)(nil)), "live is nil: pass mgr.GetAPIReader()"},
 		"live is the client":           {site(c, c), "live is the client for writes, which can read from a cache: pass mgr.GetAPIReader()"},
 		"live is a cache":              {site(c, &informertest.FakeInformers{}), "live is a cache (*informertest.FakeInformers): pass mgr.GetAPIReader()"},
-		"an interface":                 {newClientErr[client.Object](c), "Object: use a pointer to a struct"},
+		"an interface":                 {newClientErr[client.Object](c), "Object, an interface: call NewClientForKind with the kind of the objects"},
+		"an interface of a kind":       {anyKind(c, clientSiteKind()), ""},
+		"an interface without scheme":  {anyKind(noScheme{c}, clientSiteKind()), "the client has no scheme: pass mgr.GetClient()"},
+		"an interface of no kind":      {anyKind(c, clientSiteKind().GroupVersion().WithKind("Nothing")), `and the scheme of the client has no "client.example.com/v1, Kind=Nothing": call the AddToScheme of its package, or use *unstructured.Unstructured as T`},
+		"an interface of a list":       {anyKind(c, corev1.SchemeGroupVersion.WithKind("ConfigMapList")), "as *v1.ConfigMapList, which does not implement it: use the kind of one object"},
 		"a value":                      {newClientErr[valueObject](c), "T is managerkit_test.valueObject: use a pointer to a struct"},
 		"not in the scheme":            {newClientErr[*unregistered](c), "the scheme of the client has no *managerkit_test.unregistered: call the AddToScheme of its package"},
 		"several kinds":                {site(ambiguous, reader), "the scheme has *managerkit_test.clientSite as [client.example.com/v1, Kind=ClientSite client.example.com/v1, Kind=OtherSite]: call NewClientForKind"},
@@ -100,6 +108,49 @@ func TestNewClient(t *testing.T) {
 }
 
 type nilClient struct{ client.Client }
+
+type noScheme struct{ client.Client }
+
+func (noScheme) Scheme() *runtime.Scheme { return nil }
+
+// TestClientOfAnyKind: one reconciler has clients of several kinds, whose T is an interface, and
+// gets objects of the type of each kind. An object of another type is rejected before a request.
+func TestClientOfAnyKind(t *testing.T) {
+	c := fakeFor(t)
+	for _, kind := range []schema.GroupVersionKind{clientSiteKind(), corev1.SchemeGroupVersion.WithKind("ConfigMap")} {
+		objects, err := managerkit.NewClientForKind[client.Object](c, readerOnly{c}, kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects = objects.Namespace("a")
+		made, err := c.Scheme().New(kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		obj := made.(client.Object)
+		obj.SetName("one")
+		created, err := objects.Create(t.Context(), obj, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := objects.Get(t.Context(), "one", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := objects.List(t.Context(), metav1.ListOptions{})
+		if err != nil || len(list.Items) != 1 {
+			t.Fatalf("%s: listed %v, %v", kind.Kind, list, err)
+		}
+		for _, o := range []client.Object{created, got, list.Items[0]} {
+			if reflect.TypeOf(o) != reflect.TypeOf(obj) || o.GetName() != "one" || o.GetObjectKind().GroupVersionKind() != kind {
+				t.Errorf("got %T of %q, want %T of %q", o, o.GetObjectKind().GroupVersionKind(), obj, kind)
+			}
+		}
+		if _, err := objects.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "two"}}, metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), "the object is a *v1.Secret, and "+kind.String()+" is ") {
+			t.Errorf("%s: the create of a Secret: %v", kind.Kind, err)
+		}
+	}
+}
 
 type unregistered struct{ clientSite }
 

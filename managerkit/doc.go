@@ -46,6 +46,8 @@
 //
 // # Caveats
 //
+//   - The configuration of ctrl.GetConfig has no client-side limit. In another one, such as that
+//     of rest.InClusterConfig, the zero QPS means 5 requests a second: set it to -1.
 //   - Options that are replaced after Install or Elect lose them.
 //   - Writes does not work with Share.
 //   - With EnableWarmup or NeedLeaderElection set to false, or with a WatchesRawSource, the

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 
@@ -207,6 +208,10 @@ func (c *Controller) prepare() {
 		return
 	}
 	loop.Gate = c.writes
+	call := loop.Reconcile
+	loop.Reconcile = func(ctx context.Context, key types.NamespacedName) (reconcile.Result, error) {
+		return call(c.op.stray.Begin(ctx), key)
+	}
 	for _, s := range c.op.sources {
 		if err := c.writes.AddInformer(s.GroupResource, s.Informer); err != nil {
 			c.fail("%w", err)

@@ -3,7 +3,7 @@
 //
 //   - the start: server, input, kind, names_server
 //   - election: again, standby_server, takeover_server, guard_server
-//   - registrations: follow, gate, event, scope_server, malformed_server
+//   - registrations: follow, gate, event, scope_server, malformed_server, stray_server
 //   - the HTTP server: live, live_server, metrics_server, debug, secure
 //   - no proof: example, example_pieces, example_rules, example_scope, example_serve, export,
 //     helpers

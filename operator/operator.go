@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
@@ -22,6 +23,7 @@ import (
 	"github.com/controllerkit/controllerkit/consistency"
 	"github.com/controllerkit/controllerkit/debug"
 	"github.com/controllerkit/controllerkit/informer"
+	"github.com/controllerkit/controllerkit/internal/calls"
 	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/internal/typed"
 	"github.com/controllerkit/controllerkit/leader"
@@ -31,6 +33,7 @@ import (
 	"github.com/controllerkit/controllerkit/operator/internal/rights"
 	"github.com/controllerkit/controllerkit/operator/internal/served"
 	"github.com/controllerkit/controllerkit/operator/internal/source"
+	"github.com/controllerkit/controllerkit/operator/internal/stray"
 	"github.com/controllerkit/controllerkit/operator/internal/warn"
 	"github.com/controllerkit/controllerkit/reconcile"
 	"github.com/controllerkit/controllerkit/recorder"
@@ -87,7 +90,9 @@ type Operator struct {
 	// that New got, with these additions: the writes of a reconcile delay the next one of
 	// its key until the informers show them, requests are counted, lists of informers are
 	// consistent, a watch that is silent for 3m ends, no client-side limit applies, and
-	// each warning of the API server is logged once, unless a handler was set.
+	// each warning of the API server is logged once, unless a handler was set. If a call
+	// writes an object of an informer by another client, through the packages ssa, status,
+	// finalizer, owner or external, that is logged once, unless Loop.Gate was set.
 	Config *rest.Config
 
 	// Group runs the parts. Run adds http, debug, informers, events and controllers, in
@@ -127,7 +132,8 @@ type Operator struct {
 	errs        []error                      // of registrations, for Run
 	logger      klog.Logger                  // set before the informers run
 	running     atomic.Bool
-	transports  late.Chain // of the clients of Config; observe sets them
+	transports  late.Chain   // of the clients of Config; observe sets them
+	stray       stray.Finder // of writes by clients that are not of Config
 	term        page.Term
 	debugServer *http.Server // at Options.Debug
 }
@@ -247,7 +253,7 @@ func (op *Operator) Run(ctx context.Context) error {
 	if op.Informers.Mutated == nil {
 		op.Informers.Mutated = mutations(op.logger)
 	}
-	op.observe()
+	op.observe(ctx)
 	op.serve("/metrics", op.options.Metrics.Handler())
 	op.serve("/readyz", op.Group.Ready())
 	op.serve("/livez", op.Group.Live())
@@ -331,8 +337,8 @@ func mutations(logger klog.Logger) func(informer.Mutation) {
 }
 
 // observe makes clients of Config record the writes of calls, each in the Store of its
-// controller, and shows all pieces on the page.
-func (op *Operator) observe() {
+// controller, and shows all pieces on the page. ctx is that of Run.
+func (op *Operator) observe(ctx context.Context) {
 	wraps := make([]func(http.RoundTripper) http.RoundTripper, 0, len(op.controllers)+1)
 	for _, c := range op.controllers {
 		wraps = append(wraps, c.writes.Wrap)
@@ -348,7 +354,19 @@ func (op *Operator) observe() {
 	for _, rule := range op.leaseRules() {
 		declared.Add(coordinationv1.Resource("leases"), rule.Verbs...)
 	}
-	wraps = append(wraps, declared.Undeclared())
+	found, explored := ctx.Value(calls.Finding{}).(func(text string))
+	if !explored {
+		found = func(string) {}
+	}
+	wraps = append(wraps, op.stray.Wrap, declared.Undeclared(func(verb, resource string) {
+		found(fmt.Sprintf("the operator sends a request that is not declared, %s %s, so the Role of Rules does not allow it: call Writes", verb, resource))
+	}))
+	op.stray.Holds = op.sources.Holds
+	op.stray.Found = func(ctx context.Context, obj metav1.Object) {
+		const text = "A write was not recorded, so the next call may not see it: make the client from Operator.Config, and give it the context of the call"
+		klog.FromContext(ctx).Info(text, "type", fmt.Sprintf("%T", obj), "namespace", obj.GetNamespace(), "name", obj.GetName())
+		found(fmt.Sprintf("%s: %T %s", text, obj, obj.GetName()))
+	}
 	op.transports.Set(wraps...)
 }
 

@@ -2,7 +2,7 @@
 // function with each key, and retries, delays or drops the key by the error that the
 // function returns.
 //
-// It replaces the worker functions that controllers on client-go write around
+// It replaces the worker functions that controllers write around
 // Get, Done, Forget and AddRateLimited. The queue and the informers stay client-go's, or
 // others with their methods.
 //

@@ -45,8 +45,8 @@
 // write of the object, and with a Memory for ten minutes.
 //
 // ApplyChanged also applies if only the API server can decide: about defaults inside atomic
-// fields, quantities in unstructured objects, empty values, objects of 3 MiB, and kubectl's
-// own manager.
+// fields, quantities in unstructured objects, empty values, objects of 3 MiB, kubectl's own
+// manager, and a list in which another manager repeats a key, such as an environment variable.
 //
 // A Role needs the verb patch, and create for objects that an apply creates.
 //

@@ -109,6 +109,9 @@ func call[T, C any](ctx context.Context, fm FieldManager, request func(context.C
 		var none T
 		return none, failed(fm, err)
 	}
+	if !kube.IsNil(response) {
+		calls.NoteWritten(ctx, response)
+	}
 	return response, nil
 }
 

@@ -34,7 +34,7 @@ type Applier[T, C any] interface {
 //
 // In the schema the conditions must be a map by type: x-kubernetes-list-type: map with
 // x-kubernetes-list-map-keys: [type]. In any other list the API server replaces the
-// conditions of other managers.
+// conditions of other managers, and Apply returns an error after its first write.
 //
 // A type belongs to one manager. If two managers have written a condition, either can
 // change it, but not remove it: the API server keeps the other manager's fields, and
@@ -98,7 +98,44 @@ func Apply[T metav1.Object, C any](ctx context.Context, fieldManager string, c A
 	if err != nil {
 		return none, fmt.Errorf("status: apply as %q: %w", fieldManager, kube.AsRemovedVersion(err))
 	}
+	calls.NoteWritten(ctx, stored)
+	if len(own) > 0 && ownsList(stored, fieldManager) {
+		return none, errNoMap
+	}
 	return stored, nil
+}
+
+// errNoMap is the error for a schema in which the conditions have one owner.
+var errNoMap error = &schemaError{} //nolint:errname // a value of the type
+
+type schemaError struct{}
+
+func (*schemaError) Error() string {
+	return "status: the API server stored the conditions, but status.conditions is not a map by type in the schema, so each apply removes the conditions of other managers: set x-kubernetes-list-type: map and x-kubernetes-list-map-keys: [type], or use Update"
+}
+
+// Rejected marks the error for package reconcile: a retry does not cure it.
+func (*schemaError) Rejected() bool { return true }
+
+// ownsList reports whether the manager applied the conditions as a whole: it owns the list and
+// no item of it.
+func ownsList(stored any, manager string) bool {
+	o, ok := stored.(metav1.Object)
+	if !ok || kube.IsNil(o) {
+		return false
+	}
+	for _, entry := range o.GetManagedFields() {
+		if entry.Manager != manager || entry.Operation != metav1.ManagedFieldsOperationApply || entry.Subresource != "status" {
+			continue
+		}
+		var got struct {
+			Status struct {
+				Conditions map[string]any `json:"f:conditions"`
+			} `json:"f:status"`
+		}
+		return json.Unmarshal(entry.FieldsV1.GetRawBytes(), &got) == nil && got.Status.Conditions != nil && len(got.Status.Conditions) == 0
+	}
+	return false
 }
 
 // owns reports whether the manager applied exactly the fields of the conditions to the

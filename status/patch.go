@@ -44,6 +44,7 @@ func Patch[T Object[T], F func(T) | func(T) error](ctx context.Context, c contro
 	if err != nil {
 		return none, fmt.Errorf("status: patch: %w", err)
 	}
+	calls.NoteWritten(ctx, stored)
 	return stored, nil
 }
 

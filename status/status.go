@@ -39,6 +39,9 @@ type Updater[T any] interface {
 // It returns the API server's response, or obj itself, the same pointer, if it sent no
 // request. It never modifies obj.
 //
+// obj is as it was read. If the caller has changed its status before, Update cannot see that
+// change and does not write it: make each change in mutate.
+//
 // obj must have a name and a resourceVersion, so it comes from the API server or a cache.
 // Update rejects the version "0" and an empty one, because many kinds accept such a write
 // as permission to overwrite. client-go's fake clientset sets no version: set one in the test.
@@ -71,6 +74,7 @@ func Update[T Object[T], F func(T) | func(T) error](ctx context.Context, c Updat
 	if err != nil {
 		return none, fmt.Errorf("status: update: %w", err)
 	}
+	calls.NoteWritten(ctx, stored)
 	return stored, nil
 }
 

@@ -45,6 +45,12 @@ type Validity struct{}
 //	func(queue interface{ Len() int }, gated func() int) (end func())
 type Explored struct{}
 
+// Finding is the key of the function with which package controllertest learns of a mistake of
+// the program that an operator logs:
+//
+//	func(text string)
+type Finding struct{}
+
 // Attempt is the key of the number of the call since the last success, an int.
 type Attempt struct{}
 

@@ -3,6 +3,7 @@ package calls
 import (
 	"context"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -50,4 +51,19 @@ type Version struct {
 	UID     types.UID
 	Version string // the resource version; "" if the object is gone
 	Status  bool   // the write was one of the status, which does not change the generation
+}
+
+// Written is the key of a function that gets the responses of the writes of a call, which the
+// packages ssa, status, finalizer, owner and external sent:
+//
+//	func(obj metav1.Object)
+type Written struct{}
+
+// NoteWritten calls the function Written of ctx, if it has one and obj is an object.
+func NoteWritten(ctx context.Context, obj any) {
+	if written, ok := ctx.Value(Written{}).(func(obj metav1.Object)); ok {
+		if o, ok := obj.(metav1.Object); ok {
+			written(o)
+		}
+	}
 }

@@ -3,6 +3,7 @@ package calls_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/controllerkit/controllerkit/internal/calls"
+	"github.com/controllerkit/controllerkit/internal/kube"
 	"github.com/controllerkit/controllerkit/ssa"
 	"github.com/controllerkit/controllerkit/status"
 )
@@ -38,8 +40,8 @@ func (b budgets) Patch(context.Context, string, types.PatchType, []byte, metav1.
 	return b.live, nil
 }
 
-// TestPackagesReport: each function of ssa and status reports the request that it sends, or
-// the one that it skips.
+// TestPackagesReport: each function of ssa and status reports the request that it sends and its
+// response, or the request that it skips.
 func TestPackagesReport(t *testing.T) {
 	const manager ssa.FieldManager = "example.com/test"
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "default", UID: "a", ResourceVersion: "7", Generation: 1, ManagedFields: []metav1.ManagedFieldsEntry{
@@ -111,9 +113,30 @@ func TestPackagesReport(t *testing.T) {
 		}, "status false"},
 	} {
 		var got observer
-		err := tt.run(context.WithValue(t.Context(), calls.Writes{}, &got))
+		var written int
+		ctx := context.WithValue(t.Context(), calls.Writes{}, &got)
+		err := tt.run(context.WithValue(ctx, calls.Written{}, func(metav1.Object) { written++ }))
 		if diff := cmp.Diff(observer{tt.want}, got); err != nil || diff != "" {
 			t.Errorf("%s: %v (-want +got):\n%s", tt.name, err, diff)
 		}
+		if sent := strings.HasSuffix(tt.want, "true"); written > 1 || sent != (written == 1) {
+			t.Errorf("%s: %d responses, and the request was sent: %t", tt.name, written, sent)
+		}
+	}
+}
+
+// TestPatchesReport: the patches of the packages finalizer, owner and external report their responses,
+// and their dry runs, which are reads, do not.
+func TestPatchesReport(t *testing.T) {
+	c := budgets{&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "a"}}}
+	var got []types.UID
+	ctx := context.WithValue(t.Context(), calls.Written{}, func(obj metav1.Object) { got = append(got, obj.GetUID()) })
+	for _, opts := range []metav1.PatchOptions{{}, {DryRun: []string{metav1.DryRunAll}}} {
+		if _, err := kube.Patch(ctx, c, "one", nil, opts); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff([]types.UID{"a"}, got); diff != "" {
+		t.Errorf("responses (-want +got):\n%s", diff)
 	}
 }

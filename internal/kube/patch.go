@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/controllerkit/controllerkit"
+	"github.com/controllerkit/controllerkit/internal/calls"
 )
 
 // Operation is one operation of a JSON patch (RFC 6902). Value has no omitempty, because
@@ -46,6 +47,9 @@ func Patch[T any](ctx context.Context, client controllerkit.Patcher[T], name str
 		return zero, AsConflict(err)
 	case IsNil(patched):
 		return zero, errors.New("the client returned neither an object nor an error")
+	}
+	if len(opts.DryRun) == 0 {
+		calls.NoteWritten(ctx, patched)
 	}
 	return patched, nil
 }

@@ -23,10 +23,10 @@ const (
 )
 
 // Undeclared returns a function that wraps transports, which log the first request of each kind that
-// the Set lacks. With the Role of Rules the API server would refuse it.
-func (s Set) Undeclared() func(http.RoundTripper) http.RoundTripper {
+// the Set lacks, and pass it to found. With the Role of Rules the API server would refuse it.
+func (s Set) Undeclared(found func(verb, resource string)) func(http.RoundTripper) http.RoundTripper {
 	logged := &logged{kinds: map[use]bool{}}
-	return func(next http.RoundTripper) http.RoundTripper { return &transport{s, next, logged} }
+	return func(next http.RoundTripper) http.RoundTripper { return &transport{s, next, logged, found} }
 }
 
 type use struct {
@@ -38,6 +38,7 @@ type transport struct {
 	set    Set
 	next   http.RoundTripper
 	logged *logged
+	found  func(verb, resource string)
 }
 
 type logged struct {
@@ -56,7 +57,9 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			resource.Resource += "/" + target.Subresource
 		}
 		if !slices.Contains(t.set[resource], verb) && t.logged.add(use{resource, verb}) {
-			klog.FromContext(req.Context()).Info("A request is not declared, so the Role of Rules does not allow it: call Writes", "verb", verb, "resource", kube.Printable(resource.String(), maxName))
+			name := kube.Printable(resource.String(), maxName)
+			klog.FromContext(req.Context()).Info("A request is not declared, so the Role of Rules does not allow it: call Writes", "verb", verb, "resource", name)
+			t.found(verb, name)
 		}
 	}
 	return t.next.RoundTrip(req)

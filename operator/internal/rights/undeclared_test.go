@@ -15,13 +15,14 @@ type answers struct{}
 
 func (answers) RoundTrip(*http.Request) (*http.Response, error) { return &http.Response{}, nil }
 
-// TestUndeclared: the first request of each kind that is not declared is logged, of all clients
-// together, and others are not.
+// TestUndeclared: the first request of each kind that is not declared is logged and found, of all
+// clients together, and others are not.
 func TestUndeclared(t *testing.T) {
 	set := rights.Set{}
 	set.Add(schema.GroupResource{Resource: "pods"}, "list", "watch", "patch")
 	set.Add(schema.GroupResource{Resource: "pods/status"}, "update")
-	wrap := set.Undeclared()
+	var found []string
+	wrap := set.Undeclared(func(verb, resource string) { found = append(found, verb+" "+resource) })
 	clients := []http.RoundTripper{wrap(answers{}), wrap(answers{})}
 	logs := testlog.New()
 	send := func(method, path string) {
@@ -52,6 +53,9 @@ func TestUndeclared(t *testing.T) {
 	}
 	if want := "[update pods get pods patch pods/status]"; fmt.Sprint(got) != want {
 		t.Errorf("logged %v, want %s", got, want)
+	}
+	if want := "[update pods get pods patch pods/status]"; fmt.Sprint(found) != want {
+		t.Errorf("found %v, want %s", found, want)
 	}
 	for n := range 200 {
 		send("DELETE", fmt.Sprintf("/apis/g/v1/kind%d/a", n))

@@ -3,7 +3,9 @@ package source
 
 import (
 	"fmt"
+	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/controllerkit/controllerkit/operator/internal/served"
@@ -57,3 +59,16 @@ func (s *Source) AddEventHandler(handler cache.ResourceEventHandler) (cache.Reso
 
 // GetStore returns the store of the informer.
 func (s *Source) GetStore() cache.Store { return s.Informer.GetStore() }
+
+// Holds reports whether an informer holds the object, of this name and UID.
+func (s *Set) Holds(obj metav1.Object) bool {
+	key := cache.MetaObjectToName(obj).String()
+	return slices.ContainsFunc(*s, func(source *Source) bool {
+		held, exists, err := source.GetStore().GetByKey(key)
+		if err != nil || !exists {
+			return false
+		}
+		o, ok := held.(metav1.Object)
+		return ok && o.GetUID() == obj.GetUID()
+	})
+}

@@ -1,0 +1,118 @@
+// Package stray finds writes of a controller's calls that no client of the operator's Config
+// sent, so that the Store of the controller has not recorded them.
+//
+// A client of another cluster writes no object that the operator's informers hold. So a stray
+// write is one whose response is an object, by its UID, that an informer holds.
+package stray
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/controllerkit/controllerkit/internal/calls"
+	"github.com/controllerkit/controllerkit/internal/wire"
+)
+
+const (
+	maxNew = 16          // written objects that no informer holds yet
+	maxAge = time.Minute // of them
+)
+
+// A Finder finds the first stray write of the calls of an operator. Its fields are set before the
+// first call.
+type Finder struct {
+	// Holds reports whether an informer of the operator holds the object. Required.
+	Holds func(obj metav1.Object) bool
+
+	// Found is called once, with the context of a call. Required.
+	Found func(ctx context.Context, obj metav1.Object)
+
+	mu    sync.Mutex
+	found bool
+	new   []written
+}
+
+// written is an object that a stray write has made, or an object of another cluster.
+type written struct {
+	metav1.Object
+	at time.Time
+}
+
+type callKey struct{}
+
+// A call has the names of the objects that its requests through Wrap were for.
+type call struct {
+	mu   sync.Mutex
+	sent []types.NamespacedName
+}
+
+// Begin returns the context of a call.
+func (f *Finder) Begin(ctx context.Context) context.Context {
+	c := &call{}
+	ctx = context.WithValue(ctx, callKey{}, c)
+	f.check(ctx)
+	return context.WithValue(ctx, calls.Written{}, func(obj metav1.Object) {
+		if obj.GetUID() != "" && !c.has(types.NamespacedName{Namespace: obj.GetNamespace(), Name: obj.GetName()}) {
+			f.add(obj)
+			f.check(ctx)
+		}
+	})
+}
+
+// add stores an object, in place of the oldest one if there are too many.
+func (f *Finder) add(obj metav1.Object) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.new) == maxNew {
+		f.new = slices.Delete(f.new, 0, 1)
+	}
+	f.new = append(f.new, written{obj, time.Now()})
+}
+
+// check calls Found if an informer holds one of the objects.
+func (f *Finder) check(ctx context.Context) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.new = slices.DeleteFunc(f.new, func(w written) bool { return f.found || time.Since(w.at) > maxAge })
+	if i := slices.IndexFunc(f.new, func(w written) bool { return f.Holds(w.Object) }); i >= 0 {
+		f.found = true
+		f.Found(ctx, f.new[i].Object)
+	}
+}
+
+// Wrap returns a transport that notes the objects of the requests of calls.
+func (f *Finder) Wrap(next http.RoundTripper) http.RoundTripper { return &transport{next} }
+
+type transport struct{ next http.RoundTripper }
+
+// WrappedRoundTripper returns the inner transport, for client-go.
+func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.next }
+
+// RoundTrip implements http.RoundTripper.
+func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if c, ok := req.Context().Value(callKey{}).(*call); ok && req.Method != http.MethodGet {
+		if target, _, ok := wire.Parse(req); ok {
+			c.add(types.NamespacedName{Namespace: target.Namespace, Name: target.Name})
+		}
+	}
+	return t.next.RoundTrip(req)
+}
+
+func (c *call) add(object types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sent = append(c.sent, object)
+}
+
+// has reports whether a request was for the object. A request to create it may have no name.
+func (c *call) has(object types.NamespacedName) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Contains(c.sent, object) || slices.Contains(c.sent, types.NamespacedName{Namespace: object.Namespace})
+}
