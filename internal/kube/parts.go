@@ -6,7 +6,7 @@ import (
 	"reflect"
 )
 
-var joinType = reflect.TypeOf(errors.Join(io.EOF)) //nolint:gochecknoglobals // never written to
+var joinType = reflect.TypeOf(errors.Join(io.EOF))
 
 // Parts returns the errors that err joins, or err itself. It splits the errors of errors.Join and
 // of apimachinery's Aggregate only: several %w in one fmt.Errorf describe one failure, for example

@@ -299,7 +299,7 @@ func (w *world) settle() {
 }
 
 // names are the operations in order.
-var names = []string{ //nolint:gochecknoglobals // a constant table
+var names = []string{
 	"begin", "write", "watch", "event", "answer", "fail", "succeed", "another writes", "relist", "deadline", "write status",
 	"write nothing", "status nothing", "another labels", "late begin", "begin beside an event", "lose the answer", "give up", "15m",
 }
