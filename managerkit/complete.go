@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/controllerkit/controllerkit/internal/kube"
+	"github.com/controllerkit/controllerkit/managerkit/internal/generations"
 	"github.com/controllerkit/controllerkit/managerkit/internal/requestlog"
 	"github.com/controllerkit/controllerkit/queue"
 	"github.com/controllerkit/controllerkit/reconcile"
@@ -131,7 +132,7 @@ func (d *dispatch[request]) complete(b *builder.TypedBuilder[request], r crrecon
 	if loop.Name != "" {
 		b.Named(loop.Name)
 	}
-	c, err := b.WithOptions(options).Build(r)
+	c, err := b.WithOptions(options).WithEventFilter(d.generations.Filter()).Build(r)
 	if err != nil {
 		return err
 	}
@@ -195,6 +196,8 @@ type dispatch[request comparable] struct {
 	started chan struct{}   // closed when ctx is set
 	running atomic.Bool     // the loop runs, so its controller gets the events
 	logger  func(*request) logr.Logger
+
+	generations generations.Names
 }
 
 // adapt returns r as a Func.

@@ -50,6 +50,8 @@
 //     of rest.InClusterConfig, the zero QPS means 5 requests a second: set it to -1.
 //   - Options that are replaced after Install or Elect lose them.
 //   - Writes does not work with Share.
+//   - A request has no object, so an own write runs its key like another's, in spite of R13 of
+//     package reconcile.
 //   - With EnableWarmup or NeedLeaderElection set to false, or with a WatchesRawSource, the
 //     informers of a controller of Complete start when the process leads.
 //   - A standby's handlers call Delete on another goroutine than the leader's, and each predicate

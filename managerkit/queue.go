@@ -107,7 +107,9 @@ func (q *intake[request]) add(opts controllerkit.AddOptions, keys ...request) {
 	if opts.Priority == handler.LowPriority {
 		kind = calls.Unchanged
 	}
-	q.source.AddEvent(controllerkit.Event{Kind: kind}, opts, keys...)
+	for _, key := range keys {
+		q.source.AddEvent(q.dispatch.generations.Event(kind, key), opts, key)
+	}
 }
 
 func (q *intake[request]) Add(key request) { q.add(controllerkit.AddOptions{}, key) }
