@@ -86,6 +86,7 @@ explore-elections: bin/controlplane ## explore leader and shard: SCHEDULES (2000
 .PHONY: explore-objects
 explore-objects: bin/controlplane ## explore the other packages: OPERATIONS (10^8) on the queue, APPLIES (20000) of random objects, POINTS (10000) of stops under load and SERVER_POINTS (200) on the API server
 	go test -race -v -count=1 -timeout 0 -run '^(TestStress|TestLinearizable|TestNoWakeUpIsLost)$$' ./queue -operations $(OPERATIONS)
+	go test -v -count=1 -timeout 0 -run '^TestModel$$' ./reconcile/internal/echoes -walks 1000000
 	go test -race -v -count=1 -timeout 0 -run '^TestServerNoDuplicates$$' ./consistency -creations 10000
 	go test -race -v -count=1 -timeout 0 -run '^TestServerCuts$$' ./informer -cuts 2000
 	go test -v -count=1 -timeout 0 -run '^TestServerBeside$$' ./informer -beside 5

@@ -106,7 +106,7 @@ func classify(res Result, err error, stopped, timedOut bool) class {
 
 // judge returns the consequences of a call of class cl, which st counts already. With
 // classify it implements the table in the comment of Result.
-func judge(cl class, st streaks.Streak, res Result, err error) verdict {
+func judge(cl class, st *streaks.Streak, res Result, err error) verdict {
 	var v verdict
 	switch cl {
 	case success, requeue:

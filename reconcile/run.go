@@ -268,18 +268,7 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 		r.metrics.ReconcileStarted(r.Name)
 	}
 
-	c := func() outcome {
-		returned := false
-		defer func() {
-			if !returned { // a panic of the Func is recovered, and one of the Hook ends the process
-				r.exit(stop, s, key, priority)
-			}
-		}()
-		c := r.call(stop.calls, key, start, why.Mask, attempt)
-		returned = true
-		return c
-	}()
-
+	c := r.call(stop, s, key, priority, start, why.Mask, attempt)
 	took := c.ended.Sub(start)
 	cl, err := r.class(c.result, c.err, stop.calls.Err() != nil, c.timedOut)
 	r.triggers.Called(why)
@@ -300,7 +289,7 @@ func (r *run[K]) handle(stop *stop, s *slot[K], key K, priority int) {
 	if c.end != nil {
 		c.end(string(cl), err)
 	}
-	v := judge(cl, st, c.result, err)
+	v := judge(cl, &st, c.result, err)
 	r.count(&v, key, c.ended)
 	r.log(c.ctx, cl, v, err, st.Attempts, took)
 	if c.result.Priority != nil {
@@ -385,11 +374,15 @@ type outcome struct {
 
 // call calls Reconcile with a context of its own, which ends with the call, so that every
 // context that Reconcile derived from it ends too.
-func (r *run[K]) call(parent context.Context, key K, start time.Time, why uint64, attempt int) (c outcome) {
-	own := r.newCallContext(parent, key, start, why, attempt)
+func (r *run[K]) call(stop *stop, s *slot[K], key K, priority int, start time.Time, why uint64, attempt int) (c outcome) {
+	own := r.newCallContext(stop.calls, key, start, why, attempt)
+	returned := false
 	defer func() {
 		c.ended = time.Now()
 		c.timedOut = own.end(c.ended)
+		if !returned { // a panic of the Func is recovered, and one of the Hook ends the process
+			r.exit(stop, s, key, priority)
+		}
 	}()
 	c.ctx = own
 	if r.gate != nil {
@@ -404,6 +397,7 @@ func (r *run[K]) call(parent context.Context, key K, start time.Time, why uint64
 		c.ctx, c.end = r.Hook(c.ctx, key)
 	}
 	c.result, c.err = r.protect(c.ctx, key)
+	returned = true
 	return c
 }
 
