@@ -79,7 +79,7 @@ func TestHostileNames(t *testing.T) {
 // adder drops the keys.
 type adder struct{}
 
-func (*adder) Add(key)                             {}
+func (*adder) Add(key)                                          {}
 func (*adder) AddEvent(controllerkit.Event, addOptions, ...key) {}
 
 // fakeQueue and fakeLoop have keys of a hostile name. A real queue cuts names; these do not.

@@ -188,7 +188,11 @@ func (m *Memory[K]) Judge(e controllerkit.Event, key K, hold Event) Verdict {
 		return Foreign
 	}
 	h := held{Event: hold, version: m.hashLocked(uid, version), generation: NewGeneration(e)}
-	switch mine, seen := of.own(h); {
+	mine, seen := of.own(h)
+	if !mine && e.Kind == calls.Delete { // the object can come back in a version that a call has read
+		of.made, of.seen = nil, nil
+	}
+	switch {
 	case !mine && of.underWay > 0 && len(of.held) < maxHeld:
 		of.held = append(of.held, h)
 		return Held

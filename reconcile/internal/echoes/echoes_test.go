@@ -94,6 +94,20 @@ func TestRestore(t *testing.T) {
 	}
 }
 
+// TestComesBack: an object that leaves the selection of an informer and comes back in the same
+// version runs its key, although a call has read this version.
+func TestComesBack(t *testing.T) {
+	m := wrote("7")
+	oneCall(m) // has read version 7
+	if got := m.Judge(controllerkit.Event{Kind: "delete", Object: object("u", "7")}, "a", Event{}); got != Foreign {
+		t.Errorf("it leaves: verdict %d, want another's", got)
+	}
+	oneCall(m) // has seen that it is absent
+	if got := m.Judge(controllerkit.Event{Kind: "add", Object: object("u", "7")}, "a", Event{}); got != Foreign {
+		t.Errorf("it comes back: verdict %d, want another's", got)
+	}
+}
+
 // TestLate: a write that ends after Clear changes nothing, and nor does one without a version.
 func TestLate(t *testing.T) {
 	m := &Memory[string]{}
