@@ -25,6 +25,9 @@ type runKey struct{ store *Store }
 // carried the first one out. If several Stores wrap one configuration, each records only
 // writes with a context of its own Begin.
 //
+// In a call of a reconcile.Controller, the transport also reports which version each write has made,
+// so that the loop knows the events of the call's own writes.
+//
 // All other requests pass unchanged: reads, dry runs, writes of resources without a
 // store, and streams. If rt returns an error with a method NotSent() bool that returns true,
 // as leader.Guard does, there was no write. A nil rt means http.DefaultTransport.

@@ -27,9 +27,9 @@ import (
 )
 
 const (
-	// lifetime is at least how long a version is known after the key's last write. It is long
-	// compared with the time by which an informer's handlers are behind its store. The echo of a
-	// forgotten version passes for another's event.
+	// lifetime is how long a version is known after the key's last write. It is long compared with
+	// the time by which an informer's handlers are behind its store. Later it passes for another's
+	// event, such as that of a new list after the watch had lost the first one.
 	lifetime = time.Minute
 
 	// maxKeys bounds the keys of each of the two maps of a Memory, maxHeld the events of a key
@@ -73,13 +73,14 @@ type Memory[K comparable] struct {
 // entry is what is known of a key. A version in it is a hash, whose lowest bit is set for a write
 // of the status.
 type entry struct {
-	running  bool     // from Take to End or Release
-	underWay int      // writes of the call without a response
-	made     []uint64 // by calls, not known to be in a cache that a call has read
-	seen     []uint64 // by calls, in a cache that a call has read
-	held     []held   // events of the call
-	echoed   bool     // one of them is an echo
-	echo     Verdict  // of an echo after the last call
+	running  bool      // from Take to End or Release
+	at       time.Time // of the last write
+	underWay int       // writes of the call without a response
+	made     []uint64  // by calls, not known to be in a cache that a call has read
+	seen     []uint64  // by calls, in a cache that a call has read
+	held     []held    // events of the call
+	echoed   bool      // one of them is an echo
+	echo     Verdict   // of an echo after the last call
 }
 
 type held struct {
@@ -150,6 +151,7 @@ func (m *Memory[K]) Answered(key K, v calls.Version) {
 		return // cleared
 	}
 	e.underWay--
+	e.at = time.Now()
 	if v.UID == "" || len(e.made) >= maxVersions {
 		return
 	}
@@ -196,7 +198,7 @@ func (m *Memory[K]) Judge(e controllerkit.Event, key K, hold Event) Verdict {
 	case !mine && of.underWay > 0 && len(of.held) < maxHeld:
 		of.held = append(of.held, h)
 		return Held
-	case !mine:
+	case !mine, time.Since(of.at) > lifetime:
 		return Foreign
 	case seen:
 		return Seen

@@ -170,6 +170,10 @@ func TestBounds(t *testing.T) {
 		if !known() {
 			t.Error("the key is forgotten after a minute")
 		}
+		time.Sleep(1)
+		if known() {
+			t.Error("the version is known for longer than a minute")
+		}
 		oneCall(m, "8") // it writes again
 		time.Sleep(lifetime)
 		other(2)
