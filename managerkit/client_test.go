@@ -83,7 +83,7 @@ func TestNewClient(t *testing.T) {
 		"an interface without scheme":  {anyKind(noScheme{c}, clientSiteKind()), "the client has no scheme: pass mgr.GetClient()"},
 		"an interface of no kind":      {anyKind(c, clientSiteKind().GroupVersion().WithKind("Nothing")), `and the scheme of the client has no "client.example.com/v1, Kind=Nothing": call the AddToScheme of its package, or use *unstructured.Unstructured as T`},
 		"an interface of a list":       {anyKind(c, corev1.SchemeGroupVersion.WithKind("ConfigMapList")), "as *v1.ConfigMapList, which does not implement it: use the kind of one object"},
-		"a value":                      {newClientErr[valueObject](c), "T is managerkit_test.valueObject: use a pointer to a struct"},
+		"a value":                      {newClientErr[valueObject](c), "the type is managerkit_test.valueObject: use a pointer to a struct"},
 		"not in the scheme":            {newClientErr[*unregistered](c), "the scheme of the client has no *managerkit_test.unregistered: call the AddToScheme of its package"},
 		"several kinds":                {site(ambiguous, reader), "the scheme has *managerkit_test.clientSite as [client.example.com/v1, Kind=ClientSite client.example.com/v1, Kind=OtherSite]: call NewClientForKind"},
 		"one of several kinds":         {kind(ambiguous, clientSiteKind().GroupVersion().WithKind("OtherSite")), ""},
