@@ -23,7 +23,7 @@ import (
 // Run returns an error if the API server does not serve it, for example if the status
 // subresource of a CustomResourceDefinition is missing. The first request of each kind by clients of
 // Config that is not declared is logged. In an exploration of package controllertest it is a
-// finding.
+// finding, unless Writes was never called: then the Role is written by hand.
 func (op *Operator) Writes(resource schema.GroupResource, verbs ...string) {
 	if resource.Resource == "" || len(verbs) == 0 || slices.Contains(verbs, "") {
 		op.fail("Writes(%q, %q): name a resource and its verbs, e.g. \"patch\"", resource, verbs)
