@@ -60,8 +60,8 @@ func TestDeadline(t *testing.T) {
 		for range 20 {
 			q := queue.New(queue.Config[string]{})
 			calls, deadlines, late := outage(t, &controller{Name: "x", Queue: q}, q)
-			if calls > 24+1+10 || deadlines > 10 || late > 4*time.Second {
-				t.Errorf("%d calls and %d deadlines in an outage of 3s with 24 events, and a success %v after it, want at most 35, 10 and 4s", calls, deadlines, late)
+			if calls > 24+1+11 || deadlines > 11 || late > 5200*time.Millisecond {
+				t.Errorf("%d calls and %d deadlines in an outage of 3s with 24 events, and a success %v after it, want at most 36, 11 and 5.2s", calls, deadlines, late)
 			}
 			q = queue.New(queue.Config[string]{})
 			calls, deadlines, late = outage(t, &controller{Name: "x", Queue: q, MaxAttempts: 5}, q)
