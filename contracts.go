@@ -182,7 +182,7 @@ func Results() [13]string {
 // The errors that packages and users mark for each other. A mark counts if its method returns
 // true, also in a wrapped error: see errors.As.
 type (
-	// StaleError is that of a cache older than the API server. The key waits for the Gate or 0.1 to 7.5s.
+	// StaleError means an old cache. The key waits for the Gate or, without one, for 0.1 to 7.5s.
 	StaleError interface{ Stale() bool }
 
 	// TerminalError is an error that no retry can cure. The key runs at its next event.
@@ -195,6 +195,6 @@ type (
 	// UnsentError is the error of a request that never left, so that nothing has changed.
 	UnsentError interface{ NotSent() bool }
 
-	// LostError is the cause of a context whose leadership or shard another may have.
+	// LostError is the cause of a context whose leadership or shard another replica can have.
 	LostError interface{ LeadershipLost() bool }
 )

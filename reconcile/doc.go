@@ -25,8 +25,8 @@
 // # What wakes a key
 //
 // An event runs its key at once, also while it fails. Those of a call's own writes run it only once
-// after a success, if the Gate is a consistency.Store and the handler adds keys to a [Source]. R9
-// bounds a Func that writes something new each time; a line of log names its key and [Triggers].
+// after a success, if the Gate is a consistency.Store and handlers add keys to a [Source]. R9
+// bounds a Func that writes something new each time; the log names its key and [Triggers].
 //
 // # Guarantees
 //
@@ -34,8 +34,8 @@
 //     Done of its key.
 //   - R2: If a Func panics, the loop counts and retries the call, and other keys and the
 //     worker continue.
-//   - R3: Until a call of a key in this Run succeeds, is terminal or has a new generation, at most
-//     five conflicts without RequeueAfter are retried without the rate limiter.
+//   - R3: Until a call of a key in this Run succeeds or is terminal, or a new generation comes, at
+//     most five conflicts without RequeueAfter are retried without the rate limiter.
 //   - R4: If the context of Run is done, no call starts; with DrainReady, ready keys run
 //     until GracePeriod is over or leadership is lost.
 //   - R5: If a stop outlasts GracePeriod or leadership is lost, running calls are
@@ -62,6 +62,6 @@
 //   - Of the deletions that a standby sees, the latest 4096 are sure to be kept.
 //   - Run waits for calls that ignore their context, without a limit, and logs their keys.
 //   - With client-go's queue, delayed keys are lost when Run returns, and each failure counts.
-//   - After a new watch or a void write, another's event can pass for an own one.
+//   - After a new watch or a write without effect, another's event can pass for an own one.
 //   - A panic in Gate, Hook, Keys, Metrics or the queue is not recovered.
 package reconcile

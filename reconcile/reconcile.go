@@ -66,8 +66,9 @@ type Func[K comparable] func(ctx context.Context, key K) (Result, error)
 //   - log is the level of the one line of log.
 //
 // A count begins again after a success or a terminal error, and with an event that shows a new
-// generation of the object that the key names. Other classes do not reset it. Conflicts and stale results share a count.
-// So do rejected and forbidden for the delay, but each has its own for the log.
+// generation of the object that the key names. Other classes do not reset it. Conflicts and stale
+// results share a count. So do rejected and forbidden for the delay, but each has its own for the
+// log.
 //
 // The classes:
 //
@@ -126,8 +127,8 @@ func Every(interval time.Duration) Result {
 //
 //	return reconcile.Result{}, fmt.Errorf("spec.size %d: %w", size, reconcile.ErrTerminal)
 //
-// The key is not queued again. The next event for it runs it, with a fresh count of
-// failures. To mark another error, wrap both. A package that does not import this one
+// The key is not queued again. The next event of another's write runs it, with a fresh count of
+// failures, and the event of a write of the call itself does after 10 to 15 minutes. To mark another error, wrap both. A package that does not import this one
 // returns an error with a method Terminal() bool that returns true.
 var ErrTerminal = errors.New("reconcile: terminal error")
 
@@ -194,9 +195,9 @@ type Controller[K comparable] struct {
 
 	// Queue is the queue that event handlers fill. Required. Any client-go queue can be
 	// used. The loop also uses the queue as a ContextGetter, PriorityGetter, PendingLister,
-	// OptionAdder and Clearer of the root package if it is one, and as a TypedRateLimiter, whose
-	// When it calls in place of AddRateLimited to know the deadline of a key. Without ContextGetter, Run
-	// shuts the queue down when it stops.
+	// OptionAdder and Clearer of the root package if it is one. If it is a TypedRateLimiter, as
+	// a queue.Queue is, the loop calls When in place of AddRateLimited, and so knows the deadline
+	// of a key. Without ContextGetter, Run shuts the queue down when it stops.
 	Queue workqueue.TypedRateLimitingInterface[K]
 
 	// Reconcile is called with each key. Required.
@@ -220,8 +221,8 @@ type Controller[K comparable] struct {
 	// MaxAttempts parks a key after this number of failures since its last success. A parked
 	// key runs again at its next event, and is parked again if that call fails. Calls of class
 	// rejected count, and calls that use the rate limiter, but one for each deadline only. An
-	// event with a new generation of the key's object begins the count anew. The last line of
-	// log has parkedAfter. 0 means no limit.
+	// event with a new generation of the key's object resets the count. The last line of log
+	// has parkedAfter. 0 means no limit.
 	MaxAttempts int
 
 	// Classify can replace an error of Reconcile before it is classed and logged, for

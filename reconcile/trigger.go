@@ -40,11 +40,12 @@ func (s *Source[K]) Add(key K) { s.AddEvent(controllerkit.Event{}, controllerkit
 // first list, and "resync": the time of the change is unknown. If the queue has no AddWith, only
 // the delay of opts is used.
 //
-// If the event has its object, R12 and R13 hold: the event of a write that a call of a key has
-// made itself adds that key once after the call, and only if the call succeeded, and an event with
-// a new generation of the object that the key names lets the key's backoff begin anew. A key names
-// an object if it is its types.NamespacedName or cache.ObjectName, or if its text is
-// namespace/name.
+// If the event has its object, the loop knows the writes of a key's own calls. The event of one
+// adds the key once after a call that succeeded. After a call that failed it adds nothing, because
+// the key runs at its deadline. After a terminal error, and of a parked key, it adds the key after
+// 10 to 15 minutes. An event with a new generation of the object that the key names resets the
+// key's backoff. A key names an object if it is its types.NamespacedName or cache.ObjectName, or if
+// its text is namespace/name.
 func (s *Source[K]) AddEvent(e controllerkit.Event, opts controllerkit.AddOptions, keys ...K) {
 	f := &s.c.feed
 	f.mu.RLock()

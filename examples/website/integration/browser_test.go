@@ -61,15 +61,7 @@ func TestServerBrowser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- op.Run(ctx) }()
-	defer func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("Run() = %v", err)
-		}
-	}()
+	w.runHere(op)
 	w.leader("")
 	site := w.create("blog")
 	w.awaitReady("blog")

@@ -28,6 +28,7 @@ import (
 	"github.com/controllerkit/controllerkit/examples/website/dns"
 	"github.com/controllerkit/controllerkit/internal/testprocess"
 	"github.com/controllerkit/controllerkit/internal/testserver"
+	"github.com/controllerkit/controllerkit/operator"
 )
 
 const (
@@ -178,6 +179,19 @@ func (w *world) run() *replica {
 	w.start(r)
 	w.leader("")
 	return r
+}
+
+// runHere runs an operator in the process of the test, until the test ends.
+func (w *world) runHere(op *operator.Operator) {
+	ctx, stop := context.WithCancel(w.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- op.Run(ctx) }()
+	w.t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			w.t.Errorf("Run() = %v", err)
+		}
+	})
 }
 
 func (w *world) await(cond func() error) {

@@ -51,19 +51,25 @@ func (p *provider) set(down bool) int {
 
 // statusWrites counts the requests that write a status.
 type statusWrites struct {
-	http.RoundTripper
 	mu sync.Mutex
 	n  int
 }
 
-func (s *statusWrites) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.Method == http.MethodPut && strings.HasSuffix(req.URL.Path, "/status") {
-		s.mu.Lock()
-		s.n++
-		s.mu.Unlock()
-	}
-	return s.RoundTripper.RoundTrip(req)
+// wrap has the form of rest.Config.Wrap.
+func (s *statusWrites) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTrip(func(req *http.Request) (*http.Response, error) {
+		if req.Method == http.MethodPut && strings.HasSuffix(req.URL.Path, "/status") {
+			s.mu.Lock()
+			s.n++
+			s.mu.Unlock()
+		}
+		return next.RoundTrip(req)
+	})
 }
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
 func (s *statusWrites) count() int {
 	s.mu.Lock()
@@ -80,23 +86,12 @@ func TestServerWakes(t *testing.T) {
 	dns := &provider{signal: &w.Signal}
 	writes := &statusWrites{}
 	config := rest.CopyConfig(w.admin)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		writes.RoundTripper = next
-		return writes
-	})
+	config.Wrap(writes.wrap)
 	op, err := controller.New(config, operator.Options{Name: name}, namespace, dns)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- op.Run(ctx) }()
-	defer func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	}()
+	w.runHere(op)
 	// shows waits until the status is of the newest spec, and the record too.
 	shows := func(host, reason string) {
 		t.Helper()
